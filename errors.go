@@ -1,0 +1,39 @@
+package outbox
+
+import "errors"
+
+// Errors of Enqueue, EnqueueMany and TaskType.Enqueue. All of them are returned before any SQL is
+// sent, so the caller's transaction stays usable.
+var (
+	// ErrNoTransaction: the transaction is nil, or it is a *sql.DB or *sqlx.DB, through which
+	// the task would not commit together with the caller's rows.
+	ErrNoTransaction = errors.New("outbox: a transaction is needed")
+	// ErrInvalidType: a task type is empty, longer than 128 bytes, not UTF-8, or holds a
+	// character that does not print.
+	ErrInvalidType = errors.New("outbox: invalid task type")
+	// ErrInvalidPayload: the payload cannot be stored as jsonb: it is not valid JSON or UTF-8,
+	// holds a NUL or half a surrogate pair, or a number or a nesting that PostgreSQL refuses.
+	ErrInvalidPayload = errors.New("outbox: invalid payload")
+	// ErrPayloadTooLarge: the encoded payload is over the limit; see [MaxPayload].
+	ErrPayloadTooLarge = errors.New("outbox: payload too large")
+	// ErrInvalidOption: an option's value is out of range; the error names the option.
+	ErrInvalidOption = errors.New("outbox: invalid option")
+)
+
+// ErrCommitUnknown is returned by [InTx] when the connection failed while the COMMIT was under way:
+// the transaction, with its tasks, may be committed or not. Only the rows can tell. An app that
+// repeats such a call needs a key of its own that makes the second one harmless.
+var ErrCommitUnknown = errors.New("outbox: the outcome of the commit is unknown")
+
+// Errors of a running task.
+var (
+	// ErrLeaseLost: the lease ended before the task was completed; another relay may run the
+	// task already. It is what [Task.Complete] returns then, and the cause of the handler's
+	// cancelled context (see context.Cause).
+	ErrLeaseLost = errors.New("outbox: the lease was lost")
+	// ErrNotLeased: Complete was called on a task that no Leased handler holds.
+	ErrNotLeased = errors.New("outbox: the task is not leased")
+	// ErrDraining is the cause of a handler's cancelled context when its relay stops and the
+	// drain timeout has passed. The run is not counted as an attempt.
+	ErrDraining = errors.New("outbox: the relay is draining")
+)

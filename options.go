@@ -1,0 +1,120 @@
+package outbox
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+const (
+	// DefaultSchema is the PostgreSQL schema of the outbox's tables.
+	DefaultSchema = "outbox"
+
+	maxTypeBytes      = 128
+	maxHeaderBytes    = 4 << 10
+	defaultMaxPayload = 256 << 10
+)
+
+// Option changes one Enqueue.
+type Option func(*settings)
+
+type settings struct {
+	schema      string
+	runAt       time.Time
+	after       time.Duration
+	priority    int
+	maxAttempts int
+	headers     map[string]string
+	maxPayload  int
+}
+
+// RunAt makes the task due at t. The zero time and times past mean at once. PostgreSQL's clock
+// decides when t has come; the last year is 9999.
+func RunAt(t time.Time) Option { return func(s *settings) { s.runAt, s.after = t, 0 } }
+
+// After makes the task due d after it is inserted, by PostgreSQL's clock. Zero and less mean at once.
+func After(d time.Duration) Option { return func(s *settings) { s.after, s.runAt = d, time.Time{} } }
+
+// Priority orders the tasks of one type, and the types by their most urgent task: lower runs
+// first, 0 is normal. It must fit an int16.
+func Priority(p int) Option { return func(s *settings) { s.priority = p } }
+
+// MaxAttempts bounds how often the task is started before it becomes a dead letter. 0 means as its
+// handler was registered; the most is 32767.
+func MaxAttempts(n int) Option { return func(s *settings) { s.maxAttempts = n } }
+
+// Headers are kept beside the payload, for trace ids and the like. Keys and values together are at
+// most 4 kB of valid UTF-8 without NUL. A later Headers replaces an earlier one.
+func Headers(h map[string]string) Option { return func(s *settings) { s.headers = h } }
+
+// MaxPayload is the limit of the encoded payload in bytes, each number counted at its written-out
+// length, as jsonb stores 1e400 in 401 digits. 0 means 256 KiB, the default; the most is 16 MiB.
+func MaxPayload(bytes int) Option { return func(s *settings) { s.maxPayload = bytes } }
+
+// Schema names the PostgreSQL schema of the outbox if it is not "outbox".
+func Schema(name string) Option { return func(s *settings) { s.schema = name } }
+
+func newSettings(opts []Option) (*settings, error) {
+	s := &settings{schema: DefaultSchema}
+	for _, o := range opts {
+		if o == nil {
+			return nil, fmt.Errorf("%w: an Option is nil", ErrInvalidOption)
+		}
+		o(s)
+	}
+	if !ValidSchema(s.schema) {
+		return nil, fmt.Errorf("%w: Schema(%q): use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", ErrInvalidOption, s.schema)
+	}
+	if s.priority < math.MinInt16 || s.priority > math.MaxInt16 {
+		return nil, fmt.Errorf("%w: Priority(%d): must be between %d and %d", ErrInvalidOption, s.priority, math.MinInt16, math.MaxInt16)
+	}
+	if s.maxAttempts < 0 || s.maxAttempts > math.MaxInt16 {
+		return nil, fmt.Errorf("%w: MaxAttempts(%d): must be between 1 and %d, or 0 for the handler's", ErrInvalidOption, s.maxAttempts, math.MaxInt16)
+	}
+	if s.maxPayload == 0 {
+		s.maxPayload = defaultMaxPayload
+	}
+	if s.maxPayload < 0 || s.maxPayload > 16<<20 {
+		return nil, fmt.Errorf("%w: MaxPayload(%d): must be between 1 and %d bytes, or 0 for the default", ErrInvalidOption, s.maxPayload, 16<<20)
+	}
+	if y := s.runAt.UTC().Year(); y > 9999 {
+		return nil, fmt.Errorf("%w: RunAt: the year %d, at most 9999", ErrInvalidOption, y)
+	}
+	size := 0
+	for k, v := range s.headers {
+		if !storable(k) || !storable(v) {
+			return nil, fmt.Errorf("%w: Headers: %q: keys and values must be valid UTF-8 without NUL", ErrInvalidOption, k)
+		}
+		size += len(k) + len(v)
+	}
+	if size > maxHeaderBytes {
+		return nil, fmt.Errorf("%w: Headers: %d bytes, at most %d", ErrInvalidOption, size, maxHeaderBytes)
+	}
+	return s, nil
+}
+
+// ValidSchema reports whether name can be the outbox's schema: lower-case letters, digits and
+// underscores, not starting with a digit or with "pg_", which PostgreSQL keeps for itself; at most 63 bytes.
+func ValidSchema(name string) bool {
+	if name == "" || len(name) > 63 || strings.HasPrefix(name, "pg_") {
+		return false
+	}
+	for i, c := range []byte(name) {
+		if c != '_' && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return true
+}
+
+// storable reports whether PostgreSQL can store s as text.
+func storable(s string) bool {
+	for i := range len(s) {
+		if s[i] == 0 {
+			return false
+		}
+	}
+	return utf8.ValidString(s)
+}

@@ -1,0 +1,289 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+)
+
+func TestAnotherProcessIsFaster(t *testing.T) {
+	later := second("SELECT 1")
+	for name, c := range map[string]struct {
+		start, mine []string
+		before      string // the statement that comes too late
+		want        error
+	}{
+		"with the same version": {[]string{first()}, []string{first(), later}, "LOCK TABLE", nil},
+		"from the beginning":    {nil, []string{first(), later}, "-- schema: create", nil},
+		"with a newer version":  {nil, []string{first()}, "-- schema: create", ErrNewer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.Database(t)
+			if c.start != nil {
+				migrate(t, open(t, url), files(c.start...))
+			}
+			db, w := watched(t, url)
+			faster := open(t, url)
+			late := false
+			w.rewrite = func(q string) string {
+				if strings.HasPrefix(q, c.before) && !late {
+					late = true
+					if err := Migrate(t.Context(), faster, files(first(), later)); err != nil {
+						t.Error(err)
+					}
+				}
+				return q
+			}
+			if err := Migrate(t.Context(), db, files(c.mine...)); !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+			if got := w.writes(); !late || strings.Contains(strings.Join(got, ""), "task") {
+				t.Errorf("late: %v, got %q, want no migration", late, got)
+			}
+		})
+	}
+}
+
+func TestWhoIsUpToDateDoesNotWaitForAMigration(t *testing.T) {
+	url := pgtest.Database(t)
+	upToDate := open(t, url)
+	migrate(t, upToDate)
+	db, w := watched(t, url)
+	waited := false
+	w.done = func(q string, _ error) {
+		if strings.HasPrefix(q, "LOCK TABLE") {
+			waited = true
+			if err := Migrate(t.Context(), upToDate, LockTimeout(10*time.Millisecond), patience(time.Millisecond)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	migrate(t, db, files(first(), second("SELECT 1")))
+	if !waited {
+		t.Error("there was no lock")
+	}
+}
+
+// locks are what others can hold while version 2 is to be applied.
+var locks = map[string]string{
+	"reading the version": "LOCK TABLE outbox.migration IN ACCESS EXCLUSIVE MODE",
+	"another migration":   "INSERT INTO outbox.migration (version) VALUES (7)",
+	"a table in use":      "SELECT * FROM outbox.task",
+}
+
+func TestMigrateWaitsForLocksInShortTries(t *testing.T) {
+	for name, lock := range locks {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.Database(t)
+			migrate(t, open(t, url))
+			release := begin(t, open(t, url), lock)
+			db, w := watched(t, url)
+			var timeouts atomic.Int32
+			w.done = func(_ string, err error) {
+				// At the second one, since the first try alone would pass without a retry.
+				if sqlState(err) == "55P03" && timeouts.Add(1) == 2 {
+					release()
+				}
+			}
+			migrate(t, db, files(first(), second("SELECT 1")), LockTimeout(10*time.Millisecond))
+			if got := timeouts.Load(); got < 2 {
+				t.Errorf("got %d lock timeouts, want 2 or more", got)
+			}
+			if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != 2 {
+				t.Errorf("got version %d, want 2", got)
+			}
+		})
+	}
+}
+
+func TestMigrateEndsWithItsContext(t *testing.T) {
+	for name, lock := range locks {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.Database(t)
+			migrate(t, open(t, url))
+			begin(t, open(t, url), lock)
+			db, w := watched(t, url)
+			reason := errors.New("the test has seen enough")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			var timeouts atomic.Int32
+			w.done = func(_ string, err error) {
+				if sqlState(err) == "55P03" && timeouts.Add(1) == 2 {
+					cancel(reason)
+				}
+			}
+			err := Migrate(ctx, db, files(first(), second("SELECT 1")), LockTimeout(10*time.Millisecond))
+			if !errors.Is(err, reason) || sqlState(err) != "55P03" {
+				t.Errorf("got %v, want the context's cause and the lock timeout", err)
+			}
+			if got := db.Stats().InUse; got != 0 {
+				t.Errorf("%d connections are still in use", got)
+			}
+		})
+	}
+}
+
+func TestMigrateInterruptsAStatementWhenItsContextEnds(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	migrate(t, db)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		// A sequence is the one thing that is seen outside of its transaction.
+		done <- Migrate(ctx, db, files(first(), second("SELECT setval('outbox.wake', 42); SELECT pg_sleep(600)")))
+	}()
+	for scan[int](t, db, "SELECT last_value FROM outbox.wake") != 42 {
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v, want context.Canceled", err)
+	}
+	if err := Check(t.Context(), db, "outbox"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMigrateCommitsNothingAfterItsContextEnded(t *testing.T) {
+	db, w := watched(t, pgtest.Database(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w.done = func(q string, _ error) {
+		if q == first() {
+			cancel()
+		}
+	}
+	if err := Migrate(ctx, db); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want context.Canceled", err)
+	}
+	if err := Check(t.Context(), db, "outbox"); !errors.Is(err, ErrNotMigrated) {
+		t.Errorf("got %v, want ErrNotMigrated", err)
+	}
+}
+
+func TestMigrateGivesUpAfterAWhile(t *testing.T) {
+	url := pgtest.Database(t)
+	migrate(t, open(t, url))
+	begin(t, open(t, url), "SELECT * FROM outbox.task")
+	db := open(t, url)
+	err := Migrate(t.Context(), db, files(first(), second("SELECT 1")), LockTimeout(10*time.Millisecond), patience(100*time.Millisecond))
+	if sqlState(err) != "55P03" || !strings.Contains(fmt.Sprint(err), "gave up after 100ms") {
+		t.Errorf("got %v, want: gave up after 100ms, with the lock timeout", err)
+	}
+}
+
+func patience(d time.Duration) Option { return func(s *settings) { s.patience = d } }
+
+func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
+	for name, after := range map[string]bool{"committed": true, "not committed": false} {
+		t.Run(name, func(t *testing.T) {
+			db, w := watched(t, pgtest.Database(t))
+			commits := 0
+			w.commit = func() (bool, bool) {
+				commits++
+				return commits <= 2 && !after, commits <= 2 && after
+			}
+			migrate(t, db, files(first(), second("SELECT 1")))
+			want := 2
+			if !after {
+				want = 4 // the first is lost twice
+			}
+			if commits != want {
+				t.Errorf("got %d commits, want %d", commits, want)
+			}
+			if got := scan[int](t, db, "SELECT count(*) FROM outbox.migration"); got != 2 {
+				t.Errorf("got %d versions, want 2", got)
+			}
+		})
+	}
+}
+
+func TestMigrateWaitsForAServerThatStarts(t *testing.T) {
+	server := pgtest.Local(t, nil)
+	db, w := watched(t, server.URL())
+	migrate(t, db)
+	if err := server.Stop("immediate"); err != nil {
+		t.Fatal(err)
+	}
+	refused := make(chan error, 1)
+	w.connected = func(err error) {
+		select {
+		case refused <- err:
+		default:
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- Migrate(t.Context(), db, files(first(), second("SELECT 1"))) }()
+	select {
+	case err := <-refused:
+		if err == nil {
+			t.Fatal("the server has not stopped")
+		}
+	case err := <-done:
+		t.Fatalf("it did not try to connect: %v", err)
+	}
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMigrateReturnsThoughTheDriverHangs(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	db := sql.OpenDB(hangingConnector{hang})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err := Migrate(ctx, db, func(s *settings) { s.grace = time.Millisecond })
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the server does not answer") {
+		t.Errorf("got %v, want: the server does not answer, with the deadline", err)
+	}
+}
+
+type hangingConnector struct{ until chan struct{} }
+
+func (h hangingConnector) Connect(context.Context) (driver.Conn, error) {
+	<-h.until
+	return nil, driver.ErrBadConn
+}
+func (h hangingConnector) Driver() driver.Driver { return nil }
+
+type stateError string
+
+func (s stateError) Error() string    { return string(s) }
+func (s stateError) SQLState() string { return string(s) }
+
+func TestWhatIsTriedAgain(t *testing.T) {
+	db := open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable")
+	if err := db.PingContext(t.Context()); !again(err) {
+		t.Errorf("%v: want it tried again", err)
+	}
+	for _, code := range []stateError{"55P03", "23505", "42P06", "42P07", "42710", "40P01", "40001", "XX000", "57P03", "57P01", "53300"} {
+		if !again(fmt.Errorf("wrapped: %w", code)) {
+			t.Errorf("%s: want it tried again", code)
+		}
+	}
+	// Wrong password, no such database, permission, syntax, cancelled, read-only.
+	for _, code := range []stateError{"28P01", "3D000", "42501", "42601", "57014", "25006"} {
+		if again(code) {
+			t.Errorf("%s: want it returned at once", code)
+		}
+	}
+	if again(&net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "databse"}}) {
+		t.Error("no such host: want it returned at once")
+	}
+	if again(nil) || again(context.Canceled) || !again(driver.ErrBadConn) {
+		t.Error("want again for ErrBadConn, not for nil and Canceled")
+	}
+}

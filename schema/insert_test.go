@@ -1,0 +1,85 @@
+package schema
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/lib/pq"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+)
+
+func TestInsertIsAllThatAnEnqueuerNeeds(t *testing.T) {
+	for _, name := range []string{"outbox", "select"} {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.Database(t)
+			admin := open(t, url)
+			migrate(t, admin, Schema(name))
+			enqueuer := newRole(t, admin)
+			run(t, admin, "GRANT USAGE ON SCHEMA "+quote(name)+" TO "+enqueuer+
+				"; GRANT INSERT, SELECT (task_id) ON "+quote(name)+".task TO "+enqueuer)
+			setWake(t, admin, name, "1 hour")
+
+			db := open(t, url, "role", enqueuer, "search_path", "nowhere")
+			run(t, db, "INSERT INTO "+quote(name)+".task (task_type) VALUES ('now')")
+			run(t, db, "INSERT INTO "+quote(name)+".task (task_type, run_at) VALUES ('later', now() + interval '1 hour')")
+			id := scan[int](t, db, "INSERT INTO "+quote(name)+".task (task_type, run_at) VALUES ('past', now() - interval '1 hour') RETURNING task_id")
+			if id != 3 {
+				t.Errorf("got task_id %d, want 3", id)
+			}
+			got := scan[string](t, admin, "SELECT string_agg(task_type || ' ' || state, ', ' ORDER BY task_id) FROM "+quote(name)+".task")
+			if want := "now ready, later scheduled, past ready"; got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+			for _, statement := range []string{
+				"SELECT payload FROM " + quote(name) + ".task", "DELETE FROM " + quote(name) + ".task",
+				"SELECT last_value FROM " + quote(name) + ".wake", "SELECT version FROM " + quote(name) + ".migration",
+				"SELECT " + quote(name) + ".task_wake()",
+			} {
+				if _, err := db.ExecContext(t.Context(), statement); sqlState(err) != "42501" {
+					t.Errorf("%s: got %v, want permission denied", statement, err)
+				}
+			}
+		})
+	}
+}
+
+func TestAnInsertNotifiesWhileARelayAsksForIt(t *testing.T) {
+	for _, name := range []string{"outbox", "select"} {
+		t.Run(name, func(t *testing.T) {
+			base, err := pq.NewConnector(pgtest.Database(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var channels []string
+			db := sql.OpenDB(pq.ConnectorWithNotificationHandler(base, func(n *pq.Notification) {
+				channels = append(channels, n.Channel)
+			}))
+			db.SetMaxOpenConns(1) // so that it hears itself
+			defer func() { _ = db.Close() }()
+			migrate(t, db, Schema(name))
+			run(t, db, "LISTEN "+quote(name))
+			insert := "INSERT INTO " + quote(name) + ".task (task_type, run_at) SELECT 'a', now() + i * interval '1 hour' FROM generate_series(0, 9) i"
+			for _, asked := range []struct {
+				until string
+				want  int
+			}{{"", 0}, {"1 hour", 1}, {"-1 second", 0}} {
+				if asked.until != "" {
+					setWake(t, db, name, asked.until)
+				}
+				channels = nil
+				run(t, db, insert)
+				run(t, db, "SELECT 1")
+				if len(channels) != asked.want || asked.want == 1 && channels[0] != name {
+					t.Errorf("asked until %q from now: notified %q, want %d on %s", asked.until, channels, asked.want, name)
+				}
+			}
+		})
+	}
+}
+
+// setWake asks for notifications until some time from now.
+func setWake(t *testing.T, db *sql.DB, name, from string) {
+	t.Helper()
+	run(t, db, "SELECT setval('"+quote(name)+".wake', ceil(extract(epoch FROM clock_timestamp() + interval '"+from+"'))::bigint)")
+}

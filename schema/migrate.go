@@ -1,0 +1,210 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sethvargo/go-retry"
+)
+
+// Option changes one Migrate.
+type Option func(*settings)
+
+type settings struct {
+	name        string
+	lockTimeout time.Duration
+	files       []string
+	patience    time.Duration // for all tries together
+	grace       time.Duration // for the last statement, when the context has ended
+}
+
+// Schema names the schema to create, "outbox" if it is not given: lower-case letters, digits and _, not a
+// digit first, at most 63 bytes. A name that is a reserved word works.
+func Schema(name string) Option { return func(s *settings) { s.name = name } }
+
+// LockTimeout bounds the wait for each lock, since whoever comes after a statement that waits for a lock
+// waits as well; after it Migrate lets go of all locks and tries again. Longer lets it win against long
+// transactions, and stops enqueueing for as long. 0 means the default, 2 s; the most is 1 min.
+func LockTimeout(d time.Duration) Option { return func(s *settings) { s.lockTimeout = d } }
+
+func newSettings(opts []Option) (*settings, error) {
+	s := &settings{name: defaultSchema, files: migrations(), patience: time.Minute, grace: 10 * time.Second}
+	for _, o := range opts {
+		if o == nil {
+			return nil, errors.New("schema: an Option is nil")
+		}
+		o(s)
+	}
+	if s.lockTimeout == 0 {
+		s.lockTimeout = 2 * time.Second
+	}
+	if s.lockTimeout < time.Millisecond || s.lockTimeout > time.Minute {
+		return nil, fmt.Errorf("schema: LockTimeout(%v): must be between 1ms and 1m, or 0 for the default", s.lockTimeout)
+	}
+	return s, checkName(s.name)
+}
+
+// Migrate brings the schema to [Version], creating it if it is missing. When there is nothing to do it only
+// reads, so a role without the right to create passes. Otherwise each version is one transaction, under a
+// lock on the table of versions. Any number of processes may call it at once: one does the work, the others
+// find it done. A process of an older version that comes after it gets ErrNewer.
+//
+// The role must be allowed to read the table of versions and, when there is something to do, own the outbox's
+// tables; creating the schema takes CREATE on the database. The role that created them is their owner.
+//
+// It tries again, with jittered pauses, for a minute: where another transaction is in the way, when it is
+// disturbed by others who migrate, and when the server is starting, stopping, full or refuses connections,
+// or the connection breaks. After a commit of unknown outcome it looks whether the version is there. All
+// else is returned at once. A statement that runs is not cut short after the minute, only when ctx ends.
+//
+// Errors: ErrUnsupportedServer and ErrNewer, with nothing written; bad options before any SQL; else the
+// server's, or ctx's with the latest of the server's. It returns at most 10 s after ctx has ended, even if
+// the server does not answer. After any error it may be called again.
+func Migrate(ctx context.Context, db *sql.DB, opts ...Option) error {
+	s, err := newSettings(opts)
+	if err != nil {
+		return err
+	}
+	if db == nil {
+		return errors.New("schema: Migrate: the *sql.DB is nil")
+	}
+	// A driver may wait for a dead peer beyond its context, and Commit has none. Then this goroutine is
+	// left behind until the connection fails.
+	done := make(chan error, 1)
+	go func() { done <- s.migrate(ctx, db) }()
+	select {
+	case err = <-done:
+		return err
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(s.grace)
+	defer late.Stop()
+	select {
+	case err = <-done:
+		return err
+	case <-late.C:
+		return fmt.Errorf("schema: migrate %s: the server does not answer: %w", s.name, context.Cause(ctx))
+	}
+}
+
+// migrate applies what is missing, one version a transaction.
+func (s *settings) migrate(ctx context.Context, db *sql.DB) error {
+	var latest error
+	try := func(ctx context.Context) error {
+		for {
+			finished, err := s.step(ctx, db)
+			if err == nil && !finished {
+				continue
+			}
+			if latest = err; again(err) {
+				return retry.RetryableError(err)
+			}
+			return err
+		}
+	}
+	pause := retry.WithJitterPercent(50, retry.WithCappedDuration(500*time.Millisecond, retry.NewExponential(20*time.Millisecond)))
+	err := retry.Do(ctx, retry.WithMaxDuration(s.patience, pause), try)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil && latest != nil && !errors.Is(latest, context.Cause(ctx)):
+		return fmt.Errorf("schema: migrate %s: %w; the latest try: %w", s.name, context.Cause(ctx), latest)
+	case again(err):
+		return fmt.Errorf("schema: migrate %s: gave up after %v: %w", s.name, s.patience, err)
+	}
+	return fmt.Errorf("schema: migrate %s: %w", s.name, err)
+}
+
+// step applies the next missing version, or reports that none is missing.
+func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return false, fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close() }() // back to the pool
+	err = s.inTx(ctx, conn, true, func(tx *sql.Tx) error {
+		found, err := read(ctx, tx, s.name, len(s.files))
+		finished = found.version == len(s.files)
+		return err
+	})
+	if err != nil || finished {
+		return finished, err
+	}
+	err = s.inTx(ctx, conn, false, func(tx *sql.Tx) (err error) {
+		finished, err = s.apply(ctx, tx)
+		return err
+	})
+	return finished, err
+}
+
+// inTx runs fn in a transaction. The lock timeout bounds its waits; how long the work itself takes is for
+// ctx to say, not for the role's statement_timeout.
+func (s *settings) inTx(ctx context.Context, conn *sql.Conn, readOnly bool, fn func(*sql.Tx) error) error {
+	// database/sql would roll back at any time after ctx ends, even while COMMIT is under way.
+	tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: readOnly})
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	// Statements without parameters can travel together.
+	set := fmt.Sprintf("SET LOCAL lock_timeout = %d; SET LOCAL statement_timeout = 0", s.lockTimeout.Milliseconds())
+	if _, err := tx.ExecContext(ctx, set); err != nil {
+		return fmt.Errorf("set lock_timeout: %w", err)
+	}
+	if err := fn(tx); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// The table of versions as the first migration has it, so that there is something to lock before it.
+const createMigrationTable = `-- schema: create the table of versions
+DO $$
+BEGIN
+  IF to_regnamespace('outbox') IS NULL THEN
+    CREATE SCHEMA outbox;
+  END IF;
+END
+$$;
+CREATE TABLE IF NOT EXISTS outbox.migration (
+  version    integer     PRIMARY KEY CHECK (version > 0),
+  applied_at timestamptz NOT NULL DEFAULT now()
+);
+`
+
+const ownership = "to own the outbox's schema and tables"
+
+// apply writes the next missing version on tx, unless another process was faster, and reports whether none
+// is missing then.
+func (s *settings) apply(ctx context.Context, tx *sql.Tx) (finished bool, err error) {
+	found, err := read(ctx, tx, s.name, len(s.files))
+	if err != nil {
+		return false, err
+	}
+	if !found.table {
+		if _, err := tx.ExecContext(ctx, rename(createMigrationTable, s.name)); err != nil {
+			return false, fmt.Errorf("create %s.migration: %w", s.name, needs("CREATE on the database, or on the schema where that exists", err))
+		}
+	}
+	// EXCLUSIVE lets everybody read, so whoever is up to date does not wait.
+	if _, err := tx.ExecContext(ctx, "LOCK TABLE "+quote(s.name)+".migration IN EXCLUSIVE MODE"); err != nil {
+		return false, fmt.Errorf("lock %s.migration: %w", s.name, needs(ownership, err))
+	}
+	version, err := readVersion(ctx, tx, s.name, len(s.files))
+	if err != nil || version == len(s.files) {
+		return true, err
+	}
+	if _, err := tx.ExecContext(ctx, rename(s.files[version], s.name)); err != nil {
+		return false, fmt.Errorf("apply version %d: %w", version+1, needs(ownership, err))
+	}
+	return version+1 == len(s.files), nil
+}

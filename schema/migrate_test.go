@@ -1,0 +1,227 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+)
+
+func TestMigrateCreatesTheSchemaAndCheckAgrees(t *testing.T) {
+	for _, settings := range [][]string{
+		nil,
+		{"binary_parameters", "yes"},
+		{"default_transaction_read_only", "on", "default_transaction_isolation", "serializable"},
+		{"search_path", "nowhere"},
+	} {
+		t.Run(strings.Join(settings, " "), func(t *testing.T) {
+			db := open(t, pgtest.Database(t), settings...)
+			if err := Check(t.Context(), db, "outbox"); !errors.Is(err, ErrNotMigrated) {
+				t.Fatalf("before: got %v, want ErrNotMigrated", err)
+			}
+			migrate(t, db)
+			if err := Check(t.Context(), db, "outbox"); err != nil {
+				t.Fatal(err)
+			}
+			if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != Version() {
+				t.Fatalf("got version %d, want %d", got, Version())
+			}
+		})
+	}
+}
+
+// With an older version of the code among them, which must not put back what the newer one replaced.
+func TestManyProcessesMigrateAtOnce(t *testing.T) {
+	for round := range 3 {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			url := pgtest.Database(t)
+			newer := second(`CREATE OR REPLACE FUNCTION outbox.task_wake() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN /* newer */ RETURN NULL; END'`)
+			start := make(chan struct{})
+			var all sync.WaitGroup
+			for i := range 20 {
+				db := open(t, url)
+				texts := []string{first(), newer}[:2-i%2]
+				all.Go(func() {
+					<-start
+					err := Migrate(t.Context(), db, files(texts...))
+					if len(texts) == 1 && errors.Is(err, ErrNewer) {
+						err = nil
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			close(start)
+			all.Wait()
+			db := open(t, url)
+			if got := scan[string](t, db, "SELECT string_agg(version::text, ' ' ORDER BY version) FROM outbox.migration"); got != "1 2" {
+				t.Errorf("got versions %s, want 1 2", got)
+			}
+			if got := scan[string](t, db, "SELECT prosrc FROM pg_proc WHERE oid = 'outbox.task_wake'::regproc"); !strings.Contains(got, "newer") {
+				t.Errorf("the older code put its function back: %s", got)
+			}
+		})
+	}
+}
+
+func TestMigrateWritesOnlyInTransactionsAndWithoutParameters(t *testing.T) {
+	db, w := watched(t, pgtest.Database(t))
+	migrate(t, db, files(first(), second("SELECT 1")))
+	if got := len(w.writes()); got != 5 { // the table, and twice the lock and the file
+		t.Errorf("got %d writes, want 5: %q", got, w.writes())
+	}
+	if len(w.alone) > 0 || len(w.faults) > 0 {
+		t.Errorf("outside of a transaction: %q; faults: %q", w.alone, w.faults)
+	}
+}
+
+func TestMigrateOnlyReadsWhenThereIsNothingToDo(t *testing.T) {
+	url := pgtest.Database(t)
+	admin := open(t, url)
+	migrate(t, admin)
+	reader := newRole(t, admin)
+	run(t, admin, "GRANT USAGE ON SCHEMA outbox TO "+reader+"; GRANT SELECT ON outbox.migration TO "+reader)
+	// Someone else is migrating to the next version just now.
+	begin(t, open(t, url), "LOCK TABLE outbox.migration IN EXCLUSIVE MODE")
+
+	db, w := watched(t, url, "role", reader, "default_transaction_read_only", "on")
+	migrate(t, db)
+	if len(w.sent) == 0 || len(w.writes()) > 0 {
+		t.Errorf("got %q, want reads only", w.sent)
+	}
+	if err := Check(t.Context(), db, "outbox"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMigrateIntoASchemaThatTheRoleOwns(t *testing.T) {
+	url := pgtest.Database(t)
+	admin := open(t, url)
+	owner := newRole(t, admin)
+	run(t, admin, "CREATE SCHEMA outbox AUTHORIZATION "+owner)
+	db := open(t, url, "role", owner)
+	migrate(t, db)
+	if err := Check(t.Context(), db, "outbox"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMigrateSaysWhichRightIsMissing(t *testing.T) {
+	url := pgtest.Database(t)
+	admin := open(t, url)
+	nobody := newRole(t, admin)
+	db := open(t, url, "role", nobody)
+	denied := func(want string, opts ...Option) {
+		t.Helper()
+		err := Migrate(t.Context(), db, opts...)
+		if sqlState(err) != "42501" || !strings.Contains(fmt.Sprint(err), "the role needs "+want) {
+			t.Errorf("got %v, want permission denied and: the role needs %s", err, want)
+		}
+	}
+	denied("CREATE on the database")
+	migrate(t, admin)
+	denied("USAGE on the schema")
+	run(t, admin, "GRANT USAGE ON SCHEMA outbox TO "+nobody)
+	denied("USAGE on the schema and SELECT on its table migration")
+	run(t, admin, "GRANT SELECT ON outbox.migration TO "+nobody)
+	denied("to own the outbox's schema and tables", files(first(), second("SELECT 1")))
+	run(t, admin, "GRANT ALL ON outbox.migration TO "+nobody)
+	denied("to own the outbox's schema and tables", files(first(), second("SELECT 1")))
+}
+
+func TestAFailedVersionLeavesThoseBefore(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	err := Migrate(t.Context(), db, files(first(), second("SELECT 1/0")))
+	if sqlState(err) != "22012" || !strings.Contains(fmt.Sprint(err), "apply version 2") {
+		t.Fatalf("got %v, want a division by zero in version 2", err)
+	}
+	if err := Check(t.Context(), db, "outbox"); err != nil {
+		t.Fatal(err)
+	}
+	migrate(t, db, files(first(), second("SELECT 1")))
+}
+
+func TestANewerSchemaIsRefusedBeforeAnyWrite(t *testing.T) {
+	db, w := watched(t, pgtest.Database(t))
+	migrate(t, db)
+	run(t, db, "INSERT INTO outbox.migration (version) VALUES (999)")
+	w.sent = nil
+	for name, err := range map[string]error{"Migrate": Migrate(t.Context(), db), "Check": Check(t.Context(), db, "outbox")} {
+		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), fmt.Sprintf("version 999, this code knows %d", Version())) {
+			t.Errorf("%s: got %v, want ErrNewer with both versions", name, err)
+		}
+	}
+	if got := w.writes(); len(got) > 0 {
+		t.Errorf("it wrote %q", got)
+	}
+}
+
+func TestAnUnsupportedServerIsRefusedBeforeAnyWrite(t *testing.T) {
+	for number, want := range map[int]bool{90624: false, 130022: false, 140000: true, 150018: true, 180004: true, 190000: false} {
+		err := checkServer(number, "9.9beta")
+		if (err == nil) != want {
+			t.Errorf("%d: got %v, want supported: %v", number, err, want)
+		}
+		if err != nil && (!errors.Is(err, ErrUnsupportedServer) || !strings.Contains(err.Error(), "PostgreSQL 9.9beta, supported are 14 to 18")) {
+			t.Errorf("%d: got %v, want ErrUnsupportedServer with the version found and those supported", number, err)
+		}
+	}
+	db, w := watched(t, pgtest.Database(t))
+	w.rewrite = func(q string) string {
+		return strings.ReplaceAll(q, "current_setting('server_version_num')", "'130022'")
+	}
+	for name, err := range map[string]error{"Migrate": Migrate(t.Context(), db), "Check": Check(t.Context(), db, "outbox")} {
+		if !errors.Is(err, ErrUnsupportedServer) {
+			t.Errorf("%s: got %v, want ErrUnsupportedServer", name, err)
+		}
+	}
+	if got := w.writes(); len(got) > 0 {
+		t.Errorf("it wrote %q", got)
+	}
+}
+
+func TestBadOptionsAreRefusedBeforeAnySQL(t *testing.T) {
+	db, w := watched(t, "postgres://127.0.0.1:1/nowhere")
+	w.connected = func(error) { t.Error("it connected") }
+	for want, opt := range map[string]Option{
+		`an Option is nil`:                    nil,
+		`LockTimeout(-1s): must be between`:   LockTimeout(-time.Second),
+		`LockTimeout(1µs): must be between`:   LockTimeout(time.Microsecond),
+		`LockTimeout(1m0.1s): must be betwee`: LockTimeout(time.Minute + 100*time.Millisecond),
+	} {
+		if err := Migrate(t.Context(), db, opt); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	for _, name := range badNames {
+		for call, err := range map[string]error{"Migrate": Migrate(t.Context(), db, Schema(name)), "Check": Check(t.Context(), db, name)} {
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("invalid schema name %q", name)) {
+				t.Errorf("%s: got %v, want the invalid name %q", call, err, name)
+			}
+		}
+	}
+	if err := Migrate(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "the *sql.DB is nil") {
+		t.Errorf("got %v, want: the *sql.DB is nil", err)
+	}
+}
+
+func TestTheSettingsOfAMigration(t *testing.T) {
+	db := open(t, pgtest.Database(t), "statement_timeout", "60s", "lock_timeout", "1s", "default_transaction_isolation", "serializable")
+	migrate(t, db, files(first(), second(`CREATE TABLE outbox.probe AS SELECT concat_ws(' ', current_setting('statement_timeout'),
+current_setting('lock_timeout'), current_setting('transaction_isolation')) settings`)), LockTimeout(1500*time.Millisecond))
+	if got, want := scan[string](t, db, "SELECT settings FROM outbox.probe"), "0 1500ms read committed"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	// Set for the transaction only.
+	if got := scan[string](t, db, "SHOW lock_timeout"); got != "1s" {
+		t.Errorf("after it: got lock_timeout %s, want 1s", got)
+	}
+}
+
+var badNames = slices.Concat([]string{"", "Outbox", "1a", "a-b", "a b", `a"b`, "a'b", "ä", "a\n", "a\x00", "a.b", "pg_outbox", "$a"}, []string{strings.Repeat("a", 64)})

@@ -1,0 +1,148 @@
+// Package schema holds the outbox's database schema as numbered SQL files, and applies them.
+//
+// [Migrate] is made for the start of an app: call it from every process, as often as you like. Who would
+// rather use psql or goose finds the same files in [Files], as
+//
+//	goose.NewProvider(goose.DialectPostgres, db, schema.Files)
+//
+// or as one script for a schema of another name in [SQL]. It makes no difference to [Migrate] and [Check]
+// who applied them. There is no way back down: a newer version adds to what is there.
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Files are the migrations, 00001_outbox.sql and so on, with goose's annotations, for the schema "outbox".
+// Each is applied in one transaction, records itself in outbox.migration, and does no harm when it is
+// applied again right away. Going back to an older one after a newer one is not safe.
+//
+//go:embed *.sql
+var Files embed.FS
+
+const defaultSchema = "outbox"
+
+// What [Check] and [Migrate] find wrong. The error that wraps one of these says what was found.
+var (
+	// ErrNotMigrated: the schema or its migration table is missing, or older than this code.
+	ErrNotMigrated = errors.New("schema: the outbox is not migrated")
+	// ErrNewer: a newer version of this module migrated the schema.
+	ErrNewer = errors.New("schema: the outbox is newer than this code")
+	// ErrUnsupportedServer: the server is older or newer than the versions of PostgreSQL that are tested.
+	ErrUnsupportedServer = errors.New("schema: unsupported server")
+)
+
+// Version is the version of the newest migration in this package.
+func Version() int { return len(migrations()) }
+
+// Querier is what [Check] needs: *sql.DB, *sql.Conn and *sql.Tx have it, and those of sqlx.
+type Querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Check returns nil if the schema of that name is at [Version], on a server that is supported. It only
+// reads, so it may run on a standby; it needs USAGE on the schema and SELECT on its table migration. It
+// does not look at the other tables.
+//
+// Errors: ErrNotMigrated, ErrNewer or ErrUnsupportedServer, an invalid name before any SQL, or else the
+// query's own.
+func Check(ctx context.Context, q Querier, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	found, err := read(ctx, q, name, Version())
+	if err != nil {
+		return err
+	}
+	if found.version < Version() {
+		return fmt.Errorf("%w: the schema %q is at version %d, this code needs %d: run schema.Migrate", ErrNotMigrated, name, found.version, Version())
+	}
+	return nil
+}
+
+// state is what a schema is found to be.
+type state struct {
+	version int  // the newest that was applied, 0 for none
+	table   bool // the migration table exists
+}
+
+// read finds a schema's state; it refuses a server that this code does not know and a version above newest.
+// The name must be valid. The statements have no parameters, for poolers that change connections between them.
+func read(ctx context.Context, q Querier, name string, newest int) (state, error) {
+	var found state
+	var number int
+	var server string
+	err := q.QueryRowContext(ctx, `-- schema: server and migration table
+SELECT current_setting('server_version_num'), current_setting('server_version'), to_regclass('`+quote(name)+`.migration') IS NOT NULL`).
+		Scan(&number, &server, &found.table)
+	if err != nil {
+		return state{}, fmt.Errorf("schema: look for %s.migration: %w", name, needs(reading, err))
+	}
+	if err := checkServer(number, server); err != nil {
+		return state{}, err
+	}
+	if !found.table {
+		return found, nil
+	}
+	found.version, err = readVersion(ctx, q, name, newest)
+	return found, err
+}
+
+const reading = "USAGE on the schema and SELECT on its table migration"
+
+// readVersion reads the newest applied version and refuses one that is newer than this code's.
+func readVersion(ctx context.Context, q Querier, name string, newest int) (version int, err error) {
+	err = q.QueryRowContext(ctx, `-- schema: version
+SELECT coalesce(max(version), 0) FROM `+quote(name)+`.migration`).Scan(&version)
+	if err != nil {
+		return 0, fmt.Errorf("schema: read %s.migration: %w", name, needs(reading, err))
+	}
+	if version > newest {
+		return 0, fmt.Errorf("%w: the schema %q is at version %d, this code knows %d: upgrade the module", ErrNewer, name, version, newest)
+	}
+	return version, nil
+}
+
+// The supported major versions of PostgreSQL.
+const (
+	oldestServer = 14
+	newestServer = 18
+)
+
+// checkServer refuses servers by server_version_num; text is how they call themselves.
+func checkServer(number int, text string) error {
+	if major := number / 10000; major < oldestServer || major > newestServer {
+		return fmt.Errorf("%w: it is PostgreSQL %s, supported are %d to %d", ErrUnsupportedServer, text, oldestServer, newestServer)
+	}
+	return nil
+}
+
+// migrations are the texts of Files in order, the first for version 1. The names are checked here, since
+// a gap or a duplicate would be applied wrongly; it panics, as only a mistake in this package can cause it.
+var migrations = sync.OnceValue(func() []string {
+	entries, err := fs.ReadDir(Files, ".")
+	if err != nil {
+		panic(err)
+	}
+	texts := make([]string, len(entries))
+	for i, e := range entries { // sorted by name
+		digits, _, _ := strings.Cut(e.Name(), "_")
+		if n, err := strconv.Atoi(digits); err != nil || len(digits) != 5 || n != i+1 {
+			panic(fmt.Sprintf("schema: the file %s is not number %05d", e.Name(), i+1))
+		}
+		text, err := Files.ReadFile(e.Name())
+		if err != nil {
+			panic(err)
+		}
+		texts[i] = string(text)
+	}
+	return texts
+})

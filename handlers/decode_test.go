@@ -1,0 +1,140 @@
+package handlers_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+)
+
+const secret = "hunter2"
+
+// gossip puts its payload into its error.
+type gossip struct{}
+
+func (*gossip) UnmarshalJSON(b []byte) error { return fmt.Errorf("cannot read %s", b) }
+
+// typeGossip returns encoding/json's own error, of a place in its payload.
+type typeGossip struct{}
+
+func (*typeGossip) UnmarshalJSON(b []byte) error {
+	var list []int
+	return fmt.Errorf("%s: %w", b, json.Unmarshal(b, &list))
+}
+
+type color string
+
+func (c *color) UnmarshalText(b []byte) error { return fmt.Errorf("no color %s", b) }
+
+type account struct {
+	Owner struct {
+		Name   string
+		Number int
+	}
+	Since   time.Time
+	Color   color
+	Gossip  gossip
+	Type    typeGossip
+	Raw     json.Number
+	Limits  map[string]int
+	Colors  map[color]int
+	Ignored any `json:"-"`
+}
+
+func TestErrorsOfDecodingDoNotRepeatThePayload(t *testing.T) {
+	for payload, want := range map[string]string{
+		`{"Owner": {"Number": "hunter2"}}`: `field "Owner.Number" does not fit int`,
+		`{"Owner": "hunter2"}`:             `field "Owner" does not fit struct`,
+		`"hunter2"`:                        `it does not fit handlers_test.account`,
+		`{"Since": "hunter2"}`:             "does not decode into a *handlers_test.account",
+		`{"Color": "hunter2"}`:             "does not decode",
+		`{"Gossip": "hunter2"}`:            "does not decode",
+		`{"Type": "hunter2"}`:              "does not decode",
+		`{"Raw": "hunter2"}`:               "does not decode",
+		`{"Limits": {"hunter2": "a"}}`:     `field "Limits" does not fit int`,
+		`{"Limits": {"a": "hunter2"}}`:     `field "Limits" does not fit int`,
+		`{"Colors": {"hunter2": 1}}`:       "does not decode",
+		`{"Owner": {"Number": 1hunter2}}`:  "does not decode",
+		`hunter2`:                          "does not decode",
+		``:                                 "does not decode",
+	} {
+		err := leased(t, payload, func(context.Context, *outbox.Task[account]) error {
+			t.Errorf("%s: it was called", payload)
+			return nil
+		})
+		if err == nil {
+			t.Errorf("%s: want an error", payload)
+			continue
+		}
+		wantText(t, err.Error(), "handlers: the payload", want)
+		for e := err; e != nil; e = errors.Unwrap(e) {
+			if strings.Contains(fmt.Sprintf("%v %+v %#v", e, e, e), secret) {
+				t.Errorf("%s: the payload is in the error: %#v", payload, e)
+			}
+		}
+	}
+	// The same where P itself decodes.
+	err := leased(t, `"hunter2"`, func(context.Context, *outbox.Task[gossip]) error { return nil })
+	if err == nil || strings.Contains(err.Error(), secret) {
+		t.Errorf("got %v, want an error without the payload", err)
+	}
+	err = batch(t, nothingBatch, `{"To": "a"}`, `{"Count": "hunter2"}`)
+	if err == nil || strings.Contains(fmt.Sprintf("%+v", err), secret) {
+		t.Errorf("got %v, want an error without the payload", err)
+	}
+}
+
+func TestNumbersKeepTheirDigits(t *testing.T) {
+	const digits = "9007199254740993.000000000000000001"
+	called := 0
+	check := func(got any) {
+		t.Helper()
+		called++
+		if n, ok := got.(json.Number); !ok || n.String() != digits {
+			t.Errorf("got %T %v, want the json.Number %s", got, got, digits)
+		}
+	}
+	err := errors.Join(
+		leased(t, digits, func(_ context.Context, task *outbox.Task[any]) error { check(task.Payload); return nil }),
+		leased(t, `{"a": [`+digits+`]}`, func(_ context.Context, task *outbox.Task[map[string]any]) error {
+			check(task.Payload["a"].([]any)[0])
+			return nil
+		}),
+		leased(t, `{"V": `+digits+`}`, func(_ context.Context, task *outbox.Task[struct{ V any }]) error {
+			check(task.Payload.V)
+			return nil
+		}),
+		leased(t, digits, func(_ context.Context, task *outbox.Task[json.RawMessage]) error {
+			check(json.Number(task.Payload))
+			return nil
+		}),
+	)
+	if err != nil || called != 4 {
+		t.Errorf("got %v, %d calls, want nil, 4", err, called)
+	}
+}
+
+func TestPayloadsThatFit(t *testing.T) {
+	if err := leased(t, `null`, func(_ context.Context, task *outbox.Task[*mail]) error {
+		if task.Payload != nil {
+			t.Errorf("got %v, want nil", task.Payload)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	// A field that P no longer has is no error, so that the app can be older than the task.
+	if err := leased(t, `{"To": "a", "New": {"b": 1}}`, func(_ context.Context, task *outbox.Task[mail]) error {
+		if task.Payload.To != "a" {
+			t.Errorf("got %v", task.Payload)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,222 @@
+package handlers_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+func TestMiddlewareOfTheRegistryIsOutsideThatOfTheHandlerAndTheFirstIsOutermost(t *testing.T) {
+	var order []string
+	note := func(name string) handlers.Middleware {
+		return func(next handlers.Func) handlers.Func {
+			return func(ctx context.Context, call *handlers.Call) error {
+				order = append(order, name)
+				defer func() { order = append(order, "/"+name) }()
+				return next(ctx, call)
+			}
+		}
+	}
+	r := handlers.New()
+	r.Use(note("1"))
+	handlers.Leased(r, sendMail, func(context.Context, *outbox.Task[mail]) error {
+		order = append(order, "handler")
+		return nil
+	}, handlers.Use(note("4"), note("5")), handlers.Use(note("6")))
+	r.Use(note("2"), note("3")) // also for those before
+	for range 2 {               // the same each time
+		order = nil
+		if err := only(t, r).Run(t.Context(), nil, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := strings.Join(order, " "), "1 2 3 4 5 6 handler /6 /5 /4 /3 /2 /1"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestMiddlewareSeesTheCallAndCanReplaceItsResult(t *testing.T) {
+	busy := func(next handlers.Func) handlers.Func {
+		return func(ctx context.Context, call *handlers.Call) error {
+			if call.Type != "SEND_MAIL" || call.Kind != handlers.KindLeased || len(call.Tasks) != 1 || string(call.Tasks[0].Payload) != `{}` {
+				t.Errorf("got %+v", call)
+			}
+			return handlers.Snooze(time.Minute)
+		}
+	}
+	err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error {
+		t.Error("it was called")
+		return nil
+	}, handlers.Use(busy))
+	if handlers.ResultOf(err).Action != handlers.ActionSnooze {
+		t.Errorf("got %v, want the middleware's result", err)
+	}
+}
+
+// The compiler must not know what these are.
+var (
+	zero    int
+	list    []int
+	pointer *mail
+	table   map[string]int
+	value   any = "text"
+	slice   any = []int{}
+	keys        = map[any]int{}
+	nobody  func()
+	closed  chan int
+)
+
+func TestRecoverNamesWhatPanickedAndWhere(t *testing.T) {
+	for _, c := range []struct {
+		want string
+		f    func()
+	}{
+		{"panic: no luck (in ", func() { panic("no luck") }},
+		{"panic: busy (in ", func() { panic(errBusy) }},
+		{"panic: panic called with nil argument", func() { panic(nil) }},
+		{"panic: runtime error: integer divide by zero (in ", func() { zero = 1 / zero }},
+		{"panic: runtime error: index out of range [7] with length 0 (in ", func() { zero = list[7+zero] }},
+		{"panic: runtime error: slice bounds out of range", func() { list = list[7+zero:] }},
+		{"panic: runtime error: invalid memory address or nil pointer dereference (in ", func() { zero = pointer.Count }},
+		{"panic: assignment to entry in nil map (in ", func() { table["a"] = 1 }},
+		{"panic: interface conversion: interface {} is string, not int (in ", func() { zero = value.(int) }},
+		{"panic: runtime error: invalid memory address or nil pointer dereference (in ", func() { nobody() }},
+		{"hash of unhashable type", func() { zero = keys[slice] }},
+		{"hash of unhashable type", func() { keys[slice] = 1 }},
+		{"panic: close of nil channel (in ", func() { close(closed) }},
+		{"panic: runtime error: makeslice: len out of range (in ", func() { list = make([]int, zero-1) }},
+	} {
+		f := runtime.FuncForPC(reflect.ValueOf(c.f).Pointer())
+		_, line := f.FileLine(f.Entry())
+		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { c.f(); return nil }, handlers.Use(handlers.Recover()))
+		wantText(t, fmt.Sprint(err), c.want, fmt.Sprintf("(in %s, line %d)", f.Name(), line))
+	}
+}
+
+func TestRecoverLeavesResultsAlone(t *testing.T) {
+	for _, want := range []error{nil, errBusy, handlers.Snooze(1)} {
+		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { return want }, handlers.Use(handlers.Recover()))
+		if err != want { // the same, not wrapped
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+	wantText(t, panics(t, func() {
+		_ = leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { panic("no luck") })
+	}), "no luck") // without it
+	// Goexit is no panic: the goroutine ends.
+	done := make(chan string, 2)
+	go func() {
+		defer func() { done <- "ended" }()
+		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { runtime.Goexit(); return nil }, handlers.Use(handlers.Recover()))
+		done <- fmt.Sprint("returned ", err)
+	}()
+	if got := <-done; got != "ended" {
+		t.Errorf("Goexit: it %s, want the goroutine ended", got)
+	}
+}
+
+func TestPanicErrorOfWhatDidNotPanic(t *testing.T) {
+	if got := handlers.PanicError("odd").Error(); got != "panic: odd" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestLogHasNoPayload(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		result error
+		want   string
+	}{
+		{"done", nil, `level=DEBUG msg="outbox: task done" task_type=SEND_MAIL`},
+		{"failed", errBusy, `level=WARN msg="outbox: task failed" task_type=SEND_MAIL`},
+		{"dead", handlers.Dead(errBusy), `level=WARN msg="outbox: task failed" task_type=SEND_MAIL`},
+		{"snoozed", fmt.Errorf("wrapped: %w", handlers.Snooze(time.Minute)), `level=INFO msg="outbox: task snoozed" task_type=SEND_MAIL`},
+		{"discarded", handlers.Discard(errBusy), `level=INFO msg="outbox: task discarded" task_type=SEND_MAIL`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var out bytes.Buffer
+			log := handlers.Log(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+			err := leased(t, `{"To": "hunter2"}`, func(context.Context, *outbox.Task[mail]) error { return c.result }, handlers.Use(log))
+			if err != c.result { // the same, not wrapped
+				t.Errorf("got %v, want %v", err, c.result)
+			}
+			got := out.String()
+			wantText(t, got, c.want, "task_id=1", "attempt=1", "duration=")
+			if c.result != nil {
+				wantText(t, got, "error=", c.result.Error())
+			}
+			if strings.Count(got, "\n") != 1 || strings.Contains(got, secret) || (c.result == nil) == strings.Contains(got, "error=") {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+}
+
+func TestLogOfABatchAndOfATaskThatDoesNotDecode(t *testing.T) {
+	var out bytes.Buffer
+	previous := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	defer slog.SetDefault(previous)
+	r := handlers.New()
+	r.Use(handlers.Log(nil))
+	handlers.Batch(r, sendMail, 10, nothingBatch)
+	run := only(t, r).Run
+	if err := run(t.Context(), nil, []*outbox.Task[json.RawMessage]{raw(1, `{"To": "hunter2"}`), raw(2, `{"To": "hunter2"}`)}); err != nil {
+		t.Error(err)
+	}
+	if err := run(t.Context(), nil, []*outbox.Task[json.RawMessage]{raw(1, `{"Count": "hunter2"}`)}); err == nil {
+		t.Error("want an error")
+	}
+	wantText(t, out.String(), "tasks=2", "task_id=1", "does not decode")
+	if strings.Contains(out.String(), secret) {
+		t.Errorf("the payload is in %s", out.String())
+	}
+}
+
+func TestDeadlineEndsTheContextWithItsCause(t *testing.T) {
+	err := leased(t, `{}`, func(ctx context.Context, _ *outbox.Task[mail]) error {
+		<-ctx.Done()
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			t.Errorf("got %v, want DeadlineExceeded", ctx.Err())
+		}
+		return context.Cause(ctx)
+	}, handlers.Use(handlers.Deadline(time.Millisecond)))
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want DeadlineExceeded in the cause", err)
+	}
+	wantText(t, fmt.Sprint(err), "handlers: deadline of 1ms")
+	for _, d := range []time.Duration{0, -1} {
+		wantText(t, panics(t, func() { handlers.Deadline(d) }), "handlers: Deadline(", "must be positive")
+	}
+}
+
+func TestDeadlineDoesNotLengthenAndEndsWithTheCall(t *testing.T) {
+	outer, cancel := context.WithCancelCause(t.Context())
+	cancel(errBusy)
+	r := handlers.New()
+	var inner context.Context
+	handlers.Leased(r, sendMail, func(ctx context.Context, _ *outbox.Task[mail]) error {
+		inner = ctx
+		return context.Cause(ctx)
+	}, handlers.Use(handlers.Deadline(time.Hour)))
+	if err := only(t, r).Run(outer, nil, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); !errors.Is(err, errBusy) {
+		t.Errorf("got %v, want the outer cause", err)
+	}
+	if err := only(t, r).Run(t.Context(), nil, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
+		t.Error(err)
+	}
+	if inner.Err() == nil {
+		t.Error("the timer lives on after the call")
+	}
+}

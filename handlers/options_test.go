@@ -1,0 +1,152 @@
+package handlers_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sethvargo/go-retry"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+// registered are handlers of all kinds with the same options.
+func registered(t *testing.T, opts ...handlers.Option) map[handlers.Kind]*handlers.Handler {
+	t.Helper()
+	tx, batch, leased := handlers.New(), handlers.New(), handlers.New()
+	handlers.Tx(tx, sendMail, nothing, opts...)
+	handlers.Batch(batch, sendMail, 500, nothingBatch, opts...)
+	handlers.Leased(leased, sendMail, nothingLeased, opts...)
+	return map[handlers.Kind]*handlers.Handler{
+		handlers.KindTx: only(t, tx), handlers.KindBatch: only(t, batch), handlers.KindLeased: only(t, leased),
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	for name, opts := range map[string][]handlers.Option{
+		"no options":   nil,
+		"zero options": {handlers.Timeout(0), handlers.MaxAttempts(0), handlers.Priority(0), handlers.Use()},
+	} {
+		for kind, h := range registered(t, opts...) {
+			timeout, size := 30*time.Second, 1
+			switch kind {
+			case handlers.KindBatch:
+				size = 500
+			case handlers.KindLeased:
+				timeout = 5 * time.Minute
+			}
+			if h.Type != "SEND_MAIL" || h.Kind != kind || h.Timeout != timeout || h.BatchSize != size || h.MaxAttempts != 10 || h.Priority != 0 {
+				t.Errorf("%s, %s: got %+v, want timeout %v, batch size %d, 10 attempts, priority 0", name, kind, h, timeout, size)
+			}
+		}
+	}
+}
+
+func TestOptionsAreTaken(t *testing.T) {
+	for kind, h := range registered(t, handlers.Timeout(time.Second), handlers.MaxAttempts(32767), handlers.Priority(-32768)) {
+		if h.Timeout != time.Second || h.MaxAttempts != 32767 || h.Priority != -32768 {
+			t.Errorf("%s: got %+v", kind, h)
+		}
+	}
+	r := handlers.New()
+	handlers.Leased(r, sendMail, nothingLeased, handlers.Timeout(-1))
+	if got := only(t, r).Timeout; got != 0 {
+		t.Errorf("got timeout %v for -1, want none", got)
+	}
+	r = handlers.New()
+	handlers.Leased(r, sendMail, nothingLeased, handlers.Timeout(48*time.Hour))
+	if got := only(t, r).Timeout; got != 48*time.Hour {
+		t.Errorf("got timeout %v, want 48h", got)
+	}
+}
+
+func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
+	backoff := func() retry.Backoff { return nil }
+	for _, c := range []struct {
+		want string
+		opt  handlers.Option
+	}{
+		{"an Option is nil", nil},
+		{"Timeout(30.001s): a tx handler holds a transaction open, so it must be between 1ms and 30s: use Leased for longer work", handlers.Timeout(30001 * time.Millisecond)},
+		{"Timeout(999µs): a tx", handlers.Timeout(999 * time.Microsecond)},
+		{"Timeout(-1s): a tx", handlers.Timeout(-time.Second)},
+		{"MaxAttempts(-1): must be between 1 and 32767, or 0 for 10", handlers.MaxAttempts(-1)},
+		{"MaxAttempts(32768): must be", handlers.MaxAttempts(32768)},
+		{"Priority(32768): must be between -32768 and 32767", handlers.Priority(32768)},
+		{"Priority(-32769): must be", handlers.Priority(-32769)},
+		{"Backoff: the factory is nil", handlers.Backoff(nil)},
+		{"Backoff: the factory returns nil", handlers.Backoff(backoff)},
+		{"Use: a Middleware is nil", handlers.Use(nil)},
+	} {
+		got := panics(t, func() { handlers.Tx(handlers.New(), sendMail, nothing, c.opt) })
+		wantText(t, got, "handlers: SEND_MAIL: "+c.want)
+	}
+	wantText(t, panics(t, func() { handlers.Batch(handlers.New(), sendMail, 1, nothingBatch, handlers.Timeout(time.Minute)) }),
+		"Timeout(1m0s): a batch handler holds")
+	for _, size := range []int{0, -1, 10_001} {
+		wantText(t, panics(t, func() { handlers.Batch(handlers.New(), sendMail, size, nothingBatch) }), "must be between 1 and 10000")
+	}
+	// All at once.
+	wantText(t, panics(t, func() {
+		handlers.Batch(handlers.New(), sendMail, 0, nothingBatch, handlers.MaxAttempts(-1), handlers.Priority(1e6), handlers.Timeout(time.Hour))
+	}), "size 0", "MaxAttempts(-1)", "Priority(1000000)", "Timeout(1h0m0s)")
+}
+
+func TestTheDefaultBackoffGrowsWithJitterUpToAnHour(t *testing.T) {
+	h := registered(t)[handlers.KindTx]
+	for attempts, most := range map[int]time.Duration{
+		-1: time.Second, 0: time.Second, 1: time.Second, 2: 2 * time.Second, 3: 4 * time.Second, 12: 2048 * time.Second,
+		13: time.Hour, 63: time.Hour, 64: time.Hour, 65: time.Hour, 310: time.Hour, 32767: time.Hour,
+	} {
+		different := map[time.Duration]bool{}
+		for range 20 {
+			wait, stop := h.Backoff(attempts)
+			if stop || wait < most/10 || wait >= most {
+				t.Fatalf("after %d attempts: got %v, %v, want from %v up to %v", attempts, wait, stop, most/10, most)
+			}
+			different[wait] = true
+		}
+		if len(different) < 10 {
+			t.Errorf("after %d attempts: got %d different waits of 20", attempts, len(different))
+		}
+	}
+}
+
+func TestABackoffOfTheApp(t *testing.T) {
+	values := func(list ...time.Duration) func() retry.Backoff {
+		return func() retry.Backoff {
+			i := 0
+			return retry.BackoffFunc(func() (time.Duration, bool) {
+				if i == len(list) {
+					return 0, true
+				}
+				i++
+				return list[i-1], false
+			})
+		}
+	}
+	exponential := func() retry.Backoff { return retry.NewExponential(time.Second) }
+	for _, c := range []struct {
+		name     string
+		factory  func() retry.Backoff
+		attempts int
+		want     time.Duration
+		stop     bool
+	}{
+		{"the first value", values(3, 1, 4), 1, 3, false},
+		{"the second value", values(3, 1, 4), 2, 1, false},
+		{"the third value", values(3, 1, 4), 3, 4, false},
+		{"no value is left", values(3, 1, 4), 4, 0, true},
+		{"long after the stop", values(3, 1, 4), 32767, 0, true},
+		{"before any attempt", values(3, 1, 4), 0, 3, false},
+		{"at most 24 h", values(25 * time.Hour), 1, 24 * time.Hour, false},
+		{"not negative", values(-time.Hour), 1, 0, false},
+		{"no cap", exponential, 310, 24 * time.Hour, false},
+		{"no cap, the most attempts", exponential, 32767, 24 * time.Hour, false},
+	} {
+		h := registered(t, handlers.Backoff(c.factory))[handlers.KindTx]
+		for range 2 { // from the beginning each time
+			if wait, stop := h.Backoff(c.attempts); wait != c.want || stop != c.stop {
+				t.Errorf("%s: got %v, %v, want %v, %v", c.name, wait, stop, c.want, c.stop)
+			}
+		}
+	}
+}

@@ -1,0 +1,167 @@
+// Package handlers is the registry of an app's task handlers: an http.ServeMux for tasks.
+//
+//	reg := handlers.New()
+//	handlers.Tx(reg, GrantCredit, grantCredit)
+//	handlers.Batch(reg, PublishEvent, 500, publish)
+//	handlers.Leased(reg, SendMail, sendMail, handlers.Timeout(time.Minute))
+//
+// There are three kinds, chosen at registration:
+//
+//   - Tx: the handler gets the transaction that removes its task, so its writes and the removal commit
+//     together, exactly once. For work in the same database; at most 30 s.
+//   - Batch: the same for up to n tasks at once. For forwarding and bulk writes.
+//   - Leased: no transaction is open while it runs. For mail, HTTP, and all that is slow. It runs at
+//     least once; [outbox.Task.Complete] makes its database writes exactly-once.
+package handlers
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"sort"
+	"sync"
+
+	"github.com/txoutbox/outbox"
+)
+
+// Registry maps task types to handlers. Register everything before relay.New; a relay works with what
+// was registered by then. A Registry is safe for concurrent use.
+type Registry struct {
+	mu         sync.Mutex
+	handlers   map[string]*Handler
+	middleware []Middleware
+}
+
+// New returns an empty registry.
+func New() *Registry { return &Registry{handlers: map[string]*Handler{}} }
+
+// Use adds middleware around every handler of the registry, also around those that were registered
+// before. The first one added is the outermost.
+func (r *Registry) Use(m ...Middleware) {
+	if hasNil(m) {
+		panic("handlers: Use: a Middleware is nil")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.middleware = append(r.middleware, m...)
+}
+
+// Handlers returns what is registered now, sorted by type, for a relay.
+func (r *Registry) Handlers() []*Handler {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]*Handler, 0, len(r.handlers))
+	for _, h := range r.handlers {
+		c := *h
+		c.call = wrap(wrap(h.call, h.middleware), r.middleware)
+		out = append(out, &c)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Type < out[j].Type })
+	return out
+}
+
+func (r *Registry) add(h *Handler, missing bool) {
+	h.place = "an unknown place"
+	if _, file, line, ok := runtime.Caller(2); ok {
+		h.place = fmt.Sprintf("%s:%d", file, line)
+	}
+	if missing {
+		panic(fmt.Sprintf("handlers: the handler of %s registered at %s is nil", h.Type, h.place))
+	}
+	if h.Type == "" {
+		panic(fmt.Sprintf("handlers: the task type registered at %s is the zero TaskType: make it with outbox.NewTaskType", h.place))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old := r.handlers[h.Type]; old != nil {
+		panic(fmt.Sprintf("handlers: task type %s is registered twice: at %s and at %s", h.Type, old.place, h.place))
+	}
+	r.handlers[h.Type] = h
+}
+
+// Tx registers a handler that gets the transaction that removes its task. Its writes through tx and the
+// removal commit together when it returns nil; otherwise its writes are rolled back. It must not commit
+// or roll back tx, nor use it after it returned, and must not do network I/O: the transaction stays open. A
+// lock is waited for 10 s at most (lock_timeout), and the server cancels a statement at the handler's timeout.
+//
+// Registration panics if the type is registered already, h is nil or an option is out of range; see [Timeout].
+func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...Option) {
+	r.add(newHandler(KindTx, t.Name(), 1, opts, func(ctx context.Context, c *Call) error {
+		task, err := decode[P](c.Tasks[0])
+		if err != nil {
+			return err
+		}
+		return h(ctx, c.tx, task)
+	}), h == nil)
+}
+
+// Batch registers a handler that is called with up to size tasks, in the order of claiming, and the
+// transaction that removes them all. Its result is for all: after an error nothing is kept, no attempt is
+// counted, and the tasks run again one by one, where failures count. To fail only some, return a
+// [BatchError]: the effects of the call are kept, so it must have written nothing for those.
+//
+// tx hides Commit and Rollback. A handler that sends a COMMIT in SQL all the same gives up the
+// guarantees for the whole batch. The payloads of a batch are in memory together. Registration panics as in [Tx], and if size is not within 1 to 10,000.
+func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
+	r.add(newHandler(KindBatch, t.Name(), size, opts, func(ctx context.Context, c *Call) error {
+		bad := BatchError{}
+		tasks := make([]*outbox.Task[P], 0, len(c.Tasks))
+		for _, raw := range c.Tasks {
+			task, err := decode[P](raw)
+			if err != nil {
+				bad[raw.ID] = err
+				continue
+			}
+			tasks = append(tasks, task)
+		}
+		if len(tasks) == 0 {
+			return bad
+		}
+		err := h(ctx, batchTx{c.tx}, tasks)
+		return bad.join(err)
+	}), h == nil)
+}
+
+// Leased registers a handler that runs outside any transaction, under a lease that its relay's heartbeat
+// keeps alive. It may run more than once: send the task's ID as idempotency key with what leaves the
+// database, and write to it through [outbox.Task.Complete]. ctx ends when the lease is lost.
+//
+// Registration panics as in [Tx].
+func Leased[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, task *outbox.Task[P]) error, opts ...Option) {
+	r.add(newHandler(KindLeased, t.Name(), 1, opts, func(ctx context.Context, c *Call) error {
+		task, err := decode[P](c.Tasks[0])
+		if err != nil {
+			return err
+		}
+		return h(ctx, task)
+	}), h == nil)
+}
+
+// batchTx hides Commit and Rollback, also from a type assertion.
+type batchTx struct{ tx *sql.Tx }
+
+func (b batchTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return b.tx.ExecContext(ctx, query, args...)
+}
+func (b batchTx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return b.tx.QueryContext(ctx, query, args...)
+}
+func (b batchTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	return b.tx.QueryRowContext(ctx, query, args...)
+}
+func (b batchTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
+	return b.tx.PrepareContext(ctx, query)
+}
+
+// decode copies a task with its payload as a P. The error does not repeat the payload.
+func decode[P any](raw *outbox.Task[json.RawMessage]) (*outbox.Task[P], error) {
+	t := &outbox.Task[P]{ID: raw.ID, Type: raw.Type, Headers: raw.Headers, Attempt: raw.Attempt,
+		MaxAttempts: raw.MaxAttempts, Priority: raw.Priority, RunAt: raw.RunAt, CreatedAt: raw.CreatedAt,
+		LastError: raw.LastError, Lease: raw.Lease}
+	if err := unmarshal(raw.Payload, &t.Payload); err != nil {
+		return nil, err
+	}
+	return t, nil
+}

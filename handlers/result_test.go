@@ -1,0 +1,163 @@
+package handlers_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+var errBusy = errors.New("busy")
+
+func TestResultsAreFoundThroughWrapping(t *testing.T) {
+	for name, wrap := range map[string]func(error) error{
+		"as it is":    func(err error) error { return err },
+		"fmt.Errorf":  func(err error) error { return fmt.Errorf("send: %w", err) },
+		"twice":       func(err error) error { return fmt.Errorf("mail: %w", fmt.Errorf("send: %w", err)) },
+		"errors.Join": func(err error) error { return errors.Join(errors.New("first"), err) },
+	} {
+		for _, c := range []struct {
+			err    error
+			action handlers.Action
+			wait   time.Duration
+		}{
+			{handlers.Snooze(time.Minute), handlers.ActionSnooze, time.Minute},
+			{handlers.RetryAfter(time.Minute, errBusy), handlers.ActionRetry, time.Minute},
+			{handlers.Discard(errBusy), handlers.ActionDiscard, 0},
+			{handlers.Dead(errBusy), handlers.ActionDead, 0},
+			{errBusy, handlers.ActionRetry, 0},
+		} {
+			err := wrap(c.err)
+			got := handlers.ResultOf(err)
+			if got.Action != c.action || got.Wait != c.wait {
+				t.Errorf("%s, %v: got action %d, wait %v, want %d, %v", name, c.err, got.Action, got.Wait, c.action, c.wait)
+			}
+			if got.Err.Error() != err.Error() { // with the context that wrapping added
+				t.Errorf("%s: got the text %q, want %q", name, got.Err, err)
+			}
+			if c.action != handlers.ActionSnooze && !errors.Is(got, errBusy) {
+				t.Errorf("%s, %v: the handler's error is not in it", name, c.err)
+			}
+		}
+	}
+}
+
+func TestANilErrorIsNoResult(t *testing.T) {
+	for name, err := range map[string]error{
+		"Dead": handlers.Dead(nil), "Discard": handlers.Discard(nil), "RetryAfter": handlers.RetryAfter(time.Hour, nil),
+	} {
+		if err != nil {
+			t.Errorf("%s(nil): got %v, want nil", name, err)
+		}
+	}
+	if handlers.Snooze(0) == nil {
+		t.Error("Snooze(0): got nil")
+	}
+}
+
+func TestWaitsAreCutToWhatATimestampCanHold(t *testing.T) {
+	most := 100 * 365 * 24 * time.Hour
+	for d, want := range map[time.Duration]time.Duration{-time.Hour: 0, 0: 0, time.Hour: time.Hour, math.MaxInt64: most, math.MinInt64: 0} {
+		if got := handlers.ResultOf(handlers.Snooze(d)).Wait; got != want {
+			t.Errorf("Snooze(%v): got %v, want %v", d, got, want)
+		}
+		// Never 0, which would mean the backoff.
+		if got := handlers.ResultOf(handlers.RetryAfter(d, errBusy)).Wait; got != max(want, time.Microsecond) {
+			t.Errorf("RetryAfter(%v): got %v, want %v", d, got, max(want, time.Microsecond))
+		}
+	}
+}
+
+func TestTheTextOfResults(t *testing.T) {
+	for want, err := range map[string]error{
+		"snooze after 1m0s":           handlers.Snooze(time.Minute),
+		"retry after 1m0s: busy":      handlers.RetryAfter(time.Minute, errBusy),
+		"discard: busy":               handlers.Discard(errBusy),
+		"dead: busy":                  handlers.Dead(errBusy),
+		"task 5: busy":                handlers.BatchError{5: errBusy},
+		"2 tasks of the batch failed": handlers.BatchError{5: errBusy, 6: errBusy},
+	} {
+		if err.Error() != want {
+			t.Errorf("got %q, want %q", err, want)
+		}
+	}
+}
+
+func TestTheResultOfABatch(t *testing.T) {
+	const good, bad = `{"To": "a"}`, `{"To": 1}`
+	// undecodable marks tasks that fail since they do not decode.
+	undecodable := errors.New("does not decode")
+	all := errors.New("for all")
+	for _, c := range []struct {
+		name     string
+		payloads []string
+		result   error
+		want     map[int64]error // nil: the result is for all
+		wantAll  error
+	}{
+		{"all good, nil", []string{good, good}, nil, nil, nil},
+		{"all good, an error", []string{good, good}, all, nil, all},
+		{"all good, some fail", []string{good, good}, handlers.BatchError{2: errBusy}, map[int64]error{2: errBusy}, nil},
+		{"wrapped", []string{good, good}, fmt.Errorf("send: %w", handlers.BatchError{2: errBusy}), map[int64]error{2: errBusy}, nil},
+		{"nil entries are done", []string{good, good}, handlers.BatchError{1: nil, 2: errBusy}, map[int64]error{2: errBusy}, nil},
+		{"only nil entries", []string{good, good}, handlers.BatchError{1: nil}, nil, nil},
+		{"no entries", []string{good, good}, handlers.BatchError{}, nil, nil},
+		{"one bad, nil", []string{good, bad, good}, nil, map[int64]error{2: undecodable}, nil},
+		{"one bad, another fails", []string{good, bad, good}, handlers.BatchError{3: errBusy}, map[int64]error{2: undecodable, 3: errBusy}, nil},
+		{"one bad, an error", []string{good, bad, good}, all, nil, all},
+		{"one bad, nil entry for it", []string{good, bad}, handlers.BatchError{2: nil}, map[int64]error{2: undecodable}, nil},
+		{"all bad", []string{bad, bad}, nil, map[int64]error{1: undecodable, 2: undecodable}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := batch(t, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[mail]) error {
+				for _, task := range tasks {
+					if task.Payload.To != "a" {
+						t.Errorf("it got task %d, which does not decode", task.ID)
+					}
+				}
+				if c.name == "all bad" {
+					t.Error("it was called with no task")
+				}
+				return c.result
+			}, c.payloads...)
+			var got handlers.BatchError
+			if !errors.As(err, &got) {
+				if len(c.want) > 0 || !errors.Is(err, c.wantAll) || (err == nil) != (c.wantAll == nil) {
+					t.Errorf("got %v, want %v or %v", err, c.want, c.wantAll)
+				}
+				return
+			}
+			if len(got) != len(c.want) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+			for id, want := range c.want {
+				if want == undecodable {
+					wantText(t, fmt.Sprint(got[id]), "the payload does not decode")
+				} else if !errors.Is(got[id], want) {
+					t.Errorf("task %d: got %v, want %v", id, got[id], want)
+				}
+			}
+		})
+	}
+}
+
+// Discard for all would finish tasks that the handler has never seen.
+func TestAControlResultDoesNotHoldForTasksThatDoNotDecode(t *testing.T) {
+	for _, result := range []error{handlers.Discard(errBusy), handlers.Dead(errBusy), handlers.Snooze(time.Hour), handlers.RetryAfter(time.Hour, errBusy)} {
+		h := func(context.Context, outbox.Tx, []*outbox.Task[mail]) error { return fmt.Errorf("publish: %w", result) }
+		want := handlers.ResultOf(result)
+		if got := handlers.ResultOf(batch(t, h, `{}`, `{}`)); got.Action != want.Action || got.Wait != want.Wait {
+			t.Errorf("%v: got action %d, want %d", result, got.Action, want.Action)
+		}
+		err := batch(t, h, `{}`, `{"To": 1}`)
+		if got := handlers.ResultOf(err); got.Action != handlers.ActionRetry || got.Wait != 0 || errors.As(err, new(handlers.BatchError)) {
+			t.Errorf("%v: got %v, want a plain failure of the batch", result, err)
+		}
+		wantText(t, fmt.Sprint(err), "1 of the batch's tasks do not decode", result.Error())
+	}
+}

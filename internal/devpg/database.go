@@ -1,0 +1,56 @@
+package devpg
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/hex"
+	"fmt"
+	"time"
+)
+
+// NewDatabase creates an empty database with a name of its own, outbox_test_ and random letters, in UTF8 and the C
+// locale on every kind of server, and returns its URL. It needs the right to create databases and PostgreSQL 13 or
+// later. drop removes the database and breaks connections that are still open to it; it is to be called once, before
+// Close, and says it through Open's logf if it could not.
+func (s *Server) NewDatabase(ctx context.Context) (url string, drop func(), err error) {
+	name := "outbox_test_" + randomHex(8)
+	// template0, unlike template1, is pristine everywhere and never in use
+	create := `CREATE DATABASE ` + name + ` TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'`
+	if err := s.admin(ctx, create); err != nil {
+		return "", nil, fmt.Errorf("devpg: create database %s: %w", name, err)
+	}
+	drop = func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := s.admin(ctx, `DROP DATABASE IF EXISTS `+name+` WITH (FORCE)`); err != nil {
+			s.logf("devpg: drop database %s: %v", name, err)
+		}
+	}
+	u := *s.url
+	u.Path, u.RawPath = "/"+name, ""
+	return u.String(), drop, nil
+}
+
+// admin runs one statement on a connection of its own, so that an idle Server holds none.
+func (s *Server) admin(ctx context.Context, statement string) error {
+	db, err := sql.Open("postgres", s.URL())
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	// a held connection: database/sql would run the statement again after a broken one
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = conn.ExecContext(ctx, statement)
+	return err
+}
+
+func randomHex(bytes int) string {
+	b := make([]byte, bytes)
+	rand.Read(b) // never fails since Go 1.24
+	return hex.EncodeToString(b)
+}

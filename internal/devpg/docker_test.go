@@ -1,0 +1,97 @@
+//go:build unix
+
+package devpg_test
+
+import (
+	"fmt"
+	"net/url"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/txoutbox/outbox/internal/devpg"
+)
+
+func TestDockerWithoutAnEngineSaysSo(t *testing.T) {
+	clearChoice(t)
+	t.Setenv("OUTBOX_TEST_POSTGRES", "docker")
+	t.Setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+	if _, _, err := open(t); err == nil || !strings.Contains(err.Error(), "no engine at unix:///nowhere/docker.sock") {
+		t.Errorf("got error %v", err)
+	}
+}
+
+// dockerRuns tells whether the tests that need an engine have one.
+func dockerRuns(t *testing.T) bool {
+	t.Helper()
+	err := exec.Command("docker", "info").Run()
+	if err != nil {
+		t.Logf("no engine here: %v", err)
+	}
+	return err == nil
+}
+
+func TestDocker(t *testing.T) {
+	if !dockerRuns(t) {
+		return
+	}
+	clearChoice(t)
+	t.Setenv("OUTBOX_TEST_POSTGRES", "docker")
+	s, logged, err := open(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantChoice(t, s, logged, "docker")
+	database, drop, err := s.NewDatabase(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	query(t, database, "SELECT 1")
+	drop()
+	if s.Stop("fast") != devpg.ErrNotLocal {
+		t.Error("Stop of a container: want ErrNotLocal")
+	}
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Setenv("OUTBOX_TEST_POSTGRES_IMAGE", "127.0.0.1:1/no/such:image")
+	if _, _, err := open(t); err == nil || !strings.Contains(err.Error(), "image 127.0.0.1:1/no/such:image: ") {
+		t.Errorf("an image that cannot be had: got error %v", err)
+	}
+}
+
+func TestContainerEndsWithItsProgram(t *testing.T) {
+	if !dockerRuns(t) {
+		return
+	}
+	t.Parallel()
+	p := startChild(t, "docker", "OUTBOX_TEST_POSTGRES=docker")
+	line, err := p.lines.ReadString('\n')
+	if err != nil {
+		t.Fatal("child has no server: ", err)
+	}
+	u, err := url.Parse(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	containers := func() string {
+		out, err := exec.Command("docker", "ps", "-aq", "--filter", "label=outbox-devpg", "--filter", "publish="+u.Port()).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	if containers() == "" {
+		t.Fatalf("no container at port %s: the test looks in the wrong place", u.Port())
+	}
+	p.cmd.Process.Kill()
+	p.cmd.Wait()
+	eventually(t, func() error {
+		if left := containers(); left != "" {
+			return fmt.Errorf("container %s is left", left)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,66 @@
+package devpg
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"testing"
+)
+
+func TestATakenPortIsToldFromOtherFailures(t *testing.T) {
+	dir, err := newDirectory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin, err := findBinaries(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{bin: bin, dir: dir, password: randomHex(16)}
+	t.Cleanup(func() {
+		if err := c.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := c.initdb(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	go func() { // as another server would, it answers
+		for {
+			conn, err := taken.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	c.port = taken.Addr().(*net.TCPAddr).Port
+	if _, err := c.run(t.Context()); !errors.Is(err, errPortTaken) {
+		t.Fatalf("got %v, want %v", err, errPortTaken)
+	}
+	taken.Close()
+	if _, err := c.run(t.Context()); err != nil {
+		t.Fatalf("once the port is free: %v", err)
+	}
+}
+
+func TestNewestBinariesComeFirst(t *testing.T) {
+	want := []string{
+		"/usr/lib/postgresql/17/bin",
+		"/opt/homebrew/opt/postgresql@16/bin",
+		"/usr/lib/postgresql/15/bin",
+		"/usr/pgsql-15/bin",
+		"/Applications/Postgres.app/Contents/Versions/9.6/bin",
+		"/usr/pgsql-9.5/bin",
+		"/Applications/Postgres.app/Contents/Versions/latest/bin",
+	}
+	got := newestFirst([]string{want[5], want[2], want[6], want[3], want[0], want[4], want[1]})
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

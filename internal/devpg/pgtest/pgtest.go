@@ -1,0 +1,131 @@
+// Package pgtest gives tests a real PostgreSQL through devpg. A package that uses it has
+//
+//	func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+//
+// Its tests then share one server, which is started when the first of them asks for it, and each gets a database of its
+// own. Where no PostgreSQL can be had a test fails and says how to get one; none is skipped.
+//
+// The servers that it starts run with fsync=off: a commit survives every death of the server's processes, but not of
+// the machine. All else is PostgreSQL's default, synchronous_commit included.
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/txoutbox/outbox/internal/devpg"
+)
+
+// shared is the server of this process's tests.
+var shared struct {
+	mu     sync.Mutex
+	ctx    context.Context // ends with Main; nil outside of it
+	opened bool
+	server *devpg.Server
+	err    error
+}
+
+// Main runs a package's tests and returns the code for os.Exit. It closes the tests' server at the end, and also on
+// SIGINT and SIGTERM, when it exits with 130 itself.
+func Main(m *testing.M) int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	shared.mu.Lock()
+	shared.ctx = ctx
+	shared.mu.Unlock()
+
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		signal.Stop(signals) // the next one kills
+		cancel()             // an opening gives up
+		closeShared()
+		os.Exit(130)
+	}()
+
+	code := m.Run()
+	err := closeShared()
+	switch {
+	case ctx.Err() != nil:
+		return 130
+	case err != nil:
+		return max(code, 1)
+	}
+	return code
+}
+
+func closeShared() error {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.server == nil {
+		return nil
+	}
+	err := shared.server.Close()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return err
+}
+
+// Server returns the server that the package's tests share; it is not the caller's to stop or close. Where there is none
+// to be had the test fails.
+func Server(t testing.TB) *devpg.Server {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.ctx == nil {
+		t.Fatal("pgtest: the package needs func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }")
+	}
+	if !shared.opened {
+		shared.opened = true
+		shared.server, shared.err = devpg.Open(shared.ctx, logf, settings(nil))
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.server
+}
+
+// Database returns the URL of an empty database of the test's own. It is dropped after the test, with the connections
+// that are still open to it.
+func Database(t testing.TB) string {
+	t.Helper()
+	url, drop, err := Server(t).NewDatabase(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(drop)
+	return url
+}
+
+// Local returns a server of the test's own, with the given settings, that its Stop and Start work on. It is closed after
+// the test. It needs server binaries, installed or embedded, whatever kind of server the other tests use; without them
+// the test fails.
+func Local(t testing.TB, with map[string]string) *devpg.Server {
+	t.Helper()
+	s, err := devpg.Open(t.Context(), t.Logf, devpg.WithLocal(), settings(with))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func settings(with map[string]string) devpg.Option {
+	merged := map[string]string{"fsync": "off"}
+	maps.Copy(merged, with)
+	return devpg.WithSettings(merged)
+}
+
+func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -1,0 +1,283 @@
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/hex"
+	"errors"
+	mathrand "math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pgerr"
+)
+
+var (
+	errTxDone           = sql.ErrTxDone
+	errOtherTransaction = errors.New("relay: the transaction of the claim has ended")
+	errOutOfStep        = errors.New("relay: the connection answers another question than was asked")
+)
+
+// bookkeeping bounds each statement, lock wait and idle moment of a claim's transaction outside the handler.
+const bookkeeping = 10 * time.Second
+
+// attempt is one claim of a Tx or Batch handler, from BEGIN to COMMIT: the transaction that deletes the tasks
+// is the one that the handler works in.
+//
+//	BEGIN; claim; SAVEPOINT; handler; probe; RELEASE; COMMIT
+//
+// What the handler did is undone by ROLLBACK TO, and the failure recorded in the same transaction. Whenever
+// anything else than expected comes back, the transaction is rolled back, its connection closed, and what is
+// to be recorded is recorded in another one: never COMMIT when in doubt.
+type attempt struct {
+	r         *Relay
+	h         *handlers.Handler
+	conn      *sql.Conn
+	tx        *sql.Tx
+	rows      []*row
+	xid       string
+	savepoint string
+	runs      *runs
+	dead      []func() // what to log once the commit is done
+	leave     func()   // of a suspect; see alone
+}
+
+// runTx claims with the given claim and runs the handler. claimed is called once, with what was claimed.
+// The error is the database's: it is no attempt and a reason to slow down.
+func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed func([]*row)) error {
+	a := &attempt{r: r, h: h}
+	var err error
+	if a.conn, a.tx, err = r.conns.begin(ctx); err != nil {
+		return err
+	}
+	a.rows, a.xid, err = c.take(ctx, r, h, a.tx)
+	if err != nil {
+		a.abort()
+		return err
+	}
+	if len(a.rows) == 0 {
+		if err := a.tx.Rollback(); err != nil {
+			drop(a.conn)
+			return err
+		}
+		r.conns.put(a.conn)
+		claimed(nil)
+		return nil
+	}
+	r.started(a.rows)
+	defer r.stopped(a.rows)
+	claimed(a.rows)
+	return a.run(ctx)
+}
+
+func (a *attempt) run(ctx context.Context) error {
+	a.runs = &runs{ids: ids(a.rows), token: newUUID()}
+	recorded := a.r.journal.record(a.runs)
+	defer a.r.journal.close(a.runs)
+	a.savepoint = "ob_" + randomHex()
+	err := a.exec("SAVEPOINT " + a.savepoint + "; SET LOCAL statement_timeout = " + ms(a.h.Timeout))
+	found, journalErr := recorded()
+	if err = errors.Join(err, journalErr); err != nil {
+		a.abort()
+		a.r.journal.forgetRuns(a.runs)
+		return err
+	}
+	if len(found) > 0 || slices.ContainsFunc(a.rows, (*row).exhausted) {
+		if done, err := a.judge(ctx, found); done {
+			return err
+		}
+	}
+	if len(found) > 0 {
+		defer a.leave()
+		a.runs.suspect = true
+		if _, err := a.r.journal.record(a.runs)(); err != nil {
+			a.giveBackRuns()
+			return err
+		}
+	}
+	tasks := make([]*task, len(a.rows))
+	for i, r := range a.rows {
+		tasks[i] = r.task(r.begun() + len(r.undecided))
+	}
+	start := time.Now()
+	out, end := a.r.call(a.r.handlerContext, a.h.Timeout+grace(a.h.Timeout), a.h, a.tx, tasks)
+	defer end()
+	if d := time.Since(start); d > slowTransaction {
+		a.r.log.Warn("outbox: a handler kept a transaction open for long; register it as Leased", "task_type", a.h.Type, "duration", d.Round(time.Millisecond))
+	}
+	return a.settle(ctx, out)
+}
+
+// slowTransaction is when the relay warns of a Tx or Batch handler.
+const slowTransaction = 5 * time.Second
+
+// judge acts on what earlier runs left. It reports whether that was all; if not, the claim is one suspect, and
+// the caller calls a.leave after its run.
+func (a *attempt) judge(ctx context.Context, found map[int64][]earlier) (done bool, err error) {
+	if len(a.rows) > 1 {
+		return a.judgeBatch(ctx, found)
+	}
+	r := a.rows[0]
+	v, wait := r.judge(found[r.id])
+	a.leave = func() {}
+	if v == suspect && r.lost+len(r.undecided) > 0 {
+		var first bool
+		if a.leave, first = a.r.alone(); !first {
+			v, wait = postponed, aside()
+		}
+	}
+	var c change
+	switch v {
+	case plain, suspect:
+		return false, nil
+	case postponed:
+		defer a.r.postponed(wait) // from when it is written
+		c = change{attempt: r.attempt, wait: wait, untried: true}
+		for _, e := range found[r.id] {
+			c.keep = append(c.keep, e.token)
+		}
+	case deadLostConns:
+		c = change{attempt: min(r.attempt+r.lost, r.max), reason: reasonLostConnections, err: r.lostText(v)}
+	default:
+		c = change{attempt: r.max, reason: reasonAttempts, err: r.lostText(v)}
+	}
+	return true, a.close(r, c)
+}
+
+// judgeBatch gives the whole batch back if any of it has a history, and runs those one by one.
+func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]earlier) (done bool, err error) {
+	var alone []int64
+	for _, r := range a.rows {
+		if len(found[r.id]) > 0 || r.exhausted() {
+			alone = append(alone, r.id)
+		}
+	}
+	if len(alone) == 0 {
+		return false, nil
+	}
+	a.r.journal.forgetRuns(a.runs)()
+	a.r.journal.close(a.runs)
+	a.giveBack()
+	return true, a.r.runAlone(ctx, a.h, alone)
+}
+
+// runAlone runs the tasks one by one, each in a transaction of its own.
+func (r *Relay) runAlone(ctx context.Context, h *handlers.Handler, taskIDs []int64) error {
+	for _, id := range taskIDs {
+		if r.stopping() {
+			return nil
+		}
+		if err := r.runTx(ctx, h, claimOne{id}, func([]*row) {}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// exec runs statements without parameters, which travel together. They are bounded by the connection's
+// settings, and by the driver's idea of a dead peer.
+func (a *attempt) exec(statements string) error {
+	return a.exclusively(func(ctx context.Context, c exclusive) error {
+		_, err := c.ExecContext(ctx, statements)
+		return err
+	})
+}
+
+// probe asks over the handler's transaction for something that only the right connection in the right
+// transaction can answer.
+func (a *attempt) probe(ctx context.Context, c exclusive) error {
+	want := strconv.Itoa(mathrand.IntN(64)) // few texts, as drivers keep prepared statements by text
+	got, err := c.texts(ctx, "SELECT "+want+"::text, pg_current_xact_id_if_assigned()::text")
+	switch {
+	case err != nil:
+		return err
+	case len(got) != 2 || got[0] != want:
+		return errOutOfStep
+	case got[1] != a.xid:
+		return errOtherTransaction
+	}
+	return nil
+}
+
+// lost reports whether err means that the connection broke. pgx says so, too, of a live one that is busy with rows
+// which the handler left open, but not when it is to prepare a statement.
+func (a *attempt) lost(err error) bool {
+	if errors.Is(err, driver.ErrBadConn) {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*bookkeeping)
+		defer cancel()
+		var s *sql.Stmt
+		if s, err = a.tx.PrepareContext(ctx, "SELECT 1"); err == nil {
+			_ = s.Close()
+		}
+	}
+	return pgerr.Lost(err)
+}
+
+// undo rolls the handler's work back and proves that the claim still stands.
+func (a *attempt) undo(ctx context.Context, c exclusive) error {
+	_, err := c.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+a.savepoint+"; RELEASE SAVEPOINT "+a.savepoint+"; SET LOCAL statement_timeout = "+ms(bookkeeping))
+	if err != nil {
+		return err
+	}
+	return a.probe(ctx, c)
+}
+
+// close writes what becomes of a task whose handler is not called, and commits. After an error nothing is
+// committed, or, if it is the commit's, perhaps.
+func (a *attempt) close(t *row, next change) error {
+	err := a.exclusively(func(ctx context.Context, c exclusive) error {
+		if err := a.undo(ctx, c); err != nil {
+			return err
+		}
+		return a.put(ctx, c, t, next)
+	})
+	if err != nil {
+		a.abort()
+		a.r.journal.forgetRuns(a.runs)
+		return err
+	}
+	if err = a.commit(); err != nil {
+		a.r.journal.forgetRuns(a.runs)
+	}
+	return err
+}
+
+func (a *attempt) commit() error {
+	if err := a.tx.Commit(); err != nil {
+		drop(a.conn)
+		return err
+	}
+	a.r.conns.put(a.conn)
+	for _, log := range a.dead {
+		log()
+	}
+	return nil
+}
+
+// abort rolls back and closes the connection.
+func (a *attempt) abort() {
+	_ = a.tx.Rollback()
+	drop(a.conn)
+}
+
+// giveBack rolls a healthy transaction back, which puts the tasks back as they were.
+func (a *attempt) giveBack() {
+	if err := a.tx.Rollback(); err != nil {
+		drop(a.conn)
+		return
+	}
+	a.r.conns.put(a.conn)
+}
+
+// ms is a duration as the server's settings take it; at least 1, as 0 would mean none.
+func ms(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
+
+func randomHex() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,77 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+var (
+	errGoexit    = errors.New("relay: the handler ended its goroutine (runtime.Goexit, or t.FailNow in a test)")
+	errHidden    = errors.New("relay: the handler returned nil although a statement of its transaction had failed")
+	errAbandoned = errors.New("relay: the handler did not return in time and was abandoned")
+)
+
+// abandonAfter is how long after its context's end a handler may take to return.
+const abandonAfter = 5 * time.Second
+
+// grace is how much later than the server's statement timeout a handler's context ends: the server goes first,
+// as drivers close the connection when a context ends inside a statement.
+func grace(timeout time.Duration) time.Duration { return 250*time.Millisecond + timeout/20 }
+
+// outcome is how a handler's call ended.
+type outcome struct {
+	err       error
+	abandoned bool // it is still running
+	overran   bool // its context ended by the timeout
+	drained   bool // its context ended as the relay stops
+	leaseLost bool
+}
+
+// call runs the handler with a context of the given limit (0: none), which the caller ends: under rows that the
+// handler left open drivers close the connection then. The handler has a goroutine of its own, so that Goexit, a
+// panic and a handler that does not return cost neither the worker nor the bookkeeping.
+func (r *Relay) call(parent context.Context, limit time.Duration, h *handlers.Handler, tx *sql.Tx, tasks []*task) (out outcome, end func()) {
+	ctx, end := parent, func() {}
+	if limit > 0 {
+		ctx, end = context.WithTimeoutCause(parent, limit,
+			fmt.Errorf("relay: the handler's timeout of %v: %w", h.Timeout, context.DeadlineExceeded))
+	}
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		returned := false
+		defer func() {
+			if !returned {
+				err = errGoexit
+				if p := recover(); p != nil {
+					err = handlers.PanicError(p)
+				}
+			}
+			done <- err
+		}()
+		err = h.Run(ctx, tx, tasks)
+		returned = true
+	}()
+	select {
+	case out.err = <-done:
+	case <-ctx.Done():
+		select {
+		case out.err = <-done:
+		case <-time.After(abandonAfter):
+			out.err, out.abandoned = errAbandoned, true
+		}
+	}
+	if ctx.Err() != nil {
+		cause := context.Cause(ctx)
+		out.drained = errors.Is(cause, outbox.ErrDraining)
+		out.leaseLost = errors.Is(cause, outbox.ErrLeaseLost)
+		out.overran = !out.drained && !out.leaseLost
+	}
+	return out, end
+}

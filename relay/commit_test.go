@@ -1,0 +1,151 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// attemptsSeen are the attempts that handlers saw, by task.
+type attemptsSeen struct {
+	mu sync.Mutex
+	by map[int64][]int
+}
+
+func (a *attemptsSeen) see(id int64, attempt int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.by == nil {
+		a.by = map[int64][]int{}
+	}
+	a.by[id] = append(a.by[id], attempt)
+}
+
+func (a *attemptsSeen) of(id int64) []int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.by[id])
+}
+
+// A connection that ends around a COMMIT leaves its outcome unknown. The rows are the truth: each task has its effect
+// once, and no attempt is counted for it.
+func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
+	t.Parallel()
+	const rounds = 3
+	type want [3][]int // attempts that the handler sees, for each way to cut; nil: once or twice the first
+	once := want{{1}, {1}, {1}}
+	for _, driver := range drivers {
+		db := newDatabaseOn(t, driver)
+		cutter, through := newCommitCutter(t, db.url)
+		pool := &database{openOn(t, driver, through), through}
+		seen := &attemptsSeen{}
+		reg := handlers.New()
+		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			seen.see(task.ID, task.Attempt)
+			return txEffect(ctx, tx, task)
+		})
+		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			seen.see(tasks[0].ID, tasks[0].Attempt)
+			return batchEffect(ctx, tx, tasks)
+		})
+		handlers.Tx(reg, outbox.NewTaskType[payload]("TX_FAILS_FIRST"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			seen.see(task.ID, task.Attempt)
+			if task.Attempt == 1 {
+				return errors.Join(txEffect(ctx, tx, task), errors.New("boom"))
+			}
+			return txEffect(ctx, tx, task)
+		}, retrySoon())
+		handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
+			seen.see(task.ID, task.Attempt)
+			return leasedEffect(ctx, task)
+		}, retrySoon())
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_PLAIN"), func(ctx context.Context, task *outbox.Task[payload]) error {
+			seen.see(task.ID, task.Attempt)
+			_, err := db.ExecContext(ctx, `INSERT INTO effect VALUES ($1, $2)`, task.ID, task.Attempt)
+			return err
+		})
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_FAILS_FIRST"), func(ctx context.Context, task *outbox.Task[payload]) error {
+			seen.see(task.ID, task.Attempt)
+			if task.Attempt == 1 {
+				return errors.New("boom")
+			}
+			return leasedEffect(ctx, task)
+		}, retrySoon())
+		run(t, pool, reg, relay.Config{Workers: 4, PollInterval: 20 * time.Millisecond})
+		t.Run(driver, func(t *testing.T) {
+			for _, c := range []struct {
+				taskType, statement string // of the transaction whose commit is cut
+				want                want
+			}{
+				{"TX", "outbox: claim", want{{1}, {1, 1}, nil}},
+				{"BATCH", "outbox: claim", want{{1}, {1, 1}, nil}},
+				{"TX_FAILS_FIRST", "outbox: write back", want{{1, 2}, {1, 1, 2}, nil}},
+				{"LEASED", "outbox: lease", once},
+				{"LEASED", "outbox: complete a leased task", want{{1}, {1, 1}, nil}},
+				{"LEASED_PLAIN", "outbox: complete leased tasks", once},
+				{"LEASED_FAILS_FIRST", "outbox: end a lease", want{{1, 2}, {1, 2}, {1, 2}}},
+			} {
+				for how := range cut(3) {
+					for range rounds {
+						cuts := cutter.cuts()
+						cutter.arm(how, c.statement)
+						id := int64(db.int(t, `INSERT INTO outbox.task (task_type) VALUES ($1) RETURNING task_id`, c.taskType))
+						name := fmt.Sprintf("%s, %q: %v", c.taskType, c.statement, how)
+						eventually(t, 30*time.Second, name+": the task is done", func() bool {
+							return cutter.cuts() > cuts && db.int(t, `SELECT count(*) FROM outbox.task`) == 0
+						})
+						if n := db.int(t, `SELECT count(*) FROM effect WHERE task_id = $1`, id); n != 1 {
+							t.Errorf("%s: %d effects, want 1", name, n)
+						}
+						got, want := seen.of(id), c.want[how]
+						if want == nil { // either
+							want = c.want[min(len(got)-len(c.want[0]), 1)]
+						}
+						if !slices.Equal(got, want) {
+							t.Errorf("%s: the handler saw attempts %v, want %v", name, got, want)
+						}
+					}
+				}
+			}
+			if n := db.int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
+				t.Errorf("%d dead letters\n%s", n, db.dump(t))
+			}
+		})
+	}
+}
+
+// The commit of a leased claim may come through after the relay has asked what became of it.
+func TestALeasedClaimWhoseCommitComesThroughLateIsGivenBack(t *testing.T) {
+	t.Parallel()
+	for _, driver := range drivers {
+		t.Run(driver, func(t *testing.T) {
+			db := newDatabaseOn(t, driver)
+			db.exec(t, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$`)
+			db.exec(t, `CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON outbox.task DEFERRABLE INITIALLY DEFERRED
+				FOR EACH ROW WHEN (NEW.state = 'leased') EXECUTE FUNCTION slow()`)
+			cutter, through := newCommitCutter(t, db.url)
+			seen := &attemptsSeen{}
+			reg := handlers.New()
+			handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
+				seen.see(task.ID, task.Attempt)
+				return leasedEffect(ctx, task)
+			})
+			cutter.arm(loseBoth, "outbox: lease")
+			id := int64(db.int(t, `INSERT INTO outbox.task (task_type) VALUES ('LEASED') RETURNING task_id`))
+			run(t, &database{openOn(t, driver, through), through}, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+			db.emptied(t, 20*time.Second) // the lease itself would hold it for minutes
+			if got := seen.of(id); cutter.cuts() != 1 || !slices.Equal(got, []int{1}) {
+				t.Errorf("after %d cuts the handler saw attempts %v, want 1 and [1]", cutter.cuts(), got)
+			}
+		})
+	}
+}

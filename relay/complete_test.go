@@ -1,0 +1,162 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// completing runs one Leased task, a second time if the first run failed, and returns what its handler returned first.
+func completing(t *testing.T, db *database, h func(ctx context.Context, task *outbox.Task[payload]) error) error {
+	t.Helper()
+	first := make(chan error, 1)
+	r := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+		err := h(ctx, task)
+		select {
+		case first <- err:
+		default:
+		}
+		return err
+	}), relay.Config{PollInterval: 50 * time.Millisecond})
+	db.enqueue(t, "LEASED", 1)
+	select {
+	case err := <-first:
+		t.Cleanup(func() {
+			if r.stop(); r.log.count("a lease was lost") > 0 {
+				t.Errorf("the relay tried to end a lease again that had ended:\n%s", tail(r.log.String()))
+			}
+		})
+		return err
+	case <-time.After(20 * time.Second):
+		t.Fatal("the handler did not return")
+		return nil
+	}
+}
+
+func TestCompleteCommitsItsWritesWithTheRemovalOfTheTask(t *testing.T) {
+	db := newDatabase(t)
+	// In one transaction: whoever sees the effect does not see the task any more.
+	db.exec(t, `CREATE TABLE removal (task_id bigint, tx xid);
+		CREATE FUNCTION removed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO removal VALUES (OLD.task_id, pg_current_xact_id()::xid); RETURN NULL; END $$;
+		CREATE TRIGGER removed AFTER DELETE ON outbox.task FOR EACH ROW EXECUTE FUNCTION removed()`)
+	var second error
+	err := completing(t, db, func(ctx context.Context, task *outbox.Task[payload]) error {
+		err := leasedEffect(ctx, task)
+		second = task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, 2) })
+		return errors.Join(err, errors.New("what a handler returns after it completed its task does not matter"))
+	})
+	if err == nil || !errors.Is(second, outbox.ErrLeaseLost) {
+		t.Errorf("the second Complete returned %v, want ErrLeaseLost", second)
+	}
+	if strings.Contains(err.Error(), "relay:") {
+		t.Errorf("the first Complete returned %v", err)
+	}
+	if n := db.int(t, `SELECT count(*) FROM effect e JOIN removal r ON r.tx = e.xmin AND r.task_id = e.task_id`); n != 1 {
+		t.Errorf("%d effects in the transaction that removed the task, want 1", n)
+	}
+	db.emptied(t, 10*time.Second)
+	db.onceEach(t, 1)
+}
+
+func TestCompleteKeepsNothingWhenItsFunctionFails(t *testing.T) {
+	errFn := errors.New("no")
+	for name, fn := range map[string]func(tx *sql.Tx) error{
+		"error":     func(*sql.Tx) error { return errFn },
+		"panic":     func(*sql.Tx) error { panic(errFn) },
+		"SQL error": func(tx *sql.Tx) error { _, err := tx.Exec(`SELECT 1/0`); return errors.Join(errFn, err) },
+		"rollback":  func(tx *sql.Tx) error { return tx.Rollback() },
+		"hidden SQL error": func(tx *sql.Tx) error {
+			_, _ = tx.Exec(`SELECT 1/0`)
+			return nil
+		},
+		"rows left open": func(tx *sql.Tx) error {
+			_, err := tx.Query(`SELECT generate_series(1, 10000)`) //nolint:sqlclosecheck // that is the point
+			return err
+		},
+		"deferred constraint": func(tx *sql.Tx) error {
+			_, err := tx.Exec(`INSERT INTO child VALUES (1)`)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := newDatabase(t)
+			db.exec(t, `CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+			first := true
+			err := completing(t, db, func(ctx context.Context, task *outbox.Task[payload]) (err error) {
+				if !first {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				first = false
+				defer func() {
+					if p := recover(); p != nil {
+						err = p.(error)
+					}
+				}()
+				return task.Complete(ctx, func(tx *sql.Tx) error {
+					if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+						return err
+					}
+					return fn(tx)
+				})
+			})
+			if err == nil || errors.Is(err, outbox.ErrLeaseLost) || errors.Is(err, outbox.ErrCommitUnknown) {
+				t.Errorf("Complete returned %v", err)
+			}
+			if strings.Contains(name, "error") && !strings.Contains(name, "hidden") && !errors.Is(err, errFn) {
+				t.Errorf("Complete returned %v, want the function's error", err)
+			}
+			if n := db.int(t, `SELECT count(*) FROM effect`) + db.int(t, `SELECT count(*) FROM child`); n != 0 {
+				t.Errorf("%d effects of the failed function", n)
+			}
+			eventually(t, 10*time.Second, "the failure is an attempt", func() bool { return db.taskState(t) == "scheduled 1" })
+		})
+	}
+}
+
+func TestCompleteNeedsALease(t *testing.T) {
+	task := &outbox.Task[payload]{ID: 1}
+	err := task.Complete(t.Context(), func(*sql.Tx) error { t.Error("the function was called"); return nil })
+	if !errors.Is(err, outbox.ErrNotLeased) {
+		t.Errorf("Complete of a task without a lease: %v, want ErrNotLeased", err)
+	}
+}
+
+func TestCompleteAfterTheEndOfItsContextDoesNothing(t *testing.T) {
+	db := newDatabase(t)
+	ended := errors.New("the reason")
+	err := completing(t, db, func(ctx context.Context, task *outbox.Task[payload]) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		cancel(ended)
+		return task.Complete(ctx, func(*sql.Tx) error { t.Error("the function was called"); return nil })
+	})
+	if !errors.Is(err, ended) {
+		t.Errorf("Complete returned %v, want the context's cause", err)
+	}
+	eventually(t, 10*time.Second, "the failure is an attempt", func() bool { return db.taskState(t) == "scheduled 1" })
+}
+
+func TestCompleteWorksWithSqlx(t *testing.T) {
+	db := newDatabase(t)
+	x := sqlx.NewDb(db.DB, driverName())
+	err := completing(t, db, func(ctx context.Context, task *outbox.Task[payload]) error {
+		return task.Complete(ctx, func(tx *sql.Tx) error {
+			_, err := outbox.SqlxTx(x, tx).NamedExecContext(ctx, `INSERT INTO effect (task_id, attempt) VALUES (:id, :attempt)`,
+				map[string]any{"id": task.ID, "attempt": task.Attempt})
+			return err
+		})
+	})
+	if err != nil {
+		t.Errorf("Complete returned %v", err)
+	}
+	db.emptied(t, 10*time.Second)
+	db.onceEach(t, 1)
+}

@@ -1,0 +1,100 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/txoutbox/outbox"
+)
+
+// Order is the order of claiming inside a lane (the ready tasks of one type), after priority.
+type Order int
+
+const (
+	// InOrder claims fewer attempts first, then the order of enqueueing.
+	InOrder Order = iota
+	// Random starts each claim at a random task of the lane's most urgent priority. Relays then seldom meet,
+	// and a run of tasks for one tenant does not hold up the others.
+	Random
+)
+
+// Config is how a relay works. It is copied by New; the zero value of a field is its default.
+type Config struct {
+	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
+	Schema string
+
+	// Workers is how many tasks (for Batch handlers: batches) run at once in this relay. Each may hold one
+	// connection of the pool, and the relay holds two more. Default 10, at most 1,000.
+	Workers int
+
+	// Order of claiming inside a type. Default InOrder.
+	Order Order
+
+	// PollInterval is how long an idle relay that was not woken waits before it looks again, with jitter. It
+	// bounds the delay of tasks whose wake-up was lost or, without ListenDSN, never sent. Default 1 s, from
+	// 10 ms to 1 min.
+	PollInterval time.Duration
+
+	// ListenDSN is the lib/pq connection string for LISTEN, over which other processes' commits wake this
+	// relay. It must lead to the server itself or to a pooler in session mode. Without it, or while it does
+	// not work, the relay polls only, and warns once. It is never logged.
+	ListenDSN string
+
+	// DrainTimeout is how long Run waits for running handlers once its context has ended. Then their contexts
+	// end with the cause outbox.ErrDraining; those runs are not counted as attempts. Default 30 s; negative
+	// means to wait as long as they take, and the database to take their results.
+	DrainTimeout time.Duration
+
+	// Logger receives what an operator should know: never a payload, never a DSN. Default slog.Default().
+	Logger *slog.Logger
+}
+
+const (
+	maxWorkers = 1000
+
+	heartbeatInterval = 3 * time.Second
+	leaseDuration     = 10 * time.Second // a relay is alive for this long after each heartbeat
+	takeoverInterval  = time.Second
+	takeoverAfter     = 10 * time.Second // own unbroken heartbeats before taking over from others
+	// beatGap is what breaks them. Another relay's last heartbeat before an outage may be an interval older than the
+	// own, and its lease must not have run out when the own outage counts as none.
+	beatGap = heartbeatInterval + 2*takeoverInterval
+)
+
+func (c Config) withDefaults(registered int) (Config, error) {
+	if c.Schema == "" {
+		c.Schema = outbox.DefaultSchema
+	}
+	if c.Workers == 0 {
+		c.Workers = 10
+	}
+	if c.PollInterval == 0 {
+		c.PollInterval = time.Second
+	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = 30 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("relay: "+format, args...)) }
+	if !outbox.ValidSchema(c.Schema) {
+		fail("Config.Schema: %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes", c.Schema)
+	}
+	if c.Workers < 1 || c.Workers > maxWorkers {
+		fail("Config.Workers: %d: must be between 1 and %d, or 0 for 10", c.Workers, maxWorkers)
+	}
+	if c.Order != InOrder && c.Order != Random {
+		fail("Config.Order: %d: must be InOrder or Random", c.Order)
+	}
+	if c.PollInterval < 10*time.Millisecond || c.PollInterval > time.Minute {
+		fail("Config.PollInterval: %v: must be between 10ms and 1m, or 0 for 1s", c.PollInterval)
+	}
+	if registered == 0 {
+		fail("the registry has no handler: register the handlers before relay.New")
+	}
+	return c, errors.Join(errs...)
+}

@@ -1,0 +1,223 @@
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"database/sql/driver"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/pgerr"
+)
+
+const (
+	statementTimeout = 10 * time.Second // of each statement of the relay's own
+	beginTries       = 4
+	conflictTries    = 3
+	trusted          = time.Second // for how long an idle connection is believed to live without asking
+)
+
+// conns keeps the connections of the workers between two claims. database/sql would close most of them,
+// as it keeps two idle ones by default. A connection is in use by the holder of one slot, or idle here.
+type conns struct {
+	db      *sql.DB
+	limited bool // the pool is: what it lends may be what another waits for
+	mu      sync.Mutex
+	idle    []idleConn
+	waiting int  // for the pool
+	closed  bool // put gives back to the pool: for whatever outlives the run
+
+	releasing sync.WaitGroup
+}
+
+type idleConn struct {
+	*sql.Conn
+	since time.Time
+}
+
+func newConns(db *sql.DB) *conns {
+	return &conns{db: db, limited: db.Stats().MaxOpenConnections > 0}
+}
+
+func (c *conns) get(ctx context.Context) (*sql.Conn, error) {
+	for {
+		c.mu.Lock()
+		n := len(c.idle)
+		if n == 0 {
+			c.waiting++
+			c.mu.Unlock()
+			conn, err := living(ctx, c.db)
+			c.mu.Lock()
+			c.waiting--
+			c.mu.Unlock()
+			return conn, err
+		}
+		conn := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		c.mu.Unlock()
+		if time.Since(conn.since) < trusted || conn.PingContext(ctx) == nil {
+			return conn.Conn, nil
+		}
+		drop(conn.Conn)
+	}
+}
+
+// living takes a connection from the pool and asks whether it lives. After a restart of the server a pool is full of
+// connections that do not, and each would be an error of its own.
+func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
+	for tries := db.Stats().Idle + 2; ; tries-- {
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err = conn.PingContext(ctx); err == nil {
+			return conn, nil
+		}
+		drop(conn)
+		if tries <= 1 || !pgerr.Lost(err) || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+func (c *conns) put(conn *sql.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.limited && c.waiting > 0 {
+		_ = conn.Close()
+		return
+	}
+	c.idle = append(c.idle, idleConn{conn, time.Now()})
+}
+
+func (c *conns) close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.release()
+	c.releasing.Wait()
+}
+
+// release gives the idle connections back to the pool.
+func (c *conns) release() {
+	for _, conn := range c.take() {
+		_ = conn.Close()
+	}
+}
+
+// discard closes the idle connections: one has proved to be dead, and the others may be as well.
+func (c *conns) discard() {
+	for _, conn := range c.take() {
+		drop(conn.Conn)
+	}
+}
+
+func (c *conns) take() []idleConn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	idle := c.idle
+	c.idle = nil
+	return idle
+}
+
+// drop closes the connection itself, whatever state it is in.
+func drop(conn *sql.Conn) {
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = conn.Close()
+}
+
+// begin starts a READ COMMITTED transaction, which the end of ctx does not roll back: a rollback in the
+// middle of a drain would run the task again. The caller ends it and then calls put or drop.
+func (c *conns) begin(ctx context.Context) (*sql.Conn, *sql.Tx, error) {
+	for try := 1; ; try++ {
+		conn, err := c.get(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err == nil {
+			return conn, tx, nil
+		}
+		drop(conn)
+		if try == beginTries || !pgerr.Lost(err) || pgerr.Code(err) != "" {
+			return nil, nil, err
+		}
+	}
+}
+
+// inTx runs f in a transaction of the relay's own. Its error may be an unknown outcome, so f must be
+// harmless when repeated.
+func (c *conns) inTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	conn, tx, err := c.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err = f(ctx, tx); err == nil {
+		err = tx.Commit()
+	}
+	if err != nil {
+		_ = tx.Rollback()
+		drop(conn)
+		return err
+	}
+	c.put(conn)
+	return nil
+}
+
+// held is one connection that a loop keeps for itself. It is not for concurrent use.
+type held struct {
+	conns *conns
+	conn  *sql.Conn
+	used  time.Time
+}
+
+// do runs f on the connection, dialling if there is none, and drops it after an error. A held connection
+// never repeats a statement, as a *sql.DB does; f is repeated only after a conflict with another transaction, where
+// these are serializable by default.
+func (h *held) do(ctx context.Context, f func(ctx context.Context, conn *sql.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	if h.conn != nil && time.Since(h.used) > trusted && h.conn.PingContext(ctx) != nil {
+		h.drop()
+	}
+	if h.conn == nil {
+		conn, err := h.conns.get(ctx)
+		if err != nil {
+			return err
+		}
+		h.conn = conn
+	}
+	err := f(ctx, h.conn)
+	for try := 1; try < conflictTries && pgerr.Conflict(err); try++ {
+		err = f(ctx, h.conn)
+	}
+	h.used = time.Now()
+	if err != nil {
+		h.drop()
+	}
+	return err
+}
+
+func (h *held) drop() {
+	drop(h.conn)
+	h.conn = nil
+}
+
+func (h *held) close() {
+	if h.conn != nil {
+		_ = h.conn.Close()
+		h.conn = nil
+	}
+}
+
+// newUUID is a random (version 4) UUID.
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

@@ -1,0 +1,162 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+)
+
+// pointsSQL makes relay processes stop at named points while the test holds the point's lock, and only then.
+const pointsSQL = `
+CREATE FUNCTION stop_at(name text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF current_setting('application_name') LIKE 'relay-%' THEN
+    PERFORM pg_advisory_lock_shared(hashtext(name)), pg_advisory_unlock_shared(hashtext(name));
+  END IF;
+END $$;
+CREATE FUNCTION at_point() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM public.stop_at(TG_ARGV[0]); RETURN NULL; END $$;
+CREATE TRIGGER a AFTER DELETE ON outbox.task FOR EACH ROW WHEN (OLD.state = 'ready') EXECUTE FUNCTION at_point('claimed');
+CREATE TRIGGER b AFTER UPDATE ON outbox.task FOR EACH ROW WHEN (NEW.state = 'leased') EXECUTE FUNCTION at_point('leased');
+CREATE CONSTRAINT TRIGGER c AFTER UPDATE ON outbox.task DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW WHEN (NEW.state = 'leased') EXECUTE FUNCTION at_point('lease committed');
+CREATE TRIGGER d AFTER DELETE ON outbox.task FOR EACH ROW WHEN (OLD.state = 'leased') EXECUTE FUNCTION at_point('completed');
+CREATE CONSTRAINT TRIGGER e AFTER DELETE ON outbox.task DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW WHEN (OLD.state = 'leased') EXECUTE FUNCTION at_point('completion committed');
+CREATE TRIGGER f AFTER INSERT ON outbox.running FOR EACH ROW EXECUTE FUNCTION at_point('journalled');
+CREATE TRIGGER g AFTER DELETE ON outbox.running FOR EACH ROW EXECUTE FUNCTION at_point('handler returned');`
+
+var points = []string{"claimed", "journalled", "handler begun", "effect written", "handler returned",
+	"leased", "lease committed", "completed", "completion committed"}
+
+// effectTypes is the number of types that effects has handlers for.
+const effectTypes = 4
+
+// enqueueAll enqueues n tasks of each of them.
+func (db *database) enqueueAll(t testing.TB, n int) {
+	t.Helper()
+	for _, name := range []string{"TX", "BATCH", "LEASED", "PLAIN"} {
+		db.enqueue(t, name, n)
+	}
+}
+
+// onceEach checks that n tasks had one effect each, or more where the attempt says -1: an effect that no transaction of
+// the task's covers. Nothing else may be left of them.
+func (db *database) onceEach(t testing.TB, n int) {
+	t.Helper()
+	if got := db.int(t, `SELECT count(DISTINCT task_id) FROM effect`); got != n {
+		t.Errorf("effects of %d tasks, want %d", got, n)
+	}
+	if got := db.int(t, `SELECT count(*) - count(DISTINCT task_id) FROM effect WHERE attempt > 0`); got != 0 {
+		t.Errorf("%d effects happened twice", got)
+	}
+	if got := db.int(t, `SELECT count(*) FROM outbox.dead_task`); got != 0 {
+		t.Errorf("%d dead letters\n%s", got, db.dump(t))
+	}
+}
+
+// C1, F14, F16.
+func testKilledAtEachPoint(t *testing.T, db *database) {
+	db.exec(t, pointsSQL)
+	startProcess(t, db, "effects", 4) // one survives and takes the leases over
+	victims := map[string]*process{}
+	for range 3 {
+		p := startProcess(t, db, "effects", 4)
+		victims[p.name] = p
+	}
+	gate, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Close()
+	lock := func(verb, point string) {
+		if _, err := gate.ExecContext(context.Background(), fmt.Sprintf(`SELECT pg_advisory_%s(hashtext($1))`, verb), point); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const rounds, each = 3, 10
+	n := 0
+	for range rounds {
+		for _, point := range points {
+			lock("lock", point)
+			db.enqueueAll(t, each)
+			n += effectTypes * each
+			var victim *process
+			eventually(t, 20*time.Second, "a relay is at the point: "+point, func() bool {
+				victim = victims[db.text(t, `SELECT max(application_name) FROM pg_stat_activity WHERE datname = current_database()
+					AND wait_event = 'advisory' AND application_name = ANY (string_to_array($1, ' '))`, names(victims))]
+				return victim != nil
+			})
+			victim.kill()
+			if err := declareDead(db, victim); err != nil {
+				t.Fatal(err)
+			}
+			lock("unlock", point)
+			delete(victims, victim.name)
+			p := startProcess(t, db, "effects", 4)
+			victims[p.name] = p
+		}
+	}
+	db.emptied(t, 60*time.Second)
+	db.onceEach(t, n)
+}
+
+func names(processes map[string]*process) (joined string) {
+	for name := range processes {
+		joined += name + " "
+	}
+	return joined
+}
+
+// C1, F14, F16.
+func testKilledAtRandom(t *testing.T, db *database) {
+	db.exec(t, pointsSQL)
+	startProcess(t, db, "effects", 4)
+	f := &fleet{t: t, db: db, program: "effects", workers: 4, restart: true}
+	f.start(3)
+	const kills, each = 20, 600
+	db.enqueueAll(t, each)
+	busy := 0
+	for kill := range kills {
+		at := (kill*effectTypes*each + rand.IntN(effectTypes*each)) / (kills + 2)
+		eventually(t, 30*time.Second, "the relays go on", func() bool {
+			return db.int(t, `SELECT count(*) FROM effect`) >= at && len(f.processes()) > 0
+		})
+		alive := f.processes()
+		victim := alive[rand.IntN(len(alive))]
+		victim.kill()
+		if db.int(t, `SELECT count(*) FROM outbox.running r JOIN outbox.relay l USING (relay_id) WHERE pid = $1`, victim.Pid)+
+			db.int(t, `SELECT count(*) FROM outbox.task t JOIN outbox.relay l USING (relay_id) WHERE state = 'leased' AND pid = $1`, victim.Pid) > 0 {
+			busy++
+		}
+	}
+	if busy < kills/4 {
+		t.Errorf("only %d of %d kills met a relay at work: the test is too weak", busy, kills)
+	}
+	db.emptied(t, 60*time.Second)
+	db.onceEach(t, effectTypes*each)
+}
+
+func TestGuaranteesOfProcesses(t *testing.T) {
+	t.Parallel()
+	tests := poisonTests()
+	tests["no task is lost or done twice when its relay is killed at any point"] = testKilledAtEachPoint
+	tests["no task is lost or done twice when relays are killed at random"] = testKilledAtRandom
+	tests["a suspect costs the other suspects no attempt"] = testSuspectsDoNotCostEachOther
+	server := pgtest.Local(t, map[string]string{"max_connections": "400"})
+	withDatabase := map[string]func(*testing.T){}
+	for name, test := range tests {
+		withDatabase[name] = func(t *testing.T) {
+			url, drop, err := server.NewDatabase(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(drop)
+			test(t, openDatabase(t, url))
+		}
+	}
+	together(t, withDatabase)
+}

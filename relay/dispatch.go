@@ -1,0 +1,269 @@
+package relay
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	lookFresh  = 50 * time.Millisecond // how old a look may be when a lane is chosen
+	lookAgain  = 20 * time.Millisecond // how old it is when a busy relay looks whether other types have work
+	lookPause  = 2 * time.Millisecond  // between looks that wake-ups or timers ask for
+	duePause   = 20 * time.Millisecond // where the last look could not promote what was due
+	dryPause   = 5 * time.Millisecond  // between the first looks after work ran out
+	dryLooks   = 6                     // of these: what was being inserted meanwhile may still commit
+	quietPause = 2 * dryPause          // between looks while a relay does not ask for wake-ups, as they came too thick
+	quietAfter = 4                     // wake-ups that came within that pause of each other
+	quietLeast = time.Second           // for how long it does not
+	quietMost  = 8 * time.Second
+	randomLead = 3                      // most leased tasks that one pivot of a random order starts
+	passing    = 3                      // errors in a row that may be those of single connections
+	parkFor    = 500 * time.Millisecond // until one more slot may try again to get a connection
+)
+
+// dispatcher decides what to do next. It is a loop that owns all it knows, hears of everything as a function to
+// call, and does no I/O itself.
+type dispatcher struct {
+	r      *Relay
+	ctx    context.Context
+	once   bool // RunOnce: end when nothing is left to do
+	lanes  lanes
+	free   int // slots; a look takes one too, so the slots bound the connections
+	parked int // slots that wait for the server to have connections
+	claims int // that have not said yet what they found
+	events chan func()
+	outage outage
+	broken int // errors in a row that may be those of single connections
+	broke  time.Time
+	failed error // RunOnce ends with it
+
+	looking  bool
+	lookedAt time.Time
+	found    bool // work, since the last look
+	fruitful bool // whether the last look led to work is not known yet
+	dry      int  // looks in a row that led to no work
+	nextLook time.Time
+	nextDue  time.Time // of a scheduled task; zero if none is known
+	wish     int64     // for wake-ups, as it was set; 0 if none
+	woken    bool      // since the last look began
+	wokenAt  time.Time
+	thick    int           // wake-ups in a row that came soon after each other
+	quiet    time.Duration // for how long, at last, it did not ask for wake-ups
+	askAfter time.Time
+	stranded bool // RunOnce: dead relays hold leases, to be taken over
+}
+
+func newDispatcher(ctx context.Context, r *Relay, once bool) *dispatcher {
+	d := &dispatcher{r: r, ctx: ctx, once: once, free: r.config.Workers,
+		events: make(chan func(), 2*r.config.Workers+4), outage: outage{log: r.log}}
+	d.lanes.workers = r.config.Workers
+	for _, h := range r.handlers {
+		d.lanes.all = append(d.lanes.all, &lane{h: h})
+	}
+	return d
+}
+
+// run dispatches until ctx ends or, with once, nothing is left; then it waits for what runs.
+func (d *dispatcher) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	stop, stopped := d.ctx.Done(), false
+	for {
+		pause := time.Hour
+		if !stopped {
+			pause, stopped = d.step(time.Now())
+		}
+		if stopped && d.free+d.parked == d.r.config.Workers {
+			return
+		}
+		timer.Reset(pause)
+		select {
+		case f := <-d.events:
+			f()
+		case <-d.r.woken:
+			d.wake(time.Now())
+		case <-d.r.unasked:
+			if d.dry >= dryLooks { // it relies on wake-ups
+				d.wish, d.dry, d.nextLook = 0, dryLooks, time.Now()
+			}
+		case <-d.r.duePoke:
+			if at := d.r.takeDue(); d.nextDue.IsZero() || at.Before(d.nextDue) {
+				d.nextDue = at
+			}
+		case <-timer.C:
+		case <-stop:
+			stopped, stop = true, nil
+		}
+	}
+}
+
+// wake notes a wake-up. When they come faster than a look answers them, say because other relays are busy with what
+// many enqueuers send, they cost those more than they bring. The relay looks by itself then, and asks for wake-ups
+// again after a while: a longer one each time, until they have come seldom.
+func (d *dispatcher) wake(now time.Time) {
+	if now.Sub(d.wokenAt) > quietLeast && now.Sub(d.askAfter) > quietLeast {
+		d.quiet = 0
+	}
+	d.thick++
+	if now.Sub(d.wokenAt) >= quietPause {
+		d.thick = 0
+	}
+	if d.thick >= quietAfter && !now.Before(d.askAfter) {
+		d.quiet = min(max(2*d.quiet, quietLeast), quietMost)
+		d.askAfter = now.Add(d.quiet)
+	}
+	d.woken, d.wokenAt, d.dry, d.nextLook = true, now, 0, now
+}
+
+// fulfilled reports whether the relay's wish for wake-ups is to be taken back: it has work, or is about to see.
+func (d *dispatcher) fulfilled() bool { return d.wish > 0 && (d.found || d.woken) }
+
+// step starts what can be started. It returns for how long there is nothing to do but wait for events, or that
+// RunOnce is done.
+func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
+	if d.failed != nil {
+		return 0, true
+	}
+	if err := d.r.heart.check(now); err != nil {
+		switch {
+		case d.ctx.Err() != nil: // its end may be what stopped the heartbeat
+		case d.once:
+			d.failed = err
+			return 0, true
+		default:
+			d.outage.fail(err, now, now)
+		}
+		return 20 * time.Millisecond, false
+	}
+	if d.outage.active() {
+		return d.probe(now), false
+	}
+	age := now.Sub(d.lookedAt)
+	fresh := age <= lookFresh
+	for takeBack := d.fulfilled(); fresh && !takeBack && d.free > 0; {
+		c := d.lanes.choose()
+		if c == nil {
+			break
+		}
+		d.claim(c, now)
+	}
+	switch {
+	case d.looking || d.free <= 0:
+		return time.Hour, false
+	case age < lookAgain && d.claims > 0: // they may find more than the look did
+		return lookAgain - age, false
+	case d.found || d.lanes.choosable():
+		d.dry = 0
+		d.look()
+		return time.Hour, false
+	}
+	if d.fruitful {
+		d.fruitful = false
+		d.dry++
+		d.nextLook = d.lookedAt.Add(d.dryDelay(now))
+	}
+	next := d.nextLook
+	if !d.nextDue.IsZero() && d.nextDue.Before(next) {
+		next = d.nextDue
+	}
+	earliest := d.lookedAt.Add(lookPause)
+	if next == d.nextDue && !d.nextDue.After(d.lookedAt) {
+		earliest = d.lookedAt.Add(duePause) // others hold what is due
+	}
+	if next.Before(earliest) {
+		next = earliest
+	}
+	if wait := next.Sub(now); wait > 0 {
+		idle := d.free+d.parked == d.r.config.Workers && d.nextLook.After(now) && (d.nextDue.IsZero() || d.nextDue.After(now) && !d.r.waitingFor(d.nextDue))
+		return wait, d.once && idle && !d.stranded
+	}
+	d.look()
+	return time.Hour, false
+}
+
+// probe is the step of a relay that could not work with its database: one look, then one claim, at a time.
+func (d *dispatcher) probe(now time.Time) time.Duration {
+	if d.looking || d.claims > 0 || d.free <= 0 {
+		return time.Hour
+	}
+	if wait := d.outage.until.Sub(now); wait > 0 {
+		return wait
+	}
+	if now.Sub(d.lookedAt) <= lookFresh {
+		if c := d.lanes.choose(); c != nil {
+			d.claim(c, now)
+			return time.Hour
+		}
+	}
+	d.look()
+	return time.Hour
+}
+
+// dryDelay is the pause after the dry-th look in a row that led to no work.
+func (d *dispatcher) dryDelay(now time.Time) time.Duration {
+	if now.Before(d.askAfter) {
+		d.dry = min(d.dry, dryLooks-1)
+		return quietPause
+	}
+	if d.dry <= dryLooks {
+		return dryPause
+	}
+	poll := d.r.config.PollInterval
+	pause := min(dryPause<<min(d.dry-dryLooks, 20), poll)
+	if pause == poll {
+		pause = poll*3/4 + rand.N(poll/4)
+		d.r.conns.releasing.Go(d.r.conns.release) // the app may need them more
+	}
+	if d.lanes.capped() {
+		pause = min(pause, lookAgain) // busy with one type: others must not wait for a poll
+	}
+	return pause
+}
+
+func (d *dispatcher) look() {
+	now := time.Now()
+	d.looking = true
+	d.free--
+	want := wanted{writable: d.outage.active(), stranded: d.once}
+	want.ask = d.r.listener.on.Load() && (d.dry >= dryLooks || d.outage.active()) && !now.Before(d.askAfter)
+	if d.fulfilled() {
+		want.takeBack = d.wish
+	}
+	d.found, d.woken = false, false
+	go func() {
+		s, err := d.r.look(d.ctx, want)
+		d.events <- func() {
+			if want.takeBack > 0 && err == nil {
+				d.wish = 0
+			}
+			d.looked(s, err, now)
+		}
+	}()
+}
+
+func (d *dispatcher) looked(s *sight, err error, began time.Time) {
+	now := time.Now()
+	d.looking, d.lookedAt = false, now
+	d.free++
+	if err != nil {
+		d.fail(err, began)
+		return
+	}
+	d.fruitful, d.stranded = true, s.stranded
+	d.wish = max(d.wish, s.wish)
+	d.nextDue = time.Time{}
+	if s.due {
+		d.nextDue = now.Add(s.nextDue)
+	}
+	for i, c := range d.lanes.all {
+		if h := s.heads[i]; now.Before(c.refusedUntil) {
+			c.saw(nil)
+		} else {
+			c.saw(h)
+		}
+	}
+	if !d.lanes.choosable() { // else a claim has to come through as well
+		d.well(began)
+	}
+}

@@ -1,0 +1,254 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// These tests count the goroutines of all relays of the process, so none is parallel to others.
+
+// relayGoroutines are the stacks of goroutines that run code of package relay or of a LISTEN connection.
+func relayGoroutines() (stacks []string) {
+	buf := make([]byte, 16<<20)
+	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if strings.Contains(stack, "outbox/relay.") || strings.Contains(stack, "pq.(*Listener") {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
+}
+
+// nothingLeft checks I11 after Run has returned: no goroutine, connection, lock or transaction is left, and no row of
+// the relay or of its runs.
+func nothingLeft(t *testing.T, db *database, pool *sql.DB, goroutines int) {
+	t.Helper()
+	for what, query := range map[string]string{
+		"rows of relays": `SELECT count(*) FROM outbox.relay`,
+		"rows of runs":   `SELECT count(*) FROM outbox.running`,
+		"leased tasks":   `SELECT count(*) FROM outbox.task WHERE state = 'leased'`,
+	} {
+		if n := db.int(t, query); n != 0 {
+			t.Errorf("I11: %d %s are left", n, what)
+		}
+	}
+	if n := pool.Stats().InUse; n != 0 {
+		t.Errorf("I11: %d connections are in use", n)
+	}
+	// A server notices the end of a connection a little later, and a goroutine ends after it has said so.
+	eventually(t, 10*time.Second, "I11: no open transaction", func() bool {
+		return db.int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+			AND backend_type = 'client backend' AND state <> 'idle'`) == 0
+	})
+	if n := db.int(t, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database()
+		AND a.backend_type = 'client backend' AND pid <> pg_backend_pid()`); n != 0 {
+		t.Errorf("I11: %d locks are held", n)
+	}
+	var left []string
+	eventually(t, 10*time.Second, "I11: no goroutine", func() bool {
+		left = relayGoroutines()
+		return len(left) <= goroutines
+	})
+}
+
+// work is a handler of each kind; f is told of each call and decides how it ends, after its effect was written.
+func work(f func(ctx context.Context, tasks int) error, opts ...handlers.Option) *handlers.Registry {
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		return errors.Join(txEffect(context.Background(), tx, task), f(ctx, 1))
+	}, opts...)
+	handlers.Batch(reg, typeBatch, 3, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		return errors.Join(batchEffect(context.Background(), tx, tasks), f(ctx, len(tasks)))
+	}, opts...)
+	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
+		if err := f(ctx, 1); err != nil {
+			return err
+		}
+		return leasedEffect(context.WithoutCancel(ctx), task)
+	}, opts...)
+	return reg
+}
+
+func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
+	const rounds = 20
+	db := newDatabase(t)
+	var started atomic.Int64 // tasks
+	reg := work(func(ctx context.Context, tasks int) error {
+		started.Add(int64(tasks))
+		select {
+		case <-time.After(rand.N(30 * time.Millisecond)):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	enqueued, midway := 0, 0
+	for round := range rounds {
+		for _, name := range []string{"TX", "BATCH", "LEASED"} {
+			db.enqueue(t, name, 30)
+			enqueued += 30
+		}
+		goroutines := len(relayGoroutines())
+		pool := open(t, db.url)
+		config := relay.Config{PollInterval: 20 * time.Millisecond}
+		if round%2 == 0 {
+			config.ListenDSN = db.url
+		}
+		r := run(t, pool, reg, config)
+		<-time.After(rand.N(150 * time.Millisecond))
+		r.stop()
+		nothingLeft(t, db, pool.DB, goroutines)
+		pool.Close()
+		if n := db.int(t, `SELECT count(*) FROM effect`); int64(n) != started.Load() {
+			t.Errorf("round %d: %d effects of %d tasks that were started", round, n, started.Load())
+		}
+		left := db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0 AND last_error IS NULL`)
+		if done := int(started.Load()); left != enqueued-done {
+			t.Errorf("round %d: %d tasks are as they were enqueued, want %d\n%s", round, left, enqueued-done, db.dump(t))
+		} else if left > 0 {
+			midway++
+		}
+	}
+	if midway < rounds/4 {
+		t.Errorf("only %d of %d drains came while there was work", midway, rounds)
+	}
+	once(t, db, reg, relay.Config{})
+	if n := db.int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != enqueued || started.Load() != int64(enqueued) {
+		t.Errorf("effects of %d tasks, and %d tasks were started; want %d of each", n, started.Load(), enqueued)
+	}
+}
+
+// After the drain timeout a handler's context ends and says why. Its run is no attempt, and what it wrote is undone,
+// unless it succeeds all the same.
+func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing.T) {
+	for _, succeeds := range []bool{false, true} {
+		t.Run(fmt.Sprintf("succeeds=%v", succeeds), func(t *testing.T) {
+			db := newDatabase(t)
+			var started sync.WaitGroup
+			started.Add(3)
+			causes := make(chan error, 3)
+			reg := work(func(ctx context.Context, tasks int) error {
+				started.Done()
+				<-ctx.Done()
+				causes <- context.Cause(ctx)
+				if succeeds {
+					return nil
+				}
+				return ctx.Err()
+			}, handlers.MaxAttempts(1))
+			for name, n := range map[string]int{"TX": 1, "BATCH": 3, "LEASED": 1} {
+				db.enqueue(t, name, n)
+			}
+			goroutines := len(relayGoroutines())
+			pool := open(t, db.url)
+			r := run(t, pool, reg, relay.Config{DrainTimeout: 100 * time.Millisecond, PollInterval: 20 * time.Millisecond})
+			started.Wait()
+			stopped := time.Now()
+			r.stop()
+			if d := time.Since(stopped); d < 100*time.Millisecond || d > 5*time.Second {
+				t.Errorf("the drain took %v, want somewhat more than 100 ms", d)
+			}
+			nothingLeft(t, db, pool.DB, goroutines)
+			for range 3 {
+				if cause := <-causes; !errors.Is(cause, outbox.ErrDraining) {
+					t.Errorf("the handler's context ended by %v, want ErrDraining", cause)
+				}
+			}
+			want := map[bool]int{false: 5, true: 0}[succeeds]
+			if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0 AND state = 'ready' AND last_error IS NULL`); n != want {
+				t.Errorf("%d tasks are back as they were, want %d\n%s", n, want, db.dump(t))
+			}
+			if n := db.int(t, `SELECT count(*) FROM effect`); n != 5-want {
+				t.Errorf("%d effects, want %d", n, 5-want)
+			}
+			once(t, db, all(), relay.Config{})
+			if n := db.int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 5 {
+				t.Errorf("%d effects of first attempts in the end, want 5", n)
+			}
+		})
+	}
+}
+
+// A handler that does not return is left behind. Run returns, the tasks are free for others at once, and what the
+// handler does later has no effect.
+func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
+	db := newDatabase(t)
+	var started, ended sync.WaitGroup
+	started.Add(5)
+	ended.Add(5)
+	release := make(chan struct{})
+	late := make(chan error, 5)
+	let := sync.OnceFunc(func() { close(release) })
+	defer let()
+	block := func(write func() error) error {
+		defer ended.Done()
+		started.Done()
+		<-release
+		late <- write()
+		return nil
+	}
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, func(_ context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		return block(func() error { return txEffect(context.Background(), tx, task) })
+	})
+	handlers.Batch(reg, typeBatch, 3, func(_ context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		return block(func() error { return batchEffect(context.Background(), tx, tasks) })
+	})
+	handlers.Leased(reg, typeLeased, func(_ context.Context, task *outbox.Task[payload]) error {
+		return block(func() error { return leasedEffect(context.Background(), task) })
+	})
+	handlers.Tx(reg, outbox.NewTaskType[payload]("SQL"), func(_ context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		defer ended.Done()
+		started.Done()
+		_, err := tx.ExecContext(context.Background(), `SELECT pg_sleep(60)`)
+		late <- err
+		return nil
+	})
+	handlers.Leased(reg, outbox.NewTaskType[payload]("COMPLETE"), func(_ context.Context, task *outbox.Task[payload]) error {
+		return task.Complete(context.Background(), func(tx *sql.Tx) error {
+			return block(func() error { return txEffect(context.Background(), tx, task) })
+		})
+	})
+	for name, n := range map[string]int{"TX": 1, "BATCH": 3, "LEASED": 1, "SQL": 1, "COMPLETE": 1} {
+		db.enqueue(t, name, n)
+	}
+	pool := open(t, db.url)
+	r := run(t, pool, reg, relay.Config{DrainTimeout: 100 * time.Millisecond, PollInterval: 20 * time.Millisecond})
+	started.Wait()
+	stopped := time.Now()
+	r.stop()
+	if d := time.Since(stopped); d > 15*time.Second {
+		t.Errorf("Run returned %v after its context's end, want at most the drain timeout and 15 s", d)
+	}
+	nothingLeft(t, db, pool.DB, 1<<10) // the handlers' goroutines are still there
+	if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0 AND state = 'ready'`); n != 7 {
+		t.Errorf("%d tasks are back as they were, want 7\n%s", n, db.dump(t))
+	}
+	again := all()
+	handlers.Tx(again, outbox.NewTaskType[payload]("SQL"), txEffect)
+	handlers.Leased(again, outbox.NewTaskType[payload]("COMPLETE"), leasedEffect)
+	once(t, db, again, relay.Config{})
+	let()
+	for range 5 {
+		if err := <-late; err == nil {
+			t.Error("a handler that was left behind could still write")
+		}
+	}
+	ended.Wait()
+	if n := db.int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 7 || db.int(t, `SELECT count(*) FROM effect`) != 7 {
+		t.Errorf("%d effects of first attempts, want those of the second relay alone, 7", n)
+	}
+	eventually(t, 10*time.Second, "I11: the goroutines end with the handlers", func() bool { return len(relayGoroutines()) == 0 })
+}

@@ -1,0 +1,170 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// delays are how long tasks waited from their commit to the start of their handler.
+type delays []time.Duration
+
+func (d delays) at(quantile float64) time.Duration {
+	s := slices.Sorted(slices.Values(d))
+	return s[min(int(quantile*float64(len(s))), len(s)-1)]
+}
+
+func (d delays) String() string {
+	return fmt.Sprintf("p50 %v, p95 %v, p99 %v, most %v of %d", d.at(.5), d.at(.95), d.at(.99), d.at(1), len(d))
+}
+
+// probe is a task type whose handlers report their start.
+type probe struct {
+	taskType string
+	started  chan time.Time
+}
+
+// newProbe registers a Tx handler for the type, which does nothing else.
+func newProbe(reg *handlers.Registry, taskType string) *probe {
+	p := &probe{taskType, make(chan time.Time, 1)}
+	handlers.Tx(reg, outbox.NewTaskType[payload](taskType), func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+		p.started <- time.Now()
+		return nil
+	})
+	return p
+}
+
+// measure enqueues n tasks by plain SQL, one at a time, with the given pause between them.
+func (p *probe) measure(t testing.TB, db *database, n int, pause time.Duration) (out delays) {
+	t.Helper()
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for range n {
+		<-tick.C
+		db.enqueue(t, p.taskType, 1)
+		committed := time.Now()
+		select {
+		case at := <-p.started:
+			out = append(out, max(at.Sub(committed), 0))
+		case <-time.After(20 * time.Second):
+			t.Fatalf("a task of type %s did not start within 20 s", p.taskType)
+		}
+	}
+	return out
+}
+
+// soon checks that the tasks of some round of n start within limit, but for one in ten: other load on the machine may
+// delay some of each, and spoil a round, but not five. A lane that is held up spoils them all.
+func (p *probe) soon(t testing.TB, db *database, n int, limit time.Duration) {
+	t.Helper()
+	var rounds []string
+	for range 5 {
+		d := p.measure(t, db, n, 20*time.Millisecond)
+		rounds = append(rounds, d.String())
+		if d.at(.9) <= limit {
+			t.Log(d)
+			return
+		}
+	}
+	t.Errorf("tasks did not start within %v, in none of the rounds\n%s", limit, strings.Join(rounds, "\n"))
+}
+
+var errAlways = errors.New("it always fails")
+
+// each registers a handler of the kind under its usual type; its results are f's.
+func each(reg *handlers.Registry, kind string, f func(ctx context.Context, task *outbox.Task[payload]) error, opts ...handlers.Option) {
+	switch kind {
+	case "TX":
+		handlers.Tx(reg, typeTx, func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return f(ctx, task) }, opts...)
+	case "BATCH":
+		handlers.Batch(reg, typeBatch, 100, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+			var errs []error
+			for _, task := range tasks {
+				errs = append(errs, f(ctx, task))
+			}
+			return errors.Join(errs...)
+		}, opts...)
+	case "LEASED":
+		handlers.Leased(reg, typeLeased, f, opts...)
+	}
+}
+
+// Promise 5, without ListenDSN.
+func TestAFloodOfFailingTasksDoesNotDelayAnotherType(t *testing.T) {
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		t.Run(kind, func(t *testing.T) {
+			db, reg := newDatabase(t), handlers.New()
+			db.enqueue(t, kind, 30_000)
+			var calls atomic.Int64
+			each(reg, kind, func(context.Context, *outbox.Task[payload]) error {
+				calls.Add(1)
+				return errAlways
+			})
+			other := newProbe(reg, "OTHER")
+			run(t, db, reg, relay.Config{})
+			eventually(t, 20*time.Second, "the flood is worked on", func() bool { return calls.Load() > 100 })
+			before := calls.Load()
+			other.soon(t, db, 30, 100*time.Millisecond)
+			if calls.Load()-before < 30 {
+				t.Error("the flood was not worked on meanwhile")
+			}
+		})
+	}
+}
+
+func TestSlowHandlersDoNotDelayAnotherType(t *testing.T) {
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		t.Run(kind, func(t *testing.T) {
+			db, reg := newDatabase(t), handlers.New()
+			db.enqueue(t, kind, 1000)
+			var begun atomic.Int64
+			end := make(chan struct{})
+			defer close(end)
+			each(reg, kind, func(context.Context, *outbox.Task[payload]) error {
+				begun.Add(1)
+				select {
+				case <-end:
+				case <-time.After(5 * time.Second):
+				}
+				return nil
+			})
+			other := newProbe(reg, "OTHER")
+			run(t, db, reg, relay.Config{Workers: 10})
+			eventually(t, 20*time.Second, "all workers but one are busy with the slow type", func() bool { return begun.Load() >= 9 })
+			other.soon(t, db, 30, 100*time.Millisecond)
+		})
+	}
+}
+
+// The flood has had its first attempt; what is due of it again must stand behind what is new.
+func TestFreshTasksOfAFailingTypeStartBeforeItsRetries(t *testing.T) {
+	for _, kind := range []string{"TX", "LEASED"} {
+		t.Run(kind, func(t *testing.T) {
+			db, reg := newDatabase(t), handlers.New()
+			db.exec(t, `INSERT INTO outbox.task (task_type, attempt) SELECT $1, 1 FROM generate_series(1, 20000)`, kind)
+			fresh := &probe{kind, make(chan time.Time, 1)}
+			var retries atomic.Int64
+			each(reg, kind, func(_ context.Context, task *outbox.Task[payload]) error {
+				if task.Attempt == 1 {
+					fresh.started <- time.Now()
+				} else {
+					retries.Add(1)
+				}
+				return errAlways
+			}, handlers.MaxAttempts(30000))
+			run(t, db, reg, relay.Config{})
+			eventually(t, 20*time.Second, "the flood is worked on", func() bool { return retries.Load() > 100 })
+			fresh.soon(t, db, 20, time.Second)
+		})
+	}
+}

@@ -1,0 +1,200 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"sync"
+)
+
+// fault is one failure of a driver call.
+type fault struct {
+	err    error  // what the driver says: the connection breaks; or
+	code   string // the server refuses with this SQLSTATE
+	after  bool   // err comes after the server carried the statement out
+	intact bool   // err is the driver's own: the connection and its transaction are as before
+}
+
+func (f fault) String() string {
+	switch {
+	case f.code != "":
+		return f.code
+	case f.after:
+		return fmt.Sprintf("%v, carried out", f.err)
+	}
+	return f.err.Error()
+}
+
+// infrastructure reports whether the fault says nothing about the task.
+func (f fault) infrastructure() bool {
+	return f.err != nil && !f.intact || f.code == "57P01" || f.code == "53300"
+}
+
+var faults = []fault{
+	{err: driver.ErrBadConn}, {err: driver.ErrBadConn, after: true}, {err: io.EOF, after: true},
+	{err: errors.New("there is already a query being processed on this connection"), intact: true},
+	{code: "25P02"}, {code: "57014"}, {code: "40001"}, {code: "57P01"}, {code: "53300"},
+}
+
+// faulty is a connector whose connections are real, and fail on request. Errors with an SQLSTATE come from the server,
+// which is made to refuse the statement; so its transaction is in the state that belongs to the error.
+type faulty struct {
+	driver.Connector
+
+	mu    sync.Mutex
+	seen  map[string]bool // calls since seen was set
+	call  string          // the call that fails next; "" is none
+	fault fault
+}
+
+func (f *faulty) arm(call string, what fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.call, f.fault = call, what
+}
+
+func (f *faulty) fired() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.call == ""
+}
+
+// record begins to record calls and returns those up to now.
+func (f *faulty) record() map[string]bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	seen := f.seen
+	f.seen = map[string]bool{}
+	return seen
+}
+
+func (f *faulty) fails(call string) (fault, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.seen != nil {
+		f.seen[call] = true
+	}
+	if f.call != call {
+		return fault{}, false
+	}
+	f.call = ""
+	return f.fault, true
+}
+
+func (f *faulty) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := f.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &faultyConn{f: f, real: conn.(realConn)}, nil
+}
+
+type realConn interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.SessionResetter
+	driver.Validator
+}
+
+type faultyConn struct {
+	f      *faulty
+	real   realConn
+	broken bool
+	last   string // the latest call of the transaction
+}
+
+var (
+	nameOfSQL  = regexp.MustCompile(`/\* (outbox: [^*]*) \*/`)
+	varyingSQL = regexp.MustCompile(`ob_[0-9a-f]+|[0-9]+(,[0-9]+)*`)
+)
+
+// on makes a call, or lets it fail.
+func (c *faultyConn) on(query string, do func() error) error {
+	if c.broken {
+		return driver.ErrBadConn
+	}
+	call := varyingSQL.ReplaceAllString(query, "?")
+	if m := nameOfSQL.FindStringSubmatch(query); m != nil {
+		call = m[1]
+	}
+	if query == "COMMIT" || query == "ROLLBACK" {
+		call += " after " + c.last
+	}
+	c.last = call
+	what, yes := c.f.fails(call)
+	switch {
+	case !yes:
+		return do()
+	case what.code != "":
+		_, err := c.real.ExecContext(context.Background(), `DO $$ BEGIN RAISE 'injected' USING ERRCODE = '`+what.code+`'; END $$`, nil)
+		if query == "COMMIT" || query == "ROLLBACK" {
+			_, _ = c.real.ExecContext(context.Background(), "ROLLBACK", nil)
+		}
+		return err
+	case what.intact:
+		return what.err
+	case what.after:
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	c.broken = true
+	_ = c.real.Close()
+	return what.err
+}
+
+func (c *faultyConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (result driver.Result, err error) {
+	err = c.on(query, func() (err error) { result, err = c.real.ExecContext(ctx, query, args); return err })
+	return result, err
+}
+
+func (c *faultyConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (rows driver.Rows, err error) {
+	err = c.on(query, func() (err error) { rows, err = c.real.QueryContext(ctx, query, args); return err })
+	return rows, err
+}
+
+func (c *faultyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (tx driver.Tx, err error) {
+	err = c.on("BEGIN", func() (err error) { tx, err = c.real.BeginTx(ctx, opts); return err })
+	return &faultyTx{c, tx}, err
+}
+
+func (c *faultyConn) PrepareContext(ctx context.Context, query string) (stmt driver.Stmt, err error) {
+	err = c.on(query, func() (err error) { stmt, err = c.real.PrepareContext(ctx, query); return err })
+	return stmt, err
+}
+
+func (c *faultyConn) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
+func (c *faultyConn) Begin() (driver.Tx, error) {
+	return c.BeginTx(context.Background(), driver.TxOptions{})
+}
+func (c *faultyConn) IsValid() bool { return !c.broken && c.real.IsValid() }
+
+func (c *faultyConn) ResetSession(ctx context.Context) error {
+	if c.broken {
+		return driver.ErrBadConn
+	}
+	return c.real.ResetSession(ctx)
+}
+
+func (c *faultyConn) Close() error {
+	if c.broken {
+		return nil
+	}
+	return c.real.Close()
+}
+
+type faultyTx struct {
+	c    *faultyConn
+	real driver.Tx
+}
+
+func (t *faultyTx) Commit() error   { return t.c.on("COMMIT", t.real.Commit) }
+func (t *faultyTx) Rollback() error { return t.c.on("ROLLBACK", t.real.Rollback) }

@@ -1,0 +1,173 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// victim is a relay with one kind of handler whose driver fails.
+type victim struct {
+	name     string
+	tasks    int // of each round
+	attempt  int // that succeeds, without faults
+	register func(reg *handlers.Registry)
+
+	db     *database
+	faulty *faulty
+	todo   []struct {
+		call string
+		fault
+	}
+}
+
+func victims() []*victim {
+	boom := errors.New("boom")
+	failsFirst := func(attempt int) error {
+		if attempt == 1 {
+			return boom
+		}
+		return nil
+	}
+	return []*victim{
+		{name: "tx", tasks: 1, attempt: 1, register: func(reg *handlers.Registry) {
+			handlers.Tx(reg, typeTx, txEffect, retrySoon())
+		}},
+		{name: "tx_fails_first", tasks: 1, attempt: 2, register: func(reg *handlers.Registry) {
+			handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+				return errors.Join(txEffect(ctx, tx, task), failsFirst(task.Attempt))
+			}, retrySoon())
+		}},
+		{name: "batch", tasks: 3, attempt: 1, register: func(reg *handlers.Registry) {
+			handlers.Batch(reg, typeTx, 10, batchEffect, retrySoon())
+		}},
+		{name: "batch_fails_in_part", tasks: 2, attempt: 2, register: func(reg *handlers.Registry) {
+			handlers.Batch(reg, typeTx, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				failed := handlers.BatchError{}
+				for _, task := range tasks {
+					if task.Attempt == 1 {
+						failed[task.ID] = boom
+					} else if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+						return err
+					}
+				}
+				return failed
+			}, retrySoon())
+		}},
+		{name: "leased", tasks: 1, attempt: 1, register: func(reg *handlers.Registry) {
+			handlers.Leased(reg, typeTx, leasedEffect, retrySoon())
+		}},
+		{name: "leased_fails_first", tasks: 1, attempt: 2, register: func(reg *handlers.Registry) {
+			handlers.Leased(reg, typeTx, func(ctx context.Context, task *outbox.Task[payload]) error {
+				if err := failsFirst(task.Attempt); err != nil {
+					return err
+				}
+				return leasedEffect(ctx, task)
+			}, retrySoon())
+		}},
+	}
+}
+
+// Each driver call of a claim fails once in each way. No effect of a failed handler is committed, none of a successful
+// one twice, no task is lost, no attempt is counted that says nothing about the task, and the relay works on.
+func TestAnyFailureOfAnyDriverCallLeavesEachTaskWithOneEffect(t *testing.T) {
+	t.Parallel()
+	all := victims()
+	rounds := 0
+	for _, v := range all {
+		v.open(t)
+		rounds = max(rounds, len(v.todo))
+	}
+	for round := range rounds { // all at the same time, as most of it is waiting
+		var busy []*victim
+		for _, v := range all {
+			if round < len(v.todo) {
+				busy = append(busy, v)
+				v.faulty.arm(v.todo[round].call, v.todo[round].fault)
+				v.enqueue(t)
+			}
+		}
+		for _, v := range busy {
+			v.check(t, v.todo[round].call, v.todo[round].fault)
+		}
+	}
+}
+
+// open starts the relay and finds out which calls there are, by two rounds without faults.
+func (v *victim) open(t *testing.T) {
+	v.db = newDatabaseOn(t, "postgres")
+	connector, err := pq.NewConnector(v.db.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.faulty = &faulty{Connector: connector}
+	pool := sql.OpenDB(v.faulty)
+	t.Cleanup(func() { pool.Close() })
+	reg := handlers.New()
+	v.register(reg)
+	run(t, &database{pool, v.db.url}, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+	v.enqueue(t)
+	v.db.emptied(t, 20*time.Second)
+	v.faulty.record()
+	v.enqueue(t)
+	v.db.emptied(t, 20*time.Second)
+	calls := v.faulty.record()
+	v.db.exec(t, `TRUNCATE effect`)
+	maps.DeleteFunc(calls, func(call string, _ bool) bool {
+		// These come at times of their own, not with each task.
+		return slices.ContainsFunc([]string{"ROLLBACK after outbox: claim", "heartbeat", "dead relays", "ran out", "reap", "take over", "woken", "promote"}, func(s string) bool { return strings.Contains(call, s) })
+	})
+	for _, call := range slices.Sorted(maps.Keys(calls)) {
+		for _, f := range faults {
+			v.todo = append(v.todo, struct {
+				call string
+				fault
+			}{call, f})
+		}
+	}
+	if os.Getenv("OUTBOX_TEST_LONG") == "" {
+		rand.Shuffle(len(v.todo), func(i, j int) { v.todo[i], v.todo[j] = v.todo[j], v.todo[i] })
+		v.todo = v.todo[:min(len(v.todo), faultsOfAShortRun)]
+	}
+}
+
+// faultsOfAShortRun is how many of a victim's faults an ordinary run tries, chosen at random; with OUTBOX_TEST_LONG=1
+// it is all.
+const faultsOfAShortRun = 40
+
+func (v *victim) enqueue(t *testing.T) {
+	v.db.enqueue(t, typeTx.Name(), v.tasks)
+}
+
+func (v *victim) check(t *testing.T, call string, f fault) {
+	name := fmt.Sprintf("%s, %s: %v", v.name, call, f)
+	eventually(t, 30*time.Second, name+": the tasks are done", func() bool {
+		return v.faulty.fired() && v.db.int(t, `SELECT count(*) FROM outbox.task`) == 0
+	})
+	most := v.attempt
+	// What comes with the handler's own statement may be its doing, and right after it in a Complete.
+	if !f.infrastructure() || strings.HasPrefix(call, "INSERT") || call == "SET LOCAL role TO DEFAULT" {
+		most++
+	}
+	got := v.db.text(t, `SELECT string_agg(task_id || ' in attempt ' || attempt, ', ') FROM effect`)
+	if n := v.db.int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt BETWEEN $1 AND $2`, v.attempt, most); n != v.tasks || v.db.int(t, `SELECT count(*) FROM effect`) != v.tasks {
+		t.Errorf("%s: effects of %s; want one of %d tasks in attempt %d to %d", name, got, v.tasks, v.attempt, most)
+	}
+	if n := v.db.int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
+		t.Fatalf("%s: a dead letter\n%s", name, v.db.dump(t))
+	}
+	v.db.exec(t, `TRUNCATE effect`)
+}

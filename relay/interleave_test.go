@@ -1,0 +1,291 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+
+	"github.com/txoutbox/outbox/relay"
+)
+
+// actor is a session that takes steps, in order. A step that waits for a lock ends when it gets it.
+type actor struct {
+	conn   *sql.Conn
+	pid    int
+	tx     *sql.Tx
+	queued []step
+	busy   chan result // of the step under way; nil if there is none
+	done   func(rows int)
+}
+
+// step is what an actor does, which returns how many rows it changed, and what the model makes of it.
+type step struct {
+	do   func() (rows int, err error)
+	done func(rows int)
+}
+
+type result struct {
+	rows int
+	err  error
+}
+
+func newActor(t *testing.T, db *database) *actor {
+	t.Helper()
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	a := &actor{conn: conn}
+	if err := conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&a.pid); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// exec runs one of the relay's statements and returns how many rows it changed.
+func (a *actor) exec(query string, args ...any) (int, error) {
+	var r sql.Result
+	var err error
+	if a.tx != nil {
+		r, err = a.tx.Exec(query, args...)
+	} else {
+		r, err = a.conn.ExecContext(context.Background(), query, args...)
+	}
+	if err != nil {
+		return 0, err
+	}
+	n, err := r.RowsAffected()
+	return int(n), err
+}
+
+func (a *actor) begin() (err error) {
+	a.tx, err = a.conn.BeginTx(context.Background(), nil)
+	return err
+}
+
+func (a *actor) commit() error {
+	tx := a.tx
+	a.tx = nil
+	return tx.Commit()
+}
+
+// start begins the step and returns when it has ended or waits for a lock.
+func (a *actor) start(t *testing.T, watch *database, s step) {
+	a.queued = append(a.queued, s)
+	a.proceed(t, watch)
+}
+
+func (a *actor) proceed(t *testing.T, watch *database) {
+	for {
+		if a.busy == nil {
+			if len(a.queued) == 0 {
+				return
+			}
+			next := a.queued[0]
+			a.queued = a.queued[1:]
+			busy := make(chan result, 1)
+			a.busy, a.done = busy, next.done
+			go func() {
+				n, err := next.do()
+				busy <- result{n, err}
+			}()
+		}
+		select {
+		case r := <-a.busy:
+			a.busy = nil
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			a.done(r.rows)
+			continue
+		case <-time.After(3 * time.Millisecond): // longer than most steps take
+		}
+		if watch.int(t, `SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted`, a.pid) > 0 {
+			return
+		}
+	}
+}
+
+// lifecycle is what the two relays of a schedule do, and a naive model of what must come of it.
+type lifecycle struct {
+	t       *testing.T
+	db      *database
+	a, b    *actor
+	task    int
+	expires bool // a's lease runs out by itself, whatever its heartbeat says
+
+	place   string   // ready, scheduled, done, dead, or the token of the lease
+	beaten  bool     // a's relay is alive
+	scanned bool     // b's scan found a's relay dead, with leases
+	trace   []string // of the steps so far
+}
+
+const (
+	relayA, relayB = "aaaaaaaa-0000-4000-8000-000000000000", "bbbbbbbb-0000-4000-8000-000000000000"
+	tokenA, tokenB = "aaaaaaaa-0000-4000-8000-00000000000a", "bbbbbbbb-0000-4000-8000-00000000000b"
+)
+
+func (l *lifecycle) statement(name string) string { return relay.Statements[name] }
+
+// check compares the step's effect and the task's place with the model.
+func (l *lifecycle) check(step string, changed int, should bool) {
+	l.trace = append(l.trace, step)
+	if (changed == 1) != should || changed > 1 {
+		l.t.Errorf("%s: changed %d rows, want it to change the task: %v", strings.Join(l.trace, ", "), changed, should)
+	}
+	got := l.db.text(l.t, `SELECT coalesce((SELECT CASE WHEN state = 'leased' THEN lease_token::text ELSE state END FROM outbox.task WHERE task_id = $1),
+		(SELECT 'dead' FROM outbox.dead_task WHERE task_id = $1), 'done')`, l.task)
+	if got != l.place {
+		l.t.Errorf("%s: the task is %s, want %s", strings.Join(l.trace, ", "), got, l.place)
+	}
+}
+
+func (l *lifecycle) lease(a *actor, who, relayID, token string, lease time.Duration) step {
+	return step{func() (int, error) {
+		return a.exec(l.statement("lease"), "LEASED", 1, relayID, token, lease.Microseconds())
+	}, func(n int) {
+		should := l.place == "ready"
+		if should {
+			l.place = token
+		}
+		l.check(who+" leases", n, should)
+	}}
+}
+
+// end is a step of one relay that ends the lease of token, if it still is the task's.
+func (l *lifecycle) end(a *actor, who, token, name string) step {
+	return step{func() (int, error) {
+		switch name {
+		case "completes":
+			return a.exec(l.statement("complete many"), pq.Array([]int{l.task}), pq.Array([]string{token}))
+		case "fails":
+			return a.exec(l.statement("return lease"), l.task, token, "scheduled", 1, "error", nil, time.Hour.Microseconds())
+		case "releases":
+			return a.exec(l.statement("return lease"), l.task, token, "ready", 0, nil, nil, 0)
+		}
+		return a.exec(l.statement("dead lease"), l.task, token, 1, 1, "attempts", "error")
+	}, func(n int) {
+		should := l.place == token
+		if should {
+			l.place = map[string]string{"completes": "done", "fails": "scheduled", "releases": "ready", "buries": "dead"}[name]
+		}
+		l.check(who+" "+name, n, should)
+	}}
+}
+
+func (l *lifecycle) beat() step {
+	return step{func() (int, error) {
+		return l.a.exec(relay.BeatSQL, relayA, "host", 1, time.Hour.Microseconds(), pq.Array([]string{"LEASED"}))
+	}, func(int) {
+		l.beaten = true
+		l.trace = append(l.trace, "A beats")
+	}}
+}
+
+func (l *lifecycle) scan() step {
+	return step{func() (int, error) {
+		if err := l.b.begin(); err != nil {
+			return 0, err
+		}
+		return l.b.exec(l.statement("dead relays"), relayB)
+	}, func(n int) {
+		l.scanned = n == 1
+		l.trace = append(l.trace, "B scans")
+		if want := !l.beaten && l.place == tokenA; l.scanned != want {
+			l.t.Errorf("%s: found A dead with leases: %v, want %v", strings.Join(l.trace, ", "), l.scanned, want)
+		}
+	}}
+}
+
+func (l *lifecycle) steal() step {
+	return step{func() (n int, err error) {
+		if l.scanned {
+			if n, err = l.b.exec(l.statement("take over"), pq.Array([]string{relayA})); err != nil {
+				return 0, err
+			}
+		}
+		expired, err := l.b.exec(l.statement("expire"))
+		return n + expired, errors.Join(err, l.b.commit())
+	}, func(n int) {
+		should := l.place == tokenA && (l.scanned || l.expires)
+		if should {
+			l.place = "ready"
+		}
+		l.check("B takes over", n, should)
+	}}
+}
+
+// F7, I1, I4: all 252 interleavings of what a holder and a rescuer do, with the relay's own statements: no transition is
+// made by a token that is not the task's any more, and the task is in one place at each moment.
+func testEveryInterleaving(t *testing.T) {
+	db := newDatabase(t)
+	a, b := newActor(t, db), newActor(t, db)
+	schedules := interleavings(5, 5)
+	if len(schedules) != 252 {
+		t.Fatalf("%d interleavings, want 252", len(schedules))
+	}
+	ends := [][]string{{"completes", "fails", "releases"}, {"fails", "releases", "completes"}, {"releases", "buries", "completes"}}
+	for i, schedule := range schedules {
+		for variant := range len(ends) + 1 {
+			l := &lifecycle{t: t, db: db, a: a, b: b, expires: variant == len(ends), place: "ready"}
+			db.exec(t, `DELETE FROM outbox.relay; DELETE FROM outbox.task; DELETE FROM outbox.dead_task`)
+			db.exec(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
+				($1, 'host', 1, now() - interval '1 second', '{}'), ($2, 'host', 2, now() + interval '1 hour', '{}')`, relayA, relayB)
+			l.task = db.int(t, `INSERT INTO outbox.task (task_type) VALUES ('LEASED') RETURNING task_id`)
+			leaseA := time.Duration(0)
+			if l.expires {
+				leaseA = time.Microsecond
+			}
+			end := ends[variant%len(ends)]
+			stepsA := []step{l.lease(a, "A", relayA, tokenA, leaseA), l.beat(),
+				l.end(a, "A", tokenA, end[0]), l.end(a, "A", tokenA, end[1]), l.end(a, "A", tokenA, end[2])}
+			stepsB := []step{l.scan(), l.steal(), l.lease(b, "B", relayB, tokenB, time.Hour),
+				l.end(b, "B", tokenB, end[i%3]), l.end(b, "B", tokenB, end[(i+1)%3])}
+			for _, first := range schedule {
+				if first {
+					a.start(t, db, stepsA[0])
+					stepsA = stepsA[1:]
+				} else {
+					b.start(t, db, stepsB[0])
+					stepsB = stepsB[1:]
+				}
+				a.proceed(t, db)
+				b.proceed(t, db)
+			}
+			if a.busy != nil || b.busy != nil {
+				t.Fatalf("%s: a step still waits", strings.Join(l.trace, ", "))
+			}
+			if n := db.int(t, `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.dead_task)`); (n == 0) != (l.place == "done") || n > 1 {
+				t.Errorf("%s: the task is in %d tables", strings.Join(l.trace, ", "), n)
+			}
+			if t.Failed() {
+				t.FailNow()
+			}
+		}
+	}
+}
+
+// interleavings are all orders of n steps of one actor (true) and m of another.
+func interleavings(n, m int) [][]bool {
+	if n == 0 && m == 0 {
+		return [][]bool{nil}
+	}
+	var all [][]bool
+	if n > 0 {
+		for _, rest := range interleavings(n-1, m) {
+			all = append(all, append([]bool{true}, rest...))
+		}
+	}
+	if m > 0 {
+		for _, rest := range interleavings(n, m-1) {
+			all = append(all, append([]bool{false}, rest...))
+		}
+	}
+	return all
+}

@@ -1,0 +1,137 @@
+package relay
+
+import (
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+)
+
+// newLanes are lanes that all have work: each takes its base priority and its head's priority.
+func newLanes(workers int, priorities ...[2]int) *lanes {
+	l := &lanes{workers: workers}
+	for _, p := range priorities {
+		c := &lane{h: &handlers.Handler{Priority: p[0]}}
+		c.saw(&head{pivot: pivot{priority: p[1]}, since: time.Now()})
+		l.all = append(l.all, c)
+	}
+	return l
+}
+
+// chosen counts how often each lane is chosen when it always has more.
+func (l *lanes) chosen(n int) []int {
+	out := make([]int, len(l.all))
+	for range n {
+		c := l.choose()
+		for i := range l.all {
+			if l.all[i] == c {
+				out[i]++
+			}
+		}
+		c.served = time.Now()
+	}
+	return out
+}
+
+func TestTheMostUrgentLaneIsChosenAndEveryTenthTimeTheOneThatWaitsLongest(t *testing.T) {
+	// Base and row priorities add up: -4, -5, 9.
+	got := newLanes(10, [2]int{-7, 3}, [2]int{5, -10}, [2]int{9, 0}).chosen(1000)
+	if got[1] < 900 || got[0] < 30 || got[2] < 30 {
+		t.Errorf("lanes were chosen %v times; want the second 900 times at least, and the others every tenth time in turn", got)
+	}
+}
+
+func TestLanesOfEqualUrgencyAreChosenAlike(t *testing.T) {
+	for i, n := range newLanes(10, [2]int{1, 0}, [2]int{0, 1}, [2]int{2, -1}, [2]int{-1, 2}).chosen(4000) {
+		if n < 850 || n > 1150 {
+			t.Errorf("lane %d was chosen %d times of 4000, want about 1000", i, n)
+		}
+	}
+}
+
+func TestATypeMayHoldAllWorkersButOneWhileThereAreOthers(t *testing.T) {
+	for _, c := range []struct{ types, workers, running, room int }{
+		{1, 10, 0, 10}, {1, 10, 9, 1}, {1, 10, 10, 0},
+		{2, 10, 0, 9}, {2, 10, 8, 1}, {2, 10, 9, 0},
+		{2, 1, 0, 1}, {2, 1, 1, 0}, {3, 2, 1, 0},
+	} {
+		l := newLanes(c.workers, make([][2]int, c.types)...)
+		l.all[0].running = c.running
+		if got := l.room(l.all[0]); got != c.room {
+			t.Errorf("%+v: room for %d", c, got)
+		}
+		if capped := l.capped(); capped != (c.room == 0) {
+			t.Errorf("%+v: capped is %t", c, capped)
+		}
+		if c.types == 1 {
+			continue
+		}
+		l.all[1].credit = 0
+		if chosen := l.choose(); (chosen == l.all[0]) != (c.room > 0) {
+			t.Errorf("%+v: the lane was chosen %t, want %t", c, chosen == l.all[0], c.room > 0)
+		}
+	}
+}
+
+func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
+	l := newLanes(4, [2]int{})
+	c, one := l.all[0], []*row{{}}
+	for i, step := range []struct {
+		do   func()
+		want int // claims that may be begun
+	}{
+		{func() {}, 1},                    // a look saw a task
+		{func() { c.credit-- }, 0},        // it is being claimed
+		{func() { l.took(c, one, 1) }, 2}, // a full claim: there may be more
+		{func() { l.took(c, one, 1) }, 4}, // and more
+		{func() { l.took(c, one, 1) }, 4}, // up to the number of workers
+		{func() { c.saw(c.head) }, 4},     // a look does not take it back
+		{func() { l.took(c, one, 2) }, 0}, // a claim that was not full
+		{func() { c.saw(&head{}) }, 1},    // until a look sees a task again
+		{func() { c.saw(nil) }, 0},        // or none
+		{func() { l.took(c, one, 1) }, 2}, // a late claim had one all the same
+		{func() { c.head, c.credit = nil, 0 }, 0},
+	} {
+		step.do()
+		if c.credit != step.want {
+			t.Fatalf("after step %d: %d claims may be begun, want %d", i, c.credit, step.want)
+		}
+		if got := l.choosable(); got != (step.want > 0 && c.head != nil) {
+			t.Fatalf("after step %d: choosable is %t", i, got)
+		}
+	}
+}
+
+// A lane with one urgent task must not be served before the others for as long as the last look is believed.
+func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
+	l := newLanes(10, [2]int{0, -5}, [2]int{0, 0})
+	if c := l.choose(); c != l.all[0] {
+		t.Fatal("the urgent lane was not chosen")
+	}
+	l.took(l.all[0], []*row{{priority: -5}, {priority: 7}}, 2)
+	if c := l.choose(); c != l.all[1] {
+		t.Error("a lane that is down to priority 7 was chosen before one with priority 0")
+	}
+}
+
+func TestAPivotIsAnywhereInTheRangeOfTheLane(t *testing.T) {
+	h := &head{pivot: pivot{priority: 3, attempt: 1, taskID: 1000}, lastID: 1999}
+	var tenths [10]int
+	for range 10_000 {
+		p := h.from()
+		if p.priority != 3 || p.attempt != 1 || p.taskID < 1000 || p.taskID > 1999 {
+			t.Fatalf("pivot %+v of head %+v", *p, *h)
+		}
+		tenths[(p.taskID-1000)/100]++
+	}
+	for i, n := range tenths {
+		if n < 850 || n > 1150 {
+			t.Errorf("%d of 10,000 pivots are in tenth %d", n, i)
+		}
+	}
+	for _, h := range []*head{{pivot: pivot{taskID: 5}, lastID: 5}, {pivot: pivot{taskID: 5}}} {
+		if p := h.from(); p != nil {
+			t.Errorf("a lane without a range has pivot %+v", *p)
+		}
+	}
+}

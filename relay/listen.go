@@ -1,0 +1,156 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lib/pq"
+)
+
+const (
+	pingInterval = 15 * time.Second
+	pingTimeout  = 5 * time.Second
+	testTimeout  = 3 * time.Second
+	blink        = 3 * time.Second // a disconnection that is shorter is not worth a line in the log
+)
+
+// listener turns notifications into looks. A notification is a hint: without it the relay polls.
+type listener struct {
+	r      *Relay
+	on     atomic.Bool // notifications are known to arrive
+	warned bool
+}
+
+// run listens until stop is closed. A pq.Listener that does not answer is abandoned for a new one, as it may hold
+// its locks over I/O.
+func (l *listener) run(stop <-chan struct{}) {
+	for l.listen(stop) {
+		l.off(errors.New("LISTEN connection does not answer"))
+		select {
+		case <-time.After(time.Second):
+		case <-stop:
+			return
+		}
+	}
+}
+
+func (l *listener) listen(stop <-chan struct{}) (again bool) {
+	events := make(chan error, 16)
+	pql := pq.NewListener(l.r.config.ListenDSN, 200*time.Millisecond, 5*time.Second, func(e pq.ListenerEventType, err error) {
+		if e == pq.ListenerEventDisconnected || e == pq.ListenerEventConnectionAttemptFailed {
+			select {
+			case events <- err:
+			default:
+			}
+		}
+	})
+	closed := make(chan struct{})
+	defer func() {
+		go func() {
+			defer close(closed)
+			_ = pql.Close()
+		}()
+		select {
+		case <-closed:
+		case <-time.After(pingTimeout):
+		}
+	}()
+	listened := make(chan error, 1)
+	go func() { listened <- pql.Listen(l.r.config.Schema) }()
+	ping := time.NewTicker(pingInterval)
+	defer ping.Stop()
+	pinged := make(chan error, 1)
+	var hung, untested, away <-chan time.Time
+	var disconnected error
+	ctx, cancel := context.WithCancel(context.Background())
+	var tests sync.WaitGroup
+	defer tests.Wait()
+	defer cancel()
+	test := func() {
+		untested = time.After(testTimeout)
+		tests.Go(func() { l.test(ctx) })
+	}
+	for {
+		select {
+		case <-stop:
+			return false
+		case err := <-listened:
+			if err != nil {
+				l.off(err)
+				return true
+			}
+			test()
+		case n := <-pql.Notify:
+			switch {
+			case n == nil: // reconnected: some may have been lost
+				test()
+				l.r.wake()
+			case n.Extra == "": // an enqueuer's
+				l.r.wake()
+			case n.Extra != l.r.id: // another relay's
+				poke(l.r.unasked)
+			default: // this relay's
+				untested, away = nil, nil
+				if l.isOn() {
+					l.r.wake()
+				}
+			}
+		case <-untested:
+			untested = nil
+			l.off(errors.New("LISTEN works, but a notification did not arrive: does ListenDSN lead to another database, or through a pooler?"))
+		case err := <-events:
+			if l.on.Swap(false) {
+				disconnected, away = err, time.After(blink)
+			} else if away == nil {
+				l.off(err)
+			}
+		case <-away:
+			away = nil
+			l.off(disconnected)
+		case <-ping.C:
+			if hung == nil {
+				hung = time.After(pingTimeout)
+				go func() { pinged <- pql.Ping() }()
+			}
+		case <-pinged: // an error makes the listener reconnect by itself
+			hung = nil
+		case <-hung:
+			return true
+		}
+	}
+}
+
+// test sends a notification to this relay alone, by way of its database.
+func (l *listener) test(ctx context.Context) {
+	_ = l.r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "SELECT pg_notify($1, $2)", l.r.config.Schema, l.r.id)
+		return err
+	})
+}
+
+// isOn reports whether notifications had not been known to arrive.
+func (l *listener) isOn() bool {
+	if l.on.Swap(true) {
+		return false
+	}
+	if l.warned {
+		l.warned = false
+		l.r.log.Info("outbox: wake-ups by LISTEN work again")
+	}
+	return true
+}
+
+func (l *listener) off(err error) {
+	l.on.Store(false)
+	if err == nil {
+		err = errors.New("disconnected")
+	}
+	if !l.warned {
+		l.warned = true
+		l.r.log.Warn("outbox: no wake-ups by LISTEN; the relay polls until they work", "poll_interval", l.r.config.PollInterval, "error", safeText(err))
+	}
+}

@@ -1,0 +1,179 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+
+	"github.com/txoutbox/outbox/relay"
+)
+
+// slowSQL makes functions and operators that the relay's statements use stop, while the test holds a lock, between what
+// the statement has read and what it will do with it. They are found first with search_path slow.
+const slowSQL = `
+CREATE SCHEMA slow;
+CREATE FUNCTION slow.pause() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN PERFORM pg_catalog.pg_advisory_lock_shared(8), pg_catalog.pg_advisory_unlock_shared(8); END $$;
+CREATE FUNCTION slow.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN PERFORM slow.pause(); RETURN pg_catalog.clock_timestamp(); END $$;
+CREATE FUNCTION slow.now() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN PERFORM slow.pause(); RETURN pg_catalog.now(); END $$;
+CREATE FUNCTION slow.same(uuid, uuid) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM slow.pause(); RETURN pg_catalog.uuid_eq($1, $2); END $$;
+CREATE OPERATOR slow.= (LEFTARG = uuid, RIGHTARG = uuid, FUNCTION = slow.same);
+CREATE FUNCTION slow.same(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM slow.pause(); RETURN pg_catalog.int8eq($1, $2); END $$;
+CREATE OPERATOR slow.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = slow.same)`
+
+const (
+	deadRelay, liveRelay, newRelay = "dddddddd-0000-4000-8000-000000000000", "eeeeeeee-0000-4000-8000-000000000000", "ffffffff-0000-4000-8000-000000000000"
+	someToken                      = "dddddddd-0000-4000-8000-00000000000d"
+)
+
+// again is another relay that leases the task after it was let go: what every one of these statements must not disturb.
+const again = `UPDATE outbox.task SET relay_id = 'eeeeeeee-0000-4000-8000-000000000000', lease_token = 'eeeeeeee-0000-4000-8000-00000000000e', leased_until = NULL`
+
+// F8: a row changes after a maintenance statement has read it and before it acts on it. It does what the new row asks for.
+func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
+	leasedBy := func(relayID, until string) string {
+		return `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token, leased_until)
+			VALUES ('LEASED', 'leased', 1, '` + relayID + `', '` + someToken + `', ` + until + `)`
+	}
+	const completed = `DELETE FROM outbox.task`
+	ids := func(text []string) []any { return []any{pq.Array(text)} }
+	for _, c := range []struct {
+		name   string
+		setup  string
+		steps  []string             // statements of relay.Statements, in one transaction
+		args   []any                // of the first
+		next   func([]string) []any // arguments of the next, from what the one before returned
+		change map[string]string    // by another session, while the first is under way
+	}{
+		{"take over", leasedBy(deadRelay, "NULL"), []string{"take over"}, []any{pq.Array([]string{deadRelay})}, nil, map[string]string{
+			"completed": completed, "leased again": again, "failed": `UPDATE outbox.task SET state = 'scheduled', relay_id = NULL, lease_token = NULL`}},
+		{"dead relays", leasedBy(deadRelay, "NULL"), []string{"dead relays", "take over"}, []any{liveRelay}, ids, map[string]string{
+			"revived": `UPDATE outbox.relay SET alive_until = now() + interval '1 hour'`}},
+		{"expire", leasedBy(liveRelay, "now() - interval '1 second'"), []string{"expire"}, nil, nil, map[string]string{
+			"completed": completed, "leased again": again, "extended": `UPDATE outbox.task SET leased_until = now() + interval '1 hour'`}},
+		{"stranded", leasedBy(newRelay, "NULL"), []string{"stranded", "take stranded"}, nil, ids, map[string]string{
+			"completed": completed, "leased again": again,
+			"the relay beats": `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('` + newRelay + `', 'h', 1, now() + interval '1 hour', '{}')`,
+			// Its lease and its row are both younger than what the statement sees of the table of relays.
+			"leased by a new relay": `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+				VALUES ('aaaaaaaa-0000-4000-8000-000000000000', 'h', 1, now() + interval '1 hour', '{}');
+				UPDATE outbox.task SET relay_id = 'aaaaaaaa-0000-4000-8000-000000000000', lease_token = 'eeeeeeee-0000-4000-8000-00000000000e'`}},
+		{"promote", `INSERT INTO outbox.task (task_type, state, run_at) VALUES ('LEASED', 'scheduled', now() - interval '1 second')`,
+			[]string{"promote"}, []any{"LEASED", 1000}, nil, map[string]string{
+				"deleted": completed, "leased": `UPDATE outbox.task SET state = 'leased', relay_id = '` + liveRelay + `', lease_token = '` + someToken + `'`,
+				"put off": `UPDATE outbox.task SET run_at = now() + interval '1 hour'`}},
+		{"reap runs", `INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000000, '` + someToken + `', '` + deadRelay + `')`,
+			[]string{"reap runs"}, nil, nil, map[string]string{
+				// The old run may be reaped; the task's new run must stay.
+				"the task is back and runs": `DELETE FROM outbox.running; INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE VALUES (1000000, 'TX');
+					INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000000, 'eeeeeeee-0000-4000-8000-00000000000e', '` + liveRelay + `')`}},
+		{"reap relays", `UPDATE outbox.relay SET alive_until = now() - interval '2 hours' WHERE relay_id = '` + deadRelay + `'`,
+			[]string{"reap relays"}, []any{liveRelay}, nil, map[string]string{
+				"the relay beats": `UPDATE outbox.relay SET alive_until = now() + interval '1 hour'`}},
+	} {
+		for change, statement := range c.change {
+			t.Run(c.name+" while "+change, func(t *testing.T) {
+				db := newDatabase(t)
+				db.exec(t, slowSQL)
+				db.exec(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
+					($1, 'h', 1, now() - interval '1 second', '{}'), ($2, 'h', 2, now() + interval '1 hour', '{}')`, deadRelay, liveRelay)
+				db.exec(t, c.setup)
+				slow, gate := newActor(t, db), newActor(t, db)
+				if _, err := gate.exec(`SELECT pg_advisory_lock(8)`); err != nil {
+					t.Fatal(err)
+				}
+				unlock := sync.OnceFunc(func() {
+					if _, err := gate.exec(`SELECT pg_advisory_unlock(8)`); err != nil {
+						t.Error(err)
+					}
+				})
+				defer unlock()
+				ended := make(chan error, 1)
+				go func() { ended <- maintain(slow, c.steps, c.args, c.next) }()
+				eventually(t, 10*time.Second, "the statement is under way", func() bool {
+					if len(ended) > 0 {
+						t.Fatal("it did not wait: ", <-ended)
+					}
+					return db.int(t, `SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted`, slow.pid) > 0
+				})
+				db.exec(t, statement)
+				const state = `SELECT json_build_array((SELECT json_agg(t) FROM outbox.task t), (SELECT json_agg(r) FROM outbox.running r), (SELECT json_agg(l) FROM outbox.relay l))`
+				before := db.text(t, state)
+				unlock()
+				if err := <-ended; err != nil {
+					t.Fatal(err)
+				}
+				if after := db.text(t, state); after != before {
+					t.Errorf("the statement acted on a row that was no longer so:\n%s\n%s", before, after)
+				}
+			})
+		}
+		t.Run(c.name+" while nothing changes", func(t *testing.T) {
+			db := newDatabase(t)
+			db.exec(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
+				($1, 'h', 1, now() - interval '1 second', '{}'), ($2, 'h', 2, now() + interval '1 hour', '{}')`, deadRelay, liveRelay)
+			db.exec(t, c.setup)
+			const rows = `SELECT string_agg(t::text, ' ') FROM (SELECT state FROM outbox.task UNION ALL SELECT token::text FROM outbox.running UNION ALL SELECT relay_id::text FROM outbox.relay) t`
+			before := db.text(t, rows)
+			if err := maintain(newActor(t, db), c.steps, c.args, c.next); err != nil {
+				t.Fatal(err)
+			}
+			if after := db.text(t, rows); after == before {
+				t.Errorf("the statement did nothing: the test shows nothing: %s", after)
+			}
+			db.exec(t, `DELETE FROM outbox.running`)
+		})
+	}
+}
+
+// maintain runs the statements in one transaction, with slow's functions and operators where there are such.
+func maintain(a *actor, steps []string, args []any, next func([]string) []any) (err error) {
+	if _, err := a.exec(`SET search_path = slow, pg_catalog`); err != nil {
+		return err
+	}
+	if err := a.begin(); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.tx.Rollback())
+		}
+	}()
+	for i, name := range steps {
+		query := relay.Statements[name]
+		if next == nil || i == len(steps)-1 {
+			if _, err := a.exec(query, args...); err != nil {
+				return err
+			}
+			continue
+		}
+		found, err := texts(a.tx, query, args...)
+		if err != nil {
+			return err
+		}
+		args = next(found)
+	}
+	return a.tx.Commit()
+}
+
+func texts(tx *sql.Tx, query string, args ...any) (out []string, err error) {
+	rows, err := tx.QueryContext(context.Background(), query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			return nil, err
+		}
+		out = append(out, strings.TrimSpace(s))
+	}
+	return out, rows.Err()
+}

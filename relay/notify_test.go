@@ -1,0 +1,102 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// F29: NOTIFY is paid for by idle relays alone. Notifications of the enqueuers' backends are counted.
+func TestEnqueuersBesideBusyRelaysSendHardlyANotification(t *testing.T) {
+	for _, relays := range []int{1, 2} {
+		t.Run(fmt.Sprint(relays, " relays"), func(t *testing.T) {
+			db := newDatabase(t)
+			var stops []func()
+			for range relays {
+				r := run(t, open(t, db.url), all(), relay.Config{ListenDSN: db.url})
+				stops = append(stops, r.stop)
+			}
+			listening(t, db)
+			l := pq.NewListener(db.url, time.Second, time.Second, nil)
+			defer l.Close()
+			if err := l.Listen("outbox"); err != nil {
+				t.Fatal(err)
+			}
+			const enqueuers, warmUp, length = 8, time.Second, 2500 * time.Millisecond
+			var pids sync.Map
+			var commits atomic.Int64
+			ctx, cancel := context.WithTimeout(context.Background(), warmUp+length)
+			defer cancel()
+			var wg sync.WaitGroup
+			for range enqueuers {
+				wg.Go(func() {
+					if err := enqueueUntilDone(ctx, db, &pids, &commits); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			<-time.After(warmUp) // until the relays, which were idle, are busy
+			db.exec(t, `SELECT pg_notify('outbox', 'begin')`)
+			before := commits.Load()
+			wg.Wait()
+			counted := commits.Load() - before
+			db.exec(t, `SELECT pg_notify('outbox', 'end')`)
+			sent := 0
+			for n := range l.Notify {
+				if n == nil {
+					t.Fatal("the listener was disconnected")
+				}
+				if _, ok := pids.Load(n.BePid); ok && n.Extra == "" {
+					sent++
+				}
+				if n.Extra == "begin" {
+					sent = 0
+				} else if n.Extra == "end" {
+					break
+				}
+			}
+			t.Logf("%d notifications by %d transactions", sent, counted)
+			if share := float64(sent) / float64(counted); share > .01 {
+				t.Errorf("%d of %d transactions sent a notification: %.1f %%, want less than 1", sent, counted, 100*share)
+			}
+			for _, stop := range stops {
+				stop()
+			}
+			db.exec(t, `TRUNCATE outbox.task`) // what the relays have not caught up with
+		})
+	}
+}
+
+// enqueueUntilDone enqueues one task in each of its transactions, over one connection, until ctx ends.
+func enqueueUntilDone(ctx context.Context, db *database, pids *sync.Map, commits *atomic.Int64) error {
+	conn, err := db.Conn(context.Background())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var pid int
+	if err := conn.QueryRowContext(context.Background(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+		return err
+	}
+	pids.Store(pid, true)
+	for ctx.Err() == nil {
+		tx, err := conn.BeginTx(context.Background(), nil)
+		if err != nil {
+			return err
+		}
+		if _, err := typeTx.Enqueue(context.Background(), tx, payload{}); err != nil {
+			return err
+		}
+		if err := tx.Commit(); err != nil {
+			return err
+		}
+		commits.Add(1)
+	}
+	return nil
+}

@@ -1,0 +1,285 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+const (
+	outageBegins = "PostgreSQL cannot be worked with"
+	outageEnds   = "PostgreSQL can be worked with again"
+)
+
+// everyKind registers handlers whose effects are counted; the Leased one does not use the database, so that only the
+// relay is disturbed.
+func everyKind() *handlers.Registry {
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, txEffect)
+	handlers.Batch(reg, typeBatch, 20, batchEffect)
+	handlers.Leased(reg, typeLeased, func(context.Context, *outbox.Task[payload]) error { return nil })
+	return reg
+}
+
+// disturbed enqueues n tasks of each kind, runs disturb, and checks that all tasks ran, each once and in its first
+// attempt: I3, I6.
+func disturbed(t *testing.T, db *database, n int, disturb func()) {
+	t.Helper()
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		db.enqueue(t, kind, n)
+	}
+	disturb()
+	db.emptied(t, 90*time.Second)
+	if got := db.int(t, `SELECT count(*) FROM effect`); got != 2*n {
+		t.Errorf("%d effects, want %d", got, 2*n)
+	}
+	if got := db.int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); got != 2*n {
+		t.Errorf("effects of %d tasks in their first attempt, want %d\n%s", got, 2*n, db.text(t, `SELECT json_agg(e) FROM (SELECT attempt, count(*) FROM effect GROUP BY 1) e`))
+	}
+	if got := db.int(t, `SELECT count(*) FROM outbox.dead_task`); got != 0 {
+		t.Errorf("%d dead letters\n%s", got, db.dump(t))
+	}
+}
+
+// reachable waits until the server answers this pool, which loses its dead connections by that.
+func (db *database) reachable(t testing.TB) {
+	t.Helper()
+	eventually(t, 30*time.Second, "the server answers", func() bool { return db.Ping() == nil })
+}
+
+// C3: the server crashes or is shut down under load, and comes back.
+func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
+	for _, mode := range []string{"immediate", "fast"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			server := pgtest.Local(t, nil)
+			db := openDatabase(t, server.URL())
+			r := run(t, open(t, db.url), everyKind(), relay.Config{ListenDSN: db.url})
+			const rounds = 2
+			disturbed(t, db, 500, func() {
+				for i := range rounds {
+					before := db.int(t, `SELECT count(*) FROM outbox.task`)
+					eventually(t, 30*time.Second, "the relay works", func() bool {
+						return db.int(t, `SELECT count(*) FROM outbox.task`) < before-100
+					})
+					if err := server.Stop(mode); err != nil {
+						t.Fatal(err)
+					}
+					eventually(t, 10*time.Second, "the relay says that the server is gone", func() bool { return r.log.count(outageBegins) > i })
+					if err := server.Start(context.Background()); err != nil {
+						t.Fatal(err)
+					}
+					begun := time.Now()
+					db.reachable(t)
+					eventually(t, 20*time.Second, "the relay says that the server is back", func() bool { return r.log.count(outageEnds) > i })
+					t.Log("worked again after", time.Since(begun).Round(time.Millisecond))
+				}
+			})
+			if begins, ends := r.log.count(outageBegins), r.log.count(outageEnds); begins != rounds || ends != rounds {
+				t.Errorf("%d outages were logged to begin and %d to end, want %d", begins, ends, rounds)
+			}
+		})
+	}
+}
+
+// After an outage a pool is full of connections that are dead. None of them may cost a pause of its own.
+func TestAfterARestartAnIdleRelayIsBackAtOnceWhateverThePoolHolds(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Local(t, nil)
+	db := openDatabase(t, server.URL())
+	app := open(t, db.url)
+	app.SetMaxIdleConns(60)
+	reg := handlers.New()
+	p := newProbe(reg, "TX")
+	r := run(t, app, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+	p.signUps(t, db, 3, 0, 0)
+	for range 2 {
+		fill(t, app, 50)
+		if err := errors.Join(server.Stop("fast"), server.Start(context.Background())); err != nil {
+			t.Fatal(err)
+		}
+		db.reachable(t)
+		begun := time.Now()
+		p.signUps(t, db, 1, 0, 0)
+		if d := time.Since(begun); d > 5*time.Second {
+			t.Errorf("the first task after the restart started %v after it", d)
+		}
+		p.signUps(t, db, 20, 0, 0)
+	}
+	if n := r.log.count(outageBegins); n > 2 {
+		t.Errorf("two restarts were logged as %d outages", n)
+	}
+}
+
+// fill leaves n idle connections in the pool.
+func fill(t testing.TB, pool *database, n int) {
+	t.Helper()
+	var conns []*sql.Conn
+	for range n {
+		conn, err := pool.Conn(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, conn)
+	}
+	for _, conn := range conns {
+		conn.Close()
+	}
+}
+
+// C4, F39: statements are cancelled and connections terminated at random, those of the relay's own and of handlers.
+func TestKilledStatementsAndConnectionsCostNoAttempt(t *testing.T) {
+	db := newDatabase(t)
+	run(t, open(t, db.url), everyKind(), relay.Config{ListenDSN: db.url})
+	end := time.Now().Add(3 * time.Second)
+	killed, cancelled := 0, 0
+	disturbed(t, db, 500, func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for time.Now().Before(end) {
+			<-tick.C
+			// A cancelled statement of a handler is the handler's failure; so only those of the relay's are.
+			victim := `FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '/* outbox: %'`
+			if rand.IntN(2) == 0 {
+				killed += db.int(t, `SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid `+victim+` ORDER BY random() LIMIT 1) v`)
+			} else {
+				cancelled += db.int(t, `SELECT count(pg_cancel_backend(pid)) FROM (SELECT pid `+victim+` AND state = 'active' ORDER BY random() LIMIT 1) v`)
+			}
+		}
+	})
+	t.Logf("%d connections terminated, %d statements cancelled", killed, cancelled)
+	if killed < 20 {
+		t.Error("too few connections were terminated to show anything")
+	}
+}
+
+// role is a login of the test's own with settings, as a DBA gives it to an app; app is a pool of it.
+func role(t testing.TB, with string, settings ...string) (owner, app *database) {
+	t.Helper()
+	owner = newDatabase(t)
+	u, err := url.Parse(owner.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "app_of" + strings.ReplaceAll(u.Path, "/", "_")
+	owner.exec(t, `CREATE ROLE `+name+` LOGIN PASSWORD 'of the test' `+with)
+	t.Cleanup(func() { owner.exec(t, `DROP OWNED BY `+name+`; DROP ROLE `+name) })
+	owner.exec(t, strings.ReplaceAll(`GRANT USAGE ON SCHEMA outbox TO app; GRANT ALL ON ALL TABLES IN SCHEMA outbox, public TO app;
+		GRANT ALL ON ALL SEQUENCES IN SCHEMA outbox TO app`, "TO app", "TO "+name))
+	for _, setting := range settings {
+		owner.exec(t, `ALTER ROLE `+name+` SET `+setting)
+	}
+	u.User = url.UserPassword(name, "of the test")
+	return owner, open(t, u.String())
+}
+
+// F39: settings that a DBA may give the role.
+func TestTimeoutsOfTheRoleDoNotStopARelay(t *testing.T) {
+	t.Parallel()
+	owner, app := role(t, "", "statement_timeout = '1s'", "lock_timeout = '1s'",
+		"idle_in_transaction_session_timeout = '1s'", "idle_session_timeout = '1s'")
+	reg := everyKind()
+	slow := outbox.NewTaskType[payload]("SLOW")
+	handlers.Tx(reg, slow, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		<-time.After(1500 * time.Millisecond) // idle in its transaction
+		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(1.5)`)
+		return err
+	})
+	r := run(t, app, reg, relay.Config{ListenDSN: app.url})
+	owner.enqueue(t, "SLOW", 3)
+	disturbed(t, owner, 500, func() {})
+	for range 2 { // in which all connections are idle for long
+		<-time.After(1300 * time.Millisecond)
+		owner.enqueue(t, "TX", 1)
+		owner.emptied(t, 20*time.Second)
+	}
+	if n := owner.int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 1002 {
+		t.Errorf("%d effects in the first attempt, want 1002", n)
+	}
+	if n := r.log.count(outageBegins); n > 0 {
+		t.Errorf("%d outages were logged, want none", n)
+	}
+}
+
+// F44.
+func TestARelayWorksWhereTransactionsAreSerializableByDefault(t *testing.T) {
+	t.Parallel()
+	owner, app := role(t, "", "default_transaction_isolation = serializable")
+	other := open(t, app.url)
+	logs := []*records{
+		run(t, app, everyKind(), relay.Config{ListenDSN: app.url}).log,
+		run(t, other, everyKind(), relay.Config{Order: relay.Random}).log,
+	}
+	disturbed(t, owner, 500, func() {})
+	for _, log := range logs {
+		if n := log.count(outageBegins); n > 0 {
+			t.Errorf("%d outages were logged, want none", n)
+		}
+	}
+}
+
+// C11: twenty workers and the relay's own connections share what is left of six.
+func TestWithTooFewConnectionsARelayGoesOnSlowly(t *testing.T) {
+	t.Parallel()
+	owner, app := role(t, "CONNECTION LIMIT 6")
+	r := run(t, app, everyKind(), relay.Config{Workers: 20, ListenDSN: app.url})
+	disturbed(t, owner, 400, func() {})
+	if n := r.log.count("fewer work for now"); n != 1 {
+		t.Errorf("it was logged %d times that there are too few connections, want 1", n)
+	}
+	if n := r.log.count(outageBegins); n > 0 {
+		t.Errorf("%d outages were logged, want none", n)
+	}
+}
+
+// F27: as on a primary that became a standby.
+func TestAReadOnlyServerIsAnOutageThatEnds(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Local(t, nil)
+	db := openDatabase(t, server.URL())
+	app := open(t, db.url)
+	r := run(t, app, everyKind(), relay.Config{PollInterval: 50 * time.Millisecond})
+	disturbed(t, db, 500, func() {
+		eventually(t, 20*time.Second, "the relay works", func() bool { return db.int(t, `SELECT count(*) FROM outbox.task`) < 1400 })
+		db.exec(t, `ALTER SYSTEM SET default_transaction_read_only = on`)
+		db.exec(t, `SELECT pg_reload_conf()`)
+		eventually(t, 20*time.Second, "the relay says so", func() bool { return r.log.count(outageBegins) > 0 })
+		<-time.After(time.Second)
+		db.exec(t, `ALTER SYSTEM RESET default_transaction_read_only`) // is no transaction's write
+		db.exec(t, `SELECT pg_reload_conf()`)
+	})
+	if begins, ends := r.log.count(outageBegins), r.log.count(outageEnds); begins != 1 || ends != 1 {
+		t.Errorf("%d outages were logged to begin and %d to end, want 1", begins, ends)
+	}
+}
+
+func TestRunWaitsForAServerThatIsNotThereYet(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Local(t, nil)
+	db := openDatabase(t, server.URL())
+	db.enqueue(t, "TX", 10)
+	if err := server.Stop("fast"); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, open(t, db.url), everyKind(), relay.Config{})
+	eventually(t, 10*time.Second, "the relay says that there is no server", func() bool { return r.log.count(outageBegins) == 1 })
+	<-time.After(time.Second)
+	if err := server.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	db.reachable(t)
+	db.emptied(t, 20*time.Second)
+	if begins, ends := r.log.count(outageBegins), r.log.count(outageEnds); begins != 1 || ends != 1 {
+		t.Errorf("%d outages were logged to begin and %d to end, want 1", begins, ends)
+	}
+}

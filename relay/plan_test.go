@@ -1,0 +1,156 @@
+package relay_test
+
+import (
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// plan is a node of EXPLAIN's.
+type plan struct {
+	Node     string `json:"Node Type"`
+	Relation string `json:"Relation Name"`
+	Index    string `json:"Index Name"`
+	Hit      int    `json:"Shared Hit Blocks"`
+	Read     int    `json:"Shared Read Blocks"`
+	Plans    []plan
+}
+
+// each calls f for the node and all below it.
+func (p plan) each(f func(plan)) {
+	f(p)
+	for _, below := range p.Plans {
+		below.each(f)
+	}
+}
+
+// explain plans a statement, and runs it if analyze; what it does is rolled back.
+func explain(t testing.TB, db *database, analyze bool, query string, args ...any) plan {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	var text string
+	query = fmt.Sprintf("EXPLAIN (FORMAT JSON, ANALYZE %[1]t, BUFFERS %[1]t) %[2]s", analyze, query)
+	if err := tx.QueryRow(query, args...).Scan(&text); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	var out []struct{ Plan plan }
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out[0].Plan
+}
+
+// arguments of the statements in relay.Statements, and the index that each must use.
+func planned(limit, taskID int) map[string]struct {
+	index string
+	args  []any
+} {
+	type of = struct {
+		index string
+		args  []any
+	}
+	token := pq.Array([]string{someUUID})
+	return map[string]of{
+		"claim":           {"task_lane", []any{"TX", limit, "1000", "1000"}},
+		"claim from":      {"task_lane", []any{"TX", limit, "1000", "1000", 0, 0, taskID}},
+		"claim one":       {"task_pkey", []any{"TX", taskID, "1000", "1000"}},
+		"lease":           {"task_lane", []any{"TX", limit, someUUID, someUUID, 1000}},
+		"lease from":      {"task_lane", []any{"TX", limit, someUUID, someUUID, 1000, 0, 0, taskID}},
+		"look":            {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}},
+		"last":            {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int{0, 0}), pq.Array([]int{0, 0})}},
+		"promote":         {"task_scheduled", []any{"TX", limit}},
+		"take over":       {"task_leased", []any{token}},
+		"expire":          {"task_leased", nil},
+		"stranded":        {"task_leased", nil},
+		"take stranded":   {"task_pkey", []any{pq.Array([]int{taskID})}},
+		"stranded leases": {"task_leased", nil},
+		"dead relays":     {"task_leased", []any{someUUID}},
+		"reap runs":       {"task_pkey", nil},
+		"reap relays":     {"task_leased", []any{someUUID}},
+		"sign off":        {"task_leased", []any{someUUID}},
+		"unhandled":       {"task_lane", []any{pq.Array([]string{"OTHER"})}},
+		"complete many":   {"task_pkey", []any{pq.Array([]int{taskID}), token}},
+		"complete":        {"task_pkey", []any{taskID, someUUID}},
+		"lock lease":      {"task_pkey", []any{taskID, someUUID}},
+		"return lease":    {"task_pkey", []any{taskID, someUUID, "ready", 0, nil, nil, 0}},
+		"dead lease":      {"task_pkey", []any{taskID, someUUID, 1, 1, "attempts", "error"}},
+		"begin suspect":   {"task_pkey", []any{taskID, someUUID}},
+		"lock back":       {"task_pkey", []any{taskID, 0}},
+	}
+}
+
+// sorts may sort: what they sort is a handful of relays or types.
+var sorts = []string{"dead relays", "unhandled"}
+
+// I10: no statement of the relay reads the whole table of tasks, or sorts it, whatever the table was like when its
+// statistics were taken.
+func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
+	db := newDatabase(t)
+	const large = 30_000
+	for _, stats := range []struct {
+		rows  int
+		state string
+	}{{0, "ready"}, {1, "ready"}, {10, "both"}, {large, "both"}, {large, "ready"}, {large, "scheduled"}} {
+		stale(t, db, stats.rows, 1, stats.state)
+		db.exec(t, `INSERT INTO outbox.task (task_type, state, run_at) SELECT 'TX', CASE n % 2 WHEN 0 THEN 'ready' ELSE 'scheduled' END, now()
+			FROM generate_series(1, $1) n`, large)
+		db.exec(t, `UPDATE outbox.task SET state = 'leased', relay_id = $1, lease_token = $1 WHERE task_id % 100 = 0`, someUUID)
+		taskID := db.int(t, `SELECT max(task_id) FROM outbox.task`)
+		for name, query := range relay.Statements {
+			if name == "unhandled" && stats.rows < large {
+				continue // it counts up to 1,000 once a minute: for so many a small table may be read as a whole
+			}
+			for _, limit := range []int{1, 10, 100} {
+				c, ok := planned(limit, taskID)[name]
+				if !ok {
+					t.Fatalf("no arguments for the statement %q", name)
+				}
+				var indexes, bad []string
+				explain(t, db, false, query, c.args...).each(func(p plan) {
+					indexes = append(indexes, p.Index)
+					if p.Node == "Seq Scan" && p.Relation == "task" || strings.Contains(p.Node, "Sort") && !slices.Contains(sorts, name) {
+						bad = append(bad, p.Node)
+					}
+				})
+				if bad != nil {
+					t.Errorf("%s: limit %d, statistics of %v: plan has %v", name, limit, stats, bad)
+				}
+				if !slices.Contains(indexes, c.index) {
+					t.Errorf("%s: limit %d, statistics of %v: plan uses %v, want %s", name, limit, stats, indexes, c.index)
+				}
+				if slices.Contains(indexes, "task_lane") && c.index == "task_pkey" {
+					t.Errorf("%s: statistics of %v: plan reads the lane", name, stats)
+				}
+			}
+		}
+	}
+}
+
+// I10, measured in pages: what a claim and a look read is the same with a backlog a hundred times as large.
+func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
+	db := newDatabase(t)
+	cost := map[string]int{}
+	for _, ready := range []int{1000, 100_000} {
+		stale(t, db, ready, ready, "ready")
+		db.exec(t, `VACUUM ANALYZE outbox.task`)
+		middle := db.int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
+		for _, name := range []string{"claim", "claim from", "claim one", "lease", "lease from", "look", "last"} {
+			p := explain(t, db, true, relay.Statements[name], planned(1, middle)[name].args...)
+			pages := p.Hit + p.Read
+			if small, ok := cost[name]; ok && pages > 2*small+10 {
+				t.Errorf("%s reads %d pages at 100,000 ready tasks, %d at 1,000", name, pages, small)
+			}
+			cost[name] = pages
+		}
+	}
+}

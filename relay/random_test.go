@@ -1,0 +1,168 @@
+package relay_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// starts are the tasks that handlers began, in their order, up to a number.
+type starts struct {
+	mu       sync.Mutex
+	most     int
+	ids      []int64
+	tasks    []outbox.Task[payload]
+	from, to time.Time
+	full     chan struct{}
+}
+
+func (s *starts) begin(_ context.Context, task *outbox.Task[payload]) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.ids) == 0 {
+		s.from = time.Now()
+	}
+	if len(s.ids) < s.most {
+		s.ids, s.tasks = append(s.ids, task.ID), append(s.tasks, *task)
+		if len(s.ids) == s.most {
+			s.to = time.Now()
+			close(s.full)
+		}
+	}
+	return nil
+}
+
+// rate is how many tasks began in a second.
+func (s *starts) rate() float64 { return float64(s.most) / s.to.Sub(s.from).Seconds() }
+
+// begun runs a relay until n tasks of the kind have begun.
+func begun(t testing.TB, db *database, kind string, n int, config relay.Config) *starts {
+	t.Helper()
+	s := &starts{most: n, full: make(chan struct{})}
+	reg := handlers.New()
+	each(reg, kind, s.begin)
+	r := run(t, db, reg, config)
+	select {
+	case <-s.full:
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("%d tasks did not begin within 2 minutes", n)
+	}
+	r.stop()
+	return s
+}
+
+// backlog enqueues n tasks of the kind and makes the table as it is after a while.
+func (db *database) backlog(t testing.TB, kind string, n int) {
+	t.Helper()
+	db.enqueue(t, kind, n)
+	db.exec(t, `VACUUM ANALYZE outbox.task`)
+}
+
+// Each tenth of the range of ids gets its share of the claims; the bounds are five standard deviations away.
+func TestRandomOrderClaimsFromEverywhere(t *testing.T) {
+	for _, kind := range []string{"TX", "LEASED"} {
+		t.Run(kind, func(t *testing.T) {
+			db := newDatabase(t)
+			const n = 20_000
+			db.backlog(t, kind, n)
+			least := int64(db.int(t, `SELECT min(task_id) FROM outbox.task`))
+			s := begun(t, db, kind, 2000, relay.Config{Order: relay.Random})
+			var tenths [10]int
+			for _, id := range s.ids {
+				tenths[(id-least)*10/n]++
+			}
+			for i, n := range tenths {
+				if n < 133 || n > 267 {
+					t.Errorf("tenth %d of the ids has %d of 2000 claims: %v", i, n, tenths)
+				}
+			}
+			if slices.IsSorted(s.ids) {
+				t.Error("claims were in order")
+			}
+		})
+	}
+}
+
+// Urgent tasks come first, whatever lies below the pivot, and in the end all have run.
+func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			const n, urgent = 600, 60
+			workers := 4
+			if kind == "BATCH" {
+				workers = 1 // a second batch would take what is not urgent meanwhile
+			}
+			db.exec(t, `INSERT INTO outbox.task (task_type, priority, attempt) SELECT $1, CASE WHEN n % 10 = 0 THEN -1 ELSE 0 END, n % 3
+				FROM generate_series(1, $2::int) n`, kind, n)
+			s := begun(t, db, kind, n, relay.Config{Order: relay.Random, Workers: workers})
+			late := 0
+			for _, task := range s.tasks[:urgent+8] { // so many may begin at once as to change places
+				if task.Priority == 0 {
+					late++
+				}
+			}
+			if late > 8 {
+				t.Errorf("%d of the first %d tasks were not urgent", late, urgent+8)
+			}
+			seen := map[int64]bool{}
+			for _, id := range s.ids {
+				seen[id] = true
+			}
+			if len(seen) != n {
+				t.Errorf("%d tasks ran, want %d", len(seen), n)
+			}
+			if left := db.int(t, `SELECT count(*) FROM outbox.task`); left != 0 {
+				t.Errorf("%d tasks are left", left)
+			}
+		})
+	}
+}
+
+// The best of some rounds: what else runs on the machine slows both, but not in step.
+func TestRandomOrderClaimsAtLeastHalfAsFastAsTheDefaultOrder(t *testing.T) {
+	db := newDatabase(t)
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		db.backlog(t, kind, 30_000)
+	}
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		t.Run(kind, func(t *testing.T) {
+			var ordered, random float64
+			for range 5 {
+				ordered = max(ordered, begun(t, db, kind, 500, relay.Config{}).rate())
+				random = max(random, begun(t, db, kind, 500, relay.Config{Order: relay.Random}).rate())
+				if random >= ordered/2 {
+					t.Logf("%.0f tasks/s in random order, %.0f in the default order", random, ordered)
+					return
+				}
+			}
+			t.Errorf("%.0f tasks/s in random order, %.0f in the default order: less than half", random, ordered)
+		})
+	}
+}
+
+// BenchmarkOrder prints how fast tasks begin at 1,000,000 ready ones:
+// go test ./relay -run '^$' -bench Order -benchtime 5x
+func BenchmarkOrder(b *testing.B) {
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		db := newDatabase(b)
+		db.backlog(b, kind, 1_000_000)
+		for name, order := range map[string]relay.Order{"default": relay.InOrder, "random": relay.Random} {
+			b.Run("kind="+kind+"/order="+name, func(b *testing.B) {
+				rate := 0.0
+				for b.Loop() {
+					rate += begun(b, db, kind, 5000, relay.Config{Order: order}).rate()
+				}
+				b.ReportMetric(rate/float64(b.N), "tasks/s")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}

@@ -1,0 +1,241 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+// Why a task is a dead letter, as in dead_task.reason.
+const (
+	reasonAttempts        = "attempts"
+	reasonHandler         = "handler"
+	reasonLostConnections = "lost_connections"
+	reasonCommitted       = "committed"
+)
+
+// change is what becomes of a task that is not done.
+type change struct {
+	attempt int
+	wait    time.Duration
+	err     error    // nil keeps the last one
+	reason  string   // of its death; "" if it lives
+	keep    []string // tokens of runs that stay in the journal
+	untried bool     // its handler was not called
+}
+
+// after is the change that a result asks for, when begun attempts were begun.
+func (r *row) after(h *handlers.Handler, result *handlers.Result, begun int) change {
+	c := change{attempt: min(begun, math.MaxInt16), err: result.Err, keep: r.undecided}
+	switch result.Action {
+	case handlers.ActionSnooze:
+		return change{attempt: begun - 1, wait: result.Wait, keep: r.undecided}
+	case handlers.ActionDead:
+		c.reason = reasonHandler
+		return c
+	}
+	wait, stop := h.Backoff(begun)
+	if result.Wait > 0 {
+		wait, stop = result.Wait, false
+	}
+	if stop || begun >= r.max {
+		c.reason, c.attempt = reasonAttempts, min(begun, r.max)
+		if begun < r.max {
+			c.reason = reasonHandler // its backoff said stop
+		}
+	}
+	c.wait = wait
+	return c
+}
+
+// execer is a transaction: *sql.Tx or exclusive.
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+const writeBackSQL = `/* outbox: write back */
+WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1 AND NOT token = ANY ($13::uuid[]))
+INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state, task_type, payload, headers, last_error)
+OVERRIDING SYSTEM VALUE
+VALUES ($1, clock_timestamp() + $2::bigint * interval '1 microsecond',
+        timestamptz 'epoch' + $3::bigint * interval '1 microsecond', 
+        COALESCE(timestamptz 'epoch' + $4::bigint * interval '1 microsecond', now()),
+        $5, $6, $7, $8, $9, $10::jsonb, $11::jsonb, $12)`
+
+// writeBack inserts a deleted task again, as scheduled, so that no trigger takes it for a new one.
+func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c change) error {
+	lastError := t.lastError
+	if c.err != nil {
+		lastError = sql.NullString{String: errorText(c.err), Valid: true}
+	}
+	var attemptedAt sql.NullInt64 // the start of the claim's transaction
+	if c.untried {
+		attemptedAt = t.attemptedAt
+	}
+	result, err := tx.ExecContext(ctx, r.sql(writeBackSQL), t.id, c.wait.Microseconds(), t.createdAt, attemptedAt,
+		t.priority, c.attempt, t.rowMax, "scheduled", t.taskType, t.payload, t.headers, lastError, pq.Array(nonNil(c.keep)))
+	return one(result, err)
+}
+
+const writeDeadSQL = `/* outbox: dead letter */
+WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1)
+INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error)
+VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', timestamptz 'epoch' + $3::bigint * interval '1 microsecond',
+        now(), clock_timestamp(), $4, $5, $6, $7, $8, $9::jsonb, $10::jsonb, $11)`
+
+// writeDead inserts a deleted task into the dead letters.
+func (r *Relay) writeDead(ctx context.Context, tx execer, t *row, c change) error {
+	result, err := tx.ExecContext(ctx, r.sql(writeDeadSQL), t.id, t.runAt, t.createdAt,
+		t.priority, c.attempt, t.max, c.reason, t.taskType, t.payload, t.headers, errorText(c.err))
+	return one(result, err)
+}
+
+func (r *Relay) logDead(t *row, c change) {
+	r.log.Error("outbox: a task became a dead letter", "task_type", t.taskType, "task_id", t.id, "attempt", c.attempt, "reason", c.reason, "error", errorText(c.err))
+}
+
+// forgetTasks deletes all that the journal has of tasks that are done.
+func (r *Relay) forgetTasks(done []*row) string {
+	if len(done) == 0 {
+		return "SELECT 1"
+	}
+	var b strings.Builder
+	for i, t := range done {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.FormatInt(t.id, 10))
+	}
+	return r.sql("DELETE FROM outbox.running WHERE task_id IN (" + b.String() + ")")
+}
+
+// Recording from outside the claim's transaction, which is gone: the task is back as it was, or still locked by
+// a backend that has not noticed, or another relay has it already. Those locks are not waited for.
+const lockBackSQL = `/* outbox: lock a task whose claim is gone */
+SELECT 1 FROM outbox.task WHERE task_id = $1 AND attempt = $2 AND state <> 'leased' FOR UPDATE SKIP LOCKED`
+
+const deleteBackSQL = `/* outbox: take a task whose claim is gone */
+DELETE FROM outbox.task WHERE task_id = $1`
+
+const delaySQL = `/* outbox: delay a task whose claim is gone */
+UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE task_id = $1`
+
+// A run without a living relay is an attempt, for whoever claims the task next.
+const orphanRunSQL = `/* outbox: let a run count as lost */
+UPDATE outbox.running SET relay_id = '00000000-0000-0000-0000-000000000000' WHERE task_id = $1 AND token = $2::uuid`
+
+// outOfBand records a failed attempt in a transaction of its own. cause, if any, is why it had to.
+func (a *attempt) outOfBand(handlerErr, cause error) error {
+	if len(a.rows) > 1 {
+		// The failure may be any member's: they run one by one, where it counts.
+		a.r.journal.markLost(a.runs)
+		return cause
+	}
+	t, result := a.rows[0], handlers.ResultOf(handlerErr)
+	next := t.after(a.h, result, t.begun())
+	for try := range 6 {
+		if try > 0 {
+			pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
+		}
+		found := false
+		err := a.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) (err error) {
+			if found, err = locked(ctx, a.r, tx, t); err != nil || !found {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, a.r.sql(deleteBackSQL), t.id); err != nil {
+				return err
+			}
+			if next.reason != "" {
+				return a.r.writeDead(ctx, tx, t, next)
+			}
+			return a.r.writeBack(ctx, tx, t, next)
+		})
+		if err == nil && found {
+			if next.reason != "" {
+				a.r.logDead(t, next)
+			}
+			a.r.due(next.wait)
+			return cause
+		}
+	}
+	if result.Action == handlers.ActionSnooze {
+		a.r.journal.forgetRuns(a.runs) // no attempt
+		return cause
+	}
+	err := a.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, a.r.sql(orphanRunSQL), t.id, a.runs.token)
+		return err
+	})
+	return errors.Join(cause, err)
+}
+
+// delay puts a task off whose claim is gone, if it can be had.
+func (r *Relay) delay(ctx context.Context, t *row, wait time.Duration) error {
+	return r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if found, err := locked(ctx, r, tx, t); err != nil || !found {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, r.sql(delaySQL), t.id, wait.Microseconds())
+		return err
+	})
+}
+
+func locked(ctx context.Context, r *Relay, tx *sql.Tx, t *row) (bool, error) {
+	var found int
+	err := tx.QueryRowContext(ctx, r.sql(lockBackSQL), t.id, t.attempt).Scan(&found)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// transactionStatus is "committed" or "aborted": what became of a transaction that is not open any more.
+func (r *Relay) transactionStatus(xid string) (status string, err error) {
+	for try := range 10 {
+		if try > 0 {
+			pause(time.Duration(try) * 20 * time.Millisecond) // its backend has not noticed yet
+		}
+		status, err = r.statusOf(xid)
+		if err == nil && status != "in progress" {
+			return status, nil
+		}
+	}
+	if err == nil {
+		err = fmt.Errorf("relay: transaction %s is still %s", xid, status)
+	}
+	return "", err
+}
+
+// statusOf is "in progress", "committed", "aborted" or, for a transaction that is long gone, "unknown".
+func (r *Relay) statusOf(xid string) (status string, err error) {
+	err = r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, "SELECT COALESCE(pg_xact_status($1::text::xid8), 'unknown')", xid).Scan(&status)
+	})
+	return status, err
+}
+
+// one checks that a statement changed one row: a trigger of the app's could drop it.
+func one(result sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n != 1 {
+		return fmt.Errorf("relay: a task was not written: %d rows instead of 1 (is there a trigger on the outbox's tables?): %w", n, err)
+	}
+	return nil
+}
+
+func nonNil(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
+}

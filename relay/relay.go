@@ -1,0 +1,321 @@
+// Package relay claims the tasks that outbox.Enqueue left in PostgreSQL and runs their handlers.
+//
+// A Relay is one worker pool of one process. Any number of relays, in any number of processes, share the work by
+// SELECT … FOR UPDATE SKIP LOCKED; there is no leader. See docs/design.md for how it works and what it promises.
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/wake"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// ErrRunning is returned by Run and RunOnce of a Relay that runs already.
+var ErrRunning = errors.New("relay: it is running already")
+
+// Relay claims tasks and runs their handlers. Its methods are safe for concurrent use; one Run or RunOnce at a time.
+type Relay struct {
+	db       *sql.DB
+	config   Config
+	log      *slog.Logger
+	handlers []*handlers.Handler
+	types    []string // of handlers, in their order
+	woken    chan struct{}
+	unasked  chan struct{} // another relay may have taken the wish for wake-ups back
+	duePoke  chan struct{}
+
+	mu      sync.Mutex
+	active  bool
+	running map[int64]struct{} // tasks inside open claims
+	dueNext time.Time
+	waitFor time.Time // until when tasks are put off that RunOnce is to run
+
+	// Of one run.
+	id             string
+	host           string
+	pid            int
+	born           time.Time
+	ctx            context.Context // ends when claiming is to stop
+	handlerContext context.Context // ends when the drain timeout has passed
+	abandoned      chan struct{}   // closed when nothing is waited for any more
+	suspects       sync.Mutex      // held by the one suspect that runs
+	conns          *conns
+	journal        *journal
+	heart          *heartbeat
+	leases         *leases
+	listener       *listener
+	unhandled      *unhandled
+}
+
+// New returns a relay that claims from db the tasks of all types that are registered by now. db is a pool on
+// lib/pq or pgx's stdlib driver; best it is the relay's own, with room for Workers + 2 connections: New returns an
+// error if its limit (SetMaxOpenConns) is lower, as handlers would wait for each other. The error names every field
+// of config that is out of range. New does not connect.
+func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error) {
+	if db == nil || registry == nil {
+		return nil, errors.New("relay: New needs a *sql.DB and a *handlers.Registry, not nil")
+	}
+	hs := registry.Handlers()
+	c, err := config.withDefaults(len(hs))
+	if limit := db.Stats().MaxOpenConnections; err == nil && limit > 0 && limit < c.Workers+2 {
+		err = fmt.Errorf("relay: the pool is limited to %d connections (SetMaxOpenConns), but %d workers need %d: each may hold one, and the relay two", limit, c.Workers, c.Workers+2)
+	}
+	if c.ListenDSN != "" {
+		if _, dsnErr := pq.NewConnector(c.ListenDSN); dsnErr != nil {
+			err = errors.Join(err, errors.New("relay: Config.ListenDSN is not a connection string of lib/pq (its text is not shown)"))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &Relay{db: db, config: c, log: c.Logger, handlers: hs, woken: make(chan struct{}, 1), unasked: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
+		running: map[int64]struct{}{}, pid: os.Getpid()}
+	for _, h := range hs {
+		r.types = append(r.types, h.Type)
+	}
+	r.host, _ = os.Hostname()
+	return r, nil
+}
+
+// Run claims and runs tasks until ctx ends. Then it claims no more, waits for what runs up to
+// Config.DrainTimeout, ends the contexts of the handlers that still run with the cause outbox.ErrDraining, and
+// returns within 15 s more; what a handler that ignores its context leaves undone is given back.
+//
+// It survives whatever happens to the database, and returns nil after ctx has ended. Errors: ErrRunning; and at
+// the start schema.ErrNotMigrated, schema.ErrNewer and schema.ErrUnsupportedServer.
+func (r *Relay) Run(ctx context.Context) error { return r.start(ctx, false) }
+
+// RunOnce runs tasks until none is due that this relay could take, and returns: for tests and cron. It does not
+// wait for tasks that are due later, but it does take over leased tasks of dead relays, which takes 10 s. Unlike
+// Run it returns the first error that the database gives, once what runs has ended. When ctx ends, it drains as
+// Run does and returns nil.
+func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
+
+// Wake makes the relay look for work now: after a commit in the same process that may have enqueued. It does not
+// block. outbox.InTx does it by itself.
+func (r *Relay) Wake() { r.wake() }
+
+func (r *Relay) wake() { poke(r.woken) }
+
+// poke makes a channel of capacity one ready, if it is not.
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// start sets up one run, dispatches, and tears everything down again.
+func (r *Relay) start(ctx context.Context, once bool) error {
+	r.mu.Lock()
+	if r.active {
+		r.mu.Unlock()
+		return ErrRunning
+	}
+	r.active = true
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		r.active = false
+		r.mu.Unlock()
+	}()
+
+	claiming, stopClaiming := context.WithCancel(ctx)
+	defer stopClaiming()
+	handling, stopHandling := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stopHandling(nil)
+	r.id, r.born = newUUID(), time.Now()
+	r.ctx, r.handlerContext, r.abandoned = claiming, handling, make(chan struct{})
+	r.conns, r.waitFor = newConns(r.db), time.Time{}
+	defer r.conns.close()
+	r.journal, r.heart, r.leases = newJournal(r), newHeartbeat(r), newLeases(r)
+	r.listener, r.unhandled = &listener{r: r}, &unhandled{r: r}
+
+	if err := r.check(ctx, once); err != nil || ctx.Err() != nil {
+		return err
+	}
+	defer wake.Register(r.wake)()
+	stopJournal := background(r.journal.run)
+	stopLeases := background(r.leases.run)
+	stopHeart := background(r.heart.run)
+	stopListener := func() {}
+	if !once {
+		if r.config.ListenDSN != "" {
+			stopListener = background(r.listener.run)
+		} else {
+			r.log.Info("outbox: no ListenDSN: other processes cannot wake this relay; it polls", "poll_interval", r.config.PollInterval)
+		}
+	}
+	d := newDispatcher(claiming, r, once)
+	drained := make(chan struct{})
+	go r.drain(claiming, drained, stopHandling)
+	select {
+	case <-r.heart.first:
+	case <-r.heart.tried: // it may fail at first
+	case <-claiming.Done():
+	}
+	d.run()
+	close(drained)
+	stopListener()
+	stopLeases()
+	stopJournal()
+	stopHeart()
+	return d.failed
+}
+
+// check refuses a database that this code cannot work with. While it cannot be reached, Run waits.
+func (r *Relay) check(ctx context.Context, once bool) error {
+	o := outage{log: r.log}
+	for {
+		began := time.Now()
+		err := r.conns.checkDriver(ctx)
+		if err == nil {
+			err = r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+				return schema.Check(ctx, tx, r.config.Schema)
+			})
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			o.ok(began, time.Now())
+			return nil
+		case once, errors.Is(err, schema.ErrNotMigrated), errors.Is(err, schema.ErrNewer), errors.Is(err, schema.ErrUnsupportedServer), errors.Is(err, errDriver):
+			return err
+		}
+		o.fail(err, began, time.Now())
+		select {
+		case <-time.After(time.Until(o.until)):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// drain ends the handlers' contexts when the drain timeout has passed after the end of claiming, and gives up
+// waiting for what the database does not take some time later.
+func (r *Relay) drain(claiming context.Context, drained <-chan struct{}, stopHandling context.CancelCauseFunc) {
+	select {
+	case <-claiming.Done():
+	case <-drained:
+		return
+	}
+	if r.config.DrainTimeout < 0 {
+		return
+	}
+	select {
+	case <-time.After(r.config.DrainTimeout):
+	case <-drained:
+		return
+	}
+	r.log.Warn("outbox: the drain timeout has passed; handlers are stopped, their tasks will run again")
+	stopHandling(outbox.ErrDraining)
+	select {
+	case <-time.After(abandonAfter + statementTimeout/2):
+		close(r.abandoned)
+	case <-drained:
+	}
+}
+
+// background runs f in a goroutine; the returned function stops it and waits.
+func background(f func(stop <-chan struct{})) (stop func()) {
+	stopping, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		f(stopping)
+	}()
+	return func() {
+		close(stopping)
+		<-done
+	}
+}
+
+func (r *Relay) stopping() bool { return r.ctx.Err() != nil }
+
+// sql puts the schema's name into a statement, which is written for the schema "outbox".
+func (r *Relay) sql(query string) string {
+	if r.config.Schema == outbox.DefaultSchema {
+		return query
+	}
+	return strings.ReplaceAll(query, "outbox.", `"`+r.config.Schema+`".`)
+}
+
+func (r *Relay) started(rows []*row) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range rows {
+		r.running[t.id] = struct{}{}
+	}
+}
+
+func (r *Relay) stopped(rows []*row) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range rows {
+		delete(r.running, t.id)
+	}
+}
+
+// runningIDs are tasks inside open claims of this relay; some of them, if they are very many.
+func (r *Relay) runningIDs() []int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]int64, 0, min(len(r.running), maxExcluded))
+	for id := range r.running {
+		if len(out) == maxExcluded {
+			break
+		}
+		out = append(out, id)
+	}
+	return out
+}
+
+// due tells the dispatcher that a task was scheduled to run after wait.
+func (r *Relay) due(wait time.Duration) {
+	at := time.Now().Add(wait)
+	r.mu.Lock()
+	if r.dueNext.IsZero() || at.Before(r.dueNext) {
+		r.dueNext = at
+	}
+	r.mu.Unlock()
+	select {
+	case r.duePoke <- struct{}{}:
+	default:
+	}
+}
+
+// postponed notes that a task was put off for another one's sake.
+func (r *Relay) postponed(wait time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if at := time.Now().Add(wait); at.After(r.waitFor) {
+		r.waitFor = at
+	}
+}
+
+// waitingFor reports whether what is due at the given time may be such a task.
+func (r *Relay) waitingFor(due time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !due.After(r.waitFor.Add(100 * time.Millisecond)) // the clocks differ
+}
+
+func (r *Relay) takeDue() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := r.dueNext
+	r.dueNext = time.Time{}
+	return at
+}

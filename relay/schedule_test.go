@@ -1,0 +1,200 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// timetable notes, by the database's clock, how late after their run_at tasks started.
+type timetable struct {
+	db   *database
+	mu   sync.Mutex
+	late delays
+	runs chan struct{}
+}
+
+func newTimetable(t testing.TB, db *database) *timetable {
+	clock := open(t, db.url) // a connection is at hand, whatever the handler's own is busy with
+	clock.SetMaxIdleConns(50)
+	return &timetable{db: clock, runs: make(chan struct{}, 1000)}
+}
+
+func (tt *timetable) start(ctx context.Context, runAt time.Time) error {
+	var us int64
+	err := tt.db.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp() - $1::timestamptz) * 1000000)::bigint`, runAt).Scan(&us)
+	tt.mu.Lock()
+	tt.late = append(tt.late, time.Duration(us)*time.Microsecond)
+	tt.mu.Unlock()
+	tt.runs <- struct{}{}
+	return err
+}
+
+// punctual runs rounds of n starts until half of one are within 50 ms of their time: other load on the machine may
+// make many late. None may be early.
+func (tt *timetable) punctual(t testing.TB, n int, round func()) {
+	t.Helper()
+	quick(t, .5, 50*time.Millisecond, func() delays {
+		tt.mu.Lock()
+		tt.late = nil
+		tt.mu.Unlock()
+		round()
+		for range n {
+			select {
+			case <-tt.runs:
+			case <-time.After(30 * time.Second):
+				t.Fatal("a task that was due did not start within 30 s")
+			}
+		}
+		tt.mu.Lock()
+		defer tt.mu.Unlock()
+		for _, late := range tt.late {
+			if late < 0 {
+				t.Errorf("a task started %v before its time", -late)
+			}
+		}
+		return tt.late
+	})
+}
+
+// Another process schedules tasks of twenty types while the relay sleeps. With NOTIFY it learns of them at once, although
+// it would poll only once a minute; without it by a poll, as long as they lie further ahead.
+func TestScheduledTasksStartWithin50MillisecondsOfTheirTime(t *testing.T) {
+	for name, config := range map[string]relay.Config{
+		"notified": {PollInterval: time.Minute, ListenDSN: "yes"},
+		"polling":  {PollInterval: 200 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db, reg := newDatabase(t), handlers.New()
+			tt := newTimetable(t, db)
+			const types = 20
+			for i := range types {
+				handlers.Tx(reg, outbox.NewTaskType[payload](fmt.Sprint("TYPE", i)), func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
+					return tt.start(ctx, task.RunAt)
+				})
+			}
+			if config.ListenDSN != "" {
+				config.ListenDSN = db.url
+			}
+			run(t, open(t, db.url), reg, config)
+			if config.ListenDSN != "" {
+				listening(t, db)
+			}
+			tt.punctual(t, types, func() {
+				db.exec(t, `INSERT INTO outbox.task (task_type, run_at)
+					SELECT 'TYPE' || n, clock_timestamp() + (300 + n * 40) * interval '1 ms' FROM generate_series(0, $1::int - 1) n`, types)
+				if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`); n == 0 {
+					t.Error("no task is scheduled")
+				}
+			})
+		})
+	}
+}
+
+func TestATaskEnqueuedAfterADelayIsDueThenByTheDatabasesClock(t *testing.T) {
+	db := newDatabase(t)
+	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+		for _, option := range []outbox.Option{outbox.After(time.Hour), outbox.RunAt(time.Now().Add(time.Hour)), outbox.After(-time.Hour)} {
+			if _, err := typeTx.Enqueue(t.Context(), tx, payload{}, option); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'
+		AND run_at BETWEEN clock_timestamp() + interval '59 min' AND clock_timestamp() + interval '61 min'`); n != 2 {
+		t.Errorf("%d tasks are due in an hour, want 2", n)
+	}
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, txEffect)
+	once(t, db, reg, relay.Config{})
+	if n := db.int(t, `SELECT count(*) FROM outbox.task`); n != 2 {
+		t.Errorf("%d tasks are left, want the 2 that are not due", n)
+	}
+}
+
+// A retry is as punctual as what was scheduled by the app. The relay would poll only once a minute.
+func TestRetriesStartWithin50MillisecondsOfTheirTime(t *testing.T) {
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db, reg := newDatabase(t), handlers.New()
+			tt := newTimetable(t, db)
+			each(reg, kind, func(ctx context.Context, task *outbox.Task[payload]) error {
+				if task.Attempt == 1 {
+					return errAlways
+				}
+				return tt.start(ctx, task.RunAt)
+			}, handlers.Backoff(constant(400*time.Millisecond)))
+			run(t, db, reg, relay.Config{PollInterval: time.Minute})
+			tt.punctual(t, 8, func() {
+				err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+					for range 8 {
+						if _, err := outbox.Enqueue(t.Context(), tx, kind, payload{}); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			})
+		})
+	}
+}
+
+// F51: the backoff counts from the failure, not from the start of the transaction.
+func TestTheBackoffCountsFromTheFailure(t *testing.T) {
+	for _, kind := range []string{"TX", "LEASED"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db, reg := newDatabase(t), handlers.New()
+			clock := open(t, db.url)
+			var failed time.Time
+			each(reg, kind, func(ctx context.Context, task *outbox.Task[payload]) error {
+				<-time.After(1500 * time.Millisecond) // slow work
+				if err := clock.QueryRowContext(ctx, `SELECT clock_timestamp()`).Scan(&failed); err != nil {
+					t.Error(err)
+				}
+				return errAlways
+			}, handlers.Backoff(constant(time.Minute)))
+			db.enqueue(t, kind, 1)
+			once(t, db, reg, relay.Config{})
+			wait := db.int(t, `SELECT (extract(epoch FROM run_at - $1::timestamptz) * 1000)::int FROM outbox.task WHERE attempt = 1`, failed)
+			if wait < 60_000 || wait > 70_000 {
+				t.Errorf("the retry is due %d ms after the failure, want 60,000", wait)
+			}
+		})
+	}
+}
+
+// What a flood of due tasks takes to become ready must not keep others waiting: promotion is bounded for each look.
+func TestAFloodOfDueTasksDoesNotDelayAnotherType(t *testing.T) {
+	db, reg := newDatabase(t), handlers.New()
+	for i := range 10 {
+		handlers.Leased(reg, outbox.NewTaskType[payload](fmt.Sprint("TYPE", i)), func(context.Context, *outbox.Task[payload]) error { return nil })
+	}
+	other := newProbe(reg, "OTHER")
+	run(t, open(t, db.url), reg, relay.Config{})
+	db.exec(t, `INSERT INTO outbox.task (task_type, state, run_at)
+		SELECT 'TYPE' || n % 10, 'scheduled', clock_timestamp() + interval '1 s' FROM generate_series(1, 40000) n`)
+	eventually(t, 30*time.Second, "they are due", func() bool {
+		return db.int(t, `SELECT count(*) FROM outbox.task WHERE state <> 'scheduled'`) > 0
+	})
+	if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`); n < 20_000 {
+		t.Errorf("only %d tasks of the flood are left: the test shows nothing", n)
+	}
+	other.soon(t, db, 20, 100*time.Millisecond)
+	db.exec(t, `DELETE FROM outbox.task WHERE state <> 'leased'`)
+}

@@ -1,0 +1,276 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pgerr"
+)
+
+// settle ends the claim according to how the handler ended.
+func (a *attempt) settle(ctx context.Context, out outcome) error {
+	if out.abandoned {
+		return a.abandon(out)
+	}
+	var some handlers.BatchError
+	result := handlers.ResultOf(out.err)
+	switch {
+	case out.err == nil:
+		return a.succeed(ctx, out, nil)
+	case a.h.Kind == handlers.KindBatch && errors.As(out.err, &some):
+		return a.succeed(ctx, out, some)
+	case result.Action == handlers.ActionDiscard:
+		a.r.log.Info("outbox: tasks discarded by their handler", "task_type", a.h.Type, "tasks", len(a.rows), "error", errorText(out.err))
+		return a.succeed(ctx, out, nil)
+	}
+	return a.fail(ctx, out, result)
+}
+
+// succeed commits what the handler did, and the removal of its tasks but for those that failed.
+func (a *attempt) succeed(ctx context.Context, out outcome, failed handlers.BatchError) error {
+	err := a.exclusively(a.probe)
+	if pgerr.Code(err) == "25P02" {
+		out.err = errHidden
+		return a.fail(ctx, out, handlers.ResultOf(out.err))
+	}
+	if err != nil {
+		return a.broken(ctx, out, err)
+	}
+	done := make([]*row, 0, len(a.rows))
+	for _, r := range a.rows {
+		if failed[r.id] == nil {
+			done = append(done, r)
+		}
+	}
+	// Deferred constraints and triggers must speak now, while their errors can be undone. The handler may have taken a
+	// role that has no rights here.
+	err = a.exec("SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = " + ms(bookkeeping) +
+		"; RELEASE SAVEPOINT " + a.savepoint + "; " + a.r.forgetTasks(done))
+	if err != nil {
+		if endedTransaction(pgerr.Code(err), err) || pgerr.Lost(err) {
+			return a.broken(ctx, out, err)
+		}
+		out.err = fmt.Errorf("relay: deferred until the commit: %w", err)
+		return a.fail(ctx, out, handlers.ResultOf(out.err))
+	}
+	for _, r := range a.rows {
+		if one := failed[r.id]; one != nil {
+			result := handlers.ResultOf(one)
+			if result.Action == handlers.ActionDiscard {
+				result = nil
+			}
+			if err := a.exclusively(func(ctx context.Context, c exclusive) error { return a.write(ctx, c, r, result) }); err != nil {
+				a.abort()
+				a.r.journal.forgetRuns(a.runs)
+				return err
+			}
+		}
+	}
+	return a.finish(out, nil)
+}
+
+// fail undoes what the handler did and records the failure, atomically.
+func (a *attempt) fail(ctx context.Context, out outcome, result *handlers.Result) error {
+	if out.drained {
+		a.giveBackRuns()
+		return nil
+	}
+	if len(a.rows) > 1 && result.Action == handlers.ActionRetry && result.Wait == 0 {
+		return a.split(ctx, out)
+	}
+	undone := false
+	err := a.exclusively(func(ctx context.Context, c exclusive) error {
+		if err := a.undo(ctx, c); err != nil {
+			return err
+		}
+		undone = true
+		for _, r := range a.rows {
+			if err := a.write(ctx, c, r, result); err != nil {
+				return err
+			}
+		}
+		_, err := c.ExecContext(ctx, "SET TRANSACTION READ ONLY") // for a goroutine that the handler left behind
+		return err
+	})
+	switch {
+	case err == nil:
+		return a.finish(out, result)
+	case !undone:
+		return a.broken(ctx, out, err)
+	}
+	a.abort()
+	return a.outOfBand(out.err, err)
+}
+
+// finish commits. A commit that surely failed is the handler's failure: a trigger or constraint that only a
+// commit checks, a serialization failure. One whose outcome is unknown is nobody's: the rows are the truth.
+func (a *attempt) finish(out outcome, result *handlers.Result) error {
+	err := a.commit()
+	if err == nil {
+		return nil
+	}
+	if !pgerr.CommitFailed(err) {
+		a.r.journal.forgetRuns(a.runs)
+		return err
+	}
+	failure := out.err
+	if result == nil {
+		failure = fmt.Errorf("relay: the commit failed: %w", err)
+	}
+	return a.outOfBand(failure, nil)
+}
+
+// split ends a failed batch: nothing is kept and no attempt counted; its members run one by one. Their rows in
+// the journal stay, so that any relay that claims one runs it alone.
+func (a *attempt) split(ctx context.Context, out outcome) error {
+	if err := a.exclusively(a.undo); err != nil {
+		return a.broken(ctx, out, err)
+	}
+	a.r.journal.markLost(a.runs)()
+	a.r.journal.close(a.runs)
+	a.giveBack()
+	a.r.log.Warn("outbox: a batch failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), "error", errorText(out.err))
+	return a.r.runAlone(ctx, a.h, ids(a.rows))
+}
+
+// giveBackRuns ends a claim that is to be as if it had not been.
+func (a *attempt) giveBackRuns() {
+	a.r.journal.forgetRuns(a.runs)()
+	a.abort()
+}
+
+// write records one task's result in the claim's transaction; nil is done.
+func (a *attempt) write(ctx context.Context, tx execer, r *row, result *handlers.Result) error {
+	if result == nil {
+		_, err := tx.ExecContext(ctx, a.r.forgetTasks([]*row{r}))
+		return err
+	}
+	return a.put(ctx, tx, r, r.after(a.h, result, r.begun()))
+}
+
+// put writes what becomes of a task that is not done.
+func (a *attempt) put(ctx context.Context, tx execer, r *row, c change) error {
+	if c.reason == "" {
+		a.r.due(c.wait)
+		return a.r.writeBack(ctx, tx, r, c)
+	}
+	a.dead = append(a.dead, func() { a.r.logDead(r, c) })
+	return a.r.writeDead(ctx, tx, r, c)
+}
+
+// broken ends a claim whose transaction is not as it should be after the handler: err is what the probe or the
+// bookkeeping met.
+func (a *attempt) broken(ctx context.Context, out outcome, err error) error {
+	handlerErr := out.err
+	switch {
+	case out.drained:
+		a.giveBackRuns()
+		return nil
+	case endedTransaction(pgerr.Code(err), err):
+		a.abort()
+		return a.ended(ctx, out.err)
+	case a.lost(err) && !out.overran && !endedContext(out.err):
+		a.abort()
+		return a.lostConnection(err)
+	}
+	a.abort()
+	if handlerErr == nil {
+		handlerErr = fmt.Errorf("relay: the handler left its transaction unusable (rows not closed?): %w", err)
+	}
+	return a.outOfBand(handlerErr, nil)
+}
+
+// endedContext reports whether a handler failed by a context that it had made itself; the driver closed the
+// connection then.
+func endedContext(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || pgerr.Code(err) == "57014"
+}
+
+const endBackendSQL = `/* outbox: end the backend of an abandoned claim */
+SELECT pg_terminate_backend(pid) FROM pg_locks
+ WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted AND transactionid = $1::text::xid8::xid`
+
+// abandon leaves a handler behind that does not return. Its transaction is rolled back; a statement that it is in,
+// and that no context of ours ends, goes with its backend.
+func (a *attempt) abandon(out outcome) error {
+	rolledBack := make(chan struct{})
+	go func() {
+		defer close(rolledBack)
+		a.abort()
+	}()
+	select {
+	case <-rolledBack:
+	case <-time.After(time.Second):
+		_ = a.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, endBackendSQL, a.xid)
+			return err
+		})
+		select {
+		case <-rolledBack:
+		case <-time.After(abandonAfter):
+		}
+	}
+	a.r.log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", a.h.Type, "tasks", ids(a.rows))
+	if out.drained {
+		a.r.journal.forgetRuns(a.runs)
+		return nil
+	}
+	if len(a.rows) > 1 {
+		a.r.journal.markLost(a.runs)
+		return nil
+	}
+	return a.outOfBand(out.err, nil)
+}
+
+// lostConnection ends a claim whose connection broke while the handler ran. It is no attempt, but it is noted,
+// as it may be the task's SQL that kills its backend; and the task waits for its backoff.
+func (a *attempt) lostConnection(err error) error {
+	a.r.journal.markLost(a.runs)
+	bounded, cancel := context.WithTimeout(context.Background(), statementTimeout)
+	defer cancel()
+	for _, r := range a.rows {
+		wait, _ := a.h.Backoff(1)
+		if a.r.delay(bounded, r, wait) != nil {
+			break // the server is away: it will not be claimed soon
+		}
+		a.r.due(wait)
+	}
+	return err
+}
+
+// ended asks how the claim's transaction ended, as the handler ended it.
+func (a *attempt) ended(ctx context.Context, handlerErr error) error {
+	status, err := a.r.transactionStatus(a.xid)
+	switch {
+	case err != nil:
+		a.r.journal.markLost(a.runs)
+		return err
+	case status == "committed" && handlerErr == nil:
+		a.r.log.Error("outbox: the handler committed the transaction of its claim; it is the relay's to commit", "task_type", a.h.Type, "tasks", ids(a.rows))
+		a.r.journal.forgetRuns(a.runs)
+		return nil
+	case status == "committed":
+		a.r.log.Error("outbox: the handler committed the transaction of its claim and then failed; its tasks are dead letters", "task_type", a.h.Type, "tasks", ids(a.rows))
+		err := a.r.conns.inTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
+			for _, r := range a.rows {
+				c := change{attempt: min(r.begun(), r.max), reason: reasonCommitted, err: handlerErr}
+				if err := a.r.writeDead(ctx, tx, r, c); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			a.r.log.Error("outbox: dead letters could not be written; the tasks are only in this record", "task_type", a.h.Type, "tasks", ids(a.rows), "error", safeText(err))
+		}
+		return err
+	}
+	if handlerErr == nil {
+		handlerErr = errors.New("relay: the handler rolled the transaction of its claim back")
+	}
+	return a.outOfBand(handlerErr, nil)
+}

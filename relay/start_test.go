@@ -1,0 +1,221 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
+)
+
+func TestARelayRefusesASchemaThatItsCodeDoesNotKnow(t *testing.T) {
+	for _, c := range []struct {
+		name, change string
+		want         error
+		text         string
+	}{
+		{"missing", `DROP SCHEMA outbox CASCADE`, schema.ErrNotMigrated,
+			`schema: the outbox is not migrated: the schema "outbox" is at version 0, this code needs 1: run schema.Migrate`},
+		{"older", `DELETE FROM outbox.migration`, schema.ErrNotMigrated,
+			`schema: the outbox is not migrated: the schema "outbox" is at version 0, this code needs 1: run schema.Migrate`},
+		{"newer", `INSERT INTO outbox.migration (version) VALUES (77)`, schema.ErrNewer,
+			`schema: the outbox is newer than this code: the schema "outbox" is at version 77, this code knows 1: upgrade the module`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			db := open(t, pgtest.Database(t))
+			if err := schema.Migrate(t.Context(), db.DB); err != nil {
+				t.Fatal(err)
+			}
+			db.exec(t, c.change)
+			r, err := relay.New(db.DB, all(), relay.Config{Logger: discard()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, run := range map[string]func(context.Context) error{"Run": r.Run, "RunOnce": r.RunOnce} {
+				if err := run(t.Context()); !errors.Is(err, c.want) || err.Error() != c.text {
+					t.Errorf("%s: got error %v, want %s", name, err, c.text)
+				}
+			}
+			if n := db.Stats().InUse; n != 0 {
+				t.Errorf("%d connections are in use after that", n)
+			}
+		})
+	}
+}
+
+func TestNewNamesEachFieldThatIsOutOfRange(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	for _, c := range []struct {
+		registry *handlers.Registry
+		config   relay.Config
+		want     string
+	}{
+		{all(), relay.Config{Schema: "Outbox"}, `relay: Config.Schema: "Outbox": use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes`},
+		{all(), relay.Config{Workers: -1}, "relay: Config.Workers: -1: must be between 1 and 1000, or 0 for 10"},
+		{all(), relay.Config{Workers: 1001}, "relay: Config.Workers: 1001: must be between 1 and 1000, or 0 for 10"},
+		{all(), relay.Config{Order: 2}, "relay: Config.Order: 2: must be InOrder or Random"},
+		{all(), relay.Config{Order: -1}, "relay: Config.Order: -1: must be InOrder or Random"},
+		{all(), relay.Config{PollInterval: time.Millisecond}, "relay: Config.PollInterval: 1ms: must be between 10ms and 1m, or 0 for 1s"},
+		{all(), relay.Config{PollInterval: -time.Second}, "relay: Config.PollInterval: -1s: must be between 10ms and 1m, or 0 for 1s"},
+		{all(), relay.Config{PollInterval: time.Hour}, "relay: Config.PollInterval: 1h0m0s: must be between 10ms and 1m, or 0 for 1s"},
+		{handlers.New(), relay.Config{}, "relay: the registry has no handler: register the handlers before relay.New"},
+		{handlers.New(), relay.Config{Workers: -3, Order: 9}, "relay: Config.Workers: -3: must be between 1 and 1000, or 0 for 10\n" +
+			"relay: Config.Order: 9: must be InOrder or Random\nrelay: the registry has no handler: register the handlers before relay.New"},
+		{all(), relay.Config{ListenDSN: "postgres://app:hunter2@localhost:port/app"}, "relay: Config.ListenDSN is not a connection string of lib/pq (its text is not shown)"},
+		{all(), relay.Config{ListenDSN: "host=localhost password=hunter2 sslmode=perhaps"}, "relay: Config.ListenDSN is not a connection string of lib/pq (its text is not shown)"},
+		{nil, relay.Config{}, "relay: New needs a *sql.DB and a *handlers.Registry, not nil"},
+	} {
+		if _, err := relay.New(db.DB, c.registry, c.config); err == nil || err.Error() != c.want {
+			t.Errorf("got error %v, want %s", err, c.want)
+		}
+	}
+	if _, err := relay.New(nil, all(), relay.Config{}); err == nil {
+		t.Error("a nil *sql.DB is accepted")
+	}
+}
+
+// F35.
+func TestAPoolThatIsTooSmallForTheWorkersIsRefused(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	for _, c := range []struct{ limit, workers int }{{6, 5}, {1, 1}, {11, 0}} {
+		db.SetMaxOpenConns(c.limit)
+		workers := c.workers
+		if workers == 0 {
+			workers = 10
+		}
+		want := fmt.Sprintf("relay: the pool is limited to %d connections (SetMaxOpenConns), but %d workers need %d: each may hold one, and the relay two", c.limit, workers, workers+2)
+		if _, err := relay.New(db.DB, all(), relay.Config{Workers: c.workers}); err == nil || err.Error() != want {
+			t.Errorf("got error %v, want %s", err, want)
+		}
+	}
+}
+
+// With the smallest pool that is accepted nothing waits for ever: not the relay's own loops, nor what handlers do through
+// their tasks.
+func TestAPoolOfWorkersAndTwoIsEnough(t *testing.T) {
+	for _, workers := range []int{1, 3} {
+		t.Run(fmt.Sprint(workers), func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			pool := open(t, db.url)
+			pool.SetMaxOpenConns(workers + 2)
+			for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+				db.enqueue(t, kind, 100)
+			}
+			run(t, pool, all(), relay.Config{Workers: workers, ListenDSN: db.url})
+			db.emptied(t, 30*time.Second)
+			if n := db.int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != 300 {
+				t.Errorf("effects of %d tasks, want 300", n)
+			}
+		})
+	}
+}
+
+func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
+	db := newDatabase(t)
+	started, end := make(chan struct{}), make(chan struct{})
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+		started <- struct{}{}
+		<-end
+		return nil
+	})
+	r := run(t, db, reg, relay.Config{})
+	db.enqueue(t, "TX", 1)
+	<-started
+	for name, again := range map[string]func(context.Context) error{"Run": r.Run, "RunOnce": r.RunOnce} {
+		if err := again(t.Context()); !errors.Is(err, relay.ErrRunning) {
+			t.Errorf("%s of a relay that runs: got error %v, want ErrRunning", name, err)
+		}
+	}
+	close(end)
+	r.stop()
+	for range 3 {
+		db.enqueue(t, "TX", 1)
+		var wg sync.WaitGroup
+		wg.Go(func() { <-started })
+		if err := r.RunOnce(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	}
+	if n := db.int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
+		t.Errorf("%d tasks are left", n)
+	}
+}
+
+// A relay that is idle leaves the connections to others: it keeps the one of its heartbeat and that of its journal.
+func TestAnIdleRelayHoldsTwoConnections(t *testing.T) {
+	db := newDatabase(t)
+	pool := open(t, db.url)
+	pool.SetMaxIdleConns(-1)
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		db.enqueue(t, kind, 200)
+	}
+	r := run(t, pool, all(), relay.Config{PollInterval: 50 * time.Millisecond})
+	db.emptied(t, 30*time.Second)
+	for range 3 {
+		eventually(t, 20*time.Second, "two connections are open", func() bool { return pool.Stats().OpenConnections == 2 })
+	}
+	r.stop()
+	if n := pool.Stats().OpenConnections; n != 0 {
+		t.Errorf("%d connections are open after Run", n)
+	}
+}
+
+// Everything works in a schema of another name, beside an outbox that is not touched.
+func TestAnOutboxOfAnotherName(t *testing.T) {
+	db := newDatabase(t)
+	const name = "user" // a reserved word
+	if err := schema.Migrate(t.Context(), db.DB, schema.Schema(name)); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		db.enqueue(t, kind, 3)
+	}
+	reg := all()
+	handlers.Tx(reg, outbox.NewTaskType[payload]("BAD"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errAlways },
+		handlers.MaxAttempts(2), handlers.Backoff(constant(50*time.Millisecond)))
+	p := newProbe(reg, "PROBE")
+	r := run(t, open(t, db.url), reg, relay.Config{Schema: name, ListenDSN: db.url, PollInterval: time.Minute, Order: relay.Random})
+	eventually(t, 20*time.Second, "the relay asks to be woken", func() bool { return db.int(t, `SELECT last_value FROM "user".wake`) > 0 })
+	for _, kind := range []string{"TX", "BATCH", "LEASED", "BAD", "UNKNOWN"} {
+		db.exec(t, `INSERT INTO "user".task (task_type) SELECT $1 FROM generate_series(1, 50)`, kind)
+	}
+	eventually(t, 30*time.Second, "all tasks but those of an unknown type are done", func() bool {
+		return db.int(t, `SELECT count(*) FROM "user".task`) == 50
+	})
+	if n := db.int(t, `SELECT count(*) FROM effect`); n != 150 {
+		t.Errorf("%d effects, want 150", n)
+	}
+	if n := db.int(t, `SELECT count(*) FROM "user".dead_task WHERE attempt = 2`); n != 50 {
+		t.Errorf("%d dead letters, want 50", n)
+	}
+	committed := time.Now()
+	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+		_, err := outbox.Enqueue(t.Context(), tx, p.taskType, payload{}, outbox.Schema(name), outbox.After(300*time.Millisecond))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := (<-p.started).Sub(committed); d < 290*time.Millisecond || d > 5*time.Second {
+		t.Errorf("a task due after 300 ms started after %v", d)
+	}
+	r.stop()
+	if n := db.int(t, `SELECT count(*) FROM "user".running`); n != 0 {
+		t.Errorf("%d runs are left in the journal", n)
+	}
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		untouched(t, db, kind, 3)
+	}
+	db.exec(t, `TRUNCATE outbox.task`)
+}

@@ -1,0 +1,212 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// signUp inserts a task, holds the transaction open for a while and commits; it returns when the commit was confirmed.
+func signUp(t testing.TB, db *database, taskType string, open time.Duration) time.Time {
+	t.Helper()
+	tx, err := db.BeginTx(context.Background(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec(`INSERT INTO outbox.task (task_type) VALUES ($1)`, taskType); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(open)
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	return time.Now()
+}
+
+// signUps measures n of them, one at a time, with a pause after each.
+func (p *probe) signUps(t testing.TB, db *database, n int, open, pause time.Duration) (out delays) {
+	t.Helper()
+	for range n {
+		committed := signUp(t, db, p.taskType, open)
+		select {
+		case at := <-p.started:
+			out = append(out, max(at.Sub(committed), 0))
+		case <-time.After(90 * time.Second):
+			t.Fatal("a task did not start within 90 s")
+		}
+		<-time.After(pause)
+	}
+	return out
+}
+
+// quick runs rounds until one has the quantile within the limit: other load on the machine may spoil some. It also
+// spoils the tails, so most tests look at medians; BenchmarkPickup prints the others.
+func quick(t testing.TB, quantile float64, limit time.Duration, round func() delays) {
+	t.Helper()
+	var rounds []string
+	for range 5 {
+		d := round()
+		rounds = append(rounds, d.String())
+		if d.at(quantile) <= limit {
+			t.Log(d)
+			return
+		}
+	}
+	t.Errorf("p%g is not within %v, in none of the rounds\n%s", 100*quantile, limit, strings.Join(rounds, "\n"))
+}
+
+// The relay would poll only once a minute, and it has a pool of its own: only NOTIFY can be as quick.
+func TestAnIdleRelayStartsACommittedTaskWithin10Milliseconds(t *testing.T) {
+	db, reg := newDatabase(t), handlers.New()
+	p := newProbe(reg, "TX")
+	run(t, open(t, db.url), reg, relay.Config{ListenDSN: db.url, PollInterval: time.Minute})
+	listening(t, db)
+	quick(t, .5, 10*time.Millisecond, func() delays { return p.signUps(t, db, 20, 0, 90*time.Millisecond) })
+}
+
+// A transaction that inserted before a relay asked to be woken commits after that relay has looked.
+func TestATaskThatCommitsLongAfterItsInsertStartsSoon(t *testing.T) {
+	db, reg := newDatabase(t), handlers.New()
+	p := newProbe(reg, "TX")
+	run(t, open(t, db.url), reg, relay.Config{ListenDSN: db.url})
+	listening(t, db)
+	quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 30, 20*time.Millisecond, 30*time.Millisecond) })
+}
+
+// listening waits until a relay has asked to be woken, which it does only when its LISTEN is proved to work.
+func listening(t testing.TB, db *database) {
+	t.Helper()
+	eventually(t, 20*time.Second, "the relay asks to be woken", func() bool {
+		return db.int(t, `SELECT last_value FROM outbox.wake`) > 0
+	})
+}
+
+func TestACommitOfTheSameProcessWakesARelayWithoutListen(t *testing.T) {
+	db, reg := newDatabase(t), handlers.New()
+	p := newProbe(reg, "TX")
+	run(t, db, reg, relay.Config{PollInterval: time.Minute})
+	quick(t, .5, 10*time.Millisecond, func() (out delays) {
+		for range 20 {
+			err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+				_, err := outbox.Enqueue(t.Context(), tx, "TX", payload{})
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			committed := time.Now()
+			at := <-p.started
+			out = append(out, max(at.Sub(committed), 0))
+			<-time.After(60 * time.Millisecond)
+		}
+		return out
+	})
+}
+
+// F30, C14. Nobody wakes the relay: it has no DSN, or the one it has leads elsewhere.
+func TestWithoutNotificationsAPollFindsTheTask(t *testing.T) {
+	const poll = 200 * time.Millisecond
+	db, reg := newDatabase(t), handlers.New()
+	p := newProbe(reg, "TX")
+	run(t, db, reg, relay.Config{PollInterval: poll})
+	quick(t, .9, poll+100*time.Millisecond, func() delays { return p.signUps(t, db, 10, 0, 7*poll/4) })
+}
+
+func withPort(t testing.TB, dsn, port string) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = u.Hostname() + ":" + port
+	return u.String()
+}
+
+// However LISTEN fails, the relay says so once and polls.
+func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
+	for name, dsn := range map[string]func(db *database) string{
+		"nobody listens on the port": func(db *database) string { return withPort(t, db.url, "1") },
+		"another database":           func(db *database) string { return pgtest.Database(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, reg := newDatabase(t), handlers.New()
+			p := newProbe(reg, "TX")
+			r := run(t, db, reg, relay.Config{ListenDSN: dsn(db), PollInterval: 100 * time.Millisecond})
+			const warning = "no wake-ups by LISTEN"
+			eventually(t, 20*time.Second, "the relay warns", func() bool { return r.log.count(warning) > 0 })
+			p.signUps(t, db, 4, 0, 500*time.Millisecond)
+			if n := r.log.count(warning); n != 1 {
+				t.Errorf("%d warnings, want 1", n)
+			}
+			if n := db.int(t, `SELECT last_value FROM outbox.wake`); n != 0 {
+				t.Error("it asked to be woken all the same, which costs every enqueue")
+			}
+		})
+	}
+}
+
+// The relay cannot be found by a poll here, as it polls only once a minute.
+func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
+	server := pgtest.Local(t, nil)
+	db, reg := openDatabase(t, server.URL()), handlers.New()
+	p := newProbe(reg, "TX")
+	run(t, open(t, db.url), reg, relay.Config{ListenDSN: db.url, PollInterval: time.Minute})
+	listening(t, db)
+	p.signUps(t, db, 3, 0, 60*time.Millisecond)
+	for range 2 {
+		if err := server.Stop("fast"); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.Start(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, 20*time.Second, "the server is reached again", func() bool { return db.Ping() == nil })
+		db.exec(t, `SELECT setval('outbox.wake', 0)`)
+		listening(t, db)
+		quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 5, 0, 60*time.Millisecond) })
+	}
+}
+
+// BenchmarkPickup prints how long tasks wait from their commit to their start:
+// go test ./relay -run '^$' -bench Pickup -benchtime 200x
+func BenchmarkPickup(b *testing.B) {
+	for _, c := range []struct {
+		name        string
+		listen      bool
+		open, pause time.Duration
+	}{
+		{"idle", true, 0, 90 * time.Millisecond},
+		{"20-a-second/open=20ms", true, 20 * time.Millisecond, 30 * time.Millisecond},
+		{"polling-only/poll=1s", false, 0, 300 * time.Millisecond},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			db, reg := newDatabase(b), handlers.New()
+			p, config := newProbe(reg, "TX"), relay.Config{}
+			if c.listen {
+				config.ListenDSN = db.url
+			}
+			run(b, open(b, db.url), reg, config)
+			if c.listen {
+				listening(b, db)
+			}
+			var d delays
+			for b.Loop() {
+				d = append(d, p.signUps(b, db, 1, c.open, c.pause)...)
+			}
+			for name, quantile := range map[string]float64{"p50-ms": .5, "p95-ms": .95, "p99-ms": .99} {
+				b.ReportMetric(float64(d.at(quantile).Microseconds())/1000, name)
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}

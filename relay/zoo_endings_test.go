@@ -1,0 +1,194 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// Eight ways to end the transaction of the claim, each before nil and before an error. What a handler commits itself
+// stands: its task is done, or, when it failed after that, a dead letter that says so. Nothing that comes later in
+// another transaction is committed.
+func TestAHandlerThatEndsTheTransactionOfItsClaimLosesNoTask(t *testing.T) { keepZoo(t, endings) }
+
+const lateSQL = `INSERT INTO late VALUES ('late')`
+
+func endings() (out []creature) {
+	both := func(name string, ends func(ctx context.Context, z *zoo, tx outbox.Tx) error, afterNil, afterError creature) {
+		for _, c := range []struct {
+			creature
+			name string
+			err  error
+		}{{afterNil, name + "_nil", nil}, {afterError, name + "_error", errMisdeed}} {
+			c.creature.name, c.act = c.name, returns(c.err, ends)
+			out = append(out, c.creature)
+		}
+	}
+	commits := func(name string, ends func(context.Context, *zoo, outbox.Tx) error) {
+		both(name, ends, creature{fate: done}, creature{fate: committed, text: "misdeed"})
+	}
+	rollsBack := func(name string, ends func(context.Context, *zoo, outbox.Tx) error) {
+		both(name, ends, creature{fate: exhausted, text: "rolled the transaction of its claim back"}, creature{fate: exhausted, text: "misdeed"})
+	}
+	commits("COMMIT", execs(`COMMIT`))
+	commits("COMMIT_BEGIN", execs(`COMMIT`, `BEGIN`, lateSQL))
+	commits("COMMIT_BEGIN_at_once", execs(`COMMIT; BEGIN; `+lateSQL))
+	commits("COMMIT_BEGIN_SAVEPOINT", execs(`COMMIT; BEGIN; SAVEPOINT mine; `+lateSQL))
+	commits("COMMIT_AND_CHAIN", execs(`COMMIT AND CHAIN`, lateSQL))
+	commits("COMMIT_BEGIN_SAVEPOINT_of_the_relay", withSavepoint(`COMMIT; BEGIN; SAVEPOINT %s; `+lateSQL))
+	rollsBack("ROLLBACK", execs(`ROLLBACK`))
+	rollsBack("ROLLBACK_BEGIN", execs(`ROLLBACK; BEGIN; `+lateSQL))
+	rollsBack("RELEASE_of_the_relay", withSavepoint(`RELEASE SAVEPOINT %s`))
+
+	both("ROLLBACK_TO", execs(`SAVEPOINT mine`, lateSQL, `ROLLBACK TO SAVEPOINT mine`), creature{fate: done}, creature{fate: exhausted, text: "misdeed"})
+	both("RELEASE", execs(`SAVEPOINT mine`, `RELEASE SAVEPOINT mine`), creature{fate: done}, creature{fate: exhausted, text: "misdeed"})
+	both("ROLLBACK_TO_nothing", hides(lateSQL, `ROLLBACK TO SAVEPOINT nothing`),
+		creature{fate: exhausted, text: "a statement of its transaction had failed"}, creature{fate: exhausted, text: "misdeed"})
+	both("RELEASE_nothing", hides(lateSQL, `RELEASE SAVEPOINT nothing`),
+		creature{fate: exhausted, text: "a statement of its transaction had failed"}, creature{fate: exhausted, text: "misdeed"})
+
+	for _, err := range []error{nil, errMisdeed} {
+		commit := creature{name: "tx.Commit_nil", fate: done, txOnly: true}
+		rollback := creature{name: "tx.Rollback_nil", fate: exhausted, txOnly: true, text: "rolled the transaction of its claim back"}
+		if err != nil {
+			commit.name, commit.fate, commit.text = "tx.Commit_error", committed, "misdeed"
+			rollback.name, rollback.text = "tx.Rollback_error", "misdeed"
+		}
+		commit.act = func(_ context.Context, _ *zoo, _ outbox.Tx, tx *sql.Tx) error { return errors.Join(tx.Commit(), err) }
+		rollback.act = func(_ context.Context, _ *zoo, _ outbox.Tx, tx *sql.Tx) error { return errors.Join(tx.Rollback(), err) }
+		out = append(out, commit, rollback)
+	}
+	return append(out, creature{name: "tx.Commit_panic", fate: committed, txOnly: true, text: "panic: misdeed",
+		act: func(_ context.Context, _ *zoo, _ outbox.Tx, tx *sql.Tx) error {
+			_ = tx.Commit()
+			panic(errMisdeed)
+		}})
+}
+
+// withSavepoint does statements with the name of the relay's own savepoint, which the zoo's handlers read from
+// pg_stat_activity before their first statement.
+func withSavepoint(statements string) func(context.Context, *zoo, outbox.Tx) error {
+	return func(ctx context.Context, _ *zoo, tx outbox.Tx) error {
+		var pid int
+		if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+			return err
+		}
+		name := ctx.Value(savepoints{}).(map[int]string)[pid]
+		if name == "" {
+			return errors.New("the relay's savepoint was not found")
+		}
+		_, err := tx.ExecContext(ctx, fmt.Sprintf(statements, name))
+		return err
+	}
+}
+
+type savepoints struct{}
+
+// findSavepoints is a context with the names of the relay's savepoints, by the process of their backend.
+func (z *zoo) findSavepoints(ctx context.Context) (context.Context, error) {
+	rows, err := z.db.QueryContext(ctx, `SELECT pid, substring(query FROM 'ob_[0-9a-f]+') FROM pg_stat_activity
+		WHERE datname = current_database() AND query LIKE 'SAVEPOINT ob!_%' ESCAPE '!'`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	found := map[int]string{}
+	for rows.Next() {
+		var pid int
+		var name string
+		if err := rows.Scan(&pid, &name); err != nil {
+			return nil, err
+		}
+		found[pid] = name
+	}
+	return context.WithValue(ctx, savepoints{}, found), rows.Err()
+}
+
+// A handler's goroutine may outlive it and go on writing through its transaction. What the handler fails is undone
+// nevertheless and its failure recorded, and what it did is done.
+func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		const tasks = 40
+		db.exec(t, `CREATE TABLE leaked (task_id bigint)`)
+		var leaked sync.WaitGroup
+		leak := func(tx *sql.Tx, id int64) {
+			leaked.Go(func() {
+				for {
+					if _, err := tx.ExecContext(context.Background(), `INSERT INTO leaked VALUES ($1)`, id); errors.Is(err, sql.ErrTxDone) {
+						return
+					}
+				}
+			})
+		}
+		reg := handlers.New()
+		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			err := txEffect(ctx, tx, task)
+			leak(tx, task.ID)
+			return err
+		}, handlers.MaxAttempts(1))
+		handlers.Tx(reg, outbox.NewTaskType[payload]("FAILS"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			err := txEffect(ctx, tx, task)
+			leak(tx, -task.ID)
+			return errors.Join(err, errMisdeed)
+		}, handlers.MaxAttempts(2), retrySoon())
+		db.enqueue(t, "TX", tasks)
+		db.enqueue(t, "FAILS", tasks)
+		run(t, db, reg, relay.Config{Workers: 4, PollInterval: 20 * time.Millisecond})
+		db.emptied(t, 60*time.Second)
+		leaked.Wait()
+		if n := db.int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != tasks || db.int(t, `SELECT count(*) FROM effect`) != tasks {
+			t.Errorf("effects of %d tasks, want one of each of the %d that succeeded", n, tasks)
+		}
+		if n := db.int(t, `SELECT count(*) FROM leaked WHERE task_id < 0`); n != 0 {
+			t.Errorf("%d writes of goroutines are committed whose handlers had failed", n)
+		}
+		if n := db.int(t, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'FAILS' AND attempt = 2 AND reason = 'attempts' AND last_error LIKE '%misdeed%'`); n != tasks {
+			t.Errorf("%d dead letters are as they should be, want %d\n%s", n, tasks, db.dump(t))
+		}
+	})
+}
+
+// Apps with row-level security take a role for each tenant.
+func TestCompleteWorksForAFunctionThatTakesAnotherRole(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		createRole(t, db, "effect")
+		reg := handlers.New()
+		handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
+			return task.Complete(ctx, func(tx *sql.Tx) error {
+				if _, err := tx.ExecContext(ctx, takeRoleSQL); err != nil {
+					return err
+				}
+				return effect(ctx, tx, task.ID, task.Attempt)
+			})
+		}, handlers.MaxAttempts(1))
+		db.enqueue(t, "LEASED", 3)
+		once(t, db, reg, relay.Config{})
+		if n := db.int(t, `SELECT count(*) FROM effect`); n != 3 {
+			t.Errorf("%d effects, want 3\n%s", n, db.dump(t))
+		}
+	})
+}
+
+// createRole makes a role that may only insert into a table; takeRoleSQL takes it until the end of the transaction.
+func createRole(t testing.TB, db *database, table string) {
+	t.Helper()
+	name := `role_of_` + db.text(t, `SELECT current_database()`)
+	db.exec(t, `CREATE ROLE `+name)
+	t.Cleanup(func() {
+		db.exec(t, `DROP OWNED BY `+name)
+		db.exec(t, `DROP ROLE `+name)
+	})
+	db.exec(t, `GRANT INSERT ON `+table+` TO `+name)
+}
+
+const takeRoleSQL = `SELECT set_config('role', 'role_of_' || current_database(), true)`

@@ -1,0 +1,87 @@
+// Signup is a small web app with an outbox: a sign-up creates a user and, in the same transaction, the tasks
+// that follow from it. A relay in the same process grants the user a credit, exactly once, and sends a mail.
+//
+//	go run ./examples/signup [-addr :8080] [-database-url URL] [-smtp HOST:PORT]
+//	go run ./examples/signup -demo [-seed N] [-database-url URL]
+//
+// Without -database-url it runs on a PostgreSQL of its own, without -smtp it sends to a mail server of its own,
+// which the page shows as the inbox. The demo kills relays while users sign up and counts what came of it.
+//
+// What the outbox adds to an app is in users.go (signUp enqueues), tasks.go (the handlers), serve.go (the relay)
+// and database.go (its tables).
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+type config struct {
+	addr, databaseURL, smtp string
+	demo                    bool
+	seed                    uint64
+}
+
+func main() {
+	if isRelayChild() {
+		os.Exit(relayChild(os.Stdin))
+	}
+	cfg, err := parseFlags(os.Args[1:], os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		os.Exit(2) // parseFlags said why
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if cfg.demo {
+		err = runDemo(ctx, cfg, os.Stdout)
+	} else {
+		err = serve(ctx, cfg, logger, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "signup:", err)
+		os.Exit(1)
+	}
+}
+
+func parseFlags(args []string, out io.Writer) (config, error) {
+	var cfg config
+	flags := flag.NewFlagSet("signup", flag.ContinueOnError)
+	flags.SetOutput(out)
+	flags.StringVar(&cfg.addr, "addr", ":8080", "serve HTTP at this `address`")
+	flags.StringVar(&cfg.databaseURL, "database-url", "", "the PostgreSQL `URL`; without it the app starts a PostgreSQL of its own")
+	flags.StringVar(&cfg.smtp, "smtp", "", "send mails through the server at `host:port`; without it they stay in the app's inbox")
+	flags.BoolVar(&cfg.demo, "demo", false, "sign up 1,000 users while relays are killed, print what came of it, and exit")
+	flags.Uint64Var(&cfg.seed, "seed", rand.Uint64(), "`seed` of the demo's random choices")
+	fail := func(format string, args ...any) (config, error) {
+		err := fmt.Errorf(format, args...)
+		fmt.Fprintln(out, "signup:", err)
+		return config{}, err
+	}
+	if err := flags.Parse(args); err != nil {
+		return config{}, err
+	}
+	if flags.NArg() > 0 {
+		return fail("unexpected argument %q", flags.Arg(0))
+	}
+	if cfg.smtp != "" {
+		if cfg.demo {
+			return fail("-demo counts the mails in its own inbox, so it takes no -smtp")
+		}
+		if _, err := newMailer(cfg.smtp); err != nil {
+			return fail("-smtp: %w", err)
+		}
+	}
+	return cfg, nil
+}

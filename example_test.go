@@ -1,0 +1,98 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// From here to relayTasks it is the README's example.
+type Welcome struct{ UserID int64 }
+
+var SendWelcome = outbox.NewTaskType[Welcome]("SEND_WELCOME")
+
+func signUp(ctx context.Context, db *sql.DB, email string) error {
+	return outbox.InTx(ctx, db, func(tx *sql.Tx) error { // or your own transaction
+		var w Welcome
+		err := tx.QueryRowContext(ctx, `INSERT INTO usr (email) VALUES ($1) RETURNING usr_id`, email).Scan(&w.UserID)
+		if err != nil {
+			return err
+		}
+		_, err = SendWelcome.Enqueue(ctx, tx, w)
+		return err
+	})
+}
+
+func relayTasks(ctx context.Context, db *sql.DB) error { // until ctx ends; in this process or another
+	reg := handlers.New()
+	handlers.Leased(reg, SendWelcome, func(ctx context.Context, task *outbox.Task[Welcome]) error {
+		return sendMail(ctx, task.Payload.UserID, task.ID) // the ID is the idempotency key
+	})
+	r, err := relay.New(db, reg, relay.Config{})
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
+var sentMail = make(chan int64, 1)
+
+func sendMail(_ context.Context, userID, _ int64) error {
+	sentMail <- userID
+	return nil
+}
+
+func TestTheExampleOfTheREADMEWorks(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	this, err := os.ReadFile("example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(readme), "```go\n")
+	block, _, found := strings.Cut(block, "```")
+	if !found || !strings.Contains(string(this), block) {
+		t.Error("the Go block of README.md is not in example_test.go, line by line")
+	}
+
+	db, err := sql.Open("postgres", pgtest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := schema.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`CREATE TABLE usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	relayed := make(chan error, 1)
+	go func() { relayed <- relayTasks(ctx, db) }()
+	if err := signUp(ctx, db, "ada@example.com"); err != nil {
+		t.Error(err)
+	}
+	select {
+	case id := <-sentMail:
+		if id != 1 {
+			t.Errorf("mail for user %d, want 1", id)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("no mail within 20 s")
+	}
+	stop()
+	if err := <-relayed; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}

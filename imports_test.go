@@ -1,0 +1,88 @@
+package outbox_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/txoutbox/outbox"
+
+// Imports point one way: relay, handlers, outbox; schema stands alone. What is not listed is refused.
+var allowedImports = map[string][]string{
+	"": {
+		"/internal/pgerr", "/internal/wake",
+		"github.com/lib/pq",       // arrays of EnqueueMany
+		"github.com/jmoiron/sqlx", // sqlx_adapter.go
+	},
+	"/handlers":       {"", "github.com/sethvargo/go-retry"},
+	"/schema":         {"github.com/sethvargo/go-retry"},
+	"/internal/pgerr": {},
+	"/internal/wake":  {},
+	"/relay": {
+		"", "/handlers", "/schema", "/internal/pgerr", "/internal/wake",
+		"github.com/lib/pq", // arrays and LISTEN
+		"github.com/sethvargo/go-retry",
+	},
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	cmd := osexec.Command("go", "list", "-json=ImportPath,Imports", "./...")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct {
+			ImportPath string
+			Imports    []string
+		}
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		allowed, core := allowedImports[strings.TrimPrefix(p.ImportPath, module)]
+		if !core {
+			continue // examples and internal/devpg sit on top
+		}
+		seen++
+		for _, i := range p.Imports {
+			standard := !strings.Contains(strings.Split(i, "/")[0], ".")
+			if !standard && !slices.Contains(allowed, strings.TrimPrefix(i, module)) {
+				t.Errorf("%s imports %s", p.ImportPath, i)
+			}
+		}
+	}
+	if seen != len(allowedImports) {
+		t.Errorf("%d packages of the core were found, want %d", seen, len(allowedImports))
+	}
+}
+
+func TestSqlxIsImportedByItsAdapterOnly(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	importers := []string{}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(f, "_test.go") && strings.Contains(string(text), `"github.com/jmoiron/sqlx"`) {
+			importers = append(importers, f)
+		}
+	}
+	if want := []string{"sqlx_adapter.go"}; !slices.Equal(importers, want) {
+		t.Errorf("sqlx is imported by %v, want %v", importers, want)
+	}
+}

@@ -1,0 +1,243 @@
+package outbox_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/txoutbox/outbox"
+)
+
+type refusedPayload struct {
+	about   string
+	payload any
+	opts    []outbox.Option
+	want    error
+	text    string
+}
+
+var errMarshaler = errors.New("cannot write secret")
+
+type failing struct{}
+
+func (failing) MarshalJSON() ([]byte, error) { return nil, errMarshaler }
+
+// literal is its own JSON.
+type literal string
+
+func (l literal) MarshalJSON() ([]byte, error) { return []byte(l), nil }
+
+type cycle struct{ Next *cycle }
+
+func refusedPayloads() (all []refusedPayload) {
+	for text, documents := range map[string][]string{
+		"no JSON value at byte 0":           {"", "secret", "tru", "nul", "+1", ".5", ",", "}", "\x00", "'secret'", "NaN", "Infinity"},
+		"no JSON value at byte 2":           {" \n", "[ ", "[ }"},
+		"no JSON value at byte 3":           {"[1,]", "[1,"},
+		"no JSON value at byte 5":           {`{"a":}`, `{"a":`},
+		"something after the JSON value":    {"1 2", "{}{}", "truex", "1\x00", "\"a\"b"},
+		"no object key":                     {"{", "{1:2}", "{,}", `{"a":1,}`, `{"a":1,secret:1}`, "{]"},
+		"no colon":                          {`{"a"}`, `{"a" 1}`, `{"a"`},
+		"no comma":                          {"[1", "[1 2]", `{"a":1`, "[1}", `{"a":1]`, "[0x10]"},
+		"a malformed number":                {"-", "01", "-01", "1.", "1.e1", "1e", "1e+", "1E-x", "-x", "00"},
+		"out of PostgreSQL's range":         {"1e131072", "-1e131072", "0.01e131074", "1e-16384", "0.1e-16383", "0e-16384", "1e1000000010", "1e-1000000010", "0e99999999999999999999999999", "1e-99999999999999999999", "1" + strings.Repeat("0", 131072), "0." + strings.Repeat("0", 16384)},
+		"a string without an end":           {`"`, `"secret`, `{"secret`, `"\"`, `"\\\"`},
+		"a control character":               {"\"\x00\"", "\"a\nb\"", "\"\x1f\"", "{\"\t\":1}"},
+		"an invalid escape":                 {`"\x41"`, `"\u00"`, `"\u12g4"`, `"\U0041"`, `"\u`, `"\`, `"\'"`, `"\u 123"`, `"\u-123"`},
+		"invalid UTF-8":                     {"\"\xff\"", "{\"secret\xff\":1}", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf5\x80\x80\x80\"", "\"\xe2\x82\"", "\"\xe2\x82"},
+		"invalid UTF-8 at byte 7":           {"\"secret\xff\""},
+		`\u0000`:                            {`"\u0000"`, `"secret\u0000"`, `{"\u0000":1}`, `{"a":{"b":["\u0000"]}}`},
+		`\u0000, a NUL, which jsonb cannot`: {`"\\\u0000"`},
+		"half a surrogate pair":             {`"\ud800"`, `"\uDBFF"`, `"\udc00"`, `"\uDFFF"`, `"\ud800\ud800"`, `"\ud800x\udc00"`, `"\ud800\u0041"`, `"\ud800\n"`, `"\udc00\ud800"`, `{"\ud800":1}`, `"\ud83d\ude0`, `"\ud83d\`},
+		"half a surrogate pair at byte 13":  {`"\ud83d\ude00\ude00"`},
+		"nesting deeper than 1000":          {nested("[", "]", 1001), nested(`{"a":`, "}", 1001), nested(`[{"":`, "}]", 501), strings.Repeat("[", 1<<17)},
+	} {
+		for _, s := range documents {
+			all = append(all, refusedPayload{about: fmt.Sprintf("%.60q", s), payload: json.RawMessage(s), want: outbox.ErrInvalidPayload, text: text})
+		}
+	}
+	for _, c := range []struct {
+		payload any
+		text    string
+	}{
+		{json.RawMessage(nil), "no JSON value"},
+		{json.RawMessage{}, "no JSON value"},
+		{"secret\x00", `\u0000`},
+		{map[string]int{"secret\x00": 1}, `\u0000`},
+		{literal(`"\ud800"`), "half a surrogate pair at byte 1"},
+		{literal("1e131072"), "out of PostgreSQL's range"},
+		{literal("{secret"), "outbox_test.literal: the Marshaler of outbox_test.literal failed"},
+		{failing{}, "outbox_test.failing: the Marshaler of outbox_test.failing failed"},
+		{[]any{1, failing{}}, "[]interface {}: the Marshaler of outbox_test.failing failed"},
+		{math.NaN(), "float64: a float64 has a value without JSON"},
+		{map[string]any{"secret": math.Inf(1)}, "a float64 has a value without JSON"},
+		{make(chan int), "chan int has no JSON"},
+		{struct{ F func() }{}, "func() has no JSON"},
+		{json.Number("secret"), "json.Number: encoding/json refuses it"},
+		{looped(), "*outbox_test.cycle"},
+		{nestedAny(1001), "nesting deeper than 1000"},
+	} {
+		all = append(all, refusedPayload{about: fmt.Sprintf("a %T", c.payload), payload: c.payload, want: outbox.ErrInvalidPayload, text: c.text})
+	}
+	for _, c := range []struct {
+		payload any
+		limit   int
+		text    string
+	}{
+		{strings.Repeat("x", 256<<10-1), 0, "262145 bytes, at most 262144"},
+		{json.RawMessage(strings.Repeat(" ", 256<<10) + "1"), 0, "262145 bytes"},
+		{json.RawMessage("123"), 2, "3 bytes, at most 2"},
+		{json.RawMessage("1e400"), 400, "401 bytes with its numbers written out, at most 400"},
+		{json.RawMessage("-1e400"), 401, "402 bytes"},
+		{json.RawMessage("1e-400"), 401, "402 bytes"},
+		{json.RawMessage("-1.5e-3"), 6, "7 bytes"},
+		{json.RawMessage("0e-16383"), 16384, "16385 bytes"},
+		{json.RawMessage(`{"a":[1e3,{"b":1e3}]}`), 22, "23 bytes"},
+		{[]literal{"1e131071", "1e131071"}, 0, "262147 bytes"},
+		{json.RawMessage("[" + strings.Repeat("1e131071,", 1<<16) + "1]"), 16 << 20, "8590000131 bytes"},
+	} {
+		all = append(all, refusedPayload{about: "a payload of " + c.text, payload: c.payload, opts: []outbox.Option{outbox.MaxPayload(c.limit)}, want: outbox.ErrPayloadTooLarge, text: c.text})
+	}
+	return all
+}
+
+func nested(open, end string, n int) string {
+	return strings.Repeat(open, n) + "1" + strings.Repeat(end, n)
+}
+
+func nestedAny(n int) any {
+	var v any
+	for range n {
+		v = []any{v}
+	}
+	return v
+}
+
+func looped() *cycle {
+	c := &cycle{}
+	c.Next = c
+	return c
+}
+
+func TestPayloads(t *testing.T) {
+	onEveryClient(t, []contract{
+		{"are_stored_as_the_value_that_jsonb_makes_of_them", func(t *testing.T, e *env) {
+			for _, c := range []struct {
+				payload any
+				want    string
+			}{
+				{nil, `null`},
+				{json.RawMessage(`{"bb":1,"a":1,"a":2,"c":-0,"d":1e3}`), `{"a": 2, "c": 0, "d": 1000, "bb": 1}`},
+				{json.RawMessage(" \t\r\n[ 1.50 , 1E+2,-1.0e-1 , 9007199254740993 ] \n"), `[1.50, 100, -0.10, 9007199254740993]`},
+				{json.RawMessage(`"\u0001\b\f\n\r\t\"\\\/\u00fc\uD83D\ude00\uFFFF\uffff"`), "\"\\u0001\\b\\f\\n\\r\\t\\\"\\\\/ü😀\uffff\uffff\""},
+				{json.RawMessage(`"\\u0000 \\ud800"`), `"\\u0000 \\ud800"`}, // escaped backslashes, no escapes
+				{json.RawMessage(`{"":{},"\u0061":[[],{}]}`), `{"": {}, "a": [[], {}]}`},
+				{json.RawMessage("0e1000000000"), `0`},
+				{"<&>\u2028\u2029\x7f", "\"<&>\u2028\u2029\x7f\""},
+				{"not \xff UTF-8", `"not � UTF-8"`}, // as encoding/json writes it
+				{[]byte("\x00\xff"), `"AP8="`},
+				{literal(` [1 , 2] `), `[1, 2]`},
+				{uint64(math.MaxUint64), `18446744073709551615`},
+				{math.MaxFloat64, "17976931348623157" + strings.Repeat("0", 292)},
+				{math.SmallestNonzeroFloat64, "0." + strings.Repeat("0", 323) + "5"},
+				{welcome{UserID: -1}, `{"user_id": -1}`},
+				{json.Number("1.10"), `1.10`},
+			} {
+				name, tx := newType(), e.tx(t)
+				_, err := outbox.Enqueue(t.Context(), tx, name, c.payload)
+				if err != nil {
+					t.Errorf("%v: %v", c.payload, err)
+					continue
+				}
+				if got := one(t, tx, name).Payload; got != c.want {
+					t.Errorf("%v: got %s, want %s", c.payload, got, c.want)
+				}
+			}
+		}},
+		{"are_taken_up_to_each_limit", func(t *testing.T, e *env) {
+			for _, c := range []struct {
+				about   string
+				payload any
+				limit   int
+				size    int // when read back
+			}{
+				{"the default size", strings.Repeat("x", 256<<10-2), 0, 256 << 10},
+				{"a size of its own", json.RawMessage("[1e2]"), 5, 5},
+				{"what HTML would escape", "<&>", 5, 5},
+				{"the greatest number", json.RawMessage("-1e131071"), 131073, 131073},
+				{"the same, shifted", json.RawMessage("0.001e131074"), 131072, 131072},
+				{"the longest fraction", json.RawMessage("-1e-16383"), 16386, 16386},
+				{"the longest zero", json.RawMessage("-0e-16383"), 16385, 16385},
+				{"the longest number", json.RawMessage(strings.Repeat("9", 131072) + "." + strings.Repeat("9", 16383)), 0, 131072 + 1 + 16383},
+				{"a long number that is short", json.RawMessage("0." + strings.Repeat("0", 20000) + "1e20001"), 0, 1},
+				{"a thousand arrays", json.RawMessage(nested("[", "]", 1000)), 0, 2001},
+				{"a thousand objects", json.RawMessage(nested(`{"":`, "}", 1000)), 0, 6001},
+				{"a thousand Go slices", nestedAny(1000), 0, 2004},
+			} {
+				name, tx := newType(), e.tx(t)
+				if _, err := outbox.Enqueue(t.Context(), tx, name, c.payload, outbox.MaxPayload(c.limit)); err != nil {
+					t.Errorf("%s: %v", c.about, err)
+					continue
+				}
+				if got := one(t, tx, name).Payload; len(got) != c.size {
+					t.Errorf("%s: got %d bytes, want %d", c.about, len(got), c.size)
+				}
+			}
+		}},
+	})
+}
+
+func TestPayloadsOfTheGreatestSizeAreStored(t *testing.T) {
+	d := newDatabase(t)
+	const limit = 16 << 20
+	fill := func(open, part, end string) json.RawMessage {
+		n := (limit - len(open) - len(end)) / len(part)
+		return json.RawMessage(open + strings.Repeat(part, n) + end)
+	}
+	for about, payload := range map[string]json.RawMessage{
+		"short numbers":                fill("[", "1,", "1]"),
+		"deep structures side by side": fill("[", nested(`[{"":`, "}]", 499)+",", "1]"),
+	} {
+		tx := begin(t, d.db)
+		if _, err := outbox.Enqueue(t.Context(), tx, "T", payload, outbox.MaxPayload(limit)); err != nil {
+			t.Errorf("%s: %v", about, err)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTheCauseOfARefusalIsFoundInItsError(t *testing.T) {
+	d := newDatabase(t)
+	tx := begin(t, d.db)
+	_, err := outbox.Enqueue(t.Context(), tx, "T", []any{failing{}})
+	if !errors.Is(err, errMarshaler) || !errors.Is(err, outbox.ErrInvalidPayload) {
+		t.Errorf("got %v, want both the Marshaler's error and ErrInvalidPayload", err)
+	}
+	_, err = outbox.Enqueue(t.Context(), tx, "T", func() {})
+	var unsupported *json.UnsupportedTypeError
+	if !errors.As(err, &unsupported) {
+		t.Errorf("got %v, want a *json.UnsupportedTypeError in it", err)
+	}
+}
+
+func TestCheckingAPayloadAllocatesNothingThatGrowsWithIt(t *testing.T) {
+	d := newDatabase(t)
+	tx := begin(t, d.db)
+	allocations := func(n int) float64 {
+		payload := json.RawMessage("[" + strings.Repeat(`{"käy":[1.5e3,"\u00fc\ud83d\ude00",true]},`, n) + "x")
+		return testing.AllocsPerRun(20, func() {
+			if _, err := outbox.Enqueue(t.Context(), tx, "T", payload); err == nil {
+				t.Error("got no error")
+			}
+		})
+	}
+	// A garbage collection between may cost the error's text a few.
+	if few, many := allocations(40), allocations(4000); many > few+10 {
+		t.Errorf("got %v allocations for 4000 elements, want about the %v for 40", many, few)
+	}
+}

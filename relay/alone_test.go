@@ -10,28 +10,33 @@ import (
 func TestSuspectsStartApartButDoNotWaitForEachOthersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &Relay{}
-		leave, first := r.alone()
-		if !first {
+		first := r.alone()
+		if first == nil {
 			t.Fatal("the first suspect has to wait")
 		}
+		<-time.After(10 * suspectAlone) // a slow database
+		if r.alone() != nil {
+			t.Error("a second suspect starts before the handler of the first was called")
+		}
+		first.begun()
 		<-time.After(suspectAlone - time.Millisecond)
-		if _, first := r.alone(); first {
+		if r.alone() != nil {
 			t.Error("a second suspect starts beside one that has just begun")
 		}
 		<-time.After(2 * time.Millisecond)
-		leave2, first := r.alone()
-		if !first {
+		second := r.alone()
+		if second == nil {
 			t.Fatal("a second suspect has to wait for the end of the first")
 		}
-		leave() // must not let go of the second one's turn
-		if _, first := r.alone(); first {
+		first.over() // must not let go of the second one's turn
+		if r.alone() != nil {
 			t.Error("the end of the first suspect ended the second one's turn")
 		}
-		leave2()
-		leave3, first := r.alone()
-		if !first {
-			t.Error("the end of a suspect does not end its turn")
+		second.over()
+		third := r.alone()
+		if third == nil {
+			t.Fatal("the end of a suspect does not end its turn")
 		}
-		leave3()
+		third.over()
 	})
 }

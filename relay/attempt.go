@@ -43,7 +43,7 @@ type attempt struct {
 	savepoint string
 	runs      *runs
 	dead      []func() // what to log once the commit is done
-	leave     func()   // of a suspect; see alone
+	turn      *turn    // of a suspect
 }
 
 // runTx claims with the given claim and runs the handler. claimed is called once, with what was claimed.
@@ -92,7 +92,7 @@ func (a *attempt) run(ctx context.Context) error {
 		}
 	}
 	if len(found) > 0 {
-		defer a.leave()
+		defer a.turn.over()
 		a.runs.suspect = true
 		if _, err := a.r.journal.record(a.runs)(); err != nil {
 			a.giveBackRuns()
@@ -103,6 +103,7 @@ func (a *attempt) run(ctx context.Context) error {
 	for i, r := range a.rows {
 		tasks[i] = r.task(r.begun() + len(r.undecided))
 	}
+	a.turn.begun()
 	start := time.Now()
 	out, end := a.r.call(a.r.handlerContext, a.h.Timeout+grace(a.h.Timeout), a.h, a.tx, tasks)
 	defer end()
@@ -116,17 +117,15 @@ func (a *attempt) run(ctx context.Context) error {
 const slowTransaction = 5 * time.Second
 
 // judge acts on what earlier runs left. It reports whether that was all; if not, the claim is one suspect, and
-// the caller calls a.leave after its run.
+// a.turn, if it needs one, is taken.
 func (a *attempt) judge(ctx context.Context, found map[int64][]earlier) (done bool, err error) {
 	if len(a.rows) > 1 {
 		return a.judgeBatch(ctx, found)
 	}
 	r := a.rows[0]
 	v, wait := r.judge(found[r.id])
-	a.leave = func() {}
 	if v == suspect && r.lost+len(r.undecided) > 0 {
-		var first bool
-		if a.leave, first = a.r.alone(); !first {
+		if a.turn = a.r.alone(); a.turn == nil {
 			v, wait = postponed, aside()
 		}
 	}

@@ -43,6 +43,7 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 	const rounds = 3
 	type want [3][]int // attempts that the handler sees, for each way to cut; nil: once or twice the first
 	once := want{{1}, {1}, {1}}
+	tests := map[string]func(*testing.T){}
 	for _, driver := range drivers {
 		db := newDatabaseOn(t, driver)
 		cutter, through := newCommitCutter(t, db.url)
@@ -81,7 +82,7 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 			return leasedEffect(ctx, task)
 		}, retrySoon())
 		run(t, pool, reg, relay.Config{Workers: 4, PollInterval: 20 * time.Millisecond})
-		t.Run(driver, func(t *testing.T) {
+		tests[driver] = func(t *testing.T) {
 			for _, c := range []struct {
 				taskType, statement string // of the transaction whose commit is cut
 				want                want
@@ -119,8 +120,9 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 			if n := db.int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
 				t.Errorf("%d dead letters\n%s", n, db.dump(t))
 			}
-		})
+		}
 	}
+	together(t, tests)
 }
 
 // The commit of a leased claim may come through after the relay has asked what became of it.

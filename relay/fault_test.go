@@ -146,7 +146,7 @@ func (v *victim) open(t *testing.T) {
 
 // faultsOfAShortRun is how many of a victim's faults an ordinary run tries, chosen at random; with OUTBOX_TEST_LONG=1
 // it is all.
-const faultsOfAShortRun = 40
+const faultsOfAShortRun = 16
 
 func (v *victim) enqueue(t *testing.T) {
 	v.db.enqueue(t, typeTx.Name(), v.tasks)

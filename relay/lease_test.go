@@ -172,7 +172,7 @@ func TestLeasedTasksThatEndMeanwhileAreCompletedInOneTransaction(t *testing.T) {
 	}
 }
 
-func TestALateHeartbeatRevivesALeaseThatNobodyTook(t *testing.T) {
+func testLateHeartbeat(t *testing.T) {
 	db := newDatabase(t)
 	begun, done := make(chan struct{}), make(chan struct{})
 	run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {

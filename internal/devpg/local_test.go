@@ -3,6 +3,7 @@
 package devpg_test
 
 import (
+	"errors"
 	"net"
 	"net/url"
 	"os"
@@ -138,6 +139,12 @@ func TestStopAndStartKeepData(t *testing.T) {
 			return err
 		}
 		eventually(t, func() error { return stillRuns(pid) })
+		eventually(t, func() error { // a backend may answer until it notices
+			if db.PingContext(t.Context()) == nil {
+				return errors.New("a backend still answers")
+			}
+			return nil
+		})
 		return nil
 	}
 	for i, stop := range []struct {

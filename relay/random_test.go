@@ -126,24 +126,26 @@ func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 	}
 }
 
-// The best of some rounds: what else runs on the machine slows both, but not in step.
+// Each round compares two runs that follow each other, and one fair round is enough: what else runs on the machine slows one
+// of the two now and then, but a random order that costs more than twice as much loses every round.
 func TestRandomOrderClaimsAtLeastHalfAsFastAsTheDefaultOrder(t *testing.T) {
 	db := newDatabase(t)
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.backlog(t, kind, 30_000)
+	counts := map[string]int{"TX": 500, "BATCH": 3000, "LEASED": 500}
+	for kind := range counts {
+		db.backlog(t, kind, 60_000)
 	}
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+	for kind, n := range counts {
 		t.Run(kind, func(t *testing.T) {
 			var ordered, random float64
-			for range 5 {
-				ordered = max(ordered, begun(t, db, kind, 500, relay.Config{}).rate())
-				random = max(random, begun(t, db, kind, 500, relay.Config{Order: relay.Random}).rate())
+			for range 6 {
+				ordered = begun(t, db, kind, n, relay.Config{}).rate()
+				random = begun(t, db, kind, n, relay.Config{Order: relay.Random}).rate()
+				t.Logf("%.0f tasks/s in random order, %.0f in the default order", random, ordered)
 				if random >= ordered/2 {
-					t.Logf("%.0f tasks/s in random order, %.0f in the default order", random, ordered)
 					return
 				}
 			}
-			t.Errorf("%.0f tasks/s in random order, %.0f in the default order: less than half", random, ordered)
+			t.Error("less than half in every round")
 		})
 	}
 }

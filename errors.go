@@ -16,7 +16,8 @@ var (
 	ErrInvalidPayload = errors.New("outbox: invalid payload")
 	// ErrPayloadTooLarge: the encoded payload is over the limit; see [MaxPayload].
 	ErrPayloadTooLarge = errors.New("outbox: payload too large")
-	// ErrInvalidOption: an option's value is out of range; the error names the option.
+	// ErrInvalidOption: an option's value is out of range; the error names the option. [Cancel] and
+	// [Task.Extend] return it for their own arguments.
 	ErrInvalidOption = errors.New("outbox: invalid option")
 )
 
@@ -31,8 +32,10 @@ var (
 	// task already. It is what [Task.Complete] returns then, and the cause of the handler's
 	// cancelled context (see context.Cause).
 	ErrLeaseLost = errors.New("outbox: the lease was lost")
-	// ErrNotLeased: Complete was called on a task that no Leased handler holds.
+	// ErrNotLeased: Complete or Extend was called on a task that no Leased handler holds.
 	ErrNotLeased = errors.New("outbox: the task is not leased")
+	// ErrCanceled is the cause of a handler's cancelled context when [Cancel] was called for its task.
+	ErrCanceled = errors.New("outbox: the task was canceled")
 	// ErrDraining is the cause of a handler's cancelled context when its relay stops and the
 	// drain timeout has passed. The run is not counted as an attempt.
 	ErrDraining = errors.New("outbox: the relay is draining")

@@ -14,7 +14,7 @@ import (
 
 const module = "github.com/txoutbox/outbox"
 
-// Imports point one way: relay, handlers, outbox; schema stands alone. What is not listed is refused.
+// Imports point one way: relay, handlers, outbox; deadletter and history on outbox; schema stands alone. What is not listed is refused.
 var allowedImports = map[string][]string{
 	"": {
 		"/internal/pgerr", "/internal/wake",
@@ -23,10 +23,18 @@ var allowedImports = map[string][]string{
 	},
 	"/handlers":       {"", "github.com/sethvargo/go-retry"},
 	"/schema":         {"github.com/sethvargo/go-retry"},
+	"/deadletter":     {"", "github.com/lib/pq"}, // arrays of ids
+	"/history":        {""},
+	"/internal/drain": {"/handlers"},
 	"/internal/pgerr": {},
 	"/internal/wake":  {},
+	"/outboxtest": {
+		"", "/handlers", "/relay", "/internal/drain",
+		"github.com/lib/pq",       // arrays
+		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
+	},
 	"/relay": {
-		"", "/handlers", "/schema", "/internal/pgerr", "/internal/wake",
+		"", "/deadletter", "/handlers", "/schema", "/internal/drain", "/internal/pgerr", "/internal/wake",
 		"github.com/lib/pq", // arrays and LISTEN
 		"github.com/sethvargo/go-retry",
 	},

@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"sort"
+	"strings"
 
 	"github.com/lib/pq"
 )
@@ -12,17 +14,17 @@ import (
 // A row's own run_at or delay decides when it is due; without either the column's default, now(),
 // would do, but a VALUES list cannot mix defaults, so it is written out.
 const insertOne = `/* outbox: enqueue */
-INSERT INTO "%s".task (task_type, payload, priority, max_attempts, headers, run_at)
-VALUES ($1, $2::jsonb, $3, $4, $5::jsonb, COALESCE($6::timestamptz, clock_timestamp() + $7::bigint * interval '1 microsecond', now()))
+INSERT INTO "%s".task (task_type, payload, priority, max_attempts, headers, run_at%s)
+VALUES ($1, $2::jsonb, $3, $4, $5::jsonb, COALESCE($6::timestamptz, clock_timestamp() + $7::bigint * interval '1 microsecond', now())%s)
 RETURNING task_id`
 
 // The task_ids are drawn in the order of the arrays, so sorting them gives the positions.
 const insertMany = `/* outbox: enqueue many */
-INSERT INTO "%s".task (task_type, payload, priority, max_attempts, headers, run_at)
+INSERT INTO "%[1]s".task (task_type, payload, priority, max_attempts, headers, run_at%[2]s)
 SELECT task_type, payload::jsonb, priority, max_attempts, headers::jsonb,
-       COALESCE(run_at::timestamptz, clock_timestamp() + delay * interval '1 microsecond', now())
-  FROM unnest($1::text[], $2::text[], $3::smallint[], $4::smallint[], $5::text[], $6::text[], $7::bigint[])
-       WITH ORDINALITY AS n (task_type, payload, priority, max_attempts, headers, run_at, delay, position)
+       COALESCE(run_at::timestamptz, clock_timestamp() + delay * interval '1 microsecond', now())%[3]s
+  FROM unnest($1::text[], $2::text[], $3::smallint[], $4::smallint[], $5::text[], $6::text[], $7::bigint[]%[4]s)
+       WITH ORDINALITY AS n (task_type, payload, priority, max_attempts, headers, run_at, delay%[2]s, position)
  ORDER BY position
 RETURNING task_id`
 
@@ -53,15 +55,24 @@ func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error
 		}
 		rows[i] = r
 	}
-	switch len(rows) {
-	case 0:
+	switch {
+	case len(rows) == 0:
 		return nil, nil
-	case 1:
+	case slices.ContainsFunc(rows, func(r row) bool { return r.unique != nil }):
+		return insertKeyed(ctx, tx, rows)
+	case len(rows) == 1:
 		r := rows[0]
 		at, delay := r.due()
 		var e Enqueued
-		err := tx.QueryRowContext(ctx, fmt.Sprintf(insertOne, r.schema),
-			r.taskType, r.payload, r.priority, r.attempts(), r.headers, at, delay).Scan(&e.TaskID)
+		args := []any{r.taskType, r.payload, r.priority, r.attempts(), r.headers, at, delay}
+		var names, values strings.Builder
+		for _, c := range rareOf(rows) {
+			v, _ := c.of(r)
+			args = append(args, v)
+			fmt.Fprintf(&names, ", %s", c.name)
+			fmt.Fprintf(&values, ", $%d::text::%s", len(args), c.kind)
+		}
+		err := tx.QueryRowContext(ctx, fmt.Sprintf(insertOne, r.schema, &names, &values), args...).Scan(&e.TaskID)
 		if err != nil {
 			return nil, fmt.Errorf("outbox: enqueue %s: %w", r.taskType, err)
 		}
@@ -75,24 +86,13 @@ func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error
 }
 
 func enqueueRows(ctx context.Context, tx Querier, tasks []row) ([]Enqueued, error) {
-	n := len(tasks)
-	types, payloads := make([]string, n), make([]string, n)
-	priorities, attempts := make([]int64, n), make([]sql.NullInt64, n)
-	headers, runAts, delays := make([]sql.NullString, n), make([]sql.NullString, n), make([]sql.NullInt64, n)
-	for i, r := range tasks {
-		types[i], payloads[i], headers[i] = r.taskType, r.payload, r.headers
-		priorities[i], attempts[i] = int64(r.priority), r.attempts()
-		runAts[i], delays[i] = r.due()
-	}
-	// pq.Array writes text literals, which every driver can bind.
-	rows, err := tx.QueryContext(ctx, fmt.Sprintf(insertMany, tasks[0].schema),
-		pq.Array(types), pq.Array(payloads), pq.Array(priorities), pq.Array(attempts),
-		pq.Array(headers), pq.Array(runAts), pq.Array(delays))
+	args, rare := withRare(columns(tasks), tasks)
+	rows, err := tx.QueryContext(ctx, fmt.Sprintf(insertMany, tasks[0].schema, rare.names, rare.values, rare.arrays), args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	out := make([]Enqueued, 0, n)
+	out := make([]Enqueued, 0, len(tasks))
 	for rows.Next() {
 		var e Enqueued
 		if err := rows.Scan(&e.TaskID); err != nil {
@@ -103,11 +103,27 @@ func enqueueRows(ctx context.Context, tx Querier, tasks []row) ([]Enqueued, erro
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	if len(out) != n {
+	if len(out) != len(tasks) {
 		return nil, fmt.Errorf("%d rows were inserted: is there a trigger on the task table that drops rows?", len(out))
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].TaskID < out[j].TaskID })
 	return out, nil
+}
+
+// columns are the tasks as arrays, one for each column that a statement for many always names.
+func columns(tasks []row) []any {
+	n := len(tasks)
+	types, payloads := make([]string, n), make([]string, n)
+	priorities, attempts := make([]int64, n), make([]sql.NullInt64, n)
+	headers, runAts, delays := make([]sql.NullString, n), make([]sql.NullString, n), make([]sql.NullInt64, n)
+	for i, r := range tasks {
+		types[i], payloads[i], headers[i] = r.taskType, r.payload, r.headers
+		priorities[i], attempts[i] = int64(r.priority), r.attempts()
+		runAts[i], delays[i] = r.due()
+	}
+	// pq.Array writes text literals, which every driver can bind.
+	return []any{pq.Array(types), pq.Array(payloads), pq.Array(priorities), pq.Array(attempts),
+		pq.Array(headers), pq.Array(runAts), pq.Array(delays)}
 }
 
 func (r row) attempts() sql.NullInt64 {
@@ -115,7 +131,17 @@ func (r row) attempts() sql.NullInt64 {
 }
 
 // size is what the row adds to a statement, before quoting: its texts, and its numbers and times at their longest.
-func (r row) size() int { return len(r.taskType) + len(r.payload) + len(r.headers.String) + 128 }
+func (r row) size() int {
+	n := len(r.taskType) + len(r.payload) + len(r.headers.String) + 128
+	for _, c := range rareOf([]row{r}) {
+		v, _ := c.of(r)
+		n += len(v.String)
+	}
+	if r.unique != nil {
+		n += len(r.unique.key) + 32
+	}
+	return n
+}
 
 // schemaOr is the row's schema, or other for the zero row.
 func (r row) schemaOr(other string) string {

@@ -12,8 +12,12 @@ const (
 	// DefaultSchema is the PostgreSQL schema of the outbox's tables.
 	DefaultSchema = "outbox"
 
+	// MaxTimeout is the longest Timeout of a task, and the longest that Task.Extend takes.
+	MaxTimeout = 24 * 24 * time.Hour
+
 	maxTypeBytes      = 128
 	maxHeaderBytes    = 4 << 10
+	maxKeyBytes       = 256
 	defaultMaxPayload = 256 << 10
 )
 
@@ -26,8 +30,14 @@ type settings struct {
 	after       time.Duration
 	priority    int
 	maxAttempts int
+	timeout     time.Duration
 	headers     map[string]string
 	maxPayload  int
+	unique      *uniqueKey
+	onConflict  conflict
+	orderingKey string
+	skipFailed  bool
+	ordered     bool
 }
 
 // RunAt makes the task due at t. The zero time and times past mean at once. PostgreSQL's clock
@@ -45,6 +55,12 @@ func Priority(p int) Option { return func(s *settings) { s.priority = p } }
 // handler was registered; the most is 32767.
 func MaxAttempts(n int) Option { return func(s *settings) { s.maxAttempts = n } }
 
+// Timeout bounds one run of the task in place of its handler's timeout, or of the lease of a type without heartbeats. 0
+// means as its handler was registered; else it is between 1 ms and MaxTimeout, and cut to milliseconds. Tx and Batch
+// handlers hold a transaction open, so for their tasks more than handlers.MaxTxTimeout counts as that; a batch may take
+// as long as the longest of its tasks.
+func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
+
 // Headers are kept beside the payload, for trace ids and the like. Keys and values together are at
 // most 4 kB of valid UTF-8 without NUL. A later Headers replaces an earlier one.
 func Headers(h map[string]string) Option { return func(s *settings) { s.headers = h } }
@@ -52,6 +68,21 @@ func Headers(h map[string]string) Option { return func(s *settings) { s.headers 
 // MaxPayload is the limit of the encoded payload in bytes, each number counted at its written-out
 // length, as jsonb stores 1e400 in 401 digits. 0 means 256 KiB, the default; the most is 16 MiB.
 func MaxPayload(bytes int) Option { return func(s *settings) { s.maxPayload = bytes } }
+
+// OrderedBy makes the tasks of one type and key run one after the other, in the order of their ids: a task is started
+// when the one before it is done, discarded or dead. While one waits for its retry, snoozes or is not due yet, those
+// behind it wait as well; see [SkipFailed]. Transactions that are open at the same time have no order, so of their
+// tasks the first to commit may run first; and of one EnqueueMany the tasks with unique keys come last, in the order of those.
+// Enqueueing with a key waits for nobody. The key is 1 to 256 bytes of valid UTF-8 without NUL. It goes on when a task is
+// dead; one that is redriven runs when no other of its key does, before those with higher ids.
+func OrderedBy(key string) Option {
+	return func(s *settings) { s.orderingKey, s.ordered = key, true }
+}
+
+// SkipFailed, with [OrderedBy], takes the task out of its key's order when its handler fails: the key goes on at once, and
+// the retries of the task may run beside others of the key. A run that is lost with its process holds the key up until the task
+// has run again.
+func SkipFailed() Option { return func(s *settings) { s.skipFailed = true } }
 
 // Schema names the PostgreSQL schema of the outbox if it is not "outbox".
 func Schema(name string) Option { return func(s *settings) { s.schema = name } }
@@ -73,6 +104,12 @@ func newSettings(opts []Option) (*settings, error) {
 	if s.maxAttempts < 0 || s.maxAttempts > math.MaxInt16 {
 		return nil, fmt.Errorf("%w: MaxAttempts(%d): must be between 1 and %d, or 0 for the handler's", ErrInvalidOption, s.maxAttempts, math.MaxInt16)
 	}
+	if s.timeout != 0 && (s.timeout < time.Millisecond || s.timeout > MaxTimeout) {
+		return nil, fmt.Errorf("%w: Timeout(%v): must be between 1ms and %v, or 0 for the handler's", ErrInvalidOption, s.timeout, MaxTimeout)
+	}
+	if s.ordered && (s.orderingKey == "" || len(s.orderingKey) > maxKeyBytes || !storable(s.orderingKey)) {
+		return nil, fmt.Errorf("%w: OrderedBy: the key has %d bytes: use 1 to %d of valid UTF-8 without NUL", ErrInvalidOption, len(s.orderingKey), maxKeyBytes)
+	}
 	if s.maxPayload == 0 {
 		s.maxPayload = defaultMaxPayload
 	}
@@ -81,6 +118,9 @@ func newSettings(opts []Option) (*settings, error) {
 	}
 	if y := s.runAt.UTC().Year(); y > 9999 {
 		return nil, fmt.Errorf("%w: RunAt: the year %d, at most 9999", ErrInvalidOption, y)
+	}
+	if err := s.unique.check(); err != nil {
+		return nil, err
 	}
 	size := 0
 	for k, v := range s.headers {

@@ -14,6 +14,9 @@
 // The payload is stored as jsonb, which keeps the value and not the text: white space, the order of
 // keys, duplicate keys, exponents and the sign of zero are not preserved. Bytes that must stay
 // exact (a signature, a ciphertext) go as base64 in a string.
+//
+// Packages deadletter and history read what became of tasks, [Stats] counts them, and package outboxtest is for the
+// tests of apps. docs/features.md names each capability with an example.
 package outbox
 
 import (
@@ -46,7 +49,10 @@ type Tx interface {
 
 // Enqueued is the result of one Enqueue. The task exists once the transaction has committed.
 type Enqueued struct {
+	// TaskID is the new task, or the task that has the unique key if none was created.
 	TaskID int64
+	// Outcome is Created unless a unique key was taken; see [Unique].
+	Outcome Outcome
 }
 
 // NewTask is one task of an EnqueueMany; [TaskType.New] makes it type-safe.
@@ -54,6 +60,16 @@ type NewTask struct {
 	Type    string
 	Payload any
 	Options []Option
+}
+
+// Encode returns the payload as Enqueue sends it to the database. It fails as Enqueue would that is given the
+// task, with ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption.
+func (t NewTask) Encode() (json.RawMessage, error) {
+	r, err := newRow(t)
+	if err != nil {
+		return nil, err
+	}
+	return json.RawMessage(r.payload), nil
 }
 
 // TaskType ties a task type's name to the Go type of its payload, for Enqueue and for the handlers.
@@ -109,10 +125,12 @@ func Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts
 	return ids[0], nil
 }
 
-// EnqueueMany inserts all tasks with one statement, or none. The results are in the order of tasks,
-// their ids ascend. All tasks must name the same schema, and are at most 256 MiB together, else the
-// error is ErrPayloadTooLarge. Errors are as of [Enqueue] and name the index of the task at fault. No
-// tasks is no statement.
+// EnqueueMany inserts all tasks with one statement, or none. The results are in the order of tasks;
+// their ids ascend, unless some have a unique key: those are inserted in the order of their keys, so
+// that calls which share keys cannot deadlock. Of several tasks with one key the later ones find the first.
+// All tasks must name the same schema, and are at most 256 MiB together, else the error is
+// ErrPayloadTooLarge. Errors are as of [Enqueue] and name the index of the task at fault. No tasks is
+// no statement.
 func EnqueueMany(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error) {
 	return insert(ctx, tx, tasks)
 }
@@ -131,6 +149,12 @@ func newRow(t NewTask) (row, error) {
 	s, err := newSettings(t.Options)
 	if err != nil {
 		return row{}, err
+	}
+	if s.skipFailed && !s.ordered {
+		return row{}, fmt.Errorf("%w: SkipFailed: only for a task that is OrderedBy a key", ErrInvalidOption)
+	}
+	if s.onConflict != conflictSkip && s.unique == nil {
+		return row{}, fmt.Errorf("%w: %s: it needs Unique, UniqueUntilDone, UniquePayload or UniquePayloadUntilDone beside it", ErrInvalidOption, s.onConflict)
 	}
 	payload, err := encode(t.Payload, s.maxPayload)
 	if err != nil {
@@ -183,8 +207,13 @@ func checkType(name string) error {
 	return nil
 }
 
-// checkTx refuses what is no transaction: nil, nil pointers, and pools, which are known by a method
-// that neither transactions nor connections have.
+// isPool knows pools by a method that neither transactions nor connections have.
+func isPool(q Querier) bool {
+	_, pool := q.(interface{ SetMaxOpenConns(int) })
+	return pool
+}
+
+// checkTx refuses what is no transaction: nil, nil pointers, and pools.
 func checkTx(tx Querier) error {
 	if tx == nil {
 		return fmt.Errorf("%w: it is nil", ErrNoTransaction)
@@ -192,7 +221,7 @@ func checkTx(tx Querier) error {
 	if v := reflect.ValueOf(tx); v.Kind() == reflect.Pointer && v.IsNil() {
 		return fmt.Errorf("%w: the %T is nil", ErrNoTransaction, tx)
 	}
-	if _, pool := tx.(interface{ SetMaxOpenConns(int) }); pool {
+	if isPool(tx) {
 		return fmt.Errorf("%w: a %T is not one: begin a transaction, or use outbox.InTx", ErrNoTransaction, tx)
 	}
 	return nil

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"time"
 )
 
@@ -19,9 +20,14 @@ type Task[P any] struct {
 	Attempt     int
 	MaxAttempts int
 	// Priority is the task's own; the handler's base priority is not in it.
-	Priority  int
-	RunAt     time.Time
-	CreatedAt time.Time
+	Priority int
+	// OrderingKey is that of OrderedBy; "" without one.
+	OrderingKey string
+	RunAt       time.Time
+	CreatedAt   time.Time
+	// Iterations is how often the handler has returned handlers.RunAgain for this task; 0 before the first
+	// time. Attempt, LastError and Payload are those of the present iteration.
+	Iterations int
 	// LastError is the text of the latest failure, at most 4 kB; "" before the first.
 	LastError string
 
@@ -33,6 +39,8 @@ type Task[P any] struct {
 type Lease interface {
 	// Complete runs fn in a transaction that finishes the task when it commits.
 	Complete(ctx context.Context, fn func(*sql.Tx) error) error
+	// Extend lets the run go on for d from now.
+	Extend(ctx context.Context, d time.Duration) error
 }
 
 // Complete finishes a leased task together with fn's writes: one transaction locks the task's row by
@@ -44,9 +52,31 @@ type Lease interface {
 // further calls return ErrLeaseLost. After ErrCommitUnknown return an error: the relay then looks
 // whether the task is still there. fn must not commit or roll back tx; in it a lock is waited for 10 s
 // at most, a statement may take 30 s, and 60 s may pass between two.
+//
+// If fn returns handlers.RunAgain or handlers.RunAgainWith, its writes are committed and the task, instead of
+// being deleted, runs again: each iteration's writes are committed exactly once. Complete returns nil then. The
+// same returned by the handler after Complete returned nil has no effect, as the task is gone; the relay logs it.
 func (t *Task[P]) Complete(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	if t.Lease == nil {
 		return ErrNotLeased
 	}
 	return t.Lease.Complete(ctx, fn)
+}
+
+// Extend lets the run of a leased task go on for d from now, beyond its timeout or, for a type without heartbeats, its
+// lease: it moves the end of the lease in the task's row, if the lease is still held, and then that of the handler's
+// context. It never shortens either; where the run has no limit it only makes sure of the lease. Contexts that the
+// handler derived move as well, unless they have a deadline of their own; Deadline tells the end as it stands.
+//
+// d is between 1 ms and MaxTimeout, else the error is ErrInvalidOption. It returns ErrLeaseLost if the lease was lost,
+// and what ended the handler's context (context.Cause) if that has ended: it does not come back. After any other error,
+// which is ctx's or the database's, the run ends as before or later, and Extend can be called again.
+func (t *Task[P]) Extend(ctx context.Context, d time.Duration) error {
+	if t.Lease == nil {
+		return ErrNotLeased
+	}
+	if d < time.Millisecond || d > MaxTimeout {
+		return fmt.Errorf("%w: Extend(%v): must be between 1ms and %v", ErrInvalidOption, d, MaxTimeout)
+	}
+	return t.Lease.Extend(ctx, d)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sethvargo/go-retry"
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 )
 
@@ -22,8 +23,9 @@ func registered(t *testing.T, opts ...handlers.Option) map[handlers.Kind]*handle
 
 func TestDefaults(t *testing.T) {
 	for name, opts := range map[string][]handlers.Option{
-		"no options":   nil,
-		"zero options": {handlers.Timeout(0), handlers.MaxAttempts(0), handlers.Priority(0), handlers.Use()},
+		"no options": nil,
+		"zero options": {handlers.Timeout(0), handlers.MaxAttempts(0), handlers.Priority(0), handlers.Use(),
+			handlers.MaxRunning(0), handlers.MaxRunningTotal(0), handlers.Rate(0, 0)},
 	} {
 		for kind, h := range registered(t, opts...) {
 			timeout, size := 30*time.Second, 1
@@ -33,7 +35,8 @@ func TestDefaults(t *testing.T) {
 			case handlers.KindLeased:
 				timeout = 5 * time.Minute
 			}
-			if h.Type != "SEND_MAIL" || h.Kind != kind || h.Timeout != timeout || h.BatchSize != size || h.MaxAttempts != 10 || h.Priority != 0 {
+			if h.Type != "SEND_MAIL" || h.Kind != kind || h.Timeout != timeout || h.BatchSize != size || h.MaxAttempts != 10 || h.Priority != 0 ||
+				h.MaxRunning != 0 || h.MaxRunningTotal != 0 || h.Rate != 0 || h.RatePer != 0 {
 				t.Errorf("%s, %s: got %+v, want timeout %v, batch size %d, 10 attempts, priority 0", name, kind, h, timeout, size)
 			}
 		}
@@ -46,10 +49,20 @@ func TestOptionsAreTaken(t *testing.T) {
 			t.Errorf("%s: got %+v", kind, h)
 		}
 	}
+	for kind, h := range registered(t, handlers.MaxRunning(2000), handlers.MaxRunningTotal(1000), handlers.Rate(100_000, time.Second)) {
+		if h.MaxRunning != 2000 || h.MaxRunningTotal != 1000 || h.Rate != 100_000 || h.RatePer != time.Second {
+			t.Errorf("%s: got %+v", kind, h)
+		}
+	}
 	r := handlers.New()
 	handlers.Leased(r, sendMail, nothingLeased, handlers.Timeout(-1))
 	if got := only(t, r).Timeout; got != 0 {
 		t.Errorf("got timeout %v for -1, want none", got)
+	}
+	r = handlers.New()
+	handlers.Leased(r, sendMail, nothingLeased, handlers.NoHeartbeat(time.Minute))
+	if got := only(t, r); got.Timeout != 0 || got.Lease != time.Minute {
+		t.Errorf("got timeout %v, lease %v without heartbeats, want none and 1m", got.Timeout, got.Lease)
 	}
 	r = handlers.New()
 	handlers.Leased(r, sendMail, nothingLeased, handlers.Timeout(48*time.Hour))
@@ -72,6 +85,15 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		{"MaxAttempts(32768): must be", handlers.MaxAttempts(32768)},
 		{"Priority(32768): must be between -32768 and 32767", handlers.Priority(32768)},
 		{"Priority(-32769): must be", handlers.Priority(-32769)},
+		{"MaxRunning(-1): must be at least 1, or 0 for any number", handlers.MaxRunning(-1)},
+		{"MaxRunningTotal(-1): must be between 1 and 1000, or 0", handlers.MaxRunningTotal(-1)},
+		{"MaxRunningTotal(1001): must be", handlers.MaxRunningTotal(1001)},
+		{"Rate(0, 1s): must be between 1 and 1000000 tasks in 1ms to 744h0m0s, at most 100,000 a second, or 0 in 0", handlers.Rate(0, time.Second)},
+		{"Rate(1, 0s): must be", handlers.Rate(1, 0)},
+		{"Rate(-1, 1s): must be", handlers.Rate(-1, time.Second)},
+		{"Rate(1000001, 1h0m0s): must be", handlers.Rate(1_000_001, time.Hour)},
+		{"Rate(100001, 1s): must be", handlers.Rate(100_001, time.Second)},
+		{"Rate(1, 745h0m0s): must be", handlers.Rate(1, 745*time.Hour)},
 		{"Backoff: the factory is nil", handlers.Backoff(nil)},
 		{"Backoff: the factory returns nil", handlers.Backoff(backoff)},
 		{"Use: a Middleware is nil", handlers.Use(nil)},
@@ -84,6 +106,18 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 	for _, size := range []int{0, -1, 10_001} {
 		wantText(t, panics(t, func() { handlers.Batch(handlers.New(), sendMail, size, nothingBatch) }), "must be between 1 and 10000")
 	}
+	for _, c := range []struct {
+		want string
+		opts []handlers.Option
+	}{
+		{"NoHeartbeat(0s): must be between 100ms and 576h0m0s", []handlers.Option{handlers.NoHeartbeat(0)}},
+		{"NoHeartbeat(-1s): must be", []handlers.Option{handlers.NoHeartbeat(-time.Second)}},
+		{"NoHeartbeat(576h0m1s): must be", []handlers.Option{handlers.NoHeartbeat(outbox.MaxTimeout + time.Second)}},
+		{"NoHeartbeat and Timeout(1s): the lease is the timeout", []handlers.Option{handlers.NoHeartbeat(time.Minute), handlers.Timeout(time.Second)}},
+	} {
+		wantText(t, panics(t, func() { handlers.Leased(handlers.New(), sendMail, nothingLeased, c.opts...) }), c.want)
+	}
+	wantText(t, panics(t, func() { handlers.Tx(handlers.New(), sendMail, nothing, handlers.NoHeartbeat(time.Minute)) }), "NoHeartbeat: a tx handler has no lease")
 	// All at once.
 	wantText(t, panics(t, func() {
 		handlers.Batch(handlers.New(), sendMail, 0, nothingBatch, handlers.MaxAttempts(-1), handlers.Priority(1e6), handlers.Timeout(time.Hour))

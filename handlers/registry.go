@@ -88,13 +88,13 @@ func (r *Registry) add(h *Handler, missing bool) {
 //
 // Registration panics if the type is registered already, h is nil or an option is out of range; see [Timeout].
 func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...Option) {
-	r.add(newHandler(KindTx, t.Name(), 1, opts, func(ctx context.Context, c *Call) error {
+	r.add(typed(newHandler(KindTx, t.Name(), 1, opts, func(ctx context.Context, c *Call) error {
 		task, err := decode[P](c.Tasks[0])
 		if err != nil {
 			return err
 		}
 		return h(ctx, c.tx, task)
-	}), h == nil)
+	}), t), h == nil)
 }
 
 // Batch registers a handler that is called with up to size tasks, in the order of claiming, and the
@@ -105,7 +105,7 @@ func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx
 // tx hides Commit and Rollback. A handler that sends a COMMIT in SQL all the same gives up the
 // guarantees for the whole batch. The payloads of a batch are in memory together. Registration panics as in [Tx], and if size is not within 1 to 10,000.
 func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
-	r.add(newHandler(KindBatch, t.Name(), size, opts, func(ctx context.Context, c *Call) error {
+	r.add(typed(newHandler(KindBatch, t.Name(), size, opts, func(ctx context.Context, c *Call) error {
 		bad := BatchError{}
 		tasks := make([]*outbox.Task[P], 0, len(c.Tasks))
 		for _, raw := range c.Tasks {
@@ -121,7 +121,7 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 		}
 		err := h(ctx, batchTx{c.tx}, tasks)
 		return bad.join(err)
-	}), h == nil)
+	}), t), h == nil)
 }
 
 // Leased registers a handler that runs outside any transaction, under a lease that its relay's heartbeat
@@ -130,13 +130,13 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 //
 // Registration panics as in [Tx].
 func Leased[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, task *outbox.Task[P]) error, opts ...Option) {
-	r.add(newHandler(KindLeased, t.Name(), 1, opts, func(ctx context.Context, c *Call) error {
+	r.add(typed(newHandler(KindLeased, t.Name(), 1, opts, func(ctx context.Context, c *Call) error {
 		task, err := decode[P](c.Tasks[0])
 		if err != nil {
 			return err
 		}
 		return h(ctx, task)
-	}), h == nil)
+	}), t), h == nil)
 }
 
 // batchTx hides Commit and Rollback, also from a type assertion.
@@ -158,8 +158,8 @@ func (b batchTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, e
 // decode copies a task with its payload as a P. The error does not repeat the payload.
 func decode[P any](raw *outbox.Task[json.RawMessage]) (*outbox.Task[P], error) {
 	t := &outbox.Task[P]{ID: raw.ID, Type: raw.Type, Headers: raw.Headers, Attempt: raw.Attempt,
-		MaxAttempts: raw.MaxAttempts, Priority: raw.Priority, RunAt: raw.RunAt, CreatedAt: raw.CreatedAt,
-		LastError: raw.LastError, Lease: raw.Lease}
+		MaxAttempts: raw.MaxAttempts, Priority: raw.Priority, OrderingKey: raw.OrderingKey, RunAt: raw.RunAt, CreatedAt: raw.CreatedAt,
+		Iterations: raw.Iterations, LastError: raw.LastError, Lease: raw.Lease}
 	if err := unmarshal(raw.Payload, &t.Payload); err != nil {
 		return nil, err
 	}

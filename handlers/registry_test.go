@@ -132,13 +132,13 @@ func TestTheRegistryIsSafeForConcurrentUse(t *testing.T) {
 func TestTheHandlerGetsTheWholeTask(t *testing.T) {
 	now := time.Now()
 	in := outbox.Task[json.RawMessage]{ID: 7, Type: "SEND_MAIL", Payload: json.RawMessage(`{"To": "a", "Count": 2}`),
-		Headers: map[string]string{"k": "v"}, Attempt: 3, MaxAttempts: 5, Priority: -1, RunAt: now, CreatedAt: now.Add(-time.Hour),
+		Headers: map[string]string{"k": "v"}, Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o", RunAt: now, CreatedAt: now.Add(-time.Hour), Iterations: 6,
 		LastError: "no luck", Lease: lease{}}
 	want := outbox.Task[mail]{ID: 7, Type: "SEND_MAIL", Payload: mail{To: "a", Count: 2},
-		Headers: in.Headers, Attempt: 3, MaxAttempts: 5, Priority: -1, RunAt: in.RunAt, CreatedAt: in.CreatedAt,
+		Headers: in.Headers, Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o", RunAt: in.RunAt, CreatedAt: in.CreatedAt, Iterations: 6,
 		LastError: "no luck", Lease: lease{}}
-	if fields := reflect.TypeFor[outbox.Task[mail]]().NumField(); fields != 11 {
-		t.Errorf("Task has %d fields, this test knows 11", fields)
+	if fields := reflect.TypeFor[outbox.Task[mail]]().NumField(); fields != 13 {
+		t.Errorf("Task has %d fields, this test knows 13", fields)
 	}
 	r := handlers.New()
 	tx := new(sql.Tx)
@@ -178,6 +178,7 @@ func TestTheHandlerGetsTheWholeTask(t *testing.T) {
 type lease struct{}
 
 func (lease) Complete(context.Context, func(*sql.Tx) error) error { return nil }
+func (lease) Extend(context.Context, time.Duration) error         { return nil }
 
 func TestABatchCannotReachCommitAndRollback(t *testing.T) {
 	err := batch(t, func(_ context.Context, tx outbox.Tx, _ []*outbox.Task[mail]) error {

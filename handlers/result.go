@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -15,22 +16,27 @@ type Action int
 
 // The actions of control results.
 const (
-	ActionRetry   Action = iota // failed: retry after the backoff, or after Result.Wait if it is set
-	ActionSnooze                // run again after Result.Wait; no attempt is counted
-	ActionDiscard               // done, though Result.Err
-	ActionDead                  // to the dead letters
+	ActionRetry    Action = iota // failed: retry after the backoff, or after Result.Wait if it is set
+	ActionSnooze                 // run again after Result.Wait; no attempt is counted
+	ActionDiscard                // done, though Result.Err
+	ActionDead                   // to the dead letters
+	ActionRunAgain               // done for this time; run again after Result.Wait, as attempt 1
 )
 
-// Result is the error that Snooze, RetryAfter, Discard and Dead return.
+// Result is the error that Snooze, RetryAfter, Discard, Dead, RunAgain and RunAgainWith return.
 type Result struct {
 	Action Action
 	Wait   time.Duration
 	Err    error
+	// Payload is that of the next iteration, of ActionRunAgain; nil keeps the task's own.
+	Payload json.RawMessage
+
+	taskID int64 // that Payload is for
 }
 
 func (r *Result) Error() string {
-	name := [...]string{"retry", "snooze", "discard", "dead"}[r.Action]
-	if r.Action == ActionSnooze || r.Action == ActionRetry {
+	name := [...]string{"retry", "snooze", "discard", "dead", "run again"}[r.Action]
+	if r.Action == ActionSnooze || r.Action == ActionRetry || r.Action == ActionRunAgain {
 		name = fmt.Sprintf("%s after %v", name, r.Wait)
 	}
 	if r.Err == nil {
@@ -78,7 +84,7 @@ func ResultOf(err error) *Result {
 	var r *Result
 	if errors.As(err, &r) && r != nil {
 		// The text on record is that of the whole chain, with the context that wrapping added.
-		return &Result{Action: r.Action, Wait: r.Wait, Err: err}
+		return &Result{Action: r.Action, Wait: r.Wait, Err: err, Payload: r.Payload, taskID: r.taskID}
 	}
 	return &Result{Err: err}
 }

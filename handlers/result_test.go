@@ -27,6 +27,8 @@ func TestResultsAreFoundThroughWrapping(t *testing.T) {
 			wait   time.Duration
 		}{
 			{handlers.Snooze(time.Minute), handlers.ActionSnooze, time.Minute},
+			{handlers.RunAgain(time.Minute), handlers.ActionRunAgain, time.Minute},
+			{handlers.RunAgainWith(&outbox.Task[int]{ID: 1, Type: "A"}, time.Minute, 7), handlers.ActionRunAgain, time.Minute},
 			{handlers.RetryAfter(time.Minute, errBusy), handlers.ActionRetry, time.Minute},
 			{handlers.Discard(errBusy), handlers.ActionDiscard, 0},
 			{handlers.Dead(errBusy), handlers.ActionDead, 0},
@@ -40,7 +42,7 @@ func TestResultsAreFoundThroughWrapping(t *testing.T) {
 			if got.Err.Error() != err.Error() { // with the context that wrapping added
 				t.Errorf("%s: got the text %q, want %q", name, got.Err, err)
 			}
-			if c.action != handlers.ActionSnooze && !errors.Is(got, errBusy) {
+			if c.action != handlers.ActionSnooze && c.action != handlers.ActionRunAgain && !errors.Is(got, errBusy) {
 				t.Errorf("%s, %v: the handler's error is not in it", name, c.err)
 			}
 		}
@@ -76,6 +78,7 @@ func TestWaitsAreCutToWhatATimestampCanHold(t *testing.T) {
 func TestTheTextOfResults(t *testing.T) {
 	for want, err := range map[string]error{
 		"snooze after 1m0s":           handlers.Snooze(time.Minute),
+		"run again after 1m0s":        handlers.RunAgain(time.Minute),
 		"retry after 1m0s: busy":      handlers.RetryAfter(time.Minute, errBusy),
 		"discard: busy":               handlers.Discard(errBusy),
 		"dead: busy":                  handlers.Dead(errBusy),

@@ -10,6 +10,7 @@ import (
 	mathrand "math/rand/v2"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
@@ -42,8 +43,13 @@ type attempt struct {
 	xid       string
 	savepoint string
 	runs      *runs
-	dead      []func() // what to log once the commit is done
-	turn      *turn    // of a suspect
+	dead      []func()         // what to tell once the commit is done
+	turn      *turn            // of a suspect
+	again     *handlers.Result // all tasks are to run again
+
+	mu       sync.Mutex
+	cancel   context.CancelCauseFunc // of the handler's context, once there is one
+	canceled map[int64]bool
 }
 
 // runTx claims with the given claim and runs the handler. claimed is called once, with what was claimed.
@@ -53,6 +59,17 @@ func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed
 	var err error
 	if a.conn, a.tx, err = r.conns.begin(ctx); err != nil {
 		return err
+	}
+	if h.MaxRunningTotal > 0 {
+		slots, err := r.lockSlots(ctx, h, a.tx, 1)
+		if err != nil {
+			a.abort()
+			return err
+		}
+		if len(slots) == 0 {
+			a.giveBack()
+			return errNoSlot
+		}
 	}
 	a.rows, a.xid, err = c.take(ctx, r, h, a.tx)
 	if err != nil {
@@ -68,7 +85,7 @@ func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed
 		claimed(nil)
 		return nil
 	}
-	r.started(a.rows)
+	r.started(a.rows, a)
 	defer r.stopped(a.rows)
 	claimed(a.rows)
 	return a.run(ctx)
@@ -79,7 +96,12 @@ func (a *attempt) run(ctx context.Context) error {
 	recorded := a.r.journal.record(a.runs)
 	defer a.r.journal.close(a.runs)
 	a.savepoint = "ob_" + randomHex()
-	err := a.exec("SAVEPOINT " + a.savepoint + "; SET LOCAL statement_timeout = " + ms(a.h.Timeout))
+	timeout := timeoutOf(a.h, a.rows...)
+	statements := "SAVEPOINT " + a.savepoint + "; SET LOCAL statement_timeout = " + ms(timeout)
+	if timeout != a.h.Timeout { // the claim has set it for that
+		statements = "SET LOCAL idle_in_transaction_session_timeout = " + ms(idleFor(timeout)) + "; " + statements
+	}
+	err := a.exec(statements)
 	found, journalErr := recorded()
 	if err = errors.Join(err, journalErr); err != nil {
 		a.abort()
@@ -105,8 +127,11 @@ func (a *attempt) run(ctx context.Context) error {
 	}
 	a.turn.begun()
 	start := time.Now()
-	out, end := a.r.call(a.r.handlerContext, a.h.Timeout+grace(a.h.Timeout), a.h, a.tx, tasks)
+	parent, endParent := a.handlerContext()
+	defer endParent()
+	limit, end := context.WithTimeoutCause(parent, timeout+grace(timeout), timeoutError(timeout))
 	defer end()
+	out := a.r.call(limit, a.h, a.tx, tasks)
 	if d := time.Since(start); d > slowTransaction {
 		a.r.log.Warn("outbox: a handler kept a transaction open for long; register it as Leased", "task_type", a.h.Type, "duration", d.Round(time.Millisecond))
 	}
@@ -170,7 +195,11 @@ func (r *Relay) runAlone(ctx context.Context, h *handlers.Handler, taskIDs []int
 		if r.stopping() {
 			return nil
 		}
-		if err := r.runTx(ctx, h, claimOne{id}, func([]*row) {}); err != nil {
+		err := r.runTx(ctx, h, claimOne{id}, func([]*row) {})
+		if errors.Is(err, errNoSlot) {
+			return nil // another call has it; whoever claims the rest next finds the runs in the journal
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -251,8 +280,8 @@ func (a *attempt) commit() error {
 		return err
 	}
 	a.r.conns.put(a.conn)
-	for _, log := range a.dead {
-		log()
+	for _, tell := range a.dead {
+		tell()
 	}
 	return nil
 }

@@ -15,15 +15,13 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-func retrySoon() handlers.Option { return handlers.Backoff(constant(time.Millisecond)) }
-
 // A row that breaks a deferred constraint shows at the commit, or just before it: it takes nobody along.
 func TestADeferredConstraintViolatorAmongGoodTasksDiesAlone(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
-		db.exec(t, `CREATE TABLE parent (id int PRIMARY KEY)`)
-		db.exec(t, `INSERT INTO parent SELECT generate_series(1, 100)`)
-		db.exec(t, `CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+		db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY)`)
+		db.Do(t, `INSERT INTO parent SELECT generate_series(1, 100)`)
+		db.Do(t, `CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
 		insert := func(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO child VALUES ($1)`, task.Payload.N)
 			return err
@@ -41,19 +39,19 @@ func TestADeferredConstraintViolatorAmongGoodTasksDiesAlone(t *testing.T) {
 			return nil
 		}, handlers.MaxAttempts(3), retrySoon())
 		for _, name := range []string{"TX", "BATCH"} {
-			db.exec(t, `INSERT INTO outbox.task (task_type, payload)
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload)
 				SELECT $1, jsonb_build_object('n', CASE WHEN n = 50 THEN 1000 WHEN n > 50 THEN n - 1 ELSE n END) FROM generate_series(1, 101) n`, name)
 		}
 		run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
-		db.emptied(t, 60*time.Second)
-		if n := db.int(t, `SELECT count(*) FROM (SELECT parent FROM child GROUP BY parent HAVING count(*) = 2) c`); n != 100 {
+		db.Emptied(t, 60*time.Second)
+		if n := db.Int(t, `SELECT count(*) FROM (SELECT parent FROM child GROUP BY parent HAVING count(*) = 2) c`); n != 100 {
 			t.Errorf("%d rows were written once by each of the two handlers, want 100", n)
 		}
-		if n := db.int(t, `SELECT count(*) FROM outbox.dead_task WHERE payload->>'n' = '1000' AND attempt = 3 AND reason = 'attempts' AND last_error LIKE '%23503%'`); n != 2 {
+		if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE payload->>'n' = '1000' AND attempt = 3 AND reason = 'attempts' AND last_error LIKE '%23503%'`); n != 2 {
 			t.Errorf("%d dead letters as they should be, want 2", n)
 		}
-		if n := db.int(t, `SELECT count(*) FROM outbox.dead_task`); n != 2 {
-			t.Errorf("%d dead letters, want 2\n%s", n, db.dump(t))
+		if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 2 {
+			t.Errorf("%d dead letters, want 2\n%s", n, db.Dump(t))
 		}
 	})
 }
@@ -74,13 +72,13 @@ func TestOneBadRowInAThousandDiesAndTheOthersFinish(t *testing.T) {
 		}
 		return nil
 	}, handlers.MaxAttempts(2), retrySoon())
-	db.enqueue(t, "BATCH", tasks)
+	db.Enqueue(t, "BATCH", tasks)
 	run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
-	db.emptied(t, 60*time.Second)
-	if n := db.int(t, `SELECT count(*) FROM outbox.dead_task WHERE (payload->>'n')::int % 1000 = 500 AND attempt = 2 AND last_error = 'bad row ' || (payload->>'n')`); n != tasks/1000 {
-		t.Errorf("%d bad rows are dead letters as they should be, want %d\n%s", n, tasks/1000, db.dump(t))
+	db.Emptied(t, 60*time.Second)
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE (payload->>'n')::int % 1000 = 500 AND attempt = 2 AND last_error = 'bad row ' || (payload->>'n')`); n != tasks/1000 {
+		t.Errorf("%d bad rows are dead letters as they should be, want %d\n%s", n, tasks/1000, db.Dump(t))
 	}
-	if all, first, ids := db.int(t, `SELECT count(*) FROM effect`), db.int(t, `SELECT count(*) FROM effect WHERE attempt = 1`), db.int(t, `SELECT count(DISTINCT task_id) FROM effect`); all != tasks-tasks/1000 || first != all || ids != all {
+	if all, first, ids := db.Int(t, `SELECT count(*) FROM effect`), db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`), db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`); all != tasks-tasks/1000 || first != all || ids != all {
 		t.Errorf("%d effects, %d of first attempts, of %d tasks; want %d each", all, first, ids, tasks-tasks/1000)
 	}
 }
@@ -114,21 +112,21 @@ func TestTheTasksOfAFailedBatchRunOneByOneInOrderAndOnlyThoseRunsCount(t *testin
 		}
 		return batchEffect(ctx, tx, tasks)
 	}, handlers.MaxAttempts(2), handlers.Backoff(constant(time.Hour)))
-	db.enqueue(t, "BATCH", 6)
+	db.Enqueue(t, "BATCH", 6)
 	once(t, db, reg, relay.Config{Workers: 1})
 	if got, want := calls.calls, []string{"1.1 2.1 3.1 4.1 5.1 6.1 ", "1.1 ", "2.1 ", "3.1 ", "4.1 ", "5.1 ", "6.1 "}; !slices.Equal(got, want) {
 		t.Errorf("calls %q, want %q", got, want)
 	}
-	db.exec(t, `UPDATE outbox.task SET run_at = now()`)
+	db.Do(t, `UPDATE outbox.task SET run_at = now()`)
 	calls.calls = nil
 	once(t, db, reg, relay.Config{Workers: 1})
 	if got, want := calls.calls, []string{"3.2 5.2 ", "3.2 ", "5.2 "}; !slices.Equal(got, want) {
 		t.Errorf("calls of the retries %q, want %q", got, want)
 	}
-	if n := db.int(t, `SELECT count(*) FROM outbox.dead_task WHERE attempt = 2 AND last_error = 'boom'`); n != 2 {
-		t.Errorf("%d dead letters, want 2\n%s", n, db.dump(t))
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE attempt = 2 AND last_error = 'boom'`); n != 2 {
+		t.Errorf("%d dead letters, want 2\n%s", n, db.Dump(t))
 	}
-	if got, want := db.text(t, `SELECT string_agg(attempt::text, ' ') FROM effect`), "1 1 1 1"; got != want {
+	if got, want := db.Text(t, `SELECT string_agg(attempt::text, ' ') FROM effect`), "1 1 1 1"; got != want {
 		t.Errorf("attempts of the effects %q, want %q", got, want)
 	}
 }
@@ -155,13 +153,13 @@ func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
 			}
 			return fmt.Errorf("some of %d failed: %w", len(tasks), failed)
 		}, handlers.Backoff(constant(time.Hour)))
-		db.enqueue(t, "BATCH", 8)
-		db.exec(t, `CREATE TABLE seen AS SELECT task_id, (payload->>'n')::int AS n FROM outbox.task`)
+		db.Enqueue(t, "BATCH", 8)
+		db.Do(t, `CREATE TABLE seen AS SELECT task_id, (payload->>'n')::int AS n FROM outbox.task`)
 		once(t, db, reg, relay.Config{})
 		if got, want := calls.calls, []string{"1.1 2.1 3.1 4.1 5.1 6.1 7.1 8.1 "}; !slices.Equal(got, want) {
 			t.Errorf("calls %q, want %q", got, want)
 		}
-		got := db.text(t, `SELECT string_agg(n || ':' || COALESCE(
+		got := db.Text(t, `SELECT string_agg(n || ':' || COALESCE(
 			  (SELECT 'effect' FROM effect e WHERE e.task_id = s.task_id),
 			  (SELECT attempt || ' in ' || round(extract(epoch FROM run_at - clock_timestamp()) / 60) || ' min ' || COALESCE(last_error, '') FROM outbox.task k WHERE k.task_id = s.task_id),
 			  (SELECT 'dead ' || attempt || ' ' || reason FROM outbox.dead_task d WHERE d.task_id = s.task_id), 'done'), ', ' ORDER BY n) FROM seen s`)
@@ -189,20 +187,20 @@ func TestABadPayloadInABatchFailsOnlyItsOwnTask(t *testing.T) {
 				calls.record(tasks)
 				return errors.Join(batchEffect(ctx, tx, tasks), c.result)
 			}, handlers.MaxAttempts(2), retrySoon())
-			db.exec(t, `INSERT INTO outbox.task (task_type, payload)
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload)
 				SELECT 'BATCH', CASE WHEN n = 3 THEN '{"n": "SECRET"}' ELSE jsonb_build_object('n', n) END FROM generate_series(1, 5) n`)
 			r := run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
-			db.emptied(t, 30*time.Second)
+			db.Emptied(t, 30*time.Second)
 			if !slices.Equal(calls.calls, c.calls) {
 				t.Errorf("calls %q, want %q", calls.calls, c.calls)
 			}
-			if n := db.int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != 4 || db.int(t, `SELECT count(*) FROM effect`) != 4 {
+			if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != 4 || db.Int(t, `SELECT count(*) FROM effect`) != 4 {
 				t.Errorf("effects of %d tasks, want one of 4 each", n)
 			}
-			if got, want := db.text(t, `SELECT attempt || ' ' || reason || ' ' || (payload->>'n') FROM outbox.dead_task`), "2 attempts SECRET"; got != want {
+			if got, want := db.Text(t, `SELECT attempt || ' ' || reason || ' ' || (payload->>'n') FROM outbox.dead_task`), "2 attempts SECRET"; got != want {
 				t.Errorf("the dead letter is %q, want %q", got, want)
 			}
-			if n := r.log.count("SECRET") + db.int(t, `SELECT count(*) FROM outbox.dead_task WHERE last_error LIKE '%SECRET%'`); n != 0 {
+			if n := r.Log.Count("SECRET") + db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE last_error LIKE '%SECRET%'`); n != 0 {
 				t.Errorf("the payload is in a log or an error")
 			}
 		})
@@ -218,14 +216,14 @@ func TestATaskThatHasUsedItsAttemptsIsNotStartedInABatch(t *testing.T) {
 		calls.record(tasks)
 		return batchEffect(ctx, tx, tasks)
 	})
-	db.enqueue(t, "BATCH", 4)
-	db.exec(t, `UPDATE outbox.task SET attempt = 2, max_attempts = 2 WHERE payload->>'n' = '2'`)
+	db.Enqueue(t, "BATCH", 4)
+	db.Do(t, `UPDATE outbox.task SET attempt = 2, max_attempts = 2 WHERE payload->>'n' = '2'`)
 	once(t, db, reg, relay.Config{Workers: 1})
 	if got, want := calls.calls, []string{"1.1 3.1 4.1 "}; !slices.Equal(got, want) {
 		t.Errorf("calls %q, want %q", got, want)
 	}
-	if n := db.int(t, `SELECT count(*) FROM outbox.dead_task WHERE attempt = 2 AND payload->>'n' = '2'`); n != 1 {
-		t.Errorf("no dead letter\n%s", db.dump(t))
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE attempt = 2 AND payload->>'n' = '2'`); n != 1 {
+		t.Errorf("no dead letter\n%s", db.Dump(t))
 	}
 }
 
@@ -233,19 +231,19 @@ func TestATaskThatHasUsedItsAttemptsIsNotStartedInABatch(t *testing.T) {
 func TestATaskWhoseWriteBackIsDroppedIsNotLost(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.exec(t, `CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
-	db.exec(t, `CREATE TRIGGER nothing BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.state = 'scheduled' AND NEW.attempt > 0) EXECUTE FUNCTION nothing()`)
+	db.Do(t, `CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
+	db.Do(t, `CREATE TRIGGER nothing BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.state = 'scheduled' AND NEW.attempt > 0) EXECUTE FUNCTION nothing()`)
 	reg := handlers.New()
 	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		return errors.Join(txEffect(ctx, tx, task), errors.New("boom"))
 	}, handlers.MaxAttempts(2), retrySoon())
-	db.enqueue(t, "TX", 1)
+	db.Enqueue(t, "TX", 1)
 	run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
-	db.emptied(t, 60*time.Second)
-	if n := db.int(t, `SELECT count(*) FROM outbox.dead_task WHERE attempt = 2`); n != 1 {
-		t.Errorf("the task is not in the dead letters\n%s", db.dump(t))
+	db.Emptied(t, 60*time.Second)
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE attempt = 2`); n != 1 {
+		t.Errorf("the task is not in the dead letters\n%s", db.Dump(t))
 	}
-	if n := db.int(t, `SELECT count(*) FROM effect`); n != 0 {
+	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 0 {
 		t.Errorf("%d effects of a failed handler", n)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"io"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/txoutbox/outbox"
@@ -33,6 +34,8 @@ func BenchmarkDrain(b *testing.B) {
 		{"kind=tx/work=none/order=random", "TX", relay.Random, nop},
 		{"kind=batch100/work=none", "BATCH", relay.InOrder, nop},
 		{"kind=leased/work=none", "LEASED", relay.InOrder, nop},
+		{"kind=tx/work=none/keys=1000", "TX", relay.InOrder, nop},
+		{"kind=leased/work=none/keys=1000", "LEASED", relay.InOrder, nop},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			db := newDatabase(b)
@@ -44,15 +47,19 @@ func BenchmarkDrain(b *testing.B) {
 			}
 			for b.Loop() {
 				b.StopTimer()
-				db.enqueue(b, c.taskType, benchTasks)
-				db.exec(b, `VACUUM ANALYZE outbox.task`)
+				if strings.HasSuffix(c.name, "keys=1000") {
+					db.Do(b, `INSERT INTO outbox.task (task_type, ordering_key) SELECT $1, n % 1000 FROM generate_series(1, $2::int) n`, c.taskType, benchTasks)
+				} else {
+					db.Enqueue(b, c.taskType, benchTasks)
+				}
+				db.Do(b, `VACUUM ANALYZE outbox.task`)
 				b.StartTimer()
 				if err := r.RunOnce(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 			}
 			b.StopTimer()
-			if n := db.int(b, `SELECT count(*) FROM outbox.task`); n != 0 {
+			if n := db.Int(b, `SELECT count(*) FROM outbox.task`); n != 0 {
 				b.Fatalf("%d tasks are left", n)
 			}
 			b.ReportMetric(float64(benchTasks*b.N)/b.Elapsed().Seconds(), "tasks/s")

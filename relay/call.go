@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -28,20 +27,16 @@ func grace(timeout time.Duration) time.Duration { return 250*time.Millisecond + 
 type outcome struct {
 	err       error
 	abandoned bool // it is still running
-	overran   bool // its context ended by the timeout
+	overran   bool // its context ended by the timeout, or as a lease without heartbeats ran out
 	drained   bool // its context ended as the relay stops
-	leaseLost bool
+	leaseLost bool // to another relay or an operator
+	canceled  bool
 }
 
-// call runs the handler with a context of the given limit (0: none), which the caller ends: under rows that the
-// handler left open drivers close the connection then. The handler has a goroutine of its own, so that Goexit, a
+// call runs the handler with a context that the caller ends: under rows that the handler left open drivers close the
+// connection then. The handler has a goroutine of its own, so that Goexit, a
 // panic and a handler that does not return cost neither the worker nor the bookkeeping.
-func (r *Relay) call(parent context.Context, limit time.Duration, h *handlers.Handler, tx *sql.Tx, tasks []*task) (out outcome, end func()) {
-	ctx, end := parent, func() {}
-	if limit > 0 {
-		ctx, end = context.WithTimeoutCause(parent, limit,
-			fmt.Errorf("relay: the handler's timeout of %v: %w", h.Timeout, context.DeadlineExceeded))
-	}
+func (r *Relay) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, tasks []*task) (out outcome) {
 	done := make(chan error, 1)
 	go func() {
 		var err error
@@ -70,8 +65,9 @@ func (r *Relay) call(parent context.Context, limit time.Duration, h *handlers.Ha
 	if ctx.Err() != nil {
 		cause := context.Cause(ctx)
 		out.drained = errors.Is(cause, outbox.ErrDraining)
-		out.leaseLost = errors.Is(cause, outbox.ErrLeaseLost)
-		out.overran = !out.drained && !out.leaseLost
+		out.canceled = errors.Is(cause, outbox.ErrCanceled)
+		out.leaseLost = errors.Is(cause, outbox.ErrLeaseLost) && !errors.Is(cause, errRanOut)
+		out.overran = !out.drained && !out.canceled && !out.leaseLost
 	}
-	return out, end
+	return out
 }

@@ -38,7 +38,7 @@ WITH c AS MATERIALIZED (
 // drained queue the planner would take the lane's and read all of it.
 const claimOneSQL = `/* outbox: claim one task */
 WITH c AS MATERIALIZED (
-  SELECT task_id FROM outbox.task WHERE task_id = $2 AND task_type = $1 AND state NOT IN ('scheduled', 'leased')
+  SELECT task_id FROM outbox.task WHERE task_id = $2 AND task_type = $1 AND state NOT IN ('scheduled', 'leased', 'waiting')
      FOR UPDATE SKIP LOCKED)` + deleteClaim
 
 // pivot is where a claim in random order starts: a place in a lane.
@@ -79,8 +79,7 @@ func (c claimOne) take(ctx context.Context, r *Relay, h *handlers.Handler, tx *s
 func (r *Relay) claimRows(ctx context.Context, h *handlers.Handler, tx *sql.Tx, limit int, query string, args ...any) ([]*row, string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
 	defer cancel()
-	idle := h.Timeout + grace(h.Timeout) + abandonAfter + bookkeeping
-	args = append(args[:2:2], append([]any{ms(idle), ms(bookkeeping)}, args[2:]...)...)
+	args = append(args[:2:2], append([]any{ms(idleFor(h.Timeout)), ms(bookkeeping)}, args[2:]...)...)
 	found, err := tx.QueryContext(ctx, r.sql(query), args...)
 	if err != nil {
 		return nil, "", err
@@ -90,11 +89,7 @@ func (r *Relay) claimRows(ctx context.Context, h *handlers.Handler, tx *sql.Tx, 
 	return rows, xid, err
 }
 
-// leaseFor is how long a Leased handler's row stays its own beyond its timeout: by then the handler has been
-// abandoned, and its failure recorded.
-func leaseFor(timeout time.Duration) time.Duration {
-	if timeout <= 0 {
-		return 0
-	}
-	return timeout + grace(timeout) + 2*abandonAfter + bookkeeping
+// idleFor is how long the transaction of a claim may stand idle.
+func idleFor(timeout time.Duration) time.Duration {
+	return timeout + grace(timeout) + abandonAfter + bookkeeping
 }

@@ -19,15 +19,15 @@ const someUUID = "00000000-0000-4000-8000-000000000001"
 func stale(t testing.TB, db *database, stats, n int, state string) {
 	t.Helper()
 	fill := func(n int) {
-		db.exec(t, `INSERT INTO outbox.task (task_type, state, run_at)
+		db.Do(t, `INSERT INTO outbox.task (task_type, state, run_at)
 			SELECT 'TX', CASE WHEN $2 <> 'both' THEN $2 WHEN n % 2 = 0 THEN 'ready' ELSE 'scheduled' END, now() - interval '1 s'
 			  FROM generate_series(1, $1::int) n`, n, state)
 	}
-	db.exec(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off)`)
-	db.exec(t, `TRUNCATE outbox.task`)
+	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off)`)
+	db.Do(t, `TRUNCATE outbox.task`)
 	fill(stats)
-	db.exec(t, `VACUUM ANALYZE outbox.task`)
-	db.exec(t, `DELETE FROM outbox.task`)
+	db.Do(t, `VACUUM ANALYZE outbox.task`)
+	db.Do(t, `DELETE FROM outbox.task`)
 	fill(n)
 }
 
@@ -46,12 +46,13 @@ func planners() []string {
 
 // F1, I2: the sizes of the statistics and of the backlog are those of a drained, a small and a large queue.
 func TestAClaimTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	const large = 1000
 	for _, stats := range []int{0, 1, 10, large} {
 		for _, ready := range []int{1, 50, large} {
 			stale(t, db, stats, ready, "ready")
-			first := db.int(t, `SELECT min(task_id) FROM outbox.task`)
+			first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
 			for _, planner := range planners() {
 				for _, limit := range []int{1, 10, 100} {
 					pivot := first + ready/2
@@ -63,8 +64,8 @@ func TestAClaimTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 						{"claim", min(limit, ready), []any{"TX", limit, "1000", "1000"}},
 						{"claim from", min(limit, ready-ready/2), []any{"TX", limit, "1000", "1000", 0, 0, pivot}},
 						{"claim one", 1, []any{"TX", pivot, "1000", "1000"}},
-						{"lease", min(limit, ready), []any{"TX", limit, someUUID, someUUID, 1000}},
-						{"lease from", min(limit, ready-ready/2), []any{"TX", limit, someUUID, someUUID, 1000, 0, 0, pivot}},
+						{"lease", min(limit, ready), []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0}},
+						{"lease from", min(limit, ready-ready/2), []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, pivot}},
 					} {
 						if got := changed(t, db, planner, relay.Statements[c.name], c.args...); got != c.want {
 							t.Errorf("%s: limit %d, %d ready, statistics of %d, %stook %d, want %d", c.name, limit, ready, stats, planner, got, c.want)
@@ -77,6 +78,7 @@ func TestAClaimTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 }
 
 func TestPromoteTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	for _, stats := range []int{0, 1, 10, 2000} {
 		for _, due := range []int{1, 50, 2000} {
@@ -115,7 +117,7 @@ func changed(t testing.TB, db *database, settings, query string, args ...any) in
 // I2: should a claim ever take more than it asked for, nothing of it happens.
 func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 	db := newDatabase(t)
-	db.enqueue(t, "TX", 5)
+	db.Enqueue(t, "TX", 5)
 	reg, called := handlers.New(), false
 	handlers.Tx(reg, typeTx, func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
 		called = true
@@ -132,7 +134,7 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 	if called {
 		t.Error("a handler was called")
 	}
-	if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0`); n != 5 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0`); n != 5 {
 		t.Errorf("%d tasks are as they were, want 5", n)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -45,9 +46,9 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 	once := want{{1}, {1}, {1}}
 	tests := map[string]func(*testing.T){}
 	for _, driver := range drivers {
-		db := newDatabaseOn(t, driver)
-		cutter, through := newCommitCutter(t, db.url)
-		pool := &database{openOn(t, driver, through), through}
+		db := newDatabase(t, driver)
+		cutter, through := newCommitCutter(t, db.URL)
+		pool := open(t, through, driver)
 		seen := &attemptsSeen{}
 		reg := handlers.New()
 		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
@@ -99,12 +100,12 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 					for range rounds {
 						cuts := cutter.cuts()
 						cutter.arm(how, c.statement)
-						id := int64(db.int(t, `INSERT INTO outbox.task (task_type) VALUES ($1) RETURNING task_id`, c.taskType))
+						id := int64(db.Int(t, `INSERT INTO outbox.task (task_type) VALUES ($1) RETURNING task_id`, c.taskType))
 						name := fmt.Sprintf("%s, %q: %v", c.taskType, c.statement, how)
 						eventually(t, 30*time.Second, name+": the task is done", func() bool {
-							return cutter.cuts() > cuts && db.int(t, `SELECT count(*) FROM outbox.task`) == 0
+							return cutter.cuts() > cuts && db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
 						})
-						if n := db.int(t, `SELECT count(*) FROM effect WHERE task_id = $1`, id); n != 1 {
+						if n := db.Int(t, `SELECT count(*) FROM effect WHERE task_id = $1`, id); n != 1 {
 							t.Errorf("%s: %d effects, want 1", name, n)
 						}
 						got, want := seen.of(id), c.want[how]
@@ -117,12 +118,12 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 					}
 				}
 			}
-			if n := db.int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
-				t.Errorf("%d dead letters\n%s", n, db.dump(t))
+			if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
+				t.Errorf("%d dead letters\n%s", n, db.Dump(t))
 			}
 		}
 	}
-	together(t, tests)
+	relaytest.Together(t, tests)
 }
 
 // The commit of a leased claim may come through after the relay has asked what became of it.
@@ -130,11 +131,11 @@ func TestALeasedClaimWhoseCommitComesThroughLateIsGivenBack(t *testing.T) {
 	t.Parallel()
 	for _, driver := range drivers {
 		t.Run(driver, func(t *testing.T) {
-			db := newDatabaseOn(t, driver)
-			db.exec(t, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$`)
-			db.exec(t, `CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON outbox.task DEFERRABLE INITIALLY DEFERRED
+			db := newDatabase(t, driver)
+			db.Do(t, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$`)
+			db.Do(t, `CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON outbox.task DEFERRABLE INITIALLY DEFERRED
 				FOR EACH ROW WHEN (NEW.state = 'leased') EXECUTE FUNCTION slow()`)
-			cutter, through := newCommitCutter(t, db.url)
+			cutter, through := newCommitCutter(t, db.URL)
 			seen := &attemptsSeen{}
 			reg := handlers.New()
 			handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
@@ -142,9 +143,9 @@ func TestALeasedClaimWhoseCommitComesThroughLateIsGivenBack(t *testing.T) {
 				return leasedEffect(ctx, task)
 			})
 			cutter.arm(loseBoth, "outbox: lease")
-			id := int64(db.int(t, `INSERT INTO outbox.task (task_type) VALUES ('LEASED') RETURNING task_id`))
-			run(t, &database{openOn(t, driver, through), through}, reg, relay.Config{PollInterval: 20 * time.Millisecond})
-			db.emptied(t, 20*time.Second) // the lease itself would hold it for minutes
+			id := int64(db.Int(t, `INSERT INTO outbox.task (task_type) VALUES ('LEASED') RETURNING task_id`))
+			run(t, open(t, through, driver), reg, relay.Config{PollInterval: 20 * time.Millisecond})
+			db.Emptied(t, 20*time.Second) // the lease itself would hold it for minutes
 			if got := seen.of(id); cutter.cuts() != 1 || !slices.Equal(got, []int{1}) {
 				t.Errorf("after %d cuts the handler saw attempts %v, want 1 and [1]", cutter.cuts(), got)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -26,12 +27,12 @@ func completing(t *testing.T, db *database, h func(ctx context.Context, task *ou
 		}
 		return err
 	}), relay.Config{PollInterval: 50 * time.Millisecond})
-	db.enqueue(t, "LEASED", 1)
+	db.Enqueue(t, "LEASED", 1)
 	select {
 	case err := <-first:
 		t.Cleanup(func() {
-			if r.stop(); r.log.count("a lease was lost") > 0 {
-				t.Errorf("the relay tried to end a lease again that had ended:\n%s", tail(r.log.String()))
+			if r.Stop(); r.Log.Count("a lease was lost") > 0 {
+				t.Errorf("the relay tried to end a lease again that had ended:\n%s", r.Log.Tail())
 			}
 		})
 		return err
@@ -42,9 +43,10 @@ func completing(t *testing.T, db *database, h func(ctx context.Context, task *ou
 }
 
 func TestCompleteCommitsItsWritesWithTheRemovalOfTheTask(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	// In one transaction: whoever sees the effect does not see the task any more.
-	db.exec(t, `CREATE TABLE removal (task_id bigint, tx xid);
+	db.Do(t, `CREATE TABLE removal (task_id bigint, tx xid);
 		CREATE FUNCTION removed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO removal VALUES (OLD.task_id, pg_current_xact_id()::xid); RETURN NULL; END $$;
 		CREATE TRIGGER removed AFTER DELETE ON outbox.task FOR EACH ROW EXECUTE FUNCTION removed()`)
 	var second error
@@ -59,14 +61,15 @@ func TestCompleteCommitsItsWritesWithTheRemovalOfTheTask(t *testing.T) {
 	if strings.Contains(err.Error(), "relay:") {
 		t.Errorf("the first Complete returned %v", err)
 	}
-	if n := db.int(t, `SELECT count(*) FROM effect e JOIN removal r ON r.tx = e.xmin AND r.task_id = e.task_id`); n != 1 {
+	if n := db.Int(t, `SELECT count(*) FROM effect e JOIN removal r ON r.tx = e.xmin AND r.task_id = e.task_id`); n != 1 {
 		t.Errorf("%d effects in the transaction that removed the task, want 1", n)
 	}
-	db.emptied(t, 10*time.Second)
-	db.onceEach(t, 1)
+	db.Emptied(t, 10*time.Second)
+	db.OnceEach(t, 1)
 }
 
 func TestCompleteKeepsNothingWhenItsFunctionFails(t *testing.T) {
+	t.Parallel()
 	errFn := errors.New("no")
 	for name, fn := range map[string]func(tx *sql.Tx) error{
 		"error":     func(*sql.Tx) error { return errFn },
@@ -88,7 +91,7 @@ func TestCompleteKeepsNothingWhenItsFunctionFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := newDatabase(t)
-			db.exec(t, `CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+			db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
 			first := true
 			err := completing(t, db, func(ctx context.Context, task *outbox.Task[payload]) (err error) {
 				if !first {
@@ -114,7 +117,7 @@ func TestCompleteKeepsNothingWhenItsFunctionFails(t *testing.T) {
 			if strings.Contains(name, "error") && !strings.Contains(name, "hidden") && !errors.Is(err, errFn) {
 				t.Errorf("Complete returned %v, want the function's error", err)
 			}
-			if n := db.int(t, `SELECT count(*) FROM effect`) + db.int(t, `SELECT count(*) FROM child`); n != 0 {
+			if n := db.Int(t, `SELECT count(*) FROM effect`) + db.Int(t, `SELECT count(*) FROM child`); n != 0 {
 				t.Errorf("%d effects of the failed function", n)
 			}
 			eventually(t, 10*time.Second, "the failure is an attempt", func() bool { return db.taskState(t) == "scheduled 1" })
@@ -123,6 +126,7 @@ func TestCompleteKeepsNothingWhenItsFunctionFails(t *testing.T) {
 }
 
 func TestCompleteNeedsALease(t *testing.T) {
+	t.Parallel()
 	task := &outbox.Task[payload]{ID: 1}
 	err := task.Complete(t.Context(), func(*sql.Tx) error { t.Error("the function was called"); return nil })
 	if !errors.Is(err, outbox.ErrNotLeased) {
@@ -131,6 +135,7 @@ func TestCompleteNeedsALease(t *testing.T) {
 }
 
 func TestCompleteAfterTheEndOfItsContextDoesNothing(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	ended := errors.New("the reason")
 	err := completing(t, db, func(ctx context.Context, task *outbox.Task[payload]) error {
@@ -145,8 +150,9 @@ func TestCompleteAfterTheEndOfItsContextDoesNothing(t *testing.T) {
 }
 
 func TestCompleteWorksWithSqlx(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
-	x := sqlx.NewDb(db.DB, driverName())
+	x := sqlx.NewDb(db.DB, relaytest.DriverName())
 	err := completing(t, db, func(ctx context.Context, task *outbox.Task[payload]) error {
 		return task.Complete(ctx, func(tx *sql.Tx) error {
 			_, err := outbox.SqlxTx(x, tx).NamedExecContext(ctx, `INSERT INTO effect (task_id, attempt) VALUES (:id, :attempt)`,
@@ -157,6 +163,6 @@ func TestCompleteWorksWithSqlx(t *testing.T) {
 	if err != nil {
 		t.Errorf("Complete returned %v", err)
 	}
-	db.emptied(t, 10*time.Second)
-	db.onceEach(t, 1)
+	db.Emptied(t, 10*time.Second)
+	db.OnceEach(t, 1)
 }

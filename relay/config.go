@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,6 +33,9 @@ type Config struct {
 	// Order of claiming inside a type. Default InOrder.
 	Order Order
 
+	// Chooser decides which types are claimed from when workers are free. Default Fair().
+	Chooser Chooser
+
 	// PollInterval is how long an idle relay that was not woken waits before it looks again, with jitter. It
 	// bounds the delay of tasks whose wake-up was lost or, without ListenDSN, never sent. Default 1 s, from
 	// 10 ms to 1 min.
@@ -46,6 +50,20 @@ type Config struct {
 	// end with the cause outbox.ErrDraining; those runs are not counted as attempts. Default 30 s; negative
 	// means to wait as long as they take, and the database to take their results.
 	DrainTimeout time.Duration
+
+	// Schedules are tasks that this relay enqueues at times of their own; see [Schedule]. They take one
+	// connection more now and then.
+	Schedules Schedules
+	// DeadRetention is for how long dead letters are kept, by PostgreSQL's clock: whichever relay gets to it deletes older ones, of
+	// all types, 1,000 at a time. 0 means for ever.
+	DeadRetention time.Duration
+
+	// OnDead, if set, is called once for each task that this relay made a dead letter, after the commit: to tell somebody. The calls are
+	// made one after the other in a goroutine of their own, so the relay does not wait for them; a panic is logged. ctx ends after
+	// 10 s. Up to 1,000 dead letters wait for their call; beyond that, and of a function that does not return after its ctx's end,
+	// calls are left out, and their number logged. Run waits for the calls at its end, for 10 s at most. No call is made for
+	// a dead letter whose commit was not confirmed, or whose relay died: the table tells them all (package deadletter).
+	OnDead func(ctx context.Context, d Death)
 
 	// Logger receives what an operator should know: never a payload, never a DSN. Default slog.Default().
 	Logger *slog.Logger
@@ -92,6 +110,9 @@ func (c Config) withDefaults(registered int) (Config, error) {
 	}
 	if c.PollInterval < 10*time.Millisecond || c.PollInterval > time.Minute {
 		fail("Config.PollInterval: %v: must be between 10ms and 1m, or 0 for 1s", c.PollInterval)
+	}
+	if c.DeadRetention < 0 {
+		fail("Config.DeadRetention: %v: must not be negative; 0 keeps dead letters for ever", c.DeadRetention)
 	}
 	if registered == 0 {
 		fail("the registry has no handler: register the handlers before relay.New")

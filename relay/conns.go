@@ -175,8 +175,8 @@ type held struct {
 	used  time.Time
 }
 
-// do runs f on the connection, dialling if there is none, and drops it after an error. A held connection
-// never repeats a statement, as a *sql.DB does; f is repeated only after a conflict with another transaction, where
+// do runs f on the connection, dialling if there is none, and drops it after an error but one that PostgreSQL said: f leaves no
+// transaction open. A held connection never repeats a statement, as a *sql.DB does; f is repeated only after a conflict with another transaction, where
 // these are serializable by default.
 func (h *held) do(ctx context.Context, f func(ctx context.Context, conn *sql.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
@@ -196,7 +196,7 @@ func (h *held) do(ctx context.Context, f func(ctx context.Context, conn *sql.Con
 		err = f(ctx, h.conn)
 	}
 	h.used = time.Now()
-	if err != nil {
+	if c := pgerr.Code(err); err != nil && (c == "" || c == "57014" || pgerr.Lost(err)) { // drivers break it to cancel a statement
 		h.drop()
 	}
 	return err

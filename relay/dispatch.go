@@ -58,6 +58,9 @@ func newDispatcher(ctx context.Context, r *Relay, once bool) *dispatcher {
 	d := &dispatcher{r: r, ctx: ctx, once: once, free: r.config.Workers,
 		events: make(chan func(), 2*r.config.Workers+4), outage: outage{log: r.log}}
 	d.lanes.workers = r.config.Workers
+	if r.config.Chooser != nil {
+		d.lanes.chooser = &guarded{chooser: r.config.Chooser, log: r.log}
+	}
 	for _, h := range r.handlers {
 		d.lanes.all = append(d.lanes.all, &lane{h: h})
 	}
@@ -142,11 +145,9 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 	age := now.Sub(d.lookedAt)
 	fresh := age <= lookFresh
 	for takeBack := d.fulfilled(); fresh && !takeBack && d.free > 0; {
-		c := d.lanes.choose()
-		if c == nil {
+		if !d.claimAll(d.lanes.portions(d.free), now) {
 			break
 		}
-		d.claim(c, now)
 	}
 	switch {
 	case d.looking || d.free <= 0:
@@ -154,7 +155,9 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 	case age < lookAgain && d.claims > 0: // they may find more than the look did
 		return lookAgain - age, false
 	case d.found || d.lanes.choosable():
-		d.dry = 0
+		if d.found { // else it may be work that the limits of its type hold back
+			d.dry = 0
+		}
 		d.look()
 		return time.Hour, false
 	}
@@ -166,6 +169,12 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 	next := d.nextLook
 	if !d.nextDue.IsZero() && d.nextDue.Before(next) {
 		next = d.nextDue
+	}
+	if at := d.lanes.unblocked(now); !at.IsZero() && at.Before(next) {
+		next = at
+	}
+	if again := d.lookedAt.Add(lookFresh); d.lanes.declined && again.Before(next) {
+		next = again
 	}
 	earliest := d.lookedAt.Add(lookPause)
 	if next == d.nextDue && !d.nextDue.After(d.lookedAt) {
@@ -192,7 +201,7 @@ func (d *dispatcher) probe(now time.Time) time.Duration {
 	}
 	if now.Sub(d.lookedAt) <= lookFresh {
 		if c := d.lanes.choose(); c != nil {
-			d.claim(c, now)
+			d.claim(c, 1, now)
 			return time.Hour
 		}
 	}
@@ -244,7 +253,7 @@ func (d *dispatcher) look() {
 
 func (d *dispatcher) looked(s *sight, err error, began time.Time) {
 	now := time.Now()
-	d.looking, d.lookedAt = false, now
+	d.looking, d.lookedAt, d.lanes.declined = false, now, false
 	d.free++
 	if err != nil {
 		d.fail(err, began)

@@ -40,7 +40,7 @@ func nothingLeft(t *testing.T, db *database, pool *sql.DB, goroutines int) {
 		"rows of runs":   `SELECT count(*) FROM outbox.running`,
 		"leased tasks":   `SELECT count(*) FROM outbox.task WHERE state = 'leased'`,
 	} {
-		if n := db.int(t, query); n != 0 {
+		if n := db.Int(t, query); n != 0 {
 			t.Errorf("I11: %d %s are left", n, what)
 		}
 	}
@@ -49,10 +49,10 @@ func nothingLeft(t *testing.T, db *database, pool *sql.DB, goroutines int) {
 	}
 	// A server notices the end of a connection a little later, and a goroutine ends after it has said so.
 	eventually(t, 10*time.Second, "I11: no open transaction", func() bool {
-		return db.int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+		return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 			AND backend_type = 'client backend' AND state <> 'idle'`) == 0
 	})
-	if n := db.int(t, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database()
+	if n := db.Int(t, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database()
 		AND a.backend_type = 'client backend' AND pid <> pg_backend_pid()`); n != 0 {
 		t.Errorf("I11: %d locks are held", n)
 	}
@@ -97,26 +97,26 @@ func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
 	enqueued, midway := 0, 0
 	for round := range rounds {
 		for _, name := range []string{"TX", "BATCH", "LEASED"} {
-			db.enqueue(t, name, 30)
+			db.Enqueue(t, name, 30)
 			enqueued += 30
 		}
 		goroutines := len(relayGoroutines())
-		pool := open(t, db.url)
+		pool := open(t, db.URL)
 		config := relay.Config{PollInterval: 20 * time.Millisecond}
 		if round%2 == 0 {
-			config.ListenDSN = db.url
+			config.ListenDSN = db.URL
 		}
 		r := run(t, pool, reg, config)
 		<-time.After(rand.N(150 * time.Millisecond))
-		r.stop()
+		r.Stop()
 		nothingLeft(t, db, pool.DB, goroutines)
 		pool.Close()
-		if n := db.int(t, `SELECT count(*) FROM effect`); int64(n) != started.Load() {
+		if n := db.Int(t, `SELECT count(*) FROM effect`); int64(n) != started.Load() {
 			t.Errorf("round %d: %d effects of %d tasks that were started", round, n, started.Load())
 		}
-		left := db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0 AND last_error IS NULL`)
+		left := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0 AND last_error IS NULL`)
 		if done := int(started.Load()); left != enqueued-done {
-			t.Errorf("round %d: %d tasks are as they were enqueued, want %d\n%s", round, left, enqueued-done, db.dump(t))
+			t.Errorf("round %d: %d tasks are as they were enqueued, want %d\n%s", round, left, enqueued-done, db.Dump(t))
 		} else if left > 0 {
 			midway++
 		}
@@ -125,7 +125,7 @@ func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
 		t.Errorf("only %d of %d drains came while there was work", midway, rounds)
 	}
 	once(t, db, reg, relay.Config{})
-	if n := db.int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != enqueued || started.Load() != int64(enqueued) {
+	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != enqueued || started.Load() != int64(enqueued) {
 		t.Errorf("effects of %d tasks, and %d tasks were started; want %d of each", n, started.Load(), enqueued)
 	}
 }
@@ -133,6 +133,7 @@ func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
 // After the drain timeout a handler's context ends and says why. Its run is no attempt, and what it wrote is undone,
 // unless it succeeds all the same.
 func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing.T) {
+	t.Parallel()
 	for _, succeeds := range []bool{false, true} {
 		t.Run(fmt.Sprintf("succeeds=%v", succeeds), func(t *testing.T) {
 			db := newDatabase(t)
@@ -149,14 +150,14 @@ func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing
 				return ctx.Err()
 			}, handlers.MaxAttempts(1))
 			for name, n := range map[string]int{"TX": 1, "BATCH": 3, "LEASED": 1} {
-				db.enqueue(t, name, n)
+				db.Enqueue(t, name, n)
 			}
 			goroutines := len(relayGoroutines())
-			pool := open(t, db.url)
+			pool := open(t, db.URL)
 			r := run(t, pool, reg, relay.Config{DrainTimeout: 100 * time.Millisecond, PollInterval: 20 * time.Millisecond})
 			started.Wait()
 			stopped := time.Now()
-			r.stop()
+			r.Stop()
 			if d := time.Since(stopped); d < 100*time.Millisecond || d > 5*time.Second {
 				t.Errorf("the drain took %v, want somewhat more than 100 ms", d)
 			}
@@ -167,14 +168,14 @@ func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing
 				}
 			}
 			want := map[bool]int{false: 5, true: 0}[succeeds]
-			if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0 AND state = 'ready' AND last_error IS NULL`); n != want {
-				t.Errorf("%d tasks are back as they were, want %d\n%s", n, want, db.dump(t))
+			if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0 AND state = 'ready' AND last_error IS NULL`); n != want {
+				t.Errorf("%d tasks are back as they were, want %d\n%s", n, want, db.Dump(t))
 			}
-			if n := db.int(t, `SELECT count(*) FROM effect`); n != 5-want {
+			if n := db.Int(t, `SELECT count(*) FROM effect`); n != 5-want {
 				t.Errorf("%d effects, want %d", n, 5-want)
 			}
 			once(t, db, all(), relay.Config{})
-			if n := db.int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 5 {
+			if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 5 {
 				t.Errorf("%d effects of first attempts in the end, want 5", n)
 			}
 		})
@@ -222,19 +223,19 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 		})
 	})
 	for name, n := range map[string]int{"TX": 1, "BATCH": 3, "LEASED": 1, "SQL": 1, "COMPLETE": 1} {
-		db.enqueue(t, name, n)
+		db.Enqueue(t, name, n)
 	}
-	pool := open(t, db.url)
+	pool := open(t, db.URL)
 	r := run(t, pool, reg, relay.Config{DrainTimeout: 100 * time.Millisecond, PollInterval: 20 * time.Millisecond})
 	started.Wait()
 	stopped := time.Now()
-	r.stop()
+	r.Stop()
 	if d := time.Since(stopped); d > 15*time.Second {
 		t.Errorf("Run returned %v after its context's end, want at most the drain timeout and 15 s", d)
 	}
 	nothingLeft(t, db, pool.DB, 1<<10) // the handlers' goroutines are still there
-	if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0 AND state = 'ready'`); n != 7 {
-		t.Errorf("%d tasks are back as they were, want 7\n%s", n, db.dump(t))
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0 AND state = 'ready'`); n != 7 {
+		t.Errorf("%d tasks are back as they were, want 7\n%s", n, db.Dump(t))
 	}
 	again := all()
 	handlers.Tx(again, outbox.NewTaskType[payload]("SQL"), txEffect)
@@ -247,7 +248,7 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 		}
 	}
 	ended.Wait()
-	if n := db.int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 7 || db.int(t, `SELECT count(*) FROM effect`) != 7 {
+	if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 7 || db.Int(t, `SELECT count(*) FROM effect`) != 7 {
 		t.Errorf("%d effects of first attempts, want those of the second relay alone, 7", n)
 	}
 	eventually(t, 10*time.Second, "I11: the goroutines end with the handlers", func() bool { return len(relayGoroutines()) == 0 })

@@ -16,7 +16,31 @@ var Statements = map[string]string{
 	"take over": takeOverSQL, "expire": expireSQL, "stranded": strandedSQL, "take stranded": takeStrandedSQL, "stranded leases": strandedLeasesSQL,
 	"dead relays": deadRelaysSQL, "unhandled": unhandledSQL, "reap runs": reapRunsSQL, "reap relays": reapRelaysSQL, "sign off": signOffSQL,
 	"complete many": completeManySQL, "complete": completeSQL, "lock lease": lockLeaseSQL, "return lease": returnLeaseSQL,
+	"lock slots": lockSlotsSQL, "fill slots": fillSlotsSQL,
 	"dead lease": deadLeaseSQL, "begin suspect": beginSuspectSQL, "lock back": lockBackSQL,
+	"key page": keyPageSQL, "lock keys": lockKeysSQL, "delete keys": deleteKeysSQL,
+	"extend": extendSQL, "hear": hearSQL, "remove canceled": removeCanceledSQL,
+	"lease again":       leaseAgainSQL,
+	"complete and keep": completeAndKeepSQL,
+	"lock turns":        lockTurnsSQL, "give turns": turnsSQL,
+}
+
+// SqueezeSQL moves up to $1 rows from the log of counts.
+const SqueezeSQL = squeezeSQL
+
+// CheckBloat looks for bloat once, as a relay's maintenance does, with thresholds of the test's.
+func (r *Relay) CheckBloat(ctx context.Context, dead int64, snapshot time.Duration) (next time.Duration, err error) {
+	tx, err := r.db.BeginTx(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer tx.Rollback()
+	return bloat{dead, 1, snapshot}.check(ctx, r, tx)
+}
+
+// WithMaintenance replaces the steps of r's maintenance by one, which calls run with a transaction.
+func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *sql.Tx) (time.Duration, error)) {
+	r.steps = []step{{name, func(ctx context.Context, _ *Relay, tx *sql.Tx) (time.Duration, error) { return run(ctx, tx) }}}
 }
 
 // WithClaim makes one claim for a type of r's with a statement of the test's in place of the relay's: it has the

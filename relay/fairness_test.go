@@ -51,7 +51,7 @@ func (p *probe) measure(t testing.TB, db *database, n int, pause time.Duration) 
 	defer tick.Stop()
 	for range n {
 		<-tick.C
-		db.enqueue(t, p.taskType, 1)
+		db.Enqueue(t, p.taskType, 1)
 		committed := time.Now()
 		select {
 		case at := <-p.started:
@@ -104,7 +104,7 @@ func TestAFloodOfFailingTasksDoesNotDelayAnotherType(t *testing.T) {
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			db, reg := newDatabase(t), handlers.New()
-			db.enqueue(t, kind, 30_000)
+			db.Enqueue(t, kind, 30_000)
 			var calls atomic.Int64
 			each(reg, kind, func(context.Context, *outbox.Task[payload]) error {
 				calls.Add(1)
@@ -126,7 +126,7 @@ func TestSlowHandlersDoNotDelayAnotherType(t *testing.T) {
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			db, reg := newDatabase(t), handlers.New()
-			db.enqueue(t, kind, 1000)
+			db.Enqueue(t, kind, 1000)
 			var begun atomic.Int64
 			end := make(chan struct{})
 			defer close(end)
@@ -151,7 +151,7 @@ func TestFreshTasksOfAFailingTypeStartBeforeItsRetries(t *testing.T) {
 	for _, kind := range []string{"TX", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			db, reg := newDatabase(t), handlers.New()
-			db.exec(t, `INSERT INTO outbox.task (task_type, attempt) SELECT $1, 1 FROM generate_series(1, 20000)`, kind)
+			db.Do(t, `INSERT INTO outbox.task (task_type, attempt) SELECT $1, 1 FROM generate_series(1, 20000)`, kind)
 			fresh := &probe{kind, make(chan time.Time, 1)}
 			var retries atomic.Int64
 			each(reg, kind, func(_ context.Context, task *outbox.Task[payload]) error {

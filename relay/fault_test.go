@@ -16,6 +16,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -108,8 +109,8 @@ func TestAnyFailureOfAnyDriverCallLeavesEachTaskWithOneEffect(t *testing.T) {
 
 // open starts the relay and finds out which calls there are, by two rounds without faults.
 func (v *victim) open(t *testing.T) {
-	v.db = newDatabaseOn(t, "postgres")
-	connector, err := pq.NewConnector(v.db.url)
+	v.db = newDatabase(t, "postgres")
+	connector, err := pq.NewConnector(v.db.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,17 +119,16 @@ func (v *victim) open(t *testing.T) {
 	t.Cleanup(func() { pool.Close() })
 	reg := handlers.New()
 	v.register(reg)
-	run(t, &database{pool, v.db.url}, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+	run(t, &database{&relaytest.Database{DB: pool, URL: v.db.URL}}, reg, relay.Config{PollInterval: 20 * time.Millisecond})
 	v.enqueue(t)
-	v.db.emptied(t, 20*time.Second)
+	v.db.Emptied(t, 20*time.Second)
 	v.faulty.record()
 	v.enqueue(t)
-	v.db.emptied(t, 20*time.Second)
+	v.db.Emptied(t, 20*time.Second)
 	calls := v.faulty.record()
-	v.db.exec(t, `TRUNCATE effect`)
+	v.db.Do(t, `TRUNCATE effect`)
 	maps.DeleteFunc(calls, func(call string, _ bool) bool {
-		// These come at times of their own, not with each task.
-		return slices.ContainsFunc([]string{"ROLLBACK after outbox: claim", "heartbeat", "dead relays", "ran out", "reap", "take over", "woken", "promote"}, func(s string) bool { return strings.Contains(call, s) })
+		return slices.ContainsFunc(ownTimes, func(s string) bool { return strings.Contains(call, s) })
 	})
 	for _, call := range slices.Sorted(maps.Keys(calls)) {
 		for _, f := range faults {
@@ -144,30 +144,34 @@ func (v *victim) open(t *testing.T) {
 	}
 }
 
+// ownTimes are in calls that come at times of their own, not with each task.
+var ownTimes = []string{"ROLLBACK after outbox: claim", "heartbeat", "dead relays", "no living relay", "have no row", "ran out", "reap", "take over", "woken", "promote",
+	"maintenance", "squeeze", "purge", "autovacuum", "bloat", "that are gone", "page of unique keys", "what became of running tasks", "request to cancel", "canceled tasks"}
+
 // faultsOfAShortRun is how many of a victim's faults an ordinary run tries, chosen at random; with OUTBOX_TEST_LONG=1
 // it is all.
 const faultsOfAShortRun = 16
 
 func (v *victim) enqueue(t *testing.T) {
-	v.db.enqueue(t, typeTx.Name(), v.tasks)
+	v.db.Enqueue(t, typeTx.Name(), v.tasks)
 }
 
 func (v *victim) check(t *testing.T, call string, f fault) {
 	name := fmt.Sprintf("%s, %s: %v", v.name, call, f)
 	eventually(t, 30*time.Second, name+": the tasks are done", func() bool {
-		return v.faulty.fired() && v.db.int(t, `SELECT count(*) FROM outbox.task`) == 0
+		return v.faulty.fired() && v.db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
 	})
 	most := v.attempt
 	// What comes with the handler's own statement may be its doing, and right after it in a Complete.
 	if !f.infrastructure() || strings.HasPrefix(call, "INSERT") || call == "SET LOCAL role TO DEFAULT" {
 		most++
 	}
-	got := v.db.text(t, `SELECT string_agg(task_id || ' in attempt ' || attempt, ', ') FROM effect`)
-	if n := v.db.int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt BETWEEN $1 AND $2`, v.attempt, most); n != v.tasks || v.db.int(t, `SELECT count(*) FROM effect`) != v.tasks {
+	got := v.db.Text(t, `SELECT string_agg(task_id || ' in attempt ' || attempt, ', ') FROM effect`)
+	if n := v.db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt BETWEEN $1 AND $2`, v.attempt, most); n != v.tasks || v.db.Int(t, `SELECT count(*) FROM effect`) != v.tasks {
 		t.Errorf("%s: effects of %s; want one of %d tasks in attempt %d to %d", name, got, v.tasks, v.attempt, most)
 	}
-	if n := v.db.int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
-		t.Fatalf("%s: a dead letter\n%s", name, v.db.dump(t))
+	if n := v.db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
+		t.Fatalf("%s: a dead letter\n%s", name, v.db.Dump(t))
 	}
-	v.db.exec(t, `TRUNCATE effect`)
+	v.db.Do(t, `TRUNCATE effect`)
 }

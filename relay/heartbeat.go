@@ -26,7 +26,11 @@ type heartbeat struct {
 	failure atomic.Pointer[error] // of the last beat
 	streak  streak
 
-	strandedAt time.Time // when leases of relays without a row were looked for
+	duties []*duty
+
+	strandedAt  time.Time // when leases of relays without a row were looked for
+	sweep       keySweep
+	maintenance *maintenance
 }
 
 // check is nil while this relay is known to be alive: only then it may claim.
@@ -43,7 +47,16 @@ func (h *heartbeat) check(now time.Time) error {
 var errNoHeartbeat = errors.New("relay: no heartbeat came through")
 
 func newHeartbeat(r *Relay) *heartbeat {
-	return &heartbeat{r: r, held: held{conns: r.conns}, first: make(chan struct{}), tried: make(chan struct{})}
+	h := &heartbeat{r: r, held: held{conns: r.conns}, first: make(chan struct{}), tried: make(chan struct{}), maintenance: newMaintenance(r)}
+	h.duties = []*duty{
+		{name: "take over", run: h.takeOver},
+		{name: "hear", run: h.hear},
+		{name: "give tokens back", run: h.giveBackTokens},
+		{name: "reap", run: h.reap},
+		{name: "sweep keys", run: h.sweepKeys},
+		{name: "maintain", run: h.maintain},
+	}
+	return h
 }
 
 // run beats until stop is closed, and then signs off.
@@ -66,11 +79,10 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 	}()
 
 	backoff := newLoopBackoff()
-	var nextBeat, nextTakeover, nextReap time.Time
+	var nextBeat time.Time
 	for first := true; ; first = false {
-		now := time.Now()
 		var err error
-		if !now.Before(nextBeat) {
+		if now := time.Now(); !now.Before(nextBeat) {
 			if err = h.beat(ctx); err == nil {
 				nextBeat = now.Add(heartbeatInterval)
 			}
@@ -78,15 +90,10 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 				close(h.tried)
 			}
 		}
-		if err == nil && !now.Before(nextTakeover) {
-			err = h.takeOver(ctx)
-			nextTakeover = now.Add(takeoverInterval)
+		if err == nil {
+			err = h.work(ctx, nextBeat)
 		}
-		if err == nil && !now.Before(nextReap) {
-			err = h.reap(ctx)
-			nextReap = now.Add(reapInterval)
-		}
-		pause := takeoverInterval
+		pause := min(takeoverInterval, time.Until(nextBeat))
 		if err == nil {
 			backoff = newLoopBackoff()
 		} else {
@@ -165,120 +172,6 @@ func (h *heartbeat) watch(stop <-chan struct{}) {
 	}
 }
 
-const deadRelaysSQL = `/* outbox: lock dead relays that hold leases */
-SELECT relay_id::text FROM outbox.relay l
- WHERE alive_until < clock_timestamp() AND relay_id <> $1::uuid
-   AND EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id)
- ORDER BY relay_id LIMIT 10 FOR UPDATE SKIP LOCKED`
-
-// The relay's id stays on the row as a mark: the task's last run was lost.
-const takeOverSQL = `/* outbox: take leases over from dead relays */
-WITH c AS MATERIALIZED (
-  SELECT task_id FROM outbox.task WHERE state = 'leased' AND relay_id = ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE SKIP LOCKED)
-UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL
- WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
-
-const expireSQL = `/* outbox: end leases that ran out */
-WITH c AS MATERIALIZED (
-  SELECT task_id FROM outbox.task WHERE state = 'leased' AND leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED)
-UPDATE outbox.task t SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL
- WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
-
-const strandedSQL = `/* outbox: lock leases of relays that have no row */
-SELECT task_id::text FROM outbox.task t WHERE state = 'leased'
-   AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id) LIMIT 1000 FOR UPDATE SKIP LOCKED`
-
-// The lock may have come after a relay that is new had taken the lease: seen from here it has a row.
-const takeStrandedSQL = `/* outbox: take over leases of relays that have no row */
-UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL
- WHERE task_id = ANY ($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id)`
-
-// takeOver makes the leased tasks of dead relays ready again, once this relay's own beats are settled.
-func (h *heartbeat) takeOver(ctx context.Context) error {
-	if !h.streak.settled(time.Now()) {
-		return nil
-	}
-	var n int64
-	ctx, cancel := context.WithTimeout(ctx, maintenanceTimeout)
-	defer cancel()
-	err := h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }()
-		var dead []string
-		if dead, err = texts(tx.QueryContext(ctx, h.r.sql(deadRelaysSQL), h.r.id)); err != nil {
-			return err
-		}
-		if len(dead) > 0 {
-			result, err := tx.ExecContext(ctx, h.r.sql(takeOverSQL), pq.Array(dead))
-			if err != nil {
-				return err
-			}
-			n, _ = result.RowsAffected()
-		}
-		result, err := tx.ExecContext(ctx, h.r.sql(expireSQL))
-		if err != nil {
-			return err
-		}
-		expired, _ := result.RowsAffected()
-		n += expired
-		if time.Since(h.strandedAt) >= reapInterval {
-			h.strandedAt = time.Now()
-			stranded, err := texts(tx.QueryContext(ctx, h.r.sql(strandedSQL)))
-			if err != nil {
-				return err
-			}
-			if len(stranded) > 0 {
-				if result, err = tx.ExecContext(ctx, h.r.sql(takeStrandedSQL), pq.Array(stranded)); err != nil {
-					return err
-				}
-				taken, _ := result.RowsAffected()
-				n += taken
-			}
-		}
-		return tx.Commit()
-	})
-	if err == nil && n > 0 {
-		h.r.log.Warn("outbox: tasks of dead relays or with leases that ran out are ready again", "tasks", n)
-		h.r.Wake()
-	}
-	return err
-}
-
-// maintenanceTimeout bounds what shares the heartbeat's connection, so that no beat is late.
-const maintenanceTimeout = 2 * time.Second
-
-// reapInterval is how often a relay looks for what others left behind.
-const reapInterval = 30 * time.Second
-
-const reapRunsSQL = `/* outbox: reap runs of tasks that are gone */
-DELETE FROM outbox.running r
- USING (SELECT task_id, token FROM outbox.running r
-         WHERE (SELECT t.task_id FROM outbox.task t WHERE t.task_id = r.task_id) IS NULL
-           AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = r.relay_id AND l.alive_until > clock_timestamp())
-         LIMIT 1000) AS gone
- WHERE r.task_id = gone.task_id AND r.token = gone.token`
-
-const reapRelaysSQL = `/* outbox: reap relays that died long ago */
-DELETE FROM outbox.relay l WHERE alive_until < clock_timestamp() - interval '1 hour' AND relay_id <> $1::uuid
-   AND NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id)`
-
-func (h *heartbeat) reap(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, maintenanceTimeout)
-	defer cancel()
-	return h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		if _, err := conn.ExecContext(ctx, h.r.sql(reapRunsSQL)); err != nil {
-			return err
-		}
-		if _, err := conn.ExecContext(ctx, h.r.sql(reapRelaysSQL), h.r.id); err != nil {
-			return err
-		}
-		return h.r.unhandled.report(ctx, conn)
-	})
-}
-
 // A relay that leaves nothing behind leaves no row; else its row says when others may take over.
 const signOffSQL = `/* outbox: sign off */
 DELETE FROM outbox.relay l WHERE relay_id = $1::uuid
@@ -291,10 +184,16 @@ func (h *heartbeat) signOff() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	_ = h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		_, err := conn.ExecContext(ctx, h.r.sql(signOffSQL), h.r.id)
-		return err
-	})
+	for range 2 { // the end of the loop may have broken the connection behind a statement that succeeded
+		err := h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			_, err := conn.ExecContext(ctx, h.r.sql(signOffSQL), h.r.id)
+			return err
+		})
+		if err == nil {
+			break
+		}
+	}
+	_ = h.r.rates.giveBack(ctx, &h.held, true)
 }
 
 // texts reads a result of one text column.

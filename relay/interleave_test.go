@@ -106,7 +106,7 @@ func (a *actor) proceed(t *testing.T, watch *database) {
 			continue
 		case <-time.After(3 * time.Millisecond): // longer than most steps take
 		}
-		if watch.int(t, `SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted`, a.pid) > 0 {
+		if watch.Int(t, `SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted`, a.pid) > 0 {
 			return
 		}
 	}
@@ -139,7 +139,7 @@ func (l *lifecycle) check(step string, changed int, should bool) {
 	if (changed == 1) != should || changed > 1 {
 		l.t.Errorf("%s: changed %d rows, want it to change the task: %v", strings.Join(l.trace, ", "), changed, should)
 	}
-	got := l.db.text(l.t, `SELECT coalesce((SELECT CASE WHEN state = 'leased' THEN lease_token::text ELSE state END FROM outbox.task WHERE task_id = $1),
+	got := l.db.Text(l.t, `SELECT coalesce((SELECT CASE WHEN state = 'leased' THEN lease_token::text ELSE state END FROM outbox.task WHERE task_id = $1),
 		(SELECT 'dead' FROM outbox.dead_task WHERE task_id = $1), 'done')`, l.task)
 	if got != l.place {
 		l.t.Errorf("%s: the task is %s, want %s", strings.Join(l.trace, ", "), got, l.place)
@@ -148,7 +148,7 @@ func (l *lifecycle) check(step string, changed int, should bool) {
 
 func (l *lifecycle) lease(a *actor, who, relayID, token string, lease time.Duration) step {
 	return step{func() (int, error) {
-		return a.exec(l.statement("lease"), "LEASED", 1, relayID, token, lease.Microseconds())
+		return a.exec(l.statement("lease"), "LEASED", 1, relayID, token, sql.NullInt64{Int64: lease.Microseconds(), Valid: lease > 0}, 1000, 0)
 	}, func(n int) {
 		should := l.place == "ready"
 		if should {
@@ -165,9 +165,9 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 		case "completes":
 			return a.exec(l.statement("complete many"), pq.Array([]int{l.task}), pq.Array([]string{token}))
 		case "fails":
-			return a.exec(l.statement("return lease"), l.task, token, "scheduled", 1, "error", nil, time.Hour.Microseconds())
+			return a.exec(l.statement("return lease"), l.task, token, "scheduled", 1, "error", nil, time.Hour.Microseconds(), nil)
 		case "releases":
-			return a.exec(l.statement("return lease"), l.task, token, "ready", 0, nil, nil, 0)
+			return a.exec(l.statement("return lease"), l.task, token, "ready", 0, nil, nil, 0, nil)
 		}
 		return a.exec(l.statement("dead lease"), l.task, token, 1, 1, "attempts", "error")
 	}, func(n int) {
@@ -234,10 +234,10 @@ func testEveryInterleaving(t *testing.T) {
 	for i, schedule := range schedules {
 		for variant := range len(ends) + 1 {
 			l := &lifecycle{t: t, db: db, a: a, b: b, expires: variant == len(ends), place: "ready"}
-			db.exec(t, `DELETE FROM outbox.relay; DELETE FROM outbox.task; DELETE FROM outbox.dead_task`)
-			db.exec(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
+			db.Do(t, `DELETE FROM outbox.relay; DELETE FROM outbox.task; DELETE FROM outbox.dead_task`)
+			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
 				($1, 'host', 1, now() - interval '1 second', '{}'), ($2, 'host', 2, now() + interval '1 hour', '{}')`, relayA, relayB)
-			l.task = db.int(t, `INSERT INTO outbox.task (task_type) VALUES ('LEASED') RETURNING task_id`)
+			l.task = db.Int(t, `INSERT INTO outbox.task (task_type) VALUES ('LEASED') RETURNING task_id`)
 			leaseA := time.Duration(0)
 			if l.expires {
 				leaseA = time.Microsecond
@@ -261,7 +261,7 @@ func testEveryInterleaving(t *testing.T) {
 			if a.busy != nil || b.busy != nil {
 				t.Fatalf("%s: a step still waits", strings.Join(l.trace, ", "))
 			}
-			if n := db.int(t, `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.dead_task)`); (n == 0) != (l.place == "done") || n > 1 {
+			if n := db.Int(t, `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.dead_task)`); (n == 0) != (l.place == "done") || n > 1 {
 				t.Errorf("%s: the task is in %d tables", strings.Join(l.trace, ", "), n)
 			}
 			if t.Failed() {

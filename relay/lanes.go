@@ -2,6 +2,7 @@ package relay
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
@@ -18,60 +19,102 @@ type lane struct {
 
 	refusedUntil time.Time // PostgreSQL refused its claim, for a reason that may lie in its rows
 	refusalAt    time.Time // when that was logged
+
+	slotAt   time.Time     // other relays had all slots of its type: try again then
+	slotWait time.Duration // how long that wait was
+	tokenAt  time.Time     // its type's rate is used up until then
 }
 
 // lanes chooses between the types. It is not for concurrent use.
 type lanes struct {
-	all     []*lane
-	workers int
-	choices int
+	all      []*lane
+	workers  int
+	fair     fair
+	chooser  *guarded // the app's; nil for the built-in order
+	declined bool     // the app's Chooser has chosen nothing, and nothing has changed since
+
+	heads []Head  // of the last view
+	seen  []*lane // that these are of
 }
 
-// fairness is how often the lane that has waited longest is served before the most urgent one.
-const fairness = 10
-
-// room is how many slots the lane may take: all but one, while there are other types, so that one type cannot
-// stop another.
-func (l *lanes) room(c *lane) int {
-	most := l.workers
-	if len(l.all) > 1 && most > 1 {
-		most--
+// share is how many more slots the lane may take as far as other types go.
+func (l *lanes) share(c *lane) int {
+	if l.chooser != nil {
+		return l.workers - c.running // it is the Chooser's business
 	}
-	return most - c.running
+	return share(l.workers, len(l.all)) - c.running
 }
 
-// choose is the lane to claim from next, or nil.
-func (l *lanes) choose() *lane {
-	var best []*lane
-	var oldest *lane
+// room is how many more slots the lane may take.
+func (l *lanes) room(c *lane) int {
+	room := l.share(c)
+	for _, limit := range [...]int{c.h.MaxRunning, c.h.MaxRunningTotal} {
+		if limit > 0 {
+			room = min(room, limit-c.running)
+		}
+	}
+	return room
+}
+
+// eligible reports whether a claim from the lane makes sense now.
+func (l *lanes) eligible(c *lane) bool {
+	return c.credit > 0 && c.head != nil && l.room(c) > 0 && !c.blockedUntil().After(time.Now())
+}
+
+func (l *lanes) view(free int) View {
+	l.heads, l.seen = l.heads[:0], l.seen[:0]
 	for _, c := range l.all {
-		if c.credit == 0 || c.head == nil || l.room(c) <= 0 {
+		if !l.eligible(c) {
 			continue
 		}
-		switch {
-		case len(best) == 0 || c.urgency() < best[0].urgency():
-			best = append(best[:0], c)
-		case c.urgency() == best[0].urgency():
-			best = append(best, c)
-		}
-		if oldest == nil || c.waitingSince().Before(oldest.waitingSince()) {
-			oldest = c
+		l.heads = append(l.heads, Head{Type: c.h.Type, Kind: c.h.Kind, Priority: c.urgency(), RunAt: c.head.since, Served: c.served,
+			Running: c.running, Room: min(l.room(c), free), Likely: c.credit})
+		l.seen = append(l.seen, c)
+	}
+	return View{Heads: l.heads, Free: free, Workers: l.workers, Types: len(l.all)}
+}
+
+// choose is the lane to claim from next in the built-in order, or nil.
+func (l *lanes) choose() *lane {
+	for i, n := range l.fair.Choose(l.view(l.workers)) {
+		if n > 0 {
+			return l.seen[i]
 		}
 	}
-	if len(best) == 0 {
+	return nil
+}
+
+// portion is what is to be claimed from a lane.
+type portion struct {
+	*lane
+	workers int
+}
+
+// portions are what to claim with the free workers; none if nothing is to be claimed now.
+func (l *lanes) portions(free int) (out []portion) {
+	v := l.view(free)
+	if len(v.Heads) == 0 {
 		return nil
 	}
-	l.choices++
-	if l.choices%fairness == 0 {
-		return oldest
+	var answer []int
+	if l.chooser == nil {
+		answer = l.fair.Choose(v)
+	} else {
+		answer = l.chooser.choose(v, &l.fair)
 	}
-	return best[rand.IntN(len(best))]
+	for i, n := range answer {
+		if n > 0 {
+			out = append(out, portion{l.seen[i], n})
+		}
+	}
+	l.declined = l.chooser != nil && len(out) == 0
+	return out
 }
 
 // capped reports whether a lane has work that it may not take for want of room.
 func (l *lanes) capped() bool {
 	for _, c := range l.all {
-		if c.head != nil && c.credit > 0 && l.room(c) <= 0 {
+		if c.head != nil && c.credit > 0 && l.share(c) <= 0 {
 			return true
 		}
 	}
@@ -79,26 +122,20 @@ func (l *lanes) capped() bool {
 }
 
 // choosable reports whether there is a lane to choose.
-func (l *lanes) choosable() bool { return l.others(nil) }
+func (l *lanes) choosable() bool { return !l.declined && slices.ContainsFunc(l.all, l.eligible) }
 
-// others reports whether another lane has work too.
-func (l *lanes) others(c *lane) bool {
-	for _, o := range l.all {
-		if o != c && o.credit > 0 && o.head != nil && l.room(o) > 0 {
-			return true
+// unblocked is when the first of the lanes that have work and wait for their type's limits may claim again; zero if
+// none waits.
+func (l *lanes) unblocked(now time.Time) (first time.Time) {
+	for _, c := range l.all {
+		if at := c.blockedUntil(); at.After(now) && c.credit > 0 && c.head != nil && l.room(c) > 0 && (first.IsZero() || at.Before(first)) {
+			first = at
 		}
 	}
-	return false
+	return first
 }
 
 func (c *lane) urgency() int { return c.urgent + c.h.Priority }
-
-func (c *lane) waitingSince() time.Time {
-	if c.head.since.After(c.served) {
-		return c.head.since
-	}
-	return c.served
-}
 
 // saw updates the lane from a look.
 func (c *lane) saw(h *head) {

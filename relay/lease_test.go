@@ -14,16 +14,9 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// leased is a registry with one Leased handler.
-func leased(h func(ctx context.Context, task *outbox.Task[payload]) error, opts ...handlers.Option) *handlers.Registry {
-	reg := handlers.New()
-	handlers.Leased(reg, typeLeased, h, opts...)
-	return reg
-}
-
 func (db *database) taskState(t testing.TB) string {
 	t.Helper()
-	return db.text(t, `SELECT string_agg(concat_ws(' ', state, attempt, CASE WHEN lease_token IS NOT NULL THEN 'token' END,
+	return db.Text(t, `SELECT string_agg(concat_ws(' ', state, attempt, CASE WHEN lease_token IS NOT NULL THEN 'token' END,
 		CASE WHEN relay_id IS NOT NULL THEN 'relay' END, CASE WHEN leased_until IS NOT NULL THEN 'until' END), ', ' ORDER BY task_id) FROM outbox.task`)
 }
 
@@ -36,7 +29,7 @@ func TestALeasedHandlerEndsWithItsTimeoutWhichIsAnAttempt(t *testing.T) {
 		ended <- seen{ctx.Err(), context.Cause(ctx)}
 		return fmt.Errorf("interrupted: %w", ctx.Err())
 	}, handlers.Timeout(100*time.Millisecond), handlers.Backoff(constant(time.Hour))), relay.Config{PollInterval: 50 * time.Millisecond})
-	db.enqueue(t, "LEASED", 1)
+	db.Enqueue(t, "LEASED", 1)
 	select {
 	case got := <-ended:
 		if !errors.Is(got.err, context.DeadlineExceeded) || !errors.Is(got.cause, context.DeadlineExceeded) || errors.Is(got.cause, outbox.ErrLeaseLost) {
@@ -46,7 +39,7 @@ func TestALeasedHandlerEndsWithItsTimeoutWhichIsAnAttempt(t *testing.T) {
 		t.Fatal("the handler's context did not end")
 	}
 	eventually(t, 10*time.Second, "the failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
-	if got := db.text(t, `SELECT last_error FROM outbox.task`); got != "interrupted: context deadline exceeded" {
+	if got := db.Text(t, `SELECT last_error FROM outbox.task`); got != "interrupted: context deadline exceeded" {
 		t.Errorf("last_error %q", got)
 	}
 }
@@ -62,7 +55,7 @@ func TestALeaseEndsByItselfOnlyAfterTheTimeoutAndNeverWithoutOne(t *testing.T) {
 				<-done
 				return nil
 			}, handlers.Timeout(timeout)), relay.Config{PollInterval: 50 * time.Millisecond})
-			db.enqueue(t, "LEASED", 1)
+			db.Enqueue(t, "LEASED", 1)
 			if has := <-deadline; has != (timeout > 0) {
 				t.Errorf("the handler's context has a deadline: %v", has)
 			}
@@ -70,11 +63,11 @@ func TestALeaseEndsByItselfOnlyAfterTheTimeoutAndNeverWithoutOne(t *testing.T) {
 				t.Errorf("the task is %s, want %s", got, want)
 			}
 			// The handler has ended, or was abandoned, when the lease does.
-			if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE leased_until < attempted_at + interval '65 seconds'`); n != 0 {
+			if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE leased_until < attempted_at + interval '65 seconds'`); n != 0 {
 				t.Error("the lease ends before the handler's failure can be recorded")
 			}
 			close(done)
-			db.emptied(t, 10*time.Second)
+			db.Emptied(t, 10*time.Second)
 		})
 	}
 }
@@ -93,12 +86,12 @@ func TestADrainedLeasedTaskIsHandedBackWithoutAnAttempt(t *testing.T) {
 		return ctx.Err()
 	}), relay.Config{PollInterval: 50 * time.Millisecond, DrainTimeout: 50 * time.Millisecond})
 	// The third is a suspect: its relay died. It stays one, as its run has not shown that it is harmless.
-	db.exec(t, `INSERT INTO outbox.task (task_type, payload, attempt, relay_id)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, attempt, relay_id)
 		VALUES ('LEASED', '{"N": 1}', 0, NULL), ('LEASED', '{"N": 2}', 0, NULL), ('LEASED', '{"N": 3}', 4, '00000000-0000-4000-8000-000000000000')`)
 	for range 3 {
 		<-begun
 	}
-	r.stop()
+	r.Stop()
 	for range 3 {
 		if cause := <-causes; !errors.Is(cause, outbox.ErrDraining) {
 			t.Errorf("the handler's context ended by %v, want ErrDraining", cause)
@@ -107,18 +100,18 @@ func TestADrainedLeasedTaskIsHandedBackWithoutAnAttempt(t *testing.T) {
 	if got := db.taskState(t); got != "ready 0, ready 4 relay" {
 		t.Errorf("after the drain: %s", got)
 	}
-	if got := db.text(t, `SELECT string_agg(payload ->> 'N', ' ' ORDER BY task_id) FROM outbox.task`); got != "1 3" {
+	if got := db.Text(t, `SELECT string_agg(payload ->> 'N', ' ' ORDER BY task_id) FROM outbox.task`); got != "1 3" {
 		t.Errorf("left are %s, want 1 3: the second was done", got)
 	}
 	once(t, db, leased(leasedEffect), relay.Config{})
-	if got := db.text(t, `SELECT string_agg(attempt::text, ' ' ORDER BY task_id) FROM effect`); got != "1 5" {
+	if got := db.Text(t, `SELECT string_agg(attempt::text, ' ' ORDER BY task_id) FROM effect`); got != "1 5" {
 		t.Errorf("done in attempts %s, want 1 5", got)
 	}
 }
 
 func TestLeasedTasksThatEndMeanwhileAreCompletedInOneTransaction(t *testing.T) {
 	db := newDatabase(t)
-	db.exec(t, `CREATE TABLE completion (tx bigint, tasks int);
+	db.Do(t, `CREATE TABLE completion (tx bigint, tasks int);
 		CREATE FUNCTION completed() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
 		  IF (SELECT count(*) FROM gone) > 0 THEN
@@ -150,12 +143,12 @@ func TestLeasedTasksThatEndMeanwhileAreCompletedInOneTransaction(t *testing.T) {
 		}
 		return nil
 	}), relay.Config{Workers: tasks, PollInterval: 50 * time.Millisecond})
-	db.enqueue(t, "LEASED", tasks)
+	db.Enqueue(t, "LEASED", tasks)
 	for range tasks {
 		<-begun
 	}
 	waiting := func() bool {
-		return db.int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`) == 1
+		return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`) == 1
 	}
 	close(first)
 	eventually(t, 10*time.Second, "the first completion is under way", waiting)
@@ -164,8 +157,8 @@ func TestLeasedTasksThatEndMeanwhileAreCompletedInOneTransaction(t *testing.T) {
 	if _, err := gate.ExecContext(t.Context(), `SELECT pg_advisory_unlock(1)`); err != nil {
 		t.Fatal(err)
 	}
-	db.emptied(t, 10*time.Second)
-	got := db.text(t, `SELECT string_agg(tasks::text, ' ') FROM (SELECT sum(tasks) AS tasks FROM completion GROUP BY tx ORDER BY min(tx)) c`)
+	db.Emptied(t, 10*time.Second)
+	got := db.Text(t, `SELECT string_agg(tasks::text, ' ') FROM (SELECT sum(tasks) AS tasks FROM completion GROUP BY tx ORDER BY min(tx)) c`)
 	// A few may still have been on their way when the second completion began.
 	if n := len(strings.Fields(got)); !strings.HasPrefix(got, "1 ") || n > 5 {
 		t.Errorf("the tasks were completed in transactions of %s; want 1 and then nearly all together", got)
@@ -180,16 +173,16 @@ func testLateHeartbeat(t *testing.T) {
 		<-done
 		return leasedEffect(ctx, task)
 	}), relay.Config{PollInterval: 50 * time.Millisecond})
-	db.enqueue(t, "LEASED", 1)
+	db.Enqueue(t, "LEASED", 1)
 	<-begun
-	db.exec(t, `UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 minute'`)
+	db.Do(t, `UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 minute'`)
 	eventually(t, 10*time.Second, "the relay renews its leases", func() bool {
-		return db.int(t, `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '5 seconds'`) == 1
+		return db.Int(t, `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '5 seconds'`) == 1
 	})
 	close(done)
-	db.emptied(t, 10*time.Second)
-	db.onceEach(t, 1)
-	if got := db.int(t, `SELECT attempt FROM effect`); got != 1 {
+	db.Emptied(t, 10*time.Second)
+	db.OnceEach(t, 1)
+	if got := db.Int(t, `SELECT attempt FROM effect`); got != 1 {
 		t.Errorf("done in attempt %d, want 1", got)
 	}
 }

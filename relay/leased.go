@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"database/sql"
+	"time"
 
 	"github.com/txoutbox/outbox/handlers"
 )
@@ -11,7 +12,7 @@ import (
 const leaseSet = `
 UPDATE outbox.task t SET state = 'leased', attempt = CASE WHEN t.relay_id IS NULL THEN LEAST(t.attempt + 1, 32767) ELSE t.attempt END, attempted_at = clock_timestamp(),
        relay_id = $3::uuid, lease_token = $4::uuid,
-       leased_until = CASE WHEN $5::bigint > 0 THEN clock_timestamp() + $5::bigint * interval '1 microsecond' END
+       leased_until = clock_timestamp() + COALESCE(t.timeout_ms * $6::bigint + $7::bigint, $5::bigint) * interval '1 microsecond'
   WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
 RETURNING ` + rowColumns + `, (SELECT c.relay_id::text FROM c WHERE c.task_id = t.task_id), pg_current_xact_id()::text`
 
@@ -23,16 +24,18 @@ WITH c AS MATERIALIZED (
 const leaseFromSQL = `/* outbox: lease from a pivot */
 WITH c AS MATERIALIZED (
   SELECT task_id, relay_id FROM outbox.task WHERE state = 'ready' AND task_type = $1
-     AND (priority, attempt, task_id) >= ($6::smallint, $7::smallint, $8::bigint) AND priority <= $6::smallint
+     AND (priority, attempt, task_id) >= ($8::smallint, $9::smallint, $10::bigint) AND priority <= $8::smallint
    ORDER BY priority, attempt, task_id LIMIT $2 FOR UPDATE SKIP LOCKED)` + leaseSet
 
-// lease claims up to c.limit tasks for a Leased handler: when it returns them, they are committed as leased by
-// this relay under the token.
-func (r *Relay) lease(ctx context.Context, h *handlers.Handler, c claimNext) (rows []*row, token string, err error) {
+// lease claims up to c.limit tasks for a Leased handler, or up to allowed, if there are only so many slots for its type: when
+// it returns them, they are committed as leased by this relay under the token.
+func (r *Relay) lease(ctx context.Context, h *handlers.Handler, c claimNext) (rows []*row, token string, allowed int, err error) {
 	token = newUUID()
+	sent := time.Now()
 	var xid string
 	take := func(ctx context.Context, tx *sql.Tx, query string, limit int, more ...any) error {
-		args := append([]any{h.Type, limit, r.id, token, leaseFor(h.Timeout).Microseconds()}, more...)
+		registered, perMS, margin := rowLease(h)
+		args := append([]any{h.Type, limit, r.id, token, registered, perMS, margin}, more...)
 		found, err := tx.QueryContext(ctx, r.sql(query), args...)
 		if err != nil {
 			return err
@@ -42,18 +45,34 @@ func (r *Relay) lease(ctx context.Context, h *handlers.Handler, c claimNext) (ro
 		return err
 	}
 	err = r.conns.inTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
-		rows = nil
+		rows, allowed = nil, c.limit
+		var slots []int64
+		if h.MaxRunningTotal > 0 {
+			if slots, err = r.lockSlots(ctx, h, tx, c.limit); err != nil || len(slots) == 0 {
+				allowed = 0
+				return err
+			}
+			allowed = len(slots)
+		}
 		if p := c.pivot; p != nil {
-			if err := take(ctx, tx, leaseFromSQL, c.limit, p.priority, p.attempt, p.taskID); err != nil || len(rows) == c.limit {
+			if err := take(ctx, tx, leaseFromSQL, allowed, p.priority, p.attempt, p.taskID); err != nil {
 				return err
 			}
 		}
-		return take(ctx, tx, leaseSQL, c.limit-len(rows))
+		if rest := allowed - len(rows); rest > 0 {
+			if err := take(ctx, tx, leaseSQL, rest); err != nil {
+				return err
+			}
+		}
+		return r.fillSlots(ctx, h, tx, slots, rows, token)
 	})
+	for _, t := range rows {
+		t.leasedAt = sent
+	}
 	if err != nil && len(rows) > 0 {
 		r.leases.release(rows, token, xid) // the commit's outcome may be unknown
 	}
-	return rows, token, err
+	return rows, token, allowed, err
 }
 
 // runLeased runs one leased task to the end of its last transition.
@@ -85,14 +104,19 @@ func (r *Relay) runLeased(h *handlers.Handler, t *row, token string) {
 	}
 	left, leave := context.WithCancel(context.Background())
 	defer leave()
-	l := &lease{r: r, id: t.id, token: token, left: left}
+	l := &lease{r: r, h: h, id: t.id, token: token, left: left, alone: h.Lease > 0, ctx: newLimited(r.handlerContext)}
 	call := t.task(begun)
 	call.Lease = l
-	ctx, drop := r.leases.hold(r.handlerContext)
-	defer drop()
+	drop := r.leases.hold(l)
 	suspect.begun()
-	out, endContext := r.call(ctx, h.Timeout, h, nil, []*task{call})
-	endContext()
+	if timeout := timeoutOf(h, t); l.alone {
+		l.ctx.endAt(t.leasedAt.Add(timeout), errRanOut)
+	} else if timeout > 0 {
+		l.ctx.endAt(time.Now().Add(timeout), timeoutError(timeout))
+	}
+	out := r.call(l.ctx, h, nil, []*task{call})
+	drop()
+	l.ctx.cancel(nil)
 	if out.abandoned && out.drained {
 		leave()
 	}
@@ -100,6 +124,9 @@ func (r *Relay) runLeased(h *handlers.Handler, t *row, token string) {
 		r.log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", h.Type, "task_id", t.id)
 	}
 	if l.completed.Load() {
+		if runsAgain(out.err) {
+			r.log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given", "task_type", h.Type, "task_id", t.id)
+		}
 		return
 	}
 	next := r.resultOf(h, t, out, begun, l.prevented.Load())
@@ -110,7 +137,14 @@ func (r *Relay) runLeased(h *handlers.Handler, t *row, token string) {
 // resultOf is the transition that a leased task's outcome asks for. prevented: the database failed its Complete.
 func (r *Relay) resultOf(h *handlers.Handler, t *row, out outcome, begun int, prevented bool) transition {
 	if out.err == nil {
-		return transition{done: true}
+		return transition{done: true, keep: h.Keep}
+	}
+	if out.canceled {
+		r.logCanceled(h.Type, []int64{t.id})
+		return transition{done: true, canceled: true}
+	}
+	if runsAgain(out.err) {
+		return transition{change: t.after(h, handlers.ResultOf(out.err), begun)}
 	}
 	if out.drained || out.leaseLost {
 		return transition{back: true, change: change{attempt: begun - 1}, lostBy: t.lostBy}
@@ -118,7 +152,7 @@ func (r *Relay) resultOf(h *handlers.Handler, t *row, out outcome, begun int, pr
 	result := handlers.ResultOf(out.err)
 	if result.Action == handlers.ActionDiscard {
 		r.log.Info("outbox: a task was discarded by its handler", "task_type", h.Type, "task_id", t.id, "error", errorText(out.err))
-		return transition{done: true}
+		return transition{done: true, keep: h.Keep, change: change{err: out.err}}
 	}
 	if prevented && !out.overran && result.Action == handlers.ActionRetry {
 		wait, _ := h.Backoff(1)

@@ -4,9 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
+	"maps"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lib/pq"
@@ -17,14 +17,16 @@ import (
 // transition is how a lease ends: done, back, or changed. Its SQL names the token, so only the holder of the
 // lease can make it.
 type transition struct {
-	row    *row
-	token  string
-	done   bool
-	back   bool           // ready at once, as if it had not been claimed
-	change change         // neither done nor back
-	lostBy sql.NullString // stays on the row: the relay that died while it ran this task
-	apart  bool           // not in one transaction with others: it may have to wait for the row
-	reply  chan struct{}
+	row      *row
+	token    string
+	done     bool
+	canceled bool           // done as it was canceled
+	back     bool           // ready at once, as if it had not been claimed
+	change   change         // neither done nor back; if done, err is what it was discarded for
+	keep     time.Duration  // done: in the history
+	lostBy   sql.NullString // stays on the row: the relay that died while it ran this task
+	apart    bool           // not in one transaction with others: it may have to wait for the row
+	reply    chan struct{}
 }
 
 // unknownClaim is a claim whose commit may have failed or not.
@@ -40,30 +42,44 @@ type leases struct {
 	in chan *transition
 
 	mu      sync.Mutex
-	holders map[int]context.CancelCauseFunc
-	next    int
+	holders map[*lease]struct{}
 	unknown []unknownClaim
 	poke    chan struct{}
 }
 
 func newLeases(r *Relay) *leases {
-	return &leases{r: r, in: make(chan *transition, r.config.Workers), holders: map[int]context.CancelCauseFunc{}, poke: make(chan struct{}, 1)}
+	return &leases{r: r, in: make(chan *transition, r.config.Workers), holders: map[*lease]struct{}{}, poke: make(chan struct{}, 1)}
 }
 
-// hold is a context for one handler, which ends when the relay loses its leases.
-func (l *leases) hold(parent context.Context) (ctx context.Context, drop func()) {
-	ctx, cancel := context.WithCancelCause(parent)
+// hold notes a lease while its handler runs.
+func (l *leases) hold(one *lease) (drop func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.next++
-	id := l.next
-	l.holders[id] = cancel
-	return ctx, func() {
+	l.holders[one] = struct{}{}
+	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.holders, id)
-		cancel(nil)
+		delete(l.holders, one)
 	}
+}
+
+func (l *leases) held() []*lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.holders))
+}
+
+// took ends the context of a handler whose task another relay, or an operator, has taken away. A task that its own
+// handler has completed is gone as well.
+func (l *leases) took(one *lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, runs := l.holders[one]; !runs || one.completing.Load() > 0 || one.completed.Load() {
+		return
+	}
+	delete(l.holders, one)
+	one.ctx.cancel(outbox.ErrLeaseLost)
+	l.r.log.Warn("outbox: a lease was taken away; its handler is stopped", "task_id", one.id)
 }
 
 // lose ends the contexts of all leased handlers: this relay has not reached the server for as long as its leases
@@ -71,8 +87,8 @@ func (l *leases) hold(parent context.Context) (ctx context.Context, drop func())
 func (l *leases) lose() (lost int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, cancel := range l.holders {
-		cancel(outbox.ErrLeaseLost)
+	for one := range l.holders {
+		one.ctx.cancel(outbox.ErrLeaseLost)
 	}
 	lost = len(l.holders)
 	clear(l.holders)
@@ -183,25 +199,55 @@ RETURNING t.task_id`
 const returnLeaseSQL = `/* outbox: end a lease */
 UPDATE outbox.task SET state = $3, attempt = $4, last_error = COALESCE($5, last_error), relay_id = $6::uuid,
        run_at = CASE WHEN $3 = 'ready' THEN run_at ELSE clock_timestamp() + $7::bigint * interval '1 microsecond' END,
-       lease_token = NULL, leased_until = NULL
+       lease_token = NULL, leased_until = NULL, ordering_key = $8
  WHERE task_id = $1 AND lease_token = $2::uuid`
 
 const deadLeaseSQL = `/* outbox: end a lease in the dead letters */
 WITH gone AS (
   DELETE FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid RETURNING *)
-INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error)
-SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), priority, $3::smallint, $4::smallint, $5, task_type, payload, headers, $6 FROM gone`
+INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error, ` + carriedColumns + `, task_max_attempts)
+SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), priority, $3::smallint, $4::smallint, $5, task_type, payload, headers, $6, ` + carriedColumns + `, max_attempts FROM gone`
+
+const countSQL = `/* outbox: count what no trigger sees */
+INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT count(*), t, $2 FROM unnest($1::text[]) t GROUP BY t`
+
+// count adds runs or tasks of these types, as often as a type is there, to the totals of a kind.
+func (r *Relay) count(ctx context.Context, tx execer, kind string, types []string) error {
+	if len(types) == 0 {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, r.sql(countSQL), pq.Array(types), kind)
+	return err
+}
+
+// complete deletes tasks that are done, and marks those that were there.
+func (l *leases) complete(ctx context.Context, tx *sql.Tx, done *doneLeases, mine map[int64]bool) error {
+	query, args := done.statement()
+	rows, err := tx.QueryContext(ctx, l.r.sql(query), args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		mine[id] = true
+	}
+	return rows.Err()
+}
 
 // write makes the transitions in one transaction. One whose lease is gone changes nothing, and is logged.
 func (l *leases) write(group []*transition) error {
 	mine := make(map[int64]bool, len(group))
 	err := l.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		clear(mine)
-		var done []int64
-		var tokens []string
+		var done doneLeases
+		var failed, canceled []string // types
 		for _, t := range group {
 			if t.done {
-				done, tokens = append(done, t.row.id), append(tokens, t.token)
+				done.add(t.row.id, t.token, t.keep, t.change.err)
 				continue
 			}
 			result, err := l.writeOne(ctx, tx, t)
@@ -213,23 +259,21 @@ func (l *leases) write(group []*transition) error {
 				return err
 			}
 			mine[t.row.id] = n == 1
+			if n == 1 && t.change.failed {
+				failed = append(failed, t.row.taskType)
+			}
 		}
-		if len(done) == 0 {
-			return nil
-		}
-		rows, err := tx.QueryContext(ctx, l.r.sql(completeManySQL), pq.Array(done), pq.Array(tokens))
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var id int64
-			if err := rows.Scan(&id); err != nil {
+		if len(done.ids) > 0 {
+			if err := l.complete(ctx, tx, &done, mine); err != nil {
 				return err
 			}
-			mine[id] = true
 		}
-		return rows.Err()
+		for _, t := range group {
+			if t.canceled && mine[t.row.id] {
+				canceled = append(canceled, t.row.taskType)
+			}
+		}
+		return errors.Join(l.r.count(ctx, tx, "failed", failed), l.r.count(ctx, tx, "canceled", canceled))
 	})
 	if err != nil {
 		return err
@@ -239,7 +283,7 @@ func (l *leases) write(group []*transition) error {
 		case !mine[t.row.id]:
 			l.r.log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", t.row.taskType, "task_id", t.row.id)
 		case !t.done && t.change.reason != "":
-			l.r.logDead(t.row, t.change)
+			l.r.died(t.row, t.change)
 		case !t.done && !t.back:
 			l.r.due(t.change.wait)
 		}
@@ -252,6 +296,9 @@ func (l *leases) writeOne(ctx context.Context, tx *sql.Tx, t *transition) (sql.R
 	if c.reason != "" {
 		return tx.ExecContext(ctx, l.r.sql(deadLeaseSQL), t.row.id, t.token, c.attempt, t.row.max, c.reason, errorText(c.err))
 	}
+	if c.again {
+		return l.r.leaseAgain(ctx, tx, t.row.id, t.token, c.wait, c.payload)
+	}
 	state := "scheduled"
 	if t.back {
 		state = "ready"
@@ -260,7 +307,7 @@ func (l *leases) writeOne(ctx context.Context, tx *sql.Tx, t *transition) (sql.R
 	if c.err != nil {
 		lastError = sql.NullString{String: errorText(c.err), Valid: true}
 	}
-	return tx.ExecContext(ctx, l.r.sql(returnLeaseSQL), t.row.id, t.token, state, c.attempt, lastError, t.lostBy, c.wait.Microseconds())
+	return tx.ExecContext(ctx, l.r.sql(returnLeaseSQL), t.row.id, t.token, state, c.attempt, lastError, t.lostBy, c.wait.Microseconds(), t.row.keyAfter(c))
 }
 
 // giveBack puts back what claims of unknown outcome took, once their outcome is known.
@@ -305,91 +352,4 @@ func (l *leases) begin(t *row, token string) error {
 	return l.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		return one(tx.ExecContext(ctx, l.r.sql(beginSuspectSQL), t.id, token))
 	})
-}
-
-// lease is a relay's hold on one task, as its handler sees it.
-type lease struct {
-	r         *Relay
-	id        int64
-	token     string
-	left      context.Context // ends when the relay stops without the handler
-	completed atomic.Bool
-	prevented atomic.Bool // the latest Complete met the database's failure, not fn's
-}
-
-const lockLeaseSQL = `/* outbox: lock a leased task */
-SELECT 1 FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid FOR UPDATE`
-
-const completeSQL = `/* outbox: complete a leased task */
-DELETE FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid`
-
-// Complete implements outbox.Lease. The row is locked first: whoever takes leases over skips it then, so fn's
-// writes and the removal of the task are one.
-func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
-	l.prevented.Store(false)
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
-	if l.left.Err() != nil {
-		return fmt.Errorf("%w: task %d: the relay has stopped", outbox.ErrLeaseLost, l.id)
-	}
-	fail := func(err error) error {
-		if cause := context.Cause(ctx); cause != nil { // it ended in the middle: perhaps by the loss of the lease
-			err = fmt.Errorf("%w: %w", cause, err)
-		}
-		return fmt.Errorf("relay: complete task %d: %w", l.id, err)
-	}
-	l.prevented.Store(true)
-	conn, tx, err := l.r.conns.begin(ctx)
-	if err != nil {
-		return fail(err)
-	}
-	undo := func() {
-		_ = tx.Rollback()
-		drop(conn)
-	}
-	stay := context.AfterFunc(l.left, undo) // the task's row must not stay locked
-	committed := false
-	defer func() {
-		if stay() && committed {
-			l.r.conns.put(conn)
-		} else {
-			undo()
-		}
-	}()
-	_, err = tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = '60s'; SET LOCAL statement_timeout = '30s'; SET LOCAL lock_timeout = '10s'")
-	if err != nil {
-		return fail(err)
-	}
-	var found int
-	err = tx.QueryRowContext(ctx, l.r.sql(lockLeaseSQL), l.id, l.token).Scan(&found)
-	if errors.Is(err, sql.ErrNoRows) {
-		return fmt.Errorf("%w: task %d", outbox.ErrLeaseLost, l.id)
-	}
-	if err != nil {
-		return fail(err)
-	}
-	l.prevented.Store(false)
-	if err := fn(tx); err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, "SET LOCAL role TO DEFAULT"); err != nil { // fn may have taken one without rights here
-		// fn's failure: it hid an error, or left rows open, which pgx calls a bad connection.
-		return fail(err)
-	}
-	result, err := tx.ExecContext(ctx, l.r.sql(completeSQL), l.id, l.token)
-	if err = one(result, err); err != nil {
-		l.prevented.Store(pgerr.Lost(err)) // the connection worked after fn
-		return fail(err)
-	}
-	if err := tx.Commit(); err != nil {
-		if pgerr.CommitFailed(err) {
-			return fmt.Errorf("relay: complete task %d: commit: %w", l.id, err)
-		}
-		l.prevented.Store(true)
-		return fmt.Errorf("%w: task %d: %w", outbox.ErrCommitUnknown, l.id, err)
-	}
-	committed = true
-	l.completed.Store(true)
-	return nil
 }

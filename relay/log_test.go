@@ -23,12 +23,13 @@ const canary = "C4n4ry"
 // I12: with secrets in payloads, headers, connection strings and rows, and everything going wrong that logs, they are in
 // no record, at Debug level either.
 func TestNoSecretReachesALog(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Local(t, nil)
-	owner := openDatabase(t, server.URL())
-	owner.exec(t, `CREATE ROLE app SUPERUSER LOGIN PASSWORD '`+canary+`'`)
-	owner.exec(t, `CREATE TABLE account (email text PRIMARY KEY)`)
-	owner.exec(t, `INSERT INTO account VALUES ('`+canary+`')`)
-	u, err := url.Parse(owner.url)
+	owner := adopt(t, server.URL())
+	owner.Do(t, `CREATE ROLE app SUPERUSER LOGIN PASSWORD '`+canary+`'`)
+	owner.Do(t, `CREATE TABLE account (email text PRIMARY KEY)`)
+	owner.Do(t, `INSERT INTO account VALUES ('`+canary+`')`)
+	u, err := url.Parse(owner.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,7 @@ func TestNoSecretReachesALog(t *testing.T) {
 
 	enqueue := func() {
 		for _, taskType := range []string{"UNDECODABLE", "UNDECODABLE_BATCH", "UNDECODABLE_LEASED", "CONFLICT", "DISCARDED", "PANIC", "DONE", "UNKNOWN"} {
-			owner.exec(t, `INSERT INTO outbox.task (task_type, payload, headers)
+			owner.Do(t, `INSERT INTO outbox.task (task_type, payload, headers)
 				SELECT $1, jsonb_build_object('N', $2::text, 'M', jsonb_build_object($2::text, jsonb_build_object('N', jsonb_build_array(1, $2::text)))), jsonb_build_object($2::text, $2::text)`, taskType, canary)
 		}
 	}
@@ -72,20 +73,20 @@ func TestNoSecretReachesALog(t *testing.T) {
 			enqueue()
 			owner.doneBut(t, "UNKNOWN")
 		} else {
-			eventually(t, 20*time.Second, "LISTEN fails", func() bool { return r.log.count("no wake-ups by LISTEN") > 0 })
+			eventually(t, 20*time.Second, "LISTEN fails", func() bool { return r.Log.Count("no wake-ups by LISTEN") > 0 })
 		}
-		r.stop()
-		log.Write([]byte(r.log.String()))
+		r.Stop()
+		log.Write([]byte(r.Log.String()))
 	}
 	// The driver cannot parse what the pool was opened with, and repeats it in its error.
 	broken := strings.Replace(u.String(), "127.0.0.1", "%zz", 1)
 	r := run(t, open(t, broken), reg, relay.Config{})
-	eventually(t, 20*time.Second, "the pool fails", func() bool { return r.log.count(outageBegins) > 0 })
-	r.stop()
-	log.Write([]byte(r.log.String()))
+	eventually(t, 20*time.Second, "the pool fails", func() bool { return r.Log.Count(outageBegins) > 0 })
+	r.Stop()
+	log.Write([]byte(r.Log.String()))
 
 	for _, want := range []string{"does not decode", "discarded", "became a dead letter", "at the sight of it", unhandled, outageBegins, "duplicate key", "level=DEBUG"} {
-		if log.count(want) == 0 {
+		if log.Count(want) == 0 {
 			t.Errorf("nothing was logged of %q: the test shows nothing", want)
 		}
 	}
@@ -94,7 +95,7 @@ func TestNoSecretReachesALog(t *testing.T) {
 			t.Errorf("a record has a secret: %s", line)
 		}
 	}
-	if n := owner.int(t, `SELECT count(*) FROM outbox.dead_task WHERE last_error LIKE '%'||$1||'%'`, canary); n > 0 {
+	if n := owner.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE last_error LIKE '%'||$1||'%'`, canary); n > 0 {
 		t.Errorf("%d dead letters have it in their error", n)
 	}
 }
@@ -103,6 +104,6 @@ func TestNoSecretReachesALog(t *testing.T) {
 func (db *database) doneBut(t testing.TB, taskType string) {
 	t.Helper()
 	eventually(t, 30*time.Second, "all others are done", func() bool {
-		return db.int(t, `SELECT count(*) FROM outbox.task WHERE task_type <> $1`, taskType) == 0
+		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type <> $1`, taskType) == 0
 	})
 }

@@ -11,11 +11,12 @@ import (
 )
 
 // Times are cut to 95 years, as a time.Duration ends at 292. Which lanes have work, and when the next scheduled task of each is due: two index probes for each type. What
-// this process runs itself is still visible until its claim commits, and left out.
+// this process runs itself is still visible until its claim commits, and left out, as are types that are paused.
 const lookSQL = `/* outbox: look */
 SELECT t.i, h.task_id, h.priority, h.attempt, (LEAST(extract(epoch FROM clock_timestamp() - h.run_at), 3e9) * 1000000)::bigint,
        (LEAST(extract(epoch FROM s.run_at - clock_timestamp()), 3e9) * 1000000)::bigint
-  FROM unnest($1::text[]) WITH ORDINALITY AS t (task_type, i)
+  FROM (SELECT task_type, i FROM unnest($1::text[]) WITH ORDINALITY AS given (task_type, i)
+         WHERE task_type <> ALL (ARRAY(SELECT task_type FROM outbox.task_type WHERE paused))) AS t
   LEFT JOIN LATERAL (
     SELECT priority, attempt, task_id, run_at FROM outbox.task
      WHERE state = 'ready' AND task_type = t.task_type AND task_id <> ALL ($2::bigint[])
@@ -23,7 +24,8 @@ SELECT t.i, h.task_id, h.priority, h.attempt, (LEAST(extract(epoch FROM clock_ti
   LEFT JOIN LATERAL (
     SELECT run_at FROM outbox.task WHERE state = 'scheduled' AND task_type = t.task_type
      ORDER BY run_at LIMIT 1) s ON true
- WHERE h.task_id IS NOT NULL OR s.run_at IS NOT NULL`
+ WHERE h.task_id IS NOT NULL OR s.run_at IS NOT NULL
+ UNION ALL SELECT 0, NULL, NULL, NULL, NULL, NULL WHERE (SELECT turn_id FROM outbox.turn ORDER BY turn_id LIMIT 1) IS NOT NULL`
 
 // The last task of each head's priority and attempt, for the range of a pivot. The row comparison makes the
 // planner read the lane's index backwards, where equality would tempt it to the primary key.
@@ -64,6 +66,7 @@ type head struct {
 type sight struct {
 	heads   []*head // by the index of the lane
 	nextDue time.Duration
+	turns   bool  // some ordering key may have no first task
 	due     bool  // some task is scheduled: nextDue holds
 	wish    int64 // the wish that was set; 0 if none
 	// stranded: dead relays hold leases. Only looked for when asked.
@@ -118,7 +121,13 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 		return nil, err
 	}
 	s, due, err := r.readLanes(ctx, conn)
-	if err == nil && len(due) > 0 {
+	if err == nil && (len(due) > 0 || s.turns) {
+		given := 0
+		if s.turns {
+			if given, err = r.giveTurns(ctx, conn); err != nil {
+				return nil, err
+			}
+		}
 		rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
 		due = due[:min(len(due), promoteTypes)]
 		for _, taskType := range due {
@@ -126,7 +135,12 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 				return nil, err
 			}
 		}
-		s, _, err = r.readLanes(ctx, conn)
+		if s, _, err = r.readLanes(ctx, conn); err == nil && s.turns {
+			s.due, s.nextDue = true, 0 // the rest, soon
+			if given == 0 {
+				s.nextDue = turnsPause
+			}
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -186,6 +200,10 @@ func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn) (s *sight, due []
 		var id, priority, attempt, age, dueIn sql.NullInt64
 		if err := rows.Scan(&i, &id, &priority, &attempt, &age, &dueIn); err != nil {
 			return nil, nil, err
+		}
+		if i == 0 {
+			s.turns = true
+			continue
 		}
 		if id.Valid {
 			s.heads[i-1] = &head{pivot: pivot{int(priority.Int64), int(attempt.Int64), id.Int64},

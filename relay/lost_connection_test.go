@@ -17,7 +17,7 @@ import (
 // named is a pool of its own on the same database, whose backends have the given application_name.
 func (db *database) named(t testing.TB, name string) *database {
 	t.Helper()
-	u, err := url.Parse(db.url)
+	u, err := url.Parse(db.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,6 +29,7 @@ func (db *database) named(t testing.TB, name string) *database {
 
 // C4, I6.
 func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	slowly := func(ctx context.Context, tx outbox.Tx, write func() error) error {
 		if err := write(); err != nil {
@@ -50,26 +51,27 @@ func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
 	run(t, relayDB, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
 	n := 0
 	for range rounds {
-		db.enqueue(t, "TX", each)
-		db.enqueue(t, "BATCH", each)
+		db.Enqueue(t, "TX", each)
+		db.Enqueue(t, "BATCH", each)
 		n += 2 * each
 		// A backend with a transaction id is one that has claimed, wherever it is now: in its handler, in the
 		// bookkeeping, or in its COMMIT.
 		eventually(t, 20*time.Second, "a claiming backend is terminated", func() bool {
-			return db.int(t, `SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM (
+			return db.Int(t, `SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM (
 				SELECT pid FROM pg_stat_activity WHERE application_name = 'relay' AND datname = current_database() AND backend_xid IS NOT NULL
 				   AND query NOT LIKE '/* outbox: journal%' AND query NOT LIKE '/* outbox: heartbeat%' ORDER BY random() LIMIT 1) a) b`) > 0
 		})
 	}
-	db.emptied(t, 40*time.Second)
-	db.onceEach(t, n)
-	if got := db.int(t, `SELECT count(*) FROM effect WHERE attempt <> 1`); got != 0 {
+	db.Emptied(t, 40*time.Second)
+	db.OnceEach(t, n)
+	if got := db.Int(t, `SELECT count(*) FROM effect WHERE attempt <> 1`); got != 0 {
 		t.Errorf("%d tasks lost an attempt with a connection", got)
 	}
 }
 
 // C15. The task's SQL kills its backend whenever it runs.
 func TestATaskThatKillsItsBackendIsADeadLetterAfterTenLostConnections(t *testing.T) {
+	t.Parallel()
 	for name, taskType := range map[string]string{"Tx": "TX", "Batch": "BATCH"} {
 		t.Run(name, func(t *testing.T) {
 			db := newDatabase(t)
@@ -96,17 +98,17 @@ func TestATaskThatKillsItsBackendIsADeadLetterAfterTenLostConnections(t *testing
 				return nil
 			}, soon, three)
 			const others = 60
-			db.exec(t, `INSERT INTO outbox.task (task_type, payload)
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload)
 				SELECT $1, jsonb_build_object('N', CASE n WHEN 10 THEN -1 ELSE n END) FROM generate_series(1, $2::int + 1) n`, taskType, others)
 			run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
-			db.emptied(t, 40*time.Second)
+			db.Emptied(t, 40*time.Second)
 			if got := starts.Load(); got != 10 {
 				t.Errorf("the task was started %d times, want 10", got)
 			}
-			if got := db.int(t, `SELECT count(*) FROM outbox.dead_task WHERE reason = 'lost_connections' AND attempt = 0 AND last_error <> ''`); got != 1 {
-				t.Errorf("no dead letter with 10 lost connections and no attempt\n%s", db.dump(t))
+			if got := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE reason = 'lost_connections' AND attempt = 0 AND last_error <> ''`); got != 1 {
+				t.Errorf("no dead letter with 10 lost connections and no attempt\n%s", db.Dump(t))
 			}
-			if got := db.int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); got != others || db.int(t, `SELECT count(*) FROM effect`) != got {
+			if got := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); got != others || db.Int(t, `SELECT count(*) FROM effect`) != got {
 				t.Errorf("%d other tasks have an effect in their first attempt, want one each of %d", got, others)
 			}
 		})
@@ -116,7 +118,7 @@ func TestATaskThatKillsItsBackendIsADeadLetterAfterTenLostConnections(t *testing
 // F2: COMMIT of task.Complete was sent, and its answer is lost.
 func TestACompletionOfUnknownOutcomeIsNotAnAttempt(t *testing.T) {
 	db := newDatabase(t)
-	db.exec(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$
+	db.Do(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
 		  IF (SELECT count(*) FROM unknown) < 3 THEN PERFORM nextval('deaths'); PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
 		  RETURN NULL;
@@ -128,18 +130,18 @@ func TestACompletionOfUnknownOutcomeIsNotAnAttempt(t *testing.T) {
 	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
 		err := leasedEffect(ctx, task)
 		if errors.Is(err, outbox.ErrCommitUnknown) {
-			db.exec(t, `INSERT INTO unknown VALUES ($1)`, err.Error())
+			db.Do(t, `INSERT INTO unknown VALUES ($1)`, err.Error())
 		}
 		return err
 	}, handlers.MaxAttempts(2), handlers.Backoff(constant(10*time.Millisecond)))
-	db.enqueue(t, "LEASED", 1)
+	db.Enqueue(t, "LEASED", 1)
 	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-	db.emptied(t, 20*time.Second)
-	db.onceEach(t, 1)
-	if got := db.int(t, `SELECT count(*) FROM unknown`); got != 3 || db.int(t, `SELECT last_value FROM deaths`) != got {
-		t.Errorf("%d times ErrCommitUnknown, want 3: %s", got, db.text(t, `SELECT json_agg(u) FROM unknown u`))
+	db.Emptied(t, 20*time.Second)
+	db.OnceEach(t, 1)
+	if got := db.Int(t, `SELECT count(*) FROM unknown`); got != 3 || db.Int(t, `SELECT last_value FROM deaths`) != got {
+		t.Errorf("%d times ErrCommitUnknown, want 3: %s", got, db.Text(t, `SELECT json_agg(u) FROM unknown u`))
 	}
-	if got := db.int(t, `SELECT attempt FROM effect`); got != 1 {
+	if got := db.Int(t, `SELECT attempt FROM effect`); got != 1 {
 		t.Errorf("completed in attempt %d, want 1", got)
 	}
 }

@@ -37,6 +37,7 @@ const again = `UPDATE outbox.task SET relay_id = 'eeeeeeee-0000-4000-8000-000000
 
 // F8: a row changes after a maintenance statement has read it and before it acts on it. It does what the new row asks for.
 func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
+	t.Parallel()
 	leasedBy := func(relayID, until string) string {
 		return `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token, leased_until)
 			VALUES ('LEASED', 'leased', 1, '` + relayID + `', '` + someToken + `', ` + until + `)`
@@ -80,10 +81,10 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 		for change, statement := range c.change {
 			t.Run(c.name+" while "+change, func(t *testing.T) {
 				db := newDatabase(t)
-				db.exec(t, slowSQL)
-				db.exec(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
+				db.Do(t, slowSQL)
+				db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
 					($1, 'h', 1, now() - interval '1 second', '{}'), ($2, 'h', 2, now() + interval '1 hour', '{}')`, deadRelay, liveRelay)
-				db.exec(t, c.setup)
+				db.Do(t, c.setup)
 				slow, gate := newActor(t, db), newActor(t, db)
 				if _, err := gate.exec(`SELECT pg_advisory_lock(8)`); err != nil {
 					t.Fatal(err)
@@ -100,34 +101,34 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 					if len(ended) > 0 {
 						t.Fatal("it did not wait: ", <-ended)
 					}
-					return db.int(t, `SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted`, slow.pid) > 0
+					return db.Int(t, `SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted`, slow.pid) > 0
 				})
-				db.exec(t, statement)
+				db.Do(t, statement)
 				const state = `SELECT json_build_array((SELECT json_agg(t) FROM outbox.task t), (SELECT json_agg(r) FROM outbox.running r), (SELECT json_agg(l) FROM outbox.relay l))`
-				before := db.text(t, state)
+				before := db.Text(t, state)
 				unlock()
 				if err := <-ended; err != nil {
 					t.Fatal(err)
 				}
-				if after := db.text(t, state); after != before {
+				if after := db.Text(t, state); after != before {
 					t.Errorf("the statement acted on a row that was no longer so:\n%s\n%s", before, after)
 				}
 			})
 		}
 		t.Run(c.name+" while nothing changes", func(t *testing.T) {
 			db := newDatabase(t)
-			db.exec(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
+			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
 				($1, 'h', 1, now() - interval '1 second', '{}'), ($2, 'h', 2, now() + interval '1 hour', '{}')`, deadRelay, liveRelay)
-			db.exec(t, c.setup)
+			db.Do(t, c.setup)
 			const rows = `SELECT string_agg(t::text, ' ') FROM (SELECT state FROM outbox.task UNION ALL SELECT token::text FROM outbox.running UNION ALL SELECT relay_id::text FROM outbox.relay) t`
-			before := db.text(t, rows)
+			before := db.Text(t, rows)
 			if err := maintain(newActor(t, db), c.steps, c.args, c.next); err != nil {
 				t.Fatal(err)
 			}
-			if after := db.text(t, rows); after == before {
+			if after := db.Text(t, rows); after == before {
 				t.Errorf("the statement did nothing: the test shows nothing: %s", after)
 			}
-			db.exec(t, `DELETE FROM outbox.running`)
+			db.Do(t, `DELETE FROM outbox.running`)
 		})
 	}
 }

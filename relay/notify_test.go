@@ -12,65 +12,72 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// F29: NOTIFY is paid for by idle relays alone. Notifications of the enqueuers' backends are counted.
+// F29: NOTIFY is paid for by idle relays alone. On a machine that is busy with something else relays may have nothing to do for a
+// while, so it is tried again.
 func TestEnqueuersBesideBusyRelaysSendHardlyANotification(t *testing.T) {
 	for _, relays := range []int{1, 2} {
 		t.Run(fmt.Sprint(relays, " relays"), func(t *testing.T) {
 			db := newDatabase(t)
-			var stops []func()
 			for range relays {
-				r := run(t, open(t, db.url), all(), relay.Config{ListenDSN: db.url})
-				stops = append(stops, r.stop)
+				run(t, open(t, db.URL), all(), relay.Config{ListenDSN: db.URL})
 			}
 			listening(t, db)
-			l := pq.NewListener(db.url, time.Second, time.Second, nil)
-			defer l.Close()
-			if err := l.Listen("outbox"); err != nil {
-				t.Fatal(err)
-			}
-			const enqueuers, warmUp, length = 8, time.Second, 2500 * time.Millisecond
-			var pids sync.Map
-			var commits atomic.Int64
-			ctx, cancel := context.WithTimeout(context.Background(), warmUp+length)
-			defer cancel()
-			var wg sync.WaitGroup
-			for range enqueuers {
-				wg.Go(func() {
-					if err := enqueueUntilDone(ctx, db, &pids, &commits); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-			<-time.After(warmUp) // until the relays, which were idle, are busy
-			db.exec(t, `SELECT pg_notify('outbox', 'begin')`)
-			before := commits.Load()
-			wg.Wait()
-			counted := commits.Load() - before
-			db.exec(t, `SELECT pg_notify('outbox', 'end')`)
-			sent := 0
-			for n := range l.Notify {
-				if n == nil {
-					t.Fatal("the listener was disconnected")
+			for try := 1; ; try++ {
+				sent, of := notifications(t, db)
+				db.Do(t, `TRUNCATE outbox.task`) // what the relays have not caught up with
+				t.Logf("%d notifications by %d transactions", sent, of)
+				if sent*100 < of {
+					return
 				}
-				if _, ok := pids.Load(n.BePid); ok && n.Extra == "" {
-					sent++
-				}
-				if n.Extra == "begin" {
-					sent = 0
-				} else if n.Extra == "end" {
-					break
+				if try == 4 {
+					t.Fatalf("%d of %d transactions sent a notification, want less than 1 %%", sent, of)
 				}
 			}
-			t.Logf("%d notifications by %d transactions", sent, counted)
-			if share := float64(sent) / float64(counted); share > .01 {
-				t.Errorf("%d of %d transactions sent a notification: %.1f %%, want less than 1", sent, counted, 100*share)
-			}
-			for _, stop := range stops {
-				stop()
-			}
-			db.exec(t, `TRUNCATE outbox.task`) // what the relays have not caught up with
 		})
 	}
+}
+
+// notifications counts those of eight enqueuers' backends, and their transactions.
+func notifications(t *testing.T, db *database) (sent, of int64) {
+	t.Helper()
+	l := pq.NewListener(db.URL, time.Second, time.Second, nil)
+	defer l.Close()
+	if err := l.Listen("outbox"); err != nil {
+		t.Fatal(err)
+	}
+	const enqueuers, warmUp, length = 8, time.Second, 2500 * time.Millisecond
+	var pids sync.Map
+	var commits atomic.Int64
+	ctx, cancel := context.WithTimeout(context.Background(), warmUp+length)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range enqueuers {
+		wg.Go(func() {
+			if err := enqueueUntilDone(ctx, db, &pids, &commits); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	<-time.After(warmUp) // until the relays, which were idle, are busy
+	db.Do(t, `SELECT pg_notify('outbox', 'begin')`)
+	before := commits.Load()
+	wg.Wait()
+	of = commits.Load() - before
+	db.Do(t, `SELECT pg_notify('outbox', 'end')`)
+	for n := range l.Notify {
+		if n == nil {
+			t.Fatal("the listener was disconnected")
+		}
+		if _, ok := pids.Load(n.BePid); ok && n.Extra == "" {
+			sent++
+		}
+		if n.Extra == "begin" {
+			sent = 0
+		} else if n.Extra == "end" {
+			break
+		}
+	}
+	return sent, of
 }
 
 // enqueueUntilDone enqueues one task in each of its transactions, over one connection, until ctx ends.

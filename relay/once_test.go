@@ -21,39 +21,39 @@ func TestRunOnceRunsAllThatIsDueAndNothingThatIsNot(t *testing.T) {
 		if task.Payload.N == 0 {
 			return effect(ctx, tx, task.ID, task.Attempt)
 		}
-		_, err := chain.Enqueue(ctx, tx, payload{task.Payload.N - 1})
+		_, err := chain.Enqueue(ctx, tx, payload{N: task.Payload.N - 1})
 		return err
 	})
 	handlers.Tx(reg, typeTx, func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errAlways }, handlers.Backoff(constant(time.Hour)))
-	db.exec(t, `INSERT INTO outbox.task (task_type, payload) VALUES ('CHAIN', '{"N": 20}')`)
-	db.enqueue(t, "TX", 5)
-	db.exec(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('CHAIN', now() + interval '1 h')`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ('CHAIN', '{"N": 20}')`)
+	db.Enqueue(t, "TX", 5)
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('CHAIN', now() + interval '1 h')`)
 	once(t, db, reg, relay.Config{})
-	if n := db.int(t, `SELECT count(*) FROM effect`); n != 1 {
+	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 1 {
 		t.Errorf("%d effects at the end of a chain of tasks, want 1", n)
 	}
-	if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND attempt = 1`); n != 5 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND attempt = 1`); n != 5 {
 		t.Errorf("%d tasks failed once, want 5", n)
 	}
-	if n := db.int(t, `SELECT count(*) FROM outbox.task`); n != 6 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 6 {
 		t.Errorf("%d tasks are left, want 6", n)
 	}
 }
 
 func TestRunOnceReturnsTheDatabasesError(t *testing.T) {
 	db := newDatabase(t)
-	db.enqueue(t, "TX", 1)
-	app := open(t, db.url)
+	db.Enqueue(t, "TX", 1)
+	app := open(t, db.URL)
 	r, err := relay.New(app.DB, all(), relay.Config{Logger: discard()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.exec(t, `ALTER TABLE outbox.running RENAME TO elsewhere`) // no claim can be journalled
+	db.Do(t, `ALTER TABLE outbox.running RENAME TO elsewhere`) // no claim can be journalled
 	if err := r.RunOnce(t.Context()); err == nil {
 		t.Error("a table is missing, but RunOnce returned nil")
 	}
-	db.exec(t, `ALTER TABLE outbox.elsewhere RENAME TO running`)
-	if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0`); n != 1 {
+	db.Do(t, `ALTER TABLE outbox.elsewhere RENAME TO running`)
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0`); n != 1 {
 		t.Errorf("%d tasks are as they were, want 1", n)
 	}
 	app.Close()
@@ -64,9 +64,10 @@ func TestRunOnceReturnsTheDatabasesError(t *testing.T) {
 
 // RunOnce drains as Run does when its context ends, which is no error, at whatever moment that happens.
 func TestRunOnceReturnsNilWhenItsContextEnds(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.enqueue(t, kind, 3000)
+		db.Enqueue(t, kind, 3000)
 	}
 	log := &records{}
 	r, err := relay.New(db.DB, all(), relay.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
@@ -80,33 +81,33 @@ func TestRunOnceReturnsNilWhenItsContextEnds(t *testing.T) {
 		}
 		cancel()
 	}
-	if n := log.count(outageBegins); n != 0 {
+	if n := log.Count(outageBegins); n != 0 {
 		t.Errorf("%d outages were logged: %s", n, log)
 	}
-	if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE attempt <> 0 OR state <> 'ready'`); n != 0 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt <> 0 OR state <> 'ready'`); n != 0 {
 		t.Errorf("%d tasks are not as they were enqueued", n)
 	}
-	db.exec(t, `TRUNCATE outbox.task`)
+	db.Do(t, `TRUNCATE outbox.task`)
 }
 
 // It waits for nobody who lives, though.
 func testRunOnceTakesOver(t *testing.T) {
 	db := newDatabase(t)
-	db.enqueue(t, "LEASED", 4)
-	db.exec(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+	db.Enqueue(t, "LEASED", 4)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
 		VALUES ('00000000-0000-4000-8000-00000000dead', 'h', 1, now() - interval '1 min', '{LEASED}'),
 		       ('00000000-0000-4000-8000-00000000a11f', 'h', 1, now() + interval '1 h', '{LEASED}')`)
-	db.exec(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(),
+	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(),
 		relay_id = CASE WHEN task_id % 2 = 0 THEN '00000000-0000-4000-8000-00000000dead' ELSE '00000000-0000-4000-8000-00000000a11f' END::uuid`)
 	begun := time.Now()
 	once(t, db, all(), relay.Config{})
 	if d := time.Since(begun); d > 25*time.Second {
 		t.Errorf("it took %v", d)
 	}
-	if n := db.int(t, `SELECT count(*) FROM effect WHERE attempt = 2`); n != 2 {
+	if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 2`); n != 2 {
 		t.Errorf("%d tasks of the dead relay were done in their second attempt, want 2", n)
 	}
-	if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'leased' AND attempt = 1`); n != 2 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'leased' AND attempt = 1`); n != 2 {
 		t.Errorf("%d tasks of the living relay are as they were, want 2", n)
 	}
 }

@@ -22,11 +22,12 @@ func key(a, b outbox.Task[payload]) int {
 // One worker claims priority first, then fewer attempts, then in the order of enqueueing. A Batch handler gets each
 // batch in that order.
 func TestALaneIsClaimedByPriorityThenAttemptsThenID(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			db.exec(t, `INSERT INTO outbox.task (task_type, priority, attempt) SELECT $1, (n * 7) % 5 - 2, (n * 11) % 3 FROM generate_series(1, 300) n`, kind)
+			db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt) SELECT $1, (n * 7) % 5 - 2, (n * 11) % 3 FROM generate_series(1, 300) n`, kind)
 			s := begun(t, db, kind, 300, relay.Config{Workers: 1})
 			if !slices.IsSortedFunc(s.tasks, key) {
 				t.Errorf("tasks were claimed in another order: %v", s.tasks)
@@ -61,6 +62,7 @@ func (b *beginnings) late(taskType string, n int) (late int) {
 // The base priority of a handler holds for rows that were inserted by plain SQL, too, and adds to their own. Every tenth
 // choice is for the lane that has waited longest.
 func TestTypesAreServedByBaseAndRowPriority(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"tx", "leased"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -75,10 +77,10 @@ func TestTypesAreServedByBaseAndRowPriority(t *testing.T) {
 				}
 			}
 			const each = 100
-			db.enqueue(t, "LAST", each)
-			db.enqueue(t, "MIDDLE", each)
-			db.enqueue(t, "FIRST", each)
-			db.exec(t, `INSERT INTO outbox.task (task_type, priority) SELECT 'RAISED', -100 FROM generate_series(1, $1::int)`, each)
+			db.Enqueue(t, "LAST", each)
+			db.Enqueue(t, "MIDDLE", each)
+			db.Enqueue(t, "FIRST", each)
+			db.Do(t, `INSERT INTO outbox.task (task_type, priority) SELECT 'RAISED', -100 FROM generate_series(1, $1::int)`, each)
 			once(t, db, reg, relay.Config{Workers: 1})
 			if len(b.types) != 4*each {
 				t.Fatalf("%d tasks ran, want %d", len(b.types), 4*each)
@@ -106,10 +108,10 @@ func TestAnEndlessUrgentTypeDoesNotStarveAnother(t *testing.T) {
 	}, handlers.Priority(-1000))
 	other := newProbe(reg, "OTHER")
 	r := run(t, db, reg, relay.Config{Workers: 2})
-	db.enqueue(t, "URGENT", 20)
+	db.Enqueue(t, "URGENT", 20)
 	for range 10 {
 		other.measure(t, db, 1, time.Millisecond)
 	}
-	r.stop()
-	db.exec(t, `TRUNCATE outbox.task`)
+	r.Stop()
+	db.Do(t, `TRUNCATE outbox.task`)
 }

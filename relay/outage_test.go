@@ -36,18 +36,18 @@ func everyKind() *handlers.Registry {
 func disturbed(t *testing.T, db *database, n int, disturb func()) {
 	t.Helper()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.enqueue(t, kind, n)
+		db.Enqueue(t, kind, n)
 	}
 	disturb()
-	db.emptied(t, 90*time.Second)
-	if got := db.int(t, `SELECT count(*) FROM effect`); got != 2*n {
+	db.Emptied(t, 90*time.Second)
+	if got := db.Int(t, `SELECT count(*) FROM effect`); got != 2*n {
 		t.Errorf("%d effects, want %d", got, 2*n)
 	}
-	if got := db.int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); got != 2*n {
-		t.Errorf("effects of %d tasks in their first attempt, want %d\n%s", got, 2*n, db.text(t, `SELECT json_agg(e) FROM (SELECT attempt, count(*) FROM effect GROUP BY 1) e`))
+	if got := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); got != 2*n {
+		t.Errorf("effects of %d tasks in their first attempt, want %d\n%s", got, 2*n, db.Text(t, `SELECT json_agg(e) FROM (SELECT attempt, count(*) FROM effect GROUP BY 1) e`))
 	}
-	if got := db.int(t, `SELECT count(*) FROM outbox.dead_task`); got != 0 {
-		t.Errorf("%d dead letters\n%s", got, db.dump(t))
+	if got := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); got != 0 {
+		t.Errorf("%d dead letters\n%s", got, db.Dump(t))
 	}
 }
 
@@ -59,33 +59,34 @@ func (db *database) reachable(t testing.TB) {
 
 // C3: the server crashes or is shut down under load, and comes back.
 func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"immediate", "fast"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			server := pgtest.Local(t, nil)
-			db := openDatabase(t, server.URL())
-			r := run(t, open(t, db.url), everyKind(), relay.Config{ListenDSN: db.url})
+			db := adopt(t, server.URL())
+			r := run(t, open(t, db.URL), everyKind(), relay.Config{ListenDSN: db.URL})
 			const rounds = 2
 			disturbed(t, db, 500, func() {
 				for i := range rounds {
-					before := db.int(t, `SELECT count(*) FROM outbox.task`)
+					before := db.Int(t, `SELECT count(*) FROM outbox.task`)
 					eventually(t, 30*time.Second, "the relay works", func() bool {
-						return db.int(t, `SELECT count(*) FROM outbox.task`) < before-100
+						return db.Int(t, `SELECT count(*) FROM outbox.task`) < before-100
 					})
 					if err := server.Stop(mode); err != nil {
 						t.Fatal(err)
 					}
-					eventually(t, 10*time.Second, "the relay says that the server is gone", func() bool { return r.log.count(outageBegins) > i })
+					eventually(t, 10*time.Second, "the relay says that the server is gone", func() bool { return r.Log.Count(outageBegins) > i })
 					if err := server.Start(context.Background()); err != nil {
 						t.Fatal(err)
 					}
 					begun := time.Now()
 					db.reachable(t)
-					eventually(t, 20*time.Second, "the relay says that the server is back", func() bool { return r.log.count(outageEnds) > i })
+					eventually(t, 20*time.Second, "the relay says that the server is back", func() bool { return r.Log.Count(outageEnds) > i })
 					t.Log("worked again after", time.Since(begun).Round(time.Millisecond))
 				}
 			})
-			if begins, ends := r.log.count(outageBegins), r.log.count(outageEnds); begins != rounds || ends != rounds {
+			if begins, ends := r.Log.Count(outageBegins), r.Log.Count(outageEnds); begins != rounds || ends != rounds {
 				t.Errorf("%d outages were logged to begin and %d to end, want %d", begins, ends, rounds)
 			}
 		})
@@ -96,8 +97,8 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 func TestAfterARestartAnIdleRelayIsBackAtOnceWhateverThePoolHolds(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Local(t, nil)
-	db := openDatabase(t, server.URL())
-	app := open(t, db.url)
+	db := adopt(t, server.URL())
+	app := open(t, db.URL)
 	app.SetMaxIdleConns(60)
 	reg := handlers.New()
 	p := newProbe(reg, "TX")
@@ -116,7 +117,7 @@ func TestAfterARestartAnIdleRelayIsBackAtOnceWhateverThePoolHolds(t *testing.T) 
 		}
 		p.signUps(t, db, 20, 0, 0)
 	}
-	if n := r.log.count(outageBegins); n > 2 {
+	if n := r.Log.Count(outageBegins); n > 2 {
 		t.Errorf("two restarts were logged as %d outages", n)
 	}
 }
@@ -141,7 +142,7 @@ func fill(t testing.TB, pool *database, n int) {
 func TestKilledStatementsAndConnectionsCostNoAttempt(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	run(t, open(t, db.url), everyKind(), relay.Config{ListenDSN: db.url})
+	run(t, open(t, db.URL), everyKind(), relay.Config{ListenDSN: db.URL})
 	end := time.Now().Add(3 * time.Second)
 	killed, cancelled := 0, 0
 	disturbed(t, db, 500, func() {
@@ -152,9 +153,9 @@ func TestKilledStatementsAndConnectionsCostNoAttempt(t *testing.T) {
 			// A cancelled statement of a handler is the handler's failure; so only those of the relay's are.
 			victim := `FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '/* outbox: %'`
 			if rand.IntN(2) == 0 {
-				killed += db.int(t, `SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid `+victim+` ORDER BY random() LIMIT 1) v`)
+				killed += db.Int(t, `SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid `+victim+` ORDER BY random() LIMIT 1) v`)
 			} else {
-				cancelled += db.int(t, `SELECT count(pg_cancel_backend(pid)) FROM (SELECT pid `+victim+` AND state = 'active' ORDER BY random() LIMIT 1) v`)
+				cancelled += db.Int(t, `SELECT count(pg_cancel_backend(pid)) FROM (SELECT pid `+victim+` AND state = 'active' ORDER BY random() LIMIT 1) v`)
 			}
 		}
 	})
@@ -168,17 +169,17 @@ func TestKilledStatementsAndConnectionsCostNoAttempt(t *testing.T) {
 func role(t testing.TB, with string, settings ...string) (owner, app *database) {
 	t.Helper()
 	owner = newDatabase(t)
-	u, err := url.Parse(owner.url)
+	u, err := url.Parse(owner.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	name := "app_of" + strings.ReplaceAll(u.Path, "/", "_")
-	owner.exec(t, `CREATE ROLE `+name+` LOGIN PASSWORD 'of the test' `+with)
-	t.Cleanup(func() { owner.exec(t, `DROP OWNED BY `+name+`; DROP ROLE `+name) })
-	owner.exec(t, strings.ReplaceAll(`GRANT USAGE ON SCHEMA outbox TO app; GRANT ALL ON ALL TABLES IN SCHEMA outbox, public TO app;
+	owner.Do(t, `CREATE ROLE `+name+` LOGIN PASSWORD 'of the test' `+with)
+	t.Cleanup(func() { owner.Do(t, `DROP OWNED BY `+name+`; DROP ROLE `+name) })
+	owner.Do(t, strings.ReplaceAll(`GRANT USAGE ON SCHEMA outbox TO app; GRANT ALL ON ALL TABLES IN SCHEMA outbox, public TO app;
 		GRANT ALL ON ALL SEQUENCES IN SCHEMA outbox TO app`, "TO app", "TO "+name))
 	for _, setting := range settings {
-		owner.exec(t, `ALTER ROLE `+name+` SET `+setting)
+		owner.Do(t, `ALTER ROLE `+name+` SET `+setting)
 	}
 	u.User = url.UserPassword(name, "of the test")
 	return owner, open(t, u.String())
@@ -195,18 +196,18 @@ func testTimeoutsOfTheRole(t *testing.T) {
 		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(1.5)`)
 		return err
 	})
-	r := run(t, app, reg, relay.Config{ListenDSN: app.url})
-	owner.enqueue(t, "SLOW", 3)
+	r := run(t, app, reg, relay.Config{ListenDSN: app.URL})
+	owner.Enqueue(t, "SLOW", 3)
 	disturbed(t, owner, 500, func() {})
 	for range 2 { // in which all connections are idle for long
 		<-time.After(1300 * time.Millisecond)
-		owner.enqueue(t, "TX", 1)
-		owner.emptied(t, 20*time.Second)
+		owner.Enqueue(t, "TX", 1)
+		owner.Emptied(t, 20*time.Second)
 	}
-	if n := owner.int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 1002 {
+	if n := owner.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 1002 {
 		t.Errorf("%d effects in the first attempt, want 1002", n)
 	}
-	if n := r.log.count(outageBegins); n > 0 {
+	if n := r.Log.Count(outageBegins); n > 0 {
 		t.Errorf("%d outages were logged, want none", n)
 	}
 }
@@ -215,14 +216,14 @@ func testTimeoutsOfTheRole(t *testing.T) {
 func TestARelayWorksWhereTransactionsAreSerializableByDefault(t *testing.T) {
 	t.Parallel()
 	owner, app := role(t, "", "default_transaction_isolation = serializable")
-	other := open(t, app.url)
+	other := open(t, app.URL)
 	logs := []*records{
-		run(t, app, everyKind(), relay.Config{ListenDSN: app.url}).log,
-		run(t, other, everyKind(), relay.Config{Order: relay.Random}).log,
+		run(t, app, everyKind(), relay.Config{ListenDSN: app.URL}).Log,
+		run(t, other, everyKind(), relay.Config{Order: relay.Random}).Log,
 	}
 	disturbed(t, owner, 500, func() {})
 	for _, log := range logs {
-		if n := log.count(outageBegins); n > 0 {
+		if n := log.Count(outageBegins); n > 0 {
 			t.Errorf("%d outages were logged, want none", n)
 		}
 	}
@@ -232,12 +233,12 @@ func TestARelayWorksWhereTransactionsAreSerializableByDefault(t *testing.T) {
 func TestWithTooFewConnectionsARelayGoesOnSlowly(t *testing.T) {
 	t.Parallel()
 	owner, app := role(t, "CONNECTION LIMIT 6")
-	r := run(t, app, everyKind(), relay.Config{Workers: 20, ListenDSN: app.url})
+	r := run(t, app, everyKind(), relay.Config{Workers: 20, ListenDSN: app.URL})
 	disturbed(t, owner, 400, func() {})
-	if n := r.log.count("fewer work for now"); n != 1 {
+	if n := r.Log.Count("fewer work for now"); n != 1 {
 		t.Errorf("it was logged %d times that there are too few connections, want 1", n)
 	}
-	if n := r.log.count(outageBegins); n > 0 {
+	if n := r.Log.Count(outageBegins); n > 0 {
 		t.Errorf("%d outages were logged, want none", n)
 	}
 }
@@ -246,20 +247,20 @@ func TestWithTooFewConnectionsARelayGoesOnSlowly(t *testing.T) {
 func TestAReadOnlyServerIsAnOutageThatEnds(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Local(t, nil)
-	db := openDatabase(t, server.URL())
-	app := open(t, db.url)
+	db := adopt(t, server.URL())
+	app := open(t, db.URL)
 	r := run(t, app, everyKind(), relay.Config{PollInterval: 50 * time.Millisecond})
 	disturbed(t, db, 500, func() {
-		eventually(t, 20*time.Second, "the relay works", func() bool { return db.int(t, `SELECT count(*) FROM outbox.task`) < 1400 })
-		db.exec(t, `ALTER SYSTEM SET default_transaction_read_only = on`)
-		db.exec(t, `SELECT pg_reload_conf()`)
-		eventually(t, 20*time.Second, "the relay says so", func() bool { return r.log.count(outageBegins) > 0 })
+		eventually(t, 20*time.Second, "the relay works", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) < 1400 })
+		db.Do(t, `ALTER SYSTEM SET default_transaction_read_only = on`)
+		db.Do(t, `SELECT pg_reload_conf()`)
+		eventually(t, 20*time.Second, "the relay says so", func() bool { return r.Log.Count(outageBegins) > 0 })
 		<-time.After(time.Second)
-		db.exec(t, `ALTER SYSTEM RESET default_transaction_read_only`) // is no transaction's write
-		db.exec(t, `SELECT pg_reload_conf()`)
+		db.Do(t, `ALTER SYSTEM RESET default_transaction_read_only`) // is no transaction's write
+		db.Do(t, `SELECT pg_reload_conf()`)
 	})
 	// Each backend takes the setting over when it likes, so it may begin and end a few times.
-	if begins, ends := r.log.count(outageBegins), r.log.count(outageEnds); begins != ends || begins > 5 {
+	if begins, ends := r.Log.Count(outageBegins), r.Log.Count(outageEnds); begins != ends || begins > 5 {
 		t.Errorf("%d outages were logged to begin and %d to end, want 1 or a few", begins, ends)
 	}
 }
@@ -267,20 +268,20 @@ func TestAReadOnlyServerIsAnOutageThatEnds(t *testing.T) {
 func TestRunWaitsForAServerThatIsNotThereYet(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Local(t, nil)
-	db := openDatabase(t, server.URL())
-	db.enqueue(t, "TX", 10)
+	db := adopt(t, server.URL())
+	db.Enqueue(t, "TX", 10)
 	if err := server.Stop("fast"); err != nil {
 		t.Fatal(err)
 	}
-	r := run(t, open(t, db.url), everyKind(), relay.Config{})
-	eventually(t, 10*time.Second, "the relay says that there is no server", func() bool { return r.log.count(outageBegins) == 1 })
+	r := run(t, open(t, db.URL), everyKind(), relay.Config{})
+	eventually(t, 10*time.Second, "the relay says that there is no server", func() bool { return r.Log.Count(outageBegins) == 1 })
 	<-time.After(time.Second)
 	if err := server.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	db.reachable(t)
-	db.emptied(t, 20*time.Second)
-	if begins, ends := r.log.count(outageBegins), r.log.count(outageEnds); begins != 1 || ends != 1 {
+	db.Emptied(t, 20*time.Second)
+	if begins, ends := r.Log.Count(outageBegins), r.Log.Count(outageEnds); begins != 1 || ends != 1 {
 		t.Errorf("%d outages were logged to begin and %d to end, want 1", begins, ends)
 	}
 }

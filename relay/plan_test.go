@@ -61,40 +61,53 @@ func planned(limit, taskID int) map[string]struct {
 	}
 	token := pq.Array([]string{someUUID})
 	return map[string]of{
-		"claim":           {"task_lane", []any{"TX", limit, "1000", "1000"}},
-		"claim from":      {"task_lane", []any{"TX", limit, "1000", "1000", 0, 0, taskID}},
-		"claim one":       {"task_pkey", []any{"TX", taskID, "1000", "1000"}},
-		"lease":           {"task_lane", []any{"TX", limit, someUUID, someUUID, 1000}},
-		"lease from":      {"task_lane", []any{"TX", limit, someUUID, someUUID, 1000, 0, 0, taskID}},
-		"look":            {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}},
-		"last":            {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int{0, 0}), pq.Array([]int{0, 0})}},
-		"promote":         {"task_scheduled", []any{"TX", limit}},
-		"take over":       {"task_leased", []any{token}},
-		"expire":          {"task_leased", nil},
-		"stranded":        {"task_leased", nil},
-		"take stranded":   {"task_pkey", []any{pq.Array([]int{taskID})}},
-		"stranded leases": {"task_leased", nil},
-		"dead relays":     {"task_leased", []any{someUUID}},
-		"reap runs":       {"task_pkey", nil},
-		"reap relays":     {"task_leased", []any{someUUID}},
-		"sign off":        {"task_leased", []any{someUUID}},
-		"unhandled":       {"task_lane", []any{pq.Array([]string{"OTHER"})}},
-		"complete many":   {"task_pkey", []any{pq.Array([]int{taskID}), token}},
-		"complete":        {"task_pkey", []any{taskID, someUUID}},
-		"lock lease":      {"task_pkey", []any{taskID, someUUID}},
-		"return lease":    {"task_pkey", []any{taskID, someUUID, "ready", 0, nil, nil, 0}},
-		"dead lease":      {"task_pkey", []any{taskID, someUUID, 1, 1, "attempts", "error"}},
-		"begin suspect":   {"task_pkey", []any{taskID, someUUID}},
-		"lock back":       {"task_pkey", []any{taskID, 0}},
+		"claim":             {"task_lane", []any{"TX", limit, "1000", "1000"}},
+		"claim from":        {"task_lane", []any{"TX", limit, "1000", "1000", 0, 0, taskID}},
+		"claim one":         {"task_pkey", []any{"TX", taskID, "1000", "1000"}},
+		"lease":             {"task_lane", []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0}},
+		"lease from":        {"task_lane", []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, taskID}},
+		"look":              {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}},
+		"last":              {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int{0, 0}), pq.Array([]int{0, 0})}},
+		"promote":           {"task_scheduled", []any{"TX", limit}},
+		"take over":         {"task_leased", []any{token}},
+		"expire":            {"task_leased", nil},
+		"stranded":          {"task_leased", nil},
+		"take stranded":     {"task_pkey", []any{pq.Array([]int{taskID})}},
+		"stranded leases":   {"task_leased", nil},
+		"dead relays":       {"task_leased", []any{someUUID}},
+		"reap runs":         {"task_pkey", nil},
+		"reap relays":       {"task_leased", []any{someUUID}},
+		"sign off":          {"task_leased", []any{someUUID}},
+		"unhandled":         {"task_lane", []any{pq.Array([]string{"OTHER"})}},
+		"complete many":     {"task_pkey", []any{pq.Array([]int{taskID}), token}},
+		"complete":          {"task_pkey", []any{taskID, someUUID}},
+		"lock lease":        {"task_pkey", []any{taskID, someUUID}},
+		"return lease":      {"task_pkey", []any{taskID, someUUID, "ready", 0, nil, nil, 0, nil}},
+		"lock slots":        {"task_pkey", []any{"TX", limit, "1000", "1000"}},
+		"fill slots":        {"slot_pkey", []any{"TX", pq.Array([]int{1}), pq.Array([]int{taskID}), someUUID}},
+		"dead lease":        {"task_pkey", []any{taskID, someUUID, 1, 1, "attempts", "error"}},
+		"begin suspect":     {"task_pkey", []any{taskID, someUUID}},
+		"extend":            {"task_pkey", []any{taskID, someUUID, 1000}},
+		"hear":              {"task_pkey", []any{pq.Array([]int{taskID}), pq.Array([]int{taskID}), token}},
+		"remove canceled":   {"task_pkey", []any{pq.Array([]int{taskID})}},
+		"key page":          {"task_pkey", []any{"", "", 1000}},
+		"lock keys":         {"task_pkey", []any{"", "", "TX", "z", 1000}},
+		"delete keys":       {"task_pkey", []any{pq.Array([]string{"(0,1)"})}},
+		"lock back":         {"task_pkey", []any{taskID, 0, 0}},
+		"complete and keep": {"task_pkey", []any{pq.Array([]int{taskID}), token, pq.Array([]int{1000}), pq.Array([]sql.NullString{{}})}},
+		"lock turns":        {"", []any{"1000"}},
+		"give turns":        {"task_waiting", []any{limit}},
+		"lease again":       {"task_pkey", []any{taskID, someUUID, 0, nil}},
 	}
 }
 
-// sorts may sort: what they sort is a handful of relays or types.
-var sorts = []string{"dead relays", "unhandled"}
+// sorts may sort: what they sort is a handful of relays or types, or a page of keys or turns.
+var sorts = []string{"dead relays", "unhandled", "key page", "lock keys", "give turns"}
 
 // I10: no statement of the relay reads the whole table of tasks, or sorts it, whatever the table was like when its
 // statistics were taken.
 func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	const large = 30_000
 	for _, stats := range []struct {
@@ -102,10 +115,10 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 		state string
 	}{{0, "ready"}, {1, "ready"}, {10, "both"}, {large, "both"}, {large, "ready"}, {large, "scheduled"}} {
 		stale(t, db, stats.rows, 1, stats.state)
-		db.exec(t, `INSERT INTO outbox.task (task_type, state, run_at) SELECT 'TX', CASE n % 2 WHEN 0 THEN 'ready' ELSE 'scheduled' END, now()
+		db.Do(t, `INSERT INTO outbox.task (task_type, state, run_at) SELECT 'TX', CASE n % 2 WHEN 0 THEN 'ready' ELSE 'scheduled' END, now()
 			FROM generate_series(1, $1) n`, large)
-		db.exec(t, `UPDATE outbox.task SET state = 'leased', relay_id = $1, lease_token = $1 WHERE task_id % 100 = 0`, someUUID)
-		taskID := db.int(t, `SELECT max(task_id) FROM outbox.task`)
+		db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = $1, lease_token = $1 WHERE task_id % 100 = 0`, someUUID)
+		taskID := db.Int(t, `SELECT max(task_id) FROM outbox.task`)
 		for name, query := range relay.Statements {
 			if name == "unhandled" && stats.rows < large {
 				continue // it counts up to 1,000 once a minute: for so many a small table may be read as a whole
@@ -142,8 +155,8 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 	cost := map[string]int{}
 	for _, ready := range []int{1000, 100_000} {
 		stale(t, db, ready, ready, "ready")
-		db.exec(t, `VACUUM ANALYZE outbox.task`)
-		middle := db.int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
+		db.Do(t, `VACUUM ANALYZE outbox.task`)
+		middle := db.Int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
 		for _, name := range []string{"claim", "claim from", "claim one", "lease", "lease from", "look", "last"} {
 			p := explain(t, db, true, relay.Statements[name], planned(1, middle)[name].args...)
 			pages := p.Hit + p.Read

@@ -53,25 +53,26 @@ func begun(t testing.TB, db *database, kind string, n int, config relay.Config) 
 	case <-time.After(2 * time.Minute):
 		t.Fatalf("%d tasks did not begin within 2 minutes", n)
 	}
-	r.stop()
+	r.Stop()
 	return s
 }
 
 // backlog enqueues n tasks of the kind and makes the table as it is after a while.
 func (db *database) backlog(t testing.TB, kind string, n int) {
 	t.Helper()
-	db.enqueue(t, kind, n)
-	db.exec(t, `VACUUM ANALYZE outbox.task`)
+	db.Enqueue(t, kind, n)
+	db.Do(t, `VACUUM ANALYZE outbox.task`)
 }
 
 // Each tenth of the range of ids gets its share of the claims; the bounds are five standard deviations away.
 func TestRandomOrderClaimsFromEverywhere(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"TX", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			db := newDatabase(t)
 			const n = 20_000
 			db.backlog(t, kind, n)
-			least := int64(db.int(t, `SELECT min(task_id) FROM outbox.task`))
+			least := int64(db.Int(t, `SELECT min(task_id) FROM outbox.task`))
 			s := begun(t, db, kind, 2000, relay.Config{Order: relay.Random})
 			var tenths [10]int
 			for _, id := range s.ids {
@@ -91,6 +92,7 @@ func TestRandomOrderClaimsFromEverywhere(t *testing.T) {
 
 // Urgent tasks come first, whatever lies below the pivot, and in the end all have run.
 func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -100,7 +102,7 @@ func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 			if kind == "BATCH" {
 				workers = 1 // a second batch would take what is not urgent meanwhile
 			}
-			db.exec(t, `INSERT INTO outbox.task (task_type, priority, attempt) SELECT $1, CASE WHEN n % 10 = 0 THEN -1 ELSE 0 END, n % 3
+			db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt) SELECT $1, CASE WHEN n % 10 = 0 THEN -1 ELSE 0 END, n % 3
 				FROM generate_series(1, $2::int) n`, kind, n)
 			s := begun(t, db, kind, n, relay.Config{Order: relay.Random, Workers: workers})
 			late := 0
@@ -119,7 +121,7 @@ func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 			if len(seen) != n {
 				t.Errorf("%d tasks ran, want %d", len(seen), n)
 			}
-			if left := db.int(t, `SELECT count(*) FROM outbox.task`); left != 0 {
+			if left := db.Int(t, `SELECT count(*) FROM outbox.task`); left != 0 {
 				t.Errorf("%d tasks are left", left)
 			}
 		})

@@ -30,14 +30,20 @@ type change struct {
 	reason  string   // of its death; "" if it lives
 	keep    []string // tokens of runs that stay in the journal
 	untried bool     // its handler was not called
+	failed  bool     // its handler failed: a run for Stats to count
+	again   bool     // a new iteration
+	payload string   // of the new iteration; "" keeps the task's own
+	late    bool     // its claim is committed: another task of its ordering key may have its turn
 }
 
 // after is the change that a result asks for, when begun attempts were begun.
 func (r *row) after(h *handlers.Handler, result *handlers.Result, begun int) change {
-	c := change{attempt: min(begun, math.MaxInt16), err: result.Err, keep: r.undecided}
+	c := change{attempt: min(begun, math.MaxInt16), err: result.Err, keep: r.undecided, failed: true}
 	switch result.Action {
 	case handlers.ActionSnooze:
 		return change{attempt: begun - 1, wait: result.Wait, keep: r.undecided}
+	case handlers.ActionRunAgain:
+		return change{wait: result.Wait, again: true, payload: string(result.Payload)}
 	case handlers.ActionDead:
 		c.reason = reasonHandler
 		return c
@@ -62,44 +68,57 @@ type execer interface {
 }
 
 const writeBackSQL = `/* outbox: write back */
-WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1 AND NOT token = ANY ($13::uuid[]))
-INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state, task_type, payload, headers, last_error)
+WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1 AND NOT token = ANY ($13::uuid[])),
+failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $9, 'failed' WHERE $14::boolean)
+INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state, task_type, payload, headers, last_error, ` + carriedColumns + `)
 OVERRIDING SYSTEM VALUE
 VALUES ($1, clock_timestamp() + $2::bigint * interval '1 microsecond',
         timestamptz 'epoch' + $3::bigint * interval '1 microsecond', 
         COALESCE(timestamptz 'epoch' + $4::bigint * interval '1 microsecond', now()),
-        $5, $6, $7, $8, $9, $10::jsonb, $11::jsonb, $12)`
+        $5, $6, $7, $8, $9, $10::jsonb, $11::jsonb, $12, $15, $16, $17, $18, $19, $20)`
 
 // writeBack inserts a deleted task again, as scheduled, so that no trigger takes it for a new one.
 func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c change) error {
-	lastError := t.lastError
+	lastError, payload, carried := t.lastError, t.payload, t.carried
 	if c.err != nil {
 		lastError = sql.NullString{String: errorText(c.err), Valid: true}
 	}
+	if c.again {
+		lastError, carried.iterations = sql.NullString{}, min(carried.iterations+1, math.MaxInt32)
+		if c.payload != "" {
+			payload = c.payload
+		}
+	}
+	carried.orderingKey = t.keyAfter(c)
 	var attemptedAt sql.NullInt64 // the start of the claim's transaction
 	if c.untried {
 		attemptedAt = t.attemptedAt
 	}
-	result, err := tx.ExecContext(ctx, r.sql(writeBackSQL), t.id, c.wait.Microseconds(), t.createdAt, attemptedAt,
-		t.priority, c.attempt, t.rowMax, "scheduled", t.taskType, t.payload, t.headers, lastError, pq.Array(nonNil(c.keep)))
+	state := "scheduled"
+	if c.late && carried.orderingKey.Valid {
+		state = "waiting"
+		if _, err := tx.ExecContext(ctx, r.sql(askTurnSQL), t.taskType, carried.orderingKey); err != nil {
+			return err
+		}
+	}
+	args := []any{t.id, c.wait.Microseconds(), t.createdAt, attemptedAt, t.priority, c.attempt, t.rowMax, state,
+		t.taskType, payload, t.headers, lastError, pq.Array(nonNil(c.keep)), c.failed}
+	result, err := tx.ExecContext(ctx, r.sql(writeBackSQL), append(args, carried.args()...)...)
 	return one(result, err)
 }
 
 const writeDeadSQL = `/* outbox: dead letter */
-WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1)
-INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error)
+WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1),
+failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $8, 'failed' WHERE $12::boolean)
+INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error, ` + carriedColumns + `, task_max_attempts)
 VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', timestamptz 'epoch' + $3::bigint * interval '1 microsecond',
-        now(), clock_timestamp(), $4, $5, $6, $7, $8, $9::jsonb, $10::jsonb, $11)`
+        now(), clock_timestamp(), $4, $5, $6, $7, $8, $9::jsonb, $10::jsonb, $11, $13, $14, $15, $16, $17, $18, $19)`
 
 // writeDead inserts a deleted task into the dead letters.
 func (r *Relay) writeDead(ctx context.Context, tx execer, t *row, c change) error {
-	result, err := tx.ExecContext(ctx, r.sql(writeDeadSQL), t.id, t.runAt, t.createdAt,
-		t.priority, c.attempt, t.max, c.reason, t.taskType, t.payload, t.headers, errorText(c.err))
+	args := []any{t.id, t.runAt, t.createdAt, t.priority, c.attempt, t.max, c.reason, t.taskType, t.payload, t.headers, errorText(c.err), c.failed}
+	result, err := tx.ExecContext(ctx, r.sql(writeDeadSQL), append(append(args, t.carried.args()...), t.rowMax)...)
 	return one(result, err)
-}
-
-func (r *Relay) logDead(t *row, c change) {
-	r.log.Error("outbox: a task became a dead letter", "task_type", t.taskType, "task_id", t.id, "attempt", c.attempt, "reason", c.reason, "error", errorText(c.err))
 }
 
 // forgetTasks deletes all that the journal has of tasks that are done.
@@ -120,7 +139,7 @@ func (r *Relay) forgetTasks(done []*row) string {
 // Recording from outside the claim's transaction, which is gone: the task is back as it was, or still locked by
 // a backend that has not noticed, or another relay has it already. Those locks are not waited for.
 const lockBackSQL = `/* outbox: lock a task whose claim is gone */
-SELECT 1 FROM outbox.task WHERE task_id = $1 AND attempt = $2 AND state <> 'leased' FOR UPDATE SKIP LOCKED`
+SELECT 1 FROM outbox.task WHERE task_id = $1 AND attempt = $2 AND iterations = $3 AND state <> 'leased' FOR UPDATE SKIP LOCKED`
 
 const deleteBackSQL = `/* outbox: take a task whose claim is gone */
 DELETE FROM outbox.task WHERE task_id = $1`
@@ -160,7 +179,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 		})
 		if err == nil && found {
 			if next.reason != "" {
-				a.r.logDead(t, next)
+				a.r.died(t, next)
 			}
 			a.r.due(next.wait)
 			return cause
@@ -190,7 +209,7 @@ func (r *Relay) delay(ctx context.Context, t *row, wait time.Duration) error {
 
 func locked(ctx context.Context, r *Relay, tx *sql.Tx, t *row) (bool, error) {
 	var found int
-	err := tx.QueryRowContext(ctx, r.sql(lockBackSQL), t.id, t.attempt).Scan(&found)
+	err := tx.QueryRowContext(ctx, r.sql(lockBackSQL), t.id, t.attempt, t.iterations).Scan(&found)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}

@@ -27,18 +27,20 @@ var ErrRunning = errors.New("relay: it is running already")
 
 // Relay claims tasks and runs their handlers. Its methods are safe for concurrent use; one Run or RunOnce at a time.
 type Relay struct {
-	db       *sql.DB
-	config   Config
-	log      *slog.Logger
-	handlers []*handlers.Handler
-	types    []string // of handlers, in their order
-	woken    chan struct{}
-	unasked  chan struct{} // another relay may have taken the wish for wake-ups back
-	duePoke  chan struct{}
+	db        *sql.DB
+	config    Config
+	log       *slog.Logger
+	handlers  []*handlers.Handler
+	types     []string // of handlers, in their order
+	schedules []known
+	woken     chan struct{}
+	unasked   chan struct{} // another relay may have taken the wish for wake-ups back
+	duePoke   chan struct{}
+	steps     []step // of maintenance
 
 	mu      sync.Mutex
 	active  bool
-	running map[int64]struct{} // tasks inside open claims
+	running map[int64]*attempt // tasks inside open claims
 	dueNext time.Time
 	waitFor time.Time // until when tasks are put off that RunOnce is to run
 
@@ -55,12 +57,14 @@ type Relay struct {
 	journal        *journal
 	heart          *heartbeat
 	leases         *leases
+	rates          rates
 	listener       *listener
 	unhandled      *unhandled
+	deaths         *deaths
 }
 
 // New returns a relay that claims from db the tasks of all types that are registered by now. db is a pool on
-// lib/pq or pgx's stdlib driver; best it is the relay's own, with room for Workers + 2 connections: New returns an
+// lib/pq or pgx's stdlib driver; best it is the relay's own, with room for Workers + 2 connections, one more with Schedules: New returns an
 // error if its limit (SetMaxOpenConns) is lower, as handlers would wait for each other. The error names every field
 // of config that is out of range. New does not connect.
 func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error) {
@@ -69,8 +73,14 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	}
 	hs := registry.Handlers()
 	c, err := config.withDefaults(len(hs))
-	if limit := db.Stats().MaxOpenConnections; err == nil && limit > 0 && limit < c.Workers+2 {
-		err = fmt.Errorf("relay: the pool is limited to %d connections (SetMaxOpenConns), but %d workers need %d: each may hold one, and the relay two", limit, c.Workers, c.Workers+2)
+	schedules, scheduleErr := config.Schedules.check()
+	err = errors.Join(err, scheduleErr)
+	own, ownText := 2, "two"
+	if len(schedules) > 0 {
+		own, ownText = 3, "three, with Schedules"
+	}
+	if limit := db.Stats().MaxOpenConnections; err == nil && limit > 0 && limit < c.Workers+own {
+		err = fmt.Errorf("relay: the pool is limited to %d connections (SetMaxOpenConns), but %d workers need %d: each may hold one, and the relay %s", limit, c.Workers, c.Workers+own, ownText)
 	}
 	if c.ListenDSN != "" {
 		if _, dsnErr := pq.NewConnector(c.ListenDSN); dsnErr != nil {
@@ -80,8 +90,8 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{db: db, config: c, log: c.Logger, handlers: hs, woken: make(chan struct{}, 1), unasked: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
-		running: map[int64]struct{}{}, pid: os.Getpid()}
+	r := &Relay{db: db, config: c, log: c.Logger, handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), unasked: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
+		steps: maintenanceSteps(c), running: map[int64]*attempt{}, pid: os.Getpid()}
 	for _, h := range hs {
 		r.types = append(r.types, h.Type)
 	}
@@ -91,7 +101,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 
 // Run claims and runs tasks until ctx ends. Then it claims no more, waits for what runs up to
 // Config.DrainTimeout, ends the contexts of the handlers that still run with the cause outbox.ErrDraining, and
-// returns within 15 s more; what a handler that ignores its context leaves undone is given back.
+// returns within 15 s more, or 25 s while OnDead is being called; what a handler that ignores its context leaves undone is given back.
 //
 // It survives whatever happens to the database, and returns nil after ctx has ended. Errors: ErrRunning; and at
 // the start schema.ErrNotMigrated, schema.ErrNewer and schema.ErrUnsupportedServer.
@@ -100,7 +110,7 @@ func (r *Relay) Run(ctx context.Context) error { return r.start(ctx, false) }
 // RunOnce runs tasks until none is due that this relay could take, and returns: for tests and cron. It does not
 // wait for tasks that are due later, but it does take over leased tasks of dead relays, which takes 10 s. Unlike
 // Run it returns the first error that the database gives, once what runs has ended. When ctx ends, it drains as
-// Run does and returns nil.
+// Run does and returns nil. It fires each schedule that is due once, before it begins.
 func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
 
 // Wake makes the relay look for work now: after a commit in the same process that may have enqueued. It does not
@@ -143,7 +153,10 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	r.conns, r.waitFor = newConns(r.db), time.Time{}
 	defer r.conns.close()
 	r.journal, r.heart, r.leases = newJournal(r), newHeartbeat(r), newLeases(r)
+	r.rates = newRates(r)
 	r.listener, r.unhandled = &listener{r: r}, &unhandled{r: r}
+	r.deaths = newDeaths(claiming, r)
+	defer r.deaths.end()
 
 	if err := r.check(claiming, once); err != nil || r.stopping() {
 		return err
@@ -160,6 +173,10 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 			r.log.Info("outbox: no ListenDSN: other processes cannot wake this relay; it polls", "poll_interval", r.config.PollInterval)
 		}
 	}
+	stopSchedules := func() {}
+	if !once && len(r.schedules) > 0 {
+		stopSchedules = background(newScheduler(r).run)
+	}
 	d := newDispatcher(claiming, r, once)
 	drained := make(chan struct{})
 	go r.drain(claiming, drained, stopHandling)
@@ -168,8 +185,14 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	case <-r.heart.tried: // it may fail at first
 	case <-claiming.Done():
 	}
+	if once && len(r.schedules) > 0 {
+		if err := newScheduler(r).once(claiming); err != nil && !r.stopping() {
+			d.failed = err
+		}
+	}
 	d.run()
 	close(drained)
+	stopSchedules()
 	stopListener()
 	stopLeases()
 	stopJournal()
@@ -185,7 +208,10 @@ func (r *Relay) check(ctx context.Context, once bool) error {
 		err := r.conns.checkDriver(ctx)
 		if err == nil {
 			err = r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-				return schema.Check(ctx, tx, r.config.Schema)
+				if err := schema.Check(ctx, tx, r.config.Schema); err != nil {
+					return err
+				}
+				return r.storeLimits(ctx, tx, false)
 			})
 		}
 		switch {
@@ -252,72 +278,4 @@ func (r *Relay) sql(query string) string {
 		return query
 	}
 	return strings.ReplaceAll(query, "outbox.", `"`+r.config.Schema+`".`)
-}
-
-func (r *Relay) started(rows []*row) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, t := range rows {
-		r.running[t.id] = struct{}{}
-	}
-}
-
-func (r *Relay) stopped(rows []*row) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, t := range rows {
-		delete(r.running, t.id)
-	}
-}
-
-// runningIDs are tasks inside open claims of this relay; some of them, if they are very many.
-func (r *Relay) runningIDs() []int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := make([]int64, 0, min(len(r.running), maxExcluded))
-	for id := range r.running {
-		if len(out) == maxExcluded {
-			break
-		}
-		out = append(out, id)
-	}
-	return out
-}
-
-// due tells the dispatcher that a task was scheduled to run after wait.
-func (r *Relay) due(wait time.Duration) {
-	at := time.Now().Add(wait)
-	r.mu.Lock()
-	if r.dueNext.IsZero() || at.Before(r.dueNext) {
-		r.dueNext = at
-	}
-	r.mu.Unlock()
-	select {
-	case r.duePoke <- struct{}{}:
-	default:
-	}
-}
-
-// postponed notes that a task was put off for another one's sake.
-func (r *Relay) postponed(wait time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if at := time.Now().Add(wait); at.After(r.waitFor) {
-		r.waitFor = at
-	}
-}
-
-// waitingFor reports whether what is due at the given time may be such a task.
-func (r *Relay) waitingFor(due time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return !due.After(r.waitFor.Add(100 * time.Millisecond)) // the clocks differ
-}
-
-func (r *Relay) takeDue() time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	at := r.dueNext
-	r.dueNext = time.Time{}
-	return at
 }

@@ -16,11 +16,6 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// constant is a backoff without jitter.
-func constant(d time.Duration) func() retry.Backoff {
-	return func() retry.Backoff { return retry.NewConstant(d) }
-}
-
 // kinds register the same handler as each kind. Tx and Batch handlers write an effect for the task first.
 var kinds = map[string]func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option){
 	"tx": func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option) {
@@ -95,18 +90,18 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 				}
 				wants[key] = w
 				kinds[kind](reg, key, func(*outbox.Task[payload]) error { return result }, handlers.Backoff(constant(time.Hour)))
-				db.enqueue(t, key, 1)
+				db.Enqueue(t, key, 1)
 			}
 		}
-		db.exec(t, `CREATE TABLE seen AS SELECT task_id, task_type FROM outbox.task`)
+		db.Do(t, `CREATE TABLE seen AS SELECT task_id, task_type FROM outbox.task`)
 		once(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
 		for key, w := range wants {
 			got := want{
-				row: db.text(t, `SELECT attempt || ' ' || state || ' ' || round(extract(epoch FROM run_at - clock_timestamp()) / 60) || ' min: ' || COALESCE(last_error, '')
+				row: db.Text(t, `SELECT attempt || ' ' || state || ' ' || round(extract(epoch FROM run_at - clock_timestamp()) / 60) || ' min: ' || COALESCE(last_error, '')
 					FROM outbox.task RIGHT JOIN seen USING (task_id) WHERE seen.task_type = $1`, key),
-				dead: db.text(t, `SELECT attempt || ' ' || reason || ': ' || last_error FROM outbox.dead_task RIGHT JOIN seen USING (task_id)
+				dead: db.Text(t, `SELECT attempt || ' ' || reason || ': ' || last_error FROM outbox.dead_task RIGHT JOIN seen USING (task_id)
 					WHERE seen.task_type = $1`, key),
-				effects: db.int(t, `SELECT count(*) FROM effect JOIN seen USING (task_id) WHERE task_type = $1`, key),
+				effects: db.Int(t, `SELECT count(*) FROM effect JOIN seen USING (task_id) WHERE task_type = $1`, key),
 			}
 			if kind == "leased" {
 				w.effects = 0 // that handler writes none
@@ -152,17 +147,17 @@ func TestAHandlerSeesItsAttemptAndTheLastErrorAndTheRowsMaxAttemptsWin(t *testin
 				s.see(task)
 				return fmt.Errorf("failure %d", task.Attempt)
 			}, handlers.MaxAttempts(limit.handler), handlers.Backoff(constant(time.Millisecond)))
-			db.exec(t, `INSERT INTO outbox.task (task_type, max_attempts) VALUES ($1, NULLIF($2::int, 0))`, name, limit.row)
+			db.Do(t, `INSERT INTO outbox.task (task_type, max_attempts) VALUES ($1, NULLIF($2::int, 0))`, name, limit.row)
 		}
 		run(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
-		db.emptied(t, 30*time.Second)
+		db.Emptied(t, 30*time.Second)
 		for name, s := range seen {
 			if got, want := s.calls(), []string{"1/3 ", "2/3 failure 1", "3/3 failure 2"}; !slices.Equal(got, want) {
 				t.Errorf("%s: the handler saw %q, want %q", name, got, want)
 			}
 		}
-		if n := db.int(t, `SELECT count(*) FROM outbox.dead_task WHERE attempt = 3 AND max_attempts = 3 AND last_error = 'failure 3' AND reason = 'attempts'`); n != len(limits) {
-			t.Errorf("%d of %d dead letters are as they should be\n%s", n, len(limits), db.dump(t))
+		if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE attempt = 3 AND max_attempts = 3 AND last_error = 'failure 3' AND reason = 'attempts'`); n != len(limits) {
+			t.Errorf("%d of %d dead letters are as they should be\n%s", n, len(limits), db.Dump(t))
 		}
 	})
 }
@@ -177,14 +172,14 @@ func TestSnoozeCountsNoAttemptHoweverOften(t *testing.T) {
 			}
 			return nil
 		}, handlers.MaxAttempts(1))
-		db.enqueue(t, "SNOOZER", 1)
+		db.Enqueue(t, "SNOOZER", 1)
 		run(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
-		db.emptied(t, 30*time.Second)
+		db.Emptied(t, 30*time.Second)
 		if got, want := seen.calls(), slices.Repeat([]string{"1/1 "}, 5); !slices.Equal(got, want) {
 			t.Errorf("the handler saw %q, want %q", got, want)
 		}
-		if n := db.int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
-			t.Errorf("a dead letter: %s", db.dump(t))
+		if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
+			t.Errorf("a dead letter: %s", db.Dump(t))
 		}
 	})
 }
@@ -194,10 +189,10 @@ func TestABackoffThatStopsMakesADeadLetter(t *testing.T) {
 		reg := handlers.New()
 		kinds[kind](reg, "STOPPED", func(*outbox.Task[payload]) error { return errors.New("boom") },
 			handlers.Backoff(func() retry.Backoff { return retry.WithMaxRetries(1, retry.NewConstant(time.Millisecond)) }))
-		db.enqueue(t, "STOPPED", 1)
+		db.Enqueue(t, "STOPPED", 1)
 		run(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
-		db.emptied(t, 30*time.Second)
-		if got, want := db.text(t, `SELECT reason || ' ' || attempt || '/' || max_attempts || ' ' || last_error FROM outbox.dead_task`), "handler 2/10 boom"; got != want {
+		db.Emptied(t, 30*time.Second)
+		if got, want := db.Text(t, `SELECT reason || ' ' || attempt || '/' || max_attempts || ' ' || last_error FROM outbox.dead_task`), "handler 2/10 boom"; got != want {
 			t.Errorf("the dead letter is %q, want %q", got, want)
 		}
 	})
@@ -212,20 +207,20 @@ func TestRetriesAndDeathKeepWhatTheTaskIs(t *testing.T) {
 			seen.see(task)
 			return errors.New("boom")
 		}, handlers.Backoff(constant(time.Hour)))
-		db.exec(t, `INSERT INTO outbox.task (task_type, payload, headers, priority, created_at, max_attempts)
+		db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, priority, created_at, max_attempts)
 			VALUES ('KEPT', '{"N": 7, "exact": [1.50, 9007199254740993, 1e400], "text": "é\"\\ \u2028 🎉"}', '{"trace": "a\"é", "n": 1.50}', -5,
 			  '2001-02-03 04:05:06.789012+00', 2)`)
-		before := db.text(t, identity+`outbox.task`)
+		before := db.Text(t, identity+`outbox.task`)
 		once(t, db, reg, relay.Config{})
-		if got := db.text(t, identity+`outbox.task`); got != before {
+		if got := db.Text(t, identity+`outbox.task`); got != before {
 			t.Errorf("after a retry\n%s, want\n%s", got, before)
 		}
-		if got, want := db.text(t, `SELECT attempt || '/' || max_attempts FROM outbox.task WHERE attempted_at BETWEEN now() - interval '1 minute' AND now()`), "1/2"; got != want {
-			t.Errorf("after a retry attempts are %q, want %q\n%s", got, want, db.dump(t))
+		if got, want := db.Text(t, `SELECT attempt || '/' || max_attempts FROM outbox.task WHERE attempted_at BETWEEN now() - interval '1 minute' AND now()`), "1/2"; got != want {
+			t.Errorf("after a retry attempts are %q, want %q\n%s", got, want, db.Dump(t))
 		}
-		db.exec(t, `UPDATE outbox.task SET run_at = now()`)
+		db.Do(t, `UPDATE outbox.task SET run_at = now()`)
 		once(t, db, reg, relay.Config{})
-		if got := db.text(t, identity+`outbox.dead_task`); got != before {
+		if got := db.Text(t, identity+`outbox.dead_task`); got != before {
 			t.Errorf("as a dead letter\n%s, want\n%s", got, before)
 		}
 		created := time.Date(2001, 2, 3, 4, 5, 6, 789012000, time.UTC)

@@ -26,15 +26,19 @@ type row struct {
 	attemptedAt        sql.NullInt64
 	payload            string
 	headers, lastError sql.NullString
-	lostBy             sql.NullString // a Leased task: the relay that died while it ran it
-	lost               int            // runs that died with their process, beyond attempt
-	undecided          []string       // tokens of runs whose relay may still live
+	carried
+	lostBy    sql.NullString // a Leased task: the relay that died while it ran it
+	lost      int            // runs that died with their process, beyond attempt
+	undecided []string       // tokens of runs whose relay may still live
+	leasedAt  time.Time      // a Leased task: before its claim was sent
+	discarded error          // what its handler discarded it for
 }
 
 // What every claim returns of a task t, in the order of scan.
 const rowColumns = `t.task_id, t.priority, t.attempt, t.max_attempts,
        (extract(epoch FROM t.run_at) * 1000000)::bigint, (extract(epoch FROM t.created_at) * 1000000)::bigint,
-       (extract(epoch FROM t.attempted_at) * 1000000)::bigint, t.payload::text, t.headers::text, t.last_error`
+       (extract(epoch FROM t.attempted_at) * 1000000)::bigint, t.payload::text, t.headers::text, t.last_error,
+       ` + carriedColumns
 
 // scanRows reads the rows of a claim, with further columns of the claim into extra, and sorts them by the
 // order of claiming, which RETURNING does not keep. It fails if there are more than limit.
@@ -44,7 +48,7 @@ func scanRows(rows *sql.Rows, h *handlers.Handler, limit int, extra func(*row) [
 	for rows.Next() {
 		r := &row{taskType: h.Type, max: h.MaxAttempts}
 		into := append([]any{&r.id, &r.priority, &r.attempt, &r.rowMax, &r.runAt, &r.createdAt, &r.attemptedAt,
-			&r.payload, &r.headers, &r.lastError}, extra(r)...)
+			&r.payload, &r.headers, &r.lastError}, append(r.carried.scan(), extra(r)...)...)
 		if err := rows.Scan(into...); err != nil {
 			return nil, err
 		}
@@ -75,7 +79,7 @@ func scanRows(rows *sql.Rows, h *handlers.Handler, limit int, extra func(*row) [
 // task is what the handler gets; attempt counts the run that begins.
 func (r *row) task(attempt int) *task {
 	t := &task{ID: r.id, Type: r.taskType, Payload: json.RawMessage(r.payload), Attempt: attempt, MaxAttempts: r.max,
-		Priority: r.priority, RunAt: time.UnixMicro(r.runAt), CreatedAt: time.UnixMicro(r.createdAt), LastError: r.lastError.String}
+		Priority: r.priority, OrderingKey: r.orderingKey.String, RunAt: time.UnixMicro(r.runAt), CreatedAt: time.UnixMicro(r.createdAt), Iterations: r.iterations, LastError: r.lastError.String}
 	if r.headers.Valid {
 		var values map[string]any // plain SQL may have stored other values than strings
 		if json.Unmarshal([]byte(r.headers.String), &values) == nil {

@@ -22,7 +22,7 @@ type timetable struct {
 }
 
 func newTimetable(t testing.TB, db *database) *timetable {
-	clock := open(t, db.url) // a connection is at hand, whatever the handler's own is busy with
+	clock := open(t, db.URL) // a connection is at hand, whatever the handler's own is busy with
 	clock.SetMaxIdleConns(50)
 	return &timetable{db: clock, runs: make(chan struct{}, 1000)}
 }
@@ -81,16 +81,16 @@ func TestScheduledTasksStartWithin50MillisecondsOfTheirTime(t *testing.T) {
 				})
 			}
 			if config.ListenDSN != "" {
-				config.ListenDSN = db.url
+				config.ListenDSN = db.URL
 			}
-			run(t, open(t, db.url), reg, config)
+			run(t, open(t, db.URL), reg, config)
 			if config.ListenDSN != "" {
 				listening(t, db)
 			}
 			tt.punctual(t, types, func() {
-				db.exec(t, `INSERT INTO outbox.task (task_type, run_at)
+				db.Do(t, `INSERT INTO outbox.task (task_type, run_at)
 					SELECT 'TYPE' || n, clock_timestamp() + (300 + n * 40) * interval '1 ms' FROM generate_series(0, $1::int - 1) n`, types)
-				if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`); n == 0 {
+				if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`); n == 0 {
 					t.Error("no task is scheduled")
 				}
 			})
@@ -111,14 +111,14 @@ func TestATaskEnqueuedAfterADelayIsDueThenByTheDatabasesClock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'
 		AND run_at BETWEEN clock_timestamp() + interval '59 min' AND clock_timestamp() + interval '61 min'`); n != 2 {
 		t.Errorf("%d tasks are due in an hour, want 2", n)
 	}
 	reg := handlers.New()
 	handlers.Tx(reg, typeTx, txEffect)
 	once(t, db, reg, relay.Config{})
-	if n := db.int(t, `SELECT count(*) FROM outbox.task`); n != 2 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 2 {
 		t.Errorf("%d tasks are left, want the 2 that are not due", n)
 	}
 }
@@ -160,7 +160,7 @@ func TestTheBackoffCountsFromTheFailure(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			db, reg := newDatabase(t), handlers.New()
-			clock := open(t, db.url)
+			clock := open(t, db.URL)
 			var failed time.Time
 			each(reg, kind, func(ctx context.Context, task *outbox.Task[payload]) error {
 				<-time.After(1500 * time.Millisecond) // slow work
@@ -169,9 +169,9 @@ func TestTheBackoffCountsFromTheFailure(t *testing.T) {
 				}
 				return errAlways
 			}, handlers.Backoff(constant(time.Minute)))
-			db.enqueue(t, kind, 1)
+			db.Enqueue(t, kind, 1)
 			once(t, db, reg, relay.Config{})
-			wait := db.int(t, `SELECT (extract(epoch FROM run_at - $1::timestamptz) * 1000)::int FROM outbox.task WHERE attempt = 1`, failed)
+			wait := db.Int(t, `SELECT (extract(epoch FROM run_at - $1::timestamptz) * 1000)::int FROM outbox.task WHERE attempt = 1`, failed)
 			if wait < 60_000 || wait > 70_000 {
 				t.Errorf("the retry is due %d ms after the failure, want 60,000", wait)
 			}
@@ -186,15 +186,15 @@ func TestAFloodOfDueTasksDoesNotDelayAnotherType(t *testing.T) {
 		handlers.Leased(reg, outbox.NewTaskType[payload](fmt.Sprint("TYPE", i)), func(context.Context, *outbox.Task[payload]) error { return nil })
 	}
 	other := newProbe(reg, "OTHER")
-	run(t, open(t, db.url), reg, relay.Config{})
-	db.exec(t, `INSERT INTO outbox.task (task_type, state, run_at)
+	run(t, open(t, db.URL), reg, relay.Config{})
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, run_at)
 		SELECT 'TYPE' || n % 10, 'scheduled', clock_timestamp() + interval '1 s' FROM generate_series(1, 40000) n`)
 	eventually(t, 30*time.Second, "they are due", func() bool {
-		return db.int(t, `SELECT count(*) FROM outbox.task WHERE state <> 'scheduled'`) > 0
+		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state <> 'scheduled'`) > 0
 	})
-	if n := db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`); n < 20_000 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`); n < 20_000 {
 		t.Errorf("only %d tasks of the flood are left: the test shows nothing", n)
 	}
 	other.soon(t, db, 20, 100*time.Millisecond)
-	db.exec(t, `DELETE FROM outbox.task WHERE state <> 'leased'`)
+	db.Do(t, `DELETE FROM outbox.task WHERE state <> 'leased'`)
 }

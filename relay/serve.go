@@ -1,29 +1,38 @@
 package relay
 
 import (
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
+// claimAll starts the claims that were chosen, and reports whether there was one.
+func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
+	for _, p := range chosen {
+		if p.h.Kind == handlers.KindLeased {
+			d.claim(p.lane, p.workers, now)
+			continue
+		}
+		for range min(p.workers, p.credit) {
+			d.claim(p.lane, 1, now)
+		}
+	}
+	return len(chosen) > 0
+}
+
 // claim starts a claim from the lane, with one slot, or for leased tasks with one for each that may be taken.
-func (d *dispatcher) claim(c *lane, now time.Time) {
-	slots, limit := 1, c.h.BatchSize
+func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
+	limit := c.h.BatchSize
 	next := claimNext{}
 	if d.r.config.Order == Random {
 		next.pivot = c.head.from()
 	}
 	if c.h.Kind == handlers.KindLeased {
-		slots = min(d.free, d.lanes.room(c))
-		if d.lanes.others(c) {
-			slots = min(slots, c.credit)
-		}
 		if d.r.config.Order == Random {
 			slots = min(slots, randomLead)
-		}
-		if d.outage.active() {
-			slots = 1
 		}
 		limit = slots
 	}
@@ -41,32 +50,66 @@ func (d *dispatcher) claim(c *lane, now time.Time) {
 }
 
 func (d *dispatcher) runTx(c *lane, next claimNext) {
-	claimed, ran, began := false, false, time.Now()
-	err := d.r.runTx(d.ctx, c.h, next, func(rows []*row) {
-		claimed, ran = true, len(rows) > 0
-		d.events <- func() { d.claimed(c, rows, next.limit, nil, began) }
-	})
-	d.events <- func() {
+	claimed, ran, ordered, began := false, false, false, time.Now()
+	limit, wait, err := d.r.rates.take(d.ctx, c.h, next.limit)
+	if err == nil && limit > 0 {
+		next.limit = limit
+		err = d.r.runTx(d.ctx, c.h, next, func(rows []*row) {
+			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*row).ordered)
+			d.r.rates.unused(c.h, limit-len(rows))
+			d.events <- func() { d.claimed(c, rows, limit, nil, began) }
+		})
 		if !claimed {
-			d.claimed(c, nil, next.limit, err, began)
-		} else if err != nil {
+			d.r.rates.unused(c.h, limit)
+		}
+	}
+	d.events <- func() {
+		switch {
+		case claimed && err != nil:
 			d.fail(err, began)
+		case claimed:
+		case errors.Is(err, errNoSlot):
+			d.noSlot(c, began)
+		case err == nil:
+			d.noToken(c, wait, began)
+		default:
+			d.claimed(c, nil, limit, err, began)
 		}
 		d.found = d.found || ran // what ran may have enqueued
-		d.released(c)
+		if ordered {
+			d.nextDue = time.Now()
+		}
+		d.released(c, ran)
 	}
 }
 
 func (d *dispatcher) runLeased(c *lane, next claimNext) {
-	began := time.Now()
-	rows, token, err := d.r.lease(d.ctx, c.h, next)
-	if err != nil {
-		rows = nil
+	began, slots := time.Now(), next.limit
+	var rows []*row
+	var token string
+	allowed := 0
+	limit, wait, err := d.r.rates.take(d.ctx, c.h, next.limit)
+	if err == nil && limit > 0 {
+		next.limit = limit
+		if rows, token, allowed, err = d.r.lease(d.ctx, c.h, next); err != nil {
+			rows = nil
+		}
+		d.r.rates.unused(c.h, limit-len(rows))
 	}
 	d.events <- func() {
-		d.claimed(c, rows, next.limit, err, began)
-		for range next.limit - len(rows) {
-			d.released(c)
+		switch {
+		case err == nil && limit == 0:
+			d.noToken(c, wait, began)
+		case err == nil && allowed == 0:
+			d.noSlot(c, began)
+		default:
+			d.claimed(c, rows, allowed, err, began)
+			if err == nil && allowed < limit {
+				c.waitForSlot()
+			}
+		}
+		for range slots - len(rows) {
+			d.released(c, false)
 		}
 	}
 	for _, t := range rows {
@@ -74,15 +117,35 @@ func (d *dispatcher) runLeased(c *lane, next claimNext) {
 			d.r.runLeased(c.h, t, token)
 			d.events <- func() {
 				d.found = true // what ran may have enqueued
-				d.released(c)
+				if t.ordered() {
+					d.nextDue = time.Now()
+				}
+				d.released(c, true)
 			}
 		}()
 	}
 }
 
+// noSlot ends a claim that was not made, as other calls of the type hold all its slots.
+func (d *dispatcher) noSlot(c *lane, began time.Time) {
+	d.claims--
+	c.credit = max(c.credit, 1)
+	c.waitForSlot()
+	d.well(began)
+}
+
+// noToken ends a claim that was not made, as the rate of its type is used up.
+func (d *dispatcher) noToken(c *lane, wait time.Duration, began time.Time) {
+	d.claims--
+	c.credit = max(c.credit, 1)
+	c.waitForToken(wait)
+	d.well(began)
+}
+
 // claimed is what a claim of up to limit tasks found.
 func (d *dispatcher) claimed(c *lane, rows []*row, limit int, err error, began time.Time) {
 	d.claims--
+	d.lanes.declined = false
 	if err != nil {
 		if !d.once && refusal(err) {
 			d.refused(c, err)
@@ -93,6 +156,7 @@ func (d *dispatcher) claimed(c *lane, rows []*row, limit int, err error, began t
 	}
 	d.lanes.took(c, rows, limit)
 	if len(rows) > 0 {
+		c.slotWait = 0
 		d.found, d.fruitful, d.dry = true, false, 0
 	}
 	d.well(began)
@@ -117,9 +181,14 @@ func (d *dispatcher) refused(c *lane, err error) {
 	}
 }
 
-func (d *dispatcher) released(c *lane) {
+// released takes a worker back. ran: from a task, which may have had a slot of its type.
+func (d *dispatcher) released(c *lane, ran bool) {
 	c.running--
 	d.free++
+	d.lanes.declined = false
+	if ran {
+		c.slotAt = time.Time{}
+	}
 }
 
 // well notes that something came through that began at the given time.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
@@ -21,10 +22,17 @@ func (a *attempt) settle(ctx context.Context, out outcome) error {
 	switch {
 	case out.err == nil:
 		return a.succeed(ctx, out, nil)
+	case result.Action == handlers.ActionRunAgain:
+		a.again = result
+		out.err = nil // a success: what fails from here on is not the handler's result
+		return a.succeed(ctx, out, allAgain(a.rows, result))
 	case a.h.Kind == handlers.KindBatch && errors.As(out.err, &some):
 		return a.succeed(ctx, out, some)
 	case result.Action == handlers.ActionDiscard:
 		a.r.log.Info("outbox: tasks discarded by their handler", "task_type", a.h.Type, "tasks", len(a.rows), "error", errorText(out.err))
+		for _, r := range a.rows {
+			r.discarded = out.err
+		}
 		return a.succeed(ctx, out, nil)
 	}
 	return a.fail(ctx, out, result)
@@ -40,16 +48,42 @@ func (a *attempt) succeed(ctx context.Context, out outcome, failed handlers.Batc
 	if err != nil {
 		return a.broken(ctx, out, err)
 	}
-	done := make([]*row, 0, len(a.rows))
+	var canceledTypes []string
+	var canceled []int64 // those that failed are gone with the done ones
+	if out.canceled {
+		canceled = a.canceledIDs()
+	}
+	done, kept := make([]*row, 0, len(a.rows)), make([]*row, 0, len(a.rows))
+	rest := make(map[*row]*handlers.Result, len(failed))
 	for _, r := range a.rows {
-		if failed[r.id] == nil {
-			done = append(done, r)
+		one := failed[r.id]
+		if one != nil && slices.Contains(canceled, r.id) {
+			done, canceledTypes = append(done, r), append(canceledTypes, a.h.Type)
+			continue
 		}
+		if one != nil {
+			if result := handlers.ResultOf(one); result.Action != handlers.ActionDiscard {
+				rest[r] = result
+				continue
+			}
+			r.discarded = one
+		}
+		done, kept = append(done, r), append(kept, r)
 	}
 	// Deferred constraints and triggers must speak now, while their errors can be undone. The handler may have taken a
 	// role that has no rights here.
-	err = a.exec("SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = " + ms(bookkeeping) +
-		"; RELEASE SAVEPOINT " + a.savepoint + "; " + a.r.forgetTasks(done))
+	statements := "SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = " + ms(bookkeeping)
+	for _, keep := range a.r.keepTasks(a.h.Keep, kept) { // seldom more than one
+		if len(statements)+len(keep) > maxKeepText {
+			err = errors.Join(err, a.exec(statements))
+			statements = keep
+			continue
+		}
+		statements += "; " + keep
+	}
+	if err == nil {
+		err = a.exec(statements + "; RELEASE SAVEPOINT " + a.savepoint + "; " + a.r.forgetTasks(done))
+	}
 	if err != nil {
 		if endedTransaction(pgerr.Code(err), err) || pgerr.Lost(err) {
 			return a.broken(ctx, out, err)
@@ -58,16 +92,20 @@ func (a *attempt) succeed(ctx context.Context, out outcome, failed handlers.Batc
 		return a.fail(ctx, out, handlers.ResultOf(out.err))
 	}
 	for _, r := range a.rows {
-		if one := failed[r.id]; one != nil {
-			result := handlers.ResultOf(one)
-			if result.Action == handlers.ActionDiscard {
-				result = nil
-			}
+		if result := rest[r]; result != nil {
 			if err := a.exclusively(func(ctx context.Context, c exclusive) error { return a.write(ctx, c, r, result) }); err != nil {
 				a.abort()
 				a.r.journal.forgetRuns(a.runs)
 				return err
 			}
+		}
+	}
+	if len(canceledTypes) > 0 {
+		err := a.exclusively(func(ctx context.Context, c exclusive) error { return a.r.count(ctx, c, "canceled", canceledTypes) })
+		if err != nil {
+			a.abort()
+			a.r.journal.forgetRuns(a.runs)
+			return err
 		}
 	}
 	return a.finish(out, nil)
@@ -78,6 +116,9 @@ func (a *attempt) fail(ctx context.Context, out outcome, result *handlers.Result
 	if out.drained {
 		a.giveBackRuns()
 		return nil
+	}
+	if out.canceled {
+		return a.endCanceled(ctx, out)
 	}
 	if len(a.rows) > 1 && result.Action == handlers.ActionRetry && result.Wait == 0 {
 		return a.split(ctx, out)
@@ -143,12 +184,8 @@ func (a *attempt) giveBackRuns() {
 	a.abort()
 }
 
-// write records one task's result in the claim's transaction; nil is done.
+// write records in the claim's transaction the result of one task that is not done.
 func (a *attempt) write(ctx context.Context, tx execer, r *row, result *handlers.Result) error {
-	if result == nil {
-		_, err := tx.ExecContext(ctx, a.r.forgetTasks([]*row{r}))
-		return err
-	}
 	return a.put(ctx, tx, r, r.after(a.h, result, r.begun()))
 }
 
@@ -158,7 +195,7 @@ func (a *attempt) put(ctx context.Context, tx execer, r *row, c change) error {
 		a.r.due(c.wait)
 		return a.r.writeBack(ctx, tx, r, c)
 	}
-	a.dead = append(a.dead, func() { a.r.logDead(r, c) })
+	a.dead = append(a.dead, func() { a.r.died(r, c) })
 	return a.r.writeDead(ctx, tx, r, c)
 }
 
@@ -173,6 +210,11 @@ func (a *attempt) broken(ctx context.Context, out outcome, err error) error {
 	case endedTransaction(pgerr.Code(err), err):
 		a.abort()
 		return a.ended(ctx, out.err)
+	case out.canceled:
+		a.abort()
+		a.r.journal.forgetRuns(a.runs)
+		a.removeCanceled()
+		return nil
 	case a.lost(err) && !out.overran && !endedContext(out.err):
 		a.abort()
 		return a.lostConnection(err)
@@ -221,6 +263,14 @@ func (a *attempt) abandon(out outcome) error {
 	}
 	if len(a.rows) > 1 {
 		a.r.journal.markLost(a.runs)
+		if out.canceled {
+			a.removeCanceled()
+		}
+		return nil
+	}
+	if out.canceled {
+		a.r.journal.forgetRuns(a.runs)
+		a.removeCanceled()
 		return nil
 	}
 	return a.outOfBand(out.err, nil)
@@ -252,18 +302,25 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 	case status == "committed" && handlerErr == nil:
 		a.r.log.Error("outbox: the handler committed the transaction of its claim; it is the relay's to commit", "task_type", a.h.Type, "tasks", ids(a.rows))
 		a.r.journal.forgetRuns(a.runs)
-		return nil
+		return a.insertAgain(ctx)
 	case status == "committed":
 		a.r.log.Error("outbox: the handler committed the transaction of its claim and then failed; its tasks are dead letters", "task_type", a.h.Type, "tasks", ids(a.rows))
+		var dead []func()
 		err := a.r.conns.inTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 			for _, r := range a.rows {
-				c := change{attempt: min(r.begun(), r.max), reason: reasonCommitted, err: handlerErr}
+				c := change{attempt: min(r.begun(), r.max), reason: reasonCommitted, err: handlerErr, failed: true}
 				if err := a.r.writeDead(ctx, tx, r, c); err != nil {
 					return err
 				}
+				dead = append(dead, func() { a.r.died(r, c) })
 			}
 			return nil
 		})
+		for _, tell := range dead {
+			if err == nil {
+				tell()
+			}
+		}
 		if err != nil {
 			a.r.log.Error("outbox: dead letters could not be written; the tasks are only in this record", "task_type", a.h.Type, "tasks", ids(a.rows), "error", safeText(err))
 		}

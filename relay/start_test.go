@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -17,24 +18,26 @@ import (
 )
 
 func TestARelayRefusesASchemaThatItsCodeDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	version := strconv.Itoa(schema.Version())
 	for _, c := range []struct {
 		name, change string
 		want         error
 		text         string
 	}{
 		{"missing", `DROP SCHEMA outbox CASCADE`, schema.ErrNotMigrated,
-			`schema: the outbox is not migrated: the schema "outbox" is at version 0, this code needs 1: run schema.Migrate`},
+			`schema: the outbox is not migrated: the schema "outbox" is at version 0, this code needs ` + version + `: run schema.Migrate`},
 		{"older", `DELETE FROM outbox.migration`, schema.ErrNotMigrated,
-			`schema: the outbox is not migrated: the schema "outbox" is at version 0, this code needs 1: run schema.Migrate`},
+			`schema: the outbox is not migrated: the schema "outbox" is at version 0, this code needs ` + version + `: run schema.Migrate`},
 		{"newer", `INSERT INTO outbox.migration (version) VALUES (77)`, schema.ErrNewer,
-			`schema: the outbox is newer than this code: the schema "outbox" is at version 77, this code knows 1: upgrade the module`},
+			`schema: the outbox is newer than this code: the schema "outbox" is at version 77, this code knows ` + version + `: upgrade the module`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			db := open(t, pgtest.Database(t))
 			if err := schema.Migrate(t.Context(), db.DB); err != nil {
 				t.Fatal(err)
 			}
-			db.exec(t, c.change)
+			db.Do(t, c.change)
 			r, err := relay.New(db.DB, all(), relay.Config{Logger: discard()})
 			if err != nil {
 				t.Fatal(err)
@@ -105,14 +108,14 @@ func TestAPoolOfWorkersAndTwoIsEnough(t *testing.T) {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			pool := open(t, db.url)
+			pool := open(t, db.URL)
 			pool.SetMaxOpenConns(workers + 2)
 			for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-				db.enqueue(t, kind, 100)
+				db.Enqueue(t, kind, 100)
 			}
-			run(t, pool, all(), relay.Config{Workers: workers, ListenDSN: db.url})
-			db.emptied(t, 30*time.Second)
-			if n := db.int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != 300 {
+			run(t, pool, all(), relay.Config{Workers: workers, ListenDSN: db.URL})
+			db.Emptied(t, 30*time.Second)
+			if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != 300 {
 				t.Errorf("effects of %d tasks, want 300", n)
 			}
 		})
@@ -129,7 +132,7 @@ func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
 		return nil
 	})
 	r := run(t, db, reg, relay.Config{})
-	db.enqueue(t, "TX", 1)
+	db.Enqueue(t, "TX", 1)
 	<-started
 	for name, again := range map[string]func(context.Context) error{"Run": r.Run, "RunOnce": r.RunOnce} {
 		if err := again(t.Context()); !errors.Is(err, relay.ErrRunning) {
@@ -137,9 +140,9 @@ func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
 		}
 	}
 	close(end)
-	r.stop()
+	r.Stop()
 	for range 3 {
-		db.enqueue(t, "TX", 1)
+		db.Enqueue(t, "TX", 1)
 		var wg sync.WaitGroup
 		wg.Go(func() { <-started })
 		if err := r.RunOnce(t.Context()); err != nil {
@@ -147,7 +150,7 @@ func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	if n := db.int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
 		t.Errorf("%d tasks are left", n)
 	}
 }
@@ -155,17 +158,17 @@ func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
 // A relay that is idle leaves the connections to others: it keeps the one of its heartbeat and that of its journal.
 func TestAnIdleRelayHoldsTwoConnections(t *testing.T) {
 	db := newDatabase(t)
-	pool := open(t, db.url)
+	pool := open(t, db.URL)
 	pool.SetMaxIdleConns(-1)
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.enqueue(t, kind, 200)
+		db.Enqueue(t, kind, 200)
 	}
 	r := run(t, pool, all(), relay.Config{PollInterval: 50 * time.Millisecond})
-	db.emptied(t, 30*time.Second)
+	db.Emptied(t, 30*time.Second)
 	for range 3 {
 		eventually(t, 20*time.Second, "two connections are open", func() bool { return pool.Stats().OpenConnections == 2 })
 	}
-	r.stop()
+	r.Stop()
 	if n := pool.Stats().OpenConnections; n != 0 {
 		t.Errorf("%d connections are open after Run", n)
 	}
@@ -173,30 +176,31 @@ func TestAnIdleRelayHoldsTwoConnections(t *testing.T) {
 
 // Everything works in a schema of another name, beside an outbox that is not touched.
 func TestAnOutboxOfAnotherName(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	const name = "user" // a reserved word
 	if err := schema.Migrate(t.Context(), db.DB, schema.Schema(name)); err != nil {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.enqueue(t, kind, 3)
+		db.Enqueue(t, kind, 3)
 	}
 	reg := all()
 	handlers.Tx(reg, outbox.NewTaskType[payload]("BAD"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errAlways },
 		handlers.MaxAttempts(2), handlers.Backoff(constant(50*time.Millisecond)))
 	p := newProbe(reg, "PROBE")
-	r := run(t, open(t, db.url), reg, relay.Config{Schema: name, ListenDSN: db.url, PollInterval: time.Minute, Order: relay.Random})
-	eventually(t, 20*time.Second, "the relay asks to be woken", func() bool { return db.int(t, `SELECT last_value FROM "user".wake`) > 0 })
+	r := run(t, open(t, db.URL), reg, relay.Config{Schema: name, ListenDSN: db.URL, PollInterval: time.Minute, Order: relay.Random})
+	eventually(t, 20*time.Second, "the relay asks to be woken", func() bool { return db.Int(t, `SELECT last_value FROM "user".wake`) > 0 })
 	for _, kind := range []string{"TX", "BATCH", "LEASED", "BAD", "UNKNOWN"} {
-		db.exec(t, `INSERT INTO "user".task (task_type) SELECT $1 FROM generate_series(1, 50)`, kind)
+		db.Do(t, `INSERT INTO "user".task (task_type) SELECT $1 FROM generate_series(1, 50)`, kind)
 	}
 	eventually(t, 30*time.Second, "all tasks but those of an unknown type are done", func() bool {
-		return db.int(t, `SELECT count(*) FROM "user".task`) == 50
+		return db.Int(t, `SELECT count(*) FROM "user".task`) == 50
 	})
-	if n := db.int(t, `SELECT count(*) FROM effect`); n != 150 {
+	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 150 {
 		t.Errorf("%d effects, want 150", n)
 	}
-	if n := db.int(t, `SELECT count(*) FROM "user".dead_task WHERE attempt = 2`); n != 50 {
+	if n := db.Int(t, `SELECT count(*) FROM "user".dead_task WHERE attempt = 2`); n != 50 {
 		t.Errorf("%d dead letters, want 50", n)
 	}
 	committed := time.Now()
@@ -210,12 +214,12 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 	if d := (<-p.started).Sub(committed); d < 290*time.Millisecond || d > 5*time.Second {
 		t.Errorf("a task due after 300 ms started after %v", d)
 	}
-	r.stop()
-	if n := db.int(t, `SELECT count(*) FROM "user".running`); n != 0 {
+	r.Stop()
+	if n := db.Int(t, `SELECT count(*) FROM "user".running`); n != 0 {
 		t.Errorf("%d runs are left in the journal", n)
 	}
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		untouched(t, db, kind, 3)
 	}
-	db.exec(t, `TRUNCATE outbox.task`)
+	db.Do(t, `TRUNCATE outbox.task`)
 }

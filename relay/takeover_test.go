@@ -3,94 +3,59 @@ package relay_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
-
-// taker is a relay that takes leases over and has no handler for what it takes.
-func taker(t *testing.T, db *database) *running {
-	t.Helper()
-	reg := handlers.New()
-	handlers.Tx(reg, outbox.NewTaskType[payload]("NONE"), txEffect)
-	return run(t, db, reg, relay.Config{Workers: 1})
-}
-
-// notSuspects lets the taken-over tasks run side by side.
-func (db *database) notSuspects(t *testing.T) {
-	db.exec(t, `UPDATE outbox.task SET relay_id = NULL WHERE state = 'ready'`)
-}
-
-// What the stale holder of a lease does, by the task's payload.
-var staleEnds = []func(ctx context.Context, task *outbox.Task[payload]) error{
-	leasedEffect,
-	func(context.Context, *outbox.Task[payload]) error { return nil },
-	func(context.Context, *outbox.Task[payload]) error { return errors.New("stale") },
-	func(context.Context, *outbox.Task[payload]) error { return handlers.Dead(errors.New("stale")) },
-	func(context.Context, *outbox.Task[payload]) error { return handlers.Snooze(time.Hour) },
-}
-
-// holder is a Leased handler: it finishes half of the tasks and keeps the others until release is closed.
-func holder(held *atomic.Int32, release chan struct{}) *handlers.Registry {
-	return leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-		if task.Payload.N/len(staleEnds)%2 == 1 {
-			held.Add(1)
-			<-release
-		}
-		return leasedEffect(ctx, task)
-	})
-}
-
-const tokens = `SELECT json_agg(t ORDER BY task_id) FROM outbox.task t`
 
 // F6, F7, I4: the relay that lost its leases still runs its handlers, while another one has run, or runs, the tasks.
 func testStaleHolder(t *testing.T) {
 	db := newDatabase(t)
 	const tasks = 20
-	db.enqueue(t, "LEASED", tasks)
+	db.Enqueue(t, "LEASED", tasks)
 	var begun, completed atomic.Int32
 	end := make(chan struct{})
 	stale := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
 		begun.Add(1)
 		<-end
-		err := staleEnds[task.Payload.N%len(staleEnds)](ctx, task)
+		err := relaytest.StaleEnd(ctx, task)
 		if errors.Is(err, outbox.ErrLeaseLost) {
 			completed.Add(1)
 		}
 		return err
 	}), relay.Config{Workers: tasks, PollInterval: 50 * time.Millisecond})
 	eventually(t, 10*time.Second, "all tasks are begun", func() bool { return begun.Load() == tasks })
-	taker(t, db)
+	relaytest.Taker(t, db.Database)
 	eventually(t, 30*time.Second, "the leases are taken over", func() bool {
-		db.exec(t, `UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 second'
+		db.Do(t, `UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 second'
 			WHERE relay_id IN (SELECT relay_id FROM outbox.task WHERE state = 'leased')`)
-		return db.int(t, `SELECT count(*) FROM outbox.task WHERE state = 'leased'`) == 0
+		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'leased'`) == 0
 	})
-	db.notSuspects(t)
+	db.NotSuspects(t)
 	var held atomic.Int32
 	release := make(chan struct{})
-	run(t, db, holder(&held, release), relay.Config{Workers: tasks, PollInterval: 50 * time.Millisecond})
+	run(t, db, relaytest.Holder(&held, release), relay.Config{Workers: tasks, PollInterval: 50 * time.Millisecond})
 	eventually(t, 10*time.Second, "another relay has run half of them and runs the others", func() bool {
-		return held.Load() == tasks/2 && db.int(t, `SELECT count(*) FROM outbox.task`) == tasks/2
+		return held.Load() == tasks/2 && db.Int(t, `SELECT count(*) FROM outbox.task`) == tasks/2
 	})
-	before := db.text(t, tokens)
+	before := db.Tasks(t)
 	close(end)
-	stale.stop()
-	if after := db.text(t, tokens); after != before {
+	stale.Stop()
+	if after := db.Tasks(t); after != before {
 		t.Errorf("the stale holder changed tasks of another:\n%s\n%s", before, after)
 	}
-	if completed.Load() != tasks/int32(len(staleEnds)) {
-		t.Errorf("%d stale completions got ErrLeaseLost, want %d", completed.Load(), tasks/len(staleEnds))
+	if completed.Load() != tasks/int32(len(relaytest.StaleEnds)) {
+		t.Errorf("%d stale completions got ErrLeaseLost, want %d", completed.Load(), tasks/len(relaytest.StaleEnds))
 	}
 	close(release)
-	db.emptied(t, 10*time.Second)
-	db.onceEach(t, tasks)
-	if n := db.int(t, `SELECT count(*) FROM effect WHERE attempt <> 2`); n != 0 {
+	db.Emptied(t, 10*time.Second)
+	db.OnceEach(t, tasks)
+	if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt <> 2`); n != 0 {
 		t.Errorf("%d effects are not of the second attempt", n)
 	}
 }
@@ -98,13 +63,13 @@ func testStaleHolder(t *testing.T) {
 // A relay that has just started, as after an outage of the database, leaves everybody the time to renew.
 func testNothingIsTakenOverEarly(t *testing.T) {
 	db := newDatabase(t)
-	db.exec(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
 		VALUES ('00000000-0000-4000-8000-000000000000', 'h', 1, now() - interval '1 hour', '{}')`)
-	db.exec(t, `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token, leased_until) VALUES
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token, leased_until) VALUES
 		('LEASED', 'leased', 1, '00000000-0000-4000-8000-000000000000', '00000000-0000-4000-8000-000000000001', NULL),
 		('LEASED', 'leased', 1, '00000000-0000-4000-8000-000000000000', '00000000-0000-4000-8000-000000000002', now() - interval '1 hour')`)
 	run(t, db, leased(leasedEffect), relay.Config{PollInterval: 50 * time.Millisecond})
-	db.emptied(t, 30*time.Second)
+	db.Emptied(t, 30*time.Second)
 	var first, last float64
 	if err := db.QueryRow(`SELECT min(d), max(d) FROM (SELECT extract(epoch FROM at - started_at) AS d FROM effect, outbox.relay WHERE pid <> 1) s`).Scan(&first, &last); err != nil {
 		t.Fatal(err)
@@ -112,32 +77,7 @@ func testNothingIsTakenOverEarly(t *testing.T) {
 	if first < 9.95 || last > 15 {
 		t.Errorf("the tasks of a dead relay ran %.2f s and %.2f s after the first heartbeat, want 10 s to 15 s", first, last)
 	}
-	db.onceEach(t, 2)
-}
-
-// F25.
-func testTakeoverIsInTime(t *testing.T) {
-	db := newGatedDatabase(t)
-	const tasks = 9
-	db.enqueue(t, "LEASED", tasks)
-	p := startProcess(t, db, "gated", 10)
-	eventually(t, 20*time.Second, "the relay runs them", func() bool { return db.int(t, `SELECT count(*) FROM start`) == tasks })
-	run(t, db, leased(leasedEffect), relay.Config{PollInterval: 50 * time.Millisecond})
-	eventually(t, 10*time.Second, "another relay is there", func() bool { return db.int(t, `SELECT count(*) FROM outbox.relay`) == 2 })
-	p.kill()
-	killed := db.text(t, `SELECT clock_timestamp()`)
-	db.emptied(t, 40*time.Second)
-	db.onceEach(t, tasks)
-	var first float64
-	if err := db.QueryRow(`SELECT extract(epoch FROM min(at) - $1::timestamptz) FROM effect`, killed).Scan(&first); err != nil {
-		t.Fatal(err)
-	}
-	if first > 15 {
-		t.Errorf("the first of a killed relay's tasks ran again after %.1f s, want 15 s at most", first)
-	}
-	if n := db.int(t, `SELECT count(*) FROM effect WHERE attempt <> 2`); n != 0 {
-		t.Errorf("%d of the runs that died were not counted as attempts", n)
-	}
+	db.OnceEach(t, 2)
 }
 
 // The heartbeat cannot get through for as long as leases last.
@@ -155,7 +95,7 @@ func testLostHeartbeat(t *testing.T) {
 		causes <- context.Cause(ctx)
 		return ctx.Err()
 	}), relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
-	db.enqueue(t, "LEASED", 1)
+	db.Enqueue(t, "LEASED", 1)
 	<-begun
 	tx, err := db.Begin()
 	if err != nil {
@@ -181,9 +121,9 @@ func testLostHeartbeat(t *testing.T) {
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	db.emptied(t, 15*time.Second)
-	db.onceEach(t, 1)
-	if got := db.int(t, `SELECT attempt FROM effect`); got != 1 {
+	db.Emptied(t, 15*time.Second)
+	db.OnceEach(t, 1)
+	if got := db.Int(t, `SELECT attempt FROM effect`); got != 1 {
 		t.Errorf("done in attempt %d, want 1", got)
 	}
 }
@@ -203,16 +143,16 @@ func testExpiredLease(t *testing.T) {
 		stale <- err
 		return err
 	}), relay.Config{PollInterval: 50 * time.Millisecond})
-	db.enqueue(t, "LEASED", 1)
+	db.Enqueue(t, "LEASED", 1)
 	eventually(t, 10*time.Second, "it runs", func() bool { return runs.Load() == 1 })
-	db.exec(t, `UPDATE outbox.task SET leased_until = clock_timestamp()`)
-	db.emptied(t, 30*time.Second)
+	db.Do(t, `UPDATE outbox.task SET leased_until = clock_timestamp()`)
+	db.Emptied(t, 30*time.Second)
 	close(end)
 	if err := <-stale; !errors.Is(err, outbox.ErrLeaseLost) {
 		t.Errorf("the first run's Complete returned %v, want ErrLeaseLost", err)
 	}
-	db.onceEach(t, 1)
-	if got := db.int(t, `SELECT attempt FROM effect`); got != 2 {
+	db.OnceEach(t, 1)
+	if got := db.Int(t, `SELECT attempt FROM effect`); got != 2 {
 		t.Errorf("done in attempt %d, want 2", got)
 	}
 }
@@ -231,13 +171,13 @@ func testAbandonedHandler(t *testing.T) {
 		stale <- err
 		return nil
 	}, handlers.Timeout(50*time.Millisecond), handlers.Backoff(constant(time.Hour))), relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
-	db.enqueue(t, "LEASED", 1)
+	db.Enqueue(t, "LEASED", 1)
 	eventually(t, 20*time.Second, "its failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
-	if r.log.count("was abandoned") != 1 {
+	if r.Log.Count("was abandoned") != 1 {
 		t.Error("the log does not tell of the abandoned handler")
 	}
-	db.enqueue(t, "LEASED", 1) // its worker is free again
-	eventually(t, 10*time.Second, "another task is done", func() bool { return db.int(t, `SELECT count(*) FROM effect`) == 1 })
+	db.Enqueue(t, "LEASED", 1) // its worker is free again
+	eventually(t, 10*time.Second, "another task is done", func() bool { return db.Int(t, `SELECT count(*) FROM effect`) == 1 })
 	close(end)
 	if err := <-stale; !errors.Is(err, outbox.ErrLeaseLost) {
 		t.Errorf("the abandoned handler's Complete returned %v, want ErrLeaseLost", err)
@@ -247,34 +187,23 @@ func testAbandonedHandler(t *testing.T) {
 	}
 }
 
-// together runs tests at the same time, whatever -parallel says: they mostly wait.
-func together(t *testing.T, tests map[string]func(*testing.T)) {
-	var all sync.WaitGroup
-	for name, test := range tests {
-		all.Go(func() { t.Run(name, test) })
-	}
-	all.Wait()
-}
-
 // What mostly waits for a heartbeat, a timeout or a poll, and measures how long: all at once, beside nothing else.
 func TestGuaranteesInTime(t *testing.T) {
+	t.Parallel()
 	tests := map[string]func(*testing.T){
 		"a stale holder changes nothing":                                        testStaleHolder,
 		"nothing is taken over before 10 s of own heartbeats":                   testNothingIsTakenOverEarly,
-		"a killed relay's tasks are taken over within 15 s":                     testTakeoverIsInTime,
 		"handlers end when heartbeats do not get through":                       testLostHeartbeat,
 		"a lease that ran out ends":                                             testExpiredLease,
 		"a handler that ignores its context is abandoned and its run a failure": testAbandonedHandler,
 	}
 	tests["a late heartbeat revives a lease that nobody took"] = testLateHeartbeat
 	tests["a lease whose commit succeeds unseen is given back"] = testLeaseCommittedUnseen
+	tests["without heartbeats a lease that ran out is taken over from a living process"] = testWithoutHeartbeatsALeaseIsTakenOver
 	tests["RunOnce takes over the tasks of dead relays"] = testRunOnceTakesOver
 	tests["without notifications a poll finds the task"] = testPollFindsTheTask
 	tests["timeouts of the role do not stop a relay"] = testTimeoutsOfTheRole
 	tests["no interleaving of a holder and a rescuer breaks the rule of the token"] = testEveryInterleaving
 	tests["a completion that hangs does not hold up others"] = testHangingCompletion
-	for name, test := range freezeTests {
-		tests[name] = test
-	}
-	together(t, tests)
+	relaytest.Together(t, tests)
 }

@@ -18,7 +18,7 @@ const unhandled = "no relay has a handler for this task type"
 // untouched checks that the n tasks of a type are as they were enqueued.
 func untouched(t testing.TB, db *database, taskType string, n int) {
 	t.Helper()
-	if got := db.int(t, `SELECT count(*) FROM outbox.task WHERE task_type = $1 AND attempt = 0 AND attempted_at IS NULL
+	if got := db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = $1 AND attempt = 0 AND attempted_at IS NULL
 		AND relay_id IS NULL AND last_error IS NULL AND state = CASE WHEN run_at > created_at THEN 'scheduled' ELSE 'ready' END`, taskType); got != n {
 		t.Errorf("%d tasks of type %s are as they were, want %d", got, taskType, n)
 	}
@@ -26,31 +26,32 @@ func untouched(t testing.TB, db *database, taskType string, n int) {
 
 // F11.
 func TestATypeWithoutAHandlerIsLeftAloneAndReportedAtTheStart(t *testing.T) {
+	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
-	db.enqueue(t, "MANY", 1500)
-	db.enqueue(t, "FEW", 3)
-	db.exec(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'LATER', now() + interval '1 day' FROM generate_series(1, 5)`)
-	db.exec(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'MANY', now() + interval '1 day' FROM generate_series(1, 5)`)
+	db.Enqueue(t, "MANY", 1500)
+	db.Enqueue(t, "FEW", 3)
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'LATER', now() + interval '1 day' FROM generate_series(1, 5)`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'MANY', now() + interval '1 day' FROM generate_series(1, 5)`)
 	handlers.Tx(reg, typeTx, txEffect)
 	r := run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
-	eventually(t, 10*time.Second, "three types are reported", func() bool { return r.log.count(unhandled) == 3 })
+	eventually(t, 10*time.Second, "three types are reported", func() bool { return r.Log.Count(unhandled) == 3 })
 	for _, want := range []string{"task_type=MANY tasks=1000", "task_type=FEW tasks=3", "task_type=LATER tasks=5"} {
-		if !strings.Contains(r.log.String(), want) {
+		if !strings.Contains(r.Log.String(), want) {
 			t.Errorf("no record has %s", want)
 		}
 	}
-	db.enqueue(t, "TX", 100)
+	db.Enqueue(t, "TX", 100)
 	eventually(t, 20*time.Second, "the relay's own type is worked on", func() bool {
-		return db.int(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'TX'`) == 0
+		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'TX'`) == 0
 	})
-	r.stop()
+	r.Stop()
 	untouched(t, db, "MANY", 1505)
 	untouched(t, db, "FEW", 3)
 	untouched(t, db, "LATER", 5)
-	if n := r.log.count(unhandled); n != 3 {
+	if n := r.Log.Count(unhandled); n != 3 {
 		t.Errorf("%d reports, want 3", n)
 	}
-	if n := db.int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
 		t.Errorf("%d dead letters", n)
 	}
 }
@@ -58,7 +59,7 @@ func TestATypeWithoutAHandlerIsLeftAloneAndReportedAtTheStart(t *testing.T) {
 func TestATypeWithoutAHandlerIsReportedAtMostOnceAMinute(t *testing.T) {
 	db, reg, log := newDatabase(t), handlers.New(), &records{}
 	handlers.Tx(reg, typeTx, txEffect)
-	db.enqueue(t, "UNKNOWN", 1)
+	db.Enqueue(t, "UNKNOWN", 1)
 	r, err := relay.New(db.DB, reg, relay.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +71,7 @@ func TestATypeWithoutAHandlerIsReportedAtMostOnceAMinute(t *testing.T) {
 		if err := r.ReportUnhandled(t.Context(), c.ago); err != nil {
 			t.Fatal(err)
 		}
-		if n := log.count(unhandled); n != c.reports {
+		if n := log.Count(unhandled); n != c.reports {
 			t.Errorf("%d reports when the last was %v ago, want %d", n, c.ago, c.reports)
 		}
 	}
@@ -90,8 +91,8 @@ func TestATypeIsNotReportedWhileALivingRelayHandlesIt(t *testing.T) {
 		<-block
 		return nil
 	})
-	other := run(t, open(t, db.url), others, relay.Config{Workers: 1})
-	db.enqueue(t, "LEASED", 2) // the second one waits
+	other := run(t, open(t, db.URL), others, relay.Config{Workers: 1})
+	db.Enqueue(t, "LEASED", 2) // the second one waits
 	<-started
 	for _, c := range []struct {
 		what    string
@@ -99,22 +100,23 @@ func TestATypeIsNotReportedWhileALivingRelayHandlesIt(t *testing.T) {
 		reports int
 	}{
 		{"it lives", func() {}, 0},
-		{"it died", func() { db.exec(t, `UPDATE outbox.relay SET alive_until = now() - interval '1 s'`) }, 1},
+		{"it died", func() { db.Do(t, `UPDATE outbox.relay SET alive_until = now() - interval '1 s'`) }, 1},
 	} {
 		c.do()
 		if err := r.ReportUnhandled(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		if n := log.count(unhandled); n != c.reports {
+		if n := log.Count(unhandled); n != c.reports {
 			t.Errorf("%d reports when %s, want %d", n, c.what, c.reports)
 		}
 	}
 	close(block)
-	other.stop()
+	other.Stop()
 }
 
 // F11: two deployments that know different types are restarted in turn, again and again.
 func TestRelaysWithDisjointHandlersBurnNoAttemptOfEachOthersTasks(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	start := func(kind string) *running {
 		reg := handlers.New()
@@ -124,31 +126,32 @@ func TestRelaysWithDisjointHandlersBurnNoAttemptOfEachOthersTasks(t *testing.T) 
 		case "LEASED":
 			handlers.Leased(reg, typeLeased, leasedEffect)
 		}
-		return run(t, open(t, db.url), reg, relay.Config{PollInterval: 20 * time.Millisecond})
+		return run(t, open(t, db.URL), reg, relay.Config{PollInterval: 20 * time.Millisecond})
 	}
 	kinds := []string{"TX", "LEASED"}
 	relays := []*running{start("TX"), start("LEASED")}
 	for round := range 8 {
 		i := round % 2
-		db.enqueue(t, kinds[0], 50)
-		db.enqueue(t, kinds[1], 50)
-		relays[i].stop()
+		db.Enqueue(t, kinds[0], 50)
+		db.Enqueue(t, kinds[1], 50)
+		relays[i].Stop()
 		eventually(t, 20*time.Second, "the other relay does all of its own", func() bool {
-			return db.int(t, `SELECT count(*) FROM outbox.task WHERE task_type = $1`, kinds[1-i]) == 0
+			return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = $1`, kinds[1-i]) == 0
 		})
 		relays[i] = start(kinds[i])
 	}
-	db.emptied(t, 30*time.Second)
-	if n := db.int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != 800 {
+	db.Emptied(t, 30*time.Second)
+	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != 800 {
 		t.Errorf("%d tasks were done in their first attempt, want 800", n)
 	}
-	if n := db.int(t, `SELECT (SELECT count(*) FROM outbox.dead_task) + (SELECT count(*) FROM effect WHERE attempt > 1)`); n != 0 {
+	if n := db.Int(t, `SELECT (SELECT count(*) FROM outbox.dead_task) + (SELECT count(*) FROM effect WHERE attempt > 1)`); n != 0 {
 		t.Errorf("%d dead letters and burned attempts", n)
 	}
 }
 
 // F9: sequence order is not commit order.
 func TestATaskThatCommitsAfterTenThousandHigherOnesIsNotSkipped(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	held := make([]*sql.Tx, 3)
 	for i, kind := range []string{"TX", "BATCH", "LEASED"} {
@@ -161,11 +164,11 @@ func TestATaskThatCommitsAfterTenThousandHigherOnesIsNotSkipped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	run(t, open(t, db.url), all(), relay.Config{ListenDSN: db.url})
-	db.enqueue(t, "BATCH", 9600)
-	db.enqueue(t, "TX", 200)
-	db.enqueue(t, "LEASED", 200)
-	db.emptied(t, 60*time.Second)
+	run(t, open(t, db.URL), all(), relay.Config{ListenDSN: db.URL})
+	db.Enqueue(t, "BATCH", 9600)
+	db.Enqueue(t, "TX", 200)
+	db.Enqueue(t, "LEASED", 200)
+	db.Emptied(t, 60*time.Second)
 	for _, tx := range held {
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
@@ -173,7 +176,7 @@ func TestATaskThatCommitsAfterTenThousandHigherOnesIsNotSkipped(t *testing.T) {
 	}
 	committed := time.Now()
 	eventually(t, 20*time.Second, "those that committed last are done too", func() bool {
-		return db.int(t, `SELECT count(DISTINCT task_id) FROM effect`) == 10_003
+		return db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`) == 10_003
 	})
 	if d := time.Since(committed); d > 3*time.Second {
 		t.Errorf("that took %v", d)

@@ -28,7 +28,7 @@ type cable struct {
 // cabled is a pool on the same database whose connections go through a cable.
 func (db *database) cabled(t *testing.T) (*database, *cable) {
 	t.Helper()
-	u, err := url.Parse(db.url)
+	u, err := url.Parse(db.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func testLeaseCommittedUnseen(t *testing.T) {
 	for name, terminate := range map[string]bool{"committed": false, "rolled back": true} {
 		t.Run(name, func(t *testing.T) {
 			db := newDatabase(t)
-			db.exec(t, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$;
+			db.Do(t, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$;
 				CREATE CONSTRAINT TRIGGER wait AFTER UPDATE ON outbox.task DEFERRABLE INITIALLY DEFERRED
 				  FOR EACH ROW WHEN (NEW.state = 'leased') EXECUTE FUNCTION wait()`)
 			gate, err := db.Conn(t.Context())
@@ -110,29 +110,29 @@ func testLeaseCommittedUnseen(t *testing.T) {
 			}
 			// A task that is known to the relay, and one that is a suspect.
 			const tasks = 4
-			db.enqueue(t, "LEASED", tasks)
-			db.exec(t, `UPDATE outbox.task SET relay_id = '00000000-0000-4000-8000-000000000000', attempt = 1 WHERE task_id = 2`)
+			db.Enqueue(t, "LEASED", tasks)
+			db.Do(t, `UPDATE outbox.task SET relay_id = '00000000-0000-4000-8000-000000000000', attempt = 1 WHERE task_id = 2`)
 			far, cable := db.cabled(t)
 			run(t, far, leased(leasedEffect, handlers.Timeout(-1)), relay.Config{PollInterval: 50 * time.Millisecond})
 			const waiting = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`
-			eventually(t, 10*time.Second, "a claim is being committed", func() bool { return db.int(t, waiting) == 1 })
+			eventually(t, 10*time.Second, "a claim is being committed", func() bool { return db.Int(t, waiting) == 1 })
 			cable.cut()
 			if terminate {
-				db.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`)
+				db.Do(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`)
 			} else {
 				const alive = `SELECT (extract(epoch FROM alive_until) * 1000)::bigint FROM outbox.relay`
-				before := db.int(t, alive)
-				eventually(t, 20*time.Second, "the relay works again", func() bool { return cable.connections() >= 2 && db.int(t, alive) > before })
-				if db.int(t, waiting) != 1 {
+				before := db.Int(t, alive)
+				eventually(t, 20*time.Second, "the relay works again", func() bool { return cable.connections() >= 2 && db.Int(t, alive) > before })
+				if db.Int(t, waiting) != 1 {
 					t.Error("the commit has ended already: the test shows nothing")
 				}
 			}
 			if _, err := gate.ExecContext(context.Background(), `SELECT pg_advisory_unlock(1)`); err != nil {
 				t.Fatal(err)
 			}
-			db.emptied(t, 15*time.Second)
-			db.onceEach(t, tasks)
-			if got := db.text(t, `SELECT string_agg(attempt::text, ' ' ORDER BY task_id) FROM effect`); got != "1 2 1 1" {
+			db.Emptied(t, 15*time.Second)
+			db.OnceEach(t, tasks)
+			if got := db.Text(t, `SELECT string_agg(attempt::text, ' ' ORDER BY task_id) FROM effect`); got != "1 2 1 1" {
 				t.Errorf("done in attempts %s, want 1 2 1 1", got)
 			}
 		})
@@ -152,7 +152,7 @@ func testHangingCompletion(t *testing.T) {
 	}
 	r := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
 		if task.Payload.N != 1 || task.Attempt > 1 {
-			db.exec(t, `INSERT INTO effect (task_id) VALUES ($1)`, task.ID)
+			db.Do(t, `INSERT INTO effect (task_id) VALUES ($1)`, task.ID)
 			return nil
 		}
 		return task.Complete(context.WithoutCancel(ctx), func(tx *sql.Tx) error {
@@ -163,17 +163,17 @@ func testHangingCompletion(t *testing.T) {
 		})
 	}, handlers.Timeout(2*time.Second), handlers.Backoff(constant(10*time.Millisecond))), relay.Config{Workers: 2, PollInterval: 50 * time.Millisecond})
 	const tasks = 20
-	db.enqueue(t, "LEASED", 1)
-	eventually(t, 20*time.Second, "the handler is abandoned", func() bool { return r.log.count("was abandoned") == 1 })
-	db.exec(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', '{"N": 2}' FROM generate_series(2, $1::int)`, tasks)
+	db.Enqueue(t, "LEASED", 1)
+	eventually(t, 20*time.Second, "the handler is abandoned", func() bool { return r.Log.Count("was abandoned") == 1 })
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', '{"N": 2}' FROM generate_series(2, $1::int)`, tasks)
 	// The relay's own statements wait for 10 s.
-	eventually(t, 8*time.Second, "the other tasks are done", func() bool { return db.int(t, `SELECT count(*) FROM outbox.task`) == 1 })
-	if n := db.int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`); n != 1 {
+	eventually(t, 8*time.Second, "the other tasks are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
+	if n := db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`); n != 1 {
 		t.Error("the completion does not hang any more: the test shows nothing")
 	}
 	if _, err := gate.ExecContext(context.Background(), `SELECT pg_advisory_unlock(1)`); err != nil {
 		t.Fatal(err)
 	}
-	db.emptied(t, 20*time.Second)
-	db.onceEach(t, tasks)
+	db.Emptied(t, 20*time.Second)
+	db.OnceEach(t, tasks)
 }

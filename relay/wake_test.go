@@ -68,7 +68,7 @@ func quick(t testing.TB, quantile float64, limit time.Duration, round func() del
 func TestAnIdleRelayStartsACommittedTaskWithin10Milliseconds(t *testing.T) {
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
-	run(t, open(t, db.url), reg, relay.Config{ListenDSN: db.url, PollInterval: time.Minute})
+	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
 	listening(t, db)
 	quick(t, .5, 10*time.Millisecond, func() delays { return p.signUps(t, db, 20, 0, 90*time.Millisecond) })
 }
@@ -77,7 +77,7 @@ func TestAnIdleRelayStartsACommittedTaskWithin10Milliseconds(t *testing.T) {
 func TestATaskThatCommitsLongAfterItsInsertStartsSoon(t *testing.T) {
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
-	run(t, open(t, db.url), reg, relay.Config{ListenDSN: db.url})
+	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL})
 	listening(t, db)
 	quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 30, 20*time.Millisecond, 30*time.Millisecond) })
 }
@@ -86,7 +86,7 @@ func TestATaskThatCommitsLongAfterItsInsertStartsSoon(t *testing.T) {
 func listening(t testing.TB, db *database) {
 	t.Helper()
 	eventually(t, 20*time.Second, "the relay asks to be woken", func() bool {
-		return db.int(t, `SELECT last_value FROM outbox.wake`) > 0
+		return db.Int(t, `SELECT last_value FROM outbox.wake`) > 0
 	})
 }
 
@@ -133,8 +133,9 @@ func withPort(t testing.TB, dsn, port string) string {
 
 // However LISTEN fails, the relay says so once and polls.
 func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
+	t.Parallel()
 	for name, dsn := range map[string]func(db *database) string{
-		"nobody listens on the port": func(db *database) string { return withPort(t, db.url, "1") },
+		"nobody listens on the port": func(db *database) string { return withPort(t, db.URL, "1") },
 		"another database":           func(db *database) string { return pgtest.Database(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -143,12 +144,12 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 			p := newProbe(reg, "TX")
 			r := run(t, db, reg, relay.Config{ListenDSN: dsn(db), PollInterval: 100 * time.Millisecond})
 			const warning = "no wake-ups by LISTEN"
-			eventually(t, 20*time.Second, "the relay warns", func() bool { return r.log.count(warning) > 0 })
+			eventually(t, 20*time.Second, "the relay warns", func() bool { return r.Log.Count(warning) > 0 })
 			p.signUps(t, db, 4, 0, 500*time.Millisecond)
-			if n := r.log.count(warning); n != 1 {
+			if n := r.Log.Count(warning); n != 1 {
 				t.Errorf("%d warnings, want 1", n)
 			}
-			if n := db.int(t, `SELECT last_value FROM outbox.wake`); n != 0 {
+			if n := db.Int(t, `SELECT last_value FROM outbox.wake`); n != 0 {
 				t.Error("it asked to be woken all the same, which costs every enqueue")
 			}
 		})
@@ -157,10 +158,11 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 
 // The relay cannot be found by a poll here, as it polls only once a minute.
 func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Local(t, nil)
-	db, reg := openDatabase(t, server.URL()), handlers.New()
+	db, reg := adopt(t, server.URL()), handlers.New()
 	p := newProbe(reg, "TX")
-	run(t, open(t, db.url), reg, relay.Config{ListenDSN: db.url, PollInterval: time.Minute})
+	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
 	listening(t, db)
 	p.signUps(t, db, 3, 0, 60*time.Millisecond)
 	for range 2 {
@@ -171,7 +173,7 @@ func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, 20*time.Second, "the server is reached again", func() bool { return db.Ping() == nil })
-		db.exec(t, `SELECT setval('outbox.wake', 0)`)
+		db.Do(t, `SELECT setval('outbox.wake', 0)`)
 		listening(t, db)
 		quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 5, 0, 60*time.Millisecond) })
 	}
@@ -193,9 +195,9 @@ func BenchmarkPickup(b *testing.B) {
 			db, reg := newDatabase(b), handlers.New()
 			p, config := newProbe(reg, "TX"), relay.Config{}
 			if c.listen {
-				config.ListenDSN = db.url
+				config.ListenDSN = db.URL
 			}
-			run(b, open(b, db.url), reg, config)
+			run(b, open(b, db.URL), reg, config)
 			if c.listen {
 				listening(b, db)
 			}

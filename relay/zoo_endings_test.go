@@ -118,7 +118,7 @@ func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T)
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		const tasks = 40
-		db.exec(t, `CREATE TABLE leaked (task_id bigint)`)
+		db.Do(t, `CREATE TABLE leaked (task_id bigint)`)
 		var leaked sync.WaitGroup
 		leak := func(tx *sql.Tx, id int64) {
 			leaked.Go(func() {
@@ -140,19 +140,19 @@ func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T)
 			leak(tx, -task.ID)
 			return errors.Join(err, errMisdeed)
 		}, handlers.MaxAttempts(2), retrySoon())
-		db.enqueue(t, "TX", tasks)
-		db.enqueue(t, "FAILS", tasks)
+		db.Enqueue(t, "TX", tasks)
+		db.Enqueue(t, "FAILS", tasks)
 		run(t, db, reg, relay.Config{Workers: 4, PollInterval: 20 * time.Millisecond})
-		db.emptied(t, 60*time.Second)
+		db.Emptied(t, 60*time.Second)
 		leaked.Wait()
-		if n := db.int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != tasks || db.int(t, `SELECT count(*) FROM effect`) != tasks {
+		if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != tasks || db.Int(t, `SELECT count(*) FROM effect`) != tasks {
 			t.Errorf("effects of %d tasks, want one of each of the %d that succeeded", n, tasks)
 		}
-		if n := db.int(t, `SELECT count(*) FROM leaked WHERE task_id < 0`); n != 0 {
+		if n := db.Int(t, `SELECT count(*) FROM leaked WHERE task_id < 0`); n != 0 {
 			t.Errorf("%d writes of goroutines are committed whose handlers had failed", n)
 		}
-		if n := db.int(t, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'FAILS' AND attempt = 2 AND reason = 'attempts' AND last_error LIKE '%misdeed%'`); n != tasks {
-			t.Errorf("%d dead letters are as they should be, want %d\n%s", n, tasks, db.dump(t))
+		if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'FAILS' AND attempt = 2 AND reason = 'attempts' AND last_error LIKE '%misdeed%'`); n != tasks {
+			t.Errorf("%d dead letters are as they should be, want %d\n%s", n, tasks, db.Dump(t))
 		}
 	})
 }
@@ -171,10 +171,10 @@ func TestCompleteWorksForAFunctionThatTakesAnotherRole(t *testing.T) {
 				return effect(ctx, tx, task.ID, task.Attempt)
 			})
 		}, handlers.MaxAttempts(1))
-		db.enqueue(t, "LEASED", 3)
+		db.Enqueue(t, "LEASED", 3)
 		once(t, db, reg, relay.Config{})
-		if n := db.int(t, `SELECT count(*) FROM effect`); n != 3 {
-			t.Errorf("%d effects, want 3\n%s", n, db.dump(t))
+		if n := db.Int(t, `SELECT count(*) FROM effect`); n != 3 {
+			t.Errorf("%d effects, want 3\n%s", n, db.Dump(t))
 		}
 	})
 }
@@ -182,13 +182,13 @@ func TestCompleteWorksForAFunctionThatTakesAnotherRole(t *testing.T) {
 // createRole makes a role that may only insert into a table; takeRoleSQL takes it until the end of the transaction.
 func createRole(t testing.TB, db *database, table string) {
 	t.Helper()
-	name := `role_of_` + db.text(t, `SELECT current_database()`)
-	db.exec(t, `CREATE ROLE `+name)
+	name := `role_of_` + db.Text(t, `SELECT current_database()`)
+	db.Do(t, `CREATE ROLE `+name)
 	t.Cleanup(func() {
-		db.exec(t, `DROP OWNED BY `+name)
-		db.exec(t, `DROP ROLE `+name)
+		db.Do(t, `DROP OWNED BY `+name)
+		db.Do(t, `DROP ROLE `+name)
 	})
-	db.exec(t, `GRANT INSERT ON `+table+` TO `+name)
+	db.Do(t, `GRANT INSERT ON `+table+` TO `+name)
 }
 
 const takeRoleSQL = `SELECT set_config('role', 'role_of_' || current_database(), true)`

@@ -71,7 +71,7 @@ func keepZoo(t *testing.T, creatures func() []creature) {
 	for _, driver := range drivers {
 		for _, z := range []*zoo{{name: "tx", size: 3}, {name: "batch_of_1", size: 1}, {name: "batch_of_16", size: 16}} {
 			zoos[driver+"/"+z.name] = z
-			z.db = newDatabaseOn(t, driver)
+			z.db = newDatabase(t, driver)
 			z.open(t, creatures())
 		}
 	}
@@ -86,19 +86,19 @@ func (z *zoo) open(t *testing.T, creatures []creature) {
 	if z.name != "tx" {
 		z.creatures = slices.DeleteFunc(creatures, func(c creature) bool { return c.txOnly })
 	}
-	z.db.exec(t, `CREATE TABLE seen (task_id bigint PRIMARY KEY, task_type text, marked bool)`)
-	z.db.exec(t, `CREATE TABLE parent (id int PRIMARY KEY)`)
-	z.db.exec(t, `CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
-	z.db.exec(t, `CREATE TABLE checked (n int)`)
-	z.db.exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'checked late'; END $$`)
-	z.db.exec(t, `CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	z.db.exec(t, `CREATE TABLE aside (n int)`)
+	z.db.Do(t, `CREATE TABLE seen (task_id bigint PRIMARY KEY, task_type text, marked bool)`)
+	z.db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY)`)
+	z.db.Do(t, `CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+	z.db.Do(t, `CREATE TABLE checked (n int)`)
+	z.db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'checked late'; END $$`)
+	z.db.Do(t, `CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	z.db.Do(t, `CREATE TABLE aside (n int)`)
 	createRole(t, z.db, "aside")
-	z.db.exec(t, `CREATE TABLE late (task_type text)`)
+	z.db.Do(t, `CREATE TABLE late (task_type text)`)
 	reg := handlers.New()
 	for _, c := range z.creatures {
 		z.register(reg, c)
-		z.db.exec(t, `WITH fresh AS (
+		z.db.Do(t, `WITH fresh AS (
 			INSERT INTO outbox.task (task_type, payload, max_attempts)
 			SELECT $1, jsonb_build_object('Marked', n = ($2::int + 1) / 2), $3::int FROM generate_series(1, $2) n
 			RETURNING task_id, task_type, (payload->>'Marked')::bool)
@@ -161,25 +161,25 @@ func (z *zoo) register(reg *handlers.Registry, c creature) {
 
 // judge waits for the end and compares what became of each task with its handler's fate.
 func (z *zoo) judge(t *testing.T) {
-	z.db.emptied(t, 90*time.Second)
+	z.db.Emptied(t, 90*time.Second)
 	for _, c := range z.creatures {
 		t.Run(c.name, func(t *testing.T) { z.judgeOne(t, c) })
 	}
-	if n := z.db.int(t, `SELECT count(*) FROM late`); n != 0 {
+	if n := z.db.Int(t, `SELECT count(*) FROM late`); n != 0 {
 		t.Errorf("%d writes are there that handlers made after they had ended the claim's transaction: %s", n,
-			z.db.text(t, `SELECT string_agg(DISTINCT task_type, ', ') FROM late`))
+			z.db.Text(t, `SELECT string_agg(DISTINCT task_type, ', ') FROM late`))
 	}
-	z.db.enqueue(t, z.taskType(z.creatures[0]), 20)
-	z.db.emptied(t, 30*time.Second) // the relay works on
-	z.relay.stop()
+	z.db.Enqueue(t, z.taskType(z.creatures[0]), 20)
+	z.db.Emptied(t, 30*time.Second) // the relay works on
+	z.relay.Stop()
 }
 
 func (z *zoo) judgeOne(t *testing.T, c creature) {
 	name := z.taskType(c)
 	const marked = ` FROM seen s WHERE s.task_type = $1 AND s.marked`
-	effects := z.db.int(t, `SELECT (SELECT count(*) FROM effect e WHERE e.task_id = s.task_id)`+marked, name)
-	end := z.db.text(t, `SELECT COALESCE((SELECT reason || ' after ' || attempt FROM outbox.dead_task d WHERE d.task_id = s.task_id), 'done')`+marked, name)
-	lastError := z.db.text(t, `SELECT (SELECT last_error FROM outbox.dead_task d WHERE d.task_id = s.task_id)`+marked, name)
+	effects := z.db.Int(t, `SELECT (SELECT count(*) FROM effect e WHERE e.task_id = s.task_id)`+marked, name)
+	end := z.db.Text(t, `SELECT COALESCE((SELECT reason || ' after ' || attempt FROM outbox.dead_task d WHERE d.task_id = s.task_id), 'done')`+marked, name)
+	lastError := z.db.Text(t, `SELECT (SELECT last_error FROM outbox.dead_task d WHERE d.task_id = s.task_id)`+marked, name)
 	wantEffects, wantEnd := 0, fmt.Sprintf("attempts after %d", c.limit())
 	switch c.fate {
 	case done:
@@ -202,7 +202,7 @@ func (z *zoo) judgeOne(t *testing.T, c creature) {
 	if c.fate == committed && z.name == "batch_of_16" {
 		matesDead = 1
 	}
-	if n := z.db.int(t, mates, name, matesDead); n != z.size-1 {
+	if n := z.db.Int(t, mates, name, matesDead); n != z.size-1 {
 		t.Errorf("%d of %d other tasks of the type ended with one effect and as they should", n, z.size-1)
 	}
 	z.judgeCalls(t, c)

@@ -6,7 +6,11 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"fmt"
+	neturl "net/url"
+	"strings"
 	"time"
+
+	"github.com/lib/pq"
 )
 
 // NewDatabase creates an empty database with a name of its own, outbox_test_ and random letters, in UTF8 and the C
@@ -14,10 +18,22 @@ import (
 // later. drop removes the database and breaks connections that are still open to it; it is to be called once, before
 // Close, and says it through Open's logf if it could not.
 func (s *Server) NewDatabase(ctx context.Context) (url string, drop func(), err error) {
-	name := "outbox_test_" + randomHex(8)
 	// template0, unlike template1, is pristine everywhere and never in use
-	create := `CREATE DATABASE ` + name + ` TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'`
-	if err := s.admin(ctx, create); err != nil {
+	return s.create(ctx, `TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'`)
+}
+
+// CopyDatabase is NewDatabase with all that is in the database of the URL, which is one of NewDatabase's and must not be in use.
+func (s *Server) CopyDatabase(ctx context.Context, from string) (url string, drop func(), err error) {
+	u, err := neturl.Parse(from)
+	if err != nil {
+		return "", nil, fmt.Errorf("devpg: copy a database: %w", err)
+	}
+	return s.create(ctx, "TEMPLATE "+pq.QuoteIdentifier(strings.TrimPrefix(u.Path, "/")))
+}
+
+func (s *Server) create(ctx context.Context, of string) (url string, drop func(), err error) {
+	name := "outbox_test_" + randomHex(8)
+	if err := s.admin(ctx, `CREATE DATABASE `+name+` `+of); err != nil {
 		return "", nil, fmt.Errorf("devpg: create database %s: %w", name, err)
 	}
 	drop = func() {

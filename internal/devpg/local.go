@@ -89,7 +89,11 @@ func (c *cluster) initdb(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	passwordFile := filepath.Join(c.dir.path, "password")
-	if err := c.dir.writeFile(passwordFile, c.password); err != nil {
+	verifier, err := verifier(c.password)
+	if err != nil {
+		return err
+	}
+	if err := c.dir.writeFile(passwordFile, verifier); err != nil {
 		return err
 	}
 	defer os.Remove(passwordFile)

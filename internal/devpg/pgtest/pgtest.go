@@ -29,6 +29,9 @@ var shared struct {
 	opened bool
 	server *devpg.Server
 	err    error
+
+	template string // the URL of the database that Prepared copies
+	drop     func()
 }
 
 // Main runs a package's tests and returns the code for os.Exit. It closes the tests' server at the end, and also on
@@ -67,6 +70,9 @@ func closeShared() error {
 	if shared.server == nil {
 		return nil
 	}
+	if shared.drop != nil {
+		shared.drop()
+	}
 	err := shared.server.Close()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -103,6 +109,40 @@ func Database(t testing.TB) string {
 	}
 	t.Cleanup(drop)
 	return url
+}
+
+// Prepared is Database with what prepare made of an empty one. That happens once; the others are copies, which are had sooner.
+// prepare must be the same function in all calls of a package, and leave no connection open.
+func Prepared(t testing.TB, prepare func(url string) error) string {
+	t.Helper()
+	server := Server(t)
+	template, err := templateOf(server, prepare)
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, drop, err := server.CopyDatabase(t.Context(), template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(drop)
+	return url
+}
+
+func templateOf(server *devpg.Server, prepare func(url string) error) (string, error) {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.template == "" {
+		url, drop, err := server.NewDatabase(shared.ctx)
+		if err != nil {
+			return "", err
+		}
+		if err := prepare(url); err != nil {
+			drop()
+			return "", err
+		}
+		shared.template, shared.drop = url, drop
+	}
+	return shared.template, nil
 }
 
 // Local returns a server of the test's own, with the given settings, that its Stop and Start work on. It is closed after

@@ -59,6 +59,33 @@ func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 	}
 }
 
+func TestPreparedDatabasesAreCopiesOfOne(t *testing.T) {
+	prepare := func(url string) error {
+		preparations++
+		db, err := sql.Open("postgres", url)
+		if err == nil {
+			_, err = db.Exec("CREATE TABLE prepared (n int)")
+			db.Close()
+		}
+		return err
+	}
+	for _, name := range []string{"first", "second"} {
+		t.Run(name, func(t *testing.T) {
+			own := pgtest.Prepared(t, prepare)
+			query(t, own, "INSERT INTO prepared VALUES (1) RETURNING n")
+			if got := query(t, own, "SELECT count(*) FROM prepared"); got != "1" {
+				t.Errorf("it has %s rows, want its own", got)
+			}
+		})
+	}
+	if preparations != 1 {
+		t.Errorf("it was prepared %d times", preparations)
+	}
+}
+
+// preparations outlasts a run of the tests, as the database does, with -count.
+var preparations int
+
 func TestLocalServerStopsAndStarts(t *testing.T) {
 	s := pgtest.Local(t, map[string]string{"max_connections": "7"})
 	if err := errors.Join(s.Stop("immediate"), s.Start(t.Context())); err != nil {

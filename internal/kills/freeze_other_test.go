@@ -1,6 +1,6 @@
 //go:build !unix
 
-package relay_test
+package kills_test
 
 import "testing"
 

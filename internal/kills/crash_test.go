@@ -1,4 +1,4 @@
-package relay_test
+package kills_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // pointsSQL makes relay processes stop at named points while the test holds the point's lock, and only then.
@@ -36,36 +37,21 @@ var points = []string{"claimed", "journalled", "handler begun", "effect written"
 const effectTypes = 4
 
 // enqueueAll enqueues n tasks of each of them.
-func (db *database) enqueueAll(t testing.TB, n int) {
+func enqueueAll(t testing.TB, db *relaytest.Database, n int) {
 	t.Helper()
 	for _, name := range []string{"TX", "BATCH", "LEASED", "PLAIN"} {
-		db.enqueue(t, name, n)
-	}
-}
-
-// onceEach checks that n tasks had one effect each, or more where the attempt says -1: an effect that no transaction of
-// the task's covers. Nothing else may be left of them.
-func (db *database) onceEach(t testing.TB, n int) {
-	t.Helper()
-	if got := db.int(t, `SELECT count(DISTINCT task_id) FROM effect`); got != n {
-		t.Errorf("effects of %d tasks, want %d", got, n)
-	}
-	if got := db.int(t, `SELECT count(*) - count(DISTINCT task_id) FROM effect WHERE attempt > 0`); got != 0 {
-		t.Errorf("%d effects happened twice", got)
-	}
-	if got := db.int(t, `SELECT count(*) FROM outbox.dead_task`); got != 0 {
-		t.Errorf("%d dead letters\n%s", got, db.dump(t))
+		db.Enqueue(t, name, n)
 	}
 }
 
 // C1, F14, F16.
-func testKilledAtEachPoint(t *testing.T, db *database) {
-	db.exec(t, pointsSQL)
-	startProcess(t, db, "effects", 4) // one survives and takes the leases over
-	victims := map[string]*process{}
+func testKilledAtEachPoint(t *testing.T, db *relaytest.Database) {
+	db.Do(t, pointsSQL)
+	relaytest.Start(t, db, "effects", 4) // one survives and takes the leases over
+	victims := map[string]*relaytest.Process{}
 	for range 3 {
-		p := startProcess(t, db, "effects", 4)
-		victims[p.name] = p
+		p := relaytest.Start(t, db, "effects", 4)
+		victims[p.Name] = p
 	}
 	gate, err := db.Conn(t.Context())
 	if err != nil {
@@ -82,29 +68,29 @@ func testKilledAtEachPoint(t *testing.T, db *database) {
 	for range rounds {
 		for _, point := range points {
 			lock("lock", point)
-			db.enqueueAll(t, each)
+			enqueueAll(t, db, each)
 			n += effectTypes * each
-			var victim *process
-			eventually(t, 20*time.Second, "a relay is at the point: "+point, func() bool {
-				victim = victims[db.text(t, `SELECT max(application_name) FROM pg_stat_activity WHERE datname = current_database()
+			var victim *relaytest.Process
+			relaytest.Eventually(t, 20*time.Second, "a relay is at the point: "+point, func() bool {
+				victim = victims[db.Text(t, `SELECT max(application_name) FROM pg_stat_activity WHERE datname = current_database()
 					AND wait_event = 'advisory' AND application_name = ANY (string_to_array($1, ' '))`, names(victims))]
 				return victim != nil
 			})
-			victim.kill()
-			if err := declareDead(db, victim); err != nil {
+			victim.Kill9()
+			if err := db.DeclareDead(victim); err != nil {
 				t.Fatal(err)
 			}
 			lock("unlock", point)
-			delete(victims, victim.name)
-			p := startProcess(t, db, "effects", 4)
-			victims[p.name] = p
+			delete(victims, victim.Name)
+			p := relaytest.Start(t, db, "effects", 4)
+			victims[p.Name] = p
 		}
 	}
-	db.emptied(t, 60*time.Second)
-	db.onceEach(t, n)
+	db.Emptied(t, 60*time.Second)
+	db.OnceEach(t, n)
 }
 
-func names(processes map[string]*process) (joined string) {
+func names(processes map[string]*relaytest.Process) (joined string) {
 	for name := range processes {
 		joined += name + " "
 	}
@@ -112,32 +98,32 @@ func names(processes map[string]*process) (joined string) {
 }
 
 // C1, F14, F16.
-func testKilledAtRandom(t *testing.T, db *database) {
-	db.exec(t, pointsSQL)
-	startProcess(t, db, "effects", 4)
-	f := &fleet{t: t, db: db, program: "effects", workers: 4, restart: true}
-	f.start(3)
+func testKilledAtRandom(t *testing.T, db *relaytest.Database) {
+	db.Do(t, pointsSQL)
+	relaytest.Start(t, db, "effects", 4)
+	f := &relaytest.Fleet{DB: db, Program: "effects", Workers: 4, Restart: true}
+	f.Start(t, 3)
 	const kills, each = 20, 600
-	db.enqueueAll(t, each)
+	enqueueAll(t, db, each)
 	busy := 0
 	for kill := range kills {
 		at := (kill*effectTypes*each + rand.IntN(effectTypes*each)) / (kills + 2)
-		eventually(t, 30*time.Second, "the relays go on", func() bool {
-			return db.int(t, `SELECT count(*) FROM effect`) >= at && len(f.processes()) > 0
+		relaytest.Eventually(t, 30*time.Second, "the relays go on", func() bool {
+			return db.Int(t, `SELECT count(*) FROM effect`) >= at && len(f.Processes()) > 0
 		})
-		alive := f.processes()
+		alive := f.Processes()
 		victim := alive[rand.IntN(len(alive))]
-		victim.kill()
-		if db.int(t, `SELECT count(*) FROM outbox.running r JOIN outbox.relay l USING (relay_id) WHERE pid = $1`, victim.Pid)+
-			db.int(t, `SELECT count(*) FROM outbox.task t JOIN outbox.relay l USING (relay_id) WHERE state = 'leased' AND pid = $1`, victim.Pid) > 0 {
+		victim.Kill9()
+		if db.Int(t, `SELECT count(*) FROM outbox.running r JOIN outbox.relay l USING (relay_id) WHERE pid = $1`, victim.Pid)+
+			db.Int(t, `SELECT count(*) FROM outbox.task t JOIN outbox.relay l USING (relay_id) WHERE state = 'leased' AND pid = $1`, victim.Pid) > 0 {
 			busy++
 		}
 	}
 	if busy < kills/4 {
 		t.Errorf("only %d of %d kills met a relay at work: the test is too weak", busy, kills)
 	}
-	db.emptied(t, 60*time.Second)
-	db.onceEach(t, effectTypes*each)
+	db.Emptied(t, 60*time.Second)
+	db.OnceEach(t, effectTypes*each)
 }
 
 func TestGuaranteesOfProcesses(t *testing.T) {
@@ -146,6 +132,7 @@ func TestGuaranteesOfProcesses(t *testing.T) {
 	tests["no task is lost or done twice when its relay is killed at any point"] = testKilledAtEachPoint
 	tests["no task is lost or done twice when relays are killed at random"] = testKilledAtRandom
 	tests["a suspect costs the other suspects no attempt"] = testSuspectsDoNotCostEachOther
+	tests["ordering keys keep their order"] = testOrderUnderKills
 	server := pgtest.Local(t, map[string]string{"max_connections": "400"})
 	withDatabase := map[string]func(*testing.T){}
 	for name, test := range tests {
@@ -155,8 +142,8 @@ func TestGuaranteesOfProcesses(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(drop)
-			test(t, openDatabase(t, url))
+			test(t, relaytest.Adopt(t, url))
 		}
 	}
-	together(t, withDatabase)
+	relaytest.Together(t, withDatabase)
 }

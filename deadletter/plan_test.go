@@ -1,0 +1,98 @@
+package deadletter_test
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/deadletter"
+)
+
+// plan is a node of EXPLAIN's.
+type plan struct {
+	Node     string `json:"Node Type"`
+	Relation string `json:"Relation Name"`
+	Hit      int    `json:"Shared Hit Blocks"`
+	Read     int    `json:"Shared Read Blocks"`
+	Plans    []plan
+}
+
+func (p plan) reads(relation string) bool {
+	if p.Node == "Seq Scan" && p.Relation == relation {
+		return true
+	}
+	for _, below := range p.Plans {
+		if below.reads(relation) {
+			return true
+		}
+	}
+	return false
+}
+
+// What a page, a redrive and a purge read does not depend on how many dead letters there are: 100,000 here, and with
+// OUTBOX_TEST_LONG=1 1,000,000.
+func TestStatementsReachDeadLettersThroughTheirIndexes(t *testing.T) {
+	n := 100_000
+	if os.Getenv("OUTBOX_TEST_LONG") != "" {
+		n = 1_000_000
+	}
+	db := newDatabase(t)
+	start := time.Now()
+	exec(t, db, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, last_error)
+		SELECT i, now(), now(), now() - i * interval '1 second', 0, 1, 1, 'attempts', CASE WHEN i % 1000 = 0 THEN 'RARE' ELSE 'X' || i % 10 END, '{}', 'boom ' || i
+		  FROM generate_series(1, $1::int) i`, n)
+	exec(t, db, `VACUUM ANALYZE outbox.dead_task`)
+	t.Logf("%d dead letters in %v", n, time.Since(start))
+	middle, err := deadletter.Get(t.Context(), db, int64(n/2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := deadletter.Filter{OlderThan: time.Duration(n-5000) * time.Second}
+	rare, common := deadletter.Filter{Type: "RARE"}, deadletter.Filter{Type: "X1"}
+	redrive, purge := deadletter.PageStatements(deadletter.Filter{}, middle)
+	redriveRare, purgeRare := deadletter.PageStatements(rare, middle)
+	redriveError, _ := deadletter.PageStatements(deadletter.Filter{Error: "boom%"}, middle)
+	_, purgeOld := deadletter.PageStatements(old, deadletter.Letter{})
+	for name, c := range map[string]struct {
+		statement deadletter.Statement
+		pages     int // at most
+	}{
+		"list":                {deadletter.ListStatement(deadletter.Filter{}, deadletter.Cursor{}, 100), 200},
+		"list from a cursor":  {deadletter.ListStatement(deadletter.Filter{}, middle.Cursor(), 100), 200},
+		"list a rare type":    {deadletter.ListStatement(rare, middle.Cursor(), 20), 200},
+		"list a type":         {deadletter.ListStatement(common, middle.Cursor(), 100), 1000},
+		"list by time":        {deadletter.ListStatement(deadletter.Filter{DiedAfter: middle.DiedAt, DiedBefore: middle.DiedAt.Add(time.Minute)}, deadletter.Cursor{}, 100), 200},
+		"list by age":         {deadletter.ListStatement(old, deadletter.Cursor{}, 100), 200},
+		"redrive by id":       {deadletter.RedriveStatement([]int64{1, 2, int64(n)}), 200},
+		"redrive all":         {redrive, 20_000}, // 1,000 rows through eight indexes
+		"redrive a rare type": {redriveRare, 20_000},
+		"redrive by error":    {redriveError, 20_000},
+		"purge all":           {purge, 10_000},
+		"purge a rare type":   {purgeRare, 10_000},
+		"purge by age":        {purgeOld, 10_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tx, err := db.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback()
+			var text string
+			start := time.Now()
+			if err := tx.QueryRow("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+c.statement.Query, c.statement.Args...).Scan(&text); err != nil {
+				t.Fatal(err)
+			}
+			var out []struct{ Plan plan }
+			if err := json.Unmarshal([]byte(text), &out); err != nil {
+				t.Fatal(err)
+			}
+			pages := out[0].Plan.Hit + out[0].Plan.Read
+			if out[0].Plan.reads("dead_task") || strings.Contains(text, `"External`) || pages > c.pages {
+				t.Errorf("it reads %d pages, want %d at most and no Seq Scan:\n%s", pages, c.pages, text)
+			}
+			t.Logf("%d pages, %v", pages, time.Since(start))
+		})
+	}
+}

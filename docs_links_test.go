@@ -1,0 +1,78 @@
+package outbox_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	link       = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading    = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	notInSlugs = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
+)
+
+// deadLinks are the links of a text in the given file that lead to no file or no heading.
+func deadLinks(name, text string) (out []string) {
+	text = codeSpan.ReplaceAllString(anyBlock.ReplaceAllString(text, ""), "")
+	for _, m := range link.FindAllStringSubmatch(text, -1) {
+		path, anchor, _ := strings.Cut(m[1], "#")
+		if strings.Contains(path, "://") {
+			continue
+		}
+		target := name
+		if path != "" {
+			target = filepath.Join(filepath.Dir(name), path)
+		}
+		info, err := os.Stat(target)
+		if err != nil {
+			out = append(out, m[1])
+			continue
+		}
+		if anchor == "" || info.IsDir() {
+			continue
+		}
+		to, _ := os.ReadFile(target)
+		found := false
+		for _, h := range heading.FindAllStringSubmatch(string(to), -1) {
+			slug := strings.ReplaceAll(notInSlugs.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-") // as GitHub makes them
+			found = found || slug == anchor
+		}
+		if !found {
+			out = append(out, m[1])
+		}
+	}
+	return out
+}
+
+func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
+	files, err := filepath.Glob("docs/features/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(files, "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/features.md", "docs/design.md") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range deadLinks(name, string(text)) {
+			t.Errorf("%s: the link %s leads nowhere", name, l)
+		}
+		if strings.HasPrefix(name, "docs/features/") {
+			for _, from := range []string{"README.md", "docs/features.md"} {
+				index, err := os.ReadFile(from)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !strings.Contains(string(index), "features/"+filepath.Base(name)) {
+					t.Errorf("%s has no link to %s", from, name)
+				}
+			}
+		}
+	}
+	if found := deadLinks("docs/design.md", "[a](none.md) [b](features.md#none) [c](features.md#fetchq) [d](../README.md) [e](https://example.com/none)"); len(found) != 2 {
+		t.Errorf("the check found %q, want the first 2", found)
+	}
+}

@@ -1,0 +1,10 @@
+package outbox_test
+
+import "github.com/txoutbox/outbox/internal/relaytest"
+
+// What the examples share.
+var (
+	exampleDatabase = relaytest.ExampleDatabase
+	must            = relaytest.Must
+	runDue          = relaytest.RunDue
+)

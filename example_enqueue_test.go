@@ -1,0 +1,115 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+// printMail is a registry whose one handler prints the payloads of SEND_MAIL.
+func printMail() *handlers.Registry {
+	reg := handlers.New()
+	handlers.Leased(reg, outbox.NewTaskType[string]("SEND_MAIL"), func(_ context.Context, task *outbox.Task[string]) error {
+		fmt.Println("mail to", task.Payload)
+		return nil
+	})
+	return reg
+}
+
+// The task exists exactly if the transaction commits, with whatever else it wrote.
+func ExampleInTx() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	mail := outbox.NewTaskType[string]("SEND_MAIL")
+	errFull := errors.New("the event is booked out")
+
+	book := func(email string, seats int) error {
+		return outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+			if _, err := mail.Enqueue(ctx, tx, email); err != nil {
+				return err
+			}
+			if seats == 0 {
+				return errFull
+			}
+			return nil
+		})
+	}
+	fmt.Println(book("ada@example.com", 1))
+	fmt.Println(book("eve@example.com", 0))
+	runDue(ctx, db, printMail())
+	// Output:
+	// <nil>
+	// the event is booked out
+	// mail to ada@example.com
+}
+
+// One statement writes the business row and the task: from any language, a SQL function or psql.
+func Example_plainSQL() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	_, err := db.ExecContext(ctx, `CREATE TABLE usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL)`)
+	must(err)
+
+	_, err = db.ExecContext(ctx, `
+		WITH u AS (INSERT INTO usr (email) VALUES ('ada@example.com'), ('eve@example.com') RETURNING email)
+		INSERT INTO outbox.task (task_type, payload)
+		SELECT 'SEND_MAIL', to_jsonb(email) FROM u`)
+	must(err)
+	runDue(ctx, db, printMail())
+	// Output:
+	// mail to ada@example.com
+	// mail to eve@example.com
+}
+
+// Enqueueing by name from plain SQL: a row whose name is taken by a waiting task is skipped, and no error.
+func Example_plainSQLUnique() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	for range 2 {
+		result, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, payload, unique_key)
+			VALUES ('SEND_MAIL', '"ada@example.com"', 'welcome ada')`)
+		must(err)
+		n, _ := result.RowsAffected()
+		fmt.Println("tasks:", n)
+	}
+	runDue(ctx, db, printMail())
+	// Output:
+	// tasks: 1
+	// tasks: 0
+	// mail to ada@example.com
+}
+
+// Thousands of tasks are one statement.
+func ExampleEnqueueMany() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	invite := outbox.NewTaskType[int]("INVITE")
+	tasks := make([]outbox.NewTask, 5000)
+	for i := range tasks {
+		tasks[i] = invite.New(i)
+	}
+	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		enqueued, err := outbox.EnqueueMany(ctx, tx, tasks)
+		fmt.Println(len(enqueued), "tasks")
+		return err
+	}))
+	calls, invited := 0, 0
+	reg := handlers.New()
+	handlers.Batch(reg, invite, 1000, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[int]) error {
+		calls, invited = calls+1, invited+len(tasks)
+		return nil
+	})
+	runDue(ctx, db, reg)
+	fmt.Println(invited, "in", calls, "transactions")
+	// Output:
+	// 5000 tasks
+	// 5000 in 5 transactions
+}

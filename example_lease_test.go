@@ -1,0 +1,66 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// A worker stalls in the middle of its work, and another takes the task over. Both end, and only the one that holds the
+// lease can write.
+func ExampleTask_Complete() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	_, err := db.ExecContext(ctx, `CREATE TABLE charge (task_id bigint, by text)`)
+	must(err)
+	pay := outbox.NewTaskType[int]("PAY")
+	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := pay.Enqueue(ctx, tx, 42)
+		return err
+	}))
+	work := func(name string, before func()) *handlers.Registry {
+		reg := handlers.New()
+		handlers.Leased(reg, pay, func(ctx context.Context, task *outbox.Task[int]) error {
+			before() // the slow part: no transaction is open
+			err := task.Complete(context.WithoutCancel(ctx), func(tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, `INSERT INTO charge VALUES ($1, $2)`, task.ID, name)
+				return err
+			})
+			fmt.Printf("%s, attempt %d: lease lost: %t\n", name, task.Attempt, errors.Is(err, outbox.ErrLeaseLost))
+			return err
+		})
+		return reg
+	}
+
+	begun, wakeUp := make(chan struct{}), make(chan struct{})
+	first, err := relay.New(db, work("the first worker", func() { close(begun); <-wakeUp }), relay.Config{Workers: 1, Logger: slog.New(slog.DiscardHandler)})
+	must(err)
+	stopping, stop := context.WithCancel(ctx)
+	stopped := make(chan error)
+	go func() { stopped <- first.Run(stopping) }()
+	<-begun
+	stop()
+	// A relay takes over by itself, 10 s after the last heartbeat; an operator need not wait.
+	var id string
+	must(db.QueryRowContext(ctx, `SELECT relay_id FROM outbox.task`).Scan(&id))
+	_, err = relay.HandBack(ctx, db, id)
+	must(err)
+	runDue(ctx, db, work("the second worker", func() {}))
+	close(wakeUp)
+	must(<-stopped)
+
+	var rows int
+	must(db.QueryRowContext(ctx, `SELECT count(*) FROM charge`).Scan(&rows))
+	fmt.Println("charges:", rows)
+	// Output:
+	// the second worker, attempt 2: lease lost: false
+	// the first worker, attempt 1: lease lost: true
+	// charges: 1
+}

@@ -1,0 +1,77 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+// Changes of one account are sent in their order; accounts do not wait for each other.
+func ExampleOrderedBy() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	type Change struct {
+		Account string
+		Version int
+	}
+	send := outbox.NewTaskType[Change]("SEND_CHANGE")
+	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := outbox.EnqueueMany(ctx, tx, []outbox.NewTask{
+			send.New(Change{"ada", 1}, outbox.OrderedBy("ada")),
+			send.New(Change{"ada", 2}, outbox.OrderedBy("ada"), outbox.Priority(-10)), // more urgent, and still second
+			send.New(Change{"eve", 1}, outbox.OrderedBy("eve")),
+		})
+		return err
+	}))
+	reg := handlers.New()
+	handlers.Leased(reg, send, func(_ context.Context, task *outbox.Task[Change]) error {
+		fmt.Println(task.OrderingKey, task.Payload.Version, "attempt", task.Attempt)
+		if task.Payload == (Change{"ada", 1}) && task.Attempt == 1 {
+			return handlers.RetryAfter(time.Hour, errors.New("the server is busy"))
+		}
+		return nil
+	})
+	runDue(ctx, db, reg)
+	fmt.Println("an hour later")
+	_, err := db.ExecContext(ctx, `UPDATE outbox.task SET run_at = now() WHERE state = 'scheduled'`)
+	must(err)
+	runDue(ctx, db, reg)
+	// Output:
+	// ada 1 attempt 1
+	// eve 1 attempt 1
+	// an hour later
+	// ada 1 attempt 2
+	// ada 2 attempt 1
+}
+
+// Where a later task is better than none: what fails steps out of the order, and its key goes on.
+func ExampleSkipFailed() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	show := outbox.NewTaskType[int]("SHOW_PRICE", outbox.OrderedBy("bread"), outbox.SkipFailed())
+	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := outbox.EnqueueMany(ctx, tx, []outbox.NewTask{show.New(1), show.New(2), show.New(3)})
+		return err
+	}))
+	reg := handlers.New()
+	handlers.Leased(reg, show, func(_ context.Context, task *outbox.Task[int]) error {
+		if task.Payload == 2 {
+			fmt.Println("2 fails")
+			return handlers.RetryAfter(time.Hour, errors.New("the display is off"))
+		}
+		fmt.Println(task.Payload)
+		return nil
+	})
+	runDue(ctx, db, reg)
+	// Output:
+	// 1
+	// 2 fails
+	// 3
+}

@@ -1,0 +1,204 @@
+package handlers_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/sethvargo/go-retry"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+type Credit struct {
+	UserID, Amount int
+}
+
+var GrantCredit = outbox.NewTaskType[Credit]("GRANT_CREDIT")
+
+// usrs is a database with an app's table of users, some without credit yet.
+func usrs(n int) (db *sql.DB, drop func()) {
+	db, drop = exampleDatabase()
+	_, err := db.Exec(`CREATE TABLE usr (usr_id int PRIMARY KEY, credit int NOT NULL DEFAULT 0 CHECK (credit <= 100))`)
+	must(err)
+	_, err = db.Exec(`INSERT INTO usr SELECT generate_series(1, $1::int)`, n)
+	must(err)
+	return db, drop
+}
+
+func enqueue(db *sql.DB, tasks ...outbox.NewTask) {
+	ctx := context.Background()
+	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := outbox.EnqueueMany(ctx, tx, tasks)
+		return err
+	}))
+}
+
+func printRow(db *sql.DB, query string) {
+	var text sql.NullString
+	must(db.QueryRow(query).Scan(&text))
+	fmt.Println(text.String)
+}
+
+// What the handler writes and the removal of its task commit together. When it fails its writes are rolled back, and
+// the record of that is kept.
+func ExampleTx() {
+	ctx := context.Background()
+	db, drop := usrs(1)
+	defer drop()
+	reg := handlers.New()
+	handlers.Tx(reg, GrantCredit, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[Credit]) error {
+		_, err := tx.ExecContext(ctx, `UPDATE usr SET credit = credit + $2 WHERE usr_id = $1`, task.Payload.UserID, task.Payload.Amount)
+		if err == nil && task.Payload.Amount == 20 && task.Attempt == 1 {
+			err = errors.New("not today")
+		}
+		return err
+	})
+	enqueue(db, GrantCredit.New(Credit{UserID: 1, Amount: 10}), GrantCredit.New(Credit{UserID: 1, Amount: 20}))
+	runDue(ctx, db, reg)
+	printRow(db, `SELECT 'credit ' || credit FROM usr`)
+	printRow(db, `SELECT state || ' again after attempt ' || attempt || ': ' || last_error FROM outbox.task`)
+	// Output:
+	// credit 10
+	// scheduled again after attempt 1: not today
+}
+
+// Up to 100 tasks in one call and one transaction. Those that it cannot do it names in a BatchError, and has written
+// nothing for them.
+func ExampleBatch() {
+	ctx := context.Background()
+	db, drop := usrs(250)
+	defer drop()
+	reg := handlers.New()
+	handlers.Batch(reg, GrantCredit, 100, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[Credit]) error {
+		var users, amounts []int
+		bad := handlers.BatchError{}
+		for _, t := range tasks {
+			if t.Payload.Amount < 0 {
+				bad[t.ID] = handlers.Dead(fmt.Errorf("a credit of %d", t.Payload.Amount))
+				continue
+			}
+			users, amounts = append(users, t.Payload.UserID), append(amounts, t.Payload.Amount)
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE usr SET credit = credit + n.amount FROM unnest($1::int[], $2::int[]) AS n (id, amount) WHERE usr_id = n.id`,
+			pq.Array(users), pq.Array(amounts))
+		if err != nil {
+			return err
+		}
+		fmt.Println(len(users), "of", len(tasks))
+		if len(bad) > 0 {
+			return bad
+		}
+		return nil
+	})
+	tasks := make([]outbox.NewTask, 250)
+	for i := range tasks {
+		tasks[i] = GrantCredit.New(Credit{UserID: i + 1, Amount: 10})
+	}
+	tasks[150] = GrantCredit.New(Credit{UserID: 151, Amount: -1})
+	enqueue(db, tasks...)
+	runDue(ctx, db, reg)
+	printRow(db, `SELECT 'users with credit: ' || count(*) FROM usr WHERE credit = 10`)
+	printRow(db, `SELECT last_error FROM outbox.dead_task`)
+	// Output:
+	// 100 of 100
+	// 99 of 100
+	// 50 of 50
+	// users with credit: 249
+	// dead: a credit of -1
+}
+
+// An error returns the whole batch: nothing of it is kept, no attempt is counted, and its tasks run one by one, so that
+// one bad task fails alone.
+func ExampleBatch_rollback() {
+	ctx := context.Background()
+	db, drop := usrs(3)
+	defer drop()
+	reg := handlers.New()
+	handlers.Batch(reg, GrantCredit, 100, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[Credit]) error {
+		for _, t := range tasks {
+			_, err := tx.ExecContext(ctx, `UPDATE usr SET credit = credit + $2 WHERE usr_id = $1`, t.Payload.UserID, t.Payload.Amount)
+			if err != nil {
+				fmt.Println(len(tasks), "tasks: rolled back")
+				return err // it breaks the table's CHECK
+			}
+		}
+		fmt.Println(len(tasks), "tasks: done")
+		return nil
+	}, handlers.MaxAttempts(1))
+	enqueue(db, GrantCredit.New(Credit{1, 10}), GrantCredit.New(Credit{2, 1000}), GrantCredit.New(Credit{3, 10}))
+	runDue(ctx, db, reg)
+	printRow(db, `SELECT 'credits: ' || string_agg(credit::text, ', ' ORDER BY usr_id) FROM usr`)
+	printRow(db, `SELECT 'dead: task ' || task_id FROM outbox.dead_task`)
+	// Output:
+	// 3 tasks: rolled back
+	// 1 tasks: done
+	// 1 tasks: rolled back
+	// 1 tasks: done
+	// credits: 10, 0, 10
+	// dead: task 2
+}
+
+// What a handler's result says of its task.
+func ExampleResult() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	errRefused := errors.New("refused")
+	result := outbox.NewTaskType[string]("RESULT")
+	reg := handlers.New()
+	handlers.Leased(reg, result, func(_ context.Context, task *outbox.Task[string]) error {
+		switch task.Payload {
+		case "snooze":
+			return handlers.Snooze(time.Hour) // not yet: no attempt
+		case "retry":
+			return handlers.RetryAfter(time.Hour, errRefused) // as a server's Retry-After asks
+		case "discard":
+			return handlers.Discard(errRefused) // there is nothing left to do
+		case "dead":
+			return handlers.Dead(errRefused) // no retry will help: a person should look
+		}
+		return nil
+	})
+	enqueue(db, result.New("done"), result.New("snooze"), result.New("retry"), result.New("discard"), result.New("dead"))
+	runDue(ctx, db, reg)
+	printRow(db, `SELECT string_agg(format('%s: %s in %s min, %s attempts begun', payload #>> '{}', state,
+			round(extract(epoch FROM run_at - now()) / 60), attempt), E'\n' ORDER BY task_id) FROM outbox.task`)
+	printRow(db, `SELECT string_agg(payload #>> '{}', ', ') || ' letters' FROM outbox.dead_task`)
+	// Output:
+	// snooze: scheduled in 60 min, 0 attempts begun
+	// retry: scheduled in 60 min, 1 attempts begun
+	// dead letters
+}
+
+// Three attempts, one hour and then two hours apart.
+func ExampleBackoff() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	call := outbox.NewTaskType[string]("CALL")
+	reg := handlers.New()
+	handlers.Leased(reg, call, func(_ context.Context, task *outbox.Task[string]) error {
+		fmt.Printf("attempt %d of %d\n", task.Attempt, task.MaxAttempts)
+		return errors.New("no answer")
+	}, handlers.MaxAttempts(3), handlers.Backoff(func() retry.Backoff { return retry.NewExponential(time.Hour) }))
+	enqueue(db, call.New("Ada"))
+	for range 3 {
+		runDue(ctx, db, reg)
+		printRow(db, `SELECT format('again in %s h', round(extract(epoch FROM run_at - now()) / 3600)) FROM outbox.task
+			UNION ALL SELECT 'dead: ' || last_error FROM outbox.dead_task`)
+		_, err := db.Exec(`UPDATE outbox.task SET run_at = now()`) // as if that time had passed
+		must(err)
+	}
+	// Output:
+	// attempt 1 of 3
+	// again in 1 h
+	// attempt 2 of 3
+	// again in 2 h
+	// attempt 3 of 3
+	// dead: no answer
+}

@@ -1,0 +1,85 @@
+package kills_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+)
+
+// Processes that run recurring tasks are killed all the time: each iteration takes effect exactly once.
+func TestEachIterationTakesEffectOnceThoughRelaysAreKilled(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	const tasks, iterations = 10, 15
+	for _, taskType := range []string{"TX", "BATCH", "LEASED"} {
+		db.Do(t, `INSERT INTO outbox.task (task_type, payload, max_attempts) SELECT $1, '{"n": 0}', 1000 FROM generate_series(1, $2)`, taskType, tasks)
+	}
+	f := &relaytest.Fleet{DB: db, Program: "recurring", Workers: 4, Restart: true, Hasten: true}
+	f.Start(t, 3)
+	kills := 0
+	relaytest.Eventually(t, 100*time.Second, "all iterations are done", func() bool {
+		// One is killed after each tenth of the effects.
+		if alive := f.Processes(); kills < 9 && len(alive) > 0 && db.Int(t, `SELECT count(*) FROM effect`) > (kills+1)*3*tasks*iterations/10 {
+			_ = alive[kills%len(alive)].Kill()
+			kills++
+		}
+		return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
+	})
+	if kills < 3 {
+		t.Errorf("only %d kills: the test shows little", kills)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
+		t.Errorf("%d dead letters\n%s", n, db.Dump(t))
+	}
+	// The effect of iteration i has attempt = i, and is written with the payload n = i.
+	if got, want := db.Text(t, `SELECT count(*) || ' ' || count(DISTINCT (task_id, attempt)) || ' ' || min(attempt) || ' ' || max(attempt) FROM effect`),
+		fmt.Sprint(3*tasks*iterations, 3*tasks*iterations, " 0 ", iterations-1); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
+		t.Errorf("effects, distinct ones, least and greatest iteration: %s, want %s", got, want)
+	}
+}
+
+// recurring registers handlers of each kind that write one effect in each of 15 iterations. The iteration is also the payload.
+func recurring(*sql.DB) *handlers.Registry {
+	again := func(task *outbox.Task[relaytest.Payload]) error {
+		if task.Payload.N != task.Iterations {
+			return handlers.Dead(fmt.Errorf("iteration %d has the payload of %d", task.Iterations, task.Payload.N))
+		}
+		if task.Iterations == 14 {
+			return nil
+		}
+		return handlers.RunAgainWith(task, time.Millisecond, relaytest.Payload{N: task.Payload.N + 1})
+	}
+	reg := handlers.New()
+	handlers.Tx(reg, relaytest.TypeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
+		if err := relaytest.Effect(ctx, tx, task.ID, task.Iterations); err != nil {
+			return err
+		}
+		return again(task)
+	})
+	handlers.Batch(reg, relaytest.TypeBatch, 5, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[relaytest.Payload]) error {
+		results := handlers.BatchError{}
+		for _, task := range tasks {
+			if err := relaytest.Effect(ctx, tx, task.ID, task.Iterations); err != nil {
+				return err
+			}
+			results[task.ID] = again(task)
+		}
+		return results
+	})
+	handlers.Leased(reg, relaytest.TypeLeased, func(ctx context.Context, task *outbox.Task[relaytest.Payload]) error {
+		return task.Complete(ctx, func(tx *sql.Tx) error {
+			if err := relaytest.Effect(ctx, tx, task.ID, task.Iterations); err != nil {
+				return err
+			}
+			return again(task)
+		})
+	})
+	return reg
+}

@@ -1,0 +1,122 @@
+package kills_test
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+)
+
+const limitedTo = 3
+
+// limited registers handlers of each kind that may run three times in all relays. Each call is in the table inside while it
+// runs, committed on the side, and notes in the table crowd when it finds more than three there.
+func limited(side *sql.DB) *handlers.Registry {
+	work := func(taskType string, taskID int64) error {
+		_, err := side.Exec(`INSERT INTO inside (task_type, task_id, pid) VALUES ($1, $2, $3)`, taskType, taskID, os.Getpid())
+		if err != nil {
+			return err
+		}
+		if _, err = side.Exec(`INSERT INTO crowd SELECT task_type, count(*) FROM inside WHERE task_type = $1 AND pid NOT IN (SELECT pid FROM dead) GROUP BY 1 HAVING count(*) > $2`, taskType, limitedTo); err != nil {
+			return err
+		}
+		<-time.After(2 * time.Second) // work
+		_, err = side.Exec(`DELETE FROM inside WHERE task_type = $1 AND task_id = $2 AND pid = $3`, taskType, taskID, os.Getpid())
+		return err
+	}
+	reg := handlers.New()
+	total, many := handlers.MaxRunningTotal(limitedTo), handlers.MaxAttempts(1000)
+	handlers.Tx(reg, relaytest.TypeTx, func(_ context.Context, _ *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
+		return work("TX", task.ID)
+	}, total, many)
+	handlers.Batch(reg, relaytest.TypeBatch, 5, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[relaytest.Payload]) error {
+		return work("BATCH", tasks[0].ID)
+	}, total, many)
+	handlers.Leased(reg, relaytest.TypeLeased, func(_ context.Context, task *outbox.Task[relaytest.Payload]) error { return work("LEASED", task.ID) }, total, many)
+	return reg
+}
+
+func newLimitedDatabase(t testing.TB) *relaytest.Database {
+	db := relaytest.NewDatabase(t)
+	db.Do(t, `CREATE TABLE inside (task_type text, task_id bigint, pid int); CREATE TABLE crowd (task_type text, n int); CREATE TABLE dead (pid int)`)
+	return db
+}
+
+// 4 processes with 10 workers each: never more than three calls of a type, and three nearly always; also after three of the
+// processes were killed while they held slots.
+func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
+	kinds := []string{"TX", "BATCH", "LEASED"}
+	db := newLimitedDatabase(t)
+	processes := map[int]*relaytest.Process{}
+	for range 4 {
+		p := relaytest.Start(t, db, "limited", 10)
+		processes[p.Pid] = p
+	}
+	for _, kind := range kinds {
+		db.Enqueue(t, kind, 2000)
+	}
+	relaytest.Eventually(t, 30*time.Second, "all processes are there and all slots are taken", func() bool {
+		return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 4 && db.Int(t, `SELECT count(*) FROM inside`) == 3*limitedTo
+	})
+	const running = `SELECT count(*) FROM inside WHERE task_type = $1 AND pid NOT IN (SELECT pid FROM dead)`
+	sample := func(length time.Duration) bool {
+		samples, full := 0, map[string]int{}
+		for end := time.Now().Add(length); time.Now().Before(end); samples++ {
+			for _, kind := range kinds {
+				if db.Int(t, running, kind) == limitedTo {
+					full[kind]++
+				}
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+		for _, kind := range kinds {
+			t.Logf("%s: %.1f %% of %d samples have all three", kind, 100*float64(full[kind])/float64(samples), samples)
+		}
+		return !slices.ContainsFunc(kinds, func(kind string) bool { return full[kind]*10 < samples*9 })
+	}
+	length := 4 * time.Second
+	if os.Getenv("OUTBOX_TEST_LONG") != "" {
+		length = time.Minute
+	}
+	for round := 1; !sample(length); round++ { // other load on the machine may spoil one
+		if round == 6 {
+			t.Errorf("in none of %d rounds all three were running in 90 %% of the samples", round)
+			break
+		}
+	}
+	for _, kind := range kinds {
+		p := processes[db.Int(t, `SELECT min(pid) FROM inside WHERE task_type = $1 AND pid NOT IN (SELECT pid FROM dead)`, kind)]
+		if p == nil {
+			t.Fatalf("no process holds a slot of %s", kind)
+		}
+		db.Do(t, `INSERT INTO dead VALUES ($1)`, p.Pid)
+		p.Kill9()
+		if err := db.DeclareDead(p); err != nil {
+			t.Fatal(err)
+		}
+		delete(processes, p.Pid)
+		began := time.Now()
+		for _, of := range kinds {
+			relaytest.Eventually(t, 30*time.Second, "all slots of "+of+" are taken again", func() bool {
+				return db.Int(t, running, of) == limitedTo
+			})
+			t.Logf("%s: three again %v after the death of one process", of, time.Since(began).Round(time.Millisecond))
+		}
+	}
+	if n := db.Int(t, `SELECT count(*) FROM crowd`); n > 0 {
+		t.Errorf("%d times more than three ran at once: %s", n, db.Text(t, `SELECT json_agg(c) FROM crowd c`))
+	}
+	if n := db.Int(t, `SELECT count(DISTINCT task_type) FROM outbox.task WHERE state = 'ready'`); n != 3 {
+		t.Errorf("%d types have work left: the test shows nothing", n)
+	}
+	for _, p := range processes {
+		p.Kill9()
+	}
+	db.Do(t, `TRUNCATE outbox.task`)
+}

@@ -1,0 +1,38 @@
+package kills_test
+
+import (
+	"database/sql"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// programs are what the relay processes of these tests run.
+var programs = map[string]relaytest.Program{
+	"effects":      {Registry: effects},
+	"poison":       {Registry: poison},
+	"gated":        {Registry: gated},
+	"recurring":    {Registry: recurring},
+	"ordered":      {Registry: func(*sql.DB) *handlers.Registry { return relaytest.Ordered(handlers.MaxAttempts(1000)) }},
+	"every 200 ms": fires(200 * time.Millisecond),
+	"every second": fires(time.Second),
+	"limited":      {Registry: limited},
+	"rated":        {Registry: rated},
+}
+
+func fires(period time.Duration) relaytest.Program {
+	return relaytest.Program{
+		Registry:  func(*sql.DB) *handlers.Registry { return relaytest.FiredAt() },
+		Schedules: relay.Schedules{{Name: "tick", Timing: relay.Every(period), Task: relaytest.TypeFired.New(relaytest.Payload{}), CatchUp: relay.CatchUpAll}},
+	}
+}
+
+func TestMain(m *testing.M) {
+	relaytest.Child(programs)
+	os.Exit(pgtest.Main(m))
+}

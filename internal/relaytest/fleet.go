@@ -1,0 +1,85 @@
+package relaytest
+
+import (
+	"sync"
+	"testing"
+)
+
+// Fleet is a number of relay processes that run a program.
+type Fleet struct {
+	DB      *Database
+	Program string
+	Workers int
+	Restart bool // each is started again when it ends
+	Hasten  bool // relays are declared dead as soon as their process is, instead of when their heartbeat runs out
+
+	t       testing.TB
+	mu      sync.Mutex
+	alive   []*Process
+	logs    []*Records
+	stopped bool
+	wait    sync.WaitGroup
+}
+
+// Start starts n processes, which are killed at the end of the test.
+func (f *Fleet) Start(t testing.TB, n int) {
+	t.Helper()
+	f.t = t
+	for range n {
+		f.wait.Go(f.supervise)
+	}
+	t.Cleanup(func() {
+		f.mu.Lock()
+		f.stopped = true
+		for _, p := range f.alive {
+			_ = p.Kill()
+		}
+		f.mu.Unlock()
+		f.wait.Wait()
+		if t.Failed() {
+			for _, log := range f.logs {
+				t.Logf("log of a relay:\n%s", log.Tail())
+			}
+		}
+	})
+}
+
+func (f *Fleet) supervise() {
+	for first := true; first || f.Restart; first = false {
+		f.mu.Lock()
+		if f.stopped {
+			f.mu.Unlock()
+			return
+		}
+		p, err := newProcess(f.DB, f.Program, f.Workers)
+		if err != nil {
+			f.t.Error(err)
+			f.mu.Unlock()
+			return
+		}
+		f.alive = append(f.alive, p)
+		f.logs = append(f.logs, p.Log)
+		f.mu.Unlock()
+		<-p.Ended
+		f.mu.Lock()
+		for i, other := range f.alive {
+			if other == p {
+				f.alive = append(f.alive[:i], f.alive[i+1:]...)
+				break
+			}
+		}
+		f.mu.Unlock()
+		if f.Hasten {
+			if err := f.DB.DeclareDead(p); err != nil {
+				f.t.Error(err)
+			}
+		}
+	}
+}
+
+// Processes returns those that live.
+func (f *Fleet) Processes() []*Process {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]*Process(nil), f.alive...)
+}

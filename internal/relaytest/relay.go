@@ -1,0 +1,133 @@
+package relaytest
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// Records keeps what a relay logged.
+type Records struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (r *Records) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.buf.Write(p)
+}
+
+func (r *Records) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.buf.String()
+}
+
+// Count says how often the text is in what was logged.
+func (r *Records) Count(text string) int { return strings.Count(r.String(), text) }
+
+// Tail is the end of what was logged.
+func (r *Records) Tail() string {
+	s := r.String()
+	return s[max(0, len(s)-8000):]
+}
+
+func logger(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// Running is a relay in this process.
+type Running struct {
+	*relay.Relay
+	Log   *Records
+	Start func()
+	Stop  func() // drains; called at the end of the test in any case
+}
+
+// Run starts a relay, which is drained at the end of the test.
+func Run(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config) *Running {
+	t.Helper()
+	r := Prepare(t, db, reg, config)
+	r.Start()
+	return r
+}
+
+// Prepare is Run for a test that changes the relay before it calls Start.
+func Prepare(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config) *Running {
+	t.Helper()
+	r := &Running{Log: &Records{}}
+	config.Logger = logger(r.Log)
+	var err error
+	if r.Relay, err = relay.New(db, reg, config); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	r.Start = func() {
+		go func() { done <- r.Run(ctx) }()
+		t.Cleanup(r.Stop)
+	}
+	r.Stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		case <-time.After(60 * time.Second):
+			t.Error("Run did not return within 60 s of its context's end")
+		}
+		if t.Failed() {
+			t.Logf("log of the relay:\n%s", r.Log.Tail())
+		}
+	})
+	return r
+}
+
+// Once runs what is due, and returns what was logged.
+func Once(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config) string {
+	t.Helper()
+	log := &Records{}
+	config.Logger = logger(log)
+	r, err := relay.New(db, reg, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.RunOnce(t.Context()); err != nil {
+		t.Fatalf("RunOnce: %v", err)
+	}
+	return log.String()
+}
+
+// Eventually polls until ok, and fails the test when it has not become so in time. It polls less often the longer it takes: what
+// it asks costs the machine more than most of what it waits for.
+func Eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(within)
+	for pause := time.Millisecond; !ok(); pause = min(pause*2, 30*time.Millisecond) {
+		select {
+		case <-time.After(pause):
+		case <-deadline:
+			t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
+
+// Together runs tests at the same time, whatever -parallel says: they mostly wait.
+func Together(t *testing.T, tests map[string]func(*testing.T)) {
+	var all sync.WaitGroup
+	for name, test := range tests {
+		all.Go(func() { t.Run(name, test) })
+	}
+	all.Wait()
+}

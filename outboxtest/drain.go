@@ -1,0 +1,245 @@
+package outboxtest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/drain"
+	_ "github.com/txoutbox/outbox/relay" // whose rules these are
+)
+
+// Drain runs the tasks that are due, one after the other, with the registry's handlers, their middleware and timeouts,
+// until none is due; those that handlers enqueue as well. in is a *sql.Tx or *sqlx.Tx, which stays open, so that a
+// rollback ends it all; or a *sql.DB or *sqlx.DB, with no relay beside. The order is that of priority (with the
+// handler's), attempt and id, whatever the type, and within an ordering key that of a relay.
+//
+// The tables change as by a relay: a task that is done is gone; one that failed is scheduled again by its backoff with
+// attempt and last_error, or a dead letter. Tasks of types that the registry does not know are left alone and counted in
+// the result. A handler's failure does not fail the test: see [Result]. Each is logged by t.Logf.
+//
+// In a transaction each Tx or Batch handler gets that transaction, under a savepoint to which its failure, also one of
+// an SQL statement, is rolled back. Deferred constraints are checked after each handler, and deferred triggers without
+// keeping what they write. What a handler sets by SET LOCAL stays, but for role, search_path and the timeouts. A Leased
+// handler runs with its task leased, and Complete works in the same transaction; through a pool of its own it does not
+// see the test's rows. On a database all of them have transactions of their own.
+//
+// Drain fails the test, by t.Fatalf, after an error of the database; when a handler ends its transaction, leaves it
+// unusable or does not return in time; after [MaxRuns] runs; and for bad arguments. It stops after a handler that called
+// FailNow on t. There is no journal and no heartbeat, limits, rates, pauses and a
+// Chooser are not in force.
+func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ...DrainOption) *Result {
+	t.Helper()
+	d := &drainer{result: &Result{Unhandled: map[string]int{}}, failures: map[int64]int{}}
+	if err := d.prepare(t.Context(), in, registry, opts); err != nil {
+		t.Fatalf("%v", err)
+	}
+	err := d.start()
+	for err == nil {
+		before, failed := len(d.result.Runs), t.Failed()
+		var more bool
+		more, err = d.next()
+		for _, run := range d.result.Runs[before:] {
+			if run.Outcome == Failed || run.Outcome == Dead {
+				t.Logf("outboxtest: %v", run)
+			}
+			if !failed && t.Failed() && errors.Is(run.Err, drain.ErrGoexit) {
+				t.FailNow()
+			}
+		}
+		if !more {
+			break
+		}
+	}
+	if err == nil {
+		err = d.countUnhandled()
+	}
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return d.result
+}
+
+// drainer is one Drain.
+type drainer struct {
+	*drainSettings
+	in       drain.Database
+	stepper  drain.Stepper
+	types    []string
+	result   *Result
+	failures map[int64]int // by task
+	waiting  []int64       // tasks that failed, snoozed or run again, until the drain's clock says otherwise
+	clock    int64         // the drain's, in µs since 1970, if it is ahead of PostgreSQL's; else 0
+	horizon  int64         // how far the clock may go; 0 if it may not
+}
+
+func (d *drainer) prepare(ctx context.Context, in outbox.Querier, registry *handlers.Registry, opts []DrainOption) (err error) {
+	if d.drainSettings, err = newDrainSettings(ctx, opts); err != nil {
+		return err
+	}
+	if registry == nil {
+		return errors.New("outboxtest: Drain needs a *handlers.Registry, not nil")
+	}
+	if d.in, err = newDatabase(d.ctx, in); err != nil {
+		return err
+	}
+	registered := registry.Handlers()
+	for _, h := range registered {
+		d.types = append(d.types, h.Type)
+	}
+	d.stepper = drain.NewStepper(d.in, registered, d.schema)
+	return nil
+}
+
+const clockSQL = `/* outboxtest: PostgreSQL's clock */
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+
+func (d *drainer) start() error {
+	switch {
+	case !d.at.IsZero():
+		d.horizon = d.at.UnixMicro()
+	case d.through > 0:
+		err := d.in.InTx(d.ctx, func(tx *sql.Tx) error { return tx.QueryRowContext(d.ctx, clockSQL).Scan(&d.horizon) })
+		if err != nil {
+			return fmt.Errorf("outboxtest: read the clock: %w", err)
+		}
+		d.horizon += d.through.Microseconds()
+	}
+	_, err := d.promote()
+	return err
+}
+
+// next makes the next runs. Without more it is done.
+func (d *drainer) next() (more bool, err error) {
+	runs, err := d.stepper.Step(d.ctx)
+	if err != nil {
+		return false, d.explain(err)
+	}
+	if len(runs) == 0 {
+		return d.advance()
+	}
+	for _, run := range runs {
+		d.result.Runs = append(d.result.Runs, Run{TaskID: run.TaskID, Type: run.Type, Attempt: run.Attempt, Outcome: Outcome(run.Outcome), Err: run.Err})
+		if run.Outcome == drain.Failed || run.Outcome == drain.Snoozed || run.Outcome == drain.Again {
+			if err := d.later(run); err != nil {
+				return false, err
+			}
+		}
+	}
+	if n := len(d.result.Runs); n >= d.maxRuns {
+		last := &Result{Runs: d.result.Runs[max(0, n-5):]}
+		return false, fmt.Errorf("outboxtest: Drain stopped after %d runs: do tasks enqueue each other, snooze or run again without end? MaxRuns allows more. The last ones:\n%v", n, last)
+	}
+	return true, nil
+}
+
+func (d *drainer) explain(err error) error {
+	var m *drain.Misuse
+	if errors.As(err, &m) {
+		return fmt.Errorf("outboxtest: %s #%d: %w", m.Type, m.TaskID, err)
+	}
+	return fmt.Errorf("outboxtest: Drain: %w", err)
+}
+
+const retrySQL = `/* outboxtest: retry at once */
+UPDATE outbox.task SET state = 'ready', run_at = LEAST(run_at, GREATEST(clock_timestamp(), timestamptz 'epoch' + $2::bigint * interval '1 microsecond'))
+ WHERE task_id = $1 AND state = 'scheduled'`
+
+const delaySQL = `/* outboxtest: due by the drain's clock */
+UPDATE outbox.task SET run_at = GREATEST(run_at, timestamptz 'epoch' + $2::bigint * interval '1 microsecond')
+ WHERE task_id = $1 AND state = 'scheduled'`
+
+// later decides when a task that is scheduled again is due for this drain.
+func (d *drainer) later(run drain.Run) error {
+	if run.Outcome == drain.Failed {
+		if d.failures[run.TaskID]++; d.failures[run.TaskID] < d.attempts {
+			_, err := d.exec("retry a task", retrySQL, run.TaskID, d.clock)
+			return err
+		}
+	}
+	if run.Wait <= 0 {
+		return nil // due at once
+	}
+	if !slices.Contains(d.waiting, run.TaskID) {
+		d.waiting = append(d.waiting, run.TaskID)
+	}
+	if d.clock == 0 {
+		return nil
+	}
+	_, err := d.exec("delay a task", delaySQL, run.TaskID, d.clock+run.Wait.Microseconds())
+	return err
+}
+
+const promoteSQL = `/* outboxtest: promote scheduled tasks */
+UPDATE outbox.task SET state = 'ready'
+ WHERE state = 'scheduled' AND task_type = ANY ($1::text[])
+   AND (run_at <= timestamptz 'epoch' + $2::bigint * interval '1 microsecond' OR run_at <= clock_timestamp() AND task_id <> ALL ($3::bigint[]))`
+
+// promote makes ready what is due, but for what this drain has put off itself: that depends on how fast the test is.
+func (d *drainer) promote() (int64, error) {
+	return d.exec("promote scheduled tasks", promoteSQL, pq.Array(d.types), d.clock, pq.Array(append([]int64{}, d.waiting...)))
+}
+
+const dueSQL = `/* outboxtest: the next due time */
+SELECT (extract(epoch FROM min(run_at)) * 1000000)::bigint FROM outbox.task
+ WHERE state = 'scheduled' AND task_type = ANY ($1::text[]) AND run_at <= timestamptz 'epoch' + $2::bigint * interval '1 microsecond'`
+
+// advance looks for tasks that have become due, by PostgreSQL's clock and then by that of the drain.
+func (d *drainer) advance() (more bool, err error) {
+	if n, err := d.promote(); n > 0 || err != nil {
+		return n > 0, err
+	}
+	if d.horizon == 0 {
+		return false, nil
+	}
+	var due sql.NullInt64
+	err = d.in.InTx(d.ctx, func(tx *sql.Tx) error {
+		return tx.QueryRowContext(d.ctx, inSchema(dueSQL, d.schema), pq.Array(d.types), d.horizon).Scan(&due)
+	})
+	if err != nil {
+		return false, fmt.Errorf("outboxtest: Drain: look for due tasks: %w", err)
+	}
+	if !due.Valid {
+		return false, nil
+	}
+	d.clock = max(d.clock, due.Int64)
+	n, err := d.promote()
+	return n > 0, err
+}
+
+func (d *drainer) exec(what, query string, args ...any) (n int64, err error) {
+	err = d.in.InTx(d.ctx, func(tx *sql.Tx) error {
+		result, err := tx.ExecContext(d.ctx, inSchema(query, d.schema), args...)
+		if err == nil {
+			n, err = result.RowsAffected()
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("outboxtest: Drain: %s: %w", what, err)
+	}
+	return n, nil
+}
+
+const unhandledSQL = `/* outboxtest: tasks without a handler */
+SELECT task_type, count(*) FROM outbox.task WHERE task_type <> ALL ($1::text[]) GROUP BY task_type`
+
+func (d *drainer) countUnhandled() error {
+	ctx, cancel := context.WithTimeout(d.ctx, 30*time.Second)
+	defer cancel()
+	err := d.in.InTx(ctx, func(tx *sql.Tx) (err error) {
+		d.result.Unhandled, err = counts(ctx, tx, inSchema(unhandledSQL, d.schema), pq.Array(d.types))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("outboxtest: Drain: count tasks without a handler: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,293 @@
+package outboxtest_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/outboxtest"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// onTx registers a Tx handler.
+func onTx(reg *handlers.Registry, name string, f func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error, opts ...handlers.Option) {
+	handlers.Tx(reg, outbox.NewTaskType[payload](name), f, opts...)
+}
+
+func nothing(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil }
+
+// runs is a result in short.
+func runs(r *outboxtest.Result) string {
+	var out []string
+	for _, run := range r.Runs {
+		out = append(out, fmt.Sprintf("%s %d %s", run.Type, run.Attempt, run.Outcome))
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestTasksRunByPriorityAttemptAndIDOfAllTypes(t *testing.T) {
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		var order []int
+		reg := handlers.New()
+		note := func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
+			order = append(order, task.Payload.N)
+			return nil
+		}
+		onTx(reg, "A", note)
+		onTx(reg, "B", note)
+		onTx(reg, "LESS", note, handlers.Priority(10))
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error { return note(ctx, nil, task) })
+		exec(t, in, `INSERT INTO outbox.task (task_type, payload, priority, attempt) VALUES
+			('LESS', '{"N": 7}', -4, 0), ('B', '{"N": 6}', 5, 1), ('A', '{"N": 3}', 0, 0), ('B', '{"N": 4}', 0, 0), ('LEASED', '{"N": 2}', -1, 0), ('A', '{"N": 5}', 5, 0), ('LESS', '{"N": 1}', -20, 0)`)
+		result := outboxtest.Drain(t, in, reg)
+		if got := fmt.Sprint(order); got != "[1 2 3 4 5 6 7]" || len(result.Runs) != 7 || result.Count(outboxtest.Done) != 7 || len(result.Of("A")) != 2 {
+			t.Errorf("the order was %v: %v", got, result)
+		}
+		if err := result.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestRetriesGoOnUntilDeadAndAttemptsUntilThatMany(t *testing.T) {
+	fill := func(t testing.TB, in outbox.Querier) *handlers.Registry {
+		reg := handlers.New()
+		onTx(reg, "NEVER", func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES ('never')`); err != nil {
+				return err
+			}
+			return handlers.RetryAfter(time.Hour, errBoom)
+		}, handlers.MaxAttempts(4))
+		onTx(reg, "THIRD", func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			if task.Attempt < 3 {
+				return fmt.Errorf("attempt %d: %w", task.Attempt, errBoom)
+			}
+			if task.LastError != "attempt 2: boom" {
+				t.Errorf("the last error is %q", task.LastError)
+			}
+			_, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES ('third')`)
+			return err
+		}, handlers.Backoff(constant(time.Hour)))
+		handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 3, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			for _, task := range tasks {
+				if task.Payload.N == 2 && task.Attempt < 2 {
+					return errBoom
+				}
+			}
+			return nil
+		})
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error {
+			if task.Attempt < 2 {
+				return errBoom
+			}
+			return nil
+		})
+		onTx(reg, "SNOOZES", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return handlers.Snooze(time.Hour) })
+		enqueue(t, in, "NEVER", 1)
+		enqueue(t, in, "THIRD", 1)
+		enqueue(t, in, "BATCH", 1, 2, 3)
+		enqueue(t, in, "LEASED", 1)
+		enqueue(t, in, "SNOOZES", 1)
+		return reg
+	}
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		reg := fill(t, in)
+		first := outboxtest.Drain(t, in, reg, outboxtest.Attempts(2))
+		if got, want := runs(first), "NEVER 1 failed, THIRD 1 failed, BATCH 1 done, BATCH 1 failed, BATCH 1 done, LEASED 1 failed, SNOOZES 1 snoozed, "+
+			"NEVER 2 failed, THIRD 2 failed, BATCH 2 done, LEASED 2 done"; got != want {
+			t.Errorf("Attempts(2): %s\nwant %s", got, want)
+		}
+		if got := runs(outboxtest.Drain(t, in, reg, outboxtest.Retries())); got != "" {
+			t.Errorf("what failed before is not due, but ran: %s", got)
+		}
+		exec(t, in, `UPDATE outbox.task SET state = 'ready' WHERE task_type IN ('NEVER', 'THIRD')`)
+		second := outboxtest.Drain(t, in, reg, outboxtest.Retries())
+		if got, want := runs(second), "NEVER 3 failed, THIRD 3 done, NEVER 4 dead"; got != want {
+			t.Errorf("Retries: %s\nwant %s", got, want)
+		}
+		if err := second.Err(); !errors.Is(err, errBoom) || !strings.Contains(err.Error(), "attempt 4: dead: retry after 1h0m0s: boom") {
+			t.Errorf("Err is %v", err)
+		}
+		if got := text(t, in, `SELECT string_agg(note, ' ') FROM effect`); got != "third" {
+			t.Errorf("the effects are %q", got)
+		}
+		if got := text(t, in, `SELECT string_agg(task_type || ' ' || attempt || ' ' || reason, ' ') FROM outbox.dead_task`); got != "NEVER 4 attempts" {
+			t.Errorf("the dead letters are %q", got)
+		}
+	})
+}
+
+func TestWhatFailsOrSnoozesDoesNotRunAgainHoweverSoonItIsDue(t *testing.T) {
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		reg := handlers.New()
+		onTx(reg, "A_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.Backoff(constant(time.Microsecond)))
+		onTx(reg, "A_SNOOZES", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return handlers.Snooze(time.Microsecond) })
+		onTx(reg, "WAITS", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+			_, err := tx.ExecContext(ctx, `SELECT pg_sleep(0.01)`) // both are due by then
+			return err
+		})
+		for _, name := range []string{"A_FAILS", "A_SNOOZES", "WAITS"} {
+			enqueue(t, in, name, 1)
+		}
+		if got := runs(outboxtest.Drain(t, in, reg)); got != "A_FAILS 1 failed, A_SNOOZES 1 snoozed, WAITS 1 done" {
+			t.Errorf("it ran %s", got)
+		}
+		if got := runs(outboxtest.Drain(t, in, reg)); got != "A_SNOOZES 1 snoozed, A_FAILS 2 failed" {
+			t.Errorf("the next one ran %s", got)
+		}
+	})
+}
+
+func TestADrainsClockGoesThroughDelaysSnoozesAndBackoffs(t *testing.T) {
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		reg := handlers.New()
+		var start time.Time
+		var log []string
+		note := func(task *outbox.Task[payload]) {
+			log = append(log, fmt.Sprintf("%s %d at %v", task.Type, task.Payload.N, task.RunAt.Sub(start).Round(time.Minute)))
+		}
+		onTx(reg, "ONCE", func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { note(task); return nil })
+		onTx(reg, "HOURLY", func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
+			note(task)
+			return handlers.Snooze(time.Hour)
+		})
+		handlers.Leased(reg, outbox.NewTaskType[payload]("FAILS"), func(_ context.Context, task *outbox.Task[payload]) error {
+			note(task)
+			return errBoom
+		}, handlers.Backoff(constant(80*time.Minute)))
+		fill := func(t testing.TB) {
+			if err := in.QueryRowContext(t.Context(), `SELECT clock_timestamp()`).Scan(&start); err != nil {
+				t.Fatal(err)
+			}
+			log = nil
+			exec(t, in, `DELETE FROM outbox.task`)
+			enqueue(t, in, "HOURLY", 1)
+			enqueue(t, in, "FAILS", 2)
+			exec(t, in, `INSERT INTO outbox.task (task_type, payload, run_at) SELECT 'ONCE', jsonb_build_object('N', n), clock_timestamp() + n * interval '1 minute' FROM unnest('{30,90,200}'::int[]) n`)
+		}
+		want := "HOURLY 1 at 0s, FAILS 2 at 0s, ONCE 30 at 30m0s, HOURLY 1 at 1h0m0s, FAILS 2 at 1h20m0s, ONCE 90 at 1h30m0s, HOURLY 1 at 2h0m0s"
+		for name, option := range map[string]func() outboxtest.DrainOption{
+			"Through": func() outboxtest.DrainOption { return outboxtest.Through(150 * time.Minute) },
+			"At":      func() outboxtest.DrainOption { return outboxtest.At(start.Add(150 * time.Minute)) },
+		} {
+			fill(t)
+			outboxtest.Drain(t, in, reg, outboxtest.Through(time.Millisecond), option())
+			if got := strings.Join(log, ", "); got != want {
+				t.Errorf("%s: %s\nwant %s", name, got, want)
+			}
+			// In the tables the next times are counted from the drain's clock.
+			rest := text(t, in, `SELECT string_agg(task_type || ' ' || round(extract(epoch FROM run_at - $1::timestamptz) / 60) || ' ' || attempt || ' ' || state, ', ' ORDER BY run_at) FROM outbox.task`, start)
+			if rest != "FAILS 160 2 scheduled, HOURLY 180 0 scheduled, ONCE 200 0 scheduled" {
+				t.Errorf("%s: left is %s", name, rest)
+			}
+		}
+		fill(t)
+		outboxtest.Drain(t, in, reg)
+		if got, want := strings.Join(log, ", "), "HOURLY 1 at 0s, FAILS 2 at 0s"; got != want {
+			t.Errorf("without a clock: %s\nwant %s", got, want)
+		}
+	})
+}
+
+func TestWhatHandlersEnqueueRunsAndAnEndlessLoopFailsTheTest(t *testing.T) {
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		reg := handlers.New()
+		next := func(name string, most int) func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+			return func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+				if task.Payload.N == most {
+					return nil
+				}
+				_, err := outbox.NewTaskType[payload](name).Enqueue(ctx, tx, payload{task.Payload.N + 1})
+				return err
+			}
+		}
+		onTx(reg, "PING", next("PONG", 5))
+		onTx(reg, "PONG", next("PING", 5))
+		onTx(reg, "LOOP", next("LOOP", -1))
+		enqueue(t, in, "PING", 1)
+		if got := runs(outboxtest.Drain(t, in, reg, outboxtest.MaxRuns(6))); got != "PING 1 done, PONG 1 done, PING 1 done, PONG 1 done, PING 1 done" {
+			t.Errorf("it ran %s", got)
+		}
+		enqueue(t, in, "LOOP", 1)
+		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg, outboxtest.MaxRuns(30)) }),
+			"stopped after 30 runs", "enqueue each other", "MaxRuns", "LOOP #", "attempt 1: done")
+	})
+}
+
+func TestUnknownTypesAreLeftAloneAndCounted(t *testing.T) {
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		reg := handlers.New()
+		onTx(reg, "KNOWN", nothing)
+		enqueue(t, in, "KNOWN", 1)
+		enqueue(t, in, "NEW", 1, 2)
+		exec(t, in, `INSERT INTO outbox.task (task_type, run_at) VALUES ('LATER', now() + interval '1 hour')`)
+		before := text(t, in, `SELECT string_agg(t::text, ' ' ORDER BY task_id) FROM outbox.task t WHERE task_type <> 'KNOWN'`)
+		r := outboxtest.Drain(t, in, reg, outboxtest.Through(2*time.Hour))
+		if got := fmt.Sprint(r.Unhandled); got != "map[LATER:1 NEW:2]" || !strings.HasSuffix(r.String(), "done\nno handler: LATER × 1, NEW × 2") {
+			t.Errorf("unhandled: %s, in %q", got, r)
+		}
+		if after := text(t, in, `SELECT string_agg(t::text, ' ' ORDER BY task_id) FROM outbox.task t`); after != before {
+			t.Errorf("they were changed: %s\nto %s", before, after)
+		}
+	})
+}
+
+func TestADrainInAnotherSchema(t *testing.T) {
+	for _, driver := range []string{"postgres", "pgx"} {
+		db := newDB(t, driver, schema.Schema("tasks"))
+		for place, open := range places {
+			t.Run(driver+" "+place, func(t *testing.T) {
+				exec(t, db, `TRUNCATE tasks.task, tasks.dead_task`)
+				in := open(t, db)
+				reg := handlers.New()
+				onTx(reg, "TX", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.MaxAttempts(2))
+				handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error {
+					return task.Complete(ctx, func(*sql.Tx) error { return nil })
+				})
+				exec(t, in, `INSERT INTO tasks.task (task_type, run_at) VALUES ('TX', now()), ('LEASED', now() + interval '1 hour'), ('NO', now())`)
+				r := outboxtest.Drain(t, in, reg, outboxtest.Schema("tasks"), outboxtest.Retries(), outboxtest.Through(2*time.Hour))
+				if got := runs(r); got != "TX 1 failed, TX 2 dead, LEASED 1 done" || r.Unhandled["NO"] != 1 {
+					t.Errorf("it ran %s, unhandled %v", got, r.Unhandled)
+				}
+			})
+		}
+	}
+}
+
+func TestDrainRefusesBadArguments(t *testing.T) {
+	db := newDB(t, "postgres")
+	reg := handlers.New()
+	onTx(reg, "A", nothing)
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var noTx *sql.Tx
+	var noContext context.Context
+	aborted := begin(t, db)
+	_, _ = aborted.Exec(`SELECT 1/0`)
+	for want, drain := range map[string]func(testing.TB){
+		"not nil":                 func(t testing.TB) { outboxtest.Drain(t, db, nil) },
+		"not in a *sql.Conn":      func(t testing.TB) { outboxtest.Drain(t, conn, reg) },
+		"not in a <nil>":          func(t testing.TB) { outboxtest.Drain(t, nil, reg) },
+		"the *sql.Tx is nil":      func(t testing.TB) { outboxtest.Drain(t, noTx, reg) },
+		"not usable":              func(t testing.TB) { outboxtest.Drain(t, aborted, reg) },
+		"a DrainOption is nil":    func(t testing.TB) { outboxtest.Drain(t, db, reg, nil) },
+		"Attempts(0)":             func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Attempts(0)) },
+		"MaxRuns(0)":              func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.MaxRuns(0)) },
+		"Through(0s)":             func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Through(0)) },
+		"At: the time is zero":    func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.At(time.Time{})) },
+		"Context: it is nil":      func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Context(noContext)) },
+		`Schema("")`:              func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Schema("")) },
+		`"nowhere.task" does not`: func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Schema("nowhere")) },
+	} {
+		wantFatal(t, failing(t, drain), want)
+	}
+}

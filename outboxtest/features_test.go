@@ -1,0 +1,146 @@
+package outboxtest_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/outboxtest"
+)
+
+type writeEffect = func(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error
+
+// features registers, for each kind of handler, types whose tasks run again, are kept, ordered and have timeouts of their own.
+func features(reg *handlers.Registry, effect writeEffect) {
+	hour := handlers.Backoff(constant(time.Hour))
+	all := func(name string, f func(task *outbox.Task[payload]) error, opts ...handlers.Option) {
+		opts = append(opts, hour)
+		handlers.Tx(reg, outbox.NewTaskType[payload]("TX_"+name), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			if err := effect(ctx, tx, task); err != nil {
+				return err
+			}
+			return f(task)
+		}, opts...)
+		handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH_"+name), 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			if err := effect(ctx, tx, tasks[0]); err != nil {
+				return err
+			}
+			return f(tasks[0])
+		}, opts...)
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_"+name), func(_ context.Context, task *outbox.Task[payload]) error { return f(task) }, opts...)
+		handlers.Leased(reg, outbox.NewTaskType[payload]("COMPLETE_"+name), func(ctx context.Context, task *outbox.Task[payload]) error {
+			return task.Complete(ctx, func(tx *sql.Tx) error {
+				if err := effect(ctx, tx, task); err != nil {
+					return err
+				}
+				return f(task)
+			})
+		}, opts...)
+	}
+	keep := handlers.Keep(30 * time.Minute)
+	all("AGAIN", func(task *outbox.Task[payload]) error {
+		if task.Iterations < 2 {
+			return handlers.RunAgain(0)
+		}
+		return handlers.RunAgainWith(task, time.Hour, payload{task.Payload.N + 10})
+	}, keep)
+	all("AGAIN_AND_DONE", func(task *outbox.Task[payload]) error {
+		if task.Iterations < 3 {
+			return handlers.RunAgainWith(task, 0, payload{task.Payload.N + 1})
+		}
+		return nil
+	}, keep)
+	all("KEPT", func(task *outbox.Task[payload]) error { return nil }, keep)
+	all("KEPT_IF_DONE", func(task *outbox.Task[payload]) error { return errBoom }, keep)
+	all("ORDERED", func(task *outbox.Task[payload]) error {
+		switch task.Payload.N {
+		case 2:
+			return errBoom // holds key 1 up; leaves key 2
+		case 4:
+			return handlers.Dead(errBoom)
+		case 5:
+			return handlers.Snooze(time.Hour)
+		}
+		return nil
+	})
+	handlers.Leased(reg, outbox.NewTaskType[payload]("EXTENDS"), func(ctx context.Context, task *outbox.Task[payload]) error {
+		if err := task.Extend(ctx, time.Minute); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(100 * time.Millisecond):
+			return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task) })
+		}
+	}, handlers.Timeout(50*time.Millisecond))
+	handlers.Leased(reg, outbox.NewTaskType[payload]("OVERRUNS"), func(ctx context.Context, task *outbox.Task[payload]) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}, handlers.Timeout(40*time.Millisecond), hour)
+	handlers.Tx(reg, outbox.NewTaskType[payload]("TX_OVERRUNS"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(10)`)
+		return err
+	}, handlers.Timeout(40*time.Millisecond), hour)
+}
+
+func enqueueFeatures(t testing.TB, q outbox.Querier) {
+	t.Helper()
+	exec(t, q, `INSERT INTO outbox.task (task_type, payload, timeout_ms) VALUES ('OVERRUNS', '{"N": 2}', 60), ('TX_OVERRUNS', '{"N": 2}', 60)`)
+	for _, kind := range []string{"TX", "BATCH", "LEASED", "COMPLETE"} {
+		exec(t, q, `INSERT INTO outbox.task (task_type, payload, ordering_key, skip_failed)
+			SELECT $1 || '_ORDERED', jsonb_build_object('N', n), key, key = 2 FROM unnest('{1,2,3}'::int[]) n, generate_series(1, 2) key
+			 UNION ALL SELECT $1 || '_ORDERED', jsonb_build_object('N', n), 3, false FROM unnest('{4,5,6}'::int[]) n`, kind)
+		exec(t, q, `INSERT INTO outbox.task (task_type, payload, unique_key, unique_until_done) SELECT $1 || '_' || name, '{"N": 7}', $1 || i / 2, i < 2
+			FROM unnest('{KEPT,AGAIN,KEPT_IF_DONE}'::text[]) name, generate_series(0, 3) i`, kind)
+	}
+}
+
+// A key's next task runs in the same Drain, in the order of the ids whatever their priority; an iteration in the future is for Through.
+func TestADrainRunsWholeKeysAndIterations(t *testing.T) {
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		exec(t, db, `TRUNCATE outbox.turn`)
+		reg := handlers.New()
+		features(reg, func(context.Context, outbox.Tx, *outbox.Task[payload]) error { return nil })
+		// More keys than a relay gives turns to at once, and none of the first may run yet.
+		exec(t, in, `INSERT INTO outbox.task (task_type, payload, ordering_key, run_at) SELECT 'LATER', '{}', n, now() + interval '2 days' FROM generate_series(1, 1500) n`)
+		exec(t, in, `INSERT INTO outbox.task (task_type, payload, ordering_key, priority) SELECT (ARRAY['LEASED_KEPT','TX_KEPT'])[1 + n % 2], '{}', 'k' || n % 2, -n FROM generate_series(1, 6) n`)
+		r := outboxtest.Drain(t, in, reg)
+		for _, taskType := range []string{"LEASED_KEPT", "TX_KEPT"} {
+			last := int64(0)
+			for _, run := range r.Of(taskType) {
+				if run.TaskID <= last {
+					t.Errorf("%s: out of order: %v", taskType, r)
+				}
+				last = run.TaskID
+			}
+		}
+		if n := r.Count(outboxtest.Done); n != 6 {
+			t.Errorf("%d tasks are done, want 6: %v", n, r)
+		}
+		if got := outboxtest.RequireEnqueued(t, in, outbox.NewTaskType[payload]("LATER"), nil)[0]; got.OrderingKey != "1" {
+			t.Errorf("got %+v", got)
+		}
+		for _, kind := range []string{"TX", "BATCH", "LEASED", "COMPLETE"} {
+			name := kind + "_AGAIN"
+			enqueue(t, in, name, 1)
+			three := strings.TrimSuffix(strings.Repeat(name+" 1 again, ", 3), ", ")
+			if got := runs(outboxtest.Drain(t, in, reg)); got != three {
+				t.Errorf("it ran %s", got)
+			}
+			got := outboxtest.RequireEnqueued(t, in, outbox.NewTaskType[payload](name), nil)[0]
+			if line := fmt.Sprint(got.Iterations, got.Payload.N, got.Attempt); line != "3 11 0" {
+				t.Errorf("the next iteration is %s", line)
+			}
+			if got := runs(outboxtest.Drain(t, in, reg, outboxtest.Through(150*time.Minute))); got != name+" 1 again, "+name+" 1 again" {
+				t.Errorf("through two hours it ran %s", got)
+			}
+			exec(t, in, `DELETE FROM outbox.task WHERE task_type <> 'LATER'`)
+		}
+	})
+}

@@ -1,0 +1,219 @@
+package outboxtest_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/outboxtest"
+)
+
+func TestAHandlerThatEndsOrSpoilsItsTransactionFailsTheTest(t *testing.T) {
+	dbs := map[string]*sql.DB{"postgres": newDB(t, "postgres"), "pgx": newDB(t, "pgx")}
+	for name, c := range map[string]struct {
+		handler func(ctx context.Context, tx *sql.Tx) error
+		want    string
+	}{
+		"commits":              {func(_ context.Context, tx *sql.Tx) error { return tx.Commit() }, "the handler ended"},
+		"rolls back":           {func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() }, "the handler ended"},
+		"rolls back and fails": {func(_ context.Context, tx *sql.Tx) error { _ = tx.Rollback(); return errBoom }, "the handler ended"},
+		"commits in SQL":       {func(ctx context.Context, tx *sql.Tx) error { _, err := tx.ExecContext(ctx, "COMMIT"); return err }, "the handler ended"},
+		"commits and begins": {func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "COMMIT; BEGIN")
+			return err
+		}, "the handler"},
+		"commits SQL and fails": {func(ctx context.Context, tx *sql.Tx) error { _, _ = tx.ExecContext(ctx, "COMMIT"); return errBoom }, "the handler ended"},
+		"leaves rows open": {func(ctx context.Context, tx *sql.Tx) error {
+			rows, err := tx.QueryContext(ctx, "SELECT generate_series(1, 100000)")
+			_ = rows.Next()
+			return err
+		}, "rows not closed"},
+	} {
+		for driver, db := range dbs {
+			for _, place := range []string{"sql.Tx", "sql.DB"} {
+				t.Run(name+" "+driver+" "+place, func(t *testing.T) {
+					exec(t, db, `TRUNCATE outbox.task RESTART IDENTITY`)
+					in := places[place](t, db)
+					reg := handlers.New()
+					onTx(reg, "BAD", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error { return c.handler(ctx, tx) })
+					enqueue(t, in, "BAD", 1)
+					wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg) }), "outboxtest: BAD #1: ", c.want)
+				})
+			}
+		}
+	}
+}
+
+// A context of the handler's own that ends inside a statement costs the connection. A relay, and a drain on a database,
+// record the failure through another one.
+func TestAHandlerThatLosesItsConnectionHasFailed(t *testing.T) {
+	for _, driver := range []string{"postgres", "pgx"} {
+		db := newDB(t, driver)
+		reg := handlers.New()
+		cut := func(ctx context.Context, tx outbox.Tx) error {
+			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			_, err := tx.ExecContext(ctx, "SELECT pg_sleep(5)")
+			return err
+		}
+		onTx(reg, "CUT", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error { return cut(ctx, tx) }, handlers.Backoff(constant(time.Hour)))
+		handlers.Batch(reg, outbox.NewTaskType[payload]("CUT_BATCH"), 5, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			if len(tasks) > 1 || tasks[0].Payload.N == 2 {
+				return cut(ctx, tx)
+			}
+			return nil
+		}, handlers.Backoff(constant(time.Hour)))
+		enqueue(t, db, "CUT", 1)
+		enqueue(t, db, "CUT_BATCH", 1, 2)
+		if got := runs(outboxtest.Drain(t, db, reg)); got != "CUT 1 failed, CUT_BATCH 1 done, CUT_BATCH 1 failed" {
+			t.Errorf("%s: it ran %s", driver, got)
+		}
+		if got := text(t, db, `SELECT string_agg(task_type || ' ' || state || ' ' || attempt, ', ' ORDER BY task_id) FROM outbox.task`); got != "CUT scheduled 1, CUT_BATCH scheduled 1" {
+			t.Errorf("%s: left is %s", driver, got)
+		}
+		tx := begin(t, db) // nothing can be recorded in it any more
+		enqueue(t, tx, "CUT", 1)
+		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, tx, reg) }), "outboxtest: CUT #", "a context of its own", "the test's transaction cannot be used any more")
+	}
+}
+
+func TestAHandlerThatFailsTheTestEndsTheDrain(t *testing.T) {
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		enqueue(t, in, "FAILS_THE_TEST", 1, 2)
+		calls := 0
+		r := failing(t, func(t testing.TB) {
+			reg := handlers.New()
+			onTx(reg, "FAILS_THE_TEST", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+				calls++
+				t.Fatalf("not what I want")
+				return nil
+			})
+			outboxtest.Drain(t, in, reg)
+			calls = 99
+		})
+		if calls != 1 || !r.failed {
+			t.Errorf("%d calls, want 1, and Drain not to return", calls)
+		}
+	})
+}
+
+func TestFailuresAreLoggedAndDoNotFailTheTest(t *testing.T) {
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		reg := handlers.New()
+		onTx(reg, "FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom })
+		onTx(reg, "OK", nothing)
+		enqueue(t, in, "FAILS", 1)
+		enqueue(t, in, "OK", 1)
+		var result *outboxtest.Result
+		r := failing(t, func(t testing.TB) { result = outboxtest.Drain(t, in, reg) })
+		if r.failed || len(r.logs) != 1 || !strings.Contains(r.logs[0], "FAILS #") || !strings.Contains(r.logs[0], "attempt 1: failed: boom") {
+			t.Errorf("failed: %v, logs: %q", r.failed, r.logs)
+		}
+		if !errors.Is(result.Of("FAILS")[0].Err, errBoom) || result.Of("OK")[0].Err != nil {
+			t.Errorf("the result is %v", result)
+		}
+	})
+}
+
+// What the test set for its transaction is as before, and no limit of a claim stays.
+func TestTheTransactionKeepsItsSettingsAndItsDeferredConstraints(t *testing.T) {
+	eachDriver(t, func(t *testing.T, db *sql.DB) {
+		tx := begin(t, db)
+		settings := `SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout'), current_setting('role'), current_setting('search_path'))`
+		exec(t, tx, `CREATE ROLE tester_`+db2name(t, db)+`; GRANT ALL ON ALL TABLES IN SCHEMA outbox, public TO tester_`+db2name(t, db)+`; GRANT USAGE ON SCHEMA outbox TO tester_`+db2name(t, db))
+		exec(t, tx, `SET LOCAL statement_timeout = '77s'; SET LOCAL role = tester_`+db2name(t, db)+`; SET LOCAL search_path = public, pg_temp`)
+		before := text(t, tx, settings)
+		exec(t, tx, `INSERT INTO child VALUES (5); INSERT INTO parent VALUES (5)`) // checked at the commit that never comes
+
+		var inside string
+		reg := handlers.New()
+		onTx(reg, "TX", func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			if task.Payload.N == 1 {
+				inside = text(t, tx, settings)
+				exec(t, tx, `SET LOCAL role TO DEFAULT; SET LOCAL search_path = pg_catalog`)
+				return nil
+			}
+			exec(t, tx, `INSERT INTO child VALUES (6)`) // only deferred constraints allow this order
+			exec(t, tx, `INSERT INTO parent VALUES (6)`)
+			return nil
+		}, handlers.Timeout(20*time.Second))
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error {
+			return task.Complete(ctx, func(tx *sql.Tx) error {
+				exec(t, tx, `SET LOCAL search_path = pg_catalog`)
+				return nil
+			})
+		})
+		exec(t, tx, `INSERT INTO outbox.task (task_type, payload) VALUES ('TX', '{"N": 1}'), ('TX', '{"N": 2}'), ('LEASED', '{}')`)
+		if got := runs(outboxtest.Drain(t, tx, reg)); got != "TX 1 done, TX 1 done, LEASED 1 done" {
+			t.Errorf("it ran %s", got)
+		}
+		if !strings.HasPrefix(inside, "20s 10s ") {
+			t.Errorf("in the handler the settings are %s, want a relay's limits", inside)
+		}
+		if after := text(t, tx, settings); after != before {
+			t.Errorf("the settings are %s, want %s", after, before)
+		}
+		exec(t, tx, `INSERT INTO child VALUES (7)`) // still deferred
+	})
+}
+
+// db2name is a name that no other test's database has; roles are the server's.
+func db2name(t testing.TB, db *sql.DB) string { return text(t, db, `SELECT current_database()`) }
+
+func TestALeaseInTheTestsTransaction(t *testing.T) {
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		reg := handlers.New()
+		write := func(task *outbox.Task[payload], note string) func(*sql.Tx) error {
+			return func(tx *sql.Tx) error {
+				if got := text(t, tx, `SELECT state || ' ' || attempt || ' ' || (lease_token IS NOT NULL) FROM outbox.task WHERE task_id = $1`, task.ID); got != "leased 1 true" {
+					t.Errorf("in Complete the row is %q", got)
+				}
+				exec(t, tx, `INSERT INTO effect VALUES ($1)`, note)
+				return nil
+			}
+		}
+		handlers.Leased(reg, outbox.NewTaskType[payload]("SECOND"), func(ctx context.Context, task *outbox.Task[payload]) error {
+			err := task.Complete(ctx, func(tx *sql.Tx) error {
+				_ = write(task, "first")(tx)
+				_, err := tx.ExecContext(ctx, `SELECT 1/0`)
+				return errors.Join(err, errBoom)
+			})
+			if !errors.Is(err, errBoom) {
+				t.Errorf("Complete gave %v", err)
+			}
+			return task.Complete(ctx, write(task, "second"))
+		})
+		handlers.Leased(reg, outbox.NewTaskType[payload]("PANICS"), func(ctx context.Context, task *outbox.Task[payload]) error {
+			return task.Complete(ctx, func(tx *sql.Tx) error {
+				_ = write(task, "panics")(tx)
+				panic("no")
+			})
+		})
+		handlers.Leased(reg, outbox.NewTaskType[payload]("STOLEN"), func(ctx context.Context, task *outbox.Task[payload]) error {
+			exec(t, in, `UPDATE outbox.task SET lease_token = gen_random_uuid() WHERE task_id = $1`, task.ID)
+			err := task.Complete(ctx, func(*sql.Tx) error { return nil })
+			if !errors.Is(err, outbox.ErrLeaseLost) {
+				t.Errorf("Complete gave %v, want ErrLeaseLost", err)
+			}
+			exec(t, in, `UPDATE outbox.task SET lease_token = NULL, relay_id = NULL, leased_until = NULL, state = 'ready' WHERE task_id = $1`, task.ID)
+			return err
+		})
+		enqueue(t, in, "SECOND", 1)
+		enqueue(t, in, "PANICS", 1)
+		if got := runs(outboxtest.Drain(t, in, reg)); got != "SECOND 1 done, PANICS 1 failed" {
+			t.Errorf("it ran %s", got)
+		}
+		if got := text(t, in, `SELECT string_agg(note, ' ') FROM effect`); got != "second" {
+			t.Errorf("the effects are %q", got)
+		}
+		enqueue(t, in, "STOLEN", 1)
+		if r := failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg) }); !r.failed || !strings.Contains(r.fatal, "the handler took its lease away") {
+			t.Errorf("it did not fail for the stolen lease: %q", r.fatal)
+		}
+	})
+}

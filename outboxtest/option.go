@@ -1,0 +1,101 @@
+package outboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/txoutbox/outbox"
+)
+
+// DrainOption changes one Drain.
+type DrainOption interface{ drain(*drainSettings) }
+
+type drainSettings struct {
+	ctx      context.Context
+	schema   string
+	attempts int           // of one task, that may fail until it is not retried at once
+	at       time.Time     // also what is due by then
+	through  time.Duration // the same, from now
+	maxRuns  int
+	errs     []error
+}
+
+type drainFunc func(*drainSettings)
+
+func (f drainFunc) drain(s *drainSettings) { f(s) }
+
+// Retries runs tasks that failed again at once, whatever their backoff or a RetryAfter says, until they are done or dead.
+// Without it, or Attempts, a task that failed is left scheduled, as in production until its time comes.
+func Retries() DrainOption { return Attempts(math.MaxInt) }
+
+// Attempts is Retries for up to n failed runs of each task in this Drain: after n, at least 1, it is left scheduled.
+// Attempts(1) is the default.
+func Attempts(n int) DrainOption {
+	return drainFunc(func(s *drainSettings) {
+		if s.attempts = n; n < 1 {
+			s.errs = append(s.errs, fmt.Errorf("outboxtest: Attempts(%d): must be at least 1", n))
+		}
+	})
+}
+
+// At also runs what is due by t: delayed, snoozed, recurring and failed tasks. The Drain has a clock of its own for it, which goes
+// from one due time to the next, so a task that snoozes for an hour runs once an hour. Snoozes and backoffs count from
+// that clock; PostgreSQL's and the process's clocks do not move, so delays that a handler enqueues with count from
+// those. A later At or Through replaces it.
+func At(t time.Time) DrainOption {
+	return drainFunc(func(s *drainSettings) {
+		s.at, s.through = t, 0
+		if t.IsZero() || t.UTC().Year() > 9999 {
+			s.errs = append(s.errs, errors.New("outboxtest: At: the time is zero or after the year 9999"))
+		}
+	})
+}
+
+// Through is At the time that is d from now, by PostgreSQL's clock.
+func Through(d time.Duration) DrainOption {
+	return drainFunc(func(s *drainSettings) {
+		s.through, s.at = d, time.Time{}
+		if d <= 0 {
+			s.errs = append(s.errs, fmt.Errorf("outboxtest: Through(%v): must be positive", d))
+		}
+	})
+}
+
+// MaxRuns bounds the runs of a Drain, as handlers may enqueue each other without end: it fails the test when it has
+// made n. The default is 1,000: in one transaction, where PostgreSQL keeps every version of every row, a run costs the
+// more the more there were before.
+func MaxRuns(n int) DrainOption {
+	return drainFunc(func(s *drainSettings) {
+		if s.maxRuns = n; n < 1 {
+			s.errs = append(s.errs, fmt.Errorf("outboxtest: MaxRuns(%d): must be at least 1", n))
+		}
+	})
+}
+
+// Context is the parent of the handlers' contexts. The default is t.Context().
+func Context(ctx context.Context) DrainOption {
+	return drainFunc(func(s *drainSettings) { s.ctx = ctx })
+}
+
+func (o SchemaOption) drain(s *drainSettings) {
+	s.schema = o.name
+	s.errs = append(s.errs, o.check())
+}
+
+func newDrainSettings(ctx context.Context, opts []DrainOption) (*drainSettings, error) {
+	s := &drainSettings{ctx: ctx, schema: outbox.DefaultSchema, attempts: 1, maxRuns: 1_000}
+	for _, o := range opts {
+		if o == nil {
+			s.errs = append(s.errs, errors.New("outboxtest: a DrainOption is nil"))
+			continue
+		}
+		o.drain(s)
+	}
+	if s.ctx == nil {
+		s.errs = append(s.errs, errors.New("outboxtest: Context: it is nil"))
+	}
+	return s, errors.Join(s.errs...)
+}

@@ -1,0 +1,58 @@
+// Package outboxtest helps an app to test what it enqueues and what its handlers do, inside a transaction of the
+// test's own that is rolled back at the end, or on a database of the test's own.
+//
+//	tx, err := db.BeginTx(t.Context(), nil)
+//	defer tx.Rollback()
+//
+//	err = signUp(t.Context(), tx, "ada@example.com")            // what is tested
+//	outboxtest.RequireEnqueued(t, tx, SendWelcome, nil)         // it enqueued a mail
+//	got := outboxtest.Drain(t, tx, registry)                    // the app's handlers run, in tx
+//	if err := got.Err(); err != nil { … }
+//
+// [RequireEnqueued], [RequireEnqueuedN], [RequireNotEnqueued], [Enqueued] and [Count] look at the tasks. [Drain] runs
+// those that are due as a relay would, one after the other, with the same transitions. Nothing is waited for: no relay
+// runs, and delays pass by [Through], [At] and [Retries].
+//
+// The functions fail the test by t.Fatalf, at the caller's line, so they are to be called in the test's own goroutine.
+// They work with lib/pq and pgx, with database/sql and sqlx.
+package outboxtest
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"strings"
+
+	"github.com/txoutbox/outbox"
+)
+
+// Querier is what the functions read from: *sql.Tx, *sqlx.Tx, *sql.DB, *sqlx.DB and *sql.Conn have it. Tasks that a
+// transaction has not committed are seen through that transaction only.
+type Querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// inSchema puts the schema's name into a statement, which is written for the schema "outbox".
+func inSchema(query, schema string) string {
+	if schema == outbox.DefaultSchema {
+		return query
+	}
+	return strings.ReplaceAll(query, "outbox.", `"`+schema+`".`)
+}
+
+// headersOf are the headers of a task as a handler gets them.
+func headersOf(text sql.NullString) map[string]string {
+	var values map[string]any
+	if !text.Valid || json.Unmarshal([]byte(text.String), &values) != nil {
+		return nil
+	}
+	out := make(map[string]string, len(values))
+	for k, v := range values {
+		if s, ok := v.(string); ok {
+			out[k] = s
+		} else if b, err := json.Marshal(v); err == nil {
+			out[k] = string(b)
+		}
+	}
+	return out
+}

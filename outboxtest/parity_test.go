@@ -1,0 +1,248 @@
+package outboxtest_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/sethvargo/go-retry"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/outboxtest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+var errBoom = errors.New("boom")
+
+// scenario registers handlers of all kinds with all outcomes, and returns what enqueues their tasks. Each handler writes
+// an effect first, which must be gone where it fails.
+func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
+	reg := handlers.New()
+	reg.Use(func(next handlers.Func) handlers.Func { // middleware applies
+		return func(ctx context.Context, call *handlers.Call) error {
+			if call.Type == "REFUSED" {
+				return errors.New("refused by middleware")
+			}
+			return next(ctx, call)
+		}
+	})
+	effect := func(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES ($1)`, fmt.Sprintf("%s %d, attempt %d of %d", task.Type, task.Payload.N, task.Attempt, task.MaxAttempts))
+		return err
+	}
+	hour := handlers.Backoff(constant(time.Hour))
+	onTx := func(name string, f func(ctx context.Context, tx *sql.Tx) error, opts ...handlers.Option) {
+		handlers.Tx(reg, outbox.NewTaskType[payload](name), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			if err := effect(ctx, tx, task); err != nil {
+				return err
+			}
+			return f(ctx, tx)
+		}, append(opts, hour)...)
+	}
+	returning := func(err error) func(context.Context, *sql.Tx) error {
+		return func(context.Context, *sql.Tx) error { return err }
+	}
+	broken := func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `SELECT 1/0`)
+		return err
+	}
+	onTx("OK", returning(nil))
+	onTx("FAILS", returning(errBoom))
+	onTx("PANICS", func(context.Context, *sql.Tx) error { panic("at the disco") })
+	onTx("GOEXIT", func(context.Context, *sql.Tx) error { runtime.Goexit(); return nil })
+	onTx("SQL_ERROR", broken)
+	onTx("HIDDEN", func(ctx context.Context, tx *sql.Tx) error { _ = broken(ctx, tx); return nil })
+	onTx("SNOOZES", returning(handlers.Snooze(time.Hour)))
+	onTx("RETRY_AFTER", returning(fmt.Errorf("wrapped: %w", handlers.RetryAfter(time.Hour, errBoom))))
+	onTx("DISCARDS", returning(handlers.Discard(errBoom)))
+	onTx("DEAD", returning(handlers.Dead(errBoom)))
+	onTx("LAST", returning(errBoom), handlers.MaxAttempts(1))
+	onTx("REFUSED", returning(nil))
+	onTx("EXHAUSTED", returning(nil))
+	onTx("URGENT", returning(nil), handlers.Priority(-7))
+	onTx("SLOW", func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(5)`)
+		return err
+	}, handlers.Timeout(50*time.Millisecond))
+	onTx("DEFERRED", func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO child VALUES (1)`)
+		return err
+	})
+	onTx("CHAIN", func(ctx context.Context, tx *sql.Tx) error {
+		_, err := outbox.NewTaskType[payload]("OK").Enqueue(ctx, tx, payload{100}, outbox.Headers(map[string]string{"k": "v"}))
+		return err
+	})
+	handlers.Tx(reg, outbox.NewTaskType[payload]("STOPS"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom },
+		handlers.Backoff(func() retry.Backoff { return retry.BackoffFunc(func() (time.Duration, bool) { return 0, true }) }))
+
+	batch := func(name string, f func(tasks []*outbox.Task[payload]) error) {
+		handlers.Batch(reg, outbox.NewTaskType[payload](name), 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			for _, task := range tasks {
+				if task.Payload.N != 3 || name != "BATCH_SOME" {
+					if err := effect(ctx, tx, task); err != nil {
+						return err
+					}
+				}
+			}
+			return f(tasks)
+		}, hour)
+	}
+	batch("BATCH_OK", func([]*outbox.Task[payload]) error { return nil })
+	batch("BATCH_SPLIT", func(tasks []*outbox.Task[payload]) error {
+		for _, task := range tasks {
+			if task.Payload.N == 2 {
+				return errBoom
+			}
+		}
+		return nil
+	})
+	batch("BATCH_SOME", func(tasks []*outbox.Task[payload]) error {
+		failed := handlers.BatchError{}
+		for _, task := range tasks {
+			switch task.Payload.N {
+			case 2:
+				failed[task.ID] = handlers.Discard(errBoom)
+			case 3:
+				failed[task.ID] = handlers.Dead(errBoom)
+			}
+		}
+		return failed
+	})
+	batch("BATCH_LATER", func([]*outbox.Task[payload]) error { return handlers.RetryAfter(time.Hour, errBoom) })
+	batch("BATCH_SNOOZES", func([]*outbox.Task[payload]) error { return handlers.Snooze(time.Hour) })
+
+	leased := func(name string, f func(ctx context.Context, task *outbox.Task[payload]) error, opts ...handlers.Option) {
+		handlers.Leased(reg, outbox.NewTaskType[payload](name), f, append(opts, hour)...)
+	}
+	completes := func(result, fail error) func(ctx context.Context, task *outbox.Task[payload]) error {
+		return func(ctx context.Context, task *outbox.Task[payload]) error {
+			err := task.Complete(ctx, func(tx *sql.Tx) error {
+				if err := effect(ctx, tx, task); err != nil {
+					return err
+				}
+				return fail
+			})
+			if fail != nil || err != nil {
+				return err
+			}
+			if err := task.Complete(ctx, func(*sql.Tx) error { return nil }); !errors.Is(err, outbox.ErrLeaseLost) {
+				return fmt.Errorf("a second Complete: %v", err)
+			}
+			return result
+		}
+	}
+	leased("LEASED_OK", func(context.Context, *outbox.Task[payload]) error { return nil })
+	leased("LEASED_FAILS", func(context.Context, *outbox.Task[payload]) error { return errBoom })
+	leased("LEASED_DEAD", func(context.Context, *outbox.Task[payload]) error { return handlers.Dead(errBoom) })
+	leased("LEASED_LAST", func(context.Context, *outbox.Task[payload]) error { return errBoom }, handlers.MaxAttempts(1))
+	leased("LEASED_SNOOZES", func(context.Context, *outbox.Task[payload]) error { return handlers.Snooze(time.Hour) })
+	leased("LEASED_DISCARDS", func(context.Context, *outbox.Task[payload]) error { return handlers.Discard(errBoom) })
+	leased("LEASED_COMPLETES", completes(nil, nil))
+	leased("LEASED_COMPLETES_AND_FAILS", completes(errBoom, nil))
+	leased("LEASED_COMPLETE_FAILS", completes(nil, errBoom))
+	leased("LEASED_EXHAUSTED", func(context.Context, *outbox.Task[payload]) error { return nil })
+	leased("LEASED_SLOW", func(ctx context.Context, _ *outbox.Task[payload]) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}, handlers.Timeout(50*time.Millisecond))
+	leased("LEASED_SQL_ERROR", func(ctx context.Context, task *outbox.Task[payload]) error {
+		return task.Complete(ctx, func(tx *sql.Tx) error { return broken(ctx, tx) })
+	})
+	leased("LEASED_DEFERRED", func(ctx context.Context, task *outbox.Task[payload]) error {
+		err := task.Complete(ctx, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `INSERT INTO child VALUES (2)`)
+			return err
+		})
+		if err == nil {
+			return nil
+		}
+		return errBoom // its text has the task's id
+	})
+
+	features(reg, effect)
+	return reg, func(t testing.TB, q outbox.Querier) {
+		t.Helper()
+		for _, h := range reg.Handlers() {
+			n := []int{1}
+			if h.Kind == handlers.KindBatch {
+				n = []int{1, 2, 3}
+			}
+			enqueue(t, q, h.Type, n...)
+		}
+		enqueue(t, q, "UNKNOWN", 1, 2)
+		exec(t, q, `UPDATE outbox.task SET attempt = 10 WHERE task_type LIKE '%EXHAUSTED'`)
+		exec(t, q, `INSERT INTO outbox.task (task_type, payload, max_attempts, headers) VALUES ('OK', '{"N": 7}', 3, '{"a": "b"}'), ('OK', '{"N": "no number"}', 3, NULL), ('BATCH_OK', '{"N": "no number"}', NULL, NULL)`)
+		exec(t, q, `INSERT INTO outbox.task (task_type, payload, attempt) VALUES ('BATCH_OK', '{"N": 5}', 10)`)
+		exec(t, q, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES ('OK', '{"N": 8}', now() + interval '1 hour'), ('OK', '{"N": 9}', now() - interval '1 hour')`)
+		enqueueFeatures(t, q)
+	}
+}
+
+// tables are the rows that a user can see, but for times and ids.
+func tables(t testing.TB, q outbox.Querier) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for name, query := range map[string]string{
+		"task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at}'::text[] || jsonb_build_object('attempted', attempted_at IS NOT NULL,
+			'minutes', round(extract(epoch FROM run_at - now()) / 60)) AS line FROM outbox.task t`,
+		"dead_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,died_at}'::text[] AS line FROM outbox.dead_task t`,
+		"running":   `SELECT to_jsonb(t) AS line FROM outbox.running t`,
+		"effect":    `SELECT to_jsonb(t) AS line FROM effect t`,
+		"done_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,finished_at,keep_until}'::text[] ||
+			jsonb_build_object('attempted', attempted_at IS NOT NULL, 'minutes', round(extract(epoch FROM keep_until - finished_at) / 60)) AS line FROM outbox.done_task t`,
+		"turn":       `SELECT to_jsonb(t) AS line FROM outbox.turn t`,
+		"unique_key": `SELECT to_jsonb(t) - 'task_id' AS line FROM outbox.unique_key t`,
+		"counts": `SELECT concat_ws(' ', task_type, sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 ELSE arrived - tasks END), sum(tasks) FILTER (WHERE kind = 'failed')) AS line
+			FROM (SELECT task_type, kind, tasks, arrived FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived FROM outbox.counter_log) AS c GROUP BY task_type`,
+	} {
+		out[name] = text(t, q, `SELECT COALESCE(string_agg(line::text, E'\n' ORDER BY line::text), '') FROM (`+query+`) AS lines`)
+	}
+	return out
+}
+
+func TestADrainLeavesTheSameRowsAsARelay(t *testing.T) {
+	for _, driver := range []string{"postgres", "pgx"} {
+		db := newDB(t, driver)
+		reg, fill := scenario()
+		fill(t, db)
+		r, err := relay.New(db, reg, relay.Config{Logger: slog.New(slog.DiscardHandler), PollInterval: 10 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want := tables(t, db)
+		if len(want["task"]) < 1000 || len(want["dead_task"]) < 1000 || len(want["effect"]) < 200 || len(want["done_task"]) < 1000 || want["turn"] != "" {
+			t.Fatalf("the scenario has no outcomes: %v", want)
+		}
+		for place, open := range places {
+			t.Run(driver+" "+place, func(t *testing.T) {
+				exec(t, db, `TRUNCATE outbox.task, outbox.dead_task, outbox.done_task, outbox.turn, outbox.unique_key, outbox.counter, outbox.counter_log, outbox.running, outbox.relay, effect, child`)
+				in := open(t, db)
+				reg, fill := scenario()
+				fill(t, in)
+				result := outboxtest.Drain(t, in, reg)
+				for name, got := range tables(t, in) {
+					if got != want[name] {
+						t.Errorf("%s: got\n%s\nwant\n%s", name, got, want[name])
+					}
+				}
+				if n := result.Unhandled["UNKNOWN"]; n != 2 || len(result.Unhandled) != 1 {
+					t.Errorf("unhandled: %v, want two UNKNOWN", result.Unhandled)
+				}
+				var dead int
+				_ = json.Unmarshal([]byte(text(t, in, `SELECT count(*) FROM outbox.dead_task`)), &dead)
+				if got := result.Count(outboxtest.Dead); got != dead {
+					t.Errorf("%d dead in the result, %d in the table", got, dead)
+				}
+			})
+		}
+	}
+}

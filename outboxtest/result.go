@@ -1,0 +1,92 @@
+package outboxtest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/txoutbox/outbox/internal/drain"
+)
+
+// Outcome is what became of a task by one run.
+type Outcome string
+
+// The outcomes of a run.
+const (
+	Done      = Outcome(drain.Done)
+	Discarded = Outcome(drain.Discarded) // done all the same
+	Failed    = Outcome(drain.Failed)    // scheduled again, an attempt counted
+	Snoozed   = Outcome(drain.Snoozed)   // scheduled again, no attempt counted
+	Again     = Outcome(drain.Again)     // scheduled again for its next iteration, by handlers.RunAgain
+	Dead      = Outcome(drain.Dead)      // in outbox.dead_task
+)
+
+// Run is one run of one task in a Drain.
+type Run struct {
+	TaskID  int64
+	Type    string
+	Attempt int // 1 in a task's first run
+	Outcome Outcome
+	// Err is the handler's error, for errors.Is and errors.As, if the task was discarded, failed or died.
+	Err error
+}
+
+func (r Run) String() string {
+	s := fmt.Sprintf("%s #%d, attempt %d: %s", r.Type, r.TaskID, r.Attempt, r.Outcome)
+	if r.Err != nil {
+		s += ": " + r.Err.Error()
+	}
+	return s
+}
+
+// Result is what a Drain did.
+type Result struct {
+	// Runs are in the order in which they were made. The members of a Batch handler's call are a run each. A call that
+	// failed for all of a batch is none: its members run one by one then, as in production.
+	Runs []Run
+	// Unhandled counts the tasks of types that the registry has no handler for. They were left alone.
+	Unhandled map[string]int
+}
+
+// Of are the runs of tasks of one type.
+func (r *Result) Of(taskType string) (runs []Run) {
+	for _, run := range r.Runs {
+		if run.Type == taskType {
+			runs = append(runs, run)
+		}
+	}
+	return runs
+}
+
+// Count is the number of runs with the outcome.
+func (r *Result) Count(o Outcome) (n int) {
+	for _, run := range r.Runs {
+		if run.Outcome == o {
+			n++
+		}
+	}
+	return n
+}
+
+// Err joins the errors of all runs that failed or were a task's death, each with its task; nil if there are none.
+func (r *Result) Err() error {
+	var errs []error
+	for _, run := range r.Runs {
+		if run.Outcome == Failed || run.Outcome == Dead {
+			errs = append(errs, fmt.Errorf("%s #%d, attempt %d: %s: %w", run.Type, run.TaskID, run.Attempt, run.Outcome, run.Err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// String has a line for each run, and one for unhandled types.
+func (r *Result) String() string {
+	lines := make([]string, 0, len(r.Runs)+1)
+	for _, run := range r.Runs {
+		lines = append(lines, run.String())
+	}
+	if len(r.Unhandled) > 0 {
+		lines = append(lines, "no handler: "+countsText(r.Unhandled))
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,100 @@
+package outboxtest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/txoutbox/outbox"
+)
+
+// Want is what RequireEnqueued and the like expect of a task besides its payload.
+type Want interface{ want(*wanted) }
+
+type wanted struct {
+	schema string
+	checks []check
+	errs   []error
+}
+
+// check says what is wrong with a task, or "".
+type check func(*found) string
+
+type wantFunc func(*wanted)
+
+func (f wantFunc) want(w *wanted) { f(w) }
+
+func expect(c check) Want { return wantFunc(func(w *wanted) { w.checks = append(w.checks, c) }) }
+
+// RunAt expects a task that is due at t, to the microsecond, as outbox.RunAt(t) makes it.
+func RunAt(t time.Time) Want {
+	t = t.Truncate(time.Microsecond)
+	return expect(func(f *found) string {
+		if f.runAt.Equal(t) {
+			return ""
+		}
+		return fmt.Sprintf("run_at %s, want %s", timeText(f.runAt), timeText(t))
+	})
+}
+
+// afterSlack is how long the transaction may have been open before the task was enqueued.
+const afterSlack = time.Minute
+
+// After expects a task that is due d after it was enqueued, as outbox.After(d) makes it: run_at is later than
+// created_at, which is the start of the transaction, by d and at most a minute more.
+func After(d time.Duration) Want {
+	return expect(func(f *found) string {
+		if got := f.runAt.Sub(f.createdAt); got < d || got > d+afterSlack {
+			return fmt.Sprintf("run_at %v after created_at, want %v", got.Round(time.Millisecond), d)
+		}
+		return ""
+	})
+}
+
+// Priority expects a task's own priority.
+func Priority(p int) Want {
+	return expect(func(f *found) string { return differ("priority", f.priority, p) })
+}
+
+// MaxAttempts expects a task's own max attempts; 0 expects that it has none, as its handler was registered.
+func MaxAttempts(n int) Want {
+	return expect(func(f *found) string { return differ("max_attempts", f.maxAttempts, n) })
+}
+
+// Header expects a header of the task.
+func Header(key, value string) Want {
+	return expect(func(f *found) string {
+		if got, ok := f.headers[key]; !ok {
+			return fmt.Sprintf("no header %q, want %q", key, value)
+		} else if got != value {
+			return fmt.Sprintf("header %q is %q, want %q", key, got, value)
+		}
+		return ""
+	})
+}
+
+// SchemaOption is the option [Schema] of all functions.
+type SchemaOption struct{ name string }
+
+// Schema names the PostgreSQL schema of the outbox if it is not "outbox".
+func Schema(name string) SchemaOption { return SchemaOption{name} }
+
+func (s SchemaOption) want(w *wanted) {
+	w.schema = s.name
+	w.errs = append(w.errs, s.check())
+}
+
+func (s SchemaOption) check() error {
+	if outbox.ValidSchema(s.name) {
+		return nil
+	}
+	return fmt.Errorf("outboxtest: Schema(%q): use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", s.name)
+}
+
+func differ(what string, got, want int) string {
+	if got == want {
+		return ""
+	}
+	return fmt.Sprintf("%s %d, want %d", what, got, want)
+}
+
+func timeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.999999Z") }

@@ -1,0 +1,176 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// bloatOf is what one bloat check with low thresholds logs.
+func bloatOf(t testing.TB, db *database, dead int64) (log string, next time.Duration) {
+	t.Helper()
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, txEffect)
+	var out records
+	r, err := relay.New(db.DB, reg, relay.Config{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next, err = r.CheckBloat(t.Context(), dead, 0); err != nil {
+		t.Fatal(err)
+	}
+	return out.String(), next
+}
+
+// F32: a forgotten transaction keeps vacuum from removing dead rows; the warning says whose it is.
+func TestTheBloatCheckNamesWhoKeepsDeadRows(t *testing.T) {
+	db := newDatabase(t)
+	if log, next := bloatOf(t, db, 1000); log != "" || next != time.Minute {
+		t.Errorf("without bloat it says %q and looks again after %v", log, next)
+	}
+	u, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("application_name", "nightly-report")
+	u.RawQuery = q.Encode()
+	forgotten, err := open(t, u.String()).BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer forgotten.Rollback()
+	var pid int
+	if err := forgotten.QueryRow(`SELECT pg_backend_pid() FROM (SELECT count(*) FROM outbox.task) t`).Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	db.Enqueue(t, "TX", 2000)
+	db.Do(t, `DELETE FROM outbox.task`)
+	var log string
+	eventually(t, 30*time.Second, "the statistics have arrived", func() bool {
+		log, _ = bloatOf(t, db, 1000)
+		return log != ""
+	})
+	for _, want := range []string{"level=WARN", "while a session may still see them", "table=task", "dead_rows=2000", "pid=" + strconv.Itoa(pid), "application_name=nightly-report", "age=", "transactions_behind="} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the warning lacks %s: %s", want, log)
+		}
+	}
+	if _, next := bloatOf(t, db, 1000); next < 10*time.Minute {
+		t.Errorf("it would warn again after %v", next)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1`, pid); n != 1 {
+		t.Error("the session is gone")
+	}
+}
+
+func TestTheBloatCheckSaysWhatIsWrongWithAutovacuum(t *testing.T) {
+	for change, want := range map[string]string{
+		`ALTER TABLE outbox.task SET (autovacuum_enabled = off)`:                           "autovacuum is off for the table task",
+		`ALTER TABLE outbox.counter_log RESET (autovacuum_vacuum_scale_factor)`:            "the autovacuum settings of the table counter_log are not the outbox's",
+		`ALTER TABLE outbox.running SET (autovacuum_vacuum_scale_factor = 0.2)`:            "the autovacuum settings of the table running are not the outbox's",
+		`ALTER TABLE outbox.task SET (autovacuum_vacuum_threshold = 500, fillfactor = 90)`: "",
+	} {
+		db := newDatabase(t)
+		db.Do(t, change)
+		log, next := bloatOf(t, db, 1000)
+		if (want == "") != (log == "") || !strings.Contains(log, want) || (want != "") != (next > time.Minute) {
+			t.Errorf("%s: it says %q and looks again after %v, want %q", change, log, next, want)
+		}
+	}
+}
+
+// A role that sees less of other sessions is told which right would show it.
+func TestTheBloatCheckNeedsNoSuperuser(t *testing.T) {
+	db := newDatabase(t)
+	name := fmt.Sprint("app_", time.Now().UnixNano())
+	db.Do(t, `CREATE ROLE `+name+` LOGIN PASSWORD 'secret'`)
+	t.Cleanup(func() { db.Do(t, `DROP OWNED BY `+name+`; DROP ROLE `+name) })
+	db.Do(t, `GRANT USAGE ON SCHEMA outbox TO `+name)
+	forgotten, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer forgotten.Rollback()
+	var pid int
+	if err := forgotten.QueryRow(`SELECT pg_backend_pid() FROM (SELECT count(*) FROM outbox.task) t`).Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	db.Enqueue(t, "TX", 2000)
+	db.Do(t, `DELETE FROM outbox.task`)
+	u, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(name, "secret")
+	app := open(t, u.String())
+	defer app.Close()
+	eventually(t, 30*time.Second, "it warns", func() bool {
+		db.Do(t, `SELECT 1`) // sends the statistics of what this session did
+		log, _ := bloatOf(t, app, 1000)
+		return strings.Contains(log, "pid="+strconv.Itoa(pid)) && strings.Contains(log, "pg_read_all_stats")
+	})
+}
+
+func TestReindexBuildsAllIndexesAnew(t *testing.T) {
+	db := newDatabase(t)
+	db.Enqueue(t, "TX", 20_000)
+	db.Do(t, `DELETE FROM outbox.task`)
+	db.Do(t, `VACUUM outbox.task`)
+	// What a build that broke leaves behind.
+	db.Do(t, `CREATE INDEX task_lane_ccnew ON outbox.task (task_id)`)
+	db.Do(t, `UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox.task_lane_ccnew'::regclass`)
+	done, err := relay.Reindex(t.Context(), db.DB, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := db.Int(t, `SELECT count(*) FROM pg_indexes WHERE schemaname = 'outbox'`); len(done) != want {
+		t.Errorf("%d indexes were built, there are %d: %+v", len(done), want, done)
+	}
+	smaller := 0
+	for _, i := range done {
+		if i.Table == "task" && i.After < i.Before {
+			smaller++
+		}
+	}
+	if smaller == 0 {
+		t.Errorf("no index became smaller: %+v", done)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM pg_class WHERE relname LIKE '%_cc%'`); n != 0 {
+		t.Errorf("%d broken indexes are left", n)
+	}
+}
+
+func TestReindexSaysWhatIsWrong(t *testing.T) {
+	db := newDatabase(t)
+	for schema, want := range map[string]string{"Bad": `invalid schema "Bad"`, "nothing": "no outbox in this schema"} {
+		if _, err := relay.Reindex(t.Context(), db.DB, schema); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", schema, err, want)
+		}
+	}
+	if _, err := relay.Reindex(t.Context(), nil, ""); err == nil {
+		t.Error("it takes a nil *sql.DB")
+	}
+	blocker, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer blocker.Rollback()
+	if _, err := blocker.Exec(`LOCK TABLE outbox.counter IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := relay.Reindex(ctx, db.DB, ""); err == nil || !strings.Contains(err.Error(), `"outbox"."counter_pkey"`) {
+		t.Errorf("got %v, want an error that names the index", err)
+	}
+}

@@ -1,0 +1,68 @@
+package relay
+
+import (
+	"bytes"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/txoutbox/outbox/handlers"
+)
+
+type chooserFunc func(View) []int
+
+func (f chooserFunc) Choose(v View) []int { return f(v) }
+
+func TestAnAnswerOfAChooserThatCannotBeFollowedHarmsNothing(t *testing.T) {
+	view := View{Heads: []Head{{Type: "A", Room: 3}, {Type: "B", Room: 2, Priority: 1}}, Free: 4, Workers: 10, Types: 2}
+	for name, c := range map[string]struct {
+		answer func(View) []int
+		want   []int
+		log    string
+	}{
+		"valid":         {func(View) []int { return []int{3, 1} }, []int{3, 1}, ""},
+		"none":          {func(View) []int { return nil }, []int{0, 0}, ""},
+		"short":         {func(View) []int { return []int{1} }, []int{1, 0}, ""},
+		"long":          {func(View) []int { return []int{1, 1, 7} }, []int{1, 1}, "3 numbers for 2 heads"},
+		"negative":      {func(View) []int { return []int{-1, 1} }, []int{0, 1}, "-1 workers for type A"},
+		"above room":    {func(View) []int { return []int{0, 99} }, []int{0, 2}, "99 workers for type B, which may have 2"},
+		"above free":    {func(View) []int { return []int{3, 2} }, []int{3, 1}, "2 workers for type B, which may have 1"},
+		"panic":         {func(View) []int { panic("it is broken") }, []int{1, 0}, "it panicked: it is broken"},
+		"writes into v": {func(v View) []int { v.Heads[0].Room = 50; return []int{50, 0} }, []int{3, 0}, "50 workers for type A, which may have 3"},
+	} {
+		var log bytes.Buffer
+		g := &guarded{chooser: chooserFunc(c.answer), log: slog.New(slog.NewTextHandler(&log, nil))}
+		for range 3 {
+			if got := g.choose(view, Fair()); !slices.Equal(got, c.want) {
+				t.Errorf("%s: got %v, want %v", name, got, c.want)
+			}
+		}
+		if got := strings.Count(log.String(), "Chooser"); got != min(len(c.log), 1) || !strings.Contains(log.String(), c.log) {
+			t.Errorf("%s: logged %q, want once %q", name, log.String(), c.log)
+		}
+	}
+}
+
+func TestFairLeavesTheLastWorkerToOtherTypes(t *testing.T) {
+	v := View{Heads: []Head{{Type: "A", Kind: handlers.KindLeased, Running: 3, Room: 6, Likely: 2}}, Free: 7, Workers: 10, Types: 2}
+	if got := Fair().Choose(v); !slices.Equal(got, []int{6}) {
+		t.Errorf("got %v, want [6]", got)
+	}
+	v.Heads[0].Running = 9
+	if got := Fair().Choose(v); len(got) != 0 {
+		t.Errorf("got %v, want none", got)
+	}
+}
+
+func TestLimitsOfATypeBoundItsRoom(t *testing.T) {
+	l := newLanes(10, [2]int{})
+	l.all[0].h.MaxRunning, l.all[0].h.MaxRunningTotal, l.all[0].running = 5, 3, 2
+	if got := l.room(l.all[0]); got != 1 {
+		t.Errorf("room for %d, want 1", got)
+	}
+	l.all[0].running = 3
+	if l.choosable() || l.capped() || l.choose() != nil {
+		t.Error("a lane at its limit can be chosen, or counts as one that other types hold up")
+	}
+}

@@ -1,0 +1,164 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// told keeps what OnDead was told.
+type told struct {
+	mu     sync.Mutex
+	deaths []relay.Death
+}
+
+func (w *told) onDead(_ context.Context, d relay.Death) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deaths = append(w.deaths, d)
+}
+
+func (w *told) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.deaths)
+}
+
+func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
+	boom := errors.New("boom")
+	eachKind(t, func(t *testing.T, kind string, db *database) {
+		reg := handlers.New()
+		kinds[kind](reg, "FAILS", func(*outbox.Task[payload]) error { return boom }, handlers.MaxAttempts(1))
+		kinds[kind](reg, "DIES", func(*outbox.Task[payload]) error { return handlers.Dead(boom) })
+		kinds[kind](reg, "WORKS", func(*outbox.Task[payload]) error { return nil })
+		for _, name := range []string{"FAILS", "DIES", "WORKS"} {
+			db.Enqueue(t, name, 20)
+		}
+		w := &told{}
+		once(t, db, reg, relay.Config{OnDead: w.onDead}) // waits for the calls
+		var got, want []string
+		for _, d := range w.deaths {
+			got = append(got, fmt.Sprintf("%d %s %d/%d %s %s", d.TaskID, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.Error))
+		}
+		letters, err := deadletter.List(t.Context(), db, deadletter.Filter{}, deadletter.Cursor{}, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range letters {
+			want = append(want, fmt.Sprintf("%d %s %d/%d %s %s", d.TaskID, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.Error))
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if len(want) != 40 || !slices.Equal(got, want) {
+			t.Errorf("it was told of\n%s\nthere are\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
+
+func TestOnDeadIsToldOfTasksThatTheirHandlerCommitted(t *testing.T) {
+	db := newDatabase(t)
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		_, err := tx.ExecContext(ctx, "COMMIT")
+		return errors.Join(errors.New("boom"), err)
+	})
+	db.Enqueue(t, "TX", 1)
+	w := &told{}
+	once(t, db, reg, relay.Config{OnDead: w.onDead})
+	if len(w.deaths) != 1 || w.deaths[0].Reason != deadletter.Committed || db.Int(t, `SELECT count(*) FROM outbox.dead_task`) != 1 {
+		t.Errorf("it was told of %v\n%s", w.deaths, db.Dump(t))
+	}
+}
+
+func TestOnDeadNeitherStopsNorSlowsTheRelay(t *testing.T) {
+	db := newDatabase(t)
+	reg := handlers.New()
+	handlers.Batch(reg, typeBatch, 500, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+		return handlers.Dead(errors.New("boom"))
+	})
+	const dead = 1500
+	db.Enqueue(t, "BATCH", dead)
+	w := &told{}
+	release := make(chan struct{})
+	first := true
+	r := run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond, OnDead: func(ctx context.Context, d relay.Death) {
+		w.onDead(ctx, d)
+		if first {
+			first = false
+			<-release // and all of the following wait
+			panic("oops")
+		}
+	}})
+	eventually(t, 30*time.Second, "all dead letters", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == dead })
+	eventually(t, 30*time.Second, "all were told", func() bool { return r.Log.Count("a task became a dead letter") == dead })
+	if n := r.Log.Count("OnDead is slower"); n != 1 {
+		t.Errorf("%d warnings, want 1", n)
+	}
+	if n := w.count(); n != 1 {
+		t.Errorf("%d calls, want 1 that does not return", n)
+	}
+	close(release)
+	eventually(t, 30*time.Second, "the calls that waited", func() bool { return w.count() >= 1001 })
+	r.Stop()
+	if n := w.count(); n > 1002 || r.Log.Count("panic: oops") != 1 || r.Log.Count("OnDead was not called for some dead letters") != 1 {
+		t.Errorf("%d calls, want 1,001; log:\n%s", n, r.Log.Tail())
+	}
+}
+
+func TestDeadLettersAreKeptForAsLongAsTheConfigSays(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	const old = 5000
+	bury := func() {
+		db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'X' FROM generate_series(1, $1::int + 10)`, old)
+		db.Do(t, `WITH gone AS (DELETE FROM outbox.task WHERE task_type = 'X' RETURNING task_id)
+			INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
+			SELECT task_id, now(), now(), now() - CASE WHEN row_number() OVER () <= $1 THEN interval '61 minutes' ELSE interval '59 minutes' END, 0, 1, 1, 'attempts', 'X', '{}'
+			  FROM gone`, old)
+	}
+	bury()
+	db.Do(t, `CREATE TABLE deleted (n int);
+		CREATE FUNCTION deleted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO deleted SELECT count(*) FROM gone; RETURN NULL; END $$;
+		CREATE TRIGGER deleted AFTER DELETE ON outbox.dead_task REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION deleted()`)
+	forever := run(t, db, all(), relay.Config{})
+	db.Enqueue(t, "TX", 100)
+	db.Emptied(t, 20*time.Second)
+	forever.Stop()
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != old+10 {
+		t.Errorf("%d dead letters with no retention, want %d", n, old+10)
+	}
+	run(t, db, all(), relay.Config{DeadRetention: time.Hour})
+	run(t, db, all(), relay.Config{DeadRetention: time.Hour})
+	db.Enqueue(t, "TX", 2000) // they serve meanwhile
+	eventually(t, 30*time.Second, "the old ones are gone", func() bool {
+		return db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE died_at < now() - interval '1 hour'`) == 0
+	})
+	db.Emptied(t, 30*time.Second)
+	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 2100 {
+		t.Errorf("%d effects, want 2100", n)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 10 {
+		t.Errorf("%d dead letters are left, want 10", n)
+	}
+	if n := db.Int(t, `SELECT max(n) FROM deleted`); n > 1000 {
+		t.Errorf("a statement deleted %d rows, want 1000 at most", n)
+	}
+}
+
+func TestANegativeRetentionIsRefused(t *testing.T) {
+	db := open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable")
+	if _, err := relay.New(db.DB, all(), relay.Config{DeadRetention: -1}); err == nil || !strings.Contains(err.Error(), "DeadRetention") {
+		t.Errorf("got %v, want an error that names DeadRetention", err)
+	}
+}

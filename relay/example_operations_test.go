@@ -1,0 +1,194 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// An idle relay polls once a minute, and still starts at once what another process enqueues.
+func ExampleConfig() {
+	db, dsn, drop := exampleServer()
+	defer drop()
+	started := make(chan time.Time)
+	reg := handlers.New()
+	handlers.Leased(reg, typeResize, func(context.Context, *outbox.Task[int]) error {
+		started <- time.Now()
+		return nil
+	})
+	r, err := relay.New(db, reg, relay.Config{ListenDSN: dsn, PollInterval: time.Minute, Logger: discard()})
+	must(err)
+	ctx, stop := context.WithCancel(context.Background())
+	stopped := make(chan error)
+	go func() { stopped <- r.Run(ctx) }()
+	for range 3 {
+		_, err := db.Exec(`INSERT INTO outbox.task (task_type, payload) VALUES ('RESIZE_IMAGE', '1')`) // as from psql
+		must(err)
+		enqueued := time.Now()
+		fmt.Println((<-started).Sub(enqueued) < 10*time.Second)
+	}
+	stop()
+	must(<-stopped)
+	// Output:
+	// true
+	// true
+	// true
+}
+
+// warning is a slog.Handler that prints the first warning.
+type warning struct {
+	slog.Handler
+	once   sync.Once
+	logged chan struct{}
+}
+
+func (*warning) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+func (w *warning) Handle(_ context.Context, r slog.Record) error {
+	w.once.Do(func() {
+		fmt.Println(r.Message)
+		r.Attrs(func(a slog.Attr) bool { fmt.Println(" ", a); return true })
+		close(w.logged)
+	})
+	return nil
+}
+
+// During a deploy the web app enqueues a type that no relay knows yet. It is reported, and waits for the new relay.
+func Example_typeWithoutHandler() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	enqueueInts(ctx, db, typeResize, 2)
+	report := &warning{logged: make(chan struct{})}
+
+	old := handlers.New()
+	handlers.Leased(old, MakeReport, func(context.Context, *outbox.Task[Report]) error { return nil })
+	r, err := relay.New(db, old, relay.Config{Logger: slog.New(report)})
+	must(err)
+	stopping, stop := context.WithCancel(ctx)
+	stopped := make(chan error)
+	go func() { stopped <- r.Run(stopping) }()
+	<-report.logged
+	stop()
+	must(<-stopped)
+
+	reg := handlers.New()
+	handlers.Tx(reg, typeResize, func(_ context.Context, _ *sql.Tx, task *outbox.Task[int]) error {
+		fmt.Println("resize", task.Payload, "in attempt", task.Attempt)
+		return nil
+	}, handlers.MaxRunning(1))
+	runDue(ctx, db, reg)
+	// Output:
+	// outbox: no relay has a handler for this task type; its tasks wait
+	//   task_type=RESIZE_IMAGE
+	//   tasks=2
+	// resize 1 in attempt 1
+	// resize 2 in attempt 1
+}
+
+// Somebody is told of each dead letter, and those that are older than three months are deleted.
+func ExampleDeath() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	reg := handlers.New()
+	handlers.Leased(reg, typeResize, func(context.Context, *outbox.Task[int]) error {
+		return errors.New("the image is broken")
+	}, handlers.MaxAttempts(1))
+	enqueueInts(ctx, db, typeResize, 1)
+	r, err := relay.New(db, reg, relay.Config{
+		Logger:        discard(),
+		DeadRetention: 90 * 24 * time.Hour,
+		OnDead: func(_ context.Context, d relay.Death) {
+			fmt.Printf("%s %d died of %s, attempt %d of %d: %s\n", d.Type, d.TaskID, d.Reason, d.Attempt, d.MaxAttempts, d.Error)
+		},
+	})
+	must(err)
+	must(r.RunOnce(ctx))
+	// Output: RESIZE_IMAGE 1 died of attempts, attempt 1 of 1: the image is broken
+}
+
+// A task whose runs died with their processes, as many times as it may be started, is not started again.
+func Example_killedProcesses() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	const dead = "5f3a2c1e-0000-4000-8000-000000000000" // a process that died with its second attempt, and its neighbour with its first
+	_, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, payload, max_attempts, state, attempt, relay_id, lease_token) VALUES
+		('RESIZE_IMAGE', '13', 2, 'leased', 2, $1, gen_random_uuid()), ('RESIZE_IMAGE', '14', 2, 'leased', 1, $1, gen_random_uuid())`, dead)
+	must(err)
+	_, err = relay.HandBack(ctx, db, dead)
+	must(err)
+	reg := handlers.New()
+	handlers.Leased(reg, typeResize, func(_ context.Context, task *outbox.Task[int]) error {
+		fmt.Println("image", task.Payload, "in attempt", task.Attempt)
+		return nil
+	})
+	runDue(ctx, db, reg)
+	var payload, reason string
+	must(db.QueryRowContext(ctx, `SELECT payload::text, reason FROM outbox.dead_task`).Scan(&payload, &reason))
+	fmt.Println("image", payload, "is a dead letter:", reason)
+	// Output:
+	// image 14 in attempt 2
+	// image 13 is a dead letter: attempts
+}
+
+// The database goes away in the middle of a run: it ends all connections, as a restart does. The lease is kept, and the result
+// is recorded as soon as there are connections again.
+func Example_lostConnections() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	reg := handlers.New()
+	handlers.Leased(reg, typeResize, func(_ context.Context, task *outbox.Task[int]) error {
+		fmt.Println("resize", task.Payload, "in attempt", task.Attempt)
+		_, err := db.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+		return err
+	})
+	enqueueInts(ctx, db, typeResize, 1)
+	r, err := relay.New(db, reg, relay.Config{Logger: discard()})
+	must(err)
+	stopping, stop := context.WithCancel(ctx)
+	stopped := make(chan error)
+	go func() { stopped <- r.Run(stopping) }()
+	for n := 1; n > 0; {
+		_ = db.QueryRowContext(ctx, `SELECT count(*) FROM outbox.task`).Scan(&n) // it may get one of those connections
+	}
+	stop()
+	must(<-stopped)
+	var dead int
+	must(db.QueryRowContext(ctx, `SELECT count(*) FROM outbox.dead_task`).Scan(&dead))
+	fmt.Println("done; dead letters:", dead)
+	// Output:
+	// resize 1 in attempt 1
+	// done; dead letters: 0
+}
+
+// After a day of bloat: small indexes again, while relays go on.
+func ExampleReindex() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	_, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, payload) SELECT 'RESIZE_IMAGE', '1' FROM generate_series(1, 10000)`)
+	must(err)
+	_, err = db.ExecContext(ctx, `DELETE FROM outbox.task`)
+	must(err)
+	_, err = db.ExecContext(ctx, `VACUUM outbox.task`) // as autovacuum does; it leaves the indexes large
+	must(err)
+	all, err := relay.Reindex(ctx, db, outbox.DefaultSchema)
+	must(err)
+	for _, i := range all {
+		if i.Index == "task_pkey" {
+			fmt.Println(i.Table, i.Index, "is smaller:", i.After < i.Before)
+		}
+	}
+	// Output: task task_pkey is smaller: true
+}

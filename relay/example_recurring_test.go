@@ -1,0 +1,130 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/robfig/cron/v3"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// An import that keeps its place: each iteration takes a page, and what it wrote commits together with the cursor of
+// the next one.
+func Example_runAgain() {
+	type Cursor struct{ After int }
+	importPage := outbox.NewTaskType[Cursor]("IMPORT_PAGE")
+	source := []string{"Ada", "Grace", "Edsger", "Barbara", "Tony"}
+
+	reg := handlers.New()
+	handlers.Tx(reg, importPage, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[Cursor]) error {
+		from := task.Payload.After
+		page := source[from:min(from+2, len(source))]
+		for _, name := range page {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO person (name) VALUES ($1)`, name); err != nil {
+				return err
+			}
+		}
+		fmt.Println("iteration", task.Iterations, "attempt", task.Attempt, page)
+		if from+2 >= len(source) {
+			return nil // done
+		}
+		return handlers.RunAgainWith(task, time.Millisecond, Cursor{After: from + 2})
+	})
+
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	db, drop := exampleDatabase()
+	defer drop()
+	_, err := db.ExecContext(ctx, `CREATE TABLE person (name text NOT NULL)`)
+	must(err)
+	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := importPage.Enqueue(ctx, tx, Cursor{})
+		return err
+	}))
+	r, err := relay.New(db, reg, relay.Config{Logger: discard()})
+	must(err)
+	go func() {
+		defer stop()
+		for n := 0; n < len(source) && ctx.Err() == nil; {
+			_ = db.QueryRowContext(ctx, `SELECT count(*) FROM person`).Scan(&n)
+		}
+	}()
+	must(r.Run(ctx))
+	// Output:
+	// iteration 0 attempt 1 [Ada Grace]
+	// iteration 1 attempt 1 [Edsger Barbara]
+	// iteration 2 attempt 1 [Tony]
+}
+
+// Schedules by an interval and by an expression of robfig/cron with a time zone.
+func ExampleSchedules() {
+	sendReport := outbox.NewTaskType[string]("SEND_REPORT")
+	reg := handlers.New()
+	handlers.Leased(reg, sendReport, func(ctx context.Context, task *outbox.Task[string]) error {
+		fmt.Println(task.Payload, "of", task.RunAt.UTC().Format(time.DateTime))
+		return nil
+	})
+	nineInBerlin, err := cron.ParseStandard("CRON_TZ=Europe/Berlin 0 9 * * *")
+	must(err)
+	config := relay.Config{Logger: discard(), Schedules: relay.Schedules{
+		{Name: "daily report", Timing: nineInBerlin, Spec: "at 9 in Berlin", Task: sendReport.New("daily report", outbox.Priority(5))},
+		{Name: "usage", Timing: relay.Every(7 * 24 * time.Hour), Task: sendReport.New("weekly usage"), CatchUp: relay.CatchUpAll},
+	}}
+
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	once := func() { // an app calls Run
+		r, err := relay.New(db, reg, config)
+		must(err)
+		must(r.RunOnce(ctx))
+	}
+	once()
+	// As if no relay had run since ten to nine on the first of July.
+	_, err = db.ExecContext(ctx, `UPDATE outbox.schedule SET next_at = '2026-07-01 07:00+00' WHERE name = 'daily report'`)
+	must(err)
+	once()
+	// Without it in any Config it would stay in the table until it is removed.
+	must(relay.RemoveSchedule(ctx, db, "daily report"))
+	// Output:
+	// daily report of 2026-07-01 07:00:00
+}
+
+// While a schedule is paused its firings are passed over.
+func ExamplePauseSchedule() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	backUp := outbox.NewTaskType[string]("BACK_UP")
+	reg := handlers.New()
+	handlers.Leased(reg, backUp, func(_ context.Context, task *outbox.Task[string]) error {
+		fmt.Println("back up", task.Payload)
+		return nil
+	})
+	once := func() {
+		// As if the schedule was due.
+		_, err := db.ExecContext(ctx, `UPDATE outbox.schedule SET next_at = now() - interval '1 minute'`)
+		must(err)
+		r, err := relay.New(db, reg, relay.Config{Logger: discard(), Schedules: relay.Schedules{
+			{Name: "nightly", Timing: relay.Every(24 * time.Hour), Task: backUp.New("the database")},
+		}})
+		must(err)
+		must(r.RunOnce(ctx))
+	}
+
+	fmt.Println(relay.PauseSchedule(ctx, db, "nightly")) // no relay has been here yet
+	once()
+	must(relay.PauseSchedule(ctx, db, "nightly"))
+	once()
+	fmt.Println("it was due, and paused")
+	must(relay.ResumeSchedule(ctx, db, "nightly"))
+	once()
+	// Output:
+	// relay: there is no such schedule: "nightly"
+	// it was due, and paused
+	// back up the database
+}

@@ -1,0 +1,219 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+var fastPoll = relay.Config{PollInterval: 50 * time.Millisecond}
+
+// F42 and the two-table queue's "extending in the middle of work".
+func TestExtendKeepsAHandlerBeyondItsTimeout(t *testing.T) {
+	t.Parallel()
+	for name, opt := range map[string]handlers.Option{
+		"timeout": handlers.Timeout(500 * time.Millisecond), "no heartbeat": handlers.NoHeartbeat(500 * time.Millisecond),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEachDriver(t, func(t *testing.T, db *database) {
+				run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+					derived, cancel := context.WithCancel(ctx)
+					defer cancel()
+					before := db.Text(t, `SELECT leased_until FROM outbox.task`)
+					first, _ := ctx.Deadline()
+					if err := task.Extend(ctx, 10*time.Second); err != nil {
+						return err
+					}
+					if after := db.Text(t, `SELECT leased_until FROM outbox.task WHERE leased_until >= clock_timestamp() + interval '9.5 s'`); after == before || after == "" {
+						t.Errorf("the row's lease ends at %q, before %q", after, before)
+					}
+					if second, _ := derived.Deadline(); second.Sub(first) < 9*time.Second {
+						t.Errorf("Deadline moved from %v to %v, want 9.5 s later", first, second)
+					}
+					if err := task.Extend(ctx, time.Millisecond); err != nil { // does not shorten
+						return err
+					}
+					select {
+					case <-derived.Done():
+						return errors.New("the context ended in spite of Extend")
+					case <-time.After(1500 * time.Millisecond):
+					}
+					return leasedEffect(derived, task)
+				}, opt), fastPoll)
+				db.Enqueue(t, "LEASED", 1)
+				db.Emptied(t, 20*time.Second)
+				db.OnceEach(t, 1)
+				if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 1 {
+					t.Error("it was not done in its first attempt")
+				}
+			})
+		})
+	}
+}
+
+func TestAnExtensionEndsAsWell(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opt  handlers.Option
+		err  error
+		lost bool
+	}{
+		"timeout":      {handlers.Timeout(200 * time.Millisecond), context.DeadlineExceeded, false},
+		"no heartbeat": {handlers.NoHeartbeat(200 * time.Millisecond), context.Canceled, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			type seen struct {
+				err, derived, cause, again error
+				after                      time.Duration
+			}
+			ended := make(chan seen, 1)
+			run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+				derived, cancel := context.WithTimeout(ctx, time.Hour)
+				defer cancel()
+				begun := time.Now()
+				if err := task.Extend(ctx, time.Second); err != nil {
+					t.Error(err)
+				}
+				<-derived.Done()
+				ended <- seen{ctx.Err(), derived.Err(), context.Cause(derived), task.Extend(context.Background(), time.Second), time.Since(begun)}
+				return ctx.Err()
+			}, c.opt, handlers.Backoff(constant(time.Hour))), fastPoll)
+			db.Enqueue(t, "LEASED", 1)
+			got := <-ended
+			if !errors.Is(got.err, c.err) || !errors.Is(got.derived, c.err) || errors.Is(got.cause, outbox.ErrLeaseLost) != c.lost || errors.Is(got.again, outbox.ErrLeaseLost) != c.lost || got.again == nil {
+				t.Errorf("ended with %v, a derived context with %v, cause %v; then Extend returned %v", got.err, got.derived, got.cause, got.again)
+			}
+			if got.after < time.Second || got.after > 5*time.Second {
+				t.Errorf("it ended after %v, want 1 s", got.after)
+			}
+			// The run was an attempt, also where the lease ran out: else it would go on for ever.
+			eventually(t, 10*time.Second, "the failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
+		})
+	}
+}
+
+// The lease of a task without heartbeats ends although its process lives; the handler ignores its context.
+func TestWithoutHeartbeatsALeaseThatRanOutIsTakenOverFromALivingProcess(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg := handlers.New()
+	stale, begun := make(chan error, 2), make(chan struct{})
+	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
+		if task.Attempt > 1 {
+			return leasedEffect(ctx, task)
+		}
+		close(begun)
+		<-ctx.Done()
+		// Nobody else is there to take it over, as this relay's beats are not settled: an operator's statement stands in for it.
+		eventually(t, 10*time.Second, "the lease has run out", func() bool {
+			return db.Int(t, `WITH u AS (UPDATE outbox.task SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL
+				WHERE leased_until < clock_timestamp() RETURNING 1) SELECT count(*) FROM u`) == 1
+		})
+		stale <- task.Extend(context.Background(), time.Second)
+		err := task.Complete(context.Background(), func(tx *sqlTx) error { return effect(context.Background(), tx, task.ID, 1) })
+		stale <- err
+		return err
+	}, handlers.NoHeartbeat(500*time.Millisecond))
+	run(t, db, reg, fastPoll)
+	db.Enqueue(t, "LEASED", 1)
+	<-begun
+	if got := db.taskState(t); got != "leased 1 token relay until" {
+		t.Errorf("the task is %s", got)
+	}
+	for range 2 {
+		if err := <-stale; !errors.Is(err, outbox.ErrLeaseLost) {
+			t.Errorf("the stale holder got %v, want ErrLeaseLost", err)
+		}
+	}
+	db.Emptied(t, 20*time.Second)
+	db.OnceEach(t, 1)
+}
+
+// The same by the relay itself, which takes 10 s to settle.
+func testWithoutHeartbeatsALeaseIsTakenOver(t *testing.T) {
+	db := newDatabase(t)
+	release := make(chan struct{})
+	var once = make(chan struct{}, 1)
+	run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+		select {
+		case once <- struct{}{}:
+			<-release // it ignores the end of its context, but for as long as that takes to be abandoned: 5 s
+			return errors.New("stale")
+		default:
+		}
+		return leasedEffect(ctx, task)
+	}, handlers.NoHeartbeat(11*time.Second)), relay.Config{Workers: 2, PollInterval: 50 * time.Millisecond})
+	db.Enqueue(t, "LEASED", 1)
+	db.Emptied(t, 30*time.Second)
+	close(release)
+	db.OnceEach(t, 1)
+	if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 2`); n != 1 {
+		t.Error("it was not done in the second attempt")
+	}
+}
+
+func TestExtendAfterTheLossOfTheLease(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		got := make(chan error, 3)
+		run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+			if task.Attempt == 2 {
+				return nil
+			}
+			db.Do(t, `UPDATE outbox.task SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL`)
+			got <- task.Extend(ctx, time.Minute)
+			got <- context.Cause(ctx)
+			got <- task.Extend(context.Background(), time.Minute)
+			return ctx.Err()
+		}), fastPoll)
+		db.Enqueue(t, "LEASED", 1)
+		for i := range 3 {
+			if err := <-got; !errors.Is(err, outbox.ErrLeaseLost) {
+				t.Errorf("%d: got %v, want ErrLeaseLost", i, err)
+			}
+		}
+		db.Emptied(t, 10*time.Second)
+	})
+}
+
+func TestExtendRefusesWhatItCannotDo(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+		for _, d := range []time.Duration{-1, 0, time.Microsecond, outbox.MaxTimeout + 1} {
+			if err := task.Extend(ctx, d); !errors.Is(err, outbox.ErrInvalidOption) {
+				t.Errorf("Extend(%v): %v, want ErrInvalidOption", d, err)
+			}
+		}
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		if err := task.Extend(ended, time.Second); !errors.Is(err, context.Canceled) {
+			t.Errorf("with a context that has ended: %v", err)
+		}
+		if err := task.Extend(ctx, outbox.MaxTimeout); err != nil {
+			t.Errorf("without a timeout: %v", err)
+		}
+		if _, has := ctx.Deadline(); has || db.taskState(t) != "leased 1 token relay" {
+			t.Errorf("a run without a limit has one after Extend: %s", db.taskState(t))
+		}
+		return task.Complete(ctx, func(*sqlTx) error {
+			if err := task.Extend(ctx, time.Second); err == nil {
+				t.Error("no error inside Complete, which holds the row")
+			}
+			return nil
+		})
+	}, handlers.Timeout(-1)), fastPoll)
+	db.Enqueue(t, "LEASED", 1)
+	db.Emptied(t, 10*time.Second)
+	if err := (&outbox.Task[payload]{}).Extend(t.Context(), time.Second); !errors.Is(err, outbox.ErrNotLeased) {
+		t.Errorf("a task that is not leased: %v, want ErrNotLeased", err)
+	}
+}

@@ -1,0 +1,140 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// I4: a relay that lives after all loses the leases that an operator handed back.
+func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		const tasks = 4
+		causes, begun := make(chan error, tasks), make(chan struct{}, tasks)
+		var ends atomic.Int32
+		release := make(chan struct{})
+		stale := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+			begun <- struct{}{}
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			<-release
+			n := int(ends.Add(1)) - 1
+			return relaytest.StaleEnds[n%len(relaytest.StaleEnds)](context.WithoutCancel(ctx), task)
+		}), relay.Config{Workers: tasks, PollInterval: 50 * time.Millisecond})
+		db.Enqueue(t, "LEASED", tasks)
+		for range tasks {
+			<-begun
+		}
+		id := db.Text(t, `SELECT relay_id FROM outbox.relay`)
+		db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token) VALUES ('OTHER', 'leased', 1, $1, $1)`, someUUID)
+		at := time.Now()
+		if n, err := relay.HandBack(t.Context(), db.DB, strings.ToUpper(id)); n != tasks || err != nil {
+			t.Fatalf("HandBack: %d, %v; want %d", n, err, tasks)
+		}
+		if got := db.taskState(t); got != "ready 1 relay, ready 1 relay, ready 1 relay, ready 1 relay, leased 1 token relay" && stale != nil {
+			t.Logf("already claimed again: %s", got)
+		}
+		for range tasks {
+			if cause := <-causes; !errors.Is(cause, outbox.ErrLeaseLost) {
+				t.Errorf("a handler's context ended by %v, want ErrLeaseLost", cause)
+			}
+		}
+		if d := time.Since(at); d > 6*time.Second {
+			t.Errorf("they ended after %v, want a heartbeat", d)
+		}
+		other := run(t, db, leased(leasedEffect), fastPoll)
+		eventually(t, 20*time.Second, "another relay has done them", func() bool { return db.Int(t, `SELECT count(*) FROM effect`) == tasks })
+		close(release)
+		stale.Stop()
+		other.Stop()
+		db.OnceEach(t, tasks)
+		if got := db.Text(t, `SELECT string_agg(state || ' ' || attempt, ', ') FROM outbox.task`); got != "leased 1" {
+			t.Errorf("left is %s, want the task of another relay as it was", got)
+		}
+		if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 2`); n != tasks {
+			t.Errorf("%d effects of second attempts, want %d", n, tasks)
+		}
+	})
+}
+
+func TestHandBackOfManyTasksAndInAnotherSchema(t *testing.T) {
+	t.Parallel()
+	db := open(t, pgtest.Database(t))
+	if err := schema.Migrate(t.Context(), db.DB, schema.Schema("app_outbox")); err != nil {
+		t.Fatal(err)
+	}
+	db.Do(t, `INSERT INTO app_outbox.task (task_type, state, attempt, relay_id, lease_token, leased_until)
+		SELECT 'LEASED', 'leased', 1, $1, gen_random_uuid(), now() + interval '1 h' FROM generate_series(1, 2500)`, someUUID)
+	if n, err := relay.HandBack(t.Context(), db.DB, someUUID, "app_outbox"); n != 2500 || err != nil {
+		t.Errorf("HandBack: %d, %v; want 2500", n, err)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM app_outbox.task WHERE state = 'ready' AND relay_id IS NOT NULL AND attempt = 1`); n != 2500 {
+		t.Errorf("%d tasks are ready and suspect, want 2500", n)
+	}
+	if n, err := relay.HandBack(t.Context(), db.DB, someUUID, "app_outbox"); n != 0 || err != nil {
+		t.Errorf("once more: %d, %v; want 0", n, err)
+	}
+	for _, c := range []struct {
+		text string
+		call func() (int, error)
+	}{
+		{"not the id of a relay", func() (int, error) { return relay.HandBack(t.Context(), db.DB, "host-1") }},
+		{"schema", func() (int, error) { return relay.HandBack(t.Context(), db.DB, someUUID, "A b") }},
+		{"2 schemas", func() (int, error) { return relay.HandBack(t.Context(), db.DB, someUUID, "a", "b") }},
+		{"not nil", func() (int, error) { return relay.HandBack(t.Context(), nil, someUUID) }},
+		{"hand back tasks of relay", func() (int, error) { return relay.HandBack(t.Context(), db.DB, someUUID) }}, // no such schema
+	} {
+		if _, err := c.call(); err == nil || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("got %v, want an error with %q", err, c.text)
+		}
+	}
+}
+
+// "Work that survives a database restart": the lease and the result do, and the run is the only one.
+func TestALeasedRunSurvivesARestartOfTheServer(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Local(t, nil)
+	db := adopt(t, server.URL())
+	begun, restarted := make(chan struct{}, 10), make(chan struct{})
+	run(t, open(t, db.URL), leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+		begun <- struct{}{}
+		<-restarted
+		if err := task.Extend(ctx, time.Minute); err != nil {
+			return err
+		}
+		if task.Payload.N%2 == 0 {
+			return leasedEffect(ctx, task)
+		}
+		return nil
+	}, handlers.Timeout(time.Minute)), fastPoll)
+	db.Enqueue(t, "LEASED", 4)
+	for range 4 {
+		<-begun
+	}
+	before := db.Tasks(t)
+	for _, mode := range []string{"fast", "immediate"} {
+		if err := errors.Join(server.Stop(mode), server.Start(context.Background())); err != nil {
+			t.Fatal(err)
+		}
+		db.reachable(t)
+	}
+	if after := db.Tasks(t); after != before {
+		t.Errorf("the leases changed: %s, before %s", after, before)
+	}
+	close(restarted)
+	db.Emptied(t, 20*time.Second)
+	if got := db.Text(t, `SELECT string_agg(attempt::text, ' ') FROM effect`); got != "1 1" || len(begun) != 0 {
+		t.Errorf("done in attempts %s, and %d further runs; want 1 1 and none", got, len(begun))
+	}
+}

@@ -1,0 +1,68 @@
+package relay_test
+
+import (
+	"testing"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// What these tests use of relaytest, by shorter names.
+
+type (
+	payload = relaytest.Payload
+	running = relaytest.Running
+	records = relaytest.Records
+)
+
+var (
+	typeTx     = relaytest.TypeTx
+	typeBatch  = relaytest.TypeBatch
+	typeLeased = relaytest.TypeLeased
+
+	all          = relaytest.All
+	leased       = relaytest.Leased
+	effect       = relaytest.Effect
+	txEffect     = relaytest.TxEffect
+	batchEffect  = relaytest.BatchEffect
+	leasedEffect = relaytest.LeasedEffect
+
+	eventually = relaytest.Eventually
+	constant   = relaytest.Constant
+	retrySoon  = relaytest.RetrySoon
+)
+
+// database is one of relaytest, with methods of these tests.
+type database struct{ *relaytest.Database }
+
+func newDatabase(t testing.TB, driver ...string) *database {
+	t.Helper()
+	return &database{relaytest.NewDatabase(t, driver...)}
+}
+
+func open(t testing.TB, url string, driver ...string) *database {
+	t.Helper()
+	return &database{relaytest.Open(t, url, driver...)}
+}
+
+// adopt is newDatabase with an empty database that is there already.
+func adopt(t testing.TB, url string) *database {
+	t.Helper()
+	return &database{relaytest.Adopt(t, url)}
+}
+
+func run(t testing.TB, db *database, reg *handlers.Registry, config relay.Config) *running {
+	t.Helper()
+	return relaytest.Run(t, db.DB, reg, config)
+}
+
+func prepare(t testing.TB, db *database, reg *handlers.Registry, config relay.Config) *running {
+	t.Helper()
+	return relaytest.Prepare(t, db.DB, reg, config)
+}
+
+func once(t testing.TB, db *database, reg *handlers.Registry, config relay.Config) string {
+	t.Helper()
+	return relaytest.Once(t, db.DB, reg, config)
+}

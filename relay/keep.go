@@ -1,0 +1,101 @@
+package relay
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lib/pq"
+)
+
+// A task that is there already was finished before, say before a failover brought it back.
+const keepInsert = `INSERT INTO outbox.done_task (task_id, run_at, created_at, attempted_at, finished_at, keep_until, priority, attempt, task_type, payload, headers, last_error)`
+
+// maxKeepText is how long a text of statements may be; a server takes 1 GiB.
+const maxKeepText = 16 << 20
+
+// keepTasks are the statements that write tasks of a Tx or Batch claim that are done to the history, for them to stay there
+// for the given time; none for 0. They have no parameters, so that they travel with others.
+func (r *Relay) keepTasks(keep time.Duration, done []*row) (statements []string) {
+	if keep == 0 || len(done) == 0 {
+		return nil
+	}
+	head := "/* outbox: keep */ " + r.sql(keepInsert) + " SELECT task_id, timestamptz 'epoch' + run_at * interval '1 microsecond', timestamptz 'epoch' + created_at * interval '1 microsecond'," +
+		" now(), clock_timestamp(), clock_timestamp() + " + strconv.FormatInt(keep.Microseconds(), 10) + " * interval '1 microsecond', priority, attempt, " +
+		pq.QuoteLiteral(done[0].taskType) + ", payload::jsonb, headers::jsonb, last_error FROM (VALUES "
+	const tail = ") AS done (task_id, run_at, created_at, priority, attempt, payload, headers, last_error) ON CONFLICT (task_id) DO NOTHING"
+	var b strings.Builder
+	for _, t := range done {
+		values := t.literals()
+		switch {
+		case b.Len() == 0:
+			b.WriteString(head)
+		case b.Len()+len(values) > maxKeepText/2:
+			statements = append(statements, b.String()+tail)
+			b.Reset()
+			b.WriteString(head)
+		default:
+			b.WriteByte(',')
+		}
+		b.WriteString(values)
+	}
+	return append(statements, b.String()+tail)
+}
+
+// literals are the values of a task for the history.
+func (r *row) literals() string {
+	var b strings.Builder
+	b.WriteByte('(')
+	for _, n := range []int64{r.id, r.runAt, r.createdAt, int64(r.priority), int64(min(r.begun(), math.MaxInt16))} {
+		b.WriteString(strconv.FormatInt(n, 10) + "::bigint,")
+	}
+	headers, discarded := "NULL::text", "NULL::text"
+	if r.headers.Valid {
+		headers = pq.QuoteLiteral(r.headers.String)
+	}
+	if r.discarded != nil {
+		discarded = pq.QuoteLiteral(errorText(r.discarded))
+	}
+	b.WriteString(pq.QuoteLiteral(r.payload) + "," + headers + "," + discarded + ")")
+	return b.String()
+}
+
+const completeAndKeepSQL = `/* outbox: complete leased tasks and keep them */
+WITH gone AS (
+  DELETE FROM outbox.task t USING unnest($1::bigint[], $2::uuid[], $3::bigint[], $4::text[]) AS l (task_id, token, keep, discarded)
+   WHERE t.task_id = l.task_id AND t.lease_token = l.token
+  RETURNING t.*, l.keep, l.discarded),
+kept AS (
+  ` + keepInsert + `
+  SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), clock_timestamp() + keep * interval '1 microsecond', priority, attempt, task_type, payload, headers, discarded
+    FROM gone WHERE keep > 0
+  ON CONFLICT (task_id) DO NOTHING)
+SELECT task_id FROM gone`
+
+// doneLeases are leased tasks that are done, for one statement that deletes them.
+type doneLeases struct {
+	ids     []int64
+	tokens  []string
+	keep    []int64 // µs; 0: not in the history
+	errors  []*string
+	keepAny bool
+}
+
+func (d *doneLeases) add(id int64, token string, keep time.Duration, discarded error) {
+	var text *string
+	if discarded != nil {
+		s := errorText(discarded)
+		text = &s
+	}
+	d.ids, d.tokens, d.keep, d.errors = append(d.ids, id), append(d.tokens, token), append(d.keep, keep.Microseconds()), append(d.errors, text)
+	d.keepAny = d.keepAny || keep > 0
+}
+
+// statement returns one row for each that was deleted.
+func (d *doneLeases) statement() (query string, args []any) {
+	if !d.keepAny {
+		return completeManySQL, []any{pq.Array(d.ids), pq.Array(d.tokens)}
+	}
+	return completeAndKeepSQL, []any{pq.Array(d.ids), pq.Array(d.tokens), pq.Array(d.keep), pq.Array(d.errors)}
+}

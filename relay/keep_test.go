@@ -1,0 +1,228 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/history"
+	"github.com/txoutbox/outbox/relay"
+)
+
+func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
+	boom := errors.New(`it's "\boom"`)
+	results := map[string]error{"NIL": nil, "DISCARD": handlers.Discard(boom), "DEAD": handlers.Dead(boom), "SNOOZE": handlers.Snooze(time.Hour), "RETRY": boom}
+	eachKind(t, func(t *testing.T, kind string, db *database) {
+		reg := handlers.New()
+		for name, result := range results {
+			kinds[kind](reg, name, func(*outbox.Task[payload]) error { return result }, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)))
+		}
+		kinds[kind](reg, "UNKEPT", func(*outbox.Task[payload]) error { return nil })
+		for name := range results {
+			db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload, headers) VALUES ($1, -4, '{"N": 1, "text": "it''s \\ \"so\""}', '{"trace": "x''\\y"}'), ($1, 3, '{"N": 2}', NULL)`, name)
+		}
+		db.Enqueue(t, "UNKEPT", 3)
+		once(t, db, reg, relay.Config{})
+		kept, err := history.List(t.Context(), db, "", 0, 0)
+		if err != nil || len(kept) != 4 {
+			t.Fatalf("the history has %v, %v, want 4 tasks", kept, err)
+		}
+		for _, k := range kept {
+			full, err := history.Get(t.Context(), db, k.TaskID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantError, wantHeaders, wantPayload := "", `{"trace": "x'\\y"}`, `{"N": 1, "text": "it's \\ \"so\""}`
+			if k.Type == "DISCARD" {
+				wantError = "discard: " + boom.Error()
+			}
+			if k.Priority == 3 {
+				wantHeaders, wantPayload = "", `{"N": 2}`
+			}
+			if full.Error != wantError || string(full.Headers) != wantHeaders || string(full.Payload) != wantPayload || full.Attempt != 1 || results[k.Type] != nil && k.Type != "DISCARD" {
+				t.Errorf("got %+v with payload %s and headers %s, want error %q", full, full.Payload, full.Headers, wantError)
+			}
+			if d := full.KeepUntil.Sub(full.FinishedAt); d < 59*time.Minute || d > 61*time.Minute {
+				t.Errorf("it is kept for %v, want 1 h", d)
+			}
+			if full.FinishedAt.Before(full.AttemptedAt) || full.AttemptedAt.Before(full.CreatedAt) || time.Since(full.FinishedAt).Abs() > 5*time.Minute || full.RunAt.IsZero() {
+				t.Errorf("times of %+v", full)
+			}
+		}
+		if n := db.Int(t, `SELECT count(*) FROM outbox.done_task JOIN outbox.task USING (task_id)`) + db.Int(t, `SELECT count(*) FROM outbox.done_task JOIN outbox.dead_task USING (task_id)`); n != 0 {
+			t.Errorf("%d tasks are finished and not", n)
+		}
+		if dead, left := db.Int(t, `SELECT count(*) FROM outbox.dead_task`), db.Int(t, `SELECT count(*) FROM outbox.task`); dead != 2 || left != 4 {
+			t.Errorf("%d dead letters and %d tasks, want 2 and 4\n%s", dead, left, db.Dump(t))
+		}
+	})
+}
+
+func TestATaskThatSucceedsLateHasItsLastAttemptInTheHistory(t *testing.T) {
+	eachKind(t, func(t *testing.T, kind string, db *database) {
+		reg := handlers.New()
+		kinds[kind](reg, "X", func(task *outbox.Task[payload]) error {
+			if task.Attempt < 3 {
+				return errors.New("boom")
+			}
+			return nil
+		}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Millisecond)))
+		db.Enqueue(t, "X", 1)
+		run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+		db.Emptied(t, 20*time.Second)
+		kept, err := history.List(t.Context(), db, "X", 0, 10)
+		if err != nil || len(kept) != 1 || kept[0].Attempt != 3 || kept[0].Error != "" {
+			t.Errorf("got %+v, %v", kept, err)
+		}
+	})
+}
+
+func TestABatchThatFailsInPartKeepsTheRest(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg := handlers.New()
+	handlers.Batch(reg, typeBatch, 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		failed := handlers.BatchError{}
+		for _, task := range tasks {
+			switch task.Payload.N {
+			case 1:
+				failed[task.ID] = errors.New("boom")
+			case 2:
+				failed[task.ID] = handlers.Discard(errors.New("no use"))
+			case 3:
+				failed[task.ID] = handlers.Dead(errors.New("boom"))
+			}
+		}
+		return failed
+	}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)))
+	db.Enqueue(t, "BATCH", 6)
+	once(t, db, reg, relay.Config{})
+	got := db.Text(t, `SELECT string_agg((payload->>'n') || COALESCE(' ' || last_error, ''), ',' ORDER BY task_id) FROM outbox.done_task`)
+	if want := "2 discard: no use,4,5,6"; got != want {
+		t.Errorf("the history has %s, want %s", got, want)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM outbox.running`); n != 0 {
+		t.Errorf("%d runs are left in the journal", n)
+	}
+}
+
+// A batch whose payloads are too much for one text of statements.
+func TestALargeBatchIsKept(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg := handlers.New()
+	handlers.Batch(reg, typeBatch, 200, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		return batchEffect(ctx, tx, tasks)
+	}, handlers.Keep(time.Hour))
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'BATCH', jsonb_build_object('text', repeat('it''s', 50000)) FROM generate_series(1, 150)`)
+	once(t, db, reg, relay.Config{})
+	if n := db.Int(t, `SELECT count(*) FROM outbox.done_task WHERE payload->>'text' = repeat('it''s', 50000)`); n != 150 {
+		t.Errorf("%d tasks are kept, want 150", n)
+	}
+	db.OnceEach(t, 150)
+}
+
+func TestCompleteKeepsInItsTransaction(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg := handlers.New()
+	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
+		err := task.Complete(ctx, func(tx *sql.Tx) error {
+			if task.Payload.N == 2 {
+				return errors.New("boom")
+			}
+			return effect(ctx, tx, task.ID, task.Attempt)
+		})
+		if n := db.Int(t, `SELECT count(*) FROM outbox.done_task WHERE task_id = $1`, task.ID); (n == 1) != (err == nil) {
+			t.Errorf("task %d: Complete returned %v, and %d are in the history", task.Payload.N, err, n)
+		}
+		return err
+	}, handlers.Keep(time.Hour), handlers.MaxAttempts(1))
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', jsonb_build_object('N', n) FROM generate_series(1, 3) n`)
+	once(t, db, reg, relay.Config{})
+	if n := db.Int(t, `SELECT count(*) FROM outbox.done_task JOIN effect USING (task_id)`); n != 2 {
+		t.Errorf("%d tasks are in the history with their effect, want 2", n)
+	}
+}
+
+// Whatever ends the claim between the handler and the commit: the history says done of what is done only.
+func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg := handlers.New()
+	var calls atomic.Int32
+	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		if err := txEffect(ctx, tx, task); err != nil {
+			return err
+		}
+		if calls.Add(1) == 1 {
+			return nil // and then its backend dies, in the bookkeeping
+		}
+		return nil
+	}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Millisecond)))
+	db.Do(t, `CREATE SEQUENCE crashes;
+		CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF nextval('public.crashes') <= 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(1); END IF; RETURN NULL; END $$;
+		CREATE TRIGGER crash AFTER INSERT ON outbox.done_task FOR EACH ROW EXECUTE FUNCTION crash()`)
+	db.Enqueue(t, "TX", 1)
+	run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+	db.Emptied(t, 30*time.Second)
+	if n := calls.Load(); n < 2 {
+		t.Errorf("%d calls, want another one after the crash", n)
+	}
+	db.OnceEach(t, 1)
+	if n := db.Int(t, `SELECT count(*) FROM outbox.done_task`); n != 1 {
+		t.Errorf("the history has the task %d times", n)
+	}
+}
+
+func TestTheHistoryForgetsWhatIsKeptNoLonger(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
+		SELECT 1000000 + i, now(), now(), now(), now() + CASE WHEN i <= 3500 THEN interval '-1 second' ELSE interval '1 hour' END, 0, 1, 'GONE', '{}' FROM generate_series(1, 3510) i`)
+	run(t, db, all(), relay.Config{}) // of which no type is kept
+	eventually(t, 20*time.Second, "the old ones are gone", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.done_task`) == 10 })
+	var got []string
+	for before := int64(0); ; {
+		page, err := history.List(t.Context(), db, "GONE", before, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		before = page[len(page)-1].TaskID
+		got = append(got, fmt.Sprint(len(page)))
+	}
+	if strings.Join(got, " ") != "4 4 2" {
+		t.Errorf("pages of %v, want 4 4 2", got)
+	}
+}
+
+func TestTheHistoryRefusesBadArguments(t *testing.T) {
+	t.Parallel()
+	db := open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable") // any SQL would fail otherwise
+	for want, do := range map[string]func() error{
+		"limit 1001": func() error { _, err := history.List(t.Context(), db, "", 0, 1001); return err },
+		"limit -1":   func() error { _, err := history.List(t.Context(), db, "", 0, -1); return err },
+		"task type":  func() error { _, err := history.List(t.Context(), db, "a\x00", 0, 1); return err },
+		"Schema":     func() error { _, err := history.Get(t.Context(), db, 1, history.Schema("A")); return err },
+		"Option":     func() error { _, err := history.Get(t.Context(), db, 1, nil); return err },
+	} {
+		if err := do(); !errors.Is(err, history.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want ErrInvalid with %q", err, want)
+		}
+	}
+	db = newDatabase(t)
+	if _, err := history.Get(t.Context(), db, 1); !errors.Is(err, history.ErrNotFound) {
+		t.Errorf("got %v, want ErrNotFound", err)
+	}
+}

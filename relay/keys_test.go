@@ -1,0 +1,229 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// keyedKinds registers one handler under a type for each kind.
+var keyedKinds = map[string]func(reg *handlers.Registry, f func(context.Context, *outbox.Task[payload]) error, opts ...handlers.Option){
+	"TX": func(reg *handlers.Registry, f func(context.Context, *outbox.Task[payload]) error, opts ...handlers.Option) {
+		handlers.Tx(reg, typeTx, func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return f(ctx, task) }, opts...)
+	},
+	"BATCH": func(reg *handlers.Registry, f func(context.Context, *outbox.Task[payload]) error, opts ...handlers.Option) {
+		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+			return f(ctx, tasks[0])
+		}, opts...)
+	},
+	"LEASED": func(reg *handlers.Registry, f func(context.Context, *outbox.Task[payload]) error, opts ...handlers.Option) {
+		handlers.Leased(reg, typeLeased, f, opts...)
+	},
+}
+
+// keyed is a committed Enqueue that is not to wait for any lock.
+func (db *database) keyed(t testing.TB, taskType string, n int, opts ...outbox.Option) (got outbox.Enqueued) {
+	t.Helper()
+	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) (err error) {
+		if _, err := tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '1ms'`); err != nil {
+			return err
+		}
+		got, err = outbox.Enqueue(t.Context(), tx, taskType, payload{N: n}, opts...)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// I8, F10, F34: an Enqueue during a run does not wait for it. A Unique key is free then, and makes another run; one that is kept
+// until its task is done is not.
+func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
+	t.Parallel()
+	for taskType, register := range keyedKinds {
+		for _, untilDone := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s until done %v", taskType, untilDone), func(t *testing.T) {
+				db := newDatabase(t)
+				unique := outbox.Unique("k")
+				if untilDone {
+					unique = outbox.UniqueUntilDone("k")
+				}
+				started, release := make(chan int, 10), make(chan struct{})
+				reg := handlers.New()
+				register(reg, func(_ context.Context, task *outbox.Task[payload]) error {
+					started <- task.Payload.N
+					<-release
+					return nil
+				})
+				first := db.keyed(t, taskType, 0, unique)
+				r := run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond, Workers: 2})
+				letGo := sync.OnceFunc(func() { close(release) })
+				defer letGo()
+				<-started
+				var took []time.Duration // the machine may be busy, but not each time
+				last := 0
+				for i := 1; i <= 5 || slices.Min(took) > 50*time.Millisecond && i < 100; i++ {
+					last = i
+					start := time.Now()
+					got := db.keyed(t, taskType, i, unique, outbox.OnConflictReplace(), outbox.After(time.Minute))
+					took = append(took, time.Since(start))
+					switch {
+					case untilDone && got != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}):
+						t.Errorf("got %v, want task %d skipped", got, first.TaskID)
+					case !untilDone && (got.Outcome == outbox.Created) != (i == 1):
+						t.Errorf("enqueue %d: got %v, want one more task, then updates of it", i, got)
+					}
+				}
+				if slices.Min(took) > 50*time.Millisecond {
+					t.Errorf("the enqueues took %v", took)
+				}
+				if !untilDone { // the signal makes a run of its own
+					db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE state = 'scheduled'`)
+					r.Wake()
+				}
+				letGo()
+				db.Emptied(t, 20*time.Second)
+				r.Stop()
+				var again []int
+				for len(started) > 0 {
+					again = append(again, <-started)
+				}
+				if want := map[bool][]int{false: {last}, true: nil}[untilDone]; !slices.Equal(again, want) {
+					t.Errorf("further runs got %v, want %v", again, want)
+				}
+			})
+		}
+	}
+}
+
+func TestARetryKeepsItsKeyUnlessANewerTaskTookIt(t *testing.T) {
+	t.Parallel()
+	for taskType, register := range keyedKinds {
+		for name, unique := range map[string]outbox.Option{"Unique": outbox.Unique("k"), "UniqueUntilDone": outbox.UniqueUntilDone("k")} {
+			t.Run(taskType+" "+name, func(t *testing.T) {
+				db := newDatabase(t)
+				var during func()
+				reg := handlers.New()
+				register(reg, func(context.Context, *outbox.Task[payload]) error {
+					if during != nil {
+						during()
+						during = nil
+					}
+					return errors.New("again")
+				}, handlers.Backoff(constant(time.Hour)), handlers.MaxAttempts(3))
+				again := func() {
+					t.Helper()
+					db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE attempt > 0`)
+					once(t, db, reg, relay.Config{})
+				}
+
+				first := db.keyed(t, taskType, 0, unique)
+				once(t, db, reg, relay.Config{})
+				if got := db.keyed(t, taskType, 1, unique); got != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}) {
+					t.Fatalf("while it waits for its retry: got %v, want task %d skipped", got, first.TaskID)
+				}
+				var newer outbox.Enqueued
+				during = func() { newer = db.keyed(t, taskType, 2, unique, outbox.After(time.Hour)) }
+				again()
+				holder := first
+				if name == "Unique" {
+					holder = newer
+				}
+				if (newer.Outcome == outbox.Created) != (name == "Unique") {
+					t.Errorf("during the retry: got %v", newer)
+				}
+				if got := db.keyed(t, taskType, 3, unique); got != (outbox.Enqueued{TaskID: holder.TaskID, Outcome: outbox.Skipped}) {
+					t.Errorf("after the retry: got %v, want task %d skipped", got, holder.TaskID)
+				}
+				again() // the last attempt
+				if got := db.Text(t, `SELECT concat_ws(' ', task_id, unique_key, unique_until_done) FROM outbox.dead_task`); got != fmt.Sprintf("%d k %s", first.TaskID, map[string]string{"Unique": "f", "UniqueUntilDone": "t"}[name]) {
+					t.Errorf("the dead letter is %s", got)
+				}
+				if got := db.keyed(t, taskType, 4, unique); (got.Outcome == outbox.Created) != (name == "UniqueUntilDone") {
+					t.Errorf("after its death: got %v", got)
+				}
+			})
+		}
+	}
+}
+
+// A handler that enqueues under its own key makes the task that follows, as its own is gone in its transaction.
+func TestAHandlerEnqueuesItsSuccessorUnderItsOwnKey(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		if err := txEffect(ctx, tx, task); err != nil || task.Payload.N == 3 {
+			return err
+		}
+		got, err := typeTx.Enqueue(ctx, tx, payload{N: task.Payload.N + 1}, outbox.UniqueUntilDone("k"))
+		if got.Outcome != outbox.Created {
+			t.Errorf("got %v", got)
+		}
+		return err
+	})
+	db.keyed(t, "TX", 1, outbox.UniqueUntilDone("k"))
+	once(t, db, reg, relay.Config{})
+	db.Emptied(t, time.Second)
+	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 3 {
+		t.Errorf("got %d runs, want 3", n)
+	}
+}
+
+func TestKeysOfTasksThatAreGoneAreSweptAndOthersStay(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key, run_at) SELECT 'LATER', n::text, now() + interval '1 hour' FROM generate_series(1, 1500) n`)
+	db.Do(t, `INSERT INTO outbox.unique_key (task_type, key, task_id) SELECT 'T' || n % 3, n::text, 1000000 + n FROM generate_series(1, 25000) n`)
+	run(t, db, all(), relay.Config{})
+	eventually(t, 30*time.Second, "the keys are swept", func() bool {
+		return db.Int(t, `SELECT count(*) FROM outbox.unique_key`) < 1500+1500/9+1
+	})
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task JOIN outbox.unique_key USING (task_id)`); n != 1500 {
+		t.Errorf("%d of 1500 tasks have their keys still", n)
+	}
+}
+
+// F8: an Enqueue takes the key between the sweep's look and its delete.
+func TestTheSweepLeavesAKeyThatANewTaskHasJustTaken(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, slowSQL)
+	db.Do(t, `INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('TX', 'k', 1000000), ('TX', 'l', 1000001)`)
+	db.Enqueue(t, "TX", 1) // for slow's operator to be called
+	slow, gate := newActor(t, db), newActor(t, db)
+	if _, err := gate.exec(`SELECT pg_advisory_lock(8)`); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- maintain(slow, []string{"lock keys", "delete keys"}, []any{"", "", "TX", "z", 1000}, func(ctids []string) []any {
+			return []any{pq.Array(ctids)}
+		})
+	}()
+	eventually(t, 10*time.Second, "the statement is under way", func() bool {
+		return db.Int(t, `SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted`, slow.pid) > 0
+	})
+	got := db.keyed(t, "TX", 1, outbox.Unique("k"))
+	if _, err := gate.exec(`SELECT pg_advisory_unlock(8)`); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if left := db.Text(t, `SELECT string_agg(concat_ws(' ', key, task_id), ', ') FROM outbox.unique_key`); left != fmt.Sprintf("k %d", got.TaskID) {
+		t.Errorf("left are the keys %s, want that of task %d alone", left, got.TaskID)
+	}
+}

@@ -1,0 +1,136 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+// What is stored already is not written again, and not waited for. With $5 only what is missing is stored: after a restore, say.
+const storeLimitsSQL = `/* outbox: store the limits of types */
+INSERT INTO outbox.task_type AS t (task_type, max_running, rate, rate_per)
+SELECT l.task_type, NULLIF(l.max_running, 0), NULLIF(l.rate, 0), NULLIF(l.rate_per, 0)
+  FROM unnest($1::text[], $2::integer[], $3::integer[], $4::bigint[]) AS l (task_type, max_running, rate, rate_per)
+ WHERE NOT EXISTS (
+    SELECT 1 FROM outbox.task_type s WHERE s.task_type = l.task_type
+       AND (l.max_running = 0 OR s.max_running = l.max_running OR $5::boolean AND s.max_running > 0)
+       AND (l.rate = 0 OR s.rate = l.rate AND s.rate_per = l.rate_per OR $5::boolean AND s.rate > 0))
+ ORDER BY l.task_type
+ON CONFLICT (task_type) DO UPDATE SET max_running = COALESCE(EXCLUDED.max_running, t.max_running),
+   rate = COALESCE(EXCLUDED.rate, t.rate), rate_per = COALESCE(EXCLUDED.rate_per, t.rate_per)`
+
+const storeSlotsSQL = `/* outbox: store the slots of types */
+INSERT INTO outbox.slot (task_type, slot)
+SELECT l.task_type, n FROM unnest($1::text[], $2::integer[]) AS l (task_type, max_running), generate_series(1, l.max_running) AS n
+ WHERE NOT EXISTS (SELECT 1 FROM outbox.slot s WHERE s.task_type = l.task_type AND s.slot = n)
+ ORDER BY l.task_type, n
+ON CONFLICT DO NOTHING`
+
+const storeBucketsSQL = `/* outbox: store the buckets of types */
+INSERT INTO outbox.bucket (task_type)
+SELECT task_type FROM unnest($1::text[], $2::integer[]) AS l (task_type, rate)
+ WHERE rate > 0 AND NOT EXISTS (SELECT 1 FROM outbox.bucket b WHERE b.task_type = l.task_type)
+ ORDER BY task_type
+ON CONFLICT DO NOTHING`
+
+// storeLimits stores what the relay's handlers are limited to in all relays, or only what is missing of it. Without limits
+// it does nothing.
+func (r *Relay) storeLimits(ctx context.Context, tx execer, missing bool) error {
+	var types []string
+	var slots, counts, pers []int64
+	for _, h := range r.handlers {
+		if h.MaxRunningTotal > 0 || h.Rate > 0 {
+			types, slots = append(types, h.Type), append(slots, int64(h.MaxRunningTotal))
+			counts, pers = append(counts, int64(h.Rate)), append(pers, h.RatePer.Microseconds())
+		}
+	}
+	if types == nil {
+		return nil
+	}
+	if _, err := tx.ExecContext(ctx, r.sql(storeLimitsSQL), pq.Array(types), pq.Array(slots), pq.Array(counts), pq.Array(pers), missing); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, r.sql(storeSlotsSQL), pq.Array(types), pq.Array(slots)); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, r.sql(storeBucketsSQL), pq.Array(types), pq.Array(counts))
+	return err
+}
+
+var errNoSlot = errors.New("relay: other calls of the type hold all its slots")
+
+// A slot is free unless the lease that it names still lasts. The lock may come after another claim has filled the slot,
+// with a lease that this statement does not see; so a slot that has changed since it was seen is no good.
+const lockSlotsSQL = `/* outbox: lock slots of a type */
+WITH free AS MATERIALIZED (
+  SELECT slot, lease_token FROM outbox.slot s
+   WHERE task_type = $1 AND slot <= (SELECT max_running FROM outbox.task_type WHERE task_type = $1)
+     AND (lease_token IS NULL OR
+         (SELECT t.lease_token FROM outbox.task t WHERE t.task_id = s.task_id) IS DISTINCT FROM s.lease_token)),
+locked AS MATERIALIZED (
+  SELECT s.slot FROM outbox.slot s JOIN free f ON f.slot = s.slot AND f.lease_token IS NOT DISTINCT FROM s.lease_token
+   WHERE s.task_type = $1 LIMIT $2 FOR UPDATE OF s SKIP LOCKED)
+SELECT slot, set_config('idle_in_transaction_session_timeout', $3, true), set_config('lock_timeout', $4, true) FROM locked`
+
+// lockSlots locks up to limit free slots of h's type until the end of tx.
+func (r *Relay) lockSlots(ctx context.Context, h *handlers.Handler, tx *sql.Tx, limit int) (slots []int64, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+	defer cancel()
+	rows, err := tx.QueryContext(ctx, r.sql(lockSlotsSQL), h.Type, limit, ms(bookkeeping), ms(bookkeeping))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var slot int64
+		var ignored string
+		if err := rows.Scan(&slot, &ignored, &ignored); err != nil {
+			return nil, err
+		}
+		slots = append(slots, slot)
+	}
+	return slots, errors.Join(rows.Err(), rows.Close())
+}
+
+const fillSlotsSQL = `/* outbox: fill slots with leases */
+UPDATE outbox.slot s SET task_id = f.task_id, lease_token = $4::uuid
+  FROM unnest($2::integer[], $3::bigint[]) AS f (slot, task_id)
+ WHERE s.task_type = $1 AND s.slot = f.slot`
+
+// fillSlots gives each leased task one of the locked slots for as long as its lease lasts.
+func (r *Relay) fillSlots(ctx context.Context, h *handlers.Handler, tx *sql.Tx, slots []int64, rows []*row, token string) error {
+	if len(slots) == 0 || len(rows) == 0 {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, r.sql(fillSlotsSQL), h.Type, pq.Array(slots[:len(rows)]), pq.Array(ids(rows)), token)
+	return err
+}
+
+// How long a relay waits before it tries again to get a slot that others have. What it frees itself it takes at once.
+const (
+	slotWaitLeast = 10 * time.Millisecond
+	slotWaitMost  = 400 * time.Millisecond
+	tokenWait     = 5 * time.Second // the rate may have been changed meanwhile
+)
+
+func (c *lane) waitForSlot() {
+	c.slotWait = min(max(2*c.slotWait, slotWaitLeast), slotWaitMost)
+	c.slotAt = time.Now().Add(c.slotWait/2 + rand.N(c.slotWait/2))
+}
+
+func (c *lane) waitForToken(wait time.Duration) {
+	c.tokenAt = time.Now().Add(min(max(wait, time.Millisecond), tokenWait))
+}
+
+// blockedUntil is when its type's limits may let the lane claim again.
+func (c *lane) blockedUntil() time.Time {
+	if c.tokenAt.After(c.slotAt) {
+		return c.tokenAt
+	}
+	return c.slotAt
+}

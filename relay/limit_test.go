@@ -1,0 +1,176 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"math"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// inside counts the calls that run, and notes the most.
+type inside struct{ now, most atomic.Int64 }
+
+func (i *inside) enter() {
+	now := i.now.Add(1)
+	for most := i.most.Load(); now > most && !i.most.CompareAndSwap(most, now); most = i.most.Load() {
+	}
+}
+
+func TestALimitOfOneRelayHolds(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		for name, limit := range map[string]handlers.Option{"relay": handlers.MaxRunning(2), "total": handlers.MaxRunningTotal(2)} {
+			t.Run(kind+" "+name, func(t *testing.T) {
+				db, reg := newDatabase(t), handlers.New()
+				db.Enqueue(t, kind, 60)
+				var running inside
+				call := func(context.Context, *outbox.Task[payload]) error {
+					running.enter()
+					defer running.now.Add(-1)
+					<-time.After(5 * time.Millisecond)
+					return nil
+				}
+				each(reg, kind, call, limit)
+				other := newProbe(reg, "OTHER")
+				r := run(t, db, reg, relay.Config{Workers: 10})
+				other.measure(t, db, 3, time.Millisecond)
+				db.Emptied(t, 20*time.Second)
+				r.Stop()
+				want := int64(2)
+				if kind == "BATCH" {
+					want = 1 // a call runs its tasks one after the other, and there is one batch
+				}
+				if n := running.most.Load(); n != want {
+					t.Errorf("at most %d ran at once, want %d", n, want)
+				}
+			})
+		}
+	}
+}
+
+// The members of a failed batch run one by one, each with a slot.
+func TestAFailedBatchOfALimitedTypeRunsOneByOne(t *testing.T) {
+	db, reg := newDatabase(t), handlers.New()
+	db.Enqueue(t, "BATCH", 20)
+	handlers.Batch(reg, typeBatch, 20, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		if len(tasks) > 1 {
+			return errAlways
+		}
+		return batchEffect(ctx, tx, tasks)
+	}, handlers.MaxRunningTotal(1))
+	for range 3 {
+		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+	}
+	db.Emptied(t, 20*time.Second)
+	db.OnceEach(t, 20)
+}
+
+// Slots need not be freed by anybody: whatever ends a lease frees them.
+func TestASlotIsFreeOnceTheLeaseThatItNamesIsOver(t *testing.T) {
+	t.Parallel()
+	for what, end := range map[string]string{
+		"completed":  `DELETE FROM outbox.task WHERE task_id = 1`,
+		"taken over": `UPDATE outbox.task SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL, run_at = now() + interval '1 h' WHERE task_id = 1; UPDATE outbox.task SET state = 'scheduled' WHERE task_id = 1`,
+		"stolen":     `UPDATE outbox.task SET lease_token = gen_random_uuid() WHERE task_id = 1`,
+		"nothing":    ``,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			db, reg := newDatabase(t), handlers.New()
+			db.Enqueue(t, "LEASED", 2)
+			handlers.Leased(reg, typeLeased, leasedEffect, handlers.MaxRunningTotal(1))
+			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'h', 1, now() + interval '1 h', '{}')`, someUUID)
+			db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, relay_id = $1, lease_token = $1 WHERE task_id = 1`, someUUID)
+			db.Do(t, `INSERT INTO outbox.slot (task_type, slot, task_id, lease_token) VALUES ('LEASED', 1, 1, $1)`, someUUID)
+			if end != "" {
+				db.Do(t, end)
+			}
+			once(t, db, reg, relay.Config{})
+			want := 1
+			if end == "" {
+				want = 0
+			}
+			if n := db.Int(t, `SELECT count(*) FROM effect WHERE task_id = 2`); n != want {
+				t.Errorf("the second task ran %d times, want %d", n, want)
+			}
+			db.Do(t, `TRUNCATE outbox.task`)
+		})
+	}
+}
+
+func TestTheLastRelayThatStartsStoresTheLimits(t *testing.T) {
+	db := newDatabase(t)
+	stored := func() string {
+		return db.Text(t, `SELECT string_agg(format('%s %s %s/%s %s', task_type, max_running, rate, rate_per, (SELECT count(*) FROM outbox.slot s WHERE s.task_type = t.task_type)), ', ' ORDER BY task_type) FROM outbox.task_type t`)
+	}
+	pause(t, db, "TX")
+	for i, step := range []struct {
+		opts []handlers.Option
+		want string
+	}{
+		{nil, "TX  / 0"},
+		{[]handlers.Option{handlers.MaxRunningTotal(5)}, "TX 5 / 5"},
+		{[]handlers.Option{handlers.MaxRunningTotal(2), handlers.Rate(10, time.Second)}, "TX 2 10/1000000 5"},
+		{[]handlers.Option{handlers.Rate(1, time.Minute)}, "TX 2 1/60000000 5"},
+		{nil, "TX 2 1/60000000 5"},
+	} {
+		reg := handlers.New()
+		handlers.Tx(reg, typeTx, txEffect, step.opts...)
+		once(t, db, reg, relay.Config{})
+		if got := stored(); got != step.want {
+			t.Errorf("after step %d: %q is stored, want %q", i, got, step.want)
+		}
+	}
+}
+
+// While a type's slots are taken for long, relays do not ask for one all the time.
+func TestARelayDoesNotSpinWhileItsTypesAreLimited(t *testing.T) {
+	t.Parallel()
+	for name, reg := range map[string]*handlers.Registry{"slots": handlers.New(), "rate": handlers.New()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.Enqueue(t, "TX", 100)
+			option := handlers.MaxRunningTotal(1)
+			if name == "rate" {
+				option = handlers.Rate(1, time.Hour)
+			}
+			started := make(chan struct{}, 100)
+			end := make(chan struct{})
+			handlers.Tx(reg, typeTx, func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+				started <- struct{}{}
+				<-end
+				return nil
+			}, option)
+			run(t, db, reg, relay.Config{})
+			select {
+			case <-started:
+			case <-time.After(20 * time.Second):
+				t.Fatal("no task starts")
+			}
+			run(t, db, reg, relay.Config{})
+			const transactions = `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`
+			per := math.MaxInt // in the quietest second: the server adds those of the start late, and a machine at work later still
+			for round := 0; round < 3 || round < 15 && per > 60; round++ {
+				before := db.Int(t, transactions)
+				<-time.After(time.Second)
+				per = min(per, db.Int(t, transactions)-before)
+			}
+			close(end)
+			if per > 60 {
+				t.Errorf("two relays that could do nothing made about %d transactions a second", per)
+			}
+			if len(started) > 0 {
+				t.Error("another task started")
+			}
+			db.Do(t, `DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM outbox.task FOR UPDATE SKIP LOCKED)`)
+			t.Logf("%d transactions a second", per)
+		})
+	}
+}

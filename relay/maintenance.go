@@ -1,0 +1,132 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/lib/pq"
+)
+
+// step is one kind of upkeep of the outbox's tables that one relay of all does at a time. To add one, write its run and add it
+// to maintenanceSteps; the table outbox.maintenance gets its row by itself.
+type step struct {
+	name string // the key in outbox.maintenance; a new name for a new meaning
+	// run does a bounded part of the step in tx, which maintenance commits; a tx of a step that is done by several
+	// relays at once must do no harm either. It returns after how long any relay is to do the next part: 0 is at
+	// once, which is within a second or two. What it logs must be true even if the commit fails.
+	run func(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error)
+}
+
+// maintenanceSteps are done by whichever relay gets to them. (Promoting is done by the look, taking over and reaping by each
+// relay's heartbeat.) Each is bounded by dutyTimeout, as it shares the heartbeat's connection.
+func maintenanceSteps(c Config) []step {
+	steps := []step{
+		{"squeeze", squeeze},
+		{"bloat", checkBloat},
+		{"purge history", purgeDone},
+	}
+	if c.DeadRetention > 0 {
+		steps = append(steps, step{"purge dead letters", purgeDead})
+	}
+	return steps
+}
+
+// maxMaintenanceWait is how long a relay does not look whether a step is due: another one that had it may be dead.
+const maxMaintenanceWait = 10 * time.Second
+
+const nextStepSQL = `/* outbox: when maintenance is due */
+SELECT (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint FROM outbox.maintenance WHERE step = ANY ($1::text[])`
+
+const newStepsSQL = `/* outbox: steps of maintenance */
+INSERT INTO outbox.maintenance (step) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING`
+
+// The settings hold for the step's own statements.
+const takeStepSQL = `/* outbox: take a step of maintenance */
+WITH s AS MATERIALIZED (
+  SELECT step FROM outbox.maintenance WHERE step = ANY ($1::text[]) AND due_at <= clock_timestamp() ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+SELECT step FROM s WHERE set_config('statement_timeout', $2, true) || set_config('lock_timeout', $2, true) IS NOT NULL`
+
+const stepDoneSQL = `/* outbox: a step of maintenance is done */
+UPDATE outbox.maintenance SET due_at = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE step = $1`
+
+// maintenance does the steps of one relay, on its heartbeat's connection: at most one at a time, and between two
+// beats.
+type maintenance struct {
+	steps []step
+	known bool                 // the steps have rows
+	rest  map[string]time.Time // until when this relay leaves a step to others, that it did not bring to its end
+}
+
+func newMaintenance(r *Relay) *maintenance {
+	return &maintenance{steps: r.steps, rest: map[string]time.Time{}}
+}
+
+// maintain does one part of the step that has been due for longest, if any is due that no other relay is at, and returns when to
+// look again.
+func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error) {
+	m := h.maintenance
+	var names []string
+	for _, s := range m.steps {
+		if time.Now().After(m.rest[s.name]) {
+			names = append(names, s.name)
+		}
+	}
+	if len(names) == 0 {
+		return takeoverInterval, nil
+	}
+	if !m.known {
+		err := h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			_, err := conn.ExecContext(ctx, h.r.sql(newStepsSQL), pq.Array(names))
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+		m.known = true
+	}
+	var taken []string
+	err = h.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if taken, err = texts(tx.QueryContext(ctx, h.r.sql(takeStepSQL), pq.Array(names), ms(dutyTimeout/2))); err != nil || len(taken) == 0 {
+			return err
+		}
+		for _, s := range m.steps {
+			if s.name == taken[0] {
+				return h.doStep(ctx, tx, s)
+			}
+		}
+		return nil
+	})
+	if err != nil && len(taken) > 0 {
+		m.rest[taken[0]] = time.Now().Add(failedStepWait)
+	}
+	if err != nil || len(taken) > 0 {
+		return takeoverInterval, err
+	}
+	var in sql.NullInt64
+	err = h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		return conn.QueryRowContext(ctx, h.r.sql(nextStepSQL), pq.Array(names)).Scan(&in)
+	})
+	m.known = in.Valid // else somebody has emptied the table
+	return min(max(time.Duration(in.Int64)*time.Microsecond, takeoverInterval), maxMaintenanceWait), err
+}
+
+// doStep runs a part of a step. One that PostgreSQL refuses is undone, and rests.
+func (h *heartbeat) doStep(ctx context.Context, tx *sql.Tx, s step) error {
+	if _, err := tx.ExecContext(ctx, "SAVEPOINT step"); err != nil {
+		return err
+	}
+	next, err := s.run(ctx, h.r, tx)
+	if err != nil {
+		h.r.log.Debug("outbox: maintenance", "step", s.name, "error", safeText(err))
+		if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT step"); err != nil {
+			return err // the connection is gone: another relay tries
+		}
+		next = failedStepWait
+	}
+	_, err = tx.ExecContext(ctx, h.r.sql(stepDoneSQL), s.name, next.Microseconds())
+	return err
+}
+
+// failedStepWait is for how long a step rests that PostgreSQL refused.
+const failedStepWait = 10 * time.Second

@@ -1,0 +1,164 @@
+package relay_test
+
+import (
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// newOrdered is a database with a log of the runs of ordered tasks.
+func newOrdered(t testing.TB) *database {
+	db := newDatabase(t)
+	db.CreateRuns(t)
+	return db
+}
+
+func TestTasksOfAnOrderingKeyRunOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	db := newOrdered(t)
+	const keys, each = 30, 10
+	var tasks []outbox.NewTask
+	for range each {
+		for key := range keys {
+			tasks = append(tasks, outbox.NewTask{Type: relaytest.OrderedTypes[key%3], Payload: relaytest.OrderedPayload{Fail: rand.IntN(20) / 17},
+				Options: []outbox.Option{outbox.OrderedBy(fmt.Sprint(key))}})
+		}
+	}
+	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+		_, err := outbox.EnqueueMany(t.Context(), tx, tasks)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		run(t, open(t, db.URL), relaytest.Ordered(), relay.Config{Workers: 6, PollInterval: 50 * time.Millisecond})
+	}
+	db.Emptied(t, 60*time.Second)
+	db.InOrder(t, keys*each)
+}
+
+// A process's own wake-ups suffice: no poll is waited for between the tasks of a key.
+func TestAKeyGoesOnAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, taskType := range relaytest.OrderedTypes {
+		t.Run(taskType, func(t *testing.T) {
+			db := newOrdered(t)
+			db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) SELECT $1, 'k' FROM generate_series(1, 50)`, taskType)
+			begun := time.Now()
+			once(t, db, relaytest.Ordered(), relay.Config{PollInterval: time.Minute})
+			db.InOrder(t, 50)
+			if d := time.Since(begun); d > 5*time.Second {
+				t.Errorf("50 tasks took %v", d)
+			}
+		})
+	}
+}
+
+// One that commits late has a lower id, and runs when its turn comes: it is not skipped and runs beside none.
+func TestAnOrderedTaskThatCommitsLateIsNotSkipped(t *testing.T) {
+	t.Parallel()
+	db := newOrdered(t)
+	late, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Rollback()
+	if _, err := outbox.Enqueue(t.Context(), late, "ORDERED_TX", relaytest.OrderedPayload{}, outbox.OrderedBy("k")); err != nil {
+		t.Fatal(err)
+	}
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) SELECT 'ORDERED_TX', 'k' FROM generate_series(1, 3)`) // waits for nobody
+	once(t, db, relaytest.Ordered(), relay.Config{})
+	if n := db.Int(t, `SELECT count(*) FROM run`); n != 3 {
+		t.Errorf("%d tasks ran while another transaction is open, want 3", n)
+	}
+	if err := late.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	once(t, db, relaytest.Ordered(), relay.Config{})
+	if n := db.Int(t, `SELECT count(*) FROM run`); n != 4 {
+		t.Errorf("%d tasks ran, want 4", n)
+	}
+}
+
+func TestAFailedTaskHoldsItsKeyUpUnlessItIsToBeSkipped(t *testing.T) {
+	t.Parallel()
+	for _, taskType := range relaytest.OrderedTypes {
+		for _, skip := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s skip=%v", taskType, skip), func(t *testing.T) {
+				db := newOrdered(t)
+				opts := []outbox.Option{outbox.OrderedBy("k")}
+				if skip {
+					opts = append(opts, outbox.SkipFailed())
+				}
+				err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+					for i := range 3 {
+						fail := 0
+						if i == 0 {
+							fail = 1
+						}
+						if _, err := outbox.Enqueue(t.Context(), tx, taskType, relaytest.OrderedPayload{Fail: fail}, opts...); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				reg := relaytest.Ordered(handlers.Backoff(constant(time.Hour)))
+				once(t, db, reg, relay.Config{})
+				want := 0
+				if skip {
+					want = 2
+				}
+				if n := db.Int(t, `SELECT count(*) FROM run`); n != want {
+					t.Errorf("%d tasks ran behind one that failed, want %d\n%s", n, want, db.Dump(t))
+				}
+				db.Do(t, `UPDATE outbox.task SET run_at = now() WHERE state = 'scheduled'`)
+				once(t, db, reg, relay.Config{})
+				if n := db.Int(t, `SELECT count(*) FROM run`); n != 3 {
+					t.Errorf("%d tasks ran in the end, want 3", n)
+				}
+			})
+		}
+	}
+}
+
+func TestADeadTaskLetsItsKeyGoOnAndKeepsIt(t *testing.T) {
+	t.Parallel()
+	for _, taskType := range relaytest.OrderedTypes {
+		t.Run(taskType, func(t *testing.T) {
+			db := newOrdered(t)
+			db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, payload) SELECT $1, 'k', jsonb_build_object('Fail', CASE n WHEN 2 THEN 9 ELSE 0 END) FROM generate_series(1, 3) n`, taskType)
+			r := run(t, db, relaytest.Ordered(), relay.Config{PollInterval: 20 * time.Millisecond})
+			db.Emptied(t, 20*time.Second)
+			r.Stop()
+			db.InOrder(t, 2)
+			if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE ordering_key = 'k' AND (payload ->> 'Fail')::int = 9`); n != 1 {
+				t.Errorf("%d dead letters with their key, want 1", n)
+			}
+		})
+	}
+}
+
+// A later run_at of the first holds the others up; it runs in time.
+func TestAnOrderedTaskInTheFutureIsScheduledWhenItsTurnComes(t *testing.T) {
+	t.Parallel()
+	db := newOrdered(t)
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, run_at) VALUES ('ORDERED_TX', 'k', now() + interval '300 ms'), ('ORDERED_TX', 'k', now())`)
+	once(t, db, relaytest.Ordered(), relay.Config{})
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`); n != 1 {
+		t.Errorf("%d tasks are scheduled, want the first", n)
+	}
+	run(t, db, relaytest.Ordered(), relay.Config{PollInterval: time.Minute})
+	db.Emptied(t, 5*time.Second)
+	db.InOrder(t, 2)
+}

@@ -1,0 +1,159 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+func pause(t testing.TB, db *database, taskType string) {
+	t.Helper()
+	if err := outbox.Pause(context.Background(), db, taskType); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func resume(t testing.TB, db *database, taskType string) {
+	t.Helper()
+	if err := outbox.Resume(context.Background(), db, taskType); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// In the middle of a flood, with two relays: what runs ends, nothing new starts, and other types go on.
+func TestAPausedTypeIsNotStartedByAnyRelayUntilItIsResumed(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db, reg := newDatabase(t), handlers.New()
+			db.Enqueue(t, kind, 20_000)
+			var started, ended atomic.Int64
+			each(reg, kind, func(context.Context, *outbox.Task[payload]) error {
+				started.Add(1)
+				<-time.After(time.Millisecond)
+				ended.Add(1)
+				return nil
+			})
+			other := newProbe(reg, "OTHER")
+			for range 2 {
+				run(t, db, reg, relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond})
+			}
+			eventually(t, 20*time.Second, "the flood is worked on", func() bool { return started.Load() > 200 })
+			pause(t, db, kind)
+			var at int64
+			eventually(t, 5*time.Second, "the last looks before it are stale, and what they found has ended", func() bool {
+				before := started.Load()
+				<-time.After(150 * time.Millisecond)
+				at = started.Load()
+				return before == at && ended.Load() == at
+			})
+			other.measure(t, db, 20, 10*time.Millisecond)
+			if n := started.Load(); n != at {
+				t.Errorf("%d tasks of the paused type started", n-at)
+			}
+			if at >= 20_000 {
+				t.Error("nothing was left: the test shows nothing")
+			}
+			resume(t, db, kind)
+			eventually(t, 10*time.Second, "it goes on", func() bool { return started.Load() > at })
+			db.Do(t, `DELETE FROM outbox.task WHERE state <> 'leased'`)
+		})
+	}
+}
+
+func TestAPauseTakesEffectWithinOnePoll(t *testing.T) {
+	db, reg := newDatabase(t), handlers.New()
+	p := newProbe(reg, "TX")
+	r := run(t, db, reg, relay.Config{PollInterval: time.Minute, ListenDSN: db.URL})
+	listening(t, db)
+	p.measure(t, db, 3, 10*time.Millisecond)
+	pause(t, db, "TX")
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('TX', clock_timestamp() + interval '100 ms')`)
+	db.Enqueue(t, "TX", 1)
+	select {
+	case <-p.started:
+		t.Error("a task of a paused type was started")
+	case <-time.After(500 * time.Millisecond):
+	}
+	began := time.Now()
+	resume(t, db, "TX") // the relay would poll only once a minute
+	for range 2 {
+		select {
+		case <-p.started:
+		case <-time.After(20 * time.Second):
+			t.Fatal("a task of a resumed type was not started")
+		}
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("the relay woke %v after the resumption", d)
+	}
+	if n := r.Log.Count("no relay has a handler"); n != 0 {
+		t.Errorf("a paused type was reported as one without a handler: %s", r.Log)
+	}
+}
+
+func TestRunOnceLeavesPausedTypesAlone(t *testing.T) {
+	db := newDatabase(t)
+	pause(t, db, "LEASED")
+	pause(t, db, "TX")
+	pause(t, db, "TX")
+	resume(t, db, "BATCH")
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		db.Enqueue(t, kind, 3)
+	}
+	begun := time.Now()
+	once(t, db, all(), relay.Config{})
+	if d := time.Since(begun); d > 5*time.Second {
+		t.Errorf("RunOnce took %v", d)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0 AND task_type <> 'BATCH'`); n != 6 {
+		t.Errorf("%d tasks of paused types are left, want all 6", n)
+	}
+	resume(t, db, "LEASED")
+	resume(t, db, "TX")
+	once(t, db, all(), relay.Config{})
+	db.OnceEach(t, 9)
+}
+
+// A pause is the transaction's: rolled back, it was none.
+func TestAPauseHoldsOnceItsTransactionHasCommitted(t *testing.T) {
+	db := newDatabase(t)
+	db.Enqueue(t, "TX", 1)
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := outbox.Pause(t.Context(), tx, "TX"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	once(t, db, all(), relay.Config{})
+	db.OnceEach(t, 1)
+}
+
+func TestPauseRefusesBadInputBeforeAnySQL(t *testing.T) {
+	db := newDatabase(t)
+	for want, err := range map[string]error{
+		"outbox: invalid task type":                      outbox.Pause(t.Context(), db, ""),
+		"invalid option: only Schema has a meaning here": outbox.Resume(t.Context(), db, "TX", outbox.Priority(3)),
+		"Schema":             outbox.Pause(t.Context(), db, "TX", outbox.Schema("pg_x")),
+		"the Querier is nil": outbox.Pause(t.Context(), (*sql.Tx)(nil), "TX"),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if err := outbox.Pause(t.Context(), db, "TX", outbox.Schema("elsewhere")); err == nil || !strings.Contains(err.Error(), "elsewhere") {
+		t.Errorf("a pause in a schema that does not exist: got %v", err)
+	}
+}

@@ -1,0 +1,48 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"time"
+)
+
+const purgeRows = 1000 // of one statement
+
+// now() and not clock_timestamp(), which no index can be searched for.
+const purgeDeadSQL = `/* outbox: purge old dead letters */
+WITH d AS MATERIALIZED (
+  SELECT task_id FROM outbox.dead_task WHERE died_at < now() - $1::bigint * interval '1 microsecond'
+   ORDER BY died_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+DELETE FROM outbox.dead_task WHERE task_id = ANY (ARRAY(SELECT task_id FROM d))`
+
+const purgeDoneSQL = `/* outbox: purge the history */
+WITH d AS MATERIALIZED (
+  SELECT task_id FROM outbox.done_task WHERE keep_until < now()
+   ORDER BY keep_until LIMIT $1 FOR UPDATE SKIP LOCKED)
+DELETE FROM outbox.done_task WHERE task_id = ANY (ARRAY(SELECT task_id FROM d))`
+
+// purgeDead is a step of the relays that have a DeadRetention.
+func purgeDead(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error) {
+	return purgeWith(ctx, tx, r.sql(purgeDeadSQL), r.config.DeadRetention.Microseconds(), purgeRows)
+}
+
+// purgeDone is for all relays, also those without a handler that keeps: the rows may be from before.
+func purgeDone(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error) {
+	return purgeWith(ctx, tx, r.sql(purgeDoneSQL), purgeRows)
+}
+
+// purgeFor is how long one purge goes on while there is more: it shares the heartbeat's connection.
+const purgeFor = 200 * time.Millisecond
+
+func purgeWith(ctx context.Context, tx *sql.Tx, query string, args ...any) (next time.Duration, err error) {
+	for start := time.Now(); time.Since(start) < purgeFor; {
+		result, err := tx.ExecContext(ctx, query, args...)
+		if err != nil {
+			return 0, err
+		}
+		if n, err := result.RowsAffected(); err != nil || n < purgeRows {
+			return reapInterval, err
+		}
+	}
+	return 0, nil
+}

@@ -1,0 +1,36 @@
+package relay_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// A relay that finds no work for its token must not keep it from the others.
+func TestTokensThatAreNotUsedAreGivenBack(t *testing.T) {
+	db, reg := newDatabase(t), handlers.New()
+	handlers.Tx(reg, typeTx, txEffect, handlers.Rate(20, time.Hour)) // two at once
+	for i, step := range []struct{ enqueue, done int }{{1, 1}, {3, 2}, {0, 2}} {
+		db.Enqueue(t, "TX", step.enqueue)
+		once(t, db, reg, relay.Config{})
+		if n := db.Int(t, `SELECT count(*) FROM effect`); n != step.done {
+			t.Errorf("step %d: %d tasks have run, want %d", i, n, step.done)
+		}
+	}
+	db.Do(t, `UPDATE outbox.bucket SET emptied_at = emptied_at - interval '3 min'`) // one token's time
+	for range 2 {
+		once(t, db, reg, relay.Config{})
+		if n := db.Int(t, `SELECT count(*) FROM effect`); n != 3 {
+			t.Errorf("%d tasks have run after one more token, want 3", n)
+		}
+	}
+	db.Do(t, `UPDATE outbox.bucket SET emptied_at = clock_timestamp() + interval '1 day'`) // the clock was put back
+	once(t, db, reg, relay.Config{})
+	db.Do(t, `UPDATE outbox.bucket SET emptied_at = emptied_at - interval '3 min'`)
+	once(t, db, reg, relay.Config{})
+	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 4 {
+		t.Errorf("%d tasks have run, want all 4", n)
+	}
+}

@@ -1,0 +1,38 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"time"
+)
+
+// reapInterval is how often a relay looks for what others left behind.
+const reapInterval = 30 * time.Second
+
+const reapRunsSQL = `/* outbox: reap runs of tasks that are gone */
+DELETE FROM outbox.running r
+ USING (SELECT task_id, token FROM outbox.running r
+         WHERE (SELECT t.task_id FROM outbox.task t WHERE t.task_id = r.task_id) IS NULL
+           AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = r.relay_id AND l.alive_until > clock_timestamp())
+         LIMIT 1000) AS gone
+ WHERE r.task_id = gone.task_id AND r.token = gone.token`
+
+const reapRelaysSQL = `/* outbox: reap relays that died long ago */
+DELETE FROM outbox.relay l WHERE alive_until < clock_timestamp() - interval '1 hour' AND relay_id <> $1::uuid
+   AND NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id)`
+
+// reap deletes what nobody needs any more, and looks after what all relays share.
+func (h *heartbeat) reap(ctx context.Context) (next time.Duration, err error) {
+	return reapInterval, h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		if _, err := conn.ExecContext(ctx, h.r.sql(reapRunsSQL)); err != nil {
+			return err
+		}
+		if _, err := conn.ExecContext(ctx, h.r.sql(reapRelaysSQL), h.r.id); err != nil {
+			return err
+		}
+		if err := h.r.storeLimits(ctx, conn, true); err != nil {
+			return err
+		}
+		return h.r.unhandled.report(ctx, conn)
+	})
+}

@@ -1,0 +1,203 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/robfig/cron/v3"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+func (db *database) schedule(t testing.TB, columns string) string {
+	t.Helper()
+	return db.Text(t, `SELECT string_agg(concat_ws(' ', `+columns+`), ', ' ORDER BY name) FROM outbox.schedule`)
+}
+
+// yearly does not fire by itself while a test runs; hourly hardly ever.
+const (
+	hourly = time.Hour
+	yearly = 8760 * time.Hour
+)
+
+func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(hourly), CatchUp: relay.CatchUpAll}, relay.Schedule{Name: "once", Timing: relay.Every(hourly)})
+	once(t, db, idle(), config)
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
+		t.Errorf("%d tasks before the first firing", n)
+	}
+	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '5 hours'`)
+	for range 2 { // the second one finds nothing to do
+		once(t, db, idle(), config)
+		if got, want := db.Text(t, `SELECT string_agg(concat(payload->>'N', ' ', (extract(epoch FROM date_trunc('hour', now()) - run_at) / 3600)::int), ', ' ORDER BY payload, run_at) FROM outbox.task`),
+			"1 4, 1 3, 1 2, 1 1, 1 0, 2 4"; got != want {
+			t.Errorf("tasks and the hours ago of their run_at: %q, want %q", got, want)
+		}
+		if got, want := db.schedule(t, `name, next_at = date_trunc('hour', now()) + interval '1 h', catch_up`), "all t all, once t once"; got != want {
+			t.Errorf("schedules %q, want %q", got, want)
+		}
+	}
+}
+
+func TestManyMissedFiringsAreMadeUpForInSeveralTransactions(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(time.Second), CatchUp: relay.CatchUpAll})
+	once(t, db, idle(), config)
+	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '3600 s'`)
+	run(t, db, idle(), config)
+	eventually(t, 30*time.Second, "all are enqueued", func() bool {
+		return db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE next_at > now()`) == 1
+	})
+	if got := db.Text(t, `SELECT count(*) - count(DISTINCT run_at) || ' ' || (count(*) >= 3600) || ' ' || (count(*) = extract(epoch FROM max(run_at) - min(run_at)) + 1) FROM outbox.task`); got != "0 true true" {
+		t.Errorf("the firings are not there once each: %s", got)
+	}
+}
+
+func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	start := func(s relay.Schedule) string {
+		s.Name = "report"
+		once(t, db, idle(), scheduled(s))
+		return db.schedule(t, `spec, task_type, payload, (next_at - date_trunc('hour', now()))::text, (SELECT count(*) FROM outbox.task)`)
+	}
+	zone := func(expression string) relay.Timing {
+		s, err := cron.ParseStandard(expression)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if got, want := start(relay.Schedule{Timing: relay.Every(hourly)}), ` FIRED {"N": 1} 01:00:00 0`; got != want {
+		t.Errorf("a new one is %q, want %q", got, want)
+	}
+	// One minute before the hour it would not fire now, so that nothing moves by itself.
+	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at + interval '7 hours'`)
+	for _, c := range []struct {
+		name string
+		s    relay.Schedule
+		want string
+	}{
+		{"the same", relay.Schedule{Timing: relay.Every(hourly)}, ` FIRED {"N": 1} 08:00:00 0`},
+		{"the same, by another type of Timing", relay.Schedule{Timing: zone("0 * * * *")}, ` FIRED {"N": 1} 08:00:00 0`},
+		{"another payload", relay.Schedule{Timing: relay.Every(hourly), Task: relaytest.TypeFired.New(payload{N: 2})}, ` FIRED {"N": 2} 08:00:00 0`},
+		{"another catch-up", relay.Schedule{Timing: relay.Every(hourly), CatchUp: relay.CatchUpAll}, ` FIRED {"N": 1} 08:00:00 0`},
+		{"another spec", relay.Schedule{Timing: relay.Every(hourly), Spec: "@hourly"}, `@hourly FIRED {"N": 1} 01:00:00 0`},
+		{"another timing", relay.Schedule{Timing: zone("0,30 * * * *"), Spec: "@hourly"}, `@hourly FIRED {"N": 1} `},
+	} {
+		got := start(c.s)
+		if !strings.HasPrefix(got, c.want) || strings.HasSuffix(c.want, " ") && strings.Contains(got, "08:00") {
+			t.Errorf("%s: it is %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// A schedule of robfig/cron with a time zone: at nine in Berlin, summer and winter.
+func TestACronExpressionHasItsTimeZone(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	timing, err := cron.ParseStandard("CRON_TZ=Europe/Berlin 0 9 * * *")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := scheduled(relay.Schedule{Name: "nine", Timing: timing, CatchUp: relay.CatchUpAll, Spec: "CRON_TZ=Europe/Berlin 0 9 * * *"})
+	once(t, db, idle(), config)
+	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '364 days'`)
+	db.Do(t, `UPDATE outbox.schedule SET next_at = date_trunc('day', next_at AT TIME ZONE 'Europe/Berlin') AT TIME ZONE 'Europe/Berlin' + interval '9 hours' WHERE name = 'nine'`)
+	once(t, db, idle(), config)
+	if got := db.Text(t, `SELECT (count(*) BETWEEN 363 AND 366) || ' ' || count(*) FILTER (WHERE to_char(run_at AT TIME ZONE 'Europe/Berlin', 'HH24:MI:SS') <> '09:00:00') || ' ' ||
+		count(DISTINCT extract(hour FROM run_at AT TIME ZONE 'UTC')) FROM outbox.task`); got != "true 0 2" {
+		t.Errorf("a year of firings is there, firings not at nine, hours in UTC: %s", got)
+	}
+}
+
+func TestSchedulesOfOtherBinariesStayAndAreNotFired(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	mine, theirs := relay.Schedule{Name: "mine", Timing: relay.Every(hourly)}, relay.Schedule{Name: "theirs", Timing: relay.Every(hourly)}
+	once(t, db, idle(), scheduled(theirs))
+	once(t, db, idle(), scheduled(mine))
+	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '1 hour'`)
+	once(t, db, idle(), scheduled(mine))
+	once(t, db, idle(), relay.Config{})
+	if got, want := db.schedule(t, `name, next_at > now(), last_at IS NULL`), "mine t f, theirs f t"; got != want {
+		t.Errorf("schedules %q, want %q", got, want)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 1 {
+		t.Errorf("%d tasks, want 1", n)
+	}
+	if err := relay.RemoveSchedule(t.Context(), db.DB, "theirs"); err != nil {
+		t.Error(err)
+	}
+	if got, want := db.schedule(t, `name`), "mine"; got != want {
+		t.Errorf("schedules %q, want %q", got, want)
+	}
+	for name, f := range map[string]func(context.Context, *sql.DB, string, ...string) error{"Remove": relay.RemoveSchedule, "Pause": relay.PauseSchedule, "Resume": relay.ResumeSchedule} {
+		if err := f(t.Context(), db.DB, "theirs"); !errors.Is(err, relay.ErrUnknownSchedule) {
+			t.Errorf("%s of an unknown name: %v", name, err)
+		}
+		if err := f(t.Context(), db.DB, "theirs", "No Schema"); err == nil || errors.Is(err, relay.ErrUnknownSchedule) {
+			t.Errorf("%s in a bad schema: %v", name, err)
+		}
+		if err := f(t.Context(), db.DB, ""); err == nil || errors.Is(err, relay.ErrUnknownSchedule) {
+			t.Errorf("%s without a name: %v", name, err)
+		}
+	}
+}
+
+// A relay that runs with an older form of a schedule leaves it to those that know the new one.
+func TestARelayDoesNotFireWhatAnotherProcessHasChanged(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	old := run(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(hourly)}))
+	eventually(t, 30*time.Second, "it is registered", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.schedule`) == 1 })
+	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(hourly), Task: relaytest.TypeFired.New(payload{N: 2})}))
+	db.Do(t, `UPDATE outbox.schedule SET next_at = now()`)
+	eventually(t, 30*time.Second, "the old relay has looked", func() bool { return old.Log.Count("changed by another process") == 1 })
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
+		t.Errorf("%d tasks were enqueued by the old relay", n)
+	}
+	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(hourly), Task: relaytest.TypeFired.New(payload{N: 2})}))
+	if got, want := db.Text(t, `SELECT string_agg(payload::text, ', ') FROM outbox.task`), `{"N": 2}`; got != want {
+		t.Errorf("tasks %s, want %s", got, want)
+	}
+}
+
+func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(hourly), CatchUp: relay.CatchUpAll}, relay.Schedule{Name: "once", Timing: relay.Every(hourly)})
+	once(t, db, idle(), config)
+	for _, name := range []string{"all", "once"} {
+		if err := relay.PauseSchedule(t.Context(), db.DB, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	back := `UPDATE outbox.schedule SET next_at = next_at - interval '3 hours'`
+	db.Do(t, back)
+	once(t, db, idle(), config)
+	if got, want := db.schedule(t, `name, paused, next_at > now(), (SELECT count(*) FROM outbox.task)`), "all t t 0, once t t 0"; got != want {
+		t.Errorf("schedules %q, want %q", got, want)
+	}
+	for _, name := range []string{"all", "once"} {
+		if err := relay.ResumeSchedule(t.Context(), db.DB, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	once(t, db, idle(), config)
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
+		t.Errorf("%d tasks for firings during the pause", n)
+	}
+	db.Do(t, back)
+	once(t, db, idle(), config)
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 4 {
+		t.Errorf("%d tasks after the pause, want 4", n)
+	}
+}

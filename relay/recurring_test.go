@@ -1,0 +1,101 @@
+package relay_test
+
+import (
+	"net/url"
+	"os"
+	"regexp"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// nextFunc is a Timing.
+type nextFunc func(time.Time) time.Time
+
+func (f nextFunc) Next(t time.Time) time.Time { return f(t) }
+
+// scheduled is a Config with the schedules, which enqueue tasks of the type FIRED unless they say otherwise.
+func scheduled(schedules ...relay.Schedule) relay.Config {
+	for i := range schedules {
+		if schedules[i].Task.Type == "" {
+			schedules[i].Task = relaytest.TypeFired.New(payload{N: i + 1})
+		}
+	}
+	return relay.Config{Schedules: schedules, PollInterval: 50 * time.Millisecond}
+}
+
+// idle is a registry without a handler for what is fired, so that the tasks stay.
+func idle() *handlers.Registry {
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, txEffect)
+	return reg
+}
+
+func TestAnIdleRelayFiresWithin50Milliseconds(t *testing.T) {
+	db := newDatabase(t)
+	db.CreateFired(t)
+	config := scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(300 * time.Millisecond)})
+	config.PollInterval = time.Minute
+	run(t, db, relaytest.FiredAt(), config)
+	quick(t, .5, 50*time.Millisecond, func() (late delays) {
+		db.Do(t, `DELETE FROM fired`)
+		eventually(t, 30*time.Second, "six firings", func() bool { return db.Int(t, `SELECT count(*) FROM fired`) >= 6 })
+		for i := range 6 {
+			us := db.Int(t, `SELECT (extract(epoch FROM at - run_at) * 1000000)::bigint FROM fired ORDER BY at OFFSET $1 LIMIT 1`, i)
+			if us < 0 {
+				t.Errorf("%d µs before its time", -us)
+			}
+			late = append(late, time.Duration(us)*time.Microsecond)
+		}
+		return late
+	})
+}
+
+// No client's clock matters: with a database whose clock is three hours behind, all times are three hours back.
+func TestTheTimesOfFiringsAreTheDatabases(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `CREATE SCHEMA behind;
+		CREATE FUNCTION behind.now() RETURNS timestamptz LANGUAGE sql STABLE AS $$ SELECT pg_catalog.now() - interval '3 hours' $$;
+		CREATE FUNCTION behind.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ SELECT pg_catalog.clock_timestamp() - interval '3 hours' $$`)
+	u, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("search_path", "behind,pg_catalog,public")
+	u.RawQuery = query.Encode()
+	var asked atomic.Int64 // the latest time that Next was asked for, in µs
+	run(t, open(t, u.String()), idle(), scheduled(relay.Schedule{Name: "tick", Timing: nextFunc(func(at time.Time) time.Time {
+		asked.Store(at.UnixMicro())
+		if at.Location() != time.UTC {
+			t.Errorf("Next was asked in %v", at.Location())
+		}
+		return relay.Every(200 * time.Millisecond).Next(at)
+	})}))
+	eventually(t, 30*time.Second, "some firings", func() bool {
+		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'FIRED'`) >= 3
+	})
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'FIRED' AND NOT run_at BETWEEN now() - interval '3 h 1 min' AND now() - interval '3 h'`); n != 0 {
+		t.Errorf("%d firings do not have the database's time\n%s", n, db.Dump(t))
+	}
+	if behind := time.Since(time.UnixMicro(asked.Load())); behind < 179*time.Minute || behind > 182*time.Minute {
+		t.Errorf("Next was asked for the time %v ago", behind)
+	}
+}
+
+func TestTheCodeOfSchedulesReadsNoClock(t *testing.T) {
+	for _, name := range []string{"schedule.go", "schedules.go", "schedule_plan.go", "schedule_register.go"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := regexp.MustCompile(`time\.(Now|Until)\b`).FindString(string(text)); found != "" {
+			t.Errorf("%s has %s: whose clock is it?", name, found)
+		}
+	}
+}

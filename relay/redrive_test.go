@@ -1,0 +1,270 @@
+package relay_test
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// die runs tasks of the type X, each of which dies.
+func die(t testing.TB, db *database) {
+	t.Helper()
+	reg := handlers.New()
+	kinds["tx"](reg, "X", func(*outbox.Task[payload]) error { return handlers.Dead(errAlways) })
+	once(t, db, reg, relay.Config{})
+}
+
+func (db *database) redrive(t testing.TB, ids ...int64) {
+	t.Helper()
+	if moved, err := deadletter.Redrive(t.Context(), db.DB, ids); err != nil || !slices.Equal(slices.Sorted(slices.Values(moved)), ids) {
+		t.Fatalf("Redrive moved %v, %v, want %v", moved, err, ids)
+	}
+}
+
+func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
+	t.Parallel()
+	for name, unique := range map[string]outbox.Option{"Unique": outbox.Unique("k"), "UniqueUntilDone": outbox.UniqueUntilDone("k"), "UniquePayload": outbox.UniquePayload()} {
+		for _, swept := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " ", swept), func(t *testing.T) {
+				db := newDatabase(t)
+				old := db.keyed(t, "X", 1, unique)
+				die(t, db)
+				if swept {
+					db.Do(t, `DELETE FROM outbox.unique_key`)
+				}
+				db.redrive(t, old.TaskID)
+				for want, option := range map[outbox.Outcome]outbox.Option{outbox.Skipped: outbox.OnConflictSkip(), outbox.Updated: outbox.OnConflictReplace()} {
+					if e := db.keyed(t, "X", 1, unique, option); e.TaskID != old.TaskID || e.Outcome != want {
+						t.Errorf("Enqueue: got %v, want %v of task %d", e, want, old.TaskID)
+					}
+				}
+				die(t, db)
+				newer := db.keyed(t, "X", 1, unique)
+				db.redrive(t, old.TaskID)
+				if e := db.keyed(t, "X", 1, unique); e.TaskID != newer.TaskID || e.Outcome != outbox.Skipped || newer.Outcome != outbox.Created {
+					t.Errorf("with a newer task %v: got %v, want it skipped", newer, e)
+				}
+				die(t, db)
+				db.redrive(t, old.TaskID, newer.TaskID) // both with one key
+				if e := db.keyed(t, "X", 1, unique); e.TaskID != newer.TaskID || e.Outcome != outbox.Skipped {
+					t.Errorf("of two redriven ones the key is with %v, want %d", e, newer.TaskID)
+				}
+				if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 2 {
+					t.Errorf("%d tasks, want 2", n)
+				}
+			})
+		}
+	}
+}
+
+// The Redrive waits for the key, and does not see the task that the key has by then.
+func TestAKeyThatIsTakenDuringARedriveStaysTaken(t *testing.T) {
+	t.Parallel()
+	for _, swept := range []bool{false, true} {
+		db := newDatabase(t)
+		old := db.keyed(t, "X", 1, outbox.Unique("k"))
+		die(t, db)
+		if swept {
+			db.Do(t, `DELETE FROM outbox.unique_key`)
+		}
+		tx, err := db.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+		newer, err := outbox.Enqueue(t.Context(), tx, "X", payload{}, outbox.Unique("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := deadletter.Redrive(t.Context(), db.DB, []int64{old.TaskID})
+			done <- err
+		}()
+		eventually(t, 10*time.Second, "the redrive waits", func() bool {
+			return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%redrive%'`) > 0
+		})
+		if err := errors.Join(tx.Commit(), <-done); err != nil {
+			t.Fatal(err)
+		}
+		if e := db.keyed(t, "X", 1, outbox.Unique("k")); e.TaskID != newer.TaskID || e.Outcome != outbox.Skipped {
+			t.Errorf("swept %v: got %v, want task %d skipped", swept, e, newer.TaskID)
+		}
+	}
+}
+
+func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	const keys = 60
+	tasks := make([]outbox.NewTask, 0, 2*keys)
+	for n := range keys {
+		tasks = append(tasks, outbox.NewTask{Type: "X", Payload: payload{N: n}, Options: []outbox.Option{outbox.UniquePayload()}},
+			outbox.NewTask{Type: "X", Options: []outbox.Option{outbox.Unique(fmt.Sprint(n))}})
+	}
+	many := func(t testing.TB) error {
+		shuffled := slices.Clone(tasks)
+		rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		return outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+			_, err := outbox.EnqueueMany(t.Context(), tx, shuffled)
+			return err
+		})
+	}
+	for range 25 {
+		db.Do(t, `DELETE FROM outbox.task`)
+		if err := many(t); err != nil {
+			t.Fatal(err)
+		}
+		db.Do(t, `WITH gone AS (DELETE FROM outbox.task RETURNING *)
+			INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload, unique_key)
+			SELECT task_id, run_at, created_at, 0, 1, 1, 'handler', task_type, payload, unique_key FROM gone`)
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				if err := many(t); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if _, err := deadletter.RedriveMany(t.Context(), db.DB, deadletter.Filter{}, 0); err != nil {
+			t.Error(err)
+		}
+		all.Wait()
+	}
+}
+
+// Beside one that runs and one that waits: never two at once, and in the order of the ids from then on.
+func TestARedrivenTaskWaitsForItsOrderingKey(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"tx", "leased"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			reg, broken, runs := handlers.New(), atomic.Bool{}, make(chan int64, 10)
+			broken.Store(true)
+			var now, most atomic.Int32
+			gate := make(chan struct{})
+			kinds[kind](reg, "X", func(task *outbox.Task[payload]) error {
+				most.Store(max(most.Load(), now.Add(1)))
+				defer now.Add(-1)
+				if task.Payload.N == 1 && broken.Load() {
+					return handlers.Dead(errAlways)
+				}
+				runs <- task.ID
+				if task.Payload.N == 2 {
+					<-gate
+				}
+				return nil
+			})
+			db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, payload) SELECT 'X', 'k', jsonb_build_object('N', n) FROM generate_series(1, 3) n`)
+			run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+			first := <-runs
+			broken.Store(false)
+			db.redrive(t, 1)
+			if got := db.Text(t, `SELECT string_agg(task_id || ' ' || state, ',' ORDER BY task_id) FROM outbox.task WHERE task_id <> 2`); got != "1 waiting,3 waiting" {
+				t.Errorf("the tasks are %s", got)
+			}
+			eventually(t, 5*time.Second, "a relay has looked whose turn it is", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.turn`) == 0 })
+			close(gate)
+			if got := []int64{first, <-runs, <-runs}; !slices.Equal(got, []int64{2, 1, 3}) || most.Load() > 1 {
+				t.Errorf("they ran as %v, %d at once", got, most.Load())
+			}
+			db.Emptied(t, 10*time.Second)
+		})
+	}
+}
+
+func TestARedrivenTaskKeepsWhatItWasEnqueuedWith(t *testing.T) {
+	t.Parallel()
+	for kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			db := newDatabase(t)
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, priority, max_attempts, unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed)
+				VALUES ('X', '{"n": 7}', '{"h": "v"}', 3, 4, 'u', true, 4321, 9, 'o', true)`)
+			const kept = `SELECT concat_ws('|', task_id, created_at, payload, headers, priority, max_attempts, unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed, attempt, attempted_at) FROM outbox.task`
+			want := db.Text(t, kept)
+			reg := handlers.New()
+			kinds[kind](reg, "X", func(*outbox.Task[payload]) error { return handlers.Dead(errAlways) })
+			once(t, db, reg, relay.Config{})
+			db.redrive(t, 1)
+			if got := db.Text(t, kept); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+}
+
+func TestStatsCountEveryEndOnce(t *testing.T) {
+	t.Parallel()
+	for kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			var healed atomic.Bool
+			reg := handlers.New()
+			kinds[kind](reg, "X", func(task *outbox.Task[payload]) error {
+				switch n := task.Payload.N; {
+				case n == 1 && task.Iterations < 3:
+					return handlers.RunAgain(0)
+				case n == 2:
+					return handlers.Discard(errAlways)
+				case n == 3 && task.Attempt == 1:
+					return handlers.RetryAfter(time.Millisecond, errAlways)
+				case n >= 4 && n <= 6 && !healed.Load():
+					return handlers.Dead(errAlways)
+				}
+				return nil
+			})
+			stats := func(want string) {
+				t.Helper()
+				all, err := outbox.Stats(t.Context(), db.DB)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := all[0]
+				if got := fmt.Sprintf("finished %d failed %d dead %d left %d", s.Finished, s.Failed, s.Dead, s.Ready+s.Scheduled+s.Waiting+s.Leased); got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+			}
+			finish := func() { // alone, as of a batch the first task decides
+				eventually(t, 20*time.Second, "it has ended", func() bool {
+					once(t, db, reg, relay.Config{})
+					return db.Int(t, `SELECT count(*) FROM outbox.task WHERE run_at < now() + interval '1 minute'`) == 0
+				})
+			}
+			for n := 1; n <= 6; n++ {
+				db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ('X', jsonb_build_object('N', $1::int))`, n)
+				finish()
+			}
+			stats("finished 3 failed 4 dead 3 left 0")
+			db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'X', now() + interval '1 hour' FROM generate_series(1, 2)`)
+			if got := db.cancel(t, 7); got != outbox.Canceled {
+				t.Errorf("Cancel: %v", got)
+			}
+			stats("finished 3 failed 4 dead 3 left 1")
+			db.redrive(t, 4)
+			stats("finished 3 failed 4 dead 2 left 2")
+			finish()
+			stats("finished 3 failed 5 dead 3 left 1")
+			healed.Store(true)
+			db.redrive(t, 4, 5)
+			finish()
+			stats("finished 5 failed 5 dead 1 left 1")
+			if n, err := deadletter.PurgeMany(t.Context(), db.DB, deadletter.Filter{Type: "X"}, 0); n != 1 || err != nil {
+				t.Errorf("PurgeMany: %d, %v", n, err)
+			}
+			stats("finished 5 failed 5 dead 0 left 1")
+		})
+	}
+}

@@ -1,0 +1,167 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/drain"
+)
+
+// stepLeased leases one task, runs its handler outside the stepper's own transactions, and ends the lease.
+func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claim) ([]drain.Run, error) {
+	token := newUUID()
+	t, err := s.lease(ctx, h, token)
+	if err != nil || t == nil {
+		return nil, err
+	}
+	end := func(next transition, result *handlers.Result) ([]drain.Run, error) {
+		next.row, next.token = t, token
+		if err := s.finish(ctx, &next); err != nil {
+			return nil, err
+		}
+		if next.done {
+			var discarded error
+			if result != nil {
+				discarded = result.Err
+			}
+			return []drain.Run{ended(t, t.attempt, discarded)}, nil
+		}
+		return []drain.Run{changed(t, t.attempt, next.change, result)}, nil
+	}
+	if t.attempt > t.max {
+		return end(transition{change: change{attempt: t.max, reason: reasonAttempts, err: t.lostText(deadAttempts)}}, nil)
+	}
+	l := &stepLease{s: s, h: h, id: t.id, token: token, ctx: newLimited(ctx)}
+	call := t.task(t.attempt)
+	call.Lease = l
+	if timeout := timeoutOf(h, t); timeout > 0 {
+		l.ctx.endAt(time.Now().Add(timeout), timeoutError(timeout))
+	}
+	out := s.r.call(l.ctx, h, nil, []*task{call})
+	l.ctx.cancel(nil)
+	switch {
+	case out.abandoned:
+		return nil, &drain.Misuse{Type: h.Type, TaskID: t.id, Text: "the handler did not return after its context's end"}
+	case l.completed.Load() && l.again != nil:
+		return []drain.Run{changed(t, t.attempt, change{wait: l.again.Wait}, l.again)}, nil
+	case l.completed.Load():
+		return []drain.Run{ended(t, t.attempt, nil)}, nil
+	}
+	var result *handlers.Result
+	if out.err != nil {
+		result = handlers.ResultOf(out.err)
+	}
+	return end(s.r.resultOf(h, t, out, t.attempt, false), result)
+}
+
+// lease claims the next task of the type, if there is one, and counts the attempt.
+func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) (t *row, err error) {
+	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
+		registered, perMS, margin := rowLease(h)
+		found, err := tx.QueryContext(ctx, s.r.sql(leaseSQL), h.Type, 1, s.id, token, registered, perMS, margin)
+		if err != nil {
+			return err
+		}
+		var xid string
+		rows, err := scanRows(found, h, 1, func(t *row) []any { return []any{&t.lostBy, &xid} })
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		t = rows[0]
+		if !t.lostBy.Valid {
+			return nil
+		}
+		t.attempt++
+		return one(tx.ExecContext(ctx, s.r.sql(beginSuspectSQL), t.id, token))
+	})
+	return t, err
+}
+
+// finish makes a transition, as leases.write does for many. Nobody but the handler can have taken the lease away.
+func (s *stepper) finish(ctx context.Context, t *transition) error {
+	return s.in.InTx(ctx, func(tx *sql.Tx) (err error) {
+		var result sql.Result
+		if t.done {
+			var done doneLeases
+			done.add(t.row.id, t.token, t.keep, t.change.err)
+			query, args := done.statement()
+			result, err = tx.ExecContext(ctx, s.r.sql(query), args...)
+		} else {
+			result, err = s.leases.writeOne(ctx, tx, t)
+		}
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n != 1 {
+			return &drain.Misuse{Type: t.row.taskType, TaskID: t.row.id, Text: "the handler took its lease away, or the task is gone", Err: err}
+		}
+		if t.change.failed {
+			return s.r.count(ctx, tx, "failed", []string{t.row.taskType})
+		}
+		return nil
+	})
+}
+
+// stepLease is a stepper's hold on one task.
+type stepLease struct {
+	s         *stepper
+	h         *handlers.Handler
+	id        int64
+	token     string
+	ctx       *limited // of the handler
+	again     *handlers.Result
+	completed atomic.Bool
+}
+
+// Extend implements outbox.Lease. Nobody takes the task over, so the context alone matters.
+func (l *stepLease) Extend(ctx context.Context, d time.Duration) error {
+	for _, c := range []context.Context{l.ctx, ctx} {
+		if err := context.Cause(c); err != nil {
+			return fmt.Errorf("relay: extend task %d: %w", l.id, err)
+		}
+	}
+	l.ctx.extend(time.Now().Add(d), timeoutError(d))
+	return nil
+}
+
+// Complete implements outbox.Lease.
+func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	fail := func(err error) error { return fmt.Errorf("relay: complete task %d: %w", l.id, err) }
+	err := l.s.in.InTx(ctx, func(tx *sql.Tx) error {
+		var found int
+		err := tx.QueryRowContext(ctx, l.s.r.sql(lockLeaseSQL), l.id, l.token).Scan(&found)
+		if errors.Is(err, sql.ErrNoRows) {
+			return fmt.Errorf("%w: task %d", outbox.ErrLeaseLost, l.id)
+		}
+		if err != nil {
+			return fail(err)
+		}
+		if l.again, err = resultAgain(l.h, l.id, fn(tx)); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "SET LOCAL role TO DEFAULT"); err != nil {
+			return fail(err)
+		}
+		if err := l.s.in.Constraints(ctx, tx); err != nil {
+			return fail(fmt.Errorf("commit: %w", err))
+		}
+		result, err := l.s.r.endLease(ctx, tx, l.h, l.id, l.token, l.again)
+		if err = one(result, err); err != nil {
+			return fail(err)
+		}
+		return nil
+	})
+	if err == nil {
+		l.completed.Store(true)
+	}
+	return err
+}

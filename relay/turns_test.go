@@ -1,0 +1,271 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// line is the tasks of a type in short: number, state and whether they still have their key.
+const line = `SELECT string_agg(concat_ws(' ', COALESCE(payload ->> 'N', task_id::text), state, CASE WHEN ordering_key IS NULL THEN 'apart' END), ', ' ORDER BY task_id)
+	FROM outbox.task WHERE task_type = $1`
+
+// What the first of three tasks of a key comes to, and where the others are after what could run has run.
+func TestTheResultOfAKeysFirstTaskSaysWhetherTheNextRuns(t *testing.T) {
+	const waits, goesOn = "1 scheduled, 2 waiting, 3 waiting", ""
+	eachKind(t, func(t *testing.T, kind string, db *database) {
+		reg, wants := handlers.New(), map[string]string{}
+		for name, c := range map[string]struct {
+			result       error
+			plain, skips string // without and with SkipFailed
+		}{
+			"fails":      {errAlways, waits, "1 scheduled apart"},
+			"is delayed": {handlers.RetryAfter(time.Hour, errAlways), waits, "1 scheduled apart"},
+			"snoozes":    {handlers.Snooze(time.Hour), waits, waits},
+			"runs again": {handlers.RunAgain(time.Hour), waits, waits},
+			"discards":   {handlers.Discard(errAlways), goesOn, goesOn},
+			"dies":       {handlers.Dead(errAlways), goesOn, goesOn},
+			"is done":    {nil, goesOn, goesOn},
+		} {
+			for taskType, skip := range map[string]bool{name: false, name + ", skipped": true} {
+				wants[taskType] = c.plain
+				if skip {
+					wants[taskType] = c.skips
+				}
+				kinds[kind](reg, taskType, func(task *outbox.Task[payload]) error {
+					if task.Payload.N == 1 {
+						return c.result
+					}
+					return nil
+				}, handlers.Backoff(constant(time.Hour)))
+				db.Do(t, `INSERT INTO outbox.task (task_type, payload, ordering_key, skip_failed) SELECT $1, jsonb_build_object('N', n), 'k', $2 FROM generate_series(1, 3) n`, taskType, skip)
+			}
+		}
+		once(t, db, reg, relay.Config{})
+		for taskType, want := range wants {
+			if got := db.Text(t, line, taskType); got != want {
+				t.Errorf("%s: the tasks are %q, want %q", taskType, got, want)
+			}
+		}
+	})
+}
+
+// A batch takes one task of each key; a member that fails holds up its own key alone.
+func TestABatchThatFailsInPartHoldsUpTheKeysOfThose(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg, seen := handlers.New(), []int64{}
+	handlers.Batch(reg, typeBatch, 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		failed := handlers.BatchError{}
+		for _, task := range tasks {
+			seen = append(seen, task.ID)
+			if task.ID == 2 {
+				failed[task.ID] = errAlways
+			}
+		}
+		return failed
+	}, handlers.Backoff(constant(time.Hour)))
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('BATCH', 'a'), ('BATCH', 'b'), ('BATCH', 'a'), ('BATCH', 'b'), ('BATCH', 'c')`)
+	once(t, db, reg, relay.Config{})
+	if got := db.Text(t, line, "BATCH"); got != "2 scheduled, 4 waiting" || !slices.Equal(seen, []int64{1, 2, 5, 3}) {
+		t.Errorf("%v ran and %q are left", seen, got)
+	}
+}
+
+func TestCanceledTasksOfAKeyLetItGoOn(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, run_at) SELECT 'X', 'k', now() + CASE n WHEN 1 THEN interval '1 hour' ELSE '0' END FROM generate_series(1, 4) n`)
+	reg, seen := handlers.New(), []int64{}
+	kinds["leased"](reg, "X", func(task *outbox.Task[payload]) error {
+		seen = append(seen, task.ID)
+		return nil
+	})
+	once(t, db, reg, relay.Config{})
+	for _, id := range []int{3, 1} { // one that waits, and the first
+		if got := db.cancel(t, id); got != outbox.Canceled {
+			t.Errorf("Cancel(%d): %v", id, got)
+		}
+	}
+	once(t, db, reg, relay.Config{})
+	if !slices.Equal(seen, []int64{2, 4}) {
+		t.Errorf("%v ran, want 2 and 4", seen)
+	}
+}
+
+// It waits for its turn, and then until its time.
+func TestAWaitingTaskThatIsUpdatedStaysInLine(t *testing.T) {
+	t.Parallel()
+	for _, option := range []outbox.Option{outbox.OnConflictReplace(), outbox.OnConflictReschedule()} {
+		db := newDatabase(t)
+		reg, seen := handlers.New(), []int64{}
+		kinds["tx"](reg, "X", func(task *outbox.Task[payload]) error {
+			seen = append(seen, task.ID)
+			return nil
+		})
+		for n := 1; n <= 3; n++ {
+			db.keyed(t, "X", n, outbox.OrderedBy("k"), outbox.Unique(fmt.Sprint(n)))
+		}
+		if e := db.keyed(t, "X", 2, outbox.OrderedBy("other"), outbox.Unique("2"), option, outbox.After(time.Hour)); e.Outcome != outbox.Updated {
+			t.Fatalf("Enqueue: %v", e)
+		}
+		if got := db.Text(t, line, "X"); got != "1 waiting, 2 waiting, 3 waiting" {
+			t.Errorf("the tasks are %s", got)
+		}
+		once(t, db, reg, relay.Config{})
+		if got := db.Text(t, line, "X"); got != "2 scheduled, 3 waiting" {
+			t.Errorf("the tasks are %s", got)
+		}
+		db.keyed(t, "X", 2, outbox.Unique("2"), option)
+		once(t, db, reg, relay.Config{})
+		if !slices.Equal(seen, []int64{1, 2, 3}) {
+			t.Errorf("%v ran", seen)
+		}
+	}
+}
+
+// While another transaction has given a task its turn and is not committed, the task waits all the same.
+func TestATurnThatIsGivenDoesNotFreeAUniqueKey(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.keyed(t, "X", 1, outbox.OrderedBy("k"), outbox.Unique("u"))
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if result, err := tx.Exec(relay.Statements["give turns"], 1000); err != nil {
+		t.Fatal(err)
+	} else if n, _ := result.RowsAffected(); n != 1 {
+		t.Fatalf("%d turns were given", n)
+	}
+	if e := db.keyed(t, "X", 2, outbox.OrderedBy("k"), outbox.Unique("u")); e.Outcome != outbox.Skipped {
+		t.Errorf("Enqueue: %v, want Skipped", e)
+	}
+}
+
+// Others of its key have had their turns before a task is written back whose handler ended the claim.
+func TestATaskWhoseHandlerCommitsItsClaimAndRunsAgainWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	var runs atomic.Int32
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		if runs.Add(1) > 1 {
+			return nil
+		}
+		if _, err := tx.ExecContext(ctx, `COMMIT`); err != nil {
+			return err
+		}
+		eventually(t, 10*time.Second, "the next has its turn", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'waiting'`) == 0 })
+		return handlers.RunAgain(0)
+	})
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, run_at) VALUES ('TX', 'k', now()), ('TX', 'k', now() + interval '1 second')`)
+	r := run(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
+	eventually(t, 20*time.Second, "both are done", func() bool { return runs.Load() == 3 && db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
+	if strings.Contains(r.Log.String(), "could not be written") {
+		t.Error("the task was lost")
+	}
+}
+
+// A failure of the database in Complete is no attempt.
+func TestAFailedAttemptAloneTakesATaskOutOfItsKey(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER die AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION die()`)
+	reg := handlers.New()
+	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
+		return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, 1) })
+	}, handlers.Backoff(constant(time.Hour)))
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, skip_failed) VALUES ('LEASED', 'k', true), ('LEASED', 'k', true)`)
+	once(t, db, reg, relay.Config{})
+	if got := db.Text(t, line, "LEASED"); got != "1 scheduled, 2 waiting" {
+		t.Errorf("the tasks are %s\n%s", got, db.Dump(t))
+	}
+}
+
+func TestARelayThatFreezesWhileItGivesTurnsLetsGo(t *testing.T) {
+	t.Parallel()
+	db := newOrdered(t)
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec(relay.Statements["lock turns"], "300"); err != nil {
+		t.Fatal(err)
+	}
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('ORDERED_TX', 'k')`)
+	run(t, db, relaytest.Ordered(), relay.Config{PollInterval: 50 * time.Millisecond})
+	db.Emptied(t, 10*time.Second)
+}
+
+// Limits and pauses hold tasks back, and change no order.
+func TestKeysKeepTheirOrderWithinLimits(t *testing.T) {
+	t.Parallel()
+	db := newOrdered(t)
+	for _, taskType := range relaytest.OrderedTypes {
+		if err := outbox.Pause(t.Context(), db.DB, taskType); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) SELECT $1, n % 5 FROM generate_series(1, 30) n`, relaytest.OrderedTypes[0])
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) SELECT $1, 10 + n % 5 FROM generate_series(1, 30) n`, relaytest.OrderedTypes[1])
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) SELECT $1, 20 + n % 5 FROM generate_series(1, 30) n`, relaytest.OrderedTypes[2])
+	for range 2 {
+		run(t, open(t, db.URL), relaytest.Ordered(handlers.MaxRunningTotal(2)), relay.Config{PollInterval: 50 * time.Millisecond})
+	}
+	eventually(t, 10*time.Second, "the turns are given", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready'`) == 15 })
+	if n := db.Int(t, `SELECT count(*) FROM run`); n != 0 {
+		t.Errorf("%d tasks of paused types ran", n)
+	}
+	for _, taskType := range relaytest.OrderedTypes {
+		if err := outbox.Resume(t.Context(), db.DB, taskType); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db.Emptied(t, 30*time.Second)
+	db.InOrder(t, 90)
+}
+
+// I10: turns are given through the indexes, whatever the tables were like when their statistics were taken.
+func TestTurnsAreGivenThroughIndexesWithAnyStatistics(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off); ALTER TABLE outbox.turn SET (autovacuum_enabled = off)`)
+	const large = 30_000
+	fill := func(tasks, keys, first, turns int) {
+		db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, state) SELECT 'X', n % $2, 'waiting' FROM generate_series(1, $1::int) n`, tasks, keys)
+		db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, state) SELECT 'X', n, 'scheduled' FROM generate_series(1, $1::int) n`, first)
+		db.Do(t, `INSERT INTO outbox.turn (task_type, ordering_key) SELECT 'X', n % $2 FROM generate_series(1, $1::int) n`, turns, keys)
+	}
+	for _, stats := range []struct{ tasks, keys, first, turns int }{
+		{0, 1, 0, 0}, {1, 1, 1, 1}, {10, 3, 2, 10}, {large, 1, 1, 0}, {large, large, 0, large}, {large, 100, large, 10}, {0, 1, large, large},
+	} {
+		db.Do(t, `TRUNCATE outbox.task, outbox.turn`)
+		fill(stats.tasks, stats.keys, stats.first, stats.turns)
+		db.Do(t, `VACUUM ANALYZE outbox.task, outbox.turn`)
+		db.Do(t, `DELETE FROM outbox.task; DELETE FROM outbox.turn`)
+		fill(large, 1000, 500, large)
+		var ways []string
+		explain(t, db, false, relay.Statements["give turns"], 1000).each(func(p plan) {
+			ways = append(ways, p.Index, strings.TrimSpace(p.Node+" "+p.Relation))
+		})
+		for _, way := range []string{"task_waiting", "task_first", "task_pkey", "Tid Scan turn"} {
+			if !slices.Contains(ways, way) || slices.Contains(ways, "Seq Scan task") {
+				t.Errorf("statistics of %v: the plan uses %v, want %s", stats, ways, way)
+			}
+		}
+	}
+}

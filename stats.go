@@ -1,0 +1,122 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"reflect"
+	"time"
+)
+
+// StatsQuerier is what [Stats] needs: pools, connections and transactions of database/sql and sqlx have it.
+type StatsQuerier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// TypeStats are the counts of one task type at one moment.
+type TypeStats struct {
+	Type string
+
+	// Tasks that are still to do. What a Tx or Batch handler works on counts as ready until its claim commits, as
+	// the rollback of the claim would leave it so.
+	Ready     int64
+	Scheduled int64 // until their run_at, a retry's included
+	Leased    int64 // held by Leased handlers
+	Waiting   int64 // for another task
+
+	// Dead letters that are there.
+	Dead int64
+
+	// Finished are the tasks that are done since the counters began, discarded ones included: all that were
+	// enqueued and are neither to do nor died nor were canceled. A task that runs again is not finished, a
+	// redriven dead letter may finish yet, and a row that was deleted by hand counts as finished.
+	Finished int64
+
+	// Failed are the runs that failed since the counters began: handlers that returned an error, Dead included,
+	// panicked, or ran out of time, each of them an attempt. Snoozed and discarded ones did not fail; runs that
+	// were lost with their process or their connection are not counted.
+	Failed int64
+
+	// OldestReady is for how long the task that is claimed next has been due, by PostgreSQL's clock: the head of
+	// the lane, which is the oldest one but for more urgent ones and for those that failed before. 0 without a ready task.
+	OldestReady time.Duration
+
+	// NextRunAt is when the first scheduled task is due; zero without one. It is past while no relay is at work.
+	NextRunAt time.Time
+}
+
+// One snapshot for all of it: what a relay moves from the log to the table of counters meanwhile is in one of both.
+// Lanes that are empty are not looked at, as they may be full of dead index entries.
+const statsSQL = `/* outbox: stats */
+SELECT c.task_type, c.ready, c.scheduled, c.leased, c.waiting, c.dead, c.finished, c.failed, h.age, s.due
+  FROM (
+    SELECT task_type,
+           COALESCE(sum(tasks) FILTER (WHERE kind = 'ready'), 0)::bigint AS ready,
+           COALESCE(sum(tasks) FILTER (WHERE kind = 'scheduled'), 0)::bigint AS scheduled,
+           COALESCE(sum(tasks) FILTER (WHERE kind = 'leased'), 0)::bigint AS leased,
+           COALESCE(sum(tasks) FILTER (WHERE kind = 'waiting'), 0)::bigint AS waiting,
+           COALESCE(sum(tasks) FILTER (WHERE kind = 'dead'), 0)::bigint AS dead,
+           COALESCE(sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -tasks WHEN 'failed' THEN 0 ELSE arrived - tasks END), 0)::bigint AS finished,
+           COALESCE(sum(tasks) FILTER (WHERE kind = 'failed'), 0)::bigint AS failed
+      FROM (SELECT task_type, kind, tasks, arrived FROM "%[1]s".counter
+            UNION ALL
+            SELECT task_type, kind, tasks, arrived FROM "%[1]s".counter_log) AS l
+     GROUP BY task_type) AS c
+  LEFT JOIN LATERAL (
+    SELECT (LEAST(GREATEST(extract(epoch FROM clock_timestamp() - t.run_at), 0), 3e9) * 1000000)::bigint AS age
+      FROM "%[1]s".task t WHERE t.state = 'ready' AND t.task_type = c.task_type AND c.ready > 0
+     ORDER BY t.priority, t.attempt, t.task_id LIMIT 1) AS h ON true
+  LEFT JOIN LATERAL (
+    SELECT (extract(epoch FROM t.run_at) * 1000000)::bigint AS due
+      FROM "%[1]s".task t WHERE t.state = 'scheduled' AND t.task_type = c.task_type AND c.scheduled > 0
+     ORDER BY t.run_at LIMIT 1) AS s ON true
+ ORDER BY c.task_type COLLATE "C"`
+
+// Stats reads the counts of all task types that were ever enqueued, sorted by type, with one statement. The counts are exact for
+// the statement's snapshot: they are what count(*) by type and state would say. It costs the same with ten tasks and
+// with ten million: the number of types matters, and how much changed within the last seconds or, while no relay
+// runs, since one did.
+//
+// It reads only, so it may run on a standby. It needs SELECT on the tables counter, counter_log and task. Of the
+// options only [Schema] has a meaning here, any other is an ErrInvalidOption; other errors are q's own.
+func Stats(ctx context.Context, q StatsQuerier, opts ...Option) ([]TypeStats, error) {
+	schema, err := schemaOf(opts)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := q.QueryContext(ctx, fmt.Sprintf(statsSQL, schema))
+	if err != nil {
+		return nil, fmt.Errorf("outbox: stats: %w", err)
+	}
+	defer rows.Close()
+	var out []TypeStats
+	for rows.Next() {
+		var s TypeStats
+		var age, due sql.NullInt64
+		if err := rows.Scan(&s.Type, &s.Ready, &s.Scheduled, &s.Leased, &s.Waiting, &s.Dead, &s.Finished, &s.Failed, &age, &due); err != nil {
+			return nil, fmt.Errorf("outbox: stats: %w", err)
+		}
+		s.OldestReady = time.Duration(age.Int64) * time.Microsecond
+		if due.Valid {
+			s.NextRunAt = time.UnixMicro(due.Int64)
+		}
+		out = append(out, s)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("outbox: stats: %w", err)
+	}
+	return out, nil
+}
+
+// schemaOf is the schema that the options name, for calls to which nothing else can be said.
+func schemaOf(opts []Option) (string, error) {
+	s, err := newSettings(opts)
+	if err != nil {
+		return "", err
+	}
+	plain, err := newSettings([]Option{Schema(s.schema)})
+	if err == nil && !reflect.DeepEqual(s, plain) {
+		err = fmt.Errorf("%w: only Schema has a meaning here", ErrInvalidOption)
+	}
+	return s.schema, err
+}

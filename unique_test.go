@@ -1,0 +1,523 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+)
+
+// enqueue is a committed Enqueue over the test's own pool.
+func (d database) enqueue(t testing.TB, taskType string, payload any, opts ...outbox.Option) outbox.Enqueued {
+	t.Helper()
+	tx := begin(t, d.db)
+	got, err := outbox.Enqueue(t.Context(), tx, taskType, payload, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// holders are the states that the task which has a key can be in, how it gets there, and whether it then waits or runs.
+// A claim that stays open is rolled back after the test.
+var holders = []struct {
+	name          string
+	waits, runs   bool
+	become        string
+	inTransaction bool
+	options       []outbox.Option
+}{
+	{name: "ready", waits: true},
+	{name: "scheduled", waits: true, options: []outbox.Option{outbox.After(time.Hour)}},
+	{name: "leased", runs: true, become: `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid() WHERE task_id = $1`},
+	{name: "claimed by a Tx handler that runs", runs: true, inTransaction: true, become: `DELETE FROM outbox.task WHERE task_id = $1`},
+	{name: "written back for a retry", waits: true, become: `WITH gone AS (DELETE FROM outbox.task WHERE task_id = $1 RETURNING *)
+		INSERT INTO outbox.task (task_id, task_type, state, run_at, attempt, payload, priority, unique_key, unique_until_done) OVERRIDING SYSTEM VALUE
+		SELECT task_id, task_type, 'scheduled', now() + interval '1 hour', 1, payload, priority, unique_key, unique_until_done FROM gone`},
+	{name: "dead", become: `WITH gone AS (DELETE FROM outbox.task WHERE task_id = $1 RETURNING *)
+		INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload, unique_key)
+		SELECT task_id, run_at, created_at, priority, 1, 1, 'handler', task_type, payload, unique_key FROM gone`},
+	{name: "done", become: `DELETE FROM outbox.task WHERE task_id = $1`},
+}
+
+func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
+	d := newDatabase(t)
+	for mode, unique := range map[string]func() outbox.Option{
+		"Unique":                 func() outbox.Option { return outbox.Unique("key") },
+		"UniqueUntilDone":        func() outbox.Option { return outbox.UniqueUntilDone("key") },
+		"UniquePayload":          outbox.UniquePayload,
+		"UniquePayloadUntilDone": outbox.UniquePayloadUntilDone,
+	} {
+		untilDone := strings.HasSuffix(mode, "UntilDone")
+		for name, onConflict := range map[string]outbox.Option{"default": nil, "skip": outbox.OnConflictSkip(), "replace": outbox.OnConflictReplace(), "reschedule": outbox.OnConflictReschedule()} {
+			for _, h := range holders {
+				t.Run(mode+"/"+name+"/"+h.name, func(t *testing.T) {
+					taskType := newType()
+					first := d.enqueue(t, taskType, "old", append(h.options, unique(), outbox.Priority(1), outbox.Headers(map[string]string{"h": "old"}))...)
+					if first.Outcome != outbox.Created {
+						t.Fatalf("the first: %v", first)
+					}
+					if h.become != "" {
+						q := outbox.Querier(d.db)
+						if h.inTransaction {
+							q = begin(t, d.db)
+						}
+						exec(t, q, h.become, first.TaskID)
+					}
+					before := rows(t, d.db, taskType)
+					payload := "new"
+					if strings.HasPrefix(mode, "UniquePayload") {
+						payload = "old"
+					}
+					opts := []outbox.Option{unique(), outbox.Priority(2), outbox.Headers(map[string]string{"h": "new"}), outbox.After(2 * time.Hour)}
+					if onConflict != nil {
+						opts = append(opts, onConflict)
+					}
+					tx := begin(t, d.db)
+					exec(t, tx, `SET LOCAL lock_timeout = '1ms'`) // any wait for a lock is an error
+					got, err := outbox.Enqueue(t.Context(), tx, taskType, payload, opts...)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := tx.Commit(); err != nil {
+						t.Fatal(err)
+					}
+					conflict := h.waits || untilDone && h.runs
+					want := outbox.Created
+					switch {
+					case conflict && h.waits && (name == "replace" || name == "reschedule"):
+						want = outbox.Updated
+					case conflict:
+						want = outbox.Skipped
+					}
+					if got.Outcome != want || conflict != (got.TaskID == first.TaskID) {
+						t.Fatalf("got %v, want %v by task %d: %v", got, want, first.TaskID, conflict)
+					}
+					after := rows(t, d.db, taskType)
+					if want == outbox.Created && len(after) != len(before)+1 || want != outbox.Created && len(after) != len(before) {
+						t.Fatalf("got %d tasks after %d", len(after), len(before))
+					}
+					if want == outbox.Created {
+						return
+					}
+					a, b := after[0], before[0]
+					if (a.Payload != b.Payload || a.Priority != b.Priority || a.Headers != b.Headers) != (want == outbox.Updated && name == "replace") {
+						t.Errorf("%s: got %+v from %+v", name, a, b)
+					}
+					if !a.RunAt.Equal(b.RunAt) != (want == outbox.Updated) || want == outbox.Updated && (a.State != "scheduled" || time.Until(a.RunAt) < 119*time.Minute) {
+						t.Errorf("%s: got %s at %v from %s at %v", name, a.State, a.RunAt, b.State, b.RunAt)
+					}
+					if a.Attempt != b.Attempt || !a.CreatedAt.Equal(b.CreatedAt) {
+						t.Errorf("%s: got %+v from %+v", name, a, b)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestUniqueKeys(t *testing.T) {
+	onEveryClient(t, []contract{
+		{"a_key_is_one_statement_and_says_what_came_of_it", func(t *testing.T, e *env) {
+			name, tx := newType(), e.tx(t)
+			first, err := outbox.Enqueue(t.Context(), tx, name, 1, outbox.Unique("k"))
+			if err != nil || first.Outcome != outbox.Created {
+				t.Fatal(first, err)
+			}
+			second, err := outbox.Enqueue(t.Context(), tx, name, 2, outbox.Unique("k"))
+			if err != nil || second != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}) {
+				t.Fatal(second, err)
+			}
+			third, err := outbox.Enqueue(t.Context(), tx, name, 3, outbox.Unique("k"), outbox.OnConflictReplace())
+			if err != nil || third != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Updated}) {
+				t.Fatal(third, err)
+			}
+			if tx.statements != 3 {
+				t.Errorf("got %d statements, want 3", tx.statements)
+			}
+			if got := one(t, tx, name); got.Payload != "3" {
+				t.Errorf("got payload %s, want 3", got.Payload)
+			}
+			other, err := outbox.Enqueue(t.Context(), tx, newType(), 1, outbox.Unique("k"))
+			if err != nil || other.Outcome != outbox.Created {
+				t.Errorf("another type: %v, %v", other, err)
+			}
+		}},
+		{"EnqueueMany_reports_each_in_its_place", func(t *testing.T, e *env) {
+			name, tx := newType(), e.tx(t)
+			task := func(payload any, opts ...outbox.Option) outbox.NewTask {
+				return outbox.NewTask{Type: name, Payload: payload, Options: opts}
+			}
+			got, err := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{
+				task("z1", outbox.Unique("z")), task("plain"), task("a1", outbox.Unique("a")), task("z2", outbox.Unique("z")),
+				task("a2", outbox.Unique("a"), outbox.OnConflictReplace()), task("plain"), task("p", outbox.UniquePayload()), task("p", outbox.UniquePayload()),
+				task("a3", outbox.Unique("a"), outbox.OnConflictReschedule(), outbox.After(time.Hour)),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var said []string
+			for _, g := range got {
+				said = append(said, g.Outcome.String())
+			}
+			const want = "created created created skipped updated created created skipped updated"
+			if strings.Join(said, " ") != want || tx.statements != 1 {
+				t.Errorf("got %s with %d statements, want %s with 1", said, tx.statements, want)
+			}
+			for _, same := range [][2]int{{0, 3}, {2, 4}, {2, 8}, {6, 7}} {
+				if got[same[0]].TaskID != got[same[1]].TaskID {
+					t.Errorf("tasks %d and %d have the same key and ids %d and %d", same[0], same[1], got[same[0]].TaskID, got[same[1]].TaskID)
+				}
+			}
+			byID := map[int64]string{}
+			for _, s := range rows(t, tx, name) {
+				byID[s.ID] = s.Payload + " " + s.State
+			}
+			for i, want := range map[int]string{0: `"z1" ready`, 1: `"plain" ready`, 2: `"a2" scheduled`, 5: `"plain" ready`, 6: `"p" ready`} {
+				if byID[got[i].TaskID] != want {
+					t.Errorf("task %d: got %s, want %s", i, byID[got[i].TaskID], want)
+				}
+			}
+			if len(byID) != 5 {
+				t.Errorf("got %d tasks, want 5", len(byID))
+			}
+		}},
+	})
+}
+
+func TestEqualPayloadsHaveEqualKeysAndOthersDoNot(t *testing.T) {
+	d := newDatabase(t)
+	groups := [][]string{
+		{`{"a":1,"bb":[1.5,{"x":null}]}`, `{ "bb" : [15e-1, {"x":null}], "a":1.0 }`, `{"a":2,"bb":[1.50,{"x":null}],"a":1.000}`},
+		{`"1.50"`}, {`"1.5"`}, {`1.5`, `1.50`}, {`"a\\\"1.0"`}, {`"a\\\"1"`}, {`["x", 1.0]`, `["x",1]`}, {`["x\"", 1.0]`, `["x\"",1]`},
+		{`1.005`, `1.0050`}, {`15`}, {`0`, `-0`, `0.00`, `-0.0`}, {`100`, `1e2`, `100.0`}, {`10`}, {`1`}, {`[[1]]`}, {`[1]`}, {`{}`}, {`[]`}, {`null`}, {`""`},
+		{`"é"`, `"\u00e9"`}, {`-1.20`, `-1.2`}, {`1.02030`, `1.0203`}, {`{"1.0":1}`}, {`{"1.00":1}`}, {`0.001`}, {`0.0010001`, `0.00100010`},
+	}
+	var tasks []outbox.NewTask
+	var group []int
+	for g, forms := range groups {
+		for _, f := range forms {
+			tasks = append(tasks, outbox.NewTask{Type: "T", Payload: json.RawMessage(f), Options: []outbox.Option{outbox.UniquePayload()}})
+			group = append(group, g)
+		}
+	}
+	rand.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j], group[i], group[j] = tasks[j], tasks[i], group[j], group[i] })
+	tx := begin(t, d.db)
+	got, err := outbox.EnqueueMany(t.Context(), tx, tasks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := map[int]int64{}
+	for i, g := range got {
+		if id, ok := holder[group[i]]; ok && (id != g.TaskID || g.Outcome != outbox.Skipped) || !ok && g.Outcome != outbox.Created {
+			t.Errorf("%s: got %v", tasks[i].Payload, g)
+		}
+		holder[group[i]] = g.TaskID
+	}
+	if n := len(rows(t, tx, "T")); n != len(groups) {
+		t.Errorf("got %d tasks, want %d", n, len(groups))
+	}
+	// The oracle is PostgreSQL's own equality.
+	var wrong int
+	if err := tx.QueryRow(`SELECT count(*) FROM outbox.task a, outbox.task b WHERE a.task_id < b.task_id AND a.payload = b.payload`).Scan(&wrong); err != nil || wrong > 0 {
+		t.Errorf("%d pairs of tasks have equal payloads: %v", wrong, err)
+	}
+}
+
+func TestBadKeysAreRefusedBeforeAnySQL(t *testing.T) {
+	d := newDatabase(t)
+	tx := &recorder{transaction: transaction{Querier: begin(t, d.db)}}
+	for want, opts := range map[string][]outbox.Option{
+		"Unique: the key is empty":         {outbox.Unique("")},
+		"257 bytes, at most 256":           {outbox.Unique(strings.Repeat("k", 257))},
+		"valid UTF-8 without NUL":          {outbox.UniqueUntilDone("a\x00")},
+		`keys that begin with $payload`:    {outbox.Unique("$payload:1")},
+		"OnConflictReplace: it needs":      {outbox.OnConflictReplace()},
+		"OnConflictReschedule: it needs U": {outbox.OnConflictReschedule()},
+	} {
+		_, err := outbox.Enqueue(t.Context(), tx, "T", 1, opts...)
+		if !errors.Is(err, outbox.ErrInvalidOption) || !strings.Contains(err.Error(), want) || tx.statements > 0 {
+			t.Errorf("got %v after %d statements, want ErrInvalidOption: %s", err, tx.statements, want)
+		}
+	}
+	for _, key := range []string{strings.Repeat("k", 256), "ä\n'\"\\{}", "$pay"} {
+		for range 2 {
+			if _, err := outbox.Enqueue(t.Context(), tx, "T", 1, outbox.Unique(key), outbox.OnConflictSkip()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if n := len(rows(t, tx, "T")); n != 3 {
+		t.Errorf("got %d tasks, want 3", n)
+	}
+}
+
+func TestPlainSQLWithAKeySkips(t *testing.T) {
+	d := newDatabase(t)
+	insert := func(payload, key string) (id sql.NullInt64) {
+		t.Helper()
+		err := d.db.QueryRow(`INSERT INTO outbox.task (task_type, payload, unique_key) VALUES ('T', $1::jsonb, $2) RETURNING task_id`, payload, key).Scan(&id)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			t.Fatal(err)
+		}
+		return id
+	}
+	for _, c := range []struct {
+		payload, key string
+		created      bool
+	}{{"1", "k", true}, {"2", "k", false}, {"1", "l", true}, {`{"n":1}`, "$payload", true}, {`{"n":1.0}`, "$payload", false}, {`{"n":2}`, "$payload", true}} {
+		if got := insert(c.payload, c.key); got.Valid != c.created {
+			t.Errorf("%s under %s: got %v, want a row: %v", c.payload, c.key, got, c.created)
+		}
+	}
+	// Rows of one statement see those before them.
+	exec(t, d.db, `INSERT INTO outbox.task (task_type, payload, unique_key) SELECT 'M', to_jsonb(n), (n % 3)::text FROM generate_series(1, 9) n`)
+	if n := len(rows(t, d.db, "M")); n != 3 {
+		t.Errorf("got %d tasks of M, want 3", n)
+	}
+	var id int64
+	var outcome string
+	for _, want := range []string{"created", "updated"} {
+		err := d.db.QueryRow(`INSERT INTO outbox.keyed_task (task_type, unique_key, on_conflict) VALUES ('V', 'k', 'replace') RETURNING task_id, outcome`).Scan(&id, &outcome)
+		if err != nil || outcome != want || one(t, d.db, "V").ID != id {
+			t.Errorf("got task %d %s, %v; want %s", id, outcome, err, want)
+		}
+	}
+	for statement, want := range map[string]string{
+		`INSERT INTO outbox.task (task_type, unique_key) VALUES ('T', '')`:                                  "unique_key_length_check",
+		`INSERT INTO outbox.task (task_type, unique_key) VALUES ('T', repeat('k', 257))`:                    "unique_key_length_check",
+		`INSERT INTO outbox.task (task_type, unique_key) VALUES ('T', '$payload:1')`:                        "must not begin with $payload",
+		`INSERT INTO outbox.keyed_task (task_type, unique_key, on_conflict) VALUES ('T', 'k', 'overwrite')`: "must be skip, replace or reschedule",
+	} {
+		if _, err := d.db.Exec(statement); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", statement, err, want)
+		}
+	}
+}
+
+// A task that was canceled while it ran, and waits again until its relay removes it, is not the run that an Enqueue is promised.
+func TestATaskThatIsAboutToBeRemovedHasNoKey(t *testing.T) {
+	d := newDatabase(t)
+	taskType := newType()
+	enqueue := func() outbox.Enqueued {
+		t.Helper()
+		tx := begin(t, d.db)
+		got, err := outbox.Enqueue(t.Context(), tx, taskType, 1, outbox.Unique("k"))
+		if err == nil {
+			err = tx.Commit()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	first := enqueue()
+	exec(t, d.db, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid() WHERE task_id = $1`, first.TaskID)
+	tx := begin(t, d.db)
+	if found, err := outbox.Cancel(t.Context(), tx, first.TaskID); err != nil || found != outbox.CancelRequested || tx.Commit() != nil {
+		t.Fatal(found, err)
+	}
+	exec(t, d.db, `UPDATE outbox.task SET state = 'scheduled', relay_id = NULL, lease_token = NULL WHERE task_id = $1`, first.TaskID)
+	if got := enqueue(); got.Outcome != outbox.Created || got.TaskID == first.TaskID {
+		t.Errorf("got %v, want another task", got)
+	}
+}
+
+func TestOpenTransactionsWithOneKeyWaitForEachOther(t *testing.T) {
+	d := newDatabase(t)
+	for name, commits := range map[string]bool{"commit": true, "rollback": false} {
+		taskType := newType()
+		first := begin(t, d.db)
+		if _, err := outbox.Enqueue(t.Context(), first, taskType, 1, outbox.Unique("k")); err != nil {
+			t.Fatal(err)
+		}
+		other := begin(t, d.db)
+		if got, err := outbox.Enqueue(t.Context(), other, taskType, 1, outbox.Unique("l")); err != nil || got.Outcome != outbox.Created {
+			t.Fatal(got, err) // another key does not wait
+		}
+		second := begin(t, d.db)
+		var pid int
+		if err := second.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		type result struct {
+			outbox.Enqueued
+			error
+		}
+		done := make(chan result, 1)
+		go func() {
+			got, err := outbox.Enqueue(context.Background(), second, taskType, 2, outbox.Unique("k"))
+			done <- result{got, err}
+		}()
+		for waits := false; !waits; {
+			if err := d.db.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)`, pid).Scan(&waits); err != nil {
+				t.Fatal(err)
+			}
+			if len(done) > 0 {
+				t.Fatalf("%s: the second did not wait: %v", name, <-done)
+			}
+		}
+		want := outbox.Created
+		if commits {
+			want = outbox.Skipped
+			exec(t, first, `COMMIT`)
+		} else if err := first.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-done; got.error != nil || got.Outcome != want {
+			t.Errorf("after %s of the first: got %v, want %v", name, got, want)
+		}
+	}
+}
+
+// A claim skips the task that an open Enqueue has found waiting, or the run would start before the commit and miss it.
+func TestNoClaimStartsATaskBeforeTheEnqueueThatFoundItCommits(t *testing.T) {
+	d := newDatabase(t)
+	for _, promote := range []bool{false, true} {
+		taskType := newType()
+		exec(t, d.db, `INSERT INTO outbox.task (task_type, unique_key, run_at) VALUES ($1, 'k', now() + $2::boolean::int * interval '1 hour')`, taskType, promote)
+		tx := begin(t, d.db)
+		if got, err := outbox.Enqueue(t.Context(), tx, taskType, 1, outbox.Unique("k")); err != nil || got.Outcome != outbox.Skipped {
+			t.Fatal(got, err)
+		}
+		if promote { // which is not held up, and does not let the claim through
+			exec(t, d.db, `UPDATE outbox.task SET state = 'ready' WHERE task_type = $1`, taskType)
+		}
+		claim := func() (n int) {
+			err := d.db.QueryRow(`WITH c AS MATERIALIZED (SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1 FOR UPDATE SKIP LOCKED)
+				SELECT count(*) FROM c`, taskType).Scan(&n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		if n := claim(); n != 0 {
+			t.Errorf("promoted %v: the claim took %d tasks before the commit, want 0", promote, n)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if n := claim(); n != 1 {
+			t.Errorf("promoted %v: the claim took %d tasks after the commit, want 1", promote, n)
+		}
+	}
+}
+
+// While promote or other maintenance has changed the row and not committed, the task still waits.
+func TestAKeyIsTakenWhileItsTaskIsPromoted(t *testing.T) {
+	d := newDatabase(t)
+	taskType := newType()
+	first := d.enqueue(t, taskType, 1, outbox.Unique("k"), outbox.After(time.Hour))
+	promote := begin(t, d.db)
+	exec(t, promote, `WITH due AS MATERIALIZED (SELECT task_id FROM outbox.task WHERE task_type = $1 FOR NO KEY UPDATE SKIP LOCKED)
+		UPDATE outbox.task SET state = 'ready' WHERE task_id = ANY (ARRAY(SELECT task_id FROM due))`, taskType)
+	if got := d.enqueue(t, taskType, 2, outbox.Unique("k")); got != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}) {
+		t.Errorf("got %v, want task %d skipped", got, first.TaskID)
+	}
+}
+
+// Written back in the very moment of the look: the row of the snapshot is gone, its successor waits.
+func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
+	d := newDatabase(t)
+	exec(t, d.db, `CREATE SCHEMA slow; CREATE FUNCTION slow.ne(text, text) RETURNS boolean LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_catalog.pg_advisory_lock_shared(8), pg_catalog.pg_advisory_unlock_shared(8); RETURN pg_catalog.textne($1, $2); END';
+		CREATE OPERATOR slow.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = slow.ne)`)
+	exec(t, d.db, `ALTER FUNCTION outbox.take_key(text, text, bigint) SET search_path = slow, pg_catalog`) // lock_waiting says state <> 'leased'
+	taskType := newType()
+	first := d.enqueue(t, taskType, 1, outbox.Unique("k"))
+	gate, claim, second := begin(t, d.db), begin(t, d.db), begin(t, d.db)
+	exec(t, claim, holders[4].become, first.TaskID)
+	exec(t, gate, `SELECT pg_advisory_xact_lock(8)`)
+	var pid int
+	if err := second.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		outbox.Enqueued
+		error
+	}
+	done := make(chan result, 1)
+	go func() {
+		got, err := outbox.Enqueue(context.Background(), second, taskType, 2, outbox.Unique("k"))
+		done <- result{got, err}
+	}()
+	for waits := false; !waits; {
+		if len(done) > 0 {
+			t.Fatalf("it did not wait: %v", <-done)
+		}
+		if err := d.db.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND locktype = 'advisory' AND NOT granted)`, pid).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := claim.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := gate.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-done; got.error != nil || got.Enqueued != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}) {
+		t.Errorf("got %v, want task %d skipped", got, first.TaskID)
+	}
+}
+
+func TestEnqueueManyWithTheSameKeysInAnyOrderNeverDeadlocks(t *testing.T) {
+	d := newDatabase(t)
+	options := []outbox.Option{outbox.OnConflictSkip(), outbox.OnConflictReplace(), outbox.OnConflictReschedule()}
+	var all sync.WaitGroup
+	for w := range 8 {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(w), 1))
+			for range 20 {
+				var tasks []outbox.NewTask
+				for i := range 60 {
+					unique := outbox.Unique(fmt.Sprint(i % 50))
+					if i%3 == 0 {
+						unique = outbox.UniquePayload()
+					}
+					tasks = append(tasks, outbox.NewTask{Type: fmt.Sprint("T", i%2), Payload: i % 50, Options: []outbox.Option{unique, options[random.IntN(3)]}})
+				}
+				random.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j] = tasks[j], tasks[i] })
+				err := outbox.InTx(context.Background(), d.db, func(tx *sql.Tx) error {
+					_, err := outbox.EnqueueMany(context.Background(), tx, tasks)
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestAKeyedEnqueueNeedsOnlyTheView(t *testing.T) {
+	d := newDatabase(t)
+	tx := begin(t, d.db)
+	exec(t, tx, `CREATE ROLE outbox_test_keyed; GRANT USAGE ON SCHEMA outbox TO outbox_test_keyed;
+		GRANT INSERT, SELECT (task_id, outcome, position) ON outbox.keyed_task TO outbox_test_keyed; SET LOCAL ROLE outbox_test_keyed; SET LOCAL search_path = nowhere`)
+	for _, want := range []outbox.Outcome{outbox.Created, outbox.Updated} {
+		got, err := outbox.Enqueue(t.Context(), tx, "T", 1, outbox.UniquePayload(), outbox.OnConflictReplace())
+		if err != nil || got.Outcome != want {
+			t.Fatal(got, err)
+		}
+	}
+	for _, forbidden := range []string{"SELECT * FROM outbox.unique_key", "SELECT outbox.lock_waiting(1)", "INSERT INTO outbox.task (task_type) VALUES ('T')"} {
+		exec(t, tx, "SAVEPOINT s")
+		if _, err := tx.Exec(forbidden); sqlState(err) != "42501" {
+			t.Errorf("%s: got %v, want insufficient_privilege (42501)", forbidden, err)
+		}
+		exec(t, tx, "ROLLBACK TO s")
+	}
+}

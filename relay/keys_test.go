@@ -32,11 +32,12 @@ var keyedKinds = map[string]func(reg *handlers.Registry, f func(context.Context,
 	},
 }
 
-// keyed is a committed Enqueue that is not to wait for any lock.
+// keyed is a committed Enqueue that is not to wait for a handler: those of these tests end when the test goes on. For a sweep of
+// keys it may have to, for a moment.
 func (db *database) keyed(t testing.TB, taskType string, n int, opts ...outbox.Option) (got outbox.Enqueued) {
 	t.Helper()
 	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) (err error) {
-		if _, err := tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '1ms'`); err != nil {
+		if _, err := tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '2s'`); err != nil {
 			return err
 		}
 		got, err = outbox.Enqueue(t.Context(), tx, taskType, payload{N: n}, opts...)

@@ -43,6 +43,7 @@ var faults = []fault{
 // which is made to refuse the statement; so its transaction is in the state that belongs to the error.
 type faulty struct {
 	driver.Connector
+	before map[string]func() // is called before a call
 
 	mu    sync.Mutex
 	seen  map[string]bool // calls since seen was set
@@ -127,6 +128,9 @@ func (c *faultyConn) on(query string, do func() error) error {
 		call += " after " + c.last
 	}
 	c.last = call
+	if first := c.f.before[call]; first != nil {
+		first()
+	}
 	what, yes := c.f.fails(call)
 	switch {
 	case !yes:

@@ -120,6 +120,12 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 	if err != nil {
 		return nil, err
 	}
+	stranded := false
+	if want.stranded { // before the lanes are read, so that what is taken over in between is seen there
+		if err = conn.QueryRowContext(ctx, r.sql(strandedLeasesSQL)).Scan(&stranded); err != nil {
+			return nil, err
+		}
+	}
 	s, due, err := r.readLanes(ctx, conn)
 	if err == nil && (len(due) > 0 || s.turns) {
 		given := 0
@@ -145,12 +151,7 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.wish = wish
-	if want.stranded {
-		if err := conn.QueryRowContext(ctx, r.sql(strandedLeasesSQL)).Scan(&s.stranded); err != nil {
-			return nil, err
-		}
-	}
+	s.wish, s.stranded = wish, stranded
 	if r.config.Order == Random {
 		err = r.readLast(ctx, conn, s.heads)
 	}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -109,5 +112,28 @@ func testRunOnceTakesOver(t *testing.T) {
 	}
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'leased' AND attempt = 1`); n != 2 {
 		t.Errorf("%d tasks of the living relay are as they were, want 2", n)
+	}
+}
+
+// What another relay takes over in the middle of the last look is due, too.
+func TestRunOnceRunsWhatIsTakenOverWhileItLooks(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t, "postgres")
+	db.Enqueue(t, "LEASED", 1)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('00000000-0000-4000-8000-00000000dead', 'h', 1, now() - interval '1 min', '{LEASED}')`)
+	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(), relay_id = '00000000-0000-4000-8000-00000000dead'`)
+	connector, err := pq.NewConnector(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := sql.OpenDB(&faulty{Connector: connector, before: map[string]func(){
+		"outbox: look for leases of dead relays": sync.OnceFunc(func() {
+			db.Do(t, `UPDATE outbox.task SET state = 'ready', lease_token = NULL, relay_id = NULL`)
+		}),
+	}})
+	defer pool.Close()
+	relaytest.Once(t, pool, all(), relay.Config{})
+	if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 2`); n != 1 {
+		t.Errorf("%d tasks were done, want the one that was taken over", n)
 	}
 }

@@ -64,7 +64,7 @@ func TestAPausedTypeIsNotStartedByAnyRelayUntilItIsResumed(t *testing.T) {
 			}
 			resume(t, db, kind)
 			eventually(t, 10*time.Second, "it goes on", func() bool { return started.Load() > at })
-			db.Do(t, `DELETE FROM outbox.task WHERE state <> 'leased'`)
+			db.Do(t, `DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM outbox.task WHERE state <> 'leased' FOR UPDATE SKIP LOCKED)`)
 		})
 	}
 }

@@ -1,14 +1,11 @@
 package outbox_test
 
 import (
-	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -310,196 +307,16 @@ func TestPlainSQLWithAKeySkips(t *testing.T) {
 func TestATaskThatIsAboutToBeRemovedHasNoKey(t *testing.T) {
 	d := newDatabase(t)
 	taskType := newType()
-	enqueue := func() outbox.Enqueued {
-		t.Helper()
-		tx := begin(t, d.db)
-		got, err := outbox.Enqueue(t.Context(), tx, taskType, 1, outbox.Unique("k"))
-		if err == nil {
-			err = tx.Commit()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got
-	}
-	first := enqueue()
+	first := d.enqueue(t, taskType, 1, outbox.Unique("k"))
 	exec(t, d.db, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid() WHERE task_id = $1`, first.TaskID)
 	tx := begin(t, d.db)
 	if found, err := outbox.Cancel(t.Context(), tx, first.TaskID); err != nil || found != outbox.CancelRequested || tx.Commit() != nil {
 		t.Fatal(found, err)
 	}
 	exec(t, d.db, `UPDATE outbox.task SET state = 'scheduled', relay_id = NULL, lease_token = NULL WHERE task_id = $1`, first.TaskID)
-	if got := enqueue(); got.Outcome != outbox.Created || got.TaskID == first.TaskID {
+	if got := d.enqueue(t, taskType, 1, outbox.Unique("k")); got.Outcome != outbox.Created || got.TaskID == first.TaskID {
 		t.Errorf("got %v, want another task", got)
 	}
-}
-
-func TestOpenTransactionsWithOneKeyWaitForEachOther(t *testing.T) {
-	d := newDatabase(t)
-	for name, commits := range map[string]bool{"commit": true, "rollback": false} {
-		taskType := newType()
-		first := begin(t, d.db)
-		if _, err := outbox.Enqueue(t.Context(), first, taskType, 1, outbox.Unique("k")); err != nil {
-			t.Fatal(err)
-		}
-		other := begin(t, d.db)
-		if got, err := outbox.Enqueue(t.Context(), other, taskType, 1, outbox.Unique("l")); err != nil || got.Outcome != outbox.Created {
-			t.Fatal(got, err) // another key does not wait
-		}
-		second := begin(t, d.db)
-		var pid int
-		if err := second.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
-		type result struct {
-			outbox.Enqueued
-			error
-		}
-		done := make(chan result, 1)
-		go func() {
-			got, err := outbox.Enqueue(context.Background(), second, taskType, 2, outbox.Unique("k"))
-			done <- result{got, err}
-		}()
-		for waits := false; !waits; {
-			if err := d.db.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)`, pid).Scan(&waits); err != nil {
-				t.Fatal(err)
-			}
-			if len(done) > 0 {
-				t.Fatalf("%s: the second did not wait: %v", name, <-done)
-			}
-		}
-		want := outbox.Created
-		if commits {
-			want = outbox.Skipped
-			exec(t, first, `COMMIT`)
-		} else if err := first.Rollback(); err != nil {
-			t.Fatal(err)
-		}
-		if got := <-done; got.error != nil || got.Outcome != want {
-			t.Errorf("after %s of the first: got %v, want %v", name, got, want)
-		}
-	}
-}
-
-// A claim skips the task that an open Enqueue has found waiting, or the run would start before the commit and miss it.
-func TestNoClaimStartsATaskBeforeTheEnqueueThatFoundItCommits(t *testing.T) {
-	d := newDatabase(t)
-	for _, promote := range []bool{false, true} {
-		taskType := newType()
-		exec(t, d.db, `INSERT INTO outbox.task (task_type, unique_key, run_at) VALUES ($1, 'k', now() + $2::boolean::int * interval '1 hour')`, taskType, promote)
-		tx := begin(t, d.db)
-		if got, err := outbox.Enqueue(t.Context(), tx, taskType, 1, outbox.Unique("k")); err != nil || got.Outcome != outbox.Skipped {
-			t.Fatal(got, err)
-		}
-		if promote { // which is not held up, and does not let the claim through
-			exec(t, d.db, `UPDATE outbox.task SET state = 'ready' WHERE task_type = $1`, taskType)
-		}
-		claim := func() (n int) {
-			err := d.db.QueryRow(`WITH c AS MATERIALIZED (SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1 FOR UPDATE SKIP LOCKED)
-				SELECT count(*) FROM c`, taskType).Scan(&n)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return n
-		}
-		if n := claim(); n != 0 {
-			t.Errorf("promoted %v: the claim took %d tasks before the commit, want 0", promote, n)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
-		if n := claim(); n != 1 {
-			t.Errorf("promoted %v: the claim took %d tasks after the commit, want 1", promote, n)
-		}
-	}
-}
-
-// While promote or other maintenance has changed the row and not committed, the task still waits.
-func TestAKeyIsTakenWhileItsTaskIsPromoted(t *testing.T) {
-	d := newDatabase(t)
-	taskType := newType()
-	first := d.enqueue(t, taskType, 1, outbox.Unique("k"), outbox.After(time.Hour))
-	promote := begin(t, d.db)
-	exec(t, promote, `WITH due AS MATERIALIZED (SELECT task_id FROM outbox.task WHERE task_type = $1 FOR NO KEY UPDATE SKIP LOCKED)
-		UPDATE outbox.task SET state = 'ready' WHERE task_id = ANY (ARRAY(SELECT task_id FROM due))`, taskType)
-	if got := d.enqueue(t, taskType, 2, outbox.Unique("k")); got != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}) {
-		t.Errorf("got %v, want task %d skipped", got, first.TaskID)
-	}
-}
-
-// Written back in the very moment of the look: the row of the snapshot is gone, its successor waits.
-func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
-	d := newDatabase(t)
-	exec(t, d.db, `CREATE SCHEMA slow; CREATE FUNCTION slow.ne(text, text) RETURNS boolean LANGUAGE plpgsql AS
-		'BEGIN PERFORM pg_catalog.pg_advisory_lock_shared(8), pg_catalog.pg_advisory_unlock_shared(8); RETURN pg_catalog.textne($1, $2); END';
-		CREATE OPERATOR slow.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = slow.ne)`)
-	exec(t, d.db, `ALTER FUNCTION outbox.take_key(text, text, bigint) SET search_path = slow, pg_catalog`) // lock_waiting says state <> 'leased'
-	taskType := newType()
-	first := d.enqueue(t, taskType, 1, outbox.Unique("k"))
-	gate, claim, second := begin(t, d.db), begin(t, d.db), begin(t, d.db)
-	exec(t, claim, holders[4].become, first.TaskID)
-	exec(t, gate, `SELECT pg_advisory_xact_lock(8)`)
-	var pid int
-	if err := second.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-		t.Fatal(err)
-	}
-	type result struct {
-		outbox.Enqueued
-		error
-	}
-	done := make(chan result, 1)
-	go func() {
-		got, err := outbox.Enqueue(context.Background(), second, taskType, 2, outbox.Unique("k"))
-		done <- result{got, err}
-	}()
-	for waits := false; !waits; {
-		if len(done) > 0 {
-			t.Fatalf("it did not wait: %v", <-done)
-		}
-		if err := d.db.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND locktype = 'advisory' AND NOT granted)`, pid).Scan(&waits); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := claim.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	if err := gate.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-done; got.error != nil || got.Enqueued != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}) {
-		t.Errorf("got %v, want task %d skipped", got, first.TaskID)
-	}
-}
-
-func TestEnqueueManyWithTheSameKeysInAnyOrderNeverDeadlocks(t *testing.T) {
-	d := newDatabase(t)
-	options := []outbox.Option{outbox.OnConflictSkip(), outbox.OnConflictReplace(), outbox.OnConflictReschedule()}
-	var all sync.WaitGroup
-	for w := range 8 {
-		all.Go(func() {
-			random := rand.New(rand.NewPCG(uint64(w), 1))
-			for range 20 {
-				var tasks []outbox.NewTask
-				for i := range 60 {
-					unique := outbox.Unique(fmt.Sprint(i % 50))
-					if i%3 == 0 {
-						unique = outbox.UniquePayload()
-					}
-					tasks = append(tasks, outbox.NewTask{Type: fmt.Sprint("T", i%2), Payload: i % 50, Options: []outbox.Option{unique, options[random.IntN(3)]}})
-				}
-				random.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j] = tasks[j], tasks[i] })
-				err := outbox.InTx(context.Background(), d.db, func(tx *sql.Tx) error {
-					_, err := outbox.EnqueueMany(context.Background(), tx, tasks)
-					return err
-				})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
 }
 
 func TestAKeyedEnqueueNeedsOnlyTheView(t *testing.T) {

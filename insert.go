@@ -1,32 +1,35 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
-	"sort"
+	"strconv"
 	"strings"
-
-	"github.com/lib/pq"
 )
 
-// A row's own run_at or delay decides when it is due; without either the column's default, now(),
-// would do, but a VALUES list cannot mix defaults, so it is written out.
+// A task without options goes through a function, which plans the INSERT once a session.
+const enqueuePlain = `/* outbox: enqueue */
+SELECT "%s".enqueue_task($1, $2::jsonb)`
+
 const insertOne = `/* outbox: enqueue */
-INSERT INTO "%s".task (task_type, payload, priority, max_attempts, headers, run_at%s)
-VALUES ($1, $2::jsonb, $3, $4, $5::jsonb, COALESCE($6::timestamptz, clock_timestamp() + $7::bigint * interval '1 microsecond', now())%s)
+INSERT INTO "%s".task (task_type, payload%s)
+VALUES ($1, $2::jsonb%s)
 RETURNING task_id`
 
-// The task_ids are drawn in the order of the arrays, so sorting them gives the positions.
+// What a select list expands it expands in the order of the elements, row by row, without a store between, which a FROM
+// would fill first. So the task_ids are drawn in the order of the tasks, and sorting them gives the positions. They come
+// back in one row, which is less work for both sides.
 const insertMany = `/* outbox: enqueue many */
-INSERT INTO "%[1]s".task (task_type, payload, priority, max_attempts, headers, run_at%[2]s)
-SELECT task_type, payload::jsonb, priority, max_attempts, headers::jsonb,
-       COALESCE(run_at::timestamptz, clock_timestamp() + delay * interval '1 microsecond', now())%[3]s
-  FROM unnest($1::text[], $2::text[], $3::smallint[], $4::smallint[], $5::text[], $6::text[], $7::bigint[]%[4]s)
-       WITH ORDINALITY AS n (task_type, payload, priority, max_attempts, headers, run_at, delay%[2]s, position)
- ORDER BY position
-RETURNING task_id`
+WITH added AS (
+  INSERT INTO "%s".task (task_type, payload%s)
+  SELECT task_type, payload::jsonb%s
+    FROM (SELECT %s) AS n
+  RETURNING task_id)
+SELECT array_agg(task_id)::text FROM added`
 
 // PostgreSQL drops the connection at a message of 1 GiB. Writing an array doubles each quote and backslash.
 const maxStatement = 256 << 20
@@ -36,9 +39,10 @@ func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error
 		return nil, err
 	}
 	rows := make([]row, len(tasks))
+	var payloads lines
 	total := 0
 	for i, t := range tasks {
-		r, err := newRow(t)
+		r, err := newRow(t, &payloads)
 		if err == nil && r.schema != rows[0].schemaOr(r.schema) {
 			err = fmt.Errorf("%w: Schema: %q and %q in one call", ErrInvalidOption, rows[0].schema, r.schema)
 		}
@@ -59,84 +63,78 @@ func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error
 	case len(rows) == 0:
 		return nil, nil
 	case slices.ContainsFunc(rows, func(r row) bool { return r.unique != nil }):
-		return insertKeyed(ctx, tx, rows)
+		return insertKeyed(ctx, tx, rows, &payloads)
 	case len(rows) == 1:
-		r := rows[0]
-		at, delay := r.due()
-		var e Enqueued
-		args := []any{r.taskType, r.payload, r.priority, r.attempts(), r.headers, at, delay}
-		var names, values strings.Builder
-		for _, c := range rareOf(rows) {
-			v, _ := c.of(r)
-			args = append(args, v)
-			fmt.Fprintf(&names, ", %s", c.name)
-			fmt.Fprintf(&values, ", $%d::text::%s", len(args), c.kind)
-		}
-		err := tx.QueryRowContext(ctx, fmt.Sprintf(insertOne, r.schema, &names, &values), args...).Scan(&e.TaskID)
+		e, err := enqueueRow(ctx, tx, rows[0])
 		if err != nil {
-			return nil, fmt.Errorf("outbox: enqueue %s: %w", r.taskType, err)
+			return nil, fmt.Errorf("outbox: enqueue %s: %w", rows[0].taskType, err)
 		}
 		return []Enqueued{e}, nil
 	}
-	out, err := enqueueRows(ctx, tx, rows)
+	out, err := enqueueRows(ctx, tx, rows, &payloads)
 	if err != nil {
 		return nil, fmt.Errorf("outbox: enqueue %d tasks: %w", len(rows), err)
 	}
 	return out, nil
 }
 
-func enqueueRows(ctx context.Context, tx Querier, tasks []row) ([]Enqueued, error) {
-	args, rare := withRare(columns(tasks), tasks)
-	rows, err := tx.QueryContext(ctx, fmt.Sprintf(insertMany, tasks[0].schema, rare.names, rare.values, rare.arrays), args...)
-	if err != nil {
+func enqueueRow(ctx context.Context, tx Querier, task row) (Enqueued, error) {
+	args, rare := withRareOne([]any{task.taskType, task.payload}, task)
+	statement := fmt.Sprintf(enqueuePlain, task.schema)
+	if rare.names != "" {
+		statement = fmt.Sprintf(insertOne, task.schema, rare.names, rare.values)
+	}
+	var id sql.NullInt64
+	err := tx.QueryRowContext(ctx, statement, args...).Scan(&id)
+	if err == nil && !id.Valid || errors.Is(err, sql.ErrNoRows) {
+		err = errors.New("no row was inserted: is there a trigger on the task table that drops rows?")
+	}
+	return Enqueued{TaskID: id.Int64}, err
+}
+
+func enqueueRows(ctx context.Context, tx Querier, tasks []row, payloads *lines) ([]Enqueued, error) {
+	args, columns := both(tasks, payloads)
+	args, rare := withRare(args, tasks)
+	statement := fmt.Sprintf(insertMany, tasks[0].schema, rare.names, rare.values, columns+rare.arrays)
+	var ids sql.NullString
+	if err := tx.QueryRowContext(ctx, statement, args...).Scan(&ids); err != nil {
 		return nil, err
 	}
-	defer rows.Close()
 	out := make([]Enqueued, 0, len(tasks))
-	for rows.Next() {
-		var e Enqueued
-		if err := rows.Scan(&e.TaskID); err != nil {
+	for id := range strings.SplitSeq(strings.Trim(ids.String, "{}"), ",") {
+		if id == "" {
+			break // there are none
+		}
+		n, err := strconv.ParseInt(id, 10, 64)
+		if err != nil {
 			return nil, err
 		}
-		out = append(out, e)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
+		out = append(out, Enqueued{TaskID: n})
 	}
 	if len(out) != len(tasks) {
 		return nil, fmt.Errorf("%d rows were inserted: is there a trigger on the task table that drops rows?", len(out))
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].TaskID < out[j].TaskID })
+	slices.SortFunc(out, func(a, b Enqueued) int { return cmp.Compare(a.TaskID, b.TaskID) })
 	return out, nil
 }
 
-// columns are the tasks as arrays, one for each column that a statement for many always names.
-func columns(tasks []row) []any {
-	n := len(tasks)
-	types, payloads := make([]string, n), make([]string, n)
-	priorities, attempts := make([]int64, n), make([]sql.NullInt64, n)
-	headers, runAts, delays := make([]sql.NullString, n), make([]sql.NullString, n), make([]sql.NullInt64, n)
-	for i, r := range tasks {
-		types[i], payloads[i], headers[i] = r.taskType, r.payload, r.headers
-		priorities[i], attempts[i] = int64(r.priority), r.attempts()
-		runAts[i], delays[i] = r.due()
+// both is what a statement for many tasks has of each: type and payload, as arguments and as what expands them.
+func both(tasks []row, payloads *lines) (args []any, columns string) {
+	const expanded = `unnest(string_to_array($%d::text, E'\n')) AS %s`
+	types, columns := tasks[0].taskType, "$1::text AS task_type"
+	if slices.ContainsFunc(tasks, func(r row) bool { return r.taskType != types }) {
+		all := make([]string, len(tasks))
+		for i, r := range tasks {
+			all[i] = r.taskType
+		}
+		types, columns = strings.Join(all, "\n"), fmt.Sprintf(expanded, 1, "task_type") // a line feed does not print
 	}
-	// pq.Array writes text literals, which every driver can bind.
-	return []any{pq.Array(types), pq.Array(payloads), pq.Array(priorities), pq.Array(attempts),
-		pq.Array(headers), pq.Array(runAts), pq.Array(delays)}
-}
-
-func (r row) attempts() sql.NullInt64 {
-	return sql.NullInt64{Int64: int64(r.maxAttempts), Valid: r.maxAttempts > 0}
+	return []any{types, strings.TrimSuffix(payloads.text.String(), "\n")}, columns + ", " + fmt.Sprintf(expanded, 2, "payload")
 }
 
 // size is what the row adds to a statement, before quoting: its texts, and its numbers and times at their longest.
 func (r row) size() int {
-	n := len(r.taskType) + len(r.payload) + len(r.headers.String) + 128
-	for _, c := range rareOf([]row{r}) {
-		v, _ := c.of(r)
-		n += len(v.String)
-	}
+	n := len(r.taskType) + len(r.payload) + len(r.headerJSON) + len(r.orderingKey) + 160
 	if r.unique != nil {
 		n += len(r.unique.key) + 32
 	}

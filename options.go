@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"strings"
@@ -32,6 +33,7 @@ type settings struct {
 	maxAttempts int
 	timeout     time.Duration
 	headers     map[string]string
+	headerJSON  string // "" for none
 	maxPayload  int
 	unique      *uniqueKey
 	onConflict  conflict
@@ -87,7 +89,14 @@ func SkipFailed() Option { return func(s *settings) { s.skipFailed = true } }
 // Schema names the PostgreSQL schema of the outbox if it is not "outbox".
 func Schema(name string) Option { return func(s *settings) { s.schema = name } }
 
+// plain is what a task without options has.
+var plain = &settings{schema: DefaultSchema, maxPayload: defaultMaxPayload}
+
+// newSettings returns what nobody changes any more.
 func newSettings(opts []Option) (*settings, error) {
+	if len(opts) == 0 {
+		return plain, nil
+	}
 	s := &settings{schema: DefaultSchema}
 	for _, o := range opts {
 		if o == nil {
@@ -131,6 +140,13 @@ func newSettings(opts []Option) (*settings, error) {
 	}
 	if size > maxHeaderBytes {
 		return nil, fmt.Errorf("%w: Headers: %d bytes, at most %d", ErrInvalidOption, size, maxHeaderBytes)
+	}
+	if len(s.headers) > 0 {
+		text, err := json.Marshal(s.headers)
+		if err != nil {
+			return nil, fmt.Errorf("%w: Headers: %w", ErrInvalidOption, err)
+		}
+		s.headerJSON = string(text)
 	}
 	return s, nil
 }

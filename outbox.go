@@ -26,7 +26,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -65,7 +64,7 @@ type NewTask struct {
 // Encode returns the payload as Enqueue sends it to the database. It fails as Enqueue would that is given the
 // task, with ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption.
 func (t NewTask) Encode() (json.RawMessage, error) {
-	r, err := newRow(t)
+	r, err := newRow(t, &lines{})
 	if err != nil {
 		return nil, err
 	}
@@ -139,10 +138,10 @@ func EnqueueMany(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, 
 type row struct {
 	*settings
 	taskType, payload string
-	headers           sql.NullString
 }
 
-func newRow(t NewTask) (row, error) {
+// newRow checks a task, and adds its payload to the payloads of its call.
+func newRow(t NewTask, payloads *lines) (row, error) {
 	if err := checkType(t.Type); err != nil {
 		return row{}, err
 	}
@@ -156,38 +155,11 @@ func newRow(t NewTask) (row, error) {
 	if s.onConflict != conflictSkip && s.unique == nil {
 		return row{}, fmt.Errorf("%w: %s: it needs Unique, UniqueUntilDone, UniquePayload or UniquePayloadUntilDone beside it", ErrInvalidOption, s.onConflict)
 	}
-	payload, err := encode(t.Payload, s.maxPayload)
+	payload, err := payloads.add(t.Payload, s.maxPayload)
 	if err != nil {
 		return row{}, err
 	}
-	r := row{settings: s, taskType: t.Type, payload: payload}
-	if len(s.headers) > 0 {
-		h, err := json.Marshal(s.headers)
-		if err != nil {
-			return row{}, fmt.Errorf("%w: Headers: %w", ErrInvalidOption, err)
-		}
-		r.headers = sql.NullString{String: string(h), Valid: true}
-	}
-	return r, nil
-}
-
-// due says when the task may run, as a time or as a delay in microseconds; at most one is set.
-func (r row) due() (at sql.NullString, delay sql.NullInt64) {
-	if !r.settings.runAt.IsZero() {
-		return sql.NullString{String: timestamp(r.settings.runAt), Valid: true}, delay
-	}
-	if us := r.after.Microseconds(); r.after > 0 {
-		return at, sql.NullInt64{Int64: us, Valid: true}
-	}
-	return at, delay
-}
-
-// timestamp writes t as a timestamptz literal. Times before year 1 are past as well.
-func timestamp(t time.Time) string {
-	if t = t.UTC(); t.Year() < 1 {
-		t = time.Time{}
-	}
-	return t.Format("2006-01-02T15:04:05.999999Z")
+	return row{settings: s, taskType: t.Type, payload: payload}, nil
 }
 
 func checkType(name string) error {

@@ -18,40 +18,6 @@ const (
 	maxExponent = 1<<30 - 2 // as written, even after 0
 )
 
-// encode returns payload as JSON that PostgreSQL can cast to jsonb, at most limit bytes both as it is
-// and with its numbers written out.
-func encode(payload any, limit int) (string, error) {
-	s, err := marshal(payload)
-	if err != nil {
-		return "", err
-	}
-	if len(s) > limit {
-		return "", fmt.Errorf("%w: %d bytes, at most %d", ErrPayloadTooLarge, len(s), limit)
-	}
-	size, at, fault := check(s)
-	if fault != "" {
-		return "", fmt.Errorf("%w: %s at byte %d", ErrInvalidPayload, fault, at)
-	}
-	if size > int64(limit) {
-		return "", fmt.Errorf("%w: %d bytes with its numbers written out, at most %d", ErrPayloadTooLarge, size, limit)
-	}
-	return s, nil
-}
-
-func marshal(payload any) (string, error) {
-	if raw, ok := payload.(json.RawMessage); ok {
-		return string(raw), nil
-	}
-	// The builder becomes the string without a copy. HTML escapes would be undone by jsonb anyway.
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(payload); err != nil {
-		return "", &marshalError{payload: reflect.TypeOf(payload), err: err}
-	}
-	return strings.TrimSuffix(b.String(), "\n"), nil
-}
-
 // marshalError is an error of encoding/json or of a Marshaler. Its text names types alone, as theirs
 // may quote the payload; the cause is there for errors.Is and errors.As.
 type marshalError struct {

@@ -131,18 +131,16 @@ func (u *uniqueKey) check() error {
 // The keys are locked in one order, whatever the order of the tasks. Equal payloads are neighbours as jsonb, so their keys need
 // not be known. Of one key's tasks the first comes first.
 const insertKeyedSQL = `/* outbox: enqueue with unique keys */
-INSERT INTO "%[1]s".keyed_task (position, task_type, payload, priority, max_attempts, headers, run_at, unique_key, unique_until_done, on_conflict%[2]s)
-SELECT position, task_type, payload::jsonb, priority, max_attempts, headers::jsonb,
-       COALESCE(run_at::timestamptz, clock_timestamp() + delay * interval '1 microsecond', now()),
-       unique_key, unique_until_done, on_conflict%[3]s
-  FROM unnest($1::text[], $2::text[], $3::smallint[], $4::smallint[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::boolean[], $10::text[]%[4]s)
-       WITH ORDINALITY AS n (task_type, payload, priority, max_attempts, headers, run_at, delay, unique_key, unique_until_done, on_conflict%[2]s, position)
+INSERT INTO "%s".keyed_task (position, task_type, payload, unique_key, unique_until_done, on_conflict%s)
+SELECT position, task_type, payload::jsonb, unique_key, unique_until_done::boolean, on_conflict%s
+  FROM (SELECT %s, generate_series(1, $3::integer) AS position, unnest($4::text[]) AS unique_key,
+               unnest($5::text[]) AS unique_until_done, unnest($6::text[]) AS on_conflict%s) AS n
  ORDER BY unique_key IS NOT NULL, CASE WHEN unique_key IS NOT NULL THEN task_type END COLLATE "C", unique_key COLLATE "C",
        CASE WHEN unique_key = '` + payloadKey + `' THEN payload::jsonb END, position
 RETURNING position, task_id, outcome`
 
 // insertKeyed inserts tasks of which some have a unique key.
-func insertKeyed(ctx context.Context, tx Querier, tasks []row) ([]Enqueued, error) {
+func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) ([]Enqueued, error) {
 	fail := func(err error) ([]Enqueued, error) {
 		if len(tasks) == 1 {
 			return nil, fmt.Errorf("outbox: enqueue %s: %w", tasks[0].taskType, err)
@@ -160,8 +158,9 @@ func insertKeyed(ctx context.Context, tx Querier, tasks []row) ([]Enqueued, erro
 		}
 		onConflict[i] = r.onConflict.column()
 	}
-	args, rare := withRare(append(columns(tasks), pq.Array(keys), pq.Array(untilDone), pq.Array(onConflict)), tasks)
-	rows, err := tx.QueryContext(ctx, fmt.Sprintf(insertKeyedSQL, tasks[0].schema, rare.names, rare.values, rare.arrays), args...)
+	args, columns := both(tasks, payloads)
+	args, rare := withRare(append(args, n, pq.Array(keys), pq.Array(untilDone), pq.Array(onConflict)), tasks)
+	rows, err := tx.QueryContext(ctx, fmt.Sprintf(insertKeyedSQL, tasks[0].schema, rare.names, rare.values, columns, rare.arrays), args...)
 	if err != nil {
 		return fail(err)
 	}

@@ -22,7 +22,15 @@ CREATE TRIGGER task_schedule BEFORE INSERT ON outbox.task
   FOR EACH ROW WHEN (NEW.state = 'ready' AND NEW.run_at > now()) EXECUTE FUNCTION outbox.task_schedule();
 DROP TRIGGER task_arrive ON outbox.task; DROP TRIGGER task_next ON outbox.task; DROP TRIGGER task_left ON outbox.task;
 DROP VIEW outbox.keyed_task;
-ALTER TABLE outbox.task DROP CONSTRAINT task_state_check, ADD CONSTRAINT task_state_check CHECK (state IN ('ready', 'scheduled', 'leased')),
+DO $$
+BEGIN
+  EXECUTE replace(replace(replace(pg_get_functiondef('outbox.task_wake()'::regprocedure), ' timeout_ms, ', ' '),
+    'AND (timeout_ms > 0) IS NOT FALSE', ''), 'OR state = ''waiting'' AND ordering_key IS NOT NULL', '');
+  EXECUTE replace(replace(pg_get_functiondef('outbox.check_task(bigint)'::regprocedure),
+    'WHEN state = ''ready'' AND timeout_ms <= 0 THEN ''timeout''', ''), 'OR state = ''waiting'' AND ordering_key IS NOT NULL', '');
+END
+$$;
+ALTER TABLE outbox.task
   DROP COLUMN unique_key, DROP COLUMN unique_until_done, DROP COLUMN ordering_key,
   DROP COLUMN skip_failed, DROP COLUMN timeout_ms, DROP COLUMN iterations`
 

@@ -19,6 +19,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"runtime"
 	"sort"
 	"sync"
@@ -88,9 +89,10 @@ func (r *Registry) add(h *Handler, missing bool) {
 //
 // Registration panics if the type is registered already, h is nil or an option is out of range; see [Timeout].
 func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...Option) {
+	plain := plainPayload[P]()
 	r.add(typed(newHandler(KindTx, t.Name(), 1, opts, func(ctx context.Context, c *Call) error {
-		task, err := decode[P](c.Tasks[0])
-		if err != nil {
+		task := &outbox.Task[P]{}
+		if err := decode(task, c.Tasks[0], plain); err != nil {
 			return err
 		}
 		return h(ctx, c.tx, task)
@@ -105,16 +107,17 @@ func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx
 // tx hides Commit and Rollback. A handler that sends a COMMIT in SQL all the same gives up the
 // guarantees for the whole batch. The payloads of a batch are in memory together. Registration panics as in [Tx], and if size is not within 1 to 10,000.
 func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
+	plain := plainPayload[P]()
 	r.add(typed(newHandler(KindBatch, t.Name(), size, opts, func(ctx context.Context, c *Call) error {
 		bad := BatchError{}
+		block := make([]outbox.Task[P], len(c.Tasks))
 		tasks := make([]*outbox.Task[P], 0, len(c.Tasks))
-		for _, raw := range c.Tasks {
-			task, err := decode[P](raw)
-			if err != nil {
+		for i, raw := range c.Tasks {
+			if err := decode(&block[i], raw, plain); err != nil {
 				bad[raw.ID] = err
 				continue
 			}
-			tasks = append(tasks, task)
+			tasks = append(tasks, &block[i])
 		}
 		if len(tasks) == 0 {
 			return bad
@@ -130,9 +133,10 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 //
 // Registration panics as in [Tx].
 func Leased[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, task *outbox.Task[P]) error, opts ...Option) {
+	plain := plainPayload[P]()
 	r.add(typed(newHandler(KindLeased, t.Name(), 1, opts, func(ctx context.Context, c *Call) error {
-		task, err := decode[P](c.Tasks[0])
-		if err != nil {
+		task := &outbox.Task[P]{}
+		if err := decode(task, c.Tasks[0], plain); err != nil {
 			return err
 		}
 		return h(ctx, task)
@@ -156,12 +160,11 @@ func (b batchTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, e
 }
 
 // decode copies a task with its payload as a P. The error does not repeat the payload.
-func decode[P any](raw *outbox.Task[json.RawMessage]) (*outbox.Task[P], error) {
-	t := &outbox.Task[P]{ID: raw.ID, Type: raw.Type, Headers: raw.Headers, Attempt: raw.Attempt,
+func decode[P any](t *outbox.Task[P], raw *outbox.Task[json.RawMessage], plain bool) error {
+	*t = outbox.Task[P]{ID: raw.ID, Type: raw.Type, Headers: raw.Headers, Attempt: raw.Attempt,
 		MaxAttempts: raw.MaxAttempts, Priority: raw.Priority, OrderingKey: raw.OrderingKey, RunAt: raw.RunAt, CreatedAt: raw.CreatedAt,
 		Iterations: raw.Iterations, LastError: raw.LastError, Lease: raw.Lease}
-	if err := unmarshal(raw.Payload, &t.Payload); err != nil {
-		return nil, err
-	}
-	return t, nil
+	return unmarshal(raw.Payload, &t.Payload, plain)
 }
+
+func plainPayload[P any]() bool { return plain(reflect.TypeFor[P](), map[reflect.Type]bool{}) }

@@ -55,7 +55,7 @@ type attempt struct {
 // runTx claims with the given claim and runs the handler. claimed is called once, with what was claimed.
 // The error is the database's: it is no attempt and a reason to slow down.
 func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed func([]*row)) error {
-	a := &attempt{r: r, h: h}
+	a := &attempt{r: r, h: h, savepoint: "ob_" + randomHex()}
 	var err error
 	if a.conn, a.tx, err = r.conns.begin(ctx); err != nil {
 		return err
@@ -71,8 +71,7 @@ func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed
 			return errNoSlot
 		}
 	}
-	a.rows, a.xid, err = c.take(ctx, r, h, a.tx)
-	if err != nil {
+	if err = a.take(c); err != nil {
 		a.abort()
 		return err
 	}
@@ -85,23 +84,21 @@ func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed
 		claimed(nil)
 		return nil
 	}
-	r.started(a.rows, a)
-	defer r.stopped(a.rows)
+	r.started(a)
+	defer r.stopped(a)
 	claimed(a.rows)
 	return a.run(ctx)
 }
 
 func (a *attempt) run(ctx context.Context) error {
-	a.runs = &runs{ids: ids(a.rows), token: newUUID()}
+	a.runs = newRuns(a.rows, a.xid)
 	recorded := a.r.journal.record(a.runs)
 	defer a.r.journal.close(a.runs)
-	a.savepoint = "ob_" + randomHex()
 	timeout := timeoutOf(a.h, a.rows...)
-	statements := "SAVEPOINT " + a.savepoint + "; SET LOCAL statement_timeout = " + ms(timeout)
+	var err error
 	if timeout != a.h.Timeout { // the claim has set it for that
-		statements = "SET LOCAL idle_in_transaction_session_timeout = " + ms(idleFor(timeout)) + "; " + statements
+		err = a.exec("SET LOCAL idle_in_transaction_session_timeout = " + ms(idleFor(timeout)) + "; SET LOCAL statement_timeout = " + ms(timeout))
 	}
-	err := a.exec(statements)
 	found, journalErr := recorded()
 	if err = errors.Join(err, journalErr); err != nil {
 		a.abort()
@@ -121,9 +118,11 @@ func (a *attempt) run(ctx context.Context) error {
 			return err
 		}
 	}
+	block := make([]task, len(a.rows))
 	tasks := make([]*task, len(a.rows))
 	for i, r := range a.rows {
-		tasks[i] = r.task(r.begun() + len(r.undecided))
+		tasks[i] = &block[i]
+		r.fill(tasks[i], r.begun()+len(r.undecided))
 	}
 	a.turn.begun()
 	start := time.Now()
@@ -218,17 +217,29 @@ func (a *attempt) exec(statements string) error {
 // probe asks over the handler's transaction for something that only the right connection in the right
 // transaction can answer.
 func (a *attempt) probe(ctx context.Context, c exclusive) error {
+	_, err := a.probeAnd(ctx, c, "")
+	return err
+}
+
+// probeAnd does the same, and sends further statements with it. probed: the probe's answer was right, so the error is one of
+// theirs. Those must do no harm in another transaction than the claim's, and fail there.
+func (a *attempt) probeAnd(ctx context.Context, c exclusive, statements string) (probed bool, err error) {
 	want := strconv.Itoa(mathrand.IntN(64)) // few texts, as drivers keep prepared statements by text
-	got, err := c.texts(ctx, "SELECT "+want+"::text, pg_current_xact_id_if_assigned()::text")
-	switch {
-	case err != nil:
-		return err
-	case len(got) != 2 || got[0] != want:
-		return errOutOfStep
-	case got[1] != a.xid:
-		return errOtherTransaction
+	query := "/* outbox: probe */ SELECT " + want + "::text, pg_current_xact_id_if_assigned()::text"
+	err = c.together(ctx, "", query, nil, statements, func(got []driver.Value) error {
+		switch {
+		case len(got) != 2 || text(got[0]) != want:
+			return errOutOfStep
+		case text(got[1]) != a.xid:
+			return errOtherTransaction
+		}
+		probed = true
+		return nil
+	})
+	if err == nil && !probed {
+		err = errOutOfStep
 	}
-	return nil
+	return probed, err
 }
 
 // lost reports whether err means that the connection broke. pgx says so, too, of a live one that is busy with rows

@@ -62,12 +62,18 @@ func (r *Relay) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, tasks
 			out.err, out.abandoned = errAbandoned, true
 		}
 	}
-	if ctx.Err() != nil {
-		cause := context.Cause(ctx)
-		out.drained = errors.Is(cause, outbox.ErrDraining)
-		out.canceled = errors.Is(cause, outbox.ErrCanceled)
-		out.leaseLost = errors.Is(cause, outbox.ErrLeaseLost) && !errors.Is(cause, errRanOut)
-		out.overran = !out.drained && !out.canceled && !out.leaseLost
-	}
+	out.because(ctx)
 	return out
+}
+
+// because notes why the handler's context has ended, if it has.
+func (out *outcome) because(ctx context.Context) {
+	if ctx.Err() == nil {
+		return
+	}
+	cause := context.Cause(ctx)
+	out.drained = errors.Is(cause, outbox.ErrDraining)
+	out.canceled = errors.Is(cause, outbox.ErrCanceled)
+	out.leaseLost = errors.Is(cause, outbox.ErrLeaseLost) && !errors.Is(cause, errRanOut)
+	out.overran = !out.drained && !out.canceled && !out.leaseLost
 }

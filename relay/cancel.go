@@ -31,6 +31,9 @@ DELETE FROM outbox.cancel c WHERE c.task_id = ANY ($1::bigint[])
    AND (c.task_id = ANY (ARRAY(SELECT task_id FROM waiting))
      OR (SELECT t.task_id FROM outbox.task t WHERE t.task_id = c.task_id) IS NULL)`
 
+// idleHearing is how long a relay that runs nothing does not hear: what is left to it are requests that outlived a run elsewhere.
+const idleHearing = 3*heartbeatInterval - time.Second
+
 // hear ends the contexts of handlers whose task was canceled or whose lease was taken, and removes canceled tasks that
 // wait. It reads only, unless somebody cancels.
 func (h *heartbeat) hear(ctx context.Context) (next time.Duration, err error) {
@@ -44,6 +47,11 @@ func (h *heartbeat) hear(ctx context.Context) (next time.Duration, err error) {
 	for _, l := range held {
 		leasedIDs, tokens = append(leasedIDs, l.id), append(tokens, l.token)
 		byID[leaseID{l.id, l.token}] = l
+	}
+	if len(running)+len(held) > 0 {
+		h.ranAt = time.Now()
+	} else if time.Since(h.ranAt) > idleHearing && time.Since(h.heardAt) < idleHearing {
+		return heartbeatInterval, nil
 	}
 	return heartbeatInterval, h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		rows, err := conn.QueryContext(ctx, r.sql(hearSQL), pq.Array(append(taskIDs, leasedIDs...)), pq.Array(leasedIDs), pq.Array(tokens))
@@ -72,6 +80,7 @@ func (h *heartbeat) hear(ctx context.Context) (next time.Duration, err error) {
 			return err
 		}
 		_ = rows.Close()
+		h.heardAt = time.Now()
 		for id := range canceled {
 			if a := running[id]; a != nil {
 				a.cancelTask(id)

@@ -13,12 +13,8 @@ type carried struct {
 	skipFailed      bool // a failed attempt takes the task out of its key's order
 }
 
-// In the order of scan and args. Further parameters of a statement come before theirs.
+// In the order of args. Further parameters of a statement come before theirs.
 const carriedColumns = `unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed`
-
-func (c *carried) scan() []any {
-	return []any{&c.uniqueKey, &c.uniqueUntilDone, &c.timeoutMS, &c.iterations, &c.orderingKey, &c.skipFailed}
-}
 
 func (c *carried) args() []any {
 	return []any{c.uniqueKey, c.uniqueUntilDone, c.timeoutMS, c.iterations, c.orderingKey, c.skipFailed}

@@ -14,7 +14,8 @@ import (
 // Choose returns how many free workers each of v.Heads gets, by its index; a result that is shorter gives the others none. A
 // worker runs one task, or one batch of a Batch handler. The relay asks again whenever something has changed: a worker became free,
 // a claim came back, the lanes were looked at (at least every 50 ms while there is work that was not chosen). So no is
-// an answer, and not for long. A claim may find less than was expected, as other relays claim as well.
+// an answer, and not for long. Workers for a Leased type of which a claim is under way wait until that is back, for up to 50 ms; then they
+// are claimed for together. A claim may find less than was expected, as other relays claim as well.
 //
 // A number below 0 counts as 0, one above Head.Room as Room, and what all get together is cut to v.Free; a panic gives
 // this choice to the built-in order. Each relay logs that once. While the database fails, the built-in order is used.

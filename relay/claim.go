@@ -2,36 +2,48 @@ package relay
 
 import (
 	"context"
-	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"math"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
 )
 
-// claim is a way to take tasks of h's type inside tx.
+// claim is a way to take tasks of h's type, with one statement or, while they found less than they might, a few.
 type claim interface {
-	take(ctx context.Context, r *Relay, h *handlers.Handler, tx *sql.Tx) (rows []*row, xid string, err error)
+	// part is the i-th statement, after found tasks. more: another one may follow it.
+	part(h *handlers.Handler, i, found int) (p claimPart, more bool)
 }
+
+// claimPart is a statement that takes up to limit tasks: it returns rowColumns and, with one of them, the transaction's id.
+type claimPart struct {
+	query string
+	args  []any
+	limit int // 0: there is nothing more to do
+}
+
+// One task, which costs less than half by a function that keeps its plan.
+const claimTaskSQL = `/* outbox: claim a task */
+SELECT * FROM outbox.claim_task($1, $2, $3, $4, $5) WHERE task_id IS NOT NULL`
 
 // The CTE is fenced by its row locks and by MATERIALIZED: as a bare sub-select in USING the planner may run it
 // once for each row, and take more than its LIMIT. Its ids go through an array, as a join with many of them tempts
-// the planner to read the whole table. The settings take effect with the first row that is locked,
-// so a relay that freezes at any moment lets go.
+// the planner to read the whole table.
 const deleteClaim = `
 DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
-RETURNING ` + rowColumns + `, pg_current_xact_id()::text,
-       set_config('idle_in_transaction_session_timeout', $3, true), set_config('lock_timeout', $4, true)`
+RETURNING ` + rowColumns + `, CASE WHEN t.task_id = (SELECT task_id FROM c LIMIT 1) THEN pg_current_xact_id()::text END`
 
 const claimSQL = `/* outbox: claim */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1
    ORDER BY priority, attempt, task_id LIMIT $2 FOR UPDATE SKIP LOCKED)` + deleteClaim
 
-// From a pivot: the upper bound keeps less urgent tasks out while urgent ones lie below the pivot.
-const claimFromSQL = `/* outbox: claim from a pivot */
+// From a place on: a floor, or a pivot, where the bound keeps less urgent tasks out while urgent ones lie below it.
+const claimFromSQL = `/* outbox: claim from a place */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1
-     AND (priority, attempt, task_id) >= ($5::smallint, $6::smallint, $7::bigint) AND priority <= $5::smallint
+     AND (priority, attempt, task_id) >= ($3::smallint, $4::smallint, $5::bigint) AND priority <= $6::smallint
    ORDER BY priority, attempt, task_id LIMIT $2 FOR UPDATE SKIP LOCKED)` + deleteClaim
 
 // By id: ready is said by what it is not, as no index but the primary key fits then. After statistics from a
@@ -41,52 +53,96 @@ WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE task_id = $2 AND task_type = $1 AND state NOT IN ('scheduled', 'leased', 'waiting')
      FOR UPDATE SKIP LOCKED)` + deleteClaim
 
-// pivot is where a claim in random order starts: a place in a lane.
+// pivot is a place in a lane, there for a task or not.
 type pivot struct {
 	priority, attempt int
 	taskID            int64
 }
 
-// claimNext takes up to limit tasks from the head of the lane, or from the pivot on if there is one, and then
-// from the head.
+var laneStart = pivot{math.MinInt16, 0, math.MinInt64}
+
+// claimNext takes up to limit tasks from the floor of the lane on, nil for its start; or from the pivot on if there is one, and then
+// from the floor.
 type claimNext struct {
-	limit int
-	pivot *pivot
+	limit        int
+	floor, pivot *pivot
+	started      int // of the lane's floors
 }
 
-func (c claimNext) take(ctx context.Context, r *Relay, h *handlers.Handler, tx *sql.Tx) (rows []*row, xid string, err error) {
-	if p := c.pivot; p != nil {
-		rows, xid, err = r.claimRows(ctx, h, tx, c.limit, claimFromSQL, h.Type, c.limit, p.priority, p.attempt, p.taskID)
-		if err != nil || len(rows) == c.limit {
-			return rows, xid, err
+func (c claimNext) part(h *handlers.Handler, i, found int) (p claimPart, more bool) {
+	rest, most := c.limit-found, math.MaxInt16
+	from, more := c.floor, c.pivot != nil && i == 0
+	if more {
+		from, most = c.pivot, c.pivot.priority
+	}
+	if c.limit == 1 {
+		if from == nil {
+			from = &laneStart
 		}
+		return claimPart{claimTaskSQL, []any{h.Type, from.priority, from.attempt, from.taskID, most}, rest}, more
 	}
-	rest := c.limit - len(rows)
-	more, xid2, err := r.claimRows(ctx, h, tx, rest, claimSQL, h.Type, rest)
-	if xid == "" {
-		xid = xid2
+	if from == nil {
+		return claimPart{claimSQL, []any{h.Type, rest}, rest}, false
 	}
-	return append(rows, more...), xid, err
+	return claimPart{claimFromSQL, []any{h.Type, rest, from.priority, from.attempt, from.taskID, most}, rest}, more
 }
 
 // claimOne takes one task by its id, if it is ready and no other has it.
 type claimOne struct{ taskID int64 }
 
-func (c claimOne) take(ctx context.Context, r *Relay, h *handlers.Handler, tx *sql.Tx) ([]*row, string, error) {
-	return r.claimRows(ctx, h, tx, 1, claimOneSQL, h.Type, c.taskID)
+func (c claimOne) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
+	return claimPart{claimOneSQL, []any{h.Type, c.taskID}, 1}, false
 }
 
-func (r *Relay) claimRows(ctx context.Context, h *handlers.Handler, tx *sql.Tx, limit int, query string, args ...any) ([]*row, string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
-	defer cancel()
-	args = append(args[:2:2], append([]any{ms(idleFor(h.Timeout)), ms(bookkeeping)}, args[2:]...)...)
-	found, err := tx.QueryContext(ctx, r.sql(query), args...)
-	if err != nil {
-		return nil, "", err
-	}
-	var xid, ignored string
-	rows, err := scanRows(found, h, limit, func(*row) []any { return []any{&xid, &ignored, &ignored} })
-	return rows, xid, err
+// claimSettings are those of the claim's transaction. They are made before it locks a row, so a relay that freezes at any moment
+// lets go.
+func claimSettings(h *handlers.Handler) string {
+	return "SET LOCAL idle_in_transaction_session_timeout = " + ms(idleFor(h.Timeout)) + "; SET LOCAL lock_timeout = " + ms(bookkeeping)
+}
+
+// take claims on the attempt's connection, and sets its savepoint if it finds tasks.
+func (a *attempt) take(c claim) error {
+	return a.exclusively(func(ctx context.Context, conn exclusive) error {
+		before, after := claimSettings(a.h), ""
+		var block []row // rows are made in blocks, which costs a batch less
+		for i, more := 0, true; more; i++ {
+			var p claimPart
+			if p, more = c.part(a.h, i, len(a.rows)); p.limit == 0 {
+				break
+			}
+			if !more {
+				after = a.savepointStatements(a.h.Timeout)
+			}
+			found := len(a.rows)
+			err := conn.together(ctx, before, a.r.sql(p.query), p.args, after, func(values []driver.Value) error {
+				if len(block) == 0 {
+					block = make([]row, min(p.limit, 64))
+				}
+				r := &block[0]
+				block = block[1:]
+				r.taskType, r.max = a.h.Type, a.h.MaxAttempts
+				a.rows = append(a.rows, r)
+				if xid := values[len(values)-1]; xid != nil {
+					a.xid = text(xid)
+				}
+				return r.fromDriver(values)
+			})
+			if err = errors.Join(err, tooMany(len(a.rows)-found, p.limit)); err != nil {
+				return err
+			}
+			before = ""
+		}
+		inOrder(a.rows)
+		if len(a.rows) == 0 || after != "" {
+			return nil
+		}
+		_, err := conn.ExecContext(ctx, a.savepointStatements(a.h.Timeout))
+		return err
+	})
+}
+
+func (a *attempt) savepointStatements(timeout time.Duration) string {
+	return "SAVEPOINT " + a.savepoint + "; SET LOCAL statement_timeout = " + ms(timeout)
 }
 
 // idleFor is how long the transaction of a claim may stand idle.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/relay"
@@ -61,11 +62,12 @@ func TestAClaimTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 						want int
 						args []any
 					}{
-						{"claim", min(limit, ready), []any{"TX", limit, "1000", "1000"}},
-						{"claim from", min(limit, ready-ready/2), []any{"TX", limit, "1000", "1000", 0, 0, pivot}},
-						{"claim one", 1, []any{"TX", pivot, "1000", "1000"}},
-						{"lease", min(limit, ready), []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0}},
-						{"lease from", min(limit, ready-ready/2), []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, pivot}},
+						{"claim", min(limit, ready), []any{"TX", limit}},
+						{"claim from", min(limit, ready-ready/2), []any{"TX", limit, 0, 0, pivot, 0}},
+						{"claim one", 1, []any{"TX", pivot}},
+						{"lease", min(limit, ready), []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0}},
+						{"lease from", min(limit, ready-ready/2), []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, pq.Array([]int{pivot}), limit}},
+						{"lease from", min(limit, ready, 6), []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, pq.Array([]int{pivot, first, pivot}), 3}},
 					} {
 						if got := changed(t, db, planner, relay.Statements[c.name], c.args...); got != c.want {
 							t.Errorf("%s: limit %d, %d ready, statistics of %d, %stook %d, want %d", c.name, limit, ready, stats, planner, got, c.want)

@@ -26,8 +26,10 @@ type Config struct {
 	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
 	Schema string
 
-	// Workers is how many tasks (for Batch handlers: batches) run at once in this relay. Each may hold one
-	// connection of the pool, and the relay holds two more. Default 10, at most 1,000.
+	// Workers is how many tasks (for Batch handlers: batches) run at once in this relay. Each run of a Tx or Batch handler holds one
+	// connection of the pool, and the relay holds two more. Leased tasks are claimed and ended in groups, over ten connections
+	// at most (fourteen, where PostgreSQL refuses results), however many run; a call of task.Complete or task.Extend takes one more while it lasts. So a
+	// relay that only has Leased handlers may have many workers and a small pool. Default 10, at most 1,000.
 	Workers int
 
 	// Order of claiming inside a type. Default InOrder.

@@ -24,6 +24,7 @@ const (
 type conns struct {
 	db      *sql.DB
 	limited bool // the pool is: what it lends may be what another waits for
+	several bool // its driver takes several statements in one message; set before the first claim
 	mu      sync.Mutex
 	idle    []idleConn
 	waiting int  // for the pool

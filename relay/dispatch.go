@@ -7,19 +7,20 @@ import (
 )
 
 const (
-	lookFresh  = 50 * time.Millisecond // how old a look may be when a lane is chosen
-	lookAgain  = 20 * time.Millisecond // how old it is when a busy relay looks whether other types have work
-	lookPause  = 2 * time.Millisecond  // between looks that wake-ups or timers ask for
-	duePause   = 20 * time.Millisecond // where the last look could not promote what was due
-	dryPause   = 5 * time.Millisecond  // between the first looks after work ran out
-	dryLooks   = 6                     // of these: what was being inserted meanwhile may still commit
-	quietPause = 2 * dryPause          // between looks while a relay does not ask for wake-ups, as they came too thick
-	quietAfter = 4                     // wake-ups that came within that pause of each other
-	quietLeast = time.Second           // for how long it does not
-	quietMost  = 8 * time.Second
-	randomLead = 3                      // most leased tasks that one pivot of a random order starts
-	passing    = 3                      // errors in a row that may be those of single connections
-	parkFor    = 500 * time.Millisecond // until one more slot may try again to get a connection
+	lookFresh    = 50 * time.Millisecond // how old a look may be when a lane is chosen
+	lookAgain    = 20 * time.Millisecond // how old it is when a busy relay looks whether other types have work
+	lookPause    = 2 * time.Millisecond  // between looks that wake-ups or timers ask for
+	duePause     = 20 * time.Millisecond // where the last look could not promote what was due
+	dryPause     = 5 * time.Millisecond  // between the first looks after work ran out
+	dryLooks     = 6                     // of these: what was being inserted meanwhile may still commit
+	quietPause   = 2 * dryPause          // between looks while a relay does not ask for wake-ups, as they came too thick
+	quietAfter   = 4                     // wake-ups that came within that pause of each other
+	quietLeast   = time.Second           // for how long it does not
+	quietMost    = 8 * time.Second
+	randomLead   = 3                      // most leased tasks that one pivot of a random order starts,
+	randomSingly = 50                     // in claims of more than this; else it is one
+	passing      = 3                      // errors in a row that may be those of single connections
+	parkFor      = 500 * time.Millisecond // until one more slot may try again to get a connection
 )
 
 // dispatcher decides what to do next. It is a loop that owns all it knows, hears of everything as a function to
@@ -40,6 +41,7 @@ type dispatcher struct {
 
 	looking  bool
 	lookedAt time.Time
+	sweeps   sweeps
 	found    bool // work, since the last look
 	fruitful bool // whether the last look led to work is not known yet
 	dry      int  // looks in a row that led to no work
@@ -62,7 +64,7 @@ func newDispatcher(ctx context.Context, r *Relay, once bool) *dispatcher {
 		d.lanes.chooser = &guarded{chooser: r.config.Chooser, log: r.log}
 	}
 	for _, h := range r.handlers {
-		d.lanes.all = append(d.lanes.all, &lane{h: h})
+		d.lanes.all = append(d.lanes.all, &lane{h: h, floors: floors{random: r.config.Order == Random}})
 	}
 	return d
 }
@@ -221,7 +223,7 @@ func (d *dispatcher) dryDelay(now time.Time) time.Duration {
 	poll := d.r.config.PollInterval
 	pause := min(dryPause<<min(d.dry-dryLooks, 20), poll)
 	if pause == poll {
-		pause = poll*3/4 + rand.N(poll/4)
+		pause = poll - rand.N(poll/16)
 		d.r.conns.releasing.Go(d.r.conns.release) // the app may need them more
 	}
 	if d.lanes.capped() {
@@ -236,19 +238,38 @@ func (d *dispatcher) look() {
 	d.free--
 	want := wanted{writable: d.outage.active(), stranded: d.once}
 	want.ask = d.r.listener.on.Load() && (d.dry >= dryLooks || d.outage.active()) && !now.Before(d.askAfter)
+	want.idle, want.wish = d.dry >= dryLooks && !d.once && !d.outage.active(), d.wish
 	if d.fulfilled() {
 		want.takeBack = d.wish
 	}
 	d.found, d.woken = false, false
+	all := d.once || d.sweeps.due(now)
+	if !all {
+		want.spans = d.lanes.spans()
+	}
 	go func() {
 		s, err := d.r.look(d.ctx, want)
 		d.events <- func() {
 			if want.takeBack > 0 && err == nil {
 				d.wish = 0
 			}
+			if all && err == nil {
+				d.swept(s.took)
+			}
 			d.looked(s, err, now)
 		}
 	}()
+}
+
+// swept notes how long a look at all took.
+func (d *dispatcher) swept(took time.Duration) {
+	now := time.Now()
+	d.sweeps.made(took, now)
+	for _, c := range d.lanes.all {
+		if d.sweeps.cost() < quickLook && now.Sub(c.floors.since) > floorFor {
+			c.floors.forget()
+		}
+	}
 }
 
 func (d *dispatcher) looked(s *sight, err error, began time.Time) {

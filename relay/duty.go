@@ -28,12 +28,7 @@ const dutyRest = 10 * time.Second
 // is that of a lost connection.
 func (h *heartbeat) work(ctx context.Context, nextBeat time.Time) error {
 	for time.Now().Before(nextBeat) && ctx.Err() == nil {
-		d := h.duties[0]
-		for _, other := range h.duties {
-			if other.next.Before(d.next) {
-				d = other
-			}
-		}
+		d := h.nextDuty()
 		if d.next.After(time.Now()) {
 			return nil
 		}
@@ -42,6 +37,17 @@ func (h *heartbeat) work(ctx context.Context, nextBeat time.Time) error {
 		}
 	}
 	return nil
+}
+
+// nextDuty is the one that has been due for longest, or will be due first.
+func (h *heartbeat) nextDuty() *duty {
+	d := h.duties[0]
+	for _, other := range h.duties {
+		if other.next.Before(d.next) {
+			d = other
+		}
+	}
+	return d
 }
 
 func (h *heartbeat) do(ctx context.Context, d *duty) error {
@@ -70,15 +76,22 @@ func (h *heartbeat) do(ctx context.Context, d *duty) error {
 
 // inTx runs f in a READ COMMITTED transaction on the heartbeat's connection. A relay that freezes in it lets its locks go.
 func (h *heartbeat) inTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
+	return h.begin(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = "+ms(bookkeeping)); err != nil {
+			return err
+		}
+		return f(ctx, tx)
+	})
+}
+
+// begin is inTx for an f that limits itself before it locks anything.
+func (h *heartbeat) begin(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
 	return h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			return err
 		}
 		defer func() { _ = tx.Rollback() }()
-		if _, err := tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = "+ms(bookkeeping)); err != nil {
-			return err
-		}
 		if err := f(ctx, tx); err != nil {
 			return err
 		}

@@ -6,6 +6,12 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 var errDriver = errors.New("relay: the pool's driver does not implement driver.ExecerContext and driver.QueryerContext")
@@ -19,13 +25,21 @@ type driverConn interface {
 // exclusive is a claim's connection while nobody else can use it. At any other time a goroutine that outlived its
 // handler could, through the handler's transaction: write between an undo and the commit, or take the answer to
 // another question.
-type exclusive struct{ conn driverConn }
+type exclusive struct {
+	conn    driverConn
+	several bool // it takes several statements in one message and returns a result of each
+}
 
 // exclusively calls f, whose context bounds its statements.
-func (a *attempt) exclusively(f func(context.Context, exclusive) error) (err error) {
+func (a *attempt) exclusively(f func(context.Context, exclusive) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*bookkeeping)
 	defer cancel()
-	rawErr := a.conn.Raw(func(conn any) error {
+	return a.r.conns.raw(a.conn, func(c exclusive) error { return f(ctx, c) })
+}
+
+// raw calls f with the driver's connection, which nobody else has meanwhile.
+func (c *conns) raw(conn *sql.Conn, f func(exclusive) error) (err error) {
+	rawErr := conn.Raw(func(conn any) error {
 		// Raw must see neither an error nor a panic: it may close the connection, which waits for the end of the
 		// transaction.
 		defer func() {
@@ -33,7 +47,7 @@ func (a *attempt) exclusively(f func(context.Context, exclusive) error) (err err
 				err = fmt.Errorf("relay: the driver panicked: %v", p)
 			}
 		}()
-		err = f(ctx, exclusive{conn.(driverConn)})
+		err = f(exclusive{conn.(driverConn), c.several})
 		return nil
 	})
 	return errors.Join(rawErr, err)
@@ -41,6 +55,78 @@ func (a *attempt) exclusively(f func(context.Context, exclusive) error) (err err
 
 // ExecContext is that of a *sql.Tx.
 func (c exclusive) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	values, err := driverValues(args)
+	if err != nil {
+		return nil, err
+	}
+	return c.conn.ExecContext(ctx, query, values)
+}
+
+// together sends statements without parameters, a query, and again statements without parameters: in one message, where the driver
+// takes several, or one after the other until one fails. It calls each for every row; the values are valid during the call.
+func (c exclusive) together(ctx context.Context, before, query string, args []any, after string, each func([]driver.Value) error) error {
+	values, err := driverValues(args)
+	if err != nil {
+		return err
+	}
+	if c.several {
+		query = inline(query, values)
+		if before != "" {
+			name, rest, _ := strings.Cut(query, "\n") // the comment stays first, where operators look for it
+			query = name + " " + before + "; " + rest
+		}
+		if after != "" {
+			query += "; " + after
+		}
+		return c.query(ctx, query, nil, each)
+	}
+	if before != "" {
+		if _, err := c.ExecContext(ctx, before); err != nil {
+			return err
+		}
+	}
+	if err = c.query(ctx, query, values, each); err != nil || after == "" {
+		return err
+	}
+	_, err = c.ExecContext(ctx, after)
+	return err
+}
+
+func (c exclusive) query(ctx context.Context, query string, args []driver.NamedValue, each func([]driver.Value) error) error {
+	rows, err := c.conn.QueryContext(ctx, query, args)
+	if err != nil {
+		return err
+	}
+	values := make([]driver.Value, len(rows.Columns()))
+	for err == nil {
+		if err = rows.Next(values); err == nil {
+			err = each(values)
+		}
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	// Once: lib/pq closes the connection or panics, now and then, when its rows are closed twice.
+	return errors.Join(err, rows.Close())
+}
+
+// inline puts arguments into a query, as literals without a type.
+func inline(query string, args []driver.NamedValue) string {
+	if len(args) == 0 {
+		return query
+	}
+	var pairs []string
+	for i := len(args) - 1; i >= 0; i-- { // $10 before $1
+		literal := "NULL"
+		if args[i].Value != nil {
+			literal = pq.QuoteLiteral(text(args[i].Value))
+		}
+		pairs = append(pairs, "$"+strconv.Itoa(i+1), literal)
+	}
+	return strings.NewReplacer(pairs...).Replace(query)
+}
+
+func driverValues(args []any) ([]driver.NamedValue, error) {
 	values := make([]driver.NamedValue, len(args))
 	for i, arg := range args {
 		v, err := driver.DefaultParameterConverter.ConvertValue(arg)
@@ -49,26 +135,36 @@ func (c exclusive) ExecContext(ctx context.Context, query string, args ...any) (
 		}
 		values[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
 	}
-	return c.conn.ExecContext(ctx, query, values)
+	return values, nil
 }
 
-// texts reads a row of texts; NULL is a text that nothing equals.
-func (c exclusive) texts(ctx context.Context, query string) ([]string, error) {
-	rows, err := c.conn.QueryContext(ctx, query, nil)
-	if err != nil {
-		return nil, err
+// text, boolean and integer read what a driver returned; NULL is "", false or 0.
+func text(v driver.Value) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	case nil:
+		return ""
 	}
-	values := make([]driver.Value, len(rows.Columns()))
-	err = rows.Next(values)
-	out := make([]string, len(values))
-	for i, v := range values {
-		out[i] = fmt.Sprintf("%s", v)
-	}
-	// Once: lib/pq closes the connection or panics, now and then, when its rows are closed twice.
-	return out, errors.Join(err, rows.Close())
+	return fmt.Sprint(v)
 }
 
-// checkDriver refuses a driver without what exclusive needs.
+func boolean(v driver.Value) bool {
+	b, _ := v.(bool)
+	return b
+}
+
+func integer(v driver.Value) int64 {
+	if n, ok := v.(int64); ok {
+		return n
+	}
+	n, _ := strconv.ParseInt(text(v), 10, 64)
+	return n
+}
+
+// checkDriver refuses a driver without what exclusive needs, and finds out what this one can do.
 func (c *conns) checkDriver(ctx context.Context) error {
 	conn, err := c.get(ctx)
 	if err != nil {
@@ -76,9 +172,26 @@ func (c *conns) checkDriver(ctx context.Context) error {
 	}
 	defer c.put(conn)
 	return conn.Raw(func(conn any) error {
-		if _, ok := conn.(driverConn); !ok {
+		d, ok := conn.(driverConn)
+		if !ok {
 			return errDriver
 		}
-		return nil
+		c.several, err = severalResults(ctx, d)
+		return err
 	})
+}
+
+// severalResults reports whether the driver sends several statements in one message, and returns the result of the first query
+// and the errors of all. lib/pq does; pgx prepares, which is for one.
+func severalResults(ctx context.Context, conn driverConn) (bool, error) {
+	rows, err := conn.QueryContext(ctx, "BEGIN; SELECT 'a'; ROLLBACK", nil)
+	if pgerr.Code(err) == "42601" {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	values := make([]driver.Value, 1)
+	several := len(rows.Columns()) == 1 && rows.Next(values) == nil && text(values[0]) == "a" && rows.Next(values) == io.EOF
+	return several, rows.Close()
 }

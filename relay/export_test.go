@@ -12,7 +12,7 @@ import (
 var Statements = map[string]string{
 	"claim": claimSQL, "claim from": claimFromSQL, "claim one": claimOneSQL,
 	"lease": leaseSQL, "lease from": leaseFromSQL,
-	"look": lookSQL, "last": lastSQL, "promote": promoteSQL,
+	"look": lookSQL, "idle look": idleLookSQL, "take over due": takeOverDueSQL, "last": lastSQL, "promote": promoteSQL,
 	"take over": takeOverSQL, "expire": expireSQL, "stranded": strandedSQL, "take stranded": takeStrandedSQL, "stranded leases": strandedLeasesSQL,
 	"dead relays": deadRelaysSQL, "unhandled": unhandledSQL, "reap runs": reapRunsSQL, "reap relays": reapRelaysSQL, "sign off": signOffSQL,
 	"complete many": completeManySQL, "complete": completeSQL, "lock lease": lockLeaseSQL, "return lease": returnLeaseSQL,
@@ -24,6 +24,18 @@ var Statements = map[string]string{
 	"complete and keep": completeAndKeepSQL,
 	"lock turns":        lockTurnsSQL, "give turns": turnsSQL,
 }
+
+// ClaimTaskSQL is the claim of one task, whose plan is in a function.
+const ClaimTaskSQL = claimTaskSQL
+
+// SpanArgs are arguments of a look: of the second type only what follows a task, in two spans.
+func SpanArgs(taskID int) []any {
+	f := floors{of: map[class]*floor{{}: {at: pivot{taskID: int64(taskID)}, eaten: floorAfter}}}
+	return spanArgs([][]span{nil, f.spans()})
+}
+
+// NoSpans are arguments of a look at all.
+func NoSpans() []any { return spanArgs(nil) }
 
 // SqueezeSQL moves up to $1 rows from the log of counts.
 const SqueezeSQL = squeezeSQL
@@ -58,8 +70,8 @@ func (r *Relay) WithClaim(taskType, query string) error {
 
 type claimWith string
 
-func (c claimWith) take(ctx context.Context, r *Relay, h *handlers.Handler, tx *sql.Tx) ([]*row, string, error) {
-	return r.claimRows(ctx, h, tx, h.BatchSize, string(c), h.Type, h.BatchSize)
+func (c claimWith) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
+	return claimPart{string(c), []any{h.Type, h.BatchSize}, h.BatchSize}, false
 }
 
 // ReportUnhandled reports types without a handler as a relay does that has made its last report the given time ago.

@@ -46,15 +46,32 @@ type faulty struct {
 	before map[string]func() // is called before a call
 
 	mu    sync.Mutex
-	seen  map[string]bool // calls since seen was set
-	call  string          // the call that fails next; "" is none
+	under map[string]*sync.RWMutex // held for reading by calls under way
+	seen  map[string]bool          // calls since seen was set
+	call  string                   // the call that fails next; "" is none
 	fault fault
 }
 
+// arm lets the next call fail. One that is under way has ended then: it does not find what the test does next.
 func (f *faulty) arm(call string, what fault) {
+	under := f.underWay(call)
+	under.Lock()
+	defer under.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.call, f.fault = call, what
+}
+
+func (f *faulty) underWay(call string) *sync.RWMutex {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.under == nil {
+		f.under = map[string]*sync.RWMutex{}
+	}
+	if f.under[call] == nil {
+		f.under[call] = &sync.RWMutex{}
+	}
+	return f.under[call]
 }
 
 func (f *faulty) fired() bool {
@@ -131,6 +148,9 @@ func (c *faultyConn) on(query string, do func() error) error {
 	if first := c.f.before[call]; first != nil {
 		first()
 	}
+	under := c.f.underWay(call)
+	under.RLock()
+	defer under.RUnlock()
 	what, yes := c.f.fails(call)
 	switch {
 	case !yes:

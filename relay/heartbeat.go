@@ -28,7 +28,12 @@ type heartbeat struct {
 
 	duties []*duty
 
-	strandedAt  time.Time // when leases of relays without a row were looked for
+	leasesAt    atomic.Int64  // when no lease was to be taken over: ns since r.born
+	leasesDue   chan struct{} // a look has seen some that are
+	takeOverNow bool          // as it has
+	strandedAt  time.Time     // when leases of relays without a row were looked for
+	ranAt       time.Time     // when a task was seen to run
+	heardAt     time.Time     // when it was read what became of running tasks
 	sweep       keySweep
 	maintenance *maintenance
 }
@@ -47,7 +52,8 @@ func (h *heartbeat) check(now time.Time) error {
 var errNoHeartbeat = errors.New("relay: no heartbeat came through")
 
 func newHeartbeat(r *Relay) *heartbeat {
-	h := &heartbeat{r: r, held: held{conns: r.conns}, first: make(chan struct{}), tried: make(chan struct{}), maintenance: newMaintenance(r)}
+	h := &heartbeat{r: r, held: held{conns: r.conns}, first: make(chan struct{}), tried: make(chan struct{}),
+		leasesDue: make(chan struct{}, 1), maintenance: newMaintenance(r)}
 	h.duties = []*duty{
 		{name: "take over", run: h.takeOver},
 		{name: "hear", run: h.hear},
@@ -93,7 +99,7 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 		if err == nil {
 			err = h.work(ctx, nextBeat)
 		}
-		pause := min(takeoverInterval, time.Until(nextBeat))
+		pause := max(0, min(takeoverInterval, time.Until(nextBeat), time.Until(h.nextDuty().next)))
 		if err == nil {
 			backoff = newLoopBackoff()
 		} else {
@@ -104,6 +110,8 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 		}
 		select {
 		case <-time.After(pause):
+		case <-h.leasesDue:
+			h.takeOverNow, h.duties[0].next = true, time.Time{}
 		case <-stop:
 			h.signOff()
 			return

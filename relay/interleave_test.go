@@ -148,7 +148,7 @@ func (l *lifecycle) check(step string, changed int, should bool) {
 
 func (l *lifecycle) lease(a *actor, who, relayID, token string, lease time.Duration) step {
 	return step{func() (int, error) {
-		return a.exec(l.statement("lease"), "LEASED", 1, relayID, token, sql.NullInt64{Int64: lease.Microseconds(), Valid: lease > 0}, 1000, 0)
+		return a.exec(l.statement("lease"), "LEASED", 1, relayID, token, sql.NullInt64{Int64: lease.Microseconds(), Valid: lease > 0}, 1000, 0, 0, 0, 0)
 	}, func(n int) {
 		should := l.place == "ready"
 		if should {

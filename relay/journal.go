@@ -3,27 +3,27 @@ package relay
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/lib/pq"
 )
 
-// One statement for all claims that wait. set_config makes its commit asynchronous: the journal must survive
-// the death of a relay, not of the server, which ends the claims as well. A task with earlier runs is journalled only
-// as a suspect that is about to run: this process may be running another suspect now, whose death should cost it nothing.
-const journalSQL = `/* outbox: journal runs */
-WITH setting AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true) AS off),
-     earlier AS MATERIALIZED (
-       SELECT task_id, token, relay_id, lost_connection FROM outbox.running WHERE task_id = ANY ($1::bigint[])),
-     fresh AS (
-       INSERT INTO outbox.running (task_id, token, relay_id)
-       SELECT r.task_id, r.token, $3::uuid
-         FROM unnest($1::bigint[], $2::uuid[], $4::boolean[]) AS r (task_id, token, suspect), setting
-        WHERE setting.off = 'off' AND (r.suspect OR NOT EXISTS (SELECT 1 FROM earlier e WHERE e.task_id = r.task_id)))
-SELECT r.task_id, r.token::text, r.relay_id = $3::uuid OR r.lost_connection,
-       COALESCE((extract(epoch FROM l.alive_until - clock_timestamp()) * 1000000)::bigint, 0)
-  FROM earlier r LEFT JOIN outbox.relay l ON l.relay_id = r.relay_id`
+// One statement for all single tasks whose claims wait, and one for each batch. See the functions for what they do.
+const recordRunsSQL = `/* outbox: journal runs */
+SELECT * FROM outbox.record_runs($1::bigint[], $2, $3, $4::uuid[], $5::boolean[], $6::uuid)`
+
+const recordBatchSQL = `/* outbox: journal runs */
+SELECT * FROM outbox.record_batch($1::bigint[], $2, $3, $4::uuid, $5::uuid, $6::text::xid8)`
+
+// The row of a batch becomes rows of its tasks.
+const markBatchSQL = `/* outbox: mark a batch that lost its connection */
+WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1 AND token = $2::uuid AND task_ids IS NOT NULL RETURNING *)
+INSERT INTO outbox.running (task_id, token, relay_id, lost_connection, started_at)
+SELECT unnest(task_ids), token, relay_id, true, started_at FROM gone`
 
 const markRunsSQL = `/* outbox: mark runs that lost their connection */
 UPDATE outbox.running r SET lost_connection = true
@@ -43,10 +43,27 @@ type earlier struct {
 
 // runs are what one claim journals: its tasks under one token.
 type runs struct {
-	ids     []int64
-	token   string
-	suspect bool // journalled although there are earlier runs
-	reply   chan journalReply
+	ids         []int64
+	first, last int64 // the least and the greatest
+	token, xid  string
+	suspect     bool // journalled although there are earlier runs
+	reply       chan journalReply
+}
+
+func newRuns(rows []*row, xid string) *runs {
+	all := ids(rows)
+	return &runs{ids: all, first: slices.Min(all), last: slices.Max(all), token: newUUID(), xid: xid}
+}
+
+// batch reports whether the journal has one row for all of them: it had, until it was split.
+func (r *runs) batch() bool { return len(r.ids) > 1 }
+
+// forget is a statement that deletes what the journal has of tasks that are done, and the row of a batch in any case.
+func (r *runs) forget(of *Relay, done []*row) string {
+	if r.batch() {
+		return of.sql("DELETE FROM outbox.running WHERE task_id = " + strconv.FormatInt(r.first, 10) + " AND token = '" + r.token + "'")
+	}
+	return of.forgetTasks(done)
 }
 
 // note is something about runs that is still to be written.
@@ -177,36 +194,50 @@ func (j *journal) write(ctx context.Context, batch []*runs) {
 		}
 		return
 	}
-	found := make(map[int64][]earlier)
-	taskIDs, tokens, suspects := pairs(batch)
-	err := j.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		clear(found) // it may be repeated
-		rows, err := conn.QueryContext(ctx, j.r.sql(journalSQL), pq.Array(taskIDs), pq.Array(tokens), j.r.id, pq.Array(suspects))
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var id, alive int64
-			var e earlier
-			if err := rows.Scan(&id, &e.token, &e.lostConn, &alive); err != nil {
-				return err
-			}
-			e.alive = time.Duration(alive) * time.Microsecond
-			e.open = j.isOpen(e.token)
-			found[id] = append(found[id], e)
-		}
-		return rows.Err()
-	})
+	var single []*runs
 	for _, r := range batch {
-		own := make(map[int64][]earlier)
-		for _, id := range r.ids {
-			if e := found[id]; e != nil && err == nil {
-				own[id] = e
-			}
+		if r.batch() {
+			found, err := j.ask(ctx, recordBatchSQL, pq.Array(r.ids), r.first, r.last, r.token, j.r.id, r.xid)
+			r.reply <- journalReply{found, err}
+		} else {
+			single = append(single, r)
+		}
+	}
+	if len(single) == 0 {
+		return
+	}
+	taskIDs, tokens, suspects := pairs(single)
+	found, err := j.ask(ctx, recordRunsSQL, pq.Array(taskIDs), slices.Min(taskIDs), slices.Max(taskIDs), pq.Array(tokens), pq.Array(suspects), j.r.id)
+	for _, r := range single {
+		var own map[int64][]earlier
+		if e := found[r.ids[0]]; e != nil {
+			own = map[int64][]earlier{r.ids[0]: e}
 		}
 		r.reply <- journalReply{own, err}
 	}
+}
+
+// ask journals, and returns what earlier runs left of the tasks.
+func (j *journal) ask(ctx context.Context, query string, args ...any) (found map[int64][]earlier, err error) {
+	err = j.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		found = nil // it may be repeated
+		return j.r.conns.raw(conn, func(c exclusive) error {
+			return c.together(ctx, "", j.r.sql(query), args, "", func(v []driver.Value) error {
+				e := earlier{token: text(v[1]), lostConn: boolean(v[2]), alive: time.Duration(integer(v[3])) * time.Microsecond}
+				e.open = j.isOpen(e.token)
+				if found == nil {
+					found = map[int64][]earlier{}
+				}
+				id := integer(v[0])
+				found[id] = append(found[id], e)
+				return nil
+			})
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
 }
 
 // writeNotes writes the marks and deletes the rows to forget; what fails stays to be done.
@@ -228,6 +259,13 @@ func (j *journal) writeNotes(ctx context.Context) error {
 		}
 		taskIDs, tokens, _ := pairs(all)
 		err := j.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			for _, r := range all {
+				if todo.sql == markRunsSQL && r.batch() {
+					if _, err := conn.ExecContext(ctx, j.r.sql(markBatchSQL), r.first, r.token); err != nil {
+						return err
+					}
+				}
+			}
 			_, err := conn.ExecContext(ctx, j.r.sql(todo.sql), pq.Array(taskIDs), pq.Array(tokens))
 			return err
 		})

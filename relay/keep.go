@@ -63,9 +63,9 @@ func (r *row) literals() string {
 
 const completeAndKeepSQL = `/* outbox: complete leased tasks and keep them */
 WITH gone AS (
-  DELETE FROM outbox.task t USING unnest($1::bigint[], $2::uuid[], $3::bigint[], $4::text[]) AS l (task_id, token, keep, discarded)
-   WHERE t.task_id = l.task_id AND t.lease_token = l.token
-  RETURNING t.*, l.keep, l.discarded),
+  DELETE FROM outbox.task t
+   WHERE t.task_id = ANY (ARRAY(SELECT unnest($1::bigint[]))) AND t.lease_token = ($2::uuid[])[width_bucket(t.task_id, $1::bigint[])]
+  RETURNING t.*, ($3::bigint[])[width_bucket(t.task_id, $1::bigint[])] AS keep, ($4::text[])[width_bucket(t.task_id, $1::bigint[])] AS discarded),
 kept AS (
   ` + keepInsert + `
   SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), clock_timestamp() + keep * interval '1 microsecond', priority, attempt, task_type, payload, headers, discarded
@@ -73,7 +73,7 @@ kept AS (
   ON CONFLICT (task_id) DO NOTHING)
 SELECT task_id FROM gone`
 
-// doneLeases are leased tasks that are done, for one statement that deletes them.
+// doneLeases are leased tasks that are done, sorted by id, for one statement that deletes them.
 type doneLeases struct {
 	ids     []int64
 	tokens  []string

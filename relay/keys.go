@@ -56,6 +56,9 @@ func (h *heartbeat) sweepKeys(ctx context.Context) (next time.Duration, err erro
 	if gone > 0 && gone >= read/10 && read >= keyPage {
 		return takeoverInterval, nil
 	}
+	if read == 0 {
+		return 2 * reapInterval, nil // unique keys are not used
+	}
 	return reapInterval, nil
 }
 

@@ -10,12 +10,15 @@ import (
 
 // lane is what the dispatcher knows of one task type.
 type lane struct {
-	h       *handlers.Handler
-	head    *head     // as of the last look
-	urgent  int       // the least priority that its next task may have
-	credit  int       // claims that may find work: one for a head, two more for each full claim
-	running int       // slots that work for it
-	served  time.Time // of its last claim
+	h        *handlers.Handler
+	head     *head     // as of the last look
+	urgent   int       // the least priority that its next task may have
+	credit   int       // claims that may find work: one for a head, two more for each full claim
+	running  int       // slots that work for it
+	leasing  int       // claims of leased tasks that have not come back
+	claiming int       // other claims that have not
+	served   time.Time // of its last claim
+	floors   floors
 
 	refusedUntil time.Time // PostgreSQL refused its claim, for a reason that may lie in its rows
 	refusalAt    time.Time // when that was logged
@@ -31,10 +34,55 @@ type lanes struct {
 	workers  int
 	fair     fair
 	chooser  *guarded // the app's; nil for the built-in order
+	leases   int      // claims of leased tasks that have not come back
 	declined bool     // the app's Chooser has chosen nothing, and nothing has changed since
 
 	heads []Head  // of the last view
 	seen  []*lane // that these are of
+}
+
+// A claim of leased tasks takes all slots that are free, and while it is under way the slots that become free gather for
+// the next one. So claims are large when many tasks end, whatever the number of workers, and a relay that has room begins one at once.
+const (
+	laneClaims  = 1 // of leased tasks of one type at once
+	leaseClaims = 8 // of all types together
+)
+
+// leasing counts claims of leased tasks.
+func (l *lanes) leasing(c *lane, n int) {
+	c.leasing += n
+	l.leases += n
+}
+
+// batchClaims of one lane are under way at once: each begins where the last one ended that has come back, so more would meet at the same
+// tasks, which all but one walk over.
+const batchClaims = 2
+
+// gathers reports whether the lane has to wait for a claim under way; slots for leased tasks gather meanwhile.
+func (l *lanes) gathers(c *lane) bool {
+	switch c.h.Kind {
+	case handlers.KindBatch:
+		return c.claiming >= batchClaims
+	case handlers.KindLeased:
+		return c.leasing >= laneClaims || l.leases >= leaseClaims
+	}
+	return false
+}
+
+// holds reports whether slots do wait for a claim of the lane, so that less urgent lanes do not get them: for as long as a claim
+// may take when all is well.
+func (l *lanes) holds(c *lane) bool {
+	return (c.leasing >= laneClaims || c.claiming >= batchClaims) && l.gathers(c) && l.eligible(c) && time.Since(c.served) < lookFresh
+}
+
+// held is the urgency of the most urgent lane that slots wait for, and whether there is one.
+func (l *lanes) held() (urgency int, any bool) {
+	for _, c := range l.all {
+		if l.holds(c) && (!any || c.urgency() < urgency) {
+			urgency, any = c.urgency(), true
+		}
+	}
+	return urgency, any
 }
 
 // share is how many more slots the lane may take as far as other types go.
@@ -63,8 +111,13 @@ func (l *lanes) eligible(c *lane) bool {
 
 func (l *lanes) view(free int) View {
 	l.heads, l.seen = l.heads[:0], l.seen[:0]
+	held, any := l.held()
 	for _, c := range l.all {
-		if !l.eligible(c) {
+		switch {
+		case !l.eligible(c):
+			continue
+		case l.chooser != nil && l.holds(c): // the Chooser says who may have its slots
+		case l.gathers(c), l.chooser == nil && any && c.urgency() > held:
 			continue
 		}
 		l.heads = append(l.heads, Head{Type: c.h.Type, Kind: c.h.Kind, Priority: c.urgency(), RunAt: c.head.since, Served: c.served,
@@ -103,7 +156,7 @@ func (l *lanes) portions(free int) (out []portion) {
 		answer = l.chooser.choose(v, &l.fair)
 	}
 	for i, n := range answer {
-		if n > 0 {
+		if n > 0 && !l.gathers(l.seen[i]) {
 			out = append(out, portion{l.seen[i], n})
 		}
 	}
@@ -122,7 +175,9 @@ func (l *lanes) capped() bool {
 }
 
 // choosable reports whether there is a lane to choose.
-func (l *lanes) choosable() bool { return !l.declined && slices.ContainsFunc(l.all, l.eligible) }
+func (l *lanes) choosable() bool {
+	return !l.declined && slices.ContainsFunc(l.all, func(c *lane) bool { return l.eligible(c) && !l.gathers(c) })
+}
 
 // unblocked is when the first of the lanes that have work and wait for their type's limits may claim again; zero if
 // none waits.
@@ -135,10 +190,24 @@ func (l *lanes) unblocked(now time.Time) (first time.Time) {
 	return first
 }
 
+// spans are those of each lane, for a look; nil if all are to be read from their heads.
+func (l *lanes) spans() (out [][]span) {
+	for i, c := range l.all {
+		if s := c.floors.spans(); s != nil {
+			if out == nil {
+				out = make([][]span, len(l.all))
+			}
+			out[i] = s
+		}
+	}
+	return out
+}
+
 func (c *lane) urgency() int { return c.urgent + c.h.Priority }
 
 // saw updates the lane from a look.
 func (c *lane) saw(h *head) {
+	c.floors.saw(h)
 	c.head = h
 	if h == nil {
 		c.credit = 0
@@ -148,15 +217,27 @@ func (c *lane) saw(h *head) {
 }
 
 // took updates the lane from a claim of up to limit tasks.
-func (l *lanes) took(c *lane, rows []*row, limit int) {
-	if len(rows) < limit {
+func (l *lanes) took(c *lane, t taken) {
+	c.floors.ate(t.bites, t.started, time.Now())
+	if t.tasks < t.limit {
 		c.credit = 0
 		return
 	}
-	c.credit = min(c.credit+2, l.workers)
-	for _, r := range rows {
-		c.urgent = max(c.urgent, r.priority) // what was more urgent is gone
+	c.credit += 2
+	if c.h.Kind == handlers.KindLeased { // the next is one claim as well
+		c.credit = max(c.credit, 2*t.limit)
 	}
+	c.credit = min(c.credit, l.workers)
+	for _, b := range t.bites {
+		c.urgent = max(c.urgent, b.last.priority) // what was more urgent is gone
+	}
+}
+
+// taken is what a claim of up to limit tasks found.
+type taken struct {
+	tasks, limit int
+	bites        []bite
+	started      int // of the lane's floors, when it began
 }
 
 // from is where a claim in random order starts.
@@ -166,4 +247,18 @@ func (h *head) from() *pivot {
 		return nil
 	}
 	return &pivot{h.priority, h.attempt, h.taskID + rand.Int64N(span+1)}
+}
+
+// pivots are where a claim of n leased tasks in random order starts, and how many tasks follow each place at most: one, but for
+// large claims.
+func (h *head) pivots(n int) (places []pivot, lead int) {
+	if lead = 1; n > randomSingly {
+		lead = randomLead
+	}
+	for range (n + lead - 1) / lead {
+		if p := h.from(); p != nil {
+			places = append(places, *p)
+		}
+	}
+	return places, lead
 }

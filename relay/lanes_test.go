@@ -75,21 +75,22 @@ func TestATypeMayHoldAllWorkersButOneWhileThereAreOthers(t *testing.T) {
 
 func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 	l := newLanes(4, [2]int{})
-	c, one := l.all[0], []*row{{}}
+	c := l.all[0]
+	one := func(limit int) taken { return taken{tasks: 1, limit: limit, bites: bites([]*row{{}}, false)} }
 	for i, step := range []struct {
 		do   func()
 		want int // claims that may be begun
 	}{
 		{func() {}, 1},                    // a look saw a task
 		{func() { c.credit-- }, 0},        // it is being claimed
-		{func() { l.took(c, one, 1) }, 2}, // a full claim: there may be more
-		{func() { l.took(c, one, 1) }, 4}, // and more
-		{func() { l.took(c, one, 1) }, 4}, // up to the number of workers
+		{func() { l.took(c, one(1)) }, 2}, // a full claim: there may be more
+		{func() { l.took(c, one(1)) }, 4}, // and more
+		{func() { l.took(c, one(1)) }, 4}, // up to the number of workers
 		{func() { c.saw(c.head) }, 4},     // a look does not take it back
-		{func() { l.took(c, one, 2) }, 0}, // a claim that was not full
+		{func() { l.took(c, one(2)) }, 0}, // a claim that was not full
 		{func() { c.saw(&head{}) }, 1},    // until a look sees a task again
 		{func() { c.saw(nil) }, 0},        // or none
-		{func() { l.took(c, one, 1) }, 2}, // a late claim had one all the same
+		{func() { l.took(c, one(1)) }, 2}, // a late claim had one all the same
 		{func() { c.head, c.credit = nil, 0 }, 0},
 	} {
 		step.do()
@@ -108,7 +109,7 @@ func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
 	if c := l.choose(); c != l.all[0] {
 		t.Fatal("the urgent lane was not chosen")
 	}
-	l.took(l.all[0], []*row{{priority: -5}, {priority: 7}}, 2)
+	l.took(l.all[0], taken{tasks: 2, limit: 2, bites: bites([]*row{{priority: -5}, {priority: 7}}, false)})
 	if c := l.choose(); c != l.all[1] {
 		t.Error("a lane that is down to priority 7 was chosen before one with priority 0")
 	}
@@ -132,6 +133,40 @@ func TestAPivotIsAnywhereInTheRangeOfTheLane(t *testing.T) {
 	for _, h := range []*head{{pivot: pivot{taskID: 5}, lastID: 5}, {pivot: pivot{taskID: 5}}} {
 		if p := h.from(); p != nil {
 			t.Errorf("a lane without a range has pivot %+v", *p)
+		}
+	}
+}
+
+// Slots that wait for a claim of leased tasks are for no lane that is less urgent, as long as that claim may yet be one that goes well.
+func TestSlotsThatWaitForAClaimAreKeptFromLessUrgentLanes(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(waits, other *lane)
+		want   int // workers for the other lane
+	}{
+		{"less urgent", func(waits, other *lane) { other.urgent = 1 }, 0},
+		{"as urgent", func(waits, other *lane) {}, 9},
+		{"more urgent", func(waits, other *lane) { other.urgent = -1 }, 9},
+		{"the claim hangs", func(waits, other *lane) { other.urgent, waits.served = 1, time.Now().Add(-lookFresh) }, 9},
+		{"it may find nothing more", func(waits, other *lane) { other.urgent, waits.credit = 1, 0 }, 9},
+	} {
+		l := newLanes(10, [2]int{}, [2]int{})
+		for _, lane := range l.all {
+			lane.h.Kind, lane.credit = handlers.KindLeased, 10
+		}
+		waits, other := l.all[0], l.all[1]
+		l.leasing(waits, 1)
+		waits.served = time.Now()
+		c.change(waits, other)
+		got := 0
+		for _, p := range l.portions(9) {
+			if p.lane == waits {
+				t.Errorf("%s: a second claim of the lane", c.name)
+			}
+			got += p.workers
+		}
+		if got != c.want {
+			t.Errorf("%s: %d workers for the other lane, want %d", c.name, got, c.want)
 		}
 	}
 }

@@ -19,10 +19,15 @@ type lease struct {
 	h         *handlers.Handler
 	id        int64
 	token     string
-	left      context.Context // ends when the relay stops without the handler
-	ctx       *limited        // of the handler
-	alone     bool            // no heartbeat keeps it: it ends with ctx
+	ctx       *limited // of the handler
+	alone     bool     // no heartbeat keeps it: it ends with ctx
 	extending sync.Mutex
+
+	mu      sync.Mutex
+	gone    bool            // the run is over, or the relay stops without the handler
+	left    context.Context // ends then; made when it is asked for
+	endLeft context.CancelFunc
+
 	// completing counts the calls of Complete under way; then completed tells.
 	completing atomic.Int32
 	completed  atomic.Bool
@@ -32,6 +37,28 @@ type lease struct {
 type leaseID struct {
 	id    int64
 	token string
+}
+
+// whenLeft is a context that ends when the run is over, or the relay stops without the handler.
+func (l *lease) whenLeft() context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.left == nil {
+		l.left, l.endLeft = context.WithCancel(context.Background())
+		if l.gone {
+			l.endLeft()
+		}
+	}
+	return l.left
+}
+
+func (l *lease) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gone = true
+	if l.endLeft != nil {
+		l.endLeft()
+	}
 }
 
 const lockLeaseSQL = `/* outbox: lock a leased task */
@@ -49,7 +76,8 @@ func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	if l.left.Err() != nil {
+	left := l.whenLeft()
+	if left.Err() != nil {
 		return fmt.Errorf("%w: task %d: the relay has stopped", outbox.ErrLeaseLost, l.id)
 	}
 	fail := func(err error) error {
@@ -67,7 +95,7 @@ func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 		_ = tx.Rollback()
 		drop(conn)
 	}
-	stay := context.AfterFunc(l.left, undo) // the task's row must not stay locked
+	stay := context.AfterFunc(left, undo) // the task's row must not stay locked
 	committed := false
 	defer func() {
 		if stay() && committed {

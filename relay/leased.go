@@ -5,31 +5,70 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// The claim counts the attempt, but not that of a suspect, which may have to wait for another one.
-const leaseSet = `
+// The claim counts the attempt, but not that of a suspect, which may have to wait for another one. Suspects are few, and so
+// looked up among themselves: a look-up in c for each row would cost a large claim most of its time.
+const leaseSet = `,
+lost AS MATERIALIZED (SELECT task_id, relay_id FROM c WHERE relay_id IS NOT NULL)
 UPDATE outbox.task t SET state = 'leased', attempt = CASE WHEN t.relay_id IS NULL THEN LEAST(t.attempt + 1, 32767) ELSE t.attempt END, attempted_at = clock_timestamp(),
        relay_id = $3::uuid, lease_token = $4::uuid,
        leased_until = clock_timestamp() + COALESCE(t.timeout_ms * $6::bigint + $7::bigint, $5::bigint) * interval '1 microsecond'
   WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
-RETURNING ` + rowColumns + `, (SELECT c.relay_id::text FROM c WHERE c.task_id = t.task_id), pg_current_xact_id()::text`
+RETURNING ` + rowColumns + `, (SELECT l.relay_id::text FROM lost l WHERE l.task_id = t.task_id LIMIT 1), CASE WHEN t.task_id = (SELECT task_id FROM c LIMIT 1) THEN pg_current_xact_id()::text END`
 
 const leaseSQL = `/* outbox: lease */
 WITH c AS MATERIALIZED (
   SELECT task_id, relay_id FROM outbox.task WHERE state = 'ready' AND task_type = $1
+     AND (priority, attempt, task_id) >= ($8::smallint, $9::smallint, $10::bigint)
    ORDER BY priority, attempt, task_id LIMIT $2 FOR UPDATE SKIP LOCKED)` + leaseSet
 
-const leaseFromSQL = `/* outbox: lease from a pivot */
+// Up to $11 tasks from each pivot on. Where those of two pivots overlap, a task is in c twice.
+const leaseFromSQL = `/* outbox: lease from pivots */
 WITH c AS MATERIALIZED (
-  SELECT task_id, relay_id FROM outbox.task WHERE state = 'ready' AND task_type = $1
-     AND (priority, attempt, task_id) >= ($8::smallint, $9::smallint, $10::bigint) AND priority <= $8::smallint
-   ORDER BY priority, attempt, task_id LIMIT $2 FOR UPDATE SKIP LOCKED)` + leaseSet
+  SELECT f.task_id, f.relay_id FROM unnest($10::bigint[]) AS p (task_id)
+   CROSS JOIN LATERAL (
+     SELECT task_id, relay_id FROM outbox.task WHERE state = 'ready' AND task_type = $1
+        AND (priority, attempt, task_id) >= ($8::smallint, $9::smallint, p.task_id) AND priority <= $8::smallint
+      ORDER BY priority, attempt, task_id LIMIT $11 FOR UPDATE SKIP LOCKED) f
+   LIMIT $2)` + leaseSet
 
-// lease claims up to c.limit tasks for a Leased handler, or up to allowed, if there are only so many slots for its type: when
+// leaseNext is a claim of up to limit leased tasks: a few from each pivot on, if there are some, and then from the floor of the lane on,
+// nil for its start.
+type leaseNext struct {
+	limit   int
+	floor   *pivot
+	pivots  []pivot // of the same priority and attempt
+	lead    int     // most tasks from each of them
+	started int     // of the lane's floors
+}
+
+// from are the arguments for the pivots.
+func (n leaseNext) from() []any {
+	ids := make([]int64, len(n.pivots))
+	for i, p := range n.pivots {
+		ids[i] = p.taskID
+	}
+	return []any{n.pivots[0].priority, n.pivots[0].attempt, pq.Array(ids), n.lead}
+}
+
+// lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so many slots for its type: when
 // it returns them, they are committed as leased by this relay under the token.
-func (r *Relay) lease(ctx context.Context, h *handlers.Handler, c claimNext) (rows []*row, token string, allowed int, err error) {
+func (r *Relay) lease(ctx context.Context, h *handlers.Handler, n leaseNext) (rows []*row, token string, allowed int, err error) {
+	for try := 1; ; try++ {
+		rows, token, allowed, err = r.leaseOnce(ctx, h, n)
+		// For all of SKIP LOCKED a claim can wait for another transaction: where one that it found at work on a row ends in that
+		// moment, and the row's next version is being changed already. Two can wait for each other then.
+		if !pgerr.Conflict(err) || len(rows) > 0 || try == conflictTries {
+			return rows, token, allowed, err
+		}
+	}
+}
+
+func (r *Relay) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext) (rows []*row, token string, allowed int, err error) {
 	token = newUUID()
 	sent := time.Now()
 	var xid string
@@ -40,27 +79,31 @@ func (r *Relay) lease(ctx context.Context, h *handlers.Handler, c claimNext) (ro
 		if err != nil {
 			return err
 		}
-		got, err := scanRows(found, h, limit, func(t *row) []any { return []any{&t.lostBy, &xid} })
+		got, err := scanRows(found, h, limit, func(t *row) []any { return []any{&t.lostBy, onlyOne{&xid}} })
 		rows = append(rows, got...)
 		return err
 	}
 	err = r.conns.inTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
-		rows, allowed = nil, c.limit
+		rows, allowed = nil, n.limit
 		var slots []int64
 		if h.MaxRunningTotal > 0 {
-			if slots, err = r.lockSlots(ctx, h, tx, c.limit); err != nil || len(slots) == 0 {
+			if slots, err = r.lockSlots(ctx, h, tx, n.limit); err != nil || len(slots) == 0 {
 				allowed = 0
 				return err
 			}
 			allowed = len(slots)
 		}
-		if p := c.pivot; p != nil {
-			if err := take(ctx, tx, leaseFromSQL, allowed, p.priority, p.attempt, p.taskID); err != nil {
+		if len(n.pivots) > 0 {
+			if err := take(ctx, tx, leaseFromSQL, allowed, n.from()...); err != nil {
 				return err
 			}
 		}
 		if rest := allowed - len(rows); rest > 0 {
-			if err := take(ctx, tx, leaseSQL, rest); err != nil {
+			from := laneStart
+			if n.floor != nil {
+				from = *n.floor
+			}
+			if err := take(ctx, tx, leaseSQL, rest, from.priority, from.attempt, from.taskID); err != nil {
 				return err
 			}
 		}
@@ -73,65 +116,6 @@ func (r *Relay) lease(ctx context.Context, h *handlers.Handler, c claimNext) (ro
 		r.leases.release(rows, token, xid) // the commit's outcome may be unknown
 	}
 	return rows, token, allowed, err
-}
-
-// runLeased runs one leased task to the end of its last transition.
-func (r *Relay) runLeased(h *handlers.Handler, t *row, token string) {
-	end := func(next transition) {
-		next.row, next.token = t, token
-		r.leases.finish(next)
-	}
-	var suspect *turn
-	if t.lostBy.Valid {
-		// A process died while it ran this: one such task at a time.
-		if suspect = r.alone(); suspect == nil {
-			wait := aside()
-			end(transition{change: change{attempt: t.attempt, wait: wait}, lostBy: t.lostBy})
-			r.postponed(wait)
-			return
-		}
-		defer suspect.over()
-		if err := r.leases.begin(t, token); err != nil {
-			end(transition{back: true, change: change{attempt: t.attempt}, lostBy: t.lostBy})
-			return
-		}
-		t.attempt++
-	}
-	begun := t.attempt
-	if begun > t.max {
-		end(transition{change: change{attempt: t.max, reason: reasonAttempts, err: t.lostText(deadAttempts)}})
-		return
-	}
-	left, leave := context.WithCancel(context.Background())
-	defer leave()
-	l := &lease{r: r, h: h, id: t.id, token: token, left: left, alone: h.Lease > 0, ctx: newLimited(r.handlerContext)}
-	call := t.task(begun)
-	call.Lease = l
-	drop := r.leases.hold(l)
-	suspect.begun()
-	if timeout := timeoutOf(h, t); l.alone {
-		l.ctx.endAt(t.leasedAt.Add(timeout), errRanOut)
-	} else if timeout > 0 {
-		l.ctx.endAt(time.Now().Add(timeout), timeoutError(timeout))
-	}
-	out := r.call(l.ctx, h, nil, []*task{call})
-	drop()
-	l.ctx.cancel(nil)
-	if out.abandoned && out.drained {
-		leave()
-	}
-	if out.abandoned {
-		r.log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", h.Type, "task_id", t.id)
-	}
-	if l.completed.Load() {
-		if runsAgain(out.err) {
-			r.log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given", "task_type", h.Type, "task_id", t.id)
-		}
-		return
-	}
-	next := r.resultOf(h, t, out, begun, l.prevented.Load())
-	next.apart = out.abandoned // it may be in its Complete
-	end(next)
 }
 
 // resultOf is the transition that a leased task's outcome asks for. prevented: the database failed its Complete.

@@ -16,40 +16,60 @@ import (
 type limited struct {
 	context.Context // keeps the cause
 	cancelCause     context.CancelCauseFunc
-	done            chan struct{} // of its own, so that derived contexts take Err from here
 
-	mu    sync.Mutex
-	end   time.Time // zero: none
-	timer *time.Timer
+	mu     sync.Mutex
+	done   chan struct{} // of its own, so that derived contexts take Err from here; made when it is asked for
+	closed bool          // done is
+	end    time.Time     // zero: none
+	timer  *time.Timer
 }
 
 func newLimited(parent context.Context) *limited {
 	ctx, cancel := context.WithCancelCause(parent)
-	c := &limited{Context: ctx, cancelCause: cancel, done: make(chan struct{})}
-	context.AfterFunc(ctx, func() {
-		c.mu.Lock()
-		if c.timer != nil {
-			c.timer.Stop()
-		}
-		c.mu.Unlock()
-		close(c.done)
-	})
-	return c
+	return &limited{Context: ctx, cancelCause: cancel}
 }
 
 // cancel ends the context: it has ended when it returns.
 func (c *limited) cancel(cause error) {
 	c.cancelCause(cause)
-	<-c.done
+	c.mu.Lock()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	c.mu.Unlock()
+	c.close()
 }
 
-func (c *limited) Done() <-chan struct{} { return c.done }
+// close closes done, if it was made.
+func (c *limited) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done != nil && !c.closed {
+		close(c.done)
+		c.closed = true
+	}
+}
+
+func (c *limited) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done == nil {
+		c.done = make(chan struct{})
+		if c.closed = c.Context.Err() != nil; c.closed {
+			close(c.done)
+		} else {
+			context.AfterFunc(c.Context, c.close)
+		}
+	}
+	return c.done
+}
 
 // Err is context.DeadlineExceeded where the time has run out, as of a context with a deadline.
 func (c *limited) Err() error {
-	select {
-	case <-c.done:
-	default:
+	c.mu.Lock()
+	open := c.done != nil && !c.closed
+	c.mu.Unlock()
+	if open || c.Context.Err() == nil {
 		return nil
 	}
 	if errors.Is(context.Cause(c.Context), context.DeadlineExceeded) {
@@ -66,8 +86,9 @@ func (c *limited) Deadline() (time.Time, bool) {
 
 // AfterFunc saves package context a goroutine for each derived context.
 func (c *limited) AfterFunc(f func()) (stop func() bool) {
+	done := c.Done()
 	return context.AfterFunc(c.Context, func() {
-		<-c.done
+		<-done
 		f()
 	})
 }
@@ -103,9 +124,16 @@ func (c *limited) extend(end time.Time, cause error) {
 // errRanOut is the cause of the end of a handler without heartbeats that did not extend its lease in time.
 var errRanOut = fmt.Errorf("%w: it ran out", outbox.ErrLeaseLost)
 
-func timeoutError(timeout time.Duration) error {
-	return fmt.Errorf("relay: the handler's timeout of %v: %w", timeout, context.DeadlineExceeded)
+func timeoutError(timeout time.Duration) error { return timedOut(timeout) }
+
+// timedOut is the error of a timeout. Its text is made when somebody asks for it.
+type timedOut time.Duration
+
+func (t timedOut) Error() string {
+	return fmt.Sprintf("relay: the handler's timeout of %v: %v", time.Duration(t), context.DeadlineExceeded)
 }
+
+func (t timedOut) Unwrap() error { return context.DeadlineExceeded }
 
 // timeoutOf is how long a call for these tasks may take, 0 for any time: the longest that one of them asks for.
 func timeoutOf(h *handlers.Handler, rows ...*row) (longest time.Duration) {

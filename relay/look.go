@@ -10,22 +10,45 @@ import (
 	"github.com/lib/pq"
 )
 
-// Times are cut to 95 years, as a time.Duration ends at 292. Which lanes have work, and when the next scheduled task of each is due: two index probes for each type. What
-// this process runs itself is still visible until its claim commits, and left out, as are types that are paused.
+// Which lanes have work, and when the next scheduled task of each is due: two index probes for each type, and for the types of which
+// much was claimed one for each span of theirs. What this process runs itself is still visible until its claim commits, and left out,
+// as are types that are paused. Times are cut to 95 years, as a time.Duration ends at 292.
 const lookSQL = `/* outbox: look */
+WITH t AS MATERIALIZED (
+  SELECT task_type, i FROM unnest($1::text[]) WITH ORDINALITY AS given (task_type, i)
+   WHERE task_type <> ALL (ARRAY(SELECT task_type FROM outbox.task_type WHERE paused)))
 SELECT t.i, h.task_id, h.priority, h.attempt, (LEAST(extract(epoch FROM clock_timestamp() - h.run_at), 3e9) * 1000000)::bigint,
        (LEAST(extract(epoch FROM s.run_at - clock_timestamp()), 3e9) * 1000000)::bigint
-  FROM (SELECT task_type, i FROM unnest($1::text[]) WITH ORDINALITY AS given (task_type, i)
-         WHERE task_type <> ALL (ARRAY(SELECT task_type FROM outbox.task_type WHERE paused))) AS t
+  FROM t
   LEFT JOIN LATERAL (
     SELECT priority, attempt, task_id, run_at FROM outbox.task
-     WHERE state = 'ready' AND task_type = t.task_type AND task_id <> ALL ($2::bigint[])
+     WHERE state = 'ready' AND task_type = t.task_type AND task_id <> ALL ($2::bigint[]) AND t.i <> ALL ($3::bigint[])
      ORDER BY priority, attempt, task_id LIMIT 1) h ON true
   LEFT JOIN LATERAL (
     SELECT run_at FROM outbox.task WHERE state = 'scheduled' AND task_type = t.task_type
      ORDER BY run_at LIMIT 1) s ON true
  WHERE h.task_id IS NOT NULL OR s.run_at IS NOT NULL
+ UNION ALL
+SELECT t.i, h.task_id, h.priority, h.attempt, (LEAST(extract(epoch FROM clock_timestamp() - h.run_at), 3e9) * 1000000)::bigint, NULL
+  FROM unnest($3::bigint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::smallint[], $8::smallint[], $9::bigint[])
+         AS span (i, first_priority, first_attempt, first_id, end_priority, end_attempt, end_id)
+  JOIN t ON t.i = span.i
+ CROSS JOIN LATERAL (
+    SELECT priority, attempt, task_id, run_at FROM outbox.task
+     WHERE state = 'ready' AND task_type = t.task_type AND task_id <> ALL ($2::bigint[])
+       AND (priority, attempt, task_id) >= (span.first_priority, span.first_attempt, span.first_id)
+       AND (priority, attempt, task_id) < (span.end_priority, span.end_attempt, span.end_id)
+     ORDER BY priority, attempt, task_id LIMIT 1) h
  UNION ALL SELECT 0, NULL, NULL, NULL, NULL, NULL WHERE (SELECT turn_id FROM outbox.turn ORDER BY turn_id LIMIT 1) IS NOT NULL`
+
+// In the same statement, an idle relay asks on to be woken ($11 microseconds from now; 0: it does not) and sees whether leases are to be
+// taken over, if it wants to know ($10). What was committed after its snapshot and before the wish is set sent a wake-up only if
+// the wish before ($12) held until then.
+const idleLookSQL = lookSQL + `
+ UNION ALL SELECT -1, setval('outbox.wake', GREATEST(last_value, ceil(extract(epoch FROM clock_timestamp()) + $11::bigint / 1e6)::bigint)),
+       ($12::bigint > extract(epoch FROM clock_timestamp()))::integer, NULL, NULL, NULL FROM outbox.wake WHERE $11::bigint > 0
+ UNION ALL SELECT -2, NULL, NULL, NULL, NULL, NULL WHERE $10::boolean AND ` + leasesDue + `
+`
 
 // The last task of each head's priority and attempt, for the range of a pivot. The row comparison makes the
 // planner read the lane's index backwards, where equality would tempt it to the primary key.
@@ -64,11 +87,14 @@ type head struct {
 
 // sight is the result of a look.
 type sight struct {
-	heads   []*head // by the index of the lane
+	heads   []*head       // by the index of the lane
+	took    time.Duration // to read the lanes
 	nextDue time.Duration
 	turns   bool  // some ordering key may have no first task
 	due     bool  // some task is scheduled: nextDue holds
 	wish    int64 // the wish that was set; 0 if none
+	missed  bool  // what was committed before the wish was set may neither be seen nor have sent a wake-up
+	leases  bool  // leases are to be taken over
 	// stranded: dead relays hold leases. Only looked for when asked.
 	stranded bool
 }
@@ -78,10 +104,14 @@ const maxExcluded = 1000
 
 // wanted is what a look does besides.
 type wanted struct {
-	writable bool  // see first whether the server takes writes
-	ask      bool  // to be woken
-	takeBack int64 // a wish for that; 0 for none
-	stranded bool  // look for leases of dead relays
+	writable bool     // see first whether the server takes writes
+	ask      bool     // to be woken
+	takeBack int64    // a wish for that; 0 for none
+	stranded bool     // look for leases of dead relays
+	spans    [][]span // by the index of the lane, those to read; nil is all lanes from their heads
+	// idle relays do all that in one statement: ask is to go on with wish then, if there is one.
+	idle bool
+	wish int64
 }
 
 var errReadOnly = errors.New("relay: the server is read-only")
@@ -114,7 +144,7 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 	wish := int64(0)
 	if want.takeBack > 0 {
 		err = r.takeBack(ctx, conn, want.takeBack)
-	} else if want.ask {
+	} else if want.ask && (!want.idle || want.wish == 0) {
 		wish, err = r.ask(ctx, conn)
 	}
 	if err != nil {
@@ -126,7 +156,16 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 			return nil, err
 		}
 	}
-	s, due, err := r.readLanes(ctx, conn)
+	var due []string
+	if want.idle {
+		if wish > 0 || want.takeBack > 0 {
+			want.ask = false // done
+		}
+		s, due, err = r.readIdle(ctx, conn, want)
+		wish = max(wish, s.wish)
+	} else {
+		s, due, err = r.readLanes(ctx, conn, lookSQL, want.spans)
+	}
 	if err == nil && (len(due) > 0 || s.turns) {
 		given := 0
 		if s.turns {
@@ -141,7 +180,7 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 				return nil, err
 			}
 		}
-		if s, _, err = r.readLanes(ctx, conn); err == nil && s.turns {
+		if s, _, err = r.readLanes(ctx, conn, lookSQL, want.spans); err == nil && s.turns {
 			s.due, s.nextDue = true, 0 // the rest, soon
 			if given == 0 {
 				s.nextDue = turnsPause
@@ -188,27 +227,53 @@ func (r *Relay) readLast(ctx context.Context, conn *sql.Conn, heads []*head) err
 	return rows.Err()
 }
 
-func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn) (s *sight, due []string, err error) {
+// readIdle reads the lanes for an idle relay, which asks to be woken and looks for leases to take over at the same time.
+func (r *Relay) readIdle(ctx context.Context, conn *sql.Conn, want wanted) (s *sight, due []string, err error) {
+	ahead, sent := int64(0), time.Now()
+	if want.ask {
+		ahead = r.wishAhead().Microseconds()
+	}
+	leases := r.heart.leasesUnseen(sent)
+	s, due, err = r.readLanes(ctx, conn, idleLookSQL, want.spans, leases, ahead, want.wish)
+	if err == nil && leases {
+		r.heart.leasesSeen(sent, s.leases)
+	}
+	if err == nil && s.missed {
+		wish := s.wish
+		s, due, err = r.readLanes(ctx, conn, lookSQL, want.spans)
+		s.wish = wish
+	}
+	return s, due, err
+}
+
+func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spans [][]span, more ...any) (s *sight, due []string, err error) {
 	s = &sight{heads: make([]*head, len(r.types))}
+	args := append(append([]any{pq.Array(r.types), pq.Array(r.runningIDs())}, spanArgs(spans)...), more...)
 	sent := time.Now()
-	rows, err := conn.QueryContext(ctx, r.sql(lookSQL), pq.Array(r.types), pq.Array(r.runningIDs()))
+	rows, err := conn.QueryContext(ctx, r.sql(query), args...)
 	if err != nil {
-		return nil, nil, err
+		return s, nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var i int
 		var id, priority, attempt, age, dueIn sql.NullInt64
 		if err := rows.Scan(&i, &id, &priority, &attempt, &age, &dueIn); err != nil {
-			return nil, nil, err
+			return s, nil, err
 		}
-		if i == 0 {
+		switch i {
+		case 0:
 			s.turns = true
 			continue
+		case -1:
+			s.wish, s.missed = id.Int64, priority.Int64 == 0
+			continue
+		case -2:
+			s.leases = true
+			continue
 		}
-		if id.Valid {
-			s.heads[i-1] = &head{pivot: pivot{int(priority.Int64), int(attempt.Int64), id.Int64},
-				since: sent.Add(-time.Duration(age.Int64) * time.Microsecond)}
+		if at := (pivot{int(priority.Int64), int(attempt.Int64), id.Int64}); id.Valid && (s.heads[i-1] == nil || at.compare(s.heads[i-1].pivot) < 0) {
+			s.heads[i-1] = &head{pivot: at, since: sent.Add(-time.Duration(age.Int64) * time.Microsecond)}
 		}
 		if !dueIn.Valid {
 			continue
@@ -221,5 +286,26 @@ func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn) (s *sight, due []
 			s.due, s.nextDue = true, in
 		}
 	}
+	s.took = time.Since(sent)
 	return s, due, rows.Err()
+}
+
+// spanArgs are the spans as arrays, one for each column, with the lanes that they are of.
+func spanArgs(spans [][]span) []any {
+	var lane, firstPriority, firstAttempt, firstID, endPriority, endAttempt, endID []int64
+	for i, of := range spans {
+		for _, s := range of {
+			lane = append(lane, int64(i+1))
+			firstPriority, firstAttempt, firstID = append(firstPriority, int64(s.first.priority)), append(firstAttempt, int64(s.first.attempt)), append(firstID, s.first.taskID)
+			endPriority, endAttempt, endID = append(endPriority, int64(s.end.priority)), append(endAttempt, int64(s.end.attempt)), append(endID, s.end.taskID)
+		}
+	}
+	var out []any
+	for _, column := range [][]int64{lane, firstPriority, firstAttempt, firstID, endPriority, endAttempt, endID} {
+		if column == nil {
+			column = []int64{}
+		}
+		out = append(out, pq.Array(column))
+	}
+	return out
 }

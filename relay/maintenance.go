@@ -35,8 +35,11 @@ func maintenanceSteps(c Config) []step {
 // maxMaintenanceWait is how long a relay does not look whether a step is due: another one that had it may be dead.
 const maxMaintenanceWait = 10 * time.Second
 
+// A log that is empty needs no squeeze.
 const nextStepSQL = `/* outbox: when maintenance is due */
-SELECT (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint FROM outbox.maintenance WHERE step = ANY ($1::text[])`
+SELECT count(*), (extract(epoch FROM min(due_at) FILTER (WHERE step <> 'squeeze' OR EXISTS (SELECT 1 FROM outbox.counter_log))
+                                     - clock_timestamp()) * 1000000)::bigint
+  FROM outbox.maintenance WHERE step = ANY ($1::text[])`
 
 const newStepsSQL = `/* outbox: steps of maintenance */
 INSERT INTO outbox.maintenance (step) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING`
@@ -45,7 +48,8 @@ INSERT INTO outbox.maintenance (step) SELECT unnest($1::text[]) ON CONFLICT DO N
 const takeStepSQL = `/* outbox: take a step of maintenance */
 WITH s AS MATERIALIZED (
   SELECT step FROM outbox.maintenance WHERE step = ANY ($1::text[]) AND due_at <= clock_timestamp() ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED)
-SELECT step FROM s WHERE set_config('statement_timeout', $2, true) || set_config('lock_timeout', $2, true) IS NOT NULL`
+SELECT step FROM s WHERE set_config('statement_timeout', $2, true) || set_config('lock_timeout', $2, true)
+       || set_config('idle_in_transaction_session_timeout', $3, true) IS NOT NULL`
 
 const stepDoneSQL = `/* outbox: a step of maintenance is done */
 UPDATE outbox.maintenance SET due_at = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE step = $1`
@@ -85,9 +89,24 @@ func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error
 		}
 		m.known = true
 	}
+	var known int
+	var in sql.NullInt64
+	err = h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		return conn.QueryRowContext(ctx, h.r.sql(nextStepSQL), pq.Array(names)).Scan(&known, &in)
+	})
+	m.known = known >= len(names) // else somebody has emptied the table
+	if err != nil || !m.known {
+		return takeoverInterval, err
+	}
+	if !in.Valid {
+		return maxMaintenanceWait, nil
+	}
+	if in.Int64 > 0 {
+		return min(max(time.Duration(in.Int64)*time.Microsecond, takeoverInterval), maxMaintenanceWait), nil
+	}
 	var taken []string
-	err = h.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if taken, err = texts(tx.QueryContext(ctx, h.r.sql(takeStepSQL), pq.Array(names), ms(dutyTimeout/2))); err != nil || len(taken) == 0 {
+	err = h.begin(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if taken, err = texts(tx.QueryContext(ctx, h.r.sql(takeStepSQL), pq.Array(names), ms(dutyTimeout/2), ms(bookkeeping))); err != nil || len(taken) == 0 {
 			return err
 		}
 		for _, s := range m.steps {
@@ -100,15 +119,7 @@ func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error
 	if err != nil && len(taken) > 0 {
 		m.rest[taken[0]] = time.Now().Add(failedStepWait)
 	}
-	if err != nil || len(taken) > 0 {
-		return takeoverInterval, err
-	}
-	var in sql.NullInt64
-	err = h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		return conn.QueryRowContext(ctx, h.r.sql(nextStepSQL), pq.Array(names)).Scan(&in)
-	})
-	m.known = in.Valid // else somebody has emptied the table
-	return min(max(time.Duration(in.Int64)*time.Microsecond, takeoverInterval), maxMaintenanceWait), err
+	return takeoverInterval, err
 }
 
 // doStep runs a part of a step. One that PostgreSQL refuses is undone, and rests.

@@ -61,12 +61,14 @@ func planned(limit, taskID int) map[string]struct {
 	}
 	token := pq.Array([]string{someUUID})
 	return map[string]of{
-		"claim":             {"task_lane", []any{"TX", limit, "1000", "1000"}},
-		"claim from":        {"task_lane", []any{"TX", limit, "1000", "1000", 0, 0, taskID}},
-		"claim one":         {"task_pkey", []any{"TX", taskID, "1000", "1000"}},
-		"lease":             {"task_lane", []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0}},
-		"lease from":        {"task_lane", []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, taskID}},
-		"look":              {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}},
+		"claim":             {"task_lane", []any{"TX", limit}},
+		"claim from":        {"task_lane", []any{"TX", limit, 0, 0, taskID, 0}},
+		"claim one":         {"task_pkey", []any{"TX", taskID}},
+		"lease":             {"task_lane", []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, taskID}},
+		"lease from":        {"task_lane", []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, pq.Array([]int{taskID}), limit}},
+		"look":              {"task_lane", append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
+		"idle look":         {"task_lane", append(append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...), true, 1000, 1)},
+		"take over due":     {"task_leased", []any{true}},
 		"last":              {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int{0, 0}), pq.Array([]int{0, 0})}},
 		"promote":           {"task_scheduled", []any{"TX", limit}},
 		"take over":         {"task_leased", []any{token}},

@@ -31,6 +31,8 @@ func purgeDone(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, e
 	return purgeWith(ctx, tx, r.sql(purgeDoneSQL), purgeRows)
 }
 
+const purgeInterval = 2 * time.Minute
+
 // purgeFor is how long one purge goes on while there is more: it shares the heartbeat's connection.
 const purgeFor = 200 * time.Millisecond
 
@@ -41,7 +43,7 @@ func purgeWith(ctx context.Context, tx *sql.Tx, query string, args ...any) (next
 			return 0, err
 		}
 		if n, err := result.RowsAffected(); err != nil || n < purgeRows {
-			return reapInterval, err
+			return purgeInterval, err
 		}
 	}
 	return 0, nil

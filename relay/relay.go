@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -40,7 +41,7 @@ type Relay struct {
 
 	mu      sync.Mutex
 	active  bool
-	running map[int64]*attempt // tasks inside open claims
+	running map[*attempt]struct{} // open claims
 	dueNext time.Time
 	waitFor time.Time // until when tasks are put off that RunOnce is to run
 
@@ -63,10 +64,14 @@ type Relay struct {
 	deaths         *deaths
 }
 
+// leasedConns is how many connections a relay uses for Leased handlers while all goes well, but for the calls of task.Complete and Extend: for claims, a
+// look and the results.
+const leasedConns = leaseClaims + 1 + resultWriters
+
 // New returns a relay that claims from db the tasks of all types that are registered by now. db is a pool on
 // lib/pq or pgx's stdlib driver; best it is the relay's own, with room for Workers + 2 connections, one more with Schedules: New returns an
-// error if its limit (SetMaxOpenConns) is lower, as handlers would wait for each other. The error names every field
-// of config that is out of range. New does not connect.
+// error if its limit (SetMaxOpenConns) is lower, as handlers would wait for each other. Where all handlers are Leased it need have room for
+// 12 only, whatever Workers is (see there). The error names every field of config that is out of range. New does not connect.
 func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error) {
 	if db == nil || registry == nil {
 		return nil, errors.New("relay: New needs a *sql.DB and a *handlers.Registry, not nil")
@@ -79,8 +84,12 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	if len(schedules) > 0 {
 		own, ownText = 3, "three, with Schedules"
 	}
-	if limit := db.Stats().MaxOpenConnections; err == nil && limit > 0 && limit < c.Workers+own {
-		err = fmt.Errorf("relay: the pool is limited to %d connections (SetMaxOpenConns), but %d workers need %d: each may hold one, and the relay %s", limit, c.Workers, c.Workers+own, ownText)
+	need, needText := c.Workers, "each may hold one"
+	if !slices.ContainsFunc(hs, func(h *handlers.Handler) bool { return h.Kind != handlers.KindLeased }) {
+		need, needText = min(c.Workers, leasedConns), "those of Leased handlers share them"
+	}
+	if limit := db.Stats().MaxOpenConnections; err == nil && limit > 0 && limit < need+own {
+		err = fmt.Errorf("relay: the pool is limited to %d connections (SetMaxOpenConns), but %d workers need %d: %s, and the relay %s", limit, c.Workers, need+own, needText, ownText)
 	}
 	if c.ListenDSN != "" {
 		if _, dsnErr := pq.NewConnector(c.ListenDSN); dsnErr != nil {
@@ -91,7 +100,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 		return nil, err
 	}
 	r := &Relay{db: db, config: c, log: c.Logger, handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), unasked: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
-		steps: maintenanceSteps(c), running: map[int64]*attempt{}, pid: os.Getpid()}
+		steps: maintenanceSteps(c), running: map[*attempt]struct{}{}, pid: os.Getpid()}
 	for _, h := range hs {
 		r.types = append(r.types, h.Type)
 	}
@@ -162,6 +171,8 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 		return err
 	}
 	defer wake.Register(r.wake)()
+	d := newDispatcher(claiming, r, once)
+	r.leases.ended = d.ended
 	stopJournal := background(r.journal.run)
 	stopLeases := background(r.leases.run)
 	stopHeart := background(r.heart.run)
@@ -177,7 +188,6 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	if !once && len(r.schedules) > 0 {
 		stopSchedules = background(newScheduler(r).run)
 	}
-	d := newDispatcher(claiming, r, once)
 	drained := make(chan struct{})
 	go r.drain(claiming, drained, stopHandling)
 	select {

@@ -1,10 +1,12 @@
 package relay
 
 import (
+	"cmp"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
 	"fmt"
-	"sort"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -34,51 +36,120 @@ type row struct {
 	discarded error          // what its handler discarded it for
 }
 
-// What every claim returns of a task t, in the order of scan.
-const rowColumns = `t.task_id, t.priority, t.attempt, t.max_attempts,
-       (extract(epoch FROM t.run_at) * 1000000)::bigint, (extract(epoch FROM t.created_at) * 1000000)::bigint,
-       (extract(epoch FROM t.attempted_at) * 1000000)::bigint, t.payload::text, t.headers::text, t.last_error,
-       ` + carriedColumns
+// What every claim returns of a task t, in this order. A time is cheap as a float, which is exact to the microsecond for two
+// centuries; most tasks were created when they were due; and the columns that few tasks use are one.
+const rowColumns = `t.task_id, t.payload::text, t.priority, t.attempt, (date_part('epoch', t.run_at) * 1000000)::bigint,
+       CASE WHEN t.created_at <> t.run_at THEN (date_part('epoch', t.created_at) * 1000000)::bigint END, outbox.task_rest(t)`
 
-// scanRows reads the rows of a claim, with further columns of the claim into extra, and sorts them by the
-// order of claiming, which RETURNING does not keep. It fails if there are more than limit.
+// scanRows reads the rows of a claim, with further columns of the claim into extra, in order. It fails if there are more than limit.
 func scanRows(rows *sql.Rows, h *handlers.Handler, limit int, extra func(*row) []any) ([]*row, error) {
 	defer rows.Close()
 	var out []*row
 	for rows.Next() {
 		r := &row{taskType: h.Type, max: h.MaxAttempts}
-		into := append([]any{&r.id, &r.priority, &r.attempt, &r.rowMax, &r.runAt, &r.createdAt, &r.attemptedAt,
-			&r.payload, &r.headers, &r.lastError}, append(r.carried.scan(), extra(r)...)...)
+		var rest sql.NullString
+		var createdAt sql.NullInt64
+		into := append([]any{&r.id, &r.payload, &r.priority, &r.attempt, &r.runAt, &createdAt, &rest}, extra(r)...)
 		if err := rows.Scan(into...); err != nil {
 			return nil, err
 		}
-		if r.rowMax.Valid {
-			r.max = int(r.rowMax.Int64)
+		if r.createdAt = r.runAt; createdAt.Valid {
+			r.createdAt = createdAt.Int64
+		}
+		if err := r.setRest(rest.String); err != nil {
+			return nil, err
 		}
 		out = append(out, r)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	if len(out) > limit {
-		return nil, fmt.Errorf("relay: a claim of at most %d tasks took %d: please report this", limit, len(out))
+	inOrder(out)
+	return out, tooMany(len(out), limit)
+}
+
+// fromDriver is what scanRows does for one row.
+func (r *row) fromDriver(values []driver.Value) error {
+	r.id, r.payload, r.priority, r.attempt = integer(values[0]), text(values[1]), int(integer(values[2])), int(integer(values[3]))
+	r.runAt = integer(values[4])
+	if r.createdAt = r.runAt; values[5] != nil {
+		r.createdAt = integer(values[5])
 	}
-	sort.Slice(out, func(i, j int) bool {
-		a, b := out[i], out[j]
-		if a.priority != b.priority {
-			return a.priority < b.priority
-		}
-		if a.attempt != b.attempt {
-			return a.attempt < b.attempt
-		}
-		return a.id < b.id
+	return r.setRest(text(values[6]))
+}
+
+// onlyOne takes what one row of a claim says for all.
+type onlyOne struct{ text *string }
+
+func (o onlyOne) Scan(v any) error {
+	if v != nil {
+		*o.text = text(v)
+	}
+	return nil
+}
+
+// tooMany is the error of a claim that took more than its limit.
+func tooMany(took, limit int) error {
+	if took > limit {
+		return fmt.Errorf("relay: a claim of at most %d tasks took %d: please report this", limit, took)
+	}
+	return nil
+}
+
+// inOrder sorts the rows of a claim by the order of claiming, which RETURNING does not keep.
+func inOrder(rows []*row) {
+	slices.SortFunc(rows, func(a, b *row) int {
+		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.attempt, b.attempt), cmp.Compare(a.id, b.id))
 	})
-	return out, nil
+}
+
+// setRest takes the columns that few tasks use, as outbox.task_rest returns them.
+func (r *row) setRest(rest string) error {
+	if rest == "" {
+		return nil
+	}
+	var maxAttempts, timeoutMS, attemptedAt *int64
+	var lastError, uniqueKey, orderingKey *string
+	var headers json.RawMessage
+	c := &r.carried
+	columns := [...]any{&attemptedAt, &maxAttempts, &headers, &lastError, &uniqueKey, &c.uniqueUntilDone, &timeoutMS, &c.iterations, &orderingKey, &c.skipFailed}
+	if err := json.Unmarshal([]byte(rest), &columns); err != nil {
+		return fmt.Errorf("relay: task %d: %w", r.id, err)
+	}
+	r.attemptedAt, r.rowMax, c.timeoutMS = nullInt(attemptedAt), nullInt(maxAttempts), nullInt(timeoutMS)
+	r.lastError, c.uniqueKey, c.orderingKey = nullString(lastError), nullString(uniqueKey), nullString(orderingKey)
+	if len(headers) > 0 && string(headers) != "null" {
+		r.headers = sql.NullString{String: string(headers), Valid: true}
+	}
+	if r.rowMax.Valid {
+		r.max = int(r.rowMax.Int64)
+	}
+	return nil
+}
+
+func nullInt(p *int64) sql.NullInt64 {
+	if p == nil {
+		return sql.NullInt64{}
+	}
+	return sql.NullInt64{Int64: *p, Valid: true}
+}
+
+func nullString(p *string) sql.NullString {
+	if p == nil {
+		return sql.NullString{}
+	}
+	return sql.NullString{String: *p, Valid: true}
 }
 
 // task is what the handler gets; attempt counts the run that begins.
 func (r *row) task(attempt int) *task {
-	t := &task{ID: r.id, Type: r.taskType, Payload: json.RawMessage(r.payload), Attempt: attempt, MaxAttempts: r.max,
+	var t task
+	r.fill(&t, attempt)
+	return &t
+}
+
+func (r *row) fill(t *task, attempt int) {
+	*t = task{ID: r.id, Type: r.taskType, Payload: json.RawMessage(r.payload), Attempt: attempt, MaxAttempts: r.max,
 		Priority: r.priority, OrderingKey: r.orderingKey.String, RunAt: time.UnixMicro(r.runAt), CreatedAt: time.UnixMicro(r.createdAt), Iterations: r.iterations, LastError: r.lastError.String}
 	if r.headers.Valid {
 		var values map[string]any // plain SQL may have stored other values than strings
@@ -93,7 +164,6 @@ func (r *row) task(attempt int) *task {
 			}
 		}
 	}
-	return t
 }
 
 func ids(rows []*row) []int64 {

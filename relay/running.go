@@ -1,42 +1,41 @@
 package relay
 
-import (
-	"maps"
-	"time"
-)
+import "time"
 
-func (r *Relay) started(rows []*row, a *attempt) {
+func (r *Relay) started(a *attempt) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, t := range rows {
-		r.running[t.id] = a
-	}
+	r.running[a] = struct{}{}
 }
 
-func (r *Relay) stopped(rows []*row) {
+func (r *Relay) stopped(a *attempt) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, t := range rows {
-		delete(r.running, t.id)
-	}
+	delete(r.running, a)
 }
 
+// runningAttempts are the open claims of this relay, by task.
 func (r *Relay) runningAttempts() map[int64]*attempt {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.running)
+	out := map[int64]*attempt{}
+	for a := range r.running {
+		for _, t := range a.rows {
+			out[t.id] = a
+		}
+	}
+	return out
 }
 
 // runningIDs are tasks inside open claims of this relay; some of them, if they are very many.
 func (r *Relay) runningIDs() []int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := make([]int64, 0, min(len(r.running), maxExcluded))
-	for id := range r.running {
-		if len(out) == maxExcluded {
-			break
+	out := []int64{}
+	for a := range r.running {
+		for _, t := range a.rows[:min(len(a.rows), maxExcluded-len(out))] {
+			out = append(out, t.id)
 		}
-		out = append(out, id)
 	}
 	return out
 }

@@ -16,7 +16,11 @@ func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 			d.claim(p.lane, p.workers, now)
 			continue
 		}
-		for range min(p.workers, p.credit) {
+		n := min(p.workers, p.credit)
+		if p.h.Kind == handlers.KindBatch {
+			n = min(n, batchClaims-p.claiming)
+		}
+		for range n {
 			d.claim(p.lane, 1, now)
 		}
 	}
@@ -25,28 +29,27 @@ func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 
 // claim starts a claim from the lane, with one slot, or for leased tasks with one for each that may be taken.
 func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
-	limit := c.h.BatchSize
-	next := claimNext{}
-	if d.r.config.Order == Random {
-		next.pivot = c.head.from()
-	}
-	if c.h.Kind == handlers.KindLeased {
-		if d.r.config.Order == Random {
-			slots = min(slots, randomLead)
-		}
-		limit = slots
-	}
-	next.limit = limit
+	random := d.r.config.Order == Random
 	c.credit--
 	c.served = now
 	c.running += slots
 	d.free -= slots
 	d.claims++
 	if c.h.Kind == handlers.KindLeased {
+		next := leaseNext{limit: slots, floor: c.floors.from(c.head, now), started: c.floors.started}
+		if random {
+			next.pivots, next.lead = c.head.pivots(slots)
+		}
+		d.lanes.leasing(c, 1)
 		go d.runLeased(c, next)
-	} else {
-		go d.runTx(c, next)
+		return
 	}
+	c.claiming++
+	next := claimNext{limit: c.h.BatchSize, floor: c.floors.from(c.head, now), started: c.floors.started}
+	if random {
+		next.pivot = c.head.from()
+	}
+	go d.runTx(c, next)
 }
 
 func (d *dispatcher) runTx(c *lane, next claimNext) {
@@ -57,7 +60,8 @@ func (d *dispatcher) runTx(c *lane, next claimNext) {
 		err = d.r.runTx(d.ctx, c.h, next, func(rows []*row) {
 			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*row).ordered)
 			d.r.rates.unused(c.h, limit-len(rows))
-			d.events <- func() { d.claimed(c, rows, limit, nil, began) }
+			t := taken{len(rows), limit, bites(rows, false), next.started}
+			d.events <- func() { d.claimed(c, t, nil, began) }
 		})
 		if !claimed {
 			d.r.rates.unused(c.h, limit)
@@ -73,62 +77,27 @@ func (d *dispatcher) runTx(c *lane, next claimNext) {
 		case err == nil:
 			d.noToken(c, wait, began)
 		default:
-			d.claimed(c, nil, limit, err, began)
+			d.claimed(c, taken{limit: limit}, err, began)
 		}
 		d.found = d.found || ran // what ran may have enqueued
 		if ordered {
 			d.nextDue = time.Now()
 		}
-		d.released(c, ran)
+		d.released(c, 1, ran)
 	}
 }
 
-func (d *dispatcher) runLeased(c *lane, next claimNext) {
-	began, slots := time.Now(), next.limit
-	var rows []*row
-	var token string
-	allowed := 0
-	limit, wait, err := d.r.rates.take(d.ctx, c.h, next.limit)
-	if err == nil && limit > 0 {
-		next.limit = limit
-		if rows, token, allowed, err = d.r.lease(d.ctx, c.h, next); err != nil {
-			rows = nil
-		}
-		d.r.rates.unused(c.h, limit-len(rows))
-	}
-	d.events <- func() {
-		switch {
-		case err == nil && limit == 0:
-			d.noToken(c, wait, began)
-		case err == nil && allowed == 0:
-			d.noSlot(c, began)
-		default:
-			d.claimed(c, rows, allowed, err, began)
-			if err == nil && allowed < limit {
-				c.waitForSlot()
-			}
-		}
-		for range slots - len(rows) {
-			d.released(c, false)
-		}
-	}
-	for _, t := range rows {
-		go func() {
-			d.r.runLeased(c.h, t, token)
-			d.events <- func() {
-				d.found = true // what ran may have enqueued
-				if t.ordered() {
-					d.nextDue = time.Now()
-				}
-				d.released(c, true)
-			}
-		}()
+// cameBack notes the end of a claim.
+func (d *dispatcher) cameBack(c *lane) {
+	d.claims--
+	if c.h.Kind != handlers.KindLeased {
+		c.claiming--
 	}
 }
 
 // noSlot ends a claim that was not made, as other calls of the type hold all its slots.
 func (d *dispatcher) noSlot(c *lane, began time.Time) {
-	d.claims--
+	d.cameBack(c)
 	c.credit = max(c.credit, 1)
 	c.waitForSlot()
 	d.well(began)
@@ -136,15 +105,15 @@ func (d *dispatcher) noSlot(c *lane, began time.Time) {
 
 // noToken ends a claim that was not made, as the rate of its type is used up.
 func (d *dispatcher) noToken(c *lane, wait time.Duration, began time.Time) {
-	d.claims--
+	d.cameBack(c)
 	c.credit = max(c.credit, 1)
 	c.waitForToken(wait)
 	d.well(began)
 }
 
-// claimed is what a claim of up to limit tasks found.
-func (d *dispatcher) claimed(c *lane, rows []*row, limit int, err error, began time.Time) {
-	d.claims--
+// claimed ends a claim.
+func (d *dispatcher) claimed(c *lane, t taken, err error, began time.Time) {
+	d.cameBack(c)
 	d.lanes.declined = false
 	if err != nil {
 		if !d.once && refusal(err) {
@@ -154,8 +123,8 @@ func (d *dispatcher) claimed(c *lane, rows []*row, limit int, err error, began t
 		d.fail(err, began)
 		return
 	}
-	d.lanes.took(c, rows, limit)
-	if len(rows) > 0 {
+	d.lanes.took(c, t)
+	if t.tasks > 0 {
 		c.slotWait = 0
 		d.found, d.fruitful, d.dry = true, false, 0
 	}
@@ -181,10 +150,10 @@ func (d *dispatcher) refused(c *lane, err error) {
 	}
 }
 
-// released takes a worker back. ran: from a task, which may have had a slot of its type.
-func (d *dispatcher) released(c *lane, ran bool) {
-	c.running--
-	d.free++
+// released takes workers back. ran: from tasks, which may have had slots of their type.
+func (d *dispatcher) released(c *lane, workers int, ran bool) {
+	c.running -= workers
+	d.free += workers
 	d.lanes.declined = false
 	if ran {
 		c.slotAt = time.Time{}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
@@ -40,14 +41,6 @@ func (a *attempt) settle(ctx context.Context, out outcome) error {
 
 // succeed commits what the handler did, and the removal of its tasks but for those that failed.
 func (a *attempt) succeed(ctx context.Context, out outcome, failed handlers.BatchError) error {
-	err := a.exclusively(a.probe)
-	if pgerr.Code(err) == "25P02" {
-		out.err = errHidden
-		return a.fail(ctx, out, handlers.ResultOf(out.err))
-	}
-	if err != nil {
-		return a.broken(ctx, out, err)
-	}
 	var canceledTypes []string
 	var canceled []int64 // those that failed are gone with the done ones
 	if out.canceled {
@@ -72,22 +65,17 @@ func (a *attempt) succeed(ctx context.Context, out outcome, failed handlers.Batc
 	}
 	// Deferred constraints and triggers must speak now, while their errors can be undone. The handler may have taken a
 	// role that has no rights here.
-	statements := "SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = " + ms(bookkeeping)
-	for _, keep := range a.r.keepTasks(a.h.Keep, kept) { // seldom more than one
-		if len(statements)+len(keep) > maxKeepText {
-			err = errors.Join(err, a.exec(statements))
-			statements = keep
-			continue
-		}
-		statements += "; " + keep
-	}
-	if err == nil {
-		err = a.exec(statements + "; RELEASE SAVEPOINT " + a.savepoint + "; " + a.r.forgetTasks(done))
-	}
-	if err != nil {
-		if endedTransaction(pgerr.Code(err), err) || pgerr.Lost(err) {
-			return a.broken(ctx, out, err)
-		}
+	statements := []string{"SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = " + ms(bookkeeping)}
+	statements = append(statements, a.r.keepTasks(a.h.Keep, kept)...)
+	statements = append(statements, "RELEASE SAVEPOINT "+a.savepoint, a.runs.forget(a.r, done))
+	switch probed, err := a.probeAndExec(statements); {
+	case err == nil:
+	case !probed && pgerr.Code(err) == "25P02":
+		out.err = errHidden
+		return a.fail(ctx, out, handlers.ResultOf(out.err))
+	case !probed || endedTransaction(pgerr.Code(err), err) || pgerr.Lost(err):
+		return a.broken(ctx, out, err)
+	default:
 		out.err = fmt.Errorf("relay: deferred until the commit: %w", err)
 		return a.fail(ctx, out, handlers.ResultOf(out.err))
 	}
@@ -111,6 +99,27 @@ func (a *attempt) succeed(ctx context.Context, out outcome, failed handlers.Batc
 	return a.finish(out, nil)
 }
 
+// probeAndExec probes, and sends further statements with that, or after it what is long.
+func (a *attempt) probeAndExec(statements []string) (probed bool, err error) {
+	err = a.exclusively(func(ctx context.Context, c exclusive) (err error) {
+		for len(statements) > 0 && err == nil {
+			n, length := 1, len(statements[0])
+			for n < len(statements) && length+len(statements[n]) < maxKeepText {
+				length += len(statements[n])
+				n++
+			}
+			text := strings.Join(statements[:n], "; ")
+			if statements = statements[n:]; !probed {
+				probed, err = a.probeAnd(ctx, c, text)
+			} else {
+				_, err = c.ExecContext(ctx, text)
+			}
+		}
+		return err
+	})
+	return probed, err
+}
+
 // fail undoes what the handler did and records the failure, atomically.
 func (a *attempt) fail(ctx context.Context, out outcome, result *handlers.Result) error {
 	if out.drained {
@@ -129,6 +138,11 @@ func (a *attempt) fail(ctx context.Context, out outcome, result *handlers.Result
 			return err
 		}
 		undone = true
+		if a.runs.batch() { // else each task's rows go with what is written of it
+			if _, err := c.ExecContext(ctx, a.runs.forget(a.r, nil)); err != nil {
+				return err
+			}
+		}
 		for _, r := range a.rows {
 			if err := a.write(ctx, c, r, result); err != nil {
 				return err

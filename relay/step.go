@@ -77,7 +77,7 @@ var errSplit = errors.New("relay: the batch failed; its tasks run one by one")
 func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claim) (runs []drain.Run, err error) {
 	var alone []int64
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
-		rows, xid, err := c.take(ctx, s.r, h, tx)
+		rows, xid, err := s.take(ctx, h, c, tx)
 		if err != nil {
 			return err
 		}
@@ -127,6 +127,29 @@ func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claim) (run
 	return runs, nil
 }
 
+// take claims as attempt.take does.
+func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claim, tx *sql.Tx) (rows []*row, xid string, err error) {
+	if _, err := tx.ExecContext(ctx, claimSettings(h)); err != nil {
+		return nil, "", err
+	}
+	for i, more := 0, true; more; i++ {
+		var p claimPart
+		if p, more = c.part(h, i, len(rows)); p.limit == 0 {
+			break
+		}
+		found, err := tx.QueryContext(ctx, s.r.sql(p.query), p.args...)
+		if err != nil {
+			return nil, "", err
+		}
+		got, err := scanRows(found, h, p.limit, func(*row) []any { return []any{onlyOne{&xid}} })
+		if err != nil {
+			return nil, "", err
+		}
+		rows = append(rows, got...)
+	}
+	return rows, xid, nil
+}
+
 // lostClaim is a claim whose connection broke while its handler failed, mostly as a context of the handler's ended
 // inside a statement.
 type lostClaim struct {
@@ -151,7 +174,7 @@ func (s *stepper) await(ctx context.Context, taskIDs []int64) error {
 // record records a failure in another transaction. Where there is no other one, the test has lost its own.
 func (s *stepper) record(ctx context.Context, h *handlers.Handler, l *lostClaim) (runs []drain.Run, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
-		rows, xid, err := claimOne{l.rows[0].id}.take(ctx, s.r, h, tx)
+		rows, xid, err := s.take(ctx, h, claimOne{l.rows[0].id}, tx)
 		if err != nil || len(rows) == 0 {
 			return errors.Join(err, l.Misuse)
 		}

@@ -64,12 +64,12 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claim) 
 func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) (t *row, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		registered, perMS, margin := rowLease(h)
-		found, err := tx.QueryContext(ctx, s.r.sql(leaseSQL), h.Type, 1, s.id, token, registered, perMS, margin)
+		found, err := tx.QueryContext(ctx, s.r.sql(leaseSQL), h.Type, 1, s.id, token, registered, perMS, margin, laneStart.priority, laneStart.attempt, laneStart.taskID)
 		if err != nil {
 			return err
 		}
 		var xid string
-		rows, err := scanRows(found, h, 1, func(t *row) []any { return []any{&t.lostBy, &xid} })
+		rows, err := scanRows(found, h, 1, func(t *row) []any { return []any{&t.lostBy, onlyOne{&xid}} })
 		if err != nil || len(rows) == 0 {
 			return err
 		}
@@ -93,7 +93,7 @@ func (s *stepper) finish(ctx context.Context, t *transition) error {
 			query, args := done.statement()
 			result, err = tx.ExecContext(ctx, s.r.sql(query), args...)
 		} else {
-			result, err = s.leases.writeOne(ctx, tx, t)
+			result, err = s.leases.change(ctx, tx, t)
 		}
 		if err != nil {
 			return err

@@ -8,6 +8,31 @@ import (
 	"github.com/lib/pq"
 )
 
+// leasesDue is whether takeOver has something to do, but for leases of relays that have no row.
+const leasesDue = `(EXISTS (SELECT 1 FROM outbox.relay l WHERE alive_until < clock_timestamp()
+       AND EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id))
+    OR EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.leased_until < clock_timestamp()))`
+
+const takeOverDueSQL = `/* outbox: whether leases are to be taken over */
+SELECT ` + leasesDue + `
+    OR $1::boolean AND EXISTS (SELECT 1 FROM outbox.task t WHERE state = 'leased'
+       AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id))`
+
+// leasesUnseen reports whether a look should see if leases are to be taken over. An idle relay's looks do, so that its heartbeat
+// need not.
+func (h *heartbeat) leasesUnseen(now time.Time) bool {
+	return now.Sub(h.r.born)-time.Duration(h.leasesAt.Load()) >= takeoverInterval*7/8
+}
+
+// leasesSeen notes what a look saw of leases.
+func (h *heartbeat) leasesSeen(at time.Time, due bool) {
+	if due {
+		poke(h.leasesDue)
+	} else {
+		h.leasesAt.Store(int64(at.Sub(h.r.born)))
+	}
+}
+
 const deadRelaysSQL = `/* outbox: lock dead relays that hold leases */
 SELECT relay_id::text FROM outbox.relay l
  WHERE alive_until < clock_timestamp() AND relay_id <> $1::uuid
@@ -38,8 +63,29 @@ UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NUL
 
 // takeOver makes the leased tasks of dead relays ready again, once this relay's own beats are settled.
 func (h *heartbeat) takeOver(ctx context.Context) (next time.Duration, err error) {
-	if !h.streak.settled(time.Now()) {
+	now, take := time.Now(), h.takeOverNow
+	h.takeOverNow = false
+	if !h.streak.settled(now) {
 		return takeoverInterval, nil
+	}
+	strandedToo := now.Sub(h.strandedAt) >= reapInterval
+	if !take && !strandedToo {
+		// A look that is about to come, after an interval like this one, says it again.
+		seen := now.Sub(h.r.born) - time.Duration(h.leasesAt.Load())
+		if wait := takeoverInterval + takeoverInterval/20 - seen; wait > 0 {
+			return wait, nil
+		}
+	}
+	if !take {
+		err := h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			return conn.QueryRowContext(ctx, h.r.sql(takeOverDueSQL), strandedToo).Scan(&take)
+		})
+		if err != nil || !take {
+			if err == nil && strandedToo {
+				h.strandedAt = now
+			}
+			return takeoverInterval, err
+		}
 	}
 	var n int64
 	err = h.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -61,10 +107,10 @@ func (h *heartbeat) takeOver(ctx context.Context) (next time.Duration, err error
 				return err
 			}
 		}
-		if err := change(expireSQL); err != nil || time.Since(h.strandedAt) < reapInterval {
+		if err := change(expireSQL); err != nil || !strandedToo {
 			return err
 		}
-		h.strandedAt = time.Now()
+		h.strandedAt = now
 		stranded, err := texts(tx.QueryContext(ctx, h.r.sql(strandedSQL)))
 		if err != nil || len(stranded) == 0 {
 			return err

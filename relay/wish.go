@@ -19,10 +19,11 @@ SELECT setval('outbox.wake', 0), pg_notify($1, $3) FROM outbox.wake WHERE last_v
 
 // ask sets the wish two polls ahead and returns it.
 func (r *Relay) ask(ctx context.Context, conn *sql.Conn) (until int64, err error) {
-	ahead := 2*r.config.PollInterval + 100*time.Millisecond
-	err = conn.QueryRowContext(ctx, r.sql(wishSQL), ahead.Microseconds()).Scan(&until)
+	err = conn.QueryRowContext(ctx, r.sql(wishSQL), r.wishAhead().Microseconds()).Scan(&until)
 	return until, err
 }
+
+func (r *Relay) wishAhead() time.Duration { return 2*r.config.PollInterval + 100*time.Millisecond }
 
 func (r *Relay) takeBack(ctx context.Context, conn *sql.Conn, until int64) error {
 	_, err := conn.ExecContext(ctx, r.sql(unwishSQL), r.config.Schema, until, r.id)

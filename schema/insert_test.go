@@ -23,22 +23,29 @@ func TestInsertIsAllThatAnEnqueuerNeeds(t *testing.T) {
 			db := open(t, url, "role", enqueuer, "search_path", "nowhere")
 			run(t, db, "INSERT INTO "+quote(name)+".task (task_type) VALUES ('now')")
 			run(t, db, "INSERT INTO "+quote(name)+".task (task_type, run_at) VALUES ('later', now() + interval '1 hour')")
+			if id := scan[int](t, db, "SELECT "+quote(name)+".enqueue_task('plain', '{}')"); id != 3 {
+				t.Errorf("enqueue_task: got task_id %d, want 3", id)
+			}
 			id := scan[int](t, db, "INSERT INTO "+quote(name)+".task (task_type, run_at) VALUES ('past', now() - interval '1 hour') RETURNING task_id")
-			if id != 3 {
-				t.Errorf("got task_id %d, want 3", id)
+			if id != 4 {
+				t.Errorf("got task_id %d, want 4", id)
 			}
 			got := scan[string](t, admin, "SELECT string_agg(task_type || ' ' || state, ', ' ORDER BY task_id) FROM "+quote(name)+".task")
-			if want := "now ready, later scheduled, past ready"; got != want {
+			if want := "now ready, later scheduled, plain ready, past ready"; got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
 			for _, statement := range []string{
 				"SELECT payload FROM " + quote(name) + ".task", "DELETE FROM " + quote(name) + ".task",
 				"SELECT last_value FROM " + quote(name) + ".wake", "SELECT version FROM " + quote(name) + ".migration",
-				"SELECT " + quote(name) + ".task_wake()",
+				"SELECT " + quote(name) + ".task_wake()", "SELECT " + quote(name) + ".check_task(1)",
 			} {
 				if _, err := db.ExecContext(t.Context(), statement); sqlState(err) != "42501" {
 					t.Errorf("%s: got %v, want permission denied", statement, err)
 				}
+			}
+			run(t, admin, "REVOKE INSERT ON "+quote(name)+".task FROM "+enqueuer)
+			if _, err := db.ExecContext(t.Context(), "SELECT "+quote(name)+".enqueue_task('plain', '{}')"); sqlState(err) != "42501" {
+				t.Errorf("enqueue_task without INSERT: got %v, want permission denied", err)
 			}
 		})
 	}

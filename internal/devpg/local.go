@@ -218,7 +218,7 @@ func (c *cluster) arguments() []string {
 
 // flags are settings as arguments of postgres.
 func flags(settings map[string]string) []string {
-	all := map[string]string{"max_connections": "200"}
+	all := map[string]string{"max_connections": "400"}
 	maps.Copy(all, settings)
 	var args []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/txoutbox/outbox/bench/measure"
+	"github.com/txoutbox/outbox/bench/timed"
+)
+
+const (
+	caseClaim  = "claim"
+	claimSize  = 10
+	smallQueue = 10_000
+	mClaimP50  = "claim p50, ms"
+	mClaimP99  = "claim p99, ms"
+	mClaims    = "claims"
+)
+
+func claimCase() benchCase {
+	return benchCase{
+		name: caseClaim, budget: 22, title: "the time of one claim at different backlogs", run: claimTimes,
+		says: `The relay's own claim statement, timed in the driver from sending it to its last row: claims of 10 by one worker that does nothing, from a backlog that was just vacuumed. In order and in random order.
+It says whether a large backlog makes claims slower; it does not say how many claims fit into a second.`,
+		metrics: []string{mClaimP50, mClaimP99, mClaims}, chart: mClaimP50,
+	}
+}
+
+// claimSide names what is timed.
+func claimSide(backlog int, random bool) string {
+	if random {
+		return number(float64(backlog)) + " waiting, random"
+	}
+	return number(float64(backlog)) + " waiting, in order"
+}
+
+// backlogs are those of the plan, the least first.
+func (p plan) backlogs() []int {
+	if p.huge == p.large {
+		return []int{smallQueue, p.large}
+	}
+	return []int{smallQueue, p.large, p.huge}
+}
+
+func claimTimes(ctx context.Context, b *bench) error {
+	for round := range b.plan.rounds {
+		for _, backlog := range b.plan.backlogs() {
+			for _, random := range []bool{false, true} {
+				if err := b.claimTurn(ctx, round, backlog, random); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) claimTurn(ctx context.Context, round, backlog int, random bool) error {
+	set := relaySettings{Kind: kindBatch, Workers: 1, Batch: claimSize, Random: random, Driver: timed.Name}
+	s := oursSide(claimSide(backlog, random), backlog, smallPayload, set)
+	d, err := b.server.fresh(ctx, s.key, s.build)
+	if err != nil {
+		return err
+	}
+	defer d.drop()
+	if err := prewarm(ctx, d); err != nil {
+		return err
+	}
+	timed.Take()
+	p := measure.NewProgress(min(b.plan.claims*claimSize, backlog/2))
+	defer p.End()
+	stop, err := s.start(ctx, d.url, p.Done)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.Reached():
+	case <-time.After(time.Minute):
+		err = fmt.Errorf("%s: %d tasks within a minute", s.name, p.Count())
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if stopErr := stop(); err != nil || stopErr != nil {
+		return firstOf(err, stopErr)
+	}
+	ms := milliseconds(timed.Take())
+	ms = ms[min(len(ms), 10):] // the first ones build caches
+	b.samples.Add(caseClaim, s.name, mClaimP50, round, measure.Quantile(ms, 0.5))
+	b.samples.Add(caseClaim, s.name, mClaimP99, round, measure.Quantile(ms, 0.99))
+	b.samples.Add(caseClaim, s.name, mClaims, round, float64(len(ms)))
+	return nil
+}
+
+// prewarm reads the table and its indexes into the buffers, as a copy's are not there, if the server has the extension.
+func prewarm(ctx context.Context, d *database) error {
+	var there bool
+	if err := d.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_prewarm')`).Scan(&there); err != nil || !there {
+		return err
+	}
+	return d.exec(ctx, `CREATE EXTENSION IF NOT EXISTS pg_prewarm`,
+		`SELECT pg_prewarm(c.oid) FROM pg_class c WHERE c.oid = 'outbox.task'::regclass`,
+		`SELECT pg_prewarm(i.indexrelid) FROM pg_index i WHERE i.indrelid = 'outbox.task'::regclass`)
+}
+
+func milliseconds(claims []timed.Took) []float64 {
+	var ms []float64
+	for _, c := range claims {
+		ms = append(ms, float64(c.For.Microseconds())/1000)
+	}
+	return ms
+}
+
+const (
+	caseMemory = "memory"
+)
+
+func memoryCase() benchCase {
+	return benchCase{
+		name: caseMemory, budget: 8, title: "memory of a relay's process with a large backlog waiting", run: memory,
+		says: `Resident memory of a process that has nothing but a relay, while it works off a backlog whose handlers do nothing: at the end and at most, as the kernel counts it.
+It does not say what handlers and large payloads need.`,
+		metrics: []string{mResident, mPeak},
+	}
+}
+
+func memorySides() []struct {
+	name string
+	set  relaySettings
+} {
+	listening := func(s relaySettings) relaySettings {
+		s.Listen = true
+		return s
+	}
+	return []struct {
+		name string
+		set  relaySettings
+	}{{sideTx, listening(txSettings)}, {sideBatch, listening(batchSettings)}, {sideLeased, listening(leasedSettings)}}
+}
+
+func memory(ctx context.Context, b *bench) error {
+	s := oursSide("", b.plan.huge, smallPayload, relaySettings{})
+	d, err := b.server.fresh(ctx, s.key, s.build)
+	if err != nil {
+		return err
+	}
+	defer d.drop()
+	defer b.server.forget(s.key) // no other case needs it
+	for _, side := range memorySides() {
+		p, err := startProcess(ctx, childSettings{URLs: []string{d.url}, Relays: 1, Set: side.set})
+		if err != nil {
+			return err
+		}
+		time.Sleep(b.plan.settle * 2 / 3)
+		u, err := p.usage()
+		if stopErr := p.stop(); err != nil || stopErr != nil {
+			return firstOf(err, stopErr)
+		}
+		b.samples.Add(caseMemory, side.name, mResident, 0, u.RSS)
+		b.samples.Add(caseMemory, side.name, mPeak, 0, u.Peak)
+	}
+	return nil
+}

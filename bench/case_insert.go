@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/txoutbox/outbox/bench/raw"
+	"github.com/txoutbox/outbox/bench/river"
+)
+
+const caseInsert = "insert"
+
+const (
+	sideInsertTx10    = "outbox Tx, 10 workers"
+	sideInsertTx50    = "outbox Tx, 50 workers"
+	sideInsertRaw10   = "raw transactions, 10 connections"
+	sideInsertRaw50   = "raw transactions, 50 connections"
+	sideInsertRiver10 = "River, 10 workers, tuned"
+	sideInsertRiver50 = "River, 50 workers, tuned"
+	sideInsertBatch   = "outbox Batch, 4 × 1,000"
+	sideInsertRawMany = "raw transactions, 4 × 1,000"
+)
+
+func insertCase() benchCase {
+	return benchCase{
+		name: caseInsert, budget: 42, title: "a handler that inserts one row, in the transaction that removes its task", run: inserting,
+		says: `Work in the same database, exactly once: a Tx handler inserts one row; River's worker inserts it and completes its job in one transaction (JobCompleteTx), with
+River's fetch settings as in its own benchmark and a pool of ten connections more than workers. The Batch handler inserts the rows of its tasks with one statement.
+The raw limit is BEGIN, claim, INSERT, COMMIT by prepared statements. It says what a transaction a task costs; it does not say what a larger transaction of an app costs.`,
+		metrics: []string{mRate, mCPU, mAllocs, mDead}, chart: mRate,
+	}
+}
+
+// tuned are River's fetch settings of its benchmark, for workers that use connections.
+func tuned(workers int) river.Settings {
+	s := river.Bench()
+	s.Workers, s.MaxConns, s.Insert = workers, workers+10, true
+	return s
+}
+
+func inserting(ctx context.Context, b *bench) error {
+	n := b.plan.backlog
+	tx := func(name string, workers int) side {
+		return oursSide(name, n, smallPayload, relaySettings{Kind: kindTx, Workers: workers, Insert: true})
+	}
+	bare := func(name string, workers, batch int) side {
+		return rawSide(name, n, smallPayload, raw.Settings{Workers: workers, Batch: batch, Insert: true})
+	}
+	sides := []side{
+		tx(sideInsertTx10, 10), riverSide(sideInsertRiver10, n, "", tuned(10)), bare(sideInsertRaw10, 10, 1),
+		tx(sideInsertTx50, 50), riverSide(sideInsertRiver50, n, "", tuned(50)), bare(sideInsertRaw50, 50, 1),
+		oursSide(sideInsertBatch, n, smallPayload, relaySettings{Kind: kindBatch, Workers: batchWorkers, Batch: batchSize, Insert: true}),
+		bare(sideInsertRawMany, batchWorkers, batchSize),
+	}
+	if err := b.burnDown(ctx, caseInsert, b.plan.rounds, b.plan.short, sides...); err != nil || !b.plan.extras {
+		return err
+	}
+	many := tuned(2000)
+	many.MaxConns = 60
+	plain := river.Settings{Workers: 50, MaxConns: 60, Insert: true}
+	return b.burnDown(ctx, caseInsert, b.plan.rounds, b.plan.short,
+		riverSide("River, 2,000 workers, tuned, 60 connections", n, "", many), riverSide("River, 50 workers, defaults", n, "", plain))
+}
+
+const caseDefaults = "defaults"
+
+const (
+	sideDefaultTx     = "outbox Tx, 10 workers"
+	sideDefaultBatch  = "outbox Batch of 100, 10 workers"
+	sideDefaultLeased = "outbox Leased, 10 workers"
+	sideDefaultRiver  = "River, 10 workers"
+
+	sideDefaultTx100     = "outbox Tx, 100 workers"
+	sideDefaultBatch100  = "outbox Batch of 100, 100 workers"
+	sideDefaultLeased100 = "outbox Leased, 100 workers"
+	sideDefaultRiver100  = "River, 100 workers"
+)
+
+func defaultsCase() benchCase {
+	return benchCase{
+		name: caseDefaults, budget: 30, title: "default settings, with 10 and with 100 workers", run: defaults,
+		says: `What one gets without tuning: ours with the one setting ListenDSN, River with its defaults (it fetches every 100 ms at most, so many jobs as it has workers).
+The handlers do nothing.`,
+		metrics: []string{mRate, mCPU, mAllocs}, chart: mRate,
+	}
+}
+
+func defaults(ctx context.Context, b *bench) error {
+	n := b.plan.backlog
+	ours := func(name, kind string, workers int) side {
+		return oursSide(name, n, smallPayload, relaySettings{Kind: kind, Workers: workers, Batch: 100, Listen: true})
+	}
+	limit := min(b.plan.short, 5*time.Second)
+	if err := b.burnDown(ctx, caseDefaults, b.plan.rounds, limit,
+		ours(sideDefaultTx, kindTx, 10), riverSide(sideDefaultRiver, n, "", river.Settings{Workers: 10}),
+		ours(sideDefaultBatch, kindBatch, 10), ours(sideDefaultLeased, kindLeased, 10)); err != nil {
+		return err
+	}
+	return b.burnDown(ctx, caseDefaults, b.plan.infoRounds, limit,
+		ours(sideDefaultTx100, kindTx, 100), riverSide(sideDefaultRiver100, n, "", river.Settings{Workers: 100}),
+		ours(sideDefaultBatch100, kindBatch, 100), ours(sideDefaultLeased100, kindLeased, 100))
+}

@@ -1,0 +1,9 @@
+package main
+
+// cases are all cases, in the order in which they run.
+func cases() []benchCase {
+	return []benchCase{
+		burndownCase(), largeCase(), insertCase(), defaultsCase(), mixedCase(), latencyCase(), enqueueCase(), manyCase(),
+		heldCase(), claimCase(), memoryCase(), randomCase(), typesCase(), payloadCase(), idleCase(), walCase(),
+	}
+}

@@ -1,0 +1,66 @@
+package measure
+
+import "testing"
+
+func TestMedianIsTheMiddleOrTheMeanOfTheTwoInTheMiddle(t *testing.T) {
+	for _, c := range []struct {
+		values []float64
+		want   float64
+	}{{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1, 5}, 5}, {[]float64{4, 1, 2, 100}, 3}} {
+		if got := Median(c.values); got != c.want {
+			t.Errorf("Median(%v) = %v, want %v", c.values, got, c.want)
+		}
+	}
+}
+
+func TestQuantileIsAValueThatWasMeasured(t *testing.T) {
+	hundred := make([]float64, 100)
+	for i := range hundred {
+		hundred[99-i] = float64(i + 1)
+	}
+	for _, c := range []struct {
+		values  []float64
+		q, want float64
+	}{{nil, 0.5, 0}, {[]float64{7}, 0.99, 7}, {hundred, 0.5, 50}, {hundred, 0.99, 99}, {hundred, 1, 100}, {hundred, 0, 1}, {[]float64{1, 2, 3}, 0.5, 2}} {
+		if got := Quantile(c.values, c.q); got != c.want {
+			t.Errorf("Quantile of %d values at %v = %v, want %v", len(c.values), c.q, got, c.want)
+		}
+	}
+}
+
+func TestRatiosAreTakenRoundByRound(t *testing.T) {
+	// The machine was half as fast in round 1: the ratio of the medians would say 1.5.
+	ours := map[int]float64{0: 200, 1: 100, 2: 300}
+	theirs := map[int]float64{0: 100, 1: 50, 2: 150}
+	if got := Ratio(ours, theirs); got != (Summary{Median: 2, Min: 2, Max: 2, N: 3}) {
+		t.Errorf("Ratio = %+v, want 2 in each of 3 rounds", got)
+	}
+	if got := Ratio(map[int]float64{0: 6}, map[int]float64{1: 3}); got.Median != 2 || got.N != 1 {
+		t.Errorf("without a common round: %+v, want the ratio of the medians, 2", got)
+	}
+	if got := Ratio(ours, nil); got.N != 0 {
+		t.Errorf("against nothing: %+v, want no ratio", got)
+	}
+	if got := Ratio(map[int]float64{0: 1}, map[int]float64{0: 0}); got.N != 0 {
+		t.Errorf("against 0: %+v, want no ratio", got)
+	}
+}
+
+func TestSamplesAreSummedUpOverRounds(t *testing.T) {
+	var s Samples
+	s.Add("c", "a", "m", 0, 1)
+	s.Add("c", "a", "m", 0, 3) // the same round: its median counts
+	s.Add("c", "a", "m", 1, 10)
+	s.Add("c", "b", "m", 0, 5)
+	s.Add("c", "b", "other", 0, 5)
+	s.Add("d", "a", "m", 0, 1000)
+	if got := s.Of("c", "a", "m"); got != (Summary{Median: 6, Min: 2, Max: 10, N: 2}) {
+		t.Errorf("Of = %+v, want the median 6 of 2 and 10", got)
+	}
+	if got := s.Sides("c", "m"); len(got) != 2 || got[0] != "a" || got[1] != "b" {
+		t.Errorf("Sides = %v, want a and b", got)
+	}
+	if got := s.Of("c", "nobody", "m"); got.N != 0 {
+		t.Errorf("Of nobody = %+v, want nothing", got)
+	}
+}

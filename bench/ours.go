@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// taskType is the one type of most cases.
+const taskType = "BENCH"
+
+// load is the payload of a task, and River's arguments of a job.
+type load struct {
+	N   int    `json:"n"`
+	Pad string `json:"pad,omitempty"`
+}
+
+const smallPayload = `{"n": 100000}`
+
+// The kinds of handler.
+const (
+	kindTx     = "Tx"
+	kindBatch  = "Batch"
+	kindLeased = "Leased"
+	kindMixed  = "mixed" // each third type is of one of the kinds
+)
+
+// relaySettings are a relay and its handlers. They travel to other processes as JSON.
+type relaySettings struct {
+	Kind    string
+	Workers int
+	Batch   int
+	Random  bool
+	Insert  bool // one row into effect for each task, in the task's transaction
+	Types   []string
+	Listen  bool
+	Poll    time.Duration
+	Pause   time.Duration // in each call of the handler
+	Driver  string        // of database/sql; default postgres
+}
+
+func (s relaySettings) types() []string {
+	if len(s.Types) == 0 {
+		return []string{taskType}
+	}
+	return s.Types
+}
+
+const insertEffectSQL = `/* bench: effect */
+INSERT INTO effect (task_id) VALUES ($1)`
+
+const insertEffectsSQL = `/* bench: effects */
+INSERT INTO effect (task_id) SELECT unnest($1::bigint[])`
+
+// startRelay runs a relay in this process until stop. handle is told of each call of a handler and its first task's payload.
+func startRelay(ctx context.Context, url string, set relaySettings, handle func(n int, first load)) (stop func() error, err error) {
+	driver := set.Driver
+	if driver == "" {
+		driver = "postgres"
+	}
+	db, err := sql.Open(driver, url)
+	if err != nil {
+		return nil, err
+	}
+	config := relay.Config{Workers: set.Workers, PollInterval: set.Poll, DrainTimeout: 5 * time.Second, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	if set.Random {
+		config.Order = relay.Random
+	}
+	if set.Listen {
+		config.ListenDSN = url
+	}
+	r, err := relay.New(db, registry(set, handle), config)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	return func() error {
+		cancel()
+		return errors.Join(<-ended, db.Close())
+	}, nil
+}
+
+func registry(set relaySettings, handle func(int, load)) *handlers.Registry {
+	reg := handlers.New()
+	for i, name := range set.types() {
+		t, kind := outbox.NewTaskType[load](name), set.Kind
+		if kind == kindMixed {
+			kind = []string{kindTx, kindBatch, kindLeased}[i%3]
+		}
+		switch kind {
+		case kindTx:
+			handlers.Tx(reg, t, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[load]) error {
+				handle(1, task.Payload)
+				time.Sleep(set.Pause)
+				if !set.Insert {
+					return nil
+				}
+				_, err := tx.ExecContext(ctx, insertEffectSQL, task.ID)
+				return err
+			})
+		case kindBatch:
+			handlers.Batch(reg, t, set.Batch, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[load]) error {
+				handle(len(tasks), tasks[0].Payload)
+				time.Sleep(set.Pause)
+				if !set.Insert {
+					return nil
+				}
+				ids := make([]int64, len(tasks))
+				for i, task := range tasks {
+					ids[i] = task.ID
+				}
+				_, err := tx.ExecContext(ctx, insertEffectsSQL, pq.Array(ids))
+				return err
+			})
+		case kindLeased:
+			handlers.Leased(reg, t, func(_ context.Context, task *outbox.Task[load]) error {
+				handle(1, task.Payload)
+				time.Sleep(set.Pause)
+				return nil
+			})
+		default:
+			panic("bench: kind " + set.Kind)
+		}
+	}
+	return reg
+}
+
+const effectTableSQL = `/* bench: set up */
+CREATE TABLE effect (effect_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, task_id bigint NOT NULL, at timestamptz NOT NULL DEFAULT now())`
+
+const fillOursSQL = `/* bench: fill */
+INSERT INTO outbox.task (task_type, payload) SELECT $1, $2::jsonb FROM generate_series(1, $3::int)`
+
+// fillChunk bounds a statement: its triggers keep all of its rows until its end.
+const fillChunk = 250_000
+
+// fillOurs migrates and enqueues n tasks of a type; with none it only migrates.
+func fillOurs(tasks int, taskType, payload string) func(context.Context, *database) error {
+	return func(ctx context.Context, d *database) error {
+		n := tasks
+		if err := schema.Migrate(ctx, d.DB); err != nil {
+			return err
+		}
+		if err := d.exec(ctx, effectTableSQL); err != nil || n == 0 {
+			return err
+		}
+		for ; n > 0; n -= fillChunk {
+			if _, err := d.ExecContext(ctx, fillOursSQL, taskType, payload, min(n, fillChunk)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// leftOurs is how many tasks are not done, by the counters, which are exact.
+func leftOurs(ctx context.Context, db *sql.DB) (int, error) {
+	stats, err := outbox.Stats(ctx, db)
+	if err != nil {
+		return 0, fmt.Errorf("bench: count what is left: %w", err)
+	}
+	n := int64(0)
+	for _, s := range stats {
+		n += s.Ready + s.Scheduled + s.Leased + s.Waiting
+	}
+	return int(n), nil
+}

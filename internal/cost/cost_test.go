@@ -1,0 +1,86 @@
+package cost_test
+
+import (
+	"database/sql"
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+)
+
+var propose = flag.Bool("bounds", false, "print the bounds that fit what is measured, and check none")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(pgtest.Main(m))
+}
+
+func TestCosts(t *testing.T) {
+	s := newServer(t)
+	t.Run("the figures of known statements", func(t *testing.T) { s.knows(t) })
+	var bounds map[string]figures
+	if !*propose {
+		bounds = parseBounds(t)
+	}
+	measured, proposed := header(), header()
+	for _, k := range kinds {
+		bound, ok := bounds[k.name]
+		delete(bounds, k.name)
+		t.Run(k.name, func(t *testing.T) {
+			db := s.subject(t)
+			k.prepare(t, db, k.warm)()
+			got := s.cost(t, db, k.tasks, k.prepare(t, db, k.tasks))
+			measured += got.line(k.name)
+			proposed += got.bounds(k.spare).line(k.name)
+			if *propose {
+				return
+			}
+			if !ok {
+				t.Fatal("it has no row in the table of bounds")
+			}
+			for _, fault := range got.over(bound) {
+				t.Error(fault)
+			}
+		})
+	}
+	for name := range bounds {
+		t.Errorf("the table of bounds has a row %s, which nothing measures", name)
+	}
+	t.Logf("measured:\n%s", measured)
+	if *propose {
+		t.Logf("bounds:\n%s", proposed)
+	}
+}
+
+// knows checks the measuring itself.
+func (s *server) knows(t *testing.T) {
+	db := s.subject(t)
+	const n = 10
+	got := s.cost(t, db, n, func() {
+		for range n {
+			inTx(t, db, func(tx *sql.Tx) error {
+				var one int
+				if err := tx.QueryRowContext(t.Context(), looking+` */ SELECT 1`).Scan(&one); err != nil {
+					return err
+				}
+				if _, err := tx.ExecContext(t.Context(), `DO $$ BEGIN PERFORM 1 FROM effect LIMIT 1; END $$`); err != nil {
+					return err
+				}
+				_, err := tx.ExecContext(t.Context(), `INSERT INTO effect (task_id) SELECT n FROM generate_series(1, $1::int) n`, 100)
+				return err
+			})
+		}
+	})
+	// A statement with arguments has two round trips, as it is prepared first.
+	want := figures{looks: 1, calls: 4, trips: 5, statements: 4, inner: 1, rows: 100, buffers: 105, wal: 6400}
+	for i, name := range names[:8] {
+		few, many := *want.column(i), *want.column(i)
+		if name == "buffers" || name == "wal" { // by the server's version
+			few, many = few*0.8, many*1.2
+		}
+		if f := *got.column(i); f < few || f > many {
+			t.Errorf("%s: %v, want %v", name, f, *want.column(i))
+		}
+	}
+}

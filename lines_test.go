@@ -1,0 +1,116 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+)
+
+// The payloads of one call travel in one text, so each must come back as it was, in the place that it had.
+func TestManyTasksKeepTheirPayloadsAndTheirOrder(t *testing.T) {
+	payloads := []any{
+		json.RawMessage("\n{\n  \"a\":\n1,\r\n\t\"b\": [\n]}\n"), json.RawMessage("1\n"), "line\nfeed", "\\n", `"`, `'it''s'`, "{,}", "NULL", nil, "",
+		literal("[1,\n2]"), map[string]string{"a\nb": "\r\n\t\\"}, strings.Repeat("x\n", 50_000), "\u2028\u0085\x7f", json.RawMessage(`"\u000a"`),
+	}
+	onEveryClient(t, []contract{{"with_one_type_and_with_several", func(t *testing.T, e *env) {
+		for _, types := range [][]string{{newType()}, {newType(), "a b,c{}\"'\\", newType()}} {
+			var tasks []outbox.NewTask
+			for i := range 5000 {
+				tasks = append(tasks, outbox.NewTask{Type: types[i%len(types)], Payload: i})
+				if i < len(payloads) {
+					tasks = append(tasks, outbox.NewTask{Type: types[0], Payload: payloads[i]})
+				}
+				if i == 3000 {
+					tasks = append(tasks, outbox.NewTask{Type: types[0], Payload: i, Options: []outbox.Option{outbox.Priority(1)}})
+				}
+			}
+			tx := e.tx(t)
+			exec(t, tx, "SET LOCAL work_mem = '64kB'")
+			got, err := outbox.EnqueueMany(t.Context(), tx, tasks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range tasks {
+				if i > 60 && i%97 > 0 && (i < 3010 || i > 3020) {
+					continue
+				}
+				want, err := tasks[i].Encode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				var same bool
+				var taskType string
+				err = tx.QueryRowContext(t.Context(), `SELECT payload = $2::text::jsonb, task_type FROM outbox.task WHERE task_id = $1`, got[i].TaskID, string(want)).Scan(&same, &taskType)
+				if err != nil || !same || taskType != tasks[i].Type || i > 0 && got[i].TaskID <= got[i-1].TaskID {
+					t.Fatalf("task %d: its id is %d, its type is %s, its payload is the same: %v; %v", i, got[i].TaskID, taskType, same, err)
+				}
+			}
+		}
+	}}})
+}
+
+// A line feed is white space between tokens, and nothing else.
+func TestALineFeedInAStringOfRawJSONIsRefusedAsEver(t *testing.T) {
+	tx := begin(t, newDatabase(t).db)
+	for _, n := range []int{1, 2} {
+		tasks := make([]outbox.NewTask, n)
+		for i := range tasks {
+			tasks[i] = outbox.NewTask{Type: "T", Payload: json.RawMessage("\"a\nb\"")}
+		}
+		if _, err := outbox.EnqueueMany(t.Context(), tx, tasks); err == nil || !strings.Contains(err.Error(), "a control character in a string at byte 2") {
+			t.Errorf("%d tasks: got %v, want a refusal of the control character", n, err)
+		}
+	}
+}
+
+// arguments counts those of the latest statement.
+type arguments struct {
+	outbox.Querier
+	n int
+}
+
+func (a *arguments) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	a.n = len(args)
+	return a.Querier.QueryContext(ctx, query, args...)
+}
+
+func (a *arguments) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	a.n = len(args)
+	return a.Querier.QueryRowContext(ctx, query, args...)
+}
+
+func TestAStatementBindsWhatItsTasksUseAndNoMore(t *testing.T) {
+	tx := &arguments{Querier: begin(t, newDatabase(t).db)}
+	for n, opts := range map[int][]outbox.Option{
+		2: {outbox.Priority(0), outbox.MaxAttempts(0), outbox.After(-1), outbox.Headers(map[string]string{})},
+		3: {outbox.Priority(1)},
+		5: {outbox.MaxAttempts(3), outbox.After(time.Hour)},
+		9: {outbox.Priority(1), outbox.MaxAttempts(3), outbox.RunAt(time.Now()), outbox.Headers(map[string]string{"a": "b"}), outbox.Timeout(time.Hour), outbox.OrderedBy("k")},
+	} {
+		for _, tasks := range []int{1, 100} {
+			if _, err := outbox.EnqueueMany(t.Context(), tx, repeated(tasks, opts)); err != nil {
+				t.Fatal(err)
+			}
+			if tx.n != n {
+				t.Errorf("%d tasks bind %d arguments, want %d", tasks, tx.n, n)
+			}
+		}
+	}
+}
+
+func repeated(n int, opts []outbox.Option) (tasks []outbox.NewTask) {
+	for i := range n {
+		task := outbox.NewTask{Type: "T", Payload: fmt.Sprint(i)}
+		if i == 0 {
+			task.Options = opts
+		}
+		tasks = append(tasks, task)
+	}
+	return tasks
+}

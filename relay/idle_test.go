@@ -1,0 +1,120 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// counting is a connector that counts the statements of its connections: BEGIN, COMMIT and ROLLBACK are some.
+type counting struct {
+	driver.Connector
+	n atomic.Int64
+}
+
+func (c *counting) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &countedConn{realConn: conn.(realConn), n: &c.n}, nil
+}
+
+type countedConn struct {
+	realConn
+	n *atomic.Int64
+}
+
+func (c *countedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	c.n.Add(1)
+	return c.realConn.QueryContext(ctx, query, args)
+}
+
+func (c *countedConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	c.n.Add(1)
+	return c.realConn.ExecContext(ctx, query, args)
+}
+
+func (c *countedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	c.n.Add(1)
+	tx, err := c.realConn.BeginTx(ctx, opts)
+	return countedTx{tx, c.n}, err
+}
+
+type countedTx struct {
+	driver.Tx
+	n *atomic.Int64
+}
+
+func (t countedTx) Commit() error   { t.n.Add(1); return t.Tx.Commit() }
+func (t countedTx) Rollback() error { t.n.Add(1); return t.Tx.Rollback() }
+
+// runCounted runs a relay, with wake-ups, whose statements are counted.
+func runCounted(t *testing.T, db *database) *counting {
+	t.Helper()
+	connector, err := pq.NewConnector(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &counting{Connector: connector}
+	pool := sql.OpenDB(c)
+	t.Cleanup(func() { _ = pool.Close() })
+	relaytest.Run(t, pool, all(), relay.Config{ListenDSN: db.URL})
+	return c
+}
+
+// Not beside other tests, whose enqueues wake all relays of the process. The time is long enough for takeovers to begin.
+func TestIdleRelaysSendTwoStatementsASecond(t *testing.T) {
+	db := newDatabase(t)
+	relays := []*counting{runCounted(t, db), runCounted(t, db), runCounted(t, db)}
+	db.Enqueue(t, "TX", 3)
+	db.Emptied(t, 10*time.Second)
+	eventually(t, 30*time.Second, "the log is squeezed", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.counter_log`) == 0 })
+	const span = 15 * time.Second
+	before := make([]int64, len(relays))
+	for i, r := range relays {
+		before[i] = r.n.Load()
+	}
+	began := time.Now()
+	<-time.After(span)
+	for i, r := range relays {
+		if a := float64(r.n.Load()-before[i]) / time.Since(began).Seconds(); a > 2 {
+			t.Errorf("relay %d sends %.2f statements a second, want at most 2", i, a)
+		} else {
+			t.Logf("relay %d: %.2f statements a second", i, a)
+		}
+	}
+}
+
+// What an idle look says of the wish decides whether it looks once more.
+func TestAnIdleLookAsksOnAndSaysWhetherTheWishBeforeStillHeld(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	now := db.Int(t, `SELECT extract(epoch FROM now())::bigint`)
+	for _, c := range []struct{ before, ahead, rows, held int }{
+		{0, 2_000_000, 1, 0}, {now - 5, 2_000_000, 1, 0}, {now + 60, 2_000_000, 1, 1}, {now + 60, 0, 0, 0},
+	} {
+		db.Do(t, `SELECT setval('outbox.wake', $1)`, c.before)
+		var rows, held int
+		var wish int64
+		err := db.QueryRowContext(t.Context(), `SELECT count(*), COALESCE(max(priority), 0), COALESCE(max(task_id), 0) FROM (`+relay.Statements["idle look"]+
+			`) AS l (i, task_id, priority, attempt, age, due) WHERE i = -1`, append(append([]any{pq.Array([]string{"TX"}), pq.Array([]int64{})}, relay.NoSpans()...), false, c.ahead, c.before)...).Scan(&rows, &held, &wish)
+		if err != nil || rows != c.rows || held != c.held {
+			t.Errorf("%+v: got %d rows, held %d, %v", c, rows, held, err)
+		}
+		if want := int64(max(c.before, now+2)); rows > 0 && (wish < want || wish > want+60) {
+			t.Errorf("%+v: the wish is %d, want %d or a little later", c, wish, want)
+		}
+		if got := db.Int(t, `SELECT last_value FROM outbox.wake`); rows > 0 && int64(got) != wish || rows == 0 && got != c.before {
+			t.Errorf("%+v: the sequence is %d, the wish %d", c, got, wish)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// batches registers a Batch handler that notes its calls: the attempts and ids of their tasks.
+func batches(size int) (reg *handlers.Registry, calls func() []string) {
+	var mu sync.Mutex
+	var all []string
+	reg = handlers.New()
+	handlers.Batch(reg, typeBatch, size, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		mu.Lock()
+		defer mu.Unlock()
+		call := fmt.Sprintf("attempt %d of", tasks[0].Attempt)
+		for _, task := range tasks {
+			call += fmt.Sprint(" ", task.ID)
+		}
+		all = append(all, call)
+		return nil
+	})
+	return reg, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		slices.Sort(all)
+		return all
+	}
+}
+
+func TestABatchIsOneRowOfTheJournal(t *testing.T) {
+	db := newDatabase(t)
+	db.Enqueue(t, "BATCH", 100)
+	reg := handlers.New()
+	var journal string
+	handlers.Batch(reg, typeBatch, 100, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+		journal = db.Text(t, `SELECT count(*) || ' row of ' || sum(cardinality(task_ids)) || ' tasks' FROM outbox.running`)
+		return nil
+	})
+	once(t, db, reg, relay.Config{})
+	if journal != "1 row of 100 tasks" {
+		t.Errorf("the journal has %s, want 1 row of 100 tasks", journal)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM outbox.running`); n != 0 {
+		t.Errorf("%d rows are left in the journal", n)
+	}
+}
+
+// What the process died of may be any task of its batch. The others of the lane are none of them, although their ids are in between.
+func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
+	for _, c := range []struct {
+		name, end string // of the transaction of the lost claim
+		want      []string
+	}{
+		{"its claim is gone", "ROLLBACK", []string{"attempt 1 of 2 4 5", "attempt 2 of 1", "attempt 2 of 3", "attempt 2 of 6"}},
+		{"its claim is open", "", []string{"attempt 1 of 1 2 3 4 5 6"}}, // which it could not be if it had these
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			db := newDatabase(t)
+			db.Enqueue(t, "BATCH", 6)
+			lost, err := db.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lost.Close()
+			var xid string
+			if _, err := lost.ExecContext(t.Context(), "BEGIN"); err != nil {
+				t.Fatal(err)
+			}
+			if err := lost.QueryRowContext(t.Context(), `SELECT pg_current_xact_id()::text`).Scan(&xid); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := lost.ExecContext(t.Context(), c.end+";"); err != nil {
+				t.Fatal(err)
+			}
+			db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id, task_ids, first_id, last_id, xid) VALUES (1, $1, $1, '{1,3,6}', 1, 6, $2::text::xid8)`, someUUID, xid)
+			reg, calls := batches(6)
+			once(t, db, reg, relay.Config{})
+			db.Do(t, `DELETE FROM outbox.running`)
+			if got := calls(); !slices.Equal(got, c.want) {
+				t.Errorf("calls: %s\nwant: %s", strings.Join(got, ", "), strings.Join(c.want, ", "))
+			}
+		})
+	}
+}

@@ -1,0 +1,188 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// counted is a pool that counts how often these statements were sent, and how many connections there were at most when one was.
+type counted struct {
+	*faulty
+	database *database
+	calls    map[string]*atomic.Int64
+	peak     atomic.Int64
+}
+
+const (
+	claimLeases = "outbox: lease"
+	endLeases   = "outbox: complete leased tasks"
+)
+
+func (db *database) counted(t *testing.T) *counted {
+	t.Helper()
+	connector, err := pq.NewConnector(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &counted{faulty: &faulty{Connector: connector, before: map[string]func(){}}, calls: map[string]*atomic.Int64{}}
+	pool := sql.OpenDB(c.faulty)
+	t.Cleanup(func() { pool.Close() })
+	c.database = &database{&relaytest.Database{DB: pool, URL: db.URL}}
+	for _, call := range []string{claimLeases, endLeases} {
+		n := &atomic.Int64{}
+		c.calls[call] = n
+		c.before[call] = func() {
+			n.Add(1)
+			c.look()
+		}
+	}
+	return c
+}
+
+// look takes the number of connections down, if it is the highest so far.
+func (c *counted) look() {
+	now := int64(c.database.Stats().OpenConnections)
+	for old := c.peak.Load(); now > old && !c.peak.CompareAndSwap(old, now); old = c.peak.Load() {
+	}
+}
+
+// together is a handler whose calls return at the same time, in groups of n.
+func together(n int) func(context.Context, *outbox.Task[payload]) error {
+	var mu sync.Mutex
+	began, gate := 0, make(chan struct{})
+	return func(context.Context, *outbox.Task[payload]) error {
+		mu.Lock()
+		mine := gate
+		if began++; began%n == 0 {
+			close(gate)
+			gate = make(chan struct{})
+		}
+		mu.Unlock()
+		<-mine
+		return nil
+	}
+}
+
+// Slots that become free together are claimed for together, and what ends together is written together: so few statements and
+// connections do for many workers.
+func TestManyLeasedTasksTakeFewStatementsAndConnections(t *testing.T) {
+	for name, order := range map[string]relay.Order{"in order": relay.InOrder, "random": relay.Random} {
+		t.Run(name, func(t *testing.T) {
+			db := newDatabase(t)
+			const workers, rounds = 200, 5
+			db.Enqueue(t, "LEASED", rounds*workers)
+			c := db.counted(t)
+			once(t, c.database, leased(together(workers)), relay.Config{Workers: workers, Order: order})
+			if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
+				t.Fatalf("%d tasks are left", n)
+			}
+			for call, n := range c.calls {
+				if n := n.Load(); n > rounds*workers/8 {
+					t.Errorf("%s: %d statements for %d tasks", call, n, rounds*workers)
+				}
+			}
+			if peak := c.peak.Load(); peak > 16 {
+				t.Errorf("%d connections at once", peak)
+			}
+		})
+	}
+}
+
+// One result that PostgreSQL refuses neither holds the others of its group up nor takes a connection for each of them.
+func TestARefusedResultOfAGroupTakesFewConnections(t *testing.T) {
+	db := newDatabase(t)
+	const workers = 200
+	db.Enqueue(t, "LEASED", workers)
+	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
+		CREATE TRIGGER refuse BEFORE DELETE ON outbox.task FOR EACH ROW WHEN (OLD.task_id = 100) EXECUTE FUNCTION refuse()`)
+	c := db.counted(t)
+	log := once(t, c.database, leased(together(workers)), relay.Config{Workers: workers})
+	if left := db.Text(t, `SELECT string_agg(task_id || ' ' || state, ', ') FROM outbox.task`); left != "100 leased" {
+		t.Errorf("left: %s; want 100 leased", left)
+	}
+	if !strings.Contains(log, "was refused") {
+		t.Error("it is not logged")
+	}
+	if peak := c.peak.Load(); peak > 16 {
+		t.Errorf("%d connections at once", peak)
+	}
+	db.Do(t, `DROP TRIGGER refuse ON outbox.task`)
+}
+
+// Whoever has to give way to another transaction tries again: for RunOnce it is no error, and a group stays together.
+func TestAConflictOfALeasedClaimOrResultIsTriedAgain(t *testing.T) {
+	for call, most := range map[string]int64{claimLeases: 20, endLeases: 20} {
+		for _, code := range []string{"40P01", "40001"} {
+			t.Run(call+" "+code, func(t *testing.T) {
+				db := newDatabase(t)
+				const workers = 100
+				db.Enqueue(t, "LEASED", workers)
+				c := db.counted(t)
+				c.arm(call, fault{code: code})
+				once(t, c.database, leased(together(workers)), relay.Config{Workers: workers})
+				if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 || !c.fired() {
+					t.Errorf("%d tasks are left, the fault was met: %v", n, c.fired())
+				}
+				if n := c.calls[call].Load(); n > most {
+					t.Errorf("%d statements, want at most %d", n, most)
+				}
+			})
+		}
+	}
+}
+
+// I4: of a task that its relay has lost and claimed again, two runs may end in one group. The token decides.
+func TestOfTwoRunsOfATaskInOneGroupTheHolderEndsIt(t *testing.T) {
+	db := newDatabase(t)
+	const stale = "00000000-0000-4000-8000-00000000000a"
+	for name, tokens := range map[string][]string{"first": {someUUID, stale}, "last": {stale, someUUID}} {
+		t.Run(name, func(t *testing.T) {
+			db.Enqueue(t, "LEASED", 3)
+			db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = $1, lease_token = $1`, someUUID)
+			last := int64(db.Int(t, `SELECT max(task_id) FROM outbox.task`))
+			r, err := relay.New(db.DB, leased(leasedEffect), relay.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			held, err := r.EndTogether([]int64{last, last, last - 1}, append(tokens, stale))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := []bool{tokens[0] == someUUID, tokens[1] == someUUID, false}; held[0] != want[0] || held[1] != want[1] || held[2] {
+				t.Errorf("held %v, want %v", held, want)
+			}
+			if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'leased'`); n != 2 {
+				t.Errorf("%d tasks are left, want 2", n)
+			}
+			db.Do(t, `DELETE FROM outbox.task`)
+		})
+	}
+}
+
+// With the smallest pool that is accepted for Leased handlers alone nothing waits for ever, not even for their Complete.
+func TestAPoolForLeasedHandlersMayBeSmallerThanTheirWorkers(t *testing.T) {
+	db := newDatabase(t)
+	const workers, tasks = 200, 1000
+	pool := open(t, db.URL)
+	pool.SetMaxOpenConns(11)
+	if _, err := relay.New(pool.DB, leased(leasedEffect), relay.Config{Workers: workers}); err == nil {
+		t.Error("a pool of 11 connections is accepted")
+	}
+	pool.SetMaxOpenConns(12)
+	db.Enqueue(t, "LEASED", tasks)
+	run(t, pool, leased(leasedEffect), relay.Config{Workers: workers})
+	db.Emptied(t, 30*time.Second)
+	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != tasks {
+		t.Errorf("effects of %d tasks, want %d", n, tasks)
+	}
+}

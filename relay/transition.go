@@ -1,0 +1,190 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/lib/pq"
+)
+
+// transition is how a lease ends: done, back, or changed. Its SQL names the token, so only the holder of the
+// lease can make it.
+type transition struct {
+	row      *row
+	token    string
+	done     bool
+	canceled bool           // done as it was canceled
+	back     bool           // ready at once, as if it had not been claimed
+	change   change         // neither done nor back; if done, err is what it was discarded for
+	keep     time.Duration  // done: in the history
+	lostBy   sql.NullString // stays on the row: the relay that died while it ran this task
+	apart    bool           // not in one transaction with others: it may have to wait for the row
+	run      *leasedRun     // nil for those of a claim that is given back
+	held     bool           // the lease was still the relay's: the transition was made
+}
+
+// A token is only on leased rows (a CHECK). The statements that have a task's id do not name the state as well: after
+// statistics without leased rows the planner would read the index of all of them, dead entries included.
+//
+// For many tasks the ids are sorted, so that the token of each is found by bisection. They go through a sub-select, as many of them, or a join, tempt the
+// planner to read the whole table.
+const completeManySQL = `/* outbox: complete leased tasks */
+DELETE FROM outbox.task t
+ WHERE t.task_id = ANY (ARRAY(SELECT unnest($1::bigint[]))) AND t.lease_token = ($2::uuid[])[width_bucket(t.task_id, $1::bigint[])]
+RETURNING t.task_id`
+
+const returnLeaseSQL = `/* outbox: end a lease */
+UPDATE outbox.task SET state = $3, attempt = $4, last_error = COALESCE($5, last_error), relay_id = $6::uuid,
+       run_at = CASE WHEN $3 = 'ready' THEN run_at ELSE clock_timestamp() + $7::bigint * interval '1 microsecond' END,
+       lease_token = NULL, leased_until = NULL, ordering_key = $8
+ WHERE task_id = $1 AND lease_token = $2::uuid`
+
+const deadLeaseSQL = `/* outbox: end a lease in the dead letters */
+WITH gone AS (
+  DELETE FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid RETURNING *)
+INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error, ` + carriedColumns + `, task_max_attempts)
+SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), priority, $3::smallint, $4::smallint, $5, task_type, payload, headers, $6, ` + carriedColumns + `, max_attempts FROM gone`
+
+const countSQL = `/* outbox: count what no trigger sees */
+INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT count(*), t, $2 FROM unnest($1::text[]) t GROUP BY t`
+
+// count adds runs or tasks of these types, as often as a type is there, to the totals of a kind.
+func (r *Relay) count(ctx context.Context, tx execer, kind string, types []string) error {
+	if len(types) == 0 {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, r.sql(countSQL), pq.Array(types), kind)
+	return err
+}
+
+// write makes the transitions in one transaction. One whose lease is gone changes nothing, and is logged.
+func (l *leases) write(group []*transition) error {
+	done, other := split(group)
+	err := l.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+		var failed, canceled []string // types
+		for _, t := range other {
+			if err := l.writeOne(ctx, tx, t); err != nil {
+				return err
+			}
+			if t.held && t.change.failed {
+				failed = append(failed, t.row.taskType)
+			}
+		}
+		if err := l.complete(ctx, tx, done); err != nil {
+			return err
+		}
+		for _, t := range done {
+			if t.canceled && t.held {
+				canceled = append(canceled, t.row.taskType)
+			}
+		}
+		return errors.Join(l.r.count(ctx, tx, "failed", failed), l.r.count(ctx, tx, "canceled", canceled))
+	})
+	if err != nil {
+		return err
+	}
+	for _, t := range group {
+		switch {
+		case !t.held:
+			l.r.log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", t.row.taskType, "task_id", t.row.id)
+		case !t.done && t.change.reason != "":
+			l.r.died(t.row, t.change)
+		case !t.done && !t.back:
+			l.r.due(t.change.wait)
+		}
+	}
+	return nil
+}
+
+// split sorts a group by task: rows are locked in one order.
+func split(group []*transition) (done, other []*transition) {
+	for _, t := range group {
+		if t.done {
+			done = append(done, t)
+		} else {
+			other = append(other, t)
+		}
+	}
+	for _, list := range [][]*transition{done, other} {
+		slices.SortStableFunc(list, func(a, b *transition) int { return cmp.Compare(a.row.id, b.row.id) })
+	}
+	return done, other
+}
+
+// complete deletes tasks that are done, sorted by id. A task is in a statement once: of one that this relay has lost and claimed again two
+// runs may end together.
+func (l *leases) complete(ctx context.Context, tx *sql.Tx, group []*transition) error {
+	for len(group) > 0 {
+		var now, later []*transition
+		var done doneLeases
+		for i, t := range group {
+			if i > 0 && group[i-1].row.id == t.row.id {
+				later = append(later, t)
+				continue
+			}
+			now = append(now, t)
+			done.add(t.row.id, t.token, t.keep, t.change.err)
+		}
+		if err := l.delete(ctx, tx, &done, now); err != nil {
+			return err
+		}
+		group = later
+	}
+	return nil
+}
+
+// delete makes transitions of tasks that are done, and marks those whose task was there.
+func (l *leases) delete(ctx context.Context, tx *sql.Tx, done *doneLeases, group []*transition) error {
+	query, args := done.statement()
+	rows, err := tx.QueryContext(ctx, l.r.sql(query), args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	gone := make(map[int64]struct{}, len(group))
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		gone[id] = struct{}{}
+	}
+	for _, t := range group {
+		_, t.held = gone[t.row.id]
+	}
+	return rows.Err()
+}
+
+// writeOne makes a transition of a task that is not done, and marks it if the lease was held.
+func (l *leases) writeOne(ctx context.Context, tx *sql.Tx, t *transition) error {
+	result, err := l.change(ctx, tx, t)
+	if err != nil {
+		return err
+	}
+	n, err := result.RowsAffected()
+	t.held = n == 1
+	return err
+}
+
+func (l *leases) change(ctx context.Context, tx *sql.Tx, t *transition) (sql.Result, error) {
+	c := t.change
+	if c.reason != "" {
+		return tx.ExecContext(ctx, l.r.sql(deadLeaseSQL), t.row.id, t.token, c.attempt, t.row.max, c.reason, errorText(c.err))
+	}
+	if c.again {
+		return l.r.leaseAgain(ctx, tx, t.row.id, t.token, c.wait, c.payload)
+	}
+	state := "scheduled"
+	if t.back {
+		state = "ready"
+	}
+	var lastError sql.NullString
+	if c.err != nil {
+		lastError = sql.NullString{String: errorText(c.err), Valid: true}
+	}
+	return tx.ExecContext(ctx, l.r.sql(returnLeaseSQL), t.row.id, t.token, state, c.attempt, lastError, t.lostBy, c.wait.Microseconds(), t.row.keyAfter(c))
+}

@@ -151,7 +151,7 @@ func memory(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		time.Sleep(b.plan.settle * 2 / 3)
+		pause(ctx, b.plan.settle*2/3)
 		u, err := p.usage()
 		if stopErr := p.stop(); err != nil || stopErr != nil {
 			return firstOf(err, stopErr)

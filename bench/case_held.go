@@ -48,7 +48,7 @@ func heldTransaction(ctx context.Context, b *bench) error {
 	defer cancel()
 	produced := make(chan error, 1)
 	go func() { produced <- produce(ctx, d.DB) }()
-	time.Sleep(b.plan.settle * 2 / 3) // until it runs evenly
+	pause(ctx, b.plan.settle*2/3) // until it runs evenly
 	release, err := hold(ctx, d.DB)
 	if err != nil {
 		return err

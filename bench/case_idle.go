@@ -52,7 +52,7 @@ func idle(ctx context.Context, b *bench) error {
 		defer p.stop()
 		processes, databases = append(processes, p), append(databases, d)
 	}
-	time.Sleep(b.plan.settle)
+	pause(ctx, b.plan.settle)
 	if _, err := b.server.admin.ExecContext(ctx, resetSQL); err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func idle(ctx context.Context, b *bench) error {
 		}
 		before[i] = u
 	}
-	time.Sleep(b.plan.idle)
+	pause(ctx, b.plan.idle)
 	for i, p := range processes {
 		after, err := p.usage()
 		if err != nil {

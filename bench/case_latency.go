@@ -110,7 +110,7 @@ func latency(ctx context.Context, b *bench) error {
 				taken[way.side] = append(taken[way.side], ms)
 			}
 		}
-		time.Sleep(50*time.Millisecond + rand.N(b.plan.gap))
+		pause(ctx, 50*time.Millisecond+rand.N(b.plan.gap))
 	}
 	for _, way := range ways {
 		b.addLatency(caseLatency, way.side, taken[way.side])
@@ -259,7 +259,7 @@ func (b *bench) polling(ctx context.Context) error {
 		group.Go(func() {
 			way := pickup{sidePolling, enqueueOne(d.DB), starts[i]}
 			for n := range b.plan.polls {
-				time.Sleep(b.plan.settle/2 + rand.N(time.Second))
+				pause(ctx, b.plan.settle/2+rand.N(time.Second))
 				ms, err := way.sample(ctx, n*b.plan.pollers+i)
 				if err != nil {
 					errs[i] = err

@@ -86,7 +86,7 @@ func (b *bench) mixedTurn(ctx context.Context, round int) error {
 		return err
 	}
 	began := time.Now()
-	time.Sleep(b.plan.mixed)
+	pause(ctx, b.plan.mixed)
 	elapsed := time.Since(began)
 	after, err := outbox.Stats(ctx, d)
 	if err != nil {

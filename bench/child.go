@@ -98,7 +98,7 @@ func runChild(in io.Reader, out io.Writer) (err error) {
 			work := *set.River
 			work.Handle = func(a river.Args) {
 				handle(1, load{N: a.N})
-				time.Sleep(set.Set.Pause)
+				pause(ctx, set.Set.Pause)
 			}
 			stop, err := river.Start(ctx, url, work, nil)
 			if err != nil {

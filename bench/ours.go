@@ -103,7 +103,7 @@ func registry(set relaySettings, handle func(int, load)) *handlers.Registry {
 		case kindTx:
 			handlers.Tx(reg, t, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[load]) error {
 				handle(1, task.Payload)
-				time.Sleep(set.Pause)
+				pause(ctx, set.Pause)
 				if !set.Insert {
 					return nil
 				}
@@ -113,7 +113,7 @@ func registry(set relaySettings, handle func(int, load)) *handlers.Registry {
 		case kindBatch:
 			handlers.Batch(reg, t, set.Batch, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[load]) error {
 				handle(len(tasks), tasks[0].Payload)
-				time.Sleep(set.Pause)
+				pause(ctx, set.Pause)
 				if !set.Insert {
 					return nil
 				}
@@ -125,9 +125,9 @@ func registry(set relaySettings, handle func(int, load)) *handlers.Registry {
 				return err
 			})
 		case kindLeased:
-			handlers.Leased(reg, t, func(_ context.Context, task *outbox.Task[load]) error {
+			handlers.Leased(reg, t, func(ctx context.Context, task *outbox.Task[load]) error {
 				handle(1, task.Payload)
-				time.Sleep(set.Pause)
+				pause(ctx, set.Pause)
 				return nil
 			})
 		default:

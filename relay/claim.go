@@ -23,7 +23,7 @@ type claimPart struct {
 	limit int // 0: there is nothing more to do
 }
 
-// One task, which costs less than half by a function that keeps its plan.
+// One task, by a function that keeps its plan.
 const claimTaskSQL = `/* outbox: claim a task */
 SELECT * FROM outbox.claim_task($1, $2, $3, $4, $5) WHERE task_id IS NOT NULL`
 

@@ -22,7 +22,7 @@ type driverConn interface {
 	driver.QueryerContext
 }
 
-// exclusive is a claim's connection while nobody else can use it. At any other time a goroutine that outlived its
+// exclusive is a connection, a claim's or the journal's, while nobody else can use it. At any other time a goroutine that outlived its
 // handler could, through the handler's transaction: write between an undo and the commit, or take the answer to
 // another question.
 type exclusive struct {

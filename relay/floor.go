@@ -142,6 +142,14 @@ func (f *floors) saw(h *head) {
 	}
 }
 
+// ranShort notes a claim that found less than it might: what is left of the lane lies behind where the last one ended, as others had
+// locked it or gave it back.
+func (f *floors) ranShort() {
+	for _, one := range f.of {
+		one.mid, one.top = one.at, one.at
+	}
+}
+
 // span is a part of a lane: from first to before end.
 type span struct{ first, end pivot }
 

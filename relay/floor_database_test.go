@@ -64,3 +64,24 @@ func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
 		t.Errorf("beside %d dead entries a claim reads %d of them (median of %d claims), want at most 500", dead, reads[len(reads)/2], len(reads))
 	}
 }
+
+func TestATaskOfABacklogThatWasLockedIsClaimedOnceItIsFree(t *testing.T) {
+	const tasks, last = 400, 398
+	db := newDatabase(t)
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'TX', now() - interval '1 minute' FROM generate_series(1, $1::int)`, tasks)
+	locker, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locker.Rollback()
+	if _, err := locker.Exec(`SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE`, last); err != nil {
+		t.Fatal(err)
+	}
+	run(t, db, all(), relay.Config{Workers: 1, PollInterval: 20 * time.Millisecond})
+	eventually(t, 20*time.Second, "the others are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
+	if err := locker.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	db.Emptied(t, 3*time.Second)
+	db.OnceEach(t, tasks)
+}

@@ -151,3 +151,16 @@ func TestInABacklogAClaimBeginsWhereTheLastOneEnded(t *testing.T) {
 		t.Errorf("claims of fresh tasks begin at %d, with no room for late commits", at.taskID)
 	}
 }
+
+// A task that others had locked, or gave back, while claims went past it is seen by looks but not by claims from where the last one
+// ended.
+func TestAClaimThatRunsShortSendsTheNextOneBackToTheFloor(t *testing.T) {
+	var f floors
+	now := eat(&f, 0, 0, 1, 1000, time.Now())
+	left := &head{pivot: pivot{0, 0, 995}, since: now.Add(-2 * floorBacklog)}
+	f.saw(left)
+	f.ranShort()
+	if at := f.from(left, now); at.compare(left.pivot) > 0 {
+		t.Errorf("claims begin at %d, behind the task %d that is left", at.taskID, left.taskID)
+	}
+}

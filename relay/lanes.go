@@ -221,6 +221,7 @@ func (l *lanes) took(c *lane, t taken) {
 	c.floors.ate(t.bites, t.started, time.Now())
 	if t.tasks < t.limit {
 		c.credit = 0
+		c.floors.ranShort()
 		return
 	}
 	c.credit += 2

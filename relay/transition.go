@@ -27,7 +27,7 @@ type transition struct {
 	held     bool           // the lease was still the relay's: the transition was made
 }
 
-// A token is only on leased rows (a CHECK). The statements that have a task's id do not name the state as well: after
+// A token is only on leased rows (check_task). The statements that have a task's id do not name the state as well: after
 // statistics without leased rows the planner would read the index of all of them, dead entries included.
 //
 // For many tasks the ids are sorted, so that the token of each is found by bisection. They go through a sub-select, as many of them, or a join, tempt the

@@ -2,7 +2,7 @@
 -- A cheaper enqueue: what a task must be like is checked by the triggers that count, and a plain task is inserted by a function.
 -- With psql: psql -v ON_ERROR_STOP=1 -1 -f 00009_enqueue.sql
 
--- PostgreSQL prepares each CHECK of a table, and each WHEN of its triggers, anew for every statement: seven CHECKs were a third of
+-- PostgreSQL prepares each CHECK of a table, and each WHEN of its triggers, anew for every statement: seven CHECKs were a large part of
 -- a single insert. A function's statements are prepared once a session. The rows that are there met the CHECKs.
 ALTER TABLE outbox.task
   DROP CONSTRAINT IF EXISTS task_state_check,

@@ -11,14 +11,27 @@ import (
 	"strings"
 )
 
-// A task without options goes through a function, which plans the INSERT once a session.
-const enqueuePlain = `/* outbox: enqueue */
-SELECT "%s".enqueue_task($1, $2::jsonb)`
-
 const insertOne = `/* outbox: enqueue */
 INSERT INTO "%s".task (task_type, payload%s)
-VALUES ($1, $2::jsonb%s)
+VALUES (%s,
+%s::jsonb%s)
 RETURNING task_id`
+
+// enqueueOne is the statement for one task. The payload begins a line: lib/pq's errors can show the line that is at fault, and those
+// before it.
+func enqueueOne(task row, v *values) string {
+	taskType, payload := v.add(task.taskType), v.add(task.payload)
+	rare := rareOne(v, task)
+	if rare.names != "" {
+		return fmt.Sprintf(insertOne, task.schema, rare.names, taskType, payload, rare.values)
+	}
+	if !v.literal { // which has no type yet, while a driver may have said that its argument is a text
+		payload += "::jsonb"
+	}
+	// A task without options goes through a function, which plans the INSERT once a session.
+	return `/* outbox: enqueue */
+SELECT "` + task.schema + `".enqueue_task(` + taskType + ",\n" + payload + ")"
+}
 
 // What a select list expands it expands in the order of the elements, row by row, without a store between, which a FROM
 // would fill first. So the task_ids are drawn in the order of the tasks, and sorting them gives the positions. They come
@@ -79,13 +92,10 @@ func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error
 }
 
 func enqueueRow(ctx context.Context, tx Querier, task row) (Enqueued, error) {
-	args, rare := withRareOne([]any{task.taskType, task.payload}, task)
-	statement := fmt.Sprintf(enqueuePlain, task.schema)
-	if rare.names != "" {
-		statement = fmt.Sprintf(insertOne, task.schema, rare.names, rare.values)
-	}
+	v := valuesFor(tx, task)
+	statement := enqueueOne(task, &v)
 	var id sql.NullInt64
-	err := tx.QueryRowContext(ctx, statement, args...).Scan(&id)
+	err := tx.QueryRowContext(ctx, statement, v.args...).Scan(&id)
 	if err == nil && !id.Valid || errors.Is(err, sql.ErrNoRows) {
 		err = errors.New("no row was inserted: is there a trigger on the task table that drops rows?")
 	}

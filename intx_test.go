@@ -283,6 +283,7 @@ type proxy struct {
 	url         string
 	onCommit    func(forward func()) // holds the COMMIT until forward is called
 	commits     atomic.Int64
+	questions   atomic.Int64 // messages that the client waits for the answer of
 	dropReplies atomic.Bool
 	dropped     chan struct{} // closed with the first reply that was dropped
 	once        sync.Once
@@ -345,6 +346,9 @@ func (p *proxy) requests(client, server net.Conn) {
 		body := make([]byte, binary.BigEndian.Uint32(header[len(header)-4:])-4)
 		if _, err := io.ReadFull(client, body); err != nil {
 			return
+		}
+		if header[0] == 'Q' || header[0] == 'S' {
+			p.questions.Add(1)
 		}
 		forward := func() { _, _ = server.Write(append(header, body...)) }
 		if header[0] == 'Q' && strings.EqualFold(strings.TrimRight(string(body), "\x00;"), "commit") {

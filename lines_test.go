@@ -87,18 +87,21 @@ func (a *arguments) QueryRowContext(ctx context.Context, query string, args ...a
 
 func TestAStatementBindsWhatItsTasksUseAndNoMore(t *testing.T) {
 	tx := &arguments{Querier: begin(t, newDatabase(t).db)}
-	for n, opts := range map[int][]outbox.Option{
-		2: {outbox.Priority(0), outbox.MaxAttempts(0), outbox.After(-1), outbox.Headers(map[string]string{})},
-		3: {outbox.Priority(1)},
-		5: {outbox.MaxAttempts(3), outbox.After(time.Hour)},
-		9: {outbox.Priority(1), outbox.MaxAttempts(3), outbox.RunAt(time.Now()), outbox.Headers(map[string]string{"a": "b"}), outbox.Timeout(time.Hour), outbox.OrderedBy("k")},
+	for _, c := range []struct {
+		one, many int
+		opts      []outbox.Option
+	}{
+		{2, 2, []outbox.Option{outbox.Priority(0), outbox.MaxAttempts(0), outbox.After(-1), outbox.Headers(map[string]string{})}},
+		{3, 3, []outbox.Option{outbox.Priority(1)}},
+		{4, 5, []outbox.Option{outbox.MaxAttempts(3), outbox.After(time.Hour)}}, // a time has two arrays
+		{8, 9, []outbox.Option{outbox.Priority(1), outbox.MaxAttempts(3), outbox.RunAt(time.Now()), outbox.Headers(map[string]string{"a": "b"}), outbox.Timeout(time.Hour), outbox.OrderedBy("k")}},
 	} {
-		for _, tasks := range []int{1, 100} {
-			if _, err := outbox.EnqueueMany(t.Context(), tx, repeated(tasks, opts)); err != nil {
+		for tasks, want := range map[int]int{1: c.one, 100: c.many} {
+			if _, err := outbox.EnqueueMany(t.Context(), tx, repeated(tasks, c.opts)); err != nil {
 				t.Fatal(err)
 			}
-			if tx.n != n {
-				t.Errorf("%d tasks bind %d arguments, want %d", tasks, tx.n, n)
+			if tx.n != want {
+				t.Errorf("%d tasks bind %d arguments, want %d", tasks, tx.n, want)
 			}
 		}
 	}

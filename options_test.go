@@ -22,7 +22,7 @@ import (
 func (e *env) enqueued(t *testing.T, opts ...outbox.Option) []stored {
 	t.Helper()
 	name, tx := newType(), e.tx(t)
-	if _, err := outbox.Enqueue(t.Context(), tx, name, nil, opts...); err != nil {
+	if _, err := outbox.Enqueue(t.Context(), tx.Querier, name, nil, opts...); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{{Type: name, Options: opts}, {Type: "other"}}); err != nil {
@@ -77,7 +77,7 @@ func TestOptions(t *testing.T) {
 					return now
 				}
 				from := clock() // later than now(), the start of the transaction
-				if _, err := outbox.Enqueue(t.Context(), tx, name, nil, outbox.After(d)); err != nil {
+				if _, err := outbox.Enqueue(t.Context(), tx.Querier, name, nil, outbox.After(d)); err != nil {
 					t.Fatal(err)
 				}
 				task := outbox.NewTask{Type: name, Options: []outbox.Option{outbox.After(d)}}

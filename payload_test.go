@@ -147,7 +147,7 @@ func TestPayloads(t *testing.T) {
 				{json.Number("1.10"), `1.10`},
 			} {
 				name, tx := newType(), e.tx(t)
-				_, err := outbox.Enqueue(t.Context(), tx, name, c.payload)
+				_, err := outbox.Enqueue(t.Context(), tx.Querier, name, c.payload)
 				if err != nil {
 					t.Errorf("%v: %v", c.payload, err)
 					continue
@@ -178,7 +178,7 @@ func TestPayloads(t *testing.T) {
 				{"a thousand Go slices", nestedAny(1000), 0, 2004},
 			} {
 				name, tx := newType(), e.tx(t)
-				if _, err := outbox.Enqueue(t.Context(), tx, name, c.payload, outbox.MaxPayload(c.limit)); err != nil {
+				if _, err := outbox.Enqueue(t.Context(), tx.Querier, name, c.payload, outbox.MaxPayload(c.limit)); err != nil {
 					t.Errorf("%s: %v", c.about, err)
 					continue
 				}

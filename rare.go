@@ -86,22 +86,25 @@ type rareSQL struct {
 	names, values, arrays string
 }
 
-// withRareOne adds the rare columns that the task needs to the arguments of a statement for it alone.
-func withRareOne(args []any, task row) ([]any, rareSQL) {
+// rareOne are the rare columns that the task needs, in a statement for it alone, and what it brings for them.
+func rareOne(v *values, task row) rareSQL {
 	if task.settings == plain {
-		return args, rareSQL{}
+		return rareSQL{}
 	}
-	var names, values strings.Builder
+	var names, texts strings.Builder
 	for _, c := range rareOf([]row{task}) {
 		of := make([]any, len(c.parts))
 		for i, p := range c.parts {
-			args = append(args, p.of(task.settings))
-			of[i] = fmt.Sprintf("$%d::text", len(args))
+			value := "NULL"
+			if p.used(task.settings) {
+				value = v.add(p.text(task.settings))
+			}
+			of[i] = value + "::text"
 		}
 		fmt.Fprintf(&names, ", %s", c.name)
-		fmt.Fprintf(&values, ", "+c.value, of...)
+		fmt.Fprintf(&texts, ", "+c.value, of...)
 	}
-	return args, rareSQL{names: names.String(), values: values.String()}
+	return rareSQL{names: names.String(), values: texts.String()}
 }
 
 // withRare adds the rare columns that any of the tasks needs, as arrays.

@@ -37,7 +37,7 @@ func TestRareOptions(t *testing.T) {
 		var wants []string
 		var tasks []outbox.NewTask
 		for want, opts := range combinations {
-			got, err := outbox.Enqueue(t.Context(), tx, single, 1, opts...)
+			got, err := outbox.Enqueue(t.Context(), tx.Querier, single, 1, opts...)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -79,7 +79,13 @@ func startRelay(ctx context.Context, url string, set relaySettings, handle func(
 	if set.Listen {
 		config.ListenDSN = url
 	}
-	r, err := relay.New(db, registry(set, handle), config)
+	var effect *sql.Stmt
+	if set.Insert {
+		if effect, err = db.PrepareContext(ctx, insertEffectSQL); err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
+	}
+	r, err := relay.New(db, registry(set, effect, handle), config)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -92,7 +98,8 @@ func startRelay(ctx context.Context, url string, set relaySettings, handle func(
 	}, nil
 }
 
-func registry(set relaySettings, handle func(int, load)) *handlers.Registry {
+// effect inserts a row; it is nil if set does not.
+func registry(set relaySettings, effect *sql.Stmt, handle func(int, load)) *handlers.Registry {
 	reg := handlers.New()
 	for i, name := range set.types() {
 		t, kind := outbox.NewTaskType[load](name), set.Kind
@@ -107,7 +114,7 @@ func registry(set relaySettings, handle func(int, load)) *handlers.Registry {
 				if !set.Insert {
 					return nil
 				}
-				_, err := tx.ExecContext(ctx, insertEffectSQL, task.ID)
+				_, err := tx.StmtContext(ctx, effect).ExecContext(ctx, task.ID)
 				return err
 			})
 		case kindBatch:

@@ -2,14 +2,17 @@ package handlers_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
 )
 
 const secret = "hunter2"
@@ -136,5 +139,61 @@ func TestPayloadsThatFit(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A batch decodes its payloads one after the other with one decoder.
+func TestEachPayloadOfABatchDecodesAsIfAlone(t *testing.T) {
+	t.Run("struct", alike[mail])
+	t.Run("any", alike[any])
+	t.Run("raw", alike[json.RawMessage])
+	t.Run("pointer", alike[*mail])
+}
+
+func asJSON(t *testing.T, v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(b)
+}
+
+func alike[P any](t *testing.T) {
+	payloads := []string{`{"To": "a", "Count": 1}`, `{"To": "b"}`, `{"Count": "x"}`, `{"To": "c"}`, `12`, `13`, `"text"`, ` {"To": "d"} `, `{"To": "e"} {"To": "f"}`,
+		`{"To": "g"}`, `{"To": `, `{"To": "h"}`, ``, `null`, `[1, 2.50]`, `1 2`, `true`, "{\"To\": \"" + strings.Repeat("long ", 1000) + "\"}", `{"To": "i"}`}
+	for range 200 {
+		rand.Shuffle(len(payloads), func(i, j int) { payloads[i], payloads[j] = payloads[j], payloads[i] })
+		want := map[int64]string{}
+		var tasks []*outbox.Task[json.RawMessage]
+		for i, p := range payloads {
+			id := int64(i + 1)
+			tasks = append(tasks, raw(id, p))
+			if err := leased(t, p, func(_ context.Context, task *outbox.Task[P]) error {
+				want[id] = asJSON(t, task.Payload)
+				return nil
+			}); err != nil {
+				want[id] = err.Error()
+			}
+		}
+		got := map[int64]string{}
+		r := handlers.New()
+		handlers.Batch(r, outbox.NewTaskType[P]("SEND_MAIL"), len(payloads), func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[P]) error {
+			for _, task := range tasks {
+				got[task.ID] = asJSON(t, task.Payload)
+			}
+			return nil
+		})
+		var bad handlers.BatchError
+		if err := only(t, r).Run(t.Context(), new(sql.Tx), tasks); err != nil && !errors.As(err, &bad) {
+			t.Fatal(err)
+		}
+		for id, err := range bad {
+			got[id] = err.Error()
+		}
+		for i, p := range payloads {
+			if id := int64(i + 1); got[id] != want[id] {
+				t.Fatalf("%.20q: got %.100s, want %.100s", p, got[id], want[id])
+			}
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package handlers
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -9,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"reflect"
 	"time"
 
 	"github.com/sethvargo/go-retry"
@@ -253,49 +251,4 @@ func newHandler(kind Kind, taskType string, size int, opts []Option, call Func) 
 		panic(fmt.Sprintf("handlers: %s: %v", taskType, errors.Join(errs...)))
 	}
 	return h
-}
-
-// unmarshal decodes a payload; numbers in an any become json.Number, so none loses digits. Its errors
-// name the place and the types, never the value.
-func unmarshal(payload json.RawMessage, into any, plain bool) (err error) {
-	if plain {
-		err = json.Unmarshal(payload, into)
-	} else {
-		d := json.NewDecoder(bytes.NewReader(payload))
-		d.UseNumber()
-		err = d.Decode(into)
-	}
-	var t *json.UnmarshalTypeError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &t):
-		if t.Field == "" {
-			return fmt.Errorf("handlers: the payload does not decode: it does not fit %v", t.Type)
-		}
-		return fmt.Errorf("handlers: the payload does not decode: field %q does not fit %v", t.Field, t.Type)
-	}
-	return fmt.Errorf("handlers: the payload does not decode into a %T", into)
-}
-
-// plain reports whether no value of t can hold an interface, which decides how a number is decoded: without one a payload is
-// decoded by json.Unmarshal, at half the cost.
-func plain(t reflect.Type, seen map[reflect.Type]bool) bool {
-	if seen[t] {
-		return true
-	}
-	seen[t] = true
-	switch t.Kind() {
-	case reflect.Interface:
-		return false
-	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
-		return plain(t.Elem(), seen)
-	case reflect.Struct:
-		for i := range t.NumField() {
-			if !plain(t.Field(i).Type, seen) {
-				return false
-			}
-		}
-	}
-	return true
 }

@@ -109,11 +109,12 @@ func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx
 func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
 	plain := plainPayload[P]()
 	r.add(typed(newHandler(KindBatch, t.Name(), size, opts, func(ctx context.Context, c *Call) error {
-		bad := BatchError{}
+		bad, payloads := BatchError{}, unmarshaler{plain: plain}
 		block := make([]outbox.Task[P], len(c.Tasks))
 		tasks := make([]*outbox.Task[P], 0, len(c.Tasks))
 		for i, raw := range c.Tasks {
-			if err := decode(&block[i], raw, plain); err != nil {
+			fill(&block[i], raw)
+			if err := payloads.unmarshal(raw.Payload, &block[i].Payload); err != nil {
 				bad[raw.ID] = err
 				continue
 			}
@@ -129,7 +130,8 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 
 // Leased registers a handler that runs outside any transaction, under a lease that its relay's heartbeat
 // keeps alive. It may run more than once: send the task's ID as idempotency key with what leaves the
-// database, and write to it through [outbox.Task.Complete]. ctx ends when the lease is lost.
+// database, and write to it through [outbox.Task.Complete]. ctx ends when the lease is lost. Its goroutine may run other tasks'
+// handlers after it: what it locks with runtime.LockOSThread it unlocks.
 //
 // Registration panics as in [Tx].
 func Leased[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, task *outbox.Task[P]) error, opts ...Option) {
@@ -161,10 +163,15 @@ func (b batchTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, e
 
 // decode copies a task with its payload as a P. The error does not repeat the payload.
 func decode[P any](t *outbox.Task[P], raw *outbox.Task[json.RawMessage], plain bool) error {
+	fill(t, raw)
+	return unmarshal(raw.Payload, &t.Payload, plain)
+}
+
+// fill copies a task but for its payload.
+func fill[P any](t *outbox.Task[P], raw *outbox.Task[json.RawMessage]) {
 	*t = outbox.Task[P]{ID: raw.ID, Type: raw.Type, Headers: raw.Headers, Attempt: raw.Attempt,
 		MaxAttempts: raw.MaxAttempts, Priority: raw.Priority, OrderingKey: raw.OrderingKey, RunAt: raw.RunAt, CreatedAt: raw.CreatedAt,
 		Iterations: raw.Iterations, LastError: raw.LastError, Lease: raw.Lease}
-	return unmarshal(raw.Payload, &t.Payload, plain)
 }
 
 func plainPayload[P any]() bool { return plain(reflect.TypeFor[P](), map[reflect.Type]bool{}) }

@@ -27,7 +27,7 @@ func (r *Relay) endLease(ctx context.Context, tx *sql.Tx, h *handlers.Handler, t
 	query, args := completeSQL, []any{taskID, token}
 	if h.Keep > 0 {
 		var done doneLeases
-		done.add(taskID, token, h.Keep, nil)
+		done.add(&transition{row: &row{id: taskID}, token: token, keep: h.Keep})
 		query, args = done.statement()
 	}
 	return tx.ExecContext(ctx, r.sql(query), args...)

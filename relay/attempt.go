@@ -2,14 +2,13 @@ package relay
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/hex"
 	"errors"
 	mathrand "math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,12 +39,15 @@ type attempt struct {
 	conn      *sql.Conn
 	tx        *sql.Tx
 	rows      []*row
+	blocks    []*rowBlock
 	xid       string
 	savepoint string
 	runs      *runs
 	dead      []func()         // what to tell once the commit is done
 	turn      *turn            // of a suspect
 	again     *handlers.Result // all tasks are to run again
+	bounded   context.Context  // of exclusively; one for all its calls, as each timer costs
+	bound     *time.Timer      // ends it
 
 	mu       sync.Mutex
 	cancel   context.CancelCauseFunc // of the handler's context, once there is one
@@ -56,6 +58,7 @@ type attempt struct {
 // The error is the database's: it is no attempt and a reason to slow down.
 func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed func([]*row)) error {
 	a := &attempt{r: r, h: h, savepoint: "ob_" + randomHex()}
+	defer a.recycle()
 	var err error
 	if a.conn, a.tx, err = r.conns.begin(ctx); err != nil {
 		return err
@@ -214,32 +217,36 @@ func (a *attempt) exec(statements string) error {
 	})
 }
 
+const (
+	probed   = `$1::integer || ' ' || pg_current_xact_id()`
+	probeSQL = `/* outbox: probe */
+SELECT ` + probed
+)
+
 // probe asks over the handler's transaction for something that only the right connection in the right
 // transaction can answer.
 func (a *attempt) probe(ctx context.Context, c exclusive) error {
-	_, err := a.probeAnd(ctx, c, "")
-	return err
+	return a.ask(ctx, c, "", probeSQL)
 }
 
-// probeAnd does the same, and sends further statements with it. probed: the probe's answer was right, so the error is one of
-// theirs. Those must do no harm in another transaction than the claim's, and fail there.
-func (a *attempt) probeAnd(ctx context.Context, c exclusive, statements string) (probed bool, err error) {
-	want := strconv.Itoa(mathrand.IntN(64)) // few texts, as drivers keep prepared statements by text
-	query := "/* outbox: probe */ SELECT " + want + "::text, pg_current_xact_id_if_assigned()::text"
-	err = c.together(ctx, "", query, nil, statements, func(got []driver.Value) error {
+// ask sends statements and a query that answers with its first parameter, a number, and the transaction's id.
+func (a *attempt) ask(ctx context.Context, c exclusive, statements, query string, args ...any) error {
+	number, answered := mathrand.Int32(), false
+	err := c.together(ctx, statements, query, append([]any{number}, args...), "", func(got []driver.Value) error {
+		same, xid, _ := strings.Cut(text(got[0]), " ")
 		switch {
-		case len(got) != 2 || text(got[0]) != want:
+		case len(got) != 1 || same != strconv.Itoa(int(number)):
 			return errOutOfStep
-		case text(got[1]) != a.xid:
+		case xid != a.xid:
 			return errOtherTransaction
 		}
-		probed = true
+		answered = true
 		return nil
 	})
-	if err == nil && !probed {
+	if err == nil && !answered {
 		err = errOutOfStep
 	}
-	return probed, err
+	return err
 }
 
 // lost reports whether err means that the connection broke. pgx says so, too, of a live one that is busy with rows
@@ -315,8 +322,4 @@ func (a *attempt) giveBack() {
 // ms is a duration as the server's settings take it; at least 1, as 0 would mean none.
 func ms(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
 
-func randomHex() string {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
-}
+func randomHex() string { return strconv.FormatUint(mathrand.Uint64(), 16) }

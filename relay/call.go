@@ -39,6 +39,7 @@ type outcome struct {
 func (r *Relay) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, tasks []*task) (out outcome) {
 	done := make(chan error, 1)
 	go func() {
+		_ = widen(len(tasks) & 1)
 		var err error
 		returned := false
 		defer func() {

@@ -16,42 +16,35 @@ type claim interface {
 	part(h *handlers.Handler, i, found int) (p claimPart, more bool)
 }
 
-// claimPart is a statement that takes up to limit tasks: it returns rowColumns and, with one of them, the transaction's id.
+// claimPart is a statement that takes up to limit tasks: it returns rowColumns and, with one of them, the transaction's id. Or it returns
+// each as text, as outbox.take_tasks does.
 type claimPart struct {
-	query string
-	args  []any
-	limit int // 0: there is nothing more to do
+	query   string
+	args    []any
+	limit   int // 0: there is nothing more to do
+	text    bool
+	settled bool // it makes the transaction's settings, which the claim sends before it else
 }
 
-// One task, by a function that keeps its plan.
-const claimTaskSQL = `/* outbox: claim a task */
-SELECT * FROM outbox.claim_task($1, $2, $3, $4, $5) WHERE task_id IS NOT NULL`
+// One task, by a function that keeps its plan and makes the transaction's settings.
+const takeTaskSQL = `/* outbox: claim a task */
+SELECT outbox.take_task($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+
+// Several, in the same way: from a place on, which is the start of the lane, a floor, or a pivot, where the bound keeps less urgent tasks out
+// while urgent ones lie below it.
+const claimSQL = `/* outbox: claim */
+SELECT outbox.take_tasks($1, $2, $3, $4, $5, $6)`
 
 // The CTE is fenced by its row locks and by MATERIALIZED: as a bare sub-select in USING the planner may run it
-// once for each row, and take more than its LIMIT. Its ids go through an array, as a join with many of them tempts
-// the planner to read the whole table.
-const deleteClaim = `
-DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
-RETURNING ` + rowColumns + `, CASE WHEN t.task_id = (SELECT task_id FROM c LIMIT 1) THEN pg_current_xact_id()::text END`
-
-const claimSQL = `/* outbox: claim */
-WITH c AS MATERIALIZED (
-  SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1
-   ORDER BY priority, attempt, task_id LIMIT $2 FOR UPDATE SKIP LOCKED)` + deleteClaim
-
-// From a place on: a floor, or a pivot, where the bound keeps less urgent tasks out while urgent ones lie below it.
-const claimFromSQL = `/* outbox: claim from a place */
-WITH c AS MATERIALIZED (
-  SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1
-     AND (priority, attempt, task_id) >= ($3::smallint, $4::smallint, $5::bigint) AND priority <= $6::smallint
-   ORDER BY priority, attempt, task_id LIMIT $2 FOR UPDATE SKIP LOCKED)` + deleteClaim
-
+// once for each row, and take more than its LIMIT.
 // By id: ready is said by what it is not, as no index but the primary key fits then. After statistics from a
 // drained queue the planner would take the lane's and read all of it.
 const claimOneSQL = `/* outbox: claim one task */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE task_id = $2 AND task_type = $1 AND state NOT IN ('scheduled', 'leased', 'waiting')
-     FOR UPDATE SKIP LOCKED)` + deleteClaim
+     FOR UPDATE SKIP LOCKED)
+DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
+RETURNING ` + rowColumns + `, pg_current_xact_id()::text`
 
 // pivot is a place in a lane, there for a task or not.
 type pivot struct {
@@ -66,32 +59,35 @@ var laneStart = pivot{math.MinInt16, 0, math.MinInt64}
 type claimNext struct {
 	limit        int
 	floor, pivot *pivot
-	started      int // of the lane's floors
+	near         int64 // from the floor on a task is likely among so many ids; 0: nothing is known
+	started      int   // of the lane's floors
 }
 
+// nearPivot is what near is for a pivot, of leased tasks as well.
+const nearPivot = 64
+
 func (c claimNext) part(h *handlers.Handler, i, found int) (p claimPart, more bool) {
-	rest, most := c.limit-found, math.MaxInt16
+	rest, most, near := c.limit-found, math.MaxInt16, c.near
 	from, more := c.floor, c.pivot != nil && i == 0
 	if more {
-		from, most = c.pivot, c.pivot.priority
-	}
-	if c.limit == 1 {
-		if from == nil {
-			from = &laneStart
-		}
-		return claimPart{claimTaskSQL, []any{h.Type, from.priority, from.attempt, from.taskID, most}, rest}, more
+		from, most, near = c.pivot, c.pivot.priority, nearPivot
 	}
 	if from == nil {
-		return claimPart{claimSQL, []any{h.Type, rest}, rest}, false
+		from, near = &laneStart, 0
 	}
-	return claimPart{claimFromSQL, []any{h.Type, rest, from.priority, from.attempt, from.taskID, most}, rest}, more
+	args := []any{h.Type, from.priority, from.attempt, from.taskID, most}
+	if c.limit == 1 {
+		args = append(args, near, ms(idleFor(h.Timeout)), ms(bookkeeping), ms(h.Timeout))
+		return claimPart{query: takeTaskSQL, args: args, limit: rest, text: true, settled: true}, more
+	}
+	return claimPart{query: claimSQL, args: append(args, rest), limit: rest, text: true}, more
 }
 
 // claimOne takes one task by its id, if it is ready and no other has it.
 type claimOne struct{ taskID int64 }
 
 func (c claimOne) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
-	return claimPart{claimOneSQL, []any{h.Type, c.taskID}, 1}, false
+	return claimPart{query: claimOneSQL, args: []any{h.Type, c.taskID}, limit: 1}, false
 }
 
 // claimSettings are those of the claim's transaction. They are made before it locks a row, so a relay that freezes at any moment
@@ -103,25 +99,38 @@ func claimSettings(h *handlers.Handler) string {
 // take claims on the attempt's connection, and sets its savepoint if it finds tasks.
 func (a *attempt) take(c claim) error {
 	return a.exclusively(func(ctx context.Context, conn exclusive) error {
-		before, after := claimSettings(a.h), ""
-		var block []row // rows are made in blocks, which costs a batch less
+		before, after := "", ""
+		var block []row
 		for i, more := 0, true; more; i++ {
 			var p claimPart
 			if p, more = c.part(a.h, i, len(a.rows)); p.limit == 0 {
 				break
 			}
-			if !more {
+			switch {
+			case p.settled:
+				after = "SAVEPOINT " + a.savepoint
+			case !more:
 				after = a.savepointStatements(a.h.Timeout)
 			}
+			if i == 0 && !p.settled {
+				before = claimSettings(a.h)
+			}
 			found := len(a.rows)
-			err := conn.together(ctx, before, a.r.sql(p.query), p.args, after, func(values []driver.Value) error {
+			err := conn.together(ctx, before, a.r.sql(p.query), p.args, after, func(values []driver.Value) (err error) {
+				if p.text && values[0] == nil {
+					return nil
+				}
 				if len(block) == 0 {
-					block = make([]row, min(p.limit, 64))
+					block = a.rowsFor(p.limit)
 				}
 				r := &block[0]
 				block = block[1:]
 				r.taskType, r.max = a.h.Type, a.h.MaxAttempts
 				a.rows = append(a.rows, r)
+				if p.text {
+					a.xid, err = r.fromText(text(values[0]))
+					return err
+				}
 				if xid := values[len(values)-1]; xid != nil {
 					a.xid = text(xid)
 				}

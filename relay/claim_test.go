@@ -3,9 +3,13 @@ package relay_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
@@ -62,15 +66,17 @@ func TestAClaimTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 						want int
 						args []any
 					}{
-						{"claim", min(limit, ready), []any{"TX", limit}},
-						{"claim from", min(limit, ready-ready/2), []any{"TX", limit, 0, 0, pivot, 0}},
+						{"claim", min(limit, ready), []any{"TX", -1, 0, 0, 0, limit}},
+						{"claim", min(limit, ready-ready/2), []any{"TX", 0, 0, pivot, 0, limit}},
 						{"claim one", 1, []any{"TX", pivot}},
-						{"lease", min(limit, ready), []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0}},
-						{"lease from", min(limit, ready-ready/2), []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, pq.Array([]int{pivot}), limit}},
-						{"lease from", min(limit, ready, 6), []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, pq.Array([]int{pivot, first, pivot}), 3}},
 					} {
 						if got := changed(t, db, planner, relay.Statements[c.name], c.args...); got != c.want {
 							t.Errorf("%s: limit %d, %d ready, statistics of %d, %stook %d, want %d", c.name, limit, ready, stats, planner, got, c.want)
+						}
+					}
+					for _, pivots := range [][]int{nil, {pivot}, {pivot, first, pivot}} {
+						if got, want := leasedBy(t, db, planner, limit, 3, pivots), min(limit, ready); got != want {
+							t.Errorf("lease: limit %d, pivots %v, %d ready, statistics of %d, %stook %d, want %d", limit, pivots, ready, stats, planner, got, want)
 						}
 					}
 				}
@@ -92,6 +98,31 @@ func TestPromoteTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 			}
 		}
 	}
+}
+
+// leasedBy is how many tasks a lease takes, which are as many as it returns; it is rolled back.
+func leasedBy(t testing.TB, db *database, settings string, limit, lead int, pivots []int) int {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec(settings); err != nil {
+		t.Fatal(err)
+	}
+	var tasks, xid string
+	if err := tx.QueryRow(relay.LeaseSQL, "TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0, lead, 64).Scan(&tasks, &xid); err != nil {
+		t.Fatalf("%s%s: %v", settings, relay.LeaseSQL, err)
+	}
+	var n int
+	if err := tx.QueryRow(`SELECT count(*) FROM outbox.task WHERE state = 'leased'`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Split(tasks, "\n"); len(lines) != n {
+		t.Errorf("a lease of %d tasks returned %d", n, len(lines))
+	}
+	return n
 }
 
 // changed is how many rows a statement changes; it is rolled back.
@@ -129,7 +160,7 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unbounded := strings.Replace(relay.Statements["claim"], "LIMIT $2", "LIMIT $2 + 1", 1)
+	unbounded := strings.Replace(relay.Statements["claim"], "$6)", "$6 + 1)", 1)
 	if err := r.WithClaim("TX", unbounded); err == nil || !strings.Contains(err.Error(), "a claim of at most 1 tasks took 2") {
 		t.Errorf("got error %v, want one that says that 2 tasks were taken", err)
 	}
@@ -138,5 +169,124 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 	}
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0`); n != 5 {
 		t.Errorf("%d tasks are as they were, want 5", n)
+	}
+}
+
+// A claim of one task reads what is near its place first, and goes on from there: whatever of it others have locked.
+func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
+	db := newDatabase(t)
+	db.Enqueue(t, "TX", 100)
+	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
+	db.Do(t, `UPDATE outbox.task SET priority = 1 WHERE task_id = $1`, first+99)
+	db.Do(t, `UPDATE outbox.task SET attempt = 1 WHERE task_id = $1`, first+98)
+	db.Do(t, `UPDATE outbox.task SET priority = -1 WHERE task_id = $1`, first+97)
+	take := func(tx *sql.Tx, from, most, near int) int {
+		t.Helper()
+		var taken sql.NullString
+		if err := tx.QueryRow(relay.TakeTaskSQL, "TX", 0, 0, from, most, near, "1000", "2000", "3000").Scan(&taken); err != nil {
+			t.Fatal(err)
+		}
+		id, _ := strconv.Atoi(strings.Split(taken.String, "\x1f")[0])
+		return id
+	}
+	other, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Rollback()
+	if _, err := other.Exec(`SELECT 1 FROM outbox.task WHERE task_id < $1 FOR UPDATE`, first+50); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ from, most, near, want int }{
+		{first, 0, 10, first + 50},       // all that is near is locked
+		{first, 0, 60, first + 50},       // some of it is
+		{first, 0, 0, first + 50},        // nothing is known of what is near
+		{first + 60, 0, 10, first + 60},  // it is the first of all
+		{first + 90, 0, 10, first + 90},  //
+		{first + 97, 0, 10, first + 98},  // what was attempted before comes next
+		{first + 100, 1, 10, first + 98}, //
+		{first + 200, 0, 10, first + 98}, //
+		{first - 50, 0, 10, first + 50},
+	} {
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := take(tx, c.from, c.most, c.near); got != c.want {
+			t.Errorf("from %d up to priority %d, %d near: took %d, want %d", c.from-first, c.most, c.near, got-first, c.want-first)
+		}
+		for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "1s", "lock_timeout": "2s", "statement_timeout": "3s"} {
+			var got string
+			if err := tx.QueryRow(`SELECT current_setting($1)`, setting).Scan(&got); err != nil || got != want {
+				t.Errorf("%s is %s, want %s, error %v", setting, got, want, err)
+			}
+		}
+		tx.Rollback()
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	for _, want := range []int{first + 98, 0, 0} {
+		if got := take(tx, first+100, 0, 10); got != want {
+			t.Errorf("took %d, want %d", got, want)
+		}
+	}
+	if got := take(tx, first+100, 1, 10); got != first+99 {
+		t.Errorf("took %d, want the less urgent one", got)
+	}
+}
+
+// I1, I2: what is updated between the snapshot of a claim and its lock is claimed as it is then.
+func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
+	for _, changed := range []int64{1, 2} {
+		db := newDatabase(t)
+		db.Enqueue(t, "BATCH", 3)
+		db.Do(t, `CREATE FUNCTION reached(id bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+			IF id = `+strconv.FormatInt(changed, 10)+` THEN
+				PERFORM pg_advisory_xact_lock(1);
+			END IF;
+			RETURN true;
+		END $$`)
+		db.Do(t, `DO $$ BEGIN
+			EXECUTE replace(pg_get_functiondef('outbox.take_tasks'::regproc), 't.task_type = of_type', 't.task_type = of_type AND reached(t.task_id)');
+		END $$`)
+		gate, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer gate.Close()
+		if _, err := gate.ExecContext(t.Context(), `SELECT pg_advisory_lock(1)`); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		reg := handlers.New()
+		handlers.Batch(reg, outbox.NewTaskType[json.RawMessage]("BATCH"), 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[json.RawMessage]) error {
+			for _, task := range tasks {
+				got = append(got, fmt.Sprint(task.ID, strings.Contains(string(task.Payload), "changed")))
+			}
+			return nil
+		})
+		r, err := relay.New(db.DB, reg, relay.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		claimed := make(chan error, 1)
+		go func() { claimed <- r.WithClaim("BATCH", relay.Statements["claim"]) }()
+		eventually(t, 10*time.Second, "the claim is at the task", func() bool {
+			return db.Int(t, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`) == 1
+		})
+		db.Do(t, `UPDATE outbox.task SET payload = '{"changed": 1}' WHERE task_id = $1`, changed)
+		if _, err := gate.ExecContext(t.Context(), `SELECT pg_advisory_unlock(1)`); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-claimed; err != nil {
+			t.Fatalf("task %d changed: %v", changed, err)
+		}
+		want := []string{fmt.Sprint(1, changed == 1), fmt.Sprint(2, changed == 2), fmt.Sprint(3, false)}
+		if !slices.Equal(got, want) || db.Int(t, `SELECT count(*) FROM outbox.task`) != 0 {
+			t.Errorf("task %d changed: the handler had %v, want %v", changed, got, want)
+		}
 	}
 }

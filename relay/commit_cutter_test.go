@@ -151,7 +151,7 @@ func (c *commitCutter) serve(client net.Conn) {
 			name, _, _ := bytes.Cut(rest, []byte{0})
 			statements += prepared[string(name)]
 		}
-		if kind == 'Q' && strings.EqualFold(strings.TrimRight(string(body), "\x00"), "commit") {
+		if kind == 'Q' && commits(string(body)) {
 			if how, yes := c.takes(statements); yes {
 				if how == loseRequest {
 					return
@@ -172,6 +172,12 @@ func (c *commitCutter) serve(client net.Conn) {
 			return
 		}
 	}
+}
+
+// commits reports whether a message is a COMMIT, or ends with one.
+func commits(body string) bool {
+	statements := strings.Split(strings.ToLower(strings.TrimRight(body, "\x00")), "; ")
+	return statements[len(statements)-1] == "commit"
 }
 
 // readMessage reads a whole message of a client; the first one has no kind.

@@ -17,8 +17,8 @@ const (
 	quietAfter   = 4                     // wake-ups that came within that pause of each other
 	quietLeast   = time.Second           // for how long it does not
 	quietMost    = 8 * time.Second
-	randomLead   = 3                      // most leased tasks that one pivot of a random order starts,
-	randomSingly = 50                     // in claims of more than this; else it is one
+	randomLead   = 4                      // most leased tasks that one pivot of a random order starts,
+	randomSingly = 30                     // in claims of more than this; else it is one
 	passing      = 3                      // errors in a row that may be those of single connections
 	parkFor      = 500 * time.Millisecond // until one more slot may try again to get a connection
 )

@@ -9,6 +9,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -32,9 +33,14 @@ type exclusive struct {
 
 // exclusively calls f, whose context bounds its statements.
 func (a *attempt) exclusively(f func(context.Context, exclusive) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*bookkeeping)
-	defer cancel()
-	return a.r.conns.raw(a.conn, func(c exclusive) error { return f(ctx, c) })
+	if a.bounded == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		a.bounded, a.bound = ctx, time.AfterFunc(2*bookkeeping, cancel)
+	} else {
+		a.bound.Reset(2 * bookkeeping)
+	}
+	defer a.bound.Stop()
+	return a.r.conns.raw(a.conn, func(c exclusive) error { return f(a.bounded, c) })
 }
 
 // raw calls f with the driver's connection, which nobody else has meanwhile.
@@ -110,20 +116,39 @@ func (c exclusive) query(ctx context.Context, query string, args []driver.NamedV
 	return errors.Join(err, rows.Close())
 }
 
-// inline puts arguments into a query, as literals without a type.
+// inline puts arguments into a query, which has a $ before their numbers only, as literals without a type.
 func inline(query string, args []driver.NamedValue) string {
 	if len(args) == 0 {
 		return query
 	}
-	var pairs []string
-	for i := len(args) - 1; i >= 0; i-- { // $10 before $1
-		literal := "NULL"
-		if args[i].Value != nil {
-			literal = pq.QuoteLiteral(text(args[i].Value))
+	b := make([]byte, 0, len(query)+64*len(args))
+	for {
+		at := strings.IndexByte(query, '$')
+		if at < 0 {
+			return string(append(b, query...))
 		}
-		pairs = append(pairs, "$"+strconv.Itoa(i+1), literal)
+		end, n := at+1, 0
+		for ; end < len(query) && '0' <= query[end] && query[end] <= '9'; end++ {
+			n = 10*n + int(query[end]-'0')
+		}
+		b = append(b, query[:at]...)
+		query = query[end:]
+		switch v := args[n-1].Value.(type) {
+		case nil:
+			b = append(b, "NULL"...)
+		case int64:
+			b = append(strconv.AppendInt(append(b, '\''), v, 10), '\'')
+		default:
+			b = appendLiteral(b, text(v))
+		}
 	}
-	return strings.NewReplacer(pairs...).Replace(query)
+}
+
+func appendLiteral(b []byte, text string) []byte {
+	if strings.ContainsAny(text, `'\`) {
+		return append(b, pq.QuoteLiteral(text)...)
+	}
+	return append(append(append(b, '\''), text...), '\'')
 }
 
 func driverValues(args []any) ([]driver.NamedValue, error) {

@@ -17,3 +17,16 @@ func (r *Relay) EndTogether(taskIDs []int64, tokens []string) (held []bool, err 
 	}
 	return held, err
 }
+
+// AbandonResult hands a result on for which there is no turn, as the relay is abandoned. The channel is closed when its run is told.
+func (r *Relay) AbandonResult() <-chan struct{} {
+	r.abandoned = make(chan struct{})
+	close(r.abandoned)
+	told, l, x := make(chan struct{}), newLeases(r), &leasedRun{}
+	l.ended = func([]*leasedRun) { close(told) }
+	for range aloneWrites {
+		l.turns <- struct{}{}
+	}
+	go l.settle([]*transition{{row: &x.row, run: x, done: true}}, l.turns)
+	return told
+}

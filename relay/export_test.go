@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"database/sql"
+	"math"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
@@ -10,12 +11,11 @@ import (
 
 // Statements are the relay's statements on the table of tasks, for the tests of their plans.
 var Statements = map[string]string{
-	"claim": claimSQL, "claim from": claimFromSQL, "claim one": claimOneSQL,
-	"lease": leaseSQL, "lease from": leaseFromSQL,
+	"claim": claimSQL, "claim one": claimOneSQL,
 	"look": lookSQL, "idle look": idleLookSQL, "take over due": takeOverDueSQL, "last": lastSQL, "promote": promoteSQL,
 	"take over": takeOverSQL, "expire": expireSQL, "stranded": strandedSQL, "take stranded": takeStrandedSQL, "stranded leases": strandedLeasesSQL,
 	"dead relays": deadRelaysSQL, "unhandled": unhandledSQL, "reap runs": reapRunsSQL, "reap relays": reapRelaysSQL, "sign off": signOffSQL,
-	"complete many": completeManySQL, "complete": completeSQL, "lock lease": lockLeaseSQL, "return lease": returnLeaseSQL,
+	"complete": completeSQL, "lock lease": lockLeaseSQL, "return lease": returnLeaseSQL,
 	"lock slots": lockSlotsSQL, "fill slots": fillSlotsSQL,
 	"dead lease": deadLeaseSQL, "begin suspect": beginSuspectSQL, "lock back": lockBackSQL,
 	"key page": keyPageSQL, "lock keys": lockKeysSQL, "delete keys": deleteKeysSQL,
@@ -25,13 +25,19 @@ var Statements = map[string]string{
 	"lock turns":        lockTurnsSQL, "give turns": turnsSQL,
 }
 
-// ClaimTaskSQL is the claim of one task, whose plan is in a function.
-const ClaimTaskSQL = claimTaskSQL
+// TakeTaskSQL is the claim of one task, whose plan is in a function.
+const TakeTaskSQL = takeTaskSQL
 
-// SpanArgs are arguments of a look: of the second type only what follows a task, in two spans.
+// Statements that are functions, whose plans are theirs: a lease, and the end of leases.
+const (
+	LeaseSQL  = leaseSQL
+	FinishSQL = finishSQL
+)
+
+// SpanArgs are arguments of a look: of the first type only what follows a task of the ordinary priority, and the other priorities.
 func SpanArgs(taskID int) []any {
 	f := floors{of: map[class]*floor{{}: {at: pivot{taskID: int64(taskID)}, eaten: floorAfter}}}
-	return spanArgs([][]span{nil, f.spans()})
+	return spanArgs([][]span{f.spans()})
 }
 
 // NoSpans are arguments of a look at all.
@@ -59,7 +65,9 @@ func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *s
 // parameters of claimSQL. It returns the error that the dispatcher would get.
 func (r *Relay) WithClaim(taskType, query string) error {
 	r.conns = newConns(r.db)
-	defer r.conns.release()
+	r.id, r.handlerContext, r.journal = newUUID(), context.Background(), newJournal(r)
+	stopJournal := background(r.journal.run)
+	defer func() { stopJournal(); r.conns.release() }()
 	for _, h := range r.handlers {
 		if h.Type == taskType {
 			return r.runTx(context.Background(), h, claimWith(query), func([]*row) {})
@@ -71,7 +79,7 @@ func (r *Relay) WithClaim(taskType, query string) error {
 type claimWith string
 
 func (c claimWith) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
-	return claimPart{string(c), []any{h.Type, h.BatchSize}, h.BatchSize}, false
+	return claimPart{query: string(c), args: []any{h.Type, laneStart.priority, 0, laneStart.taskID, math.MaxInt16, h.BatchSize}, limit: h.BatchSize, text: true}, false
 }
 
 // ReportUnhandled reports types without a handler as a relay does that has made its last report the given time ago.

@@ -17,9 +17,10 @@ const (
 	floorFor     = 10 * time.Second      // after that, if looks at all are quick, claims begin at the head again
 	maxFloors    = 4                     // of one lane
 	quickLook    = 2 * time.Millisecond  // a look at all that takes less costs nothing
-	lookShare    = 100                   // else it takes one part of so many of the time,
+	lookShare    = 200                   // else it takes one part of so many of the time, as it slows down claims,
 	maxLookGap   = 5 * time.Second       // and is made at least so often
-	sampleLooks  = 3                     // the least of so many tells what a look at all takes
+	maxNear      = 1 << 16
+	sampleLooks  = 3 // the least of so many tells what a look at all takes
 )
 
 // class is the tasks of a lane with one priority and attempt: in it the order is that of their ids.
@@ -31,11 +32,34 @@ func (p pivot) compare(q pivot) int {
 	return cmp.Or(cmp.Compare(p.priority, q.priority), cmp.Compare(p.attempt, q.attempt), cmp.Compare(p.taskID, q.taskID))
 }
 
+func later(p, q pivot) pivot {
+	if q.compare(p) > 0 {
+		return q
+	}
+	return p
+}
+
+func (p pivot) plus(ids int64) pivot {
+	p.taskID += ids
+	return p
+}
+
 // floor is how far a class was eaten.
 type floor struct {
 	at, mid, top pivot // where claims begin; where they will after the lag; the last task that was claimed
+	next         pivot // where they begin in a backlog: behind what others took, or will
 	turned       time.Time
 	eaten        int
+	first        int64 // the task from which on eaten are counted
+}
+
+// near is among how many ids behind the floor n tasks may be expected, as far as claims tell; 0 is unknown.
+func (f *floors) near(from *pivot, n int) int64 {
+	if from == nil || f.of[from.class()] == nil {
+		return 0
+	}
+	one := f.of[from.class()]
+	return min(int64(n)*max((one.top.taskID-one.first)/int64(one.eaten), 1), maxNear)
 }
 
 // floors are those of one lane.
@@ -86,15 +110,15 @@ func (f *floors) ate(all []bite, started int, now time.Time) {
 			if f.random {
 				first.taskID = math.MinInt64
 			}
-			one = &floor{at: first, mid: first, top: first, turned: now}
+			one = &floor{at: first, mid: first, top: first, next: first, turned: now, first: b.last.taskID}
 			f.of[b.last.class()] = one
 		}
 		one.eaten += b.tasks
 		if f.random {
 			continue
 		}
-		if started == f.started && b.last.compare(one.top) > 0 {
-			one.top = b.last
+		if started == f.started {
+			one.top, one.next = later(one.top, b.last), later(one.next, b.last.plus(1))
 		}
 		if now.Sub(one.turned) >= floorLag {
 			one.at, one.mid, one.turned = one.mid, one.top, now
@@ -113,13 +137,21 @@ func (f *floors) drop() {
 	delete(f.of, oldest)
 }
 
-// from is where a claim begins when the latest look saw that head; nil is at the start. In a backlog it begins where the last one ended,
-// as its tasks are still locked, and those are walked over as well.
-func (f *floors) from(h *head, now time.Time) *pivot {
+// apart reports whether claims that are under way have each its own tasks.
+func (f *floors) apart(h *head, now time.Time) bool {
+	one := f.of[h.class()]
+	return one != nil && one.eaten >= floorAfter && !f.random && now.Sub(h.since) > floorBacklog
+}
+
+// begin is where a claim begins when the latest look saw that head; nil is at the start. In a backlog it begins behind the last one, whose tasks
+// are locked, or will be: each would be walked over, at the price of a lock. The last one takes limit tasks, so it takes all that there
+// are among as many ids, and what it does not take sends the next one back. A limit of 0 is one that is not known.
+func (f *floors) begin(h *head, limit int, now time.Time) *pivot {
 	if one := f.of[h.class()]; one != nil && one.eaten >= floorAfter {
 		at := one.at
 		if now.Sub(h.since) > floorBacklog {
-			at = one.top
+			at = later(at, one.next)
+			one.next = at.plus(int64(limit))
 		}
 		return &at
 	}
@@ -137,21 +169,27 @@ func (f *floors) saw(h *head) {
 		return
 	}
 	if one := f.of[h.class()]; one != nil && (f.random || h.compare(one.at) < 0) {
-		one.at, one.mid, one.top = h.pivot, h.pivot, h.pivot
+		one.at, one.mid, one.top, one.next = h.pivot, h.pivot, h.pivot, h.pivot
 		f.started++
 	}
 }
 
-// ranShort notes a claim that found less than it might: what is left of the lane lies behind where the last one ended, as others had
-// locked it or gave it back.
+// ranShort notes a claim that found less than it might, or failed: what is left of a backlog lies behind where the last one ended, as others had
+// locked it or gave it back. The floor goes on all the same: where tasks are claimed as fast as they come, each claim is short.
 func (f *floors) ranShort() {
 	for _, one := range f.of {
-		one.mid, one.top = one.at, one.at
+		one.next = one.at
 	}
 }
 
-// span is a part of a lane: from first to before end.
-type span struct{ first, end pivot }
+// span is a part of a lane that an index scan begins and ends at its bounds, which it does only where the bound is on the first column that
+// is not given by equality: all tasks of some priorities, or, of one priority, those from a task on, up to an attempt.
+type span struct {
+	first pivot
+	last  class
+}
+
+const maxColumn = math.MaxInt16 // of priority and attempt
 
 // spans are the lane without what was eaten; nil is all of it.
 func (f *floors) spans() (out []span) {
@@ -165,14 +203,37 @@ func (f *floors) spans() (out []span) {
 		return nil
 	}
 	slices.SortFunc(deep, func(a, b *floor) int { return a.at.compare(b.at) })
-	at := pivot{math.MinInt16, 0, math.MinInt64}
+	next := class{math.MinInt16, 0} // the first that no span has
 	for _, one := range deep {
 		c := one.at.class()
-		end := pivot{c.priority, c.attempt, math.MaxInt64}
-		out = append(out, span{at, pivot{c.priority, c.attempt, math.MinInt64}}, span{one.at, end})
-		at = end
+		out = append(between(out, next, c), span{one.at, c})
+		next = class{c.priority, c.attempt + 1}
 	}
-	return append(out, span{at, pivot{math.MaxInt16, math.MaxInt16, math.MaxInt64}})
+	// What follows the last floor in its priority is read on.
+	out[len(out)-1].last.attempt = maxColumn
+	if next.priority == maxColumn {
+		return out
+	}
+	return append(out, span{class{next.priority + 1, 0}.start(), class{maxColumn, maxColumn}})
+}
+
+// start is before all tasks of the class.
+func (c class) start() pivot { return pivot{c.priority, c.attempt, math.MinInt64} }
+
+// between adds the classes from one on to before the other.
+func between(out []span, from, to class) []span {
+	if from.priority < to.priority && from.attempt > 0 {
+		out = append(out, span{from.start(), class{from.priority, maxColumn}})
+		from = class{from.priority + 1, 0}
+	}
+	if from.priority < to.priority {
+		out = append(out, span{from.start(), class{to.priority - 1, maxColumn}})
+		from = class{to.priority, 0}
+	}
+	if from.attempt < to.attempt {
+		out = append(out, span{from.start(), class{to.priority, to.attempt - 1}})
+	}
+	return out
 }
 
 // sweeps decides when a look reads lanes from their heads.

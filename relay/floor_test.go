@@ -1,6 +1,10 @@
 package relay
 
 import (
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -25,11 +29,11 @@ func TestClaimsBeginAtTheHeadUntilMuchWasEaten(t *testing.T) {
 	var f floors
 	h := &head{pivot: pivot{0, 0, 1000}}
 	now := eat(&f, 0, 0, 1, floorAfter-1, time.Now())
-	if at := f.from(h, time.Time{}); at != nil || f.spans() != nil {
+	if at := f.begin(h, 0, time.Time{}); at != nil || f.spans() != nil {
 		t.Errorf("after %d tasks claims begin at %v", floorAfter-1, *at)
 	}
 	eat(&f, 0, 0, floorAfter, 1, now)
-	if f.from(h, time.Time{}) == nil || f.spans() == nil {
+	if f.begin(h, 0, time.Time{}) == nil || f.spans() == nil {
 		t.Errorf("after %d tasks claims begin at the head", floorAfter)
 	}
 }
@@ -38,7 +42,7 @@ func TestClaimsBeginAtTheHeadUntilMuchWasEaten(t *testing.T) {
 func TestAFloorIsWhereClaimsWereAMomentAgo(t *testing.T) {
 	var f floors
 	eat(&f, 0, 0, 1, 1000, time.Now())
-	at := f.from(&head{pivot: pivot{0, 0, 1001}}, time.Time{})
+	at := f.begin(&head{pivot: pivot{0, 0, 1001}}, 0, time.Time{})
 	lag := time.Duration(1000-at.taskID) * time.Millisecond
 	if lag < floorLag || lag > 2*floorLag+time.Millisecond {
 		t.Errorf("the floor is that of %v ago, want %v to twice that", lag, floorLag)
@@ -61,12 +65,47 @@ func TestTheSpansOfALaneAreAllOfItButWhatWasEaten(t *testing.T) {
 	} {
 		in := 0
 		for _, s := range spans {
-			if c.at.compare(s.first) >= 0 && c.at.compare(s.end) < 0 {
+			if c.at.compare(s.first) >= 0 && c.at.compare(pivot{s.last.priority, s.last.attempt, math.MaxInt64}) <= 0 {
 				in++
 			}
 		}
 		if (in == 1) != c.seen || in > 1 {
 			t.Errorf("%+v is in %d spans, want it seen: %t", c.at, in, c.seen)
+		}
+	}
+}
+
+func TestSpansCoverEachTaskThatIsNotBelowAFloorOnce(t *testing.T) {
+	columns := []int{math.MinInt16, -1, 0, 1, 2, 3, math.MaxInt16}
+	for range 2000 {
+		f := floors{of: map[class]*floor{}}
+		for range 1 + rand.IntN(maxFloors) {
+			c := class{columns[rand.IntN(len(columns))], columns[2+rand.IntN(len(columns)-2)]}
+			f.of[c] = &floor{at: pivot{c.priority, c.attempt, 10}, eaten: floorAfter}
+		}
+		spans := f.spans()
+		for _, priority := range columns {
+			for _, attempt := range columns[2:] {
+				for _, id := range []int64{9, 10} {
+					at, in, want := pivot{priority, attempt, id}, 0, 1
+					if f.of[at.class()] != nil && id < 10 {
+						want = 0
+					}
+					for _, s := range spans {
+						if at.compare(s.first) >= 0 && at.compare(pivot{s.last.priority, s.last.attempt, math.MaxInt64}) <= 0 {
+							in++
+						}
+					}
+					if in != want {
+						t.Fatalf("floors %v: %+v is in %d of the spans %+v, want %d", slices.Collect(maps.Keys(f.of)), at, in, spans, want)
+					}
+				}
+			}
+		}
+		for _, s := range spans {
+			if s.first.priority < s.last.priority && (s.first != class{s.first.priority, 0}.start() || s.last.attempt != maxColumn) {
+				t.Fatalf("the span %+v has parts of several priorities", s)
+			}
 		}
 	}
 }
@@ -77,17 +116,17 @@ func TestATaskBelowAFloorMovesItBack(t *testing.T) {
 	before := f.started
 	low := &head{pivot: pivot{0, 0, 7}}
 	f.saw(low)
-	if at := f.from(low, time.Time{}); *at != low.pivot {
+	if at := f.begin(low, 0, time.Time{}); *at != low.pivot {
 		t.Errorf("claims begin at %+v, want %+v", *at, low.pivot)
 	}
 	f.ate(bites(rowsOf(0, 0, 1501), false), before, now.Add(time.Second)) // a claim from before
 	f.ate(nil, f.started, now.Add(2*time.Second))
-	if at := f.from(low, time.Time{}); *at != low.pivot {
+	if at := f.begin(low, 0, time.Time{}); *at != low.pivot {
 		t.Errorf("a claim from before has moved the floor to %+v", *at)
 	}
 	f.ate(bites(rowsOf(0, 0, 7), false), f.started, now.Add(3*time.Second))
 	eat(&f, 0, 0, 1600, 100, now.Add(4*time.Second))
-	if at := f.from(low, time.Time{}); at.taskID < 1600 {
+	if at := f.begin(low, 0, time.Time{}); at.taskID < 1600 {
 		t.Errorf("the floor stays at %+v", *at)
 	}
 }
@@ -97,7 +136,7 @@ func TestAClassWithoutAFloorIsReadFromItsFirstTask(t *testing.T) {
 	var f floors
 	eat(&f, 0, 0, 1, 500, time.Now())
 	h := &head{pivot: pivot{0, 1, 3}}
-	if at := f.from(h, time.Time{}); at == nil || *at != h.pivot {
+	if at := f.begin(h, 0, time.Time{}); at == nil || *at != h.pivot {
 		t.Errorf("claims begin at %v, want %+v", at, h.pivot)
 	}
 }
@@ -123,8 +162,8 @@ func TestLooksAtAllAreSeldomWhenTheyAreDear(t *testing.T) {
 		due         bool
 	}{
 		{time.Millisecond, 0, true},
-		{5 * time.Millisecond, 499 * time.Millisecond, false},
-		{5 * time.Millisecond, 500 * time.Millisecond, true},
+		{5 * time.Millisecond, 999 * time.Millisecond, false},
+		{5 * time.Millisecond, 1000 * time.Millisecond, true},
 		{time.Second, 4 * time.Second, false},
 		{time.Second, 5 * time.Second, true},
 	} {
@@ -143,13 +182,37 @@ func TestInABacklogAClaimBeginsWhereTheLastOneEnded(t *testing.T) {
 	var f floors
 	now := eat(&f, 0, 0, 1, 1000, time.Now())
 	h := &head{pivot: pivot{0, 0, 1001}, since: now.Add(-2 * floorBacklog)}
-	if at := f.from(h, now); at.taskID != 1000 {
-		t.Errorf("claims begin at %d, want 1000, the last that was claimed", at.taskID)
+	if at := f.begin(h, 0, now); at.taskID != 1001 {
+		t.Errorf("claims begin at %d, want 1001, behind the last that was claimed", at.taskID)
 	}
 	h.since = now.Add(-floorBacklog / 2)
-	if at := f.from(h, now); at.taskID > 1000-int64(floorLag/time.Millisecond) {
+	if at := f.begin(h, 0, now); at.taskID > 1000-int64(floorLag/time.Millisecond) {
 		t.Errorf("claims of fresh tasks begin at %d, with no room for late commits", at.taskID)
 	}
+}
+
+// Claims that are under way have each its own tasks, until one of them finds less than it might.
+func TestClaimsOfABacklogBeginBehindEachOther(t *testing.T) {
+	var f floors
+	now := eat(&f, 0, 0, 1, 1000, time.Now())
+	h := &head{pivot: pivot{0, 0, 1001}, since: now.Add(-2 * floorBacklog)}
+	begin := func(want int64) {
+		t.Helper()
+		if at := f.begin(h, 10, now); at.taskID != want {
+			t.Errorf("a claim begins at %d, want %d", at.taskID, want)
+		}
+	}
+	begin(1001)
+	begin(1011)
+	f.ate(bites(rowsOf(0, 0, 1018, 1019, 1020), false), f.started, now)
+	begin(1021)
+	f.ate(bites(rowsOf(0, 0, 1050), false), f.started, now) // ids are missing
+	begin(1051)
+	f.ranShort()
+	begin(f.of[class{}].at.taskID)
+	h.since = now
+	begin(f.of[class{}].at.taskID)
+	begin(f.of[class{}].at.taskID)
 }
 
 // A task that others had locked, or gave back, while claims went past it is seen by looks but not by claims from where the last one
@@ -160,7 +223,41 @@ func TestAClaimThatRunsShortSendsTheNextOneBackToTheFloor(t *testing.T) {
 	left := &head{pivot: pivot{0, 0, 995}, since: now.Add(-2 * floorBacklog)}
 	f.saw(left)
 	f.ranShort()
-	if at := f.from(left, now); at.compare(left.pivot) > 0 {
+	if at := f.begin(left, 0, now); at.compare(left.pivot) > 0 {
 		t.Errorf("claims begin at %d, behind the task %d that is left", at.taskID, left.taskID)
+	}
+}
+
+// Half of the ids are of other types: 20 tasks are among 40 ids.
+func TestAClaimLooksAtFirstWhereItsTasksAreLikely(t *testing.T) {
+	var f floors
+	if n := f.near(&pivot{0, 0, 1}, 20); n != 0 {
+		t.Errorf("nothing was claimed, and tasks are likely among %d ids", n)
+	}
+	now := time.Now()
+	for id := int64(1); id < 1001; id += 2 {
+		f.ate(bites(rowsOf(0, 0, id), false), f.started, now)
+	}
+	for _, c := range []struct {
+		from *pivot
+		want int64
+	}{{&pivot{0, 0, 500}, 20}, {&pivot{0, 1, 500}, 0}, {nil, 0}} {
+		if got := f.near(c.from, 20); got != c.want {
+			t.Errorf("from %v: %d, want %d", c.from, got, c.want)
+		}
+	}
+}
+
+// Where tasks are claimed as fast as they come, each claim finds less than it might.
+func TestTheFloorGoesOnWhenEachClaimRunsShort(t *testing.T) {
+	var f floors
+	now := time.Now()
+	for id := int64(1); id <= 1000; id++ {
+		now = eat(&f, 0, 0, id, 1, now)
+		f.ranShort()
+	}
+	at := f.begin(&head{pivot: pivot{0, 0, 1001}, since: now}, 0, now)
+	if lag := time.Duration(1000-at.taskID) * time.Millisecond; lag > 2*floorLag+time.Millisecond {
+		t.Errorf("the floor is that of %v ago, want at most twice %v", lag, floorLag)
 	}
 }

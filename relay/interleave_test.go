@@ -21,6 +21,7 @@ type actor struct {
 	queued []step
 	busy   chan result // of the step under way; nil if there is none
 	done   func(rows int)
+	place  string // where its lease was, as its claim said
 }
 
 // step is what an actor does, which returns how many rows it changed, and what the model makes of it.
@@ -41,7 +42,7 @@ func newActor(t *testing.T, db *database) *actor {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	a := &actor{conn: conn}
+	a := &actor{conn: conn, place: "(0,0)"}
 	if err := conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&a.pid); err != nil {
 		t.Fatal(err)
 	}
@@ -62,6 +63,29 @@ func (a *actor) exec(query string, args ...any) (int, error) {
 	}
 	n, err := r.RowsAffected()
 	return int(n), err
+}
+
+// query runs a statement of the relay's that calls a function, and returns its first column, of which NULL is nothing.
+func (a *actor) query(query string, args ...any) (out []string, err error) {
+	run := a.conn.QueryContext
+	if a.tx != nil {
+		run = a.tx.QueryContext
+	}
+	rows, err := run(context.Background(), query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var one sql.NullString
+		if err := rows.Scan(&one); err != nil {
+			return nil, err
+		}
+		if one.Valid {
+			out = append(out, one.String)
+		}
+	}
+	return out, rows.Err()
 }
 
 func (a *actor) begin() (err error) {
@@ -148,7 +172,12 @@ func (l *lifecycle) check(step string, changed int, should bool) {
 
 func (l *lifecycle) lease(a *actor, who, relayID, token string, lease time.Duration) step {
 	return step{func() (int, error) {
-		return a.exec(l.statement("lease"), "LEASED", 1, relayID, token, sql.NullInt64{Int64: lease.Microseconds(), Valid: lease > 0}, 1000, 0, 0, 0, 0)
+		tasks, err := a.query(`SELECT tasks FROM (`+relay.LeaseSQL+`) AS l`, "LEASED", 1, relayID, token,
+			sql.NullInt64{Int64: lease.Microseconds(), Valid: lease > 0}, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64)
+		if len(tasks) > 0 {
+			a.place = strings.Split(tasks[0], "\t")[1]
+		}
+		return len(tasks), err
 	}, func(n int) {
 		should := l.place == "ready"
 		if should {
@@ -163,7 +192,8 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 	return step{func() (int, error) {
 		switch name {
 		case "completes":
-			return a.exec(l.statement("complete many"), pq.Array([]int{l.task}), pq.Array([]string{token}))
+			lost, err := a.query(relay.FinishSQL, pq.Array([]int{l.task}), pq.Array([]string{a.place}), pq.Array([]string{token}), pq.Array([]int{1}))
+			return 1 - len(lost), err
 		case "fails":
 			return a.exec(l.statement("return lease"), l.task, token, "scheduled", 1, "error", nil, time.Hour.Microseconds(), nil)
 		case "releases":

@@ -12,7 +12,11 @@ import (
 	"github.com/lib/pq"
 )
 
-// One statement for all single tasks whose claims wait, and one for each batch. See the functions for what they do.
+// One statement for all single tasks whose claims wait, another one if any of them has a history, and one for each batch. See the functions
+// for what they do.
+const beginRunsSQL = `/* outbox: journal runs */
+SELECT outbox.begin_runs($1, $2, $3, $4, $5)`
+
 const recordRunsSQL = `/* outbox: journal runs */
 SELECT * FROM outbox.record_runs($1::bigint[], $2, $3, $4::uuid[], $5::boolean[], $6::uuid)`
 
@@ -206,8 +210,7 @@ func (j *journal) write(ctx context.Context, batch []*runs) {
 	if len(single) == 0 {
 		return
 	}
-	taskIDs, tokens, suspects := pairs(single)
-	found, err := j.ask(ctx, recordRunsSQL, pq.Array(taskIDs), slices.Min(taskIDs), slices.Max(taskIDs), pq.Array(tokens), pq.Array(suspects), j.r.id)
+	found, err := j.begin(ctx, single)
 	for _, r := range single {
 		var own map[int64][]earlier
 		if e := found[r.ids[0]]; e != nil {
@@ -215,6 +218,27 @@ func (j *journal) write(ctx context.Context, batch []*runs) {
 		}
 		r.reply <- journalReply{own, err}
 	}
+}
+
+// begin journals runs of single tasks, and returns what earlier runs left of them.
+func (j *journal) begin(ctx context.Context, single []*runs) (found map[int64][]earlier, err error) {
+	taskIDs, tokens, suspects := pairs(single)
+	first, last := slices.Min(taskIDs), slices.Max(taskIDs)
+	if !slices.Contains(suspects, true) {
+		begun := false
+		err = j.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			return j.r.conns.raw(conn, func(c exclusive) error {
+				return c.together(ctx, "", j.r.sql(beginRunsSQL), []any{pq.Array(taskIDs), pq.Array(tokens), first, last, j.r.id}, "", func(v []driver.Value) error {
+					begun = boolean(v[0])
+					return nil
+				})
+			})
+		})
+		if begun || err != nil {
+			return nil, err
+		}
+	}
+	return j.ask(ctx, recordRunsSQL, pq.Array(taskIDs), first, last, pq.Array(tokens), pq.Array(suspects), j.r.id)
 }
 
 // ask journals, and returns what earlier runs left of the tasks.

@@ -72,30 +72,3 @@ kept AS (
     FROM gone WHERE keep > 0
   ON CONFLICT (task_id) DO NOTHING)
 SELECT task_id FROM gone`
-
-// doneLeases are leased tasks that are done, sorted by id, for one statement that deletes them.
-type doneLeases struct {
-	ids     []int64
-	tokens  []string
-	keep    []int64 // µs; 0: not in the history
-	errors  []*string
-	keepAny bool
-}
-
-func (d *doneLeases) add(id int64, token string, keep time.Duration, discarded error) {
-	var text *string
-	if discarded != nil {
-		s := errorText(discarded)
-		text = &s
-	}
-	d.ids, d.tokens, d.keep, d.errors = append(d.ids, id), append(d.tokens, token), append(d.keep, keep.Microseconds()), append(d.errors, text)
-	d.keepAny = d.keepAny || keep > 0
-}
-
-// statement returns one row for each that was deleted.
-func (d *doneLeases) statement() (query string, args []any) {
-	if !d.keepAny {
-		return completeManySQL, []any{pq.Array(d.ids), pq.Array(d.tokens)}
-	}
-	return completeAndKeepSQL, []any{pq.Array(d.ids), pq.Array(d.tokens), pq.Array(d.keep), pq.Array(d.errors)}
-}

@@ -16,6 +16,7 @@ type lane struct {
 	credit   int       // claims that may find work: one for a head, two more for each full claim
 	running  int       // slots that work for it
 	leasing  int       // claims of leased tasks that have not come back
+	finding  int       // those of them that have not said what they found
 	claiming int       // other claims that have not
 	served   time.Time // of its last claim
 	floors   floors
@@ -41,30 +42,49 @@ type lanes struct {
 	seen  []*lane // that these are of
 }
 
-// A claim of leased tasks takes all slots that are free, and while it is under way the slots that become free gather for
-// the next one. So claims are large when many tasks end, whatever the number of workers, and a relay that has room begins one at once.
+// While a claim of leased tasks looks for them, the slots that become free gather for the next one. So claims are large when many tasks
+// end, whatever the number of workers, and a relay that has room begins one at once. The next one begins while the last one commits, as it
+// knows by then where that ended. One takes a part of the slots only, so that tasks run and end while others are claimed.
 const (
-	laneClaims  = 1 // of leased tasks of one type at once
-	leaseClaims = 8 // of all types together
+	laneClaims  = 2  // of leased tasks of one type at once: one that looks for them, and one that commits
+	leaseClaims = 8  // of all types together
+	leaseParts  = 2  // a claim takes one part of the slots of so many,
+	leaseLeast  = 50 // but as many as that
 )
 
-// leasing counts claims of leased tasks.
+// leasePortion is how many leased tasks one claim takes at most.
+func leasePortion(workers int) int {
+	return max((workers+leaseParts-1)/leaseParts, min(workers, leaseLeast))
+}
+
+// leasing counts claims of leased tasks: 1 for one that begins, -1 for one that has come back.
 func (l *lanes) leasing(c *lane, n int) {
 	c.leasing += n
+	c.finding += max(n, 0)
 	l.leases += n
 }
 
-// batchClaims of one lane are under way at once: each begins where the last one ended that has come back, so more would meet at the same
-// tasks, which all but one walk over.
-const batchClaims = 2
+// Claims of batches of one lane that are under way at once. Where each begins where the last one ended that has come back, more would meet
+// at the same tasks, which all but one walk over. In a backlog each has its own.
+const (
+	batchClaims   = 2
+	backlogClaims = 4
+)
+
+func (c *lane) batchClaims() int {
+	if c.head != nil && c.floors.apart(c.head, time.Now()) {
+		return backlogClaims
+	}
+	return batchClaims
+}
 
 // gathers reports whether the lane has to wait for a claim under way; slots for leased tasks gather meanwhile.
 func (l *lanes) gathers(c *lane) bool {
 	switch c.h.Kind {
 	case handlers.KindBatch:
-		return c.claiming >= batchClaims
+		return c.claiming >= c.batchClaims()
 	case handlers.KindLeased:
-		return c.leasing >= laneClaims || l.leases >= leaseClaims
+		return c.finding > 0 || c.leasing >= laneClaims || l.leases >= leaseClaims
 	}
 	return false
 }
@@ -72,7 +92,7 @@ func (l *lanes) gathers(c *lane) bool {
 // holds reports whether slots do wait for a claim of the lane, so that less urgent lanes do not get them: for as long as a claim
 // may take when all is well.
 func (l *lanes) holds(c *lane) bool {
-	return (c.leasing >= laneClaims || c.claiming >= batchClaims) && l.gathers(c) && l.eligible(c) && time.Since(c.served) < lookFresh
+	return (c.finding > 0 || c.leasing >= laneClaims || c.claiming >= c.batchClaims()) && l.gathers(c) && l.eligible(c) && time.Since(c.served) < lookFresh
 }
 
 // held is the urgency of the most urgent lane that slots wait for, and whether there is one.

@@ -3,6 +3,8 @@ package relay_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -98,25 +101,106 @@ func TestManyLeasedTasksTakeFewStatementsAndConnections(t *testing.T) {
 	}
 }
 
-// One result that PostgreSQL refuses neither holds the others of its group up nor takes a connection for each of them.
+// One result that PostgreSQL refuses, with its statement or with the commit, neither holds the others of its group up nor takes a connection for each of them.
 func TestARefusedResultOfAGroupTakesFewConnections(t *testing.T) {
-	db := newDatabase(t)
-	const workers = 200
-	db.Enqueue(t, "LEASED", workers)
-	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
-		CREATE TRIGGER refuse BEFORE DELETE ON outbox.task FOR EACH ROW WHEN (OLD.task_id = 100) EXECUTE FUNCTION refuse()`)
-	c := db.counted(t)
-	log := once(t, c.database, leased(together(workers)), relay.Config{Workers: workers})
-	if left := db.Text(t, `SELECT string_agg(task_id || ' ' || state, ', ') FROM outbox.task`); left != "100 leased" {
-		t.Errorf("left: %s; want 100 leased", left)
+	for name, trigger := range map[string]string{
+		"at once": `TRIGGER refuse BEFORE DELETE ON outbox.task`, "by the commit": `CONSTRAINT TRIGGER refuse AFTER DELETE ON outbox.task DEFERRABLE INITIALLY DEFERRED`} {
+		t.Run(name, func(t *testing.T) {
+			db := newDatabase(t)
+			const workers = 200
+			db.Enqueue(t, "LEASED", workers)
+			db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
+				CREATE `+trigger+` FOR EACH ROW WHEN (OLD.task_id = 100) EXECUTE FUNCTION refuse()`)
+			c := db.counted(t)
+			log := once(t, c.database, leased(together(workers)), relay.Config{Workers: workers})
+			if left := db.Text(t, `SELECT string_agg(task_id || ' ' || state, ', ') FROM outbox.task`); left != "100 leased" {
+				t.Errorf("left: %s; want 100 leased", left)
+			}
+			if !strings.Contains(log, "was refused") {
+				t.Error("it is not logged")
+			}
+			if peak := c.peak.Load(); peak > 16 {
+				t.Errorf("%d connections at once", peak)
+			}
+			db.Do(t, `DROP TRIGGER refuse ON outbox.task`)
+		})
 	}
-	if !strings.Contains(log, "was refused") {
-		t.Error("it is not logged")
+}
+
+// Promise 5: who holds a task's row, an operator or a Complete that its handler left behind, holds up the result of that task only: neither
+// the others of its group, nor those of later ones.
+func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
+	t.Parallel()
+	const workers, tasks, locked = 50, 150, 20
+	for name, hold := range map[string]func(tx *sql.Tx, task *outbox.Task[payload], until <-chan struct{}) error{
+		"by an operator": func(tx *sql.Tx, task *outbox.Task[payload], _ <-chan struct{}) error {
+			_, err := tx.Exec(`SELECT 1 FROM outbox.task WHERE task_id = $1 FOR UPDATE`, task.ID)
+			return err
+		},
+		"by its Complete": func(_ *sql.Tx, task *outbox.Task[payload], until <-chan struct{}) error {
+			inside := make(chan struct{})
+			go task.Complete(context.Background(), func(*sql.Tx) error { close(inside); <-until; return nil })
+			<-inside
+			return nil
+		},
+	} {
+		inGroup := together(workers / 2)
+		for among, c := range map[string]struct {
+			handler func(context.Context, *outbox.Task[payload]) error
+			options []handlers.Option
+		}{
+			"in a group":   {handler: together(workers / 2)},
+			"alone":        {handler: func(context.Context, *outbox.Task[payload]) error { return nil }},
+			"in a history": {handler: together(workers / 2), options: []handlers.Option{handlers.Keep(time.Hour)}},
+			"with a death": {handler: func(ctx context.Context, task *outbox.Task[payload]) error {
+				if err := inGroup(ctx, task); task.ID%3 != 0 {
+					return err
+				}
+				return handlers.Dead(errors.New("no"))
+			}},
+		} {
+			t.Run(name+" "+among, func(t *testing.T) {
+				t.Parallel()
+				db := newDatabase(t)
+				db.Enqueue(t, "LEASED", tasks)
+				tx, err := db.BeginTx(context.Background(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer tx.Rollback()
+				done := make(chan struct{})
+				reg := handlers.New()
+				handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
+					if task.ID == locked {
+						if err := hold(tx, task, done); err != nil {
+							t.Error(err)
+						}
+					}
+					return c.handler(ctx, task)
+				}, c.options...)
+				run(t, db, reg, relay.Config{Workers: workers})
+				eventually(t, 8*time.Second, "all others are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
+				close(done)
+				if err := tx.Rollback(); err != nil {
+					t.Error(err)
+				}
+				db.Emptied(t, 30*time.Second)
+			})
+		}
 	}
-	if peak := c.peak.Load(); peak > 16 {
-		t.Errorf("%d connections at once", peak)
+}
+
+// Of a relay that does not wait for results any more, none waits for those before it.
+func TestAnAbandonedResultDoesNotWaitForItsTurn(t *testing.T) {
+	r, err := relay.New(newDatabase(t).DB, leased(leasedEffect), relay.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
 	}
-	db.Do(t, `DROP TRIGGER refuse ON outbox.task`)
+	select {
+	case <-r.AbandonResult():
+	case <-time.After(10 * time.Second):
+		t.Error("it waits")
+	}
 }
 
 // Whoever has to give way to another transaction tries again: for RunOnce it is no error, and a group stays together.

@@ -1,31 +1,36 @@
 package relay
 
 import (
-	"context"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
 )
 
-// leasedRun is one run of a leased task, from its claim until its lease has ended. It has one goroutine, the handler's: whoever
-// ends the run, the handler's return or the relay's patience, hands the result on and waits for nothing.
+// leasedRun is one run of a leased task, from its claim until its lease has ended. Whoever ends the run, the handler's return or the
+// relay's patience, hands the result on and waits for nothing.
 type leasedRun struct {
 	lease
-	lane      *lane
-	row       *row
-	begun     int
-	suspect   *turn
-	putOff    time.Duration // a suspect: as another one runs
-	unwatched func() bool   // ends the watch over the end of its context
+	lane    *lane
+	row     row
+	context limited
+	task    task
+	begun   int
+	suspect *turn
+	putOff  time.Duration // a suspect: as another one runs
+	next    transition
 
-	over     bool // under mu, as unwatched and patience: the handler has returned, or was abandoned
+	over     bool // under mu, as patience: the handler has returned, or was abandoned
 	patience *time.Timer
 }
 
-// runLeased runs one leased task.
-func (r *Relay) runLeased(c *lane, t *row, token string) {
-	h := c.h
-	x := &leasedRun{lane: c, row: t, lease: lease{r: r, h: h, id: t.id, token: token, alone: h.Lease > 0}}
+// claimed is told of the claim's lane and token before anything else.
+func (x *leasedRun) claimed(r *Relay, c *lane, token string) {
+	x.lane, x.lease.r, x.h, x.id, x.token, x.alone = c, r, c.h, x.row.id, token, c.h.Lease > 0
+}
+
+// begin runs the task.
+func (x *leasedRun) begin() {
+	r, h, t := x.r, x.h, &x.row
 	if t.lostBy.Valid && !x.beginSuspect() {
 		return
 	}
@@ -34,23 +39,25 @@ func (r *Relay) runLeased(c *lane, t *row, token string) {
 		x.end(transition{change: change{attempt: t.max, reason: reasonAttempts, err: t.lostText(deadAttempts)}})
 		return
 	}
-	x.ctx = newLimited(r.handlerContext)
-	call := t.task(x.begun)
-	call.Lease = &x.lease
-	r.leases.hold(&x.lease)
-	x.suspect.begun()
+	x.ctx = &x.context
+	x.context.parent, x.context.onEnd, x.context.clock = r.handlerContext, x.overdue, r.leases.clock.at
+	t.fill(&x.task, x.begun)
+	x.task.Lease = &x.lease
+	var end time.Time
+	var cause error
 	if timeout := timeoutOf(h, t); x.alone {
-		x.ctx.endAt(t.leasedAt.Add(timeout), errRanOut)
+		end, cause = t.leasedAt.Add(timeout), errRanOut
 	} else if timeout > 0 {
-		x.ctx.endAt(time.Now().Add(timeout), timeoutError(timeout))
+		end, cause = time.Now().Add(timeout), timeoutError(timeout)
 	}
-	x.watch()
-	x.call(call)
+	r.leases.hold(&x.lease, end, cause)
+	x.suspect.begun()
+	x.call()
 }
 
 // beginSuspect begins the run of a task that a process died of, and counts it: one such task at a time.
 func (x *leasedRun) beginSuspect() bool {
-	t := x.row
+	t := &x.row
 	if x.suspect = x.r.alone(); x.suspect == nil {
 		x.putOff = aside()
 		x.end(transition{change: change{attempt: t.attempt, wait: x.putOff}, lostBy: t.lostBy})
@@ -64,9 +71,8 @@ func (x *leasedRun) beginSuspect() bool {
 	return true
 }
 
-// call calls the handler. A panic or Goexit ends this goroutine, and nothing else.
-func (x *leasedRun) call(t *task) {
-	_ = widen(int(x.id) & 1) // else the frame is optimized away
+// call calls the handler. A panic ends the call, and Goexit this goroutine, but nothing else.
+func (x *leasedRun) call() {
 	err := errGoexit
 	returned := false
 	defer func() {
@@ -79,17 +85,8 @@ func (x *leasedRun) call(t *task) {
 			x.finish(outcome{err: err})
 		}
 	}()
-	err = x.h.Run(x.ctx, nil, []*task{t})
+	err = x.h.Run(x.ctx, nil, []*task{&x.task})
 	returned = true
-}
-
-// widen makes the goroutine's stack as large as most handlers need it, while there is hardly anything to copy: it would grow in the
-// depth of the decoding of the payload else, which costs more than all else that a short run needs.
-//
-//go:noinline
-func widen(at int) byte {
-	var frame [5 << 10]byte
-	return frame[at]
 }
 
 // first reports whether the caller is the one to end the run.
@@ -104,12 +101,6 @@ func (x *leasedRun) first() bool {
 		x.patience.Stop()
 	}
 	return true
-}
-
-func (x *leasedRun) watch() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.unwatched = context.AfterFunc(x.ctx.Context, x.overdue)
 }
 
 // overdue gives a handler whose context has ended some time to return.
@@ -127,8 +118,7 @@ func (x *leasedRun) overdue() {
 
 // finish hands on what the outcome asks for.
 func (x *leasedRun) finish(out outcome) {
-	r, h, t := x.r, x.h, x.row
-	x.unwatched()
+	r, h, t := x.r, x.h, &x.row
 	out.because(x.ctx)
 	r.leases.drop(&x.lease)
 	x.ctx.cancel(nil)
@@ -147,14 +137,15 @@ func (x *leasedRun) finish(out outcome) {
 		return
 	}
 	next := r.resultOf(h, t, out, x.begun, x.prevented.Load())
-	next.apart = out.abandoned // it may be in its Complete
+	next.apart = out.abandoned || x.completing.Load() > 0 // it may be in its Complete
 	x.end(next)
 }
 
 // end hands on the transition that ends the lease.
 func (x *leasedRun) end(next transition) {
-	next.row, next.token, next.run = x.row, x.token, x
-	x.r.leases.finish(&next)
+	x.next = next
+	x.next.row, x.next.token, x.next.run = &x.row, x.token, x
+	x.r.leases.finish(&x.next)
 }
 
 // settled is told that the transition is committed, or will not be.

@@ -27,18 +27,45 @@ type leases struct {
 	holders map[*lease]struct{}
 	unknown []unknownClaim
 	poke    chan struct{}
+	clock   clock
+	starts  starts
 	results
 }
 
 func newLeases(r *Relay) *leases {
-	return &leases{r: r, holders: map[*lease]struct{}{}, poke: make(chan struct{}, 1), results: results{turns: make(chan struct{}, aloneWrites)}}
+	l := &leases{r: r, holders: map[*lease]struct{}{}, poke: make(chan struct{}, 1), results: newResults()}
+	l.clock.ring = l.overdue
+	return l
 }
 
-// hold notes a lease while its handler runs.
-func (l *leases) hold(one *lease) {
+// hold notes a lease while its handler runs, until end if that is not zero: then its context ends, with the cause.
+func (l *leases) hold(one *lease, end time.Time, cause error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.holders[one] = struct{}{}
+	l.mu.Unlock()
+	if !end.IsZero() {
+		one.ctx.endAt(end, cause)
+	}
+	if l.r.handlerContext.Err() != nil { // who ends those that are held may have been there before
+		one.ctx.cancel(context.Cause(l.r.handlerContext))
+	}
+}
+
+// overdue ends the contexts whose time has run out, and tells when the next one will; zero is never.
+func (l *leases) overdue(now time.Time) (next time.Time) {
+	for _, one := range l.held() {
+		if end := one.ctx.overdue(now); !end.IsZero() && (next.IsZero() || end.Before(next)) {
+			next = end
+		}
+	}
+	return next
+}
+
+// stop ends the contexts of all handlers, as the relay does not wait for them any more.
+func (l *leases) stop() {
+	for _, one := range l.held() {
+		one.ctx.cancel(context.Cause(l.r.handlerContext))
+	}
 }
 
 func (l *leases) drop(one *lease) {
@@ -92,6 +119,8 @@ func (l *leases) release(rows []*row, token, xid string) {
 
 // run gives back what claims of unknown outcome took, until stop is closed. Then it waits for the results that are being written.
 func (l *leases) run(stop <-chan struct{}) {
+	defer l.clock.stop()
+	defer context.AfterFunc(l.r.handlerContext, l.stop)()
 	retry := time.NewTicker(time.Second)
 	defer retry.Stop()
 	for {

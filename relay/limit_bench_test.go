@@ -71,7 +71,7 @@ func BenchmarkLimitsForOtherTypes(b *testing.B) {
 						}
 						drain(look[now], args...)
 						looked := time.Now()
-						drain(relay.Statements["claim"], names[i%types], 1)
+						drain(relay.Statements["claim"], names[i%types], 0, 0, 0, 0, 1)
 						looks[now], took[now] = append(looks[now], looked.Sub(begun)), append(took[now], time.Since(begun))
 					}
 				}

@@ -12,41 +12,51 @@ import (
 )
 
 // limited is the context of a leased handler: it ends by itself at a moment that can be moved, as no deadline of
-// package context can. Deadline tells that moment as it stands.
+// package context can. Deadline tells that moment as it stands. What few handlers ask for is made when they do.
 type limited struct {
-	context.Context // keeps the cause
-	cancelCause     context.CancelCauseFunc
+	parent context.Context // of its values; whoever makes a limited sees to it that it ends with its parent
+	onEnd  func()          // is called in a goroutine of its own when it ends, but for the end of its run
+	clock  func(time.Time) // is told of each end, and ends the context then; nil: a timer of its own
 
-	mu     sync.Mutex
-	done   chan struct{} // of its own, so that derived contexts take Err from here; made when it is asked for
-	closed bool          // done is
-	end    time.Time     // zero: none
-	timer  *time.Timer
+	mu       sync.Mutex
+	ended    bool
+	cause    error
+	done     chan struct{}
+	inner    context.Context // tells package context the cause
+	endInner context.CancelCauseFunc
+	end      time.Time // zero: none
+	endCause error
+	timer    *time.Timer
 }
 
-func newLimited(parent context.Context) *limited {
-	ctx, cancel := context.WithCancelCause(parent)
-	return &limited{Context: ctx, cancelCause: cancel}
+// newLimited is a limited that ends with its parent, until release is called.
+func newLimited(parent context.Context) (c *limited, release func() bool) {
+	c = &limited{parent: parent}
+	return c, context.AfterFunc(parent, func() { c.cancel(context.Cause(parent)) })
 }
 
-// cancel ends the context: it has ended when it returns.
+// cancel ends the context: it has ended when it returns. A nil cause is the end of the run.
 func (c *limited) cancel(cause error) {
-	c.cancelCause(cause)
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return
+	}
 	if c.timer != nil {
 		c.timer.Stop()
 	}
-	c.mu.Unlock()
-	c.close()
-}
-
-// close closes done, if it was made.
-func (c *limited) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.done != nil && !c.closed {
+	if cause != nil && c.onEnd != nil {
+		go c.onEnd()
+	}
+	if c.cause = cause; cause == nil {
+		c.cause = context.Canceled
+	}
+	c.ended = true
+	if c.inner != nil {
+		c.endInner(c.cause)
+	}
+	if c.done != nil {
 		close(c.done)
-		c.closed = true
 	}
 }
 
@@ -55,10 +65,8 @@ func (c *limited) Done() <-chan struct{} {
 	defer c.mu.Unlock()
 	if c.done == nil {
 		c.done = make(chan struct{})
-		if c.closed = c.Context.Err() != nil; c.closed {
+		if c.ended {
 			close(c.done)
-		} else {
-			context.AfterFunc(c.Context, c.close)
 		}
 	}
 	return c.done
@@ -67,12 +75,11 @@ func (c *limited) Done() <-chan struct{} {
 // Err is context.DeadlineExceeded where the time has run out, as of a context with a deadline.
 func (c *limited) Err() error {
 	c.mu.Lock()
-	open := c.done != nil && !c.closed
-	c.mu.Unlock()
-	if open || c.Context.Err() == nil {
+	defer c.mu.Unlock()
+	switch {
+	case !c.ended:
 		return nil
-	}
-	if errors.Is(context.Cause(c.Context), context.DeadlineExceeded) {
+	case errors.Is(c.cause, context.DeadlineExceeded):
 		return context.DeadlineExceeded
 	}
 	return context.Canceled
@@ -84,10 +91,26 @@ func (c *limited) Deadline() (time.Time, bool) {
 	return c.end, !c.end.IsZero()
 }
 
+// Value is also how package context asks for the cause.
+func (c *limited) Value(key any) any { return c.known().Value(key) }
+
+// known is a context of package context that ends as this one does.
+func (c *limited) known() context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inner == nil {
+		c.inner, c.endInner = context.WithCancelCause(context.WithoutCancel(c.parent))
+		if c.ended {
+			c.endInner(c.cause)
+		}
+	}
+	return c.inner
+}
+
 // AfterFunc saves package context a goroutine for each derived context.
 func (c *limited) AfterFunc(f func()) (stop func() bool) {
 	done := c.Done()
-	return context.AfterFunc(c.Context, func() {
+	return context.AfterFunc(c.known(), func() {
 		<-done
 		f()
 	})
@@ -97,21 +120,30 @@ func (c *limited) AfterFunc(f func()) (stop func() bool) {
 func (c *limited) endAt(end time.Time, cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.Context.Err() != nil {
+	if c.ended {
+		return
+	}
+	c.end, c.endCause = end, cause
+	if c.clock != nil {
+		c.clock(end)
 		return
 	}
 	if c.timer != nil {
 		c.timer.Stop()
 	}
-	c.end = end
-	c.timer = time.AfterFunc(time.Until(end), func() {
-		c.mu.Lock()
-		moved := !c.end.Equal(end)
-		c.mu.Unlock()
-		if !moved {
-			c.cancel(cause)
-		}
-	})
+	c.timer = time.AfterFunc(time.Until(end), func() { c.overdue(time.Now()) })
+}
+
+// overdue ends the context if its time has run out, and tells when it will if it has not; zero is never.
+func (c *limited) overdue(now time.Time) (later time.Time) {
+	c.mu.Lock()
+	end, cause := c.end, c.endCause
+	c.mu.Unlock()
+	if end.IsZero() || end.After(now) {
+		return end
+	}
+	c.cancel(cause)
+	return time.Time{}
 }
 
 // extend moves the end to a later moment, if there is one.

@@ -10,44 +10,18 @@ import (
 	"github.com/lib/pq"
 )
 
-// Which lanes have work, and when the next scheduled task of each is due: two index probes for each type, and for the types of which
-// much was claimed one for each span of theirs. What this process runs itself is still visible until its claim commits, and left out,
-// as are types that are paused. Times are cut to 95 years, as a time.Duration ends at 292.
+// Which lanes have work, and when the next scheduled task of each is due. What this process runs itself is still visible until its claim
+// commits, and left out.
 const lookSQL = `/* outbox: look */
-WITH t AS MATERIALIZED (
-  SELECT task_type, i FROM unnest($1::text[]) WITH ORDINALITY AS given (task_type, i)
-   WHERE task_type <> ALL (ARRAY(SELECT task_type FROM outbox.task_type WHERE paused)))
-SELECT t.i, h.task_id, h.priority, h.attempt, (LEAST(extract(epoch FROM clock_timestamp() - h.run_at), 3e9) * 1000000)::bigint,
-       (LEAST(extract(epoch FROM s.run_at - clock_timestamp()), 3e9) * 1000000)::bigint
-  FROM t
-  LEFT JOIN LATERAL (
-    SELECT priority, attempt, task_id, run_at FROM outbox.task
-     WHERE state = 'ready' AND task_type = t.task_type AND task_id <> ALL ($2::bigint[]) AND t.i <> ALL ($3::bigint[])
-     ORDER BY priority, attempt, task_id LIMIT 1) h ON true
-  LEFT JOIN LATERAL (
-    SELECT run_at FROM outbox.task WHERE state = 'scheduled' AND task_type = t.task_type
-     ORDER BY run_at LIMIT 1) s ON true
- WHERE h.task_id IS NOT NULL OR s.run_at IS NOT NULL
- UNION ALL
-SELECT t.i, h.task_id, h.priority, h.attempt, (LEAST(extract(epoch FROM clock_timestamp() - h.run_at), 3e9) * 1000000)::bigint, NULL
-  FROM unnest($3::bigint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::smallint[], $8::smallint[], $9::bigint[])
-         AS span (i, first_priority, first_attempt, first_id, end_priority, end_attempt, end_id)
-  JOIN t ON t.i = span.i
- CROSS JOIN LATERAL (
-    SELECT priority, attempt, task_id, run_at FROM outbox.task
-     WHERE state = 'ready' AND task_type = t.task_type AND task_id <> ALL ($2::bigint[])
-       AND (priority, attempt, task_id) >= (span.first_priority, span.first_attempt, span.first_id)
-       AND (priority, attempt, task_id) < (span.end_priority, span.end_attempt, span.end_id)
-     ORDER BY priority, attempt, task_id LIMIT 1) h
- UNION ALL SELECT 0, NULL, NULL, NULL, NULL, NULL WHERE (SELECT turn_id FROM outbox.turn ORDER BY turn_id LIMIT 1) IS NOT NULL`
+SELECT i, task_id, priority, attempt, age, due_in FROM outbox.look($1, $2, $3, $4, $5, $6, $7, $8)`
 
-// In the same statement, an idle relay asks on to be woken ($11 microseconds from now; 0: it does not) and sees whether leases are to be
-// taken over, if it wants to know ($10). What was committed after its snapshot and before the wish is set sent a wake-up only if
-// the wish before ($12) held until then.
+// In the same statement, an idle relay asks on to be woken ($10 microseconds from now; 0: it does not) and sees whether leases are to be
+// taken over, if it wants to know ($9). What was committed after its snapshot and before the wish is set sent a wake-up only if
+// the wish before ($11) held until then.
 const idleLookSQL = lookSQL + `
- UNION ALL SELECT -1, setval('outbox.wake', GREATEST(last_value, ceil(extract(epoch FROM clock_timestamp()) + $11::bigint / 1e6)::bigint)),
-       ($12::bigint > extract(epoch FROM clock_timestamp()))::integer, NULL, NULL, NULL FROM outbox.wake WHERE $11::bigint > 0
- UNION ALL SELECT -2, NULL, NULL, NULL, NULL, NULL WHERE $10::boolean AND ` + leasesDue + `
+ UNION ALL SELECT -1, setval('outbox.wake', GREATEST(last_value, ceil(extract(epoch FROM clock_timestamp()) + $10::bigint / 1e6)::bigint)),
+       ($11::bigint > extract(epoch FROM clock_timestamp()))::integer, NULL, NULL, NULL FROM outbox.wake WHERE $10::bigint > 0
+ UNION ALL SELECT -2, NULL, NULL, NULL, NULL, NULL WHERE $9::boolean AND ` + leasesDue + `
 `
 
 // The last task of each head's priority and attempt, for the range of a pivot. The row comparison makes the
@@ -292,16 +266,16 @@ func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spa
 
 // spanArgs are the spans as arrays, one for each column, with the lanes that they are of.
 func spanArgs(spans [][]span) []any {
-	var lane, firstPriority, firstAttempt, firstID, endPriority, endAttempt, endID []int64
+	var lane, firstPriority, firstAttempt, firstID, lastPriority, lastAttempt []int64
 	for i, of := range spans {
 		for _, s := range of {
 			lane = append(lane, int64(i+1))
 			firstPriority, firstAttempt, firstID = append(firstPriority, int64(s.first.priority)), append(firstAttempt, int64(s.first.attempt)), append(firstID, s.first.taskID)
-			endPriority, endAttempt, endID = append(endPriority, int64(s.end.priority)), append(endAttempt, int64(s.end.attempt)), append(endID, s.end.taskID)
+			lastPriority, lastAttempt = append(lastPriority, int64(s.last.priority)), append(lastAttempt, int64(s.last.attempt))
 		}
 	}
 	var out []any
-	for _, column := range [][]int64{lane, firstPriority, firstAttempt, firstID, endPriority, endAttempt, endID} {
+	for _, column := range [][]int64{lane, firstPriority, firstAttempt, firstID, lastPriority, lastAttempt} {
 		if column == nil {
 			column = []int64{}
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/relay"
@@ -87,6 +88,65 @@ func TestRandomOrderClaimsFromEverywhere(t *testing.T) {
 				t.Error("claims were in order")
 			}
 		})
+	}
+}
+
+// sparse adds n leased tasks to come, whose ids are 1,000 apart.
+func (db *database) sparse(t testing.TB, n int) {
+	t.Helper()
+	db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT 1000 * n, 'LEASED' FROM generate_series(1, $1::int) n`, n)
+	db.Do(t, `VACUUM ANALYZE outbox.task`)
+}
+
+// A claim looks near its pivots first. Where a type has few of the ids, the rest is of what follows the pivots as well, up to the limit.
+func TestRandomOrderOfATypeWithFewOfTheIDsIsRandom(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	const n = 4000
+	db.sparse(t, n)
+	s := begun(t, db, "LEASED", 400, relay.Config{Order: relay.Random, Workers: 400})
+	var tenths [10]int
+	for _, id := range s.ids {
+		tenths[(id/1000-1)*10/n]++
+	}
+	if most := slices.Max(tenths[:]); most > 120 { // 40 are its share, in fours: six standard deviations
+		t.Errorf("a tenth of the ids has %d of 400 claims: %v", most, tenths)
+	}
+}
+
+func TestALeaseTakesWhatFollowsItsPivotsUpToItsLimit(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.sparse(t, 100)
+	far, near := []int{50_500, 20_500, 80_500}, []int{49_950, 20_500, 80_500}
+	for _, c := range []struct {
+		limit  int
+		pivots []int
+		want   string
+	}{
+		{6, far, "21 22 51 52 81 82"},
+		{5, far, "21 22 51 52 81"},
+		{8, far, "1 2 21 22 51 52 81 82"},
+		{6, near, "21 22 50 51 52 81"}, // 50 was near, so the second look at the pivots ends with the third
+		{3, []int{100_000, 99_500, 98_000}, "98 99 100"},
+		{4, []int{100_001, 100_500}, "1 2 3 4"},
+		{200, far, db.Text(t, `SELECT string_agg(n::text, ' ' ORDER BY n) FROM generate_series(1, 100) n`)},
+	} {
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		if _, err = tx.Exec(relay.LeaseSQL, "LEASED", c.limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(c.pivots), 0, 0, 2, 64); err == nil {
+			err = tx.QueryRow(`SELECT string_agg((task_id / 1000)::text, ' ' ORDER BY task_id) FROM outbox.task WHERE state = 'leased'`).Scan(&got)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got != c.want {
+			t.Errorf("a lease of %d tasks with pivots %v took %s, want %s", c.limit, c.pivots, got, c.want)
+		}
+		tx.Rollback()
 	}
 }
 

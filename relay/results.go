@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -15,13 +16,20 @@ type results struct {
 	writers int
 	writing sync.WaitGroup
 	turns   chan struct{} // of transitions that are written alone
+	enough  chan struct{} // there is no reason to wait for more before a group is written
 }
 
 const (
-	resultWriters     = 1 // groups that are written at once
-	aloneWrites       = 4 // transitions that are, after their group was refused
-	maxDefiniteErrors = 3 // how often a transition that PostgreSQL refuses is tried, each time alone
+	resultWriters     = 1                // groups that are written at once
+	resultGroup       = 256              // results are enough for one; more belong to it if they are there
+	resultWait        = time.Millisecond // for more, while runs are about to begin: most are short, or end later than that
+	aloneWrites       = 4                // transitions that are, after their group was refused
+	maxDefiniteErrors = 3                // how often a transition that PostgreSQL refuses is tried, each time alone
 )
+
+func newResults() results {
+	return results{turns: make(chan struct{}, aloneWrites), enough: make(chan struct{}, 1)}
+}
 
 // finish hands a transition on. The run is told when it is committed, when the lease proved to be lost, or when the relay gives up as it stops.
 // A transition is repeated until its commit is confirmed, as a lost one would mean a second run.
@@ -33,6 +41,9 @@ func (l *leases) finish(t *transition) {
 	l.pending.Lock()
 	defer l.pending.Unlock()
 	l.waiting = append(l.waiting, t)
+	if len(l.waiting) >= resultGroup || l.starts.left.Load() == 0 {
+		poke(l.enough)
+	}
 	if l.writers < resultWriters {
 		l.writers++
 		l.writing.Go(l.writeWaiting)
@@ -42,6 +53,7 @@ func (l *leases) finish(t *transition) {
 // writeWaiting writes groups until nothing waits.
 func (l *leases) writeWaiting() {
 	for {
+		l.gather()
 		l.pending.Lock()
 		group := l.waiting
 		l.waiting = nil
@@ -55,6 +67,22 @@ func (l *leases) writeWaiting() {
 	}
 }
 
+// gather waits for a group that is worth a commit, while there may be more in a moment.
+func (l *leases) gather() {
+	l.pending.Lock()
+	n := len(l.waiting)
+	l.pending.Unlock()
+	if n == 0 || n >= resultGroup || l.starts.left.Load() == 0 {
+		return
+	}
+	timer := time.NewTimer(resultWait)
+	defer timer.Stop()
+	select {
+	case <-l.enough:
+	case <-timer.C:
+	}
+}
+
 // over tells the runs that their leases have ended.
 func (l *leases) over(group []*transition) {
 	runs := make([]*leasedRun, 0, len(group))
@@ -65,24 +93,34 @@ func (l *leases) over(group []*transition) {
 	l.ended(runs)
 }
 
-// settle repeats the group's transaction until it is confirmed or the relay is abandoned. A transition that PostgreSQL refuses must not
-// hold up the others, so they go one by one then: with turns, which bound how many are written at once.
+// inTurn calls f when there is a turn, if turns are needed. When the relay is abandoned nobody waits for one any more.
+func (l *leases) inTurn(turns chan struct{}, f func() error) error {
+	if turns == nil {
+		return f()
+	}
+	select {
+	case turns <- struct{}{}:
+		defer func() { <-turns }()
+		return f()
+	case <-l.r.abandoned:
+		return errNoTurn
+	}
+}
+
+var errNoTurn = errors.New("relay: others were being written")
+
+// settle repeats the group's transaction until it is confirmed or the relay is abandoned. A transition that PostgreSQL refuses, or whose row
+// is locked, must not hold up the others, nor those that gather: so they go one by one then, with turns, which bound how many are written at once.
 func (l *leases) settle(group []*transition, turns chan struct{}) {
 	backoff := newLoopBackoff()
 	for try, refused := 1, 0; ; try++ {
-		if turns != nil {
-			turns <- struct{}{}
-		}
-		err := l.write(group)
-		if turns != nil {
-			<-turns
-		}
+		err := l.inTurn(turns, func() error { return l.write(group) })
 		if err == nil {
 			l.over(group)
 			return
 		}
 		if code := pgerr.Code(err); code != "" && !pgerr.Lost(err) && !(pgerr.Conflict(err) && try < conflictTries) {
-			if len(group) > 1 {
+			if turns == nil {
 				for i := range group {
 					l.writing.Go(func() { l.settle(group[i:i+1:i+1], l.turns) })
 				}

@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -33,6 +35,7 @@ type row struct {
 	lost      int            // runs that died with their process, beyond attempt
 	undecided []string       // tokens of runs whose relay may still live
 	leasedAt  time.Time      // a Leased task: before its claim was sent
+	place     string         // a Leased task: its ctid after the claim
 	discarded error          // what its handler discarded it for
 }
 
@@ -78,6 +81,57 @@ func (r *row) fromDriver(values []driver.Value) error {
 	return r.setRest(text(values[6]))
 }
 
+// fromText reads a task as outbox.take_tasks returns it.
+func (r *row) fromText(taken string) (xid string, err error) {
+	var field [7]string
+	more := true
+	for i := range field {
+		field[i], taken, more = strings.Cut(taken, "\x1f")
+	}
+	if !more {
+		return "", errors.New("relay: a claimed task lacks fields: please report this")
+	}
+	number := func(s string) (n int64) {
+		n, wrong := strconv.ParseInt(s, 10, 64)
+		if wrong != nil {
+			err = wrong
+		}
+		return n
+	}
+	r.id, r.priority, r.attempt, r.runAt, r.payload = number(field[0]), int(number(field[1])), int(number(field[2])), number(field[3]), taken
+	if r.createdAt = r.runAt; field[4] != "" {
+		r.createdAt = number(field[4])
+	}
+	if err != nil {
+		return "", err
+	}
+	return field[5], r.setRest(field[6])
+}
+
+// scanTexts is scanRows for such a claim.
+func scanTexts(rows *sql.Rows, h *handlers.Handler, limit int) (out []*row, xid string, err error) {
+	defer rows.Close()
+	for rows.Next() {
+		var taken sql.NullString
+		if err := rows.Scan(&taken); err != nil {
+			return nil, "", err
+		}
+		if !taken.Valid {
+			continue
+		}
+		r := &row{taskType: h.Type, max: h.MaxAttempts}
+		if xid, err = r.fromText(taken.String); err != nil {
+			return nil, "", err
+		}
+		out = append(out, r)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, "", err
+	}
+	inOrder(out)
+	return out, xid, tooMany(len(out), limit)
+}
+
 // onlyOne takes what one row of a claim says for all.
 type onlyOne struct{ text *string }
 
@@ -98,9 +152,11 @@ func tooMany(took, limit int) error {
 
 // inOrder sorts the rows of a claim by the order of claiming, which RETURNING does not keep.
 func inOrder(rows []*row) {
-	slices.SortFunc(rows, func(a, b *row) int {
-		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.attempt, b.attempt), cmp.Compare(a.id, b.id))
-	})
+	slices.SortFunc(rows, (*row).compare)
+}
+
+func (r *row) compare(s *row) int {
+	return cmp.Or(cmp.Compare(r.priority, s.priority), cmp.Compare(r.attempt, s.attempt), cmp.Compare(r.id, s.id))
 }
 
 // setRest takes the columns that few tasks use, as outbox.task_rest returns them.

@@ -13,12 +13,12 @@ import (
 func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 	for _, p := range chosen {
 		if p.h.Kind == handlers.KindLeased {
-			d.claim(p.lane, p.workers, now)
+			d.claim(p.lane, min(p.workers, leasePortion(d.r.config.Workers)), now)
 			continue
 		}
 		n := min(p.workers, p.credit)
 		if p.h.Kind == handlers.KindBatch {
-			n = min(n, batchClaims-p.claiming)
+			n = min(n, p.batchClaims()-p.claiming)
 		}
 		for range n {
 			d.claim(p.lane, 1, now)
@@ -35,8 +35,17 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	c.running += slots
 	d.free -= slots
 	d.claims++
+	limit := slots
+	if c.h.Kind != handlers.KindLeased {
+		limit = c.h.BatchSize
+	}
+	known := limit
+	if c.h.Rate > 0 || c.h.MaxRunningTotal > 0 { // they may leave it less
+		known = 0
+	}
+	floor := c.floors.begin(c.head, known, now)
 	if c.h.Kind == handlers.KindLeased {
-		next := leaseNext{limit: slots, floor: c.floors.from(c.head, now), started: c.floors.started}
+		next := leaseNext{limit: limit, floor: floor, started: c.floors.started}
 		if random {
 			next.pivots, next.lead = c.head.pivots(slots)
 		}
@@ -45,7 +54,8 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 		return
 	}
 	c.claiming++
-	next := claimNext{limit: c.h.BatchSize, floor: c.floors.from(c.head, now), started: c.floors.started}
+	next := claimNext{limit: limit, floor: floor, started: c.floors.started}
+	next.near = c.floors.near(next.floor, 2*d.r.config.Workers+16) // others are at work on some of them
 	if random {
 		next.pivot = c.head.from()
 	}
@@ -53,6 +63,7 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 }
 
 func (d *dispatcher) runTx(c *lane, next claimNext) {
+	_ = widen(next.limit & 1)
 	claimed, ran, ordered, began := false, false, false, time.Now()
 	limit, wait, err := d.r.rates.take(d.ctx, c.h, next.limit)
 	if err == nil && limit > 0 {
@@ -116,6 +127,7 @@ func (d *dispatcher) claimed(c *lane, t taken, err error, began time.Time) {
 	d.cameBack(c)
 	d.lanes.declined = false
 	if err != nil {
+		c.floors.ranShort()
 		if !d.once && refusal(err) {
 			d.refused(c, err)
 			return
@@ -123,12 +135,18 @@ func (d *dispatcher) claimed(c *lane, t taken, err error, began time.Time) {
 		d.fail(err, began)
 		return
 	}
+	d.took(c, t)
+	d.well(began)
+}
+
+// took notes what a claim found.
+func (d *dispatcher) took(c *lane, t taken) {
+	d.lanes.declined = false
 	d.lanes.took(c, t)
 	if t.tasks > 0 {
 		c.slotWait = 0
 		d.found, d.fruitful, d.dry = true, false, 0
 	}
-	d.well(began)
 }
 
 // refuseFor is how long a lane rests whose claim PostgreSQL refused.

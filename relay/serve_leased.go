@@ -2,39 +2,60 @@ package relay
 
 import "time"
 
-// runLeased claims leased tasks and starts their handlers.
+// runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait for the commit of this one.
 func (d *dispatcher) runLeased(c *lane, next leaseNext) {
-	began, slots := time.Now(), next.limit
-	var rows []*row
+	began, slots, early := time.Now(), next.limit, false
+	var runs []*leasedRun
 	var token string
 	allowed := 0
 	limit, wait, err := d.r.rates.take(d.ctx, c.h, next.limit)
 	if err == nil && limit > 0 {
 		next.limit = limit
-		if rows, token, allowed, err = d.r.lease(d.ctx, c.h, next); err != nil {
-			rows = nil
+		runs, token, allowed, err = d.r.lease(d.ctx, c.h, next, func(found []*leasedRun) {
+			early = true
+			took := takenBy(found, limit, next)
+			d.events <- func() {
+				c.finding--
+				d.took(c, took)
+			}
+		})
+		if err != nil {
+			runs = nil
 		}
-		d.r.rates.unused(c.h, limit-len(rows))
+		d.r.rates.unused(c.h, limit-len(runs))
 	}
-	took := taken{len(rows), allowed, bites(rows, true), next.started}
+	took := takenBy(runs, allowed, next)
 	d.events <- func() {
 		d.lanes.leasing(c, -1)
+		if !early {
+			c.finding--
+		}
 		switch {
 		case err == nil && limit == 0:
 			d.noToken(c, wait, began)
 		case err == nil && allowed == 0:
 			d.noSlot(c, began)
+		case err == nil && early:
+			d.cameBack(c)
+			d.well(began)
 		default:
 			d.claimed(c, took, err, began)
 			if err == nil && allowed < limit {
+				c.floors.ranShort()
 				c.waitForSlot()
 			}
 		}
-		d.released(c, slots-len(rows), false)
+		d.released(c, slots-len(runs), false)
 	}
-	for _, t := range rows {
-		go d.r.runLeased(c, t, token)
+	for _, x := range runs {
+		x.claimed(d.r, c, token)
 	}
+	d.r.leases.starts.add(runs)
+}
+
+// takenBy is what a claim of up to limit tasks has found.
+func takenBy(runs []*leasedRun, limit int, next leaseNext) taken {
+	return taken{len(runs), limit, bites(rowsIn(runs), true), next.started}
 }
 
 // ended hears of runs of leased tasks whose results are committed.

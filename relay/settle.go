@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
@@ -63,17 +62,12 @@ func (a *attempt) succeed(ctx context.Context, out outcome, failed handlers.Batc
 		}
 		done, kept = append(done, r), append(kept, r)
 	}
-	// Deferred constraints and triggers must speak now, while their errors can be undone. The handler may have taken a
-	// role that has no rights here.
-	statements := []string{"SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = " + ms(bookkeeping)}
-	statements = append(statements, a.r.keepTasks(a.h.Keep, kept)...)
-	statements = append(statements, "RELEASE SAVEPOINT "+a.savepoint, a.runs.forget(a.r, done))
-	switch probed, err := a.probeAndExec(statements); {
+	switch err := a.end(done, kept); {
 	case err == nil:
-	case !probed && pgerr.Code(err) == "25P02":
+	case pgerr.Code(err) == "25P02":
 		out.err = errHidden
 		return a.fail(ctx, out, handlers.ResultOf(out.err))
-	case !probed || endedTransaction(pgerr.Code(err), err) || pgerr.Lost(err):
+	case pgerr.Code(err) == "" || endedTransaction(pgerr.Code(err), err) || pgerr.Lost(err):
 		return a.broken(ctx, out, err)
 	default:
 		out.err = fmt.Errorf("relay: deferred until the commit: %w", err)
@@ -99,25 +93,44 @@ func (a *attempt) succeed(ctx context.Context, out outcome, failed handlers.Batc
 	return a.finish(out, nil)
 }
 
-// probeAndExec probes, and sends further statements with that, or after it what is long.
-func (a *attempt) probeAndExec(statements []string) (probed bool, err error) {
-	err = a.exclusively(func(ctx context.Context, c exclusive) (err error) {
-		for len(statements) > 0 && err == nil {
-			n, length := 1, len(statements[0])
-			for n < len(statements) && length+len(statements[n]) < maxKeepText {
-				length += len(statements[n])
-				n++
+// Of one task, or of several, whose row in the journal is deleted before.
+const (
+	endRunSQL = `/* outbox: end a claim */
+SELECT outbox.end_run($1, $2)`
+	endRunsSQL = `/* outbox: end a claim */
+SELECT ` + probed
+)
+
+// end ends the handler's savepoint, forgets the runs of tasks that are done, and probes. Without the claim's transaction its message
+// fails and changes nothing, as the savepoint is gone.
+func (a *attempt) end(done, kept []*row) error {
+	return a.exclusively(func(ctx context.Context, c exclusive) error {
+		// Deferred constraints and triggers must speak now, while their errors can be undone. The handler may have taken a
+		// role that has no rights here.
+		statements := "SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = " + ms(bookkeeping)
+		keeps := a.r.keepTasks(a.h.Keep, kept)
+		if len(keeps) > 1 { // too long for one message
+			if err := a.probe(ctx, c); err != nil {
+				return err
 			}
-			text := strings.Join(statements[:n], "; ")
-			if statements = statements[n:]; !probed {
-				probed, err = a.probeAnd(ctx, c, text)
-			} else {
-				_, err = c.ExecContext(ctx, text)
+			for _, next := range append([]string{statements}, keeps...) {
+				if _, err := c.ExecContext(ctx, next); err != nil {
+					return err
+				}
 			}
+			statements = "SET LOCAL role TO DEFAULT"
+		} else if len(keeps) == 1 {
+			statements += "; " + keeps[0]
 		}
-		return err
+		statements += "; RELEASE SAVEPOINT " + a.savepoint
+		if !a.runs.batch() && len(done) == 1 {
+			return a.ask(ctx, c, statements, a.r.sql(endRunSQL), done[0].id)
+		}
+		if a.runs.batch() {
+			statements += "; " + a.runs.forget(a.r, done)
+		}
+		return a.ask(ctx, c, statements, endRunsSQL)
 	})
-	return probed, err
 }
 
 // fail undoes what the handler did and records the failure, atomically.

@@ -141,9 +141,18 @@ func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claim, tx *sq
 		if err != nil {
 			return nil, "", err
 		}
-		got, err := scanRows(found, h, p.limit, func(*row) []any { return []any{onlyOne{&xid}} })
+		var got []*row
+		said := xid
+		if p.text {
+			got, said, err = scanTexts(found, h, p.limit)
+		} else {
+			got, err = scanRows(found, h, p.limit, func(*row) []any { return []any{onlyOne{&said}} })
+		}
 		if err != nil {
 			return nil, "", err
+		}
+		if len(got) > 0 {
+			xid = said
 		}
 		rows = append(rows, got...)
 	}

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -37,7 +38,9 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claim) 
 	if t.attempt > t.max {
 		return end(transition{change: change{attempt: t.max, reason: reasonAttempts, err: t.lostText(deadAttempts)}}, nil)
 	}
-	l := &stepLease{s: s, h: h, id: t.id, token: token, ctx: newLimited(ctx)}
+	limited, release := newLimited(ctx)
+	defer release()
+	l := &stepLease{s: s, h: h, id: t.id, token: token, ctx: limited}
 	call := t.task(t.attempt)
 	call.Lease = l
 	if timeout := timeoutOf(h, t); timeout > 0 {
@@ -63,17 +66,15 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claim) 
 // lease claims the next task of the type, if there is one, and counts the attempt.
 func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) (t *row, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
-		registered, perMS, margin := rowLease(h)
-		found, err := tx.QueryContext(ctx, s.r.sql(leaseSQL), h.Type, 1, s.id, token, registered, perMS, margin, laneStart.priority, laneStart.attempt, laneStart.taskID)
-		if err != nil {
+		var runs []*leasedRun
+		err := queryTx(ctx, tx, s.r.sql(leaseSQL), leaseNext{}.args(h, 1, s.id, token), func(values []driver.Value) (err error) {
+			runs, err = leasedRows(text(values[0]), h, 1)
+			return err
+		})
+		if err != nil || len(runs) == 0 {
 			return err
 		}
-		var xid string
-		rows, err := scanRows(found, h, 1, func(t *row) []any { return []any{&t.lostBy, onlyOne{&xid}} })
-		if err != nil || len(rows) == 0 {
-			return err
-		}
-		t = rows[0]
+		t = &runs[0].row
 		if !t.lostBy.Valid {
 			return nil
 		}
@@ -86,20 +87,16 @@ func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) 
 // finish makes a transition, as leases.write does for many. Nobody but the handler can have taken the lease away.
 func (s *stepper) finish(ctx context.Context, t *transition) error {
 	return s.in.InTx(ctx, func(tx *sql.Tx) (err error) {
-		var result sql.Result
 		if t.done {
-			var done doneLeases
-			done.add(t.row.id, t.token, t.keep, t.change.err)
-			query, args := done.statement()
-			result, err = tx.ExecContext(ctx, s.r.sql(query), args...)
+			err = s.leases.complete(ctx, tx, []*transition{t})
 		} else {
-			result, err = s.leases.change(ctx, tx, t)
+			err = s.leases.writeOne(ctx, tx, t)
 		}
 		if err != nil {
 			return err
 		}
-		if n, err := result.RowsAffected(); err != nil || n != 1 {
-			return &drain.Misuse{Type: t.row.taskType, TaskID: t.row.id, Text: "the handler took its lease away, or the task is gone", Err: err}
+		if !t.held {
+			return &drain.Misuse{Type: t.row.taskType, TaskID: t.row.id, Text: "the handler took its lease away, or the task is gone"}
 		}
 		if t.change.failed {
 			return s.r.count(ctx, tx, "failed", []string{t.row.taskType})

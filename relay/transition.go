@@ -29,14 +29,6 @@ type transition struct {
 
 // A token is only on leased rows (check_task). The statements that have a task's id do not name the state as well: after
 // statistics without leased rows the planner would read the index of all of them, dead entries included.
-//
-// For many tasks the ids are sorted, so that the token of each is found by bisection. They go through a sub-select, as many of them, or a join, tempt the
-// planner to read the whole table.
-const completeManySQL = `/* outbox: complete leased tasks */
-DELETE FROM outbox.task t
- WHERE t.task_id = ANY (ARRAY(SELECT unnest($1::bigint[]))) AND t.lease_token = ($2::uuid[])[width_bucket(t.task_id, $1::bigint[])]
-RETURNING t.task_id`
-
 const returnLeaseSQL = `/* outbox: end a lease */
 UPDATE outbox.task SET state = $3, attempt = $4, last_error = COALESCE($5, last_error), relay_id = $6::uuid,
        run_at = CASE WHEN $3 = 'ready' THEN run_at ELSE clock_timestamp() + $7::bigint * interval '1 microsecond' END,
@@ -61,10 +53,61 @@ func (r *Relay) count(ctx context.Context, tx execer, kind string, types []strin
 	return err
 }
 
+// resultSettings are for what finish_tasks does not do, which has them as well: who holds a row for longer must not hold up the others of
+// its group.
+const resultSettings = "SET LOCAL lock_timeout = '2s'"
+
 // write makes the transitions in one transaction. One whose lease is gone changes nothing, and is logged.
 func (l *leases) write(group []*transition) error {
 	done, other := split(group)
-	err := l.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+	write := l.writeAll
+	if len(other) == 0 && alike(done) {
+		write = l.writeDone
+	}
+	if err := write(done, other); err != nil {
+		return err
+	}
+	for _, t := range group {
+		switch {
+		case !t.held:
+			l.r.log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", t.row.taskType, "task_id", t.row.id)
+		case !t.done && t.change.reason != "":
+			l.r.died(t.row, t.change)
+		case !t.done && !t.back:
+			l.r.due(t.change.wait)
+		}
+	}
+	return nil
+}
+
+// alike reports whether all are done and nothing else, each task once: one statement is enough. They are sorted.
+func alike(done []*transition) bool {
+	for i, t := range done {
+		if t.canceled || i > 0 && done[i-1].row.id == t.row.id {
+			return false
+		}
+	}
+	return true
+}
+
+// writeDone deletes tasks that are done.
+func (l *leases) writeDone(group, _ []*transition) error {
+	query, args, said := finishing(group)
+	begin := beginSQL
+	if query != finishSQL {
+		begin += "; " + resultSettings
+	}
+	err := l.r.conns.inMessages(context.Background(), begin, l.r.sql(query), args, true, said.add)
+	said.mark(group)
+	return err
+}
+
+// writeAll makes transitions of all kinds.
+func (l *leases) writeAll(done, other []*transition) error {
+	return l.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, resultSettings); err != nil {
+			return err
+		}
 		var failed, canceled []string // types
 		for _, t := range other {
 			if err := l.writeOne(ctx, tx, t); err != nil {
@@ -84,18 +127,26 @@ func (l *leases) write(group []*transition) error {
 		}
 		return errors.Join(l.r.count(ctx, tx, "failed", failed), l.r.count(ctx, tx, "canceled", canceled))
 	})
-	if err != nil {
-		return err
-	}
-	for _, t := range group {
-		switch {
-		case !t.held:
-			l.r.log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", t.row.taskType, "task_id", t.row.id)
-		case !t.done && t.change.reason != "":
-			l.r.died(t.row, t.change)
-		case !t.done && !t.back:
-			l.r.due(t.change.wait)
+}
+
+// complete deletes tasks that are done, sorted by id. A task is in a statement once: of one that this relay has lost and claimed again two
+// runs may end together.
+func (l *leases) complete(ctx context.Context, tx *sql.Tx, group []*transition) error {
+	for len(group) > 0 {
+		var now, later []*transition
+		for i, t := range group {
+			if i > 0 && group[i-1].row.id == t.row.id {
+				later = append(later, t)
+			} else {
+				now = append(now, t)
+			}
 		}
+		query, args, said := finishing(now)
+		if err := queryTx(ctx, tx, l.r.sql(query), args, said.add); err != nil {
+			return err
+		}
+		said.mark(now)
+		group = later
 	}
 	return nil
 }
@@ -113,50 +164,6 @@ func split(group []*transition) (done, other []*transition) {
 		slices.SortStableFunc(list, func(a, b *transition) int { return cmp.Compare(a.row.id, b.row.id) })
 	}
 	return done, other
-}
-
-// complete deletes tasks that are done, sorted by id. A task is in a statement once: of one that this relay has lost and claimed again two
-// runs may end together.
-func (l *leases) complete(ctx context.Context, tx *sql.Tx, group []*transition) error {
-	for len(group) > 0 {
-		var now, later []*transition
-		var done doneLeases
-		for i, t := range group {
-			if i > 0 && group[i-1].row.id == t.row.id {
-				later = append(later, t)
-				continue
-			}
-			now = append(now, t)
-			done.add(t.row.id, t.token, t.keep, t.change.err)
-		}
-		if err := l.delete(ctx, tx, &done, now); err != nil {
-			return err
-		}
-		group = later
-	}
-	return nil
-}
-
-// delete makes transitions of tasks that are done, and marks those whose task was there.
-func (l *leases) delete(ctx context.Context, tx *sql.Tx, done *doneLeases, group []*transition) error {
-	query, args := done.statement()
-	rows, err := tx.QueryContext(ctx, l.r.sql(query), args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	gone := make(map[int64]struct{}, len(group))
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return err
-		}
-		gone[id] = struct{}{}
-	}
-	for _, t := range group {
-		_, t.held = gone[t.row.id]
-	}
-	return rows.Err()
 }
 
 // writeOne makes a transition of a task that is not done, and marks it if the lease was held.

@@ -51,6 +51,15 @@ func TestInsertIsAllThatAnEnqueuerNeeds(t *testing.T) {
 	}
 }
 
+// Entries of a lane are never equal, so looking for equal ones is work for nothing.
+func TestInsertsLookForNoEqualEntriesInALane(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	migrate(t, db)
+	if got := scan[string](t, db, "SELECT COALESCE(array_to_string(reloptions, ', '), '') FROM pg_class WHERE oid = 'outbox.task_lane'::regclass"); got != "deduplicate_items=off" {
+		t.Errorf("the lane's index has the options %q, want deduplicate_items=off", got)
+	}
+}
+
 func TestAnInsertNotifiesWhileARelayAsksForIt(t *testing.T) {
 	for _, name := range []string{"outbox", "select"} {
 		t.Run(name, func(t *testing.T) {

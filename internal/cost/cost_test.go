@@ -28,7 +28,7 @@ func TestCosts(t *testing.T) {
 		bound, ok := bounds[k.name]
 		delete(bounds, k.name)
 		t.Run(k.name, func(t *testing.T) {
-			db := s.subject(t)
+			db := s.subject(t, k.plain)
 			k.prepare(t, db, k.warm)()
 			got := s.cost(t, db, k.tasks, k.prepare(t, db, k.tasks))
 			measured += got.line(k.name)
@@ -55,7 +55,13 @@ func TestCosts(t *testing.T) {
 
 // knows checks the measuring itself.
 func (s *server) knows(t *testing.T) {
-	db := s.subject(t)
+	for _, plain := range []bool{false, true} {
+		s.knowsThese(t, plain)
+	}
+}
+
+func (s *server) knowsThese(t *testing.T, plain bool) {
+	db := s.subject(t, plain)
 	const n = 10
 	got := s.cost(t, db, n, func() {
 		for range n {
@@ -74,6 +80,9 @@ func (s *server) knows(t *testing.T) {
 	})
 	// A statement with arguments has two round trips, as it is prepared first.
 	want := figures{looks: 1, calls: 4, trips: 5, statements: 4, inner: 1, rows: 100, buffers: 105, wal: 6400}
+	if plain { // looks are calls as any other
+		want.looks, want.calls, want.trips, want.statements, want.rows = 0, 5, 6, 5, 101
+	}
 	for i, name := range names[:8] {
 		few, many := *want.column(i), *want.column(i)
 		if name == "buffers" || name == "wal" { // by the server's version

@@ -12,7 +12,8 @@ import (
 )
 
 // counter is a connector of lib/pq that counts what its connections do once they are open. Looks come by the clock, some for each
-// second that the tasks take; they are counted, and left out of the others.
+// second that the tasks take; they are counted, and left out of the others. Without a counter around it the connector counts as well,
+// all by what is sent: Enqueue does not know lib/pq in another's clothes, and looks are not left out.
 type counter struct {
 	*pq.Connector
 	calls atomic.Int64 // of the driver that send something: statements, begins, ends, pings
@@ -59,6 +60,8 @@ func (d dialer) DialContext(ctx context.Context, network, address string) (net.C
 	w := &wire{Conn: conn, trips: &d.c.trips}
 	if socket, ok := ctx.Value(socketKey{}).(**wire); ok {
 		*socket = w
+	} else {
+		w.calls = &d.c.calls
 	}
 	return w, nil
 }
@@ -79,9 +82,15 @@ type wire struct {
 	counts atomic.Bool // the handshake is over, and no look under way
 	wrote  atomic.Bool
 	trips  *atomic.Int64
+	calls  *atomic.Int64 // or nil, if the driver's are counted
 }
 
+// Write sees whole messages. A query or what is to be prepared is a call; the handshake has neither.
 func (w *wire) Write(p []byte) (int, error) {
+	if w.calls != nil && (p[0] == 'Q' || p[0] == 'P') {
+		w.calls.Add(1)
+		w.counts.Store(true)
+	}
 	w.wrote.Store(true)
 	return w.Conn.Write(p)
 }

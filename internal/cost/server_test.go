@@ -2,6 +2,7 @@ package cost_test
 
 import (
 	"database/sql"
+	"database/sql/driver"
 	"os"
 	"testing"
 
@@ -108,14 +109,14 @@ func (s *server) int(t *testing.T, query string, args ...any) (n int) {
 	return n
 }
 
-// subject is a migrated database of one case, and a pool whose connections are counted.
+// subject is a migrated database of one case, and a pool whose connections are counted: plain, or in a counter that leaves looks out.
 type subject struct {
 	*sql.DB
 	counter *counter
 	name    string
 }
 
-func (s *server) subject(t *testing.T) *subject {
+func (s *server) subject(t *testing.T, plain bool) *subject {
 	t.Helper()
 	url, drop, err := s.CopyDatabase(t.Context(), s.template)
 	if err != nil {
@@ -126,7 +127,11 @@ func (s *server) subject(t *testing.T) *subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := sql.OpenDB(c)
+	var connector driver.Connector = c
+	if plain {
+		connector = c.Connector
+	}
+	db := sql.OpenDB(connector)
 	db.SetMaxIdleConns(maxConns)
 	t.Cleanup(func() { db.Close() })
 	sub := &subject{DB: db, counter: c}

@@ -1,0 +1,69 @@
+package relay
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// starts are runs of leased tasks that are about to begin. A goroutine takes one after the other, and before it calls a handler it sees to it
+// that there is another goroutine for the rest: so short runs need few goroutines, and none waits for a handler that takes its time.
+type starts struct {
+	left  atomic.Int64 // len(runs)
+	mu    sync.Mutex
+	runs  []*leasedRun
+	spare bool // a goroutine has been started that has not taken a run yet
+}
+
+func (s *starts) add(runs []*leasedRun) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.runs = append(s.runs, runs...)
+	s.left.Store(int64(len(s.runs)))
+	s.ensure()
+}
+
+// ensure starts a goroutine if there is something to take and none is about to.
+func (s *starts) ensure() {
+	if len(s.runs) > 0 && !s.spare {
+		s.spare = true
+		go s.work()
+	}
+}
+
+func (s *starts) work() {
+	x := s.next(true)
+	if x == nil {
+		return
+	}
+	_ = widen(int(x.id) & 1) // else the frame is optimized away
+	for ; x != nil; x = s.next(false) {
+		x.begin()
+	}
+}
+
+// next takes a run; spare: the caller was the spare goroutine.
+func (s *starts) next(spare bool) (x *leasedRun) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if spare {
+		s.spare = false
+	}
+	if len(s.runs) == 0 {
+		s.runs = nil
+		return nil
+	}
+	x, s.runs[0] = s.runs[0], nil
+	s.runs = s.runs[1:]
+	s.left.Store(int64(len(s.runs)))
+	s.ensure()
+	return x
+}
+
+// widen makes the goroutine's stack as large as most handlers need it, while there is hardly anything to copy: it would grow in the
+// depth of the decoding of a payload else, which costs more than all else that a short run needs.
+//
+//go:noinline
+func widen(at int) byte {
+	var frame [5 << 10]byte
+	return frame[at]
+}

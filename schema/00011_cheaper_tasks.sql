@@ -162,7 +162,7 @@ CREATE OR REPLACE TRIGGER task_arrive BEFORE INSERT ON outbox.task
   EXECUTE FUNCTION outbox.task_arrive();
 
 -- Each entry of a lane has its task's id, so none equals another but for dead ones of the same task. Looking for equal ones before a page is split, as
--- PostgreSQL does unless told otherwise, saves no split and is a sixteenth of the work of a large insert.
+-- PostgreSQL does unless told otherwise, saves no split and is work in every insert.
 ALTER INDEX outbox.task_lane SET (deduplicate_items = off);
 
 -- Deletes up to so many of the first tasks of a lane from a place on, whose priority is at most the given one, and returns each as text: its fields

@@ -7,7 +7,7 @@ import (
 )
 
 func TestWindowsAreRatesOfTheTimeSinceTheFirstTask(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // has a clock of its own, which these sleeps set on: they take no time
 		p := NewProgress(1000)
 		time.Sleep(time.Hour) // starting up counts for nobody
 		p.Done(0)

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 // tiny is a plan whose numbers mean nothing.
 func tiny() plan {
 	return plan{
-		rounds: 1, backlog: 2000, large: 20_000, huge: 20_000, burn: 200 * time.Millisecond, short: 100 * time.Millisecond, long: time.Second,
+		rounds: 1, backlog: 2000, large: 20_000, huge: 20_000, burn: 200 * time.Millisecond, short: 100 * time.Millisecond, insert: 200 * time.Millisecond, long: time.Second,
 		enqueue: 100 * time.Millisecond, many: 5000, held: 200 * time.Millisecond, heldWindow: 100 * time.Millisecond, pickups: 1, gap: time.Millisecond, pollers: 2, polls: 1,
 		claims: 30, idle: 100 * time.Millisecond, mixed: 100 * time.Millisecond, mixedTasks: 2000, walTasks: 500, infoRounds: 1, extras: true, payload: 2, settle: 300 * time.Millisecond,
 	}

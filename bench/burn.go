@@ -57,6 +57,9 @@ func (b *bench) burn(ctx context.Context, caseName string, round int, limit time
 	if stopErr := stop(); err == nil {
 		err = stopErr
 	}
+	if err == nil && done == 0 {
+		err = fmt.Errorf("no task was done within %s", elapsed.Round(time.Millisecond))
+	}
 	if err != nil {
 		return err
 	}

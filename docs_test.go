@@ -278,3 +278,36 @@ func TestEachRowOfTheTableOfFeaturesIsFilledIn(t *testing.T) {
 		}
 	}
 }
+
+// The figures of the README are those of the report, line by line.
+func TestTheReadmeQuotesTheReport(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := os.ReadFile("docs/benchmarks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, quotes, found := strings.Cut(string(readme), "\n## How fast it is\n")
+	if !found {
+		t.Fatal("the README has no section \"How fast it is\"")
+	}
+	quotes, _, _ = strings.Cut(quotes, "\n## ")
+	inReport := map[string]bool{}
+	for line := range strings.Lines(string(report)) {
+		inReport[strings.TrimSpace(line)] = true
+	}
+	lines := regexp.MustCompile(`(?m)^\|.*$`).FindAllString(quotes, -1)
+	if len(lines) < 4 {
+		t.Errorf("the README quotes %d lines of a table", len(lines))
+	}
+	for _, line := range lines {
+		if !inReport[line] {
+			t.Errorf("docs/benchmarks.md does not have the README's line %q", line)
+		}
+	}
+	if prose := regexp.MustCompile(`(?m)^\|.*\n`).ReplaceAllString(quotes, ""); regexp.MustCompile(`[0-9.,]+(x|/s)\b`).MatchString(prose) {
+		t.Error("the README gives figures outside of the lines that it quotes")
+	}
+}

@@ -253,20 +253,20 @@ func (d *dispatcher) look() {
 			if want.takeBack > 0 && err == nil {
 				d.wish = 0
 			}
-			if all && err == nil {
-				d.swept(s.took)
+			if err == nil {
+				d.swept(all, s.took)
 			}
 			d.looked(s, err, now)
 		}
 	}()
 }
 
-// swept notes how long a look at all took.
-func (d *dispatcher) swept(took time.Duration) {
+// swept notes how long a look took.
+func (d *dispatcher) swept(all bool, took time.Duration) {
 	now := time.Now()
-	d.sweeps.made(took, now)
+	d.sweeps.made(all, took, now)
 	for _, c := range d.lanes.all {
-		if d.sweeps.cost() < quickLook && now.Sub(c.floors.since) > floorFor {
+		if all && d.sweeps.cost(now) < quickLook && now.Sub(c.floors.since) > floorFor {
 			c.floors.forget()
 		}
 	}

@@ -236,22 +236,43 @@ func between(out []span, from, to class) []span {
 	return out
 }
 
-// sweeps decides when a look reads lanes from their heads.
+// sweeps decides when a look reads lanes from their heads. What that takes is compared with what other looks took lately: where the machine is
+// slow, all are.
 type sweeps struct {
+	all, others samples
+}
+
+// samples are what the latest looks took.
+type samples struct {
 	took [sampleLooks]time.Duration
 	n    int
 	last time.Time
 }
 
-// due reports whether the next look is to read all.
-func (s *sweeps) due(now time.Time) bool {
-	d := s.cost()
-	return d < quickLook || now.Sub(s.last) >= min(lookShare*d, maxLookGap)
-}
-
-func (s *sweeps) cost() time.Duration { return slices.Min(s.took[:]) }
-
-func (s *sweeps) made(took time.Duration, now time.Time) {
+func (s *samples) add(took time.Duration, now time.Time) {
 	s.took[s.n%sampleLooks], s.last = took, now
 	s.n++
+}
+
+// due reports whether the next look is to read all.
+func (s *sweeps) due(now time.Time) bool {
+	d := s.cost(now)
+	return d < quickLook || now.Sub(s.all.last) >= min(lookShare*d, maxLookGap)
+}
+
+// cost is how much longer looks at all take.
+func (s *sweeps) cost(now time.Time) time.Duration {
+	d := slices.Min(s.all.took[:])
+	if now.Sub(s.others.last) < maxLookGap {
+		d -= slices.Min(s.others.took[:])
+	}
+	return d
+}
+
+func (s *sweeps) made(all bool, took time.Duration, now time.Time) {
+	if all {
+		s.all.add(took, now)
+	} else {
+		s.others.add(took, now)
+	}
 }

@@ -158,21 +158,26 @@ func TestALaneHasFewFloors(t *testing.T) {
 func TestLooksAtAllAreSeldomWhenTheyAreDear(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
-		took, after time.Duration
-		due         bool
+		took, others, after time.Duration
+		due                 bool
 	}{
-		{time.Millisecond, 0, true},
-		{5 * time.Millisecond, 999 * time.Millisecond, false},
-		{5 * time.Millisecond, 1000 * time.Millisecond, true},
-		{time.Second, 4 * time.Second, false},
-		{time.Second, 5 * time.Second, true},
+		{time.Millisecond, 0, 0, true},
+		{5 * time.Millisecond, 0, 999 * time.Millisecond, false},
+		{5 * time.Millisecond, 0, 1000 * time.Millisecond, true},
+		{time.Second, 0, 4 * time.Second, false},
+		{time.Second, 0, 5 * time.Second, true},
+		{time.Second, time.Second, 0, true}, // not dear: the machine is slow
+		{time.Second, 2 * time.Second, 0, true},
+		{30 * time.Millisecond, 25 * time.Millisecond, 999 * time.Millisecond, false},
+		{30 * time.Millisecond, 25 * time.Millisecond, 1000 * time.Millisecond, true},
 	} {
 		var s sweeps
-		for range sampleLooks {
-			s.made(c.took, now)
+		for i := range sampleLooks { // the least counts
+			s.made(true, c.took+time.Duration(i)*time.Second, now)
+			s.made(false, c.others+time.Duration(i)*time.Second, now)
 		}
 		if got := s.due(now.Add(c.after)); got != c.due {
-			t.Errorf("%v after looks of %v: due %t, want %t", c.after, c.took, got, c.due)
+			t.Errorf("%v after looks at all of %v, others of %v: due %t, want %t", c.after, c.took, c.others, got, c.due)
 		}
 	}
 }

@@ -20,7 +20,7 @@ const (
 	lookShare    = 200                   // else it takes one part of so many of the time, as it slows down claims,
 	maxLookGap   = 5 * time.Second       // and is made at least so often
 	maxNear      = 1 << 16
-	sampleLooks  = 3 // the least of so many tells what a look at all takes
+	sampleLooks  = 10 // the least of so many tells what a look takes: the first one of each session is slow, as it plans
 )
 
 // class is the tasks of a lane with one priority and attempt: in it the order is that of their ids.

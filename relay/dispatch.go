@@ -243,7 +243,7 @@ func (d *dispatcher) look() {
 		want.takeBack = d.wish
 	}
 	d.found, d.woken = false, false
-	all := d.once || d.sweeps.due(now)
+	all := d.once || d.sweeps.due(d.dry >= dryLooks, now)
 	if !all {
 		want.spans = d.lanes.spans()
 	}
@@ -265,8 +265,11 @@ func (d *dispatcher) look() {
 func (d *dispatcher) swept(all bool, took time.Duration) {
 	now := time.Now()
 	d.sweeps.made(all, took, now)
+	if !all || d.sweeps.cost(now) >= quickLook {
+		return
+	}
 	for _, c := range d.lanes.all {
-		if all && d.sweeps.cost(now) < quickLook && now.Sub(c.floors.since) > floorFor {
+		if now.Sub(c.floors.since) > floorFor {
 			c.floors.forget()
 		}
 	}

@@ -16,8 +16,9 @@ const (
 	floorBacklog = time.Second           // but for a head that has waited for longer: who took its id then has committed by now
 	floorFor     = 10 * time.Second      // after that, if looks at all are quick, claims begin at the head again
 	maxFloors    = 4                     // of one lane
-	quickLook    = 2 * time.Millisecond  // a look at all that takes less costs nothing
+	quickLook    = 2 * time.Millisecond  // a look at all that takes less than that longer costs nothing
 	lookShare    = 200                   // else it takes one part of so many of the time, as it slows down claims,
+	dryShare     = 20                    // or of so many where there is nothing to claim,
 	maxLookGap   = 5 * time.Second       // and is made at least so often
 	maxNear      = 1 << 16
 	sampleLooks  = 10 // the least of so many tells what a look takes: the first one of each session is slow, as it plans
@@ -254,10 +255,13 @@ func (s *samples) add(took time.Duration, now time.Time) {
 	s.n++
 }
 
-// due reports whether the next look is to read all.
-func (s *sweeps) due(now time.Time) bool {
-	d := s.cost(now)
-	return d < quickLook || now.Sub(s.all.last) >= min(lookShare*d, maxLookGap)
+// due reports whether the next look is to read all. dry: the latest ones found nothing.
+func (s *sweeps) due(dry bool, now time.Time) bool {
+	d, share := s.cost(now), time.Duration(lookShare)
+	if dry {
+		share = dryShare
+	}
+	return d < quickLook || now.Sub(s.all.last) >= min(share*d, maxLookGap)
 }
 
 // cost is how much longer looks at all take.

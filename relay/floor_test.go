@@ -159,25 +159,28 @@ func TestLooksAtAllAreSeldomWhenTheyAreDear(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
 		took, others, after time.Duration
-		due                 bool
+		dry, due            bool
 	}{
-		{time.Millisecond, 0, 0, true},
-		{5 * time.Millisecond, 0, 999 * time.Millisecond, false},
-		{5 * time.Millisecond, 0, 1000 * time.Millisecond, true},
-		{time.Second, 0, 4 * time.Second, false},
-		{time.Second, 0, 5 * time.Second, true},
-		{time.Second, time.Second, 0, true}, // not dear: the machine is slow
-		{time.Second, 2 * time.Second, 0, true},
-		{30 * time.Millisecond, 25 * time.Millisecond, 999 * time.Millisecond, false},
-		{30 * time.Millisecond, 25 * time.Millisecond, 1000 * time.Millisecond, true},
+		{time.Millisecond, 0, 0, false, true},
+		{5 * time.Millisecond, 0, 999 * time.Millisecond, false, false},
+		{5 * time.Millisecond, 0, 1000 * time.Millisecond, false, true},
+		{time.Second, 0, 4 * time.Second, false, false},
+		{time.Second, 0, 5 * time.Second, false, true},
+		{time.Second, time.Second, 0, false, true}, // not dear: the machine is slow
+		{time.Second, 2 * time.Second, 0, false, true},
+		{30 * time.Millisecond, 25 * time.Millisecond, 999 * time.Millisecond, false, false},
+		{30 * time.Millisecond, 25 * time.Millisecond, 1000 * time.Millisecond, false, true},
+		{50 * time.Millisecond, 0, 999 * time.Millisecond, true, false},
+		{50 * time.Millisecond, 0, 1000 * time.Millisecond, true, true},
+		{50 * time.Millisecond, 0, 1000 * time.Millisecond, false, false},
 	} {
 		var s sweeps
 		for i := range sampleLooks { // the least counts
 			s.made(true, c.took+time.Duration(i)*time.Second, now)
 			s.made(false, c.others+time.Duration(i)*time.Second, now)
 		}
-		if got := s.due(now.Add(c.after)); got != c.due {
-			t.Errorf("%v after looks at all of %v, others of %v: due %t, want %t", c.after, c.took, c.others, got, c.due)
+		if got := s.due(c.dry, now.Add(c.after)); got != c.due {
+			t.Errorf("%v after looks at all of %v, others of %v, dry %t: due %t, want %t", c.after, c.took, c.others, c.dry, got, c.due)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -153,27 +154,32 @@ func TestALeaseTakesWhatFollowsItsPivotsUpToItsLimit(t *testing.T) {
 // Urgent tasks come first, whatever lies below the pivot, and in the end all have run.
 func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		t.Run(kind, func(t *testing.T) {
+	for _, c := range []struct {
+		kind     string
+		workers  int
+		overtake int // others may begin between an urgent task's claim and its begin, where the machine is busy
+	}{
+		{"TX", 1, 0},
+		{"TX", 4, 30},
+		{"BATCH", 1, 0}, // a second batch would take what is not urgent meanwhile
+		{"LEASED", 1, 0},
+		{"LEASED", 4, 30},
+	} {
+		t.Run(fmt.Sprintf("%s, %d workers", c.kind, c.workers), func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			const n, urgent = 600, 60
-			workers := 4
-			if kind == "BATCH" {
-				workers = 1 // a second batch would take what is not urgent meanwhile
-			}
 			db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt) SELECT $1, CASE WHEN n % 10 = 0 THEN -1 ELSE 0 END, n % 3
-				FROM generate_series(1, $2::int) n`, kind, n)
-			s := begun(t, db, kind, n, relay.Config{Order: relay.Random, Workers: workers})
-			const overtake = 30 // others may begin between an urgent task's claim and its begin: four workers, on a busy machine
+				FROM generate_series(1, $2::int) n`, c.kind, n)
+			s := begun(t, db, c.kind, n, relay.Config{Order: relay.Random, Workers: c.workers})
 			late := 0
-			for _, task := range s.tasks[:urgent+overtake] {
+			for _, task := range s.tasks[:urgent+c.overtake] {
 				if task.Priority == 0 {
 					late++
 				}
 			}
-			if late > overtake {
-				t.Errorf("%d of the first %d tasks were not urgent", late, urgent+overtake)
+			if late > c.overtake {
+				t.Errorf("%d of the first %d tasks were not urgent", late, urgent+c.overtake)
 			}
 			seen := map[int64]bool{}
 			for _, id := range s.ids {

@@ -20,8 +20,8 @@ var (
 	connPool      = fieldOf[sql.Conn, *sql.DB]("db")
 	poolConnector = fieldOf[sql.DB, driver.Connector]("connector")
 
-	// Their connections are lib/pq's own: the handlers' connectors take no other.
-	pqConnectors = []reflect.Type{reflect.TypeFor[*pq.Connector](), reflect.TypeFor[*pq.NoticeHandlerConnector](), reflect.TypeFor[*pq.NotificationHandlerConnector]()}
+	// Their connections are lib/pq's own, or ours around them: the handlers' connectors take no other.
+	pqConnectors = []reflect.Type{reflect.TypeFor[*connector](), reflect.TypeFor[*pq.Connector](), reflect.TypeFor[*pq.NoticeHandlerConnector](), reflect.TypeFor[*pq.NotificationHandlerConnector]()}
 	pqDrivers    = []reflect.Type{reflect.TypeFor[*pq.Driver](), reflect.TypeFor[pq.Driver]()}
 	driverType   = reflect.TypeFor[driver.Driver]()
 	databaseSQL  = reflect.TypeFor[sql.DB]().PkgPath()

@@ -13,6 +13,8 @@ import (
 
 const (
 	statementTimeout = 10 * time.Second // of each statement of the relay's own
+	idleTimeout      = 15 * time.Second // of a transaction of the relay's own, each of whose statements follows at once
+	replyTimeout     = 30 * time.Second // to BEGIN, COMMIT and ROLLBACK; COMMIT may have to wait for a standby
 	beginTries       = 4
 	conflictTries    = 3
 	trusted          = time.Second // for how long an idle connection is believed to live without asking
@@ -73,6 +75,7 @@ func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 			return nil, err
 		}
 		if err = conn.PingContext(ctx); err == nil {
+			boundReplies(conn)
 			return conn, nil
 		}
 		drop(conn)
@@ -80,6 +83,16 @@ func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 			return nil, err
 		}
 	}
+}
+
+// boundReplies limits what has no context, BEGIN, COMMIT and ROLLBACK, where the pool is one of outbox.Open.
+func boundReplies(conn *sql.Conn) {
+	_ = conn.Raw(func(c any) error {
+		if c, ok := c.(interface{ BoundReplies(time.Duration) }); ok {
+			c.BoundReplies(replyTimeout)
+		}
+		return nil
+	})
 }
 
 func (c *conns) put(conn *sql.Conn) {
@@ -156,7 +169,10 @@ func (c *conns) inTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx
 	if err != nil {
 		return err
 	}
-	if err = f(ctx, tx); err == nil {
+	if _, err = tx.ExecContext(ctx, letGo); err == nil {
+		err = f(ctx, tx)
+	}
+	if err == nil {
 		err = tx.Commit()
 	}
 	if err != nil {

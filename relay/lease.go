@@ -121,7 +121,8 @@ func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 	if err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, "SET LOCAL role TO DEFAULT"); err != nil { // fn may have taken one without rights here
+	// fn may have taken a role without rights here. Where the connection is gone before COMMIT arrives, the row is not locked for as long as fn may take.
+	if _, err := tx.ExecContext(ctx, "SET LOCAL role TO DEFAULT; SET LOCAL idle_in_transaction_session_timeout = "+ms(bookkeeping)); err != nil {
 		// fn's failure: it hid an error, or left rows open, which pgx calls a bad connection.
 		return fail(err)
 	}

@@ -10,12 +10,19 @@ import (
 
 const beginSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
+// letGo lets the locks of a transaction go whose relay is frozen, or gone without a word. The server waits for the next statement of a dead connection for
+// hours otherwise. It is for transactions that are more than one message.
+var letGo = "SET LOCAL idle_in_transaction_session_timeout = " + ms(idleTimeout)
+
 // inMessages is inTx for one query, whose rows each gets: it travels with begin in one message, where the driver takes several
 // statements. atOnce sends COMMIT with it as well: for a query whose effects are known without its rows. Else COMMIT follows when
 // the rows are here, as from inTx. Its error may be an unknown outcome, so the query must be harmless when repeated.
 func (c *conns) inMessages(ctx context.Context, begin, query string, args []any, atOnce bool, each func([]driver.Value) error) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
+	if !atOnce {
+		begin += "; " + letGo
+	}
 	for try := 1; ; try++ {
 		conn, err := c.get(ctx)
 		if err != nil {

@@ -1,0 +1,246 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// conn is a client's connection and the one to the server.
+type conn struct {
+	p              *Proxy
+	client, server net.Conn
+
+	mu       sync.Mutex
+	hole     bool
+	gone     bool
+	listened bool
+	left     int           // bytes that the server may say before the connection is cut; 0 is no limit
+	swallow  *Trap         // what the server says next is not passed on
+	held     chan struct{} // closed when it has said that
+}
+
+func (c *conn) cut() {
+	c.mu.Lock()
+	c.gone = true
+	c.mu.Unlock()
+	_ = c.client.Close()
+	_ = c.server.Close()
+}
+
+func (c *conn) cutAfter(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left = n
+}
+
+func (c *conn) silence() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hole = true
+}
+
+func (c *conn) silent() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.hole
+}
+
+func (c *conn) listens() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.listened
+}
+
+// holeLasts is for how long the server's side of a black hole outlives the client's.
+const holeLasts = time.Minute
+
+// pass passes everything on until one side ends. Of a black hole neither side hears of the other's end.
+func (c *conn) pass() {
+	var down sync.WaitGroup
+	down.Go(func() {
+		c.fromServer()
+		if !c.silent() {
+			c.cut()
+		}
+	})
+	c.fromClient()
+	if !c.silent() {
+		c.cut()
+	}
+	defer time.AfterFunc(holeLasts, c.cut).Stop()
+	down.Wait()
+	c.cut()
+}
+
+func (c *conn) fromServer() {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := c.server.Read(buf)
+		if n > 0 && !c.toClient(buf[:n]) {
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// toClient passes on what the server said, and reports whether the connection goes on.
+func (c *conn) toClient(said []byte) bool {
+	c.p.mu.Lock()
+	delay := c.p.delay
+	c.p.mu.Unlock()
+	if delay > 0 {
+		select {
+		case <-time.After(delay):
+		case <-c.p.ended:
+		}
+	}
+	c.mu.Lock()
+	trap, hole, left := c.swallow, c.hole, c.left
+	c.swallow = nil
+	if left > 0 {
+		c.left = max(0, left-len(said))
+	}
+	c.mu.Unlock()
+	if hole {
+		return true
+	}
+	if trap != nil {
+		if trap.Then != nil {
+			trap.Then()
+		}
+		close(c.held)
+		if trap.How == SilenceReply {
+			c.silence()
+			return true
+		}
+		return false
+	}
+	if left > 0 && left <= len(said) {
+		_, _ = c.client.Write(said[:left])
+		return false
+	}
+	_, err := c.client.Write(said)
+	return err == nil
+}
+
+// fromClient passes on what the client says, message by message.
+func (c *conn) fromClient() {
+	in, out := bufio.NewReaderSize(c.client, 64<<10), bufio.NewWriterSize(c.server, 64<<10)
+	prepared := map[string]string{} // pgx keeps statements by name
+	before := ""
+	for first := true; ; first = false {
+		kind, message, err := readMessage(in, first)
+		if err != nil {
+			return
+		}
+		if c.silent() {
+			continue
+		}
+		body := message[min(5, len(message)):]
+		statement := ""
+		switch kind {
+		case 'Q':
+			statement = strings.TrimRight(string(body), "\x00")
+		case 'P':
+			name, rest, _ := bytes.Cut(body, []byte{0})
+			query, _, _ := bytes.Cut(rest, []byte{0})
+			prepared[string(name)] = string(query)
+		case 'B':
+			_, rest, _ := bytes.Cut(body, []byte{0})
+			name, _, _ := bytes.Cut(rest, []byte{0})
+			statement = prepared[string(name)]
+		}
+		if statement != "" {
+			if strings.HasPrefix(statement, "LISTEN ") {
+				c.mu.Lock()
+				c.listened = true
+				c.mu.Unlock()
+			}
+			if trap := c.p.caught(statement, before); trap != nil {
+				if !c.catch(trap, out, in, message) {
+					return
+				}
+				continue
+			}
+			before += statement + ";\n"
+			if ends(statement) || len(before) > 64<<10 {
+				before = ""
+			}
+		}
+		if _, err := out.Write(message); err != nil {
+			return
+		}
+		if in.Buffered() == 0 {
+			if err := out.Flush(); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// catch does what the trap says, and reports whether the connection goes on, as a black hole.
+func (c *conn) catch(trap *Trap, out *bufio.Writer, in *bufio.Reader, message []byte) bool {
+	if trap.How == LoseReply || trap.How == SilenceReply {
+		c.mu.Lock()
+		c.swallow = trap
+		c.mu.Unlock()
+	} else if trap.Then != nil {
+		trap.Then()
+	}
+	switch trap.How {
+	case LoseRequest:
+		return false
+	case SilenceRequest:
+		c.silence()
+		return true
+	}
+	// The rest of what the client sent with it: the server answers a Sync.
+	rest := make([]byte, in.Buffered())
+	_, _ = io.ReadFull(in, rest)
+	_, err := out.Write(append(message, rest...))
+	if err != nil || out.Flush() != nil {
+		return false
+	}
+	if trap.How == LoseBoth {
+		_ = c.client.Close()
+		_ = c.server.(*net.TCPConn).CloseWrite() // the server reads the message, and then the end
+		_, _ = io.Copy(io.Discard, c.server)
+		return false
+	}
+	select {
+	case <-c.held:
+	case <-time.After(30 * time.Second): // the server does not answer either
+		return false
+	}
+	return trap.How == SilenceReply
+}
+
+// readMessage reads a whole message of a client; the first one has no kind.
+func readMessage(r io.Reader, first bool) (kind byte, message []byte, err error) {
+	head := make([]byte, 5)
+	if first {
+		head = head[1:]
+	}
+	if _, err := io.ReadFull(r, head); err != nil {
+		return 0, nil, err
+	}
+	length := binary.BigEndian.Uint32(head[len(head)-4:])
+	if length < 4 || length > 64<<20 {
+		return 0, nil, fmt.Errorf("a message of %d bytes", length)
+	}
+	message = append(head, make([]byte, length-4)...)
+	_, err = io.ReadFull(r, message[len(head):])
+	if !first {
+		kind = head[0]
+	}
+	return kind, message, err
+}

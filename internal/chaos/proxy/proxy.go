@@ -1,0 +1,172 @@
+// Package proxy is a TCP proxy before a PostgreSQL server that breaks connections where it is told to: at once, at a byte, at a
+// message of the client's, or by silence. It reads the protocol of clients without TLS.
+package proxy
+
+import (
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+)
+
+// Proxy passes connections on to a server. Its methods are safe for concurrent use.
+type Proxy struct {
+	listener net.Listener
+	serving  sync.WaitGroup
+
+	mu     sync.Mutex
+	to     string
+	delay  time.Duration // of each thing that the server says
+	traps  []*Trap
+	conns  map[*conn]struct{}
+	closed bool
+	ended  chan struct{} // closed with it
+}
+
+// New starts a proxy on a free port of the loopback interface, before the server at the address.
+func New(to string) (*Proxy, error) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{listener: l, to: to, conns: map[*conn]struct{}{}, ended: make(chan struct{})}
+	p.serving.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p.serving.Go(func() { p.serve(client) })
+		}
+	})
+	return p, nil
+}
+
+// Address is where the proxy listens.
+func (p *Proxy) Address() string { return p.listener.Addr().String() }
+
+// Close ends all connections and waits until nothing of the proxy is left.
+func (p *Proxy) Close() {
+	_ = p.listener.Close()
+	p.mu.Lock()
+	p.closed = true
+	close(p.ended)
+	for c := range p.conns {
+		c.cut()
+	}
+	p.mu.Unlock()
+	p.serving.Wait()
+}
+
+// SendTo passes new connections on to another server, and cuts those that there are.
+func (p *Proxy) SendTo(address string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.to = address
+	for c := range p.conns {
+		c.cut()
+	}
+}
+
+// Delay holds everything back that the server says, for d.
+func (p *Proxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// Set sets a trap. It is gone once it has caught a connection.
+func (p *Proxy) Set(t *Trap) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.traps = append(p.traps, t)
+}
+
+// Remove takes a trap away, and reports whether it was still set.
+func (p *Proxy) Remove(t *Trap) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, other := range p.traps {
+		if other == t {
+			p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// caught is the trap that catches a message, if one does, and takes it away.
+func (p *Proxy) caught(statement, before string) *Trap {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, t := range p.traps {
+		if t.Catches(statement, before) {
+			p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
+			return t
+		}
+	}
+	return nil
+}
+
+// Conns is the number of connections.
+func (p *Proxy) Conns() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}
+
+// Cut cuts one of the connections, if there is one, once the server has said n bytes more on it: at once, if n is 0.
+func (p *Proxy) Cut(n int) bool {
+	return p.some(func(c *conn) bool { return !c.silent() }, func(c *conn) {
+		if n > 0 {
+			c.cutAfter(n)
+		} else {
+			c.cut()
+		}
+	})
+}
+
+// Silence makes a black hole of one of the connections, if there is one: both sides may say what they like, neither hears of the other any more, not
+// even that it is gone. listening asks for one that has sent LISTEN.
+func (p *Proxy) Silence(listening bool) bool {
+	return p.some(func(c *conn) bool { return !c.silent() && c.listens() == listening }, (*conn).silence)
+}
+
+func (p *Proxy) some(of func(*conn) bool, do func(*conn)) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []*conn
+	for c := range p.conns {
+		if of(c) {
+			all = append(all, c)
+		}
+	}
+	if len(all) == 0 {
+		return false
+	}
+	do(all[rand.IntN(len(all))])
+	return true
+}
+
+func (p *Proxy) serve(client net.Conn) {
+	defer client.Close()
+	p.mu.Lock()
+	to := p.to
+	p.mu.Unlock()
+	server, err := net.DialTimeout("tcp", to, 5*time.Second)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	c := &conn{p: p, client: client, server: server, held: make(chan struct{})}
+	p.mu.Lock()
+	ended := p.closed || p.to != to
+	p.conns[c] = struct{}{}
+	p.mu.Unlock()
+	if !ended {
+		c.pass()
+	}
+	p.mu.Lock()
+	delete(p.conns, c)
+	p.mu.Unlock()
+}

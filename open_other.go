@@ -1,0 +1,10 @@
+//go:build !linux
+
+package outbox
+
+import (
+	"syscall"
+	"time"
+)
+
+func setUserTimeout(syscall.RawConn, time.Duration) error { return nil } // no such option

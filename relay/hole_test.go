@@ -1,0 +1,96 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/chaos/proxy"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// F24, C6. A relay with one worker works again within 45 s after one of its connections has become a black hole, whatever was said on it last; and no
+// attempt is counted but where the silence fell into the handler.
+func TestABlackHoleCostsAWorkerLessThan45Seconds(t *testing.T) {
+	t.Parallel()
+	for name, hole := range map[string]struct {
+		at       func(statement, before string) bool
+		register func(reg *handlers.Registry)
+	}{
+		"begin":           {proxy.Statement("BEGIN"), holeTx},
+		"claim":           {proxy.Statement("outbox: claim"), holeTx},
+		"journal":         {proxy.Statement("outbox: journal runs"), holeTx},
+		"handler":         {proxy.Statement("INSERT INTO effect"), holeTx},
+		"end":             {proxy.Statement("SET CONSTRAINTS ALL IMMEDIATE"), holeTx},
+		"commit":          {proxy.Commit("INSERT INTO effect"), holeTx},
+		"lease":           {proxy.Statement("outbox: lease"), holeLeased},
+		"lease committed": {proxy.Commit("outbox: lease"), holeLeased},
+		"heartbeat":       {proxy.Statement("outbox: heartbeat"), holeLeased},
+		"complete":        {proxy.Commit("INSERT INTO effect"), holeLeased},
+		"batch committed": {proxy.Commit("INSERT INTO effect"), holeBatch},
+		"look":            {proxy.Statement("outbox: look"), holeTx},
+	} {
+		for _, how := range []proxy.How{proxy.SilenceRequest, proxy.SilenceReply} {
+			t.Run(name+map[proxy.How]string{proxy.SilenceRequest: ", request", proxy.SilenceReply: ", reply"}[how], func(t *testing.T) {
+				t.Parallel()
+				db := newDatabase(t, "postgres")
+				u, err := url.Parse(db.URL)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err := proxy.New(u.Host)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(p.Close)
+				u.Host = p.Address()
+				pool, err := outbox.Open(u.String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { pool.Close() })
+				reg := handlers.New()
+				hole.register(reg)
+				run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
+				db.Enqueue(t, "HOLE", 1)
+				db.Emptied(t, 20*time.Second)
+				caught := make(chan struct{})
+				p.Set(&proxy.Trap{Catches: hole.at, How: how, Then: func() { close(caught) }})
+				db.Enqueue(t, "HOLE", 1)
+				select {
+				case <-caught:
+				case <-time.After(20 * time.Second):
+					t.Fatal("nothing came by")
+				}
+				fell := time.Now()
+				db.Enqueue(t, "HOLE", 3)
+				db.Emptied(t, 60*time.Second)
+				if took := time.Since(fell); took > 45*time.Second {
+					t.Errorf("the tasks were done %v after the hole, want 45 s", took)
+				}
+				db.OnceEach(t, 5)
+			})
+		}
+	}
+}
+
+var typeHole = outbox.NewTaskType[payload]("HOLE")
+
+func holeTx(reg *handlers.Registry) {
+	handlers.Tx(reg, typeHole, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		return txEffect(ctx, tx, task)
+	}, handlers.Timeout(10*time.Second))
+}
+
+func holeBatch(reg *handlers.Registry) {
+	handlers.Batch(reg, typeHole, 10, batchEffect, handlers.Timeout(10*time.Second))
+}
+
+func holeLeased(reg *handlers.Registry) {
+	handlers.Leased(reg, typeHole, leasedEffect)
+}

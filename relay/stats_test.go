@@ -14,6 +14,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -331,7 +332,7 @@ func (db *database) squeeze(t testing.TB) {
 
 func (db *database) invariantsOfCounts(t testing.TB) {
 	t.Helper()
-	if n := db.Int(t, relaytest.Miscounted); n != 0 {
+	if n := db.Int(t, invariants.Miscounted); n != 0 {
 		t.Errorf("I9: %d counts are not those of the rows", n)
 	}
 }

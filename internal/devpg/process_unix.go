@@ -14,7 +14,7 @@ import (
 	"syscall"
 )
 
-// directoryScript watches a directory, its $1. It reads, line by line, which process it has to end, an initdb or a
+// directoryScript watches a directory, its $1. It reads, line by line, which process it has to end, an initdb, a pg_basebackup or a
 // postgres, until the process that writes the lines is gone and the pipe with it. It asks before it kills, since what is
 // killed leaves shared memory. A postgres is ended only if the directory's postmaster.pid names it, should its number
 // have been taken by another.
@@ -24,7 +24,7 @@ name= pid=
 while read -r n p; do name=$n pid=$p; done
 pause() { sleep 0.1 2>/dev/null || sleep 1; }
 ours() {
-  [ "$name" = initdb ] && return
+  [ "$name" != postgres ] && return
   read -r first <"$1/data/postmaster.pid" && [ "$first" = "$pid" ]
 }
 alive() { kill -s 0 -- "-$pid"; }

@@ -15,6 +15,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	_ "github.com/lib/pq"              // the driver postgres
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -132,28 +133,9 @@ func (db *Database) Dump(t testing.TB) string {
 // Invariants checks those of docs/design.md that can be read from the tables.
 func (db *Database) Invariants(t testing.TB) {
 	t.Helper()
-	for name, query := range map[string]string{
-		"I1: a task is in task and in dead_task": `SELECT count(*) FROM outbox.task JOIN outbox.dead_task USING (task_id)`,
-		"I5: a dead task has attempts left":      `SELECT count(*) FROM outbox.dead_task WHERE reason = 'attempts' AND attempt <> max_attempts`,
-		"a run without a task is in the journal, and its relay has signed off": `SELECT count(*) FROM outbox.running r WHERE NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.task_id = r.task_id)
-			AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = r.relay_id)`,
-		"I9: the counts are not those of the rows": Miscounted,
-		"I9: more tasks are counted as left than were enqueued": `SELECT count(*) FROM (
-			SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -tasks WHEN 'failed' THEN 0 ELSE arrived - tasks END) AS finished
-			  FROM (SELECT task_type, kind, tasks, arrived FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived FROM outbox.counter_log) c
-			 GROUP BY task_type) f WHERE finished < 0`,
-	} {
+	for name, query := range invariants.Always {
 		if n := db.Int(t, query); n != 0 {
 			t.Errorf("%s: %d times", name, n)
 		}
 	}
 }
-
-// Miscounted counts the types and kinds of which outbox.counter and its log say something else than count(*).
-const Miscounted = `SELECT count(*) FROM (
-	SELECT task_type, kind, sum(n) FROM (
-		SELECT task_type, state AS kind, count(*) AS n FROM outbox.task GROUP BY 1, 2
-		UNION ALL SELECT task_type, 'dead', count(*) FROM outbox.dead_task GROUP BY 1
-		UNION ALL SELECT task_type, kind, -tasks FROM outbox.counter WHERE kind NOT IN ('failed', 'canceled')
-		UNION ALL SELECT task_type, kind, -tasks FROM outbox.counter_log WHERE kind NOT IN ('failed', 'canceled')) AS c
-	 GROUP BY 1, 2 HAVING sum(n) <> 0) AS wrong`

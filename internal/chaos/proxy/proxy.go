@@ -132,6 +132,17 @@ func (p *Proxy) Silence(listening bool) bool {
 	return p.some(func(c *conn) bool { return !c.silent() && c.listens() == listening }, (*conn).silence)
 }
 
+// CutSilent cuts the black holes.
+func (p *Proxy) CutSilent() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		if c.silent() {
+			c.cut()
+		}
+	}
+}
+
 func (p *Proxy) some(of func(*conn) bool, do func(*conn)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,0 +1,109 @@
+//go:build unix
+
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func parsed(t *testing.T, args ...string) options {
+	t.Helper()
+	o, err := parse(args, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func TestTheSameSeedGivesTheSameSchedule(t *testing.T) {
+	one := schedule(parsed(t, "-seed", "7", "-for", "5m"))
+	if again := schedule(parsed(t, "-seed", "7", "-for", "5m")); !reflect.DeepEqual(one, again) {
+		t.Error("another schedule for the same seed")
+	}
+	if other := schedule(parsed(t, "-seed", "8", "-for", "5m")); reflect.DeepEqual(one, other) {
+		t.Error("the same schedule for another seed")
+	}
+	seen := map[string]int{}
+	for i, d := range one {
+		seen[d.name]++
+		if i > 0 && d.at <= one[i-1].at || d.at > 5*time.Minute {
+			t.Fatalf("the %d. fault is at %v", i, d.at)
+		}
+	}
+	for _, f := range faults() {
+		if want := !slices.Contains(asked, f.name); (seen[f.name] > 0) != want {
+			t.Errorf("%s is in the schedule %d times", f.name, seen[f.name])
+		}
+	}
+}
+
+func TestFlagsAreChecked(t *testing.T) {
+	for args, want := range map[string]string{
+		"-faults kill,typhoon": `there is no "typhoon"`,
+		"-driver mysql":        `want pq or pgx`,
+		"-for 10ms":            "-for must be 1s",
+		"-relays 0":            "-relays and -producers 1",
+		"now":                  `what is "now"`,
+	} {
+		if _, err := parse(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", args, err, want)
+		}
+	}
+	if o := parsed(t, "-faults", "all,clock"); !o.has("clock") || !o.has("kill") || o.has("disk") {
+		t.Errorf("all,clock are %v", o.Faults)
+	}
+	if o := parsed(t, "-faults", "none"); len(o.Faults) != 0 || len(schedule(o)) != 0 {
+		t.Errorf("none are %v", o.Faults)
+	}
+}
+
+func TestALedgerTellsWhatBecameOfEachTask(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.ledger")
+	l, err := openLedger(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []entry{
+		{N: 1, Outcome: "intent", Tasks: []string{"TX:a", "BATCH:b"}}, {N: 1, Outcome: "acked"},
+		{N: 2, Outcome: "intent", Tasks: []string{"TX:c"}}, {N: 2, Outcome: "rolled_back"},
+		{N: 3, Outcome: "intent", Tasks: []string{"TX:d"}},
+	} {
+		if err := l.add(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := readLedger(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(all, func(a, b told) int { return strings.Compare(a.k, b.k) })
+	want := []told{{"a", "TX", "acked"}, {"b", "BATCH", "acked"}, {"c", "TX", "rolled_back"}, {"d", "TX", "unknown"}}
+	if !reflect.DeepEqual(all, want) {
+		t.Errorf("got %v, want %v", all, want)
+	}
+}
+
+// Each seeded bug still has its place in the sources; whether it is caught is for -mutation to show.
+func TestEachMutantAppliesToTheSources(t *testing.T) {
+	for _, m := range mutants {
+		for _, e := range m.edits {
+			text, err := os.ReadFile(filepath.Join("..", "..", e.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(string(text), e.old); n != 1 {
+				t.Errorf("%s: %q is in %s %d times, want once", m.name, e.old, e.file, n)
+			}
+		}
+	}
+	if len(mutants) < 8 {
+		t.Errorf("%d mutants", len(mutants))
+	}
+}

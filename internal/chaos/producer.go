@@ -1,0 +1,191 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
+)
+
+// mostWaiting is the backlog at which producers wait.
+const mostWaiting = 20_000
+
+var errRollBack = errors.New("chaos: the app rolls back")
+
+type producer struct {
+	childConfig
+	db     *sql.DB
+	ledger *ledger
+	r      *rand.Rand
+	n      int         // of the transaction
+	made   int         // tasks
+	seqs   map[int]int // the last of each ordering key
+}
+
+// produce enqueues tasks, in transactions with business rows, until ctx ends or there are enough.
+func produce(ctx context.Context, c childConfig, db *sql.DB) error {
+	l, err := openLedger(filepath.Join(c.Dir, c.Name+".ledger"))
+	if err != nil {
+		return err
+	}
+	p := &producer{childConfig: c, db: db, ledger: l, r: rand.New(rand.NewPCG(c.Seed, 1)), seqs: map[int]int{}}
+	for ctx.Err() == nil && (c.Tasks == 0 || p.made < c.Tasks) {
+		if p.n%20 == 0 && p.full(ctx) {
+			wait(ctx, 100*time.Millisecond)
+			continue
+		}
+		if err := p.one(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// full reports whether the backlog is large, or is not to be known.
+func (p *producer) full(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var n int
+	err := p.db.QueryRowContext(ctx, `SELECT count(*) FROM (SELECT FROM outbox.task LIMIT $1) t`, mostWaiting).Scan(&n)
+	return err != nil || n >= mostWaiting
+}
+
+// planned is a task that a transaction is to enqueue.
+type planned struct {
+	kind string
+	task outbox.NewTask
+	work work
+	due  time.Duration
+}
+
+func (p *producer) plan(i int) planned {
+	w := work{K: fmt.Sprintf("%s-%d-%d", p.Name, p.n, i)}
+	if p.r.IntN(10) == 0 {
+		w.Fail = 1 + p.r.IntN(2)
+	}
+	var opts []outbox.Option
+	var due time.Duration
+	kind := typeTx
+	switch n := p.r.IntN(100); {
+	case n < 30:
+	case n < 35:
+		due = time.Duration(100+p.r.IntN(2000)) * time.Millisecond
+		opts = append(opts, outbox.After(due))
+	case n < 55:
+		kind = typeBatch
+	case n < 75:
+		kind = typeLeased
+	case n < 85:
+		kind = typePlain
+	case n < 90:
+		kind, w.Entity = typeKeyed, 1+p.r.IntN(entities)
+		opts = append(opts, outbox.Unique(fmt.Sprint("entity-", w.Entity)))
+	case n < 95:
+		kind = typeOrdered
+		key := p.r.IntN(20)
+		p.seqs[key]++
+		w.Seq = p.seqs[key]
+		opts = append(opts, outbox.OrderedBy(fmt.Sprint(p.Name, "-", key)))
+	default:
+		kind = typeCancelable
+	}
+	return planned{kind.Name(), kind.New(w, opts...), w, due}
+}
+
+// one makes one transaction.
+func (p *producer) one() error {
+	p.n++
+	fate := p.r.IntN(100)
+	some := make([]planned, 1+p.r.IntN(1+p.r.IntN(40)))
+	intent := entry{N: p.n, Outcome: "intent"}
+	for i := range some {
+		some[i] = p.plan(i)
+		intent.Tasks = append(intent.Tasks, some[i].kind+":"+some[i].work.K)
+	}
+	p.made += len(some)
+	if err := p.ledger.add(intent); err != nil {
+		return err
+	}
+	fill := func(tx *sql.Tx) error {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := p.fill(ctx, tx, some); err != nil {
+			return err
+		}
+		switch {
+		case fate < 5:
+			return errRollBack
+		case fate < 7: // others commit meanwhile, with higher ids
+			time.Sleep(time.Duration(p.r.IntN(2500)) * time.Millisecond)
+		}
+		return nil
+	}
+	err := outbox.InTx(context.Background(), p.db, fill)
+	outcome := "acked"
+	switch {
+	case errors.Is(err, outbox.ErrCommitUnknown):
+		outcome = "unknown"
+	case err != nil:
+		outcome = "rolled_back"
+		if !errors.Is(err, errRollBack) {
+			fmt.Println("enqueue:", err)
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	return p.ledger.add(entry{N: p.n, Outcome: outcome})
+}
+
+// fill writes business rows and tasks: one by one, or all at once.
+func (p *producer) fill(ctx context.Context, tx *sql.Tx, some []planned) error {
+	var ks []string
+	var dues []sql.NullInt64
+	var tasks []outbox.NewTask
+	for _, t := range some {
+		ks = append(ks, t.work.K)
+		dues = append(dues, sql.NullInt64{Int64: t.due.Microseconds(), Valid: t.due > 0})
+		tasks = append(tasks, t.task)
+	}
+	_, err := tx.ExecContext(ctx, `INSERT INTO business (k, due) SELECT k, now() + due * interval '1 microsecond' FROM unnest($1::text[], $2::bigint[]) AS t (k, due)`,
+		pq.Array(ks), pq.Array(dues))
+	if err != nil {
+		return err
+	}
+	var changed []int // in one order, as two that wait for each other would be a deadlock of the app's
+	for _, t := range some {
+		if t.work.Entity > 0 {
+			changed = append(changed, t.work.Entity)
+		}
+	}
+	slices.Sort(changed)
+	for _, id := range changed {
+		if _, err := tx.ExecContext(ctx, `UPDATE entity SET version = version + 1 WHERE id = $1`, id); err != nil {
+			return err
+		}
+	}
+	if p.n%2 == 0 {
+		_, err = outbox.EnqueueMany(ctx, tx, tasks)
+		return err
+	}
+	for _, t := range tasks {
+		if _, err := outbox.Enqueue(ctx, tx, t.Type, t.Payload, t.Options...); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package proxy_test
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"os"
+	"testing"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
+	_ "github.com/lib/pq"              // the driver postgres
+	"github.com/txoutbox/outbox/internal/chaos/proxy"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+// through is a proxy before a database of the test's own, which has a table t, and pools that go through it and past it.
+func through(t *testing.T, driver string) (p *proxy.Proxy, proxied, direct *sql.DB) {
+	t.Helper()
+	to := pgtest.Database(t)
+	u, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err = proxy.New(u.Host); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	u.Host = p.Address()
+	open := func(url string) *sql.DB {
+		db, err := sql.Open(driver, url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { db.Close() })
+		return db
+	}
+	proxied, direct = open(u.String()), open(to)
+	if _, err := direct.Exec(`CREATE TABLE t (a int)`); err != nil {
+		t.Fatal(err)
+	}
+	return p, proxied, direct
+}
+
+func count(t *testing.T, db *sql.DB) (n int) {
+	t.Helper()
+	if err := db.QueryRow(`SELECT count(*) FROM t`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func insert(ctx context.Context, db *sql.DB) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, `INSERT INTO t VALUES ($1)`, 1); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func TestACommitIsCutWhereTheTrapSays(t *testing.T) {
+	for _, driver := range []string{"postgres", "pgx"} {
+		for how, rows := range map[proxy.How]int{proxy.LoseReply: 1, proxy.LoseRequest: 0} {
+			t.Run(driver, func(t *testing.T) {
+				p, proxied, direct := through(t, driver)
+				if err := insert(t.Context(), proxied); err != nil {
+					t.Fatal(err)
+				}
+				caught := false
+				p.Set(&proxy.Trap{Catches: proxy.Commit("INSERT INTO t"), How: how, Then: func() { caught = true }})
+				p.Set(&proxy.Trap{Catches: proxy.Commit("INSERT INTO another"), How: how, Then: func() { t.Error("the wrong trap") }})
+				if err := insert(t.Context(), proxied); err == nil || !caught {
+					t.Errorf("got %v, caught %v", err, caught)
+				}
+				if n := count(t, direct); n != 1+rows {
+					t.Errorf("%d rows, want %d", n, 1+rows)
+				}
+				if err := insert(t.Context(), proxied); err != nil { // the trap is gone
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+func TestASilentConnectionEndsOnNeitherSide(t *testing.T) {
+	p, proxied, direct := through(t, "pgx")
+	p.Set(&proxy.Trap{Catches: proxy.Statement("INSERT INTO t"), How: proxy.SilenceReply})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := insert(ctx, proxied); err == nil {
+		t.Error("the insert was answered")
+	}
+	if n := p.Conns(); n != 1 {
+		t.Errorf("%d connections, want the silent one", n)
+	}
+	var idle int
+	if err := direct.QueryRow(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`).Scan(&idle); err != nil || idle != 1 {
+		t.Errorf("%d sessions stand idle in a transaction, want the silent one: %v", idle, err)
+	}
+	p.CutSilent()
+	if err := insert(t.Context(), proxied); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAConnectionIsCutAfterSomeBytes(t *testing.T) {
+	p, proxied, _ := through(t, "postgres")
+	if err := proxied.Ping(); err != nil {
+		t.Fatal(err)
+	}
+	if !p.Cut(1000) {
+		t.Fatal("there was no connection")
+	}
+	tx, err := proxied.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text string
+	if err := tx.QueryRow(`SELECT repeat('x', 2000)`).Scan(&text); err == nil {
+		t.Error("the whole answer came")
+	}
+	_ = tx.Rollback()
+	if err := proxied.Ping(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestATrapThatIsTakenAwayCatchesNothing(t *testing.T) {
+	p, proxied, _ := through(t, "postgres")
+	trap := &proxy.Trap{Catches: proxy.Statement("INSERT INTO t"), How: proxy.LoseRequest}
+	p.Set(trap)
+	if !p.Remove(trap) || p.Remove(trap) {
+		t.Error("it was to be taken away once")
+	}
+	if err := insert(t.Context(), proxied); err != nil {
+		t.Error(err)
+	}
+}

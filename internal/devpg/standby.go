@@ -1,0 +1,105 @@
+package devpg
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Kill ends the server's main process with SIGKILL, as the death of its machine would. The data stays, and Start starts it again. Only local and
+// embedded servers can be killed; others return ErrNotLocal.
+func (s *Server) Kill() error {
+	if s.cluster == nil {
+		return ErrNotLocal
+	}
+	c := s.cluster
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.server == nil {
+		return nil
+	}
+	c.server.kill()
+	<-c.server.exited
+	c.server = nil
+	return nil
+}
+
+// Standby makes a copy of the running server with pg_basebackup, on a port of its own with the same password, and starts it as a hot standby that
+// streams from it. Whether commits wait for it is for the server's synchronous_standby_names to say. The caller must close it, also
+// after [Server.Promote]. Only local servers can have one; others return ErrNotLocal.
+func (s *Server) Standby(ctx context.Context) (*Server, error) {
+	if s.cluster == nil {
+		return nil, ErrNotLocal
+	}
+	dir, err := newDirectory()
+	if err != nil {
+		return nil, err
+	}
+	from := s.cluster
+	c := &cluster{bin: from.bin, dir: dir, password: from.password, settings: from.settings}
+	version, err := c.copyOf(ctx, from)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("devpg: standby: %w", err), c.close())
+	}
+	return &Server{kind: s.kind, url: serverURL(c.address(), c.password), detail: "standby of PostgreSQL " + version + " from " + c.bin, logf: s.logf, cluster: c, release: c.close}, nil
+}
+
+func (c *cluster) copyOf(ctx context.Context, from *cluster) (version string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	source := serverURL(from.address(), from.password)
+	source.Path = ""
+	p, err := c.dir.spawn(c.log(), c.bin, "pg_basebackup", "-D", c.data(), "-d", source.String(), "-R", "-c", "fast", "-X", "stream", "--no-sync")
+	if err != nil {
+		return "", err
+	}
+	select {
+	case <-p.exited:
+	case <-ctx.Done():
+		p.kill()
+		<-p.exited
+	}
+	if p.err != nil {
+		return "", fmt.Errorf("pg_basebackup: %w\n%s", errors.Join(ctx.Err(), p.err), c.logTail(0))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range 20 {
+		if c.port, err = freePort(); err != nil {
+			return "", err
+		}
+		version, err = c.run(ctx)
+		if !errors.Is(err, errPortTaken) {
+			break
+		}
+	}
+	return version, err
+}
+
+// Promote makes a standby a server of its own, and returns when it takes writes.
+func (s *Server) Promote(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	db, err := sql.Open("postgres", s.URL())
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(ctx, "SELECT pg_promote(true, 60)"); err != nil {
+		return fmt.Errorf("devpg: promote: %w", err)
+	}
+	for {
+		var standby bool
+		if err := db.QueryRowContext(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err == nil && !standby {
+			return nil
+		} else if ctx.Err() != nil {
+			return fmt.Errorf("devpg: promote: %w", errors.Join(ctx.Err(), err))
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}

@@ -1,12 +1,63 @@
 package schema
 
 import (
+	"context"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"time"
+
+	"github.com/sethvargo/go-retry"
 )
+
+// repeat does step until it has finished, and again where that may help. It returns in any case some time after ctx has ended: a
+// driver may wait for a dead peer beyond its context, and Commit has none. Then the goroutine is left behind until the connection fails.
+func (s *settings) repeat(ctx context.Context, what string, step func(context.Context) (finished bool, err error)) error {
+	done := make(chan error, 1)
+	go func() { done <- s.tries(ctx, what, step) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(s.grace)
+	defer late.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-late.C:
+		return fmt.Errorf("schema: %s %s: the server does not answer: %w", what, s.name, context.Cause(ctx))
+	}
+}
+
+func (s *settings) tries(ctx context.Context, what string, step func(context.Context) (finished bool, err error)) error {
+	var latest error
+	try := func(ctx context.Context) error {
+		for {
+			finished, err := step(ctx)
+			if err == nil && !finished {
+				continue
+			}
+			if latest = err; again(err) {
+				return retry.RetryableError(err)
+			}
+			return err
+		}
+	}
+	pause := retry.WithJitterPercent(50, retry.WithCappedDuration(500*time.Millisecond, retry.NewExponential(20*time.Millisecond)))
+	err := retry.Do(ctx, retry.WithMaxDuration(s.patience, pause), try)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil && latest != nil && !errors.Is(latest, context.Cause(ctx)):
+		return fmt.Errorf("schema: %s %s: %w; the latest try: %w", what, s.name, context.Cause(ctx), latest)
+	case again(err):
+		return fmt.Errorf("schema: %s %s: gave up after %v: %w", what, s.name, s.patience, err)
+	}
+	return fmt.Errorf("schema: %s %s: %w", what, s.name, err)
+}
 
 // sqlState is the SQLSTATE in err's chain, or "".
 func sqlState(err error) string {

@@ -25,7 +25,7 @@ import (
 // Each is applied in one transaction, records itself in outbox.migration, and does no harm when it is
 // applied again right away. Going back to an older one after a newer one is not safe.
 //
-//go:embed *.sql
+//go:embed 0*.sql
 var Files embed.FS
 
 const defaultSchema = "outbox"

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"regexp"
 	"time"
 
 	"github.com/sethvargo/go-retry"
@@ -66,6 +67,19 @@ func sqlState(err error) string {
 		return s.SQLState()
 	}
 	return ""
+}
+
+// As in internal/pgerr, which is not for this package: what drivers say of a connection string that they cannot parse repeats parts of it.
+var (
+	repeatsDSN = regexp.MustCompile(`(?i)://|password\s*=|connection (info )?string|wrong value for|cannot parse|don't know how to set|invalid connection protocol`)
+	errDSN     = errors.New("the connection failed; the error is not shown, as it repeats the connection string")
+)
+
+func withoutDSN(err error) error {
+	if err == nil || sqlState(err) != "" || !repeatsDSN.MatchString(err.Error()) {
+		return err
+	}
+	return errDSN
 }
 
 // needs adds to the server's permission error what the role needs; other errors stay as they are.

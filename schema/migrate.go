@@ -77,7 +77,7 @@ func Migrate(ctx context.Context, db *sql.DB, opts ...Option) error {
 func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return false, fmt.Errorf("connect: %w", err)
+		return false, fmt.Errorf("connect: %w", withoutDSN(err))
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
 	err = s.inTx(ctx, conn, true, func(tx *sql.Tx) error {

@@ -73,7 +73,7 @@ const granting = "to own the outbox or be a member of its owner, CREATEROLE unle
 func (s *settings) grant(ctx context.Context, db *sql.DB, script string) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return fmt.Errorf("connect: %w", withoutDSN(err))
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
 	return s.inTx(ctx, conn, false, func(tx *sql.Tx) error {

@@ -57,6 +57,10 @@ func TestFunctionsWithTheOwnersRightsAreCalledByWhoIsMeantTo(t *testing.T) {
 	if got := list(t, db, name, `SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`); got != "" {
 		t.Errorf("PUBLIC may call %q", got)
 	}
+	if got, want := list(t, db, name, `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND NOT prosecdef AND NOT has_function_privilege('<schema>_worker', oid, 'EXECUTE')`),
+		"check_task end_turn lock_waiting resolve_key"; got != want {
+		t.Errorf("a worker may not call %q, want %q, which triggers call", got, want)
+	}
 	// Triggers and what they call work with the owner's rights: a group needs none of it.
 	if got := list(t, db, name, `SELECT DISTINCT proname::text FROM pg_proc, (VALUES ('enqueuer'), ('worker'), ('viewer'), ('operator')) AS g (role)
 		WHERE pronamespace = <ns> AND prorettype = 'trigger'::regtype AND has_function_privilege('<schema>_' || role, oid, 'EXECUTE')`); got != "" {

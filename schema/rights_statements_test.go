@@ -75,6 +75,7 @@ func statements() (out []right) {
 		`UPDATE outbox.task_type SET max_running = 1`:                         tasks,
 		`UPDATE outbox.relay SET alive_until = now()`:                         tasks,
 		`DELETE FROM outbox.maintenance`:                                      tasks,
+		`INSERT INTO outbox.turn_lock DEFAULT VALUES ON CONFLICT DO NOTHING`:  tasks,
 		`SELECT setval('outbox.wake', 0)`:                                     tasks,
 		`INSERT INTO outbox.migration (version) VALUES (999)`:                 "owner",
 		`TRUNCATE outbox.task`:                                                "owner",

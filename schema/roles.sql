@@ -108,7 +108,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE
    ON outbox.task, outbox.dead_task, outbox.done_task, outbox.relay, outbox.running, outbox.counter, outbox.counter_log, outbox.maintenance,
       outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.turn, outbox.unique_key
    TO outbox_worker;
-GRANT SELECT, UPDATE ON outbox.turn_lock TO outbox_worker;
+GRANT SELECT, INSERT, UPDATE ON outbox.turn_lock TO outbox_worker;
 GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;
 GRANT EXECUTE ON FUNCTION
       outbox.look, outbox.task_rest, outbox.claim_task, outbox.take_task, outbox.take_tasks, outbox.lease_tasks, outbox.finish_tasks,

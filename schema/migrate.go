@@ -25,7 +25,7 @@ func Schema(name string) Option { return func(s *settings) { s.name = name } }
 
 // LockTimeout bounds the wait for each lock, since whoever comes after a statement that waits for a lock
 // waits as well; after it Migrate and GrantRoles let go of all locks and try again. Longer lets them win against long
-// transactions, and stops enqueueing for as long. 0 means the default, 2 s; the most is 1 min.
+// transactions, and stops enqueueing for as long. 0 means Migrate's default, 2 s; the most is 1 min.
 func LockTimeout(d time.Duration) Option { return func(s *settings) { s.lockTimeout = d } }
 
 func newSettings(opts []Option) (*settings, error) {

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"time"
 )
 
 //go:embed roles.sql
@@ -48,11 +49,14 @@ func RolesSQL(name string) (string, error) {
 // [Version]. Call it again after each [Migrate] that had something to do: it sets the groups' rights to what this version
 // says. It waits for a Migrate and for another GrantRoles, and any number of processes, in any databases, may call it at once.
 //
+// What changes its owner waits for all transactions that use it, the first time; so best call it with the first Migrate. The [LockTimeout] is
+// 500 ms unless another is given: PostgreSQL then does not end a transaction of the app because of it.
+//
 // The role that calls it owns the outbox, or is a member of its owner, with CREATEROLE unless the roles exist and it is a member of
 // <schema>_owner, and, if it is no superuser, CREATE on the database, which passing on the schema takes. Errors, tries and the end of ctx are
 // as with Migrate, and ErrNotMigrated; after an error nothing is changed.
 func GrantRoles(ctx context.Context, db *sql.DB, opts ...Option) error {
-	s, err := newSettings(opts)
+	s, err := newSettings(append([]Option{LockTimeout(grantLockTimeout)}, opts...))
 	if err != nil {
 		return err
 	}
@@ -67,6 +71,9 @@ func GrantRoles(ctx context.Context, db *sql.DB, opts ...Option) error {
 		return true, s.grant(ctx, db, script)
 	})
 }
+
+// Shorter than deadlock_timeout, which is 1 s by default: of a deadlock with a transaction of the app this is the one that gives way.
+const grantLockTimeout = 500 * time.Millisecond
 
 const granting = "to own the outbox or be a member of its owner, CREATEROLE unless the roles exist, and CREATE on the database"
 

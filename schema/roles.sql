@@ -44,24 +44,27 @@ END
 $$;
 
 -- The owner owns the schema and what its members had in it, so SECURITY DEFINER functions have the rights of a role that has nothing else.
--- ALTER … OWNER waits for all who use a table, so nothing is altered twice.
+-- ALTER … OWNER waits for all who use a table, so nothing is altered twice, and those come first with which enqueues begin: who has not begun
+-- then waits without a lock that this waits for.
 DO $$
 DECLARE
   statement text;
 BEGIN
   FOR statement IN
-    SELECT 'ALTER SCHEMA outbox OWNER TO outbox_owner' FROM pg_namespace
+    SELECT 'ALTER SCHEMA outbox OWNER TO outbox_owner', 0 AS turn FROM pg_namespace
      WHERE oid = 'outbox'::regnamespace AND nspowner <> to_regrole('outbox_owner')
     UNION ALL
-    SELECT format('ALTER TABLE %s OWNER TO outbox_owner', c.oid::regclass) FROM pg_class c
+    SELECT format('ALTER TABLE %s OWNER TO outbox_owner', c.oid::regclass), CASE c.relname WHEN 'keyed_task' THEN 1 WHEN 'task' THEN 2 ELSE 3 END
+      FROM pg_class c
      WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'S')
        AND c.relowner <> to_regrole('outbox_owner') AND pg_has_role(c.relowner, to_regrole('outbox_owner'), 'USAGE')
        AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype IN ('a', 'i', 'e'))
     UNION ALL
-    SELECT format('ALTER ROUTINE %s OWNER TO outbox_owner', p.oid::regprocedure) FROM pg_proc p
+    SELECT format('ALTER ROUTINE %s OWNER TO outbox_owner', p.oid::regprocedure), 4 FROM pg_proc p
      WHERE p.pronamespace = 'outbox'::regnamespace
        AND p.proowner <> to_regrole('outbox_owner') AND pg_has_role(p.proowner, to_regrole('outbox_owner'), 'USAGE')
        AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
+     ORDER BY turn
   LOOP
     EXECUTE statement;
   END LOOP;

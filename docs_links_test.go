@@ -52,7 +52,7 @@ func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(files, "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/features.md", "docs/design.md") {
+	for _, name := range append(files, "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/features.md", "docs/design.md", "docs/security.md") {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

@@ -229,7 +229,7 @@ func TestTheDocumentationNamesWhatExists(t *testing.T) {
 	if err != nil || len(files) < 8 {
 		t.Fatalf("docs/features has %d files, %v", len(files), err)
 	}
-	for _, name := range append(files, "README.md", "CHANGELOG.md", "docs/features.md", "docs/design.md") {
+	for _, name := range append(files, "README.md", "CHANGELOG.md", "SECURITY.md", "docs/features.md", "docs/design.md", "docs/security.md") {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

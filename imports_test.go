@@ -23,8 +23,8 @@ var allowedImports = map[string][]string{
 	},
 	"/handlers":       {"", "github.com/sethvargo/go-retry"},
 	"/schema":         {"github.com/sethvargo/go-retry"},
-	"/deadletter":     {"", "github.com/lib/pq"}, // arrays of ids
-	"/history":        {""},
+	"/deadletter":     {"", "/internal/pgerr", "github.com/lib/pq"}, // arrays of ids
+	"/history":        {"", "/internal/pgerr"},
 	"/internal/drain": {"/handlers"},
 	"/internal/pgerr": {},
 	"/internal/wake":  {},

@@ -40,7 +40,7 @@ func inTx[T transaction](ctx context.Context, begin func(context.Context) (T, er
 		if ended := ctx.Err(); ended != nil {
 			err = ended // err only says that txCtx was cancelled
 		}
-		return fmt.Errorf("outbox: begin: %w", err)
+		return fmt.Errorf("outbox: begin: %w", pgerr.WithoutDSN(err))
 	}
 	open := true
 	defer func() {

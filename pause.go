@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 
+	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/wake"
 )
 
@@ -47,7 +48,7 @@ func pause(ctx context.Context, q Querier, taskType string, paused bool, opts []
 	}
 	var ignored string
 	if err := q.QueryRowContext(ctx, fmt.Sprintf(pauseSQL, schema), taskType, paused).Scan(&ignored); err != nil {
-		return fmt.Errorf("outbox: %s %s: %w", what, taskType, err)
+		return fmt.Errorf("outbox: %s %s: %w", what, taskType, pgerr.WithoutDSN(err))
 	}
 	if isPool(q) { // it is committed
 		wake.All()

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"reflect"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // StatsQuerier is what [Stats] needs: pools, connections and transactions of database/sql and sqlx have it.
@@ -86,7 +88,7 @@ func Stats(ctx context.Context, q StatsQuerier, opts ...Option) ([]TypeStats, er
 	}
 	rows, err := q.QueryContext(ctx, fmt.Sprintf(statsSQL, schema))
 	if err != nil {
-		return nil, fmt.Errorf("outbox: stats: %w", err)
+		return nil, fmt.Errorf("outbox: stats: %w", pgerr.WithoutDSN(err))
 	}
 	defer rows.Close()
 	var out []TypeStats

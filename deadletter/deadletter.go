@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // Reason is why a task is a dead letter.
@@ -127,7 +128,7 @@ func Get(ctx context.Context, q outbox.Querier, taskID int64, opts ...Option) (L
 	case errors.Is(err, sql.ErrNoRows):
 		return Letter{}, fmt.Errorf("%w: task %d", ErrNotFound, taskID)
 	case err != nil:
-		return Letter{}, fmt.Errorf("deadletter: get task %d: %w", taskID, err)
+		return Letter{}, fmt.Errorf("deadletter: get task %d: %w", taskID, pgerr.WithoutDSN(err))
 	}
 	l.Payload = json.RawMessage(payload)
 	if headers != "" {
@@ -153,7 +154,7 @@ func List(ctx context.Context, q outbox.Querier, f Filter, after Cursor, limit i
 	}
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("deadletter: list: %w", err)
+		return nil, fmt.Errorf("deadletter: list: %w", pgerr.WithoutDSN(err))
 	}
 	defer rows.Close()
 	var out []Letter
@@ -205,7 +206,7 @@ func Count(ctx context.Context, q outbox.Querier, f Filter, opts ...Option) (n i
 		return 0, err
 	}
 	if err := q.QueryRowContext(ctx, s.sql(fmt.Sprintf(countSQL, b.where())), b.args...).Scan(&n); err != nil {
-		return 0, fmt.Errorf("deadletter: count: %w", err)
+		return 0, fmt.Errorf("deadletter: count: %w", pgerr.WithoutDSN(err))
 	}
 	return n, nil
 }

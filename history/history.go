@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 var (
@@ -93,7 +94,7 @@ func Get(ctx context.Context, q outbox.Querier, taskID int64, opts ...Option) (T
 	case errors.Is(err, sql.ErrNoRows):
 		return Task{}, fmt.Errorf("%w: task %d", ErrNotFound, taskID)
 	case err != nil:
-		return Task{}, fmt.Errorf("history: get task %d: %w", taskID, err)
+		return Task{}, fmt.Errorf("history: get task %d: %w", taskID, pgerr.WithoutDSN(err))
 	}
 	t.Payload = json.RawMessage(payload)
 	if headers != "" {
@@ -135,7 +136,7 @@ func List(ctx context.Context, q outbox.Querier, taskType string, before int64, 
 	}
 	rows, err := q.QueryContext(ctx, s.sql(listSQL), before, taskType, limit)
 	if err != nil {
-		return nil, fmt.Errorf("history: list: %w", err)
+		return nil, fmt.Errorf("history: list: %w", pgerr.WithoutDSN(err))
 	}
 	defer rows.Close()
 	var out []Task

@@ -72,7 +72,7 @@ func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	for tries := db.Stats().Idle + 2; ; tries-- {
 		conn, err := db.Conn(ctx)
 		if err != nil {
-			return nil, err
+			return nil, pgerr.WithoutDSN(err)
 		}
 		if err = conn.PingContext(ctx); err == nil {
 			boundReplies(conn)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"strings"
@@ -44,10 +45,36 @@ func TestNoSecretReachesALog(t *testing.T) {
 	handlers.Tx(reg, outbox.NewTaskType[number]("UNDECODABLE"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil }, retry, handlers.MaxAttempts(2))
 	handlers.Batch(reg, outbox.NewTaskType[nested]("UNDECODABLE_BATCH"), 10, func(context.Context, outbox.Tx, []*outbox.Task[nested]) error { return nil }, retry, handlers.MaxAttempts(2))
 	handlers.Leased(reg, outbox.NewTaskType[number]("UNDECODABLE_LEASED"), func(context.Context, *outbox.Task[number]) error { return nil }, retry, handlers.MaxAttempts(2))
-	handlers.Tx(reg, outbox.NewTaskType[json.RawMessage]("CONFLICT"), func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[json.RawMessage]) error {
+	// PostgreSQL's Detail of such an error has the row.
+	conflict := func(ctx context.Context, tx outbox.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO account VALUES ('`+canary+`')`)
 		return err
+	}
+	handlers.Tx(reg, outbox.NewTaskType[json.RawMessage]("CONFLICT"), func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[json.RawMessage]) error {
+		return conflict(ctx, tx)
 	}, retry, handlers.MaxAttempts(2))
+	handlers.Tx(reg, outbox.NewTaskType[json.RawMessage]("LATER"), func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[json.RawMessage]) error {
+		return conflict(ctx, tx)
+	}, handlers.Backoff(constant(time.Hour)))
+	handlers.Tx(reg, outbox.NewTaskType[json.RawMessage]("PANIC_CONFLICT"), func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[json.RawMessage]) error {
+		panic(conflict(ctx, tx))
+	}, retry, handlers.MaxAttempts(2))
+	handlers.Batch(reg, outbox.NewTaskType[json.RawMessage]("CONFLICT_BATCH"), 10, func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[json.RawMessage]) error {
+		return conflict(ctx, tx)
+	}, retry, handlers.MaxAttempts(2))
+	handlers.Leased(reg, outbox.NewTaskType[json.RawMessage]("CONFLICT_LEASED"), func(ctx context.Context, task *outbox.Task[json.RawMessage]) error {
+		return task.Complete(ctx, func(tx *sql.Tx) error { return conflict(ctx, tx) })
+	}, retry, handlers.MaxAttempts(2))
+	handlers.Leased(reg, outbox.NewTaskType[json.RawMessage]("CONFLICT_DISCARDED"), func(ctx context.Context, task *outbox.Task[json.RawMessage]) error {
+		return handlers.Discard(task.Complete(ctx, func(tx *sql.Tx) error { return conflict(ctx, tx) }))
+	}, handlers.Keep(time.Hour))
+	handlers.Leased(reg, outbox.NewTaskType[json.RawMessage]("TIMES_OUT"), func(ctx context.Context, _ *outbox.Task[json.RawMessage]) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}, retry, handlers.MaxAttempts(1), handlers.Timeout(100*time.Millisecond))
+	handlers.Tx(reg, outbox.NewTaskType[json.RawMessage]("AGAIN_WITH"), func(_ context.Context, _ *sql.Tx, task *outbox.Task[json.RawMessage]) error {
+		return handlers.RunAgainWith(task, 0, json.RawMessage(`{"`+canary+`": `+canary+`}`))
+	}, retry, handlers.MaxAttempts(1))
 	handlers.Leased(reg, outbox.NewTaskType[json.RawMessage]("DISCARDED"), func(context.Context, *outbox.Task[json.RawMessage]) error {
 		return handlers.Discard(errors.New("no use"))
 	})
@@ -55,7 +82,8 @@ func TestNoSecretReachesALog(t *testing.T) {
 	handlers.Tx(reg, outbox.NewTaskType[json.RawMessage]("DONE"), func(context.Context, *sql.Tx, *outbox.Task[json.RawMessage]) error { return nil })
 
 	enqueue := func() {
-		for _, taskType := range []string{"UNDECODABLE", "UNDECODABLE_BATCH", "UNDECODABLE_LEASED", "CONFLICT", "DISCARDED", "PANIC", "DONE", "UNKNOWN"} {
+		for _, taskType := range []string{"UNDECODABLE", "UNDECODABLE_BATCH", "UNDECODABLE_LEASED", "CONFLICT", "LATER", "PANIC_CONFLICT",
+			"CONFLICT_BATCH", "CONFLICT_LEASED", "CONFLICT_DISCARDED", "TIMES_OUT", "AGAIN_WITH", "DISCARDED", "PANIC", "DONE", "UNKNOWN"} {
 			owner.Do(t, `INSERT INTO outbox.task (task_type, payload, headers)
 				SELECT $1, jsonb_build_object('N', $2::text, 'M', jsonb_build_object($2::text, jsonb_build_object('N', jsonb_build_array(1, $2::text)))), jsonb_build_object($2::text, $2::text)`, taskType, canary)
 		}
@@ -64,28 +92,31 @@ func TestNoSecretReachesALog(t *testing.T) {
 	for _, dsn := range []string{u.String(), withPort(t, u.String(), "1"), strings.Replace(u.String(), canary, "wrong"+canary, 1)} {
 		r := run(t, open(t, u.String()), reg, relay.Config{ListenDSN: dsn, PollInterval: 20 * time.Millisecond})
 		enqueue()
-		owner.doneBut(t, "UNKNOWN")
+		owner.doneBut(t)
 		if dsn == u.String() {
 			if err := errors.Join(server.Stop("immediate"), server.Start(context.Background())); err != nil {
 				t.Fatal(err)
 			}
 			owner.reachable(t)
 			enqueue()
-			owner.doneBut(t, "UNKNOWN")
+			owner.doneBut(t)
 		} else {
 			eventually(t, 20*time.Second, "LISTEN fails", func() bool { return r.Log.Count("no wake-ups by LISTEN") > 0 })
 		}
 		r.Stop()
 		log.Write([]byte(r.Log.String()))
 	}
-	// The driver cannot parse what the pool was opened with, and repeats it in its error.
-	broken := strings.Replace(u.String(), "127.0.0.1", "%zz", 1)
-	r := run(t, open(t, broken), reg, relay.Config{})
-	eventually(t, 20*time.Second, "the pool fails", func() bool { return r.Log.Count(outageBegins) > 0 })
-	r.Stop()
-	log.Write([]byte(r.Log.String()))
+	// The driver cannot parse what the pool was opened with, and repeats it or a part in its error; or it gets nowhere with it.
+	for _, broken := range []string{strings.Replace(u.String(), "127.0.0.1", "%zz", 1), "host=127.0.0.1 user=app password=a " + canary,
+		withPort(t, u.String(), "1"), strings.Replace(u.String(), canary, "wrong"+canary, 1)} {
+		r := run(t, open(t, broken), reg, relay.Config{})
+		eventually(t, 20*time.Second, "the pool fails", func() bool { return r.Log.Count(outageBegins) > 0 })
+		r.Stop()
+		log.Write([]byte(r.Log.String()))
+	}
 
-	for _, want := range []string{"does not decode", "discarded", "became a dead letter", "at the sight of it", unhandled, outageBegins, "duplicate key", "level=DEBUG"} {
+	for _, want := range []string{"does not decode", "discarded", "became a dead letter", "at the sight of it", unhandled, outageBegins, "duplicate key", "level=DEBUG",
+		"password authentication failed", "connection refused", "the error is not shown", "PANIC_CONFLICT", "CONFLICT_BATCH", "CONFLICT_LEASED", "AGAIN_WITH", "TIMES_OUT"} {
 		if log.Count(want) == 0 {
 			t.Errorf("nothing was logged of %q: the test shows nothing", want)
 		}
@@ -95,15 +126,36 @@ func TestNoSecretReachesALog(t *testing.T) {
 			t.Errorf("a record has a secret: %s", line)
 		}
 	}
-	if n := owner.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE last_error LIKE '%'||$1||'%'`, canary); n > 0 {
-		t.Errorf("%d dead letters have it in their error", n)
+	for _, table := range []string{"task", "dead_task", "done_task"} {
+		if owner.Int(t, `SELECT count(*) FROM outbox.`+table+` WHERE last_error LIKE '%duplicate key%'`) == 0 {
+			t.Errorf("no conflict is in %s: the test shows nothing", table)
+		}
+		if n := owner.Int(t, `SELECT count(*) FROM outbox.`+table+` WHERE last_error LIKE '%'||$1||'%'`, canary); n > 0 {
+			t.Errorf("%d rows of %s have it in their error", n, table)
+		}
+	}
+	stats, err := outbox.Stats(t.Context(), owner)
+	if text := fmt.Sprintf("%+v", stats); err != nil || len(stats) < 10 || strings.Contains(text, canary) {
+		t.Errorf("Stats say %s, %v", text, err)
 	}
 }
 
-// doneBut waits until only tasks of the type are left.
-func (db *database) doneBut(t testing.TB, taskType string) {
+// lib/pq prints the wire with this setting, so the log says it.
+func TestARelayWarnsThatLibpqPrintsPayloads(t *testing.T) {
+	db := newDatabase(t)
+	for value, want := range map[string]int{"1": 1, "0": 0, "": 0} {
+		t.Setenv("PQGO_DEBUG", value)
+		log := once(t, db, all(), relay.Config{})
+		if got := strings.Count(log, "PQGO_DEBUG=1 makes lib/pq print"); got != want || strings.Count(log, "level=WARN") != want {
+			t.Errorf("PQGO_DEBUG=%s: %d warnings, want %d: %s", value, got, want, log)
+		}
+	}
+}
+
+// doneBut waits until only tasks are left that nobody handles or that are put off.
+func (db *database) doneBut(t testing.TB) {
 	t.Helper()
 	eventually(t, 30*time.Second, "all others are done", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type <> $1`, taskType) == 0
+		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type <> 'UNKNOWN' AND (task_type <> 'LATER' OR attempt = 0)`) == 0
 	})
 }

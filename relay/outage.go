@@ -4,11 +4,11 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/sethvargo/go-retry"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // outage paces a relay whose database is gone, restarting, read-only, out of connections or otherwise
@@ -54,13 +54,11 @@ func newLoopBackoff() retry.Backoff {
 	return retry.WithJitterPercent(30, retry.WithCappedDuration(2*time.Second, retry.NewExponential(50*time.Millisecond)))
 }
 
-var secretPattern = regexp.MustCompile(`(?i)://|password\s*=`)
-
-// safeText is err's text for the log. Drivers put the whole connection string into the error when it does
-// not parse.
+// safeText is err's text for the log. Drivers put the connection string, or parts of it, into the error when it
+// does not parse.
 func safeText(err error) string {
 	text := errorText(err)
-	if secretPattern.MatchString(text) {
+	if pgerr.Code(err) == "" && pgerr.RepeatsDSN(text) {
 		return "the connection failed; the error is not shown, as it repeats the connection string"
 	}
 	return text

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // leftover is the name of an index that a broken REINDEX CONCURRENTLY left behind.
@@ -48,7 +49,7 @@ func Reindex(ctx context.Context, db *sql.DB, schema string) ([]Reindexed, error
 	}
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("relay: reindex %s: %w", schema, err)
+		return nil, fmt.Errorf("relay: reindex %s: %w", schema, pgerr.WithoutDSN(err))
 	}
 	defer func() { _ = conn.Close() }()
 	indexes, err := listIndexes(ctx, conn, schema)

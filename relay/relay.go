@@ -167,6 +167,9 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	r.deaths = newDeaths(claiming, r)
 	defer r.deaths.end()
 
+	if os.Getenv("PQGO_DEBUG") == "1" { // as lib/pq asks for it
+		r.log.Warn("outbox: PQGO_DEBUG=1 makes lib/pq print what it sends and gets to stderr, payloads included")
+	}
 	if err := r.check(claiming, once); err != nil || r.stopping() {
 		return err
 	}

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/sethvargo/go-retry"
 )
 
-// Option changes one Migrate.
+// Option changes one Migrate or GrantRoles.
 type Option func(*settings)
 
 type settings struct {
@@ -21,13 +19,13 @@ type settings struct {
 	grace       time.Duration // for the last statement, when the context has ended
 }
 
-// Schema names the schema to create, "outbox" if it is not given: lower-case letters, digits and _, not a
+// Schema names the outbox's schema, "outbox" if it is not given: lower-case letters, digits and _, not a
 // digit first, at most 63 bytes. A name that is a reserved word works.
 func Schema(name string) Option { return func(s *settings) { s.name = name } }
 
 // LockTimeout bounds the wait for each lock, since whoever comes after a statement that waits for a lock
-// waits as well; after it Migrate lets go of all locks and tries again. Longer lets it win against long
-// transactions, and stops enqueueing for as long. 0 means the default, 2 s; the most is 1 min.
+// waits as well; after it Migrate and GrantRoles let go of all locks and try again. Longer lets them win against long
+// transactions, and stops enqueueing for as long. 0 means Migrate's default, 2 s; the most is 1 min.
 func LockTimeout(d time.Duration) Option { return func(s *settings) { s.lockTimeout = d } }
 
 func newSettings(opts []Option) (*settings, error) {
@@ -53,7 +51,8 @@ func newSettings(opts []Option) (*settings, error) {
 // find it done. A process of an older version that comes after it gets ErrNewer.
 //
 // The role must be allowed to read the table of versions and, when there is something to do, own the outbox's
-// tables; creating the schema takes CREATE on the database. The role that created them is their owner.
+// tables; creating the schema takes CREATE on the database. The role that created them is their owner. After
+// [GrantRoles] that is the role <schema>_owner: its members migrate in its name, and what a version adds is its own.
 //
 // It tries again, with jittered pauses, for a minute: where another transaction is in the way, when it is
 // disturbed by others who migrate, and when the server is starting, stopping, full or refuses connections,
@@ -71,58 +70,14 @@ func Migrate(ctx context.Context, db *sql.DB, opts ...Option) error {
 	if db == nil {
 		return errors.New("schema: Migrate: the *sql.DB is nil")
 	}
-	// A driver may wait for a dead peer beyond its context, and Commit has none. Then this goroutine is
-	// left behind until the connection fails.
-	done := make(chan error, 1)
-	go func() { done <- s.migrate(ctx, db) }()
-	select {
-	case err = <-done:
-		return err
-	case <-ctx.Done():
-	}
-	late := time.NewTimer(s.grace)
-	defer late.Stop()
-	select {
-	case err = <-done:
-		return err
-	case <-late.C:
-		return fmt.Errorf("schema: migrate %s: the server does not answer: %w", s.name, context.Cause(ctx))
-	}
-}
-
-// migrate applies what is missing, one version a transaction.
-func (s *settings) migrate(ctx context.Context, db *sql.DB) error {
-	var latest error
-	try := func(ctx context.Context) error {
-		for {
-			finished, err := s.step(ctx, db)
-			if err == nil && !finished {
-				continue
-			}
-			if latest = err; again(err) {
-				return retry.RetryableError(err)
-			}
-			return err
-		}
-	}
-	pause := retry.WithJitterPercent(50, retry.WithCappedDuration(500*time.Millisecond, retry.NewExponential(20*time.Millisecond)))
-	err := retry.Do(ctx, retry.WithMaxDuration(s.patience, pause), try)
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil && latest != nil && !errors.Is(latest, context.Cause(ctx)):
-		return fmt.Errorf("schema: migrate %s: %w; the latest try: %w", s.name, context.Cause(ctx), latest)
-	case again(err):
-		return fmt.Errorf("schema: migrate %s: gave up after %v: %w", s.name, s.patience, err)
-	}
-	return fmt.Errorf("schema: migrate %s: %w", s.name, err)
+	return s.repeat(ctx, "migrate", func(ctx context.Context) (finished bool, err error) { return s.step(ctx, db) })
 }
 
 // step applies the next missing version, or reports that none is missing.
 func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return false, fmt.Errorf("connect: %w", err)
+		return false, fmt.Errorf("connect: %w", withoutDSN(err))
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
 	err = s.inTx(ctx, conn, true, func(tx *sql.Tx) error {
@@ -181,6 +136,16 @@ CREATE TABLE IF NOT EXISTS outbox.migration (
 );
 `
 
+// What a member of the owner makes would be its own, and out of the reach of functions that have the owner's rights.
+const becomeOwner = `-- schema: work as the owner, if GrantRoles made one
+DO $$
+BEGIN
+  IF (SELECT relowner FROM pg_class WHERE oid = 'outbox.migration'::regclass) = to_regrole('outbox_owner') THEN
+    SET LOCAL ROLE outbox_owner;
+  END IF;
+END
+$$`
+
 const ownership = "to own the outbox's schema and tables"
 
 // apply writes the next missing version on tx, unless another process was faster, and reports whether none
@@ -196,7 +161,11 @@ func (s *settings) apply(ctx context.Context, tx *sql.Tx) (finished bool, err er
 		}
 	}
 	// EXCLUSIVE lets everybody read, so whoever is up to date does not wait.
-	if _, err := tx.ExecContext(ctx, "LOCK TABLE "+quote(s.name)+".migration IN EXCLUSIVE MODE"); err != nil {
+	lock := "LOCK TABLE " + quote(s.name) + ".migration IN EXCLUSIVE MODE"
+	if checkRoles(s.name) == nil {
+		lock += ";\n" + rename(becomeOwner, s.name)
+	}
+	if _, err := tx.ExecContext(ctx, lock); err != nil {
 		return false, fmt.Errorf("lock %s.migration: %w", s.name, needs(ownership, err))
 	}
 	version, err := readVersion(ctx, tx, s.name, len(s.files))

@@ -37,16 +37,19 @@ func SQL(name string) (string, error) {
 	return all.String(), nil
 }
 
-// ownName finds the schema's name where the migrations use it: before a dot, as a literal, and in CREATE
-// SCHEMA. They use it nowhere else but in comments.
-var ownName = regexp.MustCompile(`'outbox'|\boutbox\.|\bSCHEMA outbox\b`)
+// ownName finds the schema's name where the scripts use it: before a dot, as a literal, after SCHEMA, and as the
+// beginning of a role's. They use it nowhere else but in comments.
+var ownName = regexp.MustCompile(`'outbox'|\boutbox\.|\bSCHEMA outbox\b|\boutbox_(?:owner|enqueuer|worker|viewer|operator)\b`)
 
-// rename puts another schema's name into a migration.
+// rename puts another schema's name into a script.
 func rename(text, name string) string {
 	if name == defaultSchema {
 		return text
 	}
 	return ownName.ReplaceAllStringFunc(text, func(s string) string {
+		if suffix, found := strings.CutPrefix(s, "outbox_"); found {
+			return quote(name + "_" + suffix)
+		}
 		return strings.Replace(s, "outbox", quote(name), 1)
 	})
 }

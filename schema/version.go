@@ -25,7 +25,7 @@ import (
 // Each is applied in one transaction, records itself in outbox.migration, and does no harm when it is
 // applied again right away. Going back to an older one after a newer one is not safe.
 //
-//go:embed *.sql
+//go:embed 0*.sql
 var Files embed.FS
 
 const defaultSchema = "outbox"
@@ -84,7 +84,7 @@ func read(ctx context.Context, q Querier, name string, newest int) (state, error
 SELECT current_setting('server_version_num'), current_setting('server_version'), to_regclass('`+quote(name)+`.migration') IS NOT NULL`).
 		Scan(&number, &server, &found.table)
 	if err != nil {
-		return state{}, fmt.Errorf("schema: look for %s.migration: %w", name, needs(reading, err))
+		return state{}, fmt.Errorf("schema: look for %s.migration: %w", name, needs(reading, withoutDSN(err)))
 	}
 	if err := checkServer(number, server); err != nil {
 		return state{}, err

@@ -1,0 +1,23 @@
+package pgerr
+
+import (
+	"errors"
+	"regexp"
+)
+
+// What drivers say of a connection string that they cannot parse repeats the string or parts of it, which may be of its password. They parse
+// it when they connect for the first time.
+var repeatsDSN = regexp.MustCompile(`(?i)://|password\s*=|connection (info )?string|wrong value for|cannot parse|don't know how to set|invalid connection protocol`)
+
+var errDSN = errors.New("the connection failed; the error is not shown, as it repeats the connection string")
+
+// RepeatsDSN reports whether a text may have parts of a connection string in it.
+func RepeatsDSN(text string) bool { return repeatsDSN.MatchString(text) }
+
+// WithoutDSN is err, but for one that may repeat the connection string: that is replaced. It is for errors of the driver, not of handlers.
+func WithoutDSN(err error) error {
+	if err == nil || Code(err) != "" || !RepeatsDSN(err.Error()) {
+		return err
+	}
+	return errDSN
+}

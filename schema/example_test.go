@@ -1,0 +1,60 @@
+package schema_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// A role of a web app that may enqueue, and nothing else. Here it is put on with SET ROLE; an app logs in with one.
+func ExampleGrantRoles() {
+	ctx := context.Background()
+	url, drop := pgtest.ExampleDatabase()
+	defer drop()
+	db, err := sql.Open("postgres", url)
+	must(err)
+	defer db.Close()
+	name := newName() // an app has one that it knows, mostly "outbox"
+	defer func() {
+		for _, group := range groups {
+			_, err := db.Exec(fmt.Sprintf(`DROP OWNED BY "%[1]s_%[2]s" CASCADE; DROP ROLE "%[1]s_%[2]s"`, name, group))
+			must(err)
+		}
+	}()
+
+	must(schema.Migrate(ctx, db, schema.Schema(name)))
+	must(schema.GrantRoles(ctx, db, schema.Schema(name)))
+
+	tx, err := db.BeginTx(ctx, nil)
+	must(err)
+	defer tx.Rollback()
+	_, err = tx.ExecContext(ctx, `SET LOCAL ROLE "`+name+`_enqueuer"`)
+	must(err)
+	_, err = outbox.Enqueue(ctx, tx, "SEND_MAIL", map[string]string{"to": "ada@example.com"}, outbox.Schema(name))
+	fmt.Println("enqueue:", err)
+	_, err = tx.ExecContext(ctx, `SELECT payload FROM "`+name+`".task`)
+	fmt.Println("read payloads:", err)
+	// Output:
+	// enqueue: <nil>
+	// read payloads: pq: permission denied for table task (42501)
+}
+
+// What a driver says of a connection string that it cannot parse repeats it, with the password.
+func ExampleMigrate_connectionString() {
+	db, err := sql.Open("postgres", "postgres://app:hunter2@db:port/app")
+	must(err)
+	defer db.Close()
+
+	fmt.Println(schema.Migrate(context.Background(), db))
+	// Output: schema: migrate outbox: connect: the connection failed; the error is not shown, as it repeats the connection string
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,95 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+	"time"
+)
+
+//go:embed roles.sql
+var rolesScript string
+
+const (
+	maxIdentifier = 63          // bytes; PostgreSQL cuts what is longer
+	longestSuffix = "_enqueuer" // of a role's name
+)
+
+func checkRoles(name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if n := len(name) + len(longestSuffix); n > maxIdentifier {
+		return fmt.Errorf("schema: the schema name %q is too long for roles: %s%s has %d bytes, PostgreSQL takes %d", name, name, longestSuffix, n, maxIdentifier)
+	}
+	return nil
+}
+
+// RolesSQL is what [GrantRoles] does as one script for a schema of the given name, to be applied in one transaction after the
+// migrations: psql -v ON_ERROR_STOP=1 -1 -f. It may be applied again, and should be after each new migration. The name has
+// at most 54 bytes, as those of the roles begin with it.
+func RolesSQL(name string) (string, error) {
+	if err := checkRoles(name); err != nil {
+		return "", err
+	}
+	return rename(rolesScript, name), nil
+}
+
+// GrantRoles creates five roles that cannot log in, and gives each what it needs; login roles get their rights by being members
+// of these. For the schema "outbox" they are outbox_owner, outbox_enqueuer, outbox_worker, outbox_viewer and outbox_operator.
+// docs/security.md says what each may do. An app that does not call it works as before, with what its roles have.
+//
+// The owner gets the schema and its tables, views and functions. The role that owned them, and the one that calls this, become
+// its members, so both can do what they could. PUBLIC loses EXECUTE on the functions: roles that were given rights by hand need
+// to be members of one of these instead, and keep what else they had.
+//
+// Roles are the server's: those that exist stay as they are, and databases with a schema of the same name share them. The schema must be at
+// [Version]. Call it again after each [Migrate] that had something to do: it sets the groups' rights to what this version
+// says. It waits for a Migrate and for another GrantRoles, and any number of processes, in any databases, may call it at once.
+//
+// What changes its owner waits for all transactions that use it, the first time; so best call it with the first Migrate. The [LockTimeout] is
+// 500 ms unless another is given: PostgreSQL then does not end a transaction of the app because of it.
+//
+// The role that calls it owns the outbox, or is a member of its owner, with CREATEROLE unless the roles exist and it is a member of
+// <schema>_owner, and, if it is no superuser, CREATE on the database, which passing on the schema takes. Errors, tries and the end of ctx are
+// as with Migrate, and ErrNotMigrated; after an error nothing is changed.
+func GrantRoles(ctx context.Context, db *sql.DB, opts ...Option) error {
+	s, err := newSettings(append([]Option{LockTimeout(grantLockTimeout)}, opts...))
+	if err != nil {
+		return err
+	}
+	script, err := RolesSQL(s.name)
+	if err != nil {
+		return err
+	}
+	if db == nil {
+		return errors.New("schema: GrantRoles: the *sql.DB is nil")
+	}
+	return s.repeat(ctx, "grant roles in", func(ctx context.Context) (finished bool, err error) {
+		return true, s.grant(ctx, db, script)
+	})
+}
+
+// Shorter than deadlock_timeout, which is 1 s by default: of a deadlock with a transaction of the app this is the one that gives way.
+const grantLockTimeout = 500 * time.Millisecond
+
+const granting = "to own the outbox or be a member of its owner, CREATEROLE unless the roles exist, and CREATE on the database"
+
+func (s *settings) grant(ctx context.Context, db *sql.DB, script string) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("connect: %w", withoutDSN(err))
+	}
+	defer func() { _ = conn.Close() }() // back to the pool
+	return s.inTx(ctx, conn, false, func(tx *sql.Tx) error {
+		if err := Check(ctx, tx, s.name); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, script); err != nil {
+			return needs(granting, err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,153 @@
+-- Roles of the outbox: the owner, and four groups that are given no more than they need. docs/security.md says what each may do.
+-- Apply it after the migrations, and again after each new one: it says all that the groups have, and changes nothing else the second time.
+-- With psql: psql -v ON_ERROR_STOP=1 -1 -f roles.sql
+
+-- One at a time, and none beside a migration.
+LOCK TABLE outbox.migration IN EXCLUSIVE MODE;
+
+-- Roles are the server's: they may be there, or come from another database at this moment.
+DO $$
+DECLARE
+  role text;
+BEGIN
+  FOREACH role IN ARRAY ARRAY['outbox_owner', 'outbox_enqueuer', 'outbox_worker', 'outbox_viewer', 'outbox_operator'] LOOP
+    IF to_regrole(role) IS NULL THEN
+      BEGIN
+        EXECUTE 'CREATE ROLE ' || role || ' NOLOGIN';
+      EXCEPTION WHEN duplicate_object OR unique_violation THEN
+        NULL;
+      END;
+    END IF;
+  END LOOP;
+END
+$$;
+
+-- Who owned the outbox, and who runs this, are members of the owner: both could do all that it can. Other roles that own something in the
+-- schema get nothing by that.
+DO $$
+DECLARE
+  member regrole;
+BEGIN
+  FOR member IN
+    SELECT relowner FROM pg_class WHERE oid = 'outbox.migration'::regclass
+    UNION SELECT oid FROM pg_roles WHERE rolname = current_user
+  LOOP
+    IF NOT pg_has_role(member, to_regrole('outbox_owner'), 'USAGE') THEN
+      EXECUTE format('GRANT outbox_owner TO %s', member);
+    END IF;
+    IF NOT pg_has_role(member, to_regrole('outbox_owner'), 'USAGE') THEN
+      RAISE EXCEPTION 'the role % would lose its rights: it is NOINHERIT, so being a member of the owner gives it none', member
+        USING ERRCODE = 'insufficient_privilege';
+    END IF;
+  END LOOP;
+END
+$$;
+
+-- The owner owns the schema and what its members had in it, so SECURITY DEFINER functions have the rights of a role that has nothing else.
+-- ALTER … OWNER waits for all who use a table, so nothing is altered twice, and those come first with which enqueues begin: who has not begun
+-- then waits without a lock that this waits for.
+DO $$
+DECLARE
+  statement text;
+BEGIN
+  FOR statement IN
+    SELECT 'ALTER SCHEMA outbox OWNER TO outbox_owner', 0 AS turn FROM pg_namespace
+     WHERE oid = 'outbox'::regnamespace AND nspowner <> to_regrole('outbox_owner')
+    UNION ALL
+    SELECT format('ALTER TABLE %s OWNER TO outbox_owner', c.oid::regclass), CASE c.relname WHEN 'keyed_task' THEN 1 WHEN 'task' THEN 2 ELSE 3 END
+      FROM pg_class c
+     WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'S')
+       AND c.relowner <> to_regrole('outbox_owner') AND pg_has_role(c.relowner, to_regrole('outbox_owner'), 'USAGE')
+       AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype IN ('a', 'i', 'e'))
+    UNION ALL
+    SELECT format('ALTER ROUTINE %s OWNER TO outbox_owner', p.oid::regprocedure), 4 FROM pg_proc p
+     WHERE p.pronamespace = 'outbox'::regnamespace
+       AND p.proowner <> to_regrole('outbox_owner') AND pg_has_role(p.proowner, to_regrole('outbox_owner'), 'USAGE')
+       AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
+     ORDER BY turn
+  LOOP
+    EXECUTE statement;
+  END LOOP;
+END
+$$;
+
+-- What the groups have had, so that they have what follows and nothing else; and what PUBLIC may call.
+DO $$
+DECLARE
+  statement text;
+BEGIN
+  FOR statement IN
+    SELECT format('REVOKE ALL ON %s %s FROM outbox_enqueuer, outbox_worker, outbox_viewer, outbox_operator',
+             CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::regclass)
+      FROM pg_class c
+     WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'S') AND c.relowner = to_regrole('outbox_owner')
+    UNION ALL
+    SELECT format('REVOKE ALL ON ROUTINE %s FROM PUBLIC, outbox_enqueuer, outbox_worker, outbox_viewer, outbox_operator', p.oid::regprocedure)
+      FROM pg_proc p WHERE p.pronamespace = 'outbox'::regnamespace AND p.proowner = to_regrole('outbox_owner')
+  LOOP
+    EXECUTE statement;
+  END LOOP;
+END
+$$;
+REVOKE ALL ON SCHEMA outbox FROM outbox_enqueuer, outbox_worker, outbox_viewer, outbox_operator;
+REVOKE CREATE ON SCHEMA outbox FROM PUBLIC;
+
+-- The versions are no secret, and who calls schema.Migrate or schema.Check at its start reads them.
+GRANT USAGE ON SCHEMA outbox TO outbox_enqueuer, outbox_worker, outbox_viewer, outbox_operator;
+GRANT SELECT ON outbox.migration TO outbox_enqueuer, outbox_worker, outbox_viewer, outbox_operator;
+
+-- To enqueue takes INSERT and what RETURNING says. Columns that are the relays' (state, attempt, the lease) are not among these.
+GRANT INSERT (task_type, payload, priority, max_attempts, headers, run_at, timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done),
+      SELECT (task_id)
+   ON outbox.task TO outbox_enqueuer;
+GRANT INSERT (task_type, payload, priority, max_attempts, headers, run_at, timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done,
+              on_conflict, position),
+      SELECT (task_id, outcome, position)
+   ON outbox.keyed_task TO outbox_enqueuer, outbox_worker;
+GRANT EXECUTE ON FUNCTION outbox.enqueue_task TO outbox_enqueuer, outbox_worker;
+
+-- A relay, whose handlers enqueue and cancel with its rights.
+GRANT SELECT, INSERT, UPDATE, DELETE
+   ON outbox.task, outbox.dead_task, outbox.done_task, outbox.relay, outbox.running, outbox.counter, outbox.counter_log, outbox.maintenance,
+      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.turn, outbox.unique_key
+   TO outbox_worker;
+GRANT SELECT, INSERT, UPDATE ON outbox.turn_lock TO outbox_worker;
+GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;
+GRANT EXECUTE ON FUNCTION
+      outbox.look, outbox.task_rest, outbox.claim_task, outbox.take_task, outbox.take_tasks, outbox.lease_tasks, outbox.finish_tasks,
+      outbox.begin_runs, outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.end_run, outbox.cancel_task
+   TO outbox_worker;
+-- A relay may start right after a migration that made new tables, before this is applied again.
+ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO outbox_worker;
+ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, UPDATE ON SEQUENCES TO outbox_worker;
+
+-- What there is, without payloads, headers, keys (which may be made of payloads) and the tokens of leases.
+GRANT SELECT (task_id, run_at, created_at, attempted_at, leased_until, relay_id, priority, attempt, max_attempts, state, task_type, last_error,
+              unique_until_done, timeout_ms, iterations, skip_failed)
+   ON outbox.task TO outbox_viewer, outbox_operator;
+GRANT SELECT (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, task_max_attempts, reason, task_type, last_error,
+              unique_until_done, timeout_ms, iterations, skip_failed)
+   ON outbox.dead_task TO outbox_viewer, outbox_operator;
+GRANT SELECT (task_id, run_at, created_at, attempted_at, finished_at, keep_until, priority, attempt, task_type, last_error)
+   ON outbox.done_task TO outbox_viewer, outbox_operator;
+GRANT SELECT (name, next_at, last_at, created_at, paused, catch_up, task_type, spec)
+   ON outbox.schedule TO outbox_viewer, outbox_operator;
+GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id, last_id)
+   ON outbox.running TO outbox_viewer, outbox_operator;
+GRANT SELECT ON outbox.relay, outbox.counter, outbox.counter_log, outbox.maintenance, outbox.cancel, outbox.task_type, outbox.bucket
+   TO outbox_viewer, outbox_operator;
+
+-- Dead letters: redrive moves whole rows with the rights of who asks, so an operator may read them, and write tasks.
+GRANT SELECT, DELETE, UPDATE (run_at) ON outbox.dead_task TO outbox_operator; -- FOR UPDATE takes UPDATE of some column
+GRANT INSERT (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state, task_type, payload, headers, last_error,
+              unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed)
+   ON outbox.task TO outbox_operator;
+GRANT DELETE ON outbox.running, outbox.cancel TO outbox_operator;
+GRANT INSERT (task_type, ordering_key) ON outbox.turn TO outbox_operator;
+GRANT SELECT, INSERT, UPDATE (task_id) ON outbox.unique_key TO outbox_operator;
+-- relay.HandBack.
+GRANT UPDATE (state, lease_token, leased_until) ON outbox.task TO outbox_operator;
+-- outbox.Cancel; outbox.Pause and Resume; the same for schedules, and relay.RemoveSchedule.
+GRANT EXECUTE ON FUNCTION outbox.cancel_task TO outbox_operator;
+GRANT INSERT (task_type, paused), UPDATE (paused) ON outbox.task_type TO outbox_operator;
+GRANT DELETE, UPDATE (paused) ON outbox.schedule TO outbox_operator;

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
 )
 
 // fault is one failure of a driver call.
@@ -141,7 +142,7 @@ func (f *faulty) Connect(ctx context.Context) (driver.Conn, error) {
 	what, yes := f.fails("connect")
 	switch {
 	case yes && what.code != "":
-		return nil, &pq.Error{Severity: "FATAL", Code: pq.ErrorCode(what.code), Message: "injected"}
+		return nil, &pq.Error{Severity: "FATAL", Code: pqerror.Code(what.code), Message: "injected"}
 	case yes && !what.after:
 		return nil, what.err
 	}

@@ -48,6 +48,7 @@ type attempt struct {
 	again     *handlers.Result // all tasks are to run again
 	bounded   context.Context  // of exclusively; one for all its calls, as each timer costs
 	bound     *time.Timer      // ends it
+	unbind    func()           // ends it with the claim: a driver may have a goroutine that waits for that
 
 	mu       sync.Mutex
 	cancel   context.CancelCauseFunc // of the handler's context, once there is one
@@ -59,6 +60,11 @@ type attempt struct {
 func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed func([]*row)) error {
 	a := &attempt{r: r, h: h, savepoint: "ob_" + randomHex()}
 	defer a.recycle()
+	defer func() {
+		if a.unbind != nil {
+			a.unbind()
+		}
+	}()
 	var err error
 	if a.conn, a.tx, err = r.conns.begin(ctx); err != nil {
 		return err

@@ -80,7 +80,6 @@ func (h *heartbeat) hear(ctx context.Context) (next time.Duration, err error) {
 			return err
 		}
 		_ = rows.Close()
-		h.heardAt = time.Now()
 		for id := range canceled {
 			if a := running[id]; a != nil {
 				a.cancelTask(id)
@@ -91,11 +90,13 @@ func (h *heartbeat) hear(ctx context.Context) (next time.Duration, err error) {
 				l.ctx.cancel(outbox.ErrCanceled)
 			}
 		}
-		if len(asked) == 0 {
-			return nil
+		if len(asked) > 0 {
+			if _, err := conn.ExecContext(ctx, r.sql(removeCanceledSQL), pq.Array(asked)); err != nil {
+				return err // it is heard again soon
+			}
 		}
-		_, err = conn.ExecContext(ctx, r.sql(removeCanceledSQL), pq.Array(asked))
-		return err
+		h.heardAt = time.Now()
+		return nil
 	})
 }
 

@@ -226,6 +226,7 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 	}
 	pool := open(t, db.URL)
 	r := run(t, pool, reg, relay.Config{DrainTimeout: 100 * time.Millisecond, PollInterval: 20 * time.Millisecond})
+	r.Leaves("TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask")
 	started.Wait()
 	stopped := time.Now()
 	r.Stop()

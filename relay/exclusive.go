@@ -35,7 +35,7 @@ type exclusive struct {
 func (a *attempt) exclusively(f func(context.Context, exclusive) error) error {
 	if a.bounded == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		a.bounded, a.bound = ctx, time.AfterFunc(2*bookkeeping, cancel)
+		a.bounded, a.bound, a.unbind = ctx, time.AfterFunc(2*bookkeeping, cancel), cancel
 	} else {
 		a.bound.Reset(2 * bookkeeping)
 	}

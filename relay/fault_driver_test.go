@@ -6,8 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"os"
 	"regexp"
 	"sync"
+	"syscall"
+
+	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
 )
 
 // fault is one failure of a driver call.
@@ -30,14 +36,21 @@ func (f fault) String() string {
 
 // infrastructure reports whether the fault says nothing about the task.
 func (f fault) infrastructure() bool {
-	return f.err != nil && !f.intact || f.code == "57P01" || f.code == "53300"
+	return f.err != nil && !f.intact || f.code == "57P01" || f.code == "53300" || f.code == "25006"
 }
 
 var faults = []fault{
 	{err: driver.ErrBadConn}, {err: driver.ErrBadConn, after: true}, {err: io.EOF, after: true},
+	{err: timedOut}, {err: timedOut, after: true}, {err: context.Canceled}, {err: context.Canceled, after: true},
 	{err: errors.New("there is already a query being processed on this connection"), intact: true},
-	{code: "25P02"}, {code: "57014"}, {code: "40001"}, {code: "57P01"}, {code: "53300"},
+	{code: "25P02"}, {code: "57014"}, {code: "40001"}, {code: "40P01"}, {code: "25006"}, {code: "57P01"}, {code: "53300"},
 }
+
+// refusedConnection is a fault of the call connect alone.
+var refusedConnection = fault{err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}}
+
+// timedOut is a net.Error whose Timeout is true.
+var timedOut error = &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
 
 // faulty is a connector whose connections are real, and fail on request. Errors with an SQLSTATE come from the server,
 // which is made to refuse the statement; so its transaction is in the state that belongs to the error.
@@ -49,6 +62,8 @@ type faulty struct {
 	under map[string]*sync.RWMutex // held for reading by calls under way
 	seen  map[string]bool          // calls since seen was set
 	call  string                   // the call that fails next; "" is none
+	trace []string                 // of the calls since armNth
+	nth   int                      // of the calls from now on fails; 0 is none
 	fault fault
 }
 
@@ -60,6 +75,20 @@ func (f *faulty) arm(call string, what fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.call, f.fault = call, what
+}
+
+// armNth lets the nth call from now on fail; 0 is none.
+func (f *faulty) armNth(n int, what fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nth, f.fault, f.trace = n, what, []string{}
+}
+
+// calls are those since armNth.
+func (f *faulty) calls() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.trace
 }
 
 func (f *faulty) underWay(call string) *sync.RWMutex {
@@ -77,7 +106,7 @@ func (f *faulty) underWay(call string) *sync.RWMutex {
 func (f *faulty) fired() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.call == ""
+	return f.call == "" && f.nth == 0
 }
 
 // record begins to record calls and returns those up to now.
@@ -95,6 +124,13 @@ func (f *faulty) fails(call string) (fault, bool) {
 	if f.seen != nil {
 		f.seen[call] = true
 	}
+	if f.trace != nil {
+		f.trace = append(f.trace, call)
+	}
+	if f.nth > 0 {
+		f.nth--
+		return f.fault, f.nth == 0
+	}
 	if f.call != call {
 		return fault{}, false
 	}
@@ -103,9 +139,20 @@ func (f *faulty) fails(call string) (fault, bool) {
 }
 
 func (f *faulty) Connect(ctx context.Context) (driver.Conn, error) {
+	what, yes := f.fails("connect")
+	switch {
+	case yes && what.code != "":
+		return nil, &pq.Error{Severity: "FATAL", Code: pqerror.Code(what.code), Message: "injected"}
+	case yes && !what.after:
+		return nil, what.err
+	}
 	conn, err := f.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if yes {
+		_ = conn.Close()
+		return nil, what.err
 	}
 	return &faultyConn{f: f, real: conn.(realConn)}, nil
 }
@@ -116,6 +163,7 @@ type realConn interface {
 	driver.ConnPrepareContext
 	driver.ExecerContext
 	driver.QueryerContext
+	driver.Pinger
 	driver.SessionResetter
 	driver.Validator
 }
@@ -186,6 +234,10 @@ func (c *faultyConn) QueryContext(ctx context.Context, query string, args []driv
 func (c *faultyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (tx driver.Tx, err error) {
 	err = c.on("BEGIN", func() (err error) { tx, err = c.real.BeginTx(ctx, opts); return err })
 	return &faultyTx{c, tx}, err
+}
+
+func (c *faultyConn) Ping(ctx context.Context) error {
+	return c.on("ping", func() error { return c.real.Ping(ctx) })
 }
 
 func (c *faultyConn) PrepareContext(ctx context.Context, query string) (stmt driver.Stmt, err error) {

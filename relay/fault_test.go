@@ -145,7 +145,7 @@ func (v *victim) open(t *testing.T) {
 }
 
 // ownTimes are in calls that come at times of their own, not with each task.
-var ownTimes = []string{"ROLLBACK after outbox: claim", "heartbeat", "dead relays", "no living relay", "have no row", "ran out", "reap", "take over", "woken", "promote",
+var ownTimes = []string{"connect", "ping", "ROLLBACK after outbox: claim", "heartbeat", "dead relays", "no living relay", "have no row", "ran out", "reap", "take over", "woken", "promote",
 	"maintenance", "squeeze", "purge", "autovacuum", "bloat", "that are gone", "page of unique keys", "what became of running tasks", "request to cancel", "canceled tasks"}
 
 // faultsOfAShortRun is how many of a victim's faults an ordinary run tries, chosen at random; with OUTBOX_TEST_LONG=1
@@ -162,8 +162,9 @@ func (v *victim) check(t *testing.T, call string, f fault) {
 		return v.faulty.fired() && v.db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
 	})
 	most := v.attempt
-	// What comes with the handler's own statement may be its doing, and right after it in a Complete.
-	if !f.infrastructure() || strings.HasPrefix(call, "INSERT") || call == "SET LOCAL role TO DEFAULT" {
+	// What comes with the handler's own statement may be its doing, and right after it in a Complete. A server that has become a
+	// standby has no transaction left to commit: only a trigger of the app's can say 25006 then.
+	if !f.infrastructure() || f.code == "25006" && strings.HasPrefix(call, "COMMIT") || strings.HasPrefix(call, "INSERT") || call == "SET LOCAL role TO DEFAULT" {
 		most++
 	}
 	got := v.db.Text(t, `SELECT string_agg(task_id || ' in attempt ' || attempt, ', ') FROM effect`)

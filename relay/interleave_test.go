@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"strings"
@@ -12,129 +11,6 @@ import (
 
 	"github.com/txoutbox/outbox/relay"
 )
-
-// actor is a session that takes steps, in order. A step that waits for a lock ends when it gets it.
-type actor struct {
-	conn   *sql.Conn
-	pid    int
-	tx     *sql.Tx
-	queued []step
-	busy   chan result // of the step under way; nil if there is none
-	done   func(rows int)
-	place  string // where its lease was, as its claim said
-}
-
-// step is what an actor does, which returns how many rows it changed, and what the model makes of it.
-type step struct {
-	do   func() (rows int, err error)
-	done func(rows int)
-}
-
-type result struct {
-	rows int
-	err  error
-}
-
-func newActor(t *testing.T, db *database) *actor {
-	t.Helper()
-	conn, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	a := &actor{conn: conn, place: "(0,0)"}
-	if err := conn.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&a.pid); err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
-
-// exec runs one of the relay's statements and returns how many rows it changed.
-func (a *actor) exec(query string, args ...any) (int, error) {
-	var r sql.Result
-	var err error
-	if a.tx != nil {
-		r, err = a.tx.Exec(query, args...)
-	} else {
-		r, err = a.conn.ExecContext(context.Background(), query, args...)
-	}
-	if err != nil {
-		return 0, err
-	}
-	n, err := r.RowsAffected()
-	return int(n), err
-}
-
-// query runs a statement of the relay's that calls a function, and returns its first column, of which NULL is nothing.
-func (a *actor) query(query string, args ...any) (out []string, err error) {
-	run := a.conn.QueryContext
-	if a.tx != nil {
-		run = a.tx.QueryContext
-	}
-	rows, err := run(context.Background(), query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var one sql.NullString
-		if err := rows.Scan(&one); err != nil {
-			return nil, err
-		}
-		if one.Valid {
-			out = append(out, one.String)
-		}
-	}
-	return out, rows.Err()
-}
-
-func (a *actor) begin() (err error) {
-	a.tx, err = a.conn.BeginTx(context.Background(), nil)
-	return err
-}
-
-func (a *actor) commit() error {
-	tx := a.tx
-	a.tx = nil
-	return tx.Commit()
-}
-
-// start begins the step and returns when it has ended or waits for a lock.
-func (a *actor) start(t *testing.T, watch *database, s step) {
-	a.queued = append(a.queued, s)
-	a.proceed(t, watch)
-}
-
-func (a *actor) proceed(t *testing.T, watch *database) {
-	for {
-		if a.busy == nil {
-			if len(a.queued) == 0 {
-				return
-			}
-			next := a.queued[0]
-			a.queued = a.queued[1:]
-			busy := make(chan result, 1)
-			a.busy, a.done = busy, next.done
-			go func() {
-				n, err := next.do()
-				busy <- result{n, err}
-			}()
-		}
-		select {
-		case r := <-a.busy:
-			a.busy = nil
-			if r.err != nil {
-				t.Fatal(r.err)
-			}
-			a.done(r.rows)
-			continue
-		case <-time.After(3 * time.Millisecond): // longer than most steps take
-		}
-		if watch.Int(t, `SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted`, a.pid) > 0 {
-			return
-		}
-	}
-}
 
 // lifecycle is what the two relays of a schedule do, and a naive model of what must come of it.
 type lifecycle struct {
@@ -171,14 +47,14 @@ func (l *lifecycle) check(step string, changed int, should bool) {
 }
 
 func (l *lifecycle) lease(a *actor, who, relayID, token string, lease time.Duration) step {
-	return step{func() (int, error) {
+	return step{do: func() (int, error) {
 		tasks, err := a.query(`SELECT tasks FROM (`+relay.LeaseSQL+`) AS l`, "LEASED", 1, relayID, token,
 			sql.NullInt64{Int64: lease.Microseconds(), Valid: lease > 0}, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64)
 		if len(tasks) > 0 {
 			a.place = strings.Split(tasks[0], "\t")[1]
 		}
 		return len(tasks), err
-	}, func(n int) {
+	}, done: func(n int) {
 		should := l.place == "ready"
 		if should {
 			l.place = token
@@ -189,7 +65,7 @@ func (l *lifecycle) lease(a *actor, who, relayID, token string, lease time.Durat
 
 // end is a step of one relay that ends the lease of token, if it still is the task's.
 func (l *lifecycle) end(a *actor, who, token, name string) step {
-	return step{func() (int, error) {
+	return step{do: func() (int, error) {
 		switch name {
 		case "completes":
 			lost, err := a.query(relay.FinishSQL, pq.Array([]int{l.task}), pq.Array([]string{a.place}), pq.Array([]string{token}), pq.Array([]int{1}))
@@ -200,7 +76,7 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 			return a.exec(l.statement("return lease"), l.task, token, "ready", 0, nil, nil, 0, nil)
 		}
 		return a.exec(l.statement("dead lease"), l.task, token, 1, 1, "attempts", "error")
-	}, func(n int) {
+	}, done: func(n int) {
 		should := l.place == token
 		if should {
 			l.place = map[string]string{"completes": "done", "fails": "scheduled", "releases": "ready", "buries": "dead"}[name]
@@ -210,21 +86,21 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 }
 
 func (l *lifecycle) beat() step {
-	return step{func() (int, error) {
+	return step{do: func() (int, error) {
 		return l.a.exec(relay.BeatSQL, relayA, "host", 1, time.Hour.Microseconds(), pq.Array([]string{"LEASED"}))
-	}, func(int) {
+	}, done: func(int) {
 		l.beaten = true
 		l.trace = append(l.trace, "A beats")
 	}}
 }
 
 func (l *lifecycle) scan() step {
-	return step{func() (int, error) {
+	return step{do: func() (int, error) {
 		if err := l.b.begin(); err != nil {
 			return 0, err
 		}
 		return l.b.exec(l.statement("dead relays"), relayB)
-	}, func(n int) {
+	}, done: func(n int) {
 		l.scanned = n == 1
 		l.trace = append(l.trace, "B scans")
 		if want := !l.beaten && l.place == tokenA; l.scanned != want {
@@ -234,7 +110,7 @@ func (l *lifecycle) scan() step {
 }
 
 func (l *lifecycle) steal() step {
-	return step{func() (n int, err error) {
+	return step{do: func() (n int, err error) {
 		if l.scanned {
 			if n, err = l.b.exec(l.statement("take over"), pq.Array([]string{relayA})); err != nil {
 				return 0, err
@@ -242,7 +118,7 @@ func (l *lifecycle) steal() step {
 		}
 		expired, err := l.b.exec(l.statement("expire"))
 		return n + expired, errors.Join(err, l.b.commit())
-	}, func(n int) {
+	}, done: func(n int) {
 		should := l.place == tokenA && (l.scanned || l.expires)
 		if should {
 			l.place = "ready"
@@ -256,7 +132,7 @@ func (l *lifecycle) steal() step {
 func testEveryInterleaving(t *testing.T) {
 	db := newDatabase(t)
 	a, b := newActor(t, db), newActor(t, db)
-	schedules := interleavings(5, 5)
+	schedules := orders(5, 5)
 	if len(schedules) != 252 {
 		t.Fatalf("%d interleavings, want 252", len(schedules))
 	}
@@ -277,20 +153,7 @@ func testEveryInterleaving(t *testing.T) {
 				l.end(a, "A", tokenA, end[0]), l.end(a, "A", tokenA, end[1]), l.end(a, "A", tokenA, end[2])}
 			stepsB := []step{l.scan(), l.steal(), l.lease(b, "B", relayB, tokenB, time.Hour),
 				l.end(b, "B", tokenB, end[i%3]), l.end(b, "B", tokenB, end[(i+1)%3])}
-			for _, first := range schedule {
-				if first {
-					a.start(t, db, stepsA[0])
-					stepsA = stepsA[1:]
-				} else {
-					b.start(t, db, stepsB[0])
-					stepsB = stepsB[1:]
-				}
-				a.proceed(t, db)
-				b.proceed(t, db)
-			}
-			if a.busy != nil || b.busy != nil {
-				t.Fatalf("%s: a step still waits", strings.Join(l.trace, ", "))
-			}
+			play(t, db, []*actor{a, b}, [][]step{stepsA, stepsB}, schedule)
 			if n := db.Int(t, `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.dead_task)`); (n == 0) != (l.place == "done") || n > 1 {
 				t.Errorf("%s: the task is in %d tables", strings.Join(l.trace, ", "), n)
 			}
@@ -299,23 +162,4 @@ func testEveryInterleaving(t *testing.T) {
 			}
 		}
 	}
-}
-
-// interleavings are all orders of n steps of one actor (true) and m of another.
-func interleavings(n, m int) [][]bool {
-	if n == 0 && m == 0 {
-		return [][]bool{nil}
-	}
-	var all [][]bool
-	if n > 0 {
-		for _, rest := range interleavings(n-1, m) {
-			all = append(all, append([]bool{true}, rest...))
-		}
-	}
-	if m > 0 {
-		for _, rest := range interleavings(n, m-1) {
-			all = append(all, append([]bool{false}, rest...))
-		}
-	}
-	return all
 }

@@ -2,13 +2,12 @@ package relay_test
 
 import (
 	"flag"
-	"os"
 	"runtime"
 	"strconv"
 	"testing"
 
 	_ "github.com/lib/pq"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestMain(m *testing.M) {
@@ -16,5 +15,5 @@ func TestMain(m *testing.M) {
 	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) { // nobody has chosen another number
 		_ = flag.Set("test.parallel", "4") // those that are parallel mostly wait
 	}
-	os.Exit(pgtest.Main(m))
+	relaytest.Main(m)
 }

@@ -110,13 +110,15 @@ func (h *heartbeat) takeOver(ctx context.Context) (next time.Duration, err error
 		if err := change(expireSQL); err != nil || !strandedToo {
 			return err
 		}
-		h.strandedAt = now
 		stranded, err := texts(tx.QueryContext(ctx, h.r.sql(strandedSQL)))
 		if err != nil || len(stranded) == 0 {
 			return err
 		}
 		return change(takeStrandedSQL, pq.Array(stranded))
 	})
+	if err == nil && strandedToo { // else it is soon tried again
+		h.strandedAt = now
+	}
 	if err == nil && n > 0 {
 		h.r.log.Warn("outbox: tasks of dead relays or with leases that ran out are ready again", "tasks", n)
 		h.r.Wake()

@@ -105,6 +105,7 @@ func (z *zoo) open(t *testing.T, creatures []creature) {
 			INSERT INTO seen SELECT * FROM fresh`, z.taskType(c), z.size, c.limit())
 	}
 	z.relay = run(t, z.db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+	z.relay.Leaves("zooCreatures")       // stuck for ever
 	t.Cleanup(func() { close(z.ended) }) // before the relay's drain
 }
 

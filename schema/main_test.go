@@ -16,14 +16,14 @@ import (
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 // open is a pool of the test's own. Each pair of a setting and its value is set for all its connections.
-func open(t *testing.T, address string, settings ...string) *sql.DB {
+func open(t testing.TB, address string, settings ...string) *sql.DB {
 	t.Helper()
 	db, _ := watched(t, address, settings...)
 	return db
 }
 
 // watched is open with a driver that the test can watch and disturb.
-func watched(t *testing.T, address string, settings ...string) (*sql.DB, *watch) {
+func watched(t testing.TB, address string, settings ...string) (*sql.DB, *watch) {
 	t.Helper()
 	u, err := url.Parse(address)
 	if err != nil {

@@ -2,12 +2,10 @@ package kills_test
 
 import (
 	"database/sql"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -34,5 +32,5 @@ func fires(period time.Duration) relaytest.Program {
 
 func TestMain(m *testing.M) {
 	relaytest.Child(programs)
-	os.Exit(pgtest.Main(m))
+	relaytest.Main(m)
 }

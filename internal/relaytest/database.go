@@ -26,7 +26,7 @@ type Database struct {
 }
 
 // NewDatabase is a database of the test's own, on the server that the package's tests share. At the end of the test its
-// invariants are checked. The driver is [DriverName], unless another is named.
+// invariants are checked, and that nothing is left open. The driver is [DriverName], unless another is named.
 func NewDatabase(t testing.TB, driver ...string) *Database {
 	t.Helper()
 	return checked(t, pgtest.Prepared(t, prepare), driver...)
@@ -44,7 +44,7 @@ func Adopt(t testing.TB, url string) *Database {
 func checked(t testing.TB, url string, driver ...string) *Database {
 	t.Helper()
 	db := Open(t, url, driver...)
-	t.Cleanup(func() { db.Invariants(t) })
+	t.Cleanup(func() { db.Invariants(t); db.Idle(t) })
 	return db
 }
 

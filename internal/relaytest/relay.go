@@ -52,7 +52,12 @@ type Running struct {
 	Log   *Records
 	Start func()
 	Stop  func() // drains; called at the end of the test in any case
+
+	goroutines goroutines
 }
+
+// Leaves says that the test leaves goroutines of handlers behind that are in the named function. To be called before Stop.
+func (r *Running) Leaves(function string) { r.goroutines.left = append(r.goroutines.left, function) }
 
 // Run starts a relay, which is drained at the end of the test.
 func Run(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config) *Running {
@@ -74,7 +79,7 @@ func Prepare(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Conf
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	r.Start = func() {
-		go func() { done <- r.Run(ctx) }()
+		go r.goroutines.in(ctx, func(ctx context.Context) { done <- r.Run(ctx) })
 		t.Cleanup(r.Stop)
 	}
 	r.Stop = sync.OnceFunc(func() {
@@ -84,6 +89,7 @@ func Prepare(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Conf
 			if err != nil {
 				t.Errorf("Run: %v", err)
 			}
+			r.goroutines.ended(t)
 		case <-time.After(60 * time.Second):
 			t.Error("Run did not return within 60 s of its context's end")
 		}
@@ -103,9 +109,12 @@ func Once(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.RunOnce(t.Context()); err != nil {
+	var started goroutines
+	started.in(t.Context(), func(ctx context.Context) { err = r.RunOnce(ctx) })
+	if err != nil {
 		t.Fatalf("RunOnce: %v", err)
 	}
+	started.ended(t)
 	return log.String()
 }
 

@@ -45,8 +45,15 @@ func Main(m *testing.M) int {
 
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	ended := make(chan struct{})
+	defer close(ended)
 	go func() {
-		<-signals
+		select {
+		case <-signals:
+		case <-ended:
+			return
+		}
 		signal.Stop(signals) // the next one kills
 		cancel()             // an opening gives up
 		closeShared()
@@ -63,6 +70,12 @@ func Main(m *testing.M) int {
 	}
 	return code
 }
+
+// Tests are a package's tests with [Main] as their Run, for a TestMain that looks at what is left when the server is closed.
+type Tests struct{ M *testing.M }
+
+// Run is Main.
+func (t Tests) Run() int { return Main(t.M) }
 
 func closeShared() error {
 	shared.mu.Lock()

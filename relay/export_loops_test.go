@@ -1,0 +1,96 @@
+package relay
+
+import (
+	"context"
+	"time"
+)
+
+// Loops are what a relay does at times of its own, each to be done when a test says: a pass is what one turn of its loop does, with
+// the loop's own dealing with errors.
+type Loops struct {
+	r *Relay
+	s *scheduler
+}
+
+// Loops returns those of a relay that does not run and has never done any of it. Of its maintenance it does the one step, if any.
+func (r *Relay) Loops(only string) *Loops {
+	r.id, r.born = newUUID(), time.Now().Add(-time.Hour)
+	r.ctx, r.handlerContext, r.abandoned = context.Background(), context.Background(), make(chan struct{})
+	for _, s := range maintenanceSteps(r.config) {
+		if s.name == only {
+			r.steps = []step{s}
+		}
+	}
+	r.conns = newConns(r.db)
+	r.journal, r.heart, r.leases, r.rates = newJournal(r), newHeartbeat(r), newLeases(r), newRates(r)
+	r.listener, r.unhandled = &listener{r: r}, &unhandled{r: r}
+	return &Loops{r, newScheduler(r)}
+}
+
+// Close gives all connections back.
+func (l *Loops) Close() {
+	l.r.heart.held.close()
+	l.r.journal.held.close()
+	l.r.conns.close()
+}
+
+// Beat is one heartbeat.
+func (l *Loops) Beat(ctx context.Context) error { return l.r.heart.beat(ctx) }
+
+// SignOff is the end of the heartbeat of a relay that has beaten.
+func (l *Loops) SignOff(context.Context) error {
+	l.r.heart.streak.beat(time.Now())
+	l.r.heart.signOff()
+	return nil
+}
+
+// Duty does one of the heartbeat's duties. The error is that of a lost connection, as for the heartbeat; rest is until when the
+// duty waits.
+func (l *Loops) Duty(ctx context.Context, name string) (rest time.Duration, err error) {
+	h := l.r.heart
+	h.streak = streak{first: time.Now().Add(-time.Hour), last: time.Now()}
+	clear(h.maintenance.rest) // it is over
+	for _, d := range h.duties {
+		if d.name == name {
+			err = h.do(ctx, d)
+			rest = time.Until(d.next)
+		}
+	}
+	for _, until := range h.maintenance.rest {
+		rest = max(rest, time.Until(until))
+	}
+	return rest, err
+}
+
+// Look is one look.
+func (l *Loops) Look(ctx context.Context) error {
+	_, err := l.r.look(ctx, wanted{})
+	return err
+}
+
+// Schedule adds the schedules and fires them.
+func (l *Loops) Schedule(ctx context.Context) error {
+	clear(l.s.refused) // their minute is over
+	return l.s.once(ctx)
+}
+
+// Take takes tokens of the rate of the relay's first type.
+func (l *Loops) Take(ctx context.Context, n int) (got int, err error) {
+	got, _, err = l.r.rates.take(ctx, l.r.handlers[0], n)
+	return got, err
+}
+
+// Unused makes tokens the relay's that are too old to be used.
+func (l *Loops) Unused(n int) {
+	l.r.rates.unused(l.r.handlers[0], n)
+	l.r.rates[l.r.handlers[0].Type].taken = time.Time{}
+}
+
+// Note lets the journal forget a run, and mark another one as lost.
+func (l *Loops) Note(forget, mark int64, token string) {
+	l.r.journal.forgetRuns(&runs{ids: []int64{forget}, token: token})
+	l.r.journal.markLost(&runs{ids: []int64{mark}, token: token})
+}
+
+// WriteNotes writes what the journal has to note.
+func (l *Loops) WriteNotes(ctx context.Context) error { return l.r.journal.writeNotes(ctx) }

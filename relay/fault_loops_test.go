@@ -1,0 +1,231 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// longestRest is how long a loop, or a part of it, may rest after a failure.
+const longestRest = 10 * time.Second
+
+// faultyLoop is a loop of the relay's, the work that it finds, and what must come of it.
+type faultyLoop struct {
+	name  string
+	step  string             // of maintenance
+	first func(*relay.Loops) // before setup
+	setup string
+	begin func(*relay.Loops) // after setup
+	pass  func(context.Context, *relay.Loops) (rest time.Duration, err error)
+	state string // a query for what is compared with what a pass without faults leaves
+	once  bool   // there is one pass only: it tries again by itself
+}
+
+func duty(name string) func(context.Context, *relay.Loops) (time.Duration, error) {
+	return func(ctx context.Context, l *relay.Loops) (time.Duration, error) { return l.Duty(ctx, name) }
+}
+
+func pass(f func(*relay.Loops, context.Context) error) func(context.Context, *relay.Loops) (time.Duration, error) {
+	return func(ctx context.Context, l *relay.Loops) (time.Duration, error) { return 0, f(l, ctx) }
+}
+
+const emptyAll = `DELETE FROM outbox.task; DELETE FROM outbox.dead_task; DELETE FROM outbox.done_task; DELETE FROM outbox.running; DELETE FROM outbox.relay;
+	DELETE FROM outbox.unique_key; DELETE FROM outbox.turn; DELETE FROM outbox.cancel; DELETE FROM outbox.maintenance; DELETE FROM outbox.bucket;
+	DELETE FROM outbox.slot; DELETE FROM outbox.task_type; DELETE FROM outbox.schedule; DELETE FROM outbox.counter; DELETE FROM outbox.counter_log;`
+
+// tasksNow is what is left of tasks, each with what may not change unseen: no attempt is counted by any of these loops.
+const tasksNow = `SELECT string_agg(format('%s %s attempt %s token %s relay %s', payload, state, attempt, lease_token IS NOT NULL, relay_id), ', ' ORDER BY task_id) FROM outbox.task`
+
+const aBucket = `INSERT INTO outbox.task_type (task_type, rate, rate_per) VALUES ('TX', 1000, 3600000000); INSERT INTO outbox.bucket (task_type, emptied_at) VALUES ('TX', now() - %s * interval '3.6 seconds');`
+
+const tokensNow = `SELECT (extract(epoch FROM clock_timestamp() - emptied_at) / 3.6 <= %d)::text FROM outbox.bucket`
+
+// past is a schedule's next_at as it is when two firings were missed. Its timing is as this test's relay has it.
+const past = `UPDATE outbox.schedule SET next_at = timestamptz '0001-01-01 00:00:00+00' + floor(extract(epoch FROM now() - timestamptz '0001-01-01 00:00:00+00') / 3600000) * interval '1000 hours' - interval '1000 hours'`
+
+func dead(relayID, alive string) string {
+	return `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('` + relayID + `', 'host', 1, now() + interval '` + alive + `', '{}');`
+}
+
+var faultyLoops = []faultyLoop{
+	{name: "heartbeat", pass: pass((*relay.Loops).Beat), state: `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '3 seconds'`},
+	{name: "take over", pass: duty("take over"), state: tasksNow, setup: dead(deadRelay, "-1 second") + dead(liveRelay, "1 hour") + `
+		INSERT INTO outbox.task (task_type, payload, state, attempt, relay_id, lease_token, leased_until)
+		SELECT 'LEASED', to_jsonb(n), 'leased', 1, CASE n WHEN 1 THEN '` + deadRelay + `' WHEN 2 THEN '` + newRelay + `' ELSE '` + liveRelay + `' END::uuid, '` + someToken + `',
+		       CASE n WHEN 3 THEN now() - interval '1 second' END FROM generate_series(1, 4) n`},
+	{name: "hear", pass: duty("hear"), setup: `WITH t AS (INSERT INTO outbox.task (task_type, payload) SELECT 'TX', to_jsonb(n) FROM generate_series(1, 3) n RETURNING task_id, payload)
+		INSERT INTO outbox.cancel (task_id) SELECT task_id FROM t WHERE payload <> '3' UNION ALL SELECT -1`,
+		state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.cancel), (SELECT sum(tasks) FROM outbox.counter_log WHERE kind = 'canceled'))`},
+	{name: "give tokens back", pass: duty("give tokens back"), setup: fmt.Sprintf(aBucket, "0"), begin: func(l *relay.Loops) { l.Unused(10) }, state: fmt.Sprintf(tokensNow, 11)},
+	{name: "take tokens", setup: fmt.Sprintf(aBucket, "100"), state: fmt.Sprintf(tokensNow, 91), pass: func(ctx context.Context, l *relay.Loops) (time.Duration, error) {
+		got, err := l.Take(ctx, 10)
+		if err == nil && got != 10 {
+			err = fmt.Errorf("%d tokens, want 10", got)
+		}
+		return 0, err
+	}},
+	{name: "reap", pass: duty("reap"), setup: dead(deadRelay, "-2 hours") + dead(liveRelay, "1 hour") + `
+		INSERT INTO outbox.running (task_id, token, relay_id) SELECT -n, gen_random_uuid(), CASE n WHEN 3 THEN '` + liveRelay + `' ELSE '` + deadRelay + `' END::uuid FROM generate_series(1, 3) n`,
+		state: `SELECT concat((SELECT string_agg(task_id::text, ' ') FROM outbox.running), ' ', (SELECT string_agg(relay_id::text, ' ') FROM outbox.relay), ' ',
+			(SELECT count(*) FROM outbox.task_type WHERE rate = 1000), (SELECT count(*) FROM outbox.bucket))`},
+	{name: "sweep keys", pass: duty("sweep keys"), setup: `INSERT INTO outbox.task (task_type, unique_key) SELECT 'TX', n::text FROM generate_series(1, 6) n; DELETE FROM outbox.task WHERE unique_key::int > 2`,
+		state: `SELECT string_agg(key, ' ' ORDER BY key) FROM outbox.unique_key`},
+	{name: "squeeze", step: "squeeze", pass: duty("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3); INSERT INTO outbox.task (task_type) VALUES ('OTHER'); DELETE FROM outbox.task WHERE task_type = 'OTHER'`,
+		state: `SELECT concat((SELECT count(*) FROM outbox.counter_log), (SELECT string_agg(format(' %s %s %s %s', task_type, kind, tasks, arrived), ',' ORDER BY task_type, kind) FROM outbox.counter))`},
+	{name: "look for bloat", step: "bloat", pass: duty("maintain"), state: `SELECT (count(*) = 1)::text FROM outbox.maintenance WHERE due_at > now()`},
+	{name: "purge the history", step: "purge history", pass: duty("maintain"), setup: `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
+		SELECT n, now(), now(), now(), now() + (n - 3) * interval '1 hour', 0, 1, 'TX', '{}' FROM generate_series(1, 5) n`,
+		state: `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.done_task`},
+	{name: "purge dead letters", step: "purge dead letters", pass: duty("maintain"), setup: `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
+		SELECT n, now(), now(), now() - n * interval '20 minutes', 0, 1, 1, 'handler', 'TX', '{}' FROM generate_series(1, 5) n`,
+		state: `SELECT concat((SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.dead_task), ' ', (SELECT sum(tasks) FROM outbox.counter_log))`},
+	{name: "promote", pass: pass((*relay.Loops).Look), state: tasksNow, setup: `INSERT INTO outbox.task (task_type, payload, state, attempt, run_at)
+		SELECT 'TX', to_jsonb(n), 'scheduled', n, now() + (n - 3) * interval '1 hour' FROM generate_series(1, 4) n`},
+	{name: "give turns", pass: pass((*relay.Loops).Look), state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.turn))`,
+		setup: `INSERT INTO outbox.task (task_type, payload, ordering_key) SELECT 'TX', to_jsonb(n), (n % 3)::text FROM generate_series(1, 9) n; DELETE FROM outbox.turn_lock`},
+	{name: "register schedules", pass: pass((*relay.Loops).Schedule), state: `SELECT string_agg(format('%s %s', name, next_at), ' ') FROM outbox.schedule`},
+	{name: "fire", first: register, setup: past, pass: pass((*relay.Loops).Schedule), state: firedNow},
+	{name: "pass firings over", first: register, setup: past + `, paused = true`, pass: pass((*relay.Loops).Schedule), state: firedNow},
+	{name: "journal notes", pass: pass((*relay.Loops).WriteNotes), begin: func(l *relay.Loops) { l.Note(1, 2, someToken) },
+		setup: `INSERT INTO outbox.running (task_id, token, relay_id) SELECT n, '` + someToken + `', '` + liveRelay + `' FROM generate_series(1, 3) n;` + dead(liveRelay, "1 hour"),
+		state: `SELECT string_agg(format('%s %s', task_id, lost_connection), ', ' ORDER BY task_id) FROM outbox.running`},
+	{name: "sign off", once: true, pass: pass((*relay.Loops).SignOff), begin: func(l *relay.Loops) { _ = l.Beat(context.Background()) }, state: `SELECT count(*) FROM outbox.relay`},
+}
+
+const firedNow = `SELECT concat((SELECT string_agg(run_at::text, ', ' ORDER BY run_at, task_id) FROM outbox.task), ' and then ', (SELECT next_at FROM outbox.schedule))`
+
+func register(l *relay.Loops) { _ = l.Schedule(context.Background()) }
+
+// loopsUnderTest is a database with a driver that fails.
+type loopsUnderTest struct {
+	db     *database
+	pool   *sql.DB
+	faulty *faulty
+}
+
+// try does the loop's work with one failure, and returns the calls that were made.
+func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, want string) (state string, calls []string) {
+	t.Helper()
+	name := fmt.Sprintf("%s, call %d: %v", c.name, nth, what)
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, txEffect, handlers.Rate(1000, time.Hour))
+	log := &records{}
+	r, err := relay.New(u.pool, reg, relay.Config{DeadRetention: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Schedules: relay.Schedules{{Name: "tick", Timing: relay.Every(1000 * time.Hour), Task: relaytest.TypeFired.New(payload{}), CatchUp: relay.CatchUpAll}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := r.Loops(c.step)
+	u.db.Do(t, emptyAll)
+	if c.first != nil {
+		c.first(l)
+	}
+	u.db.Do(t, c.setup)
+	if c.begin != nil {
+		c.begin(l)
+	}
+	l.Close()
+	u.faulty.armNth(nth, what)
+	passes := 0
+	for passes = 1; ; passes++ {
+		rest, passErr := c.pass(t.Context(), l)
+		state = u.db.Text(t, c.state)
+		if want != "" && rest > longestRest && state != want {
+			t.Errorf("%s: after an error it rests for %v, want at most %v", name, rest, longestRest)
+		}
+		if want == "" || state == want && passErr == nil || passes == 3 || c.once {
+			break
+		}
+		u.db.Do(t, `UPDATE outbox.maintenance SET due_at = clock_timestamp() - interval '1 second' WHERE due_at < clock_timestamp() + $1 * interval '1 second'`, longestRest.Seconds())
+	}
+	calls = u.faulty.calls()
+	if !u.faulty.fired() {
+		t.Errorf("%s: it did not fail", name)
+	}
+	if want != "" && state != want {
+		t.Errorf("%s: after %d passes\n%s\nwant\n%s\ncalls: %s\n%s", name, passes, state, want, strings.Join(calls, "; "), log.Tail())
+	}
+	if want != "" && !c.once {
+		if _, err := c.pass(t.Context(), l); err != nil {
+			t.Errorf("%s: a further pass: %v", name, err)
+		}
+		if again := u.db.Text(t, c.state); again != want {
+			t.Errorf("%s: a further pass makes it\n%s\nfrom\n%s", name, again, want)
+		}
+	}
+	if n := u.db.Int(t, relaytest.Miscounted); n != 0 {
+		t.Errorf("%s: I9: the counts are not those of the rows", name)
+	}
+	l.Close()
+	return state, calls
+}
+
+// Each driver call of each loop that does not come with a task fails in each way. The loop's next passes do what is to be done, once:
+// nothing is lost or doubled, no attempt is counted, and no part of it rests for long.
+func TestEachLoopGoesOnAfterAnyFailureOfAnyOfItsCalls(t *testing.T) {
+	t.Parallel()
+	u := &loopsUnderTest{db: newDatabase(t, "postgres")}
+	connector, err := pq.NewConnector(u.db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.faulty = &faulty{Connector: connector}
+	u.pool = sql.OpenDB(u.faulty)
+	t.Cleanup(func() { u.pool.Close() })
+	u.pool.SetMaxIdleConns(-1) // each try connects
+	type todo struct {
+		loop faultyLoop
+		nth  int
+		call string
+		fault
+		want string
+	}
+	var all []todo
+	for _, c := range faultyLoops {
+		want, calls := u.try(t, c, 0, fault{}, "")
+		if want == "" || len(calls) < 2 || calls[0] != "connect" {
+			t.Fatalf("%s: a pass without faults leaves %q after the calls %q", c.name, want, calls)
+		}
+		for i, call := range calls {
+			t.Logf("%s, call %d: %s", c.name, i+1, call)
+			for _, f := range faults {
+				all = append(all, todo{c, i + 1, call, f, want})
+			}
+			if call == "connect" {
+				all = append(all, todo{c, i + 1, call, refusedConnection, want})
+			}
+		}
+	}
+	if n := len(all); os.Getenv("OUTBOX_TEST_LONG") == "" {
+		seed := rand.Uint64()
+		var each, others []todo
+		for _, one := range all {
+			if one.fault == faults[0] {
+				each = append(each, one)
+			} else {
+				others = append(others, one)
+			}
+		}
+		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+		all = append(each, others[:loopFaultsOfAShortRun]...)
+		t.Logf("%d of %d failures, seed %d", len(all), n, seed)
+	}
+	for _, one := range all {
+		u.try(t, one.loop, one.nth, one.fault, one.want)
+	}
+}
+
+// loopFaultsOfAShortRun is how many failures of loops an ordinary run tries besides the loss of the connection in each call; with
+// OUTBOX_TEST_LONG=1 it is all.
+const loopFaultsOfAShortRun = 100

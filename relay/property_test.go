@@ -1,0 +1,340 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+	"pgregory.net/rapid"
+)
+
+// destiny is the payload of a task whose runs end as it says.
+type destiny struct{ End string }
+
+var destinies = []string{"ok", "error", "dead", "discard", "snooze", "retry after", "again", "panic"}
+
+// destinyTypes have a Tx and a Leased handler.
+var destinyTypes = []string{"TX", "LEASED"}
+
+var errDestined = errors.New("destined")
+
+func (d destiny) result() error {
+	switch d.End {
+	case "error":
+		return errDestined
+	case "dead":
+		return handlers.Dead(errDestined)
+	case "discard":
+		return handlers.Discard(errDestined)
+	case "snooze":
+		return handlers.Snooze(time.Hour)
+	case "retry after":
+		return handlers.RetryAfter(time.Hour, errDestined)
+	case "again":
+		return handlers.RunAgain(time.Hour)
+	case "panic":
+		panic(errDestined)
+	}
+	return nil
+}
+
+func destined() *handlers.Registry {
+	reg := handlers.New()
+	retry := handlers.Backoff(constant(time.Hour))
+	handlers.Tx(reg, outbox.NewTaskType[destiny]("TX"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[destiny]) error {
+		if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+			return err
+		}
+		return task.Payload.result()
+	}, retry, handlers.MaxAttempts(2))
+	handlers.Leased(reg, outbox.NewTaskType[destiny]("LEASED"), func(ctx context.Context, task *outbox.Task[destiny]) error {
+		if task.Payload.End != "ok" {
+			return task.Payload.result()
+		}
+		return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, task.Attempt) })
+	}, retry, handlers.MaxAttempts(2))
+	return reg
+}
+
+// modelTask is what the model knows of a task that is to do, or of a dead letter.
+type modelTask struct {
+	taskType, end string
+	key, unique   string // an ordering key, a unique key
+	attempt       int
+	due           bool
+}
+
+// model is the naive outbox.
+type model struct {
+	tasks, dead map[int64]*modelTask
+	unique      map[string]int64 // the task that has a unique key, or had it last
+	first       map[string]int64 // of an ordering key
+	effects     map[int64]int
+	paused      map[string]bool
+	finished    map[string]int
+	failed      map[string]int
+}
+
+// run is a RunOnce: each task that is due runs once, as what does not end it puts it off.
+func (m *model) run() {
+	m.giveTurns()
+	ran := map[int64]bool{}
+	for again := true; again; {
+		again = false
+		for _, id := range slices.Sorted(maps.Keys(m.tasks)) {
+			task := m.tasks[id]
+			if !task.due || m.paused[task.taskType] || ran[id] || task.key != "" && m.first[task.taskType+task.key] != id {
+				continue
+			}
+			ran[id], again = true, true
+			m.runOne(id, task)
+			m.giveTurns()
+			break
+		}
+	}
+}
+
+func (m *model) giveTurns() {
+	for _, id := range slices.Sorted(maps.Keys(m.tasks)) {
+		if key := m.tasks[id].taskType + m.tasks[id].key; m.tasks[id].key != "" && m.tasks[m.first[key]] == nil {
+			m.first[key] = id
+		}
+	}
+}
+
+func (m *model) runOne(id int64, task *modelTask) {
+	task.due = false
+	switch task.end {
+	case "ok", "discard":
+		m.finished[task.taskType]++
+		delete(m.tasks, id)
+	case "error", "retry after", "panic", "dead":
+		task.attempt++
+		m.failed[task.taskType]++
+		if task.attempt == 2 || task.end == "dead" {
+			m.dead[id] = task
+			delete(m.tasks, id)
+		}
+	case "again":
+		task.attempt = 0
+	}
+	if task.end == "ok" || task.taskType == "TX" && (task.end == "discard" || task.end == "again") {
+		m.effects[id]++
+	}
+}
+
+// String is what the tables say where they are as the model is.
+func (m *model) String() string {
+	out := ""
+	for _, place := range []map[int64]*modelTask{m.tasks, m.dead} {
+		for _, id := range slices.Sorted(maps.Keys(place)) {
+			out += fmt.Sprintf("%d %s %s attempt %d; ", id, place[id].taskType, place[id].end, place[id].attempt)
+		}
+		out += "| "
+	}
+	for _, id := range slices.Sorted(maps.Keys(m.effects)) {
+		out += fmt.Sprintf("%d: %d, ", id, m.effects[id])
+	}
+	return out
+}
+
+const modelSQL = `SELECT concat(
+	(SELECT string_agg(format('%s %s %s attempt %s; ', task_id, task_type, payload->>'End', attempt), '' ORDER BY task_id) FROM outbox.task), '| ',
+	(SELECT string_agg(format('%s %s %s attempt %s; ', task_id, task_type, payload->>'End', attempt), '' ORDER BY task_id) FROM outbox.dead_task), '| ',
+	(SELECT string_agg(format('%s: %s, ', task_id, n), '' ORDER BY task_id) FROM (SELECT task_id, count(*) AS n FROM effect GROUP BY 1) e))`
+
+// machine is the outbox and its model.
+type machine struct {
+	model
+	t  *testing.T
+	db *database
+}
+
+func (m *machine) must(rt *rapid.T, err error) {
+	if err != nil {
+		rt.Fatal(err)
+	}
+}
+
+func (m *machine) inTx(rt *rapid.T, f func(tx *sql.Tx) error) {
+	m.must(rt, outbox.InTx(context.Background(), m.db.DB, f))
+}
+
+func (m *machine) enqueue(rt *rapid.T) {
+	task := &modelTask{taskType: rapid.SampledFrom(destinyTypes).Draw(rt, "type"), end: rapid.SampledFrom(destinies).Draw(rt, "end"), due: true}
+	opts := []outbox.Option{outbox.Priority(rapid.IntRange(-2, 2).Draw(rt, "priority"))}
+	if rapid.Bool().Draw(rt, "later") {
+		task.due = false
+		opts = append(opts, outbox.After(time.Hour))
+	}
+	key, conflict := "", 0
+	switch rapid.IntRange(0, 2).Draw(rt, "kind") {
+	case 1:
+		task.key = rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "ordering key")
+		opts = append(opts, outbox.OrderedBy(task.key))
+	case 2:
+		key = task.taskType + rapid.SampledFrom([]string{"c", "d"}).Draw(rt, "unique key")
+		conflict = rapid.IntRange(0, 2).Draw(rt, "on conflict")
+		opts = append(opts, outbox.Unique(key), []outbox.Option{outbox.OnConflictSkip(), outbox.OnConflictReplace(), outbox.OnConflictReschedule()}[conflict])
+	}
+	var got outbox.Enqueued
+	m.inTx(rt, func(tx *sql.Tx) (err error) {
+		got, err = outbox.Enqueue(context.Background(), tx, task.taskType, destiny{task.end}, opts...)
+		return err
+	})
+	want, holder := outbox.Created, m.tasks[m.unique[key]]
+	switch {
+	case key == "" || holder == nil:
+		m.tasks[got.TaskID] = task
+		if task.unique = key; key != "" {
+			m.unique[key] = got.TaskID
+		}
+	case conflict == 0:
+		want = outbox.Skipped
+	default:
+		want, holder.due = outbox.Updated, task.due
+		if conflict == 1 {
+			holder.end = task.end
+		}
+	}
+	if got.Outcome != want || key != "" && m.unique[key] != got.TaskID {
+		rt.Fatalf("Enqueue under %q: got %v of task %d, want %v of task %d", key, got.Outcome, got.TaskID, want, m.unique[key])
+	}
+}
+
+func (m *machine) cancel(rt *rapid.T) {
+	known := append(slices.Sorted(maps.Keys(m.tasks)), slices.Sorted(maps.Keys(m.dead))...)
+	if len(known) == 0 {
+		rt.Skip()
+	}
+	id, want := rapid.SampledFrom(known).Draw(rt, "task"), outbox.NotFound
+	if m.tasks[id] != nil {
+		want = outbox.Canceled
+	}
+	m.inTx(rt, func(tx *sql.Tx) error {
+		got, err := outbox.Cancel(context.Background(), tx, id)
+		if err == nil && got != want {
+			err = fmt.Errorf("cancel of task %d: got %v, want %v", id, got, want)
+		}
+		return err
+	})
+	delete(m.tasks, id)
+}
+
+func (m *machine) pause(rt *rapid.T) {
+	of, paused := rapid.SampledFrom(destinyTypes).Draw(rt, "type"), rapid.Bool().Draw(rt, "paused")
+	m.paused[of] = paused
+	m.inTx(rt, func(tx *sql.Tx) error {
+		if paused {
+			return outbox.Pause(context.Background(), tx, of)
+		}
+		return outbox.Resume(context.Background(), tx, of)
+	})
+}
+
+func (m *machine) redrive(rt *rapid.T) {
+	if len(m.dead) == 0 {
+		rt.Skip()
+	}
+	id := rapid.SampledFrom(slices.Sorted(maps.Keys(m.dead))).Draw(rt, "dead letter")
+	moved, err := deadletter.Redrive(context.Background(), m.db.DB, []int64{id})
+	m.must(rt, err)
+	if len(moved) != 1 {
+		rt.Fatalf("redrive of task %d moved %v", id, moved)
+	}
+	task := m.dead[id]
+	task.attempt, task.due = 0, true
+	if task.unique != "" && m.tasks[m.unique[task.unique]] == nil {
+		m.unique[task.unique] = id
+	}
+	if key := task.taskType + task.key; m.first[key] == id { // it comes back behind others
+		delete(m.first, key)
+	}
+	m.tasks[id] = task
+	delete(m.dead, id)
+}
+
+func (m *machine) purge(rt *rapid.T) {
+	of := rapid.SampledFrom(destinyTypes).Draw(rt, "type")
+	_, err := deadletter.Purge(context.Background(), m.db.DB, deadletter.Filter{Type: of}, 0)
+	m.must(rt, err)
+	maps.DeleteFunc(m.dead, func(_ int64, task *modelTask) bool { return task.taskType == of })
+}
+
+func (m *machine) runOnce(rt *rapid.T) {
+	r, err := relay.New(m.db.DB, destined(), relay.Config{Workers: 2, Logger: discard()})
+	m.must(rt, err)
+	m.must(rt, r.RunOnce(context.Background()))
+	m.run()
+}
+
+func (m *machine) passTime(rt *rapid.T) {
+	_, err := m.db.Exec(`UPDATE outbox.task SET run_at = now() WHERE run_at > now()`)
+	m.must(rt, err)
+	for _, task := range m.tasks {
+		task.due = true
+	}
+}
+
+// check compares the tables and Stats with the model.
+func (m *machine) check(rt *rapid.T) {
+	if got := m.db.Text(m.t, modelSQL); got != m.String() {
+		rt.Fatalf("the tables say\n%s\nwant\n%s\n%s", got, m, m.db.Dump(m.t))
+	}
+	if n := m.db.Int(m.t, relaytest.Miscounted); n != 0 {
+		rt.Fatal("I9: the counts are not those of the rows")
+	}
+	stats, err := outbox.Stats(context.Background(), m.db.DB)
+	m.must(rt, err)
+	for _, of := range destinyTypes {
+		s := outbox.TypeStats{}
+		for _, one := range stats {
+			if one.Type == of {
+				s = one
+			}
+		}
+		count := func(in map[int64]*modelTask) (n int) {
+			for _, task := range in {
+				if task.taskType == of {
+					n++
+				}
+			}
+			return n
+		}
+		got := []int{int(s.Ready + s.Scheduled + s.Waiting), int(s.Leased), int(s.Dead), int(s.Finished), int(s.Failed)}
+		if want := []int{count(m.tasks), 0, count(m.dead), m.finished[of], m.failed[of]}; !slices.Equal(got, want) {
+			rt.Fatalf("%s: Stats say to do, leased, dead, finished, failed %v, want %v", of, got, want)
+		}
+	}
+}
+
+// Whatever is done to the outbox, one thing after the other: each task is where a naive model has it, with as many attempts, its effects
+// are there once, and the counts are right.
+func TestTheOutboxIsWhatANaiveModelOfItIs(t *testing.T) {
+	if os.Getenv("OUTBOX_TEST_LONG") == "" && flag.Lookup("rapid.checks").Value.String() == "100" { // nobody has chosen another number
+		if err := flag.Set("rapid.checks", "30"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = flag.Set("rapid.checks", "100") })
+	}
+	db := newDatabase(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		db.Do(t, emptyAll+`DELETE FROM effect`)
+		m := &machine{t: t, db: db, model: model{map[int64]*modelTask{}, map[int64]*modelTask{}, map[string]int64{}, map[string]int64{},
+			map[int64]int{}, map[string]bool{}, map[string]int{}, map[string]int{}}}
+		rt.Repeat(map[string]func(*rapid.T){"": m.check, "enqueue": m.enqueue, "enqueue too": m.enqueue, "cancel": m.cancel, "pause": m.pause, "redrive": m.redrive, "redrive too": m.redrive,
+			"purge": m.purge, "run": m.runOnce, "pass time": m.passTime})
+	})
+}

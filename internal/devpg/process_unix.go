@@ -14,8 +14,8 @@ import (
 	"syscall"
 )
 
-// directoryScript watches a directory, its $1. It reads, line by line, which process it has to end, an initdb or a
-// postgres, until the process that writes the lines is gone and the pipe with it. It asks before it kills, since what is
+// directoryScript watches a directory, its $1. It reads, line by line, which process it has to end, an initdb, a
+// postgres or a pgbouncer, until the process that writes the lines is gone and the pipe with it. It asks before it kills, since what is
 // killed leaves shared memory. A postgres is ended only if the directory's postmaster.pid names it, should its number
 // have been taken by another.
 const directoryScript = `
@@ -24,7 +24,7 @@ name= pid=
 while read -r n p; do name=$n pid=$p; done
 pause() { sleep 0.1 2>/dev/null || sleep 1; }
 ours() {
-  [ "$name" = initdb ] && return
+  case $name in initdb | pgbouncer) return ;; esac
   read -r first <"$1/data/postmaster.pid" && [ "$first" = "$pid" ]
 }
 alive() { kill -s 0 -- "-$pid"; }

@@ -11,6 +11,7 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -32,6 +33,9 @@ var shared struct {
 
 	template string // the URL of the database that Prepared copies
 	drop     func()
+
+	pooler    *devpg.Pooler // before the server, once a pool was opened through it
+	poolerErr error
 }
 
 // Main runs a package's tests and returns the code for os.Exit. It closes the tests' server at the end, and also on
@@ -73,7 +77,11 @@ func closeShared() error {
 	if shared.drop != nil {
 		shared.drop()
 	}
-	err := shared.server.Close()
+	var err error
+	if shared.pooler != nil {
+		err = shared.pooler.Close()
+	}
+	err = errors.Join(err, shared.server.Close())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}

@@ -172,6 +172,9 @@ func Local(t testing.TB, with map[string]string) *devpg.Server {
 
 func settings(with map[string]string) devpg.Option {
 	merged := map[string]string{"fsync": "off"}
+	if os.Getenv(envPooler) != "" {
+		merged["client_connection_check_interval"] = "100ms" // a statement ends soon where no cancel request reaches it
+	}
 	maps.Copy(merged, with)
 	return devpg.WithSettings(merged)
 }

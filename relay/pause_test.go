@@ -76,6 +76,7 @@ func TestAPauseTakesEffectWithinOnePoll(t *testing.T) {
 	listening(t, db)
 	p.measure(t, db, 3, 10*time.Millisecond)
 	pause(t, db, "TX")
+	<-time.After(100 * time.Millisecond) // a claim may go by a look of before, for 50 ms
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('TX', clock_timestamp() + interval '100 ms')`)
 	db.Enqueue(t, "TX", 1)
 	select {

@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// front is a proxy on loopback that passes everything on but requests to cancel a statement: it ends the connection that
-// is meant.
+// front is a proxy on loopback that passes everything on but requests to cancel a statement: it answers as if it were canceled, and ends
+// the connection.
 type front struct {
 	listener net.Listener
 	to       string
@@ -26,6 +26,13 @@ const (
 	cancelCode = 80877102 // what a request to cancel has in the place of a protocol version
 	longest    = 10_000   // of a startup message, as PostgreSQL has it
 )
+
+// canceled is what PostgreSQL says of a statement that was, and that it is ready for others, in a transaction that has failed.
+var canceled = func() []byte {
+	fields := "SERROR\x00VERROR\x00C57014\x00Mcanceling statement due to user request\x00\x00"
+	m := binary.BigEndian.AppendUint32([]byte{'E'}, uint32(4+len(fields)))
+	return append(append(m, fields...), 'Z', 0, 0, 0, 5, 'E')
+}()
 
 func newFront(to string) (*front, error) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -126,6 +133,7 @@ func (f *front) cancel(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if client := f.keys[key]; client != nil {
+		_, _ = client.Write(canceled)
 		_ = client.Close()
 	}
 }

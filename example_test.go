@@ -66,7 +66,7 @@ func TestTheExampleOfTheREADMEWorks(t *testing.T) {
 		t.Error("the Go block of README.md is not in example_test.go, line by line")
 	}
 
-	db, err := sql.Open("postgres", pgtest.Database(t))
+	db, err := pgtest.Open("postgres", pgtest.Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}

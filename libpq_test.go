@@ -55,14 +55,14 @@ func TestAnEnqueueOnLibPQIsOneRoundTrip(t *testing.T) {
 		begin func(context.Context, *sql.DB) (transaction, error)
 		want  int64
 	}{
-		{"Open", open(t, "postgres", p.url), beginTx, 1},
-		{"Open, of sqlx", open(t, "postgres", p.url), beginSqlx, 1},
-		{"Open, a connection", open(t, "postgres", p.url), beginConn, 1},
-		{"Open, with binary parameters", open(t, "postgres", binary), beginTx, 1},
+		{"Open", direct(t, "postgres", p.url), beginTx, 1},
+		{"Open, of sqlx", direct(t, "postgres", p.url), beginSqlx, 1},
+		{"Open, a connection", direct(t, "postgres", p.url), beginConn, 1},
+		{"Open, with binary parameters", direct(t, "postgres", binary), beginTx, 1},
 		{"OpenDB", openDB(connector), beginTx, 1},
 		{"OpenDB, with a handler of notices", openDB(pq.ConnectorWithNoticeHandler(connector, silent)), beginTx, 1},
 		{"OpenDB, with a handler of notifications", openDB(pq.ConnectorWithNotificationHandler(connector, nil)), beginConn, 1},
-		{"Open, wrapped", open(t, "wrapping", p.url), beginTx, 2},
+		{"Open, wrapped", direct(t, "wrapping", p.url), beginTx, 2},
 		{"OpenDB, wrapped", openDB(wrappingConnector{connector}), beginTx, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestAnEnqueueOnLibPQIsOneRoundTrip(t *testing.T) {
 // A literal that long costs the server more than a round trip.
 func TestALongPayloadTravelsAsAnArgument(t *testing.T) {
 	p := newProxy(t, newDatabase(t).url, func(forward func()) { forward() })
-	tx := begin(t, open(t, "postgres", p.url))
+	tx := begin(t, direct(t, "postgres", p.url))
 	for _, c := range []struct {
 		bytes int
 		want  int64
@@ -106,7 +106,7 @@ func TestALongPayloadTravelsAsAnArgument(t *testing.T) {
 func TestPgxPreparesOneStatementForAllEnqueues(t *testing.T) {
 	d := newDatabase(t)
 	for _, begin := range []func(context.Context, *sql.DB) (transaction, error){beginTx, beginSqlx, beginConn} {
-		tx, err := begin(t.Context(), open(t, "pgx", d.url))
+		tx, err := begin(t.Context(), direct(t, "pgx", d.url))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,8 +177,8 @@ func TestErrorsAreTheSameBothWaysAndShowNoPayload(t *testing.T) {
 				continue
 			}
 			texts[err.Error()] = true
-			if strings.Contains(err.Error()+e.ErrorWithDetail(), "secret") {
-				t.Errorf("%s: the error shows the payload: %s", c.name, e.ErrorWithDetail())
+			if shown := err.Error() + e.Detail + e.Hint + e.Where; strings.Contains(shown, "secret") {
+				t.Errorf("%s: the error shows the payload: %s", c.name, shown)
 			}
 			if err := tx.Rollback(); err != nil {
 				t.Error(err)

@@ -42,7 +42,19 @@ func newDatabase(t testing.TB, opts ...schema.Option) database {
 
 func open(t testing.TB, driver, url string) *sql.DB {
 	t.Helper()
+	db, err := pgtest.Open(driver, url)
+	return closing(t, db, err)
+}
+
+// direct is open for what needs a session or a driver as it is by default, whatever the tests run behind.
+func direct(t testing.TB, driver, url string) *sql.DB {
+	t.Helper()
 	db, err := sql.Open(driver, url)
+	return closing(t, db, err)
+}
+
+func closing(t testing.TB, db *sql.DB, err error) *sql.DB {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}

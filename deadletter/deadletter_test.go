@@ -32,7 +32,7 @@ func newDatabase(t testing.TB, opts ...schema.Option) *sql.DB {
 	if driver == "" {
 		driver = "postgres"
 	}
-	db, err := sql.Open(driver, pgtest.Database(t))
+	db, err := pgtest.Open(driver, pgtest.Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 func TestEverythingWorksOnEachClientAndInAnotherSchema(t *testing.T) {
 	for _, driver := range []string{"postgres", "pgx"} {
 		t.Run(driver, func(t *testing.T) {
-			db, err := sql.Open(driver, pgtest.Database(t))
+			db, err := pgtest.Open(driver, pgtest.Database(t))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,7 +15,7 @@ import (
 // exampleDatabase is a migrated database for an example.
 func exampleDatabase() (db *sql.DB, drop func()) {
 	url, dropDatabase := pgtest.ExampleDatabase()
-	db, err := sql.Open("postgres", url)
+	db, err := pgtest.Open("postgres", url)
 	must(err)
 	must(schema.Migrate(context.Background(), db))
 	return db, func() {

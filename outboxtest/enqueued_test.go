@@ -148,7 +148,7 @@ func TestBadArgumentsFailTheTest(t *testing.T) {
 	if _, err := tx.Exec(`SELECT 1/0`); err == nil {
 		t.Fatal("no error")
 	}
-	wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, nil) }), "look for tasks SEND", "25P02")
+	wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, nil) }), "look for tasks SEND", "current transaction is aborted")
 }
 
 func TestEverythingThatReadsWillDo(t *testing.T) {

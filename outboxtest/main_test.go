@@ -26,7 +26,7 @@ type payload struct{ N int }
 // newDB is a migrated database of the test's own with a table for the effects of handlers.
 func newDB(t testing.TB, driver string, opts ...schema.Option) *sql.DB {
 	t.Helper()
-	db, err := sql.Open(driver, pgtest.Database(t))
+	db, err := pgtest.Open(driver, pgtest.Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ type result struct {
 
 func newActor(t *testing.T, db *database) *actor {
 	t.Helper()
-	conn, err := db.Conn(t.Context())
+	conn, err := direct(t, db.URL).Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -252,7 +252,7 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 		db.Do(t, `DO $$ BEGIN
 			EXECUTE replace(pg_get_functiondef('outbox.take_tasks'::regproc), 't.task_type = of_type', 't.task_type = of_type AND reached(t.task_id)');
 		END $$`)
-		gate, err := db.Conn(t.Context())
+		gate, err := direct(t, db.URL).Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

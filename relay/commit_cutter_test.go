@@ -10,6 +10,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // cut is what a commitCutter does to a COMMIT.
@@ -38,9 +41,17 @@ type commitCutter struct {
 	conns  []net.Conn
 }
 
-// newCommitCutter returns the cutter and the URL that leads through it.
+// newCommitCutter returns the cutter and the URL that leads through it. Where the tests run behind a pooler it is before that.
 func newCommitCutter(t testing.TB, to string) (*commitCutter, string) {
 	t.Helper()
+	through, err := pgtest.PoolURL(relaytest.DriverName(), to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := url.Parse(through)
+	if err != nil {
+		t.Fatal(err)
+	}
 	u, err := url.Parse(to)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +60,7 @@ func newCommitCutter(t testing.TB, to string) (*commitCutter, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &commitCutter{listener: listener, server: u.Host}
+	c := &commitCutter{listener: listener, server: before.Host}
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {

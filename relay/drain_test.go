@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -252,4 +254,27 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 		t.Errorf("%d effects of first attempts, want those of the second relay alone, 7", n)
 	}
 	eventually(t, 10*time.Second, "I11: the goroutines end with the handlers", func() bool { return len(relayGoroutines()) == 0 })
+}
+
+// F31. lib/pq's listener holds its locks while it waits for the answer.
+func TestAListenConnectionThatNobodyAnswersEndsWithTheRelay(t *testing.T) {
+	db := newDatabase(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	goroutines := len(relayGoroutines())
+	pool := open(t, db.URL)
+	r := run(t, pool, all(), relay.Config{ListenDSN: "postgres://u@" + silent.Addr().String() + "/d?sslmode=disable"})
+	conn, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.ReadFull(conn, make([]byte, 8)); err != nil { // it asks, and waits from now on
+		t.Fatal(err)
+	}
+	r.Stop()
+	nothingLeft(t, db, pool.DB, goroutines)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -164,7 +165,7 @@ func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, wa
 			t.Errorf("%s: a further pass makes it\n%s\nfrom\n%s", name, again, want)
 		}
 	}
-	if n := u.db.Int(t, relaytest.Miscounted); n != 0 {
+	if n := u.db.Int(t, invariants.Miscounted); n != 0 {
 		t.Errorf("%s: I9: the counts are not those of the rows", name)
 	}
 	l.Close()

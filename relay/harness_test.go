@@ -46,6 +46,12 @@ func open(t testing.TB, url string, driver ...string) *database {
 	return &database{relaytest.Open(t, url, driver...)}
 }
 
+// direct is open for what needs a session.
+func direct(t testing.TB, url string, driver ...string) *database {
+	t.Helper()
+	return &database{relaytest.Direct(t, url, driver...)}
+}
+
 // adopt is newDatabase with an empty database that is there already.
 func adopt(t testing.TB, url string) *database {
 	t.Helper()

@@ -15,6 +15,8 @@ INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
 VALUES ($1::uuid, $2, $3, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[])
 ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until`
 
+const lastBeat = time.Second // that a relay waits at its end for a beat under way
+
 // heartbeat says, on a connection of its own, that this relay lives, and takes over from relays that do not.
 type heartbeat struct {
 	r     *Relay
@@ -73,7 +75,13 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 	go func() {
 		select {
 		case <-stop:
-			cancel() // a dial or statement under way may hang
+			// A dial or statement under way may hang. A beat that is canceled may still come through, after the sign-off, where
+			// the driver does not wait for its end or a pooler is in between.
+			select {
+			case <-time.After(lastBeat):
+				cancel()
+			case <-ctx.Done():
+			}
 		case <-ctx.Done():
 		}
 	}()

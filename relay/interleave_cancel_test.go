@@ -9,7 +9,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -149,7 +149,7 @@ func TestACancelEndsTheTaskInEveryOrder(t *testing.T) {
 			if answer == outbox.NotFound && !h.done || answer == outbox.Canceled && committed && h.done {
 				return fmt.Sprintf("Cancel answered %v, and the task is done: %v", answer, h.done)
 			}
-			if left != wantLeft || canceled != wantCanceled || asked != 0 || db.Int(t, relaytest.Miscounted) != 0 {
+			if left != wantLeft || canceled != wantCanceled || asked != 0 || db.Int(t, invariants.Miscounted) != 0 {
 				return fmt.Sprintf("Cancel answered %v; %d tasks and %d requests are left and %d counted as canceled, want %d, 0 and %d", answer, left, asked, canceled, wantLeft, wantCanceled)
 			}
 			return ""

@@ -9,7 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/deadletter"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/invariants"
 )
 
 // ended is the end of an actor's transaction, as a step.
@@ -76,7 +76,7 @@ func TestAChangeIsSeenByALaterRunOfItsKeyInEveryOrder(t *testing.T) {
 			if h.held && !h.done {
 				most = 2
 			}
-			if waiting > most || db.Int(t, `SELECT count(*) FROM outbox.unique_key`) != 1 || db.Int(t, relaytest.Miscounted) != 0 {
+			if waiting > most || db.Int(t, `SELECT count(*) FROM outbox.unique_key`) != 1 || db.Int(t, invariants.Miscounted) != 0 {
 				return fmt.Sprintf("%d tasks wait, want %d at most; or the key is not there once, or counts are wrong", waiting, most)
 			}
 			return ""
@@ -114,7 +114,7 @@ func TestADeadLetterIsMovedOnceInEveryOrder(t *testing.T) {
 		}), moves(2, "redrives again", &redriven, redrive)}
 		return steps, func() string {
 			tasks, letters := db.Int(t, `SELECT count(*) FROM outbox.task`), db.Int(t, `SELECT count(*) FROM outbox.dead_task`)
-			if tasks != redriven || redriven+purged+letters != 1 || db.Int(t, relaytest.Miscounted) != 0 {
+			if tasks != redriven || redriven+purged+letters != 1 || db.Int(t, invariants.Miscounted) != 0 {
 				return fmt.Sprintf("%d were redriven and %d purged; there are %d tasks and %d dead letters", redriven, purged, tasks, letters)
 			}
 			return ""

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -72,7 +72,7 @@ func (o ordered) allRun(t *testing.T, ran, want int) string {
 		}
 		o.Do(t, `DELETE FROM outbox.task WHERE state <> 'waiting'`)
 	}
-	if left := o.Int(t, `SELECT count(*) FROM outbox.task`); left != 0 || o.Int(t, relaytest.Miscounted) != 0 {
+	if left := o.Int(t, `SELECT count(*) FROM outbox.task`); left != 0 || o.Int(t, invariants.Miscounted) != 0 {
 		return fmt.Sprintf("%d tasks are left; or the counts are wrong", left)
 	}
 	return ""

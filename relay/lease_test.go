@@ -121,7 +121,7 @@ func TestLeasedTasksThatEndMeanwhileAreCompletedInOneTransaction(t *testing.T) {
 		  RETURN NULL;
 		END $$;
 		CREATE TRIGGER completed AFTER DELETE ON outbox.task REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION completed()`)
-	gate, err := db.Conn(t.Context())
+	gate, err := direct(t, db.URL).Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

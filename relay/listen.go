@@ -40,7 +40,8 @@ func (l *listener) run(stop <-chan struct{}) {
 
 func (l *listener) listen(stop <-chan struct{}) (again bool) {
 	events := make(chan error, 16)
-	pql := pq.NewListener(l.r.config.ListenDSN, 200*time.Millisecond, 5*time.Second, func(e pq.ListenerEventType, err error) {
+	dialer := newDialer()
+	pql := pq.NewDialListener(dialer, l.r.config.ListenDSN, 200*time.Millisecond, 5*time.Second, func(e pq.ListenerEventType, err error) {
 		if e == pq.ListenerEventDisconnected || e == pq.ListenerEventConnectionAttemptFailed {
 			select {
 			case events <- err:
@@ -50,9 +51,12 @@ func (l *listener) listen(stop <-chan struct{}) (again bool) {
 	})
 	closed := make(chan struct{})
 	defer func() {
+		dialer.close()
 		go func() {
-			defer close(closed)
 			_ = pql.Close()
+			close(closed)
+			for range pql.Notify { // it may wait to say one
+			}
 		}()
 		select {
 		case <-closed:

@@ -15,7 +15,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/relay"
 	"pgregory.net/rapid"
 )
@@ -293,7 +293,7 @@ func (m *machine) check(rt *rapid.T) {
 	if got := m.db.Text(m.t, modelSQL); got != m.String() {
 		rt.Fatalf("the tables say\n%s\nwant\n%s\n%s", got, m, m.db.Dump(m.t))
 	}
-	if n := m.db.Int(m.t, relaytest.Miscounted); n != 0 {
+	if n := m.db.Int(m.t, invariants.Miscounted); n != 0 {
 		rt.Fatal("I9: the counts are not those of the rows")
 	}
 	stats, err := outbox.Stats(context.Background(), m.db.DB)

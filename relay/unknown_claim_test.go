@@ -100,7 +100,7 @@ func testLeaseCommittedUnseen(t *testing.T) {
 			db.Do(t, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$;
 				CREATE CONSTRAINT TRIGGER wait AFTER UPDATE ON outbox.task DEFERRABLE INITIALLY DEFERRED
 				  FOR EACH ROW WHEN (NEW.state = 'leased') EXECUTE FUNCTION wait()`)
-			gate, err := db.Conn(t.Context())
+			gate, err := direct(t, db.URL).Conn(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -142,7 +142,7 @@ func testLeaseCommittedUnseen(t *testing.T) {
 // A handler that ignores its context sits in a statement of its Complete, with the task's row locked.
 func testHangingCompletion(t *testing.T) {
 	db := newDatabase(t)
-	gate, err := db.Conn(t.Context())
+	gate, err := direct(t, db.URL).Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ func zooCreatures() []creature {
 		{name: "SQL_error", act: returns(nil, execs(`SELECT 1/0`)), fate: exhausted, text: "division by zero"},
 		{name: "hidden_SQL_error", act: returns(nil, hides(`SELECT 1/0`)), fate: exhausted, text: "a statement of its transaction had failed"},
 		{name: "hidden_SQL_error_then_error", act: returns(errMisdeed, hides(`SELECT 1/0`)), fate: exhausted, text: "misdeed"},
-		{name: "deferred_foreign_key", act: returns(nil, execs(`INSERT INTO child VALUES (1)`)), fate: exhausted, text: "23503"},
+		{name: "deferred_foreign_key", act: returns(nil, execs(`INSERT INTO child VALUES (1)`)), fate: exhausted, text: "violates foreign key constraint"},
 		{name: "deferred_trigger", act: returns(nil, execs(`INSERT INTO checked VALUES (1)`)), fate: exhausted, text: "checked late"},
 		{name: "only_the_commit_finds_it", act: returns(nil, execs(`DECLARE c CURSOR WITH HOLD FOR SELECT 1 / (n - 2) FROM generate_series(1, 3) n`)),
 			fate: exhausted, text: "division by zero"},
@@ -118,7 +118,7 @@ func zooCreatures() []creature {
 			return errors.Join(err, errMisdeed)
 		}},
 
-		{name: "stuck_in_SQL", slow: true, fate: exhausted, text: "57014", act: func(_ context.Context, _ *zoo, tx outbox.Tx, _ *sql.Tx) error {
+		{name: "stuck_in_SQL", slow: true, fate: exhausted, text: "due to statement timeout", act: func(_ context.Context, _ *zoo, tx outbox.Tx, _ *sql.Tx) error {
 			_, err := tx.ExecContext(context.Background(), `SELECT pg_sleep(60)`) // only the server can end it
 			return err
 		}},

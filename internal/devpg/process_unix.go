@@ -14,8 +14,8 @@ import (
 	"syscall"
 )
 
-// directoryScript watches a directory, its $1. It reads, line by line, which process it has to end, an initdb, a pg_basebackup or a
-// postgres, until the process that writes the lines is gone and the pipe with it. It asks before it kills, since what is
+// directoryScript watches a directory, its $1. It reads, line by line, which process it has to end, an initdb, a pg_basebackup, a
+// pgbouncer or a postgres, until the process that writes the lines is gone and the pipe with it. It asks before it kills, since what is
 // killed leaves shared memory. A postgres is ended only if the directory's postmaster.pid names it, should its number
 // have been taken by another.
 const directoryScript = `

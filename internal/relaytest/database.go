@@ -48,10 +48,23 @@ func checked(t testing.TB, url string, driver ...string) *Database {
 	return db
 }
 
-// Open is another pool, which is closed at the end of the test.
+// Open is another pool, which is closed at the end of the test. It is opened by [pgtest.Open]: where the tests run behind a pooler its
+// connections have no session. URL leads to the server itself.
 func Open(t testing.TB, url string, driver ...string) *Database {
 	t.Helper()
+	db, err := pgtest.Open(append(driver, DriverName())[0], url)
+	return opened(t, db, url, err)
+}
+
+// Direct is Open for what needs a session, whatever the tests run behind.
+func Direct(t testing.TB, url string, driver ...string) *Database {
+	t.Helper()
 	db, err := sql.Open(append(driver, DriverName())[0], url)
+	return opened(t, db, url, err)
+}
+
+func opened(t testing.TB, db *sql.DB, url string, err error) *Database {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}

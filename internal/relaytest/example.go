@@ -20,7 +20,7 @@ func ExampleDatabase() (db *sql.DB, drop func()) {
 // ExampleServer is ExampleDatabase with its connection string.
 func ExampleServer() (db *sql.DB, url string, drop func()) {
 	url, dropDatabase := pgtest.ExampleDatabase()
-	db, err := sql.Open(DriverName(), url)
+	db, err := pgtest.Open(DriverName(), url)
 	Must(err)
 	Must(schema.Migrate(context.Background(), db))
 	return db, url, func() {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -111,7 +112,11 @@ func newProcess(db *Database, program string, workers int) (*Process, error) {
 	query := u.Query()
 	query.Set("application_name", p.Name)
 	u.RawQuery = query.Encode()
-	config, err := json.Marshal(childConfig{u.String(), program, workers})
+	through, err := pgtest.PoolURL(DriverName(), u.String())
+	if err != nil {
+		return nil, err
+	}
+	config, err := json.Marshal(childConfig{through, program, workers})
 	if err != nil {
 		return nil, err
 	}

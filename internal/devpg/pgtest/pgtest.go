@@ -11,6 +11,7 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -32,6 +33,9 @@ var shared struct {
 
 	template string // the URL of the database that Prepared copies
 	drop     func()
+
+	pooler    *devpg.Pooler // before the server, once a pool was opened through it
+	poolerErr error
 }
 
 // Main runs a package's tests and returns the code for os.Exit. It closes the tests' server at the end, and also on
@@ -86,7 +90,11 @@ func closeShared() error {
 	if shared.drop != nil {
 		shared.drop()
 	}
-	err := shared.server.Close()
+	var err error
+	if shared.pooler != nil {
+		err = shared.pooler.Close()
+	}
+	err = errors.Join(err, shared.server.Close())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
@@ -177,6 +185,9 @@ func Local(t testing.TB, with map[string]string) *devpg.Server {
 
 func settings(with map[string]string) devpg.Option {
 	merged := map[string]string{"fsync": "off"}
+	if os.Getenv(envPooler) != "" {
+		merged["client_connection_check_interval"] = "100ms" // a statement ends soon where no cancel request reaches it
+	}
 	maps.Copy(merged, with)
 	return devpg.WithSettings(merged)
 }

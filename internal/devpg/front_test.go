@@ -1,0 +1,53 @@
+package devpg
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestACancelRequestEndsItsConnectionBeforeThePooler(t *testing.T) {
+	t.Setenv("OUTBOX_TEST_POSTGRES", "")
+	server, err := Open(t.Context(), t.Logf, WithLocal(), WithSettings(map[string]string{"fsync": "off"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	u, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := newFront(u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	u.Host = f.listener.Addr().String()
+	db, err := sql.Open("postgres", u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	other, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if _, err := conn.ExecContext(ctx, "SELECT pg_sleep(30)"); err == nil || !strings.Contains(err.Error(), "due to user request") || time.Since(began) > 20*time.Second {
+		t.Errorf("got %v after %v", err, time.Since(began))
+	}
+	if err := other.PingContext(t.Context()); err != nil {
+		t.Errorf("another connection: %v", err)
+	}
+}

@@ -49,7 +49,7 @@ func TestFlagsAreChecked(t *testing.T) {
 		"-faults kill,typhoon": `there is no "typhoon"`,
 		"-driver mysql":        `want pq or pgx`,
 		"-for 10ms":            "-for must be 1s",
-		"-relays 0":            "-relays and -producers 1",
+		"-relays 0":            "-relays, -producers and -slices 1",
 		"now":                  `what is "now"`,
 	} {
 		if _, err := parse(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {

@@ -47,12 +47,15 @@ var checks = map[string]string{
 	"leaks: sessions of the app after the last one": `SELECT application_name || ' ' || coalesce(state, '') || ' ' || left(query, 80) FROM pg_stat_activity WHERE usename = 'app'`,
 }
 
-// burned are attempts that were counted although nothing had failed but the infrastructure. The attempt that a handler sees may be one higher while it
-// is not decided yet whether an earlier run was one. Not meant are failures of a handler's own: a keyed task reads with a pool of its own, and a connection that
+// burned are attempts that were counted although nothing had failed but the infrastructure. The attempt that a Tx or Batch handler sees may be one higher
+// while it is not decided yet whether an earlier run was one. Not meant are failures of a handler's own: a keyed task reads with a pool of its own, and a connection that
 // is lost while the function given to task.Complete runs may be the doing of its SQL.
 const burned = `SELECT k || ': attempt ' || attempt || ', of which ' || fail || ' were to fail' FROM effect WHERE attempt > 2 + fail
 	UNION ALL SELECT f.k || ' ' || f.kind || ', attempt ' || f.attempt || ': ' || f.error FROM failure f
 	 WHERE f.attempt > f.fail AND f.kind NOT IN ('KEYED', 'ZOO', 'POISON', 'COMMITS') AND NOT (f.kind = 'LEASED' AND f.error ~ 'bad connection|EOF|closed|reset|terminat|shutdown')`
+
+// idle are attempts that nothing can have cost where nothing was broken. A claim of a leased task has counted its attempt.
+const idle = `SELECT k || ': attempt ' || attempt || ', of which ' || fail || ' were to fail' FROM effect WHERE attempt > 1 + fail AND kind = 'LEASED'`
 
 // blameless are the faults that cost no attempt: no process and no handler's time is lost.
 var blameless = []string{"terminate", "crash", "commit", "cut", "delay", "notify", "connections", "xmin", "failover", "clock", "disk"}
@@ -72,6 +75,11 @@ func (a *arena) check() error {
 	}
 	if !slices.ContainsFunc(a.Faults, func(f string) bool { return !slices.Contains(blameless, f) }) {
 		if err := a.examples("attempts that faults of the infrastructure cost", burned); err != nil {
+			return err
+		}
+	}
+	if len(a.Faults) == 0 {
+		if err := a.examples("attempts that nothing can have cost", idle); err != nil {
 			return err
 		}
 	}

@@ -32,6 +32,7 @@ type options struct {
 	Keep      bool
 	Verbose   bool
 	Patience  time.Duration
+	Slices    int
 }
 
 func main() {
@@ -52,7 +53,7 @@ func main() {
 	if o.Mutation != "" {
 		os.Exit(mutate(ctx, o))
 	}
-	r, err := run(ctx, o)
+	r, err := runs(ctx, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(2)
@@ -86,6 +87,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	f.BoolVar(&o.Keep, "keep", false, "keep the files of a run that passes, too")
 	f.BoolVar(&o.Verbose, "v", false, "print each fault")
 	f.DurationVar(&o.Patience, "patience", 4*time.Minute, "how long what is left at the end may take")
+	f.IntVar(&o.Slices, "slices", 1, "so many runs one after the other, with seeds that follow each other, and their sum")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -95,8 +97,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	if o.Driver != "pq" && o.Driver != "pgx" {
 		return o, fmt.Errorf("-driver is %q, want pq or pgx", o.Driver)
 	}
-	if o.For < time.Second || o.Every < 10*time.Millisecond || o.Relays < 1 || o.Producers < 1 || o.Tasks < 0 {
-		return o, errors.New("-for must be 1s at least, -every 10ms, -relays and -producers 1, -tasks 0")
+	if o.For < time.Second || o.Every < 10*time.Millisecond || o.Relays < 1 || o.Producers < 1 || o.Tasks < 0 || o.Slices < 1 {
+		return o, errors.New("-for must be 1s at least, -every 10ms, -relays, -producers and -slices 1, -tasks 0")
 	}
 	var err error
 	o.Faults, err = chosen(list)
@@ -112,10 +114,14 @@ func (o options) has(fault string) bool {
 	return false
 }
 
+// String is the flags that matter.
 func (o options) String() string {
 	tasks := ""
 	if o.Tasks > 0 {
 		tasks = fmt.Sprintf(" -tasks %d", o.Tasks)
+	}
+	if o.Slices > 1 {
+		tasks += fmt.Sprintf(" -slices %d", o.Slices)
 	}
 	return fmt.Sprintf("-for %v%s -seed %d -driver %s -every %v -faults %s", o.For, tasks, o.Seed, o.Driver, o.Every, strings.Join(o.Faults, ","))
 }

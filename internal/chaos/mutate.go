@@ -106,13 +106,14 @@ func (m mutant) caughtBy(r report) bool {
 
 // build returns the program with the bug.
 func (m mutant) build(ctx context.Context, dir string) (string, error) {
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	if err != nil {
-		return "", fmt.Errorf("the module's sources are needed, where the command go finds them: %w", err)
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	root := strings.TrimSpace(string(out))
+	if err != nil || root == "" {
+		return "", errors.New("-mutation is to be used in the module's directory: it builds from its sources")
 	}
 	texts := map[string]string{}
 	for _, e := range m.edits {
-		path := filepath.Join(strings.TrimSpace(string(root)), e.file)
+		path := filepath.Join(root, e.file)
 		if _, ok := texts[path]; !ok {
 			text, err := os.ReadFile(path)
 			if err != nil {

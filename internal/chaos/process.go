@@ -32,7 +32,8 @@ type childConfig struct {
 	Sink   string
 	Dir    string // of ledgers
 	Seed   uint64
-	Tasks  int // of a producer; 0 is no limit
+	Tasks  int   // of a producer; 0 is no limit
+	Dawdle int64 // one in so many leased tasks takes some seconds
 }
 
 // child is the whole life of such a process.

@@ -146,9 +146,9 @@ func (h *hands) keyed(ctx context.Context, task *outbox.Task[work]) error {
 	})
 }
 
-// dawdle is what one in fifty leased tasks does for some seconds, in each of its runs: longer than it takes to take a lease over and run it again.
+// dawdle is what some leased tasks do for some seconds, in each of their runs: longer than it takes to take a lease over and run it again.
 func (h *hands) dawdle(ctx context.Context, task *outbox.Task[work]) {
-	if task.ID%50 == 0 {
+	if task.ID%h.Dawdle == 0 {
 		wait(ctx, 4*time.Second)
 	}
 }

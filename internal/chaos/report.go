@@ -35,7 +35,7 @@ func (a *arena) report() *report {
 	for name, query := range map[string]string{
 		"effects":                       `SELECT count(*) FROM effect`,
 		"effects of later attempts":     `SELECT count(*) FROM effect WHERE attempt > 1 + fail`,
-		"most attempts of a task":       `SELECT coalesce(max(attempt), 0) FROM effect`,
+		mostAttempts:                    `SELECT coalesce(max(attempt), 0) FROM effect`,
 		"dead letters":                  `SELECT count(*) FROM outbox.dead_task`,
 		"unknown commits, of which had": `SELECT count(*) FROM ledger JOIN business USING (k) WHERE outcome = 'unknown'`,
 	} {
@@ -50,6 +50,28 @@ func (a *arena) report() *report {
 	}
 	return r
 }
+
+// add sums up runs.
+func (r *report) add(other *report) {
+	for name, n := range other.Faults {
+		r.Faults[name] += n
+	}
+	for name, n := range other.Counts {
+		if name == mostAttempts {
+			r.Counts[name] = max(r.Counts[name], n)
+		} else {
+			r.Counts[name] += n
+		}
+	}
+	for kind, examples := range other.Violations {
+		r.Violations[kind] = append(r.Violations[kind], examples...)
+	}
+	r.Noise = append(r.Noise, other.Noise...)
+	r.Took += other.Took
+	r.WorkedOff += other.WorkedOff
+}
+
+const mostAttempts = "most attempts of a task"
 
 func (r *report) passed() bool { return len(r.Violations) == 0 }
 

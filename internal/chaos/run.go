@@ -4,10 +4,30 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"os"
 	"time"
 )
+
+// runs makes as many runs as asked, and returns their sum.
+func runs(ctx context.Context, o options) (*report, error) {
+	if o.Slices == 1 {
+		return run(ctx, o)
+	}
+	sum := &report{Options: o.String(), Seed: o.Seed, Faults: map[string]int{}, Counts: map[string]int{}, Violations: map[string][]string{}}
+	for i := range o.Slices {
+		one := o
+		one.Slices, one.Seed = 1, o.Seed+uint64(i)
+		r, err := run(ctx, one)
+		if err != nil {
+			return nil, fmt.Errorf("seed %d: %w", one.Seed, err)
+		}
+		fmt.Fprintln(os.Stderr, r)
+		sum.add(r)
+	}
+	return sum, nil
+}
 
 // run is one run from its beginning to its verdict.
 func run(ctx context.Context, o options) (*report, error) {
@@ -62,6 +82,19 @@ func (a *arena) workOff(ctx context.Context) {
 		if err == nil && left == 0 {
 			return
 		}
+		if a.Verbose {
+			a.say(`SELECT coalesce(string_agg(what || ' ' || n, ', '), 'nothing') FROM (SELECT task_type || ' ' || state AS what, count(*) AS n FROM outbox.task GROUP BY 1
+				UNION ALL SELECT 'runs', count(*) FROM outbox.running) AS l`)
+		}
 		wait(ctx, 200*time.Millisecond)
 	}
+}
+
+// say prints what is left.
+func (a *arena) say(query string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	var text string
+	err := a.admin(ctx, func(db *sql.DB) error { return db.QueryRowContext(ctx, query).Scan(&text) })
+	fmt.Fprintln(os.Stderr, "left:", text, err)
 }

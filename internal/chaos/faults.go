@@ -31,7 +31,7 @@ func faults() []fault {
 		{"hole", 2, "a connection falls silent", (*arena).hole},
 		{"delay", 3, "all answers come late", (*arena).delay},
 		{"freeze", 1, "SIGSTOP of a relay, past its lease", (*arena).freeze},
-		{"failover", 1, "the primary is killed and its synchronous standby promoted", (*arena).failover},
+		{"failover", 2, "the primary is killed and its synchronous standby promoted", (*arena).failover},
 		{"connections", 1, "the database takes few connections", (*arena).fewConnections},
 		{"xmin", 1, "a transaction keeps its snapshot", (*arena).holdSnapshot},
 		{"notify", 3, "a LISTEN connection falls silent", (*arena).loseNotifications},

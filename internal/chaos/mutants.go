@@ -43,10 +43,10 @@ var mutants = []mutant{
 	{"attempt-only-in-claim", "an attempt is counted in the claim's transaction only, so that the death of a process takes it back", []edit{
 		{"relay/suspect.go", "			r.lost++\n", ""},
 	}, "poison", 30 * time.Second, time.Second, []string{"poison that"}},
-	{"client-clock", "a delay is added to the client's clock", []edit{
+	{"client-clock", "a delay is added to the client's clock, which is two seconds behind", []edit{
 		{"rare.go", "clock_timestamp() + %s::bigint * interval '1 microsecond', now())", "timestamptz 'epoch' + %s::bigint * interval '1 microsecond', now())"},
-		{"rare.go", "s.after.Microseconds()", "time.Now().Add(s.after).UnixMicro()"},
-	}, "clock", 20 * time.Second, 3 * time.Second, []string{"delayed tasks that ran early"}},
+		{"rare.go", "s.after.Microseconds()", "time.Now().Add(s.after - 2*time.Second).UnixMicro()"},
+	}, "none", 15 * time.Second, time.Second, []string{"delayed tasks that ran early"}},
 	{"skip-running", "a keyed task is skipped though the one that has its key runs already", []edit{
 		{"schema/00007_keys.sql", "      PERFORM FROM outbox.task t WHERE t.task_id = holder AND t.unique_until_done;\n      IF FOUND THEN\n        RETURN false;\n      END IF;", "      RETURN false;"},
 	}, "none", 20 * time.Second, time.Second, []string{"keyed changes"}},

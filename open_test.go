@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"testing"
@@ -105,8 +106,149 @@ func TestAConnectionThatNeverGetsReadyIsGivenUpWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	if err := db.PingContext(ctx); err == nil || time.Since(began) > 5*time.Second {
-		t.Errorf("got %v after %v, want an error within 5 s", err, time.Since(began))
+	if err := db.PingContext(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 5*time.Second {
+		t.Errorf("got %v after %v, want the context's error within 5 s", err, time.Since(began))
+	}
+}
+
+// F27: the machine of the first host has lost its power, or its server takes connections and says nothing.
+func TestASilentHostMakesWayForTheNext(t *testing.T) {
+	t.Parallel()
+	to := pgtest.Database(t)
+	u, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Listen("tcp4", "127.0.0.1:0") // accepts, by the system, and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	password, _ := u.User.Password()
+	db := openPool(t, fmt.Sprintf("host=127.0.0.1,%s port=%d,%s user=%s password=%s dbname=%s sslmode=disable",
+		u.Hostname(), silent.Addr().(*net.TCPAddr).Port, u.Port(), u.User.Username(), password, u.Path[1:]))
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Errorf("got %v, want the second host", err)
+	}
+}
+
+func TestAConnectionWhosePreparedStatementWasCancelledDoesNotGoBackToThePool(t *testing.T) {
+	t.Parallel()
+	db := openPool(t, pgtest.Database(t))
+	db.SetMaxOpenConns(1)
+	pid := func() (pid int) {
+		if err := db.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		return pid
+	}
+	before := pid()
+	stmt, err := db.PrepareContext(t.Context(), `SELECT pg_sleep($1)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stmt.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := stmt.ExecContext(ctx, 20); err == nil {
+		t.Fatal("the statement was not cancelled")
+	}
+	if pid() == before {
+		t.Error("the connection is used again, though its deadline stays")
+	}
+}
+
+// bounded is what relays use of a connection of Open.
+type bounded interface{ BoundReplies(time.Duration) }
+
+func bound(t *testing.T, conn *sql.Conn, d time.Duration) {
+	t.Helper()
+	if err := conn.Raw(func(c any) error { c.(bounded).BoundReplies(d); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A COMMIT that waits for a standby is given up by a cancel request, so that no backend is left waiting; and only while its connection is bounded.
+func TestABoundedCommitEndsItsWaitForAStandby(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Local(t, nil)
+	admin := openPool(t, server.URL())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	exec := func(query string) {
+		t.Helper()
+		if _, err := admin.ExecContext(ctx, query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`CREATE TABLE t (a int)`)
+	exec(`ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
+	exec(`SELECT pg_reload_conf()`)
+	for names := ""; names != "nobody"; {
+		if err := admin.QueryRowContext(ctx, `SHOW synchronous_standby_names`).Scan(&names); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`CHECKPOINT`) // it is the checkpointer whose reading of it counts
+	db := openPool(t, server.URL())
+	db.SetMaxOpenConns(1)
+	commit := func(d time.Duration) <-chan error {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d > 0 {
+			bound(t, conn, d)
+		}
+		tx, err := conn.BeginTx(context.WithoutCancel(t.Context()), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(`INSERT INTO t VALUES (1)`); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			done <- tx.Commit()
+			_ = conn.Close()
+		}()
+		return done
+	}
+	count := func(query string) (n int) {
+		t.Helper()
+		if err := admin.QueryRowContext(ctx, query).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const waiting = `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
+	select {
+	case <-commit(500 * time.Millisecond):
+	case <-time.After(20 * time.Second):
+		t.Fatal("the COMMIT waits on")
+	}
+	if n := count(waiting); n != 0 {
+		t.Errorf("%d backends wait for a standby", n)
+	}
+	if n := count(`SELECT count(*) FROM t`); n != 1 {
+		t.Errorf("%d rows, want 1", n)
+	}
+	done := commit(0) // the app's, on a connection that may have been a relay's
+	deadline := time.Now().Add(2 * time.Second)
+	for time.Now().Before(deadline) {
+		select {
+		case err := <-done:
+			t.Fatalf("the app's COMMIT was given up: %v", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	if n := count(waiting); n != 1 {
+		t.Errorf("%d backends wait for a standby, want the app's", n)
+	}
+	exec(`ALTER SYSTEM SET synchronous_standby_names = ''`)
+	exec(`SELECT pg_reload_conf()`)
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 
@@ -152,7 +294,7 @@ func TestOpenIsLibPQsPool(t *testing.T) {
 }
 
 func TestOpenRefusesWhatIsNoConnectionStringAndDoesNotShowIt(t *testing.T) {
-	for _, dsn := range []string{"postgres://user:sesame@host:port/db", "password='sesame", "sesame"} {
+	for _, dsn := range []string{"postgres://user:sesame@host:port/db", "password='sesame", "sesame", "password=sesame target_session_attrs=prefer-standby"} {
 		if _, err := outbox.Open(dsn); err == nil || strings.Contains(err.Error(), "sesame") {
 			t.Errorf("%q: got %v", dsn, err)
 		}

@@ -76,7 +76,8 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 		select {
 		case <-stop:
 			// A dial or statement under way may hang. A beat that is canceled may still come through, after the sign-off, where
-			// the driver does not wait for its end or a pooler is in between.
+			// the driver does not wait for its end or a pooler is in between: then the relay's row stays until it is reaped. So one that is under
+			// way has a second.
 			select {
 			case <-time.After(lastBeat):
 				cancel()

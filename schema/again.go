@@ -72,14 +72,22 @@ func sqlState(err error) string {
 // As in internal/pgerr, which is not for this package: what drivers say of a connection string that they cannot parse repeats parts of it.
 var (
 	repeatsDSN = regexp.MustCompile(`(?i)://|password\s*=|connection (info )?string|wrong value for|cannot parse|don't know how to set|invalid connection protocol`)
-	errDSN     = errors.New("the connection failed; the error is not shown, as it repeats the connection string")
 )
+
+// hidden is an error whose text is not shown. errors.Is and errors.As see through it, as what it means for a retry stays.
+type hidden struct{ err error }
+
+func (hidden) Error() string {
+	return "the connection failed; the error is not shown, as it repeats the connection string"
+}
+func (h hidden) Is(target error) bool { return errors.Is(h.err, target) }
+func (h hidden) As(target any) bool   { return errors.As(h.err, target) }
 
 func withoutDSN(err error) error {
 	if err == nil || sqlState(err) != "" || !repeatsDSN.MatchString(err.Error()) {
 		return err
 	}
-	return errDSN
+	return hidden{err}
 }
 
 // needs adds to the server's permission error what the role needs; other errors stay as they are.

@@ -120,6 +120,9 @@ GRANT EXECUTE ON FUNCTION
 -- A relay may start right after a migration that made new tables, before this is applied again.
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO outbox_worker;
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, UPDATE ON SEQUENCES TO outbox_worker;
+-- Nobody else may call new functions until then. What PUBLIC has by default cannot be taken away in a schema only.
+ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner REVOKE EXECUTE ON ROUTINES FROM PUBLIC;
+ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT EXECUTE ON ROUTINES TO outbox_worker;
 
 -- What there is, without payloads, headers, keys (which may be made of payloads) and the tokens of leases.
 GRANT SELECT (task_id, run_at, created_at, attempted_at, leased_until, relay_id, priority, attempt, max_attempts, state, task_type, last_error,

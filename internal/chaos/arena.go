@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lib/pq"
@@ -31,6 +32,7 @@ type arena struct {
 	began     time.Time      // the torment
 	events    *os.File       // the log of faults
 	asides    sync.WaitGroup // of faults that take their time
+	over      atomic.Bool    // no more faults
 
 	mu      sync.Mutex
 	primary *devpg.Server
@@ -67,6 +69,7 @@ func newArena(ctx context.Context, o options) (a *arena, err error) {
 	defer func() {
 		if err != nil {
 			a.close()
+			_ = os.RemoveAll(a.dir)
 		}
 	}()
 	if a.dir, err = os.MkdirTemp("", "outbox-chaos-"); err != nil {

@@ -18,6 +18,8 @@ import (
 	"github.com/txoutbox/outbox/internal/invariants"
 )
 
+const early = "delayed tasks that ran early"
+
 // A check is a query for what must not be; its one column names each.
 var checks = map[string]string{
 	"lost tasks: enqueued, and neither done nor dead": `SELECT k FROM ledger l WHERE outcome = 'acked' AND kind NOT IN ('KEYED', 'CANCELABLE') AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
@@ -33,7 +35,7 @@ var checks = map[string]string{
 		AND NOT EXISTS (SELECT FROM sink s WHERE s.k = l.k AND l.kind = 'PLAIN') AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)`,
 	"unknown commits: work, and no business row":    `SELECT e.k FROM effect e WHERE NOT EXISTS (SELECT FROM business b WHERE b.k = e.k)`,
 	"accounts: money that came or went":             `SELECT sum(balance)::text FROM account HAVING sum(balance) <> 100000`,
-	"delayed tasks that ran early":                  `SELECT k || ' by ' || (due - at) FROM effect JOIN business USING (k) WHERE at < due`,
+	early:                                           `SELECT k || ' by ' || (due - at) FROM effect JOIN business USING (k) WHERE at < due`,
 	"ordered tasks that overtook another":           `SELECT k || ': ' || seq || ' after ' || before FROM (SELECT k, seq, lag(seq) OVER (PARTITION BY ordering_key ORDER BY effect_id) AS before FROM effect WHERE kind = 'ORDERED') o WHERE seq < before`,
 	"keyed changes that no run has seen":            `SELECT id || ': version ' || version || ', seen ' || seen FROM entity WHERE seen <> version`,
 	"leases that another process ended":             `SELECT task_id || ' of ' || coalesce(holder, 'nobody') || ' by ' || by FROM stolen`,
@@ -69,6 +71,9 @@ func (a *arena) check() error {
 		return err
 	}
 	for name, query := range checks {
+		if a.has("clock") && name == early {
+			continue // the clock may have been set back since
+		}
 		if err := a.examples(name, query); err != nil {
 			return err
 		}

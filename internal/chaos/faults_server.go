@@ -26,6 +26,9 @@ func (a *arena) terminate(r *rand.Rand) (string, error) {
 }
 
 func (a *arena) killBackend(*rand.Rand) (string, error) {
+	if a.attaching() {
+		return "", nil
+	}
 	pid, err := a.number(`SELECT pid FROM pg_stat_activity WHERE usename = 'app' ORDER BY state = 'active' DESC LIMIT 1`)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", nil
@@ -38,6 +41,9 @@ func (a *arena) killBackend(*rand.Rand) (string, error) {
 }
 
 func (a *arena) crash(r *rand.Rand) (string, error) {
+	if a.attaching() {
+		return "", nil
+	}
 	down := time.Duration(r.IntN(1000)) * time.Millisecond
 	if err := a.primary.Stop("immediate"); err != nil {
 		return "", err
@@ -47,6 +53,13 @@ func (a *arena) crash(r *rand.Rand) (string, error) {
 	err := a.primary.Start(context.Background())
 	a.crashed()
 	return fmt.Sprint("for ", down), err
+}
+
+// attaching reports whether a standby is being made, which a crash would end.
+func (a *arena) attaching() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.standby == nil && a.has("failover")
 }
 
 // crashed notes the moment: what the server had committed asynchronously shortly before may be lost.
@@ -61,8 +74,11 @@ func (a *arena) failover(*rand.Rand) (string, error) {
 	a.mu.Lock()
 	old, next := a.primary, a.standby
 	a.mu.Unlock()
-	if n, err := a.number(`SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`); next == nil || err != nil || n != 1 {
-		return "", nil // the standby is catching up: nobody would promote it
+	if next == nil {
+		return "", nil
+	}
+	if n, err := a.number(`SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`); err != nil || n != 1 {
+		return "", nil // it is catching up: nobody would promote it
 	}
 	began := time.Now()
 	if err := old.Kill(); err != nil {
@@ -83,16 +99,11 @@ func (a *arena) failover(*rand.Rand) (string, error) {
 		return "", err
 	}
 	a.asides.Go(func() {
-		err := old.Close()
-		for try := 0; ; try++ { // the server may crash meanwhile
-			attached := a.attachStandby(context.Background())
-			if attached == nil || try == 10 {
-				err = errors.Join(err, attached)
-				break
-			}
+		if err := old.Close(); err != nil {
+			a.complain("the old primary: %v", err)
 		}
-		if err != nil {
-			a.complain("the new standby: %v", err)
+		for a.attachStandby(context.Background()) != nil && !a.over.Load() { // the server may crash meanwhile
+			time.Sleep(100 * time.Millisecond)
 		}
 	})
 	return fmt.Sprint("in ", took.Round(time.Millisecond)), nil

@@ -179,6 +179,7 @@ func (a *arena) lasts(d time.Duration, heal func()) {
 
 // heal ends every fault.
 func (a *arena) heal() {
+	a.over.Store(true)
 	a.asides.Wait()
 	a.mu.Lock()
 	healers := a.healers

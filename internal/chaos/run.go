@@ -36,7 +36,13 @@ func run(ctx context.Context, o options) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer a.close()
+	remove := false
+	defer func() {
+		a.close()
+		if remove {
+			_ = os.RemoveAll(a.dir)
+		}
+	}()
 	a.torment(ctx)
 	tormented := time.Now()
 	a.heal()
@@ -62,10 +68,9 @@ func run(ctx context.Context, o options) (*report, error) {
 	}
 	r := a.report()
 	r.Took, r.WorkedOff = time.Since(began).Round(time.Millisecond), worked.Round(time.Millisecond)
-	if r.passed() && !o.Keep && ctx.Err() == nil {
-		return r, os.RemoveAll(a.dir)
+	if remove = r.passed() && !o.Keep && ctx.Err() == nil; !remove {
+		r.Files = a.dir
 	}
-	r.Files = a.dir
 	return r, ctx.Err()
 }
 

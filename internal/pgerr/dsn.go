@@ -9,7 +9,14 @@ import (
 // it when they connect for the first time.
 var repeatsDSN = regexp.MustCompile(`(?i)://|password\s*=|connection (info )?string|wrong value for|cannot parse|don't know how to set|invalid connection protocol`)
 
-var errDSN = errors.New("the connection failed; the error is not shown, as it repeats the connection string")
+// hidden is an error whose text is not shown. errors.Is and errors.As see through it, as what it means for a retry stays.
+type hidden struct{ err error }
+
+func (hidden) Error() string {
+	return "the connection failed; the error is not shown, as it repeats the connection string"
+}
+func (h hidden) Is(target error) bool { return errors.Is(h.err, target) }
+func (h hidden) As(target any) bool   { return errors.As(h.err, target) }
 
 // RepeatsDSN reports whether a text may have parts of a connection string in it.
 func RepeatsDSN(text string) bool { return repeatsDSN.MatchString(text) }
@@ -19,5 +26,5 @@ func WithoutDSN(err error) error {
 	if err == nil || Code(err) != "" || !RepeatsDSN(err.Error()) {
 		return err
 	}
-	return errDSN
+	return hidden{err}
 }

@@ -34,6 +34,8 @@ type arena struct {
 	asides    sync.WaitGroup // of faults that take their time
 	over      atomic.Bool    // no more faults
 
+	environment map[string]string // before faults that change it
+
 	mu      sync.Mutex
 	primary *devpg.Server
 	standby *devpg.Server // nil without failovers
@@ -42,6 +44,8 @@ type arena struct {
 	healers []func()    // of faults that last, until they are over
 	noise   []string    // what the harness itself could not do
 	wrong   map[string][]string
+
+	failures map[string]int // of faults that could not be done
 }
 
 // seat is a process that is started again when it ends, and the proxy that it reaches the server by.
@@ -65,7 +69,7 @@ func settings() map[string]string {
 }
 
 func newArena(ctx context.Context, o options) (a *arena, err error) {
-	a = &arena{options: o, password: "chaos", counts: map[string]int{}, wrong: map[string][]string{}}
+	a = &arena{options: o, password: "chaos", counts: map[string]int{}, wrong: map[string][]string{}, failures: map[string]int{}}
 	defer func() {
 		if err != nil {
 			a.close()
@@ -177,11 +181,11 @@ func (a *arena) admin(ctx context.Context, f func(db *sql.DB) error) error {
 
 // do runs a statement as the administrator. It is tried for a while, as the server may be on its way.
 func (a *arena) do(statement string, args ...any) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	for {
 		err := a.admin(ctx, func(db *sql.DB) error {
-			within, cancel := context.WithTimeout(ctx, 5*time.Second)
+			within, cancel := context.WithTimeout(ctx, time.Minute)
 			defer cancel()
 			_, err := db.ExecContext(within, statement, args...)
 			return err
@@ -219,6 +223,9 @@ func (a *arena) attachStandby(ctx context.Context) (err error) {
 	}
 	for range 300 {
 		if n, err := a.number(`SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`); err == nil && n == 1 {
+			if err := a.do(`CHECKPOINT`); err != nil { // commits wait once the checkpointer has read the setting
+				return err
+			}
 			a.mu.Lock()
 			a.standby = standby
 			a.mu.Unlock()
@@ -254,31 +261,35 @@ func (a *arena) seat(c childConfig) (*seat, error) {
 	return s, nil
 }
 
+// start starts the process, unless the seat is closed.
 func (s *seat) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.config
-	if c.Role == "relay" {
-		c.Name = fmt.Sprint(c.Name, ".", s.starts)
+	if s.closed {
+		return nil
 	}
-	s.starts++
-	var err error
-	s.process, err = start(c, s.log)
+	c := s.config
+	c.Name = fmt.Sprint(c.Name, ".", s.starts)
+	p, err := start(c, s.log)
+	if err == nil {
+		s.starts++
+		s.process = p
+	}
 	return err
 }
 
 func (s *seat) supervise() {
 	for {
-		<-s.running().ended
+		p := s.running()
+		<-p.ended
 		s.mu.Lock()
-		done := s.closed || s.config.Role == "producer" && s.process.err == nil
+		done := s.closed || s.config.Role == "producer" && p.err == nil
 		s.mu.Unlock()
 		if done {
 			return
 		}
-		if err := s.start(); err != nil {
-			fmt.Fprintln(os.Stderr, "chaos: start a process:", err)
-			return
+		for s.start() != nil { // the machine has no room for a process now
+			time.Sleep(100 * time.Millisecond)
 		}
 	}
 }

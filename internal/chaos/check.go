@@ -22,8 +22,10 @@ const early = "delayed tasks that ran early"
 
 // A check is a query for what must not be; its one column names each.
 var checks = map[string]string{
-	"lost tasks: enqueued, and neither done nor dead": `SELECT k FROM ledger l WHERE outcome = 'acked' AND kind NOT IN ('KEYED', 'CANCELABLE') AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
-		AND NOT EXISTS (SELECT FROM sink s WHERE s.k = l.k AND l.kind = 'PLAIN') AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)`,
+	"lost tasks: enqueued, and neither done nor dead": `SELECT k FROM ledger l WHERE outcome = 'acked' AND kind <> 'KEYED' AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
+		AND NOT EXISTS (SELECT FROM sink s WHERE s.k = l.k AND l.kind = 'PLAIN') AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)
+		AND NOT EXISTS (SELECT FROM canceled c WHERE c.k = l.k AND result <> 'not found')`,
+	"tasks that ran though they were cancelled while they waited": `SELECT k FROM effect JOIN canceled USING (k) WHERE result = 'canceled'`,
 	"tasks that are left":                         `SELECT task_type || ' ' || state || ' ' || (payload ->> 'k') FROM outbox.task`,
 	"duplicated effects":                          `SELECT k || ', ' || count(*) || ' times' FROM effect GROUP BY k HAVING count(*) > 1`,
 	"ghosts: effects of what was rolled back":     `SELECT k FROM effect JOIN ledger USING (k) WHERE outcome = 'rolled_back'`,
@@ -33,10 +35,11 @@ var checks = map[string]string{
 	"business rows that are lost":                 `SELECT k FROM ledger l WHERE outcome = 'acked' AND NOT EXISTS (SELECT FROM business b WHERE b.k = l.k)`,
 	"unknown commits: a business row, and no work": `SELECT k FROM ledger l JOIN business USING (k) WHERE outcome = 'unknown' AND kind NOT IN ('KEYED', 'CANCELABLE') AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM sink s WHERE s.k = l.k AND l.kind = 'PLAIN') AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)`,
-	"unknown commits: work, and no business row":    `SELECT e.k FROM effect e WHERE NOT EXISTS (SELECT FROM business b WHERE b.k = e.k)`,
+	"unknown commits: work, and no business row": `SELECT k FROM (SELECT k FROM effect UNION ALL SELECT k FROM sink UNION ALL SELECT payload ->> 'k' FROM outbox.dead_task) e
+		WHERE NOT EXISTS (SELECT FROM business b WHERE b.k = e.k)`,
 	"accounts: money that came or went":             `SELECT sum(balance)::text FROM account HAVING sum(balance) <> 100000`,
 	early:                                           `SELECT k || ' by ' || (due - at) FROM effect JOIN business USING (k) WHERE at < due`,
-	"ordered tasks that overtook another":           `SELECT k || ': ' || seq || ' after ' || before FROM (SELECT k, seq, lag(seq) OVER (PARTITION BY ordering_key ORDER BY effect_id) AS before FROM effect WHERE kind = 'ORDERED') o WHERE seq < before`,
+	"ordered tasks that overtook another":           `SELECT k || ': ' || seq || ' after ' || before FROM (SELECT k, seq, lag(seq) OVER (PARTITION BY ordering_key ORDER BY effect_id) AS before FROM effect WHERE kind = 'ORDERED' AND k NOT IN (SELECT l.k FROM ledger l WHERE outcome = 'unknown')) o WHERE seq < before`,
 	"keyed changes that no run has seen":            `SELECT id || ': version ' || version || ', seen ' || seen FROM entity WHERE seen <> version`,
 	"leases that another process ended":             `SELECT task_id || ' of ' || coalesce(holder, 'nobody') || ' by ' || by FROM stolen`,
 	"effects of misbehaving handlers":               `SELECT k FROM effect WHERE kind IN ('ZOO', 'POISON')`,
@@ -52,7 +55,7 @@ var checks = map[string]string{
 // burned are attempts that were counted although nothing had failed but the infrastructure. The attempt that a Tx or Batch handler sees may be one higher
 // while it is not decided yet whether an earlier run was one. Not meant are failures of a handler's own: a keyed task reads with a pool of its own, and a connection that
 // is lost while the function given to task.Complete runs may be the doing of its SQL.
-const burned = `SELECT k || ': attempt ' || attempt || ', of which ' || fail || ' were to fail' FROM effect WHERE attempt > 2 + fail
+const burned = `SELECT k || ': attempt ' || attempt || ', of which ' || fail || ' were to fail' FROM effect WHERE attempt > 2 + fail AND kind <> 'KEYED'
 	UNION ALL SELECT f.k || ' ' || f.kind || ', attempt ' || f.attempt || ': ' || f.error FROM failure f
 	 WHERE f.attempt > f.fail AND f.kind NOT IN ('KEYED', 'ZOO', 'POISON', 'COMMITS') AND NOT (f.kind = 'LEASED' AND f.error ~ 'bad connection|EOF|closed|reset|terminat|shutdown')`
 
@@ -102,7 +105,29 @@ func (a *arena) check() error {
 			a.violate(name, fmt.Sprint(n, " times"))
 		}
 	}
+	if a.counts["tasks acked"] == 0 {
+		a.violate("nothing was enqueued", "no task was acknowledged")
+	}
+	for _, fault := range a.Faults {
+		if a.counts[fault] == 0 && a.failures[fault] > 0 {
+			a.violate("faults that were never done", fault)
+		}
+	}
 	return a.checkStarts()
+}
+
+// checkIdle looks at the relays when they have nothing to do any more.
+func (a *arena) checkIdle() error {
+	for name, query := range map[string]string{
+		"leaks: transactions of idle relays": `SELECT application_name || ' ' || state || ' for ' || (now() - state_change) || ': ' || left(query, 80) FROM pg_stat_activity
+			WHERE usename = 'app' AND state LIKE 'idle in transaction%' AND now() - state_change > interval '3 s'`,
+		"leaks: connections of idle relays": `SELECT application_name || ': ' || count(*) FROM pg_stat_activity WHERE usename = 'app' GROUP BY application_name HAVING count(*) > 24`,
+	} {
+		if err := a.examples(name, query); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // onlyPoison: then its starts are known exactly, as nothing else ends a process that was about to start it. Several at once may do so to each other.
@@ -180,7 +205,8 @@ func (a *arena) loadLedgers() error {
 	if err := a.do(`INSERT INTO sink SELECT * FROM unnest($1::text[], $2::int[])`, pq.Array(ks), pq.Array(calls)); err != nil {
 		return err
 	}
-	return a.do(`CREATE INDEX ON ledger (k); CREATE INDEX ON effect (k); CREATE INDEX ON sink (k); ANALYZE ledger, effect, sink, business`)
+	return a.do(`CREATE INDEX ON ledger (k); CREATE INDEX ON effect (k); CREATE INDEX ON sink (k); CREATE INDEX ON canceled (k);
+		ANALYZE ledger, effect, sink, business, canceled`)
 }
 
 // lostOnCrash is how much of the journal, which is committed asynchronously, a crash of the server may take with it: three times

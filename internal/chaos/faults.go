@@ -176,7 +176,7 @@ func (a *arena) delay(r *rand.Rand) (string, error) {
 func (a *arena) freeze(r *rand.Rand) (string, error) {
 	s, d := a.someRelay(r), 12*time.Second+time.Duration(r.IntN(4000))*time.Millisecond
 	p := s.running()
-	p.freeze(d)
+	p.freeze()
 	a.lasts(d, p.thaw)
 	return fmt.Sprint(s.config.Name, " for ", d), nil
 }
@@ -258,7 +258,8 @@ func (a *arena) enqueuePoison(r *rand.Rand) (string, error) {
 
 func (a *arena) enqueueZoo(r *rand.Rand) (string, error) {
 	if r.IntN(10) == 0 {
-		return "commits", a.enqueue(typeCommits, work{})
+		how := commits[r.IntN(len(commits))]
+		return how, a.enqueue(typeCommits, work{How: how})
 	}
 	how := creatures[r.IntN(len(creatures))]
 	return how, a.enqueue(typeZoo, work{How: how})
@@ -272,25 +273,29 @@ func (a *arena) operate(r *rand.Rand) (what string, err error) {
 		switch r.IntN(3) {
 		case 0:
 			what = "cancel"
-			rows, err := db.QueryContext(ctx, `SELECT task_id FROM outbox.task WHERE task_type = 'CANCELABLE' LIMIT 50`)
+			rows, err := db.QueryContext(ctx, `SELECT task_id, payload ->> 'k' FROM outbox.task WHERE task_type = 'CANCELABLE' LIMIT 50`)
 			if err != nil {
 				return err
 			}
 			defer rows.Close()
-			var ids []int64
+			ks := map[int64]string{}
 			for rows.Next() {
 				var id int64
-				if err := rows.Scan(&id); err != nil {
+				var k string
+				if err := rows.Scan(&id, &k); err != nil {
 					return err
 				}
-				ids = append(ids, id)
+				ks[id] = k
 			}
 			if err := rows.Err(); err != nil {
 				return err
 			}
-			for _, id := range ids {
+			for id, k := range ks {
 				err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-					_, err := outbox.Cancel(ctx, tx, id)
+					result, err := outbox.Cancel(ctx, tx, id)
+					if err == nil {
+						_, err = tx.ExecContext(ctx, `INSERT INTO canceled VALUES ($1, $2)`, k, result.String())
+					}
 					return err
 				})
 				if err != nil {

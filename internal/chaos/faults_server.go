@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -165,6 +166,11 @@ var libraries = []string{"/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib/faket
 
 // prepareFaults makes what must be there before the server starts.
 func (a *arena) prepareFaults() error {
+	a.environment = map[string]string{}
+	for _, entry := range os.Environ() {
+		name, value, _ := strings.Cut(entry, "=")
+		a.environment[name] = value
+	}
 	if err := os.Chmod(a.dir, 0o755); err != nil {
 		return err
 	}
@@ -203,6 +209,13 @@ func (a *arena) endFaults() {
 	if a.has("disk") {
 		_ = exec.Command("umount", a.ram()).Run()
 	}
+	for _, name := range []string{"LD_PRELOAD", "FAKETIME_TIMESTAMP_FILE", "FAKETIME_CACHE_DURATION", "DONT_FAKE_MONOTONIC", "TMPDIR"} {
+		if value, ok := a.environment[name]; !ok {
+			_ = os.Unsetenv(name)
+		} else {
+			_ = os.Setenv(name, value)
+		}
+	}
 }
 
 func (a *arena) setClock(off int) error {
@@ -232,7 +245,9 @@ func (a *arena) fillDisk(r *rand.Rand) (string, error) {
 	}
 	_ = f.Close()
 	d := time.Duration(500+r.IntN(2500)) * time.Millisecond
-	time.Sleep(d)
+	for until := time.Now().Add(d); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+		a.crashed() // it may, at any moment
+	}
 	if err := os.Remove(ballast); err != nil {
 		return "", err
 	}

@@ -50,12 +50,16 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program; what it started notices
 	if o.Mutation != "" {
 		os.Exit(mutate(ctx, o))
 	}
 	r, err := runs(ctx, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
+		if r != nil {
+			fmt.Fprint(os.Stderr, "so far: ", r)
+		}
 		os.Exit(2)
 	}
 	if o.JSON {
@@ -75,7 +79,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	var o options
 	var list string
 	f.DurationVar(&o.For, "for", time.Minute, "how long faults are injected, and tasks enqueued")
-	f.IntVar(&o.Tasks, "tasks", 0, "how many tasks are enqueued at most; once they are, no more faults either; 0 is no limit")
+	f.IntVar(&o.Tasks, "tasks", 0, "about how many tasks are enqueued; faults go on; 0 is as many as there is time for")
 	f.StringVar(&list, "faults", "all", "which faults, with commas: all, none, or of\n"+faultHelp())
 	f.Uint64Var(&o.Seed, "seed", rand.Uint64N(1_000_000), "what the schedule of faults comes from; the same seed gives the same schedule")
 	f.StringVar(&o.Driver, "driver", "pq", "pq or pgx")
@@ -86,7 +90,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	f.StringVar(&o.Mutation, "mutation", "", "seed a bug into the library and see whether it is caught: all, or of\n"+mutantHelp())
 	f.BoolVar(&o.Keep, "keep", false, "keep the files of a run that passes, too")
 	f.BoolVar(&o.Verbose, "v", false, "print each fault")
-	f.DurationVar(&o.Patience, "patience", 4*time.Minute, "how long what is left at the end may take")
+	f.DurationVar(&o.Patience, "patience", 90*time.Second, "for how long nothing may become less of what is left at the end")
 	f.IntVar(&o.Slices, "slices", 1, "so many runs one after the other, with seeds that follow each other, and their sum")
 	if err := f.Parse(args); err != nil {
 		return o, err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -128,6 +129,9 @@ func (a *arena) aside(fault string, do func() (string, error)) {
 func (a *arena) happened(fault, what string, err error) {
 	if err != nil {
 		a.complain("%s: %v", fault, err)
+		a.mu.Lock()
+		a.failures[fault]++
+		a.mu.Unlock()
 		what = "failed: " + err.Error()
 	} else if what == "" {
 		return
@@ -162,19 +166,11 @@ func (a *arena) violate(kind, example string) {
 
 // lasts heals after d, or at the end of the run.
 func (a *arena) lasts(d time.Duration, heal func()) {
-	once := make(chan struct{}, 1)
-	once <- struct{}{}
-	only := func() {
-		select {
-		case <-once:
-			heal()
-		default:
-		}
-	}
+	heal = sync.OnceFunc(heal) // who calls it second waits until it is done
 	a.mu.Lock()
-	a.healers = append(a.healers, only)
+	a.healers = append(a.healers, heal)
 	a.mu.Unlock()
-	time.AfterFunc(d, only)
+	time.AfterFunc(d, heal)
 }
 
 // heal ends every fault.

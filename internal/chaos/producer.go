@@ -94,7 +94,7 @@ func (p *producer) plan(i int) planned {
 	case n < 85:
 		kind = typePlain
 	case n < 90:
-		kind, w.Entity = typeKeyed, 1+p.r.IntN(entities)
+		kind, w.Entity = typeKeyed, 1+p.r.IntN([]int{busyEntities, entities}[p.r.IntN(2)])
 		opts = append(opts, outbox.Unique(fmt.Sprint("entity-", w.Entity)))
 	case n < 95:
 		kind = typeOrdered

@@ -84,7 +84,7 @@ func (h *hands) register() *handlers.Registry {
 		if err := h.effect(ctx, tx, task); err != nil {
 			return err
 		}
-		return errors.Join(errAsked, tx.Commit())
+		return h.commit(ctx, tx, task)
 	}, soon, handlers.MaxAttempts(3))
 	return reg
 }
@@ -141,6 +141,9 @@ func (h *hands) keyed(ctx context.Context, task *outbox.Task[work]) error {
 	}
 	wait(ctx, time.Duration(rand.IntN(100))*time.Millisecond)
 	return task.Complete(ctx, func(tx *sql.Tx) error {
+		if err := h.write(ctx, tx, task); err != nil {
+			return err
+		}
 		_, err := tx.ExecContext(ctx, `UPDATE entity SET seen = greatest(seen, $2) WHERE id = $1`, task.Payload.Entity, version)
 		return err
 	})

@@ -21,7 +21,7 @@ func runs(ctx context.Context, o options) (*report, error) {
 		one.Slices, one.Seed = 1, o.Seed+uint64(i)
 		r, err := run(ctx, one)
 		if err != nil {
-			return nil, fmt.Errorf("seed %d: %w", one.Seed, err)
+			return sum, fmt.Errorf("seed %d: %w", one.Seed, err)
 		}
 		fmt.Fprintln(os.Stderr, r)
 		sum.add(r)
@@ -58,6 +58,9 @@ func run(ctx context.Context, o options) (*report, error) {
 	}
 	a.workOff(ctx)
 	worked := time.Since(tormented)
+	if err := a.checkIdle(); err != nil {
+		return nil, err
+	}
 	for _, s := range a.relays {
 		if err := s.stop(drainWithin); err != nil {
 			a.violate("relays that did not end in order", fmt.Sprint(s.config.Name, ": ", err))
@@ -74,18 +77,21 @@ func run(ctx context.Context, o options) (*report, error) {
 	return r, ctx.Err()
 }
 
-// workOff waits until no task is left, and nothing of a run in the journal.
+// workOff waits until no task is left, and nothing of a run in the journal; it gives up when for a while nothing becomes less.
 func (a *arena) workOff(ctx context.Context) {
-	within := a.Patience
+	patience := a.Patience
 	if a.has("clock") {
-		within *= 2 // leases and backoffs may lie in the server's future
+		patience *= 2 // leases and backoffs may lie in the server's future
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	for ctx.Err() == nil {
+	least, progress := -1, time.Now()
+	for ctx.Err() == nil && time.Since(progress) < patience {
 		left, err := a.number(`SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.running)`)
-		if err == nil && left == 0 {
+		switch {
+		case err != nil:
+		case left == 0:
 			return
+		case least < 0 || left < least:
+			least, progress = left, time.Now()
 		}
 		if a.Verbose {
 			a.say(`SELECT coalesce(string_agg(what || ' ' || n, ', '), 'nothing') FROM (SELECT task_type || ' ' || state AS what, count(*) AS n FROM outbox.task GROUP BY 1

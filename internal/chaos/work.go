@@ -28,9 +28,9 @@ var (
 )
 
 const (
-	entities     = 50
+	entities     = 5000
+	busyEntities = 50 // which half of the keyed tasks are for
 	accounts     = 100
-	balance      = 1000
 	poisonStarts = 3 // max attempts of poison
 )
 
@@ -42,7 +42,8 @@ CREATE TABLE effect (effect_id bigint GENERATED ALWAYS AS IDENTITY, k text NOT N
 CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL);
 INSERT INTO account SELECT n, 1000 FROM generate_series(0, 99) n;
 CREATE TABLE entity (id int PRIMARY KEY, version bigint NOT NULL DEFAULT 0, seen bigint NOT NULL DEFAULT 0);
-INSERT INTO entity (id) SELECT n FROM generate_series(1, 50) n;
+INSERT INTO entity (id) SELECT n FROM generate_series(1, 5000) n;
+CREATE TABLE canceled (k text NOT NULL, result text NOT NULL);
 CREATE TABLE parent (id int PRIMARY KEY);
 CREATE TABLE deferred (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
 CREATE TABLE stolen (task_id bigint NOT NULL, holder text, by text);
@@ -56,6 +57,8 @@ BEGIN
   RETURN NULL;
 END $$;
 CREATE TRIGGER audit AFTER DELETE ON outbox.task FOR EACH ROW WHEN (OLD.state = 'leased') EXECUTE FUNCTION audit();
+CREATE TRIGGER audit_update AFTER UPDATE ON outbox.task FOR EACH ROW
+  WHEN (OLD.state = 'leased' AND NEW.state <> 'leased' AND NEW.state <> 'ready') EXECUTE FUNCTION audit();
 CREATE TABLE failure (k text NOT NULL, kind text NOT NULL, attempt int NOT NULL, fail int NOT NULL, by text NOT NULL, error text NOT NULL);
 CREATE FUNCTION failed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -59,8 +59,19 @@ func deeper(n int) int {
 	return deeper(n+1) + n
 }
 
+// commits are the ways in which a handler ends its claim's transaction itself, with what it wrote. It fails then, and is a dead letter at once.
+var commits = []string{"tx.Commit", "COMMIT", "COMMIT; BEGIN"}
+
+func (h *hands) commit(ctx context.Context, tx *sql.Tx, task *outbox.Task[work]) error {
+	if task.Payload.How == "tx.Commit" {
+		return errors.Join(errAsked, tx.Commit())
+	}
+	_, err := tx.ExecContext(ctx, task.Payload.How)
+	return errors.Join(errAsked, err)
+}
+
 // creatures are handlers that misbehave. Whatever they wrote is gone afterwards, and they are dead letters in the end.
-var creatures = []string{"panic", "goexit", "error", "hidden", "rows", "rows and error", "deferred", "roll back", "roll back in SQL", "endless", "text"}
+var creatures = []string{"panic", "panic(nil)", "goexit", "error", "no savepoint", "hidden", "rows", "rows and error", "deferred", "roll back", "roll back in SQL", "endless", "text"}
 
 func (h *hands) zoo(ctx context.Context, tx *sql.Tx, task *outbox.Task[work]) error {
 	if err := h.write(ctx, tx, task); err != nil {
@@ -69,6 +80,11 @@ func (h *hands) zoo(ctx context.Context, tx *sql.Tx, task *outbox.Task[work]) er
 	switch task.Payload.How {
 	case "panic":
 		panic("chaos: the handler panics")
+	case "panic(nil)":
+		panic(nil)
+	case "no savepoint":
+		_, err := tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT another`)
+		return err
 	case "goexit":
 		runtime.Goexit()
 	case "hidden":

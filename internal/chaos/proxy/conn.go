@@ -24,6 +24,7 @@ type conn struct {
 	left     int           // bytes that the server may say before the connection is cut; 0 is no limit
 	swallow  *Trap         // what the server says next is not passed on
 	held     chan struct{} // closed when it has said that
+	ended    chan struct{} // closed when nothing more is heard of the server
 }
 
 func (c *conn) cut() {
@@ -66,6 +67,7 @@ func (c *conn) pass() {
 	var down sync.WaitGroup
 	down.Go(func() {
 		c.fromServer()
+		close(c.ended)
 		if !c.silent() {
 			c.cut()
 		}
@@ -104,7 +106,7 @@ func (c *conn) toClient(said []byte) bool {
 		}
 	}
 	c.mu.Lock()
-	trap, hole, left := c.swallow, c.hole, c.left
+	trap, hole, left := c.swallow, c.hole && c.swallow == nil, c.left
 	c.swallow = nil
 	if left > 0 {
 		c.left = max(0, left-len(said))
@@ -218,10 +220,19 @@ func (c *conn) catch(trap *Trap, out *bufio.Writer, in *bufio.Reader, message []
 	}
 	select {
 	case <-c.held:
-	case <-time.After(30 * time.Second): // the server does not answer either
-		return false
+		return trap.How == SilenceReply
+	case <-c.ended:
+	case <-time.After(30 * time.Second):
 	}
-	return trap.How == SilenceReply
+	// The server has not answered either. The trap is told all the same, if the reply has not come meanwhile.
+	c.mu.Lock()
+	mine := c.swallow == trap
+	c.swallow = nil
+	c.mu.Unlock()
+	if mine && trap.Then != nil {
+		trap.Then()
+	}
+	return false
 }
 
 // readMessage reads a whole message of a client; the first one has no kind.

@@ -169,7 +169,7 @@ func (p *Proxy) serve(client net.Conn) {
 		return
 	}
 	defer server.Close()
-	c := &conn{p: p, client: client, server: server, held: make(chan struct{})}
+	c := &conn{p: p, client: client, server: server, held: make(chan struct{}), ended: make(chan struct{})}
 	p.mu.Lock()
 	ended := p.closed || p.to != to
 	p.conns[c] = struct{}{}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"net/url"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,11 +72,11 @@ func TestACommitIsCutWhereTheTrapSays(t *testing.T) {
 				if err := insert(t.Context(), proxied); err != nil {
 					t.Fatal(err)
 				}
-				caught := false
-				p.Set(&proxy.Trap{Catches: proxy.Commit("INSERT INTO t"), How: how, Then: func() { caught = true }})
+				var caught atomic.Bool
+				p.Set(&proxy.Trap{Catches: proxy.Commit("INSERT INTO t"), How: how, Then: func() { caught.Store(true) }})
 				p.Set(&proxy.Trap{Catches: proxy.Commit("INSERT INTO another"), How: how, Then: func() { t.Error("the wrong trap") }})
-				if err := insert(t.Context(), proxied); err == nil || !caught {
-					t.Errorf("got %v, caught %v", err, caught)
+				if err := insert(t.Context(), proxied); err == nil || !caught.Load() {
+					t.Errorf("got %v, caught %v", err, caught.Load())
 				}
 				if n := count(t, direct); n != 1+rows {
 					t.Errorf("%d rows, want %d", n, 1+rows)

@@ -13,7 +13,6 @@ import (
 	"syscall"
 
 	"github.com/lib/pq"
-	"github.com/lib/pq/pqerror"
 )
 
 // fault is one failure of a driver call.
@@ -142,7 +141,9 @@ func (f *faulty) Connect(ctx context.Context) (driver.Conn, error) {
 	what, yes := f.fails("connect")
 	switch {
 	case yes && what.code != "":
-		return nil, &pq.Error{Severity: "FATAL", Code: pqerror.Code(what.code), Message: "injected"}
+		refused := &pq.Error{Severity: "FATAL", Message: "injected"}
+		setCode(&refused.Code, what.code)
+		return nil, refused
 	case yes && !what.after:
 		return nil, what.err
 	}
@@ -274,3 +275,6 @@ type faultyTx struct {
 
 func (t *faultyTx) Commit() error   { return t.c.on("COMMIT", t.real.Commit) }
 func (t *faultyTx) Rollback() error { return t.c.on("ROLLBACK", t.real.Rollback) }
+
+// setCode sets a SQLSTATE, whose type has another name in older versions of lib/pq.
+func setCode[C ~string](c *C, code string) { *c = C(code) }

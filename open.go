@@ -204,7 +204,6 @@ type pqConn interface {
 	driver.ConnPrepareContext
 	driver.ExecerContext
 	driver.QueryerContext
-	driver.NamedValueChecker
 	driver.Pinger
 	driver.SessionResetter
 	driver.Validator
@@ -222,6 +221,14 @@ type wiredConn struct {
 // BoundReplies limits how long BEGIN, COMMIT and ROLLBACK of database/sql, which know no context, wait for their answer, until the connection is
 // given back to its pool. Zero is no limit. A relay calls it.
 func (c *wiredConn) BoundReplies(d time.Duration) { c.bound = d }
+
+// CheckNamedValue is lib/pq's, which 1.10.9 does not have.
+func (c *wiredConn) CheckNamedValue(v *driver.NamedValue) error {
+	if checker, ok := c.pqConn.(driver.NamedValueChecker); ok {
+		return checker.CheckNamedValue(v)
+	}
+	return driver.ErrSkip
+}
 
 // IsValid and ResetSession keep a connection out of the pool whose deadline stays: lib/pq does not mind a prepared statement that was cancelled.
 func (c *wiredConn) IsValid() bool { return !c.wire.isDoomed() && c.pqConn.IsValid() }

@@ -71,7 +71,7 @@ func sqlState(err error) string {
 
 // As in internal/pgerr, which is not for this package: what drivers say of a connection string that they cannot parse repeats parts of it.
 var (
-	repeatsDSN = regexp.MustCompile(`(?i)://|password\s*=|connection (info )?string|wrong value for|cannot parse|don't know how to set|invalid connection protocol`)
+	repeatsDSN = regexp.MustCompile(`(?i)://|password\s*=|connection (info )?string|wrong value for|cannot parse|don't know how to set|invalid connection protocol|unknown port`)
 )
 
 // hidden is an error whose text is not shown. errors.Is and errors.As see through it, as what it means for a retry stays.

@@ -7,7 +7,7 @@ import (
 
 // What drivers say of a connection string that they cannot parse repeats the string or parts of it, which may be of its password. They parse
 // it when they connect for the first time.
-var repeatsDSN = regexp.MustCompile(`(?i)://|password\s*=|connection (info )?string|wrong value for|cannot parse|don't know how to set|invalid connection protocol`)
+var repeatsDSN = regexp.MustCompile(`(?i)://|password\s*=|connection (info )?string|wrong value for|cannot parse|don't know how to set|invalid connection protocol|unknown port`)
 
 // hidden is an error whose text is not shown. errors.Is and errors.As see through it, as what it means for a retry stays.
 type hidden struct{ err error }

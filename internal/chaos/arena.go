@@ -63,9 +63,14 @@ type seat struct {
 
 const app = "app" // the role of the app
 
-// settings of the clusters. Their standbys are to be back soon, as commits wait for them.
-func settings() map[string]string {
-	return map[string]string{"fsync": "on", "max_connections": "150", "wal_retrieve_retry_interval": "100ms", "wal_receiver_status_interval": "1s", "max_wal_size": "256MB"}
+// settings of the clusters. Their standbys are to be back soon, as commits wait for them, and find the log that they missed.
+func (a *arena) settings() map[string]string {
+	keep := "1GB"
+	if a.has("disk") {
+		keep = "0"
+	}
+	return map[string]string{"fsync": "on", "max_connections": "150", "wal_retrieve_retry_interval": "100ms", "wal_receiver_status_interval": "1s",
+		"max_wal_size": "256MB", "wal_keep_size": keep}
 }
 
 func newArena(ctx context.Context, o options) (a *arena, err error) {
@@ -85,7 +90,7 @@ func newArena(ctx context.Context, o options) (a *arena, err error) {
 	if err := a.prepareFaults(); err != nil {
 		return a, err
 	}
-	if a.primary, err = devpg.Open(ctx, nil, devpg.WithLocal(), devpg.WithSettings(settings())); err != nil {
+	if a.primary, err = devpg.Open(ctx, nil, devpg.WithLocal(), devpg.WithSettings(a.settings())); err != nil {
 		return a, err
 	}
 	if err := a.prepareDatabase(ctx); err != nil {

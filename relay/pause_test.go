@@ -76,8 +76,9 @@ func TestAPauseTakesEffectWithinOnePoll(t *testing.T) {
 	listening(t, db)
 	p.measure(t, db, 3, 10*time.Millisecond)
 	pause(t, db, "TX")
+	watch := direct(t, db.URL) // through a pooler its own statements would be other sessions'
 	eventually(t, 20*time.Second, "looks from before the pause have had their claims", func() bool {
-		return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+		return watch.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 			AND (state <> 'idle' OR state_change > clock_timestamp() - interval '200 ms')`) == 0
 	})
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('TX', clock_timestamp() + interval '100 ms')`)

@@ -96,8 +96,8 @@ type wire struct {
 
 var _ pq.DialerContext = (*wire)(nil)
 
-// DialContext dials the connection. Once that is ready it dials a cancel request, which lib/pq sends when the context of a call has ended; it never uses
-// the connection for another call then.
+// DialContext dials the connection. Once that is ready it dials a cancel request, which lib/pq sends when the context of a call has ended; the
+// connection does not go back to the pool then (IsValid).
 func (w *wire) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	d.Control = func(network, _ string, raw syscall.RawConn) error {
@@ -164,7 +164,7 @@ func (w *wire) connected() bool {
 	return w.ready
 }
 
-// within calls do, whose wait for an answer ends after d.
+// within calls do, whose wait for an answer ends after d; 0 is no limit.
 func (w *wire) within(d time.Duration, do func() error) error {
 	if d <= 0 {
 		return do()

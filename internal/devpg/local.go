@@ -71,6 +71,11 @@ func (c *cluster) create(ctx context.Context) (version string, err error) {
 	if err := c.initdb(ctx); err != nil {
 		return "", err
 	}
+	return c.runOnFreePort(ctx)
+}
+
+// runOnFreePort starts the server for the first time.
+func (c *cluster) runOnFreePort(ctx context.Context) (version string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for range 20 {

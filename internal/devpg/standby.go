@@ -64,18 +64,7 @@ func (c *cluster) copyOf(ctx context.Context, from *cluster) (version string, er
 	if p.err != nil {
 		return "", fmt.Errorf("pg_basebackup: %w\n%s", errors.Join(ctx.Err(), p.err), c.logTail(0))
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for range 20 {
-		if c.port, err = freePort(); err != nil {
-			return "", err
-		}
-		version, err = c.run(ctx)
-		if !errors.Is(err, errPortTaken) {
-			break
-		}
-	}
-	return version, err
+	return c.runOnFreePort(ctx)
 }
 
 // Promote makes a standby a server of its own, and returns when it takes writes.

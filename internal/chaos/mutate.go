@@ -86,7 +86,7 @@ func (m mutant) catch(ctx context.Context, o options) (string, error) {
 			for _, kind := range slices.Sorted(maps.Keys(r.Violations)) {
 				found = append(found, fmt.Sprintf("%s: %d", kind, len(r.Violations[kind])))
 			}
-			return strings.Join(found, "; "), nil
+			return fmt.Sprintf("%s (seed %d)", strings.Join(found, "; "), r.Seed), nil
 		}
 	}
 	return "", nil

@@ -62,7 +62,7 @@ func (h *hands) register() *handlers.Registry {
 	}, soon, many)
 	handlers.Batch(reg, typeBatch, 20, h.batch, soon, many)
 	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[work]) error {
-		h.dawdle(ctx, task)
+		ctx = h.dawdle(ctx, task)
 		if task.Attempt > task.Payload.Fail {
 			if err := h.call(ctx, task.Payload.K); err != nil {
 				return err
@@ -74,7 +74,7 @@ func (h *hands) register() *handlers.Registry {
 		if task.Attempt <= task.Payload.Fail {
 			return errAsked
 		}
-		h.dawdle(ctx, task)
+		ctx = h.dawdle(ctx, task)
 		return h.call(ctx, task.Payload.K)
 	}, soon, many)
 	handlers.Leased(reg, typeKeyed, h.keyed, soon, many)
@@ -149,11 +149,14 @@ func (h *hands) keyed(ctx context.Context, task *outbox.Task[work]) error {
 	})
 }
 
-// dawdle is what some leased tasks do for some seconds, in each of their runs: longer than it takes to take a lease over and run it again.
-func (h *hands) dawdle(ctx context.Context, task *outbox.Task[work]) {
-	if task.ID%h.Dawdle == 0 {
-		wait(ctx, 4*time.Second)
+// dawdle is what some leased tasks do in each of their runs, whatever happens to their context, and they go on all the same after that: a relay that
+// is frozen past its lease finds them ready to end, while whoever took them over is at them still.
+func (h *hands) dawdle(ctx context.Context, task *outbox.Task[work]) context.Context {
+	if task.ID%h.Dawdle != 0 {
+		return ctx
 	}
+	time.Sleep(8 * time.Second)
+	return context.WithoutCancel(ctx)
 }
 
 // call leaves an idempotency key at the sink.

@@ -75,10 +75,10 @@ func features(reg *handlers.Registry, effect writeEffect) {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(600 * time.Millisecond):
 			return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task) })
 		}
-	}, handlers.Timeout(50*time.Millisecond))
+	}, handlers.Timeout(500*time.Millisecond))
 	handlers.Leased(reg, outbox.NewTaskType[payload]("OVERRUNS"), func(ctx context.Context, task *outbox.Task[payload]) error {
 		<-ctx.Done()
 		return context.Cause(ctx)

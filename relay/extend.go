@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -19,12 +20,13 @@ UPDATE outbox.task SET leased_until = CASE WHEN leased_until IS NOT NULL
 // Extend implements outbox.Lease. The row goes first: the handler must not go on beyond it.
 func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 	fail := func(err error) error { return fmt.Errorf("relay: extend task %d: %w", l.id, err) }
+	ended := func() error {
+		return cmp.Or(context.Cause(l.ctx), context.Cause(ctx))
+	}
 	l.extending.Lock() // a worker has one connection
 	defer l.extending.Unlock()
-	for _, c := range []context.Context{l.ctx, ctx} {
-		if err := context.Cause(c); err != nil {
-			return fail(err)
-		}
+	if err := ended(); err != nil {
+		return fail(err)
 	}
 	if l.completing.Load() > 0 {
 		return fail(errors.New("its Complete is under way"))
@@ -43,6 +45,9 @@ func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 	})
 	switch {
 	case err != nil:
+		if cause := ended(); cause != nil { // in the middle: drivers say a bad connection, or less
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
 		return fail(err)
 	case held == 0:
 		if !l.completed.Load() {

@@ -184,6 +184,42 @@ func TestExtendAfterTheLossOfTheLease(t *testing.T) {
 	})
 }
 
+// A driver whose statement is cancelled may say no more than "bad connection".
+func TestExtendSaysWhyItEndedInTheMiddle(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		why := errors.New("the caller's own reason")
+		said := make(chan [2]error, 1)
+		run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+			tx, err := db.DB.BeginTx(context.Background(), nil)
+			if err != nil {
+				return handlers.Dead(err)
+			}
+			defer tx.Rollback()
+			if _, err := tx.Exec(`SELECT FROM outbox.task FOR UPDATE`); err != nil { // so that Extend waits
+				return handlers.Dead(err)
+			}
+			short, cancel := context.WithTimeoutCause(ctx, 100*time.Millisecond, why)
+			defer cancel()
+			said <- [2]error{task.Extend(short, time.Minute), task.Extend(ctx, time.Minute)}
+			return nil
+		}, handlers.Timeout(2*time.Second)), fastPoll)
+		db.Enqueue(t, "LEASED", 1)
+		var got [2]error
+		select {
+		case got = <-said:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the handler was not called, or Extend hangs")
+		}
+		if !errors.Is(got[0], why) {
+			t.Errorf("Extend under a context that ended: %v, want %v", got[0], why)
+		}
+		if !errors.Is(got[1], context.DeadlineExceeded) {
+			t.Errorf("Extend at the handler's timeout: %v, want %v", got[1], context.DeadlineExceeded)
+		}
+	})
+}
+
 func TestExtendRefusesWhatItCannotDo(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -256,6 +256,9 @@ func (a *arena) seat(c childConfig) (*seat, error) {
 	if a.has("kill") { // what a killed relay had under way runs again alone, and 3 s apart if it takes its time
 		c.Dawdle = 500
 	}
+	if a.onlyPoison() { // a task that takes longer than 3 s may lose more than one attempt to it
+		c.Dawdle = 0
+	}
 	c.URL, c.Driver, c.Sink, c.Dir = a.url(p.Address()), a.Driver, a.sink.url, a.dir
 	s := &seat{proxy: p, config: c, log: filepath.Join(a.dir, c.Name+".log")}
 	if err := s.start(); err != nil {

@@ -33,7 +33,7 @@ type childConfig struct {
 	Dir    string // of ledgers
 	Seed   uint64
 	Tasks  int   // of a producer; 0 is no limit
-	Dawdle int64 // one in so many leased tasks takes its time
+	Dawdle int64 // one in so many leased tasks takes its time; 0: none
 }
 
 // child is the whole life of such a process.

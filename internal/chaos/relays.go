@@ -152,7 +152,7 @@ func (h *hands) keyed(ctx context.Context, task *outbox.Task[work]) error {
 // dawdle is what some leased tasks do in each of their runs, whatever happens to their context, and they go on all the same after that: a relay that
 // is frozen past its lease finds them ready to end, while whoever took them over is at them still.
 func (h *hands) dawdle(ctx context.Context, task *outbox.Task[work]) context.Context {
-	if task.ID%h.Dawdle != 0 {
+	if h.Dawdle == 0 || task.ID%h.Dawdle != 0 {
 		return ctx
 	}
 	time.Sleep(8 * time.Second)

@@ -47,12 +47,25 @@ func deadLinks(name, text string) (out []string) {
 	return out
 }
 
-func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
-	files, err := filepath.Glob("docs/features/*.md")
-	if err != nil {
-		t.Fatal(err)
+// pages are all of the documentation.
+func pages(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, found...)
 	}
-	for _, name := range append(files, "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/features.md", "docs/design.md", "docs/security.md") {
+	if len(out) < 20 {
+		t.Fatalf("the documentation has %d pages: %q", len(out), out)
+	}
+	return out
+}
+
+func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
+	for _, name := range pages(t) {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -60,13 +73,19 @@ func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
 		for _, l := range deadLinks(name, string(text)) {
 			t.Errorf("%s: the link %s leads nowhere", name, l)
 		}
-		if strings.HasPrefix(name, "docs/features/") {
-			for _, from := range []string{"README.md", "docs/features.md"} {
+		for folder, indexes := range map[string][]string{
+			"docs/features/": {"README.md", "docs/features.md"},
+			"docs/guide/":    {"README.md", "docs/README.md"},
+		} {
+			if !strings.HasPrefix(name, folder) {
+				continue
+			}
+			for _, from := range indexes {
 				index, err := os.ReadFile(from)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !strings.Contains(string(index), "features/"+filepath.Base(name)) {
+				if !strings.Contains(string(index), strings.TrimPrefix(folder, "docs/")+filepath.Base(name)) {
 					t.Errorf("%s has no link to %s", from, name)
 				}
 			}

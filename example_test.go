@@ -20,15 +20,20 @@ type Welcome struct{ UserID int64 }
 
 var SendWelcome = outbox.NewTaskType[Welcome]("SEND_WELCOME")
 
-func signUp(ctx context.Context, db *sql.DB, email string) error {
-	return outbox.InTx(ctx, db, func(tx *sql.Tx) error { // or your own transaction
-		var w Welcome
-		err := tx.QueryRowContext(ctx, `INSERT INTO usr (email) VALUES ($1) RETURNING usr_id`, email).Scan(&w.UserID)
-		if err != nil {
-			return err
-		}
-		_, err = SendWelcome.Enqueue(ctx, tx, w)
+// signUp is what the app does; the task is enqueued on the transaction that inserts the user.
+func signUp(ctx context.Context, tx *sql.Tx, email string) error {
+	var w Welcome
+	err := tx.QueryRowContext(ctx, `INSERT INTO usr (email) VALUES ($1) RETURNING usr_id`, email).Scan(&w.UserID)
+	if err != nil {
 		return err
+	}
+	_, err = SendWelcome.Enqueue(ctx, tx, w)
+	return err
+}
+
+func serveSignUp(ctx context.Context, db *sql.DB, email string) error {
+	return outbox.InTx(ctx, db, func(tx *sql.Tx) error { // or your own transaction
+		return signUp(ctx, tx, email)
 	})
 }
 
@@ -80,7 +85,7 @@ func TestTheExampleOfTheREADMEWorks(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	relayed := make(chan error, 1)
 	go func() { relayed <- relayTasks(ctx, db) }()
-	if err := signUp(ctx, db, "ada@example.com"); err != nil {
+	if err := serveSignUp(ctx, db, "ada@example.com"); err != nil {
 		t.Error(err)
 	}
 	select {

@@ -14,27 +14,33 @@ import (
 
 const module = "github.com/txoutbox/outbox"
 
-// Imports point one way: relay, handlers, outbox; deadletter and history on outbox; schema stands alone. What is not listed is refused.
+// Imports point one way: relay, handlers, outbox; deadletter, history, audit and inspect on outbox; schema stands alone. What is not listed is refused.
 var allowedImports = map[string][]string{
 	"": {
-		"/internal/pgerr", "/internal/wake",
+		"/internal/counts", "/internal/pgerr", "/internal/wake",
 		"github.com/lib/pq",       // arrays of EnqueueMany
 		"github.com/jmoiron/sqlx", // sqlx_adapter.go
 	},
-	"/handlers":       {"", "github.com/sethvargo/go-retry"},
-	"/schema":         {"github.com/sethvargo/go-retry"},
-	"/deadletter":     {"", "/internal/pgerr", "github.com/lib/pq"}, // arrays of ids
-	"/history":        {"", "/internal/pgerr"},
-	"/internal/drain": {"/handlers"},
-	"/internal/pgerr": {},
-	"/internal/wake":  {},
+	"/doctor":          {"", "/internal/pgerr", "/internal/vacuum", "/schema"},
+	"/handlers":        {"", "github.com/sethvargo/go-retry"},
+	"/schema":          {"github.com/sethvargo/go-retry"},
+	"/deadletter":      {"", "/internal/pgerr", "github.com/lib/pq"}, // arrays of ids
+	"/history":         {"", "/internal/pgerr"},
+	"/inspect":         {"", "/deadletter", "/internal/pgerr"},
+	"/audit":           {"", "/internal/pgerr"},
+	"/dashboard":       {"", "/audit", "/deadletter", "/inspect", "/relay", "/internal/pgerr"},
+	"/internal/counts": {},
+	"/internal/drain":  {"/handlers"},
+	"/internal/pgerr":  {},
+	"/internal/vacuum": {},
+	"/internal/wake":   {},
 	"/outboxtest": {
 		"", "/handlers", "/relay", "/internal/drain",
 		"github.com/lib/pq",       // arrays
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},
 	"/relay": {
-		"", "/deadletter", "/handlers", "/schema", "/internal/drain", "/internal/pgerr", "/internal/wake",
+		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/pgerr", "/internal/vacuum", "/internal/wake",
 		"github.com/lib/pq", // arrays and LISTEN
 		"github.com/sethvargo/go-retry",
 	},

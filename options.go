@@ -3,6 +3,7 @@ package outbox
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 	"time"
@@ -66,6 +67,17 @@ func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d 
 // Headers are kept beside the payload, for trace ids and the like. Keys and values together are at
 // most 4 kB of valid UTF-8 without NUL. A later Headers replaces an earlier one.
 func Headers(h map[string]string) Option { return func(s *settings) { s.headers = h } }
+
+// AddHeaders adds to the headers that options before it have set, those of the task type included, in place of those with the same keys.
+// The map is read when the task is enqueued. Limits are as of [Headers].
+func AddHeaders(h map[string]string) Option {
+	return func(s *settings) {
+		merged := make(map[string]string, len(s.headers)+len(h))
+		maps.Copy(merged, s.headers)
+		maps.Copy(merged, h)
+		s.headers = merged
+	}
+}
 
 // MaxPayload is the limit of the encoded payload in bytes, each number counted at its written-out
 // length, as jsonb stores 1e400 in 401 digits. 0 means 256 KiB, the default; the most is 16 MiB.

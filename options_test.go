@@ -113,6 +113,21 @@ func TestOptions(t *testing.T) {
 				}
 			}
 		}},
+		{"add_to_the_headers_before_without_changing_them", func(t *testing.T, e *env) {
+			shared := map[string]string{"a": "1", "b": "1"}
+			for _, got := range e.enqueued(t, outbox.Headers(shared), outbox.AddHeaders(map[string]string{"b": "2", "c": "2"}), outbox.AddHeaders(nil)) {
+				var read map[string]string
+				if err := json.Unmarshal([]byte(got.Headers.String), &read); err != nil {
+					t.Error(err)
+				}
+				if want := map[string]string{"a": "1", "b": "2", "c": "2"}; !maps.Equal(read, want) {
+					t.Errorf("got %q, want %q", read, want)
+				}
+			}
+			if len(shared) != 2 || shared["b"] != "1" {
+				t.Errorf("the caller's map became %v", shared)
+			}
+		}},
 		{"keep_headers_beside_the_payload", func(t *testing.T, e *env) {
 			for _, want := range []map[string]string{
 				nil,
@@ -223,6 +238,7 @@ func refusals() (all []refused) {
 		{outbox.Schema("ä"), "Schema("},
 		{outbox.Schema(strings.Repeat("s", 64)), "Schema("},
 		{outbox.Headers(map[string]string{"k": "secret\x00"}), `Headers: "k"`},
+		{outbox.AddHeaders(map[string]string{"k": "secret\x00"}), `Headers: "k"`},
 		{outbox.Headers(map[string]string{"k": "secret\xff"}), `Headers: "k"`},
 		{outbox.Headers(map[string]string{"\x00": ""}), `Headers: "\x00"`},
 		{outbox.Headers(map[string]string{"k": strings.Repeat("x", 4<<10)}), "Headers: 4097 bytes"},

@@ -15,8 +15,9 @@
 // keys, duplicate keys, exponents and the sign of zero are not preserved. Bytes that must stay
 // exact (a signature, a ciphertext) go as base64 in a string.
 //
-// Packages deadletter and history read what became of tasks, [Stats] counts them, and package outboxtest is for the
-// tests of apps. docs/features.md names each capability with an example.
+// [InTx] begins, commits and wakes the relays of this process; [Open] makes a pool that notices when its server is gone. Package schema makes
+// the tables. Packages deadletter and history read what became of tasks, [Stats] counts them, and package outboxtest is for the
+// tests of apps. docs/guide/getting-started.md goes from nothing to the first task, docs/features.md names each capability with an example.
 package outbox
 
 import (
@@ -32,7 +33,8 @@ import (
 
 // Querier is what Enqueue needs: *sql.Tx, *sqlx.Tx and *sql.Conn have it. A *sql.DB and a *sqlx.DB
 // have it too and are refused with ErrNoTransaction, as each of their statements may run on
-// another connection, outside the caller's transaction.
+// another connection, outside the caller's transaction. Of what wraps a transaction pass the *sql.Tx in it, as tx.Tx of a
+// bun.Tx: its own methods may take the parameters of a statement for something else.
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/counts"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -47,31 +49,8 @@ type TypeStats struct {
 	NextRunAt time.Time
 }
 
-// One snapshot for all of it: what a relay moves from the log to the table of counters meanwhile is in one of both.
-// Lanes that are empty are not looked at, as they may be full of dead index entries.
 const statsSQL = `/* outbox: stats */
-SELECT c.task_type, c.ready, c.scheduled, c.leased, c.waiting, c.dead, c.finished, c.failed, h.age, s.due
-  FROM (
-    SELECT task_type,
-           COALESCE(sum(tasks) FILTER (WHERE kind = 'ready'), 0)::bigint AS ready,
-           COALESCE(sum(tasks) FILTER (WHERE kind = 'scheduled'), 0)::bigint AS scheduled,
-           COALESCE(sum(tasks) FILTER (WHERE kind = 'leased'), 0)::bigint AS leased,
-           COALESCE(sum(tasks) FILTER (WHERE kind = 'waiting'), 0)::bigint AS waiting,
-           COALESCE(sum(tasks) FILTER (WHERE kind = 'dead'), 0)::bigint AS dead,
-           COALESCE(sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -tasks WHEN 'failed' THEN 0 ELSE arrived - tasks END), 0)::bigint AS finished,
-           COALESCE(sum(tasks) FILTER (WHERE kind = 'failed'), 0)::bigint AS failed
-      FROM (SELECT task_type, kind, tasks, arrived FROM "%[1]s".counter
-            UNION ALL
-            SELECT task_type, kind, tasks, arrived FROM "%[1]s".counter_log) AS l
-     GROUP BY task_type) AS c
-  LEFT JOIN LATERAL (
-    SELECT (LEAST(GREATEST(extract(epoch FROM clock_timestamp() - t.run_at), 0), 3e9) * 1000000)::bigint AS age
-      FROM "%[1]s".task t WHERE t.state = 'ready' AND t.task_type = c.task_type AND c.ready > 0
-     ORDER BY t.priority, t.attempt, t.task_id LIMIT 1) AS h ON true
-  LEFT JOIN LATERAL (
-    SELECT (extract(epoch FROM t.run_at) * 1000000)::bigint AS due
-      FROM "%[1]s".task t WHERE t.state = 'scheduled' AND t.task_type = c.task_type AND c.scheduled > 0
-     ORDER BY t.run_at LIMIT 1) AS s ON true
+` + counts.SQL + `
  ORDER BY c.task_type COLLATE "C"`
 
 // Stats reads the counts of all task types that were ever enqueued, sorted by type, with one statement. The counts are exact for
@@ -86,7 +65,7 @@ func Stats(ctx context.Context, q StatsQuerier, opts ...Option) ([]TypeStats, er
 	if err != nil {
 		return nil, err
 	}
-	rows, err := q.QueryContext(ctx, fmt.Sprintf(statsSQL, schema))
+	rows, err := q.QueryContext(ctx, strings.ReplaceAll(statsSQL, "outbox.", `"`+schema+`".`))
 	if err != nil {
 		return nil, fmt.Errorf("outbox: stats: %w", pgerr.WithoutDSN(err))
 	}

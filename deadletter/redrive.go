@@ -85,6 +85,36 @@ func Redrive(ctx context.Context, q outbox.Querier, taskIDs []int64, opts ...Opt
 	return moved, nil
 }
 
+// RedriveUpTo redrives up to limit dead letters that pass the filter, the oldest first, with one statement, and returns how many; the zero Filter means
+// all. A limit of 0 means 1,000, which is also the most. Fewer than limit: there are no more, but for those that another transaction is
+// moving or deleting. What is redriven may die again: who calls it until there are no more sets DiedBefore. Everything else is as of [Redrive].
+func RedriveUpTo(ctx context.Context, q outbox.Querier, f Filter, limit int, opts ...Option) (n int64, err error) {
+	s, err := newSettings(opts)
+	if err != nil {
+		return 0, err
+	}
+	if limit == 0 {
+		limit = maxRows
+	}
+	if limit < 0 || limit > maxRows {
+		return 0, fmt.Errorf("%w: limit %d: must be between 1 and %d, or 0 for %d", ErrInvalid, limit, maxRows, maxRows)
+	}
+	var b binder
+	if err := f.bind(&b); err != nil {
+		return 0, err
+	}
+	query := s.sql(fmt.Sprintf(redriveSQL, b.where()+fmt.Sprintf(pageOf, b.arg(limit))))
+	err = inTx(ctx, q, func(q outbox.Querier) error {
+		moved, err := move(ctx, q, query, b.args...)
+		n = int64(len(moved))
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("deadletter: redrive: %w", err)
+	}
+	return n, nil
+}
+
 // RedriveMany redrives all dead letters that pass the filter and died before the call, the oldest first; the zero Filter
 // means all. See [Redrive] for what becomes of them, and [Count] to see first how many they are. perSecond bounds how many
 // it moves in a second; 0 means as many as it can. Each transaction moves 1,000 at most.

@@ -184,7 +184,7 @@ func alike[P any](t *testing.T) {
 			return nil
 		})
 		var bad handlers.BatchError
-		if err := only(t, r).Run(t.Context(), new(sql.Tx), tasks); err != nil && !errors.As(err, &bad) {
+		if err := only(t, r).Run(t.Context(), new(sql.Tx), handlers.Claim{}, tasks); err != nil && !errors.As(err, &bad) {
 			t.Fatal(err)
 		}
 		for id, err := range bad {

@@ -77,12 +77,17 @@ type Call struct {
 	Type  string
 	Kind  Kind
 	Tasks []*outbox.Task[json.RawMessage]
+	Claim Claim
 	tx    *sql.Tx
 }
 
+// Claim is the claim that took the tasks of a call, by the clock of its process: when it began, and when it had them. Both are zero where
+// no relay runs the handler, as in outboxtest.Drain.
+type Claim struct{ Began, Ended time.Time }
+
 // Run calls the handler with its middleware. tx is nil for KindLeased. It does not recover panics.
-func (h *Handler) Run(ctx context.Context, tx *sql.Tx, tasks []*outbox.Task[json.RawMessage]) error {
-	return h.checkAgain(tasks, h.call(ctx, &Call{Type: h.Type, Kind: h.Kind, Tasks: tasks, tx: tx}))
+func (h *Handler) Run(ctx context.Context, tx *sql.Tx, claim Claim, tasks []*outbox.Task[json.RawMessage]) error {
+	return h.checkAgain(tasks, h.call(ctx, &Call{Type: h.Type, Kind: h.Kind, Tasks: tasks, Claim: claim, tx: tx}))
 }
 
 // Backoff is how long to wait after the given number of attempts failed, and whether the backoff says

@@ -45,7 +45,7 @@ func leased[P any](t *testing.T, payload string, h func(context.Context, *outbox
 	t.Helper()
 	r := handlers.New()
 	handlers.Leased(r, outbox.NewTaskType[P]("SEND_MAIL"), h, opts...)
-	return only(t, r).Run(t.Context(), nil, []*outbox.Task[json.RawMessage]{raw(1, payload)})
+	return only(t, r).Run(t.Context(), nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, payload)})
 }
 
 // batch calls a Batch handler on tasks 1, 2, … of those payloads.
@@ -57,7 +57,7 @@ func batch(t *testing.T, h func(context.Context, outbox.Tx, []*outbox.Task[mail]
 	for i, p := range payloads {
 		tasks = append(tasks, raw(int64(i+1), p))
 	}
-	return only(t, r).Run(t.Context(), new(sql.Tx), tasks)
+	return only(t, r).Run(t.Context(), new(sql.Tx), handlers.Claim{}, tasks)
 }
 
 // panics is the text of f's panic.

@@ -37,7 +37,7 @@ func TestMiddlewareOfTheRegistryIsOutsideThatOfTheHandlerAndTheFirstIsOutermost(
 	r.Use(note("2"), note("3")) // also for those before
 	for range 2 {               // the same each time
 		order = nil
-		if err := only(t, r).Run(t.Context(), nil, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
+		if err := only(t, r).Run(t.Context(), nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := strings.Join(order, " "), "1 2 3 4 5 6 handler /6 /5 /4 /3 /2 /1"; got != want {
@@ -172,10 +172,10 @@ func TestLogOfABatchAndOfATaskThatDoesNotDecode(t *testing.T) {
 	r.Use(handlers.Log(nil))
 	handlers.Batch(r, sendMail, 10, nothingBatch)
 	run := only(t, r).Run
-	if err := run(t.Context(), nil, []*outbox.Task[json.RawMessage]{raw(1, `{"To": "hunter2"}`), raw(2, `{"To": "hunter2"}`)}); err != nil {
+	if err := run(t.Context(), nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{"To": "hunter2"}`), raw(2, `{"To": "hunter2"}`)}); err != nil {
 		t.Error(err)
 	}
-	if err := run(t.Context(), nil, []*outbox.Task[json.RawMessage]{raw(1, `{"Count": "hunter2"}`)}); err == nil {
+	if err := run(t.Context(), nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{"Count": "hunter2"}`)}); err == nil {
 		t.Error("want an error")
 	}
 	wantText(t, out.String(), "tasks=2", "task_id=1", "does not decode")
@@ -210,10 +210,10 @@ func TestDeadlineDoesNotLengthenAndEndsWithTheCall(t *testing.T) {
 		inner = ctx
 		return context.Cause(ctx)
 	}, handlers.Use(handlers.Deadline(time.Hour)))
-	if err := only(t, r).Run(outer, nil, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); !errors.Is(err, errBusy) {
+	if err := only(t, r).Run(outer, nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); !errors.Is(err, errBusy) {
 		t.Errorf("got %v, want the outer cause", err)
 	}
-	if err := only(t, r).Run(t.Context(), nil, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
+	if err := only(t, r).Run(t.Context(), nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
 		t.Error(err)
 	}
 	if inner.Err() == nil {

@@ -12,6 +12,11 @@
 //   - Batch: the same for up to n tasks at once. For forwarding and bulk writes.
 //   - Leased: no transaction is open while it runs. For mail, HTTP, and all that is slow. It runs at
 //     least once; [outbox.Task.Complete] makes its database writes exactly-once.
+//
+// A handler returns nil (done), an error (failed: again after the [Backoff], or a dead letter after the last of [MaxAttempts]), or
+// what one of [Snooze], [RetryAfter], [Discard], [Dead] and [RunAgain] made, also wrapped in another error.
+//
+// [Handler], [Call.Tasks] and [ResultOf] are what relays and middleware see of it; an app's handlers need none of them.
 package handlers
 
 import (

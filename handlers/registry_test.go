@@ -117,7 +117,7 @@ func TestTheRegistryIsSafeForConcurrentUse(t *testing.T) {
 			handlers.Leased(r, outbox.NewTaskType[mail](fmt.Sprint(i)), nothingLeased)
 			r.Use(handlers.Recover())
 			for _, h := range r.Handlers() {
-				if err := h.Run(t.Context(), nil, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
+				if err := h.Run(t.Context(), nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -166,7 +166,7 @@ func TestTheHandlerGetsTheWholeTask(t *testing.T) {
 		return nil
 	})
 	for _, h := range r.Handlers() {
-		if err := h.Run(t.Context(), tx, []*outbox.Task[json.RawMessage]{&in}); err != nil {
+		if err := h.Run(t.Context(), tx, handlers.Claim{}, []*outbox.Task[json.RawMessage]{&in}); err != nil {
 			t.Errorf("%s: %v", h.Type, err)
 		}
 	}

@@ -58,6 +58,7 @@ func allAgain(rows []*row, again *handlers.Result) handlers.BatchError {
 // then asked for it.
 func (a *attempt) insertAgain(ctx context.Context) error {
 	if a.again == nil {
+		a.watch.all(Done)
 		return nil
 	}
 	err := a.r.conns.inTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
@@ -74,6 +75,7 @@ func (a *attempt) insertAgain(ctx context.Context) error {
 		a.r.log.Error("outbox: the next iterations could not be written; the tasks are only in this record", "task_type", a.h.Type, "tasks", ids(a.rows), "error", safeText(err))
 		return err
 	}
+	a.watch.all(RunAgain)
 	a.r.due(a.again.Wait)
 	return nil
 }

@@ -43,8 +43,10 @@ type attempt struct {
 	xid       string
 	savepoint string
 	runs      *runs
-	dead      []func()         // what to tell once the commit is done
-	turn      *turn            // of a suspect
+	dead      []func() // what to tell once the commit is done
+	turn      *turn    // of a suspect
+	claim     handlers.Claim
+	watch     *watch
 	again     *handlers.Result // all tasks are to run again
 	bounded   context.Context  // of exclusively; one for all its calls, as each timer costs
 	bound     *time.Timer      // ends it
@@ -58,7 +60,7 @@ type attempt struct {
 // runTx claims with the given claim and runs the handler. claimed is called once, with what was claimed.
 // The error is the database's: it is no attempt and a reason to slow down.
 func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed func([]*row)) error {
-	a := &attempt{r: r, h: h, savepoint: "ob_" + randomHex()}
+	a := &attempt{r: r, h: h, savepoint: "ob_" + randomHex(), claim: handlers.Claim{Began: time.Now()}}
 	defer a.recycle()
 	defer func() {
 		if a.unbind != nil {
@@ -84,6 +86,7 @@ func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed
 		a.abort()
 		return err
 	}
+	a.claim.Ended = time.Now()
 	if len(a.rows) == 0 {
 		if err := a.tx.Rollback(); err != nil {
 			drop(a.conn)
@@ -91,12 +94,17 @@ func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed
 		}
 		r.conns.put(a.conn)
 		claimed(nil)
+		r.tellClaim(h, 0, a.claim.Began, a.claim.Ended)
 		return nil
 	}
 	r.started(a)
 	defer r.stopped(a)
 	claimed(a.rows)
-	return a.run(ctx)
+	r.tellClaim(h, len(a.rows), a.claim.Began, a.claim.Ended)
+	a.watch = a.watched()
+	err = a.run(ctx)
+	a.watch.tell()
+	return err
 }
 
 func (a *attempt) run(ctx context.Context) error {
@@ -139,8 +147,10 @@ func (a *attempt) run(ctx context.Context) error {
 	defer endParent()
 	limit, end := context.WithTimeoutCause(parent, timeout+grace(timeout), timeoutError(timeout))
 	defer end()
-	out := a.r.call(limit, a.h, a.tx, tasks)
-	if d := time.Since(start); d > slowTransaction {
+	out := a.r.call(limit, a.h, a.tx, a.claim, tasks)
+	d := time.Since(start)
+	a.watch.called(start, d, tasks)
+	if d > slowTransaction {
 		a.r.log.Warn("outbox: a handler kept a transaction open for long; register it as Leased", "task_type", a.h.Type, "duration", d.Round(time.Millisecond))
 	}
 	return a.settle(ctx, out)
@@ -194,6 +204,8 @@ func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]earlier) (do
 	a.r.journal.forgetRuns(a.runs)()
 	a.r.journal.close(a.runs)
 	a.giveBack()
+	a.watch.all(PutOff)
+	a.watch.tell()
 	return true, a.r.runAlone(ctx, a.h, alone)
 }
 
@@ -304,6 +316,7 @@ func (a *attempt) commit() error {
 		return err
 	}
 	a.r.conns.put(a.conn)
+	a.watch.confirm()
 	for _, tell := range a.dead {
 		tell()
 	}

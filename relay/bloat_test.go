@@ -73,6 +73,26 @@ func TestTheBloatCheckNamesWhoKeepsDeadRows(t *testing.T) {
 	}
 }
 
+// A session that has written and idles has no snapshot, but its transaction's id keeps dead rows as well.
+func TestTheBloatCheckNamesASessionThatHasWrittenAndIdles(t *testing.T) {
+	db := newDatabase(t)
+	db.Enqueue(t, "TX", 2000)
+	forgotten, err := open(t, db.URL).BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer forgotten.Rollback()
+	var pid int
+	if err := forgotten.QueryRow(`INSERT INTO outbox.task (task_type) VALUES ('TX') RETURNING pg_backend_pid()`).Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	db.Do(t, `DELETE FROM outbox.task`)
+	eventually(t, 30*time.Second, "it warns", func() bool {
+		log, _ := bloatOf(t, db, 1000)
+		return strings.Contains(log, "while a session may still see them") && strings.Contains(log, "pid="+strconv.Itoa(pid))
+	})
+}
+
 func TestTheBloatCheckSaysWhatIsWrongWithAutovacuum(t *testing.T) {
 	for change, want := range map[string]string{
 		`ALTER TABLE outbox.task SET (autovacuum_enabled = off)`:                           "autovacuum is off for the table task",

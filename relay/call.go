@@ -36,7 +36,7 @@ type outcome struct {
 // call runs the handler with a context that the caller ends: under rows that the handler left open drivers close the
 // connection then. The handler has a goroutine of its own, so that Goexit, a
 // panic and a handler that does not return cost neither the worker nor the bookkeeping.
-func (r *Relay) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, tasks []*task) (out outcome) {
+func (r *Relay) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, claim handlers.Claim, tasks []*task) (out outcome) {
 	done := make(chan error, 1)
 	go func() {
 		_ = widen(len(tasks) & 1)
@@ -51,7 +51,7 @@ func (r *Relay) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, tasks
 			}
 			done <- err
 		}()
-		err = h.Run(ctx, tx, tasks)
+		err = h.Run(ctx, tx, claim, tasks)
 		returned = true
 	}()
 	select {

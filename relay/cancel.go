@@ -165,6 +165,7 @@ func (a *attempt) endCanceled(ctx context.Context, out outcome) error {
 		a.removeCanceled()
 		return nil
 	}
+	a.watch.set(a.rows[0].id, Canceled)
 	if err := a.commit(); err != nil {
 		a.r.journal.forgetRuns(a.runs)
 		return err
@@ -177,6 +178,7 @@ func (a *attempt) endCanceled(ctx context.Context, out outcome) error {
 // heartbeats.
 func (a *attempt) removeCanceled() {
 	canceled := a.canceledIDs()
+	a.watch.canceled(canceled)
 	for try := range 6 {
 		if try > 0 {
 			pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,7 +83,12 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 			}
 			return leasedEffect(ctx, task)
 		}, retrySoon())
-		run(t, pool, reg, relay.Config{Workers: 4, PollInterval: 20 * time.Millisecond})
+		var lost atomic.Int32 // leases, as observers hear
+		run(t, pool, reg, relay.Config{Workers: 4, PollInterval: 20 * time.Millisecond, Observers: []relay.Observer{{Ended: func(e relay.RunEnd) {
+			if e.Type != "LEASED" && e.Tasks[0].Outcome == relay.LeaseLost { // of LEASED the handler's own commit is cut
+				lost.Add(1)
+			}
+		}}}})
 		tests[driver] = func(t *testing.T) {
 			for _, c := range []struct {
 				taskType, statement string // of the transaction whose commit is cut
@@ -120,6 +126,9 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 			}
 			if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
 				t.Errorf("%d dead letters\n%s", n, db.Dump(t))
+			}
+			if n := lost.Load(); n != 0 {
+				t.Errorf("observers heard of %d lost leases: a commit of unknown outcome is none", n)
 			}
 		}
 	}

@@ -67,6 +67,9 @@ type Config struct {
 	// a dead letter whose commit was not confirmed, or whose relay died: the table tells them all (package deadletter).
 	OnDead func(ctx context.Context, d Death)
 
+	// Observers hear of claims, ends of runs and outages, for metrics; see [Observer].
+	Observers []Observer
+
 	// Logger receives what an operator should know: never a payload, never a DSN. Default slog.Default().
 	Logger *slog.Logger
 }

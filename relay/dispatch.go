@@ -58,7 +58,7 @@ type dispatcher struct {
 
 func newDispatcher(ctx context.Context, r *Relay, once bool) *dispatcher {
 	d := &dispatcher{r: r, ctx: ctx, once: once, free: r.config.Workers,
-		events: make(chan func(), 2*r.config.Workers+4), outage: outage{log: r.log}}
+		events: make(chan func(), 2*r.config.Workers+4), outage: outage{log: r.log, changed: r.outageChanged}}
 	d.lanes.workers = r.config.Workers
 	if r.config.Chooser != nil {
 		d.lanes.chooser = &guarded{chooser: r.config.Chooser, log: r.log}

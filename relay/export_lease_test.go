@@ -11,7 +11,7 @@ func (r *Relay) EndTogether(taskIDs []int64, tokens []string) (held []bool, err 
 	for i, id := range taskIDs {
 		group = append(group, &transition{row: &row{id: id}, token: tokens[i], done: true})
 	}
-	err = (&leases{r: r}).write(group)
+	err = (&leases{r: r}).write(group, false)
 	for _, t := range group {
 		held = append(held, t.held)
 	}
@@ -22,7 +22,7 @@ func (r *Relay) EndTogether(taskIDs []int64, tokens []string) (held []bool, err 
 func (r *Relay) AbandonResult() <-chan struct{} {
 	r.abandoned = make(chan struct{})
 	close(r.abandoned)
-	told, l, x := make(chan struct{}), newLeases(r), &leasedRun{}
+	told, l, x := make(chan struct{}), newLeases(r), &leasedRun{lease: lease{r: r}}
 	l.ended = func([]*leasedRun) { close(told) }
 	for range aloneWrites {
 		l.turns <- struct{}{}

@@ -42,7 +42,7 @@ func pass(f func(*relay.Loops, context.Context) error) func(context.Context, *re
 }
 
 const emptyAll = `DELETE FROM outbox.task; DELETE FROM outbox.dead_task; DELETE FROM outbox.done_task; DELETE FROM outbox.running; DELETE FROM outbox.relay;
-	DELETE FROM outbox.unique_key; DELETE FROM outbox.turn; DELETE FROM outbox.cancel; DELETE FROM outbox.maintenance; DELETE FROM outbox.bucket;
+	DELETE FROM outbox.unique_key; DELETE FROM outbox.turn; DELETE FROM outbox.cancel; DELETE FROM outbox.maintenance; DELETE FROM outbox.sample; DELETE FROM outbox.bucket;
 	DELETE FROM outbox.slot; DELETE FROM outbox.task_type; DELETE FROM outbox.schedule; DELETE FROM outbox.counter; DELETE FROM outbox.counter_log;`
 
 // tasksNow is what is left of tasks, each with what may not change unseen: no attempt is counted by any of these loops.
@@ -91,6 +91,9 @@ var faultyLoops = []faultyLoop{
 	{name: "purge dead letters", step: "purge dead letters", pass: duty("maintain"), setup: `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
 		SELECT n, now(), now(), now() - n * interval '20 minutes', 0, 1, 1, 'handler', 'TX', '{}' FROM generate_series(1, 5) n`,
 		state: `SELECT concat((SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.dead_task), ' ', (SELECT sum(tasks) FROM outbox.counter_log))`},
+	{name: "sample", step: "sample", pass: duty("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3);
+		INSERT INTO outbox.sample SELECT now() - n * interval '20 hours', 1, 1, 1, 1, 1, 1, 1, 1, 'TX' FROM generate_series(1, 3) n`,
+		state: `SELECT string_agg(format('%s %s', task_type, ready), ', ' ORDER BY at, task_type) FROM outbox.sample`},
 	{name: "promote", pass: pass((*relay.Loops).Look), state: tasksNow, setup: `INSERT INTO outbox.task (task_type, payload, state, attempt, run_at)
 		SELECT 'TX', to_jsonb(n), 'scheduled', n, now() + (n - 3) * interval '1 hour' FROM generate_series(1, 4) n`},
 	{name: "give turns", pass: pass((*relay.Loops).Look), state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.turn))`,

@@ -119,7 +119,9 @@ func (v *victim) open(t *testing.T) {
 	t.Cleanup(func() { pool.Close() })
 	reg := handlers.New()
 	v.register(reg)
-	run(t, &database{&relaytest.Database{DB: pool, URL: v.db.URL}}, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+	told := &heard{}
+	t.Cleanup(func() { told.balanced(t) }) // after the relay
+	run(t, &database{&relaytest.Database{DB: pool, URL: v.db.URL}}, reg, relay.Config{PollInterval: 20 * time.Millisecond, Observers: told.observers()})
 	v.enqueue(t)
 	v.db.Emptied(t, 20*time.Second)
 	v.faulty.record()
@@ -146,7 +148,7 @@ func (v *victim) open(t *testing.T) {
 
 // ownTimes are in calls that come at times of their own, not with each task.
 var ownTimes = []string{"connect", "ping", "ROLLBACK after outbox: claim", "heartbeat", "dead relays", "no living relay", "have no row", "ran out", "reap", "take over", "woken", "promote",
-	"maintenance", "squeeze", "purge", "autovacuum", "bloat", "that are gone", "page of unique keys", "what became of running tasks", "request to cancel", "canceled tasks"}
+	"maintenance", "squeeze", "sample", "purge", "autovacuum", "bloat", "that are gone", "page of unique keys", "what became of running tasks", "request to cancel", "canceled tasks"}
 
 // faultsOfAShortRun is how many of a victim's faults an ordinary run tries, chosen at random; with OUTBOX_TEST_LONG=1
 // it is all.

@@ -11,9 +11,9 @@ import (
 )
 
 const beatSQL = `/* outbox: heartbeat */
-INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
-VALUES ($1::uuid, $2, $3, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[])
-ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until`
+INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections)
+VALUES ($1::uuid, $2, $3, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[], $6, NULLIF($7::integer, 0))
+ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections`
 
 const lastBeat = time.Second // that a relay waits at its end for a beat under way
 
@@ -26,6 +26,7 @@ type heartbeat struct {
 
 	until   atomic.Int64          // when the leases end unless a beat comes through: ns since r.born
 	failure atomic.Pointer[error] // of the last beat
+	ahead   atomic.Int64          // ns: PostgreSQL's clock less this process's, as the last beat saw it, if there are observers
 	streak  streak
 
 	duties []*duty
@@ -48,10 +49,8 @@ func (h *heartbeat) check(now time.Time) error {
 	if err := h.failure.Load(); err != nil {
 		return *err
 	}
-	return errNoHeartbeat
+	return ErrNoHeartbeat
 }
-
-var errNoHeartbeat = errors.New("relay: no heartbeat came through")
 
 func newHeartbeat(r *Relay) *heartbeat {
 	h := &heartbeat{r: r, held: held{conns: r.conns}, first: make(chan struct{}), tried: make(chan struct{}),
@@ -134,7 +133,12 @@ func (h *heartbeat) beat(ctx context.Context) error {
 	err := h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, heartbeatInterval)
 		defer cancel()
-		_, err := conn.ExecContext(ctx, h.r.sql(beatSQL), h.r.id, h.r.host, h.r.pid, leaseDuration.Microseconds(), pq.Array(h.r.types))
+		args := []any{h.r.id, h.r.host, h.r.pid, leaseDuration.Microseconds(), pq.Array(h.r.types),
+			h.r.config.Workers, h.r.db.Stats().MaxOpenConnections}
+		if h.r.observed() {
+			return h.beatAndRead(ctx, conn, args)
+		}
+		_, err := conn.ExecContext(ctx, h.r.sql(beatSQL), args...)
 		return err
 	})
 	if err != nil {
@@ -146,6 +150,20 @@ func (h *heartbeat) beat(ctx context.Context) error {
 		close(h.first) // whoever waits for it may look at until
 	}
 	h.streak.beat(sent)
+	return nil
+}
+
+const readClock = `
+RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+
+// beatAndRead is a beat that reads PostgreSQL's clock as well.
+func (h *heartbeat) beatAndRead(ctx context.Context, conn *sql.Conn, args []any) error {
+	var now int64
+	sent := time.Now()
+	if err := conn.QueryRowContext(ctx, h.r.sql(beatSQL)+readClock, args...).Scan(&now); err != nil {
+		return err
+	}
+	h.ahead.Store(int64(time.UnixMicro(now).Sub(sent.Add(time.Since(sent) / 2))))
 	return nil
 }
 

@@ -87,7 +87,7 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 
 func (l *lifecycle) beat() step {
 	return step{do: func() (int, error) {
-		return l.a.exec(relay.BeatSQL, relayA, "host", 1, time.Hour.Microseconds(), pq.Array([]string{"LEASED"}))
+		return l.a.exec(relay.BeatSQL, relayA, "host", 1, time.Hour.Microseconds(), pq.Array([]string{"LEASED"}), 1, 0)
 	}, done: func(int) {
 		l.beaten = true
 		l.trace = append(l.trace, "A beats")

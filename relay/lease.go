@@ -31,6 +31,7 @@ type lease struct {
 	// completing counts the calls of Complete under way; then completed tells.
 	completing atomic.Int32
 	completed  atomic.Bool
+	again      atomic.Bool // completed: for this time
 	prevented  atomic.Bool // the latest Complete met the database's failure, not fn's
 }
 
@@ -139,6 +140,7 @@ func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 		return fmt.Errorf("%w: task %d: %w", outbox.ErrCommitUnknown, l.id, err)
 	}
 	committed = true
+	l.again.Store(again != nil)
 	l.completed.Store(true)
 	if again != nil {
 		l.r.due(again.Wait)

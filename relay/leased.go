@@ -42,7 +42,15 @@ func (n leaseNext) args(h *handlers.Handler, limit int, relayID, token string) [
 // type has slots.
 func (r *Relay) lease(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
 	for try := 1; ; try++ {
+		began := time.Now()
 		runs, token, allowed, err = r.leaseOnce(ctx, h, n, found)
+		had := time.Now()
+		for _, x := range runs {
+			x.row.leasedAt, x.claimTook = began, had.Sub(began)
+		}
+		if err == nil && allowed > 0 {
+			r.tellClaim(h, len(runs), began, had)
+		}
 		switch {
 		case len(runs) > 0:
 			return runs, token, allowed, err
@@ -60,7 +68,6 @@ func (r *Relay) lease(ctx context.Context, h *handlers.Handler, n leaseNext, fou
 
 func (r *Relay) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
 	token, allowed = newUUID(), n.limit
-	sent := time.Now()
 	var xid string
 	each := func(values []driver.Value) (err error) {
 		xid = text(values[1])
@@ -90,9 +97,6 @@ func (r *Relay) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext,
 			return err
 		})
 	}
-	for _, x := range runs {
-		x.row.leasedAt = sent
-	}
 	if err != nil && len(runs) > 0 {
 		r.leases.release(rowsIn(runs), token, xid) // the commit's outcome may be unknown
 	}
@@ -102,26 +106,31 @@ func (r *Relay) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext,
 // resultOf is the transition that a leased task's outcome asks for. prevented: the database failed its Complete.
 func (r *Relay) resultOf(h *handlers.Handler, t *row, out outcome, begun int, prevented bool) transition {
 	if out.err == nil {
-		return transition{done: true, keep: h.Keep}
+		return transition{outcome: Done, done: true, keep: h.Keep}
 	}
 	if out.canceled {
 		r.logCanceled(h.Type, []int64{t.id})
-		return transition{done: true, canceled: true}
+		return transition{outcome: Canceled, done: true, canceled: true}
 	}
 	if runsAgain(out.err) {
-		return transition{change: t.after(h, handlers.ResultOf(out.err), begun)}
+		return transition{outcome: RunAgain, change: t.after(h, handlers.ResultOf(out.err), begun)}
 	}
 	if out.drained || out.leaseLost {
-		return transition{back: true, change: change{attempt: begun - 1}, lostBy: t.lostBy}
+		ended := Drained
+		if out.leaseLost {
+			ended = LeaseLost
+		}
+		return transition{outcome: ended, back: true, change: change{attempt: begun - 1}, lostBy: t.lostBy}
 	}
 	result := handlers.ResultOf(out.err)
 	if result.Action == handlers.ActionDiscard {
 		r.log.Info("outbox: a task was discarded by its handler", "task_type", h.Type, "task_id", t.id, "error", errorText(out.err))
-		return transition{done: true, keep: h.Keep, change: change{err: out.err}}
+		return transition{outcome: Discarded, done: true, keep: h.Keep, change: change{err: out.err}}
 	}
 	if prevented && !out.overran && result.Action == handlers.ActionRetry {
 		wait, _ := h.Backoff(1)
 		return transition{change: change{attempt: begun - 1, wait: wait, err: out.err}}
 	}
-	return transition{change: t.after(h, result, begun)}
+	next := t.after(h, result, begun)
+	return transition{outcome: next.outcome(), change: next}
 }

@@ -15,9 +15,12 @@ type leasedRun struct {
 	context limited
 	task    task
 	begun   int
-	suspect *turn
-	putOff  time.Duration // a suspect: as another one runs
-	next    transition
+
+	claimTook time.Duration // from row.leasedAt
+	watch     *watchedRun
+	suspect   *turn
+	putOff    time.Duration // a suspect: as another one runs
+	next      transition
 
 	over     bool // under mu, as patience: the handler has returned, or was abandoned
 	patience *time.Timer
@@ -36,7 +39,7 @@ func (x *leasedRun) begin() {
 	}
 	x.begun = t.attempt
 	if x.begun > t.max {
-		x.end(transition{change: change{attempt: t.max, reason: reasonAttempts, err: t.lostText(deadAttempts)}})
+		x.end(transition{outcome: Dead, change: change{attempt: t.max, reason: reasonAttempts, err: t.lostText(deadAttempts)}})
 		return
 	}
 	x.ctx = &x.context
@@ -50,6 +53,7 @@ func (x *leasedRun) begin() {
 	} else if timeout > 0 {
 		end, cause = time.Now().Add(timeout), timeoutError(timeout)
 	}
+	x.watched() // before anybody else can end it
 	r.leases.hold(&x.lease, end, cause)
 	x.suspect.begun()
 	x.call()
@@ -60,7 +64,7 @@ func (x *leasedRun) beginSuspect() bool {
 	t := &x.row
 	if x.suspect = x.r.alone(); x.suspect == nil {
 		x.putOff = aside()
-		x.end(transition{change: change{attempt: t.attempt, wait: x.putOff}, lostBy: t.lostBy})
+		x.end(transition{outcome: PutOff, change: change{attempt: t.attempt, wait: x.putOff}, lostBy: t.lostBy})
 		return false
 	}
 	if err := x.r.leases.begin(t, x.token); err != nil {
@@ -85,7 +89,7 @@ func (x *leasedRun) call() {
 			x.finish(outcome{err: err})
 		}
 	}()
-	err = x.h.Run(x.ctx, nil, []*task{&x.task})
+	err = x.h.Run(x.ctx, nil, handlers.Claim{Began: x.row.leasedAt, Ended: x.row.leasedAt.Add(x.claimTook)}, []*task{&x.task})
 	returned = true
 }
 
@@ -119,6 +123,7 @@ func (x *leasedRun) overdue() {
 // finish hands on what the outcome asks for.
 func (x *leasedRun) finish(out outcome) {
 	r, h, t := x.r, x.h, &x.row
+	x.watch.returned()
 	out.because(x.ctx)
 	r.leases.drop(&x.lease)
 	x.ctx.cancel(nil)
@@ -131,6 +136,9 @@ func (x *leasedRun) finish(out outcome) {
 	if x.completed.Load() {
 		if runsAgain(out.err) {
 			r.log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given", "task_type", h.Type, "task_id", t.id)
+		}
+		if x.next.outcome = Done; x.again.Load() {
+			x.next.outcome = RunAgain
 		}
 		x.settled()
 		r.leases.ended([]*leasedRun{x})
@@ -155,4 +163,5 @@ func (x *leasedRun) settled() {
 	if x.putOff > 0 {
 		x.r.postponed(x.putOff)
 	}
+	x.tellEnd()
 }

@@ -149,7 +149,7 @@ func (l *leases) giveBack() {
 			continue // another server has taken over, which never had it
 		}
 		if err == nil && status == "committed" {
-			err = l.write(c.transitions())
+			err = l.write(c.transitions(), false)
 		}
 		if err != nil || status == "in progress" {
 			l.mu.Lock()

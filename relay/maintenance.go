@@ -25,6 +25,7 @@ func maintenanceSteps(c Config) []step {
 		{"squeeze", squeeze},
 		{"bloat", checkBloat},
 		{"purge history", purgeDone},
+		{"sample", sample},
 	}
 	if c.DeadRetention > 0 {
 		steps = append(steps, step{"purge dead letters", purgeDead})

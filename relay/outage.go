@@ -16,6 +16,7 @@ import (
 // begins and once when it ends. It belongs to the dispatcher.
 type outage struct {
 	log     *slog.Logger
+	changed func(Event, time.Time)
 	backoff retry.Backoff // nil while all is well
 	since   time.Time
 	until   time.Time
@@ -32,6 +33,7 @@ func (o *outage) fail(err error, began, now time.Time) {
 		o.backoff = retry.WithCappedDuration(5*time.Second, retry.NewExponential(100*time.Millisecond))
 		o.since = now
 		o.log.Warn("outbox: PostgreSQL cannot be worked with; the relay waits and tries again", "error", safeText(err))
+		o.changed(OutageBegan, now)
 	}
 	if now.Before(o.until) {
 		return // one of several that failed together
@@ -44,6 +46,7 @@ func (o *outage) ok(began, now time.Time) {
 	if o.backoff != nil && began.After(o.since) {
 		o.log.Info("outbox: PostgreSQL can be worked with again", "after", now.Sub(o.since).Round(time.Millisecond))
 		o.backoff, o.until, o.ended = nil, time.Time{}, now
+		o.changed(OutageEnded, now)
 	}
 }
 

@@ -156,6 +156,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 	if len(a.rows) > 1 {
 		// The failure may be any member's: they run one by one, where it counts.
 		a.r.journal.markLost(a.runs)
+		a.watch.all(PutOff)
 		return cause
 	}
 	t, result := a.rows[0], handlers.ResultOf(handlerErr)
@@ -178,6 +179,8 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 			return a.r.writeBack(ctx, tx, t, next)
 		})
 		if err == nil && found {
+			a.watch.change(t.id, next)
+			a.watch.confirm()
 			if next.reason != "" {
 				a.r.died(t, next)
 			}
@@ -193,6 +196,9 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 		_, err := tx.ExecContext(ctx, a.r.sql(orphanRunSQL), t.id, a.runs.token)
 		return err
 	})
+	if err == nil {
+		a.watch.all(Retry)
+	}
 	return errors.Join(cause, err)
 }
 

@@ -2,13 +2,14 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/robfig/cron/v3"
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -139,7 +140,7 @@ func TestSchedulesOfOtherBinariesStayAndAreNotFired(t *testing.T) {
 	if got, want := db.schedule(t, `name`), "mine"; got != want {
 		t.Errorf("schedules %q, want %q", got, want)
 	}
-	for name, f := range map[string]func(context.Context, *sql.DB, string, ...string) error{"Remove": relay.RemoveSchedule, "Pause": relay.PauseSchedule, "Resume": relay.ResumeSchedule} {
+	for name, f := range map[string]func(context.Context, outbox.Querier, string, ...string) error{"Remove": relay.RemoveSchedule, "Pause": relay.PauseSchedule, "Resume": relay.ResumeSchedule} {
 		if err := f(t.Context(), db.DB, "theirs"); !errors.Is(err, relay.ErrUnknownSchedule) {
 			t.Errorf("%s of an unknown name: %v", name, err)
 		}
@@ -199,5 +200,33 @@ func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
 	once(t, db, idle(), config)
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 4 {
 		t.Errorf("%d tasks after the pause, want 4", n)
+	}
+}
+
+func TestAScheduleIsPausedInACallersTransaction(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(hourly)}))
+	for _, commits := range []bool{false, true} {
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := relay.PauseSchedule(t.Context(), tx, "tick"); err != nil {
+			t.Fatal(err)
+		}
+		if commits {
+			err = tx.Commit()
+		} else {
+			err = tx.Rollback()
+		}
+		if got, want := db.schedule(t, `paused`), map[bool]string{false: "f", true: "t"}[commits]; err != nil || got != want {
+			t.Errorf("paused: %q, %v, want %q", got, err, want)
+		}
+	}
+	for _, pool := range []outbox.Querier{nil, sqlx.NewDb(db.DB, "postgres")} {
+		if err := relay.PauseSchedule(t.Context(), pool, "tick"); !errors.Is(err, outbox.ErrNoTransaction) {
+			t.Errorf("%T: got %v", pool, err)
+		}
 	}
 }

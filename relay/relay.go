@@ -1,7 +1,15 @@
 // Package relay claims the tasks that outbox.Enqueue left in PostgreSQL and runs their handlers.
 //
-// A Relay is one worker pool of one process. Any number of relays, in any number of processes, share the work by
-// SELECT … FOR UPDATE SKIP LOCKED; there is no leader. See docs/design.md for how it works and what it promises.
+//	r, err := relay.New(db, registry, relay.Config{}) // db has room for Workers + 2 connections
+//	…
+//	err = r.Run(ctx)                                  // until ctx ends, and what runs has ended
+//
+// A [Relay] is one worker pool of one process. Any number of relays, in any number of processes, share the work by
+// SELECT … FOR UPDATE SKIP LOCKED; there is no leader. [Config] says how one works, with defaults for all of it; [Relay.RunOnce]
+// is for cron and tests.
+//
+// A relay keeps no state that its database does not have: it may be killed at any time, and others take its tasks over. See
+// docs/guide/production.md for how to run it, docs/design.md for how it works and what it promises.
 package relay
 
 import (
@@ -44,6 +52,7 @@ type Relay struct {
 	running map[*attempt]struct{} // open claims
 	dueNext time.Time
 	waitFor time.Time // until when tasks are put off that RunOnce is to run
+	life    *life     // of the present run
 
 	// Of one run.
 	id             string
@@ -99,6 +108,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	if err != nil {
 		return nil, err
 	}
+	c.Observers = slices.Clone(c.Observers)
 	r := &Relay{db: db, config: c, log: c.Logger, handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), unasked: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
 		steps: maintenanceSteps(c), running: map[*attempt]struct{}{}, pid: os.Getpid()}
 	for _, h := range hs {
@@ -164,6 +174,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	r.journal, r.heart, r.leases = newJournal(r), newHeartbeat(r), newLeases(r)
 	r.rates = newRates(r)
 	r.listener, r.unhandled = &listener{r: r}, &unhandled{r: r}
+	defer r.live(ctx)()
 	r.deaths = newDeaths(claiming, r)
 	defer r.deaths.end()
 
@@ -215,7 +226,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 
 // check refuses a database that this code cannot work with. While it cannot be reached, Run waits.
 func (r *Relay) check(ctx context.Context, once bool) error {
-	o := outage{log: r.log}
+	o := outage{log: r.log, changed: r.outageChanged}
 	for {
 		began := time.Now()
 		err := r.conns.checkDriver(ctx)

@@ -83,6 +83,13 @@ func (l *leases) gather() {
 	}
 }
 
+// unwritten notes that the group's results are given up.
+func unwritten(group []*transition) {
+	for _, t := range group {
+		t.outcome = Infrastructure
+	}
+}
+
 // over tells the runs that their leases have ended.
 func (l *leases) over(group []*transition) {
 	runs := make([]*leasedRun, 0, len(group))
@@ -113,8 +120,9 @@ var errNoTurn = errors.New("relay: others were being written")
 // is locked, must not hold up the others, nor those that gather: so they go one by one then, with turns, which bound how many are written at once.
 func (l *leases) settle(group []*transition, turns chan struct{}) {
 	backoff := newLoopBackoff()
+	unknown := false // an earlier try may have committed
 	for try, refused := 1, 0; ; try++ {
-		err := l.inTurn(turns, func() error { return l.write(group) })
+		err := l.inTurn(turns, func() error { return l.write(group, unknown) })
 		if err == nil {
 			l.over(group)
 			return
@@ -132,15 +140,18 @@ func (l *leases) settle(group []*transition, turns chan struct{}) {
 			}
 			if refused == maxDefiniteErrors {
 				l.r.log.Error("outbox: the result of a leased task was refused; it stays leased until its lease or this relay ends", "task_type", group[0].row.taskType, "task_id", group[0].row.id, "error", safeText(err))
+				unwritten(group)
 				l.over(group)
 				return
 			}
 		}
+		unknown = unknown || pgerr.Code(err) == "" || pgerr.Lost(err)
 		d, _ := backoff.Next()
 		select {
 		case <-time.After(d):
 		case <-l.r.abandoned:
 			l.r.log.Warn("outbox: the relay stopped before the results of leased tasks were written; they will run again", "tasks", len(group), "error", safeText(err))
+			unwritten(group)
 			l.over(group)
 			return
 		}

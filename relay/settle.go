@@ -90,6 +90,17 @@ func (a *attempt) succeed(ctx context.Context, out outcome, failed handlers.Batc
 			return err
 		}
 	}
+	for _, r := range a.rows {
+		switch {
+		case rest[r] != nil: // write has said
+		case r.discarded != nil:
+			a.watch.set(r.id, Discarded)
+		case failed[r.id] != nil:
+			a.watch.set(r.id, Canceled)
+		default:
+			a.watch.set(r.id, Done)
+		}
+	}
 	return a.finish(out, nil)
 }
 
@@ -136,7 +147,7 @@ func (a *attempt) end(done, kept []*row) error {
 // fail undoes what the handler did and records the failure, atomically.
 func (a *attempt) fail(ctx context.Context, out outcome, result *handlers.Result) error {
 	if out.drained {
-		a.giveBackRuns()
+		a.giveBackDrained()
 		return nil
 	}
 	if out.canceled {
@@ -202,7 +213,15 @@ func (a *attempt) split(ctx context.Context, out outcome) error {
 	a.r.journal.close(a.runs)
 	a.giveBack()
 	a.r.log.Warn("outbox: a batch failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), "error", errorText(out.err))
+	a.watch.all(PutOff)
+	a.watch.tell()
 	return a.r.runAlone(ctx, a.h, ids(a.rows))
+}
+
+// giveBackDrained ends a claim as the relay stops.
+func (a *attempt) giveBackDrained() {
+	a.giveBackRuns()
+	a.watch.all(Drained)
 }
 
 // giveBackRuns ends a claim that is to be as if it had not been.
@@ -218,6 +237,7 @@ func (a *attempt) write(ctx context.Context, tx execer, r *row, result *handlers
 
 // put writes what becomes of a task that is not done.
 func (a *attempt) put(ctx context.Context, tx execer, r *row, c change) error {
+	a.watch.change(r.id, c)
 	if c.reason == "" {
 		a.r.due(c.wait)
 		return a.r.writeBack(ctx, tx, r, c)
@@ -232,7 +252,7 @@ func (a *attempt) broken(ctx context.Context, out outcome, err error) error {
 	handlerErr := out.err
 	switch {
 	case out.drained:
-		a.giveBackRuns()
+		a.giveBackDrained()
 		return nil
 	case endedTransaction(pgerr.Code(err), err):
 		a.abort()
@@ -286,10 +306,12 @@ func (a *attempt) abandon(out outcome) error {
 	a.r.log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", a.h.Type, "tasks", ids(a.rows))
 	if out.drained {
 		a.r.journal.forgetRuns(a.runs)
+		a.watch.all(Drained)
 		return nil
 	}
 	if len(a.rows) > 1 {
 		a.r.journal.markLost(a.runs)
+		a.watch.all(PutOff)
 		if out.canceled {
 			a.removeCanceled()
 		}
@@ -329,7 +351,7 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 	case status == "committed" && handlerErr == nil:
 		a.r.log.Error("outbox: the handler committed the transaction of its claim; it is the relay's to commit", "task_type", a.h.Type, "tasks", ids(a.rows))
 		a.r.journal.forgetRuns(a.runs)
-		return a.insertAgain(ctx)
+		return a.insertAgain(ctx) // which says what became of them
 	case status == "committed":
 		a.r.log.Error("outbox: the handler committed the transaction of its claim and then failed; its tasks are dead letters", "task_type", a.h.Type, "tasks", ids(a.rows))
 		var dead []func()
@@ -339,10 +361,14 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 				if err := a.r.writeDead(ctx, tx, r, c); err != nil {
 					return err
 				}
+				a.watch.change(r.id, c)
 				dead = append(dead, func() { a.r.died(r, c) })
 			}
 			return nil
 		})
+		if err == nil {
+			a.watch.confirm()
+		}
 		for _, tell := range dead {
 			if err == nil {
 				tell()

@@ -46,7 +46,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claim) 
 	if timeout := timeoutOf(h, t); timeout > 0 {
 		l.ctx.endAt(time.Now().Add(timeout), timeoutError(timeout))
 	}
-	out := s.r.call(l.ctx, h, nil, []*task{call})
+	out := s.r.call(l.ctx, h, nil, handlers.Claim{}, []*task{call})
 	l.ctx.cancel(nil)
 	switch {
 	case out.abandoned:

@@ -35,7 +35,7 @@ func (t *stepTx) run(ctx context.Context, runs *[]drain.Run) error {
 	}
 	limit, end := context.WithTimeoutCause(ctx, timeout+grace(timeout), timeoutError(timeout))
 	defer end()
-	out := t.r.call(limit, t.h, t.tx, tasks)
+	out := t.r.call(limit, t.h, t.tx, handlers.Claim{}, tasks)
 	if out.abandoned {
 		return t.misuse("the handler did not return after its context's end", nil)
 	}

@@ -162,6 +162,7 @@ func testAbandonedHandler(t *testing.T) {
 	db := newDatabase(t)
 	var first atomic.Bool
 	stale, end := make(chan error, 1), make(chan struct{})
+	h := &heard{}
 	r := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
 		if !first.CompareAndSwap(false, true) {
 			return leasedEffect(ctx, task)
@@ -170,7 +171,7 @@ func testAbandonedHandler(t *testing.T) {
 		err := leasedEffect(context.WithoutCancel(ctx), task)
 		stale <- err
 		return nil
-	}, handlers.Timeout(50*time.Millisecond), handlers.Backoff(constant(time.Hour))), relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
+	}, handlers.Timeout(50*time.Millisecond), handlers.Backoff(constant(time.Hour))), relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond, Observers: h.observers()})
 	db.Enqueue(t, "LEASED", 1)
 	eventually(t, 20*time.Second, "its failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
 	if r.Log.Count("was abandoned") != 1 {

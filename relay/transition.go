@@ -25,6 +25,7 @@ type transition struct {
 	apart    bool           // not in one transaction with others: it may have to wait for the row
 	run      *leasedRun     // nil for those of a claim that is given back
 	held     bool           // the lease was still the relay's: the transition was made
+	outcome  Outcome        // of the run
 }
 
 // A token is only on leased rows (check_task). The statements that have a task's id do not name the state as well: after
@@ -57,8 +58,9 @@ func (r *Relay) count(ctx context.Context, tx execer, kind string, types []strin
 // its group.
 const resultSettings = "SET LOCAL lock_timeout = '2s'"
 
-// write makes the transitions in one transaction. One whose lease is gone changes nothing, and is logged.
-func (l *leases) write(group []*transition) error {
+// write makes the transitions in one transaction. One whose lease is gone changes nothing, and is logged; unknown: it may be gone by an earlier try, whose
+// COMMIT got no answer.
+func (l *leases) write(group []*transition, unknown bool) error {
 	done, other := split(group)
 	write := l.writeAll
 	if len(other) == 0 && alike(done) {
@@ -69,7 +71,11 @@ func (l *leases) write(group []*transition) error {
 	}
 	for _, t := range group {
 		switch {
+		case !t.held && unknown:
+			t.outcome = Infrastructure
+			l.r.log.Info("outbox: the end of a leased task was written before, or its lease was lost; the answer to COMMIT had not come", "task_type", t.row.taskType, "task_id", t.row.id)
 		case !t.held:
+			t.outcome = LeaseLost
 			l.r.log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", t.row.taskType, "task_id", t.row.id)
 		case !t.done && t.change.reason != "":
 			l.r.died(t.row, t.change)

@@ -43,10 +43,10 @@ func TestFunctionsWithTheOwnersRightsHaveAPinnedSearchPath(t *testing.T) {
 	}
 }
 
-// What a group may call with the owner's rights is cancel_task, for those who may cancel. PUBLIC may call nothing.
+// What a group may call with the owner's rights is cancel_task and run_task_now, for those who may cancel. PUBLIC may call nothing.
 func TestFunctionsWithTheOwnersRightsAreCalledByWhoIsMeantTo(t *testing.T) {
 	db, name := grantedSchema(t)
-	for group, want := range map[string]string{"enqueuer": "", "viewer": "", "worker": "cancel_task", "operator": "cancel_task"} {
+	for group, want := range map[string]string{"enqueuer": "", "viewer": "", "worker": "cancel_task run_task_now", "operator": "cancel_task run_task_now"} {
 		if got := list(t, db, name, `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND prosecdef AND has_function_privilege('<schema>_`+group+`', oid, 'EXECUTE')`); got != want {
 			t.Errorf("%s may call %q with the owner's rights, want %q", group, got, want)
 		}
@@ -85,15 +85,15 @@ func TestWhatIsInATableIsReadByWhoIsMeantTo(t *testing.T) {
 	}
 	if got := list(t, db, name, `SELECT relname::text FROM pg_class WHERE relnamespace = <ns> AND relkind = 'r' AND NOT (
 		has_table_privilege('<schema>_worker', oid, 'SELECT') AND has_table_privilege('<schema>_worker', oid, 'INSERT')
-		AND has_table_privilege('<schema>_worker', oid, 'UPDATE') AND has_table_privilege('<schema>_worker', oid, 'DELETE'))`); got != "migration turn_lock" {
-		t.Errorf("a worker lacks rights on %q, want migration turn_lock", got)
+		AND has_table_privilege('<schema>_worker', oid, 'UPDATE') AND has_table_privilege('<schema>_worker', oid, 'DELETE'))`); got != "audit migration turn_lock" {
+		t.Errorf("a worker lacks rights on %q, want audit migration turn_lock", got)
 	}
 	if got := list(t, db, name, `SELECT format('%s %s %s', g.role, relname, p.privilege) FROM pg_class,
 		(VALUES ('enqueuer'), ('viewer'), ('operator'), ('worker')) AS g (role), (VALUES ('TRUNCATE'), ('TRIGGER'), ('REFERENCES')) AS p (privilege)
 		WHERE relnamespace = <ns> AND relkind IN ('r', 'v') AND has_table_privilege('<schema>_' || g.role, pg_class.oid, p.privilege)`); got != "" {
 		t.Errorf("groups have %q", got)
 	}
-	for group, want := range map[string]string{"enqueuer": "keyed_task task", "viewer": "", "operator": "cancel dead_task running schedule task task_type turn unique_key"} {
+	for group, want := range map[string]string{"enqueuer": "keyed_task task", "viewer": "", "operator": "audit cancel dead_task running schedule task task_type turn unique_key"} {
 		if got := list(t, db, name, `SELECT relname::text FROM pg_class WHERE relnamespace = <ns> AND relkind IN ('r', 'v')
 			AND (has_any_column_privilege('<schema>_`+group+`', oid, 'INSERT') OR has_any_column_privilege('<schema>_`+group+`', oid, 'UPDATE')
 			  OR has_table_privilege('<schema>_`+group+`', oid, 'DELETE'))`); got != want {

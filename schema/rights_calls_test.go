@@ -4,15 +4,18 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/audit"
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/history"
+	"github.com/txoutbox/outbox/inspect"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -72,11 +75,63 @@ func calls() []right {
 			}
 			return nil
 		}),
+		inTx("RunNow", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
+			for id, want := range map[int64]bool{1007: true, 1001: false, 1003: false, 9999: false} {
+				if got, err := outbox.RunNow(ctx, tx, id, outbox.Schema(in)); err != nil || got != want {
+					return errors.Join(err, fmt.Errorf("task %d: RunNow: %v", id, got))
+				}
+			}
+			return nil
+		}),
 		inTx("Pause and Resume", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
 			return errors.Join(outbox.Pause(ctx, tx, "A", outbox.Schema(in)), outbox.Resume(ctx, tx, "A", outbox.Schema(in)))
 		}),
 		inTx("Stats", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
 			_, err := outbox.Stats(ctx, tx, outbox.Schema(in))
+			return err
+		}),
+		inTx("inspect.Get and inspect.List", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
+			for id, state := range map[int64]inspect.State{1001: inspect.Ready, 1003: inspect.Leased, 1004: inspect.Dead, 1006: inspect.Finished, 1007: inspect.Scheduled} {
+				if got, err := inspect.Get(ctx, tx, id, inspect.Schema(in)); err != nil || got.State != state {
+					return errors.Join(err, fmt.Errorf("task %d is %s", id, got.State))
+				}
+			}
+			for _, state := range []inspect.State{inspect.Ready, inspect.Scheduled, inspect.Leased, inspect.Waiting, inspect.Dead, inspect.Finished} {
+				page, err := inspect.List(ctx, tx, inspect.Filter{Type: "A", State: state}, "", 1, inspect.Schema(in))
+				if err == nil && page.Next != "" {
+					_, err = inspect.List(ctx, tx, inspect.Filter{Type: "A", State: state}, page.Next, 1, inspect.Schema(in))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+		inTx("inspect.Relays, inspect.Types, inspect.Schedules and inspect.Samples", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
+			_, err1 := inspect.Relays(ctx, tx, inspect.Schema(in))
+			_, err2 := inspect.Types(ctx, tx, inspect.Schema(in))
+			_, err3 := inspect.Schedules(ctx, tx, inspect.Schema(in))
+			_, err4 := inspect.Samples(ctx, tx, "", time.Hour, inspect.Schema(in))
+			return errors.Join(err1, err2, err3, err4)
+		}),
+		inTx("inspect.GetSecrets of a dead letter", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
+			_, err := inspect.GetSecrets(ctx, tx, 1004, inspect.Schema(in))
+			return err
+		}),
+		inTx("inspect.GetSecrets of a task that waits", "owner worker", func(ctx context.Context, tx *sql.Tx, in string) error {
+			_, err := inspect.GetSecrets(ctx, tx, 1001, inspect.Schema(in))
+			return err
+		}),
+		inTx("inspect.GetSecrets of a finished task", "owner worker", func(ctx context.Context, tx *sql.Tx, in string) error {
+			_, err := inspect.GetSecrets(ctx, tx, 1006, inspect.Schema(in))
+			return err
+		}),
+		inTx("audit.Write", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
+			_, err := audit.Write(ctx, tx, audit.Entry{Actor: "ada", Tool: "test", Action: "try"}, audit.Schema(in))
+			return err
+		}),
+		inTx("audit.List", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
+			_, err := audit.List(ctx, tx, 0, 0, audit.Schema(in))
 			return err
 		}),
 		inTx("deadletter.List", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {

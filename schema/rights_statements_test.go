@@ -56,6 +56,7 @@ func statements() (out []right) {
 		`SELECT lease_token FROM outbox.slot`:                                  tasks,
 		`SELECT * FROM outbox.counter, outbox.counter_log, outbox.maintenance`: viewing,
 		`SELECT last_value FROM outbox.wake`:                                   tasks,
+		`SELECT * FROM outbox.audit, outbox.sample`:                            viewing,
 
 		// Changing.
 		`DELETE FROM outbox.task WHERE task_id = 1001`:                        tasks,
@@ -80,8 +81,18 @@ func statements() (out []right) {
 		`INSERT INTO outbox.migration (version) VALUES (999)`:                 "owner",
 		`TRUNCATE outbox.task`:                                                "owner",
 
+		// Who did what is added to, and changed by nobody but the owner. Who and when cannot be made up but in the tool's own words.
+		`INSERT INTO outbox.audit (actor, tool, action) VALUES ('a', 't', 'a') RETURNING entry_id, at`:                                      letters,
+		`INSERT INTO outbox.audit (actor, tool, action, at) VALUES ('a', 't', 'a', now())`:                                                  "owner",
+		`INSERT INTO outbox.audit (entry_id, actor, tool, action) OVERRIDING SYSTEM VALUE VALUES (1, 'a', 't', 'a') ON CONFLICT DO NOTHING`: "owner",
+		`UPDATE outbox.audit SET actor = 'somebody else'`:                                                                                   "owner",
+		`DELETE FROM outbox.audit`:  "owner",
+		`DELETE FROM outbox.sample`: tasks,
+		`INSERT INTO outbox.sample VALUES (now(), 1, 1, 1, 1, 1, 1, 1, 1, 'A')`: tasks,
+
 		// The functions, called directly: those that are SECURITY DEFINER most of all.
-		`SELECT outbox.cancel_task(1001)`: letters,
+		`SELECT outbox.cancel_task(1001)`:  letters,
+		`SELECT outbox.run_task_now(1007)`: letters,
 		`SELECT outbox.take_task('A', 0::smallint, 0::smallint, 0, 0::smallint, 0, '0', '0', '0')`: tasks,
 		`SELECT outbox.take_tasks('A', 0::smallint, 0::smallint, 0, 0::smallint, 10)`:              tasks,
 		`SELECT outbox.claim_task('A', 0::smallint, 0::smallint, 0, 0::smallint)`:                  tasks,

@@ -94,14 +94,16 @@ func (g *granted) do(t *testing.T, statements string) {
 	}
 }
 
-// Rows for all calls: a task that waits, one with a key, one of a dead relay, two dead letters, a finished task, a schedule.
+// Rows for all calls: a task that waits, one with a key, one of a dead relay, two dead letters, a finished task, a scheduled one, a schedule, an audit entry.
 const fixture = `
 TRUNCATE outbox.task, outbox.dead_task, outbox.done_task, outbox.cancel, outbox.running, outbox.unique_key, outbox.turn, outbox.schedule,
-         outbox.task_type, outbox.counter, outbox.counter_log;
+         outbox.task_type, outbox.counter, outbox.counter_log, outbox.audit, outbox.sample;
 INSERT INTO outbox.task (task_id, task_type, payload) OVERRIDING SYSTEM VALUE VALUES (1001, 'A', '{"secret": 1}');
 INSERT INTO outbox.task (task_id, task_type, payload, unique_key) OVERRIDING SYSTEM VALUE VALUES (1002, 'A', '{}', 'taken');
 INSERT INTO outbox.task (task_id, task_type, state, relay_id, lease_token) OVERRIDING SYSTEM VALUE
 VALUES (1003, 'A', 'leased', '00000000-0000-0000-0000-000000000001', '00000000-0000-0000-0000-000000000002');
+INSERT INTO outbox.task (task_id, task_type, run_at) OVERRIDING SYSTEM VALUE VALUES (1007, 'A', now() + interval '1 hour');
+INSERT INTO outbox.audit (actor, tool, action) VALUES ('ada', 'test', 'try');
 INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload, unique_key, ordering_key)
 VALUES (1004, now(), now(), 0, 1, 1, 'attempts', 'A', '{"secret": 1}', 'old', NULL), (1005, now(), now(), 0, 1, 1, 'handler', 'A', '{}', '$payload:00', 'o');
 INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
@@ -169,6 +171,9 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 		"EXECUTE ON FUNCTION outbox.look FROM %s_worker":               "RunOnce",
 		"DELETE ON outbox.counter_log FROM %s_worker":                  "DELETE FROM outbox.counter_log",
 		"EXECUTE ON FUNCTION outbox.cancel_task(bigint) FROM %s_owner": "Cancel",
+		"EXECUTE ON FUNCTION outbox.run_task_now FROM %s_operator":     "RunNow",
+		"INSERT (target) ON outbox.audit FROM %s_operator":             "audit.Write",
+		"SELECT ON outbox.sample FROM %s_viewer":                       "inspect.Relays, inspect.Types, inspect.Schedules and inspect.Samples",
 	}
 	rights := slices.Concat(calls(), statements())
 	for what, call := range taken {

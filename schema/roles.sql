@@ -109,13 +109,13 @@ GRANT EXECUTE ON FUNCTION outbox.enqueue_task TO outbox_enqueuer, outbox_worker;
 -- A relay, whose handlers enqueue and cancel with its rights.
 GRANT SELECT, INSERT, UPDATE, DELETE
    ON outbox.task, outbox.dead_task, outbox.done_task, outbox.relay, outbox.running, outbox.counter, outbox.counter_log, outbox.maintenance,
-      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.turn, outbox.unique_key
+      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.turn, outbox.unique_key, outbox.sample
    TO outbox_worker;
 GRANT SELECT, INSERT, UPDATE ON outbox.turn_lock TO outbox_worker;
 GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;
 GRANT EXECUTE ON FUNCTION
       outbox.look, outbox.task_rest, outbox.claim_task, outbox.take_task, outbox.take_tasks, outbox.lease_tasks, outbox.finish_tasks,
-      outbox.begin_runs, outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.end_run, outbox.cancel_task
+      outbox.begin_runs, outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.end_run, outbox.cancel_task, outbox.run_task_now
    TO outbox_worker;
 -- A relay may start right after a migration that made new tables, before this is applied again.
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO outbox_worker;
@@ -137,8 +137,11 @@ GRANT SELECT (name, next_at, last_at, created_at, paused, catch_up, task_type, s
    ON outbox.schedule TO outbox_viewer, outbox_operator;
 GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id, last_id)
    ON outbox.running TO outbox_viewer, outbox_operator;
-GRANT SELECT ON outbox.relay, outbox.counter, outbox.counter_log, outbox.maintenance, outbox.cancel, outbox.task_type, outbox.bucket
+GRANT SELECT ON outbox.relay, outbox.counter, outbox.counter_log, outbox.maintenance, outbox.cancel, outbox.task_type, outbox.bucket, outbox.sample
    TO outbox_viewer, outbox_operator;
+-- Who did what by hand is added to by those who may do it, and changed by nobody.
+GRANT SELECT ON outbox.audit TO outbox_worker, outbox_viewer, outbox_operator;
+GRANT INSERT (actor, tool, action, target, count) ON outbox.audit TO outbox_worker, outbox_operator;
 
 -- Dead letters: redrive moves whole rows with the rights of who asks, so an operator may read them, and write tasks.
 GRANT SELECT, DELETE, UPDATE (run_at) ON outbox.dead_task TO outbox_operator; -- FOR UPDATE takes UPDATE of some column
@@ -150,7 +153,7 @@ GRANT INSERT (task_type, ordering_key) ON outbox.turn TO outbox_operator;
 GRANT SELECT, INSERT, UPDATE (task_id) ON outbox.unique_key TO outbox_operator;
 -- relay.HandBack.
 GRANT UPDATE (state, lease_token, leased_until) ON outbox.task TO outbox_operator;
--- outbox.Cancel; outbox.Pause and Resume; the same for schedules, and relay.RemoveSchedule.
-GRANT EXECUTE ON FUNCTION outbox.cancel_task TO outbox_operator;
+-- outbox.Cancel and RunNow; outbox.Pause and Resume; the same for schedules, and relay.RemoveSchedule.
+GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now TO outbox_operator;
 GRANT INSERT (task_type, paused), UPDATE (paused) ON outbox.task_type TO outbox_operator;
 GRANT DELETE, UPDATE (paused) ON outbox.schedule TO outbox_operator;

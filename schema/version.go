@@ -1,11 +1,12 @@
 // Package schema holds the outbox's database schema as numbered SQL files, and applies them.
 //
 // [Migrate] is made for the start of an app: call it from every process, as often as you like. Who would
-// rather use psql or goose finds the same files in [Files], as
+// rather use psql or a tool for migrations finds the same files in [Files], for goose as
 //
-//	goose.NewProvider(goose.DialectPostgres, db, schema.Files)
+//	goose.NewProvider(goose.DialectPostgres, db, schema.Files, goose.WithTableName("goose_outbox_version"))
 //
-// or as one script for a schema of another name in [SQL]. It makes no difference to [Migrate] and [Check]
+// with a table of versions of their own, as they are numbered from 1 like the app's; examples/migrate has them for golang-migrate.
+// [SQL] is one script for a schema of another name. It makes no difference to [Migrate] and [Check]
 // who applied them. There is no way back down: a newer version adds to what is there.
 package schema
 

@@ -10,12 +10,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/schema"
 )
 
 // program is the built binary, running in a process group and with a directory for temporary files of its own.
@@ -116,6 +119,24 @@ func TestBinaryServesAtOnceAndLeavesNothing(t *testing.T) {
 		}
 		return url != ""
 	})
+	// of a server of its own it prints the connection string, and of another one not
+	dsn := regexp.MustCompile(`OUTBOX_DATABASE_URL='([^']+)'`).FindStringSubmatch(p.out.String())
+	switch given := slices.Contains(p.Args, "-database-url"); {
+	case given && dsn != nil:
+		t.Error("it prints a connection string that it was given")
+	case !given && dsn == nil:
+		t.Error("it does not print the connection string")
+	case !given:
+		db, err := outbox.Open(dsn[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if err := schema.Check(t.Context(), db, outbox.DefaultSchema); err != nil {
+			t.Errorf("with the connection string that it prints: %v", err)
+		}
+		db.Close()
+	}
 	fastest := time.Hour // a busy machine may be slow now and then
 	for _, email := range []string{"a@example.com", "b@example.com", "c@example.com"} {
 		start := time.Now()

@@ -19,8 +19,28 @@ const (
 	idempotencyHeader = "X-Idempotency-Key"
 )
 
-// errRecipientRefused means that the server will never take a mail for this address.
+// errRecipientRefused means that the server will not take a mail for this address, however often it is sent: somebody has to do something.
 var errRecipientRefused = errors.New("the mail server refuses the recipient")
+
+// refusals are the enhanced status codes of RFC 3463 that tell something of the recipient.
+var refusals = map[string]string{
+	"5.1.1": "no such mailbox",
+	"5.1.2": "no such domain",
+	"5.2.1": "mailbox is disabled",
+	"5.2.2": "mailbox is full",
+}
+
+// refusal is errRecipientRefused with the cause in words of our own, as the server's may name the address.
+func refusal(err *mail.SendError) error {
+	text := strconv.Itoa(err.ErrorCode())
+	if code := err.EnhancedStatusCode(); code != "" {
+		text += " " + code
+		if words := refusals[code]; words != "" {
+			text += " " + words
+		}
+	}
+	return fmt.Errorf("%w: %s", errRecipientRefused, text)
+}
 
 // mailer sends mails through one SMTP server. It is safe for concurrent use.
 type mailer struct {
@@ -74,7 +94,7 @@ func (m *mailer) send(ctx context.Context, msg message) error {
 		return err
 	}
 	if refused.Reason == mail.ErrSMTPRcptTo && refused.ErrorCode() >= 500 {
-		return errRecipientRefused
+		return refusal(refused)
 	}
 	return fmt.Errorf("mail server: %v, code %d", refused.Reason, refused.ErrorCode())
 }

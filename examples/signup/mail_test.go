@@ -53,11 +53,13 @@ func TestMailCannotSmuggleHeaders(t *testing.T) {
 // refuser is a mail server that takes nothing.
 type refuser struct {
 	sinkSession
-	code int
+	answer smtp.SMTPError
 }
 
 func (r *refuser) Rcpt(to string, _ *smtp.RcptOptions) error {
-	return &smtp.SMTPError{Code: r.code, EnhancedCode: smtp.EnhancedCode{r.code / 100, 1, 1}, Message: "no thanks, " + to}
+	answer := r.answer
+	answer.Message = "no thanks, " + to
+	return &answer
 }
 
 func TestWelcomeMailRetriesUnlessTheRecipientIsRefusedForGood(t *testing.T) {
@@ -76,7 +78,9 @@ func TestWelcomeMailRetriesUnlessTheRecipientIsRefusedForGood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		server := smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) { return &refuser{code: tt.code}, nil }))
+		server := smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) {
+			return &refuser{answer: smtp.SMTPError{Code: tt.code, EnhancedCode: smtp.EnhancedCode{tt.code / 100, 1, 1}}}, nil
+		}))
 		done := make(chan error, 1)
 		go func() { done <- server.Serve(listener) }()
 		err = send(listener.Addr().String())
@@ -130,4 +134,58 @@ func insertUser(t *testing.T, db *database, email string) (id int64) {
 		t.Fatal(err)
 	}
 	return id
+}
+
+func TestFullMailboxesRefuseWithTheCauseUntilTheyAreEmptied(t *testing.T) {
+	inbox := testSink(t)
+	m := testMailer(t, inbox.address())
+	send := func(to string) error {
+		return m.send(t.Context(), message{to: to, subject: "Hello", text: "text", key: to})
+	}
+	for range 2 {
+		for _, to := range []string{"a@full.example", "B@FULL.Example"} {
+			err := send(to)
+			if !errors.Is(err, errRecipientRefused) || !strings.HasSuffix(err.Error(), ": 552 5.2.2 mailbox is full") {
+				t.Errorf("%s: %v, want a refusal with its cause", to, err)
+			}
+		}
+		for _, to := range []string{"a@example.com", "a@not-full.example", "a@full.example.com"} {
+			if err := send(to); err != nil {
+				t.Errorf("%s: %v", to, err)
+			}
+		}
+		inbox.setFull(false)
+		if err := send("a@full.example"); err != nil {
+			t.Errorf("after it was emptied: %v", err)
+		}
+		inbox.setFull(true)
+	}
+}
+
+// A server's words may name the address, so the error has codes, and words of our own for those that are known.
+func TestRefusalNamesTheCodeAndNoAddress(t *testing.T) {
+	for _, tt := range []struct {
+		answer smtp.SMTPError
+		want   string
+	}{
+		{smtp.SMTPError{Code: 550, EnhancedCode: smtp.EnhancedCode{5, 1, 1}}, "550 5.1.1 no such mailbox"},
+		{smtp.SMTPError{Code: 552, EnhancedCode: smtp.EnhancedCode{5, 2, 2}}, "552 5.2.2 mailbox is full"},
+		{smtp.SMTPError{Code: 554, EnhancedCode: smtp.EnhancedCode{5, 7, 1}}, "554 5.7.1"},
+		{smtp.SMTPError{Code: 550, EnhancedCode: smtp.NoEnhancedCode}, "550"},
+	} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) { return &refuser{answer: tt.answer}, nil }))
+		done := make(chan error, 1)
+		go func() { done <- server.Serve(listener) }()
+		err = testMailer(t, listener.Addr().String()).send(t.Context(), message{to: "a@example.com", subject: "Hello", text: "text", key: "k"})
+		if want := errRecipientRefused.Error() + ": " + tt.want; err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		server.Close()
+		listener.Close()
+		<-done
+	}
 }

@@ -7,8 +7,17 @@
 // Without -database-url it runs on a PostgreSQL of its own, without -smtp it sends to a mail server of its own,
 // which the page shows as the inbox. The demo kills relays while users sign up and counts what came of it.
 //
-// What the outbox adds to an app is in users.go (signUp enqueues), tasks.go (the handlers), serve.go (the relay)
-// and database.go (its tables).
+// At /outbox/ is the dashboard, for browsers on this machine only, at /metrics what Prometheus scrapes, at /healthz the readiness of the relay.
+// There is something to operate on: the app's own mail server refuses mails to addresses at full.example until the button on the page empties
+// these mailboxes, or
+//
+//	curl -d full=false localhost:8080/mailboxes
+//
+// Until then the mail of a sign-up there is a dead letter. The dashboard shows it and why, and redrives it; so does the command line,
+// cmd/outbox (dead list, dead show, dead redrive), with the connection string that the app prints if the PostgreSQL is its own.
+//
+// What the outbox adds to an app is in users.go (signUp enqueues), tasks.go (the handlers), serve.go (the relay),
+// operations.go (dashboard, metrics, readiness) and database.go (its tables).
 package main
 
 import (
@@ -28,6 +37,7 @@ type config struct {
 	addr, databaseURL, smtp string
 	demo                    bool
 	seed                    uint64
+	hashCost                int // of bcrypt; 0 is its default
 }
 
 func main() {

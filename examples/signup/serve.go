@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,10 +43,16 @@ func serve(ctx context.Context, cfg config, logger *slog.Logger, out io.Writer) 
 		return err
 	}
 
-	r, err := relay.New(db.DB, newRegistry(db.DB, m, logger), relay.Config{ListenDSN: db.url, Logger: logger})
+	ops, err := newOperations(db.DB, logger)
 	if err != nil {
 		return err
 	}
+	r, err := relay.New(db.DB, newRegistry(db.DB, m, logger),
+		relay.Config{ListenDSN: db.url, Logger: logger, Observers: []relay.Observer{ops.observer()}})
+	if err != nil {
+		return err
+	}
+	ops.health = r.Health
 	relayCtx, stopRelay := context.WithCancel(context.WithoutCancel(ctx))
 	relayDone := make(chan error, 1)
 	go func() { relayDone <- r.Run(relayCtx) }()
@@ -55,14 +62,15 @@ func serve(ctx context.Context, cfg config, logger *slog.Logger, out io.Writer) 
 	}()
 
 	web := startWeb(listener, &site{
-		users:      &users{db: db.DB, hashCost: bcrypt.DefaultCost},
+		users:      &users{db: db.DB, hashCost: cmp.Or(cfg.hashCost, bcrypt.DefaultCost)},
 		tasks:      &tasks{db: db.DB},
 		sink:       inbox,
 		mailServer: cfg.smtp,
+		ops:        ops,
 		log:        logger,
 	}, logger)
 	defer func() { err = errors.Join(err, web.stop()) }()
-	fmt.Fprintf(out, "open %s\n", pageURL(listener.Addr()))
+	fmt.Fprint(out, whereThingsAre(pageURL(listener.Addr()), db))
 
 	select {
 	case <-ctx.Done():
@@ -73,6 +81,15 @@ func serve(ctx context.Context, cfg config, logger *slog.Logger, out io.Writer) 
 		relayDone <- err // joined above
 		return errors.New("the relay has stopped")
 	}
+}
+
+// whereThingsAre is what the app prints. The connection string has a password, so only that of a server of its own, which goes with it, is in it.
+func whereThingsAre(url string, db *database) string {
+	text := fmt.Sprintf("open %s\ndashboard at %[1]s/outbox/, for this machine only\nmetrics at %[1]s/metrics, readiness at %[1]s/healthz\n", url)
+	if db.server != nil {
+		text += fmt.Sprintf("command line: export OUTBOX_DATABASE_URL='%s'; go run ./cmd/outbox dead list\n", db.url)
+	}
+	return text
 }
 
 // webServer is a running http.Server.

@@ -20,14 +20,19 @@ import (
 // maxMails bounds the inbox, which is in memory; older mails make room.
 const maxMails = 10_000
 
+// fullDomain has mailboxes that are full at first.
+const fullDomain = "full.example"
+
 // sink is the mail server for whoever has none: it keeps what it is sent and delivers nothing. Like a good
-// receiver it knows a mail that it has already, by its idempotency header.
+// receiver it knows a mail that it has already, by its idempotency header. It refuses mails to the addresses at fullDomain for good until their
+// mailboxes are emptied.
 type sink struct {
 	server   *smtp.Server
 	listener net.Listener
 	served   chan error
 
 	mu    sync.Mutex
+	full  bool        // the mailboxes at fullDomain
 	mails []*received // oldest first
 	byKey map[string]*received
 }
@@ -49,7 +54,7 @@ func newSink(logger *slog.Logger) (*sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mail sink: %w", err)
 	}
-	s := &sink{listener: listener, served: make(chan error, 1), byKey: map[string]*received{}}
+	s := &sink{listener: listener, served: make(chan error, 1), full: true, byKey: map[string]*received{}}
 	s.server = smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) {
 		return &sinkSession{sink: s}, nil
 	}))
@@ -107,6 +112,18 @@ func (s *sink) add(m *received) {
 	}
 }
 
+func (s *sink) setFull(full bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.full = full
+}
+
+func (s *sink) isFull() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.full
+}
+
 // sinkSession is one SMTP connection.
 type sinkSession struct {
 	sink *sink
@@ -116,6 +133,9 @@ type sinkSession struct {
 func (s *sinkSession) Mail(string, *smtp.MailOptions) error { return nil }
 
 func (s *sinkSession) Rcpt(to string, _ *smtp.RcptOptions) error {
+	if strings.HasSuffix(strings.ToLower(to), "@"+fullDomain) && s.sink.isFull() {
+		return &smtp.SMTPError{Code: 552, EnhancedCode: smtp.EnhancedCode{5, 2, 2}, Message: "mailbox is full"}
+	}
 	s.to = append(s.to, to)
 	return nil
 }

@@ -34,8 +34,9 @@ const (
 type site struct {
 	users      *users
 	tasks      *tasks
-	sink       *sink  // nil if mails go elsewhere,
-	mailServer string // and then it is where
+	sink       *sink       // nil if mails go elsewhere,
+	mailServer string      // and then it is where
+	ops        *operations // nil if the relays are elsewhere
 	log        *slog.Logger
 }
 
@@ -43,6 +44,12 @@ func (s *site) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { s.showPage(w, r, http.StatusOK, view{}) })
 	mux.HandleFunc("POST /signup", s.signUp)
+	if s.sink != nil {
+		mux.HandleFunc("POST /mailboxes", s.mailboxes)
+	}
+	if s.ops != nil {
+		s.ops.mount(mux)
+	}
 	mux.HandleFunc("GET /api/users", list(s, func(r *http.Request, limit int) (any, error) { return s.users.newest(r.Context(), limit) }))
 	mux.HandleFunc("GET /api/tasks", list(s, func(r *http.Request, limit int) (any, error) { return s.tasks.oldest(r.Context(), limit) }))
 	mux.HandleFunc("GET /api/mails", list(s, func(_ *http.Request, limit int) (any, error) { return s.mails(limit), nil }))
@@ -84,6 +91,18 @@ func (s *site) signUp(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
+	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+// mailboxes makes those at full.example full or empty.
+func (s *site) mailboxes(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	full, err := strconv.ParseBool(r.PostFormValue("full"))
+	if err != nil {
+		http.Error(w, "send a form with full=false or full=true", http.StatusBadRequest)
+		return
+	}
+	s.sink.setFull(full)
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
@@ -145,10 +164,16 @@ type view struct {
 	Users          []user
 	Mails          []received
 	MailServer     string
+	MailboxesFull  bool
+	FullDomain     string
+	Operations     bool // are at /outbox/ and so on
 }
 
 func (s *site) showPage(w http.ResponseWriter, r *http.Request, status int, v view) {
-	v.Mails, v.MailServer = s.mails(shownOnPage), s.mailServer
+	v.Mails, v.MailServer, v.Operations = s.mails(shownOnPage), s.mailServer, s.ops != nil
+	if s.sink != nil {
+		v.FullDomain, v.MailboxesFull = fullDomain, s.sink.isFull()
+	}
 	var err error
 	if cookie, missing := r.Cookie(sessionCookie); missing == nil {
 		v.SignedInAs, err = s.users.bySession(r.Context(), cookie.Value)

@@ -208,3 +208,28 @@ func TestPageAllowsNothingForeign(t *testing.T) {
 		t.Errorf("the template is served: %s", res.Status)
 	}
 }
+
+func TestMailboxesAreEmptiedAndFilledByAForm(t *testing.T) {
+	a := newTestApp(t)
+	for _, tt := range []struct {
+		form, site string
+		status     int
+		shows      string
+		full       bool
+	}{
+		{"", "same-origin", 400, "", true},
+		{"full=perhaps", "same-origin", 400, "", true},
+		{"full=false", "cross-site", 403, "", true},
+		{"full=false", "same-origin", 303, "are empty", false},
+		{"full=false", "same-origin", 303, "are empty", false},
+		{"full=true", "same-origin", 303, "are full", true},
+	} {
+		res := do(t, http.MethodPost, a.URL+"/mailboxes", tt.form, "Content-Type", formType, "Sec-Fetch-Site", tt.site)
+		if res.StatusCode != tt.status || a.inbox.isFull() != tt.full {
+			t.Errorf("%q from %s: %s, full is %v; want %d, %v", tt.form, tt.site, res.Status, a.inbox.isFull(), tt.status, tt.full)
+		}
+		if page := do(t, http.MethodGet, a.URL, "").body; !strings.Contains(page, "The mailboxes at full.example "+tt.shows) {
+			t.Errorf("%q: the page lacks %q:\n%s", tt.form, tt.shows, page)
+		}
+	}
+}

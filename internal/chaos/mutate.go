@@ -16,6 +16,8 @@ import (
 	"time"
 )
 
+const module = "github.com/txoutbox/outbox"
+
 // tries is how many seeds a mutant may survive.
 const tries = 3
 
@@ -106,7 +108,7 @@ func (m mutant) caughtBy(r report) bool {
 
 // build returns the program with the bug.
 func (m mutant) build(ctx context.Context, dir string) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	root := strings.TrimSpace(string(out))
 	if err != nil || root == "" {
 		return "", errors.New("-mutation is to be used in the module's directory: it builds from its sources")
@@ -142,7 +144,7 @@ func (m mutant) build(ctx context.Context, dir string) (string, error) {
 		return "", err
 	}
 	binary := filepath.Join(dir, "chaos")
-	build := exec.CommandContext(ctx, "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, "github.com/txoutbox/outbox/internal/chaos")
+	build := exec.CommandContext(ctx, "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, module+"/internal/chaos")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// database is the pool, once a command has asked for it.
+type database struct{ db *sql.DB }
+
+func (d *database) close() {
+	if d.db != nil {
+		_ = d.db.Close()
+	}
+}
+
+// connect opens the pool and looks whether the schema is what this command knows.
+func (a *app) connect(ctx context.Context) error {
+	if err := a.open(); err != nil {
+		return err
+	}
+	return a.bounded(ctx, func(ctx context.Context) error { return schema.Check(ctx, a.db, a.schema) })
+}
+
+// open opens the pool. Nothing is sent yet.
+func (a *app) open() error {
+	if a.db != nil {
+		return nil
+	}
+	if !outbox.ValidSchema(a.schema) {
+		return usage("--schema %q: a name has lower-case letters, digits and _, at most 63", a.schema)
+	}
+	dsn := a.url
+	if dsn == "" {
+		dsn = os.Getenv("OUTBOX_DATABASE_URL")
+	}
+	if misread(dsn) {
+		return usage("the password in the database's URL has a /, ? or # in it: write that as %%2F, %%3F or %%23")
+	}
+	db, err := outbox.Open(named(dsn))
+	if err != nil {
+		return usage("%w: check --database-url, OUTBOX_DATABASE_URL or the PG… environment", err)
+	}
+	db.SetMaxOpenConns(3)
+	a.db = db
+	return nil
+}
+
+// named is the connection string with this command's application_name, unless it has one, or PGAPPNAME is set.
+func named(dsn string) string {
+	const name = "fallback_application_name=outbox"
+	switch {
+	case !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://"):
+		return strings.TrimSpace(dsn + " " + name)
+	case strings.Contains(dsn, "?"):
+		return dsn + "&" + name
+	}
+	return dsn + "?" + name
+}
+
+// misread reports whether a URL would be read in another way than it was meant, as its password is not escaped: a driver would take parts of that
+// for a host or a database, and name them in errors.
+func misread(dsn string) bool {
+	_, rest, found := strings.Cut(dsn, "://")
+	if !found {
+		return false
+	}
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 || strings.Contains(rest[:end], "@") || !strings.Contains(rest[:end], ":") {
+		return false
+	}
+	if path, _, _ := strings.Cut(rest[end:], "?"); strings.Contains(path, "@") {
+		return true
+	}
+	_, err := url.Parse(dsn)
+	return strings.Contains(rest[end:], "@") && (err != nil || rest[end] != '/')
+}
+
+var errTimeout = errors.New("timed out")
+
+// bounded calls f with a context that ends after --timeout.
+func (a *app) bounded(ctx context.Context, f func(ctx context.Context) error) error {
+	if a.timeout <= 0 {
+		return f(ctx)
+	}
+	short, cancel := context.WithTimeoutCause(ctx, a.timeout, errTimeout)
+	defer cancel()
+	err := f(short)
+	if err != nil && ctx.Err() == nil && context.Cause(short) == errTimeout {
+		return errTimeout
+	}
+	return err
+}
+
+// read calls f on a transaction that can only read.
+func (a *app) read(ctx context.Context, f func(ctx context.Context, q *sql.Tx) error) error {
+	if err := a.connect(ctx); err != nil {
+		return err
+	}
+	return a.look(ctx, f)
+}
+
+// look is read for a command that has connected.
+func (a *app) look(ctx context.Context, f func(ctx context.Context, q *sql.Tx) error) error {
+	return a.bounded(ctx, func(ctx context.Context) error {
+		tx, err := a.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		return f(ctx, tx)
+	})
+}
+
+// clock is PostgreSQL's time.
+func (a *app) clock(ctx context.Context) (now time.Time, err error) {
+	err = a.look(ctx, func(ctx context.Context, q *sql.Tx) error {
+		return q.QueryRowContext(ctx, `/* outbox: clock */ SELECT clock_timestamp()`).Scan(&now)
+	})
+	return now, err
+}
+
+// explain is an error in one line that says what to do, without the connection string; "" for nothing to say.
+func (a *app) explain(ctx context.Context, err error) string {
+	text := strings.ReplaceAll(strings.TrimPrefix(pgerr.WithoutDSN(err).Error(), "outbox: "), "\n", "; ")
+	migrate := "outbox migrate up"
+	if a.schema != outbox.DefaultSchema {
+		migrate = "outbox --schema " + a.schema + " migrate up"
+	}
+	switch code := pgerr.Code(err); {
+	case errors.Is(err, errTimeout):
+		return "no answer within " + a.timeout.String() + ": try a longer --timeout; outbox doctor says what holds the server up"
+	case errors.Is(err, outbox.ErrCommitUnknown):
+		return text + ": look before you do it again"
+	case ctx.Err() != nil && exitCode(err) == exitFailed: // whatever a driver makes of it
+		return "interrupted"
+	case errors.Is(err, schema.ErrNotMigrated):
+		if strings.Contains(text, "is at version 0,") {
+			return "the schema " + a.schema + " is not migrated: run " + migrate
+		}
+		text = strings.TrimSuffix(strings.TrimPrefix(text, schema.ErrNotMigrated.Error()+": "), "run schema.Migrate")
+		return strings.Replace(text, "this code", "this command", 1) + "run " + migrate
+	case errors.Is(err, schema.ErrNewer):
+		return strings.Replace(text, "upgrade the module", "install the command of that version", 1)
+	case code == "25006":
+		return text + ": is this a standby? Connect to the primary"
+	case code == "42501":
+		roles := "outbox_viewer to look, outbox_operator to act, outbox_worker to enqueue, outbox_owner to migrate and reindex"
+		return text + ": use a member of a role that may: " + strings.ReplaceAll(roles, "outbox_", a.schema+"_") + " (docs/security.md)"
+	case strings.HasPrefix(code, "28"):
+		return text + ": check user and password in --database-url, OUTBOX_DATABASE_URL, PGUSER and PGPASSWORD, ~/.pgpass or the server's pg_hba.conf"
+	case code == "3D000":
+		return text + ": check the database's name in --database-url, OUTBOX_DATABASE_URL or PGDATABASE"
+	case code == "" && strings.Contains(text, "SSL is not enabled on the server"):
+		return "the server has no TLS: where the network is trusted add sslmode=disable to the connection string, or set PGSSLMODE=disable"
+	case code == "" && (strings.Contains(text, "dial ") || strings.Contains(text, "repeats the connection string")):
+		return text + ": check --database-url, OUTBOX_DATABASE_URL or the PG… environment"
+	}
+	return text
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+const docs = "../../docs/features/command-line.md"
+
+var update = flag.Bool("update", false, "write what the commands print into "+docs)
+
+var (
+	console = regexp.MustCompile("(?s)```console\n(.*?)```")
+	// What differs from run to run, and how it is shown where only it differs.
+	varying = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?|[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{8} |\d\d:\d\d:\d\d|\b(\d+\.\d|\d+)s\b|\b\d+m\d\ds|\b\d+[hd]\d\d[mh]|-+`)
+)
+
+// same is a text without what varies, and without how wide that is.
+func same(text, login, host, pid string) string {
+	text = varying.ReplaceAllString(text, "?")
+	login, host = varying.ReplaceAllString(login, "?"), varying.ReplaceAllString(host, "?")
+	text = strings.NewReplacer(login+"@", "ops@", host, "HOST", "db1", "HOST", pid, "PID", "4711", "PID").Replace(text)
+	return strings.Join(strings.Fields(text), " ")
+}
+
+func TestTheDocumentationIsTheSameForEachUserAndHost(t *testing.T) {
+	shown := same("2026-11-22 03:57:53  ops@db1  outbox  resume  1  REPORT\nrelay db1 4711 alive 0.7s", "root", "build", "12345")
+	for _, of := range []struct{ login, host string }{{"root", "build"}, {"ada", "ada-laptop"}, {"o", "runner-5s-x"}} {
+		printed := "2027-01-02 13:07:00  " + of.login + "@" + of.host + "  outbox  resume  1  REPORT\nrelay " + of.host + " 12345 alive 1.2s"
+		if got := same(printed, of.login, of.host, "12345"); got != shown {
+			t.Errorf("%s on %s: got %s, want %s", of.login, of.host, got, shown)
+		}
+	}
+}
+
+func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
+	db := newDB(t)
+	type welcome struct{ Email string }
+	var mended atomic.Bool
+	release := make(chan struct{})
+	defer close(release)
+	db.exec(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'SEND_WELCOME', jsonb_build_object('email', CASE n WHEN 3 THEN 'ada@broken.example' ELSE 'user' || n || '@example.com' END) FROM generate_series(1, 3) n`)
+	db.ok(t, "enqueue", "REPORT", `{"month": "2026-04"}`, "-after", "2h")
+	db.ok(t, "enqueue", "ENCODE_VIDEO", `{}`)
+	db.ok(t, "enqueue", "OLD_IMPORT", `{}`, "-attempts", "3")
+	r := handlers.New()
+	handlers.Leased(r, outbox.NewTaskType[welcome]("SEND_WELCOME"), func(_ context.Context, task *outbox.Task[welcome]) error {
+		if strings.HasSuffix(task.Payload.Email, "@broken.example") && !mended.Load() {
+			return handlers.Dead(errors.New("550 no such mailbox"))
+		}
+		return nil
+	})
+	handlers.Leased(r, outbox.NewTaskType[any]("ENCODE_VIDEO"), func(ctx context.Context, _ *outbox.Task[any]) error {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return nil
+	}, handlers.MaxRunningTotal(4))
+	handlers.Leased(r, outbox.NewTaskType[any]("REPORT"), func(context.Context, *outbox.Task[any]) error { return nil }, handlers.Rate(10, time.Minute))
+	db.relayOf(t, r, relay.Config{Schedules: relay.Schedules{{Name: "nightly-report", Timing: relay.Every(24 * time.Hour), Spec: "@daily",
+		Task: outbox.NewTaskType[map[string]string]("REPORT").New(map[string]string{"month": "2026-05"})}}})
+	eventually(t, "one is dead, one runs, and two are done", func() bool {
+		return db.text(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task), (SELECT string_agg(task_id || state, ' ' ORDER BY task_id) FROM outbox.task), (SELECT count(*) FROM outbox.schedule))`) ==
+			"1 4scheduled 5leased 6ready 1"
+	})
+	text, err := os.ReadFile(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, _ := os.Hostname()
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	login := me.Username
+	pid := db.text(t, `SELECT pid FROM outbox.relay`)
+	shown := 0
+	written := console.ReplaceAllStringFunc(string(text), func(block string) string {
+		var b strings.Builder
+		b.WriteString("```console\n")
+		for _, line := range strings.Split(block, "\n") {
+			line, isCommand := strings.CutPrefix(line, "$ ")
+			if !isCommand {
+				continue
+			}
+			shown++
+			mended.Store(mended.Load() || strings.Contains(line, "redrive"))
+			c := command(t, environment(db.url), "")
+			c.Path, c.Args = "/bin/bash", []string{"bash", "-c", line + " 2>&1"}
+			c.Env = append(c.Env, "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"))
+			b.WriteString("$ " + line + "\n" + finish(t, c).out)
+			if strings.Contains(line, "redrive") { // for what comes after it
+				eventually(t, "what was redriven is done", func() bool {
+					return db.text(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'SEND_WELCOME'`) == "0"
+				})
+			}
+		}
+		if *update {
+			return strings.NewReplacer(login+"@", "ops@", host, "db1", " "+pid+" ", " 4711 ").Replace(b.String()) + "```"
+		}
+		return b.String() + "```"
+	})
+	if shown < 20 {
+		t.Errorf("%d commands are shown", shown)
+	}
+	if *update {
+		if err := os.WriteFile(docs, []byte(written), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, got := console.FindAllString(string(text), -1), console.FindAllString(written, -1)
+	for i := range want {
+		if same(got[i], login, host, pid) != same(want[i], login, host, pid) {
+			t.Errorf("%s shows\n%s\nbut what is printed is\n%s\nIf that is right: go test . -run Documentation -update", docs, want[i], got[i])
+		}
+	}
+}

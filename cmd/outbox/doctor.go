@@ -1,0 +1,88 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/txoutbox/outbox/doctor"
+)
+
+// finding is a doctor.Finding in JSON.
+type finding struct {
+	Check    string `json:"check"`
+	Severity string `json:"severity"`
+	Subject  string `json:"subject"`
+	What     string `json:"what"`
+	Do       string `json:"do"`
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	var all bool
+	var held, starving time.Duration
+	c := &cobra.Command{
+		Use: "doctor", Short: "look for what is wrong, and say what to do", Args: cobra.NoArgs, Example: "  outbox doctor\n  outbox doctor -json | jq '.findings[] | select(.severity == \"critical\")'",
+		Long: `Looks at the schema, vacuum and who keeps it from its work, notifications, limits and pools, types without a relay, types that starve, and indexes, and says
+what to do. It only reads. Without --all the checks that found nothing wrong are only counted; JSON has them all. The exit code is 4 if the worst finding is a warning or critical.
+--timeout does not bound it: each check has 5 s.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := a.open(); err != nil {
+				return err
+			}
+			found, err := doctor.Check(c.Context(), a.db, doctor.Schema(a.schema), doctor.HeldFor(held), doctor.StarvingFor(starving))
+			if errors.Is(err, doctor.ErrInvalid) {
+				return usage("%w", err)
+			}
+			if err != nil {
+				return err
+			}
+			list := []finding{}
+			for _, f := range found {
+				list = append(list, finding{f.Check, f.Severity.String(), f.Subject, f.What, f.Do})
+			}
+			worst := doctor.Worst(found)
+			err = a.out.print(page{"worst": worst.String(), "findings": list}, func() error { return a.showFindings(found, all) })
+			if err == nil && worst >= doctor.Warning {
+				return asExit{exitFindings, errFindings}
+			}
+			return err
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "print also what is fine")
+	c.Flags().DurationVar(&held, "held", 0, "from which age on a transaction that holds vacuum up is reported (default 5m)")
+	c.Flags().DurationVar(&starving, "starving", 0, "from which age on the oldest ready task of a type is reported (default 1m)")
+	return c
+}
+
+// errFindings sets the exit code; what was found is printed already.
+var errFindings = errors.New("")
+
+func (a *app) showFindings(found []doctor.Finding, all bool) error {
+	fine := 0
+	for _, f := range found {
+		if f.Severity == doctor.OK && !all {
+			fine++
+			continue
+		}
+		var l fields
+		l.add(fmt.Sprintf("%-8s", f.Severity), clean(f.Check+": "+subject(f)+f.What))
+		if f.Do != "" {
+			l.add("", clean("do: "+f.Do))
+		}
+		if err := a.out.fields(l); err != nil {
+			return err
+		}
+	}
+	if fine > 0 {
+		return a.out.say("%s fine", count(int64(fine), "check"))
+	}
+	return nil
+}
+
+func subject(f doctor.Finding) string {
+	if f.Subject == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s: ", f.Subject)
+}

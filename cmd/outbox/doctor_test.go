@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+func TestDoctorSaysWhatIsWrongAndEndsWithExitCode4(t *testing.T) {
+	db := newDB(t)
+	db.relay(t, func(r *handlers.Registry) {
+		handlers.Tx(r, mail, func(context.Context, *sql.Tx, *outbox.Task[struct{}]) error { return nil })
+	})
+	eventually(t, "a relay is alive", func() bool { return db.text(t, `SELECT count(*) FROM outbox.relay`) == "1" })
+	db.exec(t, `INSERT INTO outbox.task (task_type, payload, created_at, run_at) VALUES ('ORPHAN', '{}', now() - interval '1 hour', now() - interval '1 hour')`)
+	r := db.run(t, "doctor")
+	if r.code != exitFindings || r.err != "" || !strings.Contains(r.out, "unhandled-type: ORPHAN: ") || !strings.Contains(r.out, "\n          do: ") || strings.Contains(r.out, "\nok ") {
+		t.Errorf("got %+v", r)
+	}
+	r = db.run(t, "doctor", "-json")
+	if got, want := shape(t, r.out), "{findings:[{check:string do:string severity:string subject:string what:string}] worst:string}"; r.code != exitFindings || got != want {
+		t.Errorf("exit code %d, got %s, want %s", r.code, got, want)
+	}
+	if all := db.run(t, "doctor", "-all"); !strings.Contains(all.out, "\nok        ") || strings.Contains(all.out, "checks fine") {
+		t.Errorf("got %+v", all)
+	}
+	if r := db.run(t, "doctor", "-held", "-1s"); r.code != exitUsage {
+		t.Errorf("got %+v", r)
+	}
+	if r := db.run(t, "doctor", "-schema", "none"); r.code != exitFindings || !strings.Contains(r.out, "schema-version") {
+		t.Errorf("got %+v", r)
+	}
+}

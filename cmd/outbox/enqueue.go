@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/audit"
+)
+
+// maxInput bounds what is read from stdin: the most that outbox.MaxPayload allows.
+const maxInput = 16 << 20
+
+type enqueueFlags struct {
+	priority, attempts    int
+	at, unique, ordered   string
+	after                 time.Duration
+	headers               []string
+	hasUnique, hasOrdered bool
+}
+
+func (a *app) enqueueCommand() *cobra.Command {
+	var f enqueueFlags
+	c := &cobra.Command{
+		Use: "enqueue TYPE JSON", Short: "enqueue a task", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeTypes,
+		Example: "  outbox enqueue SEND_MAIL '{\"user_id\": 7}' -after 10m -unique user-7\n  generate | outbox enqueue REPORT -",
+		Long:    "Enqueues a task with the JSON as its payload; - reads that from stdin. A type that no relay has a handler for is kept until one has.\nIt takes the rights of a worker: an enqueuer cannot add to the audit, and an operator enqueues by plain INSERT only.",
+		RunE: func(c *cobra.Command, args []string) error {
+			f.hasUnique, f.hasOrdered = c.Flags().Changed("unique"), c.Flags().Changed("ordered")
+			task, err := a.newTask(args[0], args[1], f)
+			if err != nil {
+				return err
+			}
+			if err := a.connect(c.Context()); err != nil {
+				return err
+			}
+			var done outbox.Enqueued
+			err = a.change(c.Context(), func(ctx context.Context, tx *sql.Tx) (audit.Entry, error) {
+				done, err = outbox.Enqueue(ctx, tx, task.Type, task.Payload, task.Options...)
+				if err != nil || done.Outcome == outbox.Skipped {
+					return audit.Entry{}, err
+				}
+				return counted("enqueue", fmt.Sprintf("task %d of type %s", done.TaskID, task.Type), 1), nil
+			})
+			if err != nil {
+				return err
+			}
+			return a.out.print(map[string]any{"task_id": done.TaskID, "outcome": done.Outcome.String()}, func() error {
+				return a.out.say("task %d: %s", done.TaskID, done.Outcome)
+			})
+		},
+	}
+	c.Flags().IntVar(&f.priority, "priority", 0, "lower runs first")
+	c.Flags().StringVar(&f.at, "at", "", "due at this time: "+timeForms)
+	c.Flags().DurationVar(&f.after, "after", 0, "due after this time, like 90s or 2h")
+	c.Flags().IntVar(&f.attempts, "attempts", 0, "the most attempts; 0: as its handler was registered")
+	c.Flags().StringVar(&f.unique, "unique", "", "key: no second task with it waits; one that waits is left as it is")
+	c.Flags().StringVar(&f.ordered, "ordered", "", "key: tasks of it run one after the other")
+	c.Flags().StringArrayVar(&f.headers, "header", nil, "NAME=VALUE, beside the payload; may be repeated")
+	return c
+}
+
+// newTask is the task that the arguments ask for, if all of it is valid.
+func (a *app) newTask(taskType, text string, f enqueueFlags) (outbox.NewTask, error) {
+	payload := []byte(text)
+	if text == "-" {
+		var err error
+		if payload, err = io.ReadAll(io.LimitReader(a.in, maxInput+1)); err != nil {
+			return outbox.NewTask{}, fmt.Errorf("read the payload: %w", err)
+		}
+	}
+	opts := []outbox.Option{outbox.Schema(a.schema), outbox.Priority(f.priority), outbox.After(f.after), outbox.MaxAttempts(f.attempts)}
+	if f.at != "" {
+		if f.after != 0 {
+			return outbox.NewTask{}, usage("--at and --after exclude each other")
+		}
+		at, err := parseTime("--at", f.at)
+		if err != nil {
+			return outbox.NewTask{}, err
+		}
+		opts = append(opts, outbox.RunAt(at))
+	}
+	if f.hasUnique {
+		opts = append(opts, outbox.Unique(f.unique))
+	}
+	if f.hasOrdered {
+		opts = append(opts, outbox.OrderedBy(f.ordered))
+	}
+	headers := map[string]string{}
+	for _, h := range f.headers {
+		name, value, found := strings.Cut(h, "=")
+		if !found || name == "" {
+			return outbox.NewTask{}, usage("--header takes NAME=VALUE")
+		}
+		headers[name] = value
+	}
+	task := outbox.NewTask{Type: taskType, Payload: json.RawMessage(payload), Options: append(opts, outbox.Headers(headers))}
+	if _, err := task.Encode(); err != nil {
+		return outbox.NewTask{}, usage("%w", err)
+	}
+	return task, nil
+}
+
+const timeForms = "2026-05-01, 2026-05-01 15:04 or with :05 in the local zone, or RFC 3339"
+
+// parseTime reads the time of a flag.
+func parseTime(flag, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
+	}
+	for _, form := range []string{"2006-01-02", "2006-01-02 15:04", "2006-01-02 15:04:05"} {
+		if t, err := time.ParseInLocation(form, text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, usage("%s %q: write %s", flag, text, timeForms)
+}

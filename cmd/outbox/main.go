@@ -1,0 +1,183 @@
+// Command outbox looks at an outbox and works on it: from a terminal, or from scripts with -json.
+//
+//	go install github.com/txoutbox/outbox/cmd/outbox@latest
+//	outbox help
+//
+// docs/features/command-line.md shows it by task.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/txoutbox/outbox"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second ctrl-C ends it at once
+	a := &app{in: os.Stdin, err: os.Stderr, out: output{w: os.Stdout, now: time.Now}}
+	os.Exit(a.run(ctx, os.Args[1:]))
+}
+
+// app is one run of the command: its streams and what the flags of all commands say.
+type app struct {
+	in  io.Reader
+	err io.Writer
+	out output
+
+	flags
+	database
+	begun bool // the arguments were understood
+}
+
+type flags struct {
+	url     string
+	schema  string
+	actor   string
+	timeout time.Duration
+}
+
+// run is main without the process: it returns the exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := a.root()
+	root.SetArgs(doubleDashes(root, args))
+	root.SetContext(ctx)
+	err := root.ExecuteContext(ctx)
+	a.close()
+	if err == nil {
+		return exitOK
+	}
+	if !a.begun {
+		err = usage("%w; see outbox help", err)
+	}
+	if text := a.explain(ctx, err); text != "" {
+		fmt.Fprintf(a.err, "outbox: %s\n", clean(text))
+	}
+	return exitCode(err)
+}
+
+const help = `outbox looks at an outbox on PostgreSQL and works on it.
+
+The database is that of --database-url, else of OUTBOX_DATABASE_URL, else of libpq's environment: PGHOST, PGPORT, PGDATABASE, PGUSER,
+PGPASSWORD, PGSSLMODE and the like, PGSERVICE with ~/.pg_service.conf or PGSERVICEFILE, and ~/.pgpass or PGPASSFILE. A service can also be
+named by --database-url service=NAME; the system's own service file is not read. Without sslmode the connection needs TLS.
+
+Flags may have one dash or two. With -json a command prints one JSON object: times are RFC 3339 in UTC or null, durations are seconds.
+Payloads, headers and keys are only shown with -payload. What control characters there are in names and errors is printed escaped.
+
+Each command that changes something writes who did it into the table outbox.audit; see outbox audit.
+
+Exit codes: 0 done; 1 failed, interrupted or declined; 2 the arguments are wrong, or -yes is missing; 3 there is no such thing, or nothing
+matched; 4 doctor found warnings or worse.`
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use: "outbox", Short: "look at an outbox and work on it", Long: help,
+		Example:       "  export OUTBOX_DATABASE_URL='postgres://ops@db.example.com/shop?sslmode=verify-full'\n  outbox stats\n  outbox dead list -type SEND_MAIL -json",
+		SilenceErrors: true, SilenceUsage: true,
+		PersistentPreRun: func(*cobra.Command, []string) { a.begun = true },
+	}
+	group(root)
+	root.SetOut(a.out.w)
+	root.SetErr(a.err)
+	f := root.PersistentFlags()
+	f.StringVar(&a.url, "database-url", "", "connection string: a postgres:// URL or key=value pairs, as lib/pq takes them")
+	f.StringVar(&a.schema, "schema", outbox.DefaultSchema, "PostgreSQL schema of the outbox")
+	f.StringVar(&a.actor, "actor", "", "who acts, for the audit (default: user@host of this machine)")
+	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "how long one transaction may take; 0 is no limit")
+	f.BoolVar(&a.out.json, "json", false, "print JSON")
+	_ = root.RegisterFlagCompletionFunc("schema", cobra.NoFileCompletions)
+	root.AddCommand(a.statsCommand(), a.enqueueCommand(), a.deadCommand(), a.historyCommand(), a.pauseCommand(), a.resumeCommand(),
+		a.schedulesCommand(), a.tasksCommand(), a.typesCommand(), a.relaysCommand(), a.topCommand(), a.auditCommand(), a.doctorCommand(), a.reindexCommand(), a.serveCommand(),
+		a.migrateCommand(), a.rolesCommand(), a.versionCommand())
+	return root
+}
+
+// group makes a command that only has others: without one of them it is used wrongly.
+func group(c *cobra.Command) *cobra.Command {
+	c.Args = cobra.ArbitraryArgs
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if c.Parent() == nil && len(args) == 0 {
+			return c.Help()
+		}
+		names := []string{}
+		for _, sub := range c.Commands() {
+			if sub.IsAvailableCommand() && sub.Name() != "help" {
+				names = append(names, sub.Name())
+			}
+		}
+		what := "a command is missing"
+		if len(args) > 0 {
+			what = fmt.Sprintf("there is no command %q", args[0])
+		}
+		return usage("%s: %s: use %s", c.CommandPath(), what, strings.Join(names, ", "))
+	}
+	return c
+}
+
+// doubleDashes makes --name of -name where that is one of the command's flags, as the flags of Go's own tools have one dash.
+func doubleDashes(root *cobra.Command, args []string) []string {
+	known := map[string]bool{"help": true}
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		add := func(f *pflag.Flag) { known[f.Name] = true }
+		c.Flags().VisitAll(add)
+		c.PersistentFlags().VisitAll(add)
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(root)
+	out := append([]string{}, args...)
+	for i, arg := range out {
+		if arg == "--" {
+			break
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")
+		if strings.HasPrefix(arg, "-") && len(name) > 1 && known[name] {
+			out[i] = "-" + arg
+		}
+	}
+	return out
+}
+
+// asExit is for commands that end with another code than errors have.
+type asExit struct {
+	code int
+	err  error
+}
+
+func (e asExit) Error() string { return e.err.Error() }
+func (e asExit) Unwrap() error { return e.err }
+
+// The exit codes, as in the help.
+const (
+	exitOK = iota
+	exitFailed
+	exitUsage
+	exitNotFound
+	exitFindings
+)
+
+func exitCode(err error) int {
+	var e asExit
+	if errors.As(err, &e) {
+		return e.code
+	}
+	return exitFailed
+}
+
+func usage(format string, args ...any) error { return asExit{exitUsage, fmt.Errorf(format, args...)} }
+func notFound(format string, args ...any) error {
+	return asExit{exitNotFound, fmt.Errorf(format, args...)}
+}

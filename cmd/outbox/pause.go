@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/audit"
+)
+
+func (a *app) pauseCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "pause TYPE", Short: "start no tasks of a type, in all relays", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTypes, Example: "  outbox pause SEND_MAIL",
+		Long: "Keeps all relays from starting tasks of the type, until it is resumed. What runs goes on, and tasks can be enqueued.",
+		RunE: func(c *cobra.Command, args []string) error { return a.setPaused(c.Context(), args[0], true) },
+	}
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "resume TYPE", Short: "start tasks of a paused type again", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTypes, Example: "  outbox resume SEND_MAIL",
+		RunE: func(c *cobra.Command, args []string) error { return a.setPaused(c.Context(), args[0], false) },
+	}
+}
+
+func (a *app) setPaused(ctx context.Context, taskType string, paused bool) error {
+	if err := a.connect(ctx); err != nil {
+		return err
+	}
+	do, action := outbox.Resume, "resume"
+	if paused {
+		do, action = outbox.Pause, "pause"
+	}
+	known := false
+	err := a.change(ctx, func(ctx context.Context, tx *sql.Tx) (audit.Entry, error) {
+		types, err := outbox.Stats(ctx, tx, outbox.Schema(a.schema))
+		if err != nil {
+			return audit.Entry{}, err
+		}
+		known = slices.ContainsFunc(types, func(t outbox.TypeStats) bool { return t.Type == taskType })
+		return audit.Entry{Action: action, Target: taskType, Count: 1}, do(ctx, tx, taskType, outbox.Schema(a.schema))
+	})
+	if err != nil {
+		return err
+	}
+	if !known {
+		fmt.Fprintf(a.err, "no task of type %s was ever enqueued; the pause is kept for it all the same\n", clean(taskType))
+	}
+	return a.out.print(page{"type": taskType, "paused": paused}, func() error {
+		return a.out.say("type %s: %sd", taskType, action)
+	})
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/outboxprom"
+	"golang.org/x/term"
+)
+
+type serveFlags struct {
+	listen            string
+	readOnly, payload bool
+}
+
+func (a *app) serveCommand() *cobra.Command {
+	var f serveFlags
+	c := &cobra.Command{
+		Use: "serve", Short: "serve the dashboard and metrics", Args: cobra.NoArgs, Example: "  outbox serve\n  read -rs OUTBOX_SERVE_PASSWORD && export OUTBOX_SERVE_PASSWORD\n  outbox serve -read-only",
+		Long: `Serves the dashboard at /, and metrics of the database for Prometheus at /metrics. Both ask for a password: that of OUTBOX_SERVE_PASSWORD, else, on a terminal,
+one that is made and printed. Any name goes with it, and is the actor of the audit. It speaks HTTP: beyond this machine put a proxy with TLS before it. Payloads are shown with
+--payload only. Ctrl-C ends it.`,
+		RunE: func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), f) },
+	}
+	c.Flags().StringVar(&f.listen, "listen", "127.0.0.1:8080", "host and port")
+	c.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing")
+	payloadFlag(c, &f.payload)
+	return c
+}
+
+func (a *app) serve(ctx context.Context, f serveFlags) error {
+	if err := checkAddress(ctx, f.listen); err != nil {
+		return err
+	}
+	password := os.Getenv("OUTBOX_SERVE_PASSWORD")
+	made := password == ""
+	if made {
+		if tty, ok := a.err.(*os.File); !ok || !term.IsTerminal(int(tty.Fd())) { // what is printed elsewhere is kept in logs
+			return usage("OUTBOX_SERVE_PASSWORD is not set, and there is no terminal to print a password on")
+		}
+		password = rand.Text()
+	}
+	if err := a.connect(ctx); err != nil {
+		return err
+	}
+	a.db.SetMaxOpenConns(8)
+	handler, err := a.handler(f, password)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", f.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	fmt.Fprintf(a.err, "outbox: http://%s\n", l.Addr())
+	if made {
+		fmt.Fprintf(a.err, "outbox: any name, password %s\n", password)
+	}
+	if tcp, ok := l.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+		fmt.Fprintln(a.err, "outbox: the password travels in plain text: put a proxy with TLS before it")
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return server.Close()
+}
+
+// checkAddress reports what is no host and port. Whether it can be listened on is another question.
+func checkAddress(ctx context.Context, listen string) error {
+	_, port, err := net.SplitHostPort(listen)
+	if err == nil {
+		_, err = net.DefaultResolver.LookupPort(ctx, "tcp", port)
+	}
+	if err != nil {
+		return usage("--listen %q: use a host and a port, like 127.0.0.1:8080", listen)
+	}
+	return nil
+}
+
+// handler is the dashboard and the metrics behind the password.
+func (a *app) handler(f serveFlags, password string) (http.Handler, error) {
+	access := dashboard.Operate
+	if f.payload {
+		access |= dashboard.ViewPayloads
+	}
+	d, err := dashboard.New(a.db, dashboard.Config{
+		Schema: a.schema, ReadOnly: f.readOnly, Logger: slog.New(slog.NewTextHandler(a.err, nil)),
+		Authorize: func(r *http.Request) (dashboard.Access, string) {
+			name, _, _ := r.BasicAuth()
+			if name == "" {
+				name = a.who()
+			}
+			return access, name
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	collector, err := outboxprom.New(outboxprom.Config{DB: a.db, Schema: a.schema})
+	if err != nil {
+		return nil, err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector)
+	mux := http.NewServeMux()
+	mux.Handle("/", d)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	return behindPassword(password, mux), nil
+}
+
+func behindPassword(password string, next http.Handler) http.Handler {
+	want := sha256.Sum256([]byte(password))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, given, _ := r.BasicAuth()
+		if got := sha256.Sum256([]byte(given)); subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", `Basic realm="outbox", charset="UTF-8"`)
+			http.Error(w, "a password is needed", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}

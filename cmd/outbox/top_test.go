@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"unicode/utf8"
+
+	"database/sql"
+
+	"github.com/creack/pty"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// relay runs a relay with the handlers until the test's end.
+func (db *testDB) relay(t *testing.T, register func(r *handlers.Registry)) {
+	t.Helper()
+	r := handlers.New()
+	register(r)
+	db.relayOf(t, r, relay.Config{})
+}
+
+func (db *testDB) relayOf(t *testing.T, r *handlers.Registry, c relay.Config) {
+	t.Helper()
+	c.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	it, err := relay.New(db.DB, r, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := it.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { stop(); <-ended })
+}
+
+var (
+	mail = outbox.NewTaskType[struct{}]("MAIL")
+	slow = outbox.NewTaskType[struct{}]("A_VERY_LONG_NAME_OF_A_TYPE_THAT_IS_SLOW_AND_WIDER_THAN_ANY_COLUMN")
+)
+
+var sequence = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]`)
+
+func TestTopShowsTypesAndRelaysAndGivesTheTerminalBack(t *testing.T) {
+	db := newDB(t)
+	release := make(chan struct{})
+	db.relay(t, func(r *handlers.Registry) {
+		handlers.Tx(r, mail, func(context.Context, *sql.Tx, *outbox.Task[struct{}]) error { return nil })
+		handlers.Leased(r, slow, func(ctx context.Context, _ *outbox.Task[struct{}]) error {
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	})
+	defer close(release)
+	s := db.terminal(t, "top", "-every", "100ms")
+	s.shows(t, "\x1b[?1049h")
+	s.shows(t, "q ends, s sorts (by ready)")
+	db.ok(t, "enqueue", slow.Name(), "{}")
+	s.shows(t, "1 A_VERY_LONG_NA… ")
+	db.exec(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'MAIL', '{}' FROM generate_series(1, 200)`)
+	eventually(t, "a rate is shown", func() bool {
+		return regexp.MustCompile(`MAIL {10,}.* [1-9][0-9.]* +0 +`).MatchString(s.text())
+	})
+	s.shows(t, "DONE/S  FAIL/S  OLDEST\x1b[K")
+	s.types(t, "s")
+	s.shows(t, "by running")
+	if err := pty.Setsize(s.tty, &pty.Winsize{Rows: 6, Cols: 40}); err != nil {
+		t.Fatal(err)
+	}
+	s.types(t, "q")
+	if code := s.end(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	text := s.text()
+	if !strings.HasSuffix(text, leaveScreen) {
+		t.Errorf("it ends with %q, want %q", text[max(len(text)-60, 0):], leaveScreen)
+	}
+	for _, line := range regexp.MustCompile(`\r\n|\x1b\[H`).Split(sequence.ReplaceAllString(text, ""), -1) {
+		if n := utf8.RuneCountInString(line); n > 80 {
+			t.Errorf("%d columns: %q", n, line)
+		}
+	}
+}
+
+func TestTopEndsWithCtrlCAndSIGTERM(t *testing.T) {
+	db := newDB(t)
+	for _, how := range []string{"\x03", "SIGTERM"} {
+		s := db.terminal(t, "top")
+		s.shows(t, "q ends")
+		if how == "SIGTERM" {
+			if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			s.types(t, how)
+		}
+		if code := s.end(t); code != 0 || !strings.HasSuffix(s.text(), leaveScreen) {
+			t.Errorf("%q: exit code %d, the screen is left: %v", how, code, strings.HasSuffix(s.text(), leaveScreen))
+		}
+	}
+}
+
+func TestTopGoesOnWhenTheDatabaseDoesNotAnswer(t *testing.T) {
+	db := newDB(t)
+	s := db.terminal(t, "top", "-every", "100ms", "-timeout", "300ms")
+	s.shows(t, "q ends")
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(`LOCK TABLE outbox.counter IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	s.shows(t, "no answer within 300ms")
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it goes on", func() bool {
+		text := s.text()
+		return strings.LastIndex(text, "q ends") > strings.LastIndex(text, "no answer")
+	})
+	s.types(t, "q")
+	s.end(t)
+}
+
+func TestTopPrintsOnceWithoutATerminal(t *testing.T) {
+	db := newDB(t)
+	db.ok(t, "enqueue", "MAIL", "{}")
+	out := db.ok(t, "top")
+	if strings.Contains(out, "\x1b") || words(out, "(no", "relay)") == nil || !strings.HasPrefix(out, "1 ready, 0 dead letters, 0 relays alive") {
+		t.Errorf("got\n%s", out)
+	}
+}

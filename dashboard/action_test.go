@@ -1,0 +1,250 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/txoutbox/outbox/audit"
+	"github.com/txoutbox/outbox/dashboard"
+)
+
+// last is the latest entry of the audit log.
+func (s *site) last(t testing.TB) string {
+	t.Helper()
+	entries, err := audit.List(t.Context(), s.db, 0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) == 0 {
+		return ""
+	}
+	e := entries[0]
+	return fmt.Sprintf("%s %s %s %q %d", e.Actor, e.Tool, e.Action, e.Target, e.Count)
+}
+
+func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	task := func(state string) string {
+		return fmt.Sprint(number(t, db, `SELECT min(task_id) FROM outbox.task WHERE state = $1 AND task_type IN ('SEND_WELCOME', 'RESIZE_IMAGE', 'LEDGER')`, state))
+	}
+	ready, scheduled, leased := task("ready"), task("scheduled"), task("leased")
+	later := fmt.Sprint(number(t, db, `SELECT max(task_id) FROM outbox.task WHERE task_type = 'REINDEX_SEARCH'`))
+	for _, c := range []struct {
+		path, form, to, says, entry, proof string // the proof is true afterwards
+	}{
+		{"pause", "name=SEND_WELCOME", "./type?n=1&name=SEND_WELCOME&ok=paused", "The type is paused.", `ada@example.com dashboard pause "SEND_WELCOME" 1`, `SELECT paused FROM outbox.task_type WHERE task_type = 'SEND_WELCOME'`},
+		{"resume", "name=SEND_WELCOME", "./type?n=1&name=SEND_WELCOME&ok=resumed", "The type is resumed.", `ada@example.com dashboard resume "SEND_WELCOME" 1`, `SELECT NOT paused FROM outbox.task_type WHERE task_type = 'SEND_WELCOME'`},
+		{"run-now", "id=" + later, "./task?id=" + later + "&n=1&ok=run-now", "The task is due now.", `ada@example.com dashboard run_now "task ` + later + `" 1`, `SELECT state = 'ready' FROM outbox.task WHERE task_id = ` + later},
+		{"run-now", "id=" + later, "./task?id=" + later + "&n=0&ok=run-now", "is not scheduled any more", `ada@example.com dashboard run_now "task ` + later + `" 1`, `SELECT count(*) = 1 FROM outbox.audit WHERE action = 'run_now'`},
+		{"cancel", "id=" + ready, "./type?n=1&name=SEND_WELCOME&ok=canceled", "The task is canceled.", `ada@example.com dashboard cancel "task ` + ready + `" 1`, `SELECT NOT EXISTS (SELECT 1 FROM outbox.task WHERE task_id = ` + ready + `)`},
+		{"cancel", "id=" + scheduled, "./type?n=1&name=SEND_WELCOME&ok=canceled", "The task is canceled.", `ada@example.com dashboard cancel "task ` + scheduled + `" 1`, `SELECT NOT EXISTS (SELECT 1 FROM outbox.task WHERE task_id = ` + scheduled + `)`},
+		{"cancel", "id=" + leased, "./task?id=" + leased + "&n=1&ok=requested", "Its relay has been asked", `ada@example.com dashboard cancel "task ` + leased + `" 1`, `SELECT EXISTS (SELECT 1 FROM outbox.cancel WHERE task_id = ` + leased + `)`},
+		{"redrive", "one=900001&back=task", "./task?id=900001&n=1&ok=redriven", "The dead letter is a task again.", `ada@example.com dashboard redrive "task 900001" 1`, `SELECT state = 'scheduled' FROM outbox.task WHERE task_id = 900001`},
+		{"redrive", "one=900001&back=task", "./task?id=900001&n=0&ok=redriven", "nothing was changed", `ada@example.com dashboard redrive "task 900001" 1`, `SELECT count(*) = 1 FROM outbox.audit WHERE target = 'task 900001'`},
+		{"redrive", "one=900002&type=SEND_WELCOME&error=a%25", "./dead?error=a%25&n=1&ok=redriven&type=SEND_WELCOME", "The dead letter is a task again.", `ada@example.com dashboard redrive "task 900002" 1`, `SELECT state = 'scheduled' FROM outbox.task WHERE task_id = 900002`},
+		{"redrive", "id=900003&id=900004&id=5", "./dead?n=2&ok=redriven", "2 dead letters are tasks again.", `ada@example.com dashboard redrive "tasks 900003, 900004" 2`, `SELECT count(*) = 2 FROM outbox.task WHERE task_id IN (900003, 900004)`},
+		{"schedule", "name=daily report&do=pause", "./schedules?n=1&ok=schedule-paused", "The schedule is paused", `ada@example.com dashboard pause_schedule "daily report" 1`, `SELECT paused FROM outbox.schedule WHERE name = 'daily report'`},
+		{"schedule", "name=daily report&do=resume", "./schedules?n=1&ok=schedule-resumed", "The schedule is resumed.", `ada@example.com dashboard resume_schedule "daily report" 1`, `SELECT NOT paused FROM outbox.schedule WHERE name = 'daily report'`},
+		{"hand-back", "relay=0197a1e0-1a00-7000-8000-00000000dead", "./relays?n=4&ok=handed-back", "4 tasks were handed back.", `ada@example.com dashboard hand_back: done "relay 0197a1e0-1a00-7000-8000-00000000dead" 4`, `SELECT count(*) = 12 FROM outbox.task WHERE state = 'leased'`},
+		{"hand-back", "relay=0197a1e0-1a00-7000-8000-00000000dead", "./relays?n=0&ok=handed-back", "It held no leases.", `ada@example.com dashboard hand_back: done "relay 0197a1e0-1a00-7000-8000-00000000dead" 0`, `SELECT count(*) = 2 FROM outbox.audit WHERE action = 'hand_back' AND count = 0`},
+	} {
+		form, err := url.ParseQuery(c.form)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := s.post(t, c.path, form)
+		if a.status != 303 || a.header.Get("Location") != c.to {
+			t.Errorf("%s %s: got %d %q, want 303 %q; %s", c.path, c.form, a.status, a.header.Get("Location"), c.to, a.text())
+			continue
+		}
+		if got := s.last(t); got != c.entry {
+			t.Errorf("%s %s: the audit log ends with\n%s, want\n%s", c.path, c.form, got, c.entry)
+		}
+		if number(t, db, `SELECT (`+c.proof+`)::int`) != 1 {
+			t.Errorf("%s %s: it was not done", c.path, c.form)
+		}
+		s.get(t, strings.TrimPrefix(c.to, "./")).has(t, 200, c.says)
+	}
+	log := s.log.String()
+	for _, want := range []string{`action=pause target=SEND_WELCOME count=1`, `action=redrive target="task 900001" count=1`, `actor=ada@example.com`} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log has no %s:\n%s", want, log)
+		}
+	}
+	if strings.Contains(log, "nobody@exmaple.com") {
+		t.Errorf("the log has payloads:\n%s", log)
+	}
+	for path, c := range map[string]struct {
+		form   string
+		status int
+	}{
+		"pause": {"name=", 400}, "resume": {"name=a%0ab", 400}, "cancel": {"id=1", 404}, "run-now": {"id=-1", 400}, "redrive": {"one=x", 400}, "schedule": {"name=none&do=pause", 404},
+		"hand-back": {"relay=0197a1f2-7c11-7a3e-9a55-1f0c2d3e4f50", 409}, "bulk": {"do=drop", 400}, "hand-back?x": {"relay=none", 404}, "schedule?x": {"name=daily report&do=drop", 400}, "bulk?x": {"do=purge", 400},
+		"bulk?y": {"do=purge&until=1&total=-1", 400}, "settings": {"theme=pink", 400},
+	} {
+		form, _ := url.ParseQuery(c.form)
+		before := s.last(t)
+		if a := s.post(t, path, form); a.status != c.status {
+			t.Errorf("%s %s: got %d, want %d: %s", path, c.form, a.status, c.status, a.text())
+		}
+		if got := s.last(t); got != before {
+			t.Errorf("%s %s: it is refused and noted: %s", path, c.form, got)
+		}
+	}
+}
+
+// A task is canceled only on a page that says what that does, as the task is then.
+func TestCancelIsAskedFirst(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	id := func(state string) string {
+		return fmt.Sprint(number(t, db, `SELECT min(task_id) FROM outbox.task WHERE state = $1`, state))
+	}
+	before := changed(t, db)
+	for state, says := range map[string]string{"ready": "Canceling deletes it, with its payload. It cannot be undone.", "scheduled": "Canceling deletes it", "waiting": "Canceling deletes it", "leased": "its relay is asked to end it"} {
+		page := s.get(t, "task?id="+id(state))
+		if page.has(t, 200, "Cancel…"); strings.Contains(page.body, `action="./cancel"`) || !strings.Contains(page.body, `href="./cancel?id=`+id(state)+`"`) {
+			t.Errorf("%s: the page of the task cancels it without a question", state)
+		}
+		ask := s.get(t, "cancel?id="+id(state))
+		ask.has(t, 200, "Cancel task "+id(state), says, "Cancel the task", "Do nothing")
+		if !strings.Contains(ask.body, `<form method="post" action="./cancel">`) || strings.Contains(ask.body, "hx-") && strings.Contains(ask.body, "hx-trigger") {
+			t.Errorf("%s: the question is not a form that stays as it is: %s", state, ask.body)
+		}
+	}
+	dead := s.get(t, "cancel?id=900001")
+	if dead.has(t, 200, "It is dead: there is nothing to cancel."); strings.Contains(dead.body, `action="./cancel"`) {
+		t.Error("a dead letter can be canceled")
+	}
+	s.get(t, "cancel?id=77777").has(t, 404)
+	s.get(t, "cancel").has(t, 400)
+	if after := changed(t, db); after != before {
+		t.Errorf("a question has changed something: %d, before %d", after, before)
+	}
+	// What a task cannot take is there and off, so that nothing slides under a pointer when its state changes.
+	buttons := regexp.MustCompile(`id="(redrive|run-now|cancel)"`)
+	for _, path := range []string{"task?id=" + id("ready"), "task?id=" + id("scheduled"), "task?id=" + id("leased"), "task?id=900001"} {
+		if got := fmt.Sprint(buttons.FindAllString(s.get(t, path).body, -1)); got != `[id="redrive" id="run-now" id="cancel"]` {
+			t.Errorf("%s has the buttons %s", path, got)
+		}
+	}
+}
+
+// An action whose entry cannot be written is not done.
+func TestAnActionAndItsEntryAreOne(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	exec(t, db, `ALTER TABLE outbox.audit ADD CONSTRAINT closed CHECK (entry_id < 0) NOT VALID`)
+	for path, form := range map[string]string{"pause": "name=SEND_WELCOME", "redrive": "one=900001", "schedule": "name=daily report&do=pause", "bulk": "do=purge&until=9000000000000000",
+		"hand-back": "relay=0197a1e0-1a00-7000-8000-00000000dead"} {
+		q, _ := url.ParseQuery(form)
+		s.post(t, path, q).has(t, 500)
+	}
+	if n := number(t, db, `SELECT (SELECT count(*) FROM outbox.task_type WHERE paused AND task_type = 'SEND_WELCOME') + (SELECT 53 - count(*) FROM outbox.dead_task) +
+		(SELECT count(*) FROM outbox.schedule WHERE paused AND name = 'daily report') + (SELECT 16 - count(*) FROM outbox.task WHERE state = 'leased')`); n != 0 {
+		t.Errorf("%d things were done without an entry in the audit log", n)
+	}
+}
+
+var hidden = regexp.MustCompile(`<input type="hidden" name="(\w+)" value="([^"]*)">`)
+
+// follow sends the form of a bulk page with what is in it.
+func bulkForm(a answer) url.Values {
+	q := url.Values{}
+	_, form, _ := strings.Cut(a.body, `action="./bulk"`)
+	form, _, _ = strings.Cut(form, "</form>")
+	for _, m := range hidden.FindAllStringSubmatch(form, -1) {
+		q.Set(m[1], strings.NewReplacer("&#43;", "+", "&#34;", `"`, "&amp;", "&").Replace(m[2]))
+	}
+	return q
+}
+
+func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	bury(t, db, "BULK", "attempts", "connection refused by 10.0.0.1", 1_000_000, 2500)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	ask := s.get(t, "bulk?do=redrive&type=BULK&error=refused")
+	ask.has(t, 200, "2,500 dead letters", "of type BULK, with “refused” in the error", "Redrive 2,500 dead letters")
+	s.get(t, "bulk?do=purge").has(t, 200, "2,553 dead letters", "cannot be undone")
+	s.get(t, "bulk?do=purge&reason=handler").has(t, 200, "3 dead letters")
+	s.get(t, "bulk?do=purge&older=720h").has(t, 200, "0 dead letters", "Back")
+
+	// One dies after the question was asked, and is not meant.
+	exec(t, db, `UPDATE outbox.dead_task SET died_at = clock_timestamp() + interval '1 second' WHERE task_id = 1000000`)
+	done := s.post(t, "bulk", bulkForm(ask))
+	if done.status != 303 {
+		t.Fatalf("got %d: %s", done.status, done.text())
+	}
+	s.get(t, strings.TrimPrefix(done.header.Get("Location"), "./")).has(t, 200, "2,499 of 2,500 redriven", "Done.")
+	if n := number(t, db, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'BULK'`); n != 1 {
+		t.Errorf("%d dead letters are left, want the one that died later", n)
+	}
+	if n := number(t, db, `SELECT count(*) FROM outbox.task WHERE task_type = 'BULK' AND state = 'scheduled'`); n != 2499 {
+		t.Errorf("%d tasks, want 2499", n)
+	}
+	if n := number(t, db, `SELECT sum(count) FROM outbox.audit WHERE action = 'redrive' AND target LIKE 'of type BULK, with “refused” in the error, died before %'`); n != 2499 {
+		t.Errorf("the audit log has %d redriven", n)
+	}
+
+	// With script the answer is the part of the page that goes on by itself.
+	ask = s.get(t, "bulk?do=purge&type=SEND_WELCOME")
+	part := s.post(t, "bulk", bulkForm(ask), "HX-Request", "true")
+	if part.has(t, 200, "40 of 40 purged", "Done."); strings.Contains(part.body, "<html") || !strings.HasPrefix(part.body, `<div id="bulk"`) {
+		t.Errorf("the script gets %s", part.body)
+	}
+	if n := number(t, db, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'SEND_WELCOME'`); n != 0 {
+		t.Errorf("%d dead letters are left", n)
+	}
+	// What was done before an error is done, and said.
+	exec(t, db, `CREATE FUNCTION outbox.boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'boom'; END $$`)
+	exec(t, db, `CREATE TRIGGER boom BEFORE DELETE ON outbox.dead_task FOR EACH ROW WHEN (OLD.task_id = 2000100) EXECUTE FUNCTION outbox.boom()`)
+	bury(t, db, "BROKEN", "attempts", "x", 2_000_000, 1500) // the oldest have the highest ids
+	part = s.post(t, "bulk", bulkForm(s.get(t, "bulk?do=purge&type=BROKEN")), "HX-Request", "true")
+	if part.has(t, 200, "1,000 of 1,500 purged", "PostgreSQL did not do this.", "Go on"); strings.Contains(part.body, "load delay") {
+		t.Error("the page goes on by itself after an error")
+	}
+	if part = s.post(t, "bulk", bulkForm(part), "HX-Request", "true"); !strings.Contains(part.text(), "PostgreSQL did not do this.") || strings.Contains(part.text(), "boom") {
+		t.Errorf("the error is not said: %s", part.text())
+	}
+
+	// No address has a page act by itself.
+	for _, more := range []string{"&done=5&left=1&total=50&until=9000000000000000", "&done=5&left=1&going=1"} {
+		if a := s.get(t, "bulk?do=purge"+more); strings.Contains(a.body, "load delay") {
+			t.Errorf("a link has the page purge by itself: %s", a.body)
+		}
+	}
+	// An address that says that it has begun gets the question all the same, and means no letters that die from now on.
+	link := s.get(t, "bulk?do=purge&type=LATE&done=5&left=1&total=50&until=9000000000000000")
+	if link.has(t, 200, "Which: of type LATE", "Purging deletes them, with their payloads. It cannot be undone.", "Go on purging"); !strings.Contains(link.body, `class="button danger solid" id="confirm"`) || strings.Contains(link.body, `class="button primary" id="confirm"`) {
+		t.Errorf("a link skips the question: %s", link.body)
+	}
+	bury(t, db, "LATE", "attempts", "x", 3_000_000, 2)
+	exec(t, db, `UPDATE outbox.dead_task SET died_at = now() + interval '1 hour' WHERE task_id = 3000001`)
+	s.post(t, "bulk", bulkForm(link)).has(t, 303)
+	if n := number(t, db, `SELECT sum(task_id) FROM outbox.dead_task WHERE task_type = 'LATE'`); n != 3000001 {
+		t.Errorf("of two letters those are left whose ids have the sum %d, want the one that dies later, 3000001", n)
+	}
+}
+
+// A relay may have run a task by the time the page is loaded again that it was redriven on.
+func TestATaskThatEndedRightAfterItsRedriveIsNoError(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	a := s.post(t, "redrive", url.Values{"one": {"900001"}, "back": {"task"}})
+	exec(t, db, `DELETE FROM outbox.task WHERE task_id = 900001`)
+	page := s.get(t, strings.TrimPrefix(a.header.Get("Location"), "./"))
+	page.has(t, 200, "The dead letter is a task again.", "It is not here any more")
+	if strings.Contains(page.body, "hx-trigger") {
+		t.Error("the page keeps itself up to date, but it cannot change")
+	}
+	s.get(t, "task?id=900001").has(t, 404, "There is no such task")
+}

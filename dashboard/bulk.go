@@ -1,0 +1,187 @@
+package dashboard
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/audit"
+	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/internal/pgerr"
+)
+
+// bulkData is what the page shows that asks before a bulk action, and how far it has come.
+type bulkData struct {
+	Do     string // redrive, purge
+	Filter deadFilter
+	Until  int64 // µs since 1970: letters that died later are not meant
+	Total  int64
+	More   bool // there are more than Total
+	Begun  bool
+	Done   int64
+	Left   bool // some that are meant are there yet
+	Going  bool // the page's script goes on by itself
+}
+
+func (d bulkData) Share() int {
+	if !d.Left {
+		return 100
+	}
+	if d.Total <= 0 {
+		return 0
+	}
+	return int(min(100*d.Done/d.Total, 99))
+}
+
+func bulkOf(q url.Values) (d bulkData, err error) {
+	d = bulkData{Do: q.Get("do"), Filter: deadFilterOf(q)}
+	if d.Do != "redrive" && d.Do != "purge" {
+		return d, badRequest("Dead letters can be redriven or purged.")
+	}
+	for key, to := range map[string]*int64{"until": &d.Until, "total": &d.Total, "done": &d.Done} {
+		if s := q.Get(key); s != "" {
+			if *to, err = strconv.ParseInt(s, 10, 64); err != nil || *to < 0 || *to > 253402300799000000 {
+				return d, badRequest("The form has a number that cannot be.")
+			}
+		}
+	}
+	d.More, d.Left = q.Get("more") == "1", q.Get("left") == "1"
+	return d, nil
+}
+
+// countFor is how long a count may take before the page says "more than".
+const countFor = 2 * time.Second
+
+// bulk asks whether to do it, with the number of dead letters that are meant; or says how far it has come.
+func (h *Handler) bulk(v *view) error {
+	q := v.r.URL.Query()
+	d, err := bulkOf(q)
+	if err != nil {
+		return err
+	}
+	if !v.MayOperate() {
+		return errForbidden
+	}
+	if d.Begun = q.Get("done") != ""; !d.Begun {
+		if d.Total, d.More, err = h.countDead(v, d.Filter); err != nil {
+			return err
+		}
+		d.Until = v.Now.UnixMicro()
+	}
+	return v.showBulk(d)
+}
+
+func (v *view) showBulk(d bulkData) error {
+	v.Template, v.Title, v.Section, v.Data, v.Live = "bulk.html", map[string]string{"redrive": "Redrive", "purge": "Purge"}[d.Do]+" dead letters", "dead", d, false
+	return v.show(200)
+}
+
+// countDead counts those that pass the filter: from the counters where these know it, else by reading them, and when that takes too long it
+// says that there are more than those that it has seen.
+func (h *Handler) countDead(v *view, f deadFilter) (n int64, more bool, err error) {
+	filter, err := f.filter()
+	if err != nil {
+		return 0, false, err
+	}
+	ctx, opt := v.r.Context(), deadletter.Schema(h.config.Schema)
+	limit := min(countFor, h.config.StatementTimeout)
+	v.Now, err = h.read(ctx, limit, func(tx *sql.Tx) error {
+		if filter == (deadletter.Filter{Type: filter.Type}) {
+			stats, err := outbox.Stats(ctx, tx, outbox.Schema(h.config.Schema))
+			for _, t := range stats {
+				if filter.Type == "" || filter.Type == t.Type {
+					n += t.Dead
+				}
+			}
+			return err
+		}
+		some, err := deadletter.List(ctx, tx, filter, deadletter.Cursor{}, 1000, opt)
+		if n = int64(len(some)); err != nil || n < 1000 {
+			return err
+		}
+		all, err := deadletter.Count(ctx, tx, filter, opt)
+		if err == nil {
+			n = all
+		}
+		return err
+	})
+	if pgerr.Code(err) == "57014" { // it took too long
+		return max(n-1, 0), true, nil
+	}
+	return n, false, err
+}
+
+// Without script a request of the page works for this long, and with it for less, as it goes on by itself.
+const (
+	bulkFor       = 5 * time.Second
+	bulkForScript = time.Second
+)
+
+// doBulk redrives or purges for a while, 1,000 dead letters in a transaction, each with its entry in the audit log, and then says what is left.
+// A request ends with the transaction in which that while is over, and who closes the page ends it. Each transaction looks for its dead letters from
+// the oldest on, so those of a rare error or reason take it up to its timeout, however few they are.
+func (h *Handler) doBulk(v *view) error {
+	d, err := bulkOf(v.r.PostForm)
+	if err != nil {
+		return err
+	}
+	filter, err := d.Filter.filter()
+	if err != nil {
+		return err
+	}
+	if d.Until == 0 {
+		return badRequest("The form does not say until when.")
+	}
+	if err := v.read(func(context.Context, *sql.Tx) error { return nil }); err != nil {
+		return err
+	}
+	d.Until = min(d.Until, v.Now.UnixMicro()) // an address can say another time, but not that those are meant that die from now on
+	filter.DiedBefore = time.UnixMicro(d.Until).Add(-filter.OlderThan)
+	filter.OlderThan = 0
+	limit := bulkFor
+	if v.htmx() {
+		limit = bulkForScript
+	}
+	opt := deadletter.Schema(h.config.Schema)
+	before := d.Done
+	died := ", died before " + stamp(time.UnixMicro(d.Until))
+	for start := time.Now(); ; {
+		n, err := v.act(audit.Entry{Action: d.Do, Target: cut(d.Filter.Words(), maxTarget-len(died)) + died}, func(ctx context.Context, tx *sql.Tx) (int64, error) {
+			if d.Do == "purge" {
+				return deadletter.Purge(ctx, tx, filter, 1000, opt)
+			}
+			return deadletter.RedriveUpTo(ctx, tx, filter, 1000, opt)
+		})
+		if err != nil {
+			if d.Done == before {
+				return err
+			}
+			_, v.Warning = v.explain(err) // and what was done is done
+			d.Left = true
+			break
+		}
+		d.Done += n
+		if d.Left = n == 1000; !d.Left || time.Since(start) > limit || v.r.Context().Err() != nil {
+			break
+		}
+	}
+	if v.htmx() {
+		d.Begun, d.Going = true, d.Left && v.Warning == ""
+		return v.showBulk(d)
+	}
+	q := d.Filter.query()
+	q.Set("do", d.Do)
+	q.Set("done", strconv.FormatInt(d.Done, 10))
+	q.Set("total", strconv.FormatInt(d.Total, 10))
+	q.Set("until", strconv.FormatInt(d.Until, 10))
+	if d.More {
+		q.Set("more", "1")
+	}
+	if d.Left {
+		q.Set("left", "1")
+	}
+	return v.redirect("bulk", q)
+}

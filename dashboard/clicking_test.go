@@ -1,0 +1,165 @@
+package dashboard_test
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/txoutbox/outbox/dashboard"
+)
+
+// Each action, by its button.
+func TestEachActionByClicking(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	bury(t, db, "BULK", "attempts", "connection refused", 1_000_000, 3500)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	b, ok := openBrowser(t)
+	if !ok {
+		return
+	}
+	b.do(chromedp.EmulateViewport(1280, 900))
+	at := func(path string) { t.Helper(); b.open(s.URL + "/outbox/" + path) }
+	click := func(selector, says string) {
+		t.Helper()
+		b.await(`document.querySelector(`+quote(selector)+`) !== null`, selector)
+		b.do(chromedp.Click(chromedp.CSS(selector)))
+		b.awaitText(says)
+	}
+	id := func(where string) string {
+		return strconv.Itoa(number(t, db, `SELECT min(task_id) FROM outbox.task WHERE `+where))
+	}
+	holds := func(query string) {
+		t.Helper()
+		if number(t, db, `SELECT (`+query+`)::int`) != 1 {
+			t.Errorf("it was not done: %s", query)
+		}
+	}
+	at("")
+	b.do(chromedp.Click(chromedp.CSS(`a[href="./type?name=SEND_WELCOME"]`)))
+	b.awaitText("Pause this type")
+	click(`form[action="./pause"] button`, "The type is paused.")
+	holds(`SELECT paused FROM outbox.task_type WHERE task_type = 'SEND_WELCOME'`)
+	click(`form[action="./resume"] button`, "The type is resumed.")
+	holds(`SELECT NOT paused FROM outbox.task_type WHERE task_type = 'SEND_WELCOME'`)
+
+	later := id(`task_type = 'REINDEX_SEARCH'`)
+	at("task?id=" + later)
+	click("#show-payload", "Hide it")
+	click("#run-now", "The task is due now.")
+	holds(`SELECT state = 'ready' FROM outbox.task WHERE task_id = ` + later)
+	click("#cancel", "It cannot be undone.")
+	click("#back", "Facts")
+	holds(`SELECT count(*) = 1 FROM outbox.task WHERE task_id = ` + later)
+	click("#cancel", "It cannot be undone.")
+	click("#confirm", "The task is canceled.")
+	holds(`SELECT count(*) = 0 FROM outbox.task WHERE task_id = ` + later)
+	at("task?id=" + id(`state = 'leased'`))
+	click("#cancel", "its relay is asked to end it")
+	click("#confirm", "Its relay has been asked to end it.")
+
+	at("dead?type=SEND_WELCOME")
+	click("#redrive-900001", "The dead letter is a task again.")
+	holds(`SELECT count(*) = 1 FROM outbox.task WHERE task_id = 900001`)
+	at("task?id=900002")
+	click("#redrive", "The dead letter is a task again.")
+
+	at("dead")
+	b.do(chromedp.SetJavascriptAttribute(chromedp.CSS("#f-type"), "value", "BULK"), chromedp.SendKeys(chromedp.CSS("#f-error"), "refused"), chromedp.Click(chromedp.CSS(".filter button")))
+	b.awaitText("of type BULK")
+	click("#bulk-redrive", "3,500 dead letters")
+	click("#confirm", "Done.")
+	b.awaitText("3,500 of 3,500 redriven")
+	holds(`SELECT count(*) = 3500 FROM outbox.task WHERE task_type = 'BULK'`)
+	b.await(`document.activeElement.id === "back"`, "the focus on the link back")
+	click("#back", "No dead letter is like that.")
+	at("dead?reason=lost_connections")
+	click("#bulk-purge", "It cannot be undone.")
+	click("#confirm", "2 of 2 purged")
+	holds(`SELECT count(*) = 0 FROM outbox.dead_task WHERE reason = 'lost_connections'`)
+
+	at("schedules")
+	click("#schedule-0", "The schedule is paused")
+	click("#schedule-0", "The schedule is resumed")
+	at("relays")
+	click(`form[action="./hand-back"] button`, "4 tasks were handed back.")
+	at("audit")
+	b.awaitText("hand_back")
+
+	// Lists, by their links.
+	at("type?name=SYNC_CRM")
+	first := b.evaluate(`document.querySelector("tbody a").textContent`)
+	click("#next", "First page")
+	if b.evaluate(`document.querySelector("tbody a").textContent`) == first {
+		t.Error("the next page is the first one")
+	}
+	b.do(chromedp.SendKeys(chromedp.CSS("#find"), first+"\r"))
+	b.awaitText("Task " + first)
+}
+
+// Where buttons are.
+const (
+	place        = `document.querySelector("#redrive-900005").getBoundingClientRect().top`
+	buttonPlaces = `["redrive", "run-now", "cancel"].map(id => { const r = document.getElementById(id).getBoundingClientRect(); return [r.left, r.top, r.width] }).join(" ")`
+)
+
+// What changes appears by itself, with the focus where it was; the switch stops it.
+func TestPagesKeepThemselvesUpToDate(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	b, ok := openBrowser(t)
+	if !ok {
+		return
+	}
+	b.open(s.URL + "/outbox/")
+	b.awaitText("Task types")
+	b.evaluate(`window.stays = true`)
+	b.do(chromedp.Focus(chromedp.CSS(`a[href="./type?name=SEND_WELCOME"]`)))
+	exec(t, db, `INSERT INTO outbox.task (task_type) SELECT 'SEND_WELCOME' FROM generate_series(1, 1000)`)
+	b.await(`document.querySelector("#tiles").innerText.includes("2,975")`, "the tiles")
+	b.await(`[...document.querySelectorAll("tbody tr")].some(r => r.innerText.includes("SEND_WELCOME") && r.innerText.includes("1,120"))`, "the row")
+	if got := b.evaluate(`window.stays + document.activeElement.getAttribute("href")`); got != "true./type?name=SEND_WELCOME" {
+		t.Errorf("the page was loaded again, or the focus is lost: %s", got)
+	}
+	exec(t, db, `INSERT INTO outbox.task (task_type) VALUES ('A_NEW_ONE')`)
+	b.awaitText("A_NEW_ONE")
+
+	b.open(s.URL + "/outbox/dead")
+	b.awaitText("53 dead letters")
+	b.evaluate(`window.stays = true`)
+	b.do(chromedp.Focus(chromedp.CSS("#redrive-900005")))
+	exec(t, db, `DELETE FROM outbox.dead_task WHERE task_id = 900003`)
+	top := b.evaluate(place)
+	exec(t, db, `UPDATE outbox.dead_task SET died_at = clock_timestamp() WHERE task_id = 900101`) // to the top
+	b.awaitText("52 dead letters")
+	b.awaitText("The list has changed.")
+	if got := b.evaluate(`window.stays + document.activeElement.id`); got != "trueredrive-900005" {
+		t.Errorf("the page was loaded again, or the focus is lost: %s", got)
+	}
+	if got := b.evaluate(place); got != top {
+		t.Errorf("a button is at %s, and was at %s: another row came under the pointer", got, top)
+	}
+	b.do(chromedp.Click(chromedp.CSS("#again")))
+	b.await(`document.querySelector("tbody a").id === "task-900101"`, "the list as it is")
+
+	// A task that becomes due while its page is open: Cancel stays where it is.
+	later := strconv.Itoa(number(t, db, `SELECT max(task_id) FROM outbox.task WHERE task_type = 'REINDEX_SEARCH'`))
+	b.open(s.URL + "/outbox/task?id=" + later)
+	b.await(`!document.querySelector("#run-now").disabled`, "run now")
+	places := b.evaluate(buttonPlaces)
+	exec(t, db, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE task_id = $1`, later)
+	b.await(`document.querySelector("#run-now").disabled`, "run now is off")
+	if got := b.evaluate(buttonPlaces); got != places {
+		t.Errorf("the buttons are at %s, and were at %s", got, places)
+	}
+	b.open(s.URL + "/outbox/dead")
+	b.awaitText("52 dead letters")
+
+	b.do(chromedp.Click(chromedp.CSS(`button[name="updates"]`)))
+	b.await(`document.querySelector('button[name="updates"]').getAttribute("aria-pressed") === "false"`, "the switch")
+	if got := b.evaluate(`document.querySelectorAll("[hx-trigger]").length + location.pathname`); got != "0/outbox/dead" {
+		t.Errorf("updates are off, and the page is %s", got)
+	}
+}

@@ -1,0 +1,121 @@
+package dashboard
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/txoutbox/outbox/inspect"
+)
+
+// overviewData is what the first page shows.
+type overviewData struct {
+	Sum         inspect.Type
+	Rate        rate
+	Range, Over string
+	Charts      []chart
+	Types       []typeRow
+	Relays      []relayRow
+	Alive       int
+}
+
+// typeRow is a line of the table of types.
+type typeRow struct {
+	inspect.Type
+	ID    string // of its elements on the page
+	Rate  rate
+	Spark chart
+	Stuck bool // there is work, and no relay that has a handler for it
+}
+
+// sparklines are drawn for this many types at most: each is one more statement, at most every 15 s.
+const sparklines = 60
+
+func (h *Handler) overview(v *view) error {
+	s, err := v.snapshot()
+	if err != nil {
+		return err
+	}
+	name, span, over := v.span()
+	names := []string{""}
+	for _, t := range s.types[:min(len(s.types), sparklines)] {
+		names = append(names, t.Type)
+	}
+	samples, err := v.samples(span, names...)
+	if err != nil {
+		return err
+	}
+	d := overviewData{Sum: s.sum(), Rate: h.rate("", samples[""]), Range: name, Over: over, Relays: relayRows(s)}
+	d.Charts = charts4(samples[""], s.at, span, over, d.Sum)
+	v.Shape = name
+	for i, t := range s.types {
+		id := "t" + strconv.Itoa(i)
+		r := typeRow{Type: t, ID: id, Rate: h.rate(t.Type, samples[t.Type]), Stuck: t.Relays == 0 && t.Ready+t.Scheduled+t.Leased+t.Waiting > 0}
+		r.Spark = draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(samples[t.Type], readyOf, s.at, t.Ready), s.at, span)
+		d.Types = append(d.Types, r)
+		v.Shape += fmt.Sprintf("/%s %t %t", t.Type, t.Paused, r.Stuck)
+		for _, cell := range []string{"-ready", "-scheduled", "-leased", "-waiting", "-dead", "-done", "-failed", "-oldest", "-spark"} {
+			v.Parts = append(v.Parts, id+cell)
+		}
+	}
+	for _, r := range s.relays {
+		if r.Alive {
+			d.Alive++
+		}
+	}
+	v.Shape = hash(v.Shape)
+	v.Parts = append(v.Parts, "tiles", "charts", "relays", "asof")
+	v.Template, v.Title, v.Live, v.Data = "overview.html", "Overview", true, d
+	return v.show(200)
+}
+
+// relayRow is a relay with what it runs.
+type relayRow struct {
+	inspect.Relay
+	Runs []runRow
+	More int // runs that are not listed
+}
+
+// runRow are the runs of one type.
+type runRow struct {
+	Type   string
+	Runs   int
+	Tasks  int
+	Oldest time.Time
+	Task   int64 // of the one that has run for the longest time
+	Lost   bool
+}
+
+func relayRows(s *snapshot) (out []relayRow) {
+	for _, r := range s.relays {
+		row := relayRow{Relay: r}
+		by := map[string]*runRow{}
+		for _, run := range r.Runs {
+			g := by[run.Type]
+			if g == nil {
+				g = &runRow{Type: run.Type}
+				by[run.Type] = g
+			}
+			g.Runs++
+			g.Tasks += len(run.TaskIDs)
+			g.Lost = g.Lost || run.Lost
+			if g.Oldest.IsZero() || run.StartedAt.Before(g.Oldest) {
+				g.Oldest = run.StartedAt
+				if len(run.TaskIDs) > 0 {
+					g.Task = run.TaskIDs[0]
+				}
+			}
+		}
+		for _, g := range by {
+			row.Runs = append(row.Runs, *g)
+		}
+		slices.SortFunc(row.Runs, func(a, b runRow) int { return cmp.Or(cmp.Compare(b.Runs, a.Runs), cmp.Compare(a.Type, b.Type)) })
+		if len(row.Runs) > 20 {
+			row.Runs, row.More = row.Runs[:20], len(row.Runs)-20
+		}
+		out = append(out, row)
+	}
+	return out
+}

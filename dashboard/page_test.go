@@ -1,0 +1,285 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"html"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/audit"
+	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// answer is what a request got.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// text is the body without tags.
+func (a answer) text() string {
+	s := regexp.MustCompile(`(?s)<[^>]*>`).ReplaceAllString(a.body, " ")
+	return regexp.MustCompile(`\s+`).ReplaceAllString(html.UnescapeString(s), " ")
+}
+
+// record is an answer of a handler.
+func record(t testing.TB, h http.Handler, method, path string, form url.Values) answer {
+	t.Helper()
+	req := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(form.Encode()))
+	if form != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	return answer{w.Code, w.Header(), w.Body.String()}
+}
+
+var noRedirects = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+func (s *site) send(t testing.TB, method, path string, form url.Values, header ...string) answer {
+	t.Helper()
+	var body io.Reader
+	if form != nil {
+		body = strings.NewReader(form.Encode())
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, s.URL+"/outbox/"+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if form != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := noRedirects.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{res.StatusCode, res.Header, string(text)}
+}
+
+func (s *site) get(t testing.TB, path string, header ...string) answer {
+	t.Helper()
+	return s.send(t, "GET", path, nil, header...)
+}
+
+func (s *site) post(t testing.TB, path string, form url.Values, header ...string) answer {
+	t.Helper()
+	return s.send(t, "POST", path, form, header...)
+}
+
+func (a answer) has(t testing.TB, status int, wants ...string) {
+	t.Helper()
+	if a.status != status {
+		t.Errorf("the status is %d, want %d; %s", a.status, status, a.text())
+		return
+	}
+	for _, want := range wants {
+		if !strings.Contains(a.text(), want) {
+			t.Errorf("%q is not on the page:\n%s", want, a.text())
+		}
+	}
+}
+
+var allPages = []string{"", "?range=24h", "type?name=SEND_WELCOME", "type?name=SEND_WELCOME&state=scheduled", "type?name=NEVER", "task?id=900001", "dead", "dead?type=SEND_WELCOME&reason=attempts&error=user&older=1h",
+	"schedules", "relays", "audit"}
+
+func TestPagesShowWhatIsThere(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	scheduled := number(t, db, `SELECT min(task_id) FROM outbox.task WHERE task_type = 'SEND_WELCOME' AND state = 'scheduled'`)
+	leased := number(t, db, `SELECT min(task_id) FROM outbox.task WHERE state = 'leased'`)
+	for path, wants := range map[string][]string{
+		"":                                      {"Ready 1,975", "Scheduled 45", "Leased 16", "Waiting 60", "Dead 53", "SYNC_CRM paused", "LEDGER no relay", "web-1.fra", "RESIZE_IMAGE × 7", "GRANT_CREDIT × 5", "web-0.fra pid 3999 dead"},
+		"type?name=SEND_WELCOME":                {"Pause this type", "ready 120", "dead 40", "Relays with a handler 2"},
+		"type?name=SYNC_CRM":                    {"SYNC_CRM paused", "Resume this type", "100 in 1 min", "At once in all relays 4"},
+		"type?name=LEDGER":                      {"Relays with a handler none", "waiting 60"},
+		"type?name=SEND_WELCOME&state=dead":     {"900001", "recipient address rejected"},
+		"type?name=SEND_WELCOME&state=finished": {"handlers.Keep keeps them"},
+		"type?name=NEVER":                       {"No task of this type was ever enqueued"},
+		"task?id=900001":                        {"Task 900001 dead", "all attempts used", "10 of 10", "Redrive", "recipient address rejected", "enqueued", "Show the payload"},
+		fmt.Sprint("task?id=", scheduled):       {"scheduled", "Run now", "Cancel", "421 4.3.2", "attempt 3 began"},
+		fmt.Sprint("task?id=", leased):          {"leased", "Cancel", "running since then, on relay 0197a1f2-7c11"},
+		"dead":                                  {"53 dead letters", "900101", "welcome: user 8123 has no address", "Redrive all…"},
+		"dead?reason=handler":                   {"Those that match, of 53 dead letters", "900103", "Redrive all that match"},
+		"dead?error=no+such+text":               {"No dead letter is like that."},
+		"schedules":                             {"daily report", "0 8 * * *", "sync crm paused"},
+		"relays":                                {"web-2.fra", "Hand back its tasks", "Workers 20", "Connections 22"},
+		"audit":                                 {"grace@example.com", "purge", "1,204"},
+	} {
+		t.Run(path, func(t *testing.T) { s.get(t, path).has(t, 200, wants...) })
+	}
+	for path, status := range map[string]int{"none": 404, "task?id=77777": 404, "task?id=x": 400, "task": 400, "type": 404, "type?name=X&state=lost": 400, "dead?older=1y": 400, "dead?reason=bad": 400, "dead?after=x": 400,
+		"audit?before=x": 400, "bulk": 400, "pause": 405, "type?name=X&after=%00": 400, "dead?type=%ff": 400, "payload?id=77777": 404, "type?name=%00": 400} {
+		if a := s.get(t, path); a.status != status {
+			t.Errorf("GET %s: got %d, want %d: %s", path, a.status, status, a.text())
+		}
+	}
+}
+
+func TestListsGoOnPageByPage(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	exec(t, db, `INSERT INTO outbox.audit (actor, tool, action, target) SELECT 'x', 'test', 'act', 'target ' || n FROM generate_series(1, 120) n`)
+	ids := regexp.MustCompile(`id="task-(\d+)"|target (\d+)`)
+	next := regexp.MustCompile(`rel="next" href="\./([^"]+)"`)
+	for path, want := range map[string]int{"type?name=SEND_WELCOME&state=ready": 120, "type?name=SYNC_CRM": 1843, "dead": 53, "audit": 120, "type?name=LEDGER&state=waiting": 60} {
+		seen := map[string]bool{}
+		pages := 0
+		for at := path; at != ""; pages++ {
+			a := s.get(t, at)
+			a.has(t, 200)
+			for _, m := range ids.FindAllStringSubmatch(a.body, -1) {
+				if seen[m[0]] {
+					t.Fatalf("%s: %s is on two pages", path, m[0])
+				}
+				seen[m[0]] = true
+			}
+			at = ""
+			if m := next.FindStringSubmatch(a.body); m != nil {
+				at = html.UnescapeString(m[1])
+			}
+		}
+		if len(seen) != want || pages != (want+49)/50 && pages != (want+3+49)/50 {
+			t.Errorf("%s: %d rows on %d pages, want %d rows", path, len(seen), pages, want)
+		}
+	}
+}
+
+// The script asks for the part of a page that changes, and gets nothing while it is as it was.
+func TestPollsGetWhatHasChanged(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	have := regexp.MustCompile(`"Outbox-(Have|Shape)":"([0-9a-f]+)"`)
+	headers := func(a answer) []string {
+		m := have.FindStringSubmatch(html.UnescapeString(a.body))
+		if m == nil {
+			t.Fatalf("the page does not poll: %s", a.body)
+		}
+		return []string{"HX-Request", "true", "Outbox-" + m[1], m[2]}
+	}
+	page := s.get(t, "audit")
+	part := s.get(t, "audit", headers(page)...)
+	if part.status != 204 {
+		part.has(t, 204)
+	}
+	exec(t, db, `INSERT INTO outbox.audit (actor, tool, action, target) VALUES ('eve', 'test', 'look', 'around')`)
+	part = s.get(t, "audit", headers(page)...)
+	if part.has(t, 200, "eve"); strings.Contains(part.body, "<html") || !strings.HasPrefix(part.body, `<div id="live"`) {
+		t.Errorf("a poll gets a whole page: %s", part.body)
+	}
+
+	page = s.get(t, "")
+	if part = s.get(t, "", headers(page)...); part.status != 200 || part.header.Get("HX-Refresh") != "" || strings.Contains(part.body, "<html") {
+		t.Errorf("a poll of the overview gets %d %v", part.status, part.header)
+	}
+	exec(t, db, `INSERT INTO outbox.task (task_type) VALUES ('NEW_TYPE')`)
+	eventually(t, "a new type has the page loaded again", func() bool { return s.get(t, "", headers(page)...).header.Get("HX-Refresh") == "true" })
+
+	// What reads all there is to find something is done when asked, and not every 2 s.
+	for path, polls := range map[string]bool{"dead": true, "dead?type=SEND_WELCOME&older=1h": true, "dead?error=user": false, "dead?reason=handler": false, "dead?type=SEND_WELCOME&error=x": false} {
+		if got := strings.Contains(s.get(t, path).body, "hx-trigger"); got != polls {
+			t.Errorf("%s: it polls: %v, want %v", path, got, polls)
+		}
+	}
+	viewer := serve(t, db, dashboard.Config{Authorize: as(dashboard.View)})
+	if a := viewer.get(t, "dead"); !strings.Contains(a.body, "Outbox-Have") {
+		t.Error("a list without buttons does not keep itself up to date as a whole")
+	}
+
+	off := s.get(t, "", "Cookie", "outbox_updates=off")
+	if off.has(t, 200); strings.Contains(off.body, "hx-trigger") {
+		t.Error("a page polls though its viewer has stopped that")
+	}
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited for it in vain: %s", what)
+		}
+	}
+}
+
+func TestSettingsAreACookieAndLeadBack(t *testing.T) {
+	db := newDatabase(t)
+	s := serve(t, db, dashboard.Config{Authorize: as(dashboard.View), ReadOnly: true})
+	for back, want := range map[string]string{"./dead?type=A%26B": "./dead?type=A%26B", "./dead?type=A&ok=paused&x=1": "./dead?type=A", "": "./", "https://example.com/": "./", "//example.com": "./", "./pause": "./", "./payload?id=1": "./", "./../x": "./"} {
+		a := s.post(t, "settings", url.Values{"theme": {"dark"}, "back": {back}})
+		if a.status != 303 || a.header.Get("Location") != want {
+			t.Errorf("back %q: got %d %q, want %q", back, a.status, a.header.Get("Location"), want)
+		}
+		if c := a.header.Get("Set-Cookie"); !strings.HasPrefix(c, "outbox_theme=dark;") || !strings.Contains(c, "HttpOnly") || !strings.Contains(c, "SameSite=Lax") {
+			t.Errorf("the cookie is %q", c)
+		}
+	}
+	s.post(t, "settings", url.Values{"theme": {`"><script>`}}).has(t, 400)
+	if a := s.get(t, "", "Cookie", `outbox_theme=dark`); !strings.Contains(a.body, `data-theme="dark"`) {
+		t.Error("the theme of the cookie is not that of the page")
+	}
+	if a := s.get(t, "", "Cookie", `outbox_theme="x"`); !strings.Contains(a.body, `data-theme="auto"`) {
+		t.Error("another theme is taken from the cookie")
+	}
+}
+
+func TestADashboardOfAnotherSchemaAndPath(t *testing.T) {
+	db := newDatabase(t, schema.Schema("shop_outbox"))
+	d, err := dashboard.New(db, dashboard.Config{Schema: "shop_outbox", Authorize: as(everything), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, `INSERT INTO shop_outbox.task (task_type) SELECT 'SHIP' FROM generate_series(1, 7)`)
+	mux := http.NewServeMux()
+	mux.Handle("/admin/queue/", http.StripPrefix("/admin/queue", d))
+	for path, want := range map[string]string{"/admin/queue/": "SHIP", "/admin/queue/type?name=SHIP": "ready 7", "/admin/queue/relays": "nothing is run", "/admin/queue/dead": "no dead letters", "/admin/queue/schedules": "no schedules", "/admin/queue/audit": "Nothing was done"} {
+		record(t, mux, "GET", path, nil).has(t, 200, want)
+	}
+	a := record(t, mux, "POST", "/admin/queue/pause", url.Values{"name": {"SHIP"}})
+	if a.status != 303 || a.header.Get("Location") != "./type?n=1&name=SHIP&ok=paused" || number(t, db, `SELECT count(*) FROM shop_outbox.task_type WHERE paused`) != 1 {
+		t.Errorf("pause: got %d %q", a.status, a.header.Get("Location"))
+	}
+	if entries, err := audit.List(t.Context(), db, 0, 0, audit.Schema("shop_outbox")); err != nil || len(entries) != 1 {
+		t.Errorf("the audit log has %v, %v", entries, err)
+	}
+	// A handler that is mounted without the slash leads to it.
+	bare, err := dashboard.New(db, dashboard.Config{Schema: "shop_outbox", BasePath: "/q/", Authorize: as(everything), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := record(t, bare, "GET", "/q", nil); a.status != 301 || a.header.Get("Location") != "./q/" {
+		t.Errorf("/q: got %d %q", a.status, a.header.Get("Location"))
+	}
+	record(t, bare, "GET", "/elsewhere", nil).has(t, 404)
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	db := newDatabase(t)
+	_, err := dashboard.New(nil, dashboard.Config{Schema: "Bad-Name", BasePath: "outbox", StatementTimeout: -1})
+	for _, want := range []string{"*sql.DB is nil", "Config.Schema", "Config.BasePath", "Config.StatementTimeout"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error %v does not name %s", err, want)
+		}
+	}
+	if _, err := dashboard.New(db, dashboard.Config{BasePath: "/a/../b"}); err == nil {
+		t.Error("a base path with .. is taken")
+	}
+}

@@ -1,0 +1,136 @@
+package dashboard_test
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// No statement of a page may write, or take longer than it is allowed to.
+func TestPagesAreReadOnlyAndBounded(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: 300 * time.Millisecond})
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec(`LOCK TABLE outbox.dead_task, outbox.audit, outbox.schedule IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"dead", "audit", "schedules", "dead?error=x"} {
+		start := time.Now()
+		s.get(t, path).has(t, 503, "took longer than 300ms")
+		if d := time.Since(start); d > 5*time.Second {
+			t.Errorf("%s took %v", path, d)
+		}
+	}
+	// A page that polls says so, and does not ask for it every 2 s.
+	if a := s.get(t, "audit", "HX-Request", "true", "Outbox-Have", "x"); a.header.Get("HX-Reswap") != "outerHTML" || !strings.HasPrefix(a.body, `<div id="live">`) || !strings.Contains(a.body, `id="again" href="./audit"`) {
+		t.Errorf("a poll gets %v %s", a.header, a.body)
+	} else {
+		a.has(t, 200, "took longer than 300ms", "Try again")
+	}
+	// A bulk action asks with what it knows by then.
+	s.get(t, "bulk?do=redrive&error=x").has(t, 200, "More than 0 dead letters", "takes too long")
+	_ = tx.Rollback()
+	// An action may take twice as long, and says how long.
+	exec(t, db, `CREATE FUNCTION outbox.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN OLD; END $$`)
+	exec(t, db, `CREATE TRIGGER slow BEFORE DELETE ON outbox.dead_task FOR EACH ROW EXECUTE FUNCTION outbox.slow()`)
+	s.post(t, "redrive", url.Values{"one": {"900001"}}).has(t, 503, "took longer than 600ms")
+	// After another error a page that polls goes on.
+	exec(t, db, `ALTER TABLE outbox.audit RENAME TO elsewhere`)
+	if a := s.get(t, "audit", "HX-Request", "true", "Outbox-Have", "x"); !strings.HasPrefix(a.body, `<div id="live" hx-get="./audit" hx-trigger="every 2s"`) {
+		t.Errorf("a poll gets %v %s", a.header, a.body)
+	}
+	exec(t, db, `ALTER TABLE outbox.elsewhere RENAME TO audit`)
+
+	// Rows that only such a transaction sees.
+	for _, table := range []string{"audit", "schedule", "dead_task", "relay"} {
+		exec(t, db, `ALTER TABLE outbox.`+table+` RENAME TO `+table+`_rows`)
+		exec(t, db, `CREATE VIEW outbox.`+table+` AS SELECT * FROM outbox.`+table+`_rows WHERE current_setting('transaction_read_only') = 'on' AND current_setting('statement_timeout') = '300ms'`)
+	}
+	for path, want := range map[string]string{"audit": "grace@example.com", "schedules": "daily report", "dead": "900001", "relays": "web-1.fra", "task?id=900001": "all attempts used"} {
+		s.get(t, path).has(t, 200, want)
+	}
+}
+
+// A member of a group needs no more than that to see the pages and to act.
+func TestRolesOfTheDatabaseAreEnough(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	if err := schema.GrantRoles(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	member := func(role string) *site {
+		url, _ := urls.Load(db)
+		pool, err := pgtest.Open(driver(), url.(string)+"&role=outbox_"+role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { pool.Close() })
+		return serve(t, pool, dashboard.Config{Authorize: as(everything)})
+	}
+	viewer, operator, worker := member("viewer"), member("operator"), member("worker")
+	for _, path := range slices.Concat(allPages, []string{"bulk?do=purge", "bulk?do=redrive&error=user"}) {
+		viewer.get(t, path).has(t, 200)
+		operator.get(t, path).has(t, 200)
+	}
+	viewer.get(t, "task?id=900001&payload=show").has(t, 500, "The database role of this dashboard may not do this.")
+	operator.get(t, "task?id=900001&payload=show").has(t, 200, "nobody@exmaple.com")
+	worker.get(t, "task?id=1&payload=show").has(t, 200, `"user_id": 1`)
+	for path, form := range actions {
+		q, _ := url.ParseQuery(form)
+		if a := viewer.post(t, path, q); a.status != 500 {
+			t.Errorf("a viewer may %s: %d %s", path, a.status, a.text())
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(actions)) {
+		q, _ := url.ParseQuery(actions[path])
+		if a := operator.post(t, path, q); a.status != 303 {
+			t.Errorf("an operator may not %s: %d %s", path, a.status, a.text())
+		}
+	}
+}
+
+// Many viewers share what they look at: while it is read once, all others wait for that.
+func TestViewersShareTheCounts(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	var arrived atomic.Int32
+	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) (dashboard.Access, string) { arrived.Add(1); return dashboard.View, "" }})
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec(`LOCK TABLE outbox.counter IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	var viewers sync.WaitGroup
+	for range 20 {
+		viewers.Go(func() { s.get(t, "relays").has(t, 200, "web-1.fra") })
+	}
+	most := 0
+	eventually(t, "all viewers are there and one reads", func() bool {
+		n := number(t, db, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+		most = max(most, n)
+		return n > 0 && arrived.Load() == 20
+	})
+	_ = tx.Rollback()
+	viewers.Wait()
+	if most != 1 {
+		t.Errorf("%d of 20 viewers read the counts at once, want 1", most)
+	}
+}

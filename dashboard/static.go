@@ -1,0 +1,72 @@
+package dashboard
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"mime"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+)
+
+// htmx.min.js is dist/htmx.min.js of the npm package htmx.org, version 2.0.11, unchanged; its licence (0BSD) is in htmx.LICENSE.
+//
+//go:embed static templates
+var files embed.FS
+
+// staticFile is a file whose name has a hash of what is in it, so it never changes.
+type staticFile struct {
+	contentType string
+	content     []byte
+}
+
+func (f staticFile) serve(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", f.contentType)
+	w.Header().Set("Cache-Control", "private, max-age=31536000, immutable")
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.content))
+}
+
+// staticURL are the relative addresses of the files.
+type staticURL struct{ Script, Style, Icon string }
+
+var (
+	static = map[string]staticFile{}
+	urls   = staticURL{Script: addStatic("htmx.min.js"), Style: addStatic("dashboard.css"), Icon: addStatic("icon.svg")}
+	pages  = parsePages()
+)
+
+func addStatic(name string) string {
+	content, err := files.ReadFile("static/" + name)
+	if err != nil {
+		panic(err)
+	}
+	sum := sha256.Sum256(content)
+	ext := path.Ext(name)
+	to := fmt.Sprintf("static-%s-%s%s", strings.TrimSuffix(name, ext), hex.EncodeToString(sum[:6]), ext)
+	contentType := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}[ext]
+	if contentType == "" {
+		contentType = mime.TypeByExtension(ext)
+	}
+	static[to] = staticFile{contentType, content}
+	return "./" + to
+}
+
+func parsePages() map[string]*template.Template {
+	base := template.Must(template.New("").Funcs(functions).ParseFS(files, "templates/base.html", "templates/parts.html"))
+	found, err := files.ReadDir("templates")
+	if err != nil {
+		panic(err)
+	}
+	out := map[string]*template.Template{}
+	for _, f := range found {
+		if name := f.Name(); name != "base.html" && name != "parts.html" {
+			out[name] = template.Must(template.Must(base.Clone()).ParseFS(files, "templates/"+name))
+		}
+	}
+	return out
+}

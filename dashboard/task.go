@@ -1,0 +1,214 @@
+package dashboard
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/txoutbox/outbox/inspect"
+)
+
+// taskData is what the page of a task shows.
+type taskData struct {
+	inspect.Task
+	Timeline  []event
+	Asked     bool // for the payload
+	Secrets   inspect.Secrets
+	Payload   string
+	Cut       bool
+	Size      int
+	Headers   string
+	CanCancel bool
+	CanRunNow bool
+	CanRevive bool
+}
+
+// event is one line of a timeline.
+type event struct {
+	At   time.Time
+	Text string
+	Tone string
+}
+
+func taskID(s string) (int64, error) {
+	id, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || id < 1 {
+		return 0, badRequest("The id of a task is a positive number.")
+	}
+	return id, nil
+}
+
+func (h *Handler) task(v *view) error {
+	q := v.r.URL.Query()
+	id, err := taskID(q.Get("id"))
+	if err != nil {
+		return err
+	}
+	d := taskData{Asked: q.Get("payload") == "show" && v.MayPayload()}
+	err = v.read(func(ctx context.Context, tx *sql.Tx) (err error) {
+		if d.Task, err = inspect.Get(ctx, tx, id, inspect.Schema(h.config.Schema)); err != nil || !d.Asked {
+			return err
+		}
+		d.Secrets, err = inspect.GetSecrets(ctx, tx, id, inspect.Schema(h.config.Schema))
+		return err
+	})
+	if errors.Is(err, inspect.ErrNotFound) && v.Notice != "" { // it was given to the relays just now, and they were fast
+		v.Template, v.Title = "ended.html", "Task "+strconv.FormatInt(id, 10)
+		return v.show(http.StatusOK)
+	}
+	if err != nil {
+		return err
+	}
+	if d.Asked {
+		h.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id, "type", d.Type)
+		d.Size = len(d.Secrets.Payload)
+		d.Payload, d.Cut = pretty(d.Secrets.Payload)
+		d.Headers, _ = pretty(d.Secrets.Headers)
+	}
+	d.may()
+	d.Timeline = timeline(d.Task)
+	// With the payload it stays as it is: each look at one is asked for, and logged.
+	v.Template, v.Title, v.Live, v.Data = "task.html", "Task "+strconv.FormatInt(id, 10), !d.Asked, d
+	return v.show(200)
+}
+
+// askCancel asks whether to cancel a task, and says what that does to it as it is now.
+func (h *Handler) askCancel(v *view) error {
+	id, err := taskID(v.r.URL.Query().Get("id"))
+	if err != nil {
+		return err
+	}
+	if !v.MayOperate() {
+		return errForbidden
+	}
+	var d taskData
+	err = v.read(func(ctx context.Context, tx *sql.Tx) (err error) {
+		d.Task, err = inspect.Get(ctx, tx, id, inspect.Schema(h.config.Schema))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	d.may()
+	v.Template, v.Title, v.Data = "cancel.html", "Cancel task "+strconv.FormatInt(id, 10), d
+	return v.show(200)
+}
+
+// may notes what can be done with the task as it is.
+func (d *taskData) may() {
+	d.CanCancel = d.State == inspect.Ready || d.State == inspect.Scheduled || d.State == inspect.Waiting || d.State == inspect.Leased
+	d.CanRunNow = d.State == inspect.Scheduled
+	d.CanRevive = d.State == inspect.Dead
+}
+
+// timeline is what is known of a task's life, in the order of time.
+func timeline(t inspect.Task) (out []event) {
+	out = append(out, event{t.CreatedAt, "enqueued", ""})
+	switch t.State {
+	case inspect.Scheduled:
+		out = append(out, event{t.RunAt, "due", ""})
+	case inspect.Ready:
+		if t.RunAt.After(t.CreatedAt.Add(time.Second)) {
+			out = append(out, event{t.RunAt, "due", ""})
+		}
+	}
+	if !t.AttemptedAt.IsZero() {
+		out = append(out, event{t.AttemptedAt, "attempt " + strconv.Itoa(max(t.Attempt, 1)) + " began", ""})
+	}
+	for _, r := range t.Runs {
+		if r.Lost {
+			out = append(out, event{r.StartedAt, "a run began that was lost, on relay " + visible(r.RelayID), "bad"})
+		} else {
+			out = append(out, event{r.StartedAt, "running since then, on relay " + visible(r.RelayID), "good"})
+		}
+	}
+	if !t.LeasedUntil.IsZero() {
+		out = append(out, event{t.LeasedUntil, "its lease ends", ""})
+	}
+	switch {
+	case t.EndedAt.IsZero():
+	case t.State == inspect.Dead:
+		out = append(out, event{t.EndedAt, "died", "bad"})
+	default:
+		out = append(out, event{t.EndedAt, "finished", "good"})
+	}
+	slices.SortStableFunc(out, func(a, b event) int { return cmp.Compare(a.At.UnixMicro(), b.At.UnixMicro()) })
+	return out
+}
+
+// A payload is shown up to this many bytes, and indented up to this depth, beyond which indenting is most of the text.
+const (
+	shownPayload = 64 << 10
+	shownDepth   = 50
+)
+
+// pretty is JSON for the page, and whether it was cut.
+func pretty(text json.RawMessage) (string, bool) {
+	if len(text) == 0 {
+		return "", false
+	}
+	if len(text) <= shownPayload && depth(text) <= shownDepth {
+		var out bytes.Buffer
+		if json.Indent(&out, text, "", "  ") == nil {
+			return visible(out.String()), false
+		}
+	}
+	if len(text) > shownPayload {
+		return visible(string(bytes.ToValidUTF8(text[:shownPayload], nil))), true
+	}
+	return visible(string(text)), false
+}
+
+// depth is how deep arrays and objects nest.
+func depth(text []byte) (deepest int) {
+	now, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			now++
+			deepest = max(deepest, now)
+		case c == '}' || c == ']':
+			now--
+		}
+	}
+	return deepest
+}
+
+// payload is the whole payload as a file.
+func (h *Handler) payload(v *view) error {
+	id, err := taskID(v.r.URL.Query().Get("id"))
+	if err != nil {
+		return err
+	}
+	if !v.MayPayload() {
+		return errForbidden
+	}
+	var s inspect.Secrets
+	err = v.read(func(ctx context.Context, tx *sql.Tx) (err error) {
+		s, err = inspect.GetSecrets(ctx, tx, id, inspect.Schema(h.config.Schema))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	h.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id)
+	v.w.Header().Set("Content-Type", "application/octet-stream")
+	v.w.Header().Set("Content-Disposition", `attachment; filename="task-`+strconv.FormatInt(id, 10)+`.json"`)
+	v.w.WriteHeader(http.StatusOK)
+	if v.r.Method != http.MethodHead {
+		_, _ = v.w.Write(s.Payload) // the viewer has gone
+	}
+	return nil
+}

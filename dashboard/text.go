@@ -1,0 +1,146 @@
+package dashboard
+
+import (
+	"fmt"
+	"html/template"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/txoutbox/outbox/deadletter"
+)
+
+var functions = template.FuncMap{
+	"v":     visible,
+	"n":     number,
+	"per":   perSecond,
+	"f":     decimal,
+	"ago":   ago,
+	"dur":   duration,
+	"stamp": stamp,
+	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"short": func(id string) string { return visible(id[:min(len(id), 8)]) },
+	"line":  firstLine,
+	"at":    func(view *view, t time.Time) moment { return moment{t, view.Now} },
+	"plural": func(n int64, one, many string) string {
+		if n == 1 {
+			return one
+		}
+		return many
+	},
+	"reason": func(r deadletter.Reason) string { return reasonText(string(r)) },
+	"for": func(view *view, since time.Time) string {
+		return duration(max(view.Now.Sub(since), 0).Truncate(time.Second))
+	},
+	"ranges": func() any { return ranges },
+}
+
+// moment is a time, to be shown as seen from another.
+type moment struct{ Time, Now time.Time }
+
+// visible writes what a terminal or a browser would not show, or would use to show something else: control characters, those that turn the
+// direction of writing, and those without a width.
+func visible(s string) string {
+	var out strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\n' || r == '\t':
+			out.WriteRune(r)
+		case unicode.Is(unicode.Cf, r) || unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Co, r) || r == unicode.ReplacementChar:
+			if r > 0xffff {
+				fmt.Fprintf(&out, `\U%08x`, r)
+			} else {
+				fmt.Fprintf(&out, `\u%04x`, r)
+			}
+		default:
+			out.WriteRune(r)
+		}
+	}
+	return out.String()
+}
+
+// firstLine is the beginning of a text, for a table.
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	if r := []rune(s); len(r) > 160 {
+		s = string(r[:160]) + "…"
+	}
+	return visible(s)
+}
+
+// number has commas between thousands.
+func number(v any) string {
+	var n int64
+	switch v := v.(type) {
+	case int:
+		n = int64(v)
+	case int64:
+		n = v
+	case float64:
+		n = int64(math.Round(v))
+	}
+	s := strconv.FormatInt(n, 10)
+	sign := ""
+	if s[0] == '-' {
+		sign, s = "−", s[1:]
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return sign + s
+}
+
+// decimal has two digits at most behind the point where a number is small.
+func decimal(f float64) string {
+	switch {
+	case f >= 100 || f == math.Trunc(f):
+		return number(f)
+	case f >= 10:
+		return strconv.FormatFloat(f, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(f, 'f', 2, 64)
+}
+
+func perSecond(f float64) string { return decimal(f) + "/s" }
+
+// duration is a length of time in one or two units.
+func duration(d time.Duration) string {
+	switch d = d.Abs(); {
+	case d == 0:
+		return "0 s"
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", max(d.Milliseconds(), 1))
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		if m := int(d.Minutes()) % 60; m > 0 && d < 10*time.Hour {
+			return fmt.Sprintf("%d h %d min", int(d.Hours()), m)
+		}
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%s d", number(int64(d.Hours()/24)))
+}
+
+// ago says when a moment was or will be.
+func ago(m moment) string {
+	switch d := m.Now.Sub(m.Time); {
+	case d < -time.Second:
+		return "in " + duration(d)
+	case d < 2*time.Second:
+		return "now"
+	case d < time.Minute:
+		s := int(d.Seconds())
+		if s >= 10 {
+			s = s / 10 * 10 // a page whose text stays the same is left alone
+		}
+		return fmt.Sprintf("%d s ago", s)
+	default:
+		return duration(d) + " ago"
+	}
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

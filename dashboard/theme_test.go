@@ -1,0 +1,70 @@
+package dashboard_test
+
+import (
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/txoutbox/outbox/dashboard"
+)
+
+// The theme is the system's until the viewer chooses one; both have enough contrast.
+func TestBothThemesCanBeRead(t *testing.T) {
+	db := newDatabase(t)
+	fill(t, db)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	b, ok := openBrowser(t)
+	if !ok {
+		return
+	}
+	dark := func() bool {
+		return b.evaluate(`(() => { const c = getComputedStyle(document.body).backgroundColor.match(/\d+/g).map(Number); return c[0] + c[1] + c[2] < 200 })()`) == "true"
+	}
+	for _, system := range []string{"light", "dark"} {
+		b.media(system)
+		b.open(s.URL + "/outbox/")
+		if dark() != (system == "dark") {
+			t.Errorf("the system is %s, the page is not", system)
+		}
+		for _, path := range []string{"", "type?name=SYNC_CRM", "task?id=900001&payload=show", "task?id=1", "cancel?id=1", "dead", "bulk?do=purge", "bulk?do=redrive", "schedules", "relays", "audit", "none"} {
+			if path == "none" {
+				b.quiet() // a 404 is an error of the console
+			}
+			b.open(s.URL + "/outbox/" + path)
+			if got := b.evaluate(contrast); got != "" {
+				t.Errorf("%s, %s: too little contrast: %s", path, system, got)
+			}
+		}
+		b.loud()
+	}
+	b.open(s.URL + "/outbox/dead?type=SEND_WELCOME")
+	for _, theme := range []string{"light", "dark", "light"} {
+		b.do(chromedp.Click(chromedp.CSS(`button[value="` + theme + `"]`)))
+		b.await(`document.documentElement.dataset.theme === `+quote(theme), theme)
+		if dark() != (theme == "dark") || b.evaluate(`location.search`) != "?type=SEND_WELCOME" {
+			t.Errorf("the theme %s was chosen, the page is another", theme)
+		}
+	}
+}
+
+// contrast is an expression for the texts on the page whose contrast with what is behind them is below 4.5, or 3 where they are large.
+const contrast = `(() => {
+	const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+	const rgba = s => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = s; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
+	const over = (a, b) => a.slice(0, 3).map((x, i) => x * a[3] / 255 + b[i] * (1 - a[3] / 255)).concat(255);
+	const luminance = c => { const [r, g, b] = c.slice(0, 3).map(x => (x /= 255) <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; };
+	const behind = e => { const c = e ? rgba(getComputedStyle(e).backgroundColor) : rgba("white"); return c[3] === 255 ? c : over(c, e ? behind(e.parentElement) : [255, 255, 255, 255]); };
+	const bad = new Set();
+	for (const e of document.querySelectorAll("body *")) {
+		if (![...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()) || e.matches(".hidden, .skip, option, thead *") && !e.offsetHeight) continue;
+		const style = getComputedStyle(e);
+		let opacity = 1;
+		for (let p = e; p; p = p.parentElement) opacity *= getComputedStyle(p).opacity;
+		const back = behind(e), c = rgba(style.color);
+		c[3] *= opacity;
+		const [a, b] = [luminance(over(c, back)), luminance(back)].sort((x, y) => y - x);
+		const large = parseFloat(style.fontSize) >= 24 || parseFloat(style.fontSize) >= 18.66 && style.fontWeight >= 700;
+		if ((a + .05) / (b + .05) < (large ? 3 : 4.5)) bad.add(e.tagName + "." + e.className + " " + e.textContent.trim().slice(0, 30) + " " + ((a + .05) / (b + .05)).toFixed(2));
+	}
+	return [...bad].join("; ");
+})()`

@@ -1,0 +1,91 @@
+package dashboard
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"slices"
+
+	"github.com/txoutbox/outbox/inspect"
+)
+
+const pageSize = 50
+
+// typeData is what the page of a type shows.
+type typeData struct {
+	inspect.Type
+	Known       bool
+	Rate        rate
+	Charts      []chart
+	Range, Over string
+	States      []stateTab
+	State       inspect.State
+	Tasks       []inspect.Task
+	After, Next string
+}
+
+// stateTab leads to the tasks in one state.
+type stateTab struct {
+	State   inspect.State
+	Count   int64
+	Counted bool
+}
+
+// query keeps what the page shows, with one value changed.
+func (d typeData) Link(key, value string) string {
+	q := url.Values{"name": {d.Type.Type}, "state": {string(d.State)}}
+	if d.Range != ranges[0].Name {
+		q.Set("range", d.Range)
+	}
+	if q.Set(key, value); key == "after" && value == "" {
+		q.Del(key)
+	}
+	return "./type?" + q.Encode()
+}
+
+func (h *Handler) taskType(v *view) error {
+	q := v.r.URL.Query()
+	d := typeData{State: inspect.State(q.Get("state")), After: q.Get("after")}
+	name := q.Get("name")
+	if name == "" {
+		return errNotFound
+	}
+	s, err := v.snapshot()
+	if err != nil {
+		return err
+	}
+	d.Type, d.Known = s.typeNamed(name)
+	d.Type.Type = name
+	d.States = []stateTab{{inspect.Ready, d.Ready, true}, {inspect.Scheduled, d.Scheduled, true}, {inspect.Leased, d.Leased, true}, {inspect.Waiting, d.Waiting, true},
+		{inspect.Dead, d.Dead, true}, {State: inspect.Finished}}
+	if d.State == "" {
+		d.State = inspect.Ready
+		for _, t := range d.States { // the first that has any
+			if t.Count > 0 {
+				d.State = t.State
+				break
+			}
+		}
+	}
+	if !slices.ContainsFunc(d.States, func(t stateTab) bool { return t.State == d.State }) {
+		return badRequest("There is no such state of a task.")
+	}
+	rangeName, span, over := v.span()
+	d.Range, d.Over = rangeName, over
+	samples, err := v.samples(span, name)
+	if err != nil {
+		return err
+	}
+	d.Rate = h.rate(name, samples[name])
+	d.Charts = charts4(samples[name], s.at, span, over, d.Type)
+	err = v.read(func(ctx context.Context, tx *sql.Tx) error {
+		p, err := inspect.List(ctx, tx, inspect.Filter{Type: name, State: d.State}, d.After, pageSize, inspect.Schema(h.config.Schema))
+		d.Tasks, d.Next = p.Tasks, p.Next
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	v.Template, v.Title, v.Live, v.Data = "type.html", visible(name), true, d
+	return v.show(200)
+}

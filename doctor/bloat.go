@@ -1,0 +1,47 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// What an index would have if it were built anew: entries with their keys as wide as the statistics say, in pages that are nine tenths full. There are at most as
+// many entries as the table has rows, dead ones included, so an index of few of the rows may be larger than it need be unnoticed. An index whose table was
+// never vacuumed or analysed is not judged.
+const indexSizesSQL = `/* outbox: sizes of indexes */
+SELECT i.relname, pg_relation_size(i.oid), x.entries,
+       ceil(x.entries * (x.width + 20) / (current_setting('block_size')::float8 * 0.9))::bigint * current_setting('block_size')::bigint
+  FROM pg_index g JOIN pg_class i ON i.oid = g.indexrelid JOIN pg_class t ON t.oid = g.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace
+  LEFT JOIN pg_stat_all_tables s ON s.relid = t.oid
+  CROSS JOIN LATERAL (
+    SELECT GREATEST(i.reltuples, COALESCE(s.n_live_tup + s.n_dead_tup, 0))::bigint AS entries,
+           (SELECT sum(COALESCE(w.avg_width, CASE WHEN a.attlen > 0 THEN a.attlen ELSE 32 END)) FROM pg_attribute a
+              LEFT JOIN pg_stats w ON w.schemaname = n.nspname AND w.tablename = t.relname AND w.attname = a.attname
+             WHERE a.attrelid = i.oid AND a.attnum > 0)::float8 AS width) AS x
+ WHERE n.nspname = $1 AND g.indisvalid AND t.reltuples >= 0 AND pg_relation_size(i.oid) >= $2::bigint
+ ORDER BY 2 DESC, 1`
+
+const bloatFactor = 4
+
+func checkIndexBloat(ctx context.Context, v *visit) error {
+	return v.rows(ctx, func(row *sql.Rows) error {
+		var index string
+		var size, entries, needed int64
+		if err := row.Scan(&index, &size, &entries, &needed); err != nil {
+			return err
+		}
+		if size > bloatFactor*needed {
+			v.add("index-bloat", Warning, index, fmt.Sprintf("the index %s has %d MB for at most %s, which need about %d MB", index, size>>20, entriesSaid(entries), needed>>20),
+				"REINDEX INDEX CONCURRENTLY "+v.name(index)+", or relay.Reindex (outbox reindex) for all indexes; relays go on meanwhile")
+		}
+		return nil
+	}, indexSizesSQL, v.schema, v.bloated)
+}
+
+func entriesSaid(n int64) string {
+	if n == 1 {
+		return "1 entry"
+	}
+	return fmt.Sprintf("%d entries", n)
+}

@@ -1,0 +1,212 @@
+package doctor_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/doctor"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/schema"
+)
+
+func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
+	none, err := sql.Open("postgres", "postgres://app:C4n4ry@127.0.0.1:1/none?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer none.Close()
+	for want, opts := range map[string][]doctor.Option{
+		`Schema("Bad")`:    {doctor.Schema("Bad")},
+		"an Option is nil": {nil},
+		"HeldFor(-1s)":     {doctor.HeldFor(-time.Second)},
+		"StarvingFor(1ns)": {doctor.StarvingFor(1)},
+		"Timeout(1m1s)":    {doctor.Timeout(61 * time.Second)},
+	} {
+		if _, err := doctor.Check(t.Context(), none, opts...); !errors.Is(err, doctor.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if _, err := doctor.Check(t.Context(), nil); !errors.Is(err, doctor.ErrInvalid) {
+		t.Errorf("a nil *sql.DB: got %v", err)
+	}
+	if found, err := doctor.Check(t.Context(), none); err == nil || strings.Contains(err.Error()+printed(found), "C4n4ry") {
+		t.Errorf("without a server: got %v", err)
+	}
+	bad, err := sql.Open("postgres", "postgres://app:C4n4ry@127.0.0.1:bad/none")
+	if err == nil {
+		defer bad.Close()
+		_, err = doctor.Check(t.Context(), bad)
+	}
+	if err == nil || strings.Contains(err.Error(), "C4n4ry") {
+		t.Errorf("with a bad connection string: got %v", err)
+	}
+	db := ill(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := doctor.Check(ended, db.DB); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a context that has ended: got %v", err)
+	}
+}
+
+func TestSeveritiesHaveNames(t *testing.T) {
+	for s, want := range map[doctor.Severity]string{doctor.OK: "ok", doctor.Info: "info", doctor.Unknown: "unknown", doctor.Warning: "warning", doctor.Critical: "critical", 7: "Severity(7)"} {
+		text, err := json.Marshal(doctor.Finding{Severity: s})
+		if s.String() != want || err != nil || !strings.Contains(string(text), `"Severity":"`+want+`"`) {
+			t.Errorf("%d is %s, in JSON %s, %v", int(s), s, text, err)
+		}
+	}
+	if w := doctor.Worst(nil); w != doctor.OK {
+		t.Errorf("the worst of nothing is %v", w)
+	}
+	if w := doctor.Worst([]doctor.Finding{{Severity: doctor.Info}, {Severity: doctor.Critical}, {}}); w != doctor.Critical {
+		t.Errorf("the worst is %v", w)
+	}
+}
+
+// What a role may not see is said, with what it needs; the rest is looked at.
+func TestARoleWithoutRightsIsToldWhatItLacks(t *testing.T) {
+	db := ill(t)
+	name := fmt.Sprint("o", time.Now().UnixNano())
+	if err := errors.Join(schema.Migrate(t.Context(), db.DB, schema.Schema(name)), schema.GrantRoles(t.Context(), db.DB, schema.Schema(name))); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, group := range []string{"owner", "enqueuer", "worker", "viewer", "operator"} {
+			db.Do(t, fmt.Sprintf(`DROP OWNED BY %[1]s_%[2]s CASCADE; DROP ROLE %[1]s_%[2]s`, name, group))
+		}
+	})
+	mine := doctor.Schema(name)
+	nobody, _ := as(t, db)
+	found := diagnosis(t, nobody, mine)
+	one(t, found, "relays", doctor.Unknown, "", "the role lacks a right", "USAGE on the schema")
+	one(t, found, "dead-letters", doctor.Unknown, "", "SELECT")
+	fine(t, found, "server-version", "autovacuum", "connections", "clock", "wraparound", "index-bloat")
+
+	for _, group := range []string{"viewer", "operator", "worker"} {
+		who, _ := as(t, db, name+"_"+group)
+		found = diagnosis(t, who, mine)
+		for _, f := range found {
+			if f.Severity == doctor.Unknown && f.Check != "held-transaction" {
+				t.Errorf("%s: %+v", group, f)
+			}
+		}
+		one(t, found, "held-transaction", doctor.Unknown, "", "checked in part", "pg_monitor")
+	}
+	monitor, _ := as(t, db, name+"_viewer", "pg_monitor")
+	pid, _ := hold(t, db, sql.LevelDefault, `SELECT 1`)
+	found = diagnosis(t, monitor, mine, doctor.HeldFor(time.Millisecond))
+	one(t, found, "held-transaction", doctor.Warning, fmt.Sprint("pid ", pid), "idle in transaction")
+	for _, f := range found {
+		if f.Severity == doctor.Unknown {
+			t.Errorf("with pg_monitor: %+v", f)
+		}
+	}
+}
+
+// Payloads, keys, errors, queries, settings of the app and passwords are in no finding, whatever is wrong.
+func TestNoSecretIsInAFinding(t *testing.T) {
+	db := ill(t)
+	const canary = "C4n4ry"
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, run_at) VALUES ('A', '{"p": "C4n4ry"}', '{"h": "C4n4ry"}', now() - interval '1 hour'), ('B', '"C4n4ry"', NULL, now() - interval '1 hour')`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, unique_key) VALUES ('A', '{}', 'C4n4ry')`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, ordering_key) VALUES ('A', '{}', 'C4n4ry')`)
+	db.Do(t, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload, last_error)
+		VALUES (-1, now(), now(), 0, 10, 10, 'attempts', 'A', '"C4n4ry"', 'C4n4ry')`)
+	db.Do(t, `INSERT INTO outbox.schedule (name, next_at, task_type, payload, timing, definition) VALUES ('s', now() - interval '1 hour', 'A', '"C4n4ry"', '', '')`)
+	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off); DROP INDEX outbox.task_lane; ALTER TABLE outbox.dead_task DISABLE TRIGGER dead_task_added`)
+	db.Do(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET app.secret = ''C4n4ry''', current_database()); EXECUTE format('ALTER DATABASE %I SET statement_timeout = ''4s''', current_database()); END $$`)
+	worker(t, db, true, 20, 5, "A")
+	hold(t, db, sql.LevelRepeatableRead, `SELECT 'C4n4ry' FROM outbox.task`)
+	who, _ := as(t, db)
+	for _, pool := range []*database{db, who} {
+		found := diagnosis(t, pool, doctor.HeldFor(time.Millisecond))
+		if strings.Contains(printed(found), canary) {
+			t.Errorf("a secret is in\n%s", printed(found))
+		}
+		if pool == db {
+			for _, check := range []string{"held-transaction", "unhandled-type", "starving-type", "dead-letters", "schedules", "indexes", "triggers", "autovacuum", "relay-pool", "session-settings"} {
+				if doctor.Worst(of(found, check)) < doctor.Warning {
+					t.Errorf("nothing is wrong with %s, so the test shows nothing of it", check)
+				}
+			}
+		}
+	}
+}
+
+// The table of tasks is reached by its indexes, whatever the statistics say: with ten million tasks the cost is that of ten.
+func TestNoCheckReadsAllTasks(t *testing.T) {
+	db := ill(t)
+	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off); ALTER TABLE outbox.dead_task SET (autovacuum_enabled = off)`)
+	db.Enqueue(t, "A", 10_000)
+	db.Do(t, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
+		SELECT -n, now(), now(), now() - interval '1 day', 0, 10, 10, 'attempts', 'A', '{}' FROM generate_series(1, 10000) n`)
+	worker(t, db, false, 10, 12, "A")
+	const reads = `SELECT COALESCE(sum(seq_scan), 0)::int FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname IN ('task', 'dead_task', 'done_task')`
+	const scans = `SELECT COALESCE(sum(idx_scan), 0)::int FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname IN ('task', 'dead_task', 'done_task')`
+	for _, analyzed := range []bool{false, true} {
+		if analyzed {
+			db.Do(t, `ANALYZE outbox.task, outbox.dead_task`)
+		}
+		eventually(t, 30*time.Second, "the statistics have arrived", func() bool {
+			return db.Int(t, `SELECT min(n_live_tup)::int FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname IN ('task', 'dead_task')`) >= 10_000
+		})
+		before, indexed := db.Int(t, reads), db.Int(t, scans)
+		pool := direct(t, db.URL)
+		diagnosis(t, pool)
+		pool.Close() // which sends its statistics
+		eventually(t, 30*time.Second, "the statistics of the checks have arrived", func() bool { return db.Int(t, scans) >= indexed+3 })
+		if n := db.Int(t, reads) - before; n > 0 {
+			t.Errorf("%d times a table of tasks was read as a whole; analyzed: %v", n, analyzed)
+		}
+	}
+}
+
+func TestThroughPgBouncerInTransactionMode(t *testing.T) {
+	pooler, err := pgtest.Server(t).OpenPooler(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pooler.Close()
+	db := ill(t)
+	worker(t, db, true, 10, 12, "A")
+	u, err := pooler.URL(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for driver, parameter := range map[string]string{"postgres": "binary_parameters=yes", "pgx": "default_query_exec_mode=exec"} {
+		pool := direct(t, u+"&"+parameter, driver)
+		for _, f := range diagnosis(t, pool) {
+			if f.Severity > doctor.Info && f.Check != "durability" {
+				t.Errorf("%s: %+v", driver, f)
+			}
+		}
+		pool.Close()
+	}
+}
+
+// docs/features/doctor.md has a row for each check.
+func TestEachCheckIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/features/doctor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+		documented = append(documented, m[1])
+	}
+	names := doctor.Names()
+	slices.Sort(documented)
+	slices.Sort(names)
+	if !slices.Equal(documented, names) {
+		t.Errorf("documented are %v\nchecks are %v", documented, names)
+	}
+}

@@ -1,0 +1,57 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// What the server has for all but superusers and, since PostgreSQL 16, members of pg_use_reserved_connections.
+const serverConnections = `current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint
+       - COALESCE(current_setting('reserved_connections', true), '0')::bigint`
+
+// Roles without pg_read_all_stats do not see which kind of process others' are.
+const connectionsSQL = `/* outbox: connections */
+WITH client AS (
+  SELECT datname, state, COALESCE(NULLIF(application_name, ''), usename::text, '') AS name FROM pg_stat_activity
+   WHERE datid IS NOT NULL AND COALESCE(backend_type, 'client backend') = 'client backend')
+SELECT ` + serverConnections + `,
+       count(*), count(*) FILTER (WHERE state = 'active'), count(*) FILTER (WHERE state = 'idle'), count(*) FILTER (WHERE state LIKE 'idle in transaction%'),
+       count(*) FILTER (WHERE datname = current_database()),
+       (SELECT datconnlimit FROM pg_database WHERE datname = current_database()), current_database(),
+       (SELECT COALESCE(string_agg(format('%s by %s', n, name), ', ' ORDER BY n DESC, name), '')
+          FROM (SELECT name, count(*) AS n FROM client GROUP BY name ORDER BY 2 DESC, 1 LIMIT 3) AS most)
+  FROM client`
+
+func checkConnections(ctx context.Context, v *visit) error {
+	var limit, used, active, idle, inTransaction, here int64
+	var ofDatabase sql.NullInt64
+	var database, most string
+	if err := v.row(ctx, connectionsSQL).Scan(&limit, &used, &active, &idle, &inTransaction, &here, &ofDatabase, &database, &most); err != nil {
+		return err
+	}
+	const do = "make pools smaller (SetMaxOpenConns), put PgBouncer in transaction mode before the server, or raise max_connections, which takes a restart"
+	what := fmt.Sprintf("%d of %d connections are in use: %d active, %d idle, %d idle in a transaction; the most %s", used, limit, active, idle, inTransaction, most)
+	v.add("connections", fullness(used, limit), "", what, "")
+	if last := &v.found[len(v.found)-1]; last.Severity > OK {
+		last.Do = do
+	}
+	if ofDatabase.Int64 >= 0 {
+		if severity := fullness(here, ofDatabase.Int64); severity > OK {
+			what := fmt.Sprintf("%d of %d connections to the database %s are in use", here, ofDatabase.Int64, database)
+			v.add("connections", severity, database, what, "make pools smaller, or ALTER DATABASE … CONNECTION LIMIT")
+		}
+	}
+	return nil
+}
+
+// fullness is how bad it is that so many of so many connections are in use.
+func fullness(used, limit int64) Severity {
+	switch {
+	case used*100 >= limit*95:
+		return Critical
+	case used*100 >= limit*85:
+		return Warning
+	}
+	return OK
+}

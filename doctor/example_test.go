@@ -1,0 +1,38 @@
+package doctor_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/doctor"
+	"github.com/txoutbox/outbox/internal/relaytest"
+)
+
+// A task waits while no relay runs, and somebody has switched autovacuum off for the table of tasks.
+func Example() {
+	ctx := context.Background()
+	db, drop := relaytest.ExampleDatabase()
+	defer drop()
+	relaytest.Must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `ALTER TABLE outbox.task SET (autovacuum_enabled = off)`); err != nil {
+			return err
+		}
+		_, err := outbox.Enqueue(ctx, tx, "SEND_MAIL", map[string]string{"to": "ada@example.com"})
+		return err
+	}))
+
+	found, err := doctor.Check(ctx, db)
+	relaytest.Must(err)
+	for _, f := range found {
+		if f.Severity >= doctor.Warning && f.Check != "durability" { // the examples' server runs with fsync off
+			fmt.Printf("%v: %s: %s\n  %s\n", f.Severity, f.Check, f.What, f.Do)
+		}
+	}
+	// Output:
+	// critical: relays: no relay is alive, and 1 task is ready
+	//   start a process that calls Relay.Run, and look into its log why it ends
+	// warning: autovacuum: autovacuum is off for the table task: its dead rows pile up and make claims slow
+	//   ALTER TABLE outbox.task RESET (autovacuum_enabled)
+}

@@ -1,0 +1,35 @@
+package doctor
+
+import "time"
+
+// Thresholds makes what is found in large databases be found in small ones.
+func Thresholds(deadRows, indexBytes int64, waited time.Duration) Option {
+	return func(s *settings) { s.dead, s.bloated, s.waited = deadRows, indexBytes, waited }
+}
+
+// Expected are the kinds and names of the objects of a version.
+func Expected(version int) map[[2]string]bool {
+	out := map[[2]string]bool{}
+	for o := range expected(version) {
+		out[[2]string{o.kind, o.name}] = true
+	}
+	return out
+}
+
+// Names are those of all checks.
+func Names() (out []string) {
+	for _, c := range checks {
+		for _, p := range c.passed {
+			out = append(out, p.name)
+		}
+	}
+	return out
+}
+
+// Rules that no small server can break in a test.
+var (
+	ClockDifference    = clockDifference
+	QueueSeverity      = queueSeverity
+	WraparoundSeverity = wraparoundSeverity
+	Fullness           = fullness
+)

@@ -1,0 +1,139 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/txoutbox/outbox/schema"
+)
+
+// object is something in the schema, as the migrations make it and as the catalogs have it.
+type object struct{ kind, name string }
+
+// What the migrations make and drop. The statements are ours, so they need not be parsed in full.
+var (
+	makes = regexp.MustCompile(`(?s)CREATE (?:OR REPLACE )?(?:UNIQUE )?(TABLE|VIEW|SEQUENCE|FUNCTION|INDEX|TRIGGER) (?:IF NOT EXISTS )?(?:outbox\.)?(\w+)([^;]*)|` +
+		`DROP (TABLE|VIEW|FUNCTION|INDEX|TRIGGER) IF EXISTS (?:outbox\.)?(\w+)`)
+	comment = regexp.MustCompile(`--[^\n]*`)
+)
+
+// migrations are the texts of the files, without their comments.
+var migrations = sync.OnceValue(func() (texts []string) {
+	names, err := fs.Glob(schema.Files, "*.sql")
+	if err != nil {
+		panic(err)
+	}
+	for _, name := range names { // sorted
+		text, err := fs.ReadFile(schema.Files, name)
+		if err != nil {
+			panic(err)
+		}
+		texts = append(texts, comment.ReplaceAllString(string(text), ""))
+	}
+	return texts
+})
+
+// expected are the objects of a version, with the statement of each.
+func expected(version int) map[object]string {
+	out := map[object]string{}
+	for _, text := range migrations()[:min(version, len(migrations()))] {
+		for _, m := range makes.FindAllStringSubmatch(text, -1) {
+			if m[4] != "" {
+				delete(out, object{strings.ToLower(m[4]), m[5]})
+				continue
+			}
+			out[object{strings.ToLower(m[1]), m[2]}] = m[0]
+			if m[1] == "TABLE" && strings.Contains(m[3], "PRIMARY KEY") {
+				out[object{"index", m[2] + "_pkey"}] = ""
+			}
+		}
+	}
+	return out
+}
+
+// What is there. A function may have several forms; an index that is being built is not at fault.
+const objectsSQL = `/* outbox: what is in the schema */
+WITH ns AS (SELECT oid FROM pg_namespace WHERE nspname = $1)
+SELECT CASE c.relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' ELSE 'table' END, c.relname, COALESCE(t.relname, ''),
+       CASE WHEN x.indexrelid IS NULL THEN CASE c.relpersistence WHEN 'u' THEN 'unlogged' ELSE '' END
+            WHEN x.indisvalid AND x.indisready THEN ''
+            WHEN EXISTS (SELECT 1 FROM pg_stat_progress_create_index p WHERE p.index_relid = c.oid) THEN 'building'
+            ELSE 'invalid' END
+  FROM pg_class c JOIN ns ON c.relnamespace = ns.oid LEFT JOIN pg_index x ON x.indexrelid = c.oid LEFT JOIN pg_class t ON t.oid = x.indrelid
+ WHERE c.relkind IN ('r', 'v', 'S', 'i')
+UNION ALL
+SELECT 'trigger', tgname, c.relname, CASE WHEN tgenabled IN ('O', 'A') THEN '' ELSE 'disabled' END
+  FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid JOIN ns ON c.relnamespace = ns.oid WHERE NOT tgisinternal
+UNION ALL
+SELECT DISTINCT 'function', proname, '', '' FROM pg_proc p JOIN ns ON p.pronamespace = ns.oid
+ ORDER BY 1, 3, 2`
+
+// leftover is the name of an index that a broken REINDEX CONCURRENTLY left behind.
+var leftover = regexp.MustCompile(`_cc(new|old)[0-9]*$`)
+
+func checkObjects(ctx context.Context, v *visit) error {
+	var version int
+	var missing string
+	if err := v.row(ctx, versionsSQL).Scan(&version, &missing); err != nil {
+		return err
+	}
+	want := expected(version)
+	err := v.rows(ctx, func(row *sql.Rows) error {
+		var o object
+		var on, state string
+		if err := row.Scan(&o.kind, &o.name, &on, &state); err != nil {
+			return err
+		}
+		_, ours := want[o]
+		delete(want, o)
+		switch {
+		case state == "unlogged" && ours:
+			v.add("schema-objects", Critical, o.name, "the table "+o.name+" is unlogged: a crash of the server empties it", "ALTER TABLE "+v.name(o.name)+" SET LOGGED")
+		case state == "invalid" && !ours && leftover.MatchString(o.name):
+			v.add("indexes", Warning, o.name, "the index "+o.name+" is what a broken REINDEX left behind: it makes writes slower, and is not used",
+				"DROP INDEX CONCURRENTLY "+v.name(o.name)+"; or relay.Reindex (outbox reindex), which drops it too")
+		case state == "invalid" && ours:
+			v.add("indexes", Critical, o.name, "the index "+o.name+" of the table "+on+" is invalid: no statement uses it", "REINDEX INDEX CONCURRENTLY "+v.name(o.name))
+		case state == "invalid":
+			v.add("indexes", Warning, o.name, "the index "+o.name+" of the table "+on+", which is not of the outbox's making, is invalid", "DROP INDEX CONCURRENTLY "+v.name(o.name))
+		case state == "disabled" && ours:
+			v.add("triggers", Critical, o.name, "the trigger "+o.name+" of the table "+on+" is disabled: counts, delays, keys, order and wake-ups live on triggers",
+				"ALTER TABLE "+v.name(on)+" ENABLE TRIGGER "+o.name+"; then, as counts are wrong now, "+v.applyAgain())
+		}
+		return nil
+	}, objectsSQL, v.schema)
+	if err != nil {
+		return err
+	}
+	v.missing(want)
+	return nil
+}
+
+var spaces = regexp.MustCompile(`\s+`)
+
+// missing reports what is left of the objects of the version.
+func (v *visit) missing(want map[object]string) {
+	for o, statement := range want {
+		what := fmt.Sprintf("the %s %s is missing", o.kind, o.name)
+		switch {
+		case o.kind == "index" && statement != "":
+			statement = strings.TrimSpace(spaces.ReplaceAllString(statement, " "))
+			statement = strings.Replace(statement, " INDEX IF NOT EXISTS ", " INDEX CONCURRENTLY ", 1)
+			on, _, _ := strings.Cut(strings.SplitN(statement, "outbox.", 2)[1], " ")
+			v.add("indexes", Critical, o.name, what+": statements read all of the table "+on+" instead, or rows that exclude each other are let in",
+				strings.Replace(statement, "outbox."+on, v.name(on), 1))
+		case o.kind == "index":
+			table := strings.TrimSuffix(o.name, "_pkey")
+			v.add("indexes", Critical, o.name, what, "add the primary key of the table "+table+" as its migration has it, with ALTER TABLE "+v.name(table)+" ADD PRIMARY KEY (…)")
+		case o.kind == "trigger":
+			v.add("triggers", Critical, o.name, what+": counts, delays, keys, order and wake-ups live on triggers", v.applyAgain())
+		default:
+			v.add("schema-objects", Critical, o.name, what, v.applyAgain())
+		}
+	}
+}

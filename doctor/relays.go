@@ -1,0 +1,140 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// worker is a relay's process. Zero workers or connections are not known, or any number.
+type worker struct {
+	id, host                           string
+	pid                                int
+	alive, old                         bool
+	silent                             time.Duration // since it was to be alive
+	workers, connections, leased, runs int64
+	types                              map[string]bool
+}
+
+func (w worker) String() string { return fmt.Sprintf("%s (pid %d on %s)", w.id, w.pid, w.host) }
+
+// The columns workers and connections came with version 13. Leases are counted by their index, up to a limit.
+const relaysSQL = `/* outbox: relays */
+WITH journal AS (SELECT relay_id, count(*) AS runs FROM (SELECT relay_id FROM outbox.running LIMIT 10000) AS part GROUP BY relay_id)
+SELECT l.relay_id::text, l.host, l.pid, l.alive_until > clock_timestamp(), l.started_at < (SELECT max(applied_at) FROM outbox.migration),
+       (extract(epoch FROM clock_timestamp() - l.alive_until) * 1000000)::bigint, array_to_json(l.task_types)::text,
+       COALESCE((to_jsonb(l) ->> 'workers')::bigint, 0), COALESCE((to_jsonb(l) ->> 'connections')::bigint, 0),
+       (SELECT count(*) FROM (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id LIMIT 10000) AS held), COALESCE(j.runs, 0)
+  FROM outbox.relay l LEFT JOIN journal j ON j.relay_id = l.relay_id
+ ORDER BY l.alive_until DESC, l.relay_id LIMIT 1000`
+
+func (v *visit) relays(ctx context.Context) (out []worker, err error) {
+	err = v.rows(ctx, func(row *sql.Rows) error {
+		var w worker
+		var silent int64
+		var types string
+		var names []string
+		if err := row.Scan(&w.id, &w.host, &w.pid, &w.alive, &w.old, &silent, &types, &w.workers, &w.connections, &w.leased, &w.runs); err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(types), &names); err != nil {
+			return fmt.Errorf("the types of relay %s: %w", w.id, err)
+		}
+		w.silent, w.types = time.Duration(silent)*time.Microsecond, map[string]bool{}
+		for _, n := range names {
+			w.types[n] = true
+		}
+		out = append(out, w)
+		return nil
+	}, relaysSQL)
+	return out, err
+}
+
+const lateTakeover = 30 * time.Second // takeovers begin 10 s after the end of a lease
+
+// checkRelays reports relays that are not there, or left something behind.
+func (v *visit) checkRelays(relays []worker, todo, ready int64) {
+	alive, old := 0, 0
+	for _, w := range relays {
+		switch {
+		case w.alive:
+			alive++
+			if w.old {
+				old++
+			}
+		case w.leased > 0 && w.silent > lateTakeover:
+			v.add("relays", Warning, w.id,
+				fmt.Sprintf("the relay %v has been dead for %s and still holds %s, which another should have taken over", w, said(w.silent), plural(w.leased, "leased task")),
+				fmt.Sprintf("look into the log of the relays that are alive; at once: relay.HandBack, or outbox relays hand-back %s", w.id))
+		}
+	}
+	const do = "start a process that calls Relay.Run, and look into its log why it ends"
+	switch {
+	case alive == 0 && ready > 0:
+		v.add("relays", Critical, "", fmt.Sprintf("no relay is alive, and %s", isReady(ready)), do)
+	case alive == 0 && todo > 0:
+		v.add("relays", Warning, "", fmt.Sprintf("no relay is alive, and %s to come", plural(todo, "task")), do)
+	case alive == 0:
+		v.add("relays", Info, "", "no relay is alive; there is nothing to do", "")
+	case old > 0:
+		v.add("relays", Info, "",
+			fmt.Sprintf("%d of %s began before the newest migration was applied: they may be of an older version", old, plural(alive, "living relay")), "end the deploy, if it is not over yet")
+	}
+	if alive > 0 {
+		v.add("relays", OK, "", plural(alive, "relay")+" alive", "")
+	}
+}
+
+func isReady(n int64) string {
+	if n == 1 {
+		return "1 task is ready"
+	}
+	return fmt.Sprintf("%d tasks are ready", n)
+}
+
+// How many connections a relay holds besides those of its workers, and how many those of Leased handlers share: relay.Config.Workers has it.
+const (
+	ownConns    = 2
+	leasedConns = 10
+)
+
+const serverConnectionsSQL = `/* outbox: connections that the server has for relays */
+SELECT ` + serverConnections
+
+// checkPools reports pools that are too small for their relay, and too large for the server.
+func (v *visit) checkPools(ctx context.Context, relays []worker) error {
+	var limit, sum int64
+	if err := v.row(ctx, serverConnectionsSQL).Scan(&limit); err != nil {
+		return err
+	}
+	n := 0
+	for _, w := range relays {
+		if !w.alive || w.workers == 0 {
+			continue
+		}
+		n++
+		need, least := w.workers+ownConns, min(w.workers, leasedConns)+ownConns
+		if w.connections == 0 {
+			sum += need // it takes what it needs
+			continue
+		}
+		sum += w.connections
+		what := fmt.Sprintf("the pool of the relay %v is limited to %s, and it has %s", w, plural(w.connections, "connection"), plural(w.workers, "worker"))
+		do := fmt.Sprintf("db.SetMaxOpenConns(%d) or more, on a *sql.DB of the relay's own, and one more with Schedules; or fewer relay.Config.Workers", need)
+		switch {
+		case w.connections < least:
+			v.add("relay-pool", Warning, w.id, what+": it is too small whatever its handlers are, so workers wait for connections, and heartbeats with them", do)
+		case w.connections < need:
+			v.add("relay-pool", Info, w.id, what+": that is enough only if all its handlers are Leased", "if some are Tx or Batch: "+do)
+		}
+	}
+	if sum > limit {
+		v.add("relay-pool", Warning, "",
+			fmt.Sprintf("the pools of %s may take %d connections together, and the server has %d for everybody", plural(n, "living relay"), sum, limit),
+			"fewer relay.Config.Workers with SetMaxOpenConns, PgBouncer in transaction mode before the server (if it is there already, its default_pool_size decides), "+
+				"or a higher max_connections, which takes a restart")
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+package doctor_test
+
+import (
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/doctor"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/schema"
+)
+
+func TestASchemaThatIsMissingOldOrNewerIsFound(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	found := diagnosis(t, db)
+	one(t, found, "schema-version", doctor.Critical, "outbox", "there is no outbox in the schema outbox", "outbox migrate up")
+	one(t, found, "relays", doctor.Unknown, "", "see schema-version")
+	fine(t, found, "connections", "clock", "server-version", "autovacuum")
+
+	names, err := fs.Glob(schema.Files, "*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range names {
+		text, err := fs.ReadFile(schema.Files, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.Do(t, string(text))
+		found := diagnosis(t, db)
+		if version := i + 1; version < schema.Version() {
+			one(t, found, "schema-version", doctor.Critical, "outbox", fmt.Sprintf("at version %d, this program needs %d", version, schema.Version()))
+		}
+		// Of an old schema nothing is said to be missing that its version does not have, and what it has is all expected.
+		fine(t, found, "schema-objects", "indexes", "triggers", "autovacuum", "held-transaction", "session-settings")
+		unexpected(t, db, i+1)
+		if i >= 7 { // since then all that is read has been there
+			for _, f := range found {
+				if f.Severity == doctor.Unknown {
+					t.Errorf("version %d: %+v", i+1, f)
+				}
+			}
+		}
+	}
+	fine(t, diagnosis(t, db), "schema-version")
+	db.Do(t, `DELETE FROM outbox.migration WHERE version IN (3, 5)`)
+	one(t, diagnosis(t, db), "schema-version", doctor.Warning, "outbox", "left out: 3, 5", "apply all migrations again")
+	db.Do(t, script(t, "outbox"))
+	fine(t, diagnosis(t, db), "schema-version", "schema-objects", "indexes", "triggers")
+	db.Do(t, `INSERT INTO outbox.migration (version) SELECT generate_series($1::int, 99)`, schema.Version()+1)
+	one(t, diagnosis(t, db), "schema-version", doctor.Warning, "outbox", "at version 99", "upgrade the module")
+}
+
+func script(t testing.TB, name string) string {
+	t.Helper()
+	text, err := schema.SQL(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// unexpected reports objects of a schema that the doctor would not miss.
+func unexpected(t *testing.T, db *database, version int) {
+	t.Helper()
+	want := doctor.Expected(version)
+	rows, err := db.Query(`
+		SELECT CASE relkind WHEN 'r' THEN 'table' WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'i' THEN 'index' END, relname FROM pg_class c
+		 WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'v', 'S', 'i')
+		   AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.objid = c.oid AND d.classid = 'pg_class'::regclass AND d.deptype = 'i' AND relkind = 'S')
+		UNION SELECT 'trigger', tgname FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'outbox'::regnamespace) AND NOT tgisinternal
+		UNION SELECT 'function', proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var o [2]string
+		if err := rows.Scan(&o[0], &o[1]); err != nil {
+			t.Fatal(err)
+		}
+		if !want[o] {
+			t.Errorf("version %d has the %s %s, which the doctor does not expect", version, o[0], o[1])
+		}
+		delete(want, o)
+	}
+	if rows.Err() != nil || len(want) > 0 {
+		t.Errorf("version %d lacks %v, %v", version, want, rows.Err())
+	}
+}
+
+// Whatever is done to it, it is found, and what the doctor says mends it.
+func TestMissingAndDisabledObjectsAreFoundAndMended(t *testing.T) {
+	again := script(t, "outbox")
+	for change, test := range map[string]struct {
+		check    string
+		severity doctor.Severity
+		subject  string
+		mend     string // "": the statement that the finding begins with
+	}{
+		`DROP INDEX outbox.task_lane`:                                                            {"indexes", doctor.Critical, "task_lane", ""},
+		`DROP INDEX outbox.task_first`:                                                           {"indexes", doctor.Critical, "task_first", ""},
+		`ALTER TABLE outbox.relay DROP CONSTRAINT relay_pkey`:                                    {"indexes", doctor.Critical, "relay_pkey", `ALTER TABLE outbox.relay ADD PRIMARY KEY (relay_id)`},
+		`ALTER TABLE outbox.task DISABLE TRIGGER task_wake`:                                      {"triggers", doctor.Critical, "task_wake", ""},
+		`ALTER TABLE outbox.task ENABLE REPLICA TRIGGER task_removed`:                            {"triggers", doctor.Critical, "task_removed", ""},
+		`DROP TRIGGER task_arrive ON outbox.task`:                                                {"triggers", doctor.Critical, "task_arrive", again},
+		`DROP FUNCTION outbox.take_task`:                                                         {"schema-objects", doctor.Critical, "take_task", again},
+		`DROP TABLE outbox.bucket`:                                                               {"schema-objects", doctor.Critical, "bucket", again},
+		`DROP VIEW outbox.keyed_task`:                                                            {"schema-objects", doctor.Critical, "keyed_task", again},
+		`ALTER TABLE outbox.task SET UNLOGGED`:                                                   {"schema-objects", doctor.Critical, "task", ""},
+		`UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox.task_lane'::regclass`: {"indexes", doctor.Critical, "task_lane", ""},
+		`CREATE INDEX task_lane_ccnew ON outbox.task (task_id);
+		 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox.task_lane_ccnew'::regclass`: {"indexes", doctor.Warning, "task_lane_ccnew", ""},
+		`CREATE INDEX of_the_app ON outbox.task (task_id);
+		 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox.of_the_app'::regclass`: {"indexes", doctor.Warning, "of_the_app", ""},
+	} {
+		t.Run(change, func(t *testing.T) {
+			t.Parallel()
+			db := ill(t)
+			db.Do(t, change)
+			f := one(t, diagnosis(t, db), test.check, test.severity, test.subject)
+			mend := test.mend
+			if mend == "" {
+				mend, _, _ = strings.Cut(f.Do, ";")
+			}
+			db.Do(t, mend)
+			fine(t, diagnosis(t, db), "schema-objects", "indexes", "triggers")
+		})
+	}
+}
+
+// The counts that a disabled trigger missed are right after what the finding says.
+func TestApplyingTheMigrationsAgainCountsAnew(t *testing.T) {
+	db := ill(t)
+	db.Do(t, `ALTER TABLE outbox.task DISABLE TRIGGER task_wake`)
+	db.Enqueue(t, "A", 3)
+	f := one(t, diagnosis(t, db), "triggers", doctor.Critical, "task_wake", "apply all migrations again")
+	enable, _, _ := strings.Cut(f.Do, ";")
+	db.Do(t, enable)
+	db.Do(t, script(t, "outbox"))
+	db.Invariants(t)
+}
+
+func TestASchemaOfAnotherName(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	if err := schema.Migrate(t.Context(), db.DB, schema.Schema("select")); err != nil {
+		t.Fatal(err)
+	}
+	other := doctor.Schema("select")
+	found := diagnosis(t, db, other)
+	fine(t, found, doctor.Names()[:5]...)
+	db.Do(t, `DROP INDEX "select".task_lane; ALTER TABLE "select".task SET (autovacuum_enabled = off)`)
+	found = diagnosis(t, db, other)
+	db.Do(t, one(t, found, "indexes", doctor.Critical, "task_lane").Do)
+	db.Do(t, one(t, found, "autovacuum", doctor.Warning, "task").Do)
+	fine(t, diagnosis(t, db, other), "indexes", "autovacuum")
+	one(t, diagnosis(t, db), "schema-version", doctor.Critical, "outbox")
+}
+
+// A server's roles are shared, so the schema has a name of the test's own.
+func TestRolesThatLackRightsAreFound(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	name := fmt.Sprint("o", time.Now().UnixNano())
+	mine := doctor.Schema(name)
+	if err := schema.Migrate(t.Context(), db.DB, schema.Schema(name)); err != nil {
+		t.Fatal(err)
+	}
+	fine(t, diagnosis(t, db, mine), "roles")
+	grant := func() {
+		t.Helper()
+		if err := schema.GrantRoles(t.Context(), db.DB, schema.Schema(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	grant()
+	t.Cleanup(func() {
+		for _, group := range []string{"owner", "enqueuer", "worker", "viewer", "operator"} {
+			db.Do(t, fmt.Sprintf(`DROP OWNED BY %[1]s_%[2]s CASCADE; DROP ROLE %[1]s_%[2]s`, name, group))
+		}
+	})
+	fine(t, diagnosis(t, db, mine), "roles")
+	db.Do(t, fmt.Sprintf(`REVOKE ALL ON %[1]s.schedule FROM %[1]s_viewer; REVOKE EXECUTE ON FUNCTION %[1]s.look FROM %[1]s_worker; ALTER TABLE %[1]s.slot OWNER TO CURRENT_USER`, name))
+	found := diagnosis(t, db, mine)
+	one(t, found, "roles", doctor.Warning, name+"_viewer", "SELECT on schedule", "schema.GrantRoles")
+	one(t, found, "roles", doctor.Warning, name+"_worker", "EXECUTE on look")
+	one(t, found, "roles", doctor.Warning, "slot", "does not belong to")
+	grant()
+	fine(t, diagnosis(t, db, mine), "roles")
+}

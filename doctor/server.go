@@ -1,0 +1,140 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/txoutbox/outbox/schema"
+)
+
+const serverSQL = `/* outbox: the server */
+SELECT current_setting('server_version'), pg_is_in_recovery(),
+       current_setting('fsync')::boolean, current_setting('full_page_writes')::boolean, current_setting('synchronous_commit')`
+
+func checkServer(ctx context.Context, v *visit) error {
+	var version, commit string
+	var standby, fsync, pages bool
+	if err := v.row(ctx, serverSQL).Scan(&version, &standby, &fsync, &pages, &commit); err != nil {
+		return err
+	}
+	if standby {
+		v.add("primary", Info, "", "the server is a standby: relays cannot work on it, and its sessions and statistics are its own", "ask the primary as well")
+	}
+	if !fsync {
+		v.add("durability", Critical, "fsync", "fsync is off: a crash of the machine may destroy the database", "ALTER SYSTEM SET fsync = on, then SELECT pg_reload_conf()")
+	}
+	if !pages {
+		v.add("durability", Critical, "full_page_writes",
+			"full_page_writes is off: a crash of the machine may destroy the database", "ALTER SYSTEM SET full_page_writes = on, then SELECT pg_reload_conf()")
+	}
+	if commit == "off" {
+		v.add("durability", Info, "synchronous_commit",
+			"synchronous_commit is off for this role: a crash of the server takes back the latest commits of those for whom it is, tasks and business rows alike",
+			"leave it on where tasks are enqueued and run, unless that is meant")
+	}
+	// The last, as a refusal of the rest would end the transaction.
+	if err := schema.Check(ctx, v.tx, v.schema); errors.Is(err, schema.ErrUnsupportedServer) {
+		v.add("server-version", Warning, version, "the outbox is not tested with PostgreSQL "+version, "use one of the versions 14 to 18")
+	}
+	return nil
+}
+
+const clockSQL = `/* outbox: clock */
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+
+const clockOff = 5 * time.Second
+
+func checkClock(ctx context.Context, v *visit) error {
+	var us int64
+	before := time.Now()
+	if err := v.row(ctx, clockSQL).Scan(&us); err != nil {
+		return err
+	}
+	if off := clockDifference(time.UnixMicro(us), before, time.Now()); off > clockOff || off < -clockOff {
+		way := "ahead of"
+		if off < 0 {
+			way, off = "behind", -off
+		}
+		v.add("clock", Info, "",
+			fmt.Sprintf("the server's clock is %s %s this process's: the outbox goes by the server's, but a RunAt that the app computes is by the app's", said(off), way),
+			"synchronise both; enqueue with outbox.After, which goes by the server's clock")
+	}
+	return nil
+}
+
+// clockDifference is by how much the server's clock is ahead, at least: it was read between two times of this process.
+func clockDifference(server, before, after time.Time) time.Duration {
+	switch {
+	case server.After(after):
+		return server.Sub(after)
+	case server.Before(before):
+		return server.Sub(before)
+	}
+	return 0
+}
+
+const queueSQL = `/* outbox: usage of the queue of notifications */
+SELECT (pg_notification_queue_usage() * 1000000)::bigint`
+
+func checkNotifications(ctx context.Context, v *visit) error {
+	var usage int64
+	if err := v.row(ctx, queueSQL).Scan(&usage); err != nil {
+		return err
+	}
+	if severity := queueSeverity(usage); severity > OK {
+		v.add("notification-queue", severity, "",
+			fmt.Sprintf("the server's queue of notifications is %.1f %% full: once it is full, commits that notify fail, enqueues of tasks among them", float64(usage)/10000),
+			"end the session that listens and does not read, which is mostly one that is idle in a transaction: see held-transaction, and the server's log, which names its pid")
+	}
+	return nil
+}
+
+// queueSeverity is by how many millionths of the queue are used.
+func queueSeverity(usage int64) Severity {
+	switch {
+	case usage >= 500_000:
+		return Critical
+	case usage >= 50_000:
+		return Warning
+	}
+	return OK
+}
+
+const wraparoundSQL = `/* outbox: age of transaction ids */
+SELECT c.oid::regclass::text, n.nspname = $1, GREATEST(age(c.relfrozenxid), mxid_age(c.relminmxid)), GREATEST(age(d.datfrozenxid), mxid_age(d.datminmxid))
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_database d ON d.datname = current_database()
+ WHERE c.relkind IN ('r', 'm', 't') AND c.relfrozenxid <> '0'
+ ORDER BY 3 DESC, 2 DESC, 1 LIMIT 1`
+
+func checkWraparound(ctx context.Context, v *visit) error {
+	var table string
+	var ours bool
+	var ofTable, ofDatabase int64
+	if err := v.row(ctx, wraparoundSQL, v.schema).Scan(&table, &ours, &ofTable, &ofDatabase); err != nil {
+		return err
+	}
+	if severity := wraparoundSeverity(max(ofTable, ofDatabase)); severity > OK {
+		of := "a table of the app's"
+		if ours {
+			of = "a table of the outbox"
+		}
+		v.add("wraparound", severity, table,
+			fmt.Sprintf("%s, %s, has transaction ids that are %d old: at about 2,100,000,000 the server takes no more writes", table, of, ofTable),
+			"end what keeps vacuum from its work (held-transaction, prepared-transaction, replication-slot, standby-feedback), then VACUUM (FREEZE) "+table)
+	}
+	return nil
+}
+
+// wraparoundSeverity is by age. Autovacuum begins at autovacuum_freeze_max_age, 200 million unless it was changed, and at vacuum_failsafe_age, 1,600
+// million, it leaves everything else.
+func wraparoundSeverity(age int64) Severity {
+	switch {
+	case age >= 1_500_000_000:
+		return Critical
+	case age >= 1_000_000_000:
+		return Warning
+	}
+	return OK
+}

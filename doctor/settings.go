@@ -1,0 +1,78 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"time"
+)
+
+// The settings that hold for everybody, for this database, and for those roles who may write tasks; timeouts in microseconds. Other settings are not read, as
+// an app may keep secrets there. What a client sends when it connects is not known here.
+const settingsSQL = `/* outbox: settings of sessions */
+WITH known AS (SELECT unnest(ARRAY['statement_timeout', 'lock_timeout', 'idle_session_timeout', 'transaction_timeout',
+                                   'default_transaction_read_only', 'session_replication_role']) AS name),
+given AS (
+  SELECT s.name, s.reset_val || COALESCE(s.unit, '') AS value, 'on the server' AS scope, '' AS reset, true AS relays
+    FROM pg_settings s JOIN known USING (name) WHERE s.source IN ('default', 'configuration file', 'command line', 'environment variable', 'global')
+  UNION ALL
+  SELECT k.name, split_part(c.setting, '=', 2),
+         CASE WHEN r.setrole = 0 THEN format('for the database %I', current_database()) WHEN r.setdatabase = 0 THEN format('for the role %s', r.setrole::regrole)
+              ELSE format('for the role %s in the database %I', r.setrole::regrole, current_database()) END,
+         CASE WHEN r.setrole = 0 THEN format('ALTER DATABASE %I RESET %s', current_database(), k.name)
+              WHEN r.setdatabase = 0 THEN format('ALTER ROLE %s RESET %s', r.setrole::regrole, k.name)
+              ELSE format('ALTER ROLE %s IN DATABASE %I RESET %s', r.setrole::regrole, current_database(), k.name) END,
+         r.setrole = 0 OR has_table_privilege(r.setrole, 'outbox.task', 'DELETE')
+    FROM pg_db_role_setting r, unnest(r.setconfig) AS c (setting), known k
+   WHERE r.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+     AND k.name = split_part(c.setting, '=', 1)
+     AND (r.setrole = 0 OR has_any_column_privilege(r.setrole, 'outbox.task', 'INSERT')))
+SELECT name, value, scope, reset, relays,
+       CASE WHEN name NOT LIKE '%timeout' THEN 0
+            WHEN value ~ '^[0-9]+$' THEN value::bigint * 1000
+            ELSE (extract(epoch FROM value::interval) * 1000000)::bigint END
+  FROM given ORDER BY name, scope`
+
+// What a relay needs. It sets the timeouts of its own transactions for the time of a handler; the rest of its statements are short, but not that short.
+const (
+	leastStatement   = 5 * time.Second
+	leastLock        = time.Second
+	leastTransaction = time.Minute
+	leastIdle        = 20 * time.Second // the connection of ListenDSN sends something every 15 s
+)
+
+func checkSettings(ctx context.Context, v *visit) error {
+	return v.rows(ctx, func(row *sql.Rows) error {
+		var name, value, scope, reset string
+		var relays bool
+		var us int64
+		if err := row.Scan(&name, &value, &scope, &reset, &relays, &us); err != nil {
+			return err
+		}
+		if reset == "" {
+			reset = "ALTER SYSTEM RESET " + name + ", then SELECT pg_reload_conf()"
+		}
+		timeout := time.Duration(us) * time.Microsecond
+		short := func(least time.Duration) bool { return relays && timeout > 0 && timeout < least }
+		what := name + " is " + value + " " + scope + ": "
+		switch {
+		case name == "session_replication_role" && value == "replica":
+			v.add("session-settings", Critical, name, what+"triggers do not fire, and counts, delays, keys, order and wake-ups live on them", reset)
+		case name == "default_transaction_read_only" && (value == "on" || value == "true" || value == "yes" || value == "1"):
+			v.add("session-settings", Warning, name, what+"enqueues and relays fail with SQLSTATE 25006", reset)
+		case name == "statement_timeout" && short(leastStatement):
+			v.add("session-settings", Warning, name, what+"it may end statements of the relays that claim, look or clean up", reset+", or at least 30s for the relays' role")
+		case name == "lock_timeout" && short(leastLock):
+			v.add("session-settings", Warning, name,
+				what+"what relays write, and enqueues with a unique key, may fail where they would wait for a moment", reset+", or at least 10s for the relays' role")
+		case name == "transaction_timeout" && short(leastTransaction):
+			v.add("session-settings", Warning, name,
+				what+"it ends the connections of Tx and Batch handlers that take longer", reset+", or more than the timeouts of all handlers for the relays' role")
+		case name == "idle_session_timeout" && short(leastIdle):
+			v.add("session-settings", Warning, name,
+				what+"it ends the relays' connections for LISTEN again and again, and what is enqueued meanwhile waits for a poll", reset+", or more than 20s for the relays' role")
+		case name == "idle_session_timeout" && relays && timeout > 0:
+			v.add("session-settings", Info, name, what+"the server ends idle connections of pools", "set a shorter ConnMaxIdleTime of the pools, so that they do it themselves")
+		}
+		return nil
+	}, settingsSQL)
+}

@@ -1,0 +1,173 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/txoutbox/outbox"
+)
+
+// limits are what holds for a type in all relays.
+type limits struct {
+	paused bool
+	max    int64
+	rate   sql.NullInt64
+}
+
+const typesSQL = `/* outbox: types that are paused or limited */
+SELECT task_type, paused, COALESCE(max_running, 0), rate FROM outbox.task_type`
+
+const forgotten = time.Hour // a pause
+
+// checkTasks looks at relays and types together, in one snapshot.
+func checkTasks(ctx context.Context, v *visit) error {
+	relays, err := v.relays(ctx)
+	if err != nil {
+		return err
+	}
+	stats, err := outbox.Stats(ctx, v.tx, outbox.Schema(v.schema))
+	if err != nil {
+		return err
+	}
+	of := map[string]limits{}
+	err = v.rows(ctx, func(row *sql.Rows) error {
+		var name string
+		var l limits
+		if err := row.Scan(&name, &l.paused, &l.max, &l.rate); err != nil {
+			return err
+		}
+		of[name] = l
+		return nil
+	}, typesSQL)
+	if err != nil {
+		return err
+	}
+	var us int64
+	if err := v.row(ctx, clockSQL).Scan(&us); err != nil {
+		return err
+	}
+	now := time.UnixMicro(us)
+	alive := false
+	for _, w := range relays {
+		alive = alive || w.alive
+	}
+	var todo, ready int64
+	for _, t := range stats {
+		todo += t.Ready + t.Scheduled + t.Leased + t.Waiting
+		ready += t.Ready
+		if !t.NextRunAt.IsZero() && now.Sub(t.NextRunAt) > v.starving {
+			ready++ // it would be, if a relay promoted it
+		}
+		if alive {
+			v.checkType(t, of[t.Type], relays, now)
+		} else if of[t.Type].paused {
+			v.checkPaused(t)
+		}
+	}
+	v.checkRelays(relays, todo, ready)
+	if !alive && todo > 0 {
+		for _, name := range []string{"unhandled-type", "starving-type"} {
+			v.add(name, Info, "", "no relay is alive, so no task of any type is run", "see relays")
+		}
+	}
+	return v.checkPools(ctx, relays)
+}
+
+// checkType reports a type whose tasks nobody runs, or not in time.
+func (v *visit) checkType(t outbox.TypeStats, l limits, relays []worker, now time.Time) {
+	waiting := t.Ready + t.Scheduled + t.Waiting
+	if waiting == 0 {
+		return
+	}
+	if l.paused {
+		v.checkPaused(t)
+	}
+	handled := 0
+	var workers, busy int64
+	known := true
+	for _, w := range relays {
+		if w.alive && w.types[t.Type] {
+			handled++
+			workers, busy, known = workers+w.workers, busy+w.leased+w.runs, known && w.workers > 0
+		}
+	}
+	overdue := time.Duration(0)
+	if !t.NextRunAt.IsZero() {
+		overdue = now.Sub(t.NextRunAt)
+	}
+	switch {
+	case handled == 0:
+		severity := Warning
+		if t.Ready == 0 && overdue <= 0 {
+			severity = Info
+		}
+		v.add("unhandled-type", severity, t.Type, fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt", t.Type, tasksWait(waiting)),
+			"register a handler for it in the relays, or start those that have it; if nobody enqueues the type any more and its tasks may go: DELETE FROM "+v.name("task")+" WHERE task_type = …")
+	case l.paused:
+	case t.Ready > 0 && t.OldestReady > v.starving:
+		v.starves(t, l, handled, workers, busy, known)
+	case overdue > v.starving:
+		v.add("starving-type", Warning, t.Type,
+			fmt.Sprintf("a scheduled task of the type %s has been due for %s, and %s have a handler for it", t.Type, said(overdue), plural(handled, "living relay")),
+			"look into the relays' logs: they make tasks ready when they look")
+	}
+}
+
+func (v *visit) starves(t outbox.TypeStats, l limits, handled int, workers, busy int64, known bool) {
+	severity, why, do := Warning, "", "look into the relays' logs; a type that is chosen seldom has a low handlers.Priority, or a relay.Chooser of the app's keeps it back"
+	switch {
+	case l.max > 0 || l.rate.Valid:
+		severity = Info
+		why = fmt.Sprintf("; the type is limited to %s, which may be why", l)
+		do = "raise handlers.MaxRunningTotal or handlers.Rate, if it is"
+	case known && busy >= workers:
+		why = fmt.Sprintf("; all %s are busy", plural(workers, "worker"))
+		do = "more relay.Config.Workers or more relays, if the database has room for them; or faster handlers"
+	case known:
+		why = fmt.Sprintf("; %d of %s are busy", busy, plural(workers, "worker"))
+	}
+	v.add("starving-type", severity, t.Type, fmt.Sprintf("the next task of the type %s has been due for %s, %s, and %s a handler for it%s",
+		t.Type, said(t.OldestReady), isReady(t.Ready), have(handled), why), do)
+}
+
+func (l limits) String() string {
+	switch {
+	case l.max > 0 && l.rate.Valid:
+		return fmt.Sprintf("%d at once and to a rate", l.max)
+	case l.max > 0:
+		return fmt.Sprintf("%d at once", l.max)
+	}
+	return "a rate"
+}
+
+func have(relays int) string {
+	if relays == 1 {
+		return "1 living relay has"
+	}
+	return fmt.Sprintf("%d living relays have", relays)
+}
+
+func tasksWait(n int64) string {
+	if n == 1 {
+		return "1 task waits"
+	}
+	return fmt.Sprintf("%d tasks wait", n)
+}
+
+func (v *visit) checkPaused(t outbox.TypeStats) {
+	waiting := t.Ready + t.Scheduled + t.Waiting
+	if waiting == 0 {
+		return
+	}
+	severity, since := Info, ""
+	if t.Ready > 0 {
+		since = ", the next one for " + said(t.OldestReady)
+		if t.OldestReady > forgotten {
+			severity = Warning
+		}
+	}
+	v.add("paused-type", severity, t.Type, fmt.Sprintf("the type %s is paused, and %s%s", t.Type, tasksWait(waiting), since),
+		"when it may go on: outbox.Resume, or outbox resume TYPE")
+}

@@ -1,0 +1,116 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+const lateMaintenance = 10 * time.Minute
+
+// The squeeze is due only while there is something to squeeze, and dead letters are purged only by relays that were told to.
+const maintenanceSQL = `/* outbox: maintenance that is late */
+SELECT m.step, (extract(epoch FROM clock_timestamp() - m.due_at) * 1000000)::bigint
+  FROM outbox.maintenance m
+ WHERE m.step <> 'purge dead letters' AND (m.step <> 'squeeze' OR EXISTS (SELECT 1 FROM outbox.counter_log))
+   AND EXISTS (SELECT 1 FROM outbox.relay l WHERE l.alive_until > clock_timestamp()) ORDER BY m.step`
+
+func checkMaintenance(ctx context.Context, v *visit) error {
+	return v.rows(ctx, func(row *sql.Rows) error {
+		var step string
+		var late int64
+		if err := row.Scan(&step, &late); err != nil {
+			return err
+		}
+		if time.Duration(late)*time.Microsecond > lateMaintenance {
+			v.add("maintenance", Warning, step, fmt.Sprintf("the step %s has been due for %s, though relays are alive", step, age(late)),
+				"look into the relays' logs at the level Debug; mostly another transaction has a table locked, see lock-wait")
+		}
+		return nil
+	}, maintenanceSQL)
+}
+
+const lateSchedule = time.Minute
+
+const schedulesSQL = `/* outbox: schedules that do not fire */
+SELECT name, next_at IS NULL, COALESCE((extract(epoch FROM clock_timestamp() - next_at) * 1000000)::bigint, 0)
+  FROM outbox.schedule WHERE NOT paused AND (next_at IS NULL OR next_at < clock_timestamp()) ORDER BY next_at, name LIMIT 1000`
+
+func checkSchedules(ctx context.Context, v *visit) error {
+	return v.rows(ctx, func(row *sql.Rows) error {
+		var name string
+		var ended bool
+		var late int64
+		if err := row.Scan(&name, &ended, &late); err != nil {
+			return err
+		}
+		switch {
+		case ended:
+			v.add("schedules", Info, name,
+				"the schedule "+name+" has no next firing: it has ended, or its Next misbehaved, which a relay has logged", "if it is not needed: relay.RemoveSchedule, or outbox schedules remove NAME")
+		case time.Duration(late)*time.Microsecond > lateSchedule:
+			v.add("schedules", Warning, name, fmt.Sprintf("the schedule %s should have fired %s ago", name, age(late)),
+				"start a relay whose relay.Config.Schedules has it as it was registered last; if it is not needed: relay.RemoveSchedule, or outbox schedules remove NAME")
+		}
+		return nil
+	}, schedulesSQL)
+}
+
+const manyDead = 100_000 // that are kept
+
+const deadLettersSQL = `/* outbox: recent dead letters */
+SELECT task_type, reason, count(*), (extract(epoch FROM clock_timestamp() - max(died_at)) * 1000000)::bigint, sum(count(*)) OVER () >= 10000
+  FROM (SELECT task_type, reason, died_at FROM outbox.dead_task WHERE died_at > now() - interval '1 hour' ORDER BY died_at DESC, task_id DESC LIMIT 10000) AS recent
+ GROUP BY task_type, reason ORDER BY 3 DESC, 1, 2`
+
+const deadTotalSQL = `/* outbox: dead letters in all */
+SELECT COALESCE(sum(tasks), 0)::bigint FROM (SELECT tasks, kind FROM outbox.counter UNION ALL SELECT tasks, kind FROM outbox.counter_log) AS c WHERE kind = 'dead'`
+
+const lookAtErrors = "their last errors say why (deadletter.List, outbox dead list -type TYPE); mend the cause, then deadletter.RedriveMany or outbox dead redrive"
+
+// reasons say what became of tasks, and what to look for.
+var reasons = map[string][2]string{
+	"attempts": {"used up their attempts", lookAtErrors},
+	"handler":  {"were given up by their handler", lookAtErrors},
+	"lost_connections": {"lost the connection of ten runs",
+		"look into the server's log: mostly a statement that takes too much memory, or a timeout of a pooler; a Leased handler needs no connection while it runs"},
+	"committed": {"failed after their handler had ended the relay's transaction", "leave COMMIT and ROLLBACK to the relay in Tx and Batch handlers"},
+}
+
+func checkDeadLetters(ctx context.Context, v *visit) error {
+	var total int64
+	if err := v.row(ctx, deadTotalSQL).Scan(&total); err != nil {
+		return err
+	}
+	err := v.rows(ctx, func(row *sql.Rows) error {
+		var taskType, reason string
+		var n, since int64
+		var more bool
+		if err := row.Scan(&taskType, &reason, &n, &since, &more); err != nil {
+			return err
+		}
+		why, do := "died", "deadletter.List says more"
+		if known, ok := reasons[reason]; ok {
+			why, do = known[0], known[1]
+		}
+		atLeast := ""
+		if more {
+			atLeast = " or more"
+		}
+		v.add("dead-letters", Warning, taskType,
+			fmt.Sprintf("%s%s of the type %s %s within the last hour, the latest %s ago", plural(n, "task"), atLeast, taskType, why, age(since)), do)
+		return nil
+	}, deadLettersSQL)
+	if err != nil {
+		return err
+	}
+	const keep = "redrive or purge them (package deadletter, outbox dead); relay.Config.DeadRetention purges by itself"
+	switch {
+	case total >= manyDead:
+		v.add("dead-letters", Warning, "", fmt.Sprintf("there are %d dead letters", total), keep)
+	case total > 0:
+		v.add("dead-letters", Info, "", plural(total, "dead letter")+" in all", keep)
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/txoutbox/outbox/schema"
+)
+
+const thereSQL = `/* outbox: whether there is an outbox */
+SELECT to_regclass('outbox.migration') IS NOT NULL, current_database()`
+
+const versionsSQL = `/* outbox: versions that were applied */
+SELECT COALESCE(max(m.version), 0),
+       (SELECT COALESCE(string_agg(n::text, ', ' ORDER BY n), '') FROM generate_series(1, (SELECT max(version) FROM outbox.migration)) AS n
+         WHERE NOT EXISTS (SELECT 1 FROM outbox.migration a WHERE a.version = n))
+  FROM outbox.migration m`
+
+func checkVersion(ctx context.Context, v *visit) error {
+	const name = "schema-version"
+	migrate := "run outbox migrate up, or schema.Migrate"
+	if v.schema != "outbox" {
+		migrate = fmt.Sprintf("run outbox migrate up for this schema, or schema.Migrate with schema.Schema(%q)", v.schema)
+	}
+	var there bool
+	var database string
+	if err := v.row(ctx, thereSQL).Scan(&there, &database); err != nil {
+		return err
+	}
+	if !there {
+		v.add(name, Critical, v.schema,
+			fmt.Sprintf("there is no outbox in the schema %s of the database %s", v.schema, database), migrate+"; if it has another schema, name that one")
+		return nil
+	}
+	var version int
+	var missing string
+	if err := v.row(ctx, versionsSQL).Scan(&version, &missing); err != nil {
+		return err
+	}
+	switch needed := schema.Version(); {
+	case version < needed:
+		v.add(name, Critical, v.schema, fmt.Sprintf("the schema is at version %d, this program needs %d: relays of its version do not start", version, needed), migrate)
+	case version > needed:
+		v.add(name, Warning, v.schema, fmt.Sprintf("the schema is at version %d, this program knows %d: relays of its version do not start", version, needed),
+			"upgrade the module github.com/txoutbox/outbox, here and wherever relays are of this version")
+	}
+	if missing != "" {
+		v.add(name, Warning, v.schema, "versions that were left out: "+missing, v.applyAgain())
+	}
+	return nil
+}
+
+// applyAgain mends what is missing of the schema's objects: the files do no harm when all of them are applied again, in their order.
+func (s settings) applyAgain() string {
+	return "apply all migrations again, in their order and in one transaction: schema.SQL(\"" + s.schema +
+		"\") is the script, outbox migrate print prints it, and psql -v ON_ERROR_STOP=1 -1 -f applies it"
+}

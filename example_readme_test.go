@@ -1,0 +1,74 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/outboxtest"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// The README's test of its example, and what it needs.
+func TestSignUp(t *testing.T) {
+	tx, err := openTestDatabase(t).BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback() // of all that the test does
+
+	if err := signUp(t.Context(), tx, "ada@example.com"); err != nil {
+		t.Fatal(err)
+	}
+	outboxtest.RequireEnqueuedN(t, tx, 1, SendWelcome, func(w Welcome) bool { return w.UserID > 0 })
+
+	mails := 0
+	reg := registry(func(int64) error { mails++; return nil }) // the app's handlers, with a mailer of the test's
+	result := outboxtest.Drain(t, tx, reg)                     // they run here and now, in tx
+	if err := result.Err(); err != nil || mails != 1 {
+		t.Errorf("%d mails, want 1; the runs were\n%v", mails, result)
+	}
+	outboxtest.RequireNotEnqueued(t, tx, SendWelcome, nil)
+}
+
+func registry(send func(userID int64) error) *handlers.Registry {
+	reg := handlers.New()
+	handlers.Leased(reg, SendWelcome, func(_ context.Context, task *outbox.Task[Welcome]) error { return send(task.Payload.UserID) })
+	return reg
+}
+
+func openTestDatabase(t *testing.T) *sql.DB {
+	db, err := pgtest.Open("postgres", pgtest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if err := schema.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`CREATE TABLE usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+func TestTheREADMEHasThatTest(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	this, err := os.ReadFile("example_readme_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(readme), "```go\nfunc TestSignUp")
+	block, _, found := strings.Cut(block, "```")
+	if !found || !strings.Contains(string(this), block) {
+		t.Error("TestSignUp in README.md is not the one in example_readme_test.go, line by line")
+	}
+}

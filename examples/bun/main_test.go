@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
+	url := pgtest.Database(t)
+	var out bytes.Buffer
+	if err := run(t.Context(), url, &out); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := out.String(), "order 1 is placed\nmail to ada@example.com: your order 1 over 1999 cents\n"; got != want {
+		t.Errorf("it printed %q, want %q", got, want)
+	}
+	pool, err := outbox.Open(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	db := bun.NewDB(pool, pgdialect.New())
+	errNo := errors.New("no")
+	err = db.RunInTx(t.Context(), nil, func(ctx context.Context, tx bun.Tx) error {
+		if _, err := sendReceipt.Enqueue(ctx, tx.Tx, receipt{}); err != nil {
+			t.Error(err)
+		}
+		return errNo
+	})
+	if !errors.Is(err, errNo) {
+		t.Errorf("RunInTx: %v", err)
+	}
+	tx, err := pool.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range registry(db, &out).Handlers() { // ADD_TURNOVER writes on its relay's transaction
+		if h.Kind == handlers.KindTx {
+			task := &outbox.Task[json.RawMessage]{Type: h.Type, Payload: json.RawMessage(`{"OrderID": 1}`)}
+			if err := h.Run(t.Context(), tx, handlers.Claim{}, []*outbox.Task[json.RawMessage]{task}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	var turnover, tasks int64
+	if err := pool.QueryRow(`SELECT (SELECT sum(cents) FROM shop_turnover), (SELECT count(*) FROM outbox.task)`).Scan(&turnover, &tasks); err != nil {
+		t.Fatal(err)
+	}
+	if turnover != 1999 || tasks != 0 {
+		t.Errorf("the turnover is %d and %d tasks are left, want 1999 and none", turnover, tasks)
+	}
+}

@@ -1,0 +1,86 @@
+// Cron runs the tasks that are due and exits: for cron or a Kubernetes CronJob, where no process is to stay.
+//
+//	go run ./examples/cron [-enqueue N]
+//
+// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own, in which nothing is due without -enqueue. Its exit
+// code is 0 when everything that was due was started, and 1 after an error of the database. A handler's failure is no error of
+// it: the task is due again after its backoff, so one of the next runs has it.
+package main
+
+import (
+	"context"
+	"database/sql"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
+)
+
+type report struct{ Number int }
+
+var makeReport = outbox.NewTaskType[report]("MAKE_REPORT")
+
+// enqueue is what an app does, elsewhere.
+func enqueue(ctx context.Context, db *sql.DB, n int) error {
+	return outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		tasks := make([]outbox.NewTask, n)
+		for i := range tasks {
+			tasks[i] = makeReport.New(report{i + 1})
+		}
+		_, err := outbox.EnqueueMany(ctx, tx, tasks)
+		return err
+	})
+}
+
+func run(ctx context.Context, url string, n int, out io.Writer) error {
+	db, err := outbox.Open(url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := schema.Migrate(ctx, db); err != nil {
+		return err
+	}
+	if err := enqueue(ctx, db, n); err != nil {
+		return err
+	}
+	var made atomic.Int64
+	reg := handlers.New()
+	handlers.Leased(reg, makeReport, func(ctx context.Context, task *outbox.Task[report]) error {
+		made.Add(1)
+		return nil
+	})
+	r, err := relay.New(db, reg, relay.Config{
+		// RunOnce fires what is due first; what cron was too late for is made up for once.
+		Schedules: relay.Schedules{{Name: "daily report", Timing: relay.Every(24 * time.Hour), Task: makeReport.New(report{})}},
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.RunOnce(ctx); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%d reports made\n", made.Load())
+	return err
+}
+
+func main() {
+	n := flag.Int("enqueue", 0, "enqueue `N` tasks first")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // it drains then
+	defer stop()
+	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, *n, os.Stdout) }); err != nil {
+		log.Fatal(err)
+	}
+}

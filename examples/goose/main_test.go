@@ -1,0 +1,38 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/schema"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+func TestGooseAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
+	url := pgtest.Database(t)
+	for _, want := range []string{
+		fmt.Sprintf("outbox: %d migrations applied\napp: 1 migrations applied\n", schema.Version()),
+		"outbox: 0 migrations applied\napp: 0 migrations applied\n",
+	} {
+		var out bytes.Buffer
+		if err := run(t.Context(), url, &out); err != nil || out.String() != want {
+			t.Fatalf("it printed %q, %v; want %q", &out, err, want)
+		}
+	}
+	db, err := outbox.Open(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := schema.Migrate(t.Context(), db); err != nil { // finds nothing to do
+		t.Error(err)
+	}
+	if _, err := db.Exec(`INSERT INTO outbox.task (task_type) VALUES ('A')`); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,85 @@
+// Migrate applies the outbox's migrations with golang-migrate, beside the app's own.
+//
+//	go run ./examples/migrate
+//
+// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own.
+package main
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/golang-migrate/migrate/v4"
+	"github.com/golang-migrate/migrate/v4/database/postgres"
+	"github.com/golang-migrate/migrate/v4/source/iofs"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/schema"
+)
+
+//go:embed migrations
+var migrations embed.FS
+
+// up applies the files that are new. Each file system has a table of versions of its own, as both number their files from 1.
+func up(ctx context.Context, db *sql.DB, files fs.FS, dir, table string) (version uint, err error) {
+	source, err := iofs.New(files, dir)
+	if err != nil {
+		return 0, err
+	}
+	conn, err := db.Conn(ctx) // WithInstance would close the app's pool at the end
+	if err != nil {
+		return 0, err
+	}
+	target, err := postgres.WithConnection(ctx, conn, &postgres.Config{MigrationsTable: table})
+	if err != nil {
+		return 0, errors.Join(err, conn.Close())
+	}
+	m, err := migrate.NewWithInstance("files", source, "postgres", target)
+	if err != nil {
+		return 0, errors.Join(err, target.Close())
+	}
+	defer func() {
+		e1, e2 := m.Close()
+		err = errors.Join(err, e1, e2)
+	}()
+	if err := m.Up(); err != nil && !errors.Is(err, migrate.ErrNoChange) {
+		return 0, err
+	}
+	version, _, err = m.Version()
+	return version, err
+}
+
+func run(ctx context.Context, url string, out io.Writer) error {
+	db, err := outbox.Open(url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	version, err := up(ctx, db, upFiles{schema.Files}, ".", "migrate_outbox_version")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "outbox: version %d\n", version)
+	if version, err = up(ctx, db, migrations, "migrations", postgres.DefaultMigrationsTable); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "app: version %d\n", version)
+	return schema.Check(ctx, db, outbox.DefaultSchema) // also at the start of an app that does not migrate
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, os.Stdout) }); err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"testing/fstest"
+
+	"github.com/golang-migrate/migrate/v4"
+	"github.com/golang-migrate/migrate/v4/database"
+	"github.com/golang-migrate/migrate/v4/source/iofs"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/schema"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+func TestGolangMigrateAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
+	url := pgtest.Database(t)
+	want := fmt.Sprintf("outbox: version %d\napp: version 1\n", schema.Version())
+	for range 2 { // the second time there is nothing to do
+		var out bytes.Buffer
+		if err := run(t.Context(), url, &out); err != nil || out.String() != want {
+			t.Fatalf("it printed %q, %v; want %q", &out, err, want)
+		}
+	}
+	db, err := outbox.Open(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := schema.Migrate(t.Context(), db); err != nil { // finds nothing to do
+		t.Error(err)
+	}
+	if _, err := db.Exec(`INSERT INTO outbox.task (task_type) VALUES ('A')`); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAFileThatFailsLeavesNothingAndIsTriedAgain(t *testing.T) {
+	url := pgtest.Database(t)
+	db, err := outbox.Open(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	files := fstest.MapFS{"00001_a.sql": {Data: []byte("CREATE TABLE a (); SELECT 1/0;")}, "readme.md": {}}
+	if _, err := up(t.Context(), db, upFiles{files}, ".", "versions"); err == nil {
+		t.Fatal("a migration that divides by 0 was applied")
+	}
+	var exists bool
+	if err := db.QueryRow(`SELECT to_regclass('a') IS NOT NULL`).Scan(&exists); err != nil || exists {
+		t.Errorf("the table of a failed migration exists: %v, %v", exists, err)
+	}
+	files["00001_a.sql"].Data = []byte("CREATE TABLE a ();")
+	if _, err := up(t.Context(), db, upFiles{files}, ".", "versions"); !errors.As(err, new(migrate.ErrDirty)) {
+		t.Errorf("up: %v, want that the version is dirty", err)
+	}
+	source, err := iofs.New(upFiles{files}, ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := migrate.NewWithSourceInstance("files", source, url+"&x-migrations-table=versions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := errors.Join(m.Force(database.NilVersion), m.Up()); err != nil {
+		t.Error(err)
+	}
+}

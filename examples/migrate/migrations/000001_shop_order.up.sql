@@ -1,0 +1,1 @@
+CREATE TABLE shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL);

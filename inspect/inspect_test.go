@@ -1,0 +1,177 @@
+package inspect_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// scene is an outbox with a task in each state, of which those that run go on until the test ends.
+type scene struct {
+	ready, scheduled, retried, leased, waiting, dead, finished, tx int64
+	batch                                                          []int64
+	relay                                                          *relaytest.Running
+}
+
+type number struct{ N int }
+
+func newScene(t *testing.T, db *database) *scene {
+	t.Helper()
+	s := &scene{}
+	opts := []outbox.Option{outbox.Headers(map[string]string{"trace": "h"}), outbox.Priority(3), outbox.MaxAttempts(4), outbox.Timeout(90 * time.Second)}
+	s.scheduled = enqueue(t, db, "LATER", number{2}, append(slices.Clone(opts), outbox.After(time.Hour), outbox.Unique("u2"))...)
+	s.leased = enqueue(t, db, "LEASED", number{3}, opts...)
+	s.dead = enqueue(t, db, "DIES", number{5}, append(slices.Clone(opts), outbox.Unique("u5"), outbox.OrderedBy("o5"))...)
+	s.finished = enqueue(t, db, "KEPT", number{6}, opts...)
+	s.retried = enqueue(t, db, "FAILS", number{7})
+	first := enqueue(t, db, "ORDERED", number{8}, outbox.OrderedBy("o8"), outbox.After(time.Hour))
+	s.waiting = enqueue(t, db, "ORDERED", number{8}, append(slices.Clone(opts), outbox.OrderedBy("o8"))...)
+	s.tx = enqueue(t, db, "TX", number{9})
+	for n := range 3 {
+		s.batch = append(s.batch, enqueue(t, db, "BATCH", number{10 + n}))
+	}
+	s.ready = enqueue(t, db, "NOBODYS", number{1}, append(slices.Clone(opts), outbox.Unique("u1"))...)
+
+	reg, release := handlers.New(), make(chan struct{})
+	block := func() error { <-release; return nil }
+	handlers.Leased(reg, outbox.NewTaskType[number]("LEASED"), func(context.Context, *outbox.Task[number]) error { return block() })
+	handlers.Tx(reg, outbox.NewTaskType[number]("TX"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return block() })
+	handlers.Batch(reg, outbox.NewTaskType[number]("BATCH"), 10, func(context.Context, outbox.Tx, []*outbox.Task[number]) error { return block() })
+	handlers.Leased(reg, outbox.NewTaskType[number]("DIES"), func(context.Context, *outbox.Task[number]) error { return handlers.Dead(errors.New("boom")) })
+	handlers.Tx(reg, outbox.NewTaskType[number]("FAILS"), func(context.Context, *sql.Tx, *outbox.Task[number]) error {
+		return handlers.RetryAfter(time.Hour, errors.New("busy"))
+	})
+	handlers.Leased(reg, outbox.NewTaskType[number]("KEPT"), func(context.Context, *outbox.Task[number]) error { return handlers.Discard(errors.New("gone")) },
+		handlers.Keep(time.Hour))
+	handlers.Tx(reg, outbox.NewTaskType[number]("ORDERED"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil })
+	s.relay = relaytest.Run(t, db.DB, reg, relay.Config{Workers: 20})
+	t.Cleanup(func() { close(release) })
+	relaytest.Eventually(t, 20*time.Second, "all has begun", func() bool {
+		return db.Int(t, `SELECT (SELECT count(*) FROM outbox.task WHERE state = 'leased') + (SELECT count(*) FROM outbox.running) + (SELECT count(*) FROM outbox.dead_task)
+			+ (SELECT count(*) FROM outbox.done_task) + (SELECT count(*) FROM outbox.task WHERE attempt = 1 AND state = 'scheduled')
+			+ (SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND task_type = 'ORDERED')`) == 7
+	})
+	_ = first
+	return s
+}
+
+func TestATaskIsFoundWhereverItIs(t *testing.T) {
+	onEachDriver(t, func(t *testing.T, db *database) {
+		s := newScene(t, db)
+		var relayID string
+		for name, c := range map[string]struct {
+			id   int64
+			want inspect.Task // without times and ids of relays
+			run  *inspect.Run
+		}{
+			"ready":     {s.ready, inspect.Task{Type: "NOBODYS", State: inspect.Ready, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second}, nil},
+			"scheduled": {s.scheduled, inspect.Task{Type: "LATER", State: inspect.Scheduled, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second}, nil},
+			"retried":   {s.retried, inspect.Task{Type: "FAILS", State: inspect.Scheduled, Attempt: 1, LastError: "retry after 1h0m0s: busy"}, nil},
+			"leased": {s.leased, inspect.Task{Type: "LEASED", State: inspect.Leased, Priority: 3, Attempt: 1, MaxAttempts: 4, Timeout: 90 * time.Second},
+				&inspect.Run{TaskIDs: []int64{s.leased}, Type: "LEASED"}},
+			"waiting": {s.waiting, inspect.Task{Type: "ORDERED", State: inspect.Waiting, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second}, nil},
+			"dead": {s.dead, inspect.Task{Type: "DIES", State: inspect.Dead, Priority: 3, Attempt: 1, MaxAttempts: 4, Timeout: 90 * time.Second, Reason: deadletter.Handler,
+				LastError: "dead: boom"}, nil},
+			"finished":      {s.finished, inspect.Task{Type: "KEPT", State: inspect.Finished, Priority: 3, Attempt: 1, LastError: "discard: gone"}, nil},
+			"in a Tx claim": {s.tx, inspect.Task{Type: "TX", State: inspect.Ready}, &inspect.Run{TaskIDs: []int64{s.tx}, Type: "TX"}},
+			"in a batch":    {s.batch[1], inspect.Task{Type: "BATCH", State: inspect.Ready}, &inspect.Run{TaskIDs: s.batch, Type: "BATCH"}},
+		} {
+			got, err := inspect.Get(t.Context(), db, c.id)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			if got.TaskID != c.id || got.CreatedAt.IsZero() || got.RunAt.IsZero() || got.AttemptedAt.IsZero() != (got.Attempt == 0) ||
+				got.EndedAt.IsZero() != (got.State != inspect.Dead && got.State != inspect.Finished) || (got.RelayID == "") != (got.State != inspect.Leased) ||
+				got.LeasedUntil.IsZero() != (got.State != inspect.Leased) {
+				t.Errorf("%s: %+v", name, got)
+			}
+			if c.run == nil && len(got.Runs) > 0 || c.run != nil && len(got.Runs) != 1 {
+				t.Errorf("%s: runs %+v, want %+v", name, got.Runs, c.run)
+			} else if c.run != nil {
+				r := got.Runs[0]
+				if !slices.Equal(r.TaskIDs, c.run.TaskIDs) || r.Type != c.run.Type || r.Lost || r.StartedAt.IsZero() || relayID != "" && r.RelayID != relayID {
+					t.Errorf("%s: run %+v, want %+v", name, r, c.run)
+				}
+				relayID = r.RelayID
+			}
+			if got.LastError != c.want.LastError || got.Type != c.want.Type || got.State != c.want.State || got.Priority != c.want.Priority || got.Attempt != c.want.Attempt ||
+				got.MaxAttempts != c.want.MaxAttempts || got.Timeout != c.want.Timeout || got.Reason != c.want.Reason {
+				t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+			}
+		}
+		for _, id := range []int64{0, -1, 1 << 60} {
+			if _, err := inspect.Get(t.Context(), db, id); !errors.Is(err, inspect.ErrNotFound) {
+				t.Errorf("%d: %v, want ErrNotFound", id, err)
+			}
+			if _, err := inspect.GetSecrets(t.Context(), db, id); !errors.Is(err, inspect.ErrNotFound) {
+				t.Errorf("%d: %v, want ErrNotFound", id, err)
+			}
+		}
+		for name, c := range map[string]struct {
+			id   int64
+			want inspect.Secrets
+		}{
+			"ready":     {s.ready, inspect.Secrets{Payload: []byte(`{"N": 1}`), Headers: []byte(`{"trace": "h"}`), UniqueKey: "u1"}},
+			"retried":   {s.retried, inspect.Secrets{Payload: []byte(`{"N": 7}`)}},
+			"leased":    {s.leased, inspect.Secrets{Payload: []byte(`{"N": 3}`), Headers: []byte(`{"trace": "h"}`)}},
+			"waiting":   {s.waiting, inspect.Secrets{Payload: []byte(`{"N": 8}`), Headers: []byte(`{"trace": "h"}`), OrderingKey: "o8"}},
+			"dead":      {s.dead, inspect.Secrets{Payload: []byte(`{"N": 5}`), Headers: []byte(`{"trace": "h"}`), UniqueKey: "u5", OrderingKey: "o5"}},
+			"finished":  {s.finished, inspect.Secrets{Payload: []byte(`{"N": 6}`), Headers: []byte(`{"trace": "h"}`)}},
+			"scheduled": {s.scheduled, inspect.Secrets{Payload: []byte(`{"N": 2}`), Headers: []byte(`{"trace": "h"}`), UniqueKey: "u2"}},
+		} {
+			got, err := inspect.GetSecrets(t.Context(), db, c.id)
+			if err != nil || string(got.Payload) != string(c.want.Payload) || string(got.Headers) != string(c.want.Headers) || (got.Headers == nil) != (c.want.Headers == nil) ||
+				got.UniqueKey != c.want.UniqueKey || got.OrderingKey != c.want.OrderingKey {
+				t.Errorf("%s: got %+v %v, want %+v", name, got, err, c.want)
+			}
+		}
+		for state, want := range map[inspect.State]struct {
+			taskType string
+			ids      []int64
+		}{
+			inspect.Ready: {"BATCH", s.batch}, inspect.Scheduled: {"FAILS", []int64{s.retried}}, inspect.Leased: {"LEASED", []int64{s.leased}},
+			inspect.Waiting: {"ORDERED", []int64{s.waiting}}, inspect.Dead: {"", []int64{s.dead}}, inspect.Finished: {"", []int64{s.finished}},
+		} {
+			page, err := inspect.List(t.Context(), db, inspect.Filter{Type: want.taskType, State: state}, "", 0)
+			if err != nil || !slices.Equal(ids(page.Tasks), want.ids) || page.Next != "" {
+				t.Errorf("%s: got %+v %v, want %v", state, page, err, want.ids)
+				continue
+			}
+			one, err := inspect.Get(t.Context(), db, want.ids[0])
+			one.Runs = nil
+			if listed := page.Tasks[0]; err != nil || !same(listed, one) {
+				t.Errorf("%s: the list has %+v, Get %+v, %v", state, listed, one, err)
+			}
+		}
+	})
+}
+
+func same(a, b inspect.Task) bool {
+	for _, p := range [][2]*time.Time{{&a.CreatedAt, &b.CreatedAt}, {&a.RunAt, &b.RunAt}, {&a.AttemptedAt, &b.AttemptedAt}, {&a.EndedAt, &b.EndedAt}, {&a.LeasedUntil, &b.LeasedUntil}} {
+		if !p[0].Equal(*p[1]) {
+			return false
+		}
+		*p[0], *p[1] = time.Time{}, time.Time{}
+	}
+	a.Runs, b.Runs = nil, nil
+	return a.TaskID == b.TaskID && a.Type == b.Type && a.State == b.State && a.Attempt == b.Attempt && a.MaxAttempts == b.MaxAttempts && a.Reason == b.Reason &&
+		a.LastError == b.LastError && a.Timeout == b.Timeout && a.RelayID == b.RelayID && a.Priority == b.Priority && a.Iterations == b.Iterations
+}
+
+func ids(tasks []inspect.Task) (out []int64) {
+	for _, t := range tasks {
+		out = append(out, t.TaskID)
+	}
+	return out
+}

@@ -1,0 +1,5 @@
+package p
+
+import "github.com/txoutbox/outbox/relay"
+
+var r *relay.Relay

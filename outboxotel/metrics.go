@@ -1,0 +1,149 @@
+package outboxotel
+
+import (
+	"context"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/relay"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+)
+
+type instruments struct {
+	operation, handled, wait metric.Float64Histogram
+	sent, consumed           metric.Int64Counter
+	ended, dead              metric.Int64Counter
+	running, outages         metric.Int64UpDownCounter
+	registration             metric.Registration
+}
+
+// Bounds of histograms in seconds: the conventions' own, and for waits up to a day.
+var (
+	durations = []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}
+	waits     = []float64{0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
+)
+
+func (t *Telemetry) makeInstruments(m metric.Meter) error {
+	var first error
+	keep := func(err error) {
+		if first == nil {
+			first = err
+		}
+	}
+	histogram := func(name, about string, bounds []float64) metric.Float64Histogram {
+		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(about), metric.WithExplicitBucketBoundaries(bounds...))
+		keep(err)
+		return h
+	}
+	counter := func(name, unit, about string) metric.Int64Counter {
+		c, err := m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(about))
+		keep(err)
+		return c
+	}
+	upDown := func(name, unit, about string) metric.Int64UpDownCounter {
+		c, err := m.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(about))
+		keep(err)
+		return c
+	}
+	t.operation = histogram("messaging.client.operation.duration", "Duration of enqueues (send) and claims (receive).", durations)
+	t.handled = histogram("messaging.process.duration", "Duration of calls of handlers.", durations)
+	t.wait = histogram("outbox.task.wait", "For how long tasks had been due when they were claimed.", waits)
+	t.sent = counter("messaging.client.sent.messages", "{message}", "Tasks that were enqueued, committed or not.")
+	t.consumed = counter("messaging.client.consumed.messages", "{message}", "Tasks that were claimed.")
+	t.ended = counter("outbox.task.runs", "{run}", "Ends of runs of tasks, by outcome.")
+	t.dead = counter("outbox.task.deaths", "{task}", "Tasks that became dead letters, by reason.")
+	t.running = upDown("outbox.relay.running", "{relay}", "Relays of this process that run.")
+	t.outages = upDown("outbox.relay.outage", "{relay}", "Relays of this process that cannot work with PostgreSQL.")
+	if first == nil && t.config.DB != nil {
+		keep(t.observeStats(m))
+	}
+	return first
+}
+
+// observeStats reads the counts at each collection.
+func (t *Telemetry) observeStats(m metric.Meter) error {
+	var first error
+	keep := func(err error) {
+		if first == nil {
+			first = err
+		}
+	}
+	tasks, err := m.Int64ObservableGauge("outbox.tasks", metric.WithUnit("{task}"), metric.WithDescription("Tasks by type and state."))
+	keep(err)
+	oldest, err := m.Float64ObservableGauge("outbox.oldest_ready", metric.WithUnit("s"), metric.WithDescription("For how long the task that is claimed next has been due."))
+	keep(err)
+	finished, err := m.Int64ObservableCounter("outbox.tasks.finished", metric.WithUnit("{task}"), metric.WithDescription("Tasks that are done."))
+	keep(err)
+	failures, err := m.Int64ObservableCounter("outbox.runs.failed", metric.WithUnit("{run}"), metric.WithDescription("Runs that failed, of all relays."))
+	keep(err)
+	if first != nil {
+		return first
+	}
+	t.registration, err = m.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
+		defer cancel()
+		all, err := outbox.Stats(ctx, t.config.DB, outbox.Schema(t.config.Schema))
+		if err != nil {
+			return err
+		}
+		for _, s := range all {
+			of := metric.WithAttributes(semconv.MessagingDestinationName(s.Type))
+			for state, n := range map[string]int64{"ready": s.Ready, "scheduled": s.Scheduled, "leased": s.Leased, "waiting": s.Waiting, "dead": s.Dead} {
+				o.ObserveInt64(tasks, n, of, metric.WithAttributes(attribute.String("outbox.state", state)))
+			}
+			o.ObserveFloat64(oldest, s.OldestReady.Seconds(), of)
+			o.ObserveInt64(finished, s.Finished, of)
+			o.ObserveInt64(failures, s.Failed, of)
+		}
+		return nil
+	}, tasks, oldest, finished, failures)
+	return err
+}
+
+// Observer measures what relays do; for relay.Config.Observers of any number of them.
+func (t *Telemetry) Observer() relay.Observer {
+	ctx := context.Background()
+	return relay.Observer{
+		Claimed: func(c relay.Claim) {
+			of := metric.WithAttributes(with(opReceive, semconv.MessagingDestinationName(c.Type))...)
+			t.operation.Record(ctx, c.Duration.Seconds(), of)
+			t.consumed.Add(ctx, int64(c.Tasks), metric.WithAttributes(with(opReceive[:2], semconv.MessagingDestinationName(c.Type))...))
+		},
+		Ended: func(e relay.RunEnd) {
+			destination := semconv.MessagingDestinationName(e.Type)
+			failedAs := ""
+			for _, task := range e.Tasks {
+				t.ended.Add(ctx, 1, metric.WithAttributes(destination, attribute.String("outbox.outcome", task.Outcome.String())))
+				t.wait.Record(ctx, task.Waited.Seconds(), metric.WithAttributes(destination))
+				switch task.Outcome {
+				case relay.Dead:
+					t.dead.Add(ctx, 1, metric.WithAttributes(destination, attribute.String("outbox.reason", string(task.Reason))))
+					failedAs = task.Outcome.String()
+				case relay.Retry, relay.LeaseLost, relay.Infrastructure, relay.PutOff: // PutOff: of a batch that failed as a whole
+					failedAs = task.Outcome.String()
+				}
+			}
+			if e.Called.IsZero() {
+				return
+			}
+			of := with(opProcess, destination)
+			if failedAs != "" {
+				of = with(of, semconv.ErrorTypeKey.String(failedAs))
+			}
+			t.handled.Record(ctx, e.Handled.Seconds(), metric.WithAttributes(of...))
+		},
+		Changed: func(c relay.Change) {
+			switch c.Event {
+			case relay.Started:
+				t.running.Add(ctx, 1)
+			case relay.Stopped:
+				t.running.Add(ctx, -1)
+			case relay.OutageBegan:
+				t.outages.Add(ctx, 1)
+			case relay.OutageEnded:
+				t.outages.Add(ctx, -1)
+			}
+		},
+	}
+}

@@ -1,0 +1,97 @@
+package outboxprom
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/txoutbox/outbox"
+)
+
+// Config says what is collected. It is copied by New; the zero value of a field is its default.
+type Config struct {
+	// DB, if set, is read at a scrape, with four statements on one connection or more. Its role is a viewer's (docs/security.md).
+	DB *sql.DB
+	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
+	Schema string
+	// Timeout is how long a scrape waits for the database. Default 5 s. A read that goes on is not begun anew beside itself.
+	Timeout time.Duration
+	// MaxAge is how old what was read may be when it is given to another scrape. Default 1 s. Scrapes at the same time share a read.
+	MaxAge time.Duration
+	// MaxTypes bounds the task types of the database that have labels of their own; the others are summed up as "(other)". Those that
+	// a relay of this process has a handler for come first. Default 100.
+	MaxTypes int
+}
+
+// Collector is a prometheus.Collector. It is safe for concurrent use; any number of relays may share it.
+type Collector struct {
+	config Config
+	relays relayMetrics
+
+	mu     sync.Mutex
+	known  map[string]struct{} // types that relays of this process have a handler for
+	latest *reading
+}
+
+var _ prometheus.Collector = (*Collector)(nil)
+
+// New returns a collector, to be registered. It does not connect. The error names every field of config that is out of range.
+func New(config Config) (*Collector, error) {
+	if config.Schema == "" {
+		config.Schema = outbox.DefaultSchema
+	}
+	if config.Timeout == 0 {
+		config.Timeout = 5 * time.Second
+	}
+	if config.MaxAge == 0 {
+		config.MaxAge = time.Second
+	}
+	if config.MaxTypes == 0 {
+		config.MaxTypes = 100
+	}
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("outboxprom: "+format, args...)) }
+	if !outbox.ValidSchema(config.Schema) {
+		fail("Config.Schema: %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes", config.Schema)
+	}
+	if config.Timeout < 0 {
+		fail("Config.Timeout: %v: must not be negative; 0 is 5s", config.Timeout)
+	}
+	if config.MaxAge < 0 {
+		fail("Config.MaxAge: %v: must not be negative; 0 is 1s", config.MaxAge)
+	}
+	if config.MaxTypes < 0 {
+		fail("Config.MaxTypes: %d: must not be negative; 0 is 100", config.MaxTypes)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return &Collector{config: config, relays: newRelayMetrics(), known: map[string]struct{}{}}, nil
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(to chan<- *prometheus.Desc) {
+	for _, of := range c.relays.all() {
+		of.Describe(to)
+	}
+	if c.config.DB == nil {
+		return
+	}
+	for _, d := range databaseDescs {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector. A database that cannot be read is outbox_scrape_success 0, and no error: what the relays tell is
+// wanted just then.
+func (c *Collector) Collect(to chan<- prometheus.Metric) {
+	for _, of := range c.relays.all() {
+		of.Collect(to)
+	}
+	if c.config.DB != nil {
+		c.collectDatabase(to)
+	}
+}

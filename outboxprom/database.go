@@ -1,0 +1,159 @@
+package outboxprom
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/txoutbox/outbox/inspect"
+)
+
+var (
+	tasksDesc    = prometheus.NewDesc("outbox_tasks", "Tasks by type and state.", []string{"type", "state"}, nil)
+	oldestDesc   = prometheus.NewDesc("outbox_oldest_ready_seconds", "For how long the task of a type that is claimed next has been due.", []string{"type"}, nil)
+	finishedDesc = prometheus.NewDesc("outbox_finished_total", "Tasks that are done, of all relays.", []string{"type"}, nil)
+	failedDesc   = prometheus.NewDesc("outbox_failed_total", "Runs that failed, of all relays.", []string{"type"}, nil)
+	handlersDesc = prometheus.NewDesc("outbox_type_relays", "Relays that are alive and have a handler for the type.", []string{"type"}, nil)
+	pausedDesc   = prometheus.NewDesc("outbox_type_paused", "Whether the type is paused.", []string{"type"}, nil)
+	aliveDesc    = prometheus.NewDesc("outbox_relays_alive", "Relays that are alive, in all processes.", nil, nil)
+	successDesc  = prometheus.NewDesc("outbox_scrape_success", "Whether the database could be read.", nil, nil)
+	tookDesc     = prometheus.NewDesc("outbox_scrape_duration_seconds", "How long the reading of the database took.", nil, nil)
+
+	databaseDescs = []*prometheus.Desc{tasksDesc, oldestDesc, finishedDesc, failedDesc, handlersDesc, pausedDesc, aliveDesc, successDesc, tookDesc}
+)
+
+// other is the type of what is summed up.
+const other = "(other)"
+
+// reading is what one read of the database gave, once done is closed.
+type reading struct {
+	done  chan struct{}
+	at    time.Time // when it ended
+	took  time.Duration
+	types []inspect.Type
+	alive int
+	err   error
+}
+
+// read returns a reading that is young enough, or nil if there is none in time. One at a time is under way.
+func (c *Collector) read() *reading {
+	c.mu.Lock()
+	r := c.latest
+	if r == nil || r.over() && time.Since(r.at) > c.config.MaxAge {
+		r = &reading{done: make(chan struct{})}
+		c.latest = r
+		go c.fill(r)
+	}
+	c.mu.Unlock()
+	late := time.NewTimer(c.config.Timeout + c.config.Timeout/10) // a driver may not see the end of its context
+	defer late.Stop()
+	select {
+	case <-r.done:
+		return r
+	case <-late.C:
+		return nil
+	}
+}
+
+func (r *reading) over() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *Collector) fill(r *reading) {
+	defer close(r.done)
+	ctx, cancel := context.WithTimeout(context.Background(), c.config.Timeout)
+	defer cancel()
+	start := time.Now()
+	r.types, r.err = inspect.Types(ctx, c.config.DB, inspect.Schema(c.config.Schema))
+	for i, t := range r.types {
+		r.types[i].Type = strings.ToValidUTF8(t.Type, "\uFFFD") // of a database in SQL_ASCII
+	}
+	if r.err == nil {
+		var relays []inspect.Relay
+		relays, r.err = inspect.Relays(ctx, c.config.DB, inspect.Schema(c.config.Schema))
+		for _, one := range relays {
+			if one.Alive {
+				r.alive++
+			}
+		}
+	}
+	r.at = time.Now()
+	r.took = r.at.Sub(start)
+}
+
+func (c *Collector) collectDatabase(to chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v int64, taskType string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), taskType)
+	}
+	r := c.read()
+	if r == nil {
+		gauge(successDesc, 0)
+		return
+	}
+	gauge(tookDesc, r.took.Seconds())
+	if r.err != nil {
+		gauge(successDesc, 0)
+		return
+	}
+	gauge(successDesc, 1)
+	gauge(aliveDesc, float64(r.alive))
+	for _, t := range c.bounded(r.types) {
+		for _, of := range []struct {
+			state string
+			tasks int64
+		}{{"ready", t.Ready}, {"scheduled", t.Scheduled}, {"leased", t.Leased}, {"waiting", t.Waiting}, {"dead", t.Dead}} {
+			gauge(tasksDesc, float64(of.tasks), t.Type, of.state)
+		}
+		gauge(oldestDesc, t.OldestReady.Seconds(), t.Type)
+		if t.Type != other { // whose types change, so that its counters would go backwards
+			counter(finishedDesc, t.Finished, t.Type)
+			counter(failedDesc, t.Failed, t.Type)
+			gauge(handlersDesc, float64(t.Relays), t.Type)
+			paused := 0.0
+			if t.Paused {
+				paused = 1
+			}
+			gauge(pausedDesc, paused, t.Type)
+		}
+	}
+}
+
+// bounded are at most MaxTypes types, those of this process' relays first, and the sum of all others.
+func (c *Collector) bounded(all []inspect.Type) []inspect.Type {
+	if len(all) <= c.config.MaxTypes {
+		return all
+	}
+	all = slices.Clone(all)
+	c.mu.Lock()
+	rank := func(t inspect.Type) int {
+		_, known := c.known[t.Type]
+		switch {
+		case t.Type == other: // somebody's own; it must not be there beside the sum
+			return 2
+		case known:
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(all, func(a, b inspect.Type) int { return cmp.Compare(rank(a), rank(b)) })
+	c.mu.Unlock()
+	var sum inspect.Type
+	sum.Type = other
+	for _, t := range all[c.config.MaxTypes:] {
+		sum.Ready, sum.Scheduled, sum.Leased, sum.Waiting = sum.Ready+t.Ready, sum.Scheduled+t.Scheduled, sum.Leased+t.Leased, sum.Waiting+t.Waiting
+		sum.Dead, sum.Finished, sum.Failed = sum.Dead+t.Dead, sum.Finished+t.Finished, sum.Failed+t.Failed
+		sum.OldestReady = max(sum.OldestReady, t.OldestReady)
+	}
+	return append(all[:c.config.MaxTypes:c.config.MaxTypes], sum)
+}

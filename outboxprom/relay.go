@@ -1,0 +1,102 @@
+package outboxprom
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/relay"
+)
+
+type relayMetrics struct {
+	claim, wait, handler  *prometheus.HistogramVec
+	claimed, runs, deaths *prometheus.CounterVec
+	running, outage       prometheus.Gauge
+}
+
+// Bounds of histograms, in seconds. Handlers take up to minutes, and tasks wait up to days.
+var (
+	claimBuckets   = []float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10}
+	handlerBuckets = []float64{0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
+	waitBuckets    = []float64{0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
+)
+
+func newRelayMetrics() relayMetrics {
+	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"type"})
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append([]string{"type"}, labels...))
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	return relayMetrics{
+		claim:   histogram("outbox_claim_duration_seconds", "How long claims took, those that found nothing included.", claimBuckets),
+		wait:    histogram("outbox_wait_duration_seconds", "For how long tasks had been due when they were claimed.", waitBuckets),
+		handler: histogram("outbox_handler_duration_seconds", "How long calls of handlers took; one for a batch.", handlerBuckets),
+		claimed: counter("outbox_claimed_tasks_total", "Tasks that were claimed."),
+		runs:    counter("outbox_runs_total", "Ends of runs of tasks, by what became of the task.", "outcome"),
+		deaths:  counter("outbox_dead_letters_total", "Tasks that became dead letters.", "reason"),
+		running: gauge("outbox_relay_running", "Relays of this process that run."),
+		outage:  gauge("outbox_relay_outage", "Relays of this process that cannot work with PostgreSQL."),
+	}
+}
+
+func (m *relayMetrics) all() []prometheus.Collector {
+	return []prometheus.Collector{m.claim, m.wait, m.handler, m.claimed, m.runs, m.deaths, m.running, m.outage}
+}
+
+// Observer tells the collector what a relay does; for relay.Config.Observers of any number of relays in this process.
+func (c *Collector) Observer() relay.Observer {
+	m := &c.relays
+	return relay.Observer{
+		Claimed: func(claim relay.Claim) {
+			m.claim.WithLabelValues(claim.Type).Observe(claim.Duration.Seconds())
+			m.claimed.WithLabelValues(claim.Type).Add(float64(claim.Tasks))
+		},
+		Ended: func(end relay.RunEnd) {
+			if !end.Called.IsZero() {
+				m.handler.WithLabelValues(end.Type).Observe(end.Handled.Seconds())
+			}
+			wait := m.wait.WithLabelValues(end.Type)
+			for _, task := range end.Tasks {
+				wait.Observe(task.Waited.Seconds())
+				m.runs.WithLabelValues(end.Type, task.Outcome.String()).Inc()
+				if task.Outcome == relay.Dead {
+					m.deaths.WithLabelValues(end.Type, string(task.Reason)).Inc()
+				}
+			}
+		},
+		Changed: c.changed,
+	}
+}
+
+func (c *Collector) changed(change relay.Change) {
+	m := &c.relays
+	switch change.Event {
+	case relay.Started:
+		m.running.Inc()
+		c.mu.Lock()
+		for _, t := range change.Types {
+			c.known[t] = struct{}{}
+		}
+		c.mu.Unlock()
+		for _, t := range change.Types { // else a first dead letter would be no increase
+			m.claim.WithLabelValues(t)
+			m.wait.WithLabelValues(t)
+			m.handler.WithLabelValues(t)
+			m.claimed.WithLabelValues(t)
+			for _, o := range relay.Outcomes() {
+				m.runs.WithLabelValues(t, o.String())
+			}
+			for _, reason := range []deadletter.Reason{deadletter.Attempts, deadletter.Handler, deadletter.LostConnections, deadletter.Committed} {
+				m.deaths.WithLabelValues(t, string(reason))
+			}
+		}
+	case relay.Stopped:
+		m.running.Dec()
+	case relay.OutageBegan:
+		m.outage.Inc()
+	case relay.OutageEnded:
+		m.outage.Dec()
+	}
+}

@@ -1,0 +1,79 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// Counts of what became of tasks. The modules outboxprom and outboxotel have observers for Prometheus and OpenTelemetry.
+func ExampleObserver() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	enqueueInts(ctx, db, typeResize, 3)
+	reg := handlers.New()
+	handlers.Tx(reg, typeResize, func(_ context.Context, _ *sql.Tx, task *outbox.Task[int]) error {
+		if task.Payload == 2 {
+			return handlers.Dead(errors.New("the image is broken"))
+		}
+		return nil
+	})
+	counts := map[relay.Outcome]int{}
+	r, err := relay.New(db, reg, relay.Config{
+		Workers: 1, // else it takes a mutex
+		Logger:  discard(),
+		Observers: []relay.Observer{{Ended: func(e relay.RunEnd) {
+			for _, task := range e.Tasks {
+				counts[task.Outcome]++
+			}
+		}}},
+	})
+	must(err)
+	must(r.RunOnce(ctx))
+	fmt.Println(counts[relay.Done], "done,", counts[relay.Dead], "dead")
+	// Output: 2 done, 1 dead
+}
+
+// A readiness probe: for load balancers and deploys, not for what restarts processes.
+func ExampleRelay_Health() {
+	db, drop := exampleDatabase()
+	defer drop()
+	reg := handlers.New()
+	handlers.Leased(reg, typeResize, func(context.Context, *outbox.Task[int]) error { return nil })
+	r, err := relay.New(db, reg, relay.Config{Logger: discard()})
+	must(err)
+	ready := func(w http.ResponseWriter, _ *http.Request) {
+		if err := r.Health(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	}
+	probe := func() (int, string) {
+		w := httptest.NewRecorder()
+		ready(w, httptest.NewRequest("GET", "/readyz", nil))
+		return w.Code, w.Body.String()
+	}
+	fmt.Println(probe())
+
+	ctx, stop := context.WithCancel(context.Background())
+	stopped := make(chan error)
+	go func() { stopped <- r.Run(ctx) }()
+	for r.Health() != nil {
+		time.Sleep(time.Millisecond) // it starts
+	}
+	fmt.Println(probe())
+	stop()
+	must(<-stopped)
+	// Output:
+	// 503 relay: it is not running
+	//
+	// 200
+}

@@ -1,0 +1,84 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// What is wrong with a relay, as Health says it. An outage that lasts is ErrOutage also when the heartbeat is gone by then.
+var (
+	// ErrNotRunning: neither Run nor RunOnce is under way, or its context has ended and it claims no more.
+	ErrNotRunning = errors.New("relay: it is not running")
+	// ErrOutage: the relay cannot work with PostgreSQL, which is away, restarting, read-only or out of connections. It tries again by itself.
+	ErrOutage = errors.New("relay: PostgreSQL cannot be worked with")
+	// ErrNoHeartbeat: none came through, at the start or for as long as leases last (10 s), though no outage is known yet. The relay claims nothing.
+	ErrNoHeartbeat = errors.New("relay: no heartbeat came through")
+)
+
+// life is what Health looks at of one run.
+type life struct {
+	claiming context.Context // of Run: it claims no more after its end
+	heart    *heartbeat
+	outage   time.Time // when it began; zero: there is none
+}
+
+// Health is nil while the relay runs and claims: its latest heartbeat came through within the last 10 s, by its own clock, and no outage is
+// known. Else it is an ErrNotRunning, ErrOutage or ErrNoHeartbeat, with the time since when where that is known. It asks
+// nobody and does not block: an idle relay notices an outage with its next look, within two seconds or so at the default PollInterval, and a server that
+// does not answer within 10 s. The text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's words, which are in the log.
+//
+// It is for readiness. A liveness probe that restarts the process should not use it: a relay survives outages by itself, and what it runs
+// would be lost with the process.
+func (r *Relay) Health() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.life
+	switch {
+	case l == nil:
+		return ErrNotRunning
+	case l.claiming.Err() != nil:
+		return fmt.Errorf("%w any more: it is stopping", ErrNotRunning)
+	case !l.outage.IsZero():
+		return fmt.Errorf("%w since %s (%v)", ErrOutage, l.outage.UTC().Format(time.RFC3339), time.Since(l.outage).Round(100*time.Millisecond))
+	}
+	until := time.Duration(l.heart.until.Load())
+	now := time.Since(l.heart.r.born)
+	switch {
+	case until == 0:
+		return fmt.Errorf("%w yet, %v after the start", ErrNoHeartbeat, now.Round(100*time.Millisecond))
+	case now >= until:
+		return fmt.Errorf("%w for %v", ErrNoHeartbeat, (now - until + leaseDuration).Round(100*time.Millisecond))
+	}
+	return nil
+}
+
+// live begins the life of a run; the returned function ends it.
+func (r *Relay) live(claiming context.Context) (end func()) {
+	r.mu.Lock()
+	r.life = &life{claiming: claiming, heart: r.heart}
+	r.mu.Unlock()
+	r.tellChange(Started, r.born)
+	return func() {
+		r.mu.Lock()
+		outage := !r.life.outage.IsZero()
+		r.life = nil
+		r.mu.Unlock()
+		now := time.Now()
+		if outage {
+			r.tellChange(OutageEnded, now)
+		}
+		r.tellChange(Stopped, now)
+	}
+}
+
+// outageChanged hears of the beginning and end of an outage.
+func (r *Relay) outageChanged(e Event, at time.Time) {
+	r.mu.Lock()
+	if r.life.outage = at; e == OutageEnded {
+		r.life.outage = time.Time{}
+	}
+	r.mu.Unlock()
+	r.tellChange(e, at)
+}

@@ -1,0 +1,109 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+func TestHealthSaysWhatIsWrongWhileTheServerIsAwayAndRecovers(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Local(t, nil)
+	db := adopt(t, s.URL())
+	h := &heard{}
+	r := prepare(t, db, all(), relay.Config{PollInterval: 50 * time.Millisecond, Observers: h.observers()})
+	if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) {
+		t.Errorf("before Run: %v, want ErrNotRunning", err)
+	}
+	r.Start()
+	eventually(t, 10*time.Second, "it is healthy", func() bool { return r.Health() == nil })
+	if err := s.Stop("immediate"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "an outage is known", func() bool { return errors.Is(r.Health(), relay.ErrOutage) })
+	u, err := url.Parse(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, _ := u.User.Password()
+	text := r.Health().Error()
+	for _, secret := range []string{s.URL(), u.Host, password, u.Path} {
+		if len(secret) > 1 && strings.Contains(text, secret) {
+			t.Errorf("the text has %q in it: %s", secret, text)
+		}
+	}
+	if !strings.Contains(text, " since "+time.Now().UTC().Format("2006-01-02")) {
+		t.Errorf("it does not say since when: %s", text)
+	}
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "it is healthy again", func() bool { return r.Health() == nil })
+	db.reachable(t)
+	r.Stop()
+	if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) {
+		t.Errorf("after Run: %v, want ErrNotRunning", err)
+	}
+	if got, want := h.events(), []relay.Event{relay.Started, relay.OutageBegan, relay.OutageEnded, relay.Stopped}; !slices.Equal(got, want) {
+		t.Errorf("observers heard %v, want %v", got, want)
+	}
+}
+
+func TestHealthOfARelayThatStopsOrNeverCameUp(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Enqueue(t, "LEASED", 1)
+	begun := make(chan int64, 1)
+	stopping, cancel := context.WithCancel(t.Context())
+	r, err := relay.New(db.DB, held(begun), relay.Config{DrainTimeout: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.Run(stopping) }()
+	<-begun
+	cancel()
+	if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) || !strings.Contains(err.Error(), "stopping") {
+		t.Errorf("while it drains: %v, want ErrNotRunning that says it is stopping", err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+
+	h := &heard{}
+	nowhere := run(t, open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable"), all(), relay.Config{Observers: h.observers()})
+	eventually(t, 10*time.Second, "an outage from the start", func() bool { return errors.Is(nowhere.Health(), relay.ErrOutage) })
+	nowhere.Stop()
+	if got, want := h.events(), []relay.Event{relay.Started, relay.OutageBegan, relay.OutageEnded, relay.Stopped}; !slices.Equal(got, want) {
+		t.Errorf("observers heard %v, want %v", got, want)
+	}
+}
+
+func TestARelayWithoutAHeartbeatIsNotHealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		health, beat := relay.HealthWithoutHeartbeat()
+		if err := health(); !errors.Is(err, relay.ErrNoHeartbeat) || !strings.Contains(err.Error(), "yet") {
+			t.Errorf("before the first: %v", err)
+		}
+		beat()
+		if err := health(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(9900 * time.Millisecond)
+		if err := health(); err != nil {
+			t.Errorf("after 9.9 s: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		if err := health(); !errors.Is(err, relay.ErrNoHeartbeat) || !strings.Contains(err.Error(), "for 11.9s") {
+			t.Errorf("after 11.9 s: %v", err)
+		}
+	})
+}

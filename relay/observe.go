@@ -1,0 +1,176 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+// Observer hears what a relay does, for metrics: see the modules outboxprom and outboxotel. A function that is nil is not called, and without any
+// observer nothing is measured.
+//
+// The functions are called in the goroutines that do the work, outside of locks and transactions but for Claimed, which comes while the
+// claim of a Tx or Batch handler is open. So they must return soon, without I/O, as what they take is lost to the relay; they may be called
+// at the same time, also by several relays. A panic in one is logged and hurts nobody.
+type Observer struct {
+	// Claimed hears of each claim that came through. What fails is told to Changed as an outage, if it is one.
+	Claimed func(Claim)
+
+	// Ended hears of the end of each run, once it is known what became of its tasks: after the commit. Each task of a Claim is told
+	// once by an Ended, unless its process dies.
+	Ended func(RunEnd)
+
+	// Changed hears when the relay starts and stops, and when an outage begins and ends. Each Started has one Stopped, each
+	// OutageBegan one OutageEnded, before Stopped at the latest.
+	Changed func(Change)
+}
+
+// Claim is one claim of tasks of one type.
+type Claim struct {
+	Type  string
+	Kind  handlers.Kind
+	Tasks int // that it took; 0 if others were faster
+	// Start is when the relay began the claim, by the process's clock, and Duration how long it took from then: to get a connection, and for Leased
+	// tasks to commit.
+	Start    time.Time
+	Duration time.Duration
+}
+
+// RunEnd is the end of one run: of one task, or of the tasks of one claim of a Batch handler.
+type RunEnd struct {
+	Type string
+	Kind handlers.Kind
+	// Called is when the handler was called, by the process's clock; zero if it was not. Handled is how long its call took; of one that did not
+	// return, until it was abandoned.
+	Called  time.Time
+	Handled time.Duration
+	Tasks   []TaskEnd
+}
+
+// TaskEnd is what became of one task in a run.
+type TaskEnd struct {
+	TaskID  int64
+	Attempt int // as its handler saw it, or was to
+	Outcome Outcome
+	Reason  deadletter.Reason // of Dead
+	// Waited is how long the task had been due when the claim had it, by PostgreSQL's clock, which the relay knows from its heartbeat, to within
+	// that one's round trip. It counts from RunAt: for a task without one from the start of the transaction that enqueued it.
+	Waited time.Duration
+}
+
+// Outcome is what became of a task in a run.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Infrastructure Outcome = iota // the database or the network failed: no attempt, or it is not known what was committed
+	Done
+	Discarded // done, though its handler met an error
+	RunAgain  // done, and once more
+	Retry     // its handler failed; another attempt follows
+	Snoozed
+	Dead // a dead letter now
+	Canceled
+	LeaseLost // another run decides
+	Drained   // given back as the relay stopped
+	PutOff    // given back: its handler was not called, or its batch failed as a whole; it is to run alone
+	outcomes
+)
+
+// String is the outcome in snake_case, as in labels of metrics.
+func (o Outcome) String() string {
+	if o >= outcomes {
+		return "unknown"
+	}
+	return [...]string{"infrastructure", "done", "discarded", "run_again", "retry", "snoozed", "dead", "canceled", "lease_lost", "drained", "put_off"}[o]
+}
+
+// Outcomes are all of them.
+func Outcomes() []Outcome {
+	all := make([]Outcome, outcomes)
+	for i := range all {
+		all[i] = Outcome(i)
+	}
+	return all
+}
+
+// Event is what changed in a relay.
+type Event uint8
+
+// The events.
+const (
+	Started Event = iota // Run or RunOnce has begun
+	Stopped              // and returns
+	OutageBegan
+	OutageEnded
+)
+
+func (e Event) String() string {
+	if e > OutageEnded {
+		return "unknown"
+	}
+	return [...]string{"started", "stopped", "outage_began", "outage_ended"}[e]
+}
+
+// Change is something that changed in a relay.
+type Change struct {
+	Event Event
+	At    time.Time // by the process's clock
+	Types []string  // those that the relay has a handler for, sorted; not to be changed
+}
+
+// observed reports whether somebody wants to hear of anything.
+func (r *Relay) observed() bool { return len(r.config.Observers) > 0 }
+
+// tell calls f with each observer. A panic ends with f.
+func (r *Relay) tell(f func(Observer)) {
+	for _, o := range r.config.Observers {
+		func() {
+			defer func() {
+				if p := recover(); p != nil {
+					r.log.Error("outbox: an observer panicked", "error", errorText(handlers.PanicError(p)))
+				}
+			}()
+			f(o)
+		}()
+	}
+}
+
+// tellClaim tells of a claim that came through.
+func (r *Relay) tellClaim(h *handlers.Handler, tasks int, began, had time.Time) {
+	if !r.observed() {
+		return
+	}
+	c := Claim{Type: h.Type, Kind: h.Kind, Tasks: tasks, Start: began, Duration: had.Sub(began)}
+	r.tell(func(o Observer) {
+		if o.Claimed != nil {
+			o.Claimed(c)
+		}
+	})
+}
+
+func (r *Relay) tellEnd(end RunEnd) {
+	r.tell(func(o Observer) {
+		if o.Ended != nil {
+			o.Ended(end)
+		}
+	})
+}
+
+func (r *Relay) tellChange(e Event, at time.Time) {
+	if !r.observed() {
+		return
+	}
+	c := Change{Event: e, At: at, Types: r.types}
+	r.tell(func(o Observer) {
+		if o.Changed != nil {
+			o.Changed(c)
+		}
+	})
+}
+
+// waited is for how long a task that was due at runAt had been so at a time of the process's clock.
+func (r *Relay) waited(runAt int64, at time.Time) time.Duration {
+	return max(0, at.Add(time.Duration(r.heart.ahead.Load())).Sub(time.UnixMicro(runAt)))
+}

@@ -1,0 +1,142 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// held registers handlers of each kind that tell that they have begun and wait for the end of their context.
+func held(begun chan<- int64) *handlers.Registry {
+	reg := handlers.New()
+	wait := func(ctx context.Context, id int64) error {
+		begun <- id
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	handlers.Tx(reg, typeTx, func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return wait(ctx, task.ID) })
+	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		return wait(ctx, tasks[0].ID)
+	})
+	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error { return wait(ctx, task.ID) })
+	return reg
+}
+
+func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]struct {
+		do   func(t *testing.T, db *database, r *running, ids []int64)
+		want map[string]string
+	}{
+		"drained": {func(*testing.T, *database, *running, []int64) {},
+			map[string]string{"TX": "drained", "BATCH": "drained", "LEASED": "drained"}},
+		"canceled": {func(t *testing.T, db *database, _ *running, ids []int64) {
+			for _, id := range ids {
+				db.cancel(t, int(id))
+			}
+			db.gone(t)
+		}, map[string]string{"TX": "canceled", "BATCH": "canceled", "LEASED": "canceled"}},
+		"lost": {func(t *testing.T, db *database, _ *running, ids []int64) {
+			db.Do(t, `UPDATE outbox.task SET lease_token = '00000000-0000-4000-8000-000000000001', leased_until = now() + interval '1 hour' WHERE state = 'leased'`)
+		}, map[string]string{"TX": "drained", "BATCH": "drained", "LEASED": "lease_lost"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+				db.Enqueue(t, kind, 1)
+			}
+			begun := make(chan int64, 10)
+			h := &heard{}
+			r := run(t, db, held(begun), relay.Config{Observers: h.observers(), DrainTimeout: 50 * time.Millisecond})
+			ids := []int64{<-begun, <-begun, <-begun}
+			end.do(t, db, r, ids)
+			if name == "lost" {
+				eventually(t, 20*time.Second, "the lease is lost", func() bool { return h.outcomes()["LEASED"] != "" })
+			}
+			r.Stop()
+			same(t, h.outcomes(), end.want)
+			h.balanced(t)
+		})
+	}
+}
+
+func TestObserversHearOfFailuresOfTheDatabaseAsNoAttempt(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	kill := func(ctx context.Context, tx outbox.Tx) error {
+		_, err := tx.ExecContext(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
+		return err
+	}
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error { return kill(ctx, tx) }, handlers.Backoff(constant(time.Hour)))
+	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[payload]) error { return kill(ctx, tx) }, handlers.Backoff(constant(time.Hour)))
+	for _, kind := range []string{"TX", "BATCH"} {
+		db.Enqueue(t, kind, 1)
+	}
+	h := &heard{}
+	run(t, db, reg, relay.Config{Observers: h.observers()})
+	eventually(t, 20*time.Second, "both runs have ended", func() bool {
+		got := h.outcomes()
+		return strings.Contains(got["TX"], "infrastructure") && strings.Contains(got["BATCH"], "infrastructure")
+	})
+	for kind, got := range h.outcomes() { // it may have been claimed before the first run was put off
+		for _, one := range strings.Fields(got) {
+			if one != "infrastructure" && one != "put_off" {
+				t.Errorf("%s: %s", kind, got)
+			}
+		}
+	}
+	if n := db.Int(t, `SELECT max(attempt) FROM outbox.task`); n != 0 {
+		t.Errorf("%d attempts were counted", n)
+	}
+}
+
+func TestAnObserverThatPanicsHurtsNobody(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		db.Enqueue(t, kind, 20)
+	}
+	h := &heard{}
+	bad := relay.Observer{Claimed: func(relay.Claim) { panic("oops") }, Ended: func(relay.RunEnd) { panic("oops") }, Changed: func(relay.Change) { panic("oops") }}
+	log := once(t, db, all(), relay.Config{Observers: append([]relay.Observer{bad}, h.observers()...)})
+	db.OnceEach(t, 60)
+	h.balanced(t)
+	if !strings.Contains(log, "an observer panicked") {
+		t.Errorf("the panic was not logged:\n%s", log)
+	}
+}
+
+// The session's clock is an hour ahead, by a function that is found before PostgreSQL's.
+func TestTheWaitThatObserversHearOfIsByPostgreSQLsClock(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `CREATE SCHEMA ahead; CREATE FUNCTION ahead.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() + interval '1 hour' $$`)
+	u, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("search_path", "ahead,pg_catalog,public")
+	u.RawQuery = query.Encode()
+	db.Enqueue(t, "TX", 1)
+	db.Enqueue(t, "LEASED", 1)
+	h := &heard{}
+	once(t, direct(t, u.String()), all(), relay.Config{Observers: h.observers()})
+	if len(h.ends) != 2 {
+		t.Fatalf("it heard of %v", h.ends)
+	}
+	for _, e := range h.ends {
+		if waited := e.Tasks[0].Waited; waited < time.Hour || waited > time.Hour+time.Minute {
+			t.Errorf("%s waited %v, want an hour by that clock", e.Type, waited)
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// heard keeps what an observer was told.
+type heard struct {
+	mu      sync.Mutex
+	claims  []relay.Claim
+	ends    []relay.RunEnd
+	changes []relay.Change
+}
+
+func (h *heard) observers() []relay.Observer {
+	locked := func(f func()) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		f()
+	}
+	return []relay.Observer{{}, { // one that hears nothing is fine
+		Claimed: func(c relay.Claim) { locked(func() { h.claims = append(h.claims, c) }) },
+		Ended:   func(e relay.RunEnd) { locked(func() { h.ends = append(h.ends, e) }) },
+		Changed: func(c relay.Change) { locked(func() { h.changes = append(h.changes, c) }) },
+	}}
+}
+
+// outcomes are those of each type's tasks in the order in which they were told.
+func (h *heard) outcomes() map[string]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := map[string]string{}
+	for _, e := range h.ends {
+		for _, task := range e.Tasks {
+			one := task.Outcome.String()
+			if task.Reason != "" {
+				one += ":" + string(task.Reason)
+			}
+			out[e.Type] = strings.TrimSpace(out[e.Type] + " " + one)
+		}
+	}
+	return out
+}
+
+func (h *heard) events() (out []relay.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.changes {
+		out = append(out, c.Event)
+	}
+	return out
+}
+
+// balanced checks that each task that was claimed has ended once.
+func (h *heard) balanced(t *testing.T) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	claimed, ended := map[string]int{}, map[string]int{}
+	for _, c := range h.claims {
+		claimed[c.Type+" "+c.Kind.String()] += c.Tasks
+		if c.Start.IsZero() || c.Duration <= 0 || c.Duration > time.Minute {
+			t.Errorf("a claim of %s began %v and took %v", c.Type, c.Start, c.Duration)
+		}
+	}
+	for _, e := range h.ends {
+		ended[e.Type+" "+e.Kind.String()] += len(e.Tasks)
+		if (e.Handled > 0) == e.Called.IsZero() {
+			t.Errorf("a run of %s was called %v and took %v", e.Type, e.Called, e.Handled)
+		}
+	}
+	if fmt.Sprint(claimed) != fmt.Sprint(ended) || len(claimed) == 0 {
+		t.Errorf("claimed\n%v, ended\n%v", claimed, ended)
+	}
+}
+
+func same(t *testing.T, got, want map[string]string) {
+	t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("outcomes\n%v, want\n%v", got, want)
+	}
+}
+
+func TestObserversHearWhatBecomesOfEachTaskOfEachKind(t *testing.T) {
+	boom := errors.New("boom")
+	eachKind(t, func(t *testing.T, kind string, db *database) {
+		reg, want := handlers.New(), map[string]string{}
+		for name, c := range map[string]struct {
+			f    func(*outbox.Task[payload]) error
+			want string
+		}{
+			"NIL":     {func(*outbox.Task[payload]) error { return nil }, "done"},
+			"DISCARD": {func(*outbox.Task[payload]) error { return handlers.Discard(boom) }, "discarded"},
+			"AGAIN": {func(task *outbox.Task[payload]) error {
+				if task.Iterations == 0 {
+					return handlers.RunAgain(0)
+				}
+				return nil
+			}, "run_again done"},
+			"ERROR": {func(*outbox.Task[payload]) error { return boom }, "retry retry dead:attempts"},
+			"PANIC": {func(*outbox.Task[payload]) error { panic("boom") }, "retry retry dead:attempts"},
+			"EXIT": {func(*outbox.Task[payload]) error {
+				runtime.Goexit()
+				return nil
+			}, "retry retry dead:attempts"},
+			"LATER":  {func(*outbox.Task[payload]) error { return handlers.RetryAfter(time.Hour, boom) }, "retry"},
+			"SNOOZE": {func(*outbox.Task[payload]) error { return handlers.Snooze(time.Hour) }, "snoozed"},
+			"DEAD":   {func(*outbox.Task[payload]) error { return handlers.Dead(boom) }, "dead:handler"},
+		} {
+			kinds[kind](reg, name, c.f, handlers.MaxAttempts(3), relaytest.RetrySoon())
+			want[name] = c.want
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES ($1, '{"n": 1}', now() - interval '1 hour')`, name)
+		}
+		h := &heard{}
+		began := time.Now()
+		once(t, db, reg, relay.Config{Observers: h.observers()})
+		same(t, h.outcomes(), want)
+		h.balanced(t)
+		attempts := map[string][]int{}
+		for _, e := range h.ends {
+			if e.Called.Before(began) {
+				t.Errorf("%s was called %v, want after %v", e.Type, e.Called, began)
+			}
+			attempts[e.Type] = append(attempts[e.Type], e.Tasks[0].Attempt)
+			if waited := e.Tasks[0].Waited; e.Tasks[0].Attempt == 1 && e.Tasks[0].Outcome != relay.Done && (waited < time.Hour || waited > time.Hour+time.Minute) {
+				t.Errorf("%s waited %v, want an hour", e.Type, waited)
+			} else if e.Tasks[0].Attempt > 1 && waited > time.Minute {
+				t.Errorf("the retry of %s waited %v since it was due", e.Type, waited)
+			}
+		}
+		if got := fmt.Sprint(attempts["ERROR"]); got != "[1 2 3]" {
+			t.Errorf("attempts %v, want 1 2 3", got)
+		}
+		if got := h.events(); !slices.Equal(got, []relay.Event{relay.Started, relay.Stopped}) || len(h.changes[0].Types) != len(want) {
+			t.Errorf("it heard of %v", h.changes)
+		}
+	})
+}
+
+func TestObserversHearOfABatchTaskByTask(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg := handlers.New()
+	some, whole := outbox.NewTaskType[payload]("SOME"), outbox.NewTaskType[payload]("WHOLE")
+	handlers.Batch(reg, some, 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		return handlers.BatchError{
+			tasks[0].ID: errors.New("boom"), tasks[1].ID: handlers.Dead(errors.New("boom")), tasks[2].ID: handlers.Discard(errors.New("boom")),
+			tasks[3].ID: handlers.Snooze(time.Hour), tasks[4].ID: handlers.RunAgain(time.Hour)}
+	}, handlers.Backoff(constant(time.Hour)))
+	handlers.Batch(reg, whole, 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		if len(tasks) > 1 || tasks[0].Payload.N == 2 {
+			return errors.New("boom")
+		}
+		return nil
+	}, handlers.MaxAttempts(1))
+	db.Enqueue(t, "SOME", 6)
+	db.Enqueue(t, "WHOLE", 3)
+	h := &heard{}
+	once(t, db, reg, relay.Config{Workers: 1, Observers: h.observers()}) // another worker may claim what is to run alone
+	same(t, h.outcomes(), map[string]string{
+		"SOME":  "retry dead:handler discarded snoozed run_again done",
+		"WHOLE": "put_off put_off put_off done dead:attempts done",
+	})
+	h.balanced(t)
+}
+
+func TestObserversHearOfCompletedTasksAndOfThoseThatMayNotRun(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg := handlers.New()
+	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
+		err := task.Complete(ctx, func(*sql.Tx) error {
+			if task.Payload.N == 1 {
+				return handlers.RunAgain(time.Hour)
+			}
+			return nil
+		})
+		return errors.Join(err, errors.New("it does not matter any more"))
+	}, handlers.MaxAttempts(3))
+	handlers.Tx(reg, typeTx, txEffect, handlers.MaxAttempts(3))
+	handlers.Tx(reg, outbox.NewTaskType[payload]("OWN"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		_, err := tx.ExecContext(ctx, "COMMIT")
+		if task.Payload.N == 1 {
+			return errors.Join(err, errors.New("boom"))
+		}
+		return err
+	})
+	handlers.Tx(reg, outbox.NewTaskType[payload]("BACK"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		_, err := tx.ExecContext(ctx, "ROLLBACK")
+		return err
+	}, handlers.MaxAttempts(2), relaytest.RetrySoon())
+	db.Enqueue(t, "LEASED", 2)
+	db.Enqueue(t, "OWN", 2)
+	db.Enqueue(t, "BACK", 1)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, attempt) VALUES ('TX', '{"n": 3}', 3), ('LEASED', '{"n": 3}', 3)`)
+	h := &heard{}
+	once(t, db, reg, relay.Config{Workers: 1, Observers: h.observers()})
+	same(t, h.outcomes(), map[string]string{"LEASED": "run_again done dead:attempts", "TX": "dead:attempts", "OWN": "dead:committed done", "BACK": "retry dead:attempts"})
+	h.balanced(t)
+	for _, e := range h.ends {
+		if e.Tasks[0].Reason == deadletter.Attempts && e.Type != "BACK" && (!e.Called.IsZero() || e.Tasks[0].Attempt != 3) {
+			t.Errorf("of a task that had its attempts it heard %+v", e)
+		}
+	}
+}

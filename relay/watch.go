@@ -1,0 +1,153 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/txoutbox/outbox/deadletter"
+)
+
+// watch is what observers are to hear of one claim of a Tx or Batch handler; nil, which does nothing, without any. What is set before the commit
+// holds once it is confirmed.
+type watch struct {
+	r    *Relay
+	end  RunEnd
+	at   map[int64]int // of a task, in end.Tasks; nil for one task
+	sure bool
+	told bool
+}
+
+// watch begins to watch what the attempt has claimed.
+func (a *attempt) watched() *watch {
+	if !a.r.observed() {
+		return nil
+	}
+	w := &watch{r: a.r, end: RunEnd{Type: a.h.Type, Kind: a.h.Kind, Tasks: make([]TaskEnd, len(a.rows))}}
+	if len(a.rows) > 1 {
+		w.at = make(map[int64]int, len(a.rows))
+	}
+	for i, t := range a.rows {
+		w.end.Tasks[i] = TaskEnd{TaskID: t.id, Attempt: min(t.begun(), t.max), Waited: a.r.waited(t.runAt, a.claim.Ended)}
+		if w.at != nil {
+			w.at[t.id] = i
+		}
+	}
+	return w
+}
+
+// called notes the call of the handler.
+func (w *watch) called(at time.Time, took time.Duration, tasks []*task) {
+	if w == nil {
+		return
+	}
+	w.end.Called, w.end.Handled = at, took
+	for i, t := range tasks {
+		w.end.Tasks[i].Attempt = t.Attempt
+	}
+}
+
+// set says what becomes of a task if the transaction commits.
+func (w *watch) set(taskID int64, o Outcome) {
+	if w != nil {
+		w.end.Tasks[w.at[taskID]].Outcome = o
+	}
+}
+
+// change says it of a task that is not done.
+func (w *watch) change(taskID int64, c change) {
+	if w == nil {
+		return
+	}
+	w.set(taskID, c.outcome())
+	w.end.Tasks[w.at[taskID]].Reason = deadletter.Reason(c.reason)
+}
+
+// confirm says that what was set is so.
+func (w *watch) confirm() {
+	if w != nil {
+		w.sure = true
+	}
+}
+
+// all says what became of all tasks.
+func (w *watch) all(o Outcome) {
+	if w == nil {
+		return
+	}
+	w.sure = true
+	for i := range w.end.Tasks {
+		w.end.Tasks[i].Outcome, w.end.Tasks[i].Reason = o, ""
+	}
+}
+
+// canceled says that these tasks were canceled, and the others given back.
+func (w *watch) canceled(taskIDs []int64) {
+	w.all(PutOff)
+	for _, id := range taskIDs {
+		w.set(id, Canceled)
+	}
+}
+
+// tell tells it, once.
+func (w *watch) tell() {
+	if w == nil || w.told {
+		return
+	}
+	w.told = true
+	if !w.sure {
+		w.all(Infrastructure)
+	}
+	w.r.tellEnd(w.end)
+}
+
+// outcome is that of a task that is not done.
+func (c change) outcome() Outcome {
+	switch {
+	case c.reason != "":
+		return Dead
+	case c.again:
+		return RunAgain
+	case c.untried:
+		return PutOff
+	case c.failed:
+		return Retry
+	}
+	return Snoozed
+}
+
+// watchedRun is what observers are to hear of a run of a leased task; nil, which does nothing, without any.
+type watchedRun struct {
+	called  time.Time
+	handled time.Duration
+}
+
+// watched begins to watch the call of the handler.
+func (x *leasedRun) watched() {
+	if x.r.observed() {
+		x.watch = &watchedRun{called: time.Now()}
+	}
+}
+
+func (w *watchedRun) returned() {
+	if w != nil {
+		w.handled = time.Since(w.called)
+	}
+}
+
+// tellEnd tells what became of the task.
+func (x *leasedRun) tellEnd() {
+	if !x.r.observed() {
+		return
+	}
+	end := RunEnd{Type: x.h.Type, Kind: x.h.Kind}
+	one := TaskEnd{TaskID: x.id, Attempt: x.task.Attempt, Outcome: x.next.outcome, Waited: x.r.waited(x.row.runAt, x.row.leasedAt.Add(x.claimTook))}
+	if x.watch != nil {
+		end.Called, end.Handled = x.watch.called, x.watch.handled
+	} else {
+		one.Attempt = min(x.row.attempt, x.row.max)
+	}
+	if one.Outcome == Dead {
+		one.Reason = deadletter.Reason(x.next.change.reason)
+	}
+	end.Tasks = []TaskEnd{one}
+	x.r.tellEnd(end)
+}

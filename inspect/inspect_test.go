@@ -34,7 +34,7 @@ func newScene(t *testing.T, db *database) *scene {
 	s.dead = enqueue(t, db, "DIES", number{5}, append(slices.Clone(opts), outbox.Unique("u5"), outbox.OrderedBy("o5"))...)
 	s.finished = enqueue(t, db, "KEPT", number{6}, opts...)
 	s.retried = enqueue(t, db, "FAILS", number{7})
-	first := enqueue(t, db, "ORDERED", number{8}, outbox.OrderedBy("o8"), outbox.After(time.Hour))
+	enqueue(t, db, "ORDERED", number{8}, outbox.OrderedBy("o8"), outbox.After(time.Hour))
 	s.waiting = enqueue(t, db, "ORDERED", number{8}, append(slices.Clone(opts), outbox.OrderedBy("o8"))...)
 	s.tx = enqueue(t, db, "TX", number{9})
 	for n := range 3 {
@@ -61,7 +61,6 @@ func newScene(t *testing.T, db *database) *scene {
 			+ (SELECT count(*) FROM outbox.done_task) + (SELECT count(*) FROM outbox.task WHERE attempt = 1 AND state = 'scheduled')
 			+ (SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND task_type = 'ORDERED')`) == 7
 	})
-	_ = first
 	return s
 }
 

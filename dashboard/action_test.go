@@ -85,7 +85,7 @@ func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 	}{
 		"pause": {"name=", 400}, "resume": {"name=a%0ab", 400}, "cancel": {"id=1", 404}, "run-now": {"id=-1", 400}, "redrive": {"one=x", 400}, "schedule": {"name=none&do=pause", 404},
 		"hand-back": {"relay=0197a1f2-7c11-7a3e-9a55-1f0c2d3e4f50", 409}, "bulk": {"do=drop", 400}, "hand-back?x": {"relay=none", 404}, "schedule?x": {"name=daily report&do=drop", 400}, "bulk?x": {"do=purge", 400},
-		"bulk?y": {"do=purge&until=1&total=-1", 400}, "settings": {"theme=pink", 400},
+		"bulk?y": {"do=purge&until=1&total=-1", 400}, "bulk?z": {"do=purge&until=1&after=x", 400}, "settings": {"theme=pink", 400},
 	} {
 		form, _ := url.ParseQuery(c.form)
 		before := s.last(t)
@@ -211,8 +211,18 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	if part.has(t, 200, "1,000 of 1,500 purged", "PostgreSQL did not do this.", "Go on"); strings.Contains(part.body, "load delay") {
 		t.Error("the page goes on by itself after an error")
 	}
-	if part = s.post(t, "bulk", bulkForm(part), "HX-Request", "true"); !strings.Contains(part.text(), "PostgreSQL did not do this.") || strings.Contains(part.text(), "boom") {
-		t.Errorf("the error is not said: %s", part.text())
+	if failed := s.post(t, "bulk", bulkForm(part), "HX-Request", "true"); !strings.Contains(failed.text(), "PostgreSQL did not do this.") || strings.Contains(failed.text(), "boom") {
+		t.Errorf("the error is not said: %s", failed.text())
+	}
+	plain := s.post(t, "bulk", bulkForm(s.get(t, "bulk?do=purge&type=BROKEN"))) // without script, 500 are left and the first of them fails
+	plain.has(t, 500, "PostgreSQL did not do this.")
+	// It goes on where it was, and does not look again at what it has looked at.
+	exec(t, db, `DROP TRIGGER boom ON outbox.dead_task`)
+	bury(t, db, "BROKEN", "attempts", "x", 4_000_000, 1)
+	exec(t, db, `UPDATE outbox.dead_task SET died_at = died_at - interval '1 year' WHERE task_id = 4000000`)
+	s.post(t, "bulk", bulkForm(part), "HX-Request", "true").has(t, 200, "1,500 of 1,500 purged", "Done.")
+	if n := number(t, db, `SELECT sum(task_id) FROM outbox.dead_task WHERE task_type = 'BROKEN'`); n != 4_000_000 {
+		t.Errorf("the letters that are left have ids of the sum %d, want the one that came behind, 4000000", n)
 	}
 
 	// No address has a page act by itself.

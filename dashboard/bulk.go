@@ -22,8 +22,9 @@ type bulkData struct {
 	More   bool // there are more than Total
 	Begun  bool
 	Done   int64
-	Left   bool // some that are meant are there yet
-	Going  bool // the page's script goes on by itself
+	After  deadletter.Cursor // where it goes on
+	Left   bool              // some that are meant are there yet
+	Going  bool              // the page's script goes on by itself
 }
 
 func (d bulkData) Share() int {
@@ -36,17 +37,29 @@ func (d bulkData) Share() int {
 	return int(min(100*d.Done/d.Total, 99))
 }
 
+// AfterMicro is 0 at the beginning.
+func (d bulkData) AfterMicro() int64 {
+	if d.After.DiedAt.IsZero() {
+		return 0
+	}
+	return d.After.DiedAt.UnixMicro()
+}
+
 func bulkOf(q url.Values) (d bulkData, err error) {
 	d = bulkData{Do: q.Get("do"), Filter: deadFilterOf(q)}
 	if d.Do != "redrive" && d.Do != "purge" {
 		return d, badRequest("Dead letters can be redriven or purged.")
 	}
-	for key, to := range map[string]*int64{"until": &d.Until, "total": &d.Total, "done": &d.Done} {
+	var after int64
+	for key, to := range map[string]*int64{"until": &d.Until, "total": &d.Total, "done": &d.Done, "after": &after, "after_id": &d.After.TaskID} {
 		if s := q.Get(key); s != "" {
 			if *to, err = strconv.ParseInt(s, 10, 64); err != nil || *to < 0 || *to > 253402300799000000 {
 				return d, badRequest("The form has a number that cannot be.")
 			}
 		}
+	}
+	if after > 0 {
+		d.After.DiedAt = time.UnixMicro(after)
 	}
 	d.More, d.Left = q.Get("more") == "1", q.Get("left") == "1"
 	return d, nil
@@ -66,6 +79,7 @@ func (h *Handler) bulk(v *view) error {
 		return errForbidden
 	}
 	if d.Begun = q.Get("done") != ""; !d.Begun {
+		d.After = deadletter.Cursor{}
 		if d.Total, d.More, err = h.countDead(v, d.Filter); err != nil {
 			return err
 		}
@@ -79,8 +93,8 @@ func (v *view) showBulk(d bulkData) error {
 	return v.show(200)
 }
 
-// countDead counts those that pass the filter: from the counters where these know it, else by reading them, and when that takes too long it
-// says that there are more than those that it has seen.
+// countDead counts those that pass the filter: from the counters where these know it, else by reading them. When that takes too long, it says
+// that there are more than those that it finds in as much time.
 func (h *Handler) countDead(v *view, f deadFilter) (n int64, more bool, err error) {
 	filter, err := f.filter()
 	if err != nil {
@@ -98,18 +112,22 @@ func (h *Handler) countDead(v *view, f deadFilter) (n int64, more bool, err erro
 			}
 			return err
 		}
-		some, err := deadletter.List(ctx, tx, filter, deadletter.Cursor{}, 1000, opt)
-		if n = int64(len(some)); err != nil || n < 1000 {
-			return err
-		}
-		all, err := deadletter.Count(ctx, tx, filter, opt)
-		if err == nil {
-			n = all
-		}
+		n, err = deadletter.Count(ctx, tx, filter, opt)
 		return err
 	})
-	if pgerr.Code(err) == "57014" { // it took too long
-		return max(n-1, 0), true, nil
+	if pgerr.Code(err) != tookTooLong {
+		return n, false, err
+	}
+	v.Now, err = h.read(ctx, limit, func(tx *sql.Tx) error {
+		some, err := deadletter.List(ctx, tx, filter, deadletter.Cursor{}, 1000, opt)
+		n = int64(len(some))
+		return err
+	})
+	if pgerr.Code(err) == tookTooLong {
+		return 0, true, nil
+	}
+	if n == 1000 {
+		return n - 1, true, err
 	}
 	return n, false, err
 }
@@ -120,9 +138,8 @@ const (
 	bulkForScript = time.Second
 )
 
-// doBulk redrives or purges for a while, 1,000 dead letters in a transaction, each with its entry in the audit log, and then says what is left.
-// A request ends with the transaction in which that while is over, and who closes the page ends it. Each transaction looks for its dead letters from
-// the oldest on, so those of a rare error or reason take it up to its timeout, however few they are.
+// doBulk redrives or purges for a while, 1,000 dead letters in a transaction, each with its entry in the audit log, and then says what is left, and
+// where the next request goes on. A request ends with the transaction in which that while is over, and who closes the page ends it.
 func (h *Handler) doBulk(v *view) error {
 	d, err := bulkOf(v.r.PostForm)
 	if err != nil {
@@ -145,30 +162,32 @@ func (h *Handler) doBulk(v *view) error {
 	if v.htmx() {
 		limit = bulkForScript
 	}
-	opt := deadletter.Schema(h.config.Schema)
-	before := d.Done
+	do, opt := deadletter.RedrivePage, deadletter.Schema(h.config.Schema)
+	if d.Do == "purge" {
+		do = deadletter.PurgePage
+	}
+	before := d.After
 	died := ", died before " + stamp(time.UnixMicro(d.Until))
 	for start := time.Now(); ; {
-		n, err := v.act(audit.Entry{Action: d.Do, Target: cut(d.Filter.Words(), maxTarget-len(died)) + died}, func(ctx context.Context, tx *sql.Tx) (int64, error) {
-			if d.Do == "purge" {
-				return deadletter.Purge(ctx, tx, filter, 1000, opt)
-			}
-			return deadletter.RedriveUpTo(ctx, tx, filter, 1000, opt)
+		var page deadletter.Page
+		_, err := v.act(audit.Entry{Action: d.Do, Target: cut(d.Filter.Words(), maxTarget-len(died)) + died}, func(ctx context.Context, tx *sql.Tx) (_ int64, err error) {
+			page, err = do(ctx, tx, filter, d.After, 1000, opt)
+			return page.Count, err
 		})
 		if err != nil {
-			if d.Done == before {
+			if d.After == before {
 				return err
 			}
 			_, v.Warning = v.explain(err) // and what was done is done
 			d.Left = true
 			break
 		}
-		d.Done += n
-		if d.Left = n == 1000; !d.Left || time.Since(start) > limit || v.r.Context().Err() != nil {
+		d.Done, d.After = d.Done+page.Count, page.Next
+		if d.Left = !page.Last; !d.Left || time.Since(start) > limit || v.r.Context().Err() != nil {
 			break
 		}
 	}
-	if v.htmx() {
+	if v.htmx() || v.Warning != "" {
 		d.Begun, d.Going = true, d.Left && v.Warning == ""
 		return v.showBulk(d)
 	}
@@ -182,6 +201,8 @@ func (h *Handler) doBulk(v *view) error {
 	}
 	if d.Left {
 		q.Set("left", "1")
+		q.Set("after", strconv.FormatInt(d.AfterMicro(), 10))
+		q.Set("after_id", strconv.FormatInt(d.After.TaskID, 10))
 	}
 	return v.redirect("bulk", q)
 }

@@ -222,8 +222,10 @@ func (v *view) fail(err error) {
 	}
 }
 
+const tookTooLong = "57014" // query_canceled, as by statement_timeout
+
 func tooLong(err error) bool {
-	return pgerr.Code(err) == "57014" || errors.Is(err, context.DeadlineExceeded)
+	return pgerr.Code(err) == tookTooLong || errors.Is(err, context.DeadlineExceeded)
 }
 
 func (v *view) explain(err error) (status int, text string) {

@@ -60,10 +60,10 @@ type Letter struct {
 	Headers json.RawMessage
 }
 
-// Cursor is the letter's place in the order of List, from which the next page goes on.
+// Cursor is the letter's place, from which the next page goes on.
 func (l Letter) Cursor() Cursor { return Cursor{l.DiedAt, l.TaskID} }
 
-// Cursor is a place in the order of List. The zero Cursor is the beginning: the latest dead letter.
+// Cursor is a place in the order of deaths. The zero Cursor is the beginning: for List the latest dead letter, for RedrivePage and PurgePage the oldest.
 type Cursor struct {
 	DiedAt time.Time
 	TaskID int64

@@ -1,10 +1,12 @@
 package deadletter
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
 )
 
 // Statement is one of the package's with its arguments, for the test of their plans.
@@ -22,17 +24,24 @@ func ListStatement(f Filter, after Cursor, limit int) Statement {
 	return Statement{query, args}
 }
 
-// PageStatements are what RedriveMany and PurgeMany send for a page after the given letter.
-func PageStatements(f Filter, after Letter) (redrive, purge Statement) {
-	s, _ := newSettings(nil)
-	page := func(statement string) Statement {
-		query, args, err := pageStatement(s, statement, f, &moving{after.TaskID, after.DiedAt.UnixMicro()}, time.Now().UnixMicro(), maxRows)
-		if err != nil {
-			panic(err)
-		}
+// PageStatements are what RedrivePage and PurgePage send for a page after the given place, with the end that q finds.
+func PageStatements(ctx context.Context, q outbox.Querier, f Filter, after Cursor) (end, redrive, purge Statement, err error) {
+	s, err := newSettings(nil)
+	if err != nil {
+		return
+	}
+	made := func(query string, args []any, e error) Statement {
+		err = errors.Join(err, e)
 		return Statement{query, args}
 	}
-	return page(redriveSQL), page(purgeSQL)
+	end = made(pageEndStatement(s, f, after))
+	var until Cursor
+	if f.Error != "" || f.Reason != "" {
+		until, err = pageEnd(ctx, q, s, f, after)
+	}
+	redrive = made(pageStatement(s, redriveSQL, f, after, until, maxRows))
+	purge = made(pageStatement(s, purgeSQL, f, after, until, maxRows))
+	return end, redrive, purge, err
 }
 
 // RedriveStatement is that of Redrive.

@@ -51,10 +51,23 @@ func TestStatementsReachDeadLettersThroughTheirIndexes(t *testing.T) {
 	}
 	old := deadletter.Filter{OlderThan: time.Duration(n-5000) * time.Second}
 	rare, common := deadletter.Filter{Type: "RARE"}, deadletter.Filter{Type: "X1"}
-	redrive, purge := deadletter.PageStatements(deadletter.Filter{}, middle)
-	redriveRare, purgeRare := deadletter.PageStatements(rare, middle)
-	redriveError, _ := deadletter.PageStatements(deadletter.Filter{Error: "boom%"}, middle)
-	_, purgeOld := deadletter.PageStatements(old, deadletter.Letter{})
+	type page struct{ end, redrive, purge deadletter.Statement }
+	pageOf := func(f deadletter.Filter, after deadletter.Cursor) (p page) {
+		var err error
+		if p.end, p.redrive, p.purge, err = deadletter.PageStatements(t.Context(), db, f, after); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	none := func(f deadletter.Filter) deadletter.Filter {
+		f.Error = "no such%"
+		return f
+	}
+	all, ofRare := pageOf(deadletter.Filter{}, middle.Cursor()), pageOf(rare, middle.Cursor())
+	common1, noneOf := pageOf(common, middle.Cursor()), pageOf(none(common), middle.Cursor())
+	byError, byNone := pageOf(deadletter.Filter{Error: "boom%"}, middle.Cursor()), pageOf(none(deadletter.Filter{}), middle.Cursor())
+	noneSince := pageOf(none(deadletter.Filter{DiedAfter: middle.DiedAt.Add(-time.Hour)}), middle.Cursor())
+	byAge := pageOf(old, deadletter.Cursor{})
 	for name, c := range map[string]struct {
 		statement deadletter.Statement
 		pages     int // at most
@@ -66,12 +79,21 @@ func TestStatementsReachDeadLettersThroughTheirIndexes(t *testing.T) {
 		"list by time":        {deadletter.ListStatement(deadletter.Filter{DiedAfter: middle.DiedAt, DiedBefore: middle.DiedAt.Add(time.Minute)}, deadletter.Cursor{}, 100), 200},
 		"list by age":         {deadletter.ListStatement(old, deadletter.Cursor{}, 100), 200},
 		"redrive by id":       {deadletter.RedriveStatement([]int64{1, 2, int64(n)}), 200},
-		"redrive all":         {redrive, 20_000}, // 1,000 rows through eight indexes
-		"redrive a rare type": {redriveRare, 20_000},
-		"redrive by error":    {redriveError, 20_000},
-		"purge all":           {purge, 10_000},
-		"purge a rare type":   {purgeRare, 10_000},
-		"purge by age":        {purgeOld, 10_000},
+		"redrive all":         {all.redrive, 20_000}, // 1,000 rows through eight indexes
+		"redrive a type":      {common1.redrive, 20_000},
+		"redrive a rare type": {ofRare.redrive, 20_000},
+		"redrive by error":    {byError.redrive, 20_000},
+		"purge all":           {all.purge, 10_000},
+		"purge a rare type":   {ofRare.purge, 10_000},
+		"purge by age":        {byAge.purge, 10_000},
+		"end by error":        {byError.end, 400},
+		"end of a type":       {noneOf.end, 400},
+		"end since":           {noneSince.end, 400},
+		"redrive none":        {byNone.redrive, 1000},
+		"purge none":          {byNone.purge, 1000},
+		"purge none since":    {noneSince.purge, 1000},
+		"redrive none of one": {noneOf.redrive, 10_000}, // they are one in ten
+		"purge none of one":   {noneOf.purge, 10_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tx, err := db.Begin()

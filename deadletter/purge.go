@@ -18,7 +18,8 @@ SELECT d.task_id, (extract(epoch FROM d.died_at) * 1000000)::bigint, true
 
 // Purge deletes up to limit dead letters that pass the filter, the oldest first, with one statement, and returns how many.
 // A limit of 0 means 1,000, which is also the most. Fewer than limit: there are no more, but for those that another transaction
-// is moving or deleting. The zero Filter is refused, as it means all: say so by a DiedBefore that is far away.
+// is moving or deleting. The zero Filter is refused, as it means all: say so by a DiedBefore that is far away. An Error or a Reason that few
+// letters have makes it read all that the rest of the filter lets through: see [PurgePage].
 //
 // On a transaction it commits with it; on a *sql.DB it is a transaction of its own. Errors are as of [Redrive].
 func Purge(ctx context.Context, q outbox.Querier, f Filter, limit int, opts ...Option) (n int64, err error) {

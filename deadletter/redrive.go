@@ -85,36 +85,6 @@ func Redrive(ctx context.Context, q outbox.Querier, taskIDs []int64, opts ...Opt
 	return moved, nil
 }
 
-// RedriveUpTo redrives up to limit dead letters that pass the filter, the oldest first, with one statement, and returns how many; the zero Filter means
-// all. A limit of 0 means 1,000, which is also the most. Fewer than limit: there are no more, but for those that another transaction is
-// moving or deleting. What is redriven may die again: who calls it until there are no more sets DiedBefore. Everything else is as of [Redrive].
-func RedriveUpTo(ctx context.Context, q outbox.Querier, f Filter, limit int, opts ...Option) (n int64, err error) {
-	s, err := newSettings(opts)
-	if err != nil {
-		return 0, err
-	}
-	if limit == 0 {
-		limit = maxRows
-	}
-	if limit < 0 || limit > maxRows {
-		return 0, fmt.Errorf("%w: limit %d: must be between 1 and %d, or 0 for %d", ErrInvalid, limit, maxRows, maxRows)
-	}
-	var b binder
-	if err := f.bind(&b); err != nil {
-		return 0, err
-	}
-	query := s.sql(fmt.Sprintf(redriveSQL, b.where()+fmt.Sprintf(pageOf, b.arg(limit))))
-	err = inTx(ctx, q, func(q outbox.Querier) error {
-		moved, err := move(ctx, q, query, b.args...)
-		n = int64(len(moved))
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("deadletter: redrive: %w", err)
-	}
-	return n, nil
-}
-
 // RedriveMany redrives all dead letters that pass the filter and died before the call, the oldest first; the zero Filter
 // means all. See [Redrive] for what becomes of them, and [Count] to see first how many they are. perSecond bounds how many
 // it moves in a second; 0 means as many as it can. Each transaction moves 1,000 at most.
@@ -133,6 +103,8 @@ func RedriveMany(ctx context.Context, db *sql.DB, f Filter, perSecond int, opts 
 type moving struct {
 	TaskID, diedAt int64
 }
+
+func (m moving) cursor() Cursor { return Cursor{time.UnixMicro(m.diedAt), m.TaskID} }
 
 var errDropped = errors.New("the task was not written (is there a trigger on outbox.task that drops rows?): roll back")
 
@@ -173,80 +145,4 @@ func inTx(ctx context.Context, q outbox.Querier, f func(outbox.Querier) error) e
 		return fmt.Errorf("%w: a %T is not one; of a *sqlx.DB pass the field DB", outbox.ErrNoTransaction, q)
 	}
 	return f(q)
-}
-
-// What one transaction of many takes: the oldest that are after the last one that was taken, so that no one walks twice
-// over what others hold or what is deleted.
-const pageOf = ` ORDER BY died_at, task_id LIMIT %s`
-
-// many repeats a statement over all dead letters that pass the filter, in small transactions.
-func many(ctx context.Context, db *sql.DB, f Filter, perSecond int, statement string, opts []Option) (n int64, err error) {
-	s, err := newSettings(opts)
-	if err == nil && perSecond < 0 {
-		err = fmt.Errorf("%w: perSecond %d: must not be negative; 0 is no limit", ErrInvalid, perSecond)
-	}
-	if err == nil {
-		err = f.bind(&binder{})
-	}
-	if err == nil && db == nil {
-		err = fmt.Errorf("%w: the *sql.DB is nil", outbox.ErrNoTransaction)
-	}
-	if err != nil {
-		return 0, err
-	}
-	size := maxRows
-	if perSecond > 0 {
-		size = min(max(perSecond/10, 1), maxRows)
-	}
-	// What is redriven may die again while this goes on, and must not be redriven for ever.
-	var until int64
-	err = inTx(ctx, db, func(q outbox.Querier) error {
-		return q.QueryRowContext(ctx, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").Scan(&until)
-	})
-	if err != nil {
-		return 0, err
-	}
-	start := time.Now()
-	var last *moving
-	for {
-		query, args, err := pageStatement(s, statement, f, last, until, size)
-		if err != nil {
-			return n, err
-		}
-		var page []moving
-		err = inTx(ctx, db, func(q outbox.Querier) error {
-			page, err = move(ctx, q, query, args...)
-			return err
-		})
-		if err != nil {
-			return n, err
-		}
-		n += int64(len(page))
-		if len(page) == 0 {
-			return n, nil
-		}
-		last = &page[len(page)-1]
-		if perSecond == 0 {
-			continue
-		}
-		pause := time.NewTimer(time.Until(start.Add(time.Duration(float64(n) / float64(perSecond) * float64(time.Second)))))
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return n, ctx.Err()
-		}
-	}
-}
-
-func pageStatement(s settings, statement string, f Filter, last *moving, until int64, size int) (query string, args []any, err error) {
-	var b binder
-	if err := f.bind(&b); err != nil {
-		return "", nil, err
-	}
-	b.and("died_at <= %s", b.time(time.UnixMicro(until)))
-	if last != nil {
-		b.and("(died_at, task_id) > (%s, %s)", b.time(time.UnixMicro(last.diedAt)), b.arg(last.TaskID))
-	}
-	return s.sql(fmt.Sprintf(statement, b.where()+fmt.Sprintf(pageOf, b.arg(size)))), b.args, nil
 }

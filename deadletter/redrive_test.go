@@ -174,34 +174,3 @@ func TestRedriveUnderLoadLosesAndDoublesNothing(t *testing.T) {
 		t.Errorf("%d tasks were done in an attempt beyond the second: they did not begin again", n)
 	}
 }
-
-// RedriveUpTo takes the oldest that pass, as many as it is told to, and commits with its caller.
-func TestRedriveUpToTakesTheOldest(t *testing.T) {
-	db := newDatabase(t)
-	bury(t, db, "MAIL", "attempts", "boom", 1, 5, 60)
-	bury(t, db, "PAY", "attempts", "boom", 11, 5, 90)
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n, err := deadletter.RedriveUpTo(t.Context(), tx, deadletter.Filter{}, 0); err != nil || n != 10 {
-		t.Errorf("got %d, %v, want 10", n, err)
-	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := deadletter.RedriveUpTo(t.Context(), db, deadletter.Filter{Type: "MAIL"}, 2); err != nil || n != 2 {
-		t.Errorf("got %d, %v, want 2", n, err)
-	}
-	if n := number(t, db, `SELECT sum(task_id) FROM outbox.task`); n != 1+2 {
-		t.Errorf("the sum of the ids is %d, want 3", n)
-	}
-	if n, err := deadletter.RedriveUpTo(t.Context(), db, deadletter.Filter{Error: "none"}, 2); err != nil || n != 0 {
-		t.Errorf("got %d, %v, want 0", n, err)
-	}
-	for _, limit := range []int{-1, 1001} {
-		if _, err := deadletter.RedriveUpTo(t.Context(), db, deadletter.Filter{}, limit); !errors.Is(err, deadletter.ErrInvalid) {
-			t.Errorf("limit %d: got %v", limit, err)
-		}
-	}
-}

@@ -71,7 +71,8 @@ func runCounted(t *testing.T, db *database) *counting {
 	return c
 }
 
-// Not beside other tests, whose enqueues wake all relays of the process. The time is long enough for takeovers to begin.
+// Not beside other tests, whose enqueues wake all relays of the process; a handler that one of them has left behind may, so there is a second try and a
+// third. The time is long enough for takeovers to begin.
 func TestIdleRelaysSendTwoStatementsASecond(t *testing.T) {
 	db := newDatabase(t)
 	relays := []*counting{runCounted(t, db), runCounted(t, db), runCounted(t, db)}
@@ -79,17 +80,23 @@ func TestIdleRelaysSendTwoStatementsASecond(t *testing.T) {
 	db.Emptied(t, 10*time.Second)
 	eventually(t, 30*time.Second, "the log is squeezed", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.counter_log`) == 0 })
 	const span = 15 * time.Second
-	before := make([]int64, len(relays))
-	for i, r := range relays {
-		before[i] = r.n.Load()
-	}
-	began := time.Now()
-	<-time.After(span)
-	for i, r := range relays {
-		if a := float64(r.n.Load()-before[i]) / time.Since(began).Seconds(); a > 2 {
-			t.Errorf("relay %d sends %.2f statements a second, want at most 2", i, a)
-		} else {
+	for try := 1; ; try++ {
+		before := make([]int64, len(relays))
+		for i, r := range relays {
+			before[i] = r.n.Load()
+		}
+		began, most := time.Now(), 0.0
+		<-time.After(span)
+		for i, r := range relays {
+			a := float64(r.n.Load()-before[i]) / time.Since(began).Seconds()
+			most = max(most, a)
 			t.Logf("relay %d: %.2f statements a second", i, a)
+		}
+		if most <= 2 {
+			return
+		}
+		if try == 3 {
+			t.Fatalf("a relay sends %.2f statements a second, want at most 2", most)
 		}
 	}
 }

@@ -175,6 +175,12 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	r.rates = newRates(r)
 	r.listener, r.unhandled = &listener{r: r}, &unhandled{r: r}
 	defer r.live(ctx)()
+	started := false
+	defer func() {
+		if started {
+			r.log.Info("outbox: relay stopped", "relay_id", r.id)
+		}
+	}()
 	r.deaths = newDeaths(claiming, r)
 	defer r.deaths.end()
 
@@ -192,6 +198,8 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	stopHeart := background(r.heart.run)
 	stopListener := func() {}
 	if !once {
+		r.log.Info("outbox: relay started", "relay_id", r.id, "schema", r.config.Schema, "workers", r.config.Workers, "task_types", r.types)
+		started = true
 		if r.config.ListenDSN != "" {
 			stopListener = background(r.listener.run)
 		} else {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -222,4 +224,42 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 		untouched(t, db, kind, 3)
 	}
 	db.Do(t, `TRUNCATE outbox.task`)
+}
+
+// Who starts a relay sees in the log that it works, with which handlers, and when it has stopped, OnDead included; RunOnce says nothing of it.
+func TestTheLogSaysThatARelayStartedAndStopped(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	const started, stopped = `msg="outbox: relay started"`, `msg="outbox: relay stopped"`
+	reg := all()
+	handlers.Tx(reg, outbox.NewTaskType[payload]("DIES"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+		return handlers.Dead(errors.New("boom"))
+	})
+	called, signedOff, told := make(chan struct{}), make(chan struct{}), make(chan int, 1)
+	var r *running
+	r = relaytest.Prepare(t, db.DB, reg, relay.Config{Workers: 3, OnDead: func(context.Context, relay.Death) {
+		close(called)
+		<-signedOff
+		told <- r.Log.Count(stopped)
+	}})
+	r.Start()
+	db.Enqueue(t, "DIES", 1)
+	<-called
+	if n, of := r.Log.Count(started), r.Log.Count(`schema=outbox workers=3 task_types="[BATCH DIES LEASED TX]"`); n != 1 || of != 1 {
+		t.Errorf("a relay that works has logged %s", r.Log)
+	}
+	ended := make(chan struct{})
+	go func() {
+		r.Stop()
+		close(ended)
+	}()
+	eventually(t, 10*time.Second, "the relay has signed off", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 0 })
+	close(signedOff)
+	<-ended
+	if early := <-told; early != 0 || r.Log.Count(stopped) != 1 {
+		t.Errorf("it said that it has stopped %d times while OnDead was called, and %d times in all", early, r.Log.Count(stopped))
+	}
+	if log := relaytest.Once(t, db.DB, all(), relay.Config{}); strings.Contains(log, started) || strings.Contains(log, stopped) {
+		t.Errorf("RunOnce logs %s", log)
+	}
 }

@@ -160,6 +160,14 @@ func calls() []right {
 			}
 			return err
 		}),
+		inTx("RedrivePage", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
+			_, err := deadletter.RedrivePage(ctx, tx, deadletter.Filter{Error: "%"}, deadletter.Cursor{}, 1, deadletter.Schema(in))
+			return err
+		}),
+		inTx("PurgePage", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
+			_, err := deadletter.PurgePage(ctx, tx, deadletter.Filter{Error: "%"}, deadletter.Cursor{}, 1, deadletter.Schema(in))
+			return err
+		}),
 		inTx("Purge", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
 			_, err := deadletter.Purge(ctx, tx, letters, 1, deadletter.Schema(in))
 			return err

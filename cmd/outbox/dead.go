@@ -70,7 +70,7 @@ func (a *app) deadListCommand() *cobra.Command {
 			return a.out.print(page{"letters": all, "next": orNull(next)}, func() error {
 				t := newTable(">TASK", "TYPE", "REASON", ">ATTEMPTS", ">DIED", "ERROR")
 				for _, l := range found {
-					t.add(l.TaskID, l.Type, l.Reason, fmt.Sprintf("%d/%d", l.Attempt, l.MaxAttempts), a.out.since(l.DiedAt), cut(firstLine(l.Error), 60))
+					t.add(l.TaskID, l.Type, l.Reason, fmt.Sprintf("%d/%d", l.Attempt, l.MaxAttempts), a.out.since(l.DiedAt), cutError(l.Error))
 				}
 				return errors.Join(a.out.table(t), a.more(next))
 			})

@@ -23,8 +23,8 @@ type bulk struct {
 
 	verb string // redrive, purge
 	done string // redriven, purged
-	// next does one transaction's work: up to limit letters, the oldest first. Fewer than limit are the last ones.
-	next func(ctx context.Context, q outbox.Querier, f deadletter.Filter, limit int, opts ...deadletter.Option) (int64, error)
+	// page does one transaction's work: deadletter.RedrivePage or PurgePage.
+	page func(ctx context.Context, q outbox.Querier, f deadletter.Filter, after deadletter.Cursor, limit int, opts ...deadletter.Option) (deadletter.Page, error)
 }
 
 func (b *bulk) flags(a *app, c *cobra.Command) {
@@ -95,7 +95,7 @@ func (a *app) bulkDone(b *bulk, matched, n int64, err error) error {
 	return printed
 }
 
-// pages repeats b.next until nothing is left, ctx ends or there is an error.
+// pages repeats b.page until nothing is left, ctx ends or there is an error.
 func (a *app) pages(ctx context.Context, b *bulk, f deadletter.Filter, words string, matched int64) (n int64, err error) {
 	size := mostRows
 	if b.perSecond > 0 {
@@ -104,18 +104,17 @@ func (a *app) pages(ctx context.Context, b *bulk, f deadletter.Filter, words str
 	p := a.progress(b.done, matched)
 	defer p.end()
 	start := time.Now()
-	for {
-		var changed int64
+	for at := (deadletter.Page{}); ; {
 		err := a.change(ctx, func(ctx context.Context, tx *sql.Tx) (e audit.Entry, err error) {
-			changed, err = b.next(ctx, tx, f, size, deadletter.Schema(a.schema))
-			return counted(b.verb, "dead letters: "+words, changed), err
+			at, err = b.page(ctx, tx, f, at.Next, size, deadletter.Schema(a.schema))
+			return counted(b.verb, "dead letters: "+words, at.Count), err
 		})
 		if err != nil {
 			return n, err
 		}
-		n += changed
+		n += at.Count
 		p.at(n)
-		if changed < int64(size) {
+		if at.Last {
 			return n, nil
 		}
 		if b.perSecond > 0 {
@@ -133,14 +132,14 @@ func (a *app) pages(ctx context.Context, b *bulk, f deadletter.Filter, words str
 }
 
 func (a *app) deadRedriveCommand() *cobra.Command {
-	b := &bulk{verb: "redrive", done: "redriven", next: deadletter.RedriveUpTo}
+	b := &bulk{verb: "redrive", done: "redriven", page: deadletter.RedrivePage}
 	c := &cobra.Command{
 		Use: "redrive [ID...]", Short: "make dead letters tasks again", ValidArgsFunction: cobra.NoFileCompletions,
 		Example: "  outbox dead redrive 815 816\n  outbox dead redrive -type SEND_MAIL -error 'no such mailbox' -rate 100",
 		Long: `Makes dead letters tasks again: those with the ids, or all that a filter lets through and that died before the command began, the oldest first. They
-start at attempt 1 and are due at once. A filter's count is shown first, and confirmed. Each transaction moves up to 1,000, and looks for them from the
-oldest on: with a rare error among many dead letters it may take long (--timeout bounds each), and --type or --since help. Ctrl-C ends it between
-two, or rolls the last one back, and the count that is printed is exact.`,
+start at attempt 1 and are due at once. A filter's count is shown first, and confirmed; with --error or --reason all that the other flags let through
+are read for it, and --type or --since help where they are millions. Each transaction moves up to 1,000. --timeout bounds the count and each
+transaction. Ctrl-C ends it between two, or rolls the last one back, and the count that is printed is exact.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return a.bulk(c.Context(), b)
@@ -188,12 +187,13 @@ func (a *app) redriveIDs(ctx context.Context, args []string) error {
 }
 
 func (a *app) deadPurgeCommand() *cobra.Command {
-	b := &bulk{verb: "purge", done: "purged", next: deadletter.Purge}
+	b := &bulk{verb: "purge", done: "purged", page: deadletter.PurgePage}
 	c := &cobra.Command{
 		Use: "purge", Short: "delete dead letters by a filter", Args: cobra.NoArgs, Example: "  outbox dead purge -older 720h\n  outbox dead purge -type SEND_MAIL -yes",
 		Long: `Deletes the dead letters that a filter lets through and that died before the command began, the oldest first. Their count is shown first, and confirmed.
-Each transaction deletes up to 1,000, and looks for them from the oldest on: with a rare error among many dead letters it may take long (--timeout
-bounds each), and --type or --since help. Ctrl-C ends it between two, or rolls the last one back, and the count that is printed is exact.`,
+With --error or --reason all that the other flags let through are read for it, and --type or --since help where they are millions. Each
+transaction deletes up to 1,000. --timeout bounds the count and each transaction. Ctrl-C ends it between two, or rolls the last one back, and the
+count that is printed is exact.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.bulk(c.Context(), b) },
 	}
 	b.flags(a, c)

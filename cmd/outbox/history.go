@@ -77,7 +77,7 @@ func (a *app) historyListCommand() *cobra.Command {
 					if !f.AttemptedAt.IsZero() {
 						took = age(f.FinishedAt.Sub(f.AttemptedAt))
 					}
-					t.add(f.TaskID, f.Type, f.Attempt, a.out.since(f.FinishedAt), took, cut(firstLine(outcome(f.Error)), 60))
+					t.add(f.TaskID, f.Type, f.Attempt, a.out.since(f.FinishedAt), took, cutError(outcome(f.Error)))
 				}
 				return errors.Join(a.out.table(t), a.more(next))
 			})

@@ -92,7 +92,7 @@ ordering key), dead or finished (the latest first; all types without --type).`,
 			return a.out.print(page{"tasks": all, "next": orNull(found.Next)}, func() error {
 				t := newTable(">TASK", "TYPE", "STATE", ">PRIORITY", ">ATTEMPT", ">AGE", "DUE", "ERROR")
 				for _, k := range found.Tasks {
-					t.add(k.TaskID, k.Type, k.State, k.Priority, k.Attempt, a.out.since(k.CreatedAt), local(k.RunAt), cut(firstLine(k.LastError), 60))
+					t.add(k.TaskID, k.Type, k.State, k.Priority, k.Attempt, a.out.since(k.CreatedAt), local(k.RunAt), cutError(k.LastError))
 				}
 				return errors.Join(a.out.table(t), a.more(found.Next))
 			})

@@ -58,6 +58,15 @@ func cut(s string, n int) string {
 	return string([]rune(s)[:max(n-1, 0)]) + "…"
 }
 
+// cutError is the first line of an error, of 80 runes at most: of a longer one its beginning and its end, where the cause is.
+func cutError(s string) string {
+	line := []rune(firstLine(s))
+	if len(line) <= 80 {
+		return string(line)
+	}
+	return string(line[:29]) + "…" + string(line[len(line)-50:])
+}
+
 // age is a duration for people: 0.4s, 12s, 3m12s, 5h03m, 3d04h.
 func age(d time.Duration) string {
 	d = max(d, 0)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 )
@@ -68,6 +69,21 @@ func TestTheConnectionStringGetsANameUnlessItIsMisread(t *testing.T) {
 	} {
 		if got := misread(dsn); got != want {
 			t.Errorf("%s: got %v, want %v", dsn, got, want)
+		}
+	}
+}
+
+func TestAnErrorIsCutInTheMiddle(t *testing.T) {
+	long := "dead: mail to user 501: " + strings.Repeat("ä", 60) + " refuses the recipient: 552 5.2.2 mailbox is full"
+	for _, c := range []struct{ in, want string }{
+		{"", ""},
+		{"boom\nat main.go:1", "boom"},
+		{strings.Repeat("ä", 80), strings.Repeat("ä", 80)},
+		{strings.Repeat("ä", 81), strings.Repeat("ä", 29) + "…" + strings.Repeat("ä", 50)},
+		{long + "\nmore", "dead: mail to user 501: äääää…" + "ä refuses the recipient: 552 5.2.2 mailbox is full"},
+	} {
+		if got := cutError(c.in); got != c.want {
+			t.Errorf("%q becomes %q, want %q", c.in, got, c.want)
 		}
 	}
 }

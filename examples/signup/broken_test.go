@@ -8,6 +8,10 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -24,12 +28,79 @@ const brokenAddress = "broken@full.example"
 // Of 1,000 sign-ups one has a broken address: its mail is found in the dashboard, with the cause, mended, redriven, and gone. By clicking, in a
 // browser that starts at the app's page; where there is none, by the same requests.
 func TestOneBrokenAddressOfAThousandIsFoundSeenRedrivenAndGone(t *testing.T) {
-	const signUps = 1000
 	a := startServed(t)
-	if got := do(t, http.MethodGet, a.url+"/healthz", "").StatusCode; got != http.StatusOK {
-		eventually(t, 10*time.Second, "the relay is ready", func() bool { return do(t, http.MethodGet, a.url+"/healthz", "").StatusCode == http.StatusOK })
+	a.signUpWithABrokenOne(t)
+	if path := findChromium(); path != "" {
+		redriveByClicking(t, startBrowser(t, path), a.url, brokenCause)
+	} else {
+		t.Log("NOT RUN: no chromium was found, so the dashboard was used by HTTP alone; install Debian's package chromium")
+		redriveByHTTP(t, a, brokenCause)
 	}
-	a.signUp(t, signUps)
+	a.isMended(t)
+}
+
+// The same with the command line alone, but for the mailbox, which is the mail server's.
+func TestOneBrokenAddressOfAThousandByTheCommandLineAlone(t *testing.T) {
+	a := startServed(t)
+	binary := filepath.Join(t.TempDir(), "outbox")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", binary, ".")
+	build.Dir = "../../cmd/outbox"
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	outbox := func(args ...string) string {
+		t.Helper()
+		c := exec.CommandContext(t.Context(), binary, args...)
+		c.Env = append(os.Environ(), "OUTBOX_DATABASE_URL="+a.db.url)
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("outbox %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	says := func(want []string, args ...string) string {
+		t.Helper()
+		out := outbox(args...)
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Fatalf("outbox %s says, without %q,\n%s", strings.Join(args, " "), w, out)
+			}
+		}
+		return out
+	}
+	a.signUpWithABrokenOne(t)
+
+	list := says([]string{"SEND_EMAIL_WELCOME", "552 5.2.2 mailbox is full"}, "dead", "list")
+	id := regexp.MustCompile(`(?m)^ *(\d+) +SEND_EMAIL_WELCOME`).FindStringSubmatch(list)
+	if id == nil || strings.Count(list, "SEND_EMAIL_WELCOME") != 1 {
+		t.Fatalf("the dead letters are\n%s", list)
+	}
+	if shown := says([]string{"SEND_EMAIL_WELCOME", brokenCause}, "dead", "show", id[1]); strings.Contains(shown, "usr_id") {
+		t.Errorf("it shows the payload unasked:\n%s", shown)
+	}
+	says([]string{`"usr_id"`}, "dead", "show", id[1], "-payload")
+	if res := do(t, http.MethodPost, a.url+"/mailboxes", "full=false", "Content-Type", formType); res.StatusCode != http.StatusSeeOther {
+		t.Fatalf("mend: %s", res.Status)
+	}
+	says([]string{"1 dead letter redriven"}, "dead", "redrive", id[1])
+	eventually(t, 20*time.Second, "the mail is sent", func() bool { return a.mails(t)[brokenAddress] == 1 })
+	if list := outbox("dead", "list"); strings.Contains(list, "SEND_EMAIL_WELCOME") {
+		t.Errorf("there are dead letters:\n%s", list)
+	}
+	says([]string{"redrive"}, "audit")
+	a.isMended(t)
+}
+
+const (
+	manySignUps = 1000
+	brokenCause = "the mail server refuses the recipient: 552 5.2.2 mailbox is full"
+)
+
+// signUpWithABrokenOne signs up 1,000 users, one of them with the broken address, and waits until all tasks have run.
+func (a *served) signUpWithABrokenOne(t *testing.T) {
+	t.Helper()
+	eventually(t, 10*time.Second, "the relay is ready", func() bool { return do(t, http.MethodGet, a.url+"/healthz", "").StatusCode == http.StatusOK })
+	a.signUp(t, manySignUps)
 	eventually(t, 30*time.Second, "all tasks have run", func() bool {
 		return strings.TrimSpace(do(t, http.MethodGet, a.url+"/api/tasks?limit=1", "").body) == "[]"
 	})
@@ -42,16 +113,14 @@ func TestOneBrokenAddressOfAThousandIsFoundSeenRedrivenAndGone(t *testing.T) {
 		`outbox_runs_total{outcome="done",type="SEND_EMAIL_WELCOME"} 999`,
 		`outbox_relays_alive 1`,
 		`outbox_scrape_success 1`)
-	if mails := a.mails(t); len(mails) != signUps-1 || mails[brokenAddress] != 0 {
+	if mails := a.mails(t); len(mails) != manySignUps-1 || mails[brokenAddress] != 0 {
 		t.Errorf("%d mails, %d to the broken address, before it is mended", len(mails), mails[brokenAddress])
 	}
-	const cause = "the mail server refuses the recipient: 552 5.2.2 mailbox is full"
-	if path := findChromium(); path != "" {
-		redriveByClicking(t, startBrowser(t, path), a.url, cause)
-	} else {
-		t.Log("NOT RUN: no chromium was found, so the dashboard was used by HTTP alone; install Debian's package chromium")
-		redriveByHTTP(t, a, cause)
-	}
+}
+
+// isMended looks whether each user has one mail and one credit, and nothing is left.
+func (a *served) isMended(t *testing.T) {
+	t.Helper()
 	a.awaitMetrics(t,
 		`outbox_tasks{state="dead",type="SEND_EMAIL_WELCOME"} 0`,
 		`outbox_finished_total{type="SEND_EMAIL_WELCOME"} 1000`,
@@ -62,13 +131,13 @@ func TestOneBrokenAddressOfAThousandIsFoundSeenRedrivenAndGone(t *testing.T) {
 			t.Errorf("%d mails to %s, want one", copies, address)
 		}
 	}
-	if len(mails) != signUps || mails[brokenAddress] != 1 {
-		t.Errorf("mails to %d addresses, %d to the broken one; want one to each of %d", len(mails), mails[brokenAddress], signUps)
+	if len(mails) != manySignUps || mails[brokenAddress] != 1 {
+		t.Errorf("mails to %d addresses, %d to the broken one; want one to each of %d", len(mails), mails[brokenAddress], manySignUps)
 	}
 	for query, want := range map[string]int{
-		`SELECT count(*) FROM usr`:                                        signUps,
-		`SELECT count(*) FROM ledger`:                                     signUps,
-		`SELECT count(DISTINCT usr_id) FROM ledger`:                       signUps,
+		`SELECT count(*) FROM usr`:                                        manySignUps,
+		`SELECT count(*) FROM ledger`:                                     manySignUps,
+		`SELECT count(DISTINCT usr_id) FROM ledger`:                       manySignUps,
 		`SELECT count(*) FROM outbox.task`:                                0,
 		`SELECT count(*) FROM outbox.dead_task`:                           0,
 		`SELECT count(*) FROM outbox.audit WHERE action = 'redrive'`:      1,

@@ -60,7 +60,11 @@ func (d demo) run(ctx context.Context, db *database, out io.Writer) (found *outc
 		return nil, err
 	}
 	logger := slog.New(slog.DiscardHandler)
-	web := startWeb(listener, &site{users: &users{db: db.DB, hashCost: bcrypt.MinCost}, tasks: &tasks{db: db.DB}, sink: inbox, log: logger}, logger)
+	none, err := noTraces()
+	if err != nil {
+		return nil, err
+	}
+	web := startWeb(listener, &site{users: &users{db: db.DB, traces: none, hashCost: bcrypt.MinCost}, tasks: &tasks{db: db.DB}, sink: inbox, traces: none, log: logger}, logger)
 	defer web.stop()
 
 	relays, err := startFleet(db.DB, childSettings{DatabaseURL: db.url, MailServer: inbox.address(), Linger: d.linger}, d.relays)

@@ -16,8 +16,10 @@
 // Until then the mail of a sign-up there is a dead letter. The dashboard shows it and why, and redrives it; so does the command line,
 // cmd/outbox (dead list, dead show, dead redrive), with the connection string that the app prints if the PostgreSQL is its own.
 //
+// With OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 it sends traces there: of a sign-up one, from the request to the handlers of its tasks.
+//
 // What the outbox adds to an app is in users.go (signUp enqueues), tasks.go (the handlers), serve.go (the relay),
-// operations.go (dashboard, metrics, readiness) and database.go (its tables).
+// operations.go (dashboard, metrics, readiness), traces.go and database.go (its tables).
 package main
 
 import (

@@ -37,14 +37,24 @@ type testApp struct {
 func newTestApp(t *testing.T) *testApp {
 	t.Helper()
 	a := &testApp{db: testDatabase(t), inbox: testSink(t), log: &safeBuffer{}}
+	none := testTraces(t)
 	a.Server = httptest.NewServer((&site{
-		users: &users{db: a.db.DB, hashCost: bcrypt.MinCost},
+		users: &users{db: a.db.DB, traces: none, hashCost: bcrypt.MinCost},
 		tasks: &tasks{db: a.db.DB},
-		sink:  a.inbox,
-		log:   slog.New(slog.NewTextHandler(a.log, nil)),
+		sink:  a.inbox, traces: none,
+		log: slog.New(slog.NewTextHandler(a.log, nil)),
 	}).handler())
 	t.Cleanup(a.Close)
 	return a
+}
+
+func testTraces(t *testing.T) *traces {
+	t.Helper()
+	none, err := noTraces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return none
 }
 
 // startRelay runs a relay until the test ends.

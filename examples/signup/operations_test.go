@@ -16,7 +16,7 @@ func newTestOperations(t *testing.T, db *database) http.Handler {
 		t.Fatal(err)
 	}
 	ops.health = func() error { return errors.New("no relay") }
-	return (&site{users: &users{db: db.DB}, tasks: &tasks{db: db.DB}, ops: ops, log: slog.New(slog.DiscardHandler)}).handler()
+	return (&site{users: &users{db: db.DB}, tasks: &tasks{db: db.DB}, ops: ops, traces: testTraces(t), log: slog.New(slog.DiscardHandler)}).handler()
 }
 
 func TestTheDashboardIsForThisMachineOnly(t *testing.T) {
@@ -96,7 +96,7 @@ func TestReadinessIsTheRelays(t *testing.T) {
 // Without operations or an inbox of its own the app has neither pages nor links for them.
 func TestAppWithoutOperations(t *testing.T) {
 	db := testDatabase(t)
-	app := httptest.NewServer((&site{users: &users{db: db.DB}, tasks: &tasks{db: db.DB}, mailServer: "mail.example:25", log: slog.New(slog.DiscardHandler)}).handler())
+	app := httptest.NewServer((&site{users: &users{db: db.DB}, tasks: &tasks{db: db.DB}, mailServer: "mail.example:25", traces: testTraces(t), log: slog.New(slog.DiscardHandler)}).handler())
 	defer app.Close()
 	page := do(t, http.MethodGet, app.URL, "").body
 	for _, path := range []string{"/outbox/", "/metrics", "/healthz", "/mailboxes"} {

@@ -43,12 +43,18 @@ func serve(ctx context.Context, cfg config, logger *slog.Logger, out io.Writer) 
 		return err
 	}
 
+	traces, err := newTraces(ctx, logger)
+	if err != nil {
+		return err
+	}
+	defer traces.stop()
 	ops, err := newOperations(db.DB, logger)
 	if err != nil {
 		return err
 	}
-	r, err := relay.New(db.DB, newRegistry(db.DB, m, logger),
-		relay.Config{ListenDSN: db.url, Logger: logger, Observers: []relay.Observer{ops.observer()}})
+	reg := newRegistry(db.DB, m, logger)
+	reg.Use(traces.Middleware())
+	r, err := relay.New(db.DB, reg, relay.Config{ListenDSN: db.url, Logger: logger, Observers: []relay.Observer{ops.observer()}})
 	if err != nil {
 		return err
 	}
@@ -62,11 +68,12 @@ func serve(ctx context.Context, cfg config, logger *slog.Logger, out io.Writer) 
 	}()
 
 	web := startWeb(listener, &site{
-		users:      &users{db: db.DB, hashCost: cmp.Or(cfg.hashCost, bcrypt.DefaultCost)},
+		users:      &users{db: db.DB, traces: traces, hashCost: cmp.Or(cfg.hashCost, bcrypt.DefaultCost)},
 		tasks:      &tasks{db: db.DB},
 		sink:       inbox,
 		mailServer: cfg.smtp,
 		ops:        ops,
+		traces:     traces,
 		log:        logger,
 	}, logger)
 	defer func() { err = errors.Join(err, web.stop()) }()

@@ -33,6 +33,7 @@ var (
 // users keeps the app's users in PostgreSQL.
 type users struct {
 	db       *sql.DB
+	traces   *traces
 	hashCost int // of bcrypt
 }
 
@@ -74,10 +75,11 @@ func (u *users) signUp(ctx context.Context, email, password string) (token strin
 			tokenHash(token), id, sessionLife.Seconds()); err != nil {
 			return fmt.Errorf("insert session: %w", err)
 		}
-		if _, err := grantWelcomeCredit.Enqueue(ctx, tx, welcome{UsrID: id}); err != nil {
+		// As grantWelcomeCredit.Enqueue(ctx, tx, welcome{UsrID: id}) does, within a span.
+		if _, err := u.traces.Enqueue(ctx, tx, grantWelcomeCredit.New(welcome{UsrID: id})); err != nil {
 			return err
 		}
-		_, err = sendEmailWelcome.Enqueue(ctx, tx, welcome{UsrID: id})
+		_, err = u.traces.Enqueue(ctx, tx, sendEmailWelcome.New(welcome{UsrID: id}))
 		return err
 	})
 	if err != nil {

@@ -37,6 +37,7 @@ type site struct {
 	sink       *sink       // nil if mails go elsewhere,
 	mailServer string      // and then it is where
 	ops        *operations // nil if the relays are elsewhere
+	traces     *traces
 	log        *slog.Logger
 }
 
@@ -59,7 +60,7 @@ func (s *site) handler() http.Handler {
 		})
 	}
 	// A form on another site must not sign its visitors up here.
-	return secureHeaders(http.NewCrossOriginProtection().Handler(mux))
+	return s.traces.requests(secureHeaders(http.NewCrossOriginProtection().Handler(mux)))
 }
 
 func secureHeaders(next http.Handler) http.Handler {

@@ -2,11 +2,13 @@ package p
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/jmoiron/sqlx"
 )
 
-// sendWelcome takes no key before the outbox is there, and one from then on.
-func sendWelcome(ctx context.Context, email string, key ...int64) error { return nil }
+func sendWelcome(ctx context.Context, email string) error { return nil }
 
-func serve(ctx context.Context, db *sqlx.DB) error { return nil }
+func sendWelcomeWithKey(ctx context.Context, email, key string) error { return nil }
+
+func routes(db *sqlx.DB) http.Handler { return nil }

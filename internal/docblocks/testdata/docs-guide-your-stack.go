@@ -1,6 +1,7 @@
 package p
 
 import (
+	"github.com/jmoiron/sqlx"
 	"github.com/txoutbox/outbox"
 	"github.com/uptrace/bun"
 	"gorm.io/gorm"
@@ -16,6 +17,7 @@ type (
 
 var (
 	SendReceipt = outbox.NewTaskType[Receipt]("SEND_RECEIPT")
+	AddTurnover = outbox.NewTaskType[Receipt]("ADD_TURNOVER")
 
 	gdb *gorm.DB
 	bdb *bun.DB

@@ -49,7 +49,10 @@ const (
 // pq.SetNoticeHandler and its like do not take it.
 func Open(dsn string) (*sql.DB, error) {
 	if _, err := pq.NewConnector(dsn); err != nil {
-		return nil, fmt.Errorf("outbox: Open needs a connection string of lib/pq: %w", pgerr.WithoutDSN(err))
+		if pgerr.RepeatsDSN(err.Error()) {
+			return nil, errors.New("outbox: Open: not a connection string of lib/pq; what is wrong with it is not shown, as that repeats it")
+		}
+		return nil, fmt.Errorf("outbox: Open: not a connection string of lib/pq: %w", err)
 	}
 	if strings.Contains(dsn, "prefer-standby") { // without any host lib/pq tries them for ever, too
 		return nil, errors.New("outbox: Open: target_session_attrs=prefer-standby: an outbox writes; use read-write or primary")

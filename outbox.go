@@ -196,7 +196,7 @@ func checkTx(tx Querier) error {
 		return fmt.Errorf("%w: the %T is nil", ErrNoTransaction, tx)
 	}
 	if isPool(tx) {
-		return fmt.Errorf("%w: a %T is not one: begin a transaction, or use outbox.InTx", ErrNoTransaction, tx)
+		return fmt.Errorf("%w: a %T is not one: begin a transaction, or use outbox.InTx (with sqlx outbox.SqlxInTx)", ErrNoTransaction, tx)
 	}
 	return nil
 }

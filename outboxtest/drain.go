@@ -23,7 +23,7 @@ import (
 //
 // The tables change as by a relay: a task that is done is gone; one that failed is scheduled again by its backoff with
 // attempt and last_error, or a dead letter. Tasks of types that the registry does not know are left alone and counted in
-// the result. A handler's failure does not fail the test: see [Result]. Each is logged by t.Logf.
+// the result. A handler's failure does not fail the test: see [Result]. Each failed, dead or discarded run is logged by t.Logf.
 //
 // In a transaction each Tx or Batch handler gets that transaction, under a savepoint to which its failure, also one of
 // an SQL statement, is rolled back. Deferred constraints are checked after each handler, and deferred triggers without
@@ -47,7 +47,7 @@ func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ..
 		var more bool
 		more, err = d.next()
 		for _, run := range d.result.Runs[before:] {
-			if run.Outcome == Failed || run.Outcome == Dead {
+			if run.Outcome == Failed || run.Outcome == Dead || run.Outcome == Discarded {
 				t.Logf("outboxtest: %v", run)
 			}
 			if !failed && t.Failed() && errors.Is(run.Err, drain.ErrGoexit) {

@@ -291,3 +291,25 @@ func TestDrainRefusesBadArguments(t *testing.T) {
 		wantFatal(t, failing(t, drain), want)
 	}
 }
+
+// A run whose task is gone without having been done is in the test's log, as Err does not tell of it.
+func TestADrainLogsWhatFailedDiedOrWasDiscarded(t *testing.T) {
+	tx := begin(t, newDB(t, "postgres"))
+	reg := handlers.New()
+	for name, err := range map[string]error{
+		"DONE": nil, "SNOOZES": handlers.Snooze(time.Hour), "FAILS": errors.New("no luck"), "DIES": handlers.Dead(errors.New("no hope")), "IS_DISCARDED": handlers.Discard(errors.New("no need")),
+	} {
+		onTx(reg, name, func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return err })
+		enqueue(t, tx, name, 1)
+	}
+	log := failing(t, func(t testing.TB) { outboxtest.Drain(t, tx, reg) })
+	all := strings.Join(log.logs, "\n")
+	for _, want := range []string{"FAILS", "no luck", "DIES", "no hope", "IS_DISCARDED", "no need"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("it logs, without %q,\n%s", want, all)
+		}
+	}
+	if log.failed || len(log.logs) != 3 {
+		t.Errorf("failed %t; it logs\n%s", log.failed, all)
+	}
+}

@@ -197,7 +197,7 @@ func (s *searched[P]) tasks(t testing.TB) []*outbox.Task[P] {
 
 func (s *searched[P]) likeThat() string {
 	if s.narrow {
-		return " that is as wanted"
+		return " as wanted"
 	}
 	return ""
 }
@@ -220,7 +220,7 @@ func (s *searched[P]) listing() string {
 		}
 		return b.String()
 	}
-	fmt.Fprintf(&b, "\n  of this type there are %d:", len(s.all))
+	fmt.Fprintf(&b, "\n  all of this type, %d:", len(s.all))
 	for i, f := range s.all {
 		if i == maxListed {
 			fmt.Fprintf(&b, "\n    … and %d more", len(s.all)-i)

@@ -113,14 +113,14 @@ func TestAFailureListsWhatIsEnqueuedAndWhyItIsNotAsWanted(t *testing.T) {
 		wantFatal(t, failing(t, func(t testing.TB) {
 			outboxtest.RequireEnqueued(t, tx, send, even, outboxtest.Priority(5), outboxtest.MaxAttempts(2), outboxtest.Header("a", "b"),
 				outboxtest.RunAt(time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)), outboxtest.After(time.Hour))
-		}), "no task SEND is enqueued that is as wanted", "of this type there are 2:", `ready, run_at 20`, `priority 0, attempt 0: {"N": 1}`, `attempt 2: {"N": 3}`, "last error: no luck",
+		}), "no task SEND is enqueued as wanted", "all of this type, 2:", `ready, run_at 20`, `priority 0, attempt 0: {"N": 1}`, `attempt 2: {"N": 3}`, "last error: no luck",
 			"match says no; priority 0, want 5; max_attempts 0, want 2; no header \"a\", want \"b\"; run_at", "want 2031-02-03 04:05:06Z", "run_at 0s after created_at, want 1h0m0s")
 		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireEnqueuedN(t, tx, 1, send, nil) }), "2 tasks SEND are enqueued, want 1", `{"N": 3}`)
 		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, nil) }), "2 tasks SEND are enqueued, want none", `{"N": 3}`)
 
 		exec(t, tx, `INSERT INTO outbox.task (task_type, payload) SELECT 'SEND', jsonb_build_object('N', 5, 'long', repeat('x', 600)) FROM generate_series(1, 30)`)
 		many := failing(t, func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, send, even) })
-		wantFatal(t, many, "of this type there are 32", "… and 12 more", "xxx…")
+		wantFatal(t, many, "all of this type, 32:", "… and 12 more", "xxx…")
 		if len(many.fatal) > 20*700 {
 			t.Errorf("the failure has %d bytes", len(many.fatal))
 		}

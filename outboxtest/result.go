@@ -13,12 +13,12 @@ type Outcome string
 
 // The outcomes of a run.
 const (
-	Done      = Outcome(drain.Done)
-	Discarded = Outcome(drain.Discarded) // done all the same
-	Failed    = Outcome(drain.Failed)    // scheduled again, an attempt counted
-	Snoozed   = Outcome(drain.Snoozed)   // scheduled again, no attempt counted
-	Again     = Outcome(drain.Again)     // scheduled again for its next iteration, by handlers.RunAgain
-	Dead      = Outcome(drain.Dead)      // in outbox.dead_task
+	Done      Outcome = Outcome(drain.Done)
+	Discarded Outcome = Outcome(drain.Discarded) // done all the same
+	Failed    Outcome = Outcome(drain.Failed)    // scheduled again, an attempt counted
+	Snoozed   Outcome = Outcome(drain.Snoozed)   // scheduled again, no attempt counted
+	Again     Outcome = Outcome(drain.Again)     // scheduled again for its next iteration, by handlers.RunAgain
+	Dead      Outcome = Outcome(drain.Dead)      // in outbox.dead_task
 )
 
 // Run is one run of one task in a Drain.
@@ -68,7 +68,8 @@ func (r *Result) Count(o Outcome) (n int) {
 	return n
 }
 
-// Err joins the errors of all runs that failed or were a task's death, each with its task; nil if there are none.
+// Err joins the errors of all runs that failed or were a task's death, each with its task; nil if there are none. A discarded task is
+// none of these: see Count.
 func (r *Result) Err() error {
 	var errs []error
 	for _, run := range r.Runs {

@@ -34,7 +34,7 @@ type goFile struct {
 
 // known are packages by the names that blocks use. Those of this repository come with them; see knownPackages.
 var known = map[string]string{
-	"context": "context", "sql": "database/sql", "errors": "errors", "fmt": "fmt", "http": "net/http", "json": "encoding/json", "log": "log", "os": "os",
+	"bytes": "bytes", "context": "context", "sql": "database/sql", "errors": "errors", "fmt": "fmt", "http": "net/http", "json": "encoding/json", "log": "log", "os": "os",
 	"signal": "os/signal", "slog": "log/slog", "syscall": "syscall", "testing": "testing", "time": "time", "strings": "strings", "rand": "math/rand/v2",
 	"cron": "github.com/robfig/cron/v3", "pq": "github.com/lib/pq", "retry": "github.com/sethvargo/go-retry", "sqlx": "github.com/jmoiron/sqlx",
 	"pgx": "github.com/jackc/pgx/v5", "pgxpool": "github.com/jackc/pgx/v5/pgxpool", "stdlib": "github.com/jackc/pgx/v5/stdlib",

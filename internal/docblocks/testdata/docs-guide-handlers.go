@@ -11,12 +11,17 @@ type (
 	Grant  struct{ UserID, Cents int64 }
 	Visit  struct{ Page string }
 	Charge struct{ ID int64 }
+	Call   struct {
+		URL  string
+		Body []byte
+	}
 )
 
 var (
 	GrantCredit = outbox.NewTaskType[Grant]("GRANT_CREDIT")
 	CountVisit  = outbox.NewTaskType[Visit]("COUNT_VISIT")
 	ChargeCard  = outbox.NewTaskType[Charge]("CHARGE_CARD")
+	CallWebhook = outbox.NewTaskType[Call]("CALL_WEBHOOK")
 
 	errNoSuchAddress = errors.New("no such address")
 )

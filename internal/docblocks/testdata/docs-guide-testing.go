@@ -8,6 +8,8 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 )
 
+var admin *sql.DB
+
 func testDB(t *testing.T) *sql.DB { return nil }
 
 func signUp(ctx context.Context, tx *sql.Tx, email string) error { return nil }

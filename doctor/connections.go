@@ -39,11 +39,26 @@ func checkConnections(ctx context.Context, v *visit) error {
 	if ofDatabase.Int64 >= 0 {
 		if severity := fullness(here, ofDatabase.Int64); severity > OK {
 			what := fmt.Sprintf("%d of %d connections to the database %s are in use", here, ofDatabase.Int64, database)
-			v.add("connections", severity, database, what, "make pools smaller, or ALTER DATABASE … CONNECTION LIMIT")
+			v.add("connections", severity, database, what, "make pools smaller, or ALTER DATABASE "+quote(database)+" CONNECTION LIMIT with more")
 		}
 	}
-	return nil
+	return v.rows(ctx, func(row *sql.Rows) error {
+		var role string
+		var used, limit int64
+		if err := row.Scan(&role, &used, &limit); err != nil {
+			return err
+		}
+		if severity := fullness(used, limit); severity > OK {
+			v.add("connections", severity, role, fmt.Sprintf("%d of %d connections of the role %s are in use", used, limit, role), "make its pools smaller, or ALTER ROLE "+quote(role)+" CONNECTION LIMIT with more")
+		}
+		return nil
+	}, roleConnectionsSQL)
 }
+
+const roleConnectionsSQL = `/* outbox: roles with a limit of connections */
+SELECT r.rolname::text, count(*), r.rolconnlimit FROM pg_roles r JOIN pg_stat_activity a ON a.usesysid = r.oid
+ WHERE r.rolconnlimit >= 0 AND NOT r.rolsuper AND EXISTS (SELECT 1 FROM pg_stat_activity h WHERE h.usesysid = r.oid AND h.datname = current_database())
+ GROUP BY r.rolname, r.rolconnlimit ORDER BY 2 DESC LIMIT 100`
 
 // fullness is how bad it is that so many of so many connections are in use.
 func fullness(used, limit int64) Severity {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -73,7 +74,11 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 	const do = "start a process that calls Relay.Run, and look into its log why it ends"
 	switch {
 	case alive == 0 && ready > 0:
-		v.add("relays", Critical, "", fmt.Sprintf("no relay is alive, and %s", isReady(ready)), do)
+		last := ""
+		if len(relays) > 0 {
+			last = fmt.Sprintf("; the last one was %v, silent for %s", relays[0], said(relays[0].silent))
+		}
+		v.add("relays", Critical, "", fmt.Sprintf("no relay is alive, and %s%s", isReady(ready), last), do)
 	case alive == 0 && todo > 0:
 		v.add("relays", Warning, "", fmt.Sprintf("no relay is alive, and %s to come", plural(todo, "task")), do)
 	case alive == 0:
@@ -85,6 +90,14 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 	if alive > 0 {
 		v.add("relays", OK, "", plural(alive, "relay")+" alive", "")
 	}
+}
+
+// first is the beginning of a list.
+func first(names []string, n int) string {
+	if len(names) > n {
+		return strings.Join(names[:n], ", ") + fmt.Sprintf(" and %d more", len(names)-n)
+	}
+	return strings.Join(names, ", ")
 }
 
 func isReady(n int64) string {
@@ -101,38 +114,54 @@ const (
 )
 
 const serverConnectionsSQL = `/* outbox: connections that the server has for relays */
-SELECT ` + serverConnections
+SELECT LEAST(` + serverConnections + `, (SELECT NULLIF(datconnlimit, -1) FROM pg_database WHERE datname = current_database()))`
 
 // checkPools reports pools that are too small for their relay, and too large for the server.
 func (v *visit) checkPools(ctx context.Context, relays []worker) error {
-	var limit, sum int64
+	var limit int64
 	if err := v.row(ctx, serverConnectionsSQL).Scan(&limit); err != nil {
 		return err
 	}
+	// What they take at least and at most: of a pool without a limit that depends on the kinds of handlers, and relays of one process may share a pool.
+	var least, most int64
+	shared := map[string]int64{}
 	n := 0
+	var names []string
 	for _, w := range relays {
 		if !w.alive || w.workers == 0 {
 			continue
 		}
 		n++
-		need, least := w.workers+ownConns, min(w.workers, leasedConns)+ownConns
+		need, leased := w.workers+ownConns, min(w.workers, leasedConns)+ownConns
+		may, must := w.connections, w.connections
 		if w.connections == 0 {
-			sum += need // it takes what it needs
+			may, must = need, leased // it takes what it needs
+		}
+		most += may
+		names = append(names, fmt.Sprintf("%v %d", w, may))
+		process := fmt.Sprint(w.pid, w.host)
+		if d := must - shared[process]; d > 0 {
+			least, shared[process] = least+d, must
+		}
+		if w.connections == 0 {
 			continue
 		}
-		sum += w.connections
 		what := fmt.Sprintf("the pool of the relay %v is limited to %s, and it has %s", w, plural(w.connections, "connection"), plural(w.workers, "worker"))
 		do := fmt.Sprintf("db.SetMaxOpenConns(%d) or more, on a *sql.DB of the relay's own, and one more with Schedules; or fewer relay.Config.Workers", need)
 		switch {
-		case w.connections < least:
+		case w.connections < leased:
 			v.add("relay-pool", Warning, w.id, what+": it is too small whatever its handlers are, so workers wait for connections, and heartbeats with them", do)
 		case w.connections < need:
 			v.add("relay-pool", Info, w.id, what+": that is enough only if all its handlers are Leased", "if some are Tx or Batch: "+do)
 		}
 	}
-	if sum > limit {
-		v.add("relay-pool", Warning, "",
-			fmt.Sprintf("the pools of %s may take %d connections together, and the server has %d for everybody", plural(n, "living relay"), sum, limit),
+	if most > limit {
+		severity, hint := Warning, ""
+		if least <= limit {
+			severity, hint = Info, fmt.Sprintf(" (or no more than %d, if all their handlers are Leased and those of one process share a pool)", least)
+		}
+		v.add("relay-pool", severity, "",
+			fmt.Sprintf("the pools of %s may take %d connections together%s, and the server has %d for everybody: %s", plural(n, "living relay"), most, hint, limit, first(names, 5)),
 			"fewer relay.Config.Workers with SetMaxOpenConns, PgBouncer in transaction mode before the server (if it is there already, its default_pool_size decides), "+
 				"or a higher max_connections, which takes a restart")
 	}

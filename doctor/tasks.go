@@ -103,8 +103,15 @@ func (v *visit) checkType(t outbox.TypeStats, l limits, relays []worker, now tim
 		if t.Ready == 0 && overdue <= 0 {
 			severity = Info
 		}
-		v.add("unhandled-type", severity, t.Type, fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt", t.Type, tasksWait(waiting)),
-			"register a handler for it in the relays, or start those that have it; if nobody enqueues the type any more and its tasks may go: DELETE FROM "+v.name("task")+" WHERE task_type = …")
+		was, do := "", ""
+		for _, w := range relays { // the last one first
+			if !w.alive && w.types[t.Type] {
+				was, do = fmt.Sprintf("; the last one was %v, silent for %s", w, said(w.silent)), "start that one again, and look why it ended; else "
+				break
+			}
+		}
+		v.add("unhandled-type", severity, t.Type, fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt%s", t.Type, tasksWait(waiting), was),
+			do+"register a handler for it in the relays, or start those that have it; if nobody enqueues the type any more and its tasks may go: DELETE FROM "+v.name("task")+" WHERE task_type = …")
 	case l.paused:
 	case t.Ready > 0 && t.OldestReady > v.starving:
 		v.starves(t, l, handled, workers, busy, known)

@@ -76,7 +76,7 @@ func TestTypesThatNoRelayHandlesAreFound(t *testing.T) {
 	worker(t, db, false, 10, 12, "GONE")
 	found = diagnosis(t, db)
 	fine(t, found, "relays")
-	one(t, found, "unhandled-type", doctor.Warning, "GONE", "2 tasks wait")
+	one(t, found, "unhandled-type", doctor.Warning, "GONE", "2 tasks wait", "the last one was ", "(pid 4711 on worker-7), silent for 1h", "start that one again")
 	one(t, found, "unhandled-type", doctor.Info, "LATER", "1 task waits")
 	if n := len(of(found, "unhandled-type")); n != 2 {
 		t.Errorf("%d types are said to have no handler, want 2:\n%s", n, printed(found))
@@ -150,6 +150,15 @@ func TestPoolsThatAreTooSmallAreFound(t *testing.T) {
 	one(t, diagnosis(t, db), "relay-pool", doctor.Warning, id)
 	db.Do(t, `UPDATE outbox.relay SET connections = 102`)
 	fine(t, diagnosis(t, db), "relay-pool")
+	db.Do(t, `UPDATE outbox.relay SET connections = NULL, workers = 5000`) // as many as they need, which is few if all handlers are Leased
+	one(t, diagnosis(t, db), "relay-pool", doctor.Info, "", "may take 5002 connections together (or no more than 12", id)
+	limit := db.Int(t, `SELECT current_setting('max_connections')::int`)
+	db.Do(t, `UPDATE outbox.relay SET connections = $1, workers = 10`, limit*2/3)
+	worker(t, db, true, 10, limit*2/3, "MAIL") // in the same process, so it may have the same pool
+	one(t, diagnosis(t, db), "relay-pool", doctor.Info, "", fmt.Sprintf("may take %d connections together (or no more than %d", limit*2/3*2, limit*2/3))
+	db.Do(t, `UPDATE outbox.relay SET host = relay_id::text`)
+	one(t, diagnosis(t, db), "relay-pool", doctor.Warning, "", fmt.Sprintf("may take %d connections together,", limit*2/3*2), id)
+	db.Do(t, `DELETE FROM outbox.relay WHERE relay_id <> $1::uuid`, id)
 	db.Do(t, `UPDATE outbox.relay SET connections = 100000`)
 	one(t, diagnosis(t, db), "relay-pool", doctor.Warning, "", "may take 100000 connections together", "PgBouncer")
 	db.Do(t, `UPDATE outbox.relay SET workers = NULL, connections = NULL`)

@@ -14,23 +14,43 @@ func checkAutovacuum(ctx context.Context, v *visit) error {
 	if err != nil {
 		return err
 	}
+	var nap int64
+	var database string
+	if err := v.row(ctx, `SELECT setting::bigint, quote_ident(current_database()) FROM pg_settings WHERE name = 'autovacuum_naptime'`).Scan(&nap, &database); err != nil {
+		return err
+	}
+	if d := time.Duration(nap) * time.Second; d > lateVacuum {
+		v.add(name, Warning, "autovacuum_naptime", "autovacuum_naptime is "+said(d)+": dead rows pile up in between and make claims slow",
+			"ALTER SYSTEM SET autovacuum_naptime = '1min', then SELECT pg_reload_conf()")
+	}
 	for _, w := range wrong {
 		switch w.Fault {
 		case vacuum.ServerOff:
-			v.add(name, Critical, w.Name, w.Name+" is off on this server: dead rows pile up and make claims slow", "ALTER SYSTEM SET "+w.Name+" = on, then SELECT pg_reload_conf()")
+			var source string
+			if err := v.row(ctx, `SELECT source FROM pg_settings WHERE name = $1`, w.Name).Scan(&source); err != nil {
+				return err
+			}
+			do := "ALTER SYSTEM SET " + w.Name + " = on, then SELECT pg_reload_conf()"
+			switch source {
+			case "database", "database user", "user":
+				do = "ALTER DATABASE " + database + " RESET " + w.Name + ", or ALTER ROLE … RESET " + w.Name + ": it is set for this " + source + ", not in the server's files"
+			case "command line":
+				do = "start the server without it: it is set on the command line, which comes before the server's files"
+			}
+			v.add(name, Critical, w.Name, w.Name+" is off: dead rows pile up and make claims slow", do)
 		case vacuum.TableOff:
 			v.add(name, Warning, w.Name, "autovacuum is off for the table "+w.Name+": its dead rows pile up and make claims slow",
 				"ALTER TABLE "+v.name(w.Name)+" RESET (autovacuum_enabled)")
 		default:
 			v.add(name, Warning, w.Name, "the autovacuum settings of the table "+w.Name+" are not the outbox's: it is vacuumed late",
-				fmt.Sprintf("ALTER TABLE %s SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = %d)", v.name(w.Name), thresholds[w.Name]))
+				fmt.Sprintf("ALTER TABLE %s SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = %d, autovacuum_vacuum_cost_delay = 0)", v.name(w.Name), thresholds[w.Name]))
 		}
 	}
 	return nil
 }
 
 // thresholds are those of the migrations.
-var thresholds = map[string]int{"task": 1000, "running": 1000, "counter_log": 5000}
+var thresholds = map[string]int{"task": 1000, "running": 1000, "counter_log": 5000, "counter": 500, "turn": 1000, "unique_key": 1000, "slot": 500, "bucket": 500}
 
 // lateVacuum is after how long without a vacuum a table with many dead rows is reported: autovacuum looks once a minute, unless autovacuum_naptime was changed.
 const lateVacuum = 10 * time.Minute
@@ -67,7 +87,7 @@ const (
 
 const seenSQL = `/* outbox: whether other roles' sessions are seen in full */
 SELECT pg_has_role('pg_read_all_stats', 'USAGE') OR NOT EXISTS (SELECT 1 FROM pg_stat_activity a
-  WHERE a.datname = current_database() AND a.usesysid IS NOT NULL AND NOT pg_has_role(a.usesysid, 'USAGE'))`
+  WHERE a.datname = current_database() AND a.usesysid IS NOT NULL AND NOT pg_has_role(a.usesysid, 'USAGE')), quote_ident(current_user)`
 
 func checkHolders(ctx context.Context, v *visit) error {
 	holders, err := vacuum.Holders(ctx, v.tx)
@@ -88,12 +108,13 @@ func checkHolders(ctx context.Context, v *visit) error {
 		v.holder(h, dead)
 	}
 	var seen bool
-	if err := v.row(ctx, seenSQL).Scan(&seen); err != nil {
+	var role string
+	if err := v.row(ctx, seenSQL).Scan(&seen, &role); err != nil {
 		return err
 	}
 	if !seen {
 		v.add("held-transaction", Unknown, "",
-			"checked in part: this role sees of other roles' sessions neither for how long nor in which state they are", "GRANT pg_monitor TO this role")
+			"checked in part: this role sees of other roles' sessions neither for how long nor in which state they are", "GRANT pg_monitor TO "+role)
 	}
 	return nil
 }
@@ -159,7 +180,7 @@ func (v *visit) session(h vacuum.Holder, severity Severity, since, effect string
 	}
 	do := "find out what it does and end it there, or SELECT pg_terminate_backend(" + h.ID + ")"
 	if h.State != "active" {
-		do += "; against the next one: ALTER DATABASE … SET idle_in_transaction_session_timeout = '5min'"
+		do += "; against the next one: ALTER DATABASE " + quote(h.Database) + " SET idle_in_transaction_session_timeout = '5min'"
 	}
 	v.add("held-transaction", severity, "pid "+h.ID, who+" has been "+state+since+effect, do)
 }

@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"context"
 	"database/sql"
 	"strconv"
 	"strings"
@@ -58,6 +59,19 @@ func TestAPreparedTransactionIsFound(t *testing.T) {
 	_, rollback, _ := strings.Cut(f.Do, " or ")
 	db.Do(t, rollback)
 	fine(t, diagnosis(t, db, doctor.HeldFor(time.Millisecond)), "prepared-transaction")
+
+	if tx, err = db.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(`LOCK TABLE outbox.task IN EXCLUSIVE MODE; PREPARE TRANSACTION 'locker'`); err != nil {
+		t.Fatal(err)
+	}
+	_ = tx.Rollback()
+	eventually(t, 10*time.Second, "its lock is found", func() bool {
+		return doctor.Worst(of(diagnosis(t, db, doctor.Thresholds(1<<40, 1<<40, 10*time.Millisecond)), "lock-wait")) == doctor.Critical
+	})
+	one(t, diagnosis(t, db, doctor.Thresholds(1<<40, 1<<40, 10*time.Millisecond)), "lock-wait", doctor.Critical, "locker", "ExclusiveLock", "ROLLBACK PREPARED 'locker'")
+	db.Do(t, `ROLLBACK PREPARED 'locker'`)
 }
 
 func TestAStandbyAndItsSlotAreFound(t *testing.T) {
@@ -119,12 +133,16 @@ func TestAStandbyAndItsSlotAreFound(t *testing.T) {
 
 func TestAutovacuumThatIsOffIsFound(t *testing.T) {
 	for change, want := range map[string]string{
-		`ALTER TABLE outbox.task SET (autovacuum_enabled = false)`:              "task",
-		`ALTER TABLE outbox.dead_task SET (autovacuum_enabled = off)`:           "dead_task",
-		`ALTER TABLE outbox.counter_log RESET (autovacuum_vacuum_scale_factor)`: "counter_log",
-		`ALTER TABLE outbox.running SET (autovacuum_vacuum_scale_factor = 0.2)`: "running",
-		`ALTER TABLE outbox.task SET (autovacuum_vacuum_threshold = 500)`:       "",
-		`CREATE TABLE public.task (n int) WITH (autovacuum_enabled = false)`:    "",
+		`ALTER TABLE outbox.task SET (autovacuum_enabled = false)`:               "task",
+		`ALTER TABLE outbox.dead_task SET (autovacuum_enabled = off)`:            "dead_task",
+		`ALTER TABLE outbox.counter_log RESET (autovacuum_vacuum_scale_factor)`:  "counter_log",
+		`ALTER TABLE outbox.running SET (autovacuum_vacuum_scale_factor = 0.2)`:  "running",
+		`ALTER TABLE outbox.turn SET (autovacuum_vacuum_scale_factor = 1)`:       "turn",
+		`ALTER TABLE outbox.counter RESET (autovacuum_vacuum_scale_factor)`:      "counter",
+		`ALTER TABLE outbox.task SET (autovacuum_vacuum_threshold = 2000000000)`: "task",
+		`ALTER TABLE outbox.unique_key SET (autovacuum_vacuum_cost_delay = 100)`: "unique_key",
+		`ALTER TABLE outbox.task SET (autovacuum_vacuum_threshold = 500)`:        "",
+		`CREATE TABLE public.task (n int) WITH (autovacuum_enabled = false)`:     "",
 	} {
 		db := ill(t)
 		db.Do(t, change)
@@ -138,13 +156,42 @@ func TestAutovacuumThatIsOffIsFound(t *testing.T) {
 		fine(t, diagnosis(t, db), "autovacuum")
 	}
 
-	server := pgtest.Local(t, map[string]string{"autovacuum": "off", "track_counts": "off"})
+	server := pgtest.Local(t, map[string]string{"autovacuum": "off", "autovacuum_naptime": "1d"})
 	if err := migrated(server.URL()); err != nil {
 		t.Fatal(err)
 	}
-	found := diagnosis(t, direct(t, server.URL()))
-	one(t, found, "autovacuum", doctor.Critical, "autovacuum", "ALTER SYSTEM SET autovacuum = on")
-	one(t, found, "autovacuum", doctor.Critical, "track_counts")
+	db := direct(t, server.URL())
+	found := diagnosis(t, db)
+	one(t, found, "autovacuum", doctor.Critical, "autovacuum", "on the command line")
+	one(t, found, "autovacuum", doctor.Warning, "autovacuum_naptime", "24h", "ALTER SYSTEM SET autovacuum_naptime = '1min'")
+
+	name := db.Text(t, `SELECT quote_ident(current_database())`)
+	db.Do(t, `ALTER DATABASE `+name+` SET track_counts = off`)
+	f := one(t, diagnosis(t, direct(t, server.URL())), "autovacuum", doctor.Critical, "track_counts", "ALTER DATABASE "+name+" RESET track_counts")
+	statement, _, _ := strings.Cut(f.Do, ",")
+	db.Do(t, statement)
+	db.Do(t, `ALTER SYSTEM SET track_counts = off`)
+	db.Do(t, `SELECT pg_reload_conf()`)
+	eventually(t, 10*time.Second, "it is read", func() bool { return direct(t, server.URL()).Text(t, `SHOW track_counts`) == "off" })
+	one(t, diagnosis(t, direct(t, server.URL())), "autovacuum", doctor.Critical, "track_counts", "ALTER SYSTEM SET track_counts = on")
+}
+
+// What failed in a transaction that was left open keeps its connection, and PostgreSQL forgets when it began.
+func TestAnAbortedTransactionIsFound(t *testing.T) {
+	db := ill(t)
+	tx, err := direct(t, db.URL).BeginTx(context.Background(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	var pid int
+	if err := tx.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(`SELECT 1/0`); err == nil {
+		t.Fatal("no error")
+	}
+	one(t, diagnosis(t, db, doctor.HeldFor(time.Millisecond)), "held-transaction", doctor.Warning, "pid "+strconv.Itoa(pid), "idle in transaction (aborted)", `ALTER DATABASE "`)
 }
 
 func TestDeadRowsThatNobodyRemovesAreFound(t *testing.T) {
@@ -206,10 +253,30 @@ func TestWhoWaitsForALockIsFoundWithWhoHasIt(t *testing.T) {
 	short := doctor.Thresholds(1<<40, 1<<40, 10*time.Millisecond)
 	found := diagnosis(t, db, short, doctor.Timeout(200*time.Millisecond))
 	one(t, found, "lock-wait", doctor.Critical, "maintenance", "1 session waits for RowExclusiveLock", "pid "+strconv.Itoa(pid))
+	one(t, found, "lock-wait", doctor.Critical, "pid "+strconv.Itoa(pid), "has locked the table maintenance by AccessExclusiveLock", "pg_terminate_backend")
 	// What cannot be read meanwhile is reported, and all else is looked at.
-	one(t, found, "maintenance", doctor.Unknown, "", "not checked")
+	one(t, found, "maintenance", doctor.Unknown, "", "somebody holds a lock", "see lock-wait")
 	fine(t, found, "relays", "schema-version", "dead-letters", "clock")
 	end()
 	<-done
 	fine(t, diagnosis(t, db, short), "lock-wait", "maintenance")
+}
+
+// A row, or a unique key, of a transaction that does not end.
+func TestWhoWaitsForAnothersTransactionIsFoundWithIt(t *testing.T) {
+	db := ill(t)
+	const statement = `INSERT INTO outbox.task_type (task_type) VALUES ('A')`
+	pid, end := hold(t, db, sql.LevelDefault, statement)
+	done, waiter := make(chan struct{}), direct(t, db.URL)
+	go func() {
+		defer close(done)
+		_, _ = waiter.Exec(statement)
+	}()
+	eventually(t, 10*time.Second, "it waits", func() bool {
+		return db.Int(t, `SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid' AND waitstart < clock_timestamp() - interval '10 ms'`) >= 1
+	})
+	fine(t, diagnosis(t, db), "lock-wait")
+	one(t, diagnosis(t, db, doctor.Thresholds(1<<40, 1<<40, 10*time.Millisecond)), "lock-wait", doctor.Warning, "", "1 session waits for another transaction's end", "pid "+strconv.Itoa(pid))
+	end()
+	<-done
 }

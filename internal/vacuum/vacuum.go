@@ -42,8 +42,9 @@ type Holder struct {
 // by way of the snapshots of this one. What vacuum itself has open is not in its own way.
 const holdersSQL = `/* outbox: who keeps dead rows */
 WITH holder AS (
-  SELECT 'session' AS kind, a.pid::text AS id, COALESCE(NULLIF(a.application_name, ''), a.backend_type, '') AS name, a.usename::text AS role, a.datname::text AS database,
-         a.state, CASE WHEN a.datname = current_database() THEN GREATEST(age(a.backend_xid), age(a.backend_xmin)) ELSE age(a.backend_xid) END AS behind, a.xact_start AS since
+  SELECT 'session' AS kind, a.pid::text AS id, COALESCE(NULLIF(a.application_name, ''), NULLIF(a.backend_type, 'client backend'), 'unnamed' || COALESCE(' at ' || host(a.client_addr), '')) AS name, a.usename::text AS role, a.datname::text AS database,
+         a.state, CASE WHEN a.datname = current_database() THEN GREATEST(age(a.backend_xid), age(a.backend_xmin)) ELSE age(a.backend_xid) END AS behind,
+         COALESCE(a.xact_start, CASE WHEN a.state LIKE 'idle in transaction%' THEN a.state_change END) AS since -- an aborted one has no xact_start
     FROM pg_stat_activity a
    WHERE a.datid IS NOT NULL AND a.pid <> pg_backend_pid() AND a.leader_pid IS NULL
      AND (a.backend_xid IS NOT NULL OR a.datname = current_database() AND (a.backend_xmin IS NOT NULL OR a.state LIKE 'idle in transaction%'))
@@ -125,7 +126,7 @@ const (
 	Changed   = "changed"
 )
 
-// The hot tables live on vacuum's coming early; their settings are the migrations'.
+// The hot tables live on vacuum's coming early, as the migrations have it: by a threshold, however large the table is, and without pauses.
 const settingsSQL = `/* outbox: settings of autovacuum */
 SELECT 'server', s.name, true FROM pg_settings s WHERE s.name IN ('autovacuum', 'track_counts') AND NOT s.setting::boolean
 UNION ALL
@@ -133,9 +134,11 @@ SELECT 'off', c.relname, c.relname IN ('task', 'running', 'counter_log') FROM pg
  WHERE n.nspname = $1 AND c.relkind = 'r'
    AND EXISTS (SELECT 1 FROM pg_options_to_table(c.reloptions) WHERE option_name = 'autovacuum_enabled' AND NOT option_value::boolean)
 UNION ALL
-SELECT 'changed', c.relname, true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = $1 AND c.relname IN ('task', 'running', 'counter_log')
-   AND NOT EXISTS (SELECT 1 FROM pg_options_to_table(c.reloptions) WHERE option_name = 'autovacuum_vacuum_scale_factor' AND option_value::float8 = 0)
+SELECT 'changed', c.relname, c.relname IN ('task', 'running', 'counter_log') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = $1 AND c.relname IN ('task', 'running', 'counter_log', 'counter', 'turn', 'unique_key', 'slot', 'bucket')
+   AND (NOT EXISTS (SELECT 1 FROM pg_options_to_table(c.reloptions) WHERE option_name = 'autovacuum_vacuum_scale_factor' AND option_value::float8 = 0)
+     OR EXISTS (SELECT 1 FROM pg_options_to_table(c.reloptions)
+                 WHERE option_name = 'autovacuum_vacuum_threshold' AND option_value::bigint > 50000 OR option_name = 'autovacuum_vacuum_cost_delay' AND option_value::float8 > 2))
 ORDER BY 1 DESC, 2`
 
 // Setting is one that keeps autovacuum from its work.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -125,7 +126,7 @@ func (s settings) run(ctx context.Context, db *sql.DB, c check) ([]Finding, erro
 	defer cancel()
 	tx, err := db.BeginTx(bounded, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
-		return c.unknown(err), err
+		return c.unknown(err, s.schema), err
 	}
 	defer func() { _ = tx.Rollback() }() // it has written nothing
 	v := &visit{settings: s, tx: tx}
@@ -141,7 +142,7 @@ func (s settings) run(ctx context.Context, db *sql.DB, c check) ([]Finding, erro
 		return v.found, context.Cause(ctx)
 	}
 	if err != nil {
-		return append(v.found, c.unknown(err)...), nil
+		return append(v.found, c.unknown(err, s.schema)...), nil
 	}
 	return c.complete(v.found), nil
 }
@@ -170,7 +171,7 @@ func (c check) complete(found []Finding) (out []Finding) {
 }
 
 // unknown is what is said where a look was refused. The server's texts are left out, as they may repeat values.
-func (c check) unknown(err error) (out []Finding) {
+func (c check) unknown(err error, schema string) (out []Finding) {
 	what, do := "not checked: "+pgerr.WithoutDSN(err).Error(), ""
 	switch code := pgerr.Code(err); code {
 	case "":
@@ -181,6 +182,9 @@ func (c check) unknown(err error) (out []Finding) {
 		what = "not checked: the role lacks a right"
 		if c.needs != "" {
 			do = "give it " + c.needs
+		}
+		if strings.HasPrefix(c.needs, "USAGE") { // what the outbox's own roles have
+			do = "make it a member of " + schema + "_viewer, a role of schema.GrantRoles (outbox roles apply), or " + do
 		}
 	case "57014":
 		what, do = "not checked: it took longer than its timeout", "try again with a longer one, and look for what keeps the server busy"

@@ -87,7 +87,7 @@ func TestARoleWithoutRightsIsToldWhatItLacks(t *testing.T) {
 	mine := doctor.Schema(name)
 	nobody, _ := as(t, db)
 	found := diagnosis(t, nobody, mine)
-	one(t, found, "relays", doctor.Unknown, "", "the role lacks a right", "USAGE on the schema")
+	one(t, found, "relays", doctor.Unknown, "", "the role lacks a right", "a member of "+name+"_viewer", "USAGE on the schema")
 	one(t, found, "dead-letters", doctor.Unknown, "", "SELECT")
 	fine(t, found, "server-version", "autovacuum", "connections", "clock", "wraparound", "index-bloat")
 

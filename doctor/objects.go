@@ -19,6 +19,7 @@ type object struct{ kind, name string }
 var (
 	makes = regexp.MustCompile(`(?s)CREATE (?:OR REPLACE )?(?:UNIQUE )?(TABLE|VIEW|SEQUENCE|FUNCTION|INDEX|TRIGGER) (?:IF NOT EXISTS )?(?:outbox\.)?(\w+)([^;]*)|` +
 		`DROP (TABLE|VIEW|FUNCTION|INDEX|TRIGGER) IF EXISTS (?:outbox\.)?(\w+)`)
+	alters  = regexp.MustCompile(`ALTER INDEX outbox\.(\w+) SET (\([^;]*\))`)
 	comment = regexp.MustCompile(`--[^\n]*`)
 )
 
@@ -50,6 +51,13 @@ func expected(version int) map[object]string {
 			out[object{strings.ToLower(m[1]), m[2]}] = m[0]
 			if m[1] == "TABLE" && strings.Contains(m[3], "PRIMARY KEY") {
 				out[object{"index", m[2] + "_pkey"}] = ""
+			}
+		}
+		for _, m := range alters.FindAllStringSubmatch(text, -1) {
+			index := object{"index", m[1]}
+			columns, where, partial := strings.Cut(out[index], " WHERE ")
+			if out[index] = columns + " WITH " + m[2]; partial {
+				out[index] += " WHERE " + where
 			}
 		}
 	}

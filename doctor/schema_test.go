@@ -94,6 +94,8 @@ func unexpected(t *testing.T, db *database, version int) {
 // Whatever is done to it, it is found, and what the doctor says mends it.
 func TestMissingAndDisabledObjectsAreFoundAndMended(t *testing.T) {
 	again := script(t, "outbox")
+	const optionsSQL = `SELECT COALESCE(string_agg(oid::regclass || ' ' || reloptions::text, ', ' ORDER BY oid::regclass::text), '') FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'i' AND relname <> 'of_the_app'`
+	options := ill(t).Text(t, optionsSQL)
 	for change, test := range map[string]struct {
 		check    string
 		severity doctor.Severity
@@ -126,6 +128,9 @@ func TestMissingAndDisabledObjectsAreFoundAndMended(t *testing.T) {
 				mend, _, _ = strings.Cut(f.Do, ";")
 			}
 			db.Do(t, mend)
+			if got := db.Text(t, optionsSQL); got != options {
+				t.Errorf("the indexes have %s, want %s", got, options)
+			}
 			fine(t, diagnosis(t, db), "schema-objects", "indexes", "triggers")
 		})
 	}

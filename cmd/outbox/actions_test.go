@@ -54,11 +54,20 @@ func TestPauseAndResume(t *testing.T) {
 	if r := db.run(t, "pause", "MIAL"); r.code != 0 || !strings.Contains(r.err, "no task of type MIAL was ever enqueued") {
 		t.Errorf("got %+v, want a hint that the type is new", r)
 	}
+	if r := db.run(t, "resume", "MIAL"); r.code != 0 || r.out != "type MIAL: resumed\n" {
+		t.Errorf("got %+v", r)
+	}
+	if r := db.run(t, "resume", "MIIAL"); r.code != exitNotFound || r.out != "" || r.err != "outbox: there is no task type MIIAL: see outbox types\n" {
+		t.Errorf("got %+v", r)
+	}
+	if r := db.run(t, "pause", "A\nB"); r.code != exitUsage {
+		t.Errorf("got %+v", r)
+	}
 	if got := db.text(t, `SELECT string_agg(CASE WHEN actor = 'ada' THEN actor WHEN actor ~ '^[^@]+@[^@]+$' THEN 'user@host' ELSE actor END || ' ' || tool, ', ' ORDER BY entry_id) FROM outbox.audit WHERE action <> 'enqueue'`); got !=
-		"ada outbox, user@host outbox, user@host outbox" {
+		"ada outbox, user@host outbox, user@host outbox, user@host outbox" {
 		t.Errorf("actors: %s", got)
 	}
-	if got, want := db.audited(t), "pause MAIL 1\nresume MAIL 1\npause MIAL 1"; !strings.HasSuffix(got, want) {
+	if got, want := db.audited(t), "pause MAIL 1\nresume MAIL 1\npause MIAL 1\nresume MIAL 1"; !strings.HasSuffix(got, want) {
 		t.Errorf("the audit has %q, want %q at its end", got, want)
 	}
 }

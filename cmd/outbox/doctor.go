@@ -24,8 +24,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "doctor", Short: "look for what is wrong, and say what to do", Args: cobra.NoArgs, Example: "  outbox doctor\n  outbox doctor -json | jq '.findings[] | select(.severity == \"critical\")'",
 		Long: `Looks at the schema, vacuum and who keeps it from its work, notifications, limits and pools, types without a relay, types that starve, and indexes, and says
-what to do. It only reads. Without --all the checks that found nothing wrong are only counted; JSON has them all. The exit code is 4 if the worst finding is a warning or critical.
---timeout does not bound it: each check has 5 s.`,
+what to do. It only reads. Without --all the checks that found nothing wrong are only counted; JSON has them all. The exit code is 4 if the worst finding is a warning or critical,
+and else 1 if a check could not look (unknown), mostly for want of a right. --timeout does not bound it: each check has 5 s.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := a.open(); err != nil {
 				return err
@@ -44,7 +44,10 @@ what to do. It only reads. Without --all the checks that found nothing wrong are
 			worst := doctor.Worst(found)
 			err = a.out.print(page{"worst": worst.String(), "findings": list}, func() error { return a.showFindings(found, all) })
 			if err == nil && worst >= doctor.Warning {
-				return asExit{exitFindings, errFindings}
+				return asExit{exitFindings, errPrinted}
+			}
+			if err == nil && worst == doctor.Unknown {
+				return errPrinted
 			}
 			return err
 		},
@@ -55,8 +58,8 @@ what to do. It only reads. Without --all the checks that found nothing wrong are
 	return c
 }
 
-// errFindings sets the exit code; what was found is printed already.
-var errFindings = errors.New("")
+// errPrinted sets the exit code; what was found is printed already.
+var errPrinted = errors.New("")
 
 func (a *app) showFindings(found []doctor.Finding, all bool) error {
 	fine := 0

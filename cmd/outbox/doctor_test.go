@@ -8,6 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 )
 
 func TestDoctorSaysWhatIsWrongAndEndsWithExitCode4(t *testing.T) {
@@ -32,6 +33,25 @@ func TestDoctorSaysWhatIsWrongAndEndsWithExitCode4(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 	if r := db.run(t, "doctor", "-schema", "none"); r.code != exitFindings || !strings.Contains(r.out, "schema-version") {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestADoctorThatMayNotLookAtEverythingDoesNotSayThatAllIsWell(t *testing.T) {
+	db := openDB(t, pgtest.Local(t, map[string]string{"fsync": "on"}).URL())
+	db.ok(t, "migrate", "up")
+	db.ok(t, "roles", "apply", "-yes")
+	if r := db.run(t, "doctor"); r.code != exitOK || r.err != "" || !strings.HasSuffix(r.out, " checks fine\n") {
+		t.Errorf("got %+v", r)
+	}
+	db.exec(t, `BEGIN; COMMIT`) // the pool has a session of another role's
+	if r := db.as(t, "viewer").run(t, "doctor"); r.code != exitFailed || r.err != "" || !strings.Contains(r.out, "unknown   held-transaction: checked in part") || !strings.Contains(r.out, "GRANT pg_monitor TO ") {
+		t.Errorf("got %+v", r)
+	}
+	db.exec(t, `CREATE ROLE nobody LOGIN PASSWORD 'v'`)
+	_, rest, _ := strings.Cut(db.url, "@")
+	nobody := &testDB{db.DB, "postgres://nobody:v@" + rest}
+	if r := nobody.run(t, "doctor"); r.code != exitFailed || !strings.Contains(r.out, "unknown   unhandled-type: not checked: the role lacks a right") {
 		t.Errorf("got %+v", r)
 	}
 }

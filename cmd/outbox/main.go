@@ -78,14 +78,20 @@ Payloads, headers and keys are only shown with -payload. What control characters
 Each command that changes something writes who did it into the table outbox.audit; see outbox audit.
 
 Exit codes: 0 done; 1 failed, interrupted or declined; 2 the arguments are wrong, or -yes is missing; 3 there is no such thing, or nothing
-matched; 4 doctor found warnings or worse.`
+matched; 4 doctor found warnings or worse (1: nothing as bad, but a check could not look).`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use: "outbox", Short: "look at an outbox and work on it", Long: help,
 		Example:       "  export OUTBOX_DATABASE_URL='postgres://ops@db.example.com/shop?sslmode=verify-full'\n  outbox stats\n  outbox dead list -type SEND_MAIL -json",
 		SilenceErrors: true, SilenceUsage: true,
-		PersistentPreRun: func(*cobra.Command, []string) { a.begun = true },
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if a.timeout < 0 {
+				return usage("--timeout %v: use a duration like 30s, or 0 for no limit", a.timeout)
+			}
+			a.begun = true
+			return nil
+		},
 	}
 	group(root)
 	root.SetOut(a.out.w)
@@ -100,7 +106,31 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(a.statsCommand(), a.enqueueCommand(), a.deadCommand(), a.historyCommand(), a.pauseCommand(), a.resumeCommand(),
 		a.schedulesCommand(), a.tasksCommand(), a.typesCommand(), a.relaysCommand(), a.topCommand(), a.auditCommand(), a.doctorCommand(), a.reindexCommand(), a.serveCommand(),
 		a.migrateCommand(), a.rolesCommand(), a.versionCommand())
+	strict(root)
 	return root
+}
+
+// strict makes wrong arguments of cobra's own commands errors, as they are of the others.
+func strict(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "completion":
+			group(c)
+		case "help":
+			help := c.Run
+			c.Run, c.RunE = nil, func(c *cobra.Command, args []string) error {
+				if about, rest, err := root.Find(args); err != nil || len(rest) > 0 {
+					return usage("help: there is no command %q", clean(strings.Join(args[len(args)-max(len(rest), 1):], " ")))
+				} else if about == root {
+					return root.Help()
+				}
+				help(c, args)
+				return nil
+			}
+		}
+	}
 }
 
 // group makes a command that only has others: without one of them it is used wrongly.

@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/audit"
+	"github.com/txoutbox/outbox/inspect"
 )
 
 func (a *app) pauseCommand() *cobra.Command {
@@ -22,6 +24,7 @@ func (a *app) pauseCommand() *cobra.Command {
 func (a *app) resumeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "resume TYPE", Short: "start tasks of a paused type again", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTypes, Example: "  outbox resume SEND_MAIL",
+		Long: "Ends a pause. A type that nobody has heard of is refused; one that is not paused stays as it is.",
 		RunE: func(c *cobra.Command, args []string) error { return a.setPaused(c.Context(), args[0], false) },
 	}
 }
@@ -36,18 +39,24 @@ func (a *app) setPaused(ctx context.Context, taskType string, paused bool) error
 	}
 	known := false
 	err := a.change(ctx, func(ctx context.Context, tx *sql.Tx) (audit.Entry, error) {
-		types, err := outbox.Stats(ctx, tx, outbox.Schema(a.schema))
+		types, err := inspect.Types(ctx, tx, inspect.Schema(a.schema))
 		if err != nil {
 			return audit.Entry{}, err
 		}
-		known = slices.ContainsFunc(types, func(t outbox.TypeStats) bool { return t.Type == taskType })
+		known = slices.ContainsFunc(types, func(t inspect.Type) bool { return t.Type == taskType })
+		if !known && !paused {
+			return audit.Entry{}, notFound("there is no task type %s: see outbox types", taskType)
+		}
 		return audit.Entry{Action: action, Target: taskType, Count: 1}, do(ctx, tx, taskType, outbox.Schema(a.schema))
 	})
+	if errors.Is(err, outbox.ErrInvalidType) {
+		return usage("%w", err)
+	}
 	if err != nil {
 		return err
 	}
 	if !known {
-		fmt.Fprintf(a.err, "no task of type %s was ever enqueued; the pause is kept for it all the same\n", clean(taskType))
+		fmt.Fprintf(a.err, "no task of type %s was ever enqueued, and no relay has a handler for it; the pause is kept for it all the same\n", clean(taskType))
 	}
 	return a.out.print(page{"type": taskType, "paused": paused}, func() error {
 		return a.out.say("type %s: %sd", taskType, action)

@@ -35,4 +35,6 @@ func Example() {
 	//   start a process that calls Relay.Run, and look into its log why it ends
 	// warning: autovacuum: autovacuum is off for the table task: its dead rows pile up and make claims slow
 	//   ALTER TABLE outbox.task RESET (autovacuum_enabled)
+	// warning: unhandled-type: no living relay has a handler for the type SEND_MAIL: 1 task waits, which counts as no attempt
+	//   register a handler for it in the relays, or start those that have it
 }

@@ -60,17 +60,11 @@ func checkTasks(ctx context.Context, v *visit) error {
 		if !t.NextRunAt.IsZero() && now.Sub(t.NextRunAt) > v.starving {
 			ready++ // it would be, if a relay promoted it
 		}
-		if alive {
-			v.checkType(t, of[t.Type], relays, now)
-		} else if of[t.Type].paused {
-			v.checkPaused(t)
-		}
+		v.checkType(t, of[t.Type], relays, now)
 	}
 	v.checkRelays(relays, todo, ready)
 	if !alive && todo > 0 {
-		for _, name := range []string{"unhandled-type", "starving-type"} {
-			v.add(name, Info, "", "no relay is alive, so no task of any type is run", "see relays")
-		}
+		v.add("starving-type", Info, "", "no relay is alive, so no task of any type is run", "see relays")
 	}
 	return v.checkPools(ctx, relays)
 }
@@ -103,15 +97,17 @@ func (v *visit) checkType(t outbox.TypeStats, l limits, relays []worker, now tim
 		if t.Ready == 0 && overdue <= 0 {
 			severity = Info
 		}
-		was, do := "", ""
+		was, do := "", "register a handler for it in the relays, or start those that have it"
+		if len(relays) > 0 && relays[0].alive {
+			do += "; if nobody enqueues the type any more and its tasks may go: DELETE FROM " + v.name("task") + " WHERE task_type = …"
+		}
 		for _, w := range relays { // the last one first
 			if !w.alive && w.types[t.Type] {
-				was, do = fmt.Sprintf("; the last one was %v, silent for %s", w, said(w.silent)), "start that one again, and look why it ended; else "
+				was, do = fmt.Sprintf("; the last one was %v, silent for %s", w, said(w.silent)), "start that one again, and look why it ended; else "+do
 				break
 			}
 		}
-		v.add("unhandled-type", severity, t.Type, fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt%s", t.Type, tasksWait(waiting), was),
-			do+"register a handler for it in the relays, or start those that have it; if nobody enqueues the type any more and its tasks may go: DELETE FROM "+v.name("task")+" WHERE task_type = …")
+		v.add("unhandled-type", severity, t.Type, fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt%s", t.Type, tasksWait(waiting), was), do)
 	case l.paused:
 	case t.Ready > 0 && t.OldestReady > v.starving:
 		v.starves(t, l, handled, workers, busy, known)

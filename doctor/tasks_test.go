@@ -70,7 +70,10 @@ func TestTypesThatNoRelayHandlesAreFound(t *testing.T) {
 	db.Enqueue(t, "HERE", 1)
 	found := diagnosis(t, db)
 	one(t, found, "relays", doctor.Critical, "", "no relay is alive, and 3 tasks are ready", "Relay.Run")
-	one(t, found, "unhandled-type", doctor.Info, "", "see relays")
+	one(t, found, "unhandled-type", doctor.Warning, "GONE", "2 tasks wait")
+	one(t, found, "unhandled-type", doctor.Warning, "HERE", "1 task waits")
+	one(t, found, "unhandled-type", doctor.Info, "LATER", "1 task waits")
+	one(t, found, "starving-type", doctor.Info, "", "see relays")
 
 	worker(t, db, true, 10, 12, "HERE", "OTHER")
 	worker(t, db, false, 10, 12, "GONE")

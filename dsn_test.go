@@ -37,6 +37,14 @@ func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 			_, err := deadletter.List(ctx, db, deadletter.Filter{}, deadletter.Cursor{}, 0)
 			return err
 		},
+		"deadletter.ListPage": func(ctx context.Context, db *sql.DB) error {
+			_, _, err := deadletter.ListPage(ctx, db, deadletter.Filter{Error: "x"}, deadletter.Cursor{}, 0)
+			return err
+		},
+		"deadletter.CountPage": func(ctx context.Context, db *sql.DB) error {
+			_, err := deadletter.CountPage(ctx, db, deadletter.Filter{}, deadletter.Cursor{})
+			return err
+		},
 		"deadletter.Count": func(ctx context.Context, db *sql.DB) error {
 			_, err := deadletter.Count(ctx, db, deadletter.Filter{})
 			return err

@@ -66,13 +66,8 @@ func BenchmarkPages(b *testing.B) {
 			deep = html.UnescapeString(m[1])
 		}
 	}
-	for _, page := range []struct{ name, path string }{
-		{"overview", "/"}, {"overview 24 h", "/?range=24h"}, {"type", "/type?name=LOAD_3"}, {"type, page 20", deep}, {"type, scheduled", "/type?name=REINDEX_SEARCH&state=scheduled"},
-		{"type, dead", "/type?name=LOAD_3&state=dead"}, {"task", fmt.Sprint("/task?id=", middle)}, {"task with payload", "/task?id=100000001&payload=show"},
-		{"dead letters", "/dead"}, {"dead letters of a type", "/dead?type=LOAD_3"}, {"dead letters by error", "/dead?error=refused"}, {"dead letters by a rare error", "/dead?error=no+address"},
-		{"dead letters by no error", "/dead?error=none+has+this"}, {"dead letters by age", "/dead?older=6h"}, {"bulk, all", "/bulk?do=redrive"}, {"bulk, by error", "/bulk?do=purge&error=refused"},
-		{"schedules", "/schedules"}, {"relays", "/relays"}, {"audit", "/audit"},
-	} {
+	type page struct{ name, path string }
+	run := func(page page) {
 		b.Run(page.name, func(b *testing.B) {
 			var longest time.Duration
 			for range b.N {
@@ -88,6 +83,24 @@ func BenchmarkPages(b *testing.B) {
 			b.ReportMetric(float64(longest.Microseconds())/1000, "longest-ms")
 			b.ReportMetric(0, "ns/op")
 		})
+	}
+	for _, page := range []page{
+		{"overview", "/"}, {"overview 24 h", "/?range=24h"}, {"type", "/type?name=LOAD_3"}, {"type, page 20", deep}, {"type, scheduled", "/type?name=REINDEX_SEARCH&state=scheduled"},
+		{"type, dead", "/type?name=LOAD_3&state=dead"}, {"task", fmt.Sprint("/task?id=", middle)}, {"task with payload", "/task?id=100000001&payload=show"},
+		{"dead letters", "/dead"}, {"dead letters of a type", "/dead?type=LOAD_3"}, {"dead letters by error", "/dead?error=refused"}, {"dead letters by a rare error", "/dead?error=no+address"},
+		{"dead letters by no error", "/dead?error=none+has+this"}, {"dead letters by age", "/dead?older=6h"}, {"bulk, all", "/bulk?do=redrive"}, {"bulk, by error", "/bulk?do=purge&error=refused"},
+		{"schedules", "/schedules"}, {"relays", "/relays"}, {"audit", "/audit"},
+	} {
+		run(page)
+	}
+	// Errors as long as they are kept, as stacks are.
+	exec(b, db, `UPDATE outbox.dead_task SET last_error = last_error || (SELECT string_agg(md5((task_id * 100 + i)::text) || ' main.handle(0x' || to_hex(task_id * i) || ') /src/app/mail.go:123 +0x1f4', chr(10)) FROM generate_series(1, 47) i)
+		WHERE task_id > 100000000`)
+	exec(b, db, `VACUUM ANALYZE outbox.dead_task`)
+	for _, page := range []page{
+		{"long errors", "/dead"}, {"long errors, a rare one", "/dead?error=no+address"}, {"long errors, none", "/dead?error=none+has+this"}, {"long errors, bulk", "/bulk?do=purge&error=refused"},
+	} {
+		run(page)
 	}
 	first := 200_000_000
 	b.Run("redrive as many", func(b *testing.B) {

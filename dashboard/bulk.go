@@ -10,7 +10,6 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/audit"
 	"github.com/txoutbox/outbox/deadletter"
-	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // bulkData is what the page shows that asks before a bulk action, and how far it has come.
@@ -19,7 +18,7 @@ type bulkData struct {
 	Filter deadFilter
 	Until  int64 // µs since 1970: letters that died later are not meant
 	Total  int64
-	More   bool // there are more than Total
+	More   bool // there may be more than Total
 	Begun  bool
 	Done   int64
 	After  deadletter.Cursor // where it goes on
@@ -65,9 +64,6 @@ func bulkOf(q url.Values) (d bulkData, err error) {
 	return d, nil
 }
 
-// countFor is how long a count may take before the page says "more than".
-const countFor = 2 * time.Second
-
 // bulk asks whether to do it, with the number of dead letters that are meant; or says how far it has come.
 func (h *Handler) bulk(v *view) error {
 	q := v.r.URL.Query()
@@ -93,16 +89,13 @@ func (v *view) showBulk(d bulkData) error {
 	return v.show(200)
 }
 
-// countDead counts those that pass the filter: from the counters where these know it, else by reading them. When that takes too long, it says
-// that there are more than those that it finds in as much time.
+// countDead counts those that pass the filter: from the counters where these know it, else by reading them, for as long as a search may take. more: there may be more.
 func (h *Handler) countDead(v *view, f deadFilter) (n int64, more bool, err error) {
 	filter, err := f.filter()
 	if err != nil {
 		return 0, false, err
 	}
-	ctx, opt := v.r.Context(), deadletter.Schema(h.config.Schema)
-	limit := min(countFor, h.config.StatementTimeout)
-	v.Now, err = h.read(ctx, limit, func(tx *sql.Tx) error {
+	err = v.read(func(ctx context.Context, tx *sql.Tx) error {
 		if filter == (deadletter.Filter{Type: filter.Type}) {
 			stats, err := outbox.Stats(ctx, tx, outbox.Schema(h.config.Schema))
 			for _, t := range stats {
@@ -112,24 +105,20 @@ func (h *Handler) countDead(v *view, f deadFilter) (n int64, more bool, err erro
 			}
 			return err
 		}
-		n, err = deadletter.Count(ctx, tx, filter, opt)
-		return err
+		for start, p := time.Now(), (deadletter.Page{}); ; {
+			if p, err = deadletter.CountPage(ctx, tx, filter, p.Next, deadletter.Schema(h.config.Schema)); err != nil {
+				return err
+			}
+			n += p.Count
+			if more = !p.Last; !more || time.Since(start) > h.patience {
+				return nil
+			}
+		}
 	})
-	if pgerr.Code(err) != tookTooLong {
-		return n, false, err
+	if tooLong(err) {
+		return n, true, nil
 	}
-	v.Now, err = h.read(ctx, limit, func(tx *sql.Tx) error {
-		some, err := deadletter.List(ctx, tx, filter, deadletter.Cursor{}, 1000, opt)
-		n = int64(len(some))
-		return err
-	})
-	if pgerr.Code(err) == tookTooLong {
-		return 0, true, nil
-	}
-	if n == 1000 {
-		return n - 1, true, err
-	}
-	return n, false, err
+	return n, more, err
 }
 
 // Without script a request of the page works for this long, and with it for less, as it goes on by itself.

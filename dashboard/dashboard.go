@@ -66,13 +66,14 @@ type Config struct {
 
 // Handler is the dashboard. It is safe for concurrent use, and starts no goroutine.
 type Handler struct {
-	db     *sql.DB
-	config Config
-	log    *slog.Logger
-	cross  *http.CrossOriginProtection
-	routes map[string]route
-	shared snapshots
-	charts charts
+	db       *sql.DB
+	config   Config
+	log      *slog.Logger
+	cross    *http.CrossOriginProtection
+	routes   map[string]route
+	shared   snapshots
+	charts   charts
+	patience time.Duration // how long a search looks before it answers with what it has
 
 	nameless sync.Once // warns of rights that were given to no name
 }
@@ -106,7 +107,7 @@ func New(db *sql.DB, c Config) (*Handler, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	h := &Handler{db: db, config: c, log: c.Logger, cross: http.NewCrossOriginProtection()}
+	h := &Handler{db: db, config: c, log: c.Logger, cross: http.NewCrossOriginProtection(), patience: 75 * time.Millisecond}
 	h.routes = h.newRoutes()
 	return h, nil
 }

@@ -125,6 +125,7 @@ type deadData struct {
 	After   string
 	Next    string
 	Page    int
+	Looked  time.Time // zero: to the end of the page; else how far a search has come
 }
 
 func (d deadData) Ages() any    { return ages }
@@ -153,16 +154,28 @@ func (h *Handler) dead(v *view) error {
 			d.Total += t.Dead
 		}
 	}
-	err = v.read(func(ctx context.Context, tx *sql.Tx) (err error) {
-		d.Letters, err = deadletter.List(ctx, tx, f, after, pageSize+1, deadletter.Schema(h.config.Schema))
-		return err
+	p := deadletter.Page{Next: after}
+	err = v.read(func(ctx context.Context, tx *sql.Tx) error {
+		for start := time.Now(); ; {
+			found, next, err := deadletter.ListPage(ctx, tx, f, p.Next, pageSize+1-len(d.Letters), deadletter.Schema(h.config.Schema))
+			if err != nil {
+				return err
+			}
+			d.Letters, p = append(d.Letters, found...), next
+			if p.Last || len(d.Letters) > pageSize || time.Since(start) > h.patience {
+				return nil
+			}
+		}
 	})
 	if err != nil {
 		return err
 	}
-	if len(d.Letters) > pageSize {
+	switch {
+	case len(d.Letters) > pageSize:
 		d.Letters = d.Letters[:pageSize]
 		d.Next = cursorText(d.Letters[pageSize-1].Cursor())
+	case !p.Last:
+		d.Next, d.Looked = cursorText(p.Next), p.Next.DiedAt
 	}
 	// A reason or a text is looked for by reading: once, when asked.
 	v.Template, v.Title, v.Live, v.Data = "dead.html", "Dead letters", d.Filter.Reason == "" && d.Filter.Error == "", d

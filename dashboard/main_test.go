@@ -77,8 +77,9 @@ func (x *text) String() string {
 // site is a dashboard that is served, with its database and its log.
 type site struct {
 	*httptest.Server
-	db  *sql.DB
-	log *text
+	db      *sql.DB
+	log     *text
+	handler *dashboard.Handler
 }
 
 // as lets everybody in with the access.
@@ -97,6 +98,7 @@ func serve(t testing.TB, db *sql.DB, c dashboard.Config) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.handler = d
 	mux := http.NewServeMux()
 	mux.Handle("/outbox/", d)
 	s.Server = httptest.NewServer(mux)

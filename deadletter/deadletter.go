@@ -63,7 +63,7 @@ type Letter struct {
 // Cursor is the letter's place, from which the next page goes on.
 func (l Letter) Cursor() Cursor { return Cursor{l.DiedAt, l.TaskID} }
 
-// Cursor is a place in the order of deaths. The zero Cursor is the beginning: for List the latest dead letter, for RedrivePage and PurgePage the oldest.
+// Cursor is a place in the order of deaths. The zero Cursor is the beginning: for what lists and counts the latest dead letter, for RedrivePage and PurgePage the oldest.
 type Cursor struct {
 	DiedAt time.Time
 	TaskID int64
@@ -96,11 +96,8 @@ func (s settings) sql(query string) string {
 	return strings.ReplaceAll(query, "outbox.", `"`+s.schema+`".`)
 }
 
-// Limits of one page, and of one statement that moves or deletes.
-const (
-	defaultPage = 100
-	maxRows     = 1000
-)
+// maxRows is the most that one page lists, and one statement moves or deletes.
+const maxRows = 1000
 
 const columns = `task_id, task_type, reason, COALESCE(last_error, ''), attempt, max_attempts, priority, created_at, run_at, attempted_at, died_at`
 
@@ -135,78 +132,4 @@ func Get(ctx context.Context, q outbox.Querier, taskID int64, opts ...Option) (L
 		l.Headers = json.RawMessage(headers)
 	}
 	return l, nil
-}
-
-const listSQL = `/* outbox: list dead letters */
-SELECT ` + columns + ` FROM outbox.dead_task
- WHERE %s
- ORDER BY died_at DESC, task_id DESC LIMIT %s`
-
-// List returns up to limit dead letters that pass the filter, without their payloads, the latest first, from the one
-// after the cursor on. A limit of 0 means 100; the most is 1,000. Fewer than limit are the last page. Pages neither repeat
-// nor skip a letter when others come or go meanwhile; those that come are before the first page.
-//
-// An Error or a Reason that few letters have makes it read all that the rest of the filter lets through.
-func List(ctx context.Context, q outbox.Querier, f Filter, after Cursor, limit int, opts ...Option) ([]Letter, error) {
-	query, args, err := listStatement(f, after, limit, opts)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := q.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("deadletter: list: %w", pgerr.WithoutDSN(err))
-	}
-	defer rows.Close()
-	var out []Letter
-	for rows.Next() {
-		var l Letter
-		if err := l.scan(rows); err != nil {
-			return nil, fmt.Errorf("deadletter: list: %w", err)
-		}
-		out = append(out, l)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("deadletter: list: %w", err)
-	}
-	return out, nil
-}
-
-func listStatement(f Filter, after Cursor, limit int, opts []Option) (query string, args []any, err error) {
-	s, err := newSettings(opts)
-	if err != nil {
-		return "", nil, err
-	}
-	if limit == 0 {
-		limit = defaultPage
-	}
-	if limit < 0 || limit > maxRows {
-		return "", nil, fmt.Errorf("%w: limit %d: must be between 1 and %d, or 0 for %d", ErrInvalid, limit, maxRows, defaultPage)
-	}
-	var b binder
-	if err := f.bind(&b); err != nil {
-		return "", nil, err
-	}
-	if after != (Cursor{}) {
-		b.and("(died_at, task_id) < (%s, %s)", b.time(after.DiedAt), b.arg(after.TaskID))
-	}
-	return s.sql(fmt.Sprintf(listSQL, b.where(), b.arg(limit))), b.args, nil
-}
-
-const countSQL = `/* outbox: count dead letters */
-SELECT count(*) FROM outbox.dead_task WHERE %s`
-
-// Count returns how many dead letters pass the filter. It reads all of them, so it takes its time where they are millions.
-func Count(ctx context.Context, q outbox.Querier, f Filter, opts ...Option) (n int64, err error) {
-	s, err := newSettings(opts)
-	if err != nil {
-		return 0, err
-	}
-	var b binder
-	if err := f.bind(&b); err != nil {
-		return 0, err
-	}
-	if err := q.QueryRowContext(ctx, s.sql(fmt.Sprintf(countSQL, b.where())), b.args...).Scan(&n); err != nil {
-		return 0, fmt.Errorf("deadletter: count: %w", pgerr.WithoutDSN(err))
-	}
-	return n, nil
 }

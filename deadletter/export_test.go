@@ -17,7 +17,11 @@ type Statement struct {
 
 // ListStatement is that of List.
 func ListStatement(f Filter, after Cursor, limit int) Statement {
-	query, args, err := listStatement(f, after, limit, nil)
+	s, limit, err := listSettings(limit, nil)
+	if err != nil {
+		panic(err)
+	}
+	query, args, err := s.listStatement(f, after, Cursor{}, limit)
 	if err != nil {
 		panic(err)
 	}
@@ -34,14 +38,31 @@ func PageStatements(ctx context.Context, q outbox.Querier, f Filter, after Curso
 		err = errors.Join(err, e)
 		return Statement{query, args}
 	}
-	end = made(pageEndStatement(s, f, after))
+	end = made(s.pageEndStatement(f, after, oldestFirst, lookedAt))
 	var until Cursor
 	if f.Error != "" || f.Reason != "" {
-		until, err = pageEnd(ctx, q, s, f, after)
+		until, err = s.pageEnd(ctx, q, f, after, oldestFirst, lookedAt)
 	}
 	redrive = made(pageStatement(s, redriveSQL, f, after, until, maxRows))
 	purge = made(pageStatement(s, purgeSQL, f, after, until, maxRows))
 	return end, redrive, purge, err
+}
+
+// SearchStatements are what ListPage and CountPage send for a page after the given place, with the end that q finds.
+func SearchStatements(ctx context.Context, q outbox.Querier, f Filter, after Cursor) (end, list, count Statement, err error) {
+	s, err := newSettings(nil)
+	if err != nil {
+		return
+	}
+	until, err := s.pageEnd(ctx, q, f, after, latestFirst, looks(f))
+	made := func(query string, args []any, e error) Statement {
+		err = errors.Join(err, e)
+		return Statement{query, args}
+	}
+	end = made(s.pageEndStatement(f, after, latestFirst, looks(f)))
+	list = made(s.listStatement(f, after, until, defaultPage))
+	count = made(s.countStatement(f, after, until))
+	return end, list, count, err
 }
 
 // RedriveStatement is that of Redrive.

@@ -11,11 +11,23 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// Page is what [RedrivePage] or [PurgePage] did.
+// Page is one page of what goes on in pages: of [RedrivePage] and [PurgePage], and of [ListPage] and [CountPage].
 type Page struct {
-	Count int64  // how many dead letters it moved or deleted
+	Count int64  // how many dead letters it moved, deleted, listed or counted
 	Next  Cursor // where the next page begins
 	Last  bool   // there is no next page
+}
+
+// pageOf is the page after a place that was to have limit letters and has n, the last of them at last, and looked until there (zero: to the end).
+func pageOf(n, limit int, after, last, until Cursor) Page {
+	p := Page{Count: int64(n), Next: until}
+	if full := n == limit; full || until == (Cursor{}) {
+		p.Next, p.Last = after, !full
+		if n > 0 {
+			p.Next = last
+		}
+	}
+	return p
 }
 
 // RedrivePage redrives up to limit dead letters that pass the filter, the oldest first, from the one after the cursor on; the zero Filter means all,
@@ -46,15 +58,23 @@ func PurgePage(ctx context.Context, q outbox.Querier, f Filter, after Cursor, li
 	return p, err
 }
 
-// lookedAt is how many dead letters one page looks at.
+// lookedAt is how many dead letters one page looks at that redrives or purges.
 const lookedAt = 10_000
+
+// order is the one in which pages go on.
+type order struct{ words, after, until string }
+
+var (
+	oldestFirst = order{"died_at, task_id", ">", "<="}
+	latestFirst = order{"died_at DESC, task_id DESC", "<", ">="}
+)
 
 // The last dead letter that a page looks at. What an index cannot tell, error and reason, is left out of the filter here.
 const pageEndSQL = `/* outbox: the end of a page of dead letters */
 SELECT (extract(epoch FROM died_at) * 1000000)::bigint, task_id FROM outbox.dead_task
- WHERE %s ORDER BY died_at, task_id OFFSET %s LIMIT 1`
+ WHERE %s ORDER BY %s OFFSET %s LIMIT 1`
 
-const pageOf = ` ORDER BY died_at, task_id LIMIT %s`
+const inPages = ` ORDER BY died_at, task_id LIMIT %s`
 
 func page(ctx context.Context, q outbox.Querier, statement string, f Filter, after Cursor, limit int, opts []Option) (p Page, err error) {
 	s, err := newSettings(opts)
@@ -67,13 +87,13 @@ func page(ctx context.Context, q outbox.Querier, statement string, f Filter, aft
 	if limit < 0 || limit > maxRows {
 		return p, fmt.Errorf("%w: limit %d: must be between 1 and %d, or 0 for %d", ErrInvalid, limit, maxRows, maxRows)
 	}
-	if _, err := pageFilter(f, after); err != nil {
+	if _, err := pageFilter(f, after, Cursor{}, oldestFirst); err != nil {
 		return p, err
 	}
 	err = inTx(ctx, q, func(q outbox.Querier) error {
 		var until Cursor // zero: to the last one
 		if f.Error != "" || f.Reason != "" {
-			if until, err = pageEnd(ctx, q, s, f, after); err != nil {
+			if until, err = s.pageEnd(ctx, q, f, after, oldestFirst, lookedAt); err != nil {
 				return err
 			}
 		}
@@ -85,13 +105,11 @@ func page(ctx context.Context, q outbox.Querier, statement string, f Filter, aft
 		if err != nil {
 			return err
 		}
-		p = Page{Count: int64(len(moved)), Next: until}
-		if full := len(moved) == limit; full || until == (Cursor{}) {
-			p.Next, p.Last = after, !full
-			if len(moved) > 0 {
-				p.Next = moved[len(moved)-1].cursor()
-			}
+		last := Cursor{}
+		if len(moved) > 0 {
+			last = moved[len(moved)-1].cursor()
 		}
+		p = pageOf(len(moved), limit, after, last, until)
 		return nil
 	})
 	if err != nil {
@@ -100,9 +118,9 @@ func page(ctx context.Context, q outbox.Querier, statement string, f Filter, aft
 	return p, nil
 }
 
-// pageEnd is zero where there are fewer.
-func pageEnd(ctx context.Context, q outbox.Querier, s settings, f Filter, after Cursor) (Cursor, error) {
-	query, args, err := pageEndStatement(s, f, after)
+// pageEnd is zero where there are fewer than n.
+func (s settings) pageEnd(ctx context.Context, q outbox.Querier, f Filter, after Cursor, o order, n int) (Cursor, error) {
+	query, args, err := s.pageEndStatement(f, after, o, n)
 	if err != nil {
 		return Cursor{}, err
 	}
@@ -114,39 +132,38 @@ func pageEnd(ctx context.Context, q outbox.Querier, s settings, f Filter, after 
 	return last.cursor(), err
 }
 
-func pageEndStatement(s settings, f Filter, after Cursor) (query string, args []any, err error) {
+func (s settings) pageEndStatement(f Filter, after Cursor, o order, n int) (query string, args []any, err error) {
 	f.Error, f.Reason = "", ""
-	b, err := pageFilter(f, after)
+	b, err := pageFilter(f, after, Cursor{}, o)
 	if err != nil {
 		return "", nil, err
 	}
-	return s.sql(fmt.Sprintf(pageEndSQL, b.where(), b.arg(lookedAt-1))), b.args, nil
+	return s.sql(fmt.Sprintf(pageEndSQL, b.where(), o.words, b.arg(n-1))), b.args, nil
 }
 
 func pageStatement(s settings, statement string, f Filter, after, until Cursor, limit int) (query string, args []any, err error) {
-	b, err := pageFilter(f, after)
+	b, err := pageFilter(f, after, until, oldestFirst)
 	if err != nil {
 		return "", nil, err
 	}
-	if until != (Cursor{}) {
-		b.and("(died_at, task_id) <= (%s, %s)", b.time(until.DiedAt), b.arg(until.TaskID))
-	}
-	return s.sql(fmt.Sprintf(statement, b.where()+fmt.Sprintf(pageOf, b.arg(limit)))), b.args, nil
+	return s.sql(fmt.Sprintf(statement, b.where()+fmt.Sprintf(inPages, b.arg(limit)))), b.args, nil
 }
 
-// pageFilter are the conditions of what passes after a place.
-func pageFilter(f Filter, after Cursor) (b *binder, err error) {
+// pageFilter are the conditions of what passes after one place and not after the other; zero is none.
+func pageFilter(f Filter, after, until Cursor, o order) (b *binder, err error) {
 	b = new(binder)
 	if err := f.bind(b); err != nil {
 		return nil, err
 	}
-	if after == (Cursor{}) {
-		return b, nil
-	}
-	if y := after.DiedAt.UTC().Year(); y < 1 || y > 9999 {
+	if y := after.DiedAt.UTC().Year(); after != (Cursor{}) && (y < 1 || y > 9999) {
 		return nil, fmt.Errorf("%w: Cursor.DiedAt: the year %d, must be between 1 and 9999", ErrInvalid, y)
 	}
-	b.and("(died_at, task_id) > (%s, %s)", b.time(after.DiedAt), b.arg(after.TaskID))
+	if after != (Cursor{}) {
+		b.and("(died_at, task_id) "+o.after+" (%s, %s)", b.time(after.DiedAt), b.arg(after.TaskID))
+	}
+	if until != (Cursor{}) {
+		b.and("(died_at, task_id) "+o.until+" (%s, %s)", b.time(until.DiedAt), b.arg(until.TaskID))
+	}
 	return b, nil
 }
 

@@ -51,9 +51,12 @@ func TestStatementsReachDeadLettersThroughTheirIndexes(t *testing.T) {
 	}
 	old := deadletter.Filter{OlderThan: time.Duration(n-5000) * time.Second}
 	rare, common := deadletter.Filter{Type: "RARE"}, deadletter.Filter{Type: "X1"}
-	type page struct{ end, redrive, purge deadletter.Statement }
+	type page struct{ end, listEnd, list, count, redrive, purge deadletter.Statement }
 	pageOf := func(f deadletter.Filter, after deadletter.Cursor) (p page) {
 		var err error
+		if p.listEnd, p.list, p.count, err = deadletter.SearchStatements(t.Context(), db, f, after); err != nil {
+			t.Fatal(err)
+		}
 		if p.end, p.redrive, p.purge, err = deadletter.PageStatements(t.Context(), db, f, after); err != nil {
 			t.Fatal(err)
 		}
@@ -89,6 +92,13 @@ func TestStatementsReachDeadLettersThroughTheirIndexes(t *testing.T) {
 		"end by error":        {byError.end, 400},
 		"end of a type":       {noneOf.end, 400},
 		"end since":           {noneSince.end, 400},
+		"end of a list":       {byNone.listEnd, 400},
+		"end of one's list":   {noneOf.listEnd, 400},
+		"list none":           {byNone.list, 800},
+		"list none of one":    {noneOf.list, 5500}, // they are one in ten
+		"count none":          {byNone.count, 800},
+		"count none since":    {noneSince.count, 800},
+		"count a type":        {common1.count, 400},
 		"redrive none":        {byNone.redrive, 1000},
 		"purge none":          {byNone.purge, 1000},
 		"purge none since":    {noneSince.purge, 1000},

@@ -40,7 +40,7 @@ func Purge(ctx context.Context, q outbox.Querier, f Filter, limit int, opts ...O
 	if err := f.bind(&b); err != nil {
 		return 0, err
 	}
-	query := s.sql(fmt.Sprintf(purgeSQL, b.where()+fmt.Sprintf(pageOf, b.arg(limit))))
+	query := s.sql(fmt.Sprintf(purgeSQL, b.where()+fmt.Sprintf(inPages, b.arg(limit))))
 	err = inTx(ctx, q, func(q outbox.Querier) error {
 		gone, err := move(ctx, q, query, b.args...)
 		n = int64(len(gone))

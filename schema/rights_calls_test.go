@@ -145,6 +145,13 @@ func calls() []right {
 			_, err := deadletter.Count(ctx, tx, letters, deadletter.Schema(in))
 			return err
 		}),
+		inTx("deadletter.ListPage", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
+			_, p, err := deadletter.ListPage(ctx, tx, deadletter.Filter{Error: "%x%", Reason: deadletter.Handler}, deadletter.Cursor{}, 1, deadletter.Schema(in))
+			if err == nil {
+				_, err = deadletter.CountPage(ctx, tx, letters, p.Next, deadletter.Schema(in))
+			}
+			return err
+		}),
 		inTx("deadletter.Get", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
 			_, err := deadletter.Get(ctx, tx, 1004, deadletter.Schema(in))
 			return err

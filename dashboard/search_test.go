@@ -1,0 +1,90 @@
+package dashboard_test
+
+import (
+	"html"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/txoutbox/outbox/dashboard"
+)
+
+// A search that takes long answers with how far it has come, and goes on there: here after each 5,000 letters.
+func TestASearchThatTakesLongGoesOn(t *testing.T) {
+	db := newDatabase(t)
+	bury(t, db, "MAIL", "attempts", "boom", 1, 17_000) // 1 is the latest
+	exec(t, db, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id IN (1500, 16001, 16002)`)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	s.handler.SetPatience(0)
+	next := regexp.MustCompile(`rel="next" href="\.([^"]+)"`)
+	older := func(a answer) string {
+		t.Helper()
+		m := next.FindStringSubmatch(a.body)
+		if m == nil {
+			t.Fatalf("there is no link to older ones: %s", a.text())
+		}
+		return strings.TrimPrefix(html.UnescapeString(m[1]), "/")
+	}
+	ids := regexp.MustCompile(`id="task-([0-9]+)"`)
+	shows := func(a answer, want ...string) {
+		t.Helper()
+		var got []string
+		for _, m := range ids.FindAllStringSubmatch(a.body, -1) {
+			got = append(got, m[1])
+		}
+		if strings.Join(got, " ") != strings.Join(want, " ") {
+			t.Errorf("the page has %v, want %v", got, want)
+		}
+	}
+	first := s.get(t, "dead?error=rare")
+	first.has(t, 200, "It has looked at those that died since", "Look at older ones", "Redrive all that match")
+	shows(first, "1500")
+	second := s.get(t, older(first))
+	second.has(t, 200, "No dead letter is like that among those that died since", "There are older ones to look at.", "First page")
+	shows(second)
+	third := s.get(t, older(second), "HX-Request", "true") // as its script asks
+	if third.has(t, 200, "No dead letter is like that among those"); !strings.HasPrefix(third.body, `<div id="live">`) || !strings.Contains(third.body, `hx-trigger="load delay:50ms" hx-target="#live"`) {
+		t.Errorf("the script gets %s", third.body)
+	}
+	fourth := s.get(t, older(third))
+	shows(fourth, "16001", "16002")
+	if next.MatchString(fourth.body) {
+		t.Errorf("the last page has a next one: %s", fourth.text())
+	}
+	// A list that an index reaches is no search.
+	if a := s.get(t, "dead?type=MAIL"); strings.Contains(a.body, "older ones") || !strings.Contains(a.body, "Next page") {
+		t.Errorf("a list of a type: %s", a.text())
+	}
+
+	// The question before a bulk action says what it knows, and the action finds all.
+	ask := s.get(t, "bulk?do=redrive&error=rare")
+	ask.has(t, 200, "At least 1 dead letters", "To count all of them takes too long.", "Redrive all of them")
+	form := bulkForm(ask)
+	if to := s.post(t, "bulk", form).header.Get("Location"); !strings.Contains(to, "done=3") || strings.Contains(to, "left=1") {
+		t.Errorf("it leads to %s, want 3 done and none left", to)
+	}
+	s.get(t, "bulk?"+url.Values{"do": {"purge"}, "error": {"none has this"}}.Encode()).has(t, 200, "At least 0 dead letters")
+}
+
+func TestThePageSearchesOnByItself(t *testing.T) {
+	db := newDatabase(t)
+	bury(t, db, "MAIL", "attempts", "boom", 1, 17_000)
+	exec(t, db, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id = 17000`)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	s.handler.SetPatience(0)
+	b, ok := openBrowser(t)
+	if !ok {
+		return
+	}
+	b.open(s.URL + "/outbox/dead")
+	b.do(chromedp.SendKeys(chromedp.CSS("#f-error"), "rare"), chromedp.Click(chromedp.CSS(".filter button")))
+	b.awaitText("a rare one")
+	b.await(`document.querySelector("#task-17000") !== null`, "the oldest dead letter")
+	b.do(chromedp.Click(chromedp.CSS("#first"))) // and again
+	b.await(`document.querySelector("#task-17000") !== null`, "the oldest dead letter, again")
+	b.do(chromedp.SendKeys(chromedp.CSS("#f-error"), " none"), chromedp.Click(chromedp.CSS(".filter button")))
+	b.awaitText("There are no more.")
+}

@@ -38,11 +38,11 @@ func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 			return err
 		},
 		"deadletter.ListPage": func(ctx context.Context, db *sql.DB) error {
-			_, _, err := deadletter.ListPage(ctx, db, deadletter.Filter{Error: "x"}, deadletter.Cursor{}, 0)
+			_, _, err := deadletter.ListPage(ctx, db, deadletter.Filter{Error: "x"}, deadletter.Cursor{}, 0, 0)
 			return err
 		},
 		"deadletter.CountPage": func(ctx context.Context, db *sql.DB) error {
-			_, err := deadletter.CountPage(ctx, db, deadletter.Filter{}, deadletter.Cursor{})
+			_, err := deadletter.CountPage(ctx, db, deadletter.Filter{}, deadletter.Cursor{}, 0)
 			return err
 		},
 		"deadletter.Count": func(ctx context.Context, db *sql.DB) error {

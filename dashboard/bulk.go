@@ -89,14 +89,16 @@ func (v *view) showBulk(d bulkData) error {
 	return v.show(200)
 }
 
-// countDead counts those that pass the filter: from the counters where these know it, else by reading them, for as long as a search may take. more: there may be more.
+// countDead counts those that pass the filter: from the counters where these know it, else by reading them, for as long as a search may take and, in pages,
+// as long again. more: there may be more.
 func (h *Handler) countDead(v *view, f deadFilter) (n int64, more bool, err error) {
 	filter, err := f.filter()
 	if err != nil {
 		return 0, false, err
 	}
-	err = v.read(func(ctx context.Context, tx *sql.Tx) error {
-		if filter == (deadletter.Filter{Type: filter.Type}) {
+	opt := deadletter.Schema(h.config.Schema)
+	if filter == (deadletter.Filter{Type: filter.Type}) {
+		err = v.read(func(ctx context.Context, tx *sql.Tx) error {
 			stats, err := outbox.Stats(ctx, tx, outbox.Schema(h.config.Schema))
 			for _, t := range stats {
 				if filter.Type == "" || filter.Type == t.Type {
@@ -104,16 +106,23 @@ func (h *Handler) countDead(v *view, f deadFilter) (n int64, more bool, err erro
 				}
 			}
 			return err
-		}
-		for start, p := time.Now(), (deadletter.Page{}); ; {
-			if p, err = deadletter.CountPage(ctx, tx, filter, p.Next, deadletter.Schema(h.config.Schema)); err != nil {
-				return err
-			}
-			n += p.Count
-			if more = !p.Last; !more || time.Since(start) > h.patience {
-				return nil
-			}
-		}
+		})
+		return n, false, err
+	}
+	v.Now, err = h.read(v.r.Context(), h.patience, func(tx *sql.Tx) (err error) {
+		n, err = deadletter.Count(v.r.Context(), tx, filter, opt)
+		return err
+	})
+	if !tooLong(err) {
+		return n, false, err
+	}
+	err = v.read(func(ctx context.Context, tx *sql.Tx) error {
+		var p deadletter.Page
+		return search(h.patience, func(look int) (enough bool, err error) {
+			p, err = deadletter.CountPage(ctx, tx, filter, p.Next, look, opt)
+			n, more = n+p.Count, !p.Last
+			return p.Last, err
+		})
 	})
 	if tooLong(err) {
 		return n, true, nil

@@ -156,16 +156,12 @@ func (h *Handler) dead(v *view) error {
 	}
 	p := deadletter.Page{Next: after}
 	err = v.read(func(ctx context.Context, tx *sql.Tx) error {
-		for start := time.Now(); ; {
-			found, next, err := deadletter.ListPage(ctx, tx, f, p.Next, pageSize+1-len(d.Letters), deadletter.Schema(h.config.Schema))
-			if err != nil {
-				return err
-			}
-			d.Letters, p = append(d.Letters, found...), next
-			if p.Last || len(d.Letters) > pageSize || time.Since(start) > h.patience {
-				return nil
-			}
-		}
+		return search(h.patience, func(look int) (enough bool, err error) {
+			var found []deadletter.Letter
+			found, p, err = deadletter.ListPage(ctx, tx, f, p.Next, pageSize+1-len(d.Letters), look, deadletter.Schema(h.config.Schema))
+			d.Letters = append(d.Letters, found...)
+			return p.Last || len(d.Letters) > pageSize, err
+		})
 	})
 	if err != nil {
 		return err
@@ -187,6 +183,22 @@ func (h *Handler) dead(v *view) error {
 		v.Shape = hash(v.Shape + d.Next)
 	}
 	return v.show(200)
+}
+
+// search calls page until it is enough, or the time is over: first for few dead letters, as their errors may be long, then for more as long as that takes little of it.
+func search(patience time.Duration, page func(look int) (enough bool, err error)) error {
+	const most = 100_000
+	start := time.Now()
+	for look := 2000; ; {
+		began := time.Now()
+		enough, err := page(look)
+		if err != nil || enough || time.Since(start) > patience {
+			return err
+		}
+		if time.Since(began) < patience/8 {
+			look = min(2*look, most)
+		}
+	}
 }
 
 func cursorText(c deadletter.Cursor) string {

@@ -108,11 +108,11 @@ func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 			if n, err := deadletter.Count(t.Context(), db, c.filter); err != nil || int(n) != len(c.want) {
 				t.Errorf("Count: got %d, %v, want %d", n, err, len(c.want))
 			}
-			page, p, err := deadletter.ListPage(t.Context(), db, c.filter, deadletter.Cursor{}, 0)
+			page, p, err := deadletter.ListPage(t.Context(), db, c.filter, deadletter.Cursor{}, 0, 0)
 			if err != nil || !slices.Equal(ids(page), c.want) || !p.Last || int(p.Count) != len(c.want) {
 				t.Errorf("ListPage: got %v, %+v, %v, want %v", ids(page), p, err, c.want)
 			}
-			if p, err := deadletter.CountPage(t.Context(), db, c.filter, deadletter.Cursor{}); err != nil || int(p.Count) != len(c.want) || !p.Last {
+			if p, err := deadletter.CountPage(t.Context(), db, c.filter, deadletter.Cursor{}, 0); err != nil || int(p.Count) != len(c.want) || !p.Last {
 				t.Errorf("CountPage: got %+v, %v, want %d", p, err, len(c.want))
 			}
 		})
@@ -188,9 +188,9 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	} {
 		for call, do := range map[string]func() error{
 			"List":        func() error { _, err := deadletter.List(ctx, db, f, deadletter.Cursor{}, 1); return err },
-			"ListPage":    func() error { _, _, err := deadletter.ListPage(ctx, db, f, deadletter.Cursor{}, 1); return err },
+			"ListPage":    func() error { _, _, err := deadletter.ListPage(ctx, db, f, deadletter.Cursor{}, 1, 0); return err },
 			"Count":       func() error { _, err := deadletter.Count(ctx, db, f); return err },
-			"CountPage":   func() error { _, err := deadletter.CountPage(ctx, db, f, deadletter.Cursor{}); return err },
+			"CountPage":   func() error { _, err := deadletter.CountPage(ctx, db, f, deadletter.Cursor{}, 0); return err },
 			"Purge":       func() error { _, err := deadletter.Purge(ctx, db, f, 1); return err },
 			"PurgeMany":   func() error { _, err := deadletter.PurgeMany(ctx, db, f, 1); return err },
 			"RedriveMany": func() error { _, err := deadletter.RedriveMany(ctx, db, f, 1); return err },
@@ -203,11 +203,13 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	for want, do := range map[string]func() error{
 		"limit -1":   func() error { _, err := deadletter.List(ctx, db, some, deadletter.Cursor{}, -1); return err },
 		"limit 1001": func() error { _, err := deadletter.List(ctx, db, some, deadletter.Cursor{}, 1001); return err },
-		"limit -2":   func() error { _, _, err := deadletter.ListPage(ctx, db, some, deadletter.Cursor{}, -2); return err },
+		"limit -2":   func() error { _, _, err := deadletter.ListPage(ctx, db, some, deadletter.Cursor{}, -2, 0); return err },
 		"Cursor.DiedAt": func() error {
-			_, err := deadletter.CountPage(ctx, db, some, deadletter.Cursor{DiedAt: time.Unix(1<<50, 0), TaskID: 1})
+			_, err := deadletter.CountPage(ctx, db, some, deadletter.Cursor{DiedAt: time.Unix(1<<50, 0), TaskID: 1}, 0)
 			return err
 		},
+		"look -1":      func() error { _, _, err := deadletter.ListPage(ctx, db, some, deadletter.Cursor{}, 0, -1); return err },
+		"look 100001":  func() error { _, err := deadletter.CountPage(ctx, db, some, deadletter.Cursor{}, 100_001); return err },
 		"limit 1002":   func() error { _, err := deadletter.Purge(ctx, db, some, 1002); return err },
 		"perSecond -1": func() error { _, err := deadletter.RedriveMany(ctx, db, some, -1); return err },
 		"zero Filter":  func() error { _, err := deadletter.Purge(ctx, db, deadletter.Filter{}, 0); return err },

@@ -54,12 +54,12 @@ func SearchStatements(ctx context.Context, q outbox.Querier, f Filter, after Cur
 	if err != nil {
 		return
 	}
-	until, err := s.pageEnd(ctx, q, f, after, latestFirst, looks(f))
+	until, err := s.pageEnd(ctx, q, f, after, latestFirst, 2000)
 	made := func(query string, args []any, e error) Statement {
 		err = errors.Join(err, e)
 		return Statement{query, args}
 	}
-	end = made(s.pageEndStatement(f, after, latestFirst, looks(f)))
+	end = made(s.pageEndStatement(f, after, latestFirst, 2000))
 	list = made(s.listStatement(f, after, until, defaultPage))
 	count = made(s.countStatement(f, after, until))
 	return end, list, count, err

@@ -9,7 +9,10 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-const defaultPage = 100
+const (
+	defaultPage = 100
+	maxLook     = 100_000
+)
 
 const listSQL = `/* outbox: list dead letters */
 SELECT ` + columns + ` FROM outbox.dead_task
@@ -30,10 +33,14 @@ func List(ctx context.Context, q outbox.Querier, f Filter, after Cursor, limit i
 	return out, listError("list", err)
 }
 
-// ListPage is List for a search that must answer soon. With a Reason it looks at 10,000 dead letters of the filter's type and times at most, with an Error,
-// which may be long, at 5,000: the page may have fewer letters than limit, or none, and not be the last one. The next page begins at Page.Next.
-func ListPage(ctx context.Context, q outbox.Querier, f Filter, after Cursor, limit int, opts ...Option) ([]Letter, Page, error) {
+// ListPage is List for a search that must answer soon. With an Error or a Reason it looks at so many dead letters of the filter's type and times at most:
+// the page may have fewer letters than limit, or none, and not be the last one. The next page begins at Page.Next. A look of 0 means 10,000; the most is
+// 100,000. Errors may be of 4 kB, so how long it takes is not a matter of their number alone.
+func ListPage(ctx context.Context, q outbox.Querier, f Filter, after Cursor, limit, look int, opts ...Option) ([]Letter, Page, error) {
 	s, limit, err := listSettings(limit, opts)
+	if err == nil {
+		look, err = checkLook(look)
+	}
 	if err != nil {
 		return nil, Page{}, err
 	}
@@ -42,7 +49,7 @@ func ListPage(ctx context.Context, q outbox.Querier, f Filter, after Cursor, lim
 	}
 	var until Cursor // zero: to the last one
 	if f.Error != "" || f.Reason != "" {
-		if until, err = s.pageEnd(ctx, q, f, after, latestFirst, looks(f)); err != nil {
+		if until, err = s.pageEnd(ctx, q, f, after, latestFirst, look); err != nil {
 			return nil, Page{}, listError("list", err)
 		}
 	}
@@ -57,12 +64,14 @@ func ListPage(ctx context.Context, q outbox.Querier, f Filter, after Cursor, lim
 	return out, pageOf(len(out), limit, after, last, until), nil
 }
 
-// looks is how many dead letters a page of a list or a count looks at.
-func looks(f Filter) int {
-	if f.Error != "" {
-		return lookedAt / 2
+func checkLook(look int) (int, error) {
+	if look == 0 {
+		look = lookedAt
 	}
-	return lookedAt
+	if look < 0 || look > maxLook {
+		return 0, fmt.Errorf("%w: look %d: must be between 1 and %d, or 0 for %d", ErrInvalid, look, maxLook, lookedAt)
+	}
+	return look, nil
 }
 
 // listError is err, as the caller sees it.
@@ -129,17 +138,20 @@ func Count(ctx context.Context, q outbox.Querier, f Filter, opts ...Option) (n i
 	return n, listError("count", err)
 }
 
-// CountPage is Count for a caller that must answer soon, and says "more than" else: it looks at 10,000 dead letters of the filter's type and times at most,
-// with an Error, which may be long, at 5,000, the latest first, from the one after the cursor on. The next page begins at Page.Next.
-func CountPage(ctx context.Context, q outbox.Querier, f Filter, after Cursor, opts ...Option) (p Page, err error) {
+// CountPage is Count for a caller that must answer soon, and says "at least" else: it looks at so many dead letters of the filter's type and times at most, the
+// latest first, from the one after the cursor on. The next page begins at Page.Next; look is as of [ListPage].
+func CountPage(ctx context.Context, q outbox.Querier, f Filter, after Cursor, look int, opts ...Option) (p Page, err error) {
 	s, err := newSettings(opts)
+	if err == nil {
+		look, err = checkLook(look)
+	}
+	if err == nil {
+		_, err = pageFilter(f, after, Cursor{}, latestFirst)
+	}
 	if err != nil {
 		return p, err
 	}
-	if _, err := pageFilter(f, after, Cursor{}, latestFirst); err != nil {
-		return p, err
-	}
-	until, err := s.pageEnd(ctx, q, f, after, latestFirst, looks(f))
+	until, err := s.pageEnd(ctx, q, f, after, latestFirst, look)
 	if err != nil {
 		return p, listError("count", err)
 	}

@@ -20,36 +20,36 @@ func TestPagesOfASearchFindAllTheLatestFirst(t *testing.T) {
 		var found []int64
 		pages := 0
 		for p := (deadletter.Page{}); !p.Last; pages++ {
-			letters, next, err := deadletter.ListPage(t.Context(), db, rare, p.Next, limit)
-			if err != nil || len(letters) > limit || int(next.Count) != len(letters) || pages > 6+len(want) {
+			letters, next, err := deadletter.ListPage(t.Context(), db, rare, p.Next, limit, 2000)
+			if err != nil || len(letters) > limit || int(next.Count) != len(letters) || pages > 13+len(want) {
 				t.Fatalf("got %v, %+v, %v, after %v", ids(letters), next, err, found)
 			}
 			found, p = append(found, ids(letters)...), next
 		}
-		if !slices.Equal(found, want) || pages < 6 { // of 5,000
+		if !slices.Equal(found, want) || pages < 13 { // of 2,000
 			t.Errorf("by %d: %d pages have %v, want %v", limit, pages, found, want)
 		}
 	}
 	n, pages := int64(0), 0
 	for p := (deadletter.Page{}); !p.Last; pages++ {
-		next, err := deadletter.CountPage(t.Context(), db, rare, p.Next)
-		if err != nil || pages > 6 {
+		next, err := deadletter.CountPage(t.Context(), db, rare, p.Next, 2000)
+		if err != nil || pages > 13 {
 			t.Fatalf("got %+v, %v", next, err)
 		}
 		n, p = n+next.Count, next
 	}
-	if n != 9 || pages != 6 {
-		t.Errorf("%d pages count %d, want 9 in 6", pages, n)
+	if n != 9 || pages != 13 {
+		t.Errorf("%d pages count %d, want 9 in 13", pages, n)
 	}
 	// By what an index tells, a list needs no bound; a count does.
-	if letters, p, err := deadletter.ListPage(t.Context(), db, deadletter.Filter{Type: "MAIL"}, deadletter.Cursor{}, 2); err != nil || !slices.Equal(ids(letters), []int64{25_000, 24_999}) || p.Next != letters[1].Cursor() || p.Last {
+	if letters, p, err := deadletter.ListPage(t.Context(), db, deadletter.Filter{Type: "MAIL"}, deadletter.Cursor{}, 2, 1); err != nil || !slices.Equal(ids(letters), []int64{25_000, 24_999}) || p.Next != letters[1].Cursor() || p.Last {
 		t.Errorf("got %v, %+v, %v", ids(letters), p, err)
 	}
-	if p, err := deadletter.CountPage(t.Context(), db, deadletter.Filter{Type: "MAIL"}, deadletter.Cursor{}); err != nil || p.Count != 10_000 || p.Last || p.Next.TaskID != 15_001 {
+	if p, err := deadletter.CountPage(t.Context(), db, deadletter.Filter{Type: "MAIL"}, deadletter.Cursor{}, 0); err != nil || p.Count != 10_000 || p.Last || p.Next.TaskID != 15_001 {
 		t.Errorf("got %+v, %v, want the first 10,000", p, err)
 	}
 	committed := deadletter.Filter{Type: "MAIL", Reason: deadletter.Committed}
-	if letters, p, err := deadletter.ListPage(t.Context(), db, committed, deadletter.Cursor{}, 0); err != nil || len(letters) > 0 || p.Last || p.Next.TaskID != 15_001 {
+	if letters, p, err := deadletter.ListPage(t.Context(), db, committed, deadletter.Cursor{}, 0, 0); err != nil || len(letters) > 0 || p.Last || p.Next.TaskID != 15_001 {
 		t.Errorf("a page of none: got %v, %+v, %v, want the 10,000th letter as its end", ids(letters), p, err)
 	}
 }

@@ -94,10 +94,10 @@ func TestStatementsReachDeadLettersThroughTheirIndexes(t *testing.T) {
 		"end since":           {noneSince.end, 400},
 		"end of a list":       {byNone.listEnd, 400},
 		"end of one's list":   {noneOf.listEnd, 400},
-		"list none":           {byNone.list, 800},
-		"list none of one":    {noneOf.list, 5500}, // they are one in ten
-		"count none":          {byNone.count, 800},
-		"count none since":    {noneSince.count, 800},
+		"list none":           {byNone.list, 400},
+		"list none of one":    {noneOf.list, 2500}, // they are one in ten
+		"count none":          {byNone.count, 400},
+		"count none since":    {noneSince.count, 400},
 		"count a type":        {common1.count, 400},
 		"redrive none":        {byNone.redrive, 1000},
 		"purge none":          {byNone.purge, 1000},

@@ -72,7 +72,7 @@ const lookAtErrors = "their last errors say why (deadletter.List, outbox dead li
 // reasons say what became of tasks, and what to look for.
 var reasons = map[string][2]string{
 	"attempts": {"used up their attempts", lookAtErrors},
-	"handler":  {"were given up by their handler", lookAtErrors},
+	"handler":  {"died, given up by their handler,", lookAtErrors},
 	"lost_connections": {"lost the connection of ten runs",
 		"look into the server's log: mostly a statement that takes too much memory, or a timeout of a pooler; a Leased handler needs no connection while it runs"},
 	"committed": {"failed after their handler had ended the relay's transaction", "leave COMMIT and ROLLBACK to the relay in Tx and Batch handlers"},

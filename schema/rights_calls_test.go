@@ -146,9 +146,9 @@ func calls() []right {
 			return err
 		}),
 		inTx("deadletter.ListPage", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, p, err := deadletter.ListPage(ctx, tx, deadletter.Filter{Error: "%x%", Reason: deadletter.Handler}, deadletter.Cursor{}, 1, deadletter.Schema(in))
+			_, p, err := deadletter.ListPage(ctx, tx, deadletter.Filter{Error: "%x%", Reason: deadletter.Handler}, deadletter.Cursor{}, 1, 0, deadletter.Schema(in))
 			if err == nil {
-				_, err = deadletter.CountPage(ctx, tx, letters, p.Next, deadletter.Schema(in))
+				_, err = deadletter.CountPage(ctx, tx, letters, p.Next, 0, deadletter.Schema(in))
 			}
 			return err
 		}),

@@ -10,6 +10,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/audit"
 	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // bulkData is what the page shows that asks before a bulk action, and how far it has come.
@@ -26,6 +27,7 @@ type bulkData struct {
 	Going  bool              // the page's script goes on by itself
 }
 
+// Share is how far it is, in percent; of no use where it is not known how many they are.
 func (d bulkData) Share() int {
 	if !d.Left {
 		return 100
@@ -109,22 +111,24 @@ func (h *Handler) countDead(v *view, f deadFilter) (n int64, more bool, err erro
 		})
 		return n, false, err
 	}
-	v.Now, err = h.read(v.r.Context(), h.patience, func(tx *sql.Tx) (err error) {
-		n, err = deadletter.Count(v.r.Context(), tx, filter, opt)
+	err = v.readFor(min(h.patience, h.config.StatementTimeout), func(ctx context.Context, tx *sql.Tx) (err error) {
+		n, err = deadletter.Count(ctx, tx, filter, opt)
 		return err
 	})
-	if !tooLong(err) {
+	if pgerr.Code(err) != tookTooLong {
 		return n, false, err
 	}
 	err = v.read(func(ctx context.Context, tx *sql.Tx) error {
 		var p deadletter.Page
 		return search(h.patience, func(look int) (enough bool, err error) {
-			p, err = deadletter.CountPage(ctx, tx, filter, p.Next, look, opt)
+			if p, err = deadletter.CountPage(ctx, tx, filter, p.Next, look, opt); err != nil {
+				return false, err
+			}
 			n, more = n+p.Count, !p.Last
-			return p.Last, err
+			return p.Last, nil
 		})
 	})
-	if tooLong(err) {
+	if pgerr.Code(err) == tookTooLong {
 		return n, true, nil
 	}
 	return n, more, err

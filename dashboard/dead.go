@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // deadFilter is what a form says of dead letters.
@@ -157,13 +158,15 @@ func (h *Handler) dead(v *view) error {
 	p := deadletter.Page{Next: after}
 	err = v.read(func(ctx context.Context, tx *sql.Tx) error {
 		return search(h.patience, func(look int) (enough bool, err error) {
-			var found []deadletter.Letter
-			found, p, err = deadletter.ListPage(ctx, tx, f, p.Next, pageSize+1-len(d.Letters), look, deadletter.Schema(h.config.Schema))
-			d.Letters = append(d.Letters, found...)
-			return p.Last || len(d.Letters) > pageSize, err
+			found, next, err := deadletter.ListPage(ctx, tx, f, p.Next, pageSize+1-len(d.Letters), look, deadletter.Schema(h.config.Schema))
+			if err != nil {
+				return false, err
+			}
+			d.Letters, p = append(d.Letters, found...), next
+			return p.Last || len(d.Letters) > pageSize, nil
 		})
 	})
-	if err != nil {
+	if came := p.Next != after; err != nil && !(came && pgerr.Code(err) == tookTooLong) { // else it goes on from there
 		return err
 	}
 	switch {
@@ -185,18 +188,21 @@ func (h *Handler) dead(v *view) error {
 	return v.show(200)
 }
 
-// search calls page until it is enough, or the time is over: first for few dead letters, as their errors may be long, then for more as long as that takes little of it.
+// search calls page until it is enough, or the time is over: for few dead letters at a time, as their errors may be long, and for more as long as that takes little of it.
 func search(patience time.Duration, page func(look int) (enough bool, err error)) error {
-	const most = 100_000
+	const least, most = 2000, 20_000
 	start := time.Now()
-	for look := 2000; ; {
+	for look := least; ; {
 		began := time.Now()
 		enough, err := page(look)
 		if err != nil || enough || time.Since(start) > patience {
 			return err
 		}
-		if time.Since(began) < patience/8 {
+		switch took := time.Since(began); {
+		case took < patience/8:
 			look = min(2*look, most)
+		case took > patience/4:
+			look = max(look/2, least)
 		}
 	}
 }

@@ -32,8 +32,13 @@ func (h *Handler) read(ctx context.Context, limit time.Duration, f func(tx *sql.
 
 // read runs f for the page, and notes PostgreSQL's time.
 func (v *view) read(f func(ctx context.Context, tx *sql.Tx) error) error {
+	return v.readFor(v.h.config.StatementTimeout, f)
+}
+
+// readFor is read with another bound of its statements.
+func (v *view) readFor(limit time.Duration, f func(ctx context.Context, tx *sql.Tx) error) error {
 	ctx := v.r.Context()
-	now, err := v.h.read(ctx, v.h.config.StatementTimeout, func(tx *sql.Tx) error { return f(ctx, tx) })
+	now, err := v.h.read(ctx, limit, func(tx *sql.Tx) error { return f(ctx, tx) })
 	if !now.IsZero() {
 		v.Now = now
 	}

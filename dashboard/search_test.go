@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 
@@ -43,7 +44,7 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 	first.has(t, 200, "It has looked at those that died since", "Look at older ones", "Redrive all that match")
 	shows(first, "1500")
 	second := s.get(t, older(first))
-	second.has(t, 200, "No dead letter is like that among those that died since", "There are older ones to look at.", "First page")
+	second.has(t, 200, "No dead letter is like that among those that died since", "Looking at older ones…", "First page")
 	shows(second)
 	third := s.get(t, older(second), "HX-Request", "true") // as its script asks
 	if third.has(t, 200, "No dead letter is like that among those"); !strings.HasPrefix(third.body, `<div id="live">`) || !strings.Contains(third.body, `hx-trigger="load delay:50ms" hx-target="#live"`) {
@@ -61,12 +62,12 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 
 	// The question before a bulk action says what it knows, and the action finds all.
 	ask := s.get(t, "bulk?do=redrive&error=rare")
-	ask.has(t, 200, "At least 1 dead letters", "To count all of them takes too long.", "Redrive all of them")
+	ask.has(t, 200, "At least 1 dead letter", "those that die from now on", "To count all of them takes too long.", "Redrive all of them")
 	form := bulkForm(ask)
 	if to := s.post(t, "bulk", form).header.Get("Location"); !strings.Contains(to, "done=3") || strings.Contains(to, "left=1") {
 		t.Errorf("it leads to %s, want 3 done and none left", to)
 	}
-	s.get(t, "bulk?"+url.Values{"do": {"purge"}, "error": {"none has this"}}.Encode()).has(t, 200, "At least 0 dead letters")
+	s.get(t, "bulk?"+url.Values{"do": {"purge"}, "error": {"none has this"}}.Encode()).has(t, 200, "It is not known how many dead letters these are.")
 }
 
 func TestThePageSearchesOnByItself(t *testing.T) {
@@ -86,5 +87,33 @@ func TestThePageSearchesOnByItself(t *testing.T) {
 	b.do(chromedp.Click(chromedp.CSS("#first"))) // and again
 	b.await(`document.querySelector("#task-7000") !== null`, "the oldest dead letter, again")
 	b.do(chromedp.SendKeys(chromedp.CSS("#f-error"), " none"), chromedp.Click(chromedp.CSS(".filter button")))
-	b.awaitText("There are no more.")
+	b.awaitText("No older dead letter is like that.")
+}
+
+// What is known by then is shown, also when a later look is stopped by the timeout; where nothing is known, as there is no connection, that is said.
+func TestASearchThatIsStoppedShowsWhatItHas(t *testing.T) {
+	db := newDatabase(t)
+	bury(t, db, "MAIL", "attempts", "boom", 1, 9_000)
+	exec(t, db, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id = 1500`)
+	// A look at these does not end in time.
+	exec(t, db, `ALTER TABLE outbox.dead_task RENAME TO letters`)
+	exec(t, db, `CREATE FUNCTION outbox.slow(id bigint, error text) RETURNS text STABLE LANGUAGE plpgsql AS $$ BEGIN IF id > 3000 THEN PERFORM pg_sleep(60); END IF; RETURN error; END $$`)
+	exec(t, db, `CREATE VIEW outbox.dead_task AS SELECT task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, outbox.slow(task_id, last_error) AS last_error FROM outbox.letters`)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: 400 * time.Millisecond})
+	s.handler.SetPatience(time.Hour)
+	page := s.get(t, "dead?error=rare")
+	page.has(t, 200, "a rare one", "It has looked at those that died since", "Look at older ones")
+	s.get(t, "bulk?do=redrive&error=rare").has(t, 200, "At least 1 dead letter")
+
+	db.SetMaxOpenConns(1)
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, path := range []string{"dead?error=rare", "bulk?do=purge&error=rare"} {
+		if a := s.get(t, path); a.status != 503 || strings.Contains(a.body, `id="confirm"`) {
+			t.Errorf("%s without a connection: %d %s", path, a.status, a.text())
+		}
+	}
 }

@@ -30,7 +30,10 @@ func List(ctx context.Context, q outbox.Querier, f Filter, after Cursor, limit i
 		return nil, err
 	}
 	out, err := s.list(ctx, q, f, after, Cursor{}, limit)
-	return out, listError("list", err)
+	if err != nil {
+		return nil, listError("list", err)
+	}
+	return out, nil
 }
 
 // ListPage is List for a search that must answer soon. With an Error or a Reason it looks at so many dead letters of the filter's type and times at most:

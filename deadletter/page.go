@@ -62,11 +62,11 @@ func PurgePage(ctx context.Context, q outbox.Querier, f Filter, after Cursor, li
 const lookedAt = 10_000
 
 // order is the one in which pages go on.
-type order struct{ words, after, until string }
+type order struct{ words, after, from, until string }
 
 var (
-	oldestFirst = order{"died_at, task_id", ">", "<="}
-	latestFirst = order{"died_at DESC, task_id DESC", "<", ">="}
+	oldestFirst = order{"died_at, task_id", ">", ">=", "<="}
+	latestFirst = order{"died_at DESC, task_id DESC", "<", "<=", ">="}
 )
 
 // The last dead letter that a page looks at. What an index cannot tell, error and reason, is left out of the filter here.
@@ -163,6 +163,10 @@ func pageFilter(f Filter, after, until Cursor, o order) (b *binder, err error) {
 	}
 	if until != (Cursor{}) {
 		b.and("(died_at, task_id) "+o.until+" (%s, %s)", b.time(until.DiedAt), b.arg(until.TaskID))
+	}
+	if after != (Cursor{}) && until != (Cursor{}) { // PostgreSQL takes two comparisons of rows for independent, and so a page for a large part of all
+		b.and("died_at "+o.from+" %s", b.time(after.DiedAt))
+		b.and("died_at "+o.until+" %s", b.time(until.DiedAt))
 	}
 	return b, nil
 }

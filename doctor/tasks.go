@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -64,7 +65,11 @@ func checkTasks(ctx context.Context, v *visit) error {
 	}
 	v.checkRelays(relays, todo, ready)
 	if !alive && todo > 0 {
-		v.add("starving-type", Info, "", "no relay is alive, so no task of any type is run", "see relays")
+		const what, do = "no relay is alive, so no task of any type is run", "see relays"
+		v.add("starving-type", Info, "", what, do)
+		if !slices.ContainsFunc(v.found, func(f Finding) bool { return f.Check == "unhandled-type" }) { // all are leased
+			v.add("unhandled-type", Info, "", what, do)
+		}
 	}
 	return v.checkPools(ctx, relays)
 }

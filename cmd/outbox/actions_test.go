@@ -60,8 +60,13 @@ func TestPauseAndResume(t *testing.T) {
 	if r := db.run(t, "resume", "MIIAL"); r.code != exitNotFound || r.out != "" || r.err != "outbox: there is no task type MIIAL: see outbox types\n" {
 		t.Errorf("got %+v", r)
 	}
-	if r := db.run(t, "pause", "A\nB"); r.code != exitUsage {
-		t.Errorf("got %+v", r)
+	for _, command := range []string{"pause", "resume"} {
+		if r := db.run(t, command, "A\nB"); r.code != exitUsage {
+			t.Errorf("got %+v", r)
+		}
+	}
+	if got := db.text(t, `SELECT count(*) FROM outbox.task_type WHERE task_type NOT IN ('MAIL', 'MIAL')`); got != "0" {
+		t.Errorf("%s types were written that are none", got)
 	}
 	if got := db.text(t, `SELECT string_agg(CASE WHEN actor = 'ada' THEN actor WHEN actor ~ '^[^@]+@[^@]+$' THEN 'user@host' ELSE actor END || ' ' || tool, ', ' ORDER BY entry_id) FROM outbox.audit WHERE action <> 'enqueue'`); got !=
 		"ada outbox, user@host outbox, user@host outbox, user@host outbox" {

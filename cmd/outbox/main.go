@@ -121,9 +121,11 @@ func strict(root *cobra.Command) {
 		case "help":
 			help := c.Run
 			c.Run, c.RunE = nil, func(c *cobra.Command, args []string) error {
-				if about, rest, err := root.Find(args); err != nil || len(rest) > 0 {
-					return usage("help: there is no command %q", clean(strings.Join(args[len(args)-max(len(rest), 1):], " ")))
-				} else if about == root {
+				about, rest, _ := root.Find(args)
+				if len(rest) > 0 {
+					return usage("%s: there is no command %q", about.CommandPath(), rest[0])
+				}
+				if about == root {
 					return root.Help()
 				}
 				help(c, args)

@@ -24,7 +24,7 @@ func (a *app) pauseCommand() *cobra.Command {
 func (a *app) resumeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "resume TYPE", Short: "start tasks of a paused type again", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTypes, Example: "  outbox resume SEND_MAIL",
-		Long: "Ends a pause. A type that nobody has heard of is refused; one that is not paused stays as it is.",
+		Long: "Ends a pause. A type that no task, relay or pause has is refused; one that is not paused stays as it is.",
 		RunE: func(c *cobra.Command, args []string) error { return a.setPaused(c.Context(), args[0], false) },
 	}
 }
@@ -44,10 +44,11 @@ func (a *app) setPaused(ctx context.Context, taskType string, paused bool) error
 			return audit.Entry{}, err
 		}
 		known = slices.ContainsFunc(types, func(t inspect.Type) bool { return t.Type == taskType })
-		if !known && !paused {
-			return audit.Entry{}, notFound("there is no task type %s: see outbox types", taskType)
+		err = do(ctx, tx, taskType, outbox.Schema(a.schema)) // which checks the name
+		if err == nil && !known && !paused {
+			err = notFound("there is no task type %s: see outbox types", taskType) // and it is rolled back
 		}
-		return audit.Entry{Action: action, Target: taskType, Count: 1}, do(ctx, tx, taskType, outbox.Schema(a.schema))
+		return audit.Entry{Action: action, Target: taskType, Count: 1}, err
 	})
 	if errors.Is(err, outbox.ErrInvalidType) {
 		return usage("%w", err)

@@ -100,7 +100,7 @@ func TestSchedulesWorkInASchemaOfAnotherNameAndWithTheirOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(yearly),
-		Task: relaytest.TypeFired.New(payload{N: 3}, outbox.Priority(4), outbox.MaxAttempts(5), outbox.Headers(map[string]string{"k": "v"}), outbox.After(hourly))})
+		Task: relaytest.TypeFired.New(payload{N: 3}, outbox.Priority(4), outbox.MaxAttempts(5), outbox.Headers(map[string]string{"k": "v"}), outbox.After(time.Hour))})
 	config.Schema = "other"
 	once(t, db, idle(), config)
 	db.Do(t, `UPDATE other.schedule SET next_at = now()`)
@@ -172,7 +172,7 @@ func TestATimingThatCountsFromTheLastFiringDoesNotDrift(t *testing.T) {
 	t.Parallel()
 	for _, catchUp := range []relay.CatchUp{relay.CatchUpOnce, relay.CatchUpAll} {
 		db := newDatabase(t)
-		config := scheduled(relay.Schedule{Name: "tick", CatchUp: catchUp, Timing: nextFunc(func(at time.Time) time.Time { return at.Add(hourly) })})
+		config := scheduled(relay.Schedule{Name: "tick", CatchUp: catchUp, Timing: nextFunc(func(at time.Time) time.Time { return at.Add(time.Hour) })})
 		once(t, db, idle(), config)
 		db.Do(t, `UPDATE outbox.schedule SET next_at = now() - interval '59 minutes 59 s'`)
 		once(t, db, idle(), config)

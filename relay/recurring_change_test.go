@@ -19,28 +19,28 @@ func (db *database) schedule(t testing.TB, columns string) string {
 	return db.Text(t, `SELECT string_agg(concat_ws(' ', `+columns+`), ', ' ORDER BY name) FROM outbox.schedule`)
 }
 
-// yearly does not fire by itself while a test runs; hourly hardly ever.
+// yearly and weekly, which is on Mondays at midnight UTC, do not fire by themselves while a test runs.
 const (
-	hourly = time.Hour
+	weekly = 168 * time.Hour
 	yearly = 8760 * time.Hour
 )
 
 func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(hourly), CatchUp: relay.CatchUpAll}, relay.Schedule{Name: "once", Timing: relay.Every(hourly)})
+	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, relay.Schedule{Name: "once", Timing: relay.Every(weekly)})
 	once(t, db, idle(), config)
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
 		t.Errorf("%d tasks before the first firing", n)
 	}
-	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '5 hours'`)
+	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - 5 * interval '168 hours'`)
 	for range 2 { // the second one finds nothing to do
 		once(t, db, idle(), config)
-		if got, want := db.Text(t, `SELECT string_agg(concat(payload->>'N', ' ', (extract(epoch FROM date_trunc('hour', now()) - run_at) / 3600)::int), ', ' ORDER BY payload, run_at) FROM outbox.task`),
+		if got, want := db.Text(t, `SELECT string_agg(concat(payload->>'N', ' ', (extract(epoch FROM date_trunc('week', now(), 'UTC') - run_at) / 604800)::int), ', ' ORDER BY payload, run_at) FROM outbox.task`),
 			"1 4, 1 3, 1 2, 1 1, 1 0, 2 4"; got != want {
-			t.Errorf("tasks and the hours ago of their run_at: %q, want %q", got, want)
+			t.Errorf("tasks and the weeks ago of their run_at: %q, want %q", got, want)
 		}
-		if got, want := db.schedule(t, `name, next_at = date_trunc('hour', now()) + interval '1 h', catch_up`), "all t all, once t once"; got != want {
+		if got, want := db.schedule(t, `name, next_at = date_trunc('week', now(), 'UTC') + interval '168 hours', catch_up`), "all t all, once t once"; got != want {
 			t.Errorf("schedules %q, want %q", got, want)
 		}
 	}
@@ -51,6 +51,7 @@ func TestManyMissedFiringsAreMadeUpForInSeveralTransactions(t *testing.T) {
 	db := newDatabase(t)
 	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(time.Second), CatchUp: relay.CatchUpAll})
 	once(t, db, idle(), config)
+	db.Do(t, `DELETE FROM outbox.task`) // what fired meanwhile, as it fires again now
 	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '3600 s'`)
 	run(t, db, idle(), config)
 	eventually(t, 30*time.Second, "all are enqueued", func() bool {
@@ -67,7 +68,7 @@ func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
 	start := func(s relay.Schedule) string {
 		s.Name = "report"
 		once(t, db, idle(), scheduled(s))
-		return db.schedule(t, `spec, task_type, payload, (next_at - date_trunc('hour', now()))::text, (SELECT count(*) FROM outbox.task)`)
+		return db.schedule(t, `spec, task_type, payload, (next_at - date_trunc('week', now(), 'UTC'))::text, (SELECT count(*) FROM outbox.task)`)
 	}
 	zone := func(expression string) relay.Timing {
 		s, err := cron.ParseStandard(expression)
@@ -76,25 +77,24 @@ func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
 		}
 		return s
 	}
-	if got, want := start(relay.Schedule{Timing: relay.Every(hourly)}), ` FIRED {"N": 1} 01:00:00 0`; got != want {
+	if got, want := start(relay.Schedule{Timing: relay.Every(weekly)}), ` FIRED {"N": 1} 7 days 0`; got != want {
 		t.Errorf("a new one is %q, want %q", got, want)
 	}
-	// One minute before the hour it would not fire now, so that nothing moves by itself.
-	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at + interval '7 hours'`)
+	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at + 7 * interval '168 hours'`)
 	for _, c := range []struct {
 		name string
 		s    relay.Schedule
 		want string
 	}{
-		{"the same", relay.Schedule{Timing: relay.Every(hourly)}, ` FIRED {"N": 1} 08:00:00 0`},
-		{"the same, by another type of Timing", relay.Schedule{Timing: zone("0 * * * *")}, ` FIRED {"N": 1} 08:00:00 0`},
-		{"another payload", relay.Schedule{Timing: relay.Every(hourly), Task: relaytest.TypeFired.New(payload{N: 2})}, ` FIRED {"N": 2} 08:00:00 0`},
-		{"another catch-up", relay.Schedule{Timing: relay.Every(hourly), CatchUp: relay.CatchUpAll}, ` FIRED {"N": 1} 08:00:00 0`},
-		{"another spec", relay.Schedule{Timing: relay.Every(hourly), Spec: "@hourly"}, `@hourly FIRED {"N": 1} 01:00:00 0`},
-		{"another timing", relay.Schedule{Timing: zone("0,30 * * * *"), Spec: "@hourly"}, `@hourly FIRED {"N": 1} `},
+		{"the same", relay.Schedule{Timing: relay.Every(weekly)}, ` FIRED {"N": 1} 56 days 0`},
+		{"the same, by another type of Timing", relay.Schedule{Timing: zone("0 0 * * 1")}, ` FIRED {"N": 1} 56 days 0`},
+		{"another payload", relay.Schedule{Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}, ` FIRED {"N": 2} 56 days 0`},
+		{"another catch-up", relay.Schedule{Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, ` FIRED {"N": 1} 56 days 0`},
+		{"another spec", relay.Schedule{Timing: relay.Every(weekly), Spec: "@weekly"}, `@weekly FIRED {"N": 1} 7 days 0`},
+		{"another timing", relay.Schedule{Timing: zone("0,30 * * * *"), Spec: "@weekly"}, `@weekly FIRED {"N": 1} `},
 	} {
 		got := start(c.s)
-		if !strings.HasPrefix(got, c.want) || strings.HasSuffix(c.want, " ") && strings.Contains(got, "08:00") {
+		if !strings.HasPrefix(got, c.want) || strings.HasSuffix(c.want, " ") && strings.Contains(got, "56 days") {
 			t.Errorf("%s: it is %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -122,10 +122,10 @@ func TestACronExpressionHasItsTimeZone(t *testing.T) {
 func TestSchedulesOfOtherBinariesStayAndAreNotFired(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	mine, theirs := relay.Schedule{Name: "mine", Timing: relay.Every(hourly)}, relay.Schedule{Name: "theirs", Timing: relay.Every(hourly)}
+	mine, theirs := relay.Schedule{Name: "mine", Timing: relay.Every(weekly)}, relay.Schedule{Name: "theirs", Timing: relay.Every(weekly)}
 	once(t, db, idle(), scheduled(theirs))
 	once(t, db, idle(), scheduled(mine))
-	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '1 hour'`)
+	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '168 hours'`)
 	once(t, db, idle(), scheduled(mine))
 	once(t, db, idle(), relay.Config{})
 	if got, want := db.schedule(t, `name, next_at > now(), last_at IS NULL`), "mine t f, theirs f t"; got != want {
@@ -157,15 +157,15 @@ func TestSchedulesOfOtherBinariesStayAndAreNotFired(t *testing.T) {
 func TestARelayDoesNotFireWhatAnotherProcessHasChanged(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	old := run(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(hourly)}))
+	old := run(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly)}))
 	eventually(t, 30*time.Second, "it is registered", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.schedule`) == 1 })
-	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(hourly), Task: relaytest.TypeFired.New(payload{N: 2})}))
+	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}))
 	db.Do(t, `UPDATE outbox.schedule SET next_at = now()`)
 	eventually(t, 30*time.Second, "the old relay has looked", func() bool { return old.Log.Count("changed by another process") == 1 })
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
 		t.Errorf("%d tasks were enqueued by the old relay", n)
 	}
-	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(hourly), Task: relaytest.TypeFired.New(payload{N: 2})}))
+	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}))
 	if got, want := db.Text(t, `SELECT string_agg(payload::text, ', ') FROM outbox.task`), `{"N": 2}`; got != want {
 		t.Errorf("tasks %s, want %s", got, want)
 	}
@@ -174,14 +174,14 @@ func TestARelayDoesNotFireWhatAnotherProcessHasChanged(t *testing.T) {
 func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(hourly), CatchUp: relay.CatchUpAll}, relay.Schedule{Name: "once", Timing: relay.Every(hourly)})
+	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, relay.Schedule{Name: "once", Timing: relay.Every(weekly)})
 	once(t, db, idle(), config)
 	for _, name := range []string{"all", "once"} {
 		if err := relay.PauseSchedule(t.Context(), db.DB, name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	back := `UPDATE outbox.schedule SET next_at = next_at - interval '3 hours'`
+	back := `UPDATE outbox.schedule SET next_at = next_at - 3 * interval '168 hours'`
 	db.Do(t, back)
 	once(t, db, idle(), config)
 	if got, want := db.schedule(t, `name, paused, next_at > now(), (SELECT count(*) FROM outbox.task)`), "all t t 0, once t t 0"; got != want {
@@ -206,7 +206,7 @@ func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
 func TestAScheduleIsPausedInACallersTransaction(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(hourly)}))
+	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly)}))
 	for _, commits := range []bool{false, true} {
 		tx, err := db.BeginTx(t.Context(), nil)
 		if err != nil {

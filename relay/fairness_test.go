@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -64,19 +63,10 @@ func (p *probe) measure(t testing.TB, db *database, n int, pause time.Duration) 
 }
 
 // soon checks that the tasks of some round of n start within limit, but for one in ten: other load on the machine may
-// delay some of each, and spoil a round, but not five. A lane that is held up spoils them all.
+// delay some of each, and spoil a round, but not all of them. A lane that is held up spoils them all.
 func (p *probe) soon(t testing.TB, db *database, n int, limit time.Duration) {
 	t.Helper()
-	var rounds []string
-	for range 5 {
-		d := p.measure(t, db, n, 20*time.Millisecond)
-		rounds = append(rounds, d.String())
-		if d.at(.9) <= limit {
-			t.Log(d)
-			return
-		}
-	}
-	t.Errorf("tasks did not start within %v, in none of the rounds\n%s", limit, strings.Join(rounds, "\n"))
+	quick(t, .9, limit, func() delays { return p.measure(t, db, n, 20*time.Millisecond) })
 }
 
 var errAlways = errors.New("it always fails")

@@ -143,7 +143,7 @@ func zooCreatures() []creature {
 // ownTimeout ends a statement by a context of the handler's own; drivers close the connection then.
 func ownTimeout(result func(error) error) func(context.Context, *zoo, outbox.Tx, *sql.Tx) error {
 	return func(ctx context.Context, _ *zoo, tx outbox.Tx, _ *sql.Tx) error {
-		ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 		defer cancel()
 		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(60)`)
 		return result(err)

@@ -251,7 +251,7 @@ func TestWhoWaitsForALockIsFoundWithWhoHasIt(t *testing.T) {
 		return db.Int(t, `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'outbox.maintenance'::regclass AND waitstart < clock_timestamp() - interval '10 ms'`) == 1
 	})
 	short := doctor.Thresholds(1<<40, 1<<40, 10*time.Millisecond)
-	found := diagnosis(t, db, short, doctor.Timeout(200*time.Millisecond))
+	found := diagnosis(t, db, short, doctor.Timeout(time.Second))
 	one(t, found, "lock-wait", doctor.Critical, "maintenance", "1 session waits for RowExclusiveLock", "pid "+strconv.Itoa(pid))
 	one(t, found, "lock-wait", doctor.Critical, "pid "+strconv.Itoa(pid), "has locked the table maintenance by AccessExclusiveLock", "pg_terminate_backend")
 	// What cannot be read meanwhile is reported, and all else is looked at.

@@ -69,7 +69,7 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 	onTx("SLOW", func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(5)`)
 		return err
-	}, handlers.Timeout(50*time.Millisecond))
+	}, handlers.Timeout(300*time.Millisecond))
 	onTx("DEFERRED", func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO child VALUES (1)`)
 		return err

@@ -153,12 +153,12 @@ func TestADeadTaskLetsItsKeyGoOnAndKeepsIt(t *testing.T) {
 func TestAnOrderedTaskInTheFutureIsScheduledWhenItsTurnComes(t *testing.T) {
 	t.Parallel()
 	db := newOrdered(t)
-	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, run_at) VALUES ('ORDERED_TX', 'k', now() + interval '300 ms'), ('ORDERED_TX', 'k', now())`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, run_at) VALUES ('ORDERED_TX', 'k', now() + interval '3 s'), ('ORDERED_TX', 'k', now())`)
 	once(t, db, relaytest.Ordered(), relay.Config{})
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`); n != 1 {
 		t.Errorf("%d tasks are scheduled, want the first", n)
 	}
 	run(t, db, relaytest.Ordered(), relay.Config{PollInterval: time.Minute})
-	db.Emptied(t, 5*time.Second)
+	db.Emptied(t, 20*time.Second)
 	db.InOrder(t, 2)
 }

@@ -228,6 +228,7 @@ func TestEachLoopGoesOnAfterAnyFailureOfAnyOfItsCalls(t *testing.T) {
 	for _, one := range all {
 		u.try(t, one.loop, one.nth, one.fault, one.want)
 	}
+	u.db.Do(t, emptyAll) // as some of what is set up never arrived
 }
 
 // loopFaultsOfAShortRun is how many failures of loops an ordinary run tries besides the loss of the connection in each call; with

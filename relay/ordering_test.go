@@ -55,7 +55,7 @@ func TestAKeyGoesOnAtOnce(t *testing.T) {
 			begun := time.Now()
 			once(t, db, relaytest.Ordered(), relay.Config{PollInterval: time.Minute})
 			db.InOrder(t, 50)
-			if d := time.Since(begun); d > 5*time.Second {
+			if d := time.Since(begun); d > 20*time.Second {
 				t.Errorf("50 tasks took %v", d)
 			}
 		})

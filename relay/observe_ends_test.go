@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,7 +63,13 @@ func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 				eventually(t, 20*time.Second, "the lease is lost", func() bool { return h.outcomes()["LEASED"] != "" })
 			}
 			r.Stop()
-			same(t, h.outcomes(), end.want)
+			got := h.outcomes()
+			for kind, all := range got { // a claim that was on its way may get what was given back, and gives it back
+				if each := slices.Compact(strings.Fields(all)); slices.Equal(each, []string{"drained"}) {
+					got[kind] = each[0]
+				}
+			}
+			same(t, got, end.want)
 			h.balanced(t)
 		})
 	}

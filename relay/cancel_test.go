@@ -26,7 +26,7 @@ func (db *database) cancel(t testing.TB, id int) outbox.CancelResult {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := time.Since(begun); d > 5*time.Second {
+	if d := time.Since(begun); d > 2*time.Second {
 		t.Errorf("Cancel took %v", d)
 	}
 	return got

@@ -63,7 +63,7 @@ func (p *probe) measure(t testing.TB, db *database, n int, pause time.Duration) 
 }
 
 // soon checks that the tasks of some round of n start within limit, but for one in ten: other load on the machine may
-// delay some of each, and spoil a round, but not all of them. A lane that is held up spoils them all.
+// delay some of each, and spoil a round, but not five. A lane that is held up spoils them all.
 func (p *probe) soon(t testing.TB, db *database, n int, limit time.Duration) {
 	t.Helper()
 	quick(t, .9, limit, func() delays { return p.measure(t, db, n, 20*time.Millisecond) })

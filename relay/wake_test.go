@@ -54,7 +54,7 @@ func (p *probe) signUps(t testing.TB, db *database, n int, open, pause time.Dura
 func quick(t testing.TB, quantile float64, limit time.Duration, round func() delays) {
 	t.Helper()
 	var rounds []string
-	for range 12 {
+	for range 5 {
 		d := round()
 		rounds = append(rounds, d.String())
 		if d.at(quantile) <= limit {

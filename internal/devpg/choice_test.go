@@ -146,7 +146,7 @@ func TestChoiceFromTheEnvironment(t *testing.T) {
 func binaries(t *testing.T) string {
 	t.Helper()
 	var line string
-	s, err := devpg.Open(t.Context(), func(_ string, args ...any) { line = fmt.Sprint(args...) }, devpg.WithLocal())
+	s, err := devpg.Open(t.Context(), func(_ string, args ...any) { line = fmt.Sprint(args...) }, devpg.WithLocal(), devpg.WithMemory())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,13 @@ import (
 // later. drop removes the database and breaks connections that are still open to it; it is to be called once, before
 // Close, and says it through Open's logf if it could not.
 func (s *Server) NewDatabase(ctx context.Context) (url string, drop func(), err error) {
+	return s.EncodedDatabase(ctx, "UTF8")
+}
+
+// EncodedDatabase is NewDatabase in another encoding.
+func (s *Server) EncodedDatabase(ctx context.Context, encoding string) (url string, drop func(), err error) {
 	// template0, unlike template1, is pristine everywhere and never in use
-	return s.create(ctx, `TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'`)
+	return s.create(ctx, `TEMPLATE template0 ENCODING '`+encoding+`' LC_COLLATE 'C' LC_CTYPE 'C'`)
 }
 
 // CopyDatabase is NewDatabase with all that is in the database of the URL, which is one of NewDatabase's and must not be in use.

@@ -55,6 +55,7 @@ type Option func(*config)
 type config struct {
 	settings map[string]string
 	local    bool
+	memory   bool
 }
 
 // WithSettings passes server settings, such as max_connections, to a server that Open starts. A server found by URL
@@ -68,6 +69,12 @@ func WithSettings(settings map[string]string) Option {
 // and embedded are tried, in this order.
 func WithLocal() Option {
 	return func(c *config) { c.local = true }
+}
+
+// WithMemory has the files of a server of the kind local in memory, where Linux has a file system for that with
+// room and TMPDIR is not set. Creating a database takes a tenth of the time there.
+func WithMemory() Option {
+	return func(c *config) { c.memory = true }
 }
 
 // Server is a running PostgreSQL. Its methods are safe for concurrent use.
@@ -152,11 +159,11 @@ func open(ctx context.Context, kind string, cfg config) (*Server, error) {
 	case kindURL:
 		return openURL(ctx)
 	case kindLocal:
-		return openLocal(ctx, cfg.settings)
+		return openLocal(ctx, cfg)
 	case kindDocker:
 		return openDocker(ctx, cfg.settings)
 	default:
-		return openEmbedded(ctx, cfg.settings)
+		return openEmbedded(ctx, cfg)
 	}
 }
 

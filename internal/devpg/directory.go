@@ -40,15 +40,20 @@ func await(cmd *exec.Cmd, ended func()) *process {
 	return p
 }
 
-// newDirectory makes an empty directory that only the servers' user can read.
-func newDirectory() (*directory, error) {
+// newDirectory makes an empty directory that only the servers' user can read, among the temporary files or in memory.
+func newDirectory(memory bool) (*directory, error) {
 	as, err := unprivileged()
 	if err != nil {
 		return nil, err
 	}
-	base, err := temporaryBase(as)
-	if err != nil {
-		return nil, err
+	base := ""
+	if memory {
+		base = memoryBase(as)
+	}
+	if base == "" {
+		if base, err = temporaryBase(as); err != nil {
+			return nil, err
+		}
 	}
 	// the watchdog is there before the directory, so there is no moment in which it could be left behind
 	path := filepath.Join(base, "outbox-devpg-"+randomHex(8))

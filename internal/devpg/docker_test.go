@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 func TestDockerWithoutAnEngineSaysSo(t *testing.T) {
@@ -21,20 +22,8 @@ func TestDockerWithoutAnEngineSaysSo(t *testing.T) {
 	}
 }
 
-// dockerRuns tells whether the tests that need an engine have one.
-func dockerRuns(t *testing.T) bool {
-	t.Helper()
-	err := exec.Command("docker", "info").Run()
-	if err != nil {
-		t.Logf("no engine here: %v", err)
-	}
-	return err == nil
-}
-
 func TestDocker(t *testing.T) {
-	if !dockerRuns(t) {
-		return
-	}
+	needs.Docker(t)
 	clearChoice(t)
 	t.Setenv("OUTBOX_TEST_POSTGRES", "docker")
 	s, logged, err := open(t)
@@ -63,9 +52,7 @@ func TestDocker(t *testing.T) {
 }
 
 func TestContainerEndsWithItsProgram(t *testing.T) {
-	if !dockerRuns(t) {
-		return
-	}
+	needs.Docker(t)
 	t.Parallel()
 	p := startChild(t, "docker", "OUTBOX_TEST_POSTGRES=docker")
 	line, err := p.lines.ReadString('\n')

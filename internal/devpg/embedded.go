@@ -24,8 +24,9 @@ const (
 	downloadTimeout = 5 * time.Minute
 )
 
-func openEmbedded(ctx context.Context, settings map[string]string) (*Server, error) {
-	dir, err := newDirectory()
+func openEmbedded(ctx context.Context, cfg config) (*Server, error) {
+	cfg.memory = false // programs cannot be run there everywhere
+	dir, err := newDirectory(cfg.memory)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +34,7 @@ func openEmbedded(ctx context.Context, settings map[string]string) (*Server, err
 	if err != nil {
 		return nil, err
 	}
-	return startCluster(ctx, kindEmbedded, bin, dir, settings)
+	return startCluster(ctx, kindEmbedded, bin, dir, cfg)
 }
 
 // extract puts the library's binaries into dir and returns their directory. It owns dir until it returns without an

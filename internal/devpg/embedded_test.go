@@ -11,14 +11,17 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // The archive of this test holds programs that call those on this machine; all else is as with a downloaded one.
 func TestEmbedded(t *testing.T) {
 	clearChoice(t)
+	xz := needs.Program(t, "xz-utils", "xz")
 	t.Setenv("OUTBOX_TEST_POSTGRES", "embedded")
 	tmp := openDirectory(t)
-	archive := embeddedArchive(t, binaries(t))
+	archive := embeddedArchive(t, xz, binaries(t))
 	t.Setenv("TMPDIR", tmp)
 
 	t.Setenv("OUTBOX_TEST_POSTGRES_ARCHIVE", archive)
@@ -65,7 +68,7 @@ func TestEmbedded(t *testing.T) {
 }
 
 // embeddedArchive is an archive in embedded-postgres's form and under its name for this system.
-func embeddedArchive(t *testing.T, bin string) string {
+func embeddedArchive(t *testing.T, xz, bin string) string {
 	t.Helper()
 	dir := t.TempDir()
 	plain := filepath.Join(dir, "archive.tar")
@@ -89,8 +92,8 @@ func embeddedArchive(t *testing.T, bin string) string {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("xz", plain).CombinedOutput(); err != nil {
-		t.Fatalf("xz, which this test needs: %v\n%s", err, out)
+	if out, err := exec.Command(xz, plain).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", xz, err, out)
 	}
 	path := filepath.Join(dir, embeddedName())
 	if err := os.Rename(plain+".xz", path); err != nil {

@@ -35,6 +35,15 @@ func usualPlaces() []string {
 	return places
 }
 
+// Program returns the path of a program beside those of the server, such as pg_dump, which some packages leave out. Only local and
+// embedded servers have programs; others return ErrNotLocal.
+func (s *Server) Program(name string) (path string, err error) {
+	if s.cluster == nil {
+		return "", ErrNotLocal
+	}
+	return exec.LookPath(filepath.Join(s.cluster.bin, name))
+}
+
 // findBinaries returns the directory of the server binaries to use.
 func findBinaries(ctx context.Context) (string, error) {
 	if dir := os.Getenv(envBin); dir != "" {

@@ -43,9 +43,8 @@ func TestACancelRequestEndsItsConnectionBeforeThePooler(t *testing.T) {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	began := time.Now()
-	if _, err := conn.ExecContext(ctx, "SELECT pg_sleep(30)"); err == nil || !strings.Contains(err.Error(), "due to user request") || time.Since(began) > 20*time.Second {
-		t.Errorf("got %v after %v", err, time.Since(began))
+	if _, err := conn.ExecContext(ctx, "SELECT pg_sleep(30)"); err == nil || !strings.Contains(err.Error(), "due to user request") {
+		t.Errorf("got %v, want the end of the statement by the cancel request", err)
 	}
 	if err := other.PingContext(t.Context()); err != nil {
 		t.Errorf("another connection: %v", err)

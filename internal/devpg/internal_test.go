@@ -8,7 +8,7 @@ import (
 )
 
 func TestATakenPortIsToldFromOtherFailures(t *testing.T) {
-	dir, err := newDirectory()
+	dir, err := newDirectory(false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,27 +28,28 @@ type cluster struct {
 	port     int
 	password string
 	settings map[string]string
+	memory   bool // the directory is in memory, if it can be
 
 	mu     sync.Mutex // held by start, stop and close
 	server *process   // nil while stopped
 	closed bool
 }
 
-func openLocal(ctx context.Context, settings map[string]string) (*Server, error) {
+func openLocal(ctx context.Context, cfg config) (*Server, error) {
 	bin, err := findBinaries(ctx)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := newDirectory()
+	dir, err := newDirectory(cfg.memory)
 	if err != nil {
 		return nil, err
 	}
-	return startCluster(ctx, kindLocal, bin, dir, settings)
+	return startCluster(ctx, kindLocal, bin, dir, cfg)
 }
 
 // startCluster makes a new cluster in dir, which it owns from then on, and starts it.
-func startCluster(ctx context.Context, kind, bin string, dir *directory, settings map[string]string) (*Server, error) {
-	c := &cluster{bin: bin, dir: dir, password: randomHex(16), settings: settings}
+func startCluster(ctx context.Context, kind, bin string, dir *directory, cfg config) (*Server, error) {
+	c := &cluster{bin: bin, dir: dir, password: randomHex(16), settings: cfg.settings, memory: cfg.memory}
 	version, err := c.create(ctx)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", bin, err), c.close())

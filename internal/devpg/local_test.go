@@ -103,7 +103,7 @@ func TestServersAtOnceDoNotMeet(t *testing.T) {
 	var opening sync.WaitGroup
 	for i := range servers {
 		opening.Go(func() {
-			s, err := devpg.Open(t.Context(), t.Logf, devpg.WithLocal())
+			s, err := devpg.Open(t.Context(), t.Logf, devpg.WithLocal(), devpg.WithMemory())
 			if err != nil {
 				t.Error(err)
 				return

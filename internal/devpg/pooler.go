@@ -52,7 +52,7 @@ func (s *Server) OpenPooler(ctx context.Context) (*Pooler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("devpg: pooler: %w", err)
 	}
-	dir, err := newDirectory()
+	dir, err := newDirectory(false)
 	if err != nil {
 		return nil, fmt.Errorf("devpg: pooler: %w", err)
 	}

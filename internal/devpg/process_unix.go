@@ -16,9 +16,10 @@ import (
 
 // directoryScript watches a directory, its $1. It reads, line by line, which process it has to end, an initdb, a pg_basebackup, a
 // pgbouncer or a postgres, until the process that writes the lines is gone and the pipe with it. It asks before it kills, since what is
-// killed leaves shared memory. A postgres is ended only if the directory's postmaster.pid names it, should its number
+// killed leaves shared memory. PATH may hold little more than the programs that a test needs. A postgres is ended only if the directory's postmaster.pid names it, should its number
 // have been taken by another.
 const directoryScript = `
+PATH=$PATH:/usr/bin:/bin
 trap '' HUP INT TERM
 name= pid=
 while read -r n p; do name=$n pid=$p; done
@@ -45,6 +46,7 @@ while rm -rf -- "$1"; [ -e "$1" ] && [ $n -lt 50 ]; do n=$((n + 1)); pause; done
 // containerScript watches a container: $1 is the engine, $2 the container. It tries more than once, since the engine may
 // still be making it.
 const containerScript = `
+PATH=$PATH:/usr/bin:/bin
 trap '' HUP INT TERM
 last=
 while read -r word; do last=$word; done

@@ -4,6 +4,7 @@ package devpg_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -13,12 +14,14 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // childMode in the environment makes the test binary a program that opens a server and then ends as the mode says.
@@ -36,7 +39,7 @@ func child(mode string) {
 			os.Exit(130)
 		}()
 	}
-	var options []devpg.Option
+	options := []devpg.Option{devpg.WithMemory()}
 	if mode != "docker" {
 		options = append(options, devpg.WithLocal())
 	}
@@ -143,17 +146,21 @@ func TestServerEndsWithItsProgram(t *testing.T) {
 	for _, test := range []struct {
 		name, mode string
 		end        func(*testing.T, *program)
+		long       bool
 	}{
-		{"os.Exit", "exit", (func(t *testing.T, p *program) { p.proceed(t) })},
-		{"panic", "panic", (func(t *testing.T, p *program) { p.proceed(t) })},
-		{"panic after a restart of the server", "restart", (func(t *testing.T, p *program) { p.proceed(t) })},
-		{"SIGKILL", "block", signalled(syscall.SIGKILL)},
-		{"SIGINT", "block", signalled(syscall.SIGINT)},
-		{"SIGTERM", "block", signalled(syscall.SIGTERM)},
-		{"SIGHUP", "block", signalled(syscall.SIGHUP)},
-		{"SIGQUIT", "block", signalled(syscall.SIGQUIT)},
+		{"os.Exit", "exit", (func(t *testing.T, p *program) { p.proceed(t) }), false},
+		{"panic", "panic", (func(t *testing.T, p *program) { p.proceed(t) }), true},
+		{"panic after a restart of the server", "restart", (func(t *testing.T, p *program) { p.proceed(t) }), false},
+		{"SIGKILL", "block", signalled(syscall.SIGKILL), false},
+		{"SIGINT", "block", signalled(syscall.SIGINT), false},
+		{"SIGTERM", "block", signalled(syscall.SIGTERM), true},
+		{"SIGHUP", "block", signalled(syscall.SIGHUP), true},
+		{"SIGQUIT", "block", signalled(syscall.SIGQUIT), true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			if test.long {
+				needs.Long(t)
+			}
 			t.Parallel()
 			p := startChild(t, test.mode)
 			tr := p.opened(t)
@@ -187,16 +194,20 @@ func TestInterruptReachesTheProgramOnly(t *testing.T) {
 
 // A program is killed at each stage of the making of its server.
 func TestProgramKilledWhileOpening(t *testing.T) {
-	for _, stage := range []string{
-		"",                             // the directory
-		"password",                     // before initdb
-		"data/postgresql.conf",         // in initdb
-		"data/base/1/PG_VERSION",       // late in initdb
-		"data/postmaster.opts",         // the server starts
-		"data/global/pg_internal.init", // somebody has connected
+	for stage, long := range map[string]bool{
+		"":                             false, // the directory
+		"password":                     true,  // before initdb
+		"data/postgresql.conf":         true,  // in initdb
+		"data/base/1/PG_VERSION":       false, // late in initdb
+		"data/postmaster.opts":         false, // the server starts
+		"data/global/pg_internal.init": true,  // somebody has connected
 	} {
 		t.Run("at "+stage, func(t *testing.T) {
+			if long {
+				needs.Long(t)
+			}
 			t.Parallel()
+			ps := needs.Program(t, "procps", "ps")
 			tmp := openDirectory(t)
 			p := startChild(t, "block", "TMPDIR="+tmp)
 			eventually(t, func() error {
@@ -209,7 +220,7 @@ func TestProgramKilledWhileOpening(t *testing.T) {
 			p.cmd.Process.Kill()
 			p.cmd.Wait()
 			eventually(t, func() error {
-				if out, err := exec.Command("ps", "-A", "-o", "args=").Output(); err != nil {
+				if out, err := exec.Command(ps, "-A", "-o", "args=").Output(); err != nil {
 					return err
 				} else if strings.Contains(string(out), tmp) {
 					return fmt.Errorf("processes of %s are left", tmp)
@@ -223,6 +234,7 @@ func TestProgramKilledWhileOpening(t *testing.T) {
 
 func TestRootRunsTheServerAsAnotherUserThatCanReachIt(t *testing.T) {
 	clearChoice(t)
+	ps := needs.Program(t, "procps", "ps")
 	closed := openDirectory(t)
 	if err := os.Chmod(closed, 0o700); err != nil { // as root, a directory that the server's user cannot enter
 		t.Fatal(err)
@@ -230,7 +242,7 @@ func TestRootRunsTheServerAsAnotherUserThatCanReachIt(t *testing.T) {
 	t.Setenv("TMPDIR", closed)
 	s := openLocal(t)
 	tr := mustTraces(t, s)
-	owner, err := exec.Command("ps", "-o", "uid=", "-p", strconv.Itoa(tr.pid)).Output()
+	owner, err := exec.Command(ps, "-o", "uid=", "-p", strconv.Itoa(tr.pid)).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,6 +291,10 @@ func stillRuns(pid int) error {
 
 // running does not count a process that has ended and that nobody has waited for.
 func running(pid int) bool {
+	if runtime.GOOS == "linux" {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err == nil && !strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " Z")
+	}
 	state, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
 	return err == nil && !strings.HasPrefix(strings.TrimSpace(string(state)), "Z")
 }

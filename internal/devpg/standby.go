@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os/exec"
 	"time"
 )
 
@@ -26,6 +27,9 @@ func (s *Server) Kill() error {
 	return nil
 }
 
+// ErrNoBackup is returned by Standby where the server's programs have no pg_basebackup.
+var ErrNoBackup = errors.New("devpg: no program pg_basebackup beside the server's")
+
 // Standby makes a copy of the running server with pg_basebackup, on a port of its own with the same password, and starts it as a hot standby that
 // streams from it. Whether commits wait for it is for the server's synchronous_standby_names to say. The caller must close it, also
 // after [Server.Promote]. Only local servers can have one; others return ErrNotLocal.
@@ -33,12 +37,15 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 	if s.cluster == nil {
 		return nil, ErrNotLocal
 	}
-	dir, err := newDirectory()
+	if _, err := exec.LookPath(program(s.cluster.bin, "pg_basebackup")); err != nil {
+		return nil, ErrNoBackup
+	}
+	dir, err := newDirectory(s.cluster.memory)
 	if err != nil {
 		return nil, err
 	}
 	from := s.cluster
-	c := &cluster{bin: from.bin, dir: dir, password: from.password, settings: from.settings}
+	c := &cluster{bin: from.bin, dir: dir, password: from.password, settings: from.settings, memory: from.memory}
 	version, err := c.copyOf(ctx, from)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("devpg: standby: %w", err), c.close())

@@ -6,20 +6,14 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 )
 
 func TestASynchronousStandbyHasWhatWasCommittedWhenItsPrimaryIsKilled(t *testing.T) {
 	t.Parallel()
 	primary := openLocal(t)
-	standby, err := primary.Standby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := standby.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	standby := pgtest.Standby(t, primary)
 	for _, statement := range []string{"ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"} {
 		do(t, primary.URL(), statement)
 	}

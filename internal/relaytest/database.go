@@ -32,6 +32,31 @@ func NewDatabase(t testing.TB, driver ...string) *Database {
 	return checked(t, pgtest.Prepared(t, prepare), driver...)
 }
 
+// Migrated is the URL of a database of the test's own with the outbox's schema, and nothing else.
+func Migrated(t testing.TB, opts ...schema.Option) (url string) {
+	t.Helper()
+	if len(opts) == 0 {
+		return pgtest.Prepared(t, Migrate)
+	}
+	url = pgtest.Database(t)
+	if err := migrate(url, opts...); err != nil {
+		t.Fatal(err)
+	}
+	return url
+}
+
+// Migrate is schema.Migrate in the database of the URL.
+func Migrate(url string) error { return migrate(url) }
+
+func migrate(url string, opts ...schema.Option) error {
+	db, err := sql.Open("postgres", url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return schema.Migrate(context.Background(), db, opts...)
+}
+
 // Adopt is NewDatabase with an empty database that is there already.
 func Adopt(t testing.TB, url string) *Database {
 	t.Helper()

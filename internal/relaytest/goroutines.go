@@ -33,7 +33,7 @@ func (g *goroutines) in(ctx context.Context, f func(ctx context.Context)) {
 
 // endWithin is how long after a run the drivers may take to end what they had begun: a context of theirs has ended, and a goroutine
 // of database/sql or of a driver is about to notice.
-const endWithin = 5 * time.Second
+const endWithin = 30 * time.Second
 
 // ended checks I11: none is left. What the test leaves behind does not count.
 func (g *goroutines) ended(t testing.TB) {

@@ -5,8 +5,8 @@
 // Its tests then share one server, which is started when the first of them asks for it, and each gets a database of its
 // own. Where no PostgreSQL can be had a test fails and says how to get one; none is skipped.
 //
-// The servers that it starts run with fsync=off: a commit survives every death of the server's processes, but not of
-// the machine. All else is PostgreSQL's default, synchronous_commit included.
+// The servers that it starts run with fsync=off, and on Linux with their files in memory: a commit survives every death of
+// the server's processes, but not of the machine. All else is PostgreSQL's default, synchronous_commit included.
 package pgtest
 
 import (
@@ -16,11 +16,13 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"reflect"
 	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // shared is the server of this process's tests.
@@ -31,11 +33,16 @@ var shared struct {
 	server *devpg.Server
 	err    error
 
-	template string // the URL of the database that Prepared copies
-	drop     func()
+	templates map[uintptr]template // of Prepared, by its function
 
 	pooler    *devpg.Pooler // before the server, once a pool was opened through it
 	poolerErr error
+}
+
+// template is a database that Prepared copies.
+type template struct {
+	url  string
+	drop func()
 }
 
 // Main runs a package's tests and returns the code for os.Exit. It closes the tests' server at the end, and also on
@@ -87,8 +94,8 @@ func closeShared() error {
 	if shared.server == nil {
 		return nil
 	}
-	if shared.drop != nil {
-		shared.drop()
+	for _, made := range shared.templates {
+		made.drop()
 	}
 	var err error
 	if shared.pooler != nil {
@@ -112,7 +119,7 @@ func Server(t testing.TB) *devpg.Server {
 	}
 	if !shared.opened {
 		shared.opened = true
-		shared.server, shared.err = devpg.Open(shared.ctx, logf, settings(nil))
+		shared.server, shared.err = devpg.Open(shared.ctx, logf, devpg.WithMemory(), settings(nil))
 	}
 	if shared.err != nil {
 		t.Fatal(shared.err)
@@ -124,7 +131,13 @@ func Server(t testing.TB) *devpg.Server {
 // that are still open to it.
 func Database(t testing.TB) string {
 	t.Helper()
-	url, drop, err := Server(t).NewDatabase(t.Context())
+	return Encoded(t, "UTF8")
+}
+
+// Encoded is Database in another encoding.
+func Encoded(t testing.TB, encoding string) string {
+	t.Helper()
+	url, drop, err := Server(t).EncodedDatabase(t.Context(), encoding)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,8 +145,8 @@ func Database(t testing.TB) string {
 	return url
 }
 
-// Prepared is Database with what prepare made of an empty one. That happens once; the others are copies, which are had sooner.
-// prepare must be the same function in all calls of a package, and leave no connection open.
+// Prepared is Database with what prepare made of an empty one. That happens once for each function; the others are copies, which
+// are had sooner. prepare is no closure, and leaves no connection open.
 func Prepared(t testing.TB, prepare func(url string) error) string {
 	t.Helper()
 	server := Server(t)
@@ -152,18 +165,23 @@ func Prepared(t testing.TB, prepare func(url string) error) string {
 func templateOf(server *devpg.Server, prepare func(url string) error) (string, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	if shared.template == "" {
-		url, drop, err := server.NewDatabase(shared.ctx)
-		if err != nil {
-			return "", err
-		}
-		if err := prepare(url); err != nil {
-			drop()
-			return "", err
-		}
-		shared.template, shared.drop = url, drop
+	function := reflect.ValueOf(prepare).Pointer()
+	if made, ok := shared.templates[function]; ok {
+		return made.url, nil
 	}
-	return shared.template, nil
+	url, drop, err := server.NewDatabase(shared.ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := prepare(url); err != nil {
+		drop()
+		return "", err
+	}
+	if shared.templates == nil {
+		shared.templates = map[uintptr]template{}
+	}
+	shared.templates[function] = template{url, drop}
+	return url, nil
 }
 
 // Local returns a server of the test's own, with the given settings, that its Stop and Start work on. It is closed after
@@ -171,7 +189,26 @@ func templateOf(server *devpg.Server, prepare func(url string) error) (string, e
 // the test fails.
 func Local(t testing.TB, with map[string]string) *devpg.Server {
 	t.Helper()
-	s, err := devpg.Open(t.Context(), t.Logf, devpg.WithLocal(), settings(with))
+	s, err := devpg.Open(t.Context(), t.Logf, devpg.WithLocal(), devpg.WithMemory(), settings(with))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// Standby returns a hot standby of the server, which is one of Local's, and closes it after the test. The test is skipped where the
+// server's programs cannot make one.
+func Standby(t testing.TB, of *devpg.Server) *devpg.Server {
+	t.Helper()
+	s, err := of.Standby(t.Context())
+	if errors.Is(err, devpg.ErrNoBackup) {
+		needs.Missing(t, "pg_basebackup beside the server's programs", "postgresql-client")
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

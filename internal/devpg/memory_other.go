@@ -1,0 +1,5 @@
+//go:build !linux
+
+package devpg
+
+func memoryBase(*account) string { return "" }

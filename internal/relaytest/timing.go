@@ -1,0 +1,20 @@
+package relaytest
+
+import "os"
+
+// Timing says that tests assert rates and milliseconds too: OUTBOX_TEST_TIMING=1. A busy machine misses them.
+var Timing = os.Getenv("OUTBOX_TEST_TIMING") == "1"
+
+// Long says that tests try all of what they otherwise try a part of: OUTBOX_TEST_LONG=1.
+var Long = os.Getenv("OUTBOX_TEST_LONG") != ""
+
+// Part is some of all, evenly spread, where not Long.
+func Part[T any](all []T, some int) (out []T) {
+	if Long || len(all) <= some {
+		return all
+	}
+	for i := range some {
+		out = append(out, all[i*len(all)/some])
+	}
+	return out
+}

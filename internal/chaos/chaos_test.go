@@ -90,20 +90,46 @@ func TestALedgerTellsWhatBecameOfEachTask(t *testing.T) {
 	}
 }
 
-// Each seeded bug still has its place in the sources; whether it is caught is for -mutation to show.
+// Each seeded bug still has its place in the sources, and the tests that are to notice it exist. Whether
+// it is noticed is for -mutation to show.
 func TestEachMutantAppliesToTheSources(t *testing.T) {
-	for _, m := range mutants {
-		for _, e := range m.edits {
-			text, err := os.ReadFile(filepath.Join("..", "..", e.file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n := strings.Count(string(text), e.old); n != 1 {
-				t.Errorf("%s: %q is in %s %d times, want once", m.name, e.old, e.file, n)
-			}
+	root := filepath.Join("..", "..")
+	names := map[string]bool{}
+	for _, m := range slices.Concat(runMutants, testMutants) {
+		if _, err := m.mutated(root); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+		if names[m.name] || (m.run.length > 0) == (m.tests.pattern != "") {
+			t.Errorf("%s: its name is another's, or there is not just one way to notice it", m.name)
+		}
+		names[m.name] = true
+		if test, _, _ := strings.Cut(m.tests.pattern, "$"); test != "" && !hasTest(t, filepath.Join(root, m.tests.dir), test) {
+			t.Errorf("%s: %s has no test %s", m.name, m.tests.dir, test)
 		}
 	}
-	if len(mutants) < 8 {
-		t.Errorf("%d mutants", len(mutants))
+}
+
+func hasTest(t *testing.T, dir, name string) bool {
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(text), "\nfunc "+name+"(t *testing.T)")
+	})
+}
+
+func TestMutantsAreChosenByName(t *testing.T) {
+	for list, want := range map[string]int{"all": len(runMutants) + len(testMutants), "runs": len(runMutants), "tests": len(testMutants), "cursor,no-heartbeat": 2} {
+		if chosen, err := chosenMutants(list); err != nil || len(chosen) != want {
+			t.Errorf("%s: %d mutants, error %v, want %d", list, len(chosen), err, want)
+		}
+	}
+	if _, err := chosenMutants("cursor,typhoon"); err == nil || !strings.Contains(err.Error(), `there is no "typhoon"`) {
+		t.Errorf("got %v, want an error that names what there is not", err)
 	}
 }

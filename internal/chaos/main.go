@@ -87,7 +87,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	f.DurationVar(&o.Every, "every", 300*time.Millisecond, "how far faults are apart, on average")
 	f.IntVar(&o.Relays, "relays", 4, "processes that run tasks")
 	f.IntVar(&o.Producers, "producers", 2, "processes that enqueue tasks")
-	f.StringVar(&o.Mutation, "mutation", "", "seed a bug into the library and see whether it is caught: all, or of\n"+mutantHelp())
+	f.StringVar(&o.Mutation, "mutation", "", "seed bugs into the library and see whether they are noticed: all, runs, tests, or with commas of\n"+mutantHelp())
 	f.BoolVar(&o.Keep, "keep", false, "keep the files of a run that passes, too")
 	f.BoolVar(&o.Verbose, "v", false, "print each fault")
 	f.DurationVar(&o.Patience, "patience", 90*time.Second, "for how long nothing may become less of what is left at the end")

@@ -10,29 +10,41 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
 const module = "github.com/txoutbox/outbox"
 
-// tries is how many seeds a mutant may survive.
-const tries = 3
+const (
+	tries       = 3 // how many seeds a mutant may survive
+	testsAtOnce = 2 // how many mutants' tests are built and run at once: a build alone leaves a core idle
+)
 
-// mutate builds this program with each of the bugs in turn, by a source overlay, so that neither a bug nor a switch for one is in the library, and
-// runs it: it must fail. The result is the exit status.
+// mutate compiles each of the bugs into the library in turn, by a source overlay, so that neither a
+// bug nor a switch for one is in its sources. This program's run or the named tests must fail then.
+// The result is the exit status.
 func mutate(ctx context.Context, o options) int {
-	caught, all := 0, 0
-	for _, m := range mutants {
-		if o.Mutation != "all" && o.Mutation != m.name {
-			continue
-		}
-		all++
+	mutants, err := chosenMutants(o.Mutation)
+	if err == nil {
+		err = passWithout(ctx, mutants)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		return 2
+	}
+	var mu sync.Mutex
+	caught := 0
+	try := func(m mutant) {
 		began := time.Now()
 		how, err := m.catch(ctx, o)
 		took := time.Since(began).Round(time.Second)
+		mu.Lock()
+		defer mu.Unlock()
 		switch {
 		case err != nil:
 			fmt.Printf("%s: %v\n", m.name, err)
@@ -43,30 +55,57 @@ func mutate(ctx context.Context, o options) int {
 			fmt.Printf("%s: caught in %v: %s\n", m.name, took, how)
 		}
 	}
-	if all == 0 {
-		fmt.Fprintf(os.Stderr, "chaos: -mutation: there is no %q; there are\n%s\n", o.Mutation, mutantHelp())
-		return 2
+	var tests sync.WaitGroup
+	turns := make(chan struct{}, testsAtOnce)
+	for _, m := range mutants {
+		if ctx.Err() != nil {
+			break // interrupted
+		}
+		if m.tests.pattern == "" { // a run has the machine to itself
+			tests.Wait()
+			try(m)
+			continue
+		}
+		turns <- struct{}{}
+		tests.Go(func() {
+			try(m)
+			<-turns
+		})
 	}
-	fmt.Printf("%d of %d caught\n", caught, all)
-	if caught < all {
+	tests.Wait()
+	fmt.Printf("%d of %d caught\n", caught, len(mutants))
+	if caught < len(mutants) {
 		return 1
 	}
 	return 0
 }
 
-// catch returns what was wrong in a run of the mutant, or "".
+// catch returns what noticed the mutant, or "".
 func (m mutant) catch(ctx context.Context, o options) (string, error) {
 	dir, err := os.MkdirTemp("", "outbox-mutant-")
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	binary, err := m.build(ctx, dir)
+	overlay, err := m.overlay(ctx, dir)
 	if err != nil {
 		return "", err
 	}
+	if m.tests.pattern != "" {
+		return m.tests.failure(ctx, overlay)
+	}
+	binary := filepath.Join(dir, "chaos")
+	args := []string{"build", "-overlay", overlay, "-o", binary, module + "/internal/chaos"}
+	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return m.run.violations(ctx, binary, o)
+}
+
+// violations are what was wrong in a run of the program with the bug, or "".
+func (c chaosRun) violations(ctx context.Context, binary string, o options) (string, error) {
 	for try := range tries {
-		cmd := exec.CommandContext(ctx, binary, "-json", "-for", m.length.String(), "-every", m.every.String(), "-faults", m.faults, "-driver", o.Driver,
+		cmd := exec.CommandContext(ctx, binary, "-json", "-for", c.length.String(), "-every", c.every.String(), "-faults", c.faults, "-driver", o.Driver,
 			"-seed", fmt.Sprint(o.Seed+uint64(try)), "-patience", "45s")
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 		cmd.WaitDelay = time.Minute
@@ -83,7 +122,7 @@ func (m mutant) catch(ctx context.Context, o options) (string, error) {
 		if r.Files != "" {
 			_ = os.RemoveAll(r.Files)
 		}
-		if m.caughtBy(r) {
+		if c.expected(r) {
 			var found []string
 			for _, kind := range slices.Sorted(maps.Keys(r.Violations)) {
 				found = append(found, fmt.Sprintf("%s: %d", kind, len(r.Violations[kind])))
@@ -94,10 +133,10 @@ func (m mutant) catch(ctx context.Context, o options) (string, error) {
 	return "", nil
 }
 
-// caughtBy reports whether the run found what the bug does, and not only something else.
-func (m mutant) caughtBy(r report) bool {
+// expected reports whether the run found what the bug does, and not only something else.
+func (c chaosRun) expected(r report) bool {
 	for kind := range r.Violations {
-		for _, want := range m.expect {
+		for _, want := range c.expect {
 			if strings.HasPrefix(kind, want) {
 				return true
 			}
@@ -106,47 +145,78 @@ func (m mutant) caughtBy(r report) bool {
 	return false
 }
 
-// build returns the program with the bug.
-func (m mutant) build(ctx context.Context, dir string) (string, error) {
+// failure is the first test that fails with the bug, and why; "" if all pass.
+func (t testRun) failure(ctx context.Context, overlay string) (string, error) {
+	out, err := t.goTest(ctx, "-overlay", overlay)
+	if err == nil {
+		return "", nil
+	}
+	_, failed, found := strings.Cut("\n"+out, "\n--- FAIL: ")
+	if !found {
+		return "", fmt.Errorf("go test: %w, and no test has failed\n%s", err, out)
+	}
+	lines := strings.Split(failed, "\n")
+	for _, line := range lines[1:] {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "--- ") {
+			return "--- FAIL: " + lines[0] + ": " + line, nil
+		}
+	}
+	return "--- FAIL: " + lines[0], nil
+}
+
+// goTest runs the tests. It is an error if there are none.
+func (t testRun) goTest(ctx context.Context, flags ...string) (out string, err error) {
+	args := []string{"test", "-count=1", "-vet=off", "-timeout=3m", "-run", t.pattern}
+	args = append(append(args, flags...), path.Join(module, t.dir))
+	bytes, err := exec.CommandContext(ctx, "go", args...).CombinedOutput()
+	out = string(bytes)
+	if err == nil && strings.Contains(out, "no tests to run") {
+		err = fmt.Errorf("no test of %s is called %s", t.dir, t.pattern)
+	}
+	return out, err
+}
+
+// passWithout reports an error if the tests of some mutant fail without it as well.
+func passWithout(ctx context.Context, mutants []mutant) error {
+	patterns := map[string][]string{}
+	for _, m := range mutants {
+		if m.tests.pattern != "" && !slices.Contains(patterns[m.tests.dir], m.tests.pattern) {
+			patterns[m.tests.dir] = append(patterns[m.tests.dir], m.tests.pattern)
+		}
+	}
+	for _, dir := range slices.Sorted(maps.Keys(patterns)) {
+		began := time.Now()
+		if out, err := (testRun{dir, strings.Join(patterns[dir], "|")}).goTest(ctx); err != nil {
+			return fmt.Errorf("tests of mutants fail without them: %w\n%s", err, out)
+		}
+		took := time.Since(began).Round(time.Second)
+		fmt.Printf("%d tests of %s pass without a bug, in %v\n", len(patterns[dir]), path.Join(module, dir), took)
+	}
+	return nil
+}
+
+// overlay writes the changed sources to dir, and returns the file that go build -overlay takes.
+func (m mutant) overlay(ctx context.Context, dir string) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	root := strings.TrimSpace(string(out))
 	if err != nil || root == "" {
-		return "", errors.New("-mutation is to be used in the module's directory: it builds from its sources")
+		return "", errors.New("-mutation builds from the module's sources: use it in its directory")
 	}
-	texts := map[string]string{}
-	for _, e := range m.edits {
-		path := filepath.Join(root, e.file)
-		if _, ok := texts[path]; !ok {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return "", err
-			}
-			texts[path] = string(text)
-		}
-		if n := strings.Count(texts[path], e.old); n != 1 {
-			return "", fmt.Errorf("%s: the text to change is there %d times, want once: %q", e.file, n, e.old)
-		}
-		texts[path] = strings.Replace(texts[path], e.old, e.new, 1)
-	}
-	overlay := struct{ Replace map[string]string }{map[string]string{}}
-	for path, text := range texts {
-		changed := filepath.Join(dir, fmt.Sprint(len(overlay.Replace), filepath.Base(path)))
-		if err := os.WriteFile(changed, []byte(text), 0o600); err != nil {
-			return "", err
-		}
-		overlay.Replace[path] = changed
-	}
-	list, err := json.Marshal(overlay)
+	texts, err := m.mutated(root)
 	if err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), list, 0o600); err != nil {
+	replace := map[string]string{}
+	for path, text := range texts {
+		replace[path] = filepath.Join(dir, fmt.Sprint(len(replace), filepath.Base(path)))
+		if err := os.WriteFile(replace[path], []byte(text), 0o600); err != nil {
+			return "", err
+		}
+	}
+	list, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
 		return "", err
 	}
-	binary := filepath.Join(dir, "chaos")
-	build := exec.CommandContext(ctx, "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, module+"/internal/chaos")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build: %w\n%s", err, out)
-	}
-	return binary, nil
+	file := filepath.Join(dir, "overlay.json")
+	return file, os.WriteFile(file, list, 0o600)
 }

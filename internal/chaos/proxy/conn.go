@@ -116,15 +116,14 @@ func (c *conn) toClient(said []byte) bool {
 		return true
 	}
 	if trap != nil {
+		if trap.How == SilenceReply {
+			c.silence() // before anybody acts on it
+		}
 		if trap.Then != nil {
 			trap.Then()
 		}
 		close(c.held)
-		if trap.How == SilenceReply {
-			c.silence()
-			return true
-		}
-		return false
+		return trap.How == SilenceReply
 	}
 	if left > 0 && left <= len(said) {
 		_, _ = c.client.Write(said[:left])

@@ -1,0 +1,39 @@
+//go:build unix
+
+package main
+
+import "time"
+
+// runMutants are noticed by a run of this program.
+var runMutants = []mutant{
+	{name: "unfenced-claim", help: "a claim deletes a task more than its limit now and then, as one that is not fenced does, and nobody counts", edits: []edit{
+		{"outbox.take_task", "  DELETE FROM outbox.task t WHERE t.ctid = place\n", `  DELETE FROM outbox.task t WHERE random() < 0.01 AND t.task_id IN (
+    SELECT n.task_id FROM outbox.task n WHERE n.state = 'ready' AND n.task_type = of_type AND n.ctid <> place LIMIT 1 FOR UPDATE SKIP LOCKED);
+  DELETE FROM outbox.task t WHERE t.ctid = place
+`},
+	}, run: chaosRun{"none", 15 * time.Second, time.Second, []string{"lost tasks"}}},
+	{name: "failed-rollback-to", help: "ROLLBACK TO was not carried out, and the claim is committed all the same", edits: []edit{
+		{"relay/guard.go", `"ROLLBACK TO SAVEPOINT "+g.savepoint+"; RELEASE SAVEPOINT "`, `"RELEASE SAVEPOINT "`},
+	}, run: chaosRun{"none", 10 * time.Second, time.Second, []string{"duplicated effects"}}},
+	{name: "no-token", help: "a leased task is completed without its token", edits: []edit{
+		{"relay/complete.go", "DELETE FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid", "DELETE FROM outbox.task WHERE task_id = $1 AND $2::uuid IS NOT NULL"},
+		{"outbox.finish_tasks", " AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]\n    RETURNING t.task_id)\n  SELECT array_agg(d.task_id) INTO more", "\n    RETURNING t.task_id)\n  SELECT array_agg(d.task_id) INTO more"},
+	}, run: chaosRun{"freeze", 75 * time.Second, 8 * time.Second, []string{"leases that another", "duplicated effects", "keyed changes"}}},
+	{name: "retry-on-bad-connection", help: "a transaction is repeated when its connection breaks at COMMIT", edits: []edit{
+		{"intx.go", "		wake.All()\n		return fmt.Errorf(\"%w: %w\", ErrCommitUnknown, err)", "		return inTx(ctx, begin, fn)"},
+	}, run: chaosRun{"commit", 20 * time.Second, 100 * time.Millisecond, []string{"ghosts", "business rows of"}}},
+	{name: "attempt-only-in-claim", help: "an attempt is counted in the claim's transaction only, so that the death of a process takes it back", edits: []edit{
+		{"relay/suspect.go", "			r.lost++\n", ""},
+	}, run: chaosRun{"poison", 30 * time.Second, time.Second, []string{"poison that"}}},
+	{name: "client-clock", help: "a delay is added to the client's clock, which is two seconds behind", edits: []edit{
+		{"rare.go", "clock_timestamp() + %s::bigint * interval '1 microsecond', now())", "timestamptz 'epoch' + %s::bigint * interval '1 microsecond', now())"},
+		{"rare.go", "s.after.Microseconds()", "time.Now().Add(s.after - 2*time.Second).UnixMicro()"},
+	}, run: chaosRun{"none", 15 * time.Second, time.Second, []string{"delayed tasks that ran early"}}},
+	{name: "skip-running", help: "a keyed task is skipped though the one that has its key runs already", edits: []edit{
+		{"outbox.take_key", "      PERFORM FROM outbox.task t WHERE t.task_id = holder AND t.unique_until_done;\n      IF FOUND THEN\n        RETURN false;\n      END IF;", "      RETURN false;"},
+	}, run: chaosRun{"none", 20 * time.Second, time.Second, []string{"keyed changes"}}},
+	{name: "cursor", help: "claims go on behind the last one and never back to what was committed late", edits: []edit{
+		{"relay/floor.go", "func (f *floors) forget() { f.of = nil }", "func (f *floors) forget() {}"},
+		{"relay/floor.go", "	if one := f.of[h.class()]; one != nil && (f.random || h.compare(one.at) < 0) {", "	if one := f.of[h.class()]; one != nil && f.random {"},
+	}, run: chaosRun{"none", 30 * time.Second, time.Second, []string{"tasks that are left"}}},
+}

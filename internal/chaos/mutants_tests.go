@@ -1,0 +1,184 @@
+//go:build unix
+
+package main
+
+import "slices"
+
+// testMutants are noticed by tests of the default suite.
+var testMutants = slices.Concat(lockMutants, claimMutants, leaseMutants)
+
+// lockMutants wait for a row that another transaction has locked, or do not see what it did.
+var lockMutants = []mutant{{
+	name: "waiting-claim",
+	help: "a claim of one task waits for a locked row",
+	edits: []edit{
+		{"outbox.take_task", "BY t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED", "BY t.task_id LIMIT 1 FOR UPDATE"},
+		{"outbox.take_task", ", t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED", ", t.task_id LIMIT 1 FOR UPDATE"},
+	},
+	tests: testRun{"relay", "TestAClaimOfOneTaskFindsTheFirstThatIsFree$"},
+}, {
+	name:  "waiting-batch-claim",
+	help:  "a claim of a batch waits for a locked row",
+	edits: []edit{{"outbox.take_tasks", "LIMIT up_to FOR UPDATE SKIP LOCKED", "LIMIT up_to FOR UPDATE"}},
+	tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"},
+}, {
+	name: "waiting-lease",
+	help: "a claim of leased tasks waits for a locked row",
+	edits: []edit{
+		{"outbox.lease_tasks", "BY t.task_id LIMIT lead FOR UPDATE SKIP LOCKED", "BY t.task_id LIMIT lead FOR UPDATE"},
+		{"outbox.lease_tasks", ", t.task_id LIMIT lead FOR UPDATE SKIP LOCKED", ", t.task_id LIMIT lead FOR UPDATE"},
+		{"outbox.lease_tasks", "LIMIT most FOR UPDATE SKIP LOCKED", "LIMIT most FOR UPDATE"},
+	},
+	tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"},
+}, {
+	name: "waiting-takeover",
+	help: "a takeover from dead relays waits for a locked row",
+	edits: []edit{{
+		"relay/takeover.go",
+		"ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE SKIP LOCKED",
+		"ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE",
+	}},
+	tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"},
+}, {
+	name: "waiting-expiry",
+	help: "the end of leases that ran out waits for a locked row",
+	edits: []edit{{
+		"relay/takeover.go",
+		"leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED",
+		"leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE",
+	}},
+	tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"},
+}, {
+	name:  "waiting-promotion",
+	help:  "the promotion of scheduled tasks waits for a locked row",
+	edits: []edit{{"relay/look.go", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"}},
+	tests: testRun{"relay", "TestPromotingWaitsForNoRow$"},
+}, {
+	name: "blind-slot",
+	help: "a slot is taken without comparing it with what was seen before its lock",
+	edits: []edit{{
+		"relay/limit.go",
+		" AND f.lease_token IS NOT DISTINCT FROM s.lease_token\n",
+		"\n",
+	}},
+	tests: testRun{"relay", "TestASlotThatIsFilledWhileAClaimReachesItIsNotFree$"},
+}, {
+	name:  "one-look-at-a-key",
+	help:  "the task of a unique key is looked at once, and a retry that is written back is missed",
+	edits: []edit{{"outbox.lock_waiting", "FOR look IN 1..2 LOOP", "FOR look IN 1..1 LOOP"}},
+	tests: testRun{".", "TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey$"},
+}}
+
+// claimMutants break the claims of Tx and Batch handlers, and what is counted of them.
+var claimMutants = []mutant{{
+	name: "no-release",
+	help: "a claim ends without RELEASE of its savepoint, so its end goes on in no transaction",
+	edits: []edit{{
+		"relay/guard.go",
+		`statements+"; RELEASE SAVEPOINT "+g.savepoint+after`,
+		"statements+after",
+	}},
+	tests: testRun{"relay", "TestAHandlerThatRollsItsClaimBackHasNoHistory$"},
+}, {
+	name:  "no-journal",
+	help:  "the journal of runs gets no rows",
+	edits: []edit{{"relay/journal.go", "	j.in <- r\n", "	r.reply <- journalReply{}\n"}},
+	tests: testRun{"relay", "TestABatchIsOneRowOfTheJournal$"},
+}, {
+	name:  "panic-is-success",
+	help:  "a handler that panics has returned nil",
+	edits: []edit{{"relay/failure.go", "			err = broke\n", "			err = nil\n"}},
+	tests: testRun{"relay", "TestObserversHearWhatBecomesOfEachTaskOfEachKind$"},
+}, {
+	name: "writable-failure",
+	help: "the transaction that records a failure is open to a goroutine of the handler's",
+	edits: []edit{{
+		"relay/settle.go",
+		`c.ExecContext(ctx, "SET TRANSACTION READ ONLY")`,
+		`c.ExecContext(ctx, "SELECT 1")`,
+	}},
+	tests: testRun{"relay", "TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult$"},
+}, {
+	name: "any-iteration",
+	help: "a failure that is recorded late counts against a later iteration of its task",
+	edits: []edit{{
+		"relay/record.go",
+		"attempt = $2 AND iterations = $3 AND",
+		"attempt = $2 AND $3::integer IS NOT NULL AND",
+	}},
+	tests: testRun{"relay", "TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone$"},
+}, {
+	name:  "unknown-is-failure",
+	help:  "a COMMIT whose outcome is unknown is a failure of the handler's",
+	edits: []edit{{"relay/settle.go", "	if !pgerr.CommitFailed(err) {\n", "	if false {\n"}},
+	tests: testRun{"relay", "TestALostCommitIsNoAttempt$"},
+}, {
+	name: "uncounted-delete",
+	help: "the counters are not told of a task that is deleted",
+	edits: []edit{{
+		"outbox.task_removed",
+		"SELECT (-1)::bigint, 0::bigint,",
+		"SELECT 0::bigint, 0::bigint,",
+	}},
+	tests: testRun{"relay", "TestEachTaskOfEachKindRunsOnce$"},
+}, {
+	name: "no-fallback",
+	help: "a floor does not fall back to a task that was committed late below it",
+	edits: []edit{{
+		"relay/floor.go",
+		"one != nil && (f.random || h.compare(one.at) < 0) {",
+		"one != nil && f.random {",
+	}},
+	tests: testRun{"relay", "TestATaskBelowAFloorMovesItBack$"},
+}}
+
+// leaseMutants break leases.
+var leaseMutants = []mutant{{
+	name: "unmarked-takeover",
+	help: "a takeover drops the dead relay's mark, so that the task is no suspect",
+	edits: []edit{{
+		"relay/takeover.go",
+		"SET state = 'ready', lease_token = NULL, leased_until = NULL\n WHERE t.task_id",
+		"SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL\n WHERE t.task_id",
+	}},
+	tests: testRun{"relay", "TestATakeoverMarksTheTasksOfDeadRelays$"},
+}, {
+	name: "tokenless-finish",
+	help: "leased tasks that are done are deleted without their tokens",
+	edits: []edit{
+		{
+			"outbox.finish_tasks",
+			"ids[width_bucket(t.task_id, ids)] AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]",
+			"ids[width_bucket(t.task_id, ids)]",
+		},
+		{
+			"outbox.finish_tasks",
+			"ANY (ids) AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]",
+			"ANY (ids)",
+		},
+	},
+	tests: testRun{"relay", "TestEndsOfLeasesFollowTheTaskAndNotItsPlace$"},
+}, {
+	name:  "tokenless-extend",
+	help:  "a lease is extended without its token",
+	edits: []edit{{"relay/extend.go", "AND lease_token = $2::uuid", "AND $2::uuid IS NOT NULL"}},
+	tests: testRun{"relay", "TestExtendAfterTheLossOfTheLease$"},
+}, {
+	name: "no-heartbeat",
+	help: "a relay beats once and then no more",
+	edits: []edit{{
+		"relay/heartbeat.go",
+		"nextBeat = now.Add(heartbeatInterval)",
+		"nextBeat = now.Add(1000 * heartbeatInterval)",
+	}},
+	tests: testRun{"relay", "TestGuaranteesInTime$/^a_late_heartbeat"},
+}, {
+	name: "early-takeover",
+	help: "leases are taken over before their relays had the time to renew them after an outage",
+	edits: []edit{{
+		"relay/heartbeat.go",
+		"s.last.Sub(s.first) >= takeoverAfter-heartbeatInterval && now.Sub(s.first) >= takeoverAfter && ",
+		"",
+	}},
+	tests: testRun{"relay", "TestTakeoverWaitsForUnbrokenHeartbeats$"},
+}}

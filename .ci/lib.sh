@@ -1,0 +1,179 @@
+# What .ci/run, .ci/full and .ci/flakes share. It is sourced in the repository's root.
+set -euo pipefail
+started=$SECONDS
+logs=$(mktemp -d)
+shared=$(cd .. && pwd)/shared/ci # where this project's machines have a script for each server; elsewhere there is none
+modules=(outboxotel outboxprom cmd/outbox examples) # of go.work, besides the root
+staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
+export OUTBOX_TEST_REQUIRE=all
+
+# say NAME: begins a stage, and says how long the one before took.
+stage= stage_began=$SECONDS
+say() {
+  [ -z "$stage" ] || printf -- '-- %s: %d s\n' "$stage" $((SECONDS - stage_began))
+  stage=$* stage_began=$SECONDS
+  printf '\n== %s (%d s since the start)\n' "$*" $((SECONDS - started))
+}
+
+# install: what the tests need besides Go, on Debian and Ubuntu.
+install() {
+  local missing=() as=()
+  [ -n "$(ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || command -v initdb >/dev/null || missing+=(postgresql)
+  command -v psql >/dev/null || missing+=(postgresql-client)
+  command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
+  command -v gcc >/dev/null || missing+=(gcc libc6-dev)
+  command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing+=(pgbouncer)
+  command -v promtool >/dev/null || missing+=(prometheus)
+  command -v xz >/dev/null || missing+=(xz-utils)
+  command -v ps >/dev/null || missing+=(procps)
+  [ ${#missing[@]} -gt 0 ] || return 0
+  echo "installing: ${missing[*]}"
+  [ "$(id -u)" = 0 ] || as=(sudo)
+  "${as[@]}" apt-get update -qq
+  "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >"$logs/apt" 2>&1 || { tail -20 "$logs/apt"; exit 1; }
+}
+
+# server MAJOR: prints the directory of that version's initdb and postgres.
+server() {
+  local bin=/usr/lib/postgresql/$1/bin as=()
+  if [ ! -x "$bin/initdb" ] && [ -x "$shared/postgres-version" ]; then
+    "$shared/postgres-version" "$1" | tail -1
+    return
+  fi
+  if [ ! -x "$bin/initdb" ]; then # from PostgreSQL's own packages
+    [ "$(id -u)" = 0 ] || as=(sudo)
+    "${as[@]}" apt-get install -y -qq postgresql-common ca-certificates >/dev/null
+    "${as[@]}" bash -c '/usr/share/postgresql-common/pgdg/apt.*.sh -y' >/dev/null
+    "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "postgresql-$1" >/dev/null
+  fi
+  echo "$bin"
+}
+
+# docker_server MAJOR: makes sure that a Docker engine runs and can have that version's image.
+docker_server() {
+  if [ -x "$shared/docker-postgres" ]; then
+    "$shared/docker-postgres" "$1" >"$logs/docker" 2>&1 || { tail -20 "$logs/docker"; exit 1; }
+  fi
+  docker info >/dev/null || { echo 'no Docker engine'; exit 1; }
+}
+
+# said_by_failed LOG: the lines of go test -v that belong to tests that failed.
+said_by_failed() {
+  awk 'NR == FNR { if ($1 == "---" && $2 == "FAIL:") failed[$3]; next }
+    $1 == "===" { name = $3; if (name in failed) print; next }
+    name in failed && $1 != "---" { print }' "$1" "$1"
+}
+
+# suite NAME ARGS...: go test -v, with the number of tests that ran. Each alternative of a -run pattern has to match a test.
+suite() {
+  local name=$1 log="$logs/${1//[^a-zA-Z0-9]/_}"; shift
+  say "tests: $name"
+  if ! go test -count=1 -v -vet=off -timeout 20m "$@" >"$log" 2>&1; then
+    echo "FAILED: $name"
+    grep -E '^(\s*--- FAIL|FAIL|panic:|fatal error:)' "$log" | head -50 || true
+    echo "--- what the failed tests said:"; said_by_failed "$log" | sed -n 1,300p
+    echo "--- the end of the log:"; grep -vE '^\s*(=== |--- PASS)' "$log" | tail -50
+    exit 1
+  fi
+  grep -E '^ok ' "$log" || true
+  grep -E '^devpg: ' "$log" | sed -E 's/ at postgres:.*//' | sort | uniq -c || true
+  echo "$name: $(grep -cE '^\s*--- PASS' "$log") tests passed, $(grep -cE '^\s*--- SKIP' "$log" || true) skipped"
+  while [ $# -gt 1 ] && [ "$1" != -run ]; do shift; done
+  if [ "${1:-}" = -run ]; then
+    local alternative
+    for alternative in ${2//|/ }; do
+      grep -qE "^=== RUN +[^/]*${alternative#^}" "$log" || { echo "$name: no test matches $alternative"; exit 1; }
+    done
+  fi
+}
+
+# tidy MODULE: its go.mod requires what it imports. The modules require versions of each other that are released together, so it is
+# told where these are.
+tidy() {
+  local mod="$logs/tidy.mod"
+  cp "$1/go.mod" "$mod"
+  cp "$1/go.sum" "$logs/tidy.sum"
+  go mod edit -replace "github.com/txoutbox/outbox=$PWD" "$mod"
+  for m in "${modules[@]}"; do
+    [ "$m" = "$1" ] || go mod edit -replace "github.com/txoutbox/outbox/$m=$PWD/$m" "$mod"
+  done
+  (cd "$1" && GOWORK=off go mod tidy -diff -modfile="$mod")
+}
+
+checks() {
+  say 'gofmt, vet, staticcheck, modules'
+  local unformatted; unformatted=$(gofmt -l .)
+  [ -z "$unformatted" ] || { echo "not formatted: $unformatted"; exit 1; }
+  go vet ./...
+  go run $staticcheck ./...
+  go mod tidy -diff
+  go mod verify
+  (cd bench && go vet ./... && go run $staticcheck ./... && go mod tidy -diff)
+  for m in "${modules[@]}"; do
+    echo "module $m"
+    (cd "$m" && go vet ./... && go run $staticcheck ./...)
+    tidy "$m"
+  done
+}
+
+module_suites() {
+  for m in "${modules[@]}"; do
+    suite "module $m" "$@" "./$m/..."
+  done
+}
+
+# old_libpq ARGS...: a suite with the newest lib/pq of a year ago. It takes one host only in a connection string.
+old_libpq() {
+  local old=1.10.9
+  cp go.mod "$logs/libpq.mod"
+  cp go.sum "$logs/libpq.sum"
+  go mod edit -require="github.com/lib/pq@v$old" "$logs/libpq.mod"
+  GOWORK=off go mod tidy -modfile="$logs/libpq.mod" # -modfile is not for workspaces
+  grep -q "github.com/lib/pq v$old" "$logs/libpq.mod" || { echo "a dependency needs a newer lib/pq than $old"; exit 1; }
+  GOWORK=off OUTBOX_TEST_DRIVER=postgres suite "lib/pq $old" -modfile="$logs/libpq.mod" "$@"
+}
+
+# bare: the README's test command in a fresh clone of the last commit, with a PATH that has Go and PostgreSQL only. As root it
+# runs as nobody.
+bare() {
+  say 'go test ./... in a fresh clone, with Go and PostgreSQL only'
+  local dir="$logs/bare" mod as=() path
+  path=$(go env GOROOT)/bin:$(dirname "$(ls -d /usr/lib/postgresql/*/bin/initdb | tail -1)")
+  mod=$(go env GOMODCACHE)
+  mkdir -p "$dir/home" "$dir/cache"
+  git clone -q . "$dir/outbox"
+  if [ "$(id -u)" = 0 ]; then
+    cp -r "$mod" "$dir/mod" # root's own is not for others to read
+    mod=$dir/mod
+    chmod 755 "$logs" "$dir"
+    chown -R nobody: "$dir"
+    as=(setpriv --reuid nobody --regid nogroup --clear-groups)
+  fi
+  local began=$SECONDS failed=0
+  (cd "$dir/outbox" && "${as[@]}" env -i PATH="$path" HOME="$dir/home" GOCACHE="$dir/cache" GOMODCACHE="$mod" GOPROXY=off go test ./...) \
+    >"$logs/bare.log" 2>&1 || failed=1
+  grep -E '^ok ' "$logs/bare.log" || true
+  echo "compiled and tested in $((SECONDS - began)) s"
+  [ $failed = 0 ] || { grep -v '^ok ' "$logs/bare.log" | tail -200; echo 'FAILED: go test ./... with Go and PostgreSQL only'; exit 1; }
+}
+
+benchmarks() {
+  say 'benchmarks, short'
+  go test ./relay -run '^$' -bench Drain -benchtime 1x | grep -E 'tasks/s|^ok'
+  go test ./dashboard -run '^$' -bench Pages -benchtime 1x | grep -E 'ms/page|longest-s|^ok'
+  say 'the benchmark against the field: each of its cases, very short'
+  (cd bench && go test ./...)
+}
+
+# clean ends the script: no file of the repository has changed.
+clean() {
+  git diff --exit-code --stat
+  say "all passed"
+}
+
+finish() {
+  local code=$?
+  [ $code = 0 ] || printf '\nFAILED in: %s, after %d s\n' "$stage" $((SECONDS - started))
+  rm -rf "$logs"
+}
+trap finish EXIT

@@ -9,7 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/docblocks"
-	"github.com/txoutbox/outbox/schema"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // What needs gorm, bun and the like is compiled by a test of the module examples.
@@ -18,14 +18,11 @@ func TestTheCodeOfTheDocumentationWorks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := pgtest.Open("postgres", pgtest.Database(t))
+	db, err := pgtest.Open("postgres", relaytest.Migrated(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if err := schema.Migrate(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
 	compiled, problems, err := docblocks.Compile(".", ".", blocks, false)
 	if err != nil {
 		t.Fatal(err)

@@ -10,8 +10,8 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
-	"github.com/txoutbox/outbox/schema"
 )
 
 // The README's test of its example, and what it needs.
@@ -43,14 +43,11 @@ func registry(send func(userID int64) error) *handlers.Registry {
 }
 
 func openTestDatabase(t *testing.T) *sql.DB {
-	db, err := pgtest.Open("postgres", pgtest.Database(t))
+	db, err := pgtest.Open("postgres", relaytest.Migrated(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	if err := schema.Migrate(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := db.Exec(`CREATE TABLE usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL)`); err != nil {
 		t.Fatal(err)
 	}

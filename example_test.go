@@ -11,8 +11,8 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
-	"github.com/txoutbox/outbox/schema"
 )
 
 // From here to relayTasks it is the README's example.
@@ -71,14 +71,11 @@ func TestTheExampleOfTheREADMEWorks(t *testing.T) {
 		t.Error("the Go block of README.md is not in example_test.go, line by line")
 	}
 
-	db, err := pgtest.Open("postgres", pgtest.Database(t))
+	db, err := pgtest.Open("postgres", relaytest.Migrated(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if err := schema.Migrate(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := db.Exec(`CREATE TABLE usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL)`); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ var allowedImports = map[string][]string{
 		"github.com/jmoiron/sqlx", // sqlx_adapter.go
 	},
 	"/doctor":          {"", "/internal/pgerr", "/internal/vacuum", "/schema"},
-	"/handlers":        {"", "github.com/sethvargo/go-retry"},
+	"/handlers":        {"", "/internal/guard", "github.com/sethvargo/go-retry"},
 	"/schema":          {"github.com/sethvargo/go-retry"},
 	"/deadletter":      {"", "/internal/pgerr", "github.com/lib/pq"}, // arrays of ids
 	"/history":         {"", "/internal/pgerr"},
@@ -31,6 +31,7 @@ var allowedImports = map[string][]string{
 	"/dashboard":       {"", "/audit", "/deadletter", "/inspect", "/relay", "/internal/pgerr"},
 	"/internal/counts": {},
 	"/internal/drain":  {"/handlers"},
+	"/internal/guard":  {},
 	"/internal/pgerr":  {},
 	"/internal/vacuum": {},
 	"/internal/wake":   {},
@@ -40,7 +41,7 @@ var allowedImports = map[string][]string{
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},
 	"/relay": {
-		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/pgerr", "/internal/vacuum", "/internal/wake",
+		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pgerr", "/internal/vacuum", "/internal/wake",
 		"github.com/lib/pq", // arrays and LISTEN
 		"github.com/sethvargo/go-retry",
 	},

@@ -21,7 +21,7 @@ func TestManyTasksKeepTheirPayloadsAndTheirOrder(t *testing.T) {
 	onEveryClient(t, []contract{{"with_one_type_and_with_several", func(t *testing.T, e *env) {
 		for _, types := range [][]string{{newType()}, {newType(), "a b,c{}\"'\\", newType()}} {
 			var tasks []outbox.NewTask
-			for i := range 5000 {
+			for i := range 3200 {
 				tasks = append(tasks, outbox.NewTask{Type: types[i%len(types)], Payload: i})
 				if i < len(payloads) {
 					tasks = append(tasks, outbox.NewTask{Type: types[0], Payload: payloads[i]})

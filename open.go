@@ -31,8 +31,10 @@ const (
 
 // Open returns a pool of connections of lib/pq that notice when the other side is gone without a word: a host that lost its power, a
 // cable, a firewall or a proxy that forgot the connection. lib/pq itself waits for an answer as long as the operating system believes in
-// the connection, which is minutes to hours, and the end of a call's context does not end that wait. dsn is lib/pq's. Open does
-// not connect; it returns an error, without dsn's text, where dsn is none, or asks for target_session_attrs=prefer-standby: an outbox writes.
+// the connection, which is minutes to hours, and the end of a call's context does not end that wait. dsn is lib/pq's: without
+// sslmode the connection needs TLS, so for a server without TLS add sslmode=disable. Open does not
+// connect; it returns an error, without dsn's text, where dsn is none, or asks for target_session_attrs=prefer-standby: an outbox
+// writes.
 //
 // A connection breaks, and what waits on it fails, when
 //   - the other side has acknowledged nothing for 25 s, whether it was sent something or not: TCP keepalive from 10 s on, each 5 s, and on Linux

@@ -144,7 +144,8 @@ func TestRunNow(t *testing.T) {
 func TestRunNowWakesRelaysWithItsCommit(t *testing.T) {
 	const name = "app_outbox"
 	d := newDatabase(t, schema.Schema(name))
-	exec(t, d.db, `INSERT INTO app_outbox.task (task_type, run_at) SELECT 'T', now() + interval '1 hour' FROM generate_series(1, 2)`)
+	exec(t, d.db, `INSERT INTO app_outbox.task (task_type, run_at) SELECT 'T', now() + interval '1 hour' FROM generate_series(1, 3)`)
+	exec(t, d.db, `SELECT setval('app_outbox.wake', 4102444800)`) // as a relay asks that is idle
 	l := pq.NewListener(d.url, 10*time.Millisecond, time.Second, nil)
 	defer l.Close()
 	for _, channel := range []string{name, "outbox", "marker"} {
@@ -157,7 +158,10 @@ func TestRunNowWakesRelaysWithItsCommit(t *testing.T) {
 		taskID int64
 		commit bool
 		want   string
-	}{{"rolled back", 1, false, ""}, {"committed", 1, true, name}, {"a task that is ready", 1, true, ""}, {"an unknown task", 9, true, ""}, {"another one", 2, true, name}} {
+	}{{"rolled back", 1, false, ""}, {"committed", 1, true, name}, {"a task that is ready", 1, true, ""}, {"an unknown task", 9, true, ""}, {"another one", 2, true, name}, {"nobody asks", 3, true, ""}} {
+		if c.what == "nobody asks" {
+			exec(t, d.db, `SELECT setval('app_outbox.wake', 0)`)
+		}
 		tx := begin(t, d.db)
 		if _, err := outbox.RunNow(t.Context(), tx, c.taskID, outbox.Schema(name)); err != nil {
 			t.Fatal(err)

@@ -55,8 +55,8 @@ const statsSQL = `/* outbox: stats */
 
 // Stats reads the counts of all task types that were ever enqueued, sorted by type, with one statement. The counts are exact for
 // the statement's snapshot: they are what count(*) by type and state would say. It costs the same with ten tasks and
-// with ten million: the number of types matters, and how much changed within the last seconds or, while no relay
-// runs, since one did.
+// with ten million: the number of types matters, and how much changed since autovacuum last worked on counter_log, some
+// milliseconds for 10 MB of that table, or, while no relay runs, since one did. It uses no parallel workers.
 //
 // It reads only, so it may run on a standby. It needs SELECT on the tables counter, counter_log and task. Of the
 // options only [Schema] has a meaning here, any other is an ErrInvalidOption; other errors are q's own.

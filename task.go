@@ -24,7 +24,9 @@ type Task[P any] struct {
 	// OrderingKey is that of OrderedBy; "" without one.
 	OrderingKey string
 	RunAt       time.Time
-	CreatedAt   time.Time
+	// CreatedAt is when the transaction that enqueued the task began, by PostgreSQL's clock: now() in SQL. The task became
+	// visible when that transaction committed. Retries, iterations and a redrive keep it.
+	CreatedAt time.Time
 	// Iterations is how often the handler has returned handlers.RunAgain for this task; 0 before the first
 	// time. Attempt, LastError and Payload are those of the present iteration.
 	Iterations int
@@ -37,25 +39,37 @@ type Task[P any] struct {
 
 // Lease is a relay's hold on one task. Implementations are safe for concurrent use.
 type Lease interface {
-	// Complete runs fn in a transaction that finishes the task when it commits.
+	// Complete runs fn in a transaction that finishes the task when it commits. [Task.Complete] has
+	// the contract.
 	Complete(ctx context.Context, fn func(*sql.Tx) error) error
 	// Extend lets the run go on for d from now.
 	Extend(ctx context.Context, d time.Duration) error
 }
 
-// Complete finishes a leased task together with fn's writes: one transaction locks the task's row by
-// its lease token, runs fn, deletes the task and commits. So what fn writes is committed exactly
-// once, even if the handler ran twice.
+// Complete finishes a leased task together with fn's writes: one transaction deletes the task's row
+// by its lease token, runs fn and commits. So what fn writes is committed exactly once, even if the
+// handler ran twice.
 //
-// It returns ErrLeaseLost, with nothing written, if the lease was lost; fn's error, with nothing
-// written; or ErrCommitUnknown. After a nil error the handler's own result no longer matters, and
-// further calls return ErrLeaseLost. After ErrCommitUnknown return an error: the relay then looks
-// whether the task is still there. fn must not commit or roll back tx; in it a lock is waited for 10 s
-// at most, a statement may take 30 s, and 60 s may pass between two.
+// The rules for fn are those of a Tx handler: it must not commit or roll back tx. In it a lock is
+// waited for 10 s at most, a statement may take 30 s, and 60 s may pass between two. Complete
+// returns:
+//   - nil: fn's writes are committed and the task is gone. The handler's own result no longer
+//     matters, and further calls return ErrLeaseLost.
+//   - fn's error, or an error that says what fn hid when it returned nil: a failed statement, rows
+//     left open, a deferred constraint that is violated, a transaction that fn rolled back. Nothing
+//     is written and the lease is held, so the handler's result decides: an error is a failed
+//     attempt, nil removes the task without fn's writes. Complete can be called again.
+//   - ErrLeaseLost, with nothing written: another run of the task decides.
+//   - ErrCommitUnknown: return an error; the relay then looks whether the task is still there.
 //
-// If fn returns handlers.RunAgain or handlers.RunAgainWith, its writes are committed and the task, instead of
-// being deleted, runs again: each iteration's writes are committed exactly once. Complete returns nil then. The
-// same returned by the handler after Complete returned nil has no effect, as the task is gone; the relay logs it.
+// What fn commits itself stands, with the removal of the task. Complete returns nil if fn did, and
+// the relay logs it. If fn then failed or panicked, the task is a dead letter with the reason
+// committed, Complete returns an error, and the handler's own result no longer matters.
+//
+// If fn returns handlers.RunAgain or handlers.RunAgainWith, its writes are committed and the task,
+// instead of being deleted, runs again: each iteration's writes are committed exactly once.
+// Complete returns nil then. The same returned by the handler after Complete returned nil has no
+// effect, as the task is gone; the relay logs it.
 func (t *Task[P]) Complete(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	if t.Lease == nil {
 		return ErrNotLeased

@@ -42,9 +42,14 @@ type uniqueKey struct {
 // position, and no right on its tables.
 func Unique(key string) Option { return func(s *settings) { s.unique = &uniqueKey{key: key} } }
 
-// UniqueUntilDone is [Unique] for a key that its task keeps while it runs and through its retries, until it is
-// done, dead or cancelled. A running task is never changed: an Enqueue then finds it and is Skipped, whatever the OnConflict
-// option, and no further run starts on its account.
+// UniqueUntilDone is [Unique] for a key that its task keeps while it runs and through its retries,
+// until it is done, dead or cancelled. A running task is never changed: an Enqueue then finds it
+// and is Skipped, whatever the OnConflict option, and no further run starts on its account.
+//
+// The transaction that removes the task, a Tx or Batch handler's or that of Task.Complete, is the
+// exception: there the key is free, and an Enqueue creates the task that follows. If the handler's
+// result is that its own task goes on, as by handlers.RunAgain, that task keeps the key and the
+// created one is dropped with the commit.
 func UniqueUntilDone(key string) Option {
 	return func(s *settings) { s.unique = &uniqueKey{key: key, untilDone: true} }
 }

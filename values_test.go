@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"database/sql"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
@@ -76,9 +77,13 @@ func TestTextsArriveAsTheyAreBothWays(t *testing.T) {
 func TestNoEncodingOfTheSessionLetsATextOutOfItsLiteral(t *testing.T) {
 	d := newDatabase(t)
 	exec(t, d.db, `CREATE TABLE canary ()`)
+	step := 9
+	if os.Getenv("OUTBOX_TEST_LONG") != "" {
+		step = 1
+	}
 	for _, encoding := range []string{"SJIS", "SHIFT_JIS_2004", "BIG5", "GBK", "UHC", "GB18030", "JOHAB", "LATIN1", "EUC_JP"} {
 		db := open(t, "postgres", d.url)
-		for last := range 64 {
+		for last := 0; last < 64; last += step {
 			for _, end := range []string{`\`, `\'`, `'`, `$`, `$tas`, `$task`, `$task$`} {
 				tx := begin(t, db)
 				exec(t, tx, `SET LOCAL backslash_quote = on; SET LOCAL client_encoding = '`+encoding+`'`)

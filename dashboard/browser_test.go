@@ -2,7 +2,6 @@ package dashboard_test
 
 import (
 	"context"
-	osexec "os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // browser is a headless chromium with one tab, in which every line of the console fails the test.
@@ -35,22 +35,15 @@ func (b browser) loud()  { b.console.mu.Lock(); b.console.expected = false; b.co
 // heard is how many lines the console had while it was quiet.
 func (b browser) heard() int { b.console.mu.Lock(); defer b.console.mu.Unlock(); return b.console.said }
 
-// openBrowser starts a browser that ends with the test. Where no chromium is found only the log says so, and ok is false; what the pages do without
-// script is tested by HTTP.
-func openBrowser(t testing.TB) (b browser, ok bool) {
+// needsBrowser skips the test where no browser is installed. What the pages do without script is tested by HTTP.
+func needsBrowser(t testing.TB) (path string) {
 	t.Helper()
-	path := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless-shell",
-		"/Applications/Google Chrome.app/Contents/MacOS/Google Chrome", "/Applications/Chromium.app/Contents/MacOS/Chromium"} {
-		if found, err := osexec.LookPath(name); err == nil {
-			path = found
-			break
-		}
-	}
-	if path == "" {
-		t.Log("NOT RUN: no chromium was found, so the pages were not tried in a browser; install Debian's package chromium")
-		return browser{}, false
-	}
+	return needs.Program(t, "chromium", needs.Browsers...)
+}
+
+// openBrowser starts a browser that ends with the test.
+func openBrowser(t testing.TB, path string) (b browser) {
+	t.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path),
 		chromedp.UserDataDir(t.TempDir()),
@@ -93,7 +86,7 @@ func openBrowser(t testing.TB) (b browser, ok bool) {
 		}
 		listener.Wait()
 	})
-	return browser{ctx, t, c}, true
+	return browser{ctx, t, c}
 }
 
 func (b browser) do(steps ...chromedp.Action[chromedp.Void]) {
@@ -148,11 +141,9 @@ func (b browser) media(scheme string) {
 
 // The check of the console finds what the policy blocks: a script in the page's own text, were one there.
 func TestTheBrowserBlocksInlineScriptAndSaysSo(t *testing.T) {
+	chromium := needsBrowser(t)
 	s := serve(t, newDatabase(t), dashboard.Config{Authorize: as(everything)})
-	b, ok := openBrowser(t)
-	if !ok {
-		return
-	}
+	b := openBrowser(t, chromium)
 	b.open(s.URL + "/outbox/audit")
 	// The listener says so to a test of its own.
 	b.quiet()

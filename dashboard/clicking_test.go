@@ -11,14 +11,12 @@ import (
 
 // Each action, by its button.
 func TestEachActionByClicking(t *testing.T) {
+	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	fill(t, db)
 	bury(t, db, "BULK", "attempts", "connection refused", 1_000_000, 3500)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
-	b, ok := openBrowser(t)
-	if !ok {
-		return
-	}
+	b := openBrowser(t, chromium)
 	b.do(chromedp.EmulateViewport(1280, 900))
 	at := func(path string) { t.Helper(); b.open(s.URL + "/outbox/" + path) }
 	click := func(selector, says string) {
@@ -106,13 +104,11 @@ const (
 
 // What changes appears by itself, with the focus where it was; the switch stops it.
 func TestPagesKeepThemselvesUpToDate(t *testing.T) {
+	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
-	b, ok := openBrowser(t)
-	if !ok {
-		return
-	}
+	b := openBrowser(t, chromium)
 	b.open(s.URL + "/outbox/")
 	b.awaitText("Task types")
 	b.evaluate(`window.stays = true`)

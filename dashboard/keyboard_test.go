@@ -11,13 +11,11 @@ import (
 
 // Redrive a dead letter without a pointer: from the overview, by Tab and Enter alone, with the focus in sight all the way.
 func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
+	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
-	b, ok := openBrowser(t)
-	if !ok {
-		return
-	}
+	b := openBrowser(t, chromium)
 	b.do(chromedp.EmulateViewport(1280, 900))
 	tabTo := func(what, is string) {
 		t.Helper()

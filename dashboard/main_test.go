@@ -16,6 +16,7 @@ import (
 
 	"github.com/txoutbox/outbox/dashboard"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -24,16 +25,13 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 // newDatabase is a migrated database of the test's own. OUTBOX_TEST_DRIVER is the driver, postgres (lib/pq) or pgx.
 func newDatabase(t testing.TB, opts ...schema.Option) *sql.DB {
 	t.Helper()
-	url := pgtest.Database(t)
+	url := relaytest.Migrated(t, opts...)
 	db, err := pgtest.Open(driver(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
 	urls.Store(db, url)
-	if err := schema.Migrate(t.Context(), db, opts...); err != nil {
-		t.Fatal(err)
-	}
 	return db
 }
 

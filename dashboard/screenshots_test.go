@@ -12,13 +12,11 @@ import (
 
 // OUTBOX_SCREENSHOTS names a directory for pictures of the pages, like docs/screenshots; without it the pages are only laid out.
 func TestPagesFitTheirWindow(t *testing.T) {
+	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
-	b, ok := openBrowser(t)
-	if !ok {
-		return
-	}
+	b := openBrowser(t, chromium)
 	for _, shot := range []struct {
 		name, scheme, path string
 		width, height      int64

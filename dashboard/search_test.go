@@ -71,15 +71,13 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 }
 
 func TestThePageSearchesOnByItself(t *testing.T) {
+	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	bury(t, db, "MAIL", "attempts", "boom", 1, 7_000)
 	exec(t, db, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id = 7000`)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	s.handler.SetPatience(0)
-	b, ok := openBrowser(t)
-	if !ok {
-		return
-	}
+	b := openBrowser(t, chromium)
 	b.open(s.URL + "/outbox/dead")
 	b.do(chromedp.SendKeys(chromedp.CSS("#f-error"), "rare"), chromedp.Click(chromedp.CSS(".filter button")))
 	b.awaitText("a rare one")

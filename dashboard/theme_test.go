@@ -10,13 +10,11 @@ import (
 
 // The theme is the system's until the viewer chooses one; both have enough contrast.
 func TestBothThemesCanBeRead(t *testing.T) {
+	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
-	b, ok := openBrowser(t)
-	if !ok {
-		return
-	}
+	b := openBrowser(t, chromium)
 	dark := func() bool {
 		return b.evaluate(`(() => { const c = getComputedStyle(document.body).backgroundColor.match(/\d+/g).map(Number); return c[0] + c[1] + c[2] < 200 })()`) == "true"
 	}

@@ -96,7 +96,7 @@ func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
 // Relays at work, tasks that die again, four who redrive at once: each task is done once in the end, and none is lost.
 func TestRedriveUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	db := newDatabase(t)
-	const tasks = 1500
+	const tasks = 300
 	exec(t, db, `CREATE TABLE effect (task_id bigint PRIMARY KEY, attempt int)`)
 	exec(t, db, `INSERT INTO outbox.task (task_type, payload) SELECT (ARRAY['TX','BATCH','LEASED'])[i % 3 + 1], '{}' FROM generate_series(1, $1::int) i`, tasks)
 	var broken atomic.Bool
@@ -143,10 +143,10 @@ func TestRedriveUnderLoadLosesAndDoublesNothing(t *testing.T) {
 			}
 		}()
 	}
-	deadline := time.Now().Add(60 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for number(t, db, `SELECT count(*) FROM outbox.dead_task`) < tasks/2 {
 		if time.Now().After(deadline) {
-			t.Fatal("not enough dead letters within 60 s")
+			t.Fatal("not enough dead letters within 3 min")
 		}
 	}
 	broken.Store(false)
@@ -161,7 +161,7 @@ func TestRedriveUnderLoadLosesAndDoublesNothing(t *testing.T) {
 		}
 		all.Wait()
 		if time.Now().After(deadline) {
-			t.Fatalf("within 60 s only %d of %d are done, %d tasks and %d dead letters are left", number(t, db, `SELECT count(*) FROM effect`), tasks,
+			t.Fatalf("within 3 min only %d of %d are done, %d tasks and %d dead letters are left", number(t, db, `SELECT count(*) FROM effect`), tasks,
 				number(t, db, `SELECT count(*) FROM outbox.task`), number(t, db, `SELECT count(*) FROM outbox.dead_task`))
 		}
 	}

@@ -65,6 +65,7 @@ var checks = []check{
 	{look: checkRoles, needs: "USAGE on the schema", passed: []passed{{"roles", "the roles have the rights that this version gives them, or there are none"}}},
 	{look: checkServer, passed: []passed{
 		{"server-version", "the server's version is supported"},
+		{"encoding", "the database's encoding is UTF8"},
 		{"primary", "the server is a primary"},
 		{"durability", "fsync and full_page_writes are on, and commits wait for the disk"}}},
 	{look: checkSettings, bare: true, needs: "USAGE on the schema", passed: []passed{

@@ -15,6 +15,7 @@ import (
 
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -171,6 +172,7 @@ func TestNoCheckReadsAllTasks(t *testing.T) {
 }
 
 func TestThroughPgBouncerInTransactionMode(t *testing.T) {
+	needs.Program(t, "pgbouncer", "pgbouncer")
 	pooler, err := pgtest.Server(t).OpenPooler(t.Context())
 	if err != nil {
 		t.Fatal(err)

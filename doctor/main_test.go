@@ -11,9 +11,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/doctor"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) { relaytest.Main(m) }
@@ -29,16 +27,7 @@ var (
 // ill is a migrated database whose invariants nobody checks at the end.
 func ill(t testing.TB) *database {
 	t.Helper()
-	return open(t, pgtest.Prepared(t, migrated))
-}
-
-func migrated(url string) error {
-	db, err := sql.Open("postgres", url)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return schema.Migrate(context.Background(), db)
+	return open(t, relaytest.Migrated(t))
 }
 
 // diagnosis is what a Check of db found.

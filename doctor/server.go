@@ -10,14 +10,19 @@ import (
 )
 
 const serverSQL = `/* outbox: the server */
-SELECT current_setting('server_version'), pg_is_in_recovery(),
+SELECT current_setting('server_version'), current_setting('server_encoding'), pg_is_in_recovery(),
        current_setting('fsync')::boolean, current_setting('full_page_writes')::boolean, current_setting('synchronous_commit')`
 
 func checkServer(ctx context.Context, v *visit) error {
-	var version, commit string
+	var version, encoding, commit string
 	var standby, fsync, pages bool
-	if err := v.row(ctx, serverSQL).Scan(&version, &standby, &fsync, &pages, &commit); err != nil {
+	if err := v.row(ctx, serverSQL).Scan(&version, &encoding, &standby, &fsync, &pages, &commit); err != nil {
 		return err
+	}
+	if encoding != "UTF8" {
+		v.add("encoding", Critical, encoding,
+			"the encoding of the database is "+encoding+", the outbox needs UTF8: schema.Migrate refuses it, and relays do not start",
+			"create a database with TEMPLATE template0 ENCODING 'UTF8', and move the data there")
 	}
 	if standby {
 		v.add("primary", Info, "", "the server is a standby: relays cannot work on it, and its sessions and statistics are its own", "ask the primary as well")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestSettingsThatRiskTheDatabaseAreFound(t *testing.T) {
@@ -20,7 +21,7 @@ func TestSettingsThatRiskTheDatabaseAreFound(t *testing.T) {
 
 func TestSettingsOfSessionsThatHurtRelaysAreFound(t *testing.T) {
 	server := pgtest.Local(t, map[string]string{"statement_timeout": "2s", "idle_session_timeout": "10min"})
-	if err := migrated(server.URL()); err != nil {
+	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)
 	}
 	db := direct(t, server.URL())
@@ -69,9 +70,19 @@ func TestSettingsOfSessionsThatHurtRelaysAreFound(t *testing.T) {
 	}
 }
 
+func TestWhatTheDoctorsConnectionStringSetsIsFound(t *testing.T) {
+	db := direct(t, ill(t).URL+"&default_transaction_read_only=on")
+	one(t, diagnosis(t, db), "session-settings", doctor.Warning, "default_transaction_read_only", "in the connection string")
+}
+
+func TestAnEncodingThatTheOutboxDoesNotWorkInIsFound(t *testing.T) {
+	found := diagnosis(t, direct(t, pgtest.Encoded(t, "SQL_ASCII")))
+	one(t, found, "encoding", doctor.Critical, "SQL_ASCII", "relays do not start", "ENCODING 'UTF8'")
+}
+
 func TestAServerThatIsNearlyFullIsFound(t *testing.T) {
 	server := pgtest.Local(t, map[string]string{"max_connections": "23", "superuser_reserved_connections": "3"})
-	if err := migrated(server.URL()); err != nil {
+	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)
 	}
 	db := direct(t, server.URL())

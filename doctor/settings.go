@@ -7,13 +7,16 @@ import (
 )
 
 // The settings that hold for everybody, for this database, and for those roles who may write tasks; timeouts in microseconds. Other settings are not read, as
-// an app may keep secrets there. What a client sends when it connects is not known here.
+// an app may keep secrets there. Of what clients send when they connect, only the doctor's own is known.
 const settingsSQL = `/* outbox: settings of sessions */
 WITH known AS (SELECT unnest(ARRAY['statement_timeout', 'lock_timeout', 'idle_session_timeout', 'transaction_timeout',
                                    'default_transaction_read_only', 'session_replication_role']) AS name),
 given AS (
   SELECT s.name, s.reset_val || COALESCE(s.unit, '') AS value, 'on the server' AS scope, '' AS reset, true AS relays
     FROM pg_settings s JOIN known USING (name) WHERE s.source IN ('default', 'configuration file', 'command line', 'environment variable', 'global')
+  UNION ALL
+  SELECT s.name, s.reset_val || COALESCE(s.unit, ''), 'in the connection string of the doctor', 'take it out where a relay has it too', true
+    FROM pg_settings s JOIN known USING (name) WHERE s.source = 'client'
   UNION ALL
   SELECT k.name, split_part(c.setting, '=', 2),
          CASE WHEN r.setrole = 0 THEN format('for the database %I', current_database()) WHEN r.setdatabase = 0 THEN format('for the role %s', r.setrole::regrole)
@@ -36,7 +39,7 @@ SELECT name, value, scope, reset, relays,
 const (
 	leastStatement   = 5 * time.Second
 	leastLock        = time.Second
-	leastTransaction = time.Minute
+	leastTransaction = leastStatement
 	leastIdle        = 20 * time.Second // the connection of ListenDSN sends something every 15 s
 )
 
@@ -58,15 +61,16 @@ func checkSettings(ctx context.Context, v *visit) error {
 		case name == "session_replication_role" && value == "replica":
 			v.add("session-settings", Critical, name, what+"triggers do not fire, and counts, delays, keys, order and wake-ups live on them", reset)
 		case name == "default_transaction_read_only" && (value == "on" || value == "true" || value == "yes" || value == "1"):
-			v.add("session-settings", Warning, name, what+"enqueues and relays fail with SQLSTATE 25006", reset)
+			v.add("session-settings", Warning, name, what+"relays do not start, and schema.Migrate "+
+				"refuses; what begins without READ WRITE, as on pgx, fails with SQLSTATE 25006, enqueues among it", reset)
 		case name == "statement_timeout" && short(leastStatement):
 			v.add("session-settings", Warning, name, what+"it may end statements of the relays that claim, look or clean up", reset+", or at least 30s for the relays' role")
 		case name == "lock_timeout" && short(leastLock):
 			v.add("session-settings", Warning, name,
 				what+"what relays write, and enqueues with a unique key, may fail where they would wait for a moment", reset+", or at least 10s for the relays' role")
 		case name == "transaction_timeout" && short(leastTransaction):
-			v.add("session-settings", Warning, name,
-				what+"it ends the connections of Tx and Batch handlers that take longer", reset+", or more than the timeouts of all handlers for the relays' role")
+			v.add("session-settings", Warning, name, what+"it ends connections of relays that claim, look or clean up; "+
+				"handlers, task.Complete and schema.Migrate have it lifted", reset+", or at least 30s for the relays' role")
 		case name == "idle_session_timeout" && short(leastIdle):
 			v.add("session-settings", Warning, name,
 				what+"it ends the relays' connections for LISTEN again and again, and what is enqueued meanwhile waits for a poll", reset+", or more than 20s for the relays' role")

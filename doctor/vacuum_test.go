@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // Whatever a forgotten transaction has done, its session is named.
@@ -41,7 +42,7 @@ func TestAHeldTransactionIsFoundWithItsSession(t *testing.T) {
 
 func TestAPreparedTransactionIsFound(t *testing.T) {
 	server := pgtest.Local(t, map[string]string{"max_prepared_transactions": "2"})
-	if err := migrated(server.URL()); err != nil {
+	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)
 	}
 	db := direct(t, server.URL(), "postgres")
@@ -76,20 +77,11 @@ func TestAPreparedTransactionIsFound(t *testing.T) {
 
 func TestAStandbyAndItsSlotAreFound(t *testing.T) {
 	server := pgtest.Local(t, map[string]string{"max_wal_senders": "5", "max_replication_slots": "5"})
-	if err := migrated(server.URL()); err != nil {
+	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)
 	}
 	db := direct(t, server.URL(), "postgres")
-	standby, err := server.Standby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := false
-	defer func() {
-		if !closed {
-			standby.Close()
-		}
-	}()
+	standby := pgtest.Standby(t, server)
 	there := direct(t, standby.URL(), "postgres")
 	there.Do(t, `ALTER SYSTEM SET hot_standby_feedback = on`)
 	there.Do(t, `ALTER SYSTEM SET wal_receiver_status_interval = '1s'`)
@@ -119,7 +111,6 @@ func TestAStandbyAndItsSlotAreFound(t *testing.T) {
 	found = diagnosis(t, db)
 	one(t, found, "replication-slot", doctor.Warning, "copy", "active")
 	fine(t, found, "standby-feedback")
-	closed = true
 	if err := standby.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +148,7 @@ func TestAutovacuumThatIsOffIsFound(t *testing.T) {
 	}
 
 	server := pgtest.Local(t, map[string]string{"autovacuum": "off", "autovacuum_naptime": "1d"})
-	if err := migrated(server.URL()); err != nil {
+	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)
 	}
 	db := direct(t, server.URL())

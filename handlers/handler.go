@@ -12,6 +12,7 @@ import (
 
 	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/guard"
 )
 
 // Kind is how the tasks of a type are claimed and run.
@@ -91,9 +92,17 @@ func (h *Handler) Run(ctx context.Context, tx *sql.Tx, claim Claim, tasks []*out
 }
 
 // Backoff is how long to wait after the given number of attempts failed, and whether the backoff says
-// to stop retrying. It is between 0 and 24 h.
-func (h *Handler) Backoff(attempts int) (wait time.Duration, stop bool) {
-	b := h.backoff()
+// to stop retrying. The wait is between 0 and 24 h. If the app's backoff panics or ends its goroutine, err says so,
+// and the wait is that of the default backoff.
+func (h *Handler) Backoff(attempts int) (wait time.Duration, stop bool, err error) {
+	err = guard.Call(func() { wait, stop = waitAfter(h.backoff(), attempts) })
+	if err != nil {
+		wait, stop = waitAfter(defaultBackoff(), attempts)
+	}
+	return wait, stop, err
+}
+
+func waitAfter(b retry.Backoff, attempts int) (wait time.Duration, stop bool) {
 	for range max(attempts, 1) {
 		if wait, stop = b.Next(); stop {
 			return 0, true
@@ -137,6 +146,9 @@ func Keep(d time.Duration) Option { return func(h *Handler) { h.Keep = d } }
 // Backoff is a factory of go-retry backoffs: the wait before attempt n + 1 is the n-th value of a new one.
 // When it says stop, the task becomes a dead letter. Waits are capped at 24 h. The default is exponential
 // from 1 s with full jitter, at most 1 h. It must be safe for concurrent calls; registration makes the first.
+//
+// The attempt counts also if the factory or its backoff panics, say as a table has fewer waits than there are attempts.
+// The task waits by the default backoff then, and the relay logs an error with the task type.
 func Backoff(factory func() retry.Backoff) Option { return func(h *Handler) { h.backoff = factory } }
 
 // MaxRunning is how many calls of the handler run at once in one relay; a Batch handler's call is one, however many tasks

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/guard"
 )
 
 // Func runs a call; the innermost one decodes the payloads and calls the registered handler.
@@ -46,22 +46,7 @@ func Recover() Middleware {
 }
 
 // PanicError describes a recovered panic: its value, and the function and line that panicked.
-func PanicError(p any) error {
-	var pcs [16]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
-	panicked := false
-	for {
-		f, more := frames.Next()
-		// Between the two lie the runtime's own functions, for an index, a nil map and so on.
-		if panicked && !strings.HasPrefix(f.Function, "runtime.") {
-			return fmt.Errorf("panic: %v (in %s, line %d)", p, f.Function, f.Line)
-		}
-		panicked = panicked || f.Function == "runtime.gopanic"
-		if !more {
-			return fmt.Errorf("panic: %v", p)
-		}
-	}
-}
+func PanicError(p any) error { return guard.Panic(p) }
 
 // Log writes one record for each call: at Debug when it is done, at Info when it was snoozed or discarded,
 // at Warn when it failed. It has the type, the task's ID and attempt, or the number of tasks if that is
@@ -88,7 +73,7 @@ func Log(logger *slog.Logger) Middleware {
 				if errors.As(err, &r) && (r.Action == ActionSnooze || r.Action == ActionDiscard) {
 					level, msg = slog.LevelInfo, "outbox: task "+[...]string{ActionSnooze: "snoozed", ActionDiscard: "discarded"}[r.Action]
 				}
-				attrs = append(attrs, slog.String("error", err.Error()))
+				attrs = append(attrs, slog.String("error", guard.Text(err)))
 			}
 			logger.LogAttrs(ctx, level, msg, attrs...)
 			return err

@@ -1,6 +1,8 @@
 package handlers_test
 
 import (
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -132,14 +134,28 @@ func TestTheDefaultBackoffGrowsWithJitterUpToAnHour(t *testing.T) {
 	} {
 		different := map[time.Duration]bool{}
 		for range 20 {
-			wait, stop := h.Backoff(attempts)
-			if stop || wait < most/10 || wait >= most {
+			wait, stop, err := h.Backoff(attempts)
+			if err != nil || stop || wait < most/10 || wait >= most {
 				t.Fatalf("after %d attempts: got %v, %v, want from %v up to %v", attempts, wait, stop, most/10, most)
 			}
 			different[wait] = true
 		}
 		if len(different) < 10 {
 			t.Errorf("after %d attempts: got %d different waits of 20", attempts, len(different))
+		}
+	}
+}
+
+func TestTheDefaultBackoffTakesThePlaceOfOneThatPanics(t *testing.T) {
+	var table []time.Duration
+	for what, bad := range map[string]func(){"index out of range [0]": func() { _ = table[0] }, "runtime.Goexit": runtime.Goexit} {
+		factory := func() retry.Backoff {
+			return retry.BackoffFunc(func() (time.Duration, bool) { bad(); return 0, true })
+		}
+		h := registered(t, handlers.Backoff(factory))[handlers.KindTx]
+		wait, stop, err := h.Backoff(3)
+		if err == nil || !strings.Contains(err.Error(), what) || stop || wait < 400*time.Millisecond || wait >= 4*time.Second {
+			t.Errorf("got %v, %v, %v, want from 400ms up to 4s and an error with %q", wait, stop, err, what)
 		}
 	}
 }
@@ -178,7 +194,7 @@ func TestABackoffOfTheApp(t *testing.T) {
 	} {
 		h := registered(t, handlers.Backoff(c.factory))[handlers.KindTx]
 		for range 2 { // from the beginning each time
-			if wait, stop := h.Backoff(c.attempts); wait != c.want || stop != c.stop {
+			if wait, stop, err := h.Backoff(c.attempts); err != nil || wait != c.want || stop != c.stop {
 				t.Errorf("%s: got %v, %v, want %v, %v", c.name, wait, stop, c.want, c.stop)
 			}
 		}

@@ -200,10 +200,9 @@ func TestADatabaseThatDoesNotAnswerIsAMetric(t *testing.T) {
 	if _, err := tx.Exec(`LOCK TABLE outbox.counter`); err != nil {
 		t.Fatal(err)
 	}
-	start := time.Now()
 	got := values(t, registry)
-	if _, there := got["outbox_relays_alive"]; there || got["outbox_scrape_success"] != 0 || time.Since(start) > 5*time.Second {
-		t.Errorf("after %v: %v", time.Since(start), got)
+	if _, there := got["outbox_relays_alive"]; there || got["outbox_scrape_success"] != 0 {
+		t.Errorf("got %v", got)
 	}
 	if _, there := got["outbox_runs_total TX done"]; !there {
 		t.Error("what relays tell is missing")

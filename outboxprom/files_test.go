@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxprom"
 	"github.com/txoutbox/outbox/relay"
@@ -161,14 +162,7 @@ func forPrometheus(expr string) string {
 
 // A Prometheus server, where one is installed, scrapes an app at work, and answers each expression of the dashboard.
 func TestAPrometheusServerAnswersTheDashboard(t *testing.T) {
-	path, err := exec.LookPath("prometheus")
-	if err != nil {
-		if os.Getenv("OUTBOX_TEST_PROMTOOL") == "1" {
-			t.Fatal("OUTBOX_TEST_PROMTOOL=1 needs prometheus: apt-get install prometheus: ", err)
-		}
-		t.Log("without prometheus: ", err)
-		return
-	}
+	path := needs.Program(t, "prometheus", "prometheus")
 	db := relaytest.NewDatabase(t)
 	c, registry := newCollector(t, outboxprom.Config{DB: db.DB})
 	for _, kind := range []string{"TX", "BATCH", "LEASED", "NOBODY"} {

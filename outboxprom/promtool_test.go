@@ -2,7 +2,6 @@ package outboxprom_test
 
 import (
 	"net/http/httptest"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // lint has the metrics checked by the client library's linter, and by promtool where it is there.
@@ -24,15 +24,11 @@ func lint(t *testing.T, registry *prometheus.Registry) {
 	promtool(t, w.Body.String(), "check", "metrics")
 }
 
-// promtool runs it and returns what it says. Where it is not installed the test goes on without, or fails with OUTBOX_TEST_PROMTOOL=1.
+// promtool runs it, where it is installed.
 func promtool(t *testing.T, stdin string, args ...string) {
 	t.Helper()
-	path, err := exec.LookPath("promtool")
-	if err != nil {
-		if os.Getenv("OUTBOX_TEST_PROMTOOL") == "1" {
-			t.Errorf("OUTBOX_TEST_PROMTOOL=1 needs promtool: apt-get install prometheus: %v", err)
-		}
-		t.Log("without promtool: ", err)
+	path := needs.Optional(t, "prometheus", "promtool")
+	if path == "" {
 		return
 	}
 	cmd := exec.CommandContext(t.Context(), path, args...)

@@ -1,10 +1,12 @@
 package outboxtest
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -23,7 +25,8 @@ import (
 //
 // The tables change as by a relay: a task that is done is gone; one that failed is scheduled again by its backoff with
 // attempt and last_error, or a dead letter. Tasks of types that the registry does not know are left alone and counted in
-// the result. A handler's failure does not fail the test: see [Result]. Each failed, dead or discarded run is logged by t.Logf.
+// the result. A handler's failure does not fail the test: see [Result]. Each failed, dead or discarded run is logged by t.Logf,
+// and so is a Backoff that panics.
 //
 // In a transaction each Tx or Batch handler gets that transaction, under a savepoint to which its failure, also one of
 // an SQL statement, is rolled back. Deferred constraints are checked after each handler, and deferred triggers without
@@ -38,7 +41,7 @@ import (
 func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ...DrainOption) *Result {
 	t.Helper()
 	d := &drainer{result: &Result{Unhandled: map[string]int{}}, failures: map[int64]int{}}
-	if err := d.prepare(t.Context(), in, registry, opts); err != nil {
+	if err := d.prepare(t, in, registry, opts); err != nil {
 		t.Fatalf("%v", err)
 	}
 	err := d.start()
@@ -80,8 +83,8 @@ type drainer struct {
 	horizon  int64         // how far the clock may go; 0 if it may not
 }
 
-func (d *drainer) prepare(ctx context.Context, in outbox.Querier, registry *handlers.Registry, opts []DrainOption) (err error) {
-	if d.drainSettings, err = newDrainSettings(ctx, opts); err != nil {
+func (d *drainer) prepare(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts []DrainOption) (err error) {
+	if d.drainSettings, err = newDrainSettings(t.Context(), opts); err != nil {
 		return err
 	}
 	if registry == nil {
@@ -94,8 +97,17 @@ func (d *drainer) prepare(ctx context.Context, in outbox.Querier, registry *hand
 	for _, h := range registered {
 		d.types = append(d.types, h.Type)
 	}
-	d.stepper = drain.NewStepper(d.in, registered, d.schema)
+	d.stepper = drain.NewStepper(d.in, registered, d.schema, slog.New(slog.NewTextHandler(logTo{t}, &slog.HandlerOptions{Level: slog.LevelError})))
 	return nil
+}
+
+// logTo writes records to the test's log.
+type logTo struct{ testing.TB }
+
+func (l logTo) Write(record []byte) (int, error) {
+	l.Helper()
+	l.Logf("outboxtest: %s", bytes.TrimSpace(record))
+	return len(record), nil
 }
 
 const clockSQL = `/* outboxtest: PostgreSQL's clock */

@@ -154,7 +154,7 @@ func TestBadArgumentsFailTheTest(t *testing.T) {
 func TestEverythingThatReadsWillDo(t *testing.T) {
 	for _, driver := range []string{"postgres", "pgx"} {
 		db := newDB(t, driver, schema.Schema("tasks"))
-		for place, open := range places {
+		for place, open := range placesOf(driver) {
 			t.Run(driver+" "+place, func(t *testing.T) {
 				exec(t, db, `TRUNCATE tasks.task`)
 				in := open(t, db)

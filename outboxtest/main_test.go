@@ -16,6 +16,7 @@ import (
 	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -26,14 +27,11 @@ type payload struct{ N int }
 // newDB is a migrated database of the test's own with a table for the effects of handlers.
 func newDB(t testing.TB, driver string, opts ...schema.Option) *sql.DB {
 	t.Helper()
-	db, err := pgtest.Open(driver, pgtest.Database(t))
+	db, err := pgtest.Open(driver, relaytest.Migrated(t, opts...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	if err := schema.Migrate(t.Context(), db, opts...); err != nil {
-		t.Fatal(err)
-	}
 	exec(t, db, `CREATE TABLE effect (note text NOT NULL)`)
 	exec(t, db, `CREATE TABLE parent (id int PRIMARY KEY)`)
 	exec(t, db, `CREATE TABLE child (id int NOT NULL REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
@@ -53,13 +51,29 @@ func eachPlace(t *testing.T, test func(t *testing.T, db *sql.DB, in outbox.Queri
 	t.Helper()
 	for _, driver := range []string{"postgres", "pgx"} {
 		db := newDB(t, driver)
-		for place, open := range places {
+		for place, open := range placesOf(driver) {
 			t.Run(driver+" "+place, func(t *testing.T) {
 				exec(t, db, `TRUNCATE outbox.task, outbox.dead_task, effect, child`)
 				test(t, db, open(t, db))
 			})
 		}
 	}
+}
+
+// placesOf are the places that a run tries with a driver: with two drivers each of them once, and all with OUTBOX_TEST_LONG=1.
+func placesOf(driver string) map[string]func(t testing.TB, db *sql.DB) outbox.Querier {
+	if os.Getenv("OUTBOX_TEST_LONG") != "" {
+		return places
+	}
+	some := []string{"sql.Tx", "sqlx.DB"}
+	if driver == "pgx" {
+		some = []string{"sqlx.Tx", "sql.DB"}
+	}
+	of := map[string]func(t testing.TB, db *sql.DB) outbox.Querier{}
+	for _, place := range some {
+		of[place] = places[place]
+	}
+	return of
 }
 
 var places = map[string]func(t testing.TB, db *sql.DB) outbox.Querier{

@@ -222,7 +222,7 @@ func TestADrainLeavesTheSameRowsAsARelay(t *testing.T) {
 		if len(want["task"]) < 1000 || len(want["dead_task"]) < 1000 || len(want["effect"]) < 200 || len(want["done_task"]) < 1000 || want["turn"] != "" {
 			t.Fatalf("the scenario has no outcomes: %v", want)
 		}
-		for place, open := range places {
+		for place, open := range placesOf(driver) {
 			t.Run(driver+" "+place, func(t *testing.T) {
 				exec(t, db, `TRUNCATE outbox.task, outbox.dead_task, outbox.done_task, outbox.turn, outbox.unique_key, outbox.counter, outbox.counter_log, outbox.running, outbox.relay, effect, child`)
 				in := open(t, db)

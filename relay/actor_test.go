@@ -4,10 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // actor is a session that takes steps, in order. A step that waits for a lock ends when it gets it.
@@ -201,7 +202,7 @@ type scenario struct {
 }
 
 // ordersOfAShortRun are tried in an ordinary run, at random; with OUTBOX_TEST_LONG=1 it is all if they are not more than ordersOfALongRun.
-const ordersOfAShortRun, ordersOfALongRun = 100, 6000
+const ordersOfAShortRun, ordersOfALongRun = 50, 6000
 
 // everyOrder plays all orders of all variants, or as many as there is time for.
 func (s scenario) everyOrder(t *testing.T, db *database) {
@@ -213,7 +214,7 @@ func (s scenario) everyOrder(t *testing.T, db *database) {
 	}
 	all := orders(counts...)
 	total, most := len(all)*s.variants, ordersOfAShortRun
-	if os.Getenv("OUTBOX_TEST_LONG") != "" {
+	if relaytest.Long {
 		most = ordersOfALongRun
 	}
 	seed := rand.Uint64()

@@ -3,17 +3,14 @@ package relay
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	mathrand "math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 var (
@@ -34,23 +31,16 @@ const bookkeeping = 10 * time.Second
 // anything else than expected comes back, the transaction is rolled back, its connection closed, and what is
 // to be recorded is recorded in another one: never COMMIT when in doubt.
 type attempt struct {
-	r         *Relay
-	h         *handlers.Handler
-	conn      *sql.Conn
-	tx        *sql.Tx
-	rows      []*row
-	blocks    []*rowBlock
-	xid       string
-	savepoint string
-	runs      *runs
-	dead      []func() // what to tell once the commit is done
-	turn      *turn    // of a suspect
-	claim     handlers.Claim
-	watch     *watch
-	again     *handlers.Result // all tasks are to run again
-	bounded   context.Context  // of exclusively; one for all its calls, as each timer costs
-	bound     *time.Timer      // ends it
-	unbind    func()           // ends it with the claim: a driver may have a goroutine that waits for that
+	guardedTx
+	h      *handlers.Handler
+	rows   []*row
+	blocks []*rowBlock
+	runs   *runs
+	dead   []func() // what to tell once the commit is done
+	turn   *turn    // of a suspect
+	claim  handlers.Claim
+	watch  *watch
+	again  *handlers.Result // all tasks are to run again
 
 	mu       sync.Mutex
 	cancel   context.CancelCauseFunc // of the handler's context, once there is one
@@ -60,15 +50,11 @@ type attempt struct {
 // runTx claims with the given claim and runs the handler. claimed is called once, with what was claimed.
 // The error is the database's: it is no attempt and a reason to slow down.
 func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed func([]*row)) error {
-	a := &attempt{r: r, h: h, savepoint: "ob_" + randomHex(), claim: handlers.Claim{Began: time.Now()}}
+	a := &attempt{guardedTx: r.newGuardedTx(), h: h, claim: handlers.Claim{Began: time.Now()}}
 	defer a.recycle()
-	defer func() {
-		if a.unbind != nil {
-			a.unbind()
-		}
-	}()
+	defer a.done()
 	var err error
-	if a.conn, a.tx, err = r.conns.begin(ctx); err != nil {
+	if a.conn, a.tx, a.session, err = r.conns.beginSession(ctx); err != nil {
 		return err
 	}
 	if h.MaxRunningTotal > 0 {
@@ -119,7 +105,9 @@ func (a *attempt) run(ctx context.Context) error {
 	found, journalErr := recorded()
 	if err = errors.Join(err, journalErr); err != nil {
 		a.abort()
-		a.r.journal.forgetRuns(a.runs)
+		if !refusal(journalErr) { // else nothing was written
+			a.r.journal.forgetRuns(a.runs)
+		}
 		return err
 	}
 	if len(found) > 0 || slices.ContainsFunc(a.rows, (*row).exhausted) {
@@ -226,70 +214,6 @@ func (r *Relay) runAlone(ctx context.Context, h *handlers.Handler, taskIDs []int
 	return nil
 }
 
-// exec runs statements without parameters, which travel together. They are bounded by the connection's
-// settings, and by the driver's idea of a dead peer.
-func (a *attempt) exec(statements string) error {
-	return a.exclusively(func(ctx context.Context, c exclusive) error {
-		_, err := c.ExecContext(ctx, statements)
-		return err
-	})
-}
-
-const (
-	probed   = `$1::integer || ' ' || pg_current_xact_id()`
-	probeSQL = `/* outbox: probe */
-SELECT ` + probed
-)
-
-// probe asks over the handler's transaction for something that only the right connection in the right
-// transaction can answer.
-func (a *attempt) probe(ctx context.Context, c exclusive) error {
-	return a.ask(ctx, c, "", probeSQL)
-}
-
-// ask sends statements and a query that answers with its first parameter, a number, and the transaction's id.
-func (a *attempt) ask(ctx context.Context, c exclusive, statements, query string, args ...any) error {
-	number, answered := mathrand.Int32(), false
-	err := c.together(ctx, statements, query, append([]any{number}, args...), "", func(got []driver.Value) error {
-		same, xid, _ := strings.Cut(text(got[0]), " ")
-		switch {
-		case len(got) != 1 || same != strconv.Itoa(int(number)):
-			return errOutOfStep
-		case xid != a.xid:
-			return errOtherTransaction
-		}
-		answered = true
-		return nil
-	})
-	if err == nil && !answered {
-		err = errOutOfStep
-	}
-	return err
-}
-
-// lost reports whether err means that the connection broke. pgx says so, too, of a live one that is busy with rows
-// which the handler left open, but not when it is to prepare a statement.
-func (a *attempt) lost(err error) bool {
-	if errors.Is(err, driver.ErrBadConn) {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*bookkeeping)
-		defer cancel()
-		var s *sql.Stmt
-		if s, err = a.tx.PrepareContext(ctx, "SELECT 1"); err == nil {
-			_ = s.Close()
-		}
-	}
-	return pgerr.Lost(err)
-}
-
-// undo rolls the handler's work back and proves that the claim still stands.
-func (a *attempt) undo(ctx context.Context, c exclusive) error {
-	_, err := c.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+a.savepoint+"; RELEASE SAVEPOINT "+a.savepoint+"; SET LOCAL statement_timeout = "+ms(bookkeeping))
-	if err != nil {
-		return err
-	}
-	return a.probe(ctx, c)
-}
-
 // close writes what becomes of a task whose handler is not called, and commits. After an error nothing is
 // committed, or, if it is the commit's, perhaps.
 func (a *attempt) close(t *row, next change) error {
@@ -315,27 +239,12 @@ func (a *attempt) commit() error {
 		drop(a.conn)
 		return err
 	}
-	a.r.conns.put(a.conn)
+	a.keepConn()
 	a.watch.confirm()
 	for _, tell := range a.dead {
 		tell()
 	}
 	return nil
-}
-
-// abort rolls back and closes the connection.
-func (a *attempt) abort() {
-	_ = a.tx.Rollback()
-	drop(a.conn)
-}
-
-// giveBack rolls a healthy transaction back, which puts the tasks back as they were.
-func (a *attempt) giveBack() {
-	if err := a.tx.Rollback(); err != nil {
-		drop(a.conn)
-		return
-	}
-	a.r.conns.put(a.conn)
 }
 
 // ms is a duration as the server's settings take it; at least 1, as 0 would mean none.

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	errGoexit    = errors.New("relay: the handler ended its goroutine (runtime.Goexit, or t.FailNow in a test)")
+	errGoexit    = errors.New("relay: the handler, or a method of its error, ended its goroutine (runtime.Goexit, or t.FailNow in a test)")
 	errHidden    = errors.New("relay: the handler returned nil although a statement of its transaction had failed")
 	errAbandoned = errors.New("relay: the handler did not return in time and was abandoned")
 )
@@ -40,19 +40,7 @@ func (r *Relay) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, claim
 	done := make(chan error, 1)
 	go func() {
 		_ = widen(len(tasks) & 1)
-		var err error
-		returned := false
-		defer func() {
-			if !returned {
-				err = errGoexit
-				if p := recover(); p != nil {
-					err = handlers.PanicError(p)
-				}
-			}
-			done <- err
-		}()
-		err = h.Run(ctx, tx, claim, tasks)
-		returned = true
+		guarded(func() error { return h.Run(ctx, tx, claim, tasks) }, func(err error) { done <- err })
 	}()
 	select {
 	case out.err = <-done:

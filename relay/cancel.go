@@ -26,7 +26,7 @@ WITH waiting AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE task_id = ANY ($1::bigint[]) AND state <> 'leased' FOR UPDATE SKIP LOCKED),
 gone AS (DELETE FROM outbox.task WHERE task_id = ANY (ARRAY(SELECT task_id FROM waiting)) RETURNING task_type),
 counted AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT count(*), task_type, 'canceled' FROM gone GROUP BY task_type),
-runs AS (DELETE FROM outbox.running WHERE task_id = ANY (ARRAY(SELECT task_id FROM waiting)))
+runs AS (DELETE FROM outbox.running WHERE task_id = ANY (ARRAY(SELECT task_id FROM waiting)) AND task_ids IS NULL)
 DELETE FROM outbox.cancel c WHERE c.task_id = ANY ($1::bigint[])
    AND (c.task_id = ANY (ARRAY(SELECT task_id FROM waiting))
      OR (SELECT t.task_id FROM outbox.task t WHERE t.task_id = c.task_id) IS NULL)`

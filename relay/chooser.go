@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/guard"
 )
 
 // Chooser decides which types a relay claims from when workers are free: Config.Chooser. [Fair] is the built-in one.
@@ -20,7 +21,7 @@ import (
 // A number below 0 counts as 0, one above Head.Room as Room, and what all get together is cut to v.Free; a panic gives
 // this choice to the built-in order. Each relay logs that once. While the database fails, the built-in order is used.
 //
-// Choose is called by one goroutine of a relay, which does nothing else meanwhile: it must not wait for anything. A Chooser
+// A relay makes one call of Choose at a time, and dispatches nothing meanwhile: it must not wait for anything. A Chooser
 // that several relays share must be safe for concurrent use.
 type Chooser interface {
 	Choose(v View) []int
@@ -116,24 +117,22 @@ func share(workers, types int) int {
 	return workers
 }
 
-// guarded asks a Chooser of the app's, of which anything may come.
-type guarded struct {
+// appChooser asks a Chooser of the app's, of which anything may come.
+type appChooser struct {
 	chooser Chooser
 	log     *slog.Logger
 	told    bool
 }
 
 // choose is the Chooser's answer, made valid. It is fallback's after a panic.
-func (g *guarded) choose(v View, fallback Chooser) (out []int) {
+func (g *appChooser) choose(v View, fallback Chooser) (out []int) {
 	given := v // the Chooser may write into what it gets
 	given.Heads = append([]Head(nil), v.Heads...)
-	defer func() {
-		if p := recover(); p != nil {
-			g.tell(fmt.Sprintf("it panicked: %.200v", p))
-			out = fallback.Choose(v)
-		}
-	}()
-	answer := g.chooser.Choose(given)
+	var answer []int
+	if err := guard.Call(func() { answer = g.chooser.Choose(given) }); err != nil {
+		g.tell("it panicked: " + errorText(err))
+		return fallback.Choose(v)
+	}
 	if len(answer) > len(v.Heads) {
 		g.tell(fmt.Sprintf("%d numbers for %d heads", len(answer), len(v.Heads)))
 	}
@@ -149,7 +148,7 @@ func (g *guarded) choose(v View, fallback Chooser) (out []int) {
 	return out
 }
 
-func (g *guarded) tell(what string) {
+func (g *appChooser) tell(what string) {
 	if !g.told {
 		g.told = true
 		g.log.Error("outbox: Config.Chooser gave an answer that cannot be followed; the relay does what it can", "answer", what)

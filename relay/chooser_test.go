@@ -28,17 +28,17 @@ func TestAnAnswerOfAChooserThatCannotBeFollowedHarmsNothing(t *testing.T) {
 		"negative":      {func(View) []int { return []int{-1, 1} }, []int{0, 1}, "-1 workers for type A"},
 		"above room":    {func(View) []int { return []int{0, 99} }, []int{0, 2}, "99 workers for type B, which may have 2"},
 		"above free":    {func(View) []int { return []int{3, 2} }, []int{3, 1}, "2 workers for type B, which may have 1"},
-		"panic":         {func(View) []int { panic("it is broken") }, []int{1, 0}, "it panicked: it is broken"},
+		"panic":         {func(View) []int { panic("it is broken") }, []int{1, 0}, "it panicked: panic: it is broken"},
 		"writes into v": {func(v View) []int { v.Heads[0].Room = 50; return []int{50, 0} }, []int{3, 0}, "50 workers for type A, which may have 3"},
 	} {
 		var log bytes.Buffer
-		g := &guarded{chooser: chooserFunc(c.answer), log: slog.New(slog.NewTextHandler(&log, nil))}
+		g := &appChooser{chooser: chooserFunc(c.answer), log: slog.New(slog.NewTextHandler(&log, nil))}
 		for range 3 {
 			if got := g.choose(view, Fair()); !slices.Equal(got, c.want) {
 				t.Errorf("%s: got %v, want %v", name, got, c.want)
 			}
 		}
-		if got := strings.Count(log.String(), "Chooser"); got != min(len(c.log), 1) || !strings.Contains(log.String(), c.log) {
+		if got := strings.Count(log.String(), "Config.Chooser"); got != min(len(c.log), 1) || !strings.Contains(log.String(), c.log) {
 			t.Errorf("%s: logged %q, want once %q", name, log.String(), c.log)
 		}
 	}

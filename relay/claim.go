@@ -108,12 +108,12 @@ func (a *attempt) take(c claim) error {
 			}
 			switch {
 			case p.settled:
-				after = "SAVEPOINT " + a.savepoint
+				after = a.r.conns.untimed + "SAVEPOINT " + a.savepoint
 			case !more:
 				after = a.savepointStatements(a.h.Timeout)
 			}
 			if i == 0 && !p.settled {
-				before = claimSettings(a.h)
+				before = a.r.conns.untimed + claimSettings(a.h)
 			}
 			found := len(a.rows)
 			err := conn.together(ctx, before, a.r.sql(p.query), p.args, after, func(values []driver.Value) (err error) {

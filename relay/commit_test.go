@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -133,6 +134,21 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 		}
 	}
 	relaytest.Together(t, tests)
+}
+
+// A COMMIT that is lost on its way is no failure of the handler's.
+func TestALostCommitIsNoAttempt(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	c := db.counted(t)
+	c.arm("COMMIT after outbox: end a claim", fault{err: driver.ErrBadConn})
+	db.Enqueue(t, "TX", 1)
+	run(t, c.database, all(), relay.Config{PollInterval: 20 * time.Millisecond})
+	db.Emptied(t, 20*time.Second)
+	db.OnceEach(t, 1)
+	if attempt := db.Int(t, `SELECT attempt FROM effect`); attempt != 1 || !c.fired() {
+		t.Errorf("done in attempt %d, want 1; the COMMIT was lost: %v", attempt, c.fired())
+	}
 }
 
 // The commit of a leased claim may come through after the relay has asked what became of it.

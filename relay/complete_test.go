@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -46,8 +47,9 @@ func TestCompleteCommitsItsWritesWithTheRemovalOfTheTask(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	// In one transaction: whoever sees the effect does not see the task any more.
-	db.Do(t, `CREATE TABLE removal (task_id bigint, tx xid);
-		CREATE FUNCTION removed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO removal VALUES (OLD.task_id, pg_current_xact_id()::xid); RETURN NULL; END $$;
+	db.Do(t, `CREATE TABLE removal (task_id bigint, tx xid8);
+		ALTER TABLE effect ADD COLUMN tx xid8 DEFAULT pg_current_xact_id();
+		CREATE FUNCTION removed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO removal VALUES (OLD.task_id, pg_current_xact_id()); RETURN NULL; END $$;
 		CREATE TRIGGER removed AFTER DELETE ON outbox.task FOR EACH ROW EXECUTE FUNCTION removed()`)
 	var second error
 	err := completing(t, db, func(ctx context.Context, task *outbox.Task[payload]) error {
@@ -61,7 +63,7 @@ func TestCompleteCommitsItsWritesWithTheRemovalOfTheTask(t *testing.T) {
 	if strings.Contains(err.Error(), "relay:") {
 		t.Errorf("the first Complete returned %v", err)
 	}
-	if n := db.Int(t, `SELECT count(*) FROM effect e JOIN removal r ON r.tx = e.xmin AND r.task_id = e.task_id`); n != 1 {
+	if n := db.Int(t, `SELECT count(*) FROM effect e JOIN removal r ON r.tx = e.tx AND r.task_id = e.task_id`); n != 1 {
 		t.Errorf("%d effects in the transaction that removed the task, want 1", n)
 	}
 	db.Emptied(t, 10*time.Second)
@@ -165,4 +167,63 @@ func TestCompleteWorksWithSqlx(t *testing.T) {
 	}
 	db.Emptied(t, 10*time.Second)
 	db.OnceEach(t, 1)
+}
+
+// After an error the task is still leased and the handler's result decides. What its function
+// committed stands, and then the handler's result has no effect.
+func TestTheHandlersResultDecidesOnlyWhileCompleteHasNotEndedTheTask(t *testing.T) {
+	t.Parallel()
+	errFn, errLater := errors.New("no"), errors.New("later")
+	ends := func(statement string, result error) func(*sql.Tx) error {
+		return func(tx *sql.Tx) error {
+			_, err := tx.Exec(statement)
+			return errors.Join(err, result)
+		}
+	}
+	cases := map[string]struct {
+		fn, then func(*sql.Tx) error // then is given to a second call
+		result   error
+		complete string // in the text of the first call's error; "" for nil
+		want     string
+	}{
+		"rollback, nil":          {fn: ends(`ROLLBACK; BEGIN`, nil), complete: "rolled its transaction back", want: "0 effects, done"},
+		"rollback, again":        {fn: ends(`ROLLBACK AND CHAIN`, nil), then: ends(`SELECT 1`, nil), complete: "rolled its transaction back", want: "1 effects, done"},
+		"commit, error":          {fn: ends(`COMMIT`, nil), result: errLater, want: "1 effects, done"},
+		"commit and fail, nil":   {fn: ends(`COMMIT`, errFn), complete: "committed its transaction and then failed: no", want: "1 effects, dead: committed no"},
+		"commit, run again":      {fn: ends(`COMMIT`, handlers.RunAgain(time.Hour)), result: errLater, want: "1 effects, iteration 1 attempt 0"},
+		"error of fn, run again": {fn: func(*sql.Tx) error { return errFn }, result: handlers.RunAgain(time.Hour), complete: "no", want: "0 effects, iteration 1 attempt 0"},
+	}
+	onEachDriver(t, func(t *testing.T, db *database) {
+		reg := handlers.New()
+		for name, c := range cases {
+			handlers.Leased(reg, outbox.NewTaskType[payload](name), func(ctx context.Context, task *outbox.Task[payload]) error {
+				write := func(fn func(*sql.Tx) error) error {
+					return task.Complete(ctx, func(tx *sql.Tx) error {
+						return errors.Join(effect(ctx, tx, task.ID, task.Attempt), fn(tx))
+					})
+				}
+				if err := write(c.fn); (err == nil) != (c.complete == "") || err != nil && !strings.Contains(err.Error(), c.complete) {
+					t.Errorf("%s: Complete returned %v, want %q", name, err, c.complete)
+				}
+				if c.then != nil {
+					if err := write(c.then); err != nil {
+						t.Errorf("%s: the second Complete returned %v", name, err)
+					}
+				}
+				return c.result
+			}, handlers.MaxAttempts(1))
+			db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ($1)`, name)
+		}
+		db.Do(t, `CREATE TABLE ids AS SELECT task_id, task_type FROM outbox.task`)
+		once(t, db, reg, relay.Config{})
+		for name, c := range cases {
+			got := db.Text(t, `SELECT count(e.*) || ' effects, ' || COALESCE('dead: ' || max(d.reason || ' ' || d.last_error),
+				'iteration ' || max(t.iterations) || ' attempt ' || max(t.attempt), 'done')
+				FROM ids i LEFT JOIN effect e USING (task_id) LEFT JOIN outbox.dead_task d USING (task_id) LEFT JOIN outbox.task t USING (task_id)
+				WHERE i.task_type = $1`, name)
+			if got != c.want {
+				t.Errorf("%s: %s, want %s", name, got, c.want)
+			}
+		}
+	})
 }

@@ -45,7 +45,8 @@ type Config struct {
 
 	// ListenDSN is the lib/pq connection string for LISTEN, over which other processes' commits wake this
 	// relay. It must lead to the server itself or to a pooler in session mode. Without it, or while it does
-	// not work, the relay polls only, and warns once. It is never logged.
+	// not work, the relay polls only, and warns once. It is never logged. While a relay that has it is idle, enqueues
+	// send NOTIFY, so PostgreSQL refuses PREPARE TRANSACTION for theirs; without it in all relays of the outbox none does.
 	ListenDSN string
 
 	// DrainTimeout is how long Run waits for running handlers once its context has ended. Then their contexts
@@ -61,7 +62,7 @@ type Config struct {
 	DeadRetention time.Duration
 
 	// OnDead, if set, is called once for each task that this relay made a dead letter, after the commit: to tell somebody. The calls are
-	// made one after the other in a goroutine of their own, so the relay does not wait for them; a panic is logged. ctx ends after
+	// made one after the other, and the relay does not wait for them; a panic is logged. ctx ends after
 	// 10 s. Up to 1,000 dead letters wait for their call; beyond that, and of a function that does not return after its ctx's end,
 	// calls are left out, and their number logged. Run waits for the calls at its end, for 10 s at most. No call is made for
 	// a dead letter whose commit was not confirmed, or whose relay died: the table tells them all (package deadletter).
@@ -70,7 +71,8 @@ type Config struct {
 	// Observers hear of claims, ends of runs and outages, for metrics; see [Observer].
 	Observers []Observer
 
-	// Logger receives what an operator should know: never a payload, never a DSN. Default slog.Default().
+	// Logger receives what an operator should know: never a payload, never a DSN. A record at which its handler panics is
+	// lost, which is said once on standard error. Default slog.Default().
 	Logger *slog.Logger
 }
 

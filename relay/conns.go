@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,18 +19,24 @@ const (
 	beginTries       = 4
 	conflictTries    = 3
 	trusted          = time.Second // for how long an idle connection is believed to live without asking
+	feedAgain        = 10 * time.Millisecond
 )
 
 // conns keeps the connections of the workers between two claims. database/sql would close most of them,
 // as it keeps two idle ones by default. A connection is in use by the holder of one slot, or idle here.
 type conns struct {
 	db      *sql.DB
-	limited bool // the pool is: what it lends may be what another waits for
 	several bool // its driver takes several statements in one message; set before the first claim
+	// untimed lifts transaction_timeout, where the server has it, from a transaction that a handler works in: the
+	// handler's own timeout bounds that. Set before the first claim.
+	untimed string
 	mu      sync.Mutex
 	idle    []idleConn
-	waiting int  // for the pool
-	closed  bool // put gives back to the pool: for whatever outlives the run
+	asking  []int64 // one for each call that asks the pool: its WaitCount at the call's begin, ascending
+	feeding bool    // feed is called again soon
+	closed  bool    // put gives back to the pool: for whatever outlives the run
+
+	sessions map[any]string // what puts the session back, by the driver's connection
 
 	releasing sync.WaitGroup
 }
@@ -39,27 +46,27 @@ type idleConn struct {
 	since time.Time
 }
 
-func newConns(db *sql.DB) *conns {
-	return &conns{db: db, limited: db.Stats().MaxOpenConnections > 0}
-}
+func newConns(db *sql.DB) *conns { return &conns{db: db} }
 
 func (c *conns) get(ctx context.Context) (*sql.Conn, error) {
 	for {
 		c.mu.Lock()
 		n := len(c.idle)
 		if n == 0 {
-			c.waiting++
+			waits := c.db.Stats().WaitCount
+			c.asking = append(c.asking, waits)
 			c.mu.Unlock()
 			conn, err := living(ctx, c.db)
 			c.mu.Lock()
-			c.waiting--
+			i := slices.Index(c.asking, waits)
+			c.asking = slices.Delete(c.asking, i, i+1)
 			c.mu.Unlock()
 			return conn, err
 		}
 		conn := c.idle[n-1]
 		c.idle = c.idle[:n-1]
 		c.mu.Unlock()
-		if time.Since(conn.since) < trusted || conn.PingContext(ctx) == nil {
+		if (time.Since(conn.since) < trusted || conn.PingContext(ctx) == nil) && reset(ctx, conn.Conn) {
 			return conn.Conn, nil
 		}
 		drop(conn.Conn)
@@ -98,11 +105,32 @@ func boundReplies(conn *sql.Conn) {
 func (c *conns) put(conn *sql.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.limited && c.waiting > 0 {
+	if c.closed {
 		_ = conn.Close()
 		return
 	}
 	c.idle = append(c.idle, idleConn{conn, time.Now()})
+	c.feed()
+}
+
+// feed gives an idle connection to the pool if a call of get may wait for the pool's limit: a wait has begun since
+// that call did. For a call that dials it gives none, as the pool would close it. A call may begin to wait later, so
+// feed is repeated while there is one.
+func (c *conns) feed() {
+	if n := len(c.idle); n > 0 && len(c.asking) > 0 && c.asking[0] < c.db.Stats().WaitCount {
+		_ = c.idle[n-1].Close()
+		c.idle = c.idle[:n-1]
+	}
+	if c.feeding || len(c.idle) == 0 || len(c.asking) == 0 {
+		return
+	}
+	c.feeding = true
+	time.AfterFunc(feedAgain, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.feeding = false
+		c.feed()
+	})
 }
 
 func (c *conns) close() {

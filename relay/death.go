@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/deadletter"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/guard"
 )
 
 // Death is a task that became a dead letter. Its payload is in the table: see deadletter.Get.
@@ -92,12 +92,9 @@ func (d *deaths) run() {
 func (d *deaths) call(one Death) {
 	ctx, cancel := context.WithTimeout(d.ctx, deathCall)
 	defer cancel()
-	defer func() {
-		if p := recover(); p != nil {
-			d.r.log.Error("outbox: OnDead panicked", "task_type", one.Type, "task_id", one.TaskID, "error", errorText(handlers.PanicError(p)))
-		}
-	}()
-	d.r.config.OnDead(ctx, one)
+	if err := guard.Call(func() { d.r.config.OnDead(ctx, one) }); err != nil {
+		d.r.log.Error("outbox: OnDead panicked", "task_type", one.Type, "task_id", one.TaskID, "error", errorText(err))
+	}
 }
 
 // report logs how many calls were left out.

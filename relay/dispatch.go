@@ -32,10 +32,14 @@ type dispatcher struct {
 	lanes  lanes
 	free   int // slots; a look takes one too, so the slots bound the connections
 	parked int // slots that wait for the server to have connections
+	short  struct {
+		since, tried time.Time // since when it has too few, zero if it has enough; when the last slot tried again
+	}
 	claims int // that have not said yet what they found
 	events chan func()
 	outage outage
-	broken int // errors in a row that may be those of single connections
+	mute   bool // without a heartbeat it may not claim
+	broken int  // errors in a row that may be those of single connections
 	broke  time.Time
 	failed error // RunOnce ends with it
 
@@ -61,7 +65,7 @@ func newDispatcher(ctx context.Context, r *Relay, once bool) *dispatcher {
 		events: make(chan func(), 2*r.config.Workers+4), outage: outage{log: r.log, changed: r.outageChanged}}
 	d.lanes.workers = r.config.Workers
 	if r.config.Chooser != nil {
-		d.lanes.chooser = &guarded{chooser: r.config.Chooser, log: r.log}
+		d.lanes.chooser = &appChooser{chooser: r.config.Chooser, log: r.log}
 	}
 	for _, h := range r.handlers {
 		d.lanes.all = append(d.lanes.all, &lane{h: h, floors: floors{random: r.config.Order == Random}})
@@ -119,6 +123,7 @@ func (d *dispatcher) wake(now time.Time) {
 		d.askAfter = now.Add(d.quiet)
 	}
 	d.woken, d.wokenAt, d.dry, d.nextLook = true, now, 0, now
+	d.outage.hasten(now)
 }
 
 // fulfilled reports whether the relay's wish for wake-ups is to be taken back: it has work, or is about to see.
@@ -137,9 +142,16 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 			d.failed = err
 			return 0, true
 		default:
+			d.mute = true
+			if !d.looking && d.free > 0 && !now.Before(d.outage.until) {
+				d.look() // an answer ends the heartbeat's pause
+			}
 			d.outage.fail(err, now, now)
 		}
 		return 20 * time.Millisecond, false
+	}
+	if d.mute {
+		d.mute, d.outage.until = false, now
 	}
 	if d.outage.active() {
 		return d.probe(now), false
@@ -282,6 +294,9 @@ func (d *dispatcher) looked(s *sight, err error, began time.Time) {
 	if err != nil {
 		d.fail(err, began)
 		return
+	}
+	if d.outage.active() {
+		d.r.answered.send()
 	}
 	d.fruitful, d.stranded = true, s.stranded
 	d.wish = max(d.wish, s.wish)

@@ -8,11 +8,10 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-// drivers are those of database/sql that the relay works with: how a handler's misdeeds and a broken connection show depends
-// on them. It is the one that OUTBOX_TEST_DRIVER names; else both, but under the race detector, which says the same with either
-// and is slow, lib/pq alone.
+// drivers are those that a test runs on whose outcome depends on the driver: how a handler's misdeeds and a broken connection
+// show. It is the one that OUTBOX_TEST_DRIVER names, lib/pq by default, or both with OUTBOX_TEST_LONG=1.
 var drivers = func() []string {
-	if os.Getenv("OUTBOX_TEST_DRIVER") == "" && !relaytest.RaceDetector {
+	if os.Getenv("OUTBOX_TEST_DRIVER") == "" && relaytest.Long {
 		return []string{"postgres", "pgx"}
 	}
 	return []string{relaytest.DriverName()}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -29,18 +28,6 @@ type driverConn interface {
 type exclusive struct {
 	conn    driverConn
 	several bool // it takes several statements in one message and returns a result of each
-}
-
-// exclusively calls f, whose context bounds its statements.
-func (a *attempt) exclusively(f func(context.Context, exclusive) error) error {
-	if a.bounded == nil {
-		ctx, cancel := context.WithCancel(context.Background())
-		a.bounded, a.bound, a.unbind = ctx, time.AfterFunc(2*bookkeeping, cancel), cancel
-	} else {
-		a.bound.Reset(2 * bookkeeping)
-	}
-	defer a.bound.Stop()
-	return a.r.conns.raw(a.conn, func(c exclusive) error { return f(a.bounded, c) })
 }
 
 // raw calls f with the driver's connection, which nobody else has meanwhile.
@@ -189,13 +176,24 @@ func integer(v driver.Value) int64 {
 	return n
 }
 
-// checkDriver refuses a driver without what exclusive needs, and finds out what this one can do.
+// PostgreSQL 17 has the setting; older servers refuse to set it.
+const transactionTimeoutSQL = `/* outbox: whether there is a transaction_timeout */
+SELECT current_setting('transaction_timeout', true) IS NOT NULL`
+
+// checkDriver refuses a driver without what exclusive needs, and finds out what this one and the server can do.
 func (c *conns) checkDriver(ctx context.Context) error {
 	conn, err := c.get(ctx)
 	if err != nil {
 		return err
 	}
 	defer c.put(conn)
+	var timed bool
+	if err := conn.QueryRowContext(ctx, transactionTimeoutSQL).Scan(&timed); err != nil {
+		return err
+	}
+	if timed {
+		c.untimed = "SET LOCAL transaction_timeout = 0; "
+	}
 	return conn.Raw(func(conn any) error {
 		d, ok := conn.(driverConn)
 		if !ok {

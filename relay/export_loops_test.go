@@ -70,7 +70,8 @@ func (l *Loops) Look(ctx context.Context) error {
 
 // Schedule adds the schedules and fires them.
 func (l *Loops) Schedule(ctx context.Context) error {
-	clear(l.s.refused) // their minute is over
+	clear(l.s.resting) // their minute is over
+	clear(l.s.registered)
 	return l.s.once(ctx)
 }
 
@@ -93,7 +94,7 @@ func (l *Loops) Note(forget, mark int64, token string) {
 }
 
 // WriteNotes writes what the journal has to note.
-func (l *Loops) WriteNotes(ctx context.Context) error { return l.r.journal.writeNotes(ctx) }
+func (l *Loops) WriteNotes(ctx context.Context) error { return l.r.journal.writeNotes(ctx, true) }
 
 // HealthWithoutHeartbeat is the Health of a relay that runs, and a beat that comes through.
 func HealthWithoutHeartbeat() (health func() error, beat func()) {
@@ -101,4 +102,12 @@ func HealthWithoutHeartbeat() (health func() error, beat func()) {
 	h := &heartbeat{r: r}
 	r.life = &life{claiming: context.Background(), heart: h}
 	return r.Health, func() { h.until.Store(int64(time.Now().Add(leaseDuration).Sub(r.born))) }
+}
+
+// Record journals a run of a task.
+func (l *Loops) Record(ctx context.Context, taskID int64) error {
+	one := newRuns([]*row{{id: taskID}}, "")
+	one.reply = make(chan journalReply, 1)
+	l.r.journal.write(ctx, []*runs{one})
+	return (<-one.reply).err
 }

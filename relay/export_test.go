@@ -15,7 +15,7 @@ var Statements = map[string]string{
 	"look": lookSQL, "idle look": idleLookSQL, "take over due": takeOverDueSQL, "last": lastSQL, "promote": promoteSQL,
 	"take over": takeOverSQL, "expire": expireSQL, "stranded": strandedSQL, "take stranded": takeStrandedSQL, "stranded leases": strandedLeasesSQL,
 	"dead relays": deadRelaysSQL, "unhandled": unhandledSQL, "reap runs": reapRunsSQL, "reap relays": reapRelaysSQL, "sign off": signOffSQL,
-	"complete": completeSQL, "lock lease": lockLeaseSQL, "return lease": returnLeaseSQL,
+	"complete": completeSQL, "return lease": returnLeaseSQL,
 	"lock slots": lockSlotsSQL, "fill slots": fillSlotsSQL,
 	"dead lease": deadLeaseSQL, "begin suspect": beginSuspectSQL, "lock back": lockBackSQL,
 	"key page": keyPageSQL, "lock keys": lockKeysSQL, "delete keys": deleteKeysSQL,
@@ -91,3 +91,12 @@ func (r *Relay) ReportUnhandled(ctx context.Context, ago time.Duration) error {
 	defer conn.Close()
 	return (&unhandled{r: r, last: time.Now().Add(-ago)}).report(ctx, conn)
 }
+
+// Conns are the connections of a pool that a relay keeps.
+type Conns struct{ c *conns }
+
+func NewConns(db *sql.DB) Conns { return Conns{newConns(db)} }
+
+func (c Conns) Get(ctx context.Context) (*sql.Conn, error) { return c.c.get(ctx) }
+func (c Conns) Put(conn *sql.Conn)                         { c.c.put(conn) }
+func (c Conns) Close()                                     { c.c.close() }

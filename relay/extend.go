@@ -50,7 +50,7 @@ func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 		}
 		return fail(err)
 	case held == 0:
-		if !l.completed.Load() {
+		if l.completed.Load() == nil {
 			l.ctx.cancel(outbox.ErrLeaseLost)
 		}
 		return fail(outbox.ErrLeaseLost)

@@ -62,11 +62,20 @@ func (p *probe) measure(t testing.TB, db *database, n int, pause time.Duration) 
 	return out
 }
 
-// soon checks that the tasks of some round of n start within limit, but for one in ten: other load on the machine may
-// delay some of each, and spoil a round, but not five. A lane that is held up spoils them all.
+// soon checks that n tasks start, one after the other; with OUTBOX_TEST_TIMING=1, that they start within limit, but for one in
+// ten: other load on the machine may delay some of each, and spoil a round, but not five.
 func (p *probe) soon(t testing.TB, db *database, n int, limit time.Duration) {
 	t.Helper()
 	quick(t, .9, limit, func() delays { return p.measure(t, db, n, 20*time.Millisecond) })
+}
+
+// before checks that the flood of the kind is not done when n tasks of the probe's type have started, which came after it.
+func (p *probe) before(t testing.TB, db *database, kind string, n int, limit time.Duration) {
+	t.Helper()
+	p.soon(t, db, n, limit)
+	if left := db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = $1 AND attempt = 0`, kind); left == 0 {
+		t.Error("the other type had to wait for all of the flood")
+	}
 }
 
 var errAlways = errors.New("it always fails")
@@ -103,11 +112,7 @@ func TestAFloodOfFailingTasksDoesNotDelayAnotherType(t *testing.T) {
 			other := newProbe(reg, "OTHER")
 			run(t, db, reg, relay.Config{})
 			eventually(t, 20*time.Second, "the flood is worked on", func() bool { return calls.Load() > 100 })
-			before := calls.Load()
-			other.soon(t, db, 30, 100*time.Millisecond)
-			if calls.Load()-before < 30 {
-				t.Error("the flood was not worked on meanwhile")
-			}
+			other.before(t, db, kind, 10, 100*time.Millisecond)
 		})
 	}
 }
@@ -122,16 +127,13 @@ func TestSlowHandlersDoNotDelayAnotherType(t *testing.T) {
 			defer close(end)
 			each(reg, kind, func(context.Context, *outbox.Task[payload]) error {
 				begun.Add(1)
-				select {
-				case <-end:
-				case <-time.After(5 * time.Second):
-				}
+				<-end
 				return nil
 			})
 			other := newProbe(reg, "OTHER")
 			run(t, db, reg, relay.Config{Workers: 10})
 			eventually(t, 20*time.Second, "all workers but one are busy with the slow type", func() bool { return begun.Load() >= 9 })
-			other.soon(t, db, 30, 100*time.Millisecond)
+			other.before(t, db, kind, 10, 100*time.Millisecond) // none of the slow type has ended
 		})
 	}
 }
@@ -154,7 +156,10 @@ func TestFreshTasksOfAFailingTypeStartBeforeItsRetries(t *testing.T) {
 			}, handlers.MaxAttempts(30000))
 			run(t, db, reg, relay.Config{})
 			eventually(t, 20*time.Second, "the flood is worked on", func() bool { return retries.Load() > 100 })
-			fresh.soon(t, db, 20, time.Second)
+			fresh.soon(t, db, 10, time.Second)
+			if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 1`); n == 0 {
+				t.Error("fresh tasks had to wait for all retries")
+			}
 		})
 	}
 }

@@ -92,9 +92,10 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 		h.watch(stop)
 	}()
 
-	backoff := newLoopBackoff()
+	retries := pace{r: h.r}
 	var nextBeat time.Time
 	for first := true; ; first = false {
+		retries.try()
 		var err error
 		if now := time.Now(); !now.Before(nextBeat) {
 			if err = h.beat(ctx); err == nil {
@@ -109,15 +110,16 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 		}
 		pause := max(0, min(takeoverInterval, time.Until(nextBeat), time.Until(h.nextDuty().next)))
 		if err == nil {
-			backoff = newLoopBackoff()
+			retries.ok()
 		} else {
-			pause, _ = backoff.Next()
+			pause = retries.fail()
 			if ctx.Err() == nil {
 				h.r.log.Debug("outbox: heartbeat connection", "error", safeText(err))
 			}
 		}
 		select {
 		case <-time.After(pause):
+		case <-retries.answered:
 		case <-h.leasesDue:
 			h.takeOverNow, h.duties[0].next = true, time.Time{}
 		case <-stop:

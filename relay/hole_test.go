@@ -10,6 +10,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/chaos/proxy"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -17,6 +18,7 @@ import (
 // F24, C6. A relay with one worker works again within 45 s after one of its connections has become a black hole, whatever was said on it last. (LISTEN has
 // a watch of its own.)
 func TestABlackHoleCostsAWorkerLessThan45Seconds(t *testing.T) {
+	needs.Timing(t)
 	t.Parallel()
 	for name, hole := range map[string]struct {
 		at       func(statement, before string) bool

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lib/pq"
 
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -74,6 +75,7 @@ func runCounted(t *testing.T, db *database) *counting {
 // Not beside other tests, whose enqueues wake all relays of the process; a handler that one of them has left behind may, so there is a second try and a
 // third. The time is long enough for takeovers to begin.
 func TestIdleRelaysSendTwoStatementsASecond(t *testing.T) {
+	needs.Timing(t)
 	db := newDatabase(t)
 	relays := []*counting{runCounted(t, db), runCounted(t, db), runCounted(t, db)}
 	db.Enqueue(t, "TX", 3)

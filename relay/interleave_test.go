@@ -9,6 +9,7 @@ import (
 
 	"github.com/lib/pq"
 
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -138,7 +139,11 @@ func testEveryInterleaving(t *testing.T) {
 	}
 	ends := [][]string{{"completes", "fails", "releases"}, {"fails", "releases", "completes"}, {"releases", "buries", "completes"}}
 	for i, schedule := range schedules {
-		for variant := range len(ends) + 1 {
+		variants := []int{0, 1, 2, 3}
+		if !relaytest.Long {
+			variants = variants[i%4 : i%4+1]
+		}
+		for _, variant := range variants {
 			l := &lifecycle{t: t, db: db, a: a, b: b, expires: variant == len(ends), place: "ready"}
 			db.Do(t, `DELETE FROM outbox.relay; DELETE FROM outbox.task; DELETE FROM outbox.dead_task`)
 			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES

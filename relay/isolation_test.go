@@ -73,6 +73,104 @@ func TestATypeWhoseClaimsAreRefusedDoesNotStopOthers(t *testing.T) {
 	db.Emptied(t, 10*time.Second)
 }
 
+// The journal writes the runs of several types in one statement.
+func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
+	t.Parallel()
+	for refused, c := range map[string]struct {
+		tasks string // whose ids are from 1000 on
+		died  int
+	}{
+		"INSERT": {`'TX', 0`, 0},
+		// A batch with a task that has no attempt left is given back, and its row in the journal is to go.
+		"DELETE": {`'BATCH', CASE n WHEN 1000 THEN 10 ELSE 0 END`, 1},
+	} {
+		t.Run(refused, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			reg := all()
+			handlers.Tx(reg, outbox.NewTaskType[payload]("OTHER"), txEffect)
+			db.Do(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$`)
+			db.Do(t, `CREATE TRIGGER keep BEFORE `+refused+` ON outbox.running FOR EACH ROW
+				WHEN (`+map[string]string{"INSERT": "NEW", "DELETE": "OLD"}[refused]+`.task_id >= 1000) EXECUTE FUNCTION keep()`)
+			r := run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+			claimed := func(first bool) {
+				eventually(t, 20*time.Second, "all tasks are claimed", func() bool {
+					return db.Int(t, `SELECT count(*) FROM (SELECT 1 FROM outbox.task FOR UPDATE SKIP LOCKED) t`) == 0 &&
+						(!first || db.Int(t, `SELECT count(*) FROM pg_locks WHERE relation = 'outbox.running'::regclass AND NOT granted`) > 0)
+				})
+			}
+			gate := newActor(t, db)
+			if _, err := gate.exec(`BEGIN; LOCK TABLE outbox.running IN EXCLUSIVE MODE`); err != nil {
+				t.Fatal(err)
+			}
+			db.Enqueue(t, "OTHER", 1)
+			claimed(true)
+			db.Do(t, `INSERT INTO outbox.task (task_id, task_type, attempt) OVERRIDING SYSTEM VALUE SELECT n, `+c.tasks+` FROM generate_series(1000, 1002) n`)
+			db.Enqueue(t, "OTHER", 1)
+			claimed(false)
+			if _, err := gate.exec(`COMMIT`); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, 20*time.Second, "the refusal is logged", func() bool { return r.Log.Count("cannot be claimed") > 0 })
+			for range 20 {
+				db.Enqueue(t, "OTHER", 1)
+				eventually(t, 20*time.Second, "the other type's tasks are done", func() bool {
+					return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'OTHER'`) == 0
+				})
+			}
+			if all, other := r.Log.Count("cannot be claimed"), r.Log.Count("task_type=OTHER"); all != 1 || other != 0 {
+				t.Errorf("%d refusals were logged, want one; %d were of the other type", all, other)
+			}
+			if n := r.Log.Count(outageBegins); n != 0 {
+				t.Errorf("the refusal was taken for an outage %d times", n)
+			}
+			db.Do(t, `DROP TRIGGER keep ON outbox.running`)
+			db.Emptied(t, 20*time.Second)
+			done := db.Int(t, `SELECT count(*) FROM effect WHERE task_id >= 1000 AND attempt = 1`)
+			if died := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); done != 3-c.died || died != c.died {
+				t.Errorf("%d tasks were done in their first attempt and %d died, want %d and %d\n%s", done, died, 3-c.died, c.died, db.Dump(t))
+			}
+		})
+	}
+}
+
+func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT n, $1, $2 FROM generate_series(1, 3) n`, someToken, liveRelay)
+	db.Do(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$`)
+	db.Do(t, `CREATE TRIGGER keep BEFORE DELETE ON outbox.running FOR EACH ROW WHEN (OLD.task_id = 1) EXECUTE FUNCTION keep()`)
+	r, err := relay.New(db.DB, all(), relay.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := r.Loops("")
+	defer l.Close()
+	l.Note(1, 3, someToken)
+	l.Note(2, 3, someToken)
+	if err := l.WriteNotes(t.Context()); err == nil || !strings.Contains(err.Error(), "kept") {
+		t.Errorf("notes: %v, want what PostgreSQL said", err)
+	}
+	const left = `SELECT string_agg(task_id || CASE WHEN lost_connection THEN ' lost' ELSE '' END, ', ' ORDER BY task_id) FROM outbox.running`
+	if got := db.Text(t, left); got != "1, 3 lost" {
+		t.Errorf("rows of the journal: %s; want 1, 3 lost", got)
+	}
+	if err := l.Record(t.Context(), 1); err == nil {
+		t.Error("a run is journalled of the task whose note is not written")
+	}
+	if err := l.Record(t.Context(), 4); err != nil {
+		t.Errorf("another task's run: %v", err)
+	}
+	db.Do(t, `DROP TRIGGER keep ON outbox.running`)
+	if err := l.WriteNotes(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := l.Record(t.Context(), 1); err != nil {
+		t.Errorf("its run when the note is written: %v", err)
+	}
+	db.Do(t, `DELETE FROM outbox.running`)
+}
+
 func TestRetryAfterOfABatchHoldsForEachOfItsTasks(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -23,20 +23,6 @@ SELECT * FROM outbox.record_runs($1::bigint[], $2, $3, $4::uuid[], $5::boolean[]
 const recordBatchSQL = `/* outbox: journal runs */
 SELECT * FROM outbox.record_batch($1::bigint[], $2, $3, $4::uuid, $5::uuid, $6::text::xid8)`
 
-// The row of a batch becomes rows of its tasks.
-const markBatchSQL = `/* outbox: mark a batch that lost its connection */
-WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1 AND token = $2::uuid AND task_ids IS NOT NULL RETURNING *)
-INSERT INTO outbox.running (task_id, token, relay_id, lost_connection, started_at)
-SELECT unnest(task_ids), token, relay_id, true, started_at FROM gone`
-
-const markRunsSQL = `/* outbox: mark runs that lost their connection */
-UPDATE outbox.running r SET lost_connection = true
-  FROM unnest($1::bigint[], $2::uuid[]) AS m (task_id, token) WHERE r.task_id = m.task_id AND r.token = m.token`
-
-const forgetRunsSQL = `/* outbox: forget runs that ended */
-DELETE FROM outbox.running r
- USING unnest($1::bigint[], $2::uuid[]) AS m (task_id, token) WHERE r.task_id = m.task_id AND r.token = m.token`
-
 // earlier is a run of a task that left its row behind.
 type earlier struct {
 	token    string
@@ -70,12 +56,6 @@ func (r *runs) forget(of *Relay, done []*row) string {
 	return of.forgetTasks(done)
 }
 
-// note is something about runs that is still to be written.
-type note struct {
-	*runs
-	written chan struct{} // closed when it is
-}
-
 type journalReply struct {
 	earlier map[int64][]earlier
 	err     error
@@ -90,7 +70,7 @@ type journal struct {
 
 	mu           sync.Mutex
 	open         map[string]struct{} // tokens of runs whose results are not recorded yet
-	mark, forget []note              // to do as soon as the server can be reached
+	mark, forget []*note             // to do as soon as the server can be reached
 	poke         chan struct{}
 }
 
@@ -126,43 +106,20 @@ func (j *journal) isOpen(token string) bool {
 	return open
 }
 
-// markLost notes that the runs lost their connection; forgetRuns that they were no runs, or ended. The returned
-// function waits until that is written, if the server takes it in time: for callers that let go of the tasks next,
-// as whoever has them then should not find runs that are none, nor count them when this process dies.
-func (j *journal) markLost(r *runs) (wait func())   { return j.later(&j.mark, r) }
-func (j *journal) forgetRuns(r *runs) (wait func()) { return j.later(&j.forget, r) }
-
-func (j *journal) later(list *[]note, r *runs) (wait func()) {
-	n := note{r, make(chan struct{})}
-	j.mu.Lock()
-	*list = append(*list, n)
-	j.mu.Unlock()
-	select {
-	case j.poke <- struct{}{}:
-	default:
-	}
-	return func() {
-		select {
-		case <-n.written:
-		case <-time.After(time.Second):
-		}
-	}
-}
-
 // run works until stop is closed, then writes what is still to be noted, if it can.
 func (j *journal) run(stop <-chan struct{}) {
 	defer j.held.close()
 	ctx := context.Background()
-	backoff := newLoopBackoff()
+	retries := pace{r: j.r}
 	retry := time.NewTimer(time.Hour)
 	defer retry.Stop()
 	write := func() {
-		if err := j.writeNotes(ctx); err != nil {
-			d, _ := backoff.Next()
-			retry.Reset(d)
+		retries.try()
+		if err := j.writeNotes(ctx, true); err != nil {
+			retry.Reset(retries.fail())
 			return
 		}
-		backoff = newLoopBackoff()
+		retries.ok()
 	}
 	for {
 		select {
@@ -181,10 +138,12 @@ func (j *journal) run(stop <-chan struct{}) {
 			write()
 		case <-retry.C:
 			write()
+		case <-retries.answered:
+			write()
 		case <-stop:
 			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 			defer cancel()
-			_ = j.writeNotes(ctx)
+			_ = j.writeNotes(ctx, true)
 			return
 		}
 	}
@@ -192,7 +151,7 @@ func (j *journal) run(stop <-chan struct{}) {
 
 func (j *journal) write(ctx context.Context, batch []*runs) {
 	// What this relay has ended itself must not look like a lost run.
-	if err := j.writeNotes(ctx); err != nil {
+	if err := j.writeNotes(ctx, false); err != nil && !refusal(err) {
 		for _, r := range batch {
 			r.reply <- journalReply{err: err}
 		}
@@ -200,7 +159,9 @@ func (j *journal) write(ctx context.Context, batch []*runs) {
 	}
 	var single []*runs
 	for _, r := range batch {
-		if r.batch() {
+		if err := j.refused(r); err != nil {
+			r.reply <- journalReply{err: err}
+		} else if r.batch() {
 			found, err := j.ask(ctx, recordBatchSQL, pq.Array(r.ids), r.first, r.last, r.token, j.r.id, r.xid)
 			r.reply <- journalReply{found, err}
 		} else {
@@ -211,6 +172,13 @@ func (j *journal) write(ctx context.Context, batch []*runs) {
 		return
 	}
 	found, err := j.begin(ctx, single)
+	if len(single) > 1 && refusal(err) { // it may be one of them
+		for _, r := range single {
+			found, err := j.begin(ctx, []*runs{r})
+			r.reply <- journalReply{found, err}
+		}
+		return
+	}
 	for _, r := range single {
 		var own map[int64][]earlier
 		if e := found[r.ids[0]]; e != nil {
@@ -262,48 +230,6 @@ func (j *journal) ask(ctx context.Context, query string, args ...any) (found map
 		return nil, err
 	}
 	return found, nil
-}
-
-// writeNotes writes the marks and deletes the rows to forget; what fails stays to be done.
-func (j *journal) writeNotes(ctx context.Context) error {
-	j.mu.Lock()
-	mark, forget := j.mark, j.forget
-	j.mu.Unlock()
-	for _, todo := range []struct {
-		list  *[]note
-		notes []note
-		sql   string
-	}{{&j.mark, mark, markRunsSQL}, {&j.forget, forget, forgetRunsSQL}} {
-		if len(todo.notes) == 0 {
-			continue
-		}
-		all := make([]*runs, len(todo.notes))
-		for i, n := range todo.notes {
-			all[i] = n.runs
-		}
-		taskIDs, tokens, _ := pairs(all)
-		err := j.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			for _, r := range all {
-				if todo.sql == markRunsSQL && r.batch() {
-					if _, err := conn.ExecContext(ctx, j.r.sql(markBatchSQL), r.first, r.token); err != nil {
-						return err
-					}
-				}
-			}
-			_, err := conn.ExecContext(ctx, j.r.sql(todo.sql), pq.Array(taskIDs), pq.Array(tokens))
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		j.mu.Lock()
-		*todo.list = (*todo.list)[len(todo.notes):]
-		j.mu.Unlock()
-		for _, n := range todo.notes {
-			close(n.written)
-		}
-	}
-	return nil
 }
 
 func pairs(batch []*runs) (taskIDs []int64, tokens []string, suspects []bool) {

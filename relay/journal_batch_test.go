@@ -57,12 +57,17 @@ func TestABatchIsOneRowOfTheJournal(t *testing.T) {
 // What the process died of may be any task of its batch. The others of the lane are none of them, although their ids are in between. Ids
 // that are far apart are searched for in another way.
 func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
+	known := []string{"attempt 1 of 2 4 5", "attempt 2 of 1", "attempt 2 of 3", "attempt 2 of 6"}
 	for _, c := range []struct {
 		name, end string // of the transaction of the lost claim
+		ahead     int    // the journal has another id than its
 		want      []string
 	}{
-		{"its claim is gone", "ROLLBACK", []string{"attempt 1 of 2 4 5", "attempt 2 of 1", "attempt 2 of 3", "attempt 2 of 6"}},
-		{"its claim is open", "", []string{"attempt 1 of 1 2 3 4 5 6"}}, // which it could not be if it had these
+		{"its claim is gone", "ROLLBACK", 0, known},
+		// Of a batch from another cluster any transaction of this one may have the id, or none yet.
+		{"its claim is committed", "COMMIT", 0, known},
+		{"its claim is in the future", "ROLLBACK", 1_000_000, known},
+		{"its claim is open", "", 0, []string{"attempt 1 of 1 2 3 4 5 6"}},
 	} {
 		for _, apart := range []string{"", "000"} {
 			t.Run(c.name+" "+apart, func(t *testing.T) {
@@ -77,7 +82,7 @@ func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
 				if _, err := lost.ExecContext(t.Context(), "BEGIN"); err != nil {
 					t.Fatal(err)
 				}
-				if err := lost.QueryRowContext(t.Context(), `SELECT pg_current_xact_id()::text`).Scan(&xid); err != nil {
+				if err := lost.QueryRowContext(t.Context(), `SELECT (pg_current_xact_id()::text::bigint + $1)::text`, c.ahead).Scan(&xid); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := lost.ExecContext(t.Context(), c.end+";"); err != nil {
@@ -98,5 +103,44 @@ func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The other tasks of a lost batch were begun, whatever becomes of the first, whose id the row of the batch has.
+func TestALostBatchIsKnownAlthoughItsFirstTaskIsGone(t *testing.T) {
+	t.Parallel()
+	for gone, c := range map[string]struct{ statement, duty string }{
+		"deleted":  {`DELETE FROM outbox.task WHERE task_id = 1`, "reap"},
+		"canceled": {`INSERT INTO outbox.cancel (task_id) VALUES (1)`, "hear"},
+	} {
+		t.Run(gone, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT n, 'BATCH' FROM generate_series(1, 4) n`)
+			db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id, task_ids, first_id, last_id, xid)
+				VALUES (1, gen_random_uuid(), $1, '{1, 2, 3}', 1, 3, '3'), (-2, gen_random_uuid(), $1, '{-2, -1}', -2, -1, '3')`, deadRelay)
+			reg, calls := batches(4)
+			r, err := relay.New(db.DB, reg, relay.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			loops := r.Loops("")
+			defer loops.Close()
+			do := func(duty string) {
+				if _, err := loops.Duty(t.Context(), duty); err != nil {
+					t.Fatal(err)
+				}
+			}
+			db.Do(t, c.statement)
+			do(c.duty)
+			once(t, db, reg, relay.Config{})
+			if got, want := calls(), []string{"attempt 1 of 4", "attempt 2 of 2", "attempt 2 of 3"}; !slices.Equal(got, want) {
+				t.Errorf("calls: %s\nwant: %s", strings.Join(got, ", "), strings.Join(want, ", "))
+			}
+			do("reap")
+			if n := db.Int(t, `SELECT count(*) FROM outbox.running`); n != 0 {
+				t.Errorf("%d rows are left in the journal, although no task is\n%s", n, db.Dump(t))
+			}
+		})
 	}
 }

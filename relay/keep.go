@@ -15,16 +15,17 @@ const keepInsert = `INSERT INTO outbox.done_task (task_id, run_at, created_at, a
 // maxKeepText is how long a text of statements may be; a server takes 1 GiB.
 const maxKeepText = 16 << 20
 
-// keepTasks are the statements that write tasks of a Tx or Batch claim that are done to the history, for them to stay there
-// for the given time; none for 0. They have no parameters, so that they travel with others.
+// keepTasks are the statements that write tasks that are done to the history, in the transaction
+// that removes them, for them to stay there for the given time; none for 0. They have no
+// parameters, so that they travel with others.
 func (r *Relay) keepTasks(keep time.Duration, done []*row) (statements []string) {
 	if keep == 0 || len(done) == 0 {
 		return nil
 	}
 	head := "/* outbox: keep */ " + r.sql(keepInsert) + " SELECT task_id, timestamptz 'epoch' + run_at * interval '1 microsecond', timestamptz 'epoch' + created_at * interval '1 microsecond'," +
-		" now(), clock_timestamp(), clock_timestamp() + " + strconv.FormatInt(keep.Microseconds(), 10) + " * interval '1 microsecond', priority, attempt, " +
+		" COALESCE(timestamptz 'epoch' + began * interval '1 microsecond', now()), clock_timestamp(), clock_timestamp() + " + strconv.FormatInt(keep.Microseconds(), 10) + " * interval '1 microsecond', priority, attempt, " +
 		pq.QuoteLiteral(done[0].taskType) + ", payload::jsonb, headers::jsonb, last_error FROM (VALUES "
-	const tail = ") AS done (task_id, run_at, created_at, priority, attempt, payload, headers, last_error) ON CONFLICT (task_id) DO NOTHING"
+	const tail = ") AS done (task_id, run_at, created_at, priority, attempt, began, payload, headers, last_error) ON CONFLICT (task_id) DO NOTHING"
 	var b strings.Builder
 	for _, t := range done {
 		values := t.literals()
@@ -50,14 +51,17 @@ func (r *row) literals() string {
 	for _, n := range []int64{r.id, r.runAt, r.createdAt, int64(r.priority), int64(min(r.begun(), math.MaxInt16))} {
 		b.WriteString(strconv.FormatInt(n, 10) + "::bigint,")
 	}
-	headers, discarded := "NULL::text", "NULL::text"
+	began, headers, discarded := "NULL::bigint", "NULL::text", "NULL::text"
+	if r.began.Valid {
+		began = strconv.FormatInt(r.began.Int64, 10)
+	}
 	if r.headers.Valid {
 		headers = pq.QuoteLiteral(r.headers.String)
 	}
 	if r.discarded != nil {
 		discarded = pq.QuoteLiteral(errorText(r.discarded))
 	}
-	b.WriteString(pq.QuoteLiteral(r.payload) + "," + headers + "," + discarded + ")")
+	b.WriteString(began + "," + pq.QuoteLiteral(r.payload) + "," + headers + "," + discarded + ")")
 	return b.String()
 }
 

@@ -183,6 +183,26 @@ func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
 	}
 }
 
+// What ends a claim is one message, of which nothing stays when the handler has ended the claim's transaction.
+func TestAHandlerThatRollsItsClaimBackHasNoHistory(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		reg := handlers.New()
+		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+			_, err := tx.ExecContext(ctx, "ROLLBACK")
+			return err
+		}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)))
+		db.Enqueue(t, "TX", 1)
+		once(t, db, reg, relay.Config{})
+		if got := db.taskState(t); got != "scheduled 1" {
+			t.Errorf("the task is %q, want it to be tried again", got)
+		}
+		if n := db.Int(t, `SELECT count(*) FROM outbox.done_task`); n != 0 {
+			t.Errorf("%d finished tasks are in the history, want 0", n)
+		}
+	})
+}
+
 func TestTheHistoryForgetsWhatIsKeptNoLonger(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -73,22 +73,15 @@ func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
 				letGo := sync.OnceFunc(func() { close(release) })
 				defer letGo()
 				<-started
-				var took []time.Duration // the machine may be busy, but not each time
-				last := 0
-				for i := 1; i <= 5 || slices.Min(took) > 50*time.Millisecond && i < 100; i++ {
-					last = i
-					start := time.Now()
+				const last = 5
+				for i := 1; i <= last; i++ { // the handler does not end before they return
 					got := db.keyed(t, taskType, i, unique, outbox.OnConflictReplace(), outbox.After(time.Minute))
-					took = append(took, time.Since(start))
 					switch {
 					case untilDone && got != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}):
 						t.Errorf("got %v, want task %d skipped", got, first.TaskID)
 					case !untilDone && (got.Outcome == outbox.Created) != (i == 1):
 						t.Errorf("enqueue %d: got %v, want one more task, then updates of it", i, got)
 					}
-				}
-				if slices.Min(took) > 50*time.Millisecond {
-					t.Errorf("the enqueues took %v", took)
 				}
 				if !untilDone { // the signal makes a run of its own
 					db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE state = 'scheduled'`)

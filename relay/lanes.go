@@ -21,7 +21,7 @@ type lane struct {
 	served   time.Time // of its last claim
 	floors   floors
 
-	refusedUntil time.Time // PostgreSQL refused its claim, for a reason that may lie in its rows
+	refusedUntil time.Time // PostgreSQL refused its claim or a record of it, for a reason that may lie in its rows
 	refusalAt    time.Time // when that was logged
 
 	slotAt   time.Time     // other relays had all slots of its type: try again then
@@ -34,9 +34,9 @@ type lanes struct {
 	all      []*lane
 	workers  int
 	fair     fair
-	chooser  *guarded // the app's; nil for the built-in order
-	leases   int      // claims of leased tasks that have not come back
-	declined bool     // the app's Chooser has chosen nothing, and nothing has changed since
+	chooser  *appChooser // the app's; nil for the built-in order
+	leases   int         // claims of leased tasks that have not come back
+	declined bool        // the app's Chooser has chosen nothing, and nothing has changed since
 
 	heads []Head  // of the last view
 	seen  []*lane // that these are of

@@ -113,7 +113,7 @@ func (r *Relay) resultOf(h *handlers.Handler, t *row, out outcome, begun int, pr
 		return transition{outcome: Canceled, done: true, canceled: true}
 	}
 	if runsAgain(out.err) {
-		return transition{outcome: RunAgain, change: t.after(h, handlers.ResultOf(out.err), begun)}
+		return transition{outcome: RunAgain, change: r.after(h, t, handlers.ResultOf(out.err), begun)}
 	}
 	if out.drained || out.leaseLost {
 		ended := Drained
@@ -128,9 +128,9 @@ func (r *Relay) resultOf(h *handlers.Handler, t *row, out outcome, begun int, pr
 		return transition{outcome: Discarded, done: true, keep: h.Keep, change: change{err: out.err}}
 	}
 	if prevented && !out.overran && result.Action == handlers.ActionRetry {
-		wait, _ := h.Backoff(1)
+		wait, _ := r.backoff(h, 1)
 		return transition{change: change{attempt: begun - 1, wait: wait, err: out.err}}
 	}
-	next := t.after(h, result, begun)
+	next := r.after(h, t, result, begun)
 	return transition{outcome: next.outcome(), change: next}
 }

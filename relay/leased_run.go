@@ -28,7 +28,7 @@ type leasedRun struct {
 
 // claimed is told of the claim's lane and token before anything else.
 func (x *leasedRun) claimed(r *Relay, c *lane, token string) {
-	x.lane, x.lease.r, x.h, x.id, x.token, x.alone = c, r, c.h, x.row.id, token, c.h.Lease > 0
+	x.lane, x.lease.r, x.h, x.id, x.token, x.taken, x.alone = c, r, c.h, x.row.id, token, &x.row, c.h.Lease > 0
 }
 
 // begin runs the task.
@@ -77,20 +77,13 @@ func (x *leasedRun) beginSuspect() bool {
 
 // call calls the handler. A panic ends the call, and Goexit this goroutine, but nothing else.
 func (x *leasedRun) call() {
-	err := errGoexit
-	returned := false
-	defer func() {
-		if !returned {
-			if p := recover(); p != nil {
-				err = handlers.PanicError(p)
-			}
-		}
+	guarded(func() error {
+		return x.h.Run(x.ctx, nil, handlers.Claim{Began: x.row.leasedAt, Ended: x.row.leasedAt.Add(x.claimTook)}, []*task{&x.task})
+	}, func(err error) {
 		if x.first() {
 			x.finish(outcome{err: err})
 		}
-	}()
-	err = x.h.Run(x.ctx, nil, handlers.Claim{Began: x.row.leasedAt, Ended: x.row.leasedAt.Add(x.claimTook)}, []*task{&x.task})
-	returned = true
+	})
 }
 
 // first reports whether the caller is the one to end the run.
@@ -128,18 +121,14 @@ func (x *leasedRun) finish(out outcome) {
 	r.leases.drop(&x.lease)
 	x.ctx.cancel(nil)
 	if out.abandoned {
-		if out.drained {
-			x.leave()
-		}
+		x.leave() // it may be in its Complete, whose transaction has the row
 		r.log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", h.Type, "task_id", t.id)
 	}
-	if x.completed.Load() {
+	if end := x.completed.Load(); end != nil {
 		if runsAgain(out.err) {
 			r.log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given", "task_type", h.Type, "task_id", t.id)
 		}
-		if x.next.outcome = Done; x.again.Load() {
-			x.next.outcome = RunAgain
-		}
+		x.next.outcome, x.next.change = end.outcome, end.change
 		x.settled()
 		r.leases.ended([]*leasedRun{x})
 		return

@@ -85,7 +85,7 @@ func (l *leases) held() []*lease {
 func (l *leases) took(one *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, runs := l.holders[one]; !runs || one.completing.Load() > 0 || one.completed.Load() {
+	if _, runs := l.holders[one]; !runs || one.completing.Load() > 0 || one.completed.Load() != nil {
 		return
 	}
 	delete(l.holders, one)

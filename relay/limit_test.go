@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -104,6 +105,46 @@ func TestASlotIsFreeOnceTheLeaseThatItNamesIsOver(t *testing.T) {
 	}
 }
 
+// Another claim fills a slot after this one's snapshot, which shows it free and not the lease that is in it by now.
+func TestASlotThatIsFilledWhileAClaimReachesItIsNotFree(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]int{"filled": 0, "left alone": 1} {
+		t.Run(name, func(t *testing.T) {
+			db := newDatabase(t)
+			// A claim has its snapshot, and has seen no slot yet, when it reads the type's limit: there it waits for the gate.
+			db.Do(t, `INSERT INTO outbox.task_type (task_type, max_running) VALUES ('LEASED', 1);
+				INSERT INTO outbox.slot (task_type, slot) VALUES ('LEASED', 1);
+				CREATE FUNCTION gate() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN true; END $$;
+				ALTER TABLE outbox.task_type RENAME TO limits;
+				CREATE VIEW outbox.task_type AS SELECT * FROM outbox.limits WHERE gate()`)
+			gate, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer gate.Rollback()
+			if _, err := gate.Exec(`SELECT pg_advisory_xact_lock(1)`); err != nil {
+				t.Fatal(err)
+			}
+			locked := make(chan int)
+			go func() { locked <- changed(t, db, "", relay.Statements["lock slots"], "LEASED", 1, "10000", "10000") }()
+			eventually(t, 20*time.Second, "the claim is at the gate", func() bool {
+				return db.Int(t, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`) == 1
+			})
+			if name == "filled" {
+				db.Do(t, `WITH leased AS (
+					  INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token) VALUES ('LEASED', 'leased', 1, $1, $1) RETURNING *)
+					UPDATE outbox.slot s SET task_id = leased.task_id, lease_token = leased.lease_token FROM leased`, someUUID)
+			}
+			if err := gate.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-locked; got != want {
+				t.Errorf("the claim got %d slots, want %d", got, want)
+			}
+		})
+	}
+}
+
 func TestTheLastRelayThatStartsStoresTheLimits(t *testing.T) {
 	db := newDatabase(t)
 	stored := func() string {
@@ -131,6 +172,7 @@ func TestTheLastRelayThatStartsStoresTheLimits(t *testing.T) {
 
 // While a type's slots are taken for long, relays do not ask for one all the time.
 func TestARelayDoesNotSpinWhileItsTypesAreLimited(t *testing.T) {
+	needs.Timing(t)
 	t.Parallel()
 	for name, reg := range map[string]*handlers.Registry{"slots": handlers.New(), "rate": handlers.New()} {
 		t.Run(name, func(t *testing.T) {

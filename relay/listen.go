@@ -28,8 +28,15 @@ type listener struct {
 // run listens until stop is closed. A pq.Listener that does not answer is abandoned for a new one, as it may hold
 // its locks over I/O.
 func (l *listener) run(stop <-chan struct{}) {
-	for l.listen(stop) {
-		l.off(errors.New("LISTEN connection does not answer"))
+	for {
+		err := l.listen(stop)
+		if err == nil {
+			return
+		}
+		if err == errAnswered {
+			continue
+		}
+		l.off(err)
 		select {
 		case <-time.After(time.Second):
 		case <-stop:
@@ -38,7 +45,11 @@ func (l *listener) run(stop <-chan struct{}) {
 	}
 }
 
-func (l *listener) listen(stop <-chan struct{}) (again bool) {
+// errAnswered ends a pq.Listener whose connection is lost, once PostgreSQL answers others: it would sleep for up to 5 s.
+var errAnswered = errors.New("PostgreSQL answers again")
+
+// listen returns nil when stop is closed.
+func (l *listener) listen(stop <-chan struct{}) error {
 	events := make(chan error, 16)
 	dialer := newDialer()
 	pql := pq.NewDialListener(dialer, l.r.config.ListenDSN, 200*time.Millisecond, 5*time.Second, func(e pq.ListenerEventType, err error) {
@@ -70,6 +81,7 @@ func (l *listener) listen(stop <-chan struct{}) (again bool) {
 	pinged := make(chan error, 1)
 	var hung, untested, away <-chan time.Time
 	var disconnected error
+	var answered <-chan struct{} // not nil while disconnected
 	ctx, cancel := context.WithCancel(context.Background())
 	var tests sync.WaitGroup
 	defer tests.Wait()
@@ -81,18 +93,25 @@ func (l *listener) listen(stop <-chan struct{}) (again bool) {
 	for {
 		select {
 		case <-stop:
-			return false
+			return nil
+		case <-answered:
+			if !l.on.Load() {
+				return errAnswered
+			}
+			answered = nil
 		case err := <-listened:
 			if err != nil {
-				l.off(err)
-				return true
+				return err
 			}
+			answered = nil
+			l.r.answers()
 			test()
 		case n := <-pql.Notify:
 			switch {
 			case n == nil: // reconnected: some may have been lost
+				answered = nil
+				l.r.answers()
 				test()
-				l.r.wake()
 			case n.Extra == "": // an enqueuer's
 				l.r.wake()
 			case n.Extra != l.r.id: // another relay's
@@ -107,6 +126,10 @@ func (l *listener) listen(stop <-chan struct{}) (again bool) {
 			untested = nil
 			l.off(errors.New("LISTEN works, but a notification did not arrive: does ListenDSN lead to another database, or through a pooler?"))
 		case err := <-events:
+			if answered == nil {
+				answered = l.r.answered.await()
+				l.r.wake()
+			}
 			if l.on.Swap(false) {
 				disconnected, away = err, time.After(blink)
 			} else if away == nil {
@@ -123,7 +146,7 @@ func (l *listener) listen(stop <-chan struct{}) (again bool) {
 		case <-pinged: // an error makes the listener reconnect by itself
 			hung = nil
 		case <-hung:
-			return true
+			return errors.New("LISTEN connection does not answer")
 		}
 	}
 }

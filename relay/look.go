@@ -3,11 +3,11 @@ package relay
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"math/rand/v2"
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/schema"
 )
 
 // Which lanes have work, and when the next scheduled task of each is due. What this process runs itself is still visible until its claim
@@ -88,8 +88,6 @@ type wanted struct {
 	wish int64
 }
 
-var errReadOnly = errors.New("relay: the server is read-only")
-
 // look reads the lanes, promotes what is due first, and asks to be woken before it reads, if it should: what
 // commits later sends a notification then.
 func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
@@ -107,12 +105,8 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 		r.conns.put(conn)
 	}()
 	if want.writable {
-		var readOnly bool
-		if err = conn.QueryRowContext(ctx, "SELECT current_setting('transaction_read_only')::boolean").Scan(&readOnly); err != nil {
+		if err = schema.CheckWritable(ctx, conn); err != nil {
 			return nil, err
-		}
-		if readOnly {
-			return nil, errReadOnly
 		}
 	}
 	wish := int64(0)

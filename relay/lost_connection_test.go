@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"net/url"
 	"sync/atomic"
 	"testing"
@@ -115,22 +114,22 @@ func TestATaskThatKillsItsBackendIsADeadLetterAfterTenLostConnections(t *testing
 	}
 }
 
-// F2: COMMIT of task.Complete was sent, and its answer is lost.
-func TestACompletionOfUnknownOutcomeIsNotAnAttempt(t *testing.T) {
+// The connection of task.Complete breaks before its function is called.
+func TestACompletionWhoseConnectionBreaksIsNotAnAttempt(t *testing.T) {
 	db := newDatabase(t)
 	db.Do(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
-		  IF (SELECT count(*) FROM unknown) < 3 THEN PERFORM nextval('deaths'); PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
-		  RETURN NULL;
+		  IF (SELECT count(*) FROM broken) < 3 THEN PERFORM nextval('deaths'); PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+		  RETURN OLD;
 		END $$;
-		CREATE TABLE unknown (error text);
+		CREATE TABLE broken (error text);
 		CREATE SEQUENCE deaths;
-		CREATE CONSTRAINT TRIGGER die AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION die()`)
+		CREATE TRIGGER die BEFORE DELETE ON outbox.task FOR EACH ROW EXECUTE FUNCTION die()`)
 	reg := handlers.New()
 	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
 		err := leasedEffect(ctx, task)
-		if errors.Is(err, outbox.ErrCommitUnknown) {
-			db.Do(t, `INSERT INTO unknown VALUES ($1)`, err.Error())
+		if err != nil {
+			db.Do(t, `INSERT INTO broken VALUES ($1)`, err.Error())
 		}
 		return err
 	}, handlers.MaxAttempts(2), handlers.Backoff(constant(10*time.Millisecond)))
@@ -138,8 +137,8 @@ func TestACompletionOfUnknownOutcomeIsNotAnAttempt(t *testing.T) {
 	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 	db.Emptied(t, 20*time.Second)
 	db.OnceEach(t, 1)
-	if got := db.Int(t, `SELECT count(*) FROM unknown`); got != 3 || db.Int(t, `SELECT last_value FROM deaths`) != got {
-		t.Errorf("%d times ErrCommitUnknown, want 3: %s", got, db.Text(t, `SELECT json_agg(u) FROM unknown u`))
+	if got := db.Int(t, `SELECT count(*) FROM broken`); got != 3 || db.Int(t, `SELECT last_value FROM deaths`) != got {
+		t.Errorf("%d broken connections, want 3: %s", got, db.Text(t, `SELECT json_agg(b) FROM broken b`))
 	}
 	if got := db.Int(t, `SELECT attempt FROM effect`); got != 1 {
 		t.Errorf("completed in attempt %d, want 1", got)

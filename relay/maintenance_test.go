@@ -78,10 +78,11 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 			[]string{"reap relays"}, []any{liveRelay}, nil, map[string]string{
 				"the relay beats": `UPDATE outbox.relay SET alive_until = now() + interval '1 hour'`}},
 	} {
+		db := newDatabase(t)
+		db.Do(t, slowSQL)
 		for change, statement := range c.change {
 			t.Run(c.name+" while "+change, func(t *testing.T) {
-				db := newDatabase(t)
-				db.Do(t, slowSQL)
+				db.Do(t, emptyAll)
 				db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
 					($1, 'h', 1, now() - interval '1 second', '{}'), ($2, 'h', 2, now() + interval '1 hour', '{}')`, deadRelay, liveRelay)
 				db.Do(t, c.setup)
@@ -116,7 +117,7 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 			})
 		}
 		t.Run(c.name+" while nothing changes", func(t *testing.T) {
-			db := newDatabase(t)
+			db.Do(t, emptyAll)
 			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
 				($1, 'h', 1, now() - interval '1 second', '{}'), ($2, 'h', 2, now() + interval '1 hour', '{}')`, deadRelay, liveRelay)
 			db.Do(t, c.setup)

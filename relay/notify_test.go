@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
 // F29: NOTIFY is paid for by idle relays alone. On a machine that is busy with something else relays may have nothing to do for a
 // while, so it is tried again.
 func TestEnqueuersBesideBusyRelaysSendHardlyANotification(t *testing.T) {
+	needs.Timing(t)
 	for _, relays := range []int{1, 2} {
 		t.Run(fmt.Sprint(relays, " relays"), func(t *testing.T) {
 			db := newDatabase(t)

@@ -5,12 +5,13 @@ import (
 
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/guard"
 )
 
 // Observer hears what a relay does, for metrics: see the modules outboxprom and outboxotel. A function that is nil is not called, and without any
 // observer nothing is measured.
 //
-// The functions are called in the goroutines that do the work, outside of locks and transactions but for Claimed, which comes while the
+// The goroutines that do the work wait for the functions, outside of locks and transactions but for Claimed, which comes while the
 // claim of a Tx or Batch handler is open. So they must return soon, without I/O, as what they take is lost to the relay; they may be called
 // at the same time, also by several relays. A panic in one is logged and hurts nobody.
 type Observer struct {
@@ -123,17 +124,12 @@ type Change struct {
 // observed reports whether somebody wants to hear of anything.
 func (r *Relay) observed() bool { return len(r.config.Observers) > 0 }
 
-// tell calls f with each observer. A panic ends with f.
+// tell calls f with each observer.
 func (r *Relay) tell(f func(Observer)) {
 	for _, o := range r.config.Observers {
-		func() {
-			defer func() {
-				if p := recover(); p != nil {
-					r.log.Error("outbox: an observer panicked", "error", errorText(handlers.PanicError(p)))
-				}
-			}()
-			f(o)
-		}()
+		if err := guard.Call(func() { f(o) }); err != nil {
+			r.log.Error("outbox: an observer panicked", "error", errorText(err))
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -88,7 +89,6 @@ func planned(limit, taskID int) map[string]struct {
 		"sign off":          {"task_leased", []any{someUUID}},
 		"unhandled":         {"task_lane", []any{pq.Array([]string{"OTHER"})}},
 		"complete":          {"task_pkey", []any{taskID, someUUID}},
-		"lock lease":        {"task_pkey", []any{taskID, someUUID}},
 		"return lease":      {"task_pkey", []any{taskID, someUUID, "ready", 0, nil, nil, 0, nil}},
 		"lock slots":        {"task_pkey", []any{"TX", limit, "1000", "1000"}},
 		"fill slots":        {"slot_pkey", []any{"TX", pq.Array([]int{1}), pq.Array([]int{taskID}), someUUID}},
@@ -136,10 +136,11 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	const large = 30_000
-	for _, stats := range []struct {
+	type statistics struct {
 		rows  int
 		state string
-	}{{0, "ready"}, {1, "ready"}, {10, "both"}, {large, "both"}, {large, "ready"}, {large, "scheduled"}} {
+	}
+	for _, stats := range relaytest.Part([]statistics{{0, "ready"}, {1, "ready"}, {large, "both"}, {10, "both"}, {large, "ready"}, {large, "scheduled"}}, 2) {
 		stale(t, db, stats.rows, 1, stats.state)
 		db.Do(t, `INSERT INTO outbox.task (task_type, state, run_at) SELECT 'TX', CASE n % 2 WHEN 0 THEN 'ready' ELSE 'scheduled' END, now()
 			FROM generate_series(1, $1) n`, large)
@@ -149,7 +150,7 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 			if name == "unhandled" && stats.rows < large {
 				continue // it counts up to 1,000 once a minute: for so many a small table may be read as a whole
 			}
-			for _, limit := range []int{1, 10, 100} {
+			for _, limit := range relaytest.Part([]int{10, 1, 100}, 1) {
 				c, ok := planned(limit, taskID)[name]
 				if !ok {
 					t.Fatalf("no arguments for the statement %q", name)
@@ -180,11 +181,12 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 	}
 }
 
-// I10, measured in pages: what a claim and a look read is the same with a backlog a hundred times as large.
+// I10, measured in pages: what a claim and a look read is the same with a backlog fifty times as large.
 func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
+	const large = 50_000
 	db := newDatabase(t)
 	cost := map[string]int{}
-	for _, ready := range []int{1000, 100_000} {
+	for _, ready := range []int{1000, large} {
 		stale(t, db, ready, ready, "ready")
 		db.Do(t, `VACUUM ANALYZE outbox.task`)
 		middle := db.Int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
@@ -196,7 +198,7 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 			p := explain(t, db, true, s.query, s.args...)
 			pages := p.Hit + p.Read
 			if small, ok := cost[name]; ok && pages > 2*small+10 {
-				t.Errorf("%s reads %d pages at 100,000 ready tasks, %d at 1,000", name, pages, small)
+				t.Errorf("%s reads %d pages at %d ready tasks, %d at 1,000", name, pages, large, small)
 			}
 			cost[name] = pages
 		}

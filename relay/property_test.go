@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/invariants"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	"pgregory.net/rapid"
 )
@@ -323,8 +323,8 @@ func (m *machine) check(rt *rapid.T) {
 // Whatever is done to the outbox, one thing after the other: each task is where a naive model has it, with as many attempts, its effects
 // are there once, and the counts are right.
 func TestTheOutboxIsWhatANaiveModelOfItIs(t *testing.T) {
-	if os.Getenv("OUTBOX_TEST_LONG") == "" && flag.Lookup("rapid.checks").Value.String() == "100" { // nobody has chosen another number
-		if err := flag.Set("rapid.checks", "30"); err != nil {
+	if !relaytest.Long && flag.Lookup("rapid.checks").Value.String() == "100" { // nobody has chosen another number
+		if err := flag.Set("rapid.checks", "15"); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = flag.Set("rapid.checks", "100") })

@@ -36,30 +36,39 @@ type change struct {
 	late    bool     // its claim is committed: another task of its ordering key may have its turn
 }
 
-// after is the change that a result asks for, when begun attempts were begun.
-func (r *row) after(h *handlers.Handler, result *handlers.Result, begun int) change {
-	c := change{attempt: min(begun, math.MaxInt16), err: result.Err, keep: r.undecided, failed: true}
+// after is the change of a task that a result asks for, when begun attempts were begun.
+func (r *Relay) after(h *handlers.Handler, t *row, result *handlers.Result, begun int) change {
+	c := change{attempt: min(begun, math.MaxInt16), err: result.Err, keep: t.undecided, failed: true}
 	switch result.Action {
 	case handlers.ActionSnooze:
-		return change{attempt: begun - 1, wait: result.Wait, keep: r.undecided}
+		return change{attempt: begun - 1, wait: result.Wait, keep: t.undecided}
 	case handlers.ActionRunAgain:
 		return change{wait: result.Wait, again: true, payload: string(result.Payload)}
 	case handlers.ActionDead:
 		c.reason = reasonHandler
 		return c
 	}
-	wait, stop := h.Backoff(begun)
-	if result.Wait > 0 {
-		wait, stop = result.Wait, false
+	if begun >= t.max {
+		c.reason, c.attempt = reasonAttempts, min(begun, t.max)
+		return c
 	}
-	if stop || begun >= r.max {
-		c.reason, c.attempt = reasonAttempts, min(begun, r.max)
-		if begun < r.max {
-			c.reason = reasonHandler // its backoff said stop
-		}
+	if c.wait = result.Wait; c.wait > 0 {
+		return c
 	}
-	c.wait = wait
+	var stop bool
+	if c.wait, stop = r.backoff(h, begun); stop {
+		c.reason = reasonHandler
+	}
 	return c
+}
+
+// backoff is how long a task waits after the given number of attempts failed, and whether its Backoff says stop.
+func (r *Relay) backoff(h *handlers.Handler, attempts int) (wait time.Duration, stop bool) {
+	wait, stop, err := h.Backoff(attempts)
+	if err != nil {
+		r.log.Error("outbox: Backoff panicked; the task waits by the default backoff", "task_type", h.Type, "attempt", attempts, "wait", wait, "error", errorText(err))
+	}
+	return wait, stop
 }
 
 // execer is a transaction: *sql.Tx or exclusive.
@@ -77,6 +86,22 @@ VALUES ($1, clock_timestamp() + $2::bigint * interval '1 microsecond',
         COALESCE(timestamptz 'epoch' + $4::bigint * interval '1 microsecond', now()),
         $5, $6, $7, $8, $9, $10::jsonb, $11::jsonb, $12, $15, $16, $17, $18, $19, $20)`
 
+// In the transaction that removes a task its key is free, also one that is to be kept until it is
+// done: a task that the handler enqueued there under that key follows it. If the task goes on after
+// all, it has its key still, and the other one is dropped, as an Enqueue is skipped while the task
+// runs. Nobody else has seen that task: it was created when the transaction began. It leaves no
+// trace in the counts.
+const keepKeySQL = `/* outbox: keep a key until done */
+WITH follower AS MATERIALIZED (
+  SELECT t.task_id FROM outbox.unique_key k JOIN outbox.task t ON t.task_id = k.task_id
+   WHERE k.task_type = $1 AND k.key = $2 AND t.task_id <> $3 AND t.created_at = now()),
+dropped AS (
+  DELETE FROM outbox.task WHERE task_id = (SELECT task_id FROM follower) RETURNING task_type, state),
+uncounted AS (
+  INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) SELECT 0, -1, task_type, state FROM dropped)
+UPDATE outbox.unique_key SET task_id = $3
+ WHERE task_type = $1 AND key = $2 AND EXISTS (SELECT 1 FROM follower)`
+
 // writeBack inserts a deleted task again, as scheduled, so that no trigger takes it for a new one.
 func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c change) error {
 	lastError, payload, carried := t.lastError, t.payload, t.carried
@@ -90,7 +115,12 @@ func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c change) erro
 		}
 	}
 	carried.orderingKey = t.keyAfter(c)
-	var attemptedAt sql.NullInt64 // the start of the claim's transaction
+	if t.uniqueUntilDone && t.uniqueKey.Valid && !c.late {
+		if _, err := tx.ExecContext(ctx, r.sql(keepKeySQL), t.taskType, t.uniqueKey, t.id); err != nil {
+			return err
+		}
+	}
+	attemptedAt := t.began
 	if c.untried {
 		attemptedAt = t.attemptedAt
 	}
@@ -160,7 +190,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 		return cause
 	}
 	t, result := a.rows[0], handlers.ResultOf(handlerErr)
-	next := t.after(a.h, result, t.begun())
+	next := a.r.after(a.h, t, result, t.begun())
 	for try := range 6 {
 		if try > 0 {
 			pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice

@@ -35,7 +35,7 @@ func idle() *handlers.Registry {
 	return reg
 }
 
-func TestAnIdleRelayFiresWithin50Milliseconds(t *testing.T) {
+func TestAnIdleRelayFiresWithoutAPoll(t *testing.T) {
 	db := newDatabase(t)
 	db.CreateFired(t)
 	config := scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(300 * time.Millisecond)})

@@ -68,6 +68,7 @@ type Relay struct {
 	heart          *heartbeat
 	leases         *leases
 	rates          rates
+	answered       broadcast // PostgreSQL has, after an error
 	listener       *listener
 	unhandled      *unhandled
 	deaths         *deaths
@@ -109,7 +110,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 		return nil, err
 	}
 	c.Observers = slices.Clone(c.Observers)
-	r := &Relay{db: db, config: c, log: c.Logger, handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), unasked: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
+	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), unasked: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
 		steps: maintenanceSteps(c), running: map[*attempt]struct{}{}, pid: os.Getpid()}
 	for _, h := range hs {
 		r.types = append(r.types, h.Type)
@@ -123,7 +124,8 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 // returns within 15 s more, or 25 s while OnDead is being called; what a handler that ignores its context leaves undone is given back.
 //
 // It survives whatever happens to the database, and returns nil after ctx has ended. Errors: ErrRunning; and at
-// the start schema.ErrNotMigrated, schema.ErrNewer and schema.ErrUnsupportedServer.
+// the start schema.ErrNotMigrated, schema.ErrNewer, schema.ErrUnsupportedServer, schema.ErrUnsupportedEncoding and
+// schema.ErrReadOnly. A server that becomes read-only later, and one that is a standby, is an outage that Run waits for.
 func (r *Relay) Run(ctx context.Context) error { return r.start(ctx, false) }
 
 // RunOnce runs tasks until none is due that this relay could take, and returns: for tests and cron. It does not
@@ -243,6 +245,9 @@ func (r *Relay) check(ctx context.Context, once bool) error {
 				if err := schema.Check(ctx, tx, r.config.Schema); err != nil {
 					return err
 				}
+				if err := schema.CheckWritable(ctx, tx); err != nil {
+					return err
+				}
 				return r.storeLimits(ctx, tx, false)
 			})
 		}
@@ -252,7 +257,9 @@ func (r *Relay) check(ctx context.Context, once bool) error {
 		case err == nil:
 			o.ok(began, time.Now())
 			return nil
-		case once, errors.Is(err, schema.ErrNotMigrated), errors.Is(err, schema.ErrNewer), errors.Is(err, schema.ErrUnsupportedServer), errors.Is(err, errDriver):
+		case once, errors.Is(err, errDriver), errors.Is(err, schema.ErrNotMigrated), errors.Is(err, schema.ErrNewer),
+			errors.Is(err, schema.ErrUnsupportedServer), errors.Is(err, schema.ErrUnsupportedEncoding),
+			errors.Is(err, schema.ErrReadOnly):
 			return err
 		}
 		o.fail(err, began, time.Now())

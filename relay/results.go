@@ -119,11 +119,13 @@ var errNoTurn = errors.New("relay: others were being written")
 // settle repeats the group's transaction until it is confirmed or the relay is abandoned. A transition that PostgreSQL refuses, or whose row
 // is locked, must not hold up the others, nor those that gather: so they go one by one then, with turns, which bound how many are written at once.
 func (l *leases) settle(group []*transition, turns chan struct{}) {
-	backoff := newLoopBackoff()
+	retries := pace{r: l.r}
 	unknown := false // an earlier try may have committed
 	for try, refused := 1, 0; ; try++ {
+		retries.try()
 		err := l.inTurn(turns, func() error { return l.write(group, unknown) })
 		if err == nil {
+			retries.ok()
 			l.over(group)
 			return
 		}
@@ -146,9 +148,9 @@ func (l *leases) settle(group []*transition, turns chan struct{}) {
 			}
 		}
 		unknown = unknown || pgerr.Code(err) == "" || pgerr.Lost(err)
-		d, _ := backoff.Next()
 		select {
-		case <-time.After(d):
+		case <-time.After(retries.fail()):
+		case <-retries.answered:
 		case <-l.r.abandoned:
 			l.r.log.Warn("outbox: the relay stopped before the results of leased tasks were written; they will run again", "tasks", len(group), "error", safeText(err))
 			unwritten(group)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/guard"
 )
 
 type task = outbox.Task[json.RawMessage]
@@ -26,8 +27,9 @@ type row struct {
 	priority, attempt  int // the columns as claimed
 	max                int
 	rowMax             sql.NullInt64
-	runAt, createdAt   int64 // µs since 1970
-	attemptedAt        sql.NullInt64
+	runAt, createdAt   int64         // µs since 1970
+	attemptedAt        sql.NullInt64 // of the run before
+	began              sql.NullInt64 // this run, as attempted_at; else it began with the transaction
 	payload            string
 	headers, lastError sql.NullString
 	carried
@@ -232,14 +234,11 @@ func ids(rows []*row) []int64 {
 
 const maxErrorBytes = 4 << 10
 
-// errorText is what last_error keeps of an error: valid UTF-8 without NUL, at most 4 kB.
-func errorText(err error) (text string) {
-	defer func() {
-		if p := recover(); p != nil {
-			text = fmt.Sprintf("%T, whose Error method panics", err)
-		}
-	}()
-	s := err.Error()
+// errorText is what last_error keeps of an error.
+func errorText(err error) string { return storable(guard.Text(err)) }
+
+// storable makes a text valid UTF-8 without NUL, of at most 4 kB.
+func storable(s string) string {
 	if len(s) > maxErrorBytes+utf8.UTFMax {
 		s = s[:maxErrorBytes+utf8.UTFMax] // the rest is never looked at
 	}

@@ -14,48 +14,59 @@ import (
 )
 
 const (
-	scheduleLook    = 10 * time.Second // for what others changed: resumed, added, the server's clock
-	schedulePause   = 10 * time.Millisecond
-	scheduleHeld    = time.Second // most between looks while another relay holds what is due
-	scheduleRefused = time.Minute // until a firing that PostgreSQL refused is tried again
+	scheduleLook  = 10 * time.Second // for what others changed: resumed, added, the server's clock
+	schedulePause = 10 * time.Millisecond
+	scheduleHeld  = time.Second // most between looks while another relay holds what is due
+	scheduleRest  = time.Minute // until a firing that PostgreSQL refused, or whose Next panicked, is tried again
 )
 
 // scheduler adds the schedules of this relay to the table and fires what is due. It reads no clock but PostgreSQL's.
 type scheduler struct {
-	r       *Relay
-	all     []known
-	refused map[string]time.Duration // since r.born, until when
-	other   map[string]bool          // names whose definition differs, which was logged
+	r          *Relay
+	all        []known
+	registered map[string]bool
+	resting    map[string]time.Duration // since r.born, until when
+	other      map[string]bool          // names whose definition differs, which was logged
 }
 
 func newScheduler(r *Relay) *scheduler {
-	return &scheduler{r: r, all: r.schedules, refused: map[string]time.Duration{}, other: map[string]bool{}}
+	return &scheduler{r: r, all: r.schedules, registered: map[string]bool{}, resting: map[string]time.Duration{}, other: map[string]bool{}}
 }
+
+// rest leaves a schedule alone for a while, as it cannot be fired or registered.
+func (s *scheduler) rest(name string, err error) {
+	s.resting[name] = time.Since(s.r.born) + scheduleRest
+	if errors.Is(err, errNextPanicked) {
+		s.r.log.Error("outbox: a schedule waits, as its Next panicked; it is tried again", "schedule", name, "error", errorText(err))
+		return
+	}
+	s.r.log.Error("outbox: the task of a schedule cannot be enqueued", "schedule", name, "error", safeText(err))
+}
+
+func (s *scheduler) rests(name string) bool { return time.Since(s.r.born) < s.resting[name] }
 
 // run fires until the relay stops claiming, which is before stop is closed. Its timer is set to the next firing.
 func (s *scheduler) run(<-chan struct{}) {
 	ctx := s.r.ctx
-	backoff, registered, held, logged := newLoopBackoff(), false, schedulePause, false
+	retries, held, logged := pace{r: s.r}, schedulePause, false
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
+		case <-retries.answered:
 		case <-ctx.Done():
 			return
 		}
-		var err error
+		retries.try()
 		var pause time.Duration
-		if !registered {
-			err = s.register(ctx)
-			registered = err == nil
-		}
+		err := s.register(ctx)
 		if err == nil {
 			pause, err = s.pass(ctx)
 		}
 		switch {
 		case err != nil:
-			pause, _ = backoff.Next()
+			pause = retries.fail()
 			switch {
 			case ctx.Err() != nil:
 			case refusal(err) && !logged:
@@ -69,11 +80,11 @@ func (s *scheduler) run(<-chan struct{}) {
 		case pause <= 0: // another relay is at it
 			pause = held
 			held = min(2*held, scheduleHeld)
-			backoff = newLoopBackoff()
 		default:
 			pause = max(min(pause, scheduleLook), schedulePause)
-			backoff, held = newLoopBackoff(), schedulePause
+			held = schedulePause
 		}
+		retries.ok()
 		logged = false
 		timer.Reset(pause)
 	}
@@ -94,7 +105,7 @@ func (s *scheduler) pass(ctx context.Context) (wait time.Duration, err error) {
 	for {
 		fresh := make([]known, 0, len(s.all))
 		for _, k := range s.all {
-			if !fired[k.Name] && time.Since(s.r.born) >= s.refused[k.Name] {
+			if !fired[k.Name] && !s.rests(k.Name) {
 				fresh = append(fresh, k)
 			}
 		}
@@ -103,8 +114,7 @@ func (s *scheduler) pass(ctx context.Context) (wait time.Duration, err error) {
 			if name == "" || pgerr.Lost(err) || pgerr.Code(err) != "" && !refusal(err) {
 				return 0, err
 			}
-			s.refused[name] = time.Since(s.r.born) + scheduleRefused
-			s.r.log.Error("outbox: the task of a schedule cannot be enqueued", "schedule", name, "error", safeText(err))
+			s.rest(name, err)
 		}
 		if name == "" {
 			wait, err := s.look(ctx)
@@ -149,7 +159,9 @@ func (s *scheduler) fireOne(ctx context.Context, of []known) (name string, err e
 			return err
 		}
 		k := named(of, name)
-		f = k.plan(time.UnixMicro(due).UTC(), time.UnixMicro(now).UTC(), paused)
+		if f, err = k.plan(time.UnixMicro(due).UTC(), time.UnixMicro(now).UTC(), paused); err != nil {
+			return err
+		}
 		if _, err := outbox.EnqueueMany(ctx, tx, k.tasks(f.at, s.r.config.Schema)); err != nil {
 			return err
 		}
@@ -190,8 +202,8 @@ SELECT (LEAST(extract(epoch FROM min(s.next_at) FILTER (WHERE s.definition = k.d
 func (s *scheduler) look(ctx context.Context) (wait time.Duration, err error) {
 	var us sql.NullInt64
 	var changed, resting []string
-	for name, until := range s.refused {
-		if time.Since(s.r.born) < until {
+	for name := range s.resting {
+		if s.rests(name) {
 			resting = append(resting, name)
 		}
 	}

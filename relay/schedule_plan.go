@@ -25,8 +25,8 @@ type firings struct {
 }
 
 // plan says what becomes of a schedule that was due at the given time. All times are PostgreSQL's; none is a
-// client's. A paused one passes its firings over.
-func (k *known) plan(due, now time.Time, paused bool) firings {
+// client's. A paused one passes its firings over. The error is errNextPanicked, after which nothing is to be done.
+func (k *known) plan(due, now time.Time, paused bool) (firings, error) {
 	most := min(mostFirings, max(1, mostBytes/(len(k.payload)+1)))
 	f, err := within(nextTimeout, func() (f firings) {
 		if paused || k.CatchUp == CatchUpOnce {
@@ -42,13 +42,16 @@ func (k *known) plan(due, now time.Time, paused bool) firings {
 		}
 		return f
 	})
+	if errors.Is(err, errNextPanicked) {
+		return firings{}, err
+	}
 	if err != nil {
 		f = firings{why: err}
 	}
 	if !paused && len(f.at) == 0 {
 		f.at = []time.Time{due}
 	}
-	return f
+	return f, nil
 }
 
 // after is the first firing after t. It is zero with an error if there is none.

@@ -22,30 +22,44 @@ ON CONFLICT (name) DO UPDATE SET catch_up = EXCLUDED.catch_up, task_type = EXCLU
        next_at = CASE WHEN s.timing = EXCLUDED.timing THEN COALESCE(s.next_at, EXCLUDED.next_at) ELSE EXCLUDED.next_at END
  WHERE s.definition <> EXCLUDED.definition OR s.next_at IS NULL AND EXCLUDED.next_at IS NOT NULL`
 
-// register adds this relay's schedules, or changes them to what they are here. Others' stay.
+// register adds this relay's schedules, or changes them to what they are here. Others' stay. One whose Next panics rests first.
 func (s *scheduler) register(ctx context.Context) error {
 	for i := range s.all {
 		k := &s.all[i]
-		err := s.r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			var from int64
-			if err := tx.QueryRowContext(ctx, s.r.sql(scheduleNowSQL), k.Name).Scan(&from); err != nil {
-				return err
-			}
-			f, why := within(nextTimeout, func() (f firings) {
-				f.next, f.why = k.after(time.UnixMicro(from).UTC())
-				return f
-			})
-			if why = errors.Join(why, f.why); why != nil {
-				s.ended(k.Name, why)
-			}
-			_, err := tx.ExecContext(ctx, s.r.sql(addScheduleSQL), k.Name, micros(f.next), k.CatchUp.String(), k.Task.Type, k.payload, k.Spec, k.timing, k.definition)
-			return err
-		})
-		if err != nil {
+		if s.registered[k.Name] || s.rests(k.Name) {
+			continue
+		}
+		switch err := s.add(ctx, k); {
+		case errors.Is(err, errNextPanicked):
+			s.rest(k.Name, err)
+		case err != nil:
 			return fmt.Errorf("relay: add the schedule %q: %w", k.Name, err)
+		default:
+			s.registered[k.Name] = true
 		}
 	}
 	return nil
+}
+
+func (s *scheduler) add(ctx context.Context, k *known) error {
+	return s.r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		var from int64
+		if err := tx.QueryRowContext(ctx, s.r.sql(scheduleNowSQL), k.Name).Scan(&from); err != nil {
+			return err
+		}
+		f, why := within(nextTimeout, func() (f firings) {
+			f.next, f.why = k.after(time.UnixMicro(from).UTC())
+			return f
+		})
+		if errors.Is(why, errNextPanicked) {
+			return why
+		}
+		if why = errors.Join(why, f.why); why != nil {
+			s.ended(k.Name, why)
+		}
+		_, err := tx.ExecContext(ctx, s.r.sql(addScheduleSQL), k.Name, micros(f.next), k.CatchUp.String(), k.Task.Type, k.payload, k.Spec, k.timing, k.definition)
+		return err
+	})
 }
 
 // ErrUnknownSchedule is returned for a name that is not in outbox.schedule.

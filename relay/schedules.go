@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/guard"
 )
 
 // Schedules are tasks to be enqueued at times of their own; see [Schedule].
@@ -53,9 +54,10 @@ type Timing interface {
 	// unless it names a zone: "CRON_TZ=Europe/Berlin 0 9 * * *". What happens to firings in the hours that a change of
 	// daylight-saving time skips or repeats is Next's to say; robfig/cron skips those that do not exist.
 	//
-	// It is called from several goroutines and must return within 5 s. After the zero time, a time after the
-	// year 9999, one that is not after t, or a panic, the schedule ends, which is logged; it begins again when a
-	// relay starts whose Next gives a time.
+	// It is called from several goroutines and must return within 5 s; else the schedule ends, which is logged. It also ends
+	// after the zero time, a time after the year 9999, or one that is not after t. It begins again when a relay starts whose
+	// Next gives a time. If Next panics or ends its goroutine, the schedule stands as it is, which is logged, and is tried again
+	// after a minute.
 	Next(t time.Time) time.Time
 }
 
@@ -191,6 +193,8 @@ func hash(parts ...string) string {
 // nextTimeout is how long Next may take for what is asked of it at a time.
 const nextTimeout = 5 * time.Second
 
+var errNextPanicked = errors.New("Next panicked")
+
 // within calls f, which calls Next, and returns also when that does not: its goroutine is left behind then.
 func within[T any](limit time.Duration, f func() T) (value T, err error) {
 	type answer struct {
@@ -199,14 +203,13 @@ func within[T any](limit time.Duration, f func() T) (value T, err error) {
 	}
 	done := make(chan answer, 1)
 	go func() {
-		a := answer{err: errors.New("Next ended its goroutine")}
-		defer func() {
-			if p := recover(); p != nil {
-				a.err = fmt.Errorf("Next panicked: %v", p)
+		var a answer
+		guard.Do(func() { a.value = f() }, func(broke error) {
+			if broke != nil {
+				a.err = fmt.Errorf("%w: %w", errNextPanicked, broke)
 			}
 			done <- a
-		}()
-		a.value, a.err = f(), nil
+		})
 	}()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

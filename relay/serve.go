@@ -80,6 +80,8 @@ func (d *dispatcher) runTx(c *lane, next claimNext) {
 	}
 	d.events <- func() {
 		switch {
+		case claimed && refusal(err) && !d.once: // of its runs' rows in the journal, or of what became of its tasks
+			d.refused(c, err)
 		case claimed && err != nil:
 			d.fail(err, began)
 		case claimed:
@@ -149,11 +151,11 @@ func (d *dispatcher) took(c *lane, t taken) {
 	}
 }
 
-// refuseFor is how long a lane rests whose claim PostgreSQL refused.
+// refuseFor is how long a lane rests after PostgreSQL refused a claim of it, or what is recorded of one.
 const refuseFor = time.Second
 
-// refusal reports whether a claim failed for a reason that may lie in the lane's rows, or in a trigger or right of the
-// app's: other lanes go on.
+// refusal reports whether a claim, or what is recorded of one, failed for a reason that may lie in the lane's rows, or in a trigger
+// or right of the app's: other lanes go on.
 func refusal(err error) bool {
 	code := pgerr.Code(err)
 	return code != "" && !pgerr.Lost(err) && !pgerr.Passing(err) && code[:2] != "53" && code[:2] != "58" && code[:2] != "XX"
@@ -164,7 +166,7 @@ func (d *dispatcher) refused(c *lane, err error) {
 	c.refusedUntil, c.head, c.credit = now.Add(refuseFor), nil, 0
 	if now.Sub(c.refusalAt) >= unhandledInterval {
 		c.refusalAt = now
-		d.r.log.Error("outbox: tasks of this type cannot be claimed", "task_type", c.h.Type, "error", safeText(err))
+		d.r.log.Error("outbox: tasks of this type cannot be claimed or recorded", "task_type", c.h.Type, "error", safeText(err))
 	}
 }
 
@@ -183,7 +185,14 @@ func (d *dispatcher) well(began time.Time) {
 	if began.After(d.broke) {
 		d.broken = 0
 	}
-	d.outage.ok(began, time.Now())
+	now := time.Now()
+	if !d.mute {
+		d.outage.ok(began, now)
+	}
+	if !d.short.since.IsZero() && d.parked == 0 && began.Sub(d.short.tried) >= parkFor { // else the last slot may be refused again
+		d.r.log.Info("outbox: the server has connections for all workers again", "after", now.Sub(d.short.since).Round(time.Millisecond))
+		d.short.since = time.Time{}
+	}
 }
 
 // fail slows the relay down. What may be the end of one connection only makes it look again, for which it takes
@@ -198,8 +207,11 @@ func (d *dispatcher) fail(err error, began time.Time) {
 		return
 	}
 	if pgerr.Code(err) == "53300" && d.parked < d.r.config.Workers-1 && !d.outage.active() {
-		if d.parked == 0 {
+		if d.short.since.IsZero() {
+			d.short.since = now
 			d.r.log.Warn("outbox: the server has no connection left for all workers; fewer work for now", "workers", d.r.config.Workers)
+		}
+		if d.parked == 0 {
 			time.AfterFunc(parkFor, d.unpark)
 		}
 		d.parked, d.free = d.parked+1, d.free-1
@@ -220,7 +232,7 @@ func (d *dispatcher) fail(err error, began time.Time) {
 func (d *dispatcher) unpark() {
 	d.events <- func() {
 		d.parked, d.free = d.parked-1, d.free+1
-		if d.parked > 0 {
+		if d.short.tried = time.Now(); d.parked > 0 {
 			time.AfterFunc(parkFor, d.unpark)
 		}
 	}

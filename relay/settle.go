@@ -2,11 +2,9 @@ package relay
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -64,13 +62,10 @@ func (a *attempt) succeed(ctx context.Context, out outcome, failed handlers.Batc
 	}
 	switch err := a.end(done, kept); {
 	case err == nil:
-	case pgerr.Code(err) == "25P02":
-		out.err = errHidden
-		return a.fail(ctx, out, handlers.ResultOf(out.err))
-	case pgerr.Code(err) == "" || endedTransaction(pgerr.Code(err), err) || pgerr.Lost(err):
+	case isBroken(err):
 		return a.broken(ctx, out, err)
 	default:
-		out.err = fmt.Errorf("relay: deferred until the commit: %w", err)
+		out.err = refusedBy(err)
 		return a.fail(ctx, out, handlers.ResultOf(out.err))
 	}
 	for _, r := range a.rows {
@@ -104,43 +99,21 @@ func (a *attempt) succeed(ctx context.Context, out outcome, failed handlers.Batc
 	return a.finish(out, nil)
 }
 
-// Of one task, or of several, whose row in the journal is deleted before.
-const (
-	endRunSQL = `/* outbox: end a claim */
+// Of one task; of none (0) where their rows in the journal are deleted before.
+const endRunSQL = `/* outbox: end a claim */
 SELECT outbox.end_run($1, $2)`
-	endRunsSQL = `/* outbox: end a claim */
-SELECT ` + probed
-)
 
-// end ends the handler's savepoint, forgets the runs of tasks that are done, and probes. Without the claim's transaction its message
-// fails and changes nothing, as the savepoint is gone.
+// end releases the handler's savepoint and forgets the runs of tasks that are done.
 func (a *attempt) end(done, kept []*row) error {
+	keeps := a.r.keepTasks(a.h.Keep, kept)
+	after, one := "", int64(0)
+	if a.runs.batch() {
+		after = "; " + a.runs.forget(a.r, done)
+	} else if len(done) == 1 {
+		one = done[0].id
+	}
 	return a.exclusively(func(ctx context.Context, c exclusive) error {
-		// Deferred constraints and triggers must speak now, while their errors can be undone. The handler may have taken a
-		// role that has no rights here.
-		statements := "SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = " + ms(bookkeeping)
-		keeps := a.r.keepTasks(a.h.Keep, kept)
-		if len(keeps) > 1 { // too long for one message
-			if err := a.probe(ctx, c); err != nil {
-				return err
-			}
-			for _, next := range append([]string{statements}, keeps...) {
-				if _, err := c.ExecContext(ctx, next); err != nil {
-					return err
-				}
-			}
-			statements = "SET LOCAL role TO DEFAULT"
-		} else if len(keeps) == 1 {
-			statements += "; " + keeps[0]
-		}
-		statements += "; RELEASE SAVEPOINT " + a.savepoint
-		if !a.runs.batch() && len(done) == 1 {
-			return a.ask(ctx, c, statements, a.r.sql(endRunSQL), done[0].id)
-		}
-		if a.runs.batch() {
-			statements += "; " + a.runs.forget(a.r, done)
-		}
-		return a.ask(ctx, c, statements, endRunsSQL)
+		return a.release(ctx, c, keeps, after, a.r.sql(endRunSQL), one)
 	})
 }
 
@@ -232,7 +205,7 @@ func (a *attempt) giveBackRuns() {
 
 // write records in the claim's transaction the result of one task that is not done.
 func (a *attempt) write(ctx context.Context, tx execer, r *row, result *handlers.Result) error {
-	return a.put(ctx, tx, r, r.after(a.h, result, r.begun()))
+	return a.put(ctx, tx, r, a.r.after(a.h, r, result, r.begun()))
 }
 
 // put writes what becomes of a task that is not done.
@@ -268,41 +241,14 @@ func (a *attempt) broken(ctx context.Context, out outcome, err error) error {
 	}
 	a.abort()
 	if handlerErr == nil {
-		handlerErr = fmt.Errorf("relay: the handler left its transaction unusable (rows not closed?): %w", err)
+		handlerErr = unusable(err)
 	}
 	return a.outOfBand(handlerErr, nil)
 }
 
-// endedContext reports whether a handler failed by a context that it had made itself; the driver closed the
-// connection then.
-func endedContext(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || pgerr.Code(err) == "57014"
-}
-
-const endBackendSQL = `/* outbox: end the backend of an abandoned claim */
-SELECT pg_terminate_backend(pid) FROM pg_locks
- WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted AND transactionid = $1::text::xid8::xid`
-
-// abandon leaves a handler behind that does not return. Its transaction is rolled back; a statement that it is in,
-// and that no context of ours ends, goes with its backend.
+// abandon leaves a handler behind that does not return.
 func (a *attempt) abandon(out outcome) error {
-	rolledBack := make(chan struct{})
-	go func() {
-		defer close(rolledBack)
-		a.abort()
-	}()
-	select {
-	case <-rolledBack:
-	case <-time.After(time.Second):
-		_ = a.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, endBackendSQL, a.xid)
-			return err
-		})
-		select {
-		case <-rolledBack:
-		case <-time.After(abandonAfter):
-		}
-	}
+	a.leave()
 	a.r.log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", a.h.Type, "tasks", ids(a.rows))
 	if out.drained {
 		a.r.journal.forgetRuns(a.runs)
@@ -332,55 +278,11 @@ func (a *attempt) lostConnection(err error) error {
 	bounded, cancel := context.WithTimeout(context.Background(), statementTimeout)
 	defer cancel()
 	for _, r := range a.rows {
-		wait, _ := a.h.Backoff(1)
+		wait, _ := a.r.backoff(a.h, 1)
 		if a.r.delay(bounded, r, wait) != nil {
 			break // the server is away: it will not be claimed soon
 		}
 		a.r.due(wait)
 	}
 	return err
-}
-
-// ended asks how the claim's transaction ended, as the handler ended it.
-func (a *attempt) ended(ctx context.Context, handlerErr error) error {
-	status, err := a.r.transactionStatus(a.xid)
-	switch {
-	case err != nil:
-		a.r.journal.markLost(a.runs)
-		return err
-	case status == "committed" && handlerErr == nil:
-		a.r.log.Error("outbox: the handler committed the transaction of its claim; it is the relay's to commit", "task_type", a.h.Type, "tasks", ids(a.rows))
-		a.r.journal.forgetRuns(a.runs)
-		return a.insertAgain(ctx) // which says what became of them
-	case status == "committed":
-		a.r.log.Error("outbox: the handler committed the transaction of its claim and then failed; its tasks are dead letters", "task_type", a.h.Type, "tasks", ids(a.rows))
-		var dead []func()
-		err := a.r.conns.inTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
-			for _, r := range a.rows {
-				c := change{attempt: min(r.begun(), r.max), reason: reasonCommitted, err: handlerErr, failed: true}
-				if err := a.r.writeDead(ctx, tx, r, c); err != nil {
-					return err
-				}
-				a.watch.change(r.id, c)
-				dead = append(dead, func() { a.r.died(r, c) })
-			}
-			return nil
-		})
-		if err == nil {
-			a.watch.confirm()
-		}
-		for _, tell := range dead {
-			if err == nil {
-				tell()
-			}
-		}
-		if err != nil {
-			a.r.log.Error("outbox: dead letters could not be written; the tasks are only in this record", "task_type", a.h.Type, "tasks", ids(a.rows), "error", safeText(err))
-		}
-		return err
-	}
-	if handlerErr == nil {
-		handlerErr = errors.New("relay: the handler rolled the transaction of its claim back")
-	}
-	return a.outOfBand(handlerErr, nil)
 }

@@ -14,9 +14,9 @@ import (
 
 func init() {
 	drain.ErrGoexit = errGoexit
-	drain.NewStepper = func(in drain.Database, registered []*handlers.Handler, schema string) drain.Stepper {
+	drain.NewStepper = func(in drain.Database, registered []*handlers.Handler, schema string, log *slog.Logger) drain.Stepper {
 		s := &stepper{in: in, id: newUUID(), handlers: map[string]*handlers.Handler{},
-			r: &Relay{config: Config{Schema: schema}, log: slog.New(slog.DiscardHandler)}}
+			r: &Relay{config: Config{Schema: schema}, log: log}}
 		s.leases = &leases{r: s.r}
 		for _, h := range registered {
 			s.handlers[h.Type] = h
@@ -200,14 +200,14 @@ func (s *stepper) record(ctx context.Context, h *handlers.Handler, l *lostClaim)
 func ended(r *row, attempt int, err error) drain.Run {
 	run := drain.Run{TaskID: r.id, Type: r.taskType, Attempt: attempt, Outcome: drain.Done}
 	if err != nil {
-		run.Outcome, run.Err = drain.Discarded, err
+		run.Outcome, run.Err = drain.Discarded, original(err)
 	}
 	return run
 }
 
 // changed is the run of a task that is not done. result is nil if its handler was not called.
 func changed(r *row, attempt int, c change, result *handlers.Result) drain.Run {
-	run := drain.Run{TaskID: r.id, Type: r.taskType, Attempt: attempt, Outcome: drain.Failed, Err: c.err, Wait: c.wait}
+	run := drain.Run{TaskID: r.id, Type: r.taskType, Attempt: attempt, Outcome: drain.Failed, Err: original(c.err), Wait: c.wait}
 	switch {
 	case c.reason != "":
 		run.Outcome, run.Wait = drain.Dead, 0

@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/drain"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // stepLeased leases one task, runs its handler outside the stepper's own transactions, and ends the lease.
@@ -40,7 +41,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claim) 
 	}
 	limited, release := newLimited(ctx)
 	defer release()
-	l := &stepLease{s: s, h: h, id: t.id, token: token, ctx: limited}
+	l := &stepLease{s: s, h: h, row: t, token: token, ctx: limited}
 	call := t.task(t.attempt)
 	call.Lease = l
 	if timeout := timeoutOf(h, t); timeout > 0 {
@@ -51,6 +52,8 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claim) 
 	switch {
 	case out.abandoned:
 		return nil, &drain.Misuse{Type: h.Type, TaskID: t.id, Text: "the handler did not return after its context's end"}
+	case l.misuse != nil:
+		return nil, l.misuse
 	case l.completed.Load() && l.again != nil:
 		return []drain.Run{changed(t, t.attempt, change{wait: l.again.Wait}, l.again)}, nil
 	case l.completed.Load():
@@ -109,55 +112,66 @@ func (s *stepper) finish(ctx context.Context, t *transition) error {
 type stepLease struct {
 	s         *stepper
 	h         *handlers.Handler
-	id        int64
+	row       *row
 	token     string
 	ctx       *limited // of the handler
 	again     *handlers.Result
 	completed atomic.Bool
+	misuse    *drain.Misuse // of a Complete
 }
 
 // Extend implements outbox.Lease. Nobody takes the task over, so the context alone matters.
 func (l *stepLease) Extend(ctx context.Context, d time.Duration) error {
 	for _, c := range []context.Context{l.ctx, ctx} {
 		if err := context.Cause(c); err != nil {
-			return fmt.Errorf("relay: extend task %d: %w", l.id, err)
+			return fmt.Errorf("relay: extend task %d: %w", l.row.id, err)
 		}
 	}
 	l.ctx.extend(time.Now().Add(d), timeoutError(d))
 	return nil
 }
 
-// Complete implements outbox.Lease.
+// Complete implements outbox.Lease, as a relay's does.
 func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	fail := func(err error) error { return fmt.Errorf("relay: complete task %d: %w", l.id, err) }
+	fail := func(err error) error { return fmt.Errorf("relay: complete task %d: %w", l.row.id, err) }
+	var again *handlers.Result
 	err := l.s.in.InTx(ctx, func(tx *sql.Tx) error {
-		var found int
-		err := tx.QueryRowContext(ctx, l.s.r.sql(lockLeaseSQL), l.id, l.token).Scan(&found)
+		t := *l.row
+		t.attempt--
+		t.began.Valid = true
+		step := &stepTx{stepper: l.s, h: l.h, tx: tx, rows: []*row{&t}}
+		err := tx.QueryRowContext(ctx, l.s.r.sql(completeSQL), t.id, l.token).Scan(&step.xid, &t.began.Int64)
 		if errors.Is(err, sql.ErrNoRows) {
-			return fmt.Errorf("%w: task %d", outbox.ErrLeaseLost, l.id)
+			return fmt.Errorf("%w: task %d", outbox.ErrLeaseLost, t.id)
+		}
+		if err == nil {
+			err = step.exec(ctx, "SAVEPOINT "+stepSavepoint)
 		}
 		if err != nil {
 			return fail(err)
 		}
-		if l.again, err = resultAgain(l.h, l.id, fn(tx)); err != nil {
+		if again, err = resultAgain(l.h, t.id, fn(tx)); err != nil {
+			var ended *drain.Misuse
+			if errors.As(step.undo(context.WithoutCancel(ctx)), &ended) && (ended.Err == nil || endedTransaction(pgerr.Code(ended.Err), ended.Err)) {
+				return ended
+			}
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "SET LOCAL role TO DEFAULT"); err != nil {
+		failure, err := step.keep(ctx)
+		if err = errors.Join(failure, err); err != nil {
 			return fail(err)
 		}
-		if err := l.s.in.Constraints(ctx, tx); err != nil {
-			return fail(fmt.Errorf("commit: %w", err))
+		var failed handlers.BatchError
+		if again != nil {
+			failed = allAgain(step.rows, again)
 		}
-		result, err := l.s.r.endLease(ctx, tx, l.h, l.id, l.token, l.again)
-		if err = one(result, err); err != nil {
-			return fail(err)
-		}
-		return nil
+		return step.succeed(ctx, nil, failed, new([]drain.Run))
 	})
-	if err == nil {
+	if !errors.As(err, &l.misuse) && err == nil {
+		l.again = again
 		l.completed.Store(true)
 	}
 	return err

@@ -153,7 +153,7 @@ func (t *stepTx) probe(ctx context.Context) error {
 
 // write records a result other than done.
 func (t *stepTx) write(ctx context.Context, r *row, result *handlers.Result, runs *[]drain.Run) error {
-	return t.put(ctx, r, r.after(t.h, result, r.begun()), result, runs)
+	return t.put(ctx, r, t.r.after(t.h, r, result, r.begun()), result, runs)
 }
 
 func (t *stepTx) put(ctx context.Context, r *row, c change, result *handlers.Result, runs *[]drain.Run) error {

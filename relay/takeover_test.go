@@ -74,7 +74,7 @@ func testNothingIsTakenOverEarly(t *testing.T) {
 	if err := db.QueryRow(`SELECT min(d), max(d) FROM (SELECT extract(epoch FROM at - started_at) AS d FROM effect, outbox.relay WHERE pid <> 1) s`).Scan(&first, &last); err != nil {
 		t.Fatal(err)
 	}
-	if first < 9.95 || last > 15 {
+	if first < 9.95 || relaytest.Timing && last > 15 {
 		t.Errorf("the tasks of a dead relay ran %.2f s and %.2f s after the first heartbeat, want 10 s to 15 s", first, last)
 	}
 	db.OnceEach(t, 2)
@@ -111,7 +111,7 @@ func testLostHeartbeat(t *testing.T) {
 		if !errors.Is(cause, outbox.ErrLeaseLost) {
 			t.Errorf("the handler's context ended by %v, want ErrLeaseLost", cause)
 		}
-		if after := time.Since(locked); after < 6*time.Second || after > 13*time.Second {
+		if after := time.Since(locked); after < 6*time.Second || relaytest.Timing && after > 13*time.Second {
 			t.Errorf("it ended %v after the last heartbeat at most 3 s before; leases last 10 s", after)
 		}
 	case <-time.After(30 * time.Second):

@@ -182,8 +182,8 @@ func TestATaskWhoseHandlerCommitsItsClaimAndRunsAgainWaitsForItsTurn(t *testing.
 func TestAFailedAttemptAloneTakesATaskOutOfItsKey(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;
-		CREATE CONSTRAINT TRIGGER die AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION die()`)
+	db.Do(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN OLD; END $$;
+		CREATE TRIGGER die BEFORE DELETE ON outbox.task FOR EACH ROW EXECUTE FUNCTION die()`)
 	reg := handlers.New()
 	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
 		return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, 1) })
@@ -250,9 +250,9 @@ func TestTurnsAreGivenThroughIndexesWithAnyStatistics(t *testing.T) {
 		db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, state) SELECT 'X', n, 'scheduled' FROM generate_series(1, $1::int) n`, first)
 		db.Do(t, `INSERT INTO outbox.turn (task_type, ordering_key) SELECT 'X', n % $2 FROM generate_series(1, $1::int) n`, turns, keys)
 	}
-	for _, stats := range []struct{ tasks, keys, first, turns int }{
+	for _, stats := range relaytest.Part([]struct{ tasks, keys, first, turns int }{
 		{0, 1, 0, 0}, {1, 1, 1, 1}, {10, 3, 2, 10}, {large, 1, 1, 0}, {large, large, 0, large}, {large, 100, large, 10}, {0, 1, large, large},
-	} {
+	}, 2) {
 		db.Do(t, `TRUNCATE outbox.task, outbox.turn`)
 		fill(stats.tasks, stats.keys, stats.first, stats.turns)
 		db.Do(t, `VACUUM ANALYZE outbox.task, outbox.turn`)

@@ -174,11 +174,7 @@ func TestATaskThatCommitsAfterTenThousandHigherOnesIsNotSkipped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	committed := time.Now()
 	eventually(t, 20*time.Second, "those that committed last are done too", func() bool {
 		return db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`) == 10_003
 	})
-	if d := time.Since(committed); d > 3*time.Second {
-		t.Errorf("that took %v", d)
-	}
 }

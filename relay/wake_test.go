@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -41,18 +42,22 @@ func (p *probe) signUps(t testing.TB, db *database, n int, open, pause time.Dura
 		select {
 		case at := <-p.started:
 			out = append(out, max(at.Sub(committed), 0))
-		case <-time.After(90 * time.Second):
-			t.Fatal("a task did not start within 90 s")
+		case <-time.After(45 * time.Second): // less than the poll interval of those that must not wait for a poll
+			t.Fatal("a task did not start within 45 s")
 		}
 		<-time.After(pause)
 	}
 	return out
 }
 
-// quick runs rounds until one has the quantile within the limit: other load on the machine may spoil some. It also
-// spoils the tails, so most tests look at medians; BenchmarkPickup prints the others.
+// quick runs a round, whose tasks have to start. With OUTBOX_TEST_TIMING=1 it runs rounds until one has the quantile within the
+// limit: other load on the machine may spoil some, and the tails of most; BenchmarkPickup prints these.
 func quick(t testing.TB, quantile float64, limit time.Duration, round func() delays) {
 	t.Helper()
+	if !relaytest.Timing {
+		t.Log(round())
+		return
+	}
 	var rounds []string
 	for range 5 {
 		d := round()
@@ -65,22 +70,22 @@ func quick(t testing.TB, quantile float64, limit time.Duration, round func() del
 	t.Errorf("p%g is not within %v, in none of the rounds\n%s", 100*quantile, limit, strings.Join(rounds, "\n"))
 }
 
-// The relay would poll only once a minute, and it has a pool of its own: only NOTIFY can be as quick.
-func TestAnIdleRelayStartsACommittedTaskWithin10Milliseconds(t *testing.T) {
+// The relay would poll only once a minute, and it has a pool of its own: only NOTIFY can start the task, within 10 ms on a quiet machine.
+func TestANotificationStartsATaskLongBeforeThePoll(t *testing.T) {
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
 	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
 	listening(t, db)
-	quick(t, .5, 10*time.Millisecond, func() delays { return p.signUps(t, db, 20, 0, 90*time.Millisecond) })
+	quick(t, .5, 10*time.Millisecond, func() delays { return p.signUps(t, db, 10, 0, 90*time.Millisecond) })
 }
 
 // A transaction that inserted before a relay asked to be woken commits after that relay has looked.
 func TestATaskThatCommitsLongAfterItsInsertStartsSoon(t *testing.T) {
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
-	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL})
+	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
 	listening(t, db)
-	quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 30, 20*time.Millisecond, 30*time.Millisecond) })
+	quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 10, 20*time.Millisecond, 30*time.Millisecond) })
 }
 
 // listening waits until a relay has asked to be woken, which it does only when its LISTEN is proved to work.
@@ -96,7 +101,7 @@ func TestACommitOfTheSameProcessWakesARelayWithoutListen(t *testing.T) {
 	p := newProbe(reg, "TX")
 	run(t, db, reg, relay.Config{PollInterval: time.Minute})
 	quick(t, .5, 10*time.Millisecond, func() (out delays) {
-		for range 20 {
+		for range 10 {
 			err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
 				_, err := outbox.Enqueue(t.Context(), tx, "TX", payload{})
 				return err
@@ -119,7 +124,7 @@ func testPollFindsTheTask(t *testing.T) {
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
 	run(t, db, reg, relay.Config{PollInterval: poll})
-	quick(t, .9, poll+100*time.Millisecond, func() delays { return p.signUps(t, db, 10, 0, 7*poll/4) })
+	quick(t, .9, poll+100*time.Millisecond, func() delays { return p.signUps(t, db, 4, 0, 7*poll/4) })
 }
 
 func withPort(t testing.TB, dsn, port string) string {
@@ -167,7 +172,7 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 	}
 }
 
-// The relay cannot be found by a poll here, as it polls only once a minute.
+// A poll cannot find the task here, as the relay polls only once a minute.
 func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Local(t, nil)
@@ -186,7 +191,7 @@ func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
 		eventually(t, 20*time.Second, "the server is reached again", func() bool { return db.Ping() == nil })
 		db.Do(t, `SELECT setval('outbox.wake', 0)`)
 		listening(t, db)
-		quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 5, 0, 60*time.Millisecond) })
+		quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 3, 0, 60*time.Millisecond) })
 	}
 }
 

@@ -87,7 +87,7 @@ func zooCreatures() []creature {
 			var none []string
 			return errors.New(none[len(z.name)])
 		}},
-		{name: "error_that_panics", act: fails(nilError), fate: exhausted, text: "whose Error method panics"},
+		{name: "error_that_panics", act: fails(nilError), fate: exhausted, text: "whose Error method panicked"},
 		{name: "error_of_1MB", act: fails(errors.New(strings.Repeat("é", 1<<19))), fate: exhausted, text: "ééé"},
 		{name: "error_with_NUL", act: fails(errors.New("nul\x00nul")), fate: exhausted, text: "nul\uFFFDnul"},
 		{name: "error_not_UTF8", act: fails(errors.New("bad \xff\xc3 utf8")), fate: exhausted, text: "bad \uFFFD utf8"},
@@ -102,8 +102,8 @@ func zooCreatures() []creature {
 		{name: "hidden_SQL_error_then_error", act: returns(errMisdeed, hides(`SELECT 1/0`)), fate: exhausted, text: "misdeed"},
 		{name: "deferred_foreign_key", act: returns(nil, execs(`INSERT INTO child VALUES (1)`)), fate: exhausted, text: "violates foreign key constraint"},
 		{name: "deferred_trigger", act: returns(nil, execs(`INSERT INTO checked VALUES (1)`)), fate: exhausted, text: "checked late"},
-		{name: "only_the_commit_finds_it", act: returns(nil, execs(`DECLARE c CURSOR WITH HOLD FOR SELECT 1 / (n - 2) FROM generate_series(1, 3) n`)),
-			fate: exhausted, text: "division by zero"},
+		// The session is put back before COMMIT, which would read the cursor and fail.
+		{name: "leaves_a_cursor_that_fails", act: returns(nil, execs(`DECLARE c CURSOR WITH HOLD FOR SELECT 1 / (n - 2) FROM generate_series(1, 3) n`)), fate: done},
 		{name: "changes_timeouts", act: returns(errMisdeed, execs(`SET LOCAL statement_timeout = 1; SET LOCAL lock_timeout = 1; SET LOCAL search_path = pg_temp`)),
 			fate: exhausted, text: "misdeed"},
 

@@ -46,6 +46,7 @@ func endings() (out []creature) {
 	commits("COMMIT_BEGIN_SAVEPOINT_of_the_relay", withSavepoint(`COMMIT; BEGIN; SAVEPOINT %s; `+lateSQL))
 	rollsBack("ROLLBACK", execs(`ROLLBACK`))
 	rollsBack("ROLLBACK_BEGIN", execs(`ROLLBACK; BEGIN; `+lateSQL))
+	rollsBack("ROLLBACK_AND_CHAIN", execs(`ROLLBACK AND CHAIN`, lateSQL))
 	rollsBack("RELEASE_of_the_relay", withSavepoint(`RELEASE SAVEPOINT %s`))
 
 	both("ROLLBACK_TO", execs(`SAVEPOINT mine`, lateSQL, `ROLLBACK TO SAVEPOINT mine`), creature{fate: done}, creature{fate: exhausted, text: "misdeed"})

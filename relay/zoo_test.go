@@ -63,13 +63,13 @@ func TestAHandlerThatMisbehavesHarmsOnlyItsOwnTask(t *testing.T) {
 	keepZoo(t, zooCreatures)
 }
 
-// keepZoo runs creatures as Tx handlers, as Batch handlers of single tasks and of sixteen, with each driver, all at
-// the same time, as most of it is waiting.
+// keepZoo runs creatures as Tx handlers, as Batch handlers of single tasks and of sixteen, and as
+// functions given to Complete, with each driver, all at the same time, as most of it is waiting.
 func keepZoo(t *testing.T, creatures func() []creature) {
 	t.Parallel()
 	zoos := map[string]*zoo{}
 	for _, driver := range drivers {
-		for _, z := range []*zoo{{name: "tx", size: 3}, {name: "batch_of_1", size: 1}, {name: "batch_of_16", size: 16}} {
+		for _, z := range []*zoo{{name: "tx", size: 3}, {name: "batch_of_1", size: 1}, {name: "batch_of_16", size: 16}, {name: "complete", size: 3}} {
 			zoos[driver+"/"+z.name] = z
 			z.db = newDatabase(t, driver)
 			z.open(t, creatures())
@@ -83,7 +83,12 @@ func keepZoo(t *testing.T, creatures func() []creature) {
 // open lets the creatures loose.
 func (z *zoo) open(t *testing.T, creatures []creature) {
 	z.creatures, z.ended, z.calls = creatures, make(chan struct{}), map[string][]call{}
-	if z.name != "tx" {
+	switch z.name {
+	case "complete":
+		for i, c := range creatures {
+			creatures[i] = c.inComplete()
+		}
+	case "batch_of_1", "batch_of_16":
 		z.creatures = slices.DeleteFunc(creatures, func(c creature) bool { return c.txOnly })
 	}
 	z.db.Do(t, `CREATE TABLE seen (task_id bigint PRIMARY KEY, task_type text, marked bool)`)
@@ -99,17 +104,40 @@ func (z *zoo) open(t *testing.T, creatures []creature) {
 	for _, c := range z.creatures {
 		z.register(reg, c)
 		z.db.Do(t, `WITH fresh AS (
-			INSERT INTO outbox.task (task_type, payload, max_attempts)
-			SELECT $1, jsonb_build_object('Marked', n = ($2::int + 1) / 2), $3::int FROM generate_series(1, $2) n
+			INSERT INTO outbox.task (task_type, payload, max_attempts, timeout_ms)
+			SELECT $1, jsonb_build_object('Marked', n = ($2::int + 1) / 2), $3::int, CASE n WHEN ($2::int + 1) / 2 THEN $4::int END FROM generate_series(1, $2) n
 			RETURNING task_id, task_type, (payload->>'Marked')::bool)
-			INSERT INTO seen SELECT * FROM fresh`, z.taskType(c), z.size, c.limit())
+			INSERT INTO seen SELECT * FROM fresh`, z.taskType(c), z.size, c.limit(), z.ownTimeout(c))
 	}
 	z.relay = run(t, z.db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
 	z.relay.Leaves("zooCreatures")       // stuck for ever
 	t.Cleanup(func() { close(z.ended) }) // before the relay's drain
 }
 
+// inComplete is the creature as Complete has it: the outcomes are those of a Tx handler, but for
+// what is named here.
+func (c creature) inComplete() creature {
+	switch {
+	case c.fate == lost: // a lost connection is an attempt: nothing else bounds the runs
+		c.fate, c.text = exhausted, "left its transaction unusable"
+	case c.name == "stuck_in_SQL": // for longer than its handler's timeout, as Complete has a statement timeout of its own
+		c.text = "abandoned"
+	case strings.HasPrefix(c.text, "rolled the transaction"):
+		c.text = "rolled its transaction back"
+	}
+	return c
+}
+
 func (z *zoo) taskType(c creature) string { return z.name + ":" + c.name }
+
+// ownTimeout is that of the marked task in milliseconds; nil for the type's. In a Leased handler it
+// holds for all of its call, so the other tasks of a type do without.
+func (z *zoo) ownTimeout(c creature) any {
+	if c.slow && z.name == "complete" {
+		return 2000
+	}
+	return nil
+}
 
 func (c creature) limit() int {
 	if c.slow {
@@ -145,11 +173,19 @@ func (z *zoo) register(reg *handlers.Registry, c creature) {
 		return c.act(ctx, z, tx, sqlTx)
 	}
 	options := []handlers.Option{handlers.Backoff(constant(time.Millisecond))}
-	if c.slow {
+	if c.slow && z.name != "complete" {
 		options = append(options, handlers.Timeout(300*time.Millisecond))
 	}
 	taskType := outbox.NewTaskType[zooPayload](name)
-	if z.name == "tx" {
+	switch z.name {
+	case "complete":
+		handlers.Leased(reg, taskType, func(ctx context.Context, task *outbox.Task[zooPayload]) error {
+			return task.Complete(ctx, func(tx *sql.Tx) error {
+				return handler(ctx, tx, tx, []*outbox.Task[zooPayload]{task})
+			})
+		}, options...)
+		return
+	case "tx":
 		handlers.Tx(reg, taskType, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[zooPayload]) error {
 			return handler(ctx, tx, tx, []*outbox.Task[zooPayload]{task})
 		}, options...)

@@ -5,6 +5,19 @@
 -- +goose StatementBegin
 DO $$
 BEGIN
+  IF current_setting('server_encoding') <> 'UTF8' THEN
+    RAISE EXCEPTION 'the database % has the encoding %, but tasks need UTF8',
+      current_database(), current_setting('server_encoding')
+      USING ERRCODE = 'feature_not_supported',
+            HINT = 'Create a database with TEMPLATE template0 ENCODING ''UTF8'', and move the data there.';
+  END IF;
+END
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+DO $$
+BEGIN
   IF to_regnamespace('outbox') IS NULL THEN
     CREATE SCHEMA outbox;
   END IF;

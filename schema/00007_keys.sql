@@ -145,7 +145,7 @@ $$;
 -- +goose StatementEnd
 
 -- Tasks with keys, to insert into with on_conflict, and to be told what came of it:
---   INSERT INTO outbox.keyed_task (task_type, payload, unique_key, on_conflict) VALUES … RETURNING task_id, outcome
+--   INSERT INTO outbox.keyed_task (task_type, payload, unique_key, on_conflict) VALUES ... RETURNING task_id, outcome
 CREATE OR REPLACE VIEW outbox.keyed_task AS
 SELECT task_id, task_type, payload, priority, max_attempts, headers, run_at, timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done,
        NULL::text AS on_conflict, NULL::text AS outcome, NULL::bigint AS position

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	programs "github.com/txoutbox/outbox/internal/needs"
 )
 
 func TestEachFileRecordsItsVersion(t *testing.T) {
@@ -109,15 +110,10 @@ SELECT string_agg(text, E'\n' ORDER BY text COLLATE "C") FROM line`)
 // would run them.
 func psql(t *testing.T, url, text string) {
 	t.Helper()
-	program, err := exec.LookPath("psql")
-	if err != nil {
-		places, _ := filepath.Glob("/usr/lib/postgresql/*/bin/psql")
-		if len(places) == 0 {
-			t.Log("there is no psql: the file goes to the server as one query")
-			inTx(t, url, text)
-			return
-		}
-		program = places[0]
+	program := programs.Optional(t, "postgresql-client", "psql")
+	if program == "" {
+		inTx(t, url, text)
+		return
 	}
 	file := filepath.Join(t.TempDir(), "migration.sql")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

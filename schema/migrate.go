@@ -59,7 +59,8 @@ func newSettings(opts []Option) (*settings, error) {
 // or the connection breaks. After a commit of unknown outcome it looks whether the version is there. All
 // else is returned at once. A statement that runs is not cut short after the minute, only when ctx ends.
 //
-// Errors: ErrUnsupportedServer and ErrNewer, with nothing written; bad options before any SQL; else the
+// Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrNewer and, when there is something to do, ErrReadOnly or that
+// the server is a standby, with nothing written; bad options before any SQL; else the
 // server's, or ctx's with the latest of the server's. It returns at most 10 s after ctx has ended, even if
 // the server does not answer. After any error it may be called again.
 func Migrate(ctx context.Context, db *sql.DB, opts ...Option) error {
@@ -82,8 +83,10 @@ func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err err
 	defer func() { _ = conn.Close() }() // back to the pool
 	err = s.inTx(ctx, conn, true, func(tx *sql.Tx) error {
 		found, err := read(ctx, tx, s.name, len(s.files))
-		finished = found.version == len(s.files)
-		return err
+		if finished = found.version == len(s.files); err != nil || finished {
+			return err
+		}
+		return CheckWritable(ctx, tx)
 	})
 	if err != nil || finished {
 		return finished, err
@@ -95,8 +98,12 @@ func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err err
 	return finished, err
 }
 
+// Servers before PostgreSQL 17 do not have the setting.
+const untimed = `SELECT CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
+  THEN set_config('transaction_timeout', '0', true) END`
+
 // inTx runs fn in a transaction. The lock timeout bounds its waits; how long the work itself takes is for
-// ctx to say, not for the role's statement_timeout.
+// ctx to say, not for the role's statement_timeout or, from PostgreSQL 17 on, transaction_timeout.
 func (s *settings) inTx(ctx context.Context, conn *sql.Conn, readOnly bool, fn func(*sql.Tx) error) error {
 	// database/sql would roll back at any time after ctx ends, even while COMMIT is under way.
 	tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: readOnly})
@@ -105,7 +112,7 @@ func (s *settings) inTx(ctx context.Context, conn *sql.Conn, readOnly bool, fn f
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after Commit
 	// Statements without parameters can travel together.
-	set := fmt.Sprintf("SET LOCAL lock_timeout = %d; SET LOCAL statement_timeout = 0", s.lockTimeout.Milliseconds())
+	set := fmt.Sprintf("SET LOCAL lock_timeout = %d; SET LOCAL statement_timeout = 0; %s", s.lockTimeout.Milliseconds(), untimed)
 	if _, err := tx.ExecContext(ctx, set); err != nil {
 		return fmt.Errorf("set lock_timeout: %w", err)
 	}

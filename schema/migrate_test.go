@@ -16,7 +16,7 @@ func TestMigrateCreatesTheSchemaAndCheckAgrees(t *testing.T) {
 	for _, settings := range [][]string{
 		nil,
 		{"binary_parameters", "yes"},
-		{"default_transaction_read_only", "on", "default_transaction_isolation", "serializable"},
+		{"default_transaction_isolation", "serializable"},
 		{"search_path", "nowhere"},
 	} {
 		t.Run(strings.Join(settings, " "), func(t *testing.T) {
@@ -97,6 +97,27 @@ func TestMigrateOnlyReadsWhenThereIsNothingToDo(t *testing.T) {
 	}
 	if err := Check(t.Context(), db, "outbox"); err != nil {
 		t.Error(err)
+	}
+}
+
+// lib/pq begins a transaction with READ WRITE, which goes over the setting; pgx does not, nor do a relay's single statements.
+func TestMigrateNamesTheSettingThatMakesTransactionsReadOnly(t *testing.T) {
+	db, w := watched(t, pgtest.Database(t), "default_transaction_read_only", "on")
+	for name, err := range map[string]error{"Migrate": Migrate(t.Context(), db), "CheckWritable": CheckWritable(t.Context(), db)} {
+		if !errors.Is(err, ErrReadOnly) || !strings.Contains(err.Error(), "default_transaction_read_only is on for the role") {
+			t.Errorf("%s: got %v, want ErrReadOnly with the setting's name", name, err)
+		}
+	}
+	if got := w.writes(); len(got) > 0 {
+		t.Errorf("it wrote %q", got)
+	}
+}
+
+func TestMigrateTellsAStandby(t *testing.T) {
+	db, w := watched(t, pgtest.Database(t))
+	w.rewrite = func(q string) string { return strings.ReplaceAll(q, "pg_is_in_recovery()", "true") }
+	if err := Migrate(t.Context(), db); err == nil || errors.Is(err, ErrReadOnly) || !strings.Contains(err.Error(), "is a standby") {
+		t.Errorf("got %v, want: the server is a standby", err)
 	}
 }
 
@@ -212,9 +233,15 @@ func TestBadOptionsAreRefusedBeforeAnySQL(t *testing.T) {
 }
 
 func TestTheSettingsOfAMigration(t *testing.T) {
-	db := open(t, pgtest.Database(t), "statement_timeout", "60s", "lock_timeout", "1s", "default_transaction_isolation", "serializable")
+	url := pgtest.Database(t)
+	settings := []string{"statement_timeout", "60s", "lock_timeout", "1s", "default_transaction_isolation", "serializable"}
+	if scan[bool](t, open(t, url), "SELECT current_setting('transaction_timeout', true) IS NOT NULL") {
+		settings = append(settings, "transaction_timeout", "60s")
+	}
+	db := open(t, url, settings...)
 	migrate(t, db, files(first(), second(`CREATE TABLE outbox.probe AS SELECT concat_ws(' ', current_setting('statement_timeout'),
-current_setting('lock_timeout'), current_setting('transaction_isolation')) settings`)), LockTimeout(1500*time.Millisecond))
+current_setting('lock_timeout'), current_setting('transaction_isolation'),
+NULLIF(current_setting('transaction_timeout', true), '0')) settings`)), LockTimeout(1500*time.Millisecond))
 	if got, want := scan[string](t, db, "SELECT settings FROM outbox.probe"), "0 1500ms read committed"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

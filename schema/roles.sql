@@ -44,7 +44,7 @@ END
 $$;
 
 -- The owner owns the schema and what its members had in it, so SECURITY DEFINER functions have the rights of a role that has nothing else.
--- ALTER … OWNER waits for all who use a table, so nothing is altered twice, and those come first with which enqueues begin: who has not begun
+-- ALTER ... OWNER waits for all who use a table, so nothing is altered twice, and those come first with which enqueues begin: who has not begun
 -- then waits without a lock that this waits for.
 DO $$
 DECLARE
@@ -115,7 +115,7 @@ GRANT SELECT, INSERT, UPDATE ON outbox.turn_lock TO outbox_worker;
 GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;
 GRANT EXECUTE ON FUNCTION
       outbox.look, outbox.task_rest, outbox.claim_task, outbox.take_task, outbox.take_tasks, outbox.lease_tasks, outbox.finish_tasks,
-      outbox.begin_runs, outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.end_run, outbox.cancel_task, outbox.run_task_now
+      outbox.begin_runs, outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now
    TO outbox_worker;
 -- A relay may start right after a migration that made new tables, before this is applied again.
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO outbox_worker;

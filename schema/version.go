@@ -31,7 +31,7 @@ var Files embed.FS
 
 const defaultSchema = "outbox"
 
-// What [Check] and [Migrate] find wrong. The error that wraps one of these says what was found.
+// What [Check], [CheckWritable] and [Migrate] find wrong. The error that wraps one of these says what was found.
 var (
 	// ErrNotMigrated: the schema or its migration table is missing, or older than this code.
 	ErrNotMigrated = errors.New("schema: the outbox is not migrated")
@@ -39,6 +39,10 @@ var (
 	ErrNewer = errors.New("schema: the outbox is newer than this code")
 	// ErrUnsupportedServer: the server is older or newer than the versions of PostgreSQL that are tested.
 	ErrUnsupportedServer = errors.New("schema: unsupported server")
+	// ErrUnsupportedEncoding: the database's encoding is not UTF8.
+	ErrUnsupportedEncoding = errors.New("schema: unsupported encoding")
+	// ErrReadOnly: the setting default_transaction_read_only is on.
+	ErrReadOnly = errors.New("schema: transactions are read-only by default")
 )
 
 // Version is the version of the newest migration in this package.
@@ -49,12 +53,13 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Check returns nil if the schema of that name is at [Version], on a server that is supported. It only
+// Check returns nil if the schema of that name is at [Version], in a database with the encoding UTF8, on a
+// server that is supported. It only
 // reads, so it may run on a standby; it needs USAGE on the schema and SELECT on its table migration. It
 // does not look at the other tables.
 //
-// Errors: ErrNotMigrated, ErrNewer or ErrUnsupportedServer, an invalid name before any SQL, or else the
-// query's own.
+// Errors: ErrNotMigrated, ErrNewer, ErrUnsupportedServer or ErrUnsupportedEncoding, an invalid name before
+// any SQL, or else the query's own.
 func Check(ctx context.Context, q Querier, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -69,26 +74,55 @@ func Check(ctx context.Context, q Querier, name string) error {
 	return nil
 }
 
+// CheckWritable returns nil if a transaction may write unless it says otherwise. [Migrate], when there is something
+// to do, and relays at their start call it.
+//
+// Errors: ErrReadOnly, one that says that the server is a standby, or else the query's own.
+func CheckWritable(ctx context.Context, q Querier) error {
+	var standby, readOnly bool
+	var role, database string
+	err := q.QueryRowContext(ctx, `-- schema: whether transactions may write
+SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean, current_user, current_database()`).
+		Scan(&standby, &readOnly, &role, &database)
+	switch {
+	case err != nil:
+		return fmt.Errorf("schema: look whether transactions may write: %w", withoutDSN(err))
+	case standby:
+		return errors.New("schema: the server is a standby, which is read-only: connect to the primary")
+	case readOnly:
+		return fmt.Errorf("%w: default_transaction_read_only is on for the role %q in the database %q: "+
+			"reset it for the role, the database or the server, or take it out of the connection string",
+			ErrReadOnly, role, database)
+	}
+	return nil
+}
+
 // state is what a schema is found to be.
 type state struct {
 	version int  // the newest that was applied, 0 for none
 	table   bool // the migration table exists
 }
 
-// read finds a schema's state; it refuses a server that this code does not know and a version above newest.
+// read finds a schema's state; it refuses a server that this code does not know, a database whose encoding is not
+// UTF8, and a version above newest.
 // The name must be valid. The statements have no parameters, for poolers that change connections between them.
 func read(ctx context.Context, q Querier, name string, newest int) (state, error) {
 	var found state
 	var number int
-	var server string
-	err := q.QueryRowContext(ctx, `-- schema: server and migration table
-SELECT current_setting('server_version_num'), current_setting('server_version'), to_regclass('`+quote(name)+`.migration') IS NOT NULL`).
-		Scan(&number, &server, &found.table)
+	var server, database, encoding string
+	err := q.QueryRowContext(ctx, `-- schema: server, encoding and migration table
+SELECT current_setting('server_version_num'), current_setting('server_version'), current_database(), current_setting('server_encoding'), to_regclass('`+quote(name)+`.migration') IS NOT NULL`).
+		Scan(&number, &server, &database, &encoding, &found.table)
 	if err != nil {
 		return state{}, fmt.Errorf("schema: look for %s.migration: %w", name, needs(reading, withoutDSN(err)))
 	}
 	if err := checkServer(number, server); err != nil {
 		return state{}, err
+	}
+	if encoding != "UTF8" {
+		return state{}, fmt.Errorf("%w: the database %q has the encoding %s, the outbox needs UTF8: "+
+			"create a database with TEMPLATE template0 ENCODING 'UTF8', and move the data there",
+			ErrUnsupportedEncoding, database, encoding)
 	}
 	if !found.table {
 		return found, nil

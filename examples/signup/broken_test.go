@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"golang.org/x/crypto/bcrypt"
 )
 
@@ -30,10 +31,9 @@ const brokenAddress = "broken@full.example"
 func TestOneBrokenAddressOfAThousandIsFoundSeenRedrivenAndGone(t *testing.T) {
 	a := startServed(t)
 	a.signUpWithABrokenOne(t)
-	if path := findChromium(); path != "" {
+	if path := needs.Optional(t, "chromium", needs.Browsers...); path != "" {
 		redriveByClicking(t, startBrowser(t, path), a.url, brokenCause)
 	} else {
-		t.Log("NOT RUN: no chromium was found, so the dashboard was used by HTTP alone; install Debian's package chromium")
 		redriveByHTTP(t, a, brokenCause)
 	}
 	a.isMended(t)

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
-	"os/exec"
 	"regexp"
 	"strings"
 	"sync"
@@ -16,16 +15,13 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // In a real browser: sign up in the page, see the mail appear in the inbox, and what others do without a reload.
-// Where no chromium is found only the log says so; TestPageWorksWithoutScript goes the same way by HTTP.
+// TestPageWorksWithoutScript goes the same way by HTTP.
 func TestBrowserSignsUpAndSeesTheMail(t *testing.T) {
-	path := findChromium()
-	if path == "" {
-		t.Log("NOT RUN: no chromium was found, so the page was not tried in a browser; install Debian's package chromium")
-		return
-	}
+	path := needs.Program(t, "chromium", needs.Browsers...)
 	a := newTestApp(t)
 	a.startRelay(t)
 	ctx := startBrowser(t, path)
@@ -119,16 +115,6 @@ func startBrowser(t *testing.T, path string) context.Context {
 		listener.Wait()
 	})
 	return ctx
-}
-
-func findChromium() string {
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless-shell",
-		"/Applications/Google Chrome.app/Contents/MacOS/Google Chrome", "/Applications/Chromium.app/Contents/MacOS/Chromium"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	return ""
 }
 
 // What the browser does, by HTTP alone: the form of the page, the redirect, the inbox after a reload.

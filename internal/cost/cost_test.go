@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 var propose = flag.Bool("bounds", false, "print the bounds that fit what is measured, and check none")
@@ -17,6 +18,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestCosts(t *testing.T) {
+	needs.Timing(t) // heartbeats come by the clock, so a busy machine has more of them to each task
 	s := newServer(t)
 	t.Run("the figures of known statements", func(t *testing.T) { s.knows(t) })
 	var bounds map[string]figures

@@ -45,6 +45,7 @@ var kinds = []kind{
 	{"batch-1000", 50_000, 10_000, drained(1, batches(1000)), exact, false},
 	{"leased-1", 2000, 200, drained(1, leased), exact, false},
 	{"leased", 10_000, 2000, drained(100, leased), grouped, false},
+	{"complete-1", 2000, 200, drained(1, completes), exact, false},
 }
 
 func nothing(reg *handlers.Registry) {
@@ -60,6 +61,12 @@ func oneInsert(reg *handlers.Registry) {
 
 func leased(reg *handlers.Registry) {
 	handlers.Leased(reg, taskType, func(context.Context, *outbox.Task[payload]) error { return nil })
+}
+
+func completes(reg *handlers.Registry) {
+	handlers.Leased(reg, taskType, func(ctx context.Context, task *outbox.Task[payload]) error {
+		return task.Complete(ctx, func(*sql.Tx) error { return nil })
+	})
 }
 
 func batches(n int) func(*handlers.Registry) {

@@ -3,11 +3,11 @@ package cost_test
 import (
 	"database/sql"
 	"database/sql/driver"
-	"os"
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -39,8 +39,7 @@ func newServer(t *testing.T) *server {
 	s.connect(t)
 	s.statements = s.int(t, `SELECT count(*) FROM pg_available_extensions
 		WHERE name = 'pg_stat_statements' AND string_to_array(default_version, '.')::int[] >= '{1,9}'`) == 1
-	switch {
-	case s.statements:
+	if s.statements {
 		s.do(t, `ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'`)
 		if err := s.Stop("fast"); err != nil {
 			t.Fatal(err)
@@ -50,10 +49,8 @@ func newServer(t *testing.T) *server {
 		}
 		s.connect(t)
 		s.do(t, `CREATE EXTENSION pg_stat_statements`)
-	case os.Getenv("OUTBOX_TEST_STATEMENTS") != "":
-		t.Fatal("the server has no pg_stat_statements 1.9 or later: install PostgreSQL's contrib modules, or unset OUTBOX_TEST_STATEMENTS")
-	default:
-		t.Log("the server has no pg_stat_statements 1.9 or later: statements, inner statements, rows and buffers are not checked; the driver counts calls and round trips")
+	} else { // the driver counts calls and round trips; statements, inner statements, rows and buffers are not checked
+		needs.Without(t, "pg_stat_statements 1.9 or later", "postgresql-contrib")
 	}
 	s.migrate(t)
 	return s

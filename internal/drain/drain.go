@@ -5,6 +5,7 @@ package drain
 import (
 	"context"
 	"database/sql"
+	"log/slog"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
@@ -69,7 +70,7 @@ func (m *Misuse) Unwrap() error { return m.Err }
 
 // Set by package relay.
 var (
-	NewStepper func(in Database, registered []*handlers.Handler, schema string) Stepper
+	NewStepper func(in Database, registered []*handlers.Handler, schema string, log *slog.Logger) Stepper
 	// ErrGoexit is the error of a handler that ended its goroutine, say by t.FailNow.
 	ErrGoexit error
 )

@@ -6,7 +6,7 @@ package invariants
 var Always = map[string]string{
 	"I1: a task is in task and in dead_task": `SELECT count(*) FROM outbox.task JOIN outbox.dead_task USING (task_id)`,
 	"I5: a dead task has attempts left":      `SELECT count(*) FROM outbox.dead_task WHERE reason = 'attempts' AND attempt <> max_attempts`,
-	"a run without a task is in the journal, and its relay has signed off": `SELECT count(*) FROM outbox.running r WHERE NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.task_id = r.task_id)
+	"a run without a task is in the journal, and its relay has signed off": `SELECT count(*) FROM outbox.running r WHERE NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.task_id = ANY (COALESCE(r.task_ids, ARRAY[r.task_id])))
 			AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = r.relay_id)`,
 	"I9: the counts are not those of the rows": Miscounted,
 	"I9: more tasks are counted as left than were enqueued": `SELECT count(*) FROM (

@@ -9,6 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
@@ -36,6 +37,7 @@ const ratedWindow = `SELECT max(n) FROM (SELECT count(*) OVER (PARTITION BY task
 	FROM start WHERE task_type = $1) AS w`
 
 func TestTheRateOfATypeHoldsInAllProcessesAndIsReached(t *testing.T) {
+	needs.Timing(t)
 	db := relaytest.NewDatabase(t)
 	db.Do(t, `CREATE TABLE start (task_type text, at timestamptz)`)
 	kinds := []string{"TX", "BATCH", "LEASED"}

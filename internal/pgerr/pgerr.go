@@ -28,7 +28,7 @@ func Lost(err error) bool {
 		return false
 	}
 	if c := Code(err); c != "" {
-		return strings.HasPrefix(c, "08") || strings.HasPrefix(c, "57P") || c == "25006" || c == "25P03" || c == "53300"
+		return strings.HasPrefix(c, "08") || strings.HasPrefix(c, "57P") || c == "25006" || c == "25P03" || c == "25P04" || c == "53300"
 	}
 	var n net.Error
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
@@ -45,7 +45,8 @@ func Passing(err error) bool {
 	switch c := Code(err); c {
 	case "":
 		return Lost(err)
-	case "57P01", "57P05", "25P03", "57014", "55P03": // terminated, idle for too long, cancelled, waited too long for a lock
+	// Terminated, idle for too long, in a transaction for too long, cancelled, waited too long for a lock.
+	case "57P01", "57P05", "25P03", "25P04", "57014", "55P03":
 		return true
 	}
 	return Conflict(err)

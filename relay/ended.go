@@ -1,0 +1,87 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/txoutbox/outbox/handlers"
+)
+
+// ended asks how the claim's transaction ended, as the handler ended it.
+func (a *attempt) ended(ctx context.Context, handlerErr error) error {
+	status, err := a.r.transactionStatus(a.xid)
+	switch {
+	case err != nil:
+		a.r.journal.markLost(a.runs)
+		return err
+	case status == "committed" && handlerErr == nil:
+		a.r.log.Error("outbox: the handler committed the transaction of its claim; it is the relay's to commit", "task_type", a.h.Type, "tasks", ids(a.rows))
+		a.r.journal.forgetRuns(a.runs)
+		if a.again == nil {
+			a.watch.all(Done)
+			return nil
+		}
+		if err = a.r.insertAgain(ctx, a.h, a.rows, a.again); err == nil {
+			a.watch.all(RunAgain)
+		}
+		return err
+	case status == "committed":
+		a.r.log.Error("outbox: the handler committed the transaction of its claim and then failed; its tasks are dead letters", "task_type", a.h.Type, "tasks", ids(a.rows))
+		changes, err := a.r.buryCommitted(ctx, a.rows, handlerErr)
+		for i, c := range changes {
+			a.watch.change(a.rows[i].id, c)
+		}
+		if err == nil {
+			a.watch.confirm()
+		}
+		return err
+	}
+	if handlerErr == nil {
+		handlerErr = errRolledBack
+	}
+	return a.outOfBand(handlerErr, nil)
+}
+
+// buryCommitted writes tasks to the dead letters whose handler committed their removal itself and
+// then failed.
+func (r *Relay) buryCommitted(ctx context.Context, rows []*row, handlerErr error) ([]change, error) {
+	changes := make([]change, len(rows))
+	err := r.conns.inTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
+		for i, t := range rows {
+			changes[i] = change{attempt: min(t.begun(), t.max), reason: reasonCommitted, err: handlerErr, failed: true}
+			if err := r.writeDead(ctx, tx, t, changes[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		r.log.Error("outbox: dead letters could not be written; the tasks are only in this record", "task_type", rows[0].taskType, "tasks", ids(rows), "error", safeText(err))
+		return nil, err
+	}
+	for i, t := range rows {
+		r.died(t, changes[i])
+	}
+	return changes, nil
+}
+
+// insertAgain begins the next iteration of tasks whose handler committed their removal itself,
+// against the rules, and then asked for it.
+func (r *Relay) insertAgain(ctx context.Context, h *handlers.Handler, rows []*row, again *handlers.Result) error {
+	err := r.conns.inTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
+		for _, t := range rows {
+			next := r.after(h, t, again, t.begun())
+			next.late = true
+			if err := r.writeBack(ctx, tx, t, next); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		r.log.Error("outbox: the next iterations could not be written; the tasks are only in this record", "task_type", h.Type, "tasks", ids(rows), "error", safeText(err))
+		return err
+	}
+	r.due(again.Wait)
+	return nil
+}

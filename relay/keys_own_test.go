@@ -1,0 +1,121 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+type ownKeyHandler func(context.Context, outbox.Tx, *outbox.Task[payload]) error
+
+// registerOwnKey registers f as a handler of a kind. The transaction is the one that removes the
+// task, or nil.
+func registerOwnKey(reg *handlers.Registry, kind string, typ outbox.TaskType[payload], f ownKeyHandler) {
+	later := handlers.Backoff(constant(time.Hour))
+	switch kind {
+	case "Tx":
+		handlers.Tx(reg, typ, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error { return f(ctx, tx, task) }, later)
+	case "Batch":
+		handlers.Batch(reg, typ, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			return f(ctx, tx, tasks[0])
+		}, later)
+	case "Complete":
+		handlers.Leased(reg, typ, func(ctx context.Context, task *outbox.Task[payload]) error {
+			return task.Complete(ctx, func(tx *sql.Tx) error { return f(ctx, tx, task) })
+		}, later)
+	case "Leased":
+		handlers.Leased(reg, typ, func(ctx context.Context, task *outbox.Task[payload]) error { return f(ctx, nil, task) }, later)
+	}
+}
+
+// A handler that enqueues under its own key: there is one waiting task of the key after every
+// result. In the transaction that removes the task the key is free for the task that follows, which
+// is dropped if the task goes on. In another transaction the Enqueue is skipped.
+func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueuesIt(t *testing.T) {
+	t.Parallel()
+	results := map[string]func(id int64) error{
+		"nil":      func(int64) error { return nil },
+		"error":    func(int64) error { return errors.New("boom") },
+		"Snooze":   func(int64) error { return handlers.Snooze(time.Hour) },
+		"RunAgain": func(int64) error { return handlers.RunAgain(time.Hour) },
+	}
+	inPart := func(id int64) error { return handlers.BatchError{id: errors.New("boom")} } // what the call wrote is kept
+	for _, kind := range []string{"Tx", "Batch", "Complete", "Leased"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db, reg, unique := newDatabase(t), handlers.New(), outbox.UniqueUntilDone("k")
+			wantOutcome := outbox.Created
+			if kind == "Leased" {
+				wantOutcome = outbox.Skipped
+			}
+			var runs atomic.Int32
+			first := map[string]outbox.Enqueued{}
+			add := func(name string, result func(id int64) error) {
+				typ := outbox.NewTaskType[payload](name)
+				registerOwnKey(reg, kind, typ, func(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error {
+					runs.Add(1)
+					enqueue := func(tx outbox.Tx) error {
+						got, err := typ.Enqueue(ctx, tx, payload{N: 1}, unique, outbox.After(time.Hour))
+						if err == nil && got.Outcome != wantOutcome {
+							t.Errorf("%s: the handler's Enqueue: %v, want %v", name, got, wantOutcome)
+						}
+						return err
+					}
+					var err error
+					if tx != nil {
+						err = enqueue(tx)
+					} else {
+						err = outbox.InTx(ctx, db.DB, func(tx *sql.Tx) error { return enqueue(tx) })
+					}
+					if err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+					return result(task.ID)
+				})
+				first[name] = db.keyed(t, name, 0, unique)
+			}
+			for name, result := range results {
+				add(name, result)
+			}
+			if kind == "Batch" {
+				add("error in part", inPart)
+			}
+			for run := 1; run <= 2; run++ {
+				once(t, db, reg, relay.Config{})
+				for name, task := range first {
+					want := fmt.Sprintf("%d scheduled", task.TaskID)
+					if name == "nil" {
+						if want = "follows"; kind == "Leased" {
+							want = ""
+						}
+					}
+					if got := db.Text(t, `SELECT string_agg(CASE payload->>'N' WHEN '1' THEN 'follows' ELSE task_id || ' ' || state END, ', ' ORDER BY task_id)
+						FROM outbox.task WHERE task_type = $1`, name); got != want {
+						t.Fatalf("%s: after run %d the tasks of the key are %q, want %q", name, run, got, want)
+					}
+					if name == "nil" {
+						continue
+					}
+					if got := db.keyed(t, name, 2, unique); got != (outbox.Enqueued{TaskID: task.TaskID, Outcome: outbox.Skipped}) {
+						t.Errorf("%s: an Enqueue after run %d: %v, want task %d skipped", name, run, got, task.TaskID)
+					}
+					if n := db.Int(t, `SELECT sum(arrived) FROM (SELECT * FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived FROM outbox.counter_log) c WHERE task_type = $1`, name); n != 1 {
+						t.Errorf("%s: %d tasks are counted as enqueued after run %d, want 1", name, n, run)
+					}
+				}
+				db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE task_type <> 'nil'`)
+			}
+			if want := 2*len(first) - 1; int(runs.Load()) != want {
+				t.Errorf("%d runs, want %d", runs.Load(), want)
+			}
+		})
+	}
+}

@@ -1,0 +1,114 @@
+package relay_test
+
+import (
+	"testing"
+
+	"github.com/txoutbox/outbox/relay"
+)
+
+// impatient is another pool of the database: a statement that waits for a lock fails after 2 s.
+func impatient(t testing.TB, db *database) *database {
+	t.Helper()
+	db.Do(t, `DO $$ BEGIN
+		EXECUTE format('ALTER DATABASE %I SET lock_timeout = ''2s''', current_database());
+	END $$`)
+	return direct(t, db.URL)
+}
+
+// takeOver lets a relay take over once. It returns the tasks that are ready then, with their marks.
+func takeOver(t *testing.T, db *database) string {
+	t.Helper()
+	r, err := relay.New(impatient(t, db).DB, all(), relay.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loops := r.Loops("")
+	defer loops.Close()
+	if _, err := loops.Duty(t.Context(), "take over"); err != nil {
+		t.Errorf("take over: %v", err)
+	}
+	return db.Text(t, `
+		SELECT string_agg(payload ->> 'n' || COALESCE(' of ' || relay_id, ''), ', ' ORDER BY task_id)
+		FROM outbox.task WHERE state = 'ready' AND lease_token IS NULL AND leased_until IS NULL`)
+}
+
+// leasesToTakeOver leaves six: two of a dead relay, two of one without a row, and two that ran out.
+func leasesToTakeOver(t *testing.T, db *database) {
+	t.Helper()
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
+		('`+deadRelay+`', 'h', 1, now() - interval '1 second', '{}'),
+		('`+liveRelay+`', 'h', 2, now() + interval '1 hour', '{}')`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, state, attempt, lease_token, relay_id, leased_until)
+		SELECT 'LEASED', jsonb_build_object('n', n), 'leased', 1, '`+someToken+`',
+		       CASE WHEN n <= 2 THEN '`+deadRelay+`'
+		            WHEN n <= 4 THEN '`+newRelay+`' ELSE '`+liveRelay+`' END::uuid,
+		       CASE WHEN n IN (5, 6) THEN now() - interval '1 second' END
+		  FROM generate_series(1, 7) n`)
+}
+
+// The mark is the id of the relay that died: such a task runs alone the next time, as it may be what
+// killed the process. A lease that ran out says nothing of the kind.
+func TestATakeoverMarksTheTasksOfDeadRelays(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	leasesToTakeOver(t, db)
+	want := "1 of " + deadRelay + ", 2 of " + deadRelay +
+		", 3 of " + newRelay + ", 4 of " + newRelay + ", 5, 6"
+	if got := takeOver(t, db); got != want {
+		t.Errorf("taken over are %s\nwant %s", got, want)
+	}
+}
+
+// A leased task that is locked is about to be completed. It is left alone, and the others are not.
+func TestATakeoverWaitsForNoRow(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	leasesToTakeOver(t, db)
+	hold(t, db, `SELECT FROM outbox.task WHERE payload ->> 'n' IN ('1', '3', '5') FOR UPDATE`)
+	if got, want := takeOver(t, db), "2 of "+deadRelay+", 4 of "+newRelay+", 6"; got != want {
+		t.Errorf("taken over are %s\nwant %s", got, want)
+	}
+}
+
+// A scheduled task is locked by a transaction that cancels it, or runs it now.
+func TestPromotingWaitsForNoRow(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, state)
+		SELECT 'TX', jsonb_build_object('n', n), 'scheduled' FROM generate_series(1, 3) n`)
+	hold(t, db, `SELECT outbox.cancel_task(task_id) FROM outbox.task WHERE payload ->> 'n' = '1'`)
+	r, err := relay.New(impatient(t, db).DB, all(), relay.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loops := r.Loops("")
+	defer loops.Close()
+	if err := loops.Look(t.Context()); err != nil {
+		t.Errorf("look: %v", err)
+	}
+	const ready = `SELECT string_agg(payload ->> 'n', ' ' ORDER BY task_id) FROM outbox.task WHERE state = 'ready'`
+	if got := db.Text(t, ready); got != "2 3" {
+		t.Errorf("promoted are %q, want 2 3", got)
+	}
+}
+
+// I2: a claim takes what nobody else has. Claims of single tasks have a test of their own.
+func TestClaimsPassOverWhatIsLocked(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Enqueue(t, "TX", 10)
+	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
+	hold(t, db, `SELECT FROM outbox.task ORDER BY task_id LIMIT 3 FOR UPDATE`)
+	const patience = `SET LOCAL lock_timeout = '2s'; `
+	if got := changed(t, db, patience, relay.Statements["claim"], "TX", -1, 0, 0, 0, 10); got != 7 {
+		t.Errorf("a claim of a batch took %d tasks, want 7", got)
+	}
+	if got := changed(t, db, patience, relay.Statements["claim one"], "TX", first); got != 0 {
+		t.Errorf("a claim of a locked task took %d, want 0", got)
+	}
+	for _, pivots := range [][]int{nil, {first}, {first + 2, first + 9}} {
+		if got := leasedBy(t, db, patience, 10, 2, pivots); got != 7 {
+			t.Errorf("a lease with the pivots %v took %d tasks, want 7", pivots, got)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"log/slog"
+	"net"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// refusing is a server that is down; it notes when it is dialled.
+type refusing struct{ dials []time.Time }
+
+func (s *refusing) Connect(context.Context) (driver.Conn, error) {
+	s.dials = append(s.dials, time.Now())
+	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+}
+
+func (s *refusing) Driver() driver.Driver { return nil }
+
+// While the server is down one loop dials often enough to be back soon, with and without a lease that stands, and neither
+// stops nor dials in a tight loop while other commits of the process wake the relay.
+func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
+	for _, leased := range []bool{true, false} {
+		for name, wakeEach := range map[string]time.Duration{"nothing else": time.Hour, "wake-ups": time.Millisecond} {
+			synctest.Test(t, func(t *testing.T) {
+				server := &refusing{}
+				db := sql.OpenDB(server)
+				defer db.Close()
+				r := &Relay{db: db, config: Config{Workers: 2, PollInterval: time.Second}, log: slog.New(slog.DiscardHandler),
+					born: time.Now(), life: &life{}, conns: newConns(db), listener: &listener{}, woken: make(chan struct{}, 1)}
+				r.heart = newHeartbeat(r)
+				if leased {
+					r.heart.until.Store(int64(time.Hour))
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				r.ctx = ctx
+				stopped := make(chan struct{})
+				go func() { newDispatcher(ctx, r, false).run(); close(stopped) }()
+				for begun := time.Now(); time.Since(begun) < time.Minute; {
+					time.Sleep(min(wakeEach, time.Minute))
+					r.wake()
+				}
+				cancel()
+				<-stopped
+				dials := server.dials[10:] // until the outage is known they follow at once
+				var shortest, longest time.Duration = time.Hour, 0
+				for i, at := range dials[1:] {
+					gap := at.Sub(dials[i])
+					shortest, longest = min(shortest, gap), max(longest, gap)
+				}
+				most := 400 * time.Millisecond
+				if wakeEach == time.Millisecond { // each ends a pause
+					most = 240 * time.Millisecond
+				}
+				if longest > most || shortest < 50*time.Millisecond {
+					t.Errorf("lease %v, %s: %d tries in a minute, from %v to %v apart", leased, name, len(dials), shortest, longest)
+				}
+			})
+		}
+	}
+}
+
+// A wake-up ends the pause of the dispatcher, but not at once.
+func TestASignEndsThePauseOfTheDispatcher(t *testing.T) {
+	began := time.Now()
+	o := outage{log: slog.New(slog.DiscardHandler), changed: func(Event, time.Time) {}}
+	o.fail(driver.ErrBadConn, began, began)
+	o.until = began.Add(time.Hour)
+	o.hasten(began)
+	if d := o.until.Sub(began); d < tryLeast || d > 2*tryLeast {
+		t.Errorf("the pause ends after %v", d)
+	}
+	before := o.until
+	if o.hasten(began.Add(time.Minute)); o.until != before {
+		t.Errorf("a later sign moved the end of the pause by %v", o.until.Sub(before))
+	}
+}
+
+// A loop that has failed often does not wait for its own pause once another has come through.
+func TestAnAnswerToOneLoopEndsThePausesOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &Relay{woken: make(chan struct{}, 1)}
+		failing, other := pace{r: r}, pace{r: r}
+		for range 10 {
+			failing.try()
+			failing.fail()
+		}
+		other.try()
+		other.fail()
+		<-r.woken // for the failures
+		waited := make(chan time.Duration)
+		go func() {
+			began := time.Now()
+			select {
+			case <-time.After(failing.fail()):
+			case <-failing.answered:
+			}
+			waited <- time.Since(began)
+		}()
+		synctest.Wait()
+		other.ok()
+		if d := <-waited; d != 0 {
+			t.Errorf("the loop waited for %v", d)
+		}
+		<-r.woken // the dispatcher hears of it too
+		other.ok()
+		select {
+		case <-r.woken:
+			t.Error("a loop that works wakes the dispatcher")
+		default:
+		}
+	})
+}

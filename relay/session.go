@@ -1,0 +1,89 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"reflect"
+)
+
+// session is what a transaction of the app's code has to do with the session of its connection. A claim begins with the
+// session as the pool made it, so what a handler sets beyond its transaction is put back before COMMIT.
+type session struct {
+	restore string // statements that put it back, but for what outbox.end_run does
+	left    bool   // end_run has found what nothing puts back: the connection is to be closed
+}
+
+// sessionSQL returns the statements that put the session back. RESET goes to what the connection began with: what its string, its role
+// and its database ask for. What the pool's connector has set by statements since is set again, but for settings of the app's own
+// (app.tenant), which PostgreSQL does not list. Temporary tables go unless it has made one.
+const sessionSQL = `/* outbox: see how the pool made a session */
+SELECT concat_ws('; ', 'RESET SESSION AUTHORIZATION', 'RESET ROLE', 'RESET ALL', 'CLOSE ALL',
+  (SELECT 'DO ' || quote_literal('BEGIN PERFORM ' || string_agg(format('set_config(%L, %L, false)', name, current_setting(name)), ', ') || '; END')
+     FROM pg_settings WHERE source = 'session' AND name NOT IN ('transaction_isolation', 'transaction_read_only', 'transaction_deferrable')),
+  (SELECT 'SET SESSION AUTHORIZATION ' || quote_ident(session_user)
+     FROM pg_stat_get_activity(pg_backend_pid()) a JOIN pg_roles r ON r.oid = a.usesysid WHERE r.rolname <> session_user),
+  CASE WHEN current_setting('role') <> 'none' THEN 'SET ROLE ' || quote_ident(current_setting('role')) END,
+  'UNLISTEN *', (SELECT string_agg('LISTEN ' || quote_ident(c), '; ') FROM pg_listening_channels() c),
+  CASE WHEN NOT EXISTS (SELECT 1 FROM pg_class WHERE pg_my_temp_schema() <> 0 AND relnamespace = pg_my_temp_schema()) THEN 'DISCARD TEMP' END)`
+
+// beginSession is begin for a transaction in which the app's code works.
+func (c *conns) beginSession(ctx context.Context) (*sql.Conn, *sql.Tx, session, error) {
+	conn, tx, err := c.begin(ctx)
+	if err != nil {
+		return nil, nil, session{}, err
+	}
+	restore, err := c.restoring(ctx, conn, tx)
+	if err != nil {
+		_ = tx.Rollback()
+		drop(conn)
+		return nil, nil, session{}, err
+	}
+	return conn, tx, session{restore: restore}, nil
+}
+
+// restoring returns the statements that put the connection's session back. A connection is asked when it is first seen, as that takes
+// half a millisecond.
+func (c *conns) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (restore string, err error) {
+	var key any
+	_ = conn.Raw(func(of any) error {
+		if reflect.TypeOf(of).Kind() == reflect.Pointer {
+			key = of
+		}
+		return nil
+	})
+	c.mu.Lock()
+	restore, known := c.sessions[key]
+	c.mu.Unlock()
+	if known {
+		return restore, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+	defer cancel()
+	if err := tx.QueryRowContext(ctx, sessionSQL).Scan(&restore); err != nil {
+		return "", err
+	}
+	// The limits of the transaction are the pool's again.
+	restore += "; SET LOCAL idle_in_transaction_session_timeout = " + ms(bookkeeping) + "; SET LOCAL statement_timeout = " + ms(bookkeeping)
+	if key != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.sessions == nil || len(c.sessions) > 2*c.db.Stats().OpenConnections { // most are closed
+			c.sessions = map[any]string{}
+		}
+		c.sessions[key] = restore
+	}
+	return restore, nil
+}
+
+// reset does what database/sql does before it lends a connection again: the driver resets it, and may find that it is dead.
+func reset(ctx context.Context, conn *sql.Conn) bool {
+	err := conn.Raw(func(of any) error {
+		if of, ok := of.(driver.SessionResetter); ok {
+			return of.ResetSession(ctx)
+		}
+		return nil
+	})
+	return !errors.Is(err, driver.ErrBadConn)
+}

@@ -1,0 +1,205 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// stateSQL is what a handler sees of its session.
+const stateSQL = `SELECT json_build_array(session_user, current_user, current_setting('role'), NULLIF(current_setting('app.tenant', true), ''),
+  (SELECT json_object_agg(name, setting ORDER BY name) FROM pg_settings WHERE source IN ('session', 'client') AND name NOT LIKE 'transaction%'),
+  (SELECT json_agg(relname) FROM pg_class WHERE pg_my_temp_schema() <> 0 AND relnamespace = pg_my_temp_schema() AND relkind = 'r'),
+  (SELECT json_agg(c) FROM pg_listening_channels() c), (SELECT json_agg(name) FROM pg_prepared_statements WHERE from_sql),
+  (SELECT json_agg(name) FROM pg_cursors WHERE is_holdable), (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())), pg_backend_pid()`
+
+var disturbances = []string{
+	`SELECT 1`,
+	`SET search_path = pg_temp`,
+	`SET ROLE pg_monitor`,
+	`SET SESSION AUTHORIZATION pg_monitor`,
+	`SET client_encoding = 'LATIN1'`,
+	`SET TimeZone = 'Asia/Tokyo'`,
+	`SET DateStyle = 'SQL, DMY'`,
+	`SET statement_timeout = '1min'; SET lock_timeout = '1min'; SET idle_in_transaction_session_timeout = '1min'`,
+	`SET default_transaction_read_only = on`,
+	`SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE, DEFERRABLE`,
+	`SET work_mem = '1MB'`,
+	`SELECT set_config('app.tenant', 'one', false)`,
+	`SELECT pg_advisory_lock(4711)`,
+	`LISTEN heard`,
+	`PREPARE p AS SELECT 1`,
+	`DECLARE c CURSOR WITH HOLD FOR SELECT 1`,
+	`CREATE TEMPORARY TABLE task (n integer)`,
+	`CREATE TEMPORARY TABLE dropped (n integer) ON COMMIT DROP; INSERT INTO dropped VALUES (1)`,
+}
+
+// disturber registers a handler of the type, which carries out the disturbance that its payload names.
+var disturbers = map[string]func(reg *handlers.Registry){
+	"TX": func(reg *handlers.Registry) {
+		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			return disturb(ctx, tx, task)
+		}, handlers.Keep(time.Hour))
+	},
+	"TX that fails": func(reg *handlers.Registry) {
+		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			return handlers.Dead(errors.Join(errors.New("no"), disturb(ctx, tx, task)))
+		})
+	},
+	"BATCH": func(reg *handlers.Registry) {
+		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			return disturb(ctx, tx, tasks[0])
+		})
+	},
+	"LEASED": func(reg *handlers.Registry) {
+		handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
+			return task.Complete(ctx, func(tx *sql.Tx) error { return disturb(ctx, tx, task) })
+		})
+	},
+}
+
+func disturb(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error {
+	_, err := tx.ExecContext(ctx, disturbances[task.Payload.N])
+	return err
+}
+
+var typeWitness = outbox.NewTaskType[payload]("WITNESS")
+
+// witnessed is what a task saw of its session, which another one may have disturbed before.
+type witnessed struct {
+	state        string
+	pid, attempt int
+}
+
+// witnesses runs a relay with one worker on the pool, and returns what tasks see after each disturbance.
+func witnesses(t *testing.T, db *database, pool *sql.DB, kind string) (saw []witnessed) {
+	t.Helper()
+	reg, seen := handlers.New(), make(chan witnessed, 100)
+	disturbers[kind](reg)
+	handlers.Tx(reg, typeWitness, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		w := witnessed{attempt: task.Attempt}
+		err := tx.QueryRowContext(ctx, stateSQL).Scan(&w.state, &w.pid)
+		if err == nil {
+			seen <- w
+		}
+		return err
+	}, retrySoon())
+	relaytest.Run(t, pool, reg, relay.Config{Workers: 1, PollInterval: 20 * time.Millisecond})
+	for i, d := range disturbances {
+		db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload) VALUES ($1, 0, $2), ('WITNESS', 1, DEFAULT), ('WITNESS', 1, DEFAULT)`,
+			strings.Fields(kind)[0], fmt.Sprintf(`{"N": %d, "text": "Straße"}`, i))
+		for range 2 {
+			select {
+			case w := <-seen:
+				saw = append(saw, w)
+			case <-time.After(30 * time.Second):
+				t.Fatalf("after %s: nobody ran\n%s", d, db.Dump(t))
+			}
+		}
+		db.Emptied(t, 30*time.Second)
+	}
+	return saw
+}
+
+func TestATaskSeesItsSessionAsThePoolMadeIt(t *testing.T) {
+	t.Parallel()
+	const made = `SET search_path = app, public; SET TimeZone = 'Asia/Kolkata'; SET statement_timeout = '2min';
+		CREATE TEMPORARY TABLE made (n integer); LISTEN made; SET ROLE pg_signal_backend`
+	for _, driver := range drivers {
+		for kind := range disturbers {
+			t.Run(driver+" "+kind, func(t *testing.T) { t.Parallel(); seesItsSession(t, driver, kind, "") })
+		}
+		t.Run(driver+" with a connector that makes it", func(t *testing.T) { t.Parallel(); seesItsSession(t, driver, "TX", made) })
+	}
+}
+
+func seesItsSession(t *testing.T, driver, kind, made string) {
+	db := newDatabase(t, driver)
+	db.Do(t, `GRANT ALL ON SCHEMA outbox TO pg_signal_backend; GRANT ALL ON ALL TABLES IN SCHEMA outbox TO pg_signal_backend;
+		GRANT ALL ON ALL SEQUENCES IN SCHEMA outbox TO pg_signal_backend`)
+	pool := sql.OpenDB(making{connector(t, driver, db.URL), made})
+	t.Cleanup(func() { pool.Close() })
+	saw, together := witnesses(t, db, pool, kind), 0
+	for i, w := range saw {
+		if made != "" && strings.Contains(disturbances[i/2], "TEMPORARY") {
+			break // temporary tables stay where the connector has made one
+		}
+		if w.state != saw[0].state || w.attempt != 1 {
+			t.Errorf("after %s: attempt %d in\n%s\nwant\n%s", disturbances[i/2], w.attempt, w.state, saw[0].state)
+		}
+		if w.pid == saw[0].pid {
+			together++
+		}
+	}
+	if together < 2 {
+		t.Error("no two tasks had the same connection")
+	}
+	if want := strings.Count(made, "made"); strings.Count(saw[0].state, "made") != want { // its table and its channel
+		t.Errorf("the first task saw %s", saw[0].state)
+	}
+}
+
+// making is a connector that makes its sessions by a statement.
+type making struct {
+	driver.Connector
+	made string
+}
+
+func (m making) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := m.Connector.Connect(ctx)
+	if err == nil && m.made != "" {
+		_, err = conn.(driver.ExecerContext).ExecContext(ctx, m.made, nil)
+	}
+	return conn, err
+}
+
+func connector(t *testing.T, name, url string) driver.Connector {
+	t.Helper()
+	if name == "pgx" {
+		config, err := pgx.ParseConfig(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stdlib.GetConnector(*config)
+	}
+	c, err := pq.NewConnector(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestADriverResetsItsSessionBeforeEachClaim(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t, "pgx")
+	config, err := pgx.ParseConfig(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var connects, resets atomic.Int64
+	pool := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(context.Context, *pgx.Conn) error { connects.Add(1); return nil }),
+		stdlib.OptionResetSession(func(context.Context, *pgx.Conn) error { resets.Add(1); return nil }))
+	t.Cleanup(func() { pool.Close() })
+	const tasks = 50
+	db.Enqueue(t, "TX", tasks)
+	relaytest.Once(t, pool, all(), relay.Config{Workers: 1})
+	// As by database/sql, not before the first use of a connection.
+	if got := resets.Load() + connects.Load(); got < tasks {
+		t.Errorf("%d resets and %d connections for %d claims", resets.Load(), connects.Load(), tasks)
+	}
+	db.OnceEach(t, tasks)
+}

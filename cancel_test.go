@@ -11,6 +11,7 @@ import (
 )
 
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	count := func(t *testing.T, e *env, query string, args ...any) (n int) {
 		t.Helper()
 		if err := e.db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
@@ -109,6 +110,7 @@ func TestCancel(t *testing.T) {
 
 // The role that cancels needs the right to call one function, in whatever schema.
 func TestCancelNeedsOneRightInAnySchema(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t, schema.Schema("app_outbox"))
 	exec(t, d.db, `CREATE ROLE canceller_of_tests`)
 	t.Cleanup(func() { exec2(t, d.db, `DROP OWNED BY canceller_of_tests`, `DROP ROLE canceller_of_tests`) })

@@ -14,6 +14,7 @@ import (
 
 // What needs gorm, bun and the like is compiled by a test of the module examples.
 func TestTheCodeOfTheDocumentationWorks(t *testing.T) {
+	t.Parallel()
 	blocks, err := docblocks.Read(".")
 	if err != nil {
 		t.Fatal(err)

@@ -65,6 +65,7 @@ func pages(t *testing.T) []string {
 }
 
 func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
+	t.Parallel()
 	for _, name := range pages(t) {
 		text, err := os.ReadFile(name)
 		if err != nil {

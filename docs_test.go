@@ -224,6 +224,7 @@ func (n names) rowFaults(row string) (out []string) {
 }
 
 func TestTheDocumentationNamesWhatExists(t *testing.T) {
+	t.Parallel()
 	n := readNames(t)
 	for _, name := range pages(t) {
 		text, err := os.ReadFile(name)
@@ -243,6 +244,7 @@ func TestTheDocumentationNamesWhatExists(t *testing.T) {
 }
 
 func TestEachRowOfTheTableOfFeaturesIsFilledIn(t *testing.T) {
+	t.Parallel()
 	n := readNames(t)
 	text, err := os.ReadFile("docs/features.md")
 	if err != nil {
@@ -277,6 +279,7 @@ func TestEachRowOfTheTableOfFeaturesIsFilledIn(t *testing.T) {
 
 // The figures of the README are those of the report, line by line.
 func TestTheReadmeQuotesTheReport(t *testing.T) {
+	t.Parallel()
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)

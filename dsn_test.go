@@ -18,6 +18,7 @@ import (
 
 // I12: what drivers say of a connection string that they cannot parse repeats it. No error of ours does.
 func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
+	t.Parallel()
 	const relayID = "00000000-0000-0000-0000-000000000001"
 	calls := map[string]func(ctx context.Context, db *sql.DB) error{
 		"InTx": func(ctx context.Context, db *sql.DB) error {

@@ -57,6 +57,7 @@ func sendMail(_ context.Context, userID, _ int64) error {
 }
 
 func TestTheExampleOfTheREADMEWorks(t *testing.T) {
+	t.Parallel()
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)

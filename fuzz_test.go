@@ -190,6 +190,7 @@ func documents() *rapid.Generator[string] {
 
 // F15: the payload read is the payload written, as far as jsonb keeps it.
 func TestRandomPayloadsEqualTheModelOfJsonb(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		batch := rapid.SliceOfN(documents(), 50, 80).Draw(rt, "documents")
@@ -255,6 +256,7 @@ func checked(t testing.TB, tx *sql.Tx, document string) {
 var mutations = []string{`\u0000`, "\x00", `\ud800`, `\udc00`, `\ud83d\ude00`, "\xff", "\xed\xa0\x80", "ü", "\\", `"`, "{", "[", "}", "]", ",", ":", "1", "0", "-", ".", "e", "e9999", "e131071", "e-16384", " ", "\n", "null", "\ufeff"}
 
 func TestRandomlyDamagedPayloadsNeverBreakTheTransaction(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	tx := begin(t, d.db)
 	rapid.Check(t, func(rt *rapid.T) {

@@ -48,6 +48,7 @@ var allowedImports = map[string][]string{
 }
 
 func TestImportsPointOneWay(t *testing.T) {
+	t.Parallel()
 	cmd := osexec.Command("go", "list", "-json=ImportPath,Imports", "./...")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
@@ -83,6 +84,7 @@ func TestImportsPointOneWay(t *testing.T) {
 }
 
 func TestSqlxIsImportedByItsAdapterOnly(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)

@@ -34,6 +34,7 @@ func exec(t testing.TB, q outbox.Querier, query string, args ...any) {
 }
 
 func TestPlainSQLInsertsEqualEnqueue(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	tx := begin(t, d.db)
 	exec(t, tx, `CREATE TABLE usr (usr_id bigint PRIMARY KEY, email text)`)
@@ -55,6 +56,7 @@ func TestPlainSQLInsertsEqualEnqueue(t *testing.T) {
 }
 
 func TestTheTableRefusesRowsThatNoRelayCouldRun(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	tx := begin(t, d.db)
 	for _, c := range []struct{ columns, values, violates string }{
@@ -91,6 +93,7 @@ func TestTheTableRefusesRowsThatNoRelayCouldRun(t *testing.T) {
 }
 
 func TestEnqueueUsesTheNamedSchemaAndNoOther(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	for _, name := range []string{"app_outbox", "user", strings.Repeat("s", 63)} { // user is a reserved word
 		if err := schema.Migrate(t.Context(), d.db, schema.Schema(name)); err != nil {
@@ -114,6 +117,7 @@ func TestEnqueueUsesTheNamedSchemaAndNoOther(t *testing.T) {
 }
 
 func TestARoleThatMayOnlyInsertEnqueues(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	role, password := "outbox_test_"+strings.ToLower(rand.Text()), rand.Text()
 	exec(t, d.db, `CREATE ROLE `+role+` LOGIN PASSWORD '`+password+`'`)
@@ -152,6 +156,7 @@ func TestARoleThatMayOnlyInsertEnqueues(t *testing.T) {
 }
 
 func TestEnqueueWaitsForNoHandler(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	tx := begin(t, d.db)
 	for range 3 {
@@ -177,6 +182,7 @@ func TestEnqueueWaitsForNoHandler(t *testing.T) {
 }
 
 func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	const other = "other_outbox"
 	if err := schema.Migrate(t.Context(), d.db, schema.Schema(other)); err != nil {
@@ -250,6 +256,7 @@ func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
 
 // PostgreSQL drops the connection, and with it the caller's transaction, at a message of 1 GiB.
 func TestEnqueueManyRefusesMoreThanOneStatementCanCarry(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	tx := &recorder{transaction: transaction{Querier: begin(t, d.db)}}
 	big := json.RawMessage(`"` + strings.Repeat("x", 16<<20-2) + `"`)
@@ -265,6 +272,7 @@ func TestEnqueueManyRefusesMoreThanOneStatementCanCarry(t *testing.T) {
 }
 
 func TestADroppedRowIsAnErrorAndNotAMissingTask(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	exec(t, d.db, `CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
 	exec(t, d.db, `CREATE TRIGGER drop_row BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.priority = 1) EXECUTE FUNCTION drop_row()`)

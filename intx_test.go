@@ -57,6 +57,7 @@ func enqueue(ctx context.Context, tx outbox.Querier, name string) error {
 }
 
 func TestInTxCommitsAndThenWakesTheRelaysOfTheProcess(t *testing.T) {
+	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		name, visible := newType(), -1
 		wakes := countWakes(t, func() { visible = len(rows(t, d.db, name)) })
@@ -70,6 +71,7 @@ func TestInTxCommitsAndThenWakesTheRelaysOfTheProcess(t *testing.T) {
 }
 
 func TestInTxRollsBackWhateverEndsTheFunction(t *testing.T) {
+	t.Parallel()
 	failed := errors.New("no")
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		wakes := countWakes(t, func() {})
@@ -111,6 +113,7 @@ func TestInTxRollsBackWhateverEndsTheFunction(t *testing.T) {
 }
 
 func TestInTxRollsBackWhenItsContextEndsBeforeTheCommit(t *testing.T) {
+	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		name := newType()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -144,6 +147,7 @@ func TestInTxRollsBackWhenItsContextEndsBeforeTheCommit(t *testing.T) {
 }
 
 func TestInTxWaitsForAConnectionNoLongerThanItsContext(t *testing.T) {
+	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		db.SetMaxOpenConns(1)
 		held, err := db.Conn(t.Context())
@@ -164,6 +168,7 @@ func TestInTxWaitsForAConnectionNoLongerThanItsContext(t *testing.T) {
 }
 
 func TestInTxReportsThatItCouldNotBegin(t *testing.T) {
+	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, _ *sql.DB) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -182,6 +187,7 @@ func TestInTxReportsThatItCouldNotBegin(t *testing.T) {
 }
 
 func TestInTxKnowsACommitThatSurelyFailed(t *testing.T) {
+	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		exec(t, d.db, `CREATE TABLE IF NOT EXISTS parent (id int PRIMARY KEY)`)
 		exec(t, d.db, `CREATE TABLE IF NOT EXISTS child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
@@ -213,6 +219,7 @@ func TestInTxKnowsACommitThatSurelyFailed(t *testing.T) {
 
 // F2: the connection fails around the COMMIT.
 func TestInTxTellsWhenTheOutcomeOfTheCommitIsUnknown(t *testing.T) {
+	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, _ *sql.DB) {
 		for _, c := range []struct {
 			about     string
@@ -250,6 +257,7 @@ func TestInTxTellsWhenTheOutcomeOfTheCommitIsUnknown(t *testing.T) {
 }
 
 func TestInTxDoesNotCutACommitShortWhenItsContextEnds(t *testing.T) {
+	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, _ *sql.DB) {
 		name := newType()
 		ctx, cancel := context.WithCancel(t.Context())

@@ -37,6 +37,7 @@ func questions(t *testing.T, p *proxy, q outbox.Querier, opts ...outbox.Option) 
 }
 
 func TestAnEnqueueOnLibPQIsOneRoundTrip(t *testing.T) {
+	t.Parallel()
 	p := newProxy(t, newDatabase(t).url, func(forward func()) { forward() })
 	connector, err := pq.NewConnector(p.url)
 	if err != nil {
@@ -86,6 +87,7 @@ func TestAnEnqueueOnLibPQIsOneRoundTrip(t *testing.T) {
 
 // A literal that long costs the server more than a round trip.
 func TestALongPayloadTravelsAsAnArgument(t *testing.T) {
+	t.Parallel()
 	p := newProxy(t, newDatabase(t).url, func(forward func()) { forward() })
 	tx := begin(t, direct(t, "postgres", p.url))
 	for _, c := range []struct {
@@ -104,6 +106,7 @@ func TestALongPayloadTravelsAsAnArgument(t *testing.T) {
 
 // pgx keeps each text that it was given, so there is one for all tasks.
 func TestPgxPreparesOneStatementForAllEnqueues(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	for _, begin := range []func(context.Context, *sql.DB) (transaction, error){beginTx, beginSqlx, beginConn} {
 		tx, err := begin(t.Context(), direct(t, "pgx", d.url))
@@ -126,6 +129,7 @@ func TestPgxPreparesOneStatementForAllEnqueues(t *testing.T) {
 // The end of a context gives the connection back, and may close it, while Enqueue looks at the transaction. The race detector
 // says whether that harms.
 func TestATransactionMayEndWhileATaskIsEnqueued(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	d.db.SetMaxIdleConns(-1)
 	for range 100 {
@@ -147,6 +151,7 @@ func TestATransactionMayEndWhileATaskIsEnqueued(t *testing.T) {
 }
 
 func TestErrorsAreTheSameBothWaysAndShowNoPayload(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	exec(t, d.db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no' USING ERRCODE = 'P0042'; END $$`)
 	exec(t, d.db, `CREATE TRIGGER refuse BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.priority = 7) EXECUTE FUNCTION refuse()`)

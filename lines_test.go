@@ -14,6 +14,7 @@ import (
 
 // The payloads of one call travel in one text, so each must come back as it was, in the place that it had.
 func TestManyTasksKeepTheirPayloadsAndTheirOrder(t *testing.T) {
+	t.Parallel()
 	payloads := []any{
 		json.RawMessage("\n{\n  \"a\":\n1,\r\n\t\"b\": [\n]}\n"), json.RawMessage("1\n"), "line\nfeed", "\\n", `"`, `'it''s'`, "{,}", "NULL", nil, "",
 		literal("[1,\n2]"), map[string]string{"a\nb": "\r\n\t\\"}, strings.Repeat("x\n", 50_000), "\u2028\u0085\x7f", json.RawMessage(`"\u000a"`),
@@ -57,6 +58,7 @@ func TestManyTasksKeepTheirPayloadsAndTheirOrder(t *testing.T) {
 
 // A line feed is white space between tokens, and nothing else.
 func TestALineFeedInAStringOfRawJSONIsRefusedAsEver(t *testing.T) {
+	t.Parallel()
 	tx := begin(t, newDatabase(t).db)
 	for _, n := range []int{1, 2} {
 		tasks := make([]outbox.NewTask, n)
@@ -86,6 +88,7 @@ func (a *arguments) QueryRowContext(ctx context.Context, query string, args ...a
 }
 
 func TestAStatementBindsWhatItsTasksUseAndNoMore(t *testing.T) {
+	t.Parallel()
 	tx := &arguments{Querier: begin(t, newDatabase(t).db)}
 	for _, c := range []struct {
 		one, many int

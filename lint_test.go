@@ -95,6 +95,7 @@ func poolCalls(files map[string]*ast.File, fset *token.FileSet) (found []string)
 }
 
 func TestNoStatementGoesThroughAPoolWhichMayRunItTwice(t *testing.T) {
+	t.Parallel()
 	packages := map[string]map[string]*ast.File{}
 	fset := token.NewFileSet()
 	for _, name := range coreFiles(t, ".go") {
@@ -232,6 +233,7 @@ var putsBack = map[string]string{
 }
 
 func TestSQLHasNoneOfTheFormsThatAreKnownToBreak(t *testing.T) {
+	t.Parallel()
 	statements := 0
 	check := func(name, text string) {
 		if sqlSkips.MatchString(text) {
@@ -265,6 +267,7 @@ func TestSQLHasNoneOfTheFormsThatAreKnownToBreak(t *testing.T) {
 }
 
 func TestTheLintOfSQLFindsTheFormsThatAreKnownToBreak(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{
 		`SELECT 1 FROM t ORDER BY  Random () LIMIT 1`,
 		"/* claim */\nDELETE FROM t USING (SELECT id FROM (SELECT 1) x LIMIT 1 FOR UPDATE SKIP LOCKED) s WHERE t.id = s.id",

@@ -8,6 +8,7 @@ import (
 
 // F24. The options, as the system has them: what they do is the kernel's.
 func TestConnectionsOfOpenHaveKeepaliveAndAUserTimeout(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -290,6 +290,7 @@ func TestOpenIsLibPQsPool(t *testing.T) {
 }
 
 func TestOpenRefusesWhatIsNoConnectionStringAndDoesNotShowIt(t *testing.T) {
+	t.Parallel()
 	for _, dsn := range []string{"postgres://user:sesame@host:port/db", "password='sesame", "sesame", "password=sesame target_session_attrs=prefer-standby"} {
 		if _, err := outbox.Open(dsn); err == nil || strings.Contains(err.Error(), "sesame") || strings.Contains(err.Error(), "connection failed") {
 			t.Errorf("%q: got %v", dsn, err)

@@ -32,6 +32,7 @@ func (e *env) enqueued(t *testing.T, opts ...outbox.Option) []stored {
 }
 
 func TestOptions(t *testing.T) {
+	t.Parallel()
 	var (
 		hour = time.Now().Add(time.Hour)
 		last = time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC)
@@ -155,6 +156,7 @@ func TestOptions(t *testing.T) {
 }
 
 func TestEveryTypeThatEnqueueTakesIsStored(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	var names []string
 	add := func(name string) { names = append(names, name) }
@@ -252,6 +254,7 @@ func refusals() (all []refused) {
 }
 
 func TestRefusedInput(t *testing.T) {
+	t.Parallel()
 	onEveryClient(t, []contract{{"sends_no_SQL_and_leaves_the_transaction_usable", func(t *testing.T, e *env) {
 		name, tx := newType(), e.tx(t)
 		good := outbox.NewTask{Type: name, Payload: 1}
@@ -291,6 +294,7 @@ func TestRefusedInput(t *testing.T) {
 }
 
 func TestWhatIsNoTransactionIsRefused(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	dbx := sqlx.NewDb(d.db, "postgres")
 	for about, q := range map[string]outbox.Querier{
@@ -320,6 +324,7 @@ func TestWhatIsNoTransactionIsRefused(t *testing.T) {
 }
 
 func TestNewTaskTypePanicsAtWhatEnqueueWouldRefuse(t *testing.T) {
+	t.Parallel()
 	for want, f := range map[error]func(){
 		outbox.ErrInvalidType:   func() { outbox.NewTaskType[int]("") },
 		outbox.ErrInvalidOption: func() { outbox.NewTaskType[int]("T", outbox.MaxAttempts(-1)) },
@@ -336,6 +341,7 @@ func TestNewTaskTypePanicsAtWhatEnqueueWouldRefuse(t *testing.T) {
 }
 
 func TestTheDefaultsOfATaskTypeAreNotMixedUpByItsCallers(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	// Five, since a copy of them has room for a sixth.
 	defaults := append(make([]outbox.Option, 0, 8), outbox.Priority(1), outbox.MaxAttempts(5), outbox.MaxPayload(1), outbox.After(1), outbox.After(0))

@@ -259,6 +259,7 @@ type welcome struct {
 }
 
 func TestEnqueue(t *testing.T) {
+	t.Parallel()
 	onEveryClient(t, []contract{
 		{"a_task_exists_once_its_transaction_commits", func(t *testing.T, e *env) {
 			name, tx := newType(), e.tx(t)

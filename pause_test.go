@@ -7,6 +7,7 @@ import (
 )
 
 func TestPauseNeedsRightsOnOneTable(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	exec(t, d.db, `CREATE ROLE pauser_of_tests`)
 	t.Cleanup(func() { exec2(t, d.db, `DROP OWNED BY pauser_of_tests`, `DROP ROLE pauser_of_tests`) })

@@ -124,6 +124,7 @@ func looped() *cycle {
 }
 
 func TestPayloads(t *testing.T) {
+	t.Parallel()
 	onEveryClient(t, []contract{
 		{"are_stored_as_the_value_that_jsonb_makes_of_them", func(t *testing.T, e *env) {
 			for _, c := range []struct {
@@ -192,6 +193,7 @@ func TestPayloads(t *testing.T) {
 }
 
 func TestPayloadsOfTheGreatestSizeAreStored(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	limit := 1 << 20
 	if os.Getenv("OUTBOX_TEST_LONG") != "" {
@@ -216,6 +218,7 @@ func TestPayloadsOfTheGreatestSizeAreStored(t *testing.T) {
 }
 
 func TestTheCauseOfARefusalIsFoundInItsError(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	tx := begin(t, d.db)
 	_, err := outbox.Enqueue(t.Context(), tx, "T", []any{failing{}})

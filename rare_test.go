@@ -9,6 +9,7 @@ import (
 
 // Options that few tasks have go together in any way, one by one and in one call.
 func TestRareOptions(t *testing.T) {
+	t.Parallel()
 	with := func(opts ...outbox.Option) []outbox.Option { return opts }
 	combinations := map[string][]outbox.Option{
 		"-|-|false|-|false":       nil,

@@ -14,6 +14,7 @@ import (
 )
 
 func TestRunNow(t *testing.T) {
+	t.Parallel()
 	state := func(t *testing.T, e *env, id int64) (state string, due bool) {
 		t.Helper()
 		if err := e.db.QueryRowContext(t.Context(), `SELECT state, run_at <= now() FROM outbox.task WHERE task_id = $1`, id).Scan(&state, &due); err != nil {
@@ -142,6 +143,7 @@ func TestRunNow(t *testing.T) {
 
 // Relays of other processes are told by the commit, on the channel of the schema, and of nothing that did not happen.
 func TestRunNowWakesRelaysWithItsCommit(t *testing.T) {
+	t.Parallel()
 	const name = "app_outbox"
 	d := newDatabase(t, schema.Schema(name))
 	exec(t, d.db, `INSERT INTO app_outbox.task (task_type, run_at) SELECT 'T', now() + interval '1 hour' FROM generate_series(1, 3)`)
@@ -196,6 +198,7 @@ func TestRunNowWakesRelaysWithItsCommit(t *testing.T) {
 
 // The role that does it needs the right to call one function, in whatever schema.
 func TestRunNowNeedsOneRightInAnySchema(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t, schema.Schema("app_outbox"))
 	exec(t, d.db, `CREATE ROLE runner_of_tests`)
 	t.Cleanup(func() { exec2(t, d.db, `DROP OWNED BY runner_of_tests`, `DROP ROLE runner_of_tests`) })

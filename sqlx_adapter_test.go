@@ -46,6 +46,7 @@ func adapted(t *testing.T, db *sqlx.DB, f func(about string, tx *sqlx.Tx, raw *s
 }
 
 func TestASqlxTransactionOfAHandlerHasTheNamesOfItsDB(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	exec(t, d.db, `CREATE TABLE usr (user_id bigint, mail text, extra int DEFAULT 1)`)
 	for _, driverName := range []string{"postgres", "pgx"} {
@@ -81,6 +82,7 @@ func TestASqlxTransactionOfAHandlerHasTheNamesOfItsDB(t *testing.T) {
 }
 
 func TestASqlxTransactionOfAHandlerIsAsSafeAsItsDB(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	db := sqlx.NewDb(d.db, "postgres")
 	var u struct{ A int }
@@ -97,6 +99,7 @@ func TestASqlxTransactionOfAHandlerIsAsSafeAsItsDB(t *testing.T) {
 }
 
 func TestASqlxHandlerPassesOnTaskContextAndError(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	type key struct{}
 	failed := errors.New("no")
@@ -122,6 +125,7 @@ func (r refusing) Connect(context.Context) (driver.Conn, error) {
 func (r refusing) Driver() driver.Driver { return nil }
 
 func TestBuildingASqlxTransactionOpensNoConnectionAndLeavesNoGoroutine(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	raw := begin(t, d.db)
 	asked := 0

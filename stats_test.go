@@ -22,6 +22,7 @@ func (s *sent) QueryContext(_ context.Context, query string, _ ...any) (*sql.Row
 }
 
 func TestStatsReadTheSchemaThatIsAskedFor(t *testing.T) {
+	t.Parallel()
 	for schema, opts := range map[string][]outbox.Option{"outbox": nil, "select": {outbox.Schema("select")}} {
 		var s sent
 		if _, err := outbox.Stats(t.Context(), &s, opts...); !errors.Is(err, errSent) {
@@ -34,6 +35,7 @@ func TestStatsReadTheSchemaThatIsAskedFor(t *testing.T) {
 }
 
 func TestStatsRefuseOptionsThatMeanNothing(t *testing.T) {
+	t.Parallel()
 	for _, opts := range [][]outbox.Option{{outbox.Priority(1)}, {outbox.After(time.Hour)}, {outbox.Schema("Bad")}, {nil}} {
 		var s sent
 		if _, err := outbox.Stats(t.Context(), &s, opts...); !errors.Is(err, outbox.ErrInvalidOption) || s.query != "" {

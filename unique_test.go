@@ -49,6 +49,7 @@ var holders = []struct {
 }
 
 func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	for mode, unique := range map[string]func() outbox.Option{
 		"Unique":                 func() outbox.Option { return outbox.Unique("key") },
@@ -125,6 +126,7 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 }
 
 func TestUniqueKeys(t *testing.T) {
+	t.Parallel()
 	onEveryClient(t, []contract{
 		{"a_key_is_one_statement_and_says_what_came_of_it", func(t *testing.T, e *env) {
 			name, tx := newType(), e.tx(t)
@@ -194,6 +196,7 @@ func TestUniqueKeys(t *testing.T) {
 }
 
 func TestEqualPayloadsHaveEqualKeysAndOthersDoNot(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	groups := [][]string{
 		{`{"a":1,"bb":[1.5,{"x":null}]}`, `{ "bb" : [15e-1, {"x":null}], "a":1.0 }`, `{"a":2,"bb":[1.50,{"x":null}],"a":1.000}`},
@@ -233,6 +236,7 @@ func TestEqualPayloadsHaveEqualKeysAndOthersDoNot(t *testing.T) {
 }
 
 func TestBadKeysAreRefusedBeforeAnySQL(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	tx := &recorder{transaction: transaction{Querier: begin(t, d.db)}}
 	for want, opts := range map[string][]outbox.Option{
@@ -261,6 +265,7 @@ func TestBadKeysAreRefusedBeforeAnySQL(t *testing.T) {
 }
 
 func TestPlainSQLWithAKeySkips(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	insert := func(payload, key string) (id sql.NullInt64) {
 		t.Helper()
@@ -305,6 +310,7 @@ func TestPlainSQLWithAKeySkips(t *testing.T) {
 
 // A task that was canceled while it ran, and waits again until its relay removes it, is not the run that an Enqueue is promised.
 func TestATaskThatIsAboutToBeRemovedHasNoKey(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	taskType := newType()
 	first := d.enqueue(t, taskType, 1, outbox.Unique("k"))
@@ -320,6 +326,7 @@ func TestATaskThatIsAboutToBeRemovedHasNoKey(t *testing.T) {
 }
 
 func TestAKeyedEnqueueNeedsOnlyTheView(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	tx := begin(t, d.db)
 	exec(t, tx, `CREATE ROLE outbox_test_keyed; GRANT USAGE ON SCHEMA outbox TO outbox_test_keyed;

@@ -45,6 +45,7 @@ func (d database) waiting(t testing.TB, taskType, lock string) <-chan outcome {
 }
 
 func TestOpenTransactionsWithOneKeyWaitForEachOther(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	for name, commits := range map[string]bool{"commit": true, "rollback": false} {
 		taskType := newType()
@@ -72,6 +73,7 @@ func TestOpenTransactionsWithOneKeyWaitForEachOther(t *testing.T) {
 
 // A claim skips the task that an open Enqueue has found waiting, or the run would start before the commit and miss it.
 func TestNoClaimStartsATaskBeforeTheEnqueueThatFoundItCommits(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	for _, promote := range []bool{false, true} {
 		taskType := newType()
@@ -105,6 +107,7 @@ func TestNoClaimStartsATaskBeforeTheEnqueueThatFoundItCommits(t *testing.T) {
 
 // While promote or other maintenance has changed the row and not committed, the task still waits.
 func TestAKeyIsTakenWhileItsTaskIsPromoted(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	taskType := newType()
 	first := d.enqueue(t, taskType, 1, outbox.Unique("k"), outbox.After(time.Hour))
@@ -118,6 +121,7 @@ func TestAKeyIsTakenWhileItsTaskIsPromoted(t *testing.T) {
 
 // Written back in the very moment of the look: the row of the snapshot is gone, its successor waits.
 func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	exec(t, d.db, `CREATE SCHEMA slow; CREATE FUNCTION slow.ne(text, text) RETURNS boolean LANGUAGE plpgsql AS
 		'BEGIN PERFORM pg_catalog.pg_advisory_lock_shared(8), pg_catalog.pg_advisory_unlock_shared(8); RETURN pg_catalog.textne($1, $2); END';
@@ -141,6 +145,7 @@ func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
 }
 
 func TestEnqueueManyWithTheSameKeysInAnyOrderNeverDeadlocks(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	options := []outbox.Option{outbox.OnConflictSkip(), outbox.OnConflictReplace(), outbox.OnConflictReschedule()}
 	var all sync.WaitGroup

@@ -38,6 +38,7 @@ func storedBothWays(t testing.TB, tx *sql.Tx, taskType string, payload json.RawM
 }
 
 func TestTextsArriveAsTheyAreBothWays(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	exec(t, d.db, `CREATE TABLE canary ()`)
 	sqlxTx := func(tx *sql.Tx) outbox.Querier { return &sqlx.Tx{Tx: tx} }
@@ -75,6 +76,7 @@ func TestTextsArriveAsTheyAreBothWays(t *testing.T) {
 // lib/pq asks for UTF-8 when it connects and does not see that an app changes that. In some encodings the second byte of
 // a character can be a backslash, which must not let a text out of its literal.
 func TestNoEncodingOfTheSessionLetsATextOutOfItsLiteral(t *testing.T) {
+	t.Parallel()
 	d := newDatabase(t)
 	exec(t, d.db, `CREATE TABLE canary ()`)
 	step := 9

@@ -51,6 +51,7 @@ server() {
 
 # docker_server MAJOR: makes sure that a Docker engine runs and can have that version's image.
 docker_server() {
+  say 'Docker engine'
   if [ -x "$shared/docker-postgres" ]; then
     "$shared/docker-postgres" "$1" >"$logs/docker" 2>&1 || { tail -20 "$logs/docker"; exit 1; }
   fi

@@ -35,6 +35,7 @@ func onEachDriver(t *testing.T, test func(t *testing.T, db *relaytest.Database))
 var entry = audit.Entry{Actor: "ada <ada@example.com>", Tool: "dashboard", Action: "redrive", Target: `type "A'; --", error like %x%`, Count: 42}
 
 func TestAnEntryIsThereWhenItsTransactionHasCommitted(t *testing.T) {
+	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *relaytest.Database) {
 		for _, commit := range []bool{false, true} {
 			tx, err := db.Begin()
@@ -67,6 +68,7 @@ func TestAnEntryIsThereWhenItsTransactionHasCommitted(t *testing.T) {
 }
 
 func TestEntriesAreListedTheLatestFirst(t *testing.T) {
+	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *relaytest.Database) {
 		var want []int64
 		err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
@@ -107,6 +109,7 @@ func TestEntriesAreListedTheLatestFirst(t *testing.T) {
 
 // What Go lets pass PostgreSQL takes, and what Go refuses is refused before any SQL.
 func TestEntriesHaveTheirLimits(t *testing.T) {
+	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	tx, err := db.Begin()
 	if err != nil {
@@ -165,6 +168,7 @@ func TestEntriesHaveTheirLimits(t *testing.T) {
 }
 
 func TestEntriesInAnotherSchema(t *testing.T) {
+	t.Parallel()
 	db := relaytest.Open(t, pgtest.Database(t))
 	if err := schema.Migrate(t.Context(), db.DB, schema.Schema("app_outbox")); err != nil {
 		t.Fatal(err)

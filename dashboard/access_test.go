@@ -25,6 +25,7 @@ func changed(t testing.TB, db *sql.DB) int {
 }
 
 func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	exec(t, db, `UPDATE outbox.dead_task SET payload = jsonb_build_object('password', $1::text), headers = jsonb_build_object('h', $1::text)`, secret)
@@ -102,6 +103,7 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 
 // Whoever looks at a payload is in the log, however they ask, and the page does not look again by itself.
 func TestEachLookAtAPayloadIsLogged(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(dashboard.ViewPayloads)})
@@ -127,12 +129,14 @@ func TestEachLookAtAPayloadIsLogged(t *testing.T) {
 }
 
 func TestWithoutAnAuthorizerTheAnswerSaysWhatToDo(t *testing.T) {
+	t.Parallel()
 	s := serve(t, newDatabase(t), dashboard.Config{})
 	s.get(t, "").has(t, 403, "Set dashboard.Config.Authorize to a function")
 }
 
 // A page of another origin cannot have its visitor's browser act here, and no page of another origin frames or reads this one.
 func TestOtherOriginsAreRefused(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
@@ -160,6 +164,7 @@ func TestOtherOriginsAreRefused(t *testing.T) {
 }
 
 func TestEachAnswerHasTheHeadersThatProtectIt(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
@@ -208,6 +213,7 @@ func TestEachAnswerHasTheHeadersThatProtectIt(t *testing.T) {
 
 // What the database says of a statement is for the log.
 func TestProblemsShowNeitherSQLNorPayloadsNorTheConnectionString(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
@@ -240,6 +246,7 @@ func TestProblemsShowNeitherSQLNorPayloadsNorTheConnectionString(t *testing.T) {
 
 // A poll after the session has ended loads the page again, which says so.
 func TestAPollThatIsDeniedLoadsThePageAgain(t *testing.T) {
+	t.Parallel()
 	may := dashboard.View
 	s := serve(t, newDatabase(t), dashboard.Config{Authorize: func(*http.Request) (dashboard.Access, string) { return may, "" }})
 	s.get(t, "audit").has(t, 200)

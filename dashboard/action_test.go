@@ -26,6 +26,7 @@ func (s *site) last(t testing.TB) string {
 }
 
 func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
@@ -100,6 +101,7 @@ func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 
 // A task is canceled only on a page that says what that does, as the task is then.
 func TestCancelIsAskedFirst(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
@@ -138,6 +140,7 @@ func TestCancelIsAskedFirst(t *testing.T) {
 
 // An action whose entry cannot be written is not done.
 func TestAnActionAndItsEntryAreOne(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
@@ -167,6 +170,7 @@ func bulkForm(a answer) url.Values {
 }
 
 func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	bury(t, db, "BULK", "attempts", "connection refused by 10.0.0.1", 1_000_000, 2500)
@@ -246,6 +250,7 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 
 // A relay may have run a task by the time the page is loaded again that it was redriven on.
 func TestATaskThatEndedRightAfterItsRedriveIsNoError(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})

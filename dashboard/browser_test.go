@@ -141,6 +141,7 @@ func (b browser) media(scheme string) {
 
 // The check of the console finds what the policy blocks: a script in the page's own text, were one there.
 func TestTheBrowserBlocksInlineScriptAndSaysSo(t *testing.T) {
+	t.Parallel()
 	chromium := needsBrowser(t)
 	s := serve(t, newDatabase(t), dashboard.Config{Authorize: as(everything)})
 	b := openBrowser(t, chromium)

@@ -11,6 +11,7 @@ import (
 
 // Each action, by its button.
 func TestEachActionByClicking(t *testing.T) {
+	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	fill(t, db)
@@ -104,6 +105,7 @@ const (
 
 // What changes appears by itself, with the focus where it was; the switch stops it.
 func TestPagesKeepThemselvesUpToDate(t *testing.T) {
+	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	fill(t, db)

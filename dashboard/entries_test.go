@@ -12,6 +12,7 @@ import (
 
 // An entry names all tasks that were moved and no others; where these are too many for one, there are more.
 func TestEntriesNameTheTasksThatWereMoved(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "MANY", "attempts", "x", 1_000_000, 600)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
@@ -50,6 +51,7 @@ func TestEntriesNameTheTasksThatWereMoved(t *testing.T) {
 
 // Handing back is noted before it and after it, with what came of it.
 func TestHandingBackThatFailsIsNotedAsThat(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})

@@ -99,6 +99,7 @@ func hauntedPages(t testing.TB, db *sql.DB) (out []string) {
 var values = regexp.MustCompile(` value="[^"]*"`)
 
 func TestHostileTextsStayTexts(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	haunt(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) (dashboard.Access, string) { return everything, `<script>window.pwned=1</script>` }})
@@ -139,6 +140,7 @@ func TestHostileTextsStayTexts(t *testing.T) {
 
 // In a browser: nothing of it runs, is loaded, or leads away, also when pages keep themselves up to date.
 func TestHostileTextsDoNothingInABrowser(t *testing.T) {
+	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	haunt(t, db)

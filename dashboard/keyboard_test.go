@@ -11,6 +11,7 @@ import (
 
 // Redrive a dead letter without a pointer: from the overview, by Tab and Enter alone, with the focus in sight all the way.
 func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
+	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	fill(t, db)

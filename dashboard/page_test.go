@@ -100,6 +100,7 @@ var allPages = []string{"", "?range=24h", "type?name=SEND_WELCOME", "type?name=S
 	"schedules", "relays", "audit"}
 
 func TestPagesShowWhatIsThere(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
@@ -134,6 +135,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 }
 
 func TestListsGoOnPageByPage(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
@@ -165,6 +167,7 @@ func TestListsGoOnPageByPage(t *testing.T) {
 
 // The script asks for the part of a page that changes, and gets nothing while it is as it was.
 func TestPollsGetWhatHasChanged(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
@@ -221,6 +224,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 func TestSettingsAreACookieAndLeadBack(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	s := serve(t, db, dashboard.Config{Authorize: as(dashboard.View), ReadOnly: true})
 	for back, want := range map[string]string{"./dead?type=A%26B": "./dead?type=A%26B", "./dead?type=A&ok=paused&x=1": "./dead?type=A", "": "./", "https://example.com/": "./", "//example.com": "./", "./pause": "./", "./payload?id=1": "./", "./../x": "./"} {
@@ -242,6 +246,7 @@ func TestSettingsAreACookieAndLeadBack(t *testing.T) {
 }
 
 func TestADashboardOfAnotherSchemaAndPath(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, schema.Schema("shop_outbox"))
 	d, err := dashboard.New(db, dashboard.Config{Schema: "shop_outbox", Authorize: as(everything), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -272,6 +277,7 @@ func TestADashboardOfAnotherSchemaAndPath(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	_, err := dashboard.New(nil, dashboard.Config{Schema: "Bad-Name", BasePath: "outbox", StatementTimeout: -1})
 	for _, want := range []string{"*sql.DB is nil", "Config.Schema", "Config.BasePath", "Config.StatementTimeout"} {

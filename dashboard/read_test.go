@@ -18,6 +18,7 @@ import (
 
 // No statement of a page may write, or take longer than it is allowed to.
 func TestPagesAreReadOnlyAndBounded(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: time.Second})
@@ -65,6 +66,7 @@ func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 
 // A member of a group needs no more than that to see the pages and to act.
 func TestRolesOfTheDatabaseAreEnough(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	if err := schema.GrantRoles(t.Context(), db); err != nil {
@@ -103,6 +105,7 @@ func TestRolesOfTheDatabaseAreEnough(t *testing.T) {
 
 // Many viewers share what they look at: while it is read once, all others wait for that.
 func TestViewersShareTheCounts(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)
 	var arrived atomic.Int32

@@ -12,6 +12,7 @@ import (
 
 // OUTBOX_SCREENSHOTS names a directory for pictures of the pages, like docs/screenshots; without it the pages are only laid out.
 func TestPagesFitTheirWindow(t *testing.T) {
+	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	fill(t, db)

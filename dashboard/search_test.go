@@ -15,6 +15,7 @@ import (
 
 // A search that takes long answers with how far it has come, and goes on there: here after each 2,000 letters.
 func TestASearchThatTakesLongGoesOn(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "MAIL", "attempts", strings.Repeat("boom ", 800), 1, 7_000) // 1 is the latest
 	exec(t, db, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id IN (1500, 6001, 6002)`)
@@ -71,6 +72,7 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 }
 
 func TestThePageSearchesOnByItself(t *testing.T) {
+	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	bury(t, db, "MAIL", "attempts", "boom", 1, 7_000)
@@ -90,6 +92,7 @@ func TestThePageSearchesOnByItself(t *testing.T) {
 
 // What is known by then is shown, also when a later look is stopped by the timeout; where nothing is known, as there is no connection, that is said.
 func TestASearchThatIsStoppedShowsWhatItHas(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "MAIL", "attempts", "boom", 1, 9_000)
 	exec(t, db, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id = 1500`)

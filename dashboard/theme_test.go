@@ -10,6 +10,7 @@ import (
 
 // The theme is the system's until the viewer chooses one; both have enough contrast.
 func TestBothThemesCanBeRead(t *testing.T) {
+	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)
 	fill(t, db)

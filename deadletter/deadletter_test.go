@@ -75,6 +75,7 @@ func ids(letters []deadletter.Letter) (out []int64) {
 }
 
 func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "MAIL", "attempts", "dial tcp: connection refused", 1, 1, 50)
 	bury(t, db, "MAIL", "handler", "dead: 50% of it_em \\ is wrong", 2, 1, 40)
@@ -118,6 +119,7 @@ func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 }
 
 func TestPagesNeitherRepeatNorSkip(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "MAIL", "attempts", "boom", 1, 25, 60)
 	exec(t, db, `UPDATE outbox.dead_task SET died_at = (SELECT min(died_at) FROM outbox.dead_task) WHERE task_id % 2 = 0`) // at the same moment
@@ -144,6 +146,7 @@ func TestPagesNeitherRepeatNorSkip(t *testing.T) {
 }
 
 func TestGetShowsAllOfADeadLetter(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "MAIL", "attempts", "boom", 7, 2, 60)
 	exec(t, db, `UPDATE outbox.dead_task SET headers = NULL, attempted_at = NULL, last_error = NULL WHERE task_id = 8`)
@@ -173,6 +176,7 @@ func TestGetShowsAllOfADeadLetter(t *testing.T) {
 }
 
 func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
+	t.Parallel()
 	db, err := sql.Open("postgres", "postgres://127.0.0.1:1/nowhere?sslmode=disable") // any SQL would fail otherwise
 	if err != nil {
 		t.Fatal(err)
@@ -229,6 +233,7 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 }
 
 func TestEverythingWorksOnEachClientAndInAnotherSchema(t *testing.T) {
+	t.Parallel()
 	for _, driver := range []string{"postgres", "pgx"} {
 		t.Run(driver, func(t *testing.T) {
 			db, err := pgtest.Open(driver, pgtest.Database(t))
@@ -306,6 +311,7 @@ func TestEverythingWorksOnEachClientAndInAnotherSchema(t *testing.T) {
 }
 
 func TestAPurgeEndsInSmallStatements(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "OLD", "attempts", "boom", 1, 10_000, 10_000)
 	bury(t, db, "NEW", "attempts", "boom", 20_001, 10, 5)
@@ -340,6 +346,7 @@ func TestAPurgeEndsInSmallStatements(t *testing.T) {
 }
 
 func TestABulkCallStopsWithItsContextAndKeepsItsRate(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "X", "attempts", "boom", 1, 1000, 100)
 	ctx, cancel := context.WithCancel(t.Context())

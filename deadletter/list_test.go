@@ -9,6 +9,7 @@ import (
 
 // A search for what few have is spread over pages, each of which looks at a bounded number, and finds all, the latest first, wherever they are.
 func TestPagesOfASearchFindAllTheLatestFirst(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "MAIL", "attempts", "boom", 1, 25_000, 60_000) // 25,000 is the latest
 	bury(t, db, "PAY", "handler", "rare", 30_000, 3, 10)

@@ -17,6 +17,7 @@ var pageFuncs = map[string]pageFunc{"redrive": deadletter.RedrivePage, "purge": 
 
 // A page takes the oldest that pass, as many as it is told to, from where the last one ended, and commits with its caller.
 func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
+	t.Parallel()
 	for name, do := range pageFuncs {
 		t.Run(name, func(t *testing.T) {
 			db := newDatabase(t)
@@ -66,6 +67,7 @@ func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 
 // What an error that few have costs is spread over pages: each looks at 10,000, and all of those that pass are taken, wherever they are.
 func TestPagesOfARareErrorEndAndTakeAll(t *testing.T) {
+	t.Parallel()
 	for name, do := range pageFuncs {
 		t.Run(name, func(t *testing.T) {
 			db := newDatabase(t)
@@ -98,6 +100,7 @@ func TestPagesOfARareErrorEndAndTakeAll(t *testing.T) {
 }
 
 func TestPagesRefuseBadArguments(t *testing.T) {
+	t.Parallel()
 	db, err := sql.Open("postgres", "postgres://127.0.0.1:1/nowhere?sslmode=disable") // any SQL would fail otherwise
 	if err != nil {
 		t.Fatal(err)

@@ -44,6 +44,7 @@ func (p plan) reads(relation string) bool {
 // What a page, a redrive and a purge read does not depend on how many dead letters there are: 100,000 here, and with
 // OUTBOX_TEST_LONG=1 1,000,000.
 func TestStatementsReachDeadLettersThroughTheirIndexes(t *testing.T) {
+	t.Parallel()
 	n := 100_000
 	if os.Getenv("OUTBOX_TEST_LONG") != "" {
 		n = 1_000_000

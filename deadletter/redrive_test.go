@@ -18,6 +18,7 @@ import (
 )
 
 func TestARedrivenTaskStartsAgainAsItWas(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "X", "attempts", "boom", 7, 2, 60) // 8 had a limit of its own
 	exec(t, db, `INSERT INTO outbox.running (task_id, token, relay_id) VALUES (7, gen_random_uuid(), gen_random_uuid())`)
@@ -44,6 +45,7 @@ func TestARedrivenTaskStartsAgainAsItWas(t *testing.T) {
 
 // I1: a trigger of the app's that drops the task must not lose it.
 func TestARedriveThatDoesNotArriveIsRolledBack(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "X", "attempts", "boom", 1, 3, 60)
 	exec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
@@ -60,6 +62,7 @@ func TestARedriveThatDoesNotArriveIsRolledBack(t *testing.T) {
 }
 
 func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "X", "attempts", "boom", 1, 5000, 200)
 	tx, err := db.Begin()
@@ -95,6 +98,7 @@ func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
 
 // Relays at work, tasks that die again, four who redrive at once: each task is done once in the end, and none is lost.
 func TestRedriveUnderLoadLosesAndDoublesNothing(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	const tasks = 300
 	exec(t, db, `CREATE TABLE effect (task_id bigint PRIMARY KEY, attempt int)`)

@@ -31,6 +31,7 @@ func worker(t testing.TB, db *database, alive bool, workers, connections int, ty
 
 // Nothing is wrong with an outbox as it should be, whoever looks.
 func TestAHealthyOutboxHasNoWarning(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Local(t, map[string]string{"fsync": "on"})
 	db := relaytest.Adopt(t, server.URL())
 	if err := schema.GrantRoles(t.Context(), db.DB); err != nil {
@@ -62,6 +63,7 @@ func TestAHealthyOutboxHasNoWarning(t *testing.T) {
 }
 
 func TestTypesThatNoRelayHandlesAreFound(t *testing.T) {
+	t.Parallel()
 	db := ill(t)
 	one(t, diagnosis(t, db), "relays", doctor.Info, "", "no relay is alive; there is nothing to do")
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('LATER', now() + interval '1 hour')`)
@@ -93,6 +95,7 @@ func TestTypesThatNoRelayHandlesAreFound(t *testing.T) {
 }
 
 func TestManyFindingsAreCutShort(t *testing.T) {
+	t.Parallel()
 	db := ill(t)
 	worker(t, db, true, 10, 12, "HERE")
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'T' || n FROM generate_series(1, 45) n`)
@@ -103,6 +106,7 @@ func TestManyFindingsAreCutShort(t *testing.T) {
 }
 
 func TestPausedTypesWithTasksAreFound(t *testing.T) {
+	t.Parallel()
 	db := ill(t)
 	worker(t, db, true, 10, 12, "A")
 	if err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error { return outbox.Pause(t.Context(), tx, "A") }); err != nil {
@@ -118,6 +122,7 @@ func TestPausedTypesWithTasksAreFound(t *testing.T) {
 }
 
 func TestTypesThatStarveAreFound(t *testing.T) {
+	t.Parallel()
 	db := ill(t)
 	id := worker(t, db, true, 2, 12, "A", "B")
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('A', now() - interval '35 s'), ('B', now())`)
@@ -138,11 +143,12 @@ func TestTypesThatStarveAreFound(t *testing.T) {
 
 // A relay's row says what its pool may have; New refuses one that is too small, but a pool can be made smaller later.
 func TestPoolsThatAreTooSmallAreFound(t *testing.T) {
+	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	pool := open(t, db.URL)
 	reg := handlers.New()
 	handlers.Leased(reg, outbox.NewTaskType[relaytest.Payload]("MAIL"), relaytest.LeasedEffect)
-	r := relaytest.Prepare(t, pool.DB, reg, relay.Config{})
+	r := relaytest.Prepare(t, pool.DB, reg, relay.Config{Workers: 10})
 	pool.SetMaxOpenConns(5)
 	r.Start()
 	eventually(t, 30*time.Second, "the relay has a row", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 1 })
@@ -175,6 +181,7 @@ func TestPoolsThatAreTooSmallAreFound(t *testing.T) {
 }
 
 func TestDeadRelaysWithLeasesAndOldOnesAreFound(t *testing.T) {
+	t.Parallel()
 	db := ill(t)
 	worker(t, db, true, 10, 12, "A")
 	dead := worker(t, db, false, 10, 12, "A")
@@ -186,6 +193,7 @@ func TestDeadRelaysWithLeasesAndOldOnesAreFound(t *testing.T) {
 }
 
 func TestDeadLettersAreFoundByTypeAndReason(t *testing.T) {
+	t.Parallel()
 	db := ill(t)
 	db.Do(t, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, last_error)
 		SELECT -n, now(), now(), now() - interval '5 minutes', 0, 10, 10, CASE n % 4 WHEN 0 THEN 'attempts' WHEN 1 THEN 'handler' WHEN 2 THEN 'lost_connections' ELSE 'committed' END,
@@ -212,6 +220,7 @@ func TestDeadLettersAreFoundByTypeAndReason(t *testing.T) {
 }
 
 func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
+	t.Parallel()
 	db := ill(t)
 	worker(t, db, true, 10, 12, "A")
 	db.Do(t, `INSERT INTO outbox.schedule (name, next_at, paused, task_type, payload, timing, definition) VALUES

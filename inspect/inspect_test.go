@@ -70,6 +70,7 @@ func newScene(t *testing.T, db *database) *scene {
 }
 
 func TestATaskIsFoundWhereverItIs(t *testing.T) {
+	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		s := newScene(t, db)
 		var relayID string

@@ -51,6 +51,7 @@ func all(t *testing.T, db *database, f inspect.Filter, limit int, between func()
 }
 
 func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
+	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		db.Do(t, `CREATE SEQUENCE ids START 1000000`)
 		for state, c := range listed {
@@ -111,6 +112,7 @@ func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
 }
 
 func TestListRefusesBadArgumentsBeforeAnySQL(t *testing.T) {
+	t.Parallel()
 	f := inspect.Filter{Type: "A", State: inspect.Ready}
 	for name, c := range map[string]struct {
 		filter inspect.Filter

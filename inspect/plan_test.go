@@ -135,6 +135,7 @@ func explain(t *testing.T, db *database, s inspect.Statement, generic bool) (p p
 // I10 of what operators see: a page, a task and the lists of relays and types cost the same wherever they are, with 30,000 tasks in each state as with
 // 1,000,000 (OUTBOX_TEST_LONG=1).
 func TestEveryStatementCostsTheSameAtAnyNumberOfTasks(t *testing.T) {
+	t.Parallel()
 	n := 30_000
 	if os.Getenv("OUTBOX_TEST_LONG") != "" {
 		n = 1_000_000

@@ -20,6 +20,7 @@ const (
 )
 
 func TestRelaysAreListedWithWhatTheyRun(t *testing.T) {
+	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		if got, err := inspect.Relays(t.Context(), db); err != nil || len(got) != 0 {
 			t.Errorf("without a relay: %v, %v", got, err)
@@ -76,6 +77,7 @@ func TestRelaysAreListedWithWhatTheyRun(t *testing.T) {
 }
 
 func TestALeaseIsLostWithItsRelayOrItsTime(t *testing.T) {
+	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'a', 8, now() + interval '1 hour', '{}')`, liveRelay)
 	for want, row := range map[bool][]string{
@@ -95,6 +97,7 @@ func TestALeaseIsLostWithItsRelayOrItsTime(t *testing.T) {
 }
 
 func TestTypesAreThoseThatAnybodyKnows(t *testing.T) {
+	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		enqueue(t, db, "ENQUEUED", number{1})
 		enqueue(t, db, "PAUSED", number{1})
@@ -154,6 +157,7 @@ func TestTypesAreThoseThatAnybodyKnows(t *testing.T) {
 
 // Every call works in a transaction, in an outbox of another name.
 func TestEveryCallInAnotherSchema(t *testing.T) {
+	t.Parallel()
 	const name = "app_outbox"
 	db, in := newSchema(t, name), inspect.Schema(name)
 	tx, err := db.Begin()

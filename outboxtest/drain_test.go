@@ -32,6 +32,7 @@ func runs(r *outboxtest.Result) string {
 }
 
 func TestTasksRunByPriorityAttemptAndIDOfAllTypes(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		var order []int
 		reg := handlers.New()
@@ -56,6 +57,7 @@ func TestTasksRunByPriorityAttemptAndIDOfAllTypes(t *testing.T) {
 }
 
 func TestRetriesGoOnUntilDeadAndAttemptsUntilThatMany(t *testing.T) {
+	t.Parallel()
 	fill := func(t testing.TB, in outbox.Querier) *handlers.Registry {
 		reg := handlers.New()
 		onTx(reg, "NEVER", func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
@@ -124,6 +126,7 @@ func TestRetriesGoOnUntilDeadAndAttemptsUntilThatMany(t *testing.T) {
 }
 
 func TestWhatFailsOrSnoozesDoesNotRunAgainHoweverSoonItIsDue(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
 		onTx(reg, "A_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.Backoff(constant(time.Microsecond)))
@@ -145,6 +148,7 @@ func TestWhatFailsOrSnoozesDoesNotRunAgainHoweverSoonItIsDue(t *testing.T) {
 }
 
 func TestADrainsClockGoesThroughDelaysSnoozesAndBackoffs(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
 		var start time.Time
@@ -196,6 +200,7 @@ func TestADrainsClockGoesThroughDelaysSnoozesAndBackoffs(t *testing.T) {
 }
 
 func TestWhatHandlersEnqueueRunsAndAnEndlessLoopFailsTheTest(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
 		next := func(name string, most int) func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
@@ -221,6 +226,7 @@ func TestWhatHandlersEnqueueRunsAndAnEndlessLoopFailsTheTest(t *testing.T) {
 }
 
 func TestUnknownTypesAreLeftAloneAndCounted(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
 		onTx(reg, "KNOWN", nothing)
@@ -239,6 +245,7 @@ func TestUnknownTypesAreLeftAloneAndCounted(t *testing.T) {
 }
 
 func TestADrainInAnotherSchema(t *testing.T) {
+	t.Parallel()
 	for _, driver := range []string{"postgres", "pgx"} {
 		db := newDB(t, driver, schema.Schema("tasks"))
 		for place, open := range placesOf(driver) {
@@ -261,6 +268,7 @@ func TestADrainInAnotherSchema(t *testing.T) {
 }
 
 func TestDrainRefusesBadArguments(t *testing.T) {
+	t.Parallel()
 	db := newDB(t, "postgres")
 	reg := handlers.New()
 	onTx(reg, "A", nothing)
@@ -294,6 +302,7 @@ func TestDrainRefusesBadArguments(t *testing.T) {
 
 // A run whose task is gone without having been done is in the test's log, as Err does not tell of it.
 func TestADrainLogsWhatFailedDiedOrWasDiscarded(t *testing.T) {
+	t.Parallel()
 	tx := begin(t, newDB(t, "postgres"))
 	reg := handlers.New()
 	for name, err := range map[string]error{

@@ -25,6 +25,7 @@ func ids[P any](tasks []*outbox.Task[P]) (out []int64) {
 }
 
 func TestWhatIsEnqueuedIsFoundByPayloadAndOptions(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		tx := begin(t, db)
 		at := time.Date(2031, 2, 3, 4, 5, 6, 789012345, time.FixedZone("", 3600))
@@ -96,6 +97,7 @@ func TestWhatIsEnqueuedIsFoundByPayloadAndOptions(t *testing.T) {
 }
 
 func TestAFailureListsWhatIsEnqueuedAndWhyItIsNotAsWanted(t *testing.T) {
+	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		tx := begin(t, db)
 		empty := failing(t, func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, send, nil) })
@@ -136,6 +138,7 @@ func TestAFailureListsWhatIsEnqueuedAndWhyItIsNotAsWanted(t *testing.T) {
 }
 
 func TestBadArgumentsFailTheTest(t *testing.T) {
+	t.Parallel()
 	db := newDB(t, "postgres")
 	tx := begin(t, db)
 	var noTx *sql.Tx
@@ -152,6 +155,7 @@ func TestBadArgumentsFailTheTest(t *testing.T) {
 }
 
 func TestEverythingThatReadsWillDo(t *testing.T) {
+	t.Parallel()
 	for _, driver := range []string{"postgres", "pgx"} {
 		db := newDB(t, driver, schema.Schema("tasks"))
 		for place, open := range placesOf(driver) {

@@ -103,6 +103,7 @@ func enqueueFeatures(t testing.TB, q outbox.Querier) {
 
 // A key's next task runs in the same Drain, in the order of the ids whatever their priority; an iteration in the future is for Through.
 func TestADrainRunsWholeKeysAndIterations(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		exec(t, db, `TRUNCATE outbox.turn`)
 		reg := handlers.New()

@@ -14,6 +14,7 @@ import (
 )
 
 func TestAHandlerThatEndsOrSpoilsItsTransactionFailsTheTest(t *testing.T) {
+	t.Parallel()
 	dbs := map[string]*sql.DB{"postgres": newDB(t, "postgres"), "pgx": newDB(t, "pgx")}
 	for name, c := range map[string]struct {
 		handler func(ctx context.Context, tx *sql.Tx) error
@@ -60,6 +61,7 @@ func TestAHandlerThatEndsOrSpoilsItsTransactionFailsTheTest(t *testing.T) {
 // A context of the handler's own that ends inside a statement costs the connection. A relay, and a drain on a database,
 // record the failure through another one.
 func TestAHandlerThatLosesItsConnectionHasFailed(t *testing.T) {
+	t.Parallel()
 	for _, driver := range []string{"postgres", "pgx"} {
 		db := newDB(t, driver)
 		reg := handlers.New()
@@ -91,6 +93,7 @@ func TestAHandlerThatLosesItsConnectionHasFailed(t *testing.T) {
 }
 
 func TestAHandlerThatFailsTheTestEndsTheDrain(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		enqueue(t, in, "FAILS_THE_TEST", 1, 2)
 		calls := 0
@@ -111,6 +114,7 @@ func TestAHandlerThatFailsTheTestEndsTheDrain(t *testing.T) {
 }
 
 func TestFailuresAreLoggedAndDoNotFailTheTest(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
 		onTx(reg, "FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom })
@@ -174,6 +178,7 @@ func TestTheTransactionKeepsItsSettingsAndItsDeferredConstraints(t *testing.T) {
 func db2name(t testing.TB, db *sql.DB) string { return text(t, db, `SELECT current_database()`) }
 
 func TestALeaseInTheTestsTransaction(t *testing.T) {
+	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
 		write := func(task *outbox.Task[payload], note string) func(*sql.Tx) error {

@@ -207,6 +207,7 @@ func tables(t testing.TB, q outbox.Querier) map[string]string {
 }
 
 func TestADrainLeavesTheSameRowsAsARelay(t *testing.T) {
+	t.Parallel()
 	for _, driver := range []string{"postgres", "pgx"} {
 		db := newDB(t, driver)
 		reg, fill := scenario()

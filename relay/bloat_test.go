@@ -142,6 +142,7 @@ func TestTheBloatCheckNeedsNoSuperuser(t *testing.T) {
 }
 
 func TestReindexBuildsAllIndexesAnew(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 20_000)
 	db.Do(t, `DELETE FROM outbox.task`)
@@ -171,6 +172,7 @@ func TestReindexBuildsAllIndexesAnew(t *testing.T) {
 }
 
 func TestReindexSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	for schema, want := range map[string]string{"Bad": `invalid schema "Bad"`, "nothing": "no outbox in this schema"} {
 		if _, err := relay.Reindex(t.Context(), db.DB, schema); err == nil || !strings.Contains(err.Error(), want) {

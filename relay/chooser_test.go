@@ -15,6 +15,7 @@ type chooserFunc func(View) []int
 func (f chooserFunc) Choose(v View) []int { return f(v) }
 
 func TestAnAnswerOfAChooserThatCannotBeFollowedHarmsNothing(t *testing.T) {
+	t.Parallel()
 	view := View{Heads: []Head{{Type: "A", Room: 3}, {Type: "B", Room: 2, Priority: 1}}, Free: 4, Workers: 10, Types: 2}
 	for name, c := range map[string]struct {
 		answer func(View) []int
@@ -45,6 +46,7 @@ func TestAnAnswerOfAChooserThatCannotBeFollowedHarmsNothing(t *testing.T) {
 }
 
 func TestFairLeavesTheLastWorkerToOtherTypes(t *testing.T) {
+	t.Parallel()
 	v := View{Heads: []Head{{Type: "A", Kind: handlers.KindLeased, Running: 3, Room: 6, Likely: 2}}, Free: 7, Workers: 10, Types: 2}
 	if got := Fair().Choose(v); !slices.Equal(got, []int{6}) {
 		t.Errorf("got %v, want [6]", got)
@@ -56,6 +58,7 @@ func TestFairLeavesTheLastWorkerToOtherTypes(t *testing.T) {
 }
 
 func TestLimitsOfATypeBoundItsRoom(t *testing.T) {
+	t.Parallel()
 	l := newLanes(10, [2]int{})
 	l.all[0].h.MaxRunning, l.all[0].h.MaxRunningTotal, l.all[0].running = 5, 3, 2
 	if got := l.room(l.all[0]); got != 1 {

@@ -141,6 +141,7 @@ func TestAChooserOfTheAppsDecidesWhatIsClaimed(t *testing.T) {
 
 // A Chooser may say no for a while, for reasons of its own; the relay asks again, but not all the time.
 func TestAChooserThatDeclinesIsAskedAgain(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 10)
 	var asked atomic.Int64

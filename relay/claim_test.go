@@ -150,6 +150,7 @@ func changed(t testing.TB, db *database, settings, query string, args ...any) in
 
 // I2: should a claim ever take more than it asked for, nothing of it happens.
 func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 5)
 	reg, called := handlers.New(), false
@@ -175,6 +176,7 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 
 // A claim of one task reads what is near its place first, and goes on from there: whatever of it others have locked.
 func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 100)
 	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
@@ -241,6 +243,7 @@ func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
 
 // I1, I2: what is updated between the snapshot of a claim and its lock is claimed as it is then.
 func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
+	t.Parallel()
 	for _, changed := range []int64{1, 2} {
 		db := newDatabase(t)
 		db.Enqueue(t, "BATCH", 3)

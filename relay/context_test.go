@@ -50,6 +50,7 @@ func (c watchfulConn) BeginTx(ctx context.Context, opts driver.TxOptions) (drive
 // I11: a driver may have a goroutine for each statement's context, which ends with that one. So each context ends. The check is that
 // of Stop.
 func TestEachContextThatADriverGetsEnds(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, "postgres")
 	connector, err := pq.NewConnector(db.URL)
 	if err != nil {

@@ -67,6 +67,7 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 }
 
 func TestOnDeadIsToldOfTasksThatTheirHandlerCommitted(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()
 	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
@@ -82,6 +83,7 @@ func TestOnDeadIsToldOfTasksThatTheirHandlerCommitted(t *testing.T) {
 }
 
 func TestOnDeadNeitherStopsNorSlowsTheRelay(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()
 	handlers.Batch(reg, typeBatch, 500, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
@@ -157,6 +159,7 @@ func TestDeadLettersAreKeptForAsLongAsTheConfigSays(t *testing.T) {
 }
 
 func TestANegativeRetentionIsRefused(t *testing.T) {
+	t.Parallel()
 	db := open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable")
 	if _, err := relay.New(db.DB, all(), relay.Config{DeadRetention: -1}); err == nil || !strings.Contains(err.Error(), "DeadRetention") {
 		t.Errorf("got %v, want an error that names DeadRetention", err)

@@ -8,8 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,20 +20,9 @@ import (
 
 // These tests count the goroutines of all relays of the process, so none is parallel to others.
 
-// relayGoroutines are the stacks of goroutines that run code of package relay or of a LISTEN connection.
-func relayGoroutines() (stacks []string) {
-	buf := make([]byte, 16<<20)
-	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-		if strings.Contains(stack, "outbox/relay.") || strings.Contains(stack, "pq.(*Listener") {
-			stacks = append(stacks, stack)
-		}
-	}
-	return stacks
-}
-
-// nothingLeft checks I11 after Run has returned: no goroutine, connection, lock or transaction is left, and no row of
-// the relay or of its runs.
-func nothingLeft(t *testing.T, db *database, pool *sql.DB, goroutines int) {
+// nothingLeft checks I11 after Run has returned: no connection, lock or transaction is left, and no row of the relay or of its runs.
+// That no goroutine is left is checked wherever a relay stops.
+func nothingLeft(t *testing.T, db *database, pool *sql.DB) {
 	t.Helper()
 	for what, query := range map[string]string{
 		"rows of relays": `SELECT count(*) FROM outbox.relay`,
@@ -58,11 +45,6 @@ func nothingLeft(t *testing.T, db *database, pool *sql.DB, goroutines int) {
 		return db.Int(t, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database()
 			AND a.backend_type = 'client backend' AND pid <> pg_backend_pid()`) == 0
 	})
-	var left []string
-	eventually(t, 10*time.Second, "I11: no goroutine", func() bool {
-		left = relayGoroutines()
-		return len(left) <= goroutines
-	})
 }
 
 // work is a handler of each kind; f is told of each call and decides how it ends, after its effect was written.
@@ -84,6 +66,7 @@ func work(f func(ctx context.Context, tasks int) error, opts ...handlers.Option)
 }
 
 func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
+	t.Parallel()
 	const rounds = 10
 	db := newDatabase(t)
 	var started atomic.Int64 // tasks
@@ -102,7 +85,6 @@ func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
 			db.Enqueue(t, name, 30)
 			enqueued += 30
 		}
-		goroutines := len(relayGoroutines())
 		pool := open(t, db.URL)
 		config := relay.Config{PollInterval: 20 * time.Millisecond}
 		if round%2 == 0 {
@@ -111,7 +93,7 @@ func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
 		r := run(t, pool, reg, config)
 		<-time.After(rand.N(150 * time.Millisecond))
 		r.Stop()
-		nothingLeft(t, db, pool.DB, goroutines)
+		nothingLeft(t, db, pool.DB)
 		pool.Close()
 		if n := db.Int(t, `SELECT count(*) FROM effect`); int64(n) != started.Load() {
 			t.Errorf("round %d: %d effects of %d tasks that were started", round, n, started.Load())
@@ -133,8 +115,9 @@ func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
 }
 
 // After the drain timeout a handler's context ends and says why. Its run is no attempt, and what it wrote is undone,
-// unless it succeeds all the same. Not beside other tests, whose goroutines it would count.
+// unless it succeeds all the same.
 func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing.T) {
+	t.Parallel()
 	for _, succeeds := range []bool{false, true} {
 		t.Run(fmt.Sprintf("succeeds=%v", succeeds), func(t *testing.T) {
 			db := newDatabase(t)
@@ -153,12 +136,11 @@ func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing
 			for name, n := range map[string]int{"TX": 1, "BATCH": 3, "LEASED": 1} {
 				db.Enqueue(t, name, n)
 			}
-			goroutines := len(relayGoroutines())
 			pool := open(t, db.URL)
 			r := run(t, pool, reg, relay.Config{DrainTimeout: 100 * time.Millisecond, PollInterval: 20 * time.Millisecond})
 			started.Wait()
 			r.Stop()
-			nothingLeft(t, db, pool.DB, goroutines)
+			nothingLeft(t, db, pool.DB)
 			for range 3 {
 				if cause := <-causes; !errors.Is(cause, outbox.ErrDraining) {
 					t.Errorf("the handler's context ended by %v, want ErrDraining", cause)
@@ -182,6 +164,7 @@ func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing
 // A handler that does not return is left behind. Run returns, the tasks are free for others at once, and what the
 // handler does later has no effect.
 func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	var started, ended sync.WaitGroup
 	started.Add(5)
@@ -223,11 +206,11 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 		db.Enqueue(t, name, n)
 	}
 	pool := open(t, db.URL)
-	r := run(t, pool, reg, relay.Config{DrainTimeout: 100 * time.Millisecond, PollInterval: 20 * time.Millisecond})
+	r := run(t, pool, reg, relay.Config{Workers: 10, DrainTimeout: 100 * time.Millisecond, PollInterval: 20 * time.Millisecond})
 	r.Leaves("TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask")
 	started.Wait()
 	r.Stop()
-	nothingLeft(t, db, pool.DB, 1<<10) // the handlers' goroutines are still there
+	nothingLeft(t, db, pool.DB)
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0 AND state = 'ready'`); n != 7 {
 		t.Errorf("%d tasks are back as they were, want 7\n%s", n, db.Dump(t))
 	}
@@ -245,18 +228,18 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 	if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 7 || db.Int(t, `SELECT count(*) FROM effect`) != 7 {
 		t.Errorf("%d effects of first attempts, want those of the second relay alone, 7", n)
 	}
-	eventually(t, 10*time.Second, "I11: the goroutines end with the handlers", func() bool { return len(relayGoroutines()) == 0 })
+	r.Ended(t)
 }
 
 // F31. lib/pq's listener holds its locks while it waits for the answer.
 func TestAListenConnectionThatNobodyAnswersEndsWithTheRelay(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	goroutines := len(relayGoroutines())
 	pool := open(t, db.URL)
 	r := run(t, pool, all(), relay.Config{ListenDSN: "postgres://u@" + silent.Addr().String() + "/d?sslmode=disable"})
 	conn, err := silent.Accept()
@@ -268,5 +251,5 @@ func TestAListenConnectionThatNobodyAnswersEndsWithTheRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Stop()
-	nothingLeft(t, db, pool.DB, goroutines)
+	nothingLeft(t, db, pool.DB)
 }

@@ -71,6 +71,7 @@ func TestARelayWithoutARightGoesOn(t *testing.T) {
 }
 
 func TestTurnsAreGivenAfterAllTablesWereEmptied(t *testing.T) {
+	t.Parallel()
 	db := newOrdered(t)
 	db.Do(t, `TRUNCATE outbox.turn, outbox.turn_lock`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, payload) SELECT 'ORDERED_TX', 'k', '{}' FROM generate_series(1, 5)`)

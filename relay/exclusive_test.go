@@ -6,6 +6,7 @@ import (
 )
 
 func TestArgumentsAreLiteralsInTheText(t *testing.T) {
+	t.Parallel()
 	args, err := driverValues([]any{1, "it's", nil, `back\slash`, true, "", "$1", "", "", "tenth"})
 	if err != nil {
 		t.Fatal(err)
@@ -21,6 +22,7 @@ func TestArgumentsAreLiteralsInTheText(t *testing.T) {
 }
 
 func TestIDsAreRandomUUIDs(t *testing.T) {
+	t.Parallel()
 	seen := map[string]bool{}
 	for range 1000 {
 		id := newUUID()
@@ -32,6 +34,7 @@ func TestIDsAreRandomUUIDs(t *testing.T) {
 }
 
 func TestAClaimedTaskThatIsCutOffIsAnError(t *testing.T) {
+	t.Parallel()
 	var r row
 	if _, err := r.fromText("1\x1f0\x1f0"); err == nil {
 		t.Error("no error")

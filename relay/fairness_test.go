@@ -100,6 +100,7 @@ func each(reg *handlers.Registry, kind string, f func(ctx context.Context, task 
 
 // Promise 5, without ListenDSN.
 func TestAFloodOfFailingTasksDoesNotDelayAnotherType(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			db, reg := newDatabase(t), handlers.New()
@@ -118,6 +119,7 @@ func TestAFloodOfFailingTasksDoesNotDelayAnotherType(t *testing.T) {
 }
 
 func TestSlowHandlersDoNotDelayAnotherType(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			db, reg := newDatabase(t), handlers.New()
@@ -140,6 +142,7 @@ func TestSlowHandlersDoNotDelayAnotherType(t *testing.T) {
 
 // The flood has had its first attempt; what is due of it again must stand behind what is new.
 func TestFreshTasksOfAFailingTypeStartBeforeItsRetries(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"TX", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			db, reg := newDatabase(t), handlers.New()

@@ -15,6 +15,7 @@ import (
 
 // I10: a forgotten transaction keeps vacuum from removing what claims leave behind, and claims do not read it all the same.
 func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
+	t.Parallel()
 	const dead, more = 20_000, 300
 	db := newDatabase(t)
 	forgotten, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
@@ -66,6 +67,7 @@ func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
 }
 
 func TestATaskOfABacklogThatWasLockedIsClaimedOnceItIsFree(t *testing.T) {
+	t.Parallel()
 	const tasks, last = 400, 398
 	db := newDatabase(t)
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'TX', now() - interval '1 minute' FROM generate_series(1, $1::int)`, tasks)

@@ -26,6 +26,7 @@ func eat(f *floors, priority, attempt int, first, n int64, now time.Time) time.T
 }
 
 func TestClaimsBeginAtTheHeadUntilMuchWasEaten(t *testing.T) {
+	t.Parallel()
 	var f floors
 	h := &head{pivot: pivot{0, 0, 1000}}
 	now := eat(&f, 0, 0, 1, floorAfter-1, time.Now())
@@ -40,6 +41,7 @@ func TestClaimsBeginAtTheHeadUntilMuchWasEaten(t *testing.T) {
 
 // Transactions that took their ids before others, and commit after them, are above the floor if that was a moment ago.
 func TestAFloorIsWhereClaimsWereAMomentAgo(t *testing.T) {
+	t.Parallel()
 	var f floors
 	eat(&f, 0, 0, 1, 1000, time.Now())
 	at := f.begin(&head{pivot: pivot{0, 0, 1001}}, 0, time.Time{})
@@ -51,6 +53,7 @@ func TestAFloorIsWhereClaimsWereAMomentAgo(t *testing.T) {
 
 // A look sees each task that is not below a floor: tasks that are more urgent, were attempted less or more, and are less urgent.
 func TestTheSpansOfALaneAreAllOfItButWhatWasEaten(t *testing.T) {
+	t.Parallel()
 	var f floors
 	now := eat(&f, 0, 0, 1000, 500, time.Now())
 	eat(&f, 5, 1, 1000, 500, now)
@@ -76,6 +79,7 @@ func TestTheSpansOfALaneAreAllOfItButWhatWasEaten(t *testing.T) {
 }
 
 func TestSpansCoverEachTaskThatIsNotBelowAFloorOnce(t *testing.T) {
+	t.Parallel()
 	columns := []int{math.MinInt16, -1, 0, 1, 2, 3, math.MaxInt16}
 	for range 2000 {
 		f := floors{of: map[class]*floor{}}
@@ -111,6 +115,7 @@ func TestSpansCoverEachTaskThatIsNotBelowAFloorOnce(t *testing.T) {
 }
 
 func TestATaskBelowAFloorMovesItBack(t *testing.T) {
+	t.Parallel()
 	var f floors
 	now := eat(&f, 0, 0, 1000, 500, time.Now())
 	before := f.started
@@ -133,6 +138,7 @@ func TestATaskBelowAFloorMovesItBack(t *testing.T) {
 
 // The task that a look sees is where claims begin when its class was hardly eaten from, but another was.
 func TestAClassWithoutAFloorIsReadFromItsFirstTask(t *testing.T) {
+	t.Parallel()
 	var f floors
 	eat(&f, 0, 0, 1, 500, time.Now())
 	h := &head{pivot: pivot{0, 1, 3}}
@@ -142,6 +148,7 @@ func TestAClassWithoutAFloorIsReadFromItsFirstTask(t *testing.T) {
 }
 
 func TestALaneHasFewFloors(t *testing.T) {
+	t.Parallel()
 	var f floors
 	now := time.Now()
 	for p := range 3 * maxFloors {
@@ -156,6 +163,7 @@ func TestALaneHasFewFloors(t *testing.T) {
 }
 
 func TestLooksAtAllAreSeldomWhenTheyAreDear(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	for _, c := range []struct {
 		took, others, after time.Duration
@@ -187,6 +195,7 @@ func TestLooksAtAllAreSeldomWhenTheyAreDear(t *testing.T) {
 
 // What claims took a moment ago is locked until they commit.
 func TestInABacklogAClaimBeginsWhereTheLastOneEnded(t *testing.T) {
+	t.Parallel()
 	var f floors
 	now := eat(&f, 0, 0, 1, 1000, time.Now())
 	h := &head{pivot: pivot{0, 0, 1001}, since: now.Add(-2 * floorBacklog)}
@@ -201,6 +210,7 @@ func TestInABacklogAClaimBeginsWhereTheLastOneEnded(t *testing.T) {
 
 // Claims that are under way have each its own tasks, until one of them finds less than it might.
 func TestClaimsOfABacklogBeginBehindEachOther(t *testing.T) {
+	t.Parallel()
 	var f floors
 	now := eat(&f, 0, 0, 1, 1000, time.Now())
 	h := &head{pivot: pivot{0, 0, 1001}, since: now.Add(-2 * floorBacklog)}
@@ -226,6 +236,7 @@ func TestClaimsOfABacklogBeginBehindEachOther(t *testing.T) {
 // A task that others had locked, or gave back, while claims went past it is seen by looks but not by claims from where the last one
 // ended.
 func TestAClaimThatRunsShortSendsTheNextOneBackToTheFloor(t *testing.T) {
+	t.Parallel()
 	var f floors
 	now := eat(&f, 0, 0, 1, 1000, time.Now())
 	left := &head{pivot: pivot{0, 0, 995}, since: now.Add(-2 * floorBacklog)}
@@ -238,6 +249,7 @@ func TestAClaimThatRunsShortSendsTheNextOneBackToTheFloor(t *testing.T) {
 
 // Half of the ids are of other types: 20 tasks are among 40 ids.
 func TestAClaimLooksAtFirstWhereItsTasksAreLikely(t *testing.T) {
+	t.Parallel()
 	var f floors
 	if n := f.near(&pivot{0, 0, 1}, 20); n != 0 {
 		t.Errorf("nothing was claimed, and tasks are likely among %d ids", n)
@@ -258,6 +270,7 @@ func TestAClaimLooksAtFirstWhereItsTasksAreLikely(t *testing.T) {
 
 // Where tasks are claimed as fast as they come, each claim finds less than it might.
 func TestTheFloorGoesOnWhenEachClaimRunsShort(t *testing.T) {
+	t.Parallel()
 	var f floors
 	now := time.Now()
 	for id := int64(1); id <= 1000; id++ {

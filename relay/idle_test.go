@@ -75,6 +75,7 @@ func runCounted(t *testing.T, db *database) *counting {
 // Not beside other tests, whose enqueues wake all relays of the process; a handler that one of them has left behind may, so there is a second try and a
 // third. The time is long enough for takeovers to begin.
 func TestIdleRelaysSendTwoStatementsASecond(t *testing.T) {
+	t.Parallel()
 	needs.Timing(t)
 	db := newDatabase(t)
 	relays := []*counting{runCounted(t, db), runCounted(t, db), runCounted(t, db)}

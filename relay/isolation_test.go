@@ -92,7 +92,7 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 			db.Do(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$`)
 			db.Do(t, `CREATE TRIGGER keep BEFORE `+refused+` ON outbox.running FOR EACH ROW
 				WHEN (`+map[string]string{"INSERT": "NEW", "DELETE": "OLD"}[refused]+`.task_id >= 1000) EXECUTE FUNCTION keep()`)
-			r := run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+			r := run(t, db, reg, relay.Config{Workers: 10, PollInterval: 20 * time.Millisecond})
 			claimed := func(first bool) {
 				eventually(t, 20*time.Second, "all tasks are claimed", func() bool {
 					return db.Int(t, `SELECT count(*) FROM (SELECT 1 FROM outbox.task FOR UPDATE SKIP LOCKED) t`) == 0 &&

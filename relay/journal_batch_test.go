@@ -37,6 +37,7 @@ func batches(size int) (reg *handlers.Registry, calls func() []string) {
 }
 
 func TestABatchIsOneRowOfTheJournal(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "BATCH", 100)
 	reg := handlers.New()
@@ -57,6 +58,7 @@ func TestABatchIsOneRowOfTheJournal(t *testing.T) {
 // What the process died of may be any task of its batch. The others of the lane are none of them, although their ids are in between. Ids
 // that are far apart are searched for in another way.
 func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
+	t.Parallel()
 	known := []string{"attempt 1 of 2 4 5", "attempt 2 of 1", "attempt 2 of 3", "attempt 2 of 6"}
 	for _, c := range []struct {
 		name, end string // of the transaction of the lost claim

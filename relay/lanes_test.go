@@ -34,6 +34,7 @@ func (l *lanes) chosen(n int) []int {
 }
 
 func TestTheMostUrgentLaneIsChosenAndEveryTenthTimeTheOneThatWaitsLongest(t *testing.T) {
+	t.Parallel()
 	// Base and row priorities add up: -4, -5, 9.
 	got := newLanes(10, [2]int{-7, 3}, [2]int{5, -10}, [2]int{9, 0}).chosen(1000)
 	if got[1] < 900 || got[0] < 30 || got[2] < 30 {
@@ -42,6 +43,7 @@ func TestTheMostUrgentLaneIsChosenAndEveryTenthTimeTheOneThatWaitsLongest(t *tes
 }
 
 func TestLanesOfEqualUrgencyAreChosenAlike(t *testing.T) {
+	t.Parallel()
 	for i, n := range newLanes(10, [2]int{1, 0}, [2]int{0, 1}, [2]int{2, -1}, [2]int{-1, 2}).chosen(4000) {
 		if n < 850 || n > 1150 {
 			t.Errorf("lane %d was chosen %d times of 4000, want about 1000", i, n)
@@ -50,6 +52,7 @@ func TestLanesOfEqualUrgencyAreChosenAlike(t *testing.T) {
 }
 
 func TestATypeMayHoldAllWorkersButOneWhileThereAreOthers(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ types, workers, running, room int }{
 		{1, 10, 0, 10}, {1, 10, 9, 1}, {1, 10, 10, 0},
 		{2, 10, 0, 9}, {2, 10, 8, 1}, {2, 10, 9, 0},
@@ -74,6 +77,7 @@ func TestATypeMayHoldAllWorkersButOneWhileThereAreOthers(t *testing.T) {
 }
 
 func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
+	t.Parallel()
 	l := newLanes(4, [2]int{})
 	c := l.all[0]
 	one := func(limit int) taken { return taken{tasks: 1, limit: limit, bites: bites([]*row{{}}, false)} }
@@ -105,6 +109,7 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 
 // A lane with one urgent task must not be served before the others for as long as the last look is believed.
 func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
+	t.Parallel()
 	l := newLanes(10, [2]int{0, -5}, [2]int{0, 0})
 	if c := l.choose(); c != l.all[0] {
 		t.Fatal("the urgent lane was not chosen")
@@ -116,6 +121,7 @@ func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
 }
 
 func TestAPivotIsAnywhereInTheRangeOfTheLane(t *testing.T) {
+	t.Parallel()
 	h := &head{pivot: pivot{priority: 3, attempt: 1, taskID: 1000}, lastID: 1999}
 	var tenths [10]int
 	for range 10_000 {
@@ -139,6 +145,7 @@ func TestAPivotIsAnywhereInTheRangeOfTheLane(t *testing.T) {
 
 // Slots that wait for a claim of leased tasks are for no lane that is less urgent, as long as that claim may yet be one that goes well.
 func TestSlotsThatWaitForAClaimAreKeptFromLessUrgentLanes(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		change func(waits, other *lane)

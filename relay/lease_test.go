@@ -21,6 +21,7 @@ func (db *database) taskState(t testing.TB) string {
 }
 
 func TestALeasedHandlerEndsWithItsTimeoutWhichIsAnAttempt(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	type seen struct{ err, cause error }
 	ended := make(chan seen, 1)
@@ -45,6 +46,7 @@ func TestALeasedHandlerEndsWithItsTimeoutWhichIsAnAttempt(t *testing.T) {
 }
 
 func TestALeaseEndsByItselfOnlyAfterTheTimeoutAndNeverWithoutOne(t *testing.T) {
+	t.Parallel()
 	for timeout, want := range map[time.Duration]string{time.Minute: "leased 1 token relay until", -1: "leased 1 token relay"} {
 		t.Run(timeout.String(), func(t *testing.T) {
 			db := newDatabase(t)
@@ -73,6 +75,7 @@ func TestALeaseEndsByItselfOnlyAfterTheTimeoutAndNeverWithoutOne(t *testing.T) {
 }
 
 func TestADrainedLeasedTaskIsHandedBackWithoutAnAttempt(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	causes := make(chan error, 3)
 	begun := make(chan struct{}, 3)
@@ -110,6 +113,7 @@ func TestADrainedLeasedTaskIsHandedBackWithoutAnAttempt(t *testing.T) {
 }
 
 func TestLeasedTasksThatEndMeanwhileAreCompletedInOneTransaction(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `CREATE TABLE completion (tx bigint, tasks int);
 		CREATE FUNCTION completed() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -79,6 +79,7 @@ func together(n int) func(context.Context, *outbox.Task[payload]) error {
 // Slots that become free together are claimed for together, and what ends together is written together: so few statements and
 // connections do for many workers.
 func TestManyLeasedTasksTakeFewStatementsAndConnections(t *testing.T) {
+	t.Parallel()
 	for name, order := range map[string]relay.Order{"in order": relay.InOrder, "random": relay.Random} {
 		t.Run(name, func(t *testing.T) {
 			db := newDatabase(t)
@@ -103,6 +104,7 @@ func TestManyLeasedTasksTakeFewStatementsAndConnections(t *testing.T) {
 
 // One result that PostgreSQL refuses, with its statement or with the commit, neither holds the others of its group up nor takes a connection for each of them.
 func TestARefusedResultOfAGroupTakesFewConnections(t *testing.T) {
+	t.Parallel()
 	for name, trigger := range map[string]string{
 		"at once": `TRIGGER refuse BEFORE DELETE ON outbox.task`, "by the commit": `CONSTRAINT TRIGGER refuse AFTER DELETE ON outbox.task DEFERRABLE INITIALLY DEFERRED`} {
 		t.Run(name, func(t *testing.T) {
@@ -192,6 +194,7 @@ func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
 
 // Of a relay that does not wait for results any more, none waits for those before it.
 func TestAnAbandonedResultDoesNotWaitForItsTurn(t *testing.T) {
+	t.Parallel()
 	r, err := relay.New(newDatabase(t).DB, leased(leasedEffect), relay.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -205,6 +208,7 @@ func TestAnAbandonedResultDoesNotWaitForItsTurn(t *testing.T) {
 
 // Whoever has to give way to another transaction tries again: for RunOnce it is no error, and a group stays together.
 func TestAConflictOfALeasedClaimOrResultIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	for call, most := range map[string]int64{claimLeases: 20, endLeases: 20} {
 		for _, code := range []string{"40P01", "40001"} {
 			t.Run(call+" "+code, func(t *testing.T) {
@@ -227,6 +231,7 @@ func TestAConflictOfALeasedClaimOrResultIsTriedAgain(t *testing.T) {
 
 // I4: of a task that its relay has lost and claimed again, two runs may end in one group. The token decides.
 func TestOfTwoRunsOfATaskInOneGroupTheHolderEndsIt(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	const stale = "00000000-0000-4000-8000-00000000000a"
 	for name, tokens := range map[string][]string{"first": {someUUID, stale}, "last": {stale, someUUID}} {
@@ -255,6 +260,7 @@ func TestOfTwoRunsOfATaskInOneGroupTheHolderEndsIt(t *testing.T) {
 
 // With the smallest pool that is accepted for Leased handlers alone nothing waits for ever, not even for their Complete.
 func TestAPoolForLeasedHandlersMayBeSmallerThanTheirWorkers(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	const workers, tasks = 200, 1000
 	pool := open(t, db.URL)

@@ -15,6 +15,7 @@ import (
 
 // A place is a hint: a task that was moved is ended all the same, and one that is at its place by now is not.
 func TestEndsOfLeasesFollowTheTaskAndNotItsPlace(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "LEASED", 5)
 	db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = $1, lease_token = $1`, someUUID)
@@ -53,6 +54,7 @@ func TestEndsOfLeasesFollowTheTaskAndNotItsPlace(t *testing.T) {
 
 // A claim's tasks come as lines of one text.
 func TestLeasedTasksArriveAsTheyWereEnqueued(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	type odd struct{ Text string }
 	texts := []string{"", "a\tb\nc\r\\n\\t\"'$1", strings.Repeat("é\t", 40_000), "\u2028\u0001 end"}
@@ -97,6 +99,7 @@ func TestLeasedTasksArriveAsTheyWereEnqueued(t *testing.T) {
 
 // More than one text can hold is claimed one by one.
 func TestALeasedClaimThatIsTooLargeIsMadeSmaller(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "LEASED", 20)
 	c := db.counted(t)

@@ -57,6 +57,7 @@ func TestALimitOfOneRelayHolds(t *testing.T) {
 
 // The members of a failed batch run one by one, each with a slot.
 func TestAFailedBatchOfALimitedTypeRunsOneByOne(t *testing.T) {
+	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	db.Enqueue(t, "BATCH", 20)
 	handlers.Batch(reg, typeBatch, 20, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
@@ -146,6 +147,7 @@ func TestASlotThatIsFilledWhileAClaimReachesItIsNotFree(t *testing.T) {
 }
 
 func TestTheLastRelayThatStartsStoresTheLimits(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	stored := func() string {
 		return db.Text(t, `SELECT string_agg(format('%s %s %s/%s %s', task_type, max_running, rate, rate_per, (SELECT count(*) FROM outbox.slot s WHERE s.task_type = t.task_type)), ', ' ORDER BY task_type) FROM outbox.task_type t`)

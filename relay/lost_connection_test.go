@@ -116,6 +116,7 @@ func TestATaskThatKillsItsBackendIsADeadLetterAfterTenLostConnections(t *testing
 
 // The connection of task.Complete breaks before its function is called.
 func TestACompletionWhoseConnectionBreaksIsNotAnAttempt(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN

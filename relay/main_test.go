@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) { // nobody has chosen another number
-		_ = flag.Set("test.parallel", "4") // those that are parallel mostly wait
+		_ = flag.Set("test.parallel", "5") // they mostly wait
 	}
 	relaytest.Main(m)
 }

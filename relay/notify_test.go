@@ -16,6 +16,7 @@ import (
 // F29: NOTIFY is paid for by idle relays alone. On a machine that is busy with something else relays may have nothing to do for a
 // while, so it is tried again.
 func TestEnqueuersBesideBusyRelaysSendHardlyANotification(t *testing.T) {
+	t.Parallel()
 	needs.Timing(t)
 	for _, relays := range []int{1, 2} {
 		t.Run(fmt.Sprint(relays, " relays"), func(t *testing.T) {

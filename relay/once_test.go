@@ -18,6 +18,7 @@ import (
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func TestRunOnceRunsAllThatIsDueAndNothingThatIsNot(t *testing.T) {
+	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	chain := outbox.NewTaskType[payload]("CHAIN")
 	handlers.Tx(reg, chain, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
@@ -44,6 +45,7 @@ func TestRunOnceRunsAllThatIsDueAndNothingThatIsNot(t *testing.T) {
 }
 
 func TestRunOnceReturnsTheDatabasesError(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 1)
 	app := open(t, db.URL)

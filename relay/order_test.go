@@ -100,6 +100,7 @@ func TestTypesAreServedByBaseAndRowPriority(t *testing.T) {
 
 // Design: no priority starves another.
 func TestAnEndlessUrgentTypeDoesNotStarveAnother(t *testing.T) {
+	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	urgent := outbox.NewTaskType[payload]("URGENT")
 	handlers.Tx(reg, urgent, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {

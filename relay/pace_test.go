@@ -67,6 +67,7 @@ func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
 
 // A wake-up ends the pause of the dispatcher, but not at once.
 func TestASignEndsThePauseOfTheDispatcher(t *testing.T) {
+	t.Parallel()
 	began := time.Now()
 	o := outage{log: slog.New(slog.DiscardHandler), changed: func(Event, time.Time) {}}
 	o.fail(driver.ErrBadConn, began, began)

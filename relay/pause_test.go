@@ -70,6 +70,7 @@ func TestAPausedTypeIsNotStartedByAnyRelayUntilItIsResumed(t *testing.T) {
 }
 
 func TestAPausedTypeDoesNotStartAndAResumptionWakesTheRelay(t *testing.T) {
+	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
 	r := run(t, db, reg, relay.Config{PollInterval: time.Minute, ListenDSN: db.URL})
@@ -102,6 +103,7 @@ func TestAPausedTypeDoesNotStartAndAResumptionWakesTheRelay(t *testing.T) {
 }
 
 func TestRunOnceLeavesPausedTypesAlone(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	pause(t, db, "LEASED")
 	pause(t, db, "TX")
@@ -122,6 +124,7 @@ func TestRunOnceLeavesPausedTypesAlone(t *testing.T) {
 
 // A pause is the transaction's: rolled back, it was none.
 func TestAPauseHoldsOnceItsTransactionHasCommitted(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 1)
 	tx, err := db.Begin()
@@ -139,6 +142,7 @@ func TestAPauseHoldsOnceItsTransactionHasCommitted(t *testing.T) {
 }
 
 func TestPauseRefusesBadInputBeforeAnySQL(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	for want, err := range map[string]error{
 		"outbox: invalid task type":                      outbox.Pause(t.Context(), db, ""),

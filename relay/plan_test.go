@@ -183,6 +183,7 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 
 // I10, measured in pages: what a claim and a look read is the same with a backlog fifty times as large.
 func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
+	t.Parallel()
 	const large = 50_000
 	db := newDatabase(t)
 	cost := map[string]int{}
@@ -208,6 +209,7 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 // I10: beside a forgotten transaction a table has many pages and, by its statistics, few rows, so the planner would take reading all
 // of it for cheap. Claims and looks read none of what was eaten.
 func TestBesideAForgottenTransactionNothingReadsWhatWasEaten(t *testing.T) {
+	t.Parallel()
 	const dead, alive, most = 40_000, 100, 60
 	db := newDatabase(t)
 	forgotten, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})

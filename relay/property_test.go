@@ -323,6 +323,7 @@ func (m *machine) check(rt *rapid.T) {
 // Whatever is done to the outbox, one thing after the other: each task is where a naive model has it, with as many attempts, its effects
 // are there once, and the counts are right.
 func TestTheOutboxIsWhatANaiveModelOfItIs(t *testing.T) {
+	t.Parallel()
 	if !relaytest.Long && flag.Lookup("rapid.checks").Value.String() == "100" { // nobody has chosen another number
 		if err := flag.Set("rapid.checks", "15"); err != nil {
 			t.Fatal(err)

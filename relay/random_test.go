@@ -199,6 +199,7 @@ func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 // Each round compares two runs that follow each other, and one fair round is enough: what else runs on the machine slows one
 // of the two now and then, but a random order that costs more than twice as much loses every round.
 func TestRandomOrderClaimsAtLeastHalfAsFastAsTheDefaultOrder(t *testing.T) {
+	t.Parallel()
 	needs.Timing(t)
 	db := newDatabase(t)
 	counts := map[string]int{"TX": 500, "BATCH": 3000, "LEASED": 500}

@@ -10,6 +10,7 @@ import (
 
 // A relay that finds no work for its token must not keep it from the others.
 func TestTokensThatAreNotUsedAreGivenBack(t *testing.T) {
+	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	handlers.Tx(reg, typeTx, txEffect, handlers.Rate(20, time.Hour)) // two at once
 	for i, step := range []struct{ enqueue, done int }{{1, 1}, {3, 2}, {0, 2}} {

@@ -36,6 +36,7 @@ func idle() *handlers.Registry {
 }
 
 func TestAnIdleRelayFiresWithoutAPoll(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	db.CreateFired(t)
 	config := scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(300 * time.Millisecond)})
@@ -89,6 +90,7 @@ func TestTheTimesOfFiringsAreTheDatabases(t *testing.T) {
 }
 
 func TestTheCodeOfSchedulesReadsNoClock(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"schedule.go", "schedules.go", "schedule_plan.go", "schedule_register.go"} {
 		text, err := os.ReadFile(name)
 		if err != nil {

@@ -72,7 +72,7 @@ func TestARelaysRowSaysWhatItMayUse(t *testing.T) {
 	any, bounded := open(t, db.URL), open(t, db.URL)
 	bounded.SetMaxOpenConns(17)
 	run(t, any, all(), relay.Config{Workers: 3})
-	run(t, bounded, all(), relay.Config{})
+	run(t, bounded, all(), relay.Config{Workers: 10})
 	eventually(t, 20*time.Second, "both relays beat", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 2 })
 	relays, err := inspect.Relays(t.Context(), db)
 	if err != nil {

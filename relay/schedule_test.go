@@ -67,6 +67,7 @@ func (tt *timetable) punctual(t testing.TB, n int, round func()) {
 // Another process schedules tasks of twenty types while the relay sleeps. With NOTIFY it learns of them at once, although
 // it would poll only once a minute; without it by a poll, as long as they lie further ahead.
 func TestScheduledTasksStartAtTheirTimeWithoutAPoll(t *testing.T) {
+	t.Parallel()
 	for name, config := range map[string]relay.Config{
 		"notified": {PollInterval: time.Minute, ListenDSN: "yes"},
 		"polling":  {PollInterval: 200 * time.Millisecond},
@@ -99,6 +100,7 @@ func TestScheduledTasksStartAtTheirTimeWithoutAPoll(t *testing.T) {
 }
 
 func TestATaskEnqueuedAfterADelayIsDueThenByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
 		for _, option := range []outbox.Option{outbox.After(time.Hour), outbox.RunAt(time.Now().Add(time.Hour)), outbox.After(-time.Hour)} {
@@ -181,6 +183,7 @@ func TestTheBackoffCountsFromTheFailure(t *testing.T) {
 
 // What a flood of due tasks takes to become ready must not keep others waiting: promotion is bounded for each look.
 func TestAFloodOfDueTasksDoesNotDelayAnotherType(t *testing.T) {
+	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	for i := range 10 {
 		handlers.Leased(reg, outbox.NewTaskType[payload](fmt.Sprint("TYPE", i)), func(context.Context, *outbox.Task[payload]) error { return nil })

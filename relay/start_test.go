@@ -57,6 +57,7 @@ func TestARelayRefusesASchemaThatItsCodeDoesNotKnow(t *testing.T) {
 }
 
 func TestNewNamesEachFieldThatIsOutOfRange(t *testing.T) {
+	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	for _, c := range []struct {
 		registry *handlers.Registry
@@ -89,6 +90,7 @@ func TestNewNamesEachFieldThatIsOutOfRange(t *testing.T) {
 
 // F35.
 func TestAPoolThatIsTooSmallForTheWorkersIsRefused(t *testing.T) {
+	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	for _, c := range []struct{ limit, workers int }{{6, 5}, {1, 1}, {11, 0}} {
 		db.SetMaxOpenConns(c.limit)
@@ -125,6 +127,7 @@ func TestAPoolOfWorkersAndTwoIsEnough(t *testing.T) {
 }
 
 func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	started, end := make(chan struct{}), make(chan struct{})
 	reg := handlers.New()
@@ -159,6 +162,7 @@ func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
 
 // A relay that is idle leaves the connections to others: it keeps the one of its heartbeat and that of its journal.
 func TestAnIdleRelayHoldsTwoConnections(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t)
 	pool := open(t, db.URL)
 	pool.SetMaxIdleConns(-1)

@@ -46,6 +46,7 @@ func started(t *testing.T, n int, handle func(i int64)) {
 }
 
 func TestNoRunWaitsForAHandlerThatTakesItsTime(t *testing.T) {
+	t.Parallel()
 	const n = 200
 	var all sync.WaitGroup
 	all.Add(n)
@@ -56,6 +57,7 @@ func TestNoRunWaitsForAHandlerThatTakesItsTime(t *testing.T) {
 }
 
 func TestAHandlerThatEndsItsGoroutineHoldsNoOtherUp(t *testing.T) {
+	t.Parallel()
 	started(t, 200, func(i int64) {
 		if i%3 > 0 {
 			runtime.Goexit()
@@ -83,6 +85,7 @@ func TestShortRunsShareGoroutines(t *testing.T) {
 
 // The context of a handler is one as those of package context are, for whoever derives from it or asks for the cause.
 func TestALimitedContextEndsAsOneOfPackageContext(t *testing.T) {
+	t.Parallel()
 	boom := errors.New("boom")
 	for name, end := range map[string]struct {
 		by   func(c *limited, parent context.CancelCauseFunc)
@@ -136,6 +139,7 @@ func TestALimitedContextEndsAsOneOfPackageContext(t *testing.T) {
 }
 
 func TestOneClockRingsForEachEnd(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	now := time.Now()
 	ends := map[int]time.Time{}
@@ -176,6 +180,7 @@ func TestOneClockRingsForEachEnd(t *testing.T) {
 
 // The next claim of a lane begins when the last one has found what it takes, and is still to commit.
 func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
+	t.Parallel()
 	l := newLanes(10, [2]int{})
 	c := l.all[0]
 	c.h.Kind, c.credit, c.served = handlers.KindLeased, 10, time.Now()

@@ -9,6 +9,7 @@ import (
 // TestSuspectsAreJudgedWithinTheirLimits tries every history of up to three lost, three undecided and eleven
 // connection-losing runs against what must hold whatever becomes of the relays that are undecided.
 func TestSuspectsAreJudgedWithinTheirLimits(t *testing.T) {
+	t.Parallel()
 	const alive = 7 * time.Second
 	for maximum := 1; maximum <= 5; maximum++ {
 		for attempt := 0; attempt <= maximum+1; attempt++ {
@@ -76,6 +77,7 @@ func wrong(r *row, v verdict, wait time.Duration, lost, undecided, conns int, al
 
 // After an outage of the database each relay waits until the others can have renewed, whoever is back first.
 func TestTakeoverWaitsForUnbrokenHeartbeats(t *testing.T) {
+	t.Parallel()
 	start := time.Now()
 	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
 	for _, c := range []struct {
@@ -109,6 +111,7 @@ func TestTakeoverWaitsForUnbrokenHeartbeats(t *testing.T) {
 }
 
 func TestARunWhoseResultIsAboutToBeRecordedIsWaitedFor(t *testing.T) {
+	t.Parallel()
 	r := &row{attempt: 0, max: 1}
 	found := []earlier{{token: "own", open: true, lostConn: true, alive: time.Second}, {token: "lost"}}
 	if v, wait := r.judge(found); v != postponed || wait <= 0 || wait > time.Second {

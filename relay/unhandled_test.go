@@ -57,6 +57,7 @@ func TestATypeWithoutAHandlerIsLeftAloneAndReportedAtTheStart(t *testing.T) {
 }
 
 func TestATypeWithoutAHandlerIsReportedAtMostOnceAMinute(t *testing.T) {
+	t.Parallel()
 	db, reg, log := newDatabase(t), handlers.New(), &records{}
 	handlers.Tx(reg, typeTx, txEffect)
 	db.Enqueue(t, "UNKNOWN", 1)
@@ -78,6 +79,7 @@ func TestATypeWithoutAHandlerIsReportedAtMostOnceAMinute(t *testing.T) {
 }
 
 func TestATypeIsNotReportedWhileALivingRelayHandlesIt(t *testing.T) {
+	t.Parallel()
 	db, reg, log := newDatabase(t), handlers.New(), &records{}
 	handlers.Tx(reg, typeTx, txEffect)
 	r, err := relay.New(db.DB, reg, relay.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})

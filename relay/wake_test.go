@@ -72,6 +72,7 @@ func quick(t testing.TB, quantile float64, limit time.Duration, round func() del
 
 // The relay would poll only once a minute, and it has a pool of its own: only NOTIFY can start the task, within 10 ms on a quiet machine.
 func TestANotificationStartsATaskLongBeforeThePoll(t *testing.T) {
+	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
 	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
@@ -81,6 +82,7 @@ func TestANotificationStartsATaskLongBeforeThePoll(t *testing.T) {
 
 // A transaction that inserted before a relay asked to be woken commits after that relay has looked.
 func TestATaskThatCommitsLongAfterItsInsertStartsSoon(t *testing.T) {
+	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
 	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
@@ -97,6 +99,7 @@ func listening(t testing.TB, db *database) {
 }
 
 func TestACommitOfTheSameProcessWakesARelayWithoutListen(t *testing.T) {
+	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
 	run(t, db, reg, relay.Config{PollInterval: time.Minute})

@@ -33,6 +33,7 @@ END
 $$`
 
 func TestTheTableRefusesWhatItsChecksRefused(t *testing.T) {
+	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	migrate(t, db)
 	run(t, db, likeTask)

@@ -16,6 +16,7 @@ import (
 )
 
 func TestAnotherProcessIsFaster(t *testing.T) {
+	t.Parallel()
 	later := second("SELECT 1")
 	for name, c := range map[string]struct {
 		start, mine []string
@@ -54,6 +55,7 @@ func TestAnotherProcessIsFaster(t *testing.T) {
 }
 
 func TestWhoIsUpToDateDoesNotWaitForAMigration(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	upToDate := open(t, url)
 	migrate(t, upToDate, files(first()))
@@ -81,6 +83,7 @@ var locks = map[string]string{
 }
 
 func TestMigrateWaitsForLocksInShortTries(t *testing.T) {
+	t.Parallel()
 	for name, lock := range locks {
 		t.Run(name, func(t *testing.T) {
 			url := pgtest.Database(t)
@@ -106,6 +109,7 @@ func TestMigrateWaitsForLocksInShortTries(t *testing.T) {
 }
 
 func TestMigrateEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	for name, lock := range locks {
 		t.Run(name, func(t *testing.T) {
 			url := pgtest.Database(t)
@@ -133,6 +137,7 @@ func TestMigrateEndsWithItsContext(t *testing.T) {
 }
 
 func TestMigrateInterruptsAStatementWhenItsContextEnds(t *testing.T) {
+	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	migrate(t, db, files(first()))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -154,6 +159,7 @@ func TestMigrateInterruptsAStatementWhenItsContextEnds(t *testing.T) {
 }
 
 func TestMigrateCommitsNothingAfterItsContextEnded(t *testing.T) {
+	t.Parallel()
 	db, w := watched(t, pgtest.Database(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -171,6 +177,7 @@ func TestMigrateCommitsNothingAfterItsContextEnded(t *testing.T) {
 }
 
 func TestMigrateGivesUpAfterAWhile(t *testing.T) {
+	t.Parallel()
 	url := pgtest.Database(t)
 	migrate(t, open(t, url), files(first()))
 	begin(t, open(t, url), "SELECT * FROM outbox.task")
@@ -184,6 +191,7 @@ func TestMigrateGivesUpAfterAWhile(t *testing.T) {
 func patience(d time.Duration) Option { return func(s *settings) { s.patience = d } }
 
 func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
+	t.Parallel()
 	for name, after := range map[string]bool{"committed": true, "not committed": false} {
 		t.Run(name, func(t *testing.T) {
 			db, w := watched(t, pgtest.Database(t))
@@ -208,6 +216,7 @@ func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
 }
 
 func TestMigrateWaitsForAServerThatStarts(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Local(t, nil)
 	db, w := watched(t, server.URL())
 	migrate(t, db, files(first()))
@@ -240,6 +249,7 @@ func TestMigrateWaitsForAServerThatStarts(t *testing.T) {
 }
 
 func TestMigrateReturnsThoughTheDriverHangs(t *testing.T) {
+	t.Parallel()
 	hang := make(chan struct{})
 	defer close(hang)
 	db := sql.OpenDB(hangingConnector{hang})
@@ -265,6 +275,7 @@ func (s stateError) Error() string    { return string(s) }
 func (s stateError) SQLState() string { return string(s) }
 
 func TestWhatIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	db := open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable")
 	if err := db.PingContext(t.Context()); !again(err) {
 		t.Errorf("%v: want it tried again", err)

@@ -33,7 +33,31 @@ func (s *Server) CopyDatabase(ctx context.Context, from string) (url string, dro
 	if err != nil {
 		return "", nil, fmt.Errorf("devpg: copy a database: %w", err)
 	}
-	return s.create(ctx, "TEMPLATE "+pq.QuoteIdentifier(strings.TrimPrefix(u.Path, "/")))
+	of := "TEMPLATE " + pq.QuoteIdentifier(strings.TrimPrefix(u.Path, "/"))
+	if version, err := s.version(ctx); err != nil {
+		return "", nil, fmt.Errorf("devpg: copy a database: %w", err)
+	} else if version >= 150000 {
+		of += " STRATEGY file_copy" // half the time of the default, which also writes it to the WAL
+	}
+	return s.create(ctx, of)
+}
+
+// version is server_version_num, which is asked for once.
+func (s *Server) version(ctx context.Context) (int, error) {
+	if n := s.versionNum.Load(); n > 0 {
+		return int(n), nil
+	}
+	db, err := sql.Open("postgres", s.URL())
+	if err != nil {
+		return 0, err
+	}
+	defer db.Close()
+	var n int32
+	if err := db.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int`).Scan(&n); err != nil {
+		return 0, err
+	}
+	s.versionNum.Store(n)
+	return int(n), nil
 }
 
 func (s *Server) create(ctx context.Context, of string) (url string, drop func(), err error) {

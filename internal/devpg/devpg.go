@@ -32,6 +32,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // The kinds of server, as in OUTBOX_TEST_POSTGRES and Server.Kind.
@@ -85,6 +86,8 @@ type Server struct {
 	logf    func(format string, args ...any)
 	cluster *cluster     // nil unless the kind is local or embedded
 	release func() error // nil for a URL
+
+	versionNum atomic.Int32 // server_version_num, zero until it is asked for
 
 	closing  sync.Once
 	closeErr error

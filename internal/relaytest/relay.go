@@ -2,6 +2,7 @@ package relaytest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"io"
@@ -59,6 +60,16 @@ type Running struct {
 // Leaves says that the test leaves goroutines of handlers behind that are in the named function. To be called before Stop.
 func (r *Running) Leaves(function string) { r.goroutines.left = append(r.goroutines.left, function) }
 
+// workers is how many a relay has whose test chooses none: each opens a connection, which costs more than most tests do there.
+const workers = 4
+
+// Ended checks that what the test left behind has ended too.
+func (r *Running) Ended(t testing.TB) {
+	t.Helper()
+	r.goroutines.left = nil
+	r.goroutines.ended(t)
+}
+
 // Run starts a relay, which is drained at the end of the test.
 func Run(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config) *Running {
 	t.Helper()
@@ -70,6 +81,7 @@ func Run(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config) 
 // Prepare is Run for a test that changes the relay before it calls Start.
 func Prepare(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config) *Running {
 	t.Helper()
+	config.Workers = cmp.Or(config.Workers, workers)
 	r := &Running{Log: &Records{}}
 	config.Logger = logger(r.Log)
 	var err error
@@ -104,6 +116,7 @@ func Prepare(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Conf
 func Once(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config) string {
 	t.Helper()
 	log := &Records{}
+	config.Workers = cmp.Or(config.Workers, workers)
 	config.Logger = logger(log)
 	r, err := relay.New(db, reg, config)
 	if err != nil {

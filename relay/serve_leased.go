@@ -47,6 +47,9 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 		}
 		d.released(c, slots-len(runs), false)
 	}
+	if len(runs) == 0 {
+		return // the dispatcher may have ended by now, and its relay may run again
+	}
 	for _, x := range runs {
 		x.claimed(d.r, c, token)
 	}

@@ -67,7 +67,7 @@ func (b *bench) claimTurn(ctx context.Context, round, backlog int, random bool) 
 	if err := prewarm(ctx, d); err != nil {
 		return err
 	}
-	timed.Take()
+	timed.Take(timed.Claim)
 	p := measure.NewProgress(min(b.plan.claims*claimSize, backlog/2))
 	defer p.End()
 	stop, err := s.start(ctx, d.url, p.Done)
@@ -84,7 +84,7 @@ func (b *bench) claimTurn(ctx context.Context, round, backlog int, random bool) 
 	if stopErr := stop(); err != nil || stopErr != nil {
 		return firstOf(err, stopErr)
 	}
-	ms := milliseconds(timed.Take())
+	ms := milliseconds(timed.Take(timed.Claim))
 	ms = ms[min(len(ms), 10):] // the first ones build caches
 	b.samples.Add(caseClaim, s.name, mClaimP50, round, measure.Quantile(ms, 0.5))
 	b.samples.Add(caseClaim, s.name, mClaimP99, round, measure.Quantile(ms, 0.99))

@@ -53,7 +53,7 @@ func heldTransaction(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	timed.Take()
+	timed.Take(timed.Claim)
 	offset, began := p.Elapsed(), time.Now()
 	for time.Since(began) < total && err == nil {
 		select {
@@ -62,7 +62,7 @@ func heldTransaction(ctx context.Context, b *bench) error {
 		}
 	}
 	ended := p.Elapsed()
-	claims := timed.Take()
+	claims := timed.Take(timed.Claim)
 	cancel()
 	p.End()
 	release()

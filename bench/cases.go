@@ -4,6 +4,6 @@ package main
 func cases() []benchCase {
 	return []benchCase{
 		burndownCase(), largeCase(), insertCase(), defaultsCase(), mixedCase(), latencyCase(), enqueueCase(), manyCase(),
-		heldCase(), claimCase(), memoryCase(), randomCase(), typesCase(), payloadCase(), idleCase(), walCase(),
+		heldCase(), stallsCase(), claimCase(), memoryCase(), randomCase(), typesCase(), payloadCase(), idleCase(), walCase(),
 	}
 }

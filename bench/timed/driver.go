@@ -1,4 +1,5 @@
-// Package timed is lib/pq with a clock on some statements: how long the relay's own claims take, from sending them to their last row.
+// Package timed is lib/pq with a clock on the relay's own claims and on its results of leased tasks: from sending the statement to its
+// last row.
 package timed
 
 import (
@@ -16,15 +17,28 @@ import (
 // Name is the driver's name for database/sql.
 const Name = "postgres-timed"
 
-// claims are the statements that take tasks, by the comment that they begin with.
-var claims = regexp.MustCompile(`/\* outbox: (claim|lease)`)
+// clocks are the statements that are timed, by the comment that they begin with.
+var clocks = map[Kind]*regexp.Regexp{
+	Claim:  regexp.MustCompile(`/\* outbox: (claim|lease)`),
+	Result: regexp.MustCompile(`/\* outbox: complete`),
+}
+
+// Kind is what a statement is for.
+type Kind int
+
+// The kinds that are timed.
+const (
+	Claim  Kind = iota + 1 // takes tasks
+	Result                 // ends leased tasks
+)
 
 func init() { sql.Register(Name, clocked{}) }
 
-// Took is one claim.
+// Took is one statement.
 type Took struct {
-	At  time.Time // its end
-	For time.Duration
+	Kind Kind
+	At   time.Time // its end
+	For  time.Duration
 }
 
 var (
@@ -32,20 +46,27 @@ var (
 	took []Took
 )
 
-// Take returns the claims since the last call. They are those of all connections of the process.
-func Take() []Took {
+// Take returns the statements of a kind since the last call, which also forgets the others. They are those of all connections of the
+// process.
+func Take(kind Kind) []Took { return TakeAll()[kind] }
+
+// TakeAll is Take of each kind.
+func TakeAll() map[Kind][]Took {
 	mu.Lock()
 	defer mu.Unlock()
-	out := took
+	out := map[Kind][]Took{}
+	for _, t := range took {
+		out[t.Kind] = append(out[t.Kind], t)
+	}
 	took = nil
 	return out
 }
 
-func add(since time.Time) {
+func add(kind Kind, since time.Time) {
 	now := time.Now()
 	mu.Lock()
 	defer mu.Unlock()
-	took = append(took, Took{At: now, For: now.Sub(since)})
+	took = append(took, Took{Kind: kind, At: now, For: now.Sub(since)})
 }
 
 // full is what a connection of lib/pq can do.
@@ -117,19 +138,26 @@ type fullRows interface {
 
 type rows struct {
 	fullRows
+	kind  Kind
 	began time.Time
 }
 
 func clock(r driver.Rows, err error, query string, began time.Time) (driver.Rows, error) {
-	if f, ok := r.(fullRows); ok && err == nil && claims.MatchString(query) {
-		return rows{f, began}, nil
+	f, ok := r.(fullRows)
+	if !ok || err != nil {
+		return r, err
 	}
-	return r, err
+	for kind, statement := range clocks {
+		if statement.MatchString(query) {
+			return rows{f, kind, began}, nil
+		}
+	}
+	return r, nil
 }
 
-// Close ends a claim: database/sql calls it once, after the last row.
+// Close ends a statement: database/sql calls it once, after the last row.
 func (r rows) Close() error {
 	err := r.fullRows.Close()
-	add(r.began)
+	add(r.kind, r.began)
 	return err
 }

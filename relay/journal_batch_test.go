@@ -93,7 +93,7 @@ func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
 				db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id, task_ids, first_id, last_id, xid)
 					SELECT ids[1], $1, $1, ids, ids[1], ids[3], $2::text::xid8 FROM (SELECT ARRAY[1 || $3, 3 || $3, 6 || $3]::bigint[] AS ids) AS batch`, someUUID, xid, apart)
 				reg, calls := batches(6)
-				once(t, db, reg, relay.Config{})
+				once(t, db, reg, relay.Config{Workers: 1})
 				db.Do(t, `DELETE FROM outbox.running`)
 				var want []string
 				for _, call := range c.want {
@@ -135,7 +135,7 @@ func TestALostBatchIsKnownAlthoughItsFirstTaskIsGone(t *testing.T) {
 			}
 			db.Do(t, c.statement)
 			do(c.duty)
-			once(t, db, reg, relay.Config{})
+			once(t, db, reg, relay.Config{Workers: 1})
 			if got, want := calls(), []string{"attempt 1 of 4", "attempt 2 of 2", "attempt 2 of 3"}; !slices.Equal(got, want) {
 				t.Errorf("calls: %s\nwant: %s", strings.Join(got, ", "), strings.Join(want, ", "))
 			}

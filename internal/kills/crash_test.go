@@ -102,6 +102,10 @@ func names(processes map[string]*relaytest.Process) (joined string) {
 	return joined
 }
 
+// tasksOfSQL counts what a process has.
+const tasksOfSQL = `SELECT (SELECT count(*) FROM outbox.running JOIN outbox.relay USING (relay_id) WHERE pid = $1)
+	+ (SELECT count(*) FROM outbox.task JOIN outbox.relay USING (relay_id) WHERE state = 'leased' AND pid = $1)`
+
 // C1, F14, F16.
 func testKilledAtRandom(t *testing.T, db *relaytest.Database) {
 	db.Do(t, pointsSQL)
@@ -116,14 +120,27 @@ func testKilledAtRandom(t *testing.T, db *relaytest.Database) {
 	busy := 0
 	for kill := range kills {
 		at := (kill*effectTypes*each + rand.IntN(effectTypes*each)) / (kills + 2)
+		var victim *relaytest.Process // one that has tasks, if any has
 		relaytest.Eventually(t, 30*time.Second, "the relays go on", func() bool {
-			return db.Int(t, `SELECT count(*) FROM effect`) >= at && len(f.Processes()) > 0
+			if db.Int(t, `SELECT count(*) FROM effect`) < at {
+				return false
+			}
+			alive := f.Processes()
+			rand.Shuffle(len(alive), func(i, j int) { alive[i], alive[j] = alive[j], alive[i] })
+			if len(alive) > 0 && db.Int(t, `SELECT count(*) FROM outbox.task WHERE state IN ('ready', 'leased')`) == 0 {
+				victim = alive[0]
+				return true
+			}
+			for _, p := range alive {
+				if db.Int(t, tasksOfSQL, p.Pid) > 0 {
+					victim = p
+					return true
+				}
+			}
+			return false
 		})
-		alive := f.Processes()
-		victim := alive[rand.IntN(len(alive))]
 		victim.Kill9()
-		if db.Int(t, `SELECT count(*) FROM outbox.running r JOIN outbox.relay l USING (relay_id) WHERE pid = $1`, victim.Pid)+
-			db.Int(t, `SELECT count(*) FROM outbox.task t JOIN outbox.relay l USING (relay_id) WHERE state = 'leased' AND pid = $1`, victim.Pid) > 0 {
+		if db.Int(t, tasksOfSQL, victim.Pid) > 0 {
 			busy++
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox"
 	breaker "github.com/txoutbox/outbox/internal/chaos/proxy"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // through returns a proxy before the server, and the URL that leads through it.
@@ -47,6 +48,7 @@ func TestACallOnASilentConnectionEndsSoonAfterItsContext(t *testing.T) {
 	t.Parallel()
 	p, url := through(t, pgtest.Database(t))
 	db := openPool(t, url)
+	tests := map[string]func(*testing.T){}
 	for name, call := range map[string]func(ctx context.Context, tx *sql.Tx, token string) error{
 		"exec": func(ctx context.Context, tx *sql.Tx, token string) error {
 			_, err := tx.ExecContext(ctx, `SELECT '`+token+`'`)
@@ -72,8 +74,7 @@ func TestACallOnASilentConnectionEndsSoonAfterItsContext(t *testing.T) {
 		},
 	} {
 		for _, how := range []breaker.How{breaker.SilenceRequest, breaker.SilenceReply} {
-			t.Run(fmt.Sprint(name, how), func(t *testing.T) {
-				t.Parallel()
+			tests[fmt.Sprint(name, how)] = func(t *testing.T) {
 				tx, err := db.BeginTx(t.Context(), nil)
 				if err != nil {
 					t.Fatal(err)
@@ -91,9 +92,10 @@ func TestACallOnASilentConnectionEndsSoonAfterItsContext(t *testing.T) {
 				if err := db.PingContext(t.Context()); err != nil {
 					t.Errorf("the pool does not work any more: %v", err)
 				}
-			})
+			}
 		}
 	}
+	relaytest.Together(t, tests)
 }
 
 func TestAConnectionThatNeverGetsReadyIsGivenUpWithTheContext(t *testing.T) {

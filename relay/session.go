@@ -17,12 +17,13 @@ type session struct {
 
 // sessionSQL returns the statements that put the session back. RESET goes to what the connection began with: what its string, its role
 // and its database ask for. What the pool's connector has set by statements since is set again, but for settings of the app's own
-// (app.tenant), which PostgreSQL does not list. Functions are asked instead of the views pg_settings and pg_roles, as a new session
+// (app.tenant), which PostgreSQL does not list. A setting that SET LOCAL hid after RESET ALL has the
+// source session too, with the value that RESET gives it. Functions are asked instead of the views pg_settings and pg_roles, as a new session
 // plans these for a millisecond. Temporary tables go unless it has made one.
 const sessionSQL = `/* outbox: see how the pool made a session */
 SELECT concat_ws('; ', 'RESET SESSION AUTHORIZATION', 'RESET ROLE', 'RESET ALL', 'CLOSE ALL',
   (SELECT 'DO ' || quote_literal('BEGIN PERFORM ' || string_agg(format('set_config(%L, %L, false)', name, current_setting(name)), ', ') || '; END')
-     FROM pg_show_all_settings() WHERE source = 'session' AND name NOT IN ('transaction_isolation', 'transaction_read_only', 'transaction_deferrable')),
+     FROM pg_show_all_settings() WHERE source = 'session' AND setting IS DISTINCT FROM reset_val AND name NOT IN ('transaction_isolation', 'transaction_read_only', 'transaction_deferrable')),
   (SELECT 'SET SESSION AUTHORIZATION ' || quote_ident(session_user)
      FROM pg_stat_get_activity(pg_backend_pid()) a WHERE pg_get_userbyid(a.usesysid) <> session_user),
   CASE WHEN current_setting('role') <> 'none' THEN 'SET ROLE ' || quote_ident(current_setting('role')) END,

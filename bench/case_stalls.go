@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -27,8 +26,8 @@ const (
 
 func stallsCase() benchCase {
 	return benchCase{
-		name: caseStalls, budget: 40, title: "pauses of Leased handlers", run: stalls,
-		says: `32 workers work a backlog off with a Leased handler that does nothing: the times of claims and of the statements that write results, by the driver's clock,
+		name: caseStalls, budget: 5, title: "pauses of Leased handlers", run: stalls,
+		says: `32 workers work on a backlog with a Leased handler that does nothing: the times of claims and of the statements that write results, by the driver's clock,
 and the times in which no handler started. Alone, beside a transaction that is idle with a snapshot, and while one of the relay's backends is terminated every 300 ms.
 Claims and results are of many tasks at once. The longest pause is of one turn: the more turns, the longer.`,
 		metrics: []string{mPause, mStalls, mClaimP50, mClaimP99, mClaimMost, mResultP50, mResultP99, mResultMost, mRate},
@@ -48,7 +47,7 @@ var disturbances = []disturbance{
 }
 
 func stalls(ctx context.Context, b *bench) error {
-	for round := range b.plan.rounds {
+	for round := range b.plan.infoRounds {
 		for _, beside := range disturbances {
 			if err := b.stallTurn(ctx, round, beside); err != nil {
 				return fmt.Errorf("%s: %w", beside.name, err)
@@ -71,18 +70,21 @@ func (b *bench) stallTurn(ctx context.Context, round int, beside disturbance) er
 	}
 	defer end()
 	timed.TakeAll()
-	starts := startTimes{at: make([]time.Time, 0, tasks), all: make(chan struct{}), want: tasks * 9 / 10}
+	starts := startTimes{at: make([]time.Time, 0, tasks), first: make(chan struct{})}
 	stop, err := startRelay(ctx, d.url, relaySettings{Kind: kindLeased, Workers: stallWorkers, Driver: timed.Name}, func(int, load) { starts.add() })
 	if err != nil {
 		return err
 	}
 	select {
-	case <-starts.all:
-	case <-time.After(time.Minute):
-		err = fmt.Errorf("no %d tasks within a minute", starts.want)
+	case <-starts.first:
+		pause(ctx, b.plan.short)
+		err = ctx.Err()
+	case <-time.After(20 * time.Second):
+		err = fmt.Errorf("no task was handled within 20 s")
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
+	longest, many, rate := starts.pauses()
 	took := timed.TakeAll()
 	if stopErr := stop(); err != nil || stopErr != nil {
 		return firstOf(err, stopErr)
@@ -95,7 +97,6 @@ func (b *bench) stallTurn(ctx context.Context, round int, beside disturbance) er
 	for metric, q := range map[string]float64{mResultP50: 0.5, mResultP99: 0.99, mResultMost: 1} {
 		add(metric, measure.Quantile(results, q))
 	}
-	longest, many, rate := starts.pauses()
 	add(mPause, longest)
 	add(mStalls, float64(many))
 	add(mRate, rate)
@@ -104,19 +105,18 @@ func (b *bench) stallTurn(ctx context.Context, round int, beside disturbance) er
 	return nil
 }
 
-// startTimes are when handlers started. Its methods may be called at the same time.
+// startTimes are when handlers started, in their order. Its methods may be called at the same time.
 type startTimes struct {
-	mu   sync.Mutex
-	at   []time.Time
-	want int
-	all  chan struct{} // closed with the last that is wanted
+	mu    sync.Mutex
+	at    []time.Time
+	first chan struct{} // closed with the first
 }
 
 func (s *startTimes) add() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.at = append(s.at, time.Now()); len(s.at) == s.want {
-		close(s.all)
+	if s.at = append(s.at, time.Now()); len(s.at) == 1 {
+		close(s.first)
 	}
 }
 
@@ -124,8 +124,10 @@ func (s *startTimes) add() {
 func (s *startTimes) pauses() (longest float64, stalls int, rate float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := s.at[:s.want] // what starts as the relay stops does not count
-	slices.SortFunc(at, time.Time.Compare)
+	at := s.at
+	if len(at) == 0 {
+		return 0, 0, 0
+	}
 	for i := range at[1:] {
 		pause := at[i+1].Sub(at[i])
 		longest = max(longest, float64(pause.Microseconds())/1000)
@@ -133,7 +135,7 @@ func (s *startTimes) pauses() (longest float64, stalls int, rate float64) {
 			stalls++
 		}
 	}
-	return longest, stalls, float64(len(at)) / at[len(at)-1].Sub(at[0]).Seconds()
+	return longest, stalls, float64(len(at)) / max(time.Millisecond, at[len(at)-1].Sub(at[0])).Seconds()
 }
 
 const terminateSQL = `/* bench: terminate */

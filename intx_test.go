@@ -44,7 +44,8 @@ func onEveryHelper(t *testing.T, test func(t *testing.T, h helper, d database, d
 	}
 }
 
-// countWakes counts the calls of the relays of this process until the test ends.
+// countWakes counts the calls of the relays of this process until the test ends. Tests beside it would wake them too, so its tests are
+// not parallel.
 func countWakes(t *testing.T, also func()) *atomic.Int64 {
 	var n atomic.Int64
 	t.Cleanup(wake.Register(func() { n.Add(1); also() }))
@@ -57,7 +58,6 @@ func enqueue(ctx context.Context, tx outbox.Querier, name string) error {
 }
 
 func TestInTxCommitsAndThenWakesTheRelaysOfTheProcess(t *testing.T) {
-	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		name, visible := newType(), -1
 		wakes := countWakes(t, func() { visible = len(rows(t, d.db, name)) })
@@ -71,7 +71,6 @@ func TestInTxCommitsAndThenWakesTheRelaysOfTheProcess(t *testing.T) {
 }
 
 func TestInTxRollsBackWhateverEndsTheFunction(t *testing.T) {
-	t.Parallel()
 	failed := errors.New("no")
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		wakes := countWakes(t, func() {})
@@ -113,7 +112,6 @@ func TestInTxRollsBackWhateverEndsTheFunction(t *testing.T) {
 }
 
 func TestInTxRollsBackWhenItsContextEndsBeforeTheCommit(t *testing.T) {
-	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		name := newType()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -147,7 +145,6 @@ func TestInTxRollsBackWhenItsContextEndsBeforeTheCommit(t *testing.T) {
 }
 
 func TestInTxWaitsForAConnectionNoLongerThanItsContext(t *testing.T) {
-	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		db.SetMaxOpenConns(1)
 		held, err := db.Conn(t.Context())
@@ -168,7 +165,6 @@ func TestInTxWaitsForAConnectionNoLongerThanItsContext(t *testing.T) {
 }
 
 func TestInTxReportsThatItCouldNotBegin(t *testing.T) {
-	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, _ *sql.DB) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -187,7 +183,6 @@ func TestInTxReportsThatItCouldNotBegin(t *testing.T) {
 }
 
 func TestInTxKnowsACommitThatSurelyFailed(t *testing.T) {
-	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, db *sql.DB) {
 		exec(t, d.db, `CREATE TABLE IF NOT EXISTS parent (id int PRIMARY KEY)`)
 		exec(t, d.db, `CREATE TABLE IF NOT EXISTS child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
@@ -219,7 +214,6 @@ func TestInTxKnowsACommitThatSurelyFailed(t *testing.T) {
 
 // F2: the connection fails around the COMMIT.
 func TestInTxTellsWhenTheOutcomeOfTheCommitIsUnknown(t *testing.T) {
-	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, _ *sql.DB) {
 		for _, c := range []struct {
 			about     string
@@ -257,7 +251,6 @@ func TestInTxTellsWhenTheOutcomeOfTheCommitIsUnknown(t *testing.T) {
 }
 
 func TestInTxDoesNotCutACommitShortWhenItsContextEnds(t *testing.T) {
-	t.Parallel()
 	onEveryHelper(t, func(t *testing.T, h helper, d database, _ *sql.DB) {
 		name := newType()
 		ctx, cancel := context.WithCancel(t.Context())

@@ -20,7 +20,6 @@ import (
 )
 
 func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
-	t.Parallel()
 	none, err := sql.Open("postgres", "postgres://app:C4n4ry@127.0.0.1:1/none?sslmode=disable")
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +59,6 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 }
 
 func TestSeveritiesHaveNames(t *testing.T) {
-	t.Parallel()
 	for s, want := range map[doctor.Severity]string{doctor.OK: "ok", doctor.Info: "info", doctor.Unknown: "unknown", doctor.Warning: "warning", doctor.Critical: "critical", 7: "Severity(7)"} {
 		text, err := json.Marshal(doctor.Finding{Severity: s})
 		if s.String() != want || err != nil || !strings.Contains(string(text), `"Severity":"`+want+`"`) {
@@ -77,7 +75,6 @@ func TestSeveritiesHaveNames(t *testing.T) {
 
 // What a role may not see is said, with what it needs; the rest is looked at.
 func TestARoleWithoutRightsIsToldWhatItLacks(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	name := fmt.Sprint("o", time.Now().UnixNano())
 	if err := errors.Join(schema.Migrate(t.Context(), db.DB, schema.Schema(name)), schema.GrantRoles(t.Context(), db.DB, schema.Schema(name))); err != nil {
@@ -118,7 +115,6 @@ func TestARoleWithoutRightsIsToldWhatItLacks(t *testing.T) {
 
 // Payloads, keys, errors, queries, settings of the app and passwords are in no finding, whatever is wrong.
 func TestNoSecretIsInAFinding(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	const canary = "C4n4ry"
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, run_at) VALUES ('A', '{"p": "C4n4ry"}', '{"h": "C4n4ry"}', now() - interval '1 hour'), ('B', '"C4n4ry"', NULL, now() - interval '1 hour')`)
@@ -149,7 +145,6 @@ func TestNoSecretIsInAFinding(t *testing.T) {
 
 // The table of tasks is reached by its indexes, whatever the statistics say: with ten million tasks the cost is that of ten.
 func TestNoCheckReadsAllTasks(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off); ALTER TABLE outbox.dead_task SET (autovacuum_enabled = off)`)
 	db.Enqueue(t, "A", 10_000)
@@ -177,7 +172,6 @@ func TestNoCheckReadsAllTasks(t *testing.T) {
 }
 
 func TestThroughPgBouncerInTransactionMode(t *testing.T) {
-	t.Parallel()
 	needs.Program(t, "pgbouncer", "pgbouncer")
 	pooler, err := pgtest.Server(t).OpenPooler(t.Context())
 	if err != nil {
@@ -203,7 +197,6 @@ func TestThroughPgBouncerInTransactionMode(t *testing.T) {
 
 // docs/features/doctor.md has a row for each check.
 func TestEachCheckIsDocumented(t *testing.T) {
-	t.Parallel()
 	text, err := os.ReadFile("../docs/features/doctor.md")
 	if err != nil {
 		t.Fatal(err)

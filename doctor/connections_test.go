@@ -8,7 +8,6 @@ import (
 )
 
 func TestARoleAtItsLimitOfConnectionsIsFound(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	app, role := as(t, db)
 	conn, err := app.Conn(t.Context())

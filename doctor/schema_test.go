@@ -13,7 +13,6 @@ import (
 )
 
 func TestASchemaThatIsMissingOldOrNewerIsFound(t *testing.T) {
-	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	found := diagnosis(t, db)
 	one(t, found, "schema-version", doctor.Critical, "outbox", "there is no outbox in the schema outbox", "outbox migrate up")
@@ -139,7 +138,6 @@ func TestMissingAndDisabledObjectsAreFoundAndMended(t *testing.T) {
 
 // The counts that a disabled trigger missed are right after what the finding says.
 func TestApplyingTheMigrationsAgainCountsAnew(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	db.Do(t, `ALTER TABLE outbox.task DISABLE TRIGGER task_wake`)
 	db.Enqueue(t, "A", 3)
@@ -151,7 +149,6 @@ func TestApplyingTheMigrationsAgainCountsAnew(t *testing.T) {
 }
 
 func TestASchemaOfAnotherName(t *testing.T) {
-	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	if err := schema.Migrate(t.Context(), db.DB, schema.Schema("select")); err != nil {
 		t.Fatal(err)
@@ -169,7 +166,6 @@ func TestASchemaOfAnotherName(t *testing.T) {
 
 // A server's roles are shared, so the schema has a name of the test's own.
 func TestRolesThatLackRightsAreFound(t *testing.T) {
-	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	name := fmt.Sprint("o", time.Now().UnixNano())
 	mine := doctor.Schema(name)

@@ -12,7 +12,6 @@ import (
 )
 
 func TestSettingsThatRiskTheDatabaseAreFound(t *testing.T) {
-	t.Parallel()
 	server := pgtest.Local(t, map[string]string{"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"})
 	found := diagnosis(t, direct(t, server.URL()))
 	one(t, found, "durability", doctor.Critical, "fsync", "ALTER SYSTEM SET fsync = on")
@@ -21,7 +20,6 @@ func TestSettingsThatRiskTheDatabaseAreFound(t *testing.T) {
 }
 
 func TestSettingsOfSessionsThatHurtRelaysAreFound(t *testing.T) {
-	t.Parallel()
 	server := pgtest.Local(t, map[string]string{"statement_timeout": "2s", "idle_session_timeout": "10min"})
 	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)
@@ -73,19 +71,16 @@ func TestSettingsOfSessionsThatHurtRelaysAreFound(t *testing.T) {
 }
 
 func TestWhatTheDoctorsConnectionStringSetsIsFound(t *testing.T) {
-	t.Parallel()
 	db := direct(t, ill(t).URL+"&default_transaction_read_only=on")
 	one(t, diagnosis(t, db), "session-settings", doctor.Warning, "default_transaction_read_only", "in the connection string")
 }
 
 func TestAnEncodingThatTheOutboxDoesNotWorkInIsFound(t *testing.T) {
-	t.Parallel()
 	found := diagnosis(t, direct(t, pgtest.Encoded(t, "SQL_ASCII")))
 	one(t, found, "encoding", doctor.Critical, "SQL_ASCII", "relays do not start", "ENCODING 'UTF8'")
 }
 
 func TestAServerThatIsNearlyFullIsFound(t *testing.T) {
-	t.Parallel()
 	server := pgtest.Local(t, map[string]string{"max_connections": "23", "superuser_reserved_connections": "3"})
 	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)
@@ -114,7 +109,6 @@ func TestAServerThatIsNearlyFullIsFound(t *testing.T) {
 }
 
 func TestRulesThatNoSmallServerBreaks(t *testing.T) {
-	t.Parallel()
 	at := time.Unix(1000, 0)
 	for _, c := range []struct{ server, before, after, want time.Duration }{
 		{0, 0, 0, 0}, {5, 0, 10, 0}, {20, 0, 10, 10}, {-7, 0, 10, -7},

@@ -31,7 +31,6 @@ func worker(t testing.TB, db *database, alive bool, workers, connections int, ty
 
 // Nothing is wrong with an outbox as it should be, whoever looks.
 func TestAHealthyOutboxHasNoWarning(t *testing.T) {
-	t.Parallel()
 	server := pgtest.Local(t, map[string]string{"fsync": "on"})
 	db := relaytest.Adopt(t, server.URL())
 	if err := schema.GrantRoles(t.Context(), db.DB); err != nil {
@@ -63,7 +62,6 @@ func TestAHealthyOutboxHasNoWarning(t *testing.T) {
 }
 
 func TestTypesThatNoRelayHandlesAreFound(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	one(t, diagnosis(t, db), "relays", doctor.Info, "", "no relay is alive; there is nothing to do")
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('LATER', now() + interval '1 hour')`)
@@ -95,7 +93,6 @@ func TestTypesThatNoRelayHandlesAreFound(t *testing.T) {
 }
 
 func TestManyFindingsAreCutShort(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	worker(t, db, true, 10, 12, "HERE")
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'T' || n FROM generate_series(1, 45) n`)
@@ -106,7 +103,6 @@ func TestManyFindingsAreCutShort(t *testing.T) {
 }
 
 func TestPausedTypesWithTasksAreFound(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	worker(t, db, true, 10, 12, "A")
 	if err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error { return outbox.Pause(t.Context(), tx, "A") }); err != nil {
@@ -122,7 +118,6 @@ func TestPausedTypesWithTasksAreFound(t *testing.T) {
 }
 
 func TestTypesThatStarveAreFound(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	id := worker(t, db, true, 2, 12, "A", "B")
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('A', now() - interval '35 s'), ('B', now())`)
@@ -143,7 +138,6 @@ func TestTypesThatStarveAreFound(t *testing.T) {
 
 // A relay's row says what its pool may have; New refuses one that is too small, but a pool can be made smaller later.
 func TestPoolsThatAreTooSmallAreFound(t *testing.T) {
-	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	pool := open(t, db.URL)
 	reg := handlers.New()
@@ -181,7 +175,6 @@ func TestPoolsThatAreTooSmallAreFound(t *testing.T) {
 }
 
 func TestDeadRelaysWithLeasesAndOldOnesAreFound(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	worker(t, db, true, 10, 12, "A")
 	dead := worker(t, db, false, 10, 12, "A")
@@ -193,7 +186,6 @@ func TestDeadRelaysWithLeasesAndOldOnesAreFound(t *testing.T) {
 }
 
 func TestDeadLettersAreFoundByTypeAndReason(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	db.Do(t, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, last_error)
 		SELECT -n, now(), now(), now() - interval '5 minutes', 0, 10, 10, CASE n % 4 WHEN 0 THEN 'attempts' WHEN 1 THEN 'handler' WHEN 2 THEN 'lost_connections' ELSE 'committed' END,
@@ -220,7 +212,6 @@ func TestDeadLettersAreFoundByTypeAndReason(t *testing.T) {
 }
 
 func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	worker(t, db, true, 10, 12, "A")
 	db.Do(t, `INSERT INTO outbox.schedule (name, next_at, paused, task_type, payload, timing, definition) VALUES

@@ -15,7 +15,6 @@ import (
 
 // Whatever a forgotten transaction has done, its session is named.
 func TestAHeldTransactionIsFoundWithItsSession(t *testing.T) {
-	t.Parallel()
 	for name, test := range map[string]struct {
 		level     sql.IsolationLevel
 		statement string
@@ -42,7 +41,6 @@ func TestAHeldTransactionIsFoundWithItsSession(t *testing.T) {
 }
 
 func TestAPreparedTransactionIsFound(t *testing.T) {
-	t.Parallel()
 	server := pgtest.Local(t, map[string]string{"max_prepared_transactions": "2"})
 	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)
@@ -78,7 +76,6 @@ func TestAPreparedTransactionIsFound(t *testing.T) {
 }
 
 func TestAStandbyAndItsSlotAreFound(t *testing.T) {
-	t.Parallel()
 	server := pgtest.Local(t, map[string]string{"max_wal_senders": "5", "max_replication_slots": "5"})
 	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)
@@ -126,7 +123,6 @@ func TestAStandbyAndItsSlotAreFound(t *testing.T) {
 }
 
 func TestAutovacuumThatIsOffIsFound(t *testing.T) {
-	t.Parallel()
 	for change, want := range map[string]string{
 		`ALTER TABLE outbox.task SET (autovacuum_enabled = false)`:               "task",
 		`ALTER TABLE outbox.dead_task SET (autovacuum_enabled = off)`:            "dead_task",
@@ -173,7 +169,6 @@ func TestAutovacuumThatIsOffIsFound(t *testing.T) {
 
 // What failed in a transaction that was left open keeps its connection, and PostgreSQL forgets when it began.
 func TestAnAbortedTransactionIsFound(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	tx, err := direct(t, db.URL).BeginTx(context.Background(), nil)
 	if err != nil {
@@ -191,7 +186,6 @@ func TestAnAbortedTransactionIsFound(t *testing.T) {
 }
 
 func TestDeadRowsThatNobodyRemovesAreFound(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off)`)
 	db.Enqueue(t, "A", 2000)
@@ -210,7 +204,6 @@ func TestDeadRowsThatNobodyRemovesAreFound(t *testing.T) {
 }
 
 func TestAnIndexThatIsMuchLargerThanItsEntriesIsFound(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	db.Enqueue(t, "A", 20_000)
 	small := doctor.Thresholds(1<<40, 256<<10, time.Hour)
@@ -239,7 +232,6 @@ func TestAnIndexThatIsMuchLargerThanItsEntriesIsFound(t *testing.T) {
 }
 
 func TestWhoWaitsForALockIsFoundWithWhoHasIt(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	pid, end := hold(t, db, sql.LevelDefault, `LOCK TABLE outbox.maintenance IN ACCESS EXCLUSIVE MODE`)
 	done, waiter := make(chan struct{}), direct(t, db.URL)
@@ -264,7 +256,6 @@ func TestWhoWaitsForALockIsFoundWithWhoHasIt(t *testing.T) {
 
 // A row, or a unique key, of a transaction that does not end.
 func TestWhoWaitsForAnothersTransactionIsFoundWithIt(t *testing.T) {
-	t.Parallel()
 	db := ill(t)
 	const statement = `INSERT INTO outbox.task_type (task_type) VALUES ('A')`
 	pid, end := hold(t, db, sql.LevelDefault, statement)

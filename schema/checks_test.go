@@ -33,7 +33,6 @@ END
 $$`
 
 func TestTheTableRefusesWhatItsChecksRefused(t *testing.T) {
-	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	migrate(t, db)
 	run(t, db, likeTask)

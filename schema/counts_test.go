@@ -32,7 +32,6 @@ const present = `SELECT COALESCE(string_agg(format('%s %s %s', task_type, kind, 
 
 // I9 from the first moment: Migrate counts what is there, while others enqueue; applying it again counts nothing twice.
 func TestTheCountersBeginWithWhatIsThere(t *testing.T) {
-	t.Parallel()
 	url := pgtest.Database(t)
 	db := open(t, url)
 	before, text := beforeCounts(t)
@@ -70,7 +69,6 @@ func TestTheCountersBeginWithWhatIsThere(t *testing.T) {
 }
 
 func TestEnqueuersAndClaimsDoNotWaitForEachOthersCounts(t *testing.T) {
-	t.Parallel()
 	url := pgtest.Database(t)
 	db := open(t, url, "lock_timeout", "1s")
 	migrate(t, db)

@@ -16,7 +16,6 @@ import (
 )
 
 func TestAnotherProcessIsFaster(t *testing.T) {
-	t.Parallel()
 	later := second("SELECT 1")
 	for name, c := range map[string]struct {
 		start, mine []string
@@ -55,7 +54,6 @@ func TestAnotherProcessIsFaster(t *testing.T) {
 }
 
 func TestWhoIsUpToDateDoesNotWaitForAMigration(t *testing.T) {
-	t.Parallel()
 	url := pgtest.Database(t)
 	upToDate := open(t, url)
 	migrate(t, upToDate, files(first()))
@@ -83,7 +81,6 @@ var locks = map[string]string{
 }
 
 func TestMigrateWaitsForLocksInShortTries(t *testing.T) {
-	t.Parallel()
 	for name, lock := range locks {
 		t.Run(name, func(t *testing.T) {
 			url := pgtest.Database(t)
@@ -109,7 +106,6 @@ func TestMigrateWaitsForLocksInShortTries(t *testing.T) {
 }
 
 func TestMigrateEndsWithItsContext(t *testing.T) {
-	t.Parallel()
 	for name, lock := range locks {
 		t.Run(name, func(t *testing.T) {
 			url := pgtest.Database(t)
@@ -137,7 +133,6 @@ func TestMigrateEndsWithItsContext(t *testing.T) {
 }
 
 func TestMigrateInterruptsAStatementWhenItsContextEnds(t *testing.T) {
-	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	migrate(t, db, files(first()))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -159,7 +154,6 @@ func TestMigrateInterruptsAStatementWhenItsContextEnds(t *testing.T) {
 }
 
 func TestMigrateCommitsNothingAfterItsContextEnded(t *testing.T) {
-	t.Parallel()
 	db, w := watched(t, pgtest.Database(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -177,7 +171,6 @@ func TestMigrateCommitsNothingAfterItsContextEnded(t *testing.T) {
 }
 
 func TestMigrateGivesUpAfterAWhile(t *testing.T) {
-	t.Parallel()
 	url := pgtest.Database(t)
 	migrate(t, open(t, url), files(first()))
 	begin(t, open(t, url), "SELECT * FROM outbox.task")
@@ -191,7 +184,6 @@ func TestMigrateGivesUpAfterAWhile(t *testing.T) {
 func patience(d time.Duration) Option { return func(s *settings) { s.patience = d } }
 
 func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
-	t.Parallel()
 	for name, after := range map[string]bool{"committed": true, "not committed": false} {
 		t.Run(name, func(t *testing.T) {
 			db, w := watched(t, pgtest.Database(t))
@@ -216,7 +208,6 @@ func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
 }
 
 func TestMigrateWaitsForAServerThatStarts(t *testing.T) {
-	t.Parallel()
 	server := pgtest.Local(t, nil)
 	db, w := watched(t, server.URL())
 	migrate(t, db, files(first()))
@@ -249,7 +240,6 @@ func TestMigrateWaitsForAServerThatStarts(t *testing.T) {
 }
 
 func TestMigrateReturnsThoughTheDriverHangs(t *testing.T) {
-	t.Parallel()
 	hang := make(chan struct{})
 	defer close(hang)
 	db := sql.OpenDB(hangingConnector{hang})
@@ -275,7 +265,6 @@ func (s stateError) Error() string    { return string(s) }
 func (s stateError) SQLState() string { return string(s) }
 
 func TestWhatIsTriedAgain(t *testing.T) {
-	t.Parallel()
 	db := open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable")
 	if err := db.PingContext(t.Context()); !again(err) {
 		t.Errorf("%v: want it tried again", err)

@@ -11,7 +11,6 @@ import (
 
 // A character outside of ASCII cannot be stored, or not even be sent, where the database's encoding lacks it.
 func TestAllFilesAreASCII(t *testing.T) {
-	t.Parallel()
 	for i, text := range append(migrations(), rolesScript) {
 		for n, line := range strings.Split(text, "\n") {
 			if strings.ContainsFunc(line, func(r rune) bool { return r > '~' || r < ' ' }) {
@@ -22,7 +21,6 @@ func TestAllFilesAreASCII(t *testing.T) {
 }
 
 func TestADatabaseThatIsNotInUTF8IsRefusedBeforeAnyWrite(t *testing.T) {
-	t.Parallel()
 	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
 		t.Run(encoding, func(t *testing.T) {
 			db, w := watched(t, pgtest.Encoded(t, encoding))

@@ -16,7 +16,6 @@ import (
 )
 
 func TestEachFileRecordsItsVersion(t *testing.T) {
-	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	for i := range migrations() {
 		migrate(t, db, files(migrations()[:i+1]...))
@@ -27,7 +26,6 @@ func TestEachFileRecordsItsVersion(t *testing.T) {
 }
 
 func TestTheTableOfVersionsIsAsInTheFirstFile(t *testing.T) {
-	t.Parallel()
 	_, text, _ := strings.Cut(createMigrationTable, "\n")
 	for part := range strings.SplitSeq(text, "$$;\n") {
 		if !strings.Contains(first(), part) {
@@ -38,7 +36,6 @@ func TestTheTableOfVersionsIsAsInTheFirstFile(t *testing.T) {
 
 // Whoever applies the files, and under whatever name, the result is the same, and Migrate has nothing to do.
 func TestFilesByPsqlAndGooseAreTheSameAsMigrate(t *testing.T) {
-	t.Parallel()
 	reference := open(t, pgtest.Database(t))
 	migrate(t, reference)
 	want := describe(t, reference, "outbox")
@@ -75,7 +72,6 @@ func TestFilesByPsqlAndGooseAreTheSameAsMigrate(t *testing.T) {
 }
 
 func TestMigrateUnderAnotherNameIsTheSame(t *testing.T) {
-	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	migrate(t, db)
 	migrate(t, db, Schema("select"))

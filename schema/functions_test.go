@@ -30,7 +30,6 @@ func list(t *testing.T, db *sql.DB, name, query string) string {
 // A function with its owner's rights finds nothing that a caller puts into a schema of its own or a temporary one: the search_path is pinned,
 // with temporary tables last. So it is in functions that have settings anyway.
 func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.T) {
-	t.Parallel()
 	db, name := grantedSchema(t)
 	// An app's triggers on task run inside of those that delete or update tasks, with the search_path of the relay's pool.
 	const unpinned = `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND (prosecdef OR proconfig IS NOT NULL)
@@ -49,7 +48,6 @@ func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.
 
 // What a group may call with the owner's rights is cancel_task and run_task_now, for those who may cancel. PUBLIC may call nothing.
 func TestFunctionsWithTheOwnersRightsAreCalledByWhoIsMeantTo(t *testing.T) {
-	t.Parallel()
 	db, name := grantedSchema(t)
 	for group, want := range map[string]string{"enqueuer": "", "viewer": "", "worker": "cancel_task run_task_now", "operator": "cancel_task run_task_now"} {
 		if got := list(t, db, name, `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND prosecdef AND has_function_privilege('<schema>_`+group+`', oid, 'EXECUTE')`); got != want {
@@ -75,7 +73,6 @@ func TestFunctionsWithTheOwnersRightsAreCalledByWhoIsMeantTo(t *testing.T) {
 
 // Tables that a later version adds are in these lists as well, or a group has what it should not have, or lacks it.
 func TestWhatIsInATableIsReadByWhoIsMeantTo(t *testing.T) {
-	t.Parallel()
 	db, name := grantedSchema(t)
 	const readable = `SELECT c.relname || '.' || attname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid
 		WHERE relnamespace = <ns> AND relkind IN ('r', 'v') AND attnum > 0 AND NOT attisdropped

@@ -10,7 +10,6 @@ import (
 )
 
 func TestInsertIsAllThatAnEnqueuerNeeds(t *testing.T) {
-	t.Parallel()
 	for _, name := range []string{"outbox", "select"} {
 		t.Run(name, func(t *testing.T) {
 			url := pgtest.Database(t)
@@ -54,7 +53,6 @@ func TestInsertIsAllThatAnEnqueuerNeeds(t *testing.T) {
 
 // Entries of a lane are never equal, so looking for equal ones is work for nothing.
 func TestInsertsLookForNoEqualEntriesInALane(t *testing.T) {
-	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	migrate(t, db)
 	if got := scan[string](t, db, "SELECT COALESCE(array_to_string(reloptions, ', '), '') FROM pg_class WHERE oid = 'outbox.task_lane'::regclass"); got != "deduplicate_items=off" {
@@ -63,7 +61,6 @@ func TestInsertsLookForNoEqualEntriesInALane(t *testing.T) {
 }
 
 func TestAnInsertNotifiesWhileARelayAsksForIt(t *testing.T) {
-	t.Parallel()
 	for _, name := range []string{"outbox", "select"} {
 		t.Run(name, func(t *testing.T) {
 			base, err := pq.NewConnector(pgtest.Database(t))

@@ -13,7 +13,6 @@ import (
 )
 
 func TestMigrateCreatesTheSchemaAndCheckAgrees(t *testing.T) {
-	t.Parallel()
 	for _, settings := range [][]string{
 		nil,
 		{"binary_parameters", "yes"},
@@ -38,7 +37,6 @@ func TestMigrateCreatesTheSchemaAndCheckAgrees(t *testing.T) {
 
 // With an older version of the code among them, which must not put back what the newer one replaced.
 func TestManyProcessesMigrateAtOnce(t *testing.T) {
-	t.Parallel()
 	for round := range 3 {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			url := pgtest.Database(t)
@@ -73,7 +71,6 @@ func TestManyProcessesMigrateAtOnce(t *testing.T) {
 }
 
 func TestMigrateWritesOnlyInTransactionsAndWithoutParameters(t *testing.T) {
-	t.Parallel()
 	db, w := watched(t, pgtest.Database(t))
 	migrate(t, db, files(first(), second("SELECT 1")))
 	if got := len(w.writes()); got != 5 { // the table, and twice the lock and the file
@@ -85,7 +82,6 @@ func TestMigrateWritesOnlyInTransactionsAndWithoutParameters(t *testing.T) {
 }
 
 func TestMigrateOnlyReadsWhenThereIsNothingToDo(t *testing.T) {
-	t.Parallel()
 	url := pgtest.Database(t)
 	admin := open(t, url)
 	migrate(t, admin)
@@ -106,7 +102,6 @@ func TestMigrateOnlyReadsWhenThereIsNothingToDo(t *testing.T) {
 
 // lib/pq begins a transaction with READ WRITE, which goes over the setting; pgx does not, nor do a relay's single statements.
 func TestMigrateNamesTheSettingThatMakesTransactionsReadOnly(t *testing.T) {
-	t.Parallel()
 	db, w := watched(t, pgtest.Database(t), "default_transaction_read_only", "on")
 	for name, err := range map[string]error{"Migrate": Migrate(t.Context(), db), "CheckWritable": CheckWritable(t.Context(), db)} {
 		if !errors.Is(err, ErrReadOnly) || !strings.Contains(err.Error(), "default_transaction_read_only is on for the role") {
@@ -119,7 +114,6 @@ func TestMigrateNamesTheSettingThatMakesTransactionsReadOnly(t *testing.T) {
 }
 
 func TestMigrateTellsAStandby(t *testing.T) {
-	t.Parallel()
 	db, w := watched(t, pgtest.Database(t))
 	w.rewrite = func(q string) string { return strings.ReplaceAll(q, "pg_is_in_recovery()", "true") }
 	if err := Migrate(t.Context(), db); err == nil || errors.Is(err, ErrReadOnly) || !strings.Contains(err.Error(), "is a standby") {
@@ -128,7 +122,6 @@ func TestMigrateTellsAStandby(t *testing.T) {
 }
 
 func TestMigrateIntoASchemaThatTheRoleOwns(t *testing.T) {
-	t.Parallel()
 	url := pgtest.Database(t)
 	admin := open(t, url)
 	owner := newRole(t, admin)
@@ -141,7 +134,6 @@ func TestMigrateIntoASchemaThatTheRoleOwns(t *testing.T) {
 }
 
 func TestMigrateSaysWhichRightIsMissing(t *testing.T) {
-	t.Parallel()
 	url := pgtest.Database(t)
 	admin := open(t, url)
 	nobody := newRole(t, admin)
@@ -165,7 +157,6 @@ func TestMigrateSaysWhichRightIsMissing(t *testing.T) {
 }
 
 func TestAFailedVersionLeavesThoseBefore(t *testing.T) {
-	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	err := Migrate(t.Context(), db, files(first(), second("SELECT 1/0")))
 	if sqlState(err) != "22012" || !strings.Contains(fmt.Sprint(err), "apply version 2") {
@@ -178,7 +169,6 @@ func TestAFailedVersionLeavesThoseBefore(t *testing.T) {
 }
 
 func TestANewerSchemaIsRefusedBeforeAnyWrite(t *testing.T) {
-	t.Parallel()
 	db, w := watched(t, pgtest.Database(t))
 	migrate(t, db)
 	run(t, db, "INSERT INTO outbox.migration (version) VALUES (999)")
@@ -194,7 +184,6 @@ func TestANewerSchemaIsRefusedBeforeAnyWrite(t *testing.T) {
 }
 
 func TestAnUnsupportedServerIsRefusedBeforeAnyWrite(t *testing.T) {
-	t.Parallel()
 	for number, want := range map[int]bool{90624: false, 130022: false, 140000: true, 150018: true, 180004: true, 190000: false} {
 		err := checkServer(number, "9.9beta")
 		if (err == nil) != want {
@@ -219,7 +208,6 @@ func TestAnUnsupportedServerIsRefusedBeforeAnyWrite(t *testing.T) {
 }
 
 func TestBadOptionsAreRefusedBeforeAnySQL(t *testing.T) {
-	t.Parallel()
 	db, w := watched(t, "postgres://127.0.0.1:1/nowhere")
 	w.connected = func(error) { t.Error("it connected") }
 	for want, opt := range map[string]Option{
@@ -245,7 +233,6 @@ func TestBadOptionsAreRefusedBeforeAnySQL(t *testing.T) {
 }
 
 func TestTheSettingsOfAMigration(t *testing.T) {
-	t.Parallel()
 	url := pgtest.Database(t)
 	settings := []string{"statement_timeout", "60s", "lock_timeout", "1s", "default_transaction_isolation", "serializable"}
 	if scan[bool](t, open(t, url), "SELECT current_setting('transaction_timeout', true) IS NOT NULL") {

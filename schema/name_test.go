@@ -10,7 +10,6 @@ import (
 func code(script string) string { return regexp.MustCompile(`--.*`).ReplaceAllString(script, "") }
 
 func TestAnotherNameReplacesEveryUseOfTheFirst(t *testing.T) {
-	t.Parallel()
 	for _, name := range []string{"select", "x", "_", "my_outbox", "outbox2", strings.Repeat("x", 63)} {
 		script, err := SQL(name)
 		if err != nil {
@@ -29,7 +28,6 @@ func TestAnotherNameReplacesEveryUseOfTheFirst(t *testing.T) {
 }
 
 func TestSQLForTheDefaultNameIsTheFiles(t *testing.T) {
-	t.Parallel()
 	got, err := SQL("outbox")
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +45,6 @@ func TestSQLForTheDefaultNameIsTheFiles(t *testing.T) {
 
 // Only a version's own INSERT may follow what goose and psql would run outside of their transaction.
 func TestFilesLeaveTransactionsToTheCaller(t *testing.T) {
-	t.Parallel()
 	for i, text := range migrations() {
 		for _, word := range []string{"BEGIN;", "COMMIT", "ROLLBACK", "CONCURRENTLY", "VACUUM", "\n\\"} {
 			if strings.Contains(code(text), word) {

@@ -8,7 +8,6 @@ import (
 
 // Beside a publication PostgreSQL refuses to change or delete rows that it could not name to a subscriber.
 func TestRowsOfEveryTableCanBeDeletedBesideAPublication(t *testing.T) {
-	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	migrate(t, db)
 	run(t, db, `CREATE PUBLICATION everything FOR ALL TABLES;

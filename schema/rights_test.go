@@ -121,7 +121,6 @@ type right struct {
 
 // TestEachRoleMayDoWhatItIsForAndNothingElse tries every call of the library and many statements as a member of each role.
 func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
-	t.Parallel()
 	rights := slices.Concat(calls(), statements())
 	for test, name := range map[string]string{"the schema outbox": "outbox", "a schema of another name": newName()} {
 		t.Run(test, func(t *testing.T) {
@@ -160,7 +159,6 @@ func sqlState(err error) string {
 
 // A right that is taken from a role is missed, and GrantRoles gives it back: the table of rights shows what the roles have.
 func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
-	t.Parallel()
 	g := grant(t, pgtest.Database(t), newName())
 	taken := map[string]string{
 		"INSERT (headers) ON outbox.task FROM %s_enqueuer":             "Enqueue with all options",

@@ -47,7 +47,6 @@ SELECT string_agg(text, E'\n' ORDER BY text COLLATE "C") FROM line`)
 }
 
 func TestRolesSQLNamesTheRolesOfTheSchema(t *testing.T) {
-	t.Parallel()
 	for _, name := range []string{"select", "x", "_", "my_outbox", "outbox2", "outbox_owner", strings.Repeat("x", 54)} {
 		script, err := RolesSQL(name)
 		if err != nil {
@@ -86,7 +85,6 @@ func TestRolesSQLNamesTheRolesOfTheSchema(t *testing.T) {
 func errorOf(_ string, err error) error { return err }
 
 func TestGrantRolesNeedsAMigratedSchema(t *testing.T) {
-	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	name := newRoles(t, db)
 	if err := GrantRoles(t.Context(), db, Schema(name)); !errors.Is(err, ErrNotMigrated) {
@@ -100,7 +98,6 @@ func TestGrantRolesNeedsAMigratedSchema(t *testing.T) {
 
 // By psql, by Migrate's role or by a superuser, once or again: the rights are the same. The second time nobody is waited for who uses a table.
 func TestGrantRolesAgainChangesNothing(t *testing.T) {
-	t.Parallel()
 	url := pgtest.Database(t)
 	db := open(t, url)
 	name := newRoles(t, db)
@@ -126,7 +123,6 @@ func TestGrantRolesAgainChangesNothing(t *testing.T) {
 }
 
 func TestManyProcessesInTwoDatabasesGrantRolesAtOnce(t *testing.T) {
-	t.Parallel()
 	for range 3 {
 		urls := []string{pgtest.Database(t), pgtest.Database(t)}
 		admins := []*sql.DB{open(t, urls[0]), open(t, urls[1])}
@@ -158,7 +154,6 @@ func TestManyProcessesInTwoDatabasesGrantRolesAtOnce(t *testing.T) {
 // An app whose role owns everything and migrates goes on as before, and what a later version adds belongs to the owner as well, so that
 // functions with the owner's rights reach it, and relays may use it at once.
 func TestTheRoleThatOwnedTheOutboxGoesOnMigrating(t *testing.T) {
-	t.Parallel()
 	url := pgtest.Database(t)
 	admin := open(t, url)
 	name := newRoles(t, admin)
@@ -202,7 +197,6 @@ INSERT INTO outbox.migration (version) VALUES (%d)`, Version()+1)
 }
 
 func TestGrantRolesSaysWhichRightIsMissing(t *testing.T) {
-	t.Parallel()
 	url := pgtest.Database(t)
 	admin := open(t, url)
 	name := newRoles(t, admin)
@@ -224,7 +218,6 @@ func TestGrantRolesSaysWhichRightIsMissing(t *testing.T) {
 }
 
 func TestGrantRolesRefusesAnOwnerThatWouldLoseItsRights(t *testing.T) {
-	t.Parallel()
 	url := pgtest.Database(t)
 	admin := open(t, url)
 	name := newRoles(t, admin)

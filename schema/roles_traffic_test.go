@@ -15,7 +15,6 @@ import (
 
 // The owner of all tables changes while transactions enqueue: none of these fails.
 func TestGrantRolesEndsNoTransactionOfTheApp(t *testing.T) {
-	t.Parallel()
 	admin := openURL(t, pgtest.Database(t))
 	name := newName()
 	if err := schema.Migrate(t.Context(), admin, schema.Schema(name)); err != nil {

@@ -9,7 +9,6 @@ import (
 
 // However many tasks one statement deletes: each first task of an ordering key leaves a row in turn, others none, and all are counted.
 func TestEachFirstTaskThatIsDeletedEndsATurn(t *testing.T) {
-	t.Parallel()
 	db := open(t, pgtest.Database(t))
 	migrate(t, db)
 	for _, n := range []int{1, 2, 3, 4, 50} {

@@ -13,6 +13,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -256,6 +257,7 @@ func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
 
 // PostgreSQL drops the connection, and with it the caller's transaction, at a message of 1 GiB.
 func TestEnqueueManyRefusesMoreThanOneStatementCanCarry(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	d := newDatabase(t)
 	tx := &recorder{transaction: transaction{Querier: begin(t, d.db)}}

@@ -200,7 +200,7 @@ func TestARequestHoldsForATaskThatWaitsAgain(t *testing.T) {
 		<-fail
 		return errAlways
 	}, handlers.Backoff(constant(time.Hour)))
-	run(t, db, reg, fastPoll)
+	run(t, db, reg, relay.Config{Workers: 3, PollInterval: fastPoll.PollInterval})
 	for _, name := range []string{"TX", "TX2", "LEASED"} {
 		db.Enqueue(t, name, 1)
 		<-begun

@@ -43,7 +43,7 @@ func (a *attemptsSeen) of(id int64) []int {
 // once, and no attempt is counted for it.
 func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 	t.Parallel()
-	const rounds = 3
+	rounds := relaytest.Times(1, 3)
 	type want [3][]int // attempts that the handler sees, for each way to cut; nil: once or twice the first
 	once := want{{1}, {1}, {1}}
 	tests := map[string]func(*testing.T){}

@@ -121,7 +121,7 @@ func TestOnDeadNeitherStopsNorSlowsTheRelay(t *testing.T) {
 func TestDeadLettersAreKeptForAsLongAsTheConfigSays(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	const old = 5000
+	const old = 2500
 	bury := func() {
 		db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'X' FROM generate_series(1, $1::int + 10)`, old)
 		db.Do(t, `WITH gone AS (DELETE FROM outbox.task WHERE task_type = 'X' RETURNING task_id)
@@ -142,13 +142,13 @@ func TestDeadLettersAreKeptForAsLongAsTheConfigSays(t *testing.T) {
 	}
 	run(t, db, all(), relay.Config{DeadRetention: time.Hour})
 	run(t, db, all(), relay.Config{DeadRetention: time.Hour})
-	db.Enqueue(t, "TX", 2000) // they serve meanwhile
+	db.Enqueue(t, "TX", 300) // they serve meanwhile
 	eventually(t, 30*time.Second, "the old ones are gone", func() bool {
 		return db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE died_at < now() - interval '1 hour'`) == 0
 	})
 	db.Emptied(t, 30*time.Second)
-	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 2100 {
-		t.Errorf("%d effects, want 2100", n)
+	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 400 {
+		t.Errorf("%d effects, want 400", n)
 	}
 	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 10 {
 		t.Errorf("%d dead letters are left, want 10", n)

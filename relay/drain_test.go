@@ -15,6 +15,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -67,7 +68,7 @@ func work(f func(ctx context.Context, tasks int) error, opts ...handlers.Option)
 
 func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
-	const rounds = 10
+	rounds := relaytest.Times(5, 10)
 	db := newDatabase(t)
 	var started atomic.Int64 // tasks
 	reg := work(func(ctx context.Context, tasks int) error {
@@ -137,7 +138,7 @@ func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing
 				db.Enqueue(t, name, n)
 			}
 			pool := open(t, db.URL)
-			r := run(t, pool, reg, relay.Config{DrainTimeout: 100 * time.Millisecond, PollInterval: 20 * time.Millisecond})
+			r := run(t, pool, reg, relay.Config{Workers: 4, DrainTimeout: 100 * time.Millisecond, PollInterval: 20 * time.Millisecond})
 			started.Wait()
 			r.Stop()
 			nothingLeft(t, db, pool.DB)

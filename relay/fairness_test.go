@@ -104,7 +104,7 @@ func TestAFloodOfFailingTasksDoesNotDelayAnotherType(t *testing.T) {
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			db, reg := newDatabase(t), handlers.New()
-			db.Enqueue(t, kind, 30_000)
+			db.Enqueue(t, kind, 10_000)
 			var calls atomic.Int64
 			each(reg, kind, func(context.Context, *outbox.Task[payload]) error {
 				calls.Add(1)
@@ -113,7 +113,7 @@ func TestAFloodOfFailingTasksDoesNotDelayAnotherType(t *testing.T) {
 			other := newProbe(reg, "OTHER")
 			run(t, db, reg, relay.Config{})
 			eventually(t, 20*time.Second, "the flood is worked on", func() bool { return calls.Load() > 100 })
-			other.before(t, db, kind, 10, 100*time.Millisecond)
+			other.before(t, db, kind, 10, 30*time.Millisecond)
 		})
 	}
 }

@@ -16,7 +16,7 @@ import (
 // I10: a forgotten transaction keeps vacuum from removing what claims leave behind, and claims do not read it all the same.
 func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
 	t.Parallel()
-	const dead, more = 20_000, 300
+	const dead, more = 8000, 200
 	db := newDatabase(t)
 	forgotten, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 	if err != nil {
@@ -68,7 +68,7 @@ func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
 
 func TestATaskOfABacklogThatWasLockedIsClaimedOnceItIsFree(t *testing.T) {
 	t.Parallel()
-	const tasks, last = 400, 398
+	const tasks, last = 200, 198
 	db := newDatabase(t)
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'TX', now() - interval '1 minute' FROM generate_series(1, $1::int)`, tasks)
 	locker, err := db.BeginTx(t.Context(), nil)

@@ -117,7 +117,7 @@ func TestALeasedRunSurvivesARestartOfTheServer(t *testing.T) {
 			return leasedEffect(ctx, task)
 		}
 		return nil
-	}, handlers.Timeout(time.Minute)), fastPoll)
+	}, handlers.Timeout(time.Minute)), relay.Config{Workers: 4, PollInterval: fastPoll.PollInterval})
 	db.Enqueue(t, "LEASED", 4)
 	for range 4 {
 		<-begun

@@ -128,7 +128,7 @@ func (l *lifecycle) steal() step {
 	}}
 }
 
-// F7, I1, I4: all 252 interleavings of what a holder and a rescuer do, with the relay's own statements: no transition is
+// F7, I1, I4: interleavings of what a holder and a rescuer do, with OUTBOX_TEST_LONG=1 all 252, with the relay's own statements: no transition is
 // made by a token that is not the task's any more, and the task is in one place at each moment.
 func testEveryInterleaving(t *testing.T) {
 	db := newDatabase(t)
@@ -138,7 +138,7 @@ func testEveryInterleaving(t *testing.T) {
 		t.Fatalf("%d interleavings, want 252", len(schedules))
 	}
 	ends := [][]string{{"completes", "fails", "releases"}, {"fails", "releases", "completes"}, {"releases", "buries", "completes"}}
-	for i, schedule := range schedules {
+	for i, schedule := range relaytest.Part(schedules, 84) {
 		variants := []int{0, 1, 2, 3}
 		if !relaytest.Long {
 			variants = variants[i%4 : i%4+1]

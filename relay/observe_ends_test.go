@@ -56,7 +56,7 @@ func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 			}
 			begun := make(chan int64, 10)
 			h := &heard{}
-			r := run(t, db, held(begun), relay.Config{Observers: h.observers(), DrainTimeout: 50 * time.Millisecond})
+			r := run(t, db, held(begun), relay.Config{Workers: 4, Observers: h.observers(), DrainTimeout: 50 * time.Millisecond})
 			ids := []int64{<-begun, <-begun, <-begun}
 			end.do(t, db, r, ids)
 			if name == "lost" {
@@ -89,7 +89,7 @@ func TestObserversHearOfFailuresOfTheDatabaseAsNoAttempt(t *testing.T) {
 		db.Enqueue(t, kind, 1)
 	}
 	h := &heard{}
-	run(t, db, reg, relay.Config{Observers: h.observers()})
+	run(t, db, reg, relay.Config{Workers: 4, Observers: h.observers()})
 	eventually(t, 20*time.Second, "both runs have ended", func() bool {
 		got := h.outcomes()
 		return strings.Contains(got["TX"], "infrastructure") && strings.Contains(got["BATCH"], "infrastructure")

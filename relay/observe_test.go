@@ -128,7 +128,7 @@ func TestObserversHearWhatBecomesOfEachTaskOfEachKind(t *testing.T) {
 		}
 		h := &heard{}
 		began := time.Now()
-		once(t, db, reg, relay.Config{Observers: h.observers()})
+		once(t, db, reg, relay.Config{Workers: 4, Observers: h.observers()})
 		same(t, h.outcomes(), want)
 		h.balanced(t)
 		attempts := map[string][]int{}

@@ -13,6 +13,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -66,8 +67,8 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 			server := pgtest.Local(t, nil)
 			db := adopt(t, server.URL())
 			r := run(t, open(t, db.URL), everyKind(), relay.Config{ListenDSN: db.URL})
-			const rounds = 2
-			disturbed(t, db, 500, func() {
+			rounds := relaytest.Times(1, 2)
+			disturbed(t, db, 200, func() {
 				for i := range rounds {
 					before := db.Int(t, `SELECT count(*) FROM outbox.task`)
 					eventually(t, 30*time.Second, "the relay works", func() bool {
@@ -232,14 +233,14 @@ func testTimeoutsOfTheRole(t *testing.T) {
 	})
 	r := run(t, app, reg, relay.Config{ListenDSN: app.URL})
 	owner.Enqueue(t, "SLOW", 3)
-	disturbed(t, owner, 500, func() {})
+	disturbed(t, owner, 150, func() {})
 	for range 2 { // in which all connections are idle for long
 		<-time.After(1300 * time.Millisecond)
 		owner.Enqueue(t, "TX", 1)
 		owner.Emptied(t, 20*time.Second)
 	}
-	if n := owner.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 1002 {
-		t.Errorf("%d effects in the first attempt, want 1002", n)
+	if n := owner.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 302 {
+		t.Errorf("%d effects in the first attempt, want 302", n)
 	}
 	if n := r.Log.Count(outageBegins); n > 0 {
 		t.Errorf("%d outages were logged, want none", n)
@@ -288,7 +289,7 @@ func TestARelayWorksWhereTransactionsAreSerializableByDefault(t *testing.T) {
 		run(t, app, everyKind(), relay.Config{ListenDSN: app.URL}).Log,
 		run(t, other, everyKind(), relay.Config{Order: relay.Random}).Log,
 	}
-	disturbed(t, owner, 500, func() {})
+	disturbed(t, owner, 150, func() {})
 	for _, log := range logs {
 		if n := log.Count(outageBegins); n > 0 {
 			t.Errorf("%d outages were logged, want none", n)

@@ -33,12 +33,13 @@ func TestAPausedTypeIsNotStartedByAnyRelayUntilItIsResumed(t *testing.T) {
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
+			const tasks = 6000
 			db, reg := newDatabase(t), handlers.New()
-			db.Enqueue(t, kind, 20_000)
+			db.Enqueue(t, kind, tasks)
 			var started, ended atomic.Int64
 			each(reg, kind, func(context.Context, *outbox.Task[payload]) error {
 				started.Add(1)
-				<-time.After(time.Millisecond)
+				<-time.After(5 * time.Millisecond)
 				ended.Add(1)
 				return nil
 			})
@@ -59,7 +60,7 @@ func TestAPausedTypeIsNotStartedByAnyRelayUntilItIsResumed(t *testing.T) {
 			if n := started.Load(); n != at {
 				t.Errorf("%d tasks of the paused type started", n-at)
 			}
-			if at >= 20_000 {
+			if at >= tasks {
 				t.Error("nothing was left: the test shows nothing")
 			}
 			resume(t, db, kind)

@@ -73,17 +73,17 @@ func TestRandomOrderClaimsFromEverywhere(t *testing.T) {
 	for _, kind := range []string{"TX", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			db := newDatabase(t)
-			const n = 20_000
+			const n, claims = 8000, 1000
 			db.backlog(t, kind, n)
 			least := int64(db.Int(t, `SELECT min(task_id) FROM outbox.task`))
-			s := begun(t, db, kind, 2000, relay.Config{Order: relay.Random})
+			s := begun(t, db, kind, claims, relay.Config{Order: relay.Random})
 			var tenths [10]int
 			for _, id := range s.ids {
 				tenths[(id-least)*10/n]++
 			}
 			for i, n := range tenths {
-				if n < 133 || n > 267 {
-					t.Errorf("tenth %d of the ids has %d of 2000 claims: %v", i, n, tenths)
+				if n < 53 || n > 147 {
+					t.Errorf("tenth %d of the ids has %d of %d claims: %v", i, n, claims, tenths)
 				}
 			}
 			if slices.IsSorted(s.ids) {
@@ -169,7 +169,7 @@ func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 		t.Run(fmt.Sprintf("%s, %d workers", c.kind, c.workers), func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
-			const n, urgent = 600, 60
+			const n, urgent = 300, 30
 			db.Do(t, `INSERT INTO outbox.task (task_type, priority, attempt) SELECT $1, CASE WHEN n % 10 = 0 THEN -1 ELSE 0 END, n % 3
 				FROM generate_series(1, $2::int) n`, c.kind, n)
 			s := begun(t, db, c.kind, n, relay.Config{Order: relay.Random, Workers: c.workers})

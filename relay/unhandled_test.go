@@ -132,10 +132,10 @@ func TestRelaysWithDisjointHandlersBurnNoAttemptOfEachOthersTasks(t *testing.T) 
 	}
 	kinds := []string{"TX", "LEASED"}
 	relays := []*running{start("TX"), start("LEASED")}
-	for round := range 8 {
+	for round := range 4 {
 		i := round % 2
-		db.Enqueue(t, kinds[0], 50)
-		db.Enqueue(t, kinds[1], 50)
+		db.Enqueue(t, kinds[0], 25)
+		db.Enqueue(t, kinds[1], 25)
 		relays[i].Stop()
 		eventually(t, 20*time.Second, "the other relay does all of its own", func() bool {
 			return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = $1`, kinds[1-i]) == 0
@@ -143,8 +143,8 @@ func TestRelaysWithDisjointHandlersBurnNoAttemptOfEachOthersTasks(t *testing.T) 
 		relays[i] = start(kinds[i])
 	}
 	db.Emptied(t, 30*time.Second)
-	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != 800 {
-		t.Errorf("%d tasks were done in their first attempt, want 800", n)
+	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != 200 {
+		t.Errorf("%d tasks were done in their first attempt, want 200", n)
 	}
 	if n := db.Int(t, `SELECT (SELECT count(*) FROM outbox.dead_task) + (SELECT count(*) FROM effect WHERE attempt > 1)`); n != 0 {
 		t.Errorf("%d dead letters and burned attempts", n)

@@ -113,7 +113,7 @@ func testLeaseCommittedUnseen(t *testing.T) {
 			db.Enqueue(t, "LEASED", tasks)
 			db.Do(t, `UPDATE outbox.task SET relay_id = '00000000-0000-4000-8000-000000000000', attempt = 1 WHERE task_id = 2`)
 			far, cable := db.cabled(t)
-			run(t, far, leased(leasedEffect, handlers.Timeout(-1)), relay.Config{PollInterval: 50 * time.Millisecond})
+			run(t, far, leased(leasedEffect, handlers.Timeout(-1)), relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
 			const waiting = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`
 			eventually(t, 10*time.Second, "a claim is being committed", func() bool { return db.Int(t, waiting) == 1 })
 			cable.cut()
@@ -156,8 +156,11 @@ func testHangingCompletion(t *testing.T) {
 			return nil
 		}
 		return task.Complete(context.WithoutCancel(ctx), func(tx *sql.Tx) error {
-			if _, err := tx.Exec(`SELECT pg_advisory_xact_lock_shared(1)`); err != nil {
-				return err
+			// Without the timeouts of the relay it hangs until the gate opens.
+			for _, query := range []string{`SET LOCAL lock_timeout = 0`, `SET LOCAL statement_timeout = 0`, `SELECT pg_advisory_xact_lock_shared(1)`} {
+				if _, err := tx.Exec(query); err != nil {
+					return err
+				}
 			}
 			return effect(context.Background(), tx, task.ID, task.Attempt)
 		})
@@ -166,8 +169,8 @@ func testHangingCompletion(t *testing.T) {
 	db.Enqueue(t, "LEASED", 1)
 	eventually(t, 20*time.Second, "the handler is abandoned", func() bool { return r.Log.Count("was abandoned") == 1 })
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', '{"N": 2}' FROM generate_series(2, $1::int)`, tasks)
-	// The relay's own statements wait for 10 s.
-	eventually(t, 8*time.Second, "the other tasks are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
+	// The relay's own statements that wait for the row do so for 10 s each.
+	eventually(t, 20*time.Second, "the other tasks are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
 	if n := db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`); n != 1 {
 		t.Error("the completion does not hang any more: the test shows nothing")
 	}

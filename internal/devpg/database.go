@@ -47,11 +47,10 @@ func (s *Server) version(ctx context.Context) (int, error) {
 	if n := s.versionNum.Load(); n > 0 {
 		return int(n), nil
 	}
-	db, err := sql.Open("postgres", s.URL())
+	db, err := s.admin()
 	if err != nil {
 		return 0, err
 	}
-	defer db.Close()
 	var n int32
 	if err := db.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int`).Scan(&n); err != nil {
 		return 0, err
@@ -62,13 +61,13 @@ func (s *Server) version(ctx context.Context) (int, error) {
 
 func (s *Server) create(ctx context.Context, of string) (url string, drop func(), err error) {
 	name := "outbox_test_" + randomHex(8)
-	if err := s.admin(ctx, `CREATE DATABASE `+name+` `+of); err != nil {
+	if err := s.administer(ctx, `CREATE DATABASE `+name+` `+of); err != nil {
 		return "", nil, fmt.Errorf("devpg: create database %s: %w", name, err)
 	}
 	drop = func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		if err := s.admin(ctx, `DROP DATABASE IF EXISTS `+name+` WITH (FORCE)`); err != nil {
+		if err := s.administer(ctx, `DROP DATABASE IF EXISTS `+name+` WITH (FORCE)`); err != nil {
 			s.logf("devpg: drop database %s: %v", name, err)
 		}
 	}
@@ -77,13 +76,30 @@ func (s *Server) create(ctx context.Context, of string) (url string, drop func()
 	return u.String(), drop, nil
 }
 
-// admin runs one statement on a connection of its own, so that an idle Server holds none.
-func (s *Server) admin(ctx context.Context, statement string) error {
-	db, err := sql.Open("postgres", s.URL())
+// admin is a pool that keeps one connection, as a new one costs as much as half of a new database.
+func (s *Server) admin() (*sql.DB, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.admins == nil {
+		db, err := sql.Open("postgres", s.URL())
+		if err != nil {
+			return nil, err
+		}
+		db.SetMaxIdleConns(1)
+		s.admins = db
+	}
+	return s.admins, nil
+}
+
+// administer runs one statement.
+func (s *Server) administer(ctx context.Context, statement string) error {
+	db, err := s.admin()
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	if err := db.PingContext(ctx); err != nil { // which drops a connection that a restart of the server broke
+		return err
+	}
 	// a held connection: database/sql would run the statement again after a broken one
 	conn, err := db.Conn(ctx)
 	if err != nil {

@@ -25,6 +25,7 @@ package devpg
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -88,6 +89,9 @@ type Server struct {
 	release func() error // nil for a URL
 
 	versionNum atomic.Int32 // server_version_num, zero until it is asked for
+
+	mu     sync.Mutex
+	admins *sql.DB // that creates databases; opened when it is first needed
 
 	closing  sync.Once
 	closeErr error
@@ -181,6 +185,11 @@ func (s *Server) Kind() string { return s.kind }
 // open. A server found by URL is left alone. Later calls return what the first did, after it is done.
 func (s *Server) Close() error {
 	s.closing.Do(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.admins != nil {
+			_ = s.admins.Close()
+		}
 		if s.release != nil {
 			s.closeErr = s.release()
 		}

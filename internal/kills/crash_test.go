@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -64,11 +63,8 @@ func testKilledAtEachPoint(t *testing.T, db *relaytest.Database) {
 			t.Fatal(err)
 		}
 	}
-	const each = 10
-	rounds := 1
-	if os.Getenv("OUTBOX_TEST_LONG") != "" {
-		rounds = 5
-	}
+	const each = 6
+	rounds := relaytest.Times(1, 5)
 	n := 0
 	for range rounds {
 		for _, point := range points {
@@ -112,10 +108,7 @@ func testKilledAtRandom(t *testing.T, db *relaytest.Database) {
 	relaytest.Start(t, db, "effects", 4)
 	f := &relaytest.Fleet{DB: db, Program: "effects", Workers: 4, Restart: true}
 	f.Start(t, 3)
-	kills, each := 8, 250
-	if os.Getenv("OUTBOX_TEST_LONG") != "" {
-		kills, each = 40, 1200
-	}
+	kills, each := relaytest.Times(5, 40), relaytest.Times(120, 1200)
 	enqueueAll(t, db, each)
 	busy := 0
 	for kill := range kills {

@@ -124,11 +124,7 @@ func testSuspectsDoNotCostEachOther(t *testing.T, db *relaytest.Database) {
 		CREATE TRIGGER back AFTER INSERT OR UPDATE ON outbox.task FOR EACH ROW WHEN (NEW.state = 'scheduled') EXECUTE FUNCTION slow();
 		CREATE TRIGGER forget AFTER DELETE ON outbox.running FOR EACH STATEMENT EXECUTE FUNCTION slow()`)
 	const dead = "00000000-0000-4000-8000-000000000000"
-	rounds := 3 // one of each kind
-	if os.Getenv("OUTBOX_TEST_LONG") != "" {
-		rounds = 6
-	}
-	for round := range rounds {
+	for round := range relaytest.Times(3, 6) { // of each kind
 		db.Do(t, `TRUNCATE outbox.task, outbox.running, outbox.relay, effect, start`)
 		taskType := []string{"TX", "BATCH", "LEASED"}[round%3]
 		db.Do(t, `WITH new AS (
@@ -163,14 +159,11 @@ func testSuspectsDoNotCostEachOther(t *testing.T, db *relaytest.Database) {
 
 // poisonsOfAShortRun is how many of the cases an ordinary run tries beside the first, chosen at random; with
 // OUTBOX_TEST_LONG=1 it is all.
-const poisonsOfAShortRun = 2
+const poisonsOfAShortRun = 1
 
 // F18, C15.
 func poisonTests() map[string]func(*testing.T, *relaytest.Database) {
-	many := 600
-	if os.Getenv("OUTBOX_TEST_LONG") != "" {
-		many = 10_000
-	}
+	many := relaytest.Times(300, 10_000)
 	cases := map[string]poisonCase{
 		"Tx": {taskType: "TX", processes: 4, workers: 10, poisons: 1, others: many, restart: true, mayLose: 1},
 		"Batch, in the middle of one": {taskType: "BATCH", processes: 4, workers: 3, poisons: 1, others: 400, restart: true, hasten: true,

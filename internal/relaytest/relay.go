@@ -61,7 +61,7 @@ type Running struct {
 func (r *Running) Leaves(function string) { r.goroutines.left = append(r.goroutines.left, function) }
 
 // workers is how many a relay has whose test chooses none: each opens a connection, which costs more than most tests do there.
-const workers = 4
+const workers = 2
 
 // Ended checks that what the test left behind has ended too.
 func (r *Running) Ended(t testing.TB) {

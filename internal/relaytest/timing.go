@@ -8,6 +8,14 @@ var Timing = os.Getenv("OUTBOX_TEST_TIMING") == "1"
 // Long says that tests try all of what they otherwise try a part of: OUTBOX_TEST_LONG=1.
 var Long = os.Getenv("OUTBOX_TEST_LONG") != ""
 
+// Times is few, or many where Long.
+func Times(few, many int) int {
+	if Long {
+		return many
+	}
+	return few
+}
+
 // Part is some of all, evenly spread, where not Long.
 func Part[T any](all []T, some int) (out []T) {
 	if Long || len(all) <= some {

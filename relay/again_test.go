@@ -43,7 +43,7 @@ func TestATaskThatRunsAgainKeepsItsIDAndCountsIterations(t *testing.T) {
 			return nil
 		}, handlers.MaxAttempts(3), handlers.Backoff(constant(time.Millisecond)))
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, priority, max_attempts) VALUES ('AGAIN', '{"n": 1}', '{"k": "v"}', 7, 3)`)
-		run(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
+		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 30*time.Second)
 		want := []string{"0/1 n=1 ", "1/1 n=1 ", "1/2 n=1 boom", "1/3 n=1 boom", "2/1 n=11 ", "3/1 n=21 "}
 		if got := seen.iterations(); !slices.Equal(got, want) {
@@ -88,7 +88,7 @@ func TestAnIterationThatDiesKeepsItsNumberAndPayload(t *testing.T) {
 			return errAlways
 		}, handlers.MaxAttempts(1))
 		db.Enqueue(t, "AGAIN", 1)
-		run(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
+		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 30*time.Second)
 		if got, want := db.Text(t, `SELECT iterations || ' ' || attempt || ' ' || payload FROM outbox.dead_task`), `2 1 {"N": 5}`; got != want {
 			t.Errorf("the dead letter is %q, want %q", got, want)
@@ -265,8 +265,8 @@ func TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone(t *testing.T) {
 		return context.DeadlineExceeded
 	})
 	db.Enqueue(t, "TX", 1)
-	one := run(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
-	other := run(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
+	one := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+	other := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 	<-late
 	one.Stop()
 	other.Stop()

@@ -58,7 +58,7 @@ func TestFailuresAreRetriedAndEndInTheDeadLetters(t *testing.T) {
 	for _, name := range []string{"TX", "BATCH", "LEASED"} {
 		db.Enqueue(t, name, 5)
 	}
-	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+	run(t, db, reg, relay.Config{PollInterval: 100 * time.Millisecond})
 	eventually(t, 30*time.Second, "15 dead letters", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 15 })
 	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 0 {
 		t.Errorf("%d effects of failed handlers", n)

@@ -42,7 +42,7 @@ func TestADeferredConstraintViolatorAmongGoodTasksDiesAlone(t *testing.T) {
 			db.Do(t, `INSERT INTO outbox.task (task_type, payload)
 				SELECT $1, jsonb_build_object('n', CASE WHEN n = 50 THEN 1000 WHEN n > 50 THEN n - 1 ELSE n END) FROM generate_series(1, 101) n`, name)
 		}
-		run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 60*time.Second)
 		if n := db.Int(t, `SELECT count(*) FROM (SELECT parent FROM child GROUP BY parent HAVING count(*) = 2) c`); n != 100 {
 			t.Errorf("%d rows were written once by each of the two handlers, want 100", n)
@@ -73,7 +73,7 @@ func TestOneBadRowInAThousandDiesAndTheOthersFinish(t *testing.T) {
 		return nil
 	}, handlers.MaxAttempts(2), retrySoon())
 	db.Enqueue(t, "BATCH", tasks)
-	run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 	db.Emptied(t, 60*time.Second)
 	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE (payload->>'n')::int % 1000 = 500 AND attempt = 2 AND last_error = 'bad row ' || (payload->>'n')`); n != tasks/1000 {
 		t.Errorf("%d bad rows are dead letters as they should be, want %d\n%s", n, tasks/1000, db.Dump(t))
@@ -189,7 +189,7 @@ func TestABadPayloadInABatchFailsOnlyItsOwnTask(t *testing.T) {
 			}, handlers.MaxAttempts(2), retrySoon())
 			db.Do(t, `INSERT INTO outbox.task (task_type, payload)
 				SELECT 'BATCH', CASE WHEN n = 3 THEN '{"n": "SECRET"}' ELSE jsonb_build_object('n', n) END FROM generate_series(1, 5) n`)
-			r := run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+			r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 			db.Emptied(t, 30*time.Second)
 			if !slices.Equal(calls.calls, c.calls) {
 				t.Errorf("calls %q, want %q", calls.calls, c.calls)
@@ -238,7 +238,7 @@ func TestATaskWhoseWriteBackIsDroppedIsNotLost(t *testing.T) {
 		return errors.Join(txEffect(ctx, tx, task), errors.New("boom"))
 	}, handlers.MaxAttempts(2), retrySoon())
 	db.Enqueue(t, "TX", 1)
-	run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 	db.Emptied(t, 60*time.Second)
 	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE attempt = 2`); n != 1 {
 		t.Errorf("the task is not in the dead letters\n%s", db.Dump(t))

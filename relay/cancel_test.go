@@ -80,7 +80,7 @@ func TestACanceledRunEndsAndIsNotRetried(t *testing.T) {
 		handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
 			return wait(ctx, nil, task.Payload.N)
 		}, handlers.MaxAttempts(1))
-		run(t, db, reg, relay.Config{Workers: n + 5, PollInterval: 50 * time.Millisecond})
+		run(t, db, reg, relay.Config{Workers: n + 5, PollInterval: 100 * time.Millisecond})
 		for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 			db.Enqueue(t, kind, len(ends))
 		}
@@ -275,7 +275,7 @@ func TestCancelAgainstARelayAtWork(t *testing.T) {
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		db.Enqueue(t, kind, tasks)
 	}
-	run(t, db, all(), relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
+	run(t, db, all(), relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond})
 	canceled := map[int]bool{}
 	for id := 3 * tasks; id > 0; id -= 3 {
 		if db.cancel(t, id) == outbox.Canceled {

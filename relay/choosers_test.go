@@ -116,6 +116,9 @@ func TestAChooserOfTheAppsDecidesWhatIsClaimed(t *testing.T) {
 				return nil
 			}},
 		} {
+			if !relaytest.Long && (kind == "LEASED") != (len(name)%2 == 0) { // each with one kind
+				continue
+			}
 			t.Run(fmt.Sprint(kind, " ", name), func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t)

@@ -85,7 +85,7 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 			return leasedEffect(ctx, task)
 		}, retrySoon())
 		var lost atomic.Int32 // leases, as observers hear
-		run(t, pool, reg, relay.Config{Workers: 4, PollInterval: 20 * time.Millisecond, Observers: []relay.Observer{{Ended: func(e relay.RunEnd) {
+		run(t, pool, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond, Observers: []relay.Observer{{Ended: func(e relay.RunEnd) {
 			if e.Type != "LEASED" && e.Tasks[0].Outcome == relay.LeaseLost { // of LEASED the handler's own commit is cut
 				lost.Add(1)
 			}
@@ -143,7 +143,7 @@ func TestALostCommitIsNoAttempt(t *testing.T) {
 	c := db.counted(t)
 	c.arm("COMMIT after outbox: end a claim", fault{err: driver.ErrBadConn})
 	db.Enqueue(t, "TX", 1)
-	run(t, c.database, all(), relay.Config{PollInterval: 20 * time.Millisecond})
+	run(t, c.database, all(), relay.Config{PollInterval: 50 * time.Millisecond})
 	db.Emptied(t, 20*time.Second)
 	db.OnceEach(t, 1)
 	if attempt := db.Int(t, `SELECT attempt FROM effect`); attempt != 1 || !c.fired() {
@@ -169,7 +169,7 @@ func TestALeasedClaimWhoseCommitComesThroughLateIsGivenBack(t *testing.T) {
 			})
 			cutter.arm(loseBoth, "outbox: lease")
 			id := int64(db.Int(t, `INSERT INTO outbox.task (task_type) VALUES ('LEASED') RETURNING task_id`))
-			run(t, open(t, through, driver), reg, relay.Config{PollInterval: 20 * time.Millisecond})
+			run(t, open(t, through, driver), reg, relay.Config{PollInterval: 50 * time.Millisecond})
 			db.Emptied(t, 20*time.Second) // the lease itself would hold it for minutes
 			if got := seen.of(id); cutter.cuts() != 1 || !slices.Equal(got, []int{1}) {
 				t.Errorf("after %d cuts the handler saw attempts %v, want 1 and [1]", cutter.cuts(), got)

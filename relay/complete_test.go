@@ -27,7 +27,7 @@ func completing(t *testing.T, db *database, h func(ctx context.Context, task *ou
 		default:
 		}
 		return err
-	}), relay.Config{PollInterval: 50 * time.Millisecond})
+	}), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Enqueue(t, "LEASED", 1)
 	select {
 	case err := <-first:

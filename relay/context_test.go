@@ -61,7 +61,7 @@ func TestEachContextThatADriverGetsEnds(t *testing.T) {
 	for _, name := range []string{"TX", "BATCH", "LEASED"} {
 		db.Enqueue(t, name, 20)
 	}
-	r := run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, all(), relay.Config{PollInterval: 20 * time.Millisecond})
+	r := run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, all(), relay.Config{PollInterval: 50 * time.Millisecond})
 	db.Emptied(t, 20*time.Second)
 	r.Stop()
 }

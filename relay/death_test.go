@@ -94,7 +94,7 @@ func TestOnDeadNeitherStopsNorSlowsTheRelay(t *testing.T) {
 	w := &told{}
 	release := make(chan struct{})
 	first := true
-	r := run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond, OnDead: func(ctx context.Context, d relay.Death) {
+	r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond, OnDead: func(ctx context.Context, d relay.Death) {
 		w.onDead(ctx, d)
 		if first {
 			first = false

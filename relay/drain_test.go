@@ -87,7 +87,7 @@ func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
 			enqueued += 30
 		}
 		pool := open(t, db.URL)
-		config := relay.Config{PollInterval: 20 * time.Millisecond}
+		config := relay.Config{PollInterval: 50 * time.Millisecond}
 		if round%2 == 0 {
 			config.ListenDSN = db.URL
 		}
@@ -138,7 +138,7 @@ func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing
 				db.Enqueue(t, name, n)
 			}
 			pool := open(t, db.URL)
-			r := run(t, pool, reg, relay.Config{Workers: 4, DrainTimeout: 100 * time.Millisecond, PollInterval: 20 * time.Millisecond})
+			r := run(t, pool, reg, relay.Config{Workers: 4, DrainTimeout: 100 * time.Millisecond, PollInterval: 50 * time.Millisecond})
 			started.Wait()
 			r.Stop()
 			nothingLeft(t, db, pool.DB)
@@ -207,7 +207,7 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 		db.Enqueue(t, name, n)
 	}
 	pool := open(t, db.URL)
-	r := run(t, pool, reg, relay.Config{Workers: 10, DrainTimeout: 100 * time.Millisecond, PollInterval: 20 * time.Millisecond})
+	r := run(t, pool, reg, relay.Config{Workers: 10, DrainTimeout: 100 * time.Millisecond, PollInterval: 50 * time.Millisecond})
 	r.Leaves("TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask")
 	started.Wait()
 	r.Stop()

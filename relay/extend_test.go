@@ -11,7 +11,7 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-var fastPoll = relay.Config{PollInterval: 50 * time.Millisecond}
+var fastPoll = relay.Config{PollInterval: 100 * time.Millisecond}
 
 // F42 and the two-table queue's "extending in the middle of work".
 func TestExtendKeepsAHandlerBeyondItsTimeout(t *testing.T) {
@@ -150,7 +150,7 @@ func testWithoutHeartbeatsALeaseIsTakenOver(t *testing.T) {
 		default:
 		}
 		return leasedEffect(ctx, task)
-	}, handlers.NoHeartbeat(11*time.Second)), relay.Config{Workers: 2, PollInterval: 50 * time.Millisecond})
+	}, handlers.NoHeartbeat(11*time.Second)), relay.Config{Workers: 2, PollInterval: 100 * time.Millisecond})
 	db.Enqueue(t, "LEASED", 1)
 	db.Emptied(t, 30*time.Second)
 	close(release)

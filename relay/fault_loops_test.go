@@ -173,7 +173,7 @@ func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, wa
 	return state, calls
 }
 
-// Every third driver call of each loop that does not come with a task fails once, with OUTBOX_TEST_LONG=1 each call in each way. The loop's next passes do what is to be done, once:
+// Every fourth driver call of each loop that does not come with a task fails once, with OUTBOX_TEST_LONG=1 each call in each way. The loop's next passes do what is to be done, once:
 // nothing is lost or doubled, no attempt is counted, and no part of it rests for long.
 func TestEachLoopGoesOnAfterAnyFailureOfAnyOfItsCalls(t *testing.T) {
 	t.Parallel()
@@ -213,7 +213,7 @@ func TestEachLoopGoesOnAfterAnyFailureOfAnyOfItsCalls(t *testing.T) {
 			}
 		}
 	}
-	for _, one := range relaytest.Part(all, len(all)/3) {
+	for _, one := range relaytest.Part(all, len(all)/4) {
 		u.try(t, one.loop, one.nth, one.fault, one.want)
 	}
 	u.db.Do(t, emptyAll) // as some of what is set up never arrived

@@ -119,7 +119,7 @@ func (v *victim) open(t *testing.T) {
 	v.register(reg)
 	told := &heard{}
 	t.Cleanup(func() { told.balanced(t) }) // after the relay
-	run(t, &database{&relaytest.Database{DB: pool, URL: v.db.URL}}, reg, relay.Config{PollInterval: 20 * time.Millisecond, Observers: told.observers()})
+	run(t, &database{&relaytest.Database{DB: pool, URL: v.db.URL}}, reg, relay.Config{PollInterval: 50 * time.Millisecond, Observers: told.observers()})
 	v.enqueue(t)
 	v.db.Emptied(t, 20*time.Second)
 	v.faulty.record()

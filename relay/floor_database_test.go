@@ -49,7 +49,7 @@ func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
 		before[pid] = n
 		return nil
 	})
-	run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond, Workers: 4})
+	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond, Workers: 4})
 	for range more {
 		db.Enqueue(t, "TX", 1)
 	}
@@ -79,7 +79,7 @@ func TestATaskOfABacklogThatWasLockedIsClaimedOnceItIsFree(t *testing.T) {
 	if _, err := locker.Exec(`SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE`, last); err != nil {
 		t.Fatal(err)
 	}
-	run(t, db, all(), relay.Config{Workers: 1, PollInterval: 20 * time.Millisecond})
+	run(t, db, all(), relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 	eventually(t, 20*time.Second, "the others are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
 	if err := locker.Rollback(); err != nil {
 		t.Fatal(err)

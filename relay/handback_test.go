@@ -31,7 +31,7 @@ func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
 			<-release
 			n := int(ends.Add(1)) - 1
 			return relaytest.StaleEnds[n%len(relaytest.StaleEnds)](context.WithoutCancel(ctx), task)
-		}), relay.Config{Workers: tasks, PollInterval: 50 * time.Millisecond})
+		}), relay.Config{Workers: tasks, PollInterval: 100 * time.Millisecond})
 		db.Enqueue(t, "LEASED", tasks)
 		for range tasks {
 			<-begun

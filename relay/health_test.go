@@ -19,7 +19,7 @@ func TestHealthSaysWhatIsWrongWhileTheServerIsAwayAndRecovers(t *testing.T) {
 	s := pgtest.Local(t, nil)
 	db := adopt(t, s.URL())
 	h := &heard{}
-	r := prepare(t, db, all(), relay.Config{PollInterval: 50 * time.Millisecond, Observers: h.observers()})
+	r := prepare(t, db, all(), relay.Config{PollInterval: 100 * time.Millisecond, Observers: h.observers()})
 	if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) {
 		t.Errorf("before Run: %v, want ErrNotRunning", err)
 	}

@@ -58,7 +58,7 @@ func TestABlackHoleCostsAWorkerLessThan45Seconds(t *testing.T) {
 				t.Cleanup(func() { pool.Close() })
 				reg := handlers.New()
 				hole.register(reg)
-				run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
+				run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, reg, relay.Config{Workers: 1, PollInterval: 100 * time.Millisecond})
 				db.Enqueue(t, "HOLE", 1)
 				db.Emptied(t, 20*time.Second)
 				caught := make(chan struct{})

@@ -55,7 +55,7 @@ func TestATypeWhoseClaimsAreRefusedDoesNotStopOthers(t *testing.T) {
 	db.Do(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$`)
 	db.Do(t, `CREATE TRIGGER keep BEFORE DELETE ON outbox.task FOR EACH ROW WHEN (OLD.task_type = 'TX') EXECUTE FUNCTION keep()`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload, priority) VALUES ('TX', '{}', -5)`)
-	r := run(t, db, all(), relay.Config{PollInterval: 20 * time.Millisecond})
+	r := run(t, db, all(), relay.Config{PollInterval: 50 * time.Millisecond})
 	eventually(t, 10*time.Second, "the refusal is logged", func() bool { return r.Log.Count("cannot be claimed") > 0 })
 	for range 20 {
 		db.Enqueue(t, "BATCH", 1)
@@ -92,7 +92,7 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 			db.Do(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$`)
 			db.Do(t, `CREATE TRIGGER keep BEFORE `+refused+` ON outbox.running FOR EACH ROW
 				WHEN (`+map[string]string{"INSERT": "NEW", "DELETE": "OLD"}[refused]+`.task_id >= 1000) EXECUTE FUNCTION keep()`)
-			r := run(t, db, reg, relay.Config{Workers: 10, PollInterval: 20 * time.Millisecond})
+			r := run(t, db, reg, relay.Config{Workers: 10, PollInterval: 50 * time.Millisecond})
 			claimed := func(first bool) {
 				eventually(t, 20*time.Second, "all tasks are claimed", func() bool {
 					return db.Int(t, `SELECT count(*) FROM (SELECT 1 FROM outbox.task FOR UPDATE SKIP LOCKED) t`) == 0 &&

@@ -75,7 +75,7 @@ func TestATaskThatSucceedsLateHasItsLastAttemptInTheHistory(t *testing.T) {
 			return nil
 		}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Millisecond)))
 		db.Enqueue(t, "X", 1)
-		run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 20*time.Second)
 		kept, err := history.List(t.Context(), db, "X", 0, 10)
 		if err != nil || len(kept) != 1 || kept[0].Attempt != 3 || kept[0].Error != "" {
@@ -172,7 +172,7 @@ func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
 			IF nextval('public.crashes') <= 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(1); END IF; RETURN NULL; END $$;
 		CREATE TRIGGER crash AFTER INSERT ON outbox.done_task FOR EACH ROW EXECUTE FUNCTION crash()`)
 	db.Enqueue(t, "TX", 1)
-	run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 	db.Emptied(t, 30*time.Second)
 	if n := calls.Load(); n < 2 {
 		t.Errorf("%d calls, want another one after the crash", n)

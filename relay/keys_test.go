@@ -69,7 +69,7 @@ func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
 					return nil
 				})
 				first := db.keyed(t, taskType, 0, unique)
-				r := run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond, Workers: 2})
+				r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond, Workers: 2})
 				letGo := sync.OnceFunc(func() { close(release) })
 				defer letGo()
 				<-started

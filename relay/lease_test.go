@@ -29,7 +29,7 @@ func TestALeasedHandlerEndsWithItsTimeoutWhichIsAnAttempt(t *testing.T) {
 		<-ctx.Done()
 		ended <- seen{ctx.Err(), context.Cause(ctx)}
 		return fmt.Errorf("interrupted: %w", ctx.Err())
-	}, handlers.Timeout(100*time.Millisecond), handlers.Backoff(constant(time.Hour))), relay.Config{PollInterval: 50 * time.Millisecond})
+	}, handlers.Timeout(100*time.Millisecond), handlers.Backoff(constant(time.Hour))), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Enqueue(t, "LEASED", 1)
 	select {
 	case got := <-ended:
@@ -56,7 +56,7 @@ func TestALeaseEndsByItselfOnlyAfterTheTimeoutAndNeverWithoutOne(t *testing.T) {
 				deadline <- has
 				<-done
 				return nil
-			}, handlers.Timeout(timeout)), relay.Config{PollInterval: 50 * time.Millisecond})
+			}, handlers.Timeout(timeout)), relay.Config{PollInterval: 100 * time.Millisecond})
 			db.Enqueue(t, "LEASED", 1)
 			if has := <-deadline; has != (timeout > 0) {
 				t.Errorf("the handler's context has a deadline: %v", has)
@@ -87,7 +87,7 @@ func TestADrainedLeasedTaskIsHandedBackWithoutAnAttempt(t *testing.T) {
 			return nil
 		}
 		return ctx.Err()
-	}), relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond, DrainTimeout: 50 * time.Millisecond})
+	}), relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond, DrainTimeout: 50 * time.Millisecond})
 	// The third is a suspect: its relay died. It stays one, as its run has not shown that it is harmless.
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload, attempt, relay_id)
 		VALUES ('LEASED', '{"N": 1}', 0, NULL), ('LEASED', '{"N": 2}', 0, NULL), ('LEASED', '{"N": 3}', 4, '00000000-0000-4000-8000-000000000000')`)
@@ -146,7 +146,7 @@ func TestLeasedTasksThatEndMeanwhileAreCompletedInOneTransaction(t *testing.T) {
 			<-others
 		}
 		return nil
-	}), relay.Config{Workers: tasks, PollInterval: 50 * time.Millisecond})
+	}), relay.Config{Workers: tasks, PollInterval: 100 * time.Millisecond})
 	db.Enqueue(t, "LEASED", tasks)
 	for range tasks {
 		<-begun
@@ -176,7 +176,7 @@ func testLateHeartbeat(t *testing.T) {
 		close(begun)
 		<-done
 		return leasedEffect(ctx, task)
-	}), relay.Config{PollInterval: 50 * time.Millisecond})
+	}), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Enqueue(t, "LEASED", 1)
 	<-begun
 	db.Do(t, `UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 minute'`)

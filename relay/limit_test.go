@@ -67,7 +67,7 @@ func TestAFailedBatchOfALimitedTypeRunsOneByOne(t *testing.T) {
 		return batchEffect(ctx, tx, tasks)
 	}, handlers.MaxRunningTotal(1))
 	for range 3 {
-		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+		run(t, db, reg, relay.Config{PollInterval: 100 * time.Millisecond})
 	}
 	db.Emptied(t, 20*time.Second)
 	db.OnceEach(t, 20)

@@ -90,7 +90,7 @@ func TestNoSecretReachesALog(t *testing.T) {
 	}
 	// LISTEN works, and it fails at a wrong port and with a wrong password.
 	for _, dsn := range []string{u.String(), withPort(t, u.String(), "1"), strings.Replace(u.String(), canary, "wrong"+canary, 1)} {
-		r := run(t, open(t, u.String()), reg, relay.Config{ListenDSN: dsn, PollInterval: 20 * time.Millisecond})
+		r := run(t, open(t, u.String()), reg, relay.Config{ListenDSN: dsn, PollInterval: 50 * time.Millisecond})
 		enqueue()
 		owner.doneBut(t)
 		if dsn == u.String() {

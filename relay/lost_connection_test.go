@@ -47,7 +47,7 @@ func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
 	}, soon)
 	const rounds, each = 30, 4
 	relayDB := db.named(t, "relay")
-	run(t, relayDB, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
+	run(t, relayDB, reg, relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond})
 	n := 0
 	for range rounds {
 		db.Enqueue(t, "TX", each)
@@ -99,7 +99,7 @@ func TestATaskThatKillsItsBackendIsADeadLetterAfterTenLostConnections(t *testing
 			const others = 60
 			db.Do(t, `INSERT INTO outbox.task (task_type, payload)
 				SELECT $1, jsonb_build_object('N', CASE n WHEN 10 THEN -1 ELSE n END) FROM generate_series(1, $2::int + 1) n`, taskType, others)
-			run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
+			run(t, db, reg, relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond})
 			db.Emptied(t, 40*time.Second)
 			if got := starts.Load(); got != 10 {
 				t.Errorf("the task was started %d times, want 10", got)
@@ -135,7 +135,7 @@ func TestACompletionWhoseConnectionBreaksIsNotAnAttempt(t *testing.T) {
 		return err
 	}, handlers.MaxAttempts(2), handlers.Backoff(constant(10*time.Millisecond)))
 	db.Enqueue(t, "LEASED", 1)
-	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+	run(t, db, reg, relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Emptied(t, 20*time.Second)
 	db.OnceEach(t, 1)
 	if got := db.Int(t, `SELECT count(*) FROM broken`); got != 3 || db.Int(t, `SELECT last_value FROM deaths`) != got {

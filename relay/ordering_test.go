@@ -39,7 +39,7 @@ func TestTasksOfAnOrderingKeyRunOneAfterTheOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		run(t, open(t, db.URL), relaytest.Ordered(), relay.Config{Workers: 6, PollInterval: 50 * time.Millisecond})
+		run(t, open(t, db.URL), relaytest.Ordered(), relay.Config{Workers: 6, PollInterval: 100 * time.Millisecond})
 	}
 	db.Emptied(t, 60*time.Second)
 	db.InOrder(t, keys*each)
@@ -134,7 +134,7 @@ func TestADeadTaskLetsItsKeyGoOnAndKeepsIt(t *testing.T) {
 		t.Run(taskType, func(t *testing.T) {
 			db := newOrdered(t)
 			db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, payload) SELECT $1, 'k', jsonb_build_object('Fail', CASE n WHEN 2 THEN 9 ELSE 0 END) FROM generate_series(1, 3) n`, taskType)
-			r := run(t, db, relaytest.Ordered(), relay.Config{PollInterval: 20 * time.Millisecond})
+			r := run(t, db, relaytest.Ordered(), relay.Config{PollInterval: 50 * time.Millisecond})
 			db.Emptied(t, 20*time.Second)
 			r.Stop()
 			db.InOrder(t, 2)

@@ -33,13 +33,13 @@ func TestAPausedTypeIsNotStartedByAnyRelayUntilItIsResumed(t *testing.T) {
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			const tasks = 6000
+			const tasks = 3000
 			db, reg := newDatabase(t), handlers.New()
 			db.Enqueue(t, kind, tasks)
 			var started, ended atomic.Int64
 			each(reg, kind, func(context.Context, *outbox.Task[payload]) error {
 				started.Add(1)
-				<-time.After(5 * time.Millisecond)
+				<-time.After(10 * time.Millisecond)
 				ended.Add(1)
 				return nil
 			})

@@ -25,7 +25,7 @@ func scheduled(schedules ...relay.Schedule) relay.Config {
 			schedules[i].Task = relaytest.TypeFired.New(payload{N: i + 1})
 		}
 	}
-	return relay.Config{Schedules: schedules, PollInterval: 50 * time.Millisecond}
+	return relay.Config{Schedules: schedules, PollInterval: 100 * time.Millisecond}
 }
 
 // idle is a registry without a handler for what is fired, so that the tasks stay.

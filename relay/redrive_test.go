@@ -168,7 +168,7 @@ func TestARedrivenTaskWaitsForItsOrderingKey(t *testing.T) {
 				return nil
 			})
 			db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, payload) SELECT 'X', 'k', jsonb_build_object('N', n) FROM generate_series(1, 3) n`)
-			run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+			run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 			first := <-runs
 			broken.Store(false)
 			db.redrive(t, 1)

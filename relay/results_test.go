@@ -94,7 +94,7 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 			}
 		}
 		db.Do(t, `CREATE TABLE seen AS SELECT task_id, task_type FROM outbox.task`)
-		once(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
+		once(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		for key, w := range wants {
 			got := want{
 				row: db.Text(t, `SELECT attempt || ' ' || state || ' ' || round(extract(epoch FROM run_at - clock_timestamp()) / 60) || ' min: ' || COALESCE(last_error, '')
@@ -149,7 +149,7 @@ func TestAHandlerSeesItsAttemptAndTheLastErrorAndTheRowsMaxAttemptsWin(t *testin
 			}, handlers.MaxAttempts(limit.handler), handlers.Backoff(constant(time.Millisecond)))
 			db.Do(t, `INSERT INTO outbox.task (task_type, max_attempts) VALUES ($1, NULLIF($2::int, 0))`, name, limit.row)
 		}
-		run(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
+		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 30*time.Second)
 		for name, s := range seen {
 			if got, want := s.calls(), []string{"1/3 ", "2/3 failure 1", "3/3 failure 2"}; !slices.Equal(got, want) {
@@ -173,7 +173,7 @@ func TestSnoozeCountsNoAttemptHoweverOften(t *testing.T) {
 			return nil
 		}, handlers.MaxAttempts(1))
 		db.Enqueue(t, "SNOOZER", 1)
-		run(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
+		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 30*time.Second)
 		if got, want := seen.calls(), slices.Repeat([]string{"1/1 "}, 5); !slices.Equal(got, want) {
 			t.Errorf("the handler saw %q, want %q", got, want)
@@ -190,7 +190,7 @@ func TestABackoffThatStopsMakesADeadLetter(t *testing.T) {
 		kinds[kind](reg, "STOPPED", func(*outbox.Task[payload]) error { return errors.New("boom") },
 			handlers.Backoff(func() retry.Backoff { return retry.WithMaxRetries(1, retry.NewConstant(time.Millisecond)) }))
 		db.Enqueue(t, "STOPPED", 1)
-		run(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
+		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 30*time.Second)
 		if got, want := db.Text(t, `SELECT reason || ' ' || attempt || '/' || max_attempts || ' ' || last_error FROM outbox.dead_task`), "handler 2/10 boom"; got != want {
 			t.Errorf("the dead letter is %q, want %q", got, want)

@@ -98,7 +98,7 @@ func witnesses(t *testing.T, db *database, pool *sql.DB, kind string) (saw []wit
 		}
 		return err
 	}, retrySoon())
-	relaytest.Run(t, pool, reg, relay.Config{Workers: 1, PollInterval: 20 * time.Millisecond})
+	relaytest.Run(t, pool, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 	for i, d := range disturbances {
 		db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload) VALUES ($1, 0, $2), ('WITNESS', 1, DEFAULT), ('WITNESS', 1, DEFAULT)`,
 			strings.Fields(kind)[0], fmt.Sprintf(`{"N": %d, "text": "Straße"}`, i))

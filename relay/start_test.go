@@ -169,7 +169,7 @@ func TestAnIdleRelayHoldsTwoConnections(t *testing.T) {
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		db.Enqueue(t, kind, 200)
 	}
-	r := run(t, pool, all(), relay.Config{PollInterval: 50 * time.Millisecond})
+	r := run(t, pool, all(), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Emptied(t, 30*time.Second)
 	for range 3 {
 		eventually(t, 20*time.Second, "two connections are open", func() bool { return pool.Stats().OpenConnections == 2 })

@@ -133,7 +133,7 @@ func TestStatsTellFinishedFromFailedAndDead(t *testing.T) {
 				handlers.Leased(reg, typeLeased, func(_ context.Context, task *outbox.Task[payload]) error { return outcome(task) }, two)
 			}
 			db.Enqueue(t, kind, 60)
-			run(t, db, reg, relay.Config{PollInterval: 20 * time.Millisecond})
+			run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 			db.Emptied(t, 30*time.Second)
 			// Of ten each: 10 died at once and 10 of their second attempt; these failed twice, those once, and 10 once before success.
 			if got, want := counts(statsOf(t, db, kind)), "ready 0 scheduled 0 leased 0 dead 20 finished 40 failed 40"; got != want {

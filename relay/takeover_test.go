@@ -28,7 +28,7 @@ func testStaleHolder(t *testing.T) {
 			completed.Add(1)
 		}
 		return err
-	}), relay.Config{Workers: tasks, PollInterval: 50 * time.Millisecond})
+	}), relay.Config{Workers: tasks, PollInterval: 100 * time.Millisecond})
 	eventually(t, 10*time.Second, "all tasks are begun", func() bool { return begun.Load() == tasks })
 	relaytest.Taker(t, db.Database)
 	eventually(t, 30*time.Second, "the leases are taken over", func() bool {
@@ -39,7 +39,7 @@ func testStaleHolder(t *testing.T) {
 	db.NotSuspects(t)
 	var held atomic.Int32
 	release := make(chan struct{})
-	run(t, db, relaytest.Holder(&held, release), relay.Config{Workers: tasks, PollInterval: 50 * time.Millisecond})
+	run(t, db, relaytest.Holder(&held, release), relay.Config{Workers: tasks, PollInterval: 100 * time.Millisecond})
 	eventually(t, 10*time.Second, "another relay has run half of them and runs the others", func() bool {
 		return held.Load() == tasks/2 && db.Int(t, `SELECT count(*) FROM outbox.task`) == tasks/2
 	})
@@ -68,7 +68,7 @@ func testNothingIsTakenOverEarly(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token, leased_until) VALUES
 		('LEASED', 'leased', 1, '00000000-0000-4000-8000-000000000000', '00000000-0000-4000-8000-000000000001', NULL),
 		('LEASED', 'leased', 1, '00000000-0000-4000-8000-000000000000', '00000000-0000-4000-8000-000000000002', now() - interval '1 hour')`)
-	run(t, db, leased(leasedEffect), relay.Config{PollInterval: 50 * time.Millisecond})
+	run(t, db, leased(leasedEffect), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Emptied(t, 30*time.Second)
 	var first, last float64
 	if err := db.QueryRow(`SELECT min(d), max(d) FROM (SELECT extract(epoch FROM at - started_at) AS d FROM effect, outbox.relay WHERE pid <> 1) s`).Scan(&first, &last); err != nil {
@@ -94,7 +94,7 @@ func testLostHeartbeat(t *testing.T) {
 		<-ctx.Done()
 		causes <- context.Cause(ctx)
 		return ctx.Err()
-	}), relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
+	}), relay.Config{Workers: 1, PollInterval: 100 * time.Millisecond})
 	db.Enqueue(t, "LEASED", 1)
 	<-begun
 	tx, err := db.Begin()
@@ -142,7 +142,7 @@ func testExpiredLease(t *testing.T) {
 		err := leasedEffect(ctx, task)
 		stale <- err
 		return err
-	}), relay.Config{PollInterval: 50 * time.Millisecond})
+	}), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Enqueue(t, "LEASED", 1)
 	eventually(t, 10*time.Second, "it runs", func() bool { return runs.Load() == 1 })
 	db.Do(t, `UPDATE outbox.task SET leased_until = clock_timestamp()`)
@@ -171,7 +171,7 @@ func testAbandonedHandler(t *testing.T) {
 		err := leasedEffect(context.WithoutCancel(ctx), task)
 		stale <- err
 		return nil
-	}, handlers.Timeout(50*time.Millisecond), handlers.Backoff(constant(time.Hour))), relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond, Observers: h.observers()})
+	}, handlers.Timeout(50*time.Millisecond), handlers.Backoff(constant(time.Hour))), relay.Config{Workers: 1, PollInterval: 100 * time.Millisecond, Observers: h.observers()})
 	db.Enqueue(t, "LEASED", 1)
 	eventually(t, 20*time.Second, "its failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
 	if r.Log.Count("was abandoned") != 1 {

@@ -171,7 +171,7 @@ func TestATaskWhoseHandlerCommitsItsClaimAndRunsAgainWaitsForItsTurn(t *testing.
 		return handlers.RunAgain(0)
 	})
 	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, run_at) VALUES ('TX', 'k', now()), ('TX', 'k', now() + interval '1 second')`)
-	r := run(t, db, reg, relay.Config{PollInterval: 10 * time.Millisecond})
+	r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 	eventually(t, 20*time.Second, "both are done", func() bool { return runs.Load() == 3 && db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
 	if strings.Contains(r.Log.String(), "could not be written") {
 		t.Error("the task was lost")
@@ -207,7 +207,7 @@ func TestARelayThatFreezesWhileItGivesTurnsLetsGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('ORDERED_TX', 'k')`)
-	run(t, db, relaytest.Ordered(), relay.Config{PollInterval: 50 * time.Millisecond})
+	run(t, db, relaytest.Ordered(), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Emptied(t, 10*time.Second)
 }
 
@@ -224,7 +224,7 @@ func TestKeysKeepTheirOrderWithinLimits(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) SELECT $1, 10 + n % 5 FROM generate_series(1, 30) n`, relaytest.OrderedTypes[1])
 	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) SELECT $1, 20 + n % 5 FROM generate_series(1, 30) n`, relaytest.OrderedTypes[2])
 	for range 2 {
-		run(t, open(t, db.URL), relaytest.Ordered(handlers.MaxRunningTotal(2)), relay.Config{PollInterval: 50 * time.Millisecond})
+		run(t, open(t, db.URL), relaytest.Ordered(handlers.MaxRunningTotal(2)), relay.Config{PollInterval: 100 * time.Millisecond})
 	}
 	eventually(t, 10*time.Second, "the turns are given", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready'`) == 15 })
 	if n := db.Int(t, `SELECT count(*) FROM run`); n != 0 {

@@ -113,7 +113,7 @@ func testLeaseCommittedUnseen(t *testing.T) {
 			db.Enqueue(t, "LEASED", tasks)
 			db.Do(t, `UPDATE outbox.task SET relay_id = '00000000-0000-4000-8000-000000000000', attempt = 1 WHERE task_id = 2`)
 			far, cable := db.cabled(t)
-			run(t, far, leased(leasedEffect, handlers.Timeout(-1)), relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
+			run(t, far, leased(leasedEffect, handlers.Timeout(-1)), relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond})
 			const waiting = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`
 			eventually(t, 10*time.Second, "a claim is being committed", func() bool { return db.Int(t, waiting) == 1 })
 			cable.cut()
@@ -164,7 +164,7 @@ func testHangingCompletion(t *testing.T) {
 			}
 			return effect(context.Background(), tx, task.ID, task.Attempt)
 		})
-	}, handlers.Timeout(2*time.Second), handlers.Backoff(constant(10*time.Millisecond))), relay.Config{Workers: 2, PollInterval: 50 * time.Millisecond})
+	}, handlers.Timeout(2*time.Second), handlers.Backoff(constant(10*time.Millisecond))), relay.Config{Workers: 2, PollInterval: 100 * time.Millisecond})
 	const tasks = 20
 	db.Enqueue(t, "LEASED", 1)
 	eventually(t, 20*time.Second, "the handler is abandoned", func() bool { return r.Log.Count("was abandoned") == 1 })

@@ -143,7 +143,7 @@ func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T)
 		}, handlers.MaxAttempts(2), retrySoon())
 		db.Enqueue(t, "TX", tasks)
 		db.Enqueue(t, "FAILS", tasks)
-		run(t, db, reg, relay.Config{Workers: 4, PollInterval: 20 * time.Millisecond})
+		run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 60*time.Second)
 		leaked.Wait()
 		if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != tasks || db.Int(t, `SELECT count(*) FROM effect`) != tasks {

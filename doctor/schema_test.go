@@ -3,12 +3,15 @@ package doctor_test
 import (
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -96,7 +99,7 @@ func TestMissingAndDisabledObjectsAreFoundAndMended(t *testing.T) {
 	again := script(t, "outbox")
 	const optionsSQL = `SELECT COALESCE(string_agg(oid::regclass || ' ' || reloptions::text, ', ' ORDER BY oid::regclass::text), '') FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'i' AND relname <> 'of_the_app'`
 	options := ill(t).Text(t, optionsSQL)
-	for change, test := range map[string]struct {
+	cases := map[string]struct {
 		check    string
 		severity doctor.Severity
 		subject  string
@@ -117,7 +120,9 @@ func TestMissingAndDisabledObjectsAreFoundAndMended(t *testing.T) {
 		 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox.task_lane_ccnew'::regclass`: {"indexes", doctor.Warning, "task_lane_ccnew", ""},
 		`CREATE INDEX of_the_app ON outbox.task (task_id);
 		 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox.of_the_app'::regclass`: {"indexes", doctor.Warning, "of_the_app", ""},
-	} {
+	}
+	for _, change := range relaytest.Part(slices.Sorted(maps.Keys(cases)), 6) {
+		test := cases[change]
 		t.Run(change, func(t *testing.T) {
 			t.Parallel()
 			db := ill(t)

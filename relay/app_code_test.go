@@ -15,6 +15,7 @@ import (
 	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -149,6 +150,9 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 	t.Parallel()
 	for how, said := range map[misbehaving]string{"panic": "oops", "Goexit": "runtime.Goexit"} {
 		t.Run(string(how), func(t *testing.T) {
+			if how == "Goexit" {
+				needs.Long(t)
+			}
 			t.Parallel()
 			reg := handlers.New()
 			types := registerAppCodes(reg, appCodes(how))

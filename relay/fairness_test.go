@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -142,11 +143,12 @@ func TestSlowHandlersDoNotDelayAnotherType(t *testing.T) {
 
 // The flood has had its first attempt; what is due of it again must stand behind what is new.
 func TestFreshTasksOfAFailingTypeStartBeforeItsRetries(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, kind := range []string{"TX", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			db, reg := newDatabase(t), handlers.New()
-			db.Do(t, `INSERT INTO outbox.task (task_type, attempt) SELECT $1, 1 FROM generate_series(1, 20000)`, kind)
+			db.Do(t, `INSERT INTO outbox.task (task_type, attempt) SELECT $1, 1 FROM generate_series(1, 10000)`, kind)
 			fresh := &probe{kind, make(chan time.Time, 1)}
 			var retries atomic.Int64
 			each(reg, kind, func(_ context.Context, task *outbox.Task[payload]) error {

@@ -121,12 +121,12 @@ func TestALargeBatchIsKept(t *testing.T) {
 	handlers.Batch(reg, typeBatch, 200, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
 		return batchEffect(ctx, tx, tasks)
 	}, handlers.Keep(time.Hour))
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'BATCH', jsonb_build_object('text', repeat('it''s', 50000)) FROM generate_series(1, 150)`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'BATCH', jsonb_build_object('text', repeat('it''s', 50000)) FROM generate_series(1, 60)`)
 	once(t, db, reg, relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM outbox.done_task WHERE payload->>'text' = repeat('it''s', 50000)`); n != 150 {
-		t.Errorf("%d tasks are kept, want 150", n)
+	if n := db.Int(t, `SELECT count(*) FROM outbox.done_task WHERE payload->>'text' = repeat('it''s', 50000)`); n != 60 {
+		t.Errorf("%d tasks are kept, want 60", n)
 	}
-	db.OnceEach(t, 150)
+	db.OnceEach(t, 60)
 }
 
 func TestCompleteKeepsInItsTransaction(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -260,6 +261,7 @@ func TestOfTwoRunsOfATaskInOneGroupTheHolderEndsIt(t *testing.T) {
 
 // With the smallest pool that is accepted for Leased handlers alone nothing waits for ever, not even for their Complete.
 func TestAPoolForLeasedHandlersMayBeSmallerThanTheirWorkers(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	const workers, tasks = 200, 1000

@@ -72,17 +72,17 @@ func TestRunOnceReturnsNilWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.Enqueue(t, kind, 3000)
+		db.Enqueue(t, kind, 1500)
 	}
 	log := &records{}
 	r, err := relay.New(db.DB, all(), relay.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 25 {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*2*time.Millisecond)
+	for i := range 12 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*4*time.Millisecond)
 		if err := r.RunOnce(ctx); err != nil {
-			t.Errorf("RunOnce, stopped after %d ms: %v", i*2, err)
+			t.Errorf("RunOnce, stopped after %d ms: %v", i*4, err)
 		}
 		cancel()
 	}

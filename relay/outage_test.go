@@ -97,6 +97,7 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 
 // After an outage a pool is full of connections that are dead. None of them may cost a pause of its own.
 func TestAfterARestartAnIdleRelayIsBackAtOnceWhateverThePoolHolds(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	server := pgtest.Local(t, nil)
 	db := adopt(t, server.URL())
@@ -301,6 +302,7 @@ func TestARelayWorksWhereTransactionsAreSerializableByDefault(t *testing.T) {
 
 // C11: twenty workers and the relay's own connections share what is left of six.
 func TestWithTooFewConnectionsARelayGoesOnSlowly(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	owner, app := role(t, "CONNECTION LIMIT 6")
 	r := run(t, app, everyKind(), relay.Config{Workers: 20, ListenDSN: app.URL})

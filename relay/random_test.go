@@ -69,6 +69,7 @@ func (db *database) backlog(t testing.TB, kind string, n int) {
 
 // Each tenth of the range of ids gets its share of the claims; the bounds are five standard deviations away.
 func TestRandomOrderClaimsFromEverywhere(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, kind := range []string{"TX", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {

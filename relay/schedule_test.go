@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -183,6 +184,7 @@ func TestTheBackoffCountsFromTheFailure(t *testing.T) {
 
 // What a flood of due tasks takes to become ready must not keep others waiting: promotion is bounded for each look.
 func TestAFloodOfDueTasksDoesNotDelayAnotherType(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	for i := range 10 {

@@ -152,7 +152,7 @@ func TestRelaysWithDisjointHandlersBurnNoAttemptOfEachOthersTasks(t *testing.T) 
 }
 
 // F9: sequence order is not commit order.
-func TestATaskThatCommitsAfterTenThousandHigherOnesIsNotSkipped(t *testing.T) {
+func TestATaskThatCommitsAfterThousandsOfHigherOnesIsNotSkipped(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	held := make([]*sql.Tx, 3)
@@ -167,7 +167,7 @@ func TestATaskThatCommitsAfterTenThousandHigherOnesIsNotSkipped(t *testing.T) {
 		}
 	}
 	run(t, open(t, db.URL), all(), relay.Config{ListenDSN: db.URL})
-	db.Enqueue(t, "BATCH", 9600)
+	db.Enqueue(t, "BATCH", 2600)
 	db.Enqueue(t, "TX", 200)
 	db.Enqueue(t, "LEASED", 200)
 	db.Emptied(t, 60*time.Second)
@@ -177,6 +177,6 @@ func TestATaskThatCommitsAfterTenThousandHigherOnesIsNotSkipped(t *testing.T) {
 		}
 	}
 	eventually(t, 20*time.Second, "those that committed last are done too", func() bool {
-		return db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`) == 10_003
+		return db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`) == 3003
 	})
 }

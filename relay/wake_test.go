@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -177,6 +178,7 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 
 // A poll cannot find the task here, as the relay polls only once a minute.
 func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	server := pgtest.Local(t, nil)
 	db, reg := adopt(t, server.URL()), handlers.New()

@@ -14,6 +14,7 @@ import (
 	_ "github.com/lib/pq"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -124,6 +125,9 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 	rights := slices.Concat(calls(), statements())
 	for test, name := range map[string]string{"the schema outbox": "outbox", "a schema of another name": newName()} {
 		t.Run(test, func(t *testing.T) {
+			if name != "outbox" {
+				needs.Long(t)
+			}
 			address := pgtest.Database(t)
 			if name == "outbox" { // its roles must not meet those of another test process
 				address = pgtest.Local(t, nil).URL()

@@ -3,6 +3,8 @@ package relay_test
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -73,52 +75,54 @@ func (c *chosen) count(name string, first int) (n int) {
 }
 
 func TestAChooserOfTheAppsDecidesWhatIsClaimed(t *testing.T) {
-	for _, kind := range []string{"BATCH", "LEASED"} {
-		for name, c := range map[string]struct {
-			choose func(relay.View) []int
-			check  func(c *chosen) error
-		}{
-			"strict priority": {strict, func(c *chosen) error {
-				if n := c.count("A", 120); n < 100 { // by turns it would be 80
-					return fmt.Errorf("%d of the first 120 tasks are of the urgent type, want nearly all", n)
-				}
-				return nil
-			}},
-			"weights": {func(v relay.View) []int { // of four workers A may have three, B one
-				out := make([]int, len(v.Heads))
-				for i, h := range v.Heads {
-					out[i] = max(min(map[string]int{"A": 3, "B": 1}[h.Type]-h.Running, h.Room), 0)
-				}
-				return out
-			}, func(c *chosen) error {
-				if a, b := c.running["A"].most.Load(), c.running["B"].most.Load(); a != 3 || b != 1 {
-					return fmt.Errorf("at most %d and %d ran at once, want 3 and 1", a, b)
-				}
-				return nil
-			}},
-			"throttle by free workers": {func(v relay.View) []int { // two workers stay free
-				out := relay.Fair().Choose(v)
-				for i := range out {
-					out[i] = max(min(out[i], v.Free-2), 0)
-				}
-				return out
-			}, func(c *chosen) error {
-				if a, b := c.running["A"].most.Load(), c.running["B"].most.Load(); a > 2 || b > 2 {
-					return fmt.Errorf("at most %d and %d ran at once, want 2 together", a, b)
-				}
-				return nil
-			}},
-			"panics": {func(relay.View) []int { panic("it is broken") }, func(*chosen) error { return nil }},
-			"wants everything": {func(v relay.View) []int { return []int{1 << 40, 1 << 40, 1 << 40} }, func(c *chosen) error {
-				if a := c.running["A"].most.Load(); a > 4 {
-					return fmt.Errorf("%d ran at once, there are 4 workers", a)
-				}
-				return nil
-			}},
-		} {
-			if !relaytest.Long && (kind == "LEASED") != (len(name)%2 == 0) { // each with one kind
+	cases := map[string]struct {
+		choose func(relay.View) []int
+		check  func(c *chosen) error
+	}{
+		"strict priority": {strict, func(c *chosen) error {
+			if n := c.count("A", 120); n < 100 { // by turns it would be 80
+				return fmt.Errorf("%d of the first 120 tasks are of the urgent type, want nearly all", n)
+			}
+			return nil
+		}},
+		"weights": {func(v relay.View) []int { // of four workers A may have three, B one
+			out := make([]int, len(v.Heads))
+			for i, h := range v.Heads {
+				out[i] = max(min(map[string]int{"A": 3, "B": 1}[h.Type]-h.Running, h.Room), 0)
+			}
+			return out
+		}, func(c *chosen) error {
+			if a, b := c.running["A"].most.Load(), c.running["B"].most.Load(); a != 3 || b != 1 {
+				return fmt.Errorf("at most %d and %d ran at once, want 3 and 1", a, b)
+			}
+			return nil
+		}},
+		"throttle by free workers": {func(v relay.View) []int { // two workers stay free
+			out := relay.Fair().Choose(v)
+			for i := range out {
+				out[i] = max(min(out[i], v.Free-2), 0)
+			}
+			return out
+		}, func(c *chosen) error {
+			if a, b := c.running["A"].most.Load(), c.running["B"].most.Load(); a > 2 || b > 2 {
+				return fmt.Errorf("at most %d and %d ran at once, want 2 together", a, b)
+			}
+			return nil
+		}},
+		"panics": {func(relay.View) []int { panic("it is broken") }, func(*chosen) error { return nil }},
+		"wants everything": {func(v relay.View) []int { return []int{1 << 40, 1 << 40, 1 << 40} }, func(c *chosen) error {
+			if a := c.running["A"].most.Load(); a > 4 {
+				return fmt.Errorf("%d ran at once, there are 4 workers", a)
+			}
+			return nil
+		}},
+	}
+	for i, name := range slices.Sorted(maps.Keys(cases)) {
+		for k, kind := range []string{"BATCH", "LEASED"} {
+			if !relaytest.Long && i%2 != k { // each with one kind
 				continue
 			}
+			c := cases[name]
 			t.Run(fmt.Sprint(kind, " ", name), func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t)

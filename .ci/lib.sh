@@ -163,7 +163,7 @@ benchmarks() {
   go test ./relay -run '^$' -bench Drain -benchtime 1x | grep -E 'tasks/s|^ok'
   go test ./dashboard -run '^$' -bench Pages -benchtime 1x | grep -E 'ms/page|longest-s|^ok'
   say 'the benchmark against the field: each of its cases, very short'
-  (cd bench && go test ./...)
+  (cd bench && go test -count=1 ./...)
 }
 
 # clean ends the script: no file of the repository has changed.

@@ -44,8 +44,8 @@ func onEveryHelper(t *testing.T, test func(t *testing.T, h helper, d database, d
 	}
 }
 
-// countWakes counts the calls of the relays of this process until the test ends. Tests beside it would wake them too, so its tests are
-// not parallel.
+// countWakes counts the calls of the relays of this process until the test ends.
+// Tests that use it are not parallel: another test would wake the relays too.
 func countWakes(t *testing.T, also func()) *atomic.Int64 {
 	var n atomic.Int64
 	t.Cleanup(wake.Register(func() { n.Add(1); also() }))

@@ -173,7 +173,8 @@ func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, wa
 	return state, calls
 }
 
-// Every fourth driver call of each loop that does not come with a task fails once, with OUTBOX_TEST_LONG=1 each call in each way. The loop's next passes do what is to be done, once:
+// Every fourth driver call of each loop that does not come with a task fails once, with
+// OUTBOX_TEST_LONG=1 each call in each way. The loop's next passes do what is to be done, once:
 // nothing is lost or doubled, no attempt is counted, and no part of it rests for long.
 func TestEachLoopGoesOnAfterAnyFailureOfAnyOfItsCalls(t *testing.T) {
 	t.Parallel()

@@ -80,8 +80,9 @@ func victims() []*victim {
 	}
 }
 
-// Every second driver call of a claim fails once, with OUTBOX_TEST_LONG=1 each in each way. No effect of a failed handler is committed, none of a successful
-// one twice, no task is lost, no attempt is counted that says nothing about the task, and the relay works on.
+// Every second driver call of a claim fails once, with OUTBOX_TEST_LONG=1 each in each way. No
+// effect of a failed handler is committed, none of a successful one twice, no task is lost, no
+// attempt is counted that says nothing about the task, and the relay works on.
 func TestAnyFailureOfAnyDriverCallLeavesEachTaskWithOneEffect(t *testing.T) {
 	t.Parallel()
 	all := victims()

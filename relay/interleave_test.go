@@ -128,8 +128,9 @@ func (l *lifecycle) steal() step {
 	}}
 }
 
-// F7, I1, I4: interleavings of what a holder and a rescuer do, with OUTBOX_TEST_LONG=1 all 252, with the relay's own statements: no transition is
-// made by a token that is not the task's any more, and the task is in one place at each moment.
+// F7, I1, I4: interleavings of what a holder and a rescuer do, with OUTBOX_TEST_LONG=1 all 252,
+// with the relay's own statements: no transition is made by a token that is not the task's any
+// more, and the task is in one place at each moment.
 func testEveryInterleaving(t *testing.T) {
 	db := newDatabase(t)
 	a, b := newActor(t, db), newActor(t, db)

@@ -174,7 +174,6 @@ func fill(t testing.TB, pool *database, n int) {
 
 // C4, F39: statements are cancelled and connections terminated at random, those of the relay's own and of handlers.
 func TestKilledStatementsAndConnectionsCostNoAttempt(t *testing.T) {
-	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	run(t, open(t, db.URL), everyKind(), relay.Config{ListenDSN: db.URL})

@@ -15,11 +15,13 @@ type session struct {
 	left    bool   // end_run has found what nothing puts back: the connection is to be closed
 }
 
-// sessionSQL returns the statements that put the session back. RESET goes to what the connection began with: what its string, its role
-// and its database ask for. What the pool's connector has set by statements since is set again, but for settings of the app's own
-// (app.tenant), which PostgreSQL does not list. A setting that SET LOCAL hid after RESET ALL has the
-// source session too, with the value that RESET gives it. Functions are asked instead of the views pg_settings and pg_roles, as a new session
-// plans these for a millisecond. Temporary tables go unless it has made one.
+// sessionSQL returns the statements that put the session back. RESET goes to what the connection
+// began with: what its string, its role and its database ask for. What the pool's connector has set
+// by statements since is set again, but for settings of the app's own (app.tenant), which
+// PostgreSQL does not list. A setting that SET LOCAL hid after RESET ALL has the source session
+// too, with the value that RESET gives it. Functions are asked instead of the views pg_settings and
+// pg_roles, as a new session plans these for a millisecond. Temporary tables go unless it has made
+// one.
 const sessionSQL = `/* outbox: see how the pool made a session */
 SELECT concat_ws('; ', 'RESET SESSION AUTHORIZATION', 'RESET ROLE', 'RESET ALL', 'CLOSE ALL',
   (SELECT 'DO ' || quote_literal('BEGIN PERFORM ' || string_agg(format('set_config(%L, %L, false)', name, current_setting(name)), ', ') || '; END')

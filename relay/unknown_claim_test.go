@@ -139,8 +139,9 @@ func testLeaseCommittedUnseen(t *testing.T) {
 	}
 }
 
-// A handler that ignores its context sits in a statement of its Complete, with the task's row locked: the other tasks are done
-// meanwhile, and once it is abandoned the relay ends that statement, and its task runs again.
+// A handler that ignores its context sits in a statement of its Complete, with the task's row
+// locked: the other tasks are done meanwhile, and once it is abandoned the relay ends that
+// statement, and its task runs again.
 func testHangingCompletion(t *testing.T) {
 	db := newDatabase(t)
 	gate, err := direct(t, db.URL).Conn(t.Context())

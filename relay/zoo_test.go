@@ -65,8 +65,8 @@ func TestAHandlerThatMisbehavesHarmsOnlyItsOwnTask(t *testing.T) {
 }
 
 // keepZoo runs creatures as Tx handlers, as Batch handlers of single tasks and of sixteen, and as
-// functions given to Complete, with each driver, all at the same time, as most of it is waiting. Batch handlers of single
-// tasks, and all creatures in all of these, need OUTBOX_TEST_LONG=1.
+// functions given to Complete, with each driver, all at the same time, as most of it is waiting.
+// Batch handlers of single tasks, and all creatures in all of these, need OUTBOX_TEST_LONG=1.
 func keepZoo(t *testing.T, creatures func() []creature) {
 	t.Parallel()
 	zoos := map[string]*zoo{}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
@@ -77,7 +76,6 @@ func slotsAreTaken(t *testing.T, db *relaytest.Database, kinds []string, running
 // 4 processes with 10 workers each: never more than three calls of a type, and three again after each of three processes was killed while
 // it held slots.
 func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
-	needs.Long(t) // internal/chaos checks limits, too
 	t.Parallel()
 	kinds := []string{"TX", "BATCH", "LEASED"}
 	db := newLimitedDatabase(t)

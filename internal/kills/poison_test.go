@@ -124,7 +124,7 @@ func testSuspectsDoNotCostEachOther(t *testing.T, db *relaytest.Database) {
 		CREATE TRIGGER back AFTER INSERT OR UPDATE ON outbox.task FOR EACH ROW WHEN (NEW.state = 'scheduled') EXECUTE FUNCTION slow();
 		CREATE TRIGGER forget AFTER DELETE ON outbox.running FOR EACH STATEMENT EXECUTE FUNCTION slow()`)
 	const dead = "00000000-0000-4000-8000-000000000000"
-	for round := range relaytest.Times(3, 6) { // of each kind
+	for round := range relaytest.Times(3, 6) { // one kind after the other
 		db.Do(t, `TRUNCATE outbox.task, outbox.running, outbox.relay, effect, start`)
 		taskType := []string{"TX", "BATCH", "LEASED"}[round%3]
 		db.Do(t, `WITH new AS (

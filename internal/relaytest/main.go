@@ -10,11 +10,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main is a TestMain: pgtest's, after which no goroutine may be left in the process (I11). Eight parallel tests run at once, five with
-// the race detector, unless -parallel says otherwise, as they mostly wait. It exits.
+// Main is a TestMain: pgtest's, after which no goroutine may be left in the process (I11). It exits.
+// Eight parallel tests run at once, as they mostly wait. With the race detector it is five.
+// -parallel chooses another number.
 func Main(m *testing.M) {
 	flag.Parse()
-	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) { // nobody has chosen another number
+	isDefault := flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0))
+	if isDefault {
 		at := "8"
 		if RaceDetector {
 			at = "5"

@@ -152,6 +152,7 @@ func TestRedriveUnderLoadLosesAndDoublesNothing(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("not enough dead letters within 3 min")
 		}
+		<-time.After(20 * time.Millisecond)
 	}
 	broken.Store(false)
 	for number(t, db, `SELECT count(*) FROM effect`) < tasks {
@@ -170,6 +171,7 @@ func TestRedriveUnderLoadLosesAndDoublesNothing(t *testing.T) {
 		}
 	}
 	for number(t, db, `SELECT count(*) FROM outbox.task`) > 0 && time.Now().Before(deadline) {
+		<-time.After(20 * time.Millisecond)
 	}
 	if n := number(t, db, `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.dead_task)`); n != 0 {
 		t.Errorf("%d tasks are done and still there", n)

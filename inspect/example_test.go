@@ -111,12 +111,12 @@ func ExampleRelays() {
 	for _, t := range types {
 		fmt.Printf("%s: ready %d, leased %d, paused %t, at once %d, relays %d\n", t.Type, t.Ready, t.Leased, t.Paused, t.MaxRunning, t.Relays)
 	}
-	for samples := 0; samples == 0; { // one relay notes the counts at its start, and then once a minute
+	for samples := 0; samples == 0; time.Sleep(50 * time.Millisecond) { // one relay notes the counts at its start, and then once a minute
 		of, err := inspect.Samples(ctx, db, "RENDER", time.Hour)
 		must(err)
 		samples = len(of)
 	}
-	for schedules := 0; schedules == 0; {
+	for schedules := 0; schedules == 0; time.Sleep(50 * time.Millisecond) {
 		all, err := inspect.Schedules(ctx, db)
 		must(err)
 		for _, s := range all {

@@ -123,7 +123,7 @@ func TestGrantRolesAgainChangesNothing(t *testing.T) {
 }
 
 func TestManyProcessesInTwoDatabasesGrantRolesAtOnce(t *testing.T) {
-	for range 3 {
+	for range 2 {
 		urls := []string{pgtest.Database(t), pgtest.Database(t)}
 		admins := []*sql.DB{open(t, urls[0]), open(t, urls[1])}
 		name := newRoles(t, admins...)

@@ -120,7 +120,7 @@ func (tr traces) left() error {
 // eventually waits until check returns nil.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(30 * time.Second)
 	for {

@@ -13,7 +13,7 @@ import (
 // testOrderUnderKills has relays killed at random while tasks of each kind fail at random. With OUTBOX_TEST_LONG=1 it is
 // 1,000 keys of 100 tasks and 8 relays, and the same tasks without keys take half the time at least.
 func testOrderUnderKills(t *testing.T, db *relaytest.Database) {
-	keys, each, relays, kills := 30, 15, 3, 3
+	keys, each, relays, kills := 20, 12, 3, 3
 	long := os.Getenv("OUTBOX_TEST_LONG") != ""
 	if long {
 		keys, each, relays, kills = 1000, 100, 8, 40

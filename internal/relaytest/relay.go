@@ -140,7 +140,7 @@ func Eventually(t testing.TB, within time.Duration, what string, ok func() bool)
 		within = max(within, time.Minute) // a guard against hanging, which a busy machine does not meet
 	}
 	deadline := time.After(within)
-	for pause := time.Millisecond; !ok(); pause = min(pause*2, 30*time.Millisecond) {
+	for pause := time.Millisecond; !ok(); pause = min(pause*2, 60*time.Millisecond) {
 		select {
 		case <-time.After(pause):
 		case <-deadline:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
@@ -81,6 +82,7 @@ func TestAnEncodingThatTheOutboxDoesNotWorkInIsFound(t *testing.T) {
 }
 
 func TestAServerThatIsNearlyFullIsFound(t *testing.T) {
+	needs.Long(t)
 	server := pgtest.Local(t, map[string]string{"max_connections": "23", "superuser_reserved_connections": "3"})
 	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
@@ -76,6 +77,7 @@ func TestAPreparedTransactionIsFound(t *testing.T) {
 }
 
 func TestAStandbyAndItsSlotAreFound(t *testing.T) {
+	needs.Long(t)
 	server := pgtest.Local(t, map[string]string{"max_wal_senders": "5", "max_replication_slots": "5"})
 	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -57,6 +58,7 @@ func TestADeferredConstraintViolatorAmongGoodTasksDiesAlone(t *testing.T) {
 }
 
 func TestOneBadRowInAThousandDiesAndTheOthersFinish(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	const tasks = 3000
 	db := newDatabase(t)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -185,6 +186,7 @@ func TestACanceledHandlerThatDoesNotReturnIsNotRetried(t *testing.T) {
 
 // The run fails before it hears of the request; and the request is for a task that waits by the time it is seen.
 func TestARequestHoldsForATaskThatWaitsAgain(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	begun, fail := make(chan struct{}, 10), make(chan struct{})
@@ -269,6 +271,7 @@ func TestCancelAndClaimInBothOrders(t *testing.T) {
 
 // The cancellers of a crowd wait for nobody, and each task is canceled or done, never both, whoever comes first.
 func TestCancelAgainstARelayAtWork(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	const tasks = 300

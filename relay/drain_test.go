@@ -15,6 +15,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -67,6 +68,7 @@ func work(f func(ctx context.Context, tasks int) error, opts ...handlers.Option)
 }
 
 func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	rounds := relaytest.Times(5, 10)
 	db := newDatabase(t)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -27,6 +28,7 @@ func hold(t testing.TB, db *database, statements string) {
 
 // Whatever of its upkeep hangs, a relay beats in time, and so it takes over from relays that do not.
 func TestUpkeepThatHangsDelaysNoBeat(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()

@@ -101,6 +101,7 @@ func each(reg *handlers.Registry, kind string, f func(ctx context.Context, task 
 
 // Promise 5, without ListenDSN.
 func TestAFloodOfFailingTasksDoesNotDelayAnotherType(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
@@ -120,6 +121,7 @@ func TestAFloodOfFailingTasksDoesNotDelayAnotherType(t *testing.T) {
 }
 
 func TestSlowHandlersDoNotDelayAnotherType(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {

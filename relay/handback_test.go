@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
@@ -103,6 +104,7 @@ func TestHandBackOfManyTasksAndInAnotherSchema(t *testing.T) {
 
 // "Work that survives a database restart": the lease and the result do, and the run is the only one.
 func TestALeasedRunSurvivesARestartOfTheServer(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	server := pgtest.Local(t, nil)
 	db := adopt(t, server.URL())

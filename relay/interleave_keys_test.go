@@ -10,6 +10,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/internal/invariants"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // ended is the end of an actor's transaction, as a step.
@@ -36,6 +37,7 @@ func (a *actor) ended(commit bool, then func()) step {
 // is seen by a run that started after it, whatever comes of a conflict and of the run, and there is one waiting task of the key, or two
 // where a run went back.
 func TestAChangeIsSeenByALaterRunOfItsKeyInEveryOrder(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t, "postgres")
 	db.Do(t, `CREATE TABLE change (n int)`)

@@ -10,6 +10,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/invariants"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -83,6 +84,7 @@ const turnLock = `INSERT INTO outbox.turn_lock DEFAULT VALUES ON CONFLICT DO NOT
 // Of an ordering key one task at a time may run, and none is forgotten: in every order of two relays that give turns, a run of the
 // first task and an Enqueue behind it.
 func TestTurnsOfAKeyComeOnceAndForEachTaskInEveryOrder(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	o := ordered{database: newDatabase(t, "postgres")}
 	all := actors(t, o.database, 4)
@@ -108,6 +110,7 @@ func TestTurnsOfAKeyComeOnceAndForEachTaskInEveryOrder(t *testing.T) {
 
 // The same where two enqueue under a key without a task: the later id may be the first to commit.
 func TestTheFirstTurnOfAKeyComesOnceInEveryOrder(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	o := ordered{database: newDatabase(t, "postgres")}
 	all := actors(t, o.database, 4)
@@ -121,6 +124,7 @@ func TestTheFirstTurnOfAKeyComesOnceInEveryOrder(t *testing.T) {
 // F13: two relays that fire one schedule, which is paused and resumed meanwhile: in every order a firing enqueues one task, or none where it
 // was passed over, and the schedule goes on.
 func TestAFiringEnqueuesOneTaskInEveryOrder(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t, "postgres")
 	all := actors(t, db, 3)

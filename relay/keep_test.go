@@ -13,6 +13,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/history"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -115,6 +116,7 @@ func TestABatchThatFailsInPartKeepsTheRest(t *testing.T) {
 
 // A batch whose payloads are too much for one text of statements.
 func TestALargeBatchIsKept(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()

@@ -133,6 +133,7 @@ func TestARefusedResultOfAGroupTakesFewConnections(t *testing.T) {
 // Promise 5: who holds a task's row, an operator or a Complete that its handler left behind, holds up the result of that task only: neither
 // the others of its group, nor those of later ones.
 func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	const workers, tasks, locked = 50, 150, 20
 	for name, hold := range map[string]func(tx *sql.Tx, task *outbox.Task[payload], until <-chan struct{}) error{

@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -70,6 +71,7 @@ func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
 
 // C15. The task's SQL kills its backend whenever it runs.
 func TestATaskThatKillsItsBackendIsADeadLetterAfterTenLostConnections(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for name, taskType := range map[string]string{"Tx": "TX", "Batch": "BATCH"} {
 		t.Run(name, func(t *testing.T) {

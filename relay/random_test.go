@@ -155,6 +155,7 @@ func TestALeaseTakesWhatFollowsItsPivotsUpToItsLimit(t *testing.T) {
 
 // Urgent tasks come first, whatever lies below the pivot, and in the end all have run.
 func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, c := range []struct {
 		kind     string

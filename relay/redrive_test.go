@@ -14,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -105,6 +106,7 @@ func TestAKeyThatIsTakenDuringARedriveStaysTaken(t *testing.T) {
 }
 
 func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	const keys = 60

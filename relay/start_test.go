@@ -14,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
@@ -108,6 +109,7 @@ func TestAPoolThatIsTooSmallForTheWorkersIsRefused(t *testing.T) {
 // With the smallest pool that is accepted nothing waits for ever: not the relay's own loops, nor what handlers do through
 // their tasks.
 func TestAPoolOfWorkersAndTwoIsEnough(t *testing.T) {
+	needs.Long(t)
 	for _, workers := range []int{1, 3} {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
 			t.Parallel()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -241,6 +242,7 @@ func TestKeysKeepTheirOrderWithinLimits(t *testing.T) {
 
 // I10: turns are given through the indexes, whatever the tables were like when their statistics were taken.
 func TestTurnsAreGivenThroughIndexesWithAnyStatistics(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off); ALTER TABLE outbox.turn SET (autovacuum_enabled = off)`)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -153,6 +154,7 @@ func TestRelaysWithDisjointHandlersBurnNoAttemptOfEachOthersTasks(t *testing.T) 
 
 // F9: sequence order is not commit order.
 func TestATaskThatCommitsAfterThousandsOfHigherOnesIsNotSkipped(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	held := make([]*sql.Tx, 3)

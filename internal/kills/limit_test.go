@@ -73,7 +73,7 @@ func slotsAreTaken(t *testing.T, db *relaytest.Database, kinds []string, running
 	}
 }
 
-// 4 processes with 10 workers each: never more than three calls of a type, and three again after each of three processes was killed while
+// 4 processes with 6 workers each: never more than three calls of a type, and three again after each of three processes was killed while
 // it held slots.
 func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
 	db := newLimitedDatabase(t)
 	processes := map[int]*relaytest.Process{}
 	for range 4 {
-		p := relaytest.Start(t, db, "limited", 10)
+		p := relaytest.Start(t, db, "limited", 6)
 		processes[p.Pid] = p
 	}
 	for _, kind := range kinds {

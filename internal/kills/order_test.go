@@ -2,7 +2,6 @@ package kills_test
 
 import (
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -10,14 +9,10 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-// testOrderUnderKills has relays killed at random while tasks of each kind fail at random. With OUTBOX_TEST_LONG=1 it is
-// 1,000 keys of 100 tasks and 8 relays, and the same tasks without keys take half the time at least.
+// testOrderUnderKills has relays killed at random while tasks of each kind fail at random. With OUTBOX_TEST_TIMING=1 the same
+// tasks without keys take half the time at least.
 func testOrderUnderKills(t *testing.T, db *relaytest.Database) {
-	keys, each, relays, kills := 20, 12, 3, 3
-	long := os.Getenv("OUTBOX_TEST_LONG") != ""
-	if long {
-		keys, each, relays, kills = 1000, 100, 8, 40
-	}
+	const keys, each, relays, kills = 1000, 100, 8, 40
 	db.CreateRuns(t)
 	work := func(t *testing.T, ordered bool) (took time.Duration) {
 		db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, payload)
@@ -38,13 +33,11 @@ func testOrderUnderKills(t *testing.T, db *relaytest.Database) {
 		return time.Since(begun)
 	}
 	var unordered time.Duration
-	if long {
-		t.Run("unordered", func(t *testing.T) { unordered = work(t, false) }) // its relays end with it
-		db.Do(t, `TRUNCATE run`)
-	}
+	t.Run("unordered", func(t *testing.T) { unordered = work(t, false) }) // its relays end with it
+	db.Do(t, `TRUNCATE run`)
 	took := work(t, true)
 	db.InOrder(t, keys*each)
-	if long && took > 2*unordered {
+	if relaytest.Timing && took > 2*unordered {
 		t.Errorf("it took %v, and %v without keys", took, unordered)
 	}
 }

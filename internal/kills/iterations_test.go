@@ -17,7 +17,7 @@ import (
 func TestEachIterationTakesEffectOnceThoughRelaysAreKilled(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
-	const tasks, iterations = 6, 10
+	const tasks, iterations = 6, 15
 	for _, taskType := range []string{"TX", "BATCH", "LEASED"} {
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, max_attempts) SELECT $1, '{"n": 0}', 1000 FROM generate_series(1, $2)`, taskType, tasks)
 	}

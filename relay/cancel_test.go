@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -107,9 +108,9 @@ func TestACanceledRunEndsAndIsNotRetried(t *testing.T) {
 
 func TestACanceledTaskEndsItsBatchAndTheOthersRunAgain(t *testing.T) {
 	t.Parallel()
+	tests := map[string]func(*testing.T){}
 	for _, some := range []bool{false, true} {
-		t.Run(fmt.Sprint(some), func(t *testing.T) {
-			t.Parallel()
+		tests[fmt.Sprint(some)] = func(t *testing.T) {
 			onEachDriver(t, func(t *testing.T, db *database) {
 				reg := handlers.New()
 				begun := make(chan struct{}, 10)
@@ -148,8 +149,9 @@ func TestACanceledTaskEndsItsBatchAndTheOthersRunAgain(t *testing.T) {
 					t.Errorf("tasks and attempts %s, want %s", got, want)
 				}
 			})
-		})
+		}
 	}
+	relaytest.Together(t, tests)
 }
 
 // A handler that does not return is abandoned, and its task is gone all the same.

@@ -22,7 +22,6 @@ func onEachDriver(t *testing.T, test func(t *testing.T, db *database)) {
 	t.Helper()
 	for _, driver := range drivers {
 		t.Run(driver, func(t *testing.T) {
-			t.Parallel()
 			test(t, newDatabase(t, driver))
 		})
 	}

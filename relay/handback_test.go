@@ -51,7 +51,7 @@ func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
 				t.Errorf("a handler's context ended by %v, want ErrLeaseLost", cause)
 			}
 		}
-		if d := time.Since(at); d > 6*time.Second {
+		if d := time.Since(at); relaytest.Timing && d > 6*time.Second {
 			t.Errorf("they ended after %v, want a heartbeat", d)
 		}
 		other := run(t, db, leased(leasedEffect), fastPoll)

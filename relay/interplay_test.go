@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -18,10 +19,10 @@ import (
 // ordering key and its slot are free.
 func TestACanceledTaskLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
+	tests := map[string]func(*testing.T){}
 	for taskType, register := range keyedKinds {
 		for _, runs := range []bool{false, true} {
-			t.Run(fmt.Sprint(taskType, " ", runs), func(t *testing.T) {
-				t.Parallel()
+			tests[fmt.Sprint(taskType, " ", runs)] = func(t *testing.T) {
 				db := newDatabase(t)
 				begun := make(chan struct{}, 1)
 				reg := handlers.New()
@@ -59,9 +60,10 @@ func TestACanceledTaskLeavesNothingBehind(t *testing.T) {
 				if got := db.Text(t, `SELECT string_agg(payload ->> 'N', ' ') FROM outbox.done_task`); got != "3" {
 					t.Errorf("the history has %q, want 3", got)
 				}
-			})
+			}
 		}
 	}
+	relaytest.Together(t, tests)
 }
 
 // Of a batch that fails in part: one canceled member failed, one succeeded all the same.

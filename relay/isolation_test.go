@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -76,6 +77,7 @@ func TestATypeWhoseClaimsAreRefusedDoesNotStopOthers(t *testing.T) {
 // The journal writes the runs of several types in one statement.
 func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
+	tests := map[string]func(*testing.T){}
 	for refused, c := range map[string]struct {
 		tasks string // whose ids are from 1000 on
 		died  int
@@ -84,8 +86,7 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 		// A batch with a task that has no attempt left is given back, and its row in the journal is to go.
 		"DELETE": {`'BATCH', CASE n WHEN 1000 THEN 10 ELSE 0 END`, 1},
 	} {
-		t.Run(refused, func(t *testing.T) {
-			t.Parallel()
+		tests[refused] = func(t *testing.T) {
 			db := newDatabase(t)
 			reg := all()
 			handlers.Tx(reg, outbox.NewTaskType[payload]("OTHER"), txEffect)
@@ -130,8 +131,9 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 			if died := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); done != 3-c.died || died != c.died {
 				t.Errorf("%d tasks were done in their first attempt and %d died, want %d and %d\n%s", done, died, 3-c.died, c.died, db.Dump(t))
 			}
-		})
+		}
 	}
+	relaytest.Together(t, tests)
 }
 
 func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {

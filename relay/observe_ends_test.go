@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -32,6 +33,7 @@ func held(begun chan<- int64) *handlers.Registry {
 
 func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 	t.Parallel()
+	tests := map[string]func(*testing.T){}
 	for name, end := range map[string]struct {
 		do   func(t *testing.T, db *database, r *running, ids []int64)
 		want map[string]string
@@ -48,8 +50,7 @@ func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 			db.Do(t, `UPDATE outbox.task SET lease_token = '00000000-0000-4000-8000-000000000001', leased_until = now() + interval '1 hour' WHERE state = 'leased'`)
 		}, map[string]string{"TX": "drained", "BATCH": "drained", "LEASED": "lease_lost"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		tests[name] = func(t *testing.T) {
 			db := newDatabase(t)
 			for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 				db.Enqueue(t, kind, 1)
@@ -71,8 +72,9 @@ func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 			}
 			same(t, got, end.want)
 			h.balanced(t)
-		})
+		}
 	}
+	relaytest.Together(t, tests)
 }
 
 func TestObserversHearOfFailuresOfTheDatabaseAsNoAttempt(t *testing.T) {

@@ -118,15 +118,11 @@ func TestATasksOwnTimeoutEndsItsStatement(t *testing.T) {
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(20)`)
+		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(3600)`)
 		return err
 	}, handlers.Backoff(constant(time.Hour)))
 	db.Do(t, `INSERT INTO outbox.task (task_type, timeout_ms) VALUES ('TX', 300)`)
-	begun := time.Now()
 	once(t, db, reg, relay.Config{})
-	if d := time.Since(begun); d > 10*time.Second {
-		t.Errorf("it took %v", d)
-	}
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 1 AND timeout_ms = 300 AND last_error LIKE '%statement timeout%'`); n != 1 {
 		t.Errorf("the timeout is not on record\n%s", db.Dump(t))
 	}

@@ -51,13 +51,14 @@ server() {
   echo "$bin"
 }
 
-# servers MAJOR...: gets PostgreSQL 17 in Docker, and each of these versions, while the script goes on until it calls got.
-servers() {
+# fetch MAJOR...: installs what the tests need, PostgreSQL 17 in Docker and each of these versions, while the script goes on
+# until it calls fetched.
+fetch() {
   local major
-  { docker_server 17; for major in "$@"; do server "$major"; done; } >"$logs/servers" 2>&1 &
-  servers=$!
+  { install; docker_server 17; for major in "$@"; do server "$major"; done; } >"$logs/fetch" 2>&1 &
+  fetch=$!
 }
-got() { wait $servers || { cat "$logs/servers"; exit 1; }; }
+fetched() { wait $fetch || { cat "$logs/fetch"; exit 1; }; }
 
 # docker_server MAJOR: makes sure that a Docker engine runs and can have that version's image.
 docker_server() {

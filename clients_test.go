@@ -82,7 +82,8 @@ type env struct {
 	pool *sql.DB
 }
 
-// onEveryClient runs the tests over each client that sends its statements in another way; TestEnqueue and OUTBOX_TEST_LONG=1 have all.
+// onEveryClient runs the tests over each client that sends its statements in another way.
+// TestEnqueue and OUTBOX_TEST_LONG=1 have all clients.
 func onEveryClient(t *testing.T, tests []contract) {
 	t.Helper()
 	d := newDatabase(t)
@@ -118,7 +119,7 @@ func (e *env) tx(t *testing.T) *recorder {
 	return &recorder{transaction: tx}
 }
 
-// recorder counts the statements that reach its transaction. Enqueue does not know the driver through it: its Querier says.
+// recorder counts the statements that reach its transaction. It hides the driver from Enqueue.
 type recorder struct {
 	transaction
 	statements int

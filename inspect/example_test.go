@@ -111,18 +111,22 @@ func ExampleRelays() {
 	for _, t := range types {
 		fmt.Printf("%s: ready %d, leased %d, paused %t, at once %d, relays %d\n", t.Type, t.Ready, t.Leased, t.Paused, t.MaxRunning, t.Relays)
 	}
-	for samples := 0; samples == 0; time.Sleep(50 * time.Millisecond) { // one relay notes the counts at its start, and then once a minute
-		of, err := inspect.Samples(ctx, db, "RENDER", time.Hour)
+	for range time.Tick(50 * time.Millisecond) { // one relay samples the counts at its start, and then once a minute
+		samples, err := inspect.Samples(ctx, db, "RENDER", time.Hour)
 		must(err)
-		samples = len(of)
+		if len(samples) > 0 {
+			break
+		}
 	}
-	for schedules := 0; schedules == 0; time.Sleep(50 * time.Millisecond) {
+	for range time.Tick(50 * time.Millisecond) {
 		all, err := inspect.Schedules(ctx, db)
 		must(err)
 		for _, s := range all {
 			fmt.Printf("%s enqueues %s, paused %t\n", s.Name, s.Type, s.Paused)
 		}
-		schedules = len(all)
+		if len(all) > 0 {
+			break
+		}
 	}
 	stop()
 	close(finish)

@@ -104,7 +104,7 @@ func testRunOnceTakesOver(t *testing.T) {
 		       ('00000000-0000-4000-8000-00000000a11f', 'h', 1, now() + interval '1 h', '{LEASED}')`)
 	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(),
 		relay_id = CASE WHEN task_id % 2 = 0 THEN '00000000-0000-4000-8000-00000000dead' ELSE '00000000-0000-4000-8000-00000000a11f' END::uuid`)
-	once(t, db, all(), relay.Config{}) // in much less than the hour
+	once(t, db, all(), relay.Config{}) // a relay that waited for the living one would hang for an hour
 	if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 2`); n != 2 {
 		t.Errorf("%d tasks of the dead relay were done in their second attempt, want 2", n)
 	}

@@ -168,13 +168,16 @@ func testHangingCompletion(t *testing.T) {
 		})
 	}, handlers.Timeout(2*time.Second), handlers.Backoff(constant(10*time.Millisecond))), relay.Config{Workers: 2, PollInterval: 100 * time.Millisecond})
 	hangs := func() bool {
-		return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`) == 1
+		return db.Int(t, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event = 'advisory'`) == 1
 	}
 	const tasks = 20
 	db.Enqueue(t, "LEASED", 1)
 	eventually(t, 20*time.Second, "the completion hangs", hangs)
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', '{"N": 2}' FROM generate_series(2, $1::int)`, tasks)
-	eventually(t, 20*time.Second, "the other tasks are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_id > 1`) == 0 })
+	eventually(t, 20*time.Second, "the other tasks are done", func() bool {
+		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_id > 1`) == 0
+	})
 	if !hangs() && r.Log.Count("was abandoned") == 0 {
 		t.Error("the completion does not hang any more: the test shows nothing")
 	}

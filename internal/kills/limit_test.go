@@ -73,8 +73,8 @@ func slotsAreTaken(t *testing.T, db *relaytest.Database, kinds []string, running
 	}
 }
 
-// 4 processes with 6 workers each: never more than three calls of a type, and three again after each of three processes was killed while
-// it held slots.
+// Four processes have six workers each. Never more than three calls of a type run at once. Three run
+// again after each of three processes was killed while it held slots.
 func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
 	t.Parallel()
 	kinds := []string{"TX", "BATCH", "LEASED"}

@@ -12,6 +12,7 @@ import (
 type lane struct {
 	h        *handlers.Handler
 	head     *head     // as of the last look
+	sawAt    time.Time // when that look ended
 	urgent   int       // the least priority that its next task may have
 	credit   int       // claims that may find work: one for a head, two more for each full claim
 	running  int       // slots that work for it
@@ -228,7 +229,7 @@ func (c *lane) urgency() int { return c.urgent + c.h.Priority }
 // saw updates the lane from a look.
 func (c *lane) saw(h *head) {
 	c.floors.saw(h)
-	c.head = h
+	c.head, c.sawAt = h, time.Now()
 	if h == nil {
 		c.credit = 0
 	} else {
@@ -240,7 +241,9 @@ func (c *lane) saw(h *head) {
 func (l *lanes) took(c *lane, t taken) {
 	c.floors.ate(t.bites, t.started, time.Now())
 	if t.tasks < t.limit {
-		c.credit = 0
+		if c.credit = min(c.credit, 1); c.sawAt.Before(t.began) { // else the look may have seen what this claim could not
+			c.credit = 0
+		}
 		c.floors.ranShort()
 		return
 	}
@@ -258,6 +261,7 @@ func (l *lanes) took(c *lane, t taken) {
 type taken struct {
 	tasks, limit int
 	bites        []bite
+	began        time.Time
 	started      int // of the lane's floors, when it began
 }
 

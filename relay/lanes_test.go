@@ -80,7 +80,10 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 	t.Parallel()
 	l := newLanes(4, [2]int{})
 	c := l.all[0]
-	one := func(limit int) taken { return taken{tasks: 1, limit: limit, bites: bites([]*row{{}}, false)} }
+	one := func(limit int) taken {
+		return taken{tasks: 1, limit: limit, bites: bites([]*row{{}}, false), began: time.Now()}
+	}
+	before := one(2)
 	for i, step := range []struct {
 		do   func()
 		want int // claims that may be begun
@@ -91,7 +94,8 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 		{func() { l.took(c, one(1)) }, 4}, // and more
 		{func() { l.took(c, one(1)) }, 4}, // up to the number of workers
 		{func() { c.saw(c.head) }, 4},     // a look does not take it back
-		{func() { l.took(c, one(2)) }, 0}, // a claim that was not full
+		{func() { l.took(c, before) }, 1}, // a claim that was not full, but began before that look
+		{func() { l.took(c, one(2)) }, 0}, // one that began after it
 		{func() { c.saw(&head{}) }, 1},    // until a look sees a task again
 		{func() { c.saw(nil) }, 0},        // or none
 		{func() { l.took(c, one(1)) }, 2}, // a late claim had one all the same

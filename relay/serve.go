@@ -71,7 +71,7 @@ func (d *dispatcher) runTx(c *lane, next claimNext) {
 		err = d.r.runTx(d.ctx, c.h, next, func(rows []*row) {
 			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*row).ordered)
 			d.r.rates.unused(c.h, limit-len(rows))
-			t := taken{len(rows), limit, bites(rows, false), next.started}
+			t := taken{len(rows), limit, bites(rows, false), began, next.started}
 			d.events <- func() { d.claimed(c, t, nil, began) }
 		})
 		if !claimed {
@@ -90,7 +90,7 @@ func (d *dispatcher) runTx(c *lane, next claimNext) {
 		case err == nil:
 			d.noToken(c, wait, began)
 		default:
-			d.claimed(c, taken{limit: limit}, err, began)
+			d.claimed(c, taken{limit: limit, began: began}, err, began)
 		}
 		d.found = d.found || ran // what ran may have enqueued
 		if ordered {

@@ -13,7 +13,7 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 		next.limit = limit
 		runs, token, allowed, err = d.r.lease(d.ctx, c.h, next, func(found []*leasedRun) {
 			early = true
-			took := takenBy(found, limit, next)
+			took := takenBy(found, limit, began, next)
 			d.events <- func() {
 				c.finding--
 				d.took(c, took)
@@ -24,7 +24,7 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 		}
 		d.r.rates.unused(c.h, limit-len(runs))
 	}
-	took := takenBy(runs, allowed, next)
+	took := takenBy(runs, allowed, began, next)
 	d.events <- func() {
 		d.lanes.leasing(c, -1)
 		if !early {
@@ -57,8 +57,8 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 }
 
 // takenBy is what a claim of up to limit tasks has found.
-func takenBy(runs []*leasedRun, limit int, next leaseNext) taken {
-	return taken{len(runs), limit, bites(rowsIn(runs), true), next.started}
+func takenBy(runs []*leasedRun, limit int, began time.Time, next leaseNext) taken {
+	return taken{len(runs), limit, bites(rowsIn(runs), true), began, next.started}
 }
 
 // ended hears of runs of leased tasks whose results are committed.

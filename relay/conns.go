@@ -92,7 +92,7 @@ func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	}
 }
 
-// boundReplies limits what has no context, BEGIN, COMMIT and ROLLBACK, where the pool is one of outbox.Open.
+// boundReplies limits what has no context, BEGIN, COMMIT and ROLLBACK, where the pool is one of outbox.Open. A reset lifts the limit.
 func boundReplies(conn *sql.Conn) {
 	_ = conn.Raw(func(c any) error {
 		if c, ok := c.(interface{ BoundReplies(time.Duration) }); ok {

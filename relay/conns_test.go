@@ -89,3 +89,54 @@ func TestAConnectionThatIsPutReachesACallThatWaitsForThePool(t *testing.T) {
 	}
 	conns.Put(conn)
 }
+
+// boundedConn is a connection as those of outbox.Open: a reset forgets the bound of its replies.
+type boundedConn struct {
+	realConn
+	bound time.Duration
+}
+
+func (c *boundedConn) BoundReplies(d time.Duration) { c.bound = d }
+
+func (c *boundedConn) ResetSession(ctx context.Context) error {
+	c.bound = 0
+	return c.realConn.ResetSession(ctx)
+}
+
+type boundedConnector struct{ driver.Connector }
+
+func (c boundedConnector) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &boundedConn{realConn: conn.(realConn)}, nil
+}
+
+// F24. COMMIT has no context: only this bound ends its wait for a server that is gone.
+func TestTheRepliesOfAConnectionAreBoundedWheneverARelayTakesIt(t *testing.T) {
+	t.Parallel()
+	connector, err := pq.NewConnector(newDatabase(t, "postgres").URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := sql.OpenDB(boundedConnector{connector})
+	defer pool.Close()
+	conns := relay.NewConns(pool)
+	defer conns.Close()
+	for range 3 {
+		conn, err := conns.Get(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.Raw(func(c any) error {
+			if c.(*boundedConn).bound == 0 {
+				t.Error("the connection waits for replies without a limit")
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		conns.Put(conn)
+	}
+}

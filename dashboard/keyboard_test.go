@@ -39,6 +39,7 @@ func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 	b.awaitText("53 dead letters")
 	tabTo("the link to the content", `e.className === "skip"`)
 	b.do(chromedp.KeyEvent("\r"))
+	b.await(`document.activeElement.id === "main"`, "the focus on the content")
 	tabTo("the field of the error", `e.id === "f-error"`)
 	b.do(chromedp.KeyEvent("has no address"), chromedp.KeyEvent("\r"))
 	b.awaitText("Those that match")

@@ -34,10 +34,24 @@ func TestALimitOfOneRelayHolds(t *testing.T) {
 			t.Run(kind+" "+name, func(t *testing.T) {
 				db, reg := newDatabase(t), handlers.New()
 				db.Enqueue(t, kind, 60)
+				want := int64(2)
+				if kind == "BATCH" {
+					want = 1 // a call runs its tasks one after the other, and there is one batch
+				}
 				var running inside
-				call := func(context.Context, *outbox.Task[payload]) error {
+				full, isFull := context.WithCancel(t.Context()) // ends when as many run as may
+				defer isFull()
+				call := func(ctx context.Context, _ *outbox.Task[payload]) error {
 					running.enter()
 					defer running.now.Add(-1)
+					if running.now.Load() >= want {
+						isFull()
+					}
+					select {
+					case <-full.Done():
+					case <-ctx.Done():
+						return ctx.Err()
+					}
 					<-time.After(5 * time.Millisecond)
 					return nil
 				}
@@ -47,10 +61,6 @@ func TestALimitOfOneRelayHolds(t *testing.T) {
 				other.measure(t, db, 3, time.Millisecond)
 				db.Emptied(t, 20*time.Second)
 				r.Stop()
-				want := int64(2)
-				if kind == "BATCH" {
-					want = 1 // a call runs its tasks one after the other, and there is one batch
-				}
 				if n := running.most.Load(); n != want {
 					t.Errorf("at most %d ran at once, want %d", n, want)
 				}

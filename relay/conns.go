@@ -67,6 +67,7 @@ func (c *conns) get(ctx context.Context) (*sql.Conn, error) {
 		c.idle = c.idle[:n-1]
 		c.mu.Unlock()
 		if (time.Since(conn.since) < trusted || conn.PingContext(ctx) == nil) && reset(ctx, conn.Conn) {
+			boundReplies(conn.Conn)
 			return conn.Conn, nil
 		}
 		drop(conn.Conn)
@@ -92,7 +93,8 @@ func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	}
 }
 
-// boundReplies limits what has no context, BEGIN, COMMIT and ROLLBACK, where the pool is one of outbox.Open. A reset lifts the limit.
+// boundReplies limits what has no context, BEGIN, COMMIT and ROLLBACK, where the pool is one of outbox.Open.
+// ResetSession lifts the limit.
 func boundReplies(conn *sql.Conn) {
 	_ = conn.Raw(func(c any) error {
 		if c, ok := c.(interface{ BoundReplies(time.Duration) }); ok {

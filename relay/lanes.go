@@ -12,7 +12,7 @@ import (
 type lane struct {
 	h        *handlers.Handler
 	head     *head     // as of the last look
-	sawAt    time.Time // when that look ended
+	polledAt time.Time // when the last poll of the lane's head ended
 	urgent   int       // the least priority that its next task may have
 	credit   int       // claims that may find work: one for a head, two more for each full claim
 	running  int       // slots that work for it
@@ -229,7 +229,7 @@ func (c *lane) urgency() int { return c.urgent + c.h.Priority }
 // saw updates the lane from a look.
 func (c *lane) saw(h *head) {
 	c.floors.saw(h)
-	c.head, c.sawAt = h, time.Now()
+	c.head, c.polledAt = h, time.Now()
 	if h == nil {
 		c.credit = 0
 	} else {
@@ -241,8 +241,10 @@ func (c *lane) saw(h *head) {
 func (l *lanes) took(c *lane, t taken) {
 	c.floors.ate(t.bites, t.started, time.Now())
 	if t.tasks < t.limit {
-		if c.credit = min(c.credit, 1); c.sawAt.Before(t.began) { // else the look may have seen what this claim could not
+		if c.polledAt.Before(t.began) {
 			c.credit = 0
+		} else { // the poll may have found a task that became ready after the claim
+			c.credit = min(c.credit, 1)
 		}
 		c.floors.ranShort()
 		return

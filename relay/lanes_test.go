@@ -94,7 +94,7 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 		{func() { l.took(c, one(1)) }, 4}, // and more
 		{func() { l.took(c, one(1)) }, 4}, // up to the number of workers
 		{func() { c.saw(c.head) }, 4},     // a look does not take it back
-		{func() { l.took(c, before) }, 1}, // a claim that was not full, but began before that look
+		{func() { l.took(c, before) }, 1}, // a claim that was not full, but began before that poll
 		{func() { l.took(c, one(2)) }, 0}, // one that began after it
 		{func() { c.saw(&head{}) }, 1},    // until a look sees a task again
 		{func() { c.saw(nil) }, 0},        // or none

@@ -39,13 +39,13 @@ func TestALimitOfOneRelayHolds(t *testing.T) {
 					want = 1 // a call runs its tasks one after the other, and there is one batch
 				}
 				var running inside
-				full, isFull := context.WithCancel(t.Context()) // ends when as many run as may
-				defer isFull()
+				full, markFull := context.WithCancel(t.Context()) // full ends once the limit is reached
+				defer markFull()
 				call := func(ctx context.Context, _ *outbox.Task[payload]) error {
 					running.enter()
 					defer running.now.Add(-1)
 					if running.now.Load() >= want {
-						isFull()
+						markFull()
 					}
 					select {
 					case <-full.Done():

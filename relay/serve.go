@@ -90,7 +90,7 @@ func (d *dispatcher) runTx(c *lane, next claimNext) {
 		case err == nil:
 			d.noToken(c, wait, began)
 		default:
-			d.claimed(c, taken{limit: limit, began: began}, err, began)
+			d.claimed(c, taken{limit: limit}, err, began)
 		}
 		d.found = d.found || ran // what ran may have enqueued
 		if ordered {

@@ -81,8 +81,7 @@ func (c *conns) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (rest
 	return restore, nil
 }
 
-// reset does what database/sql does before it lends a connection again: the driver resets it, and may find that it is dead. The
-// connection's replies are bounded again.
+// reset does what database/sql does before it lends a connection again: the driver resets it, and may find that it is dead.
 func reset(ctx context.Context, conn *sql.Conn) bool {
 	err := conn.Raw(func(of any) error {
 		if of, ok := of.(driver.SessionResetter); ok {
@@ -90,6 +89,5 @@ func reset(ctx context.Context, conn *sql.Conn) bool {
 		}
 		return nil
 	})
-	boundReplies(conn)
 	return !errors.Is(err, driver.ErrBadConn)
 }

@@ -65,10 +65,14 @@ SELECT ` + deadColumns + ` FROM outbox.dead_task t
  WHERE (t.died_at, t.task_id) < (COALESCE(timestamptz 'epoch' + $1::bigint * interval '1 microsecond', 'infinity'), $2::bigint)
  ORDER BY t.died_at DESC, t.task_id DESC LIMIT $3`
 
+	// The rows are compared with the type first for the same reason: PostgreSQL would read the index of all
+	// types for a type that its statistics have never met.
 	deadOfTypeSQL = `/* outbox: list dead tasks of a type */
 SELECT ` + deadColumns + ` FROM outbox.dead_task t
- WHERE t.task_type = $1 AND (t.died_at, t.task_id) < (COALESCE(timestamptz 'epoch' + $2::bigint * interval '1 microsecond', 'infinity'), $3::bigint)
- ORDER BY t.died_at DESC, t.task_id DESC LIMIT $4`
+ WHERE (t.task_type, t.died_at, t.task_id)
+       < ($1::text, COALESCE(timestamptz 'epoch' + $2::bigint * interval '1 microsecond', 'infinity'), $3::bigint)
+   AND t.task_type >= $1::text
+ ORDER BY t.task_type DESC, t.died_at DESC, t.task_id DESC LIMIT $4`
 
 	finishedSQL = `/* outbox: list finished tasks */
 SELECT ` + doneColumns + ` FROM outbox.done_task t WHERE t.task_id < $1::bigint ORDER BY t.task_id DESC LIMIT $2`

@@ -75,7 +75,8 @@ var faultyLoops = []faultyLoop{
 		return 0, err
 	}},
 	{name: "reap", pass: duty("reap"), setup: dead(deadRelay, "-2 hours") + dead(liveRelay, "1 hour") + `
-		INSERT INTO outbox.running (task_id, token, relay_id) SELECT -n, gen_random_uuid(), CASE n WHEN 3 THEN '` + liveRelay + `' ELSE '` + deadRelay + `' END::uuid FROM generate_series(1, 3) n`,
+		INSERT INTO outbox.running (task_id, token, relay_id) SELECT -n, gen_random_uuid(), CASE n WHEN 1 THEN '` + deadRelay + `' ELSE '` + liveRelay + `' END::uuid FROM generate_series(1, 3) n;
+		INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE VALUES (-3, 'TX')`,
 		state: `SELECT concat((SELECT string_agg(task_id::text, ' ') FROM outbox.running), ' ', (SELECT string_agg(relay_id::text, ' ') FROM outbox.relay), ' ',
 			(SELECT count(*) FROM outbox.task_type WHERE rate = 1000), (SELECT count(*) FROM outbox.bucket))`},
 	{name: "sweep keys", pass: duty("sweep keys"), setup: `INSERT INTO outbox.task (task_type, unique_key) SELECT 'TX', n::text FROM generate_series(1, 6) n; DELETE FROM outbox.task WHERE unique_key::int > 2`,

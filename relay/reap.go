@@ -9,12 +9,12 @@ import (
 // reapInterval is how often a relay looks for what others left behind.
 const reapInterval = 30 * time.Second
 
-// A batch is kept for as long as it has a task: each of them was begun.
+// A batch is kept for as long as it has a task: each of them was begun. Rows of living relays go too: a
+// connection that is lost may write its row only after the row was to be forgotten.
 const reapRunsSQL = `/* outbox: reap runs of tasks that are gone */
 DELETE FROM outbox.running r
  USING (SELECT task_id, token FROM outbox.running r
          WHERE (SELECT t.task_id FROM outbox.task t WHERE t.task_id = ANY (COALESCE(r.task_ids, ARRAY[r.task_id])) LIMIT 1) IS NULL
-           AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = r.relay_id AND l.alive_until > clock_timestamp())
          LIMIT 1000) AS gone
  WHERE r.task_id = gone.task_id AND r.token = gone.token`
 

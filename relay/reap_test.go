@@ -1,0 +1,39 @@
+package relay_test
+
+import (
+	"testing"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// A relay forgets a run through another connection if the one that journals it is lost, and the lost
+// one may commit its row after that. Whoever lives, the row goes when its task is gone.
+func TestTheReaperForgetsRunsWhoseTasksAreGone(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	reg := handlers.New()
+	handlers.Tx(reg, typeTx, txEffect)
+	r, err := relay.New(db.DB, reg, relay.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loops := r.Loops("")
+	defer loops.Close()
+	if err := loops.Beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
+		VALUES ($1, 'other', 1, now() + interval '1 hour', '{}')`, liveRelay)
+	db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT n, 'TX' FROM generate_series(1, 3) n`)
+	// Tasks 1 to 3 are there, 4 to 6 are gone, each with a run of this relay, of another one, of a dead one.
+	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id)
+		SELECT n, gen_random_uuid(), CASE n % 3 WHEN 0 THEN (SELECT relay_id FROM outbox.relay WHERE relay_id <> $1)
+			WHEN 1 THEN $1 ELSE $2 END FROM generate_series(1, 6) n`, liveRelay, deadRelay)
+	if _, err := loops.Duty(t.Context(), "reap"); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := db.Text(t, `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.running`), "1 2 3"; got != want {
+		t.Errorf("the journal has runs of tasks %s, want %s", got, want)
+	}
+}

@@ -143,6 +143,11 @@ func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, wa
 	passes := 0
 	for passes = 1; ; passes++ {
 		rest, passErr := c.pass(t.Context(), l)
+		if passErr != nil { // the server may not know yet that the connection is closed, and hold its locks
+			eventually(t, time.Minute, name+": the failed transaction has ended", func() bool {
+				return u.db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`) == 0
+			})
+		}
 		state = u.db.Text(t, c.state)
 		if want != "" && rest > longestRest && state != want {
 			t.Errorf("%s: after an error it rests for %v, want at most %v", name, rest, longestRest)

@@ -79,9 +79,17 @@ func TestAPausedTypeDoesNotStartAndAResumptionWakesTheRelay(t *testing.T) {
 	p.measure(t, db, 3, 10*time.Millisecond)
 	pause(t, db, "TX")
 	watch := direct(t, db.URL) // through a pooler its own statements would be other sessions'
-	eventually(t, 20*time.Second, "looks from before the pause have had their claims", func() bool {
-		return watch.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-			AND (state <> 'idle' OR state_change > clock_timestamp() - interval '200 ms')`) == 0
+	busy := ""
+	defer func() {
+		if t.Failed() {
+			t.Logf("sessions that were not idle for 200 ms when it was last asked:\n%s", busy)
+		}
+	}()
+	eventually(t, 20*time.Second, "polls from before the pause have had their claims", func() bool {
+		busy = watch.Text(t, `SELECT COALESCE(string_agg(concat_ws(' ', pid, state, clock_timestamp() - state_change, query), E'\n'), '')
+			FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+			AND (state <> 'idle' OR state_change > clock_timestamp() - interval '200 ms')`)
+		return busy == ""
 	})
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('TX', clock_timestamp() + interval '100 ms')`)
 	db.Enqueue(t, "TX", 1)

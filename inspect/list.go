@@ -65,8 +65,8 @@ SELECT ` + deadColumns + ` FROM outbox.dead_task t
  WHERE (t.died_at, t.task_id) < (COALESCE(timestamptz 'epoch' + $1::bigint * interval '1 microsecond', 'infinity'), $2::bigint)
  ORDER BY t.died_at DESC, t.task_id DESC LIMIT $3`
 
-	// The rows are compared with the type first for the same reason: PostgreSQL would read the index of all
-	// types for a type that its statistics have never met.
+	// The row comparison begins with the type, so that only the type's own index has the order. With
+	// an equality a generic plan reads the index of all types if the statistics lack this type.
 	deadOfTypeSQL = `/* outbox: list dead tasks of a type */
 SELECT ` + deadColumns + ` FROM outbox.dead_task t
  WHERE (t.task_type, t.died_at, t.task_id)

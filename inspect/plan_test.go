@@ -143,7 +143,7 @@ func TestEveryStatementCostsTheSameAtAnyNumberOfTasks(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	began := time.Now()
 	huge(t, db, n)
-	// As if the sample of ANALYZE had met no task of RARE: a generic plan believes in one type then.
+	// As if the sample of ANALYZE had met no task of RARE: a generic plan assumes a single type then.
 	for _, table := range []string{"task", "dead_task", "done_task"} {
 		db.Do(t, `ALTER TABLE outbox.`+table+` ALTER task_type SET (n_distinct = 1)`)
 	}

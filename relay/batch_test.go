@@ -191,7 +191,8 @@ func TestABadPayloadInABatchFailsOnlyItsOwnTask(t *testing.T) {
 			}, handlers.MaxAttempts(2), retrySoon())
 			db.Do(t, `INSERT INTO outbox.task (task_type, payload)
 				SELECT 'BATCH', CASE WHEN n = 3 THEN '{"n": "SECRET"}' ELSE jsonb_build_object('n', n) END FROM generate_series(1, 5) n`)
-			r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond}) // the calls have an order
+			// With one worker the calls have an order.
+			r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 			db.Emptied(t, 30*time.Second)
 			if !slices.Equal(calls.calls, c.calls) {
 				t.Errorf("calls %q, want %q", calls.calls, c.calls)

@@ -16,8 +16,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// completing runs one Leased task, and returns what its handler returned. A second attempt comes an hour
-// after a failure, so that the first one's outcome stays to be seen.
+// completing runs one Leased task and returns its handler's error. A failed task waits for an hour, so
+// that its state stays to be read.
 func completing(t *testing.T, db *database, h func(ctx context.Context, task *outbox.Task[payload]) error) error {
 	t.Helper()
 	first := make(chan error, 1)

@@ -93,8 +93,8 @@ func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	}
 }
 
-// boundReplies limits what has no context, BEGIN, COMMIT and ROLLBACK, where the pool is one of outbox.Open.
-// ResetSession lifts the limit.
+// boundReplies limits the replies to BEGIN, COMMIT and ROLLBACK, which have no context, in a pool of
+// outbox.Open. ResetSession lifts the limit.
 func boundReplies(conn *sql.Conn) {
 	_ = conn.Raw(func(c any) error {
 		if c, ok := c.(interface{ BoundReplies(time.Duration) }); ok {

@@ -75,7 +75,9 @@ var faultyLoops = []faultyLoop{
 		return 0, err
 	}},
 	{name: "reap", pass: duty("reap"), setup: dead(deadRelay, "-2 hours") + dead(liveRelay, "1 hour") + `
-		INSERT INTO outbox.running (task_id, token, relay_id) SELECT -n, gen_random_uuid(), CASE n WHEN 1 THEN '` + deadRelay + `' ELSE '` + liveRelay + `' END::uuid FROM generate_series(1, 3) n;
+		INSERT INTO outbox.running (task_id, token, relay_id)
+			SELECT -n, gen_random_uuid(), CASE n WHEN 1 THEN '` + deadRelay + `' ELSE '` + liveRelay + `' END::uuid
+			  FROM generate_series(1, 3) n;
 		INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE VALUES (-3, 'TX')`,
 		state: `SELECT concat((SELECT string_agg(task_id::text, ' ') FROM outbox.running), ' ', (SELECT string_agg(relay_id::text, ' ') FROM outbox.relay), ' ',
 			(SELECT count(*) FROM outbox.task_type WHERE rate = 1000), (SELECT count(*) FROM outbox.bucket))`},
@@ -145,7 +147,8 @@ func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, wa
 		rest, passErr := c.pass(t.Context(), l)
 		if passErr != nil { // the server may not know yet that the connection is closed, and hold its locks
 			eventually(t, time.Minute, name+": the failed transaction has ended", func() bool {
-				return u.db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`) == 0
+				return u.db.Int(t, `SELECT count(*) FROM pg_stat_activity
+					WHERE datname = current_database() AND state LIKE 'idle in transaction%'`) == 0
 			})
 		}
 		state = u.db.Text(t, c.state)

@@ -86,8 +86,10 @@ func TestAPausedTypeDoesNotStartAndAResumptionWakesTheRelay(t *testing.T) {
 		}
 	}()
 	eventually(t, 20*time.Second, "polls from before the pause have had their claims", func() bool {
-		busy = watch.Text(t, `SELECT COALESCE(string_agg(concat_ws(' ', pid, state, clock_timestamp() - state_change, query), E'\n'), '')
-			FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+		busy = watch.Text(t, `SELECT COALESCE(string_agg(
+				concat_ws(' ', pid, state, clock_timestamp() - state_change, query), E'\n'), '')
+			FROM pg_stat_activity
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 			AND (state <> 'idle' OR state_change > clock_timestamp() - interval '200 ms')`)
 		return busy == ""
 	})

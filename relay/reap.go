@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// reapInterval is how often a relay looks for what others left behind.
+// reapInterval is how often a relay deletes runs and relays that nothing needs any more.
 const reapInterval = 30 * time.Second
 
-// A batch is kept for as long as it has a task: each of them was begun. Rows of living relays go too: a
-// connection that is lost may write its row only after the row was to be forgotten.
+// A batch is kept for as long as it has a task: each of them was begun. Rows of living relays go
+// too: a lost connection may commit its row after its relay has forgotten the run.
 const reapRunsSQL = `/* outbox: reap runs of tasks that are gone */
 DELETE FROM outbox.running r
  USING (SELECT task_id, token FROM outbox.running r

@@ -7,8 +7,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// A relay forgets a run through another connection if the one that journals it is lost, and the lost
-// one may commit its row after that. Whoever lives, the row goes when its task is gone.
+// A relay that lost the connection of its journal forgets the run through another one. The lost one
+// may commit its row after that. The row goes when its task is gone, even if its relay lives.
 func TestTheReaperForgetsRunsWhoseTasksAreGone(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -25,7 +25,8 @@ func TestTheReaperForgetsRunsWhoseTasksAreGone(t *testing.T) {
 	}
 	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
 		VALUES ($1, 'other', 1, now() + interval '1 hour', '{}')`, liveRelay)
-	db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT n, 'TX' FROM generate_series(1, 3) n`)
+	db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE
+		SELECT n, 'TX' FROM generate_series(1, 3) n`)
 	// Tasks 1 to 3 are there, 4 to 6 are gone, each with a run of this relay, of another one, of a dead one.
 	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id)
 		SELECT n, gen_random_uuid(), CASE n % 3 WHEN 0 THEN (SELECT relay_id FROM outbox.relay WHERE relay_id <> $1)
@@ -33,7 +34,8 @@ func TestTheReaperForgetsRunsWhoseTasksAreGone(t *testing.T) {
 	if _, err := loops.Duty(t.Context(), "reap"); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := db.Text(t, `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.running`), "1 2 3"; got != want {
+	got := db.Text(t, `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.running`)
+	if want := "1 2 3"; got != want {
 		t.Errorf("the journal has runs of tasks %s, want %s", got, want)
 	}
 }

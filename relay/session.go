@@ -81,7 +81,8 @@ func (c *conns) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (rest
 	return restore, nil
 }
 
-// reset does what database/sql does before it lends a connection again: the driver resets it, and may find that it is dead.
+// reset resets the session in the driver, as database/sql does before it lends a connection again. It
+// reports whether the connection lives.
 func reset(ctx context.Context, conn *sql.Conn) bool {
 	err := conn.Raw(func(of any) error {
 		if of, ok := of.(driver.SessionResetter); ok {

@@ -53,18 +53,18 @@ func ExampleTx() {
 	reg := handlers.New()
 	handlers.Tx(reg, GrantCredit, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[Credit]) error {
 		_, err := tx.ExecContext(ctx, `UPDATE usr SET credit = credit + $2 WHERE usr_id = $1`, task.Payload.UserID, task.Payload.Amount)
-		if err == nil && task.Payload.Amount == 20 && task.Attempt == 1 {
+		if err == nil && task.Payload.Amount == 20 {
 			err = errors.New("not today")
 		}
 		return err
-	})
+	}, handlers.MaxAttempts(1))
 	enqueue(db, GrantCredit.New(Credit{UserID: 1, Amount: 10}), GrantCredit.New(Credit{UserID: 1, Amount: 20}))
 	runDue(ctx, db, reg)
 	printRow(db, `SELECT 'credit ' || credit FROM usr`)
-	printRow(db, `SELECT state || ' again after attempt ' || attempt || ': ' || last_error FROM outbox.task`)
+	printRow(db, `SELECT 'dead after attempt ' || attempt || ': ' || last_error FROM outbox.dead_task`)
 	// Output:
 	// credit 10
-	// scheduled again after attempt 1: not today
+	// dead after attempt 1: not today
 }
 
 // Up to 100 tasks in one call and one transaction. Those that it cannot do it names in a BatchError, and has written

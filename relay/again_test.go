@@ -98,6 +98,7 @@ func TestAnIterationThatDiesKeepsItsNumberAndPayload(t *testing.T) {
 
 func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
 	t.Parallel()
+	later := handlers.Backoff(constant(time.Hour)) // one attempt only
 	for name, c := range map[string]struct {
 		typ    outbox.TaskType[any]
 		result func(task *outbox.Task[any]) error
@@ -121,20 +122,20 @@ func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
 			db := newDatabase(t)
 			for kind, register := range map[string]func(reg *handlers.Registry){
 				"tx": func(reg *handlers.Registry) {
-					handlers.Tx(reg, c.typ, func(_ context.Context, _ *sql.Tx, task *outbox.Task[any]) error { return c.result(task) })
+					handlers.Tx(reg, c.typ, func(_ context.Context, _ *sql.Tx, task *outbox.Task[any]) error { return c.result(task) }, later)
 				},
 				"batch": func(reg *handlers.Registry) {
 					handlers.Batch(reg, c.typ, 3, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[any]) error {
 						return handlers.BatchError{tasks[0].ID: c.result(tasks[0])}
-					})
+					}, later)
 				},
 				"leased": func(reg *handlers.Registry) {
-					handlers.Leased(reg, c.typ, func(_ context.Context, task *outbox.Task[any]) error { return c.result(task) })
+					handlers.Leased(reg, c.typ, func(_ context.Context, task *outbox.Task[any]) error { return c.result(task) }, later)
 				},
 				"complete": func(reg *handlers.Registry) {
 					handlers.Leased(reg, c.typ, func(ctx context.Context, task *outbox.Task[any]) error {
 						return task.Complete(ctx, func(tx *sql.Tx) error { return c.result(task) })
-					})
+					}, later)
 				},
 			} {
 				reg := handlers.New()

@@ -41,7 +41,7 @@ func disturbed(t *testing.T, db *database, n int, disturb func()) {
 		db.Enqueue(t, kind, n)
 	}
 	disturb()
-	db.Emptied(t, 90*time.Second)
+	db.Emptied(t, 5*time.Minute)
 	if got := db.Int(t, `SELECT count(*) FROM effect`); got != 2*n {
 		t.Errorf("%d effects, want %d", got, 2*n)
 	}

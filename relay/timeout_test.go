@@ -16,50 +16,55 @@ import (
 type sqlTx = sql.Tx
 
 // seconds is the time that a run has by its context, to half a second.
-func seconds(ctx context.Context) int {
-	at, _ := ctx.Deadline()
-	return int((time.Until(at) + 500*time.Millisecond).Seconds())
-}
-
 func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
+		type call struct {
+			at, deadline time.Time
+			set          string // by the claim
+		}
 		var mu sync.Mutex
-		got := map[string]string{}
-		note := func(taskType string, n int, text string) {
+		got := map[string]call{}
+		note := func(ctx context.Context, taskType string, n int, set string) {
 			mu.Lock()
 			defer mu.Unlock()
-			got[fmt.Sprint(taskType, n)] = text
+			deadline, _ := ctx.Deadline()
+			got[fmt.Sprint(taskType, n)] = call{time.Now(), deadline, set}
 		}
 		settings := func(ctx context.Context, tx outbox.Tx) (text string) {
-			if err := tx.QueryRowContext(ctx, `SELECT current_setting('statement_timeout') || ' ' || current_setting('idle_in_transaction_session_timeout')`).Scan(&text); err != nil {
+			if err := tx.QueryRowContext(ctx, `SELECT current_setting('statement_timeout') || ' ' ||
+				current_setting('idle_in_transaction_session_timeout')`).Scan(&text); err != nil {
 				t.Error(err)
 			}
 			return text
 		}
+		lease := func(task *outbox.Task[payload]) string {
+			return db.Text(t, `SELECT round(extract(epoch FROM leased_until - attempted_at))
+				FROM outbox.task WHERE task_id = $1`, task.ID)
+		}
 		reg := handlers.New()
 		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			note("TX", task.Payload.N, fmt.Sprint(seconds(ctx), " ", settings(ctx, tx)))
+			note(ctx, "TX", task.Payload.N, settings(ctx, tx))
 			return nil
-		}, handlers.Timeout(10*time.Second))
+		}, handlers.Timeout(20*time.Second))
 		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
 			for _, task := range tasks {
-				note("BATCH", task.Payload.N, fmt.Sprint(len(tasks), ": ", seconds(ctx), " ", settings(ctx, tx)))
+				note(ctx, "BATCH", task.Payload.N, fmt.Sprint(len(tasks), ": ", settings(ctx, tx)))
 			}
 			return nil
-		}, handlers.Timeout(10*time.Second))
+		}, handlers.Timeout(20*time.Second))
 		handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-			note("LEASED", task.Payload.N, fmt.Sprint(seconds(ctx), " ", db.Text(t, `SELECT round(extract(epoch FROM leased_until - attempted_at)) FROM outbox.task WHERE task_id = $1`, task.ID)))
+			note(ctx, "LEASED", task.Payload.N, lease(task))
 			return nil
-		}, handlers.Timeout(10*time.Second))
+		}, handlers.Timeout(20*time.Second))
 		own := outbox.NewTaskType[payload]("NO_HEARTBEAT")
 		handlers.Leased(reg, own, func(ctx context.Context, task *outbox.Task[payload]) error {
-			note("OWN", task.Payload.N, fmt.Sprint(seconds(ctx), " ", db.Text(t, `SELECT round(extract(epoch FROM leased_until - attempted_at)) FROM outbox.task WHERE task_id = $1`, task.ID)))
+			note(ctx, "OWN", task.Payload.N, lease(task))
 			return nil
-		}, handlers.NoHeartbeat(10*time.Second))
+		}, handlers.NoHeartbeat(20*time.Second))
 		err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
 			var all []outbox.NewTask
-			for i, d := range []time.Duration{0, 2 * time.Second, time.Hour} {
+			for i, d := range []time.Duration{0, 10 * time.Second, time.Hour} {
 				for _, typ := range []outbox.TaskType[payload]{typeTx, typeBatch, typeLeased, own} {
 					all = append(all, typ.New(payload{N: i}, outbox.Timeout(d)))
 				}
@@ -70,15 +75,32 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		begun := time.Now()
 		once(t, db, reg, relay.Config{})
-		for name, want := range map[string]string{
-			"TX0": "11 10s 25750ms", "TX1": "2 2s 17350ms", "TX2": "32 30s 46750ms",
-			"BATCH0": "3: 32 30s 46750ms", "BATCH1": "3: 32 30s 46750ms", "BATCH2": "3: 32 30s 46750ms",
-			"LEASED0": "10 31", "LEASED1": "2 22", "LEASED2": "3600 3800",
-			"OWN0": "10 10", "OWN1": "2 2", "OWN2": "3600 3600",
+		for name, want := range map[string]struct {
+			timeout time.Duration
+			set     string
+		}{
+			"TX0":     {20 * time.Second, "20s 36250ms"},
+			"TX1":     {10 * time.Second, "10s 25750ms"},
+			"TX2":     {30 * time.Second, "30s 46750ms"}, // the longest
+			"BATCH0":  {30 * time.Second, "3: 30s 46750ms"},
+			"BATCH1":  {30 * time.Second, "3: 30s 46750ms"},
+			"BATCH2":  {30 * time.Second, "3: 30s 46750ms"},
+			"LEASED0": {20 * time.Second, "41"},
+			"LEASED1": {10 * time.Second, "31"},
+			"LEASED2": {time.Hour, "3800"},
+			"OWN0":    {20 * time.Second, "20"},
+			"OWN1":    {10 * time.Second, "10"},
+			"OWN2":    {time.Hour, "3600"},
 		} {
-			if got[name] != want {
-				t.Errorf("%s: got %q, want %q", name, got[name], want)
+			got := got[name]
+			if got.set != want.set {
+				t.Errorf("%s: got %q, want %q", name, got.set, want.set)
+			}
+			// The claim came between begun and the call; the database's timeout may come a little before the context's.
+			if first, last := begun.Add(want.timeout), got.at.Add(want.timeout+want.timeout/20); got.deadline.Before(first) || got.deadline.After(last) {
+				t.Errorf("%s: the context ends %v after the call, want %v after the claim", name, got.deadline.Sub(got.at), want.timeout)
 			}
 		}
 	})
@@ -90,8 +112,8 @@ func TestATasksTimeoutSurvivesRetriesAndDeath(t *testing.T) {
 	db, reg := newDatabase(t), handlers.New()
 	opts := []handlers.Option{handlers.Backoff(constant(time.Millisecond)), handlers.MaxAttempts(2)}
 	short := func(ctx context.Context) {
-		if n := seconds(ctx); n > 3 {
-			t.Errorf("the run has %d s, want its task's 2 s", n)
+		if at, _ := ctx.Deadline(); time.Until(at) > 3*time.Second {
+			t.Errorf("the run has %v, want its task's 2 s", time.Until(at))
 		}
 	}
 	handlers.Tx(reg, typeTx, func(ctx context.Context, _ *sql.Tx, _ *outbox.Task[payload]) error {

@@ -147,7 +147,7 @@ func TestAConnectionWhosePreparedStatementWasCancelledDoesNotGoBackToThePool(t *
 		t.Fatal(err)
 	}
 	defer stmt.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := stmt.ExecContext(ctx, 20); err == nil {
 		t.Fatal("the statement was not cancelled")

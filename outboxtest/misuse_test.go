@@ -66,7 +66,7 @@ func TestAHandlerThatLosesItsConnectionHasFailed(t *testing.T) {
 		db := newDB(t, driver)
 		reg := handlers.New()
 		cut := func(ctx context.Context, tx outbox.Tx) error {
-			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 			defer cancel()
 			_, err := tx.ExecContext(ctx, "SELECT pg_sleep(5)")
 			return err

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"time"
 
 	"github.com/txoutbox/outbox"
 )
@@ -140,12 +139,23 @@ func zooCreatures() []creature {
 	}
 }
 
-// ownTimeout ends a statement by a context of the handler's own; drivers close the connection then.
+// ownTimeout ends a statement by a context of the handler's own, once the server is at it; drivers close the connection then.
 func ownTimeout(result func(error) error) func(context.Context, *zoo, outbox.Tx, *sql.Tx) error {
-	return func(ctx context.Context, _ *zoo, tx outbox.Tx, _ *sql.Tx) error {
-		ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	return func(ctx context.Context, z *zoo, tx outbox.Tx, _ *sql.Tx) error {
+		var pid int
+		if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+			return err
+		}
+		own, cancel := context.WithCancel(ctx)
 		defer cancel()
-		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(60)`)
+		go func() {
+			defer cancel()
+			for running := false; !running && own.Err() == nil; {
+				_ = z.db.QueryRowContext(ctx, `SELECT count(*) > 0, pg_sleep(0.01) FROM pg_stat_activity
+					WHERE pid = $1 AND state = 'active' AND query LIKE '%pg_sleep(60)%'`, pid).Scan(&running, new(string))
+			}
+		}()
+		_, err := tx.ExecContext(own, `SELECT pg_sleep(60)`)
 		return result(err)
 	}
 }

@@ -11,21 +11,23 @@ func TestWindowsAreRatesOfTheTimeSinceTheFirstTask(t *testing.T) {
 		p := NewProgress(1000)
 		time.Sleep(time.Hour) // starting up counts for nobody
 		p.Done(0)
-		for range 10 { // 100/s for 5 s, then 50/s for 5 s
-			time.Sleep(500 * time.Millisecond)
+		// 100/s for 5 s, then 50/s for 5 s. None is done at a tick, which may come before or after it.
+		time.Sleep(tickEvery / 2)
+		for range 10 {
 			p.Done(50)
+			time.Sleep(500 * time.Millisecond)
 		}
 		for range 10 {
-			time.Sleep(500 * time.Millisecond)
 			p.Done(25)
+			time.Sleep(500 * time.Millisecond)
 		}
 		select {
 		case <-p.Reached():
 			t.Error("750 of 1,000 tasks reached the end")
 		default:
 		}
-		if got := p.Elapsed(); got != 10*time.Second {
-			t.Errorf("elapsed %v, want 10 s", got)
+		if got := p.Elapsed(); got != 10*time.Second+tickEvery/2 {
+			t.Errorf("elapsed %v, want 10.01 s", got)
 		}
 		p.End()
 		got := p.Windows(5*time.Second, 10*time.Second)

@@ -20,17 +20,17 @@ func TestEachTaskOfEachKindRunsOnce(t *testing.T) {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
 			db := newDatabase(t)
 			for _, name := range []string{"TX", "BATCH", "LEASED"} {
-				db.Enqueue(t, name, 200)
+				db.Enqueue(t, name, 100)
 			}
 			once(t, db, all(), relay.Config{Order: order})
 			if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
 				t.Errorf("%d tasks are left\n%s", n, db.Dump(t))
 			}
-			if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 600 {
-				t.Errorf("%d effects, want 600", n)
+			if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 300 {
+				t.Errorf("%d effects, want 300", n)
 			}
-			if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != 600 {
-				t.Errorf("effects of %d tasks, want 600", n)
+			if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != 300 {
+				t.Errorf("effects of %d tasks, want 300", n)
 			}
 		})
 	}

@@ -30,7 +30,7 @@ func (d *dials) Connect(ctx context.Context) (driver.Conn, error) {
 // The pool keeps two idle connections only, and closes others that it gets back.
 func TestARelayOpensNoMoreConnectionsThanItMayUse(t *testing.T) {
 	t.Parallel()
-	const workers, tasks = 32, 1500
+	const workers, tasks = 16, 600
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", tasks)
 	connector, err := pq.NewConnector(db.URL)
@@ -67,7 +67,7 @@ func TestAConnectionThatIsPutReachesACallThatWaitsForThePool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for round := range 300 {
+	for round := range relaytest.Times(60, 300) {
 		type answer struct {
 			conn *sql.Conn
 			err  error

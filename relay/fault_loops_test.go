@@ -182,7 +182,7 @@ func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, wa
 	return state, calls
 }
 
-// Every fourth driver call of each loop that does not come with a task fails once, with
+// Every eighth driver call of each loop that does not come with a task fails once, with
 // OUTBOX_TEST_LONG=1 each call in each way. The loop's next passes do what is to be done, once:
 // nothing is lost or doubled, no attempt is counted, and no part of it rests for long.
 func TestEachLoopGoesOnAfterAnyFailureOfAnyOfItsCalls(t *testing.T) {
@@ -223,7 +223,7 @@ func TestEachLoopGoesOnAfterAnyFailureOfAnyOfItsCalls(t *testing.T) {
 			}
 		}
 	}
-	for _, one := range relaytest.Part(all, len(all)/4) {
+	for _, one := range relaytest.Part(all, len(all)/8) {
 		u.try(t, one.loop, one.nth, one.fault, one.want)
 	}
 	u.db.Do(t, emptyAll) // as some of what is set up never arrived

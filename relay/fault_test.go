@@ -80,7 +80,7 @@ func victims() []*victim {
 	}
 }
 
-// Every second driver call of a claim fails once, with OUTBOX_TEST_LONG=1 each in each way. No
+// Every fourth driver call of a claim fails once, with OUTBOX_TEST_LONG=1 each in each way. No
 // effect of a failed handler is committed, none of a successful one twice, no task is lost, no
 // attempt is counted that says nothing about the task, and the relay works on.
 func TestAnyFailureOfAnyDriverCallLeavesEachTaskWithOneEffect(t *testing.T) {
@@ -150,7 +150,7 @@ func (v *victim) open(t *testing.T) {
 			}{call, f})
 		}
 	}
-	v.todo = relaytest.Part(v.todo, len(v.todo)/2)
+	v.todo = relaytest.Part(v.todo, len(v.todo)/4)
 }
 
 // ownTimes are in calls that come at times of their own, not with each task.

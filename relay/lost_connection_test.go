@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -46,7 +47,7 @@ func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
 	handlers.Batch(reg, typeBatch, 5, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
 		return slowly(ctx, tx, func() error { return batchEffect(ctx, tx, tasks) })
 	}, soon)
-	const rounds, each = 30, 4
+	rounds, each := relaytest.Times(10, 30), 4
 	relayDB := db.named(t, "relay")
 	run(t, relayDB, reg, relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond})
 	n := 0

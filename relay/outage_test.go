@@ -321,8 +321,8 @@ func TestAReadOnlyServerIsAnOutageThatEnds(t *testing.T) {
 	db := adopt(t, server.URL())
 	app := open(t, db.URL)
 	r := run(t, app, everyKind(), relay.Config{PollInterval: 100 * time.Millisecond})
-	disturbed(t, db, 500, func() {
-		eventually(t, 20*time.Second, "the relay works", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) < 1400 })
+	disturbed(t, db, 200, func() {
+		eventually(t, 20*time.Second, "the relay works", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) < 500 })
 		db.Do(t, `ALTER SYSTEM SET default_transaction_read_only = on`)
 		db.Do(t, `SELECT pg_reload_conf()`)
 		eventually(t, 20*time.Second, "the relay says so", func() bool { return r.Log.Count(outageBegins) > 0 })

@@ -89,7 +89,7 @@ func keepZoo(t *testing.T, creatures func() []creature) {
 func (z *zoo) open(t *testing.T, creatures []creature) {
 	z.creatures, z.ended, z.calls = creatures, make(chan struct{}), map[string][]call{}
 	if z.name != "tx" { // which has them all
-		creatures = relaytest.Part(creatures, len(creatures)*2/5) // of pairs now the one, now the other
+		creatures = relaytest.Part(creatures, len(creatures)/5) // of pairs now the one, now the other
 		z.creatures = creatures
 	}
 	switch z.name {

@@ -123,31 +123,29 @@ func TestGrantRolesAgainChangesNothing(t *testing.T) {
 }
 
 func TestManyProcessesInTwoDatabasesGrantRolesAtOnce(t *testing.T) {
-	for range 2 {
-		urls := []string{pgtest.Database(t), pgtest.Database(t)}
-		admins := []*sql.DB{open(t, urls[0]), open(t, urls[1])}
-		name := newRoles(t, admins...)
-		app := newRole(t, admins[0]) // owns both, so that its membership is new to both
-		for _, admin := range admins {
-			migrate(t, admin, Schema(name))
-			run(t, admin, "ALTER TABLE "+quote(name)+".migration OWNER TO "+app)
-		}
-		start := make(chan struct{})
-		var all sync.WaitGroup
-		for i := range 10 {
-			db := open(t, urls[i%2])
-			all.Go(func() {
-				<-start
-				if err := GrantRoles(t.Context(), db, Schema(name)); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		close(start)
-		all.Wait()
-		if a, b := acl(t, admins[0], name), acl(t, admins[1], name); a != b || !strings.Contains(a, app+" has "+name+"_owner") {
-			t.Errorf("one database has\n%s\nthe other\n%s", a, b)
-		}
+	urls := []string{pgtest.Database(t), pgtest.Database(t)}
+	admins := []*sql.DB{open(t, urls[0]), open(t, urls[1])}
+	name := newRoles(t, admins...)
+	app := newRole(t, admins[0]) // owns both, so that its membership is new to both
+	for _, admin := range admins {
+		migrate(t, admin, Schema(name))
+		run(t, admin, "ALTER TABLE "+quote(name)+".migration OWNER TO "+app)
+	}
+	start := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range 10 {
+		db := open(t, urls[i%2])
+		all.Go(func() {
+			<-start
+			if err := GrantRoles(t.Context(), db, Schema(name)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	close(start)
+	all.Wait()
+	if a, b := acl(t, admins[0], name), acl(t, admins[1], name); a != b || !strings.Contains(a, app+" has "+name+"_owner") {
+		t.Errorf("one database has\n%s\nthe other\n%s", a, b)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 // The archive of this test holds programs that call those on this machine; all else is as with a downloaded one.
 func TestEmbedded(t *testing.T) {
+	needs.Long(t)
 	clearChoice(t)
 	xz := needs.Program(t, "xz-utils", "xz")
 	t.Setenv("OUTBOX_TEST_POSTGRES", "embedded")

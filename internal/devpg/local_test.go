@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 func TestLocalServerWorksAndCloseLeavesNothing(t *testing.T) {
@@ -98,6 +99,7 @@ func TestAFailedStartSaysWhyAndLeavesNothing(t *testing.T) {
 }
 
 func TestServersAtOnceDoNotMeet(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	servers := make([]*devpg.Server, 3)
 	var opening sync.WaitGroup

@@ -194,18 +194,16 @@ func TestInterruptReachesTheProgramOnly(t *testing.T) {
 
 // A program is killed at each stage of the making of its server.
 func TestProgramKilledWhileOpening(t *testing.T) {
-	for stage, long := range map[string]bool{
-		"":                             false, // the directory
-		"password":                     true,  // before initdb
-		"data/postgresql.conf":         true,  // in initdb
-		"data/base/1/PG_VERSION":       false, // late in initdb
-		"data/postmaster.opts":         false, // the server starts
-		"data/global/pg_internal.init": true,  // somebody has connected
+	needs.Long(t)
+	for _, stage := range []string{
+		"",                             // the directory
+		"password",                     // before initdb
+		"data/postgresql.conf",         // in initdb
+		"data/base/1/PG_VERSION",       // late in initdb
+		"data/postmaster.opts",         // the server starts
+		"data/global/pg_internal.init", // somebody has connected
 	} {
 		t.Run("at "+stage, func(t *testing.T) {
-			if long {
-				needs.Long(t)
-			}
 			t.Parallel()
 			ps := needs.Program(t, "procps", "ps")
 			tmp := openDirectory(t)

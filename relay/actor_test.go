@@ -202,7 +202,7 @@ type scenario struct {
 }
 
 // ordersOfAShortRun are tried in an ordinary run, at random; with OUTBOX_TEST_LONG=1 it is all if they are not more than ordersOfALongRun.
-const ordersOfAShortRun, ordersOfALongRun = 50, 6000
+const ordersOfAShortRun, ordersOfALongRun = 25, 6000
 
 // everyOrder plays all orders of all variants, or as many as there is time for.
 func (s scenario) everyOrder(t *testing.T, db *database) {

@@ -139,7 +139,7 @@ func testEveryInterleaving(t *testing.T) {
 		t.Fatalf("%d interleavings, want 252", len(schedules))
 	}
 	ends := [][]string{{"completes", "fails", "releases"}, {"fails", "releases", "completes"}, {"releases", "buries", "completes"}}
-	for i, schedule := range relaytest.Part(schedules, 36) {
+	for i, schedule := range relaytest.Part(schedules, 12) {
 		variants := []int{0, 1, 2, 3}
 		if !relaytest.Long {
 			variants = variants[i%4 : i%4+1]

@@ -242,7 +242,9 @@ func TestWhoWaitsForALockIsFoundWithWhoHasIt(t *testing.T) {
 		_, _ = waiter.Exec(`UPDATE outbox.maintenance SET due_at = now()`)
 	}()
 	eventually(t, 10*time.Second, "it waits", func() bool {
-		return db.Int(t, `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'outbox.maintenance'::regclass AND waitstart < clock_timestamp() - interval '10 ms'`) == 1
+		return db.Int(t, `SELECT count(*) FROM pg_locks
+			WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND NOT granted
+			  AND relation = 'outbox.maintenance'::regclass AND waitstart < clock_timestamp() - interval '10 ms'`) == 1
 	})
 	short := doctor.Thresholds(1<<40, 1<<40, 10*time.Millisecond)
 	found := diagnosis(t, db, short, doctor.Timeout(time.Second))
@@ -267,7 +269,8 @@ func TestWhoWaitsForAnothersTransactionIsFoundWithIt(t *testing.T) {
 		_, _ = waiter.Exec(statement)
 	}()
 	eventually(t, 10*time.Second, "it waits", func() bool {
-		return db.Int(t, `SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid' AND waitstart < clock_timestamp() - interval '10 ms'`) >= 1
+		return db.Int(t, `SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+			WHERE datname = current_database() AND NOT granted AND locktype = 'transactionid' AND waitstart < clock_timestamp() - interval '10 ms'`) >= 1
 	})
 	fine(t, diagnosis(t, db), "lock-wait")
 	one(t, diagnosis(t, db, doctor.Thresholds(1<<40, 1<<40, 10*time.Millisecond)), "lock-wait", doctor.Warning, "", "1 session waits for another transaction's end", "pid "+strconv.Itoa(pid))

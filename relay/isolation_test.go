@@ -97,7 +97,8 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 			claimed := func(first bool) {
 				eventually(t, 20*time.Second, "all tasks are claimed", func() bool {
 					return db.Int(t, `SELECT count(*) FROM (SELECT 1 FROM outbox.task FOR UPDATE SKIP LOCKED) t`) == 0 &&
-						(!first || db.Int(t, `SELECT count(*) FROM pg_locks WHERE relation = 'outbox.running'::regclass AND NOT granted`) > 0)
+						(!first || db.Int(t, `SELECT count(*) FROM pg_locks
+							WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'outbox.running'::regclass AND NOT granted`) > 0)
 				})
 			}
 			gate := newActor(t, db)

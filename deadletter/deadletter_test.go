@@ -345,6 +345,41 @@ func TestAPurgeEndsInSmallStatements(t *testing.T) {
 	}
 }
 
+// PostgreSQL says of a statement whose context ends that it was canceled, and no more.
+func TestABulkCallWhoseContextEndsInsideAStatementSaysSo(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	for name, many := range map[string]func(context.Context) (int64, error){
+		"RedriveMany": func(ctx context.Context) (int64, error) {
+			return deadletter.RedriveMany(ctx, db, deadletter.Filter{}, 0)
+		},
+		"PurgeMany": func(ctx context.Context) (int64, error) {
+			return deadletter.PurgeMany(ctx, db, deadletter.Filter{DiedBefore: time.Now()}, 0)
+		},
+	} {
+		tx, err := db.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(`LOCK TABLE outbox.dead_task`); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		go func() {
+			defer cancel()
+			for n := 0; n == 0 && ctx.Err() == nil; {
+				_ = db.QueryRowContext(ctx, `SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+					WHERE datname = current_database() AND NOT granted AND relation = 'outbox.dead_task'::regclass`).Scan(&n)
+			}
+		}()
+		if n, err := many(ctx); !errors.Is(err, context.Canceled) || n != 0 {
+			t.Errorf("%s: got %d, %v, want 0 and the end of the context", name, n, err)
+		}
+		_ = tx.Rollback()
+		cancel()
+	}
+}
+
 func TestABulkCallStopsWithItsContextAndKeepsItsRate(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -171,8 +171,17 @@ func pageFilter(f Filter, after, until Cursor, o order) (b *binder, err error) {
 	return b, nil
 }
 
-// many goes through all pages, in small transactions.
+// many goes through all pages, in small transactions. When ctx ends, the error is ctx's, also where PostgreSQL says
+// that it canceled a statement.
 func many(ctx context.Context, db *sql.DB, f Filter, perSecond int, statement string, opts []Option) (n int64, err error) {
+	n, err = everyPage(ctx, db, f, perSecond, statement, opts)
+	if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) {
+		err = fmt.Errorf("%w: %w", ended, err)
+	}
+	return n, err
+}
+
+func everyPage(ctx context.Context, db *sql.DB, f Filter, perSecond int, statement string, opts []Option) (n int64, err error) {
 	if perSecond < 0 {
 		return 0, fmt.Errorf("%w: perSecond %d: must not be negative; 0 is no limit", ErrInvalid, perSecond)
 	}

@@ -131,6 +131,31 @@ func TestCompleteNeedsALease(t *testing.T) {
 	}
 }
 
+// I4: another relay has taken the task over and runs it.
+func TestCompleteAfterTheLossOfTheLease(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		got := make(chan error, 1)
+		r := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+			db.Do(t, `UPDATE outbox.task SET lease_token = $1`, someUUID)
+			err := task.Complete(context.WithoutCancel(ctx), func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, 1) })
+			got <- err
+			return err
+		}), fastPoll)
+		db.Enqueue(t, "LEASED", 1)
+		if err := <-got; !errors.Is(err, outbox.ErrLeaseLost) {
+			t.Errorf("Complete returned %v, want ErrLeaseLost", err)
+		}
+		r.Stop()
+		if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE lease_token = $1`, someUUID); n != 1 {
+			t.Errorf("%d tasks are left under the other relay's lease, want 1", n)
+		}
+		if n := db.Int(t, `SELECT count(*) FROM effect`); n != 0 {
+			t.Errorf("%d effects of the run that had lost its lease", n)
+		}
+	})
+}
+
 func TestCompleteAfterTheEndOfItsContextDoesNothing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -4,7 +4,7 @@
 //	go run ./internal/chaos -faults kill,crash -for 5m -seed 7
 //	go run ./internal/chaos -mutation all          are seeded bugs noticed, by runs and by tests?
 //	go run ./internal/chaos -mutation tests        those only that tests of the default suite notice
-//	go run ./internal/chaos -mutation no-token,blind-slot
+//	go run ./internal/chaos -mutation cursor,blind-slot
 //
 // It starts a PostgreSQL cluster of its own with fsync on (two, where there are failovers), producers and relays in processes of their own, a TCP
 // proxy before each of them, an HTTP server that remembers idempotency keys, and a monkey that breaks things by a schedule that the seed gives. When

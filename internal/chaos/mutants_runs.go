@@ -15,10 +15,6 @@ var runMutants = []mutant{
 	{name: "failed-rollback-to", help: "ROLLBACK TO was not carried out, and the claim is committed all the same", edits: []edit{
 		{"relay/guard.go", `"ROLLBACK TO SAVEPOINT "+g.savepoint+"; RELEASE SAVEPOINT "`, `"RELEASE SAVEPOINT "`},
 	}, run: chaosRun{"none", 10 * time.Second, time.Second, []string{"duplicated effects"}}},
-	{name: "no-token", help: "a leased task is completed without its token", edits: []edit{
-		{"relay/complete.go", "DELETE FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid", "DELETE FROM outbox.task WHERE task_id = $1 AND $2::uuid IS NOT NULL"},
-		{"outbox.finish_tasks", " AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]\n    RETURNING t.task_id)\n  SELECT array_agg(d.task_id) INTO more", "\n    RETURNING t.task_id)\n  SELECT array_agg(d.task_id) INTO more"},
-	}, run: chaosRun{"freeze", 75 * time.Second, 8 * time.Second, []string{"leases that another", "duplicated effects", "keyed changes"}}},
 	{name: "retry-on-bad-connection", help: "a transaction is repeated when its connection breaks at COMMIT", edits: []edit{
 		{"intx.go", "		wake.All()\n		return fmt.Errorf(\"%w: %w\", ErrCommitUnknown, err)", "		return inTx(ctx, begin, fn)"},
 	}, run: chaosRun{"commit", 20 * time.Second, 100 * time.Millisecond, []string{"ghosts", "business rows of"}}},

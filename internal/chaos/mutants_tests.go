@@ -159,6 +159,15 @@ var leaseMutants = []mutant{{
 	},
 	tests: testRun{"relay", "TestEndsOfLeasesFollowTheTaskAndNotItsPlace$"},
 }, {
+	name: "tokenless-complete",
+	help: "task.Complete deletes a leased task without its token",
+	edits: []edit{{
+		"relay/complete.go",
+		"AND lease_token = $2::uuid",
+		"AND $2::uuid IS NOT NULL",
+	}},
+	tests: testRun{"relay", "TestCompleteAfterTheLossOfTheLease$"},
+}, {
 	name:  "tokenless-extend",
 	help:  "a lease is extended without its token",
 	edits: []edit{{"relay/extend.go", "AND lease_token = $2::uuid", "AND $2::uuid IS NOT NULL"}},

@@ -111,7 +111,7 @@ func (c client) address(t testing.TB, url string) string {
 // tx is a transaction of the client, rolled back after the test if it still runs.
 func (e *env) tx(t *testing.T) *recorder {
 	t.Helper()
-	tx, err := e.begin(t.Context(), e.pool)
+	tx, err := e.begin(context.WithoutCancel(t.Context()), e.pool) // lib/pq closes a connection whose context ends
 	if err != nil {
 		t.Fatal(err)
 	}

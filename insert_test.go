@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"context"
 	"crypto/rand"
 	"database/sql"
 	"encoding/json"
@@ -19,7 +20,7 @@ import (
 
 func begin(t testing.TB, db *sql.DB) *sql.Tx {
 	t.Helper()
-	tx, err := db.BeginTx(t.Context(), nil)
+	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), nil) // lib/pq closes a connection whose context ends
 	if err != nil {
 		t.Fatal(err)
 	}

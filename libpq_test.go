@@ -13,6 +13,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // asArguments hides its transaction's type, so that what is enqueued with it travels as arguments.
@@ -132,7 +133,7 @@ func TestATransactionMayEndWhileATaskIsEnqueued(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	d.db.SetMaxIdleConns(-1)
-	for range 100 {
+	for range relaytest.Times(20, 100) {
 		ctx, cancel := context.WithCancel(t.Context())
 		tx, err := d.db.BeginTx(ctx, nil)
 		if err != nil {

@@ -18,10 +18,11 @@ import (
 )
 
 // enqueued are the rows of a task that was enqueued with opts, alone and beside another, which are
-// different statements. The transaction is open still.
+// different statements.
 func (e *env) enqueued(t *testing.T, opts ...outbox.Option) []stored {
 	t.Helper()
 	name, tx := newType(), e.tx(t)
+	defer tx.rollback()
 	if _, err := outbox.Enqueue(t.Context(), tx.Querier, name, nil, opts...); err != nil {
 		t.Fatal(err)
 	}

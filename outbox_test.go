@@ -53,6 +53,7 @@ func closing(t testing.TB, db *sql.DB, err error) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
+	db.SetMaxIdleConns(20) // a new connection costs more than most tests
 	t.Cleanup(func() { db.Close() })
 	return db
 }

@@ -157,6 +157,7 @@ func TestPayloads(t *testing.T) {
 				if got := one(t, tx, name).Payload; got != c.want {
 					t.Errorf("%v: got %s, want %s", c.payload, got, c.want)
 				}
+				_ = tx.rollback()
 			}
 		}},
 		{"are_taken_up_to_each_limit", func(t *testing.T, e *env) {
@@ -187,6 +188,7 @@ func TestPayloads(t *testing.T) {
 				if got := one(t, tx, name).Payload; len(got) != c.size {
 					t.Errorf("%s: got %d bytes, want %d", c.about, len(got), c.size)
 				}
+				_ = tx.rollback()
 			}
 		}},
 	})

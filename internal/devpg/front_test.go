@@ -7,9 +7,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 func TestACancelRequestEndsItsConnectionBeforeThePooler(t *testing.T) {
+	needs.Long(t)
 	t.Setenv("OUTBOX_TEST_POSTGRES", "")
 	server, err := Open(t.Context(), t.Logf, WithLocal(), WithSettings(map[string]string{"fsync": "off"}))
 	if err != nil {

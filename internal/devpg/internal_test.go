@@ -5,9 +5,12 @@ import (
 	"net"
 	"slices"
 	"testing"
+
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 func TestATakenPortIsToldFromOtherFailures(t *testing.T) {
+	needs.Long(t)
 	dir, err := newDirectory(false)
 	if err != nil {
 		t.Fatal(err)

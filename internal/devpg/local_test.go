@@ -43,6 +43,7 @@ func TestLocalServerWorksAndCloseLeavesNothing(t *testing.T) {
 }
 
 func TestLocalServerIsPrivate(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	s := openLocal(t)
 	u, err := url.Parse(s.URL())
@@ -65,6 +66,7 @@ func TestLocalServerIsPrivate(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	s := openLocal(t, devpg.WithSettings(map[string]string{
 		"max_connections":  "20",
@@ -129,6 +131,7 @@ func TestServersAtOnceDoNotMeet(t *testing.T) {
 }
 
 func TestStopAndStartKeepData(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	s := openLocal(t)
 	db := openDB(t, s.URL())
@@ -195,6 +198,7 @@ func TestStopAndStartKeepData(t *testing.T) {
 }
 
 func TestDatabasesAreEmptyAndDropEndsConnections(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	s := openLocal(t)
 	count := "SELECT count(*) FROM pg_database WHERE datname LIKE 'outbox_test_%'"

@@ -148,9 +148,9 @@ func TestServerEndsWithItsProgram(t *testing.T) {
 		end        func(*testing.T, *program)
 		long       bool
 	}{
-		{"os.Exit", "exit", (func(t *testing.T, p *program) { p.proceed(t) }), false},
+		{"os.Exit", "exit", (func(t *testing.T, p *program) { p.proceed(t) }), true},
 		{"panic", "panic", (func(t *testing.T, p *program) { p.proceed(t) }), true},
-		{"panic after a restart of the server", "restart", (func(t *testing.T, p *program) { p.proceed(t) }), false},
+		{"panic after a restart of the server", "restart", (func(t *testing.T, p *program) { p.proceed(t) }), true},
 		{"SIGKILL", "block", signalled(syscall.SIGKILL), false},
 		{"SIGINT", "block", signalled(syscall.SIGINT), false},
 		{"SIGTERM", "block", signalled(syscall.SIGTERM), true},
@@ -177,6 +177,7 @@ func TestServerEndsWithItsProgram(t *testing.T) {
 }
 
 func TestInterruptReachesTheProgramOnly(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	p := startChild(t, "drain")
 	tr := p.opened(t)

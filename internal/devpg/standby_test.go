@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 func TestASynchronousStandbyHasWhatWasCommittedWhenItsPrimaryIsKilled(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	primary := openLocal(t)
 	standby := pgtest.Standby(t, primary)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/docblocks"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -28,11 +29,12 @@ func TestGoBlocksAreCompiled(t *testing.T) {
 	if found := page("go", "a", "b"); len(found) != 2 || found[0].Line != 4 || found[1].Text != "b\n" {
 		t.Fatalf("the page has the blocks %+v", found)
 	}
-	for _, tt := range []struct {
+	type compiled struct {
 		name   string
 		blocks []string
 		want   string // the first problem, "" for none
-	}{
+	}
+	for _, tt := range relaytest.Part([]compiled{
 		{"statements", []string{`_, err := SendWelcome.Enqueue(ctx, tx, Welcome{1})`}, ""},
 		{"declarations before", []string{"type P struct{ A int }\nvar T = outbox.NewTaskType[P](\"T\")", "…\nT.Enqueue(ctx, tx, P{A: 1})"}, ""},
 		{"what is declared anew", []string{"type Welcome struct{ Name string }\nvar w = Welcome{Name: \"a\"}", "type Welcome int\nvar w Welcome = 1"}, ""},
@@ -47,7 +49,7 @@ func TestGoBlocksAreCompiled(t *testing.T) {
 		{"unused in a declaration", []string{"func f() { a := 1 }"}, "docs/a.md:4: declared and not used: a"},
 		{"what comes later", []string{"p := P{}", "type P struct{}"}, "docs/a.md:4: undefined: P"},
 		{"no Go", []string{"if {"}, "docs/a.md:4: neither declarations"},
-	} {
+	}, 5) {
 		_, problems, err := docblocks.Compile(root, root, page("go", tt.blocks...), false)
 		if err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	_ "github.com/lib/pq"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // childMode in the environment makes this test binary run TestInAChild alone, which ends as the mode says.
@@ -129,15 +130,19 @@ func TestTheServerEndsWithTheTests(t *testing.T) {
 		mode   string
 		signal os.Signal
 		code   int
+		long   bool
 	}{
-		{"pass", nil, 0},
-		{"fail", nil, 1},
-		{"panic", nil, 2},
-		{"panic elsewhere", nil, 2},
-		{"signal", os.Interrupt, 130},
-		{"signal", os.Kill, -1},
+		{"pass", nil, 0, false},
+		{"fail", nil, 1, true},
+		{"panic", nil, 2, true},
+		{"panic elsewhere", nil, 2, true},
+		{"signal", os.Interrupt, 130, true},
+		{"signal", os.Kill, -1, false},
 	} {
 		t.Run(fmt.Sprint(test.mode, " ", test.signal), func(t *testing.T) {
+			if test.long {
+				needs.Long(t)
+			}
 			t.Parallel()
 			cmd := exec.Command(os.Args[0], "-test.run=^TestInAChild$")
 			cmd.Env = append(os.Environ(), childMode+"="+test.mode, "OUTBOX_TEST_DATABASE_URL=")

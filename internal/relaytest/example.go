@@ -8,7 +8,6 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/relay"
-	"github.com/txoutbox/outbox/schema"
 )
 
 // ExampleDatabase is a migrated database for an example, which calls drop at its end.
@@ -19,10 +18,10 @@ func ExampleDatabase() (db *sql.DB, drop func()) {
 
 // ExampleServer is ExampleDatabase with its connection string.
 func ExampleServer() (db *sql.DB, url string, drop func()) {
-	url, dropDatabase := pgtest.ExampleDatabase()
+	url, dropDatabase := pgtest.ExamplePrepared(Migrate)
 	db, err := pgtest.Open(DriverName(), url)
 	Must(err)
-	Must(schema.Migrate(context.Background(), db))
+	db.SetMaxIdleConns(20) // a new connection costs more than most examples
 	return db, url, func() {
 		_ = db.Close()
 		dropDatabase()

@@ -16,6 +16,15 @@ func ExampleDatabase() (url string, drop func()) {
 	return url, drop
 }
 
+// ExamplePrepared is [Prepared] for an example, as ExampleDatabase is Database for one.
+func ExamplePrepared(prepare func(url string) error) (url string, drop func()) {
+	url, drop, err := copyOf(context.Background(), Server(example{}), prepare)
+	if err != nil {
+		panic(err)
+	}
+	return url, drop
+}
+
 // example is what Server uses of a testing.TB.
 type example struct{ testing.TB }
 

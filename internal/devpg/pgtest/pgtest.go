@@ -149,17 +149,20 @@ func Encoded(t testing.TB, encoding string) string {
 // are had sooner. prepare is no closure, and leaves no connection open.
 func Prepared(t testing.TB, prepare func(url string) error) string {
 	t.Helper()
-	server := Server(t)
-	template, err := templateOf(server, prepare)
-	if err != nil {
-		t.Fatal(err)
-	}
-	url, drop, err := server.CopyDatabase(t.Context(), template)
+	url, drop, err := copyOf(t.Context(), Server(t), prepare)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(drop)
 	return url
+}
+
+func copyOf(ctx context.Context, server *devpg.Server, prepare func(url string) error) (url string, drop func(), err error) {
+	template, err := templateOf(server, prepare)
+	if err != nil {
+		return "", nil, err
+	}
+	return server.CopyDatabase(ctx, template)
 }
 
 func templateOf(server *devpg.Server, prepare func(url string) error) (string, error) {

@@ -156,6 +156,7 @@ func TestACanceledTaskEndsItsBatchAndTheOthersRunAgain(t *testing.T) {
 
 // A handler that does not return is abandoned, and its task is gone all the same.
 func TestACanceledHandlerThatDoesNotReturnIsNotRetried(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	release, begun := make(chan struct{}), make(chan struct{}, 5)

@@ -14,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -83,6 +84,7 @@ func TestOnDeadIsToldOfTasksThatTheirHandlerCommitted(t *testing.T) {
 }
 
 func TestOnDeadNeitherStopsNorSlowsTheRelay(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()

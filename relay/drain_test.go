@@ -167,6 +167,7 @@ func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing
 // A handler that does not return is left behind. Run returns, the tasks are free for others at once, and what the
 // handler does later has no effect.
 func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	var started, ended sync.WaitGroup

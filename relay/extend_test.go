@@ -8,6 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -60,6 +61,7 @@ func TestExtendKeepsAHandlerBeyondItsTimeout(t *testing.T) {
 }
 
 func TestAnExtensionEndsAsWell(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		opt  handlers.Option

@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
 func TestHealthSaysWhatIsWrongWhileTheServerIsAwayAndRecovers(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	s := pgtest.Local(t, nil)
 	db := adopt(t, s.URL())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -60,7 +61,7 @@ func TestABatchIsOneRowOfTheJournal(t *testing.T) {
 func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
 	t.Parallel()
 	known := []string{"attempt 1 of 2 4 5", "attempt 2 of 1", "attempt 2 of 3", "attempt 2 of 6"}
-	for _, c := range []struct {
+	for i, c := range []struct {
 		name, end string // of the transaction of the lost claim
 		ahead     int    // the journal has another id than its
 		want      []string
@@ -72,6 +73,9 @@ func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
 		{"its claim is open", "", 0, []string{"attempt 1 of 1 2 3 4 5 6"}},
 	} {
 		for _, apart := range []string{"", "000"} {
+			if !relaytest.Long && (apart == "") == (i%2 == 0) { // each case with one of them
+				continue
+			}
 			t.Run(c.name+" "+apart, func(t *testing.T) {
 				db := newDatabase(t)
 				db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT (n || $1)::bigint, 'BATCH' FROM generate_series(1, 6) n`, apart)

@@ -67,6 +67,7 @@ func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
 }
 
 func TestATaskThatSucceedsLateHasItsLastAttemptInTheHistory(t *testing.T) {
+	needs.Long(t)
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg := handlers.New()
 		kinds[kind](reg, "X", func(task *outbox.Task[payload]) error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -32,6 +33,7 @@ func held(begun chan<- int64) *handlers.Registry {
 }
 
 func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
 	for name, end := range map[string]struct {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -63,7 +64,7 @@ func (b *beginnings) late(taskType string, n int) (late int) {
 // choice is for the lane that has waited longest.
 func TestTypesAreServedByBaseAndRowPriority(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"tx", "leased"} {
+	for _, kind := range relaytest.Part([]string{"tx", "leased"}, 1) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			db, reg := newDatabase(t), handlers.New()

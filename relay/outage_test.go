@@ -180,7 +180,7 @@ func TestKilledStatementsAndConnectionsCostNoAttempt(t *testing.T) {
 	killer := direct(t, db.URL) // a pooler could give it a connection that it has just killed
 	end := time.Now().Add(time.Second)
 	killed, cancelled := 0, 0
-	disturbed(t, db, 500, func() {
+	disturbed(t, db, relaytest.Times(200, 500), func() {
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for time.Now().Before(end) || killed < 20 && time.Now().Before(end.Add(20*time.Second)) { // longer on a busy machine
@@ -284,6 +284,7 @@ func TestATransactionTimeoutOfTheRoleEndsNoHandler(t *testing.T) {
 
 // F44.
 func TestARelayWorksWhereTransactionsAreSerializableByDefault(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	owner, app := role(t, "", "default_transaction_isolation = serializable")
 	other := open(t, app.URL)
@@ -336,6 +337,7 @@ func TestAReadOnlyServerIsAnOutageThatEnds(t *testing.T) {
 }
 
 func TestRunWaitsForAServerThatIsNotThereYet(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	server := pgtest.Local(t, nil)
 	db := adopt(t, server.URL())

@@ -8,6 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
@@ -15,6 +16,7 @@ import (
 
 // A Next that misbehaves ends its schedule, after the firing that was due, and nothing else.
 func TestAScheduleWhoseNextMisbehavesStops(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	var wild atomic.Bool

@@ -128,6 +128,7 @@ func TestATaskEnqueuedAfterADelayIsDueThenByTheDatabasesClock(t *testing.T) {
 
 // A retry is as punctual as what was scheduled by the app. The relay would poll only once a minute.
 func TestRetriesStartAtTheirTimeWithoutAPoll(t *testing.T) {
+	needs.Long(t)
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

@@ -133,7 +133,7 @@ func TestRedriveUnderLoadLosesAndDoublesNothing(t *testing.T) {
 		handlers.Leased(reg, outbox.NewTaskType[struct{}]("LEASED"), func(ctx context.Context, task *outbox.Task[struct{}]) error {
 			return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, task.Attempt) })
 		}, opts...)
-		r, err := relay.New(db, reg, relay.Config{Logger: discard, PollInterval: 20 * time.Millisecond})
+		r, err := relay.New(db, reg, relay.Config{Logger: discard, Workers: 3, PollInterval: 20 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}

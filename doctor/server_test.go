@@ -21,6 +21,7 @@ func TestSettingsThatRiskTheDatabaseAreFound(t *testing.T) {
 }
 
 func TestSettingsOfSessionsThatHurtRelaysAreFound(t *testing.T) {
+	needs.Long(t)
 	server := pgtest.Local(t, map[string]string{"statement_timeout": "2s", "idle_session_timeout": "10min"})
 	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)

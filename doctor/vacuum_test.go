@@ -42,6 +42,7 @@ func TestAHeldTransactionIsFoundWithItsSession(t *testing.T) {
 }
 
 func TestAPreparedTransactionIsFound(t *testing.T) {
+	needs.Long(t)
 	server := pgtest.Local(t, map[string]string{"max_prepared_transactions": "2"})
 	if err := relaytest.Migrate(server.URL()); err != nil {
 		t.Fatal(err)
@@ -125,6 +126,7 @@ func TestAStandbyAndItsSlotAreFound(t *testing.T) {
 }
 
 func TestAutovacuumThatIsOffIsFound(t *testing.T) {
+	needs.Long(t)
 	for change, want := range map[string]string{
 		`ALTER TABLE outbox.task SET (autovacuum_enabled = false)`:               "task",
 		`ALTER TABLE outbox.dead_task SET (autovacuum_enabled = off)`:            "dead_task",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -79,6 +80,7 @@ func TestRunAgainWaitsByTheDatabasesClockAndClearsTheLastError(t *testing.T) {
 }
 
 func TestAnIterationThatDiesKeepsItsNumberAndPayload(t *testing.T) {
+	needs.Long(t)
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg := handlers.New()
 		kinds[kind](reg, "AGAIN", func(task *outbox.Task[payload]) error {
@@ -97,6 +99,7 @@ func TestAnIterationThatDiesKeepsItsNumberAndPayload(t *testing.T) {
 }
 
 func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	later := handlers.Backoff(constant(time.Hour)) // one attempt only
 	for name, c := range map[string]struct {

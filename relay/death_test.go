@@ -121,6 +121,7 @@ func TestOnDeadNeitherStopsNorSlowsTheRelay(t *testing.T) {
 }
 
 func TestDeadLettersAreKeptForAsLongAsTheConfigSays(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	const old = 2500

@@ -223,7 +223,7 @@ func TestEachLoopGoesOnAfterAnyFailureOfAnyOfItsCalls(t *testing.T) {
 			}
 		}
 	}
-	for _, one := range relaytest.Part(all, len(all)/8) {
+	for _, one := range relaytest.Part(all, len(all)/16) {
 		u.try(t, one.loop, one.nth, one.fault, one.want)
 	}
 	u.db.Do(t, emptyAll) // as some of what is set up never arrived

@@ -150,7 +150,7 @@ func (v *victim) open(t *testing.T) {
 			}{call, f})
 		}
 	}
-	v.todo = relaytest.Part(v.todo, len(v.todo)/4)
+	v.todo = relaytest.Part(v.todo, len(v.todo)/8)
 }
 
 // ownTimes are in calls that come at times of their own, not with each task.

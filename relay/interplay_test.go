@@ -19,13 +19,11 @@ import (
 // A task that is canceled while it runs, or waits, is not in the history; its unique key, its place in the order of its
 // ordering key and its slot are free.
 func TestACanceledTaskLeavesNothingBehind(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
 	for taskType, register := range keyedKinds {
 		for _, runs := range []bool{false, true} {
-			if !relaytest.Long && runs == (taskType == "BATCH") { // half of the pairs, each kind in one
-				continue
-			}
 			tests[fmt.Sprint(taskType, " ", runs)] = func(t *testing.T) {
 				db := newDatabase(t)
 				begun := make(chan struct{}, 1)
@@ -105,6 +103,7 @@ func TestCanceledMembersOfABatchThatFailsInPart(t *testing.T) {
 
 // A task that runs again is in the history once, when its last iteration is done.
 func TestATaskThatRunsAgainIsKeptOnceItIsDone(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	kept := map[string]func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option){
 		"complete": func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option) {

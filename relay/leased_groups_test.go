@@ -105,6 +105,7 @@ func TestManyLeasedTasksTakeFewStatementsAndConnections(t *testing.T) {
 
 // One result that PostgreSQL refuses, with its statement or with the commit, neither holds the others of its group up nor takes a connection for each of them.
 func TestARefusedResultOfAGroupTakesFewConnections(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for name, trigger := range map[string]string{
 		"at once": `TRIGGER refuse BEFORE DELETE ON outbox.task`, "by the commit": `CONSTRAINT TRIGGER refuse AFTER DELETE ON outbox.task DEFERRABLE INITIALLY DEFERRED`} {

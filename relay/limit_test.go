@@ -71,6 +71,7 @@ func TestALimitOfOneRelayHolds(t *testing.T) {
 
 // The members of a failed batch run one by one, each with a slot.
 func TestAFailedBatchOfALimitedTypeRunsOneByOne(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	db.Enqueue(t, "BATCH", 20)

@@ -5,11 +5,13 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
 // A relay that finds no work for its token must not keep it from the others.
 func TestTokensThatAreNotUsedAreGivenBack(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	handlers.Tx(reg, typeTx, txEffect, handlers.Rate(20, time.Hour)) // two at once

@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/robfig/cron/v3"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -155,6 +156,7 @@ func TestSchedulesOfOtherBinariesStayAndAreNotFired(t *testing.T) {
 
 // A relay that runs with an older form of a schedule leaves it to those that know the new one.
 func TestARelayDoesNotFireWhatAnotherProcessHasChanged(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	old := run(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly)}))

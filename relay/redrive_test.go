@@ -75,6 +75,7 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 
 // The Redrive waits for the key, and does not see the task that the key has by then.
 func TestAKeyThatIsTakenDuringARedriveStaysTaken(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, swept := range []bool{false, true} {
 		db := newDatabase(t)
@@ -152,6 +153,7 @@ func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
 
 // Beside one that runs and one that waits: never two at once, and in the order of the ids from then on.
 func TestARedrivenTaskWaitsForItsOrderingKey(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, kind := range []string{"tx", "leased"} {
 		t.Run(kind, func(t *testing.T) {

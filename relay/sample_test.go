@@ -5,11 +5,13 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
 // A relay that runs notes the counts at once, one of several relays does so once a minute, and what is a day old is deleted.
 func TestOneRelayOfAllSamplesTheCountsOnceAMinute(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "NOBODYS", 3)
@@ -50,6 +52,7 @@ func TestOneRelayOfAllSamplesTheCountsOnceAMinute(t *testing.T) {
 
 // However many types there are, a sample has a thousand of them, and their sum all.
 func TestASampleHasTheTypesWithMostTasks(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'T' || n FROM generate_series(1, 1500) n`)

@@ -14,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/invariants"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -88,6 +89,7 @@ func TestStatsUseNoParallelWorkers(t *testing.T) {
 }
 
 func TestStatsTellFinishedFromFailedAndDead(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
 // Of many relays one does a step when it is due; one that failed or panicked the server's way is done again later, and the tables
 // show nothing of it.
 func TestOneRelayOfManyDoesAStepOfMaintenanceWhenItIsDue(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `CREATE TABLE done (at timestamptz NOT NULL DEFAULT clock_timestamp())`)

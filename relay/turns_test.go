@@ -106,6 +106,7 @@ func TestCanceledTasksOfAKeyLetItGoOn(t *testing.T) {
 
 // It waits for its turn, and then until its time.
 func TestAWaitingTaskThatIsUpdatedStaysInLine(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, option := range []outbox.Option{outbox.OnConflictReplace(), outbox.OnConflictReschedule()} {
 		db := newDatabase(t)
@@ -214,6 +215,7 @@ func TestARelayThatFreezesWhileItGivesTurnsLetsGo(t *testing.T) {
 
 // Limits and pauses hold tasks back, and change no order.
 func TestKeysKeepTheirOrderWithinLimits(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newOrdered(t)
 	for _, taskType := range relaytest.OrderedTypes {

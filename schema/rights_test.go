@@ -163,6 +163,7 @@ func sqlState(err error) string {
 
 // A right that is taken from a role is missed, and GrantRoles gives it back: the table of rights shows what the roles have.
 func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
+	needs.Long(t)
 	g := grant(t, pgtest.Database(t), newName())
 	taken := map[string]string{
 		"INSERT (headers) ON outbox.task FROM %s_enqueuer":             "Enqueue with all options",

@@ -1,10 +1,16 @@
-package outbox
+package outbox_test
 
 import (
+	"fmt"
 	"net"
 	"syscall"
 	"testing"
+
+	"github.com/txoutbox/outbox"
 )
+
+// tcpUserTimeout is TCP_USER_TIMEOUT (tcp(7)), which the package syscall does not name.
+const tcpUserTimeout = 0x12
 
 // F24. The options, as the system has them: what they do is the kernel's.
 func TestConnectionsOfOpenHaveKeepaliveAndAUserTimeout(t *testing.T) {
@@ -13,30 +19,51 @@ func TestConnectionsOfOpenHaveKeepaliveAndAUserTimeout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	conn, err := new(wire).DialContext(t.Context(), "tcp", l.Addr().String())
+	db, err := outbox.Open(fmt.Sprintf("postgres://%s/?sslmode=disable", l.Addr()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	raw, err := conn.(*net.TCPConn).SyscallConn()
+	dialled := make(chan struct{})
+	go func() {
+		_ = db.PingContext(t.Context()) // fails when the test closes what it accepts
+		close(dialled)
+	}()
+	accepted, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = raw.Control(func(fd uintptr) {
-		for name, o := range map[string]struct{ level, option, want int }{
-			"SO_KEEPALIVE":     {syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1},
-			"TCP_KEEPIDLE":     {syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, 10},
-			"TCP_KEEPINTVL":    {syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL, 5},
-			"TCP_KEEPCNT":      {syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT, 3},
-			"TCP_USER_TIMEOUT": {syscall.IPPROTO_TCP, tcpUserTimeout, 25_000},
-		} {
-			if got, err := syscall.GetsockoptInt(int(fd), o.level, o.option); err != nil || got != o.want {
-				t.Errorf("%s is %d, want %d: %v", name, got, o.want, err)
-			}
+	defer func() {
+		accepted.Close()
+		l.Close()
+		<-dialled
+		db.Close()
+	}()
+	if _, err := accepted.Read(make([]byte, 1)); err != nil { // the client is done with its options
+		t.Fatal(err)
+	}
+	fd := socketTo(t, l.Addr().(*net.TCPAddr).Port)
+	for name, o := range map[string]struct{ level, option, want int }{
+		"SO_KEEPALIVE":     {syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1},
+		"TCP_KEEPIDLE":     {syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, 10},
+		"TCP_KEEPINTVL":    {syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL, 5},
+		"TCP_KEEPCNT":      {syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT, 3},
+		"TCP_USER_TIMEOUT": {syscall.IPPROTO_TCP, tcpUserTimeout, 25_000},
+	} {
+		if got, err := syscall.GetsockoptInt(fd, o.level, o.option); err != nil || got != o.want {
+			t.Errorf("%s is %d, want %d: %v", name, got, o.want, err)
 		}
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
+}
+
+// socketTo is this process's socket that is connected to the port of 127.0.0.1.
+func socketTo(t *testing.T, port int) int {
+	t.Helper()
+	for fd := range 1 << 12 {
+		peer, err := syscall.Getpeername(fd)
+		if at, ok := peer.(*syscall.SockaddrInet4); err == nil && ok && at.Port == port {
+			return fd
+		}
+	}
+	t.Fatalf("no socket is connected to port %d", port)
+	return 0
 }

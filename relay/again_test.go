@@ -66,6 +66,7 @@ func TestATaskThatRunsAgainKeepsItsIDAndCountsIterations(t *testing.T) {
 }
 
 func TestRunAgainWaitsByTheDatabasesClockAndClearsTheLastError(t *testing.T) {
+	needs.Long(t)
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg := handlers.New()
 		kinds[kind](reg, "AGAIN", func(task *outbox.Task[payload]) error { return handlers.RunAgain(5 * time.Minute) })

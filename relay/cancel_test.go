@@ -107,6 +107,7 @@ func TestACanceledRunEndsAndIsNotRetried(t *testing.T) {
 }
 
 func TestACanceledTaskEndsItsBatchAndTheOthersRunAgain(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
 	for _, some := range []bool{false, true} {

@@ -190,6 +190,7 @@ func TestExtendAfterTheLossOfTheLease(t *testing.T) {
 
 // A driver whose statement is cancelled may say no more than "bad connection".
 func TestExtendSaysWhyItEndedInTheMiddle(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		why := errors.New("the caller's own reason")

@@ -10,11 +10,13 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
 // I10: a forgotten transaction keeps vacuum from removing what claims leave behind, and claims do not read it all the same.
 func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	const dead, more = 8000, 200
 	db := newDatabase(t)
@@ -67,6 +69,7 @@ func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
 }
 
 func TestATaskOfABacklogThatWasLockedIsClaimedOnceItIsFree(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	const tasks, last = 200, 198
 	db := newDatabase(t)

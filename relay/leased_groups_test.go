@@ -80,6 +80,7 @@ func together(n int) func(context.Context, *outbox.Task[payload]) error {
 // Slots that become free together are claimed for together, and what ends together is written together: so few statements and
 // connections do for many workers.
 func TestManyLeasedTasksTakeFewStatementsAndConnections(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for name, order := range map[string]relay.Order{"in order": relay.InOrder, "random": relay.Random} {
 		t.Run(name, func(t *testing.T) {

@@ -80,6 +80,7 @@ func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 }
 
 func TestObserversHearOfFailuresOfTheDatabaseAsNoAttempt(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	kill := func(ctx context.Context, tx outbox.Tx) error {

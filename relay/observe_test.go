@@ -15,6 +15,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -180,6 +181,7 @@ func TestObserversHearOfABatchTaskByTask(t *testing.T) {
 }
 
 func TestObserversHearOfCompletedTasksAndOfThoseThatMayNotRun(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()

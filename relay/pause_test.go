@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -71,6 +72,7 @@ func (c *crowd) goesOn(t *testing.T, db *database) {
 
 // In the middle of a flood, with two relays: what runs ends, nothing new starts, and other types go on.
 func TestAPausedTypeIsNotStartedByAnyRelayUntilItIsResumed(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, kind := range relaytest.Part([]string{"TX", "BATCH", "LEASED"}, 1) {
 		t.Run(kind, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -13,6 +14,7 @@ import (
 // F28: where no relay has a ListenDSN, no transaction of the app notifies, so it may be a part of a two-phase commit. Where
 // one has, PostgreSQL refuses PREPARE TRANSACTION while it is idle.
 func TestATransactionThatEnqueuesCanBePreparedWhereNoRelayListens(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := adopt(t, pgtest.Local(t, map[string]string{"max_prepared_transactions": "2"}).URL())
 	conn, err := direct(t, db.URL).Conn(t.Context())

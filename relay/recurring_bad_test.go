@@ -170,6 +170,7 @@ func TestEveryFiresAtMultiplesOfItsPeriod(t *testing.T) {
 
 // A firing that is a little late does not move those after it.
 func TestATimingThatCountsFromTheLastFiringDoesNotDrift(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, catchUp := range []relay.CatchUp{relay.CatchUpOnce, relay.CatchUpAll} {
 		db := newDatabase(t)
@@ -185,6 +186,7 @@ func TestATimingThatCountsFromTheLastFiringDoesNotDrift(t *testing.T) {
 
 // Schedules that cannot be worked with do not keep the relay from its tasks.
 func TestTasksRunAlthoughSchedulesCannotBeWorkedWith(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `ALTER TABLE outbox.schedule RENAME TO away`)

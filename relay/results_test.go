@@ -13,6 +13,7 @@ import (
 	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -185,6 +186,7 @@ func TestSnoozeCountsNoAttemptHoweverOften(t *testing.T) {
 }
 
 func TestABackoffThatStopsMakesADeadLetter(t *testing.T) {
+	needs.Long(t)
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg := handlers.New()
 		kinds[kind](reg, "STOPPED", func(*outbox.Task[payload]) error { return errors.New("boom") },

@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -19,6 +20,7 @@ import (
 // A relay whose role is a member of the workers' and has no other right does all that relays do: it wakes up, runs each kind, cancels, fires
 // schedules, takes over, gives turns, and does each step of maintenance.
 func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	owner := adopt(t, pgtest.Local(t, nil).URL()) // whose roles meet no others
 	if err := schema.GrantRoles(t.Context(), owner.DB); err != nil {

@@ -129,6 +129,7 @@ func TestAPoolOfWorkersAndTwoIsEnough(t *testing.T) {
 }
 
 func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	started, end := make(chan struct{}), make(chan struct{})
@@ -234,6 +235,7 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 
 // Who starts a relay sees in the log that it works, with which handlers, and when it has stopped, OnDead included; RunOnce says nothing of it.
 func TestTheLogSaysThatARelayStartedAndStopped(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	const started, stopped = `msg="outbox: relay started"`, `msg="outbox: relay stopped"`

@@ -301,6 +301,7 @@ func TestARelaySqueezesTheLogByItself(t *testing.T) {
 
 // Stats reads the same pages whatever the number of tasks. 10,000,000 of them with OUTBOX_TEST_LONG=1.
 func TestStatsCostTheSameAtAnyNumberOfTasks(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	sizes := []int{10, 50_000}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -109,6 +110,7 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 
 // The columns of a task go with it through retries and into the dead letters.
 func TestATasksTimeoutSurvivesRetriesAndDeath(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	opts := []handlers.Option{handlers.Backoff(constant(time.Millisecond)), handlers.MaxAttempts(2)}

@@ -158,6 +158,7 @@ func TestATurnThatIsGivenDoesNotFreeAUniqueKey(t *testing.T) {
 
 // Others of its key have had their turns before a task is written back whose handler ended the claim.
 func TestATaskWhoseHandlerCommitsItsClaimAndRunsAgainWaitsForItsTurn(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	var runs atomic.Int32

@@ -11,13 +11,13 @@ import (
 )
 
 // Main is a TestMain: pgtest's, after which no goroutine may be left in the process (I11). It exits.
-// Eight parallel tests run at once, as they mostly wait. With the race detector it is five.
+// Six parallel tests run at once, as they mostly wait. With the race detector it is five.
 // -parallel chooses another number.
 func Main(m *testing.M) {
 	flag.Parse()
 	isDefault := flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0))
 	if isDefault {
-		at := "8"
+		at := "6"
 		if RaceDetector {
 			at = "5"
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -75,6 +76,7 @@ func (c *chosen) count(name string, first int) (n int) {
 }
 
 func TestAChooserOfTheAppsDecidesWhatIsClaimed(t *testing.T) {
+	needs.Long(t)
 	cases := map[string]struct {
 		choose func(relay.View) []int
 		check  func(c *chosen) error

@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -192,6 +193,7 @@ func TestCompleteWorksWithSqlx(t *testing.T) {
 // After an error the task is still leased and the handler's result decides. What its function
 // committed stands, and then the handler's result has no effect.
 func TestTheHandlersResultDecidesOnlyWhileCompleteHasNotEndedTheTask(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	errFn, errLater := errors.New("no"), errors.New("later")
 	ends := func(statement string, result error) func(*sql.Tx) error {

@@ -157,6 +157,7 @@ func TestCompleteKeepsInItsTransaction(t *testing.T) {
 
 // Whatever ends the claim between the handler and the commit: the history says done of what is done only.
 func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()

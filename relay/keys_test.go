@@ -14,6 +14,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -107,6 +108,7 @@ func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
 }
 
 func TestARetryKeepsItsKeyUnlessANewerTaskTookIt(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for taskType, register := range keyedKinds {
 		for name, unique := range map[string]outbox.Option{"Unique": outbox.Unique("k"), "UniqueUntilDone": outbox.UniqueUntilDone("k")} {

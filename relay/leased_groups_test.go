@@ -212,6 +212,7 @@ func TestAnAbandonedResultDoesNotWaitForItsTurn(t *testing.T) {
 
 // Whoever has to give way to another transaction tries again: for RunOnce it is no error, and a group stays together.
 func TestAConflictOfALeasedClaimOrResultIsTriedAgain(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for call, most := range map[string]int64{claimLeases: 20, endLeases: 20} {
 		for _, code := range []string{"40P01", "40001"} {

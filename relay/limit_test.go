@@ -90,6 +90,7 @@ func TestAFailedBatchOfALimitedTypeRunsOneByOne(t *testing.T) {
 
 // Slots need not be freed by anybody: whatever ends a lease frees them.
 func TestASlotIsFreeOnceTheLeaseThatItNamesIsOver(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for what, end := range map[string]string{
 		"completed":  `DELETE FROM outbox.task WHERE task_id = 1`,

@@ -15,6 +15,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -24,6 +25,7 @@ const canary = "C4n4ry"
 // I12: with secrets in payloads, headers, connection strings and rows, and everything going wrong that logs, they are in
 // no record, at Debug level either.
 func TestNoSecretReachesALog(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	server := pgtest.Local(t, nil)
 	owner := adopt(t, server.URL())

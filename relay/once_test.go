@@ -11,6 +11,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -69,6 +70,7 @@ func TestRunOnceReturnsTheDatabasesError(t *testing.T) {
 
 // RunOnce drains as Run does when its context ends, which is no error, at whatever moment that happens.
 func TestRunOnceReturnsNilWhenItsContextEnds(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {

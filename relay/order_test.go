@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -63,6 +64,7 @@ func (b *beginnings) late(taskType string, n int) (late int) {
 // The base priority of a handler holds for rows that were inserted by plain SQL, too, and adds to their own. Every tenth
 // choice is for the lane that has waited longest.
 func TestTypesAreServedByBaseAndRowPriority(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, kind := range relaytest.Part([]string{"tx", "leased"}, 1) {
 		t.Run(kind, func(t *testing.T) {

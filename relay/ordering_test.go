@@ -133,6 +133,7 @@ func TestAFailedTaskHoldsItsKeyUpUnlessItIsToBeSkipped(t *testing.T) {
 }
 
 func TestADeadTaskLetsItsKeyGoOnAndKeepsIt(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, taskType := range relaytest.Part(relaytest.OrderedTypes, 1) {
 		t.Run(taskType, func(t *testing.T) {

@@ -251,6 +251,7 @@ func testTimeoutsOfTheRole(t *testing.T) {
 
 // F39, for a setting that PostgreSQL has from version 17 on: it ends a transaction and its connection, whatever they do.
 func TestATransactionTimeoutOfTheRoleEndsNoHandler(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	var settings []string
 	if open(t, pgtest.Server(t).URL()).Text(t, `SELECT current_setting('transaction_timeout', true)`) != "" {

@@ -77,6 +77,7 @@ func TestAScheduleWhoseNextMisbehavesStops(t *testing.T) {
 
 // PostgreSQL may refuse what one schedule enqueues; the others fire.
 func TestAScheduleWhoseTaskIsRefusedDoesNotStopOthers(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	config := scheduled(relay.Schedule{Name: "bad", Timing: relay.Every(yearly)}, relay.Schedule{Name: "good", Timing: relay.Every(yearly)})

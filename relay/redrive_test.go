@@ -194,6 +194,7 @@ func TestARedrivenTaskWaitsForItsOrderingKey(t *testing.T) {
 }
 
 func TestARedrivenTaskKeepsWhatItWasEnqueuedWith(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for kind := range kinds {
 		t.Run(kind, func(t *testing.T) {

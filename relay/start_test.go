@@ -165,6 +165,7 @@ func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
 
 // A relay that is idle leaves the connections to others: it keeps the one of its heartbeat and that of its journal.
 func TestAnIdleRelayHoldsTwoConnections(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	pool := open(t, db.URL)

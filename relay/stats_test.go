@@ -202,6 +202,7 @@ func TestStatsCountEachState(t *testing.T) {
 // I9, while tasks come and go and several relays squeeze at once: at every moment one snapshot of the counts and one
 // of the rows say the same.
 func TestCountsAreExactBesideWritersAndSqueezes(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -201,11 +201,11 @@ func TestGuaranteesInTime(t *testing.T) {
 	tests["without heartbeats a lease that ran out is taken over from a living process"] = testWithoutHeartbeatsALeaseIsTakenOver
 	tests["RunOnce takes over the tasks of dead relays"] = testRunOnceTakesOver
 	tests["no interleaving of a holder and a rescuer breaks the rule of the token"] = testEveryInterleaving
+	tests["a late heartbeat revives a lease that nobody took"] = testLateHeartbeat
 	if relaytest.Long {
 		tests["a completion that hangs does not hold up others"] = testHangingCompletion
 		tests["without notifications a poll finds the task"] = testPollFindsTheTask
 		tests["a lease whose commit succeeds unseen is given back"] = testLeaseCommittedUnseen
-		tests["a late heartbeat revives a lease that nobody took"] = testLateHeartbeat
 		tests["timeouts of the role do not stop a relay"] = testTimeoutsOfTheRole
 	}
 	relaytest.Together(t, tests)

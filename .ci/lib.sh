@@ -75,7 +75,8 @@ said_by_failed() {
     name in failed && $1 != "---" { print }' "$1" "$1"
 }
 
-# suite NAME ARGS...: go test -v, with the number of tests that ran. Each alternative of a -run pattern has to match a test that passed.
+# suite NAME ARGS...: go test -v, with the number of tests that ran. Each alternative of a -run
+# pattern has to match a test that passed; one that was skipped does not do.
 suite() {
   local name=$1 log="$logs/${1//[^a-zA-Z0-9]/_}"; shift
   say "tests: $name"
@@ -93,7 +94,8 @@ suite() {
   if [ "${1:-}" = -run ]; then
     local alternative
     for alternative in ${2//|/ }; do
-      grep -qE -- "^--- PASS: ([^/ ]*)${alternative/%\$/ }" "$log" || { echo "$name: no test that ran matches $alternative"; exit 1; }
+      grep -qE -- "^--- PASS: ([^/ ]*)${alternative/%\$/ }" "$log" ||
+        { echo "$name: no test that ran matches $alternative"; exit 1; }
     done
   fi
 }

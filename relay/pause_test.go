@@ -12,7 +12,6 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -74,7 +73,7 @@ func (c *crowd) goesOn(t *testing.T, db *database) {
 func TestAPausedTypeIsNotStartedByAnyRelayUntilItIsResumed(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	for _, kind := range relaytest.Part([]string{"TX", "BATCH", "LEASED"}, 1) {
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			const tasks, workers = 1000, 4

@@ -38,7 +38,7 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 	t.Parallel()
 	for name, unique := range map[string]outbox.Option{"Unique": outbox.Unique("k"), "UniqueUntilDone": outbox.UniqueUntilDone("k"), "UniquePayload": outbox.UniquePayload()} {
 		for _, swept := range []bool{false, true} {
-			if !relaytest.Long && swept == (name == "UniqueUntilDone") { // half of the pairs, each kind in one
+			if !relaytest.Long && swept == (name == "UniqueUntilDone") { // each option with one of them
 				continue
 			}
 			t.Run(fmt.Sprint(name, " ", swept), func(t *testing.T) {

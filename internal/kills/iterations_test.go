@@ -27,7 +27,8 @@ func TestEachIterationTakesEffectOnceThoughRelaysAreKilled(t *testing.T) {
 	kills := 0
 	relaytest.Eventually(t, 3*time.Minute, "all iterations are done", func() bool {
 		// The kills are evenly spread over the effects.
-		if alive := f.Processes(); kills < mostKills && len(alive) > 0 && db.Int(t, `SELECT count(*) FROM effect`) > (kills+1)*3*tasks*iterations/(mostKills+1) {
+		next := (kills + 1) * 3 * tasks * iterations / (mostKills + 1)
+		if alive := f.Processes(); kills < mostKills && len(alive) > 0 && db.Int(t, `SELECT count(*) FROM effect`) > next {
 			_ = alive[kills%len(alive)].Kill()
 			kills++
 		}

@@ -160,7 +160,8 @@ func testSuspectsDoNotCostEachOther(t *testing.T, db *relaytest.Database) {
 func poisonTests() map[string]func(*testing.T, *relaytest.Database) {
 	many := relaytest.Times(100, 10_000)
 	cases := map[string]poisonCase{
-		"Tx": {taskType: "TX", processes: relaytest.Times(2, 4), workers: relaytest.Times(3, 10), poisons: 1, others: many, restart: true, mayLose: 1},
+		"Tx": {taskType: "TX", processes: relaytest.Times(2, 4), workers: relaytest.Times(3, 10),
+			poisons: 1, others: many, restart: true, mayLose: 1},
 		"Batch, in the middle of one": {taskType: "BATCH", processes: 4, workers: 3, poisons: 1, others: 400, restart: true, hasten: true,
 			mayLose: 1},
 		"Leased":              {taskType: "LEASED", processes: 4, workers: 10, poisons: 1, others: 400, restart: true, hasten: true, mayLose: 1},

@@ -24,7 +24,8 @@ const (
 
 const windowLength = 5 * time.Second
 
-// burnDown lets each side take its turn in each round. A turn ends when nothing is left, or after limit: then what is done counts.
+// burnDown lets each side take its turn in each round. A turn ends when nothing is left, or after
+// limit: then what is done counts.
 func (b *bench) burnDown(ctx context.Context, caseName string, rounds int, limit time.Duration, sides ...side) error {
 	for round := range rounds {
 		for _, s := range b.present(sides) {
@@ -87,12 +88,16 @@ func (b *bench) burn(ctx context.Context, caseName string, round int, limit time
 	return nil
 }
 
-// follow waits for the end of a turn: how many were done, and in what time since the first one.
+// longest is how long a turn waits for its first task, whatever its limit.
+const longest = 20 * time.Second
+
+// follow waits for the end of a turn: how many were done, and in what time since the first one was handled.
+// The limit is exceeded until a task is done.
 func (b *bench) follow(ctx context.Context, p *measure.Progress, s side, d *database, limit time.Duration) (done int, elapsed time.Duration, err error) {
 	select {
 	case <-p.First():
-	case <-time.After(20 * time.Second):
-		return 0, 0, fmt.Errorf("no task was handled within 20 s")
+	case <-time.After(longest):
+		return 0, 0, fmt.Errorf("no task was handled within %s", longest)
 	case <-ctx.Done():
 		return 0, 0, ctx.Err()
 	}
@@ -109,7 +114,7 @@ func (b *bench) follow(ctx context.Context, p *measure.Progress, s side, d *data
 		if err != nil {
 			return 0, 0, err
 		}
-		if done = s.tasks - left; left == 0 || elapsed >= limit {
+		if done = s.tasks - left; left == 0 || elapsed >= limit && (done > 0 || elapsed >= longest) {
 			return done, elapsed, nil
 		}
 		select {

@@ -29,6 +29,10 @@ type Database struct {
 // invariants are checked, and that nothing is left open. The driver is [DriverName], unless another is named.
 func NewDatabase(t testing.TB, driver ...string) *Database {
 	t.Helper()
+	name := append(driver, DriverName())[0]
+	if name == "postgres" || name == "pgx" {
+		return reuse(t, name)
+	}
 	return checked(t, pgtest.Prepared(t, prepare), driver...)
 }
 

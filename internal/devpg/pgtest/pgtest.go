@@ -34,6 +34,7 @@ var shared struct {
 	err    error
 
 	templates map[uintptr]template // of Prepared, by its function
+	ends      map[*func()]bool     // of AtEnd
 
 	pooler    *devpg.Pooler // before the server, once a pool was opened through it
 	poolerErr error
@@ -93,6 +94,9 @@ func closeShared() error {
 	defer shared.mu.Unlock()
 	if shared.server == nil {
 		return nil
+	}
+	for end := range shared.ends {
+		(*end)()
 	}
 	for _, made := range shared.templates {
 		made.drop()
@@ -155,6 +159,36 @@ func Prepared(t testing.TB, prepare func(url string) error) string {
 	}
 	t.Cleanup(drop)
 	return url
+}
+
+// Kept is Prepared with a database that the caller drops.
+func Kept(t testing.TB, prepare func(url string) error) (url string, drop func()) {
+	t.Helper()
+	url, drop, err := copyOf(t.Context(), Server(t), prepare)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url, drop
+}
+
+// AtEnd returns a function that calls end, which is called when all tests have ended, unless that was called before.
+func AtEnd(end func()) (now func()) {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.ends == nil {
+		shared.ends = map[*func()]bool{}
+	}
+	key := &end
+	shared.ends[key] = true
+	return func() {
+		shared.mu.Lock()
+		there := shared.ends[key]
+		delete(shared.ends, key)
+		shared.mu.Unlock()
+		if there {
+			end()
+		}
+	}
 }
 
 func copyOf(ctx context.Context, server *devpg.Server, prepare func(url string) error) (url string, drop func(), err error) {

@@ -1,0 +1,238 @@
+package relaytest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+)
+
+// A new database and the first statements of its sessions cost more CPU than most tests. So a test
+// that passed leaves its database and its pool to the next one: without rows, without tables of its
+// own, and with the sessions' settings reset. A database that cannot be brought back is dropped.
+const (
+	keptSessions = 6    // of each pool
+	mostRows     = 1000 // of a table; the next test would work beside that many dead rows
+)
+
+var unused struct {
+	mu    sync.Mutex
+	pools []*reusable
+	made  madeAs // of the first
+}
+
+type reusable struct {
+	*Database
+	driver string
+	drop   func() // the pool's end, too
+}
+
+// reuse returns a database that no test uses now, or a new one.
+func reuse(t testing.TB, driver string) *Database {
+	t.Helper()
+	d := take(driver)
+	if d == nil {
+		d = create(t, driver)
+	}
+	t.Cleanup(func() {
+		d.Invariants(t)
+		d.Idle(t)
+		if t.Failed() || d.reset() != nil {
+			d.drop()
+			return
+		}
+		unused.mu.Lock()
+		defer unused.mu.Unlock()
+		unused.pools = append(unused.pools, d)
+	})
+	return d.Database
+}
+
+func take(driver string) *reusable {
+	unused.mu.Lock()
+	defer unused.mu.Unlock()
+	for i := len(unused.pools) - 1; i >= 0; i-- {
+		if d := unused.pools[i]; d.driver == driver {
+			unused.pools = append(unused.pools[:i], unused.pools[i+1:]...)
+			return d
+		}
+	}
+	return nil
+}
+
+func create(t testing.TB, driver string) *reusable {
+	t.Helper()
+	url, drop := pgtest.Kept(t, prepare)
+	db, err := pgtest.Open(driver, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &reusable{Database: &Database{db, url}, driver: driver}
+	d.drop = pgtest.AtEnd(func() { db.Close(); drop() })
+	d.unlimited()
+	unused.mu.Lock()
+	defer unused.mu.Unlock()
+	if unused.made.catalog == "" {
+		unused.made = look(t, d.Database)
+	}
+	return d
+}
+
+func (d *reusable) unlimited() {
+	d.SetMaxOpenConns(0)
+	d.SetMaxIdleConns(20)
+	d.SetConnMaxLifetime(0)
+	d.SetConnMaxIdleTime(0)
+}
+
+// reset makes the database as good as new, or says why it is not.
+func (d *reusable) reset() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	d.unlimited()
+	var conns []*sql.Conn
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	for range max(1, d.Stats().Idle) {
+		c, err := d.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		conns = append(conns, c)
+		if err := resetSession(ctx, c); err != nil {
+			return err
+		}
+	}
+	d.SetMaxIdleConns(keptSessions)
+	if err := onlySessions(ctx, conns[0], len(conns)); err != nil {
+		return err
+	}
+	unused.mu.Lock()
+	made := unused.made
+	unused.mu.Unlock()
+	return made.restore(ctx, conns[0])
+}
+
+// resetSession is DISCARD ALL, but for plans and for the prepared statements of drivers.
+func resetSession(ctx context.Context, c *sql.Conn) error {
+	for _, statement := range []string{`RESET SESSION AUTHORIZATION`, `RESET ROLE`, `RESET ALL`, `UNLISTEN *`, `CLOSE ALL`,
+		`SELECT pg_advisory_unlock_all()`, `DISCARD TEMP`, `DISCARD SEQUENCES`} {
+		if _, err := c.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	var prepared int
+	err := c.QueryRowContext(ctx, `SELECT count(*) FROM pg_prepared_statements WHERE from_sql`).Scan(&prepared)
+	if err == nil && prepared > 0 {
+		err = errors.New("a test's own PREPARE is left")
+	}
+	return err
+}
+
+// onlySessions waits until the database has no sessions but n. One whose client has closed it takes a moment to end.
+func onlySessions(ctx context.Context, c *sql.Conn, n int) error {
+	const sessions = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'`
+	deadline := time.After(time.Second)
+	for {
+		var now int
+		if err := c.QueryRowContext(ctx, sessions).Scan(&now); err != nil || now == n {
+			return err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-deadline:
+			return fmt.Errorf("%d sessions, of which the pool has %d", now, n)
+		}
+	}
+}
+
+// madeAs says what is in a database that no test has used.
+type madeAs struct {
+	catalog string // a hash
+	newest  int64  // the greatest OID in it
+	empty   string // the statement that brings rows and sequences back
+}
+
+func look(t testing.TB, db *Database) madeAs {
+	t.Helper()
+	return madeAs{db.Text(t, catalogSQL), int64(db.Int(t, newestSQL)), db.Text(t, emptySQL)}
+}
+
+// catalogSQL hashes what tests change besides rows: tables, functions, triggers, constraints, rights, settings.
+const catalogSQL = `SELECT md5(concat(
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_class WHERE oid >= 16384),
+	(SELECT string_agg(concat(attrelid, attnum, xmin), ',' ORDER BY attrelid, attnum) FROM pg_attribute WHERE attrelid >= 16384),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_proc WHERE oid >= 16384),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_type WHERE oid >= 16384),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_operator WHERE oid >= 16384),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_cast),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_trigger),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_constraint WHERE oid >= 16384),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp'),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_extension),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_policy),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_publication),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_event_trigger),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_default_acl),
+	(SELECT concat(datacl, datallowconn, datconnlimit) FROM pg_database WHERE datname = current_database()),
+	(SELECT string_agg(concat(setrole, setconfig), ',') FROM pg_db_role_setting s JOIN pg_database d ON d.oid = setdatabase WHERE datname = current_database()),
+	(SELECT string_agg(concat(m.*), ',' ORDER BY version) FROM outbox.migration m)))`
+
+const newestSQL = `SELECT max(oid::bigint) FROM (SELECT oid FROM pg_class UNION ALL SELECT oid FROM pg_type UNION ALL SELECT oid FROM pg_proc
+	UNION ALL SELECT oid FROM pg_namespace UNION ALL SELECT oid FROM pg_constraint UNION ALL SELECT oid FROM pg_trigger) AS o`
+
+// addedSQL returns the statements that drop what is newer.
+const addedSQL = `SELECT COALESCE(string_agg(drop, '; '), '') FROM (
+	SELECT format('DROP TABLE IF EXISTS %s CASCADE', oid::regclass) AS drop FROM pg_class WHERE oid > $1 AND relkind IN ('r', 'p') AND relpersistence <> 't'
+	UNION ALL SELECT format('DROP ROUTINE IF EXISTS %s CASCADE', oid::regprocedure) FROM pg_proc WHERE oid > $1) AS a`
+
+// emptySQL returns one statement, which returns the number of rows of the largest table.
+const emptySQL = `SELECT format('WITH %s SELECT greatest(%s), concat(%s)',
+		string_agg(format('d%s AS (DELETE FROM %s RETURNING 1)', oid, oid::regclass), ', ') FILTER (WHERE relkind = 'r'),
+		string_agg(format('(SELECT count(*) FROM d%s)', oid), ', ') FILTER (WHERE relkind = 'r'),
+		(SELECT string_agg(format('setval(%L, %s, %s)', format('%I.%I', schemaname, sequencename), COALESCE(last_value, start_value), (last_value IS NOT NULL)::text), ', ') FROM pg_sequences))
+	FROM pg_class WHERE relkind = 'r' AND oid >= 16384 AND oid <> 'outbox.migration'::regclass`
+
+func (m madeAs) restore(ctx context.Context, c *sql.Conn) error {
+	var drops, catalog string
+	if err := c.QueryRowContext(ctx, addedSQL, m.newest).Scan(&drops); err != nil {
+		return err
+	}
+	for drop := range strings.SplitSeq(drops, "; ") {
+		if _, err := c.ExecContext(ctx, drop); err != nil {
+			return err
+		}
+	}
+	if err := c.QueryRowContext(ctx, catalogSQL).Scan(&catalog); err != nil {
+		return err
+	}
+	if catalog != m.catalog {
+		return errors.New("the catalog is another one")
+	}
+	tx, err := c.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if _, err := tx.ExecContext(ctx, `SET LOCAL session_replication_role = replica`); err != nil { // without triggers
+		return err
+	}
+	var most int
+	var sequences string
+	if err := tx.QueryRowContext(ctx, m.empty).Scan(&most, &sequences); err != nil {
+		return err
+	}
+	if most > mostRows {
+		return fmt.Errorf("a table had %d rows", most)
+	}
+	return tx.Commit()
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox"
 	breaker "github.com/txoutbox/outbox/internal/chaos/proxy"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
@@ -169,6 +170,7 @@ func bound(t *testing.T, conn *sql.Conn, d time.Duration) {
 
 // A COMMIT that waits for a standby is given up by a cancel request, so that no backend is left waiting; and only while its connection is bounded.
 func TestABoundedCommitEndsItsWaitForAStandby(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	server := pgtest.Local(t, nil)
 	admin := openPool(t, server.URL())

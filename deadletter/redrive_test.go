@@ -14,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -98,6 +99,7 @@ func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
 
 // Relays at work, tasks that die again, four who redrive at once: each task is done once in the end, and none is lost.
 func TestRedriveUnderLoadLosesAndDoublesNothing(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	const tasks = 300

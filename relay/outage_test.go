@@ -61,6 +61,7 @@ func (db *database) reachable(t testing.TB) {
 
 // C3: the server crashes or is shut down under load, and comes back.
 func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for _, mode := range relaytest.Part([]string{"immediate", "fast"}, 1) {
 		t.Run(mode, func(t *testing.T) {

@@ -68,6 +68,7 @@ func (tt *timetable) punctual(t testing.TB, n int, round func()) {
 // Another process schedules tasks of twenty types while the relay sleeps. With NOTIFY it learns of them at once, although
 // it would poll only once a minute; without it by a poll, as long as they lie further ahead.
 func TestScheduledTasksStartAtTheirTimeWithoutAPoll(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for name, config := range map[string]relay.Config{
 		"notified": {PollInterval: time.Minute, ListenDSN: "yes"},

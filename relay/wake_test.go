@@ -143,6 +143,7 @@ func withPort(t testing.TB, dsn, port string) string {
 
 // However LISTEN fails, the relay says so once and polls.
 func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	for name, dsn := range map[string]func(db *database) string{
 		"nobody listens on the port": func(db *database) string { return withPort(t, db.URL, "1") },

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	programs "github.com/txoutbox/outbox/internal/needs"
 )
 
 func TestAnotherProcessIsFaster(t *testing.T) {
@@ -208,6 +209,7 @@ func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
 }
 
 func TestMigrateWaitsForAServerThatStarts(t *testing.T) {
+	programs.Long(t)
 	server := pgtest.Local(t, nil)
 	db, w := watched(t, server.URL())
 	migrate(t, db, files(first()))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	programs "github.com/txoutbox/outbox/internal/needs"
 )
 
 // newRoles is the name of a schema whose roles are dropped at the end of the test, with what they own in the database.
@@ -123,6 +124,7 @@ func TestGrantRolesAgainChangesNothing(t *testing.T) {
 }
 
 func TestManyProcessesInTwoDatabasesGrantRolesAtOnce(t *testing.T) {
+	programs.Long(t)
 	urls := []string{pgtest.Database(t), pgtest.Database(t)}
 	admins := []*sql.DB{open(t, urls[0]), open(t, urls[1])}
 	name := newRoles(t, admins...)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // open opens what the environment asks for and returns the lines that were logged.
@@ -43,6 +44,7 @@ func wantChoice(t *testing.T, s *devpg.Server, logged []string, kind string) {
 }
 
 func TestChoiceFromTheEnvironment(t *testing.T) {
+	needs.Long(t)
 	clearChoice(t)
 	other := openLocal(t)
 	unreachable := "postgres://me:sesame@127.0.0.1:1/x?sslmode=disable&password=sesame2"

@@ -232,6 +232,7 @@ func TestProgramKilledWhileOpening(t *testing.T) {
 }
 
 func TestRootRunsTheServerAsAnotherUserThatCanReachIt(t *testing.T) {
+	needs.Long(t)
 	clearChoice(t)
 	ps := needs.Program(t, "procps", "ps")
 	closed := openDirectory(t)

@@ -10,11 +10,13 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // Processes that run recurring tasks are killed all the time: each iteration takes effect exactly once.
 func TestEachIterationTakesEffectOnceThoughRelaysAreKilled(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	const iterations = 15

@@ -88,6 +88,7 @@ func TestPreparedDatabasesAreCopiesOfOne(t *testing.T) {
 var preparations int
 
 func TestLocalServerStopsAndStarts(t *testing.T) {
+	needs.Long(t)
 	s := pgtest.Local(t, map[string]string{"max_connections": "7"})
 	if err := errors.Join(s.Stop("immediate"), s.Start(t.Context())); err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // Each action, by its button.
@@ -105,6 +106,7 @@ const (
 
 // What changes appears by itself, with the focus where it was; the switch stops it.
 func TestPagesKeepThemselvesUpToDate(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)

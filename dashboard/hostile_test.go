@@ -14,6 +14,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // hostile are texts that try to become script, markup, a template, or another text than they are. Each sets the page's flag pwned if its script runs.
@@ -140,6 +141,7 @@ func TestHostileTextsStayTexts(t *testing.T) {
 
 // In a browser: nothing of it runs, is loaded, or leads away, also when pages keep themselves up to date.
 func TestHostileTextsDoNothingInABrowser(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)

@@ -7,10 +7,12 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // Redrive a dead letter without a pointer: from the overview, by Tab and Enter alone, with the focus in sight all the way.
 func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)

@@ -8,10 +8,12 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // OUTBOX_SCREENSHOTS names a directory for pictures of the pages, like docs/screenshots; without it the pages are only laid out.
 func TestPagesFitTheirWindow(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // A search that takes long answers with how far it has come, and goes on there: here after each 2,000 letters.
@@ -72,6 +73,7 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 }
 
 func TestThePageSearchesOnByItself(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)

@@ -6,10 +6,12 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // The theme is the system's until the viewer chooses one; both have enough contrast.
 func TestBothThemesCanBeRead(t *testing.T) {
+	needs.Long(t)
 	t.Parallel()
 	chromium := needsBrowser(t)
 	db := newDatabase(t)

@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // normalised is the model of what jsonb makes of a document: the keys by length and then by bytes, the
@@ -190,6 +191,7 @@ func documents() *rapid.Generator[string] {
 
 // F15: the payload read is the payload written, as far as jsonb keeps it.
 func TestRandomPayloadsEqualTheModelOfJsonb(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	d := newDatabase(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -256,6 +258,7 @@ func checked(t testing.TB, tx *sql.Tx, document string) {
 var mutations = []string{`\u0000`, "\x00", `\ud800`, `\udc00`, `\ud83d\ude00`, "\xff", "\xed\xa0\x80", "ü", "\\", `"`, "{", "[", "}", "]", ",", ":", "1", "0", "-", ".", "e", "e9999", "e131071", "e-16384", " ", "\n", "null", "\ufeff"}
 
 func TestRandomlyDamagedPayloadsNeverBreakTheTransaction(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	d := newDatabase(t)
 	tx := begin(t, d.db)

@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // The payloads of one call travel in one text, so each must come back as it was, in the place that it had.
 func TestManyTasksKeepTheirPayloadsAndTheirOrder(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	payloads := []any{
 		json.RawMessage("\n{\n  \"a\":\n1,\r\n\t\"b\": [\n]}\n"), json.RawMessage("1\n"), "line\nfeed", "\\n", `"`, `'it''s'`, "{,}", "NULL", nil, "",

@@ -46,6 +46,7 @@ func openPool(t testing.TB, url string) *sql.DB {
 
 // F24. lib/pq alone waits for ever here: the proxy's system acknowledges what it is sent.
 func TestACallOnASilentConnectionEndsSoonAfterItsContext(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	p, url := through(t, pgtest.Database(t))
 	db := openPool(t, url)
@@ -113,6 +114,7 @@ func TestAConnectionThatNeverGetsReadyIsGivenUpWithTheContext(t *testing.T) {
 
 // F27: the machine of the first host has lost its power, or its server takes connections and says nothing.
 func TestASilentHostMakesWayForTheNext(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	to := pgtest.Database(t)
 	u, err := url.Parse(to)
@@ -170,7 +172,7 @@ func bound(t *testing.T, conn *sql.Conn, d time.Duration) {
 
 // A COMMIT that waits for a standby is given up by a cancel request, so that no backend is left waiting; and only while its connection is bounded.
 func TestABoundedCommitEndsItsWaitForAStandby(t *testing.T) {
-	needs.Long(t)
+	needs.CI(t)
 	t.Parallel()
 	server := pgtest.Local(t, nil)
 	admin := openPool(t, server.URL())

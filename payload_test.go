@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 type refusedPayload struct {
@@ -195,6 +196,7 @@ func TestPayloads(t *testing.T) {
 }
 
 func TestPayloadsOfTheGreatestSizeAreStored(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	d := newDatabase(t)
 	limit := 1 << 20

@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // nasty are texts that mean something to a reader of SQL.
@@ -76,6 +77,7 @@ func TestTextsArriveAsTheyAreBothWays(t *testing.T) {
 // lib/pq asks for UTF-8 when it connects and does not see that an app changes that. In some encodings the second byte of
 // a character can be a backslash, which must not let a text out of its literal.
 func TestNoEncodingOfTheSessionLetsATextOutOfItsLiteral(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	d := newDatabase(t)
 	exec(t, d.db, `CREATE TABLE canary ()`)

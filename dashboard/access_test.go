@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 const secret = "hunter2-in-the-payload"
@@ -25,6 +26,7 @@ func changed(t testing.TB, db *sql.DB) int {
 }
 
 func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
 	fill(t, db)

@@ -100,6 +100,7 @@ func hauntedPages(t testing.TB, db *sql.DB) (out []string) {
 var values = regexp.MustCompile(` value="[^"]*"`)
 
 func TestHostileTextsStayTexts(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
 	haunt(t, db)

@@ -16,6 +16,7 @@ import (
 
 // A search that takes long answers with how far it has come, and goes on there: here after each 2,000 letters.
 func TestASearchThatTakesLongGoesOn(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "MAIL", "attempts", strings.Repeat("boom ", 800), 1, 7_000) // 1 is the latest
@@ -94,6 +95,7 @@ func TestThePageSearchesOnByItself(t *testing.T) {
 
 // What is known by then is shown, also when a later look is stopped by the timeout; where nothing is known, as there is no connection, that is said.
 func TestASearchThatIsStoppedShowsWhatItHas(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "MAIL", "attempts", "boom", 1, 9_000)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 type pageFunc func(context.Context, outbox.Querier, deadletter.Filter, deadletter.Cursor, int, ...deadletter.Option) (deadletter.Page, error)
@@ -67,6 +68,7 @@ func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 
 // What an error that few have costs is spread over pages: each looks at 10,000, and all of those that pass are taken, wherever they are.
 func TestPagesOfARareErrorEndAndTakeAll(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	for name, do := range pageFuncs {
 		t.Run(name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // plan is a node of EXPLAIN's.
@@ -44,6 +45,7 @@ func (p plan) reads(relation string) bool {
 // What a page, a redrive and a purge read does not depend on how many dead letters there are: 100,000 here, and with
 // OUTBOX_TEST_LONG=1 1,000,000.
 func TestStatementsReachDeadLettersThroughTheirIndexes(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	n := 100_000
 	if os.Getenv("OUTBOX_TEST_LONG") != "" {

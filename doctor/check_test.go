@@ -145,6 +145,7 @@ func TestNoSecretIsInAFinding(t *testing.T) {
 
 // The table of tasks is reached by its indexes, whatever the statistics say: with ten million tasks the cost is that of ten.
 func TestNoCheckReadsAllTasks(t *testing.T) {
+	needs.CI(t)
 	db := ill(t)
 	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off); ALTER TABLE outbox.dead_task SET (autovacuum_enabled = off)`)
 	db.Enqueue(t, "A", 10_000)

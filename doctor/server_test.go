@@ -13,6 +13,7 @@ import (
 )
 
 func TestSettingsThatRiskTheDatabaseAreFound(t *testing.T) {
+	needs.CI(t)
 	server := pgtest.Local(t, map[string]string{"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"})
 	found := diagnosis(t, direct(t, server.URL()))
 	one(t, found, "durability", doctor.Critical, "fsync", "ALTER SYSTEM SET fsync = on")

@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
@@ -138,6 +139,7 @@ func TestTypesThatStarveAreFound(t *testing.T) {
 
 // A relay's row says what its pool may have; New refuses one that is too small, but a pool can be made smaller later.
 func TestPoolsThatAreTooSmallAreFound(t *testing.T) {
+	needs.CI(t)
 	db := relaytest.NewDatabase(t)
 	pool := open(t, db.URL)
 	reg := handlers.New()

@@ -16,6 +16,7 @@ import (
 
 // Whatever a forgotten transaction has done, its session is named.
 func TestAHeldTransactionIsFoundWithItsSession(t *testing.T) {
+	needs.CI(t)
 	for name, test := range map[string]struct {
 		level     sql.IsolationLevel
 		statement string
@@ -190,6 +191,7 @@ func TestAnAbortedTransactionIsFound(t *testing.T) {
 }
 
 func TestDeadRowsThatNobodyRemovesAreFound(t *testing.T) {
+	needs.CI(t)
 	db := ill(t)
 	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off)`)
 	db.Enqueue(t, "A", 2000)
@@ -208,6 +210,7 @@ func TestDeadRowsThatNobodyRemovesAreFound(t *testing.T) {
 }
 
 func TestAnIndexThatIsMuchLargerThanItsEntriesIsFound(t *testing.T) {
+	needs.CI(t)
 	db := ill(t)
 	db.Enqueue(t, "A", 20_000)
 	small := doctor.Thresholds(1<<40, 256<<10, time.Hour)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
 // listed are statements that insert tasks of the type A in a state, n of them, with equals in what they are ordered by; and the query of their order.
@@ -51,6 +52,7 @@ func all(t *testing.T, db *database, f inspect.Filter, limit int, between func()
 }
 
 func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		db.Do(t, `CREATE SEQUENCE ids START 1000000`)

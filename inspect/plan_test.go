@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox/inspect"
 	"github.com/txoutbox/outbox/internal/counts"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
@@ -135,6 +136,7 @@ func explain(t *testing.T, db *database, s inspect.Statement, generic bool) (p p
 // I10 of what operators see: a page, a task and the lists of relays and types cost the same wherever they are, with 30,000 tasks in each state as with
 // 1,000,000 (OUTBOX_TEST_LONG=1).
 func TestEveryStatementCostsTheSameAtAnyNumberOfTasks(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	n := 30_000
 	if os.Getenv("OUTBOX_TEST_LONG") != "" {

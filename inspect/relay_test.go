@@ -10,6 +10,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -97,6 +98,7 @@ func TestALeaseIsLostWithItsRelayOrItsTime(t *testing.T) {
 }
 
 func TestTypesAreThoseThatAnybodyKnows(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		enqueue(t, db, "ENQUEUED", number{1})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -245,6 +246,7 @@ func TestUnknownTypesAreLeftAloneAndCounted(t *testing.T) {
 }
 
 func TestADrainInAnotherSchema(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	for _, driver := range []string{"postgres", "pgx"} {
 		db := newDB(t, driver, schema.Schema("tasks"))

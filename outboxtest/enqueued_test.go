@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -155,6 +156,7 @@ func TestBadArgumentsFailTheTest(t *testing.T) {
 }
 
 func TestEverythingThatReadsWillDo(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	for _, driver := range []string{"postgres", "pgx"} {
 		db := newDB(t, driver, schema.Schema("tasks"))

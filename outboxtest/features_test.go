@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
@@ -103,6 +104,7 @@ func enqueueFeatures(t testing.TB, q outbox.Querier) {
 
 // A key's next task runs in the same Drain, in the order of the ids whatever their priority; an iteration in the future is for Through.
 func TestADrainRunsWholeKeysAndIterations(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		exec(t, db, `TRUNCATE outbox.turn`)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
@@ -61,6 +62,7 @@ func TestAHandlerThatEndsOrSpoilsItsTransactionFailsTheTest(t *testing.T) {
 // A context of the handler's own that ends inside a statement costs the connection. A relay, and a drain on a database,
 // record the failure through another one.
 func TestAHandlerThatLosesItsConnectionHasFailed(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	for _, driver := range []string{"postgres", "pgx"} {
 		db := newDB(t, driver)

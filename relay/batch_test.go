@@ -232,7 +232,7 @@ func TestATaskThatHasUsedItsAttemptsIsNotStartedInABatch(t *testing.T) {
 
 // A trigger of the app's on the outbox's table may drop what the relay writes back, without an error.
 func TestATaskWhoseWriteBackIsDroppedIsNotLost(t *testing.T) {
-	needs.Long(t)
+	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)

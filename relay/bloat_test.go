@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -33,6 +34,7 @@ func bloatOf(t testing.TB, db *database, dead int64) (log string, next time.Dura
 
 // F32: a forgotten transaction keeps vacuum from removing dead rows; the warning says whose it is.
 func TestTheBloatCheckNamesWhoKeepsDeadRows(t *testing.T) {
+	needs.CI(t)
 	db := newDatabase(t)
 	if log, next := bloatOf(t, db, 1000); log != "" || next != time.Minute {
 		t.Errorf("without bloat it says %q and looks again after %v", log, next)

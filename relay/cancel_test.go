@@ -53,6 +53,7 @@ var ends = []func(ctx context.Context) error{
 
 // The handlers have written their effect before. Those of Tx and Batch that return nil all the same have done the task.
 func TestACanceledRunEndsAndIsNotRetried(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		n := 3 * len(ends)

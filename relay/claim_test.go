@@ -14,6 +14,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -52,6 +53,7 @@ func planners() []string {
 
 // F1, I2: the sizes of the statistics and of the backlog are those of a drained, a small and a large queue.
 func TestAClaimTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
 	const large = 1000

@@ -14,6 +14,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -42,6 +43,7 @@ func (a *attemptsSeen) of(id int64) []int {
 // A connection that ends around a COMMIT leaves its outcome unknown. The rows are the truth: each task has its effect
 // once, and no attempt is counted for it.
 func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	rounds := relaytest.Times(1, 3)
 	type want [3][]int // attempts that the handler sees, for each way to cut; nil: once or twice the first

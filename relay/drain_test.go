@@ -120,6 +120,7 @@ func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
 // After the drain timeout a handler's context ends and says why. Its run is no attempt, and what it wrote is undone,
 // unless it succeeds all the same.
 func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	for _, succeeds := range []bool{false, true} {
 		t.Run(fmt.Sprintf("succeeds=%v", succeeds), func(t *testing.T) {

@@ -17,6 +17,7 @@ var fastPoll = relay.Config{PollInterval: 100 * time.Millisecond}
 
 // F42 and the two-table queue's "extending in the middle of work".
 func TestExtendKeepsAHandlerBeyondItsTimeout(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
 	for name, opt := range map[string]handlers.Option{

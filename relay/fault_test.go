@@ -14,6 +14,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -84,6 +85,7 @@ func victims() []*victim {
 // effect of a failed handler is committed, none of a successful one twice, no task is lost, no
 // attempt is counted that says nothing about the task, and the relay works on.
 func TestAnyFailureOfAnyDriverCallLeavesEachTaskWithOneEffect(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	all := victims()
 	rounds := 0

@@ -19,6 +19,7 @@ import (
 
 // I4: a relay that lives after all loses the leases that an operator handed back.
 func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		const tasks = 4

@@ -52,7 +52,7 @@ func TestTimesThatARelayCouldNotReadAreRefused(t *testing.T) {
 }
 
 func TestATypeWhoseClaimsAreRefusedDoesNotStopOthers(t *testing.T) {
-	needs.Long(t)
+	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$`)

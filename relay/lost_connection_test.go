@@ -30,6 +30,7 @@ func (db *database) named(t testing.TB, name string) *database {
 
 // C4, I6.
 func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
 	slowly := func(ctx context.Context, tx outbox.Tx, write func() error) error {

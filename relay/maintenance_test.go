@@ -38,7 +38,7 @@ const again = `UPDATE outbox.task SET relay_id = 'eeeeeeee-0000-4000-8000-000000
 
 // F8: a row changes after a maintenance statement has read it and before it acts on it. It does what the new row asks for.
 func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
-	needs.Long(t)
+	needs.CI(t)
 	t.Parallel()
 	leasedBy := func(relayID, until string) string {
 		return `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token, leased_until)

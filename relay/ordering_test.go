@@ -22,6 +22,7 @@ func newOrdered(t testing.TB) *database {
 }
 
 func TestTasksOfAnOrderingKeyRunOneAfterTheOther(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	db := newOrdered(t)
 	const keys, each = 30, 10

@@ -61,7 +61,7 @@ func (db *database) reachable(t testing.TB) {
 
 // C3: the server crashes or is shut down under load, and comes back.
 func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
-	needs.Long(t)
+	needs.CI(t)
 	t.Parallel()
 	for _, mode := range relaytest.Part([]string{"immediate", "fast"}, 1) {
 		t.Run(mode, func(t *testing.T) {
@@ -175,6 +175,7 @@ func fill(t testing.TB, pool *database, n int) {
 
 // C4, F39: statements are cancelled and connections terminated at random, those of the relay's own and of handlers.
 func TestKilledStatementsAndConnectionsCostNoAttempt(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
 	run(t, open(t, db.URL), everyKind(), relay.Config{ListenDSN: db.URL})
@@ -319,6 +320,7 @@ func TestWithTooFewConnectionsARelayGoesOnSlowly(t *testing.T) {
 
 // F27: as on a primary that became a standby.
 func TestAReadOnlyServerIsAnOutageThatEnds(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	server := pgtest.Local(t, nil)
 	db := adopt(t, server.URL())

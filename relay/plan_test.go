@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -183,6 +184,7 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 
 // I10, measured in pages: what a claim and a look read is the same with a backlog fifty times as large.
 func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	const large = 50_000
 	db := newDatabase(t)

@@ -68,7 +68,7 @@ func (tt *timetable) punctual(t testing.TB, n int, round func()) {
 // Another process schedules tasks of twenty types while the relay sleeps. With NOTIFY it learns of them at once, although
 // it would poll only once a minute; without it by a poll, as long as they lie further ahead.
 func TestScheduledTasksStartAtTheirTimeWithoutAPoll(t *testing.T) {
-	needs.Long(t)
+	needs.CI(t)
 	t.Parallel()
 	for name, config := range map[string]relay.Config{
 		"notified": {PollInterval: time.Minute, ListenDSN: "yes"},
@@ -161,6 +161,7 @@ func TestRetriesStartAtTheirTimeWithoutAPoll(t *testing.T) {
 
 // F51: the backoff counts from the failure, not from the start of the transaction.
 func TestTheBackoffCountsFromTheFailure(t *testing.T) {
+	needs.CI(t)
 	for _, kind := range []string{"TX", "LEASED"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

@@ -186,7 +186,7 @@ func TestAnIdleRelayHoldsTwoConnections(t *testing.T) {
 
 // Everything works in a schema of another name, beside an outbox that is not touched.
 func TestAnOutboxOfAnotherName(t *testing.T) {
-	needs.Long(t)
+	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
 	const name = "user" // a reserved word

@@ -342,7 +342,7 @@ func TestStatsCostTheSameAtAnyNumberOfTasks(t *testing.T) {
 
 // I10 of Stats: it finds heads through the lanes' index, whatever the table was like when its statistics were taken.
 func TestStatsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
-	needs.Long(t)
+	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
 	for _, rows := range relaytest.Part([]int{0, 1, 20_000, 10}, 2) {

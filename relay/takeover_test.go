@@ -192,16 +192,18 @@ func testAbandonedHandler(t *testing.T) {
 func TestGuaranteesInTime(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T){
-		"a stale holder changes nothing":                                        testStaleHolder,
-		"nothing is taken over before 10 s of own heartbeats":                   testNothingIsTakenOverEarly,
-		"handlers end when heartbeats do not get through":                       testLostHeartbeat,
-		"a lease that ran out ends":                                             testExpiredLease,
-		"a handler that ignores its context is abandoned and its run a failure": testAbandonedHandler,
+		"a stale holder changes nothing":                      testStaleHolder,
+		"nothing is taken over before 10 s of own heartbeats": testNothingIsTakenOverEarly,
+		"a lease that ran out ends":                           testExpiredLease,
 	}
 	tests["without heartbeats a lease that ran out is taken over from a living process"] = testWithoutHeartbeatsALeaseIsTakenOver
-	tests["RunOnce takes over the tasks of dead relays"] = testRunOnceTakesOver
-	tests["no interleaving of a holder and a rescuer breaks the rule of the token"] = testEveryInterleaving
 	tests["a late heartbeat revives a lease that nobody took"] = testLateHeartbeat
+	if relaytest.CI {
+		tests["handlers end when heartbeats do not get through"] = testLostHeartbeat
+		tests["a handler that ignores its context is abandoned and its run a failure"] = testAbandonedHandler
+		tests["RunOnce takes over the tasks of dead relays"] = testRunOnceTakesOver
+		tests["no interleaving of a holder and a rescuer breaks the rule of the token"] = testEveryInterleaving
+	}
 	if relaytest.Long {
 		tests["a completion that hangs does not hold up others"] = testHangingCompletion
 		tests["without notifications a poll finds the task"] = testPollFindsTheTask

@@ -83,6 +83,7 @@ func TestANotificationStartsATaskLongBeforeThePoll(t *testing.T) {
 
 // A transaction that inserted before a relay asked to be woken commits after that relay has looked.
 func TestATaskThatCommitsLongAfterItsInsertStartsSoon(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
@@ -143,7 +144,7 @@ func withPort(t testing.TB, dsn, port string) string {
 
 // However LISTEN fails, the relay says so once and polls.
 func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
-	needs.Long(t)
+	needs.CI(t)
 	t.Parallel()
 	for name, dsn := range map[string]func(db *database) string{
 		"nobody listens on the port": func(db *database) string { return withPort(t, db.URL, "1") },

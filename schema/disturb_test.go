@@ -209,7 +209,7 @@ func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
 }
 
 func TestMigrateWaitsForAServerThatStarts(t *testing.T) {
-	programs.Long(t)
+	programs.CI(t)
 	server := pgtest.Local(t, nil)
 	db, w := watched(t, server.URL())
 	migrate(t, db, files(first()))

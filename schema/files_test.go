@@ -37,6 +37,7 @@ func TestTheTableOfVersionsIsAsInTheFirstFile(t *testing.T) {
 
 // Whoever applies the files, and under whatever name, the result is the same, and Migrate has nothing to do.
 func TestFilesByPsqlAndGooseAreTheSameAsMigrate(t *testing.T) {
+	programs.CI(t)
 	reference := open(t, pgtest.Database(t))
 	migrate(t, reference)
 	want := describe(t, reference, "outbox")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	programs "github.com/txoutbox/outbox/internal/needs"
 )
 
 func TestMigrateCreatesTheSchemaAndCheckAgrees(t *testing.T) {
@@ -38,6 +39,7 @@ func TestMigrateCreatesTheSchemaAndCheckAgrees(t *testing.T) {
 
 // With an older version of the code among them, which must not put back what the newer one replaced.
 func TestManyProcessesMigrateAtOnce(t *testing.T) {
+	programs.CI(t)
 	rounds := 1
 	if os.Getenv("OUTBOX_TEST_LONG") != "" {
 		rounds = 3

@@ -122,6 +122,7 @@ type right struct {
 
 // TestEachRoleMayDoWhatItIsForAndNothingElse tries every call of the library and many statements as a member of each role.
 func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
+	needs.CI(t)
 	rights := slices.Concat(calls(), statements())
 	for test, name := range map[string]string{"the schema outbox": "outbox", "a schema of another name": newName()} {
 		t.Run(test, func(t *testing.T) {

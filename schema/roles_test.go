@@ -124,7 +124,7 @@ func TestGrantRolesAgainChangesNothing(t *testing.T) {
 }
 
 func TestManyProcessesInTwoDatabasesGrantRolesAtOnce(t *testing.T) {
-	programs.Long(t)
+	programs.CI(t)
 	urls := []string{pgtest.Database(t), pgtest.Database(t)}
 	admins := []*sql.DB{open(t, urls[0]), open(t, urls[1])}
 	name := newRoles(t, admins...)

@@ -135,6 +135,7 @@ func (p *program) proceed(t *testing.T) {
 }
 
 func TestServerEndsWithItsProgram(t *testing.T) {
+	needs.CI(t)
 	signalled := func(sig syscall.Signal) func(*testing.T, *program) {
 		return func(t *testing.T, p *program) {
 			// to the whole group, as a terminal does

@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
@@ -76,6 +77,7 @@ func slotsAreTaken(t *testing.T, db *relaytest.Database, kinds []string, running
 // Four processes have six workers each. Never more than three calls of a type run at once. Three run
 // again after a process was killed while it held slots, with OUTBOX_TEST_LONG=1 one for each type.
 func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	kinds := []string{"TX", "BATCH", "LEASED"}
 	db := newLimitedDatabase(t)

@@ -50,6 +50,18 @@ func Docker(t testing.TB) {
 // OUTBOX_TEST_TIMING=1.
 func Timing(t testing.TB) { t.Helper(); asked(t, "OUTBOX_TEST_TIMING") }
 
+// CI leaves a test to CI, which runs it on each push: it is skipped unless OUTBOX_TEST_REQUIRE=all or OUTBOX_TEST_LONG=1.
+// It tells more of what a cheaper test tells, too.
+func CI(t testing.TB) {
+	t.Helper()
+	if !InCI() {
+		t.Skipf("runs in CI, and with OUTBOX_TEST_LONG=1")
+	}
+}
+
+// InCI says that tests which CI runs on each push run now.
+func InCI() bool { return required() || os.Getenv("OUTBOX_TEST_LONG") != "" }
+
 // Long skips a test that takes long, unless OUTBOX_TEST_LONG=1.
 func Long(t testing.TB) { t.Helper(); asked(t, "OUTBOX_TEST_LONG") }
 

@@ -1,3 +1,5 @@
+//go:build browser
+
 package dashboard_test
 
 import (

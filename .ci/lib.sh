@@ -7,7 +7,7 @@ modules=(outboxotel outboxprom cmd/outbox examples) # of go.work, besides the ro
 packages=() # of these modules
 for m in "${modules[@]}"; do packages+=("./$m/..."); done
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
-export OUTBOX_TEST_REQUIRE=all
+export OUTBOX_TEST_REQUIRE=all GOFLAGS=-tags=browser # the dashboard in a browser
 
 # say NAME: begins a stage, and says how long the one before took.
 stage= stage_began=$SECONDS

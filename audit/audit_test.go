@@ -15,6 +15,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/audit"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -35,6 +36,7 @@ func onEachDriver(t *testing.T, test func(t *testing.T, db *relaytest.Database))
 var entry = audit.Entry{Actor: "ada <ada@example.com>", Tool: "dashboard", Action: "redrive", Target: `type "A'; --", error like %x%`, Count: 42}
 
 func TestAnEntryIsThereWhenItsTransactionHasCommitted(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *relaytest.Database) {
 		for _, commit := range []bool{false, true} {

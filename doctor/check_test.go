@@ -75,6 +75,7 @@ func TestSeveritiesHaveNames(t *testing.T) {
 
 // What a role may not see is said, with what it needs; the rest is looked at.
 func TestARoleWithoutRightsIsToldWhatItLacks(t *testing.T) {
+	needs.CI(t)
 	db := ill(t)
 	name := fmt.Sprint("o", time.Now().UnixNano())
 	if err := errors.Join(schema.Migrate(t.Context(), db.DB, schema.Schema(name)), schema.GrantRoles(t.Context(), db.DB, schema.Schema(name))); err != nil {

@@ -11,11 +11,13 @@ import (
 
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 
 func TestASchemaThatIsMissingOldOrNewerIsFound(t *testing.T) {
+	needs.CI(t)
 	db := open(t, pgtest.Database(t))
 	found := diagnosis(t, db)
 	one(t, found, "schema-version", doctor.Critical, "outbox", "there is no outbox in the schema outbox", "outbox migrate up")

@@ -77,6 +77,7 @@ func TestTheBloatCheckNamesWhoKeepsDeadRows(t *testing.T) {
 
 // A session that has written and idles has no snapshot, but its transaction's id keeps dead rows as well.
 func TestTheBloatCheckNamesASessionThatHasWrittenAndIdles(t *testing.T) {
+	needs.CI(t)
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 2000)
 	forgotten, err := open(t, db.URL).BeginTx(t.Context(), nil)

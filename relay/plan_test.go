@@ -134,6 +134,7 @@ var sorts = []string{"dead relays", "unhandled", "key page", "lock keys", "give 
 // I10: no statement of the relay reads the whole table of tasks, or sorts it, whatever the table was like when its
 // statistics were taken.
 func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
+	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
 	const large = 30_000

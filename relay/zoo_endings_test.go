@@ -118,7 +118,7 @@ func (z *zoo) findSavepoints(ctx context.Context) (context.Context, error) {
 func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
-		const tasks = 15
+		const tasks = 6
 		db.Do(t, `CREATE TABLE leaked (task_id bigint)`)
 		var leaked sync.WaitGroup
 		leak := func(tx *sql.Tx, id int64) {

@@ -10,11 +10,13 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/schema"
 )
 
 // The owner of all tables changes while transactions enqueue: none of these fails.
 func TestGrantRolesEndsNoTransactionOfTheApp(t *testing.T) {
+	needs.CI(t)
 	admin := openURL(t, pgtest.Database(t))
 	name := newName()
 	if err := schema.Migrate(t.Context(), admin, schema.Schema(name)); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/docblocks"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -26,6 +27,7 @@ func page(lang string, blocks ...string) (out []docblocks.Block) {
 }
 
 func TestGoBlocksAreCompiled(t *testing.T) {
+	needs.CI(t)
 	if found := page("go", "a", "b"); len(found) != 2 || found[0].Line != 4 || found[1].Text != "b\n" {
 		t.Fatalf("the page has the blocks %+v", found)
 	}
@@ -70,6 +72,7 @@ func TestGoBlocksAreCompiled(t *testing.T) {
 }
 
 func TestSQLBlocksAreRun(t *testing.T) {
+	needs.CI(t)
 	db, err := sql.Open("postgres", pgtest.Database(t))
 	if err != nil {
 		t.Fatal(err)

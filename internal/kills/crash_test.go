@@ -67,7 +67,10 @@ func testKilledAtEachPoint(t *testing.T, db *relaytest.Database) {
 	rounds := relaytest.Times(1, 5)
 	n := 0
 	for range rounds {
-		for _, point := range points {
+		for i, point := range points {
+			if i%2 == 1 && !relaytest.CI {
+				continue
+			}
 			lock("lock", point)
 			enqueueAll(t, db, each)
 			n += effectTypes * each

@@ -14,6 +14,7 @@ import (
 	_ "github.com/lib/pq"              // the driver postgres
 	"github.com/txoutbox/outbox/internal/chaos/proxy"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
@@ -67,6 +68,7 @@ func insert(ctx context.Context, db *sql.DB) error {
 }
 
 func TestACommitIsCutWhereTheTrapSays(t *testing.T) {
+	needs.CI(t)
 	for _, driver := range []string{"postgres", "pgx"} {
 		for how, rows := range map[proxy.How]int{proxy.LoseReply: 1, proxy.LoseRequest: 0} {
 			t.Run(driver, func(t *testing.T) {

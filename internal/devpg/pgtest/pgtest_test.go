@@ -127,6 +127,7 @@ func TestInAChild(t *testing.T) {
 }
 
 func TestTheServerEndsWithTheTests(t *testing.T) {
+	needs.CI(t)
 	for _, test := range []struct {
 		mode   string
 		signal os.Signal

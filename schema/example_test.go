@@ -2,8 +2,10 @@ package schema_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"fmt"
+	"strings"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
@@ -18,9 +20,9 @@ func ExampleGrantRoles() {
 	db, err := sql.Open("postgres", url)
 	must(err)
 	defer db.Close()
-	name := newName() // an app has one that it knows, mostly "outbox"
+	name := "r_" + strings.ToLower(rand.Text()) // an app has one that it knows, mostly "outbox"
 	defer func() {
-		for _, group := range groups {
+		for _, group := range []string{"owner", "enqueuer", "worker", "viewer", "operator"} {
 			_, err := db.Exec(fmt.Sprintf(`DROP OWNED BY "%[1]s_%[2]s" CASCADE; DROP ROLE "%[1]s_%[2]s"`, name, group))
 			must(err)
 		}

@@ -171,7 +171,7 @@ func Kept(t testing.TB, prepare func(url string) error) (url string, drop func()
 	return url, drop
 }
 
-// AtEnd returns a function that calls end, which is called when all tests have ended, unless that was called before.
+// AtEnd calls end when all tests have ended. The function that it returns calls it now instead.
 func AtEnd(end func()) (now func()) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()

@@ -1,4 +1,4 @@
-package schema_test
+package rights_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package schema_test
+package rights_test
 
 import (
 	"context"
@@ -164,6 +164,7 @@ func sqlState(err error) string {
 
 // A right that is taken from a role is missed, and GrantRoles gives it back: the table of rights shows what the roles have.
 func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
+	needs.CI(t)
 	needs.Long(t)
 	g := grant(t, pgtest.Database(t), newName())
 	taken := map[string]string{

@@ -30,7 +30,8 @@ type Database struct {
 func NewDatabase(t testing.TB, driver ...string) *Database {
 	t.Helper()
 	name := append(driver, DriverName())[0]
-	if name == "postgres" || name == "pgx" {
+	pooled := os.Getenv("OUTBOX_TEST_POOLER") != "" // sessions are the pooler's
+	if (name == "postgres" || name == "pgx") && !pooled {
 		return reuse(t, name)
 	}
 	return checked(t, pgtest.Prepared(t, prepare), driver...)

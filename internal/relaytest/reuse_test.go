@@ -32,6 +32,9 @@ func TestADatabaseIsLeftAsItWasMade(t *testing.T) {
 		if db.URL != url || db.Int(t, pidSQL) != pid {
 			t.Error("it has another database or another session")
 		}
+		if idle := db.Stats().Idle; idle > keptSessions {
+			t.Errorf("%d sessions are idle", idle)
+		}
 		if max := db.Stats().MaxOpenConnections; max != 0 {
 			t.Errorf("its pool is limited to %d connections", max)
 		}
@@ -50,6 +53,9 @@ func TestADatabaseIsLeftAsItWasMade(t *testing.T) {
 		"a column":             `ALTER TABLE outbox.task ADD COLUMN mine int`,
 		"a trigger":            `DROP TRIGGER IF EXISTS mine ON outbox.task; CREATE TRIGGER mine BEFORE INSERT ON outbox.task FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()`,
 		"a function":           `ALTER FUNCTION outbox.enqueue_task COST 1`,
+		"a row of the schema":  `DELETE FROM outbox.turn_lock`,
+		"statistics":           `INSERT INTO effect VALUES (1); ANALYZE effect`,
+		"its size":             `INSERT INTO outbox.task (task_type, payload) SELECT 'A', '{}' FROM generate_series(1, 9000); DELETE FROM outbox.task`,
 		"a setting":            `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET work_mem = ''1MB''', current_database()); END $$`,
 		"a prepared statement": `PREPARE mine AS SELECT 1`,
 	} {

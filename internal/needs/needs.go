@@ -50,8 +50,8 @@ func Docker(t testing.TB) {
 // OUTBOX_TEST_TIMING=1.
 func Timing(t testing.TB) { t.Helper(); asked(t, "OUTBOX_TEST_TIMING") }
 
-// CI leaves a test to CI, which runs it on each push: it is skipped unless OUTBOX_TEST_REQUIRE=all or OUTBOX_TEST_LONG=1.
-// It tells more of what a cheaper test tells, too.
+// CI skips a test that costs too much for each go test, unless OUTBOX_TEST_REQUIRE=all, as CI sets it
+// on each push, or OUTBOX_TEST_LONG=1.
 func CI(t testing.TB) {
 	t.Helper()
 	if !InCI() {
@@ -59,7 +59,7 @@ func CI(t testing.TB) {
 	}
 }
 
-// InCI says that tests which CI runs on each push run now.
+// InCI reports whether such tests run.
 func InCI() bool { return required() || os.Getenv("OUTBOX_TEST_LONG") != "" }
 
 // Long skips a test that takes long, unless OUTBOX_TEST_LONG=1.

@@ -40,6 +40,7 @@ func reuse(t testing.TB, driver string) *Database {
 	if d == nil {
 		d = create(t, driver)
 	}
+	d.SetMaxIdleConns(20)
 	t.Cleanup(func() {
 		d.Invariants(t)
 		d.Idle(t)
@@ -60,7 +61,6 @@ func take(driver string) *reusable {
 	for i := len(unused.pools) - 1; i >= 0; i-- {
 		if d := unused.pools[i]; d.driver == driver {
 			unused.pools = append(unused.pools[:i], unused.pools[i+1:]...)
-			d.unlimited()
 			return d
 		}
 	}
@@ -76,7 +76,6 @@ func create(t testing.TB, driver string) *reusable {
 	}
 	d := &reusable{Database: &Database{db, url}, driver: driver}
 	d.drop = pgtest.AtEnd(func() { db.Close(); drop() })
-	d.unlimited()
 	unused.mu.Lock()
 	defer unused.mu.Unlock()
 	if unused.made.catalog == "" {
@@ -85,19 +84,14 @@ func create(t testing.TB, driver string) *reusable {
 	return d
 }
 
-func (d *reusable) unlimited() {
-	d.SetMaxOpenConns(0)
-	d.SetMaxIdleConns(20)
-	d.SetConnMaxLifetime(0)
-	d.SetConnMaxIdleTime(0)
-}
-
 // reset makes the database as good as new, or says why it is not.
 func (d *reusable) reset() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	d.unlimited()
+	d.SetMaxOpenConns(0)
 	d.SetMaxIdleConns(keptSessions)
+	d.SetConnMaxLifetime(0)
+	d.SetConnMaxIdleTime(0)
 	var conns []*sql.Conn
 	defer func() {
 		for _, c := range conns {
@@ -125,23 +119,25 @@ func (d *reusable) reset() error {
 
 // resetSession is DISCARD ALL, but for plans and for the prepared statements of drivers.
 func resetSession(ctx context.Context, c *sql.Conn) error {
-	for _, statement := range []string{`RESET SESSION AUTHORIZATION`, `RESET ROLE`, `RESET ALL`, `UNLISTEN *`, `CLOSE ALL`,
-		`SELECT pg_advisory_unlock_all()`, `DISCARD TEMP`, `DISCARD SEQUENCES`} {
+	for _, statement := range []string{`RESET SESSION AUTHORIZATION`, `RESET ROLE`, `RESET ALL`,
+		`UNLISTEN *`, `CLOSE ALL`, `SELECT pg_advisory_unlock_all()`, `DISCARD TEMP`, `DISCARD SEQUENCES`} {
 		if _, err := c.ExecContext(ctx, statement); err != nil {
 			return err
 		}
 	}
 	var prepared int
-	err := c.QueryRowContext(ctx, `SELECT count(*) FROM pg_prepared_statements WHERE from_sql`).Scan(&prepared)
+	const preparedSQL = `SELECT count(*) FROM pg_prepared_statements WHERE from_sql`
+	err := c.QueryRowContext(ctx, preparedSQL).Scan(&prepared)
 	if err == nil && prepared > 0 {
 		err = errors.New("a test's own PREPARE is left")
 	}
 	return err
 }
 
-// onlySessions waits until the database has no sessions but n. One whose client has closed it takes a moment to end.
+// onlySessions waits until the database has no sessions but n. A closed session takes a moment to end.
 func onlySessions(ctx context.Context, c *sql.Conn, n int) error {
-	const sessions = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'`
+	const sessions = `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND backend_type = 'client backend'`
 	deadline := time.After(time.Second)
 	for {
 		var now int
@@ -175,43 +171,56 @@ func look(t testing.TB, db *Database) madeAs {
 // settings, and statistics by ANALYZE. Two tables have rows in a new database.
 const catalogSQL = `SELECT md5(concat(
 	(SELECT string_agg(concat(oid, xmin, reltuples), ',' ORDER BY oid) FROM pg_class WHERE oid >= 16384),
-	(SELECT string_agg(concat(attrelid, attnum, xmin), ',' ORDER BY attrelid, attnum) FROM pg_attribute WHERE attrelid >= 16384),
+	(SELECT string_agg(concat(attrelid, attnum, xmin), ',' ORDER BY attrelid, attnum)
+		FROM pg_attribute WHERE attrelid >= 16384),
 	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_proc WHERE oid >= 16384),
 	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_type WHERE oid >= 16384),
 	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_operator WHERE oid >= 16384),
 	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_cast),
 	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_trigger),
 	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_constraint WHERE oid >= 16384),
-	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp'),
+	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid)
+		FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp'),
 	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_extension),
 	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_policy),
 	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_publication),
 	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_event_trigger),
 	(SELECT string_agg(concat(oid, xmin), ',' ORDER BY oid) FROM pg_default_acl),
-	(SELECT concat(datacl, datallowconn, datconnlimit) FROM pg_database WHERE datname = current_database()),
-	(SELECT string_agg(concat(setrole, setconfig), ',') FROM pg_db_role_setting s JOIN pg_database d ON d.oid = setdatabase WHERE datname = current_database()),
+	(SELECT concat(datacl, datallowconn, datconnlimit) FROM pg_database
+		WHERE datname = current_database()),
+	(SELECT string_agg(concat(setrole, setconfig), ',') FROM pg_db_role_setting
+		JOIN pg_database d ON d.oid = setdatabase WHERE datname = current_database()),
 	(SELECT string_agg(concat(m.*), ',' ORDER BY version) FROM outbox.migration m),
 	(SELECT string_agg(concat(l.*), ',') FROM outbox.turn_lock l)))`
 
-const emptied = `relkind = 'r' AND oid >= 16384 AND oid NOT IN ('outbox.migration'::regclass, 'outbox.turn_lock'::regclass)`
+const emptied = `relkind = 'r' AND oid >= 16384
+	AND oid NOT IN ('outbox.migration'::regclass, 'outbox.turn_lock'::regclass)`
 
 // filledSQL names the tables that have rows.
-const filledSQL = `SELECT string_agg(oid::regclass::text, ' ') FROM pg_class
-	WHERE ` + emptied + ` AND query_to_xml(format('SELECT FROM %s LIMIT 1', oid::regclass), false, true, '')::text LIKE '%row%'`
+const filledSQL = `SELECT string_agg(oid::regclass::text, ' ') FROM pg_class WHERE ` + emptied + `
+	AND query_to_xml(format('SELECT FROM %s LIMIT 1', oid::regclass), false, true, '')::text LIKE '%row%'`
 
-const largestSQL = `SELECT max(pg_relation_size(oid)) FROM pg_class WHERE oid >= 16384 AND relkind IN ('r', 'i')`
+// largestSQL returns bytes, those of TOAST tables included.
+const largestSQL = `SELECT max(pg_relation_size(oid)) FROM pg_class
+	WHERE oid >= 16384 AND relkind IN ('r', 'i', 't')`
 
-const newestSQL = `SELECT max(oid::bigint) FROM (SELECT oid FROM pg_class UNION ALL SELECT oid FROM pg_type UNION ALL SELECT oid FROM pg_proc
-	UNION ALL SELECT oid FROM pg_namespace UNION ALL SELECT oid FROM pg_constraint UNION ALL SELECT oid FROM pg_trigger) AS o`
+const newestSQL = `SELECT max(oid::bigint) FROM (
+	SELECT oid FROM pg_class UNION ALL SELECT oid FROM pg_type UNION ALL SELECT oid FROM pg_proc
+	UNION ALL SELECT oid FROM pg_namespace UNION ALL SELECT oid FROM pg_constraint
+	UNION ALL SELECT oid FROM pg_trigger) AS o`
 
 // addedSQL returns the statements that drop what is newer.
 const addedSQL = `SELECT COALESCE(string_agg(drop, '; '), '') FROM (
-	SELECT format('DROP TABLE IF EXISTS %s CASCADE', oid::regclass) AS drop FROM pg_class WHERE oid > $1 AND relkind IN ('r', 'p') AND relpersistence <> 't'
-	UNION ALL SELECT format('DROP ROUTINE IF EXISTS %s CASCADE', oid::regprocedure) FROM pg_proc WHERE oid > $1) AS a`
+	SELECT format('DROP TABLE IF EXISTS %s CASCADE', oid::regclass) AS drop FROM pg_class
+		WHERE oid > $1 AND relkind IN ('r', 'p') AND relpersistence <> 't'
+	UNION ALL SELECT format('DROP ROUTINE IF EXISTS %s CASCADE', oid::regprocedure) FROM pg_proc
+		WHERE oid > $1) AS a`
 
 // emptySQL returns the statement that empties the tables and sets the sequences back.
-const emptySQL = `SELECT format('WITH %s SELECT concat(%s)', string_agg(format('d%s AS (DELETE FROM %s)', oid, oid::regclass), ', '),
-		(SELECT string_agg(format('setval(%L, %s, %s)', format('%I.%I', schemaname, sequencename), COALESCE(last_value, start_value), (last_value IS NOT NULL)::text), ', ') FROM pg_sequences))
+const emptySQL = `SELECT format('WITH %s SELECT concat(%s)',
+		string_agg(format('d%s AS (DELETE FROM %s)', oid, oid::regclass), ', '),
+		(SELECT string_agg(format('setval(%L, %s, %s)', format('%I.%I', schemaname, sequencename),
+			COALESCE(last_value, start_value), (last_value IS NOT NULL)::text), ', ') FROM pg_sequences))
 	FROM pg_class WHERE ` + emptied
 
 func (m madeAs) restore(ctx context.Context, c *sql.Conn) error {

@@ -35,23 +35,17 @@ func TestASchemaThatIsMissingOldOrNewerIsFound(t *testing.T) {
 		}
 		db.Do(t, string(text))
 		found := diagnosis(t, db)
-		if version := i + 1; version < schema.Version() {
+		version := schema.Version() - len(names) + i + 1
+		if version < schema.Version() {
 			one(t, found, "schema-version", doctor.Critical, "outbox", fmt.Sprintf("at version %d, this program needs %d", version, schema.Version()))
 		}
 		// Of an old schema nothing is said to be missing that its version does not have, and what it has is all expected.
 		fine(t, found, "schema-objects", "indexes", "triggers", "autovacuum", "held-transaction", "session-settings")
-		unexpected(t, db, i+1)
-		if i >= 7 { // since then all that is read has been there
-			for _, f := range found {
-				if f.Severity == doctor.Unknown {
-					t.Errorf("version %d: %+v", i+1, f)
-				}
-			}
-		}
+		unexpected(t, db, version)
 	}
 	fine(t, diagnosis(t, db), "schema-version")
-	db.Do(t, `DELETE FROM outbox.migration WHERE version IN (3, 5)`)
-	one(t, diagnosis(t, db), "schema-version", doctor.Warning, "outbox", "left out: 3, 5", "apply all migrations again")
+	db.Do(t, `DELETE FROM outbox.migration WHERE version IN (19, 21)`)
+	one(t, diagnosis(t, db), "schema-version", doctor.Warning, "outbox", "left out: 19, 21", "apply all migrations again")
 	db.Do(t, script(t, "outbox"))
 	fine(t, diagnosis(t, db), "schema-version", "schema-objects", "indexes", "triggers")
 	db.Do(t, `INSERT INTO outbox.migration (version) SELECT generate_series($1::int, 99)`, schema.Version()+1)

@@ -10,11 +10,11 @@ import (
 const thereSQL = `/* outbox: whether there is an outbox */
 SELECT to_regclass('outbox.migration') IS NOT NULL, current_database()`
 
-const versionsSQL = `/* outbox: versions that were applied */
+var versionsSQL = fmt.Sprintf(`/* outbox: versions that were applied */
 SELECT COALESCE(max(m.version), 0),
-       (SELECT COALESCE(string_agg(n::text, ', ' ORDER BY n), '') FROM generate_series(1, (SELECT max(version) FROM outbox.migration)) AS n
+       (SELECT COALESCE(string_agg(n::text, ', ' ORDER BY n), '') FROM generate_series(%d, (SELECT max(version) FROM outbox.migration)) AS n
          WHERE NOT EXISTS (SELECT 1 FROM outbox.migration a WHERE a.version = n))
-  FROM outbox.migration m`
+  FROM outbox.migration m`, baseline())
 
 func checkVersion(ctx context.Context, v *visit) error {
 	const name = "schema-version"

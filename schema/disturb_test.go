@@ -74,11 +74,11 @@ func TestWhoIsUpToDateDoesNotWaitForAMigration(t *testing.T) {
 	}
 }
 
-// locks are what others can hold while version 2 is to be applied.
+// locks are what others can hold while the second version is to be applied.
 var locks = map[string]string{
 	"reading the version": "LOCK TABLE outbox.migration IN ACCESS EXCLUSIVE MODE",
-	"another migration":   "INSERT INTO outbox.migration (version) VALUES (7)",
-	"a table in use":      "SELECT * FROM outbox.task",
+	"another migration":   "INSERT INTO outbox.migration (version) VALUES (21)",
+	"a table in use":      "SELECT * FROM outbox.relay",
 }
 
 func TestMigrateWaitsForLocksInShortTries(t *testing.T) {
@@ -99,8 +99,8 @@ func TestMigrateWaitsForLocksInShortTries(t *testing.T) {
 			if got := timeouts.Load(); got < 2 {
 				t.Errorf("got %d lock timeouts, want 2 or more", got)
 			}
-			if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != 2 {
-				t.Errorf("got version %d, want 2", got)
+			if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != baseline+1 {
+				t.Errorf("got version %d, want %d", got, baseline+1)
 			}
 		})
 	}
@@ -149,8 +149,8 @@ func TestMigrateInterruptsAStatementWhenItsContextEnds(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v, want context.Canceled", err)
 	}
-	if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != 1 {
-		t.Errorf("got version %d, want 1", got)
+	if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != baseline {
+		t.Errorf("got version %d, want %d", got, baseline)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestMigrateCommitsNothingAfterItsContextEnded(t *testing.T) {
 func TestMigrateGivesUpAfterAWhile(t *testing.T) {
 	url := pgtest.Database(t)
 	migrate(t, open(t, url), files(first()))
-	begin(t, open(t, url), "SELECT * FROM outbox.task")
+	begin(t, open(t, url), "SELECT * FROM outbox.relay")
 	db := open(t, url)
 	err := Migrate(t.Context(), db, files(first(), second("SELECT 1")), LockTimeout(10*time.Millisecond), patience(100*time.Millisecond))
 	if sqlState(err) != "55P03" || !strings.Contains(fmt.Sprint(err), "gave up after 100ms") {

@@ -33,7 +33,7 @@ func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.
 	db, name := grantedSchema(t)
 	// An app's triggers on task run inside of those that delete or update tasks, with the search_path of the relay's pool.
 	const unpinned = `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND (prosecdef OR proconfig IS NOT NULL)
-		AND proname <> ALL ('{take_task,take_tasks,claim_task,lease_tasks,finish_tasks}')
+		AND proname <> ALL ('{take_task,take_tasks,lease_tasks,finish_tasks}')
 		AND COALESCE(NOT 'search_path=pg_catalog, pg_temp' = ANY (proconfig), true)`
 	if got := list(t, db, name, unpinned); got != "" {
 		t.Errorf("the search_path is not pinned in %s", got)

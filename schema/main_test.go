@@ -100,11 +100,11 @@ func newRole(t *testing.T, admin *sql.DB) string {
 // files replaces the migrations of a Migrate.
 func files(texts ...string) Option { return func(s *settings) { s.files = texts } }
 
-// second makes a version 2 that can be applied only once.
+// second makes a second version that can be applied only once.
 func second(statements string) string {
 	return statements + `;
-ALTER TABLE outbox.task ADD COLUMN second integer;
-INSERT INTO outbox.migration (version) VALUES (2);`
+ALTER TABLE outbox.relay ADD COLUMN second integer;
+INSERT INTO outbox.migration (version) VALUES (20);`
 }
 
 func first() string { return migrations()[0] }

@@ -45,6 +45,9 @@ func newSettings(opts []Option) (*settings, error) {
 	return s, checkName(s.name)
 }
 
+// newest is the number of the last of the files.
+func (s *settings) newest() int { return baseline + len(s.files) - 1 }
+
 // Migrate brings the schema to [Version], creating it if it is missing. When there is nothing to do it only
 // reads, so a role without the right to create passes. Otherwise each version is one transaction, under a
 // lock on the table of versions. Any number of processes may call it at once: one does the work, the others
@@ -59,7 +62,8 @@ func newSettings(opts []Option) (*settings, error) {
 // or the connection breaks. After a commit of unknown outcome it looks whether the version is there. All
 // else is returned at once. A statement that runs is not cut short after the minute, only when ctx ends.
 //
-// Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrNewer and, when there is something to do, ErrReadOnly or that
+// Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrNewer, ErrNotMigrated for a schema from before
+// the first release and, when there is something to do, ErrReadOnly or that
 // the server is a standby, with nothing written; bad options before any SQL; else the
 // server's, or ctx's with the latest of the server's. It returns at most 10 s after ctx has ended, even if
 // the server does not answer. After any error it may be called again.
@@ -82,8 +86,8 @@ func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err err
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
 	err = s.inTx(ctx, conn, true, func(tx *sql.Tx) error {
-		found, err := read(ctx, tx, s.name, len(s.files))
-		if finished = found.version == len(s.files); err != nil || finished {
+		found, err := read(ctx, tx, s.name, s.newest())
+		if finished = found.version == s.newest(); err != nil || finished {
 			return err
 		}
 		return CheckWritable(ctx, tx)
@@ -158,7 +162,7 @@ const ownership = "to own the outbox's schema and tables"
 // apply writes the next missing version on tx, unless another process was faster, and reports whether none
 // is missing then.
 func (s *settings) apply(ctx context.Context, tx *sql.Tx) (finished bool, err error) {
-	found, err := read(ctx, tx, s.name, len(s.files))
+	found, err := read(ctx, tx, s.name, s.newest())
 	if err != nil {
 		return false, err
 	}
@@ -175,12 +179,13 @@ func (s *settings) apply(ctx context.Context, tx *sql.Tx) (finished bool, err er
 	if _, err := tx.ExecContext(ctx, lock); err != nil {
 		return false, fmt.Errorf("lock %s.migration: %w", s.name, needs(ownership, err))
 	}
-	version, err := readVersion(ctx, tx, s.name, len(s.files))
-	if err != nil || version == len(s.files) {
+	version, err := readVersion(ctx, tx, s.name, s.newest())
+	if err != nil || version == s.newest() {
 		return true, err
 	}
-	if _, err := tx.ExecContext(ctx, rename(s.files[version], s.name)); err != nil {
-		return false, fmt.Errorf("apply version %d: %w", version+1, needs(ownership, err))
+	next := max(version+1, baseline)
+	if _, err := tx.ExecContext(ctx, rename(s.files[next-baseline], s.name)); err != nil {
+		return false, fmt.Errorf("apply version %d: %w", next, needs(ownership, err))
 	}
-	return version+1 == len(s.files), nil
+	return next == s.newest(), nil
 }

@@ -47,12 +47,15 @@ func TestManyProcessesMigrateAtOnce(t *testing.T) {
 	for round := range rounds {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			url := pgtest.Database(t)
-			newer := second(`CREATE OR REPLACE FUNCTION outbox.task_wake() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN /* newer */ RETURN NULL; END'`)
+			which := func(version string) string {
+				return "CREATE OR REPLACE FUNCTION outbox.which() RETURNS text LANGUAGE sql RETURN '" + version + "';"
+			}
+			older, newer := first()+which("older"), second(which("newer"))
 			start := make(chan struct{})
 			var all sync.WaitGroup
 			for i := range 20 {
 				db := open(t, url)
-				texts := []string{first(), newer}[:2-i%2]
+				texts := []string{older, newer}[:2-i%2]
 				all.Go(func() {
 					<-start
 					err := Migrate(t.Context(), db, files(texts...))
@@ -67,11 +70,11 @@ func TestManyProcessesMigrateAtOnce(t *testing.T) {
 			close(start)
 			all.Wait()
 			db := open(t, url)
-			if got := scan[string](t, db, "SELECT string_agg(version::text, ' ' ORDER BY version) FROM outbox.migration"); got != "1 2" {
-				t.Errorf("got versions %s, want 1 2", got)
+			if got := scan[string](t, db, "SELECT string_agg(version::text, ' ' ORDER BY version) FROM outbox.migration"); got != "19 20" {
+				t.Errorf("got versions %s, want 19 20", got)
 			}
-			if got := scan[string](t, db, "SELECT prosrc FROM pg_proc WHERE oid = 'outbox.task_wake'::regproc"); !strings.Contains(got, "newer") {
-				t.Errorf("the older code put its function back: %s", got)
+			if got := scan[string](t, db, "SELECT outbox.which()"); got != "newer" {
+				t.Errorf("got the function of the %s version, want newer", got)
 			}
 		})
 	}
@@ -166,11 +169,11 @@ func TestMigrateSaysWhichRightIsMissing(t *testing.T) {
 func TestAFailedVersionLeavesThoseBefore(t *testing.T) {
 	db := open(t, pgtest.Database(t))
 	err := Migrate(t.Context(), db, files(first(), second("SELECT 1/0")))
-	if sqlState(err) != "22012" || !strings.Contains(fmt.Sprint(err), "apply version 2") {
-		t.Fatalf("got %v, want a division by zero in version 2", err)
+	if sqlState(err) != "22012" || !strings.Contains(fmt.Sprint(err), "apply version 20") {
+		t.Fatalf("got %v, want a division by zero in version 20", err)
 	}
-	if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != 1 {
-		t.Fatalf("got version %d, want 1", got)
+	if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != baseline {
+		t.Fatalf("got version %d, want %d", got, baseline)
 	}
 	migrate(t, db, files(first(), second("SELECT 1")))
 }
@@ -187,6 +190,32 @@ func TestANewerSchemaIsRefusedBeforeAnyWrite(t *testing.T) {
 	}
 	if got := w.writes(); len(got) > 0 {
 		t.Errorf("it wrote %q", got)
+	}
+}
+
+// Versions 1 to 18 were before the first release. They had a table of versions of the same form.
+func TestASchemaFromBeforeTheBaselineIsRefusedBeforeAnyWrite(t *testing.T) {
+	for _, version := range []int{1, 15, 18} {
+		t.Run(fmt.Sprint(version), func(t *testing.T) {
+			url := pgtest.Database(t)
+			db, w := watched(t, url)
+			run(t, db, createMigrationTable+fmt.Sprintf("INSERT INTO outbox.migration (version) SELECT generate_series(1, %d)", version))
+			w.sent = nil
+			want := fmt.Sprintf(`the schema "outbox" is at version %d, from before the first release, and cannot be migrated: `+
+				"drop the schema, with the tasks in it, and start anew", version)
+			for name, err := range map[string]error{"Migrate": Migrate(t.Context(), db), "Check": Check(t.Context(), db, "outbox")} {
+				if !errors.Is(err, ErrNotMigrated) || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: got %v, want ErrNotMigrated: %s", name, err, want)
+				}
+			}
+			if got := w.writes(); len(got) > 0 {
+				t.Errorf("it wrote %q", got)
+			}
+			// As psql and goose apply it.
+			if _, err := db.ExecContext(t.Context(), first()); sqlState(err) != "0A000" || !strings.Contains(err.Error(), "before the first release") {
+				t.Errorf("the first file: got %v, want SQLSTATE 0A000", err)
+			}
+		})
 	}
 }
 

@@ -114,7 +114,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE
 GRANT SELECT, INSERT, UPDATE ON outbox.turn_lock TO outbox_worker;
 GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;
 GRANT EXECUTE ON FUNCTION
-      outbox.look, outbox.task_rest, outbox.claim_task, outbox.take_task, outbox.take_tasks, outbox.lease_tasks, outbox.finish_tasks,
+      outbox.look, outbox.task_rest, outbox.take_task, outbox.take_tasks, outbox.lease_tasks, outbox.finish_tasks,
       outbox.begin_runs, outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now
    TO outbox_worker;
 -- A relay may start right after a migration that made new tables, before this is applied again.

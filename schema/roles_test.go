@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -93,7 +94,7 @@ func TestGrantRolesNeedsAMigratedSchema(t *testing.T) {
 	}
 	migrate(t, db, Schema(name), files(migrations()[:1]...))
 	if err := GrantRoles(t.Context(), db, Schema(name)); !errors.Is(err, ErrNotMigrated) {
-		t.Errorf("after version 1: got %v, want ErrNotMigrated", err)
+		t.Errorf("after the first version: got %v, want ErrNotMigrated", err)
 	}
 }
 
@@ -180,7 +181,7 @@ ALTER TABLE outbox.task ADD COLUMN added int;
 CREATE FUNCTION outbox.add() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 'BEGIN INSERT INTO outbox.added VALUES (1); RETURN NULL; END';
 CREATE TRIGGER added AFTER INSERT ON outbox.task FOR EACH STATEMENT EXECUTE FUNCTION outbox.add();
 INSERT INTO outbox.migration (version) VALUES (%d)`, Version()+1)
-	migrate(t, db, Schema(name), files(append(migrations()[:Version():Version()], next)...))
+	migrate(t, db, Schema(name), files(slices.Concat(migrations(), []string{next})...))
 	for what, group := range map[string]string{
 		"INSERT INTO " + quote(name) + ".task (task_type) VALUES ('A')":                     "enqueuer",
 		"DELETE FROM " + quote(name) + ".added":                                             "worker",

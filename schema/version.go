@@ -5,7 +5,7 @@
 //
 //	goose.NewProvider(goose.DialectPostgres, db, schema.Files, goose.WithTableName("goose_outbox_version"))
 //
-// with a table of versions of their own, as they are numbered from 1 like the app's; examples/migrate has them for golang-migrate.
+// with a table of versions of their own, as the app's numbers are its own; examples/migrate has them for golang-migrate.
 // [SQL] is one script for a schema of another name. It makes no difference to [Migrate] and [Check]
 // who applied them. There is no way back down: a newer version adds to what is there.
 package schema
@@ -22,14 +22,18 @@ import (
 	"sync"
 )
 
-// Files are the migrations, 00001_outbox.sql and so on, with goose's annotations, for the schema "outbox".
+// Files are the migrations, 00019_relays.sql and so on, with goose's annotations, for the schema "outbox".
+// The first six are the baseline; versions 1 to 18 were before the first release, and cannot be migrated.
 // Each is applied in one transaction, records itself in outbox.migration, and does no harm when it is
 // applied again right away. Going back to an older one after a newer one is not safe.
 //
 //go:embed 0*.sql
 var Files embed.FS
 
-const defaultSchema = "outbox"
+const (
+	defaultSchema = "outbox"
+	baseline      = 19 // the number of the first file
+)
 
 // What [Check], [CheckWritable] and [Migrate] find wrong. The error that wraps one of these says what was found.
 var (
@@ -46,7 +50,7 @@ var (
 )
 
 // Version is the version of the newest migration in this package.
-func Version() int { return len(migrations()) }
+func Version() int { return baseline + len(migrations()) - 1 }
 
 // Querier is what [Check] needs: *sql.DB, *sql.Conn and *sql.Tx have it, and those of sqlx.
 type Querier interface {
@@ -104,7 +108,7 @@ type state struct {
 }
 
 // read finds a schema's state; it refuses a server that this code does not know, a database whose encoding is not
-// UTF8, and a version above newest.
+// UTF8, and a version below the baseline or above newest.
 // The name must be valid. The statements have no parameters, for poolers that change connections between them.
 func read(ctx context.Context, q Querier, name string, newest int) (state, error) {
 	var found state
@@ -133,12 +137,16 @@ SELECT current_setting('server_version_num'), current_setting('server_version'),
 
 const reading = "USAGE on the schema and SELECT on its table migration"
 
-// readVersion reads the newest applied version and refuses one that is newer than this code's.
+// readVersion reads the newest applied version and refuses one that is older than the baseline or newer than this code's.
 func readVersion(ctx context.Context, q Querier, name string, newest int) (version int, err error) {
 	err = q.QueryRowContext(ctx, `-- schema: version
 SELECT coalesce(max(version), 0) FROM `+quote(name)+`.migration`).Scan(&version)
 	if err != nil {
 		return 0, fmt.Errorf("schema: read %s.migration: %w", name, needs(reading, err))
+	}
+	if 0 < version && version < baseline {
+		return 0, fmt.Errorf("%w: the schema %q is at version %d, from before the first release, and cannot be migrated: "+
+			"drop the schema, with the tasks in it, and start anew", ErrNotMigrated, name, version)
 	}
 	if version > newest {
 		return 0, fmt.Errorf("%w: the schema %q is at version %d, this code knows %d: upgrade the module", ErrNewer, name, version, newest)
@@ -160,7 +168,7 @@ func checkServer(number int, text string) error {
 	return nil
 }
 
-// migrations are the texts of Files in order, the first for version 1. The names are checked here, since
+// migrations are the texts of Files in order, the first for the baseline. The names are checked here, since
 // a gap or a duplicate would be applied wrongly; it panics, as only a mistake in this package can cause it.
 var migrations = sync.OnceValue(func() []string {
 	entries, err := fs.ReadDir(Files, ".")
@@ -170,8 +178,8 @@ var migrations = sync.OnceValue(func() []string {
 	texts := make([]string, len(entries))
 	for i, e := range entries { // sorted by name
 		digits, _, _ := strings.Cut(e.Name(), "_")
-		if n, err := strconv.Atoi(digits); err != nil || len(digits) != 5 || n != i+1 {
-			panic(fmt.Sprintf("schema: the file %s is not number %05d", e.Name(), i+1))
+		if n, err := strconv.Atoi(digits); err != nil || len(digits) != 5 || n != baseline+i {
+			panic(fmt.Sprintf("schema: the file %s is not number %05d", e.Name(), baseline+i))
 		}
 		text, err := Files.ReadFile(e.Name())
 		if err != nil {

@@ -147,7 +147,10 @@ func (a *app) explain(ctx context.Context, err error) string {
 		if strings.Contains(text, "is at version 0,") {
 			return "the schema " + a.schema + " is not migrated: run " + migrate
 		}
-		text = strings.TrimSuffix(strings.TrimPrefix(text, schema.ErrNotMigrated.Error()+": "), "run schema.Migrate")
+		text, canMigrate := strings.CutSuffix(strings.TrimPrefix(text, schema.ErrNotMigrated.Error()+": "), "run schema.Migrate")
+		if !canMigrate { // a schema from before the baseline
+			return text
+		}
 		return strings.Replace(text, "this code", "this command", 1) + "run " + migrate
 	case errors.Is(err, schema.ErrNewer):
 		return strings.Replace(text, "upgrade the module", "install the command of that version", 1)

@@ -151,11 +151,18 @@ func TestASchemaThatIsNotMigratedIsOldOrNewerIsSaid(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 	db.ok(t, "migrate", "up")
-	db.exec(t, `DELETE FROM outbox.migration WHERE version > 9`)
-	if r := db.run(t, "dead", "list"); r.code != exitFailed || !strings.Contains(r.err, `the schema "outbox" is at version 9, this command needs `) || !strings.HasSuffix(r.err, ": run outbox migrate up\n") {
+	const early = "from before the first release, and cannot be migrated: drop the schema, with the tasks in it, and start anew\n"
+	db.exec(t, `DELETE FROM outbox.migration; INSERT INTO outbox.migration (version) VALUES (15)`)
+	for _, args := range [][]string{{"stats"}, {"migrate", "up"}} {
+		if r := db.run(t, args...); r.code != exitFailed || !strings.HasSuffix(r.err, early) {
+			t.Errorf("%v: got %+v", args, r)
+		}
+	}
+	db.exec(t, `DELETE FROM outbox.migration; INSERT INTO outbox.migration (version) VALUES (19), (20)`)
+	if r := db.run(t, "dead", "list"); r.code != exitFailed || !strings.Contains(r.err, `the schema "outbox" is at version 20, this command needs `) || !strings.HasSuffix(r.err, ": run outbox migrate up\n") {
 		t.Errorf("got %+v", r)
 	}
-	db.exec(t, `INSERT INTO outbox.migration (version) SELECT generate_series(10, 99)`)
+	db.exec(t, `INSERT INTO outbox.migration (version) SELECT generate_series(21, 99)`)
 	if r := db.run(t, "dead", "list"); r.code != exitFailed || !strings.Contains(r.err, `is at version 99`) || !strings.HasSuffix(r.err, "install the command of that version\n") {
 		t.Errorf("got %+v", r)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -84,7 +85,7 @@ func (a *app) migrations(ctx context.Context) (all []migration, err error) {
 	for i, f := range files {
 		name := strings.TrimSuffix(f.Name(), ".sql")
 		_, name, _ = strings.Cut(name, "_")
-		all = append(all, migration{Version: i + 1, Name: name})
+		all = append(all, migration{Version: schema.Version() - len(files) + i + 1, Name: name})
 	}
 	err = a.look(ctx, func(ctx context.Context, q *sql.Tx) error {
 		if err := schema.Check(ctx, q, a.schema); err != nil && !errors.Is(err, schema.ErrNotMigrated) && !errors.Is(err, schema.ErrNewer) {
@@ -105,10 +106,12 @@ func (a *app) migrations(ctx context.Context) (all []migration, err error) {
 			if err := rows.Scan(&version, &at); err != nil {
 				return err
 			}
-			for len(all) < version {
-				all = append(all, migration{Version: len(all) + 1, Name: "of a newer command"})
+			for all[len(all)-1].Version < version {
+				all = append(all, migration{Version: all[len(all)-1].Version + 1, Name: "of a newer command"})
 			}
-			all[version-1].AppliedAt = stamp{at}
+			if i := version - all[0].Version; i >= 0 { // an older one is refused by schema.Check
+				all[i].AppliedAt = stamp{at}
+			}
 		}
 		return rows.Err()
 	})
@@ -138,7 +141,8 @@ func (a *app) migrateUp(ctx context.Context) error {
 	}
 	from, to := versionOf(before), schema.Version()
 	if from < to { // the table of the audit may be one of those that are new
-		e := audit.Entry{Action: "migrate", Target: "schema version " + strconv.Itoa(from) + " to " + strconv.Itoa(to), Count: int64(to - from)}
+		missing := slices.IndexFunc(before, func(m migration) bool { return m.Version > from })
+		e := audit.Entry{Action: "migrate", Target: "schema version " + strconv.Itoa(from) + " to " + strconv.Itoa(to), Count: int64(len(before) - missing)}
 		err := outbox.InTx(ctx, a.db, func(tx *sql.Tx) error { return a.write(ctx, tx, e) })
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io/fs"
 	"os"
 	"testing"
 
@@ -14,9 +15,13 @@ import (
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func TestGooseAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
+	files, err := fs.Glob(schema.Files, "*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
 	url := pgtest.Database(t)
 	for _, want := range []string{
-		fmt.Sprintf("outbox: %d migrations applied\napp: 1 migrations applied\n", schema.Version()),
+		fmt.Sprintf("outbox: %d migrations applied\napp: 1 migrations applied\n", len(files)),
 		"outbox: 0 migrations applied\napp: 0 migrations applied\n",
 	} {
 		var out bytes.Buffer

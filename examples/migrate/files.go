@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// upFiles are the .sql files of a file system with the names that golang-migrate knows: 00001_outbox.sql is 00001_outbox.up.sql. There
+// upFiles are the .sql files of a file system with the names that golang-migrate knows: 00019_relays.sql is 00019_relays.up.sql. There
 // are no down files, as the outbox's schema has no way back.
 //
 // golang-migrate sends a file as one query, which PostgreSQL runs as one transaction: what fails leaves nothing. (So do not set

@@ -105,7 +105,7 @@ func TestShellBlocksNameWhatExists(t *testing.T) {
 		"go run ./examples/signup -demo   # a comment":                                 "",
 		"(cd examples && go test ./...) | OUTBOX_DATABASE_URL=a psql -c 'none | none'": "",
 		"go get github.com/txoutbox/outbox@latest":                                     "",
-		"psql -1 -f schema/00001_outbox.sql":                                           "",
+		"psql -1 -f schema/00019_relays.sql":                                           "",
 		"go run ./examples/none":                                                       "no package",
 		"go run ./examples/signup -none":                                               "does not know none",
 		"go instal ./relay":                                                            "no command instal",

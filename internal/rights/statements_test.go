@@ -95,7 +95,6 @@ func statements() (out []right) {
 		`SELECT outbox.run_task_now(1007)`: letters,
 		`SELECT outbox.take_task('A', 0::smallint, 0::smallint, 0, 0::smallint, 0, '0', '0', '0')`: tasks,
 		`SELECT outbox.take_tasks('A', 0::smallint, 0::smallint, 0, 0::smallint, 10)`:              tasks,
-		`SELECT outbox.claim_task('A', 0::smallint, 0::smallint, 0, 0::smallint)`:                  tasks,
 		`SELECT outbox.look(ARRAY['A'], '{}', '{}', '{}', '{}', '{}', '{}', '{}')`:                 tasks,
 		`SELECT outbox.finish_tasks('{}', '{}', '{}', '{}')`:                                       tasks,
 		`SELECT outbox.end_run(1, 1001)`:                                                           tasks,

@@ -50,7 +50,11 @@ func openLocal(ctx context.Context, cfg config) (*Server, error) {
 // startCluster makes a new cluster in dir, which it owns from then on, and starts it.
 func startCluster(ctx context.Context, kind, bin string, dir *directory, cfg config) (*Server, error) {
 	c := &cluster{bin: bin, dir: dir, password: randomHex(16), settings: cfg.settings, memory: cfg.memory}
-	version, err := c.create(ctx)
+	var t template // embedded binaries are in a directory that goes with the server
+	if kind == kindLocal {
+		t, _ = templateOf(bin) // without a template initdb makes each data directory
+	}
+	version, err := c.create(ctx, t)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", bin, err), c.close())
 	}
@@ -67,12 +71,32 @@ func (c *cluster) address() string { return net.JoinHostPort("127.0.0.1", strcon
 func (c *cluster) data() string    { return filepath.Join(c.dir.path, "data") }
 func (c *cluster) log() string     { return filepath.Join(c.dir.path, "log") }
 
-// create initialises the data directory and starts the server on a free port.
-func (c *cluster) create(ctx context.Context) (version string, err error) {
-	if err := c.initdb(ctx); err != nil {
+// create makes the data directory and starts the server on a free port.
+func (c *cluster) create(ctx context.Context, t template) (version string, err error) {
+	if err := c.initialize(ctx, t); err != nil {
 		return "", err
 	}
 	return c.runOnFreePort(ctx)
+}
+
+// initialize makes the data directory: a copy of the template or, where there is none yet, by initdb.
+func (c *cluster) initialize(ctx context.Context, t template) error {
+	if t == (template{}) {
+		return c.initdb(ctx)
+	}
+	password, err := t.restore(c.data(), c.dir.own)
+	if err == nil {
+		c.password = password
+		return nil
+	}
+	if err := os.RemoveAll(c.data()); err != nil {
+		return err
+	}
+	if err := c.initdb(ctx); err != nil {
+		return err
+	}
+	_ = t.save(c.data(), c.password) // the next data directory takes longer without it
+	return nil
 }
 
 // runOnFreePort starts the server for the first time.

@@ -45,7 +45,7 @@ func (t template) restore(data string, own func(path string) error) (password st
 	}
 	for r := tar.NewReader(f); ; {
 		entry, err := r.Next()
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) && password != "" {
 			return password, nil
 		}
 		if err != nil {

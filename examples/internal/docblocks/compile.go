@@ -11,15 +11,16 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// Compile type-checks Go blocks with the packages as the module in dir has them, and returns what is wrong. With elsewhere these are the blocks that
-// need a module which the root one does not require, else the others. The number says how many were checked.
-func Compile(root, dir string, blocks []Block, elsewhere bool) (checked int, problems []error, err error) {
+// Compile type-checks Go blocks with the packages as the module examples has them, and returns what
+// is wrong. The number says how many were checked.
+func Compile(root string, blocks []Block) (checked int, problems []error, err error) {
 	fset := token.NewFileSet()
-	packages, problems, err := packagesOf(fset, root, blocks, elsewhere)
+	packages, problems, err := packagesOf(fset, root, blocks)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -34,7 +35,7 @@ func Compile(root, dir string, blocks []Block, elsewhere bool) (checked int, pro
 	if len(packages) == 0 {
 		return 0, problems, nil
 	}
-	lookup, err := exports(dir, needed)
+	lookup, err := exports(filepath.Join(root, "examples"), needed)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -51,15 +52,9 @@ func Compile(root, dir string, blocks []Block, elsewhere bool) (checked int, pro
 	return len(packages), problems, nil
 }
 
-// Elsewhere returns how many Go blocks need a module which the root one does not require.
-func Elsewhere(root string, blocks []Block) (int, error) {
-	packages, _, err := packagesOf(token.NewFileSet(), root, blocks, true)
-	return len(packages), err
-}
-
 // packagesOf are the blocks that Compile checks, each with the files that declare what it may use, and what could not be parsed.
-func packagesOf(fset *token.FileSet, root string, blocks []Block, elsewhere bool) (packages [][]*goFile, problems []error, err error) {
-	byName, foreign, err := knownPackages(root)
+func packagesOf(fset *token.FileSet, root string, blocks []Block) (packages [][]*goFile, problems []error, err error) {
+	byName, err := knownPackages(root)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -72,9 +67,7 @@ func packagesOf(fset *token.FileSet, root string, blocks []Block, elsewhere bool
 	for _, b := range Of(blocks, "go") {
 		f, err := parse(fset, b, byName)
 		if err != nil {
-			if !elsewhere {
-				problems = append(problems, fmt.Errorf("%s:%d: %w", b.Page, b.Line, err))
-			}
+			problems = append(problems, fmt.Errorf("%s:%d: %w", b.Page, b.Line, err))
 			continue
 		}
 		all = append(all, f)
@@ -97,9 +90,6 @@ func packagesOf(fset *token.FileSet, root string, blocks []Block, elsewhere bool
 					files = append(files, p)
 				}
 			}
-		}
-		if slices.ContainsFunc(files, func(f *goFile) bool { return slices.ContainsFunc(f.imports, foreign) }) != elsewhere {
-			continue
 		}
 		packages = append(packages, files)
 	}

@@ -6,7 +6,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path/filepath"
 	"strings"
 )
@@ -44,48 +43,24 @@ var known = map[string]string{
 	"middleware": "github.com/go-chi/chi/v5/middleware", "iofs": "github.com/golang-migrate/migrate/v4/source/iofs", "migrate": "github.com/golang-migrate/migrate/v4",
 }
 
-// inRoot are the modules of others that the root module requires; a block with another one is for the module examples.
-var inRoot = []string{
-	"github.com/jackc/pgx/v5", "github.com/jmoiron/sqlx", "github.com/lib/pq", "github.com/robfig/cron/v3", "github.com/sethvargo/go-retry",
-}
-
 const module = "github.com/txoutbox/outbox"
 
-// knownPackages are known and, by their directory's name, the packages of the repository. elsewhere says which paths are not for the root module.
-func knownPackages(root string) (byName map[string]string, elsewhere func(path string) bool, err error) {
+// knownPackages are known and, by their directory's name, the packages of the repository.
+func knownPackages(root string) (byName map[string]string, err error) {
 	byName = map[string]string{"outbox": module}
 	for name, path := range known {
 		byName[name] = path
 	}
 	files, err := filepath.Glob(filepath.Join(root, "*", "*.go"))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	own := map[string]bool{}
 	for _, file := range files {
-		dir := filepath.Base(filepath.Dir(file))
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		byName[dir] = module + "/" + dir
-		if _, err := os.Stat(filepath.Join(root, dir, "go.mod")); err == nil {
-			own[byName[dir]] = true // a module of its own
+		if dir := filepath.Base(filepath.Dir(file)); !strings.HasSuffix(file, "_test.go") {
+			byName[dir] = module + "/" + dir
 		}
 	}
-	return byName, func(path string) bool {
-		if own[path] {
-			return true
-		}
-		if path == module || strings.HasPrefix(path, module+"/") || !strings.Contains(strings.Split(path, "/")[0], ".") {
-			return false
-		}
-		for _, m := range inRoot {
-			if path == m || strings.HasPrefix(path, m+"/") {
-				return false
-			}
-		}
-		return true
-	}, nil
+	return byName, nil
 }
 
 // parse finds out how a block is written, and adds the imports that it needs.

@@ -173,7 +173,7 @@ benchmarks() {
   say 'benchmarks, short'
   go test ./relay -run '^$' -bench 'Drain/./none' -skip 'Drain/./none/.' -benchtime 1x | grep -E 'tasks/s|^ok'
   go test ./dashboard -run '^$' -bench Pages -benchtime 1x | grep -E 'ms/page|longest-s|^ok'
-  say 'the benchmark against the field: each of its cases, very short'
+  say 'the benchmark against the field, very short'
   (cd bench && go test -count=1 ./...)
 }
 

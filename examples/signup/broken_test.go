@@ -41,6 +41,7 @@ func TestOneBrokenAddressOfAThousandIsFoundSeenRedrivenAndGone(t *testing.T) {
 
 // The same with the command line alone, but for the mailbox, which is the mail server's.
 func TestOneBrokenAddressOfAThousandByTheCommandLineAlone(t *testing.T) {
+	needs.Long(t)
 	a := startServed(t)
 	binary := filepath.Join(t.TempDir(), "outbox")
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", binary, ".")

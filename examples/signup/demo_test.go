@@ -4,10 +4,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// The demo, shortened: relays die by SIGKILL while they run tasks; no task is lost, no credit is granted twice.
+// The demo, shortened; CI runs all of it on each push. Relays die by SIGKILL while they run tasks; no task is lost, no credit is granted twice.
 func TestDemoKilledRelaysLoseNothing(t *testing.T) {
+	needs.Long(t)
 	db := testDatabase(t)
 	d := demo{signUps: 100, kills: 3, relays: 2, lasting: 4 * time.Second, linger: 300 * time.Millisecond, seed: 1}
 	var out safeBuffer

@@ -9,7 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox/examples/internal/docblocks"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -21,11 +21,14 @@ func TestTheCodeOfTheDocumentationWorks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := pgtest.Open("postgres", relaytest.Migrated(t))
+	db, err := pgtest.Open("postgres", pgtest.Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
+	if err := schema.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
 	compiled, problems, err := docblocks.Compile(root, blocks)
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"github.com/txoutbox/outbox/examples/internal/docblocks"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -31,12 +30,11 @@ func TestGoBlocksAreCompiled(t *testing.T) {
 	if found := page("go", "a", "b"); len(found) != 2 || found[0].Line != 4 || found[1].Text != "b\n" {
 		t.Fatalf("the page has the blocks %+v", found)
 	}
-	type compiled struct {
+	for _, tt := range []struct {
 		name   string
 		blocks []string
 		want   string // the first problem, "" for none
-	}
-	for _, tt := range relaytest.Part([]compiled{
+	}{
 		{"statements", []string{`_, err := SendWelcome.Enqueue(ctx, tx, Welcome{1})`}, ""},
 		{"declarations before", []string{"type P struct{ A int }\nvar T = outbox.NewTaskType[P](\"T\")", "…\nT.Enqueue(ctx, tx, P{A: 1})"}, ""},
 		{"what is declared anew", []string{"type Welcome struct{ Name string }\nvar w = Welcome{Name: \"a\"}", "type Welcome int\nvar w Welcome = 1"}, ""},
@@ -52,7 +50,7 @@ func TestGoBlocksAreCompiled(t *testing.T) {
 		{"unused in a declaration", []string{"func f() { a := 1 }"}, "docs/a.md:4: declared and not used: a"},
 		{"what comes later", []string{"p := P{}", "type P struct{}"}, "docs/a.md:4: undefined: P"},
 		{"no Go", []string{"if {"}, "docs/a.md:4: neither declarations"},
-	}, 5) {
+	} {
 		_, problems, err := docblocks.Compile(root, page("go", tt.blocks...))
 		if err != nil {
 			t.Fatal(err)

@@ -145,8 +145,17 @@ old_libpq() {
 # linked FROM TO: a copy for reading, of hard links where that is possible.
 linked() { cp -al "$1" "$2" 2>/dev/null || { rm -rf "$2"; cp -r "$1" "$2"; }; }
 
+# readable: what is of other modules is at a path that nobody can read as well, so that all stages compile it once.
+readable() {
+  [ "$(id -u)" = 0 ] || return 0 # bare runs as this user
+  local dir=/var/tmp/outbox-ci-modules
+  rm -rf $dir
+  linked "$(go env GOMODCACHE)" $dir
+  export GOMODCACHE=$dir
+}
+
 # bare: the README's test command in a fresh clone of the last commit, with a PATH that has Go and PostgreSQL only. As root it
-# runs as nobody. What was compiled of Go's own packages is not compiled again.
+# runs as nobody. What was compiled of other modules and of Go's own packages is not compiled again.
 bare() {
   say 'go test ./... in a fresh clone, with Go and PostgreSQL only'
   local dir="$logs/bare" mod cache as=() path
@@ -156,9 +165,8 @@ bare() {
   mkdir -p "$dir/home"
   git clone -q . "$dir/outbox"
   if [ "$(id -u)" = 0 ]; then
-    linked "$mod" "$dir/mod" # root's own are not for others to read
-    linked "$cache" "$dir/cache"
-    mod=$dir/mod cache=$dir/cache
+    linked "$cache" "$dir/cache" # root's own is not for others to read
+    cache=$dir/cache
     chmod 755 "$logs" "$dir"
     chown -R nobody: "$dir/outbox" "$dir/home"
     find "$cache" -type d -exec chown nobody: {} +

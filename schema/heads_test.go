@@ -1,0 +1,29 @@
+package schema
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+)
+
+// However many tasks one statement deletes: each head of an ordering key leaves a row in headless_key, others none, and all are counted.
+func TestEachHeadThatIsDeletedLeavesItsKeyHeadless(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	migrate(t, db)
+	for _, n := range []int{1, 2, 3, 4, 50} {
+		run(t, db, fmt.Sprintf(`INSERT INTO outbox.task (task_type, ordering_key) SELECT 'KEYED', n FROM generate_series(1, %[1]d) n;
+			INSERT INTO outbox.task (task_type, ordering_key) SELECT 'KEYED', n FROM generate_series(1, %[1]d) n;
+			INSERT INTO outbox.task (task_type) SELECT 'PLAIN' FROM generate_series(1, %[1]d) n;
+			UPDATE outbox.task SET state = 'ready' WHERE task_id IN (SELECT min(task_id) FROM outbox.task WHERE task_type = 'KEYED' GROUP BY ordering_key);
+			TRUNCATE outbox.headless_key;
+			DELETE FROM outbox.task`, n))
+		const keys = `SELECT count(*) || ' ' || count(DISTINCT ordering_key) FROM outbox.headless_key WHERE task_type = 'KEYED'`
+		if got, want := scan[string](t, db, keys), fmt.Sprintf("%d %d", n, n); got != want {
+			t.Errorf("%d heads: %s rows of keys, want %s", n, got, want)
+		}
+		if got := scan[string](t, db, counted); got != "nothing" {
+			t.Errorf("%d heads: counted %s, there is nothing", n, got)
+		}
+	}
+}

@@ -12,11 +12,11 @@ import (
 // TypeFired is the type of tasks that schedules enqueue.
 var TypeFired = outbox.NewTaskType[Payload]("FIRED")
 
-// FiredAt has a handler that keeps the run_at of each task of TypeFired, in the table of CreateFired.
+// FiredAt has a handler that keeps the id and run_at of each task of TypeFired, in the table of CreateFired.
 func FiredAt() *handlers.Registry {
 	reg := handlers.New()
 	handlers.Tx(reg, TypeFired, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO fired (run_at) SELECT run_at FROM (VALUES ($1::timestamptz)) v (run_at)`, task.RunAt)
+		_, err := tx.ExecContext(ctx, `INSERT INTO fired (task_id, run_at) VALUES ($1, $2)`, task.ID, task.RunAt)
 		return err
 	}, handlers.MaxAttempts(1000))
 	return reg
@@ -25,5 +25,5 @@ func FiredAt() *handlers.Registry {
 // CreateFired makes the table that FiredAt needs.
 func (db *Database) CreateFired(t testing.TB) {
 	t.Helper()
-	db.Do(t, `CREATE TABLE fired (run_at timestamptz NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`)
+	db.Do(t, `CREATE TABLE fired (task_id bigint NOT NULL, run_at timestamptz NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`)
 }

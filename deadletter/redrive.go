@@ -34,7 +34,7 @@ back AS (
          task_type, payload, headers, last_error, ` + carried + ` FROM gone
   RETURNING task_id),
 turns AS (
-  INSERT INTO outbox.turn (task_type, ordering_key) SELECT DISTINCT task_type, ordering_key FROM gone WHERE ordering_key IS NOT NULL),
+  INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT DISTINCT task_type, ordering_key FROM gone WHERE ordering_key IS NOT NULL),
 keys AS (
   INSERT INTO outbox.unique_key AS k (task_type, key, task_id)
   SELECT task_type, unique_key, task_id

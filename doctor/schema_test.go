@@ -102,12 +102,12 @@ func TestMissingAndDisabledObjectsAreFoundAndMended(t *testing.T) {
 		mend     string // "": the statement that the finding begins with
 	}{
 		`DROP INDEX outbox.task_lane`:                                                            {"indexes", doctor.Critical, "task_lane", ""},
-		`DROP INDEX outbox.task_first`:                                                           {"indexes", doctor.Critical, "task_first", ""},
+		`DROP INDEX outbox.task_head`:                                                            {"indexes", doctor.Critical, "task_head", ""},
 		`ALTER TABLE outbox.relay DROP CONSTRAINT relay_pkey`:                                    {"indexes", doctor.Critical, "relay_pkey", `ALTER TABLE outbox.relay ADD PRIMARY KEY (relay_id)`},
 		`ALTER TABLE outbox.task DISABLE TRIGGER task_wake`:                                      {"triggers", doctor.Critical, "task_wake", ""},
 		`ALTER TABLE outbox.task ENABLE REPLICA TRIGGER task_removed`:                            {"triggers", doctor.Critical, "task_removed", ""},
 		`DROP TRIGGER task_arrive ON outbox.task`:                                                {"triggers", doctor.Critical, "task_arrive", again},
-		`DROP FUNCTION outbox.take_task`:                                                         {"schema-objects", doctor.Critical, "take_task", again},
+		`DROP FUNCTION outbox.claim_task`:                                                        {"schema-objects", doctor.Critical, "claim_task", again},
 		`DROP TABLE outbox.bucket`:                                                               {"schema-objects", doctor.Critical, "bucket", again},
 		`DROP VIEW outbox.keyed_task`:                                                            {"schema-objects", doctor.Critical, "keyed_task", again},
 		`ALTER TABLE outbox.task SET UNLOGGED`:                                                   {"schema-objects", doctor.Critical, "task", ""},

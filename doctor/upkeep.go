@@ -11,20 +11,20 @@ const lateMaintenance = 10 * time.Minute
 
 // The squeeze is due only while there is something to squeeze, and dead letters are purged only by relays that were told to.
 const maintenanceSQL = `/* outbox: maintenance that is late */
-SELECT m.step, (extract(epoch FROM clock_timestamp() - m.due_at) * 1000000)::bigint
+SELECT m.job, (extract(epoch FROM clock_timestamp() - m.due_at) * 1000000)::bigint
   FROM outbox.maintenance m
- WHERE m.step <> 'purge dead letters' AND (m.step <> 'squeeze' OR EXISTS (SELECT 1 FROM outbox.counter_log))
-   AND EXISTS (SELECT 1 FROM outbox.relay l WHERE l.alive_until > clock_timestamp()) ORDER BY m.step`
+ WHERE m.job <> 'purge dead letters' AND (m.job <> 'squeeze' OR EXISTS (SELECT 1 FROM outbox.counter_log))
+   AND EXISTS (SELECT 1 FROM outbox.relay l WHERE l.alive_until > clock_timestamp()) ORDER BY m.job`
 
 func checkMaintenance(ctx context.Context, v *visit) error {
 	return v.rows(ctx, func(row *sql.Rows) error {
-		var step string
+		var job string
 		var late int64
-		if err := row.Scan(&step, &late); err != nil {
+		if err := row.Scan(&job, &late); err != nil {
 			return err
 		}
 		if time.Duration(late)*time.Microsecond > lateMaintenance {
-			v.add("maintenance", Warning, step, fmt.Sprintf("the step %s has been due for %s, though relays are alive", step, age(late)),
+			v.add("maintenance", Warning, job, fmt.Sprintf("the job %s has been due for %s, though relays are alive", job, age(late)),
 				"look into the relays' logs at the level Debug; mostly another transaction has a table locked, see lock-wait")
 		}
 		return nil

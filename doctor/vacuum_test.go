@@ -129,16 +129,16 @@ func TestAStandbyAndItsSlotAreFound(t *testing.T) {
 func TestAutovacuumThatIsOffIsFound(t *testing.T) {
 	needs.Long(t)
 	for change, want := range map[string]string{
-		`ALTER TABLE outbox.task SET (autovacuum_enabled = false)`:               "task",
-		`ALTER TABLE outbox.dead_task SET (autovacuum_enabled = off)`:            "dead_task",
-		`ALTER TABLE outbox.counter_log RESET (autovacuum_vacuum_scale_factor)`:  "counter_log",
-		`ALTER TABLE outbox.running SET (autovacuum_vacuum_scale_factor = 0.2)`:  "running",
-		`ALTER TABLE outbox.turn SET (autovacuum_vacuum_scale_factor = 1)`:       "turn",
-		`ALTER TABLE outbox.counter RESET (autovacuum_vacuum_scale_factor)`:      "counter",
-		`ALTER TABLE outbox.task SET (autovacuum_vacuum_threshold = 2000000000)`: "task",
-		`ALTER TABLE outbox.unique_key SET (autovacuum_vacuum_cost_delay = 100)`: "unique_key",
-		`ALTER TABLE outbox.task SET (autovacuum_vacuum_threshold = 500)`:        "",
-		`CREATE TABLE public.task (n int) WITH (autovacuum_enabled = false)`:     "",
+		`ALTER TABLE outbox.task SET (autovacuum_enabled = false)`:                 "task",
+		`ALTER TABLE outbox.dead_task SET (autovacuum_enabled = off)`:              "dead_task",
+		`ALTER TABLE outbox.counter_log RESET (autovacuum_vacuum_scale_factor)`:    "counter_log",
+		`ALTER TABLE outbox.running SET (autovacuum_vacuum_scale_factor = 0.2)`:    "running",
+		`ALTER TABLE outbox.headless_key SET (autovacuum_vacuum_scale_factor = 1)`: "headless_key",
+		`ALTER TABLE outbox.counter RESET (autovacuum_vacuum_scale_factor)`:        "counter",
+		`ALTER TABLE outbox.task SET (autovacuum_vacuum_threshold = 2000000000)`:   "task",
+		`ALTER TABLE outbox.unique_key SET (autovacuum_vacuum_cost_delay = 100)`:   "unique_key",
+		`ALTER TABLE outbox.task SET (autovacuum_vacuum_threshold = 500)`:          "",
+		`CREATE TABLE public.task (n int) WITH (autovacuum_enabled = false)`:       "",
 	} {
 		db := ill(t)
 		db.Do(t, change)

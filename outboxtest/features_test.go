@@ -107,7 +107,7 @@ func TestADrainRunsWholeKeysAndIterations(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
-		exec(t, db, `TRUNCATE outbox.turn`)
+		exec(t, db, `TRUNCATE outbox.headless_key`)
 		reg := handlers.New()
 		features(reg, func(context.Context, outbox.Tx, *outbox.Task[payload]) error { return nil })
 		// More keys than a relay gives turns to at once, and none of the first may run yet.

@@ -197,8 +197,8 @@ func tables(t testing.TB, q outbox.Querier) map[string]string {
 		"effect":    `SELECT to_jsonb(t) AS line FROM effect t`,
 		"done_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,finished_at,keep_until}'::text[] ||
 			jsonb_build_object('attempted', attempted_at IS NOT NULL, 'minutes', round(extract(epoch FROM keep_until - finished_at) / 60)) AS line FROM outbox.done_task t`,
-		"turn":       `SELECT to_jsonb(t) AS line FROM outbox.turn t`,
-		"unique_key": `SELECT to_jsonb(t) - 'task_id' AS line FROM outbox.unique_key t`,
+		"headless_key": `SELECT to_jsonb(t) AS line FROM outbox.headless_key t`,
+		"unique_key":   `SELECT to_jsonb(t) - 'task_id' AS line FROM outbox.unique_key t`,
 		"counts": `SELECT concat_ws(' ', task_type, sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 ELSE arrived - tasks END), sum(tasks) FILTER (WHERE kind = 'failed')) AS line
 			FROM (SELECT task_type, kind, tasks, arrived FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived FROM outbox.counter_log) AS c GROUP BY task_type`,
 	} {
@@ -221,12 +221,12 @@ func TestADrainLeavesTheSameRowsAsARelay(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := tables(t, db)
-		if len(want["task"]) < 1000 || len(want["dead_task"]) < 1000 || len(want["effect"]) < 200 || len(want["done_task"]) < 1000 || want["turn"] != "" {
+		if len(want["task"]) < 1000 || len(want["dead_task"]) < 1000 || len(want["effect"]) < 200 || len(want["done_task"]) < 1000 || want["headless_key"] != "" {
 			t.Fatalf("the scenario has no outcomes: %v", want)
 		}
 		for place, open := range placesOf(driver) {
 			t.Run(driver+" "+place, func(t *testing.T) {
-				exec(t, db, `TRUNCATE outbox.task, outbox.dead_task, outbox.done_task, outbox.turn, outbox.unique_key, outbox.counter, outbox.counter_log, outbox.running, outbox.relay, effect, child`)
+				exec(t, db, `TRUNCATE outbox.task, outbox.dead_task, outbox.done_task, outbox.headless_key, outbox.unique_key, outbox.counter, outbox.counter_log, outbox.running, outbox.relay, effect, child`)
 				in := open(t, db)
 				reg, fill := scenario()
 				fill(t, in)

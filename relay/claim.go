@@ -17,7 +17,7 @@ type claim interface {
 }
 
 // claimPart is a statement that takes up to limit tasks: it returns rowColumns and, with one of them, the transaction's id. Or it returns
-// each as text, as outbox.take_tasks does.
+// each as text, as outbox.claim_tasks does.
 type claimPart struct {
 	query   string
 	args    []any
@@ -28,12 +28,12 @@ type claimPart struct {
 
 // One task, by a function that keeps its plan and makes the transaction's settings.
 const takeTaskSQL = `/* outbox: claim a task */
-SELECT outbox.take_task($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+SELECT outbox.claim_task($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
 // Several, in the same way: from a place on, which is the start of the lane, a floor, or a pivot, where the bound keeps less urgent tasks out
 // while urgent ones lie below it.
 const claimSQL = `/* outbox: claim */
-SELECT outbox.take_tasks($1, $2, $3, $4, $5, $6)`
+SELECT outbox.claim_tasks($1, $2, $3, $4, $5, $6)`
 
 // The CTE is fenced by its row locks and by MATERIALIZED: as a bare sub-select in USING the planner may run it
 // once for each row, and take more than its LIMIT.

@@ -256,7 +256,7 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 			RETURN true;
 		END $$`)
 		db.Do(t, `DO $$ BEGIN
-			EXECUTE replace(pg_get_functiondef('outbox.take_tasks'::regproc), 't.task_type = of_type', 't.task_type = of_type AND public.reached(t.task_id)');
+			EXECUTE replace(pg_get_functiondef('outbox.claim_tasks'::regproc), 't.task_type = of_type', 't.task_type = of_type AND public.reached(t.task_id)');
 		END $$`)
 		gate, err := direct(t, db.URL).Conn(t.Context())
 		if err != nil {

@@ -48,7 +48,7 @@ func TestUpkeepThatHangsDelaysNoBeat(t *testing.T) {
 func TestAStepThatIsStuckStopsNoOther(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `INSERT INTO outbox.maintenance (step, due_at) VALUES ('squeeze', now() - interval '1 hour');
+	db.Do(t, `INSERT INTO outbox.maintenance (job, due_at) VALUES ('squeeze', now() - interval '1 hour');
 		INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
 		VALUES (1, now(), now(), now(), now() - interval '1 second', 0, 1, 'GONE', '{}')`)
 	hold(t, db, `SELECT FROM outbox.maintenance FOR UPDATE`)
@@ -75,7 +75,7 @@ func TestARelayWithoutARightGoesOn(t *testing.T) {
 func TestTurnsAreGivenAfterAllTablesWereEmptied(t *testing.T) {
 	t.Parallel()
 	db := newOrdered(t)
-	db.Do(t, `TRUNCATE outbox.turn, outbox.turn_lock`)
+	db.Do(t, `TRUNCATE outbox.headless_key, outbox.promote_lock`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, payload) SELECT 'ORDERED_TX', 'k', '{}' FROM generate_series(1, 5)`)
 	once(t, db, relaytest.Ordered(), relay.Config{})
 	db.InOrder(t, 5)

@@ -12,13 +12,13 @@ type Loops struct {
 	s *scheduler
 }
 
-// Loops returns those of a relay that does not run and has never done any of it. Of its maintenance it does the one step, if any.
+// Loops returns those of a relay that does not run and has never done any of it. Of its maintenance it does the one job, if any.
 func (r *Relay) Loops(only string) *Loops {
 	r.id, r.born = newUUID(), time.Now().Add(-time.Hour)
 	r.ctx, r.handlerContext, r.abandoned = context.Background(), context.Background(), make(chan struct{})
-	for _, s := range maintenanceSteps(r.config) {
+	for _, s := range maintenanceJobs(r.config) {
 		if s.name == only {
-			r.steps = []step{s}
+			r.jobs = []job{s}
 		}
 	}
 	r.conns = newConns(r.db)

@@ -23,7 +23,7 @@ const longestRest = 10 * time.Second
 // faultyLoop is a loop of the relay's, the work that it finds, and what must come of it.
 type faultyLoop struct {
 	name  string
-	step  string             // of maintenance
+	job   string             // of maintenance
 	first func(*relay.Loops) // before setup
 	setup string
 	begin func(*relay.Loops) // after setup
@@ -41,7 +41,7 @@ func pass(f func(*relay.Loops, context.Context) error) func(context.Context, *re
 }
 
 const emptyAll = `DELETE FROM outbox.task; DELETE FROM outbox.dead_task; DELETE FROM outbox.done_task; DELETE FROM outbox.running; DELETE FROM outbox.relay;
-	DELETE FROM outbox.unique_key; DELETE FROM outbox.turn; DELETE FROM outbox.cancel; DELETE FROM outbox.maintenance; DELETE FROM outbox.sample; DELETE FROM outbox.bucket;
+	DELETE FROM outbox.unique_key; DELETE FROM outbox.headless_key; DELETE FROM outbox.cancel; DELETE FROM outbox.maintenance; DELETE FROM outbox.sample; DELETE FROM outbox.bucket;
 	DELETE FROM outbox.slot; DELETE FROM outbox.task_type; DELETE FROM outbox.schedule; DELETE FROM outbox.counter; DELETE FROM outbox.counter_log;`
 
 // tasksNow is what is left of tasks, each with what may not change unseen: no attempt is counted by any of these loops.
@@ -84,22 +84,22 @@ var faultyLoops = []faultyLoop{
 			(SELECT count(*) FROM outbox.task_type WHERE rate = 1000), (SELECT count(*) FROM outbox.bucket))`},
 	{name: "sweep keys", pass: duty("sweep keys"), setup: `INSERT INTO outbox.task (task_type, unique_key) SELECT 'TX', n::text FROM generate_series(1, 6) n; DELETE FROM outbox.task WHERE unique_key::int > 2`,
 		state: `SELECT string_agg(key, ' ' ORDER BY key) FROM outbox.unique_key`},
-	{name: "squeeze", step: "squeeze", pass: duty("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3); INSERT INTO outbox.task (task_type) VALUES ('OTHER'); DELETE FROM outbox.task WHERE task_type = 'OTHER'`,
+	{name: "squeeze", job: "squeeze", pass: duty("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3); INSERT INTO outbox.task (task_type) VALUES ('OTHER'); DELETE FROM outbox.task WHERE task_type = 'OTHER'`,
 		state: `SELECT concat((SELECT count(*) FROM outbox.counter_log), (SELECT string_agg(format(' %s %s %s %s', task_type, kind, tasks, arrived), ',' ORDER BY task_type, kind) FROM outbox.counter))`},
-	{name: "look for bloat", step: "bloat", pass: duty("maintain"), state: `SELECT (count(*) = 1)::text FROM outbox.maintenance WHERE due_at > now()`},
-	{name: "purge the history", step: "purge history", pass: duty("maintain"), setup: `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
+	{name: "look for bloat", job: "bloat", pass: duty("maintain"), state: `SELECT (count(*) = 1)::text FROM outbox.maintenance WHERE due_at > now()`},
+	{name: "purge the history", job: "purge history", pass: duty("maintain"), setup: `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
 		SELECT n, now(), now(), now(), now() + (n - 3) * interval '1 hour', 0, 1, 'TX', '{}' FROM generate_series(1, 5) n`,
 		state: `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.done_task`},
-	{name: "purge dead letters", step: "purge dead letters", pass: duty("maintain"), setup: `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
+	{name: "purge dead letters", job: "purge dead letters", pass: duty("maintain"), setup: `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
 		SELECT n, now(), now(), now() - n * interval '20 minutes', 0, 1, 1, 'handler', 'TX', '{}' FROM generate_series(1, 5) n`,
 		state: `SELECT concat((SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.dead_task), ' ', (SELECT sum(tasks) FROM outbox.counter_log))`},
-	{name: "sample", step: "sample", pass: duty("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3);
+	{name: "sample", job: "sample", pass: duty("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3);
 		INSERT INTO outbox.sample SELECT now() - n * interval '20 hours', 1, 1, 1, 1, 1, 1, 1, 1, 'TX' FROM generate_series(1, 3) n`,
 		state: `SELECT string_agg(format('%s %s', task_type, ready), ', ' ORDER BY at, task_type) FROM outbox.sample`},
 	{name: "promote", pass: pass((*relay.Loops).Look), state: tasksNow, setup: `INSERT INTO outbox.task (task_type, payload, state, attempt, run_at)
 		SELECT 'TX', to_jsonb(n), 'scheduled', n, now() + (n - 3) * interval '1 hour' FROM generate_series(1, 4) n`},
-	{name: "give turns", pass: pass((*relay.Loops).Look), state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.turn))`,
-		setup: `INSERT INTO outbox.task (task_type, payload, ordering_key) SELECT 'TX', to_jsonb(n), (n % 3)::text FROM generate_series(1, 9) n; DELETE FROM outbox.turn_lock`},
+	{name: "give turns", pass: pass((*relay.Loops).Look), state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.headless_key))`,
+		setup: `INSERT INTO outbox.task (task_type, payload, ordering_key) SELECT 'TX', to_jsonb(n), (n % 3)::text FROM generate_series(1, 9) n; DELETE FROM outbox.promote_lock`},
 	{name: "register schedules", pass: pass((*relay.Loops).Schedule), state: `SELECT string_agg(format('%s %s', name, next_at), ' ') FROM outbox.schedule`},
 	{name: "fire", first: register, setup: past, pass: pass((*relay.Loops).Schedule), state: firedNow},
 	{name: "pass firings over", first: register, setup: past + `, paused = true`, pass: pass((*relay.Loops).Schedule), state: firedNow},
@@ -132,7 +132,7 @@ func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, wa
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := r.Loops(c.step)
+	l := r.Loops(c.job)
 	u.db.Do(t, emptyAll)
 	if c.first != nil {
 		c.first(l)

@@ -79,7 +79,7 @@ func (o ordered) allRun(t *testing.T, ran, want int) string {
 	return ""
 }
 
-const turnLock = `INSERT INTO outbox.turn_lock DEFAULT VALUES ON CONFLICT DO NOTHING;`
+const turnLock = `INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING;`
 
 // Of an ordering key one task at a time may run, and none is forgotten: in every order of two relays that give turns, a run of the
 // first task and an Enqueue behind it.

@@ -13,7 +13,7 @@ import (
 // Which lanes have work, and when the next scheduled task of each is due. What this process runs itself is still visible until its claim
 // commits, and left out.
 const lookSQL = `/* outbox: look */
-SELECT i, task_id, priority, attempt, age, due_in FROM outbox.look($1, $2, $3, $4, $5, $6, $7, $8)`
+SELECT i, task_id, priority, attempt, age, due_in FROM outbox.poll($1, $2, $3, $4, $5, $6, $7, $8)`
 
 // In the same statement, an idle relay asks on to be woken ($10 microseconds from now; 0: it does not) and sees whether leases are to be
 // taken over, if it wants to know ($9). What was committed after its snapshot and before the wish is set sent a wake-up only if

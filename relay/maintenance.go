@@ -8,71 +8,71 @@ import (
 	"github.com/lib/pq"
 )
 
-// step is one kind of upkeep of the outbox's tables that one relay of all does at a time. To add one, write its run and add it
-// to maintenanceSteps; the table outbox.maintenance gets its row by itself.
-type step struct {
+// job is one kind of upkeep of the outbox's tables that one relay of all does at a time. To add one, write its run and add it
+// to maintenanceJobs; the table outbox.maintenance gets its row by itself.
+type job struct {
 	name string // the key in outbox.maintenance; a new name for a new meaning
-	// run does a bounded part of the step in tx, which maintenance commits; a tx of a step that is done by several
+	// run does a bounded part of the job in tx, which maintenance commits; a tx of a job that is done by several
 	// relays at once must do no harm either. It returns after how long any relay is to do the next part: 0 is at
 	// once, which is within a second or two. What it logs must be true even if the commit fails.
 	run func(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error)
 }
 
-// maintenanceSteps are done by whichever relay gets to them. (Promoting is done by the look, taking over and reaping by each
+// maintenanceJobs are done by whichever relay gets to them. (Promoting is done by the look, taking over and reaping by each
 // relay's heartbeat.) Each is bounded by dutyTimeout, as it shares the heartbeat's connection.
-func maintenanceSteps(c Config) []step {
-	steps := []step{
+func maintenanceJobs(c Config) []job {
+	jobs := []job{
 		{"squeeze", squeeze},
 		{"bloat", checkBloat},
 		{"purge history", purgeDone},
 		{"sample", sample},
 	}
 	if c.DeadRetention > 0 {
-		steps = append(steps, step{"purge dead letters", purgeDead})
+		jobs = append(jobs, job{"purge dead letters", purgeDead})
 	}
-	return steps
+	return jobs
 }
 
-// maxMaintenanceWait is how long a relay does not look whether a step is due: another one that had it may be dead.
+// maxMaintenanceWait is how long a relay does not look whether a job is due: another one that had it may be dead.
 const maxMaintenanceWait = 10 * time.Second
 
 // A log that is empty needs no squeeze.
-const nextStepSQL = `/* outbox: when maintenance is due */
-SELECT count(*), (extract(epoch FROM min(due_at) FILTER (WHERE step <> 'squeeze' OR EXISTS (SELECT 1 FROM outbox.counter_log))
+const nextJobSQL = `/* outbox: when maintenance is due */
+SELECT count(*), (extract(epoch FROM min(due_at) FILTER (WHERE job <> 'squeeze' OR EXISTS (SELECT 1 FROM outbox.counter_log))
                                      - clock_timestamp()) * 1000000)::bigint
-  FROM outbox.maintenance WHERE step = ANY ($1::text[])`
+  FROM outbox.maintenance WHERE job = ANY ($1::text[])`
 
-const newStepsSQL = `/* outbox: steps of maintenance */
-INSERT INTO outbox.maintenance (step) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING`
+const newJobsSQL = `/* outbox: jobs of maintenance */
+INSERT INTO outbox.maintenance (job) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING`
 
-// The settings hold for the step's own statements.
-const takeStepSQL = `/* outbox: take a step of maintenance */
+// The settings hold for the job's own statements.
+const takeJobSQL = `/* outbox: take a job of maintenance */
 WITH s AS MATERIALIZED (
-  SELECT step FROM outbox.maintenance WHERE step = ANY ($1::text[]) AND due_at <= clock_timestamp() ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED)
-SELECT step FROM s WHERE set_config('statement_timeout', $2, true) || set_config('lock_timeout', $2, true)
+  SELECT job FROM outbox.maintenance WHERE job = ANY ($1::text[]) AND due_at <= clock_timestamp() ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+SELECT job FROM s WHERE set_config('statement_timeout', $2, true) || set_config('lock_timeout', $2, true)
        || set_config('idle_in_transaction_session_timeout', $3, true) IS NOT NULL`
 
-const stepDoneSQL = `/* outbox: a step of maintenance is done */
-UPDATE outbox.maintenance SET due_at = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE step = $1`
+const jobDoneSQL = `/* outbox: a job of maintenance is done */
+UPDATE outbox.maintenance SET due_at = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE job = $1`
 
-// maintenance does the steps of one relay, on its heartbeat's connection: at most one at a time, and between two
+// maintenance does the jobs of one relay, on its heartbeat's connection: at most one at a time, and between two
 // beats.
 type maintenance struct {
-	steps []step
-	known bool                 // the steps have rows
-	rest  map[string]time.Time // until when this relay leaves a step to others, that it did not bring to its end
+	jobs  []job
+	known bool                 // the jobs have rows
+	rest  map[string]time.Time // until when this relay leaves a job to others, that it did not bring to its end
 }
 
 func newMaintenance(r *Relay) *maintenance {
-	return &maintenance{steps: r.steps, rest: map[string]time.Time{}}
+	return &maintenance{jobs: r.jobs, rest: map[string]time.Time{}}
 }
 
-// maintain does one part of the step that has been due for longest, if any is due that no other relay is at, and returns when to
+// maintain does one part of the job that has been due for longest, if any is due that no other relay is at, and returns when to
 // look again.
 func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error) {
 	m := h.maintenance
 	var names []string
-	for _, s := range m.steps {
+	for _, s := range m.jobs {
 		if time.Now().After(m.rest[s.name]) {
 			names = append(names, s.name)
 		}
@@ -82,7 +82,7 @@ func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error
 	}
 	if !m.known {
 		err := h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			_, err := conn.ExecContext(ctx, h.r.sql(newStepsSQL), pq.Array(names))
+			_, err := conn.ExecContext(ctx, h.r.sql(newJobsSQL), pq.Array(names))
 			return err
 		})
 		if err != nil {
@@ -93,7 +93,7 @@ func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error
 	var known int
 	var in sql.NullInt64
 	err = h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		return conn.QueryRowContext(ctx, h.r.sql(nextStepSQL), pq.Array(names)).Scan(&known, &in)
+		return conn.QueryRowContext(ctx, h.r.sql(nextJobSQL), pq.Array(names)).Scan(&known, &in)
 	})
 	m.known = known >= len(names) // else somebody has emptied the table
 	if err != nil || !m.known {
@@ -107,38 +107,38 @@ func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error
 	}
 	var taken []string
 	err = h.begin(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if taken, err = texts(tx.QueryContext(ctx, h.r.sql(takeStepSQL), pq.Array(names), ms(dutyTimeout/2), ms(bookkeeping))); err != nil || len(taken) == 0 {
+		if taken, err = texts(tx.QueryContext(ctx, h.r.sql(takeJobSQL), pq.Array(names), ms(dutyTimeout/2), ms(bookkeeping))); err != nil || len(taken) == 0 {
 			return err
 		}
-		for _, s := range m.steps {
+		for _, s := range m.jobs {
 			if s.name == taken[0] {
-				return h.doStep(ctx, tx, s)
+				return h.doJob(ctx, tx, s)
 			}
 		}
 		return nil
 	})
 	if err != nil && len(taken) > 0 {
-		m.rest[taken[0]] = time.Now().Add(failedStepWait)
+		m.rest[taken[0]] = time.Now().Add(failedJobWait)
 	}
 	return takeoverInterval, err
 }
 
-// doStep runs a part of a step. One that PostgreSQL refuses is undone, and rests.
-func (h *heartbeat) doStep(ctx context.Context, tx *sql.Tx, s step) error {
-	if _, err := tx.ExecContext(ctx, "SAVEPOINT step"); err != nil {
+// doJob runs a part of a job. One that PostgreSQL refuses is undone, and rests.
+func (h *heartbeat) doJob(ctx context.Context, tx *sql.Tx, s job) error {
+	if _, err := tx.ExecContext(ctx, "SAVEPOINT job"); err != nil {
 		return err
 	}
 	next, err := s.run(ctx, h.r, tx)
 	if err != nil {
-		h.r.log.Debug("outbox: maintenance", "step", s.name, "error", safeText(err))
-		if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT step"); err != nil {
+		h.r.log.Debug("outbox: maintenance", "job", s.name, "error", safeText(err))
+		if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT job"); err != nil {
 			return err // the connection is gone: another relay tries
 		}
-		next = failedStepWait
+		next = failedJobWait
 	}
-	_, err = tx.ExecContext(ctx, h.r.sql(stepDoneSQL), s.name, next.Microseconds())
+	_, err = tx.ExecContext(ctx, h.r.sql(jobDoneSQL), s.name, next.Microseconds())
 	return err
 }
 
-// failedStepWait is for how long a step rests that PostgreSQL refused.
-const failedStepWait = 10 * time.Second
+// failedJobWait is for how long a job rests that PostgreSQL refused.
+const failedJobWait = 10 * time.Second

@@ -8,25 +8,25 @@ import (
 )
 
 // Ordering keys. A task with a key arrives as waiting (a trigger), and the one that is first in its key is made ready by
-// whichever relay looks next: outbox.turn has a row for each key that a task came to or whose first task went, visible
+// whichever relay looks next: outbox.headless_key has a row for each key that a task came to or whose first task went, visible
 // exactly when that is. So claims know nothing of keys, enqueueing takes no lock, and nobody has to finish what a
 // process that died began.
 
 // One relay at a time: two could see different tasks as a key's first. One that freezes meanwhile lets go.
 const lockTurnsSQL = `/* outbox: lock the turns */
-SELECT set_config('idle_in_transaction_session_timeout', $1, true) FROM outbox.turn_lock FOR UPDATE SKIP LOCKED`
+SELECT set_config('idle_in_transaction_session_timeout', $1, true) FROM outbox.promote_lock FOR UPDATE SKIP LOCKED`
 
 const newTurnLockSQL = `/* outbox: the row that locks the turns */
-INSERT INTO outbox.turn_lock DEFAULT VALUES ON CONFLICT DO NOTHING`
+INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING`
 
 // The task that is next by this snapshot may be cancelled in an open transaction, so it is not waited for; its key
 // keeps its row then. A first task whose removal is not committed yet is still seen: its removal brings a row of its own.
 // Turns are never updated, so a ctid is theirs until they are deleted. NO KEY UPDATE, as for an Enqueue with a unique key whatever cannot be had FOR KEY SHARE runs.
 const turnsSQL = `/* outbox: give turns to waiting tasks */
 WITH c AS MATERIALIZED (
-  SELECT ctid FROM outbox.turn ORDER BY turn_id LIMIT $1 FOR UPDATE SKIP LOCKED),
+  SELECT ctid FROM outbox.headless_key ORDER BY headless_key_id LIMIT $1 FOR UPDATE SKIP LOCKED),
 gone AS (
-  DELETE FROM outbox.turn WHERE ctid = ANY (ARRAY(SELECT ctid FROM c)) RETURNING task_type, ordering_key),
+  DELETE FROM outbox.headless_key WHERE ctid = ANY (ARRAY(SELECT ctid FROM c)) RETURNING task_type, ordering_key),
 next AS MATERIALIZED (
   SELECT k.task_type, k.ordering_key, w.task_id
     FROM (SELECT DISTINCT task_type, ordering_key FROM gone) k
@@ -39,7 +39,7 @@ next AS MATERIALIZED (
 mine AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE task_id = ANY (ARRAY(SELECT task_id FROM next)) FOR NO KEY UPDATE SKIP LOCKED),
 again AS (
-  INSERT INTO outbox.turn (task_type, ordering_key)
+  INSERT INTO outbox.headless_key (task_type, ordering_key)
   SELECT task_type, ordering_key FROM next WHERE task_id NOT IN (SELECT task_id FROM mine))
 UPDATE outbox.task t SET state = CASE WHEN run_at > clock_timestamp() THEN 'scheduled' ELSE 'ready' END
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM mine))`
@@ -77,7 +77,7 @@ func (r *Relay) giveTurns(ctx context.Context, conn *sql.Conn) (given int, err e
 func (r *row) ordered() bool { return r.orderingKey.Valid }
 
 const askTurnSQL = `/* outbox: ask for a turn */
-INSERT INTO outbox.turn (task_type, ordering_key) VALUES ($1, $2)`
+INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ($1, $2)`
 
 // keyAfter is the ordering key that a task keeps after a change.
 func (r *row) keyAfter(c change) sql.NullString {

@@ -45,7 +45,7 @@ type Relay struct {
 	woken     chan struct{}
 	unasked   chan struct{} // another relay may have taken the wish for wake-ups back
 	duePoke   chan struct{}
-	steps     []step // of maintenance
+	jobs      []job // of maintenance
 
 	mu      sync.Mutex
 	active  bool
@@ -111,7 +111,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	}
 	c.Observers = slices.Clone(c.Observers)
 	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), unasked: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
-		steps: maintenanceSteps(c), running: map[*attempt]struct{}{}, pid: os.Getpid()}
+		jobs: maintenanceJobs(c), running: map[*attempt]struct{}{}, pid: os.Getpid()}
 	for _, h := range hs {
 		r.types = append(r.types, h.Type)
 	}

@@ -102,7 +102,7 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 		"dead relays and their runs are reaped": `SELECT (SELECT count(*) FROM outbox.relay WHERE host = 'gone') + (SELECT count(*) FROM outbox.running WHERE task_id = 1000002)`,
 		"requests to cancel are cleared":        `SELECT count(*) FROM outbox.cancel`,
 		"keys are swept":                        `SELECT count(*) FROM outbox.unique_key WHERE task_id > 2000000`,
-		"the bloat check was made":              `SELECT count(*) FROM outbox.maintenance WHERE step = 'bloat' AND due_at < now()`,
+		"the bloat check was made":              `SELECT count(*) FROM outbox.maintenance WHERE job = 'bloat' AND due_at < now()`,
 		"the schedule fired":                    `SELECT count(*) FROM outbox.schedule WHERE last_at IS NULL`,
 	} {
 		eventually(t, 60*time.Second, what, func() bool { return owner.Int(t, query) == 0 })

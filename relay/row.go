@@ -44,7 +44,7 @@ type row struct {
 // What every claim returns of a task t, in this order. A time is cheap as a float, which is exact to the microsecond for two
 // centuries; most tasks were created when they were due; and the columns that few tasks use are one.
 const rowColumns = `t.task_id, t.payload::text, t.priority, t.attempt, (date_part('epoch', t.run_at) * 1000000)::bigint,
-       CASE WHEN t.created_at <> t.run_at THEN (date_part('epoch', t.created_at) * 1000000)::bigint END, outbox.task_rest(t)`
+       CASE WHEN t.created_at <> t.run_at THEN (date_part('epoch', t.created_at) * 1000000)::bigint END, outbox.optional_columns(t)`
 
 // scanRows reads the rows of a claim, with further columns of the claim into extra, in order. It fails if there are more than limit.
 func scanRows(rows *sql.Rows, h *handlers.Handler, limit int, extra func(*row) []any) ([]*row, error) {
@@ -83,7 +83,7 @@ func (r *row) fromDriver(values []driver.Value) error {
 	return r.setRest(text(values[6]))
 }
 
-// fromText reads a task as outbox.take_tasks returns it.
+// fromText reads a task as outbox.claim_tasks returns it.
 func (r *row) fromText(taken string) (xid string, err error) {
 	var field [7]string
 	more := true
@@ -161,7 +161,7 @@ func (r *row) compare(s *row) int {
 	return cmp.Or(cmp.Compare(r.priority, s.priority), cmp.Compare(r.attempt, s.attempt), cmp.Compare(r.id, s.id))
 }
 
-// setRest takes the columns that few tasks use, as outbox.task_rest returns them.
+// setRest takes the columns that few tasks use, as outbox.optional_columns returns them.
 func (r *row) setRest(rest string) error {
 	if rest == "" {
 		return nil

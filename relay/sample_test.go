@@ -29,10 +29,10 @@ func TestOneRelayOfAllSamplesTheCountsOnceAMinute(t *testing.T) {
 	if kept := db.Int(t, `SELECT count(*) FROM outbox.sample WHERE task_type = 'OLD' AND at > now() - interval '24 hours'`); kept != 23 {
 		t.Errorf("%d rows of the last day are left, want 23", kept)
 	}
-	if due := db.Int(t, `SELECT extract(epoch FROM due_at - clock_timestamp())::int FROM outbox.maintenance WHERE step = 'sample'`); due < 30 || due > 60 {
+	if due := db.Int(t, `SELECT extract(epoch FROM due_at - clock_timestamp())::int FROM outbox.maintenance WHERE job = 'sample'`); due < 30 || due > 60 {
 		t.Errorf("the next one is due in %d s, want a minute", due)
 	}
-	db.Do(t, `UPDATE outbox.maintenance SET due_at = now() WHERE step = 'sample'`)
+	db.Do(t, `UPDATE outbox.maintenance SET due_at = now() WHERE job = 'sample'`)
 	eventually(t, 30*time.Second, "the counts are noted again", func() bool { return noted() == 2 })
 	for taskType, want := range map[string]inspect.Sample{"NOBODYS": {Ready: 3}, "LATER": {Scheduled: 1}, "": {Ready: 3, Scheduled: 1}} {
 		got, err := inspect.Samples(t.Context(), db, taskType, time.Hour)

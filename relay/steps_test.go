@@ -58,7 +58,7 @@ func TestAStepOfMaintenanceThatFailsChangesNothingAndStopsNothing(t *testing.T) 
 	})
 	r.Start()
 	eventually(t, 30*time.Second, "it is put off", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.maintenance WHERE step = 'test' AND due_at > clock_timestamp()`) == 1
+		return db.Int(t, `SELECT count(*) FROM outbox.maintenance WHERE job = 'test' AND due_at > clock_timestamp()`) == 1
 	})
 	if n := db.Int(t, `SELECT count(*) FROM done`); n != 0 || called.Load() == 0 {
 		t.Errorf("it was called %d times and left %d rows", called.Load(), n)

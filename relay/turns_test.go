@@ -248,26 +248,26 @@ func TestTurnsAreGivenThroughIndexesWithAnyStatistics(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off); ALTER TABLE outbox.turn SET (autovacuum_enabled = off)`)
+	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off); ALTER TABLE outbox.headless_key SET (autovacuum_enabled = off)`)
 	const large = 30_000
 	fill := func(tasks, keys, first, turns int) {
 		db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, state) SELECT 'X', n % $2, 'waiting' FROM generate_series(1, $1::int) n`, tasks, keys)
 		db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, state) SELECT 'X', n, 'scheduled' FROM generate_series(1, $1::int) n`, first)
-		db.Do(t, `INSERT INTO outbox.turn (task_type, ordering_key) SELECT 'X', n % $2 FROM generate_series(1, $1::int) n`, turns, keys)
+		db.Do(t, `INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT 'X', n % $2 FROM generate_series(1, $1::int) n`, turns, keys)
 	}
 	for _, stats := range relaytest.Part([]struct{ tasks, keys, first, turns int }{
 		{0, 1, 0, 0}, {1, 1, 1, 1}, {10, 3, 2, 10}, {large, 1, 1, 0}, {large, large, 0, large}, {large, 100, large, 10}, {0, 1, large, large},
 	}, 2) {
-		db.Do(t, `TRUNCATE outbox.task, outbox.turn`)
+		db.Do(t, `TRUNCATE outbox.task, outbox.headless_key`)
 		fill(stats.tasks, stats.keys, stats.first, stats.turns)
-		db.Do(t, `VACUUM ANALYZE outbox.task, outbox.turn`)
-		db.Do(t, `DELETE FROM outbox.task; DELETE FROM outbox.turn`)
+		db.Do(t, `VACUUM ANALYZE outbox.task, outbox.headless_key`)
+		db.Do(t, `DELETE FROM outbox.task; DELETE FROM outbox.headless_key`)
 		fill(large, 1000, 500, large)
 		var ways []string
 		explain(t, db, false, relay.Statements["give turns"], 1000).each(func(p plan) {
 			ways = append(ways, p.Index, strings.TrimSpace(p.Node+" "+p.Relation))
 		})
-		for _, way := range []string{"task_waiting", "task_first", "task_pkey", "Tid Scan turn"} {
+		for _, way := range []string{"task_waiting", "task_head", "task_pkey", "Tid Scan headless_key"} {
 			if !slices.Contains(ways, way) || slices.Contains(ways, "Seq Scan task") {
 				t.Errorf("statistics of %v: the plan uses %v, want %s", stats, ways, way)
 			}

@@ -13,7 +13,8 @@ BEGIN
     RAISE EXCEPTION 'the database % has the encoding %, but tasks need UTF8',
       current_database(), current_setting('server_encoding')
       USING ERRCODE = 'feature_not_supported',
-            HINT = 'Create a database with TEMPLATE template0 ENCODING ''UTF8'', and move the data there.';
+            HINT = 'Create a database with TEMPLATE template0 ENCODING ''UTF8'', '
+                   'and move the data there.';
   END IF;
 END
 $$;
@@ -39,7 +40,8 @@ CREATE TABLE IF NOT EXISTS outbox.migration (
 DO $$
 BEGIN
   IF EXISTS (SELECT 1 FROM outbox.migration WHERE version < 19) THEN
-    RAISE EXCEPTION 'the schema % is from before the first release, and cannot be migrated', 'outbox'
+    RAISE EXCEPTION 'the schema % is from before the first release, and cannot be migrated',
+      'outbox'
       USING ERRCODE = 'feature_not_supported',
             HINT = 'Drop the schema, with the tasks in it, and start anew.';
   END IF;
@@ -69,7 +71,7 @@ CREATE SEQUENCE IF NOT EXISTS outbox.wake AS bigint MINVALUE 0 START 0 NO CYCLE;
 
 -- When each job of maintenance is due. The relay that gets its row runs it.
 CREATE TABLE IF NOT EXISTS outbox.maintenance (
-  step   text        PRIMARY KEY,
+  job    text        PRIMARY KEY,
   due_at timestamptz NOT NULL DEFAULT now()
 ) WITH (
   fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100,
@@ -90,19 +92,25 @@ CREATE TABLE IF NOT EXISTS outbox.schedule (
   spec       text        NOT NULL DEFAULT '',
   timing     text        NOT NULL,
   definition text        NOT NULL,
-  CONSTRAINT schedule_name_check     CHECK (octet_length(name) BETWEEN 1 AND 128 AND name !~ '[[:cntrl:]]'),
+  CONSTRAINT schedule_name_check
+    CHECK (octet_length(name) BETWEEN 1 AND 128 AND name !~ '[[:cntrl:]]'),
   CONSTRAINT schedule_catch_up_check CHECK (catch_up IN ('once', 'all')),
-  CONSTRAINT schedule_time_check     CHECK (isfinite(next_at) AND next_at < '10000-01-01 00:00:00+00'
-                                        AND isfinite(last_at) AND last_at < '10000-01-01 00:00:00+00')
+  CONSTRAINT schedule_time_check
+    CHECK (isfinite(next_at) AND next_at < '10000-01-01 00:00:00+00'
+       AND isfinite(last_at) AND last_at < '10000-01-01 00:00:00+00')
 ) WITH (
   fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100,
   autovacuum_vacuum_cost_delay = 0
 );
-COMMENT ON COLUMN outbox.schedule.next_at    IS 'the next firing; NULL: it has ended, or its Next misbehaved';
+COMMENT ON COLUMN outbox.schedule.next_at
+  IS 'the next firing; NULL: it has ended, or its Next misbehaved';
 COMMENT ON COLUMN outbox.schedule.last_at    IS 'the latest firing that enqueued a task';
-COMMENT ON COLUMN outbox.schedule.payload    IS 'as last registered, to be read: what is enqueued comes from the code of the relay that fires';
-COMMENT ON COLUMN outbox.schedule.timing     IS 'a hash of when it fires: when it changes, next_at is computed anew';
-COMMENT ON COLUMN outbox.schedule.definition IS 'a hash of all of it: only relays that know this very schedule fire it';
+COMMENT ON COLUMN outbox.schedule.payload
+  IS 'as last registered, to be read: what is enqueued comes from the code of the relay that fires';
+COMMENT ON COLUMN outbox.schedule.timing
+  IS 'a hash of when it fires: when it changes, next_at is computed anew';
+COMMENT ON COLUMN outbox.schedule.definition
+  IS 'a hash of all of it: only relays that know this very schedule fire it';
 
 -- A type has a row only if it was paused or is limited. A relay that starts with a limit writes it
 -- here: the last one counts.
@@ -112,13 +120,17 @@ CREATE TABLE IF NOT EXISTS outbox.task_type (
   max_running integer,
   rate        integer,
   rate_per    bigint,
-  CONSTRAINT task_type_name_check        CHECK (octet_length(task_type) BETWEEN 1 AND 128 AND task_type !~ '[[:cntrl:]]'),
+  CONSTRAINT task_type_name_check
+    CHECK (octet_length(task_type) BETWEEN 1 AND 128 AND task_type !~ '[[:cntrl:]]'),
   CONSTRAINT task_type_max_running_check CHECK (max_running > 0),
-  CONSTRAINT task_type_rate_check        CHECK (rate > 0 AND rate_per > 0 AND (rate IS NULL) = (rate_per IS NULL))
+  CONSTRAINT task_type_rate_check
+    CHECK (rate > 0 AND rate_per > 0 AND (rate IS NULL) = (rate_per IS NULL))
 );
 COMMENT ON COLUMN outbox.task_type.paused      IS 'no relay claims its tasks';
-COMMENT ON COLUMN outbox.task_type.max_running IS 'handler calls at once in all relays; NULL: any number';
-COMMENT ON COLUMN outbox.task_type.rate        IS 'tasks that may start in rate_per, in all relays; NULL: any number';
+COMMENT ON COLUMN outbox.task_type.max_running
+  IS 'handler calls at once in all relays; NULL: any number';
+COMMENT ON COLUMN outbox.task_type.rate
+  IS 'tasks that may start in rate_per, in all relays; NULL: any number';
 COMMENT ON COLUMN outbox.task_type.rate_per    IS 'microseconds';
 
 -- A type with max_running has this many slots, numbered from 1. The transaction that has it locked
@@ -162,7 +174,8 @@ CREATE TABLE IF NOT EXISTS outbox.audit (
   CONSTRAINT audit_target_check CHECK (octet_length(target) <= 1024),
   CONSTRAINT audit_count_check  CHECK (count >= 0)
 );
-COMMENT ON COLUMN outbox.audit.target IS 'a task type, a task id, a filter in words; never a payload';
+COMMENT ON COLUMN outbox.audit.target
+  IS 'a task type, a task id, a filter in words; never a payload';
 COMMENT ON COLUMN outbox.audit.count  IS 'how many tasks it was about';
 
 INSERT INTO outbox.migration (version) VALUES (19) ON CONFLICT DO NOTHING;

@@ -17,7 +17,9 @@ CREATE TABLE IF NOT EXISTS outbox.counter (
   autovacuum_vacuum_cost_delay = 0
 );
 COMMENT ON COLUMN outbox.counter.tasks   IS 'now; failed and canceled: ever';
-COMMENT ON COLUMN outbox.counter.arrived IS 'dead: ever died; the states together: ever enqueued, so that finished = arrived - tasks, less what died and was canceled';
+COMMENT ON COLUMN outbox.counter.arrived
+  IS 'dead: ever died; the states together: ever enqueued, so that finished = arrived - tasks, '
+     'less what died and was canceled';
 
 -- Changes that are not in outbox.counter yet. Transactions only add rows, so none waits for another
 -- one; a relay moves them there every few seconds.
@@ -56,7 +58,8 @@ CREATE TABLE IF NOT EXISTS outbox.sample (
   autovacuum_vacuum_cost_delay = 0
 );
 COMMENT ON COLUMN outbox.sample.finished     IS 'since the counters began, as failed';
-COMMENT ON COLUMN outbox.sample.oldest_ready IS 'microseconds for which the next task has been due; 0: none is ready';
+COMMENT ON COLUMN outbox.sample.oldest_ready
+  IS 'microseconds for which the next task has been due; 0: none is ready';
 CREATE INDEX IF NOT EXISTS sample_at ON outbox.sample (at);
 
 -- The functions that triggers call. They are here, so that no task is ever inserted uncounted.
@@ -79,18 +82,23 @@ BEGIN
   INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
   SELECT 1::bigint, num_nulls(attempted_at)::bigint, task_type, state FROM added
    WHERE state IN ('ready', 'scheduled') AND attempt >= 0
-     AND num_nonnulls(lease_token, leased_until, max_attempts, headers, timeout_ms, attempted_at) = 0
+     AND num_nonnulls(lease_token, leased_until, max_attempts, headers, timeout_ms,
+                      attempted_at) = 0
      AND octet_length(task_type) <= 128 AND task_type ~ '^[^[:cntrl:]]+$'
-     AND least(run_at, created_at) > '-infinity' AND greatest(run_at, created_at) < '10000-01-01 00:00:00+00'
+     AND least(run_at, created_at) > '-infinity'
+       AND greatest(run_at, created_at) < '10000-01-01 00:00:00+00'
       OR outbox.check_task(task_id)
    LIMIT 3;
   GET DIAGNOSTICS n = ROW_COUNT;
   IF n = 3 THEN
     INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
-    SELECT count(*), count(*) - count(attempted_at), task_type, state FROM (SELECT * FROM added OFFSET 3) AS rest
-     WHERE (state IN ('ready', 'scheduled') OR state = 'waiting' AND ordering_key IS NOT NULL) AND attempt >= 0
+    SELECT count(*), count(*) - count(attempted_at), task_type, state
+      FROM (SELECT * FROM added OFFSET 3) AS rest
+     WHERE (state IN ('ready', 'scheduled') OR state = 'waiting' AND ordering_key IS NOT NULL)
+       AND attempt >= 0
        AND num_nonnulls(lease_token, leased_until) = 0
-       AND (max_attempts > 0) IS NOT FALSE AND (timeout_ms > 0) IS NOT FALSE AND (jsonb_typeof(headers) = 'object') IS NOT FALSE
+       AND (max_attempts > 0) IS NOT FALSE AND (timeout_ms > 0) IS NOT FALSE
+         AND (jsonb_typeof(headers) = 'object') IS NOT FALSE
        AND octet_length(task_type) <= 128 AND task_type ~ '^[^[:cntrl:]]+$'
        AND least(run_at, created_at, attempted_at) > '-infinity'
        AND greatest(run_at, created_at, attempted_at) < '10000-01-01 00:00:00+00'
@@ -118,12 +126,17 @@ DECLARE
 BEGIN
   INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
   SELECT (-1)::bigint, 0::bigint, task_type, state FROM removed
-   WHERE ordering_key IS NULL OR state = 'waiting' OR outbox.end_turn(task_type, ordering_key) LIMIT 3;
+   WHERE ordering_key IS NULL OR state = 'waiting'
+      OR outbox.mark_headless(task_type, ordering_key)
+   LIMIT 3;
   GET DIAGNOSTICS n = ROW_COUNT;
   IF n = 3 THEN
     INSERT INTO outbox.counter_log (tasks, task_type, kind)
-    SELECT -count(*), task_type, state FROM (SELECT task_type, state, ordering_key FROM removed OFFSET 3) AS rest
-     WHERE ordering_key IS NULL OR state = 'waiting' OR outbox.end_turn(task_type, ordering_key) GROUP BY task_type, state;
+    SELECT -count(*), task_type, state
+      FROM (SELECT task_type, state, ordering_key FROM removed OFFSET 3) AS rest
+     WHERE ordering_key IS NULL OR state = 'waiting'
+        OR outbox.mark_headless(task_type, ordering_key)
+     GROUP BY task_type, state;
   END IF;
   RETURN NULL;
 END
@@ -185,8 +198,12 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
   SELECT -sum(tasks), CASE kind WHEN 'dead' THEN 0 ELSE -sum(tasks) END, task_type, kind
-    FROM (SELECT tasks, task_type, kind FROM outbox.counter UNION ALL SELECT tasks, task_type, kind FROM outbox.counter_log) AS c
-   WHERE CASE TG_TABLE_NAME WHEN 'task' THEN kind NOT IN ('dead', 'failed', 'canceled') ELSE kind = 'dead' END
+    FROM (SELECT tasks, task_type, kind FROM outbox.counter
+          UNION ALL SELECT tasks, task_type, kind FROM outbox.counter_log) AS c
+   WHERE CASE TG_TABLE_NAME
+           WHEN 'task' THEN kind NOT IN ('dead', 'failed', 'canceled')
+           ELSE kind = 'dead'
+         END
    GROUP BY task_type, kind HAVING sum(tasks) <> 0;
   RETURN NULL;
 END

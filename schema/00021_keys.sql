@@ -21,8 +21,8 @@ CREATE TABLE IF NOT EXISTS outbox.unique_key (
 
 -- Ordering keys that may have no head, the one task that may run. A relay promotes the next waiting
 -- task, if there is one.
-CREATE TABLE IF NOT EXISTS outbox.turn (
-  turn_id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+CREATE TABLE IF NOT EXISTS outbox.headless_key (
+  headless_key_id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   task_type    text   NOT NULL,
   ordering_key text   NOT NULL
 ) WITH (
@@ -33,8 +33,10 @@ CREATE TABLE IF NOT EXISTS outbox.turn (
 );
 
 -- Its one row is locked by the relay that promotes.
-CREATE TABLE IF NOT EXISTS outbox.turn_lock (turn_lock boolean PRIMARY KEY DEFAULT true CHECK (turn_lock));
-INSERT INTO outbox.turn_lock DEFAULT VALUES ON CONFLICT DO NOTHING;
+CREATE TABLE IF NOT EXISTS outbox.promote_lock (
+  promote_lock boolean PRIMARY KEY DEFAULT true CHECK (promote_lock)
+);
+INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING;
 
 -- Functions that are not SECURITY DEFINER are called by those that are, with their rights and
 -- search_path.
@@ -42,10 +44,10 @@ INSERT INTO outbox.turn_lock DEFAULT VALUES ON CONFLICT DO NOTHING;
 -- Requests a new head for an ordering key, when this commits. True, so that a condition can call
 -- it.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION outbox.end_turn(of_type text, key text) RETURNS boolean
+CREATE OR REPLACE FUNCTION outbox.mark_headless(of_type text, key text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  INSERT INTO outbox.turn (task_type, ordering_key) VALUES (of_type, key);
+  INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES (of_type, key);
   RETURN true;
 END
 $$;
@@ -53,10 +55,11 @@ $$;
 
 -- The same for a task that leaves its ordering key.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION outbox.task_next() RETURNS trigger
+CREATE OR REPLACE FUNCTION outbox.task_left() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  INSERT INTO outbox.turn (task_type, ordering_key) VALUES (OLD.task_type, OLD.ordering_key);
+  INSERT INTO outbox.headless_key (task_type, ordering_key)
+    VALUES (OLD.task_type, OLD.ordering_key);
   RETURN NULL;
 END
 $$;
@@ -77,11 +80,13 @@ BEGIN
   END IF;
   canonical := payload::text;
   IF canonical ~ '\.[0-9]*0' THEN
-    canonical := regexp_replace(canonical, '("(?:[^"\\]|\\.)*")|(\.[0-9]*[1-9])0+(?![0-9])|\.0+(?![0-9])', '\1\2', 'g');
+    canonical := regexp_replace(canonical,
+      '("(?:[^"\\]|\\.)*")|(\.[0-9]*[1-9])0+(?![0-9])|\.0+(?![0-9])', '\1\2', 'g');
   END IF;
   resolved := '$payload:' || encode(sha256(convert_to(canonical, 'UTF8')), 'hex');
   IF given NOT IN ('$payload', resolved) THEN
-    RAISE EXCEPTION 'a unique key must not begin with $payload, which stands for the key of the payload'
+    RAISE EXCEPTION
+      'a unique key must not begin with $payload, which stands for the key of the payload'
       USING ERRCODE = 'check_violation';
   END IF;
   RETURN resolved;
@@ -100,13 +105,14 @@ LANGUAGE plpgsql AS $$
 DECLARE
   found_state text;
 BEGIN
-  FOR look IN 1..2 LOOP
+  FOR pass IN 1..2 LOOP
     SELECT t.state INTO found_state FROM outbox.task t WHERE t.task_id = holder;
     IF NOT FOUND THEN
       RETURN 'gone';
     END IF;
     EXIT WHEN found_state = 'leased';
-    PERFORM FROM outbox.task t WHERE t.task_id = holder AND t.state <> 'leased' FOR KEY SHARE SKIP LOCKED;
+    PERFORM FROM outbox.task t WHERE t.task_id = holder AND t.state <> 'leased'
+      FOR KEY SHARE SKIP LOCKED;
     IF FOUND THEN
       PERFORM FROM outbox.cancel c WHERE c.task_id = holder;
       RETURN CASE WHEN FOUND THEN 'gone' ELSE 'waiting' END;
@@ -123,15 +129,19 @@ $$;
 
 -- Gives a new task its unique key, if it is to be had.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION outbox.take_key(new_type text, new_key text, new_id bigint) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+CREATE OR REPLACE FUNCTION outbox.take_key(new_type text, new_key text, new_id bigint)
+  RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+  SET jit = off AS $$
 DECLARE
   holder bigint;
 BEGIN
   LOOP
-    SELECT k.task_id INTO holder FROM outbox.unique_key k WHERE k.task_type = new_type AND k.key = new_key FOR UPDATE;
+    SELECT k.task_id INTO holder FROM outbox.unique_key k WHERE k.task_type = new_type
+      AND k.key = new_key FOR UPDATE;
     EXIT WHEN FOUND;
-    INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES (new_type, new_key, new_id) ON CONFLICT DO NOTHING;
+    INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES (new_type, new_key, new_id)
+      ON CONFLICT DO NOTHING;
     IF FOUND THEN
       RETURN true;
     END IF;
@@ -152,8 +162,8 @@ END
 $$;
 -- +goose StatementEnd
 
-REVOKE EXECUTE ON FUNCTION outbox.end_turn(text, text) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION outbox.task_next() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION outbox.mark_headless(text, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION outbox.task_left() FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION outbox.resolve_key(text, jsonb) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION outbox.lock_waiting(bigint) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION outbox.take_key(text, text, bigint) FROM PUBLIC;

@@ -33,30 +33,44 @@ CREATE TABLE IF NOT EXISTS outbox.task (
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000,
   autovacuum_vacuum_cost_delay = 0
 );
-COMMENT ON COLUMN outbox.task.relay_id          IS 'leased: the relay that holds the lease; otherwise: the relay that died while it ran this task';
+COMMENT ON COLUMN outbox.task.relay_id
+  IS 'leased: the relay that holds the lease; otherwise: the relay that died while it ran this '
+     'task';
 COMMENT ON COLUMN outbox.task.priority          IS 'lower runs first; 0 is normal';
 COMMENT ON COLUMN outbox.task.attempt           IS 'attempts begun and counted; 0 until the first';
 COMMENT ON COLUMN outbox.task.max_attempts      IS 'NULL: as the handler was registered';
-COMMENT ON COLUMN outbox.task.timeout_ms        IS 'of one run; NULL: as the handler was registered';
-COMMENT ON COLUMN outbox.task.iterations        IS 'how often its handler returned RunAgain; 0 until the first time';
-COMMENT ON COLUMN outbox.task.ordering_key      IS 'tasks of one type and key run one after the other; NULL: in no order';
-COMMENT ON COLUMN outbox.task.skip_failed       IS 'after a failed attempt the task leaves the order, and the key goes on';
-COMMENT ON COLUMN outbox.task.unique_key        IS 'at most one waiting task of a type has it; insert $payload to have it made of the payload';
-COMMENT ON COLUMN outbox.task.unique_until_done IS 'the task keeps its key while it runs and through its retries';
+COMMENT ON COLUMN outbox.task.timeout_ms
+  IS 'of one run; NULL: as the handler was registered';
+COMMENT ON COLUMN outbox.task.iterations
+  IS 'how often its handler returned RunAgain; 0 until the first time';
+COMMENT ON COLUMN outbox.task.ordering_key
+  IS 'tasks of one type and key run one after the other; NULL: in no order';
+COMMENT ON COLUMN outbox.task.skip_failed
+  IS 'after a failed attempt the task leaves the order, and the key goes on';
+COMMENT ON COLUMN outbox.task.unique_key
+  IS 'at most one waiting task of a type has it; insert $payload to have it made of the payload';
+COMMENT ON COLUMN outbox.task.unique_until_done
+  IS 'the task keeps its key while it runs and through its retries';
 
 -- The lanes: what may be claimed, in the order of claiming. Each entry has its task's id, so none
 -- equals another but for dead ones of the same task. To look for equal ones before a page is split,
 -- as PostgreSQL does by default, saves no split.
-CREATE INDEX IF NOT EXISTS task_lane ON outbox.task (task_type, priority, attempt, task_id) WITH (deduplicate_items = off) WHERE state = 'ready';
-CREATE INDEX IF NOT EXISTS task_scheduled ON outbox.task (task_type, run_at) WHERE state = 'scheduled';
-CREATE INDEX IF NOT EXISTS task_leased ON outbox.task (relay_id, leased_until) WHERE state = 'leased';
+CREATE INDEX IF NOT EXISTS task_lane ON outbox.task (task_type, priority, attempt, task_id)
+  WITH (deduplicate_items = off) WHERE state = 'ready';
+CREATE INDEX IF NOT EXISTS task_scheduled ON outbox.task (task_type, run_at)
+  WHERE state = 'scheduled';
+CREATE INDEX IF NOT EXISTS task_leased ON outbox.task (relay_id, leased_until)
+  WHERE state = 'leased';
 -- The head of an ordering key, and those behind it.
-CREATE UNIQUE INDEX IF NOT EXISTS task_first ON outbox.task (task_type, ordering_key) WHERE ordering_key IS NOT NULL AND state <> 'waiting';
-CREATE INDEX IF NOT EXISTS task_waiting ON outbox.task (task_type, ordering_key, task_id) WHERE state = 'waiting';
+CREATE UNIQUE INDEX IF NOT EXISTS task_head ON outbox.task (task_type, ordering_key)
+  WHERE ordering_key IS NOT NULL AND state <> 'waiting';
+CREATE INDEX IF NOT EXISTS task_waiting ON outbox.task (task_type, ordering_key, task_id)
+  WHERE state = 'waiting';
 -- Pages of waiting tasks by id. task_waiting has the ordering key first, which not everybody may
 -- read. Statements that look for the next task of an ordering key must not take this one for its
 -- order, nor pages that one, so no condition implies the other.
-CREATE INDEX IF NOT EXISTS task_waiting_id ON outbox.task (task_type, task_id) WHERE state || '' = 'waiting';
+CREATE INDEX IF NOT EXISTS task_waiting_id ON outbox.task (task_type, task_id)
+  WHERE state || '' = 'waiting';
 
 -- Dead letters: tasks that no relay will run again by itself.
 CREATE TABLE IF NOT EXISTS outbox.dead_task (
@@ -80,12 +94,18 @@ CREATE TABLE IF NOT EXISTS outbox.dead_task (
   unique_key        text,
   unique_until_done boolean     NOT NULL DEFAULT false,
   task_max_attempts smallint,
-  CONSTRAINT dead_task_reason_check   CHECK (reason IN ('attempts', 'handler', 'lost_connections', 'committed')),
+  CONSTRAINT dead_task_reason_check
+    CHECK (reason IN ('attempts', 'handler', 'lost_connections', 'committed')),
   CONSTRAINT dead_task_attempts_check CHECK (reason <> 'attempts' OR attempt >= max_attempts)
 );
-COMMENT ON COLUMN outbox.dead_task.reason            IS 'attempts: all were used; handler: it returned Dead, or its backoff said stop; lost_connections: ten runs lost their connection; committed: the handler committed the claim and then failed';
-COMMENT ON COLUMN outbox.dead_task.max_attempts      IS 'the limit that held: the task''s own or its handler''s';
-COMMENT ON COLUMN outbox.dead_task.task_max_attempts IS 'the task''s own limit, which a redriven task gets back; NULL: it had none';
+COMMENT ON COLUMN outbox.dead_task.reason
+  IS 'attempts: all were used; handler: it returned Dead, or its backoff said stop; '
+     'lost_connections: ten runs lost their connection; '
+     'committed: the handler committed the claim and then failed';
+COMMENT ON COLUMN outbox.dead_task.max_attempts
+  IS 'the limit that held: the task''s own or its handler''s';
+COMMENT ON COLUMN outbox.dead_task.task_max_attempts
+  IS 'the task''s own limit, which a redriven task gets back; NULL: it had none';
 CREATE INDEX IF NOT EXISTS dead_task_died ON outbox.dead_task (died_at, task_id);
 CREATE INDEX IF NOT EXISTS dead_task_type ON outbox.dead_task (task_type, died_at, task_id);
 
@@ -108,7 +128,8 @@ CREATE TABLE IF NOT EXISTS outbox.done_task (
   autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0
 );
 COMMENT ON COLUMN outbox.done_task.keep_until IS 'relays delete the row after this time';
-COMMENT ON COLUMN outbox.done_task.last_error IS 'what its handler discarded it for; NULL: the handler succeeded';
+COMMENT ON COLUMN outbox.done_task.last_error
+  IS 'what its handler discarded it for; NULL: the handler succeeded';
 CREATE INDEX IF NOT EXISTS done_task_keep_until ON outbox.done_task (keep_until);
 CREATE INDEX IF NOT EXISTS done_task_type ON outbox.done_task (task_type, task_id);
 
@@ -117,26 +138,32 @@ CREATE INDEX IF NOT EXISTS done_task_type ON outbox.done_task (task_type, task_i
 -- also one that was made when the table was empty.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION outbox.check_task(suspect bigint) RETURNS boolean
-LANGUAGE plpgsql COST 1 SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql COST 1 SET enable_seqscan = off SET jit = off
+  SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   violated text;
 BEGIN
   SELECT CASE
-      WHEN NOT (state IN ('ready', 'scheduled', 'leased') OR state = 'waiting' AND ordering_key IS NOT NULL) THEN 'state'
-      WHEN NOT ((state = 'leased') = (lease_token IS NOT NULL) AND (lease_token IS NULL OR relay_id IS NOT NULL)
+      WHEN NOT (state IN ('ready', 'scheduled', 'leased')
+             OR state = 'waiting' AND ordering_key IS NOT NULL) THEN 'state'
+      WHEN NOT ((state = 'leased') = (lease_token IS NOT NULL)
+            AND (lease_token IS NULL OR relay_id IS NOT NULL)
             AND (leased_until IS NULL OR lease_token IS NOT NULL)) THEN 'lease'
-      WHEN NOT (octet_length(task_type) BETWEEN 1 AND 128 AND task_type !~ '[[:cntrl:]]') THEN 'type'
+      WHEN NOT (octet_length(task_type) BETWEEN 1 AND 128 AND task_type !~ '[[:cntrl:]]')
+        THEN 'type'
       WHEN NOT (attempt >= 0) THEN 'attempt'
       WHEN NOT (max_attempts > 0) THEN 'max_attempts'
       WHEN NOT (jsonb_typeof(headers) = 'object') THEN 'headers'
-      WHEN NOT (isfinite(run_at) AND isfinite(created_at) AND run_at < '10000-01-01 00:00:00+00' AND created_at < '10000-01-01 00:00:00+00')
+      WHEN NOT (isfinite(run_at) AND run_at < '10000-01-01 00:00:00+00')
+        OR NOT (isfinite(created_at) AND created_at < '10000-01-01 00:00:00+00')
         OR NOT (isfinite(attempted_at) AND attempted_at < '10000-01-01 00:00:00+00') THEN 'time'
       WHEN state = 'ready' AND timeout_ms <= 0 THEN 'timeout'
     END
     INTO violated FROM outbox.task WHERE task_id = suspect;
   IF violated IS NOT NULL THEN
     RAISE EXCEPTION 'the task violates task_%_check', violated
-      USING ERRCODE = 'check_violation', TABLE = 'task', CONSTRAINT = 'task_' || violated || '_check';
+      USING ERRCODE = 'check_violation', TABLE = 'task',
+        CONSTRAINT = 'task_' || violated || '_check';
   END IF;
   RETURN true;
 END
@@ -166,11 +193,13 @@ BEGIN
   END IF;
   IF NEW.ordering_key IS NOT NULL THEN
     IF octet_length(NEW.ordering_key) NOT BETWEEN 1 AND 256 THEN
-      RAISE EXCEPTION 'the ordering key has % bytes, must have 1 to 256', octet_length(NEW.ordering_key)
+      RAISE EXCEPTION 'the ordering key has % bytes, must have 1 to 256',
+        octet_length(NEW.ordering_key)
         USING ERRCODE = 'check_violation', TABLE = 'task', CONSTRAINT = 'task_ordering_check';
     END IF;
     NEW.state := 'waiting';
-    INSERT INTO outbox.turn (task_type, ordering_key) VALUES (NEW.task_type, NEW.ordering_key);
+    INSERT INTO outbox.headless_key (task_type, ordering_key)
+      VALUES (NEW.task_type, NEW.ordering_key);
   ELSIF NEW.run_at > now() THEN
     NEW.state := 'scheduled';
   END IF;
@@ -184,22 +213,27 @@ REVOKE EXECUTE ON FUNCTION outbox.task_arrive() FROM PUBLIC;
 
 -- CURRENT_TIMESTAMP is now(), and no function that each statement would look up.
 CREATE OR REPLACE TRIGGER task_arrive BEFORE INSERT ON outbox.task
-  FOR EACH ROW WHEN (NEW.run_at > CURRENT_TIMESTAMP OR NEW.ordering_key IS NOT NULL OR NEW.unique_key IS NOT NULL)
+  FOR EACH ROW WHEN (NEW.run_at > CURRENT_TIMESTAMP OR NEW.ordering_key IS NOT NULL
+    OR NEW.unique_key IS NOT NULL)
   EXECUTE FUNCTION outbox.task_arrive();
 CREATE OR REPLACE TRIGGER task_left AFTER UPDATE OF ordering_key ON outbox.task
-  FOR EACH ROW WHEN (OLD.ordering_key IS NOT NULL AND OLD.ordering_key IS DISTINCT FROM NEW.ordering_key)
-  EXECUTE FUNCTION outbox.task_next();
+  FOR EACH ROW WHEN (OLD.ordering_key IS NOT NULL
+    AND OLD.ordering_key IS DISTINCT FROM NEW.ordering_key)
+  EXECUTE FUNCTION outbox.task_left();
 CREATE OR REPLACE TRIGGER task_wake AFTER INSERT ON outbox.task REFERENCING NEW TABLE AS added
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.task_wake();
 CREATE OR REPLACE TRIGGER task_removed AFTER DELETE ON outbox.task REFERENCING OLD TABLE AS removed
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.task_removed();
-CREATE OR REPLACE TRIGGER task_changed AFTER UPDATE ON outbox.task REFERENCING OLD TABLE AS removed NEW TABLE AS added
+CREATE OR REPLACE TRIGGER task_changed AFTER UPDATE ON outbox.task
+  REFERENCING OLD TABLE AS removed NEW TABLE AS added
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.task_changed();
 CREATE OR REPLACE TRIGGER task_truncated AFTER TRUNCATE ON outbox.task
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.task_truncated();
-CREATE OR REPLACE TRIGGER dead_task_added AFTER INSERT ON outbox.dead_task REFERENCING NEW TABLE AS added
+CREATE OR REPLACE TRIGGER dead_task_added AFTER INSERT ON outbox.dead_task
+  REFERENCING NEW TABLE AS added
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.dead_task_added();
-CREATE OR REPLACE TRIGGER dead_task_removed AFTER DELETE ON outbox.dead_task REFERENCING OLD TABLE AS removed
+CREATE OR REPLACE TRIGGER dead_task_removed AFTER DELETE ON outbox.dead_task
+  REFERENCING OLD TABLE AS removed
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.dead_task_removed();
 CREATE OR REPLACE TRIGGER dead_task_truncated AFTER TRUNCATE ON outbox.dead_task
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.task_truncated();
@@ -221,9 +255,11 @@ $$;
 GRANT EXECUTE ON FUNCTION outbox.enqueue_task(text, jsonb) TO PUBLIC;
 
 -- Tasks with unique keys, to insert into with on_conflict, and to be told what came of it:
---   INSERT INTO outbox.keyed_task (task_type, payload, unique_key, on_conflict) VALUES ... RETURNING task_id, outcome
+--   INSERT INTO outbox.keyed_task (task_type, payload, unique_key, on_conflict)
+--   VALUES ... RETURNING task_id, outcome
 CREATE OR REPLACE VIEW outbox.keyed_task AS
-SELECT task_id, task_type, payload, priority, max_attempts, headers, run_at, timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done,
+SELECT task_id, task_type, payload, priority, max_attempts, headers, run_at, timeout_ms,
+  ordering_key, skip_failed, unique_key, unique_until_done,
        NULL::text AS on_conflict, NULL::text AS outcome, NULL::bigint AS position
   FROM outbox.task WHERE unique_key IS NOT NULL;
 ALTER VIEW outbox.keyed_task ALTER COLUMN payload SET DEFAULT '{}';
@@ -232,21 +268,27 @@ ALTER VIEW outbox.keyed_task ALTER COLUMN run_at SET DEFAULT now();
 ALTER VIEW outbox.keyed_task ALTER COLUMN skip_failed SET DEFAULT false;
 ALTER VIEW outbox.keyed_task ALTER COLUMN unique_until_done SET DEFAULT false;
 ALTER VIEW outbox.keyed_task ALTER COLUMN on_conflict SET DEFAULT 'skip';
-COMMENT ON COLUMN outbox.keyed_task.on_conflict IS 'skip, replace (payload, headers, run_at, priority) or reschedule (run_at)';
-COMMENT ON COLUMN outbox.keyed_task.outcome     IS 'RETURNING: created, updated or skipped; task_id is the task that has the key';
+COMMENT ON COLUMN outbox.keyed_task.on_conflict
+  IS 'skip, replace (payload, headers, run_at, priority) or reschedule (run_at)';
+COMMENT ON COLUMN outbox.keyed_task.outcome
+  IS 'RETURNING: created, updated or skipped; task_id is the task that has the key';
 COMMENT ON COLUMN outbox.keyed_task.position    IS 'RETURNING: as it was given';
 
 -- Inserts a task with a unique key, or does to the waiting task that has it what on_conflict says.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION outbox.keyed_task_insert() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+  SET jit = off AS $$
 BEGIN
   IF NEW.on_conflict IS NULL OR NEW.on_conflict NOT IN ('skip', 'replace', 'reschedule') THEN
-    RAISE EXCEPTION 'on_conflict is %, must be skip, replace or reschedule', COALESCE(NEW.on_conflict, 'NULL')
+    RAISE EXCEPTION 'on_conflict is %, must be skip, replace or reschedule',
+      COALESCE(NEW.on_conflict, 'NULL')
       USING ERRCODE = 'check_violation';
   END IF;
-  INSERT INTO outbox.task (task_type, payload, priority, max_attempts, headers, run_at, timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done)
-  VALUES (NEW.task_type, NEW.payload, NEW.priority, NEW.max_attempts, NEW.headers, NEW.run_at, NEW.timeout_ms, NEW.ordering_key, NEW.skip_failed,
+  INSERT INTO outbox.task (task_type, payload, priority, max_attempts, headers, run_at, timeout_ms,
+    ordering_key, skip_failed, unique_key, unique_until_done)
+  VALUES (NEW.task_type, NEW.payload, NEW.priority, NEW.max_attempts, NEW.headers, NEW.run_at,
+    NEW.timeout_ms, NEW.ordering_key, NEW.skip_failed,
           NEW.unique_key, NEW.unique_until_done)
   RETURNING task_id INTO NEW.task_id;
   IF FOUND THEN
@@ -258,7 +300,8 @@ BEGIN
   IF NEW.on_conflict <> 'skip' AND outbox.lock_waiting(NEW.task_id) = 'waiting' THEN
     UPDATE outbox.task t
        SET run_at   = NEW.run_at,
-           state    = CASE WHEN t.state NOT IN ('ready', 'scheduled') THEN t.state WHEN NEW.run_at > now() THEN 'scheduled' ELSE 'ready' END,
+           state    = CASE WHEN t.state NOT IN ('ready', 'scheduled') THEN t.state
+             WHEN NEW.run_at > now() THEN 'scheduled' ELSE 'ready' END,
            payload  = CASE NEW.on_conflict WHEN 'replace' THEN NEW.payload  ELSE t.payload  END,
            headers  = CASE NEW.on_conflict WHEN 'replace' THEN NEW.headers  ELSE t.headers  END,
            priority = CASE NEW.on_conflict WHEN 'replace' THEN NEW.priority ELSE t.priority END
@@ -279,10 +322,11 @@ LOCK TABLE outbox.task, outbox.dead_task IN SHARE ROW EXCLUSIVE MODE;
 INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
 SELECT n, CASE kind WHEN 'dead' THEN 0 ELSE n END, task_type, kind
   FROM (SELECT sum(n) AS n, task_type, kind
-          FROM (SELECT count(*) AS n, task_type, state AS kind FROM outbox.task GROUP BY task_type, state
-                UNION ALL SELECT count(*), task_type, 'dead' FROM outbox.dead_task GROUP BY task_type
-                UNION ALL SELECT -tasks, task_type, kind FROM outbox.counter WHERE kind NOT IN ('failed', 'canceled')
-                UNION ALL SELECT -tasks, task_type, kind FROM outbox.counter_log WHERE kind NOT IN ('failed', 'canceled')) AS c
+          FROM (SELECT count(*) AS n, task_type, state AS kind FROM outbox.task GROUP BY 2, 3
+                UNION ALL SELECT count(*), task_type, 'dead' FROM outbox.dead_task GROUP BY 2
+                UNION ALL SELECT -tasks, task_type, kind FROM outbox.counter
+                UNION ALL SELECT -tasks, task_type, kind FROM outbox.counter_log) AS c
+         WHERE kind NOT IN ('failed', 'canceled')
          GROUP BY task_type, kind) AS missing
  WHERE n <> 0;
 

@@ -48,7 +48,8 @@ CREATE INDEX IF NOT EXISTS cancel_task_id ON outbox.cancel (task_id);
 -- pg_xact_status would raise an error. One that another transaction has here is taken for an open
 -- claim while that transaction lasts; its tasks run, and the lost run counts later or not at all.
 CREATE OR REPLACE FUNCTION outbox.claim_ended(of_xid xid8) RETURNS boolean LANGUAGE sql
-RETURN CASE WHEN of_xid < pg_current_xact_id() THEN pg_xact_status(of_xid) IS DISTINCT FROM 'in progress' ELSE true END;
+RETURN CASE WHEN of_xid < pg_current_xact_id()
+  THEN pg_xact_status(of_xid) IS DISTINCT FROM 'in progress' ELSE true END;
 
 -- Rows of batches that were lost become rows of single tasks, where the caller has claimed any of
 -- these. One whose transaction is open cannot have been lost: its tasks are locked.
@@ -72,16 +73,20 @@ $$;
 -- is asynchronous: the journal must survive the death of a relay, not of the server, which ends the
 -- claims as well.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION outbox.begin_runs(ids bigint[], tokens uuid[], first bigint, last bigint, of_relay uuid) RETURNS boolean
-LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION outbox.begin_runs(ids bigint[], tokens uuid[], first bigint,
+  last bigint, of_relay uuid) RETURNS boolean
+LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+  SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   setting text := set_config('synchronous_commit', 'off', true);
 BEGIN
   INSERT INTO outbox.running (task_id, token, relay_id)
   SELECT unnest(ids), unnest(tokens), of_relay
-   WHERE NOT EXISTS (SELECT 1 FROM outbox.running r WHERE r.task_id = ANY (ids) AND r.task_ids IS NULL)
+   WHERE NOT EXISTS (SELECT 1 FROM outbox.running r WHERE r.task_id = ANY (ids)
+     AND r.task_ids IS NULL)
      AND NOT EXISTS (SELECT 1 FROM outbox.running r
-                      WHERE r.task_ids IS NOT NULL AND r.last_id >= first AND r.first_id <= last AND outbox.claim_ended(r.xid));
+                      WHERE r.task_ids IS NOT NULL AND r.last_id >= first AND r.first_id <= last
+                        AND outbox.claim_ended(r.xid));
   RETURN FOUND;
 END
 $$;
@@ -91,13 +96,16 @@ $$;
 -- earlier runs left of each. A task with such is journalled only as a suspect that is about to run:
 -- its process may be running another suspect now, whose death should cost this one nothing.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION outbox.record_runs(ids bigint[], first bigint, last bigint, tokens uuid[], suspects boolean[], of_relay uuid)
+CREATE OR REPLACE FUNCTION outbox.record_runs(ids bigint[], first bigint, last bigint,
+  tokens uuid[], suspects boolean[], of_relay uuid)
 RETURNS TABLE (task_id bigint, token text, not_died boolean, alive_us bigint)
-LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+  SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
   IF EXISTS (SELECT 1 FROM outbox.running r
-              WHERE r.task_ids IS NOT NULL AND r.last_id >= first AND r.first_id <= last AND outbox.claim_ended(r.xid)) THEN
+              WHERE r.task_ids IS NOT NULL AND r.last_id >= first AND r.first_id <= last
+                AND outbox.claim_ended(r.xid)) THEN
     PERFORM outbox.split_lost(ids, first, last);
   END IF;
   RETURN QUERY
@@ -107,10 +115,13 @@ BEGIN
    WHERE r.task_id = ANY (ids) AND r.task_ids IS NULL;
   IF FOUND THEN
     INSERT INTO outbox.running (task_id, token, relay_id)
-    SELECT n.task_id, n.token, of_relay FROM unnest(ids, tokens, suspects) AS n (task_id, token, suspect)
-     WHERE n.suspect OR NOT EXISTS (SELECT 1 FROM outbox.running r WHERE r.task_id = n.task_id AND r.task_ids IS NULL);
+    SELECT n.task_id, n.token, of_relay
+      FROM unnest(ids, tokens, suspects) AS n (task_id, token, suspect)
+     WHERE n.suspect OR NOT EXISTS (SELECT 1 FROM outbox.running r WHERE r.task_id = n.task_id
+       AND r.task_ids IS NULL);
   ELSE
-    INSERT INTO outbox.running (task_id, token, relay_id) SELECT n.task_id, n.token, of_relay FROM unnest(ids, tokens) AS n (task_id, token);
+    INSERT INTO outbox.running (task_id, token, relay_id) SELECT n.task_id, n.token, of_relay
+      FROM unnest(ids, tokens) AS n (task_id, token);
   END IF;
 END
 $$;
@@ -119,21 +130,27 @@ $$;
 -- The same for a batch, which is journalled only if none of its tasks has a history. What earlier
 -- runs left is read by the range of the ids where it is narrow, and not by a search for each.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION outbox.record_batch(ids bigint[], first bigint, last bigint, of_token uuid, of_relay uuid, of_xid xid8)
+CREATE OR REPLACE FUNCTION outbox.record_batch(ids bigint[], first bigint, last bigint,
+  of_token uuid, of_relay uuid, of_xid xid8)
 RETURNS TABLE (task_id bigint, token text, not_died boolean, alive_us bigint)
-LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+  SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   history boolean;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
   IF EXISTS (SELECT 1 FROM outbox.running r
-              WHERE r.task_ids IS NOT NULL AND r.last_id >= first AND r.first_id <= last AND outbox.claim_ended(r.xid)) THEN
+              WHERE r.task_ids IS NOT NULL AND r.last_id >= first AND r.first_id <= last
+                AND outbox.claim_ended(r.xid)) THEN
     PERFORM outbox.split_lost(ids, first, last);
   END IF;
   IF last - first < 10 * cardinality(ids) THEN
-    history := EXISTS (SELECT 1 FROM outbox.running r WHERE r.task_id BETWEEN first AND last AND r.task_ids IS NULL AND array_position(ids, r.task_id) > 0);
+    history := EXISTS (SELECT 1 FROM outbox.running r
+      WHERE r.task_id BETWEEN first AND last AND r.task_ids IS NULL
+      AND array_position(ids, r.task_id) > 0);
   ELSE
-    history := EXISTS (SELECT 1 FROM outbox.running r WHERE r.task_id = ANY (ids) AND r.task_ids IS NULL);
+    history := EXISTS (SELECT 1 FROM outbox.running r WHERE r.task_id = ANY (ids)
+      AND r.task_ids IS NULL);
   END IF;
   IF history THEN
     RETURN QUERY
@@ -161,7 +178,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 BEGIN
   DELETE FROM outbox.running r WHERE r.task_id = done;
   RETURN concat(number, ' ', pg_current_xact_id(), pg_advisory_unlock_all(),
-    CASE WHEN EXISTS (SELECT 1 FROM pg_prepared_statements WHERE from_sql AND prepare_time >= now()) THEN ' left' END);
+    CASE WHEN EXISTS (SELECT 1 FROM pg_prepared_statements WHERE from_sql
+      AND prepare_time >= now()) THEN ' left' END);
 END
 $$;
 -- +goose StatementEnd
@@ -175,7 +193,8 @@ BEGIN
   PERFORM FROM outbox.task t WHERE t.task_id = $1 AND t.state <> 'leased' FOR UPDATE SKIP LOCKED;
   IF FOUND THEN
     WITH gone AS (DELETE FROM outbox.task t WHERE t.task_id = $1 RETURNING t.task_type)
-    INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, gone.task_type, 'canceled' FROM gone;
+    INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, gone.task_type, 'canceled'
+      FROM gone;
     RETURN 'canceled';
   END IF;
   PERFORM FROM outbox.task t WHERE t.task_id = $1;
@@ -196,9 +215,11 @@ $$;
 -- so the state is asked for in a way that no index of scheduled tasks fits.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION outbox.run_task_now(task_id bigint) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+  SET jit = off AS $$
 BEGIN
-  PERFORM FROM outbox.task t WHERE t.task_id = $1 AND t.state || '' = 'scheduled' FOR NO KEY UPDATE SKIP LOCKED;
+  PERFORM FROM outbox.task t WHERE t.task_id = $1 AND t.state || '' = 'scheduled'
+    FOR NO KEY UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
     RETURN false;
   END IF;

@@ -33,7 +33,7 @@ func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.
 	db, name := grantedSchema(t)
 	// An app's triggers on task run inside of those that delete or update tasks, with the search_path of the relay's pool.
 	const unpinned = `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND (prosecdef OR proconfig IS NOT NULL)
-		AND proname <> ALL ('{take_task,take_tasks,lease_tasks,finish_tasks}')
+		AND proname <> ALL ('{claim_task,claim_tasks,lease_tasks,finish_tasks}')
 		AND COALESCE(NOT 'search_path=pg_catalog, pg_temp' = ANY (proconfig), true)`
 	if got := list(t, db, name, unpinned); got != "" {
 		t.Errorf("the search_path is not pinned in %s", got)
@@ -61,7 +61,7 @@ func TestFunctionsWithTheOwnersRightsAreCalledByWhoIsMeantTo(t *testing.T) {
 		t.Errorf("PUBLIC may call %q", got)
 	}
 	if got, want := list(t, db, name, `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND NOT prosecdef AND NOT has_function_privilege('<schema>_worker', oid, 'EXECUTE')`),
-		"check_task end_turn lock_waiting resolve_key"; got != want {
+		"check_task lock_waiting mark_headless resolve_key"; got != want {
 		t.Errorf("a worker may not call %q, want %q, which triggers call", got, want)
 	}
 	// Triggers and what they call work with the owner's rights: a group needs none of it.
@@ -88,15 +88,15 @@ func TestWhatIsInATableIsReadByWhoIsMeantTo(t *testing.T) {
 	}
 	if got := list(t, db, name, `SELECT relname::text FROM pg_class WHERE relnamespace = <ns> AND relkind = 'r' AND NOT (
 		has_table_privilege('<schema>_worker', oid, 'SELECT') AND has_table_privilege('<schema>_worker', oid, 'INSERT')
-		AND has_table_privilege('<schema>_worker', oid, 'UPDATE') AND has_table_privilege('<schema>_worker', oid, 'DELETE'))`); got != "audit migration turn_lock" {
-		t.Errorf("a worker lacks rights on %q, want audit migration turn_lock", got)
+		AND has_table_privilege('<schema>_worker', oid, 'UPDATE') AND has_table_privilege('<schema>_worker', oid, 'DELETE'))`); got != "audit migration promote_lock" {
+		t.Errorf("a worker lacks rights on %q, want audit migration promote_lock", got)
 	}
 	if got := list(t, db, name, `SELECT format('%s %s %s', g.role, relname, p.privilege) FROM pg_class,
 		(VALUES ('enqueuer'), ('viewer'), ('operator'), ('worker')) AS g (role), (VALUES ('TRUNCATE'), ('TRIGGER'), ('REFERENCES')) AS p (privilege)
 		WHERE relnamespace = <ns> AND relkind IN ('r', 'v') AND has_table_privilege('<schema>_' || g.role, pg_class.oid, p.privilege)`); got != "" {
 		t.Errorf("groups have %q", got)
 	}
-	for group, want := range map[string]string{"enqueuer": "keyed_task task", "viewer": "", "operator": "audit cancel dead_task running schedule task task_type turn unique_key"} {
+	for group, want := range map[string]string{"enqueuer": "keyed_task task", "viewer": "", "operator": "audit cancel dead_task headless_key running schedule task task_type unique_key"} {
 		if got := list(t, db, name, `SELECT relname::text FROM pg_class WHERE relnamespace = <ns> AND relkind IN ('r', 'v')
 			AND (has_any_column_privilege('<schema>_`+group+`', oid, 'INSERT') OR has_any_column_privilege('<schema>_`+group+`', oid, 'UPDATE')
 			  OR has_table_privilege('<schema>_`+group+`', oid, 'DELETE'))`); got != want {

@@ -51,7 +51,7 @@ DECLARE
   statement text;
 BEGIN
   FOR statement IN
-    SELECT 'ALTER SCHEMA outbox OWNER TO outbox_owner', 0 AS turn FROM pg_namespace
+    SELECT 'ALTER SCHEMA outbox OWNER TO outbox_owner', 0 AS position FROM pg_namespace
      WHERE oid = 'outbox'::regnamespace AND nspowner <> to_regrole('outbox_owner')
     UNION ALL
     SELECT format('ALTER TABLE %s OWNER TO outbox_owner', c.oid::regclass), CASE c.relname WHEN 'keyed_task' THEN 1 WHEN 'task' THEN 2 ELSE 3 END
@@ -64,7 +64,7 @@ BEGIN
      WHERE p.pronamespace = 'outbox'::regnamespace
        AND p.proowner <> to_regrole('outbox_owner') AND pg_has_role(p.proowner, to_regrole('outbox_owner'), 'USAGE')
        AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
-     ORDER BY turn
+     ORDER BY position
   LOOP
     EXECUTE statement;
   END LOOP;
@@ -109,12 +109,12 @@ GRANT EXECUTE ON FUNCTION outbox.enqueue_task TO outbox_enqueuer, outbox_worker;
 -- A relay, whose handlers enqueue and cancel with its rights.
 GRANT SELECT, INSERT, UPDATE, DELETE
    ON outbox.task, outbox.dead_task, outbox.done_task, outbox.relay, outbox.running, outbox.counter, outbox.counter_log, outbox.maintenance,
-      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.turn, outbox.unique_key, outbox.sample
+      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.headless_key, outbox.unique_key, outbox.sample
    TO outbox_worker;
-GRANT SELECT, INSERT, UPDATE ON outbox.turn_lock TO outbox_worker;
+GRANT SELECT, INSERT, UPDATE ON outbox.promote_lock TO outbox_worker;
 GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;
 GRANT EXECUTE ON FUNCTION
-      outbox.look, outbox.task_rest, outbox.take_task, outbox.take_tasks, outbox.lease_tasks, outbox.finish_tasks,
+      outbox.poll, outbox.optional_columns, outbox.claim_task, outbox.claim_tasks, outbox.lease_tasks, outbox.finish_tasks,
       outbox.begin_runs, outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now
    TO outbox_worker;
 -- A relay may start right after a migration that made new tables, before this is applied again.
@@ -149,7 +149,7 @@ GRANT INSERT (task_id, run_at, created_at, attempted_at, priority, attempt, max_
               unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed)
    ON outbox.task TO outbox_operator;
 GRANT DELETE ON outbox.running, outbox.cancel TO outbox_operator;
-GRANT INSERT (task_type, ordering_key) ON outbox.turn TO outbox_operator;
+GRANT INSERT (task_type, ordering_key) ON outbox.headless_key TO outbox_operator;
 GRANT SELECT, INSERT, UPDATE (task_id) ON outbox.unique_key TO outbox_operator;
 -- relay.HandBack.
 GRANT UPDATE (state, lease_token, leased_until) ON outbox.task TO outbox_operator;

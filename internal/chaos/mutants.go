@@ -12,7 +12,7 @@ import (
 )
 
 // edit replaces a text that is in a file of the module once, or once in a function of the schema,
-// such as outbox.take_task: then in the last migration that defines it.
+// such as outbox.claim_task: then in the last migration that defines it.
 type edit struct{ in, old, new string }
 
 // chaosRun is a run of this program that fails in one of the expected ways.

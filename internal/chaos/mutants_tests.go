@@ -12,14 +12,14 @@ var lockMutants = []mutant{{
 	name: "waiting-claim",
 	help: "a claim of one task waits for a locked row",
 	edits: []edit{
-		{"outbox.take_task", "BY t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED", "BY t.task_id LIMIT 1 FOR UPDATE"},
-		{"outbox.take_task", ", t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED", ", t.task_id LIMIT 1 FOR UPDATE"},
+		{"outbox.claim_task", "BY t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED", "BY t.task_id LIMIT 1 FOR UPDATE"},
+		{"outbox.claim_task", ", t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED", ", t.task_id LIMIT 1 FOR UPDATE"},
 	},
 	tests: testRun{"relay", "TestAClaimOfOneTaskFindsTheFirstThatIsFree$"},
 }, {
 	name:  "waiting-batch-claim",
 	help:  "a claim of a batch waits for a locked row",
-	edits: []edit{{"outbox.take_tasks", "LIMIT up_to FOR UPDATE SKIP LOCKED", "LIMIT up_to FOR UPDATE"}},
+	edits: []edit{{"outbox.claim_tasks", "LIMIT up_to FOR UPDATE SKIP LOCKED", "LIMIT up_to FOR UPDATE"}},
 	tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"},
 }, {
 	name: "waiting-lease",
@@ -65,7 +65,7 @@ var lockMutants = []mutant{{
 }, {
 	name:  "one-look-at-a-key",
 	help:  "the task of a unique key is looked at once, and a retry that is written back is missed",
-	edits: []edit{{"outbox.lock_waiting", "FOR look IN 1..2 LOOP", "FOR look IN 1..1 LOOP"}},
+	edits: []edit{{"outbox.lock_waiting", "FOR pass IN 1..2 LOOP", "FOR pass IN 1..1 LOOP"}},
 	tests: testRun{".", "TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey$"},
 }}
 
@@ -148,7 +148,7 @@ var leaseMutants = []mutant{{
 	edits: []edit{
 		{
 			"outbox.finish_tasks",
-			"ids[width_bucket(t.task_id, ids)] AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]",
+			"ids[width_bucket(t.task_id, ids)]\n       AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]",
 			"ids[width_bucket(t.task_id, ids)]",
 		},
 		{

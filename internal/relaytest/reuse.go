@@ -191,10 +191,10 @@ const catalogSQL = `SELECT md5(concat(
 	(SELECT string_agg(concat(setrole, setconfig), ',') FROM pg_db_role_setting
 		JOIN pg_database d ON d.oid = setdatabase WHERE datname = current_database()),
 	(SELECT string_agg(concat(m.*), ',' ORDER BY version) FROM outbox.migration m),
-	(SELECT string_agg(concat(l.*), ',') FROM outbox.turn_lock l)))`
+	(SELECT string_agg(concat(l.*), ',') FROM outbox.promote_lock l)))`
 
 const emptied = `relkind = 'r' AND oid >= 16384
-	AND oid NOT IN ('outbox.migration'::regclass, 'outbox.turn_lock'::regclass)`
+	AND oid NOT IN ('outbox.migration'::regclass, 'outbox.promote_lock'::regclass)`
 
 // filledSQL names the tables that have rows.
 const filledSQL = `SELECT string_agg(oid::regclass::text, ' ') FROM pg_class WHERE ` + emptied + `

@@ -58,7 +58,7 @@ func TestADatabaseIsLeftAsItWasMade(t *testing.T) {
 		"a trigger": `CREATE TRIGGER mine BEFORE UPDATE ON outbox.task FOR EACH ROW
 			EXECUTE FUNCTION suppress_redundant_updates_trigger()`,
 		"a function":          `ALTER FUNCTION outbox.enqueue_task COST 1`,
-		"a row of the schema": `DELETE FROM outbox.turn_lock`,
+		"a row of the schema": `DELETE FROM outbox.promote_lock`,
 		"statistics":          `INSERT INTO effect VALUES (1); ANALYZE effect`,
 		"its size": `INSERT INTO outbox.task (task_type, payload) SELECT 'A', '{}' FROM generate_series(1, 9000);
 			DELETE FROM outbox.task`,

@@ -97,7 +97,7 @@ func (g *granted) do(t *testing.T, statements string) {
 
 // Rows for all calls: a task that waits, one with a key, one of a dead relay, two dead letters, a finished task, a scheduled one, a schedule, an audit entry.
 const fixture = `
-TRUNCATE outbox.task, outbox.dead_task, outbox.done_task, outbox.cancel, outbox.running, outbox.unique_key, outbox.turn, outbox.schedule,
+TRUNCATE outbox.task, outbox.dead_task, outbox.done_task, outbox.cancel, outbox.running, outbox.unique_key, outbox.headless_key, outbox.schedule,
          outbox.task_type, outbox.counter, outbox.counter_log, outbox.audit, outbox.sample;
 INSERT INTO outbox.task (task_id, task_type, payload) OVERRIDING SYSTEM VALUE VALUES (1001, 'A', '{"secret": 1}');
 INSERT INTO outbox.task (task_id, task_type, payload, unique_key) OVERRIDING SYSTEM VALUE VALUES (1002, 'A', '{}', 'taken');
@@ -168,19 +168,19 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 	needs.Long(t)
 	g := grant(t, pgtest.Database(t), newName())
 	taken := map[string]string{
-		"INSERT (headers) ON outbox.task FROM %s_enqueuer":             "Enqueue with all options",
-		"EXECUTE ON FUNCTION outbox.enqueue_task FROM %s_enqueuer":     "Enqueue",
-		"SELECT (outcome) ON outbox.keyed_task FROM %s_enqueuer":       "Enqueue with OnConflictReplace",
-		"SELECT (run_at) ON outbox.task FROM %s_viewer":                "Stats",
-		"UPDATE (state) ON outbox.task FROM %s_operator":               "HandBack",
-		"INSERT (ordering_key) ON outbox.turn FROM %s_operator":        "Redrive",
-		"SELECT ON SEQUENCE outbox.wake FROM %s_worker":                "SELECT last_value FROM outbox.wake",
-		"EXECUTE ON FUNCTION outbox.look FROM %s_worker":               "RunOnce",
-		"DELETE ON outbox.counter_log FROM %s_worker":                  "DELETE FROM outbox.counter_log",
-		"EXECUTE ON FUNCTION outbox.cancel_task(bigint) FROM %s_owner": "Cancel",
-		"EXECUTE ON FUNCTION outbox.run_task_now FROM %s_operator":     "RunNow",
-		"INSERT (target) ON outbox.audit FROM %s_operator":             "audit.Write",
-		"SELECT ON outbox.sample FROM %s_viewer":                       "inspect.Relays, inspect.Types, inspect.Schedules and inspect.Samples",
+		"INSERT (headers) ON outbox.task FROM %s_enqueuer":              "Enqueue with all options",
+		"EXECUTE ON FUNCTION outbox.enqueue_task FROM %s_enqueuer":      "Enqueue",
+		"SELECT (outcome) ON outbox.keyed_task FROM %s_enqueuer":        "Enqueue with OnConflictReplace",
+		"SELECT (run_at) ON outbox.task FROM %s_viewer":                 "Stats",
+		"UPDATE (state) ON outbox.task FROM %s_operator":                "HandBack",
+		"INSERT (ordering_key) ON outbox.headless_key FROM %s_operator": "Redrive",
+		"SELECT ON SEQUENCE outbox.wake FROM %s_worker":                 "SELECT last_value FROM outbox.wake",
+		"EXECUTE ON FUNCTION outbox.poll FROM %s_worker":                "RunOnce",
+		"DELETE ON outbox.counter_log FROM %s_worker":                   "DELETE FROM outbox.counter_log",
+		"EXECUTE ON FUNCTION outbox.cancel_task(bigint) FROM %s_owner":  "Cancel",
+		"EXECUTE ON FUNCTION outbox.run_task_now FROM %s_operator":      "RunNow",
+		"INSERT (target) ON outbox.audit FROM %s_operator":              "audit.Write",
+		"SELECT ON outbox.sample FROM %s_viewer":                        "inspect.Relays, inspect.Types, inspect.Schedules and inspect.Samples",
 	}
 	rights := slices.Concat(calls(), statements())
 	for what, call := range taken {

@@ -222,10 +222,10 @@ func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
 		when, until string
 		want        bool
 	}{
-		{"when no relay ever asked", "", false},
-		{"until the second asked for", "extract(epoch FROM clock_timestamp())::bigint + 3600", true},
+		{"when no relay ever requested wake-ups", "", false},
+		{"until the second of a request", "extract(epoch FROM clock_timestamp())::bigint + 3600", true},
 		{"after that second", "extract(epoch FROM clock_timestamp())::bigint - 1", false},
-		{"after the wish was taken back", "0", false},
+		{"after the request was withdrawn", "0", false},
 	} {
 		for _, schemaName := range []string{"outbox", other} {
 			if c.until != "" {

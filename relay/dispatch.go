@@ -7,20 +7,20 @@ import (
 )
 
 const (
-	lookFresh    = 50 * time.Millisecond // how old a look may be when a lane is chosen
-	lookAgain    = 20 * time.Millisecond // how old it is when a busy relay looks whether other types have work
-	lookPause    = 2 * time.Millisecond  // between looks that wake-ups or timers ask for
-	duePause     = 20 * time.Millisecond // where the last look could not promote what was due
-	dryPause     = 5 * time.Millisecond  // between the first looks after work ran out
-	dryLooks     = 6                     // of these: what was being inserted meanwhile may still commit
-	quietPause   = 2 * dryPause          // between looks while a relay does not ask for wake-ups, as they came too thick
-	quietAfter   = 4                     // wake-ups that came within that pause of each other
-	quietLeast   = time.Second           // for how long it does not
-	quietMost    = 8 * time.Second
-	randomLead   = 4                      // most leased tasks that one pivot of a random order starts,
-	randomSingly = 30                     // in claims of more than this; else it is one
-	passing      = 3                      // errors in a row that may be those of single connections
-	parkFor      = 500 * time.Millisecond // until one more slot may try again to get a connection
+	lookFresh       = 50 * time.Millisecond // how old a look may be when a lane is chosen
+	lookAgain       = 20 * time.Millisecond // how old it is when a busy relay looks whether other types have work
+	lookPause       = 2 * time.Millisecond  // between looks that wake-ups or timers ask for
+	duePause        = 20 * time.Millisecond // where the last look could not promote what was due
+	emptyPause      = 5 * time.Millisecond  // between the first looks that find nothing
+	idleAfter       = 6                     // empty polls in a row; until then, what was being inserted may still commit
+	suppressedPause = 2 * emptyPause        // between looks while a relay suppresses wake-ups, as they came in a burst
+	burstSize       = 4                     // wake-ups, each within that pause of the one before
+	minSuppressed   = time.Second           // for how long wake-ups are suppressed
+	maxSuppressed   = 8 * time.Second
+	randomLead      = 4                      // most leased tasks that one pivot of a random order starts,
+	randomSingly    = 30                     // in claims of more than this; else it is one
+	passing         = 3                      // errors in a row that may be those of single connections
+	parkFor         = 500 * time.Millisecond // until one more slot may try again to get a connection
 )
 
 // dispatcher decides what to do next. It is a loop that owns all it knows, hears of everything as a function to
@@ -43,21 +43,21 @@ type dispatcher struct {
 	broke  time.Time
 	failed error // RunOnce ends with it
 
-	looking  bool
-	lookedAt time.Time
-	sweeps   sweeps
-	found    bool // work, since the last look
-	fruitful bool // whether the last look led to work is not known yet
-	dry      int  // looks in a row that led to no work
-	nextLook time.Time
-	nextDue  time.Time // of a scheduled task; zero if none is known
-	wish     int64     // for wake-ups, as it was set; 0 if none
-	woken    bool      // since the last look began
-	wokenAt  time.Time
-	thick    int           // wake-ups in a row that came soon after each other
-	quiet    time.Duration // for how long, at last, it did not ask for wake-ups
-	askAfter time.Time
-	stranded bool // RunOnce: dead relays hold leases, to be taken over
+	looking         bool
+	lookedAt        time.Time
+	sweeps          sweeps
+	found           bool // work, since the last look
+	hitUnknown      bool // whether the last look led to work is not known yet
+	emptyPolls      int  // looks in a row that led to no work
+	nextLook        time.Time
+	nextDue         time.Time // of a scheduled task; zero if none is known
+	wakeRequest     int64     // as it was set; 0 if none
+	woken           bool      // since the last look began
+	wokenAt         time.Time
+	burst           int           // wake-ups in a row that came soon after each other
+	suppressedFor   time.Duration // for how long wake-ups were suppressed the last time
+	suppressedUntil time.Time
+	stranded        bool // RunOnce: dead relays hold leases, to be taken over
 }
 
 func newDispatcher(ctx context.Context, r *Relay, once bool) *dispatcher {
@@ -92,9 +92,9 @@ func (d *dispatcher) run() {
 			f()
 		case <-d.r.woken:
 			d.wake(time.Now())
-		case <-d.r.unasked:
-			if d.dry >= dryLooks { // it relies on wake-ups
-				d.wish, d.dry, d.nextLook = 0, dryLooks, time.Now()
+		case <-d.r.withdrawn:
+			if d.emptyPolls >= idleAfter { // it relies on wake-ups
+				d.wakeRequest, d.emptyPolls, d.nextLook = 0, idleAfter, time.Now()
 			}
 		case <-d.r.duePoke:
 			if at := d.r.takeDue(); d.nextDue.IsZero() || at.Before(d.nextDue) {
@@ -108,26 +108,26 @@ func (d *dispatcher) run() {
 }
 
 // wake notes a wake-up. When they come faster than a look answers them, say because other relays are busy with what
-// many enqueuers send, they cost those more than they bring. The relay looks by itself then, and asks for wake-ups
-// again after a while: a longer one each time, until they have come seldom.
+// many enqueuers send, they cost those more than they bring. The relay looks by itself then, and suppresses wake-ups
+// for a while: a longer one each time, until they have come seldom.
 func (d *dispatcher) wake(now time.Time) {
-	if now.Sub(d.wokenAt) > quietLeast && now.Sub(d.askAfter) > quietLeast {
-		d.quiet = 0
+	if now.Sub(d.wokenAt) > minSuppressed && now.Sub(d.suppressedUntil) > minSuppressed {
+		d.suppressedFor = 0
 	}
-	d.thick++
-	if now.Sub(d.wokenAt) >= quietPause {
-		d.thick = 0
+	d.burst++
+	if now.Sub(d.wokenAt) >= suppressedPause {
+		d.burst = 0
 	}
-	if d.thick >= quietAfter && !now.Before(d.askAfter) {
-		d.quiet = min(max(2*d.quiet, quietLeast), quietMost)
-		d.askAfter = now.Add(d.quiet)
+	if d.burst >= burstSize && !now.Before(d.suppressedUntil) {
+		d.suppressedFor = min(max(2*d.suppressedFor, minSuppressed), maxSuppressed)
+		d.suppressedUntil = now.Add(d.suppressedFor)
 	}
-	d.woken, d.wokenAt, d.dry, d.nextLook = true, now, 0, now
+	d.woken, d.wokenAt, d.emptyPolls, d.nextLook = true, now, 0, now
 	d.outage.hasten(now)
 }
 
-// fulfilled reports whether the relay's wish for wake-ups is to be taken back: it has work, or is about to see.
-func (d *dispatcher) fulfilled() bool { return d.wish > 0 && (d.found || d.woken) }
+// withdraws reports whether the wake-up request is to be withdrawn: the relay has work, or is about to see.
+func (d *dispatcher) withdraws() bool { return d.wakeRequest > 0 && (d.found || d.woken) }
 
 // step starts what can be started. It returns for how long there is nothing to do but wait for events, or that
 // RunOnce is done.
@@ -158,7 +158,7 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 	}
 	age := now.Sub(d.lookedAt)
 	fresh := age <= lookFresh
-	for takeBack := d.fulfilled(); fresh && !takeBack && d.free > 0; {
+	for withdraw := d.withdraws(); fresh && !withdraw && d.free > 0; {
 		if !d.claimAll(d.lanes.portions(d.free), now) {
 			break
 		}
@@ -170,15 +170,15 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 		return lookAgain - age, false
 	case d.found || d.lanes.choosable():
 		if d.found { // else it may be work that the limits of its type hold back
-			d.dry = 0
+			d.emptyPolls = 0
 		}
 		d.look()
 		return time.Hour, false
 	}
-	if d.fruitful {
-		d.fruitful = false
-		d.dry++
-		d.nextLook = d.lookedAt.Add(d.dryDelay(now))
+	if d.hitUnknown {
+		d.hitUnknown = false
+		d.emptyPolls++
+		d.nextLook = d.lookedAt.Add(d.emptyDelay(now))
 	}
 	next := d.nextLook
 	if !d.nextDue.IsZero() && d.nextDue.Before(next) {
@@ -223,17 +223,17 @@ func (d *dispatcher) probe(now time.Time) time.Duration {
 	return time.Hour
 }
 
-// dryDelay is the pause after the dry-th look in a row that led to no work.
-func (d *dispatcher) dryDelay(now time.Time) time.Duration {
-	if now.Before(d.askAfter) {
-		d.dry = min(d.dry, dryLooks-1)
-		return quietPause
+// emptyDelay is the pause after the latest look, which led to no work.
+func (d *dispatcher) emptyDelay(now time.Time) time.Duration {
+	if now.Before(d.suppressedUntil) {
+		d.emptyPolls = min(d.emptyPolls, idleAfter-1)
+		return suppressedPause
 	}
-	if d.dry <= dryLooks {
-		return dryPause
+	if d.emptyPolls <= idleAfter {
+		return emptyPause
 	}
 	poll := d.r.config.PollInterval
-	pause := min(dryPause<<min(d.dry-dryLooks, 20), poll)
+	pause := min(emptyPause<<min(d.emptyPolls-idleAfter, 20), poll)
 	if pause == poll {
 		pause = poll - rand.N(poll/16)
 		d.r.conns.releasing.Go(d.r.conns.release) // the app may need them more
@@ -249,21 +249,21 @@ func (d *dispatcher) look() {
 	d.looking = true
 	d.free--
 	want := wanted{writable: d.outage.active(), stranded: d.once}
-	want.ask = d.r.listener.on.Load() && (d.dry >= dryLooks || d.outage.active()) && !now.Before(d.askAfter)
-	want.idle, want.wish = d.dry >= dryLooks && !d.once && !d.outage.active(), d.wish
-	if d.fulfilled() {
-		want.takeBack = d.wish
+	want.requestWakeUp = d.r.listener.on.Load() && (d.emptyPolls >= idleAfter || d.outage.active()) && !now.Before(d.suppressedUntil)
+	want.idle, want.wakeRequest = d.emptyPolls >= idleAfter && !d.once && !d.outage.active(), d.wakeRequest
+	if d.withdraws() {
+		want.withdraw = d.wakeRequest
 	}
 	d.found, d.woken = false, false
-	all := d.once || d.sweeps.due(d.dry >= dryLooks, now)
+	all := d.once || d.sweeps.due(d.emptyPolls >= idleAfter, now)
 	if !all {
 		want.spans = d.lanes.spans()
 	}
 	go func() {
 		s, err := d.r.look(d.ctx, want)
 		d.events <- func() {
-			if want.takeBack > 0 && err == nil {
-				d.wish = 0
+			if want.withdraw > 0 && err == nil {
+				d.wakeRequest = 0
 			}
 			if err == nil {
 				d.swept(all, s.took)
@@ -298,8 +298,8 @@ func (d *dispatcher) looked(s *sight, err error, began time.Time) {
 	if d.outage.active() {
 		d.r.answered.send()
 	}
-	d.fruitful, d.stranded = true, s.stranded
-	d.wish = max(d.wish, s.wish)
+	d.hitUnknown, d.stranded = true, s.stranded
+	d.wakeRequest = max(d.wakeRequest, s.wakeRequest)
 	d.nextDue = time.Time{}
 	if s.due {
 		d.nextDue = now.Add(s.nextDue)

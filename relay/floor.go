@@ -18,7 +18,7 @@ const (
 	maxFloors    = 4                     // of one lane
 	quickLook    = 2 * time.Millisecond  // a look at all that takes less than that longer costs nothing
 	lookShare    = 200                   // else it takes one part of so many of the time, as it slows down claims,
-	dryShare     = 20                    // or of so many where there is nothing to claim,
+	idleShare    = 20                    // or of so many where there is nothing to claim,
 	maxLookGap   = 5 * time.Second       // and is made at least so often
 	maxNear      = 1 << 16
 	sampleLooks  = 10 // the least of so many tells what a look takes: the first one of each session is slow, as it plans
@@ -255,11 +255,11 @@ func (s *samples) add(took time.Duration, now time.Time) {
 	s.n++
 }
 
-// due reports whether the next look is to read all. dry: the latest ones found nothing.
-func (s *sweeps) due(dry bool, now time.Time) bool {
+// due reports whether the next look is to read all. idle: the latest ones found nothing.
+func (s *sweeps) due(idle bool, now time.Time) bool {
 	d, share := s.cost(now), time.Duration(lookShare)
-	if dry {
-		share = dryShare
+	if idle {
+		share = idleShare
 	}
 	return d < quickLook || now.Sub(s.all.last) >= min(share*d, maxLookGap)
 }

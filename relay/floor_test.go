@@ -167,7 +167,7 @@ func TestLooksAtAllAreSeldomWhenTheyAreDear(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
 		took, others, after time.Duration
-		dry, due            bool
+		idle, due           bool
 	}{
 		{time.Millisecond, 0, 0, false, true},
 		{5 * time.Millisecond, 0, 999 * time.Millisecond, false, false},
@@ -187,8 +187,8 @@ func TestLooksAtAllAreSeldomWhenTheyAreDear(t *testing.T) {
 			s.made(true, c.took+time.Duration(i)*time.Second, now)
 			s.made(false, c.others+time.Duration(i)*time.Second, now)
 		}
-		if got := s.due(c.dry, now.Add(c.after)); got != c.due {
-			t.Errorf("%v after looks at all of %v, others of %v, dry %t: due %t, want %t", c.after, c.took, c.others, c.dry, got, c.due)
+		if got := s.due(c.idle, now.Add(c.after)); got != c.due {
+			t.Errorf("%v after looks at all of %v, others of %v, idle %t: due %t, want %t", c.after, c.took, c.others, c.idle, got, c.due)
 		}
 	}
 }

@@ -104,8 +104,8 @@ func TestIdleRelaysSendTwoStatementsASecond(t *testing.T) {
 	}
 }
 
-// What an idle look says of the wish decides whether it looks once more.
-func TestAnIdleLookAsksOnAndSaysWhetherTheWishBeforeStillHeld(t *testing.T) {
+// What an idle look says of the wake-up request decides whether it looks once more.
+func TestAnIdleLookProlongsTheWakeUpRequestAndSaysWhetherTheOneBeforeStillHeld(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	now := db.Int(t, `SELECT extract(epoch FROM now())::bigint`)
@@ -114,17 +114,17 @@ func TestAnIdleLookAsksOnAndSaysWhetherTheWishBeforeStillHeld(t *testing.T) {
 	} {
 		db.Do(t, `SELECT setval('outbox.wake', $1)`, c.before)
 		var rows, held int
-		var wish int64
+		var until int64
 		err := db.QueryRowContext(t.Context(), `SELECT count(*), COALESCE(max(priority), 0), COALESCE(max(task_id), 0) FROM (`+relay.Statements["idle look"]+
-			`) AS l (i, task_id, priority, attempt, age, due) WHERE i = -1`, append(append([]any{pq.Array([]string{"TX"}), pq.Array([]int64{})}, relay.NoSpans()...), false, c.ahead, c.before)...).Scan(&rows, &held, &wish)
+			`) AS l (i, task_id, priority, attempt, age, due) WHERE i = -1`, append(append([]any{pq.Array([]string{"TX"}), pq.Array([]int64{})}, relay.NoSpans()...), false, c.ahead, c.before)...).Scan(&rows, &held, &until)
 		if err != nil || rows != c.rows || held != c.held {
 			t.Errorf("%+v: got %d rows, held %d, %v", c, rows, held, err)
 		}
-		if want := int64(max(c.before, now+2)); rows > 0 && (wish < want || wish > want+60) {
-			t.Errorf("%+v: the wish is %d, want %d or a little later", c, wish, want)
+		if want := int64(max(c.before, now+2)); rows > 0 && (until < want || until > want+60) {
+			t.Errorf("%+v: the request is %d, want %d or a little later", c, until, want)
 		}
-		if got := db.Int(t, `SELECT last_value FROM outbox.wake`); rows > 0 && int64(got) != wish || rows == 0 && got != c.before {
-			t.Errorf("%+v: the sequence is %d, the wish %d", c, got, wish)
+		if got := db.Int(t, `SELECT last_value FROM outbox.wake`); rows > 0 && int64(got) != until || rows == 0 && got != c.before {
+			t.Errorf("%+v: the sequence is %d, the request %d", c, got, until)
 		}
 	}
 }

@@ -115,7 +115,7 @@ func (l *listener) listen(stop <-chan struct{}) error {
 			case n.Extra == "": // an enqueuer's
 				l.r.wake()
 			case n.Extra != l.r.id: // another relay's
-				poke(l.r.unasked)
+				poke(l.r.withdrawn)
 			default: // this relay's
 				untested, away = nil, nil
 				if l.isOn() {

@@ -15,9 +15,9 @@ import (
 const lookSQL = `/* outbox: look */
 SELECT i, task_id, priority, attempt, age, due_in FROM outbox.poll($1, $2, $3, $4, $5, $6, $7, $8)`
 
-// In the same statement, an idle relay asks on to be woken ($10 microseconds from now; 0: it does not) and sees whether leases are to be
-// taken over, if it wants to know ($9). What was committed after its snapshot and before the wish is set sent a wake-up only if
-// the wish before ($11) held until then.
+// In the same statement, an idle relay prolongs its wake-up request ($10 microseconds from now; 0: it does not) and sees whether leases are to be
+// taken over, if it wants to know ($9). What was committed after its snapshot and before the request is set sent a wake-up only if
+// the request before ($11) held until then.
 const idleLookSQL = lookSQL + `
  UNION ALL SELECT -1, setval('outbox.wake', GREATEST(last_value, ceil(extract(epoch FROM clock_timestamp()) + $10::bigint / 1e6)::bigint)),
        ($11::bigint > extract(epoch FROM clock_timestamp()))::integer, NULL, NULL, NULL FROM outbox.wake WHERE $10::bigint > 0
@@ -61,14 +61,14 @@ type head struct {
 
 // sight is the result of a look.
 type sight struct {
-	heads   []*head       // by the index of the lane
-	took    time.Duration // to read the lanes
-	nextDue time.Duration
-	turns   bool  // some ordering key may have no first task
-	due     bool  // some task is scheduled: nextDue holds
-	wish    int64 // the wish that was set; 0 if none
-	missed  bool  // what was committed before the wish was set may neither be seen nor have sent a wake-up
-	leases  bool  // leases are to be taken over
+	heads       []*head       // by the index of the lane
+	took        time.Duration // to read the lanes
+	nextDue     time.Duration
+	turns       bool  // some ordering key may have no first task
+	due         bool  // some task is scheduled: nextDue holds
+	wakeRequest int64 // that was set; 0 if none
+	missed      bool  // what was committed before the wake-up request was set may neither be seen nor have sent a wake-up
+	leases      bool  // leases are to be taken over
 	// stranded: dead relays hold leases. Only looked for when asked.
 	stranded bool
 }
@@ -78,17 +78,17 @@ const maxExcluded = 1000
 
 // wanted is what a look does besides.
 type wanted struct {
-	writable bool     // see first whether the server takes writes
-	ask      bool     // to be woken
-	takeBack int64    // a wish for that; 0 for none
-	stranded bool     // look for leases of dead relays
-	spans    [][]span // by the index of the lane, those to read; nil is all lanes from their heads
-	// idle relays do all that in one statement: ask is to go on with wish then, if there is one.
-	idle bool
-	wish int64
+	writable      bool // see first whether the server takes writes
+	requestWakeUp bool
+	withdraw      int64    // a wake-up request; 0 for none
+	stranded      bool     // look for leases of dead relays
+	spans         [][]span // by the index of the lane, those to read; nil is all lanes from their heads
+	// idle relays do all that in one statement: requestWakeUp prolongs wakeRequest then, if there is one.
+	idle        bool
+	wakeRequest int64
 }
 
-// look reads the lanes, promotes what is due first, and asks to be woken before it reads, if it should: what
+// look reads the lanes, promotes what is due first, and requests wake-ups before it reads, if it should: what
 // commits later sends a notification then.
 func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
@@ -109,11 +109,11 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 			return nil, err
 		}
 	}
-	wish := int64(0)
-	if want.takeBack > 0 {
-		err = r.takeBack(ctx, conn, want.takeBack)
-	} else if want.ask && (!want.idle || want.wish == 0) {
-		wish, err = r.ask(ctx, conn)
+	wakeRequest := int64(0)
+	if want.withdraw > 0 {
+		err = r.withdrawWakeUp(ctx, conn, want.withdraw)
+	} else if want.requestWakeUp && (!want.idle || want.wakeRequest == 0) {
+		wakeRequest, err = r.requestWakeUp(ctx, conn)
 	}
 	if err != nil {
 		return nil, err
@@ -126,11 +126,11 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 	}
 	var due []string
 	if want.idle {
-		if wish > 0 || want.takeBack > 0 {
-			want.ask = false // done
+		if wakeRequest > 0 || want.withdraw > 0 {
+			want.requestWakeUp = false // done
 		}
 		s, due, err = r.readIdle(ctx, conn, want)
-		wish = max(wish, s.wish)
+		wakeRequest = max(wakeRequest, s.wakeRequest)
 	} else {
 		s, due, err = r.readLanes(ctx, conn, lookSQL, want.spans)
 	}
@@ -158,7 +158,7 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.wish, s.stranded = wish, stranded
+	s.wakeRequest, s.stranded = wakeRequest, stranded
 	if r.config.Order == Random {
 		err = r.readLast(ctx, conn, s.heads)
 	}
@@ -195,21 +195,21 @@ func (r *Relay) readLast(ctx context.Context, conn *sql.Conn, heads []*head) err
 	return rows.Err()
 }
 
-// readIdle reads the lanes for an idle relay, which asks to be woken and looks for leases to take over at the same time.
+// readIdle reads the lanes for an idle relay, which requests wake-ups and looks for leases to take over at the same time.
 func (r *Relay) readIdle(ctx context.Context, conn *sql.Conn, want wanted) (s *sight, due []string, err error) {
 	ahead, sent := int64(0), time.Now()
-	if want.ask {
-		ahead = r.wishAhead().Microseconds()
+	if want.requestWakeUp {
+		ahead = r.wakeRequestAhead().Microseconds()
 	}
 	leases := r.heart.leasesUnseen(sent)
-	s, due, err = r.readLanes(ctx, conn, idleLookSQL, want.spans, leases, ahead, want.wish)
+	s, due, err = r.readLanes(ctx, conn, idleLookSQL, want.spans, leases, ahead, want.wakeRequest)
 	if err == nil && leases {
 		r.heart.leasesSeen(sent, s.leases)
 	}
 	if err == nil && s.missed {
-		wish := s.wish
+		wakeRequest := s.wakeRequest
 		s, due, err = r.readLanes(ctx, conn, lookSQL, want.spans)
-		s.wish = wish
+		s.wakeRequest = wakeRequest
 	}
 	return s, due, err
 }
@@ -234,7 +234,7 @@ func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spa
 			s.turns = true
 			continue
 		case -1:
-			s.wish, s.missed = id.Int64, priority.Int64 == 0
+			s.wakeRequest, s.missed = id.Int64, priority.Int64 == 0
 			continue
 		case -2:
 			s.leases = true

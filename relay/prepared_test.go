@@ -29,21 +29,21 @@ func TestATransactionThatEnqueuesCanBePreparedWhereNoRelayListens(t *testing.T) 
 		return err
 	}
 	const enqueue = `INSERT INTO outbox.task (task_type, payload) VALUES ('TX', '{}')`
-	asked := func() bool { return db.Int(t, `SELECT last_value FROM outbox.wake`) > 0 }
+	requested := func() bool { return db.Int(t, `SELECT last_value FROM outbox.wake`) > 0 }
 
 	r := run(t, db, all(), relay.Config{ListenDSN: db.URL})
 	eventually(t, 20*time.Second, "beside a relay that listens PREPARE is refused", func() bool {
-		if !asked() {
+		if !requested() {
 			return false
 		}
 		err := do(`BEGIN`, enqueue, `PREPARE TRANSACTION 'with'`)
-		if err == nil { // the relay's wish to be woken had passed
+		if err == nil { // the relay's wake-up request had run out
 			err = do(`ROLLBACK PREPARED 'with'`)
 		}
 		return pgerr.Code(err) == "0A000"
 	})
 	r.Stop()
-	db.Do(t, `SELECT setval('outbox.wake', 0)`) // as it is when its last wish has passed
+	db.Do(t, `SELECT setval('outbox.wake', 0)`) // as it is when its last request has run out
 
 	run(t, db, all(), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Enqueue(t, "TX", 1)
@@ -52,8 +52,8 @@ func TestATransactionThatEnqueuesCanBePreparedWhereNoRelayListens(t *testing.T) 
 	if err := do(`BEGIN`, enqueue, fmt.Sprintf(`SELECT outbox.run_task_now(%d)`, later), `PREPARE TRANSACTION 'without'`); err != nil {
 		t.Fatal(err)
 	}
-	if asked() {
-		t.Error("a relay that does not listen asks to be woken")
+	if requested() {
+		t.Error("a relay that does not listen requests wake-ups")
 	}
 	if err := do(`COMMIT PREPARED 'without'`); err != nil {
 		t.Fatal(err)

@@ -43,7 +43,7 @@ type Relay struct {
 	types     []string // of handlers, in their order
 	schedules []known
 	woken     chan struct{}
-	unasked   chan struct{} // another relay may have taken the wish for wake-ups back
+	withdrawn chan struct{} // another relay may have withdrawn the wake-up request
 	duePoke   chan struct{}
 	jobs      []job // of maintenance
 
@@ -110,7 +110,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 		return nil, err
 	}
 	c.Observers = slices.Clone(c.Observers)
-	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), unasked: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
+	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), withdrawn: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
 		jobs: maintenanceJobs(c), running: map[*attempt]struct{}{}, pid: os.Getpid()}
 	for _, h := range hs {
 		r.types = append(r.types, h.Type)

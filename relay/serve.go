@@ -147,7 +147,7 @@ func (d *dispatcher) took(c *lane, t taken) {
 	d.lanes.took(c, t)
 	if t.tasks > 0 {
 		c.slotWait = 0
-		d.found, d.fruitful, d.dry = true, false, 0
+		d.found, d.hitUnknown, d.emptyPolls = true, false, 0
 	}
 }
 

@@ -201,7 +201,7 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 		handlers.MaxAttempts(2), handlers.Backoff(constant(50*time.Millisecond)))
 	p := newProbe(reg, "PROBE")
 	r := run(t, open(t, db.URL), reg, relay.Config{Schema: name, ListenDSN: db.URL, PollInterval: time.Minute, Order: relay.Random})
-	eventually(t, 20*time.Second, "the relay asks to be woken", func() bool { return db.Int(t, `SELECT last_value FROM "user".wake`) > 0 })
+	eventually(t, 20*time.Second, "the relay requests wake-ups", func() bool { return db.Int(t, `SELECT last_value FROM "user".wake`) > 0 })
 	for _, kind := range []string{"TX", "BATCH", "LEASED", "BAD", "UNKNOWN"} {
 		db.Do(t, `INSERT INTO "user".task (task_type) SELECT $1 FROM generate_series(1, 50)`, kind)
 	}

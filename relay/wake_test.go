@@ -81,7 +81,7 @@ func TestANotificationStartsATaskLongBeforeThePoll(t *testing.T) {
 	quick(t, .5, 10*time.Millisecond, func() delays { return p.signUps(t, db, 10, 0, 90*time.Millisecond) })
 }
 
-// A transaction that inserted before a relay asked to be woken commits after that relay has looked.
+// A transaction that inserted before a relay requested wake-ups commits after that relay has looked.
 func TestATaskThatCommitsLongAfterItsInsertStartsSoon(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
@@ -92,10 +92,10 @@ func TestATaskThatCommitsLongAfterItsInsertStartsSoon(t *testing.T) {
 	quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 10, 20*time.Millisecond, 30*time.Millisecond) })
 }
 
-// listening waits until a relay has asked to be woken, which it does only when its LISTEN is proved to work.
+// listening waits until a relay has requested wake-ups, which it does only when its LISTEN is proved to work.
 func listening(t testing.TB, db *database) {
 	t.Helper()
-	eventually(t, 20*time.Second, "the relay asks to be woken", func() bool {
+	eventually(t, 20*time.Second, "the relay requests wake-ups", func() bool {
 		return db.Int(t, `SELECT last_value FROM outbox.wake`) > 0
 	})
 }
@@ -172,7 +172,7 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 				t.Errorf("%d warnings, want 1", n)
 			}
 			if n := db.Int(t, `SELECT last_value FROM outbox.wake`); n != 0 {
-				t.Error("it asked to be woken all the same, which costs every enqueue")
+				t.Error("it requested wake-ups all the same, which costs every enqueue")
 			}
 		})
 	}

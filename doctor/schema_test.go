@@ -187,10 +187,10 @@ func TestRolesThatLackRightsAreFound(t *testing.T) {
 		}
 	})
 	fine(t, diagnosis(t, db, mine), "roles")
-	db.Do(t, fmt.Sprintf(`REVOKE ALL ON %[1]s.schedule FROM %[1]s_viewer; REVOKE EXECUTE ON FUNCTION %[1]s.look FROM %[1]s_worker; ALTER TABLE %[1]s.slot OWNER TO CURRENT_USER`, name))
+	db.Do(t, fmt.Sprintf(`REVOKE ALL ON %[1]s.schedule FROM %[1]s_viewer; REVOKE EXECUTE ON FUNCTION %[1]s.poll FROM %[1]s_worker; ALTER TABLE %[1]s.slot OWNER TO CURRENT_USER`, name))
 	found := diagnosis(t, db, mine)
 	one(t, found, "roles", doctor.Warning, name+"_viewer", "SELECT on schedule", "schema.GrantRoles")
-	one(t, found, "roles", doctor.Warning, name+"_worker", "EXECUTE on look")
+	one(t, found, "roles", doctor.Warning, name+"_worker", "EXECUTE on poll")
 	one(t, found, "roles", doctor.Warning, "slot", "does not belong to")
 	grant()
 	fine(t, diagnosis(t, db, mine), "roles")

@@ -64,12 +64,12 @@ func checkSettings(ctx context.Context, v *visit) error {
 			v.add("session-settings", Warning, name, what+"relays do not start, and schema.Migrate "+
 				"refuses; what begins without READ WRITE, as on pgx, fails with SQLSTATE 25006, enqueues among it", reset)
 		case name == "statement_timeout" && short(leastStatement):
-			v.add("session-settings", Warning, name, what+"it may end statements of the relays that claim, look or clean up", reset+", or at least 30s for the relays' role")
+			v.add("session-settings", Warning, name, what+"it may end statements of the relays that claim, poll or clean up", reset+", or at least 30s for the relays' role")
 		case name == "lock_timeout" && short(leastLock):
 			v.add("session-settings", Warning, name,
 				what+"what relays write, and enqueues with a unique key, may fail where they would wait for a moment", reset+", or at least 10s for the relays' role")
 		case name == "transaction_timeout" && short(leastTransaction):
-			v.add("session-settings", Warning, name, what+"it ends connections of relays that claim, look or clean up; "+
+			v.add("session-settings", Warning, name, what+"it ends connections of relays that claim, poll or clean up; "+
 				"handlers, task.Complete and schema.Migrate have it lifted", reset+", or at least 30s for the relays' role")
 		case name == "idle_session_timeout" && short(leastIdle):
 			v.add("session-settings", Warning, name,

@@ -119,7 +119,7 @@ func (v *visit) checkType(t outbox.TypeStats, l limits, relays []worker, now tim
 	case overdue > v.starving:
 		v.add("starving-type", Warning, t.Type,
 			fmt.Sprintf("a scheduled task of the type %s has been due for %s, and %s have a handler for it", t.Type, said(overdue), plural(handled, "living relay")),
-			"look into the relays' logs: they make tasks ready when they look")
+			"look into the relays' logs: they make tasks ready when they poll")
 	}
 }
 

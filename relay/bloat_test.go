@@ -37,7 +37,7 @@ func TestTheBloatCheckNamesWhoKeepsDeadRows(t *testing.T) {
 	needs.CI(t)
 	db := newDatabase(t)
 	if log, next := bloatOf(t, db, 1000); log != "" || next != time.Minute {
-		t.Errorf("without bloat it says %q and looks again after %v", log, next)
+		t.Errorf("without bloat it says %q and checks again after %v", log, next)
 	}
 	u, err := url.Parse(db.URL)
 	if err != nil {
@@ -107,7 +107,7 @@ func TestTheBloatCheckSaysWhatIsWrongWithAutovacuum(t *testing.T) {
 		db.Do(t, change)
 		log, next := bloatOf(t, db, 1000)
 		if (want == "") != (log == "") || !strings.Contains(log, want) || (want != "") != (next > time.Minute) {
-			t.Errorf("%s: it says %q and looks again after %v, want %q", change, log, next, want)
+			t.Errorf("%s: it says %q and checks again after %v, want %q", change, log, next, want)
 		}
 	}
 }

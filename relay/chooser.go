@@ -14,7 +14,7 @@ import (
 //
 // Choose returns how many free workers each of v.Heads gets, by its index; a result that is shorter gives the others none. A
 // worker runs one task, or one batch of a Batch handler. The relay asks again whenever something has changed: a worker became free,
-// a claim came back, the lanes were looked at (at least every 50 ms while there is work that was not chosen). So no is
+// a claim came back, the lanes were polled (at least every 50 ms while there is work that was not chosen). So no is
 // an answer, and not for long. Workers for a Leased type of which a claim is under way wait until that is back, for up to 50 ms; then they
 // are claimed for together. A claim may find less than was expected, as other relays claim as well.
 //
@@ -35,7 +35,7 @@ type View struct {
 	Types   int    // that the relay has handlers for
 }
 
-// Head is the lane of one task type, as of the last look and what was claimed since.
+// Head is the lane of one task type, as of the last poll and what was claimed since.
 type Head struct {
 	Type     string
 	Kind     handlers.Kind
@@ -44,7 +44,7 @@ type Head struct {
 	Served   time.Time // when this relay claimed from it last; zero if never
 	Running  int       // workers of this relay that are busy with it
 	Room     int       // free workers that it may have, by Free and the limits of the type; at least 1
-	Likely   int       // claims that will probably find a full load: 1 after a look, more after each that did
+	Likely   int       // claims that will probably find a full load: 1 after a poll, more after each that did
 }
 
 // Fair returns the built-in order, for a Chooser that changes only something of it: the most urgent head first, equal ones at random;

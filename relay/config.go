@@ -38,7 +38,7 @@ type Config struct {
 	// Chooser decides which types are claimed from when workers are free. Default Fair().
 	Chooser Chooser
 
-	// PollInterval is how long an idle relay that was not woken waits before it looks again, with jitter. It
+	// PollInterval is how long an idle relay that was not woken waits before it polls again, with jitter. It
 	// bounds the delay of tasks whose wake-up was lost or, without ListenDSN, never sent. Default 1 s, from
 	// 10 ms to 1 min.
 	PollInterval time.Duration

@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	lookFresh       = 50 * time.Millisecond // how old a look may be when a lane is chosen
-	lookAgain       = 20 * time.Millisecond // how old it is when a busy relay looks whether other types have work
-	lookPause       = 2 * time.Millisecond  // between looks that wake-ups or timers ask for
-	duePause        = 20 * time.Millisecond // where the last look could not promote what was due
-	emptyPause      = 5 * time.Millisecond  // between the first looks that find nothing
-	idleAfter       = 6                     // empty polls in a row; until then, what was being inserted may still commit
-	suppressedPause = 2 * emptyPause        // between looks while a relay suppresses wake-ups, as they came in a burst
+	pollFresh       = 50 * time.Millisecond // how old a poll may be when a lane is chosen
+	pollAgain       = 20 * time.Millisecond // how old it is when a busy relay polls for work of other types
+	pollPause       = 2 * time.Millisecond  // between polls that wake-ups or timers ask for
+	duePause        = 20 * time.Millisecond // where the last poll could not promote what was due
+	emptyPause      = 5 * time.Millisecond  // between the first polls that find nothing
+	idleAfter       = 6                     // empty polls in a row: until then, what was being inserted may still commit
+	suppressedPause = 2 * emptyPause        // between polls while a relay suppresses wake-ups, as they came in a burst
 	burstSize       = 4                     // wake-ups, each within that pause of the one before
 	minSuppressed   = time.Second           // for how long wake-ups are suppressed
 	maxSuppressed   = 8 * time.Second
@@ -30,7 +30,7 @@ type dispatcher struct {
 	ctx    context.Context
 	once   bool // RunOnce: end when nothing is left to do
 	lanes  lanes
-	free   int // slots; a look takes one too, so the slots bound the connections
+	free   int // slots; a poll takes one too, so the slots bound the connections
 	parked int // slots that wait for the server to have connections
 	short  struct {
 		since, tried time.Time // since when it has too few, zero if it has enough; when the last slot tried again
@@ -43,16 +43,16 @@ type dispatcher struct {
 	broke  time.Time
 	failed error // RunOnce ends with it
 
-	looking         bool
-	lookedAt        time.Time
-	sweeps          sweeps
-	found           bool // work, since the last look
-	hitUnknown      bool // whether the last look led to work is not known yet
-	emptyPolls      int  // looks in a row that led to no work
-	nextLook        time.Time
+	polling         bool
+	polledAt        time.Time
+	fullPolls       fullPolls
+	found           bool // work, since the last poll
+	hitUnknown      bool // whether the last poll led to work is not known yet
+	emptyPolls      int  // polls in a row that led to no work
+	nextPoll        time.Time
 	nextDue         time.Time // of a scheduled task; zero if none is known
 	wakeRequest     int64     // as it was set; 0 if none
-	woken           bool      // since the last look began
+	woken           bool      // since the last poll began
 	wokenAt         time.Time
 	burst           int           // wake-ups in a row that came soon after each other
 	suppressedFor   time.Duration // for how long wake-ups were suppressed the last time
@@ -94,7 +94,7 @@ func (d *dispatcher) run() {
 			d.wake(time.Now())
 		case <-d.r.withdrawn:
 			if d.emptyPolls >= idleAfter { // it relies on wake-ups
-				d.wakeRequest, d.emptyPolls, d.nextLook = 0, idleAfter, time.Now()
+				d.wakeRequest, d.emptyPolls, d.nextPoll = 0, idleAfter, time.Now()
 			}
 		case <-d.r.duePoke:
 			if at := d.r.takeDue(); d.nextDue.IsZero() || at.Before(d.nextDue) {
@@ -107,8 +107,8 @@ func (d *dispatcher) run() {
 	}
 }
 
-// wake notes a wake-up. When they come faster than a look answers them, say because other relays are busy with what
-// many enqueuers send, they cost those more than they bring. The relay looks by itself then, and suppresses wake-ups
+// wake notes a wake-up. When they come faster than a poll answers them, say because other relays are busy with what
+// many enqueuers send, they cost those more than they bring. The relay polls by itself then, and suppresses wake-ups
 // for a while: a longer one each time, until they have come seldom.
 func (d *dispatcher) wake(now time.Time) {
 	if now.Sub(d.wokenAt) > minSuppressed && now.Sub(d.suppressedUntil) > minSuppressed {
@@ -122,7 +122,7 @@ func (d *dispatcher) wake(now time.Time) {
 		d.suppressedFor = min(max(2*d.suppressedFor, minSuppressed), maxSuppressed)
 		d.suppressedUntil = now.Add(d.suppressedFor)
 	}
-	d.woken, d.wokenAt, d.emptyPolls, d.nextLook = true, now, 0, now
+	d.woken, d.wokenAt, d.emptyPolls, d.nextPoll = true, now, 0, now
 	d.outage.hasten(now)
 }
 
@@ -143,8 +143,8 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 			return 0, true
 		default:
 			d.mute = true
-			if !d.looking && d.free > 0 && !now.Before(d.outage.until) {
-				d.look() // an answer ends the heartbeat's pause
+			if !d.polling && d.free > 0 && !now.Before(d.outage.until) {
+				d.poll() // an answer ends the heartbeat's pause
 			}
 			d.outage.fail(err, now, now)
 		}
@@ -156,74 +156,74 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 	if d.outage.active() {
 		return d.probe(now), false
 	}
-	age := now.Sub(d.lookedAt)
-	fresh := age <= lookFresh
+	age := now.Sub(d.polledAt)
+	fresh := age <= pollFresh
 	for withdraw := d.withdraws(); fresh && !withdraw && d.free > 0; {
 		if !d.claimAll(d.lanes.portions(d.free), now) {
 			break
 		}
 	}
 	switch {
-	case d.looking || d.free <= 0:
+	case d.polling || d.free <= 0:
 		return time.Hour, false
-	case age < lookAgain && d.claims > 0: // they may find more than the look did
-		return lookAgain - age, false
+	case age < pollAgain && d.claims > 0: // they may find more than the poll did
+		return pollAgain - age, false
 	case d.found || d.lanes.choosable():
 		if d.found { // else it may be work that the limits of its type hold back
 			d.emptyPolls = 0
 		}
-		d.look()
+		d.poll()
 		return time.Hour, false
 	}
 	if d.hitUnknown {
 		d.hitUnknown = false
 		d.emptyPolls++
-		d.nextLook = d.lookedAt.Add(d.emptyDelay(now))
+		d.nextPoll = d.polledAt.Add(d.emptyDelay(now))
 	}
-	next := d.nextLook
+	next := d.nextPoll
 	if !d.nextDue.IsZero() && d.nextDue.Before(next) {
 		next = d.nextDue
 	}
 	if at := d.lanes.unblocked(now); !at.IsZero() && at.Before(next) {
 		next = at
 	}
-	if again := d.lookedAt.Add(lookFresh); d.lanes.declined && again.Before(next) {
+	if again := d.polledAt.Add(pollFresh); d.lanes.declined && again.Before(next) {
 		next = again
 	}
-	earliest := d.lookedAt.Add(lookPause)
-	if next == d.nextDue && !d.nextDue.After(d.lookedAt) {
-		earliest = d.lookedAt.Add(duePause) // others hold what is due
+	earliest := d.polledAt.Add(pollPause)
+	if next == d.nextDue && !d.nextDue.After(d.polledAt) {
+		earliest = d.polledAt.Add(duePause) // others hold what is due
 	}
 	if next.Before(earliest) {
 		next = earliest
 	}
 	if wait := next.Sub(now); wait > 0 {
-		idle := d.free+d.parked == d.r.config.Workers && d.nextLook.After(now) && (d.nextDue.IsZero() || d.nextDue.After(now) && !d.r.waitingFor(d.nextDue))
+		idle := d.free+d.parked == d.r.config.Workers && d.nextPoll.After(now) && (d.nextDue.IsZero() || d.nextDue.After(now) && !d.r.waitingFor(d.nextDue))
 		return wait, d.once && idle && !d.stranded
 	}
-	d.look()
+	d.poll()
 	return time.Hour, false
 }
 
-// probe is the step of a relay that could not work with its database: one look, then one claim, at a time.
+// probe is the step of a relay that could not work with its database: one poll, then one claim, at a time.
 func (d *dispatcher) probe(now time.Time) time.Duration {
-	if d.looking || d.claims > 0 || d.free <= 0 {
+	if d.polling || d.claims > 0 || d.free <= 0 {
 		return time.Hour
 	}
 	if wait := d.outage.until.Sub(now); wait > 0 {
 		return wait
 	}
-	if now.Sub(d.lookedAt) <= lookFresh {
+	if now.Sub(d.polledAt) <= pollFresh {
 		if c := d.lanes.choose(); c != nil {
 			d.claim(c, 1, now)
 			return time.Hour
 		}
 	}
-	d.look()
+	d.poll()
 	return time.Hour
 }
 
-// emptyDelay is the pause after the latest look, which led to no work.
+// emptyDelay is the pause after the latest poll, which led to no work.
 func (d *dispatcher) emptyDelay(now time.Time) time.Duration {
 	if now.Before(d.suppressedUntil) {
 		d.emptyPolls = min(d.emptyPolls, idleAfter-1)
@@ -232,52 +232,52 @@ func (d *dispatcher) emptyDelay(now time.Time) time.Duration {
 	if d.emptyPolls <= idleAfter {
 		return emptyPause
 	}
-	poll := d.r.config.PollInterval
-	pause := min(emptyPause<<min(d.emptyPolls-idleAfter, 20), poll)
-	if pause == poll {
-		pause = poll - rand.N(poll/16)
+	interval := d.r.config.PollInterval
+	pause := min(emptyPause<<min(d.emptyPolls-idleAfter, 20), interval)
+	if pause == interval {
+		pause = interval - rand.N(interval/16)
 		d.r.conns.releasing.Go(d.r.conns.release) // the app may need them more
 	}
 	if d.lanes.capped() {
-		pause = min(pause, lookAgain) // busy with one type: others must not wait for a poll
+		pause = min(pause, pollAgain) // busy with one type: others must not wait for a poll
 	}
 	return pause
 }
 
-func (d *dispatcher) look() {
+func (d *dispatcher) poll() {
 	now := time.Now()
-	d.looking = true
+	d.polling = true
 	d.free--
-	want := wanted{writable: d.outage.active(), stranded: d.once}
-	want.requestWakeUp = d.r.listener.on.Load() && (d.emptyPolls >= idleAfter || d.outage.active()) && !now.Before(d.suppressedUntil)
-	want.idle, want.wakeRequest = d.emptyPolls >= idleAfter && !d.once && !d.outage.active(), d.wakeRequest
+	opts := pollOptions{writable: d.outage.active(), stranded: d.once}
+	opts.requestWakeUp = d.r.listener.on.Load() && (d.emptyPolls >= idleAfter || d.outage.active()) && !now.Before(d.suppressedUntil)
+	opts.idle, opts.wakeRequest = d.emptyPolls >= idleAfter && !d.once && !d.outage.active(), d.wakeRequest
 	if d.withdraws() {
-		want.withdraw = d.wakeRequest
+		opts.withdraw = d.wakeRequest
 	}
 	d.found, d.woken = false, false
-	all := d.once || d.sweeps.due(d.emptyPolls >= idleAfter, now)
-	if !all {
-		want.spans = d.lanes.spans()
+	full := d.once || d.fullPolls.due(d.emptyPolls >= idleAfter, now)
+	if !full {
+		opts.spans = d.lanes.spans()
 	}
 	go func() {
-		s, err := d.r.look(d.ctx, want)
+		s, err := d.r.poll(d.ctx, opts)
 		d.events <- func() {
-			if want.withdraw > 0 && err == nil {
+			if opts.withdraw > 0 && err == nil {
 				d.wakeRequest = 0
 			}
 			if err == nil {
-				d.swept(all, s.took)
+				d.notePoll(full, s.took)
 			}
-			d.looked(s, err, now)
+			d.polled(s, err, now)
 		}
 	}()
 }
 
-// swept notes how long a look took.
-func (d *dispatcher) swept(all bool, took time.Duration) {
+// notePoll notes how long a poll took.
+func (d *dispatcher) notePoll(full bool, took time.Duration) {
 	now := time.Now()
-	d.sweeps.made(all, took, now)
-	if !all || d.sweeps.cost(now) >= quickLook {
+	d.fullPolls.note(full, took, now)
+	if !full || d.fullPolls.cost(now) >= quickPoll {
 		return
 	}
 	for _, c := range d.lanes.all {
@@ -287,9 +287,9 @@ func (d *dispatcher) swept(all bool, took time.Duration) {
 	}
 }
 
-func (d *dispatcher) looked(s *sight, err error, began time.Time) {
+func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 	now := time.Now()
-	d.looking, d.lookedAt, d.lanes.declined = false, now, false
+	d.polling, d.polledAt, d.lanes.declined = false, now, false
 	d.free++
 	if err != nil {
 		d.fail(err, began)

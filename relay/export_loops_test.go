@@ -62,9 +62,9 @@ func (l *Loops) Duty(ctx context.Context, name string) (rest time.Duration, err 
 	return rest, err
 }
 
-// Look is one look.
-func (l *Loops) Look(ctx context.Context) error {
-	_, err := l.r.look(ctx, wanted{})
+// Poll is one poll.
+func (l *Loops) Poll(ctx context.Context) error {
+	_, err := l.r.poll(ctx, pollOptions{})
 	return err
 }
 

@@ -4,7 +4,7 @@ package relay
 const (
 	DueScheduleSQL   = dueScheduleSQL
 	FiredSQL         = firedSQL
-	LookScheduleSQL  = lookScheduleSQL
+	NextFiringSQL    = nextFiringSQL
 	PauseScheduleSQL = pauseScheduleSQL
 	AddScheduleSQL   = addScheduleSQL
 )

@@ -12,7 +12,7 @@ import (
 // Statements are the relay's statements on the table of tasks, for the tests of their plans.
 var Statements = map[string]string{
 	"claim": claimSQL, "claim one": claimOneSQL,
-	"look": lookSQL, "idle look": idleLookSQL, "take over due": takeOverDueSQL, "last": lastSQL, "promote": promoteSQL,
+	"poll": pollSQL, "idle poll": idlePollSQL, "take over due": takeOverDueSQL, "last": lastSQL, "promote": promoteSQL,
 	"take over": takeOverSQL, "expire": expireSQL, "stranded": strandedSQL, "take stranded": takeStrandedSQL, "stranded leases": strandedLeasesSQL,
 	"dead relays": deadRelaysSQL, "unhandled": unhandledSQL, "reap runs": reapRunsSQL, "reap relays": reapRelaysSQL, "sign off": signOffSQL,
 	"complete": completeSQL, "return lease": returnLeaseSQL,
@@ -34,13 +34,13 @@ const (
 	FinishSQL = finishSQL
 )
 
-// SpanArgs are arguments of a look: of the first type only what follows a task of the ordinary priority, and the other priorities.
+// SpanArgs are arguments of a poll: of the first type only what follows a task of the ordinary priority, and the other priorities.
 func SpanArgs(taskID int) []any {
 	f := floors{of: map[class]*floor{{}: {at: pivot{taskID: int64(taskID)}, eaten: floorAfter}}}
 	return spanArgs([][]span{f.spans()})
 }
 
-// NoSpans are arguments of a look at all.
+// NoSpans are arguments of a full poll.
 func NoSpans() []any { return spanArgs(nil) }
 
 // SqueezeSQL moves up to $1 rows from the log of counts.

@@ -9,19 +9,19 @@ import (
 
 // Claimed tasks leave dead entries in a lane's index, which every reader from its head walks over until vacuum has removed them, and
 // a forgotten transaction keeps vacuum from that. So a relay remembers how far it has eaten, and starts there. That is a hint: a
-// task below, which was committed late or came back, is found by a look that reads all.
+// task below, which was committed late or came back, is found by a full poll, which reads all.
 const (
-	floorAfter   = 100                   // tasks claimed from one class, until when its dead entries are walked over
-	floorLag     = 20 * time.Millisecond // a floor is where claims were that long ago: most late commits are above it
-	floorBacklog = time.Second           // but for a head that has waited for longer: who took its id then has committed by now
-	floorFor     = 10 * time.Second      // after that, if looks at all are quick, claims begin at the head again
-	maxFloors    = 4                     // of one lane
-	quickLook    = 2 * time.Millisecond  // a look at all that takes less than that longer costs nothing
-	lookShare    = 200                   // else it takes one part of so many of the time, as it slows down claims,
-	idleShare    = 20                    // or of so many where there is nothing to claim,
-	maxLookGap   = 5 * time.Second       // and is made at least so often
-	maxNear      = 1 << 16
-	sampleLooks  = 10 // the least of so many tells what a look takes: the first one of each session is slow, as it plans
+	floorAfter    = 100                   // tasks claimed from one class, until when its dead entries are walked over
+	floorLag      = 20 * time.Millisecond // a floor is where claims were that long ago: most late commits are above it
+	floorBacklog  = time.Second           // but for a head that has waited for longer: who took its id then has committed by now
+	floorFor      = 10 * time.Second      // after that, if full polls are quick, claims begin at the head again
+	maxFloors     = 4                     // of one lane
+	quickPoll     = 2 * time.Millisecond  // a full poll that takes less than that longer costs nothing
+	fullPollShare = 200                   // else it takes one part of so many of the time, as it slows down claims,
+	idlePollShare = 20                    // or of so many where there is nothing to claim,
+	maxPollGap    = 5 * time.Second       // and is made at least so often
+	maxNear       = 1 << 16
+	sampledPolls  = 10 // the least of so many tells what a poll takes: the first one of each session is slow, as it plans
 )
 
 // class is the tasks of a lane with one priority and attempt: in it the order is that of their ids.
@@ -65,7 +65,7 @@ func (f *floors) near(from *pivot, n int) int64 {
 
 // floors are those of one lane.
 type floors struct {
-	random  bool // claims are all over the lane: only what looks see says where it begins
+	random  bool // claims are all over the lane: only what polls see says where it begins
 	of      map[class]*floor
 	started int       // how often one was moved back; claims that began before say nothing
 	since   time.Time // of the first bite
@@ -144,7 +144,7 @@ func (f *floors) apart(h *head, now time.Time) bool {
 	return one != nil && one.eaten >= floorAfter && !f.random && now.Sub(h.since) > floorBacklog
 }
 
-// begin is where a claim begins when the latest look saw that head; nil is at the start. In a backlog it begins behind the last one, whose tasks
+// begin is where a claim begins when the latest poll saw that head; nil is at the start. In a backlog it begins behind the last one, whose tasks
 // are locked, or will be: each would be walked over, at the price of a lock. The last one takes limit tasks, so it takes all that there
 // are among as many ids, and what it does not take sends the next one back. A limit of 0 is one that is not known.
 func (f *floors) begin(h *head, limit int, now time.Time) *pivot {
@@ -237,45 +237,45 @@ func between(out []span, from, to class) []span {
 	return out
 }
 
-// sweeps decides when a look reads lanes from their heads. What that takes is compared with what other looks took lately: where the machine is
+// fullPolls decides when a poll reads lanes from their heads. What that takes is compared with what other polls took lately: where the machine is
 // slow, all are.
-type sweeps struct {
-	all, others samples
+type fullPolls struct {
+	full, others pollTimes
 }
 
-// samples are what the latest looks took.
-type samples struct {
-	took [sampleLooks]time.Duration
+// pollTimes are what the latest polls took.
+type pollTimes struct {
+	took [sampledPolls]time.Duration
 	n    int
 	last time.Time
 }
 
-func (s *samples) add(took time.Duration, now time.Time) {
-	s.took[s.n%sampleLooks], s.last = took, now
+func (s *pollTimes) add(took time.Duration, now time.Time) {
+	s.took[s.n%sampledPolls], s.last = took, now
 	s.n++
 }
 
-// due reports whether the next look is to read all. idle: the latest ones found nothing.
-func (s *sweeps) due(idle bool, now time.Time) bool {
-	d, share := s.cost(now), time.Duration(lookShare)
+// due reports whether the next poll is to be a full one. idle: the latest ones found nothing.
+func (s *fullPolls) due(idle bool, now time.Time) bool {
+	d, share := s.cost(now), time.Duration(fullPollShare)
 	if idle {
-		share = idleShare
+		share = idlePollShare
 	}
-	return d < quickLook || now.Sub(s.all.last) >= min(share*d, maxLookGap)
+	return d < quickPoll || now.Sub(s.full.last) >= min(share*d, maxPollGap)
 }
 
-// cost is how much longer looks at all take.
-func (s *sweeps) cost(now time.Time) time.Duration {
-	d := slices.Min(s.all.took[:])
-	if now.Sub(s.others.last) < maxLookGap {
+// cost is how much longer full polls take.
+func (s *fullPolls) cost(now time.Time) time.Duration {
+	d := slices.Min(s.full.took[:])
+	if now.Sub(s.others.last) < maxPollGap {
 		d -= slices.Min(s.others.took[:])
 	}
 	return d
 }
 
-func (s *sweeps) made(all bool, took time.Duration, now time.Time) {
-	if all {
-		s.all.add(took, now)
+func (s *fullPolls) note(full bool, took time.Duration, now time.Time) {
+	if full {
+		s.full.add(took, now)
 	} else {
 		s.others.add(took, now)
 	}

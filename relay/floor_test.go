@@ -51,7 +51,7 @@ func TestAFloorIsWhereClaimsWereAMomentAgo(t *testing.T) {
 	}
 }
 
-// A look sees each task that is not below a floor: tasks that are more urgent, were attempted less or more, and are less urgent.
+// A poll sees each task that is not below a floor: tasks that are more urgent, were attempted less or more, and are less urgent.
 func TestTheSpansOfALaneAreAllOfItButWhatWasEaten(t *testing.T) {
 	t.Parallel()
 	var f floors
@@ -136,7 +136,7 @@ func TestATaskBelowAFloorMovesItBack(t *testing.T) {
 	}
 }
 
-// The task that a look sees is where claims begin when its class was hardly eaten from, but another was.
+// The task that a poll sees is where claims begin when its class was hardly eaten from, but another was.
 func TestAClassWithoutAFloorIsReadFromItsFirstTask(t *testing.T) {
 	t.Parallel()
 	var f floors
@@ -162,7 +162,7 @@ func TestALaneHasFewFloors(t *testing.T) {
 	}
 }
 
-func TestLooksAtAllAreSeldomWhenTheyAreDear(t *testing.T) {
+func TestFullPollsAreSeldomWhenTheyAreDear(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for _, c := range []struct {
@@ -182,13 +182,13 @@ func TestLooksAtAllAreSeldomWhenTheyAreDear(t *testing.T) {
 		{50 * time.Millisecond, 0, 1000 * time.Millisecond, true, true},
 		{50 * time.Millisecond, 0, 1000 * time.Millisecond, false, false},
 	} {
-		var s sweeps
-		for i := range sampleLooks { // the least counts
-			s.made(true, c.took+time.Duration(i)*time.Second, now)
-			s.made(false, c.others+time.Duration(i)*time.Second, now)
+		var s fullPolls
+		for i := range sampledPolls { // the least counts
+			s.note(true, c.took+time.Duration(i)*time.Second, now)
+			s.note(false, c.others+time.Duration(i)*time.Second, now)
 		}
 		if got := s.due(c.idle, now.Add(c.after)); got != c.due {
-			t.Errorf("%v after looks at all of %v, others of %v, idle %t: due %t, want %t", c.after, c.took, c.others, c.idle, got, c.due)
+			t.Errorf("%v after full polls of %v, others of %v, idle %t: due %t, want %t", c.after, c.took, c.others, c.idle, got, c.due)
 		}
 	}
 }
@@ -233,7 +233,7 @@ func TestClaimsOfABacklogBeginBehindEachOther(t *testing.T) {
 	begin(f.of[class{}].at.taskID)
 }
 
-// A task that others had locked, or gave back, while claims went past it is seen by looks but not by claims from where the last one
+// A task that others had locked, or gave back, while claims went past it is seen by polls but not by claims from where the last one
 // ended.
 func TestAClaimThatRunsShortSendsTheNextOneBackToTheFloor(t *testing.T) {
 	t.Parallel()
@@ -248,7 +248,7 @@ func TestAClaimThatRunsShortSendsTheNextOneBackToTheFloor(t *testing.T) {
 }
 
 // Half of the ids are of other types: 20 tasks are among 40 ids.
-func TestAClaimLooksAtFirstWhereItsTasksAreLikely(t *testing.T) {
+func TestAClaimReadsFirstWhereItsTasksAreLikely(t *testing.T) {
 	t.Parallel()
 	var f floors
 	if n := f.near(&pivot{0, 0, 1}, 20); n != 0 {

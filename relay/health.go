@@ -26,7 +26,7 @@ type life struct {
 
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last 10 s, by its own clock, and no outage is
 // known. Else it is an ErrNotRunning, ErrOutage or ErrNoHeartbeat, with the time since when where that is known. It asks
-// nobody and does not block: an idle relay notices an outage with its next look, within two seconds or so at the default PollInterval, and a server that
+// nobody and does not block: an idle relay notices an outage with its next poll, within two seconds or so at the default PollInterval, and a server that
 // does not answer within 10 s. The text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's words, which are in the log.
 //
 // It is for readiness. A liveness probe that restarts the process should not use it: a relay survives outages by itself, and what it runs

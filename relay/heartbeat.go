@@ -32,7 +32,7 @@ type heartbeat struct {
 	duties []*duty
 
 	leasesAt    atomic.Int64  // when no lease was to be taken over: ns since r.born
-	leasesDue   chan struct{} // a look has seen some that are
+	leasesDue   chan struct{} // a poll has seen some that are
 	takeOverNow bool          // as it has
 	strandedAt  time.Time     // when leases of relays without a row were looked for
 	ranAt       time.Time     // when a task was seen to run

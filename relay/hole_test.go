@@ -35,7 +35,7 @@ func TestABlackHoleCostsAWorkerLessThan45Seconds(t *testing.T) {
 		"heartbeat":       {proxy.Statement("outbox: heartbeat"), holeLeased},
 		"complete":        {proxy.Commit("INSERT INTO effect"), holeLeased},
 		"batch committed": {proxy.Commit("INSERT INTO effect"), holeBatch},
-		"look":            {proxy.Statement("outbox: look"), holeTx},
+		"poll":            {proxy.Statement("outbox: poll"), holeTx},
 	} {
 		for _, how := range []proxy.How{proxy.SilenceRequest, proxy.SilenceReply} {
 			t.Run(name+map[proxy.How]string{proxy.SilenceRequest: ", request", proxy.SilenceReply: ", reply"}[how], func(t *testing.T) {

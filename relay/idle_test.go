@@ -104,8 +104,8 @@ func TestIdleRelaysSendTwoStatementsASecond(t *testing.T) {
 	}
 }
 
-// What an idle look says of the wake-up request decides whether it looks once more.
-func TestAnIdleLookProlongsTheWakeUpRequestAndSaysWhetherTheOneBeforeStillHeld(t *testing.T) {
+// What an idle poll says of the wake-up request decides whether it polls once more.
+func TestAnIdlePollProlongsTheWakeUpRequestAndSaysWhetherTheOneBeforeStillHeld(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	now := db.Int(t, `SELECT extract(epoch FROM now())::bigint`)
@@ -115,8 +115,8 @@ func TestAnIdleLookProlongsTheWakeUpRequestAndSaysWhetherTheOneBeforeStillHeld(t
 		db.Do(t, `SELECT setval('outbox.wake', $1)`, c.before)
 		var rows, held int
 		var until int64
-		err := db.QueryRowContext(t.Context(), `SELECT count(*), COALESCE(max(priority), 0), COALESCE(max(task_id), 0) FROM (`+relay.Statements["idle look"]+
-			`) AS l (i, task_id, priority, attempt, age, due) WHERE i = -1`, append(append([]any{pq.Array([]string{"TX"}), pq.Array([]int64{})}, relay.NoSpans()...), false, c.ahead, c.before)...).Scan(&rows, &held, &until)
+		err := db.QueryRowContext(t.Context(), `SELECT count(*), COALESCE(max(priority), 0), COALESCE(max(task_id), 0) FROM (`+relay.Statements["idle poll"]+
+			`) AS p (i, task_id, priority, attempt, age, due) WHERE i = -1`, append(append([]any{pq.Array([]string{"TX"}), pq.Array([]int64{})}, relay.NoSpans()...), false, c.ahead, c.before)...).Scan(&rows, &held, &until)
 		if err != nil || rows != c.rows || held != c.held {
 			t.Errorf("%+v: got %d rows, held %d, %v", c, rows, held, err)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// gives are the steps of a look that gives turns. All of it but the begin is left out while another one has the lock.
+// gives are the steps of a poll that gives turns. All of it but the begin is left out while another one has the lock.
 func gives(a *actor) []step {
 	locked := false
 	return []step{

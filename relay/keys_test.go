@@ -196,7 +196,7 @@ func TestKeysOfTasksThatAreGoneAreSweptAndOthersStay(t *testing.T) {
 	}
 }
 
-// F8: an Enqueue takes the key between the sweep's look and its delete.
+// F8: an Enqueue takes the key between the sweep's read and its delete.
 func TestTheSweepLeavesAKeyThatANewTaskHasJustTaken(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

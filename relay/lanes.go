@@ -11,7 +11,7 @@ import (
 // lane is what the dispatcher knows of one task type.
 type lane struct {
 	h        *handlers.Handler
-	head     *head     // as of the last look
+	head     *head     // as of the last poll
 	polledAt time.Time // when the last poll of the lane's head ended
 	urgent   int       // the least priority that its next task may have
 	credit   int       // claims that may find work: one for a head, two more for each full claim
@@ -93,7 +93,7 @@ func (l *lanes) gathers(c *lane) bool {
 // holds reports whether slots do wait for a claim of the lane, so that less urgent lanes do not get them: for as long as a claim
 // may take when all is well.
 func (l *lanes) holds(c *lane) bool {
-	return (c.finding > 0 || c.leasing >= laneClaims || c.claiming >= c.batchClaims()) && l.gathers(c) && l.eligible(c) && time.Since(c.served) < lookFresh
+	return (c.finding > 0 || c.leasing >= laneClaims || c.claiming >= c.batchClaims()) && l.gathers(c) && l.eligible(c) && time.Since(c.served) < pollFresh
 }
 
 // held is the urgency of the most urgent lane that slots wait for, and whether there is one.
@@ -211,7 +211,7 @@ func (l *lanes) unblocked(now time.Time) (first time.Time) {
 	return first
 }
 
-// spans are those of each lane, for a look; nil if all are to be read from their heads.
+// spans are those of each lane, for a poll; nil if all are to be read from their heads.
 func (l *lanes) spans() (out [][]span) {
 	for i, c := range l.all {
 		if s := c.floors.spans(); s != nil {
@@ -226,7 +226,7 @@ func (l *lanes) spans() (out [][]span) {
 
 func (c *lane) urgency() int { return c.urgent + c.h.Priority }
 
-// saw updates the lane from a look.
+// saw updates the lane from a poll.
 func (c *lane) saw(h *head) {
 	c.floors.saw(h)
 	c.head, c.polledAt = h, time.Now()

@@ -88,15 +88,15 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 		do   func()
 		want int // claims that may be begun
 	}{
-		{func() {}, 1},                    // a look saw a task
+		{func() {}, 1},                    // a poll saw a task
 		{func() { c.credit-- }, 0},        // it is being claimed
 		{func() { l.took(c, one(1)) }, 2}, // a full claim: there may be more
 		{func() { l.took(c, one(1)) }, 4}, // and more
 		{func() { l.took(c, one(1)) }, 4}, // up to the number of workers
-		{func() { c.saw(c.head) }, 4},     // a look does not take it back
+		{func() { c.saw(c.head) }, 4},     // a poll does not take it back
 		{func() { l.took(c, before) }, 1}, // a claim that was not full, but began before that poll
 		{func() { l.took(c, one(2)) }, 0}, // one that began after it
-		{func() { c.saw(&head{}) }, 1},    // until a look sees a task again
+		{func() { c.saw(&head{}) }, 1},    // until a poll sees a task again
 		{func() { c.saw(nil) }, 0},        // or none
 		{func() { l.took(c, one(1)) }, 2}, // a late claim had one all the same
 		{func() { c.head, c.credit = nil, 0 }, 0},
@@ -111,7 +111,7 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 	}
 }
 
-// A lane with one urgent task must not be served before the others for as long as the last look is believed.
+// A lane with one urgent task must not be served before the others for as long as the last poll is believed.
 func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
 	t.Parallel()
 	l := newLanes(10, [2]int{0, -5}, [2]int{0, 0})
@@ -158,7 +158,7 @@ func TestSlotsThatWaitForAClaimAreKeptFromLessUrgentLanes(t *testing.T) {
 		{"less urgent", func(waits, other *lane) { other.urgent = 1 }, 0},
 		{"as urgent", func(waits, other *lane) {}, 9},
 		{"more urgent", func(waits, other *lane) { other.urgent = -1 }, 9},
-		{"the claim hangs", func(waits, other *lane) { other.urgent, waits.served = 1, time.Now().Add(-lookFresh) }, 9},
+		{"the claim hangs", func(waits, other *lane) { other.urgent, waits.served = 1, time.Now().Add(-pollFresh) }, 9},
 		{"it may find nothing more", func(waits, other *lane) { other.urgent, waits.credit = 1, 0 }, 9},
 	} {
 		l := newLanes(10, [2]int{}, [2]int{})

@@ -47,14 +47,14 @@ func (db *database) counted(t *testing.T) *counted {
 		c.calls[call] = n
 		c.before[call] = func() {
 			n.Add(1)
-			c.look()
+			c.sample()
 		}
 	}
 	return c
 }
 
-// look takes the number of connections down, if it is the highest so far.
-func (c *counted) look() {
+// sample takes the number of connections down, if it is the highest so far.
+func (c *counted) sample() {
 	now := int64(c.database.Stats().OpenConnections)
 	for old := c.peak.Load(); now > old && !c.peak.CompareAndSwap(old, now); old = c.peak.Load() {
 	}

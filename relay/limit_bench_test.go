@@ -11,8 +11,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// lookWithoutPause is the look as it was before types could be paused.
-const lookWithoutPause = `
+// pollWithoutPause is the poll as it was before types could be paused.
+const pollWithoutPause = `
 SELECT t.i, h.task_id, h.priority, h.attempt, (LEAST(extract(epoch FROM clock_timestamp() - h.run_at), 3e9) * 1000000)::bigint,
        (LEAST(extract(epoch FROM s.run_at - clock_timestamp()), 3e9) * 1000000)::bigint
   FROM unnest($1::text[]) WITH ORDINALITY AS t (task_type, i)
@@ -25,7 +25,7 @@ SELECT t.i, h.task_id, h.priority, h.attempt, (LEAST(extract(epoch FROM clock_ti
      ORDER BY run_at LIMIT 1) s ON true
  WHERE h.task_id IS NOT NULL OR s.run_at IS NOT NULL`
 
-// BenchmarkLimitsForOtherTypes prints what types without a limit pay for limits and pauses: a look and a claim, with the look of
+// BenchmarkLimitsForOtherTypes prints what types without a limit pay for limits and pauses: a poll and a claim, with the poll of
 // before and the present one by turns. Claims of such types are the same statements as before.
 //
 //	go test ./relay -run '^$' -bench LimitsForOtherTypes -benchtime 2000x
@@ -48,7 +48,7 @@ func BenchmarkLimitsForOtherTypes(b *testing.B) {
 					b.Fatal(err)
 				}
 				defer conn.Close()
-				look := map[bool]string{false: lookWithoutPause, true: relay.Statements["look"]}
+				poll := map[bool]string{false: pollWithoutPause, true: relay.Statements["poll"]}
 				drain := func(query string, args ...any) { // as the relay does: planned each time by lib/pq, prepared by pgx
 					rows, err := conn.QueryContext(context.Background(), query, args...)
 					if err != nil {
@@ -61,7 +61,7 @@ func BenchmarkLimitsForOtherTypes(b *testing.B) {
 					}
 				}
 				took := map[bool][]time.Duration{}
-				looks := map[bool][]time.Duration{}
+				polls := map[bool][]time.Duration{}
 				for i := range b.N {
 					for _, now := range []bool{i%2 == 0, i%2 != 0} {
 						begun := time.Now()
@@ -69,20 +69,20 @@ func BenchmarkLimitsForOtherTypes(b *testing.B) {
 						if now {
 							args = append(args, relay.NoSpans()...)
 						}
-						drain(look[now], args...)
-						looked := time.Now()
+						drain(poll[now], args...)
+						polled := time.Now()
 						drain(relay.Statements["claim"], names[i%types], 0, 0, 0, 0, 1)
-						looks[now], took[now] = append(looks[now], looked.Sub(begun)), append(took[now], time.Since(begun))
+						polls[now], took[now] = append(polls[now], polled.Sub(begun)), append(took[now], time.Since(begun))
 					}
 				}
 				median := func(d []time.Duration) float64 {
 					slices.Sort(d)
 					return float64(d[len(d)/2].Nanoseconds()) / 1000
 				}
-				b.ReportMetric(median(looks[false]), "µs/look-before")
-				b.ReportMetric(median(looks[true]), "µs/look")
-				b.ReportMetric(median(took[false]), "µs/look+claim-before")
-				b.ReportMetric(median(took[true]), "µs/look+claim")
+				b.ReportMetric(median(polls[false]), "µs/poll-before")
+				b.ReportMetric(median(polls[true]), "µs/poll")
+				b.ReportMetric(median(took[false]), "µs/poll+claim-before")
+				b.ReportMetric(median(took[true]), "µs/poll+claim")
 				b.ReportMetric(median(took[true])/median(took[false]), "ratio")
 				b.ReportMetric(0, "ns/op")
 			})

@@ -18,7 +18,7 @@ const (
 	blink        = 3 * time.Second // a disconnection that is shorter is not worth a line in the log
 )
 
-// listener turns notifications into looks. A notification is a hint: without it the relay polls.
+// listener turns notifications into polls. A notification is a hint: without it the relay polls.
 type listener struct {
 	r      *Relay
 	on     atomic.Bool // notifications are known to arrive

@@ -83,8 +83,8 @@ func TestPromotingWaitsForNoRow(t *testing.T) {
 	}
 	loops := r.Loops("")
 	defer loops.Close()
-	if err := loops.Look(t.Context()); err != nil {
-		t.Errorf("look: %v", err)
+	if err := loops.Poll(t.Context()); err != nil {
+		t.Errorf("poll: %v", err)
 	}
 	const ready = `SELECT string_agg(payload ->> 'n', ' ' ORDER BY task_id) FROM outbox.task WHERE state = 'ready'`
 	if got := db.Text(t, ready); got != "2 3" {

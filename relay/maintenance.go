@@ -18,7 +18,7 @@ type job struct {
 	run func(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error)
 }
 
-// maintenanceJobs are done by whichever relay gets to them. (Promoting is done by the look, taking over and reaping by each
+// maintenanceJobs are done by whichever relay gets to them. (Promoting is done by the poll, taking over and reaping by each
 // relay's heartbeat.) Each is bounded by dutyTimeout, as it shares the heartbeat's connection.
 func maintenanceJobs(c Config) []job {
 	jobs := []job{
@@ -33,7 +33,7 @@ func maintenanceJobs(c Config) []job {
 	return jobs
 }
 
-// maxMaintenanceWait is how long a relay does not look whether a job is due: another one that had it may be dead.
+// maxMaintenanceWait is how long a relay does not check whether a job is due: another one that had it may be dead.
 const maxMaintenanceWait = 10 * time.Second
 
 // A log that is empty needs no squeeze.
@@ -68,7 +68,7 @@ func newMaintenance(r *Relay) *maintenance {
 }
 
 // maintain does one part of the job that has been due for longest, if any is due that no other relay is at, and returns when to
-// look again.
+// check again.
 func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error) {
 	m := h.maintenance
 	var names []string

@@ -115,8 +115,8 @@ func testRunOnceTakesOver(t *testing.T) {
 	}
 }
 
-// What another relay takes over in the middle of the last look is due, too.
-func TestRunOnceRunsWhatIsTakenOverWhileItLooks(t *testing.T) {
+// What another relay takes over in the middle of the last poll is due, too.
+func TestRunOnceRunsWhatIsTakenOverWhileItPolls(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t, "postgres")
 	db.Enqueue(t, "LEASED", 1)
@@ -127,7 +127,7 @@ func TestRunOnceRunsWhatIsTakenOverWhileItLooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	pool := sql.OpenDB(&faulty{Connector: connector, before: map[string]func(){
-		"outbox: look for leases of dead relays": sync.OnceFunc(func() {
+		"outbox: find leases of dead relays": sync.OnceFunc(func() {
 			db.Do(t, `UPDATE outbox.task SET state = 'ready', lease_token = NULL, relay_id = NULL`)
 		}),
 	}})

@@ -87,7 +87,7 @@ func TestTypesAreServedByBaseAndRowPriority(t *testing.T) {
 			if len(b.types) != 4*each {
 				t.Fatalf("%d tasks ran, want %d", len(b.types), 4*each)
 			}
-			// A tenth of the choices, and one wrong one for each look, are for others.
+			// A tenth of the choices, and one wrong one for each poll, are for others.
 			for i, name := range []string{"FIRST", "RAISED", "MIDDLE"} {
 				if late := b.late(name, (i+1)*each+each/2); late > 0 {
 					t.Errorf("%d tasks of type %s began after more than half as many again as should", late, name)

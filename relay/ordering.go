@@ -8,7 +8,7 @@ import (
 )
 
 // Ordering keys. A task with a key arrives as waiting (a trigger), and the one that is first in its key is made ready by
-// whichever relay looks next: outbox.headless_key has a row for each key that a task came to or whose first task went, visible
+// whichever relay polls next: outbox.headless_key has a row for each key that a task came to or whose first task went, visible
 // exactly when that is. So claims know nothing of keys, enqueueing takes no lock, and nobody has to finish what a
 // process that died began.
 
@@ -44,10 +44,10 @@ again AS (
 UPDATE outbox.task t SET state = CASE WHEN run_at > clock_timestamp() THEN 'scheduled' ELSE 'ready' END
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM mine))`
 
-// turnsPage is how many keys get their turns in one look.
+// turnsPage is how many keys get their turns in one poll.
 const turnsPage = 1000
 
-// turnsPause is how long a relay waits before it looks again at turns of which it could give none.
+// turnsPause is how long a relay waits before it checks again for turns of which it could give none.
 const turnsPause = 100 * time.Millisecond
 
 // giveTurns makes the first of the waiting tasks of keys without a first task ready, or scheduled.

@@ -50,7 +50,7 @@ func newCrowd(reg *handlers.Registry, name string, workers int) *crowd {
 }
 
 // start enqueues a task of each type, and waits until all have started. As long as they do not end they have all
-// workers: what the relay's looks found before has been claimed then, and it has looked since.
+// workers: what the relay's polls found before has been claimed then, and it has polled since.
 func (c *crowd) start(t *testing.T, db *database) {
 	t.Helper()
 	want := c.in.Load() + int64(len(c.types))

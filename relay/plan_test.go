@@ -74,8 +74,8 @@ func planned(limit, taskID int) map[string]struct {
 	return map[string]of{
 		"claim":             {"", []any{"TX", 0, 0, taskID, 0, limit}},
 		"claim one":         {"task_pkey", []any{"TX", taskID}},
-		"look":              {"", append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
-		"idle look":         {"task_leased", append(append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...), true, 1000, 1)},
+		"poll":              {"", append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
+		"idle poll":         {"task_leased", append(append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...), true, 1000, 1)},
 		"take over due":     {"task_leased", []any{true}},
 		"last":              {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int{0, 0}), pq.Array([]int{0, 0})}},
 		"promote":           {"task_scheduled", []any{"TX", limit}},
@@ -183,7 +183,7 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 	}
 }
 
-// I10, measured in pages: what a claim and a look read is the same with a backlog fifty times as large.
+// I10, measured in pages: what a claim and a poll read is the same with a backlog fifty times as large.
 func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
@@ -195,7 +195,7 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 		db.Do(t, `VACUUM ANALYZE outbox.task`)
 		middle := db.Int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
 		statements := leases(1, middle)
-		for _, name := range []string{"claim", "claim one", "look", "last"} {
+		for _, name := range []string{"claim", "claim one", "poll", "last"} {
 			statements[name] = statement{relay.Statements[name], planned(1, middle)[name].args}
 		}
 		for name, s := range statements {
@@ -210,7 +210,7 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 }
 
 // I10: beside a forgotten transaction a table has many pages and, by its statistics, few rows, so the planner would take reading all
-// of it for cheap. Claims and looks read none of what was eaten.
+// of it for cheap. Claims and polls read none of what was eaten.
 func TestBesideAForgottenTransactionNothingReadsWhatWasEaten(t *testing.T) {
 	t.Parallel()
 	const dead, alive, most = 40_000, 100, 60
@@ -228,7 +228,7 @@ func TestBesideAForgottenTransactionNothingReadsWhatWasEaten(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, $1::int)`, alive)
 	db.Do(t, `VACUUM ANALYZE outbox.task`)
 	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
-	for _, name := range []string{"look", "idle look", "claim", "claim one"} {
+	for _, name := range []string{"poll", "idle poll", "claim", "claim one"} {
 		p := explain(t, db, true, relay.Statements[name], planned(10, first)[name].args...)
 		if pages := p.Hit + p.Read; pages > most {
 			t.Errorf("beside %d dead rows the %s reads %d pages, want at most %d", dead, name, pages, most)

@@ -130,7 +130,7 @@ func TestALeaseTakesWhatFollowsItsPivotsUpToItsLimit(t *testing.T) {
 		{6, far, "21 22 51 52 81 82"},
 		{5, far, "21 22 51 52 81"},
 		{8, far, "1 2 21 22 51 52 81 82"},
-		{6, near, "21 22 50 51 52 81"}, // 50 was near, so the second look at the pivots ends with the third
+		{6, near, "21 22 50 51 52 81"}, // 50 was near, so the second read at the pivots ends with the third
 		{3, []int{100_000, 99_500, 98_000}, "98 99 100"},
 		{4, []int{100_001, 100_500}, "1 2 3 4"},
 		{200, far, db.Text(t, `SELECT string_agg(n::text, ' ' ORDER BY n) FROM generate_series(1, 100) n`)},

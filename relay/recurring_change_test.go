@@ -163,7 +163,7 @@ func TestARelayDoesNotFireWhatAnotherProcessHasChanged(t *testing.T) {
 	eventually(t, 30*time.Second, "it is registered", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.schedule`) == 1 })
 	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}))
 	db.Do(t, `UPDATE outbox.schedule SET next_at = now()`)
-	eventually(t, 30*time.Second, "the old relay has looked", func() bool { return old.Log.Count("changed by another process") == 1 })
+	eventually(t, 30*time.Second, "the old relay has checked", func() bool { return old.Log.Count("changed by another process") == 1 })
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
 		t.Errorf("%d tasks were enqueued by the old relay", n)
 	}

@@ -75,7 +75,7 @@ type Relay struct {
 }
 
 // leasedConns is how many connections a relay uses for Leased handlers while all goes well, but for the calls of task.Complete and Extend: for claims, a
-// look and the results.
+// poll and the results.
 const leasedConns = leaseClaims + 1 + resultWriters
 
 // New returns a relay that claims from db the tasks of all types that are registered by now. db is a pool on
@@ -134,7 +134,7 @@ func (r *Relay) Run(ctx context.Context) error { return r.start(ctx, false) }
 // Run does and returns nil. It fires each schedule that is due once, before it begins.
 func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
 
-// Wake makes the relay look for work now: after a commit in the same process that may have enqueued. It does not
+// Wake makes the relay poll for work now: after a commit in the same process that may have enqueued. It does not
 // block. outbox.InTx does it by itself.
 func (r *Relay) Wake() { r.wake() }
 

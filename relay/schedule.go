@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	scheduleLook  = 10 * time.Second // for what others changed: resumed, added, the server's clock
-	schedulePause = 10 * time.Millisecond
-	scheduleHeld  = time.Second // most between looks while another relay holds what is due
-	scheduleRest  = time.Minute // until a firing that PostgreSQL refused, or whose Next panicked, is tried again
+	scheduleRecheck = 10 * time.Second // for what others changed: resumed, added, the server's clock
+	schedulePause   = 10 * time.Millisecond
+	scheduleHeld    = time.Second // most between polls while another relay holds what is due
+	scheduleRest    = time.Minute // until a firing that PostgreSQL refused, or whose Next panicked, is tried again
 )
 
 // scheduler adds the schedules of this relay to the table and fires what is due. It reads no clock but PostgreSQL's.
@@ -81,7 +81,7 @@ func (s *scheduler) run(<-chan struct{}) {
 			pause = held
 			held = min(2*held, scheduleHeld)
 		default:
-			pause = max(min(pause, scheduleLook), schedulePause)
+			pause = max(min(pause, scheduleRecheck), schedulePause)
 			held = schedulePause
 		}
 		retries.ok()
@@ -117,7 +117,7 @@ func (s *scheduler) pass(ctx context.Context) (wait time.Duration, err error) {
 			s.rest(name, err)
 		}
 		if name == "" {
-			wait, err := s.look(ctx)
+			wait, err := s.nextFiring(ctx)
 			if wait <= 0 && len(fired) > 0 {
 				wait = schedulePause // it goes on
 			}
@@ -192,14 +192,14 @@ func (s *scheduler) ended(name string, why error) {
 	s.r.log.Error("outbox: a schedule was stopped, as its Next misbehaves", "schedule", name, "error", errorText(why))
 }
 
-const lookScheduleSQL = `/* outbox: look for the next firing */
+const nextFiringSQL = `/* outbox: find the next firing */
 SELECT (LEAST(extract(epoch FROM min(s.next_at) FILTER (WHERE s.definition = k.definition) - clock_timestamp()), 3e9) * 1000000)::bigint,
        COALESCE(array_agg(s.name) FILTER (WHERE s.definition <> k.definition), '{}')
   FROM outbox.schedule s JOIN unnest($1::text[], $2::text[]) AS k (name, definition) ON s.name = k.name
  WHERE s.name <> ALL ($3::text[])`
 
-// look returns in how long the next of the schedules is due.
-func (s *scheduler) look(ctx context.Context) (wait time.Duration, err error) {
+// nextFiring returns in how long the next of the schedules is due.
+func (s *scheduler) nextFiring(ctx context.Context) (wait time.Duration, err error) {
 	var us sql.NullInt64
 	var changed, resting []string
 	for name := range s.resting {
@@ -209,7 +209,7 @@ func (s *scheduler) look(ctx context.Context) (wait time.Duration, err error) {
 	}
 	names, definitions := columns(s.all)
 	err = s.r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		return tx.QueryRowContext(ctx, s.r.sql(lookScheduleSQL), pq.Array(names), pq.Array(definitions), pq.Array(nonNil(resting))).
+		return tx.QueryRowContext(ctx, s.r.sql(nextFiringSQL), pq.Array(names), pq.Array(definitions), pq.Array(nonNil(resting))).
 			Scan(&us, pq.Array(&changed))
 	})
 	if err != nil {
@@ -222,7 +222,7 @@ func (s *scheduler) look(ctx context.Context) (wait time.Duration, err error) {
 		}
 	}
 	if !us.Valid {
-		return scheduleLook, nil
+		return scheduleRecheck, nil
 	}
 	return time.Duration(us.Int64) * time.Microsecond, nil
 }

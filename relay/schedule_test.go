@@ -185,7 +185,7 @@ func TestTheBackoffCountsFromTheFailure(t *testing.T) {
 	}
 }
 
-// What a flood of due tasks takes to become ready must not keep others waiting: promotion is bounded for each look.
+// What a flood of due tasks takes to become ready must not keep others waiting: promotion is bounded for each poll.
 func TestAFloodOfDueTasksDoesNotDelayAnotherType(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

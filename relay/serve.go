@@ -195,7 +195,7 @@ func (d *dispatcher) well(began time.Time) {
 	}
 }
 
-// fail slows the relay down. What may be the end of one connection only makes it look again, for which it takes
+// fail slows the relay down. What may be the end of one connection only makes it poll again, for which it takes
 // another. Where the server only has no more connections, it gives up a slot for a while, but not the last one.
 func (d *dispatcher) fail(err error, began time.Time) {
 	now := time.Now()
@@ -221,7 +221,7 @@ func (d *dispatcher) fail(err error, began time.Time) {
 		if began.After(d.broke) { // else it is one of several that failed together
 			d.broken, d.broke = d.broken+1, now
 			d.r.conns.discard()
-			d.lookedAt, d.nextLook = time.Time{}, now
+			d.polledAt, d.nextPoll = time.Time{}, now
 		}
 		return
 	}

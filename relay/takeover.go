@@ -18,13 +18,13 @@ SELECT ` + leasesDue + `
     OR $1::boolean AND EXISTS (SELECT 1 FROM outbox.task t WHERE state = 'leased'
        AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id))`
 
-// leasesUnseen reports whether a look should see if leases are to be taken over. An idle relay's looks do, so that its heartbeat
+// leasesUnseen reports whether a poll should see if leases are to be taken over. An idle relay's polls do, so that its heartbeat
 // need not.
 func (h *heartbeat) leasesUnseen(now time.Time) bool {
 	return now.Sub(h.r.born)-time.Duration(h.leasesAt.Load()) >= takeoverInterval*7/8
 }
 
-// leasesSeen notes what a look saw of leases.
+// leasesSeen notes what a poll saw of leases.
 func (h *heartbeat) leasesSeen(at time.Time, due bool) {
 	if due {
 		poke(h.leasesDue)
@@ -70,7 +70,7 @@ func (h *heartbeat) takeOver(ctx context.Context) (next time.Duration, err error
 	}
 	strandedToo := now.Sub(h.strandedAt) >= reapInterval
 	if !take && !strandedToo {
-		// A look that is about to come, after an interval like this one, says it again.
+		// A poll that is about to come, after an interval like this one, says it again.
 		seen := now.Sub(h.r.born) - time.Duration(h.leasesAt.Load())
 		if wait := takeoverInterval + takeoverInterval/20 - seen; wait > 0 {
 			return wait, nil

@@ -81,7 +81,7 @@ func TestANotificationStartsATaskLongBeforeThePoll(t *testing.T) {
 	quick(t, .5, 10*time.Millisecond, func() delays { return p.signUps(t, db, 10, 0, 90*time.Millisecond) })
 }
 
-// A transaction that inserted before a relay requested wake-ups commits after that relay has looked.
+// A transaction that inserted before a relay requested wake-ups commits after that relay has polled.
 func TestATaskThatCommitsLongAfterItsInsertStartsSoon(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()

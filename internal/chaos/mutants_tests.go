@@ -51,7 +51,7 @@ var lockMutants = []mutant{{
 }, {
 	name:  "waiting-promotion",
 	help:  "the promotion of scheduled tasks waits for a locked row",
-	edits: []edit{{"relay/look.go", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"}},
+	edits: []edit{{"relay/poll.go", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"}},
 	tests: testRun{"relay", "TestPromotingWaitsForNoRow$"},
 }, {
 	name: "blind-slot",

@@ -10,12 +10,12 @@ import (
 // table has the bounds of what one task costs: a case a line (kinds_test.go says what is done), a figure a column (figures_test.go says of
 // what). A bound is a little above what was measured. For calls, trips, statements and rows that is 5 %, so that one statement more for a
 // task or a batch does not fit; but in the case leased calls, trips and statements may be twice as many, as it depends on the machine how
-// many tasks end together. It is 15 % for buffers, WAL and allocations, which differ between versions of PostgreSQL and Go. Looks come by
+// many tasks end together. It is 15 % for buffers, WAL and allocations, which differ between versions of PostgreSQL and Go. Polls come by
 // the clock, and may be 20 times as many. Six of the statements of a Tx task, a batch or a Complete put its session
 // back for the next handler, in a message that is sent anyway; a batch and a Complete call end_run for that as well, with two
 // inner ones and more. A leased run keeps what its error said when it was read. To change the bounds: OUTBOX_TEST_TIMING=1 go test ./internal/cost -v -bounds prints a table to put here.
 const table = `
-case               looks      calls      trips statements      inner       rows    buffers        wal     allocs      bytes
+case               polls      calls      trips statements      inner       rows    buffers        wal     allocs      bytes
 enqueue                0       3.15       3.15       3.15        2.1       1.05       8.65        482       56.7       2370
 enqueue-1000           0    0.00315     0.0042    0.00315     0.0021    0.00105       6.95        335      0.956        167
 tx                  1.14       5.27       5.27       16.9       6.85       3.16       26.5        633        240      12400

@@ -76,7 +76,7 @@ func (s *server) knowsThese(t *testing.T, plain bool) {
 		for range n {
 			inTx(t, db, func(tx *sql.Tx) error {
 				var one int
-				if err := tx.QueryRowContext(t.Context(), looking+` */ SELECT 1`).Scan(&one); err != nil {
+				if err := tx.QueryRowContext(t.Context(), `/* outbox: poll */ SELECT 1`).Scan(&one); err != nil {
 					return err
 				}
 				if _, err := tx.ExecContext(t.Context(), `DO $$ BEGIN PERFORM 1 FROM effect LIMIT 1; END $$`); err != nil {
@@ -88,9 +88,9 @@ func (s *server) knowsThese(t *testing.T, plain bool) {
 		}
 	})
 	// A statement with arguments has two round trips, as it is prepared first.
-	want := figures{looks: 1, calls: 4, trips: 5, statements: 4, inner: 1, rows: 100, buffers: 105, wal: 6400}
-	if plain { // looks are calls as any other
-		want.looks, want.calls, want.trips, want.statements, want.rows = 0, 5, 6, 5, 101
+	want := figures{polls: 1, calls: 4, trips: 5, statements: 4, inner: 1, rows: 100, buffers: 105, wal: 6400}
+	if plain { // polls are calls as any other
+		want.polls, want.calls, want.trips, want.statements, want.rows = 0, 5, 6, 5, 101
 	}
 	for i, name := range names[:8] {
 		few, many := *want.column(i), *want.column(i)

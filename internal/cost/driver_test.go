@@ -11,20 +11,23 @@ import (
 	"github.com/lib/pq"
 )
 
-// counter is a connector of lib/pq that counts what its connections do once they are open. Looks come by the clock, some for each
+// counter is a connector of lib/pq that counts what its connections do once they are open. Polls come by the clock, some for each
 // second that the tasks take; they are counted, and left out of the others. Without a counter around it the connector counts as well,
-// all by what is sent: Enqueue does not know lib/pq in another's clothes, and looks are not left out.
+// all by what is sent: Enqueue does not know lib/pq in another's clothes, and polls are not left out.
 type counter struct {
 	*pq.Connector
 	calls atomic.Int64 // of the driver that send something: statements, begins, ends, pings
 	trips atomic.Int64 // how often a connection went from writing to reading
-	looks atomic.Int64
+	polls atomic.Int64
 }
 
-const (
-	looking = "/* outbox: look" // begins the text of each statement of a look
-	look    = " /* a look */"   // ends it, as pg_stat_statements of PostgreSQL 18 drops what stands before a statement
-)
+// pollEnd ends the text of each statement of a poll, as pg_stat_statements of PostgreSQL 18 drops what stands before a statement.
+const pollEnd = " /* a poll */"
+
+// isPoll reports whether a statement is one of a poll, by how its text begins.
+func isPoll(query string) bool {
+	return strings.HasPrefix(query, "/* outbox: poll") || strings.HasPrefix(query, "/* outbox: find ")
+}
 
 func newCounter(url string) (*counter, error) {
 	connector, err := pq.NewConnector(url)
@@ -79,7 +82,7 @@ func (d dialer) DialTimeout(network, address string, timeout time.Duration) (net
 // wire is a socket that counts round trips.
 type wire struct {
 	net.Conn
-	counts atomic.Bool // the handshake is over, and no look under way
+	counts atomic.Bool // the handshake is over, and no poll under way
 	wrote  atomic.Bool
 	trips  *atomic.Int64
 	calls  *atomic.Int64 // or nil, if the driver's are counted
@@ -128,9 +131,9 @@ func (c *countedConn) ExecContext(ctx context.Context, query string, args []driv
 }
 
 func (c *countedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if strings.HasPrefix(query, looking) {
-		c.counter.looks.Add(1)
-		query += look
+	if isPoll(query) {
+		c.counter.polls.Add(1)
+		query += pollEnd
 		c.wire.counts.Store(false)
 		defer c.wire.counts.Store(true)
 	} else {

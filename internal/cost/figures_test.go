@@ -13,7 +13,7 @@ import (
 
 // figures are what one task costs, or the bounds of that.
 type figures struct {
-	looks      float64 // statements that ask which types have work; they are in none of the other columns but allocations
+	polls      float64 // statements that ask which types have work; they are in none of the other columns but allocations
 	calls      float64 // of the driver
 	trips      float64 // between client and server
 	statements float64 // that the client sent
@@ -35,7 +35,7 @@ var names = func() (out []string) {
 }()
 
 func (f *figures) column(i int) *float64 {
-	return []*float64{&f.looks, &f.calls, &f.trips, &f.statements, &f.inner, &f.rows, &f.buffers, &f.wal, &f.allocs, &f.bytes}[i]
+	return []*float64{&f.polls, &f.calls, &f.trips, &f.statements, &f.inner, &f.rows, &f.buffers, &f.wal, &f.allocs, &f.bytes}[i]
 }
 
 // cost measures work, which is for the given number of tasks. Columns that cannot be measured here are NaN.
@@ -62,11 +62,11 @@ func (s *server) cost(t *testing.T, db *subject, tasks int, work func()) figures
 }
 
 const statementsSQL = `
-SELECT coalesce(sum(calls) FILTER (WHERE toplevel AND NOT look), 0), coalesce(sum(calls) FILTER (WHERE NOT toplevel), 0),
-       coalesce(sum(rows) FILTER (WHERE toplevel AND NOT look), 0),
-       coalesce(sum(shared_blks_hit + shared_blks_read) FILTER (WHERE toplevel AND NOT look), 0),
-       coalesce(sum(wal_bytes) FILTER (WHERE look), 0)
-  FROM (SELECT s.*, s.query LIKE '%' || $2 AS look FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = $1) s`
+SELECT coalesce(sum(calls) FILTER (WHERE toplevel AND NOT poll), 0), coalesce(sum(calls) FILTER (WHERE NOT toplevel), 0),
+       coalesce(sum(rows) FILTER (WHERE toplevel AND NOT poll), 0),
+       coalesce(sum(shared_blks_hit + shared_blks_read) FILTER (WHERE toplevel AND NOT poll), 0),
+       coalesce(sum(wal_bytes) FILTER (WHERE poll), 0)
+  FROM (SELECT s.*, s.query LIKE '%' || $2 AS poll FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = $1) s`
 
 // totals are what has been used up to now.
 func (s *server) totals(t *testing.T, db *subject) (f figures) {
@@ -76,14 +76,14 @@ func (s *server) totals(t *testing.T, db *subject) (f figures) {
 		t.Fatal(err)
 	}
 	if s.statements {
-		var ofLooks float64
-		row := s.admin.QueryRowContext(t.Context(), statementsSQL, db.name, look)
-		if err := row.Scan(&f.statements, &f.inner, &f.rows, &f.buffers, &ofLooks); err != nil {
+		var ofPolls float64
+		row := s.admin.QueryRowContext(t.Context(), statementsSQL, db.name, pollEnd)
+		if err := row.Scan(&f.statements, &f.inner, &f.rows, &f.buffers, &ofPolls); err != nil {
 			t.Fatal(err)
 		}
-		f.wal -= ofLooks
+		f.wal -= ofPolls
 	}
-	f.looks, f.calls, f.trips = float64(db.counter.looks.Load()), float64(db.counter.calls.Load()), float64(db.counter.trips.Load())
+	f.polls, f.calls, f.trips = float64(db.counter.polls.Load()), float64(db.counter.calls.Load()), float64(db.counter.trips.Load())
 	if !relaytest.RaceDetector { // it allocates as well
 		runtime.GC()
 		var m runtime.MemStats
@@ -125,7 +125,7 @@ func padded(cells []string) (out []string) {
 }
 
 const (
-	ofLooks = 20   // they come with the time that the tasks take
+	ofPolls = 20   // they come with the time that the tasks take
 	ofRest  = 1.15 // versions of PostgreSQL and of Go differ a little
 )
 
@@ -136,8 +136,8 @@ func (f figures) bounds(spare float64) (b figures) {
 		switch name {
 		case "rows":
 			by = exact
-		case "looks":
-			by = ofLooks
+		case "polls":
+			by = ofPolls
 		case "buffers", "wal", "allocs", "bytes":
 			by = ofRest
 		}

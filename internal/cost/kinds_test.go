@@ -26,7 +26,7 @@ type kind struct {
 	// prepare returns what is to be measured, for n tasks.
 	prepare func(t *testing.T, db *subject, n int) (work func())
 	spare   float64 // how much more calls, trips and statements may be than what was measured
-	plain   bool    // the pool is lib/pq's own: nothing looks
+	plain   bool    // the pool is lib/pq's own: nothing polls
 }
 
 // With one worker nothing depends on who comes first, and one statement more for each task or batch is seen. How many tasks the groups

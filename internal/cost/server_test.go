@@ -106,7 +106,7 @@ func (s *server) int(t *testing.T, query string, args ...any) (n int) {
 	return n
 }
 
-// subject is a migrated database of one case, and a pool whose connections are counted: plain, or in a counter that leaves looks out.
+// subject is a migrated database of one case, and a pool whose connections are counted: plain, or in a counter that leaves polls out.
 type subject struct {
 	*sql.DB
 	counter *counter

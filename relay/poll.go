@@ -12,13 +12,13 @@ import (
 
 // Which lanes have work, and when the next scheduled task of each is due. What this process runs itself is still visible until its claim
 // commits, and left out.
-const lookSQL = `/* outbox: look */
+const pollSQL = `/* outbox: poll */
 SELECT i, task_id, priority, attempt, age, due_in FROM outbox.poll($1, $2, $3, $4, $5, $6, $7, $8)`
 
 // In the same statement, an idle relay prolongs its wake-up request ($10 microseconds from now; 0: it does not) and sees whether leases are to be
 // taken over, if it wants to know ($9). What was committed after its snapshot and before the request is set sent a wake-up only if
 // the request before ($11) held until then.
-const idleLookSQL = lookSQL + `
+const idlePollSQL = pollSQL + `
  UNION ALL SELECT -1, setval('outbox.wake', GREATEST(last_value, ceil(extract(epoch FROM clock_timestamp()) + $10::bigint / 1e6)::bigint)),
        ($11::bigint > extract(epoch FROM clock_timestamp()))::integer, NULL, NULL, NULL FROM outbox.wake WHERE $10::bigint > 0
  UNION ALL SELECT -2, NULL, NULL, NULL, NULL, NULL WHERE $9::boolean AND ` + leasesDue + `
@@ -26,7 +26,7 @@ const idleLookSQL = lookSQL + `
 
 // The last task of each head's priority and attempt, for the range of a pivot. The row comparison makes the
 // planner read the lane's index backwards, where equality would tempt it to the primary key.
-const lastSQL = `/* outbox: look for the ends of lanes */
+const lastSQL = `/* outbox: poll the ends of lanes */
 SELECT h.i, l.task_id
   FROM unnest($1::text[], $2::smallint[], $3::smallint[]) WITH ORDINALITY AS h (task_type, priority, attempt, i)
  CROSS JOIN LATERAL (
@@ -34,20 +34,20 @@ SELECT h.i, l.task_id
        AND (priority, attempt, task_id) <= (h.priority, h.attempt, 9223372036854775807)
      ORDER BY priority DESC, attempt DESC, task_id DESC LIMIT 1) l`
 
-// NO KEY UPDATE is enough, and lets others look at the row.
+// NO KEY UPDATE is enough, and lets others read the row.
 const promoteSQL = `/* outbox: promote scheduled tasks */
 WITH due AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'scheduled' AND task_type = $1 AND run_at <= now()
    ORDER BY run_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE outbox.task t SET state = 'ready' WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM due))`
 
-// One look promotes so much only, as others wait for what it sees. The next one goes on.
+// One poll promotes so much only, as others wait for what it sees. The next one goes on.
 const (
 	promoteTypes = 50
 	promoteTasks = 1000
 )
 
-const strandedLeasesSQL = `/* outbox: look for leases of dead relays */
+const strandedLeasesSQL = `/* outbox: find leases of dead relays */
 SELECT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased'
    AND (t.leased_until < clock_timestamp() OR NOT EXISTS (
      SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id AND l.alive_until > clock_timestamp())))`
@@ -59,8 +59,8 @@ type head struct {
 	since  time.Time // when it became due, by this process's clock
 }
 
-// sight is the result of a look.
-type sight struct {
+// pollResult is the result of a poll.
+type pollResult struct {
 	heads       []*head       // by the index of the lane
 	took        time.Duration // to read the lanes
 	nextDue     time.Duration
@@ -69,28 +69,28 @@ type sight struct {
 	wakeRequest int64 // that was set; 0 if none
 	missed      bool  // what was committed before the wake-up request was set may neither be seen nor have sent a wake-up
 	leases      bool  // leases are to be taken over
-	// stranded: dead relays hold leases. Only looked for when asked.
+	// stranded: dead relays hold leases. Only read when asked.
 	stranded bool
 }
 
-// maxExcluded bounds how many running tasks a look leaves out; more only cost a claim that finds little.
+// maxExcluded bounds how many running tasks a poll leaves out; more only cost a claim that finds little.
 const maxExcluded = 1000
 
-// wanted is what a look does besides.
-type wanted struct {
+// pollOptions are what a poll does besides.
+type pollOptions struct {
 	writable      bool // see first whether the server takes writes
 	requestWakeUp bool
 	withdraw      int64    // a wake-up request; 0 for none
-	stranded      bool     // look for leases of dead relays
+	stranded      bool     // find leases of dead relays
 	spans         [][]span // by the index of the lane, those to read; nil is all lanes from their heads
 	// idle relays do all that in one statement: requestWakeUp prolongs wakeRequest then, if there is one.
 	idle        bool
 	wakeRequest int64
 }
 
-// look reads the lanes, promotes what is due first, and requests wake-ups before it reads, if it should: what
+// poll reads the heads of the lanes, promotes what is due first, and requests wake-ups before it reads, if it should: what
 // commits later sends a notification then.
-func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
+func (r *Relay) poll(ctx context.Context, opts pollOptions) (s *pollResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	conn, err := r.conns.get(ctx)
@@ -104,35 +104,35 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 		}
 		r.conns.put(conn)
 	}()
-	if want.writable {
+	if opts.writable {
 		if err = schema.CheckWritable(ctx, conn); err != nil {
 			return nil, err
 		}
 	}
 	wakeRequest := int64(0)
-	if want.withdraw > 0 {
-		err = r.withdrawWakeUp(ctx, conn, want.withdraw)
-	} else if want.requestWakeUp && (!want.idle || want.wakeRequest == 0) {
+	if opts.withdraw > 0 {
+		err = r.withdrawWakeUp(ctx, conn, opts.withdraw)
+	} else if opts.requestWakeUp && (!opts.idle || opts.wakeRequest == 0) {
 		wakeRequest, err = r.requestWakeUp(ctx, conn)
 	}
 	if err != nil {
 		return nil, err
 	}
 	stranded := false
-	if want.stranded { // before the lanes are read, so that what is taken over in between is seen there
+	if opts.stranded { // before the lanes are read, so that what is taken over in between is seen there
 		if err = conn.QueryRowContext(ctx, r.sql(strandedLeasesSQL)).Scan(&stranded); err != nil {
 			return nil, err
 		}
 	}
 	var due []string
-	if want.idle {
-		if wakeRequest > 0 || want.withdraw > 0 {
-			want.requestWakeUp = false // done
+	if opts.idle {
+		if wakeRequest > 0 || opts.withdraw > 0 {
+			opts.requestWakeUp = false // done
 		}
-		s, due, err = r.readIdle(ctx, conn, want)
+		s, due, err = r.readIdle(ctx, conn, opts)
 		wakeRequest = max(wakeRequest, s.wakeRequest)
 	} else {
-		s, due, err = r.readLanes(ctx, conn, lookSQL, want.spans)
+		s, due, err = r.readLanes(ctx, conn, pollSQL, opts.spans)
 	}
 	if err == nil && (len(due) > 0 || s.turns) {
 		given := 0
@@ -148,7 +148,7 @@ func (r *Relay) look(ctx context.Context, want wanted) (s *sight, err error) {
 				return nil, err
 			}
 		}
-		if s, _, err = r.readLanes(ctx, conn, lookSQL, want.spans); err == nil && s.turns {
+		if s, _, err = r.readLanes(ctx, conn, pollSQL, opts.spans); err == nil && s.turns {
 			s.due, s.nextDue = true, 0 // the rest, soon
 			if given == 0 {
 				s.nextDue = turnsPause
@@ -196,26 +196,26 @@ func (r *Relay) readLast(ctx context.Context, conn *sql.Conn, heads []*head) err
 }
 
 // readIdle reads the lanes for an idle relay, which requests wake-ups and looks for leases to take over at the same time.
-func (r *Relay) readIdle(ctx context.Context, conn *sql.Conn, want wanted) (s *sight, due []string, err error) {
+func (r *Relay) readIdle(ctx context.Context, conn *sql.Conn, opts pollOptions) (s *pollResult, due []string, err error) {
 	ahead, sent := int64(0), time.Now()
-	if want.requestWakeUp {
+	if opts.requestWakeUp {
 		ahead = r.wakeRequestAhead().Microseconds()
 	}
 	leases := r.heart.leasesUnseen(sent)
-	s, due, err = r.readLanes(ctx, conn, idleLookSQL, want.spans, leases, ahead, want.wakeRequest)
+	s, due, err = r.readLanes(ctx, conn, idlePollSQL, opts.spans, leases, ahead, opts.wakeRequest)
 	if err == nil && leases {
 		r.heart.leasesSeen(sent, s.leases)
 	}
 	if err == nil && s.missed {
 		wakeRequest := s.wakeRequest
-		s, due, err = r.readLanes(ctx, conn, lookSQL, want.spans)
+		s, due, err = r.readLanes(ctx, conn, pollSQL, opts.spans)
 		s.wakeRequest = wakeRequest
 	}
 	return s, due, err
 }
 
-func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spans [][]span, more ...any) (s *sight, due []string, err error) {
-	s = &sight{heads: make([]*head, len(r.types))}
+func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spans [][]span, more ...any) (s *pollResult, due []string, err error) {
+	s = &pollResult{heads: make([]*head, len(r.types))}
 	args := append(append([]any{pq.Array(r.types), pq.Array(r.runningIDs())}, spanArgs(spans)...), more...)
 	sent := time.Now()
 	rows, err := conn.QueryContext(ctx, r.sql(query), args...)

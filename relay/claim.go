@@ -30,7 +30,7 @@ type claimPart struct {
 const takeTaskSQL = `/* outbox: claim a task */
 SELECT outbox.claim_task($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
-// Several, in the same way: from a place on, which is the start of the lane, a floor, or a pivot, where the bound keeps less urgent tasks out
+// Several, in the same way: from a place on, which is the start of the lane, a watermark, or a pivot, where the bound keeps less urgent tasks out
 // while urgent ones lie below it.
 const claimSQL = `/* outbox: claim */
 SELECT outbox.claim_tasks($1, $2, $3, $4, $5, $6)`
@@ -54,30 +54,30 @@ type pivot struct {
 
 var laneStart = pivot{math.MinInt16, 0, math.MinInt64}
 
-// claimNext takes up to limit tasks from the floor of the lane on, nil for its start; or from the pivot on if there is one, and then
-// from the floor.
+// claimNext takes up to limit tasks from the watermark of the lane on, nil for its start; or from the pivot on if there is one, and then
+// from the watermark.
 type claimNext struct {
-	limit        int
-	floor, pivot *pivot
-	near         int64 // from the floor on a task is likely among so many ids; 0: nothing is known
-	started      int   // of the lane's floors
+	limit            int
+	watermark, pivot *pivot
+	idSpan           int64 // among so many ids from the watermark on a task is likely; 0: nothing is known
+	started          int   // of the lane's watermarks
 }
 
-// nearPivot is what near is for a pivot, of leased tasks as well.
-const nearPivot = 64
+// pivotIDSpan is what idSpan is for a pivot, of leased tasks as well.
+const pivotIDSpan = 64
 
 func (c claimNext) part(h *handlers.Handler, i, found int) (p claimPart, more bool) {
-	rest, most, near := c.limit-found, math.MaxInt16, c.near
-	from, more := c.floor, c.pivot != nil && i == 0
+	rest, most, idSpan := c.limit-found, math.MaxInt16, c.idSpan
+	from, more := c.watermark, c.pivot != nil && i == 0
 	if more {
-		from, most, near = c.pivot, c.pivot.priority, nearPivot
+		from, most, idSpan = c.pivot, c.pivot.priority, pivotIDSpan
 	}
 	if from == nil {
-		from, near = &laneStart, 0
+		from, idSpan = &laneStart, 0
 	}
 	args := []any{h.Type, from.priority, from.attempt, from.taskID, most}
 	if c.limit == 1 {
-		args = append(args, near, ms(idleFor(h.Timeout)), ms(bookkeeping), ms(h.Timeout))
+		args = append(args, idSpan, ms(idleFor(h.Timeout)), ms(bookkeeping), ms(h.Timeout))
 		return claimPart{query: takeTaskSQL, args: args, limit: rest, text: true, settled: true}, more
 	}
 	return claimPart{query: claimSQL, args: append(args, rest), limit: rest, text: true}, more

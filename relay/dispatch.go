@@ -68,7 +68,7 @@ func newDispatcher(ctx context.Context, r *Relay, once bool) *dispatcher {
 		d.lanes.chooser = &appChooser{chooser: r.config.Chooser, log: r.log}
 	}
 	for _, h := range r.handlers {
-		d.lanes.all = append(d.lanes.all, &lane{h: h, floors: floors{random: r.config.Order == Random}})
+		d.lanes.all = append(d.lanes.all, &lane{h: h, watermarks: watermarks{random: r.config.Order == Random}})
 	}
 	return d
 }
@@ -281,8 +281,8 @@ func (d *dispatcher) notePoll(full bool, took time.Duration) {
 		return
 	}
 	for _, c := range d.lanes.all {
-		if now.Sub(c.floors.since) > floorFor {
-			c.floors.forget()
+		if now.Sub(c.watermarks.since) > watermarkFor {
+			c.watermarks.forget()
 		}
 	}
 }
@@ -306,9 +306,9 @@ func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 	}
 	for i, c := range d.lanes.all {
 		if h := s.heads[i]; now.Before(c.refusedUntil) {
-			c.saw(nil)
+			c.polled(nil)
 		} else {
-			c.saw(h)
+			c.polled(h)
 		}
 	}
 	if !d.lanes.choosable() { // else a claim has to come through as well

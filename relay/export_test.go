@@ -36,8 +36,8 @@ const (
 
 // SpanArgs are arguments of a poll: of the first type only what follows a task of the ordinary priority, and the other priorities.
 func SpanArgs(taskID int) []any {
-	f := floors{of: map[class]*floor{{}: {at: pivot{taskID: int64(taskID)}, eaten: floorAfter}}}
-	return spanArgs([][]span{f.spans()})
+	w := watermarks{of: map[class]*watermark{{}: {at: pivot{taskID: int64(taskID)}, claimed: watermarkAfter}}}
+	return spanArgs([][]span{w.spans()})
 }
 
 // NoSpans are arguments of a full poll.

@@ -10,17 +10,17 @@ import (
 
 // lane is what the dispatcher knows of one task type.
 type lane struct {
-	h        *handlers.Handler
-	head     *head     // as of the last poll
-	polledAt time.Time // when the last poll of the lane's head ended
-	urgent   int       // the least priority that its next task may have
-	credit   int       // claims that may find work: one for a head, two more for each full claim
-	running  int       // slots that work for it
-	leasing  int       // claims of leased tasks that have not come back
-	finding  int       // those of them that have not said what they found
-	claiming int       // other claims that have not
-	served   time.Time // of its last claim
-	floors   floors
+	h          *handlers.Handler
+	head       *head     // as of the last poll
+	polledAt   time.Time // when the last poll of the lane's head ended
+	urgent     int       // the least priority that its next task may have
+	credit     int       // claims that may find work: one for a head, two more for each full claim
+	running    int       // slots that work for it
+	leasing    int       // claims of leased tasks that have not come back
+	finding    int       // those of them that have not said what they found
+	claiming   int       // other claims that have not
+	served     time.Time // of its last claim
+	watermarks watermarks
 
 	refusedUntil time.Time // PostgreSQL refused its claim or a record of it, for a reason that may lie in its rows
 	refusalAt    time.Time // when that was logged
@@ -73,7 +73,7 @@ const (
 )
 
 func (c *lane) batchClaims() int {
-	if c.head != nil && c.floors.apart(c.head, time.Now()) {
+	if c.head != nil && c.watermarks.apart(c.head, time.Now()) {
 		return backlogClaims
 	}
 	return batchClaims
@@ -214,7 +214,7 @@ func (l *lanes) unblocked(now time.Time) (first time.Time) {
 // spans are those of each lane, for a poll; nil if all are to be read from their heads.
 func (l *lanes) spans() (out [][]span) {
 	for i, c := range l.all {
-		if s := c.floors.spans(); s != nil {
+		if s := c.watermarks.spans(); s != nil {
 			if out == nil {
 				out = make([][]span, len(l.all))
 			}
@@ -226,9 +226,9 @@ func (l *lanes) spans() (out [][]span) {
 
 func (c *lane) urgency() int { return c.urgent + c.h.Priority }
 
-// saw updates the lane from a poll.
-func (c *lane) saw(h *head) {
-	c.floors.saw(h)
+// polled updates the lane from a poll.
+func (c *lane) polled(h *head) {
+	c.watermarks.adjust(h)
 	c.head, c.polledAt = h, time.Now()
 	if h == nil {
 		c.credit = 0
@@ -239,14 +239,14 @@ func (c *lane) saw(h *head) {
 
 // took updates the lane from a claim of up to limit tasks.
 func (l *lanes) took(c *lane, t taken) {
-	c.floors.ate(t.bites, t.started, time.Now())
+	c.watermarks.noteClaimed(t.claimed, t.started, time.Now())
 	if t.tasks < t.limit {
 		if c.polledAt.Before(t.began) {
 			c.credit = 0
 		} else { // the poll may have found a task that became ready after the claim
 			c.credit = min(c.credit, 1)
 		}
-		c.floors.ranShort()
+		c.watermarks.noteShort()
 		return
 	}
 	c.credit += 2
@@ -254,17 +254,17 @@ func (l *lanes) took(c *lane, t taken) {
 		c.credit = max(c.credit, 2*t.limit)
 	}
 	c.credit = min(c.credit, l.workers)
-	for _, b := range t.bites {
-		c.urgent = max(c.urgent, b.last.priority) // what was more urgent is gone
+	for _, run := range t.claimed {
+		c.urgent = max(c.urgent, run.last.priority) // what was more urgent is gone
 	}
 }
 
 // taken is what a claim of up to limit tasks found.
 type taken struct {
 	tasks, limit int
-	bites        []bite
+	claimed      []claimedRun
 	began        time.Time
-	started      int // of the lane's floors, when it began
+	started      int // of the lane's watermarks, when it began
 }
 
 // from is where a claim in random order starts.

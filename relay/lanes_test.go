@@ -12,7 +12,7 @@ func newLanes(workers int, priorities ...[2]int) *lanes {
 	l := &lanes{workers: workers}
 	for _, p := range priorities {
 		c := &lane{h: &handlers.Handler{Priority: p[0]}}
-		c.saw(&head{pivot: pivot{priority: p[1]}, since: time.Now()})
+		c.polled(&head{pivot: pivot{priority: p[1]}, since: time.Now()})
 		l.all = append(l.all, c)
 	}
 	return l
@@ -81,7 +81,7 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 	l := newLanes(4, [2]int{})
 	c := l.all[0]
 	one := func(limit int) taken {
-		return taken{tasks: 1, limit: limit, bites: bites([]*row{{}}, false), began: time.Now()}
+		return taken{tasks: 1, limit: limit, claimed: claimedRuns([]*row{{}}, false), began: time.Now()}
 	}
 	before := one(2)
 	for i, step := range []struct {
@@ -93,11 +93,11 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 		{func() { l.took(c, one(1)) }, 2}, // a full claim: there may be more
 		{func() { l.took(c, one(1)) }, 4}, // and more
 		{func() { l.took(c, one(1)) }, 4}, // up to the number of workers
-		{func() { c.saw(c.head) }, 4},     // a poll does not take it back
+		{func() { c.polled(c.head) }, 4},  // a poll does not take it back
 		{func() { l.took(c, before) }, 1}, // a claim that was not full, but began before that poll
 		{func() { l.took(c, one(2)) }, 0}, // one that began after it
-		{func() { c.saw(&head{}) }, 1},    // until a poll sees a task again
-		{func() { c.saw(nil) }, 0},        // or none
+		{func() { c.polled(&head{}) }, 1}, // until a poll sees a task again
+		{func() { c.polled(nil) }, 0},     // or none
 		{func() { l.took(c, one(1)) }, 2}, // a late claim had one all the same
 		{func() { c.head, c.credit = nil, 0 }, 0},
 	} {
@@ -118,7 +118,7 @@ func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
 	if c := l.choose(); c != l.all[0] {
 		t.Fatal("the urgent lane was not chosen")
 	}
-	l.took(l.all[0], taken{tasks: 2, limit: 2, bites: bites([]*row{{priority: -5}, {priority: 7}}, false)})
+	l.took(l.all[0], taken{tasks: 2, limit: 2, claimed: claimedRuns([]*row{{priority: -5}, {priority: 7}}, false)})
 	if c := l.choose(); c != l.all[1] {
 		t.Error("a lane that is down to priority 7 was chosen before one with priority 0")
 	}

@@ -13,28 +13,28 @@ import (
 const leaseSQL = `/* outbox: lease */
 SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`
 
-// leaseNext is a claim of up to limit leased tasks: a few from each pivot on, if there are some, and then from the floor of the lane on,
+// leaseNext is a claim of up to limit leased tasks: a few from each pivot on, if there are some, and then from the watermark of the lane on,
 // nil for its start.
 type leaseNext struct {
-	limit   int
-	floor   *pivot
-	pivots  []pivot // of the same priority and attempt
-	lead    int     // most tasks from each of them
-	started int     // of the lane's floors
+	limit     int
+	watermark *pivot
+	pivots    []pivot // of the same priority and attempt
+	lead      int     // most tasks from each of them
+	started   int     // of the lane's watermarks
 }
 
 // args are the arguments of leaseSQL for up to limit tasks.
 func (n leaseNext) args(h *handlers.Handler, limit int, relayID, token string) []any {
 	registered, perMS, margin := rowLease(h)
 	from, pivot := laneStart, pivot{}
-	if n.floor != nil {
-		from = *n.floor
+	if n.watermark != nil {
+		from = *n.watermark
 	}
 	ids := make([]int64, len(n.pivots))
 	for i, p := range n.pivots {
 		ids[i], pivot = p.taskID, p
 	}
-	return []any{h.Type, limit, relayID, token, registered, perMS, margin, from.priority, from.attempt, from.taskID, bigints(ids), pivot.priority, pivot.attempt, n.lead, nearPivot}
+	return []any{h.Type, limit, relayID, token, registered, perMS, margin, from.priority, from.attempt, from.taskID, bigints(ids), pivot.priority, pivot.attempt, n.lead, pivotIDSpan}
 }
 
 // lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so many slots for its type: when

@@ -210,8 +210,8 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 }
 
 // I10: beside a forgotten transaction a table has many pages and, by its statistics, few rows, so the planner would take reading all
-// of it for cheap. Claims and polls read none of what was eaten.
-func TestBesideAForgottenTransactionNothingReadsWhatWasEaten(t *testing.T) {
+// of it for cheap. Claims and polls read none of what was claimed.
+func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	t.Parallel()
 	const dead, alive, most = 40_000, 100, 60
 	db := newDatabase(t)

@@ -32,7 +32,7 @@ ON CONFLICT DO NOTHING`
 
 // sample notes the counts for inspect.Samples.
 func sample(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error) {
-	// With statistics of another time, or where a forgotten transaction keeps what was eaten, PostgreSQL would rather read the whole table. What has no
+	// With statistics of another time, or where a forgotten transaction keeps what was claimed, PostgreSQL would rather read the whole table. What has no
 	// index is read so all the same, at a cost for which it would compile the statement.
 	if _, err := tx.ExecContext(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off"); err != nil {
 		return 0, err

@@ -43,9 +43,9 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	if c.h.Rate > 0 || c.h.MaxRunningTotal > 0 { // they may leave it less
 		known = 0
 	}
-	floor := c.floors.begin(c.head, known, now)
+	watermark := c.watermarks.begin(c.head, known, now)
 	if c.h.Kind == handlers.KindLeased {
-		next := leaseNext{limit: limit, floor: floor, started: c.floors.started}
+		next := leaseNext{limit: limit, watermark: watermark, started: c.watermarks.started}
 		if random {
 			next.pivots, next.lead = c.head.pivots(slots)
 		}
@@ -54,8 +54,8 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 		return
 	}
 	c.claiming++
-	next := claimNext{limit: limit, floor: floor, started: c.floors.started}
-	next.near = c.floors.near(next.floor, 2*d.r.config.Workers+16) // others are at work on some of them
+	next := claimNext{limit: limit, watermark: watermark, started: c.watermarks.started}
+	next.idSpan = c.watermarks.idSpan(next.watermark, 2*d.r.config.Workers+16) // others are at work on some of them
 	if random {
 		next.pivot = c.head.from()
 	}
@@ -71,7 +71,7 @@ func (d *dispatcher) runTx(c *lane, next claimNext) {
 		err = d.r.runTx(d.ctx, c.h, next, func(rows []*row) {
 			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*row).ordered)
 			d.r.rates.unused(c.h, limit-len(rows))
-			t := taken{len(rows), limit, bites(rows, false), began, next.started}
+			t := taken{len(rows), limit, claimedRuns(rows, false), began, next.started}
 			d.events <- func() { d.claimed(c, t, nil, began) }
 		})
 		if !claimed {
@@ -129,7 +129,7 @@ func (d *dispatcher) claimed(c *lane, t taken, err error, began time.Time) {
 	d.cameBack(c)
 	d.lanes.declined = false
 	if err != nil {
-		c.floors.ranShort()
+		c.watermarks.noteShort()
 		if !d.once && refusal(err) {
 			d.refused(c, err)
 			return

@@ -41,7 +41,7 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 		default:
 			d.claimed(c, took, err, began)
 			if err == nil && allowed < limit {
-				c.floors.ranShort()
+				c.watermarks.noteShort()
 				c.waitForSlot()
 			}
 		}
@@ -58,7 +58,7 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 
 // takenBy is what a claim of up to limit tasks has found.
 func takenBy(runs []*leasedRun, limit int, began time.Time, next leaseNext) taken {
-	return taken{len(runs), limit, bites(rowsIn(runs), true), began, next.started}
+	return taken{len(runs), limit, claimedRuns(rowsIn(runs), true), began, next.started}
 }
 
 // ended hears of runs of leased tasks whose results are committed.

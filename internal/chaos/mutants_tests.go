@@ -123,13 +123,13 @@ var claimMutants = []mutant{{
 	tests: testRun{"relay", "TestEachTaskOfEachKindRunsOnce$"},
 }, {
 	name: "no-fallback",
-	help: "a floor does not fall back to a task that was committed late below it",
+	help: "a watermark does not fall back to a task that was committed late below it",
 	edits: []edit{{
-		"relay/floor.go",
-		"one != nil && (f.random || h.compare(one.at) < 0) {",
-		"one != nil && f.random {",
+		"relay/watermark.go",
+		"one != nil && (w.random || h.compare(one.at) < 0) {",
+		"one != nil && w.random {",
 	}},
-	tests: testRun{"relay", "TestATaskBelowAFloorMovesItBack$"},
+	tests: testRun{"relay", "TestATaskBelowAWatermarkMovesItBack$"},
 }}
 
 // leaseMutants break leases.

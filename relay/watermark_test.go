@@ -16,48 +16,48 @@ func rowsOf(priority, attempt int, ids ...int64) (rows []*row) {
 	return rows
 }
 
-// eat lets f eat n tasks of a class, one a millisecond, and returns the time after that.
-func eat(f *floors, priority, attempt int, first, n int64, now time.Time) time.Time {
+// claimMany notes claims of n tasks of a class, one a millisecond, and returns the time after that.
+func claimMany(w *watermarks, priority, attempt int, first, n int64, now time.Time) time.Time {
 	for id := first; id < first+n; id++ {
 		now = now.Add(time.Millisecond)
-		f.ate(bites(rowsOf(priority, attempt, id), false), f.started, now)
+		w.noteClaimed(claimedRuns(rowsOf(priority, attempt, id), false), w.started, now)
 	}
 	return now
 }
 
-func TestClaimsBeginAtTheHeadUntilMuchWasEaten(t *testing.T) {
+func TestClaimsBeginAtTheHeadUntilMuchWasClaimed(t *testing.T) {
 	t.Parallel()
-	var f floors
+	var w watermarks
 	h := &head{pivot: pivot{0, 0, 1000}}
-	now := eat(&f, 0, 0, 1, floorAfter-1, time.Now())
-	if at := f.begin(h, 0, time.Time{}); at != nil || f.spans() != nil {
-		t.Errorf("after %d tasks claims begin at %v", floorAfter-1, *at)
+	now := claimMany(&w, 0, 0, 1, watermarkAfter-1, time.Now())
+	if at := w.begin(h, 0, time.Time{}); at != nil || w.spans() != nil {
+		t.Errorf("after %d tasks claims begin at %v", watermarkAfter-1, *at)
 	}
-	eat(&f, 0, 0, floorAfter, 1, now)
-	if f.begin(h, 0, time.Time{}) == nil || f.spans() == nil {
-		t.Errorf("after %d tasks claims begin at the head", floorAfter)
+	claimMany(&w, 0, 0, watermarkAfter, 1, now)
+	if w.begin(h, 0, time.Time{}) == nil || w.spans() == nil {
+		t.Errorf("after %d tasks claims begin at the head", watermarkAfter)
 	}
 }
 
-// Transactions that took their ids before others, and commit after them, are above the floor if that was a moment ago.
-func TestAFloorIsWhereClaimsWereAMomentAgo(t *testing.T) {
+// Transactions that took their ids before others, and commit after them, are above the watermark if that was a moment ago.
+func TestAWatermarkIsWhereClaimsWereAMomentAgo(t *testing.T) {
 	t.Parallel()
-	var f floors
-	eat(&f, 0, 0, 1, 1000, time.Now())
-	at := f.begin(&head{pivot: pivot{0, 0, 1001}}, 0, time.Time{})
+	var w watermarks
+	claimMany(&w, 0, 0, 1, 1000, time.Now())
+	at := w.begin(&head{pivot: pivot{0, 0, 1001}}, 0, time.Time{})
 	lag := time.Duration(1000-at.taskID) * time.Millisecond
-	if lag < floorLag || lag > 2*floorLag+time.Millisecond {
-		t.Errorf("the floor is that of %v ago, want %v to twice that", lag, floorLag)
+	if lag < watermarkLag || lag > 2*watermarkLag+time.Millisecond {
+		t.Errorf("the watermark is that of %v ago, want %v to twice that", lag, watermarkLag)
 	}
 }
 
-// A poll sees each task that is not below a floor: tasks that are more urgent, were attempted less or more, and are less urgent.
-func TestTheSpansOfALaneAreAllOfItButWhatWasEaten(t *testing.T) {
+// A poll sees each task that is not below a watermark: tasks that are more urgent, were attempted less or more, and are less urgent.
+func TestTheSpansOfALaneAreAllOfItButWhatWasClaimed(t *testing.T) {
 	t.Parallel()
-	var f floors
-	now := eat(&f, 0, 0, 1000, 500, time.Now())
-	eat(&f, 5, 1, 1000, 500, now)
-	spans := f.spans()
+	var w watermarks
+	now := claimMany(&w, 0, 0, 1000, 500, time.Now())
+	claimMany(&w, 5, 1, 1000, 500, now)
+	spans := w.spans()
 	for _, c := range []struct {
 		at   pivot
 		seen bool
@@ -78,21 +78,21 @@ func TestTheSpansOfALaneAreAllOfItButWhatWasEaten(t *testing.T) {
 	}
 }
 
-func TestSpansCoverEachTaskThatIsNotBelowAFloorOnce(t *testing.T) {
+func TestSpansCoverEachTaskThatIsNotBelowAWatermarkOnce(t *testing.T) {
 	t.Parallel()
 	columns := []int{math.MinInt16, -1, 0, 1, 2, 3, math.MaxInt16}
 	for range 2000 {
-		f := floors{of: map[class]*floor{}}
-		for range 1 + rand.IntN(maxFloors) {
+		w := watermarks{of: map[class]*watermark{}}
+		for range 1 + rand.IntN(maxWatermarks) {
 			c := class{columns[rand.IntN(len(columns))], columns[2+rand.IntN(len(columns)-2)]}
-			f.of[c] = &floor{at: pivot{c.priority, c.attempt, 10}, eaten: floorAfter}
+			w.of[c] = &watermark{at: pivot{c.priority, c.attempt, 10}, claimed: watermarkAfter}
 		}
-		spans := f.spans()
+		spans := w.spans()
 		for _, priority := range columns {
 			for _, attempt := range columns[2:] {
 				for _, id := range []int64{9, 10} {
 					at, in, want := pivot{priority, attempt, id}, 0, 1
-					if f.of[at.class()] != nil && id < 10 {
+					if w.of[at.class()] != nil && id < 10 {
 						want = 0
 					}
 					for _, s := range spans {
@@ -101,7 +101,7 @@ func TestSpansCoverEachTaskThatIsNotBelowAFloorOnce(t *testing.T) {
 						}
 					}
 					if in != want {
-						t.Fatalf("floors %v: %+v is in %d of the spans %+v, want %d", slices.Collect(maps.Keys(f.of)), at, in, spans, want)
+						t.Fatalf("watermarks %v: %+v is in %d of the spans %+v, want %d", slices.Collect(maps.Keys(w.of)), at, in, spans, want)
 					}
 				}
 			}
@@ -114,50 +114,50 @@ func TestSpansCoverEachTaskThatIsNotBelowAFloorOnce(t *testing.T) {
 	}
 }
 
-func TestATaskBelowAFloorMovesItBack(t *testing.T) {
+func TestATaskBelowAWatermarkMovesItBack(t *testing.T) {
 	t.Parallel()
-	var f floors
-	now := eat(&f, 0, 0, 1000, 500, time.Now())
-	before := f.started
+	var w watermarks
+	now := claimMany(&w, 0, 0, 1000, 500, time.Now())
+	before := w.started
 	low := &head{pivot: pivot{0, 0, 7}}
-	f.saw(low)
-	if at := f.begin(low, 0, time.Time{}); *at != low.pivot {
+	w.adjust(low)
+	if at := w.begin(low, 0, time.Time{}); *at != low.pivot {
 		t.Errorf("claims begin at %+v, want %+v", *at, low.pivot)
 	}
-	f.ate(bites(rowsOf(0, 0, 1501), false), before, now.Add(time.Second)) // a claim from before
-	f.ate(nil, f.started, now.Add(2*time.Second))
-	if at := f.begin(low, 0, time.Time{}); *at != low.pivot {
-		t.Errorf("a claim from before has moved the floor to %+v", *at)
+	w.noteClaimed(claimedRuns(rowsOf(0, 0, 1501), false), before, now.Add(time.Second)) // a claim from before
+	w.noteClaimed(nil, w.started, now.Add(2*time.Second))
+	if at := w.begin(low, 0, time.Time{}); *at != low.pivot {
+		t.Errorf("a claim from before has moved the watermark to %+v", *at)
 	}
-	f.ate(bites(rowsOf(0, 0, 7), false), f.started, now.Add(3*time.Second))
-	eat(&f, 0, 0, 1600, 100, now.Add(4*time.Second))
-	if at := f.begin(low, 0, time.Time{}); at.taskID < 1600 {
-		t.Errorf("the floor stays at %+v", *at)
+	w.noteClaimed(claimedRuns(rowsOf(0, 0, 7), false), w.started, now.Add(3*time.Second))
+	claimMany(&w, 0, 0, 1600, 100, now.Add(4*time.Second))
+	if at := w.begin(low, 0, time.Time{}); at.taskID < 1600 {
+		t.Errorf("the watermark stays at %+v", *at)
 	}
 }
 
-// The task that a poll sees is where claims begin when its class was hardly eaten from, but another was.
-func TestAClassWithoutAFloorIsReadFromItsFirstTask(t *testing.T) {
+// The task that a poll sees is where claims begin when few of its class were claimed, but many of another.
+func TestAClassWithoutAWatermarkIsReadFromItsFirstTask(t *testing.T) {
 	t.Parallel()
-	var f floors
-	eat(&f, 0, 0, 1, 500, time.Now())
+	var w watermarks
+	claimMany(&w, 0, 0, 1, 500, time.Now())
 	h := &head{pivot: pivot{0, 1, 3}}
-	if at := f.begin(h, 0, time.Time{}); at == nil || *at != h.pivot {
+	if at := w.begin(h, 0, time.Time{}); at == nil || *at != h.pivot {
 		t.Errorf("claims begin at %v, want %+v", at, h.pivot)
 	}
 }
 
-func TestALaneHasFewFloors(t *testing.T) {
+func TestALaneHasFewWatermarks(t *testing.T) {
 	t.Parallel()
-	var f floors
+	var w watermarks
 	now := time.Now()
-	for p := range 3 * maxFloors {
-		now = eat(&f, p, 0, 1, floorAfter, now)
+	for p := range 3 * maxWatermarks {
+		now = claimMany(&w, p, 0, 1, watermarkAfter, now)
 	}
-	if len(f.of) > maxFloors {
-		t.Errorf("%d floors, want at most %d", len(f.of), maxFloors)
+	if len(w.of) > maxWatermarks {
+		t.Errorf("%d watermarks, want at most %d", len(w.of), maxWatermarks)
 	}
-	if f.of[class{3*maxFloors - 1, 0}] == nil {
+	if w.of[class{3*maxWatermarks - 1, 0}] == nil {
 		t.Error("the latest class has none")
 	}
 }
@@ -196,14 +196,14 @@ func TestFullPollsAreSeldomWhenTheyAreDear(t *testing.T) {
 // What claims took a moment ago is locked until they commit.
 func TestInABacklogAClaimBeginsWhereTheLastOneEnded(t *testing.T) {
 	t.Parallel()
-	var f floors
-	now := eat(&f, 0, 0, 1, 1000, time.Now())
-	h := &head{pivot: pivot{0, 0, 1001}, since: now.Add(-2 * floorBacklog)}
-	if at := f.begin(h, 0, now); at.taskID != 1001 {
+	var w watermarks
+	now := claimMany(&w, 0, 0, 1, 1000, time.Now())
+	h := &head{pivot: pivot{0, 0, 1001}, since: now.Add(-2 * watermarkBacklog)}
+	if at := w.begin(h, 0, now); at.taskID != 1001 {
 		t.Errorf("claims begin at %d, want 1001, behind the last that was claimed", at.taskID)
 	}
-	h.since = now.Add(-floorBacklog / 2)
-	if at := f.begin(h, 0, now); at.taskID > 1000-int64(floorLag/time.Millisecond) {
+	h.since = now.Add(-watermarkBacklog / 2)
+	if at := w.begin(h, 0, now); at.taskID > 1000-int64(watermarkLag/time.Millisecond) {
 		t.Errorf("claims of fresh tasks begin at %d, with no room for late commits", at.taskID)
 	}
 }
@@ -211,38 +211,38 @@ func TestInABacklogAClaimBeginsWhereTheLastOneEnded(t *testing.T) {
 // Claims that are under way have each its own tasks, until one of them finds less than it might.
 func TestClaimsOfABacklogBeginBehindEachOther(t *testing.T) {
 	t.Parallel()
-	var f floors
-	now := eat(&f, 0, 0, 1, 1000, time.Now())
-	h := &head{pivot: pivot{0, 0, 1001}, since: now.Add(-2 * floorBacklog)}
+	var w watermarks
+	now := claimMany(&w, 0, 0, 1, 1000, time.Now())
+	h := &head{pivot: pivot{0, 0, 1001}, since: now.Add(-2 * watermarkBacklog)}
 	begin := func(want int64) {
 		t.Helper()
-		if at := f.begin(h, 10, now); at.taskID != want {
+		if at := w.begin(h, 10, now); at.taskID != want {
 			t.Errorf("a claim begins at %d, want %d", at.taskID, want)
 		}
 	}
 	begin(1001)
 	begin(1011)
-	f.ate(bites(rowsOf(0, 0, 1018, 1019, 1020), false), f.started, now)
+	w.noteClaimed(claimedRuns(rowsOf(0, 0, 1018, 1019, 1020), false), w.started, now)
 	begin(1021)
-	f.ate(bites(rowsOf(0, 0, 1050), false), f.started, now) // ids are missing
+	w.noteClaimed(claimedRuns(rowsOf(0, 0, 1050), false), w.started, now) // ids are missing
 	begin(1051)
-	f.ranShort()
-	begin(f.of[class{}].at.taskID)
+	w.noteShort()
+	begin(w.of[class{}].at.taskID)
 	h.since = now
-	begin(f.of[class{}].at.taskID)
-	begin(f.of[class{}].at.taskID)
+	begin(w.of[class{}].at.taskID)
+	begin(w.of[class{}].at.taskID)
 }
 
 // A task that others had locked, or gave back, while claims went past it is seen by polls but not by claims from where the last one
 // ended.
-func TestAClaimThatRunsShortSendsTheNextOneBackToTheFloor(t *testing.T) {
+func TestAShortClaimSendsTheNextOneBackToTheWatermark(t *testing.T) {
 	t.Parallel()
-	var f floors
-	now := eat(&f, 0, 0, 1, 1000, time.Now())
-	left := &head{pivot: pivot{0, 0, 995}, since: now.Add(-2 * floorBacklog)}
-	f.saw(left)
-	f.ranShort()
-	if at := f.begin(left, 0, now); at.compare(left.pivot) > 0 {
+	var w watermarks
+	now := claimMany(&w, 0, 0, 1, 1000, time.Now())
+	left := &head{pivot: pivot{0, 0, 995}, since: now.Add(-2 * watermarkBacklog)}
+	w.adjust(left)
+	w.noteShort()
+	if at := w.begin(left, 0, now); at.compare(left.pivot) > 0 {
 		t.Errorf("claims begin at %d, behind the task %d that is left", at.taskID, left.taskID)
 	}
 }
@@ -250,35 +250,35 @@ func TestAClaimThatRunsShortSendsTheNextOneBackToTheFloor(t *testing.T) {
 // Half of the ids are of other types: 20 tasks are among 40 ids.
 func TestAClaimReadsFirstWhereItsTasksAreLikely(t *testing.T) {
 	t.Parallel()
-	var f floors
-	if n := f.near(&pivot{0, 0, 1}, 20); n != 0 {
+	var w watermarks
+	if n := w.idSpan(&pivot{0, 0, 1}, 20); n != 0 {
 		t.Errorf("nothing was claimed, and tasks are likely among %d ids", n)
 	}
 	now := time.Now()
 	for id := int64(1); id < 1001; id += 2 {
-		f.ate(bites(rowsOf(0, 0, id), false), f.started, now)
+		w.noteClaimed(claimedRuns(rowsOf(0, 0, id), false), w.started, now)
 	}
 	for _, c := range []struct {
 		from *pivot
 		want int64
 	}{{&pivot{0, 0, 500}, 20}, {&pivot{0, 1, 500}, 0}, {nil, 0}} {
-		if got := f.near(c.from, 20); got != c.want {
+		if got := w.idSpan(c.from, 20); got != c.want {
 			t.Errorf("from %v: %d, want %d", c.from, got, c.want)
 		}
 	}
 }
 
 // Where tasks are claimed as fast as they come, each claim finds less than it might.
-func TestTheFloorGoesOnWhenEachClaimRunsShort(t *testing.T) {
+func TestTheWatermarkGoesOnWhenEachClaimIsShort(t *testing.T) {
 	t.Parallel()
-	var f floors
+	var w watermarks
 	now := time.Now()
 	for id := int64(1); id <= 1000; id++ {
-		now = eat(&f, 0, 0, id, 1, now)
-		f.ranShort()
+		now = claimMany(&w, 0, 0, id, 1, now)
+		w.noteShort()
 	}
-	at := f.begin(&head{pivot: pivot{0, 0, 1001}, since: now}, 0, now)
-	if lag := time.Duration(1000-at.taskID) * time.Millisecond; lag > 2*floorLag+time.Millisecond {
-		t.Errorf("the floor is that of %v ago, want at most twice %v", lag, floorLag)
+	at := w.begin(&head{pivot: pivot{0, 0, 1001}, since: now}, 0, now)
+	if lag := time.Duration(1000-at.taskID) * time.Millisecond; lag > 2*watermarkLag+time.Millisecond {
+		t.Errorf("the watermark is that of %v ago, want at most twice %v", lag, watermarkLag)
 	}
 }

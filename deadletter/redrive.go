@@ -12,7 +12,7 @@ import (
 )
 
 // One statement moves the row, so it is in one place at any time. It arrives as scheduled and due, so that no
-// trigger takes it for a new task, or behind others of its ordering key, with a turn to be given; its insert wakes the
+// trigger takes it for a new task, or as waiting behind others of its ordering key, until it is the head; its insert wakes the
 // relays. Its unique key is its own again unless a task that is there has it, or got it since the statement began. Keys are
 // locked in the order in which enqueues lock them, which is that of the payloads for keys made of these (only a payload that
 // RunAgainWith replaced may be out of it). What the journal may still have of its runs would count as attempts, and a request to
@@ -33,7 +33,7 @@ back AS (
   SELECT task_id, now(), created_at, NULL, priority, 0, task_max_attempts, CASE WHEN ordering_key IS NULL THEN 'scheduled' ELSE 'waiting' END,
          task_type, payload, headers, last_error, ` + carried + ` FROM gone
   RETURNING task_id),
-turns AS (
+headless AS (
   INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT DISTINCT task_type, ordering_key FROM gone WHERE ordering_key IS NOT NULL),
 keys AS (
   INSERT INTO outbox.unique_key AS k (task_type, key, task_id)

@@ -189,14 +189,14 @@ func (d *drainer) later(run drain.Run) error {
 	return err
 }
 
-const promoteSQL = `/* outboxtest: promote scheduled tasks */
+const promoteScheduledSQL = `/* outboxtest: promote scheduled tasks */
 UPDATE outbox.task SET state = 'ready'
  WHERE state = 'scheduled' AND task_type = ANY ($1::text[])
    AND (run_at <= timestamptz 'epoch' + $2::bigint * interval '1 microsecond' OR run_at <= clock_timestamp() AND task_id <> ALL ($3::bigint[]))`
 
 // promote makes ready what is due, but for what this drain has put off itself: that depends on how fast the test is.
 func (d *drainer) promote() (int64, error) {
-	return d.exec("promote scheduled tasks", promoteSQL, pq.Array(d.types), d.clock, pq.Array(append([]int64{}, d.waiting...)))
+	return d.exec("promote scheduled tasks", promoteScheduledSQL, pq.Array(d.types), d.clock, pq.Array(append([]int64{}, d.waiting...)))
 }
 
 const dueSQL = `/* outboxtest: the next due time */

@@ -110,7 +110,7 @@ func TestADrainRunsWholeKeysAndIterations(t *testing.T) {
 		exec(t, db, `TRUNCATE outbox.headless_key`)
 		reg := handlers.New()
 		features(reg, func(context.Context, outbox.Tx, *outbox.Task[payload]) error { return nil })
-		// More keys than a relay gives turns to at once, and none of the first may run yet.
+		// More keys than a relay promotes the heads of at once, and none of the first may run yet.
 		exec(t, in, `INSERT INTO outbox.task (task_type, payload, ordering_key, run_at) SELECT 'LATER', '{}', n, now() + interval '2 days' FROM generate_series(1, 1500) n`)
 		exec(t, in, `INSERT INTO outbox.task (task_type, payload, ordering_key, priority) SELECT (ARRAY['LEASED_KEPT','TX_KEPT'])[1 + n % 2], '{}', 'k' || n % 2, -n FROM generate_series(1, 6) n`)
 		r := outboxtest.Drain(t, in, reg)

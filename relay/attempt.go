@@ -32,15 +32,15 @@ const bookkeeping = 10 * time.Second
 // to be recorded is recorded in another one: never COMMIT when in doubt.
 type attempt struct {
 	guardedTx
-	h      *handlers.Handler
-	rows   []*row
-	blocks []*rowBlock
-	runs   *runs
-	dead   []func() // what to tell once the commit is done
-	turn   *turn    // of a suspect
-	claim  handlers.Claim
-	watch  *watch
-	again  *handlers.Result // all tasks are to run again
+	h       *handlers.Handler
+	rows    []*row
+	blocks  []*rowBlock
+	runs    *runs
+	dead    []func() // what to tell once the commit is done
+	soloRun *soloRun // of a suspect
+	claim   handlers.Claim
+	watch   *watch
+	again   *handlers.Result // all tasks are to run again
 
 	mu       sync.Mutex
 	cancel   context.CancelCauseFunc // of the handler's context, once there is one
@@ -116,7 +116,7 @@ func (a *attempt) run(ctx context.Context) error {
 		}
 	}
 	if len(found) > 0 {
-		defer a.turn.over()
+		defer a.soloRun.over()
 		a.runs.suspect = true
 		if _, err := a.r.journal.record(a.runs)(); err != nil {
 			a.giveBackRuns()
@@ -129,7 +129,7 @@ func (a *attempt) run(ctx context.Context) error {
 		tasks[i] = &block[i]
 		r.fill(tasks[i], r.begun()+len(r.undecided))
 	}
-	a.turn.begun()
+	a.soloRun.begun()
 	start := time.Now()
 	parent, endParent := a.handlerContext()
 	defer endParent()
@@ -148,7 +148,7 @@ func (a *attempt) run(ctx context.Context) error {
 const slowTransaction = 5 * time.Second
 
 // judge acts on what earlier runs left. It reports whether that was all; if not, the claim is one suspect, and
-// a.turn, if it needs one, is taken.
+// a.soloRun, if it needs one, is taken.
 func (a *attempt) judge(ctx context.Context, found map[int64][]earlier) (done bool, err error) {
 	if len(a.rows) > 1 {
 		return a.judgeBatch(ctx, found)
@@ -156,7 +156,7 @@ func (a *attempt) judge(ctx context.Context, found map[int64][]earlier) (done bo
 	r := a.rows[0]
 	v, wait := r.judge(found[r.id])
 	if v == suspect && r.lost+len(r.undecided) > 0 {
-		if a.turn = a.r.alone(); a.turn == nil {
+		if a.soloRun = a.r.soloRun(); a.soloRun == nil {
 			v, wait = postponed, aside()
 		}
 	}
@@ -180,13 +180,13 @@ func (a *attempt) judge(ctx context.Context, found map[int64][]earlier) (done bo
 
 // judgeBatch gives the whole batch back if any of it has a history, and runs those one by one.
 func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]earlier) (done bool, err error) {
-	var alone []int64
+	var solo []int64
 	for _, r := range a.rows {
 		if len(found[r.id]) > 0 || r.exhausted() {
-			alone = append(alone, r.id)
+			solo = append(solo, r.id)
 		}
 	}
-	if len(alone) == 0 {
+	if len(solo) == 0 {
 		return false, nil
 	}
 	a.r.journal.forgetRuns(a.runs)()
@@ -194,11 +194,11 @@ func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]earlier) (do
 	a.giveBack()
 	a.watch.all(PutOff)
 	a.watch.tell()
-	return true, a.r.runAlone(ctx, a.h, alone)
+	return true, a.r.runSolo(ctx, a.h, solo)
 }
 
-// runAlone runs the tasks one by one, each in a transaction of its own.
-func (r *Relay) runAlone(ctx context.Context, h *handlers.Handler, taskIDs []int64) error {
+// runSolo runs the tasks one by one, each in a transaction of its own.
+func (r *Relay) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int64) error {
 	for _, id := range taskIDs {
 		if r.stopping() {
 			return nil

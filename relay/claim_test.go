@@ -95,7 +95,7 @@ func TestPromoteTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 		for _, due := range relaytest.Part([]int{2000, 50, 1}, 2) {
 			stale(t, db, stats, due, "scheduled")
 			for _, planner := range planners() {
-				if got, want := changed(t, db, planner, relay.Statements["promote"], "TX", 1000), min(due, 1000); got != want {
+				if got, want := changed(t, db, planner, relay.Statements["promote scheduled"], "TX", 1000), min(due, 1000); got != want {
 					t.Errorf("%d due, statistics of %d, %spromoted %d, want %d", due, stats, planner, got, want)
 				}
 			}

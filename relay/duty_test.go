@@ -72,7 +72,7 @@ func TestARelayWithoutARightGoesOn(t *testing.T) {
 	db.Do(t, `ALTER TABLE outbox.elsewhere RENAME TO cancel`)
 }
 
-func TestTurnsAreGivenAfterAllTablesWereEmptied(t *testing.T) {
+func TestHeadsArePromotedAfterAllTablesWereEmptied(t *testing.T) {
 	t.Parallel()
 	db := newOrdered(t)
 	db.Do(t, `TRUNCATE outbox.headless_key, outbox.promote_lock`)

@@ -18,15 +18,15 @@ func (r *Relay) EndTogether(taskIDs []int64, tokens []string) (held []bool, err 
 	return held, err
 }
 
-// AbandonResult hands a result on for which there is no turn, as the relay is abandoned. The channel is closed when its run is told.
+// AbandonResult hands a result on for which no write slot is free, as the relay is abandoned. The channel is closed when its run is told.
 func (r *Relay) AbandonResult() <-chan struct{} {
 	r.abandoned = make(chan struct{})
 	close(r.abandoned)
 	told, l, x := make(chan struct{}), newLeases(r), &leasedRun{lease: lease{r: r}}
 	l.ended = func([]*leasedRun) { close(told) }
-	for range aloneWrites {
-		l.turns <- struct{}{}
+	for range singleWrites {
+		l.writeSlots <- struct{}{}
 	}
-	go l.settle([]*transition{{row: &x.row, run: x, done: true}}, l.turns)
+	go l.settle([]*transition{{row: &x.row, run: x, done: true}}, l.writeSlots)
 	return told
 }

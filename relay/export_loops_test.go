@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Loops are what a relay does at times of its own, each to be done when a test says: a pass is what one turn of its loop does, with
+// Loops are what a relay does at times of its own, each to be done when a test says: a pass is what one iteration of its loop does, with
 // the loop's own dealing with errors.
 type Loops struct {
 	r *Relay

@@ -12,7 +12,7 @@ import (
 // Statements are the relay's statements on the table of tasks, for the tests of their plans.
 var Statements = map[string]string{
 	"claim": claimSQL, "claim one": claimOneSQL,
-	"poll": pollSQL, "idle poll": idlePollSQL, "take over due": takeOverDueSQL, "last": lastSQL, "promote": promoteSQL,
+	"poll": pollSQL, "idle poll": idlePollSQL, "take over due": takeOverDueSQL, "last": lastSQL, "promote scheduled": promoteScheduledSQL,
 	"take over": takeOverSQL, "expire": expireSQL, "stranded": strandedSQL, "take stranded": takeStrandedSQL, "stranded leases": strandedLeasesSQL,
 	"dead relays": deadRelaysSQL, "unhandled": unhandledSQL, "reap runs": reapRunsSQL, "reap relays": reapRelaysSQL, "sign off": signOffSQL,
 	"complete": completeSQL, "return lease": returnLeaseSQL,
@@ -22,7 +22,7 @@ var Statements = map[string]string{
 	"extend": extendSQL, "hear": hearSQL, "remove canceled": removeCanceledSQL,
 	"lease again":       leaseAgainSQL,
 	"complete and keep": completeAndKeepSQL,
-	"lock turns":        lockTurnsSQL, "give turns": turnsSQL,
+	"lock heads":        lockHeadsSQL, "promote heads": promoteHeadsSQL,
 }
 
 // TakeTaskSQL is the claim of one task, whose plan is in a function.

@@ -32,7 +32,7 @@ func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 		return fail(errors.New("its Complete is under way"))
 	}
 	sent, until, cause := time.Now(), leaseFor(d), timeoutError(d)
-	if l.alone {
+	if l.noHeartbeat {
 		until, cause = d, errRanOut
 	}
 	var held int64

@@ -96,9 +96,9 @@ var faultyLoops = []faultyLoop{
 	{name: "sample", job: "sample", pass: duty("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3);
 		INSERT INTO outbox.sample SELECT now() - n * interval '20 hours', 1, 1, 1, 1, 1, 1, 1, 1, 'TX' FROM generate_series(1, 3) n`,
 		state: `SELECT string_agg(format('%s %s', task_type, ready), ', ' ORDER BY at, task_type) FROM outbox.sample`},
-	{name: "promote", pass: pass((*relay.Loops).Poll), state: tasksNow, setup: `INSERT INTO outbox.task (task_type, payload, state, attempt, run_at)
+	{name: "promote scheduled", pass: pass((*relay.Loops).Poll), state: tasksNow, setup: `INSERT INTO outbox.task (task_type, payload, state, attempt, run_at)
 		SELECT 'TX', to_jsonb(n), 'scheduled', n, now() + (n - 3) * interval '1 hour' FROM generate_series(1, 4) n`},
-	{name: "give turns", pass: pass((*relay.Loops).Poll), state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.headless_key))`,
+	{name: "promote heads", pass: pass((*relay.Loops).Poll), state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.headless_key))`,
 		setup: `INSERT INTO outbox.task (task_type, payload, ordering_key) SELECT 'TX', to_jsonb(n), (n % 3)::text FROM generate_series(1, 9) n; DELETE FROM outbox.promote_lock`},
 	{name: "register schedules", pass: pass((*relay.Loops).Schedule), state: `SELECT string_agg(format('%s %s', name, next_at), ' ') FROM outbox.schedule`},
 	{name: "fire", first: register, setup: past, pass: pass((*relay.Loops).Schedule), state: firedNow},

@@ -45,8 +45,8 @@ func TestACanceledTaskLeavesNothingBehind(t *testing.T) {
 				run(t, db, reg, fastPoll)
 				if runs {
 					<-begun
-				} else { // a task that is just being given its turn cannot be had
-					eventually(t, 10*time.Second, "the task has its turn", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`) == 1 })
+				} else { // a task that is just being promoted to the head cannot be had
+					eventually(t, 10*time.Second, "the task is the head", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`) == 1 })
 				}
 				if e := db.keyed(t, taskType, 2, opts...); e.Outcome != outbox.Skipped {
 					t.Errorf("Enqueue beside it: %v", e)

@@ -14,14 +14,14 @@ import (
 
 // lease is a relay's hold on one task, as its handler sees it.
 type lease struct {
-	r         *Relay
-	h         *handlers.Handler
-	id        int64
-	token     string
-	taken     *row     // by the claim
-	ctx       *limited // of the handler
-	alone     bool     // no heartbeat keeps it: it ends with ctx
-	extending sync.Mutex
+	r           *Relay
+	h           *handlers.Handler
+	id          int64
+	token       string
+	taken       *row     // by the claim
+	ctx         *limited // of the handler
+	noHeartbeat bool     // no heartbeat keeps it: it ends with ctx
+	extending   sync.Mutex
 
 	mu      sync.Mutex
 	gone    bool            // the run is over, or its handler was abandoned

@@ -197,7 +197,7 @@ func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
 }
 
 // Of a relay that does not wait for results any more, none waits for those before it.
-func TestAnAbandonedResultDoesNotWaitForItsTurn(t *testing.T) {
+func TestAnAbandonedResultDoesNotWaitForAWriteSlot(t *testing.T) {
 	t.Parallel()
 	r, err := relay.New(newDatabase(t).DB, leased(leasedEffect), relay.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

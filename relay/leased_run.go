@@ -18,7 +18,7 @@ type leasedRun struct {
 
 	claimTook time.Duration // from row.leasedAt
 	watch     *watchedRun
-	suspect   *turn
+	suspect   *soloRun
 	putOff    time.Duration // a suspect: as another one runs
 	next      transition
 
@@ -28,7 +28,7 @@ type leasedRun struct {
 
 // claimed is told of the claim's lane and token before anything else.
 func (x *leasedRun) claimed(r *Relay, c *lane, token string) {
-	x.lane, x.lease.r, x.h, x.id, x.token, x.taken, x.alone = c, r, c.h, x.row.id, token, &x.row, c.h.Lease > 0
+	x.lane, x.lease.r, x.h, x.id, x.token, x.taken, x.noHeartbeat = c, r, c.h, x.row.id, token, &x.row, c.h.Lease > 0
 }
 
 // begin runs the task.
@@ -48,7 +48,7 @@ func (x *leasedRun) begin() {
 	x.task.Lease = &x.lease
 	var end time.Time
 	var cause error
-	if timeout := timeoutOf(h, t); x.alone {
+	if timeout := timeoutOf(h, t); x.noHeartbeat {
 		end, cause = t.leasedAt.Add(timeout), errRanOut
 	} else if timeout > 0 {
 		end, cause = time.Now().Add(timeout), timeoutError(timeout)
@@ -62,7 +62,7 @@ func (x *leasedRun) begin() {
 // beginSuspect begins the run of a task that a process died of, and counts it: one such task at a time.
 func (x *leasedRun) beginSuspect() bool {
 	t := &x.row
-	if x.suspect = x.r.alone(); x.suspect == nil {
+	if x.suspect = x.r.soloRun(); x.suspect == nil {
 		x.putOff = aside()
 		x.end(transition{outcome: PutOff, change: change{attempt: t.attempt, wait: x.putOff}, lostBy: t.lostBy})
 		return false

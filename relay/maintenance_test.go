@@ -67,8 +67,8 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 			"leased by a new relay": `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
 				VALUES ('aaaaaaaa-0000-4000-8000-000000000000', 'h', 1, now() + interval '1 hour', '{}');
 				UPDATE outbox.task SET relay_id = 'aaaaaaaa-0000-4000-8000-000000000000', lease_token = 'eeeeeeee-0000-4000-8000-00000000000e'`}},
-		{"promote", `INSERT INTO outbox.task (task_type, state, run_at) VALUES ('LEASED', 'scheduled', now() - interval '1 second')`,
-			[]string{"promote"}, []any{"LEASED", 1000}, nil, map[string]string{
+		{"promote scheduled", `INSERT INTO outbox.task (task_type, state, run_at) VALUES ('LEASED', 'scheduled', now() - interval '1 second')`,
+			[]string{"promote scheduled"}, []any{"LEASED", 1000}, nil, map[string]string{
 				"deleted": completed, "leased": `UPDATE outbox.task SET state = 'leased', relay_id = '` + liveRelay + `', lease_token = '` + someToken + `'`,
 				"put off": `UPDATE outbox.task SET run_at = now() + interval '1 hour'`}},
 		{"reap runs", `INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000000, '` + someToken + `', '` + deadRelay + `')`,

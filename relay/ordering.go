@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// Ordering keys. A task with a key arrives as waiting (a trigger), and the one that is first in its key is made ready by
-// whichever relay polls next: outbox.headless_key has a row for each key that a task came to or whose first task went, visible
+// Ordering keys. A task with a key arrives as waiting (a trigger), and the head, the one that is first in its key, is made ready by
+// whichever relay polls next: outbox.headless_key has a row for each key that a task came to or whose head went, visible
 // exactly when that is. So claims know nothing of keys, enqueueing takes no lock, and nobody has to finish what a
 // process that died began.
 
-// One relay at a time: two could see different tasks as a key's first. One that freezes meanwhile lets go.
-const lockTurnsSQL = `/* outbox: lock the turns */
+// One relay at a time: two could see different tasks as a key's head. One that freezes meanwhile lets go.
+const lockHeadsSQL = `/* outbox: lock the promotion of heads */
 SELECT set_config('idle_in_transaction_session_timeout', $1, true) FROM outbox.promote_lock FOR UPDATE SKIP LOCKED`
 
-const newTurnLockSQL = `/* outbox: the row that locks the turns */
+const newHeadsLockSQL = `/* outbox: the row that locks the promotion of heads */
 INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING`
 
 // The task that is next by this snapshot may be cancelled in an open transaction, so it is not waited for; its key
-// keeps its row then. A first task whose removal is not committed yet is still seen: its removal brings a row of its own.
-// Turns are never updated, so a ctid is theirs until they are deleted. NO KEY UPDATE, as for an Enqueue with a unique key whatever cannot be had FOR KEY SHARE runs.
-const turnsSQL = `/* outbox: give turns to waiting tasks */
+// keeps its row then. A head whose removal is not committed yet is still seen: its removal brings a row of its own.
+// Rows of headless_key are never updated, so a ctid is theirs until they are deleted. NO KEY UPDATE, as for an Enqueue with a unique key whatever cannot be had FOR KEY SHARE runs.
+const promoteHeadsSQL = `/* outbox: promote waiting tasks to heads */
 WITH c AS MATERIALIZED (
   SELECT ctid FROM outbox.headless_key ORDER BY headless_key_id LIMIT $1 FOR UPDATE SKIP LOCKED),
 gone AS (
@@ -44,29 +44,29 @@ again AS (
 UPDATE outbox.task t SET state = CASE WHEN run_at > clock_timestamp() THEN 'scheduled' ELSE 'ready' END
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM mine))`
 
-// turnsPage is how many keys get their turns in one poll.
-const turnsPage = 1000
+// promoteKeys is of how many keys one poll promotes the heads.
+const promoteKeys = 1000
 
-// turnsPause is how long a relay waits before it checks again for turns of which it could give none.
-const turnsPause = 100 * time.Millisecond
+// promotePause is how long a relay waits before it tries again to promote heads where it could promote none.
+const promotePause = 100 * time.Millisecond
 
-// giveTurns makes the first of the waiting tasks of keys without a first task ready, or scheduled.
-func (r *Relay) giveTurns(ctx context.Context, conn *sql.Conn) (given int, err error) {
+// promoteHeads makes the first of the waiting tasks of keys without a head ready, or scheduled.
+func (r *Relay) promoteHeads(ctx context.Context, conn *sql.Conn) (promoted int, err error) {
 	tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	locked, err := texts(tx.QueryContext(ctx, r.sql(lockTurnsSQL), ms(bookkeeping)))
+	locked, err := texts(tx.QueryContext(ctx, r.sql(lockHeadsSQL), ms(bookkeeping)))
 	if err == nil && len(locked) == 0 { // another relay is at it, or somebody has emptied the table
-		if _, err = tx.ExecContext(ctx, r.sql(newTurnLockSQL)); err == nil {
-			locked, err = texts(tx.QueryContext(ctx, r.sql(lockTurnsSQL), ms(bookkeeping)))
+		if _, err = tx.ExecContext(ctx, r.sql(newHeadsLockSQL)); err == nil {
+			locked, err = texts(tx.QueryContext(ctx, r.sql(lockHeadsSQL), ms(bookkeeping)))
 		}
 	}
 	if err != nil || len(locked) == 0 {
 		return 0, err
 	}
-	result, err := tx.ExecContext(ctx, r.sql(turnsSQL), turnsPage)
+	result, err := tx.ExecContext(ctx, r.sql(promoteHeadsSQL), promoteKeys)
 	if err != nil {
 		return 0, err
 	}
@@ -76,7 +76,7 @@ func (r *Relay) giveTurns(ctx context.Context, conn *sql.Conn) (given int, err e
 
 func (r *row) ordered() bool { return r.orderingKey.Valid }
 
-const askTurnSQL = `/* outbox: ask for a turn */
+const markHeadlessSQL = `/* outbox: mark a key that may have no head */
 INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ($1, $2)`
 
 // keyAfter is the ordering key that a task keeps after a change.

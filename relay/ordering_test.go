@@ -60,7 +60,7 @@ func TestAKeyGoesOnAtOnce(t *testing.T) {
 	}
 }
 
-// One that commits late has a lower id, and runs when its turn comes: it is not skipped and runs beside none.
+// One that commits late has a lower id, and runs when it is the head: it is not skipped and runs beside none.
 func TestAnOrderedTaskThatCommitsLateIsNotSkipped(t *testing.T) {
 	t.Parallel()
 	db := newOrdered(t)
@@ -152,7 +152,7 @@ func TestADeadTaskLetsItsKeyGoOnAndKeepsIt(t *testing.T) {
 }
 
 // A later run_at of the first holds the others up; it runs in time.
-func TestAnOrderedTaskInTheFutureIsScheduledWhenItsTurnComes(t *testing.T) {
+func TestAnOrderedTaskInTheFutureIsScheduledWhenItBecomesTheHead(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newOrdered(t)

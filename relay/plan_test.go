@@ -78,7 +78,7 @@ func planned(limit, taskID int) map[string]struct {
 		"idle poll":         {"task_leased", append(append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...), true, 1000, 1)},
 		"take over due":     {"task_leased", []any{true}},
 		"last":              {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int{0, 0}), pq.Array([]int{0, 0})}},
-		"promote":           {"task_scheduled", []any{"TX", limit}},
+		"promote scheduled": {"task_scheduled", []any{"TX", limit}},
 		"take over":         {"task_leased", []any{token}},
 		"expire":            {"task_leased", nil},
 		"stranded":          {"task_leased", nil},
@@ -103,8 +103,8 @@ func planned(limit, taskID int) map[string]struct {
 		"delete keys":       {"task_pkey", []any{pq.Array([]string{"(0,1)"})}},
 		"lock back":         {"task_pkey", []any{taskID, 0, 0}},
 		"complete and keep": {"task_pkey", []any{pq.Array([]int{taskID}), token, pq.Array([]int{1000}), pq.Array([]sql.NullString{{}})}},
-		"lock turns":        {"", []any{"1000"}},
-		"give turns":        {"task_waiting", []any{limit}},
+		"lock heads":        {"", []any{"1000"}},
+		"promote heads":     {"task_waiting", []any{limit}},
 		"lease again":       {"task_pkey", []any{taskID, someUUID, 0, nil}},
 	}
 }
@@ -128,8 +128,8 @@ func leases(limit, taskID int) map[string]statement {
 // pagesOfFew is far less than the table has.
 const pagesOfFew = 250
 
-// sorts may sort: what they sort is a handful of relays or types, or a page of keys or turns.
-var sorts = []string{"dead relays", "unhandled", "key page", "lock keys", "give turns"}
+// sorts may sort: what they sort is a handful of relays or types, or a page of keys or heads.
+var sorts = []string{"dead relays", "unhandled", "key page", "lock keys", "promote heads"}
 
 // I10: no statement of the relay reads the whole table of tasks, or sorts it, whatever the table was like when its
 // statistics were taken.

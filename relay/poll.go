@@ -35,16 +35,16 @@ SELECT h.i, l.task_id
      ORDER BY priority DESC, attempt DESC, task_id DESC LIMIT 1) l`
 
 // NO KEY UPDATE is enough, and lets others read the row.
-const promoteSQL = `/* outbox: promote scheduled tasks */
+const promoteScheduledSQL = `/* outbox: promote scheduled tasks */
 WITH due AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'scheduled' AND task_type = $1 AND run_at <= now()
    ORDER BY run_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE outbox.task t SET state = 'ready' WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM due))`
 
-// One poll promotes so much only, as others wait for what it sees. The next one goes on.
+// One poll promotes only so many scheduled tasks, as others wait for what it sees. The next one goes on.
 const (
-	promoteTypes = 50
-	promoteTasks = 1000
+	promoteScheduledTypes = 50
+	promoteScheduledTasks = 1000
 )
 
 const strandedLeasesSQL = `/* outbox: find leases of dead relays */
@@ -61,14 +61,14 @@ type head struct {
 
 // pollResult is the result of a poll.
 type pollResult struct {
-	heads       []*head       // by the index of the lane
-	took        time.Duration // to read the lanes
-	nextDue     time.Duration
-	turns       bool  // some ordering key may have no first task
-	due         bool  // some task is scheduled: nextDue holds
-	wakeRequest int64 // that was set; 0 if none
-	missed      bool  // what was committed before the wake-up request was set may neither be seen nor have sent a wake-up
-	leases      bool  // leases are to be taken over
+	heads        []*head       // by the index of the lane
+	took         time.Duration // to read the lanes
+	nextDue      time.Duration
+	headsMissing bool  // some ordering key may have no head
+	due          bool  // some task is scheduled: nextDue holds
+	wakeRequest  int64 // that was set; 0 if none
+	missed       bool  // what was committed before the wake-up request was set may neither be seen nor have sent a wake-up
+	leases       bool  // leases are to be taken over
 	// stranded: dead relays hold leases. Only read when asked.
 	stranded bool
 }
@@ -134,24 +134,24 @@ func (r *Relay) poll(ctx context.Context, opts pollOptions) (s *pollResult, err 
 	} else {
 		s, due, err = r.readLanes(ctx, conn, pollSQL, opts.spans)
 	}
-	if err == nil && (len(due) > 0 || s.turns) {
-		given := 0
-		if s.turns {
-			if given, err = r.giveTurns(ctx, conn); err != nil {
+	if err == nil && (len(due) > 0 || s.headsMissing) {
+		promoted := 0
+		if s.headsMissing {
+			if promoted, err = r.promoteHeads(ctx, conn); err != nil {
 				return nil, err
 			}
 		}
 		rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
-		due = due[:min(len(due), promoteTypes)]
+		due = due[:min(len(due), promoteScheduledTypes)]
 		for _, taskType := range due {
-			if _, err := conn.ExecContext(ctx, r.sql(promoteSQL), taskType, promoteTasks/len(due)); err != nil {
+			if _, err := conn.ExecContext(ctx, r.sql(promoteScheduledSQL), taskType, promoteScheduledTasks/len(due)); err != nil {
 				return nil, err
 			}
 		}
-		if s, _, err = r.readLanes(ctx, conn, pollSQL, opts.spans); err == nil && s.turns {
+		if s, _, err = r.readLanes(ctx, conn, pollSQL, opts.spans); err == nil && s.headsMissing {
 			s.due, s.nextDue = true, 0 // the rest, soon
-			if given == 0 {
-				s.nextDue = turnsPause
+			if promoted == 0 {
+				s.nextDue = promotePause
 			}
 		}
 	}
@@ -231,7 +231,7 @@ func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spa
 		}
 		switch i {
 		case 0:
-			s.turns = true
+			s.headsMissing = true
 			continue
 		case -1:
 			s.wakeRequest, s.missed = id.Int64, priority.Int64 == 0

@@ -89,7 +89,7 @@ type model struct {
 
 // run is a RunOnce: each task that is due runs once, as what does not end it puts it off.
 func (m *model) run() {
-	m.giveTurns()
+	m.promoteHeads()
 	ran := map[int64]bool{}
 	for again := true; again; {
 		again = false
@@ -100,13 +100,13 @@ func (m *model) run() {
 			}
 			ran[id], again = true, true
 			m.runOne(id, task)
-			m.giveTurns()
+			m.promoteHeads()
 			break
 		}
 	}
 }
 
-func (m *model) giveTurns() {
+func (m *model) promoteHeads() {
 	for _, id := range slices.Sorted(maps.Keys(m.tasks)) {
 		if key := m.tasks[id].taskType + m.tasks[id].key; m.tasks[id].key != "" && m.tasks[m.first[key]] == nil {
 			m.first[key] = id

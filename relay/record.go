@@ -33,7 +33,7 @@ type change struct {
 	failed  bool     // its handler failed: a run for Stats to count
 	again   bool     // a new iteration
 	payload string   // of the new iteration; "" keeps the task's own
-	late    bool     // its claim is committed: another task of its ordering key may have its turn
+	late    bool     // its claim is committed: another task may be the head of its ordering key
 }
 
 // after is the change of a task that a result asks for, when begun attempts were begun.
@@ -127,7 +127,7 @@ func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c change) erro
 	state := "scheduled"
 	if c.late && carried.orderingKey.Valid {
 		state = "waiting"
-		if _, err := tx.ExecContext(ctx, r.sql(askTurnSQL), t.taskType, carried.orderingKey); err != nil {
+		if _, err := tx.ExecContext(ctx, r.sql(markHeadlessSQL), t.taskType, carried.orderingKey); err != nil {
 			return err
 		}
 	}

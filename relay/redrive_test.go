@@ -183,7 +183,7 @@ func TestARedrivenTaskWaitsForItsOrderingKey(t *testing.T) {
 			if got := db.Text(t, `SELECT string_agg(task_id || ' ' || state, ',' ORDER BY task_id) FROM outbox.task WHERE task_id <> 2`); got != "1 waiting,3 waiting" {
 				t.Errorf("the tasks are %s", got)
 			}
-			eventually(t, 5*time.Second, "a relay has checked whose turn it is", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.headless_key`) == 0 })
+			eventually(t, 5*time.Second, "a relay has checked which task is the head", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.headless_key`) == 0 })
 			close(gate)
 			if got := []int64{first, <-runs, <-runs}; !slices.Equal(got, []int64{2, 1, 3}) || most.Load() > 1 {
 				t.Errorf("they ran as %v, %d at once", got, most.Load())

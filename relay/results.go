@@ -11,24 +11,24 @@ import (
 // results are transitions that wait to be written. While one group of them is being written the next one gathers: group commit
 // without a timer.
 type results struct {
-	pending sync.Mutex
-	waiting []*transition
-	writers int
-	writing sync.WaitGroup
-	turns   chan struct{} // of transitions that are written alone
-	enough  chan struct{} // there is no reason to wait for more before a group is written
+	pending    sync.Mutex
+	waiting    []*transition
+	writers    int
+	writing    sync.WaitGroup
+	writeSlots chan struct{} // of transitions that are written one by one
+	enough     chan struct{} // there is no reason to wait for more before a group is written
 }
 
 const (
 	resultWriters     = 1                // groups that are written at once
 	resultGroup       = 256              // results are enough for one; more belong to it if they are there
 	resultWait        = time.Millisecond // for more, while runs are about to begin: most are short, or end later than that
-	aloneWrites       = 4                // transitions that are, after their group was refused
-	maxDefiniteErrors = 3                // how often a transition that PostgreSQL refuses is tried, each time alone
+	singleWrites      = 4                // transitions that are, after their group was refused
+	maxDefiniteErrors = 3                // how often a transition that PostgreSQL refuses is tried, each time by itself
 )
 
 func newResults() results {
-	return results{turns: make(chan struct{}, aloneWrites), enough: make(chan struct{}, 1)}
+	return results{writeSlots: make(chan struct{}, singleWrites), enough: make(chan struct{}, 1)}
 }
 
 // finish hands a transition on. The run is told when it is committed, when the lease proved to be lost, or when the relay gives up as it stops.
@@ -100,39 +100,39 @@ func (l *leases) over(group []*transition) {
 	l.ended(runs)
 }
 
-// inTurn calls f when there is a turn, if turns are needed. When the relay is abandoned nobody waits for one any more.
-func (l *leases) inTurn(turns chan struct{}, f func() error) error {
-	if turns == nil {
+// withWriteSlot calls f when a slot is free, if slots are needed. When the relay is abandoned nobody waits for one any more.
+func (l *leases) withWriteSlot(slots chan struct{}, f func() error) error {
+	if slots == nil {
 		return f()
 	}
 	select {
-	case turns <- struct{}{}:
-		defer func() { <-turns }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 		return f()
 	case <-l.r.abandoned:
-		return errNoTurn
+		return errNoWriteSlot
 	}
 }
 
-var errNoTurn = errors.New("relay: others were being written")
+var errNoWriteSlot = errors.New("relay: others were being written")
 
 // settle repeats the group's transaction until it is confirmed or the relay is abandoned. A transition that PostgreSQL refuses, or whose row
-// is locked, must not hold up the others, nor those that gather: so they go one by one then, with turns, which bound how many are written at once.
-func (l *leases) settle(group []*transition, turns chan struct{}) {
+// is locked, must not hold up the others, nor those that gather: so they go one by one then, with slots, which bound how many are written at once.
+func (l *leases) settle(group []*transition, slots chan struct{}) {
 	retries := pace{r: l.r}
 	unknown := false // an earlier try may have committed
 	for try, refused := 1, 0; ; try++ {
 		retries.try()
-		err := l.inTurn(turns, func() error { return l.write(group, unknown) })
+		err := l.withWriteSlot(slots, func() error { return l.write(group, unknown) })
 		if err == nil {
 			retries.ok()
 			l.over(group)
 			return
 		}
 		if code := pgerr.Code(err); code != "" && !pgerr.Lost(err) && !(pgerr.Conflict(err) && try < conflictTries) {
-			if turns == nil {
+			if slots == nil {
 				for i := range group {
-					l.writing.Go(func() { l.settle(group[i:i+1:i+1], l.turns) })
+					l.writing.Go(func() { l.settle(group[i:i+1:i+1], l.writeSlots) })
 				}
 				return
 			}

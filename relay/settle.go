@@ -188,7 +188,7 @@ func (a *attempt) split(ctx context.Context, out outcome) error {
 	a.r.log.Warn("outbox: a batch failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), "error", errorText(out.err))
 	a.watch.all(PutOff)
 	a.watch.tell()
-	return a.r.runAlone(ctx, a.h, ids(a.rows))
+	return a.r.runSolo(ctx, a.h, ids(a.rows))
 }
 
 // giveBackDrained ends a claim as the relay stops.

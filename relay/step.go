@@ -48,7 +48,7 @@ func (s *stepper) Step(ctx context.Context) ([]drain.Run, error) {
 	for {
 		var next string
 		err := s.in.InTx(ctx, func(tx *sql.Tx) error {
-			if _, err := tx.ExecContext(ctx, s.r.sql(turnsSQL), math.MaxInt32); err != nil { // of all keys
+			if _, err := tx.ExecContext(ctx, s.r.sql(promoteHeadsSQL), math.MaxInt32); err != nil { // of all keys
 				return err
 			}
 			err := tx.QueryRowContext(ctx, s.r.sql(nextTypeSQL), pq.Array(s.types), pq.Array(s.bases)).Scan(&next)
@@ -75,7 +75,7 @@ var errSplit = errors.New("relay: the batch failed; its tasks run one by one")
 
 // stepTx is what an attempt is in a relay.
 func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claim) (runs []drain.Run, err error) {
-	var alone []int64
+	var solo []int64
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		rows, xid, err := s.take(ctx, h, c, tx)
 		if err != nil {
@@ -83,23 +83,23 @@ func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claim) (run
 		}
 		for _, r := range rows {
 			if r.exhausted() {
-				alone = append(alone, r.id)
+				solo = append(solo, r.id)
 			}
 		}
-		if len(alone) > 0 && len(rows) > 1 {
+		if len(solo) > 0 && len(rows) > 1 {
 			return errSplit // the others are claimed again
 		}
 		t := &stepTx{stepper: s, h: h, tx: tx, rows: rows, xid: xid}
 		switch {
 		case len(rows) == 0:
 			return nil
-		case len(alone) > 0:
+		case len(solo) > 0:
 			r := rows[0]
 			return t.put(ctx, r, change{attempt: r.max, reason: reasonAttempts, err: r.lostText(deadAttempts)}, nil, &runs)
 		}
 		err = t.run(ctx, &runs)
 		if errors.Is(err, errSplit) {
-			alone = ids(rows)
+			solo = ids(rows)
 		}
 		return err
 	})
@@ -108,7 +108,7 @@ func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claim) (run
 		if awaitErr := s.await(ctx, ids(lost.rows)); awaitErr != nil {
 			return nil, err
 		}
-		if alone = ids(lost.rows); len(alone) == 1 {
+		if solo = ids(lost.rows); len(solo) == 1 {
 			return s.record(ctx, h, lost)
 		}
 		err = errSplit // the failure may be any member's
@@ -117,7 +117,7 @@ func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claim) (run
 		return runs, err
 	}
 	runs = nil
-	for _, id := range alone {
+	for _, id := range solo {
 		more, err := s.stepTx(ctx, h, claimOne{id})
 		runs = append(runs, more...)
 		if err != nil {

@@ -16,7 +16,7 @@ type verdict int
 
 const (
 	plain        verdict = iota // nothing happened before
-	suspect                     // a run was lost: run it alone
+	suspect                     // a run was lost: run it solo
 	postponed                   // wait until the heartbeats of its relays have decided
 	deadAttempts                // lost runs have used up its attempts
 	deadLostConns
@@ -53,41 +53,41 @@ func (r *row) judge(found []earlier) (v verdict, wait time.Duration) {
 	return suspect, 0
 }
 
-// suspectAlone is for how long after its start no other suspect of the process starts beside one: most of what kills a process does so
+// soloTime is for how long after its start no other suspect of the process starts beside one: most of what kills a process does so
 // at once, and slow tasks that were only near should not wait for each other to end.
-const suspectAlone = 3 * time.Second
+const soloTime = 3 * time.Second
 
-// turn is a suspect's right to start while no other suspect of its process does.
-type turn struct {
+// soloRun is a suspect's right to start while no other suspect of its process does.
+type soloRun struct {
 	end   func()
 	timer *time.Timer
 }
 
-// alone lets a task run whose process died before, if no other such task has just begun in this process: whichever of
+// soloRun lets a task run whose process died before, if no other such task has just begun in this process: whichever of
 // them kills it, the other should not lose an attempt. It returns nil if one has.
-func (r *Relay) alone() *turn {
+func (r *Relay) soloRun() *soloRun {
 	if !r.suspects.TryLock() {
 		return nil
 	}
-	return &turn{end: sync.OnceFunc(r.suspects.Unlock)}
+	return &soloRun{end: sync.OnceFunc(r.suspects.Unlock)}
 }
 
 // begun says that the suspect's handler is about to be called.
-func (t *turn) begun() {
-	if t != nil {
-		t.timer = time.AfterFunc(suspectAlone, t.end)
+func (s *soloRun) begun() {
+	if s != nil {
+		s.timer = time.AfterFunc(soloTime, s.end)
 	}
 }
 
 // over says that the suspect has ended.
-func (t *turn) over() {
-	if t == nil {
+func (s *soloRun) over() {
+	if s == nil {
 		return
 	}
-	if t.timer != nil {
-		t.timer.Stop()
+	if s.timer != nil {
+		s.timer.Stop()
 	}
-	t.end()
+	s.end()
 }
 
 // aside is how long a suspect waits for another one.

@@ -47,7 +47,7 @@ var checks = map[string]string{
 	"tasks both dead and done":                      `SELECT k FROM effect JOIN outbox.dead_task d ON d.payload ->> 'k' = k WHERE kind <> 'COMMITS'`,
 	"dead letters without a reason":                 `SELECT payload ->> 'k' FROM outbox.dead_task WHERE reason = 'attempts' AND attempt <> max_attempts OR last_error IS NULL`,
 	"leaks: runs in the journal":                    `SELECT to_jsonb(r)::text FROM outbox.running r`,
-	"leaks: turns that nobody has":                  `SELECT ordering_key FROM outbox.headless_key`,
+	"leaks: ordering keys without a head":           `SELECT ordering_key FROM outbox.headless_key`,
 	"leaks: requests to cancel":                     `SELECT task_id::text FROM outbox.cancel`,
 	"leaks: sessions of the app after the last one": `SELECT application_name || ' ' || coalesce(state, '') || ' ' || left(query, 80) FROM pg_stat_activity WHERE usename = 'app'`,
 }

@@ -56,7 +56,7 @@ func mutate(ctx context.Context, o options) int {
 		}
 	}
 	var tests sync.WaitGroup
-	turns := make(chan struct{}, testsAtOnce)
+	slots := make(chan struct{}, testsAtOnce)
 	for _, m := range mutants {
 		if ctx.Err() != nil {
 			break // interrupted
@@ -66,10 +66,10 @@ func mutate(ctx context.Context, o options) int {
 			try(m)
 			continue
 		}
-		turns <- struct{}{}
+		slots <- struct{}{}
 		tests.Go(func() {
 			try(m)
-			<-turns
+			<-slots
 		})
 	}
 	tests.Wait()

@@ -32,7 +32,7 @@ func rated(side *sql.DB) *handlers.Registry {
 	return reg
 }
 
-// A handler begins a little after its task's turn was given, so in a second of noted starts there may be some more.
+// A handler begins a little after its task's token was taken, so in a second of noted starts there may be some more.
 const ratedWindow = `SELECT max(n) FROM (SELECT count(*) OVER (PARTITION BY task_type ORDER BY at RANGE BETWEEN '1 s' PRECEDING AND CURRENT ROW) AS n
 	FROM start WHERE task_type = $1) AS w`
 

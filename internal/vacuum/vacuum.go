@@ -86,7 +86,7 @@ func Holders(ctx context.Context, q Querier) ([]Holder, error) {
 
 // What the tables' statistics say. Hot ones are those that claims walk over and whose rows come and go.
 const tablesSQL = `/* outbox: dead rows */
-SELECT s.relname, s.relname IN ('task', 'running', 'counter_log', 'turn', 'unique_key', 'slot', 'bucket'), s.n_live_tup, s.n_dead_tup,
+SELECT s.relname, s.relname IN ('task', 'running', 'counter_log', 'headless_key', 'unique_key', 'slot', 'bucket'), s.n_live_tup, s.n_dead_tup,
        (extract(epoch FROM clock_timestamp() - GREATEST(s.last_vacuum, s.last_autovacuum)) * 1000000)::bigint
   FROM pg_stat_all_tables s WHERE s.schemaname = $1 ORDER BY s.n_dead_tup DESC, s.relname`
 
@@ -135,7 +135,7 @@ SELECT 'off', c.relname, c.relname IN ('task', 'running', 'counter_log') FROM pg
    AND EXISTS (SELECT 1 FROM pg_options_to_table(c.reloptions) WHERE option_name = 'autovacuum_enabled' AND NOT option_value::boolean)
 UNION ALL
 SELECT 'changed', c.relname, c.relname IN ('task', 'running', 'counter_log') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = $1 AND c.relname IN ('task', 'running', 'counter_log', 'counter', 'turn', 'unique_key', 'slot', 'bucket')
+ WHERE n.nspname = $1 AND c.relname IN ('task', 'running', 'counter_log', 'counter', 'headless_key', 'unique_key', 'slot', 'bucket')
    AND (NOT EXISTS (SELECT 1 FROM pg_options_to_table(c.reloptions) WHERE option_name = 'autovacuum_vacuum_scale_factor' AND option_value::float8 = 0)
      OR EXISTS (SELECT 1 FROM pg_options_to_table(c.reloptions)
                  WHERE option_name = 'autovacuum_vacuum_threshold' AND option_value::bigint > 50000 OR option_name = 'autovacuum_vacuum_cost_delay' AND option_value::float8 > 2))

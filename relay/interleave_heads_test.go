@@ -14,38 +14,38 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// gives are the steps of a poll that gives turns. All of it but the begin is left out while another one has the lock.
-func gives(a *actor) []step {
+// promotes are the steps of a poll that promotes heads. All of it but the begin is left out while another one has the lock.
+func promotes(a *actor) []step {
 	locked := false
 	return []step{
-		{name: "locks the turns", do: func() (n int, err error) {
+		{name: "locks the promotion of heads", do: func() (n int, err error) {
 			if err = a.begin(); err == nil {
 				var got []string
-				got, err = a.query(relay.Statements["lock turns"], "10000")
+				got, err = a.query(relay.Statements["lock heads"], "10000")
 				locked = len(got) > 0
 			}
 			return 0, err
 		}},
-		{name: "gives turns", do: func() (int, error) {
+		{name: "promotes heads", do: func() (int, error) {
 			if !locked {
 				return 0, nil
 			}
-			return a.exec(relay.Statements["give turns"], 1000)
+			return a.exec(relay.Statements["promote heads"], 1000)
 		}},
 		a.ended(true, nil),
 	}
 }
 
-// ordered is a database in which turns are given.
+// ordered is a database in which heads are promoted.
 type ordered struct {
 	*database
-	quiet *actor
+	undisturbed *actor
 }
 
-// giveTurns gives turns while nobody else does.
-func (o ordered) giveTurns(t *testing.T) {
+// promoteHeads promotes heads while nobody else does.
+func (o ordered) promoteHeads(t *testing.T) {
 	t.Helper()
-	for _, s := range gives(o.quiet) {
+	for _, s := range promotes(o.undisturbed) {
 		if _, err := s.do(); err != nil {
 			t.Fatal(err)
 		}
@@ -63,11 +63,11 @@ func (o ordered) enqueues(a *actor, commit bool) []step {
 	}}, a.ended(commit, nil)}
 }
 
-// allRun lets the tasks run one after the other, and says what is wrong with their turns. ran says how many did before.
+// allRun lets the tasks run one after the other, and says what is wrong with their order. ran says how many did before.
 func (o ordered) allRun(t *testing.T, ran, want int) string {
 	t.Helper()
 	for ; ran < want; ran++ {
-		o.giveTurns(t)
+		o.promoteHeads(t)
 		if n := o.Int(t, `SELECT count(*) FROM outbox.task WHERE state <> 'waiting'`); n != 1 {
 			return fmt.Sprintf("after %d of %d tasks %d may run", ran, want, n)
 		}
@@ -79,27 +79,27 @@ func (o ordered) allRun(t *testing.T, ran, want int) string {
 	return ""
 }
 
-const turnLock = `INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING;`
+const promoteLock = `INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING;`
 
-// Of an ordering key one task at a time may run, and none is forgotten: in every order of two relays that give turns, a run of the
+// Of an ordering key one task at a time may run, and none is forgotten: in every order of two relays that promote heads, a run of the
 // first task and an Enqueue behind it.
-func TestTurnsOfAKeyComeOnceAndForEachTaskInEveryOrder(t *testing.T) {
+func TestHeadsOfAKeyArePromotedOnceAndForEachTaskInEveryOrder(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	o := ordered{database: newDatabase(t, "postgres")}
 	all := actors(t, o.database, 4)
-	o.quiet = newActor(t, o.database)
+	o.undisturbed = newActor(t, o.database)
 	scenario{all, 4 * len(holderEnds), func(variant int) ([][]step, func() string) {
-		o.Do(t, emptyAll+dead(relayA, "1 hour")+turnLock)
+		o.Do(t, emptyAll+dead(relayA, "1 hour")+promoteLock)
 		h := &holder{actor: all[0], leased: variant%2 == 0, task: o.Int(t, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('TX', 'k') RETURNING task_id`)}
 		o.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('TX', 'k')`)
-		o.giveTurns(t)
+		o.promoteHeads(t)
 		commit, want := variant/2%2 == 0, 2
 		if commit {
 			want = 3
 		}
 		ends := h.ends(holderEnds[variant/4], sql.NullString{}, sql.NullString{String: "k", Valid: true})
-		return [][]step{{h.claims(), ends}, o.enqueues(all[1], commit), gives(all[2]), gives(all[3])}, func() string {
+		return [][]step{{h.claims(), ends}, o.enqueues(all[1], commit), promotes(all[2]), promotes(all[3])}, func() string {
 			if h.done {
 				return o.allRun(t, 1, want)
 			}
@@ -109,15 +109,15 @@ func TestTurnsOfAKeyComeOnceAndForEachTaskInEveryOrder(t *testing.T) {
 }
 
 // The same where two enqueue under a key without a task: the later id may be the first to commit.
-func TestTheFirstTurnOfAKeyComesOnceInEveryOrder(t *testing.T) {
+func TestTheFirstHeadOfAKeyIsPromotedOnceInEveryOrder(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	o := ordered{database: newDatabase(t, "postgres")}
 	all := actors(t, o.database, 4)
-	o.quiet = newActor(t, o.database)
+	o.undisturbed = newActor(t, o.database)
 	scenario{all, 1, func(int) ([][]step, func() string) {
-		o.Do(t, emptyAll+turnLock)
-		return [][]step{o.enqueues(all[0], true), o.enqueues(all[1], true), gives(all[2]), gives(all[3])}, func() string { return o.allRun(t, 0, 2) }
+		o.Do(t, emptyAll+promoteLock)
+		return [][]step{o.enqueues(all[0], true), o.enqueues(all[1], true), promotes(all[2]), promotes(all[3])}, func() string { return o.allRun(t, 0, 2) }
 	}}.everyOrder(t, o.database)
 }
 
@@ -128,7 +128,7 @@ func TestAFiringEnqueuesOneTaskInEveryOrder(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t, "postgres")
 	all := actors(t, db, 3)
-	quiet := newActor(t, db)
+	undisturbed := newActor(t, db)
 	fires := func(a *actor, commit bool, fired *int) []step {
 		var due time.Time
 		paused, locked := false, false
@@ -179,7 +179,7 @@ func TestAFiringEnqueuesOneTaskInEveryOrder(t *testing.T) {
 			pauses = append(pauses, step{name: fmt.Sprint("pauses: ", paused), do: func() (int, error) { return all[2].exec(relay.PauseScheduleSQL, "tick", paused) }})
 		}
 		return [][]step{fires(all[0], variant != 1, &fired), fires(all[1], variant != 2, &fired), pauses}, func() string {
-			for _, s := range fires(quiet, true, &fired) {
+			for _, s := range fires(undisturbed, true, &fired) {
 				if _, err := s.do(); err != nil {
 					t.Fatal(err)
 				}

@@ -10,32 +10,32 @@ import (
 func TestSuspectsStartApartButDoNotWaitForEachOthersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &Relay{}
-		first := r.alone()
+		first := r.soloRun()
 		if first == nil {
 			t.Fatal("the first suspect has to wait")
 		}
-		<-time.After(10 * suspectAlone) // a slow database
-		if r.alone() != nil {
+		<-time.After(10 * soloTime) // a slow database
+		if r.soloRun() != nil {
 			t.Error("a second suspect starts before the handler of the first was called")
 		}
 		first.begun()
-		<-time.After(suspectAlone - time.Millisecond)
-		if r.alone() != nil {
+		<-time.After(soloTime - time.Millisecond)
+		if r.soloRun() != nil {
 			t.Error("a second suspect starts beside one that has just begun")
 		}
 		<-time.After(2 * time.Millisecond)
-		second := r.alone()
+		second := r.soloRun()
 		if second == nil {
 			t.Fatal("a second suspect has to wait for the end of the first")
 		}
-		first.over() // must not let go of the second one's turn
-		if r.alone() != nil {
-			t.Error("the end of the first suspect ended the second one's turn")
+		first.over() // must not end the second one's solo run
+		if r.soloRun() != nil {
+			t.Error("the end of the first suspect ended the second one's solo run")
 		}
 		second.over()
-		third := r.alone()
+		third := r.soloRun()
 		if third == nil {
-			t.Fatal("the end of a suspect does not end its turn")
+			t.Fatal("the end of a suspect does not end its solo run")
 		}
 		third.over()
 	})

@@ -104,7 +104,7 @@ func TestCanceledTasksOfAKeyLetItGoOn(t *testing.T) {
 	}
 }
 
-// It waits for its turn, and then until its time.
+// It waits until it is the head, and then until its time.
 func TestAWaitingTaskThatIsUpdatedStaysInLine(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
@@ -136,8 +136,8 @@ func TestAWaitingTaskThatIsUpdatedStaysInLine(t *testing.T) {
 	}
 }
 
-// While another transaction has given a task its turn and is not committed, the task waits all the same.
-func TestATurnThatIsGivenDoesNotFreeAUniqueKey(t *testing.T) {
+// While another transaction has promoted a task to the head and is not committed, the task waits all the same.
+func TestAHeadThatIsBeingPromotedDoesNotFreeAUniqueKey(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.keyed(t, "X", 1, outbox.OrderedBy("k"), outbox.Unique("u"))
@@ -146,18 +146,18 @@ func TestATurnThatIsGivenDoesNotFreeAUniqueKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback()
-	if result, err := tx.Exec(relay.Statements["give turns"], 1000); err != nil {
+	if result, err := tx.Exec(relay.Statements["promote heads"], 1000); err != nil {
 		t.Fatal(err)
 	} else if n, _ := result.RowsAffected(); n != 1 {
-		t.Fatalf("%d turns were given", n)
+		t.Fatalf("%d heads were promoted", n)
 	}
 	if e := db.keyed(t, "X", 2, outbox.OrderedBy("k"), outbox.Unique("u")); e.Outcome != outbox.Skipped {
 		t.Errorf("Enqueue: %v, want Skipped", e)
 	}
 }
 
-// Others of its key have had their turns before a task is written back whose handler ended the claim.
-func TestATaskWhoseHandlerCommitsItsClaimAndRunsAgainWaitsForItsTurn(t *testing.T) {
+// Others of its key have been the head before a task is written back whose handler ended the claim.
+func TestATaskWhoseHandlerCommitsItsClaimAndRunsAgainWaitsUntilItIsTheHead(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
@@ -170,7 +170,7 @@ func TestATaskWhoseHandlerCommitsItsClaimAndRunsAgainWaitsForItsTurn(t *testing.
 		if _, err := tx.ExecContext(ctx, `COMMIT`); err != nil {
 			return err
 		}
-		eventually(t, 10*time.Second, "the next has its turn", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'waiting'`) == 0 })
+		eventually(t, 10*time.Second, "the next is the head", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'waiting'`) == 0 })
 		return handlers.RunAgain(0)
 	})
 	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, run_at) VALUES ('TX', 'k', now()), ('TX', 'k', now() + interval '1 second')`)
@@ -198,7 +198,7 @@ func TestAFailedAttemptAloneTakesATaskOutOfItsKey(t *testing.T) {
 	}
 }
 
-func TestARelayThatFreezesWhileItGivesTurnsLetsGo(t *testing.T) {
+func TestARelayThatFreezesWhileItPromotesHeadsLetsGo(t *testing.T) {
 	t.Parallel()
 	db := newOrdered(t)
 	tx, err := db.Begin()
@@ -206,7 +206,7 @@ func TestARelayThatFreezesWhileItGivesTurnsLetsGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback()
-	if _, err := tx.Exec(relay.Statements["lock turns"], "300"); err != nil {
+	if _, err := tx.Exec(relay.Statements["lock heads"], "300"); err != nil {
 		t.Fatal(err)
 	}
 	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('ORDERED_TX', 'k')`)
@@ -230,7 +230,7 @@ func TestKeysKeepTheirOrderWithinLimits(t *testing.T) {
 	for range 2 {
 		run(t, open(t, db.URL), relaytest.Ordered(handlers.MaxRunningTotal(2)), relay.Config{PollInterval: 100 * time.Millisecond})
 	}
-	eventually(t, 10*time.Second, "the turns are given", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready'`) == 15 })
+	eventually(t, 10*time.Second, "the heads are promoted", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready'`) == 15 })
 	if n := db.Int(t, `SELECT count(*) FROM run`); n != 0 {
 		t.Errorf("%d tasks of paused types ran", n)
 	}
@@ -243,28 +243,28 @@ func TestKeysKeepTheirOrderWithinLimits(t *testing.T) {
 	db.InOrder(t, 90)
 }
 
-// I10: turns are given through the indexes, whatever the tables were like when their statistics were taken.
-func TestTurnsAreGivenThroughIndexesWithAnyStatistics(t *testing.T) {
+// I10: heads are promoted through the indexes, whatever the tables were like when their statistics were taken.
+func TestHeadsArePromotedThroughIndexesWithAnyStatistics(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `ALTER TABLE outbox.task SET (autovacuum_enabled = off); ALTER TABLE outbox.headless_key SET (autovacuum_enabled = off)`)
 	const large = 30_000
-	fill := func(tasks, keys, first, turns int) {
+	fill := func(tasks, keys, first, headless int) {
 		db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, state) SELECT 'X', n % $2, 'waiting' FROM generate_series(1, $1::int) n`, tasks, keys)
 		db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, state) SELECT 'X', n, 'scheduled' FROM generate_series(1, $1::int) n`, first)
-		db.Do(t, `INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT 'X', n % $2 FROM generate_series(1, $1::int) n`, turns, keys)
+		db.Do(t, `INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT 'X', n % $2 FROM generate_series(1, $1::int) n`, headless, keys)
 	}
-	for _, stats := range relaytest.Part([]struct{ tasks, keys, first, turns int }{
+	for _, stats := range relaytest.Part([]struct{ tasks, keys, first, headless int }{
 		{0, 1, 0, 0}, {1, 1, 1, 1}, {10, 3, 2, 10}, {large, 1, 1, 0}, {large, large, 0, large}, {large, 100, large, 10}, {0, 1, large, large},
 	}, 2) {
 		db.Do(t, `TRUNCATE outbox.task, outbox.headless_key`)
-		fill(stats.tasks, stats.keys, stats.first, stats.turns)
+		fill(stats.tasks, stats.keys, stats.first, stats.headless)
 		db.Do(t, `VACUUM ANALYZE outbox.task, outbox.headless_key`)
 		db.Do(t, `DELETE FROM outbox.task; DELETE FROM outbox.headless_key`)
 		fill(large, 1000, 500, large)
 		var ways []string
-		explain(t, db, false, relay.Statements["give turns"], 1000).each(func(p plan) {
+		explain(t, db, false, relay.Statements["promote heads"], 1000).each(func(p plan) {
 			ways = append(ways, p.Index, strings.TrimSpace(p.Node+" "+p.Relation))
 		})
 		for _, way := range []string{"task_waiting", "task_head", "task_pkey", "Tid Scan headless_key"} {

@@ -227,7 +227,7 @@ func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
 	}
 
 	fine(t, found, "maintenance")
-	db.Do(t, `INSERT INTO outbox.maintenance (job, due_at) VALUES ('bloat', now() - interval '1 hour'), ('squeeze', now() - interval '1 hour'), ('purge dead letters', now() - interval '1 day')`)
+	db.Do(t, `INSERT INTO outbox.maintenance (job, due_at) VALUES ('bloat', now() - interval '1 hour'), ('fold', now() - interval '1 hour'), ('purge dead letters', now() - interval '1 day')`)
 	db.Do(t, `DELETE FROM outbox.counter_log`)
 	found = diagnosis(t, db)
 	one(t, found, "maintenance", doctor.Warning, "bloat", "1h0m")
@@ -235,7 +235,7 @@ func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
 		t.Errorf("%d findings:\n%s", n, printed(found))
 	}
 	db.Do(t, `INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (1, 'A', 'ready')`)
-	one(t, diagnosis(t, db), "maintenance", doctor.Warning, "squeeze")
+	one(t, diagnosis(t, db), "maintenance", doctor.Warning, "fold")
 	db.Do(t, `DELETE FROM outbox.relay`)
 	fine(t, diagnosis(t, db), "maintenance")
 }

@@ -9,11 +9,11 @@ import (
 
 const lateMaintenance = 10 * time.Minute
 
-// The squeeze is due only while there is something to squeeze, and dead letters are purged only by relays that were told to.
+// The fold is due only while there is something to fold, and dead letters are purged only by relays that were told to.
 const maintenanceSQL = `/* outbox: maintenance that is late */
 SELECT m.job, (extract(epoch FROM clock_timestamp() - m.due_at) * 1000000)::bigint
   FROM outbox.maintenance m
- WHERE m.job <> 'purge dead letters' AND (m.job <> 'squeeze' OR EXISTS (SELECT 1 FROM outbox.counter_log))
+ WHERE m.job <> 'purge dead letters' AND (m.job <> 'fold' OR EXISTS (SELECT 1 FROM outbox.counter_log))
    AND EXISTS (SELECT 1 FROM outbox.relay l WHERE l.alive_until > clock_timestamp()) ORDER BY m.job`
 
 func checkMaintenance(ctx context.Context, v *visit) error {

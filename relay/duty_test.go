@@ -48,7 +48,7 @@ func TestUpkeepThatHangsDelaysNoBeat(t *testing.T) {
 func TestAStepThatIsStuckStopsNoOther(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `INSERT INTO outbox.maintenance (job, due_at) VALUES ('squeeze', now() - interval '1 hour');
+	db.Do(t, `INSERT INTO outbox.maintenance (job, due_at) VALUES ('fold', now() - interval '1 hour');
 		INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
 		VALUES (1, now(), now(), now(), now() - interval '1 second', 0, 1, 'GONE', '{}')`)
 	hold(t, db, `SELECT FROM outbox.maintenance FOR UPDATE`)

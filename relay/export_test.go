@@ -43,8 +43,8 @@ func SpanArgs(taskID int) []any {
 // NoSpans are arguments of a full poll.
 func NoSpans() []any { return spanArgs(nil) }
 
-// SqueezeSQL moves up to $1 rows from the log of counts.
-const SqueezeSQL = squeezeSQL
+// FoldSQL moves up to $1 rows from the log of counts.
+const FoldSQL = foldSQL
 
 // CheckBloat looks for bloat once, as a relay's maintenance does, with thresholds of the test's.
 func (r *Relay) CheckBloat(ctx context.Context, dead int64, snapshot time.Duration) (next time.Duration, err error) {

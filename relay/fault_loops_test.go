@@ -84,7 +84,7 @@ var faultyLoops = []faultyLoop{
 			(SELECT count(*) FROM outbox.task_type WHERE rate = 1000), (SELECT count(*) FROM outbox.bucket))`},
 	{name: "sweep keys", pass: duty("sweep keys"), setup: `INSERT INTO outbox.task (task_type, unique_key) SELECT 'TX', n::text FROM generate_series(1, 6) n; DELETE FROM outbox.task WHERE unique_key::int > 2`,
 		state: `SELECT string_agg(key, ' ' ORDER BY key) FROM outbox.unique_key`},
-	{name: "squeeze", job: "squeeze", pass: duty("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3); INSERT INTO outbox.task (task_type) VALUES ('OTHER'); DELETE FROM outbox.task WHERE task_type = 'OTHER'`,
+	{name: "fold", job: "fold", pass: duty("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3); INSERT INTO outbox.task (task_type) VALUES ('OTHER'); DELETE FROM outbox.task WHERE task_type = 'OTHER'`,
 		state: `SELECT concat((SELECT count(*) FROM outbox.counter_log), (SELECT string_agg(format(' %s %s %s %s', task_type, kind, tasks, arrived), ',' ORDER BY task_type, kind) FROM outbox.counter))`},
 	{name: "check for bloat", job: "bloat", pass: duty("maintain"), state: `SELECT (count(*) = 1)::text FROM outbox.maintenance WHERE due_at > now()`},
 	{name: "purge the history", job: "purge history", pass: duty("maintain"), setup: `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)

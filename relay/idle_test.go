@@ -81,7 +81,7 @@ func TestIdleRelaysSendTwoStatementsASecond(t *testing.T) {
 	relays := []*counting{runCounted(t, db), runCounted(t, db), runCounted(t, db)}
 	db.Enqueue(t, "TX", 3)
 	db.Emptied(t, 10*time.Second)
-	eventually(t, 30*time.Second, "the log is squeezed", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.counter_log`) == 0 })
+	eventually(t, 30*time.Second, "the log is folded", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.counter_log`) == 0 })
 	const span = 15 * time.Second
 	for try := 1; ; try++ {
 		before := make([]int64, len(relays))

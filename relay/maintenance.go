@@ -22,7 +22,7 @@ type job struct {
 // relay's heartbeat.) Each is bounded by dutyTimeout, as it shares the heartbeat's connection.
 func maintenanceJobs(c Config) []job {
 	jobs := []job{
-		{"squeeze", squeeze},
+		{"fold", fold},
 		{"bloat", checkBloat},
 		{"purge history", purgeDone},
 		{"sample", sample},
@@ -36,9 +36,9 @@ func maintenanceJobs(c Config) []job {
 // maxMaintenanceWait is how long a relay does not check whether a job is due: another one that had it may be dead.
 const maxMaintenanceWait = 10 * time.Second
 
-// A log that is empty needs no squeeze.
+// A log that is empty needs no fold.
 const nextJobSQL = `/* outbox: when maintenance is due */
-SELECT count(*), (extract(epoch FROM min(due_at) FILTER (WHERE job <> 'squeeze' OR EXISTS (SELECT 1 FROM outbox.counter_log))
+SELECT count(*), (extract(epoch FROM min(due_at) FILTER (WHERE job <> 'fold' OR EXISTS (SELECT 1 FROM outbox.counter_log))
                                      - clock_timestamp()) * 1000000)::bigint
   FROM outbox.maintenance WHERE job = ANY ($1::text[])`
 

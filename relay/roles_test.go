@@ -108,7 +108,7 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 		eventually(t, 60*time.Second, what, func() bool { return owner.Int(t, query) == 0 })
 	}
 	eventually(t, 60*time.Second, "counts are noted", func() bool { return owner.Int(t, `SELECT count(*) FROM outbox.sample`) > 0 })
-	eventually(t, 60*time.Second, "counts are squeezed", func() bool { return owner.Int(t, `SELECT count(*) FROM outbox.counter`) > 0 })
+	eventually(t, 60*time.Second, "counts are folded", func() bool { return owner.Int(t, `SELECT count(*) FROM outbox.counter`) > 0 })
 	for _, r := range relays {
 		r.Stop()
 		for line := range strings.Lines(r.Log.String()) {

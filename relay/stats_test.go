@@ -199,9 +199,9 @@ func TestStatsCountEachState(t *testing.T) {
 	db.Do(t, `DELETE FROM outbox.counter_log WHERE kind = 'waiting'`)
 }
 
-// I9, while tasks come and go and several relays squeeze at once: at every moment one snapshot of the counts and one
+// I9, while tasks come and go and several relays fold at once: at every moment one snapshot of the counts and one
 // of the rows say the same.
-func TestCountsAreExactBesideWritersAndSqueezes(t *testing.T) {
+func TestCountsAreExactBesideWritersAndFolds(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
@@ -244,14 +244,14 @@ func TestCountsAreExactBesideWritersAndSqueezes(t *testing.T) {
 			}
 			defer tx.Rollback()
 			var n int
-			if err := tx.QueryRow(relay.SqueezeSQL, 50).Scan(&n); err != nil {
+			if err := tx.QueryRow(relay.FoldSQL, 50).Scan(&n); err != nil {
 				return err
 			}
 			return tx.Commit()
 		})
 	}
-	squeezed := func() bool { return db.Int(t, `SELECT count(*) FROM outbox.counter`) > 0 }
-	for round := 0; round < 30 || round < 10_000 && !squeezed(); round++ {
+	folded := func() bool { return db.Int(t, `SELECT count(*) FROM outbox.counter`) > 0 }
+	for round := 0; round < 30 || round < 10_000 && !folded(); round++ {
 		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 		if err != nil {
 			t.Fatal(err)
@@ -277,12 +277,12 @@ func TestCountsAreExactBesideWritersAndSqueezes(t *testing.T) {
 	}
 	cancel()
 	all.Wait()
-	if !squeezed() {
-		t.Error("nothing was squeezed")
+	if !folded() {
+		t.Error("nothing was folded")
 	}
 }
 
-func TestARelaySqueezesTheLogByItself(t *testing.T) {
+func TestARelayFoldsTheLogByItself(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()
@@ -290,7 +290,7 @@ func TestARelaySqueezesTheLogByItself(t *testing.T) {
 	for range 2 {
 		run(t, db, reg, relay.Config{})
 	}
-	for i := range 12 { // more than one statement of the squeeze takes
+	for i := range 12 { // more than one statement of the fold takes
 		db.Do(t, `INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT -1 + 2 * (n % 2), 'OTHER', $1 FROM generate_series(1, 1000) n`, fmt.Sprint("kind", i))
 	}
 	eventually(t, 30*time.Second, "the log is empty", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.counter_log`) == 0 })
@@ -312,7 +312,7 @@ func TestStatsCostTheSameAtAnyNumberOfTasks(t *testing.T) {
 	for _, size := range sizes {
 		db.Do(t, `TRUNCATE outbox.task`)
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, run_at) SELECT 'TYPE' || n % 10, '{"user_id": 12345}', now() + (n / 10 % 2) * interval '1 hour' FROM generate_series(1, $1::int) n`, size)
-		db.squeeze(t)
+		db.fold(t)
 		db.Do(t, `VACUUM ANALYZE outbox.task`)
 		db.Do(t, `VACUUM outbox.counter_log`)
 		db.Do(t, `VACUUM outbox.counter`)
@@ -380,10 +380,10 @@ func (c *captured) QueryContext(_ context.Context, query string, _ ...any) (*sql
 	return nil, errCaptured
 }
 
-// squeeze moves all of the log.
-func (db *database) squeeze(t testing.TB) {
+// fold moves all of the log.
+func (db *database) fold(t testing.TB) {
 	t.Helper()
-	db.Int(t, relay.SqueezeSQL, 1_000_000)
+	db.Int(t, relay.FoldSQL, 1_000_000)
 }
 
 func (db *database) invariantsOfCounts(t testing.TB) {

@@ -67,7 +67,7 @@ func (s *server) connect(t *testing.T) {
 }
 
 // noMaintenance puts off what relays do now and then, as it would be in one run and not in the next.
-const noMaintenance = `INSERT INTO outbox.maintenance (job, due_at) SELECT unnest('{squeeze,bloat,purge history,sample}'::text[]), now() + interval '1 day'`
+const noMaintenance = `INSERT INTO outbox.maintenance (job, due_at) SELECT unnest('{fold,bloat,purge history,sample}'::text[]), now() + interval '1 day'`
 
 func (s *server) migrate(t *testing.T) {
 	t.Helper()

@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	squeezeRows   = 5000                   // of one statement
-	squeezeBudget = 300 * time.Millisecond // of one part of the step
-	squeezeBusy   = 2 * time.Second
-	squeezeIdle   = 5 * time.Second // after nothing was found
+	foldRows   = 5000                   // of one statement
+	foldBudget = 300 * time.Millisecond // of one part of the step
+	foldBusy   = 2 * time.Second
+	foldIdle   = 5 * time.Second // after nothing was found
 )
 
 // What two of these at once delete is different rows, as one of them waits for the other's and finds them gone. The
 // order of the inserts keeps them from a deadlock.
-const squeezeSQL = `/* outbox: squeeze the log of counts */
+const foldSQL = `/* outbox: fold the log of counts */
 WITH moved AS (
   DELETE FROM outbox.counter_log WHERE ctid = ANY (ARRAY(SELECT ctid FROM outbox.counter_log LIMIT $1))
   RETURNING task_type, kind, tasks, arrived),
@@ -25,17 +25,17 @@ added AS (
   ON CONFLICT (task_type, kind) DO UPDATE SET tasks = c.tasks + EXCLUDED.tasks, arrived = c.arrived + EXCLUDED.arrived)
 SELECT count(*) FROM moved`
 
-// squeeze moves what changed from outbox.counter_log to outbox.counter, which outbox.Stats adds up.
-func squeeze(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error) {
-	next = squeezeIdle
-	for began := time.Now(); time.Since(began) < squeezeBudget; next = squeezeBusy {
+// fold moves what changed from outbox.counter_log to outbox.counter, which outbox.Stats adds up.
+func fold(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error) {
+	next = foldIdle
+	for began := time.Now(); time.Since(began) < foldBudget; next = foldBusy {
 		var n int
-		if err := tx.QueryRowContext(ctx, r.sql(squeezeSQL), squeezeRows).Scan(&n); err != nil {
+		if err := tx.QueryRowContext(ctx, r.sql(foldSQL), foldRows).Scan(&n); err != nil {
 			return 0, err
 		}
-		if n < squeezeRows {
+		if n < foldRows {
 			if n > 0 {
-				next = squeezeBusy
+				next = foldBusy
 			}
 			return next, nil
 		}

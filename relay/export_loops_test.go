@@ -18,7 +18,7 @@ func (r *Relay) Loops(only string) *Loops {
 	r.ctx, r.handlerContext, r.abandoned = context.Background(), context.Background(), make(chan struct{})
 	for _, s := range maintenanceJobs(r.config) {
 		if s.name == only {
-			r.jobs = []job{s}
+			r.jobs = []maintenanceJob{s}
 		}
 	}
 	r.conns = newConns(r.db)
@@ -44,16 +44,16 @@ func (l *Loops) SignOff(context.Context) error {
 	return nil
 }
 
-// Duty does one of the heartbeat's duties. The error is that of a lost connection, as for the heartbeat; rest is until when the
-// duty waits.
-func (l *Loops) Duty(ctx context.Context, name string) (rest time.Duration, err error) {
+// Upkeep does one of the heartbeat's jobs. The error is that of a lost connection, as for the heartbeat; rest is until when the
+// job waits.
+func (l *Loops) Upkeep(ctx context.Context, name string) (rest time.Duration, err error) {
 	h := l.r.heart
 	h.streak = streak{first: time.Now().Add(-time.Hour), last: time.Now()}
 	clear(h.maintenance.rest) // it is over
-	for _, d := range h.duties {
-		if d.name == name {
-			err = h.do(ctx, d)
-			rest = time.Until(d.next)
+	for _, j := range h.upkeepJobs {
+		if j.name == name {
+			err = h.do(ctx, j)
+			rest = time.Until(j.next)
 		}
 	}
 	for _, until := range h.maintenance.rest {

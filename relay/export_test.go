@@ -58,7 +58,7 @@ func (r *Relay) CheckBloat(ctx context.Context, dead int64, snapshot time.Durati
 
 // WithMaintenance replaces the steps of r's maintenance by one, which calls run with a transaction.
 func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *sql.Tx) (time.Duration, error)) {
-	r.jobs = []job{{name, func(ctx context.Context, _ *Relay, tx *sql.Tx) (time.Duration, error) { return run(ctx, tx) }}}
+	r.jobs = []maintenanceJob{{name, func(ctx context.Context, _ *Relay, tx *sql.Tx) (time.Duration, error) { return run(ctx, tx) }}}
 }
 
 // WithClaim makes one claim for a type of r's with a statement of the test's in place of the relay's: it has the

@@ -29,7 +29,7 @@ type heartbeat struct {
 	ahead   atomic.Int64          // ns: PostgreSQL's clock less this process's, as the last beat saw it, if there are observers
 	streak  streak
 
-	duties []*duty
+	upkeepJobs []*upkeepJob
 
 	leasesAt    atomic.Int64  // when no lease was to be taken over: ns since r.born
 	leasesDue   chan struct{} // a poll has seen some that are
@@ -55,7 +55,7 @@ func (h *heartbeat) check(now time.Time) error {
 func newHeartbeat(r *Relay) *heartbeat {
 	h := &heartbeat{r: r, held: held{conns: r.conns}, first: make(chan struct{}), tried: make(chan struct{}),
 		leasesDue: make(chan struct{}, 1), maintenance: newMaintenance(r)}
-	h.duties = []*duty{
+	h.upkeepJobs = []*upkeepJob{
 		{name: "take over", run: h.takeOver},
 		{name: "hear", run: h.hear},
 		{name: "give tokens back", run: h.giveBackTokens},
@@ -108,7 +108,7 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 		if err == nil {
 			err = h.work(ctx, nextBeat)
 		}
-		pause := max(0, min(takeoverInterval, time.Until(nextBeat), time.Until(h.nextDuty().next)))
+		pause := max(0, min(takeoverInterval, time.Until(nextBeat), time.Until(h.nextUpkeepJob().next)))
 		if err == nil {
 			retries.ok()
 		} else {
@@ -121,7 +121,7 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 		case <-time.After(pause):
 		case <-retries.answered:
 		case <-h.leasesDue:
-			h.takeOverNow, h.duties[0].next = true, time.Time{}
+			h.takeOverNow, h.upkeepJobs[0].next = true, time.Time{}
 		case <-stop:
 			h.signOff()
 			return

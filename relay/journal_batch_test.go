@@ -115,7 +115,7 @@ func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
 // The other tasks of a lost batch were begun, whatever becomes of the first, whose id the row of the batch has.
 func TestALostBatchIsKnownAlthoughItsFirstTaskIsGone(t *testing.T) {
 	t.Parallel()
-	for gone, c := range map[string]struct{ statement, duty string }{
+	for gone, c := range map[string]struct{ statement, job string }{
 		"deleted":  {`DELETE FROM outbox.task WHERE task_id = 1`, "reap"},
 		"canceled": {`INSERT INTO outbox.cancel (task_id) VALUES (1)`, "hear"},
 	} {
@@ -132,13 +132,13 @@ func TestALostBatchIsKnownAlthoughItsFirstTaskIsGone(t *testing.T) {
 			}
 			loops := r.Loops("")
 			defer loops.Close()
-			do := func(duty string) {
-				if _, err := loops.Duty(t.Context(), duty); err != nil {
+			do := func(job string) {
+				if _, err := loops.Upkeep(t.Context(), job); err != nil {
 					t.Fatal(err)
 				}
 			}
 			db.Do(t, c.statement)
-			do(c.duty)
+			do(c.job)
 			once(t, db, reg, relay.Config{Workers: 1})
 			if got, want := calls(), []string{"attempt 1 of 4", "attempt 2 of 2", "attempt 2 of 3"}; !slices.Equal(got, want) {
 				t.Errorf("calls: %s\nwant: %s", strings.Join(got, ", "), strings.Join(want, ", "))

@@ -24,7 +24,7 @@ func takeOver(t *testing.T, db *database) string {
 	}
 	loops := r.Loops("")
 	defer loops.Close()
-	if _, err := loops.Duty(t.Context(), "take over"); err != nil {
+	if _, err := loops.Upkeep(t.Context(), "take over"); err != nil {
 		t.Errorf("take over: %v", err)
 	}
 	return db.Text(t, `

@@ -8,9 +8,9 @@ import (
 	"github.com/lib/pq"
 )
 
-// job is one kind of upkeep of the outbox's tables that one relay of all does at a time. To add one, write its run and add it
+// maintenanceJob is one kind of upkeep of the outbox's tables that one relay of all does at a time. To add one, write its run and add it
 // to maintenanceJobs; the table outbox.maintenance gets its row by itself.
-type job struct {
+type maintenanceJob struct {
 	name string // the key in outbox.maintenance; a new name for a new meaning
 	// run does a bounded part of the job in tx, which maintenance commits; a tx of a job that is done by several
 	// relays at once must do no harm either. It returns after how long any relay is to do the next part: 0 is at
@@ -19,16 +19,16 @@ type job struct {
 }
 
 // maintenanceJobs are done by whichever relay gets to them. (Promoting is done by the poll, taking over and reaping by each
-// relay's heartbeat.) Each is bounded by dutyTimeout, as it shares the heartbeat's connection.
-func maintenanceJobs(c Config) []job {
-	jobs := []job{
+// relay's heartbeat.) Each is bounded by upkeepTimeout, as it shares the heartbeat's connection.
+func maintenanceJobs(c Config) []maintenanceJob {
+	jobs := []maintenanceJob{
 		{"fold", fold},
 		{"bloat", checkBloat},
 		{"purge history", purgeDone},
 		{"sample", sample},
 	}
 	if c.DeadRetention > 0 {
-		jobs = append(jobs, job{"purge dead letters", purgeDead})
+		jobs = append(jobs, maintenanceJob{"purge dead letters", purgeDead})
 	}
 	return jobs
 }
@@ -58,7 +58,7 @@ UPDATE outbox.maintenance SET due_at = clock_timestamp() + $2::bigint * interval
 // maintenance does the jobs of one relay, on its heartbeat's connection: at most one at a time, and between two
 // beats.
 type maintenance struct {
-	jobs  []job
+	jobs  []maintenanceJob
 	known bool                 // the jobs have rows
 	rest  map[string]time.Time // until when this relay leaves a job to others, that it did not bring to its end
 }
@@ -107,12 +107,12 @@ func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error
 	}
 	var taken []string
 	err = h.begin(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if taken, err = texts(tx.QueryContext(ctx, h.r.sql(takeJobSQL), pq.Array(names), ms(dutyTimeout/2), ms(bookkeeping))); err != nil || len(taken) == 0 {
+		if taken, err = texts(tx.QueryContext(ctx, h.r.sql(takeJobSQL), pq.Array(names), ms(upkeepTimeout/2), ms(bookkeeping))); err != nil || len(taken) == 0 {
 			return err
 		}
 		for _, s := range m.jobs {
 			if s.name == taken[0] {
-				return h.doJob(ctx, tx, s)
+				return h.doMaintenanceJob(ctx, tx, s)
 			}
 		}
 		return nil
@@ -123,8 +123,8 @@ func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error
 	return takeoverInterval, err
 }
 
-// doJob runs a part of a job. One that PostgreSQL refuses is undone, and rests.
-func (h *heartbeat) doJob(ctx context.Context, tx *sql.Tx, s job) error {
+// doMaintenanceJob runs a part of a job. One that PostgreSQL refuses is undone, and rests.
+func (h *heartbeat) doMaintenanceJob(ctx context.Context, tx *sql.Tx, s maintenanceJob) error {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT job"); err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ type Relay struct {
 	woken     chan struct{}
 	withdrawn chan struct{} // another relay may have withdrawn the wake-up request
 	duePoke   chan struct{}
-	jobs      []job // of maintenance
+	jobs      []maintenanceJob // of maintenance
 
 	mu      sync.Mutex
 	active  bool

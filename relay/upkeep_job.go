@@ -8,69 +8,69 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// duty is what a relay does now and then on the connection of its heartbeat.
-type duty struct {
+// upkeepJob is what a relay does now and then on the connection of its heartbeat.
+type upkeepJob struct {
 	name string
-	// run does a part that is bounded by its context, and says when the next one is due.
+	// run does a part of the job that is bounded by its context, and says when the next one is due.
 	run  func(ctx context.Context) (wait time.Duration, err error)
 	next time.Time
 	// refused: PostgreSQL has refused the latest part, and the log knows.
 	refused bool
 }
 
-// dutyTimeout bounds each part, so that no beat is late.
-const dutyTimeout = 1500 * time.Millisecond
+// upkeepTimeout bounds each part of a job, so that no beat is late.
+const upkeepTimeout = 1500 * time.Millisecond
 
-// dutyRest is how long a duty rests that PostgreSQL refused: the others go on.
-const dutyRest = 10 * time.Second
+// upkeepRest is how long a job rests that PostgreSQL refused: the others go on.
+const upkeepRest = 10 * time.Second
 
-// work does the duties that are due until it is time for the next beat; what has been due for longest comes first. The error
+// work does the jobs that are due until it is time for the next beat; what has been due for longest comes first. The error
 // is that of a lost connection.
 func (h *heartbeat) work(ctx context.Context, nextBeat time.Time) error {
 	for time.Now().Before(nextBeat) && ctx.Err() == nil {
-		d := h.nextDuty()
-		if d.next.After(time.Now()) {
+		j := h.nextUpkeepJob()
+		if j.next.After(time.Now()) {
 			return nil
 		}
-		if err := h.do(ctx, d); err != nil {
+		if err := h.do(ctx, j); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// nextDuty is the one that has been due for longest, or will be due first.
-func (h *heartbeat) nextDuty() *duty {
-	d := h.duties[0]
-	for _, other := range h.duties {
-		if other.next.Before(d.next) {
-			d = other
+// nextUpkeepJob is the one that has been due for longest, or will be due first.
+func (h *heartbeat) nextUpkeepJob() *upkeepJob {
+	j := h.upkeepJobs[0]
+	for _, other := range h.upkeepJobs {
+		if other.next.Before(j.next) {
+			j = other
 		}
 	}
-	return d
+	return j
 }
 
-func (h *heartbeat) do(ctx context.Context, d *duty) error {
-	part, cancel := context.WithTimeout(ctx, dutyTimeout)
+func (h *heartbeat) do(ctx context.Context, j *upkeepJob) error {
+	bounded, cancel := context.WithTimeout(ctx, upkeepTimeout)
 	defer cancel()
-	wait, err := d.run(part)
+	wait, err := j.run(bounded)
 	if err == nil {
-		d.next, d.refused = time.Now().Add(wait), false
+		j.next, j.refused = time.Now().Add(wait), false
 		return nil
 	}
-	d.next = time.Now().Add(takeoverInterval)
+	j.next = time.Now().Add(takeoverInterval)
 	if pgerr.Code(err) == "" || pgerr.Lost(err) {
 		return err
 	}
 	if pgerr.Passing(err) {
-		h.r.log.Debug("outbox: upkeep", "part", d.name, "error", safeText(err))
+		h.r.log.Debug("outbox: upkeep", "job", j.name, "error", safeText(err))
 		return nil
 	}
-	d.next = time.Now().Add(dutyRest)
-	if !d.refused {
-		h.r.log.Warn("outbox: PostgreSQL refuses a part of the relay's upkeep; it is tried again", "part", d.name, "error", safeText(err))
+	j.next = time.Now().Add(upkeepRest)
+	if !j.refused {
+		h.r.log.Warn("outbox: PostgreSQL refuses a job of the relay's upkeep; it is tried again", "job", j.name, "error", safeText(err))
 	}
-	d.refused = true
+	j.refused = true
 	return nil
 }
 

@@ -63,10 +63,10 @@ func TestARelayWithoutARightGoesOn(t *testing.T) {
 	db.Do(t, `ALTER TABLE outbox.cancel RENAME TO elsewhere;
 		INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('T', 'k', 1)`)
 	r := run(t, db, all(), relay.Config{})
-	eventually(t, 20*time.Second, "a warning", func() bool { return r.Log.Count("PostgreSQL refuses a part of the relay's upkeep") == 1 })
+	eventually(t, 20*time.Second, "a warning", func() bool { return r.Log.Count("PostgreSQL refuses a job of the relay's upkeep") == 1 })
 	eventually(t, 20*time.Second, "keys are swept", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.unique_key`) == 0 })
 	r.Stop()
-	if n := r.Log.Count("PostgreSQL refuses a part of the relay's upkeep"); n != 1 {
+	if n := r.Log.Count("PostgreSQL refuses a job of the relay's upkeep"); n != 1 {
 		t.Errorf("%d warnings, want 1", n)
 	}
 	db.Do(t, `ALTER TABLE outbox.elsewhere RENAME TO cancel`)

@@ -7,9 +7,9 @@ import (
 )
 
 type relayMetrics struct {
-	claim, wait, handler  *prometheus.HistogramVec
-	claimed, runs, deaths *prometheus.CounterVec
-	running, outage       prometheus.Gauge
+	claim, wait, handler       *prometheus.HistogramVec
+	claimed, runs, deadLetters *prometheus.CounterVec
+	running, outage            prometheus.Gauge
 }
 
 // Bounds of histograms, in seconds. Handlers take up to minutes, and tasks wait up to days.
@@ -30,19 +30,19 @@ func newRelayMetrics() relayMetrics {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	return relayMetrics{
-		claim:   histogram("outbox_claim_duration_seconds", "How long claims took, those that found nothing included.", claimBuckets),
-		wait:    histogram("outbox_wait_duration_seconds", "For how long tasks had been due when they were claimed.", waitBuckets),
-		handler: histogram("outbox_handler_duration_seconds", "How long calls of handlers took; one for a batch.", handlerBuckets),
-		claimed: counter("outbox_claimed_tasks_total", "Tasks that were claimed."),
-		runs:    counter("outbox_runs_total", "Ends of runs of tasks, by what became of the task.", "outcome"),
-		deaths:  counter("outbox_dead_letters_total", "Tasks that became dead letters.", "reason"),
-		running: gauge("outbox_relay_running", "Relays of this process that run."),
-		outage:  gauge("outbox_relay_outage", "Relays of this process that cannot work with PostgreSQL."),
+		claim:       histogram("outbox_claim_duration_seconds", "How long claims took, those that found nothing included.", claimBuckets),
+		wait:        histogram("outbox_wait_duration_seconds", "For how long tasks had been due when they were claimed.", waitBuckets),
+		handler:     histogram("outbox_handler_duration_seconds", "How long calls of handlers took; one for a batch.", handlerBuckets),
+		claimed:     counter("outbox_claimed_tasks_total", "Tasks that were claimed."),
+		runs:        counter("outbox_runs_total", "Ends of runs of tasks, by what became of the task.", "outcome"),
+		deadLetters: counter("outbox_dead_letters_total", "Tasks that became dead letters.", "reason"),
+		running:     gauge("outbox_relay_running", "Relays of this process that run."),
+		outage:      gauge("outbox_relay_outage", "Relays of this process that cannot work with PostgreSQL."),
 	}
 }
 
 func (m *relayMetrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.claim, m.wait, m.handler, m.claimed, m.runs, m.deaths, m.running, m.outage}
+	return []prometheus.Collector{m.claim, m.wait, m.handler, m.claimed, m.runs, m.deadLetters, m.running, m.outage}
 }
 
 // Observer tells the collector what a relay does; for relay.Config.Observers of any number of relays in this process.
@@ -62,7 +62,7 @@ func (c *Collector) Observer() relay.Observer {
 				wait.Observe(task.Waited.Seconds())
 				m.runs.WithLabelValues(end.Type, task.Outcome.String()).Inc()
 				if task.Outcome == relay.Dead {
-					m.deaths.WithLabelValues(end.Type, string(task.Reason)).Inc()
+					m.deadLetters.WithLabelValues(end.Type, string(task.Reason)).Inc()
 				}
 			}
 		},
@@ -89,7 +89,7 @@ func (c *Collector) changed(change relay.Change) {
 				m.runs.WithLabelValues(t, o.String())
 			}
 			for _, reason := range []deadletter.Reason{deadletter.Attempts, deadletter.Handler, deadletter.LostConnections, deadletter.Committed} {
-				m.deaths.WithLabelValues(t, string(reason))
+				m.deadLetters.WithLabelValues(t, string(reason))
 			}
 		}
 	case relay.Stopped:

@@ -68,7 +68,7 @@ func (r *Result) Count(o Outcome) (n int) {
 	return n
 }
 
-// Err joins the errors of all runs that failed or were a task's death, each with its task; nil if there are none. A discarded task is
+// Err joins the errors of all runs that failed or made a task a dead letter, each with its task; nil if there are none. A discarded task is
 // none of these: see Count.
 func (r *Result) Err() error {
 	var errs []error

@@ -189,7 +189,7 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 
 			db := begin()
 			h, log := &heard{}, &records{}
-			var deaths atomic.Int64
+			var told atomic.Int64
 			var armed atomic.Bool
 			timing := func(bad func(time.Time) bool) relay.Timing {
 				return nextFunc(func(at time.Time) time.Time {
@@ -204,7 +204,7 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 			config := scheduled(relay.Schedule{Name: "good", Timing: relay.Every(yearly)}, relay.Schedule{Name: "bad as it fires", Timing: timing(long.Equal)},
 				relay.Schedule{Name: "bad as it is added", Timing: timing(func(at time.Time) bool { return !at.Equal(long) })})
 			config.Observers = append([]relay.Observer{{Claimed: func(relay.Claim) { how.now() }, Ended: func(relay.RunEnd) { how.now() }, Changed: func(relay.Change) { how.now() }}}, h.observers()...)
-			config.OnDead = func(context.Context, relay.Death) { deaths.Add(1); how.now() }
+			config.OnDead = func(context.Context, relay.DeadLetter) { told.Add(1); how.now() }
 			config.Chooser = chooserFunc(func(relay.View) []int { how.now(); return nil })
 			config.Logger = slog.New(badLog{slog.NewTextHandler(log, nil), how})
 			r, err := relay.New(db.DB, reg, config)
@@ -232,8 +232,8 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 					t.Errorf("%s: observers heard %s", name, got)
 				}
 			}
-			if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); int(deaths.Load()) != n {
-				t.Errorf("OnDead was called %d times for %d dead letters", deaths.Load(), n)
+			if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); int(told.Load()) != n {
+				t.Errorf("OnDead was called %d times for %d dead letters", told.Load(), n)
 			}
 			for name, c := range types {
 				if want := fmt.Sprintf(`"outbox: Backoff panicked; the task waits by the default backoff" task_type=%s attempt=1 `, name); c.backoff != (log.Count(want) == 2) {

@@ -95,7 +95,7 @@ func Example_typeWithoutHandler() {
 }
 
 // Somebody is told of each dead letter, and those that are older than three months are deleted.
-func ExampleDeath() {
+func ExampleDeadLetter() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()
 	defer drop()
@@ -107,7 +107,7 @@ func ExampleDeath() {
 	r, err := relay.New(db, reg, relay.Config{
 		Logger:        discard(),
 		DeadRetention: 90 * 24 * time.Hour,
-		OnDead: func(_ context.Context, d relay.Death) {
+		OnDead: func(_ context.Context, d relay.DeadLetter) {
 			fmt.Printf("%s %d died of %s, attempt %d of %d: %s\n", d.Type, d.TaskID, d.Reason, d.Attempt, d.MaxAttempts, d.Error)
 		},
 	})

@@ -152,7 +152,7 @@ func TestARetryKeepsItsKeyUnlessANewerTaskTookIt(t *testing.T) {
 					t.Errorf("the dead letter is %s", got)
 				}
 				if got := db.keyed(t, taskType, 4, unique); (got.Outcome == outbox.Created) != (name == "UniqueUntilDone") {
-					t.Errorf("after its death: got %v", got)
+					t.Errorf("as a dead letter: got %v", got)
 				}
 			})
 		}

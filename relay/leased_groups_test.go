@@ -158,7 +158,7 @@ func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
 			"in a group":   {handler: together(workers / 2)},
 			"alone":        {handler: func(context.Context, *outbox.Task[payload]) error { return nil }},
 			"in a history": {handler: together(workers / 2), options: []handlers.Option{handlers.Keep(time.Hour)}},
-			"with a death": {handler: func(ctx context.Context, task *outbox.Task[payload]) error {
+			"with a dead letter": {handler: func(ctx context.Context, task *outbox.Task[payload]) error {
 				if err := inGroup(ctx, task); task.ID%3 != 0 {
 					return err
 				}

@@ -27,7 +27,7 @@ type change struct {
 	attempt int
 	wait    time.Duration
 	err     error    // nil keeps the last one
-	reason  string   // of its death; "" if it lives
+	reason  string   // why it is a dead letter; "" if it is none
 	keep    []string // tokens of runs that stay in the journal
 	untried bool     // its handler was not called
 	failed  bool     // its handler failed: a run for Stats to count

@@ -71,7 +71,7 @@ type Relay struct {
 	answered       broadcast // PostgreSQL has, after an error
 	listener       *listener
 	unhandled      *unhandled
-	deaths         *deaths
+	deadLetters    *deadLetters
 }
 
 // leasedConns is how many connections a relay uses for Leased handlers while all goes well, but for the calls of task.Complete and Extend: for claims, a
@@ -183,8 +183,8 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 			r.log.Info("outbox: relay stopped", "relay_id", r.id)
 		}
 	}()
-	r.deaths = newDeaths(claiming, r)
-	defer r.deaths.end()
+	r.deadLetters = newDeadLetters(claiming, r)
+	defer r.deadLetters.end()
 
 	if os.Getenv("PQGO_DEBUG") == "1" { // as lib/pq asks for it
 		r.log.Warn("outbox: PQGO_DEBUG=1 makes lib/pq print what it sends and gets to stderr, payloads included")

@@ -201,7 +201,7 @@ func TestABackoffThatStopsMakesADeadLetter(t *testing.T) {
 }
 
 // What a task is does not change while it is retried, nor when it dies.
-func TestRetriesAndDeathKeepWhatTheTaskIs(t *testing.T) {
+func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
 	const identity = `SELECT json_build_array(task_id, task_type, payload::text, headers::text, priority, created_at::text)::text FROM `
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg, seen := handlers.New(), &seenBy{}

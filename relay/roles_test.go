@@ -72,7 +72,7 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 		return context.Cause(ctx)
 	})
 	died := make(chan struct{}, 100)
-	config := relay.Config{ListenDSN: worker.URL, DeadRetention: time.Hour, OnDead: func(context.Context, relay.Death) { died <- struct{}{} },
+	config := relay.Config{ListenDSN: worker.URL, DeadRetention: time.Hour, OnDead: func(context.Context, relay.DeadLetter) { died <- struct{}{} },
 		Schedules: relay.Schedules{{Name: "often", Timing: relay.Every(time.Second), Task: outbox.NewTask{Type: "TX", Payload: payload{}}}}}
 	relays := []*running{run(t, worker, reg, config), run(t, as("relay_app"), reg, config)}
 

@@ -247,7 +247,7 @@ func TestTheLogSaysThatARelayStartedAndStopped(t *testing.T) {
 	})
 	called, signedOff, told := make(chan struct{}), make(chan struct{}), make(chan int, 1)
 	var r *running
-	r = relaytest.Prepare(t, db.DB, reg, relay.Config{Workers: 3, OnDead: func(context.Context, relay.Death) {
+	r = relaytest.Prepare(t, db.DB, reg, relay.Config{Workers: 3, OnDead: func(context.Context, relay.DeadLetter) {
 		close(called)
 		<-signedOff
 		told <- r.Log.Count(stopped)

@@ -109,7 +109,7 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 }
 
 // The columns of a task go with it through retries and into the dead letters.
-func TestATasksTimeoutSurvivesRetriesAndDeath(t *testing.T) {
+func TestATasksTimeoutIsKeptByRetriesAndDeadLetters(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()

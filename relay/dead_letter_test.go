@@ -20,20 +20,20 @@ import (
 
 // told keeps what OnDead was told.
 type told struct {
-	mu     sync.Mutex
-	deaths []relay.Death
+	mu      sync.Mutex
+	letters []relay.DeadLetter
 }
 
-func (w *told) onDead(_ context.Context, d relay.Death) {
+func (w *told) onDead(_ context.Context, d relay.DeadLetter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.deaths = append(w.deaths, d)
+	w.letters = append(w.letters, d)
 }
 
 func (w *told) count() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.deaths)
+	return len(w.letters)
 }
 
 func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
@@ -49,7 +49,7 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 		w := &told{}
 		once(t, db, reg, relay.Config{OnDead: w.onDead}) // waits for the calls
 		var got, want []string
-		for _, d := range w.deaths {
+		for _, d := range w.letters {
 			got = append(got, fmt.Sprintf("%d %s %d/%d %s %s", d.TaskID, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.Error))
 		}
 		letters, err := deadletter.List(t.Context(), db, deadletter.Filter{}, deadletter.Cursor{}, 1000)
@@ -78,8 +78,8 @@ func TestOnDeadIsToldOfTasksThatTheirHandlerCommitted(t *testing.T) {
 	db.Enqueue(t, "TX", 1)
 	w := &told{}
 	once(t, db, reg, relay.Config{OnDead: w.onDead})
-	if len(w.deaths) != 1 || w.deaths[0].Reason != deadletter.Committed || db.Int(t, `SELECT count(*) FROM outbox.dead_task`) != 1 {
-		t.Errorf("it was told of %v\n%s", w.deaths, db.Dump(t))
+	if len(w.letters) != 1 || w.letters[0].Reason != deadletter.Committed || db.Int(t, `SELECT count(*) FROM outbox.dead_task`) != 1 {
+		t.Errorf("it was told of %v\n%s", w.letters, db.Dump(t))
 	}
 }
 
@@ -96,7 +96,7 @@ func TestOnDeadNeitherStopsNorSlowsTheRelay(t *testing.T) {
 	w := &told{}
 	release := make(chan struct{})
 	first := true
-	r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond, OnDead: func(ctx context.Context, d relay.Death) {
+	r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond, OnDead: func(ctx context.Context, d relay.DeadLetter) {
 		w.onDead(ctx, d)
 		if first {
 			first = false

@@ -42,8 +42,8 @@ var checks = map[string]string{
 	"ordered tasks that overtook another":           `SELECT k || ': ' || seq || ' after ' || before FROM (SELECT k, seq, lag(seq) OVER (PARTITION BY ordering_key ORDER BY effect_id) AS before FROM effect WHERE kind = 'ORDERED' AND k NOT IN (SELECT l.k FROM ledger l WHERE outcome = 'unknown')) o WHERE seq < before`,
 	"keyed changes that no run has seen":            `SELECT id || ': version ' || version || ', seen ' || seen FROM entity WHERE seen <> version`,
 	"leases that another process ended":             `SELECT task_id || ' of ' || coalesce(holder, 'nobody') || ' by ' || by FROM stolen`,
-	"effects of misbehaving handlers":               `SELECT k FROM effect WHERE kind IN ('ZOO', 'POISON')`,
-	"dead letters that should not be":               `SELECT payload ->> 'k' || ': ' || last_error FROM outbox.dead_task WHERE task_type NOT IN ('ZOO', 'POISON', 'COMMITS')`,
+	"effects of misbehaving handlers":               `SELECT k FROM effect WHERE kind IN ('MISBEHAVES', 'POISON')`,
+	"dead letters that should not be":               `SELECT payload ->> 'k' || ': ' || last_error FROM outbox.dead_task WHERE task_type NOT IN ('MISBEHAVES', 'POISON', 'COMMITS')`,
 	"tasks both dead and done":                      `SELECT k FROM effect JOIN outbox.dead_task d ON d.payload ->> 'k' = k WHERE kind <> 'COMMITS'`,
 	"dead letters without a reason":                 `SELECT payload ->> 'k' FROM outbox.dead_task WHERE reason = 'attempts' AND attempt <> max_attempts OR last_error IS NULL`,
 	"leaks: runs in the journal":                    `SELECT to_jsonb(r)::text FROM outbox.running r`,
@@ -57,7 +57,7 @@ var checks = map[string]string{
 // is lost while the function given to task.Complete runs may be the doing of its SQL.
 const burned = `SELECT k || ': attempt ' || attempt || ', of which ' || fail || ' were to fail' FROM effect WHERE attempt > 2 + fail AND kind <> 'KEYED'
 	UNION ALL SELECT f.k || ' ' || f.kind || ', attempt ' || f.attempt || ': ' || f.error FROM failure f
-	 WHERE f.attempt > f.fail AND f.kind NOT IN ('KEYED', 'ZOO', 'POISON', 'COMMITS') AND NOT (f.kind = 'LEASED' AND f.error ~ 'bad connection|EOF|closed|reset|terminat|shutdown')`
+	 WHERE f.attempt > f.fail AND f.kind NOT IN ('KEYED', 'MISBEHAVES', 'POISON', 'COMMITS') AND NOT (f.kind = 'LEASED' AND f.error ~ 'bad connection|EOF|closed|reset|terminat|shutdown')`
 
 // idle are attempts that nothing can have cost where nothing was broken. A claim of a leased task has counted its attempt.
 const idle = `SELECT k || ': attempt ' || attempt || ', of which ' || fail || ' were to fail' FROM effect WHERE attempt > 1 + fail AND kind = 'LEASED'`

@@ -28,7 +28,7 @@ func faults() []fault {
 		{"crash", 4, "immediate stop of the server, and start", (*arena).crash},
 		{"commit", 30, "the request or the reply of a COMMIT is lost", (*arena).cutCommit},
 		{"cut", 8, "a connection is cut, at once or some bytes later", (*arena).cut},
-		{"hole", 2, "a connection falls silent", (*arena).hole},
+		{"silence", 2, "a connection falls silent", (*arena).silence},
 		{"delay", 3, "all answers come late", (*arena).delay},
 		{"freeze", 1, "SIGSTOP of a relay, past its lease", (*arena).freeze},
 		{"failover", 2, "the primary is killed and its synchronous standby promoted", (*arena).failover},
@@ -36,7 +36,7 @@ func faults() []fault {
 		{"xmin", 1, "a transaction keeps its snapshot", (*arena).holdSnapshot},
 		{"notify", 3, "a LISTEN connection falls silent", (*arena).loseNotifications},
 		{"poison", 2, "tasks that end their process or connection", (*arena).enqueuePoison},
-		{"zoo", 3, "tasks whose handlers misbehave", (*arena).enqueueZoo},
+		{"misbehaving", 3, "tasks whose handlers misbehave", (*arena).enqueueMisbehaving},
 		{"rolling", 1, "SIGTERM of one relay after the other, each starts again and migrates", (*arena).rollingRestart},
 		{"drain", 4, "SIGTERM of a relay", (*arena).drain},
 		{"operator", 6, "tasks are cancelled, dead letters redriven, types paused", (*arena).operate},
@@ -152,7 +152,7 @@ func (a *arena) cut(r *rand.Rand) (string, error) {
 	return fmt.Sprintf("after %d bytes", after), nil
 }
 
-func (a *arena) hole(r *rand.Rand) (string, error) {
+func (a *arena) silence(r *rand.Rand) (string, error) {
 	if !a.someRelay(r).proxy.Silence(false) {
 		return "", nil
 	}
@@ -256,13 +256,13 @@ func (a *arena) enqueuePoison(r *rand.Rand) (string, error) {
 	return how, a.enqueue(typePoison, work{How: how})
 }
 
-func (a *arena) enqueueZoo(r *rand.Rand) (string, error) {
+func (a *arena) enqueueMisbehaving(r *rand.Rand) (string, error) {
 	if r.IntN(10) == 0 {
 		how := commits[r.IntN(len(commits))]
 		return how, a.enqueue(typeCommits, work{How: how})
 	}
-	how := creatures[r.IntN(len(creatures))]
-	return how, a.enqueue(typeZoo, work{How: how})
+	how := misbehaviors[r.IntN(len(misbehaviors))]
+	return how, a.enqueue(typeMisbehaves, work{How: how})
 }
 
 // operate does what a person at a dashboard does.
@@ -304,7 +304,7 @@ func (a *arena) operate(r *rand.Rand) (what string, err error) {
 			}
 		case 1:
 			what = "redrive"
-			_, err := deadletter.RedriveMany(ctx, db, deadletter.Filter{Type: typeZoo.Name()}, 1000)
+			_, err := deadletter.RedriveMany(ctx, db, deadletter.Filter{Type: typeMisbehaves.Name()}, 1000)
 			return err
 		default:
 			kind := []string{"TX", "BATCH", "LEASED", "ORDERED"}[r.IntN(4)]

@@ -79,7 +79,7 @@ func (h *hands) register() *handlers.Registry {
 	}, soon, many)
 	handlers.Leased(reg, typeKeyed, h.keyed, soon, many)
 	handlers.Tx(reg, typePoison, h.poison, soon, handlers.MaxAttempts(poisonStarts))
-	handlers.Tx(reg, typeZoo, h.zoo, soon, handlers.MaxAttempts(3), handlers.Timeout(time.Second))
+	handlers.Tx(reg, typeMisbehaves, h.misbehave, soon, handlers.MaxAttempts(3), handlers.Timeout(time.Second))
 	handlers.Tx(reg, typeCommits, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[work]) error {
 		if err := h.effect(ctx, tx, task); err != nil {
 			return err

@@ -8,7 +8,7 @@ import "github.com/txoutbox/outbox"
 type work struct {
 	K      string `json:"k"`                // names the task in every ledger
 	Fail   int    `json:"fail,omitempty"`   // so many attempts fail, after their writes
-	How    string `json:"how,omitempty"`    // of poison and the zoo
+	How    string `json:"how,omitempty"`    // of poison and misbehaving tasks
 	Entity int    `json:"entity,omitempty"` // of a keyed task
 	Seq    int    `json:"seq,omitempty"`    // of an ordered task
 }
@@ -23,7 +23,7 @@ var (
 	typeOrdered    = outbox.NewTaskType[work]("ORDERED")    // Tx, with an ordering key
 	typeCancelable = outbox.NewTaskType[work]("CANCELABLE") // Tx; may be cancelled by the operator
 	typePoison     = outbox.NewTaskType[work]("POISON")     // ends its process, or its connection
-	typeZoo        = outbox.NewTaskType[work]("ZOO")        // misbehaves, and never takes effect
+	typeMisbehaves = outbox.NewTaskType[work]("MISBEHAVES") // misbehaves, and never takes effect
 	typeCommits    = outbox.NewTaskType[work]("COMMITS")    // commits in its handler and fails then
 )
 

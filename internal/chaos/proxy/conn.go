@@ -18,7 +18,7 @@ type conn struct {
 	client, server net.Conn
 
 	mu       sync.Mutex
-	hole     bool
+	silenced bool
 	gone     bool
 	listened bool
 	left     int           // bytes that the server may say before the connection is cut; 0 is no limit
@@ -44,13 +44,13 @@ func (c *conn) cutAfter(n int) {
 func (c *conn) silence() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hole = true
+	c.silenced = true
 }
 
 func (c *conn) silent() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.hole
+	return c.silenced
 }
 
 func (c *conn) listens() bool {
@@ -59,10 +59,10 @@ func (c *conn) listens() bool {
 	return c.listened
 }
 
-// holeLasts is for how long the server's side of a black hole outlives the client's.
-const holeLasts = time.Minute
+// silenceLasts is for how long the server's side of a silent connection outlives the client's.
+const silenceLasts = time.Minute
 
-// pass passes everything on until one side ends. Of a black hole neither side hears of the other's end.
+// pass passes everything on until one side ends. Of a silent connection neither side hears of the other's end.
 func (c *conn) pass() {
 	var down sync.WaitGroup
 	down.Go(func() {
@@ -76,7 +76,7 @@ func (c *conn) pass() {
 	if !c.silent() {
 		c.cut()
 	}
-	defer time.AfterFunc(holeLasts, c.cut).Stop()
+	defer time.AfterFunc(silenceLasts, c.cut).Stop()
 	down.Wait()
 	c.cut()
 }
@@ -106,13 +106,13 @@ func (c *conn) toClient(said []byte) bool {
 		}
 	}
 	c.mu.Lock()
-	trap, hole, left := c.swallow, c.hole && c.swallow == nil, c.left
+	trap, silent, left := c.swallow, c.silenced && c.swallow == nil, c.left
 	c.swallow = nil
 	if left > 0 {
 		c.left = max(0, left-len(said))
 	}
 	c.mu.Unlock()
-	if hole {
+	if silent {
 		return true
 	}
 	if trap != nil {
@@ -188,7 +188,7 @@ func (c *conn) fromClient() {
 	}
 }
 
-// catch does what the trap says, and reports whether the connection goes on, as a black hole.
+// catch does what the trap says, and reports whether the connection goes on, silent.
 func (c *conn) catch(trap *Trap, out *bufio.Writer, in *bufio.Reader, message []byte) bool {
 	if trap.How == LoseReply || trap.How == SilenceReply {
 		c.mu.Lock()

@@ -126,13 +126,13 @@ func (p *Proxy) Cut(n int) bool {
 	})
 }
 
-// Silence makes a black hole of one of the connections, if there is one: both sides may say what they like, neither hears of the other any more, not
+// Silence silences one of the connections, if there is one: both sides may say what they like, neither hears of the other any more, not
 // even that it is gone. listening asks for one that has sent LISTEN.
 func (p *Proxy) Silence(listening bool) bool {
 	return p.some(func(c *conn) bool { return !c.silent() && c.listens() == listening }, (*conn).silence)
 }
 
-// CutSilent cuts the black holes.
+// CutSilent cuts the silent connections.
 func (p *Proxy) CutSilent() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

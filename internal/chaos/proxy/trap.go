@@ -12,9 +12,9 @@ const (
 	LoseReply
 	// LoseBoth passes the message on and cuts the connection at once, whatever becomes of it.
 	LoseBoth
-	// SilenceRequest makes a black hole of the connection before the message reaches the server.
+	// SilenceRequest silences the connection before the message reaches the server.
 	SilenceRequest
-	// SilenceReply passes the message on and makes a black hole of the connection in place of the reply.
+	// SilenceReply passes the message on and silences the connection in place of the reply.
 	SilenceReply
 )
 

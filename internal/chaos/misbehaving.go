@@ -70,10 +70,10 @@ func (h *hands) commit(ctx context.Context, tx *sql.Tx, task *outbox.Task[work])
 	return errors.Join(errAsked, err)
 }
 
-// creatures are handlers that misbehave. Whatever they wrote is gone afterwards, and they are dead letters in the end.
-var creatures = []string{"panic", "panic(nil)", "goexit", "error", "no savepoint", "hidden", "rows", "rows and error", "deferred", "roll back", "roll back in SQL", "endless", "text"}
+// misbehaviors are the ways in which a handler misbehaves. Whatever they wrote is gone afterwards, and they are dead letters in the end.
+var misbehaviors = []string{"panic", "panic(nil)", "goexit", "error", "no savepoint", "hidden", "rows", "rows and error", "deferred", "roll back", "roll back in SQL", "endless", "text"}
 
-func (h *hands) zoo(ctx context.Context, tx *sql.Tx, task *outbox.Task[work]) error {
+func (h *hands) misbehave(ctx context.Context, tx *sql.Tx, task *outbox.Task[work]) error {
 	if err := h.write(ctx, tx, task); err != nil {
 		return err
 	}

@@ -14,14 +14,14 @@ import (
 var errMisdeed = errors.New("misdeed")
 
 // returns is a misdeed that is followed by nil, and then one that is followed by an error.
-func returns(err error, do func(ctx context.Context, z *zoo, tx outbox.Tx) error) func(context.Context, *zoo, outbox.Tx, *sql.Tx) error {
-	return func(ctx context.Context, z *zoo, tx outbox.Tx, _ *sql.Tx) error {
-		return errors.Join(do(ctx, z, tx), err)
+func returns(err error, do func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx) error) func(context.Context, *misbehavingRelay, outbox.Tx, *sql.Tx) error {
+	return func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx, _ *sql.Tx) error {
+		return errors.Join(do(ctx, m, tx), err)
 	}
 }
 
-func execs(statements ...string) func(context.Context, *zoo, outbox.Tx) error {
-	return func(ctx context.Context, z *zoo, tx outbox.Tx) error {
+func execs(statements ...string) func(context.Context, *misbehavingRelay, outbox.Tx) error {
+	return func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx) error {
 		for _, s := range statements {
 			if _, err := tx.ExecContext(ctx, s); err != nil {
 				return fmt.Errorf("%s: %w", s, err)
@@ -32,8 +32,8 @@ func execs(statements ...string) func(context.Context, *zoo, outbox.Tx) error {
 }
 
 // hides does statements and keeps their errors to itself.
-func hides(statements ...string) func(context.Context, *zoo, outbox.Tx) error {
-	return func(ctx context.Context, z *zoo, tx outbox.Tx) error {
+func hides(statements ...string) func(context.Context, *misbehavingRelay, outbox.Tx) error {
+	return func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx) error {
 		for _, s := range statements {
 			_, _ = tx.ExecContext(ctx, s)
 		}
@@ -42,8 +42,8 @@ func hides(statements ...string) func(context.Context, *zoo, outbox.Tx) error {
 }
 
 // opensRows leaves a result unread, under a context that ends with the handler or not at all.
-func opensRows(own bool) func(context.Context, *zoo, outbox.Tx) error {
-	return func(ctx context.Context, z *zoo, tx outbox.Tx) error {
+func opensRows(own bool) func(context.Context, *misbehavingRelay, outbox.Tx) error {
+	return func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx) error {
 		if !own {
 			ctx = context.Background()
 		}
@@ -59,32 +59,32 @@ type badError struct{ text string }
 
 func (e *badError) Error() string { return e.text } // panics on nil
 
-func panics(p any) func(context.Context, *zoo, outbox.Tx, *sql.Tx) error {
-	return func(context.Context, *zoo, outbox.Tx, *sql.Tx) error { panic(p) }
+func panics(p any) func(context.Context, *misbehavingRelay, outbox.Tx, *sql.Tx) error {
+	return func(context.Context, *misbehavingRelay, outbox.Tx, *sql.Tx) error { panic(p) }
 }
 
-func fails(err error) func(context.Context, *zoo, outbox.Tx, *sql.Tx) error {
-	return func(context.Context, *zoo, outbox.Tx, *sql.Tx) error { return err }
+func fails(err error) func(context.Context, *misbehavingRelay, outbox.Tx, *sql.Tx) error {
+	return func(context.Context, *misbehavingRelay, outbox.Tx, *sql.Tx) error { return err }
 }
 
-func zooCreatures() []creature {
+func misbehavingHandlers() []misbehavingHandler {
 	var nilError *badError
-	return []creature{
+	return []misbehavingHandler{
 		{name: "good", act: fails(nil), fate: done},
 		{name: "error", act: fails(errMisdeed), fate: exhausted, text: "misdeed"},
 		{name: "panic", act: panics("aaargh"), fate: exhausted, text: "panic: aaargh"},
 		{name: "panic_nil", act: panics(nil), fate: exhausted, text: "panic"},
 		{name: "panic_error_that_panics", act: panics(nilError), fate: exhausted, text: "panic"},
-		{name: "goexit", fate: exhausted, text: "Goexit", act: func(context.Context, *zoo, outbox.Tx, *sql.Tx) error {
+		{name: "goexit", fate: exhausted, text: "Goexit", act: func(context.Context, *misbehavingRelay, outbox.Tx, *sql.Tx) error {
 			runtime.Goexit()
 			return nil
 		}},
-		{name: "nil_pointer", fate: exhausted, text: "nil pointer", act: func(context.Context, *zoo, outbox.Tx, *sql.Tx) error {
+		{name: "nil_pointer", fate: exhausted, text: "nil pointer", act: func(context.Context, *misbehavingRelay, outbox.Tx, *sql.Tx) error {
 			return errors.New(nilError.text)
 		}},
-		{name: "out_of_range", fate: exhausted, text: "index out of range", act: func(_ context.Context, z *zoo, _ outbox.Tx, _ *sql.Tx) error {
+		{name: "out_of_range", fate: exhausted, text: "index out of range", act: func(_ context.Context, m *misbehavingRelay, _ outbox.Tx, _ *sql.Tx) error {
 			var none []string
-			return errors.New(none[len(z.name)])
+			return errors.New(none[len(m.name)])
 		}},
 		{name: "error_that_panics", act: fails(nilError), fate: exhausted, text: "whose Error method panicked"},
 		{name: "error_of_1MB", act: fails(errors.New(strings.Repeat("é", 1<<19))), fate: exhausted, text: "ééé"},
@@ -108,29 +108,29 @@ func zooCreatures() []creature {
 
 		{name: "takes_another_role", act: returns(nil, execs(takeRoleSQL, `INSERT INTO aside VALUES (1)`)), fate: done},
 		{name: "takes_another_role_then_error", act: returns(errMisdeed, execs(takeRoleSQL, `INSERT INTO aside VALUES (1)`)), fate: exhausted, text: "misdeed"},
-		{name: "second_connection", fate: done, act: func(ctx context.Context, z *zoo, _ outbox.Tx, _ *sql.Tx) error {
-			_, err := z.db.ExecContext(ctx, `INSERT INTO aside VALUES (1)`)
+		{name: "second_connection", fate: done, act: func(ctx context.Context, m *misbehavingRelay, _ outbox.Tx, _ *sql.Tx) error {
+			_, err := m.db.ExecContext(ctx, `INSERT INTO aside VALUES (1)`)
 			return err
 		}},
-		{name: "second_connection_then_error", fate: exhausted, text: "misdeed", act: func(ctx context.Context, z *zoo, _ outbox.Tx, _ *sql.Tx) error {
-			_, err := z.db.ExecContext(ctx, `INSERT INTO aside VALUES (1)`)
+		{name: "second_connection_then_error", fate: exhausted, text: "misdeed", act: func(ctx context.Context, m *misbehavingRelay, _ outbox.Tx, _ *sql.Tx) error {
+			_, err := m.db.ExecContext(ctx, `INSERT INTO aside VALUES (1)`)
 			return errors.Join(err, errMisdeed)
 		}},
 
-		{name: "stuck_in_SQL", slow: true, fate: exhausted, text: "due to statement timeout", act: func(_ context.Context, _ *zoo, tx outbox.Tx, _ *sql.Tx) error {
+		{name: "stuck_in_SQL", slow: true, fate: exhausted, text: "due to statement timeout", act: func(_ context.Context, _ *misbehavingRelay, tx outbox.Tx, _ *sql.Tx) error {
 			_, err := tx.ExecContext(context.Background(), `SELECT pg_sleep(60)`) // only the server can end it
 			return err
 		}},
 		{name: "stuck_in_SQL_with_context", slow: true, act: returns(nil, execs(`SELECT pg_sleep(60)`)), fate: exhausted},
-		{name: "stuck_until_context_ends", slow: true, fate: exhausted, text: "context deadline exceeded", act: func(ctx context.Context, _ *zoo, _ outbox.Tx, _ *sql.Tx) error {
+		{name: "stuck_until_context_ends", slow: true, fate: exhausted, text: "context deadline exceeded", act: func(ctx context.Context, _ *misbehavingRelay, _ outbox.Tx, _ *sql.Tx) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}},
-		{name: "stuck_for_ever", slow: true, fate: exhausted, text: "abandoned", act: func(_ context.Context, z *zoo, _ outbox.Tx, _ *sql.Tx) error {
-			<-z.ended
+		{name: "stuck_for_ever", slow: true, fate: exhausted, text: "abandoned", act: func(_ context.Context, m *misbehavingRelay, _ outbox.Tx, _ *sql.Tx) error {
+			<-m.ended
 			return nil
 		}},
-		{name: "stuck_in_SQL_for_ever", slow: true, txOnly: true, fate: exhausted, text: "abandoned", act: func(_ context.Context, _ *zoo, tx outbox.Tx, _ *sql.Tx) error {
+		{name: "stuck_in_SQL_for_ever", slow: true, txOnly: true, fate: exhausted, text: "abandoned", act: func(_ context.Context, _ *misbehavingRelay, tx outbox.Tx, _ *sql.Tx) error {
 			_, err := tx.ExecContext(context.Background(), `SET LOCAL statement_timeout = 0; SELECT pg_sleep(3600)`)
 			return err
 		}},
@@ -140,8 +140,8 @@ func zooCreatures() []creature {
 }
 
 // ownTimeout ends a statement by a context of the handler's own, once the server is at it; drivers close the connection then.
-func ownTimeout(result func(error) error) func(context.Context, *zoo, outbox.Tx, *sql.Tx) error {
-	return func(ctx context.Context, z *zoo, tx outbox.Tx, _ *sql.Tx) error {
+func ownTimeout(result func(error) error) func(context.Context, *misbehavingRelay, outbox.Tx, *sql.Tx) error {
+	return func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx, _ *sql.Tx) error {
 		var pid int
 		if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
 			return err
@@ -151,7 +151,7 @@ func ownTimeout(result func(error) error) func(context.Context, *zoo, outbox.Tx,
 		go func() {
 			defer cancel()
 			for running := false; !running && own.Err() == nil; {
-				_ = z.db.QueryRowContext(ctx, `SELECT count(*) > 0, pg_sleep(0.01) FROM pg_stat_activity
+				_ = m.db.QueryRowContext(ctx, `SELECT count(*) > 0, pg_sleep(0.01) FROM pg_stat_activity
 					WHERE pid = $1 AND state = 'active' AND query LIKE '%pg_sleep(60)%'`, pid).Scan(&running, new(string))
 			}
 		}()

@@ -17,26 +17,28 @@ import (
 // Eight ways to end the transaction of the claim, each before nil and before an error. What a handler commits itself
 // stands: its task is done, or, when it failed after that, a dead letter that says so. Nothing that comes later in
 // another transaction is committed.
-func TestAHandlerThatEndsTheTransactionOfItsClaimLosesNoTask(t *testing.T) { keepZoo(t, endings) }
+func TestAHandlerThatEndsTheTransactionOfItsClaimLosesNoTask(t *testing.T) {
+	testMisbehaving(t, endings)
+}
 
 const lateSQL = `INSERT INTO late VALUES ('late')`
 
-func endings() (out []creature) {
-	both := func(name string, ends func(ctx context.Context, z *zoo, tx outbox.Tx) error, afterNil, afterError creature) {
+func endings() (out []misbehavingHandler) {
+	both := func(name string, ends func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx) error, afterNil, afterError misbehavingHandler) {
 		for _, c := range []struct {
-			creature
+			misbehavingHandler
 			name string
 			err  error
 		}{{afterNil, name + "_nil", nil}, {afterError, name + "_error", errMisdeed}} {
-			c.creature.name, c.act = c.name, returns(c.err, ends)
-			out = append(out, c.creature)
+			c.misbehavingHandler.name, c.act = c.name, returns(c.err, ends)
+			out = append(out, c.misbehavingHandler)
 		}
 	}
-	commits := func(name string, ends func(context.Context, *zoo, outbox.Tx) error) {
-		both(name, ends, creature{fate: done}, creature{fate: committed, text: "misdeed"})
+	commits := func(name string, ends func(context.Context, *misbehavingRelay, outbox.Tx) error) {
+		both(name, ends, misbehavingHandler{fate: done}, misbehavingHandler{fate: committed, text: "misdeed"})
 	}
-	rollsBack := func(name string, ends func(context.Context, *zoo, outbox.Tx) error) {
-		both(name, ends, creature{fate: exhausted, text: "rolled the transaction of its claim back"}, creature{fate: exhausted, text: "misdeed"})
+	rollsBack := func(name string, ends func(context.Context, *misbehavingRelay, outbox.Tx) error) {
+		both(name, ends, misbehavingHandler{fate: exhausted, text: "rolled the transaction of its claim back"}, misbehavingHandler{fate: exhausted, text: "misdeed"})
 	}
 	commits("COMMIT", execs(`COMMIT`))
 	commits("COMMIT_BEGIN", execs(`COMMIT`, `BEGIN`, lateSQL))
@@ -49,35 +51,39 @@ func endings() (out []creature) {
 	rollsBack("ROLLBACK_AND_CHAIN", execs(`ROLLBACK AND CHAIN`, lateSQL))
 	rollsBack("RELEASE_of_the_relay", withSavepoint(`RELEASE SAVEPOINT %s`))
 
-	both("ROLLBACK_TO", execs(`SAVEPOINT mine`, lateSQL, `ROLLBACK TO SAVEPOINT mine`), creature{fate: done}, creature{fate: exhausted, text: "misdeed"})
-	both("RELEASE", execs(`SAVEPOINT mine`, `RELEASE SAVEPOINT mine`), creature{fate: done}, creature{fate: exhausted, text: "misdeed"})
+	both("ROLLBACK_TO", execs(`SAVEPOINT mine`, lateSQL, `ROLLBACK TO SAVEPOINT mine`), misbehavingHandler{fate: done}, misbehavingHandler{fate: exhausted, text: "misdeed"})
+	both("RELEASE", execs(`SAVEPOINT mine`, `RELEASE SAVEPOINT mine`), misbehavingHandler{fate: done}, misbehavingHandler{fate: exhausted, text: "misdeed"})
 	both("ROLLBACK_TO_nothing", hides(lateSQL, `ROLLBACK TO SAVEPOINT nothing`),
-		creature{fate: exhausted, text: "a statement of its transaction had failed"}, creature{fate: exhausted, text: "misdeed"})
+		misbehavingHandler{fate: exhausted, text: "a statement of its transaction had failed"}, misbehavingHandler{fate: exhausted, text: "misdeed"})
 	both("RELEASE_nothing", hides(lateSQL, `RELEASE SAVEPOINT nothing`),
-		creature{fate: exhausted, text: "a statement of its transaction had failed"}, creature{fate: exhausted, text: "misdeed"})
+		misbehavingHandler{fate: exhausted, text: "a statement of its transaction had failed"}, misbehavingHandler{fate: exhausted, text: "misdeed"})
 
 	for _, err := range []error{nil, errMisdeed} {
-		commit := creature{name: "tx.Commit_nil", fate: done, txOnly: true}
-		rollback := creature{name: "tx.Rollback_nil", fate: exhausted, txOnly: true, text: "rolled the transaction of its claim back"}
+		commit := misbehavingHandler{name: "tx.Commit_nil", fate: done, txOnly: true}
+		rollback := misbehavingHandler{name: "tx.Rollback_nil", fate: exhausted, txOnly: true, text: "rolled the transaction of its claim back"}
 		if err != nil {
 			commit.name, commit.fate, commit.text = "tx.Commit_error", committed, "misdeed"
 			rollback.name, rollback.text = "tx.Rollback_error", "misdeed"
 		}
-		commit.act = func(_ context.Context, _ *zoo, _ outbox.Tx, tx *sql.Tx) error { return errors.Join(tx.Commit(), err) }
-		rollback.act = func(_ context.Context, _ *zoo, _ outbox.Tx, tx *sql.Tx) error { return errors.Join(tx.Rollback(), err) }
+		commit.act = func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
+			return errors.Join(tx.Commit(), err)
+		}
+		rollback.act = func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
+			return errors.Join(tx.Rollback(), err)
+		}
 		out = append(out, commit, rollback)
 	}
-	return append(out, creature{name: "tx.Commit_panic", fate: committed, txOnly: true, text: "panic: misdeed",
-		act: func(_ context.Context, _ *zoo, _ outbox.Tx, tx *sql.Tx) error {
+	return append(out, misbehavingHandler{name: "tx.Commit_panic", fate: committed, txOnly: true, text: "panic: misdeed",
+		act: func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
 			_ = tx.Commit()
 			panic(errMisdeed)
 		}})
 }
 
-// withSavepoint does statements with the name of the relay's own savepoint, which the zoo's handlers read from
+// withSavepoint does statements with the name of the relay's own savepoint, which the misbehaving handlers read from
 // pg_stat_activity before their first statement.
-func withSavepoint(statements string) func(context.Context, *zoo, outbox.Tx) error {
-	return func(ctx context.Context, _ *zoo, tx outbox.Tx) error {
+func withSavepoint(statements string) func(context.Context, *misbehavingRelay, outbox.Tx) error {
+	return func(ctx context.Context, _ *misbehavingRelay, tx outbox.Tx) error {
 		var pid int
 		if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
 			return err
@@ -94,8 +100,8 @@ func withSavepoint(statements string) func(context.Context, *zoo, outbox.Tx) err
 type savepoints struct{}
 
 // findSavepoints is a context with the names of the relay's savepoints, by the process of their backend.
-func (z *zoo) findSavepoints(ctx context.Context) (context.Context, error) {
-	rows, err := z.db.QueryContext(ctx, `SELECT pid, substring(query FROM 'ob_[0-9a-f]+') FROM pg_stat_activity
+func (m *misbehavingRelay) findSavepoints(ctx context.Context) (context.Context, error) {
+	rows, err := m.db.QueryContext(ctx, `SELECT pid, substring(query FROM 'ob_[0-9a-f]+') FROM pg_stat_activity
 		WHERE datname = current_database() AND query LIKE '%SAVEPOINT ob!_%' ESCAPE '!'`)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,6 @@
 //go:build unix
 
-package kills_test
+package crashes_test
 
 import (
 	"sync/atomic"

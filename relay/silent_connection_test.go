@@ -15,27 +15,27 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// F24, C6. A relay with one worker works again within 45 s after one of its connections has become a black hole, whatever was said on it last. (LISTEN has
+// F24, C6. A relay with one worker works again within 45 s after one of its connections has fallen silent, whatever was said on it last. (LISTEN has
 // a watch of its own.)
-func TestABlackHoleCostsAWorkerLessThan45Seconds(t *testing.T) {
+func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 	needs.Timing(t)
 	t.Parallel()
-	for name, hole := range map[string]struct {
+	for name, c := range map[string]struct {
 		at       func(statement, before string) bool
 		register func(reg *handlers.Registry)
 	}{
-		"begin":           {proxy.Statement("BEGIN"), holeTx},
-		"claim":           {proxy.Statement("outbox: claim"), holeTx},
-		"journal":         {proxy.Statement("outbox: journal runs"), holeTx},
-		"handler":         {proxy.Statement("INSERT INTO effect"), holeTx},
-		"end":             {proxy.Statement("SET CONSTRAINTS ALL IMMEDIATE"), holeTx},
-		"commit":          {proxy.Commit("INSERT INTO effect"), holeTx},
-		"lease":           {proxy.Statement("outbox: lease"), holeLeased},
-		"lease committed": {proxy.Commit("outbox: lease"), holeLeased},
-		"heartbeat":       {proxy.Statement("outbox: heartbeat"), holeLeased},
-		"complete":        {proxy.Commit("INSERT INTO effect"), holeLeased},
-		"batch committed": {proxy.Commit("INSERT INTO effect"), holeBatch},
-		"poll":            {proxy.Statement("outbox: poll"), holeTx},
+		"begin":           {proxy.Statement("BEGIN"), silentTx},
+		"claim":           {proxy.Statement("outbox: claim"), silentTx},
+		"journal":         {proxy.Statement("outbox: journal runs"), silentTx},
+		"handler":         {proxy.Statement("INSERT INTO effect"), silentTx},
+		"end":             {proxy.Statement("SET CONSTRAINTS ALL IMMEDIATE"), silentTx},
+		"commit":          {proxy.Commit("INSERT INTO effect"), silentTx},
+		"lease":           {proxy.Statement("outbox: lease"), silentLeased},
+		"lease committed": {proxy.Commit("outbox: lease"), silentLeased},
+		"heartbeat":       {proxy.Statement("outbox: heartbeat"), silentLeased},
+		"complete":        {proxy.Commit("INSERT INTO effect"), silentLeased},
+		"batch committed": {proxy.Commit("INSERT INTO effect"), silentBatch},
+		"poll":            {proxy.Statement("outbox: poll"), silentTx},
 	} {
 		for _, how := range []proxy.How{proxy.SilenceRequest, proxy.SilenceReply} {
 			t.Run(name+map[proxy.How]string{proxy.SilenceRequest: ", request", proxy.SilenceReply: ", reply"}[how], func(t *testing.T) {
@@ -57,23 +57,23 @@ func TestABlackHoleCostsAWorkerLessThan45Seconds(t *testing.T) {
 				}
 				t.Cleanup(func() { pool.Close() })
 				reg := handlers.New()
-				hole.register(reg)
+				c.register(reg)
 				run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, reg, relay.Config{Workers: 1, PollInterval: 100 * time.Millisecond})
-				db.Enqueue(t, "HOLE", 1)
+				db.Enqueue(t, "SILENT", 1)
 				db.Emptied(t, 20*time.Second)
 				caught := make(chan struct{})
-				p.Set(&proxy.Trap{Catches: hole.at, How: how, Then: func() { close(caught) }})
-				db.Enqueue(t, "HOLE", 1)
+				p.Set(&proxy.Trap{Catches: c.at, How: how, Then: func() { close(caught) }})
+				db.Enqueue(t, "SILENT", 1)
 				select {
 				case <-caught:
 				case <-time.After(20 * time.Second):
 					t.Fatal("nothing came by")
 				}
 				fell := time.Now()
-				db.Enqueue(t, "HOLE", 3)
+				db.Enqueue(t, "SILENT", 3)
 				db.Emptied(t, 60*time.Second)
 				if took := time.Since(fell); took > 45*time.Second {
-					t.Errorf("the tasks were done %v after the hole, want 45 s", took)
+					t.Errorf("the tasks were done %v after the silence began, want 45 s", took)
 				}
 				db.OnceEach(t, 5)
 				eventually(t, 20*time.Second, "the relay's heartbeat goes on", func() bool {
@@ -84,18 +84,18 @@ func TestABlackHoleCostsAWorkerLessThan45Seconds(t *testing.T) {
 	}
 }
 
-var typeHole = outbox.NewTaskType[payload]("HOLE")
+var typeSilent = outbox.NewTaskType[payload]("SILENT")
 
-func holeTx(reg *handlers.Registry) {
-	handlers.Tx(reg, typeHole, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+func silentTx(reg *handlers.Registry) {
+	handlers.Tx(reg, typeSilent, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		return txEffect(ctx, tx, task)
 	}, handlers.Timeout(10*time.Second))
 }
 
-func holeBatch(reg *handlers.Registry) {
-	handlers.Batch(reg, typeHole, 10, batchEffect, handlers.Timeout(10*time.Second))
+func silentBatch(reg *handlers.Registry) {
+	handlers.Batch(reg, typeSilent, 10, batchEffect, handlers.Timeout(10*time.Second))
 }
 
-func holeLeased(reg *handlers.Registry) {
-	handlers.Leased(reg, typeHole, leasedEffect)
+func silentLeased(reg *handlers.Registry) {
+	handlers.Leased(reg, typeSilent, leasedEffect)
 }

@@ -1,4 +1,4 @@
-package kills_test
+package crashes_test
 
 import (
 	"context"

@@ -1,0 +1,283 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// fate is what becomes of the task of a handler that misbehaves.
+type fate int
+
+const (
+	done      fate = iota // finished, its effect is there once
+	exhausted             // a dead letter after max attempts, without effect
+	committed             // a dead letter at once, as its handler committed and then failed; the effect stands
+	lost                  // a dead letter after ten lost connections, without effect
+)
+
+// misbehavingHandler does what handlers must not do. Handlers first write an effect for each of their tasks; when one of the tasks is
+// marked, they then do act and return its error.
+type misbehavingHandler struct {
+	name   string
+	act    func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx, sqlTx *sql.Tx) error
+	fate   fate
+	text   string // in the dead letter's last_error
+	txOnly bool   // needs sqlTx, which a Batch handler does not get, or much time
+	slow   bool   // runs into its timeout: one attempt will do
+	reruns bool   // its claim ends before it does, so that it may be started once more meanwhile
+}
+
+type markedPayload struct{ Marked bool }
+
+// call is one call of a handler with the marked task of its type.
+type call struct{ attempt, tasks int }
+
+// misbehavingRelay is one relay with one task type for each handler that misbehaves.
+type misbehavingRelay struct {
+	name     string // of the kind of handler
+	size     int    // tasks of each type, of which one is marked; for Batch handlers also the size of a batch
+	handlers []misbehavingHandler
+	db       *database
+	relay    *running
+	ended    chan struct{} // closed at the end of the test
+
+	mu    sync.Mutex
+	calls map[string][]call
+}
+
+const misbehavingAttempts = 2
+
+// Misbehaving handlers do what handlers must not do. Whatever it is: no effect of a failed one is committed, its task
+// ends as it should, every other task is done, and the relay works on.
+func TestAHandlerThatMisbehavesHarmsOnlyItsOwnTask(t *testing.T) {
+	testMisbehaving(t, misbehavingHandlers)
+}
+
+// testMisbehaving runs misbehaving handlers as Tx handlers, as Batch handlers of single tasks and of sixteen, and as
+// functions given to Complete, with each driver, all at the same time, as most of it is waiting.
+// Batch handlers of sixteen tasks are for CI; those of single tasks, and all handlers in all of these, need
+// OUTBOX_TEST_LONG=1.
+func testMisbehaving(t *testing.T, misbehaving func() []misbehavingHandler) {
+	t.Parallel()
+	relays := map[string]*misbehavingRelay{}
+	for _, driver := range drivers {
+		for _, m := range []*misbehavingRelay{{name: "tx", size: 3}, {name: "batch_of_1", size: 1}, {name: "batch_of_16", size: 16}, {name: "complete", size: 3}} {
+			if m.name == "batch_of_1" && !relaytest.Long || m.name == "batch_of_16" && !relaytest.CI {
+				continue
+			}
+			relays[driver+"/"+m.name] = m
+			m.db = newDatabase(t, driver)
+			m.open(t, misbehaving())
+		}
+	}
+	for name, m := range relays {
+		t.Run(name, m.judge)
+	}
+}
+
+// open starts the relay with the handlers and their tasks.
+func (m *misbehavingRelay) open(t *testing.T, misbehaving []misbehavingHandler) {
+	some := len(misbehaving) / 5 // of pairs now the one, now the other
+	if m.name == "tx" {
+		some = len(misbehaving) * 3 / 5
+	}
+	misbehaving = relaytest.Part(misbehaving, some)
+	m.handlers, m.ended, m.calls = misbehaving, make(chan struct{}), map[string][]call{}
+	switch m.name {
+	case "complete":
+		for i, c := range misbehaving {
+			misbehaving[i] = c.inComplete()
+		}
+	case "batch_of_1", "batch_of_16":
+		m.handlers = slices.DeleteFunc(misbehaving, func(c misbehavingHandler) bool { return c.txOnly })
+	}
+	m.db.Do(t, `CREATE TABLE seen (task_id bigint PRIMARY KEY, task_type text, marked bool)`)
+	m.db.Do(t, `CREATE TABLE parent (id int PRIMARY KEY)`)
+	m.db.Do(t, `CREATE TABLE child (parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+	m.db.Do(t, `CREATE TABLE checked (n int)`)
+	m.db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'checked late'; END $$`)
+	m.db.Do(t, `CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON checked DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	m.db.Do(t, `CREATE TABLE aside (n int)`)
+	createRole(t, m.db, "aside")
+	m.db.Do(t, `CREATE TABLE late (task_type text)`)
+	reg := handlers.New()
+	for _, c := range m.handlers {
+		m.register(reg, c)
+		m.db.Do(t, `WITH fresh AS (
+			INSERT INTO outbox.task (task_type, payload, max_attempts, timeout_ms)
+			SELECT $1, jsonb_build_object('Marked', n = ($2::int + 1) / 2), $3::int, CASE n WHEN ($2::int + 1) / 2 THEN $4::int END FROM generate_series(1, $2) n
+			RETURNING task_id, task_type, (payload->>'Marked')::bool)
+			INSERT INTO seen SELECT * FROM fresh`, m.taskType(c), m.size, c.limit(), m.ownTimeout(c))
+	}
+	m.relay = run(t, m.db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+	m.relay.Leaves("misbehavingHandlers") // stuck for ever
+	t.Cleanup(func() { close(m.ended) })  // before the relay's drain
+}
+
+// inComplete is the handler as Complete has it: the outcomes are those of a Tx handler, but for
+// what is named here.
+func (c misbehavingHandler) inComplete() misbehavingHandler {
+	switch {
+	case c.fate == lost: // a lost connection is an attempt: nothing else bounds the runs
+		c.fate, c.text = exhausted, "left its transaction unusable"
+	case c.name == "stuck_in_SQL": // for longer than its handler's timeout, as Complete has a statement timeout of its own
+		c.text = "abandoned"
+	case strings.HasPrefix(c.text, "rolled the transaction"):
+		c.text = "rolled its transaction back"
+	}
+	return c
+}
+
+func (m *misbehavingRelay) taskType(c misbehavingHandler) string { return m.name + ":" + c.name }
+
+// ownTimeout is that of the marked task in milliseconds; nil for the type's. In a Leased handler it
+// holds for all of its call, so the other tasks of a type do without.
+func (m *misbehavingRelay) ownTimeout(c misbehavingHandler) any {
+	if c.slow && m.name == "complete" {
+		return 2000
+	}
+	return nil
+}
+
+func (c misbehavingHandler) limit() int {
+	if c.slow {
+		return 1
+	}
+	return misbehavingAttempts
+}
+
+func (m *misbehavingRelay) register(reg *handlers.Registry, c misbehavingHandler) {
+	name := m.taskType(c)
+	handler := func(ctx context.Context, tx outbox.Tx, sqlTx *sql.Tx, tasks []*outbox.Task[markedPayload]) error {
+		if strings.Contains(c.name, "of_the_relay") {
+			var err error
+			if ctx, err = m.findSavepoints(ctx); err != nil {
+				return err
+			}
+		}
+		marked := false
+		for _, task := range tasks {
+			if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+				return err
+			}
+			if task.Payload.Marked {
+				marked = true
+				m.mu.Lock()
+				m.calls[name] = append(m.calls[name], call{task.Attempt, len(tasks)})
+				m.mu.Unlock()
+			}
+		}
+		if !marked {
+			return nil
+		}
+		return c.act(ctx, m, tx, sqlTx)
+	}
+	options := []handlers.Option{handlers.Backoff(constant(time.Millisecond))}
+	if c.slow && m.name != "complete" {
+		options = append(options, handlers.Timeout(300*time.Millisecond))
+	}
+	taskType := outbox.NewTaskType[markedPayload](name)
+	switch m.name {
+	case "complete":
+		handlers.Leased(reg, taskType, func(ctx context.Context, task *outbox.Task[markedPayload]) error {
+			return task.Complete(ctx, func(tx *sql.Tx) error {
+				return handler(ctx, tx, tx, []*outbox.Task[markedPayload]{task})
+			})
+		}, options...)
+		return
+	case "tx":
+		handlers.Tx(reg, taskType, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[markedPayload]) error {
+			return handler(ctx, tx, tx, []*outbox.Task[markedPayload]{task})
+		}, options...)
+		return
+	}
+	handlers.Batch(reg, taskType, m.size, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[markedPayload]) error {
+		return handler(ctx, tx, nil, tasks)
+	}, options...)
+}
+
+// judge waits for the end and compares what became of each task with its handler's fate.
+func (m *misbehavingRelay) judge(t *testing.T) {
+	m.db.Emptied(t, 90*time.Second)
+	for _, c := range m.handlers {
+		t.Run(c.name, func(t *testing.T) { m.judgeOne(t, c) })
+	}
+	if n := m.db.Int(t, `SELECT count(*) FROM late`); n != 0 {
+		t.Errorf("%d writes are there that handlers made after they had ended the claim's transaction: %s", n,
+			m.db.Text(t, `SELECT string_agg(DISTINCT task_type, ', ') FROM late`))
+	}
+	m.db.Enqueue(t, m.taskType(m.handlers[0]), 20)
+	m.db.Emptied(t, 30*time.Second) // the relay works on
+	m.relay.Stop()
+}
+
+func (m *misbehavingRelay) judgeOne(t *testing.T, c misbehavingHandler) {
+	name := m.taskType(c)
+	const marked = ` FROM seen s WHERE s.task_type = $1 AND s.marked`
+	effects := m.db.Int(t, `SELECT (SELECT count(*) FROM effect e WHERE e.task_id = s.task_id)`+marked, name)
+	end := m.db.Text(t, `SELECT COALESCE((SELECT reason || ' after ' || attempt FROM outbox.dead_task d WHERE d.task_id = s.task_id), 'done')`+marked, name)
+	lastError := m.db.Text(t, `SELECT (SELECT last_error FROM outbox.dead_task d WHERE d.task_id = s.task_id)`+marked, name)
+	wantEffects, wantEnd := 0, fmt.Sprintf("attempts after %d", c.limit())
+	switch c.fate {
+	case done:
+		wantEffects, wantEnd = 1, "done"
+	case committed:
+		wantEffects, wantEnd = 1, "committed after 1"
+	case lost:
+		wantEnd = "lost_connections after 0"
+	}
+	if effects != wantEffects || end != wantEnd {
+		t.Errorf("the task ended as %q with %d effects, want %q with %d", end, effects, wantEnd, wantEffects)
+	}
+	if !strings.Contains(lastError, c.text) {
+		t.Errorf("last_error %.300q, want it to contain %q", lastError, c.text)
+	}
+	// The other tasks of the type are done; those of a batch that was committed under way are what it is.
+	mates := `SELECT count(*) FROM seen s WHERE s.task_type = $1 AND NOT s.marked AND (SELECT count(*) FROM effect e WHERE e.task_id = s.task_id) = 1
+		AND (SELECT count(*) FROM outbox.dead_task d WHERE d.task_id = s.task_id) = $2`
+	matesDead := 0
+	if c.fate == committed && m.name == "batch_of_16" {
+		matesDead = 1
+	}
+	if n := m.db.Int(t, mates, name, matesDead); n != m.size-1 {
+		t.Errorf("%d of %d other tasks of the type ended with one effect and as they should", n, m.size-1)
+	}
+	m.judgeCalls(t, c)
+}
+
+// judgeCalls compares the attempts that the handler saw. In a batch the first call is for all and counts no attempt.
+func (m *misbehavingRelay) judgeCalls(t *testing.T, c misbehavingHandler) {
+	m.mu.Lock()
+	got := slices.Clone(m.calls[m.taskType(c)])
+	m.mu.Unlock()
+	want := []call{{1, 1}}
+	switch c.fate {
+	case exhausted:
+		for n := 2; n <= c.limit(); n++ {
+			want = append(want, call{n, 1})
+		}
+	case lost:
+		want = slices.Repeat(want, 10)
+	}
+	if m.name == "batch_of_16" {
+		if first := (call{1, 16}); c.fate == exhausted {
+			want = slices.Insert(want, 0, first)
+		} else {
+			want[0] = first
+		}
+	}
+	if !slices.Equal(got, want) && !c.reruns {
+		t.Errorf("the handler was called with {attempt, tasks} %v, want %v", got, want)
+	}
+}

@@ -49,7 +49,7 @@ type attempt struct {
 
 // runTx claims with the given claim and runs the handler. claimed is called once, with what was claimed.
 // The error is the database's: it is no attempt and a reason to slow down.
-func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claim, claimed func([]*row)) error {
+func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, claimed func([]*row)) error {
 	a := &attempt{guardedTx: r.newGuardedTx(), h: h, claim: handlers.Claim{Began: time.Now()}}
 	defer a.recycle()
 	defer a.done()
@@ -160,20 +160,20 @@ func (a *attempt) judge(ctx context.Context, found map[int64][]earlier) (done bo
 			v, wait = postponed, aside()
 		}
 	}
-	var c change
+	var c taskChange
 	switch v {
 	case plain, suspect:
 		return false, nil
 	case postponed:
 		defer a.r.postponed(wait) // from when it is written
-		c = change{attempt: r.attempt, wait: wait, untried: true}
+		c = taskChange{attempt: r.attempt, wait: wait, untried: true}
 		for _, e := range found[r.id] {
 			c.keep = append(c.keep, e.token)
 		}
 	case deadLostConns:
-		c = change{attempt: min(r.attempt+r.lost, r.max), reason: reasonLostConnections, err: r.lostText(v)}
+		c = taskChange{attempt: min(r.attempt+r.lost, r.max), reason: reasonLostConnections, err: r.lostText(v)}
 	default:
-		c = change{attempt: r.max, reason: reasonAttempts, err: r.lostText(v)}
+		c = taskChange{attempt: r.max, reason: reasonAttempts, err: r.lostText(v)}
 	}
 	return true, a.close(r, c)
 }
@@ -216,7 +216,7 @@ func (r *Relay) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int6
 
 // close writes what becomes of a task whose handler is not called, and commits. After an error nothing is
 // committed, or, if it is the commit's, perhaps.
-func (a *attempt) close(t *row, next change) error {
+func (a *attempt) close(t *row, next taskChange) error {
 	err := a.exclusively(func(ctx context.Context, c exclusive) error {
 		if err := a.undo(ctx, c); err != nil {
 			return err

@@ -23,8 +23,8 @@ const abandonAfter = 5 * time.Second
 // as drivers close the connection when a context ends inside a statement.
 func grace(timeout time.Duration) time.Duration { return 250*time.Millisecond + timeout/20 }
 
-// outcome is how a handler's call ended.
-type outcome struct {
+// callResult is how a handler's call ended.
+type callResult struct {
 	err       error
 	abandoned bool // it is still running
 	overran   bool // its context ended by the timeout, or as a lease without heartbeats ran out
@@ -36,7 +36,7 @@ type outcome struct {
 // call runs the handler with a context that the caller ends: under rows that the handler left open drivers close the
 // connection then. The handler has a goroutine of its own, so that Goexit, a
 // panic and a handler that does not return cost neither the worker nor the bookkeeping.
-func (r *Relay) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, claim handlers.Claim, tasks []*task) (out outcome) {
+func (r *Relay) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, claim handlers.Claim, tasks []*task) (out callResult) {
 	done := make(chan error, 1)
 	go func() {
 		_ = widen(len(tasks) & 1)
@@ -56,7 +56,7 @@ func (r *Relay) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, claim
 }
 
 // because notes why the handler's context has ended, if it has.
-func (out *outcome) because(ctx context.Context) {
+func (out *callResult) because(ctx context.Context) {
 	if ctx.Err() == nil {
 		return
 	}

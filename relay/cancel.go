@@ -137,7 +137,7 @@ const forgetCancelSQL = `/* outbox: forget a request to cancel */
 DELETE FROM outbox.cancel WHERE task_id = $1`
 
 // endCanceled undoes what the handler did and removes the canceled task. Of a batch the others go back as they were.
-func (a *attempt) endCanceled(ctx context.Context, out outcome) error {
+func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
 	last := len(a.rows) == 1
 	err := a.exclusively(func(ctx context.Context, c exclusive) error {
 		if err := a.undo(ctx, c); err != nil || !last {

@@ -50,19 +50,19 @@ type Head struct {
 // Fair returns the built-in order, for a Chooser that changes only something of it: the most urgent head first, equal ones at random;
 // every tenth choice the head that has waited longest; and no type gets the last free worker while there are other types. A
 // Fair is not safe for concurrent use.
-func Fair() Chooser { return &fair{} }
+func Fair() Chooser { return &fairOrder{} }
 
 // fairness is how often the lane that has waited longest is served before the most urgent one.
 const fairness = 10
 
-type fair struct {
+type fairOrder struct {
 	choices int
 	best    []int
 	out     []int
 }
 
 // Choose gives workers to one head.
-func (f *fair) Choose(v View) []int {
+func (f *fairOrder) Choose(v View) []int {
 	f.best, f.out = f.best[:0], append(f.out[:0], make([]int, len(v.Heads))...)
 	oldest, heads := -1, 0
 	for i := range v.Heads {

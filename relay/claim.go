@@ -10,8 +10,8 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 )
 
-// claim is a way to take tasks of h's type, with one statement or, while they found less than they might, a few.
-type claim interface {
+// claimPlan is a way to take tasks of h's type, with one statement or, while they found less than they might, a few.
+type claimPlan interface {
 	// part is the i-th statement, after found tasks. more: another one may follow it.
 	part(h *handlers.Handler, i, found int) (p claimPart, more bool)
 }
@@ -97,7 +97,7 @@ func claimSettings(h *handlers.Handler) string {
 }
 
 // take claims on the attempt's connection, and sets its savepoint if it finds tasks.
-func (a *attempt) take(c claim) error {
+func (a *attempt) take(c claimPlan) error {
 	return a.exclusively(func(ctx context.Context, conn exclusive) error {
 		before, after := "", ""
 		var block []row

@@ -20,7 +20,7 @@ type DeadLetter struct {
 }
 
 // died tells the log and OnDead of a dead letter whose commit is confirmed.
-func (r *Relay) died(t *row, c change) {
+func (r *Relay) died(t *row, c taskChange) {
 	d := DeadLetter{TaskID: t.id, Type: t.taskType, Attempt: c.attempt, MaxAttempts: t.max, Reason: deadletter.Reason(c.reason), Error: errorText(c.err)}
 	r.log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.TaskID, "attempt", d.Attempt, "reason", c.reason, "error", d.Error)
 	r.deadLetters.tell(d)

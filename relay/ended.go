@@ -44,11 +44,11 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 
 // buryCommitted writes tasks to the dead letters whose handler committed their removal itself and
 // then failed.
-func (r *Relay) buryCommitted(ctx context.Context, rows []*row, handlerErr error) ([]change, error) {
-	changes := make([]change, len(rows))
+func (r *Relay) buryCommitted(ctx context.Context, rows []*row, handlerErr error) ([]taskChange, error) {
+	changes := make([]taskChange, len(rows))
 	err := r.conns.inTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		for i, t := range rows {
-			changes[i] = change{attempt: min(t.begun(), t.max), reason: reasonCommitted, err: handlerErr, failed: true}
+			changes[i] = taskChange{attempt: min(t.begun(), t.max), reason: reasonCommitted, err: handlerErr, failed: true}
 			if err := r.writeDead(ctx, tx, t, changes[i]); err != nil {
 				return err
 			}

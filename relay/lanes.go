@@ -11,7 +11,7 @@ import (
 // lane is what the dispatcher knows of one task type.
 type lane struct {
 	h          *handlers.Handler
-	head       *head     // as of the last poll
+	head       *laneHead // as of the last poll
 	polledAt   time.Time // when the last poll of the lane's head ended
 	urgent     int       // the least priority that its next task may have
 	credit     int       // claims that may find work: one for a head, two more for each full claim
@@ -34,7 +34,7 @@ type lane struct {
 type lanes struct {
 	all      []*lane
 	workers  int
-	fair     fair
+	fair     fairOrder
 	chooser  *appChooser // the app's; nil for the built-in order
 	leases   int         // claims of leased tasks that have not come back
 	declined bool        // the app's Chooser has chosen nothing, and nothing has changed since
@@ -227,7 +227,7 @@ func (l *lanes) spans() (out [][]span) {
 func (c *lane) urgency() int { return c.urgent + c.h.Priority }
 
 // polled updates the lane from a poll.
-func (c *lane) polled(h *head) {
+func (c *lane) polled(h *laneHead) {
 	c.watermarks.adjust(h)
 	c.head, c.polledAt = h, time.Now()
 	if h == nil {
@@ -268,7 +268,7 @@ type taken struct {
 }
 
 // from is where a claim in random order starts.
-func (h *head) from() *pivot {
+func (h *laneHead) from() *pivot {
 	span := h.lastID - h.taskID
 	if span <= 0 {
 		return nil
@@ -278,7 +278,7 @@ func (h *head) from() *pivot {
 
 // pivots are where a claim of n leased tasks in random order starts, and how many tasks follow each place at most: one, but for
 // large claims.
-func (h *head) pivots(n int) (places []pivot, lead int) {
+func (h *laneHead) pivots(n int) (places []pivot, lead int) {
 	if lead = 1; n > randomSingly {
 		lead = randomLead
 	}

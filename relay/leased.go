@@ -104,7 +104,7 @@ func (r *Relay) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext,
 }
 
 // resultOf is the transition that a leased task's outcome asks for. prevented: the database failed its Complete.
-func (r *Relay) resultOf(h *handlers.Handler, t *row, out outcome, begun int, prevented bool) transition {
+func (r *Relay) resultOf(h *handlers.Handler, t *row, out callResult, begun int, prevented bool) transition {
 	if out.err == nil {
 		return transition{outcome: Done, done: true, keep: h.Keep}
 	}
@@ -120,16 +120,16 @@ func (r *Relay) resultOf(h *handlers.Handler, t *row, out outcome, begun int, pr
 		if out.leaseLost {
 			ended = LeaseLost
 		}
-		return transition{outcome: ended, back: true, change: change{attempt: begun - 1}, lostBy: t.lostBy}
+		return transition{outcome: ended, back: true, change: taskChange{attempt: begun - 1}, lostBy: t.lostBy}
 	}
 	result := handlers.ResultOf(out.err)
 	if result.Action == handlers.ActionDiscard {
 		r.log.Info("outbox: a task was discarded by its handler", "task_type", h.Type, "task_id", t.id, "error", errorText(out.err))
-		return transition{outcome: Discarded, done: true, keep: h.Keep, change: change{err: out.err}}
+		return transition{outcome: Discarded, done: true, keep: h.Keep, change: taskChange{err: out.err}}
 	}
 	if prevented && !out.overran && result.Action == handlers.ActionRetry {
 		wait, _ := r.backoff(h, 1)
-		return transition{change: change{attempt: begun - 1, wait: wait, err: out.err}}
+		return transition{change: taskChange{attempt: begun - 1, wait: wait, err: out.err}}
 	}
 	next := r.after(h, t, result, begun)
 	return transition{outcome: next.outcome(), change: next}

@@ -39,7 +39,7 @@ func (x *leasedRun) begin() {
 	}
 	x.begun = t.attempt
 	if x.begun > t.max {
-		x.end(transition{outcome: Dead, change: change{attempt: t.max, reason: reasonAttempts, err: t.lostText(deadAttempts)}})
+		x.end(transition{outcome: Dead, change: taskChange{attempt: t.max, reason: reasonAttempts, err: t.lostText(deadAttempts)}})
 		return
 	}
 	x.ctx = &x.context
@@ -64,11 +64,11 @@ func (x *leasedRun) beginSuspect() bool {
 	t := &x.row
 	if x.suspect = x.r.soloRun(); x.suspect == nil {
 		x.putOff = aside()
-		x.end(transition{outcome: PutOff, change: change{attempt: t.attempt, wait: x.putOff}, lostBy: t.lostBy})
+		x.end(transition{outcome: PutOff, change: taskChange{attempt: t.attempt, wait: x.putOff}, lostBy: t.lostBy})
 		return false
 	}
 	if err := x.r.leases.begin(t, x.token); err != nil {
-		x.end(transition{back: true, change: change{attempt: t.attempt}, lostBy: t.lostBy})
+		x.end(transition{back: true, change: taskChange{attempt: t.attempt}, lostBy: t.lostBy})
 		return false
 	}
 	t.attempt++
@@ -81,7 +81,7 @@ func (x *leasedRun) call() {
 		return x.h.Run(x.ctx, nil, handlers.Claim{Began: x.row.leasedAt, Ended: x.row.leasedAt.Add(x.claimTook)}, []*task{&x.task})
 	}, func(err error) {
 		if x.first() {
-			x.finish(outcome{err: err})
+			x.finish(callResult{err: err})
 		}
 	})
 }
@@ -107,14 +107,14 @@ func (x *leasedRun) overdue() {
 	if !x.over {
 		x.patience = time.AfterFunc(abandonAfter, func() {
 			if x.first() {
-				x.finish(outcome{err: errAbandoned, abandoned: true})
+				x.finish(callResult{err: errAbandoned, abandoned: true})
 			}
 		})
 	}
 }
 
 // finish hands on what the outcome asks for.
-func (x *leasedRun) finish(out outcome) {
+func (x *leasedRun) finish(out callResult) {
 	r, h, t := x.r, x.h, &x.row
 	x.watch.returned()
 	out.because(x.ctx)

@@ -166,7 +166,7 @@ func (c unknownClaim) transitions() []*transition {
 		if !t.lostBy.Valid {
 			attempt-- // it was not begun
 		}
-		back = append(back, &transition{row: t, token: c.token, back: true, change: change{attempt: attempt}, lostBy: t.lostBy})
+		back = append(back, &transition{row: t, token: c.token, back: true, change: taskChange{attempt: attempt}, lostBy: t.lostBy})
 	}
 	return back
 }

@@ -80,7 +80,7 @@ const markHeadlessSQL = `/* outbox: mark a key that may have no head */
 INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ($1, $2)`
 
 // keyAfter is the ordering key that a task keeps after a change.
-func (r *row) keyAfter(c change) sql.NullString {
+func (r *row) keyAfter(c taskChange) sql.NullString {
 	if r.skipFailed && c.failed {
 		return sql.NullString{}
 	}

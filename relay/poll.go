@@ -52,8 +52,8 @@ SELECT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased'
    AND (t.leased_until < clock_timestamp() OR NOT EXISTS (
      SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id AND l.alive_until > clock_timestamp())))`
 
-// head is the first task of a lane.
-type head struct {
+// laneHead is the first task of a lane.
+type laneHead struct {
 	pivot
 	lastID int64     // of the lane's tasks with the same priority and attempt; only in random order
 	since  time.Time // when it became due, by this process's clock
@@ -61,7 +61,7 @@ type head struct {
 
 // pollResult is the result of a poll.
 type pollResult struct {
-	heads        []*head       // by the index of the lane
+	heads        []*laneHead   // by the index of the lane
 	took         time.Duration // to read the lanes
 	nextDue      time.Duration
 	headsMissing bool  // some ordering key may have no head
@@ -166,8 +166,8 @@ func (r *Relay) poll(ctx context.Context, opts pollOptions) (s *pollResult, err 
 }
 
 // readLast reads the last task of each lane that has a head.
-func (r *Relay) readLast(ctx context.Context, conn *sql.Conn, heads []*head) error {
-	var of []*head
+func (r *Relay) readLast(ctx context.Context, conn *sql.Conn, heads []*laneHead) error {
+	var of []*laneHead
 	var types []string
 	var priorities, attempts []int64
 	for i, h := range heads {
@@ -215,7 +215,7 @@ func (r *Relay) readIdle(ctx context.Context, conn *sql.Conn, opts pollOptions) 
 }
 
 func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spans [][]span, more ...any) (s *pollResult, due []string, err error) {
-	s = &pollResult{heads: make([]*head, len(r.types))}
+	s = &pollResult{heads: make([]*laneHead, len(r.types))}
 	args := append(append([]any{pq.Array(r.types), pq.Array(r.runningIDs())}, spanArgs(spans)...), more...)
 	sent := time.Now()
 	rows, err := conn.QueryContext(ctx, r.sql(query), args...)
@@ -241,7 +241,7 @@ func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spa
 			continue
 		}
 		if at := (pivot{int(priority.Int64), int(attempt.Int64), id.Int64}); id.Valid && (s.heads[i-1] == nil || at.compare(s.heads[i-1].pivot) < 0) {
-			s.heads[i-1] = &head{pivot: at, since: sent.Add(-time.Duration(age.Int64) * time.Microsecond)}
+			s.heads[i-1] = &laneHead{pivot: at, since: sent.Add(-time.Duration(age.Int64) * time.Microsecond)}
 		}
 		if !dueIn.Valid {
 			continue

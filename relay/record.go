@@ -22,8 +22,8 @@ const (
 	reasonCommitted       = "committed"
 )
 
-// change is what becomes of a task that is not done.
-type change struct {
+// taskChange is what becomes of a task that is not done.
+type taskChange struct {
 	attempt int
 	wait    time.Duration
 	err     error    // nil keeps the last one
@@ -37,13 +37,13 @@ type change struct {
 }
 
 // after is the change of a task that a result asks for, when begun attempts were begun.
-func (r *Relay) after(h *handlers.Handler, t *row, result *handlers.Result, begun int) change {
-	c := change{attempt: min(begun, math.MaxInt16), err: result.Err, keep: t.undecided, failed: true}
+func (r *Relay) after(h *handlers.Handler, t *row, result *handlers.Result, begun int) taskChange {
+	c := taskChange{attempt: min(begun, math.MaxInt16), err: result.Err, keep: t.undecided, failed: true}
 	switch result.Action {
 	case handlers.ActionSnooze:
-		return change{attempt: begun - 1, wait: result.Wait, keep: t.undecided}
+		return taskChange{attempt: begun - 1, wait: result.Wait, keep: t.undecided}
 	case handlers.ActionRunAgain:
-		return change{wait: result.Wait, again: true, payload: string(result.Payload)}
+		return taskChange{wait: result.Wait, again: true, payload: string(result.Payload)}
 	case handlers.ActionDead:
 		c.reason = reasonHandler
 		return c
@@ -103,7 +103,7 @@ UPDATE outbox.unique_key SET task_id = $3
  WHERE task_type = $1 AND key = $2 AND EXISTS (SELECT 1 FROM follower)`
 
 // writeBack inserts a deleted task again, as scheduled, so that no trigger takes it for a new one.
-func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c change) error {
+func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c taskChange) error {
 	lastError, payload, carried := t.lastError, t.payload, t.carried
 	if c.err != nil {
 		lastError = sql.NullString{String: errorText(c.err), Valid: true}
@@ -145,7 +145,7 @@ VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', timesta
         now(), clock_timestamp(), $4, $5, $6, $7, $8, $9::jsonb, $10::jsonb, $11, $13, $14, $15, $16, $17, $18, $19)`
 
 // writeDead inserts a deleted task into the dead letters.
-func (r *Relay) writeDead(ctx context.Context, tx execer, t *row, c change) error {
+func (r *Relay) writeDead(ctx context.Context, tx execer, t *row, c taskChange) error {
 	args := []any{t.id, t.runAt, t.createdAt, t.priority, c.attempt, t.max, c.reason, t.taskType, t.payload, t.headers, errorText(c.err), c.failed}
 	result, err := tx.ExecContext(ctx, r.sql(writeDeadSQL), append(append(args, t.carried.args()...), t.rowMax)...)
 	return one(result, err)

@@ -77,14 +77,14 @@ func (c CatchUp) String() string { return [...]string{"once", "all"}[c] }
 // leastEvery is the shortest period of Every.
 const leastEvery = 10 * time.Millisecond
 
-type every time.Duration
+type everyTiming time.Duration
 
 // Every fires at the multiples of d since Monday, January 1 of the year 1, 00:00 UTC: Every(15 * time.Minute) at
 // each quarter of an hour, Every(24 * time.Hour) at midnight UTC. It does not drift, and restarts do not shift it. d
 // is at least 10 ms and of whole microseconds, else New refuses it.
-func Every(d time.Duration) Timing { return every(d) }
+func Every(d time.Duration) Timing { return everyTiming(d) }
 
-func (e every) Next(t time.Time) time.Time {
+func (e everyTiming) Next(t time.Time) time.Time {
 	return t.Truncate(time.Duration(e)).Add(time.Duration(e))
 }
 
@@ -122,7 +122,7 @@ func (s Schedules) check() (out []known, err error) {
 			bad("Task: %w", err)
 		}
 		k.payload = string(payload)
-		if e, ok := one.Timing.(every); ok && (time.Duration(e) < leastEvery || time.Duration(e)%time.Microsecond != 0) {
+		if e, ok := one.Timing.(everyTiming); ok && (time.Duration(e) < leastEvery || time.Duration(e)%time.Microsecond != 0) {
 			bad("Timing: Every(%v): must be at least %v, in whole microseconds", time.Duration(e), leastEvery)
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // settle ends the claim according to how the handler ended.
-func (a *attempt) settle(ctx context.Context, out outcome) error {
+func (a *attempt) settle(ctx context.Context, out callResult) error {
 	if out.abandoned {
 		return a.abandon(out)
 	}
@@ -37,7 +37,7 @@ func (a *attempt) settle(ctx context.Context, out outcome) error {
 }
 
 // succeed commits what the handler did, and the removal of its tasks but for those that failed.
-func (a *attempt) succeed(ctx context.Context, out outcome, failed handlers.BatchError) error {
+func (a *attempt) succeed(ctx context.Context, out callResult, failed handlers.BatchError) error {
 	var canceledTypes []string
 	var canceled []int64 // those that failed are gone with the done ones
 	if out.canceled {
@@ -118,7 +118,7 @@ func (a *attempt) end(done, kept []*row) error {
 }
 
 // fail undoes what the handler did and records the failure, atomically.
-func (a *attempt) fail(ctx context.Context, out outcome, result *handlers.Result) error {
+func (a *attempt) fail(ctx context.Context, out callResult, result *handlers.Result) error {
 	if out.drained {
 		a.giveBackDrained()
 		return nil
@@ -160,7 +160,7 @@ func (a *attempt) fail(ctx context.Context, out outcome, result *handlers.Result
 
 // finish commits. A commit that surely failed is the handler's failure: a trigger or constraint that only a
 // commit checks, a serialization failure. One whose outcome is unknown is nobody's: the rows are the truth.
-func (a *attempt) finish(out outcome, result *handlers.Result) error {
+func (a *attempt) finish(out callResult, result *handlers.Result) error {
 	err := a.commit()
 	if err == nil {
 		return nil
@@ -178,7 +178,7 @@ func (a *attempt) finish(out outcome, result *handlers.Result) error {
 
 // split ends a failed batch: nothing is kept and no attempt counted; its members run one by one. Their rows in
 // the journal stay, so that any relay that claims one runs it alone.
-func (a *attempt) split(ctx context.Context, out outcome) error {
+func (a *attempt) split(ctx context.Context, out callResult) error {
 	if err := a.exclusively(a.undo); err != nil {
 		return a.broken(ctx, out, err)
 	}
@@ -209,7 +209,7 @@ func (a *attempt) write(ctx context.Context, tx execer, r *row, result *handlers
 }
 
 // put writes what becomes of a task that is not done.
-func (a *attempt) put(ctx context.Context, tx execer, r *row, c change) error {
+func (a *attempt) put(ctx context.Context, tx execer, r *row, c taskChange) error {
 	a.watch.change(r.id, c)
 	if c.reason == "" {
 		a.r.due(c.wait)
@@ -221,7 +221,7 @@ func (a *attempt) put(ctx context.Context, tx execer, r *row, c change) error {
 
 // broken ends a claim whose transaction is not as it should be after the handler: err is what the probe or the
 // bookkeeping met.
-func (a *attempt) broken(ctx context.Context, out outcome, err error) error {
+func (a *attempt) broken(ctx context.Context, out callResult, err error) error {
 	handlerErr := out.err
 	switch {
 	case out.drained:
@@ -247,7 +247,7 @@ func (a *attempt) broken(ctx context.Context, out outcome, err error) error {
 }
 
 // abandon leaves a handler behind that does not return.
-func (a *attempt) abandon(out outcome) error {
+func (a *attempt) abandon(out callResult) error {
 	a.leave()
 	a.r.log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", a.h.Type, "tasks", ids(a.rows))
 	if out.drained {

@@ -74,7 +74,7 @@ func (s *stepper) Step(ctx context.Context) ([]drain.Run, error) {
 var errSplit = errors.New("relay: the batch failed; its tasks run one by one")
 
 // stepTx is what an attempt is in a relay.
-func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claim) (runs []drain.Run, err error) {
+func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claimPlan) (runs []drain.Run, err error) {
 	var solo []int64
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		rows, xid, err := s.take(ctx, h, c, tx)
@@ -95,7 +95,7 @@ func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claim) (run
 			return nil
 		case len(solo) > 0:
 			r := rows[0]
-			return t.put(ctx, r, change{attempt: r.max, reason: reasonAttempts, err: r.lostText(deadAttempts)}, nil, &runs)
+			return t.put(ctx, r, taskChange{attempt: r.max, reason: reasonAttempts, err: r.lostText(deadAttempts)}, nil, &runs)
 		}
 		err = t.run(ctx, &runs)
 		if errors.Is(err, errSplit) {
@@ -128,7 +128,7 @@ func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claim) (run
 }
 
 // take claims as attempt.take does.
-func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claim, tx *sql.Tx) (rows []*row, xid string, err error) {
+func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claimPlan, tx *sql.Tx) (rows []*row, xid string, err error) {
 	if _, err := tx.ExecContext(ctx, claimSettings(h)); err != nil {
 		return nil, "", err
 	}
@@ -206,7 +206,7 @@ func ended(r *row, attempt int, err error) drain.Run {
 }
 
 // changed is the run of a task that is not done. result is nil if its handler was not called.
-func changed(r *row, attempt int, c change, result *handlers.Result) drain.Run {
+func changed(r *row, attempt int, c taskChange, result *handlers.Result) drain.Run {
 	run := drain.Run{TaskID: r.id, Type: r.taskType, Attempt: attempt, Outcome: drain.Failed, Err: original(c.err), Wait: c.wait}
 	switch {
 	case c.reason != "":

@@ -16,7 +16,7 @@ import (
 )
 
 // stepLeased leases one task, runs its handler outside the stepper's own transactions, and ends the lease.
-func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claim) ([]drain.Run, error) {
+func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claimPlan) ([]drain.Run, error) {
 	token := newUUID()
 	t, err := s.lease(ctx, h, token)
 	if err != nil || t == nil {
@@ -37,7 +37,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claim) 
 		return []drain.Run{changed(t, t.attempt, next.change, result)}, nil
 	}
 	if t.attempt > t.max {
-		return end(transition{change: change{attempt: t.max, reason: reasonAttempts, err: t.lostText(deadAttempts)}}, nil)
+		return end(transition{change: taskChange{attempt: t.max, reason: reasonAttempts, err: t.lostText(deadAttempts)}}, nil)
 	}
 	limited, release := newLimited(ctx)
 	defer release()
@@ -55,7 +55,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claim) 
 	case l.misuse != nil:
 		return nil, l.misuse
 	case l.completed.Load() && l.again != nil:
-		return []drain.Run{changed(t, t.attempt, change{wait: l.again.Wait}, l.again)}, nil
+		return []drain.Run{changed(t, t.attempt, taskChange{wait: l.again.Wait}, l.again)}, nil
 	case l.completed.Load():
 		return []drain.Run{ended(t, t.attempt, nil)}, nil
 	}

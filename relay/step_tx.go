@@ -156,7 +156,7 @@ func (t *stepTx) write(ctx context.Context, r *row, result *handlers.Result, run
 	return t.put(ctx, r, t.r.after(t.h, r, result, r.begun()), result, runs)
 }
 
-func (t *stepTx) put(ctx context.Context, r *row, c change, result *handlers.Result, runs *[]drain.Run) error {
+func (t *stepTx) put(ctx context.Context, r *row, c taskChange, result *handlers.Result, runs *[]drain.Run) error {
 	write := t.r.writeBack
 	if c.reason != "" {
 		write = t.r.writeDead

@@ -19,7 +19,7 @@ type transition struct {
 	done     bool
 	canceled bool           // done as it was canceled
 	back     bool           // ready at once, as if it had not been claimed
-	change   change         // neither done nor back; if done, err is what it was discarded for
+	change   taskChange     // neither done nor back; if done, err is what it was discarded for
 	keep     time.Duration  // done: in the history
 	lostBy   sql.NullString // stays on the row: the relay that died while it ran this task
 	apart    bool           // not in one transaction with others: it may have to wait for the row

@@ -53,7 +53,7 @@ func (w *watch) set(taskID int64, o Outcome) {
 }
 
 // change says it of a task that is not done.
-func (w *watch) change(taskID int64, c change) {
+func (w *watch) change(taskID int64, c taskChange) {
 	if w == nil {
 		return
 	}
@@ -100,7 +100,7 @@ func (w *watch) tell() {
 }
 
 // outcome is that of a task that is not done.
-func (c change) outcome() Outcome {
+func (c taskChange) outcome() Outcome {
 	switch {
 	case c.reason != "":
 		return Dead

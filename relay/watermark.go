@@ -134,7 +134,7 @@ func (w *watermarks) drop() {
 }
 
 // apart reports whether claims that are under way have each its own tasks.
-func (w *watermarks) apart(h *head, now time.Time) bool {
+func (w *watermarks) apart(h *laneHead, now time.Time) bool {
 	one := w.of[h.class()]
 	return one != nil && one.claimed >= watermarkAfter && !w.random && now.Sub(h.since) > watermarkBacklog
 }
@@ -142,7 +142,7 @@ func (w *watermarks) apart(h *head, now time.Time) bool {
 // begin is where a claim begins when the latest poll saw that head; nil is at the start. In a backlog it begins behind the last one, whose tasks
 // are locked, or will be: each would be walked over, at the price of a lock. The last one takes limit tasks, so it takes all that there
 // are among as many ids, and what it does not take sends the next one back. A limit of 0 is one that is not known.
-func (w *watermarks) begin(h *head, limit int, now time.Time) *pivot {
+func (w *watermarks) begin(h *laneHead, limit int, now time.Time) *pivot {
 	if one := w.of[h.class()]; one != nil && one.claimed >= watermarkAfter {
 		at := one.at
 		if now.Sub(h.since) > watermarkBacklog {
@@ -160,7 +160,7 @@ func (w *watermarks) begin(h *head, limit int, now time.Time) *pivot {
 }
 
 // adjust moves a watermark back to a task below it; in random order on to the task.
-func (w *watermarks) adjust(h *head) {
+func (w *watermarks) adjust(h *laneHead) {
 	if h == nil {
 		return
 	}

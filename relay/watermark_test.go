@@ -28,7 +28,7 @@ func claimMany(w *watermarks, priority, attempt int, first, n int64, now time.Ti
 func TestClaimsBeginAtTheHeadUntilMuchWasClaimed(t *testing.T) {
 	t.Parallel()
 	var w watermarks
-	h := &head{pivot: pivot{0, 0, 1000}}
+	h := &laneHead{pivot: pivot{0, 0, 1000}}
 	now := claimMany(&w, 0, 0, 1, watermarkAfter-1, time.Now())
 	if at := w.begin(h, 0, time.Time{}); at != nil || w.spans() != nil {
 		t.Errorf("after %d tasks claims begin at %v", watermarkAfter-1, *at)
@@ -44,7 +44,7 @@ func TestAWatermarkIsWhereClaimsWereAMomentAgo(t *testing.T) {
 	t.Parallel()
 	var w watermarks
 	claimMany(&w, 0, 0, 1, 1000, time.Now())
-	at := w.begin(&head{pivot: pivot{0, 0, 1001}}, 0, time.Time{})
+	at := w.begin(&laneHead{pivot: pivot{0, 0, 1001}}, 0, time.Time{})
 	lag := time.Duration(1000-at.taskID) * time.Millisecond
 	if lag < watermarkLag || lag > 2*watermarkLag+time.Millisecond {
 		t.Errorf("the watermark is that of %v ago, want %v to twice that", lag, watermarkLag)
@@ -119,7 +119,7 @@ func TestATaskBelowAWatermarkMovesItBack(t *testing.T) {
 	var w watermarks
 	now := claimMany(&w, 0, 0, 1000, 500, time.Now())
 	before := w.started
-	low := &head{pivot: pivot{0, 0, 7}}
+	low := &laneHead{pivot: pivot{0, 0, 7}}
 	w.adjust(low)
 	if at := w.begin(low, 0, time.Time{}); *at != low.pivot {
 		t.Errorf("claims begin at %+v, want %+v", *at, low.pivot)
@@ -141,7 +141,7 @@ func TestAClassWithoutAWatermarkIsReadFromItsFirstTask(t *testing.T) {
 	t.Parallel()
 	var w watermarks
 	claimMany(&w, 0, 0, 1, 500, time.Now())
-	h := &head{pivot: pivot{0, 1, 3}}
+	h := &laneHead{pivot: pivot{0, 1, 3}}
 	if at := w.begin(h, 0, time.Time{}); at == nil || *at != h.pivot {
 		t.Errorf("claims begin at %v, want %+v", at, h.pivot)
 	}
@@ -198,7 +198,7 @@ func TestInABacklogAClaimBeginsWhereTheLastOneEnded(t *testing.T) {
 	t.Parallel()
 	var w watermarks
 	now := claimMany(&w, 0, 0, 1, 1000, time.Now())
-	h := &head{pivot: pivot{0, 0, 1001}, since: now.Add(-2 * watermarkBacklog)}
+	h := &laneHead{pivot: pivot{0, 0, 1001}, since: now.Add(-2 * watermarkBacklog)}
 	if at := w.begin(h, 0, now); at.taskID != 1001 {
 		t.Errorf("claims begin at %d, want 1001, behind the last that was claimed", at.taskID)
 	}
@@ -213,7 +213,7 @@ func TestClaimsOfABacklogBeginBehindEachOther(t *testing.T) {
 	t.Parallel()
 	var w watermarks
 	now := claimMany(&w, 0, 0, 1, 1000, time.Now())
-	h := &head{pivot: pivot{0, 0, 1001}, since: now.Add(-2 * watermarkBacklog)}
+	h := &laneHead{pivot: pivot{0, 0, 1001}, since: now.Add(-2 * watermarkBacklog)}
 	begin := func(want int64) {
 		t.Helper()
 		if at := w.begin(h, 10, now); at.taskID != want {
@@ -239,7 +239,7 @@ func TestAShortClaimSendsTheNextOneBackToTheWatermark(t *testing.T) {
 	t.Parallel()
 	var w watermarks
 	now := claimMany(&w, 0, 0, 1, 1000, time.Now())
-	left := &head{pivot: pivot{0, 0, 995}, since: now.Add(-2 * watermarkBacklog)}
+	left := &laneHead{pivot: pivot{0, 0, 995}, since: now.Add(-2 * watermarkBacklog)}
 	w.adjust(left)
 	w.noteShort()
 	if at := w.begin(left, 0, now); at.compare(left.pivot) > 0 {
@@ -277,7 +277,7 @@ func TestTheWatermarkGoesOnWhenEachClaimIsShort(t *testing.T) {
 		now = claimMany(&w, 0, 0, id, 1, now)
 		w.noteShort()
 	}
-	at := w.begin(&head{pivot: pivot{0, 0, 1001}, since: now}, 0, now)
+	at := w.begin(&laneHead{pivot: pivot{0, 0, 1001}, since: now}, 0, now)
 	if lag := time.Duration(1000-at.taskID) * time.Millisecond; lag > 2*watermarkLag+time.Millisecond {
 		t.Errorf("the watermark is that of %v ago, want at most twice %v", lag, watermarkLag)
 	}

@@ -145,12 +145,16 @@ old_libpq() {
 # linked FROM TO: a copy for reading, of hard links where that is possible.
 linked() { cp -al "$1" "$2" 2>/dev/null || { rm -rf "$2"; cp -r "$1" "$2"; }; }
 
-# readable: what is of other modules is at a path that nobody can read as well, so that all stages compile it once.
+# readable: the other modules are at a path that nobody can read as well, so that all stages compile them once. Only one run
+# at a time has that path; another waits.
 readable() {
   [ "$(id -u)" = 0 ] || return 0 # bare runs as this user
-  local dir=/var/tmp/outbox-ci-modules
+  local dir=/var/tmp/outbox-ci-modules mod; mod=$(go env GOMODCACHE)
+  exec 9>$dir.lock
+  flock 9
+  mkdir -p "$mod"
   rm -rf $dir
-  linked "$(go env GOMODCACHE)" $dir
+  linked "$mod" $dir
   export GOMODCACHE=$dir
 }
 

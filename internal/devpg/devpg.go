@@ -20,7 +20,7 @@
 // that, and in any case, a container ends and is removed two hours after it was started. On systems other than Unix a
 // process that ends without Close leaves a local server running.
 //
-// Servers listen on the loopback interface only, with a random password. They are for development and tests: the
+// Servers listen on the loopback interface only, with a random password, which local ones of one user share. They are for development and tests: the
 // data goes with Close.
 package devpg
 

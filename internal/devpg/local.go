@@ -115,6 +115,8 @@ func (c *cluster) runOnFreePort(ctx context.Context) (version string, err error)
 	return version, err
 }
 
+var initdbFlags = []string{"-U", "postgres", "-A", "scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"}
+
 func (c *cluster) initdb(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -127,8 +129,7 @@ func (c *cluster) initdb(ctx context.Context) error {
 		return err
 	}
 	defer os.Remove(passwordFile)
-	p, err := c.dir.spawn(c.log(), c.bin, "initdb", "-D", c.data(), "-U", "postgres", "--pwfile", passwordFile,
-		"-A", "scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync")
+	p, err := c.dir.spawn(c.log(), c.bin, "initdb", append([]string{"-D", c.data(), "--pwfile", passwordFile}, initdbFlags...)...)
 	if err != nil {
 		return err
 	}

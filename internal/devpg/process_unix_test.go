@@ -208,8 +208,8 @@ func TestProgramKilledWhileOpening(t *testing.T) {
 		t.Run("at "+stage, func(t *testing.T) {
 			t.Parallel()
 			ps := needs.Program(t, "procps", "ps")
-			tmp := openDirectory(t)
-			p := startChild(t, "block", "TMPDIR="+tmp)
+			tmp, home := openDirectory(t), t.TempDir()
+			p := startChild(t, "block", "TMPDIR="+tmp, "HOME="+home, "XDG_CACHE_HOME="+home) // no template yet
 			eventually(t, func() error {
 				found, _ := filepath.Glob(filepath.Join(tmp, "outbox-devpg-*", stage))
 				if len(found) == 0 {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // template is an archive of a data directory as initdb made it, with its password, in the user's cache.
@@ -16,7 +17,8 @@ import (
 type template struct{ path string }
 
 // templateOf is the template for the programs in a directory. Another build of them, as after an
-// upgrade, has another one. Without a cache directory it returns an error.
+// upgrade, other flags and another time zone, which initdb writes down, have another one. Without a
+// cache directory it returns an error.
 func templateOf(bin string) (template, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -26,11 +28,11 @@ func templateOf(bin string) (template, error) {
 	if err != nil {
 		return template{}, err
 	}
-	key := sha256.Sum256(fmt.Appendf(nil, "%s %d %d", bin, server.Size(), server.ModTime().UnixNano()))
+	key := sha256.Sum256(fmt.Appendf(nil, "%q %d %d %q %q", bin, server.Size(), server.ModTime().UnixNano(), initdbFlags, os.Getenv("TZ")))
 	return template{filepath.Join(cache, "outbox-devpg", "initdb-"+hex.EncodeToString(key[:8])+".tar")}, nil
 }
 
-// passwordEntry is the archive's entry that is no file of the data directory.
+// passwordEntry is the archive's last entry, which is no file of the data directory: with it the archive is whole.
 const passwordEntry = "outbox-devpg-password"
 
 // restore unpacks the template as a data directory, whose owner own sets, and returns its password.
@@ -45,9 +47,6 @@ func (t template) restore(data string, own func(path string) error) (password st
 	}
 	for r := tar.NewReader(f); ; {
 		entry, err := r.Next()
-		if errors.Is(err, io.EOF) && password != "" {
-			return password, nil
-		}
 		if err != nil {
 			return "", err
 		}
@@ -55,11 +54,7 @@ func (t template) restore(data string, own func(path string) error) (password st
 		switch {
 		case entry.Name == passwordEntry:
 			text, err := io.ReadAll(r)
-			if err != nil {
-				return "", err
-			}
-			password = string(text)
-			continue
+			return string(text), err
 		case entry.Typeflag == tar.TypeDir:
 			err = os.Mkdir(path, 0o700)
 		default:
@@ -85,17 +80,18 @@ func (t template) save(data, password string) error {
 	if err := os.MkdirAll(filepath.Dir(t.path), 0o700); err != nil {
 		return err
 	}
+	t.removeOld()
 	f, err := os.CreateTemp(filepath.Dir(t.path), "unfinished-") // for this user alone
 	if err != nil {
 		return err
 	}
 	w := tar.NewWriter(f)
-	err = w.WriteHeader(&tar.Header{Name: passwordEntry, Mode: 0o600, Size: int64(len(password))})
+	err = w.AddFS(os.DirFS(data))
 	if err == nil {
-		_, err = io.WriteString(w, password)
+		err = w.WriteHeader(&tar.Header{Name: passwordEntry, Mode: 0o600, Size: int64(len(password))})
 	}
 	if err == nil {
-		err = w.AddFS(os.DirFS(data))
+		_, err = io.WriteString(w, password)
 	}
 	if err = errors.Join(err, w.Close(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), t.path)
@@ -104,4 +100,14 @@ func (t template) save(data, password string) error {
 		os.Remove(f.Name())
 	}
 	return err
+}
+
+// removeOld deletes what is a month old: other templates, and what a killed process left unfinished.
+func (t template) removeOld() {
+	entries, _ := os.ReadDir(filepath.Dir(t.path)) // what cannot be read stays
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > 30*24*time.Hour {
+			os.Remove(filepath.Join(filepath.Dir(t.path), e.Name()))
+		}
+	}
 }

@@ -16,6 +16,7 @@ func TestLaterDataDirectoriesAreCopies(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("HOME", filepath.Join(cache, "home"))
 	t.Setenv("XDG_CACHE_HOME", filepath.Join(cache, "cache"))
+	t.Setenv("LocalAppData", filepath.Join(cache, "cache"))
 	start := func() (cluster string) {
 		server, err := devpg.Open(t.Context(), t.Logf, devpg.WithLocal(), devpg.WithSettings(map[string]string{"fsync": "off"}))
 		if err != nil {
@@ -39,17 +40,22 @@ func TestLaterDataDirectoriesAreCopies(t *testing.T) {
 	if first != second {
 		t.Errorf("clusters %s and %s, want a copy", first, second)
 	}
-	files, err := filepath.Glob(filepath.Join(cache, "*", "outbox-devpg", "*"))
+	directory, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(directory, "outbox-devpg", "*"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("the cache has %q, %v; want one template", files, err)
 	}
 	if err := os.Truncate(files[0], 20_000_000); err != nil {
 		t.Fatal(err)
 	}
-	if third := start(); third == first {
+	third := start()
+	if third == first {
 		t.Errorf("cluster %s is a copy of a broken template", third)
 	}
-	if fourth := start(); fourth == first {
-		t.Errorf("the broken template was not replaced")
+	if fourth := start(); fourth != third {
+		t.Errorf("clusters %s and %s: the broken template was not replaced", third, fourth)
 	}
 }

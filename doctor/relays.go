@@ -21,12 +21,12 @@ type worker struct {
 
 func (w worker) String() string { return fmt.Sprintf("%s (pid %d on %s)", w.id, w.pid, w.host) }
 
-// The columns workers and connections came with version 13. Leases are counted by their index, up to a limit.
+// Leases are counted by their index, up to a limit.
 const relaysSQL = `/* outbox: relays */
 WITH journal AS (SELECT relay_id, count(*) AS runs FROM (SELECT relay_id FROM outbox.running LIMIT 10000) AS part GROUP BY relay_id)
 SELECT l.relay_id::text, l.host, l.pid, l.alive_until > clock_timestamp(), l.started_at < (SELECT max(applied_at) FROM outbox.migration),
        (extract(epoch FROM clock_timestamp() - l.alive_until) * 1000000)::bigint, array_to_json(l.task_types)::text,
-       COALESCE((to_jsonb(l) ->> 'workers')::bigint, 0), COALESCE((to_jsonb(l) ->> 'connections')::bigint, 0),
+       COALESCE(l.workers, 0), COALESCE(l.connections, 0),
        (SELECT count(*) FROM (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id LIMIT 10000) AS held), COALESCE(j.runs, 0)
   FROM outbox.relay l LEFT JOIN journal j ON j.relay_id = l.relay_id
  ORDER BY l.alive_until DESC, l.relay_id LIMIT 1000`

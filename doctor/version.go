@@ -38,6 +38,10 @@ func checkVersion(ctx context.Context, v *visit) error {
 		return err
 	}
 	switch needed := schema.Version(); {
+	case 0 < version && version < baseline():
+		v.add(name, Critical, v.schema, fmt.Sprintf("the schema is at version %d, from before the first release, and cannot be migrated", version),
+			"drop the schema, with the tasks in it, and start anew")
+		return nil
 	case version < needed:
 		v.add(name, Critical, v.schema, fmt.Sprintf("the schema is at version %d, this program needs %d: relays of its version do not start", version, needed), migrate)
 	case version > needed:

@@ -153,7 +153,7 @@ func TestASchemaThatIsNotMigratedIsOldOrNewerIsSaid(t *testing.T) {
 	db.ok(t, "migrate", "up")
 	const early = "from before the first release, and cannot be migrated: drop the schema, with the tasks in it, and start anew\n"
 	db.exec(t, `DELETE FROM outbox.migration; INSERT INTO outbox.migration (version) VALUES (15)`)
-	for _, args := range [][]string{{"stats"}, {"migrate", "up"}} {
+	for _, args := range [][]string{{"stats"}, {"migrate", "up"}, {"migrate", "status"}} {
 		if r := db.run(t, args...); r.code != exitFailed || !strings.HasSuffix(r.err, early) {
 			t.Errorf("%v: got %+v", args, r)
 		}

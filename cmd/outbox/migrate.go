@@ -88,8 +88,9 @@ func (a *app) migrations(ctx context.Context) (all []migration, err error) {
 		all = append(all, migration{Version: schema.Version() - len(files) + i + 1, Name: name})
 	}
 	err = a.look(ctx, func(ctx context.Context, q *sql.Tx) error {
-		if err := schema.Check(ctx, q, a.schema); err != nil && !errors.Is(err, schema.ErrNotMigrated) && !errors.Is(err, schema.ErrNewer) {
-			return err
+		check := schema.Check(ctx, q, a.schema)
+		if check != nil && !errors.Is(check, schema.ErrNotMigrated) && !errors.Is(check, schema.ErrNewer) {
+			return check
 		}
 		var there bool
 		if err := q.QueryRowContext(ctx, `SELECT to_regclass($1) IS NOT NULL`, `"`+a.schema+`".migration`).Scan(&there); err != nil || !there {
@@ -109,9 +110,10 @@ func (a *app) migrations(ctx context.Context) (all []migration, err error) {
 			for all[len(all)-1].Version < version {
 				all = append(all, migration{Version: all[len(all)-1].Version + 1, Name: "of a newer command"})
 			}
-			if i := version - all[0].Version; i >= 0 { // an older one is refused by schema.Check
-				all[i].AppliedAt = stamp{at}
+			if version < all[0].Version {
+				return check // from before the baseline
 			}
+			all[version-all[0].Version].AppliedAt = stamp{at}
 		}
 		return rows.Err()
 	})

@@ -133,9 +133,9 @@ COMMENT ON COLUMN outbox.task_type.rate
   IS 'tasks that may start in rate_per, in all relays; NULL: any number';
 COMMENT ON COLUMN outbox.task_type.rate_per    IS 'microseconds';
 
--- A type with max_running has this many slots, numbered from 1. The transaction that has it locked
--- holds a slot, or the lease that it names while its task has that token. So nothing has to free
--- it.
+-- A type with max_running has this many slots, numbered from 1. A slot is held by the transaction
+-- that has it locked, or by the lease that it names, while its task has that token. So nothing has
+-- to free it.
 CREATE TABLE IF NOT EXISTS outbox.slot (
   task_type   text    NOT NULL,
   slot        integer NOT NULL CHECK (slot > 0),

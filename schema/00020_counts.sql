@@ -62,7 +62,7 @@ COMMENT ON COLUMN outbox.sample.oldest_ready
   IS 'microseconds for which the next task has been due; 0: none is ready';
 CREATE INDEX IF NOT EXISTS sample_at ON outbox.sample (at);
 
--- The functions that triggers call. They are here, so that no task is ever inserted uncounted.
+-- The functions of the triggers, which come with their tables in 00022.
 
 -- Counts, checks and wakes, after an INSERT of tasks. It is one function, as a second one costs a
 -- single insert too much. The first three rows are counted one by one, since an aggregate costs a

@@ -38,6 +38,19 @@ CREATE TABLE IF NOT EXISTS outbox.promote_lock (
 );
 INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING;
 
+-- Requests to cancel tasks that could not be had when they were asked for, as they run. Relays read
+-- them with their heartbeat and delete them when the task is gone. Not unique by task: whoever
+-- cancels waits for nobody.
+CREATE TABLE IF NOT EXISTS outbox.cancel (
+  cancel_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  task_id      bigint      NOT NULL,
+  requested_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX IF NOT EXISTS cancel_task_id ON outbox.cancel (task_id);
+
 -- Functions that are not SECURITY DEFINER are called by those that are, with their rights and
 -- search_path.
 
@@ -98,7 +111,7 @@ $$;
 -- that no claim can start it before this transaction ends; whoever only changes its state or time
 -- is not in the way. A claim's lock is never waited for. One that was canceled while it ran is
 -- about to be removed, and as good as gone. What cannot be locked is in a claim, or was written
--- back by one in this very moment: then the second look finds its new row.
+-- back by one in this very moment: then the second pass finds its new row.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION outbox.lock_waiting(holder bigint) RETURNS text
 LANGUAGE plpgsql AS $$

@@ -265,8 +265,8 @@ $$;
 -- Deletes leased tasks that are done, each under its token, and returns those that it had not to
 -- delete: their leases are lost. The ids ascend; the n-th has the place and the nth[n]-th token. A
 -- second statement is for those that were moved, as by task.Extend. Who holds a row for longer must
--- not hold up the others. The time is longer than deadlock_timeout, after which PostgreSQL ends a
--- deadlock in a better way.
+-- not hold up the others. The lock_timeout is longer than deadlock_timeout, after which PostgreSQL
+-- ends a deadlock in a better way.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION outbox.finish_tasks(ids bigint[], places tid[], tokens uuid[],
   nth integer[]) RETURNS SETOF bigint

@@ -1,5 +1,5 @@
 -- +goose Up
--- The journal of runs, and tasks that are canceled or run at once.
+-- The journal of runs, and functions that cancel a task or run it at once.
 -- With psql: psql -v ON_ERROR_STOP=1 -1 -f 00024_runs.sql
 
 -- The journal of runs inside claims that are not committed yet. The claim deletes the rows of its
@@ -26,19 +26,6 @@ ALTER TABLE outbox.running ALTER COLUMN task_ids SET STORAGE EXTERNAL;
 COMMENT ON COLUMN outbox.running.task_ids IS 'a batch: all its tasks; NULL: the one task';
 COMMENT ON COLUMN outbox.running.xid      IS 'a batch: the transaction of its claim';
 CREATE INDEX IF NOT EXISTS running_batch ON outbox.running (last_id) WHERE task_ids IS NOT NULL;
-
--- Requests to cancel tasks that could not be had when they were asked for, as they run. Relays read
--- them with their heartbeat and delete them when the task is gone. Not unique by task: whoever
--- cancels waits for nobody.
-CREATE TABLE IF NOT EXISTS outbox.cancel (
-  cancel_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  task_id      bigint      NOT NULL,
-  requested_at timestamptz NOT NULL DEFAULT clock_timestamp()
-) WITH (
-  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_cost_delay = 0
-);
-CREATE INDEX IF NOT EXISTS cancel_task_id ON outbox.cancel (task_id);
 
 -- Reports whether the claim of a batch has ended, as far as the id of its transaction tells. It
 -- saves comparing ids with those of open batches, and decides nothing: who has claimed a task of a

@@ -10,7 +10,7 @@ import (
 	"github.com/txoutbox/outbox/internal/wake"
 )
 
-// The channel of LISTEN is the schema's name: relays that sleep look at once when this is committed.
+// The channel of LISTEN is the schema's name: relays that sleep poll at once when this is committed.
 const pauseSQL = `/* outbox: pause or resume a type */
 WITH changed AS (
   INSERT INTO "%[1]s".task_type AS t (task_type, paused) VALUES ($1, $2)
@@ -18,7 +18,7 @@ WITH changed AS (
 SELECT pg_notify('%[1]s', '')::text`
 
 // Pause keeps all relays, in all processes, from starting tasks of the type: once q's transaction has committed, and within
-// the next look of each relay, which a busy one takes every 50 ms, and an idle one has nothing to start. What runs goes on; a
+// the next poll of each relay, which a busy one takes every 50 ms, and an idle one has nothing to start. What runs goes on; a
 // batch that has failed and is running one by one does, too. Tasks can be enqueued all the same. It holds until Resume,
 // whatever is restarted. To pause what is paused, or a type that nobody knows yet, is no error.
 //

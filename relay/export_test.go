@@ -56,7 +56,7 @@ func (r *Relay) CheckBloat(ctx context.Context, dead int64, snapshot time.Durati
 	return bloat{dead, 1, snapshot}.check(ctx, r, tx)
 }
 
-// WithMaintenance replaces the steps of r's maintenance by one, which calls run with a transaction.
+// WithMaintenance replaces the jobs of r's maintenance by one, which calls run with a transaction.
 func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *sql.Tx) (time.Duration, error)) {
 	r.jobs = []maintenanceJob{{name, func(ctx context.Context, _ *Relay, tx *sql.Tx) (time.Duration, error) { return run(ctx, tx) }}}
 }

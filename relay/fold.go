@@ -8,7 +8,7 @@ import (
 
 const (
 	foldRows   = 5000                   // of one statement
-	foldBudget = 300 * time.Millisecond // of one part of the step
+	foldBudget = 300 * time.Millisecond // of one part of the job
 	foldBusy   = 2 * time.Second
 	foldIdle   = 5 * time.Second // after nothing was found
 )

@@ -13,9 +13,9 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// Of many relays one does a step when it is due; one that failed or panicked the server's way is done again later, and the tables
+// Of many relays one does a job when it is due; one that failed or panicked the server's way is done again later, and the tables
 // show nothing of it.
-func TestOneRelayOfManyDoesAStepOfMaintenanceWhenItIsDue(t *testing.T) {
+func TestOneRelayOfManyDoesAJobOfMaintenanceWhenItIsDue(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
@@ -33,7 +33,7 @@ func TestOneRelayOfManyDoesAStepOfMaintenanceWhenItIsDue(t *testing.T) {
 		})
 		r.Start()
 	}
-	eventually(t, 30*time.Second, "the step was done three times", func() bool { return db.Int(t, `SELECT count(*) FROM done`) >= 3 })
+	eventually(t, 30*time.Second, "the job was done three times", func() bool { return db.Int(t, `SELECT count(*) FROM done`) >= 3 })
 	if n := db.Int(t, `SELECT count(*) FROM (SELECT at - lag(at) OVER (ORDER BY at) AS gap FROM done) g WHERE gap < interval '1500 ms'`); n != 0 {
 		t.Errorf("%d times it was done before it was due", n)
 	}
@@ -42,7 +42,7 @@ func TestOneRelayOfManyDoesAStepOfMaintenanceWhenItIsDue(t *testing.T) {
 	}
 }
 
-func TestAStepOfMaintenanceThatFailsChangesNothingAndStopsNothing(t *testing.T) {
+func TestAJobOfMaintenanceThatFailsChangesNothingAndStopsNothing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `CREATE TABLE done (at timestamptz NOT NULL DEFAULT clock_timestamp())`)

@@ -75,7 +75,7 @@ const (
 	Canceled
 	LeaseLost // another run decides
 	Drained   // given back as the relay stopped
-	PutOff    // given back: its handler was not called, or its batch failed as a whole; it is to run alone
+	PutOff    // given back: its handler was not called, or its batch failed as a whole; it is to run solo
 	outcomes
 )
 

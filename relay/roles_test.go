@@ -18,7 +18,7 @@ import (
 )
 
 // A relay whose role is a member of the workers' and has no other right does all that relays do: it wakes up, runs each kind, cancels, fires
-// schedules, takes over, promotes heads, and does each step of maintenance.
+// schedules, takes over, promotes heads, and does each job of maintenance.
 func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

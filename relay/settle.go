@@ -177,7 +177,7 @@ func (a *attempt) finish(out callResult, result *handlers.Result) error {
 }
 
 // split ends a failed batch: nothing is kept and no attempt counted; its members run one by one. Their rows in
-// the journal stay, so that any relay that claims one runs it alone.
+// the journal stay, so that any relay that claims one runs it solo.
 func (a *attempt) split(ctx context.Context, out callResult) error {
 	if err := a.exclusively(a.undo); err != nil {
 		return a.broken(ctx, out, err)

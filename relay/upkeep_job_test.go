@@ -44,7 +44,7 @@ func TestUpkeepThatHangsDelaysNoBeat(t *testing.T) {
 	})
 }
 
-// A step of maintenance that one relay is stuck in does not keep others from the other steps.
+// A job of maintenance that one relay is stuck in does not keep others from the other jobs.
 func TestAStepThatIsStuckStopsNoOther(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -40,7 +40,7 @@ func (p pivot) plus(ids int64) pivot {
 	return p
 }
 
-// watermark is the position in a class behind which all was claimed.
+// watermark is the position in a class below which all was claimed.
 type watermark struct {
 	at, mid, top pivot // where claims begin; where they will after the lag; the last task that was claimed
 	next         pivot // where they begin in a backlog: behind what others took, or will

@@ -63,8 +63,8 @@ var lockMutants = []mutant{{
 	}},
 	tests: testRun{"relay", "TestASlotThatIsFilledWhileAClaimReachesItIsNotFree$"},
 }, {
-	name:  "one-look-at-a-key",
-	help:  "the task of a unique key is looked at once, and a retry that is written back is missed",
+	name:  "one-pass-over-a-key",
+	help:  "the task of a unique key is read once, and a retry that is written back is missed",
 	edits: []edit{{"outbox.lock_waiting", "FOR pass IN 1..2 LOOP", "FOR pass IN 1..1 LOOP"}},
 	tests: testRun{".", "TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey$"},
 }}

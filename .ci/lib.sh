@@ -118,7 +118,7 @@ checks() {
   local unformatted; unformatted=$(gofmt -l .)
   [ -z "$unformatted" ] || { echo "not formatted: $unformatted"; exit 1; }
   go vet ./... "${packages[@]}"
-  go run $staticcheck ./... ./outboxotel/... ./outboxprom/... ./cmd/outbox/...
+  GOFLAGS= go run $staticcheck ./... ./outboxotel/... ./outboxprom/... ./cmd/outbox/... # a browser's driver takes long to look through
   go mod tidy -diff
   go mod verify
   (cd bench && go vet ./... && go mod tidy -diff)
@@ -127,7 +127,7 @@ checks() {
 
 # staticcheck_elsewhere: it looks at all packages that these need, which are many.
 staticcheck_elsewhere() {
-  go run $staticcheck ./examples/...
+  go run $staticcheck ./dashboard ./examples/...
   (cd bench && go run $staticcheck ./...)
 }
 
@@ -184,10 +184,14 @@ bare() {
   [ $failed = 0 ] || { grep -v '^ok ' "$logs/bare.log" | tail -200; echo 'FAILED: go test ./... with Go and PostgreSQL only'; exit 1; }
 }
 
-benchmarks() {
-  say 'benchmarks, short'
+# benchmarks_of_packages run to their end.
+benchmarks_of_packages() {
+  say 'benchmarks of packages'
   go test ./relay -run '^$' -bench 'Drain/./none' -skip 'Drain/./none/.' -benchtime 1x | grep -E 'tasks/s|^ok'
   go test ./dashboard -run '^$' -bench Pages -benchtime 1x | grep -E 'ms/page|longest-s|^ok'
+}
+
+benchmark() {
   say 'the benchmark against the field, very short'
   (cd bench && go test -count=1 ./...)
 }

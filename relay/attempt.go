@@ -19,17 +19,18 @@ var (
 	errOutOfStep        = errors.New("relay: the connection answers another question than was asked")
 )
 
-// bookkeeping bounds each statement, lock wait and idle moment of a claim's transaction outside the handler.
+// bookkeeping bounds each statement, lock wait and idle moment of a claim's transaction outside the
+// handler.
 const bookkeeping = 10 * time.Second
 
-// attempt is one claim of a Tx or Batch handler, from BEGIN to COMMIT: the transaction that deletes the tasks
-// is the one that the handler works in.
+// attempt is one claim of a Tx or Batch handler, from BEGIN to COMMIT: the transaction that deletes
+// the tasks is the one that the handler works in.
 //
 //	BEGIN; claim; SAVEPOINT; handler; probe; RELEASE; COMMIT
 //
-// What the handler did is undone by ROLLBACK TO, and the failure recorded in the same transaction. Whenever
-// anything else than expected comes back, the transaction is rolled back, its connection closed, and what is
-// to be recorded is recorded in another one: never COMMIT when in doubt.
+// What the handler did is undone by ROLLBACK TO, and the failure recorded in the same transaction.
+// Whenever anything else than expected comes back, the transaction is rolled back, its connection
+// closed, and what is to be recorded is recorded in another one: never COMMIT when in doubt.
 type attempt struct {
 	guardedTx
 	h       *handlers.Handler
@@ -47,8 +48,8 @@ type attempt struct {
 	canceled map[int64]bool
 }
 
-// runTx claims with the given claim and runs the handler. claimed is called once, with what was claimed.
-// The error is the database's: it is no attempt and a reason to slow down.
+// runTx claims with the given claim and runs the handler. claimed is called once, with what was
+// claimed. The error is the database's: it is no attempt and a reason to slow down.
 func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, claimed func([]*row)) error {
 	a := &attempt{guardedTx: r.newGuardedTx(), h: h, claim: handlers.Claim{Began: time.Now()}}
 	defer a.recycle()
@@ -147,8 +148,8 @@ func (a *attempt) run(ctx context.Context) error {
 // slowTransaction is when the relay warns of a Tx or Batch handler.
 const slowTransaction = 5 * time.Second
 
-// judge acts on what earlier runs left. It reports whether that was all; if not, the claim is one suspect, and
-// a.soloRun, if it needs one, is taken.
+// judge acts on what earlier runs left. It reports whether that was all; if not, the claim is one
+// suspect, and a.soloRun, if it needs one, is taken.
 func (a *attempt) judge(ctx context.Context, found map[int64][]earlier) (done bool, err error) {
 	if len(a.rows) > 1 {
 		return a.judgeBatch(ctx, found)
@@ -214,8 +215,8 @@ func (r *Relay) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int6
 	return nil
 }
 
-// close writes what becomes of a task whose handler is not called, and commits. After an error nothing is
-// committed, or, if it is the commit's, perhaps.
+// close writes what becomes of a task whose handler is not called, and commits. After an error
+// nothing is committed, or, if it is the commit's, perhaps.
 func (a *attempt) close(t *row, next taskChange) error {
 	err := a.exclusively(func(ctx context.Context, c exclusive) error {
 		if err := a.undo(ctx, c); err != nil {

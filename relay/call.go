@@ -19,8 +19,8 @@ var (
 // abandonAfter is how long after its context's end a handler may take to return.
 const abandonAfter = 5 * time.Second
 
-// grace is how much later than the server's statement timeout a handler's context ends: the server goes first,
-// as drivers close the connection when a context ends inside a statement.
+// grace is how much later than the server's statement timeout a handler's context ends: the server
+// goes first, as drivers close the connection when a context ends inside a statement.
 func grace(timeout time.Duration) time.Duration { return 250*time.Millisecond + timeout/20 }
 
 // callResult is how a handler's call ended.
@@ -33,8 +33,8 @@ type callResult struct {
 	canceled  bool
 }
 
-// call runs the handler with a context that the caller ends: under rows that the handler left open drivers close the
-// connection then. The handler has a goroutine of its own, so that Goexit, a
+// call runs the handler with a context that the caller ends: under rows that the handler left open
+// drivers close the connection then. The handler has a goroutine of its own, so that Goexit, a
 // panic and a handler that does not return cost neither the worker nor the bookkeeping.
 func (r *Relay) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, claim handlers.Claim, tasks []*task) (out callResult) {
 	done := make(chan error, 1)

@@ -10,19 +10,23 @@ import (
 	"github.com/txoutbox/outbox/internal/guard"
 )
 
-// Chooser decides which types a relay claims from when workers are free: Config.Chooser. [Fair] is the built-in one.
+// Chooser decides which types a relay claims from when workers are free: Config.Chooser. [Fair] is
+// the built-in one.
 //
-// Choose returns how many free workers each of v.Heads gets, by its index; a result that is shorter gives the others none. A
-// worker runs one task, or one batch of a Batch handler. The relay asks again whenever something has changed: a worker became free,
-// a claim came back, the lanes were polled (at least every 50 ms while there is work that was not chosen). So no is
-// an answer, and not for long. Workers for a Leased type of which a claim is under way wait until that is back, for up to 50 ms; then they
-// are claimed for together. A claim may find less than was expected, as other relays claim as well.
+// Choose returns how many free workers each of v.Heads gets, by its index; a result that is shorter
+// gives the others none. A worker runs one task, or one batch of a Batch handler. The relay asks
+// again whenever something has changed: a worker became free, a claim came back, the lanes were
+// polled (at least every 50 ms while there is work that was not chosen). So no is an answer, and
+// not for long. Workers for a Leased type of which a claim is under way wait until that is back,
+// for up to 50 ms; then they are claimed for together. A claim may find less than was expected, as
+// other relays claim as well.
 //
-// A number below 0 counts as 0, one above Head.Room as Room, and what all get together is cut to v.Free; a panic gives
-// this choice to the built-in order. Each relay logs that once. While the database fails, the built-in order is used.
+// A number below 0 counts as 0, one above Head.Room as Room, and what all get together is cut to
+// v.Free; a panic gives this choice to the built-in order. Each relay logs that once. While the
+// database fails, the built-in order is used.
 //
-// A relay makes one call of Choose at a time, and dispatches nothing meanwhile: it must not wait for anything. A Chooser
-// that several relays share must be safe for concurrent use.
+// A relay makes one call of Choose at a time, and dispatches nothing meanwhile: it must not wait
+// for anything. A Chooser that several relays share must be safe for concurrent use.
 type Chooser interface {
 	Choose(v View) []int
 }
@@ -47,9 +51,10 @@ type Head struct {
 	Likely   int       // claims that will probably find a full load: 1 after a poll, more after each that did
 }
 
-// Fair returns the built-in order, for a Chooser that changes only something of it: the most urgent head first, equal ones at random;
-// every tenth choice the head that has waited longest; and no type gets the last free worker while there are other types. A
-// Fair is not safe for concurrent use.
+// Fair returns the built-in order, for a Chooser that changes only something of it: the most urgent
+// head first, equal ones at random; every tenth choice the head that has waited longest; and no
+// type gets the last free worker while there are other types. A Fair is not safe for concurrent
+// use.
 func Fair() Chooser { return &fairOrder{} }
 
 // fairness is how often the lane that has waited longest is served before the most urgent one.
@@ -108,8 +113,8 @@ func (h *Head) waitingSince() time.Time {
 	return h.Served
 }
 
-// share is how many workers one type may hold: all but one, while there are other types, so that one type cannot
-// stop another.
+// share is how many workers one type may hold: all but one, while there are other types, so that
+// one type cannot stop another.
 func share(workers, types int) int {
 	if types > 1 && workers > 1 {
 		return workers - 1

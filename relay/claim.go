@@ -10,14 +10,15 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 )
 
-// claimPlan is a way to take tasks of h's type, with one statement or, while they found less than they might, a few.
+// claimPlan is a way to take tasks of h's type, with one statement or, while they found less than
+// they might, a few.
 type claimPlan interface {
 	// part is the i-th statement, after found tasks. more: another one may follow it.
 	part(h *handlers.Handler, i, found int) (p claimPart, more bool)
 }
 
-// claimPart is a statement that takes up to limit tasks: it returns rowColumns and, with one of them, the transaction's id. Or it returns
-// each as text, as outbox.claim_tasks does.
+// claimPart is a statement that takes up to limit tasks: it returns rowColumns and, with one of
+// them, the transaction's id. Or it returns each as text, as outbox.claim_tasks does.
 type claimPart struct {
 	query   string
 	args    []any
@@ -30,15 +31,15 @@ type claimPart struct {
 const takeTaskSQL = `/* outbox: claim a task */
 SELECT outbox.claim_task($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
-// Several, in the same way: from a place on, which is the start of the lane, a watermark, or a pivot, where the bound keeps less urgent tasks out
-// while urgent ones lie below it.
+// Several, in the same way: from a place on, which is the start of the lane, a watermark, or a
+// pivot, where the bound keeps less urgent tasks out while urgent ones lie below it.
 const claimSQL = `/* outbox: claim */
 SELECT outbox.claim_tasks($1, $2, $3, $4, $5, $6)`
 
-// The CTE is fenced by its row locks and by MATERIALIZED: as a bare sub-select in USING the planner may run it
-// once for each row, and take more than its LIMIT.
-// By id: ready is said by what it is not, as no index but the primary key fits then. After statistics from a
-// drained queue the planner would take the lane's and read all of it.
+// The CTE is fenced by its row locks and by MATERIALIZED: as a bare sub-select in USING the planner
+// may run it once for each row, and take more than its LIMIT. By id: ready is said by what it is
+// not, as no index but the primary key fits then. After statistics from a drained queue the planner
+// would take the lane's and read all of it.
 const claimOneSQL = `/* outbox: claim one task */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE task_id = $2 AND task_type = $1 AND state NOT IN ('scheduled', 'leased', 'waiting')
@@ -54,8 +55,8 @@ type pivot struct {
 
 var laneStart = pivot{math.MinInt16, 0, math.MinInt64}
 
-// claimNext takes up to limit tasks from the watermark of the lane on, nil for its start; or from the pivot on if there is one, and then
-// from the watermark.
+// claimNext takes up to limit tasks from the watermark of the lane on, nil for its start; or from
+// the pivot on if there is one, and then from the watermark.
 type claimNext struct {
 	limit            int
 	watermark, pivot *pivot
@@ -90,8 +91,8 @@ func (c claimOne) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
 	return claimPart{query: claimOneSQL, args: []any{h.Type, c.taskID}, limit: 1}, false
 }
 
-// claimSettings are those of the claim's transaction. They are made before it locks a row, so a relay that freezes at any moment
-// lets go.
+// claimSettings are those of the claim's transaction. They are made before it locks a row, so a
+// relay that freezes at any moment lets go.
 func claimSettings(h *handlers.Handler) string {
 	return "SET LOCAL idle_in_transaction_session_timeout = " + ms(idleFor(h.Timeout)) + "; SET LOCAL lock_timeout = " + ms(bookkeeping)
 }

@@ -16,8 +16,8 @@ type Order int
 const (
 	// InOrder claims fewer attempts first, then the order of enqueueing.
 	InOrder Order = iota
-	// Random starts each claim at a random task of the lane's most urgent priority. Relays then seldom meet,
-	// and a run of tasks for one tenant does not hold up the others.
+	// Random starts each claim at a random task of the lane's most urgent priority. Relays then
+	// seldom meet, and a run of tasks for one tenant does not hold up the others.
 	Random
 )
 
@@ -26,10 +26,12 @@ type Config struct {
 	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
 	Schema string
 
-	// Workers is how many tasks (for Batch handlers: batches) run at once in this relay. Each run of a Tx or Batch handler holds one
-	// connection of the pool, and the relay holds two more. Leased tasks are claimed and ended in groups, over ten connections
-	// at most (fourteen, where PostgreSQL refuses results), however many run; a call of task.Complete or task.Extend takes one more while it lasts. So a
-	// relay that only has Leased handlers may have many workers and a small pool. Default 10, at most 1,000.
+	// Workers is how many tasks (for Batch handlers: batches) run at once in this relay. Each run
+	// of a Tx or Batch handler holds one connection of the pool, and the relay holds two more.
+	// Leased tasks are claimed and ended in groups, over ten connections at most (fourteen, where
+	// PostgreSQL refuses results), however many run; a call of task.Complete or task.Extend takes
+	// one more while it lasts. So a relay that only has Leased handlers may have many workers and a
+	// small pool. Default 10, at most 1,000.
 	Workers int
 
 	// Order of claiming inside a type. Default InOrder.
@@ -38,41 +40,46 @@ type Config struct {
 	// Chooser decides which types are claimed from when workers are free. Default Fair().
 	Chooser Chooser
 
-	// PollInterval is how long an idle relay that was not woken waits before it polls again, with jitter. It
-	// bounds the delay of tasks whose wake-up was lost or, without ListenDSN, never sent. Default 1 s, from
+	// PollInterval is how long an idle relay that was not woken waits before it polls again, with
+	// jitter. It bounds the delay of tasks whose wake-up was lost or, without ListenDSN, never
+	// sent. Default 1 s, from
 	// 10 ms to 1 min.
 	PollInterval time.Duration
 
-	// ListenDSN is the lib/pq connection string for LISTEN, over which other processes' commits wake this
-	// relay. It must lead to the server itself or to a pooler in session mode. Without it, or while it does
-	// not work, the relay polls only, and warns once. It is never logged. While a relay that has it is idle, enqueues
-	// send NOTIFY, so PostgreSQL refuses PREPARE TRANSACTION for theirs; without it in all relays of the outbox none does.
+	// ListenDSN is the lib/pq connection string for LISTEN, over which other processes' commits
+	// wake this relay. It must lead to the server itself or to a pooler in session mode. Without
+	// it, or while it does not work, the relay polls only, and warns once. It is never logged.
+	// While a relay that has it is idle, enqueues send NOTIFY, so PostgreSQL refuses PREPARE
+	// TRANSACTION for theirs; without it in all relays of the outbox none does.
 	ListenDSN string
 
-	// DrainTimeout is how long Run waits for running handlers once its context has ended. Then their contexts
-	// end with the cause outbox.ErrDraining; those runs are not counted as attempts. Default 30 s; negative
-	// means to wait as long as they take, and the database to take their results.
+	// DrainTimeout is how long Run waits for running handlers once its context has ended. Then
+	// their contexts end with the cause outbox.ErrDraining; those runs are not counted as attempts.
+	// Default 30 s; negative means to wait as long as they take, and the database to take their
+	// results.
 	DrainTimeout time.Duration
 
-	// Schedules are tasks that this relay enqueues at times of their own; see [Schedule]. They take one
-	// connection more now and then.
+	// Schedules are tasks that this relay enqueues at times of their own; see [Schedule]. They take
+	// one connection more now and then.
 	Schedules Schedules
-	// DeadRetention is for how long dead letters are kept, by PostgreSQL's clock: whichever relay gets to it deletes older ones, of
-	// all types, 1,000 at a time. 0 means for ever.
+	// DeadRetention is for how long dead letters are kept, by PostgreSQL's clock: whichever relay
+	// gets to it deletes older ones, of all types, 1,000 at a time. 0 means for ever.
 	DeadRetention time.Duration
 
-	// OnDead, if set, is called once for each task that this relay made a dead letter, after the commit: to tell somebody. The calls are
-	// made one after the other, and the relay does not wait for them; a panic is logged. ctx ends after
+	// OnDead, if set, is called once for each task that this relay made a dead letter, after the
+	// commit: to tell somebody. The calls are made one after the other, and the relay does not wait
+	// for them; a panic is logged. ctx ends after
 	// 10 s. Up to 1,000 dead letters wait for their call; beyond that, and of a function that does not return after its ctx's end,
-	// calls are left out, and their number logged. Run waits for the calls at its end, for 10 s at most. No call is made for
-	// a dead letter whose commit was not confirmed, or whose relay died: the table tells them all (package deadletter).
+	// calls are left out, and their number logged. Run waits for the calls at its end, for 10 s at
+	// most. No call is made for a dead letter whose commit was not confirmed, or whose relay died:
+	// the table tells them all (package deadletter).
 	OnDead func(ctx context.Context, d DeadLetter)
 
 	// Observers hear of claims, ends of runs and outages, for metrics; see [Observer].
 	Observers []Observer
 
-	// Logger receives what an operator should know: never a payload, never a DSN. A record at which its handler panics is
-	// lost, which is said once on standard error. Default slog.Default().
+	// Logger receives what an operator should know: never a payload, never a DSN. A record at which
+	// its handler panics is lost, which is said once on standard error. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -83,8 +90,9 @@ const (
 	leaseDuration     = 10 * time.Second // a relay is alive for this long after each heartbeat
 	takeoverInterval  = time.Second
 	takeoverAfter     = 10 * time.Second // own unbroken heartbeats before taking over from others
-	// beatGap is what breaks them. Another relay's last heartbeat before an outage may be an interval older than the
-	// own, and its lease must not have run out when the own outage counts as none.
+	// beatGap is what breaks them. Another relay's last heartbeat before an outage may be an
+	// interval older than the own, and its lease must not have run out when the own outage counts
+	// as none.
 	beatGap = heartbeatInterval + 2*takeoverInterval
 )
 

@@ -23,8 +23,8 @@ const (
 	parkFor         = 500 * time.Millisecond // until one more slot may try again to get a connection
 )
 
-// dispatcher decides what to do next. It is a loop that owns all it knows, hears of everything as a function to
-// call, and does no I/O itself.
+// dispatcher decides what to do next. It is a loop that owns all it knows, hears of everything as a
+// function to call, and does no I/O itself.
 type dispatcher struct {
 	r      *Relay
 	ctx    context.Context
@@ -107,9 +107,10 @@ func (d *dispatcher) run() {
 	}
 }
 
-// wake notes a wake-up. When they come faster than a poll answers them, say because other relays are busy with what
-// many enqueuers send, they cost those more than they bring. The relay polls by itself then, and suppresses wake-ups
-// for a while: a longer one each time, until they have come seldom.
+// wake notes a wake-up. When they come faster than a poll answers them, say because other relays
+// are busy with what many enqueuers send, they cost those more than they bring. The relay polls by
+// itself then, and suppresses wake-ups for a while: a longer one each time, until they have come
+// seldom.
 func (d *dispatcher) wake(now time.Time) {
 	if now.Sub(d.wokenAt) > minSuppressed && now.Sub(d.suppressedUntil) > minSuppressed {
 		d.suppressedFor = 0
@@ -126,11 +127,12 @@ func (d *dispatcher) wake(now time.Time) {
 	d.outage.hasten(now)
 }
 
-// withdraws reports whether the wake-up request is to be withdrawn: the relay has work, or is about to see.
+// withdraws reports whether the wake-up request is to be withdrawn: the relay has work, or is about
+// to see.
 func (d *dispatcher) withdraws() bool { return d.wakeRequest > 0 && (d.found || d.woken) }
 
-// step starts what can be started. It returns for how long there is nothing to do but wait for events, or that
-// RunOnce is done.
+// step starts what can be started. It returns for how long there is nothing to do but wait for
+// events, or that RunOnce is done.
 func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 	if d.failed != nil {
 		return 0, true
@@ -205,7 +207,8 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 	return time.Hour, false
 }
 
-// probe is the step of a relay that could not work with its database: one poll, then one claim, at a time.
+// probe is the step of a relay that could not work with its database: one poll, then one claim, at
+// a time.
 func (d *dispatcher) probe(now time.Time) time.Duration {
 	if d.polling || d.claims > 0 || d.free <= 0 {
 		return time.Hour

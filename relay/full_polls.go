@@ -13,8 +13,8 @@ const (
 	sampledPolls  = 10                   // the least of so many tells what a poll takes: the first one of each session is slow, as it plans
 )
 
-// fullPolls decides when a poll reads lanes from their heads. What that takes is compared with what other polls took lately: where the machine is
-// slow, all are.
+// fullPolls decides when a poll reads lanes from their heads. What that takes is compared with what
+// other polls took lately: where the machine is slow, all are.
 type fullPolls struct {
 	full, others pollTimes
 }

@@ -15,17 +15,19 @@ import (
 
 var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// HandBack makes all tasks that the relay of that id holds leases on ready at once, and returns how many: an operator's
-// word that a node is dead, ahead of the 10 s after which other relays take its tasks over. relayID is as in the table of
-// relays. The schema is "outbox" unless one is given.
+// HandBack makes all tasks that the relay of that id holds leases on ready at once, and returns how
+// many: an operator's word that a node is dead, ahead of the 10 s after which other relays take its
+// tasks over. relayID is as in the table of relays. The schema is "outbox" unless one is given.
 //
-// It is as a takeover: the runs stay counted as attempts, and each task runs solo the next time, as it may be what
-// killed the node. A relay that lives after all loses these leases: it can neither complete nor fail those tasks, and
-// within a heartbeat (3 s) their handlers' contexts end with the cause outbox.ErrLeaseLost. A task whose
-// [outbox.Task.Complete] is under way is left to it. Tasks of Tx and Batch handlers need nothing of the kind: they are
-// back when the server ends the dead node's connections.
+// It is as a takeover: the runs stay counted as attempts, and each task runs solo the next time, as
+// it may be what killed the node. A relay that lives after all loses these leases: it can neither
+// complete nor fail those tasks, and within a heartbeat (3 s) their handlers' contexts end with the
+// cause outbox.ErrLeaseLost. A task whose [outbox.Task.Complete] is under way is left to it. Tasks
+// of Tx and Batch handlers need nothing of the kind: they are back when the server ends the dead
+// node's connections.
 //
-// It works in transactions of 1,000 tasks each: after an error those before it are handed back, and the number says how many.
+// It works in transactions of 1,000 tasks each: after an error those before it are handed back, and
+// the number says how many.
 func HandBack(ctx context.Context, db *sql.DB, relayID string, schema ...string) (tasks int, err error) {
 	name := outbox.DefaultSchema
 	switch {

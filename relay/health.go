@@ -7,13 +7,17 @@ import (
 	"time"
 )
 
-// What is wrong with a relay, as Health says it. An outage that lasts is ErrOutage also when the heartbeat is gone by then.
+// What is wrong with a relay, as Health says it. An outage that lasts is ErrOutage also when the
+// heartbeat is gone by then.
 var (
-	// ErrNotRunning: neither Run nor RunOnce is under way, or its context has ended and it claims no more.
+	// ErrNotRunning: neither Run nor RunOnce is under way, or its context has ended and it claims
+	// no more.
 	ErrNotRunning = errors.New("relay: it is not running")
-	// ErrOutage: the relay cannot work with PostgreSQL, which is away, restarting, read-only or out of connections. It tries again by itself.
+	// ErrOutage: the relay cannot work with PostgreSQL, which is away, restarting, read-only or out
+	// of connections. It tries again by itself.
 	ErrOutage = errors.New("relay: PostgreSQL cannot be worked with")
-	// ErrNoHeartbeat: none came through, at the start or for as long as leases last (10 s), though no outage is known yet. The relay claims nothing.
+	// ErrNoHeartbeat: none came through, at the start or for as long as leases last (10 s), though
+	// no outage is known yet. The relay claims nothing.
 	ErrNoHeartbeat = errors.New("relay: no heartbeat came through")
 )
 
@@ -24,13 +28,15 @@ type life struct {
 	outage   time.Time // when it began; zero: there is none
 }
 
-// Health is nil while the relay runs and claims: its latest heartbeat came through within the last 10 s, by its own clock, and no outage is
-// known. Else it is an ErrNotRunning, ErrOutage or ErrNoHeartbeat, with the time since when where that is known. It asks
-// nobody and does not block: an idle relay notices an outage with its next poll, within two seconds or so at the default PollInterval, and a server that
-// does not answer within 10 s. The text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's words, which are in the log.
+// Health is nil while the relay runs and claims: its latest heartbeat came through within the last
+// 10 s, by its own clock, and no outage is known. Else it is an ErrNotRunning, ErrOutage or
+// ErrNoHeartbeat, with the time since when where that is known. It asks nobody and does not block:
+// an idle relay notices an outage with its next poll, within two seconds or so at the default
+// PollInterval, and a server that does not answer within 10 s. The text has neither a DSN, nor a
+// host, nor a payload, nor PostgreSQL's words, which are in the log.
 //
-// It is for readiness. A liveness probe that restarts the process should not use it: a relay survives outages by itself, and what it runs
-// would be lost with the process.
+// It is for readiness. A liveness probe that restarts the process should not use it: a relay
+// survives outages by itself, and what it runs would be lost with the process.
 func (r *Relay) Health() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -43,9 +43,11 @@ type lanes struct {
 	seen  []*lane // that these are of
 }
 
-// While a claim of leased tasks looks for them, the slots that become free gather for the next one. So claims are large when many tasks
-// end, whatever the number of workers, and a relay that has room begins one at once. The next one begins while the last one commits, as it
-// knows by then where that ended. One takes a part of the slots only, so that tasks run and end while others are claimed.
+// While a claim of leased tasks looks for them, the slots that become free gather for the next one.
+// So claims are large when many tasks end, whatever the number of workers, and a relay that has
+// room begins one at once. The next one begins while the last one commits, as it knows by then
+// where that ended. One takes a part of the slots only, so that tasks run and end while others are
+// claimed.
 const (
 	laneClaims  = 2  // of leased tasks of one type at once: one that looks for them, and one that commits
 	leaseClaims = 8  // of all types together
@@ -65,8 +67,9 @@ func (l *lanes) leasing(c *lane, n int) {
 	l.leases += n
 }
 
-// Claims of batches of one lane that are under way at once. Where each begins where the last one ended that has come back, more would meet
-// at the same tasks, which all but one walk over. In a backlog each has its own.
+// Claims of batches of one lane that are under way at once. Where each begins where the last one
+// ended that has come back, more would meet at the same tasks, which all but one walk over. In a
+// backlog each has its own.
 const (
 	batchClaims   = 2
 	backlogClaims = 4
@@ -79,7 +82,8 @@ func (c *lane) batchClaims() int {
 	return batchClaims
 }
 
-// gathers reports whether the lane has to wait for a claim under way; slots for leased tasks gather meanwhile.
+// gathers reports whether the lane has to wait for a claim under way; slots for leased tasks gather
+// meanwhile.
 func (l *lanes) gathers(c *lane) bool {
 	switch c.h.Kind {
 	case handlers.KindBatch:
@@ -90,8 +94,8 @@ func (l *lanes) gathers(c *lane) bool {
 	return false
 }
 
-// holds reports whether slots do wait for a claim of the lane, so that less urgent lanes do not get them: for as long as a claim
-// may take when all is well.
+// holds reports whether slots do wait for a claim of the lane, so that less urgent lanes do not get
+// them: for as long as a claim may take when all is well.
 func (l *lanes) holds(c *lane) bool {
 	return (c.finding > 0 || c.leasing >= laneClaims || c.claiming >= c.batchClaims()) && l.gathers(c) && l.eligible(c) && time.Since(c.served) < pollFresh
 }
@@ -200,8 +204,8 @@ func (l *lanes) choosable() bool {
 	return !l.declined && slices.ContainsFunc(l.all, func(c *lane) bool { return l.eligible(c) && !l.gathers(c) })
 }
 
-// unblocked is when the first of the lanes that have work and wait for their type's limits may claim again; zero if
-// none waits.
+// unblocked is when the first of the lanes that have work and wait for their type's limits may
+// claim again; zero if none waits.
 func (l *lanes) unblocked(now time.Time) (first time.Time) {
 	for _, c := range l.all {
 		if at := c.blockedUntil(); at.After(now) && c.credit > 0 && c.head != nil && l.room(c) > 0 && (first.IsZero() || at.Before(first)) {
@@ -276,8 +280,8 @@ func (h *laneHead) from() *pivot {
 	return &pivot{h.priority, h.attempt, h.taskID + rand.Int64N(span+1)}
 }
 
-// pivots are where a claim of n leased tasks in random order starts, and how many tasks follow each place at most: one, but for
-// large claims.
+// pivots are where a claim of n leased tasks in random order starts, and how many tasks follow each
+// place at most: one, but for large claims.
 func (h *laneHead) pivots(n int) (places []pivot, lead int) {
 	if lead = 1; n > randomSingly {
 		lead = randomLead

@@ -13,8 +13,8 @@ import (
 const leaseSQL = `/* outbox: lease */
 SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`
 
-// leaseNext is a claim of up to limit leased tasks: a few from each pivot on, if there are some, and then from the watermark of the lane on,
-// nil for its start.
+// leaseNext is a claim of up to limit leased tasks: a few from each pivot on, if there are some,
+// and then from the watermark of the lane on, nil for its start.
 type leaseNext struct {
 	limit     int
 	watermark *pivot
@@ -37,9 +37,9 @@ func (n leaseNext) args(h *handlers.Handler, limit int, relayID, token string) [
 	return []any{h.Type, limit, relayID, token, registered, perMS, margin, from.priority, from.attempt, from.taskID, bigints(ids), pivot.priority, pivot.attempt, n.lead, pivotIDSpan}
 }
 
-// lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so many slots for its type: when
-// it returns them, they are committed as leased by this relay under the token. found is called before the commit when there are some, unless the
-// type has slots.
+// lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so
+// many slots for its type: when it returns them, they are committed as leased by this relay under
+// the token. found is called before the commit when there are some, unless the type has slots.
 func (r *Relay) lease(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
 	for try := 1; ; try++ {
 		began := time.Now()
@@ -58,8 +58,9 @@ func (r *Relay) lease(ctx context.Context, h *handlers.Handler, n leaseNext, fou
 			n.limit, n.pivots = 1, nil
 			continue
 		}
-		// For all of SKIP LOCKED a claim can wait for another transaction: where one that it found at work on a row ends in that
-		// moment, and the row's next version is being changed already. Two can wait for each other then.
+		// For all of SKIP LOCKED a claim can wait for another transaction: where one that it found
+		// at work on a row ends in that moment, and the row's next version is being changed
+		// already. Two can wait for each other then.
 		if !pgerr.Conflict(err) || try == conflictTries {
 			return runs, token, allowed, err
 		}
@@ -103,7 +104,8 @@ func (r *Relay) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext,
 	return runs, token, allowed, err
 }
 
-// resultOf is the transition that a leased task's outcome asks for. prevented: the database failed its Complete.
+// resultOf is the transition that a leased task's outcome asks for. prevented: the database failed
+// its Complete.
 func (r *Relay) resultOf(h *handlers.Handler, t *row, out callResult, begun int, prevented bool) transition {
 	if out.err == nil {
 		return transition{outcome: Done, done: true, keep: h.Keep}

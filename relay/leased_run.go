@@ -6,8 +6,8 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 )
 
-// leasedRun is one run of a leased task, from its claim until its lease has ended. Whoever ends the run, the handler's return or the
-// relay's patience, hands the result on and waits for nothing.
+// leasedRun is one run of a leased task, from its claim until its lease has ended. Whoever ends the
+// run, the handler's return or the relay's patience, hands the result on and waits for nothing.
 type leasedRun struct {
 	lease
 	lane    *lane
@@ -59,7 +59,8 @@ func (x *leasedRun) begin() {
 	x.call()
 }
 
-// beginSuspect begins the run of a task that a process died of, and counts it: one such task at a time.
+// beginSuspect begins the run of a task that a process died of, and counts it: one such task at a
+// time.
 func (x *leasedRun) beginSuspect() bool {
 	t := &x.row
 	if x.suspect = x.r.soloRun(); x.suspect == nil {

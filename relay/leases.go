@@ -38,7 +38,8 @@ func newLeases(r *Relay) *leases {
 	return l
 }
 
-// hold notes a lease while its handler runs, until end if that is not zero: then its context ends, with the cause.
+// hold notes a lease while its handler runs, until end if that is not zero: then its context ends,
+// with the cause.
 func (l *leases) hold(one *lease, end time.Time, cause error) {
 	l.mu.Lock()
 	l.holders[one] = struct{}{}
@@ -51,7 +52,8 @@ func (l *leases) hold(one *lease, end time.Time, cause error) {
 	}
 }
 
-// overdue ends the contexts whose time has run out, and tells when the next one will; zero is never.
+// overdue ends the contexts whose time has run out, and tells when the next one will; zero is
+// never.
 func (l *leases) overdue(now time.Time) (next time.Time) {
 	for _, one := range l.held() {
 		if end := one.ctx.overdue(now); !end.IsZero() && (next.IsZero() || end.Before(next)) {
@@ -80,8 +82,8 @@ func (l *leases) held() []*lease {
 	return slices.Collect(maps.Keys(l.holders))
 }
 
-// took ends the context of a handler whose task another relay, or an operator, has taken away. A task that its own
-// handler has completed is gone as well.
+// took ends the context of a handler whose task another relay, or an operator, has taken away. A
+// task that its own handler has completed is gone as well.
 func (l *leases) took(one *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,8 +95,8 @@ func (l *leases) took(one *lease) {
 	l.r.log.Warn("outbox: a lease was taken away; its handler is stopped", "task_id", one.id)
 }
 
-// lose ends the contexts of all leased handlers: this relay has not reached the server for as long as its leases
-// last, so others may run its tasks.
+// lose ends the contexts of all leased handlers: this relay has not reached the server for as long
+// as its leases last, so others may run its tasks.
 func (l *leases) lose() (lost int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +119,8 @@ func (l *leases) release(rows []*row, token, xid string) {
 	}
 }
 
-// run gives back what claims of unknown outcome took, until stop is closed. Then it waits for the results that are being written.
+// run gives back what claims of unknown outcome took, until stop is closed. Then it waits for the
+// results that are being written.
 func (l *leases) run(stop <-chan struct{}) {
 	defer l.clock.stop()
 	defer context.AfterFunc(l.r.handlerContext, l.stop)()

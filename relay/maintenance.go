@@ -8,18 +8,21 @@ import (
 	"github.com/lib/pq"
 )
 
-// maintenanceJob is one kind of upkeep of the outbox's tables that one relay of all does at a time. To add one, write its run and add it
-// to maintenanceJobs; the table outbox.maintenance gets its row by itself.
+// maintenanceJob is one kind of upkeep of the outbox's tables that one relay of all does at a time.
+// To add one, write its run and add it to maintenanceJobs; the table outbox.maintenance gets its
+// row by itself.
 type maintenanceJob struct {
 	name string // the key in outbox.maintenance; a new name for a new meaning
-	// run does a bounded part of the job in tx, which maintenance commits; a tx of a job that is done by several
-	// relays at once must do no harm either. It returns after how long any relay is to do the next part: 0 is at
-	// once, which is within a second or two. What it logs must be true even if the commit fails.
+	// run does a bounded part of the job in tx, which maintenance commits; a tx of a job that is
+	// done by several relays at once must do no harm either. It returns after how long any relay is
+	// to do the next part: 0 is at once, which is within a second or two. What it logs must be true
+	// even if the commit fails.
 	run func(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error)
 }
 
-// maintenanceJobs are done by whichever relay gets to them. (Promoting is done by the poll, taking over and reaping by each
-// relay's heartbeat.) Each is bounded by upkeepTimeout, as it shares the heartbeat's connection.
+// maintenanceJobs are done by whichever relay gets to them. (Promoting is done by the poll, taking
+// over and reaping by each relay's heartbeat.) Each is bounded by upkeepTimeout, as it shares the
+// heartbeat's connection.
 func maintenanceJobs(c Config) []maintenanceJob {
 	jobs := []maintenanceJob{
 		{"fold", fold},
@@ -33,7 +36,8 @@ func maintenanceJobs(c Config) []maintenanceJob {
 	return jobs
 }
 
-// maxMaintenanceWait is how long a relay does not check whether a job is due: another one that had it may be dead.
+// maxMaintenanceWait is how long a relay does not check whether a job is due: another one that had
+// it may be dead.
 const maxMaintenanceWait = 10 * time.Second
 
 // A log that is empty needs no fold.
@@ -55,8 +59,8 @@ SELECT job FROM s WHERE set_config('statement_timeout', $2, true) || set_config(
 const jobDoneSQL = `/* outbox: a job of maintenance is done */
 UPDATE outbox.maintenance SET due_at = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE job = $1`
 
-// maintenance does the jobs of one relay, on its heartbeat's connection: at most one at a time, and between two
-// beats.
+// maintenance does the jobs of one relay, on its heartbeat's connection: at most one at a time, and
+// between two beats.
 type maintenance struct {
 	jobs  []maintenanceJob
 	known bool                 // the jobs have rows
@@ -67,8 +71,8 @@ func newMaintenance(r *Relay) *maintenance {
 	return &maintenance{jobs: r.jobs, rest: map[string]time.Time{}}
 }
 
-// maintain does one part of the job that has been due for longest, if any is due that no other relay is at, and returns when to
-// check again.
+// maintain does one part of the job that has been due for longest, if any is due that no other
+// relay is at, and returns when to check again.
 func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error) {
 	m := h.maintenance
 	var names []string

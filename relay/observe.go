@@ -8,22 +8,24 @@ import (
 	"github.com/txoutbox/outbox/internal/guard"
 )
 
-// Observer hears what a relay does, for metrics: see the modules outboxprom and outboxotel. A function that is nil is not called, and without any
-// observer nothing is measured.
+// Observer hears what a relay does, for metrics: see the modules outboxprom and outboxotel. A
+// function that is nil is not called, and without any observer nothing is measured.
 //
-// The goroutines that do the work wait for the functions, outside of locks and transactions but for Claimed, which comes while the
-// claim of a Tx or Batch handler is open. So they must return soon, without I/O, as what they take is lost to the relay; they may be called
-// at the same time, also by several relays. A panic in one is logged and hurts nobody.
+// The goroutines that do the work wait for the functions, outside of locks and transactions but for
+// Claimed, which comes while the claim of a Tx or Batch handler is open. So they must return soon,
+// without I/O, as what they take is lost to the relay; they may be called at the same time, also by
+// several relays. A panic in one is logged and hurts nobody.
 type Observer struct {
-	// Claimed hears of each claim that came through. What fails is told to Changed as an outage, if it is one.
+	// Claimed hears of each claim that came through. What fails is told to Changed as an outage, if
+	// it is one.
 	Claimed func(Claim)
 
-	// Ended hears of the end of each run, once it is known what became of its tasks: after the commit. Each task of a Claim is told
-	// once by an Ended, unless its process dies.
+	// Ended hears of the end of each run, once it is known what became of its tasks: after the
+	// commit. Each task of a Claim is told once by an Ended, unless its process dies.
 	Ended func(RunEnd)
 
-	// Changed hears when the relay starts and stops, and when an outage begins and ends. Each Started has one Stopped, each
-	// OutageBegan one OutageEnded, before Stopped at the latest.
+	// Changed hears when the relay starts and stops, and when an outage begins and ends. Each
+	// Started has one Stopped, each OutageBegan one OutageEnded, before Stopped at the latest.
 	Changed func(Change)
 }
 
@@ -32,8 +34,8 @@ type Claim struct {
 	Type  string
 	Kind  handlers.Kind
 	Tasks int // that it took; 0 if others were faster
-	// Start is when the relay began the claim, by the process's clock, and Duration how long it took from then: to get a connection, and for Leased
-	// tasks to commit.
+	// Start is when the relay began the claim, by the process's clock, and Duration how long it
+	// took from then: to get a connection, and for Leased tasks to commit.
 	Start    time.Time
 	Duration time.Duration
 }
@@ -42,8 +44,8 @@ type Claim struct {
 type RunEnd struct {
 	Type string
 	Kind handlers.Kind
-	// Called is when the handler was called, by the process's clock; zero if it was not. Handled is how long its call took; of one that did not
-	// return, until it was abandoned.
+	// Called is when the handler was called, by the process's clock; zero if it was not. Handled is
+	// how long its call took; of one that did not return, until it was abandoned.
 	Called  time.Time
 	Handled time.Duration
 	Tasks   []TaskEnd
@@ -55,8 +57,9 @@ type TaskEnd struct {
 	Attempt int // as its handler saw it, or was to
 	Outcome Outcome
 	Reason  deadletter.Reason // of Dead
-	// Waited is how long the task had been due when the claim had it, by PostgreSQL's clock, which the relay knows from its heartbeat, to within
-	// that one's round trip. It counts from RunAt: for a task without one from the start of the transaction that enqueued it.
+	// Waited is how long the task had been due when the claim had it, by PostgreSQL's clock, which
+	// the relay knows from its heartbeat, to within that one's round trip. It counts from RunAt:
+	// for a task without one from the start of the transaction that enqueued it.
 	Waited time.Duration
 }
 

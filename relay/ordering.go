@@ -7,21 +7,25 @@ import (
 	"time"
 )
 
-// Ordering keys. A task with a key arrives as waiting (a trigger), and the head, the one that is first in its key, is made ready by
-// whichever relay polls next: outbox.headless_key has a row for each key that a task came to or whose head went, visible
-// exactly when that is. So claims know nothing of keys, enqueueing takes no lock, and nobody has to finish what a
-// process that died began.
+// Ordering keys. A task with a key arrives as waiting (a trigger), and the head, the one that is
+// first in its key, is made ready by whichever relay polls next: outbox.headless_key has a row for
+// each key that a task came to or whose head went, visible exactly when that is. So claims know
+// nothing of keys, enqueueing takes no lock, and nobody has to finish what a process that died
+// began.
 
-// One relay at a time: two could see different tasks as a key's head. One that freezes meanwhile lets go.
+// One relay at a time: two could see different tasks as a key's head. One that freezes meanwhile
+// lets go.
 const lockHeadsSQL = `/* outbox: lock the promotion of heads */
 SELECT set_config('idle_in_transaction_session_timeout', $1, true) FROM outbox.promote_lock FOR UPDATE SKIP LOCKED`
 
 const newHeadsLockSQL = `/* outbox: the row that locks the promotion of heads */
 INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING`
 
-// The task that is next by this snapshot may be cancelled in an open transaction, so it is not waited for; its key
-// keeps its row then. A head whose removal is not committed yet is still seen: its removal brings a row of its own.
-// Rows of headless_key are never updated, so a ctid is theirs until they are deleted. NO KEY UPDATE, as for an Enqueue with a unique key whatever cannot be had FOR KEY SHARE runs.
+// The task that is next by this snapshot may be cancelled in an open transaction, so it is not
+// waited for; its key keeps its row then. A head whose removal is not committed yet is still seen:
+// its removal brings a row of its own. Rows of headless_key are never updated, so a ctid is theirs
+// until they are deleted. The lock is FOR NO KEY UPDATE: an Enqueue with the task's unique key takes
+// a task that it cannot lock FOR KEY SHARE for one that runs.
 const promoteHeadsSQL = `/* outbox: promote waiting tasks to heads */
 WITH c AS MATERIALIZED (
   SELECT ctid FROM outbox.headless_key ORDER BY headless_key_id LIMIT $1 FOR UPDATE SKIP LOCKED),
@@ -47,7 +51,8 @@ UPDATE outbox.task t SET state = CASE WHEN run_at > clock_timestamp() THEN 'sche
 // promoteKeys is of how many keys one poll promotes the heads.
 const promoteKeys = 1000
 
-// promotePause is how long a relay waits before it tries again to promote heads where it could promote none.
+// promotePause is how long a relay waits before it tries again to promote heads where it could
+// promote none.
 const promotePause = 100 * time.Millisecond
 
 // promoteHeads makes the first of the waiting tasks of keys without a head ready, or scheduled.

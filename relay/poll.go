@@ -10,22 +10,24 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// Which lanes have work, and when the next scheduled task of each is due. What this process runs itself is still visible until its claim
-// commits, and left out.
+// Which lanes have work, and when the next scheduled task of each is due. What this process runs
+// itself is still visible until its claim commits, and left out.
 const pollSQL = `/* outbox: poll */
 SELECT i, task_id, priority, attempt, age, due_in FROM outbox.poll($1, $2, $3, $4, $5, $6, $7, $8)`
 
-// In the same statement, an idle relay prolongs its wake-up request ($10 microseconds from now; 0: it does not) and sees whether leases are to be
-// taken over, if it wants to know ($9). What was committed after its snapshot and before the request is set sent a wake-up only if
-// the request before ($11) held until then.
+// In the same statement, an idle relay prolongs its wake-up request ($10 microseconds from now; 0:
+// it does not) and sees whether leases are to be taken over, if it wants to know ($9). What was
+// committed after its snapshot and before the request is set sent a wake-up only if the request
+// before ($11) held until then.
 const idlePollSQL = pollSQL + `
  UNION ALL SELECT -1, setval('outbox.wake', GREATEST(last_value, ceil(extract(epoch FROM clock_timestamp()) + $10::bigint / 1e6)::bigint)),
        ($11::bigint > extract(epoch FROM clock_timestamp()))::integer, NULL, NULL, NULL FROM outbox.wake WHERE $10::bigint > 0
  UNION ALL SELECT -2, NULL, NULL, NULL, NULL, NULL WHERE $9::boolean AND ` + leasesDue + `
 `
 
-// The last task of each head's priority and attempt, for the range of a pivot. The row comparison makes the
-// planner read the lane's index backwards, where equality would tempt it to the primary key.
+// The last task of each head's priority and attempt, for the range of a pivot. The row comparison
+// makes the planner read the lane's index backwards, where equality would tempt it to the primary
+// key.
 const lastSQL = `/* outbox: poll the ends of lanes */
 SELECT h.i, l.task_id
   FROM unnest($1::text[], $2::smallint[], $3::smallint[]) WITH ORDINALITY AS h (task_type, priority, attempt, i)
@@ -41,7 +43,8 @@ WITH due AS MATERIALIZED (
    ORDER BY run_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE outbox.task t SET state = 'ready' WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM due))`
 
-// One poll promotes only so many scheduled tasks, as others wait for what it sees. The next one goes on.
+// One poll promotes only so many scheduled tasks, as others wait for what it sees. The next one
+// goes on.
 const (
 	promoteScheduledTypes = 50
 	promoteScheduledTasks = 1000
@@ -73,7 +76,8 @@ type pollResult struct {
 	stranded bool
 }
 
-// maxExcluded bounds how many running tasks a poll leaves out; more only cost a claim that finds little.
+// maxExcluded bounds how many running tasks a poll leaves out; more only cost a claim that finds
+// little.
 const maxExcluded = 1000
 
 // pollOptions are what a poll does besides.
@@ -83,13 +87,14 @@ type pollOptions struct {
 	withdraw      int64    // a wake-up request; 0 for none
 	stranded      bool     // find leases of dead relays
 	spans         [][]span // by the index of the lane, those to read; nil is all lanes from their heads
-	// idle relays do all that in one statement: requestWakeUp prolongs wakeRequest then, if there is one.
+	// idle relays do all that in one statement: requestWakeUp prolongs wakeRequest then, if there
+	// is one.
 	idle        bool
 	wakeRequest int64
 }
 
-// poll reads the heads of the lanes, promotes what is due first, and requests wake-ups before it reads, if it should: what
-// commits later sends a notification then.
+// poll reads the heads of the lanes, promotes what is due first, and requests wake-ups before it
+// reads, if it should: what commits later sends a notification then.
 func (r *Relay) poll(ctx context.Context, opts pollOptions) (s *pollResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
@@ -195,7 +200,8 @@ func (r *Relay) readLast(ctx context.Context, conn *sql.Conn, heads []*laneHead)
 	return rows.Err()
 }
 
-// readIdle reads the lanes for an idle relay, which requests wake-ups and looks for leases to take over at the same time.
+// readIdle reads the lanes for an idle relay, which requests wake-ups and looks for leases to take
+// over at the same time.
 func (r *Relay) readIdle(ctx context.Context, conn *sql.Conn, opts pollOptions) (s *pollResult, due []string, err error) {
 	ahead, sent := int64(0), time.Now()
 	if opts.requestWakeUp {

@@ -62,7 +62,8 @@ func (r *Relay) after(h *handlers.Handler, t *row, result *handlers.Result, begu
 	return c
 }
 
-// backoff is how long a task waits after the given number of attempts failed, and whether its Backoff says stop.
+// backoff is how long a task waits after the given number of attempts failed, and whether its
+// Backoff says stop.
 func (r *Relay) backoff(h *handlers.Handler, attempts int) (wait time.Duration, stop bool) {
 	wait, stop, err := h.Backoff(attempts)
 	if err != nil {
@@ -166,8 +167,9 @@ func (r *Relay) forgetTasks(done []*row) string {
 	return r.sql("DELETE FROM outbox.running WHERE task_id IN (" + b.String() + ")")
 }
 
-// Recording from outside the claim's transaction, which is gone: the task is back as it was, or still locked by
-// a backend that has not noticed, or another relay has it already. Those locks are not waited for.
+// Recording from outside the claim's transaction, which is gone: the task is back as it was, or
+// still locked by a backend that has not noticed, or another relay has it already. Those locks are
+// not waited for.
 const lockBackSQL = `/* outbox: lock a task whose claim is gone */
 SELECT 1 FROM outbox.task WHERE task_id = $1 AND attempt = $2 AND iterations = $3 AND state <> 'leased' FOR UPDATE SKIP LOCKED`
 
@@ -252,7 +254,8 @@ func locked(ctx context.Context, r *Relay, tx *sql.Tx, t *row) (bool, error) {
 	return err == nil, err
 }
 
-// transactionStatus is "committed" or "aborted": what became of a transaction that is not open any more.
+// transactionStatus is "committed" or "aborted": what became of a transaction that is not open any
+// more.
 func (r *Relay) transactionStatus(xid string) (status string, err error) {
 	for try := range 10 {
 		if try > 0 {
@@ -269,7 +272,8 @@ func (r *Relay) transactionStatus(xid string) (status string, err error) {
 	return "", err
 }
 
-// statusOf is "in progress", "committed", "aborted" or, for a transaction that is long gone, "unknown".
+// statusOf is "in progress", "committed", "aborted" or, for a transaction that is long gone,
+// "unknown".
 func (r *Relay) statusOf(xid string) (status string, err error) {
 	err = r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, "SELECT COALESCE(pg_xact_status($1::text::xid8), 'unknown')", xid).Scan(&status)

@@ -4,12 +4,13 @@
 //	…
 //	err = r.Run(ctx)                                  // until ctx ends, and what runs has ended
 //
-// A [Relay] is one worker pool of one process. Any number of relays, in any number of processes, share the work by
-// SELECT … FOR UPDATE SKIP LOCKED; there is no leader. [Config] says how one works, with defaults for all of it; [Relay.RunOnce]
-// is for cron and tests.
+// A [Relay] is one worker pool of one process. Any number of relays, in any number of processes,
+// share the work by SELECT … FOR UPDATE SKIP LOCKED; there is no leader. [Config] says how one
+// works, with defaults for all of it; [Relay.RunOnce] is for cron and tests.
 //
-// A relay keeps no state that its database does not have: it may be killed at any time, and others take its tasks over. See
-// docs/guide/production.md for how to run it, docs/design.md for how it works and what it promises.
+// A relay keeps no state that its database does not have: it may be killed at any time, and others
+// take its tasks over. See docs/guide/production.md for how to run it, docs/design.md for how it
+// works and what it promises.
 package relay
 
 import (
@@ -34,7 +35,8 @@ import (
 // ErrRunning is returned by Run and RunOnce of a Relay that runs already.
 var ErrRunning = errors.New("relay: it is running already")
 
-// Relay claims tasks and runs their handlers. Its methods are safe for concurrent use; one Run or RunOnce at a time.
+// Relay claims tasks and runs their handlers. Its methods are safe for concurrent use; one Run or
+// RunOnce at a time.
 type Relay struct {
 	db        *sql.DB
 	config    Config
@@ -74,13 +76,14 @@ type Relay struct {
 	deadLetters    *deadLetters
 }
 
-// leasedConns is how many connections a relay uses for Leased handlers while all goes well, but for the calls of task.Complete and Extend: for claims, a
-// poll and the results.
+// leasedConns is how many connections a relay uses for Leased handlers while all goes well, but for
+// the calls of task.Complete and Extend: for claims, a poll and the results.
 const leasedConns = leaseClaims + 1 + resultWriters
 
-// New returns a relay that claims from db the tasks of all types that are registered by now. db is a pool on
-// lib/pq or pgx's stdlib driver; best it is the relay's own, with room for Workers + 2 connections, one more with Schedules: New returns an
-// error if its limit (SetMaxOpenConns) is lower, as handlers would wait for each other. Where all handlers are Leased it need have room for
+// New returns a relay that claims from db the tasks of all types that are registered by now. db is
+// a pool on lib/pq or pgx's stdlib driver; best it is the relay's own, with room for Workers + 2
+// connections, one more with Schedules: New returns an error if its limit (SetMaxOpenConns) is
+// lower, as handlers would wait for each other. Where all handlers are Leased it need have room for
 // 12 only, whatever Workers is (see there). The error names every field of config that is out of range. New does not connect.
 func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error) {
 	if db == nil || registry == nil {
@@ -120,22 +123,25 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 }
 
 // Run claims and runs tasks until ctx ends. Then it claims no more, waits for what runs up to
-// Config.DrainTimeout, ends the contexts of the handlers that still run with the cause outbox.ErrDraining, and
-// returns within 15 s more, or 25 s while OnDead is being called; what a handler that ignores its context leaves undone is given back.
+// Config.DrainTimeout, ends the contexts of the handlers that still run with the cause
+// outbox.ErrDraining, and returns within 15 s more, or 25 s while OnDead is being called; what a
+// handler that ignores its context leaves undone is given back.
 //
-// It survives whatever happens to the database, and returns nil after ctx has ended. Errors: ErrRunning; and at
-// the start schema.ErrNotMigrated, schema.ErrNewer, schema.ErrUnsupportedServer, schema.ErrUnsupportedEncoding and
-// schema.ErrReadOnly. A server that becomes read-only later, and one that is a standby, is an outage that Run waits for.
+// It survives whatever happens to the database, and returns nil after ctx has ended. Errors:
+// ErrRunning; and at the start schema.ErrNotMigrated, schema.ErrNewer, schema.ErrUnsupportedServer,
+// schema.ErrUnsupportedEncoding and schema.ErrReadOnly. A server that becomes read-only later, and
+// one that is a standby, is an outage that Run waits for.
 func (r *Relay) Run(ctx context.Context) error { return r.start(ctx, false) }
 
-// RunOnce runs tasks until none is due that this relay could take, and returns: for tests and cron. It does not
-// wait for tasks that are due later, but it does take over leased tasks of dead relays, which takes 10 s. Unlike
-// Run it returns the first error that the database gives, once what runs has ended. When ctx ends, it drains as
-// Run does and returns nil. It fires each schedule that is due once, before it begins.
+// RunOnce runs tasks until none is due that this relay could take, and returns: for tests and cron.
+// It does not wait for tasks that are due later, but it does take over leased tasks of dead relays,
+// which takes 10 s. Unlike Run it returns the first error that the database gives, once what runs
+// has ended. When ctx ends, it drains as Run does and returns nil. It fires each schedule that is
+// due once, before it begins.
 func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
 
-// Wake makes the relay poll for work now: after a commit in the same process that may have enqueued. It does not
-// block. outbox.InTx does it by itself.
+// Wake makes the relay poll for work now: after a commit in the same process that may have
+// enqueued. It does not block. outbox.InTx does it by itself.
 func (r *Relay) Wake() { r.wake() }
 
 func (r *Relay) wake() { poke(r.woken) }
@@ -163,7 +169,8 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 		r.mu.Unlock()
 	}()
 
-	// Without ctx's deadline: at one, a driver gives up on its own clock, perhaps before ctx has ended.
+	// Without ctx's deadline: at one, a driver gives up on its own clock, perhaps before ctx has
+	// ended.
 	claiming, stopClaiming := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopClaiming()
 	defer context.AfterFunc(ctx, stopClaiming)()
@@ -271,8 +278,8 @@ func (r *Relay) check(ctx context.Context, once bool) error {
 	}
 }
 
-// drain ends the handlers' contexts when the drain timeout has passed after the end of claiming, and gives up
-// waiting for what the database does not take some time later.
+// drain ends the handlers' contexts when the drain timeout has passed after the end of claiming,
+// and gives up waiting for what the database does not take some time later.
 func (r *Relay) drain(claiming context.Context, drained <-chan struct{}, stopHandling context.CancelCauseFunc) {
 	select {
 	case <-claiming.Done():

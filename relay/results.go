@@ -8,8 +8,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// results are transitions that wait to be written. While one group of them is being written the next one gathers: group commit
-// without a timer.
+// results are transitions that wait to be written. While one group of them is being written the
+// next one gathers: group commit without a timer.
 type results struct {
 	pending    sync.Mutex
 	waiting    []*transition
@@ -31,8 +31,9 @@ func newResults() results {
 	return results{writeSlots: make(chan struct{}, singleWrites), enough: make(chan struct{}, 1)}
 }
 
-// finish hands a transition on. The run is told when it is committed, when the lease proved to be lost, or when the relay gives up as it stops.
-// A transition is repeated until its commit is confirmed, as a lost one would mean a second run.
+// finish hands a transition on. The run is told when it is committed, when the lease proved to be
+// lost, or when the relay gives up as it stops. A transition is repeated until its commit is
+// confirmed, as a lost one would mean a second run.
 func (l *leases) finish(t *transition) {
 	if t.apart {
 		l.settle([]*transition{t}, nil)
@@ -100,7 +101,8 @@ func (l *leases) over(group []*transition) {
 	l.ended(runs)
 }
 
-// withWriteSlot calls f when a slot is free, if slots are needed. When the relay is abandoned nobody waits for one any more.
+// withWriteSlot calls f when a slot is free, if slots are needed. When the relay is abandoned
+// nobody waits for one any more.
 func (l *leases) withWriteSlot(slots chan struct{}, f func() error) error {
 	if slots == nil {
 		return f()
@@ -116,8 +118,10 @@ func (l *leases) withWriteSlot(slots chan struct{}, f func() error) error {
 
 var errNoWriteSlot = errors.New("relay: others were being written")
 
-// settle repeats the group's transaction until it is confirmed or the relay is abandoned. A transition that PostgreSQL refuses, or whose row
-// is locked, must not hold up the others, nor those that gather: so they go one by one then, with slots, which bound how many are written at once.
+// settle repeats the group's transaction until it is confirmed or the relay is abandoned. A
+// transition that PostgreSQL refuses, or whose row is locked, must not hold up the others, nor
+// those that gather: so they go one by one then, with slots, which bound how many are written at
+// once.
 func (l *leases) settle(group []*transition, slots chan struct{}) {
 	retries := pace{r: l.r}
 	unknown := false // an earlier try may have committed

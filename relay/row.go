@@ -41,12 +41,14 @@ type row struct {
 	discarded error          // what its handler discarded it for
 }
 
-// What every claim returns of a task t, in this order. A time is cheap as a float, which is exact to the microsecond for two
-// centuries; most tasks were created when they were due; and the columns that few tasks use are one.
+// What every claim returns of a task t, in this order. A time is cheap as a float, which is exact
+// to the microsecond for two centuries; most tasks were created when they were due; and the columns
+// that few tasks use are one.
 const rowColumns = `t.task_id, t.payload::text, t.priority, t.attempt, (date_part('epoch', t.run_at) * 1000000)::bigint,
        CASE WHEN t.created_at <> t.run_at THEN (date_part('epoch', t.created_at) * 1000000)::bigint END, outbox.optional_columns(t)`
 
-// scanRows reads the rows of a claim, with further columns of the claim into extra, in order. It fails if there are more than limit.
+// scanRows reads the rows of a claim, with further columns of the claim into extra, in order. It
+// fails if there are more than limit.
 func scanRows(rows *sql.Rows, h *handlers.Handler, limit int, extra func(*row) []any) ([]*row, error) {
 	defer rows.Close()
 	var out []*row

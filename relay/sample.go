@@ -15,8 +15,9 @@ const (
 	samplePurge    = 2000 // rows that are deleted with it
 )
 
-// One statement: the counts of each type, their sum under the type "", which no type is called, and the end of what is old. The rows that one sample adds
-// are fewer than those that the next ones delete, however long no relay was there to delete them.
+// One statement: the counts of each type, their sum under the type "", which no type is called, and
+// the end of what is old. The rows that one sample adds are fewer than those that the next ones
+// delete, however long no relay was there to delete them.
 const sampleSQL = `/* outbox: sample the counts */
 WITH old AS (
   DELETE FROM outbox.sample WHERE ctid = ANY (ARRAY(
@@ -32,8 +33,9 @@ ON CONFLICT DO NOTHING`
 
 // sample notes the counts for inspect.Samples.
 func sample(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error) {
-	// With statistics of another time, or where a forgotten transaction keeps what was claimed, PostgreSQL would rather read the whole table. What has no
-	// index is read so all the same, at a cost for which it would compile the statement.
+	// With statistics of another time, or where a forgotten transaction keeps what was claimed,
+	// PostgreSQL would rather read the whole table. What has no index is read so all the same, at a
+	// cost for which it would compile the statement.
 	if _, err := tx.ExecContext(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off"); err != nil {
 		return 0, err
 	}

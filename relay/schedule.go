@@ -20,7 +20,8 @@ const (
 	scheduleRest    = time.Minute // until a firing that PostgreSQL refused, or whose Next panicked, is tried again
 )
 
-// scheduler adds the schedules of this relay to the table and fires what is due. It reads no clock but PostgreSQL's.
+// scheduler adds the schedules of this relay to the table and fires what is due. It reads no clock
+// but PostgreSQL's.
 type scheduler struct {
 	r          *Relay
 	all        []known
@@ -45,7 +46,8 @@ func (s *scheduler) rest(name string, err error) {
 
 func (s *scheduler) rests(name string) bool { return time.Since(s.r.born) < s.resting[name] }
 
-// run fires until the relay stops claiming, which is before stop is closed. Its timer is set to the next firing.
+// run fires until the relay stops claiming, which is before stop is closed. Its timer is set to the
+// next firing.
 func (s *scheduler) run(<-chan struct{}) {
 	ctx := s.r.ctx
 	retries, held, logged := pace{r: s.r}, schedulePause, false
@@ -139,8 +141,9 @@ UPDATE outbox.schedule SET next_at = timestamptz 'epoch' + $2::bigint * interval
        last_at = COALESCE(timestamptz 'epoch' + $3::bigint * interval '1 microsecond', last_at)
  WHERE name = $1`
 
-// fireOne fires one of the schedules if it is due: the row is locked, the tasks are enqueued and the next firing is
-// set in one transaction. It returns the schedule's name, also with the error of what it is to enqueue.
+// fireOne fires one of the schedules if it is due: the row is locked, the tasks are enqueued and
+// the next firing is set in one transaction. It returns the schedule's name, also with the error of
+// what it is to enqueue.
 func (s *scheduler) fireOne(ctx context.Context, of []known) (name string, err error) {
 	if len(of) == 0 {
 		return "", nil

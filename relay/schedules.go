@@ -18,15 +18,17 @@ import (
 // Schedules are tasks to be enqueued at times of their own; see [Schedule].
 type Schedules []Schedule
 
-// Schedule enqueues a task at each time that its Timing gives: a firing. However many relays run with it, and
-// whatever their clocks say, each firing enqueues one task, whose RunAt is the time of the firing: the times are
-// computed from the row in outbox.schedule and from PostgreSQL's clock, and the row is locked meanwhile. There is no
-// leader; any relay that has the schedule in its Config fires it, also one without a handler for the task's type.
+// Schedule enqueues a task at each time that its Timing gives: a firing. However many relays run
+// with it, and whatever their clocks say, each firing enqueues one task, whose RunAt is the time of
+// the firing: the times are computed from the row in outbox.schedule and from PostgreSQL's clock,
+// and the row is locked meanwhile. There is no leader; any relay that has the schedule in its
+// Config fires it, also one without a handler for the task's type.
 //
-// A relay adds its schedules to the table when it starts. If the timing or Spec of one that is there has changed, its next firing is
-// computed anew, from now on; else it is kept, so that nothing is lost by a restart. Where processes disagree on
-// a schedule, as in a rolling deploy, the last one that started decides, and only relays with the same timing, Spec, CatchUp,
-// task type and payload fire it. A schedule that is no longer in any Config stays in the table and does not fire;
+// A relay adds its schedules to the table when it starts. If the timing or Spec of one that is
+// there has changed, its next firing is computed anew, from now on; else it is kept, so that
+// nothing is lost by a restart. Where processes disagree on a schedule, as in a rolling deploy, the
+// last one that started decides, and only relays with the same timing, Spec, CatchUp, task type and
+// payload fire it. A schedule that is no longer in any Config stays in the table and does not fire;
 // [RemoveSchedule] removes it.
 type Schedule struct {
 	// Name is the schedule's identity: at most 128 bytes of text that prints, once in a schema.
@@ -35,29 +37,33 @@ type Schedule struct {
 	// Timing says when it fires.
 	Timing Timing
 
-	// Spec describes the timing to operators, as the text of a cron expression does. It may be empty. When it
-	// changes, the next firing is computed anew; so it need not be set for that, as long as Timing shows the change
-	// in the past as well.
+	// Spec describes the timing to operators, as the text of a cron expression does. It may be
+	// empty. When it changes, the next firing is computed anew; so it need not be set for that, as
+	// long as Timing shows the change in the past as well.
 	Spec string
 
-	// Task is what a firing enqueues, made by TaskType.New. Its RunAt and Schema are set by the relay.
+	// Task is what a firing enqueues, made by TaskType.New. Its RunAt and Schema are set by the
+	// relay.
 	Task outbox.NewTask
 
-	// CatchUp says what becomes of firings that were missed while no relay with the schedule worked. Default CatchUpOnce.
+	// CatchUp says what becomes of firings that were missed while no relay with the schedule
+	// worked. Default CatchUpOnce.
 	CatchUp CatchUp
 }
 
 // Timing says when a schedule fires. The schedules of robfig/cron have it.
 type Timing interface {
-	// Next is the first firing after t, to the microsecond; the zero time if there is none. It gets PostgreSQL's
-	// time, in UTC, and must depend on nothing else: no clock and no state. So an expression of robfig/cron is in UTC
-	// unless it names a zone: "CRON_TZ=Europe/Berlin 0 9 * * *". What happens to firings in the hours that a change of
-	// daylight-saving time skips or repeats is Next's to say; robfig/cron skips those that do not exist.
+	// Next is the first firing after t, to the microsecond; the zero time if there is none. It gets
+	// PostgreSQL's time, in UTC, and must depend on nothing else: no clock and no state. So an
+	// expression of robfig/cron is in UTC unless it names a zone: "CRON_TZ=Europe/Berlin 0 9 * *
+	// *". What happens to firings in the hours that a change of daylight-saving time skips or
+	// repeats is Next's to say; robfig/cron skips those that do not exist.
 	//
-	// It is called from several goroutines and must return within 5 s; else the schedule ends, which is logged. It also ends
-	// after the zero time, a time after the year 9999, or one that is not after t. It begins again when a relay starts whose
-	// Next gives a time. If Next panics or ends its goroutine, the schedule stands as it is, which is logged, and is tried again
-	// after a minute.
+	// It is called from several goroutines and must return within 5 s; else the schedule ends,
+	// which is logged. It also ends after the zero time, a time after the year 9999, or one that is
+	// not after t. It begins again when a relay starts whose Next gives a time. If Next panics or
+	// ends its goroutine, the schedule stands as it is, which is logged, and is tried again after a
+	// minute.
 	Next(t time.Time) time.Time
 }
 
@@ -65,8 +71,8 @@ type Timing interface {
 type CatchUp int
 
 const (
-	// CatchUpOnce enqueues one task, for the first of the missed firings. Two firings that a relay is too late for
-	// are missed as well, so very frequent schedules lose some under load.
+	// CatchUpOnce enqueues one task, for the first of the missed firings. Two firings that a relay
+	// is too late for are missed as well, so very frequent schedules lose some under load.
 	CatchUpOnce CatchUp = iota
 	// CatchUpAll enqueues a task for each of them.
 	CatchUpAll
@@ -79,9 +85,10 @@ const leastEvery = 10 * time.Millisecond
 
 type everyTiming time.Duration
 
-// Every fires at the multiples of d since Monday, January 1 of the year 1, 00:00 UTC: Every(15 * time.Minute) at
-// each quarter of an hour, Every(24 * time.Hour) at midnight UTC. It does not drift, and restarts do not shift it. d
-// is at least 10 ms and of whole microseconds, else New refuses it.
+// Every fires at the multiples of d since Monday, January 1 of the year 1, 00:00 UTC: Every(15 *
+// time.Minute) at each quarter of an hour, Every(24 * time.Hour) at midnight UTC. It does not
+// drift, and restarts do not shift it. d is at least 10 ms and of whole microseconds, else New
+// refuses it.
 func Every(d time.Duration) Timing { return everyTiming(d) }
 
 func (e everyTiming) Next(t time.Time) time.Time {
@@ -158,7 +165,8 @@ func badText(text string) string {
 	return ""
 }
 
-// fingerprint tells timings apart by what they give: firings after moments at odd distances over four years.
+// fingerprint tells timings apart by what they give: firings after moments at odd distances over
+// four years.
 func fingerprint(s Schedule) (string, error) {
 	if s.Timing == nil {
 		return "", errors.New("it is nil")
@@ -195,7 +203,8 @@ const nextTimeout = 5 * time.Second
 
 var errNextPanicked = errors.New("Next panicked")
 
-// within calls f, which calls Next, and returns also when that does not: its goroutine is left behind then.
+// within calls f, which calls Next, and returns also when that does not: its goroutine is left
+// behind then.
 func within[T any](limit time.Duration, f func() T) (value T, err error) {
 	type answer struct {
 		value T

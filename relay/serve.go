@@ -27,7 +27,8 @@ func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 	return len(chosen) > 0
 }
 
-// claim starts a claim from the lane, with one slot, or for leased tasks with one for each that may be taken.
+// claim starts a claim from the lane, with one slot, or for leased tasks with one for each that may
+// be taken.
 func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	random := d.r.config.Order == Random
 	c.credit--
@@ -151,11 +152,12 @@ func (d *dispatcher) took(c *lane, t taken) {
 	}
 }
 
-// refuseFor is how long a lane rests after PostgreSQL refused a claim of it, or what is recorded of one.
+// refuseFor is how long a lane rests after PostgreSQL refused a claim of it, or what is recorded of
+// one.
 const refuseFor = time.Second
 
-// refusal reports whether a claim, or what is recorded of one, failed for a reason that may lie in the lane's rows, or in a trigger
-// or right of the app's: other lanes go on.
+// refusal reports whether a claim, or what is recorded of one, failed for a reason that may lie in
+// the lane's rows, or in a trigger or right of the app's: other lanes go on.
 func refusal(err error) bool {
 	code := pgerr.Code(err)
 	return code != "" && !pgerr.Lost(err) && !pgerr.Passing(err) && code[:2] != "53" && code[:2] != "58" && code[:2] != "XX"
@@ -195,8 +197,9 @@ func (d *dispatcher) well(began time.Time) {
 	}
 }
 
-// fail slows the relay down. What may be the end of one connection only makes it poll again, for which it takes
-// another. Where the server only has no more connections, it gives up a slot for a while, but not the last one.
+// fail slows the relay down. What may be the end of one connection only makes it poll again, for
+// which it takes another. Where the server only has no more connections, it gives up a slot for a
+// while, but not the last one.
 func (d *dispatcher) fail(err error, began time.Time) {
 	now := time.Now()
 	if d.ctx.Err() != nil {

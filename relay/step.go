@@ -27,8 +27,9 @@ func init() {
 	}
 }
 
-// stepper runs tasks one after the other for the tests of apps, where the transaction may be the test's own: with a
-// relay's claims, calls and transitions, without its journal, heartbeat and connections.
+// stepper runs tasks one after the other for the tests of apps, where the transaction may be the
+// test's own: with a relay's claims, calls and transitions, without its journal, heartbeat and
+// connections.
 type stepper struct {
 	in       drain.Database
 	r        *Relay // for its rules and its schema's name; it never runs
@@ -159,8 +160,8 @@ func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claimPlan, tx
 	return rows, xid, nil
 }
 
-// lostClaim is a claim whose connection broke while its handler failed, mostly as a context of the handler's ended
-// inside a statement.
+// lostClaim is a claim whose connection broke while its handler failed, mostly as a context of the
+// handler's ended inside a statement.
 type lostClaim struct {
 	*drain.Misuse
 	rows   []*row
@@ -180,7 +181,8 @@ func (s *stepper) await(ctx context.Context, taskIDs []int64) error {
 	})
 }
 
-// record records a failure in another transaction. Where there is no other one, the test has lost its own.
+// record records a failure in another transaction. Where there is no other one, the test has lost
+// its own.
 func (s *stepper) record(ctx context.Context, h *handlers.Handler, l *lostClaim) (runs []drain.Run, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		rows, xid, err := s.take(ctx, h, claimOne{l.rows[0].id}, tx)

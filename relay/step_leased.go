@@ -15,7 +15,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// stepLeased leases one task, runs its handler outside the stepper's own transactions, and ends the lease.
+// stepLeased leases one task, runs its handler outside the stepper's own transactions, and ends the
+// lease.
 func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claimPlan) ([]drain.Run, error) {
 	token := newUUID()
 	t, err := s.lease(ctx, h, token)
@@ -87,7 +88,8 @@ func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) 
 	return t, err
 }
 
-// finish makes a transition, as leases.write does for many. Nobody but the handler can have taken the lease away.
+// finish makes a transition, as leases.write does for many. Nobody but the handler can have taken
+// the lease away.
 func (s *stepper) finish(ctx context.Context, t *transition) error {
 	return s.in.InTx(ctx, func(tx *sql.Tx) (err error) {
 		if t.done {

@@ -74,7 +74,8 @@ func (t *stepTx) run(ctx context.Context, runs *[]drain.Run) error {
 	return nil
 }
 
-// keep ends the handler's savepoint if all is well with what the handler did; failure is why it is not.
+// keep ends the handler's savepoint if all is well with what the handler did; failure is why it is
+// not.
 func (t *stepTx) keep(ctx context.Context) (failure, err error) {
 	err = t.probe(ctx)
 	if pgerr.Code(err) == "25P02" {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// maxLostConnections is how many runs of a task may lose their connection before it is a dead letter: its SQL
-// then probably kills its backend.
+// maxLostConnections is how many runs of a task may lose their connection before it is a dead
+// letter: its SQL then probably kills its backend.
 const maxLostConnections = 10
 
 // verdict is what earlier runs of a claimed task, known from the journal, mean for this one.
@@ -22,9 +22,10 @@ const (
 	deadLostConns
 )
 
-// judge decides by the rows that earlier runs left. A run whose relay is dead was an attempt; one that lost its
-// connection was none; one whose relay may still live is undecided. One undecided run does not hold the task
-// up: it counts as an attempt when the limit is near, and else the task runs as a suspect.
+// judge decides by the rows that earlier runs left. A run whose relay is dead was an attempt; one
+// that lost its connection was none; one whose relay may still live is undecided. One undecided run
+// does not hold the task up: it counts as an attempt when the limit is near, and else the task runs
+// as a suspect.
 func (r *row) judge(found []earlier) (v verdict, wait time.Duration) {
 	conns := 0
 	for _, e := range found {
@@ -53,8 +54,9 @@ func (r *row) judge(found []earlier) (v verdict, wait time.Duration) {
 	return suspect, 0
 }
 
-// soloTime is for how long after its start no other suspect of the process starts beside one: most of what kills a process does so
-// at once, and slow tasks that were only near should not wait for each other to end.
+// soloTime is for how long after its start no other suspect of the process starts beside one: most
+// of what kills a process does so at once, and slow tasks that were only near should not wait for
+// each other to end.
 const soloTime = 3 * time.Second
 
 // soloRun is a suspect's right to start while no other suspect of its process does.
@@ -63,8 +65,9 @@ type soloRun struct {
 	timer *time.Timer
 }
 
-// soloRun lets a task run whose process died before, if no other such task has just begun in this process: whichever of
-// them kills it, the other should not lose an attempt. It returns nil if one has.
+// soloRun lets a task run whose process died before, if no other such task has just begun in this
+// process: whichever of them kills it, the other should not lose an attempt. It returns nil if one
+// has.
 func (r *Relay) soloRun() *soloRun {
 	if !r.suspects.TryLock() {
 		return nil

@@ -18,8 +18,8 @@ SELECT ` + leasesDue + `
     OR $1::boolean AND EXISTS (SELECT 1 FROM outbox.task t WHERE state = 'leased'
        AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id))`
 
-// leasesUnseen reports whether a poll should see if leases are to be taken over. An idle relay's polls do, so that its heartbeat
-// need not.
+// leasesUnseen reports whether a poll should see if leases are to be taken over. An idle relay's
+// polls do, so that its heartbeat need not.
 func (h *heartbeat) leasesUnseen(now time.Time) bool {
 	return now.Sub(h.r.born)-time.Duration(h.leasesAt.Load()) >= takeoverInterval*7/8
 }
@@ -56,12 +56,14 @@ const strandedSQL = `/* outbox: lock leases of relays that have no row */
 SELECT task_id::text FROM outbox.task t WHERE state = 'leased'
    AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id) LIMIT 1000 FOR UPDATE SKIP LOCKED`
 
-// The lock may have come after a relay that is new had taken the lease: seen from here it has a row.
+// The lock may have come after a relay that is new had taken the lease: seen from here it has a
+// row.
 const takeStrandedSQL = `/* outbox: take over leases of relays that have no row */
 UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL
  WHERE task_id = ANY ($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id)`
 
-// takeOver makes the leased tasks of dead relays ready again, once this relay's own beats are settled.
+// takeOver makes the leased tasks of dead relays ready again, once this relay's own beats are
+// settled.
 func (h *heartbeat) takeOver(ctx context.Context) (next time.Duration, err error) {
 	now, take := time.Now(), h.takeOverNow
 	h.takeOverNow = false

@@ -24,8 +24,8 @@ const upkeepTimeout = 1500 * time.Millisecond
 // upkeepRest is how long a job rests that PostgreSQL refused: the others go on.
 const upkeepRest = 10 * time.Second
 
-// work does the jobs that are due until it is time for the next beat; what has been due for longest comes first. The error
-// is that of a lost connection.
+// work does the jobs that are due until it is time for the next beat; what has been due for longest
+// comes first. The error is that of a lost connection.
 func (h *heartbeat) work(ctx context.Context, nextBeat time.Time) error {
 	for time.Now().Before(nextBeat) && ctx.Err() == nil {
 		j := h.nextUpkeepJob()
@@ -74,7 +74,8 @@ func (h *heartbeat) do(ctx context.Context, j *upkeepJob) error {
 	return nil
 }
 
-// inTx runs f in a READ COMMITTED transaction on the heartbeat's connection. A relay that freezes in it lets its locks go.
+// inTx runs f in a READ COMMITTED transaction on the heartbeat's connection. A relay that freezes
+// in it lets its locks go.
 func (h *heartbeat) inTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
 	return h.begin(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = "+ms(bookkeeping)); err != nil {

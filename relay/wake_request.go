@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// A wake-up request is the second until which an idle relay wants a NOTIFY with each insert. It is in a sequence,
-// which has no row versions and no snapshot.
+// A wake-up request is the second until which an idle relay wants a NOTIFY with each insert. It is
+// in a sequence, which has no row versions and no snapshot.
 const requestWakeUpSQL = `/* outbox: request wake-ups */
 SELECT setval('outbox.wake', GREATEST((SELECT last_value FROM outbox.wake),
                                       ceil(extract(epoch FROM clock_timestamp()) + $1::bigint / 1e6)::bigint))`
 
-// A relay that was woken or found work withdraws the request, unless another relay has set a later one. The others
-// that may still rely on it learn of that by the payload, and request wake-ups again if they are idle.
+// A relay that was woken or found work withdraws the request, unless another relay has set a later
+// one. The others that may still rely on it learn of that by the payload, and request wake-ups
+// again if they are idle.
 const withdrawWakeUpSQL = `/* outbox: withdraw the request for wake-ups */
 SELECT setval('outbox.wake', 0), pg_notify($1, $3) FROM outbox.wake WHERE last_value BETWEEN 1 AND $2`
 

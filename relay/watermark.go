@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// Claimed tasks leave dead entries in a lane's index, which every reader from its head walks over until vacuum has removed them, and
-// a forgotten transaction keeps vacuum from that. So a relay keeps a watermark, the position below which all was claimed, and claims
-// begin there. That is a hint: a full poll, which reads all, finds a task below it that was committed late or came back.
+// Claimed tasks leave dead entries in a lane's index, which every reader from its head walks over
+// until vacuum has removed them, and a forgotten transaction keeps vacuum from that. So a relay
+// keeps a watermark, the position below which all was claimed, and claims begin there. That is a
+// hint: a full poll, which reads all, finds a task below it that was committed late or came back.
 const (
 	watermarkAfter   = 100                   // tasks claimed from one class, until when its dead entries are walked over
 	watermarkLag     = 20 * time.Millisecond // a watermark is where claims were that long ago: most late commits are above it
@@ -49,7 +50,8 @@ type watermark struct {
 	first        int64 // the task from which on claimed ones are counted
 }
 
-// idSpan is among how many ids from the watermark on n tasks may be expected, as far as claims tell; 0 is unknown.
+// idSpan is among how many ids from the watermark on n tasks may be expected, as far as claims
+// tell; 0 is unknown.
 func (w *watermarks) idSpan(from *pivot, n int) int64 {
 	if from == nil || w.of[from.class()] == nil {
 		return 0
@@ -75,7 +77,8 @@ type claimedRun struct {
 	tasks int
 }
 
-// claimedRuns are those of a claim's rows, which are in the order of the lane. A lease has counted the attempt.
+// claimedRuns are those of a claim's rows, which are in the order of the lane. A lease has counted
+// the attempt.
 func claimedRuns(rows []*row, leased bool) (out []claimedRun) {
 	for _, r := range rows {
 		p := pivot{r.priority, r.attempt, r.id}
@@ -139,9 +142,11 @@ func (w *watermarks) apart(h *laneHead, now time.Time) bool {
 	return one != nil && one.claimed >= watermarkAfter && !w.random && now.Sub(h.since) > watermarkBacklog
 }
 
-// begin is where a claim begins when the latest poll saw that head; nil is at the start. In a backlog it begins behind the last one, whose tasks
-// are locked, or will be: each would be walked over, at the price of a lock. The last one takes limit tasks, so it takes all that there
-// are among as many ids, and what it does not take sends the next one back. A limit of 0 is one that is not known.
+// begin is where a claim begins when the latest poll saw that head; nil is at the start. In a
+// backlog it begins behind the last one, whose tasks are locked, or will be: each would be walked
+// over, at the price of a lock. The last one takes limit tasks, so it takes all that there are
+// among as many ids, and what it does not take sends the next one back. A limit of 0 is one that is
+// not known.
 func (w *watermarks) begin(h *laneHead, limit int, now time.Time) *pivot {
 	if one := w.of[h.class()]; one != nil && one.claimed >= watermarkAfter {
 		at := one.at
@@ -170,16 +175,18 @@ func (w *watermarks) adjust(h *laneHead) {
 	}
 }
 
-// noteShort notes a claim that found less than it might, or failed: what is left of a backlog lies behind where the last one ended, as others had
-// locked it or gave it back. The watermark goes on all the same: where tasks are claimed as fast as they come, each claim is short.
+// noteShort notes a claim that found less than it might, or failed: what is left of a backlog lies
+// behind where the last one ended, as others had locked it or gave it back. The watermark goes on
+// all the same: where tasks are claimed as fast as they come, each claim is short.
 func (w *watermarks) noteShort() {
 	for _, one := range w.of {
 		one.next = one.at
 	}
 }
 
-// span is a part of a lane that an index scan begins and ends at its bounds, which it does only where the bound is on the first column that
-// is not given by equality: all tasks of some priorities, or, of one priority, those from a task on, up to an attempt.
+// span is a part of a lane that an index scan begins and ends at its bounds, which it does only
+// where the bound is on the first column that is not given by equality: all tasks of some
+// priorities, or, of one priority, those from a task on, up to an attempt.
 type span struct {
 	first pivot
 	last  class

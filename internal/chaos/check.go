@@ -52,14 +52,17 @@ var checks = map[string]string{
 	"leaks: sessions of the app after the last one": `SELECT application_name || ' ' || coalesce(state, '') || ' ' || left(query, 80) FROM pg_stat_activity WHERE usename = 'app'`,
 }
 
-// burned are attempts that were counted although nothing had failed but the infrastructure. The attempt that a Tx or Batch handler sees may be one higher
-// while it is not decided yet whether an earlier run was one. Not meant are failures of a handler's own: a keyed task reads with a pool of its own, and a connection that
-// is lost while the function given to task.Complete runs may be the doing of its SQL.
+// burned are attempts that were counted although nothing had failed but the infrastructure. The
+// attempt that a Tx or Batch handler sees may be one higher while it is not decided yet whether an
+// earlier run was one. Not meant are failures of a handler's own: a keyed task reads with a pool of
+// its own, and a connection that is lost while the function given to task.Complete runs may be the
+// doing of its SQL.
 const burned = `SELECT k || ': attempt ' || attempt || ', of which ' || fail || ' were to fail' FROM effect WHERE attempt > 2 + fail AND kind <> 'KEYED'
 	UNION ALL SELECT f.k || ' ' || f.kind || ', attempt ' || f.attempt || ': ' || f.error FROM failure f
 	 WHERE f.attempt > f.fail AND f.kind NOT IN ('KEYED', 'MISBEHAVES', 'POISON', 'COMMITS') AND NOT (f.kind = 'LEASED' AND f.error ~ 'bad connection|EOF|closed|reset|terminat|shutdown')`
 
-// idle are attempts that nothing can have cost where nothing was broken. A claim of a leased task has counted its attempt.
+// idle are attempts that nothing can have cost where nothing was broken. A claim of a leased task
+// has counted its attempt.
 const idle = `SELECT k || ': attempt ' || attempt || ', of which ' || fail || ' were to fail' FROM effect WHERE attempt > 1 + fail AND kind = 'LEASED'`
 
 // blameless are the faults that cost no attempt: no process and no handler's time is lost.
@@ -130,12 +133,14 @@ func (a *arena) checkIdle() error {
 	return nil
 }
 
-// onlyPoison: then its starts are known exactly, as nothing else ends a process that was about to start it. Several at once may do so to each other.
+// onlyPoison: then its starts are known exactly, as nothing else ends a process that was about to
+// start it. Several at once may do so to each other.
 func (a *arena) onlyPoison() bool {
 	return len(a.Faults) == 1 && a.Faults[0] == "poison" && a.Every >= 10*time.Second
 }
 
-// examples runs a check. One for leaks is repeated for a while, as sessions end a moment after their processes.
+// examples runs a check. One for leaks is repeated for a while, as sessions end a moment after
+// their processes.
 func (a *arena) examples(name, query string) error {
 	var found []string
 	for try := 0; ; try++ {
@@ -209,8 +214,8 @@ func (a *arena) loadLedgers() error {
 		ANALYZE ledger, effect, sink, business, canceled`)
 }
 
-// lostOnCrash is how much of the journal, which is committed asynchronously, a crash of the server may take with it: three times
-// wal_writer_delay, and the death of the process before that.
+// lostOnCrash is how much of the journal, which is committed asynchronously, a crash of the server
+// may take with it: three times wal_writer_delay, and the death of the process before that.
 const lostOnCrash = 1500 * time.Millisecond
 
 // checkStarts checks that poison was started as often as it may, in the whole fleet.

@@ -17,7 +17,8 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// poisons are the ways in which a handler ends its process, or its connection. None of them can be recovered.
+// poisons are the ways in which a handler ends its process, or its connection. None of them can be
+// recovered.
 var poisons = []string{"exit", "stack", "memory", "backend"}
 
 // poison notes its start in a file, which outlives the process, and ends it.
@@ -59,7 +60,8 @@ func deeper(n int) int {
 	return deeper(n+1) + n
 }
 
-// commits are the ways in which a handler ends its claim's transaction itself, with what it wrote. It fails then, and is a dead letter at once.
+// commits are the ways in which a handler ends its claim's transaction itself, with what it wrote.
+// It fails then, and is a dead letter at once.
 var commits = []string{"tx.Commit", "COMMIT", "COMMIT; BEGIN"}
 
 func (h *hands) commit(ctx context.Context, tx *sql.Tx, task *outbox.Task[work]) error {
@@ -70,7 +72,8 @@ func (h *hands) commit(ctx context.Context, tx *sql.Tx, task *outbox.Task[work])
 	return errors.Join(errAsked, err)
 }
 
-// misbehaviors are the ways in which a handler misbehaves. Whatever they wrote is gone afterwards, and they are dead letters in the end.
+// misbehaviors are the ways in which a handler misbehaves. Whatever they wrote is gone afterwards,
+// and they are dead letters in the end.
 var misbehaviors = []string{"panic", "panic(nil)", "goexit", "error", "no savepoint", "hidden", "rows", "rows and error", "deferred", "roll back", "roll back in SQL", "endless", "text"}
 
 func (h *hands) misbehave(ctx context.Context, tx *sql.Tx, task *outbox.Task[work]) error {

@@ -89,7 +89,8 @@ func (h *hands) register() *handlers.Registry {
 	return reg
 }
 
-// effect is what a run of a task leaves: a row, and money that went from one account to another. It fails after that, if the task asks for it.
+// effect is what a run of a task leaves: a row, and money that went from one account to another. It
+// fails after that, if the task asks for it.
 func (h *hands) effect(ctx context.Context, tx outbox.Tx, task *outbox.Task[work]) error {
 	if err := h.write(ctx, tx, task); err != nil {
 		return err
@@ -133,7 +134,8 @@ func (h *hands) batch(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[wo
 	return nil
 }
 
-// keyed brings what was seen of an entity up to date: it reads the version at its start, and takes its time.
+// keyed brings what was seen of an entity up to date: it reads the version at its start, and takes
+// its time.
 func (h *hands) keyed(ctx context.Context, task *outbox.Task[work]) error {
 	var version int64
 	if err := h.side.QueryRowContext(ctx, `SELECT version FROM entity WHERE id = $1`, task.Payload.Entity).Scan(&version); err != nil {
@@ -149,8 +151,9 @@ func (h *hands) keyed(ctx context.Context, task *outbox.Task[work]) error {
 	})
 }
 
-// dawdle is what some leased tasks do in each of their runs, whatever happens to their context, and they go on all the same after that: a relay that
-// is frozen past its lease finds them ready to end, while whoever took them over is at them still.
+// dawdle is what some leased tasks do in each of their runs, whatever happens to their context, and
+// they go on all the same after that: a relay that is frozen past its lease finds them ready to
+// end, while whoever took them over is at them still.
 func (h *hands) dawdle(ctx context.Context, task *outbox.Task[work]) context.Context {
 	if h.Dawdle == 0 || task.ID%h.Dawdle != 0 {
 		return ctx

@@ -13,15 +13,16 @@
 //
 // OUTBOX_TEST_POSTGRES set to url, local, docker or embedded allows that one only.
 //
-// Nothing is left behind but the archive in embedded-postgres's cache, the image in Docker's, and in the user's cache
-// directory, as outbox-devpg, an empty data directory of 40 MB of each local PostgreSQL, which saves later starts initdb. Close removes the
-// server and its files. Where the process ends without Close (panic, os.Exit, SIGKILL), on Unix a watchdog stops the
-// server and removes its files or its container within seconds; for a container it needs the docker command. Without
-// that, and in any case, a container ends and is removed two hours after it was started. On systems other than Unix a
-// process that ends without Close leaves a local server running.
+// Nothing is left behind but the archive in embedded-postgres's cache, the image in Docker's, and
+// in the user's cache directory, as outbox-devpg, an empty data directory of 40 MB of each local
+// PostgreSQL, which saves later starts initdb. Close removes the server and its files. Where the
+// process ends without Close (panic, os.Exit, SIGKILL), on Unix a watchdog stops the server and
+// removes its files or its container within seconds; for a container it needs the docker command.
+// Without that, and in any case, a container ends and is removed two hours after it was started. On
+// systems other than Unix a process that ends without Close leaves a local server running.
 //
-// Servers listen on the loopback interface only, with a random password, which local ones of one user share. They are for development and tests: the
-// data goes with Close.
+// Servers listen on the loopback interface only, with a random password, which local ones of one
+// user share. They are for development and tests: the data goes with Close.
 package devpg
 
 import (
@@ -45,8 +46,8 @@ const (
 	kindEmbedded = "embedded"
 )
 
-// ErrNotLocal is returned by Stop and Start for a server that is not a process of this machine's user: a URL or a
-// container.
+// ErrNotLocal is returned by Stop and Start for a server that is not a process of this machine's
+// user: a URL or a container.
 var ErrNotLocal = errors.New("devpg: not a local server")
 
 // errUnset marks a choice that nobody asked for; Open does not mention it when a later one works.
@@ -61,21 +62,21 @@ type config struct {
 	memory   bool
 }
 
-// WithSettings passes server settings, such as max_connections, to a server that Open starts. A server found by URL
-// keeps its own. Where used twice the later value counts. Settings that Open itself needs (port, addresses) cannot be
-// changed.
+// WithSettings passes server settings, such as max_connections, to a server that Open starts. A
+// server found by URL keeps its own. Where used twice the later value counts. Settings that Open
+// itself needs (port, addresses) cannot be changed.
 func WithSettings(settings map[string]string) Option {
 	return func(c *config) { maps.Copy(c.settings, settings) }
 }
 
-// WithLocal makes Open start a server that Stop and Start work on, whatever the environment asks for: the kinds local
-// and embedded are tried, in this order.
+// WithLocal makes Open start a server that Stop and Start work on, whatever the environment asks
+// for: the kinds local and embedded are tried, in this order.
 func WithLocal() Option {
 	return func(c *config) { c.local = true }
 }
 
-// WithMemory has the files of a server of the kind local in memory, where Linux has a file system for that with
-// room and TMPDIR is not set. Creating a database takes a tenth of the time there.
+// WithMemory has the files of a server of the kind local in memory, where Linux has a file system
+// for that with room and TMPDIR is not set. Creating a database takes a tenth of the time there.
 func WithMemory() Option {
 	return func(c *config) { c.memory = true }
 }
@@ -98,10 +99,10 @@ type Server struct {
 	closeErr error
 }
 
-// Open finds or starts a PostgreSQL as the package comment says. logf, unless nil, receives one line with the choice;
-// it never shows the password. ctx bounds the opening, not the server's life; without a deadline each kind still gives
-// up after a minute or so, a download excepted. The error lists every kind that was tried and why it failed. The caller
-// must call Close.
+// Open finds or starts a PostgreSQL as the package comment says. logf, unless nil, receives one
+// line with the choice; it never shows the password. ctx bounds the opening, not the server's life;
+// without a deadline each kind still gives up after a minute or so, a download excepted. The error
+// lists every kind that was tried and why it failed. The caller must call Close.
 func Open(ctx context.Context, logf func(format string, args ...any), options ...Option) (*Server, error) {
 	if logf == nil {
 		logf = func(string, ...any) {}
@@ -175,15 +176,16 @@ func open(ctx context.Context, kind string, cfg config) (*Server, error) {
 	}
 }
 
-// URL is the address of the server for its administrator, password included. It names the database postgres, or for
-// the kind url the one that the environment named.
+// URL is the address of the server for its administrator, password included. It names the database
+// postgres, or for the kind url the one that the environment named.
 func (s *Server) URL() string { return s.url.String() }
 
 // Kind is url, local, docker or embedded.
 func (s *Server) Kind() string { return s.kind }
 
-// Close stops a server that Open started and removes its files or its container; it breaks connections that are still
-// open. A server found by URL is left alone. Later calls return what the first did, after it is done.
+// Close stops a server that Open started and removes its files or its container; it breaks
+// connections that are still open. A server found by URL is left alone. Later calls return what the
+// first did, after it is done.
 func (s *Server) Close() error {
 	s.closing.Do(func() {
 		s.mu.Lock()
@@ -198,9 +200,9 @@ func (s *Server) Close() error {
 	return s.closeErr
 }
 
-// Stop stops the server and keeps its data, for tests of outages. The mode is PostgreSQL's: "fast" disconnects clients
-// and shuts down in order, "immediate" is like a crash. Stopping a stopped server does nothing. Only local and embedded
-// servers can stop; others return ErrNotLocal.
+// Stop stops the server and keeps its data, for tests of outages. The mode is PostgreSQL's: "fast"
+// disconnects clients and shuts down in order, "immediate" is like a crash. Stopping a stopped
+// server does nothing. Only local and embedded servers can stop; others return ErrNotLocal.
 func (s *Server) Stop(mode string) error {
 	if s.cluster == nil {
 		return ErrNotLocal
@@ -208,9 +210,9 @@ func (s *Server) Stop(mode string) error {
 	return s.cluster.stop(mode)
 }
 
-// Start starts a stopped server again, or one that crashed, with the same data and URL, and waits until it answers.
-// Without a deadline in ctx it waits a minute. Starting a running server does nothing. Only local and embedded servers can
-// start; others return ErrNotLocal.
+// Start starts a stopped server again, or one that crashed, with the same data and URL, and waits
+// until it answers. Without a deadline in ctx it waits a minute. Starting a running server does
+// nothing. Only local and embedded servers can start; others return ErrNotLocal.
 func (s *Server) Start(ctx context.Context) error {
 	if s.cluster == nil {
 		return ErrNotLocal

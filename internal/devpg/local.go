@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// startTimeout bounds each start of a server when the caller's context does not: a loaded CI machine can take many
-// seconds, one that takes a minute never will.
+// startTimeout bounds each start of a server when the caller's context does not: a loaded CI
+// machine can take many seconds, one that takes a minute never will.
 const startTimeout = time.Minute
 
 // cluster is a PostgreSQL that this process runs: a directory and, unless it is stopped, a process.
@@ -79,7 +79,8 @@ func (c *cluster) create(ctx context.Context, t template) (version string, err e
 	return c.runOnFreePort(ctx)
 }
 
-// initialize makes the data directory: a copy of the template or, where there is none yet, by initdb.
+// initialize makes the data directory: a copy of the template or, where there is none yet, by
+// initdb.
 func (c *cluster) initialize(ctx context.Context, t template) error {
 	if t == (template{}) {
 		return c.initdb(ctx)
@@ -144,9 +145,9 @@ func (c *cluster) initdb(ctx context.Context) error {
 	return nil
 }
 
-// freePort returns a loopback port that nobody listens on. It looks below the range that systems take ports for
-// outgoing connections from: there a port stays free while its server is stopped. Another process may still be
-// faster; then the server says so and the caller tries the next.
+// freePort returns a loopback port that nobody listens on. It looks below the range that systems
+// take ports for outgoing connections from: there a port stays free while its server is stopped.
+// Another process may still be faster; then the server says so and the caller tries the next.
 func freePort() (int, error) {
 	var err error
 	for range 100 {
@@ -258,8 +259,8 @@ func flags(settings map[string]string) []string {
 	return args
 }
 
-// stopTimeouts are how long a shutdown may take before the next, harder one. PostgreSQL itself kills what does not
-// leave an immediate shutdown within 5 s.
+// stopTimeouts are how long a shutdown may take before the next, harder one. PostgreSQL itself
+// kills what does not leave an immediate shutdown within 5 s.
 var stopTimeouts = map[string]time.Duration{"fast": 10 * time.Second, "immediate": 8 * time.Second}
 
 func (c *cluster) stop(mode string) error {

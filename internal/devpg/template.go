@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// template is an archive of a data directory as initdb made it, with its password, in the user's cache.
-// To unpack it takes a tenth of what initdb does, and each package of the tests needs a data directory.
+// template is an archive of a data directory as initdb made it, with its password, in the user's
+// cache. To unpack it takes a tenth of what initdb does, and each package of the tests needs a data
+// directory.
 type template struct{ path string }
 
 // templateOf is the template for the programs in a directory. Another build of them, as after an
@@ -32,7 +33,8 @@ func templateOf(bin string) (template, error) {
 	return template{filepath.Join(cache, "outbox-devpg", "initdb-"+hex.EncodeToString(key[:8])+".tar")}, nil
 }
 
-// passwordEntry is the archive's last entry, which is no file of the data directory: with it the archive is whole.
+// passwordEntry is the archive's last entry, which is no file of the data directory: with it the
+// archive is whole.
 const passwordEntry = "outbox-devpg-password"
 
 // restore unpacks the template as a data directory, whose owner own sets, and returns its password.
@@ -102,7 +104,8 @@ func (t template) save(data, password string) error {
 	return err
 }
 
-// removeOld deletes what is a month old: other templates, and what a killed process left unfinished.
+// removeOld deletes what is a month old: other templates, and what a killed process left
+// unfinished.
 func (t template) removeOld() {
 	entries, _ := os.ReadDir(filepath.Dir(t.path)) // what cannot be read stays
 	for _, e := range entries {

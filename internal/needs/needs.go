@@ -1,7 +1,7 @@
 // Package needs finds the programs that some tests need besides Go and PostgreSQL's server.
 //
-// A test whose program is missing is skipped, with the package to install. With OUTBOX_TEST_REQUIRE=all
-// it fails instead, as in CI.
+// A test whose program is missing is skipped, with the package to install. With
+// OUTBOX_TEST_REQUIRE=all it fails instead, as in CI.
 package needs
 
 import (
@@ -46,12 +46,12 @@ func Docker(t testing.TB) {
 	}
 }
 
-// Timing skips a test that asserts rates, shares of time or milliseconds, which a busy machine may fail, unless
-// OUTBOX_TEST_TIMING=1.
+// Timing skips a test that asserts rates, shares of time or milliseconds, which a busy machine may
+// fail, unless OUTBOX_TEST_TIMING=1.
 func Timing(t testing.TB) { t.Helper(); asked(t, "OUTBOX_TEST_TIMING") }
 
-// CI skips a test that costs too much for each go test, unless OUTBOX_TEST_REQUIRE=all, as CI sets it
-// on each push, or OUTBOX_TEST_LONG=1.
+// CI skips a test that costs too much for each go test, unless OUTBOX_TEST_REQUIRE=all, as CI sets
+// it on each push, or OUTBOX_TEST_LONG=1.
 func CI(t testing.TB) {
 	t.Helper()
 	if !InCI() {
@@ -72,7 +72,8 @@ func asked(t testing.TB, name string) {
 	}
 }
 
-// Missing ends the test, which needs what is not there: it is skipped, or fails with OUTBOX_TEST_REQUIRE=all.
+// Missing ends the test, which needs what is not there: it is skipped, or fails with
+// OUTBOX_TEST_REQUIRE=all.
 func Missing(t testing.TB, what, pkg string) {
 	t.Helper()
 	if required() {
@@ -81,7 +82,8 @@ func Missing(t testing.TB, what, pkg string) {
 	t.Skipf("needs %s: apt-get install %s", what, pkg)
 }
 
-// Without says that the test goes on without what is not there; with OUTBOX_TEST_REQUIRE=all it fails.
+// Without says that the test goes on without what is not there; with OUTBOX_TEST_REQUIRE=all it
+// fails.
 func Without(t testing.TB, what, pkg string) {
 	t.Helper()
 	if required() {

@@ -12,7 +12,8 @@ import (
 // TypeFired is the type of tasks that schedules enqueue.
 var TypeFired = outbox.NewTaskType[Payload]("FIRED")
 
-// FiredAt has a handler that keeps the id and run_at of each task of TypeFired, in the table of CreateFired.
+// FiredAt has a handler that keeps the id and run_at of each task of TypeFired, in the table of
+// CreateFired.
 func FiredAt() *handlers.Registry {
 	reg := handlers.New()
 	handlers.Tx(reg, TypeFired, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {

@@ -134,7 +134,8 @@ func resetSession(ctx context.Context, c *sql.Conn) error {
 	return err
 }
 
-// onlySessions waits until the database has no sessions but n. A closed session takes a moment to end.
+// onlySessions waits until the database has no sessions but n. A closed session takes a moment to
+// end.
 func onlySessions(ctx context.Context, c *sql.Conn, n int) error {
 	const sessions = `SELECT count(*) FROM pg_stat_activity
 		WHERE datname = current_database() AND backend_type = 'client backend'`
@@ -167,8 +168,8 @@ func look(t testing.TB, db *Database) madeAs {
 	return madeAs{db.Text(t, catalogSQL), int64(db.Int(t, newestSQL)), db.Text(t, emptySQL)}
 }
 
-// catalogSQL hashes what tests change besides rows: tables, functions, triggers, constraints, rights,
-// settings, and statistics by ANALYZE. Two tables have rows in a new database.
+// catalogSQL hashes what tests change besides rows: tables, functions, triggers, constraints,
+// rights, settings, and statistics by ANALYZE. Two tables have rows in a new database.
 const catalogSQL = `SELECT md5(concat(
 	(SELECT string_agg(concat(oid, xmin, reltuples), ',' ORDER BY oid) FROM pg_class WHERE oid >= 16384),
 	(SELECT string_agg(concat(attrelid, attnum, xmin), ',' ORDER BY attrelid, attnum)

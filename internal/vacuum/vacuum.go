@@ -1,5 +1,5 @@
-// Package vacuum reads what keeps PostgreSQL's vacuum from removing the outbox's dead rows: for the relays' check of bloat, and for package doctor. Its
-// statements only read.
+// Package vacuum reads what keeps PostgreSQL's vacuum from removing the outbox's dead rows: for the
+// relays' check of bloat, and for package doctor. Its statements only read.
 package vacuum
 
 import (
@@ -22,7 +22,8 @@ const (
 	Standby  = "standby"
 )
 
-// Holder is somebody whose snapshot or transaction id keeps dead rows, or a session that is idle in a transaction and keeps none.
+// Holder is somebody whose snapshot or transaction id keeps dead rows, or a session that is idle in
+// a transaction and keeps none.
 type Holder struct {
 	Kind     string
 	ID       string // a pid, the identifier of a prepared transaction, the name of a slot
@@ -38,8 +39,9 @@ type Holder struct {
 	Age      time.Duration
 }
 
-// A session that has written has no snapshot while it idles, but its transaction's id, which is as good. What is written in another database comes
-// by way of the snapshots of this one. What vacuum itself has open is not in its own way.
+// A session that has written has no snapshot while it idles, but its transaction's id, which is as
+// good. What is written in another database comes by way of the snapshots of this one. What vacuum
+// itself has open is not in its own way.
 const holdersSQL = `/* outbox: who keeps dead rows */
 WITH holder AS (
   SELECT 'session' AS kind, a.pid::text AS id, COALESCE(NULLIF(a.application_name, ''), NULLIF(a.backend_type, 'client backend'), 'unnamed' || COALESCE(' at ' || host(a.client_addr), '')) AS name, a.usename::text AS role, a.datname::text AS database,
@@ -62,8 +64,10 @@ SELECT kind, id, quote_literal(id), name, COALESCE(role, ''), COALESCE(database,
        behind, (extract(epoch FROM clock_timestamp() - since) * 1000000)::bigint
   FROM holder ORDER BY behind DESC NULLS LAST, since NULLS LAST, id LIMIT 100`
 
-// Holders are those who keep dead rows, the one whose horizon is furthest back first, and then sessions that are idle in a transaction: a hundred at most. Any role
-// may ask; of other roles' sessions it sees the state and the age as a member of pg_read_all_stats only, and those that keep nothing not at all else.
+// Holders are those who keep dead rows, the one whose horizon is furthest back first, and then
+// sessions that are idle in a transaction: a hundred at most. Any role may ask; of other roles'
+// sessions it sees the state and the age as a member of pg_read_all_stats only, and those that keep
+// nothing not at all else.
 func Holders(ctx context.Context, q Querier) ([]Holder, error) {
 	rows, err := q.QueryContext(ctx, holdersSQL)
 	if err != nil {
@@ -84,7 +88,8 @@ func Holders(ctx context.Context, q Querier) ([]Holder, error) {
 	return out, errors.Join(rows.Err(), rows.Close())
 }
 
-// What the tables' statistics say. Hot ones are those that claims walk over and whose rows come and go.
+// What the tables' statistics say. Hot ones are those that claims walk over and whose rows come and
+// go.
 const tablesSQL = `/* outbox: dead rows */
 SELECT s.relname, s.relname IN ('task', 'running', 'counter_log', 'headless_key', 'unique_key', 'slot', 'bucket'), s.n_live_tup, s.n_dead_tup,
        (extract(epoch FROM clock_timestamp() - GREATEST(s.last_vacuum, s.last_autovacuum)) * 1000000)::bigint
@@ -126,7 +131,8 @@ const (
 	Changed   = "changed"
 )
 
-// The hot tables live on vacuum's coming early, as the migrations have it: by a threshold, however large the table is, and without pauses.
+// The hot tables live on vacuum's coming early, as the migrations have it: by a threshold, however
+// large the table is, and without pauses.
 const settingsSQL = `/* outbox: settings of autovacuum */
 SELECT 'server', s.name, true FROM pg_settings s WHERE s.name IN ('autovacuum', 'track_counts') AND NOT s.setting::boolean
 UNION ALL

@@ -1,10 +1,12 @@
-// Package docblocks checks the blocks of code in the documentation: Go is compiled, SQL is run on a server, and what a shell is told
-// to run exists. It is for tests.
+// Package docblocks checks the blocks of code in the documentation: Go is compiled, SQL is run on a
+// server, and what a shell is told to run exists. It is for tests.
 //
-// A Go block is a whole file, declarations, or statements of a function that returns an error. What it uses and does not declare comes from the blocks
-// of declarations before it on its page, else from testdata/PAGE.go, else from testdata/all.go; imports are added. SQL blocks run
-// after testdata/all.sql and testdata/PAGE.sql, in a transaction that is rolled back; one with parameters ($1) is prepared. A page's
-// name there has - for /: docs-guide-faq.sql. A line that is only … is left out, and RETURNING … returns all columns.
+// A Go block is a whole file, declarations, or statements of a function that returns an error. What
+// it uses and does not declare comes from the blocks of declarations before it on its page, else
+// from testdata/PAGE.go, else from testdata/all.go; imports are added. SQL blocks run after
+// testdata/all.sql and testdata/PAGE.sql, in a transaction that is rolled back; one with parameters
+// ($1) is prepared. A page's name there has - for /: docs-guide-faq.sql. A line that is only … is
+// left out, and RETURNING … returns all columns.
 package docblocks
 
 import (
@@ -24,7 +26,8 @@ type Block struct {
 	Text string
 }
 
-// Read returns the blocks of README.md and the like, and of all pages below docs, in the root directory of the repository.
+// Read returns the blocks of README.md and the like, and of all pages below docs, in the root
+// directory of the repository.
 func Read(root string) ([]Block, error) {
 	pages, err := filepath.Glob(filepath.Join(root, "*.md"))
 	if err != nil {
@@ -76,7 +79,8 @@ func Of(blocks []Block, lang string) []Block {
 	return slices.DeleteFunc(slices.Clone(blocks), func(b Block) bool { return b.Lang != lang })
 }
 
-// prelude reads what the pages have in common or what one page has of its own; "" if there is nothing.
+// prelude reads what the pages have in common or what one page has of its own; "" if there is
+// nothing.
 func prelude(page, extension string) (string, error) {
 	name := strings.ReplaceAll(strings.TrimSuffix(page, ".md"), "/", "-") + extension
 	text, err := preludes.ReadFile("testdata/" + name)

@@ -52,7 +52,8 @@ func Compile(root string, blocks []Block) (checked int, problems []error, err er
 	return len(packages), problems, nil
 }
 
-// packagesOf are the blocks that Compile checks, each with the files that declare what it may use, and what could not be parsed.
+// packagesOf are the blocks that Compile checks, each with the files that declare what it may use,
+// and what could not be parsed.
 func packagesOf(fset *token.FileSet, root string, blocks []Block) (packages [][]*goFile, problems []error, err error) {
 	byName, err := knownPackages(root)
 	if err != nil {

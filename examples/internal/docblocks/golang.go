@@ -31,7 +31,8 @@ type goFile struct {
 	imports []string // with those that were added
 }
 
-// known are packages by the names that blocks use. Those of this repository come with them; see knownPackages.
+// known are packages by the names that blocks use. Those of this repository come with them; see
+// knownPackages.
 var known = map[string]string{
 	"bytes": "bytes", "context": "context", "sql": "database/sql", "errors": "errors", "fmt": "fmt", "http": "net/http", "json": "encoding/json", "log": "log", "os": "os",
 	"signal": "os/signal", "slog": "log/slog", "syscall": "syscall", "testing": "testing", "time": "time", "strings": "strings", "rand": "math/rand/v2",
@@ -124,7 +125,8 @@ func parse(fset *token.FileSet, b Block, byName map[string]string) (*goFile, err
 	return f, nil
 }
 
-// without is a copy of the file that has no declaration of the given names, which it adds its own to. Methods go with their types.
+// without is a copy of the file that has no declaration of the given names, which it adds its own
+// to. Methods go with their types.
 func (f *goFile) without(taken map[string]bool) *ast.File {
 	out := *f.ast
 	out.Decls = nil

@@ -12,8 +12,9 @@ import (
 // commands are those of other programs that the documentation may name.
 var commands = []string{"cd", "createdb", "curl", "echo", "export", "git", "grep", "head", "jq", "kubectl", "mkdir", "psql", "read", "systemctl"}
 
-// CheckShell looks whether what the shell blocks tell to run exists: packages, their flags, files, and the subcommands of cmd/outbox. Of
-// console blocks these are the lines that begin with "$ "; the others are what is printed.
+// CheckShell looks whether what the shell blocks tell to run exists: packages, their flags, files,
+// and the subcommands of cmd/outbox. Of console blocks these are the lines that begin with "$ ";
+// the others are what is printed.
 func CheckShell(root string, blocks []Block) (checked int, problems []error) {
 	for _, b := range append(Of(blocks, "sh"), Of(blocks, "console")...) {
 		checked++
@@ -112,7 +113,8 @@ func checkGo(root, subcommand string, args []string) error {
 	return nil
 }
 
-// saysIn looks for the words as string literals in the Go files of a directory, where flags and subcommands are defined.
+// saysIn looks for the words as string literals in the Go files of a directory, where flags and
+// subcommands are defined.
 func saysIn(root, dir string, words []string) error {
 	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
 	if err != nil {

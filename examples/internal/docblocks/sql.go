@@ -12,7 +12,8 @@ import (
 
 var parameter = regexp.MustCompile(`\$[1-9]`)
 
-// RunSQL runs the SQL blocks on a migrated database with the roles of schema.RolesSQL, each in a transaction of its own that is rolled back, and returns what is wrong.
+// RunSQL runs the SQL blocks on a migrated database with the roles of schema.RolesSQL, each in a
+// transaction of its own that is rolled back, and returns what is wrong.
 func RunSQL(ctx context.Context, db *sql.DB, blocks []Block) (checked int, problems []error, err error) {
 	common, err := prelude("all", ".sql")
 	if err != nil {

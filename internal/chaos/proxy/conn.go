@@ -62,7 +62,8 @@ func (c *conn) listens() bool {
 // silenceLasts is for how long the server's side of a silent connection outlives the client's.
 const silenceLasts = time.Minute
 
-// pass passes everything on until one side ends. Of a silent connection neither side hears of the other's end.
+// pass passes everything on until one side ends. Of a silent connection neither side hears of the
+// other's end.
 func (c *conn) pass() {
 	var down sync.WaitGroup
 	down.Go(func() {
@@ -223,7 +224,8 @@ func (c *conn) catch(trap *Trap, out *bufio.Writer, in *bufio.Reader, message []
 	case <-c.ended:
 	case <-time.After(30 * time.Second):
 	}
-	// The server has not answered either. The trap is told all the same, if the reply has not come meanwhile.
+	// The server has not answered either. The trap is told all the same, if the reply has not come
+	// meanwhile.
 	c.mu.Lock()
 	mine := c.swallow == trap
 	c.swallow = nil

@@ -1,5 +1,6 @@
-// Package proxy is a TCP proxy before a PostgreSQL server that breaks connections where it is told to: at once, at a byte, at a
-// message of the client's, or by silence. It reads the protocol of clients without TLS.
+// Package proxy is a TCP proxy before a PostgreSQL server that breaks connections where it is told
+// to: at once, at a byte, at a message of the client's, or by silence. It reads the protocol of
+// clients without TLS.
 package proxy
 
 import (
@@ -115,7 +116,8 @@ func (p *Proxy) Conns() int {
 	return len(p.conns)
 }
 
-// Cut cuts one of the connections, if there is one, once the server has said n bytes more on it: at once, if n is 0.
+// Cut cuts one of the connections, if there is one, once the server has said n bytes more on it: at
+// once, if n is 0.
 func (p *Proxy) Cut(n int) bool {
 	return p.some(func(c *conn) bool { return !c.silent() }, func(c *conn) {
 		if n > 0 {
@@ -126,8 +128,9 @@ func (p *Proxy) Cut(n int) bool {
 	})
 }
 
-// Silence silences one of the connections, if there is one: both sides may say what they like, neither hears of the other any more, not
-// even that it is gone. listening asks for one that has sent LISTEN.
+// Silence silences one of the connections, if there is one: both sides may say what they like,
+// neither hears of the other any more, not even that it is gone. listening asks for one that has
+// sent LISTEN.
 func (p *Proxy) Silence(listening bool) bool {
 	return p.some(func(c *conn) bool { return !c.silent() && c.listens() == listening }, (*conn).silence)
 }

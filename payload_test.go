@@ -196,7 +196,7 @@ func TestPayloads(t *testing.T) {
 }
 
 func TestPayloadsOfTheGreatestSizeAreStored(t *testing.T) {
-	needs.CI(t)
+	needs.Long(t)
 	t.Parallel()
 	d := newDatabase(t)
 	limit := 1 << 20

@@ -7,7 +7,7 @@ modules=(outboxotel outboxprom cmd/outbox examples) # of go.work, besides the ro
 packages=() # of these modules
 for m in "${modules[@]}"; do packages+=("./$m/..."); done
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
-export OUTBOX_TEST_REQUIRE=all GOFLAGS=-tags=browser # the dashboard in a browser
+export OUTBOX_TEST_REQUIRE=all
 
 # say NAME: begins a stage, and says how long the one before took.
 stage= stage_began=$SECONDS
@@ -118,15 +118,15 @@ checks() {
   local unformatted; unformatted=$(gofmt -l .)
   [ -z "$unformatted" ] || { echo "not formatted: $unformatted"; exit 1; }
   go vet ./... "${packages[@]}"
-  GOFLAGS= go run $staticcheck ./... ./outboxotel/... ./outboxprom/... ./cmd/outbox/... # a browser's driver takes long to look through
+  go run $staticcheck ./... ./outboxotel/... ./outboxprom/... ./cmd/outbox/...
   go mod tidy -diff
-  go mod verify
   (cd bench && go vet ./... && go mod tidy -diff)
   for m in "${modules[@]}"; do tidy "$m"; done
 }
 
-# staticcheck_elsewhere: it looks at all packages that these need, which are many.
-staticcheck_elsewhere() {
+# more_checks: staticcheck looks at all packages that these need, which are many.
+more_checks() {
+  go mod verify
   go run $staticcheck ./dashboard ./examples/...
   (cd bench && go run $staticcheck ./...)
 }
@@ -145,42 +145,47 @@ old_libpq() {
 # linked FROM TO: a copy for reading, of hard links where that is possible.
 linked() { cp -al "$1" "$2" 2>/dev/null || { rm -rf "$2"; cp -r "$1" "$2"; }; }
 
-# readable: the other modules are at a path that nobody can read as well, so that all stages compile them once. Only one run
-# at a time has that path; another waits.
-readable() {
-  [ "$(id -u)" = 0 ] || return 0 # bare runs as this user
-  local dir=/var/tmp/outbox-ci-modules mod; mod=$(go env GOMODCACHE)
-  exec 9>$dir.lock
+# workplace: what follows runs in a clone of the last commit, with the changes since, at a path that anybody can read and that
+# is the same for each run. So all stages, and the next run, share what was compiled. One run at a time has that path.
+workplace() {
+  local dir mod; dir=/var/tmp/outbox-ci-$(id -u)
+  mkdir -p "$dir"
+  [ -O "$dir" ] || { echo "$dir is not yours: remove it"; exit 1; }
+  exec 9>"$dir/lock"
   flock 9
-  mkdir -p "$mod"
-  rm -rf $dir
-  linked "$mod" $dir
-  export GOMODCACHE=$dir
+  rm -rf "$dir/outbox"
+  git clone -q . "$dir/outbox"
+  git diff --binary HEAD | git -C "$dir/outbox" apply --allow-empty --index
+  if [ "$(id -u)" = 0 ]; then # bare runs as nobody
+    mod=$(go env GOMODCACHE)
+    mkdir -p "$mod"
+    rm -rf "$dir/modules"
+    linked "$mod" "$dir/modules"
+    export GOMODCACHE=$dir/modules
+  fi
+  cd "$dir/outbox"
 }
 
-# bare: the README's test command in a fresh clone of the last commit, with a PATH that has Go and PostgreSQL only. As root it
-# runs as nobody. What was compiled of other modules and of Go's own packages is not compiled again.
+# bare: the README's test command with a PATH that has Go and PostgreSQL only. As root it runs as nobody.
 bare() {
-  say 'go test ./... in a fresh clone, with Go and PostgreSQL only'
+  say 'go test ./... with Go and PostgreSQL only'
   local dir="$logs/bare" mod cache as=() path
   path=$(go env GOROOT)/bin:$(dirname "$(ls -d /usr/lib/postgresql/*/bin/initdb | tail -1)")
   mod=$(go env GOMODCACHE)
   cache=$(go env GOCACHE)
   mkdir -p "$dir/home"
-  git clone -q . "$dir/outbox"
   if [ "$(id -u)" = 0 ]; then
-    linked "$cache" "$dir/cache" # root's own is not for others to read
+    linked "$cache" "$dir/cache" # root's own is not for others to write
     cache=$dir/cache
     chmod 755 "$logs" "$dir"
-    chown -R nobody: "$dir/outbox" "$dir/home"
+    chown nobody: "$dir/home"
     find "$cache" -type d -exec chown nobody: {} +
     as=(setpriv --reuid nobody --regid nogroup --clear-groups)
   fi
-  local began=$SECONDS failed=0
-  (cd "$dir/outbox" && "${as[@]}" env -i PATH="$path" HOME="$dir/home" GOCACHE="$cache" GOMODCACHE="$mod" GOPROXY=off go test ./...) \
+  local failed=0
+  "${as[@]}" env -i PATH="$path" HOME="$dir/home" GOCACHE="$cache" GOMODCACHE="$mod" GOPROXY=off go test -count=1 ./... \
     >"$logs/bare.log" 2>&1 || failed=1
   grep -E '^ok ' "$logs/bare.log" || true
-  echo "compiled and tested in $((SECONDS - began)) s"
   [ $failed = 0 ] || { grep -v '^ok ' "$logs/bare.log" | tail -200; echo 'FAILED: go test ./... with Go and PostgreSQL only'; exit 1; }
 }
 
@@ -196,7 +201,7 @@ benchmark() {
   (cd bench && go test -count=1 ./...)
 }
 
-# clean ends the script: no file of the repository has changed.
+# clean ends the script: no file has changed since the work began.
 clean() {
   git diff --exit-code --stat
   say "all passed"

@@ -73,7 +73,7 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 
 // What is known by then is shown, also when a later look is stopped by the timeout; where nothing is known, as there is no connection, that is said.
 func TestASearchThatIsStoppedShowsWhatItHas(t *testing.T) {
-	needs.CI(t)
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	bury(t, db, "MAIL", "attempts", "boom", 1, 9_000)

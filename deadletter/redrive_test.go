@@ -99,7 +99,7 @@ func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
 
 // Relays at work, tasks that die again, four who redrive at once: each task is done once in the end, and none is lost.
 func TestRedriveUnderLoadLosesAndDoublesNothing(t *testing.T) {
-	needs.CI(t)
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	const tasks = 300

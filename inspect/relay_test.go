@@ -98,7 +98,7 @@ func TestALeaseIsLostWithItsRelayOrItsTime(t *testing.T) {
 }
 
 func TestTypesAreThoseThatAnybodyKnows(t *testing.T) {
-	needs.CI(t)
+	needs.Long(t)
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		enqueue(t, db, "ENQUEUED", number{1})

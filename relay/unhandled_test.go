@@ -119,7 +119,7 @@ func TestATypeIsNotReportedWhileALivingRelayHandlesIt(t *testing.T) {
 
 // F11: two deployments that know different types are restarted in turn, again and again.
 func TestRelaysWithDisjointHandlersBurnNoAttemptOfEachOthersTasks(t *testing.T) {
-	needs.CI(t)
+	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
 	start := func(kind string) *running {

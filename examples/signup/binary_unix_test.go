@@ -18,6 +18,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -166,6 +167,7 @@ func TestBinaryServesAtOnceAndLeavesNothing(t *testing.T) {
 
 // The children end when their parent cannot tell them to.
 func TestKilledDemoLeavesNothing(t *testing.T) {
+	needs.Long(t)
 	p := startProgram(t, "-demo", "-seed", "1")
 	eventually(t, 60*time.Second, "the first kill", func() bool { return strings.Contains(p.out.String(), "kill 1 of") })
 	if err := p.Process.Kill(); err != nil {

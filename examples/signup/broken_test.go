@@ -29,6 +29,7 @@ const brokenAddress = "broken@full.example"
 // Of 1,000 sign-ups one has a broken address: its mail is found in the dashboard, with the cause, mended, redriven, and gone. By clicking, in a
 // browser that starts at the app's page; where there is none, by the same requests.
 func TestOneBrokenAddressOfAThousandIsFoundSeenRedrivenAndGone(t *testing.T) {
+	needs.Long(t)
 	a := startServed(t)
 	a.signUpWithABrokenOne(t)
 	if path := needs.Optional(t, "chromium", needs.Browsers...); path != "" {

@@ -16,7 +16,7 @@ import (
 
 // Processes that run recurring tasks are killed all the time: each iteration takes effect exactly once.
 func TestEachIterationTakesEffectOnceThoughRelaysAreKilled(t *testing.T) {
-	needs.CI(t)
+	needs.Long(t)
 	t.Parallel()
 	db := relaytest.NewDatabase(t)
 	const iterations = 15

@@ -11,7 +11,7 @@ import (
 
 // F13: some relay processes with one schedule; two of them are killed. OUTBOX_TEST_LONG=1 has eight of them.
 func TestEachFiringEnqueuesOneTaskHoweverManyRelaysRunAndDie(t *testing.T) {
-	needs.CI(t)
+	needs.Long(t)
 	t.Parallel()
 	program, relays, period, firings := "every 200 ms", 4, 200*time.Millisecond, 12
 	if os.Getenv("OUTBOX_TEST_LONG") != "" {

@@ -38,7 +38,7 @@ func testTakeover(t *testing.T) {
 
 // What mostly waits for a heartbeat or a timeout to run out.
 func TestGuaranteesInTimeOfProcesses(t *testing.T) {
-	needs.CI(t)
+	needs.Long(t)
 	t.Parallel()
 	tests := map[string]func(*testing.T){"a killed relay's tasks are taken over within 15 s": testTakeover}
 	if relaytest.Long { // internal/chaos stops processes, too

@@ -12,7 +12,7 @@ import (
 
 // The first server's data directory is made by initdb, later ones are copies of it. A broken template is no obstacle.
 func TestLaterDataDirectoriesAreCopies(t *testing.T) {
-	needs.CI(t)
+	needs.Long(t)
 	cache := t.TempDir()
 	t.Setenv("HOME", filepath.Join(cache, "home"))
 	t.Setenv("XDG_CACHE_HOME", filepath.Join(cache, "cache"))

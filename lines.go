@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -18,6 +19,9 @@ type lines struct {
 // with its numbers written out.
 func (l *lines) add(payload any, limit int) (string, error) {
 	if raw, ok := payload.(json.RawMessage); ok {
+		if len(raw) <= limit && !json.Valid(raw) {
+			return "", notJSON(raw)
+		}
 		s := string(raw)
 		if err := checkPayload(s, limit); err != nil {
 			return "", err
@@ -51,4 +55,14 @@ func checkPayload(s string, limit int) error {
 		return fmt.Errorf("%w: %d bytes with its numbers written out, at most %d", ErrPayloadTooLarge, size, limit)
 	}
 	return nil
+}
+
+// notJSON says where raw stops being JSON. The error of encoding/json would quote it.
+func notJSON(raw json.RawMessage) error {
+	at := int64(len(raw))
+	var syntax *json.SyntaxError
+	if err := json.Unmarshal(raw, new(json.RawMessage)); errors.As(err, &syntax) {
+		at = syntax.Offset
+	}
+	return fmt.Errorf("%w: not JSON near byte %d", ErrInvalidPayload, at)
 }

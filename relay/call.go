@@ -38,10 +38,7 @@ type callResult struct {
 // panic and a handler that does not return cost neither the worker nor the bookkeeping.
 func (r *Relay) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, claim handlers.Claim, tasks []*task) (out callResult) {
 	done := make(chan error, 1)
-	go func() {
-		_ = widen(len(tasks) & 1)
-		guarded(func() error { return h.Run(ctx, tx, claim, tasks) }, func(err error) { done <- err })
-	}()
+	go guarded(func() error { return h.Run(ctx, tx, claim, tasks) }, func(err error) { done <- err })
 	select {
 	case out.err = <-done:
 	case <-ctx.Done():

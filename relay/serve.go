@@ -64,7 +64,6 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 }
 
 func (d *dispatcher) runTx(c *lane, next claimNext) {
-	_ = widen(next.limit & 1)
 	claimed, ran, ordered, began := false, false, false, time.Now()
 	limit, wait, err := d.r.rates.take(d.ctx, c.h, next.limit)
 	if err == nil && limit > 0 {

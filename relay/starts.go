@@ -31,12 +31,7 @@ func (s *starts) ensure() {
 }
 
 func (s *starts) work() {
-	x := s.next(true)
-	if x == nil {
-		return
-	}
-	_ = widen(int(x.id) & 1) // else the frame is optimized away
-	for ; x != nil; x = s.next(false) {
+	for x := s.next(true); x != nil; x = s.next(false) {
 		x.begin()
 	}
 }
@@ -57,13 +52,4 @@ func (s *starts) next(spare bool) (x *leasedRun) {
 	s.left.Store(int64(len(s.runs)))
 	s.ensure()
 	return x
-}
-
-// widen makes the goroutine's stack as large as most handlers need it, while there is hardly anything to copy: it would grow in the
-// depth of the decoding of a payload else, which costs more than all else that a short run needs.
-//
-//go:noinline
-func widen(at int) byte {
-	var frame [5 << 10]byte
-	return frame[at]
 }

@@ -28,7 +28,6 @@ var clients = []client{
 	{name: "lib_pq", driver: "postgres", begin: beginTx},
 	{name: "lib_pq_binary_parameters", driver: "postgres", parameter: "binary_parameters", value: "yes", begin: beginTx},
 	{name: "lib_pq_conn", driver: "postgres", begin: beginConn, also: true},
-	{name: "lib_pq_wrapped", driver: "wrapping", begin: beginTx, also: true},
 	{name: "sqlx_lib_pq", driver: "postgres", begin: beginSqlx, also: true},
 	{name: "pgx", driver: "pgx", begin: beginTx},
 	{name: "pgx_conn", driver: "pgx", begin: beginConn, also: true},

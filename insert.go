@@ -13,29 +13,23 @@ import (
 
 const insertOne = `/* outbox: enqueue */
 INSERT INTO "%s".task (task_type, payload%s)
-VALUES (%s,
-%s::jsonb%s)
+VALUES ($1, $2::jsonb%s)
 RETURNING task_id`
 
-// enqueueOne is the statement for one task. The payload begins a line: lib/pq's errors can show the line that is at fault, and those
-// before it.
-func enqueueOne(task row, v *values) string {
-	taskType, payload := v.add(task.taskType), v.add(task.payload)
-	rare := rareOne(v, task)
-	if rare.names != "" {
-		return fmt.Sprintf(insertOne, task.schema, rare.names, taskType, payload, rare.values)
+// enqueueOne is the statement for one task, and its arguments.
+func enqueueOne(task row) (statement string, args []any) {
+	args = []any{task.taskType, task.payload}
+	args, optional := optionalOne(args, task)
+	if optional.names != "" {
+		return fmt.Sprintf(insertOne, task.schema, optional.names, optional.values), args
 	}
-	if !v.literal { // which has no type yet, while a driver may have said that its argument is a text
-		payload += "::jsonb"
-	}
-	// A task without options goes through a function, which plans the INSERT once a session.
+	// enqueue_task plans its INSERT once a session.
 	return `/* outbox: enqueue */
-SELECT "` + task.schema + `".enqueue_task(` + taskType + ",\n" + payload + ")"
+SELECT "` + task.schema + `".enqueue_task($1, $2::jsonb)`, args
 }
 
-// What a select list expands it expands in the order of the elements, row by row, without a store between, which a FROM
-// would fill first. So the task_ids are drawn in the order of the tasks, and sorting them gives the positions. They come
-// back in one row, which is less work for both sides.
+// unnest in the select list keeps the array's order, so the task_ids ascend with the tasks, and sorting them gives the
+// positions. They come back in one row, which is less work for both sides.
 const insertMany = `/* outbox: enqueue many */
 WITH added AS (
   INSERT INTO "%s".task (task_type, payload%s)
@@ -92,10 +86,9 @@ func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error
 }
 
 func enqueueRow(ctx context.Context, tx Querier, task row) (Enqueued, error) {
-	v := valuesFor(tx, task)
-	statement := enqueueOne(task, &v)
+	statement, args := enqueueOne(task)
 	var id sql.NullInt64
-	err := tx.QueryRowContext(ctx, statement, v.args...).Scan(&id)
+	err := tx.QueryRowContext(ctx, statement, args...).Scan(&id)
 	if err == nil && !id.Valid || errors.Is(err, sql.ErrNoRows) {
 		err = errors.New("no row was inserted: is there a trigger on the task table that drops rows?")
 	}
@@ -103,9 +96,9 @@ func enqueueRow(ctx context.Context, tx Querier, task row) (Enqueued, error) {
 }
 
 func enqueueRows(ctx context.Context, tx Querier, tasks []row, payloads *lines) ([]Enqueued, error) {
-	args, columns := both(tasks, payloads)
-	args, rare := withRare(args, tasks)
-	statement := fmt.Sprintf(insertMany, tasks[0].schema, rare.names, rare.values, columns+rare.arrays)
+	args, columns := typesAndPayloads(tasks, payloads)
+	args, optional := optionalMany(args, tasks)
+	statement := fmt.Sprintf(insertMany, tasks[0].schema, optional.names, optional.values, columns+optional.arrays)
 	var ids sql.NullString
 	if err := tx.QueryRowContext(ctx, statement, args...).Scan(&ids); err != nil {
 		return nil, err
@@ -128,8 +121,8 @@ func enqueueRows(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 	return out, nil
 }
 
-// both is what a statement for many tasks has of each: type and payload, as arguments and as what expands them.
-func both(tasks []row, payloads *lines) (args []any, columns string) {
+// typesAndPayloads are the columns that each of many tasks has: their arguments, and what expands these.
+func typesAndPayloads(tasks []row, payloads *lines) (args []any, columns string) {
 	const expanded = `unnest(string_to_array($%d::text, E'\n')) AS %s`
 	types, columns := tasks[0].taskType, "$1::text AS task_type"
 	if slices.ContainsFunc(tasks, func(r row) bool { return r.taskType != types }) {

@@ -12,14 +12,6 @@ import (
 
 // A *sqlx.Tx enqueues as it is: it is a [Querier].
 
-// plainTx is the *sql.Tx of a *sqlx.Tx, or tx.
-func plainTx(tx Querier) Querier {
-	if tx, ok := tx.(*sqlx.Tx); ok {
-		return tx.Tx
-	}
-	return tx
-}
-
 // SqlxInTx is [InTx] for a *sqlx.DB.
 func SqlxInTx(ctx context.Context, db *sqlx.DB, fn func(tx *sqlx.Tx) error) error {
 	return inTx(ctx, func(ctx context.Context) (*sqlx.Tx, error) { return db.BeginTxx(ctx, nil) }, fn)

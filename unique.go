@@ -163,9 +163,9 @@ func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 		}
 		onConflict[i] = r.onConflict.column()
 	}
-	args, columns := both(tasks, payloads)
-	args, rare := withRare(append(args, n, pq.Array(keys), pq.Array(untilDone), pq.Array(onConflict)), tasks)
-	rows, err := tx.QueryContext(ctx, fmt.Sprintf(insertKeyedSQL, tasks[0].schema, rare.names, rare.values, columns, rare.arrays), args...)
+	args, columns := typesAndPayloads(tasks, payloads)
+	args, optional := optionalMany(append(args, n, pq.Array(keys), pq.Array(untilDone), pq.Array(onConflict)), tasks)
+	rows, err := tx.QueryContext(ctx, fmt.Sprintf(insertKeyedSQL, tasks[0].schema, optional.names, optional.values, columns, optional.arrays), args...)
 	if err != nil {
 		return fail(err)
 	}

@@ -11,15 +11,15 @@ import (
 	"github.com/lib/pq"
 )
 
-// rare is a column that most tasks leave as it is by default: a statement names it only for a task that does not, since
-// each column and each parameter costs.
-type rare struct {
+// optionalColumn is a column that most tasks leave at its default. A statement names it only for a task that does not, as
+// each column and each argument costs.
+type optionalColumn struct {
 	name  string
 	value string // its SQL, of the parts as texts
 	parts []part
 }
 
-// part is what a task brings for a column, NULL if it is not used.
+// part is an option's value for a column, NULL where the task does not have the option.
 type part struct {
 	used func(*settings) bool
 	text func(*settings) string
@@ -32,7 +32,7 @@ func (p part) of(s *settings) sql.NullString {
 	return sql.NullString{String: p.text(s), Valid: true}
 }
 
-var rareColumns = []rare{
+var optionalColumns = []optionalColumn{
 	{"priority", "COALESCE(%s::smallint, 0)", []part{{
 		func(s *settings) bool { return s.priority != 0 },
 		func(s *settings) string { return strconv.Itoa(s.priority) },
@@ -66,13 +66,13 @@ var rareColumns = []rare{
 	}}},
 }
 
-func (c rare) usedBy(s *settings) bool {
+func (c optionalColumn) usedBy(s *settings) bool {
 	return slices.ContainsFunc(c.parts, func(p part) bool { return p.used(s) })
 }
 
-// rareOf is the rare columns that any of the tasks needs.
-func rareOf(tasks []row) (needed []rare) {
-	for _, c := range rareColumns {
+// optionalOf are the optional columns that any of the tasks needs.
+func optionalOf(tasks []row) (needed []optionalColumn) {
+	for _, c := range optionalColumns {
 		if slices.ContainsFunc(tasks, func(r row) bool { return r.settings != plain && c.usedBy(r.settings) }) {
 			needed = append(needed, c)
 		}
@@ -80,37 +80,33 @@ func rareOf(tasks []row) (needed []rare) {
 	return needed
 }
 
-// rareSQL is what a statement has in addition: each text follows what it belongs to. The arrays are for a statement of
-// many tasks, and the values are of their elements then.
-type rareSQL struct {
-	names, values, arrays string
+// optionalSQL is what optional columns add to a statement. Each text follows what it belongs to.
+type optionalSQL struct {
+	names, values, arrays string // arrays are for many tasks; the values are of their elements then
 }
 
-// rareOne are the rare columns that the task needs, in a statement for it alone, and what it brings for them.
-func rareOne(v *values, task row) rareSQL {
-	if task.settings == plain {
-		return rareSQL{}
-	}
-	var names, texts strings.Builder
-	for _, c := range rareOf([]row{task}) {
+// optionalOne adds the optional columns of one task.
+func optionalOne(args []any, task row) ([]any, optionalSQL) {
+	var names, values strings.Builder
+	for _, c := range optionalOf([]row{task}) {
 		of := make([]any, len(c.parts))
 		for i, p := range c.parts {
-			value := "NULL"
+			of[i] = "NULL::text"
 			if p.used(task.settings) {
-				value = v.add(p.text(task.settings))
+				args = append(args, p.text(task.settings))
+				of[i] = fmt.Sprintf("$%d::text", len(args))
 			}
-			of[i] = value + "::text"
 		}
 		fmt.Fprintf(&names, ", %s", c.name)
-		fmt.Fprintf(&texts, ", "+c.value, of...)
+		fmt.Fprintf(&values, ", "+c.value, of...)
 	}
-	return rareSQL{names: names.String(), values: texts.String()}
+	return args, optionalSQL{names: names.String(), values: values.String()}
 }
 
-// withRare adds the rare columns that any of the tasks needs, as arrays.
-func withRare(args []any, tasks []row) ([]any, rareSQL) {
+// optionalMany adds the optional columns that any of the tasks needs, as arrays.
+func optionalMany(args []any, tasks []row) ([]any, optionalSQL) {
 	var names, values, arrays strings.Builder
-	for _, c := range rareOf(tasks) {
+	for _, c := range optionalOf(tasks) {
 		of := make([]any, len(c.parts))
 		for i, p := range c.parts {
 			texts := make([]sql.NullString, len(tasks))
@@ -125,7 +121,7 @@ func withRare(args []any, tasks []row) ([]any, rareSQL) {
 		fmt.Fprintf(&names, ", %s", c.name)
 		fmt.Fprintf(&values, ", "+c.value, of...)
 	}
-	return args, rareSQL{names.String(), values.String(), arrays.String()}
+	return args, optionalSQL{names.String(), values.String(), arrays.String()}
 }
 
 // timestamp writes t as a timestamptz literal. Times before year 1 are past as well.

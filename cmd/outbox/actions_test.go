@@ -6,6 +6,7 @@ import (
 )
 
 func TestEnqueueTakesJSONFromTheArgumentOrStdin(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	if got := db.ok(t, "enqueue", "REPORT", `{"n": 1}`, "-priority", "-5", "-after", "1h", "-attempts", "3", "-unique", "u1", "-ordered", "o1", "-header", "a=b=c", "-header", "d="); got != "task 1: created\n" {
 		t.Errorf("got %q", got)
@@ -37,6 +38,7 @@ func TestEnqueueTakesJSONFromTheArgumentOrStdin(t *testing.T) {
 }
 
 func TestPauseAndResume(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.ok(t, "enqueue", "MAIL", `{}`)
 	if got := db.ok(t, "pause", "MAIL", "-actor", "ada"); got != "type MAIL: paused\n" {
@@ -78,6 +80,7 @@ func TestPauseAndResume(t *testing.T) {
 }
 
 func TestCancelAndRunNow(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	for range 3 {
 		db.ok(t, "enqueue", "MAIL", `{}`, "-after", "1h")
@@ -106,6 +109,7 @@ func TestCancelAndRunNow(t *testing.T) {
 }
 
 func TestTheAuditNamesEachOfManyTasks(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.bury(t, "MAIL", "no such mailbox", 1001, 1000)
 	db.exec(t, `INSERT INTO outbox.task (task_type, payload, run_at) SELECT 'MAIL', '{}', now() + interval '1 hour' FROM generate_series(1, 1000)`)

@@ -79,6 +79,7 @@ func (s *session) end(t *testing.T) int {
 }
 
 func TestWhatDestroysIsConfirmedOnATerminal(t *testing.T) {
+	t.Parallel()
 	for answer, want := range map[string]struct {
 		code int
 		left string
@@ -104,6 +105,7 @@ func TestWhatDestroysIsConfirmedOnATerminal(t *testing.T) {
 }
 
 func TestEachCommandThatDestroysAsks(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.bury(t, "MAIL", "x", 1, 1)
 	db.exec(t, `INSERT INTO outbox.schedule (name, task_type, payload, timing, definition, next_at) VALUES ('nightly', 'REPORT', '{}', 'x', 'x', now() + interval '1 day')`)
@@ -131,6 +133,7 @@ func TestEachCommandThatDestroysAsks(t *testing.T) {
 }
 
 func TestCtrlCEndsALongPurgeWithAnExactCount(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.bury(t, "MAIL", "no such mailbox", 1, 3000)
 	s := db.terminal(t, "dead", "purge", "-all", "-yes", "-rate", "50")

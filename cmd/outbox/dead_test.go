@@ -6,6 +6,7 @@ import (
 )
 
 func TestDeadLettersAreListedInPages(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.bury(t, "MAIL", "no such mailbox\nat line 2", 1, 3)
 	db.bury(t, "REPORT", "out of disk", 11, 2)
@@ -49,6 +50,7 @@ func TestDeadLettersAreListedInPages(t *testing.T) {
 }
 
 func TestRedriveByIDAndByFilter(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.bury(t, "MAIL", "no such mailbox", 1, 2500)
 	db.bury(t, "REPORT", "out of disk", 5001, 3)
@@ -79,6 +81,7 @@ func TestRedriveByIDAndByFilter(t *testing.T) {
 }
 
 func TestPurgeNeedsAFilterAndKeepsToIt(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.bury(t, "MAIL", "no such mailbox", 1, 1200)
 	db.bury(t, "REPORT", "out of disk", 5001, 3)

@@ -12,6 +12,7 @@ import (
 )
 
 func TestDoctorSaysWhatIsWrongAndEndsWithExitCode4(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.relay(t, func(r *handlers.Registry) {
 		handlers.Tx(r, mail, func(context.Context, *sql.Tx, *outbox.Task[struct{}]) error { return nil })
@@ -38,6 +39,7 @@ func TestDoctorSaysWhatIsWrongAndEndsWithExitCode4(t *testing.T) {
 }
 
 func TestADoctorThatMayNotLookAtEverythingDoesNotSayThatAllIsWell(t *testing.T) {
+	t.Parallel()
 	db := openDB(t, pgtest.Local(t, map[string]string{"fsync": "on"}).URL())
 	db.ok(t, "migrate", "up")
 	db.ok(t, "roles", "apply", "-yes")

@@ -10,6 +10,7 @@ import (
 )
 
 func TestWrongArgumentsEndWithExitCode2(t *testing.T) {
+	t.Parallel()
 	for _, args := range []string{"nope", "stats extra", "stats -nope", "tasks", "tasks lsit", "dead", "dead show", "dead show x", "dead show -3", "dead list -limit 0", "history show", "pause", "migrate",
 		"migrate down", "schedules pause", "schedules nope", "relays hand-back", "top -every 1ms", "top -sort nope", "stats -schema Pg", "stats -timeout x", "dead redrive 1 -all", "dead list -after x", "audit -after 0", "roles", "stats -timeout -5s", "help nope", "help dead nope", "completion", "completion csh"} {
 		// There is no server at this address: nothing is asked of one.
@@ -21,6 +22,7 @@ func TestWrongArgumentsEndWithExitCode2(t *testing.T) {
 }
 
 func TestHelpNeedsNoDatabase(t *testing.T) {
+	t.Parallel()
 	for _, args := range []string{"", "help", "-help", "--help", "-h", "help tasks list", "tasks list -help", "completion bash", "version", "version -json", "migrate print", "roles print -schema own"} {
 		r := finish(t, command(t, environment(""), strings.Fields(args)...))
 		if r.code != exitOK || r.out == "" || r.err != "" {
@@ -37,6 +39,7 @@ func TestHelpNeedsNoDatabase(t *testing.T) {
 }
 
 func TestAnUnknownDatabaseIsReportedWithoutItsPassword(t *testing.T) {
+	t.Parallel()
 	direct := pgtest.Database(t)
 	wrong := strings.Replace(direct, "@", "C4n4ry@", 1) // another password
 	for dsn, want := range map[string]string{
@@ -72,6 +75,7 @@ func TestAnUnknownDatabaseIsReportedWithoutItsPassword(t *testing.T) {
 }
 
 func TestAConnectionStringInTheWrongPlaceIsNotRepeated(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{{"stats", "postgres://app:C4n4ry@db/x"}, {"postgres://app:C4n4ry@db/x"}, {"dead", "show", "host=db password=C4n4ry"}, {"-timeout", "postgres://app:C4n4ry@db/x", "stats"}} {
 		if r := finish(t, command(t, environment(""), args...)); r.code != exitUsage || strings.Contains(r.err, "C4n4ry") || strings.Count(r.err, "\n") != 1 {
 			t.Errorf("%q: got %+v", args, r)
@@ -80,6 +84,7 @@ func TestAConnectionStringInTheWrongPlaceIsNotRepeated(t *testing.T) {
 }
 
 func TestTheExitCodesAreThoseOfTheHelp(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	for args, want := range map[string]int{"stats": 0, "stats -timeout 1ns": 1, "stats extra": 2, "dead show 99": 3, "tasks show 99": 3, "doctor -schema none": 4} {
 		if r := db.run(t, strings.Fields(args)...); r.code != want {
@@ -89,6 +94,7 @@ func TestTheExitCodesAreThoseOfTheHelp(t *testing.T) {
 }
 
 func TestTheEnvironmentAndTheServiceFileOfLibpqLeadToTheDatabase(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	user, rest, _ := strings.Cut(strings.TrimPrefix(db.url, "postgres://"), ":")
 	password, rest, _ := strings.Cut(rest, "@")
@@ -123,6 +129,7 @@ func TestTheEnvironmentAndTheServiceFileOfLibpqLeadToTheDatabase(t *testing.T) {
 }
 
 func TestTheConnectionSaysWhoItIs(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	// The table is locked, so the command waits where it can be seen.
 	tx, err := db.Begin()
@@ -143,6 +150,7 @@ func TestTheConnectionSaysWhoItIs(t *testing.T) {
 }
 
 func TestASchemaThatIsNotMigratedIsOldOrNewerIsSaid(t *testing.T) {
+	t.Parallel()
 	db := openDB(t, pgtest.Database(t))
 	if r := db.run(t, "stats"); r.code != exitFailed || r.err != "outbox: the schema outbox is not migrated: run outbox migrate up\n" {
 		t.Errorf("got %+v", r)
@@ -188,6 +196,7 @@ func (db *testDB) as(t *testing.T, role string) *testDB {
 }
 
 func TestWhoMayNotEnqueueByTheCommandIsSentToTheRoleThatMay(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.ok(t, "roles", "apply", "-yes")
 	for _, role := range []string{"operator", "enqueuer"} {
@@ -208,6 +217,7 @@ func TestWhoMayNotEnqueueByTheCommandIsSentToTheRoleThatMay(t *testing.T) {
 }
 
 func TestARoleWithoutRightsIsTold(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.bury(t, "MAIL", "no such mailbox", 1, 2)
 	db.ok(t, "roles", "apply", "-yes")

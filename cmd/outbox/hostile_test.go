@@ -10,6 +10,7 @@ import (
 const hostile = "x\x1b[2J\x1b]0;owned\x07\u009b31m\r\nTASK  FAKE\u202egpj.exe\u2066\u200b\U000e0041\x7f\tend"
 
 func TestHostileTextDoesNotReachTheTerminalRaw(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	// The columns refuse what ASCII calls control characters in names, and nothing else.
 	name := "x\u009b31m\u202egpj\u2066\u200b\U000e0041"

@@ -16,6 +16,7 @@ import (
 )
 
 func TestMigrateUpStatusAndPrint(t *testing.T) {
+	t.Parallel()
 	db := openDB(t, pgtest.Database(t))
 	if out := db.ok(t, "migrate", "status"); len(words(out, "19", "relays", "pending")) != 3 {
 		t.Errorf("got\n%s", out)
@@ -50,6 +51,7 @@ func TestMigrateUpStatusAndPrint(t *testing.T) {
 }
 
 func TestSchedulesArePausedResumedAndRemoved(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.exec(t, `INSERT INTO outbox.schedule (name, task_type, payload, spec, timing, definition, next_at) VALUES ('nightly', 'REPORT', '{}', '@daily', 'x', 'x', now() + interval '1 day')`)
 	if got := words(db.ok(t, "schedules"), "nightly"); len(got) < 4 || got[1] != "REPORT" || got[2] != "@daily" {
@@ -77,6 +79,7 @@ func TestSchedulesArePausedResumedAndRemoved(t *testing.T) {
 }
 
 func TestWhatFailsAfterItWasNotedIsNotedAsFailed(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	tx, err := db.Begin()
 	if err != nil {
@@ -106,6 +109,7 @@ func TestWhatFailsAfterItWasNotedIsNotedAsFailed(t *testing.T) {
 }
 
 func TestHandBackNeedsAWordForARelayThatLives(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	release := make(chan struct{})
 	defer close(release)
@@ -148,6 +152,7 @@ func TestHandBackNeedsAWordForARelayThatLives(t *testing.T) {
 }
 
 func TestTheHistoryIsListedAndShown(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.relay(t, func(r *handlers.Registry) {
 		handlers.Tx(r, outbox.NewTaskType[any]("KEPT"), func(_ context.Context, _ *sql.Tx, task *outbox.Task[any]) error {
@@ -179,6 +184,7 @@ func TestTheHistoryIsListedAndShown(t *testing.T) {
 }
 
 func TestPayloadsHeadersAndKeysAreOnlyShownWithPayload(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.bury(t, "MAIL", "no such mailbox", 1001, 1)
 	db.ok(t, "enqueue", "MAIL", `{"secret": "C4n4ry"}`, "-header", "h=C4n4ry", "-unique", "C4n4ry", "-ordered", "C4n4ry")
@@ -198,6 +204,7 @@ func TestPayloadsHeadersAndKeysAreOnlyShownWithPayload(t *testing.T) {
 }
 
 func TestTheShellCompletesTypesThatThereAre(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.ok(t, "enqueue", "MAIL", "{}")
 	db.ok(t, "enqueue", "REPORT", "{}")
@@ -217,6 +224,7 @@ func TestTheShellCompletesTypesThatThereAre(t *testing.T) {
 }
 
 func TestTheAuditIsListedInPages(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	for _, name := range []string{"A", "B", "C"} {
 		db.ok(t, "pause", name, "-actor", "ada")

@@ -83,6 +83,7 @@ func (s *serving) ask(t *testing.T, method, path, name, password string, form ur
 }
 
 func TestServeShowsTheDashboardAndMetricsToThoseWhoHaveThePassword(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.ok(t, "enqueue", "MAIL", `{"secret": "C4n4ry"}`)
 	s := db.serve(t, nil)
@@ -118,6 +119,7 @@ func TestServeShowsTheDashboardAndMetricsToThoseWhoHaveThePassword(t *testing.T)
 }
 
 func TestServeChangesNothingWhenItIsReadOnlyAndShowsPayloadsOnRequest(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.ok(t, "enqueue", "MAIL", `{"secret": "C4n4ry"}`)
 	s := db.serve(t, []string{"OUTBOX_SERVE_PASSWORD=from the environment"}, "-read-only", "-payload")
@@ -133,6 +135,7 @@ func TestServeChangesNothingWhenItIsReadOnlyAndShowsPayloadsOnRequest(t *testing
 }
 
 func TestServeMakesNoPasswordWhereItWouldStayInALog(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	r := db.run(t, "serve", "-listen", "127.0.0.1:0")
 	if r.code != exitUsage || !strings.Contains(r.err, "OUTBOX_SERVE_PASSWORD is not set, and there is no terminal") || strings.Contains(r.err, "any name") {
@@ -141,6 +144,7 @@ func TestServeMakesNoPasswordWhereItWouldStayInALog(t *testing.T) {
 }
 
 func TestServeTellsAnAddressThatIsNoneFromOneThatIsTaken(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	serve := func(address string) result {
 		return finish(t, command(t, environment(db.url, "OUTBOX_SERVE_PASSWORD=from the environment"), "serve", "-listen", address))

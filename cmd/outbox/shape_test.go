@@ -32,6 +32,7 @@ const (
 
 // The shapes of JSON are promised: names may be added, and none changes or goes.
 func TestTheShapesOfJSON(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	stop := make(chan struct{})
 	defer close(stop)

@@ -14,6 +14,7 @@ import (
 
 // One mail of 1,000 cannot be sent: found, understood, redriven and gone, by the command alone.
 func TestABrokenAddressIsFoundAndRedriven(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	type welcome struct {
 		Email string `json:"email"`

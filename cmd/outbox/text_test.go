@@ -8,6 +8,7 @@ import (
 )
 
 func TestTextIsFitForATerminal(t *testing.T) {
+	t.Parallel()
 	for in, want := range map[string]string{
 		"plain ünïcode 日本": "plain ünïcode 日本", "": "", "a\nb\tc\r": `a\nb\tc\r`, "\x1b[2J\x07": `\x1b[2J\a`, "a\u202eb": `a\u202eb`, "\u009b2J": `\u009b2J`,
 		"\xff\x9b": `\xff\x9b`, "\u2028": `\u2028`, "\u200b": `\u200b`, "\ufeff": `\ufeff`, "\ufffd": "\ufffd", "\U000e0041": `\U000e0041`, "\x7f": `\x7f`, "a\u00a0b": `a\u00a0b`,
@@ -19,6 +20,7 @@ func TestTextIsFitForATerminal(t *testing.T) {
 }
 
 func TestJSONMeansTheSameWhenItIsFitForATerminal(t *testing.T) {
+	t.Parallel()
 	for _, s := range []string{"\x1b[2J\u009b\x7f", "\u202e\U000e0041\U0010ffff 日本", "a\nb\t\"\\", "\u2028\u00a0"} {
 		text, err := json.Marshal(s)
 		if err != nil {
@@ -36,6 +38,7 @@ func TestJSONMeansTheSameWhenItIsFitForATerminal(t *testing.T) {
 }
 
 func TestAgesAreShort(t *testing.T) {
+	t.Parallel()
 	for want, d := range map[string]time.Duration{
 		"0s": -time.Hour, "0.4s": 400 * time.Millisecond, "0.1s": time.Microsecond, "12s": 12*time.Second + 999*time.Millisecond,
 		"3m12s": 3*time.Minute + 12*time.Second, "5h03m": 5*time.Hour + 3*time.Minute + 59*time.Second, "3d04h": 76 * time.Hour,
@@ -53,6 +56,7 @@ func TestAgesAreShort(t *testing.T) {
 }
 
 func TestTheConnectionStringGetsANameUnlessItIsMisread(t *testing.T) {
+	t.Parallel()
 	for dsn, want := range map[string]string{
 		"":                                 "fallback_application_name=outbox",
 		"host=db password='a b'":           "host=db password='a b' fallback_application_name=outbox",
@@ -74,6 +78,7 @@ func TestTheConnectionStringGetsANameUnlessItIsMisread(t *testing.T) {
 }
 
 func TestAnErrorIsCutInTheMiddle(t *testing.T) {
+	t.Parallel()
 	long := "dead: mail to user 501: " + strings.Repeat("ä", 60) + " refuses the recipient: 552 5.2.2 mailbox is full"
 	for _, c := range []struct{ in, want string }{
 		{"", ""},

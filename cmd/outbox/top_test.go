@@ -52,6 +52,7 @@ var (
 var sequence = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]`)
 
 func TestTopShowsTypesAndRelaysAndGivesTheTerminalBack(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	release := make(chan struct{})
 	db.relay(t, func(r *handlers.Registry) {
@@ -96,6 +97,7 @@ func TestTopShowsTypesAndRelaysAndGivesTheTerminalBack(t *testing.T) {
 }
 
 func TestTopEndsWithCtrlCAndSIGTERM(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	for _, how := range []string{"\x03", "SIGTERM"} {
 		s := db.terminal(t, "top")
@@ -114,6 +116,7 @@ func TestTopEndsWithCtrlCAndSIGTERM(t *testing.T) {
 }
 
 func TestTopGoesOnWhenTheDatabaseDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	s := db.terminal(t, "top", "-every", "100ms", "-timeout", "300ms")
 	s.shows(t, "q ends")
@@ -137,6 +140,7 @@ func TestTopGoesOnWhenTheDatabaseDoesNotAnswer(t *testing.T) {
 }
 
 func TestTopPrintsOnceWithoutATerminal(t *testing.T) {
+	t.Parallel()
 	db := newDB(t)
 	db.ok(t, "enqueue", "MAIL", "{}")
 	out := db.ok(t, "top")

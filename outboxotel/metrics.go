@@ -52,7 +52,7 @@ func (t *Telemetry) makeInstruments(m metric.Meter) error {
 	t.sent = counter("messaging.client.sent.messages", "{message}", "Tasks that were enqueued, committed or not.")
 	t.consumed = counter("messaging.client.consumed.messages", "{message}", "Tasks that were claimed.")
 	t.ended = counter("outbox.task.runs", "{run}", "Ends of runs of tasks, by outcome.")
-	t.dead = counter("outbox.task.deaths", "{task}", "Tasks that became dead letters, by reason.")
+	t.dead = counter("outbox.task.dead_letters", "{task}", "Tasks that became dead letters, by reason.")
 	t.running = upDown("outbox.relay.running", "{relay}", "Relays of this process that run.")
 	t.outages = upDown("outbox.relay.outage", "{relay}", "Relays of this process that cannot work with PostgreSQL.")
 	if first == nil && t.config.DB != nil {

@@ -112,7 +112,7 @@ func TestMetricsSayWhatReallyRan(t *testing.T) {
 		"outbox.task.runs TX retry":                        1,
 		"outbox.task.runs TX dead":                         1,
 		"outbox.task.runs BATCH done":                      20,
-		"outbox.task.deaths TX attempts":                   1,
+		"outbox.task.dead_letters TX attempts":             1,
 		"outbox.relay.running":                             0,
 		"outbox.tasks TX dead":                             1,
 		"outbox.tasks TX ready":                            0,

@@ -26,12 +26,12 @@ asked AS (
   DELETE FROM outbox.cancel WHERE task_id = ANY (ARRAY(SELECT task_id FROM d))),
 gone AS (
   DELETE FROM outbox.dead_task WHERE task_id = ANY (ARRAY(SELECT task_id FROM d))
-  RETURNING task_id, created_at, priority, task_max_attempts, task_type, payload, headers, last_error, ` + carried + `),
+  RETURNING task_id, created_at, priority, task_max_attempts, task_type, payload, headers, last_error, ` + optionalColumns + `),
 back AS (
-  INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state, task_type, payload, headers, last_error, ` + carried + `)
+  INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state, task_type, payload, headers, last_error, ` + optionalColumns + `)
   OVERRIDING SYSTEM VALUE
   SELECT task_id, now(), created_at, NULL, priority, 0, task_max_attempts, CASE WHEN ordering_key IS NULL THEN 'scheduled' ELSE 'waiting' END,
-         task_type, payload, headers, last_error, ` + carried + ` FROM gone
+         task_type, payload, headers, last_error, ` + optionalColumns + ` FROM gone
   RETURNING task_id),
 headless AS (
   INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT DISTINCT task_type, ordering_key FROM gone WHERE ordering_key IS NOT NULL),
@@ -47,8 +47,8 @@ keys AS (
 SELECT d.task_id, (extract(epoch FROM d.died_at) * 1000000)::bigint, back.task_id IS NOT NULL
   FROM gone JOIN d USING (task_id) LEFT JOIN back USING (task_id) ORDER BY d.died_at, d.task_id`
 
-// carried are columns that a dead letter has as its task had them.
-const carried = `unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed`
+// optionalColumns are columns that a dead letter has as its task had them.
+const optionalColumns = `unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed`
 
 // Redrive makes dead letters tasks again, with one statement: they keep their ids, payloads and last errors, start at attempt 1,
 // with the limit that they were enqueued with or that their handler has now, and are due at once, or as soon as no other task of

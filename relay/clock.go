@@ -9,17 +9,17 @@ import (
 type clock struct {
 	ring func(now time.Time) (next time.Time) // says what is the first end then; zero is none
 
-	mu    sync.Mutex
-	first time.Time // zero: none
-	timer *time.Timer
-	over  bool
+	mu      sync.Mutex
+	first   time.Time // zero: none
+	timer   *time.Timer
+	stopped bool
 }
 
 // at makes the clock ring at the moment, or before.
 func (c *clock) at(end time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over || !c.first.IsZero() && !end.Before(c.first) {
+	if c.stopped || !c.first.IsZero() && !end.Before(c.first) {
 		return
 	}
 	c.first = end
@@ -42,7 +42,7 @@ func (c *clock) rings() {
 func (c *clock) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.over = true
+	c.stopped = true
 	if c.timer != nil {
 		c.timer.Stop()
 	}

@@ -71,7 +71,7 @@ func (r *Relay) insertAgain(ctx context.Context, h *handlers.Handler, rows []*ro
 	err := r.conns.inTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		for _, t := range rows {
 			next := r.after(h, t, again, t.begun())
-			next.late = true
+			next.claimCommitted = true
 			if err := r.writeBack(ctx, tx, t, next); err != nil {
 				return err
 			}

@@ -76,7 +76,7 @@ const (
 )
 
 func (c *lane) batchClaims() int {
-	if c.head != nil && c.watermarks.apart(c.head, time.Now()) {
+	if c.head != nil && c.watermarks.separateClaims(c.head, time.Now()) {
 		return backlogClaims
 	}
 	return batchClaims

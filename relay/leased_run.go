@@ -135,7 +135,7 @@ func (x *leasedRun) finish(out callResult) {
 		return
 	}
 	next := r.resultOf(h, t, out, x.begun, x.prevented.Load())
-	next.apart = out.abandoned || x.completing.Load() > 0 // it may be in its Complete
+	next.mayWait = out.abandoned || x.completing.Load() > 0 // it may be in its Complete
 	x.end(next)
 }
 

@@ -24,16 +24,16 @@ const (
 
 // taskChange is what becomes of a task that is not done.
 type taskChange struct {
-	attempt int
-	wait    time.Duration
-	err     error    // nil keeps the last one
-	reason  string   // why it is a dead letter; "" if it is none
-	keep    []string // tokens of runs that stay in the journal
-	untried bool     // its handler was not called
-	failed  bool     // its handler failed: a run for Stats to count
-	again   bool     // a new iteration
-	payload string   // of the new iteration; "" keeps the task's own
-	late    bool     // its claim is committed: another task may be the head of its ordering key
+	attempt        int
+	wait           time.Duration
+	err            error    // nil keeps the last one
+	reason         string   // why it is a dead letter; "" if it is none
+	keep           []string // tokens of runs that stay in the journal
+	untried        bool     // its handler was not called
+	failed         bool     // its handler failed: a run for Stats to count
+	again          bool     // a new iteration
+	payload        string   // of the new iteration; "" keeps the task's own
+	claimCommitted bool     // another task may be the head of its ordering key since
 }
 
 // after is the change of a task that a result asks for, when begun attempts were begun.
@@ -80,7 +80,7 @@ type execer interface {
 const writeBackSQL = `/* outbox: write back */
 WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1 AND NOT token = ANY ($13::uuid[])),
 failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $9, 'failed' WHERE $14::boolean)
-INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state, task_type, payload, headers, last_error, ` + carriedColumns + `)
+INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state, task_type, payload, headers, last_error, ` + optionalColumns + `)
 OVERRIDING SYSTEM VALUE
 VALUES ($1, clock_timestamp() + $2::bigint * interval '1 microsecond',
         timestamptz 'epoch' + $3::bigint * interval '1 microsecond', 
@@ -105,18 +105,18 @@ UPDATE outbox.unique_key SET task_id = $3
 
 // writeBack inserts a deleted task again, as scheduled, so that no trigger takes it for a new one.
 func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c taskChange) error {
-	lastError, payload, carried := t.lastError, t.payload, t.carried
+	lastError, payload, optional := t.lastError, t.payload, t.optional
 	if c.err != nil {
 		lastError = sql.NullString{String: errorText(c.err), Valid: true}
 	}
 	if c.again {
-		lastError, carried.iterations = sql.NullString{}, min(carried.iterations+1, math.MaxInt32)
+		lastError, optional.iterations = sql.NullString{}, min(optional.iterations+1, math.MaxInt32)
 		if c.payload != "" {
 			payload = c.payload
 		}
 	}
-	carried.orderingKey = t.keyAfter(c)
-	if t.uniqueUntilDone && t.uniqueKey.Valid && !c.late {
+	optional.orderingKey = t.keyAfter(c)
+	if t.uniqueUntilDone && t.uniqueKey.Valid && !c.claimCommitted {
 		if _, err := tx.ExecContext(ctx, r.sql(keepKeySQL), t.taskType, t.uniqueKey, t.id); err != nil {
 			return err
 		}
@@ -126,29 +126,29 @@ func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c taskChange) 
 		attemptedAt = t.attemptedAt
 	}
 	state := "scheduled"
-	if c.late && carried.orderingKey.Valid {
+	if c.claimCommitted && optional.orderingKey.Valid {
 		state = "waiting"
-		if _, err := tx.ExecContext(ctx, r.sql(markHeadlessSQL), t.taskType, carried.orderingKey); err != nil {
+		if _, err := tx.ExecContext(ctx, r.sql(markHeadlessSQL), t.taskType, optional.orderingKey); err != nil {
 			return err
 		}
 	}
 	args := []any{t.id, c.wait.Microseconds(), t.createdAt, attemptedAt, t.priority, c.attempt, t.rowMax, state,
 		t.taskType, payload, t.headers, lastError, pq.Array(nonNil(c.keep)), c.failed}
-	result, err := tx.ExecContext(ctx, r.sql(writeBackSQL), append(args, carried.args()...)...)
+	result, err := tx.ExecContext(ctx, r.sql(writeBackSQL), append(args, optional.args()...)...)
 	return one(result, err)
 }
 
 const writeDeadSQL = `/* outbox: dead letter */
 WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1),
 failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $8, 'failed' WHERE $12::boolean)
-INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error, ` + carriedColumns + `, task_max_attempts)
+INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error, ` + optionalColumns + `, task_max_attempts)
 VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', timestamptz 'epoch' + $3::bigint * interval '1 microsecond',
         now(), clock_timestamp(), $4, $5, $6, $7, $8, $9::jsonb, $10::jsonb, $11, $13, $14, $15, $16, $17, $18, $19)`
 
 // writeDead inserts a deleted task into the dead letters.
 func (r *Relay) writeDead(ctx context.Context, tx execer, t *row, c taskChange) error {
 	args := []any{t.id, t.runAt, t.createdAt, t.priority, c.attempt, t.max, c.reason, t.taskType, t.payload, t.headers, errorText(c.err), c.failed}
-	result, err := tx.ExecContext(ctx, r.sql(writeDeadSQL), append(append(args, t.carried.args()...), t.rowMax)...)
+	result, err := tx.ExecContext(ctx, r.sql(writeDeadSQL), append(append(args, t.optional.args()...), t.rowMax)...)
 	return one(result, err)
 }
 

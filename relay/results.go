@@ -35,7 +35,7 @@ func newResults() results {
 // lost, or when the relay gives up as it stops. A transition is repeated until its commit is
 // confirmed, as a lost one would mean a second run.
 func (l *leases) finish(t *transition) {
-	if t.apart {
+	if t.mayWait {
 		l.settle([]*transition{t}, nil)
 		return
 	}

@@ -32,7 +32,7 @@ type row struct {
 	began              sql.NullInt64 // this run, as attempted_at; else it began with the transaction
 	payload            string
 	headers, lastError sql.NullString
-	carried
+	optional
 	lostBy    sql.NullString // a Leased task: the relay that died while it ran it
 	lost      int            // runs that died with their process, beyond attempt
 	undecided []string       // tokens of runs whose relay may still live
@@ -171,7 +171,7 @@ func (r *row) setRest(rest string) error {
 	var maxAttempts, timeoutMS, attemptedAt *int64
 	var lastError, uniqueKey, orderingKey *string
 	var headers json.RawMessage
-	c := &r.carried
+	c := &r.optional
 	columns := [...]any{&attemptedAt, &maxAttempts, &headers, &lastError, &uniqueKey, &c.uniqueUntilDone, &timeoutMS, &c.iterations, &orderingKey, &c.skipFailed}
 	if err := json.Unmarshal([]byte(rest), &columns); err != nil {
 		return fmt.Errorf("relay: task %d: %w", r.id, err)

@@ -4,7 +4,7 @@ import "time"
 
 // runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait for the commit of this one.
 func (d *dispatcher) runLeased(c *lane, next leaseNext) {
-	began, slots, early := time.Now(), next.limit, false
+	began, slots, reported := time.Now(), next.limit, false
 	var runs []*leasedRun
 	var token string
 	allowed := 0
@@ -12,7 +12,7 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 	if err == nil && limit > 0 {
 		next.limit = limit
 		runs, token, allowed, err = d.r.lease(d.ctx, c.h, next, func(found []*leasedRun) {
-			early = true
+			reported = true
 			took := takenBy(found, limit, began, next)
 			d.events <- func() {
 				c.finding--
@@ -27,7 +27,7 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 	took := takenBy(runs, allowed, began, next)
 	d.events <- func() {
 		d.lanes.leasing(c, -1)
-		if !early {
+		if !reported {
 			c.finding--
 		}
 		switch {
@@ -35,7 +35,7 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 			d.noToken(c, wait, began)
 		case err == nil && allowed == 0:
 			d.noSlot(c, began)
-		case err == nil && early:
+		case err == nil && reported:
 			d.cameBack(c)
 			d.well(began)
 		default:

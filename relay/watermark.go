@@ -136,8 +136,8 @@ func (w *watermarks) drop() {
 	delete(w.of, oldest)
 }
 
-// apart reports whether claims that are under way have each its own tasks.
-func (w *watermarks) apart(h *laneHead, now time.Time) bool {
+// separateClaims reports whether claims that are under way reach different tasks.
+func (w *watermarks) separateClaims(h *laneHead, now time.Time) bool {
 	one := w.of[h.class()]
 	return one != nil && one.claimed >= watermarkAfter && !w.random && now.Sub(h.since) > watermarkBacklog
 }

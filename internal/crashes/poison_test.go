@@ -136,7 +136,7 @@ func testSuspectsDoNotCostEachOther(t *testing.T, db *relaytest.Database) {
 		p := relaytest.Start(t, db, "poison", 10)
 		select {
 		case <-p.Ended:
-		case <-time.After(time.Minute):
+		case <-time.After(3 * time.Minute):
 			t.Fatalf("%s: the poison was not started\n%s", taskType, db.Dump(t))
 		}
 		if got := db.Int(t, `SELECT count(*) FROM start WHERE attempt = 2`); got != 1 {

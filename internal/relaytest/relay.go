@@ -131,13 +131,13 @@ func Once(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config)
 	return log.String()
 }
 
-// Eventually polls until ok, and fails the test when it has not become so in time: within a minute, or within the time that is
+// Eventually polls until ok, and fails the test when it has not become so in time: within three minutes, or within the time that is
 // given where that is longer or OUTBOX_TEST_TIMING=1. It polls less often the longer it takes: what it asks costs the machine more
 // than most of what it waits for.
 func Eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
 	t.Helper()
 	if !Timing {
-		within = max(within, time.Minute) // a guard against hanging, which a busy machine does not meet
+		within = max(within, 3*time.Minute) // a guard against hanging, which a busy machine does not meet
 	}
 	deadline := time.After(within)
 	for pause := time.Millisecond; !ok(); pause = min(pause*2, 60*time.Millisecond) {

@@ -187,7 +187,7 @@ func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, wa
 // OUTBOX_TEST_LONG=1 each call in each way. The loop's next passes do what is to be done, once:
 // nothing is lost or doubled, no attempt is counted, and no part of it rests for long.
 func TestEachLoopGoesOnAfterAnyFailureOfAnyOfItsCalls(t *testing.T) {
-	needs.Long(t)
+	needs.CI(t)
 	t.Parallel()
 	u := &loopsUnderTest{db: newDatabase(t, "postgres")}
 	connector, err := pq.NewConnector(u.db.URL)

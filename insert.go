@@ -28,8 +28,8 @@ func enqueueOne(task row) (statement string, args []any) {
 SELECT "` + task.schema + `".enqueue_task($1, $2::jsonb)`, args
 }
 
-// unnest in the select list keeps the array's order, so the task_ids ascend with the tasks, and sorting them gives the
-// positions. They come back in one row, which is less work for both sides.
+// unnest in the select list keeps the array's order, so the task_ids ascend with the tasks, and
+// sorting them gives the positions. They come back in one row, which is less work for both sides.
 const insertMany = `/* outbox: enqueue many */
 WITH added AS (
   INSERT INTO "%s".task (task_type, payload%s)
@@ -38,7 +38,8 @@ WITH added AS (
   RETURNING task_id)
 SELECT array_agg(task_id)::text FROM added`
 
-// PostgreSQL drops the connection at a message of 1 GiB. Writing an array doubles each quote and backslash.
+// PostgreSQL drops the connection at a message of 1 GiB. Writing an array doubles each quote and
+// backslash.
 const maxStatement = 256 << 20
 
 func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error) {
@@ -121,7 +122,8 @@ func enqueueRows(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 	return out, nil
 }
 
-// typesAndPayloads are the columns that each of many tasks has: their arguments, and what expands these.
+// typesAndPayloads are the columns that each of many tasks has: their arguments, and what expands
+// these.
 func typesAndPayloads(tasks []row, payloads *lines) (args []any, columns string) {
 	const expanded = `unnest(string_to_array($%d::text, E'\n')) AS %s`
 	types, columns := tasks[0].taskType, "$1::text AS task_type"
@@ -135,7 +137,8 @@ func typesAndPayloads(tasks []row, payloads *lines) (args []any, columns string)
 	return []any{types, strings.TrimSuffix(payloads.text.String(), "\n")}, columns + ", " + fmt.Sprintf(expanded, 2, "payload")
 }
 
-// size is what the row adds to a statement, before quoting: its texts, and its numbers and times at their longest.
+// size is what the row adds to a statement, before quoting: its texts, and its numbers and times at
+// their longest.
 func (r row) size() int {
 	n := len(r.taskType) + len(r.payload) + len(r.headerJSON) + len(r.orderingKey) + 160
 	if r.unique != nil {

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// lines are the payloads of one call in one text, each followed by a line feed, which no JSON needs. So many of them
-// travel without quoting and without a buffer for each.
+// lines are the payloads of one call in one text, each followed by a line feed, which no JSON
+// needs. So many of them travel without quoting and without a buffer for each.
 type lines struct {
 	text    strings.Builder
 	encoder *json.Encoder
 }
 
-// add adds a payload, and returns it as JSON that PostgreSQL can cast to jsonb: at most limit bytes, both as it is and
-// with its numbers written out.
+// add adds a payload, and returns it as JSON that PostgreSQL can cast to jsonb: at most limit
+// bytes, both as it is and with its numbers written out.
 func (l *lines) add(payload any, limit int) (string, error) {
 	if raw, ok := payload.(json.RawMessage); ok {
 		if len(raw) <= limit && !json.Valid(raw) {

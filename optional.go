@@ -11,8 +11,8 @@ import (
 	"github.com/lib/pq"
 )
 
-// optionalColumn is a column that most tasks leave at its default. A statement names it only for a task that does not, as
-// each column and each argument costs.
+// optionalColumn is a column that most tasks leave at its default. A statement names it only for a
+// task that does not, as each column and each argument costs.
 type optionalColumn struct {
 	name  string
 	value string // its SQL, of the parts as texts

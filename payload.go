@@ -20,8 +20,8 @@ const (
 	maxExponent = 1<<30 - 2 // as written, even after 0
 )
 
-// marshalError is an error of encoding/json or of a Marshaler. Its text names types alone, as theirs
-// may quote the payload; the cause is there for errors.Is and errors.As.
+// marshalError is an error of encoding/json or of a Marshaler. Its text names types alone, as
+// theirs may quote the payload; the cause is there for errors.Is and errors.As.
 type marshalError struct {
 	payload reflect.Type
 	err     error
@@ -47,8 +47,8 @@ func (e *marshalError) Error() string {
 	return fmt.Sprintf("%v: %v: %s", ErrInvalidPayload, e.payload, what)
 }
 
-// check returns the size of s, which is JSON, with each number at the length in which jsonb writes it. Or it returns what
-// PostgreSQL refuses, and at which byte.
+// check returns the size of s, which is JSON, with each number at the length in which jsonb writes
+// it. Or it returns what PostgreSQL refuses, and at which byte.
 func check(s string) (size int64, at int, fault string) {
 	size = int64(len(s))
 	depth, inString := 0, false
@@ -87,7 +87,8 @@ func check(s string) (size int64, at int, fault string) {
 	return size, 0, ""
 }
 
-// escape returns the length of the escape that s begins with. Both halves of a surrogate pair are one.
+// escape returns the length of the escape that s begins with. Both halves of a surrogate pair are
+// one.
 func escape(s string) (length int, fault string) {
 	if s[1] != 'u' {
 		return 2, ""
@@ -103,7 +104,7 @@ func escape(s string) (length int, fault string) {
 	return 12, ""
 }
 
-// codeUnit is that of the \uXXXX that s begins with, or -1.
+// codeUnit is the code unit of the \u escape that s begins with, or -1.
 func codeUnit(s string) rune {
 	if !strings.HasPrefix(s, `\u`) {
 		return -1
@@ -112,8 +113,9 @@ func codeUnit(s string) rune {
 	return rune(u)
 }
 
-// writtenOut is the length of a number as jsonb writes it, without an exponent but with the scale it
-// came with: 1.50e1 is 15.0 and -0e-3 is 0.000. It is not ok if the number does not fit a numeric.
+// writtenOut is the length of a number as jsonb writes it, without an exponent but with the scale
+// it came with: 1.50e1 is 15.0 and -0e-3 is 0.000. It is not ok if the number does not fit a
+// numeric.
 func writtenOut(number string) (length int, ok bool) {
 	exponent := 0
 	if e := strings.IndexAny(number, "eE"); e >= 0 {

@@ -60,8 +60,10 @@ func TestTextsArriveAsTheyAre(t *testing.T) {
 func TestErrorsOfTheServerShowNoPayload(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	exec(t, d.db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no' USING ERRCODE = 'P0042'; END $$`)
-	exec(t, d.db, `CREATE TRIGGER refuse BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.priority = 7) EXECUTE FUNCTION refuse()`)
+	exec(t, d.db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN RAISE 'no' USING ERRCODE = 'P0042'; END $$`)
+	exec(t, d.db, `CREATE TRIGGER refuse BEFORE INSERT ON outbox.task
+		FOR EACH ROW WHEN (NEW.priority = 7) EXECUTE FUNCTION refuse()`)
 	for _, c := range []struct {
 		name, state string
 		before      string
@@ -89,6 +91,28 @@ func TestErrorsOfTheServerShowNoPayload(t *testing.T) {
 		}
 		if strings.Contains(shown, "secret") {
 			t.Errorf("%s: the error shows the payload: %s", c.name, shown)
+		}
+	}
+}
+
+func TestOthersSeeNoPayloadInPgStatActivity(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	for _, driver := range []string{"postgres", "pgx"} {
+		for _, opts := range [][]outbox.Option{nil, {outbox.Priority(1)}} {
+			tx := begin(t, open(t, driver, d.url))
+			if _, err := outbox.Enqueue(t.Context(), tx, "T", "a secret", opts...); err != nil {
+				t.Fatal(err)
+			}
+			var seen string
+			err := d.db.QueryRow(`SELECT string_agg(query, '; ') FROM pg_stat_activity
+				WHERE datname = current_database() AND state = 'idle in transaction'`).Scan(&seen)
+			if err != nil || !strings.Contains(seen, "outbox: enqueue") || strings.Contains(seen, "secret") {
+				t.Errorf("%s with %d options: others see %q, %v", driver, len(opts), seen, err)
+			}
+			if err := tx.Rollback(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }
@@ -122,7 +146,9 @@ func TestPgxPreparesOneStatementForAllEnqueues(t *testing.T) {
 		}
 	}
 	var n int
-	if err := tx.QueryRow(`SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%enqueue_task(%' AND statement NOT LIKE '%pg_prepared%'`).Scan(&n); err != nil || n != 1 {
+	err := tx.QueryRow(`SELECT count(*) FROM pg_prepared_statements
+		WHERE statement LIKE '%enqueue_task(%' AND statement NOT LIKE '%pg_prepared%'`).Scan(&n)
+	if err != nil || n != 1 {
 		t.Errorf("%d statements are prepared, %v; want 1", n, err)
 	}
 }

@@ -165,7 +165,8 @@ func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 	}
 	args, columns := typesAndPayloads(tasks, payloads)
 	args, optional := optionalMany(append(args, n, pq.Array(keys), pq.Array(untilDone), pq.Array(onConflict)), tasks)
-	rows, err := tx.QueryContext(ctx, fmt.Sprintf(insertKeyedSQL, tasks[0].schema, optional.names, optional.values, columns, optional.arrays), args...)
+	statement := fmt.Sprintf(insertKeyedSQL, tasks[0].schema, optional.names, optional.values, columns, optional.arrays)
+	rows, err := tx.QueryContext(ctx, statement, args...)
 	if err != nil {
 		return fail(err)
 	}

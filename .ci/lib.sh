@@ -124,7 +124,7 @@ checks() {
   for m in "${modules[@]}"; do tidy "$m"; done
 }
 
-# more_checks: staticcheck looks at all packages that these need, which are many.
+# more_checks: for the nightly run, as staticcheck looks at all packages that these need.
 more_checks() {
   go mod verify
   go run $staticcheck ./dashboard ./examples/...
@@ -145,8 +145,8 @@ old_libpq() {
 # linked FROM TO: a copy for reading, of hard links where that is possible.
 linked() { cp -al "$1" "$2" 2>/dev/null || { rm -rf "$2"; cp -r "$1" "$2"; }; }
 
-# workplace: what follows runs in a clone of the last commit, with the changes since, at a path that anybody can read and that
-# is the same for each run. So all stages, and the next run, share what was compiled. One run at a time has that path.
+# workplace: what follows runs in a clone with the checkout's changes, at a path that anybody can read and that is the same
+# for each run. So all stages, and the next run, share what was compiled. One run at a time has that path.
 workplace() {
   local dir mod; dir=/var/tmp/outbox-ci-$(id -u)
   mkdir -p "$dir"
@@ -156,6 +156,7 @@ workplace() {
   rm -rf "$dir/outbox"
   git clone -q . "$dir/outbox"
   git diff --binary HEAD | git -C "$dir/outbox" apply --allow-empty --index
+  git ls-files -zo --exclude-standard | xargs -0r cp --parents -t "$dir/outbox"
   if [ "$(id -u)" = 0 ]; then # bare runs as nobody
     mod=$(go env GOMODCACHE)
     mkdir -p "$mod"
@@ -183,8 +184,8 @@ bare() {
     as=(setpriv --reuid nobody --regid nogroup --clear-groups)
   fi
   local failed=0
-  "${as[@]}" env -i PATH="$path" HOME="$dir/home" GOCACHE="$cache" GOMODCACHE="$mod" GOPROXY=off go test -count=1 ./... \
-    >"$logs/bare.log" 2>&1 || failed=1
+  "${as[@]}" env -i PATH="$path" HOME="$dir/home" GOCACHE="$cache" GOMODCACHE="$mod" GOPROXY=off \
+    go test -count=1 ./... >"$logs/bare.log" 2>&1 || failed=1
   grep -E '^ok ' "$logs/bare.log" || true
   [ $failed = 0 ] || { grep -v '^ok ' "$logs/bare.log" | tail -200; echo 'FAILED: go test ./... with Go and PostgreSQL only'; exit 1; }
 }

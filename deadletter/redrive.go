@@ -26,9 +26,11 @@ asked AS (
   DELETE FROM outbox.cancel WHERE task_id = ANY (ARRAY(SELECT task_id FROM d))),
 gone AS (
   DELETE FROM outbox.dead_task WHERE task_id = ANY (ARRAY(SELECT task_id FROM d))
-  RETURNING task_id, created_at, priority, task_max_attempts, task_type, payload, headers, last_error, ` + optionalColumns + `),
+  RETURNING task_id, created_at, priority, task_max_attempts,
+            task_type, payload, headers, last_error, ` + optionalColumns + `),
 back AS (
-  INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state, task_type, payload, headers, last_error, ` + optionalColumns + `)
+  INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state,
+         task_type, payload, headers, last_error, ` + optionalColumns + `)
   OVERRIDING SYSTEM VALUE
   SELECT task_id, now(), created_at, NULL, priority, 0, task_max_attempts, CASE WHEN ordering_key IS NULL THEN 'scheduled' ELSE 'waiting' END,
          task_type, payload, headers, last_error, ` + optionalColumns + ` FROM gone

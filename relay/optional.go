@@ -2,8 +2,8 @@ package relay
 
 import "database/sql"
 
-// optional are the optional columns of a task. A relay reads them with the claim, and writes them again wherever the task
-// goes on, to its next attempt or to the dead letters.
+// optional are the optional columns of a task. A relay reads them with the claim, and writes them
+// again wherever the task goes on, to its next attempt or to the dead letters.
 type optional struct {
 	uniqueKey       sql.NullString
 	uniqueUntilDone bool

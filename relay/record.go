@@ -80,7 +80,8 @@ type execer interface {
 const writeBackSQL = `/* outbox: write back */
 WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1 AND NOT token = ANY ($13::uuid[])),
 failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $9, 'failed' WHERE $14::boolean)
-INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state, task_type, payload, headers, last_error, ` + optionalColumns + `)
+INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state,
+       task_type, payload, headers, last_error, ` + optionalColumns + `)
 OVERRIDING SYSTEM VALUE
 VALUES ($1, clock_timestamp() + $2::bigint * interval '1 microsecond',
         timestamptz 'epoch' + $3::bigint * interval '1 microsecond', 
@@ -141,7 +142,8 @@ func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c taskChange) 
 const writeDeadSQL = `/* outbox: dead letter */
 WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1),
 failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $8, 'failed' WHERE $12::boolean)
-INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error, ` + optionalColumns + `, task_max_attempts)
+INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason,
+       task_type, payload, headers, last_error, ` + optionalColumns + `, task_max_attempts)
 VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', timestamptz 'epoch' + $3::bigint * interval '1 microsecond',
         now(), clock_timestamp(), $4, $5, $6, $7, $8, $9::jsonb, $10::jsonb, $11, $13, $14, $15, $16, $17, $18, $19)`
 

@@ -39,8 +39,10 @@ UPDATE outbox.task SET state = $3, attempt = $4, last_error = COALESCE($5, last_
 const deadLeaseSQL = `/* outbox: end a lease in the dead letters */
 WITH gone AS (
   DELETE FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid RETURNING *)
-INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error, ` + optionalColumns + `, task_max_attempts)
-SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), priority, $3::smallint, $4::smallint, $5, task_type, payload, headers, $6, ` + optionalColumns + `, max_attempts FROM gone`
+INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason,
+       task_type, payload, headers, last_error, ` + optionalColumns + `, task_max_attempts)
+SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), priority, $3::smallint, $4::smallint, $5,
+       task_type, payload, headers, $6, ` + optionalColumns + `, max_attempts FROM gone`
 
 const countSQL = `/* outbox: count what no trigger sees */
 INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT count(*), t, $2 FROM unnest($1::text[]) t GROUP BY t`

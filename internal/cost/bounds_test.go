@@ -13,7 +13,7 @@ import (
 // many tasks end together. It is 15 % for buffers, WAL and allocations, which differ between versions of PostgreSQL and Go. Polls come by
 // the clock, and may be 20 times as many. Six of the statements of a Tx task, a batch or a Complete put its session
 // back for the next handler, in a message that is sent anyway; a batch and a Complete call end_run for that as well, with two
-// inner ones and more. An Enqueue has its values as arguments, which lib/pq sends in two round trips. A leased run keeps what its error said when it was read. To change the bounds: OUTBOX_TEST_TIMING=1 go test ./internal/cost -v -bounds prints a table to put here.
+// inner ones and more. lib/pq takes two round trips for an Enqueue, as its values are arguments. A leased run keeps what its error said when it was read. To change the bounds: OUTBOX_TEST_TIMING=1 go test ./internal/cost -v -bounds prints a table to put here.
 const table = `
 case               polls      calls      trips statements      inner       rows    buffers        wal     allocs      bytes
 enqueue                0       3.15        4.2       3.15        2.1       1.05       8.65        482       70.6       2850

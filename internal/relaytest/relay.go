@@ -57,10 +57,12 @@ type Running struct {
 	goroutines goroutines
 }
 
-// Leaves says that the test leaves goroutines of handlers behind that are in the named function. To be called before Stop.
+// Leaves says that the test leaves goroutines of handlers behind that are in the named function. To
+// be called before Stop.
 func (r *Running) Leaves(function string) { r.goroutines.left = append(r.goroutines.left, function) }
 
-// workers is how many a relay has whose test chooses none: each opens a connection, which costs more than most tests do there.
+// workers is how many a relay has whose test chooses none: each opens a connection, which costs
+// more than most tests do there.
 const workers = 2
 
 // Ended checks that what the test left behind has ended too.
@@ -131,9 +133,10 @@ func Once(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config)
 	return log.String()
 }
 
-// Eventually polls until ok, and fails the test when it has not become so in time: within three minutes, or within the time that is
-// given where that is longer or OUTBOX_TEST_TIMING=1. It polls less often the longer it takes: what it asks costs the machine more
-// than most of what it waits for.
+// Eventually polls until ok, and fails the test when it has not become so in time: within three
+// minutes, or within the time that is given where that is longer or OUTBOX_TEST_TIMING=1. It polls
+// less often the longer it takes: what it asks costs the machine more than most of what it waits
+// for.
 func Eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
 	t.Helper()
 	if !Timing {

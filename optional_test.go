@@ -7,8 +7,8 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Options that few tasks have go together in any way, one by one and in one call.
-func TestRareOptions(t *testing.T) {
+// They go together in any way, one by one and in one call.
+func TestOptionsThatFewTasksHave(t *testing.T) {
 	t.Parallel()
 	with := func(opts ...outbox.Option) []outbox.Option { return opts }
 	combinations := map[string][]outbox.Option{

@@ -32,7 +32,8 @@ var allowedImports = map[string][]string{
 	"/internal/counts": {},
 	"/internal/drain":  {"/handlers"},
 	"/internal/guard":  {},
-	"/internal/pgerr":  {},
+	"/internal/pg":     {"/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
+	"/internal/pgerr":  {"/internal/guard"},
 	"/internal/vacuum": {},
 	"/internal/wake":   {},
 	"/outboxtest": {
@@ -41,9 +42,8 @@ var allowedImports = map[string][]string{
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},
 	"/relay": {
-		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pgerr", "/internal/vacuum", "/internal/wake",
-		"github.com/lib/pq", // arrays and LISTEN
-		"github.com/sethvargo/go-retry",
+		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/vacuum", "/internal/wake",
+		"github.com/lib/pq", // arrays
 	},
 }
 

@@ -228,8 +228,8 @@ func literals(t *testing.T, name string) (out []string) {
 // putsBack are the files that put a session back as the pool made it, which is right behind a pooler as well: what a handler
 // has set there would reach others.
 var putsBack = map[string]string{
-	"relay/session.go":      "set_config for a session breaks behind a pooler",
-	"schema/00024_runs.sql": "advisory locks break behind a pooler",
+	"internal/pg/session.go": "set_config for a session breaks behind a pooler",
+	"schema/00024_runs.sql":  "advisory locks break behind a pooler",
 }
 
 func TestSQLHasNoneOfTheFormsThatAreKnownToBreak(t *testing.T) {

@@ -4,13 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	mathrand "math/rand/v2"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 var (
@@ -18,10 +19,6 @@ var (
 	errOtherTransaction = errors.New("relay: the transaction of the claim has ended")
 	errOutOfStep        = errors.New("relay: the connection answers another question than was asked")
 )
-
-// bookkeeping bounds each statement, lock wait and idle moment of a claim's transaction outside the
-// handler.
-const bookkeeping = 10 * time.Second
 
 // attempt is one claim of a Tx or Batch handler, from BEGIN to COMMIT: the transaction that deletes
 // the tasks is the one that the handler works in.
@@ -55,7 +52,7 @@ func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, cla
 	defer a.recycle()
 	defer a.done()
 	var err error
-	if a.conn, a.tx, a.session, err = r.conns.beginSession(ctx); err != nil {
+	if a.conn, a.tx, a.session, err = r.conns.BeginSession(ctx); err != nil {
 		return err
 	}
 	if h.MaxRunningTotal > 0 {
@@ -76,10 +73,10 @@ func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, cla
 	a.claim.Ended = time.Now()
 	if len(a.rows) == 0 {
 		if err := a.tx.Rollback(); err != nil {
-			drop(a.conn)
+			pg.Drop(a.conn)
 			return err
 		}
-		r.conns.put(a.conn)
+		r.conns.Put(a.conn)
 		claimed(nil)
 		r.tellClaim(h, 0, a.claim.Began, a.claim.Ended)
 		return nil
@@ -101,12 +98,12 @@ func (a *attempt) run(ctx context.Context) error {
 	timeout := timeoutOf(a.h, a.rows...)
 	var err error
 	if timeout != a.h.Timeout { // the claim has set it for that
-		err = a.exec("SET LOCAL idle_in_transaction_session_timeout = " + ms(idleFor(timeout)) + "; SET LOCAL statement_timeout = " + ms(timeout))
+		err = a.exec("SET LOCAL idle_in_transaction_session_timeout = " + pg.Millis(idleFor(timeout)) + "; SET LOCAL statement_timeout = " + pg.Millis(timeout))
 	}
 	found, journalErr := recorded()
 	if err = errors.Join(err, journalErr); err != nil {
 		a.abort()
-		if !refusal(journalErr) { // else nothing was written
+		if !pgerr.Refusal(journalErr) { // else nothing was written
 			a.r.journal.forgetRuns(a.runs)
 		}
 		return err
@@ -218,7 +215,7 @@ func (r *Relay) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int6
 // close writes what becomes of a task whose handler is not called, and commits. After an error
 // nothing is committed, or, if it is the commit's, perhaps.
 func (a *attempt) close(t *row, next taskChange) error {
-	err := a.exclusively(func(ctx context.Context, c exclusive) error {
+	err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
 		if err := a.undo(ctx, c); err != nil {
 			return err
 		}
@@ -237,7 +234,7 @@ func (a *attempt) close(t *row, next taskChange) error {
 
 func (a *attempt) commit() error {
 	if err := a.tx.Commit(); err != nil {
-		drop(a.conn)
+		pg.Drop(a.conn)
 		return err
 	}
 	a.keepConn()
@@ -247,8 +244,3 @@ func (a *attempt) commit() error {
 	}
 	return nil
 }
-
-// ms is a duration as the server's settings take it; at least 1, as 0 would mean none.
-func ms(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
-
-func randomHex() string { return strconv.FormatUint(mathrand.Uint64(), 16) }

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 )
@@ -53,7 +55,7 @@ func (h *heartbeat) hear(ctx context.Context) (next time.Duration, err error) {
 	} else if time.Since(h.ranAt) > idleHearing && time.Since(h.heardAt) < idleHearing {
 		return heartbeatInterval, nil
 	}
-	return heartbeatInterval, h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	return heartbeatInterval, h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		rows, err := conn.QueryContext(ctx, r.sql(hearSQL), pq.Array(append(taskIDs, leasedIDs...)), pq.Array(leasedIDs), pq.Array(tokens))
 		if err != nil {
 			return err
@@ -139,7 +141,7 @@ DELETE FROM outbox.cancel WHERE task_id = $1`
 // endCanceled undoes what the handler did and removes the canceled task. Of a batch the others go back as they were.
 func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
 	last := len(a.rows) == 1
-	err := a.exclusively(func(ctx context.Context, c exclusive) error {
+	err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
 		if err := a.undo(ctx, c); err != nil || !last {
 			return err
 		}
@@ -184,7 +186,7 @@ func (a *attempt) removeCanceled() {
 			pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
 		}
 		var n int64
-		err := a.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+		err := a.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 			result, err := tx.ExecContext(ctx, a.r.sql(removeCanceledSQL), pq.Array(canceled))
 			if err == nil {
 				n, err = result.RowsAffected()

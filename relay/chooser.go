@@ -8,6 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // Chooser decides which types a relay claims from when workers are free: Config.Chooser. [Fair] is
@@ -135,7 +136,7 @@ func (g *appChooser) choose(v View, fallback Chooser) (out []int) {
 	given.Heads = append([]Head(nil), v.Heads...)
 	var answer []int
 	if err := guard.Call(func() { answer = g.chooser.Choose(given) }); err != nil {
-		g.tell("it panicked: " + errorText(err))
+		g.tell("it panicked: " + pgerr.Text(err))
 		return fallback.Choose(v)
 	}
 	if len(answer) > len(v.Heads) {

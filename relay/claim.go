@@ -7,6 +7,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox/handlers"
 )
 
@@ -78,7 +80,7 @@ func (c claimNext) part(h *handlers.Handler, i, found int) (p claimPart, more bo
 	}
 	args := []any{h.Type, from.priority, from.attempt, from.taskID, most}
 	if c.limit == 1 {
-		args = append(args, idSpan, ms(idleFor(h.Timeout)), ms(bookkeeping), ms(h.Timeout))
+		args = append(args, idSpan, pg.Millis(idleFor(h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(h.Timeout))
 		return claimPart{query: takeTaskSQL, args: args, limit: rest, text: true, settled: true}, more
 	}
 	return claimPart{query: claimSQL, args: append(args, rest), limit: rest, text: true}, more
@@ -94,12 +96,12 @@ func (c claimOne) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
 // claimSettings are those of the claim's transaction. They are made before it locks a row, so a
 // relay that freezes at any moment lets go.
 func claimSettings(h *handlers.Handler) string {
-	return "SET LOCAL idle_in_transaction_session_timeout = " + ms(idleFor(h.Timeout)) + "; SET LOCAL lock_timeout = " + ms(bookkeeping)
+	return "SET LOCAL idle_in_transaction_session_timeout = " + pg.Millis(idleFor(h.Timeout)) + "; SET LOCAL lock_timeout = " + pg.Millis(pg.Bookkeeping)
 }
 
 // take claims on the attempt's connection, and sets its savepoint if it finds tasks.
 func (a *attempt) take(c claimPlan) error {
-	return a.exclusively(func(ctx context.Context, conn exclusive) error {
+	return a.exclusively(func(ctx context.Context, conn pg.Exclusive) error {
 		before, after := "", ""
 		var block []row
 		for i, more := 0, true; more; i++ {
@@ -109,15 +111,15 @@ func (a *attempt) take(c claimPlan) error {
 			}
 			switch {
 			case p.settled:
-				after = a.r.conns.untimed + "SAVEPOINT " + a.savepoint
+				after = a.r.conns.Untimed() + "SAVEPOINT " + a.savepoint
 			case !more:
 				after = a.savepointStatements(a.h.Timeout)
 			}
 			if i == 0 && !p.settled {
-				before = a.r.conns.untimed + claimSettings(a.h)
+				before = a.r.conns.Untimed() + claimSettings(a.h)
 			}
 			found := len(a.rows)
-			err := conn.together(ctx, before, a.r.sql(p.query), p.args, after, func(values []driver.Value) (err error) {
+			err := conn.Together(ctx, before, a.r.sql(p.query), p.args, after, func(values []driver.Value) (err error) {
 				if p.text && values[0] == nil {
 					return nil
 				}
@@ -129,11 +131,11 @@ func (a *attempt) take(c claimPlan) error {
 				r.taskType, r.max = a.h.Type, a.h.MaxAttempts
 				a.rows = append(a.rows, r)
 				if p.text {
-					a.xid, err = r.fromText(text(values[0]))
+					a.xid, err = r.fromText(pg.Text(values[0]))
 					return err
 				}
 				if xid := values[len(values)-1]; xid != nil {
-					a.xid = text(xid)
+					a.xid = pg.Text(xid)
 				}
 				return r.fromDriver(values)
 			})
@@ -152,10 +154,10 @@ func (a *attempt) take(c claimPlan) error {
 }
 
 func (a *attempt) savepointStatements(timeout time.Duration) string {
-	return "SAVEPOINT " + a.savepoint + "; SET LOCAL statement_timeout = " + ms(timeout)
+	return "SAVEPOINT " + a.savepoint + "; SET LOCAL statement_timeout = " + pg.Millis(timeout)
 }
 
 // idleFor is how long the transaction of a claim may stand idle.
 func idleFor(timeout time.Duration) time.Duration {
-	return timeout + grace(timeout) + abandonAfter + bookkeeping
+	return timeout + grace(timeout) + abandonAfter + pg.Bookkeeping
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -40,13 +42,13 @@ SELECT outbox.end_run($1, 0)`
 
 // begin deletes the task, if its lease is held.
 func (c *completion) begin() (err error) {
-	if c.conn, c.tx, c.session, err = c.r.conns.beginSession(c.ctx); err != nil {
+	if c.conn, c.tx, c.session, err = c.r.conns.BeginSession(c.ctx); err != nil {
 		return err
 	}
 	args := []any{c.l.id, c.l.token}
-	err = c.exclusively(func(_ context.Context, e exclusive) error {
-		return e.together(c.ctx, "", c.r.sql(completeSQL), args, c.r.conns.untimed+"SAVEPOINT "+c.savepoint, func(values []driver.Value) error {
-			c.xid, c.row.began = text(values[0]), sql.NullInt64{Int64: integer(values[1]), Valid: true}
+	err = c.exclusively(func(_ context.Context, e pg.Exclusive) error {
+		return e.Together(c.ctx, "", c.r.sql(completeSQL), args, c.r.conns.Untimed()+"SAVEPOINT "+c.savepoint, func(values []driver.Value) error {
+			c.xid, c.row.began = pg.Text(values[0]), sql.NullInt64{Int64: pg.Integer(values[1]), Valid: true}
 			return nil
 		})
 	})
@@ -96,7 +98,7 @@ func (c *completion) succeed() error {
 		keeps = c.r.keepTasks(c.l.h.Keep, []*row{&c.row})
 	}
 	released := false
-	err := c.exclusively(func(ctx context.Context, e exclusive) error {
+	err := c.exclusively(func(ctx context.Context, e pg.Exclusive) error {
 		err := c.release(ctx, e, keeps, "", c.r.sql(endCompleteSQL))
 		if released = err == nil; released && c.again != nil {
 			err = c.r.writeBack(ctx, e, &c.row, c.r.after(c.l.h, &c.row, c.again, c.row.begun()))
@@ -123,7 +125,7 @@ func (c *completion) succeed() error {
 
 func (c *completion) commit() error {
 	if err := c.tx.Commit(); err != nil {
-		drop(c.conn)
+		pg.Drop(c.conn)
 		if pgerr.CommitFailed(err) {
 			return c.failure(fmt.Errorf("commit: %w", err))
 		}

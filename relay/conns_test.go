@@ -12,6 +12,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -59,7 +60,7 @@ func TestAConnectionThatIsPutReachesACallThatWaitsForThePool(t *testing.T) {
 	t.Parallel()
 	pool := direct(t, newDatabase(t).URL)
 	pool.SetMaxOpenConns(1)
-	conns := relay.NewConns(pool.DB)
+	conns := pg.NewPool(pool.DB)
 	defer conns.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -122,7 +123,7 @@ func TestTheRepliesOfAConnectionAreBoundedWheneverARelayTakesIt(t *testing.T) {
 	}
 	pool := sql.OpenDB(boundedConnector{connector})
 	defer pool.Close()
-	conns := relay.NewConns(pool)
+	conns := pg.NewPool(pool)
 	defer conns.Close()
 	for range 3 {
 		conn, err := conns.Get(t.Context())

@@ -7,6 +7,7 @@ import (
 
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // DeadLetter is a task that became a dead letter. Its payload is in the table: see deadletter.Get.
@@ -21,7 +22,7 @@ type DeadLetter struct {
 
 // died tells the log and OnDead of a dead letter whose commit is confirmed.
 func (r *Relay) died(t *row, c taskChange) {
-	d := DeadLetter{TaskID: t.id, Type: t.taskType, Attempt: c.attempt, MaxAttempts: t.max, Reason: deadletter.Reason(c.reason), Error: errorText(c.err)}
+	d := DeadLetter{TaskID: t.id, Type: t.taskType, Attempt: c.attempt, MaxAttempts: t.max, Reason: deadletter.Reason(c.reason), Error: pgerr.Text(c.err)}
 	r.log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.TaskID, "attempt", d.Attempt, "reason", c.reason, "error", d.Error)
 	r.deadLetters.tell(d)
 }
@@ -93,7 +94,7 @@ func (d *deadLetters) call(one DeadLetter) {
 	ctx, cancel := context.WithTimeout(d.ctx, deadLetterCall)
 	defer cancel()
 	if err := guard.Call(func() { d.r.config.OnDead(ctx, one) }); err != nil {
-		d.r.log.Error("outbox: OnDead panicked", "task_type", one.Type, "task_id", one.TaskID, "error", errorText(err))
+		d.r.log.Error("outbox: OnDead panicked", "task_type", one.Type, "task_id", one.TaskID, "error", pgerr.Text(err))
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 const (
@@ -37,7 +39,7 @@ type dispatcher struct {
 	}
 	claims int // that have not said yet what they found
 	events chan func()
-	outage outage
+	outage pg.Outage
 	mute   bool // without a heartbeat it may not claim
 	broken int  // errors in a row that may be those of single connections
 	broke  time.Time
@@ -62,7 +64,7 @@ type dispatcher struct {
 
 func newDispatcher(ctx context.Context, r *Relay, once bool) *dispatcher {
 	d := &dispatcher{r: r, ctx: ctx, once: once, free: r.config.Workers,
-		events: make(chan func(), 2*r.config.Workers+4), outage: outage{log: r.log, changed: r.outageChanged}}
+		events: make(chan func(), 2*r.config.Workers+4), outage: pg.NewOutage(r.log, r.outageChanged)}
 	d.lanes.workers = r.config.Workers
 	if r.config.Chooser != nil {
 		d.lanes.chooser = &appChooser{chooser: r.config.Chooser, log: r.log}
@@ -124,7 +126,7 @@ func (d *dispatcher) wake(now time.Time) {
 		d.suppressedUntil = now.Add(d.suppressedFor)
 	}
 	d.woken, d.wokenAt, d.emptyPolls, d.nextPoll = true, now, 0, now
-	d.outage.hasten(now)
+	d.outage.Hasten(now)
 }
 
 // withdraws reports whether the wake-up request is to be withdrawn: the relay has work, or is about
@@ -145,17 +147,18 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 			return 0, true
 		default:
 			d.mute = true
-			if !d.polling && d.free > 0 && !now.Before(d.outage.until) {
+			if !d.polling && d.free > 0 && d.outage.Wait(now) <= 0 {
 				d.poll() // an answer ends the heartbeat's pause
 			}
-			d.outage.fail(err, now, now)
+			d.outage.Fail(err, now, now)
 		}
 		return 20 * time.Millisecond, false
 	}
 	if d.mute {
-		d.mute, d.outage.until = false, now
+		d.mute = false
+		d.outage.EndPause(now)
 	}
-	if d.outage.active() {
+	if d.outage.Active() {
 		return d.probe(now), false
 	}
 	age := now.Sub(d.polledAt)
@@ -213,7 +216,7 @@ func (d *dispatcher) probe(now time.Time) time.Duration {
 	if d.polling || d.claims > 0 || d.free <= 0 {
 		return time.Hour
 	}
-	if wait := d.outage.until.Sub(now); wait > 0 {
+	if wait := d.outage.Wait(now); wait > 0 {
 		return wait
 	}
 	if now.Sub(d.polledAt) <= pollFresh {
@@ -239,7 +242,7 @@ func (d *dispatcher) emptyDelay(now time.Time) time.Duration {
 	pause := min(emptyPause<<min(d.emptyPolls-idleAfter, 20), interval)
 	if pause == interval {
 		pause = interval - rand.N(interval/16)
-		d.r.conns.releasing.Go(d.r.conns.release) // the app may need them more
+		d.r.conns.ReleaseSoon() // the app may need them more
 	}
 	if d.lanes.capped() {
 		pause = min(pause, pollAgain) // busy with one type: others must not wait for a poll
@@ -251,9 +254,9 @@ func (d *dispatcher) poll() {
 	now := time.Now()
 	d.polling = true
 	d.free--
-	opts := pollOptions{writable: d.outage.active(), stranded: d.once}
-	opts.requestWakeUp = d.r.listener.on.Load() && (d.emptyPolls >= idleAfter || d.outage.active()) && !now.Before(d.suppressedUntil)
-	opts.idle, opts.wakeRequest = d.emptyPolls >= idleAfter && !d.once && !d.outage.active(), d.wakeRequest
+	opts := pollOptions{writable: d.outage.Active(), stranded: d.once}
+	opts.requestWakeUp = d.r.listener.Works() && (d.emptyPolls >= idleAfter || d.outage.Active()) && !now.Before(d.suppressedUntil)
+	opts.idle, opts.wakeRequest = d.emptyPolls >= idleAfter && !d.once && !d.outage.Active(), d.wakeRequest
 	if d.withdraws() {
 		opts.withdraw = d.wakeRequest
 	}
@@ -298,8 +301,8 @@ func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 		d.fail(err, began)
 		return
 	}
-	if d.outage.active() {
-		d.r.answered.send()
+	if d.outage.Active() {
+		d.r.answered.Send()
 	}
 	d.hitUnknown, d.stranded = true, s.stranded
 	d.wakeRequest = max(d.wakeRequest, s.wakeRequest)

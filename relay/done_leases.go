@@ -5,7 +5,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 const finishSQL = `/* outbox: complete leased tasks */
@@ -41,7 +44,7 @@ func (d *doneLeases) add(t *transition) {
 	if d.keepAny {
 		var discarded *string
 		if t.change.err != nil {
-			s := errorText(t.change.err)
+			s := pgerr.Text(t.change.err)
 			discarded = &s
 		}
 		d.keep, d.errors = append(d.keep, t.keep.Microseconds()), append(d.errors, discarded)
@@ -65,7 +68,7 @@ type finished struct {
 }
 
 func (f *finished) add(values []driver.Value) error {
-	f.ids[integer(values[0])] = struct{}{}
+	f.ids[pg.Integer(values[0])] = struct{}{}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // ended asks how the claim's transaction ended, as the handler ended it.
@@ -46,7 +47,7 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 // then failed.
 func (r *Relay) buryCommitted(ctx context.Context, rows []*row, handlerErr error) ([]taskChange, error) {
 	changes := make([]taskChange, len(rows))
-	err := r.conns.inTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
+	err := r.conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		for i, t := range rows {
 			changes[i] = taskChange{attempt: min(t.begun(), t.max), reason: reasonCommitted, err: handlerErr, failed: true}
 			if err := r.writeDead(ctx, tx, t, changes[i]); err != nil {
@@ -56,7 +57,7 @@ func (r *Relay) buryCommitted(ctx context.Context, rows []*row, handlerErr error
 		return nil
 	})
 	if err != nil {
-		r.log.Error("outbox: dead letters could not be written; the tasks are only in this record", "task_type", rows[0].taskType, "tasks", ids(rows), "error", safeText(err))
+		r.log.Error("outbox: dead letters could not be written; the tasks are only in this record", "task_type", rows[0].taskType, "tasks", ids(rows), "error", pgerr.LogText(err))
 		return nil, err
 	}
 	for i, t := range rows {
@@ -68,7 +69,7 @@ func (r *Relay) buryCommitted(ctx context.Context, rows []*row, handlerErr error
 // insertAgain begins the next iteration of tasks whose handler committed their removal itself,
 // against the rules, and then asked for it.
 func (r *Relay) insertAgain(ctx context.Context, h *handlers.Handler, rows []*row, again *handlers.Result) error {
-	err := r.conns.inTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
+	err := r.conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		for _, t := range rows {
 			next := r.after(h, t, again, t.begun())
 			next.claimCommitted = true
@@ -79,7 +80,7 @@ func (r *Relay) insertAgain(ctx context.Context, h *handlers.Handler, rows []*ro
 		return nil
 	})
 	if err != nil {
-		r.log.Error("outbox: the next iterations could not be written; the tasks are only in this record", "task_type", h.Type, "tasks", ids(rows), "error", safeText(err))
+		r.log.Error("outbox: the next iterations could not be written; the tasks are only in this record", "task_type", h.Type, "tasks", ids(rows), "error", pgerr.LogText(err))
 		return err
 	}
 	r.due(again.Wait)

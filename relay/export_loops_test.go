@@ -3,6 +3,8 @@ package relay
 import (
 	"context"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // Loops are what a relay does at times of its own, each to be done when a test says: a pass is what one iteration of its loop does, with
@@ -21,17 +23,17 @@ func (r *Relay) Loops(only string) *Loops {
 			r.jobs = []maintenanceJob{s}
 		}
 	}
-	r.conns = newConns(r.db)
+	r.conns = pg.NewPool(r.db)
 	r.journal, r.heart, r.leases, r.rates = newJournal(r), newHeartbeat(r), newLeases(r), newRates(r)
-	r.listener, r.unhandled = &listener{r: r}, &unhandled{r: r}
+	r.listener, r.unhandled = &pg.Listener{}, &unhandled{r: r}
 	return &Loops{r, newScheduler(r)}
 }
 
 // Close gives all connections back.
 func (l *Loops) Close() {
-	l.r.heart.held.close()
-	l.r.journal.held.close()
-	l.r.conns.close()
+	l.r.heart.held.Close()
+	l.r.journal.held.Close()
+	l.r.conns.Close()
 }
 
 // Beat is one heartbeat.

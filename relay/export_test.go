@@ -6,6 +6,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox/handlers"
 )
 
@@ -64,10 +66,10 @@ func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *s
 // WithClaim makes one claim for a type of r's with a statement of the test's in place of the relay's: it has the
 // parameters of claimSQL. It returns the error that the dispatcher would get.
 func (r *Relay) WithClaim(taskType, query string) error {
-	r.conns = newConns(r.db)
+	r.conns = pg.NewPool(r.db)
 	r.id, r.handlerContext, r.journal = newUUID(), context.Background(), newJournal(r)
 	stopJournal := background(r.journal.run)
-	defer func() { stopJournal(); r.conns.release() }()
+	defer func() { stopJournal(); r.conns.Release() }()
 	for _, h := range r.handlers {
 		if h.Type == taskType {
 			return r.runTx(context.Background(), h, claimWith(query), func([]*row) {})
@@ -91,12 +93,3 @@ func (r *Relay) ReportUnhandled(ctx context.Context, ago time.Duration) error {
 	defer conn.Close()
 	return (&unhandled{r: r, last: time.Now().Add(-ago)}).report(ctx, conn)
 }
-
-// Conns are the connections of a pool that a relay keeps.
-type Conns struct{ c *conns }
-
-func NewConns(db *sql.DB) Conns { return Conns{newConns(db)} }
-
-func (c Conns) Get(ctx context.Context) (*sql.Conn, error) { return c.c.get(ctx) }
-func (c Conns) Put(conn *sql.Conn)                         { c.c.put(conn) }
-func (c Conns) Close()                                     { c.c.close() }

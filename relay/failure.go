@@ -58,7 +58,7 @@ func newFailure(err error) error {
 // readFailure is newFailure of one task.
 func readFailure(err error) *failure {
 	f := &failure{err: err, result: &handlers.Result{}}
-	f.read("Error method", func() { f.text = storable(err.Error()) })
+	f.read("Error method", func() { f.text = pgerr.Storable(err.Error()) })
 	f.read("Unwrap, Is or As method", func() { f.result = handlers.ResultOf(err) })
 	f.read("Unwrap, Is or As method", func() { f.endedContext = endedContext(err) })
 	return f

@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -23,7 +25,7 @@ type guardedTx struct {
 	r         *Relay
 	conn      *sql.Conn
 	tx        *sql.Tx
-	session   session
+	session   pg.Session
 	xid       string
 	savepoint string
 	bounded   context.Context // of exclusively; one for all its calls, as each timer costs
@@ -41,21 +43,21 @@ func (g *guardedTx) done() {
 }
 
 // exclusively calls f, whose context bounds its statements.
-func (g *guardedTx) exclusively(f func(context.Context, exclusive) error) error {
+func (g *guardedTx) exclusively(f func(context.Context, pg.Exclusive) error) error {
 	if g.bounded == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		g.bounded, g.bound, g.unbind = ctx, time.AfterFunc(2*bookkeeping, cancel), cancel
+		g.bounded, g.bound, g.unbind = ctx, time.AfterFunc(2*pg.Bookkeeping, cancel), cancel
 	} else {
-		g.bound.Reset(2 * bookkeeping)
+		g.bound.Reset(2 * pg.Bookkeeping)
 	}
 	defer g.bound.Stop()
-	return g.r.conns.raw(g.conn, func(c exclusive) error { return f(g.bounded, c) })
+	return g.r.conns.Raw(g.conn, func(c pg.Exclusive) error { return f(g.bounded, c) })
 }
 
 // exec runs statements without parameters, which travel together. They are bounded by the
 // connection's settings, and by the driver's idea of a dead peer.
 func (g *guardedTx) exec(statements string) error {
-	return g.exclusively(func(ctx context.Context, c exclusive) error {
+	return g.exclusively(func(ctx context.Context, c pg.Exclusive) error {
 		_, err := c.ExecContext(ctx, statements)
 		return err
 	})
@@ -66,16 +68,16 @@ SELECT $1::integer || ' ' || pg_current_xact_id()`
 
 // probe asks over the handler's transaction for something that only the right connection in the
 // right transaction can answer.
-func (g *guardedTx) probe(ctx context.Context, c exclusive) error {
+func (g *guardedTx) probe(ctx context.Context, c pg.Exclusive) error {
 	return g.ask(ctx, c, "", probeSQL)
 }
 
 // ask sends statements and a query that answers with its first parameter, a number, with the
 // transaction's id, and with what is left in the session.
-func (g *guardedTx) ask(ctx context.Context, c exclusive, statements, query string, args ...any) error {
+func (g *guardedTx) ask(ctx context.Context, c pg.Exclusive, statements, query string, args ...any) error {
 	number, answered := mathrand.Int32(), false
-	err := c.together(ctx, statements, query, append([]any{number}, args...), "", func(got []driver.Value) error {
-		same, rest, _ := strings.Cut(text(got[0]), " ")
+	err := c.Together(ctx, statements, query, append([]any{number}, args...), "", func(got []driver.Value) error {
+		same, rest, _ := strings.Cut(pg.Text(got[0]), " ")
 		xid, left, _ := strings.Cut(rest, " ")
 		switch {
 		case len(got) != 1 || same != strconv.Itoa(int(number)):
@@ -83,7 +85,7 @@ func (g *guardedTx) ask(ctx context.Context, c exclusive, statements, query stri
 		case xid != g.xid:
 			return errOtherTransaction
 		}
-		answered, g.session.left = true, g.session.left || left != ""
+		answered, g.session.Left = true, g.session.Left || left != ""
 		return nil
 	})
 	if err == nil && !answered {
@@ -95,10 +97,10 @@ func (g *guardedTx) ask(ctx context.Context, c exclusive, statements, query stri
 // release ends the handler's savepoint, and asks with a query. keeps are the statements that write
 // the history; after is more for the message. Without the guarded transaction the message fails and
 // changes nothing, as the savepoint is gone.
-func (g *guardedTx) release(ctx context.Context, c exclusive, keeps []string, after, query string, args ...any) error {
+func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keeps []string, after, query string, args ...any) error {
 	// Deferred constraints and triggers must speak now, while their errors can be undone. The
 	// handler may have taken a role that has no rights here.
-	statements := "SET CONSTRAINTS ALL IMMEDIATE; " + g.session.restore
+	statements := "SET CONSTRAINTS ALL IMMEDIATE; " + g.session.Restore
 	// Too long for one message, or the server takes it as text of the encoding that the handler set.
 	if len(keeps) > 1 || len(keeps) == 1 && !isASCII(keeps[0]) {
 		if err := g.probe(ctx, c); err != nil {
@@ -109,7 +111,7 @@ func (g *guardedTx) release(ctx context.Context, c exclusive, keeps []string, af
 				return err
 			}
 		}
-		statements = g.session.restore
+		statements = g.session.Restore
 	} else if len(keeps) == 1 {
 		statements += "; " + keeps[0]
 	}
@@ -125,8 +127,8 @@ const undoneSQL = `/* outbox: probe */
 SELECT outbox.end_run($1, 0)`
 
 // undo rolls the handler's work back and proves that the transaction still stands.
-func (g *guardedTx) undo(ctx context.Context, c exclusive) error {
-	_, err := c.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+g.savepoint+"; RELEASE SAVEPOINT "+g.savepoint+"; SET LOCAL statement_timeout = "+ms(bookkeeping))
+func (g *guardedTx) undo(ctx context.Context, c pg.Exclusive) error {
+	_, err := c.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+g.savepoint+"; RELEASE SAVEPOINT "+g.savepoint+"; SET LOCAL statement_timeout = "+pg.Millis(pg.Bookkeeping))
 	if err != nil {
 		return err
 	}
@@ -159,7 +161,7 @@ var errRolledBack = errors.New("relay: the handler rolled the transaction of its
 // busy with rows which the handler left open, but not when it is to prepare a statement.
 func (g *guardedTx) lost(err error) bool {
 	if errors.Is(err, driver.ErrBadConn) {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*bookkeeping)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*pg.Bookkeeping)
 		defer cancel()
 		var s *sql.Stmt
 		if s, err = g.tx.PrepareContext(ctx, "SELECT 1"); err == nil {
@@ -172,13 +174,13 @@ func (g *guardedTx) lost(err error) bool {
 // abort rolls back and closes the connection.
 func (g *guardedTx) abort() {
 	_ = g.tx.Rollback()
-	drop(g.conn)
+	pg.Drop(g.conn)
 }
 
 // giveBack rolls a healthy transaction back, which puts the tasks back as they were.
 func (g *guardedTx) giveBack() {
 	if err := g.tx.Rollback(); err != nil {
-		drop(g.conn)
+		pg.Drop(g.conn)
 		return
 	}
 	g.keepConn()
@@ -186,11 +188,11 @@ func (g *guardedTx) giveBack() {
 
 // keepConn keeps the connection for others, if its session is as the pool made it.
 func (g *guardedTx) keepConn() {
-	if g.session.left {
-		drop(g.conn)
+	if g.session.Left {
+		pg.Drop(g.conn)
 		return
 	}
-	g.r.conns.put(g.conn)
+	g.r.conns.Put(g.conn)
 }
 
 const endBackendSQL = `/* outbox: end the backend of an abandoned claim */
@@ -210,7 +212,7 @@ func (g *guardedTx) leave() {
 		return
 	case <-time.After(time.Second):
 	}
-	_ = g.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+	_ = g.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, endBackendSQL, g.xid)
 		return err
 	})
@@ -218,4 +220,11 @@ func (g *guardedTx) leave() {
 	case <-rolledBack:
 	case <-time.After(abandonAfter):
 	}
+}
+
+// endedTransaction reports whether err says that the claim's transaction or its savepoint is not there any
+// more: only the handler can have ended it.
+func endedTransaction(code string, err error) bool {
+	return code == "25P01" || code == "3B001" || errors.Is(err, errTxDone) || errors.Is(err, errOtherTransaction) ||
+		strings.Contains(err.Error(), "unexpected transaction status")
 }

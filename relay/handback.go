@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/wake"
@@ -44,11 +46,11 @@ func HandBack(ctx context.Context, db *sql.DB, relayID string, schema ...string)
 		return 0, fmt.Errorf("relay: HandBack: the schema %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes", name)
 	}
 	r := &Relay{db: db, config: Config{Schema: name}}
-	r.conns = newConns(db)
-	defer r.conns.close()
+	r.conns = pg.NewPool(db)
+	defer r.conns.Close()
 	for more := true; more; {
 		var n int64
-		err := r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		err := r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 			result, err := tx.ExecContext(ctx, r.sql(takeOverSQL), pq.Array([]string{strings.ToLower(relayID)}))
 			if err == nil {
 				n, err = result.RowsAffected()

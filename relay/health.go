@@ -80,11 +80,13 @@ func (r *Relay) live(claiming context.Context) (end func()) {
 }
 
 // outageChanged hears of the beginning and end of an outage.
-func (r *Relay) outageChanged(e Event, at time.Time) {
-	r.mu.Lock()
-	if r.life.outage = at; e == OutageEnded {
-		r.life.outage = time.Time{}
+func (r *Relay) outageChanged(began bool, at time.Time) {
+	event, since := OutageEnded, time.Time{}
+	if began {
+		event, since = OutageBegan, at
 	}
+	r.mu.Lock()
+	r.life.outage = since
 	r.mu.Unlock()
-	r.tellChange(e, at)
+	r.tellChange(event, at)
 }

@@ -7,7 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 const beatSQL = `/* outbox: heartbeat */
@@ -20,7 +23,7 @@ const lastBeat = time.Second // that a relay waits at its end for a beat under w
 // heartbeat says, on a connection of its own, that this relay lives, and takes over from relays that do not.
 type heartbeat struct {
 	r     *Relay
-	held  held
+	held  pg.Dedicated
 	first chan struct{} // closed by the first beat that came through
 	tried chan struct{} // closed by the first that was tried
 
@@ -53,7 +56,7 @@ func (h *heartbeat) check(now time.Time) error {
 }
 
 func newHeartbeat(r *Relay) *heartbeat {
-	h := &heartbeat{r: r, held: held{conns: r.conns}, first: make(chan struct{}), tried: make(chan struct{}),
+	h := &heartbeat{r: r, held: pg.NewDedicated(r.conns), first: make(chan struct{}), tried: make(chan struct{}),
 		leasesDue: make(chan struct{}, 1), maintenance: newMaintenance(r)}
 	h.upkeepJobs = []*upkeepJob{
 		{name: "take over", run: h.takeOver},
@@ -68,7 +71,7 @@ func newHeartbeat(r *Relay) *heartbeat {
 
 // run beats until stop is closed, and then signs off.
 func (h *heartbeat) run(stop <-chan struct{}) {
-	defer h.held.close()
+	defer h.held.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
@@ -92,10 +95,10 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 		h.watch(stop)
 	}()
 
-	retries := pace{r: h.r}
+	retries := h.r.newPace()
 	var nextBeat time.Time
 	for first := true; ; first = false {
-		retries.try()
+		retries.Try()
 		var err error
 		if now := time.Now(); !now.Before(nextBeat) {
 			if err = h.beat(ctx); err == nil {
@@ -110,16 +113,16 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 		}
 		pause := max(0, min(takeoverInterval, time.Until(nextBeat), time.Until(h.nextUpkeepJob().next)))
 		if err == nil {
-			retries.ok()
+			retries.OK()
 		} else {
-			pause = retries.fail()
+			pause = retries.Fail()
 			if ctx.Err() == nil {
-				h.r.log.Debug("outbox: heartbeat connection", "error", safeText(err))
+				h.r.log.Debug("outbox: heartbeat connection", "error", pgerr.LogText(err))
 			}
 		}
 		select {
 		case <-time.After(pause):
-		case <-retries.answered:
+		case <-retries.Answered:
 		case <-h.leasesDue:
 			h.takeOverNow, h.upkeepJobs[0].next = true, time.Time{}
 		case <-stop:
@@ -132,7 +135,7 @@ func (h *heartbeat) run(stop <-chan struct{}) {
 // beat renews the relay's row. The lease counts from before the statement was sent.
 func (h *heartbeat) beat(ctx context.Context) error {
 	sent := time.Now()
-	err := h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err := h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, heartbeatInterval)
 		defer cancel()
 		args := []any{h.r.id, h.r.host, h.r.pid, leaseDuration.Microseconds(), pq.Array(h.r.types),
@@ -222,7 +225,7 @@ func (h *heartbeat) signOff() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	for range 2 { // the end of the loop may have broken the connection behind a statement that succeeded
-		err := h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		err := h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 			_, err := conn.ExecContext(ctx, h.r.sql(signOffSQL), h.r.id)
 			return err
 		})

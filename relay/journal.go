@@ -9,7 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // One statement for all single tasks whose claims wait, another one if any of them has a history, and one for each batch. See the functions
@@ -65,7 +68,7 @@ type journalReply struct {
 // claimed meanwhile.
 type journal struct {
 	r    *Relay
-	held held
+	held pg.Dedicated
 	in   chan *runs
 
 	mu           sync.Mutex
@@ -75,7 +78,7 @@ type journal struct {
 }
 
 func newJournal(r *Relay) *journal {
-	return &journal{r: r, held: held{conns: r.conns}, in: make(chan *runs, r.config.Workers), open: map[string]struct{}{}, poke: make(chan struct{}, 1)}
+	return &journal{r: r, held: pg.NewDedicated(r.conns), in: make(chan *runs, r.config.Workers), open: map[string]struct{}{}, poke: make(chan struct{}, 1)}
 }
 
 // record journals runs that are about to begin and returns what earlier runs left, by task; a task that has such is
@@ -108,18 +111,18 @@ func (j *journal) isOpen(token string) bool {
 
 // run works until stop is closed, then writes what is still to be noted, if it can.
 func (j *journal) run(stop <-chan struct{}) {
-	defer j.held.close()
+	defer j.held.Close()
 	ctx := context.Background()
-	retries := pace{r: j.r}
+	retries := j.r.newPace()
 	retry := time.NewTimer(time.Hour)
 	defer retry.Stop()
 	write := func() {
-		retries.try()
+		retries.Try()
 		if err := j.writeNotes(ctx, true); err != nil {
-			retry.Reset(retries.fail())
+			retry.Reset(retries.Fail())
 			return
 		}
-		retries.ok()
+		retries.OK()
 	}
 	for {
 		select {
@@ -138,7 +141,7 @@ func (j *journal) run(stop <-chan struct{}) {
 			write()
 		case <-retry.C:
 			write()
-		case <-retries.answered:
+		case <-retries.Answered:
 			write()
 		case <-stop:
 			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -151,7 +154,7 @@ func (j *journal) run(stop <-chan struct{}) {
 
 func (j *journal) write(ctx context.Context, batch []*runs) {
 	// What this relay has ended itself must not look like a lost run.
-	if err := j.writeNotes(ctx, false); err != nil && !refusal(err) {
+	if err := j.writeNotes(ctx, false); err != nil && !pgerr.Refusal(err) {
 		for _, r := range batch {
 			r.reply <- journalReply{err: err}
 		}
@@ -172,7 +175,7 @@ func (j *journal) write(ctx context.Context, batch []*runs) {
 		return
 	}
 	found, err := j.begin(ctx, single)
-	if len(single) > 1 && refusal(err) { // it may be one of them
+	if len(single) > 1 && pgerr.Refusal(err) { // it may be one of them
 		for _, r := range single {
 			found, err := j.begin(ctx, []*runs{r})
 			r.reply <- journalReply{found, err}
@@ -194,10 +197,10 @@ func (j *journal) begin(ctx context.Context, single []*runs) (found map[int64][]
 	first, last := slices.Min(taskIDs), slices.Max(taskIDs)
 	if !slices.Contains(suspects, true) {
 		begun := false
-		err = j.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			return j.r.conns.raw(conn, func(c exclusive) error {
-				return c.together(ctx, "", j.r.sql(beginRunsSQL), []any{pq.Array(taskIDs), pq.Array(tokens), first, last, j.r.id}, "", func(v []driver.Value) error {
-					begun = boolean(v[0])
+		err = j.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			return j.r.conns.Raw(conn, func(c pg.Exclusive) error {
+				return c.Together(ctx, "", j.r.sql(beginRunsSQL), []any{pq.Array(taskIDs), pq.Array(tokens), first, last, j.r.id}, "", func(v []driver.Value) error {
+					begun = pg.Boolean(v[0])
 					return nil
 				})
 			})
@@ -211,16 +214,16 @@ func (j *journal) begin(ctx context.Context, single []*runs) (found map[int64][]
 
 // ask journals, and returns what earlier runs left of the tasks.
 func (j *journal) ask(ctx context.Context, query string, args ...any) (found map[int64][]earlier, err error) {
-	err = j.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err = j.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		found = nil // it may be repeated
-		return j.r.conns.raw(conn, func(c exclusive) error {
-			return c.together(ctx, "", j.r.sql(query), args, "", func(v []driver.Value) error {
-				e := earlier{token: text(v[1]), lostConn: boolean(v[2]), alive: time.Duration(integer(v[3])) * time.Microsecond}
+		return j.r.conns.Raw(conn, func(c pg.Exclusive) error {
+			return c.Together(ctx, "", j.r.sql(query), args, "", func(v []driver.Value) error {
+				e := earlier{token: pg.Text(v[1]), lostConn: pg.Boolean(v[2]), alive: time.Duration(pg.Integer(v[3])) * time.Microsecond}
 				e.open = j.isOpen(e.token)
 				if found == nil {
 					found = map[int64][]earlier{}
 				}
-				id := integer(v[0])
+				id := pg.Integer(v[0])
 				found[id] = append(found[id], e)
 				return nil
 			})

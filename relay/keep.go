@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // A task that is there already was finished before, say before a failover brought it back.
@@ -59,7 +60,7 @@ func (r *row) literals() string {
 		headers = pq.QuoteLiteral(r.headers.String)
 	}
 	if r.discarded != nil {
-		discarded = pq.QuoteLiteral(errorText(r.discarded))
+		discarded = pq.QuoteLiteral(pgerr.Text(r.discarded))
 	}
 	b.WriteString(began + "," + pq.QuoteLiteral(r.payload) + "," + headers + "," + discarded + ")")
 	return b.String()

@@ -66,7 +66,7 @@ func (h *heartbeat) sweepKeys(ctx context.Context) (next time.Duration, err erro
 func (h *heartbeat) sweepPage(ctx context.Context) (read, gone int, err error) {
 	from := h.sweep
 	var lastType, lastKey sql.NullString
-	err = h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err = h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		return conn.QueryRowContext(ctx, h.r.sql(keyPageSQL), from.taskType, from.key, keyPage).Scan(&read, &gone, &lastType, &lastKey)
 	})
 	if err == nil && gone > 0 {

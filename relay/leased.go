@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
@@ -61,7 +63,7 @@ func (r *Relay) lease(ctx context.Context, h *handlers.Handler, n leaseNext, fou
 		// For all of SKIP LOCKED a claim can wait for another transaction: where one that it found
 		// at work on a row ends in that moment, and the row's next version is being changed
 		// already. Two can wait for each other then.
-		if !pgerr.Conflict(err) || try == conflictTries {
+		if !pgerr.Conflict(err) || try == pg.ConflictTries {
 			return runs, token, allowed, err
 		}
 	}
@@ -71,26 +73,26 @@ func (r *Relay) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext,
 	token, allowed = newUUID(), n.limit
 	var xid string
 	each := func(values []driver.Value) (err error) {
-		xid = text(values[1])
-		runs, err = leasedRows(text(values[0]), h, allowed)
+		xid = pg.Text(values[1])
+		runs, err = leasedRows(pg.Text(values[0]), h, allowed)
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
 	if h.MaxRunningTotal > 0 {
-		err = r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		err = r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 			runs, allowed = nil, 0
 			slots, err := r.lockSlots(ctx, h, tx, n.limit)
 			if err != nil || len(slots) == 0 {
 				return err
 			}
 			allowed = len(slots)
-			if err := queryTx(ctx, tx, r.sql(leaseSQL), n.args(h, allowed, r.id, token), each); err != nil {
+			if err := pg.QueryTx(ctx, tx, r.sql(leaseSQL), n.args(h, allowed, r.id, token), each); err != nil {
 				return err
 			}
 			return r.fillSlots(ctx, h, tx, slots, rowsIn(runs), token)
 		})
 	} else {
-		err = r.conns.inMessages(ctx, beginSQL, r.sql(leaseSQL), n.args(h, allowed, r.id, token), false, func(values []driver.Value) error {
+		err = r.conns.InMessages(ctx, pg.BeginSQL, r.sql(leaseSQL), n.args(h, allowed, r.id, token), false, func(values []driver.Value) error {
 			err := each(values)
 			if err == nil && len(runs) > 0 {
 				found(runs)
@@ -126,7 +128,7 @@ func (r *Relay) resultOf(h *handlers.Handler, t *row, out callResult, begun int,
 	}
 	result := handlers.ResultOf(out.err)
 	if result.Action == handlers.ActionDiscard {
-		r.log.Info("outbox: a task was discarded by its handler", "task_type", h.Type, "task_id", t.id, "error", errorText(out.err))
+		r.log.Info("outbox: a task was discarded by its handler", "task_type", h.Type, "task_id", t.id, "error", pgerr.Text(out.err))
 		return transition{outcome: Discarded, done: true, keep: h.Keep, change: taskChange{err: out.err}}
 	}
 	if prevented && !out.overran && result.Action == handlers.ActionRetry {

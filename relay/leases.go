@@ -179,7 +179,7 @@ UPDATE outbox.task SET attempt = LEAST(attempt + 1, 32767) WHERE task_id = $1 AN
 
 // begin counts the attempt of a leased suspect. After an error it may be counted or not.
 func (l *leases) begin(t *row, token string) error {
-	return l.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+	return l.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		return one(tx.ExecContext(ctx, l.r.sql(beginSuspectSQL), t.id, token))
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/handlers"
 )
@@ -79,9 +81,9 @@ SELECT slot, set_config('idle_in_transaction_session_timeout', $3, true), set_co
 
 // lockSlots locks up to limit free slots of h's type until the end of tx.
 func (r *Relay) lockSlots(ctx context.Context, h *handlers.Handler, tx *sql.Tx, limit int) (slots []int64, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pg.StatementTimeout)
 	defer cancel()
-	rows, err := tx.QueryContext(ctx, r.sql(lockSlotsSQL), h.Type, limit, ms(bookkeeping), ms(bookkeeping))
+	rows, err := tx.QueryContext(ctx, r.sql(lockSlotsSQL), h.Type, limit, pg.Millis(pg.Bookkeeping), pg.Millis(pg.Bookkeeping))
 	if err != nil {
 		return nil, err
 	}

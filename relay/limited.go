@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 )
@@ -185,7 +187,7 @@ func timeoutOf(h *handlers.Handler, rows ...*row) (longest time.Duration) {
 // leaseFor is how long a Leased handler's row stays its own for a timeout: by then the handler has been
 // abandoned, and its failure recorded.
 func leaseFor(timeout time.Duration) time.Duration {
-	return timeout + grace(timeout) + 2*abandonAfter + bookkeeping
+	return timeout + grace(timeout) + 2*abandonAfter + pg.Bookkeeping
 }
 
 // rowLease is how long a claim leases a row, in microseconds: as registered, or as for a timeout of the task's own

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // appLog is the app's slog.Handler. A record at which it panics is lost, which is said once on standard error.
@@ -31,7 +32,7 @@ func (l appLog) Handle(ctx context.Context, record slog.Record) (err error) {
 func (l appLog) call(f func()) {
 	if err := guard.Call(f); err != nil {
 		l.told.Do(func() {
-			fmt.Fprintln(os.Stderr, "outbox: the handler of Config.Logger panicked; records are lost:", errorText(err))
+			fmt.Fprintln(os.Stderr, "outbox: the handler of Config.Logger panicked; records are lost:", pgerr.Text(err))
 		})
 	}
 }

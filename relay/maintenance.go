@@ -5,7 +5,10 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // maintenanceJob is one kind of upkeep of the outbox's tables that one relay of all does at a time.
@@ -85,7 +88,7 @@ func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error
 		return takeoverInterval, nil
 	}
 	if !m.known {
-		err := h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		err := h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 			_, err := conn.ExecContext(ctx, h.r.sql(newJobsSQL), pq.Array(names))
 			return err
 		})
@@ -96,7 +99,7 @@ func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error
 	}
 	var known int
 	var in sql.NullInt64
-	err = h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err = h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		return conn.QueryRowContext(ctx, h.r.sql(nextJobSQL), pq.Array(names)).Scan(&known, &in)
 	})
 	m.known = known >= len(names) // else somebody has emptied the table
@@ -111,7 +114,7 @@ func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error
 	}
 	var taken []string
 	err = h.begin(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if taken, err = texts(tx.QueryContext(ctx, h.r.sql(takeJobSQL), pq.Array(names), ms(upkeepTimeout/2), ms(bookkeeping))); err != nil || len(taken) == 0 {
+		if taken, err = texts(tx.QueryContext(ctx, h.r.sql(takeJobSQL), pq.Array(names), pg.Millis(upkeepTimeout/2), pg.Millis(pg.Bookkeeping))); err != nil || len(taken) == 0 {
 			return err
 		}
 		for _, s := range m.jobs {
@@ -134,7 +137,7 @@ func (h *heartbeat) doMaintenanceJob(ctx context.Context, tx *sql.Tx, s maintena
 	}
 	next, err := s.run(ctx, h.r, tx)
 	if err != nil {
-		h.r.log.Debug("outbox: maintenance", "job", s.name, "error", safeText(err))
+		h.r.log.Debug("outbox: maintenance", "job", s.name, "error", pgerr.LogText(err))
 		if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT job"); err != nil {
 			return err // the connection is gone: another relay tries
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // The row of a batch becomes rows of its tasks.
@@ -82,14 +83,14 @@ func (j *journal) writeNotes(ctx context.Context, again bool) (refused error) {
 			continue
 		}
 		err := j.writeTogether(ctx, todo.list, todo.sql, notes...)
-		if !refusal(err) {
+		if !pgerr.Refusal(err) {
 			if err != nil {
 				return err
 			}
 			continue
 		}
 		for _, n := range notes { // it may be one of them
-			if err := j.writeTogether(ctx, todo.list, todo.sql, n); refusal(err) {
+			if err := j.writeTogether(ctx, todo.list, todo.sql, n); pgerr.Refusal(err) {
 				n.refused, refused = err, err
 			} else if err != nil {
 				return err
@@ -106,7 +107,7 @@ func (j *journal) writeTogether(ctx context.Context, list *[]*note, query string
 		all[i] = n.runs
 	}
 	taskIDs, tokens, _ := pairs(all)
-	err := j.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	err := j.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		for _, r := range all {
 			if query == markRunsSQL && r.batch() {
 				if _, err := conn.ExecContext(ctx, j.r.sql(markBatchSQL), r.first, r.token); err != nil {

@@ -6,6 +6,7 @@ import (
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // Observer hears what a relay does, for metrics: see the modules outboxprom and outboxotel. A
@@ -131,7 +132,7 @@ func (r *Relay) observed() bool { return len(r.config.Observers) > 0 }
 func (r *Relay) tell(f func(Observer)) {
 	for _, o := range r.config.Observers {
 		if err := guard.Call(func() { f(o) }); err != nil {
-			r.log.Error("outbox: an observer panicked", "error", errorText(err))
+			r.log.Error("outbox: an observer panicked", "error", pgerr.Text(err))
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // Ordering keys. A task with a key arrives as waiting (a trigger), and the head, the one that is
@@ -62,10 +64,10 @@ func (r *Relay) promoteHeads(ctx context.Context, conn *sql.Conn) (promoted int,
 		return 0, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	locked, err := texts(tx.QueryContext(ctx, r.sql(lockHeadsSQL), ms(bookkeeping)))
+	locked, err := texts(tx.QueryContext(ctx, r.sql(lockHeadsSQL), pg.Millis(pg.Bookkeeping)))
 	if err == nil && len(locked) == 0 { // another relay is at it, or somebody has emptied the table
 		if _, err = tx.ExecContext(ctx, r.sql(newHeadsLockSQL)); err == nil {
-			locked, err = texts(tx.QueryContext(ctx, r.sql(lockHeadsSQL), ms(bookkeeping)))
+			locked, err = texts(tx.QueryContext(ctx, r.sql(lockHeadsSQL), pg.Millis(pg.Bookkeeping)))
 		}
 	}
 	if err != nil || len(locked) == 0 {

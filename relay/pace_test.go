@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // refusing is a server that is down; it notes when it is dialled.
@@ -32,7 +34,7 @@ func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
 				db := sql.OpenDB(server)
 				defer db.Close()
 				r := &Relay{db: db, config: Config{Workers: 2, PollInterval: time.Second}, log: slog.New(slog.DiscardHandler),
-					born: time.Now(), life: &life{}, conns: newConns(db), listener: &listener{}, woken: make(chan struct{}, 1)}
+					born: time.Now(), life: &life{}, conns: pg.NewPool(db), listener: &pg.Listener{}, woken: make(chan struct{}, 1)}
 				r.heart = newHeartbeat(r)
 				if leased {
 					r.heart.until.Store(int64(time.Hour))
@@ -65,51 +67,34 @@ func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
 	}
 }
 
-// A wake-up ends the pause of the dispatcher, but not at once.
-func TestASignEndsThePauseOfTheDispatcher(t *testing.T) {
-	t.Parallel()
-	began := time.Now()
-	o := outage{log: slog.New(slog.DiscardHandler), changed: func(Event, time.Time) {}}
-	o.fail(driver.ErrBadConn, began, began)
-	o.until = began.Add(time.Hour)
-	o.hasten(began)
-	if d := o.until.Sub(began); d < tryLeast || d > 2*tryLeast {
-		t.Errorf("the pause ends after %v", d)
-	}
-	before := o.until
-	if o.hasten(began.Add(time.Minute)); o.until != before {
-		t.Errorf("a later sign moved the end of the pause by %v", o.until.Sub(before))
-	}
-}
-
 // A loop that has failed often does not wait for its own pause once another has come through.
 func TestAnAnswerToOneLoopEndsThePausesOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &Relay{woken: make(chan struct{}, 1)}
-		failing, other := pace{r: r}, pace{r: r}
+		failing, other := r.newPace(), r.newPace()
 		for range 10 {
-			failing.try()
-			failing.fail()
+			failing.Try()
+			failing.Fail()
 		}
-		other.try()
-		other.fail()
+		other.Try()
+		other.Fail()
 		<-r.woken // for the failures
 		waited := make(chan time.Duration)
 		go func() {
 			began := time.Now()
 			select {
-			case <-time.After(failing.fail()):
-			case <-failing.answered:
+			case <-time.After(failing.Fail()):
+			case <-failing.Answered:
 			}
 			waited <- time.Since(began)
 		}()
 		synctest.Wait()
-		other.ok()
+		other.OK()
 		if d := <-waited; d != 0 {
 			t.Errorf("the loop waited for %v", d)
 		}
 		<-r.woken // the dispatcher hears of it too
-		other.ok()
+		other.OK()
 		select {
 		case <-r.woken:
 			t.Error("a loop that works wakes the dispatcher")

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -96,18 +98,18 @@ type pollOptions struct {
 // poll reads the heads of the lanes, promotes what is due first, and requests wake-ups before it
 // reads, if it should: what commits later sends a notification then.
 func (r *Relay) poll(ctx context.Context, opts pollOptions) (s *pollResult, err error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, pg.StatementTimeout)
 	defer cancel()
-	conn, err := r.conns.get(ctx)
+	conn, err := r.conns.Get(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			drop(conn)
+			pg.Drop(conn)
 			return
 		}
-		r.conns.put(conn)
+		r.conns.Put(conn)
 	}()
 	if opts.writable {
 		if err = schema.CheckWritable(ctx, conn); err != nil {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox/handlers"
 )
 
@@ -53,7 +55,7 @@ func (t rates) unused(h *handlers.Handler, n int) {
 }
 
 // giveBack gives back what is too old to be used, or all.
-func (t rates) giveBack(ctx context.Context, on *held, all bool) error {
+func (t rates) giveBack(ctx context.Context, on *pg.Dedicated, all bool) error {
 	for _, rate := range t {
 		if err := rate.giveBack(ctx, on, all); err != nil {
 			return err
@@ -84,7 +86,7 @@ func (t *rate) take(ctx context.Context, limit int) (n int, wait time.Duration, 
 		sent := time.Now()
 		var got int
 		var until time.Duration
-		err := t.r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		err := t.r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 			got, until, err = t.exchange(ctx, tx, max(limit-n, t.ahead()), back)
 			return err
 		})
@@ -101,7 +103,7 @@ func (t *rate) take(ctx context.Context, limit int) (n int, wait time.Duration, 
 	return n, wait, nil
 }
 
-func (t *rate) giveBack(ctx context.Context, on *held, all bool) error {
+func (t *rate) giveBack(ctx context.Context, on *pg.Dedicated, all bool) error {
 	if !t.mu.TryLock() {
 		return nil // a claim is at it, and may wait for a connection
 	}
@@ -111,7 +113,7 @@ func (t *rate) giveBack(ctx context.Context, on *held, all bool) error {
 	}
 	back := t.tokens
 	t.tokens = 0
-	return on.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	return on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		_, _, err := t.exchange(ctx, conn, 0, back)
 		return err
 	})

@@ -24,7 +24,7 @@ DELETE FROM outbox.relay l WHERE alive_until < clock_timestamp() - interval '1 h
 
 // reap deletes what nobody needs any more, and looks after what all relays share.
 func (h *heartbeat) reap(ctx context.Context) (next time.Duration, err error) {
-	return reapInterval, h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	return reapInterval, h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		if _, err := conn.ExecContext(ctx, h.r.sql(reapRunsSQL)); err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // Why a task is a dead letter, as in dead_task.reason.
@@ -67,7 +68,7 @@ func (r *Relay) after(h *handlers.Handler, t *row, result *handlers.Result, begu
 func (r *Relay) backoff(h *handlers.Handler, attempts int) (wait time.Duration, stop bool) {
 	wait, stop, err := h.Backoff(attempts)
 	if err != nil {
-		r.log.Error("outbox: Backoff panicked; the task waits by the default backoff", "task_type", h.Type, "attempt", attempts, "wait", wait, "error", errorText(err))
+		r.log.Error("outbox: Backoff panicked; the task waits by the default backoff", "task_type", h.Type, "attempt", attempts, "wait", wait, "error", pgerr.Text(err))
 	}
 	return wait, stop
 }
@@ -108,7 +109,7 @@ UPDATE outbox.unique_key SET task_id = $3
 func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c taskChange) error {
 	lastError, payload, optional := t.lastError, t.payload, t.optional
 	if c.err != nil {
-		lastError = sql.NullString{String: errorText(c.err), Valid: true}
+		lastError = sql.NullString{String: pgerr.Text(c.err), Valid: true}
 	}
 	if c.again {
 		lastError, optional.iterations = sql.NullString{}, min(optional.iterations+1, math.MaxInt32)
@@ -149,7 +150,7 @@ VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', timesta
 
 // writeDead inserts a deleted task into the dead letters.
 func (r *Relay) writeDead(ctx context.Context, tx execer, t *row, c taskChange) error {
-	args := []any{t.id, t.runAt, t.createdAt, t.priority, c.attempt, t.max, c.reason, t.taskType, t.payload, t.headers, errorText(c.err), c.failed}
+	args := []any{t.id, t.runAt, t.createdAt, t.priority, c.attempt, t.max, c.reason, t.taskType, t.payload, t.headers, pgerr.Text(c.err), c.failed}
 	result, err := tx.ExecContext(ctx, r.sql(writeDeadSQL), append(append(args, t.optional.args()...), t.rowMax)...)
 	return one(result, err)
 }
@@ -200,7 +201,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 			pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
 		}
 		found := false
-		err := a.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) (err error) {
+		err := a.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) (err error) {
 			if found, err = locked(ctx, a.r, tx, t); err != nil || !found {
 				return err
 			}
@@ -226,7 +227,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 		a.r.journal.forgetRuns(a.runs) // no attempt
 		return cause
 	}
-	err := a.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+	err := a.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, a.r.sql(orphanRunSQL), t.id, a.runs.token)
 		return err
 	})
@@ -238,7 +239,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 
 // delay puts a task off whose claim is gone, if it can be had.
 func (r *Relay) delay(ctx context.Context, t *row, wait time.Duration) error {
-	return r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	return r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if found, err := locked(ctx, r, tx, t); err != nil || !found {
 			return err
 		}
@@ -277,7 +278,7 @@ func (r *Relay) transactionStatus(xid string) (status string, err error) {
 // statusOf is "in progress", "committed", "aborted" or, for a transaction that is long gone,
 // "unknown".
 func (r *Relay) statusOf(xid string) (status string, err error) {
-	err = r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+	err = r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, "SELECT COALESCE(pg_xact_status($1::text::xid8), 'unknown')", xid).Scan(&status)
 	})
 	return status, err
@@ -300,3 +301,6 @@ func nonNil(s []string) []string {
 	}
 	return s
 }
+
+// pause waits for d.
+func pause(d time.Duration) { <-time.After(d) }

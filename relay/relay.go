@@ -25,6 +25,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
@@ -65,13 +67,13 @@ type Relay struct {
 	handlerContext context.Context // ends when the drain timeout has passed
 	abandoned      chan struct{}   // closed when nothing is waited for any more
 	suspects       sync.Mutex      // held by the one suspect that runs
-	conns          *conns
+	conns          *pg.Pool
 	journal        *journal
 	heart          *heartbeat
 	leases         *leases
 	rates          rates
-	answered       broadcast // PostgreSQL has, after an error
-	listener       *listener
+	answered       pg.Broadcast // PostgreSQL has, after an error
+	listener       *pg.Listener
 	unhandled      *unhandled
 	deadLetters    *deadLetters
 }
@@ -178,11 +180,13 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	defer stopHandling(nil)
 	r.id, r.born = newUUID(), time.Now()
 	r.ctx, r.handlerContext, r.abandoned = claiming, handling, make(chan struct{})
-	r.conns, r.waitFor = newConns(r.db), time.Time{}
-	defer r.conns.close()
+	r.conns, r.waitFor = pg.NewPool(r.db), time.Time{}
+	defer r.conns.Close()
 	r.journal, r.heart, r.leases = newJournal(r), newHeartbeat(r), newLeases(r)
 	r.rates = newRates(r)
-	r.listener, r.unhandled = &listener{r: r}, &unhandled{r: r}
+	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.id, PollInterval: r.config.PollInterval, Pool: r.conns,
+		Log: r.log, Answered: &r.answered, Wake: r.wake, Withdrawn: func() { poke(r.withdrawn) }}
+	r.unhandled = &unhandled{r: r}
 	defer r.live(ctx)()
 	started := false
 	defer func() {
@@ -210,7 +214,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 		r.log.Info("outbox: relay started", "relay_id", r.id, "schema", r.config.Schema, "workers", r.config.Workers, "task_types", r.types)
 		started = true
 		if r.config.ListenDSN != "" {
-			stopListener = background(r.listener.run)
+			stopListener = background(r.listener.Run)
 		} else {
 			r.log.Info("outbox: no ListenDSN: other processes cannot wake this relay; it polls", "poll_interval", r.config.PollInterval)
 		}
@@ -243,12 +247,12 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 
 // check refuses a database that this code cannot work with. While it cannot be reached, Run waits.
 func (r *Relay) check(ctx context.Context, once bool) error {
-	o := outage{log: r.log, changed: r.outageChanged}
+	o := pg.NewOutage(r.log, r.outageChanged)
 	for {
 		began := time.Now()
-		err := r.conns.checkDriver(ctx)
+		err := r.conns.CheckDriver(ctx)
 		if err == nil {
-			err = r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			err = r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 				if err := schema.Check(ctx, tx, r.config.Schema); err != nil {
 					return err
 				}
@@ -262,16 +266,16 @@ func (r *Relay) check(ctx context.Context, once bool) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			o.ok(began, time.Now())
+			o.OK(began, time.Now())
 			return nil
-		case once, errors.Is(err, errDriver), errors.Is(err, schema.ErrNotMigrated), errors.Is(err, schema.ErrNewer),
+		case once, errors.Is(err, pg.ErrDriver), errors.Is(err, schema.ErrNotMigrated), errors.Is(err, schema.ErrNewer),
 			errors.Is(err, schema.ErrUnsupportedServer), errors.Is(err, schema.ErrUnsupportedEncoding),
 			errors.Is(err, schema.ErrReadOnly):
 			return err
 		}
-		o.fail(err, began, time.Now())
+		o.Fail(err, began, time.Now())
 		select {
-		case <-time.After(time.Until(o.until)):
+		case <-time.After(o.Wait(time.Now())):
 		case <-ctx.Done():
 			return nil
 		}
@@ -297,7 +301,7 @@ func (r *Relay) drain(claiming context.Context, drained <-chan struct{}, stopHan
 	r.log.Warn("outbox: the drain timeout has passed; handlers are stopped, their tasks will run again")
 	stopHandling(outbox.ErrDraining)
 	select {
-	case <-time.After(abandonAfter + statementTimeout/2):
+	case <-time.After(abandonAfter + pg.StatementTimeout/2):
 		close(r.abandoned)
 	case <-drained:
 	}
@@ -315,6 +319,9 @@ func background(f func(stop <-chan struct{})) (stop func()) {
 		<-done
 	}
 }
+
+// newPace paces a loop that is not the dispatcher.
+func (r *Relay) newPace() pg.Pace { return pg.NewPace(&r.answered, r.wake) }
 
 func (r *Relay) stopping() bool { return r.ctx.Err() != nil }
 

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -123,17 +125,17 @@ var errNoWriteSlot = errors.New("relay: others were being written")
 // those that gather: so they go one by one then, with slots, which bound how many are written at
 // once.
 func (l *leases) settle(group []*transition, slots chan struct{}) {
-	retries := pace{r: l.r}
+	retries := l.r.newPace()
 	unknown := false // an earlier try may have committed
 	for try, refused := 1, 0; ; try++ {
-		retries.try()
+		retries.Try()
 		err := l.withWriteSlot(slots, func() error { return l.write(group, unknown) })
 		if err == nil {
-			retries.ok()
+			retries.OK()
 			l.over(group)
 			return
 		}
-		if code := pgerr.Code(err); code != "" && !pgerr.Lost(err) && !(pgerr.Conflict(err) && try < conflictTries) {
+		if code := pgerr.Code(err); code != "" && !pgerr.Lost(err) && !(pgerr.Conflict(err) && try < pg.ConflictTries) {
 			if slots == nil {
 				for i := range group {
 					l.writing.Go(func() { l.settle(group[i:i+1:i+1], l.writeSlots) })
@@ -145,7 +147,7 @@ func (l *leases) settle(group []*transition, slots chan struct{}) {
 				refused++
 			}
 			if refused == maxDefiniteErrors {
-				l.r.log.Error("outbox: the result of a leased task was refused; it stays leased until its lease or this relay ends", "task_type", group[0].row.taskType, "task_id", group[0].row.id, "error", safeText(err))
+				l.r.log.Error("outbox: the result of a leased task was refused; it stays leased until its lease or this relay ends", "task_type", group[0].row.taskType, "task_id", group[0].row.id, "error", pgerr.LogText(err))
 				unwritten(group)
 				l.over(group)
 				return
@@ -153,10 +155,10 @@ func (l *leases) settle(group []*transition, slots chan struct{}) {
 		}
 		unknown = unknown || pgerr.Code(err) == "" || pgerr.Lost(err)
 		select {
-		case <-time.After(retries.fail()):
-		case <-retries.answered:
+		case <-time.After(retries.Fail()):
+		case <-retries.Answered:
 		case <-l.r.abandoned:
-			l.r.log.Warn("outbox: the relay stopped before the results of leased tasks were written; they will run again", "tasks", len(group), "error", safeText(err))
+			l.r.log.Warn("outbox: the relay stopped before the results of leased tasks were written; they will run again", "tasks", len(group), "error", pgerr.LogText(err))
 			unwritten(group)
 			l.over(group)
 			return

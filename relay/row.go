@@ -11,11 +11,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/txoutbox/outbox/internal/pg"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/guard"
 )
 
 type task = outbox.Task[json.RawMessage]
@@ -77,12 +77,12 @@ func scanRows(rows *sql.Rows, h *handlers.Handler, limit int, extra func(*row) [
 
 // fromDriver is what scanRows does for one row.
 func (r *row) fromDriver(values []driver.Value) error {
-	r.id, r.payload, r.priority, r.attempt = integer(values[0]), text(values[1]), int(integer(values[2])), int(integer(values[3]))
-	r.runAt = integer(values[4])
+	r.id, r.payload, r.priority, r.attempt = pg.Integer(values[0]), pg.Text(values[1]), int(pg.Integer(values[2])), int(pg.Integer(values[3]))
+	r.runAt = pg.Integer(values[4])
 	if r.createdAt = r.runAt; values[5] != nil {
-		r.createdAt = integer(values[5])
+		r.createdAt = pg.Integer(values[5])
 	}
-	return r.setRest(text(values[6]))
+	return r.setRest(pg.Text(values[6]))
 }
 
 // fromText reads a task as outbox.claim_tasks returns it.
@@ -141,7 +141,7 @@ type onlyOne struct{ text *string }
 
 func (o onlyOne) Scan(v any) error {
 	if v != nil {
-		*o.text = text(v)
+		*o.text = pg.Text(v)
 	}
 	return nil
 }
@@ -232,25 +232,4 @@ func ids(rows []*row) []int64 {
 		out[i] = r.id
 	}
 	return out
-}
-
-const maxErrorBytes = 4 << 10
-
-// errorText is what last_error keeps of an error.
-func errorText(err error) string { return storable(guard.Text(err)) }
-
-// storable makes a text valid UTF-8 without NUL, of at most 4 kB.
-func storable(s string) string {
-	if len(s) > maxErrorBytes+utf8.UTFMax {
-		s = s[:maxErrorBytes+utf8.UTFMax] // the rest is never looked at
-	}
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-	if len(s) <= maxErrorBytes {
-		return s
-	}
-	cut := maxErrorBytes
-	for !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut]
 }

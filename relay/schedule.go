@@ -7,6 +7,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -38,10 +40,10 @@ func newScheduler(r *Relay) *scheduler {
 func (s *scheduler) rest(name string, err error) {
 	s.resting[name] = time.Since(s.r.born) + scheduleRest
 	if errors.Is(err, errNextPanicked) {
-		s.r.log.Error("outbox: a schedule waits, as its Next panicked; it is tried again", "schedule", name, "error", errorText(err))
+		s.r.log.Error("outbox: a schedule waits, as its Next panicked; it is tried again", "schedule", name, "error", pgerr.Text(err))
 		return
 	}
-	s.r.log.Error("outbox: the task of a schedule cannot be enqueued", "schedule", name, "error", safeText(err))
+	s.r.log.Error("outbox: the task of a schedule cannot be enqueued", "schedule", name, "error", pgerr.LogText(err))
 }
 
 func (s *scheduler) rests(name string) bool { return time.Since(s.r.born) < s.resting[name] }
@@ -50,17 +52,17 @@ func (s *scheduler) rests(name string) bool { return time.Since(s.r.born) < s.re
 // next firing.
 func (s *scheduler) run(<-chan struct{}) {
 	ctx := s.r.ctx
-	retries, held, logged := pace{r: s.r}, schedulePause, false
+	retries, held, logged := s.r.newPace(), schedulePause, false
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
-		case <-retries.answered:
+		case <-retries.Answered:
 		case <-ctx.Done():
 			return
 		}
-		retries.try()
+		retries.Try()
 		var pause time.Duration
 		err := s.register(ctx)
 		if err == nil {
@@ -68,14 +70,14 @@ func (s *scheduler) run(<-chan struct{}) {
 		}
 		switch {
 		case err != nil:
-			pause = retries.fail()
+			pause = retries.Fail()
 			switch {
 			case ctx.Err() != nil:
-			case refusal(err) && !logged:
+			case pgerr.Refusal(err) && !logged:
 				logged = true // once; an outage is the dispatcher's to log
-				s.r.log.Error("outbox: schedules cannot be worked with", "error", safeText(err))
+				s.r.log.Error("outbox: schedules cannot be worked with", "error", pgerr.LogText(err))
 			default:
-				s.r.log.Debug("outbox: schedules", "error", safeText(err))
+				s.r.log.Debug("outbox: schedules", "error", pgerr.LogText(err))
 			}
 			timer.Reset(pause)
 			continue
@@ -86,7 +88,7 @@ func (s *scheduler) run(<-chan struct{}) {
 			pause = max(min(pause, scheduleRecheck), schedulePause)
 			held = schedulePause
 		}
-		retries.ok()
+		retries.OK()
 		logged = false
 		timer.Reset(pause)
 	}
@@ -113,7 +115,7 @@ func (s *scheduler) pass(ctx context.Context) (wait time.Duration, err error) {
 		}
 		name, err := s.fireOne(ctx, fresh)
 		if err != nil {
-			if name == "" || pgerr.Lost(err) || pgerr.Code(err) != "" && !refusal(err) {
+			if name == "" || pgerr.Lost(err) || pgerr.Code(err) != "" && !pgerr.Refusal(err) {
 				return 0, err
 			}
 			s.rest(name, err)
@@ -150,10 +152,10 @@ func (s *scheduler) fireOne(ctx context.Context, of []known) (name string, err e
 	}
 	names, definitions := columns(of)
 	var f firings
-	err = s.r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var due, now int64
 		var paused bool
-		err := tx.QueryRowContext(ctx, s.r.sql(dueScheduleSQL), pq.Array(names), pq.Array(definitions), ms(bookkeeping)).
+		err := tx.QueryRowContext(ctx, s.r.sql(dueScheduleSQL), pq.Array(names), pq.Array(definitions), pg.Millis(pg.Bookkeeping)).
 			Scan(&name, &due, &now, &paused, new(string), new(string))
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
@@ -192,7 +194,7 @@ func (s *scheduler) ended(name string, why error) {
 		s.r.log.Info("outbox: a schedule has ended", "schedule", name, "reason", why.Error())
 		return
 	}
-	s.r.log.Error("outbox: a schedule was stopped, as its Next misbehaves", "schedule", name, "error", errorText(why))
+	s.r.log.Error("outbox: a schedule was stopped, as its Next misbehaves", "schedule", name, "error", pgerr.Text(why))
 }
 
 const nextFiringSQL = `/* outbox: find the next firing */
@@ -211,7 +213,7 @@ func (s *scheduler) nextFiring(ctx context.Context) (wait time.Duration, err err
 		}
 	}
 	names, definitions := columns(s.all)
-	err = s.r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, s.r.sql(nextFiringSQL), pq.Array(names), pq.Array(definitions), pq.Array(nonNil(resting))).
 			Scan(&us, pq.Array(&changed))
 	})

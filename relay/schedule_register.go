@@ -42,7 +42,7 @@ func (s *scheduler) register(ctx context.Context) error {
 }
 
 func (s *scheduler) add(ctx context.Context, k *known) error {
-	return s.r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	return s.r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var from int64
 		if err := tx.QueryRowContext(ctx, s.r.sql(scheduleNowSQL), k.Name).Scan(&from); err != nil {
 			return err

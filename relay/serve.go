@@ -80,7 +80,7 @@ func (d *dispatcher) runTx(c *lane, next claimNext) {
 	}
 	d.events <- func() {
 		switch {
-		case claimed && refusal(err) && !d.once: // of its runs' rows in the journal, or of what became of its tasks
+		case claimed && pgerr.Refusal(err) && !d.once: // of its runs' rows in the journal, or of what became of its tasks
 			d.refused(c, err)
 		case claimed && err != nil:
 			d.fail(err, began)
@@ -130,7 +130,7 @@ func (d *dispatcher) claimed(c *lane, t taken, err error, began time.Time) {
 	d.lanes.declined = false
 	if err != nil {
 		c.watermarks.noteShort()
-		if !d.once && refusal(err) {
+		if !d.once && pgerr.Refusal(err) {
 			d.refused(c, err)
 			return
 		}
@@ -155,19 +155,12 @@ func (d *dispatcher) took(c *lane, t taken) {
 // one.
 const refuseFor = time.Second
 
-// refusal reports whether a claim, or what is recorded of one, failed for a reason that may lie in
-// the lane's rows, or in a trigger or right of the app's: other lanes go on.
-func refusal(err error) bool {
-	code := pgerr.Code(err)
-	return code != "" && !pgerr.Lost(err) && !pgerr.Passing(err) && code[:2] != "53" && code[:2] != "58" && code[:2] != "XX"
-}
-
 func (d *dispatcher) refused(c *lane, err error) {
 	now := time.Now()
 	c.refusedUntil, c.head, c.credit = now.Add(refuseFor), nil, 0
 	if now.Sub(c.refusalAt) >= unhandledInterval {
 		c.refusalAt = now
-		d.r.log.Error("outbox: tasks of this type cannot be claimed or recorded", "task_type", c.h.Type, "error", safeText(err))
+		d.r.log.Error("outbox: tasks of this type cannot be claimed or recorded", "task_type", c.h.Type, "error", pgerr.LogText(err))
 	}
 }
 
@@ -188,7 +181,7 @@ func (d *dispatcher) well(began time.Time) {
 	}
 	now := time.Now()
 	if !d.mute {
-		d.outage.ok(began, now)
+		d.outage.OK(began, now)
 	}
 	if !d.short.since.IsZero() && d.parked == 0 && began.Sub(d.short.tried) >= parkFor { // else the last slot may be refused again
 		d.r.log.Info("outbox: the server has connections for all workers again", "after", now.Sub(d.short.since).Round(time.Millisecond))
@@ -208,7 +201,7 @@ func (d *dispatcher) fail(err error, began time.Time) {
 		d.failed = err
 		return
 	}
-	if pgerr.Code(err) == "53300" && d.parked < d.r.config.Workers-1 && !d.outage.active() {
+	if pgerr.Code(err) == "53300" && d.parked < d.r.config.Workers-1 && !d.outage.Active() {
 		if d.short.since.IsZero() {
 			d.short.since = now
 			d.r.log.Warn("outbox: the server has no connection left for all workers; fewer work for now", "workers", d.r.config.Workers)
@@ -219,15 +212,15 @@ func (d *dispatcher) fail(err error, began time.Time) {
 		d.parked, d.free = d.parked+1, d.free-1
 		return
 	}
-	if pgerr.Passing(err) && !d.outage.active() && d.broken < passing {
+	if pgerr.Passing(err) && !d.outage.Active() && d.broken < passing {
 		if began.After(d.broke) { // else it is one of several that failed together
 			d.broken, d.broke = d.broken+1, now
-			d.r.conns.discard()
+			d.r.conns.Discard()
 			d.polledAt, d.nextPoll = time.Time{}, now
 		}
 		return
 	}
-	d.outage.fail(err, began, now)
+	d.outage.Fail(err, began, now)
 }
 
 // unpark lets one of the slots that were given up try again.

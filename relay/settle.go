@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
@@ -27,7 +29,7 @@ func (a *attempt) settle(ctx context.Context, out callResult) error {
 	case a.h.Kind == handlers.KindBatch && errors.As(out.err, &some):
 		return a.succeed(ctx, out, some)
 	case result.Action == handlers.ActionDiscard:
-		a.r.log.Info("outbox: tasks discarded by their handler", "task_type", a.h.Type, "tasks", len(a.rows), "error", errorText(out.err))
+		a.r.log.Info("outbox: tasks discarded by their handler", "task_type", a.h.Type, "tasks", len(a.rows), "error", pgerr.Text(out.err))
 		for _, r := range a.rows {
 			r.discarded = out.err
 		}
@@ -70,7 +72,7 @@ func (a *attempt) succeed(ctx context.Context, out callResult, failed handlers.B
 	}
 	for _, r := range a.rows {
 		if result := rest[r]; result != nil {
-			if err := a.exclusively(func(ctx context.Context, c exclusive) error { return a.write(ctx, c, r, result) }); err != nil {
+			if err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error { return a.write(ctx, c, r, result) }); err != nil {
 				a.abort()
 				a.r.journal.forgetRuns(a.runs)
 				return err
@@ -78,7 +80,7 @@ func (a *attempt) succeed(ctx context.Context, out callResult, failed handlers.B
 		}
 	}
 	if len(canceledTypes) > 0 {
-		err := a.exclusively(func(ctx context.Context, c exclusive) error { return a.r.count(ctx, c, "canceled", canceledTypes) })
+		err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error { return a.r.count(ctx, c, "canceled", canceledTypes) })
 		if err != nil {
 			a.abort()
 			a.r.journal.forgetRuns(a.runs)
@@ -112,7 +114,7 @@ func (a *attempt) end(done, kept []*row) error {
 	} else if len(done) == 1 {
 		one = done[0].id
 	}
-	return a.exclusively(func(ctx context.Context, c exclusive) error {
+	return a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
 		return a.release(ctx, c, keeps, after, a.r.sql(endRunSQL), one)
 	})
 }
@@ -130,7 +132,7 @@ func (a *attempt) fail(ctx context.Context, out callResult, result *handlers.Res
 		return a.split(ctx, out)
 	}
 	undone := false
-	err := a.exclusively(func(ctx context.Context, c exclusive) error {
+	err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
 		if err := a.undo(ctx, c); err != nil {
 			return err
 		}
@@ -185,7 +187,7 @@ func (a *attempt) split(ctx context.Context, out callResult) error {
 	a.r.journal.markLost(a.runs)()
 	a.r.journal.close(a.runs)
 	a.giveBack()
-	a.r.log.Warn("outbox: a batch failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), "error", errorText(out.err))
+	a.r.log.Warn("outbox: a batch failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), "error", pgerr.Text(out.err))
 	a.watch.all(PutOff)
 	a.watch.tell()
 	return a.r.runSolo(ctx, a.h, ids(a.rows))
@@ -275,7 +277,7 @@ func (a *attempt) abandon(out callResult) error {
 // as it may be the task's SQL that kills its backend; and the task waits for its backoff.
 func (a *attempt) lostConnection(err error) error {
 	a.r.journal.markLost(a.runs)
-	bounded, cancel := context.WithTimeout(context.Background(), statementTimeout)
+	bounded, cancel := context.WithTimeout(context.Background(), pg.StatementTimeout)
 	defer cancel()
 	for _, r := range a.rows {
 		wait, _ := a.r.backoff(a.h, 1)

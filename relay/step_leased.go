@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/drain"
@@ -71,8 +73,8 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claimPl
 func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) (t *row, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		var runs []*leasedRun
-		err := queryTx(ctx, tx, s.r.sql(leaseSQL), leaseNext{}.args(h, 1, s.id, token), func(values []driver.Value) (err error) {
-			runs, err = leasedRows(text(values[0]), h, 1)
+		err := pg.QueryTx(ctx, tx, s.r.sql(leaseSQL), leaseNext{}.args(h, 1, s.id, token), func(values []driver.Value) (err error) {
+			runs, err = leasedRows(pg.Text(values[0]), h, 1)
 			return err
 		})
 		if err != nil || len(runs) == 0 {

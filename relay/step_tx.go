@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"strconv"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/drain"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -26,7 +28,7 @@ const stepSavepoint = "outbox_step_handler"
 
 func (t *stepTx) run(ctx context.Context, runs *[]drain.Run) error {
 	timeout := timeoutOf(t.h, t.rows...)
-	if err := t.exec(ctx, "SAVEPOINT "+stepSavepoint+"; SET LOCAL statement_timeout = "+ms(timeout)); err != nil {
+	if err := t.exec(ctx, "SAVEPOINT "+stepSavepoint+"; SET LOCAL statement_timeout = "+pg.Millis(timeout)); err != nil {
 		return err
 	}
 	tasks := make([]*task, len(t.rows))
@@ -90,7 +92,7 @@ func (t *stepTx) keep(ctx context.Context) (failure, err error) {
 		}
 		return fmt.Errorf("relay: deferred until the commit: %w", err), nil
 	}
-	return nil, t.exec(ctx, "RELEASE SAVEPOINT "+stepSavepoint+"; SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = "+ms(bookkeeping))
+	return nil, t.exec(ctx, "RELEASE SAVEPOINT "+stepSavepoint+"; SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = "+pg.Millis(pg.Bookkeeping))
 }
 
 func (t *stepTx) succeed(ctx context.Context, err error, failed handlers.BatchError, runs *[]drain.Run) error {
@@ -123,7 +125,7 @@ func (t *stepTx) succeed(ctx context.Context, err error, failed handlers.BatchEr
 
 // undo rolls the handler's work back and proves that the claim still stands.
 func (t *stepTx) undo(ctx context.Context) error {
-	err := t.exec(ctx, "ROLLBACK TO SAVEPOINT "+stepSavepoint+"; RELEASE SAVEPOINT "+stepSavepoint+"; SET LOCAL statement_timeout = "+ms(bookkeeping))
+	err := t.exec(ctx, "ROLLBACK TO SAVEPOINT "+stepSavepoint+"; RELEASE SAVEPOINT "+stepSavepoint+"; SET LOCAL statement_timeout = "+pg.Millis(pg.Bookkeeping))
 	switch {
 	case err == nil:
 		return t.probe(ctx)

@@ -79,7 +79,7 @@ func (h *heartbeat) takeOver(ctx context.Context) (next time.Duration, err error
 		}
 	}
 	if !take {
-		err := h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		err := h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 			return conn.QueryRowContext(ctx, h.r.sql(takeOverDueSQL), strandedToo).Scan(&take)
 		})
 		if err != nil || !take {

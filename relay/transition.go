@@ -8,7 +8,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // transition is how a lease ends: done, back, or changed. Its SQL names the token, so only the holder of the
@@ -101,18 +104,18 @@ func alike(done []*transition) bool {
 // writeDone deletes tasks that are done.
 func (l *leases) writeDone(group, _ []*transition) error {
 	query, args, said := finishing(group)
-	begin := beginSQL
+	begin := pg.BeginSQL
 	if query != finishSQL {
 		begin += "; " + resultSettings
 	}
-	err := l.r.conns.inMessages(context.Background(), begin, l.r.sql(query), args, true, said.add)
+	err := l.r.conns.InMessages(context.Background(), begin, l.r.sql(query), args, true, said.add)
 	said.mark(group)
 	return err
 }
 
 // writeAll makes transitions of all kinds.
 func (l *leases) writeAll(done, other []*transition) error {
-	return l.r.conns.inTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+	return l.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, resultSettings); err != nil {
 			return err
 		}
@@ -150,7 +153,7 @@ func (l *leases) complete(ctx context.Context, tx *sql.Tx, group []*transition) 
 			}
 		}
 		query, args, said := finishing(now)
-		if err := queryTx(ctx, tx, l.r.sql(query), args, said.add); err != nil {
+		if err := pg.QueryTx(ctx, tx, l.r.sql(query), args, said.add); err != nil {
 			return err
 		}
 		said.mark(now)
@@ -188,7 +191,7 @@ func (l *leases) writeOne(ctx context.Context, tx *sql.Tx, t *transition) error 
 func (l *leases) change(ctx context.Context, tx *sql.Tx, t *transition) (sql.Result, error) {
 	c := t.change
 	if c.reason != "" {
-		return tx.ExecContext(ctx, l.r.sql(deadLeaseSQL), t.row.id, t.token, c.attempt, t.row.max, c.reason, errorText(c.err))
+		return tx.ExecContext(ctx, l.r.sql(deadLeaseSQL), t.row.id, t.token, c.attempt, t.row.max, c.reason, pgerr.Text(c.err))
 	}
 	if c.again {
 		return l.r.leaseAgain(ctx, tx, t.row.id, t.token, c.wait, c.payload)
@@ -199,7 +202,7 @@ func (l *leases) change(ctx context.Context, tx *sql.Tx, t *transition) (sql.Res
 	}
 	var lastError sql.NullString
 	if c.err != nil {
-		lastError = sql.NullString{String: errorText(c.err), Valid: true}
+		lastError = sql.NullString{String: pgerr.Text(c.err), Valid: true}
 	}
 	return tx.ExecContext(ctx, l.r.sql(returnLeaseSQL), t.row.id, t.token, state, c.attempt, lastError, t.lostBy, c.wait.Microseconds(), t.row.keyAfter(c))
 }

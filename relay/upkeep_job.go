@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
+
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -63,12 +65,12 @@ func (h *heartbeat) do(ctx context.Context, j *upkeepJob) error {
 		return err
 	}
 	if pgerr.Passing(err) {
-		h.r.log.Debug("outbox: upkeep", "job", j.name, "error", safeText(err))
+		h.r.log.Debug("outbox: upkeep", "job", j.name, "error", pgerr.LogText(err))
 		return nil
 	}
 	j.next = time.Now().Add(upkeepRest)
 	if !j.refused {
-		h.r.log.Warn("outbox: PostgreSQL refuses a job of the relay's upkeep; it is tried again", "job", j.name, "error", safeText(err))
+		h.r.log.Warn("outbox: PostgreSQL refuses a job of the relay's upkeep; it is tried again", "job", j.name, "error", pgerr.LogText(err))
 	}
 	j.refused = true
 	return nil
@@ -78,7 +80,7 @@ func (h *heartbeat) do(ctx context.Context, j *upkeepJob) error {
 // in it lets its locks go.
 func (h *heartbeat) inTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
 	return h.begin(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = "+ms(bookkeeping)); err != nil {
+		if _, err := tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = "+pg.Millis(pg.Bookkeeping)); err != nil {
 			return err
 		}
 		return f(ctx, tx)
@@ -87,7 +89,7 @@ func (h *heartbeat) inTx(ctx context.Context, f func(ctx context.Context, tx *sq
 
 // begin is inTx for an f that limits itself before it locks anything.
 func (h *heartbeat) begin(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
-	return h.held.do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	return h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			return err

@@ -72,3 +72,10 @@ func CommitFailed(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "in a failed transaction") || strings.Contains(text, "commit unexpectedly resulted in rollback")
 }
+
+// Refusal reports whether a claim, or what is recorded of one, failed for a reason that may lie in
+// the lane's rows, or in a trigger or right of the app's: other lanes go on.
+func Refusal(err error) bool {
+	code := Code(err)
+	return code != "" && !Lost(err) && !Passing(err) && code[:2] != "53" && code[:2] != "58" && code[:2] != "XX"
+}

@@ -1,4 +1,4 @@
-package relay
+package pg
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-var errDriver = errors.New("relay: the pool's driver does not implement driver.ExecerContext and driver.QueryerContext")
+var ErrDriver = errors.New("relay: the pool's driver does not implement driver.ExecerContext and driver.QueryerContext")
 
 // driverConn is what a connection of lib/pq or pgx is.
 type driverConn interface {
@@ -22,32 +22,32 @@ type driverConn interface {
 	driver.QueryerContext
 }
 
-// exclusive is a connection, a claim's or the journal's, while nobody else can use it. At any other time a goroutine that outlived its
+// Exclusive is a connection, a claim's or the journal's, while nobody else can use it. At any other time a goroutine that outlived its
 // handler could, through the handler's transaction: write between an undo and the commit, or take the answer to
 // another question.
-type exclusive struct {
+type Exclusive struct {
 	conn    driverConn
 	several bool // it takes several statements in one message and returns a result of each
 }
 
-// raw calls f with the driver's connection, which nobody else has meanwhile.
-func (c *conns) raw(conn *sql.Conn, f func(exclusive) error) (err error) {
+// Raw calls f with the driver's connection, which nobody else has meanwhile.
+func (p *Pool) Raw(conn *sql.Conn, f func(Exclusive) error) (err error) {
 	rawErr := conn.Raw(func(conn any) error {
 		// Raw must see neither an error nor a panic: it may close the connection, which waits for the end of the
 		// transaction.
 		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("relay: the driver panicked: %v", p)
+			if v := recover(); v != nil {
+				err = fmt.Errorf("relay: the driver panicked: %v", v)
 			}
 		}()
-		err = f(exclusive{conn.(driverConn), c.several})
+		err = f(Exclusive{conn.(driverConn), p.several})
 		return nil
 	})
 	return errors.Join(rawErr, err)
 }
 
 // ExecContext is that of a *sql.Tx.
-func (c exclusive) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+func (c Exclusive) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	values, err := driverValues(args)
 	if err != nil {
 		return nil, err
@@ -55,9 +55,9 @@ func (c exclusive) ExecContext(ctx context.Context, query string, args ...any) (
 	return c.conn.ExecContext(ctx, query, values)
 }
 
-// together sends statements without parameters, a query, and again statements without parameters: in one message, where the driver
+// Together sends statements without parameters, a query, and again statements without parameters: in one message, where the driver
 // takes several, or one after the other until one fails. It calls each for every row; the values are valid during the call.
-func (c exclusive) together(ctx context.Context, before, query string, args []any, after string, each func([]driver.Value) error) error {
+func (c Exclusive) Together(ctx context.Context, before, query string, args []any, after string, each func([]driver.Value) error) error {
 	values, err := driverValues(args)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (c exclusive) together(ctx context.Context, before, query string, args []an
 	return err
 }
 
-func (c exclusive) query(ctx context.Context, query string, args []driver.NamedValue, each func([]driver.Value) error) error {
+func (c Exclusive) query(ctx context.Context, query string, args []driver.NamedValue, each func([]driver.Value) error) error {
 	rows, err := c.conn.QueryContext(ctx, query, args)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func inline(query string, args []driver.NamedValue) string {
 		case int64:
 			b = append(strconv.AppendInt(append(b, '\''), v, 10), '\'')
 		default:
-			b = appendLiteral(b, text(v))
+			b = appendLiteral(b, Text(v))
 		}
 	}
 }
@@ -150,8 +150,8 @@ func driverValues(args []any) ([]driver.NamedValue, error) {
 	return values, nil
 }
 
-// text, boolean and integer read what a driver returned; NULL is "", false or 0.
-func text(v driver.Value) string {
+// Text, boolean and integer read what a driver returned; NULL is "", false or 0.
+func Text(v driver.Value) string {
 	switch v := v.(type) {
 	case string:
 		return v
@@ -163,16 +163,16 @@ func text(v driver.Value) string {
 	return fmt.Sprint(v)
 }
 
-func boolean(v driver.Value) bool {
+func Boolean(v driver.Value) bool {
 	b, _ := v.(bool)
 	return b
 }
 
-func integer(v driver.Value) int64 {
+func Integer(v driver.Value) int64 {
 	if n, ok := v.(int64); ok {
 		return n
 	}
-	n, _ := strconv.ParseInt(text(v), 10, 64)
+	n, _ := strconv.ParseInt(Text(v), 10, 64)
 	return n
 }
 
@@ -180,26 +180,26 @@ func integer(v driver.Value) int64 {
 const transactionTimeoutSQL = `/* outbox: whether there is a transaction_timeout */
 SELECT current_setting('transaction_timeout', true) IS NOT NULL`
 
-// checkDriver refuses a driver without what exclusive needs, and finds out what this one and the server can do.
-func (c *conns) checkDriver(ctx context.Context) error {
-	conn, err := c.get(ctx)
+// CheckDriver refuses a driver without what exclusive needs, and finds out what this one and the server can do.
+func (p *Pool) CheckDriver(ctx context.Context) error {
+	conn, err := p.Get(ctx)
 	if err != nil {
 		return err
 	}
-	defer c.put(conn)
+	defer p.Put(conn)
 	var timed bool
 	if err := conn.QueryRowContext(ctx, transactionTimeoutSQL).Scan(&timed); err != nil {
 		return err
 	}
 	if timed {
-		c.untimed = "SET LOCAL transaction_timeout = 0; "
+		p.untimed = "SET LOCAL transaction_timeout = 0; "
 	}
 	return conn.Raw(func(conn any) error {
 		d, ok := conn.(driverConn)
 		if !ok {
-			return errDriver
+			return ErrDriver
 		}
-		c.several, err = severalResults(ctx, d)
+		p.several, err = severalResults(ctx, d)
 		return err
 	})
 }
@@ -215,6 +215,6 @@ func severalResults(ctx context.Context, conn driverConn) (bool, error) {
 		return false, err
 	}
 	values := make([]driver.Value, 1)
-	several := len(rows.Columns()) == 1 && rows.Next(values) == nil && text(values[0]) == "a" && rows.Next(values) == io.EOF
+	several := len(rows.Columns()) == 1 && rows.Next(values) == nil && Text(values[0]) == "a" && rows.Next(values) == io.EOF
 	return several, rows.Close()
 }

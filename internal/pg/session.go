@@ -1,4 +1,4 @@
-package relay
+package pg
 
 import (
 	"context"
@@ -8,11 +8,11 @@ import (
 	"reflect"
 )
 
-// session is what a transaction of the app's code has to do with the session of its connection. A claim begins with the
-// session as the pool made it, so what a handler sets beyond its transaction is put back before COMMIT.
-type session struct {
-	restore string // statements that put it back, but for what outbox.end_run does
-	left    bool   // end_run has found what nothing puts back: the connection is to be closed
+// Session is what a transaction of the app's code has to do with the session of its connection. A claim begins with the
+// Session as the pool made it, so what a handler sets beyond its transaction is put back before COMMIT.
+type Session struct {
+	Restore string // statements that put it back, but for what outbox.end_run does
+	Left    bool   // end_run has found what nothing puts back: the connection is to be closed
 }
 
 // sessionSQL returns the statements that put the session back. RESET goes to what the connection
@@ -32,24 +32,24 @@ SELECT concat_ws('; ', 'RESET SESSION AUTHORIZATION', 'RESET ROLE', 'RESET ALL',
   'UNLISTEN *', (SELECT string_agg('LISTEN ' || quote_ident(c), '; ') FROM pg_listening_channels() c),
   CASE WHEN NOT EXISTS (SELECT 1 FROM pg_class WHERE pg_my_temp_schema() <> 0 AND relnamespace = pg_my_temp_schema()) THEN 'DISCARD TEMP' END)`
 
-// beginSession is begin for a transaction in which the app's code works.
-func (c *conns) beginSession(ctx context.Context) (*sql.Conn, *sql.Tx, session, error) {
-	conn, tx, err := c.begin(ctx)
+// BeginSession is begin for a transaction in which the app's code works.
+func (p *Pool) BeginSession(ctx context.Context) (*sql.Conn, *sql.Tx, Session, error) {
+	conn, tx, err := p.begin(ctx)
 	if err != nil {
-		return nil, nil, session{}, err
+		return nil, nil, Session{}, err
 	}
-	restore, err := c.restoring(ctx, conn, tx)
+	restore, err := p.restoring(ctx, conn, tx)
 	if err != nil {
 		_ = tx.Rollback()
-		drop(conn)
-		return nil, nil, session{}, err
+		Drop(conn)
+		return nil, nil, Session{}, err
 	}
-	return conn, tx, session{restore: restore}, nil
+	return conn, tx, Session{Restore: restore}, nil
 }
 
 // restoring returns the statements that put the connection's session back. A connection is asked when it is first seen, as that takes
 // half a millisecond.
-func (c *conns) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (restore string, err error) {
+func (p *Pool) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (restore string, err error) {
 	var key any
 	_ = conn.Raw(func(of any) error {
 		if reflect.TypeOf(of).Kind() == reflect.Pointer {
@@ -57,26 +57,26 @@ func (c *conns) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (rest
 		}
 		return nil
 	})
-	c.mu.Lock()
-	restore, known := c.sessions[key]
-	c.mu.Unlock()
+	p.mu.Lock()
+	restore, known := p.sessions[key]
+	p.mu.Unlock()
 	if known {
 		return restore, nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), StatementTimeout)
 	defer cancel()
 	if err := tx.QueryRowContext(ctx, sessionSQL).Scan(&restore); err != nil {
 		return "", err
 	}
 	// The limits of the transaction are the pool's again.
-	restore += "; SET LOCAL idle_in_transaction_session_timeout = " + ms(bookkeeping) + "; SET LOCAL statement_timeout = " + ms(bookkeeping)
+	restore += "; SET LOCAL idle_in_transaction_session_timeout = " + Millis(Bookkeeping) + "; SET LOCAL statement_timeout = " + Millis(Bookkeeping)
 	if key != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.sessions == nil || len(c.sessions) > 2*c.db.Stats().OpenConnections { // most are closed
-			c.sessions = map[any]string{}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.sessions == nil || len(p.sessions) > 2*p.db.Stats().OpenConnections { // most are closed
+			p.sessions = map[any]string{}
 		}
-		c.sessions[key] = restore
+		p.sessions[key] = restore
 	}
 	return restore, nil
 }

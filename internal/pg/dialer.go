@@ -1,4 +1,4 @@
-package relay
+package pg
 
 import (
 	"context"
@@ -51,7 +51,7 @@ func (d *dialer) DialContext(ctx context.Context, network, address string) (net.
 	return conn, nil
 }
 
-// close ends the connection, and whatever waits for it. No other is dialled after it.
+// Close ends the connection, and whatever waits for it. No other is dialled after it.
 func (d *dialer) close() {
 	d.cancel()
 	d.mu.Lock()

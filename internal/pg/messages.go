@@ -1,40 +1,50 @@
-package relay
+package pg
 
 import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"strconv"
+	"time"
 
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-const beginSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
+// Millis is a duration as the server's settings take it; at least 1, as 0 would mean none.
+func Millis(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
+
+// Bookkeeping bounds each statement, lock wait and idle moment of a claim's transaction outside the
+// handler.
+const Bookkeeping = 10 * time.Second
+
+// BeginSQL begins a transaction as InTx does.
+const BeginSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 // letGo lets the locks of a transaction go whose relay is frozen, or gone without a word. The server waits for the next statement of a dead connection for
 // hours otherwise. It is for transactions that are more than one message.
-var letGo = "SET LOCAL idle_in_transaction_session_timeout = " + ms(idleTimeout)
+var letGo = "SET LOCAL idle_in_transaction_session_timeout = " + Millis(idleTimeout)
 
-// inMessages is inTx for one query, whose rows each gets: it travels with begin in one message, where the driver takes several
+// InMessages is InTx for one query, whose rows each gets: it travels with begin in one message, where the driver takes several
 // statements. atOnce sends COMMIT with it as well: for a query whose effects are known without its rows. Else COMMIT follows when
-// the rows are here, as from inTx. Its error may be an unknown outcome, so the query must be harmless when repeated.
-func (c *conns) inMessages(ctx context.Context, begin, query string, args []any, atOnce bool, each func([]driver.Value) error) error {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+// the rows are here, as from InTx. Its error may be an unknown outcome, so the query must be harmless when repeated.
+func (p *Pool) InMessages(ctx context.Context, begin, query string, args []any, atOnce bool, each func([]driver.Value) error) error {
+	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()
 	if !atOnce {
 		begin += "; " + letGo
 	}
 	for try := 1; ; try++ {
-		conn, err := c.get(ctx)
+		conn, err := p.Get(ctx)
 		if err != nil {
 			return err
 		}
 		rows := 0
-		err = c.raw(conn, func(e exclusive) error {
+		err = p.Raw(conn, func(e Exclusive) error {
 			after := ""
 			if atOnce {
 				after = "COMMIT"
 			}
-			err := e.together(ctx, begin, query, args, after, func(values []driver.Value) error {
+			err := e.Together(ctx, begin, query, args, after, func(values []driver.Value) error {
 				rows++
 				return each(values)
 			})
@@ -44,10 +54,10 @@ func (c *conns) inMessages(ctx context.Context, begin, query string, args []any,
 			return err
 		})
 		if err == nil {
-			c.put(conn)
+			p.Put(conn)
 			return nil
 		}
-		drop(conn)
+		Drop(conn)
 		// A connection that was dead before: nothing was committed, as COMMIT has not been sent.
 		if atOnce || rows > 0 || try == beginTries || !pgerr.Lost(err) || pgerr.Code(err) != "" {
 			return err
@@ -55,8 +65,8 @@ func (c *conns) inMessages(ctx context.Context, begin, query string, args []any,
 	}
 }
 
-// queryTx is a query in a transaction, whose rows each gets.
-func queryTx(ctx context.Context, tx *sql.Tx, query string, args []any, each func([]driver.Value) error) error {
+// QueryTx is a query in a transaction, whose rows each gets.
+func QueryTx(ctx context.Context, tx *sql.Tx, query string, args []any, each func([]driver.Value) error) error {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err

@@ -1,14 +1,16 @@
-package relay
+package pg
 
 import (
 	"context"
 	"database/sql"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 const (
@@ -18,16 +20,24 @@ const (
 	blink        = 3 * time.Second // a disconnection that is shorter is not worth a line in the log
 )
 
-// listener turns notifications into polls. A notification is a hint: without it the relay polls.
-type listener struct {
-	r      *Relay
+// Listener turns notifications into polls. A notification is a hint: without it the relay polls.
+type Listener struct {
+	DSN, Channel string
+	ID           string // of this relay, in notifications
+	PollInterval time.Duration
+	Pool         *Pool
+	Log          *slog.Logger
+	Answered     *Broadcast // PostgreSQL has, after an error
+	Wake         func()     // lets the dispatcher poll
+	Withdrawn    func()     // hears that another relay may have withdrawn the wake-up request
+
 	on     atomic.Bool // notifications are known to arrive
 	warned bool
 }
 
-// run listens until stop is closed. A pq.Listener that does not answer is abandoned for a new one, as it may hold
+// Run listens until stop is closed. A pq.Listener that does not answer is abandoned for a new one, as it may hold
 // its locks over I/O.
-func (l *listener) run(stop <-chan struct{}) {
+func (l *Listener) Run(stop <-chan struct{}) {
 	for {
 		err := l.listen(stop)
 		if err == nil {
@@ -49,10 +59,10 @@ func (l *listener) run(stop <-chan struct{}) {
 var errAnswered = errors.New("PostgreSQL answers again")
 
 // listen returns nil when stop is closed.
-func (l *listener) listen(stop <-chan struct{}) error {
+func (l *Listener) listen(stop <-chan struct{}) error {
 	events := make(chan error, 16)
 	dialer := newDialer()
-	pql := pq.NewDialListener(dialer, l.r.config.ListenDSN, 200*time.Millisecond, 5*time.Second, func(e pq.ListenerEventType, err error) {
+	pql := pq.NewDialListener(dialer, l.DSN, 200*time.Millisecond, 5*time.Second, func(e pq.ListenerEventType, err error) {
 		if e == pq.ListenerEventDisconnected || e == pq.ListenerEventConnectionAttemptFailed {
 			select {
 			case events <- err:
@@ -75,7 +85,7 @@ func (l *listener) listen(stop <-chan struct{}) error {
 		}
 	}()
 	listened := make(chan error, 1)
-	go func() { listened <- pql.Listen(l.r.config.Schema) }()
+	go func() { listened <- pql.Listen(l.Channel) }()
 	ping := time.NewTicker(pingInterval)
 	defer ping.Stop()
 	pinged := make(chan error, 1)
@@ -104,22 +114,22 @@ func (l *listener) listen(stop <-chan struct{}) error {
 				return err
 			}
 			answered = nil
-			l.r.answers()
+			l.back()
 			test()
 		case n := <-pql.Notify:
 			switch {
 			case n == nil: // reconnected: some may have been lost
 				answered = nil
-				l.r.answers()
+				l.back()
 				test()
 			case n.Extra == "": // an enqueuer's
-				l.r.wake()
-			case n.Extra != l.r.id: // another relay's
-				poke(l.r.withdrawn)
+				l.Wake()
+			case n.Extra != l.ID: // another relay's
+				l.Withdrawn()
 			default: // this relay's
 				untested, away = nil, nil
 				if l.isOn() {
-					l.r.wake()
+					l.Wake()
 				}
 			}
 		case <-untested:
@@ -127,8 +137,8 @@ func (l *listener) listen(stop <-chan struct{}) error {
 			l.off(errors.New("LISTEN works, but a notification did not arrive: does ListenDSN lead to another database, or through a pooler?"))
 		case err := <-events:
 			if answered == nil {
-				answered = l.r.answered.await()
-				l.r.wake()
+				answered = l.Answered.await()
+				l.Wake()
 			}
 			if l.on.Swap(false) {
 				disconnected, away = err, time.After(blink)
@@ -151,33 +161,42 @@ func (l *listener) listen(stop <-chan struct{}) error {
 	}
 }
 
+// back tells all loops that PostgreSQL can be reached again.
+func (l *Listener) back() {
+	l.Answered.Send()
+	l.Wake()
+}
+
+// Works reports whether notifications are known to arrive.
+func (l *Listener) Works() bool { return l.on.Load() }
+
 // test sends a notification to this relay alone, by way of its database.
-func (l *listener) test(ctx context.Context) {
-	_ = l.r.conns.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "SELECT pg_notify($1, $2)", l.r.config.Schema, l.r.id)
+func (l *Listener) test(ctx context.Context) {
+	_ = l.Pool.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "SELECT pg_notify($1, $2)", l.Channel, l.ID)
 		return err
 	})
 }
 
 // isOn reports whether notifications had not been known to arrive.
-func (l *listener) isOn() bool {
+func (l *Listener) isOn() bool {
 	if l.on.Swap(true) {
 		return false
 	}
 	if l.warned {
 		l.warned = false
-		l.r.log.Info("outbox: wake-ups by LISTEN work again")
+		l.Log.Info("outbox: wake-ups by LISTEN work again")
 	}
 	return true
 }
 
-func (l *listener) off(err error) {
+func (l *Listener) off(err error) {
 	l.on.Store(false)
 	if err == nil {
 		err = errors.New("disconnected")
 	}
 	if !l.warned {
 		l.warned = true
-		l.r.log.Warn("outbox: no wake-ups by LISTEN; the relay polls until they work", "poll_interval", l.r.config.PollInterval, "error", safeText(err))
+		l.Log.Warn("outbox: no wake-ups by LISTEN; the relay polls until they work", "poll_interval", l.PollInterval, "error", pgerr.LogText(err))
 	}
 }

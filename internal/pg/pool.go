@@ -1,0 +1,226 @@
+package pg
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/pgerr"
+)
+
+const (
+	// StatementTimeout bounds each statement of the relay's own.
+	StatementTimeout = 10 * time.Second
+	// ConflictTries is how often a transaction is tried that conflicts with another one.
+	ConflictTries = 3
+
+	idleTimeout  = 15 * time.Second // of a transaction of the relay's own, each of whose statements follows at once
+	replyTimeout = 30 * time.Second // to BEGIN, COMMIT and ROLLBACK; COMMIT may have to wait for a standby
+	beginTries   = 4
+	trusted      = time.Second // for how long an idle connection is believed to live without asking
+	feedAgain    = 10 * time.Millisecond
+)
+
+// Pool keeps connections between two claims. database/sql would close most of them, as it keeps two idle ones by
+// default. It is safe for concurrent use.
+type Pool struct {
+	db      *sql.DB
+	several bool   // the driver takes several statements in one message; set by CheckDriver
+	untimed string // see Untimed; set by CheckDriver
+
+	mu      sync.Mutex
+	idle    []idleConn
+	asking  []int64 // one for each call that asks the pool: its WaitCount at the call's begin, ascending
+	feeding bool    // feed is called again soon
+	closed  bool    // Put gives back to the pool: for whatever outlives the run
+
+	sessions map[any]string // what puts the session back, by the driver's connection
+
+	releasing sync.WaitGroup
+}
+
+type idleConn struct {
+	*sql.Conn
+	since time.Time
+}
+
+func NewPool(db *sql.DB) *Pool { return &Pool{db: db} }
+
+// Untimed are statements that lift transaction_timeout, where the server has it, from a transaction of the app's code. A
+// handler's own timeout bounds that.
+func (p *Pool) Untimed() string { return p.untimed }
+
+// Get lends a connection that lives. The caller gives it to Put or Drop.
+func (p *Pool) Get(ctx context.Context) (*sql.Conn, error) {
+	for {
+		p.mu.Lock()
+		n := len(p.idle)
+		if n == 0 {
+			waits := p.db.Stats().WaitCount
+			p.asking = append(p.asking, waits)
+			p.mu.Unlock()
+			conn, err := living(ctx, p.db)
+			p.mu.Lock()
+			i := slices.Index(p.asking, waits)
+			p.asking = slices.Delete(p.asking, i, i+1)
+			p.mu.Unlock()
+			return conn, err
+		}
+		conn := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		p.mu.Unlock()
+		if (time.Since(conn.since) < trusted || conn.PingContext(ctx) == nil) && reset(ctx, conn.Conn) {
+			boundReplies(conn.Conn)
+			return conn.Conn, nil
+		}
+		Drop(conn.Conn)
+	}
+}
+
+// living takes a connection from the pool and asks whether it lives. After a restart of the server a pool is full of
+// connections that do not, and each would be an error of its own.
+func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
+	for tries := db.Stats().Idle + 2; ; tries-- {
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			return nil, pgerr.WithoutDSN(err)
+		}
+		if err = conn.PingContext(ctx); err == nil {
+			boundReplies(conn)
+			return conn, nil
+		}
+		Drop(conn)
+		if tries <= 1 || !pgerr.Lost(err) || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// boundReplies limits the replies to BEGIN, COMMIT and ROLLBACK, which have no context, in a pool of
+// outbox.Open. ResetSession lifts the limit.
+func boundReplies(conn *sql.Conn) {
+	_ = conn.Raw(func(c any) error {
+		if c, ok := c.(interface{ BoundReplies(time.Duration) }); ok {
+			c.BoundReplies(replyTimeout)
+		}
+		return nil
+	})
+}
+
+// Put takes a connection back whose session is as the pool made it.
+func (p *Pool) Put(conn *sql.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		_ = conn.Close()
+		return
+	}
+	p.idle = append(p.idle, idleConn{conn, time.Now()})
+	p.feed()
+}
+
+// feed gives an idle connection to the pool if a call of Get may wait for the pool's limit: a wait has begun since
+// that call did. For a call that dials it gives none, as the pool would close it. A call may begin to wait later, so
+// feed is repeated while there is one.
+func (p *Pool) feed() {
+	if n := len(p.idle); n > 0 && len(p.asking) > 0 && p.asking[0] < p.db.Stats().WaitCount {
+		_ = p.idle[n-1].Close()
+		p.idle = p.idle[:n-1]
+	}
+	if p.feeding || len(p.idle) == 0 || len(p.asking) == 0 {
+		return
+	}
+	p.feeding = true
+	time.AfterFunc(feedAgain, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.feeding = false
+		p.feed()
+	})
+}
+
+// Close gives the idle connections back to the pool, also those that are put later.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.Release()
+	p.releasing.Wait()
+}
+
+// ReleaseSoon is Release in a goroutine, for which Close waits.
+func (p *Pool) ReleaseSoon() { p.releasing.Go(p.Release) }
+
+// Release gives the idle connections back to the pool.
+func (p *Pool) Release() {
+	for _, conn := range p.take() {
+		_ = conn.Close()
+	}
+}
+
+// Discard closes the idle connections: one has proved to be dead, and the others may be as well.
+func (p *Pool) Discard() {
+	for _, conn := range p.take() {
+		Drop(conn.Conn)
+	}
+}
+
+func (p *Pool) take() []idleConn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	idle := p.idle
+	p.idle = nil
+	return idle
+}
+
+// Drop closes the connection itself, whatever state it is in.
+func Drop(conn *sql.Conn) {
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = conn.Close()
+}
+
+// begin starts a READ COMMITTED transaction, which the end of ctx does not roll back: a rollback in the
+// middle of a drain would run the task again. The caller ends it and then calls Put or Drop.
+func (p *Pool) begin(ctx context.Context) (*sql.Conn, *sql.Tx, error) {
+	for try := 1; ; try++ {
+		conn, err := p.Get(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err == nil {
+			return conn, tx, nil
+		}
+		Drop(conn)
+		if try == beginTries || !pgerr.Lost(err) || pgerr.Code(err) != "" {
+			return nil, nil, err
+		}
+	}
+}
+
+// InTx runs f in a transaction of the relay's own. Its error may be an unknown outcome, so f must be
+// harmless when repeated.
+func (p *Pool) InTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
+	defer cancel()
+	conn, tx, err := p.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err = tx.ExecContext(ctx, letGo); err == nil {
+		err = f(ctx, tx)
+	}
+	if err == nil {
+		err = tx.Commit()
+	}
+	if err != nil {
+		_ = tx.Rollback()
+		Drop(conn)
+		return err
+	}
+	p.Put(conn)
+	return nil
+}

@@ -151,8 +151,10 @@ workplace() {
   local dir mod; dir=/var/tmp/outbox-ci-$(id -u)
   mkdir -p "$dir"
   [ -O "$dir" ] || { echo "$dir is not yours: remove it"; exit 1; }
-  exec 9>"$dir/lock"
-  flock 9
+  # The lock is held by a process of its own: a daemon that this run starts, as Docker's, must not inherit it.
+  mkfifo "$logs/locked"
+  flock -o "$dir/lock" sh -c 'echo >"$0"; exec tail --pid="$1" -f /dev/null' "$logs/locked" $$ &
+  read -r <"$logs/locked" || true
   rm -rf "$dir/outbox"
   git clone -q . "$dir/outbox"
   git diff --binary HEAD | git -C "$dir/outbox" apply --allow-empty --index

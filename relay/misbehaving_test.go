@@ -167,15 +167,17 @@ func (m *misbehavingRelay) register(reg *handlers.Registry, c misbehavingHandler
 			}
 		}
 		marked := false
-		for _, task := range tasks {
-			if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
-				return err
-			}
+		for _, task := range tasks { // first of all: the effects may take all of a short timeout
 			if task.Payload.Marked {
 				marked = true
 				m.mu.Lock()
 				m.calls[name] = append(m.calls[name], call{task.Attempt, len(tasks)})
 				m.mu.Unlock()
+			}
+		}
+		for _, task := range tasks {
+			if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+				return err
 			}
 		}
 		if !marked {

@@ -219,8 +219,18 @@ func (a *arena) rollingRestart(*rand.Rand) (string, error) {
 	return "", nil
 }
 
-// enqueue adds a task of the harness's own, and notes it as a producer does.
+// enqueue adds a task of the harness's own. A server that is down, or on its way, gets it later: each
+// attempt is a task of its own, as the one before may have committed.
 func (a *arena) enqueue(kind outbox.TaskType[work], w work) error {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		if err := a.enqueueOnce(kind, w); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// enqueueOnce notes the task as a producer does.
+func (a *arena) enqueueOnce(kind outbox.TaskType[work], w work) error {
 	l, err := openLedger(filepath.Join(a.dir, "monkey.ledger"))
 	if err != nil {
 		return err

@@ -34,6 +34,10 @@ var allowedImports = map[string][]string{
 	"/internal/guard":  {},
 	"/internal/pg":     {"/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
 	"/internal/pgerr":  {"/internal/guard"},
+	"/internal/schedule": {
+		"", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/wake",
+		"github.com/lib/pq", // arrays
+	},
 	"/internal/vacuum": {},
 	"/internal/wake":   {},
 	"/outboxtest": {
@@ -42,7 +46,7 @@ var allowedImports = map[string][]string{
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},
 	"/relay": {
-		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/vacuum", "/internal/wake",
+		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/schedule", "/internal/vacuum", "/internal/wake",
 		"github.com/lib/pq", // arrays
 	},
 }

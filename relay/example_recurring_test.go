@@ -68,10 +68,11 @@ func ExampleSchedules() {
 		fmt.Println(task.Payload, "of", task.RunAt.UTC().Format(time.DateTime))
 		return nil
 	})
-	nineInBerlin, err := cron.ParseStandard("CRON_TZ=Europe/Berlin 0 9 * * *")
+	const nineInBerlin = "CRON_TZ=Europe/Berlin 0 9 * * *"
+	timing, err := cron.ParseStandard(nineInBerlin)
 	must(err)
 	config := relay.Config{Logger: discard(), Schedules: relay.Schedules{
-		{Name: "daily report", Timing: nineInBerlin, Spec: "at 9 in Berlin", Task: sendReport.New("daily report", outbox.Priority(5))},
+		{Name: "daily report", Timing: timing, Spec: nineInBerlin, Task: sendReport.New("daily report", outbox.Priority(5))},
 		{Name: "usage", Timing: relay.Every(7 * 24 * time.Hour), Task: sendReport.New("weekly usage"), CatchUp: relay.CatchUpAll},
 	}}
 

@@ -9,10 +9,7 @@ import (
 
 // Loops are what a relay does at times of its own, each to be done when a test says: a pass is what one iteration of its loop does, with
 // the loop's own dealing with errors.
-type Loops struct {
-	r *Relay
-	s *scheduler
-}
+type Loops struct{ r *Relay }
 
 // Loops returns those of a relay that does not run and has never done any of it. Of its maintenance it does the one job, if any.
 func (r *Relay) Loops(only string) *Loops {
@@ -26,7 +23,7 @@ func (r *Relay) Loops(only string) *Loops {
 	r.conns = pg.NewPool(r.db)
 	r.journal, r.heart, r.leases, r.rates = newJournal(r), newHeartbeat(r), newLeases(r), newRates(r)
 	r.listener, r.unhandled = &pg.Listener{}, &unhandled{r: r}
-	return &Loops{r, newScheduler(r)}
+	return &Loops{r}
 }
 
 // Close gives all connections back.
@@ -71,11 +68,7 @@ func (l *Loops) Poll(ctx context.Context) error {
 }
 
 // Schedule adds the schedules and fires them.
-func (l *Loops) Schedule(ctx context.Context) error {
-	clear(l.s.resting) // their minute is over
-	clear(l.s.registered)
-	return l.s.once(ctx)
-}
+func (l *Loops) Schedule(ctx context.Context) error { return l.r.newScheduler().Once(ctx) }
 
 // Take takes tokens of the rate of the relay's first type.
 func (l *Loops) Take(ctx context.Context, n int) (got int, err error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/schedule"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -142,7 +143,7 @@ func TestAFiringEnqueuesOneTaskInEveryOrder(t *testing.T) {
 			}},
 			{name: "locks the schedule", do: func() (int, error) {
 				var us, now int64
-				err := a.tx.QueryRow(relay.DueScheduleSQL, pq.Array([]string{"tick"}), pq.Array([]string{"definition"}), "10000").
+				err := a.tx.QueryRow(schedule.DueSQL, pq.Array([]string{"tick"}), pq.Array([]string{"definition"}), "10000").
 					Scan(new(string), &us, &now, &paused, new(string), new(string))
 				if locked = err == nil; err == sql.ErrNoRows {
 					err = nil
@@ -161,7 +162,7 @@ func TestAFiringEnqueuesOneTaskInEveryOrder(t *testing.T) {
 						return 0, err
 					}
 				}
-				return a.exec(relay.FiredSQL, "tick", due.Add(1000*time.Hour).UnixMicro(), last)
+				return a.exec(schedule.FiredSQL, "tick", due.Add(1000*time.Hour).UnixMicro(), last)
 			}},
 			a.ended(commit, func() {
 				if locked && !paused {

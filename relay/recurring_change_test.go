@@ -78,7 +78,7 @@ func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
 		}
 		return s
 	}
-	if got, want := start(relay.Schedule{Timing: relay.Every(weekly)}), ` FIRED {"N": 1} 7 days 0`; got != want {
+	if got, want := start(relay.Schedule{Timing: relay.Every(weekly)}), `every 168h0m0s FIRED {"N": 1} 7 days 0`; got != want {
 		t.Errorf("a new one is %q, want %q", got, want)
 	}
 	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at + 7 * interval '168 hours'`)
@@ -87,12 +87,12 @@ func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
 		s    relay.Schedule
 		want string
 	}{
-		{"the same", relay.Schedule{Timing: relay.Every(weekly)}, ` FIRED {"N": 1} 56 days 0`},
-		{"the same, by another type of Timing", relay.Schedule{Timing: zone("0 0 * * 1")}, ` FIRED {"N": 1} 56 days 0`},
-		{"another payload", relay.Schedule{Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}, ` FIRED {"N": 2} 56 days 0`},
-		{"another catch-up", relay.Schedule{Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, ` FIRED {"N": 1} 56 days 0`},
-		{"another spec", relay.Schedule{Timing: relay.Every(weekly), Spec: "@weekly"}, `@weekly FIRED {"N": 1} 7 days 0`},
-		{"another timing", relay.Schedule{Timing: zone("0,30 * * * *"), Spec: "@weekly"}, `@weekly FIRED {"N": 1} `},
+		{"the same", relay.Schedule{Timing: relay.Every(weekly)}, `every 168h0m0s FIRED {"N": 1} 56 days 0`},
+		{"another payload", relay.Schedule{Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}, `every 168h0m0s FIRED {"N": 2} 56 days 0`},
+		{"another catch-up", relay.Schedule{Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, `every 168h0m0s FIRED {"N": 1} 56 days 0`},
+		{"another spec", relay.Schedule{Timing: zone("0 0 * * 1"), Spec: "@weekly"}, `@weekly FIRED {"N": 1} 7 days 0`},
+		{"another timing of the same spec", relay.Schedule{Timing: zone("0,30 * * * *"), Spec: "@weekly"}, `@weekly FIRED {"N": 1} 7 days 0`},
+		{"another period", relay.Schedule{Timing: relay.Every(2 * weekly)}, `every 336h0m0s FIRED {"N": 1} `},
 	} {
 		got := start(c.s)
 		if !strings.HasPrefix(got, c.want) || strings.HasSuffix(c.want, " ") && strings.Contains(got, "56 days") {

@@ -21,11 +21,11 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/schedule"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
@@ -44,8 +44,8 @@ type Relay struct {
 	config    Config
 	log       *slog.Logger
 	handlers  []*handlers.Handler
-	types     []string // of handlers, in their order
-	schedules []known
+	types     []string            // of handlers, in their order
+	schedules []schedule.Schedule // prepared
 	woken     chan struct{}
 	withdrawn chan struct{} // another relay may have withdrawn the wake-up request
 	duePoke   chan struct{}
@@ -93,7 +93,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	}
 	hs := registry.Handlers()
 	c, err := config.withDefaults(len(hs))
-	schedules, scheduleErr := config.Schedules.check()
+	schedules, scheduleErr := config.Schedules.prepare()
 	err = errors.Join(err, scheduleErr)
 	own, ownText := 2, "two"
 	if len(schedules) > 0 {
@@ -221,7 +221,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	}
 	stopSchedules := func() {}
 	if !once && len(r.schedules) > 0 {
-		stopSchedules = background(newScheduler(r).run)
+		stopSchedules = background(func(<-chan struct{}) { r.newScheduler().Run(claiming) })
 	}
 	drained := make(chan struct{})
 	go r.drain(claiming, drained, stopHandling)
@@ -231,7 +231,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	case <-claiming.Done():
 	}
 	if once && len(r.schedules) > 0 {
-		if err := newScheduler(r).once(claiming); err != nil && !r.stopping() {
+		if err := r.newScheduler().Once(claiming); err != nil && !r.stopping() {
 			d.failed = err
 		}
 	}
@@ -326,9 +326,4 @@ func (r *Relay) newPace() pg.Pace { return pg.NewPace(&r.answered, r.wake) }
 func (r *Relay) stopping() bool { return r.ctx.Err() != nil }
 
 // sql puts the schema's name into a statement, which is written for the schema "outbox".
-func (r *Relay) sql(query string) string {
-	if r.config.Schema == outbox.DefaultSchema {
-		return query
-	}
-	return strings.ReplaceAll(query, "outbox.", `"`+r.config.Schema+`".`)
-}
+func (r *Relay) sql(query string) string { return pg.Schema(r.config.Schema).SQL(query) }

@@ -1,18 +1,15 @@
 package relay
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/schedule"
 )
 
 // Schedules are tasks to be enqueued at times of their own; see [Schedule].
@@ -24,12 +21,12 @@ type Schedules []Schedule
 // and the row is locked meanwhile. There is no leader; any relay that has the schedule in its
 // Config fires it, also one without a handler for the task's type.
 //
-// A relay adds its schedules to the table when it starts. If the timing or Spec of one that is
-// there has changed, its next firing is computed anew, from now on; else it is kept, so that
-// nothing is lost by a restart. Where processes disagree on a schedule, as in a rolling deploy, the
-// last one that started decides, and only relays with the same timing, Spec, CatchUp, task type and
-// payload fire it. A schedule that is no longer in any Config stays in the table and does not fire;
-// [RemoveSchedule] removes it.
+// A relay adds its schedules to the table when it starts. If the Spec of one that is there has
+// changed, its next firing is computed anew, from now on; else it is kept, so that nothing is lost
+// by a restart. Where processes disagree on a schedule, as in a rolling deploy, the last one that
+// started decides, and only relays with the same Spec, CatchUp, task type and payload fire it. A
+// schedule that is no longer in any Config stays in the table and does not fire; [RemoveSchedule]
+// removes it.
 type Schedule struct {
 	// Name is the schedule's identity: at most 128 bytes of text that prints, once in a schema.
 	Name string
@@ -37,9 +34,10 @@ type Schedule struct {
 	// Timing says when it fires.
 	Timing Timing
 
-	// Spec describes the timing to operators, as the text of a cron expression does. It may be
-	// empty. When it changes, the next firing is computed anew; so it need not be set for that, as
-	// long as Timing shows the change in the past as well.
+	// Spec is the timing as text: the cron expression, or a version such as "2". Operators see it.
+	// Change it whenever Timing changes: the next firing is computed anew when Spec changes, and
+	// only then. If it is empty, it is "every 24h0m0s" for Every(24*time.Hour); any other Timing
+	// needs one.
 	Spec string
 
 	// Task is what a firing enqueues, made by TaskType.New. Its RunAt and Schema are set by the
@@ -78,10 +76,8 @@ const (
 	CatchUpAll
 )
 
-func (c CatchUp) String() string { return [...]string{"once", "all"}[c] }
-
-// leastEvery is the shortest period of Every.
-const leastEvery = 10 * time.Millisecond
+// minEvery is the shortest period of Every.
+const minEvery = 10 * time.Millisecond
 
 type everyTiming time.Duration
 
@@ -95,137 +91,41 @@ func (e everyTiming) Next(t time.Time) time.Time {
 	return t.Truncate(time.Duration(e)).Add(time.Duration(e))
 }
 
-// known is a schedule that was checked, as the loop needs it.
-type known struct {
-	Schedule
-	payload            string
-	timing, definition string // hashes, as in the table
-}
-
-// check returns the schedules with what New computes of them, or all that is wrong.
-func (s Schedules) check() (out []known, err error) {
+// prepare returns the schedules as the scheduler needs them, or all that is wrong.
+func (s Schedules) prepare() (out []schedule.Schedule, err error) {
 	names := map[string]bool{}
 	var errs []error
 	for i, one := range s {
-		bad := func(format string, args ...any) {
-			errs = append(errs, fmt.Errorf("relay: Config.Schedules[%d] %.32q: "+format, append([]any{i, one.Name}, args...)...))
+		bad := func(err error) {
+			errs = append(errs, fmt.Errorf("relay: Config.Schedules[%d] %.32q: %w", i, one.Name, err))
 		}
-		if what := badName(one.Name); what != "" {
-			bad("Name: %s", what)
-		} else if names[one.Name] {
-			bad("Name: it is there twice")
+		if names[one.Name] {
+			bad(errors.New("Name: it is there twice"))
 		}
 		names[one.Name] = true
 		if one.CatchUp != CatchUpOnce && one.CatchUp != CatchUpAll {
-			bad("CatchUp: %d: must be CatchUpOnce or CatchUpAll", one.CatchUp)
-			continue
+			bad(fmt.Errorf("CatchUp: %d: must be CatchUpOnce or CatchUpAll", one.CatchUp))
 		}
-		if what := badText(one.Spec); what != "" {
-			bad("Spec: %s", what)
+		if e, ok := one.Timing.(everyTiming); ok {
+			if d := time.Duration(e); d < minEvery || d%time.Microsecond != 0 {
+				bad(fmt.Errorf("Timing: Every(%v): must be at least %v, in whole microseconds", d, minEvery))
+				continue
+			}
+			if one.Spec == "" {
+				one.Spec = fmt.Sprint("every ", time.Duration(e))
+			}
 		}
-		k := known{Schedule: one}
-		payload, err := one.Task.Encode()
-		if err != nil {
-			bad("Task: %w", err)
+		prepared := schedule.Schedule{Name: one.Name, Timing: one.Timing, Spec: one.Spec, Task: one.Task, CatchUp: one.CatchUp == CatchUpAll}
+		for _, wrong := range prepared.Prepare() {
+			bad(wrong)
 		}
-		k.payload = string(payload)
-		if e, ok := one.Timing.(everyTiming); ok && (time.Duration(e) < leastEvery || time.Duration(e)%time.Microsecond != 0) {
-			bad("Timing: Every(%v): must be at least %v, in whole microseconds", time.Duration(e), leastEvery)
-			continue
-		}
-		if k.timing, err = fingerprint(one); err != nil {
-			bad("Timing: %w", err)
-		}
-		k.definition = hash(k.timing, one.CatchUp.String(), one.Task.Type, k.payload)
-		out = append(out, k)
+		out = append(out, prepared)
 	}
-	slices.SortFunc(out, func(a, b known) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b schedule.Schedule) int { return strings.Compare(a.Name, b.Name) })
 	return out, errors.Join(errs...)
 }
 
-func badName(name string) string {
-	switch {
-	case name == "":
-		return "it is empty"
-	case len(name) > 128:
-		return fmt.Sprintf("%d bytes, at most 128", len(name))
-	}
-	return badText(name)
-}
-
-func badText(text string) string {
-	if !utf8.ValidString(text) {
-		return "it is not UTF-8"
-	}
-	for _, c := range text {
-		if !unicode.IsPrint(c) {
-			return fmt.Sprintf("%q does not print", c)
-		}
-	}
-	return ""
-}
-
-// fingerprint tells timings apart by what they give: firings after moments at odd distances over
-// four years.
-func fingerprint(s Schedule) (string, error) {
-	if s.Timing == nil {
-		return "", errors.New("it is nil")
-	}
-	return within(nextTimeout, func() string {
-		at := time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)
-		parts := []string{s.Spec}
-		for range 40 {
-			t := at
-			for range 3 {
-				if t = s.Timing.Next(t); t.IsZero() {
-					break
-				}
-				parts = append(parts, t.UTC().Format(time.RFC3339Nano))
-			}
-			parts = append(parts, "")
-			at = at.Add(37*24*time.Hour + 5*time.Hour + 17*time.Minute + 23*time.Second)
-		}
-		return hash(parts...)
-	})
-}
-
-// hash is a short hash of texts; what is in one cannot look like two.
-func hash(parts ...string) string {
-	h := sha256.New()
-	for _, p := range parts {
-		fmt.Fprintf(h, "%d:%s", len(p), p)
-	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
-}
-
-// nextTimeout is how long Next may take for what is asked of it at a time.
-const nextTimeout = 5 * time.Second
-
-var errNextPanicked = errors.New("Next panicked")
-
-// within calls f, which calls Next, and returns also when that does not: its goroutine is left
-// behind then.
-func within[T any](limit time.Duration, f func() T) (value T, err error) {
-	type answer struct {
-		value T
-		err   error
-	}
-	done := make(chan answer, 1)
-	go func() {
-		var a answer
-		guard.Do(func() { a.value = f() }, func(broke error) {
-			if broke != nil {
-				a.err = fmt.Errorf("%w: %w", errNextPanicked, broke)
-			}
-			done <- a
-		})
-	}()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case a := <-done:
-		return a.value, a.err
-	case <-timer.C:
-		return value, fmt.Errorf("Next did not return within %v", limit)
-	}
+// newScheduler returns the scheduler of a run.
+func (r *Relay) newScheduler() *schedule.Scheduler {
+	return schedule.New(schedule.Params{Schedules: r.schedules, Schema: pg.Schema(r.config.Schema), Pool: r.conns, Pace: r.newPace(), Log: r.log})
 }

@@ -5,62 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/schedule"
 )
-
-// The latest firing counts as well, so that a server's clock that was set back does not repeat one.
-const scheduleNowSQL = `/* outbox: from when a schedule is computed */
-SELECT (extract(epoch FROM GREATEST(now(), (SELECT last_at FROM outbox.schedule WHERE name = $1))) * 1000000)::bigint`
-
-const addScheduleSQL = `/* outbox: add or change a schedule */
-INSERT INTO outbox.schedule AS s (name, next_at, catch_up, task_type, payload, spec, timing, definition)
-VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', $3, $4, $5::jsonb, $6, $7, $8)
-ON CONFLICT (name) DO UPDATE SET catch_up = EXCLUDED.catch_up, task_type = EXCLUDED.task_type, payload = EXCLUDED.payload, spec = EXCLUDED.spec,
-       timing = EXCLUDED.timing, definition = EXCLUDED.definition,
-       next_at = CASE WHEN s.timing = EXCLUDED.timing THEN COALESCE(s.next_at, EXCLUDED.next_at) ELSE EXCLUDED.next_at END
- WHERE s.definition <> EXCLUDED.definition OR s.next_at IS NULL AND EXCLUDED.next_at IS NOT NULL`
-
-// register adds this relay's schedules, or changes them to what they are here. Others' stay. One whose Next panics rests first.
-func (s *scheduler) register(ctx context.Context) error {
-	for i := range s.all {
-		k := &s.all[i]
-		if s.registered[k.Name] || s.rests(k.Name) {
-			continue
-		}
-		switch err := s.add(ctx, k); {
-		case errors.Is(err, errNextPanicked):
-			s.rest(k.Name, err)
-		case err != nil:
-			return fmt.Errorf("relay: add the schedule %q: %w", k.Name, err)
-		default:
-			s.registered[k.Name] = true
-		}
-	}
-	return nil
-}
-
-func (s *scheduler) add(ctx context.Context, k *known) error {
-	return s.r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		var from int64
-		if err := tx.QueryRowContext(ctx, s.r.sql(scheduleNowSQL), k.Name).Scan(&from); err != nil {
-			return err
-		}
-		f, why := within(nextTimeout, func() (f firings) {
-			f.next, f.why = k.after(time.UnixMicro(from).UTC())
-			return f
-		})
-		if errors.Is(why, errNextPanicked) {
-			return why
-		}
-		if why = errors.Join(why, f.why); why != nil {
-			s.ended(k.Name, why)
-		}
-		_, err := tx.ExecContext(ctx, s.r.sql(addScheduleSQL), k.Name, micros(f.next), k.CatchUp.String(), k.Task.Type, k.payload, k.Spec, k.timing, k.definition)
-		return err
-	})
-}
 
 // ErrUnknownSchedule is returned for a name that is not in outbox.schedule.
 var ErrUnknownSchedule = errors.New("relay: there is no such schedule")
@@ -93,18 +42,18 @@ func ResumeSchedule(ctx context.Context, q outbox.Querier, name string, schemaNa
 }
 
 func changeSchedule(ctx context.Context, q outbox.Querier, schemaName []string, query, name string, args ...any) error {
-	r := &Relay{config: Config{Schema: outbox.DefaultSchema}}
+	in := pg.Schema(outbox.DefaultSchema)
 	if len(schemaName) > 0 {
-		r.config.Schema = schemaName[0]
+		in = pg.Schema(schemaName[0])
 	}
-	if len(schemaName) > 1 || !outbox.ValidSchema(r.config.Schema) {
+	if len(schemaName) > 1 || !outbox.ValidSchema(string(in)) {
 		return fmt.Errorf("relay: schemas %q: give one, a lower-case name like outbox", schemaName)
 	}
-	if what := badName(name); what != "" {
-		return fmt.Errorf("relay: the name %.32q of a schedule: %s", name, what)
+	if err := schedule.CheckName(name); err != nil {
+		return fmt.Errorf("relay: the name %.32q of a schedule: %w", name, err)
 	}
 	change := func(q outbox.Querier) error {
-		result, err := q.ExecContext(ctx, r.sql(query), append([]any{name}, args...)...)
+		result, err := q.ExecContext(ctx, in.SQL(query), append([]any{name}, args...)...)
 		if err != nil {
 			return fmt.Errorf("relay: change the schedule %q: %w", name, err)
 		}

@@ -1,0 +1,14 @@
+package pg
+
+import "strings"
+
+// Schema is the name of the outbox's schema, one that outbox.ValidSchema takes.
+type Schema string
+
+// SQL puts the name into a statement, which is written for the schema "outbox".
+func (s Schema) SQL(query string) string {
+	if s == "outbox" {
+		return query
+	}
+	return strings.ReplaceAll(query, "outbox.", `"`+string(s)+`".`)
+}

@@ -1,0 +1,104 @@
+package schedule
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/txoutbox/outbox"
+)
+
+// Timing gives the first firing after t, as relay.Timing has it.
+type Timing interface {
+	Next(t time.Time) time.Time
+}
+
+// Schedule is a relay.Schedule. It is ready for a Scheduler once Prepare has found nothing wrong.
+type Schedule struct {
+	Name    string
+	Timing  Timing
+	Spec    string // its change is a change of the timing
+	Task    outbox.NewTask
+	CatchUp bool // each firing that was missed is made up for, not only the first
+
+	payload            string
+	timing, definition string // hashes, as in the table
+}
+
+// Prepare returns all that is wrong with the fields.
+func (s *Schedule) Prepare() (wrong []error) {
+	if err := CheckName(s.Name); err != nil {
+		wrong = append(wrong, fmt.Errorf("Name: %w", err))
+	}
+	if s.Spec == "" {
+		wrong = append(wrong, errors.New("Spec: it is empty: give the text of the cron expression, or a version of the timing"))
+	} else if err := checkText(s.Spec); err != nil {
+		wrong = append(wrong, fmt.Errorf("Spec: %w", err))
+	}
+	payload, err := s.Task.Encode()
+	if err != nil {
+		wrong = append(wrong, fmt.Errorf("Task: %w", err))
+	}
+	if err := s.probe(); err != nil {
+		wrong = append(wrong, fmt.Errorf("Timing: %w", err))
+	}
+	s.payload = string(payload)
+	s.timing = hash(s.Spec)
+	s.definition = hash(s.Spec, s.catchUp(), s.Task.Type, s.payload)
+	return wrong
+}
+
+// probe calls Next once: a nil pointer panics at the start of the app, not at the first firing.
+func (s *Schedule) probe() error {
+	if s.Timing == nil {
+		return errors.New("it is nil")
+	}
+	_, err := within(nextTimeout, func() time.Time { return s.Timing.Next(time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)) })
+	return err
+}
+
+// catchUp is the column's value.
+func (s *Schedule) catchUp() string {
+	if s.CatchUp {
+		return "all"
+	}
+	return "once"
+}
+
+// CheckName returns what is wrong with the name of a schedule.
+func CheckName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("it is empty")
+	case len(name) > 128:
+		return fmt.Errorf("%d bytes, at most 128", len(name))
+	}
+	return checkText(name)
+}
+
+func checkText(text string) error {
+	if !utf8.ValidString(text) {
+		return errors.New("it is not UTF-8")
+	}
+	for _, c := range text {
+		if !unicode.IsPrint(c) {
+			return fmt.Errorf("%q does not print", c)
+		}
+	}
+	return nil
+}
+
+// hash tells lists of texts apart: each has its length before it.
+func hash(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		_, _ = fmt.Fprintf(h, "%d:", len(p))
+		_, _ = io.WriteString(h, p)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}

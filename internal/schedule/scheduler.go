@@ -1,0 +1,163 @@
+package schedule
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
+)
+
+const (
+	recheck = 10 * time.Second // for what others changed: resumed, added, the server's clock
+	pause   = 10 * time.Millisecond
+	maxHeld = time.Second // most between polls while another relay holds what is due
+)
+
+// Params are what a Scheduler needs of its relay.
+type Params struct {
+	Schedules []Schedule // prepared
+	Schema    pg.Schema
+	Pool      *pg.Pool
+	Pace      pg.Pace // of Run
+	Log       *slog.Logger
+}
+
+// Scheduler adds the schedules of a relay to the table and fires what is due. It is for one
+// goroutine.
+type Scheduler struct {
+	Params
+	registered map[string]bool
+	changed    map[string]bool // names that another process has changed, as was logged
+	rests      rests
+}
+
+// New returns the scheduler of one run of a relay.
+func New(p Params) *Scheduler {
+	return &Scheduler{Params: p, registered: map[string]bool{}, changed: map[string]bool{}, rests: rests{}}
+}
+
+// Run fires until ctx ends. Its timer is set to the next firing.
+func (s *Scheduler) Run(ctx context.Context) {
+	held, logged := pause, false
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-s.Pace.Answered:
+		case <-ctx.Done():
+			return
+		}
+		s.Pace.Try()
+		wait, err := s.registerAndFire(ctx)
+		switch {
+		case err != nil:
+			switch {
+			case ctx.Err() != nil:
+			case pgerr.Refusal(err) && !logged:
+				logged = true // once; an outage is the dispatcher's to log
+				s.Log.Error("outbox: schedules cannot be worked with", "error", pgerr.LogText(err))
+			default:
+				s.Log.Debug("outbox: schedules", "error", pgerr.LogText(err))
+			}
+			timer.Reset(s.Pace.Fail())
+			continue
+		case wait <= 0: // another relay is at it
+			wait = held
+			held = min(2*held, maxHeld)
+		default:
+			wait = max(min(wait, recheck), pause)
+			held = pause
+		}
+		s.Pace.OK()
+		logged = false
+		timer.Reset(wait)
+	}
+}
+
+// Once adds the schedules and fires each that is due, once.
+func (s *Scheduler) Once(ctx context.Context) error {
+	_, err := s.registerAndFire(ctx)
+	return err
+}
+
+// registerAndFire returns in how long the next schedule is due.
+func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, err error) {
+	if err := s.register(ctx); err != nil {
+		return 0, err
+	}
+	fired := map[string]bool{}
+	for {
+		name, err := s.fireOne(ctx, fired)
+		if err != nil {
+			if name == "" || pgerr.Lost(err) || pgerr.Code(err) != "" && !pgerr.Refusal(err) {
+				return 0, err
+			}
+			s.rest(name, err)
+		}
+		if name == "" {
+			wait, err := s.nextFiring(ctx)
+			if wait <= 0 && len(fired) > 0 {
+				wait = pause // it goes on
+			}
+			return wait, err
+		}
+		fired[name] = true
+	}
+}
+
+const nextFiringSQL = `/* outbox: find the next firing */
+SELECT (LEAST(extract(epoch FROM min(s.next_at) FILTER (WHERE s.definition = k.definition) - clock_timestamp()), 3e9) * 1000000)::bigint,
+       COALESCE(array_agg(s.name) FILTER (WHERE s.definition <> k.definition), '{}')
+  FROM outbox.schedule s JOIN unnest($1::text[], $2::text[]) AS k (name, definition) ON s.name = k.name
+ WHERE s.name <> ALL ($3::text[])`
+
+// nextFiring returns in how long the next of the schedules is due.
+func (s *Scheduler) nextFiring(ctx context.Context) (wait time.Duration, err error) {
+	var us sql.NullInt64
+	var names, definitions, changed []string
+	for _, one := range s.Schedules {
+		names, definitions = append(names, one.Name), append(definitions, one.definition)
+	}
+	err = s.Pool.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		return tx.QueryRowContext(ctx, s.Schema.SQL(nextFiringSQL), pq.Array(names), pq.Array(definitions), pq.Array(s.rests.names())).
+			Scan(&us, pq.Array(&changed))
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range changed {
+		if !s.changed[name] {
+			s.changed[name] = true
+			s.Log.Warn("outbox: a schedule was changed by another process; this relay does not fire it", "schedule", name)
+		}
+	}
+	if !us.Valid {
+		return recheck, nil
+	}
+	return time.Duration(us.Int64) * time.Microsecond, nil
+}
+
+// rest leaves a schedule alone for a while, as it cannot be fired or registered.
+func (s *Scheduler) rest(name string, err error) {
+	s.rests.add(name)
+	if errors.Is(err, errNextPanicked) {
+		s.Log.Error("outbox: a schedule waits, as its Next panicked; it is tried again", "schedule", name, "error", pgerr.Text(err))
+		return
+	}
+	s.Log.Error("outbox: the task of a schedule cannot be enqueued", "schedule", name, "error", pgerr.LogText(err))
+}
+
+// ended logs that a schedule fires no more.
+func (s *Scheduler) ended(name string, why error) {
+	if errors.Is(why, errNoNext) {
+		s.Log.Info("outbox: a schedule has ended", "schedule", name, "reason", why.Error())
+		return
+	}
+	s.Log.Error("outbox: a schedule was stopped, as its Next misbehaves", "schedule", name, "error", pgerr.Text(why))
+}

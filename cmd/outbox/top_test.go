@@ -118,7 +118,7 @@ func TestTopEndsWithCtrlCAndSIGTERM(t *testing.T) {
 func TestTopGoesOnWhenTheDatabaseDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
-	s := db.terminal(t, "top", "-every", "100ms", "-timeout", "300ms")
+	s := db.terminal(t, "top", "-every", "100ms", "-timeout", "3s")
 	s.shows(t, "q ends")
 	tx, err := db.Begin()
 	if err != nil {
@@ -127,7 +127,7 @@ func TestTopGoesOnWhenTheDatabaseDoesNotAnswer(t *testing.T) {
 	if _, err := tx.Exec(`LOCK TABLE outbox.counter IN ACCESS EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
-	s.shows(t, "no answer within 300ms")
+	s.shows(t, "no answer within 3s")
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}

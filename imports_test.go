@@ -38,6 +38,10 @@ var allowedImports = map[string][]string{
 		"", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/wake",
 		"github.com/lib/pq", // arrays
 	},
+	"/internal/upkeep": {
+		"/internal/counts", "/internal/pg", "/internal/pgerr", "/internal/vacuum",
+		"github.com/lib/pq", // arrays
+	},
 	"/internal/vacuum": {},
 	"/internal/wake":   {},
 	"/outboxtest": {
@@ -46,7 +50,7 @@ var allowedImports = map[string][]string{
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},
 	"/relay": {
-		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/schedule", "/internal/vacuum", "/internal/wake",
+		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/schedule", "/internal/upkeep", "/internal/wake",
 		"github.com/lib/pq", // arrays
 	},
 }

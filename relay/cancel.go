@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/upkeep"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 )
 
-// What was asked of tasks, of whatever relay; which of them this one runs; and which of its leases another one took.
+// What was asked of tasks, of whatever relay; which of them this one runs; and which of its leases
+// another one took.
 const hearSQL = `/* outbox: hear what became of running tasks */
 (SELECT 'asked', task_id, '' FROM outbox.cancel c
   WHERE (SELECT t.state FROM outbox.task t WHERE t.task_id = c.task_id) IS DISTINCT FROM 'leased' ORDER BY cancel_id LIMIT 1000)
@@ -21,8 +23,8 @@ UNION ALL
 SELECT 'lost', l.task_id, l.token::text FROM unnest($2::bigint[], $3::uuid[]) AS l (task_id, token)
  WHERE (SELECT t.lease_token FROM outbox.task t WHERE t.task_id = l.task_id) IS DISTINCT FROM l.token`
 
-// Tasks that were asked to end and wait again, and requests whose task is gone. By arrays, as a join would tempt the
-// planner to read the whole table of tasks.
+// Tasks that were asked to end and wait again, and requests whose task is gone. By arrays, as a
+// join would tempt the planner to read the whole table of tasks.
 const removeCanceledSQL = `/* outbox: remove canceled tasks */
 WITH waiting AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE task_id = ANY ($1::bigint[]) AND state <> 'leased' FOR UPDATE SKIP LOCKED),
@@ -33,12 +35,20 @@ DELETE FROM outbox.cancel c WHERE c.task_id = ANY ($1::bigint[])
    AND (c.task_id = ANY (ARRAY(SELECT task_id FROM waiting))
      OR (SELECT t.task_id FROM outbox.task t WHERE t.task_id = c.task_id) IS NULL)`
 
-// idleHearing is how long a relay that runs nothing does not hear: what is left to it are requests that outlived a run elsewhere.
-const idleHearing = 3*heartbeatInterval - time.Second
+// idleHearing is how long a relay that runs nothing does not hear: what is left to it are requests
+// that outlived a run elsewhere.
+const idleHearing = 3*upkeep.Interval - time.Second
 
-// hear ends the contexts of handlers whose task was canceled or whose lease was taken, and removes canceled tasks that
-// wait. It reads only, unless somebody cancels.
-func (h *heartbeat) hear(ctx context.Context) (next time.Duration, err error) {
+// hearing is a job of the heartbeat's.
+type hearing struct {
+	r       *Relay
+	ranAt   time.Time // when a task was seen to run
+	heardAt time.Time // when it was read what became of running tasks
+}
+
+// hear ends the contexts of handlers whose task was canceled or whose lease was taken, and removes
+// canceled tasks that wait. It reads only, unless somebody cancels.
+func (h *hearing) hear(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
 	r := h.r
 	running, held := r.runningAttempts(), r.leases.held()
 	taskIDs, leasedIDs, tokens := []int64{}, []int64{}, []string{}
@@ -53,9 +63,9 @@ func (h *heartbeat) hear(ctx context.Context) (next time.Duration, err error) {
 	if len(running)+len(held) > 0 {
 		h.ranAt = time.Now()
 	} else if time.Since(h.ranAt) > idleHearing && time.Since(h.heardAt) < idleHearing {
-		return heartbeatInterval, nil
+		return upkeep.Interval, nil
 	}
-	return heartbeatInterval, h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+	return upkeep.Interval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		rows, err := conn.QueryContext(ctx, r.sql(hearSQL), pq.Array(append(taskIDs, leasedIDs...)), pq.Array(leasedIDs), pq.Array(tokens))
 		if err != nil {
 			return err
@@ -115,7 +125,8 @@ func (a *attempt) cancelTask(id int64) {
 	}
 }
 
-// handlerContext ends when the relay gives up waiting for handlers, and when one of the tasks is canceled.
+// handlerContext ends when the relay gives up waiting for handlers, and when one of the tasks is
+// canceled.
 func (a *attempt) handlerContext() (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(a.r.handlerContext)
 	a.mu.Lock()
@@ -138,7 +149,8 @@ func (a *attempt) canceledIDs() (canceled []int64) {
 const forgetCancelSQL = `/* outbox: forget a request to cancel */
 DELETE FROM outbox.cancel WHERE task_id = $1`
 
-// endCanceled undoes what the handler did and removes the canceled task. Of a batch the others go back as they were.
+// endCanceled undoes what the handler did and removes the canceled task. Of a batch the others go
+// back as they were.
 func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
 	last := len(a.rows) == 1
 	err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
@@ -176,8 +188,8 @@ func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
 	return nil
 }
 
-// removeCanceled removes the canceled tasks of a claim that is gone, if they can be had; else relays do with their
-// heartbeats.
+// removeCanceled removes the canceled tasks of a claim that is gone, if they can be had; else
+// relays do with their heartbeats.
 func (a *attempt) removeCanceled() {
 	canceled := a.canceledIDs()
 	a.watch.canceled(canceled)

@@ -83,18 +83,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-const (
-	maxWorkers = 1000
-
-	heartbeatInterval = 3 * time.Second
-	leaseDuration     = 10 * time.Second // a relay is alive for this long after each heartbeat
-	takeoverInterval  = time.Second
-	takeoverAfter     = 10 * time.Second // own unbroken heartbeats before taking over from others
-	// beatGap is what breaks them. Another relay's last heartbeat before an outage may be an
-	// interval older than the own, and its lease must not have run out when the own outage counts
-	// as none.
-	beatGap = heartbeatInterval + 2*takeoverInterval
-)
+const maxWorkers = 1000
 
 func (c Config) withDefaults(registered int) (Config, error) {
 	if c.Schema == "" {

@@ -29,6 +29,7 @@ const (
 // function to call, and does no I/O itself.
 type dispatcher struct {
 	r      *Relay
+	alive  func(now time.Time) error // else it may not claim
 	ctx    context.Context
 	once   bool // RunOnce: end when nothing is left to do
 	lanes  lanes
@@ -63,7 +64,7 @@ type dispatcher struct {
 }
 
 func newDispatcher(ctx context.Context, r *Relay, once bool) *dispatcher {
-	d := &dispatcher{r: r, ctx: ctx, once: once, free: r.config.Workers,
+	d := &dispatcher{r: r, alive: r.heart.Alive, ctx: ctx, once: once, free: r.config.Workers,
 		events: make(chan func(), 2*r.config.Workers+4), outage: pg.NewOutage(r.log, r.outageChanged)}
 	d.lanes.workers = r.config.Workers
 	if r.config.Chooser != nil {
@@ -139,7 +140,7 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 	if d.failed != nil {
 		return 0, true
 	}
-	if err := d.r.heart.check(now); err != nil {
+	if err := d.alive(now); err != nil {
 		switch {
 		case d.ctx.Err() != nil: // its end may be what stopped the heartbeat
 		case d.once:

@@ -2,9 +2,6 @@ package relay
 
 import "github.com/txoutbox/outbox/internal/pg"
 
-// BeatSQL is the heartbeat's statement, for the tests of interleavings.
-const BeatSQL = beatSQL
-
 // EndTogether ends leases as done, each task with its token, in one group. It says which were held.
 func (r *Relay) EndTogether(taskIDs []int64, tokens []string) (held []bool, err error) {
 	r.conns = pg.NewPool(r.db)

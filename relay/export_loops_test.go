@@ -5,60 +5,62 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
 // Loops are what a relay does at times of its own, each to be done when a test says: a pass is what one iteration of its loop does, with
 // the loop's own dealing with errors.
-type Loops struct{ r *Relay }
+type Loops struct {
+	r   *Relay
+	now time.Time // of the heartbeat
+}
 
 // Loops returns those of a relay that does not run and has never done any of it. Of its maintenance it does the one job, if any.
 func (r *Relay) Loops(only string) *Loops {
+	l := &Loops{r: r, now: time.Now()}
 	r.id, r.born = newUUID(), time.Now().Add(-time.Hour)
 	r.ctx, r.handlerContext, r.abandoned = context.Background(), context.Background(), make(chan struct{})
-	for _, s := range maintenanceJobs(r.config) {
-		if s.name == only {
-			r.jobs = []maintenanceJob{s}
+	for _, j := range upkeep.MaintenanceJobs(r.config.DeadRetention) {
+		if j.Name == only {
+			r.jobs = []upkeep.MaintenanceJob{j}
 		}
 	}
 	r.conns = pg.NewPool(r.db)
-	r.journal, r.heart, r.leases, r.rates = newJournal(r), newHeartbeat(r), newLeases(r), newRates(r)
-	r.listener, r.unhandled = &pg.Listener{}, &unhandled{r: r}
-	return &Loops{r}
+	r.journal, r.leases, r.rates, r.listener = newJournal(r), newLeases(r), newRates(r), &pg.Listener{}
+	r.heart = r.newHeartbeat()
+	r.heart.Now = func() time.Time { return l.now }
+	for range 5 { // so that it takes over from others
+		if err := r.heart.Beat(context.Background()); err != nil {
+			panic(err)
+		}
+		l.now = l.now.Add(upkeep.Interval)
+	}
+	return l
 }
 
 // Close gives all connections back.
 func (l *Loops) Close() {
-	l.r.heart.held.Close()
+	l.r.heart.Close()
 	l.r.journal.held.Close()
 	l.r.conns.Close()
 }
 
 // Beat is one heartbeat.
-func (l *Loops) Beat(ctx context.Context) error { return l.r.heart.beat(ctx) }
+func (l *Loops) Beat(ctx context.Context) error { return l.r.heart.Beat(ctx) }
 
 // SignOff is the end of the heartbeat of a relay that has beaten.
 func (l *Loops) SignOff(context.Context) error {
-	l.r.heart.streak.beat(time.Now())
-	l.r.heart.signOff()
+	l.r.heart.SignOff()
 	return nil
 }
 
-// Upkeep does one of the heartbeat's jobs. The error is that of a lost connection, as for the heartbeat; rest is until when the
-// job waits.
+// Upkeep does one of the heartbeat's jobs. The error is that of a lost connection, as for the
+// heartbeat; rest is for how long the job waits. A job of maintenance has waited for 10 s, not longer.
 func (l *Loops) Upkeep(ctx context.Context, name string) (rest time.Duration, err error) {
-	h := l.r.heart
-	h.streak = streak{first: time.Now().Add(-time.Hour), last: time.Now()}
-	clear(h.maintenance.rest) // it is over
-	for _, j := range h.upkeepJobs {
-		if j.name == name {
-			err = h.do(ctx, j)
-			rest = time.Until(j.next)
-		}
+	if name == "maintain" {
+		l.now = l.now.Add(10*time.Second + time.Millisecond)
 	}
-	for _, until := range h.maintenance.rest {
-		rest = max(rest, time.Until(until))
-	}
-	return rest, err
+	return l.r.heart.Do(ctx, name)
 }
 
 // Poll is one poll.
@@ -94,9 +96,9 @@ func (l *Loops) WriteNotes(ctx context.Context) error { return l.r.journal.write
 // HealthWithoutHeartbeat is the Health of a relay that runs, and a beat that comes through.
 func HealthWithoutHeartbeat() (health func() error, beat func()) {
 	r := &Relay{born: time.Now()}
-	h := &heartbeat{r: r}
-	r.life = &life{claiming: context.Background(), heart: h}
-	return r.Health, func() { h.until.Store(int64(time.Now().Add(leaseDuration).Sub(r.born))) }
+	var end time.Time
+	r.life = &life{claiming: context.Background(), leaseEnd: func() time.Time { return end }}
+	return r.Health, func() { end = time.Now().Add(upkeep.LeaseDuration) }
 }
 
 // Record journals a run of a task.

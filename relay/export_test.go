@@ -3,10 +3,12 @@ package relay
 import (
 	"context"
 	"database/sql"
+	"log/slog"
 	"math"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/upkeep"
 
 	"github.com/txoutbox/outbox/handlers"
 )
@@ -14,13 +16,13 @@ import (
 // Statements are the relay's statements on the table of tasks, for the tests of their plans.
 var Statements = map[string]string{
 	"claim": claimSQL, "claim one": claimOneSQL,
-	"poll": pollSQL, "idle poll": idlePollSQL, "take over due": takeOverDueSQL, "last": lastSQL, "promote scheduled": promoteScheduledSQL,
-	"take over": takeOverSQL, "expire": expireSQL, "stranded": strandedSQL, "take stranded": takeStrandedSQL, "stranded leases": strandedLeasesSQL,
-	"dead relays": deadRelaysSQL, "unhandled": unhandledSQL, "reap runs": reapRunsSQL, "reap relays": reapRelaysSQL, "sign off": signOffSQL,
+	"poll": pollSQL, "idle poll": idlePollSQL, "take over due": upkeep.TakeOverDueSQL, "last": lastSQL, "promote scheduled": promoteScheduledSQL,
+	"take over": upkeep.TakeOverSQL, "expire": upkeep.ExpireSQL, "stranded": upkeep.StrandedSQL, "take stranded": upkeep.TakeStrandedSQL, "stranded leases": strandedLeasesSQL,
+	"dead relays": upkeep.DeadRelaysSQL, "unhandled": upkeep.UnhandledSQL, "reap runs": upkeep.ReapRunsSQL, "reap relays": upkeep.ReapRelaysSQL, "sign off": upkeep.SignOffSQL,
 	"complete": completeSQL, "return lease": returnLeaseSQL,
 	"lock slots": lockSlotsSQL, "fill slots": fillSlotsSQL,
 	"dead lease": deadLeaseSQL, "begin suspect": beginSuspectSQL, "lock back": lockBackSQL,
-	"key page": keyPageSQL, "lock keys": lockKeysSQL, "delete keys": deleteKeysSQL,
+	"key page": upkeep.KeyPageSQL, "lock keys": upkeep.LockKeysSQL, "delete keys": upkeep.DeleteKeysSQL,
 	"extend": extendSQL, "hear": hearSQL, "remove canceled": removeCanceledSQL,
 	"lease again":       leaseAgainSQL,
 	"complete and keep": completeAndKeepSQL,
@@ -47,7 +49,7 @@ func NoSpans() []any { return spanArgs(nil) }
 
 // FoldSQL moves up to $1 rows from the log of counts.
 const (
-	FoldSQL          = foldSQL
+	FoldSQL          = upkeep.FoldSQL
 	PauseScheduleSQL = pauseScheduleSQL
 )
 
@@ -58,12 +60,14 @@ func (r *Relay) CheckBloat(ctx context.Context, dead int64, snapshot time.Durati
 		return 0, err
 	}
 	defer tx.Rollback()
-	return bloat{dead, 1, snapshot}.check(ctx, r, tx)
+	return upkeep.Bloat{Dead: dead, Behind: 1, Snapshot: snapshot}.Check(ctx, pg.Schema(r.config.Schema), r.log, tx)
 }
 
 // WithMaintenance replaces the jobs of r's maintenance by one, which calls run with a transaction.
 func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *sql.Tx) (time.Duration, error)) {
-	r.jobs = []maintenanceJob{{name, func(ctx context.Context, _ *Relay, tx *sql.Tx) (time.Duration, error) { return run(ctx, tx) }}}
+	r.jobs = []upkeep.MaintenanceJob{{Name: name, Run: func(ctx context.Context, _ pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
+		return run(ctx, tx)
+	}}}
 }
 
 // WithClaim makes one claim for a type of r's with a statement of the test's in place of the relay's: it has the
@@ -85,14 +89,4 @@ type claimWith string
 
 func (c claimWith) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
 	return claimPart{query: string(c), args: []any{h.Type, laneStart.priority, 0, laneStart.taskID, math.MaxInt16, h.BatchSize}, limit: h.BatchSize, text: true}, false
-}
-
-// ReportUnhandled reports types without a handler as a relay does that has made its last report the given time ago.
-func (r *Relay) ReportUnhandled(ctx context.Context, ago time.Duration) error {
-	conn, err := r.db.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return (&unhandled{r: r, last: time.Now().Add(-ago)}).report(ctx, conn)
 }

@@ -33,7 +33,7 @@ type faultyLoop struct {
 	once  bool   // there is one pass only: it tries again by itself
 }
 
-func upkeep(name string) func(context.Context, *relay.Loops) (time.Duration, error) {
+func upkeepJob(name string) func(context.Context, *relay.Loops) (time.Duration, error) {
 	return func(ctx context.Context, l *relay.Loops) (time.Duration, error) { return l.Upkeep(ctx, name) }
 }
 
@@ -61,14 +61,14 @@ func dead(relayID, alive string) string {
 
 var faultyLoops = []faultyLoop{
 	{name: "heartbeat", pass: pass((*relay.Loops).Beat), state: `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '3 seconds'`},
-	{name: "take over", pass: upkeep("take over"), state: tasksNow, setup: dead(deadRelay, "-1 second") + dead(liveRelay, "1 hour") + `
+	{name: "take over", pass: upkeepJob("take over"), state: tasksNow, setup: dead(deadRelay, "-1 second") + dead(liveRelay, "1 hour") + `
 		INSERT INTO outbox.task (task_type, payload, state, attempt, relay_id, lease_token, leased_until)
 		SELECT 'LEASED', to_jsonb(n), 'leased', 1, CASE n WHEN 1 THEN '` + deadRelay + `' WHEN 2 THEN '` + newRelay + `' ELSE '` + liveRelay + `' END::uuid, '` + someToken + `',
 		       CASE n WHEN 3 THEN now() - interval '1 second' END FROM generate_series(1, 4) n`},
-	{name: "hear", pass: upkeep("hear"), setup: `WITH t AS (INSERT INTO outbox.task (task_type, payload) SELECT 'TX', to_jsonb(n) FROM generate_series(1, 3) n RETURNING task_id, payload)
+	{name: "hear", pass: upkeepJob("hear"), setup: `WITH t AS (INSERT INTO outbox.task (task_type, payload) SELECT 'TX', to_jsonb(n) FROM generate_series(1, 3) n RETURNING task_id, payload)
 		INSERT INTO outbox.cancel (task_id) SELECT task_id FROM t WHERE payload <> '3' UNION ALL SELECT -1`,
 		state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.cancel), (SELECT sum(tasks) FROM outbox.counter_log WHERE kind = 'canceled'))`},
-	{name: "give tokens back", pass: upkeep("give tokens back"), setup: fmt.Sprintf(aBucket, "0"), begin: func(l *relay.Loops) { l.Unused(10) }, state: fmt.Sprintf(tokensNow, 11)},
+	{name: "give tokens back", pass: upkeepJob("give tokens back"), setup: fmt.Sprintf(aBucket, "0"), begin: func(l *relay.Loops) { l.Unused(10) }, state: fmt.Sprintf(tokensNow, 11)},
 	{name: "take tokens", setup: fmt.Sprintf(aBucket, "100"), state: fmt.Sprintf(tokensNow, 91), pass: func(ctx context.Context, l *relay.Loops) (time.Duration, error) {
 		got, err := l.Take(ctx, 10)
 		if err == nil && got != 10 {
@@ -76,25 +76,25 @@ var faultyLoops = []faultyLoop{
 		}
 		return 0, err
 	}},
-	{name: "reap", pass: upkeep("reap"), setup: dead(deadRelay, "-2 hours") + dead(liveRelay, "1 hour") + `
+	{name: "reap", pass: upkeepJob("reap"), setup: dead(deadRelay, "-2 hours") + dead(liveRelay, "1 hour") + `
 		INSERT INTO outbox.running (task_id, token, relay_id)
 			SELECT -n, gen_random_uuid(), CASE n WHEN 1 THEN '` + deadRelay + `' ELSE '` + liveRelay + `' END::uuid
 			  FROM generate_series(1, 3) n;
 		INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE VALUES (-3, 'TX')`,
-		state: `SELECT concat((SELECT string_agg(task_id::text, ' ') FROM outbox.running), ' ', (SELECT string_agg(relay_id::text, ' ') FROM outbox.relay), ' ',
-			(SELECT count(*) FROM outbox.task_type WHERE rate = 1000), (SELECT count(*) FROM outbox.bucket))`},
-	{name: "sweep keys", pass: upkeep("sweep keys"), setup: `INSERT INTO outbox.task (task_type, unique_key) SELECT 'TX', n::text FROM generate_series(1, 6) n; DELETE FROM outbox.task WHERE unique_key::int > 2`,
+		state: `SELECT concat((SELECT string_agg(task_id::text, ' ') FROM outbox.running), ' ', (SELECT string_agg(relay_id::text, ' ') FROM outbox.relay))`},
+	{name: "store limits", pass: upkeepJob("store limits"), state: `SELECT concat((SELECT count(*) FROM outbox.task_type WHERE rate = 1000), (SELECT count(*) FROM outbox.bucket))`},
+	{name: "sweep keys", pass: upkeepJob("sweep keys"), setup: `INSERT INTO outbox.task (task_type, unique_key) SELECT 'TX', n::text FROM generate_series(1, 6) n; DELETE FROM outbox.task WHERE unique_key::int > 2`,
 		state: `SELECT string_agg(key, ' ' ORDER BY key) FROM outbox.unique_key`},
-	{name: "fold", job: "fold", pass: upkeep("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3); INSERT INTO outbox.task (task_type) VALUES ('OTHER'); DELETE FROM outbox.task WHERE task_type = 'OTHER'`,
+	{name: "fold", job: "fold", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3); INSERT INTO outbox.task (task_type) VALUES ('OTHER'); DELETE FROM outbox.task WHERE task_type = 'OTHER'`,
 		state: `SELECT concat((SELECT count(*) FROM outbox.counter_log), (SELECT string_agg(format(' %s %s %s %s', task_type, kind, tasks, arrived), ',' ORDER BY task_type, kind) FROM outbox.counter))`},
-	{name: "check for bloat", job: "bloat", pass: upkeep("maintain"), state: `SELECT (count(*) = 1)::text FROM outbox.maintenance WHERE due_at > now()`},
-	{name: "purge the history", job: "purge history", pass: upkeep("maintain"), setup: `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
+	{name: "check for bloat", job: "bloat", pass: upkeepJob("maintain"), state: `SELECT (count(*) = 1)::text FROM outbox.maintenance WHERE due_at > now()`},
+	{name: "purge the history", job: "purge history", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
 		SELECT n, now(), now(), now(), now() + (n - 3) * interval '1 hour', 0, 1, 'TX', '{}' FROM generate_series(1, 5) n`,
 		state: `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.done_task`},
-	{name: "purge dead letters", job: "purge dead letters", pass: upkeep("maintain"), setup: `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
+	{name: "purge dead letters", job: "purge dead letters", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
 		SELECT n, now(), now(), now() - n * interval '20 minutes', 0, 1, 1, 'handler', 'TX', '{}' FROM generate_series(1, 5) n`,
 		state: `SELECT concat((SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.dead_task), ' ', (SELECT sum(tasks) FROM outbox.counter_log))`},
-	{name: "sample", job: "sample", pass: upkeep("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3);
+	{name: "sample", job: "sample", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3);
 		INSERT INTO outbox.sample SELECT now() - n * interval '20 hours', 1, 1, 1, 1, 1, 1, 1, 1, 'TX' FROM generate_series(1, 3) n`,
 		state: `SELECT string_agg(format('%s %s', task_type, ready), ', ' ORDER BY at, task_type) FROM outbox.sample`},
 	{name: "promote scheduled", pass: pass((*relay.Loops).Poll), state: tasksNow, setup: `INSERT INTO outbox.task (task_type, payload, state, attempt, run_at)

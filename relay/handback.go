@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/upkeep"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
@@ -51,7 +52,7 @@ func HandBack(ctx context.Context, db *sql.DB, relayID string, schema ...string)
 	for more := true; more; {
 		var n int64
 		err := r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			result, err := tx.ExecContext(ctx, r.sql(takeOverSQL), pq.Array([]string{strings.ToLower(relayID)}))
+			result, err := tx.ExecContext(ctx, r.sql(upkeep.TakeOverSQL), pq.Array([]string{strings.ToLower(relayID)}))
 			if err == nil {
 				n, err = result.RowsAffected()
 			}

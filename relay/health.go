@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
 // What is wrong with a relay, as Health says it. An outage that lasts is ErrOutage also when the
@@ -18,14 +20,14 @@ var (
 	ErrOutage = errors.New("relay: PostgreSQL cannot be worked with")
 	// ErrNoHeartbeat: none came through, at the start or for as long as leases last (10 s), though
 	// no outage is known yet. The relay claims nothing.
-	ErrNoHeartbeat = errors.New("relay: no heartbeat came through")
+	ErrNoHeartbeat = upkeep.ErrNoHeartbeat
 )
 
 // life is what Health looks at of one run.
 type life struct {
-	claiming context.Context // of Run: it claims no more after its end
-	heart    *heartbeat
-	outage   time.Time // when it began; zero: there is none
+	claiming context.Context  // of Run: it claims no more after its end
+	leaseEnd func() time.Time // unless a heartbeat comes through; zero if none has
+	outage   time.Time        // when it began; zero: there is none
 }
 
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last
@@ -49,13 +51,11 @@ func (r *Relay) Health() error {
 	case !l.outage.IsZero():
 		return fmt.Errorf("%w since %s (%v)", ErrOutage, l.outage.UTC().Format(time.RFC3339), time.Since(l.outage).Round(100*time.Millisecond))
 	}
-	until := time.Duration(l.heart.until.Load())
-	now := time.Since(l.heart.r.born)
-	switch {
-	case until == 0:
-		return fmt.Errorf("%w yet, %v after the start", ErrNoHeartbeat, now.Round(100*time.Millisecond))
-	case now >= until:
-		return fmt.Errorf("%w for %v", ErrNoHeartbeat, (now - until + leaseDuration).Round(100*time.Millisecond))
+	switch end := l.leaseEnd(); {
+	case end.IsZero():
+		return fmt.Errorf("%w yet, %v after the start", ErrNoHeartbeat, time.Since(r.born).Round(100*time.Millisecond))
+	case !time.Now().Before(end):
+		return fmt.Errorf("%w for %v", ErrNoHeartbeat, (time.Since(end) + upkeep.LeaseDuration).Round(100*time.Millisecond))
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ func (r *Relay) Health() error {
 // live begins the life of a run; the returned function ends it.
 func (r *Relay) live(claiming context.Context) (end func()) {
 	r.mu.Lock()
-	r.life = &life{claiming: claiming, heart: r.heart}
+	r.life = &life{claiming: claiming, leaseEnd: r.heart.LeaseEnd}
 	r.mu.Unlock()
 	r.tellChange(Started, r.born)
 	return func() {

@@ -10,6 +10,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -88,7 +89,7 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 
 func (l *lifecycle) beat() step {
 	return step{do: func() (int, error) {
-		return l.a.exec(relay.BeatSQL, relayA, "host", 1, time.Hour.Microseconds(), pq.Array([]string{"LEASED"}), 1, 0)
+		return l.a.exec(upkeep.BeatSQL, relayA, "host", 1, time.Hour.Microseconds(), pq.Array([]string{"LEASED"}), 1, 0)
 	}, done: func(int) {
 		l.beaten = true
 		l.trace = append(l.trace, "A beats")

@@ -172,5 +172,5 @@ func (r *Relay) tellChange(e Event, at time.Time) {
 
 // waited is for how long a task that was due at runAt had been so at a time of the process's clock.
 func (r *Relay) waited(runAt int64, at time.Time) time.Duration {
-	return max(0, at.Add(time.Duration(r.heart.ahead.Load())).Sub(time.UnixMicro(runAt)))
+	return max(0, at.Add(r.heart.Ahead()).Sub(time.UnixMicro(runAt)))
 }

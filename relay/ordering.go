@@ -64,10 +64,10 @@ func (r *Relay) promoteHeads(ctx context.Context, conn *sql.Conn) (promoted int,
 		return 0, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	locked, err := texts(tx.QueryContext(ctx, r.sql(lockHeadsSQL), pg.Millis(pg.Bookkeeping)))
+	locked, err := pg.Texts(tx.QueryContext(ctx, r.sql(lockHeadsSQL), pg.Millis(pg.Bookkeeping)))
 	if err == nil && len(locked) == 0 { // another relay is at it, or somebody has emptied the table
 		if _, err = tx.ExecContext(ctx, r.sql(newHeadsLockSQL)); err == nil {
-			locked, err = texts(tx.QueryContext(ctx, r.sql(lockHeadsSQL), pg.Millis(pg.Bookkeeping)))
+			locked, err = pg.Texts(tx.QueryContext(ctx, r.sql(lockHeadsSQL), pg.Millis(pg.Bookkeeping)))
 		}
 	}
 	if err != nil || len(locked) == 0 {

@@ -35,14 +35,16 @@ func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
 				defer db.Close()
 				r := &Relay{db: db, config: Config{Workers: 2, PollInterval: time.Second}, log: slog.New(slog.DiscardHandler),
 					born: time.Now(), life: &life{}, conns: pg.NewPool(db), listener: &pg.Listener{}, woken: make(chan struct{}, 1)}
-				r.heart = newHeartbeat(r)
-				if leased {
-					r.heart.until.Store(int64(time.Hour))
-				}
+				r.leases = newLeases(r)
+				r.heart = r.newHeartbeat()
 				ctx, cancel := context.WithCancel(t.Context())
 				r.ctx = ctx
+				d := newDispatcher(ctx, r, false)
+				if leased {
+					d.alive = func(time.Time) error { return nil }
+				}
 				stopped := make(chan struct{})
-				go func() { newDispatcher(ctx, r, false).run(); close(stopped) }()
+				go func() { d.run(); close(stopped) }()
 				for begun := time.Now(); time.Since(begun) < time.Minute; {
 					time.Sleep(min(wakeEach, time.Minute))
 					r.wake()

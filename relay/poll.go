@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/upkeep"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/schema"
@@ -24,7 +25,7 @@ SELECT i, task_id, priority, attempt, age, due_in FROM outbox.poll($1, $2, $3, $
 const idlePollSQL = pollSQL + `
  UNION ALL SELECT -1, setval('outbox.wake', GREATEST(last_value, ceil(extract(epoch FROM clock_timestamp()) + $10::bigint / 1e6)::bigint)),
        ($11::bigint > extract(epoch FROM clock_timestamp()))::integer, NULL, NULL, NULL FROM outbox.wake WHERE $10::bigint > 0
- UNION ALL SELECT -2, NULL, NULL, NULL, NULL, NULL WHERE $9::boolean AND ` + leasesDue + `
+ UNION ALL SELECT -2, NULL, NULL, NULL, NULL, NULL WHERE $9::boolean AND ` + upkeep.LeasesDue + `
 `
 
 // The last task of each head's priority and attempt, for the range of a pivot. The row comparison
@@ -209,10 +210,10 @@ func (r *Relay) readIdle(ctx context.Context, conn *sql.Conn, opts pollOptions) 
 	if opts.requestWakeUp {
 		ahead = r.wakeRequestAhead().Microseconds()
 	}
-	leases := r.heart.leasesUnseen(sent)
+	leases := r.heart.LeasesUnseen(sent)
 	s, due, err = r.readLanes(ctx, conn, idlePollSQL, opts.spans, leases, ahead, opts.wakeRequest)
 	if err == nil && leases {
-		r.heart.leasesSeen(sent, s.leases)
+		r.heart.LeasesSeen(sent, s.leases)
 	}
 	if err == nil && s.missed {
 		wakeRequest := s.wakeRequest

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/upkeep"
 
 	"github.com/txoutbox/outbox/handlers"
 )
@@ -64,8 +65,18 @@ func (t rates) giveBack(ctx context.Context, on *pg.Dedicated, all bool) error {
 	return nil
 }
 
-func (h *heartbeat) giveBackTokens(ctx context.Context) (next time.Duration, err error) {
-	return takeoverInterval, h.r.rates.giveBack(ctx, &h.held, false)
+// giveBackSome is a job of the heartbeat's.
+func (t rates) giveBackSome(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
+	return upkeep.TakeoverInterval, t.giveBack(ctx, on, false)
+}
+
+// giveBackAll gives back all, at the end of a run.
+func (t rates) giveBackAll(conns *pg.Pool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	on := pg.NewDedicated(conns)
+	defer on.Close()
+	_ = t.giveBack(ctx, &on, true)
 }
 
 func (t *rate) keep() time.Duration { return min(t.h.RatePer/10, time.Second) }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/schedule"
+	"github.com/txoutbox/outbox/internal/upkeep"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
@@ -49,7 +50,7 @@ type Relay struct {
 	woken     chan struct{}
 	withdrawn chan struct{} // another relay may have withdrawn the wake-up request
 	duePoke   chan struct{}
-	jobs      []maintenanceJob // of maintenance
+	jobs      []upkeep.MaintenanceJob
 
 	mu      sync.Mutex
 	active  bool
@@ -69,12 +70,11 @@ type Relay struct {
 	suspects       sync.Mutex      // held by the one suspect that runs
 	conns          *pg.Pool
 	journal        *journal
-	heart          *heartbeat
+	heart          *upkeep.Heartbeat
 	leases         *leases
 	rates          rates
 	answered       pg.Broadcast // PostgreSQL has, after an error
 	listener       *pg.Listener
-	unhandled      *unhandled
 	deadLetters    *deadLetters
 }
 
@@ -116,7 +116,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	}
 	c.Observers = slices.Clone(c.Observers)
 	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), withdrawn: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
-		jobs: maintenanceJobs(c), running: map[*attempt]struct{}{}, pid: os.Getpid()}
+		jobs: upkeep.MaintenanceJobs(c.DeadRetention), running: map[*attempt]struct{}{}, pid: os.Getpid()}
 	for _, h := range hs {
 		r.types = append(r.types, h.Type)
 	}
@@ -182,11 +182,10 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	r.ctx, r.handlerContext, r.abandoned = claiming, handling, make(chan struct{})
 	r.conns, r.waitFor = pg.NewPool(r.db), time.Time{}
 	defer r.conns.Close()
-	r.journal, r.heart, r.leases = newJournal(r), newHeartbeat(r), newLeases(r)
-	r.rates = newRates(r)
+	r.journal, r.leases, r.rates = newJournal(r), newLeases(r), newRates(r)
+	r.heart = r.newHeartbeat()
 	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.id, PollInterval: r.config.PollInterval, Pool: r.conns,
 		Log: r.log, Answered: &r.answered, Wake: r.wake, Withdrawn: func() { poke(r.withdrawn) }}
-	r.unhandled = &unhandled{r: r}
 	defer r.live(ctx)()
 	started := false
 	defer func() {
@@ -208,7 +207,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	r.leases.ended = d.ended
 	stopJournal := background(r.journal.run)
 	stopLeases := background(r.leases.run)
-	stopHeart := background(r.heart.run)
+	stopHeart := background(r.heart.Run)
 	stopListener := func() {}
 	if !once {
 		r.log.Info("outbox: relay started", "relay_id", r.id, "schema", r.config.Schema, "workers", r.config.Workers, "task_types", r.types)
@@ -226,8 +225,8 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	drained := make(chan struct{})
 	go r.drain(claiming, drained, stopHandling)
 	select {
-	case <-r.heart.first:
-	case <-r.heart.tried: // it may fail at first
+	case <-r.heart.First:
+	case <-r.heart.Tried: // it may fail at first
 	case <-claiming.Done():
 	}
 	if once && len(r.schedules) > 0 {
@@ -242,6 +241,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	stopLeases()
 	stopJournal()
 	stopHeart()
+	r.rates.giveBackAll(r.conns)
 	return d.failed
 }
 

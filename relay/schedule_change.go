@@ -21,22 +21,23 @@ DELETE FROM outbox.schedule WHERE name = $1`
 UPDATE outbox.schedule SET paused = $2 WHERE name = $1`
 )
 
-// RemoveSchedule removes a schedule by its name; tasks that it has enqueued stay. A relay that has it in its Config
-// fires it no more, but adds it again when it starts, so deploy without it first. q is a transaction, with
-// which it commits, or a *sql.DB; other pools are refused with outbox.ErrNoTransaction. schemaName is the outbox's schema if it is not "outbox". Errors:
+// RemoveSchedule removes a schedule by its name; tasks that it has enqueued stay. A relay that has
+// it in its Config fires it no more, but adds it again when it starts, so deploy without it first.
+// q is a transaction, with which it commits, or a *sql.DB; other pools are refused with
+// outbox.ErrNoTransaction. schemaName is the outbox's schema if it is not "outbox". Errors:
 // ErrUnknownSchedule, or the database's.
 func RemoveSchedule(ctx context.Context, q outbox.Querier, name string, schemaName ...string) error {
 	return changeSchedule(ctx, q, schemaName, removeScheduleSQL, name)
 }
 
-// PauseSchedule makes a schedule pass its firings over, for all relays, until [ResumeSchedule]; restarts do not end
-// it. Parameters and errors are as of RemoveSchedule.
+// PauseSchedule makes a schedule pass its firings over, for all relays, until [ResumeSchedule];
+// restarts do not end it. Parameters and errors are as of RemoveSchedule.
 func PauseSchedule(ctx context.Context, q outbox.Querier, name string, schemaName ...string) error {
 	return changeSchedule(ctx, q, schemaName, pauseScheduleSQL, name, true)
 }
 
-// ResumeSchedule ends a pause. The firings that relays passed over meanwhile are not made up for. Parameters and
-// errors are as of RemoveSchedule.
+// ResumeSchedule ends a pause. The firings that relays passed over meanwhile are not made up for.
+// Parameters and errors are as of RemoveSchedule.
 func ResumeSchedule(ctx context.Context, q outbox.Querier, name string, schemaName ...string) error {
 	return changeSchedule(ctx, q, schemaName, pauseScheduleSQL, name, false)
 }

@@ -153,12 +153,15 @@ func (d *dispatcher) took(c *lane, t taken) {
 
 // refuseFor is how long a lane rests after PostgreSQL refused a claim of it, or what is recorded of
 // one.
-const refuseFor = time.Second
+const (
+	refuseFor     = time.Second
+	refusalLogged = time.Minute // at most once in
+)
 
 func (d *dispatcher) refused(c *lane, err error) {
 	now := time.Now()
 	c.refusedUntil, c.head, c.credit = now.Add(refuseFor), nil, 0
-	if now.Sub(c.refusalAt) >= unhandledInterval {
+	if now.Sub(c.refusalAt) >= refusalLogged {
 		c.refusalAt = now
 		d.r.log.Error("outbox: tasks of this type cannot be claimed or recorded", "task_type", c.h.Type, "error", pgerr.LogText(err))
 	}

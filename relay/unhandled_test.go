@@ -66,16 +66,11 @@ func TestATypeWithoutAHandlerIsReportedAtMostOnceAMinute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct {
-		ago     time.Duration
-		reports int
-	}{{0, 0}, {59 * time.Second, 0}, {61 * time.Second, 1}, {time.Hour, 2}} {
-		if err := r.ReportUnhandled(t.Context(), c.ago); err != nil {
-			t.Fatal(err)
-		}
-		if n := log.Count(unhandled); n != c.reports {
-			t.Errorf("%d reports when the last was %v ago, want %d", n, c.ago, c.reports)
-		}
+	loops := r.Loops("")
+	defer loops.Close()
+	rest, err := loops.Upkeep(t.Context(), "report unhandled types")
+	if n := log.Count(unhandled); err != nil || n != 1 || rest != time.Minute {
+		t.Errorf("%d reports, %v, and the next one after %v; want one, and the next after a minute", n, err, rest)
 	}
 }
 
@@ -87,6 +82,8 @@ func TestATypeIsNotReportedWhileALivingRelayHandlesIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	loops := r.Loops("")
+	defer loops.Close()
 	block, started := make(chan struct{}), make(chan struct{}, 2)
 	others := handlers.New()
 	handlers.Leased(others, typeLeased, func(context.Context, *outbox.Task[payload]) error {
@@ -106,7 +103,7 @@ func TestATypeIsNotReportedWhileALivingRelayHandlesIt(t *testing.T) {
 		{"it died", func() { db.Do(t, `UPDATE outbox.relay SET alive_until = now() - interval '1 s'`) }, 1},
 	} {
 		c.do()
-		if err := r.ReportUnhandled(t.Context(), time.Hour); err != nil {
+		if _, err := loops.Upkeep(t.Context(), "report unhandled types"); err != nil {
 			t.Fatal(err)
 		}
 		if n := log.Count(unhandled); n != c.reports {

@@ -34,7 +34,7 @@ var lockMutants = []mutant{{
 	name: "waiting-takeover",
 	help: "a takeover from dead relays waits for a locked row",
 	edits: []edit{{
-		"relay/takeover.go",
+		"internal/upkeep/takeover.go",
 		"ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE SKIP LOCKED",
 		"ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE",
 	}},
@@ -43,7 +43,7 @@ var lockMutants = []mutant{{
 	name: "waiting-expiry",
 	help: "the end of leases that ran out waits for a locked row",
 	edits: []edit{{
-		"relay/takeover.go",
+		"internal/upkeep/takeover.go",
 		"leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED",
 		"leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE",
 	}},
@@ -137,7 +137,7 @@ var leaseMutants = []mutant{{
 	name: "unmarked-takeover",
 	help: "a takeover drops the dead relay's mark, so that the task is no suspect",
 	edits: []edit{{
-		"relay/takeover.go",
+		"internal/upkeep/takeover.go",
 		"SET state = 'ready', lease_token = NULL, leased_until = NULL\n WHERE t.task_id",
 		"SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL\n WHERE t.task_id",
 	}},
@@ -176,18 +176,18 @@ var leaseMutants = []mutant{{
 	name: "no-heartbeat",
 	help: "a relay beats once and then no more",
 	edits: []edit{{
-		"relay/heartbeat.go",
-		"nextBeat = now.Add(heartbeatInterval)",
-		"nextBeat = now.Add(1000 * heartbeatInterval)",
+		"internal/upkeep/heartbeat.go",
+		"nextBeat = now.Add(Interval)",
+		"nextBeat = now.Add(1000 * Interval)",
 	}},
 	tests: testRun{"relay", "TestGuaranteesInTime$/^a_late_heartbeat"},
 }, {
 	name: "early-takeover",
 	help: "leases are taken over before their relays had the time to renew them after an outage",
 	edits: []edit{{
-		"relay/heartbeat.go",
-		"s.last.Sub(s.first) >= takeoverAfter-heartbeatInterval && now.Sub(s.first) >= takeoverAfter && ",
+		"internal/upkeep/streak.go",
+		"s.last.Sub(s.first) >= takeoverAfter-Interval && now.Sub(s.first) >= takeoverAfter && ",
 		"",
 	}},
-	tests: testRun{"relay", "TestTakeoverWaitsForUnbrokenHeartbeats$"},
+	tests: testRun{"internal/upkeep", "TestTakeoverWaitsForUnbrokenHeartbeats$"},
 }}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -223,4 +224,21 @@ func (p *Pool) InTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx)
 	}
 	p.Put(conn)
 	return nil
+}
+
+// Texts reads a result of one text column.
+func Texts(rows *sql.Rows, err error) ([]string, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var out []string
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, errors.Join(rows.Err(), rows.Close())
 }

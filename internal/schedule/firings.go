@@ -23,15 +23,17 @@ var (
 	errNextPanicked = errors.New("Next panicked")
 )
 
-// firings are what a due schedule enqueues, and when it is due next; the zero time if it has ended, and why.
+// firings are what a due schedule enqueues, and when it is due next; the zero time if it has ended,
+// and why.
 type firings struct {
 	at   []time.Time
 	next time.Time
 	why  error
 }
 
-// firings computes what a schedule that was due at the given time enqueues now. All times are PostgreSQL's; none is a
-// client's. A paused one passes its firings over. The error is errNextPanicked, after which nothing is to be done.
+// firings computes what a schedule that was due at the given time enqueues now. All times are
+// PostgreSQL's; none is a client's. A paused one passes its firings over. The error is
+// errNextPanicked, after which nothing is to be done.
 func (s *Schedule) firings(due, now time.Time, paused bool) (firings, error) {
 	most := min(maxFirings, max(1, maxBytes/(len(s.payload)+1)))
 	f, err := ask(func() (f firings) {

@@ -1,4 +1,4 @@
-package relay
+package upkeep
 
 import (
 	"context"
@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // One hop of the index for each type, however many tasks it has.
-const unhandledSQL = `/* outbox: types that no living relay has a handler for */
+const UnhandledSQL = `/* outbox: types that no living relay has a handler for */
 WITH RECURSIVE ready AS (
   (SELECT task_type FROM outbox.task WHERE state = 'ready' ORDER BY task_type LIMIT 1)
   UNION ALL
@@ -37,33 +38,27 @@ SELECT u.task_type, (SELECT count(*) FROM (
 // unhandledInterval is how often a type without a handler is reported.
 const unhandledInterval = time.Minute
 
-// unhandled reports the task types that have tasks and no handler in any living relay. The tasks are left alone.
-type unhandled struct {
-	r    *Relay
-	last time.Time
-}
-
-func (u *unhandled) report(ctx context.Context, conn *sql.Conn) error {
-	if !u.last.IsZero() && time.Since(u.last) < unhandledInterval {
-		return nil
-	}
-	rows, err := conn.QueryContext(ctx, u.r.sql(unhandledSQL), pq.Array(u.r.types))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var taskType string
-		var n int
-		if err := rows.Scan(&taskType, &n); err != nil {
+// reportUnhandled logs the task types that have tasks and no handler in any living relay. The tasks
+// are left alone.
+func (h *Heartbeat) reportUnhandled(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
+	return unhandledInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		rows, err := conn.QueryContext(ctx, h.Schema.SQL(UnhandledSQL), pq.Array(h.Types))
+		if err != nil {
 			return err
 		}
-		atLeast := ""
-		if n == 1000 {
-			atLeast = " (counted up to 1000)"
+		defer rows.Close()
+		for rows.Next() {
+			var taskType string
+			var n int
+			if err := rows.Scan(&taskType, &n); err != nil {
+				return err
+			}
+			atLeast := ""
+			if n == 1000 {
+				atLeast = " (counted up to 1000)"
+			}
+			h.Log.Warn("outbox: no relay has a handler for this task type; its tasks wait"+atLeast, "task_type", taskType, "tasks", n)
 		}
-		u.r.log.Warn("outbox: no relay has a handler for this task type; its tasks wait"+atLeast, "task_type", taskType, "tasks", n)
-	}
-	u.last = time.Now()
-	return rows.Err()
+		return rows.Err()
+	})
 }

@@ -1,8 +1,9 @@
-package relay
+package upkeep
 
 import (
 	"context"
 	"database/sql"
+	"log/slog"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
@@ -11,30 +12,29 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// maintenanceJob is one kind of upkeep of the outbox's tables that one relay of all does at a time.
-// To add one, write its run and add it to maintenanceJobs; the table outbox.maintenance gets its
+// MaintenanceJob is one kind of upkeep of the outbox's tables that one relay of all does at a time.
+// To add one, write its run and add it to MaintenanceJobs; the table outbox.maintenance gets its
 // row by itself.
-type maintenanceJob struct {
-	name string // the key in outbox.maintenance; a new name for a new meaning
-	// run does a bounded part of the job in tx, which maintenance commits; a tx of a job that is
+type MaintenanceJob struct {
+	Name string // the key in outbox.maintenance; a new name for a new meaning
+	// Run does a bounded part of the job in tx, which maintenance commits; a tx of a job that is
 	// done by several relays at once must do no harm either. It returns after how long any relay is
 	// to do the next part: 0 is at once, which is within a second or two. What it logs must be true
 	// even if the commit fails.
-	run func(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error)
+	Run func(ctx context.Context, in pg.Schema, log *slog.Logger, tx *sql.Tx) (next time.Duration, err error)
 }
 
-// maintenanceJobs are done by whichever relay gets to them. (Promoting is done by the poll, taking
-// over and reaping by each relay's heartbeat.) Each is bounded by upkeepTimeout, as it shares the
-// heartbeat's connection.
-func maintenanceJobs(c Config) []maintenanceJob {
-	jobs := []maintenanceJob{
+// MaintenanceJobs are done by whichever relay gets to them. Each is bounded by partTimeout, as it
+// shares the heartbeat's connection. Dead letters stay if deadRetention is not positive.
+func MaintenanceJobs(deadRetention time.Duration) []MaintenanceJob {
+	jobs := []MaintenanceJob{
 		{"fold", fold},
-		{"bloat", checkBloat},
+		{"bloat", Bloat{bloatDead, bloatBehind, bloatSnapshot}.Check},
 		{"purge history", purgeDone},
 		{"sample", sample},
 	}
-	if c.DeadRetention > 0 {
-		jobs = append(jobs, maintenanceJob{"purge dead letters", purgeDead})
+	if deadRetention > 0 {
+		jobs = append(jobs, MaintenanceJob{"purge dead letters", purgeDead(deadRetention)})
 	}
 	return jobs
 }
@@ -62,34 +62,28 @@ SELECT job FROM s WHERE set_config('statement_timeout', $2, true) || set_config(
 const jobDoneSQL = `/* outbox: a job of maintenance is done */
 UPDATE outbox.maintenance SET due_at = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE job = $1`
 
-// maintenance does the jobs of one relay, on its heartbeat's connection: at most one at a time, and
-// between two beats.
+// maintenance is what a relay knows of the jobs.
 type maintenance struct {
-	jobs  []maintenanceJob
 	known bool                 // the jobs have rows
 	rest  map[string]time.Time // until when this relay leaves a job to others, that it did not bring to its end
 }
 
-func newMaintenance(r *Relay) *maintenance {
-	return &maintenance{jobs: r.jobs, rest: map[string]time.Time{}}
-}
-
 // maintain does one part of the job that has been due for longest, if any is due that no other
 // relay is at, and returns when to check again.
-func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error) {
-	m := h.maintenance
+func (h *Heartbeat) maintain(ctx context.Context, on *pg.Dedicated) (wait time.Duration, err error) {
+	m := &h.maintenance
 	var names []string
-	for _, s := range m.jobs {
-		if time.Now().After(m.rest[s.name]) {
-			names = append(names, s.name)
+	for _, s := range h.Maintenance {
+		if h.Now().After(m.rest[s.Name]) {
+			names = append(names, s.Name)
 		}
 	}
 	if len(names) == 0 {
-		return takeoverInterval, nil
+		return TakeoverInterval, nil
 	}
 	if !m.known {
-		err := h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			_, err := conn.ExecContext(ctx, h.r.sql(newJobsSQL), pq.Array(names))
+		err := on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			_, err := conn.ExecContext(ctx, h.Schema.SQL(newJobsSQL), pq.Array(names))
 			return err
 		})
 		if err != nil {
@@ -99,51 +93,51 @@ func (h *heartbeat) maintain(ctx context.Context) (wait time.Duration, err error
 	}
 	var known int
 	var in sql.NullInt64
-	err = h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		return conn.QueryRowContext(ctx, h.r.sql(nextJobSQL), pq.Array(names)).Scan(&known, &in)
+	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		return conn.QueryRowContext(ctx, h.Schema.SQL(nextJobSQL), pq.Array(names)).Scan(&known, &in)
 	})
 	m.known = known >= len(names) // else somebody has emptied the table
 	if err != nil || !m.known {
-		return takeoverInterval, err
+		return TakeoverInterval, err
 	}
 	if !in.Valid {
 		return maxMaintenanceWait, nil
 	}
 	if in.Int64 > 0 {
-		return min(max(time.Duration(in.Int64)*time.Microsecond, takeoverInterval), maxMaintenanceWait), nil
+		return min(max(time.Duration(in.Int64)*time.Microsecond, TakeoverInterval), maxMaintenanceWait), nil
 	}
 	var taken []string
 	err = h.begin(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if taken, err = texts(tx.QueryContext(ctx, h.r.sql(takeJobSQL), pq.Array(names), pg.Millis(upkeepTimeout/2), pg.Millis(pg.Bookkeeping))); err != nil || len(taken) == 0 {
+		if taken, err = pg.Texts(tx.QueryContext(ctx, h.Schema.SQL(takeJobSQL), pq.Array(names), pg.Millis(partTimeout/2), pg.Millis(pg.Bookkeeping))); err != nil || len(taken) == 0 {
 			return err
 		}
-		for _, s := range m.jobs {
-			if s.name == taken[0] {
+		for _, s := range h.Maintenance {
+			if s.Name == taken[0] {
 				return h.doMaintenanceJob(ctx, tx, s)
 			}
 		}
 		return nil
 	})
 	if err != nil && len(taken) > 0 {
-		m.rest[taken[0]] = time.Now().Add(failedJobWait)
+		m.rest[taken[0]] = h.Now().Add(failedJobWait)
 	}
-	return takeoverInterval, err
+	return TakeoverInterval, err
 }
 
 // doMaintenanceJob runs a part of a job. One that PostgreSQL refuses is undone, and rests.
-func (h *heartbeat) doMaintenanceJob(ctx context.Context, tx *sql.Tx, s maintenanceJob) error {
+func (h *Heartbeat) doMaintenanceJob(ctx context.Context, tx *sql.Tx, s MaintenanceJob) error {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT job"); err != nil {
 		return err
 	}
-	next, err := s.run(ctx, h.r, tx)
+	next, err := s.Run(ctx, h.Schema, h.Log, tx)
 	if err != nil {
-		h.r.log.Debug("outbox: maintenance", "job", s.name, "error", pgerr.LogText(err))
+		h.Log.Debug("outbox: maintenance", "job", s.Name, "error", pgerr.LogText(err))
 		if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT job"); err != nil {
 			return err // the connection is gone: another relay tries
 		}
 		next = failedJobWait
 	}
-	_, err = tx.ExecContext(ctx, h.r.sql(jobDoneSQL), s.name, next.Microseconds())
+	_, err = tx.ExecContext(ctx, h.Schema.SQL(jobDoneSQL), s.Name, next.Microseconds())
 	return err
 }
 

@@ -1,4 +1,4 @@
-package relay
+package upkeep
 
 import (
 	"context"
@@ -6,16 +6,17 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
-// Unique keys outlive their tasks, as a claim does nothing with them. What is left is swept in pages, in the order of
-// the table's primary key.
+// Unique keys outlive their tasks, as a claim does nothing with them. What is left is swept in
+// pages, in the order of the table's primary key.
 const (
 	keyPage  = 1000
 	keyPages = 10 // of one sweep
 )
 
-const keyPageSQL = `/* outbox: read a page of unique keys */
+const KeyPageSQL = `/* outbox: read a page of unique keys */
 WITH page AS MATERIALIZED (
   SELECT task_type, key, task_id FROM outbox.unique_key
    WHERE (task_type, key) > ($1, $2) ORDER BY task_type, key LIMIT $3)
@@ -24,26 +25,28 @@ SELECT count(*), count(*) FILTER (WHERE (SELECT t.task_id FROM outbox.task t WHE
        (SELECT p.key FROM page p ORDER BY p.task_type DESC, p.key DESC LIMIT 1)
   FROM page`
 
-const lockKeysSQL = `/* outbox: lock unique keys of tasks that are gone */
+const LockKeysSQL = `/* outbox: lock unique keys of tasks that are gone */
 SELECT k.ctid::text FROM outbox.unique_key k
  WHERE (task_type, key) > ($1, $2) AND (task_type, key) <= ($3, $4)
    AND (SELECT t.task_id FROM outbox.task t WHERE t.task_id = k.task_id) IS NULL
  ORDER BY task_type, key LIMIT $5 FOR UPDATE SKIP LOCKED`
 
-// Seen from here, after the lock, the key may have a task that was committed meanwhile. A locked row stays where it is.
-const deleteKeysSQL = `/* outbox: delete unique keys of tasks that are gone */
+// Seen from here, after the lock, the key may have a task that was committed meanwhile. A locked
+// row stays where it is.
+const DeleteKeysSQL = `/* outbox: delete unique keys of tasks that are gone */
 DELETE FROM outbox.unique_key k WHERE k.ctid = ANY ($1::tid[])
    AND (SELECT t.task_id FROM outbox.task t WHERE t.task_id = k.task_id) IS NULL`
 
 // keySweep is how far the sweep has come.
 type keySweep struct{ taskType, key string }
 
-// sweepKeys deletes keys whose task is gone, from the next few pages. It goes on soon while at least a tenth of what it
-// reads is such, so that they stay few beside those in use however many are made.
-func (h *heartbeat) sweepKeys(ctx context.Context) (next time.Duration, err error) {
+// sweepKeys deletes keys whose task is gone, from the next few pages. It goes on soon while at
+// least a tenth of what it reads is such, so that they stay few beside those in use however many
+// are made.
+func (h *Heartbeat) sweepKeys(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
 	read, gone := 0, 0
 	for range keyPages {
-		n, g, err := h.sweepPage(ctx)
+		n, g, err := h.sweepPage(ctx, on)
 		if err != nil {
 			return 0, err
 		}
@@ -54,28 +57,29 @@ func (h *heartbeat) sweepKeys(ctx context.Context) (next time.Duration, err erro
 		}
 	}
 	if gone > 0 && gone >= read/10 && read >= keyPage {
-		return takeoverInterval, nil
+		return TakeoverInterval, nil
 	}
 	if read == 0 {
-		return 2 * reapInterval, nil // unique keys are not used
+		return 2 * ReapInterval, nil // unique keys are not used
 	}
-	return reapInterval, nil
+	return ReapInterval, nil
 }
 
-// sweepPage sweeps the next page, and returns how many keys it read and of how many the task was gone.
-func (h *heartbeat) sweepPage(ctx context.Context) (read, gone int, err error) {
+// sweepPage sweeps the next page, and returns how many keys it read and of how many the task was
+// gone.
+func (h *Heartbeat) sweepPage(ctx context.Context, on *pg.Dedicated) (read, gone int, err error) {
 	from := h.sweep
 	var lastType, lastKey sql.NullString
-	err = h.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		return conn.QueryRowContext(ctx, h.r.sql(keyPageSQL), from.taskType, from.key, keyPage).Scan(&read, &gone, &lastType, &lastKey)
+	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		return conn.QueryRowContext(ctx, h.Schema.SQL(KeyPageSQL), from.taskType, from.key, keyPage).Scan(&read, &gone, &lastType, &lastKey)
 	})
 	if err == nil && gone > 0 {
 		err = h.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			locked, err := texts(tx.QueryContext(ctx, h.r.sql(lockKeysSQL), from.taskType, from.key, lastType.String, lastKey.String, keyPage))
+			locked, err := pg.Texts(tx.QueryContext(ctx, h.Schema.SQL(LockKeysSQL), from.taskType, from.key, lastType.String, lastKey.String, keyPage))
 			if err != nil {
 				return err
 			}
-			_, err = tx.ExecContext(ctx, h.r.sql(deleteKeysSQL), pq.Array(locked))
+			_, err = tx.ExecContext(ctx, h.Schema.SQL(DeleteKeysSQL), pq.Array(locked))
 			return err
 		})
 	}

@@ -1,9 +1,12 @@
-package relay
+package upkeep
 
 import (
 	"context"
 	"database/sql"
+	"log/slog"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 const (
@@ -15,7 +18,7 @@ const (
 
 // What two of these at once delete is different rows, as one of them waits for the other's and
 // finds them gone. The order of the inserts keeps them from a deadlock.
-const foldSQL = `/* outbox: fold the log of counts */
+const FoldSQL = `/* outbox: fold the log of counts */
 WITH moved AS (
   DELETE FROM outbox.counter_log WHERE ctid = ANY (ARRAY(SELECT ctid FROM outbox.counter_log LIMIT $1))
   RETURNING task_type, kind, tasks, arrived),
@@ -26,11 +29,11 @@ added AS (
 SELECT count(*) FROM moved`
 
 // fold moves what changed from outbox.counter_log to outbox.counter, which outbox.Stats adds up.
-func fold(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error) {
+func fold(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (next time.Duration, err error) {
 	next = foldIdle
 	for began := time.Now(); time.Since(began) < foldBudget; next = foldBusy {
 		var n int
-		if err := tx.QueryRowContext(ctx, r.sql(foldSQL), foldRows).Scan(&n); err != nil {
+		if err := tx.QueryRowContext(ctx, in.SQL(FoldSQL), foldRows).Scan(&n); err != nil {
 			return 0, err
 		}
 		if n < foldRows {

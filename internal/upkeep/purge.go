@@ -1,9 +1,12 @@
-package relay
+package upkeep
 
 import (
 	"context"
 	"database/sql"
+	"log/slog"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 const purgeRows = 1000 // of one statement
@@ -21,14 +24,17 @@ WITH d AS MATERIALIZED (
    ORDER BY keep_until LIMIT $1 FOR UPDATE SKIP LOCKED)
 DELETE FROM outbox.done_task WHERE task_id = ANY (ARRAY(SELECT task_id FROM d))`
 
-// purgeDead is a step of the relays that have a DeadRetention.
-func purgeDead(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error) {
-	return purgeWith(ctx, tx, r.sql(purgeDeadSQL), r.config.DeadRetention.Microseconds(), purgeRows)
+// purgeDead is a job of the relays that have a DeadRetention.
+func purgeDead(retention time.Duration) func(context.Context, pg.Schema, *slog.Logger, *sql.Tx) (time.Duration, error) {
+	return func(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
+		return purgeWith(ctx, tx, in.SQL(purgeDeadSQL), retention.Microseconds(), purgeRows)
+	}
 }
 
-// purgeDone is for all relays, also those without a handler that keeps: the rows may be from before.
-func purgeDone(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error) {
-	return purgeWith(ctx, tx, r.sql(purgeDoneSQL), purgeRows)
+// purgeDone is for all relays, also those without a handler that keeps: the rows may be from
+// before.
+func purgeDone(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (next time.Duration, err error) {
+	return purgeWith(ctx, tx, in.SQL(purgeDoneSQL), purgeRows)
 }
 
 const purgeInterval = 2 * time.Minute

@@ -1,11 +1,13 @@
-package relay
+package upkeep
 
 import (
 	"context"
 	"database/sql"
+	"log/slog"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/counts"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 const (
@@ -32,13 +34,13 @@ UNION ALL
 ON CONFLICT DO NOTHING`
 
 // sample notes the counts for inspect.Samples.
-func sample(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error) {
+func sample(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (next time.Duration, err error) {
 	// With statistics of another time, or where a forgotten transaction keeps what was claimed,
 	// PostgreSQL would rather read the whole table. What has no index is read so all the same, at a
 	// cost for which it would compile the statement.
 	if _, err := tx.ExecContext(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off"); err != nil {
 		return 0, err
 	}
-	_, err = tx.ExecContext(ctx, r.sql(sampleSQL), sampleKept.Microseconds(), samplePurge, sampleTypes)
+	_, err = tx.ExecContext(ctx, in.SQL(sampleSQL), sampleKept.Microseconds(), samplePurge, sampleTypes)
 	return sampleInterval, err
 }

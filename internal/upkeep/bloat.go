@@ -1,11 +1,13 @@
-package relay
+package upkeep
 
 import (
 	"context"
 	"database/sql"
+	"log/slog"
 	"strings"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/vacuum"
 )
 
@@ -17,34 +19,33 @@ const (
 	bloatBehind   = 50_000           // or how many transactions behind, where its age is not known
 )
 
-// bloat looks for what keeps dead tuples in the hot tables, where claims have to walk over them, and warns with its
-// name. It ends nothing: that is for people to decide.
-type bloat struct {
-	dead, behind int64
-	snapshot     time.Duration
+// Bloat is from when on it warns of dead rows in the hot tables, where claims have to walk over
+// them: their number in one table, and how far behind the transaction is that keeps them, in
+// transactions or, where it is known, in time.
+type Bloat struct {
+	Dead, Behind int64
+	Snapshot     time.Duration
 }
 
-func checkBloat(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error) {
-	return bloat{bloatDead, bloatBehind, bloatSnapshot}.check(ctx, r, tx)
-}
-
-func (b bloat) check(ctx context.Context, r *Relay, tx *sql.Tx) (next time.Duration, err error) {
+// Check looks for what keeps dead rows, and warns with its name. It ends nothing: that is for
+// people to decide.
+func (b Bloat) Check(ctx context.Context, in pg.Schema, log *slog.Logger, tx *sql.Tx) (next time.Duration, err error) {
 	next = bloatInterval
-	settings, err := vacuum.Settings(ctx, tx, r.config.Schema)
+	settings, err := vacuum.Settings(ctx, tx, string(in))
 	if err != nil {
 		return 0, err
 	}
 	if wrong := saySettings(settings); len(wrong) > 0 {
-		r.log.Warn("outbox: dead rows will pile up in the hot tables and make claims slow: "+strings.Join(wrong, "; "), "schema", r.config.Schema)
+		log.Warn("outbox: dead rows will pile up in the hot tables and make claims slow: "+strings.Join(wrong, "; "), "schema", string(in))
 		next = bloatRepeat
 	}
-	tables, err := vacuum.Tables(ctx, tx, r.config.Schema)
+	tables, err := vacuum.Tables(ctx, tx, string(in))
 	if err != nil {
 		return next, err
 	}
 	for _, t := range tables { // the most dead rows first
-		if t.Hot && t.Dead >= b.dead {
-			held, err := b.held(ctx, r, tx, t)
+		if t.Hot && t.Dead >= b.Dead {
+			held, err := b.held(ctx, log, tx, t)
 			if err != nil || held {
 				return bloatRepeat, err
 			}
@@ -70,13 +71,13 @@ func saySettings(settings []vacuum.Setting) (wrong []string) {
 }
 
 // held warns of the one whose horizon is furthest back, if that is far enough.
-func (b bloat) held(ctx context.Context, r *Relay, tx *sql.Tx, t vacuum.Table) (bool, error) {
+func (b Bloat) held(ctx context.Context, log *slog.Logger, tx *sql.Tx, t vacuum.Table) (bool, error) {
 	holders, err := vacuum.Holders(ctx, tx)
 	if err != nil || len(holders) == 0 {
 		return false, err
 	}
 	h := holders[0]
-	if !h.Holds || h.Aged && h.Age < b.snapshot || !h.Aged && h.Behind < b.behind {
+	if !h.Holds || h.Aged && h.Age < b.Snapshot || !h.Aged && h.Behind < b.Behind {
 		return false, nil
 	}
 	attrs := []any{"table", t.Name, "dead_rows", t.Dead, "transactions_behind", h.Behind}
@@ -96,6 +97,6 @@ func (b bloat) held(ctx context.Context, r *Relay, tx *sql.Tx, t vacuum.Table) (
 	if h.Aged {
 		attrs = append(attrs, "age", h.Age.Round(time.Second))
 	}
-	r.log.Warn("outbox: vacuum cannot remove dead rows, which make claims slow, while a "+h.Kind+" may still see them", attrs...)
+	log.Warn("outbox: vacuum cannot remove dead rows, which make claims slow, while a "+h.Kind+" may still see them", attrs...)
 	return true, nil
 }

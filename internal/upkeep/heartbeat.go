@@ -1,0 +1,215 @@
+package upkeep
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
+)
+
+const (
+	// Interval is the time between two beats.
+	Interval = 3 * time.Second
+	// LeaseDuration is for how long a relay is alive after each beat.
+	LeaseDuration = 10 * time.Second
+	// TakeoverInterval is the least time between two checks for leases to be taken over.
+	TakeoverInterval = time.Second
+
+	lastBeat = time.Second // that a relay waits at its end for a beat under way
+)
+
+// ErrNoHeartbeat: no beat came through, at the start or for LeaseDuration.
+var ErrNoHeartbeat = errors.New("relay: no heartbeat came through")
+
+// Params are what a Heartbeat needs of its relay.
+type Params struct {
+	RelayID, Host string
+	PID           int
+	Types         []string // that have a handler
+	Workers       int
+	MaxConns      func() int // the limit of the pool; 0 is none
+	Schema        pg.Schema
+	Pool          *pg.Pool
+	Pace          pg.Pace
+	Log           *slog.Logger
+	Now           func() time.Time // time.Now
+	ReadsClock    bool             // beats read PostgreSQL's clock, for Ahead
+	Jobs          []Job            // of the relay's other parts
+	Maintenance   []MaintenanceJob
+	Lost          func() (handlers int) // ends the leased handlers, as the leases have run out
+	Ready         func()                // tasks are ready again
+}
+
+// Heartbeat says, on a connection of its own, that its relay lives, and does the relay's upkeep
+// between two beats. Alive, LeaseEnd, Ahead, LeasesUnseen and LeasesSeen are safe for concurrent
+// use.
+type Heartbeat struct {
+	Params
+	First chan struct{} // closed by the first beat that came through
+	Tried chan struct{} // closed by the first that was tried
+
+	on      pg.Dedicated
+	end     atomic.Pointer[time.Time] // when the leases end unless a beat comes through
+	failure atomic.Pointer[error]     // of the last beat
+	ahead   atomic.Int64              // ns: PostgreSQL's clock less this process's, as the last beat saw it
+	streak  streak
+
+	jobs        []*scheduledJob
+	leases      leasesSeen
+	strandedAt  time.Time // when leases of relays without a row were looked for
+	sweep       keySweep
+	maintenance maintenance
+}
+
+// New returns the heartbeat of one run of a relay.
+func New(p Params) *Heartbeat {
+	h := &Heartbeat{Params: p, First: make(chan struct{}), Tried: make(chan struct{}), on: pg.NewDedicated(p.Pool),
+		leases: leasesSeen{due: make(chan struct{}, 1)}, maintenance: maintenance{rest: map[string]time.Time{}}}
+	own := []Job{{"take over", h.takeOver}, {"reap", h.reap}, {"report unhandled types", h.reportUnhandled},
+		{"sweep keys", h.sweepKeys}, {"maintain", h.maintain}}
+	for _, j := range append(own, p.Jobs...) {
+		h.jobs = append(h.jobs, &scheduledJob{Job: j})
+	}
+	return h
+}
+
+// Close gives the connection back, for who has not called Run.
+func (h *Heartbeat) Close() { h.on.Close() }
+
+// Alive is nil while this relay is known to be alive: only then it may claim. Else it is the error
+// of the last beat, or ErrNoHeartbeat.
+func (h *Heartbeat) Alive(now time.Time) error {
+	if now.Before(h.LeaseEnd()) {
+		return nil
+	}
+	if err := h.failure.Load(); err != nil {
+		return *err
+	}
+	return ErrNoHeartbeat
+}
+
+// LeaseEnd is when the relay's leases end unless a beat comes through; zero if none has.
+func (h *Heartbeat) LeaseEnd() time.Time {
+	if end := h.end.Load(); end != nil {
+		return *end
+	}
+	return time.Time{}
+}
+
+// Ahead is PostgreSQL's clock less this process's, as the last beat saw it; zero unless ReadsClock.
+func (h *Heartbeat) Ahead() time.Duration { return time.Duration(h.ahead.Load()) }
+
+// BeatSQL renews the relay's row.
+const BeatSQL = `/* outbox: heartbeat */
+INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections)
+VALUES ($1::uuid, $2, $3, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[], $6, NULLIF($7::integer, 0))
+ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections`
+
+// Run beats until stop is closed, and then signs off.
+func (h *Heartbeat) Run(stop <-chan struct{}) {
+	defer h.on.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-stop:
+			// A dial or statement under way may hang. A beat that is canceled may still come
+			// through after the sign-off, behind a pooler for one: then the relay's row stays until
+			// it is reaped. So one that is under way has a second.
+			select {
+			case <-time.After(lastBeat):
+				cancel()
+			case <-ctx.Done():
+			}
+		case <-ctx.Done():
+		}
+	}()
+	watch := make(chan struct{})
+	defer func() { <-watch }()
+	go func() {
+		defer close(watch)
+		h.watch(stop)
+	}()
+
+	retries := &h.Pace
+	var nextBeat time.Time
+	for first := true; ; first = false {
+		retries.Try()
+		var err error
+		if now := h.Now(); !now.Before(nextBeat) {
+			if err = h.Beat(ctx); err == nil {
+				nextBeat = now.Add(Interval)
+			}
+			if first {
+				close(h.Tried)
+			}
+		}
+		if err == nil {
+			err = h.work(ctx, nextBeat)
+		}
+		pause := max(0, min(TakeoverInterval, nextBeat.Sub(h.Now()), h.nextJob().next.Sub(h.Now())))
+		if err == nil {
+			retries.OK()
+		} else {
+			pause = retries.Fail()
+			if ctx.Err() == nil {
+				h.Log.Debug("outbox: heartbeat connection", "error", pgerr.LogText(err))
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-retries.Answered:
+		case <-h.leases.due:
+			h.leases.takeOver, h.jobs[0].next = true, time.Time{}
+		case <-stop:
+			h.SignOff()
+			return
+		}
+	}
+}
+
+// Beat renews the relay's row. The lease counts from before the statement was sent.
+func (h *Heartbeat) Beat(ctx context.Context) error {
+	sent := h.Now()
+	err := h.on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, Interval)
+		defer cancel()
+		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers, h.MaxConns()}
+		if h.ReadsClock {
+			return h.beatAndRead(ctx, conn, args)
+		}
+		_, err := conn.ExecContext(ctx, h.Schema.SQL(BeatSQL), args...)
+		return err
+	})
+	if err != nil {
+		h.failure.Store(&err)
+		return err
+	}
+	end := sent.Add(LeaseDuration)
+	h.end.Store(&end)
+	if h.streak.last.IsZero() {
+		close(h.First) // whoever waits for it may look at the end
+	}
+	h.streak.beat(sent)
+	return nil
+}
+
+const readClock = `
+RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+
+// beatAndRead is a beat that reads PostgreSQL's clock as well.
+func (h *Heartbeat) beatAndRead(ctx context.Context, conn *sql.Conn, args []any) error {
+	var now int64
+	sent := time.Now()
+	if err := conn.QueryRowContext(ctx, h.Schema.SQL(BeatSQL)+readClock, args...).Scan(&now); err != nil {
+		return err
+	}
+	h.ahead.Store(int64(time.UnixMicro(now).Sub(sent.Add(time.Since(sent) / 2))))
+	return nil
+}

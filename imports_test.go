@@ -34,6 +34,7 @@ var allowedImports = map[string][]string{
 	"/internal/guard":  {},
 	"/internal/pg":     {"/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
 	"/internal/pgerr":  {"/internal/guard"},
+	"/internal/plan":   {},
 	"/internal/schedule": {
 		"", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/wake",
 		"github.com/lib/pq", // arrays
@@ -50,7 +51,8 @@ var allowedImports = map[string][]string{
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},
 	"/relay": {
-		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/schedule", "/internal/upkeep", "/internal/wake",
+		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pg", "/internal/pgerr",
+		"/internal/plan", "/internal/schedule", "/internal/upkeep", "/internal/wake",
 		"github.com/lib/pq", // arrays
 	},
 }

@@ -8,9 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 

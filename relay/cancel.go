@@ -5,11 +5,10 @@ import (
 	"database/sql"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/upkeep"
-
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
 // What was asked of tasks, of whatever relay; which of them this one runs; and which of its leases

@@ -7,9 +7,9 @@ import (
 	"math"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/plan"
 )
 
 // claimPlan is a way to take tasks of h's type, with one statement or, while they found less than
@@ -49,19 +49,11 @@ WITH c AS MATERIALIZED (
 DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
 RETURNING ` + rowColumns + `, pg_current_xact_id()::text`
 
-// pivot is a place in a lane, there for a task or not.
-type pivot struct {
-	priority, attempt int
-	taskID            int64
-}
-
-var laneStart = pivot{math.MinInt16, 0, math.MinInt64}
-
 // claimNext takes up to limit tasks from the watermark of the lane on, nil for its start; or from
 // the pivot on if there is one, and then from the watermark.
 type claimNext struct {
 	limit            int
-	watermark, pivot *pivot
+	watermark, pivot *plan.Position
 	idSpan           int64 // among so many ids from the watermark on a task is likely; 0: nothing is known
 	started          int   // of the lane's watermarks
 }
@@ -73,12 +65,12 @@ func (c claimNext) part(h *handlers.Handler, i, found int) (p claimPart, more bo
 	rest, most, idSpan := c.limit-found, math.MaxInt16, c.idSpan
 	from, more := c.watermark, c.pivot != nil && i == 0
 	if more {
-		from, most, idSpan = c.pivot, c.pivot.priority, pivotIDSpan
+		from, most, idSpan = c.pivot, c.pivot.Priority, pivotIDSpan
 	}
 	if from == nil {
-		from, idSpan = &laneStart, 0
+		from, idSpan = &plan.LaneStart, 0
 	}
-	args := []any{h.Type, from.priority, from.attempt, from.taskID, most}
+	args := []any{h.Type, from.Priority, from.Attempt, from.TaskID, most}
 	if c.limit == 1 {
 		args = append(args, idSpan, pg.Millis(idleFor(h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(h.Timeout))
 		return claimPart{query: takeTaskSQL, args: args, limit: rest, text: true, settled: true}, more
@@ -160,4 +152,21 @@ func (a *attempt) savepointStatements(timeout time.Duration) string {
 // idleFor is how long the transaction of a claim may stand idle.
 func idleFor(timeout time.Duration) time.Duration {
 	return timeout + grace(timeout) + abandonAfter + pg.Bookkeeping
+}
+
+// claimedRuns are those of a claim's rows, which are in the order of the lane. A lease has counted
+// the attempt.
+func claimedRuns(rows []*row, leased bool) (out []plan.ClaimedRun) {
+	for _, r := range rows {
+		p := plan.Position{Priority: r.priority, Attempt: r.attempt, TaskID: r.id}
+		if leased && !r.lostBy.Valid {
+			p.Attempt--
+		}
+		if n := len(out); n == 0 || out[n-1].Last.Class() != p.Class() {
+			out = append(out, plan.ClaimedRun{})
+		}
+		run := &out[len(out)-1]
+		run.Last, run.Tasks = p, run.Tasks+1
+	}
+	return out
 }

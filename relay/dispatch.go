@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/plan"
 )
 
 const (
@@ -19,8 +20,6 @@ const (
 	burstSize       = 4                     // wake-ups, each within that pause of the one before
 	minSuppressed   = time.Second           // for how long wake-ups are suppressed
 	maxSuppressed   = 8 * time.Second
-	randomLead      = 4                      // most leased tasks that one pivot of a random order starts,
-	randomSingly    = 30                     // in claims of more than this; else it is one
 	passing         = 3                      // errors in a row that may be those of single connections
 	parkFor         = 500 * time.Millisecond // until one more slot may try again to get a connection
 )
@@ -48,7 +47,7 @@ type dispatcher struct {
 
 	polling         bool
 	polledAt        time.Time
-	fullPolls       fullPolls
+	fullPolls       plan.FullPolls
 	found           bool // work, since the last poll
 	hitUnknown      bool // whether the last poll led to work is not known yet
 	emptyPolls      int  // polls in a row that led to no work
@@ -71,7 +70,7 @@ func newDispatcher(ctx context.Context, r *Relay, once bool) *dispatcher {
 		d.lanes.chooser = &appChooser{chooser: r.config.Chooser, log: r.log}
 	}
 	for _, h := range r.handlers {
-		d.lanes.all = append(d.lanes.all, &lane{h: h, watermarks: watermarks{random: r.config.Order == Random}})
+		d.lanes.all = append(d.lanes.all, &lane{h: h, watermarks: plan.Watermarks{Random: r.config.Order == Random}})
 	}
 	return d
 }
@@ -262,7 +261,7 @@ func (d *dispatcher) poll() {
 		opts.withdraw = d.wakeRequest
 	}
 	d.found, d.woken = false, false
-	full := d.once || d.fullPolls.due(d.emptyPolls >= idleAfter, now)
+	full := d.once || d.fullPolls.Due(d.emptyPolls >= idleAfter, now)
 	if !full {
 		opts.spans = d.lanes.spans()
 	}
@@ -283,14 +282,12 @@ func (d *dispatcher) poll() {
 // notePoll notes how long a poll took.
 func (d *dispatcher) notePoll(full bool, took time.Duration) {
 	now := time.Now()
-	d.fullPolls.note(full, took, now)
-	if !full || d.fullPolls.cost(now) >= quickPoll {
+	d.fullPolls.Note(full, took, now)
+	if !full || d.fullPolls.Cost(now) >= plan.QuickPoll {
 		return
 	}
 	for _, c := range d.lanes.all {
-		if now.Sub(c.watermarks.since) > watermarkFor {
-			c.watermarks.forget()
-		}
+		c.watermarks.ForgetOld(now)
 	}
 }
 

@@ -5,9 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 

@@ -7,10 +7,10 @@ import (
 	"math"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/upkeep"
-
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
 // Statements are the relay's statements on the table of tasks, for the tests of their plans.
@@ -40,8 +40,9 @@ const (
 
 // SpanArgs are arguments of a poll: of the first type only what follows a task of the ordinary priority, and the other priorities.
 func SpanArgs(taskID int) []any {
-	w := watermarks{of: map[class]*watermark{{}: {at: pivot{taskID: int64(taskID)}, claimed: watermarkAfter}}}
-	return spanArgs([][]span{w.spans()})
+	w := plan.Watermarks{}
+	w.NoteClaimed([]plan.ClaimedRun{{Last: plan.Position{TaskID: int64(taskID)}, Tasks: plan.WatermarkAfter}}, 0, time.Now())
+	return spanArgs([][]plan.Span{w.Spans()})
 }
 
 // NoSpans are arguments of a full poll.
@@ -88,5 +89,5 @@ func (r *Relay) WithClaim(taskType, query string) error {
 type claimWith string
 
 func (c claimWith) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
-	return claimPart{query: string(c), args: []any{h.Type, laneStart.priority, 0, laneStart.taskID, math.MaxInt16, h.BatchSize}, limit: h.BatchSize, text: true}, false
+	return claimPart{query: string(c), args: []any{h.Type, plan.LaneStart.Priority, 0, plan.LaneStart.TaskID, math.MaxInt16, h.BatchSize}, limit: h.BatchSize, text: true}, false
 }

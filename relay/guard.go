@@ -13,7 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 

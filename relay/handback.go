@@ -8,11 +8,10 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/upkeep"
-
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/internal/wake"
 )
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"

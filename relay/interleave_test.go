@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/relay"

@@ -9,9 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"

@@ -1,26 +1,26 @@
 package relay
 
 import (
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/plan"
 )
 
 // lane is what the dispatcher knows of one task type.
 type lane struct {
 	h          *handlers.Handler
-	head       *laneHead // as of the last poll
-	polledAt   time.Time // when the last poll of the lane's head ended
-	urgent     int       // the least priority that its next task may have
-	credit     int       // claims that may find work: one for a head, two more for each full claim
-	running    int       // slots that work for it
-	leasing    int       // claims of leased tasks that have not come back
-	finding    int       // those of them that have not said what they found
-	claiming   int       // other claims that have not
-	served     time.Time // of its last claim
-	watermarks watermarks
+	head       *plan.Head // as of the last poll
+	polledAt   time.Time  // when the last poll of the lane's head ended
+	urgent     int        // the least priority that its next task may have
+	credit     int        // claims that may find work: one for a head, two more for each full claim
+	running    int        // slots that work for it
+	leasing    int        // claims of leased tasks that have not come back
+	finding    int        // those of them that have not said what they found
+	claiming   int        // other claims that have not
+	served     time.Time  // of its last claim
+	watermarks plan.Watermarks
 
 	refusedUntil time.Time // PostgreSQL refused its claim or a record of it, for a reason that may lie in its rows
 	refusalAt    time.Time // when that was logged
@@ -76,7 +76,7 @@ const (
 )
 
 func (c *lane) batchClaims() int {
-	if c.head != nil && c.watermarks.separateClaims(c.head, time.Now()) {
+	if c.head != nil && c.watermarks.SeparateClaims(c.head, time.Now()) {
 		return backlogClaims
 	}
 	return batchClaims
@@ -145,7 +145,7 @@ func (l *lanes) view(free int) View {
 		case l.gathers(c), l.chooser == nil && any && c.urgency() > held:
 			continue
 		}
-		l.heads = append(l.heads, Head{Type: c.h.Type, Kind: c.h.Kind, Priority: c.urgency(), RunAt: c.head.since, Served: c.served,
+		l.heads = append(l.heads, Head{Type: c.h.Type, Kind: c.h.Kind, Priority: c.urgency(), RunAt: c.head.Since, Served: c.served,
 			Running: c.running, Room: min(l.room(c), free), Likely: c.credit})
 		l.seen = append(l.seen, c)
 	}
@@ -216,11 +216,11 @@ func (l *lanes) unblocked(now time.Time) (first time.Time) {
 }
 
 // spans are those of each lane, for a poll; nil if all are to be read from their heads.
-func (l *lanes) spans() (out [][]span) {
+func (l *lanes) spans() (out [][]plan.Span) {
 	for i, c := range l.all {
-		if s := c.watermarks.spans(); s != nil {
+		if s := c.watermarks.Spans(); s != nil {
 			if out == nil {
-				out = make([][]span, len(l.all))
+				out = make([][]plan.Span, len(l.all))
 			}
 			out[i] = s
 		}
@@ -231,26 +231,26 @@ func (l *lanes) spans() (out [][]span) {
 func (c *lane) urgency() int { return c.urgent + c.h.Priority }
 
 // polled updates the lane from a poll.
-func (c *lane) polled(h *laneHead) {
-	c.watermarks.adjust(h)
+func (c *lane) polled(h *plan.Head) {
+	c.watermarks.Adjust(h)
 	c.head, c.polledAt = h, time.Now()
 	if h == nil {
 		c.credit = 0
 	} else {
-		c.credit, c.urgent = max(c.credit, 1), h.priority
+		c.credit, c.urgent = max(c.credit, 1), h.Priority
 	}
 }
 
 // took updates the lane from a claim of up to limit tasks.
 func (l *lanes) took(c *lane, t taken) {
-	c.watermarks.noteClaimed(t.claimed, t.started, time.Now())
+	c.watermarks.NoteClaimed(t.claimed, t.started, time.Now())
 	if t.tasks < t.limit {
 		if c.polledAt.Before(t.began) {
 			c.credit = 0
 		} else { // the poll may have found a task that became ready after the claim
 			c.credit = min(c.credit, 1)
 		}
-		c.watermarks.noteShort()
+		c.watermarks.NoteShort()
 		return
 	}
 	c.credit += 2
@@ -259,37 +259,14 @@ func (l *lanes) took(c *lane, t taken) {
 	}
 	c.credit = min(c.credit, l.workers)
 	for _, run := range t.claimed {
-		c.urgent = max(c.urgent, run.last.priority) // what was more urgent is gone
+		c.urgent = max(c.urgent, run.Last.Priority) // what was more urgent is gone
 	}
 }
 
 // taken is what a claim of up to limit tasks found.
 type taken struct {
 	tasks, limit int
-	claimed      []claimedRun
+	claimed      []plan.ClaimedRun
 	began        time.Time
 	started      int // of the lane's watermarks, when it began
-}
-
-// from is where a claim in random order starts.
-func (h *laneHead) from() *pivot {
-	span := h.lastID - h.taskID
-	if span <= 0 {
-		return nil
-	}
-	return &pivot{h.priority, h.attempt, h.taskID + rand.Int64N(span+1)}
-}
-
-// pivots are where a claim of n leased tasks in random order starts, and how many tasks follow each
-// place at most: one, but for large claims.
-func (h *laneHead) pivots(n int) (places []pivot, lead int) {
-	if lead = 1; n > randomSingly {
-		lead = randomLead
-	}
-	for range (n + lead - 1) / lead {
-		if p := h.from(); p != nil {
-			places = append(places, *p)
-		}
-	}
-	return places, lead
 }

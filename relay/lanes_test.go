@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/plan"
 )
 
 // newLanes are lanes that all have work: each takes its base priority and its head's priority.
@@ -12,7 +13,7 @@ func newLanes(workers int, priorities ...[2]int) *lanes {
 	l := &lanes{workers: workers}
 	for _, p := range priorities {
 		c := &lane{h: &handlers.Handler{Priority: p[0]}}
-		c.polled(&laneHead{pivot: pivot{priority: p[1]}, since: time.Now()})
+		c.polled(&plan.Head{Position: plan.Position{Priority: p[1]}, Since: time.Now()})
 		l.all = append(l.all, c)
 	}
 	return l
@@ -88,17 +89,17 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 		do   func()
 		want int // claims that may be begun
 	}{
-		{func() {}, 1},                        // a poll saw a task
-		{func() { c.credit-- }, 0},            // it is being claimed
-		{func() { l.took(c, one(1)) }, 2},     // a full claim: there may be more
-		{func() { l.took(c, one(1)) }, 4},     // and more
-		{func() { l.took(c, one(1)) }, 4},     // up to the number of workers
-		{func() { c.polled(c.head) }, 4},      // a poll does not take it back
-		{func() { l.took(c, before) }, 1},     // a claim that was not full, but began before that poll
-		{func() { l.took(c, one(2)) }, 0},     // one that began after it
-		{func() { c.polled(&laneHead{}) }, 1}, // until a poll sees a task again
-		{func() { c.polled(nil) }, 0},         // or none
-		{func() { l.took(c, one(1)) }, 2},     // a late claim had one all the same
+		{func() {}, 1},                         // a poll saw a task
+		{func() { c.credit-- }, 0},             // it is being claimed
+		{func() { l.took(c, one(1)) }, 2},      // a full claim: there may be more
+		{func() { l.took(c, one(1)) }, 4},      // and more
+		{func() { l.took(c, one(1)) }, 4},      // up to the number of workers
+		{func() { c.polled(c.head) }, 4},       // a poll does not take it back
+		{func() { l.took(c, before) }, 1},      // a claim that was not full, but began before that poll
+		{func() { l.took(c, one(2)) }, 0},      // one that began after it
+		{func() { c.polled(&plan.Head{}) }, 1}, // until a poll sees a task again
+		{func() { c.polled(nil) }, 0},          // or none
+		{func() { l.took(c, one(1)) }, 2},      // a late claim had one all the same
 		{func() { c.head, c.credit = nil, 0 }, 0},
 	} {
 		step.do()
@@ -126,22 +127,22 @@ func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
 
 func TestAPivotIsAnywhereInTheRangeOfTheLane(t *testing.T) {
 	t.Parallel()
-	h := &laneHead{pivot: pivot{priority: 3, attempt: 1, taskID: 1000}, lastID: 1999}
+	h := &plan.Head{Position: plan.Position{Priority: 3, Attempt: 1, TaskID: 1000}, LastID: 1999}
 	var tenths [10]int
 	for range 10_000 {
-		p := h.from()
-		if p.priority != 3 || p.attempt != 1 || p.taskID < 1000 || p.taskID > 1999 {
+		p := h.RandomStart()
+		if p.Priority != 3 || p.Attempt != 1 || p.TaskID < 1000 || p.TaskID > 1999 {
 			t.Fatalf("pivot %+v of head %+v", *p, *h)
 		}
-		tenths[(p.taskID-1000)/100]++
+		tenths[(p.TaskID-1000)/100]++
 	}
 	for i, n := range tenths {
 		if n < 850 || n > 1150 {
 			t.Errorf("%d of 10,000 pivots are in tenth %d", n, i)
 		}
 	}
-	for _, h := range []*laneHead{{pivot: pivot{taskID: 5}, lastID: 5}, {pivot: pivot{taskID: 5}}} {
-		if p := h.from(); p != nil {
+	for _, h := range []*plan.Head{{Position: plan.Position{TaskID: 5}, LastID: 5}, {Position: plan.Position{TaskID: 5}}} {
+		if p := h.RandomStart(); p != nil {
 			t.Errorf("a lane without a range has pivot %+v", *p)
 		}
 	}

@@ -6,10 +6,10 @@ import (
 	"database/sql/driver"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/plan"
 )
 
 const leaseSQL = `/* outbox: lease */
@@ -19,24 +19,24 @@ SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $1
 // and then from the watermark of the lane on, nil for its start.
 type leaseNext struct {
 	limit     int
-	watermark *pivot
-	pivots    []pivot // of the same priority and attempt
-	lead      int     // most tasks from each of them
-	started   int     // of the lane's watermarks
+	watermark *plan.Position
+	pivots    []plan.Position // of the same priority and attempt
+	lead      int             // most tasks from each of them
+	started   int             // of the lane's watermarks
 }
 
 // args are the arguments of leaseSQL for up to limit tasks.
 func (n leaseNext) args(h *handlers.Handler, limit int, relayID, token string) []any {
 	registered, perMS, margin := rowLease(h)
-	from, pivot := laneStart, pivot{}
+	from, pivot := plan.LaneStart, plan.Position{}
 	if n.watermark != nil {
 		from = *n.watermark
 	}
 	ids := make([]int64, len(n.pivots))
 	for i, p := range n.pivots {
-		ids[i], pivot = p.taskID, p
+		ids[i], pivot = p.TaskID, p
 	}
-	return []any{h.Type, limit, relayID, token, registered, perMS, margin, from.priority, from.attempt, from.taskID, bigints(ids), pivot.priority, pivot.attempt, n.lead, pivotIDSpan}
+	return []any{h.Type, limit, relayID, token, registered, perMS, margin, from.Priority, from.Attempt, from.TaskID, bigints(ids), pivot.Priority, pivot.Attempt, n.lead, pivotIDSpan}
 }
 
 // lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so

@@ -7,10 +7,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // What is stored already is not written again, and not waited for. With $5 only what is missing is stored: after a restore, say.

@@ -7,10 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // limited is the context of a leased handler: it ends by itself at a moment that can be moved, as no deadline of

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )

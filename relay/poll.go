@@ -6,10 +6,10 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/upkeep"
-
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -58,16 +58,9 @@ SELECT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased'
    AND (t.leased_until < clock_timestamp() OR NOT EXISTS (
      SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id AND l.alive_until > clock_timestamp())))`
 
-// laneHead is the first task of a lane.
-type laneHead struct {
-	pivot
-	lastID int64     // of the lane's tasks with the same priority and attempt; only in random order
-	since  time.Time // when it became due, by this process's clock
-}
-
 // pollResult is the result of a poll.
 type pollResult struct {
-	heads        []*laneHead   // by the index of the lane
+	heads        []*plan.Head  // by the index of the lane
 	took         time.Duration // to read the lanes
 	nextDue      time.Duration
 	headsMissing bool  // some ordering key may have no head
@@ -87,9 +80,9 @@ const maxExcluded = 1000
 type pollOptions struct {
 	writable      bool // see first whether the server takes writes
 	requestWakeUp bool
-	withdraw      int64    // a wake-up request; 0 for none
-	stranded      bool     // find leases of dead relays
-	spans         [][]span // by the index of the lane, those to read; nil is all lanes from their heads
+	withdraw      int64         // a wake-up request; 0 for none
+	stranded      bool          // find leases of dead relays
+	spans         [][]plan.Span // by the index of the lane, those to read; nil is all lanes from their heads
 	// idle relays do all that in one statement: requestWakeUp prolongs wakeRequest then, if there
 	// is one.
 	idle        bool
@@ -174,14 +167,14 @@ func (r *Relay) poll(ctx context.Context, opts pollOptions) (s *pollResult, err 
 }
 
 // readLast reads the last task of each lane that has a head.
-func (r *Relay) readLast(ctx context.Context, conn *sql.Conn, heads []*laneHead) error {
-	var of []*laneHead
+func (r *Relay) readLast(ctx context.Context, conn *sql.Conn, heads []*plan.Head) error {
+	var of []*plan.Head
 	var types []string
 	var priorities, attempts []int64
 	for i, h := range heads {
 		if h != nil {
 			of, types = append(of, h), append(types, r.types[i])
-			priorities, attempts = append(priorities, int64(h.priority)), append(attempts, int64(h.attempt))
+			priorities, attempts = append(priorities, int64(h.Priority)), append(attempts, int64(h.Attempt))
 		}
 	}
 	if len(of) == 0 {
@@ -198,7 +191,7 @@ func (r *Relay) readLast(ctx context.Context, conn *sql.Conn, heads []*laneHead)
 		if err := rows.Scan(&i, &id); err != nil {
 			return err
 		}
-		of[i-1].lastID = id
+		of[i-1].LastID = id
 	}
 	return rows.Err()
 }
@@ -223,8 +216,8 @@ func (r *Relay) readIdle(ctx context.Context, conn *sql.Conn, opts pollOptions) 
 	return s, due, err
 }
 
-func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spans [][]span, more ...any) (s *pollResult, due []string, err error) {
-	s = &pollResult{heads: make([]*laneHead, len(r.types))}
+func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spans [][]plan.Span, more ...any) (s *pollResult, due []string, err error) {
+	s = &pollResult{heads: make([]*plan.Head, len(r.types))}
 	args := append(append([]any{pq.Array(r.types), pq.Array(r.runningIDs())}, spanArgs(spans)...), more...)
 	sent := time.Now()
 	rows, err := conn.QueryContext(ctx, r.sql(query), args...)
@@ -249,8 +242,8 @@ func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spa
 			s.leases = true
 			continue
 		}
-		if at := (pivot{int(priority.Int64), int(attempt.Int64), id.Int64}); id.Valid && (s.heads[i-1] == nil || at.compare(s.heads[i-1].pivot) < 0) {
-			s.heads[i-1] = &laneHead{pivot: at, since: sent.Add(-time.Duration(age.Int64) * time.Microsecond)}
+		if at := (plan.Position{Priority: int(priority.Int64), Attempt: int(attempt.Int64), TaskID: id.Int64}); id.Valid && (s.heads[i-1] == nil || at.Compare(s.heads[i-1].Position) < 0) {
+			s.heads[i-1] = &plan.Head{Position: at, Since: sent.Add(-time.Duration(age.Int64) * time.Microsecond)}
 		}
 		if !dueIn.Valid {
 			continue
@@ -268,13 +261,13 @@ func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spa
 }
 
 // spanArgs are the spans as arrays, one for each column, with the lanes that they are of.
-func spanArgs(spans [][]span) []any {
+func spanArgs(spans [][]plan.Span) []any {
 	var lane, firstPriority, firstAttempt, firstID, lastPriority, lastAttempt []int64
 	for i, of := range spans {
 		for _, s := range of {
 			lane = append(lane, int64(i+1))
-			firstPriority, firstAttempt, firstID = append(firstPriority, int64(s.first.priority)), append(firstAttempt, int64(s.first.attempt)), append(firstID, s.first.taskID)
-			lastPriority, lastAttempt = append(lastPriority, int64(s.last.priority)), append(lastAttempt, int64(s.last.attempt))
+			firstPriority, firstAttempt, firstID = append(firstPriority, int64(s.First.Priority)), append(firstAttempt, int64(s.First.Attempt)), append(firstID, s.First.TaskID)
+			lastPriority, lastAttempt = append(lastPriority, int64(s.Last.Priority)), append(lastAttempt, int64(s.Last.Attempt))
 		}
 	}
 	var out []any

@@ -7,10 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/upkeep"
-
-	"github.com/txoutbox/outbox/handlers"
 )
 
 // rates are the limited ones of the relay's types, by type. It is safe for concurrent use.

@@ -24,13 +24,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/schedule"
-	"github.com/txoutbox/outbox/internal/upkeep"
-
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/schedule"
+	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/internal/wake"
 	"github.com/txoutbox/outbox/schema"
 )

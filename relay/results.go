@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 

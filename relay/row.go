@@ -12,10 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 type task = outbox.Task[json.RawMessage]

@@ -44,21 +44,21 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	if c.h.Rate > 0 || c.h.MaxRunningTotal > 0 { // they may leave it less
 		known = 0
 	}
-	watermark := c.watermarks.begin(c.head, known, now)
+	watermark := c.watermarks.Begin(c.head, known, now)
 	if c.h.Kind == handlers.KindLeased {
-		next := leaseNext{limit: limit, watermark: watermark, started: c.watermarks.started}
+		next := leaseNext{limit: limit, watermark: watermark, started: c.watermarks.Started}
 		if random {
-			next.pivots, next.lead = c.head.pivots(slots)
+			next.pivots, next.lead = c.head.RandomStarts(slots)
 		}
 		d.lanes.leasing(c, 1)
 		go d.runLeased(c, next)
 		return
 	}
 	c.claiming++
-	next := claimNext{limit: limit, watermark: watermark, started: c.watermarks.started}
-	next.idSpan = c.watermarks.idSpan(next.watermark, 2*d.r.config.Workers+16) // others are at work on some of them
+	next := claimNext{limit: limit, watermark: watermark, started: c.watermarks.Started}
+	next.idSpan = c.watermarks.IDSpan(next.watermark, 2*d.r.config.Workers+16) // others are at work on some of them
 	if random {
-		next.pivot = c.head.from()
+		next.pivot = c.head.RandomStart()
 	}
 	go d.runTx(c, next)
 }
@@ -129,7 +129,7 @@ func (d *dispatcher) claimed(c *lane, t taken, err error, began time.Time) {
 	d.cameBack(c)
 	d.lanes.declined = false
 	if err != nil {
-		c.watermarks.noteShort()
+		c.watermarks.NoteShort()
 		if !d.once && pgerr.Refusal(err) {
 			d.refused(c, err)
 			return

@@ -41,7 +41,7 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 		default:
 			d.claimed(c, took, err, began)
 			if err == nil && allowed < limit {
-				c.watermarks.noteShort()
+				c.watermarks.NoteShort()
 				c.waitForSlot()
 			}
 		}

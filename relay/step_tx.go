@@ -8,10 +8,9 @@ import (
 	"math/rand/v2"
 	"strconv"
 
-	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/drain"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 

@@ -8,9 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 

@@ -29,7 +29,7 @@ var runMutants = []mutant{
 		{"outbox.take_key", "      PERFORM FROM outbox.task t WHERE t.task_id = holder AND t.unique_until_done;\n      IF FOUND THEN\n        RETURN false;\n      END IF;", "      RETURN false;"},
 	}, run: chaosRun{"none", 20 * time.Second, time.Second, []string{"keyed changes"}}},
 	{name: "cursor", help: "claims go on behind the last one and never back to what was committed late", edits: []edit{
-		{"relay/watermark.go", "func (w *watermarks) forget() { w.of = nil }", "func (w *watermarks) forget() {}"},
-		{"relay/watermark.go", "	if one := w.of[h.class()]; one != nil && (w.random || h.compare(one.at) < 0) {", "	if one := w.of[h.class()]; one != nil && w.random {"},
+		{"internal/plan/watermark.go", "now.Sub(w.since) > watermarkFor", "false"},
+		{"internal/plan/watermark.go", "one != nil && (w.Random || h.Compare(one.at) < 0) {", "one != nil && w.Random {"},
 	}, run: chaosRun{"none", 30 * time.Second, time.Second, []string{"tasks that are left"}}},
 }

@@ -125,11 +125,11 @@ var claimMutants = []mutant{{
 	name: "no-fallback",
 	help: "a watermark does not fall back to a task that was committed late below it",
 	edits: []edit{{
-		"relay/watermark.go",
-		"one != nil && (w.random || h.compare(one.at) < 0) {",
-		"one != nil && w.random {",
+		"internal/plan/watermark.go",
+		"one != nil && (w.Random || h.Compare(one.at) < 0) {",
+		"one != nil && w.Random {",
 	}},
-	tests: testRun{"relay", "TestATaskBelowAWatermarkMovesItBack$"},
+	tests: testRun{"internal/plan", "TestATaskBelowAWatermarkMovesItBack$"},
 }}
 
 // leaseMutants break leases.

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	_ "github.com/lib/pq"
-
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/schema"

@@ -6,9 +6,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/pg"
-
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 

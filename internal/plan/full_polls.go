@@ -1,4 +1,4 @@
-package relay
+package plan
 
 import (
 	"slices"
@@ -6,16 +6,16 @@ import (
 )
 
 const (
-	quickPoll     = 2 * time.Millisecond // a full poll that takes less than that longer costs nothing
+	QuickPoll     = 2 * time.Millisecond // a full poll that takes less than that longer costs nothing
 	fullPollShare = 200                  // else it takes one part of so many of the time, as it slows down claims,
 	idlePollShare = 20                   // or of so many where there is nothing to claim,
 	maxPollGap    = 5 * time.Second      // and is made at least so often
 	sampledPolls  = 10                   // the least of so many tells what a poll takes: the first one of each session is slow, as it plans
 )
 
-// fullPolls decides when a poll reads lanes from their heads. What that takes is compared with what
+// FullPolls decides when a poll reads lanes from their heads. What that takes is compared with what
 // other polls took lately: where the machine is slow, all are.
-type fullPolls struct {
+type FullPolls struct {
 	full, others pollTimes
 }
 
@@ -31,17 +31,17 @@ func (s *pollTimes) add(took time.Duration, now time.Time) {
 	s.n++
 }
 
-// due reports whether the next poll is to be a full one. idle: the latest ones found nothing.
-func (s *fullPolls) due(idle bool, now time.Time) bool {
-	d, share := s.cost(now), time.Duration(fullPollShare)
+// Due reports whether the next poll is to be a full one. idle: the latest ones found nothing.
+func (s *FullPolls) Due(idle bool, now time.Time) bool {
+	d, share := s.Cost(now), time.Duration(fullPollShare)
 	if idle {
 		share = idlePollShare
 	}
-	return d < quickPoll || now.Sub(s.full.last) >= min(share*d, maxPollGap)
+	return d < QuickPoll || now.Sub(s.full.last) >= min(share*d, maxPollGap)
 }
 
-// cost is how much longer full polls take.
-func (s *fullPolls) cost(now time.Time) time.Duration {
+// Cost is how much longer full polls take.
+func (s *FullPolls) Cost(now time.Time) time.Duration {
 	d := slices.Min(s.full.took[:])
 	if now.Sub(s.others.last) < maxPollGap {
 		d -= slices.Min(s.others.took[:])
@@ -49,7 +49,7 @@ func (s *fullPolls) cost(now time.Time) time.Duration {
 	return d
 }
 
-func (s *fullPolls) note(full bool, took time.Duration, now time.Time) {
+func (s *FullPolls) Note(full bool, took time.Duration, now time.Time) {
 	if full {
 		s.full.add(took, now)
 	} else {

@@ -15,8 +15,8 @@ UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $3::big
  WHERE task_id = $1 AND lease_token = $2::uuid`
 
 // leaseAgain begins the next iteration of a leased task, if its lease is held. An empty payload keeps the task's own.
-func (r *Relay) leaseAgain(ctx context.Context, tx *sql.Tx, taskID int64, token string, wait time.Duration, payload string) (sql.Result, error) {
-	return tx.ExecContext(ctx, r.sql(leaseAgainSQL), taskID, token, wait.Microseconds(), sql.NullString{String: payload, Valid: payload != ""})
+func (s *store) leaseAgain(ctx context.Context, tx *sql.Tx, taskID int64, token string, wait time.Duration, payload string) (sql.Result, error) {
+	return tx.ExecContext(ctx, s.sql(leaseAgainSQL), taskID, token, wait.Microseconds(), sql.NullString{String: payload, Valid: payload != ""})
 }
 
 // resultAgain is what the result of Complete's function asks for: RunAgain, or nil to end the task; other results are errors.

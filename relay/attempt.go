@@ -29,6 +29,7 @@ var (
 // closed, and what is to be recorded is recorded in another one: never COMMIT when in doubt.
 type attempt struct {
 	guardedTx
+	r       *Relay
 	h       *handlers.Handler
 	rows    []*row
 	blocks  []*rowBlock
@@ -47,7 +48,7 @@ type attempt struct {
 // runTx claims with the given claim and runs the handler. claimed is called once, with what was
 // claimed. The error is the database's: it is no attempt and a reason to slow down.
 func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, claimed func([]*row)) error {
-	a := &attempt{guardedTx: r.newGuardedTx(), h: h, claim: handlers.Claim{Began: time.Now()}}
+	a := &attempt{guardedTx: newGuardedTx(&r.store), r: r, h: h, claim: handlers.Claim{Began: time.Now()}}
 	defer a.recycle()
 	defer a.done()
 	var err error

@@ -156,13 +156,13 @@ func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
 		if err := a.undo(ctx, c); err != nil || !last {
 			return err
 		}
-		if _, err := c.ExecContext(ctx, a.r.forgetTasks(a.rows)); err != nil {
+		if _, err := c.ExecContext(ctx, a.forgetTasks(a.rows)); err != nil {
 			return err
 		}
-		if _, err := c.ExecContext(ctx, a.r.sql(forgetCancelSQL), a.rows[0].id); err != nil {
+		if _, err := c.ExecContext(ctx, a.sql(forgetCancelSQL), a.rows[0].id); err != nil {
 			return err
 		}
-		if err := a.r.count(ctx, c, "canceled", []string{a.h.Type}); err != nil {
+		if err := a.count(ctx, c, "canceled", []string{a.h.Type}); err != nil {
 			return err
 		}
 		_, err := c.ExecContext(ctx, "SET TRANSACTION READ ONLY") // for a goroutine that the handler left behind
@@ -197,8 +197,8 @@ func (a *attempt) removeCanceled() {
 			pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
 		}
 		var n int64
-		err := a.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-			result, err := tx.ExecContext(ctx, a.r.sql(removeCanceledSQL), pq.Array(canceled))
+		err := a.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+			result, err := tx.ExecContext(ctx, a.sql(removeCanceledSQL), pq.Array(canceled))
 			if err == nil {
 				n, err = result.RowsAffected()
 			}

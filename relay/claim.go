@@ -103,15 +103,15 @@ func (a *attempt) take(c claimPlan) error {
 			}
 			switch {
 			case p.settled:
-				after = a.r.conns.Untimed() + "SAVEPOINT " + a.savepoint
+				after = a.conns.Untimed() + "SAVEPOINT " + a.savepoint
 			case !more:
 				after = a.savepointStatements(a.h.Timeout)
 			}
 			if i == 0 && !p.settled {
-				before = a.r.conns.Untimed() + claimSettings(a.h)
+				before = a.conns.Untimed() + claimSettings(a.h)
 			}
 			found := len(a.rows)
-			err := conn.Together(ctx, before, a.r.sql(p.query), p.args, after, func(values []driver.Value) (err error) {
+			err := conn.Together(ctx, before, a.sql(p.query), p.args, after, func(values []driver.Value) (err error) {
 				if p.text && values[0] == nil {
 					return nil
 				}

@@ -22,6 +22,7 @@ import (
 // failure the task is back under its lease, and the handler's result decides.
 type completion struct {
 	guardedTx
+	r     *Relay
 	l     *lease
 	ctx   context.Context
 	row   row              // as before the lease: begun counts the present run
@@ -41,12 +42,12 @@ SELECT outbox.end_run($1, 0)`
 
 // begin deletes the task, if its lease is held.
 func (c *completion) begin() (err error) {
-	if c.conn, c.tx, c.session, err = c.r.conns.BeginSession(c.ctx); err != nil {
+	if c.conn, c.tx, c.session, err = c.conns.BeginSession(c.ctx); err != nil {
 		return err
 	}
 	args := []any{c.l.id, c.l.token}
 	err = c.exclusively(func(_ context.Context, e pg.Exclusive) error {
-		return e.Together(c.ctx, "", c.r.sql(completeSQL), args, c.r.conns.Untimed()+"SAVEPOINT "+c.savepoint, func(values []driver.Value) error {
+		return e.Together(c.ctx, "", c.sql(completeSQL), args, c.conns.Untimed()+"SAVEPOINT "+c.savepoint, func(values []driver.Value) error {
 			c.xid, c.row.began = pg.Text(values[0]), sql.NullInt64{Int64: pg.Integer(values[1]), Valid: true}
 			return nil
 		})
@@ -94,13 +95,13 @@ func (c *completion) call(fn func(*sql.Tx) error, stay func() bool) error {
 func (c *completion) succeed() error {
 	var keeps []string
 	if c.again == nil {
-		keeps = c.r.keepTasks(c.l.h.Keep, []*row{&c.row})
+		keeps = c.keepTasks(c.l.h.Keep, []*row{&c.row})
 	}
 	released := false
 	err := c.exclusively(func(ctx context.Context, e pg.Exclusive) error {
-		err := c.release(ctx, e, keeps, "", c.r.sql(endCompleteSQL))
+		err := c.release(ctx, e, keeps, "", c.sql(endCompleteSQL))
 		if released = err == nil; released && c.again != nil {
-			err = c.r.writeBack(ctx, e, &c.row, c.r.after(c.l.h, &c.row, c.again, c.row.begun()))
+			err = c.writeBack(ctx, e, &c.row, c.r.after(c.l.h, &c.row, c.again, c.row.begun()))
 		}
 		return err
 	})
@@ -137,7 +138,7 @@ func (c *completion) commit() error {
 
 // ended acts on how fn, which returned nil, has ended the transaction.
 func (c *completion) ended() error {
-	switch status, err := c.r.transactionStatus(c.xid); {
+	switch status, err := c.transactionStatus(c.xid); {
 	case err != nil:
 		return c.unknown(err)
 	case status != "committed":
@@ -166,7 +167,7 @@ func (c *completion) takeBack() (committed bool) {
 	if !endedTransaction(pgerr.Code(err), err) {
 		return false
 	}
-	status, err := c.r.transactionStatus(c.xid)
+	status, err := c.transactionStatus(c.xid)
 	c.l.prevented.Store(err != nil)
 	return status == "committed"
 }

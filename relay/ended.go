@@ -10,7 +10,7 @@ import (
 
 // ended asks how the claim's transaction ended, as the handler ended it.
 func (a *attempt) ended(ctx context.Context, handlerErr error) error {
-	status, err := a.r.transactionStatus(a.xid)
+	status, err := a.transactionStatus(a.xid)
 	switch {
 	case err != nil:
 		a.r.journal.markLost(a.runs)

@@ -18,7 +18,7 @@ type Loops struct {
 // Loops returns those of a relay that does not run and has never done any of it. Of its maintenance it does the one job, if any.
 func (r *Relay) Loops(only string) *Loops {
 	l := &Loops{r: r, now: time.Now()}
-	r.id, r.born = newUUID(), time.Now().Add(-time.Hour)
+	r.relayID, r.born = newUUID(), time.Now().Add(-time.Hour)
 	r.ctx, r.handlerContext, r.abandoned = context.Background(), context.Background(), make(chan struct{})
 	for _, j := range upkeep.MaintenanceJobs(r.config.DeadRetention) {
 		if j.Name == only {
@@ -26,7 +26,7 @@ func (r *Relay) Loops(only string) *Loops {
 		}
 	}
 	r.conns = pg.NewPool(r.db)
-	r.journal, r.leases, r.rates, r.listener = newJournal(r), newLeases(r), newRates(r), &pg.Listener{}
+	r.journal, r.leases, r.rates, r.listener = newJournal(&r.store, r.newPace(), r.config.Workers), newLeases(r), newRates(&r.store, r.handlers), &pg.Listener{}
 	r.heart = r.newHeartbeat()
 	r.heart.Now = func() time.Time { return l.now }
 	for range 5 { // so that it takes over from others

@@ -75,7 +75,7 @@ func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *s
 // parameters of claimSQL. It returns the error that the dispatcher would get.
 func (r *Relay) WithClaim(taskType, query string) error {
 	r.conns = pg.NewPool(r.db)
-	r.id, r.handlerContext, r.journal = newUUID(), context.Background(), newJournal(r)
+	r.relayID, r.handlerContext, r.journal = newUUID(), context.Background(), newJournal(&r.store, r.newPace(), r.config.Workers)
 	stopJournal := background(r.journal.run)
 	defer func() { stopJournal(); r.conns.Release() }()
 	for _, h := range r.handlers {

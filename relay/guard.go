@@ -21,7 +21,7 @@ import (
 // Afterwards the guard proves that the transaction is still the one that removed the tasks, and
 // that nothing in it failed unseen.
 type guardedTx struct {
-	r         *Relay
+	*store
 	conn      *sql.Conn
 	tx        *sql.Tx
 	session   pg.Session
@@ -32,7 +32,7 @@ type guardedTx struct {
 	unbind    func()          // ends it with the transaction: a driver may have a goroutine that waits for that
 }
 
-func (r *Relay) newGuardedTx() guardedTx { return guardedTx{r: r, savepoint: "ob_" + randomHex()} }
+func newGuardedTx(s *store) guardedTx { return guardedTx{store: s, savepoint: "ob_" + randomHex()} }
 
 // done lets go of what exclusively made.
 func (g *guardedTx) done() {
@@ -50,7 +50,7 @@ func (g *guardedTx) exclusively(f func(context.Context, pg.Exclusive) error) err
 		g.bound.Reset(2 * pg.Bookkeeping)
 	}
 	defer g.bound.Stop()
-	return g.r.conns.Raw(g.conn, func(c pg.Exclusive) error { return f(g.bounded, c) })
+	return g.conns.Raw(g.conn, func(c pg.Exclusive) error { return f(g.bounded, c) })
 }
 
 // exec runs statements without parameters, which travel together. They are bounded by the
@@ -131,7 +131,7 @@ func (g *guardedTx) undo(ctx context.Context, c pg.Exclusive) error {
 	if err != nil {
 		return err
 	}
-	return g.ask(ctx, c, "", g.r.sql(undoneSQL))
+	return g.ask(ctx, c, "", g.sql(undoneSQL))
 }
 
 // isBroken reports whether err, met by release, says that the transaction cannot be used or is not
@@ -191,7 +191,7 @@ func (g *guardedTx) keepConn() {
 		pg.Drop(g.conn)
 		return
 	}
-	g.r.conns.Put(g.conn)
+	g.conns.Put(g.conn)
 }
 
 const endBackendSQL = `/* outbox: end the backend of an abandoned claim */
@@ -211,7 +211,7 @@ func (g *guardedTx) leave() {
 		return
 	case <-time.After(time.Second):
 	}
-	_ = g.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+	_ = g.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, endBackendSQL, g.xid)
 		return err
 	})

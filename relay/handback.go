@@ -45,13 +45,12 @@ func HandBack(ctx context.Context, db *sql.DB, relayID string, schema ...string)
 	if !outbox.ValidSchema(name) {
 		return 0, fmt.Errorf("relay: HandBack: the schema %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes", name)
 	}
-	r := &Relay{db: db, config: Config{Schema: name}}
-	r.conns = pg.NewPool(db)
-	defer r.conns.Close()
+	s := store{schema: pg.Schema(name), conns: pg.NewPool(db)}
+	defer s.conns.Close()
 	for more := true; more; {
 		var n int64
-		err := r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			result, err := tx.ExecContext(ctx, r.sql(upkeep.TakeOverSQL), pq.Array([]string{strings.ToLower(relayID)}))
+		err := s.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			result, err := tx.ExecContext(ctx, s.sql(upkeep.TakeOverSQL), pq.Array([]string{strings.ToLower(relayID)}))
 			if err == nil {
 				n, err = result.RowsAffected()
 			}

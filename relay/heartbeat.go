@@ -13,9 +13,9 @@ import (
 func (r *Relay) newHeartbeat() *upkeep.Heartbeat {
 	hearing := &hearing{r: r}
 	return upkeep.New(upkeep.Params{
-		RelayID: r.id, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
+		RelayID: r.relayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
 		MaxConns:   func() int { return r.db.Stats().MaxOpenConnections },
-		Schema:     pg.Schema(r.config.Schema),
+		Schema:     r.schema,
 		Pool:       r.conns,
 		Pace:       r.newPace(),
 		Log:        r.log,
@@ -25,7 +25,7 @@ func (r *Relay) newHeartbeat() *upkeep.Heartbeat {
 			{Name: "hear", Run: hearing.hear},
 			{Name: "give tokens back", Run: r.rates.giveBackSome},
 			{Name: "store limits", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
-				return upkeep.ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error { return r.storeLimits(ctx, conn, true) })
+				return upkeep.ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error { return r.storeLimits(ctx, conn, r.handlers, true) })
 			}},
 		},
 		Maintenance: r.jobs,

@@ -51,7 +51,7 @@ func newRuns(rows []*row, xid string) *runs {
 func (r *runs) batch() bool { return len(r.ids) > 1 }
 
 // forget is a statement that deletes what the journal has of tasks that are done, and the row of a batch in any case.
-func (r *runs) forget(of *Relay, done []*row) string {
+func (r *runs) forget(of *store, done []*row) string {
 	if r.batch() {
 		return of.sql("DELETE FROM outbox.running WHERE task_id = " + strconv.FormatInt(r.first, 10) + " AND token = '" + r.token + "'")
 	}
@@ -66,7 +66,8 @@ type journalReply struct {
 // journal writes outbox.running on a connection of its own: one statement at a time, for all workers that
 // claimed meanwhile.
 type journal struct {
-	r    *Relay
+	*store
+	pace pg.Pace
 	held pg.Dedicated
 	in   chan *runs
 
@@ -76,8 +77,8 @@ type journal struct {
 	poke         chan struct{}
 }
 
-func newJournal(r *Relay) *journal {
-	return &journal{r: r, held: pg.NewDedicated(r.conns), in: make(chan *runs, r.config.Workers), open: map[string]struct{}{}, poke: make(chan struct{}, 1)}
+func newJournal(s *store, pace pg.Pace, workers int) *journal {
+	return &journal{store: s, pace: pace, held: pg.NewDedicated(s.conns), in: make(chan *runs, workers), open: map[string]struct{}{}, poke: make(chan struct{}, 1)}
 }
 
 // record journals runs that are about to begin and returns what earlier runs left, by task; a task that has such is
@@ -112,7 +113,7 @@ func (j *journal) isOpen(token string) bool {
 func (j *journal) run(stop <-chan struct{}) {
 	defer j.held.Close()
 	ctx := context.Background()
-	retries := j.r.newPace()
+	retries := &j.pace
 	retry := time.NewTimer(time.Hour)
 	defer retry.Stop()
 	write := func() {
@@ -164,7 +165,7 @@ func (j *journal) write(ctx context.Context, batch []*runs) {
 		if err := j.refused(r); err != nil {
 			r.reply <- journalReply{err: err}
 		} else if r.batch() {
-			found, err := j.ask(ctx, recordBatchSQL, pq.Array(r.ids), r.first, r.last, r.token, j.r.id, r.xid)
+			found, err := j.ask(ctx, recordBatchSQL, pq.Array(r.ids), r.first, r.last, r.token, j.relayID, r.xid)
 			r.reply <- journalReply{found, err}
 		} else {
 			single = append(single, r)
@@ -197,8 +198,8 @@ func (j *journal) begin(ctx context.Context, single []*runs) (found map[int64][]
 	if !slices.Contains(suspects, true) {
 		begun := false
 		err = j.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			return j.r.conns.Raw(conn, func(c pg.Exclusive) error {
-				return c.Together(ctx, "", j.r.sql(beginRunsSQL), []any{pq.Array(taskIDs), pq.Array(tokens), first, last, j.r.id}, "", func(v []driver.Value) error {
+			return j.conns.Raw(conn, func(c pg.Exclusive) error {
+				return c.Together(ctx, "", j.sql(beginRunsSQL), []any{pq.Array(taskIDs), pq.Array(tokens), first, last, j.relayID}, "", func(v []driver.Value) error {
 					begun = pg.Boolean(v[0])
 					return nil
 				})
@@ -208,15 +209,15 @@ func (j *journal) begin(ctx context.Context, single []*runs) (found map[int64][]
 			return nil, err
 		}
 	}
-	return j.ask(ctx, recordRunsSQL, pq.Array(taskIDs), first, last, pq.Array(tokens), pq.Array(suspects), j.r.id)
+	return j.ask(ctx, recordRunsSQL, pq.Array(taskIDs), first, last, pq.Array(tokens), pq.Array(suspects), j.relayID)
 }
 
 // ask journals, and returns what earlier runs left of the tasks.
 func (j *journal) ask(ctx context.Context, query string, args ...any) (found map[int64][]earlier, err error) {
 	err = j.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		found = nil // it may be repeated
-		return j.r.conns.Raw(conn, func(c pg.Exclusive) error {
-			return c.Together(ctx, "", j.r.sql(query), args, "", func(v []driver.Value) error {
+		return j.conns.Raw(conn, func(c pg.Exclusive) error {
+			return c.Together(ctx, "", j.sql(query), args, "", func(v []driver.Value) error {
 				e := earlier{token: pg.Text(v[1]), lostConn: pg.Boolean(v[2]), alive: time.Duration(pg.Integer(v[3])) * time.Microsecond}
 				e.open = j.isOpen(e.token)
 				if found == nil {

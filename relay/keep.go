@@ -19,11 +19,11 @@ const maxKeepText = 16 << 20
 // keepTasks are the statements that write tasks that are done to the history, in the transaction
 // that removes them, for them to stay there for the given time; none for 0. They have no
 // parameters, so that they travel with others.
-func (r *Relay) keepTasks(keep time.Duration, done []*row) (statements []string) {
+func (s *store) keepTasks(keep time.Duration, done []*row) (statements []string) {
 	if keep == 0 || len(done) == 0 {
 		return nil
 	}
-	head := "/* outbox: keep */ " + r.sql(keepInsert) + " SELECT task_id, timestamptz 'epoch' + run_at * interval '1 microsecond', timestamptz 'epoch' + created_at * interval '1 microsecond'," +
+	head := "/* outbox: keep */ " + s.sql(keepInsert) + " SELECT task_id, timestamptz 'epoch' + run_at * interval '1 microsecond', timestamptz 'epoch' + created_at * interval '1 microsecond'," +
 		" COALESCE(timestamptz 'epoch' + began * interval '1 microsecond', now()), clock_timestamp(), clock_timestamp() + " + strconv.FormatInt(keep.Microseconds(), 10) + " * interval '1 microsecond', priority, attempt, " +
 		pq.QuoteLiteral(done[0].taskType) + ", payload::jsonb, headers::jsonb, last_error FROM (VALUES "
 	const tail = ") AS done (task_id, run_at, created_at, priority, attempt, began, payload, headers, last_error) ON CONFLICT (task_id) DO NOTHING"

@@ -74,7 +74,7 @@ func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 	if left.Err() != nil {
 		return l.gaveUp()
 	}
-	c := &completion{guardedTx: l.r.newGuardedTx(), l: l, ctx: ctx, row: *l.taken}
+	c := &completion{guardedTx: newGuardedTx(&l.r.store), r: l.r, l: l, ctx: ctx, row: *l.taken}
 	c.row.attempt--
 	defer c.done()
 	switch err := c.begin(); {

@@ -86,13 +86,13 @@ func (r *Relay) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext,
 				return err
 			}
 			allowed = len(slots)
-			if err := pg.QueryTx(ctx, tx, r.sql(leaseSQL), n.args(h, allowed, r.id, token), each); err != nil {
+			if err := pg.QueryTx(ctx, tx, r.sql(leaseSQL), n.args(h, allowed, r.relayID, token), each); err != nil {
 				return err
 			}
 			return r.fillSlots(ctx, h, tx, slots, rowsIn(runs), token)
 		})
 	} else {
-		err = r.conns.InMessages(ctx, pg.BeginSQL, r.sql(leaseSQL), n.args(h, allowed, r.id, token), false, func(values []driver.Value) error {
+		err = r.conns.InMessages(ctx, pg.BeginSQL, r.sql(leaseSQL), n.args(h, allowed, r.relayID, token), false, func(values []driver.Value) error {
 			err := each(values)
 			if err == nil && len(runs) > 0 {
 				found(runs)

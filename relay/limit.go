@@ -39,12 +39,12 @@ SELECT task_type FROM unnest($1::text[], $2::integer[]) AS l (task_type, rate)
  ORDER BY task_type
 ON CONFLICT DO NOTHING`
 
-// storeLimits stores what the relay's handlers are limited to in all relays, or only what is missing of it. Without limits
+// storeLimits stores what handlers are limited to in all relays, or only what is missing of it. Without limits
 // it does nothing.
-func (r *Relay) storeLimits(ctx context.Context, tx execer, missing bool) error {
+func (s *store) storeLimits(ctx context.Context, tx execer, of []*handlers.Handler, missing bool) error {
 	var types []string
 	var slots, counts, pers []int64
-	for _, h := range r.handlers {
+	for _, h := range of {
 		if h.MaxRunningTotal > 0 || h.Rate > 0 {
 			types, slots = append(types, h.Type), append(slots, int64(h.MaxRunningTotal))
 			counts, pers = append(counts, int64(h.Rate)), append(pers, h.RatePer.Microseconds())
@@ -53,13 +53,13 @@ func (r *Relay) storeLimits(ctx context.Context, tx execer, missing bool) error 
 	if types == nil {
 		return nil
 	}
-	if _, err := tx.ExecContext(ctx, r.sql(storeLimitsSQL), pq.Array(types), pq.Array(slots), pq.Array(counts), pq.Array(pers), missing); err != nil {
+	if _, err := tx.ExecContext(ctx, s.sql(storeLimitsSQL), pq.Array(types), pq.Array(slots), pq.Array(counts), pq.Array(pers), missing); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, r.sql(storeSlotsSQL), pq.Array(types), pq.Array(slots)); err != nil {
+	if _, err := tx.ExecContext(ctx, s.sql(storeSlotsSQL), pq.Array(types), pq.Array(slots)); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, r.sql(storeBucketsSQL), pq.Array(types), pq.Array(counts))
+	_, err := tx.ExecContext(ctx, s.sql(storeBucketsSQL), pq.Array(types), pq.Array(counts))
 	return err
 }
 
@@ -79,10 +79,10 @@ locked AS MATERIALIZED (
 SELECT slot, set_config('idle_in_transaction_session_timeout', $3, true), set_config('lock_timeout', $4, true) FROM locked`
 
 // lockSlots locks up to limit free slots of h's type until the end of tx.
-func (r *Relay) lockSlots(ctx context.Context, h *handlers.Handler, tx *sql.Tx, limit int) (slots []int64, err error) {
+func (s *store) lockSlots(ctx context.Context, h *handlers.Handler, tx *sql.Tx, limit int) (slots []int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pg.StatementTimeout)
 	defer cancel()
-	rows, err := tx.QueryContext(ctx, r.sql(lockSlotsSQL), h.Type, limit, pg.Millis(pg.Bookkeeping), pg.Millis(pg.Bookkeeping))
+	rows, err := tx.QueryContext(ctx, s.sql(lockSlotsSQL), h.Type, limit, pg.Millis(pg.Bookkeeping), pg.Millis(pg.Bookkeeping))
 	if err != nil {
 		return nil, err
 	}
@@ -104,11 +104,11 @@ UPDATE outbox.slot s SET task_id = f.task_id, lease_token = $4::uuid
  WHERE s.task_type = $1 AND s.slot = f.slot`
 
 // fillSlots gives each leased task one of the locked slots for as long as its lease lasts.
-func (r *Relay) fillSlots(ctx context.Context, h *handlers.Handler, tx *sql.Tx, slots []int64, rows []*row, token string) error {
+func (s *store) fillSlots(ctx context.Context, h *handlers.Handler, tx *sql.Tx, slots []int64, rows []*row, token string) error {
 	if len(slots) == 0 || len(rows) == 0 {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, r.sql(fillSlotsSQL), h.Type, pq.Array(slots[:len(rows)]), pq.Array(ids(rows)), token)
+	_, err := tx.ExecContext(ctx, s.sql(fillSlotsSQL), h.Type, pq.Array(slots[:len(rows)]), pq.Array(ids(rows)), token)
 	return err
 }
 

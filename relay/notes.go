@@ -110,12 +110,12 @@ func (j *journal) writeTogether(ctx context.Context, list *[]*note, query string
 	err := j.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		for _, r := range all {
 			if query == markRunsSQL && r.batch() {
-				if _, err := conn.ExecContext(ctx, j.r.sql(markBatchSQL), r.first, r.token); err != nil {
+				if _, err := conn.ExecContext(ctx, j.sql(markBatchSQL), r.first, r.token); err != nil {
 					return err
 				}
 			}
 		}
-		_, err := conn.ExecContext(ctx, j.r.sql(query), pq.Array(taskIDs), pq.Array(tokens))
+		_, err := conn.ExecContext(ctx, j.sql(query), pq.Array(taskIDs), pq.Array(tokens))
 		return err
 	})
 	if err != nil {

@@ -58,22 +58,22 @@ const promoteKeys = 1000
 const promotePause = 100 * time.Millisecond
 
 // promoteHeads makes the first of the waiting tasks of keys without a head ready, or scheduled.
-func (r *Relay) promoteHeads(ctx context.Context, conn *sql.Conn) (promoted int, err error) {
+func (s *store) promoteHeads(ctx context.Context, conn *sql.Conn) (promoted int, err error) {
 	tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	locked, err := pg.Texts(tx.QueryContext(ctx, r.sql(lockHeadsSQL), pg.Millis(pg.Bookkeeping)))
+	locked, err := pg.Texts(tx.QueryContext(ctx, s.sql(lockHeadsSQL), pg.Millis(pg.Bookkeeping)))
 	if err == nil && len(locked) == 0 { // another relay is at it, or somebody has emptied the table
-		if _, err = tx.ExecContext(ctx, r.sql(newHeadsLockSQL)); err == nil {
-			locked, err = pg.Texts(tx.QueryContext(ctx, r.sql(lockHeadsSQL), pg.Millis(pg.Bookkeeping)))
+		if _, err = tx.ExecContext(ctx, s.sql(newHeadsLockSQL)); err == nil {
+			locked, err = pg.Texts(tx.QueryContext(ctx, s.sql(lockHeadsSQL), pg.Millis(pg.Bookkeeping)))
 		}
 	}
 	if err != nil || len(locked) == 0 {
 		return 0, err
 	}
-	result, err := tx.ExecContext(ctx, r.sql(promoteHeadsSQL), promoteKeys)
+	result, err := tx.ExecContext(ctx, s.sql(promoteHeadsSQL), promoteKeys)
 	if err != nil {
 		return 0, err
 	}

@@ -34,7 +34,7 @@ func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
 				db := sql.OpenDB(server)
 				defer db.Close()
 				r := &Relay{db: db, config: Config{Workers: 2, PollInterval: time.Second}, log: slog.New(slog.DiscardHandler),
-					born: time.Now(), life: &life{}, conns: pg.NewPool(db), listener: &pg.Listener{}, woken: make(chan struct{}, 1)}
+					born: time.Now(), life: &life{}, store: store{schema: "outbox", conns: pg.NewPool(db)}, listener: &pg.Listener{}, woken: make(chan struct{}, 1)}
 				r.leases = newLeases(r)
 				r.heart = r.newHeartbeat()
 				ctx, cancel := context.WithCancel(t.Context())

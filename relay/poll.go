@@ -114,7 +114,7 @@ func (r *Relay) poll(ctx context.Context, opts pollOptions) (s *pollResult, err 
 	if opts.withdraw > 0 {
 		err = r.withdrawWakeUp(ctx, conn, opts.withdraw)
 	} else if opts.requestWakeUp && (!opts.idle || opts.wakeRequest == 0) {
-		wakeRequest, err = r.requestWakeUp(ctx, conn)
+		wakeRequest, err = r.requestWakeUp(ctx, conn, r.wakeRequestAhead())
 	}
 	if err != nil {
 		return nil, err

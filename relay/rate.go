@@ -18,18 +18,18 @@ type rates map[string]*rate
 // rate hands tokens to claims: one for each task that starts. It takes several at a time from the type's bucket in the
 // database, and keeps what is not used at once for a tenth of the rate's time, at most a second; then it gives it back.
 type rate struct {
-	r      *Relay
+	*store
 	h      *handlers.Handler
 	mu     sync.Mutex
 	tokens int
 	taken  time.Time // before the statement that brought the oldest of them
 }
 
-func newRates(r *Relay) rates {
+func newRates(s *store, of []*handlers.Handler) rates {
 	out := rates{}
-	for _, h := range r.handlers {
+	for _, h := range of {
 		if h.Rate > 0 {
-			out[h.Type] = &rate{r: r, h: h}
+			out[h.Type] = &rate{store: s, h: h}
 		}
 	}
 	return out
@@ -96,7 +96,7 @@ func (t *rate) take(ctx context.Context, limit int) (n int, wait time.Duration, 
 		sent := time.Now()
 		var got int
 		var until time.Duration
-		err := t.r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		err := t.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 			got, until, err = t.exchange(ctx, tx, max(limit-n, t.ahead()), back)
 			return err
 		})
@@ -156,7 +156,7 @@ type queryer interface {
 // exchange takes up to want tokens from the bucket. The next one after these can be had after wait.
 func (t *rate) exchange(ctx context.Context, in queryer, want, back int) (got int, wait time.Duration, err error) {
 	var us int64
-	err = in.QueryRowContext(ctx, t.r.sql(exchangeTokensSQL), t.h.Type, want, back).Scan(&got, &us)
+	err = in.QueryRowContext(ctx, t.sql(exchangeTokensSQL), t.h.Type, want, back).Scan(&got, &us)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, tokenWait, nil // the bucket is not there; maintenance restores it
 	}

@@ -106,7 +106,7 @@ UPDATE outbox.unique_key SET task_id = $3
  WHERE task_type = $1 AND key = $2 AND EXISTS (SELECT 1 FROM follower)`
 
 // writeBack inserts a deleted task again, as scheduled, so that no trigger takes it for a new one.
-func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c taskChange) error {
+func (s *store) writeBack(ctx context.Context, tx execer, t *row, c taskChange) error {
 	lastError, payload, optional := t.lastError, t.payload, t.optional
 	if c.err != nil {
 		lastError = sql.NullString{String: pgerr.Text(c.err), Valid: true}
@@ -119,7 +119,7 @@ func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c taskChange) 
 	}
 	optional.orderingKey = t.keyAfter(c)
 	if t.uniqueUntilDone && t.uniqueKey.Valid && !c.claimCommitted {
-		if _, err := tx.ExecContext(ctx, r.sql(keepKeySQL), t.taskType, t.uniqueKey, t.id); err != nil {
+		if _, err := tx.ExecContext(ctx, s.sql(keepKeySQL), t.taskType, t.uniqueKey, t.id); err != nil {
 			return err
 		}
 	}
@@ -130,13 +130,13 @@ func (r *Relay) writeBack(ctx context.Context, tx execer, t *row, c taskChange) 
 	state := "scheduled"
 	if c.claimCommitted && optional.orderingKey.Valid {
 		state = "waiting"
-		if _, err := tx.ExecContext(ctx, r.sql(markHeadlessSQL), t.taskType, optional.orderingKey); err != nil {
+		if _, err := tx.ExecContext(ctx, s.sql(markHeadlessSQL), t.taskType, optional.orderingKey); err != nil {
 			return err
 		}
 	}
 	args := []any{t.id, c.wait.Microseconds(), t.createdAt, attemptedAt, t.priority, c.attempt, t.rowMax, state,
 		t.taskType, payload, t.headers, lastError, pq.Array(nonNil(c.keep)), c.failed}
-	result, err := tx.ExecContext(ctx, r.sql(writeBackSQL), append(args, optional.args()...)...)
+	result, err := tx.ExecContext(ctx, s.sql(writeBackSQL), append(args, optional.args()...)...)
 	return one(result, err)
 }
 
@@ -149,14 +149,14 @@ VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', timesta
         now(), clock_timestamp(), $4, $5, $6, $7, $8, $9::jsonb, $10::jsonb, $11, $13, $14, $15, $16, $17, $18, $19)`
 
 // writeDead inserts a deleted task into the dead letters.
-func (r *Relay) writeDead(ctx context.Context, tx execer, t *row, c taskChange) error {
+func (s *store) writeDead(ctx context.Context, tx execer, t *row, c taskChange) error {
 	args := []any{t.id, t.runAt, t.createdAt, t.priority, c.attempt, t.max, c.reason, t.taskType, t.payload, t.headers, pgerr.Text(c.err), c.failed}
-	result, err := tx.ExecContext(ctx, r.sql(writeDeadSQL), append(append(args, t.optional.args()...), t.rowMax)...)
+	result, err := tx.ExecContext(ctx, s.sql(writeDeadSQL), append(append(args, t.optional.args()...), t.rowMax)...)
 	return one(result, err)
 }
 
 // forgetTasks deletes all that the journal has of tasks that are done.
-func (r *Relay) forgetTasks(done []*row) string {
+func (s *store) forgetTasks(done []*row) string {
 	if len(done) == 0 {
 		return "SELECT 1"
 	}
@@ -167,7 +167,7 @@ func (r *Relay) forgetTasks(done []*row) string {
 		}
 		b.WriteString(strconv.FormatInt(t.id, 10))
 	}
-	return r.sql("DELETE FROM outbox.running WHERE task_id IN (" + b.String() + ")")
+	return s.sql("DELETE FROM outbox.running WHERE task_id IN (" + b.String() + ")")
 }
 
 // Recording from outside the claim's transaction, which is gone: the task is back as it was, or
@@ -201,17 +201,17 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 			pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
 		}
 		found := false
-		err := a.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) (err error) {
-			if found, err = locked(ctx, a.r, tx, t); err != nil || !found {
+		err := a.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) (err error) {
+			if found, err = a.store.locked(ctx, tx, t); err != nil || !found {
 				return err
 			}
-			if _, err := tx.ExecContext(ctx, a.r.sql(deleteBackSQL), t.id); err != nil {
+			if _, err := tx.ExecContext(ctx, a.sql(deleteBackSQL), t.id); err != nil {
 				return err
 			}
 			if next.reason != "" {
-				return a.r.writeDead(ctx, tx, t, next)
+				return a.writeDead(ctx, tx, t, next)
 			}
-			return a.r.writeBack(ctx, tx, t, next)
+			return a.writeBack(ctx, tx, t, next)
 		})
 		if err == nil && found {
 			a.watch.change(t.id, next)
@@ -227,8 +227,8 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 		a.r.journal.forgetRuns(a.runs) // no attempt
 		return cause
 	}
-	err := a.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, a.r.sql(orphanRunSQL), t.id, a.runs.token)
+	err := a.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, a.sql(orphanRunSQL), t.id, a.runs.token)
 		return err
 	})
 	if err == nil {
@@ -238,19 +238,19 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 }
 
 // delay puts a task off whose claim is gone, if it can be had.
-func (r *Relay) delay(ctx context.Context, t *row, wait time.Duration) error {
-	return r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if found, err := locked(ctx, r, tx, t); err != nil || !found {
+func (s *store) delay(ctx context.Context, t *row, wait time.Duration) error {
+	return s.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if found, err := s.locked(ctx, tx, t); err != nil || !found {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, r.sql(delaySQL), t.id, wait.Microseconds())
+		_, err := tx.ExecContext(ctx, s.sql(delaySQL), t.id, wait.Microseconds())
 		return err
 	})
 }
 
-func locked(ctx context.Context, r *Relay, tx *sql.Tx, t *row) (bool, error) {
+func (s *store) locked(ctx context.Context, tx *sql.Tx, t *row) (bool, error) {
 	var found int
-	err := tx.QueryRowContext(ctx, r.sql(lockBackSQL), t.id, t.attempt, t.iterations).Scan(&found)
+	err := tx.QueryRowContext(ctx, s.sql(lockBackSQL), t.id, t.attempt, t.iterations).Scan(&found)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -259,12 +259,12 @@ func locked(ctx context.Context, r *Relay, tx *sql.Tx, t *row) (bool, error) {
 
 // transactionStatus is "committed" or "aborted": what became of a transaction that is not open any
 // more.
-func (r *Relay) transactionStatus(xid string) (status string, err error) {
+func (s *store) transactionStatus(xid string) (status string, err error) {
 	for try := range 10 {
 		if try > 0 {
 			pause(time.Duration(try) * 20 * time.Millisecond) // its backend has not noticed yet
 		}
-		status, err = r.statusOf(xid)
+		status, err = s.statusOf(xid)
 		if err == nil && status != "in progress" {
 			return status, nil
 		}
@@ -277,8 +277,8 @@ func (r *Relay) transactionStatus(xid string) (status string, err error) {
 
 // statusOf is "in progress", "committed", "aborted" or, for a transaction that is long gone,
 // "unknown".
-func (r *Relay) statusOf(xid string) (status string, err error) {
-	err = r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+func (s *store) statusOf(xid string) (status string, err error) {
+	err = s.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, "SELECT COALESCE(pg_xact_status($1::text::xid8), 'unknown')", xid).Scan(&status)
 	})
 	return status, err

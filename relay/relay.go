@@ -40,6 +40,7 @@ var ErrRunning = errors.New("relay: it is running already")
 // Relay claims tasks and runs their handlers. Its methods are safe for concurrent use; one Run or
 // RunOnce at a time.
 type Relay struct {
+	store     // of one run
 	db        *sql.DB
 	config    Config
 	log       *slog.Logger
@@ -59,7 +60,6 @@ type Relay struct {
 	life    *life     // of the present run
 
 	// Of one run.
-	id             string
 	host           string
 	pid            int
 	born           time.Time
@@ -67,7 +67,6 @@ type Relay struct {
 	handlerContext context.Context // ends when the drain timeout has passed
 	abandoned      chan struct{}   // closed when nothing is waited for any more
 	suspects       sync.Mutex      // held by the one suspect that runs
-	conns          *pg.Pool
 	journal        *journal
 	heart          *upkeep.Heartbeat
 	leases         *leases
@@ -114,7 +113,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 		return nil, err
 	}
 	c.Observers = slices.Clone(c.Observers)
-	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), withdrawn: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
+	r := &Relay{store: store{schema: pg.Schema(c.Schema)}, db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), withdrawn: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
 		jobs: upkeep.MaintenanceJobs(c.DeadRetention), running: map[*attempt]struct{}{}, pid: os.Getpid()}
 	for _, h := range hs {
 		r.types = append(r.types, h.Type)
@@ -177,19 +176,19 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	defer context.AfterFunc(ctx, stopClaiming)()
 	handling, stopHandling := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopHandling(nil)
-	r.id, r.born = newUUID(), time.Now()
+	r.relayID, r.born = newUUID(), time.Now()
 	r.ctx, r.handlerContext, r.abandoned = claiming, handling, make(chan struct{})
 	r.conns, r.waitFor = pg.NewPool(r.db), time.Time{}
 	defer r.conns.Close()
-	r.journal, r.leases, r.rates = newJournal(r), newLeases(r), newRates(r)
+	r.journal, r.leases, r.rates = newJournal(&r.store, r.newPace(), r.config.Workers), newLeases(r), newRates(&r.store, r.handlers)
 	r.heart = r.newHeartbeat()
-	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.id, PollInterval: r.config.PollInterval, Pool: r.conns,
+	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.relayID, PollInterval: r.config.PollInterval, Pool: r.conns,
 		Log: r.log, Answered: &r.answered, Wake: r.wake, Withdrawn: func() { poke(r.withdrawn) }}
 	defer r.live(ctx)()
 	started := false
 	defer func() {
 		if started {
-			r.log.Info("outbox: relay stopped", "relay_id", r.id)
+			r.log.Info("outbox: relay stopped", "relay_id", r.relayID)
 		}
 	}()
 	r.deadLetters = newDeadLetters(claiming, r)
@@ -209,7 +208,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	stopHeart := background(r.heart.Run)
 	stopListener := func() {}
 	if !once {
-		r.log.Info("outbox: relay started", "relay_id", r.id, "schema", r.config.Schema, "workers", r.config.Workers, "task_types", r.types)
+		r.log.Info("outbox: relay started", "relay_id", r.relayID, "schema", r.config.Schema, "workers", r.config.Workers, "task_types", r.types)
 		started = true
 		if r.config.ListenDSN != "" {
 			stopListener = background(r.listener.Run)
@@ -258,7 +257,7 @@ func (r *Relay) check(ctx context.Context, once bool) error {
 				if err := schema.CheckWritable(ctx, tx); err != nil {
 					return err
 				}
-				return r.storeLimits(ctx, tx, false)
+				return r.storeLimits(ctx, tx, r.handlers, false)
 			})
 		}
 		switch {
@@ -323,6 +322,3 @@ func background(f func(stop <-chan struct{})) (stop func()) {
 func (r *Relay) newPace() pg.Pace { return pg.NewPace(&r.answered, r.wake) }
 
 func (r *Relay) stopping() bool { return r.ctx.Err() != nil }
-
-// sql puts the schema's name into a statement, which is written for the schema "outbox".
-func (r *Relay) sql(query string) string { return pg.Schema(r.config.Schema).SQL(query) }

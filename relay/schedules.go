@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/schedule"
 )
 
@@ -127,5 +126,5 @@ func (s Schedules) prepare() (out []schedule.Schedule, err error) {
 
 // newScheduler returns the scheduler of a run.
 func (r *Relay) newScheduler() *schedule.Scheduler {
-	return schedule.New(schedule.Params{Schedules: r.schedules, Schema: pg.Schema(r.config.Schema), Pool: r.conns, Pace: r.newPace(), Log: r.log})
+	return schedule.New(schedule.Params{Schedules: r.schedules, Schema: r.schema, Pool: r.conns, Pace: r.newPace(), Log: r.log})
 }

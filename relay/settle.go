@@ -79,7 +79,7 @@ func (a *attempt) succeed(ctx context.Context, out callResult, failed handlers.B
 		}
 	}
 	if len(canceledTypes) > 0 {
-		err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error { return a.r.count(ctx, c, "canceled", canceledTypes) })
+		err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error { return a.count(ctx, c, "canceled", canceledTypes) })
 		if err != nil {
 			a.abort()
 			a.r.journal.forgetRuns(a.runs)
@@ -106,15 +106,15 @@ SELECT outbox.end_run($1, $2)`
 
 // end releases the handler's savepoint and forgets the runs of tasks that are done.
 func (a *attempt) end(done, kept []*row) error {
-	keeps := a.r.keepTasks(a.h.Keep, kept)
+	keeps := a.keepTasks(a.h.Keep, kept)
 	after, one := "", int64(0)
 	if a.runs.batch() {
-		after = "; " + a.runs.forget(a.r, done)
+		after = "; " + a.runs.forget(a.store, done)
 	} else if len(done) == 1 {
 		one = done[0].id
 	}
 	return a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		return a.release(ctx, c, keeps, after, a.r.sql(endRunSQL), one)
+		return a.release(ctx, c, keeps, after, a.sql(endRunSQL), one)
 	})
 }
 
@@ -137,7 +137,7 @@ func (a *attempt) fail(ctx context.Context, out callResult, result *handlers.Res
 		}
 		undone = true
 		if a.runs.batch() { // else each task's rows go with what is written of it
-			if _, err := c.ExecContext(ctx, a.runs.forget(a.r, nil)); err != nil {
+			if _, err := c.ExecContext(ctx, a.runs.forget(a.store, nil)); err != nil {
 				return err
 			}
 		}
@@ -214,10 +214,10 @@ func (a *attempt) put(ctx context.Context, tx execer, r *row, c taskChange) erro
 	a.watch.change(r.id, c)
 	if c.reason == "" {
 		a.r.due(c.wait)
-		return a.r.writeBack(ctx, tx, r, c)
+		return a.writeBack(ctx, tx, r, c)
 	}
 	a.dead = append(a.dead, func() { a.r.died(r, c) })
-	return a.r.writeDead(ctx, tx, r, c)
+	return a.writeDead(ctx, tx, r, c)
 }
 
 // broken ends a claim whose transaction is not as it should be after the handler: err is what the probe or the
@@ -280,7 +280,7 @@ func (a *attempt) lostConnection(err error) error {
 	defer cancel()
 	for _, r := range a.rows {
 		wait, _ := a.r.backoff(a.h, 1)
-		if a.r.delay(bounded, r, wait) != nil {
+		if a.delay(bounded, r, wait) != nil {
 			break // the server is away: it will not be claimed soon
 		}
 		a.r.due(wait)

@@ -10,13 +10,14 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/drain"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 func init() {
 	drain.ErrGoexit = errGoexit
 	drain.NewStepper = func(in drain.Database, registered []*handlers.Handler, schema string, log *slog.Logger) drain.Stepper {
 		s := &stepper{in: in, id: newUUID(), handlers: map[string]*handlers.Handler{},
-			r: &Relay{config: Config{Schema: schema}, log: log}}
+			r: &Relay{store: store{schema: pg.Schema(schema)}, log: log}}
 		s.leases = &leases{r: s.r}
 		for _, h := range registered {
 			s.handlers[h.Type] = h

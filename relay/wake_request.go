@@ -18,17 +18,18 @@ SELECT setval('outbox.wake', GREATEST((SELECT last_value FROM outbox.wake),
 const withdrawWakeUpSQL = `/* outbox: withdraw the request for wake-ups */
 SELECT setval('outbox.wake', 0), pg_notify($1, $3) FROM outbox.wake WHERE last_value BETWEEN 1 AND $2`
 
-// requestWakeUp sets the wake-up request two polls ahead and returns it.
-func (r *Relay) requestWakeUp(ctx context.Context, conn *sql.Conn) (until int64, err error) {
-	err = conn.QueryRowContext(ctx, r.sql(requestWakeUpSQL), r.wakeRequestAhead().Microseconds()).Scan(&until)
+// requestWakeUp sets the wake-up request so far ahead and returns it.
+func (s *store) requestWakeUp(ctx context.Context, conn *sql.Conn, ahead time.Duration) (until int64, err error) {
+	err = conn.QueryRowContext(ctx, s.sql(requestWakeUpSQL), ahead.Microseconds()).Scan(&until)
 	return until, err
 }
 
+// wakeRequestAhead is two polls.
 func (r *Relay) wakeRequestAhead() time.Duration {
 	return 2*r.config.PollInterval + 100*time.Millisecond
 }
 
-func (r *Relay) withdrawWakeUp(ctx context.Context, conn *sql.Conn, until int64) error {
-	_, err := conn.ExecContext(ctx, r.sql(withdrawWakeUpSQL), r.config.Schema, until, r.id)
+func (s *store) withdrawWakeUp(ctx context.Context, conn *sql.Conn, until int64) error {
+	_, err := conn.ExecContext(ctx, s.sql(withdrawWakeUpSQL), string(s.schema), until, s.relayID)
 	return err
 }

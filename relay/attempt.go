@@ -29,7 +29,7 @@ var (
 // closed, and what is to be recorded is recorded in another one: never COMMIT when in doubt.
 type attempt struct {
 	guardedTx
-	r       *Relay
+	r       *runner
 	h       *handlers.Handler
 	rows    []*row
 	blocks  []*rowBlock
@@ -47,7 +47,7 @@ type attempt struct {
 
 // runTx claims with the given claim and runs the handler. claimed is called once, with what was
 // claimed. The error is the database's: it is no attempt and a reason to slow down.
-func (r *Relay) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, claimed func([]*row)) error {
+func (r *runner) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, claimed func([]*row)) error {
 	a := &attempt{guardedTx: newGuardedTx(&r.store), r: r, h: h, claim: handlers.Claim{Began: time.Now()}}
 	defer a.recycle()
 	defer a.done()
@@ -196,7 +196,7 @@ func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]earlier) (do
 }
 
 // runSolo runs the tasks one by one, each in a transaction of its own.
-func (r *Relay) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int64) error {
+func (r *runner) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int64) error {
 	for _, id := range taskIDs {
 		if r.stopping() {
 			return nil

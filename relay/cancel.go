@@ -40,7 +40,7 @@ const idleHearing = 3*upkeep.Interval - time.Second
 
 // hearing is a job of the heartbeat's.
 type hearing struct {
-	r       *Relay
+	r       *runner
 	ranAt   time.Time // when a task was seen to run
 	heardAt time.Time // when it was read what became of running tasks
 }
@@ -127,7 +127,7 @@ func (a *attempt) cancelTask(id int64) {
 // handlerContext ends when the relay gives up waiting for handlers, and when one of the tasks is
 // canceled.
 func (a *attempt) handlerContext() (ctx context.Context, end func()) {
-	ctx, cancel := context.WithCancelCause(a.r.handlerContext)
+	ctx, cancel := context.WithCancelCause(a.r.handling)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.cancel = cancel; len(a.canceled) > 0 {
@@ -211,6 +211,6 @@ func (a *attempt) removeCanceled() {
 	}
 }
 
-func (r *Relay) logCanceled(taskType string, taskIDs []int64) {
+func (r *runner) logCanceled(taskType string, taskIDs []int64) {
 	r.log.Info("outbox: running tasks were canceled", "task_type", taskType, "tasks", taskIDs)
 }

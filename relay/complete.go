@@ -22,7 +22,7 @@ import (
 // failure the task is back under its lease, and the handler's result decides.
 type completion struct {
 	guardedTx
-	r     *Relay
+	r     *runner
 	l     *lease
 	ctx   context.Context
 	row   row              // as before the lease: begun counts the present run

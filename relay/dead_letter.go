@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -21,7 +22,7 @@ type DeadLetter struct {
 }
 
 // died tells the log and OnDead of a dead letter whose commit is confirmed.
-func (r *Relay) died(t *row, c taskChange) {
+func (r *runner) died(t *row, c taskChange) {
 	d := DeadLetter{TaskID: t.id, Type: t.taskType, Attempt: c.attempt, MaxAttempts: t.max, Reason: deadletter.Reason(c.reason), Error: pgerr.Text(c.err)}
 	r.log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.TaskID, "attempt", d.Attempt, "reason", c.reason, "error", d.Error)
 	r.deadLetters.tell(d)
@@ -35,7 +36,8 @@ const (
 
 // deadLetters calls Config.OnDead in a goroutine of its own.
 type deadLetters struct {
-	r      *Relay
+	onDead func(context.Context, DeadLetter)
+	log    *slog.Logger
 	ctx    context.Context // ends when no further call is made
 	stop   context.CancelFunc
 	in     chan DeadLetter
@@ -45,11 +47,11 @@ type deadLetters struct {
 }
 
 // newDeadLetters returns nil, which does nothing, without a function to call.
-func newDeadLetters(ctx context.Context, r *Relay) *deadLetters {
-	if r.config.OnDead == nil {
+func newDeadLetters(ctx context.Context, onDead func(context.Context, DeadLetter), log *slog.Logger) *deadLetters {
+	if onDead == nil {
 		return nil
 	}
-	d := &deadLetters{r: r, in: make(chan DeadLetter, maxDeadLetters), ending: make(chan struct{}), done: make(chan struct{})}
+	d := &deadLetters{onDead: onDead, log: log, in: make(chan DeadLetter, maxDeadLetters), ending: make(chan struct{}), done: make(chan struct{})}
 	d.ctx, d.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go d.run()
 	return d
@@ -64,7 +66,7 @@ func (d *deadLetters) tell(one DeadLetter) {
 	case d.in <- one:
 	default:
 		if d.out.Add(1) == 1 {
-			d.r.log.Warn("outbox: OnDead is slower than dead letters come; calls are left out", "waiting", maxDeadLetters)
+			d.log.Warn("outbox: OnDead is slower than dead letters come; calls are left out", "waiting", maxDeadLetters)
 		}
 	}
 }
@@ -93,15 +95,15 @@ func (d *deadLetters) run() {
 func (d *deadLetters) call(one DeadLetter) {
 	ctx, cancel := context.WithTimeout(d.ctx, deadLetterCall)
 	defer cancel()
-	if err := guard.Call(func() { d.r.config.OnDead(ctx, one) }); err != nil {
-		d.r.log.Error("outbox: OnDead panicked", "task_type", one.Type, "task_id", one.TaskID, "error", pgerr.Text(err))
+	if err := guard.Call(func() { d.onDead(ctx, one) }); err != nil {
+		d.log.Error("outbox: OnDead panicked", "task_type", one.Type, "task_id", one.TaskID, "error", pgerr.Text(err))
 	}
 }
 
 // report logs how many calls were left out.
 func (d *deadLetters) report() {
 	if n := d.out.Swap(0); n > 0 {
-		d.r.log.Warn("outbox: OnDead was not called for some dead letters", "dead_letters", n)
+		d.log.Warn("outbox: OnDead was not called for some dead letters", "dead_letters", n)
 	}
 }
 

@@ -27,8 +27,16 @@ const (
 // dispatcher decides what to do next. It is a loop that owns all it knows, hears of everything as a
 // function to call, and does no I/O itself.
 type dispatcher struct {
-	r      *Relay
-	alive  func(now time.Time) error // else it may not claim
+	r         *runner // runs what it claims
+	config    Config
+	rates     rates
+	alive     func(now time.Time) error // else it may not claim
+	notified  func() bool               // of new tasks, by LISTEN
+	pollLanes func(context.Context, pollOptions) (*pollResult, error)
+	answered  *pg.Broadcast
+	woken     <-chan struct{} // to poll now
+	withdrawn <-chan struct{} // another relay may have withdrawn the wake-up request
+
 	ctx    context.Context
 	once   bool // RunOnce: end when nothing is left to do
 	lanes  lanes
@@ -54,16 +62,17 @@ type dispatcher struct {
 	nextPoll        time.Time
 	nextDue         time.Time // of a scheduled task; zero if none is known
 	wakeRequest     int64     // as it was set; 0 if none
-	woken           bool      // since the last poll began
-	wokenAt         time.Time
+	wokeUp          bool      // since the last poll began
+	wokeUpAt        time.Time
 	burst           int           // wake-ups in a row that came soon after each other
 	suppressedFor   time.Duration // for how long wake-ups were suppressed the last time
 	suppressedUntil time.Time
 	stranded        bool // RunOnce: dead relays hold leases, to be taken over
 }
 
-func newDispatcher(ctx context.Context, r *Relay, once bool) *dispatcher {
-	d := &dispatcher{r: r, alive: r.heart.Alive, ctx: ctx, once: once, free: r.config.Workers,
+func (r *Relay) newDispatcher(ctx context.Context, once bool) *dispatcher {
+	d := &dispatcher{r: r.runner, config: r.config, rates: r.rates, alive: r.heart.Alive, notified: r.listener.Works, pollLanes: r.poll,
+		answered: &r.answered, woken: r.woken, withdrawn: r.withdrawn, ctx: ctx, once: once, free: r.config.Workers,
 		events: make(chan func(), 2*r.config.Workers+4), outage: pg.NewOutage(r.log, r.outageChanged)}
 	d.lanes.workers = r.config.Workers
 	if r.config.Chooser != nil {
@@ -85,16 +94,16 @@ func (d *dispatcher) run() {
 		if !stopped {
 			pause, stopped = d.step(time.Now())
 		}
-		if stopped && d.free+d.parked == d.r.config.Workers {
+		if stopped && d.free+d.parked == d.config.Workers {
 			return
 		}
 		timer.Reset(pause)
 		select {
 		case f := <-d.events:
 			f()
-		case <-d.r.woken:
+		case <-d.woken:
 			d.wake(time.Now())
-		case <-d.r.withdrawn:
+		case <-d.withdrawn:
 			if d.emptyPolls >= idleAfter { // it relies on wake-ups
 				d.wakeRequest, d.emptyPolls, d.nextPoll = 0, idleAfter, time.Now()
 			}
@@ -114,24 +123,24 @@ func (d *dispatcher) run() {
 // itself then, and suppresses wake-ups for a while: a longer one each time, until they have come
 // seldom.
 func (d *dispatcher) wake(now time.Time) {
-	if now.Sub(d.wokenAt) > minSuppressed && now.Sub(d.suppressedUntil) > minSuppressed {
+	if now.Sub(d.wokeUpAt) > minSuppressed && now.Sub(d.suppressedUntil) > minSuppressed {
 		d.suppressedFor = 0
 	}
 	d.burst++
-	if now.Sub(d.wokenAt) >= suppressedPause {
+	if now.Sub(d.wokeUpAt) >= suppressedPause {
 		d.burst = 0
 	}
 	if d.burst >= burstSize && !now.Before(d.suppressedUntil) {
 		d.suppressedFor = min(max(2*d.suppressedFor, minSuppressed), maxSuppressed)
 		d.suppressedUntil = now.Add(d.suppressedFor)
 	}
-	d.woken, d.wokenAt, d.emptyPolls, d.nextPoll = true, now, 0, now
+	d.wokeUp, d.wokeUpAt, d.emptyPolls, d.nextPoll = true, now, 0, now
 	d.outage.Hasten(now)
 }
 
 // withdraws reports whether the wake-up request is to be withdrawn: the relay has work, or is about
 // to see.
-func (d *dispatcher) withdraws() bool { return d.wakeRequest > 0 && (d.found || d.woken) }
+func (d *dispatcher) withdraws() bool { return d.wakeRequest > 0 && (d.found || d.wokeUp) }
 
 // step starts what can be started. It returns for how long there is nothing to do but wait for
 // events, or that RunOnce is done.
@@ -203,7 +212,7 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 		next = earliest
 	}
 	if wait := next.Sub(now); wait > 0 {
-		idle := d.free+d.parked == d.r.config.Workers && d.nextPoll.After(now) && (d.nextDue.IsZero() || d.nextDue.After(now) && !d.r.waitingFor(d.nextDue))
+		idle := d.free+d.parked == d.config.Workers && d.nextPoll.After(now) && (d.nextDue.IsZero() || d.nextDue.After(now) && !d.r.waitingFor(d.nextDue))
 		return wait, d.once && idle && !d.stranded
 	}
 	d.poll()
@@ -238,7 +247,7 @@ func (d *dispatcher) emptyDelay(now time.Time) time.Duration {
 	if d.emptyPolls <= idleAfter {
 		return emptyPause
 	}
-	interval := d.r.config.PollInterval
+	interval := d.config.PollInterval
 	pause := min(emptyPause<<min(d.emptyPolls-idleAfter, 20), interval)
 	if pause == interval {
 		pause = interval - rand.N(interval/16)
@@ -255,18 +264,18 @@ func (d *dispatcher) poll() {
 	d.polling = true
 	d.free--
 	opts := pollOptions{writable: d.outage.Active(), stranded: d.once}
-	opts.requestWakeUp = d.r.listener.Works() && (d.emptyPolls >= idleAfter || d.outage.Active()) && !now.Before(d.suppressedUntil)
+	opts.requestWakeUp = d.notified() && (d.emptyPolls >= idleAfter || d.outage.Active()) && !now.Before(d.suppressedUntil)
 	opts.idle, opts.wakeRequest = d.emptyPolls >= idleAfter && !d.once && !d.outage.Active(), d.wakeRequest
 	if d.withdraws() {
 		opts.withdraw = d.wakeRequest
 	}
-	d.found, d.woken = false, false
+	d.found, d.wokeUp = false, false
 	full := d.once || d.fullPolls.Due(d.emptyPolls >= idleAfter, now)
 	if !full {
 		opts.spans = d.lanes.spans()
 	}
 	go func() {
-		s, err := d.r.poll(d.ctx, opts)
+		s, err := d.pollLanes(d.ctx, opts)
 		d.events <- func() {
 			if opts.withdraw > 0 && err == nil {
 				d.wakeRequest = 0
@@ -300,7 +309,7 @@ func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 		return
 	}
 	if d.outage.Active() {
-		d.r.answered.Send()
+		d.answered.Send()
 	}
 	d.hitUnknown, d.stranded = true, s.stranded
 	d.wakeRequest = max(d.wakeRequest, s.wakeRequest)

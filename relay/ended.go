@@ -45,7 +45,7 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 
 // buryCommitted writes tasks to the dead letters whose handler committed their removal itself and
 // then failed.
-func (r *Relay) buryCommitted(ctx context.Context, rows []*row, handlerErr error) ([]taskChange, error) {
+func (r *runner) buryCommitted(ctx context.Context, rows []*row, handlerErr error) ([]taskChange, error) {
 	changes := make([]taskChange, len(rows))
 	err := r.conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		for i, t := range rows {
@@ -68,7 +68,7 @@ func (r *Relay) buryCommitted(ctx context.Context, rows []*row, handlerErr error
 
 // insertAgain begins the next iteration of tasks whose handler committed their removal itself,
 // against the rules, and then asked for it.
-func (r *Relay) insertAgain(ctx context.Context, h *handlers.Handler, rows []*row, again *handlers.Result) error {
+func (r *runner) insertAgain(ctx context.Context, h *handlers.Handler, rows []*row, again *handlers.Result) error {
 	err := r.conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		for _, t := range rows {
 			next := r.after(h, t, again, t.begun())

@@ -18,15 +18,13 @@ type Loops struct {
 // Loops returns those of a relay that does not run and has never done any of it. Of its maintenance it does the one job, if any.
 func (r *Relay) Loops(only string) *Loops {
 	l := &Loops{r: r, now: time.Now()}
-	r.relayID, r.born = newUUID(), time.Now().Add(-time.Hour)
-	r.ctx, r.handlerContext, r.abandoned = context.Background(), context.Background(), make(chan struct{})
+	r.runner, r.born = r.newRunner(context.Background(), context.Background()), time.Now().Add(-time.Hour)
 	for _, j := range upkeep.MaintenanceJobs(r.config.DeadRetention) {
 		if j.Name == only {
 			r.jobs = []upkeep.MaintenanceJob{j}
 		}
 	}
-	r.conns = pg.NewPool(r.db)
-	r.journal, r.leases, r.rates, r.listener = newJournal(&r.store, r.newPace(), r.config.Workers), newLeases(r), newRates(&r.store, r.handlers), &pg.Listener{}
+	r.rates, r.listener = newRates(&r.store, r.handlers), &pg.Listener{}
 	r.heart = r.newHeartbeat()
 	r.heart.Now = func() time.Time { return l.now }
 	for range 5 { // so that it takes over from others

@@ -74,8 +74,7 @@ func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *s
 // WithClaim makes one claim for a type of r's with a statement of the test's in place of the relay's: it has the
 // parameters of claimSQL. It returns the error that the dispatcher would get.
 func (r *Relay) WithClaim(taskType, query string) error {
-	r.conns = pg.NewPool(r.db)
-	r.relayID, r.handlerContext, r.journal = newUUID(), context.Background(), newJournal(&r.store, r.newPace(), r.config.Workers)
+	r.runner = r.newRunner(context.Background(), context.Background())
 	stopJournal := background(r.journal.run)
 	defer func() { stopJournal(); r.conns.Release() }()
 	for _, h := range r.handlers {

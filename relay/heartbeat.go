@@ -11,7 +11,7 @@ import (
 
 // newHeartbeat returns the heartbeat of a run, with the upkeep of the relay's parts.
 func (r *Relay) newHeartbeat() *upkeep.Heartbeat {
-	hearing := &hearing{r: r}
+	hearing := &hearing{r: r.runner}
 	return upkeep.New(upkeep.Params{
 		RelayID: r.relayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
 		MaxConns:   func() int { return r.db.Stats().MaxOpenConnections },

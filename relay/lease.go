@@ -14,7 +14,7 @@ import (
 
 // lease is a relay's hold on one task, as its handler sees it.
 type lease struct {
-	r           *Relay
+	r           *runner
 	h           *handlers.Handler
 	id          int64
 	token       string

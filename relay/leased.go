@@ -42,7 +42,7 @@ func (n leaseNext) args(h *handlers.Handler, limit int, relayID, token string) [
 // lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so
 // many slots for its type: when it returns them, they are committed as leased by this relay under
 // the token. found is called before the commit when there are some, unless the type has slots.
-func (r *Relay) lease(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
+func (r *runner) lease(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
 	for try := 1; ; try++ {
 		began := time.Now()
 		runs, token, allowed, err = r.leaseOnce(ctx, h, n, found)
@@ -69,7 +69,7 @@ func (r *Relay) lease(ctx context.Context, h *handlers.Handler, n leaseNext, fou
 	}
 }
 
-func (r *Relay) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
+func (r *runner) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
 	token, allowed = newUUID(), n.limit
 	var xid string
 	each := func(values []driver.Value) (err error) {
@@ -108,7 +108,7 @@ func (r *Relay) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext,
 
 // resultOf is the transition that a leased task's outcome asks for. prevented: the database failed
 // its Complete.
-func (r *Relay) resultOf(h *handlers.Handler, t *row, out callResult, begun int, prevented bool) transition {
+func (r *runner) resultOf(h *handlers.Handler, t *row, out callResult, begun int, prevented bool) transition {
 	if out.err == nil {
 		return transition{outcome: Done, done: true, keep: h.Keep}
 	}

@@ -27,7 +27,7 @@ type leasedRun struct {
 }
 
 // claimed is told of the claim's lane and token before anything else.
-func (x *leasedRun) claimed(r *Relay, c *lane, token string) {
+func (x *leasedRun) claimed(r *runner, c *lane, token string) {
 	x.lane, x.lease.r, x.h, x.id, x.token, x.taken, x.noHeartbeat = c, r, c.h, x.row.id, token, &x.row, c.h.Lease > 0
 }
 
@@ -43,7 +43,7 @@ func (x *leasedRun) begin() {
 		return
 	}
 	x.ctx = &x.context
-	x.context.parent, x.context.onEnd, x.context.clock = r.handlerContext, x.overdue, r.leases.clock.at
+	x.context.parent, x.context.onEnd, x.context.clock = r.handling, x.overdue, r.leases.clock.at
 	t.fill(&x.task, x.begun)
 	x.task.Lease = &x.lease
 	var end time.Time

@@ -20,7 +20,7 @@ type unknownClaim struct {
 
 // leases are what this relay holds of leased tasks, and ends.
 type leases struct {
-	r     *Relay
+	r     *runner
 	ended func([]*leasedRun) // is told of runs whose results are committed, or were given up
 
 	mu      sync.Mutex
@@ -32,7 +32,7 @@ type leases struct {
 	results
 }
 
-func newLeases(r *Relay) *leases {
+func newLeases(r *runner) *leases {
 	l := &leases{r: r, holders: map[*lease]struct{}{}, poke: make(chan struct{}, 1), results: newResults()}
 	l.clock.ring = l.overdue
 	return l
@@ -47,8 +47,8 @@ func (l *leases) hold(one *lease, end time.Time, cause error) {
 	if !end.IsZero() {
 		one.ctx.endAt(end, cause)
 	}
-	if l.r.handlerContext.Err() != nil { // who ends those that are held may have been there before
-		one.ctx.cancel(context.Cause(l.r.handlerContext))
+	if l.r.handling.Err() != nil { // who ends those that are held may have been there before
+		one.ctx.cancel(context.Cause(l.r.handling))
 	}
 }
 
@@ -66,7 +66,7 @@ func (l *leases) overdue(now time.Time) (next time.Time) {
 // stop ends the contexts of all handlers, as the relay does not wait for them any more.
 func (l *leases) stop() {
 	for _, one := range l.held() {
-		one.ctx.cancel(context.Cause(l.r.handlerContext))
+		one.ctx.cancel(context.Cause(l.r.handling))
 	}
 }
 
@@ -123,7 +123,7 @@ func (l *leases) release(rows []*row, token, xid string) {
 // results that are being written.
 func (l *leases) run(stop <-chan struct{}) {
 	defer l.clock.stop()
-	defer context.AfterFunc(l.r.handlerContext, l.stop)()
+	defer context.AfterFunc(l.r.handling, l.stop)()
 	retry := time.NewTicker(time.Second)
 	defer retry.Stop()
 	for {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/txoutbox/outbox/deadletter"
@@ -125,52 +126,60 @@ type Change struct {
 	Types []string  // those that the relay has a handler for, sorted; not to be changed
 }
 
+// observers tells the Observers of a relay what they are to hear.
+type observers struct {
+	all   []Observer
+	log   *slog.Logger
+	types []string             // of the relay's handlers
+	ahead func() time.Duration // PostgreSQL's clock less this process's
+}
+
 // observed reports whether somebody wants to hear of anything.
-func (r *Relay) observed() bool { return len(r.config.Observers) > 0 }
+func (o *observers) observed() bool { return o != nil && len(o.all) > 0 }
 
 // tell calls f with each observer.
-func (r *Relay) tell(f func(Observer)) {
-	for _, o := range r.config.Observers {
-		if err := guard.Call(func() { f(o) }); err != nil {
-			r.log.Error("outbox: an observer panicked", "error", pgerr.Text(err))
+func (o *observers) tell(f func(Observer)) {
+	for _, one := range o.all {
+		if err := guard.Call(func() { f(one) }); err != nil {
+			o.log.Error("outbox: an observer panicked", "error", pgerr.Text(err))
 		}
 	}
 }
 
 // tellClaim tells of a claim that came through.
-func (r *Relay) tellClaim(h *handlers.Handler, tasks int, began, had time.Time) {
-	if !r.observed() {
+func (o *observers) tellClaim(h *handlers.Handler, tasks int, began, had time.Time) {
+	if !o.observed() {
 		return
 	}
 	c := Claim{Type: h.Type, Kind: h.Kind, Tasks: tasks, Start: began, Duration: had.Sub(began)}
-	r.tell(func(o Observer) {
-		if o.Claimed != nil {
-			o.Claimed(c)
+	o.tell(func(one Observer) {
+		if one.Claimed != nil {
+			one.Claimed(c)
 		}
 	})
 }
 
-func (r *Relay) tellEnd(end RunEnd) {
-	r.tell(func(o Observer) {
-		if o.Ended != nil {
-			o.Ended(end)
+func (o *observers) tellEnd(end RunEnd) {
+	o.tell(func(one Observer) {
+		if one.Ended != nil {
+			one.Ended(end)
 		}
 	})
 }
 
-func (r *Relay) tellChange(e Event, at time.Time) {
-	if !r.observed() {
+func (o *observers) tellChange(e Event, at time.Time) {
+	if !o.observed() {
 		return
 	}
-	c := Change{Event: e, At: at, Types: r.types}
-	r.tell(func(o Observer) {
-		if o.Changed != nil {
-			o.Changed(c)
+	c := Change{Event: e, At: at, Types: o.types}
+	o.tell(func(one Observer) {
+		if one.Changed != nil {
+			one.Changed(c)
 		}
 	})
 }
 
 // waited is for how long a task that was due at runAt had been so at a time of the process's clock.
-func (r *Relay) waited(runAt int64, at time.Time) time.Duration {
-	return max(0, at.Add(r.heart.Ahead()).Sub(time.UnixMicro(runAt)))
+func (o *observers) waited(runAt int64, at time.Time) time.Duration {
+	return max(0, at.Add(o.ahead()).Sub(time.UnixMicro(runAt)))
 }

@@ -33,13 +33,12 @@ func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
 				server := &refusing{}
 				db := sql.OpenDB(server)
 				defer db.Close()
-				r := &Relay{db: db, config: Config{Workers: 2, PollInterval: time.Second}, log: slog.New(slog.DiscardHandler),
-					born: time.Now(), life: &life{}, store: store{schema: "outbox", conns: pg.NewPool(db)}, listener: &pg.Listener{}, woken: make(chan struct{}, 1)}
-				r.leases = newLeases(r)
-				r.heart = r.newHeartbeat()
+				r := &Relay{db: db, config: Config{Schema: "outbox", Workers: 2, PollInterval: time.Second}, log: slog.New(slog.DiscardHandler),
+					born: time.Now(), life: &life{}, listener: &pg.Listener{}, woken: make(chan struct{}, 1)}
 				ctx, cancel := context.WithCancel(t.Context())
-				r.ctx = ctx
-				d := newDispatcher(ctx, r, false)
+				r.runner = r.newRunner(ctx, ctx)
+				r.heart = r.newHeartbeat()
+				d := r.newDispatcher(ctx, false)
 				if leased {
 					d.alive = func(time.Time) error { return nil }
 				}

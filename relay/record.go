@@ -38,7 +38,7 @@ type taskChange struct {
 }
 
 // after is the change of a task that a result asks for, when begun attempts were begun.
-func (r *Relay) after(h *handlers.Handler, t *row, result *handlers.Result, begun int) taskChange {
+func (r *runner) after(h *handlers.Handler, t *row, result *handlers.Result, begun int) taskChange {
 	c := taskChange{attempt: min(begun, math.MaxInt16), err: result.Err, keep: t.undecided, failed: true}
 	switch result.Action {
 	case handlers.ActionSnooze:
@@ -65,7 +65,7 @@ func (r *Relay) after(h *handlers.Handler, t *row, result *handlers.Result, begu
 
 // backoff is how long a task waits after the given number of attempts failed, and whether its
 // Backoff says stop.
-func (r *Relay) backoff(h *handlers.Handler, attempts int) (wait time.Duration, stop bool) {
+func (r *runner) backoff(h *handlers.Handler, attempts int) (wait time.Duration, stop bool) {
 	wait, stop, err := h.Backoff(attempts)
 	if err != nil {
 		r.log.Error("outbox: Backoff panicked; the task waits by the default backoff", "task_type", h.Type, "attempt", attempts, "wait", wait, "error", pgerr.Text(err))

@@ -40,40 +40,29 @@ var ErrRunning = errors.New("relay: it is running already")
 // Relay claims tasks and runs their handlers. Its methods are safe for concurrent use; one Run or
 // RunOnce at a time.
 type Relay struct {
-	store     // of one run
 	db        *sql.DB
 	config    Config
 	log       *slog.Logger
 	handlers  []*handlers.Handler
 	types     []string            // of handlers, in their order
 	schedules []schedule.Schedule // prepared
+	jobs      []upkeep.MaintenanceJob
+	host      string
+	pid       int
 	woken     chan struct{}
 	withdrawn chan struct{} // another relay may have withdrawn the wake-up request
-	duePoke   chan struct{}
-	jobs      []upkeep.MaintenanceJob
+	answered  pg.Broadcast  // PostgreSQL has, after an error
 
-	mu      sync.Mutex
-	active  bool
-	running map[*attempt]struct{} // open claims
-	dueNext time.Time
-	waitFor time.Time // until when tasks are put off that RunOnce is to run
-	life    *life     // of the present run
+	mu     sync.Mutex
+	active bool
+	life   *life // of the present run
 
-	// Of one run.
-	host           string
-	pid            int
-	born           time.Time
-	ctx            context.Context // ends when claiming is to stop
-	handlerContext context.Context // ends when the drain timeout has passed
-	abandoned      chan struct{}   // closed when nothing is waited for any more
-	suspects       sync.Mutex      // held by the one suspect that runs
-	journal        *journal
-	heart          *upkeep.Heartbeat
-	leases         *leases
-	rates          rates
-	answered       pg.Broadcast // PostgreSQL has, after an error
-	listener       *pg.Listener
-	deadLetters    *deadLetters
+	// Of the present run.
+	*runner
+	born     time.Time
+	heart    *upkeep.Heartbeat
+	rates    rates
+	listener *pg.Listener
 }
 
 // leasedConns is how many connections a relay uses for Leased handlers while all goes well, but for
@@ -113,8 +102,8 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 		return nil, err
 	}
 	c.Observers = slices.Clone(c.Observers)
-	r := &Relay{store: store{schema: pg.Schema(c.Schema)}, db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), withdrawn: make(chan struct{}, 1), duePoke: make(chan struct{}, 1),
-		jobs: upkeep.MaintenanceJobs(c.DeadRetention), running: map[*attempt]struct{}{}, pid: os.Getpid()}
+	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), withdrawn: make(chan struct{}, 1),
+		jobs: upkeep.MaintenanceJobs(c.DeadRetention), pid: os.Getpid()}
 	for _, h := range hs {
 		r.types = append(r.types, h.Type)
 	}
@@ -176,11 +165,10 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	defer context.AfterFunc(ctx, stopClaiming)()
 	handling, stopHandling := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopHandling(nil)
-	r.relayID, r.born = newUUID(), time.Now()
-	r.ctx, r.handlerContext, r.abandoned = claiming, handling, make(chan struct{})
-	r.conns, r.waitFor = pg.NewPool(r.db), time.Time{}
+	r.born = time.Now()
+	r.runner = r.newRunner(claiming, handling)
 	defer r.conns.Close()
-	r.journal, r.leases, r.rates = newJournal(&r.store, r.newPace(), r.config.Workers), newLeases(r), newRates(&r.store, r.handlers)
+	r.rates = newRates(&r.store, r.handlers)
 	r.heart = r.newHeartbeat()
 	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.relayID, PollInterval: r.config.PollInterval, Pool: r.conns,
 		Log: r.log, Answered: &r.answered, Wake: r.wake, Withdrawn: func() { poke(r.withdrawn) }}
@@ -191,7 +179,6 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 			r.log.Info("outbox: relay stopped", "relay_id", r.relayID)
 		}
 	}()
-	r.deadLetters = newDeadLetters(claiming, r)
 	defer r.deadLetters.end()
 
 	if os.Getenv("PQGO_DEBUG") == "1" { // as lib/pq asks for it
@@ -201,7 +188,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 		return err
 	}
 	defer wake.Register(r.wake)()
-	d := newDispatcher(claiming, r, once)
+	d := r.newDispatcher(claiming, once)
 	r.leases.ended = d.ended
 	stopJournal := background(r.journal.run)
 	stopLeases := background(r.leases.run)
@@ -320,5 +307,3 @@ func background(f func(stop <-chan struct{})) (stop func()) {
 
 // newPace paces a loop that is not the dispatcher.
 func (r *Relay) newPace() pg.Pace { return pg.NewPace(&r.answered, r.wake) }
-
-func (r *Relay) stopping() bool { return r.ctx.Err() != nil }

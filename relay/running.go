@@ -1,25 +1,42 @@
 package relay
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
-func (r *Relay) started(a *attempt) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.running[a] = struct{}{}
+// running are the open claims of a relay, and when what they put off is due.
+type running struct {
+	duePoke chan struct{} // a task was scheduled
+
+	mu       sync.Mutex
+	attempts map[*attempt]struct{}
+	dueNext  time.Time
+	waitFor  time.Time // until when tasks are put off that RunOnce is to run
 }
 
-func (r *Relay) stopped(a *attempt) {
+func newRunning() *running {
+	return &running{duePoke: make(chan struct{}, 1), attempts: map[*attempt]struct{}{}}
+}
+
+func (r *running) started(a *attempt) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.running, a)
+	r.attempts[a] = struct{}{}
+}
+
+func (r *running) stopped(a *attempt) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.attempts, a)
 }
 
 // runningAttempts are the open claims of this relay, by task.
-func (r *Relay) runningAttempts() map[int64]*attempt {
+func (r *running) runningAttempts() map[int64]*attempt {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := map[int64]*attempt{}
-	for a := range r.running {
+	for a := range r.attempts {
 		for _, t := range a.rows {
 			out[t.id] = a
 		}
@@ -28,11 +45,11 @@ func (r *Relay) runningAttempts() map[int64]*attempt {
 }
 
 // runningIDs are tasks inside open claims of this relay; some of them, if they are very many.
-func (r *Relay) runningIDs() []int64 {
+func (r *running) runningIDs() []int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := []int64{}
-	for a := range r.running {
+	for a := range r.attempts {
 		for _, t := range a.rows[:min(len(a.rows), maxExcluded-len(out))] {
 			out = append(out, t.id)
 		}
@@ -41,21 +58,18 @@ func (r *Relay) runningIDs() []int64 {
 }
 
 // due tells the dispatcher that a task was scheduled to run after wait.
-func (r *Relay) due(wait time.Duration) {
+func (r *running) due(wait time.Duration) {
 	at := time.Now().Add(wait)
 	r.mu.Lock()
 	if r.dueNext.IsZero() || at.Before(r.dueNext) {
 		r.dueNext = at
 	}
 	r.mu.Unlock()
-	select {
-	case r.duePoke <- struct{}{}:
-	default:
-	}
+	poke(r.duePoke)
 }
 
 // postponed notes that a task was put off for another one's sake.
-func (r *Relay) postponed(wait time.Duration) {
+func (r *running) postponed(wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if at := time.Now().Add(wait); at.After(r.waitFor) {
@@ -64,13 +78,13 @@ func (r *Relay) postponed(wait time.Duration) {
 }
 
 // waitingFor reports whether what is due at the given time may be such a task.
-func (r *Relay) waitingFor(due time.Time) bool {
+func (r *running) waitingFor(due time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !due.After(r.waitFor.Add(100 * time.Millisecond)) // the clocks differ
 }
 
-func (r *Relay) takeDue() time.Time {
+func (r *running) takeDue() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at := r.dueNext

@@ -13,7 +13,7 @@ import (
 func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 	for _, p := range chosen {
 		if p.h.Kind == handlers.KindLeased {
-			d.claim(p.lane, min(p.workers, leasePortion(d.r.config.Workers)), now)
+			d.claim(p.lane, min(p.workers, leasePortion(d.config.Workers)), now)
 			continue
 		}
 		n := min(p.workers, p.credit)
@@ -30,7 +30,7 @@ func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 // claim starts a claim from the lane, with one slot, or for leased tasks with one for each that may
 // be taken.
 func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
-	random := d.r.config.Order == Random
+	random := d.config.Order == Random
 	c.credit--
 	c.served = now
 	c.running += slots
@@ -56,7 +56,7 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	}
 	c.claiming++
 	next := claimNext{limit: limit, watermark: watermark, started: c.watermarks.Started}
-	next.idSpan = c.watermarks.IDSpan(next.watermark, 2*d.r.config.Workers+16) // others are at work on some of them
+	next.idSpan = c.watermarks.IDSpan(next.watermark, 2*d.config.Workers+16) // others are at work on some of them
 	if random {
 		next.pivot = c.head.RandomStart()
 	}
@@ -65,17 +65,17 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 
 func (d *dispatcher) runTx(c *lane, next claimNext) {
 	claimed, ran, ordered, began := false, false, false, time.Now()
-	limit, wait, err := d.r.rates.take(d.ctx, c.h, next.limit)
+	limit, wait, err := d.rates.take(d.ctx, c.h, next.limit)
 	if err == nil && limit > 0 {
 		next.limit = limit
 		err = d.r.runTx(d.ctx, c.h, next, func(rows []*row) {
 			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*row).ordered)
-			d.r.rates.unused(c.h, limit-len(rows))
+			d.rates.unused(c.h, limit-len(rows))
 			t := taken{len(rows), limit, claimedRuns(rows, false), began, next.started}
 			d.events <- func() { d.claimed(c, t, nil, began) }
 		})
 		if !claimed {
-			d.r.rates.unused(c.h, limit)
+			d.rates.unused(c.h, limit)
 		}
 	}
 	d.events <- func() {
@@ -204,10 +204,10 @@ func (d *dispatcher) fail(err error, began time.Time) {
 		d.failed = err
 		return
 	}
-	if pgerr.Code(err) == "53300" && d.parked < d.r.config.Workers-1 && !d.outage.Active() {
+	if pgerr.Code(err) == "53300" && d.parked < d.config.Workers-1 && !d.outage.Active() {
 		if d.short.since.IsZero() {
 			d.short.since = now
-			d.r.log.Warn("outbox: the server has no connection left for all workers; fewer work for now", "workers", d.r.config.Workers)
+			d.r.log.Warn("outbox: the server has no connection left for all workers; fewer work for now", "workers", d.config.Workers)
 		}
 		if d.parked == 0 {
 			time.AfterFunc(parkFor, d.unpark)

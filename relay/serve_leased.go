@@ -8,7 +8,7 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 	var runs []*leasedRun
 	var token string
 	allowed := 0
-	limit, wait, err := d.r.rates.take(d.ctx, c.h, next.limit)
+	limit, wait, err := d.rates.take(d.ctx, c.h, next.limit)
 	if err == nil && limit > 0 {
 		next.limit = limit
 		runs, token, allowed, err = d.r.lease(d.ctx, c.h, next, func(found []*leasedRun) {
@@ -22,7 +22,7 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 		if err != nil {
 			runs = nil
 		}
-		d.r.rates.unused(c.h, limit-len(runs))
+		d.rates.unused(c.h, limit-len(runs))
 	}
 	took := takenBy(runs, allowed, began, next)
 	d.events <- func() {

@@ -10,12 +10,16 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 func TestAWantOfConnectionsIsLoggedOnceAndSoIsItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		d := newDispatcher(context.Background(), &Relay{config: Config{Workers: 4}, log: slog.New(slog.NewTextHandler(&log, nil))}, false)
+		r := &Relay{config: Config{Workers: 4}, log: slog.New(slog.NewTextHandler(&log, nil)), listener: &pg.Listener{}}
+		r.runner = r.newRunner(t.Context(), t.Context())
+		r.heart = r.newHeartbeat()
+		d := r.newDispatcher(context.Background(), false)
 		logged := func(when string, begun, over int) {
 			t.Helper()
 			b, o := strings.Count(log.String(), "no connection left"), strings.Count(log.String(), "connections for all workers again")

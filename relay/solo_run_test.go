@@ -9,7 +9,7 @@ import (
 // What kills a process does so at once, as a rule; slow innocents must not wait for each other's end.
 func TestSuspectsStartApartButDoNotWaitForEachOthersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &Relay{}
+		r := &runner{}
 		first := r.soloRun()
 		if first == nil {
 			t.Fatal("the first suspect has to wait")

@@ -21,7 +21,7 @@ func started(t *testing.T, n int, handle func(i int64)) {
 		handle(task.ID)
 		return nil
 	})
-	r := &Relay{handlerContext: context.Background()}
+	r := &runner{handling: context.Background()}
 	r.leases = newLeases(r)
 	r.leases.writers = resultWriters // nobody writes them
 	defer r.leases.clock.stop()

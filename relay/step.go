@@ -17,7 +17,7 @@ func init() {
 	drain.ErrGoexit = errGoexit
 	drain.NewStepper = func(in drain.Database, registered []*handlers.Handler, schema string, log *slog.Logger) drain.Stepper {
 		s := &stepper{in: in, id: newUUID(), handlers: map[string]*handlers.Handler{},
-			r: &Relay{store: store{schema: pg.Schema(schema)}, log: log}}
+			r: &runner{store: store{schema: pg.Schema(schema)}, log: log}}
 		s.leases = &leases{r: s.r}
 		for _, h := range registered {
 			s.handlers[h.Type] = h
@@ -33,7 +33,7 @@ func init() {
 // connections.
 type stepper struct {
 	in       drain.Database
-	r        *Relay // for its rules and its schema's name; it never runs
+	r        *runner // for its rules and its schema's name; it never runs
 	leases   *leases
 	id       string // as a relay
 	handlers map[string]*handlers.Handler

@@ -68,7 +68,7 @@ type soloRun struct {
 // soloRun lets a task run whose process died before, if no other such task has just begun in this
 // process: whichever of them kills it, the other should not lose an attempt. It returns nil if one
 // has.
-func (r *Relay) soloRun() *soloRun {
+func (r *runner) soloRun() *soloRun {
 	if !r.suspects.TryLock() {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 // watch is what observers are to hear of one claim of a Tx or Batch handler; nil, which does nothing, without any. What is set before the commit
 // holds once it is confirmed.
 type watch struct {
-	r    *Relay
+	to   *observers
 	end  RunEnd
 	at   map[int64]int // of a task, in end.Tasks; nil for one task
 	sure bool
@@ -21,7 +21,7 @@ func (a *attempt) watched() *watch {
 	if !a.r.observed() {
 		return nil
 	}
-	w := &watch{r: a.r, end: RunEnd{Type: a.h.Type, Kind: a.h.Kind, Tasks: make([]TaskEnd, len(a.rows))}}
+	w := &watch{to: a.r.observers, end: RunEnd{Type: a.h.Type, Kind: a.h.Kind, Tasks: make([]TaskEnd, len(a.rows))}}
 	if len(a.rows) > 1 {
 		w.at = make(map[int64]int, len(a.rows))
 	}
@@ -96,7 +96,7 @@ func (w *watch) tell() {
 	if !w.sure {
 		w.all(Infrastructure)
 	}
-	w.r.tellEnd(w.end)
+	w.to.tellEnd(w.end)
 }
 
 // outcome is that of a task that is not done.

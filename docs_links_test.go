@@ -75,8 +75,8 @@ func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
 			t.Errorf("%s: the link %s leads nowhere", name, l)
 		}
 		for folder, indexes := range map[string][]string{
-			"docs/features/": {"README.md", "docs/features.md"},
-			"docs/guide/":    {"README.md", "docs/README.md"},
+			"docs/features/": {"docs/README.md", "docs/features.md"},
+			"docs/guide/":    {"docs/README.md"},
 		} {
 			if !strings.HasPrefix(name, folder) {
 				continue

@@ -20,8 +20,7 @@ type Welcome struct{ UserID int64 }
 
 var SendWelcome = outbox.NewTaskType[Welcome]("SEND_WELCOME")
 
-// signUp is what the app does; the task is enqueued on the transaction that inserts the user.
-func signUp(ctx context.Context, tx *sql.Tx, email string) error {
+func signUp(ctx context.Context, tx *sql.Tx, email string) error { // in your own transaction, or outbox.InTx
 	var w Welcome
 	err := tx.QueryRowContext(ctx, `INSERT INTO usr (email) VALUES ($1) RETURNING usr_id`, email).Scan(&w.UserID)
 	if err != nil {
@@ -29,12 +28,6 @@ func signUp(ctx context.Context, tx *sql.Tx, email string) error {
 	}
 	_, err = SendWelcome.Enqueue(ctx, tx, w)
 	return err
-}
-
-func serveSignUp(ctx context.Context, db *sql.DB, email string) error {
-	return outbox.InTx(ctx, db, func(tx *sql.Tx) error { // or your own transaction
-		return signUp(ctx, tx, email)
-	})
 }
 
 func relayTasks(ctx context.Context, db *sql.DB) error { // until ctx ends; in this process or another
@@ -47,6 +40,10 @@ func relayTasks(ctx context.Context, db *sql.DB) error { // until ctx ends; in t
 		return err
 	}
 	return r.Run(ctx)
+}
+
+func serveSignUp(ctx context.Context, db *sql.DB, email string) error {
+	return outbox.InTx(ctx, db, func(tx *sql.Tx) error { return signUp(ctx, tx, email) })
 }
 
 var sentMail = make(chan int64, 1)

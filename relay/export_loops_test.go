@@ -25,8 +25,7 @@ func (r *Relay) Loops(only string) *Loops {
 		}
 	}
 	r.rates, r.listener = newRates(&r.store, r.handlers), &pg.Listener{}
-	r.heart = r.newHeartbeat()
-	r.heart.Now = func() time.Time { return l.now }
+	r.heart = r.newHeartbeat(func() time.Time { return l.now })
 	for range 5 { // so that it takes over from others
 		if err := r.heart.Beat(context.Background()); err != nil {
 			panic(err)

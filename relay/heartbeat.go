@@ -10,7 +10,7 @@ import (
 )
 
 // newHeartbeat returns the heartbeat of a run, with the upkeep of the relay's parts.
-func (r *Relay) newHeartbeat() *upkeep.Heartbeat {
+func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 	hearing := &hearing{r: r.runner}
 	return upkeep.New(upkeep.Params{
 		RelayID: r.relayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
@@ -19,7 +19,7 @@ func (r *Relay) newHeartbeat() *upkeep.Heartbeat {
 		Pool:       r.conns,
 		Pace:       r.newPace(),
 		Log:        r.log,
-		Now:        time.Now,
+		Now:        now,
 		ReadsClock: r.observed(),
 		Jobs: []upkeep.Job{
 			{Name: "hear", Run: hearing.hear},

@@ -37,7 +37,7 @@ func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
 					born: time.Now(), life: &life{}, listener: &pg.Listener{}, woken: make(chan struct{}, 1)}
 				ctx, cancel := context.WithCancel(t.Context())
 				r.runner = r.newRunner(ctx, ctx)
-				r.heart = r.newHeartbeat()
+				r.heart = r.newHeartbeat(time.Now)
 				d := r.newDispatcher(ctx, false)
 				if leased {
 					d.alive = func(time.Time) error { return nil }

@@ -169,7 +169,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	r.runner = r.newRunner(claiming, handling)
 	defer r.conns.Close()
 	r.rates = newRates(&r.store, r.handlers)
-	r.heart = r.newHeartbeat()
+	r.heart = r.newHeartbeat(time.Now)
 	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.relayID, PollInterval: r.config.PollInterval, Pool: r.conns,
 		Log: r.log, Answered: &r.answered, Wake: r.wake, Withdrawn: func() { poke(r.withdrawn) }}
 	defer r.live(ctx)()

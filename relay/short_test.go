@@ -18,7 +18,7 @@ func TestAWantOfConnectionsIsLoggedOnceAndSoIsItsEnd(t *testing.T) {
 		var log bytes.Buffer
 		r := &Relay{config: Config{Workers: 4}, log: slog.New(slog.NewTextHandler(&log, nil)), listener: &pg.Listener{}}
 		r.runner = r.newRunner(t.Context(), t.Context())
-		r.heart = r.newHeartbeat()
+		r.heart = r.newHeartbeat(time.Now)
 		d := r.newDispatcher(context.Background(), false)
 		logged := func(when string, begun, over int) {
 			t.Helper()

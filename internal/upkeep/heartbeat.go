@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -13,38 +12,11 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-const (
-	// Interval is the time between two beats.
-	Interval = 3 * time.Second
-	// LeaseDuration is for how long a relay is alive after each beat.
-	LeaseDuration = 10 * time.Second
-	// TakeoverInterval is the least time between two checks for leases to be taken over.
-	TakeoverInterval = time.Second
-
-	lastBeat = time.Second // that a relay waits at its end for a beat under way
-)
+// lastBeat is for how long a relay waits at its end for a beat under way.
+const lastBeat = time.Second
 
 // ErrNoHeartbeat: no beat came through, at the start or for LeaseDuration.
 var ErrNoHeartbeat = errors.New("relay: no heartbeat came through")
-
-// Params are what a Heartbeat needs of its relay.
-type Params struct {
-	RelayID, Host string
-	PID           int
-	Types         []string // that have a handler
-	Workers       int
-	MaxConns      func() int // the limit of the pool; 0 is none
-	Schema        pg.Schema
-	Pool          *pg.Pool
-	Pace          pg.Pace
-	Log           *slog.Logger
-	Now           func() time.Time // time.Now
-	ReadsClock    bool             // beats read PostgreSQL's clock, for Ahead
-	Jobs          []Job            // of the relay's other parts
-	Maintenance   []MaintenanceJob
-	Lost          func() (handlers int) // ends the leased handlers, as the leases have run out
-	Ready         func()                // tasks are ready again
-}
 
 // Heartbeat says, on a connection of its own, that its relay lives, and does the relay's upkeep
 // between two beats. Alive, LeaseEnd, Ahead, LeasesUnseen and LeasesSeen are safe for concurrent
@@ -54,30 +26,42 @@ type Heartbeat struct {
 	First chan struct{} // closed by the first beat that came through
 	Tried chan struct{} // closed by the first that was tried
 
-	on      pg.Dedicated
+	on       pg.Dedicated
+	jobs     jobs
+	takeover *takeover
+	streak   streak
+
 	end     atomic.Pointer[time.Time] // when the leases end unless a beat comes through
 	failure atomic.Pointer[error]     // of the last beat
 	ahead   atomic.Int64              // ns: PostgreSQL's clock less this process's, as the last beat saw it
-	streak  streak
-
-	jobs        []*scheduledJob
-	leases      leasesSeen
-	strandedAt  time.Time // when leases of relays without a row were looked for
-	sweep       keySweep
-	maintenance maintenance
 }
 
 // New returns the heartbeat of one run of a relay.
 func New(p Params) *Heartbeat {
-	h := &Heartbeat{Params: p, First: make(chan struct{}), Tried: make(chan struct{}), on: pg.NewDedicated(p.Pool),
-		leases: leasesSeen{due: make(chan struct{}, 1)}, maintenance: maintenance{rest: map[string]time.Time{}}}
-	own := []Job{{"take over", h.takeOver}, {"reap", h.reap}, {"report unhandled types", h.reportUnhandled},
-		{"sweep keys", h.sweepKeys}, {"maintain", h.maintain}}
-	for _, j := range append(own, p.Jobs...) {
-		h.jobs = append(h.jobs, &scheduledJob{Job: j})
-	}
+	h := &Heartbeat{Params: p, First: make(chan struct{}), Tried: make(chan struct{}), on: pg.NewDedicated(p.Pool)}
+	h.takeover = newTakeover(p, &h.streak)
+	h.jobs = newJobs(p.Now, p.Log, append([]Job{
+		{"take over", h.takeover.run},
+		{"reap", reap(p.Schema, p.RelayID)},
+		{"report unhandled types", reportUnhandled(p.Schema, p.Types, p.Log)},
+		{"sweep keys", (&keySweep{schema: p.Schema}).run},
+		{"maintain", newMaintenance(p.Schema, p.Log, p.Now, p.Maintenance).run},
+	}, p.Jobs...))
 	return h
 }
+
+// Do does a part of the job of that name, due or not, and returns for how long the job rests then.
+// The error is that of a lost connection.
+func (h *Heartbeat) Do(ctx context.Context, name string) (rest time.Duration, err error) {
+	return h.jobs.doNamed(ctx, &h.on, name)
+}
+
+// LeasesUnseen reports whether a poll should see if leases are to be taken over. An idle relay's
+// polls do, so that its heartbeat need not.
+func (h *Heartbeat) LeasesUnseen(now time.Time) bool { return h.takeover.unseen(now) }
+
+// LeasesSeen notes what a poll saw of leases.
+func (h *Heartbeat) LeasesSeen(at time.Time, due bool) { h.takeover.seen(at, due) }
 
 // Close gives the connection back, for who has not called Run.
 func (h *Heartbeat) Close() { h.on.Close() }
@@ -151,9 +135,9 @@ func (h *Heartbeat) Run(stop <-chan struct{}) {
 			}
 		}
 		if err == nil {
-			err = h.work(ctx, nextBeat)
+			err = h.jobs.work(ctx, &h.on, nextBeat)
 		}
-		pause := max(0, min(TakeoverInterval, nextBeat.Sub(h.Now()), h.nextJob().next.Sub(h.Now())))
+		pause := max(0, min(TakeoverInterval, nextBeat.Sub(h.Now()), h.jobs.next().at.Sub(h.Now())))
 		if err == nil {
 			retries.OK()
 		} else {
@@ -165,8 +149,9 @@ func (h *Heartbeat) Run(stop <-chan struct{}) {
 		select {
 		case <-time.After(pause):
 		case <-retries.Answered:
-		case <-h.leases.due:
-			h.leases.takeOver, h.jobs[0].next = true, time.Time{}
+		case <-h.takeover.due:
+			h.takeover.now = true
+			h.jobs.all[0].at = time.Time{}
 		case <-stop:
 			h.SignOff()
 			return

@@ -2,7 +2,7 @@ package upkeep
 
 import (
 	"context"
-	"database/sql"
+	"log/slog"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
@@ -16,102 +16,83 @@ type Job struct {
 	Run func(ctx context.Context, on *pg.Dedicated) (wait time.Duration, err error)
 }
 
-type scheduledJob struct {
+// jobs are those of one relay. At least one is there.
+type jobs struct {
+	now func() time.Time
+	log *slog.Logger
+	all []*dueJob
+}
+
+type dueJob struct {
 	Job
-	next    time.Time
+	at      time.Time
 	refused bool // PostgreSQL has refused the latest part, and the log knows
 }
 
-// partTimeout bounds each part of a job, so that no beat is late.
-const partTimeout = 1500 * time.Millisecond
-
-// refusedRest is how long a job rests that PostgreSQL refused: the others go on.
-const refusedRest = 10 * time.Second
+func newJobs(now func() time.Time, log *slog.Logger, of []Job) jobs {
+	j := jobs{now: now, log: log}
+	for _, one := range of {
+		j.all = append(j.all, &dueJob{Job: one})
+	}
+	return j
+}
 
 // work does the jobs that are due until it is time for the next beat; what has been due for longest
 // comes first. The error is that of a lost connection.
-func (h *Heartbeat) work(ctx context.Context, nextBeat time.Time) error {
-	for h.Now().Before(nextBeat) && ctx.Err() == nil {
-		j := h.nextJob()
-		if j.next.After(h.Now()) {
+func (j *jobs) work(ctx context.Context, on *pg.Dedicated, nextBeat time.Time) error {
+	for j.now().Before(nextBeat) && ctx.Err() == nil {
+		next := j.next()
+		if next.at.After(j.now()) {
 			return nil
 		}
-		if err := h.do(ctx, j); err != nil {
+		if err := j.do(ctx, on, next); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// nextJob is the one that has been due for longest, or will be due first.
-func (h *Heartbeat) nextJob() *scheduledJob {
-	j := h.jobs[0]
-	for _, other := range h.jobs {
-		if other.next.Before(j.next) {
-			j = other
+// next is the one that has been due for longest, or will be due first.
+func (j *jobs) next() *dueJob {
+	next := j.all[0]
+	for _, other := range j.all {
+		if other.at.Before(next.at) {
+			next = other
 		}
 	}
-	return j
+	return next
 }
 
-// Do does a part of the job of that name, due or not, and returns for how long the job rests then.
-// The error is that of a lost connection.
-func (h *Heartbeat) Do(ctx context.Context, name string) (rest time.Duration, err error) {
-	for _, j := range h.jobs {
-		if j.Name == name {
-			err = h.do(ctx, j)
-			rest = j.next.Sub(h.Now())
+func (j *jobs) doNamed(ctx context.Context, on *pg.Dedicated, name string) (rest time.Duration, err error) {
+	for _, one := range j.all {
+		if one.Name == name {
+			err = j.do(ctx, on, one)
+			rest = one.at.Sub(j.now())
 		}
 	}
 	return rest, err
 }
 
-func (h *Heartbeat) do(ctx context.Context, j *scheduledJob) error {
+func (j *jobs) do(ctx context.Context, on *pg.Dedicated, one *dueJob) error {
 	bounded, cancel := context.WithTimeout(ctx, partTimeout)
 	defer cancel()
-	wait, err := j.Run(bounded, &h.on)
+	wait, err := one.Run(bounded, on)
 	if err == nil {
-		j.next, j.refused = h.Now().Add(wait), false
+		one.at, one.refused = j.now().Add(wait), false
 		return nil
 	}
-	j.next = h.Now().Add(TakeoverInterval)
+	one.at = j.now().Add(TakeoverInterval)
 	if pgerr.Code(err) == "" || pgerr.Lost(err) {
 		return err
 	}
 	if pgerr.Passing(err) {
-		h.Log.Debug("outbox: upkeep", "job", j.Name, "error", pgerr.LogText(err))
+		j.log.Debug("outbox: upkeep", "job", one.Name, "error", pgerr.LogText(err))
 		return nil
 	}
-	j.next = h.Now().Add(refusedRest)
-	if !j.refused {
-		h.Log.Warn("outbox: PostgreSQL refuses a job of the relay's upkeep; it is tried again", "job", j.Name, "error", pgerr.LogText(err))
+	one.at = j.now().Add(refusedRest)
+	if !one.refused {
+		j.log.Warn("outbox: PostgreSQL refuses a job of the relay's upkeep; it is tried again", "job", one.Name, "error", pgerr.LogText(err))
 	}
-	j.refused = true
+	one.refused = true
 	return nil
-}
-
-// inTx runs f in a READ COMMITTED transaction on the heartbeat's connection. A relay that freezes
-// in it lets its locks go.
-func (h *Heartbeat) inTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
-	return h.begin(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "SET LOCAL idle_in_transaction_session_timeout = "+pg.Millis(pg.Bookkeeping)); err != nil {
-			return err
-		}
-		return f(ctx, tx)
-	})
-}
-
-// begin is inTx for an f that limits itself before it locks anything.
-func (h *Heartbeat) begin(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
-	return h.on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }()
-		if err := f(ctx, tx); err != nil {
-			return err
-		}
-		return tx.Commit()
-	})
 }

@@ -37,22 +37,27 @@ const DeleteKeysSQL = `/* outbox: delete unique keys of tasks that are gone */
 DELETE FROM outbox.unique_key k WHERE k.ctid = ANY ($1::tid[])
    AND (SELECT t.task_id FROM outbox.task t WHERE t.task_id = k.task_id) IS NULL`
 
-// keySweep is how far the sweep has come.
-type keySweep struct{ taskType, key string }
+// keySweep is the job that deletes unique keys whose task is gone, and how far it has come.
+type keySweep struct {
+	schema pg.Schema
+	after  uniqueKey
+}
 
-// sweepKeys deletes keys whose task is gone, from the next few pages. It goes on soon while at
+type uniqueKey struct{ taskType, key string }
+
+// run deletes keys whose task is gone, from the next few pages. It goes on soon while at
 // least a tenth of what it reads is such, so that they stay few beside those in use however many
 // are made.
-func (h *Heartbeat) sweepKeys(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
+func (s *keySweep) run(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
 	read, gone := 0, 0
 	for range keyPages {
-		n, g, err := h.sweepPage(ctx, on)
+		n, g, err := s.page(ctx, on)
 		if err != nil {
 			return 0, err
 		}
 		read, gone = read+n, gone+g
 		if n < keyPage {
-			h.sweep.taskType, h.sweep.key = "", ""
+			s.after = uniqueKey{}
 			break
 		}
 	}
@@ -65,26 +70,26 @@ func (h *Heartbeat) sweepKeys(ctx context.Context, on *pg.Dedicated) (next time.
 	return ReapInterval, nil
 }
 
-// sweepPage sweeps the next page, and returns how many keys it read and of how many the task was
+// page sweeps the next page, and returns how many keys it read and of how many the task was
 // gone.
-func (h *Heartbeat) sweepPage(ctx context.Context, on *pg.Dedicated) (read, gone int, err error) {
-	from := h.sweep
+func (s *keySweep) page(ctx context.Context, on *pg.Dedicated) (read, gone int, err error) {
+	from := s.after
 	var lastType, lastKey sql.NullString
 	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		return conn.QueryRowContext(ctx, h.Schema.SQL(KeyPageSQL), from.taskType, from.key, keyPage).Scan(&read, &gone, &lastType, &lastKey)
+		return conn.QueryRowContext(ctx, s.schema.SQL(KeyPageSQL), from.taskType, from.key, keyPage).Scan(&read, &gone, &lastType, &lastKey)
 	})
 	if err == nil && gone > 0 {
-		err = h.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			locked, err := pg.Texts(tx.QueryContext(ctx, h.Schema.SQL(LockKeysSQL), from.taskType, from.key, lastType.String, lastKey.String, keyPage))
+		err = inTx(ctx, on, func(ctx context.Context, tx *sql.Tx) error {
+			locked, err := pg.Texts(tx.QueryContext(ctx, s.schema.SQL(LockKeysSQL), from.taskType, from.key, lastType.String, lastKey.String, keyPage))
 			if err != nil {
 				return err
 			}
-			_, err = tx.ExecContext(ctx, h.Schema.SQL(DeleteKeysSQL), pq.Array(locked))
+			_, err = tx.ExecContext(ctx, s.schema.SQL(DeleteKeysSQL), pq.Array(locked))
 			return err
 		})
 	}
 	if err == nil && read > 0 {
-		h.sweep = keySweep{lastType.String, lastKey.String}
+		s.after = uniqueKey{lastType.String, lastKey.String}
 	}
 	return read, gone, err
 }

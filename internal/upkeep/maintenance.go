@@ -61,19 +61,26 @@ SELECT job FROM s WHERE set_config('statement_timeout', $2, true) || set_config(
 const jobDoneSQL = `/* outbox: a job of maintenance is done */
 UPDATE outbox.maintenance SET due_at = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE job = $1`
 
-// maintenance is what a relay knows of the jobs.
+// maintenance is the job that does those of one relay.
 type maintenance struct {
-	known bool                 // the jobs have rows
-	rest  map[string]time.Time // until when this relay leaves a job to others, that it did not bring to its end
+	schema pg.Schema
+	log    *slog.Logger
+	now    func() time.Time
+	jobs   []MaintenanceJob
+	known  bool                 // they have rows
+	rest   map[string]time.Time // until when this relay leaves a job to others, that it did not bring to its end
 }
 
-// maintain does one part of the job that has been due for longest, if any is due that no other
+func newMaintenance(in pg.Schema, log *slog.Logger, now func() time.Time, jobs []MaintenanceJob) *maintenance {
+	return &maintenance{schema: in, log: log, now: now, jobs: jobs, rest: map[string]time.Time{}}
+}
+
+// run does one part of the job that has been due for longest, if any is due that no other
 // relay is at, and returns when to check again.
-func (h *Heartbeat) maintain(ctx context.Context, on *pg.Dedicated) (wait time.Duration, err error) {
-	m := &h.maintenance
+func (m *maintenance) run(ctx context.Context, on *pg.Dedicated) (wait time.Duration, err error) {
 	var names []string
-	for _, s := range h.Maintenance {
-		if h.Now().After(m.rest[s.Name]) {
+	for _, s := range m.jobs {
+		if m.now().After(m.rest[s.Name]) {
 			names = append(names, s.Name)
 		}
 	}
@@ -82,7 +89,7 @@ func (h *Heartbeat) maintain(ctx context.Context, on *pg.Dedicated) (wait time.D
 	}
 	if !m.known {
 		err := on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			_, err := conn.ExecContext(ctx, h.Schema.SQL(newJobsSQL), pq.Array(names))
+			_, err := conn.ExecContext(ctx, m.schema.SQL(newJobsSQL), pq.Array(names))
 			return err
 		})
 		if err != nil {
@@ -93,7 +100,7 @@ func (h *Heartbeat) maintain(ctx context.Context, on *pg.Dedicated) (wait time.D
 	var known int
 	var in sql.NullInt64
 	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		return conn.QueryRowContext(ctx, h.Schema.SQL(nextJobSQL), pq.Array(names)).Scan(&known, &in)
+		return conn.QueryRowContext(ctx, m.schema.SQL(nextJobSQL), pq.Array(names)).Scan(&known, &in)
 	})
 	m.known = known >= len(names) // else somebody has emptied the table
 	if err != nil || !m.known {
@@ -106,39 +113,36 @@ func (h *Heartbeat) maintain(ctx context.Context, on *pg.Dedicated) (wait time.D
 		return min(max(time.Duration(in.Int64)*time.Microsecond, TakeoverInterval), maxMaintenanceWait), nil
 	}
 	var taken []string
-	err = h.begin(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if taken, err = pg.Texts(tx.QueryContext(ctx, h.Schema.SQL(takeJobSQL), pq.Array(names), pg.Millis(partTimeout/2), pg.Millis(pg.Bookkeeping))); err != nil || len(taken) == 0 {
+	err = begin(ctx, on, func(ctx context.Context, tx *sql.Tx) error {
+		if taken, err = pg.Texts(tx.QueryContext(ctx, m.schema.SQL(takeJobSQL), pq.Array(names), pg.Millis(partTimeout/2), pg.Millis(pg.Bookkeeping))); err != nil || len(taken) == 0 {
 			return err
 		}
-		for _, s := range h.Maintenance {
+		for _, s := range m.jobs {
 			if s.Name == taken[0] {
-				return h.doMaintenanceJob(ctx, tx, s)
+				return m.do(ctx, tx, s)
 			}
 		}
 		return nil
 	})
 	if err != nil && len(taken) > 0 {
-		m.rest[taken[0]] = h.Now().Add(failedJobWait)
+		m.rest[taken[0]] = m.now().Add(failedJobWait)
 	}
 	return TakeoverInterval, err
 }
 
-// doMaintenanceJob runs a part of a job. One that PostgreSQL refuses is undone, and rests.
-func (h *Heartbeat) doMaintenanceJob(ctx context.Context, tx *sql.Tx, s MaintenanceJob) error {
+// do runs a part of a job. One that PostgreSQL refuses is undone, and rests.
+func (m *maintenance) do(ctx context.Context, tx *sql.Tx, s MaintenanceJob) error {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT job"); err != nil {
 		return err
 	}
-	next, err := s.Run(ctx, h.Schema, h.Log, tx)
+	next, err := s.Run(ctx, m.schema, m.log, tx)
 	if err != nil {
-		h.Log.Debug("outbox: maintenance", "job", s.Name, "error", pgerr.LogText(err))
+		m.log.Debug("outbox: maintenance", "job", s.Name, "error", pgerr.LogText(err))
 		if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT job"); err != nil {
 			return err // the connection is gone: another relay tries
 		}
 		next = failedJobWait
 	}
-	_, err = tx.ExecContext(ctx, h.Schema.SQL(jobDoneSQL), s.Name, next.Microseconds())
+	_, err = tx.ExecContext(ctx, m.schema.SQL(jobDoneSQL), s.Name, next.Microseconds())
 	return err
 }
-
-// failedJobWait is for how long a job rests that PostgreSQL refused.
-const failedJobWait = 10 * time.Second

@@ -8,9 +8,6 @@ import (
 	"github.com/txoutbox/outbox/internal/pg"
 )
 
-// ReapInterval is how often a relay deletes runs and relays that nothing needs any more.
-const ReapInterval = 30 * time.Second
-
 // A batch is kept for as long as it has a task: each of them was begun. Rows of living relays go
 // too: a lost connection may commit its row after its relay has forgotten the run.
 const ReapRunsSQL = `/* outbox: reap runs of tasks that are gone */
@@ -24,13 +21,15 @@ const ReapRelaysSQL = `/* outbox: reap relays that died long ago */
 DELETE FROM outbox.relay l WHERE alive_until < clock_timestamp() - interval '1 hour' AND relay_id <> $1::uuid
    AND NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id)`
 
-// reap deletes runs and relays that nobody needs any more.
-func (h *Heartbeat) reap(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
-	return ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		if _, err := conn.ExecContext(ctx, h.Schema.SQL(ReapRunsSQL)); err != nil {
+// reap is the job that deletes runs and relays that nobody needs any more.
+func reap(in pg.Schema, relayID string) func(context.Context, *pg.Dedicated) (time.Duration, error) {
+	return func(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
+		return ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			if _, err := conn.ExecContext(ctx, in.SQL(ReapRunsSQL)); err != nil {
+				return err
+			}
+			_, err := conn.ExecContext(ctx, in.SQL(ReapRelaysSQL), relayID)
 			return err
-		}
-		_, err := conn.ExecContext(ctx, h.Schema.SQL(ReapRelaysSQL), h.RelayID)
-		return err
-	})
+		})
+	}
 }

@@ -2,13 +2,6 @@ package upkeep
 
 import "time"
 
-const (
-	takeoverAfter = 10 * time.Second // own unbroken beats before taking over from others
-	// beatGap is what breaks them. Another relay's last beat before an outage may be an interval
-	// older than the own, and its lease must not have run out when the own outage counts as none.
-	beatGap = Interval + 2*TakeoverInterval
-)
-
 // streak is beats that came through without a gap.
 type streak struct{ first, last time.Time }
 

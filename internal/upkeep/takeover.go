@@ -20,35 +20,37 @@ SELECT ` + LeasesDue + `
     OR $1::boolean AND EXISTS (SELECT 1 FROM outbox.task t WHERE state = 'leased'
        AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id))`
 
-// leasesSeen is what polls and jobs have seen of leases that are to be taken over.
-type leasesSeen struct {
-	none     atomic.Pointer[time.Time] // when none was to be taken over
-	due      chan struct{}             // a poll has seen some that are
-	takeOver bool                      // as it has
+// takeover is the job that makes leased tasks of dead relays ready again.
+type takeover struct {
+	Params
+	streak     *streak
+	due        chan struct{}             // a poll has seen leases to be taken over
+	now        bool                      // as it has
+	noneAt     atomic.Pointer[time.Time] // when none was to be taken over
+	strandedAt time.Time                 // when leases of relays without a row were looked for
 }
 
-// since is how long ago it was seen that none was to be taken over.
-func (l *leasesSeen) since(now time.Time) time.Duration {
-	if at := l.none.Load(); at != nil {
+func newTakeover(p Params, s *streak) *takeover {
+	return &takeover{Params: p, streak: s, due: make(chan struct{}, 1)}
+}
+
+// seenNone is how long ago it was seen that none was to be taken over.
+func (t *takeover) seenNone(now time.Time) time.Duration {
+	if at := t.noneAt.Load(); at != nil {
 		return now.Sub(*at)
 	}
 	return time.Hour
 }
 
-// LeasesUnseen reports whether a poll should see if leases are to be taken over. An idle relay's
-// polls do, so that its heartbeat need not.
-func (h *Heartbeat) LeasesUnseen(now time.Time) bool {
-	return h.leases.since(now) >= TakeoverInterval*7/8
-}
+func (t *takeover) unseen(now time.Time) bool { return t.seenNone(now) >= TakeoverInterval*7/8 }
 
-// LeasesSeen notes what a poll saw of leases.
-func (h *Heartbeat) LeasesSeen(at time.Time, due bool) {
+func (t *takeover) seen(at time.Time, due bool) {
 	if !due {
-		h.leases.none.Store(&at)
+		t.noneAt.Store(&at)
 		return
 	}
 	select {
-	case h.leases.due <- struct{}{}:
+	case t.due <- struct{}{}:
 	default:
 	}
 }
@@ -82,44 +84,44 @@ const TakeStrandedSQL = `/* outbox: take over leases of relays that have no row 
 UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL
  WHERE task_id = ANY ($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id)`
 
-// takeOver makes the leased tasks of dead relays ready again, once this relay's own beats are
+// run makes the leased tasks of dead relays ready again, once this relay's own beats are
 // settled.
-func (h *Heartbeat) takeOver(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
-	now, take := h.Now(), h.leases.takeOver
-	h.leases.takeOver = false
-	if !h.streak.settled(now) {
+func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
+	now, take := t.Now(), t.now
+	t.now = false
+	if !t.streak.settled(now) {
 		return TakeoverInterval, nil
 	}
-	strandedToo := now.Sub(h.strandedAt) >= ReapInterval
+	strandedToo := now.Sub(t.strandedAt) >= ReapInterval
 	if !take && !strandedToo {
 		// A poll that is about to come, after an interval like this one, says it again.
-		if wait := TakeoverInterval + TakeoverInterval/20 - h.leases.since(now); wait > 0 {
+		if wait := TakeoverInterval + TakeoverInterval/20 - t.seenNone(now); wait > 0 {
 			return wait, nil
 		}
 	}
 	if !take {
 		err := on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			return conn.QueryRowContext(ctx, h.Schema.SQL(TakeOverDueSQL), strandedToo).Scan(&take)
+			return conn.QueryRowContext(ctx, t.Schema.SQL(TakeOverDueSQL), strandedToo).Scan(&take)
 		})
 		if err != nil || !take {
 			if err == nil && strandedToo {
-				h.strandedAt = now
+				t.strandedAt = now
 			}
 			return TakeoverInterval, err
 		}
 	}
 	var n int64
-	err = h.inTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err = inTx(ctx, on, func(ctx context.Context, tx *sql.Tx) error {
 		n = 0
 		change := func(query string, args ...any) error {
-			result, err := tx.ExecContext(ctx, h.Schema.SQL(query), args...)
+			result, err := tx.ExecContext(ctx, t.Schema.SQL(query), args...)
 			if err == nil {
 				taken, _ := result.RowsAffected()
 				n += taken
 			}
 			return err
 		}
-		dead, err := pg.Texts(tx.QueryContext(ctx, h.Schema.SQL(DeadRelaysSQL), h.RelayID))
+		dead, err := pg.Texts(tx.QueryContext(ctx, t.Schema.SQL(DeadRelaysSQL), t.RelayID))
 		if err != nil {
 			return err
 		}
@@ -131,18 +133,18 @@ func (h *Heartbeat) takeOver(ctx context.Context, on *pg.Dedicated) (next time.D
 		if err := change(ExpireSQL); err != nil || !strandedToo {
 			return err
 		}
-		stranded, err := pg.Texts(tx.QueryContext(ctx, h.Schema.SQL(StrandedSQL)))
+		stranded, err := pg.Texts(tx.QueryContext(ctx, t.Schema.SQL(StrandedSQL)))
 		if err != nil || len(stranded) == 0 {
 			return err
 		}
 		return change(TakeStrandedSQL, pq.Array(stranded))
 	})
 	if err == nil && strandedToo { // else it is soon tried again
-		h.strandedAt = now
+		t.strandedAt = now
 	}
 	if err == nil && n > 0 {
-		h.Log.Warn("outbox: tasks of dead relays or with leases that ran out are ready again", "tasks", n)
-		h.Ready()
+		t.Log.Warn("outbox: tasks of dead relays or with leases that ran out are ready again", "tasks", n)
+		t.Ready()
 	}
 	return TakeoverInterval, err
 }

@@ -3,6 +3,7 @@ package upkeep
 import (
 	"context"
 	"database/sql"
+	"log/slog"
 	"time"
 
 	"github.com/lib/pq"
@@ -38,27 +39,29 @@ SELECT u.task_type, (SELECT count(*) FROM (
 // unhandledInterval is how often a type without a handler is reported.
 const unhandledInterval = time.Minute
 
-// reportUnhandled logs the task types that have tasks and no handler in any living relay. The tasks
-// are left alone.
-func (h *Heartbeat) reportUnhandled(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
-	return unhandledInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		rows, err := conn.QueryContext(ctx, h.Schema.SQL(UnhandledSQL), pq.Array(h.Types))
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var taskType string
-			var n int
-			if err := rows.Scan(&taskType, &n); err != nil {
+// reportUnhandled is the job that logs the task types that have tasks and no handler in any living
+// relay. The tasks are left alone.
+func reportUnhandled(in pg.Schema, handled []string, log *slog.Logger) func(context.Context, *pg.Dedicated) (time.Duration, error) {
+	return func(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
+		return unhandledInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			rows, err := conn.QueryContext(ctx, in.SQL(UnhandledSQL), pq.Array(handled))
+			if err != nil {
 				return err
 			}
-			atLeast := ""
-			if n == 1000 {
-				atLeast = " (counted up to 1000)"
+			defer rows.Close()
+			for rows.Next() {
+				var taskType string
+				var n int
+				if err := rows.Scan(&taskType, &n); err != nil {
+					return err
+				}
+				atLeast := ""
+				if n == 1000 {
+					atLeast = " (counted up to 1000)"
+				}
+				log.Warn("outbox: no relay has a handler for this task type; its tasks wait"+atLeast, "task_type", taskType, "tasks", n)
 			}
-			h.Log.Warn("outbox: no relay has a handler for this task type; its tasks wait"+atLeast, "task_type", taskType, "tasks", n)
-		}
-		return rows.Err()
-	})
+			return rows.Err()
+		})
+	}
 }

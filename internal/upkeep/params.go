@@ -1,0 +1,27 @@
+package upkeep
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
+)
+
+// Params are what a Heartbeat needs of its relay.
+type Params struct {
+	RelayID, Host string
+	PID           int
+	Types         []string // that have a handler
+	Workers       int
+	MaxConns      func() int // the limit of the pool; 0 is none
+	Schema        pg.Schema
+	Pool          *pg.Pool
+	Pace          pg.Pace
+	Log           *slog.Logger
+	Now           func() time.Time // time.Now
+	ReadsClock    bool             // beats read PostgreSQL's clock, for Ahead
+	Jobs          []Job            // of the relay's other parts
+	Maintenance   []MaintenanceJob
+	Lost          func() (handlers int) // ends the leased handlers, as the leases have run out
+	Ready         func()                // tasks are ready again
+}

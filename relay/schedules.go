@@ -99,15 +99,15 @@ func (s Schedules) prepare() (out []schedule.Schedule, err error) {
 			errs = append(errs, fmt.Errorf("relay: Config.Schedules[%d] %.32q: %w", i, one.Name, err))
 		}
 		if names[one.Name] {
-			bad(errors.New("Name: it is there twice"))
+			bad(errors.New("there are two of this Name"))
 		}
 		names[one.Name] = true
 		if one.CatchUp != CatchUpOnce && one.CatchUp != CatchUpAll {
-			bad(fmt.Errorf("CatchUp: %d: must be CatchUpOnce or CatchUpAll", one.CatchUp))
+			bad(fmt.Errorf("the CatchUp %d must be CatchUpOnce or CatchUpAll", one.CatchUp))
 		}
 		if e, ok := one.Timing.(everyTiming); ok {
 			if d := time.Duration(e); d < minEvery || d%time.Microsecond != 0 {
-				bad(fmt.Errorf("Timing: Every(%v): must be at least %v, in whole microseconds", d, minEvery))
+				bad(fmt.Errorf("the Timing Every(%v) must be at least %v, in whole microseconds", d, minEvery))
 				continue
 			}
 			if one.Spec == "" {

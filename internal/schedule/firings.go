@@ -18,9 +18,9 @@ const (
 const nextTimeout = 5 * time.Second
 
 var (
-	errNoNext       = errors.New("Next gave no further time")
-	errNoAdvance    = errors.New("Next gave a time that is not after the one before")
-	errNextPanicked = errors.New("Next panicked")
+	errNoNext       = errors.New("its Next gave no further time")
+	errNoAdvance    = errors.New("its Next gave a time that is not after the one before")
+	errNextPanicked = errors.New("its Next panicked")
 )
 
 // firings are what a due schedule enqueues, and when it is due next; the zero time if it has ended,
@@ -115,6 +115,6 @@ func within[T any](limit time.Duration, f func() T) (value T, err error) {
 	case a := <-done:
 		return a.value, a.err
 	case <-timer.C:
-		return value, fmt.Errorf("Next did not return within %v", limit)
+		return value, fmt.Errorf("its Next did not return within %v", limit)
 	}
 }

@@ -32,25 +32,27 @@ type Schedule struct {
 
 // Prepare returns all that is wrong with the fields.
 func (s *Schedule) Prepare() (wrong []error) {
-	if err := CheckName(s.Name); err != nil {
-		wrong = append(wrong, fmt.Errorf("Name: %w", err))
+	check := func(field string, err error) {
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("%s: %w", field, err))
+		}
 	}
-	if s.Spec == "" {
-		wrong = append(wrong, errors.New("Spec: it is empty: give the text of the cron expression, or a version of the timing"))
-	} else if err := checkText(s.Spec); err != nil {
-		wrong = append(wrong, fmt.Errorf("Spec: %w", err))
-	}
+	check("Name", CheckName(s.Name))
+	check("Spec", s.checkSpec())
 	payload, err := s.Task.Encode()
-	if err != nil {
-		wrong = append(wrong, fmt.Errorf("Task: %w", err))
-	}
-	if err := s.probe(); err != nil {
-		wrong = append(wrong, fmt.Errorf("Timing: %w", err))
-	}
+	check("Task", err)
+	check("Timing", s.probe())
 	s.payload = string(payload)
 	s.timing = hash(s.Spec)
 	s.definition = hash(s.Spec, s.catchUp(), s.Task.Type, s.payload)
 	return wrong
+}
+
+func (s *Schedule) checkSpec() error {
+	if s.Spec == "" {
+		return errors.New("it is empty: give the text of the cron expression, or a version of the timing")
+	}
+	return checkText(s.Spec)
 }
 
 // probe calls Next once: a nil pointer panics at the start of the app, not at the first firing.

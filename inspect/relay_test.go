@@ -143,7 +143,7 @@ func TestTypesAreThoseThatAnybodyKnows(t *testing.T) {
 			t.Fatalf("%+v, %v", schedules, err)
 		}
 		s := schedules[0]
-		if s.Name != "nightly" || s.Type != "LIMITED" || s.Spec != "" || !s.NextAt.After(time.Now()) || !s.LastAt.IsZero() || s.CreatedAt.IsZero() || s.Paused || s.CatchUp != "once" {
+		if s.Name != "nightly" || s.Type != "LIMITED" || s.Spec != "every 24h0m0s" || !s.NextAt.After(time.Now()) || !s.LastAt.IsZero() || s.CreatedAt.IsZero() || s.Paused || s.CatchUp != "once" {
 			t.Errorf("the schedule: %+v", s)
 		}
 		if err := relay.PauseSchedule(t.Context(), db.DB, "nightly"); err != nil {

@@ -14,7 +14,7 @@ import (
 type Schedule struct {
 	Name      string
 	Type      string
-	Spec      string    // how its timing prints itself; may be ""
+	Spec      string    // its timing as text
 	NextAt    time.Time // zero: it has ended, or its Next misbehaved
 	LastAt    time.Time // zero: never
 	CreatedAt time.Time

@@ -30,7 +30,7 @@ type dispatcher struct {
 	r         *runner // runs what it claims
 	config    Config
 	rates     rates
-	alive     func(now time.Time) error // else it may not claim
+	alive     func(now time.Time) error // nil while it may claim
 	notified  func() bool               // of new tasks, by LISTEN
 	pollLanes func(context.Context, pollOptions) (*pollResult, error)
 	answered  *pg.Broadcast

@@ -11,7 +11,7 @@ import (
 
 // newHeartbeat returns the heartbeat of a run, with the upkeep of the relay's parts.
 func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
-	hearing := &hearing{r: r.runner}
+	hearing, limits := &hearing{r: r.runner}, &r.store
 	return upkeep.New(upkeep.Params{
 		RelayID: r.relayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
 		MaxConns:   func() int { return r.db.Stats().MaxOpenConnections },
@@ -25,11 +25,14 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 			{Name: "hear", Run: hearing.hear},
 			{Name: "give tokens back", Run: r.rates.giveBackSome},
 			{Name: "store limits", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
-				return upkeep.ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error { return r.storeLimits(ctx, conn, r.handlers, true) })
+				return upkeep.ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+					return limits.storeLimits(ctx, conn, r.handlers, true)
+				})
 			}},
 		},
 		Maintenance: r.jobs,
 		Lost:        r.leases.lose,
 		Ready:       r.wake,
+		Last:        r.rates.giveBackAll,
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -180,6 +181,6 @@ UPDATE outbox.task SET attempt = LEAST(attempt + 1, 32767) WHERE task_id = $1 AN
 // begin counts the attempt of a leased suspect. After an error it may be counted or not.
 func (l *leases) begin(t *row, token string) error {
 	return l.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-		return one(tx.ExecContext(ctx, l.r.sql(beginSuspectSQL), t.id, token))
+		return pg.One(tx.ExecContext(ctx, l.r.sql(beginSuspectSQL), t.id, token))
 	})
 }

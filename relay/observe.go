@@ -181,5 +181,8 @@ func (o *observers) tellChange(e Event, at time.Time) {
 
 // waited is for how long a task that was due at runAt had been so at a time of the process's clock.
 func (o *observers) waited(runAt int64, at time.Time) time.Duration {
-	return max(0, at.Add(o.ahead()).Sub(time.UnixMicro(runAt)))
+	if o.ahead != nil {
+		at = at.Add(o.ahead())
+	}
+	return max(0, at.Sub(time.UnixMicro(runAt)))
 }

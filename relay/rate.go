@@ -70,13 +70,7 @@ func (t rates) giveBackSome(ctx context.Context, on *pg.Dedicated) (next time.Du
 }
 
 // giveBackAll gives back all, at the end of a run.
-func (t rates) giveBackAll(conns *pg.Pool) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	on := pg.NewDedicated(conns)
-	defer on.Close()
-	_ = t.giveBack(ctx, &on, true)
-}
+func (t rates) giveBackAll(ctx context.Context, on *pg.Dedicated) { _ = t.giveBack(ctx, on, true) }
 
 func (t *rate) keep() time.Duration { return min(t.h.RatePer/10, time.Second) }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -137,7 +138,7 @@ func (s *store) writeBack(ctx context.Context, tx execer, t *row, c taskChange) 
 	args := []any{t.id, c.wait.Microseconds(), t.createdAt, attemptedAt, t.priority, c.attempt, t.rowMax, state,
 		t.taskType, payload, t.headers, lastError, pq.Array(nonNil(c.keep)), c.failed}
 	result, err := tx.ExecContext(ctx, s.sql(writeBackSQL), append(args, optional.args()...)...)
-	return one(result, err)
+	return pg.One(result, err)
 }
 
 const writeDeadSQL = `/* outbox: dead letter */
@@ -152,7 +153,7 @@ VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', timesta
 func (s *store) writeDead(ctx context.Context, tx execer, t *row, c taskChange) error {
 	args := []any{t.id, t.runAt, t.createdAt, t.priority, c.attempt, t.max, c.reason, t.taskType, t.payload, t.headers, pgerr.Text(c.err), c.failed}
 	result, err := tx.ExecContext(ctx, s.sql(writeDeadSQL), append(append(args, t.optional.args()...), t.rowMax)...)
-	return one(result, err)
+	return pg.One(result, err)
 }
 
 // forgetTasks deletes all that the journal has of tasks that are done.
@@ -282,17 +283,6 @@ func (s *store) statusOf(xid string) (status string, err error) {
 		return tx.QueryRowContext(ctx, "SELECT COALESCE(pg_xact_status($1::text::xid8), 'unknown')", xid).Scan(&status)
 	})
 	return status, err
-}
-
-// one checks that a statement changed one row: a trigger of the app's could drop it.
-func one(result sql.Result, err error) error {
-	if err != nil {
-		return err
-	}
-	if n, err := result.RowsAffected(); err != nil || n != 1 {
-		return fmt.Errorf("relay: a task was not written: %d rows instead of 1 (is there a trigger on the outbox's tables?): %w", n, err)
-	}
-	return nil
 }
 
 func nonNil(s []string) []string {

@@ -170,6 +170,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	defer r.conns.Close()
 	r.rates = newRates(&r.store, r.handlers)
 	r.heart = r.newHeartbeat(time.Now)
+	r.observers.ahead = r.heart.Ahead
 	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.relayID, PollInterval: r.config.PollInterval, Pool: r.conns,
 		Log: r.log, Answered: &r.answered, Wake: r.wake, Withdrawn: func() { poke(r.withdrawn) }}
 	defer r.live(ctx)()
@@ -207,8 +208,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	if !once && len(r.schedules) > 0 {
 		stopSchedules = background(func(<-chan struct{}) { r.newScheduler().Run(claiming) })
 	}
-	drained := make(chan struct{})
-	go r.drain(claiming, drained, stopHandling)
+	stopDraining := background(func(drained <-chan struct{}) { r.drain(claiming, drained, stopHandling) })
 	select {
 	case <-r.heart.First:
 	case <-r.heart.Tried: // it may fail at first
@@ -220,13 +220,12 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 		}
 	}
 	d.run()
-	close(drained)
+	stopDraining()
 	stopSchedules()
 	stopListener()
 	stopLeases()
 	stopJournal()
 	stopHeart()
-	r.rates.giveBackAll(r.conns)
 	return d.failed
 }
 

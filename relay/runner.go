@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
 )
@@ -34,7 +33,7 @@ func (r *Relay) newRunner(claiming, handling context.Context) *runner {
 		log:     r.log, newPace: r.newPace,
 		claiming: claiming, handling: handling, abandoned: make(chan struct{}),
 	}
-	run.observers = &observers{all: r.config.Observers, log: r.log, types: r.types, ahead: func() time.Duration { return r.heart.Ahead() }}
+	run.observers = &observers{all: r.config.Observers, log: r.log, types: r.types}
 	run.journal = newJournal(&run.store, r.newPace(), r.config.Workers)
 	run.leases = newLeases(run)
 	run.deadLetters = newDeadLetters(claiming, r.config.OnDead, r.log)

@@ -108,7 +108,6 @@ func (s Schedules) prepare() (out []schedule.Schedule, err error) {
 		if e, ok := one.Timing.(everyTiming); ok {
 			if d := time.Duration(e); d < minEvery || d%time.Microsecond != 0 {
 				bad(fmt.Errorf("the Timing Every(%v) must be at least %v, in whole microseconds", d, minEvery))
-				continue
 			}
 			if one.Spec == "" {
 				one.Spec = fmt.Sprint("every ", time.Duration(e))

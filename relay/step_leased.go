@@ -84,7 +84,7 @@ func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) 
 			return nil
 		}
 		t.attempt++
-		return one(tx.ExecContext(ctx, s.r.sql(beginSuspectSQL), t.id, token))
+		return pg.One(tx.ExecContext(ctx, s.r.sql(beginSuspectSQL), t.id, token))
 	})
 	return t, err
 }

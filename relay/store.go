@@ -2,7 +2,7 @@ package relay
 
 import "github.com/txoutbox/outbox/internal/pg"
 
-// store makes the statements of a task's life, for one run of a relay.
+// store names the outbox's schema and sends statements, for one run of a relay.
 type store struct {
 	schema  pg.Schema
 	relayID string

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -241,4 +242,16 @@ func Texts(rows *sql.Rows, err error) ([]string, error) {
 		out = append(out, s)
 	}
 	return out, errors.Join(rows.Err(), rows.Close())
+}
+
+// One checks that a statement changed one row: a trigger of the app's could drop it.
+func One(result sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	n, err := result.RowsAffected()
+	if err == nil && n != 1 {
+		err = fmt.Errorf("relay: the row was not written: %d rows instead of 1; is there a trigger on the outbox's tables?", n)
+	}
+	return err
 }

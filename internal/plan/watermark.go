@@ -21,9 +21,9 @@ const (
 )
 
 // Class is the tasks of a lane with one priority and attempt: in it the order is that of their ids.
-type class struct{ Priority, Attempt int }
+type Class struct{ Priority, Attempt int }
 
-func (p Position) Class() class { return class{p.Priority, p.Attempt} }
+func (p Position) Class() Class { return Class{p.Priority, p.Attempt} }
 
 func (p Position) Compare(q Position) int {
 	return cmp.Or(cmp.Compare(p.Priority, q.Priority), cmp.Compare(p.Attempt, q.Attempt), cmp.Compare(p.TaskID, q.TaskID))
@@ -63,7 +63,7 @@ func (w *Watermarks) IDSpan(from *Position, n int) int64 {
 // Watermarks are those of one lane.
 type Watermarks struct {
 	Random  bool // claims are all over the lane: only what polls see says where it begins
-	of      map[class]*watermark
+	of      map[Class]*watermark
 	Started int       // how often one was moved back; claims that began before say nothing
 	since   time.Time // of the first claim
 }
@@ -84,7 +84,7 @@ type ClaimedRun struct {
 // NoteClaimed notes a claim that was begun when started was as given.
 func (w *Watermarks) NoteClaimed(all []ClaimedRun, started int, now time.Time) {
 	if w.of == nil {
-		w.of, w.since = map[class]*watermark{}, now
+		w.of, w.since = map[Class]*watermark{}, now
 	}
 	for _, run := range all {
 		one := w.of[run.Last.Class()]
@@ -114,7 +114,7 @@ func (w *Watermarks) NoteClaimed(all []ClaimedRun, started int, now time.Time) {
 
 // drop forgets the class whose watermark moved the longest ago.
 func (w *Watermarks) drop() {
-	var oldest class
+	var oldest Class
 	for c, one := range w.of {
 		if o := w.of[oldest]; o == nil || one.movedAt.Before(o.movedAt) {
 			oldest = c
@@ -176,7 +176,7 @@ func (w *Watermarks) NoteShort() {
 // priorities, or, of one priority, those from a task on, up to an attempt.
 type Span struct {
 	First Position
-	Last  class
+	Last  Class
 }
 
 const maxColumn = math.MaxInt16 // of priority and attempt
@@ -193,35 +193,35 @@ func (w *Watermarks) Spans() (out []Span) {
 		return nil
 	}
 	slices.SortFunc(deep, func(a, b *watermark) int { return a.at.Compare(b.at) })
-	next := class{math.MinInt16, 0} // the first that no span has
+	next := Class{math.MinInt16, 0} // the first that no span has
 	for _, one := range deep {
 		c := one.at.Class()
 		out = append(between(out, next, c), Span{one.at, c})
-		next = class{c.Priority, c.Attempt + 1}
+		next = Class{c.Priority, c.Attempt + 1}
 	}
 	// What follows the last watermark in its priority is read on.
 	out[len(out)-1].Last.Attempt = maxColumn
 	if next.Priority == maxColumn {
 		return out
 	}
-	return append(out, Span{class{next.Priority + 1, 0}.start(), class{maxColumn, maxColumn}})
+	return append(out, Span{Class{next.Priority + 1, 0}.start(), Class{maxColumn, maxColumn}})
 }
 
 // start is before all tasks of the class.
-func (c class) start() Position { return Position{c.Priority, c.Attempt, math.MinInt64} }
+func (c Class) start() Position { return Position{c.Priority, c.Attempt, math.MinInt64} }
 
 // between adds the classes from one on to before the other.
-func between(out []Span, from, to class) []Span {
+func between(out []Span, from, to Class) []Span {
 	if from.Priority < to.Priority && from.Attempt > 0 {
-		out = append(out, Span{from.start(), class{from.Priority, maxColumn}})
-		from = class{from.Priority + 1, 0}
+		out = append(out, Span{from.start(), Class{from.Priority, maxColumn}})
+		from = Class{from.Priority + 1, 0}
 	}
 	if from.Priority < to.Priority {
-		out = append(out, Span{from.start(), class{to.Priority - 1, maxColumn}})
-		from = class{to.Priority, 0}
+		out = append(out, Span{from.start(), Class{to.Priority - 1, maxColumn}})
+		from = Class{to.Priority, 0}
 	}
 	if from.Attempt < to.Attempt {
-		out = append(out, Span{from.start(), class{to.Priority, to.Attempt - 1}})
+		out = append(out, Span{from.start(), Class{to.Priority, to.Attempt - 1}})
 	}
 	return out
 }

@@ -80,9 +80,9 @@ func TestSpansCoverEachTaskThatIsNotBelowAWatermarkOnce(t *testing.T) {
 	t.Parallel()
 	columns := []int{math.MinInt16, -1, 0, 1, 2, 3, math.MaxInt16}
 	for range 2000 {
-		w := Watermarks{of: map[class]*watermark{}}
+		w := Watermarks{of: map[Class]*watermark{}}
 		for range 1 + rand.IntN(maxWatermarks) {
-			c := class{columns[rand.IntN(len(columns))], columns[2+rand.IntN(len(columns)-2)]}
+			c := Class{columns[rand.IntN(len(columns))], columns[2+rand.IntN(len(columns)-2)]}
 			w.of[c] = &watermark{at: Position{c.Priority, c.Attempt, 10}, claimed: WatermarkAfter}
 		}
 		spans := w.Spans()
@@ -105,7 +105,7 @@ func TestSpansCoverEachTaskThatIsNotBelowAWatermarkOnce(t *testing.T) {
 			}
 		}
 		for _, s := range spans {
-			if s.First.Priority < s.Last.Priority && (s.First != class{s.First.Priority, 0}.start() || s.Last.Attempt != maxColumn) {
+			if s.First.Priority < s.Last.Priority && (s.First != Class{s.First.Priority, 0}.start() || s.Last.Attempt != maxColumn) {
 				t.Fatalf("the span %+v has parts of several priorities", s)
 			}
 		}
@@ -155,7 +155,7 @@ func TestALaneHasFewWatermarks(t *testing.T) {
 	if len(w.of) > maxWatermarks {
 		t.Errorf("%d watermarks, want at most %d", len(w.of), maxWatermarks)
 	}
-	if w.of[class{3*maxWatermarks - 1, 0}] == nil {
+	if w.of[Class{3*maxWatermarks - 1, 0}] == nil {
 		t.Error("the latest class has none")
 	}
 }
@@ -225,10 +225,10 @@ func TestClaimsOfABacklogBeginBehindEachOther(t *testing.T) {
 	w.NoteClaimed(runOf(0, 0, 1050, 1), w.Started, now) // ids are missing
 	begin(1051)
 	w.NoteShort()
-	begin(w.of[class{}].at.TaskID)
+	begin(w.of[Class{}].at.TaskID)
 	h.Since = now
-	begin(w.of[class{}].at.TaskID)
-	begin(w.of[class{}].at.TaskID)
+	begin(w.of[Class{}].at.TaskID)
+	begin(w.of[Class{}].at.TaskID)
 }
 
 // A task that others had locked, or gave back, while claims went past it is seen by polls but not by claims from where the last one

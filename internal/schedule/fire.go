@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/lib/pq"
@@ -67,14 +66,7 @@ func (s *Scheduler) fireOne(ctx context.Context, fired map[string]bool) (name st
 		if len(f.at) > 0 {
 			last = f.at[len(f.at)-1]
 		}
-		result, err := tx.ExecContext(ctx, s.Schema.SQL(FiredSQL), name, micros(f.next), micros(last))
-		if err != nil {
-			return err
-		}
-		if n, err := result.RowsAffected(); err != nil || n != 1 {
-			return fmt.Errorf("relay: a schedule was not written: %d rows instead of 1 (is there a trigger on the outbox's tables?): %w", n, err)
-		}
-		return nil
+		return pg.One(tx.ExecContext(ctx, s.Schema.SQL(FiredSQL), name, micros(f.next), micros(last)))
 	})
 	if err != nil {
 		return name, err

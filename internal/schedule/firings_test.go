@@ -85,7 +85,7 @@ func TestANextThatMisbehavesEndsTheSchedule(t *testing.T) {
 // Relays tell schedules apart by all but their timing's code.
 func TestTheDefinitionIsOfSpecCatchUpTypeAndPayload(t *testing.T) {
 	t.Parallel()
-	plain := Schedule{Name: "a", Spec: "1", Timing: nextFunc(hourly), Task: outbox.NewTask{Type: "A", Payload: 1}}
+	plain := Schedule{Name: "a", Spec: "1", Timing: nextFunc(hourly), Task: outbox.NewTask{Type: "A", Payload: 11}}
 	seen := map[string]string{}
 	for name, change := range map[string]func(*Schedule){
 		"plain":    func(*Schedule) {},
@@ -93,7 +93,7 @@ func TestTheDefinitionIsOfSpecCatchUpTypeAndPayload(t *testing.T) {
 		"catch up": func(s *Schedule) { s.CatchUp = true },
 		"type":     func(s *Schedule) { s.Task.Type = "B" },
 		"payload":  func(s *Schedule) { s.Task.Payload = 2 },
-		"shifted":  func(s *Schedule) { s.Spec, s.Task.Type = "", "1A" },
+		"shifted":  func(s *Schedule) { s.Task.Type, s.Task.Payload = "A1", 1 },
 	} {
 		s := plain
 		change(&s)

@@ -12,8 +12,8 @@ import (
 const fromSQL = `/* outbox: from when a schedule is computed */
 SELECT (extract(epoch FROM GREATEST(now(), (SELECT last_at FROM outbox.schedule WHERE name = $1))) * 1000000)::bigint`
 
-// AddSQL adds a schedule, or changes it to what it is here.
-const AddSQL = `/* outbox: add or change a schedule */
+// addSQL adds a schedule, or changes it to what it is here.
+const addSQL = `/* outbox: add or change a schedule */
 INSERT INTO outbox.schedule AS s (name, next_at, catch_up, task_type, payload, spec, timing, definition)
 VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', $3, $4, $5::jsonb, $6, $7, $8)
 ON CONFLICT (name) DO UPDATE SET catch_up = EXCLUDED.catch_up, task_type = EXCLUDED.task_type, payload = EXCLUDED.payload,
@@ -21,7 +21,7 @@ ON CONFLICT (name) DO UPDATE SET catch_up = EXCLUDED.catch_up, task_type = EXCLU
        next_at = CASE WHEN s.timing = EXCLUDED.timing THEN COALESCE(s.next_at, EXCLUDED.next_at) ELSE EXCLUDED.next_at END
  WHERE s.definition <> EXCLUDED.definition OR s.next_at IS NULL AND EXCLUDED.next_at IS NOT NULL`
 
-// register adds this relay's schedules. Others' stay. One whose Next panics rests first.
+// register adds this relay's schedules, or changes them to what they are here. Others' stay. One whose Next panics rests first.
 func (s *Scheduler) register(ctx context.Context) error {
 	for i := range s.Schedules {
 		one := &s.Schedules[i]
@@ -53,7 +53,7 @@ func (s *Scheduler) add(ctx context.Context, one *Schedule) error {
 		if f.why != nil {
 			s.ended(one.Name, f.why)
 		}
-		_, err = tx.ExecContext(ctx, s.Schema.SQL(AddSQL), one.Name, micros(f.next), one.catchUp(), one.Task.Type, one.payload,
+		_, err = tx.ExecContext(ctx, s.Schema.SQL(addSQL), one.Name, micros(f.next), one.catchUp(), one.Task.Type, one.payload,
 			one.Spec, one.timing, one.definition)
 		return err
 	})

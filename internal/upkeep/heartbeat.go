@@ -40,13 +40,13 @@ type Heartbeat struct {
 func New(p Params) *Heartbeat {
 	h := &Heartbeat{Params: p, First: make(chan struct{}), Tried: make(chan struct{}), on: pg.NewDedicated(p.Pool)}
 	h.takeover = newTakeover(p, &h.streak)
-	h.jobs = newJobs(p.Now, p.Log, append([]Job{
-		{"take over", h.takeover.run},
-		{"reap", reap(p.Schema, p.RelayID)},
-		{"report unhandled types", reportUnhandled(p.Schema, p.Types, p.Log)},
-		{"sweep keys", (&keySweep{schema: p.Schema}).run},
-		{"maintain", newMaintenance(p.Schema, p.Log, p.Now, p.Maintenance).run},
-	}, p.Jobs...))
+	all := append([]Job{{"take over", h.takeover.run}}, p.Jobs...) // at the start in this order
+	h.jobs = newJobs(p.Now, p.Log, append(all,
+		Job{"reap", reap(p.Schema, p.RelayID)},
+		Job{"report unhandled types", reportUnhandled(p.Schema, p.Types, p.Log)},
+		Job{"sweep keys", (&keySweep{schema: p.Schema}).run},
+		Job{"maintain", newMaintenance(p.Schema, p.Log, p.Now, p.Maintenance).run},
+	))
 	return h
 }
 

@@ -2,6 +2,7 @@ package upkeep
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -67,10 +68,10 @@ func (j *jobs) doNamed(ctx context.Context, on *pg.Dedicated, name string) (rest
 	for _, one := range j.all {
 		if one.Name == name {
 			err = j.do(ctx, on, one)
-			rest = one.at.Sub(j.now())
+			return one.at.Sub(j.now()), err
 		}
 	}
-	return rest, err
+	return 0, fmt.Errorf("relay: there is no job %q", name)
 }
 
 func (j *jobs) do(ctx context.Context, on *pg.Dedicated, one *dueJob) error {

@@ -1,6 +1,7 @@
 package upkeep
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -22,6 +23,7 @@ type Params struct {
 	ReadsClock    bool             // beats read PostgreSQL's clock, for Ahead
 	Jobs          []Job            // of the relay's other parts
 	Maintenance   []MaintenanceJob
-	Lost          func() (handlers int) // ends the leased handlers, as the leases have run out
-	Ready         func()                // tasks are ready again
+	Lost          func() (handlers int)                // ends the leased handlers, as the leases have run out
+	Ready         func()                               // tasks are ready again
+	Last          func(context.Context, *pg.Dedicated) // after the sign-off, in what is left of its time
 }

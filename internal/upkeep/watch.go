@@ -50,7 +50,8 @@ func (h *Heartbeat) SignOff() {
 			return err
 		})
 		if err == nil {
-			return
+			break
 		}
 	}
+	h.Last(ctx, &h.on)
 }

@@ -10,7 +10,6 @@ import (
 )
 
 const (
-	pollFresh       = 50 * time.Millisecond // how old a poll may be when a lane is chosen
 	pollAgain       = 20 * time.Millisecond // how old it is when a busy relay polls for work of other types
 	pollPause       = 2 * time.Millisecond  // between polls that wake-ups or timers ask for
 	duePause        = 20 * time.Millisecond // where the last poll could not promote what was due
@@ -68,20 +67,6 @@ type dispatcher struct {
 	suppressedFor   time.Duration // for how long wake-ups were suppressed the last time
 	suppressedUntil time.Time
 	stranded        bool // RunOnce: dead relays hold leases, to be taken over
-}
-
-func (r *Relay) newDispatcher(ctx context.Context, once bool) *dispatcher {
-	d := &dispatcher{r: r.runner, config: r.config, rates: r.rates, alive: r.heart.Alive, notified: r.listener.Works, pollLanes: r.poll,
-		answered: &r.answered, woken: r.woken, withdrawn: r.withdrawn, ctx: ctx, once: once, free: r.config.Workers,
-		events: make(chan func(), 2*r.config.Workers+4), outage: pg.NewOutage(r.log, r.outageChanged)}
-	d.lanes.workers = r.config.Workers
-	if r.config.Chooser != nil {
-		d.lanes.chooser = &appChooser{chooser: r.config.Chooser, log: r.log}
-	}
-	for _, h := range r.handlers {
-		d.lanes.all = append(d.lanes.all, &lane{h: h, watermarks: plan.Watermarks{Random: r.config.Order == Random}})
-	}
-	return d
 }
 
 // run dispatches until ctx ends or, with once, nothing is left; then it waits for what runs.

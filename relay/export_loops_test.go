@@ -62,7 +62,7 @@ func (l *Loops) Upkeep(ctx context.Context, name string) (rest time.Duration, er
 
 // Poll is one poll.
 func (l *Loops) Poll(ctx context.Context) error {
-	_, err := l.r.poll(ctx, pollOptions{})
+	_, err := l.r.newPoller().poll(ctx, pollOptions{})
 	return err
 }
 

@@ -1,12 +1,16 @@
 package relay
 
 import (
+	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/plan"
 )
+
+// pollFresh is how old a poll may be when a lane is chosen.
+const pollFresh = 50 * time.Millisecond
 
 // lane is what the dispatcher knows of one task type.
 type lane struct {
@@ -41,6 +45,11 @@ type lanes struct {
 
 	heads []Head  // of the last view
 	seen  []*lane // that these are of
+}
+
+// of is the lane of a type.
+func (l *lanes) of(h *handlers.Handler) *lane {
+	return l.all[slices.IndexFunc(l.all, func(c *lane) bool { return c.h == h })]
 }
 
 // While a claim of leased tasks looks for them, the slots that become free gather for the next one.
@@ -269,4 +278,27 @@ type taken struct {
 	claimed      []plan.ClaimedRun
 	began        time.Time
 	started      int // of the lane's watermarks, when it began
+}
+
+// How long a relay waits before it tries again to get a slot that others have. What it frees itself it takes at once.
+const (
+	slotWaitLeast = 10 * time.Millisecond
+	slotWaitMost  = 400 * time.Millisecond
+)
+
+func (c *lane) waitForSlot() {
+	c.slotWait = min(max(2*c.slotWait, slotWaitLeast), slotWaitMost)
+	c.slotAt = time.Now().Add(c.slotWait/2 + rand.N(c.slotWait/2))
+}
+
+func (c *lane) waitForToken(wait time.Duration) {
+	c.tokenAt = time.Now().Add(min(max(wait, time.Millisecond), tokenWait))
+}
+
+// blockedUntil is when its type's limits may let the lane claim again.
+func (c *lane) blockedUntil() time.Time {
+	if c.tokenAt.After(c.slotAt) {
+		return c.tokenAt
+	}
+	return c.slotAt
 }

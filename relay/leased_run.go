@@ -10,7 +10,6 @@ import (
 // run, the handler's return or the relay's patience, hands the result on and waits for nothing.
 type leasedRun struct {
 	lease
-	lane    *lane
 	row     row
 	context limited
 	task    task
@@ -26,9 +25,9 @@ type leasedRun struct {
 	patience *time.Timer
 }
 
-// claimed is told of the claim's lane and token before anything else.
-func (x *leasedRun) claimed(r *runner, c *lane, token string) {
-	x.lane, x.lease.r, x.h, x.id, x.token, x.taken, x.noHeartbeat = c, r, c.h, x.row.id, token, &x.row, c.h.Lease > 0
+// claimed is told of the claim's type and token before anything else.
+func (x *leasedRun) claimed(r *runner, h *handlers.Handler, token string) {
+	x.lease.r, x.h, x.id, x.token, x.taken, x.noHeartbeat = r, h, x.row.id, token, &x.row, h.Lease > 0
 }
 
 // begin runs the task.

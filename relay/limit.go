@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"math/rand/v2"
-	"time"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/handlers"
@@ -110,28 +108,4 @@ func (s *store) fillSlots(ctx context.Context, h *handlers.Handler, tx *sql.Tx, 
 	}
 	_, err := tx.ExecContext(ctx, s.sql(fillSlotsSQL), h.Type, pq.Array(slots[:len(rows)]), pq.Array(ids(rows)), token)
 	return err
-}
-
-// How long a relay waits before it tries again to get a slot that others have. What it frees itself it takes at once.
-const (
-	slotWaitLeast = 10 * time.Millisecond
-	slotWaitMost  = 400 * time.Millisecond
-	tokenWait     = 5 * time.Second // the rate may have been changed meanwhile
-)
-
-func (c *lane) waitForSlot() {
-	c.slotWait = min(max(2*c.slotWait, slotWaitLeast), slotWaitMost)
-	c.slotAt = time.Now().Add(c.slotWait/2 + rand.N(c.slotWait/2))
-}
-
-func (c *lane) waitForToken(wait time.Duration) {
-	c.tokenAt = time.Now().Add(min(max(wait, time.Millisecond), tokenWait))
-}
-
-// blockedUntil is when its type's limits may let the lane claim again.
-func (c *lane) blockedUntil() time.Time {
-	if c.tokenAt.After(c.slotAt) {
-		return c.tokenAt
-	}
-	return c.slotAt
 }

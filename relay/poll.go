@@ -58,6 +58,19 @@ SELECT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased'
    AND (t.leased_until < clock_timestamp() OR NOT EXISTS (
      SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id AND l.alive_until > clock_timestamp())))`
 
+// poller reads what there is to do.
+type poller struct {
+	*store
+	types   []string
+	random  bool
+	ahead   time.Duration  // of wake-up requests
+	running func() []int64 // tasks inside open claims
+	leases  interface {
+		LeasesUnseen(now time.Time) bool
+		LeasesSeen(at time.Time, due bool)
+	}
+}
+
 // pollResult is the result of a poll.
 type pollResult struct {
 	heads        []*plan.Head  // by the index of the lane
@@ -71,10 +84,6 @@ type pollResult struct {
 	// stranded: dead relays hold leases. Only read when asked.
 	stranded bool
 }
-
-// maxExcluded bounds how many running tasks a poll leaves out; more only cost a claim that finds
-// little.
-const maxExcluded = 1000
 
 // pollOptions are what a poll does besides.
 type pollOptions struct {
@@ -91,10 +100,10 @@ type pollOptions struct {
 
 // poll reads the heads of the lanes, promotes what is due first, and requests wake-ups before it
 // reads, if it should: what commits later sends a notification then.
-func (r *Relay) poll(ctx context.Context, opts pollOptions) (s *pollResult, err error) {
+func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pg.StatementTimeout)
 	defer cancel()
-	conn, err := r.conns.Get(ctx)
+	conn, err := p.conns.Get(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +112,7 @@ func (r *Relay) poll(ctx context.Context, opts pollOptions) (s *pollResult, err 
 			pg.Drop(conn)
 			return
 		}
-		r.conns.Put(conn)
+		p.conns.Put(conn)
 	}()
 	if opts.writable {
 		if err = schema.CheckWritable(ctx, conn); err != nil {
@@ -112,16 +121,16 @@ func (r *Relay) poll(ctx context.Context, opts pollOptions) (s *pollResult, err 
 	}
 	wakeRequest := int64(0)
 	if opts.withdraw > 0 {
-		err = r.withdrawWakeUp(ctx, conn, opts.withdraw)
+		err = p.withdrawWakeUp(ctx, conn, opts.withdraw)
 	} else if opts.requestWakeUp && (!opts.idle || opts.wakeRequest == 0) {
-		wakeRequest, err = r.requestWakeUp(ctx, conn, r.wakeRequestAhead())
+		wakeRequest, err = p.requestWakeUp(ctx, conn, p.ahead)
 	}
 	if err != nil {
 		return nil, err
 	}
 	stranded := false
 	if opts.stranded { // before the lanes are read, so that what is taken over in between is seen there
-		if err = conn.QueryRowContext(ctx, r.sql(strandedLeasesSQL)).Scan(&stranded); err != nil {
+		if err = conn.QueryRowContext(ctx, p.sql(strandedLeasesSQL)).Scan(&stranded); err != nil {
 			return nil, err
 		}
 	}
@@ -130,26 +139,26 @@ func (r *Relay) poll(ctx context.Context, opts pollOptions) (s *pollResult, err 
 		if wakeRequest > 0 || opts.withdraw > 0 {
 			opts.requestWakeUp = false // done
 		}
-		s, due, err = r.readIdle(ctx, conn, opts)
+		s, due, err = p.readIdle(ctx, conn, opts)
 		wakeRequest = max(wakeRequest, s.wakeRequest)
 	} else {
-		s, due, err = r.readLanes(ctx, conn, pollSQL, opts.spans)
+		s, due, err = p.readLanes(ctx, conn, pollSQL, opts.spans)
 	}
 	if err == nil && (len(due) > 0 || s.headsMissing) {
 		promoted := 0
 		if s.headsMissing {
-			if promoted, err = r.promoteHeads(ctx, conn); err != nil {
+			if promoted, err = p.promoteHeads(ctx, conn); err != nil {
 				return nil, err
 			}
 		}
 		rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
 		due = due[:min(len(due), promoteScheduledTypes)]
 		for _, taskType := range due {
-			if _, err := conn.ExecContext(ctx, r.sql(promoteScheduledSQL), taskType, promoteScheduledTasks/len(due)); err != nil {
+			if _, err := conn.ExecContext(ctx, p.sql(promoteScheduledSQL), taskType, promoteScheduledTasks/len(due)); err != nil {
 				return nil, err
 			}
 		}
-		if s, _, err = r.readLanes(ctx, conn, pollSQL, opts.spans); err == nil && s.headsMissing {
+		if s, _, err = p.readLanes(ctx, conn, pollSQL, opts.spans); err == nil && s.headsMissing {
 			s.due, s.nextDue = true, 0 // the rest, soon
 			if promoted == 0 {
 				s.nextDue = promotePause
@@ -160,27 +169,27 @@ func (r *Relay) poll(ctx context.Context, opts pollOptions) (s *pollResult, err 
 		return nil, err
 	}
 	s.wakeRequest, s.stranded = wakeRequest, stranded
-	if r.config.Order == Random {
-		err = r.readLast(ctx, conn, s.heads)
+	if p.random {
+		err = p.readLast(ctx, conn, s.heads)
 	}
 	return s, err
 }
 
 // readLast reads the last task of each lane that has a head.
-func (r *Relay) readLast(ctx context.Context, conn *sql.Conn, heads []*plan.Head) error {
+func (p *poller) readLast(ctx context.Context, conn *sql.Conn, heads []*plan.Head) error {
 	var of []*plan.Head
 	var types []string
 	var priorities, attempts []int64
 	for i, h := range heads {
 		if h != nil {
-			of, types = append(of, h), append(types, r.types[i])
+			of, types = append(of, h), append(types, p.types[i])
 			priorities, attempts = append(priorities, int64(h.Priority)), append(attempts, int64(h.Attempt))
 		}
 	}
 	if len(of) == 0 {
 		return nil
 	}
-	rows, err := conn.QueryContext(ctx, r.sql(lastSQL), pq.Array(types), pq.Array(priorities), pq.Array(attempts))
+	rows, err := conn.QueryContext(ctx, p.sql(lastSQL), pq.Array(types), pq.Array(priorities), pq.Array(attempts))
 	if err != nil {
 		return err
 	}
@@ -198,29 +207,29 @@ func (r *Relay) readLast(ctx context.Context, conn *sql.Conn, heads []*plan.Head
 
 // readIdle reads the lanes for an idle relay, which requests wake-ups and looks for leases to take
 // over at the same time.
-func (r *Relay) readIdle(ctx context.Context, conn *sql.Conn, opts pollOptions) (s *pollResult, due []string, err error) {
+func (p *poller) readIdle(ctx context.Context, conn *sql.Conn, opts pollOptions) (s *pollResult, due []string, err error) {
 	ahead, sent := int64(0), time.Now()
 	if opts.requestWakeUp {
-		ahead = r.wakeRequestAhead().Microseconds()
+		ahead = p.ahead.Microseconds()
 	}
-	leases := r.heart.LeasesUnseen(sent)
-	s, due, err = r.readLanes(ctx, conn, idlePollSQL, opts.spans, leases, ahead, opts.wakeRequest)
+	leases := p.leases.LeasesUnseen(sent)
+	s, due, err = p.readLanes(ctx, conn, idlePollSQL, opts.spans, leases, ahead, opts.wakeRequest)
 	if err == nil && leases {
-		r.heart.LeasesSeen(sent, s.leases)
+		p.leases.LeasesSeen(sent, s.leases)
 	}
 	if err == nil && s.missed {
 		wakeRequest := s.wakeRequest
-		s, due, err = r.readLanes(ctx, conn, pollSQL, opts.spans)
+		s, due, err = p.readLanes(ctx, conn, pollSQL, opts.spans)
 		s.wakeRequest = wakeRequest
 	}
 	return s, due, err
 }
 
-func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spans [][]plan.Span, more ...any) (s *pollResult, due []string, err error) {
-	s = &pollResult{heads: make([]*plan.Head, len(r.types))}
-	args := append(append([]any{pq.Array(r.types), pq.Array(r.runningIDs())}, spanArgs(spans)...), more...)
+func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, query string, spans [][]plan.Span, more ...any) (s *pollResult, due []string, err error) {
+	s = &pollResult{heads: make([]*plan.Head, len(p.types))}
+	args := append(append([]any{pq.Array(p.types), pq.Array(p.running())}, spanArgs(spans)...), more...)
 	sent := time.Now()
-	rows, err := conn.QueryContext(ctx, r.sql(query), args...)
+	rows, err := conn.QueryContext(ctx, p.sql(query), args...)
 	if err != nil {
 		return s, nil, err
 	}
@@ -250,7 +259,7 @@ func (r *Relay) readLanes(ctx context.Context, conn *sql.Conn, query string, spa
 		}
 		in := time.Duration(dueIn.Int64) * time.Microsecond
 		if in <= 0 {
-			due = append(due, r.types[i-1])
+			due = append(due, p.types[i-1])
 		}
 		if !s.due || in < s.nextDue {
 			s.due, s.nextDue = true, in

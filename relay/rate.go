@@ -142,6 +142,9 @@ written AS (
     FROM taken WHERE b.task_type = taken.task_type AND (taken.n > 0 OR $3::integer > 0 OR taken.put_back))
 SELECT n::bigint, ceil((n + 1) * step - waited)::bigint FROM taken`
 
+// tokenWait is the most to wait before asking again: the rate may have been changed meanwhile.
+const tokenWait = 5 * time.Second
+
 // queryer is a transaction or a connection.
 type queryer interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row

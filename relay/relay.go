@@ -135,14 +135,6 @@ func (r *Relay) Wake() { r.wake() }
 
 func (r *Relay) wake() { poke(r.woken) }
 
-// poke makes a channel of capacity one ready, if it is not.
-func poke(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // start sets up one run, dispatches, and tears everything down again.
 func (r *Relay) start(ctx context.Context, once bool) error {
 	r.mu.Lock()
@@ -303,6 +295,3 @@ func background(f func(stop <-chan struct{})) (stop func()) {
 		<-done
 	}
 }
-
-// newPace paces a loop that is not the dispatcher.
-func (r *Relay) newPace() pg.Pace { return pg.NewPace(&r.answered, r.wake) }

@@ -44,6 +44,10 @@ func (r *running) runningAttempts() map[int64]*attempt {
 	return out
 }
 
+// maxExcluded bounds how many running tasks a poll leaves out; more only cost a claim that finds
+// little.
+const maxExcluded = 1000
+
 // runningIDs are tasks inside open claims of this relay; some of them, if they are very many.
 func (r *running) runningIDs() []int64 {
 	r.mu.Lock()
@@ -90,4 +94,12 @@ func (r *running) takeDue() time.Time {
 	at := r.dueNext
 	r.dueNext = time.Time{}
 	return at
+}
+
+// poke makes a channel of capacity one ready, if it is not.
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }

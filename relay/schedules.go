@@ -122,8 +122,3 @@ func (s Schedules) prepare() (out []schedule.Schedule, err error) {
 	slices.SortFunc(out, func(a, b schedule.Schedule) int { return strings.Compare(a.Name, b.Name) })
 	return out, errors.Join(errs...)
 }
-
-// newScheduler returns the scheduler of a run.
-func (r *Relay) newScheduler() *schedule.Scheduler {
-	return schedule.New(schedule.Params{Schedules: r.schedules, Schema: r.schema, Pool: r.conns, Pace: r.newPace(), Log: r.log})
-}

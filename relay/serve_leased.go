@@ -1,6 +1,10 @@
 package relay
 
-import "time"
+import (
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+)
 
 // runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait for the commit of this one.
 func (d *dispatcher) runLeased(c *lane, next leaseNext) {
@@ -51,7 +55,7 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 		return // the dispatcher may have ended by now, and its relay may run again
 	}
 	for _, x := range runs {
-		x.claimed(d.r, c, token)
+		x.claimed(d.r, c.h, token)
 	}
 	d.r.leases.starts.add(runs)
 }
@@ -64,18 +68,18 @@ func takenBy(runs []*leasedRun, limit int, began time.Time, next leaseNext) take
 // ended hears of runs of leased tasks whose results are committed.
 func (d *dispatcher) ended(runs []*leasedRun) {
 	type end struct {
-		c    *lane
+		h    *handlers.Handler
 		runs int
 	}
 	var ends []end
 	ordered := false
 	for _, x := range runs {
 		i := 0
-		for i < len(ends) && ends[i].c != x.lane {
+		for i < len(ends) && ends[i].h != x.h {
 			i++
 		}
 		if i == len(ends) {
-			ends = append(ends, end{c: x.lane})
+			ends = append(ends, end{h: x.h})
 		}
 		ends[i].runs++
 		ordered = ordered || x.row.ordered()
@@ -86,7 +90,7 @@ func (d *dispatcher) ended(runs []*leasedRun) {
 			d.nextDue = time.Now()
 		}
 		for _, e := range ends {
-			d.released(e.c, e.runs, true)
+			d.released(d.lanes.of(e.h), e.runs, true)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func started(t *testing.T, n int, handle func(i int64)) {
 	var runs []*leasedRun
 	for i := range n {
 		x := &leasedRun{row: row{id: int64(i), max: 10, attempt: 1, payload: "{}"}}
-		x.claimed(r, &lane{h: reg.Handlers()[0]}, "")
+		x.claimed(r, reg.Handlers()[0], "")
 		runs = append(runs, x)
 	}
 	r.leases.starts.add(runs)

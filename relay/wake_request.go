@@ -24,11 +24,6 @@ func (s *store) requestWakeUp(ctx context.Context, conn *sql.Conn, ahead time.Du
 	return until, err
 }
 
-// wakeRequestAhead is two polls.
-func (r *Relay) wakeRequestAhead() time.Duration {
-	return 2*r.config.PollInterval + 100*time.Millisecond
-}
-
 func (s *store) withdrawWakeUp(ctx context.Context, conn *sql.Conn, until int64) error {
 	_, err := conn.ExecContext(ctx, s.sql(withdrawWakeUpSQL), string(s.schema), until, s.relayID)
 	return err

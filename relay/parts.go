@@ -1,0 +1,83 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/schedule"
+	"github.com/txoutbox/outbox/internal/upkeep"
+)
+
+// A run of a relay has these parts. Each gets what it needs; none knows the Relay.
+
+func (r *Relay) newRunner(claiming, handling context.Context) *runner {
+	run := &runner{
+		store:   store{schema: pg.Schema(r.config.Schema), relayID: newUUID(), conns: pg.NewPool(r.db)},
+		running: newRunning(),
+		log:     r.log, newPace: r.newPace,
+		claiming: claiming, handling: handling, abandoned: make(chan struct{}),
+	}
+	run.observers = &observers{all: r.config.Observers, log: r.log, types: r.types}
+	run.journal = newJournal(&run.store, r.newPace(), r.config.Workers)
+	run.leases = newLeases(run)
+	run.deadLetters = newDeadLetters(claiming, r.config.OnDead, r.log)
+	return run
+}
+
+// newHeartbeat returns the heartbeat of a run, with the upkeep of the relay's parts.
+func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
+	hearing, limits := &hearing{r: r.runner}, &r.store
+	return upkeep.New(upkeep.Params{
+		RelayID: r.relayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
+		MaxConns:   func() int { return r.db.Stats().MaxOpenConnections },
+		Schema:     r.schema,
+		Pool:       r.conns,
+		Pace:       r.newPace(),
+		Log:        r.log,
+		Now:        now,
+		ReadsClock: r.observed(),
+		Jobs: []upkeep.Job{
+			{Name: "hear", Run: hearing.hear},
+			{Name: "give tokens back", Run: r.rates.giveBackSome},
+			{Name: "store limits", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
+				return upkeep.ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+					return limits.storeLimits(ctx, conn, r.handlers, true)
+				})
+			}},
+		},
+		Maintenance: r.jobs,
+		Lost:        r.leases.lose,
+		Ready:       r.wake,
+		Last:        r.rates.giveBackAll,
+	})
+}
+
+func (r *Relay) newPoller() *poller {
+	return &poller{store: &r.store, types: r.types, random: r.config.Order == Random, ahead: 2*r.config.PollInterval + 100*time.Millisecond,
+		running: r.runningIDs, leases: r.heart}
+}
+
+func (r *Relay) newDispatcher(ctx context.Context, once bool) *dispatcher {
+	d := &dispatcher{r: r.runner, config: r.config, rates: r.rates, alive: r.heart.Alive, notified: r.listener.Works, pollLanes: r.newPoller().poll,
+		answered: &r.answered, woken: r.woken, withdrawn: r.withdrawn, ctx: ctx, once: once, free: r.config.Workers,
+		events: make(chan func(), 2*r.config.Workers+4), outage: pg.NewOutage(r.log, r.outageChanged)}
+	d.lanes.workers = r.config.Workers
+	if r.config.Chooser != nil {
+		d.lanes.chooser = &appChooser{chooser: r.config.Chooser, log: r.log}
+	}
+	for _, h := range r.handlers {
+		d.lanes.all = append(d.lanes.all, &lane{h: h, watermarks: plan.Watermarks{Random: r.config.Order == Random}})
+	}
+	return d
+}
+
+// newScheduler returns the scheduler of a run.
+func (r *Relay) newScheduler() *schedule.Scheduler {
+	return schedule.New(schedule.Params{Schedules: r.schedules, Schema: r.schema, Pool: r.conns, Pace: r.newPace(), Log: r.log})
+}
+
+// newPace paces a loop that is not the dispatcher.
+func (r *Relay) newPace() pg.Pace { return pg.NewPace(&r.answered, r.wake) }

@@ -166,7 +166,7 @@ func (t testRun) failure(ctx context.Context, overlay string) (string, error) {
 
 // goTest runs the tests. It is an error if there are none.
 func (t testRun) goTest(ctx context.Context, flags ...string) (out string, err error) {
-	args := []string{"test", "-count=1", "-vet=off", "-timeout=3m", "-run", t.pattern}
+	args := []string{"test", "-count=1", "-vet=off", "-timeout=8m", "-run", t.pattern} // what never comes is waited for three minutes
 	args = append(append(args, flags...), path.Join(module, t.dir))
 	bytes, err := exec.CommandContext(ctx, "go", args...).CombinedOutput()
 	out = string(bytes)

@@ -56,14 +56,33 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 }
 
 func (r *Relay) newPoller() *poller {
-	return &poller{store: &r.store, types: r.types, random: r.config.Order == Random, ahead: 2*r.config.PollInterval + 100*time.Millisecond,
-		running: r.runningIDs, leases: r.heart}
+	return &poller{
+		store:   &r.store,
+		types:   r.types,
+		random:  r.config.Order == Random,
+		ahead:   2*r.config.PollInterval + 100*time.Millisecond,
+		running: r.runningIDs,
+		leases:  r.heart,
+	}
 }
 
 func (r *Relay) newDispatcher(ctx context.Context, once bool) *dispatcher {
-	d := &dispatcher{r: r.runner, config: r.config, rates: r.rates, alive: r.heart.Alive, notified: r.listener.Works, pollLanes: r.newPoller().poll,
-		answered: &r.answered, woken: r.woken, withdrawn: r.withdrawn, ctx: ctx, once: once, free: r.config.Workers,
-		events: make(chan func(), 2*r.config.Workers+4), outage: pg.NewOutage(r.log, r.outageChanged)}
+	d := &dispatcher{
+		r:         r.runner,
+		config:    r.config,
+		rates:     r.rates,
+		alive:     r.heart.Alive,
+		notified:  r.listener.Works,
+		pollLanes: r.newPoller().poll,
+		answered:  &r.answered,
+		woken:     r.woken,
+		withdrawn: r.withdrawn,
+		ctx:       ctx,
+		once:      once,
+		free:      r.config.Workers,
+		events:    make(chan func(), 2*r.config.Workers+4),
+		outage:    pg.NewOutage(r.log, r.outageChanged),
+	}
 	d.lanes.workers = r.config.Workers
 	if r.config.Chooser != nil {
 		d.lanes.chooser = &appChooser{chooser: r.config.Chooser, log: r.log}

@@ -26,7 +26,7 @@ func Example() {
 		c.Env = environment(url, "outbox="+binary)
 		c.Args[2] = "outbox() { \"$outbox\" \"$@\"; }; " + c.Args[2]
 		out, _ := c.CombinedOutput()
-		fmt.Printf("%s", regexp.MustCompile(`\d+(\.\d)?s`).ReplaceAll(out, []byte("9s"))) // ages
+		fmt.Printf("%s", regexp.MustCompile(` +\d+(\.\d)?s +`).ReplaceAll(out, []byte("  9s  "))) // ages, of any width
 	}
 	sh("outbox migrate up | cut -d: -f1")
 	sh(`outbox enqueue SEND_MAIL '{"to": "ada@broken.example"}'`)

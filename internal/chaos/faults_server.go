@@ -30,15 +30,33 @@ func (a *arena) killBackend(*rand.Rand) (string, error) {
 	if a.attaching() {
 		return "", nil
 	}
-	pid, err := a.number(`SELECT pid FROM pg_stat_activity WHERE usename = 'app' ORDER BY state = 'active' DESC LIMIT 1`)
-	if errors.Is(err, sql.ErrNoRows) {
-		return "", nil
-	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	pid := 0
+	err := a.admin(ctx, func(db *sql.DB) error {
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		err = conn.QueryRowContext(ctx, `SELECT pid FROM pg_stat_activity WHERE usename = 'app' ORDER BY state = 'active' DESC LIMIT 1`).Scan(&pid)
+		if err != nil {
+			return err
+		}
+		a.crashed()
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			return err
+		}
+		for conn.PingContext(ctx) == nil { // until the server ends all sessions: a task may start meanwhile
+			time.Sleep(5 * time.Millisecond)
+		}
+		a.crashed()
+		return nil
+	})
 	if err != nil {
-		return "", nil // the server is on its way
+		return "", nil // the server is on its way, or there is no session
 	}
-	a.crashed()
-	return fmt.Sprint("process ", pid), syscall.Kill(pid, syscall.SIGKILL)
+	return fmt.Sprint("process ", pid), nil
 }
 
 func (a *arena) crash(r *rand.Rand) (string, error) {

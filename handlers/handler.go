@@ -145,7 +145,7 @@ func Keep(d time.Duration) Option { return func(h *Handler) { h.Keep = d } }
 
 // Backoff is a factory of go-retry backoffs: the wait before attempt n + 1 is the n-th value of a new one.
 // When it says stop, the task becomes a dead letter. Waits are capped at 24 h. The default is exponential
-// from 1 s with full jitter, at most 1 h. It must be safe for concurrent calls; registration makes the first.
+// from 1 s with jitter, at most 1 h. It must be safe for concurrent calls; registration makes the first.
 //
 // The attempt counts also if the factory or its backoff panics, say as a table has fewer waits than there are attempts.
 // The task waits by the default backoff then, and the relay logs an error with the task type.

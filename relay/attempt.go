@@ -114,6 +114,8 @@ func (a *attempt) run(ctx context.Context) error {
 		}
 	}
 	if len(found) > 0 {
+		// A suspect is journalled when it is about to run. Before, another suspect may have killed
+		// the process, which is no lost run of this one.
 		defer a.soloRun.over()
 		a.runs.suspect = true
 		if _, err := a.r.journal.record(a.runs)(); err != nil {

@@ -58,7 +58,8 @@ type Head struct {
 // use.
 func Fair() Chooser { return &fairOrder{} }
 
-// fairness is how often the lane that has waited longest is served before the most urgent one.
+// fairness is how often the lane that has waited longest is served before the most urgent one: no
+// priority starves another.
 const fairness = 10
 
 type fairOrder struct {

@@ -19,7 +19,8 @@ import (
 //	BEGIN; DELETE by token; SAVEPOINT; fn; RELEASE; probe; COMMIT
 //
 // It is guarded as the claim of a Tx handler is, and fn's result has the same outcomes. After a
-// failure the task is back under its lease, and the handler's result decides.
+// failure the task is back under its lease, and the handler's result decides. DELETE comes first,
+// so that an fn that commits removes the task together with its writes.
 type completion struct {
 	guardedTx
 	r     *runner

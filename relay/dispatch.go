@@ -249,12 +249,15 @@ func (d *dispatcher) poll() {
 	d.polling = true
 	d.free--
 	opts := pollOptions{writable: d.outage.Active(), stranded: d.once}
+	// Without LISTEN it requests nothing. Where no relay does, no Enqueue sends NOTIFY, and an app
+	// may use PREPARE TRANSACTION.
 	opts.requestWakeUp = d.notified() && (d.emptyPolls >= idleAfter || d.outage.Active()) && !now.Before(d.suppressedUntil)
 	opts.idle, opts.wakeRequest = d.emptyPolls >= idleAfter && !d.once && !d.outage.Active(), d.wakeRequest
 	if d.withdraws() {
 		opts.withdraw = d.wakeRequest
 	}
 	d.found, d.wokeUp = false, false
+	// RunOnce ends when nothing is left, so it needs to see what is below the watermarks.
 	full := d.once || d.fullPolls.Due(d.emptyPolls >= idleAfter, now)
 	if !full {
 		opts.spans = d.lanes.spans()

@@ -72,7 +72,8 @@ func (g *guardedTx) probe(ctx context.Context, c pg.Exclusive) error {
 }
 
 // ask sends statements and a query that answers with its first parameter, a number, with the
-// transaction's id, and with what is left in the session.
+// transaction's id, and with what is left in the session. It fails if the transaction is aborted,
+// if the handler ended it or left rows open, and if the answer is to another question.
 func (g *guardedTx) ask(ctx context.Context, c pg.Exclusive, statements, query string, args ...any) error {
 	number, answered := mathrand.Int32(), false
 	err := c.Together(ctx, statements, query, append([]any{number}, args...), "", func(got []driver.Value) error {

@@ -18,7 +18,7 @@ const maxKeepText = 16 << 20
 
 // keepTasks are the statements that write tasks that are done to the history, in the transaction
 // that removes them, for them to stay there for the given time; none for 0. They have no
-// parameters, so that they travel with others.
+// parameters, so that they travel with others. So pg_stat_activity shows these payloads.
 func (s *store) keepTasks(keep time.Duration, done []*row) (statements []string) {
 	if keep == 0 || len(done) == 0 {
 		return nil

@@ -250,7 +250,9 @@ func (c *lane) polled(h *plan.Head) {
 	}
 }
 
-// took updates the lane from a claim of up to limit tasks.
+// took updates the lane from a claim of up to limit tasks. A full claim earns credit for two more,
+// so a lane with a backlog gets all workers within a few claims. An empty lane costs one claim, not
+// one for each worker.
 func (l *lanes) took(c *lane, t taken) {
 	c.watermarks.NoteClaimed(t.claimed, t.started, time.Now())
 	if t.tasks < t.limit {

@@ -92,6 +92,7 @@ func (r *runner) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext
 			return r.fillSlots(ctx, h, tx, slots, rowsIn(runs), token)
 		})
 	} else {
+		// COMMIT follows the rows: no claim is committed whose tasks this relay has not read.
 		err = r.conns.InMessages(ctx, pg.BeginSQL, r.sql(leaseSQL), n.args(h, allowed, r.relayID, token), false, func(values []driver.Value) error {
 			err := each(values)
 			if err == nil && len(runs) > 0 {
@@ -107,7 +108,7 @@ func (r *runner) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext
 }
 
 // resultOf is the transition that a leased task's outcome asks for. prevented: the database failed
-// its Complete.
+// its Complete. The claim has raised attempt already, so what is no attempt puts it back.
 func (r *runner) resultOf(h *handlers.Handler, t *row, out callResult, begun int, prevented bool) transition {
 	if out.err == nil {
 		return transition{outcome: Done, done: true, keep: h.Keep}

@@ -15,7 +15,8 @@ const (
 	sharedText  = 64 << 10 // how large a claim's text may be for its tasks to keep it for their payloads
 )
 
-// leasedRows are the tasks in the text of lease_tasks, in the order of claiming.
+// leasedRows are the tasks in the text of lease_tasks, in the order of claiming. One text costs a
+// driver much less than as many rows.
 func leasedRows(tasks string, h *handlers.Handler, limit int) (out []*leasedRun, err error) {
 	if tasks == "" {
 		return nil, nil

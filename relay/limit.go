@@ -76,7 +76,8 @@ locked AS MATERIALIZED (
    WHERE s.task_type = $1 LIMIT $2 FOR UPDATE OF s SKIP LOCKED)
 SELECT slot, set_config('idle_in_transaction_session_timeout', $3, true), set_config('lock_timeout', $4, true) FROM locked`
 
-// lockSlots locks up to limit free slots of h's type until the end of tx.
+// lockSlots locks up to limit free slots of h's type until the end of tx. A Tx or Batch claim
+// writes nothing into its slot: the end of its transaction, however it comes, frees the slot.
 func (s *store) lockSlots(ctx context.Context, h *handlers.Handler, tx *sql.Tx, limit int) (slots []int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pg.StatementTimeout)
 	defer cancel()

@@ -16,7 +16,8 @@ import (
 // began.
 
 // One relay at a time: two could see different tasks as a key's head. One that freezes meanwhile
-// lets go.
+// lets go. The lock has a statement of its own, so that the next one's snapshot has what the relay
+// before it committed.
 const lockHeadsSQL = `/* outbox: lock the promotion of heads */
 SELECT set_config('idle_in_transaction_session_timeout', $1, true) FROM outbox.promote_lock FOR UPDATE SKIP LOCKED`
 
@@ -86,7 +87,8 @@ func (r *row) ordered() bool { return r.orderingKey.Valid }
 const markHeadlessSQL = `/* outbox: mark a key that may have no head */
 INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ($1, $2)`
 
-// keyAfter is the ordering key that a task keeps after a change.
+// keyAfter is the ordering key that a task keeps after a change. A task that its claim writes back
+// with it is the head again before anybody sees it gone. Without it the key goes on.
 func (r *row) keyAfter(c taskChange) sql.NullString {
 	if r.skipFailed && c.failed {
 		return sql.NullString{}

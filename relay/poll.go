@@ -63,7 +63,7 @@ type poller struct {
 	*store
 	types   []string
 	random  bool
-	ahead   time.Duration  // of wake-up requests
+	ahead   time.Duration  // of wake-up requests: beyond the next poll, which prolongs them
 	running func() []int64 // tasks inside open claims
 	leases  interface {
 		LeasesUnseen(now time.Time) bool

@@ -79,6 +79,7 @@ type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
+// attempted_at is never NULL: the trigger that counts takes a row without it for a new task.
 const writeBackSQL = `/* outbox: write back */
 WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1 AND NOT token = ANY ($13::uuid[])),
 failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $9, 'failed' WHERE $14::boolean)
@@ -173,7 +174,7 @@ func (s *store) forgetTasks(done []*row) string {
 
 // Recording from outside the claim's transaction, which is gone: the task is back as it was, or
 // still locked by a backend that has not noticed, or another relay has it already. Those locks are
-// not waited for.
+// not waited for. The iteration is compared too, as attempt begins anew with each.
 const lockBackSQL = `/* outbox: lock a task whose claim is gone */
 SELECT 1 FROM outbox.task WHERE task_id = $1 AND attempt = $2 AND iterations = $3 AND state <> 'leased' FOR UPDATE SKIP LOCKED`
 

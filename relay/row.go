@@ -84,7 +84,8 @@ func (r *row) fromDriver(values []driver.Value) error {
 	return r.setRest(pg.Text(values[6]))
 }
 
-// fromText reads a task as outbox.claim_tasks returns it.
+// fromText reads a task as outbox.claim_tasks returns it. A text costs the client less than
+// columns.
 func (r *row) fromText(taken string) (xid string, err error) {
 	var field [7]string
 	more := true

@@ -94,6 +94,7 @@ func (d *dispatcher) runTx(c *lane, next claimNext) {
 		}
 		d.found = d.found || ran // what ran may have enqueued
 		if ordered {
+			// A poll promotes the next task of the key.
 			d.nextDue = time.Now()
 		}
 		d.released(c, 1, ran)

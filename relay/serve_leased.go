@@ -87,6 +87,7 @@ func (d *dispatcher) ended(runs []*leasedRun) {
 	d.events <- func() {
 		d.found = true // what ran may have enqueued
 		if ordered {
+			// A poll promotes the next task of the key.
 			d.nextDue = time.Now()
 		}
 		for _, e := range ends {

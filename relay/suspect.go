@@ -23,9 +23,9 @@ const (
 )
 
 // judge decides by the rows that earlier runs left. A run whose relay is dead was an attempt; one
-// that lost its connection was none; one whose relay may still live is undecided. One undecided run
-// does not hold the task up: it counts as an attempt when the limit is near, and else the task runs
-// as a suspect.
+// that lost its connection was none; one whose relay may still live is undecided. An undecided run
+// alone does not hold the task up: it runs as a suspect. With another lost or undecided run, or
+// where they may have used up the attempts, the task waits until the heartbeats have decided.
 func (r *row) judge(found []earlier) (v verdict, wait time.Duration) {
 	conns := 0
 	for _, e := range found {

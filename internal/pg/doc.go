@@ -14,5 +14,8 @@
 //	                 |                   `----OK----> well
 //	                 `--Hasten, EndPause: the pause ends soon
 //
+// A relay writes in a transaction or on a held connection, never through *sql.DB, which repeats a
+// statement when its connection breaks.
+//
 // Package relay is its only caller.
 package pg

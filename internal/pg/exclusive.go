@@ -103,7 +103,8 @@ func (c Exclusive) query(ctx context.Context, query string, args []driver.NamedV
 	return errors.Join(err, rows.Close())
 }
 
-// inline puts arguments into a query, which has a $ before their numbers only, as literals without a type.
+// inline puts arguments into a query, which has a $ before their numbers only, as literals without
+// a type. A message of several statements takes no parameters. No argument is a payload.
 func inline(query string, args []driver.NamedValue) string {
 	if len(args) == 0 {
 		return query

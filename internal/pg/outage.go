@@ -16,7 +16,8 @@ const (
 
 // Outage paces a relay whose database is gone, restarting, read-only, out of connections or otherwise
 // refusing: it waits after each failure, up to tryMost with jitter, and logs once when it begins and once
-// when it ends. It belongs to the dispatcher, whose tries are the only frequent ones of a relay.
+// when it ends. It belongs to the dispatcher, whose tries are the only frequent ones of a relay: a
+// server that starts or is full forks a process for each.
 type Outage struct {
 	log     *slog.Logger
 	changed func(began bool, at time.Time)

@@ -51,8 +51,9 @@ type idleConn struct {
 
 func NewPool(db *sql.DB) *Pool { return &Pool{db: db} }
 
-// Untimed are statements that lift transaction_timeout, where the server has it, from a transaction of the app's code. A
-// handler's own timeout bounds that.
+// Untimed are statements that lift transaction_timeout, where the server has it, from a transaction
+// of the app's code. A handler's own timeout bounds that. They go before the savepoint: a rollback
+// to it would bring back the setting, which ends the connection.
 func (p *Pool) Untimed() string { return p.untimed }
 
 // Get lends a connection that lives. The caller gives it to Put or Drop.

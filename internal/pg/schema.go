@@ -5,7 +5,8 @@ import "strings"
 // Schema is the name of the outbox's schema, one that outbox.ValidSchema takes.
 type Schema string
 
-// SQL puts the name into a statement, which is written for the schema "outbox".
+// SQL puts the name into a statement, which is written for the schema "outbox". Statements name the
+// schema everywhere, as a pooler may drop search_path.
 func (s Schema) SQL(query string) string {
 	if s == "outbox" {
 		return query

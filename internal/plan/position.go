@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Position is a place in the order of a lane, whether a task has it or not.
+// Position is a place in the order of a lane, whether a task has it or not. Fewer attempts come
+// first, so that tasks that fail do not stand before fresh ones.
 type Position struct {
 	Priority, Attempt int
 	TaskID            int64

@@ -68,6 +68,7 @@ WITH c AS MATERIALIZED (
 UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
+// The relay's id goes: the relay may live, so the task is no suspect.
 const ExpireSQL = `/* outbox: end leases that ran out */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'leased' AND leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED)

@@ -254,6 +254,7 @@ func refusals() (all []refused) {
 	return all
 }
 
+// I7.
 func TestRefusedInput(t *testing.T) {
 	t.Parallel()
 	onEveryClient(t, []contract{{"sends_no_SQL_and_leaves_the_transaction_usable", func(t *testing.T, e *env) {

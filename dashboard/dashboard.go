@@ -11,7 +11,7 @@
 //	mux.Handle("/outbox/", d) // with chi r.Mount("/outbox", d)
 //
 // Pages are rendered by the server, show what is there at any size of the tables at the same cost, and work without script; with it they
-// keep themselves up to date. docs/features/dashboard.md says what it costs and what protects it.
+// keep themselves up to date. docs/tools/dashboard.md says what it costs and what protects it.
 package dashboard
 
 import (

@@ -197,9 +197,9 @@ func TestThroughPgBouncerInTransactionMode(t *testing.T) {
 	}
 }
 
-// docs/features/doctor.md has a row for each check.
+// docs/tools/doctor.md has a row for each check.
 func TestEachCheckIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/features/doctor.md")
+	text, err := os.ReadFile("../docs/tools/doctor.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
 // Package doctor looks for what is wrong with an outbox and its server, and says what to do: who keeps vacuum from its work, which types no relay has a
-// handler for, which pools are too small, and so on. docs/features/doctor.md lists what it looks at.
+// handler for, which pools are too small, and so on. docs/tools/doctor.md lists what it looks at.
 //
 // It only reads, whatever it finds, and reads counts, catalogs and statistics: it costs the same with ten tasks and with ten million.
 package doctor

@@ -36,6 +36,7 @@ func TestEachTaskOfEachKindRunsOnce(t *testing.T) {
 	}
 }
 
+// I5.
 func TestFailuresAreRetriedAndEndInTheDeadLetters(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

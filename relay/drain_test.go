@@ -67,6 +67,7 @@ func work(f func(ctx context.Context, tasks int) error, opts ...handlers.Option)
 	return reg
 }
 
+// I11.
 func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

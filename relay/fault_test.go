@@ -83,7 +83,7 @@ func victims() []*victim {
 
 // Every fourth driver call of a claim fails once, with OUTBOX_TEST_LONG=1 each in each way. No
 // effect of a failed handler is committed, none of a successful one twice, no task is lost, no
-// attempt is counted that says nothing about the task, and the relay works on.
+// attempt is counted that says nothing about the task, and the relay works on: I1, I3, I6.
 func TestAnyFailureOfAnyDriverCallLeavesEachTaskWithOneEffect(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()

@@ -18,7 +18,7 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-const docs = "../../docs/features/command-line.md"
+const docs = "../../docs/tools/command-line.md"
 
 var update = flag.Bool("update", false, "write what the commands print into "+docs)
 

@@ -3,7 +3,7 @@
 //	go install github.com/txoutbox/outbox/cmd/outbox@latest
 //	outbox help
 //
-// docs/features/command-line.md shows it by task.
+// docs/tools/command-line.md shows it by task.
 package main
 
 import (

@@ -13,7 +13,7 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// The dashboard in chi's router, as docs/features/dashboard.md has it.
+// The dashboard in chi's router, as docs/tools/dashboard.md has it.
 func TestTheDashboardIsMounted(t *testing.T) {
 	db, err := outbox.Open(pgtest.Database(t))
 	if err != nil {

@@ -79,7 +79,7 @@ CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENT
 CREATE TABLE IF NOT EXISTS shop_turnover (order_id bigint NOT NULL, cents bigint NOT NULL);`
 
 func run(ctx context.Context, url string, out io.Writer) error {
-	pool, err := outbox.Open(url) // or sqlx.Open("postgres", url): see docs/features/drivers.md
+	pool, err := outbox.Open(url) // or sqlx.Open("postgres", url): see docs/guide/production.md
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m))
 }
 
+// I8, and what all else costs.
 func TestCosts(t *testing.T) {
 	needs.Timing(t) // heartbeats come by the clock, so a busy machine has more of them to each task
 	s := newServer(t)

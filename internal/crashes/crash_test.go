@@ -147,6 +147,7 @@ func testKilledAtRandom(t *testing.T, db *relaytest.Database) {
 	db.OnceEach(t, effectTypes*each)
 }
 
+// I5.
 func TestGuaranteesOfProcesses(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T, *relaytest.Database){}

@@ -1,5 +1,5 @@
 // Package invariants has queries that count what must not be in the tables of an outbox, whatever happened: each returns one number, zero unless
-// something is wrong. They are for tests. docs/design.md, section 9, has the numbers.
+// something is wrong. They are for tests. docs/design.md has the numbers.
 package invariants
 
 // Always are those that hold at any moment.

@@ -5,7 +5,7 @@
 // it uses and does not declare comes from the blocks of declarations before it on its page, else
 // from testdata/PAGE.go, else from testdata/all.go; imports are added. SQL blocks run after
 // testdata/all.sql and testdata/PAGE.sql, in a transaction that is rolled back; one with parameters
-// ($1) is prepared. A page's name there has - for /: docs-guide-faq.sql. A line that is only … is
+// ($1) is prepared. A page's name there has - for /: docs-security.sql. A line that is only … is
 // left out, and RETURNING … returns all columns.
 package docblocks
 

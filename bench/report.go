@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,7 +12,7 @@ import (
 	"github.com/txoutbox/outbox/bench/measure"
 )
 
-// report is benchmarks.md and its charts.
+// report is benchmarks.md, and benchmarks/details.md with its charts.
 type report struct {
 	env      environment
 	samples  *measure.Samples
@@ -26,28 +27,46 @@ type report struct {
 // writeReport writes the report into a directory.
 func (b *bench) writeReport(dir string, env environment, verdicts []verdict) error {
 	r := report{env: env, samples: b.samples, verdicts: verdicts, cases: cases(), seconds: b.elapsed(), quick: b.opts.quick, rounds: b.plan.rounds, charts: map[string][]byte{}}
-	text, err := r.markdown()
+	details, err := r.details()
 	if err != nil {
 		return err
 	}
-	charts := filepath.Join(dir, "benchmarks")
-	if err := os.MkdirAll(charts, 0o755); err != nil {
+	files := map[string][]byte{"../benchmarks.md": r.summary(), "details.md": details}
+	maps.Copy(files, r.charts)
+	in := filepath.Join(dir, "benchmarks")
+	if err := os.MkdirAll(in, 0o755); err != nil {
 		return err
 	}
-	for name, svg := range r.charts {
-		if err := os.WriteFile(filepath.Join(charts, name), svg, 0o644); err != nil {
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(in, name), content, 0o644); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(filepath.Join(dir, "benchmarks.md"), text, 0o644)
+	return nil
 }
 
-func (r *report) markdown() ([]byte, error) {
+func (r *report) summary() []byte {
 	var w bytes.Buffer
-	fmt.Fprint(&w, "# Benchmarks\n\nThe program in [bench](../bench) measures and writes this: all numbers are of the one run described here, none is from elsewhere.\n\n")
+	fmt.Fprint(&w, `# Benchmarks
+
+The program in [bench](../bench) measures and writes this page. All numbers are of one run.
+`+"`cd bench && go run . -quick`"+` measures yours; `+"`-report DIR`"+` also writes each case, with its
+charts, to DIR/benchmarks/details.md.
+
+`)
 	r.conditions(&w)
-	r.targets(&w)
+	r.missed(&w)
 	r.againstRiver(&w)
+	return w.Bytes()
+}
+
+func (r *report) details() ([]byte, error) {
+	var w bytes.Buffer
+	fmt.Fprint(&w, "# Benchmarks by case\n\n## Targets\n\n", targetsHead)
+	for _, v := range r.verdicts {
+		fmt.Fprint(&w, targetRow(v))
+	}
+	fmt.Fprintln(&w)
 	for _, c := range r.cases {
 		if err := r.section(&w, c); err != nil {
 			return nil, err
@@ -61,11 +80,12 @@ func (r *report) conditions(w *bytes.Buffer) {
 	if r.quick {
 		size = " A quick run: smaller backlogs and shorter turns."
 	}
-	fmt.Fprintf(w, `## What was measured, and on what
+	fmt.Fprintf(w, `## Conditions
 
 `+"`%s`"+` on %s, revision %s, %.0f minutes.%s
 
-- %s, %d cores, %.0f GB, %s; client and server on the same machine, over loopback, so they share the cores. The ratios carry over to other machines better than the rates.
+- %s, %d cores, %.0f GB, %s. Client and server share the cores, over loopback.
+  Ratios carry over to other machines better than rates.
 - %s; `, r.env.Command, r.env.Date, r.env.Revision, r.seconds/60, size, r.env.CPU, r.env.Cores, r.env.MemoryGB, r.env.System, r.env.Go)
 	var modules, settings []string
 	for _, m := range r.env.Modules {
@@ -75,31 +95,43 @@ func (r *report) conditions(w *bytes.Buffer) {
 		settings = append(settings, s[0]+" = "+s[1])
 	}
 	fmt.Fprintf(w, "%s. Ours and the bare statements run on lib/pq, River on pgx.\n- PostgreSQL: %s.\n", strings.Join(modules, ", "), strings.Join(settings, ", "))
-	fmt.Fprintf(w, `- What is compared takes turns in this one run, %d rounds: each turn starts from a copy of the same vacuumed and analyzed database, after a checkpoint. The clock of a turn
-  starts with its first task; it ends when nothing is left, or after a fixed time, and then what is done in the database counts. Numbers are medians over the rounds, with the least and the most; ratios are
-  taken round by round.
-- "Raw" is the limit: the bare SQL statements of the same work, prepared, driven by goroutines, with no library.
+	fmt.Fprintf(w, `- The sides of a comparison take turns, %d rounds. Each turn starts from a copy of the same
+  vacuumed and analyzed database, after a checkpoint. Numbers are medians, with the least and the
+  most. Ratios are taken round by round.
+- "Raw" is the limit: the bare SQL statements of the same work, prepared, without a library.
 
 `, r.rounds)
 }
 
-func (r *report) targets(w *bytes.Buffer) {
-	fmt.Fprint(w, "## Targets\n\n| Target | Bound | Measured | |\n|---|---|---|---|\n")
+// missed is the table of targets that are not reached.
+func (r *report) missed(w *bytes.Buffer) {
+	rows, passed := "", 0
 	for _, v := range r.verdicts {
-		unit := ""
-		if v.Compared {
-			unit = "x"
+		if v.Outcome == outcomePass {
+			passed++
+			continue
 		}
-		measured, outcome := "", v.Outcome
-		if v.Got.N > 0 {
-			measured = cellWith(v.Got, unit)
-		}
-		if v.Outcome == outcomeExcused {
-			outcome = fmt.Sprintf("below, as is the raw limit: %s%s", number(v.RawGot), unit)
-		}
-		fmt.Fprintf(w, "| %s | %s %s%s | %s | %s |\n", v.What, map[string]string{atLeast: "at least", atMost: "at most"}[v.Op], trimmed(v.Bound), unit, measured, outcome)
+		rows += targetRow(v)
 	}
-	fmt.Fprint(w, "\nx is a ratio, round by round, to what the target names. A target that is missed counts as missed unless the raw limit of the same run misses it too.\n\n")
+	fmt.Fprintf(w, "## Targets\n\n`-check` has %d targets. %d were reached. The others:\n\n%s%s\n", len(r.verdicts), passed, targetsHead, rows)
+	fmt.Fprint(w, "x is a ratio. A missed target counts as missed unless the raw limit of the same run misses it too.\n\n")
+}
+
+const targetsHead = "| Target | Bound | Measured | |\n|---|---|---|---|\n"
+
+func targetRow(v verdict) string {
+	unit := ""
+	if v.Compared {
+		unit = "x"
+	}
+	measured, outcome := "", v.Outcome
+	if v.Got.N > 0 {
+		measured = cellWith(v.Got, unit)
+	}
+	if v.Outcome == outcomeExcused {
+		outcome = fmt.Sprintf("below, as is the raw limit: %s%s", number(v.RawGot), unit)
+	}
+	return fmt.Sprintf("| %s | %s %s%s | %s | %s |\n", v.What, map[string]string{atLeast: "at least", atMost: "at most"}[v.Op], trimmed(v.Bound), unit, measured, outcome)
 }
 
 func (r *report) againstRiver(w *bytes.Buffer) {
@@ -153,7 +185,7 @@ func (r *report) charted(w *bytes.Buffer, c benchCase, sides []string) error {
 		}
 		name := c.name + suffix + ".svg"
 		r.charts[name] = svg
-		fmt.Fprintf(w, "![%s](benchmarks/%s)\n\n", alt, name)
+		fmt.Fprintf(w, "![%s](%s)\n\n", alt, name)
 		return nil
 	}
 	if c.chart != "" {

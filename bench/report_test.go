@@ -22,18 +22,18 @@ func TestReportHasWhatWasMeasuredAndNothingElse(t *testing.T) {
 	}
 	r := report{samples: &s, cases: cases(), verdicts: judge(&s, targets(planOf(options{quick: true, rounds: 3}))), charts: map[string][]byte{}, rounds: 3, quick: true,
 		env: environment{Command: "go run . -quick", Date: "2026-01-02", Settings: [][2]string{{"fsync", "on"}}, Modules: [][2]string{{"github.com/lib/pq", "v1"}}}}
-	text, err := r.markdown()
+	details, err := r.details()
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := string(text)
+	got := string(r.summary()) + string(details)
 	for _, want := range []string{
 		"`go run . -quick` on 2026-01-02", "A quick run", "fsync = on", "github.com/lib/pq v1",
 		"| Batch, no-op, 200,000: against River at its benchmark's settings | at least 7x | 7.00x (7.00 to 7.00) | pass |",
 		"| no-op: " + sideBatch + " | tasks/s | 70,001 | " + sideRiverBench + " | 10,000 | 7.00x (7.00 to 7.00) | ours |",
 		"| no-op: " + sideTx + " | tasks/s | 5,000 | " + sideRiverBench + " | 10,000 | 0.500x | River |",
 		"| " + sideBatch + " | 70,001 (70,000 to 70,002) |",
-		"](benchmarks/burndown.svg)", "](benchmarks/burndown-large-windows.svg)",
+		"](burndown.svg)", "](burndown-large-windows.svg)",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the report lacks %q", want)

@@ -56,7 +56,7 @@ func (r *runner) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, cl
 		return err
 	}
 	if h.MaxRunningTotal > 0 {
-		slots, err := r.lockSlots(ctx, h, a.tx, 1)
+		slots, err := r.lockSlots(ctx, h.Type, a.tx, 1)
 		if err != nil {
 			a.abort()
 			return err

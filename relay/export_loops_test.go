@@ -38,7 +38,7 @@ func (r *Relay) Loops(only string) *Loops {
 // Close gives all connections back.
 func (l *Loops) Close() {
 	l.r.heart.Close()
-	l.r.journal.held.Close()
+	l.r.journal.closeConnection()
 	l.r.conns.Close()
 }
 
@@ -101,7 +101,8 @@ func HealthWithoutHeartbeat() (health func() error, beat func()) {
 // Record journals a run of a task.
 func (l *Loops) Record(ctx context.Context, taskID int64) error {
 	one := newRuns([]*row{{id: taskID}}, "")
-	one.reply = make(chan journalReply, 1)
-	l.r.journal.write(ctx, []*runs{one})
-	return (<-one.reply).err
+	recorded := l.r.journal.record(one)
+	l.r.journal.writeWaiting(ctx)
+	_, err := recorded()
+	return err
 }

@@ -109,9 +109,12 @@ func (j *journal) isOpen(token string) bool {
 	return open
 }
 
+// closeConnection closes the journal's own connection.
+func (j *journal) closeConnection() { j.held.Close() }
+
 // run works until stop is closed, then writes what is still to be noted, if it can.
 func (j *journal) run(stop <-chan struct{}) {
-	defer j.held.Close()
+	defer j.closeConnection()
 	ctx := context.Background()
 	retries := &j.pace
 	retry := time.NewTimer(time.Hour)
@@ -127,16 +130,7 @@ func (j *journal) run(stop <-chan struct{}) {
 	for {
 		select {
 		case first := <-j.in:
-			batch := []*runs{first}
-			for more := true; more; {
-				select {
-				case next := <-j.in:
-					batch = append(batch, next)
-				default:
-					more = false
-				}
-			}
-			j.write(ctx, batch)
+			j.write(ctx, j.waiting(first))
 		case <-j.poke:
 			write()
 		case <-retry.C:
@@ -148,6 +142,28 @@ func (j *journal) run(stop <-chan struct{}) {
 			defer cancel()
 			_ = j.writeNotes(ctx, true)
 			return
+		}
+	}
+}
+
+// writeWaiting journals the runs that wait, if there are some.
+func (j *journal) writeWaiting(ctx context.Context) {
+	select {
+	case first := <-j.in:
+		j.write(ctx, j.waiting(first))
+	default:
+	}
+}
+
+// waiting are the runs that wait, after the first one.
+func (j *journal) waiting(first *runs) []*runs {
+	batch := []*runs{first}
+	for {
+		select {
+		case next := <-j.in:
+			batch = append(batch, next)
+		default:
+			return batch
 		}
 	}
 }

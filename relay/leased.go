@@ -81,7 +81,7 @@ func (r *runner) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext
 	if h.MaxRunningTotal > 0 {
 		err = r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 			runs, allowed = nil, 0
-			slots, err := r.lockSlots(ctx, h, tx, n.limit)
+			slots, err := r.lockSlots(ctx, h.Type, tx, n.limit)
 			if err != nil || len(slots) == 0 {
 				return err
 			}
@@ -89,7 +89,7 @@ func (r *runner) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext
 			if err := pg.QueryTx(ctx, tx, r.sql(leaseSQL), n.args(h, allowed, r.relayID, token), each); err != nil {
 				return err
 			}
-			return r.fillSlots(ctx, h, tx, slots, rowsIn(runs), token)
+			return r.fillSlots(ctx, h.Type, tx, slots, rowsIn(runs), token)
 		})
 	} else {
 		// COMMIT follows the rows: no claim is committed whose tasks this relay has not read.

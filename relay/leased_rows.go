@@ -1,10 +1,7 @@
 package relay
 
 import (
-	"database/sql"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/txoutbox/outbox/handlers"
@@ -44,54 +41,10 @@ func leasedRows(tasks string, h *handlers.Handler, limit int) (out []*leasedRun,
 	return out, tooMany(len(out), limit)
 }
 
-// fromLine takes a line of lease_tasks.
-func (r *row) fromLine(line string) error {
-	var columns [9]string
-	rest := line
-	for i := range columns {
-		columns[i], rest, _ = strings.Cut(rest, "\t")
-	}
-	var priority, attempt int64
-	for _, c := range []struct {
-		text string
-		into *int64
-	}{{columns[0], &r.id}, {columns[2], &priority}, {columns[3], &attempt}, {columns[4], &r.runAt}, {columns[5], &r.createdAt}} {
-		if c.text == "" {
-			continue
-		}
-		n, err := strconv.ParseInt(c.text, 10, 64)
-		if err != nil {
-			return fmt.Errorf("relay: a leased task: %w", err)
-		}
-		*c.into = n
-	}
-	if columns[5] == "" {
-		r.createdAt = r.runAt
-	}
-	r.place, r.priority, r.attempt, r.payload = columns[1], int(priority), int(attempt), columns[7]
-	if columns[6] != "" {
-		r.lostBy = sql.NullString{String: columns[6], Valid: true}
-	}
-	return r.setRest(columns[8])
-}
-
 func rowsIn(runs []*leasedRun) []*row {
 	out := make([]*row, len(runs))
 	for i, x := range runs {
 		out[i] = &x.row
 	}
 	return out
-}
-
-// bigints are an array as a literal.
-func bigints(ids []int64) string {
-	b := make([]byte, 0, 2+12*len(ids))
-	b = append(b, '{')
-	for i, id := range ids {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(b, id, 10)
-	}
-	return string(append(b, '}'))
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"time"
 
 	"github.com/lib/pq"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 )
 
@@ -37,16 +37,21 @@ SELECT task_type FROM unnest($1::text[], $2::integer[]) AS l (task_type, rate)
  ORDER BY task_type
 ON CONFLICT DO NOTHING`
 
-// storeLimits stores what handlers are limited to in all relays, or only what is missing of it. Without limits
-// it does nothing.
-func (s *store) storeLimits(ctx context.Context, tx execer, of []*handlers.Handler, missing bool) error {
+// typeLimit is what a type is limited to in all relays.
+type typeLimit struct {
+	taskType   string
+	maxRunning int
+	rate       int
+	ratePer    time.Duration
+}
+
+// storeLimits stores limits of types, or only what is missing of them. Without limits it does nothing.
+func (s *store) storeLimits(ctx context.Context, tx execer, of []typeLimit, missing bool) error {
 	var types []string
 	var slots, counts, pers []int64
-	for _, h := range of {
-		if h.MaxRunningTotal > 0 || h.Rate > 0 {
-			types, slots = append(types, h.Type), append(slots, int64(h.MaxRunningTotal))
-			counts, pers = append(counts, int64(h.Rate)), append(pers, h.RatePer.Microseconds())
-		}
+	for _, l := range of {
+		types, slots = append(types, l.taskType), append(slots, int64(l.maxRunning))
+		counts, pers = append(counts, int64(l.rate)), append(pers, l.ratePer.Microseconds())
 	}
 	if types == nil {
 		return nil
@@ -61,8 +66,6 @@ func (s *store) storeLimits(ctx context.Context, tx execer, of []*handlers.Handl
 	return err
 }
 
-var errNoSlot = errors.New("relay: other calls of the type hold all its slots")
-
 // A slot is free unless the lease that it names still lasts. The lock may come after another claim has filled the slot,
 // with a lease that this statement does not see; so a slot that has changed since it was seen is no good.
 const lockSlotsSQL = `/* outbox: lock slots of a type */
@@ -76,12 +79,12 @@ locked AS MATERIALIZED (
    WHERE s.task_type = $1 LIMIT $2 FOR UPDATE OF s SKIP LOCKED)
 SELECT slot, set_config('idle_in_transaction_session_timeout', $3, true), set_config('lock_timeout', $4, true) FROM locked`
 
-// lockSlots locks up to limit free slots of h's type until the end of tx. A Tx or Batch claim
+// lockSlots locks up to limit free slots of a type until the end of tx. A Tx or Batch claim
 // writes nothing into its slot: the end of its transaction, however it comes, frees the slot.
-func (s *store) lockSlots(ctx context.Context, h *handlers.Handler, tx *sql.Tx, limit int) (slots []int64, err error) {
+func (s *store) lockSlots(ctx context.Context, taskType string, tx *sql.Tx, limit int) (slots []int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pg.StatementTimeout)
 	defer cancel()
-	rows, err := tx.QueryContext(ctx, s.sql(lockSlotsSQL), h.Type, limit, pg.Millis(pg.Bookkeeping), pg.Millis(pg.Bookkeeping))
+	rows, err := tx.QueryContext(ctx, s.sql(lockSlotsSQL), taskType, limit, pg.Millis(pg.Bookkeeping), pg.Millis(pg.Bookkeeping))
 	if err != nil {
 		return nil, err
 	}
@@ -103,10 +106,10 @@ UPDATE outbox.slot s SET task_id = f.task_id, lease_token = $4::uuid
  WHERE s.task_type = $1 AND s.slot = f.slot`
 
 // fillSlots gives each leased task one of the locked slots for as long as its lease lasts.
-func (s *store) fillSlots(ctx context.Context, h *handlers.Handler, tx *sql.Tx, slots []int64, rows []*row, token string) error {
+func (s *store) fillSlots(ctx context.Context, taskType string, tx *sql.Tx, slots []int64, rows []*row, token string) error {
 	if len(slots) == 0 || len(rows) == 0 {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, s.sql(fillSlotsSQL), h.Type, pq.Array(slots[:len(rows)]), pq.Array(ids(rows)), token)
+	_, err := tx.ExecContext(ctx, s.sql(fillSlotsSQL), taskType, pq.Array(slots[:len(rows)]), pq.Array(ids(rows)), token)
 	return err
 }

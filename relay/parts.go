@@ -44,7 +44,7 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 			{Name: "give tokens back", Run: r.rates.giveBackSome},
 			{Name: "store limits", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
 				return upkeep.ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-					return limits.storeLimits(ctx, conn, r.handlers, true)
+					return limits.storeLimits(ctx, conn, limitsOf(r.handlers), true)
 				})
 			}},
 		},

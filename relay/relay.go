@@ -235,7 +235,7 @@ func (r *Relay) check(ctx context.Context, once bool) error {
 				if err := schema.CheckWritable(ctx, tx); err != nil {
 					return err
 				}
-				return r.storeLimits(ctx, tx, r.handlers, false)
+				return r.storeLimits(ctx, tx, limitsOf(r.handlers), false)
 			})
 		}
 		switch {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 )
 
@@ -48,11 +47,11 @@ const rowColumns = `t.task_id, t.payload::text, t.priority, t.attempt, (date_par
 
 // scanRows reads the rows of a claim, with further columns of the claim into extra, in order. It
 // fails if there are more than limit.
-func scanRows(rows *sql.Rows, h *handlers.Handler, limit int, extra func(*row) []any) ([]*row, error) {
+func scanRows(rows *sql.Rows, taskType string, maxAttempts, limit int, extra func(*row) []any) ([]*row, error) {
 	defer rows.Close()
 	var out []*row
 	for rows.Next() {
-		r := &row{taskType: h.Type, max: h.MaxAttempts}
+		r := &row{taskType: taskType, max: maxAttempts}
 		var rest sql.NullString
 		var createdAt sql.NullInt64
 		into := append([]any{&r.id, &r.payload, &r.priority, &r.attempt, &r.runAt, &createdAt, &rest}, extra(r)...)
@@ -113,7 +112,7 @@ func (r *row) fromText(taken string) (xid string, err error) {
 }
 
 // scanTexts is scanRows for such a claim.
-func scanTexts(rows *sql.Rows, h *handlers.Handler, limit int) (out []*row, xid string, err error) {
+func scanTexts(rows *sql.Rows, taskType string, maxAttempts, limit int) (out []*row, xid string, err error) {
 	defer rows.Close()
 	for rows.Next() {
 		var taken sql.NullString
@@ -123,7 +122,7 @@ func scanTexts(rows *sql.Rows, h *handlers.Handler, limit int) (out []*row, xid 
 		if !taken.Valid {
 			continue
 		}
-		r := &row{taskType: h.Type, max: h.MaxAttempts}
+		r := &row{taskType: taskType, max: maxAttempts}
 		if xid, err = r.fromText(taken.String); err != nil {
 			return nil, "", err
 		}

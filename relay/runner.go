@@ -2,9 +2,11 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 )
 
@@ -27,3 +29,15 @@ type runner struct {
 }
 
 func (r *runner) stopping() bool { return r.claiming.Err() != nil }
+
+var errNoSlot = errors.New("relay: other calls of the type hold all its slots")
+
+// limitsOf are the limits of types that hold in all relays.
+func limitsOf(all []*handlers.Handler) (out []typeLimit) {
+	for _, h := range all {
+		if h.MaxRunningTotal > 0 || h.Rate > 0 {
+			out = append(out, typeLimit{h.Type, h.MaxRunningTotal, h.Rate, h.RatePer})
+		}
+	}
+	return out
+}

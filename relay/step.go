@@ -146,9 +146,9 @@ func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claimPlan, tx
 		var got []*row
 		said := xid
 		if p.text {
-			got, said, err = scanTexts(found, h, p.limit)
+			got, said, err = scanTexts(found, h.Type, h.MaxAttempts, p.limit)
 		} else {
-			got, err = scanRows(found, h, p.limit, func(*row) []any { return []any{onlyOne{&said}} })
+			got, err = scanRows(found, h.Type, h.MaxAttempts, p.limit, func(*row) []any { return []any{onlyOne{&said}} })
 		}
 		if err != nil {
 			return nil, "", err

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
@@ -45,18 +44,6 @@ INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at
        task_type, payload, headers, last_error, ` + optionalColumns + `, task_max_attempts)
 SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), priority, $3::smallint, $4::smallint, $5,
        task_type, payload, headers, $6, ` + optionalColumns + `, max_attempts FROM gone`
-
-const countSQL = `/* outbox: count what no trigger sees */
-INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT count(*), t, $2 FROM unnest($1::text[]) t GROUP BY t`
-
-// count adds runs or tasks of these types, as often as a type is there, to the totals of a kind.
-func (s *store) count(ctx context.Context, tx execer, kind string, types []string) error {
-	if len(types) == 0 {
-		return nil
-	}
-	_, err := tx.ExecContext(ctx, s.sql(countSQL), pq.Array(types), kind)
-	return err
-}
 
 // resultSettings are for what finish_tasks does not do, which has them as well: who holds a row for longer must not hold up the others of
 // its group.

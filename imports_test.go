@@ -39,6 +39,10 @@ var allowedImports = map[string][]string{
 		"", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/wake",
 		"github.com/lib/pq", // arrays
 	},
+	"/internal/store": {
+		"", "/internal/pg", "/internal/pgerr",
+		"github.com/lib/pq", // arrays and literals
+	},
 	"/internal/upkeep": {
 		"/internal/counts", "/internal/pg", "/internal/pgerr", "/internal/vacuum",
 		"github.com/lib/pq", // arrays
@@ -52,7 +56,7 @@ var allowedImports = map[string][]string{
 	},
 	"/relay": {
 		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pg", "/internal/pgerr",
-		"/internal/plan", "/internal/schedule", "/internal/upkeep", "/internal/wake",
+		"/internal/plan", "/internal/schedule", "/internal/store", "/internal/upkeep", "/internal/wake",
 		"github.com/lib/pq", // arrays
 	},
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 var (
@@ -31,9 +32,9 @@ type attempt struct {
 	guardedTx
 	r       *runner
 	h       *handlers.Handler
-	rows    []*row
+	rows    []*store.Row
 	blocks  []*rowBlock
-	runs    *runs
+	runs    *store.Runs
 	dead    []func() // what to tell once the commit is done
 	soloRun *soloRun // of a suspect
 	claim   handlers.Claim
@@ -47,16 +48,16 @@ type attempt struct {
 
 // runTx claims with the given claim and runs the handler. claimed is called once, with what was
 // claimed. The error is the database's: it is no attempt and a reason to slow down.
-func (r *runner) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, claimed func([]*row)) error {
-	a := &attempt{guardedTx: newGuardedTx(&r.store), r: r, h: h, claim: handlers.Claim{Began: time.Now()}}
+func (r *runner) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, claimed func([]*store.Row)) error {
+	a := &attempt{guardedTx: newGuardedTx(&r.Store), r: r, h: h, claim: handlers.Claim{Began: time.Now()}}
 	defer a.recycle()
 	defer a.done()
 	var err error
-	if a.conn, a.tx, a.session, err = r.conns.BeginSession(ctx); err != nil {
+	if a.conn, a.tx, a.session, err = r.Conns.BeginSession(ctx); err != nil {
 		return err
 	}
 	if h.MaxRunningTotal > 0 {
-		slots, err := r.lockSlots(ctx, h.Type, a.tx, 1)
+		slots, err := r.LockSlots(ctx, h.Type, a.tx, 1)
 		if err != nil {
 			a.abort()
 			return err
@@ -76,7 +77,7 @@ func (r *runner) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, cl
 			pg.Drop(a.conn)
 			return err
 		}
-		r.conns.Put(a.conn)
+		r.Conns.Put(a.conn)
 		claimed(nil)
 		r.tellClaim(h, 0, a.claim.Began, a.claim.Ended)
 		return nil
@@ -92,9 +93,9 @@ func (r *runner) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, cl
 }
 
 func (a *attempt) run(ctx context.Context) error {
-	a.runs = newRuns(a.rows, a.xid)
-	recorded := a.r.journal.record(a.runs)
-	defer a.r.journal.close(a.runs)
+	a.runs = store.NewRuns(a.rows, a.xid)
+	recorded := a.r.journal.Record(a.runs)
+	defer a.r.journal.Close(a.runs)
 	timeout := timeoutOf(a.h, a.rows...)
 	var err error
 	if timeout != a.h.Timeout { // the claim has set it for that
@@ -104,11 +105,11 @@ func (a *attempt) run(ctx context.Context) error {
 	if err = errors.Join(err, journalErr); err != nil {
 		a.abort()
 		if !pgerr.Refusal(journalErr) { // else nothing was written
-			a.r.journal.forgetRuns(a.runs)
+			a.r.journal.ForgetRuns(a.runs)
 		}
 		return err
 	}
-	if len(found) > 0 || slices.ContainsFunc(a.rows, (*row).exhausted) {
+	if len(found) > 0 || slices.ContainsFunc(a.rows, (*store.Row).Exhausted) {
 		if done, err := a.judge(ctx, found); done {
 			return err
 		}
@@ -117,17 +118,17 @@ func (a *attempt) run(ctx context.Context) error {
 		// A suspect is journalled when it is about to run. Before, another suspect may have killed
 		// the process, which is no lost run of this one.
 		defer a.soloRun.over()
-		a.runs.suspect = true
-		if _, err := a.r.journal.record(a.runs)(); err != nil {
+		a.runs.Suspect = true
+		if _, err := a.r.journal.Record(a.runs)(); err != nil {
 			a.giveBackRuns()
 			return err
 		}
 	}
-	block := make([]task, len(a.rows))
-	tasks := make([]*task, len(a.rows))
+	block := make([]store.Task, len(a.rows))
+	tasks := make([]*store.Task, len(a.rows))
 	for i, r := range a.rows {
 		tasks[i] = &block[i]
-		r.fill(tasks[i], r.begun()+len(r.undecided))
+		r.Fill(tasks[i], r.Begun()+len(r.Undecided))
 	}
 	a.soloRun.begun()
 	start := time.Now()
@@ -149,48 +150,48 @@ const slowTransaction = 5 * time.Second
 
 // judge acts on what earlier runs left. It reports whether that was all; if not, the claim is one
 // suspect, and a.soloRun, if it needs one, is taken.
-func (a *attempt) judge(ctx context.Context, found map[int64][]earlier) (done bool, err error) {
+func (a *attempt) judge(ctx context.Context, found map[int64][]store.Earlier) (done bool, err error) {
 	if len(a.rows) > 1 {
 		return a.judgeBatch(ctx, found)
 	}
 	r := a.rows[0]
-	v, wait := r.judge(found[r.id])
-	if v == suspect && r.lost+len(r.undecided) > 0 {
+	v, wait := r.Judge(found[r.ID])
+	if v == store.Suspect && r.Lost+len(r.Undecided) > 0 {
 		if a.soloRun = a.r.soloRun(); a.soloRun == nil {
-			v, wait = postponed, aside()
+			v, wait = store.Postponed, aside()
 		}
 	}
-	var c taskChange
+	var c store.Change
 	switch v {
-	case plain, suspect:
+	case store.Plain, store.Suspect:
 		return false, nil
-	case postponed:
+	case store.Postponed:
 		defer a.r.postponed(wait) // from when it is written
-		c = taskChange{attempt: r.attempt, wait: wait, untried: true}
-		for _, e := range found[r.id] {
-			c.keep = append(c.keep, e.token)
+		c = store.Change{Attempt: r.Attempt, Wait: wait, Untried: true}
+		for _, e := range found[r.ID] {
+			c.Keep = append(c.Keep, e.Token)
 		}
-	case deadLostConns:
-		c = taskChange{attempt: min(r.attempt+r.lost, r.max), reason: reasonLostConnections, err: r.lostText(v)}
+	case store.DeadLostConns:
+		c = store.Change{Attempt: min(r.Attempt+r.Lost, r.Max), Reason: store.ReasonLostConnections, Err: r.LostText(v)}
 	default:
-		c = taskChange{attempt: r.max, reason: reasonAttempts, err: r.lostText(v)}
+		c = store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(v)}
 	}
 	return true, a.close(r, c)
 }
 
 // judgeBatch gives the whole batch back if any of it has a history, and runs those one by one.
-func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]earlier) (done bool, err error) {
+func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]store.Earlier) (done bool, err error) {
 	var solo []int64
 	for _, r := range a.rows {
-		if len(found[r.id]) > 0 || r.exhausted() {
-			solo = append(solo, r.id)
+		if len(found[r.ID]) > 0 || r.Exhausted() {
+			solo = append(solo, r.ID)
 		}
 	}
 	if len(solo) == 0 {
 		return false, nil
 	}
-	a.r.journal.forgetRuns(a.runs)()
-	a.r.journal.close(a.runs)
+	a.r.journal.ForgetRuns(a.runs)()
+	a.r.journal.Close(a.runs)
 	a.giveBack()
 	a.watch.all(PutOff)
 	a.watch.tell()
@@ -203,7 +204,7 @@ func (r *runner) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int
 		if r.stopping() {
 			return nil
 		}
-		err := r.runTx(ctx, h, claimOne{id}, func([]*row) {})
+		err := r.runTx(ctx, h, claimOne{id}, func([]*store.Row) {})
 		if errors.Is(err, errNoSlot) {
 			return nil // another call has it; whoever claims the rest next finds the runs in the journal
 		}
@@ -216,7 +217,7 @@ func (r *runner) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int
 
 // close writes what becomes of a task whose handler is not called, and commits. After an error
 // nothing is committed, or, if it is the commit's, perhaps.
-func (a *attempt) close(t *row, next taskChange) error {
+func (a *attempt) close(t *store.Row, next store.Change) error {
 	err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
 		if err := a.undo(ctx, c); err != nil {
 			return err
@@ -225,11 +226,11 @@ func (a *attempt) close(t *row, next taskChange) error {
 	})
 	if err != nil {
 		a.abort()
-		a.r.journal.forgetRuns(a.runs)
+		a.r.journal.ForgetRuns(a.runs)
 		return err
 	}
 	if err = a.commit(); err != nil {
-		a.r.journal.forgetRuns(a.runs)
+		a.r.journal.ForgetRuns(a.runs)
 	}
 	return err
 }

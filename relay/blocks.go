@@ -1,19 +1,23 @@
 package relay
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/txoutbox/outbox/internal/store"
+)
 
 // blockRows is how many rows a block has. Rows are made in blocks, which a large claim gives back when it has ended: they would be half of
 // the garbage that it makes, and collecting that a good part of what it costs its process.
 const blockRows = 64
 
-type rowBlock [blockRows]row
+type rowBlock [blockRows]store.Row
 
 var rowBlocks = sync.Pool{New: func() any { return new(rowBlock) }}
 
 // rowsFor is room for some of the rows of a claim of up to limit.
-func (a *attempt) rowsFor(limit int) []row {
+func (a *attempt) rowsFor(limit int) []store.Row {
 	if limit < blockRows {
-		return make([]row, limit)
+		return make([]store.Row, limit)
 	}
 	b := rowBlocks.Get().(*rowBlock)
 	a.blocks = append(a.blocks, b)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 var (
@@ -36,7 +37,7 @@ type callResult struct {
 // call runs the handler with a context that the caller ends: under rows that the handler left open
 // drivers close the connection then. The handler has a goroutine of its own, so that Goexit, a
 // panic and a handler that does not return cost neither the worker nor the bookkeeping.
-func (r *runner) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, claim handlers.Claim, tasks []*task) (out callResult) {
+func (r *runner) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, claim handlers.Claim, tasks []*store.Task) (out callResult) {
 	done := make(chan error, 1)
 	go guarded(func() error { return h.Run(ctx, tx, claim, tasks) }, func(err error) { done <- err })
 	select {

@@ -8,6 +8,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
@@ -65,7 +66,7 @@ func (h *hearing) hear(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 		return upkeep.Interval, nil
 	}
 	return upkeep.Interval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		rows, err := conn.QueryContext(ctx, r.sql(hearSQL), pq.Array(append(taskIDs, leasedIDs...)), pq.Array(leasedIDs), pq.Array(tokens))
+		rows, err := conn.QueryContext(ctx, r.SQL(hearSQL), pq.Array(append(taskIDs, leasedIDs...)), pq.Array(leasedIDs), pq.Array(tokens))
 		if err != nil {
 			return err
 		}
@@ -102,7 +103,7 @@ func (h *hearing) hear(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 			}
 		}
 		if len(asked) > 0 {
-			if _, err := conn.ExecContext(ctx, r.sql(removeCanceledSQL), pq.Array(asked)); err != nil {
+			if _, err := conn.ExecContext(ctx, r.SQL(removeCanceledSQL), pq.Array(asked)); err != nil {
 				return err // it is heard again soon
 			}
 		}
@@ -156,13 +157,13 @@ func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
 		if err := a.undo(ctx, c); err != nil || !last {
 			return err
 		}
-		if _, err := c.ExecContext(ctx, a.forgetTasks(a.rows)); err != nil {
+		if _, err := c.ExecContext(ctx, a.ForgetTasks(a.rows)); err != nil {
 			return err
 		}
-		if _, err := c.ExecContext(ctx, a.sql(forgetCancelSQL), a.rows[0].id); err != nil {
+		if _, err := c.ExecContext(ctx, a.SQL(forgetCancelSQL), a.rows[0].ID); err != nil {
 			return err
 		}
-		if err := a.count(ctx, c, "canceled", []string{a.h.Type}); err != nil {
+		if err := a.Count(ctx, c, "canceled", []string{a.h.Type}); err != nil {
 			return err
 		}
 		_, err := c.ExecContext(ctx, "SET TRANSACTION READ ONLY") // for a goroutine that the handler left behind
@@ -172,15 +173,15 @@ func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
 		return a.broken(ctx, out, err)
 	}
 	if !last {
-		a.r.journal.forgetRuns(a.runs)()
-		a.r.journal.close(a.runs)
+		a.r.journal.ForgetRuns(a.runs)()
+		a.r.journal.Close(a.runs)
 		a.giveBack()
 		a.removeCanceled()
 		return nil
 	}
-	a.watch.set(a.rows[0].id, Canceled)
+	a.watch.set(a.rows[0].ID, Canceled)
 	if err := a.commit(); err != nil {
-		a.r.journal.forgetRuns(a.runs)
+		a.r.journal.ForgetRuns(a.runs)
 		return err
 	}
 	a.r.logCanceled(a.h.Type, a.canceledIDs())
@@ -194,11 +195,11 @@ func (a *attempt) removeCanceled() {
 	a.watch.canceled(canceled)
 	for try := range 6 {
 		if try > 0 {
-			pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
+			store.Pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
 		}
 		var n int64
-		err := a.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-			result, err := tx.ExecContext(ctx, a.sql(removeCanceledSQL), pq.Array(canceled))
+		err := a.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+			result, err := tx.ExecContext(ctx, a.SQL(removeCanceledSQL), pq.Array(canceled))
 			if err == nil {
 				n, err = result.RowsAffected()
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // claimPlan is a way to take tasks of h's type, with one statement or, while they found less than
@@ -47,7 +48,7 @@ WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE task_id = $2 AND task_type = $1 AND state NOT IN ('scheduled', 'leased', 'waiting')
      FOR UPDATE SKIP LOCKED)
 DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
-RETURNING ` + rowColumns + `, pg_current_xact_id()::text`
+RETURNING ` + store.RowColumns + `, pg_current_xact_id()::text`
 
 // claimNext takes up to limit tasks from the watermark of the lane on, nil for its start; or from
 // the pivot on if there is one, and then from the watermark.
@@ -95,7 +96,7 @@ func claimSettings(h *handlers.Handler) string {
 func (a *attempt) take(c claimPlan) error {
 	return a.exclusively(func(ctx context.Context, conn pg.Exclusive) error {
 		before, after := "", ""
-		var block []row
+		var block []store.Row
 		for i, more := 0, true; more; i++ {
 			var p claimPart
 			if p, more = c.part(a.h, i, len(a.rows)); p.limit == 0 {
@@ -103,15 +104,15 @@ func (a *attempt) take(c claimPlan) error {
 			}
 			switch {
 			case p.settled:
-				after = a.conns.Untimed() + "SAVEPOINT " + a.savepoint
+				after = a.Conns.Untimed() + "SAVEPOINT " + a.savepoint
 			case !more:
 				after = a.savepointStatements(a.h.Timeout)
 			}
 			if i == 0 && !p.settled {
-				before = a.conns.Untimed() + claimSettings(a.h)
+				before = a.Conns.Untimed() + claimSettings(a.h)
 			}
 			found := len(a.rows)
-			err := conn.Together(ctx, before, a.sql(p.query), p.args, after, func(values []driver.Value) (err error) {
+			err := conn.Together(ctx, before, a.SQL(p.query), p.args, after, func(values []driver.Value) (err error) {
 				if p.text && values[0] == nil {
 					return nil
 				}
@@ -120,23 +121,23 @@ func (a *attempt) take(c claimPlan) error {
 				}
 				r := &block[0]
 				block = block[1:]
-				r.taskType, r.max = a.h.Type, a.h.MaxAttempts
+				r.TaskType, r.Max = a.h.Type, a.h.MaxAttempts
 				a.rows = append(a.rows, r)
 				if p.text {
-					a.xid, err = r.fromText(pg.Text(values[0]))
+					a.xid, err = r.FromText(pg.Text(values[0]))
 					return err
 				}
 				if xid := values[len(values)-1]; xid != nil {
 					a.xid = pg.Text(xid)
 				}
-				return r.fromDriver(values)
+				return r.FromDriver(values)
 			})
-			if err = errors.Join(err, tooMany(len(a.rows)-found, p.limit)); err != nil {
+			if err = errors.Join(err, store.TooMany(len(a.rows)-found, p.limit)); err != nil {
 				return err
 			}
 			before = ""
 		}
-		inOrder(a.rows)
+		store.InOrder(a.rows)
 		if len(a.rows) == 0 || after != "" {
 			return nil
 		}
@@ -156,10 +157,10 @@ func idleFor(timeout time.Duration) time.Duration {
 
 // claimedRuns are those of a claim's rows, which are in the order of the lane. A lease has counted
 // the attempt.
-func claimedRuns(rows []*row, leased bool) (out []plan.ClaimedRun) {
+func claimedRuns(rows []*store.Row, leased bool) (out []plan.ClaimedRun) {
 	for _, r := range rows {
-		p := plan.Position{Priority: r.priority, Attempt: r.attempt, TaskID: r.id}
-		if leased && !r.lostBy.Valid {
+		p := plan.Position{Priority: r.Priority, Attempt: r.Attempt, TaskID: r.ID}
+		if leased && !r.LostBy.Valid {
 			p.Attempt--
 		}
 		if n := len(out); n == 0 || out[n-1].Last.Class() != p.Class() {

@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // completion is one call of Complete, from BEGIN to COMMIT: the transaction that deletes the leased
@@ -26,7 +27,7 @@ type completion struct {
 	r     *runner
 	l     *lease
 	ctx   context.Context
-	row   row              // as before the lease: begun counts the present run
+	row   store.Row        // as before the lease: begun counts the present run
 	again *handlers.Result // fn asked for another iteration
 }
 
@@ -43,13 +44,13 @@ SELECT outbox.end_run($1, 0)`
 
 // begin deletes the task, if its lease is held.
 func (c *completion) begin() (err error) {
-	if c.conn, c.tx, c.session, err = c.conns.BeginSession(c.ctx); err != nil {
+	if c.conn, c.tx, c.session, err = c.Conns.BeginSession(c.ctx); err != nil {
 		return err
 	}
 	args := []any{c.l.id, c.l.token}
 	err = c.exclusively(func(_ context.Context, e pg.Exclusive) error {
-		return e.Together(c.ctx, "", c.sql(completeSQL), args, c.conns.Untimed()+"SAVEPOINT "+c.savepoint, func(values []driver.Value) error {
-			c.xid, c.row.began = pg.Text(values[0]), sql.NullInt64{Int64: pg.Integer(values[1]), Valid: true}
+		return e.Together(c.ctx, "", c.SQL(completeSQL), args, c.Conns.Untimed()+"SAVEPOINT "+c.savepoint, func(values []driver.Value) error {
+			c.xid, c.row.Began = pg.Text(values[0]), sql.NullInt64{Int64: pg.Integer(values[1]), Valid: true}
 			return nil
 		})
 	})
@@ -96,13 +97,13 @@ func (c *completion) call(fn func(*sql.Tx) error, stay func() bool) error {
 func (c *completion) succeed() error {
 	var keeps []string
 	if c.again == nil {
-		keeps = c.keepTasks(c.l.h.Keep, []*row{&c.row})
+		keeps = c.KeepTasks(c.l.h.Keep, []*store.Row{&c.row})
 	}
 	released := false
 	err := c.exclusively(func(ctx context.Context, e pg.Exclusive) error {
-		err := c.release(ctx, e, keeps, "", c.sql(endCompleteSQL))
+		err := c.release(ctx, e, keeps, "", c.SQL(endCompleteSQL))
 		if released = err == nil; released && c.again != nil {
-			err = c.writeBack(ctx, e, &c.row, c.r.after(c.l.h, &c.row, c.again, c.row.begun()))
+			err = c.WriteBack(ctx, e, &c.row, c.r.after(c.l.h, &c.row, c.again, c.row.Begun()))
 		}
 		return err
 	})
@@ -139,7 +140,7 @@ func (c *completion) commit() error {
 
 // ended acts on how fn, which returned nil, has ended the transaction.
 func (c *completion) ended() error {
-	switch status, err := c.transactionStatus(c.xid); {
+	switch status, err := c.TransactionStatus(c.xid); {
 	case err != nil:
 		return c.unknown(err)
 	case status != "committed":
@@ -147,7 +148,7 @@ func (c *completion) ended() error {
 	}
 	c.r.log.Error("outbox: the function that Complete was given committed its transaction; it is the relay's to commit", "task_type", c.l.h.Type, "task_id", c.l.id)
 	if c.again != nil {
-		if err := c.r.insertAgain(c.ctx, c.l.h, []*row{&c.row}, c.again); err != nil {
+		if err := c.r.insertAgain(c.ctx, c.l.h, []*store.Row{&c.row}, c.again); err != nil {
 			c.l.completed.Store(&transition{outcome: Infrastructure})
 			return c.failure(err)
 		}
@@ -168,7 +169,7 @@ func (c *completion) takeBack() (committed bool) {
 	if !endedTransaction(pgerr.Code(err), err) {
 		return false
 	}
-	status, err := c.transactionStatus(c.xid)
+	status, err := c.TransactionStatus(c.xid)
 	c.l.prevented.Store(err != nil)
 	return status == "committed"
 }
@@ -177,7 +178,7 @@ func (c *completion) takeBack() (committed bool) {
 func (c *completion) bury(fnErr error) error {
 	c.r.log.Error("outbox: the function that Complete was given committed its transaction and then failed; the task is a dead letter", "task_type", c.l.h.Type, "task_id", c.l.id)
 	end := &transition{outcome: Infrastructure}
-	changes, err := c.r.buryCommitted(c.ctx, []*row{&c.row}, fnErr)
+	changes, err := c.r.buryCommitted(c.ctx, []*store.Row{&c.row}, fnErr)
 	if err == nil {
 		end.outcome, end.change = Dead, changes[0]
 	}

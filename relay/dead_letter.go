@@ -9,6 +9,7 @@ import (
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // DeadLetter is a task that became a dead letter. Its payload is in the table: see deadletter.Get.
@@ -22,9 +23,9 @@ type DeadLetter struct {
 }
 
 // died tells the log and OnDead of a dead letter whose commit is confirmed.
-func (r *runner) died(t *row, c taskChange) {
-	d := DeadLetter{TaskID: t.id, Type: t.taskType, Attempt: c.attempt, MaxAttempts: t.max, Reason: deadletter.Reason(c.reason), Error: pgerr.Text(c.err)}
-	r.log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.TaskID, "attempt", d.Attempt, "reason", c.reason, "error", d.Error)
+func (r *runner) died(t *store.Row, c store.Change) {
+	d := DeadLetter{TaskID: t.ID, Type: t.TaskType, Attempt: c.Attempt, MaxAttempts: t.Max, Reason: deadletter.Reason(c.Reason), Error: pgerr.Text(c.Err)}
+	r.log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.TaskID, "attempt", d.Attempt, "reason", c.Reason, "error", d.Error)
 	r.deadLetters.tell(d)
 }
 

@@ -236,7 +236,7 @@ func (d *dispatcher) emptyDelay(now time.Time) time.Duration {
 	pause := min(emptyPause<<min(d.emptyPolls-idleAfter, 20), interval)
 	if pause == interval {
 		pause = interval - rand.N(interval/16)
-		d.r.conns.ReleaseSoon() // the app may need them more
+		d.r.Conns.ReleaseSoon() // the app may need them more
 	}
 	if d.lanes.capped() {
 		pause = min(pause, pollAgain) // busy with one type: others must not wait for a poll

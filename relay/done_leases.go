@@ -8,6 +8,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 const finishSQL = `/* outbox: complete leased tasks */
@@ -32,18 +33,18 @@ func (d *doneLeases) add(t *transition) {
 	if at < 0 {
 		at, d.tokens = len(d.tokens), append(d.tokens, t.token)
 	}
-	place := t.row.place
+	place := t.row.Place
 	if place == "" {
 		place = nowhere
 	}
-	d.ids, d.places, d.nth = append(d.ids, t.row.id), append(d.places, place), append(d.nth, int64(at+1))
+	d.ids, d.places, d.nth = append(d.ids, t.row.ID), append(d.places, place), append(d.nth, int64(at+1))
 	if t.keep > 0 && !d.keepAny {
 		d.keepAny, d.keep, d.errors = true, make([]int64, len(d.ids)-1), make([]*string, len(d.ids)-1)
 	}
 	if d.keepAny {
 		var discarded *string
-		if t.change.err != nil {
-			s := pgerr.Text(t.change.err)
+		if t.change.Err != nil {
+			s := pgerr.Text(t.change.Err)
 			discarded = &s
 		}
 		d.keep, d.errors = append(d.keep, t.keep.Microseconds()), append(d.errors, discarded)
@@ -73,7 +74,7 @@ func (f *finished) add(values []driver.Value) error {
 
 func (f *finished) mark(group []*transition) {
 	for _, t := range group {
-		_, named := f.ids[t.row.id]
+		_, named := f.ids[t.row.ID]
 		t.held = named == f.held
 	}
 }
@@ -81,11 +82,11 @@ func (f *finished) mark(group []*transition) {
 // statement is the one that deletes them. It returns those whose leases are lost, or, where it keeps some, those whose were not.
 func (d *doneLeases) statement() (query string, args []any) {
 	if !d.keepAny {
-		return finishSQL, []any{bigints(d.ids), `{"` + strings.Join(d.places, `","`) + `"}`, "{" + strings.Join(d.tokens, ",") + "}", bigints(d.nth)}
+		return finishSQL, []any{store.BigintArray(d.ids), `{"` + strings.Join(d.places, `","`) + `"}`, "{" + strings.Join(d.tokens, ",") + "}", store.BigintArray(d.nth)}
 	}
 	tokens := make([]string, len(d.nth))
 	for i, n := range d.nth {
 		tokens[i] = d.tokens[n-1]
 	}
-	return completeAndKeepSQL, []any{bigints(d.ids), pq.Array(tokens), bigints(d.keep), pq.Array(d.errors)}
+	return store.CompleteAndKeepSQL, []any{store.BigintArray(d.ids), pq.Array(tokens), store.BigintArray(d.keep), pq.Array(d.errors)}
 }

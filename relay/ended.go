@@ -6,18 +6,19 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // ended asks how the claim's transaction ended, as the handler ended it.
 func (a *attempt) ended(ctx context.Context, handlerErr error) error {
-	status, err := a.transactionStatus(a.xid)
+	status, err := a.TransactionStatus(a.xid)
 	switch {
 	case err != nil:
-		a.r.journal.markLost(a.runs)
+		a.r.journal.MarkLost(a.runs)
 		return err
 	case status == "committed" && handlerErr == nil:
-		a.r.log.Error("outbox: the handler committed the transaction of its claim; it is the relay's to commit", "task_type", a.h.Type, "tasks", ids(a.rows))
-		a.r.journal.forgetRuns(a.runs)
+		a.r.log.Error("outbox: the handler committed the transaction of its claim; it is the relay's to commit", "task_type", a.h.Type, "tasks", store.IDs(a.rows))
+		a.r.journal.ForgetRuns(a.runs)
 		if a.again == nil {
 			a.watch.all(Done)
 			return nil
@@ -27,10 +28,10 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 		}
 		return err
 	case status == "committed":
-		a.r.log.Error("outbox: the handler committed the transaction of its claim and then failed; its tasks are dead letters", "task_type", a.h.Type, "tasks", ids(a.rows))
+		a.r.log.Error("outbox: the handler committed the transaction of its claim and then failed; its tasks are dead letters", "task_type", a.h.Type, "tasks", store.IDs(a.rows))
 		changes, err := a.r.buryCommitted(ctx, a.rows, handlerErr)
 		for i, c := range changes {
-			a.watch.change(a.rows[i].id, c)
+			a.watch.change(a.rows[i].ID, c)
 		}
 		if err == nil {
 			a.watch.confirm()
@@ -45,19 +46,19 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 
 // buryCommitted writes tasks to the dead letters whose handler committed their removal itself and
 // then failed.
-func (r *runner) buryCommitted(ctx context.Context, rows []*row, handlerErr error) ([]taskChange, error) {
-	changes := make([]taskChange, len(rows))
-	err := r.conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
+func (r *runner) buryCommitted(ctx context.Context, rows []*store.Row, handlerErr error) ([]store.Change, error) {
+	changes := make([]store.Change, len(rows))
+	err := r.Conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		for i, t := range rows {
-			changes[i] = taskChange{attempt: min(t.begun(), t.max), reason: reasonCommitted, err: handlerErr, failed: true}
-			if err := r.writeDead(ctx, tx, t, changes[i]); err != nil {
+			changes[i] = store.Change{Attempt: min(t.Begun(), t.Max), Reason: store.ReasonCommitted, Err: handlerErr, Failed: true}
+			if err := r.WriteDead(ctx, tx, t, changes[i]); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		r.log.Error("outbox: dead letters could not be written; the tasks are only in this record", "task_type", rows[0].taskType, "tasks", ids(rows), "error", pgerr.LogText(err))
+		r.log.Error("outbox: dead letters could not be written; the tasks are only in this record", "task_type", rows[0].TaskType, "tasks", store.IDs(rows), "error", pgerr.LogText(err))
 		return nil, err
 	}
 	for i, t := range rows {
@@ -68,19 +69,19 @@ func (r *runner) buryCommitted(ctx context.Context, rows []*row, handlerErr erro
 
 // insertAgain begins the next iteration of tasks whose handler committed their removal itself,
 // against the rules, and then asked for it.
-func (r *runner) insertAgain(ctx context.Context, h *handlers.Handler, rows []*row, again *handlers.Result) error {
-	err := r.conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
+func (r *runner) insertAgain(ctx context.Context, h *handlers.Handler, rows []*store.Row, again *handlers.Result) error {
+	err := r.Conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		for _, t := range rows {
-			next := r.after(h, t, again, t.begun())
-			next.claimCommitted = true
-			if err := r.writeBack(ctx, tx, t, next); err != nil {
+			next := r.after(h, t, again, t.Begun())
+			next.ClaimCommitted = true
+			if err := r.WriteBack(ctx, tx, t, next); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		r.log.Error("outbox: the next iterations could not be written; the tasks are only in this record", "task_type", h.Type, "tasks", ids(rows), "error", pgerr.LogText(err))
+		r.log.Error("outbox: the next iterations could not be written; the tasks are only in this record", "task_type", h.Type, "tasks", store.IDs(rows), "error", pgerr.LogText(err))
 		return err
 	}
 	r.due(again.Wait)

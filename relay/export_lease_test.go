@@ -1,14 +1,18 @@
 package relay
 
-import "context"
+import (
+	"context"
+
+	"github.com/txoutbox/outbox/internal/store"
+)
 
 // EndTogether ends leases as done, each task with its token, in one group. It says which were held.
 func (r *Relay) EndTogether(taskIDs []int64, tokens []string) (held []bool, err error) {
 	r.runner = r.newRunner(context.Background(), context.Background())
-	defer r.conns.Release()
+	defer r.Conns.Release()
 	var group []*transition
 	for i, id := range taskIDs {
-		group = append(group, &transition{row: &row{id: id}, token: tokens[i], done: true})
+		group = append(group, &transition{row: &store.Row{ID: id}, token: tokens[i], done: true})
 	}
 	err = (&leases{r: r.runner}).write(group, false)
 	for _, t := range group {

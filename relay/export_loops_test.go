@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
@@ -24,7 +25,7 @@ func (r *Relay) Loops(only string) *Loops {
 			r.jobs = []upkeep.MaintenanceJob{j}
 		}
 	}
-	r.rates, r.listener = newRates(&r.store, r.handlers), &pg.Listener{}
+	r.rates, r.listener = newRates(&r.Store, r.handlers), &pg.Listener{}
 	r.heart = r.newHeartbeat(func() time.Time { return l.now })
 	for range 5 { // so that it takes over from others
 		if err := r.heart.Beat(context.Background()); err != nil {
@@ -38,8 +39,8 @@ func (r *Relay) Loops(only string) *Loops {
 // Close gives all connections back.
 func (l *Loops) Close() {
 	l.r.heart.Close()
-	l.r.journal.closeConnection()
-	l.r.conns.Close()
+	l.r.journal.CloseConnection()
+	l.r.Conns.Close()
 }
 
 // Beat is one heartbeat.
@@ -83,12 +84,12 @@ func (l *Loops) Unused(n int) {
 
 // Note lets the journal forget a run, and mark another one as lost.
 func (l *Loops) Note(forget, mark int64, token string) {
-	l.r.journal.forgetRuns(&runs{ids: []int64{forget}, token: token})
-	l.r.journal.markLost(&runs{ids: []int64{mark}, token: token})
+	l.r.journal.ForgetRuns(&store.Runs{IDs: []int64{forget}, Token: token})
+	l.r.journal.MarkLost(&store.Runs{IDs: []int64{mark}, Token: token})
 }
 
 // WriteNotes writes what the journal has to note.
-func (l *Loops) WriteNotes(ctx context.Context) error { return l.r.journal.writeNotes(ctx, true) }
+func (l *Loops) WriteNotes(ctx context.Context) error { return l.r.journal.WriteNotes(ctx, true) }
 
 // HealthWithoutHeartbeat is the Health of a relay that runs, and a beat that comes through.
 func HealthWithoutHeartbeat() (health func() error, beat func()) {
@@ -100,9 +101,9 @@ func HealthWithoutHeartbeat() (health func() error, beat func()) {
 
 // Record journals a run of a task.
 func (l *Loops) Record(ctx context.Context, taskID int64) error {
-	one := newRuns([]*row{{id: taskID}}, "")
-	recorded := l.r.journal.record(one)
-	l.r.journal.writeWaiting(ctx)
+	one := store.NewRuns([]*store.Row{{ID: taskID}}, "")
+	recorded := l.r.journal.Record(one)
+	l.r.journal.WriteWaiting(ctx)
 	_, err := recorded()
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
@@ -20,13 +21,13 @@ var Statements = map[string]string{
 	"take over": upkeep.TakeOverSQL, "expire": upkeep.ExpireSQL, "stranded": upkeep.StrandedSQL, "take stranded": upkeep.TakeStrandedSQL, "stranded leases": strandedLeasesSQL,
 	"dead relays": upkeep.DeadRelaysSQL, "unhandled": upkeep.UnhandledSQL, "reap runs": upkeep.ReapRunsSQL, "reap relays": upkeep.ReapRelaysSQL, "sign off": upkeep.SignOffSQL,
 	"complete": completeSQL, "return lease": returnLeaseSQL,
-	"lock slots": lockSlotsSQL, "fill slots": fillSlotsSQL,
-	"dead lease": deadLeaseSQL, "begin suspect": beginSuspectSQL, "lock back": lockBackSQL,
+	"lock slots": store.LockSlotsSQL, "fill slots": store.FillSlotsSQL,
+	"dead lease": deadLeaseSQL, "begin suspect": beginSuspectSQL, "lock back": store.LockBackSQL,
 	"key page": upkeep.KeyPageSQL, "lock keys": upkeep.LockKeysSQL, "delete keys": upkeep.DeleteKeysSQL,
 	"extend": extendSQL, "hear": hearSQL, "remove canceled": removeCanceledSQL,
-	"lease again":       leaseAgainSQL,
-	"complete and keep": completeAndKeepSQL,
-	"lock heads":        lockHeadsSQL, "promote heads": promoteHeadsSQL,
+	"lease again":       store.LeaseAgainSQL,
+	"complete and keep": store.CompleteAndKeepSQL,
+	"lock heads":        store.LockHeadsSQL, "promote heads": store.PromoteHeadsSQL,
 }
 
 // TakeTaskSQL is the claim of one task, whose plan is in a function.
@@ -75,11 +76,11 @@ func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *s
 // parameters of claimSQL. It returns the error that the dispatcher would get.
 func (r *Relay) WithClaim(taskType, query string) error {
 	r.runner = r.newRunner(context.Background(), context.Background())
-	stopJournal := background(r.journal.run)
-	defer func() { stopJournal(); r.conns.Release() }()
+	stopJournal := background(r.journal.Run)
+	defer func() { stopJournal(); r.Conns.Release() }()
 	for _, h := range r.handlers {
 		if h.Type == taskType {
-			return r.runTx(context.Background(), h, claimWith(query), func([]*row) {})
+			return r.runTx(context.Background(), h, claimWith(query), func([]*store.Row) {})
 		}
 	}
 	return nil

@@ -36,8 +36,8 @@ func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 		until, cause = d, errRanOut
 	}
 	var held int64
-	err := l.r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, l.r.sql(extendSQL), l.id, l.token, until.Microseconds())
+	err := l.r.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, l.r.SQL(extendSQL), l.id, l.token, until.Microseconds())
 		if err == nil {
 			held, err = result.RowsAffected()
 		}

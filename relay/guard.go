@@ -14,6 +14,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // guardedTx is a transaction that removes tasks and in which the app's code writes: a claim of a Tx
@@ -21,7 +22,7 @@ import (
 // Afterwards the guard proves that the transaction is still the one that removed the tasks, and
 // that nothing in it failed unseen.
 type guardedTx struct {
-	*store
+	*store.Store
 	conn      *sql.Conn
 	tx        *sql.Tx
 	session   pg.Session
@@ -32,7 +33,9 @@ type guardedTx struct {
 	unbind    func()          // ends it with the transaction: a driver may have a goroutine that waits for that
 }
 
-func newGuardedTx(s *store) guardedTx { return guardedTx{store: s, savepoint: "ob_" + randomHex()} }
+func newGuardedTx(s *store.Store) guardedTx {
+	return guardedTx{Store: s, savepoint: "ob_" + store.RandomHex()}
+}
 
 // done lets go of what exclusively made.
 func (g *guardedTx) done() {
@@ -50,7 +53,7 @@ func (g *guardedTx) exclusively(f func(context.Context, pg.Exclusive) error) err
 		g.bound.Reset(2 * pg.Bookkeeping)
 	}
 	defer g.bound.Stop()
-	return g.conns.Raw(g.conn, func(c pg.Exclusive) error { return f(g.bounded, c) })
+	return g.Conns.Raw(g.conn, func(c pg.Exclusive) error { return f(g.bounded, c) })
 }
 
 // exec runs statements without parameters, which travel together. They are bounded by the
@@ -132,7 +135,7 @@ func (g *guardedTx) undo(ctx context.Context, c pg.Exclusive) error {
 	if err != nil {
 		return err
 	}
-	return g.ask(ctx, c, "", g.sql(undoneSQL))
+	return g.ask(ctx, c, "", g.SQL(undoneSQL))
 }
 
 // isBroken reports whether err, met by release, says that the transaction cannot be used or is not
@@ -192,7 +195,7 @@ func (g *guardedTx) keepConn() {
 		pg.Drop(g.conn)
 		return
 	}
-	g.conns.Put(g.conn)
+	g.Conns.Put(g.conn)
 }
 
 const endBackendSQL = `/* outbox: end the backend of an abandoned claim */
@@ -212,7 +215,7 @@ func (g *guardedTx) leave() {
 		return
 	case <-time.After(time.Second):
 	}
-	_ = g.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+	_ = g.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, endBackendSQL, g.xid)
 		return err
 	})

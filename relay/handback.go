@@ -11,6 +11,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/internal/wake"
 )
@@ -45,12 +46,12 @@ func HandBack(ctx context.Context, db *sql.DB, relayID string, schema ...string)
 	if !outbox.ValidSchema(name) {
 		return 0, fmt.Errorf("relay: HandBack: the schema %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes", name)
 	}
-	s := store{schema: pg.Schema(name), conns: pg.NewPool(db)}
-	defer s.conns.Close()
+	s := store.Store{Schema: pg.Schema(name), Conns: pg.NewPool(db)}
+	defer s.Conns.Close()
 	for more := true; more; {
 		var n int64
-		err := s.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			result, err := tx.ExecContext(ctx, s.sql(upkeep.TakeOverSQL), pq.Array([]string{strings.ToLower(relayID)}))
+		err := s.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			result, err := tx.ExecContext(ctx, s.SQL(upkeep.TakeOverSQL), pq.Array([]string{strings.ToLower(relayID)}))
 			if err == nil {
 				n, err = result.RowsAffected()
 			}

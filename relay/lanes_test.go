@@ -6,6 +6,7 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // newLanes are lanes that all have work: each takes its base priority and its head's priority.
@@ -82,7 +83,7 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 	l := newLanes(4, [2]int{})
 	c := l.all[0]
 	one := func(limit int) taken {
-		return taken{tasks: 1, limit: limit, claimed: claimedRuns([]*row{{}}, false), began: time.Now()}
+		return taken{tasks: 1, limit: limit, claimed: claimedRuns([]*store.Row{{}}, false), began: time.Now()}
 	}
 	before := one(2)
 	for i, step := range []struct {
@@ -119,7 +120,7 @@ func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
 	if c := l.choose(); c != l.all[0] {
 		t.Fatal("the urgent lane was not chosen")
 	}
-	l.took(l.all[0], taken{tasks: 2, limit: 2, claimed: claimedRuns([]*row{{priority: -5}, {priority: 7}}, false)})
+	l.took(l.all[0], taken{tasks: 2, limit: 2, claimed: claimedRuns([]*store.Row{{Priority: -5}, {Priority: 7}}, false)})
 	if c := l.choose(); c != l.all[1] {
 		t.Error("a lane that is down to priority 7 was chosen before one with priority 0")
 	}

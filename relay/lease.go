@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // lease is a relay's hold on one task, as its handler sees it.
@@ -18,9 +19,9 @@ type lease struct {
 	h           *handlers.Handler
 	id          int64
 	token       string
-	taken       *row     // by the claim
-	ctx         *limited // of the handler
-	noHeartbeat bool     // no heartbeat keeps it: it ends with ctx
+	taken       *store.Row // by the claim
+	ctx         *limited   // of the handler
+	noHeartbeat bool       // no heartbeat keeps it: it ends with ctx
 	extending   sync.Mutex
 
 	mu      sync.Mutex
@@ -74,8 +75,8 @@ func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 	if left.Err() != nil {
 		return l.gaveUp()
 	}
-	c := &completion{guardedTx: newGuardedTx(&l.r.store), r: l.r, l: l, ctx: ctx, row: *l.taken}
-	c.row.attempt--
+	c := &completion{guardedTx: newGuardedTx(&l.r.Store), r: l.r, l: l, ctx: ctx, row: *l.taken}
+	c.row.Attempt--
 	defer c.done()
 	switch err := c.begin(); {
 	case errors.Is(err, outbox.ErrLeaseLost):

@@ -10,6 +10,7 @@ import (
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 const leaseSQL = `/* outbox: lease */
@@ -36,7 +37,7 @@ func (n leaseNext) args(h *handlers.Handler, limit int, relayID, token string) [
 	for i, p := range n.pivots {
 		ids[i], pivot = p.TaskID, p
 	}
-	return []any{h.Type, limit, relayID, token, registered, perMS, margin, from.Priority, from.Attempt, from.TaskID, bigints(ids), pivot.Priority, pivot.Attempt, n.lead, pivotIDSpan}
+	return []any{h.Type, limit, relayID, token, registered, perMS, margin, from.Priority, from.Attempt, from.TaskID, store.BigintArray(ids), pivot.Priority, pivot.Attempt, n.lead, pivotIDSpan}
 }
 
 // lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so
@@ -48,7 +49,7 @@ func (r *runner) lease(ctx context.Context, h *handlers.Handler, n leaseNext, fo
 		runs, token, allowed, err = r.leaseOnce(ctx, h, n, found)
 		had := time.Now()
 		for _, x := range runs {
-			x.row.leasedAt, x.claimTook = began, had.Sub(began)
+			x.row.LeasedAt, x.claimTook = began, had.Sub(began)
 		}
 		if err == nil && allowed > 0 {
 			r.tellClaim(h, len(runs), began, had)
@@ -70,7 +71,7 @@ func (r *runner) lease(ctx context.Context, h *handlers.Handler, n leaseNext, fo
 }
 
 func (r *runner) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
-	token, allowed = newUUID(), n.limit
+	token, allowed = store.NewUUID(), n.limit
 	var xid string
 	each := func(values []driver.Value) (err error) {
 		xid = pg.Text(values[1])
@@ -79,21 +80,21 @@ func (r *runner) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext
 	}
 	ctx = context.WithoutCancel(ctx)
 	if h.MaxRunningTotal > 0 {
-		err = r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		err = r.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 			runs, allowed = nil, 0
-			slots, err := r.lockSlots(ctx, h.Type, tx, n.limit)
+			slots, err := r.LockSlots(ctx, h.Type, tx, n.limit)
 			if err != nil || len(slots) == 0 {
 				return err
 			}
 			allowed = len(slots)
-			if err := pg.QueryTx(ctx, tx, r.sql(leaseSQL), n.args(h, allowed, r.relayID, token), each); err != nil {
+			if err := pg.QueryTx(ctx, tx, r.SQL(leaseSQL), n.args(h, allowed, r.RelayID, token), each); err != nil {
 				return err
 			}
-			return r.fillSlots(ctx, h.Type, tx, slots, rowsIn(runs), token)
+			return r.FillSlots(ctx, h.Type, tx, slots, rowsIn(runs), token)
 		})
 	} else {
 		// COMMIT follows the rows: no claim is committed whose tasks this relay has not read.
-		err = r.conns.InMessages(ctx, pg.BeginSQL, r.sql(leaseSQL), n.args(h, allowed, r.relayID, token), false, func(values []driver.Value) error {
+		err = r.Conns.InMessages(ctx, pg.BeginSQL, r.SQL(leaseSQL), n.args(h, allowed, r.RelayID, token), false, func(values []driver.Value) error {
 			err := each(values)
 			if err == nil && len(runs) > 0 {
 				found(runs)
@@ -109,12 +110,12 @@ func (r *runner) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext
 
 // resultOf is the transition that a leased task's outcome asks for. prevented: the database failed
 // its Complete. The claim has raised attempt already, so what is no attempt puts it back.
-func (r *runner) resultOf(h *handlers.Handler, t *row, out callResult, begun int, prevented bool) transition {
+func (r *runner) resultOf(h *handlers.Handler, t *store.Row, out callResult, begun int, prevented bool) transition {
 	if out.err == nil {
 		return transition{outcome: Done, done: true, keep: h.Keep}
 	}
 	if out.canceled {
-		r.logCanceled(h.Type, []int64{t.id})
+		r.logCanceled(h.Type, []int64{t.ID})
 		return transition{outcome: Canceled, done: true, canceled: true}
 	}
 	if runsAgain(out.err) {
@@ -125,17 +126,17 @@ func (r *runner) resultOf(h *handlers.Handler, t *row, out callResult, begun int
 		if out.leaseLost {
 			ended = LeaseLost
 		}
-		return transition{outcome: ended, back: true, change: taskChange{attempt: begun - 1}, lostBy: t.lostBy}
+		return transition{outcome: ended, back: true, change: store.Change{Attempt: begun - 1}, lostBy: t.LostBy}
 	}
 	result := handlers.ResultOf(out.err)
 	if result.Action == handlers.ActionDiscard {
-		r.log.Info("outbox: a task was discarded by its handler", "task_type", h.Type, "task_id", t.id, "error", pgerr.Text(out.err))
-		return transition{outcome: Discarded, done: true, keep: h.Keep, change: taskChange{err: out.err}}
+		r.log.Info("outbox: a task was discarded by its handler", "task_type", h.Type, "task_id", t.ID, "error", pgerr.Text(out.err))
+		return transition{outcome: Discarded, done: true, keep: h.Keep, change: store.Change{Err: out.err}}
 	}
 	if prevented && !out.overran && result.Action == handlers.ActionRetry {
 		wait, _ := r.backoff(h, 1)
-		return transition{change: taskChange{attempt: begun - 1, wait: wait, err: out.err}}
+		return transition{change: store.Change{Attempt: begun - 1, Wait: wait, Err: out.err}}
 	}
 	next := r.after(h, t, result, begun)
-	return transition{outcome: next.outcome(), change: next}
+	return transition{outcome: outcomeOf(next), change: next}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 const (
@@ -31,18 +32,18 @@ func leasedRows(tasks string, h *handlers.Handler, limit int) (out []*leasedRun,
 			line = strings.Clone(line)
 		}
 		t := &block[0].row
-		t.taskType, t.max = h.Type, h.MaxAttempts
-		if err := t.fromLine(line); err != nil {
+		t.TaskType, t.Max = h.Type, h.MaxAttempts
+		if err := t.FromLine(line); err != nil {
 			return nil, err
 		}
 		out, block = append(out, &block[0]), block[1:]
 	}
-	slices.SortFunc(out, func(a, b *leasedRun) int { return a.row.compare(&b.row) })
-	return out, tooMany(len(out), limit)
+	slices.SortFunc(out, func(a, b *leasedRun) int { return a.row.Compare(&b.row) })
+	return out, store.TooMany(len(out), limit)
 }
 
-func rowsIn(runs []*leasedRun) []*row {
-	out := make([]*row, len(runs))
+func rowsIn(runs []*leasedRun) []*store.Row {
+	out := make([]*store.Row, len(runs))
 	for i, x := range runs {
 		out[i] = &x.row
 	}

@@ -4,15 +4,16 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // leasedRun is one run of a leased task, from its claim until its lease has ended. Whoever ends the
 // run, the handler's return or the relay's patience, hands the result on and waits for nothing.
 type leasedRun struct {
 	lease
-	row     row
+	row     store.Row
 	context limited
-	task    task
+	task    store.Task
 	begun   int
 
 	claimTook time.Duration // from row.leasedAt
@@ -27,28 +28,28 @@ type leasedRun struct {
 
 // claimed is told of the claim's type and token before anything else.
 func (x *leasedRun) claimed(r *runner, h *handlers.Handler, token string) {
-	x.lease.r, x.h, x.id, x.token, x.taken, x.noHeartbeat = r, h, x.row.id, token, &x.row, h.Lease > 0
+	x.lease.r, x.h, x.id, x.token, x.taken, x.noHeartbeat = r, h, x.row.ID, token, &x.row, h.Lease > 0
 }
 
 // begin runs the task.
 func (x *leasedRun) begin() {
 	r, h, t := x.r, x.h, &x.row
-	if t.lostBy.Valid && !x.beginSuspect() {
+	if t.LostBy.Valid && !x.beginSuspect() {
 		return
 	}
-	x.begun = t.attempt
-	if x.begun > t.max {
-		x.end(transition{outcome: Dead, change: taskChange{attempt: t.max, reason: reasonAttempts, err: t.lostText(deadAttempts)}})
+	x.begun = t.Attempt
+	if x.begun > t.Max {
+		x.end(transition{outcome: Dead, change: store.Change{Attempt: t.Max, Reason: store.ReasonAttempts, Err: t.LostText(store.DeadAttempts)}})
 		return
 	}
 	x.ctx = &x.context
 	x.context.parent, x.context.onEnd, x.context.clock = r.handling, x.overdue, r.leases.clock.at
-	t.fill(&x.task, x.begun)
+	t.Fill(&x.task, x.begun)
 	x.task.Lease = &x.lease
 	var end time.Time
 	var cause error
 	if timeout := timeoutOf(h, t); x.noHeartbeat {
-		end, cause = t.leasedAt.Add(timeout), errRanOut
+		end, cause = t.LeasedAt.Add(timeout), errRanOut
 	} else if timeout > 0 {
 		end, cause = time.Now().Add(timeout), timeoutError(timeout)
 	}
@@ -64,21 +65,21 @@ func (x *leasedRun) beginSuspect() bool {
 	t := &x.row
 	if x.suspect = x.r.soloRun(); x.suspect == nil {
 		x.putOff = aside()
-		x.end(transition{outcome: PutOff, change: taskChange{attempt: t.attempt, wait: x.putOff}, lostBy: t.lostBy})
+		x.end(transition{outcome: PutOff, change: store.Change{Attempt: t.Attempt, Wait: x.putOff}, lostBy: t.LostBy})
 		return false
 	}
 	if err := x.r.leases.begin(t, x.token); err != nil {
-		x.end(transition{back: true, change: taskChange{attempt: t.attempt}, lostBy: t.lostBy})
+		x.end(transition{back: true, change: store.Change{Attempt: t.Attempt}, lostBy: t.LostBy})
 		return false
 	}
-	t.attempt++
+	t.Attempt++
 	return true
 }
 
 // call calls the handler. A panic ends the call, and Goexit this goroutine, but nothing else.
 func (x *leasedRun) call() {
 	guarded(func() error {
-		return x.h.Run(x.ctx, nil, handlers.Claim{Began: x.row.leasedAt, Ended: x.row.leasedAt.Add(x.claimTook)}, []*task{&x.task})
+		return x.h.Run(x.ctx, nil, handlers.Claim{Began: x.row.LeasedAt, Ended: x.row.LeasedAt.Add(x.claimTook)}, []*store.Task{&x.task})
 	}, func(err error) {
 		if x.first() {
 			x.finish(callResult{err: err})
@@ -122,11 +123,11 @@ func (x *leasedRun) finish(out callResult) {
 	x.ctx.cancel(nil)
 	if out.abandoned {
 		x.leave() // it may be in its Complete, whose transaction has the row
-		r.log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", h.Type, "task_id", t.id)
+		r.log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", h.Type, "task_id", t.ID)
 	}
 	if end := x.completed.Load(); end != nil {
 		if runsAgain(out.err) {
-			r.log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given", "task_type", h.Type, "task_id", t.id)
+			r.log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given", "task_type", h.Type, "task_id", t.ID)
 		}
 		x.next.outcome, x.next.change = end.outcome, end.change
 		x.settled()

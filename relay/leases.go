@@ -11,11 +11,12 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // unknownClaim is a claim whose commit may have failed or not.
 type unknownClaim struct {
-	rows       []*row
+	rows       []*store.Row
 	token, xid string
 }
 
@@ -110,7 +111,7 @@ func (l *leases) lose() (lost int) {
 }
 
 // release gives a claim back whose commit may have failed or not.
-func (l *leases) release(rows []*row, token, xid string) {
+func (l *leases) release(rows []*store.Row, token, xid string) {
 	l.mu.Lock()
 	l.unknown = append(l.unknown, unknownClaim{rows, token, xid})
 	l.mu.Unlock()
@@ -148,7 +149,7 @@ func (l *leases) giveBack() {
 	l.unknown = nil
 	l.mu.Unlock()
 	for _, c := range claims {
-		status, err := l.r.statusOf(c.xid)
+		status, err := l.r.StatusOf(c.xid)
 		if pgerr.Code(err) == "22023" {
 			continue // another server has taken over, which never had it
 		}
@@ -166,11 +167,11 @@ func (l *leases) giveBack() {
 func (c unknownClaim) transitions() []*transition {
 	var back []*transition
 	for _, t := range c.rows {
-		attempt := t.attempt
-		if !t.lostBy.Valid {
+		attempt := t.Attempt
+		if !t.LostBy.Valid {
 			attempt-- // it was not begun
 		}
-		back = append(back, &transition{row: t, token: c.token, back: true, change: taskChange{attempt: attempt}, lostBy: t.lostBy})
+		back = append(back, &transition{row: t, token: c.token, back: true, change: store.Change{Attempt: attempt}, lostBy: t.LostBy})
 	}
 	return back
 }
@@ -179,8 +180,8 @@ const beginSuspectSQL = `/* outbox: count the attempt of a suspect */
 UPDATE outbox.task SET attempt = LEAST(attempt + 1, 32767) WHERE task_id = $1 AND lease_token = $2::uuid`
 
 // begin counts the attempt of a leased suspect. After an error it may be counted or not.
-func (l *leases) begin(t *row, token string) error {
-	return l.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-		return pg.One(tx.ExecContext(ctx, l.r.sql(beginSuspectSQL), t.id, token))
+func (l *leases) begin(t *store.Row, token string) error {
+	return l.r.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+		return pg.One(tx.ExecContext(ctx, l.r.SQL(beginSuspectSQL), t.ID, token))
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // limited is the context of a leased handler: it ends by itself at a moment that can be moved, as no deadline of
@@ -169,11 +170,11 @@ func (t timedOut) Error() string {
 func (t timedOut) Unwrap() error { return context.DeadlineExceeded }
 
 // timeoutOf is how long a call for these tasks may take, 0 for any time: the longest that one of them asks for.
-func timeoutOf(h *handlers.Handler, rows ...*row) (longest time.Duration) {
+func timeoutOf(h *handlers.Handler, rows ...*store.Row) (longest time.Duration) {
 	for _, r := range rows {
 		d := h.Timeout + h.Lease // one of them
-		if r.timeoutMS.Valid {
-			d = time.Duration(r.timeoutMS.Int64) * time.Millisecond
+		if r.TimeoutMS.Valid {
+			d = time.Duration(r.TimeoutMS.Int64) * time.Millisecond
 		}
 		if h.Kind != handlers.KindLeased {
 			d = min(d, handlers.MaxTxTimeout)

@@ -8,6 +8,7 @@ import (
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/schedule"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
@@ -15,13 +16,13 @@ import (
 
 func (r *Relay) newRunner(claiming, handling context.Context) *runner {
 	run := &runner{
-		store:   store{schema: pg.Schema(r.config.Schema), relayID: newUUID(), conns: pg.NewPool(r.db)},
+		Store:   store.Store{Schema: pg.Schema(r.config.Schema), RelayID: store.NewUUID(), Conns: pg.NewPool(r.db)},
 		running: newRunning(),
 		log:     r.log, newPace: r.newPace,
 		claiming: claiming, handling: handling, abandoned: make(chan struct{}),
 	}
 	run.observers = &observers{all: r.config.Observers, log: r.log, types: r.types}
-	run.journal = newJournal(&run.store, r.newPace(), r.config.Workers)
+	run.journal = store.NewJournal(&run.Store, r.newPace(), r.config.Workers)
 	run.leases = newLeases(run)
 	run.deadLetters = newDeadLetters(claiming, r.config.OnDead, r.log)
 	return run
@@ -29,12 +30,12 @@ func (r *Relay) newRunner(claiming, handling context.Context) *runner {
 
 // newHeartbeat returns the heartbeat of a run, with the upkeep of the relay's parts.
 func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
-	hearing, limits := &hearing{r: r.runner}, &r.store
+	hearing, limits := &hearing{r: r.runner}, &r.Store
 	return upkeep.New(upkeep.Params{
-		RelayID: r.relayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
+		RelayID: r.RelayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
 		MaxConns:   func() int { return r.db.Stats().MaxOpenConnections },
-		Schema:     r.schema,
-		Pool:       r.conns,
+		Schema:     r.Schema,
+		Pool:       r.Conns,
 		Pace:       r.newPace(),
 		Log:        r.log,
 		Now:        now,
@@ -44,7 +45,7 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 			{Name: "give tokens back", Run: r.rates.giveBackSome},
 			{Name: "store limits", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
 				return upkeep.ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-					return limits.storeLimits(ctx, conn, limitsOf(r.handlers), true)
+					return limits.StoreLimits(ctx, conn, limitsOf(r.handlers), true)
 				})
 			}},
 		},
@@ -57,7 +58,7 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 
 func (r *Relay) newPoller() *poller {
 	return &poller{
-		store:   &r.store,
+		Store:   &r.Store,
 		types:   r.types,
 		random:  r.config.Order == Random,
 		ahead:   2*r.config.PollInterval + 100*time.Millisecond,
@@ -95,7 +96,7 @@ func (r *Relay) newDispatcher(ctx context.Context, once bool) *dispatcher {
 
 // newScheduler returns the scheduler of a run.
 func (r *Relay) newScheduler() *schedule.Scheduler {
-	return schedule.New(schedule.Params{Schedules: r.schedules, Schema: r.schema, Pool: r.conns, Pace: r.newPace(), Log: r.log})
+	return schedule.New(schedule.Params{Schedules: r.schedules, Schema: r.Schema, Pool: r.Conns, Pace: r.newPace(), Log: r.log})
 }
 
 // newPace paces a loop that is not the dispatcher.

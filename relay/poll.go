@@ -9,6 +9,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -60,7 +61,7 @@ SELECT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased'
 
 // poller reads what there is to do.
 type poller struct {
-	*store
+	*store.Store
 	types   []string
 	random  bool
 	ahead   time.Duration  // of wake-up requests: beyond the next poll, which prolongs them
@@ -103,7 +104,7 @@ type pollOptions struct {
 func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pg.StatementTimeout)
 	defer cancel()
-	conn, err := p.conns.Get(ctx)
+	conn, err := p.Conns.Get(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +113,7 @@ func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err
 			pg.Drop(conn)
 			return
 		}
-		p.conns.Put(conn)
+		p.Conns.Put(conn)
 	}()
 	if opts.writable {
 		if err = schema.CheckWritable(ctx, conn); err != nil {
@@ -121,16 +122,16 @@ func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err
 	}
 	wakeRequest := int64(0)
 	if opts.withdraw > 0 {
-		err = p.withdrawWakeUp(ctx, conn, opts.withdraw)
+		err = p.WithdrawWakeUp(ctx, conn, opts.withdraw)
 	} else if opts.requestWakeUp && (!opts.idle || opts.wakeRequest == 0) {
-		wakeRequest, err = p.requestWakeUp(ctx, conn, p.ahead)
+		wakeRequest, err = p.RequestWakeUp(ctx, conn, p.ahead)
 	}
 	if err != nil {
 		return nil, err
 	}
 	stranded := false
 	if opts.stranded { // before the lanes are read, so that what is taken over in between is seen there
-		if err = conn.QueryRowContext(ctx, p.sql(strandedLeasesSQL)).Scan(&stranded); err != nil {
+		if err = conn.QueryRowContext(ctx, p.SQL(strandedLeasesSQL)).Scan(&stranded); err != nil {
 			return nil, err
 		}
 	}
@@ -147,21 +148,21 @@ func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err
 	if err == nil && (len(due) > 0 || s.headsMissing) {
 		promoted := 0
 		if s.headsMissing {
-			if promoted, err = p.promoteHeads(ctx, conn); err != nil {
+			if promoted, err = p.PromoteHeads(ctx, conn); err != nil {
 				return nil, err
 			}
 		}
 		rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
 		due = due[:min(len(due), promoteScheduledTypes)]
 		for _, taskType := range due {
-			if _, err := conn.ExecContext(ctx, p.sql(promoteScheduledSQL), taskType, promoteScheduledTasks/len(due)); err != nil {
+			if _, err := conn.ExecContext(ctx, p.SQL(promoteScheduledSQL), taskType, promoteScheduledTasks/len(due)); err != nil {
 				return nil, err
 			}
 		}
 		if s, _, err = p.readLanes(ctx, conn, pollSQL, opts.spans); err == nil && s.headsMissing {
 			s.due, s.nextDue = true, 0 // the rest, soon
 			if promoted == 0 {
-				s.nextDue = promotePause
+				s.nextDue = store.PromotePause
 			}
 		}
 	}
@@ -189,7 +190,7 @@ func (p *poller) readLast(ctx context.Context, conn *sql.Conn, heads []*plan.Hea
 	if len(of) == 0 {
 		return nil
 	}
-	rows, err := conn.QueryContext(ctx, p.sql(lastSQL), pq.Array(types), pq.Array(priorities), pq.Array(attempts))
+	rows, err := conn.QueryContext(ctx, p.SQL(lastSQL), pq.Array(types), pq.Array(priorities), pq.Array(attempts))
 	if err != nil {
 		return err
 	}
@@ -229,7 +230,7 @@ func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, query string, sp
 	s = &pollResult{heads: make([]*plan.Head, len(p.types))}
 	args := append(append([]any{pq.Array(p.types), pq.Array(p.running())}, spanArgs(spans)...), more...)
 	sent := time.Now()
-	rows, err := conn.QueryContext(ctx, p.sql(query), args...)
+	rows, err := conn.QueryContext(ctx, p.SQL(query), args...)
 	if err != nil {
 		return s, nil, err
 	}

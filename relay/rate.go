@@ -9,6 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
@@ -18,18 +19,18 @@ type rates map[string]*rate
 // rate hands tokens to claims: one for each task that starts. It takes several at a time from the type's bucket in the
 // database, and keeps what is not used at once for a tenth of the rate's time, at most a second; then it gives it back.
 type rate struct {
-	*store
+	*store.Store
 	h      *handlers.Handler
 	mu     sync.Mutex
 	tokens int
 	taken  time.Time // before the statement that brought the oldest of them
 }
 
-func newRates(s *store, of []*handlers.Handler) rates {
+func newRates(s *store.Store, of []*handlers.Handler) rates {
 	out := rates{}
 	for _, h := range of {
 		if h.Rate > 0 {
-			out[h.Type] = &rate{store: s, h: h}
+			out[h.Type] = &rate{Store: s, h: h}
 		}
 	}
 	return out
@@ -90,7 +91,7 @@ func (t *rate) take(ctx context.Context, limit int) (n int, wait time.Duration, 
 		sent := time.Now()
 		var got int
 		var until time.Duration
-		err := t.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		err := t.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 			got, until, err = t.exchange(ctx, tx, max(limit-n, t.ahead()), back)
 			return err
 		})
@@ -153,7 +154,7 @@ type queryer interface {
 // exchange takes up to want tokens from the bucket. The next one after these can be had after wait.
 func (t *rate) exchange(ctx context.Context, in queryer, want, back int) (got int, wait time.Duration, err error) {
 	var us int64
-	err = in.QueryRowContext(ctx, t.sql(exchangeTokensSQL), t.h.Type, want, back).Scan(&got, &us)
+	err = in.QueryRowContext(ctx, t.SQL(exchangeTokensSQL), t.h.Type, want, back).Scan(&got, &us)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, tokenWait, nil // the bucket is not there; maintenance restores it
 	}

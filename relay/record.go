@@ -7,30 +7,31 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // after is the change of a task that a result asks for, when begun attempts were begun.
-func (r *runner) after(h *handlers.Handler, t *row, result *handlers.Result, begun int) taskChange {
-	c := taskChange{attempt: min(begun, math.MaxInt16), err: result.Err, keep: t.undecided, failed: true}
+func (r *runner) after(h *handlers.Handler, t *store.Row, result *handlers.Result, begun int) store.Change {
+	c := store.Change{Attempt: min(begun, math.MaxInt16), Err: result.Err, Keep: t.Undecided, Failed: true}
 	switch result.Action {
 	case handlers.ActionSnooze:
-		return taskChange{attempt: begun - 1, wait: result.Wait, keep: t.undecided}
+		return store.Change{Attempt: begun - 1, Wait: result.Wait, Keep: t.Undecided}
 	case handlers.ActionRunAgain:
-		return taskChange{wait: result.Wait, again: true, payload: string(result.Payload)}
+		return store.Change{Wait: result.Wait, Again: true, Payload: string(result.Payload)}
 	case handlers.ActionDead:
-		c.reason = reasonHandler
+		c.Reason = store.ReasonHandler
 		return c
 	}
-	if begun >= t.max {
-		c.reason, c.attempt = reasonAttempts, min(begun, t.max)
+	if begun >= t.Max {
+		c.Reason, c.Attempt = store.ReasonAttempts, min(begun, t.Max)
 		return c
 	}
-	if c.wait = result.Wait; c.wait > 0 {
+	if c.Wait = result.Wait; c.Wait > 0 {
 		return c
 	}
 	var stop bool
-	if c.wait, stop = r.backoff(h, begun); stop {
-		c.reason = reasonHandler
+	if c.Wait, stop = r.backoff(h, begun); stop {
+		c.Reason = store.ReasonHandler
 	}
 	return c
 }
@@ -49,32 +50,32 @@ func (r *runner) backoff(h *handlers.Handler, attempts int) (wait time.Duration,
 func (a *attempt) outOfBand(handlerErr, cause error) error {
 	if len(a.rows) > 1 {
 		// The failure may be any member's: they run one by one, where it counts.
-		a.r.journal.markLost(a.runs)
+		a.r.journal.MarkLost(a.runs)
 		a.watch.all(PutOff)
 		return cause
 	}
 	t, result := a.rows[0], handlers.ResultOf(handlerErr)
-	next := a.r.after(a.h, t, result, t.begun())
+	next := a.r.after(a.h, t, result, t.Begun())
 	for try := range 6 {
 		if try > 0 {
-			pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
+			store.Pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
 		}
-		found, err := a.recordAside(t, next)
+		found, err := a.RecordAside(t, next)
 		if err == nil && found {
-			a.watch.change(t.id, next)
+			a.watch.change(t.ID, next)
 			a.watch.confirm()
-			if next.reason != "" {
+			if next.Reason != "" {
 				a.r.died(t, next)
 			}
-			a.r.due(next.wait)
+			a.r.due(next.Wait)
 			return cause
 		}
 	}
 	if result.Action == handlers.ActionSnooze {
-		a.r.journal.forgetRuns(a.runs) // no attempt
+		a.r.journal.ForgetRuns(a.runs) // no attempt
 		return cause
 	}
-	err := a.orphanRun(t, a.runs.token)
+	err := a.OrphanRun(t, a.runs.Token)
 	if err == nil {
 		a.watch.all(Retry)
 	}

@@ -159,17 +159,17 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	defer stopHandling(nil)
 	r.born = time.Now()
 	r.runner = r.newRunner(claiming, handling)
-	defer r.conns.Close()
-	r.rates = newRates(&r.store, r.handlers)
+	defer r.Conns.Close()
+	r.rates = newRates(&r.Store, r.handlers)
 	r.heart = r.newHeartbeat(time.Now)
 	r.observers.ahead = r.heart.Ahead
-	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.relayID, PollInterval: r.config.PollInterval, Pool: r.conns,
+	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.RelayID, PollInterval: r.config.PollInterval, Pool: r.Conns,
 		Log: r.log, Answered: &r.answered, Wake: r.wake, Withdrawn: func() { poke(r.withdrawn) }}
 	defer r.live(ctx)()
 	started := false
 	defer func() {
 		if started {
-			r.log.Info("outbox: relay stopped", "relay_id", r.relayID)
+			r.log.Info("outbox: relay stopped", "relay_id", r.RelayID)
 		}
 	}()
 	defer r.deadLetters.end()
@@ -183,12 +183,12 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	defer wake.Register(r.wake)()
 	d := r.newDispatcher(claiming, once)
 	r.leases.ended = d.ended
-	stopJournal := background(r.journal.run)
+	stopJournal := background(r.journal.Run)
 	stopLeases := background(r.leases.run)
 	stopHeart := background(r.heart.Run)
 	stopListener := func() {}
 	if !once {
-		r.log.Info("outbox: relay started", "relay_id", r.relayID, "schema", r.config.Schema, "workers", r.config.Workers, "task_types", r.types)
+		r.log.Info("outbox: relay started", "relay_id", r.RelayID, "schema", r.config.Schema, "workers", r.config.Workers, "task_types", r.types)
 		started = true
 		if r.config.ListenDSN != "" {
 			stopListener = background(r.listener.Run)
@@ -226,16 +226,16 @@ func (r *Relay) check(ctx context.Context, once bool) error {
 	o := pg.NewOutage(r.log, r.outageChanged)
 	for {
 		began := time.Now()
-		err := r.conns.CheckDriver(ctx)
+		err := r.Conns.CheckDriver(ctx)
 		if err == nil {
-			err = r.conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			err = r.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 				if err := schema.Check(ctx, tx, r.config.Schema); err != nil {
 					return err
 				}
 				if err := schema.CheckWritable(ctx, tx); err != nil {
 					return err
 				}
-				return r.storeLimits(ctx, tx, limitsOf(r.handlers), false)
+				return r.StoreLimits(ctx, tx, limitsOf(r.handlers), false)
 			})
 		}
 		switch {

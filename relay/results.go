@@ -146,7 +146,7 @@ func (l *leases) settle(group []*transition, slots chan struct{}) {
 				refused++
 			}
 			if refused == maxDefiniteErrors {
-				l.r.log.Error("outbox: the result of a leased task was refused; it stays leased until its lease or this relay ends", "task_type", group[0].row.taskType, "task_id", group[0].row.id, "error", pgerr.LogText(err))
+				l.r.log.Error("outbox: the result of a leased task was refused; it stays leased until its lease or this relay ends", "task_type", group[0].row.TaskType, "task_id", group[0].row.ID, "error", pgerr.LogText(err))
 				unwritten(group)
 				l.over(group)
 				return

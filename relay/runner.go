@@ -8,16 +8,17 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // runner runs the tasks of one run of a relay, from their claim until what became of them is
 // recorded.
 type runner struct {
-	store
+	store.Store
 	*running
 	*observers
 	log         *slog.Logger
-	journal     *journal
+	journal     *store.Journal
 	leases      *leases
 	deadLetters *deadLetters
 	newPace     func() pg.Pace
@@ -33,10 +34,10 @@ func (r *runner) stopping() bool { return r.claiming.Err() != nil }
 var errNoSlot = errors.New("relay: other calls of the type hold all its slots")
 
 // limitsOf are the limits of types that hold in all relays.
-func limitsOf(all []*handlers.Handler) (out []typeLimit) {
+func limitsOf(all []*handlers.Handler) (out []store.Limit) {
 	for _, h := range all {
 		if h.MaxRunningTotal > 0 || h.Rate > 0 {
-			out = append(out, typeLimit{h.Type, h.MaxRunningTotal, h.Rate, h.RatePer})
+			out = append(out, store.Limit{TaskType: h.Type, MaxRunning: h.MaxRunningTotal, Rate: h.Rate, RatePer: h.RatePer})
 		}
 	}
 	return out

@@ -38,7 +38,7 @@ func (r *running) runningAttempts() map[int64]*attempt {
 	out := map[int64]*attempt{}
 	for a := range r.attempts {
 		for _, t := range a.rows {
-			out[t.id] = a
+			out[t.ID] = a
 		}
 	}
 	return out
@@ -55,7 +55,7 @@ func (r *running) runningIDs() []int64 {
 	out := []int64{}
 	for a := range r.attempts {
 		for _, t := range a.rows[:min(len(a.rows), maxExcluded-len(out))] {
-			out = append(out, t.id)
+			out = append(out, t.ID)
 		}
 	}
 	return out

@@ -7,6 +7,7 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // claimAll starts the claims that were chosen, and reports whether there was one.
@@ -68,8 +69,8 @@ func (d *dispatcher) runTx(c *lane, next claimNext) {
 	limit, wait, err := d.rates.take(d.ctx, c.h, next.limit)
 	if err == nil && limit > 0 {
 		next.limit = limit
-		err = d.r.runTx(d.ctx, c.h, next, func(rows []*row) {
-			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*row).ordered)
+		err = d.r.runTx(d.ctx, c.h, next, func(rows []*store.Row) {
+			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*store.Row).Ordered)
 			d.rates.unused(c.h, limit-len(rows))
 			t := taken{len(rows), limit, claimedRuns(rows, false), began, next.started}
 			d.events <- func() { d.claimed(c, t, nil, began) }
@@ -219,7 +220,7 @@ func (d *dispatcher) fail(err error, began time.Time) {
 	if pgerr.Passing(err) && !d.outage.Active() && d.broken < passing {
 		if began.After(d.broke) { // else it is one of several that failed together
 			d.broken, d.broke = d.broken+1, now
-			d.r.conns.Discard()
+			d.r.Conns.Discard()
 			d.polledAt, d.nextPoll = time.Time{}, now
 		}
 		return

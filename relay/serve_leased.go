@@ -82,7 +82,7 @@ func (d *dispatcher) ended(runs []*leasedRun) {
 			ends = append(ends, end{h: x.h})
 		}
 		ends[i].runs++
-		ordered = ordered || x.row.ordered()
+		ordered = ordered || x.row.Ordered()
 	}
 	d.events <- func() {
 		d.found = true // what ran may have enqueued

@@ -9,6 +9,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // settle ends the claim according to how the handler ended.
@@ -30,7 +31,7 @@ func (a *attempt) settle(ctx context.Context, out callResult) error {
 	case result.Action == handlers.ActionDiscard:
 		a.r.log.Info("outbox: tasks discarded by their handler", "task_type", a.h.Type, "tasks", len(a.rows), "error", pgerr.Text(out.err))
 		for _, r := range a.rows {
-			r.discarded = out.err
+			r.Discarded = out.err
 		}
 		return a.succeed(ctx, out, nil)
 	}
@@ -44,11 +45,11 @@ func (a *attempt) succeed(ctx context.Context, out callResult, failed handlers.B
 	if out.canceled {
 		canceled = a.canceledIDs()
 	}
-	done, kept := make([]*row, 0, len(a.rows)), make([]*row, 0, len(a.rows))
-	rest := make(map[*row]*handlers.Result, len(failed))
+	done, kept := make([]*store.Row, 0, len(a.rows)), make([]*store.Row, 0, len(a.rows))
+	rest := make(map[*store.Row]*handlers.Result, len(failed))
 	for _, r := range a.rows {
-		one := failed[r.id]
-		if one != nil && slices.Contains(canceled, r.id) {
+		one := failed[r.ID]
+		if one != nil && slices.Contains(canceled, r.ID) {
 			done, canceledTypes = append(done, r), append(canceledTypes, a.h.Type)
 			continue
 		}
@@ -57,7 +58,7 @@ func (a *attempt) succeed(ctx context.Context, out callResult, failed handlers.B
 				rest[r] = result
 				continue
 			}
-			r.discarded = one
+			r.Discarded = one
 		}
 		done, kept = append(done, r), append(kept, r)
 	}
@@ -73,28 +74,28 @@ func (a *attempt) succeed(ctx context.Context, out callResult, failed handlers.B
 		if result := rest[r]; result != nil {
 			if err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error { return a.write(ctx, c, r, result) }); err != nil {
 				a.abort()
-				a.r.journal.forgetRuns(a.runs)
+				a.r.journal.ForgetRuns(a.runs)
 				return err
 			}
 		}
 	}
 	if len(canceledTypes) > 0 {
-		err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error { return a.count(ctx, c, "canceled", canceledTypes) })
+		err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error { return a.Count(ctx, c, "canceled", canceledTypes) })
 		if err != nil {
 			a.abort()
-			a.r.journal.forgetRuns(a.runs)
+			a.r.journal.ForgetRuns(a.runs)
 			return err
 		}
 	}
 	for _, r := range a.rows {
 		switch {
 		case rest[r] != nil: // write has said
-		case r.discarded != nil:
-			a.watch.set(r.id, Discarded)
-		case failed[r.id] != nil:
-			a.watch.set(r.id, Canceled)
+		case r.Discarded != nil:
+			a.watch.set(r.ID, Discarded)
+		case failed[r.ID] != nil:
+			a.watch.set(r.ID, Canceled)
 		default:
-			a.watch.set(r.id, Done)
+			a.watch.set(r.ID, Done)
 		}
 	}
 	return a.finish(out, nil)
@@ -105,16 +106,16 @@ const endRunSQL = `/* outbox: end a claim */
 SELECT outbox.end_run($1, $2)`
 
 // end releases the handler's savepoint and forgets the runs of tasks that are done.
-func (a *attempt) end(done, kept []*row) error {
-	keeps := a.keepTasks(a.h.Keep, kept)
+func (a *attempt) end(done, kept []*store.Row) error {
+	keeps := a.KeepTasks(a.h.Keep, kept)
 	after, one := "", int64(0)
-	if a.runs.batch() {
-		after = "; " + a.runs.forget(a.store, done)
+	if a.runs.Batch() {
+		after = "; " + a.runs.Forget(a.Store, done)
 	} else if len(done) == 1 {
-		one = done[0].id
+		one = done[0].ID
 	}
 	return a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		return a.release(ctx, c, keeps, after, a.sql(endRunSQL), one)
+		return a.release(ctx, c, keeps, after, a.SQL(endRunSQL), one)
 	})
 }
 
@@ -136,8 +137,8 @@ func (a *attempt) fail(ctx context.Context, out callResult, result *handlers.Res
 			return err
 		}
 		undone = true
-		if a.runs.batch() { // else each task's rows go with what is written of it
-			if _, err := c.ExecContext(ctx, a.runs.forget(a.store, nil)); err != nil {
+		if a.runs.Batch() { // else each task's rows go with what is written of it
+			if _, err := c.ExecContext(ctx, a.runs.Forget(a.Store, nil)); err != nil {
 				return err
 			}
 		}
@@ -167,7 +168,7 @@ func (a *attempt) finish(out callResult, result *handlers.Result) error {
 		return nil
 	}
 	if !pgerr.CommitFailed(err) {
-		a.r.journal.forgetRuns(a.runs)
+		a.r.journal.ForgetRuns(a.runs)
 		return err
 	}
 	failure := out.err
@@ -183,13 +184,13 @@ func (a *attempt) split(ctx context.Context, out callResult) error {
 	if err := a.exclusively(a.undo); err != nil {
 		return a.broken(ctx, out, err)
 	}
-	a.r.journal.markLost(a.runs)()
-	a.r.journal.close(a.runs)
+	a.r.journal.MarkLost(a.runs)()
+	a.r.journal.Close(a.runs)
 	a.giveBack()
 	a.r.log.Warn("outbox: a batch failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), "error", pgerr.Text(out.err))
 	a.watch.all(PutOff)
 	a.watch.tell()
-	return a.r.runSolo(ctx, a.h, ids(a.rows))
+	return a.r.runSolo(ctx, a.h, store.IDs(a.rows))
 }
 
 // giveBackDrained ends a claim as the relay stops.
@@ -200,24 +201,24 @@ func (a *attempt) giveBackDrained() {
 
 // giveBackRuns ends a claim that is to be as if it had not been.
 func (a *attempt) giveBackRuns() {
-	a.r.journal.forgetRuns(a.runs)()
+	a.r.journal.ForgetRuns(a.runs)()
 	a.abort()
 }
 
 // write records in the claim's transaction the result of one task that is not done.
-func (a *attempt) write(ctx context.Context, tx execer, r *row, result *handlers.Result) error {
-	return a.put(ctx, tx, r, a.r.after(a.h, r, result, r.begun()))
+func (a *attempt) write(ctx context.Context, tx store.Execer, r *store.Row, result *handlers.Result) error {
+	return a.put(ctx, tx, r, a.r.after(a.h, r, result, r.Begun()))
 }
 
 // put writes what becomes of a task that is not done.
-func (a *attempt) put(ctx context.Context, tx execer, r *row, c taskChange) error {
-	a.watch.change(r.id, c)
-	if c.reason == "" {
-		a.r.due(c.wait)
-		return a.writeBack(ctx, tx, r, c)
+func (a *attempt) put(ctx context.Context, tx store.Execer, r *store.Row, c store.Change) error {
+	a.watch.change(r.ID, c)
+	if c.Reason == "" {
+		a.r.due(c.Wait)
+		return a.WriteBack(ctx, tx, r, c)
 	}
 	a.dead = append(a.dead, func() { a.r.died(r, c) })
-	return a.writeDead(ctx, tx, r, c)
+	return a.WriteDead(ctx, tx, r, c)
 }
 
 // broken ends a claim whose transaction is not as it should be after the handler: err is what the probe or the
@@ -233,7 +234,7 @@ func (a *attempt) broken(ctx context.Context, out callResult, err error) error {
 		return a.ended(ctx, out.err)
 	case out.canceled:
 		a.abort()
-		a.r.journal.forgetRuns(a.runs)
+		a.r.journal.ForgetRuns(a.runs)
 		a.removeCanceled()
 		return nil
 	case a.lost(err) && !out.overran && !endedContext(out.err):
@@ -250,14 +251,14 @@ func (a *attempt) broken(ctx context.Context, out callResult, err error) error {
 // abandon leaves a handler behind that does not return.
 func (a *attempt) abandon(out callResult) error {
 	a.leave()
-	a.r.log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", a.h.Type, "tasks", ids(a.rows))
+	a.r.log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", a.h.Type, "tasks", store.IDs(a.rows))
 	if out.drained {
-		a.r.journal.forgetRuns(a.runs)
+		a.r.journal.ForgetRuns(a.runs)
 		a.watch.all(Drained)
 		return nil
 	}
 	if len(a.rows) > 1 {
-		a.r.journal.markLost(a.runs)
+		a.r.journal.MarkLost(a.runs)
 		a.watch.all(PutOff)
 		if out.canceled {
 			a.removeCanceled()
@@ -265,7 +266,7 @@ func (a *attempt) abandon(out callResult) error {
 		return nil
 	}
 	if out.canceled {
-		a.r.journal.forgetRuns(a.runs)
+		a.r.journal.ForgetRuns(a.runs)
 		a.removeCanceled()
 		return nil
 	}
@@ -275,12 +276,12 @@ func (a *attempt) abandon(out callResult) error {
 // lostConnection ends a claim whose connection broke while the handler ran. It is no attempt, but it is noted,
 // as it may be the task's SQL that kills its backend; and the task waits for its backoff.
 func (a *attempt) lostConnection(err error) error {
-	a.r.journal.markLost(a.runs)
+	a.r.journal.MarkLost(a.runs)
 	bounded, cancel := context.WithTimeout(context.Background(), pg.StatementTimeout)
 	defer cancel()
 	for _, r := range a.rows {
 		wait, _ := a.r.backoff(a.h, 1)
-		if a.delay(bounded, r, wait) != nil {
+		if a.Delay(bounded, r, wait) != nil {
 			break // the server is away: it will not be claimed soon
 		}
 		a.r.due(wait)

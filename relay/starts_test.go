@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // started runs n tasks of a handler as a claim's, and returns when all results are there.
@@ -27,7 +28,7 @@ func started(t *testing.T, n int, handle func(i int64)) {
 	defer r.leases.clock.stop()
 	var runs []*leasedRun
 	for i := range n {
-		x := &leasedRun{row: row{id: int64(i), max: 10, attempt: 1, payload: "{}"}}
+		x := &leasedRun{row: store.Row{ID: int64(i), Max: 10, Attempt: 1, Payload: "{}"}}
 		x.claimed(r, reg.Handlers()[0], "")
 		runs = append(runs, x)
 	}

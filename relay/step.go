@@ -11,13 +11,14 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/drain"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 func init() {
 	drain.ErrGoexit = errGoexit
 	drain.NewStepper = func(in drain.Database, registered []*handlers.Handler, schema string, log *slog.Logger) drain.Stepper {
-		s := &stepper{in: in, id: newUUID(), handlers: map[string]*handlers.Handler{},
-			r: &runner{store: store{schema: pg.Schema(schema)}, log: log}}
+		s := &stepper{in: in, id: store.NewUUID(), handlers: map[string]*handlers.Handler{},
+			r: &runner{Store: store.Store{Schema: pg.Schema(schema)}, log: log}}
 		s.leases = &leases{r: s.r}
 		for _, h := range registered {
 			s.handlers[h.Type] = h
@@ -50,10 +51,10 @@ func (s *stepper) Step(ctx context.Context) ([]drain.Run, error) {
 	for {
 		var next string
 		err := s.in.InTx(ctx, func(tx *sql.Tx) error {
-			if _, err := tx.ExecContext(ctx, s.r.sql(promoteHeadsSQL), math.MaxInt32); err != nil { // of all keys
+			if _, err := tx.ExecContext(ctx, s.r.SQL(store.PromoteHeadsSQL), math.MaxInt32); err != nil { // of all keys
 				return err
 			}
-			err := tx.QueryRowContext(ctx, s.r.sql(nextTypeSQL), pq.Array(s.types), pq.Array(s.bases)).Scan(&next)
+			err := tx.QueryRowContext(ctx, s.r.SQL(nextTypeSQL), pq.Array(s.types), pq.Array(s.bases)).Scan(&next)
 			if errors.Is(err, sql.ErrNoRows) {
 				return nil
 			}
@@ -84,8 +85,8 @@ func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claimPlan) 
 			return err
 		}
 		for _, r := range rows {
-			if r.exhausted() {
-				solo = append(solo, r.id)
+			if r.Exhausted() {
+				solo = append(solo, r.ID)
 			}
 		}
 		if len(solo) > 0 && len(rows) > 1 {
@@ -97,20 +98,20 @@ func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claimPlan) 
 			return nil
 		case len(solo) > 0:
 			r := rows[0]
-			return t.put(ctx, r, taskChange{attempt: r.max, reason: reasonAttempts, err: r.lostText(deadAttempts)}, nil, &runs)
+			return t.put(ctx, r, store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(store.DeadAttempts)}, nil, &runs)
 		}
 		err = t.run(ctx, &runs)
 		if errors.Is(err, errSplit) {
-			solo = ids(rows)
+			solo = store.IDs(rows)
 		}
 		return err
 	})
 	var lost *lostClaim
 	if errors.As(err, &lost) {
-		if awaitErr := s.await(ctx, ids(lost.rows)); awaitErr != nil {
+		if awaitErr := s.await(ctx, store.IDs(lost.rows)); awaitErr != nil {
 			return nil, err
 		}
-		if solo = ids(lost.rows); len(solo) == 1 {
+		if solo = store.IDs(lost.rows); len(solo) == 1 {
 			return s.record(ctx, h, lost)
 		}
 		err = errSplit // the failure may be any member's
@@ -130,7 +131,7 @@ func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claimPlan) 
 }
 
 // take claims as attempt.take does.
-func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claimPlan, tx *sql.Tx) (rows []*row, xid string, err error) {
+func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claimPlan, tx *sql.Tx) (rows []*store.Row, xid string, err error) {
 	if _, err := tx.ExecContext(ctx, claimSettings(h)); err != nil {
 		return nil, "", err
 	}
@@ -139,16 +140,16 @@ func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claimPlan, tx
 		if p, more = c.part(h, i, len(rows)); p.limit == 0 {
 			break
 		}
-		found, err := tx.QueryContext(ctx, s.r.sql(p.query), p.args...)
+		found, err := tx.QueryContext(ctx, s.r.SQL(p.query), p.args...)
 		if err != nil {
 			return nil, "", err
 		}
-		var got []*row
+		var got []*store.Row
 		said := xid
 		if p.text {
-			got, said, err = scanTexts(found, h.Type, h.MaxAttempts, p.limit)
+			got, said, err = store.ScanTexts(found, h.Type, h.MaxAttempts, p.limit)
 		} else {
-			got, err = scanRows(found, h.Type, h.MaxAttempts, p.limit, func(*row) []any { return []any{onlyOne{&said}} })
+			got, said, err = store.ScanRows(found, h.Type, h.MaxAttempts, p.limit)
 		}
 		if err != nil {
 			return nil, "", err
@@ -165,7 +166,7 @@ func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claimPlan, tx
 // handler's ended inside a statement.
 type lostClaim struct {
 	*drain.Misuse
-	rows   []*row
+	rows   []*store.Row
 	result *handlers.Result
 }
 
@@ -177,7 +178,7 @@ SELECT set_config('lock_timeout', '10s', true), (SELECT count(*) FROM (SELECT 1 
 // await waits for the backend of a lost connection to let its tasks go.
 func (s *stepper) await(ctx context.Context, taskIDs []int64) error {
 	return s.in.InTx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, s.r.sql(awaitSQL), pq.Array(taskIDs))
+		_, err := tx.ExecContext(ctx, s.r.SQL(awaitSQL), pq.Array(taskIDs))
 		return err
 	})
 }
@@ -186,7 +187,7 @@ func (s *stepper) await(ctx context.Context, taskIDs []int64) error {
 // its own.
 func (s *stepper) record(ctx context.Context, h *handlers.Handler, l *lostClaim) (runs []drain.Run, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
-		rows, xid, err := s.take(ctx, h, claimOne{l.rows[0].id}, tx)
+		rows, xid, err := s.take(ctx, h, claimOne{l.rows[0].ID}, tx)
 		if err != nil || len(rows) == 0 {
 			return errors.Join(err, l.Misuse)
 		}
@@ -200,8 +201,8 @@ func (s *stepper) record(ctx context.Context, h *handlers.Handler, l *lostClaim)
 }
 
 // ended is the run of a task that is done; err is what it was discarded for.
-func ended(r *row, attempt int, err error) drain.Run {
-	run := drain.Run{TaskID: r.id, Type: r.taskType, Attempt: attempt, Outcome: drain.Done}
+func ended(r *store.Row, attempt int, err error) drain.Run {
+	run := drain.Run{TaskID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: drain.Done}
 	if err != nil {
 		run.Outcome, run.Err = drain.Discarded, original(err)
 	}
@@ -209,13 +210,13 @@ func ended(r *row, attempt int, err error) drain.Run {
 }
 
 // changed is the run of a task that is not done. result is nil if its handler was not called.
-func changed(r *row, attempt int, c taskChange, result *handlers.Result) drain.Run {
-	run := drain.Run{TaskID: r.id, Type: r.taskType, Attempt: attempt, Outcome: drain.Failed, Err: original(c.err), Wait: c.wait}
+func changed(r *store.Row, attempt int, c store.Change, result *handlers.Result) drain.Run {
+	run := drain.Run{TaskID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: drain.Failed, Err: original(c.Err), Wait: c.Wait}
 	switch {
-	case c.reason != "":
+	case c.Reason != "":
 		run.Outcome, run.Wait = drain.Dead, 0
 		if result == nil {
-			run.Attempt = c.attempt
+			run.Attempt = c.Attempt
 		}
 	case result.Action == handlers.ActionSnooze:
 		run.Outcome, run.Err = drain.Snoozed, nil

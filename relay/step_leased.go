@@ -14,12 +14,13 @@ import (
 	"github.com/txoutbox/outbox/internal/drain"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // stepLeased leases one task, runs its handler outside the stepper's own transactions, and ends the
 // lease.
 func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claimPlan) ([]drain.Run, error) {
-	token := newUUID()
+	token := store.NewUUID()
 	t, err := s.lease(ctx, h, token)
 	if err != nil || t == nil {
 		return nil, err
@@ -34,45 +35,45 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claimPl
 			if result != nil {
 				discarded = result.Err
 			}
-			return []drain.Run{ended(t, t.attempt, discarded)}, nil
+			return []drain.Run{ended(t, t.Attempt, discarded)}, nil
 		}
-		return []drain.Run{changed(t, t.attempt, next.change, result)}, nil
+		return []drain.Run{changed(t, t.Attempt, next.change, result)}, nil
 	}
-	if t.attempt > t.max {
-		return end(transition{change: taskChange{attempt: t.max, reason: reasonAttempts, err: t.lostText(deadAttempts)}}, nil)
+	if t.Attempt > t.Max {
+		return end(transition{change: store.Change{Attempt: t.Max, Reason: store.ReasonAttempts, Err: t.LostText(store.DeadAttempts)}}, nil)
 	}
 	limited, release := newLimited(ctx)
 	defer release()
 	l := &stepLease{s: s, h: h, row: t, token: token, ctx: limited}
-	call := t.task(t.attempt)
+	call := t.Task(t.Attempt)
 	call.Lease = l
 	if timeout := timeoutOf(h, t); timeout > 0 {
 		l.ctx.endAt(time.Now().Add(timeout), timeoutError(timeout))
 	}
-	out := s.r.call(l.ctx, h, nil, handlers.Claim{}, []*task{call})
+	out := s.r.call(l.ctx, h, nil, handlers.Claim{}, []*store.Task{call})
 	l.ctx.cancel(nil)
 	switch {
 	case out.abandoned:
-		return nil, &drain.Misuse{Type: h.Type, TaskID: t.id, Text: "the handler did not return after its context's end"}
+		return nil, &drain.Misuse{Type: h.Type, TaskID: t.ID, Text: "the handler did not return after its context's end"}
 	case l.misuse != nil:
 		return nil, l.misuse
 	case l.completed.Load() && l.again != nil:
-		return []drain.Run{changed(t, t.attempt, taskChange{wait: l.again.Wait}, l.again)}, nil
+		return []drain.Run{changed(t, t.Attempt, store.Change{Wait: l.again.Wait}, l.again)}, nil
 	case l.completed.Load():
-		return []drain.Run{ended(t, t.attempt, nil)}, nil
+		return []drain.Run{ended(t, t.Attempt, nil)}, nil
 	}
 	var result *handlers.Result
 	if out.err != nil {
 		result = handlers.ResultOf(out.err)
 	}
-	return end(s.r.resultOf(h, t, out, t.attempt, false), result)
+	return end(s.r.resultOf(h, t, out, t.Attempt, false), result)
 }
 
 // lease claims the next task of the type, if there is one, and counts the attempt.
-func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) (t *row, err error) {
+func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) (t *store.Row, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		var runs []*leasedRun
-		err := pg.QueryTx(ctx, tx, s.r.sql(leaseSQL), leaseNext{}.args(h, 1, s.id, token), func(values []driver.Value) (err error) {
+		err := pg.QueryTx(ctx, tx, s.r.SQL(leaseSQL), leaseNext{}.args(h, 1, s.id, token), func(values []driver.Value) (err error) {
 			runs, err = leasedRows(pg.Text(values[0]), h, 1)
 			return err
 		})
@@ -80,11 +81,11 @@ func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) 
 			return err
 		}
 		t = &runs[0].row
-		if !t.lostBy.Valid {
+		if !t.LostBy.Valid {
 			return nil
 		}
-		t.attempt++
-		return pg.One(tx.ExecContext(ctx, s.r.sql(beginSuspectSQL), t.id, token))
+		t.Attempt++
+		return pg.One(tx.ExecContext(ctx, s.r.SQL(beginSuspectSQL), t.ID, token))
 	})
 	return t, err
 }
@@ -102,10 +103,10 @@ func (s *stepper) finish(ctx context.Context, t *transition) error {
 			return err
 		}
 		if !t.held {
-			return &drain.Misuse{Type: t.row.taskType, TaskID: t.row.id, Text: "the handler took its lease away, or the task is gone"}
+			return &drain.Misuse{Type: t.row.TaskType, TaskID: t.row.ID, Text: "the handler took its lease away, or the task is gone"}
 		}
-		if t.change.failed {
-			return s.r.count(ctx, tx, "failed", []string{t.row.taskType})
+		if t.change.Failed {
+			return s.r.Count(ctx, tx, "failed", []string{t.row.TaskType})
 		}
 		return nil
 	})
@@ -115,7 +116,7 @@ func (s *stepper) finish(ctx context.Context, t *transition) error {
 type stepLease struct {
 	s         *stepper
 	h         *handlers.Handler
-	row       *row
+	row       *store.Row
 	token     string
 	ctx       *limited // of the handler
 	again     *handlers.Result
@@ -127,7 +128,7 @@ type stepLease struct {
 func (l *stepLease) Extend(ctx context.Context, d time.Duration) error {
 	for _, c := range []context.Context{l.ctx, ctx} {
 		if err := context.Cause(c); err != nil {
-			return fmt.Errorf("relay: extend task %d: %w", l.row.id, err)
+			return fmt.Errorf("relay: extend task %d: %w", l.row.ID, err)
 		}
 	}
 	l.ctx.extend(time.Now().Add(d), timeoutError(d))
@@ -139,16 +140,16 @@ func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error 
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	fail := func(err error) error { return fmt.Errorf("relay: complete task %d: %w", l.row.id, err) }
+	fail := func(err error) error { return fmt.Errorf("relay: complete task %d: %w", l.row.ID, err) }
 	var again *handlers.Result
 	err := l.s.in.InTx(ctx, func(tx *sql.Tx) error {
 		t := *l.row
-		t.attempt--
-		t.began.Valid = true
-		step := &stepTx{stepper: l.s, h: l.h, tx: tx, rows: []*row{&t}}
-		err := tx.QueryRowContext(ctx, l.s.r.sql(completeSQL), t.id, l.token).Scan(&step.xid, &t.began.Int64)
+		t.Attempt--
+		t.Began.Valid = true
+		step := &stepTx{stepper: l.s, h: l.h, tx: tx, rows: []*store.Row{&t}}
+		err := tx.QueryRowContext(ctx, l.s.r.SQL(completeSQL), t.ID, l.token).Scan(&step.xid, &t.Began.Int64)
 		if errors.Is(err, sql.ErrNoRows) {
-			return fmt.Errorf("%w: task %d", outbox.ErrLeaseLost, t.id)
+			return fmt.Errorf("%w: task %d", outbox.ErrLeaseLost, t.ID)
 		}
 		if err == nil {
 			err = step.exec(ctx, "SAVEPOINT "+stepSavepoint)
@@ -156,7 +157,7 @@ func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error 
 		if err != nil {
 			return fail(err)
 		}
-		if again, err = resultAgain(l.h, t.id, fn(tx)); err != nil {
+		if again, err = resultAgain(l.h, t.ID, fn(tx)); err != nil {
 			var ended *drain.Misuse
 			if errors.As(step.undo(context.WithoutCancel(ctx)), &ended) && (ended.Err == nil || endedTransaction(pgerr.Code(ended.Err), ended.Err)) {
 				return ended

@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox/internal/drain"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // stepTx is one claim for a Tx or Batch handler, inside a transaction that others end.
@@ -19,7 +20,7 @@ type stepTx struct {
 	*stepper
 	h    *handlers.Handler
 	tx   *sql.Tx
-	rows []*row
+	rows []*store.Row
 	xid  string
 }
 
@@ -30,9 +31,9 @@ func (t *stepTx) run(ctx context.Context, runs *[]drain.Run) error {
 	if err := t.exec(ctx, "SAVEPOINT "+stepSavepoint+"; SET LOCAL statement_timeout = "+pg.Millis(timeout)); err != nil {
 		return err
 	}
-	tasks := make([]*task, len(t.rows))
+	tasks := make([]*store.Task, len(t.rows))
 	for i, r := range t.rows {
-		tasks[i] = r.task(r.begun())
+		tasks[i] = r.Task(r.Begun())
 	}
 	limit, end := context.WithTimeoutCause(ctx, timeout+grace(timeout), timeoutError(timeout))
 	defer end()
@@ -98,9 +99,9 @@ func (t *stepTx) succeed(ctx context.Context, err error, failed handlers.BatchEr
 	if failed != nil {
 		err = nil
 	}
-	var done []*row
+	var done []*store.Row
 	for _, r := range t.rows {
-		one := failed[r.id]
+		one := failed[r.ID]
 		if one == nil {
 			one = err
 		}
@@ -110,16 +111,16 @@ func (t *stepTx) succeed(ctx context.Context, err error, failed handlers.BatchEr
 			}
 			continue
 		}
-		r.discarded = one
+		r.Discarded = one
 		done = append(done, r)
-		*runs = append(*runs, ended(r, r.begun(), one))
+		*runs = append(*runs, ended(r, r.Begun(), one))
 	}
-	for _, keep := range t.r.keepTasks(t.h.Keep, done) {
+	for _, keep := range t.r.KeepTasks(t.h.Keep, done) {
 		if err := t.exec(ctx, keep); err != nil {
 			return err
 		}
 	}
-	return t.exec(ctx, t.r.forgetTasks(done))
+	return t.exec(ctx, t.r.ForgetTasks(done))
 }
 
 // undo rolls the handler's work back and proves that the claim still stands.
@@ -154,19 +155,19 @@ func (t *stepTx) probe(ctx context.Context) error {
 }
 
 // write records a result other than done.
-func (t *stepTx) write(ctx context.Context, r *row, result *handlers.Result, runs *[]drain.Run) error {
-	return t.put(ctx, r, t.r.after(t.h, r, result, r.begun()), result, runs)
+func (t *stepTx) write(ctx context.Context, r *store.Row, result *handlers.Result, runs *[]drain.Run) error {
+	return t.put(ctx, r, t.r.after(t.h, r, result, r.Begun()), result, runs)
 }
 
-func (t *stepTx) put(ctx context.Context, r *row, c taskChange, result *handlers.Result, runs *[]drain.Run) error {
-	write := t.r.writeBack
-	if c.reason != "" {
-		write = t.r.writeDead
+func (t *stepTx) put(ctx context.Context, r *store.Row, c store.Change, result *handlers.Result, runs *[]drain.Run) error {
+	write := t.r.WriteBack
+	if c.Reason != "" {
+		write = t.r.WriteDead
 	}
 	if err := write(ctx, t.tx, r, c); err != nil {
 		return err
 	}
-	*runs = append(*runs, changed(r, r.begun(), c, result))
+	*runs = append(*runs, changed(r, r.Begun(), c, result))
 	return nil
 }
 
@@ -177,5 +178,5 @@ func (t *stepTx) exec(ctx context.Context, statements string) error {
 }
 
 func (t *stepTx) misuse(text string, err error) error {
-	return &drain.Misuse{Type: t.h.Type, TaskID: t.rows[0].id, Text: text, Err: err}
+	return &drain.Misuse{Type: t.h.Type, TaskID: t.rows[0].ID, Text: text, Err: err}
 }

@@ -10,17 +10,18 @@ import (
 
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // transition is how a lease ends: done, back, or changed. Its SQL names the token, so only the holder of the
 // lease can make it.
 type transition struct {
-	row      *row
+	row      *store.Row
 	token    string
 	done     bool
 	canceled bool           // done as it was canceled
 	back     bool           // ready at once, as if it had not been claimed
-	change   taskChange     // neither done nor back; if done, err is what it was discarded for
+	change   store.Change   // neither done nor back; if done, err is what it was discarded for
 	keep     time.Duration  // done: in the history
 	lostBy   sql.NullString // stays on the row: the relay that died while it ran this task
 	mayWait  bool           // for its row, so it has a transaction of its own
@@ -41,9 +42,9 @@ const deadLeaseSQL = `/* outbox: end a lease in the dead letters */
 WITH gone AS (
   DELETE FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid RETURNING *)
 INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason,
-       task_type, payload, headers, last_error, ` + optionalColumns + `, task_max_attempts)
+       task_type, payload, headers, last_error, ` + store.OptionalColumns + `, task_max_attempts)
 SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), priority, $3::smallint, $4::smallint, $5,
-       task_type, payload, headers, $6, ` + optionalColumns + `, max_attempts FROM gone`
+       task_type, payload, headers, $6, ` + store.OptionalColumns + `, max_attempts FROM gone`
 
 // resultSettings are for what finish_tasks does not do, which has them as well: who holds a row for longer must not hold up the others of
 // its group.
@@ -64,14 +65,14 @@ func (l *leases) write(group []*transition, unknown bool) error {
 		switch {
 		case !t.held && unknown:
 			t.outcome = Infrastructure
-			l.r.log.Info("outbox: the end of a leased task was written before, or its lease was lost; the answer to COMMIT had not come", "task_type", t.row.taskType, "task_id", t.row.id)
+			l.r.log.Info("outbox: the end of a leased task was written before, or its lease was lost; the answer to COMMIT had not come", "task_type", t.row.TaskType, "task_id", t.row.ID)
 		case !t.held:
 			t.outcome = LeaseLost
-			l.r.log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", t.row.taskType, "task_id", t.row.id)
-		case !t.done && t.change.reason != "":
+			l.r.log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", t.row.TaskType, "task_id", t.row.ID)
+		case !t.done && t.change.Reason != "":
 			l.r.died(t.row, t.change)
 		case !t.done && !t.back:
-			l.r.due(t.change.wait)
+			l.r.due(t.change.Wait)
 		}
 	}
 	return nil
@@ -80,7 +81,7 @@ func (l *leases) write(group []*transition, unknown bool) error {
 // alike reports whether all are done and nothing else, each task once: one statement is enough. They are sorted.
 func alike(done []*transition) bool {
 	for i, t := range done {
-		if t.canceled || i > 0 && done[i-1].row.id == t.row.id {
+		if t.canceled || i > 0 && done[i-1].row.ID == t.row.ID {
 			return false
 		}
 	}
@@ -94,14 +95,14 @@ func (l *leases) writeDone(group, _ []*transition) error {
 	if query != finishSQL {
 		begin += "; " + resultSettings
 	}
-	err := l.r.conns.InMessages(context.Background(), begin, l.r.sql(query), args, true, said.add)
+	err := l.r.Conns.InMessages(context.Background(), begin, l.r.SQL(query), args, true, said.add)
 	said.mark(group)
 	return err
 }
 
 // writeAll makes transitions of all kinds.
 func (l *leases) writeAll(done, other []*transition) error {
-	return l.r.conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+	return l.r.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, resultSettings); err != nil {
 			return err
 		}
@@ -110,8 +111,8 @@ func (l *leases) writeAll(done, other []*transition) error {
 			if err := l.writeOne(ctx, tx, t); err != nil {
 				return err
 			}
-			if t.held && t.change.failed {
-				failed = append(failed, t.row.taskType)
+			if t.held && t.change.Failed {
+				failed = append(failed, t.row.TaskType)
 			}
 		}
 		if err := l.complete(ctx, tx, done); err != nil {
@@ -119,10 +120,10 @@ func (l *leases) writeAll(done, other []*transition) error {
 		}
 		for _, t := range done {
 			if t.canceled && t.held {
-				canceled = append(canceled, t.row.taskType)
+				canceled = append(canceled, t.row.TaskType)
 			}
 		}
-		return errors.Join(l.r.count(ctx, tx, "failed", failed), l.r.count(ctx, tx, "canceled", canceled))
+		return errors.Join(l.r.Count(ctx, tx, "failed", failed), l.r.Count(ctx, tx, "canceled", canceled))
 	})
 }
 
@@ -132,14 +133,14 @@ func (l *leases) complete(ctx context.Context, tx *sql.Tx, group []*transition) 
 	for len(group) > 0 {
 		var now, later []*transition
 		for i, t := range group {
-			if i > 0 && group[i-1].row.id == t.row.id {
+			if i > 0 && group[i-1].row.ID == t.row.ID {
 				later = append(later, t)
 			} else {
 				now = append(now, t)
 			}
 		}
 		query, args, said := finishing(now)
-		if err := pg.QueryTx(ctx, tx, l.r.sql(query), args, said.add); err != nil {
+		if err := pg.QueryTx(ctx, tx, l.r.SQL(query), args, said.add); err != nil {
 			return err
 		}
 		said.mark(now)
@@ -158,7 +159,7 @@ func split(group []*transition) (done, other []*transition) {
 		}
 	}
 	for _, list := range [][]*transition{done, other} {
-		slices.SortStableFunc(list, func(a, b *transition) int { return cmp.Compare(a.row.id, b.row.id) })
+		slices.SortStableFunc(list, func(a, b *transition) int { return cmp.Compare(a.row.ID, b.row.ID) })
 	}
 	return done, other
 }
@@ -176,19 +177,19 @@ func (l *leases) writeOne(ctx context.Context, tx *sql.Tx, t *transition) error 
 
 func (l *leases) change(ctx context.Context, tx *sql.Tx, t *transition) (sql.Result, error) {
 	c := t.change
-	if c.reason != "" {
-		return tx.ExecContext(ctx, l.r.sql(deadLeaseSQL), t.row.id, t.token, c.attempt, t.row.max, c.reason, pgerr.Text(c.err))
+	if c.Reason != "" {
+		return tx.ExecContext(ctx, l.r.SQL(deadLeaseSQL), t.row.ID, t.token, c.Attempt, t.row.Max, c.Reason, pgerr.Text(c.Err))
 	}
-	if c.again {
-		return l.r.leaseAgain(ctx, tx, t.row.id, t.token, c.wait, c.payload)
+	if c.Again {
+		return l.r.LeaseAgain(ctx, tx, t.row.ID, t.token, c.Wait, c.Payload)
 	}
 	state := "scheduled"
 	if t.back {
 		state = "ready"
 	}
 	var lastError sql.NullString
-	if c.err != nil {
-		lastError = sql.NullString{String: pgerr.Text(c.err), Valid: true}
+	if c.Err != nil {
+		lastError = sql.NullString{String: pgerr.Text(c.Err), Valid: true}
 	}
-	return tx.ExecContext(ctx, l.r.sql(returnLeaseSQL), t.row.id, t.token, state, c.attempt, lastError, t.lostBy, c.wait.Microseconds(), t.row.keyAfter(c))
+	return tx.ExecContext(ctx, l.r.SQL(returnLeaseSQL), t.row.ID, t.token, state, c.Attempt, lastError, t.lostBy, c.Wait.Microseconds(), t.row.KeyAfter(c))
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // watch is what observers are to hear of one claim of a Tx or Batch handler; nil, which does nothing, without any. What is set before the commit
@@ -26,16 +27,16 @@ func (a *attempt) watched() *watch {
 		w.at = make(map[int64]int, len(a.rows))
 	}
 	for i, t := range a.rows {
-		w.end.Tasks[i] = TaskEnd{TaskID: t.id, Attempt: min(t.begun(), t.max), Waited: a.r.waited(t.runAt, a.claim.Ended)}
+		w.end.Tasks[i] = TaskEnd{TaskID: t.ID, Attempt: min(t.Begun(), t.Max), Waited: a.r.waited(t.RunAt, a.claim.Ended)}
 		if w.at != nil {
-			w.at[t.id] = i
+			w.at[t.ID] = i
 		}
 	}
 	return w
 }
 
 // called notes the call of the handler.
-func (w *watch) called(at time.Time, took time.Duration, tasks []*task) {
+func (w *watch) called(at time.Time, took time.Duration, tasks []*store.Task) {
 	if w == nil {
 		return
 	}
@@ -53,12 +54,12 @@ func (w *watch) set(taskID int64, o Outcome) {
 }
 
 // change says it of a task that is not done.
-func (w *watch) change(taskID int64, c taskChange) {
+func (w *watch) change(taskID int64, c store.Change) {
 	if w == nil {
 		return
 	}
-	w.set(taskID, c.outcome())
-	w.end.Tasks[w.at[taskID]].Reason = deadletter.Reason(c.reason)
+	w.set(taskID, outcomeOf(c))
+	w.end.Tasks[w.at[taskID]].Reason = deadletter.Reason(c.Reason)
 }
 
 // confirm says that what was set is so.
@@ -99,16 +100,16 @@ func (w *watch) tell() {
 	w.to.tellEnd(w.end)
 }
 
-// outcome is that of a task that is not done.
-func (c taskChange) outcome() Outcome {
+// outcomeOf is the outcome of a task that is not done.
+func outcomeOf(c store.Change) Outcome {
 	switch {
-	case c.reason != "":
+	case c.Reason != "":
 		return Dead
-	case c.again:
+	case c.Again:
 		return RunAgain
-	case c.untried:
+	case c.Untried:
 		return PutOff
-	case c.failed:
+	case c.Failed:
 		return Retry
 	}
 	return Snoozed
@@ -139,14 +140,14 @@ func (x *leasedRun) tellEnd() {
 		return
 	}
 	end := RunEnd{Type: x.h.Type, Kind: x.h.Kind}
-	one := TaskEnd{TaskID: x.id, Attempt: x.task.Attempt, Outcome: x.next.outcome, Waited: x.r.waited(x.row.runAt, x.row.leasedAt.Add(x.claimTook))}
+	one := TaskEnd{TaskID: x.id, Attempt: x.task.Attempt, Outcome: x.next.outcome, Waited: x.r.waited(x.row.RunAt, x.row.LeasedAt.Add(x.claimTook))}
 	if x.watch != nil {
 		end.Called, end.Handled = x.watch.called, x.watch.handled
 	} else {
-		one.Attempt = min(x.row.attempt, x.row.max)
+		one.Attempt = min(x.row.Attempt, x.row.Max)
 	}
 	if one.Outcome == Dead {
-		one.Reason = deadletter.Reason(x.next.change.reason)
+		one.Reason = deadletter.Reason(x.next.change.Reason)
 	}
 	end.Tasks = []TaskEnd{one}
 	x.r.tellEnd(end)

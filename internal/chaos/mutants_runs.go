@@ -19,7 +19,7 @@ var runMutants = []mutant{
 		{"intx.go", "		wake.All()\n		return fmt.Errorf(\"%w: %w\", ErrCommitUnknown, err)", "		return inTx(ctx, begin, fn)"},
 	}, run: chaosRun{"commit", 20 * time.Second, 100 * time.Millisecond, []string{"ghosts", "business rows of"}}},
 	{name: "attempt-only-in-claim", help: "an attempt is counted in the claim's transaction only, so that the death of a process takes it back", edits: []edit{
-		{"relay/suspect.go", "			r.lost++\n", ""},
+		{"internal/store/judge.go", "			r.Lost++\n", ""},
 	}, run: chaosRun{"poison", 30 * time.Second, time.Second, []string{"poison that"}}},
 	{name: "client-clock", help: "a delay is added to the client's clock, which is two seconds behind", edits: []edit{
 		{"optional.go", "clock_timestamp() + %s::bigint * interval '1 microsecond', now())", "timestamptz 'epoch' + %s::bigint * interval '1 microsecond', now())"},

@@ -57,7 +57,7 @@ var lockMutants = []mutant{{
 	name: "blind-slot",
 	help: "a slot is taken without comparing it with what was seen before its lock",
 	edits: []edit{{
-		"relay/limit.go",
+		"internal/store/limit.go",
 		" AND f.lease_token IS NOT DISTINCT FROM s.lease_token\n",
 		"\n",
 	}},
@@ -82,7 +82,7 @@ var claimMutants = []mutant{{
 }, {
 	name:  "no-journal",
 	help:  "the journal of runs gets no rows",
-	edits: []edit{{"relay/journal.go", "	j.in <- r\n", "	r.reply <- journalReply{}\n"}},
+	edits: []edit{{"internal/store/journal.go", "	j.in <- r\n", "	r.reply <- journalReply{}\n"}},
 	tests: testRun{"relay", "TestABatchIsOneRowOfTheJournal$"},
 }, {
 	name:  "panic-is-success",
@@ -102,7 +102,7 @@ var claimMutants = []mutant{{
 	name: "any-iteration",
 	help: "a failure that is recorded late counts against a later iteration of its task",
 	edits: []edit{{
-		"relay/record.go",
+		"internal/store/aside.go",
 		"attempt = $2 AND iterations = $3 AND",
 		"attempt = $2 AND $3::integer IS NOT NULL AND",
 	}},

@@ -1,4 +1,4 @@
-package relay
+package store
 
 import (
 	"context"
@@ -26,20 +26,20 @@ DELETE FROM outbox.running r
 
 // note is something about runs that is still to be written.
 type note struct {
-	*runs
+	*Runs
 	written chan struct{} // closed when it is
 	done    bool          // it is
 	refused error         // why PostgreSQL refused it when it was last tried
 }
 
-// markLost notes that the runs lost their connection; forgetRuns that they were no runs, or ended. The returned
+// MarkLost notes that the runs lost their connection; forgetRuns that they were no runs, or ended. The returned
 // function waits until that is written, if the server takes it in time: for callers that let go of the tasks next,
 // as whoever has them then should not find runs that are none, nor count them when this process dies.
-func (j *journal) markLost(r *runs) (wait func())   { return j.later(&j.mark, r) }
-func (j *journal) forgetRuns(r *runs) (wait func()) { return j.later(&j.forget, r) }
+func (j *Journal) MarkLost(r *Runs) (wait func())   { return j.later(&j.mark, r) }
+func (j *Journal) ForgetRuns(r *Runs) (wait func()) { return j.later(&j.forget, r) }
 
-func (j *journal) later(list *[]*note, r *runs) (wait func()) {
-	n := &note{runs: r, written: make(chan struct{})}
+func (j *Journal) later(list *[]*note, r *Runs) (wait func()) {
+	n := &note{Runs: r, written: make(chan struct{})}
 	j.mu.Lock()
 	*list = append(*list, n)
 	j.mu.Unlock()
@@ -56,12 +56,12 @@ func (j *journal) later(list *[]*note, r *runs) (wait func()) {
 }
 
 // refused is why none of r's tasks can be journalled: PostgreSQL refuses a note of an earlier run.
-func (j *journal) refused(r *runs) error {
+func (j *Journal) refused(r *Runs) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, list := range [][]*note{j.mark, j.forget} {
 		for _, n := range list {
-			if n.refused != nil && slices.ContainsFunc(n.ids, func(id int64) bool { return slices.Contains(r.ids, id) }) {
+			if n.refused != nil && slices.ContainsFunc(n.IDs, func(id int64) bool { return slices.Contains(r.IDs, id) }) {
 				return n.refused
 			}
 		}
@@ -69,9 +69,9 @@ func (j *journal) refused(r *runs) error {
 	return nil
 }
 
-// writeNotes writes the marks and deletes the rows to forget. What fails stays to be done. A note that PostgreSQL refuses
+// WriteNotes writes the marks and deletes the rows to forget. What fails stays to be done. A note that PostgreSQL refuses
 // holds up no other; one that it refused before is tried only if again is set.
-func (j *journal) writeNotes(ctx context.Context, again bool) (refused error) {
+func (j *Journal) WriteNotes(ctx context.Context, again bool) (refused error) {
 	for _, todo := range []struct {
 		list *[]*note
 		sql  string
@@ -101,21 +101,21 @@ func (j *journal) writeNotes(ctx context.Context, again bool) (refused error) {
 }
 
 // writeTogether writes notes of a list, which loses them then.
-func (j *journal) writeTogether(ctx context.Context, list *[]*note, query string, notes ...*note) error {
-	all := make([]*runs, len(notes))
+func (j *Journal) writeTogether(ctx context.Context, list *[]*note, query string, notes ...*note) error {
+	all := make([]*Runs, len(notes))
 	for i, n := range notes {
-		all[i] = n.runs
+		all[i] = n.Runs
 	}
 	taskIDs, tokens, _ := pairs(all)
 	err := j.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		for _, r := range all {
-			if query == markRunsSQL && r.batch() {
-				if _, err := conn.ExecContext(ctx, j.sql(markBatchSQL), r.first, r.token); err != nil {
+			if query == markRunsSQL && r.Batch() {
+				if _, err := conn.ExecContext(ctx, j.SQL(markBatchSQL), r.first, r.Token); err != nil {
 					return err
 				}
 			}
 		}
-		_, err := conn.ExecContext(ctx, j.sql(query), pq.Array(taskIDs), pq.Array(tokens))
+		_, err := conn.ExecContext(ctx, j.SQL(query), pq.Array(taskIDs), pq.Array(tokens))
 		return err
 	})
 	if err != nil {

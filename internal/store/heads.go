@@ -1,4 +1,4 @@
-package relay
+package store
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 // One relay at a time: two could see different tasks as a key's head. One that freezes meanwhile
 // lets go. The lock has a statement of its own, so that the next one's snapshot has what the relay
 // before it committed.
-const lockHeadsSQL = `/* outbox: lock the promotion of heads */
+const LockHeadsSQL = `/* outbox: lock the promotion of heads */
 SELECT set_config('idle_in_transaction_session_timeout', $1, true) FROM outbox.promote_lock FOR UPDATE SKIP LOCKED`
 
 const newHeadsLockSQL = `/* outbox: the row that locks the promotion of heads */
@@ -29,7 +29,7 @@ INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING`
 // its removal brings a row of its own. Rows of headless_key are never updated, so a ctid is theirs
 // until they are deleted. The lock is FOR NO KEY UPDATE: an Enqueue with the task's unique key takes
 // a task that it cannot lock FOR KEY SHARE for one that runs.
-const promoteHeadsSQL = `/* outbox: promote waiting tasks to heads */
+const PromoteHeadsSQL = `/* outbox: promote waiting tasks to heads */
 WITH c AS MATERIALIZED (
   SELECT ctid FROM outbox.headless_key ORDER BY headless_key_id LIMIT $1 FOR UPDATE SKIP LOCKED),
 gone AS (
@@ -54,27 +54,27 @@ UPDATE outbox.task t SET state = CASE WHEN run_at > clock_timestamp() THEN 'sche
 // promoteKeys is of how many keys one poll promotes the heads.
 const promoteKeys = 1000
 
-// promotePause is how long a relay waits before it tries again to promote heads where it could
+// PromotePause is how long a relay waits before it tries again to promote heads where it could
 // promote none.
-const promotePause = 100 * time.Millisecond
+const PromotePause = 100 * time.Millisecond
 
-// promoteHeads makes the first of the waiting tasks of keys without a head ready, or scheduled.
-func (s *store) promoteHeads(ctx context.Context, conn *sql.Conn) (promoted int, err error) {
+// PromoteHeads makes the first of the waiting tasks of keys without a head ready, or scheduled.
+func (s *Store) PromoteHeads(ctx context.Context, conn *sql.Conn) (promoted int, err error) {
 	tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	locked, err := pg.Texts(tx.QueryContext(ctx, s.sql(lockHeadsSQL), pg.Millis(pg.Bookkeeping)))
+	locked, err := pg.Texts(tx.QueryContext(ctx, s.SQL(LockHeadsSQL), pg.Millis(pg.Bookkeeping)))
 	if err == nil && len(locked) == 0 { // another relay is at it, or somebody has emptied the table
-		if _, err = tx.ExecContext(ctx, s.sql(newHeadsLockSQL)); err == nil {
-			locked, err = pg.Texts(tx.QueryContext(ctx, s.sql(lockHeadsSQL), pg.Millis(pg.Bookkeeping)))
+		if _, err = tx.ExecContext(ctx, s.SQL(newHeadsLockSQL)); err == nil {
+			locked, err = pg.Texts(tx.QueryContext(ctx, s.SQL(LockHeadsSQL), pg.Millis(pg.Bookkeeping)))
 		}
 	}
 	if err != nil || len(locked) == 0 {
 		return 0, err
 	}
-	result, err := tx.ExecContext(ctx, s.sql(promoteHeadsSQL), promoteKeys)
+	result, err := tx.ExecContext(ctx, s.SQL(PromoteHeadsSQL), promoteKeys)
 	if err != nil {
 		return 0, err
 	}
@@ -82,15 +82,15 @@ func (s *store) promoteHeads(ctx context.Context, conn *sql.Conn) (promoted int,
 	return int(n), errors.Join(err, tx.Commit())
 }
 
-func (r *row) ordered() bool { return r.orderingKey.Valid }
+func (r *Row) Ordered() bool { return r.orderingKey.Valid }
 
 const markHeadlessSQL = `/* outbox: mark a key that may have no head */
 INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ($1, $2)`
 
-// keyAfter is the ordering key that a task keeps after a change. A task that its claim writes back
+// KeyAfter is the ordering key that a task keeps after a change. A task that its claim writes back
 // with it is the head again before anybody sees it gone. Without it the key goes on.
-func (r *row) keyAfter(c taskChange) sql.NullString {
-	if r.skipFailed && c.failed {
+func (r *Row) KeyAfter(c Change) sql.NullString {
+	if r.skipFailed && c.Failed {
 		return sql.NullString{}
 	}
 	return r.orderingKey

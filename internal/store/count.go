@@ -1,4 +1,4 @@
-package relay
+package store
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 const countSQL = `/* outbox: count what no trigger sees */
 INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT count(*), t, $2 FROM unnest($1::text[]) t GROUP BY t`
 
-// count adds runs or tasks of these types, as often as a type is there, to the totals of a kind.
-func (s *store) count(ctx context.Context, tx execer, kind string, types []string) error {
+// Count adds runs or tasks of these types, as often as a type is there, to the totals of a kind.
+func (s *Store) Count(ctx context.Context, tx Execer, kind string, types []string) error {
 	if len(types) == 0 {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, s.sql(countSQL), pq.Array(types), kind)
+	_, err := tx.ExecContext(ctx, s.SQL(countSQL), pq.Array(types), kind)
 	return err
 }

@@ -1,4 +1,4 @@
-package relay
+package store
 
 import (
 	"context"
@@ -18,13 +18,14 @@ SELECT setval('outbox.wake', GREATEST((SELECT last_value FROM outbox.wake),
 const withdrawWakeUpSQL = `/* outbox: withdraw the request for wake-ups */
 SELECT setval('outbox.wake', 0), pg_notify($1, $3) FROM outbox.wake WHERE last_value BETWEEN 1 AND $2`
 
-// requestWakeUp sets the wake-up request so far ahead and returns it.
-func (s *store) requestWakeUp(ctx context.Context, conn *sql.Conn, ahead time.Duration) (until int64, err error) {
-	err = conn.QueryRowContext(ctx, s.sql(requestWakeUpSQL), ahead.Microseconds()).Scan(&until)
+// RequestWakeUp sets the wake-up request so far ahead and returns it.
+func (s *Store) RequestWakeUp(ctx context.Context, conn *sql.Conn, ahead time.Duration) (until int64, err error) {
+	err = conn.QueryRowContext(ctx, s.SQL(requestWakeUpSQL), ahead.Microseconds()).Scan(&until)
 	return until, err
 }
 
-func (s *store) withdrawWakeUp(ctx context.Context, conn *sql.Conn, until int64) error {
-	_, err := conn.ExecContext(ctx, s.sql(withdrawWakeUpSQL), string(s.schema), until, s.relayID)
+// WithdrawWakeUp takes the request back, unless another relay has set a later one.
+func (s *Store) WithdrawWakeUp(ctx context.Context, conn *sql.Conn, until int64) error {
+	_, err := conn.ExecContext(ctx, s.SQL(withdrawWakeUpSQL), string(s.Schema), until, s.RelayID)
 	return err
 }

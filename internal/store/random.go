@@ -1,12 +1,12 @@
-package relay
+package store
 
 import (
 	"math/rand/v2"
 	"strconv"
 )
 
-// newUUID is a random (version 4) UUID.
-func newUUID() string {
+// NewUUID is a random (version 4) UUID.
+func NewUUID() string {
 	high, low := rand.Uint64()&^(0xf<<12)|4<<12, rand.Uint64()&^(3<<62)|2<<62
 	const digits = "0123456789abcdef"
 	var b [36]byte
@@ -21,4 +21,4 @@ func newUUID() string {
 	return string(b[:])
 }
 
-func randomHex() string { return strconv.FormatUint(rand.Uint64(), 16) }
+func RandomHex() string { return strconv.FormatUint(rand.Uint64(), 16) }

@@ -1,4 +1,4 @@
-package relay
+package store
 
 import (
 	"math"
@@ -16,16 +16,16 @@ const keepInsert = `INSERT INTO outbox.done_task (task_id, run_at, created_at, a
 // maxKeepText is how long a text of statements may be; a server takes 1 GiB.
 const maxKeepText = 16 << 20
 
-// keepTasks are the statements that write tasks that are done to the history, in the transaction
+// KeepTasks are the statements that write tasks that are done to the history, in the transaction
 // that removes them, for them to stay there for the given time; none for 0. They have no
 // parameters, so that they travel with others. So pg_stat_activity shows these payloads.
-func (s *store) keepTasks(keep time.Duration, done []*row) (statements []string) {
+func (s *Store) KeepTasks(keep time.Duration, done []*Row) (statements []string) {
 	if keep == 0 || len(done) == 0 {
 		return nil
 	}
-	head := "/* outbox: keep */ " + s.sql(keepInsert) + " SELECT task_id, timestamptz 'epoch' + run_at * interval '1 microsecond', timestamptz 'epoch' + created_at * interval '1 microsecond'," +
+	head := "/* outbox: keep */ " + s.SQL(keepInsert) + " SELECT task_id, timestamptz 'epoch' + run_at * interval '1 microsecond', timestamptz 'epoch' + created_at * interval '1 microsecond'," +
 		" COALESCE(timestamptz 'epoch' + began * interval '1 microsecond', now()), clock_timestamp(), clock_timestamp() + " + strconv.FormatInt(keep.Microseconds(), 10) + " * interval '1 microsecond', priority, attempt, " +
-		pq.QuoteLiteral(done[0].taskType) + ", payload::jsonb, headers::jsonb, last_error FROM (VALUES "
+		pq.QuoteLiteral(done[0].TaskType) + ", payload::jsonb, headers::jsonb, last_error FROM (VALUES "
 	const tail = ") AS done (task_id, run_at, created_at, priority, attempt, began, payload, headers, last_error) ON CONFLICT (task_id) DO NOTHING"
 	var b strings.Builder
 	for _, t := range done {
@@ -46,27 +46,27 @@ func (s *store) keepTasks(keep time.Duration, done []*row) (statements []string)
 }
 
 // literals are the values of a task for the history.
-func (r *row) literals() string {
+func (r *Row) literals() string {
 	var b strings.Builder
 	b.WriteByte('(')
-	for _, n := range []int64{r.id, r.runAt, r.createdAt, int64(r.priority), int64(min(r.begun(), math.MaxInt16))} {
+	for _, n := range []int64{r.ID, r.RunAt, r.createdAt, int64(r.Priority), int64(min(r.Begun(), math.MaxInt16))} {
 		b.WriteString(strconv.FormatInt(n, 10) + "::bigint,")
 	}
 	began, headers, discarded := "NULL::bigint", "NULL::text", "NULL::text"
-	if r.began.Valid {
-		began = strconv.FormatInt(r.began.Int64, 10)
+	if r.Began.Valid {
+		began = strconv.FormatInt(r.Began.Int64, 10)
 	}
 	if r.headers.Valid {
 		headers = pq.QuoteLiteral(r.headers.String)
 	}
-	if r.discarded != nil {
-		discarded = pq.QuoteLiteral(pgerr.Text(r.discarded))
+	if r.Discarded != nil {
+		discarded = pq.QuoteLiteral(pgerr.Text(r.Discarded))
 	}
-	b.WriteString(began + "," + pq.QuoteLiteral(r.payload) + "," + headers + "," + discarded + ")")
+	b.WriteString(began + "," + pq.QuoteLiteral(r.Payload) + "," + headers + "," + discarded + ")")
 	return b.String()
 }
 
-const completeAndKeepSQL = `/* outbox: complete leased tasks and keep them */
+const CompleteAndKeepSQL = `/* outbox: complete leased tasks and keep them */
 WITH gone AS (
   DELETE FROM outbox.task t
    WHERE t.task_id = ANY (ARRAY(SELECT unnest($1::bigint[]))) AND t.lease_token = ($2::uuid[])[width_bucket(t.task_id, $1::bigint[])]

@@ -1,4 +1,4 @@
-package relay
+package store
 
 import "database/sql"
 
@@ -7,15 +7,15 @@ import "database/sql"
 type optional struct {
 	uniqueKey       sql.NullString
 	uniqueUntilDone bool
-	timeoutMS       sql.NullInt64 // of one run, the task's own
+	TimeoutMS       sql.NullInt64 // of one run, the task's own
 	iterations      int
 	orderingKey     sql.NullString
 	skipFailed      bool // a failed attempt takes the task out of its key's order
 }
 
 // In the order of args. Further parameters of a statement come before theirs.
-const optionalColumns = `unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed`
+const OptionalColumns = `unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed`
 
 func (c *optional) args() []any {
-	return []any{c.uniqueKey, c.uniqueUntilDone, c.timeoutMS, c.iterations, c.orderingKey, c.skipFailed}
+	return []any{c.uniqueKey, c.uniqueUntilDone, c.TimeoutMS, c.iterations, c.orderingKey, c.skipFailed}
 }

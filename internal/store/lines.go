@@ -1,4 +1,4 @@
-package relay
+package store
 
 import (
 	"database/sql"
@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// fromLine takes a line of lease_tasks.
-func (r *row) fromLine(line string) error {
+// FromLine takes a line of lease_tasks.
+func (r *Row) FromLine(line string) error {
 	var columns [9]string
 	rest := line
 	for i := range columns {
@@ -18,7 +18,7 @@ func (r *row) fromLine(line string) error {
 	for _, c := range []struct {
 		text string
 		into *int64
-	}{{columns[0], &r.id}, {columns[2], &priority}, {columns[3], &attempt}, {columns[4], &r.runAt}, {columns[5], &r.createdAt}} {
+	}{{columns[0], &r.ID}, {columns[2], &priority}, {columns[3], &attempt}, {columns[4], &r.RunAt}, {columns[5], &r.createdAt}} {
 		if c.text == "" {
 			continue
 		}
@@ -29,17 +29,17 @@ func (r *row) fromLine(line string) error {
 		*c.into = n
 	}
 	if columns[5] == "" {
-		r.createdAt = r.runAt
+		r.createdAt = r.RunAt
 	}
-	r.place, r.priority, r.attempt, r.payload = columns[1], int(priority), int(attempt), columns[7]
+	r.Place, r.Priority, r.Attempt, r.Payload = columns[1], int(priority), int(attempt), columns[7]
 	if columns[6] != "" {
-		r.lostBy = sql.NullString{String: columns[6], Valid: true}
+		r.LostBy = sql.NullString{String: columns[6], Valid: true}
 	}
 	return r.setRest(columns[8])
 }
 
-// bigints are an array as a literal.
-func bigints(ids []int64) string {
+// BigintArray is an array of bigints as a literal.
+func BigintArray(ids []int64) string {
 	b := make([]byte, 0, 2+12*len(ids))
 	b = append(b, '{')
 	for i, id := range ids {

@@ -1,4 +1,4 @@
-package relay
+package store
 
 import (
 	"context"
@@ -37,38 +37,38 @@ SELECT task_type FROM unnest($1::text[], $2::integer[]) AS l (task_type, rate)
  ORDER BY task_type
 ON CONFLICT DO NOTHING`
 
-// typeLimit is what a type is limited to in all relays.
-type typeLimit struct {
-	taskType   string
-	maxRunning int
-	rate       int
-	ratePer    time.Duration
+// Limit is what a type is limited to in all relays.
+type Limit struct {
+	TaskType   string
+	MaxRunning int
+	Rate       int
+	RatePer    time.Duration
 }
 
-// storeLimits stores limits of types, or only what is missing of them. Without limits it does nothing.
-func (s *store) storeLimits(ctx context.Context, tx execer, of []typeLimit, missing bool) error {
+// StoreLimits stores limits of types, or only what is missing of them. Without limits it does nothing.
+func (s *Store) StoreLimits(ctx context.Context, tx Execer, of []Limit, missing bool) error {
 	var types []string
 	var slots, counts, pers []int64
 	for _, l := range of {
-		types, slots = append(types, l.taskType), append(slots, int64(l.maxRunning))
-		counts, pers = append(counts, int64(l.rate)), append(pers, l.ratePer.Microseconds())
+		types, slots = append(types, l.TaskType), append(slots, int64(l.MaxRunning))
+		counts, pers = append(counts, int64(l.Rate)), append(pers, l.RatePer.Microseconds())
 	}
 	if types == nil {
 		return nil
 	}
-	if _, err := tx.ExecContext(ctx, s.sql(storeLimitsSQL), pq.Array(types), pq.Array(slots), pq.Array(counts), pq.Array(pers), missing); err != nil {
+	if _, err := tx.ExecContext(ctx, s.SQL(storeLimitsSQL), pq.Array(types), pq.Array(slots), pq.Array(counts), pq.Array(pers), missing); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, s.sql(storeSlotsSQL), pq.Array(types), pq.Array(slots)); err != nil {
+	if _, err := tx.ExecContext(ctx, s.SQL(storeSlotsSQL), pq.Array(types), pq.Array(slots)); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, s.sql(storeBucketsSQL), pq.Array(types), pq.Array(counts))
+	_, err := tx.ExecContext(ctx, s.SQL(storeBucketsSQL), pq.Array(types), pq.Array(counts))
 	return err
 }
 
 // A slot is free unless the lease that it names still lasts. The lock may come after another claim has filled the slot,
 // with a lease that this statement does not see; so a slot that has changed since it was seen is no good.
-const lockSlotsSQL = `/* outbox: lock slots of a type */
+const LockSlotsSQL = `/* outbox: lock slots of a type */
 WITH free AS MATERIALIZED (
   SELECT slot, lease_token FROM outbox.slot s
    WHERE task_type = $1 AND slot <= (SELECT max_running FROM outbox.task_type WHERE task_type = $1)
@@ -79,12 +79,12 @@ locked AS MATERIALIZED (
    WHERE s.task_type = $1 LIMIT $2 FOR UPDATE OF s SKIP LOCKED)
 SELECT slot, set_config('idle_in_transaction_session_timeout', $3, true), set_config('lock_timeout', $4, true) FROM locked`
 
-// lockSlots locks up to limit free slots of a type until the end of tx. A Tx or Batch claim
+// LockSlots locks up to limit free slots of a type until the end of tx. A Tx or Batch claim
 // writes nothing into its slot: the end of its transaction, however it comes, frees the slot.
-func (s *store) lockSlots(ctx context.Context, taskType string, tx *sql.Tx, limit int) (slots []int64, err error) {
+func (s *Store) LockSlots(ctx context.Context, taskType string, tx *sql.Tx, limit int) (slots []int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pg.StatementTimeout)
 	defer cancel()
-	rows, err := tx.QueryContext(ctx, s.sql(lockSlotsSQL), taskType, limit, pg.Millis(pg.Bookkeeping), pg.Millis(pg.Bookkeeping))
+	rows, err := tx.QueryContext(ctx, s.SQL(LockSlotsSQL), taskType, limit, pg.Millis(pg.Bookkeeping), pg.Millis(pg.Bookkeeping))
 	if err != nil {
 		return nil, err
 	}
@@ -100,16 +100,16 @@ func (s *store) lockSlots(ctx context.Context, taskType string, tx *sql.Tx, limi
 	return slots, errors.Join(rows.Err(), rows.Close())
 }
 
-const fillSlotsSQL = `/* outbox: fill slots with leases */
+const FillSlotsSQL = `/* outbox: fill slots with leases */
 UPDATE outbox.slot s SET task_id = f.task_id, lease_token = $4::uuid
   FROM unnest($2::integer[], $3::bigint[]) AS f (slot, task_id)
  WHERE s.task_type = $1 AND s.slot = f.slot`
 
-// fillSlots gives each leased task one of the locked slots for as long as its lease lasts.
-func (s *store) fillSlots(ctx context.Context, taskType string, tx *sql.Tx, slots []int64, rows []*row, token string) error {
+// FillSlots gives each leased task one of the locked slots for as long as its lease lasts.
+func (s *Store) FillSlots(ctx context.Context, taskType string, tx *sql.Tx, slots []int64, rows []*Row, token string) error {
 	if len(slots) == 0 || len(rows) == 0 {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, s.sql(fillSlotsSQL), taskType, pq.Array(slots[:len(rows)]), pq.Array(ids(rows)), token)
+	_, err := tx.ExecContext(ctx, s.SQL(FillSlotsSQL), taskType, pq.Array(slots[:len(rows)]), pq.Array(IDs(rows)), token)
 	return err
 }

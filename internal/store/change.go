@@ -1,4 +1,4 @@
-package relay
+package store
 
 import (
 	"context"
@@ -15,28 +15,28 @@ import (
 
 // Why a task is a dead letter, as in dead_task.reason.
 const (
-	reasonAttempts        = "attempts"
-	reasonHandler         = "handler"
-	reasonLostConnections = "lost_connections"
-	reasonCommitted       = "committed"
+	ReasonAttempts        = "attempts"
+	ReasonHandler         = "handler"
+	ReasonLostConnections = "lost_connections"
+	ReasonCommitted       = "committed"
 )
 
-// taskChange is what becomes of a task that is not done.
-type taskChange struct {
-	attempt        int
-	wait           time.Duration
-	err            error    // nil keeps the last one
-	reason         string   // why it is a dead letter; "" if it is none
-	keep           []string // tokens of runs that stay in the journal
-	untried        bool     // its handler was not called
-	failed         bool     // its handler failed: a run for Stats to count
-	again          bool     // a new iteration
-	payload        string   // of the new iteration; "" keeps the task's own
-	claimCommitted bool     // another task may be the head of its ordering key since
+// Change is what becomes of a task that is not done.
+type Change struct {
+	Attempt        int
+	Wait           time.Duration
+	Err            error    // nil keeps the last one
+	Reason         string   // why it is a dead letter; "" if it is none
+	Keep           []string // tokens of runs that stay in the journal
+	Untried        bool     // its handler was not called
+	Failed         bool     // its handler failed: a run for Stats to count
+	Again          bool     // a new iteration
+	Payload        string   // of the new iteration; "" keeps the task's own
+	ClaimCommitted bool     // another task may be the head of its ordering key since
 }
 
-// execer is a transaction: *sql.Tx or exclusive.
-type execer interface {
+// Execer is a transaction: *sql.Tx or exclusive.
+type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
@@ -45,7 +45,7 @@ const writeBackSQL = `/* outbox: write back */
 WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1 AND NOT token = ANY ($13::uuid[])),
 failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $9, 'failed' WHERE $14::boolean)
 INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state,
-       task_type, payload, headers, last_error, ` + optionalColumns + `)
+       task_type, payload, headers, last_error, ` + OptionalColumns + `)
 OVERRIDING SYSTEM VALUE
 VALUES ($1, clock_timestamp() + $2::bigint * interval '1 microsecond',
         timestamptz 'epoch' + $3::bigint * interval '1 microsecond', 
@@ -68,38 +68,38 @@ uncounted AS (
 UPDATE outbox.unique_key SET task_id = $3
  WHERE task_type = $1 AND key = $2 AND EXISTS (SELECT 1 FROM follower)`
 
-// writeBack inserts a deleted task again, as scheduled, so that no trigger takes it for a new one.
-func (s *store) writeBack(ctx context.Context, tx execer, t *row, c taskChange) error {
-	lastError, payload, optional := t.lastError, t.payload, t.optional
-	if c.err != nil {
-		lastError = sql.NullString{String: pgerr.Text(c.err), Valid: true}
+// WriteBack inserts a deleted task again, as scheduled, so that no trigger takes it for a new one.
+func (s *Store) WriteBack(ctx context.Context, tx Execer, t *Row, c Change) error {
+	lastError, payload, optional := t.lastError, t.Payload, t.optional
+	if c.Err != nil {
+		lastError = sql.NullString{String: pgerr.Text(c.Err), Valid: true}
 	}
-	if c.again {
+	if c.Again {
 		lastError, optional.iterations = sql.NullString{}, min(optional.iterations+1, math.MaxInt32)
-		if c.payload != "" {
-			payload = c.payload
+		if c.Payload != "" {
+			payload = c.Payload
 		}
 	}
-	optional.orderingKey = t.keyAfter(c)
-	if t.uniqueUntilDone && t.uniqueKey.Valid && !c.claimCommitted {
-		if _, err := tx.ExecContext(ctx, s.sql(keepKeySQL), t.taskType, t.uniqueKey, t.id); err != nil {
+	optional.orderingKey = t.KeyAfter(c)
+	if t.uniqueUntilDone && t.uniqueKey.Valid && !c.ClaimCommitted {
+		if _, err := tx.ExecContext(ctx, s.SQL(keepKeySQL), t.TaskType, t.uniqueKey, t.ID); err != nil {
 			return err
 		}
 	}
-	attemptedAt := t.began
-	if c.untried {
+	attemptedAt := t.Began
+	if c.Untried {
 		attemptedAt = t.attemptedAt
 	}
 	state := "scheduled"
-	if c.claimCommitted && optional.orderingKey.Valid {
+	if c.ClaimCommitted && optional.orderingKey.Valid {
 		state = "waiting"
-		if _, err := tx.ExecContext(ctx, s.sql(markHeadlessSQL), t.taskType, optional.orderingKey); err != nil {
+		if _, err := tx.ExecContext(ctx, s.SQL(markHeadlessSQL), t.TaskType, optional.orderingKey); err != nil {
 			return err
 		}
 	}
-	args := []any{t.id, c.wait.Microseconds(), t.createdAt, attemptedAt, t.priority, c.attempt, t.rowMax, state,
-		t.taskType, payload, t.headers, lastError, pq.Array(nonNil(c.keep)), c.failed}
-	result, err := tx.ExecContext(ctx, s.sql(writeBackSQL), append(args, optional.args()...)...)
+	args := []any{t.ID, c.Wait.Microseconds(), t.createdAt, attemptedAt, t.Priority, c.Attempt, t.rowMax, state,
+		t.TaskType, payload, t.headers, lastError, pq.Array(nonNil(c.Keep)), c.Failed}
+	result, err := tx.ExecContext(ctx, s.SQL(writeBackSQL), append(args, optional.args()...)...)
 	return pg.One(result, err)
 }
 
@@ -107,19 +107,19 @@ const writeDeadSQL = `/* outbox: dead letter */
 WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1),
 failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $8, 'failed' WHERE $12::boolean)
 INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason,
-       task_type, payload, headers, last_error, ` + optionalColumns + `, task_max_attempts)
+       task_type, payload, headers, last_error, ` + OptionalColumns + `, task_max_attempts)
 VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', timestamptz 'epoch' + $3::bigint * interval '1 microsecond',
         now(), clock_timestamp(), $4, $5, $6, $7, $8, $9::jsonb, $10::jsonb, $11, $13, $14, $15, $16, $17, $18, $19)`
 
-// writeDead inserts a deleted task into the dead letters.
-func (s *store) writeDead(ctx context.Context, tx execer, t *row, c taskChange) error {
-	args := []any{t.id, t.runAt, t.createdAt, t.priority, c.attempt, t.max, c.reason, t.taskType, t.payload, t.headers, pgerr.Text(c.err), c.failed}
-	result, err := tx.ExecContext(ctx, s.sql(writeDeadSQL), append(append(args, t.optional.args()...), t.rowMax)...)
+// WriteDead inserts a deleted task into the dead letters.
+func (s *Store) WriteDead(ctx context.Context, tx Execer, t *Row, c Change) error {
+	args := []any{t.ID, t.RunAt, t.createdAt, t.Priority, c.Attempt, t.Max, c.Reason, t.TaskType, t.Payload, t.headers, pgerr.Text(c.Err), c.Failed}
+	result, err := tx.ExecContext(ctx, s.SQL(writeDeadSQL), append(append(args, t.optional.args()...), t.rowMax)...)
 	return pg.One(result, err)
 }
 
-// forgetTasks deletes all that the journal has of tasks that are done.
-func (s *store) forgetTasks(done []*row) string {
+// ForgetTasks deletes all that the journal has of tasks that are done.
+func (s *Store) ForgetTasks(done []*Row) string {
 	if len(done) == 0 {
 		return "SELECT 1"
 	}
@@ -128,9 +128,9 @@ func (s *store) forgetTasks(done []*row) string {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.WriteString(strconv.FormatInt(t.id, 10))
+		b.WriteString(strconv.FormatInt(t.ID, 10))
 	}
-	return s.sql("DELETE FROM outbox.running WHERE task_id IN (" + b.String() + ")")
+	return s.SQL("DELETE FROM outbox.running WHERE task_id IN (" + b.String() + ")")
 }
 
 func nonNil(s []string) []string {

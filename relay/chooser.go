@@ -54,8 +54,7 @@ type Head struct {
 
 // Fair returns the built-in order, for a Chooser that changes only something of it: the most urgent
 // head first, equal ones at random; every tenth choice the head that has waited longest; and no
-// type gets the last free worker while there are other types. A Fair is not safe for concurrent
-// use.
+// single type holds all workers while there are other types. A Fair is not safe for concurrent use.
 func Fair() Chooser { return &fairOrder{} }
 
 // fairness is how often the lane that has waited longest is served before the most urgent one: no

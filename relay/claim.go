@@ -20,7 +20,7 @@ type claimPlan interface {
 	part(h *handlers.Handler, i, found int) (p claimPart, more bool)
 }
 
-// claimPart is a statement that takes up to limit tasks: it returns rowColumns and, with one of
+// claimPart is a statement that takes up to limit tasks: it returns store.RowColumns and, with one of
 // them, the transaction's id. Or it returns each as text, as outbox.claim_tasks does.
 type claimPart struct {
 	query   string

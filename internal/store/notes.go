@@ -32,7 +32,7 @@ type note struct {
 	refused error         // why PostgreSQL refused it when it was last tried
 }
 
-// MarkLost notes that the runs lost their connection; forgetRuns that they were no runs, or ended. The returned
+// MarkLost notes that the runs lost their connection; ForgetRuns that they were no runs, or ended. The returned
 // function waits until that is written, if the server takes it in time: for callers that let go of the tasks next,
 // as whoever has them then should not find runs that are none, nor count them when this process dies.
 func (j *Journal) MarkLost(r *Runs) (wait func())   { return j.later(&j.mark, r) }

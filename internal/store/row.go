@@ -71,7 +71,7 @@ func ScanRows(rows *sql.Rows, taskType string, maxAttempts, limit int) (out []*R
 	return out, xid, TooMany(len(out), limit)
 }
 
-// FromDriver is what scanRows does for one row.
+// FromDriver reads what ScanRows reads, from a row of the driver.
 func (r *Row) FromDriver(values []driver.Value) error {
 	r.ID, r.Payload, r.Priority, r.Attempt = pg.Integer(values[0]), pg.Text(values[1]), int(pg.Integer(values[2])), int(pg.Integer(values[3]))
 	r.RunAt = pg.Integer(values[4])
@@ -109,7 +109,7 @@ func (r *Row) FromText(taken string) (xid string, err error) {
 	return field[5], r.setRest(field[6])
 }
 
-// ScanTexts is scanRows for such a claim.
+// ScanTexts is ScanRows for a claim that returns each task as one text.
 func ScanTexts(rows *sql.Rows, taskType string, maxAttempts, limit int) (out []*Row, xid string, err error) {
 	defer rows.Close()
 	for rows.Next() {

@@ -2,7 +2,7 @@ package relay
 
 import (
 	"context"
-	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"slices"
 	"sync"
@@ -12,12 +12,6 @@ import (
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
-)
-
-var (
-	errTxDone           = sql.ErrTxDone
-	errOtherTransaction = errors.New("relay: the transaction of the claim has ended")
-	errOutOfStep        = errors.New("relay: the connection answers another question than was asked")
 )
 
 // attempt is one claim of a Tx or Batch handler, from BEGIN to COMMIT: the transaction that deletes
@@ -30,10 +24,10 @@ var (
 // closed, and what is to be recorded is recorded in another one: never COMMIT when in doubt.
 type attempt struct {
 	guardedTx
-	r       *runner
-	h       *handlers.Handler
-	rows    []*store.Row
-	blocks  []*rowBlock
+	r    *runner
+	h    *handlers.Handler
+	rows []*store.Row
+	rowRoom
 	runs    *store.Runs
 	dead    []func() // what to tell once the commit is done
 	soloRun *soloRun // of a suspect
@@ -50,7 +44,10 @@ type attempt struct {
 // claimed. The error is the database's: it is no attempt and a reason to slow down.
 func (r *runner) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, claimed func([]*store.Row)) error {
 	a := &attempt{guardedTx: newGuardedTx(&r.Store), r: r, h: h, claim: handlers.Claim{Began: time.Now()}}
-	defer a.recycle()
+	defer func() {
+		a.rows = nil
+		a.recycle()
+	}()
 	defer a.done()
 	var err error
 	if a.conn, a.tx, a.session, err = r.Conns.BeginSession(ctx); err != nil {
@@ -86,7 +83,7 @@ func (r *runner) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, cl
 	defer r.stopped(a)
 	claimed(a.rows)
 	r.tellClaim(h, len(a.rows), a.claim.Began, a.claim.Ended)
-	a.watch = a.watched()
+	a.watch = newWatch(a.r.observers, h, a.rows, a.claim.Ended)
 	err = a.run(ctx)
 	a.watch.tell()
 	return err
@@ -136,7 +133,7 @@ func (a *attempt) run(ctx context.Context) error {
 	defer endParent()
 	limit, end := context.WithTimeoutCause(parent, timeout+grace(timeout), timeoutError(timeout))
 	defer end()
-	out := a.r.call(limit, a.h, a.tx, a.claim, tasks)
+	out := callHandler(limit, a.h, a.tx, a.claim, tasks)
 	d := time.Since(start)
 	a.watch.called(start, d, tasks)
 	if d > slowTransaction {
@@ -246,4 +243,62 @@ func (a *attempt) commit() error {
 		tell()
 	}
 	return nil
+}
+
+// take claims on the attempt's connection, and sets its savepoint if it finds tasks.
+func (a *attempt) take(c claimPlan) error {
+	return a.exclusively(func(ctx context.Context, conn pg.Exclusive) error {
+		before, after := "", ""
+		var block []store.Row
+		for i, more := 0, true; more; i++ {
+			var p claimPart
+			if p, more = c.part(a.h, i, len(a.rows)); p.limit == 0 {
+				break
+			}
+			switch {
+			case p.settled:
+				after = a.Conns.Untimed() + "SAVEPOINT " + a.savepoint
+			case !more:
+				after = a.savepointStatements(a.h.Timeout)
+			}
+			if i == 0 && !p.settled {
+				before = a.Conns.Untimed() + claimSettings(a.h)
+			}
+			found := len(a.rows)
+			err := conn.Together(ctx, before, a.SQL(p.query), p.args, after, func(values []driver.Value) (err error) {
+				if p.text && values[0] == nil {
+					return nil
+				}
+				if len(block) == 0 {
+					block = a.rowsFor(p.limit)
+				}
+				r := &block[0]
+				block = block[1:]
+				r.TaskType, r.Max = a.h.Type, a.h.MaxAttempts
+				a.rows = append(a.rows, r)
+				if p.text {
+					a.xid, err = r.FromText(pg.Text(values[0]))
+					return err
+				}
+				if xid := values[len(values)-1]; xid != nil {
+					a.xid = pg.Text(xid)
+				}
+				return r.FromDriver(values)
+			})
+			if err = errors.Join(err, store.TooMany(len(a.rows)-found, p.limit)); err != nil {
+				return err
+			}
+			before = ""
+		}
+		store.InOrder(a.rows)
+		if len(a.rows) == 0 || after != "" {
+			return nil
+		}
+		_, err := conn.ExecContext(ctx, a.savepointStatements(a.h.Timeout))
+		return err
+	})
+}
+
+func (a *attempt) savepointStatements(timeout time.Duration) string {
+	return "SAVEPOINT " + a.savepoint + "; SET LOCAL statement_timeout = " + pg.Millis(timeout)
 }

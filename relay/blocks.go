@@ -14,21 +14,24 @@ type rowBlock [blockRows]store.Row
 
 var rowBlocks = sync.Pool{New: func() any { return new(rowBlock) }}
 
+// rowRoom is where the rows of a claim are.
+type rowRoom struct{ blocks []*rowBlock }
+
 // rowsFor is room for some of the rows of a claim of up to limit.
-func (a *attempt) rowsFor(limit int) []store.Row {
+func (r *rowRoom) rowsFor(limit int) []store.Row {
 	if limit < blockRows {
 		return make([]store.Row, limit)
 	}
 	b := rowBlocks.Get().(*rowBlock)
-	a.blocks = append(a.blocks, b)
+	r.blocks = append(r.blocks, b)
 	return b[:]
 }
 
-// recycle gives the blocks back. Nobody has a row of the attempt any more.
-func (a *attempt) recycle() {
-	for _, b := range a.blocks {
+// recycle gives the blocks back, when nobody has a row any more.
+func (r *rowRoom) recycle() {
+	for _, b := range r.blocks {
 		clear(b[:])
 		rowBlocks.Put(b)
 	}
-	a.blocks, a.rows = nil, nil
+	r.blocks = nil
 }

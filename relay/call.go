@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -11,11 +12,7 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-var (
-	errGoexit    = errors.New("relay: the handler, or a method of its error, ended its goroutine (runtime.Goexit, or t.FailNow in a test)")
-	errHidden    = errors.New("relay: the handler returned nil although a statement of its transaction had failed")
-	errAbandoned = errors.New("relay: the handler did not return in time and was abandoned")
-)
+var errAbandoned = errors.New("relay: the handler did not return in time and was abandoned")
 
 // abandonAfter is how long after its context's end a handler may take to return.
 const abandonAfter = 5 * time.Second
@@ -34,10 +31,10 @@ type callResult struct {
 	canceled  bool
 }
 
-// call runs the handler with a context that the caller ends: under rows that the handler left open
+// callHandler runs the handler with a context that the caller ends: under rows that the handler left open
 // drivers close the connection then. The handler has a goroutine of its own, so that Goexit, a
 // panic and a handler that does not return cost neither the worker nor the bookkeeping.
-func (r *runner) call(ctx context.Context, h *handlers.Handler, tx *sql.Tx, claim handlers.Claim, tasks []*store.Task) (out callResult) {
+func callHandler(ctx context.Context, h *handlers.Handler, tx *sql.Tx, claim handlers.Claim, tasks []*store.Task) (out callResult) {
 	done := make(chan error, 1)
 	go guarded(func() error { return h.Run(ctx, tx, claim, tasks) }, func(err error) { done <- err })
 	select {
@@ -64,3 +61,17 @@ func (out *callResult) because(ctx context.Context) {
 	out.leaseLost = errors.Is(cause, outbox.ErrLeaseLost) && !errors.Is(cause, errRanOut)
 	out.overran = !out.drained && !out.canceled && !out.leaseLost
 }
+
+// errRanOut is the cause of the end of a handler without heartbeats that did not extend its lease in time.
+var errRanOut = fmt.Errorf("%w: it ran out", outbox.ErrLeaseLost)
+
+func timeoutError(timeout time.Duration) error { return timedOut(timeout) }
+
+// timedOut is the error of a timeout. Its text is made when somebody asks for it.
+type timedOut time.Duration
+
+func (t timedOut) Error() string {
+	return fmt.Sprintf("relay: the handler's timeout of %v: %v", time.Duration(t), context.DeadlineExceeded)
+}
+
+func (t timedOut) Unwrap() error { return context.DeadlineExceeded }

@@ -8,7 +8,6 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
@@ -42,6 +41,7 @@ const idleHearing = 3*upkeep.Interval - time.Second
 // hearing is a job of the heartbeat's.
 type hearing struct {
 	r       *runner
+	leases  *leases
 	ranAt   time.Time // when a task was seen to run
 	heardAt time.Time // when it was read what became of running tasks
 }
@@ -50,7 +50,7 @@ type hearing struct {
 // canceled tasks that wait. It reads only, unless somebody cancels.
 func (h *hearing) hear(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
 	r := h.r
-	running, held := r.runningAttempts(), r.leases.held()
+	running, held := r.runningAttempts(), h.leases.held()
 	taskIDs, leasedIDs, tokens := []int64{}, []int64{}, []string{}
 	byID := make(map[leaseID]*lease, len(held))
 	for id := range running {
@@ -85,7 +85,7 @@ func (h *hearing) hear(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 			case "cancel":
 				canceled[id] = true
 			case "lost":
-				r.leases.took(byID[leaseID{id, token}])
+				h.leases.took(byID[leaseID{id, token}])
 			}
 		}
 		if err := rows.Err(); err != nil {
@@ -110,108 +110,4 @@ func (h *hearing) hear(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 		h.heardAt = time.Now()
 		return nil
 	})
-}
-
-// cancelTask ends the handler's context as one of its tasks was canceled.
-func (a *attempt) cancelTask(id int64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.canceled == nil {
-		a.canceled = map[int64]bool{}
-	}
-	a.canceled[id] = true
-	if a.cancel != nil {
-		a.cancel(outbox.ErrCanceled)
-	}
-}
-
-// handlerContext ends when the relay gives up waiting for handlers, and when one of the tasks is
-// canceled.
-func (a *attempt) handlerContext() (ctx context.Context, end func()) {
-	ctx, cancel := context.WithCancelCause(a.r.handling)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.cancel = cancel; len(a.canceled) > 0 {
-		cancel(outbox.ErrCanceled)
-	}
-	return ctx, func() { cancel(nil) }
-}
-
-func (a *attempt) canceledIDs() (canceled []int64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for id := range a.canceled {
-		canceled = append(canceled, id)
-	}
-	return canceled
-}
-
-const forgetCancelSQL = `/* outbox: forget a request to cancel */
-DELETE FROM outbox.cancel WHERE task_id = $1`
-
-// endCanceled undoes what the handler did and removes the canceled task. Of a batch the others go
-// back as they were.
-func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
-	last := len(a.rows) == 1
-	err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		if err := a.undo(ctx, c); err != nil || !last {
-			return err
-		}
-		if _, err := c.ExecContext(ctx, a.ForgetTasks(a.rows)); err != nil {
-			return err
-		}
-		if _, err := c.ExecContext(ctx, a.SQL(forgetCancelSQL), a.rows[0].ID); err != nil {
-			return err
-		}
-		if err := a.Count(ctx, c, "canceled", []string{a.h.Type}); err != nil {
-			return err
-		}
-		_, err := c.ExecContext(ctx, "SET TRANSACTION READ ONLY") // for a goroutine that the handler left behind
-		return err
-	})
-	if err != nil {
-		return a.broken(ctx, out, err)
-	}
-	if !last {
-		a.r.journal.ForgetRuns(a.runs)()
-		a.r.journal.Close(a.runs)
-		a.giveBack()
-		a.removeCanceled()
-		return nil
-	}
-	a.watch.set(a.rows[0].ID, Canceled)
-	if err := a.commit(); err != nil {
-		a.r.journal.ForgetRuns(a.runs)
-		return err
-	}
-	a.r.logCanceled(a.h.Type, a.canceledIDs())
-	return nil
-}
-
-// removeCanceled removes the canceled tasks of a claim that is gone, if they can be had; else
-// relays do with their heartbeats.
-func (a *attempt) removeCanceled() {
-	canceled := a.canceledIDs()
-	a.watch.canceled(canceled)
-	for try := range 6 {
-		if try > 0 {
-			store.Pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
-		}
-		var n int64
-		err := a.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-			result, err := tx.ExecContext(ctx, a.SQL(removeCanceledSQL), pq.Array(canceled))
-			if err == nil {
-				n, err = result.RowsAffected()
-			}
-			return err
-		})
-		if err == nil && n >= int64(len(canceled)) {
-			a.r.logCanceled(a.h.Type, canceled)
-			return
-		}
-	}
-}
-
-func (r *runner) logCanceled(taskType string, taskIDs []int64) {
-	r.log.Info("outbox: running tasks were canceled", "task_type", taskType, "tasks", taskIDs)
 }

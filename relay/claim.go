@@ -1,9 +1,6 @@
 package relay
 
 import (
-	"context"
-	"database/sql/driver"
-	"errors"
 	"math"
 	"time"
 
@@ -90,64 +87,6 @@ func (c claimOne) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
 // relay that freezes at any moment lets go.
 func claimSettings(h *handlers.Handler) string {
 	return "SET LOCAL idle_in_transaction_session_timeout = " + pg.Millis(idleFor(h.Timeout)) + "; SET LOCAL lock_timeout = " + pg.Millis(pg.Bookkeeping)
-}
-
-// take claims on the attempt's connection, and sets its savepoint if it finds tasks.
-func (a *attempt) take(c claimPlan) error {
-	return a.exclusively(func(ctx context.Context, conn pg.Exclusive) error {
-		before, after := "", ""
-		var block []store.Row
-		for i, more := 0, true; more; i++ {
-			var p claimPart
-			if p, more = c.part(a.h, i, len(a.rows)); p.limit == 0 {
-				break
-			}
-			switch {
-			case p.settled:
-				after = a.Conns.Untimed() + "SAVEPOINT " + a.savepoint
-			case !more:
-				after = a.savepointStatements(a.h.Timeout)
-			}
-			if i == 0 && !p.settled {
-				before = a.Conns.Untimed() + claimSettings(a.h)
-			}
-			found := len(a.rows)
-			err := conn.Together(ctx, before, a.SQL(p.query), p.args, after, func(values []driver.Value) (err error) {
-				if p.text && values[0] == nil {
-					return nil
-				}
-				if len(block) == 0 {
-					block = a.rowsFor(p.limit)
-				}
-				r := &block[0]
-				block = block[1:]
-				r.TaskType, r.Max = a.h.Type, a.h.MaxAttempts
-				a.rows = append(a.rows, r)
-				if p.text {
-					a.xid, err = r.FromText(pg.Text(values[0]))
-					return err
-				}
-				if xid := values[len(values)-1]; xid != nil {
-					a.xid = pg.Text(xid)
-				}
-				return r.FromDriver(values)
-			})
-			if err = errors.Join(err, store.TooMany(len(a.rows)-found, p.limit)); err != nil {
-				return err
-			}
-			before = ""
-		}
-		store.InOrder(a.rows)
-		if len(a.rows) == 0 || after != "" {
-			return nil
-		}
-		_, err := conn.ExecContext(ctx, a.savepointStatements(a.h.Timeout))
-		return err
-	})
-}
-
-func (a *attempt) savepointStatements(timeout time.Duration) string {
-	return "SAVEPOINT " + a.savepoint + "; SET LOCAL statement_timeout = " + pg.Millis(timeout)
 }
 
 // idleFor is how long the transaction of a claim may stand idle.

@@ -103,7 +103,7 @@ func (c *completion) succeed() error {
 	err := c.exclusively(func(ctx context.Context, e pg.Exclusive) error {
 		err := c.release(ctx, e, keeps, "", c.SQL(endCompleteSQL))
 		if released = err == nil; released && c.again != nil {
-			err = c.WriteBack(ctx, e, &c.row, c.r.after(c.l.h, &c.row, c.again, c.row.Begun()))
+			err = c.WriteBack(ctx, e, &c.row, after(c.r.log, c.l.h, &c.row, c.again, c.row.Begun()))
 		}
 		return err
 	})

@@ -9,7 +9,6 @@ import (
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/pgerr"
-	"github.com/txoutbox/outbox/internal/store"
 )
 
 // DeadLetter is a task that became a dead letter. Its payload is in the table: see deadletter.Get.
@@ -20,13 +19,6 @@ type DeadLetter struct {
 	MaxAttempts int
 	Reason      deadletter.Reason
 	Error       string // at most 4 kB
-}
-
-// died tells the log and OnDead of a dead letter whose commit is confirmed.
-func (r *runner) died(t *store.Row, c store.Change) {
-	d := DeadLetter{TaskID: t.ID, Type: t.TaskType, Attempt: c.Attempt, MaxAttempts: t.Max, Reason: deadletter.Reason(c.Reason), Error: pgerr.Text(c.Err)}
-	r.log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.TaskID, "attempt", d.Attempt, "reason", c.Reason, "error", d.Error)
-	r.deadLetters.tell(d)
 }
 
 const (

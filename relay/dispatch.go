@@ -27,6 +27,7 @@ const (
 // function to call, and does no I/O itself.
 type dispatcher struct {
 	r         *runner // runs what it claims
+	leases    *leases // and leased tasks
 	config    Config
 	rates     rates
 	alive     func(now time.Time) error // nil while it may claim

@@ -3,9 +3,13 @@ package relay
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"time"
 
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -44,46 +48,140 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 	return a.outOfBand(handlerErr, nil)
 }
 
-// buryCommitted writes tasks to the dead letters whose handler committed their removal itself and
-// then failed.
-func (r *runner) buryCommitted(ctx context.Context, rows []*store.Row, handlerErr error) ([]store.Change, error) {
-	changes := make([]store.Change, len(rows))
-	err := r.Conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
-		for i, t := range rows {
-			changes[i] = store.Change{Attempt: min(t.Begun(), t.Max), Reason: store.ReasonCommitted, Err: handlerErr, Failed: true}
-			if err := r.WriteDead(ctx, tx, t, changes[i]); err != nil {
-				return err
-			}
+// outOfBand records a failed attempt in a transaction of its own. cause, if any, is why it had to.
+func (a *attempt) outOfBand(handlerErr, cause error) error {
+	if len(a.rows) > 1 {
+		// The failure may be any member's: they run one by one, where it counts.
+		a.r.journal.MarkLost(a.runs)
+		a.watch.all(PutOff)
+		return cause
+	}
+	t, result := a.rows[0], handlers.ResultOf(handlerErr)
+	next := after(a.r.log, a.h, t, result, t.Begun())
+	for try := range 6 {
+		if try > 0 {
+			store.Pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
 		}
-		return nil
-	})
-	if err != nil {
-		r.log.Error("outbox: dead letters could not be written; the tasks are only in this record", "task_type", rows[0].TaskType, "tasks", store.IDs(rows), "error", pgerr.LogText(err))
-		return nil, err
+		found, err := a.RecordAside(t, next)
+		if err == nil && found {
+			a.watch.change(t.ID, next)
+			a.watch.confirm()
+			if next.Reason != "" {
+				a.r.died(t, next)
+			}
+			a.r.due(next.Wait)
+			return cause
+		}
 	}
-	for i, t := range rows {
-		r.died(t, changes[i])
+	if result.Action == handlers.ActionSnooze {
+		a.r.journal.ForgetRuns(a.runs) // no attempt
+		return cause
 	}
-	return changes, nil
+	err := a.OrphanRun(t, a.runs.Token)
+	if err == nil {
+		a.watch.all(Retry)
+	}
+	return errors.Join(cause, err)
 }
 
-// insertAgain begins the next iteration of tasks whose handler committed their removal itself,
-// against the rules, and then asked for it.
-func (r *runner) insertAgain(ctx context.Context, h *handlers.Handler, rows []*store.Row, again *handlers.Result) error {
-	err := r.Conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
-		for _, t := range rows {
-			next := r.after(h, t, again, t.Begun())
-			next.ClaimCommitted = true
-			if err := r.WriteBack(ctx, tx, t, next); err != nil {
-				return err
-			}
+func (a *attempt) tasks() []*store.Row { return a.rows }
+
+// cancelTask ends the handler's context as one of its tasks was canceled.
+func (a *attempt) cancelTask(id int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.canceled == nil {
+		a.canceled = map[int64]bool{}
+	}
+	a.canceled[id] = true
+	if a.cancel != nil {
+		a.cancel(outbox.ErrCanceled)
+	}
+}
+
+// handlerContext ends when the relay gives up waiting for handlers, and when one of the tasks is
+// canceled.
+func (a *attempt) handlerContext() (ctx context.Context, end func()) {
+	ctx, cancel := context.WithCancelCause(a.r.handling)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.cancel = cancel; len(a.canceled) > 0 {
+		cancel(outbox.ErrCanceled)
+	}
+	return ctx, func() { cancel(nil) }
+}
+
+func (a *attempt) canceledIDs() (canceled []int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id := range a.canceled {
+		canceled = append(canceled, id)
+	}
+	return canceled
+}
+
+const forgetCancelSQL = `/* outbox: forget a request to cancel */
+DELETE FROM outbox.cancel WHERE task_id = $1`
+
+// endCanceled undoes what the handler did and removes the canceled task. Of a batch the others go
+// back as they were.
+func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
+	last := len(a.rows) == 1
+	err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
+		if err := a.undo(ctx, c); err != nil || !last {
+			return err
 		}
-		return nil
+		if _, err := c.ExecContext(ctx, a.ForgetTasks(a.rows)); err != nil {
+			return err
+		}
+		if _, err := c.ExecContext(ctx, a.SQL(forgetCancelSQL), a.rows[0].ID); err != nil {
+			return err
+		}
+		if err := a.Count(ctx, c, "canceled", []string{a.h.Type}); err != nil {
+			return err
+		}
+		_, err := c.ExecContext(ctx, "SET TRANSACTION READ ONLY") // for a goroutine that the handler left behind
+		return err
 	})
 	if err != nil {
-		r.log.Error("outbox: the next iterations could not be written; the tasks are only in this record", "task_type", h.Type, "tasks", store.IDs(rows), "error", pgerr.LogText(err))
+		return a.broken(ctx, out, err)
+	}
+	if !last {
+		a.r.journal.ForgetRuns(a.runs)()
+		a.r.journal.Close(a.runs)
+		a.giveBack()
+		a.removeCanceled()
+		return nil
+	}
+	a.watch.set(a.rows[0].ID, Canceled)
+	if err := a.commit(); err != nil {
+		a.r.journal.ForgetRuns(a.runs)
 		return err
 	}
-	r.due(again.Wait)
+	logCanceled(a.r.log, a.h.Type, a.canceledIDs())
 	return nil
+}
+
+// removeCanceled removes the canceled tasks of a claim that is gone, if they can be had; else
+// relays do with their heartbeats.
+func (a *attempt) removeCanceled() {
+	canceled := a.canceledIDs()
+	a.watch.canceled(canceled)
+	for try := range 6 {
+		if try > 0 {
+			store.Pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
+		}
+		var n int64
+		err := a.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+			result, err := tx.ExecContext(ctx, a.SQL(removeCanceledSQL), pq.Array(canceled))
+			if err == nil {
+				n, err = result.RowsAffected()
+			}
+			return err
+		})
+		if err == nil && n >= int64(len(canceled)) {
+			logCanceled(a.r.log, a.h.Type, canceled)
+			return
+		}
+	}
 }

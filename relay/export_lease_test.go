@@ -26,7 +26,7 @@ func (r *Relay) AbandonResult() <-chan struct{} {
 	r.runner = r.newRunner(context.Background(), context.Background())
 	close(r.abandoned)
 	told, l, x := make(chan struct{}), r.leases, &leasedRun{lease: lease{r: r.runner}}
-	l.ended = func([]*leasedRun) { close(told) }
+	l.ended = func([]settled) { close(told) }
 	for range singleWrites {
 		l.writeSlots <- struct{}{}
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
+var errGoexit = errors.New("relay: the handler, or a method of its error, ended its goroutine (runtime.Goexit, or t.FailNow in a test)")
+
 // guarded calls a handler and then end, whatever the handler does: with nil, a failure, or an error of the relay's.
 // runtime.Goexit goes on after end.
 func guarded(run func() error, end func(error)) {

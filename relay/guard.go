@@ -17,6 +17,13 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
+var (
+	errTxDone           = sql.ErrTxDone
+	errOtherTransaction = errors.New("relay: the transaction of the claim has ended")
+	errOutOfStep        = errors.New("relay: the connection answers another question than was asked")
+	errHidden           = errors.New("relay: the handler returned nil although a statement of its transaction had failed")
+)
+
 // guardedTx is a transaction that removes tasks and in which the app's code writes: a claim of a Tx
 // or Batch handler, or a Complete. The app's code runs inside a savepoint with a random name.
 // Afterwards the guard proves that the transaction is still the one that removed the tasks, and

@@ -43,16 +43,16 @@ func (n leaseNext) args(h *handlers.Handler, limit int, relayID, token string) [
 // lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so
 // many slots for its type: when it returns them, they are committed as leased by this relay under
 // the token. found is called before the commit when there are some, unless the type has slots.
-func (r *runner) lease(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
+func (l *leases) lease(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
 	for try := 1; ; try++ {
 		began := time.Now()
-		runs, token, allowed, err = r.leaseOnce(ctx, h, n, found)
+		runs, token, allowed, err = l.leaseOnce(ctx, h, n, found)
 		had := time.Now()
 		for _, x := range runs {
 			x.row.LeasedAt, x.claimTook = began, had.Sub(began)
 		}
 		if err == nil && allowed > 0 {
-			r.tellClaim(h, len(runs), began, had)
+			l.r.tellClaim(h, len(runs), began, had)
 		}
 		switch {
 		case len(runs) > 0:
@@ -70,7 +70,7 @@ func (r *runner) lease(ctx context.Context, h *handlers.Handler, n leaseNext, fo
 	}
 }
 
-func (r *runner) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
+func (l *leases) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
 	token, allowed = store.NewUUID(), n.limit
 	var xid string
 	each := func(values []driver.Value) (err error) {
@@ -80,21 +80,21 @@ func (r *runner) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext
 	}
 	ctx = context.WithoutCancel(ctx)
 	if h.MaxRunningTotal > 0 {
-		err = r.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		err = l.r.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 			runs, allowed = nil, 0
-			slots, err := r.LockSlots(ctx, h.Type, tx, n.limit)
+			slots, err := l.r.LockSlots(ctx, h.Type, tx, n.limit)
 			if err != nil || len(slots) == 0 {
 				return err
 			}
 			allowed = len(slots)
-			if err := pg.QueryTx(ctx, tx, r.SQL(leaseSQL), n.args(h, allowed, r.RelayID, token), each); err != nil {
+			if err := pg.QueryTx(ctx, tx, l.r.SQL(leaseSQL), n.args(h, allowed, l.r.RelayID, token), each); err != nil {
 				return err
 			}
-			return r.FillSlots(ctx, h.Type, tx, slots, rowsIn(runs), token)
+			return l.r.FillSlots(ctx, h.Type, tx, slots, rowsIn(runs), token)
 		})
 	} else {
 		// COMMIT follows the rows: no claim is committed whose tasks this relay has not read.
-		err = r.Conns.InMessages(ctx, pg.BeginSQL, r.SQL(leaseSQL), n.args(h, allowed, r.RelayID, token), false, func(values []driver.Value) error {
+		err = l.r.Conns.InMessages(ctx, pg.BeginSQL, l.r.SQL(leaseSQL), n.args(h, allowed, l.r.RelayID, token), false, func(values []driver.Value) error {
 			err := each(values)
 			if err == nil && len(runs) > 0 {
 				found(runs)
@@ -103,40 +103,7 @@ func (r *runner) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext
 		})
 	}
 	if err != nil && len(runs) > 0 {
-		r.leases.release(rowsIn(runs), token, xid) // the commit's outcome may be unknown
+		l.release(rowsIn(runs), token, xid) // the commit's outcome may be unknown
 	}
 	return runs, token, allowed, err
-}
-
-// resultOf is the transition that a leased task's outcome asks for. prevented: the database failed
-// its Complete. The claim has raised attempt already, so what is no attempt puts it back.
-func (r *runner) resultOf(h *handlers.Handler, t *store.Row, out callResult, begun int, prevented bool) transition {
-	if out.err == nil {
-		return transition{outcome: Done, done: true, keep: h.Keep}
-	}
-	if out.canceled {
-		r.logCanceled(h.Type, []int64{t.ID})
-		return transition{outcome: Canceled, done: true, canceled: true}
-	}
-	if runsAgain(out.err) {
-		return transition{outcome: RunAgain, change: r.after(h, t, handlers.ResultOf(out.err), begun)}
-	}
-	if out.drained || out.leaseLost {
-		ended := Drained
-		if out.leaseLost {
-			ended = LeaseLost
-		}
-		return transition{outcome: ended, back: true, change: store.Change{Attempt: begun - 1}, lostBy: t.LostBy}
-	}
-	result := handlers.ResultOf(out.err)
-	if result.Action == handlers.ActionDiscard {
-		r.log.Info("outbox: a task was discarded by its handler", "task_type", h.Type, "task_id", t.ID, "error", pgerr.Text(out.err))
-		return transition{outcome: Discarded, done: true, keep: h.Keep, change: store.Change{Err: out.err}}
-	}
-	if prevented && !out.overran && result.Action == handlers.ActionRetry {
-		wait, _ := r.backoff(h, 1)
-		return transition{change: store.Change{Attempt: begun - 1, Wait: wait, Err: out.err}}
-	}
-	next := r.after(h, t, result, begun)
-	return transition{outcome: outcomeOf(next), change: next}
 }

@@ -49,3 +49,11 @@ func rowsIn(runs []*leasedRun) []*store.Row {
 	}
 	return out
 }
+
+func starters(runs []*leasedRun) []starter {
+	out := make([]starter, len(runs))
+	for i, x := range runs {
+		out[i] = x
+	}
+	return out
+}

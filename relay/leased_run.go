@@ -3,6 +3,7 @@ package relay
 import (
 	"time"
 
+	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -11,6 +12,7 @@ import (
 // run, the handler's return or the relay's patience, hands the result on and waits for nothing.
 type leasedRun struct {
 	lease
+	leases  *leases
 	row     store.Row
 	context limited
 	task    store.Task
@@ -27,9 +29,13 @@ type leasedRun struct {
 }
 
 // claimed is told of the claim's type and token before anything else.
-func (x *leasedRun) claimed(r *runner, h *handlers.Handler, token string) {
-	x.lease.r, x.h, x.id, x.token, x.taken, x.noHeartbeat = r, h, x.row.ID, token, &x.row, h.Lease > 0
+func (x *leasedRun) claimed(l *leases, h *handlers.Handler, token string) {
+	x.leases, x.lease.r, x.h, x.id, x.token, x.taken, x.noHeartbeat = l, l.r, h, x.row.ID, token, &x.row, h.Lease > 0
 }
+
+func (x *leasedRun) handler() *handlers.Handler { return x.h }
+
+func (x *leasedRun) ordered() bool { return x.row.Ordered() }
 
 // begin runs the task.
 func (x *leasedRun) begin() {
@@ -43,7 +49,7 @@ func (x *leasedRun) begin() {
 		return
 	}
 	x.ctx = &x.context
-	x.context.parent, x.context.onEnd, x.context.clock = r.handling, x.overdue, r.leases.clock.at
+	x.context.parent, x.context.onEnd, x.context.clock = r.handling, x.overdue, x.leases.clock.at
 	t.Fill(&x.task, x.begun)
 	x.task.Lease = &x.lease
 	var end time.Time
@@ -54,7 +60,7 @@ func (x *leasedRun) begin() {
 		end, cause = time.Now().Add(timeout), timeoutError(timeout)
 	}
 	x.watched() // before anybody else can end it
-	r.leases.hold(&x.lease, end, cause)
+	x.leases.hold(&x.lease, end, cause)
 	x.suspect.begun()
 	x.call()
 }
@@ -68,7 +74,7 @@ func (x *leasedRun) beginSuspect() bool {
 		x.end(transition{outcome: PutOff, change: store.Change{Attempt: t.Attempt, Wait: x.putOff}, lostBy: t.LostBy})
 		return false
 	}
-	if err := x.r.leases.begin(t, x.token); err != nil {
+	if err := x.leases.begin(t, x.token); err != nil {
 		x.end(transition{back: true, change: store.Change{Attempt: t.Attempt}, lostBy: t.LostBy})
 		return false
 	}
@@ -119,7 +125,7 @@ func (x *leasedRun) finish(out callResult) {
 	r, h, t := x.r, x.h, &x.row
 	x.watch.returned()
 	out.because(x.ctx)
-	r.leases.drop(&x.lease)
+	x.leases.drop(&x.lease)
 	x.ctx.cancel(nil)
 	if out.abandoned {
 		x.leave() // it may be in its Complete, whose transaction has the row
@@ -130,11 +136,11 @@ func (x *leasedRun) finish(out callResult) {
 			r.log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given", "task_type", h.Type, "task_id", t.ID)
 		}
 		x.next.outcome, x.next.change = end.outcome, end.change
-		x.settled()
-		r.leases.ended([]*leasedRun{x})
+		x.settle()
+		x.leases.ended([]settled{x})
 		return
 	}
-	next := r.resultOf(h, t, out, x.begun, x.prevented.Load())
+	next := resultOf(r.log, h, t, out, x.begun, x.prevented.Load())
 	next.mayWait = out.abandoned || x.completing.Load() > 0 // it may be in its Complete
 	x.end(next)
 }
@@ -143,15 +149,53 @@ func (x *leasedRun) finish(out callResult) {
 func (x *leasedRun) end(next transition) {
 	x.next = next
 	x.next.row, x.next.token, x.next.run = &x.row, x.token, x
-	x.r.leases.finish(&x.next)
+	x.leases.finish(&x.next)
 }
 
-// settled is told that the transition is committed, or will not be.
-func (x *leasedRun) settled() {
+// settle is told that the transition is committed, or will not be.
+func (x *leasedRun) settle() {
 	x.leave()
 	x.suspect.over()
 	if x.putOff > 0 {
 		x.r.postponed(x.putOff)
 	}
 	x.tellEnd()
+}
+
+// watchedRun is what observers are to hear of a run of a leased task; nil, which does nothing, without any.
+type watchedRun struct {
+	called  time.Time
+	handled time.Duration
+}
+
+// watched begins to watch the call of the handler.
+func (x *leasedRun) watched() {
+	if x.r.observed() {
+		x.watch = &watchedRun{called: time.Now()}
+	}
+}
+
+func (w *watchedRun) returned() {
+	if w != nil {
+		w.handled = time.Since(w.called)
+	}
+}
+
+// tellEnd tells what became of the task.
+func (x *leasedRun) tellEnd() {
+	if !x.r.observed() {
+		return
+	}
+	end := RunEnd{Type: x.h.Type, Kind: x.h.Kind}
+	one := TaskEnd{TaskID: x.id, Attempt: x.task.Attempt, Outcome: x.next.outcome, Waited: x.r.waited(x.row.RunAt, x.row.LeasedAt.Add(x.claimTook))}
+	if x.watch != nil {
+		end.Called, end.Handled = x.watch.called, x.watch.handled
+	} else {
+		one.Attempt = min(x.row.Attempt, x.row.Max)
+	}
+	if one.Outcome == Dead {
+		one.Reason = deadletter.Reason(x.next.change.Reason)
+	}
+	end.Tasks = []TaskEnd{one}
+	x.r.tellEnd(end)
 }

@@ -23,7 +23,7 @@ type unknownClaim struct {
 // leases are what this relay holds of leased tasks, and ends.
 type leases struct {
 	r     *runner
-	ended func([]*leasedRun) // is told of runs whose results are committed, or were given up
+	ended func([]settled) // is told of runs whose results are committed, or were given up
 
 	mu      sync.Mutex
 	holders map[*lease]struct{}

@@ -3,11 +3,9 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
@@ -154,20 +152,6 @@ func (c *limited) extend(end time.Time, cause error) {
 		c.endAt(end, cause)
 	}
 }
-
-// errRanOut is the cause of the end of a handler without heartbeats that did not extend its lease in time.
-var errRanOut = fmt.Errorf("%w: it ran out", outbox.ErrLeaseLost)
-
-func timeoutError(timeout time.Duration) error { return timedOut(timeout) }
-
-// timedOut is the error of a timeout. Its text is made when somebody asks for it.
-type timedOut time.Duration
-
-func (t timedOut) Error() string {
-	return fmt.Sprintf("relay: the handler's timeout of %v: %v", time.Duration(t), context.DeadlineExceeded)
-}
-
-func (t timedOut) Unwrap() error { return context.DeadlineExceeded }
 
 // timeoutOf is how long a call for these tasks may take, 0 for any time: the longest that one of them asks for.
 func timeoutOf(h *handlers.Handler, rows ...*store.Row) (longest time.Duration) {

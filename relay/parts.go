@@ -14,6 +14,7 @@ import (
 
 // A run of a relay has these parts. Each gets what it needs; none knows the Relay.
 
+// newRunner returns what runs tasks, and makes the leases of that run.
 func (r *Relay) newRunner(claiming, handling context.Context) *runner {
 	run := &runner{
 		Store:   store.Store{Schema: pg.Schema(r.config.Schema), RelayID: store.NewUUID(), Conns: pg.NewPool(r.db)},
@@ -23,14 +24,14 @@ func (r *Relay) newRunner(claiming, handling context.Context) *runner {
 	}
 	run.observers = &observers{all: r.config.Observers, log: r.log, types: r.types}
 	run.journal = store.NewJournal(&run.Store, r.newPace(), r.config.Workers)
-	run.leases = newLeases(run)
 	run.deadLetters = newDeadLetters(claiming, r.config.OnDead, r.log)
+	r.leases = newLeases(run)
 	return run
 }
 
 // newHeartbeat returns the heartbeat of a run, with the upkeep of the relay's parts.
 func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
-	hearing, limits := &hearing{r: r.runner}, &r.Store
+	hearing, limits := &hearing{r: r.runner, leases: r.leases}, &r.Store
 	return upkeep.New(upkeep.Params{
 		RelayID: r.RelayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
 		MaxConns:   func() int { return r.db.Stats().MaxOpenConnections },
@@ -70,6 +71,7 @@ func (r *Relay) newPoller() *poller {
 func (r *Relay) newDispatcher(ctx context.Context, once bool) *dispatcher {
 	d := &dispatcher{
 		r:         r.runner,
+		leases:    r.leases,
 		config:    r.config,
 		rates:     r.rates,
 		alive:     r.heart.Alive,

@@ -59,6 +59,7 @@ type Relay struct {
 
 	// Of the present run.
 	*runner
+	leases   *leases
 	born     time.Time
 	heart    *upkeep.Heartbeat
 	rates    rates

@@ -94,9 +94,9 @@ func unwritten(group []*transition) {
 
 // over tells the runs that their leases have ended.
 func (l *leases) over(group []*transition) {
-	runs := make([]*leasedRun, 0, len(group))
+	runs := make([]settled, 0, len(group))
 	for _, t := range group {
-		t.run.settled()
+		t.run.settle()
 		runs = append(runs, t.run)
 	}
 	l.ended(runs)

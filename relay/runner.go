@@ -6,8 +6,10 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -19,7 +21,6 @@ type runner struct {
 	*observers
 	log         *slog.Logger
 	journal     *store.Journal
-	leases      *leases
 	deadLetters *deadLetters
 	newPace     func() pg.Pace
 
@@ -41,4 +42,11 @@ func limitsOf(all []*handlers.Handler) (out []store.Limit) {
 		}
 	}
 	return out
+}
+
+// died tells the log and OnDead of a dead letter whose commit is confirmed.
+func (r *runner) died(t *store.Row, c store.Change) {
+	d := DeadLetter{TaskID: t.ID, Type: t.TaskType, Attempt: c.Attempt, MaxAttempts: t.Max, Reason: deadletter.Reason(c.Reason), Error: pgerr.Text(c.Err)}
+	r.log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.TaskID, "attempt", d.Attempt, "reason", c.Reason, "error", d.Error)
+	r.deadLetters.tell(d)
 }

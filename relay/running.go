@@ -3,41 +3,49 @@ package relay
 import (
 	"sync"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/store"
 )
+
+// openClaim is a claim of a Tx or Batch handler that has not ended.
+type openClaim interface {
+	tasks() []*store.Row
+	cancelTask(id int64) // ends the handler's context, as the task was canceled
+}
 
 // running are the open claims of a relay, and when what they put off is due.
 type running struct {
 	duePoke chan struct{} // a task was scheduled
 
 	mu       sync.Mutex
-	attempts map[*attempt]struct{}
+	attempts map[openClaim]struct{}
 	dueNext  time.Time
 	waitFor  time.Time // until when tasks are put off that RunOnce is to run
 }
 
 func newRunning() *running {
-	return &running{duePoke: make(chan struct{}, 1), attempts: map[*attempt]struct{}{}}
+	return &running{duePoke: make(chan struct{}, 1), attempts: map[openClaim]struct{}{}}
 }
 
-func (r *running) started(a *attempt) {
+func (r *running) started(a openClaim) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.attempts[a] = struct{}{}
 }
 
-func (r *running) stopped(a *attempt) {
+func (r *running) stopped(a openClaim) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.attempts, a)
 }
 
 // runningAttempts are the open claims of this relay, by task.
-func (r *running) runningAttempts() map[int64]*attempt {
+func (r *running) runningAttempts() map[int64]openClaim {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := map[int64]*attempt{}
+	out := map[int64]openClaim{}
 	for a := range r.attempts {
-		for _, t := range a.rows {
+		for _, t := range a.tasks() {
 			out[t.ID] = a
 		}
 	}
@@ -54,7 +62,8 @@ func (r *running) runningIDs() []int64 {
 	defer r.mu.Unlock()
 	out := []int64{}
 	for a := range r.attempts {
-		for _, t := range a.rows[:min(len(a.rows), maxExcluded-len(out))] {
+		rows := a.tasks()
+		for _, t := range rows[:min(len(rows), maxExcluded-len(out))] {
 			out = append(out, t.ID)
 		}
 	}

@@ -15,7 +15,7 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 	limit, wait, err := d.rates.take(d.ctx, c.h, next.limit)
 	if err == nil && limit > 0 {
 		next.limit = limit
-		runs, token, allowed, err = d.r.lease(d.ctx, c.h, next, func(found []*leasedRun) {
+		runs, token, allowed, err = d.leases.lease(d.ctx, c.h, next, func(found []*leasedRun) {
 			reported = true
 			took := takenBy(found, limit, began, next)
 			d.events <- func() {
@@ -55,9 +55,9 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 		return // the dispatcher may have ended by now, and its relay may run again
 	}
 	for _, x := range runs {
-		x.claimed(d.r, c.h, token)
+		x.claimed(d.leases, c.h, token)
 	}
-	d.r.leases.starts.add(runs)
+	d.leases.starts.add(starters(runs))
 }
 
 // takenBy is what a claim of up to limit tasks has found.
@@ -66,7 +66,7 @@ func takenBy(runs []*leasedRun, limit int, began time.Time, next leaseNext) take
 }
 
 // ended hears of runs of leased tasks whose results are committed.
-func (d *dispatcher) ended(runs []*leasedRun) {
+func (d *dispatcher) ended(runs []settled) {
 	type end struct {
 		h    *handlers.Handler
 		runs int
@@ -75,14 +75,14 @@ func (d *dispatcher) ended(runs []*leasedRun) {
 	ordered := false
 	for _, x := range runs {
 		i := 0
-		for i < len(ends) && ends[i].h != x.h {
+		for i < len(ends) && ends[i].h != x.handler() {
 			i++
 		}
 		if i == len(ends) {
-			ends = append(ends, end{h: x.h})
+			ends = append(ends, end{h: x.handler()})
 		}
 		ends[i].runs++
-		ordered = ordered || x.row.Ordered()
+		ordered = ordered || x.ordered()
 	}
 	d.events <- func() {
 		d.found = true // what ran may have enqueued

@@ -207,7 +207,7 @@ func (a *attempt) giveBackRuns() {
 
 // write records in the claim's transaction the result of one task that is not done.
 func (a *attempt) write(ctx context.Context, tx store.Execer, r *store.Row, result *handlers.Result) error {
-	return a.put(ctx, tx, r, a.r.after(a.h, r, result, r.Begun()))
+	return a.put(ctx, tx, r, after(a.r.log, a.h, r, result, r.Begun()))
 }
 
 // put writes what becomes of a task that is not done.
@@ -280,7 +280,7 @@ func (a *attempt) lostConnection(err error) error {
 	bounded, cancel := context.WithTimeout(context.Background(), pg.StatementTimeout)
 	defer cancel()
 	for _, r := range a.rows {
-		wait, _ := a.r.backoff(a.h, 1)
+		wait, _ := backoff(a.r.log, a.h, 1)
 		if a.Delay(bounded, r, wait) != nil {
 			break // the server is away: it will not be claimed soon
 		}

@@ -5,16 +5,19 @@ import (
 	"sync/atomic"
 )
 
+// starter is a run that is about to begin.
+type starter interface{ begin() }
+
 // starts are runs of leased tasks that are about to begin. A goroutine takes one after the other, and before it calls a handler it sees to it
 // that there is another goroutine for the rest: so short runs need few goroutines, and none waits for a handler that takes its time.
 type starts struct {
 	left  atomic.Int64 // len(runs)
 	mu    sync.Mutex
-	runs  []*leasedRun
+	runs  []starter
 	spare bool // a goroutine has been started that has not taken a run yet
 }
 
-func (s *starts) add(runs []*leasedRun) {
+func (s *starts) add(runs []starter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.runs = append(s.runs, runs...)
@@ -37,7 +40,7 @@ func (s *starts) work() {
 }
 
 // next takes a run; spare: the caller was the spare goroutine.
-func (s *starts) next(spare bool) (x *leasedRun) {
+func (s *starts) next(spare bool) (x starter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if spare {

@@ -23,20 +23,20 @@ func started(t *testing.T, n int, handle func(i int64)) {
 		return nil
 	})
 	r := &runner{handling: context.Background()}
-	r.leases = newLeases(r)
-	r.leases.writers = resultWriters // nobody writes them
-	defer r.leases.clock.stop()
+	l := newLeases(r)
+	l.writers = resultWriters // nobody writes them
+	defer l.clock.stop()
 	var runs []*leasedRun
 	for i := range n {
 		x := &leasedRun{row: store.Row{ID: int64(i), Max: 10, Attempt: 1, Payload: "{}"}}
-		x.claimed(r, reg.Handlers()[0], "")
+		x.claimed(l, reg.Handlers()[0], "")
 		runs = append(runs, x)
 	}
-	r.leases.starts.add(runs)
+	l.starts.add(starters(runs))
 	for end := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
-		r.leases.pending.Lock()
-		ended := len(r.leases.waiting)
-		r.leases.pending.Unlock()
+		l.pending.Lock()
+		ended := len(l.waiting)
+		l.pending.Unlock()
 		if ended == n {
 			return
 		}

@@ -50,7 +50,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claimPl
 	if timeout := timeoutOf(h, t); timeout > 0 {
 		l.ctx.endAt(time.Now().Add(timeout), timeoutError(timeout))
 	}
-	out := s.r.call(l.ctx, h, nil, handlers.Claim{}, []*store.Task{call})
+	out := callHandler(l.ctx, h, nil, handlers.Claim{}, []*store.Task{call})
 	l.ctx.cancel(nil)
 	switch {
 	case out.abandoned:
@@ -66,7 +66,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claimPl
 	if out.err != nil {
 		result = handlers.ResultOf(out.err)
 	}
-	return end(s.r.resultOf(h, t, out, t.Attempt, false), result)
+	return end(resultOf(s.r.log, h, t, out, t.Attempt, false), result)
 }
 
 // lease claims the next task of the type, if there is one, and counts the attempt.

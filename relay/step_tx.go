@@ -37,7 +37,7 @@ func (t *stepTx) run(ctx context.Context, runs *[]drain.Run) error {
 	}
 	limit, end := context.WithTimeoutCause(ctx, timeout+grace(timeout), timeoutError(timeout))
 	defer end()
-	out := t.r.call(limit, t.h, t.tx, handlers.Claim{}, tasks)
+	out := callHandler(limit, t.h, t.tx, handlers.Claim{}, tasks)
 	if out.abandoned {
 		return t.misuse("the handler did not return after its context's end", nil)
 	}
@@ -156,7 +156,7 @@ func (t *stepTx) probe(ctx context.Context) error {
 
 // write records a result other than done.
 func (t *stepTx) write(ctx context.Context, r *store.Row, result *handlers.Result, runs *[]drain.Run) error {
-	return t.put(ctx, r, t.r.after(t.h, r, result, r.Begun()), result, runs)
+	return t.put(ctx, r, after(t.r.log, t.h, r, result, r.Begun()), result, runs)
 }
 
 func (t *stepTx) put(ctx context.Context, r *store.Row, c store.Change, result *handlers.Result, runs *[]drain.Run) error {

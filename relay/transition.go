@@ -6,29 +6,11 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
-
-// transition is how a lease ends: done, back, or changed. Its SQL names the token, so only the holder of the
-// lease can make it.
-type transition struct {
-	row      *store.Row
-	token    string
-	done     bool
-	canceled bool           // done as it was canceled
-	back     bool           // ready at once, as if it had not been claimed
-	change   store.Change   // neither done nor back; if done, err is what it was discarded for
-	keep     time.Duration  // done: in the history
-	lostBy   sql.NullString // stays on the row: the relay that died while it ran this task
-	mayWait  bool           // for its row, so it has a transaction of its own
-	run      *leasedRun     // nil for those of a claim that is given back
-	held     bool           // the lease was still the relay's: the transition was made
-	outcome  Outcome        // of the run
-}
 
 // A token is only on leased rows (check_task). The statements that have a task's id do not name the state as well: after
 // statistics without leased rows the planner would read the index of all of them, dead entries included.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -17,17 +18,17 @@ type watch struct {
 	told bool
 }
 
-// watch begins to watch what the attempt has claimed.
-func (a *attempt) watched() *watch {
-	if !a.r.observed() {
+// newWatch begins to watch the tasks of a claim that ended at the given time.
+func newWatch(to *observers, h *handlers.Handler, rows []*store.Row, claimed time.Time) *watch {
+	if !to.observed() {
 		return nil
 	}
-	w := &watch{to: a.r.observers, end: RunEnd{Type: a.h.Type, Kind: a.h.Kind, Tasks: make([]TaskEnd, len(a.rows))}}
-	if len(a.rows) > 1 {
-		w.at = make(map[int64]int, len(a.rows))
+	w := &watch{to: to, end: RunEnd{Type: h.Type, Kind: h.Kind, Tasks: make([]TaskEnd, len(rows))}}
+	if len(rows) > 1 {
+		w.at = make(map[int64]int, len(rows))
 	}
-	for i, t := range a.rows {
-		w.end.Tasks[i] = TaskEnd{TaskID: t.ID, Attempt: min(t.Begun(), t.Max), Waited: a.r.waited(t.RunAt, a.claim.Ended)}
+	for i, t := range rows {
+		w.end.Tasks[i] = TaskEnd{TaskID: t.ID, Attempt: min(t.Begun(), t.Max), Waited: to.waited(t.RunAt, claimed)}
 		if w.at != nil {
 			w.at[t.ID] = i
 		}
@@ -113,42 +114,4 @@ func outcomeOf(c store.Change) Outcome {
 		return Retry
 	}
 	return Snoozed
-}
-
-// watchedRun is what observers are to hear of a run of a leased task; nil, which does nothing, without any.
-type watchedRun struct {
-	called  time.Time
-	handled time.Duration
-}
-
-// watched begins to watch the call of the handler.
-func (x *leasedRun) watched() {
-	if x.r.observed() {
-		x.watch = &watchedRun{called: time.Now()}
-	}
-}
-
-func (w *watchedRun) returned() {
-	if w != nil {
-		w.handled = time.Since(w.called)
-	}
-}
-
-// tellEnd tells what became of the task.
-func (x *leasedRun) tellEnd() {
-	if !x.r.observed() {
-		return
-	}
-	end := RunEnd{Type: x.h.Type, Kind: x.h.Kind}
-	one := TaskEnd{TaskID: x.id, Attempt: x.task.Attempt, Outcome: x.next.outcome, Waited: x.r.waited(x.row.RunAt, x.row.LeasedAt.Add(x.claimTook))}
-	if x.watch != nil {
-		end.Called, end.Handled = x.watch.called, x.watch.handled
-	} else {
-		one.Attempt = min(x.row.Attempt, x.row.Max)
-	}
-	if one.Outcome == Dead {
-		one.Reason = deadletter.Reason(x.next.change.Reason)
-	}
-	end.Tasks = []TaskEnd{one}
-	x.r.tellEnd(end)
 }

@@ -8,11 +8,11 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/drain"
+	run "github.com/txoutbox/outbox/relay"
 )
 
 // newDatabase is where Drain works.
-func newDatabase(ctx context.Context, in outbox.Querier) (drain.Database, error) {
+func newDatabase(ctx context.Context, in outbox.Querier) (run.Database, error) {
 	var tx *sql.Tx
 	var db *sql.DB
 	switch in := in.(type) {
@@ -45,11 +45,6 @@ type pool struct{ db *sql.DB }
 
 func (p pool) InTx(ctx context.Context, f func(*sql.Tx) error) error {
 	return outbox.InTx(ctx, p.db, f)
-}
-
-func (p pool) Constraints(ctx context.Context, tx *sql.Tx) error {
-	_, err := tx.ExecContext(ctx, "SET CONSTRAINTS ALL IMMEDIATE")
-	return err
 }
 
 // keptSettings are the settings of the test's transaction that a claim or a handler changes by SET LOCAL.
@@ -113,13 +108,5 @@ func (h *held) InTx(ctx context.Context, f func(*sql.Tx) error) (err error) {
 	}
 	_, err = h.tx.ExecContext(ctx, "RELEASE SAVEPOINT "+savepoint)
 	kept = err == nil
-	return err
-}
-
-// Constraints leaves the transaction as it is, with its deferred constraints still to be checked, by the test's commit
-// or the next call: PostgreSQL would keep them IMMEDIATE otherwise.
-func (h *held) Constraints(ctx context.Context, tx *sql.Tx) error {
-	const name = savepoint + "_constraints"
-	_, err := tx.ExecContext(ctx, "SAVEPOINT "+name+"; SET CONSTRAINTS ALL IMMEDIATE; ROLLBACK TO SAVEPOINT "+name+"; RELEASE SAVEPOINT "+name)
 	return err
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/drain"
-	_ "github.com/txoutbox/outbox/relay" // whose rules these are
+	run "github.com/txoutbox/outbox/relay"
 )
 
 // Drain runs the tasks that are due, one after the other, with the registry's handlers, their middleware and timeouts,
@@ -49,11 +48,11 @@ func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ..
 		before, failed := len(d.result.Runs), t.Failed()
 		var more bool
 		more, err = d.next()
-		for _, run := range d.result.Runs[before:] {
-			if run.Outcome == Failed || run.Outcome == Dead || run.Outcome == Discarded {
-				t.Logf("outboxtest: %v", run)
+		for _, one := range d.result.Runs[before:] {
+			if one.Outcome == Failed || one.Outcome == Dead || one.Outcome == Discarded {
+				t.Logf("outboxtest: %v", one)
 			}
-			if !failed && t.Failed() && errors.Is(run.Err, drain.ErrGoexit) {
+			if !failed && t.Failed() && errors.Is(one.Err, run.ErrGoexit) {
 				t.FailNow()
 			}
 		}
@@ -73,8 +72,8 @@ func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ..
 // drainer is one Drain.
 type drainer struct {
 	*drainSettings
-	in       drain.Database
-	stepper  drain.Stepper
+	in       run.Database
+	stepper  *run.Stepper
 	types    []string
 	result   *Result
 	failures map[int64]int // by task
@@ -97,7 +96,7 @@ func (d *drainer) prepare(t testing.TB, in outbox.Querier, registry *handlers.Re
 	for _, h := range registered {
 		d.types = append(d.types, h.Type)
 	}
-	d.stepper = drain.NewStepper(d.in, registered, d.schema, slog.New(slog.NewTextHandler(logTo{t}, &slog.HandlerOptions{Level: slog.LevelError})))
+	d.stepper = run.NewStepper(d.in, registered, d.schema, slog.New(slog.NewTextHandler(logTo{t}, &slog.HandlerOptions{Level: slog.LevelError})))
 	return nil
 }
 
@@ -137,10 +136,11 @@ func (d *drainer) next() (more bool, err error) {
 	if len(runs) == 0 {
 		return d.advance()
 	}
-	for _, run := range runs {
-		d.result.Runs = append(d.result.Runs, Run{TaskID: run.TaskID, Type: run.Type, Attempt: run.Attempt, Outcome: Outcome(run.Outcome), Err: run.Err})
-		if run.Outcome == drain.Failed || run.Outcome == drain.Snoozed || run.Outcome == drain.Again {
-			if err := d.later(run); err != nil {
+	for _, one := range runs {
+		outcome := outcomes[one.Outcome]
+		d.result.Runs = append(d.result.Runs, Run{TaskID: one.TaskID, Type: one.Type, Attempt: one.Attempt, Outcome: outcome, Err: one.Err})
+		if outcome == Failed || outcome == Snoozed || outcome == Again {
+			if err := d.later(one); err != nil {
 				return false, err
 			}
 		}
@@ -153,7 +153,7 @@ func (d *drainer) next() (more bool, err error) {
 }
 
 func (d *drainer) explain(err error) error {
-	var m *drain.Misuse
+	var m *run.Misuse
 	if errors.As(err, &m) {
 		return fmt.Errorf("outboxtest: %s #%d: %w", m.Type, m.TaskID, err)
 	}
@@ -169,23 +169,23 @@ UPDATE outbox.task SET run_at = GREATEST(run_at, timestamptz 'epoch' + $2::bigin
  WHERE task_id = $1 AND state = 'scheduled'`
 
 // later decides when a task that is scheduled again is due for this drain.
-func (d *drainer) later(run drain.Run) error {
-	if run.Outcome == drain.Failed {
-		if d.failures[run.TaskID]++; d.failures[run.TaskID] < d.attempts {
-			_, err := d.exec("retry a task", retrySQL, run.TaskID, d.clock)
+func (d *drainer) later(last run.Run) error {
+	if last.Outcome == run.Retry {
+		if d.failures[last.TaskID]++; d.failures[last.TaskID] < d.attempts {
+			_, err := d.exec("retry a task", retrySQL, last.TaskID, d.clock)
 			return err
 		}
 	}
-	if run.Wait <= 0 {
+	if last.Wait <= 0 {
 		return nil // due at once
 	}
-	if !slices.Contains(d.waiting, run.TaskID) {
-		d.waiting = append(d.waiting, run.TaskID)
+	if !slices.Contains(d.waiting, last.TaskID) {
+		d.waiting = append(d.waiting, last.TaskID)
 	}
 	if d.clock == 0 {
 		return nil
 	}
-	_, err := d.exec("delay a task", delaySQL, run.TaskID, d.clock+run.Wait.Microseconds())
+	_, err := d.exec("delay a task", delaySQL, last.TaskID, d.clock+last.Wait.Microseconds())
 	return err
 }
 

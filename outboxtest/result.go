@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/txoutbox/outbox/internal/drain"
+	run "github.com/txoutbox/outbox/relay"
 )
 
 // Outcome is what became of a task by one run.
@@ -13,13 +13,18 @@ type Outcome string
 
 // The outcomes of a run.
 const (
-	Done      Outcome = Outcome(drain.Done)
-	Discarded Outcome = Outcome(drain.Discarded) // done all the same
-	Failed    Outcome = Outcome(drain.Failed)    // scheduled again, an attempt counted
-	Snoozed   Outcome = Outcome(drain.Snoozed)   // scheduled again, no attempt counted
-	Again     Outcome = Outcome(drain.Again)     // scheduled again for its next iteration, by handlers.RunAgain
-	Dead      Outcome = Outcome(drain.Dead)      // in outbox.dead_task
+	Done      Outcome = "done"
+	Discarded Outcome = "discarded" // done all the same
+	Failed    Outcome = "failed"    // scheduled again, an attempt counted
+	Snoozed   Outcome = "snoozed"   // scheduled again, no attempt counted
+	Again     Outcome = "again"     // scheduled again for its next iteration, by handlers.RunAgain
+	Dead      Outcome = "dead"      // in outbox.dead_task
 )
+
+// outcomes are those that a run without a relay can have.
+var outcomes = map[run.Outcome]Outcome{
+	run.Done: Done, run.Discarded: Discarded, run.Retry: Failed, run.Snoozed: Snoozed, run.RunAgain: Again, run.Dead: Dead,
+}
 
 // Run is one run of one task in a Drain.
 type Run struct {

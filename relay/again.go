@@ -2,7 +2,6 @@ package relay
 
 import (
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/store"
 )
 
 // resultAgain is what the result of Complete's function asks for: RunAgain, or nil to end the task; other results are errors.
@@ -15,13 +14,4 @@ func resultAgain(h *handlers.Handler, taskID int64, err error) (*handlers.Result
 
 func runsAgain(err error) bool {
 	return err != nil && handlers.ResultOf(err).Action == handlers.ActionRunAgain
-}
-
-// allAgain is the result of each task after RunAgain for all.
-func allAgain(rows []*store.Row, again *handlers.Result) handlers.BatchError {
-	all := make(handlers.BatchError, len(rows))
-	for _, r := range rows {
-		all[r.ID] = again
-	}
-	return all
 }

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"slices"
 	"sync"
@@ -23,13 +22,8 @@ import (
 // Whenever anything else than expected comes back, the transaction is rolled back, its connection
 // closed, and what is to be recorded is recorded in another one: never COMMIT when in doubt.
 type attempt struct {
-	guardedTx
-	r    *runner
-	h    *handlers.Handler
-	rows []*store.Row
-	rowRoom
-	runs    *store.Runs
-	dead    []func() // what to tell once the commit is done
+	unit
+	r       *runner
 	soloRun *soloRun // of a suspect
 	claim   handlers.Claim
 	watch   *watch
@@ -43,14 +37,14 @@ type attempt struct {
 // runTx claims with the given claim and runs the handler. claimed is called once, with what was
 // claimed. The error is the database's: it is no attempt and a reason to slow down.
 func (r *runner) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, claimed func([]*store.Row)) error {
-	a := &attempt{guardedTx: newGuardedTx(&r.Store), r: r, h: h, claim: handlers.Claim{Began: time.Now()}}
+	a := &attempt{unit: unit{guardedTx: newGuardedTx(&r.Store), h: h}, r: r, claim: handlers.Claim{Began: time.Now()}}
 	defer func() {
 		a.rows = nil
 		a.recycle()
 	}()
 	defer a.done()
-	var err error
-	if a.conn, a.tx, a.session, err = r.Conns.BeginSession(ctx); err != nil {
+	err := a.begin(ctx)
+	if err != nil {
 		return err
 	}
 	if h.MaxRunningTotal > 0 {
@@ -94,10 +88,7 @@ func (a *attempt) run(ctx context.Context) error {
 	recorded := a.r.journal.Record(a.runs)
 	defer a.r.journal.Close(a.runs)
 	timeout := timeoutOf(a.h, a.rows...)
-	var err error
-	if timeout != a.h.Timeout { // the claim has set it for that
-		err = a.exec("SET LOCAL idle_in_transaction_session_timeout = " + pg.Millis(idleFor(timeout)) + "; SET LOCAL statement_timeout = " + pg.Millis(timeout))
-	}
+	err := a.allow(timeout)
 	found, journalErr := recorded()
 	if err = errors.Join(err, journalErr); err != nil {
 		a.abort()
@@ -121,12 +112,7 @@ func (a *attempt) run(ctx context.Context) error {
 			return err
 		}
 	}
-	block := make([]store.Task, len(a.rows))
-	tasks := make([]*store.Task, len(a.rows))
-	for i, r := range a.rows {
-		tasks[i] = &block[i]
-		r.Fill(tasks[i], r.Begun()+len(r.Undecided))
-	}
+	tasks := a.tasks()
 	a.soloRun.begun()
 	start := time.Now()
 	parent, endParent := a.handlerContext()
@@ -152,28 +138,28 @@ func (a *attempt) judge(ctx context.Context, found map[int64][]store.Earlier) (d
 		return a.judgeBatch(ctx, found)
 	}
 	r := a.rows[0]
-	v, wait := r.Judge(found[r.ID])
-	if v == store.Suspect && r.Lost+len(r.Undecided) > 0 {
+	judged, wait := r.Judge(found[r.ID])
+	if judged == store.Suspect && r.Lost+len(r.Undecided) > 0 {
 		if a.soloRun = a.r.soloRun(); a.soloRun == nil {
-			v, wait = store.Postponed, aside()
+			judged, wait = store.Postponed, aside()
 		}
 	}
-	var c store.Change
-	switch v {
+	v := verdict{outcome: Dead}
+	switch judged {
 	case store.Plain, store.Suspect:
 		return false, nil
 	case store.Postponed:
 		defer a.r.postponed(wait) // from when it is written
-		c = store.Change{Attempt: r.Attempt, Wait: wait, Untried: true}
+		v = verdict{outcome: PutOff, change: store.Change{Attempt: r.Attempt, Wait: wait, Untried: true}}
 		for _, e := range found[r.ID] {
-			c.Keep = append(c.Keep, e.Token)
+			v.change.Keep = append(v.change.Keep, e.Token)
 		}
 	case store.DeadLostConns:
-		c = store.Change{Attempt: min(r.Attempt+r.Lost, r.Max), Reason: store.ReasonLostConnections, Err: r.LostText(v)}
+		v.change = store.Change{Attempt: min(r.Attempt+r.Lost, r.Max), Reason: store.ReasonLostConnections, Err: r.LostText(judged)}
 	default:
-		c = store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(v)}
+		v.change = store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(judged)}
 	}
-	return true, a.close(r, c)
+	return true, a.close(v)
 }
 
 // judgeBatch gives the whole batch back if any of it has a history, and runs those one by one.
@@ -214,91 +200,49 @@ func (r *runner) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int
 
 // close writes what becomes of a task whose handler is not called, and commits. After an error
 // nothing is committed, or, if it is the commit's, perhaps.
-func (a *attempt) close(t *store.Row, next store.Change) error {
-	err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		if err := a.undo(ctx, c); err != nil {
-			return err
-		}
-		return a.put(ctx, c, t, next)
-	})
-	if err != nil {
+func (a *attempt) close(v verdict) error {
+	verdicts := []verdict{v}
+	if _, err := a.reject(verdicts); err != nil {
 		a.abort()
 		a.r.journal.ForgetRuns(a.runs)
 		return err
 	}
-	if err = a.commit(); err != nil {
+	err := a.commit(verdicts)
+	if err != nil {
 		a.r.journal.ForgetRuns(a.runs)
 	}
 	return err
 }
 
-func (a *attempt) commit() error {
+// commit commits, and tells what has become of the tasks.
+func (a *attempt) commit(verdicts []verdict) error {
 	if err := a.tx.Commit(); err != nil {
 		pg.Drop(a.conn)
 		return err
 	}
 	a.keepConn()
-	a.watch.confirm()
-	for _, tell := range a.dead {
-		tell()
-	}
+	a.tell(verdicts)
 	return nil
 }
 
-// take claims on the attempt's connection, and sets its savepoint if it finds tasks.
-func (a *attempt) take(c claimPlan) error {
-	return a.exclusively(func(ctx context.Context, conn pg.Exclusive) error {
-		before, after := "", ""
-		var block []store.Row
-		for i, more := 0, true; more; i++ {
-			var p claimPart
-			if p, more = c.part(a.h, i, len(a.rows)); p.limit == 0 {
-				break
-			}
-			switch {
-			case p.settled:
-				after = a.Conns.Untimed() + "SAVEPOINT " + a.savepoint
-			case !more:
-				after = a.savepointStatements(a.h.Timeout)
-			}
-			if i == 0 && !p.settled {
-				before = a.Conns.Untimed() + claimSettings(a.h)
-			}
-			found := len(a.rows)
-			err := conn.Together(ctx, before, a.SQL(p.query), p.args, after, func(values []driver.Value) (err error) {
-				if p.text && values[0] == nil {
-					return nil
-				}
-				if len(block) == 0 {
-					block = a.rowsFor(p.limit)
-				}
-				r := &block[0]
-				block = block[1:]
-				r.TaskType, r.Max = a.h.Type, a.h.MaxAttempts
-				a.rows = append(a.rows, r)
-				if p.text {
-					a.xid, err = r.FromText(pg.Text(values[0]))
-					return err
-				}
-				if xid := values[len(values)-1]; xid != nil {
-					a.xid = pg.Text(xid)
-				}
-				return r.FromDriver(values)
-			})
-			if err = errors.Join(err, store.TooMany(len(a.rows)-found, p.limit)); err != nil {
-				return err
-			}
-			before = ""
+// tell tells what has become of the tasks.
+func (a *attempt) tell(verdicts []verdict) {
+	var discarded []int64
+	var because error
+	for i, v := range verdicts {
+		r := a.rows[i]
+		a.watch.set(r.ID, v)
+		switch {
+		case v.outcome == Discarded:
+			discarded, because = append(discarded, r.ID), v.change.Err
+		case v.done:
+		case v.change.Reason != "":
+			a.r.died(r, v.change)
+		default:
+			a.r.due(v.change.Wait)
 		}
-		store.InOrder(a.rows)
-		if len(a.rows) == 0 || after != "" {
-			return nil
-		}
-		_, err := conn.ExecContext(ctx, a.savepointStatements(a.h.Timeout))
-		return err
-	})
-}
-
-func (a *attempt) savepointStatements(timeout time.Duration) string {
-	return "SAVEPOINT " + a.savepoint + "; SET LOCAL statement_timeout = " + pg.Millis(timeout)
+	}
+	if len(discarded) > 0 {
+		a.r.log.Info("outbox: tasks were discarded by their handler", "task_type", a.h.Type, "tasks", discarded, "error", pgerr.Text(because))
+	}
 }

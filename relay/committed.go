@@ -11,12 +11,13 @@ import (
 
 // buryCommitted writes tasks to the dead letters whose handler committed their removal itself and
 // then failed.
-func (r *runner) buryCommitted(ctx context.Context, rows []*store.Row, handlerErr error) ([]store.Change, error) {
-	changes := make([]store.Change, len(rows))
+func (r *runner) buryCommitted(ctx context.Context, rows []*store.Row, handlerErr error) ([]verdict, error) {
+	verdicts := make([]verdict, len(rows))
 	err := r.Conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		for i, t := range rows {
-			changes[i] = store.Change{Attempt: min(t.Begun(), t.Max), Reason: store.ReasonCommitted, Err: handlerErr, Failed: true}
-			if err := r.WriteDead(ctx, tx, t, changes[i]); err != nil {
+			c := store.Change{Attempt: min(t.Begun(), t.Max), Reason: store.ReasonCommitted, Err: handlerErr, Failed: true}
+			verdicts[i] = verdict{outcome: Dead, change: c}
+			if err := r.WriteDead(ctx, tx, t, c); err != nil {
 				return err
 			}
 		}
@@ -26,10 +27,7 @@ func (r *runner) buryCommitted(ctx context.Context, rows []*store.Row, handlerEr
 		r.log.Error("outbox: dead letters could not be written; the tasks are only in this record", "task_type", rows[0].TaskType, "tasks", store.IDs(rows), "error", pgerr.LogText(err))
 		return nil, err
 	}
-	for i, t := range rows {
-		r.died(t, changes[i])
-	}
-	return changes, nil
+	return verdicts, nil
 }
 
 // insertAgain begins the next iteration of tasks whose handler committed their removal itself,
@@ -37,7 +35,7 @@ func (r *runner) buryCommitted(ctx context.Context, rows []*store.Row, handlerEr
 func (r *runner) insertAgain(ctx context.Context, h *handlers.Handler, rows []*store.Row, again *handlers.Result) error {
 	err := r.Conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		for _, t := range rows {
-			next := after(r.log, h, t, again, t.Begun())
+			next := nextIteration(again)
 			next.ClaimCommitted = true
 			if err := r.WriteBack(ctx, tx, t, next); err != nil {
 				return err

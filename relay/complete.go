@@ -14,21 +14,25 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// completion is one call of Complete, from BEGIN to COMMIT: the transaction that deletes the leased
-// task is the one that fn works in.
+// removal is the work of one Complete, in a transaction that its owner begins and ends: it deletes
+// the leased task, and fn writes.
 //
-//	BEGIN; DELETE by token; SAVEPOINT; fn; RELEASE; probe; COMMIT
+//	DELETE by token; SAVEPOINT; fn; constraints, session, RELEASE, probe
 //
-// It is guarded as the claim of a Tx handler is, and fn's result has the same outcomes. After a
-// failure the task is back under its lease, and the handler's result decides. DELETE comes first,
-// so that an fn that commits removes the task together with its writes.
-type completion struct {
+// It is guarded as the claim of a Tx handler is. DELETE comes first, so that an fn that commits
+// removes the task together with its writes.
+type removal struct {
 	guardedTx
-	r     *runner
-	l     *lease
-	ctx   context.Context
+	h     *handlers.Handler
+	token string
 	row   store.Row        // as before the lease: begun counts the present run
 	again *handlers.Result // fn asked for another iteration
+}
+
+func newRemoval(s *store.Store, h *handlers.Handler, leased *store.Row, token string) removal {
+	d := removal{guardedTx: newGuardedTx(s), h: h, token: token, row: *leased}
+	d.row.Attempt--
+	return d
 }
 
 // The settings are made before the row is locked. They bound fn, whose row must not stay locked for
@@ -42,23 +46,59 @@ RETURNING pg_current_xact_id()::text, (date_part('epoch', attempted_at) * 100000
 const endCompleteSQL = `/* outbox: end of a complete */
 SELECT outbox.end_run($1, 0)`
 
-// begin deletes the task, if its lease is held.
-func (c *completion) begin() (err error) {
-	if c.conn, c.tx, c.session, err = c.Conns.BeginSession(c.ctx); err != nil {
-		return err
-	}
-	args := []any{c.l.id, c.l.token}
-	err = c.exclusively(func(_ context.Context, e pg.Exclusive) error {
-		return e.Together(c.ctx, "", c.SQL(completeSQL), args, c.Conns.Untimed()+"SAVEPOINT "+c.savepoint, func(values []driver.Value) error {
-			c.xid, c.row.Began = pg.Text(values[0]), sql.NullInt64{Int64: pg.Integer(values[1]), Valid: true}
+// take deletes the task, if the lease is held.
+func (d *removal) take(ctx context.Context) error {
+	args := []any{d.row.ID, d.token}
+	err := d.exclusively(func(_ context.Context, c pg.Exclusive) error {
+		return c.Together(ctx, "", d.SQL(completeSQL), args, d.untimed()+"SAVEPOINT "+d.savepoint, func(values []driver.Value) error {
+			d.xid, d.row.Began = pg.Text(values[0]), sql.NullInt64{Int64: pg.Integer(values[1]), Valid: true}
 			return nil
 		})
 	})
-	if err == nil && c.xid == "" {
-		c.giveBack()
+	if err == nil && d.xid == "" {
 		return outbox.ErrLeaseLost
 	}
-	if err != nil {
+	return err
+}
+
+// keep keeps what fn did, and writes the next iteration if fn asked for one.
+func (d *removal) keep() (released bool, err error) {
+	var history []string
+	if d.again == nil {
+		history = d.KeepTasks(d.h.Keep, []*store.Row{&d.row})
+	}
+	err = d.exclusively(func(ctx context.Context, c pg.Exclusive) error {
+		if err := d.release(ctx, c, history, "", d.SQL(endCompleteSQL)); err != nil {
+			return err
+		}
+		released = true
+		if d.again == nil {
+			return nil
+		}
+		return d.WriteBack(ctx, c, &d.row, nextIteration(d.again))
+	})
+	return released, err
+}
+
+// completion is one call of Complete in a relay, from BEGIN to COMMIT. After a failure the task is
+// back under its lease, and the handler's result decides.
+type completion struct {
+	removal
+	r   *runner
+	l   *lease
+	ctx context.Context
+}
+
+// start begins the transaction, and deletes the task in it.
+func (c *completion) start() error {
+	if err := c.begin(c.ctx); err != nil {
+		return err
+	}
+	err := c.take(c.ctx)
+	switch {
+	case errors.Is(err, outbox.ErrLeaseLost):
+		c.giveBack()
+	case err != nil:
 		c.abort()
 	}
 	return err
@@ -71,7 +111,7 @@ func (c *completion) call(fn func(*sql.Tx) error, stay func() bool) error {
 		if returned || !stay() || !c.takeBack() {
 			return
 		}
-		err := errGoexit
+		err := ErrGoexit
 		if p := recover(); p != nil {
 			err = handlers.PanicError(p)
 			defer panic(p)
@@ -79,7 +119,7 @@ func (c *completion) call(fn func(*sql.Tx) error, stay func() bool) error {
 		_ = c.bury(err)
 	}()
 	err := fn(c.tx)
-	c.again, err = resultAgain(c.l.h, c.l.id, err) // by methods of the error, which may panic
+	c.again, err = resultAgain(c.h, c.l.id, err) // by methods of the error, which may panic
 	returned = true
 	if !stay() {
 		return c.l.gaveUp()
@@ -95,19 +135,7 @@ func (c *completion) call(fn func(*sql.Tx) error, stay func() bool) error {
 
 // succeed commits what fn did, with the removal of the task or its next iteration.
 func (c *completion) succeed() error {
-	var keeps []string
-	if c.again == nil {
-		keeps = c.KeepTasks(c.l.h.Keep, []*store.Row{&c.row})
-	}
-	released := false
-	err := c.exclusively(func(ctx context.Context, e pg.Exclusive) error {
-		err := c.release(ctx, e, keeps, "", c.SQL(endCompleteSQL))
-		if released = err == nil; released && c.again != nil {
-			err = c.WriteBack(ctx, e, &c.row, after(c.r.log, c.l.h, &c.row, c.again, c.row.Begun()))
-		}
-		return err
-	})
-	switch {
+	switch released, err := c.keep(); {
 	case err == nil:
 		return c.commit()
 	case released:
@@ -120,9 +148,10 @@ func (c *completion) succeed() error {
 	case endedTransaction(pgerr.Code(err), err):
 		c.abort()
 		return c.ended()
+	default:
+		c.abort()
+		return c.failure(unusable(err))
 	}
-	c.abort()
-	return c.failure(unusable(err))
 }
 
 func (c *completion) commit() error {
@@ -146,10 +175,10 @@ func (c *completion) ended() error {
 	case status != "committed":
 		return c.failure(errors.New("the function rolled its transaction back"))
 	}
-	c.r.log.Error("outbox: the function that Complete was given committed its transaction; it is the relay's to commit", "task_type", c.l.h.Type, "task_id", c.l.id)
+	c.r.log.Error("outbox: the function that Complete was given committed its transaction; it is the relay's to commit", "task_type", c.h.Type, "task_id", c.l.id)
 	if c.again != nil {
-		if err := c.r.insertAgain(c.ctx, c.l.h, []*store.Row{&c.row}, c.again); err != nil {
-			c.l.completed.Store(&transition{outcome: Infrastructure})
+		if err := c.r.insertAgain(c.ctx, c.h, []*store.Row{&c.row}, c.again); err != nil {
+			c.l.completed.Store(&verdict{outcome: Infrastructure})
 			return c.failure(err)
 		}
 	}
@@ -176,23 +205,24 @@ func (c *completion) takeBack() (committed bool) {
 
 // bury makes the task a dead letter whose removal fn committed before it failed.
 func (c *completion) bury(fnErr error) error {
-	c.r.log.Error("outbox: the function that Complete was given committed its transaction and then failed; the task is a dead letter", "task_type", c.l.h.Type, "task_id", c.l.id)
-	end := &transition{outcome: Infrastructure}
-	changes, err := c.r.buryCommitted(c.ctx, []*store.Row{&c.row}, fnErr)
+	c.r.log.Error("outbox: the function that Complete was given committed its transaction and then failed; the task is a dead letter", "task_type", c.h.Type, "task_id", c.l.id)
+	end := verdict{outcome: Infrastructure}
+	verdicts, err := c.r.buryCommitted(c.ctx, []*store.Row{&c.row}, fnErr)
 	if err == nil {
-		end.outcome, end.change = Dead, changes[0]
+		end = verdicts[0]
+		c.r.died(&c.row, end.change)
 	}
-	c.l.completed.Store(end)
+	c.l.completed.Store(&end)
 	return c.failure(fmt.Errorf("the function committed its transaction and then failed: %w", errors.Join(fnErr, err)))
 }
 
 // completed notes that the handler's own result does not matter any more.
 func (c *completion) completed() {
 	if c.again == nil {
-		c.l.completed.Store(&transition{outcome: Done})
+		c.l.completed.Store(&verdict{outcome: Done})
 		return
 	}
-	c.l.completed.Store(&transition{outcome: RunAgain})
+	c.l.completed.Store(&verdict{outcome: RunAgain})
 	c.r.due(c.again.Wait)
 }
 

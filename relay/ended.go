@@ -33,12 +33,9 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 		return err
 	case status == "committed":
 		a.r.log.Error("outbox: the handler committed the transaction of its claim and then failed; its tasks are dead letters", "task_type", a.h.Type, "tasks", store.IDs(a.rows))
-		changes, err := a.r.buryCommitted(ctx, a.rows, handlerErr)
-		for i, c := range changes {
-			a.watch.change(a.rows[i].ID, c)
-		}
+		verdicts, err := a.r.buryCommitted(ctx, a.rows, handlerErr)
 		if err == nil {
-			a.watch.confirm()
+			a.tell(verdicts)
 		}
 		return err
 	}
@@ -56,24 +53,20 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 		a.watch.all(PutOff)
 		return cause
 	}
-	t, result := a.rows[0], handlers.ResultOf(handlerErr)
-	next := after(a.r.log, a.h, t, result, t.Begun())
+	t := a.rows[0]
+	end := ending{kind: a.h.Kind, out: callResult{err: handlerErr}, backoff: backoffOf(a.r.log, a.h)}
+	v := end.failed(t, handlers.ResultOf(handlerErr), t.Begun())
 	for try := range 6 {
 		if try > 0 {
 			store.Pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
 		}
-		found, err := a.RecordAside(t, next)
+		found, err := a.RecordAside(t, v.change)
 		if err == nil && found {
-			a.watch.change(t.ID, next)
-			a.watch.confirm()
-			if next.Reason != "" {
-				a.r.died(t, next)
-			}
-			a.r.due(next.Wait)
+			a.tell([]verdict{v})
 			return cause
 		}
 	}
-	if result.Action == handlers.ActionSnooze {
+	if v.outcome == Snoozed {
 		a.r.journal.ForgetRuns(a.runs) // no attempt
 		return cause
 	}
@@ -84,7 +77,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 	return errors.Join(cause, err)
 }
 
-func (a *attempt) tasks() []*store.Row { return a.rows }
+func (a *attempt) claimedRows() []*store.Row { return a.rows }
 
 // cancelTask ends the handler's context as one of its tasks was canceled.
 func (a *attempt) cancelTask(id int64) {
@@ -126,7 +119,7 @@ DELETE FROM outbox.cancel WHERE task_id = $1`
 // endCanceled undoes what the handler did and removes the canceled task. Of a batch the others go
 // back as they were.
 func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
-	last := len(a.rows) == 1
+	last, removed := len(a.rows) == 1, []verdict{{outcome: Canceled, done: true}}
 	err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
 		if err := a.undo(ctx, c); err != nil || !last {
 			return err
@@ -153,8 +146,7 @@ func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
 		a.removeCanceled()
 		return nil
 	}
-	a.watch.set(a.rows[0].ID, Canceled)
-	if err := a.commit(); err != nil {
+	if err := a.commit(removed); err != nil {
 		a.r.journal.ForgetRuns(a.runs)
 		return err
 	}

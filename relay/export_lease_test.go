@@ -12,7 +12,7 @@ func (r *Relay) EndTogether(taskIDs []int64, tokens []string) (held []bool, err 
 	defer r.Conns.Release()
 	var group []*transition
 	for i, id := range taskIDs {
-		group = append(group, &transition{row: &store.Row{ID: id}, token: tokens[i], done: true})
+		group = append(group, &transition{row: &store.Row{ID: id}, token: tokens[i], verdict: verdict{done: true}})
 	}
 	err = (&leases{r: r.runner}).write(group, false)
 	for _, t := range group {
@@ -30,6 +30,6 @@ func (r *Relay) AbandonResult() <-chan struct{} {
 	for range singleWrites {
 		l.writeSlots <- struct{}{}
 	}
-	go l.settle([]*transition{{row: &x.row, run: x, done: true}}, l.writeSlots)
+	go l.settle([]*transition{{row: &x.row, run: x, verdict: verdict{done: true}}}, l.writeSlots)
 	return told
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-var errGoexit = errors.New("relay: the handler, or a method of its error, ended its goroutine (runtime.Goexit, or t.FailNow in a test)")
+var ErrGoexit = errors.New("relay: the handler, or a method of its error, ended its goroutine (runtime.Goexit, or t.FailNow in a test)")
 
 // guarded calls a handler and then end, whatever the handler does: with nil, a failure, or an error of the relay's.
 // runtime.Goexit goes on after end.
@@ -19,7 +19,7 @@ func guarded(run func() error, end func(error)) {
 	guard.Do(func() { err = newFailure(run()) }, func(broke error) {
 		switch {
 		case errors.Is(broke, guard.ErrGoexit):
-			err = errGoexit
+			err = ErrGoexit
 		case broke != nil:
 			err = broke
 		}

@@ -30,7 +30,7 @@ var (
 // that nothing in it failed unseen.
 type guardedTx struct {
 	*store.Store
-	conn      *sql.Conn
+	conn      *sql.Conn // nil: the transaction is a test's, which ends it, and keeps its session
 	tx        *sql.Tx
 	session   pg.Session
 	xid       string
@@ -42,6 +42,27 @@ type guardedTx struct {
 
 func newGuardedTx(s *store.Store) guardedTx {
 	return guardedTx{Store: s, savepoint: "ob_" + store.RandomHex()}
+}
+
+// begin begins a transaction on a connection of the pool.
+func (g *guardedTx) begin(ctx context.Context) (err error) {
+	g.conn, g.tx, g.session, err = g.Conns.BeginSession(ctx)
+	return err
+}
+
+// within guards a test's transaction. Of what the app's code sets there, the role and the timeout
+// are put back.
+func (g *guardedTx) within(tx *sql.Tx) {
+	g.tx = tx
+	g.session.Restore = "SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = " + pg.Millis(pg.Bookkeeping)
+}
+
+// untimed are statements that lift transaction_timeout, which is another one in a test's transaction.
+func (g *guardedTx) untimed() string {
+	if g.conn == nil {
+		return ""
+	}
+	return g.Conns.Untimed()
 }
 
 // done lets go of what exclusively made.
@@ -60,6 +81,9 @@ func (g *guardedTx) exclusively(f func(context.Context, pg.Exclusive) error) err
 		g.bound.Reset(2 * pg.Bookkeeping)
 	}
 	defer g.bound.Stop()
+	if g.conn == nil {
+		return f(g.bounded, pg.Within(g.tx))
+	}
 	return g.Conns.Raw(g.conn, func(c pg.Exclusive) error { return f(g.bounded, c) })
 }
 
@@ -85,6 +109,9 @@ func (g *guardedTx) probe(ctx context.Context, c pg.Exclusive) error {
 // transaction's id, and with what is left in the session. It fails if the transaction is aborted,
 // if the handler ended it or left rows open, and if the answer is to another question.
 func (g *guardedTx) ask(ctx context.Context, c pg.Exclusive, statements, query string, args ...any) error {
+	if g.conn == nil {
+		query, args = probeSQL, nil
+	}
 	number, answered := mathrand.Int32(), false
 	err := c.Together(ctx, statements, query, append([]any{number}, args...), "", func(got []driver.Value) error {
 		same, rest, _ := strings.Cut(pg.Text(got[0]), " ")
@@ -110,7 +137,11 @@ func (g *guardedTx) ask(ctx context.Context, c pg.Exclusive, statements, query s
 func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keeps []string, after, query string, args ...any) error {
 	// Deferred constraints and triggers must speak now, while their errors can be undone. The
 	// handler may have taken a role that has no rights here.
-	statements := "SET CONSTRAINTS ALL IMMEDIATE; " + g.session.Restore
+	statements := "SET CONSTRAINTS ALL IMMEDIATE; "
+	if g.conn == nil { // a test's stay deferred
+		statements = "SAVEPOINT ob_deferred; " + statements + "ROLLBACK TO SAVEPOINT ob_deferred; RELEASE SAVEPOINT ob_deferred; "
+	}
+	statements += g.session.Restore
 	// Too long for one message, or the server takes it as text of the encoding that the handler set.
 	if len(keeps) > 1 || len(keeps) == 1 && !isASCII(keeps[0]) {
 		if err := g.probe(ctx, c); err != nil {

@@ -31,8 +31,8 @@ type lease struct {
 
 	// completing counts the calls of Complete under way; then completed tells.
 	completing atomic.Int32
-	completed  atomic.Pointer[transition] // what became of the task
-	prevented  atomic.Bool                // the latest Complete met the database's failure, not fn's
+	completed  atomic.Pointer[verdict] // what became of the task
+	prevented  atomic.Bool             // the latest Complete met the database's failure, not fn's
 }
 
 type leaseID struct {
@@ -75,10 +75,9 @@ func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 	if left.Err() != nil {
 		return l.gaveUp()
 	}
-	c := &completion{guardedTx: newGuardedTx(&l.r.Store), r: l.r, l: l, ctx: ctx, row: *l.taken}
-	c.row.Attempt--
+	c := &completion{removal: newRemoval(&l.r.Store, l.h, l.taken, l.token), r: l.r, l: l, ctx: ctx}
 	defer c.done()
-	switch err := c.begin(); {
+	switch err := c.start(); {
 	case errors.Is(err, outbox.ErrLeaseLost):
 		return fmt.Errorf("%w: task %d", err, l.id)
 	case err != nil:

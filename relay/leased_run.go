@@ -45,7 +45,7 @@ func (x *leasedRun) begin() {
 	}
 	x.begun = t.Attempt
 	if x.begun > t.Max {
-		x.end(transition{outcome: Dead, change: store.Change{Attempt: t.Max, Reason: store.ReasonAttempts, Err: t.LostText(store.DeadAttempts)}})
+		x.end(verdict{outcome: Dead, change: store.Change{Attempt: t.Max, Reason: store.ReasonAttempts, Err: t.LostText(store.DeadAttempts)}})
 		return
 	}
 	x.ctx = &x.context
@@ -71,11 +71,12 @@ func (x *leasedRun) beginSuspect() bool {
 	t := &x.row
 	if x.suspect = x.r.soloRun(); x.suspect == nil {
 		x.putOff = aside()
-		x.end(transition{outcome: PutOff, change: store.Change{Attempt: t.Attempt, Wait: x.putOff}, lostBy: t.LostBy})
+		x.next.lostBy = t.LostBy
+		x.end(verdict{outcome: PutOff, change: store.Change{Attempt: t.Attempt, Wait: x.putOff}})
 		return false
 	}
 	if err := x.leases.begin(t, x.token); err != nil {
-		x.end(transition{back: true, change: store.Change{Attempt: t.Attempt}, lostBy: t.LostBy})
+		x.end(verdict{back: true, change: store.Change{Attempt: t.Attempt}})
 		return false
 	}
 	t.Attempt++
@@ -135,20 +136,29 @@ func (x *leasedRun) finish(out callResult) {
 		if runsAgain(out.err) {
 			r.log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given", "task_type", h.Type, "task_id", t.ID)
 		}
-		x.next.outcome, x.next.change = end.outcome, end.change
+		x.next.verdict = *end
 		x.settle()
 		x.leases.ended([]settled{x})
 		return
 	}
-	next := resultOf(r.log, h, t, out, x.begun, x.prevented.Load())
-	next.mayWait = out.abandoned || x.completing.Load() > 0 // it may be in its Complete
-	x.end(next)
+	end := ending{kind: h.Kind, out: out, prevented: x.prevented.Load(), backoff: backoffOf(r.log, h)}
+	if out.canceled {
+		end.canceled = []int64{t.ID}
+	}
+	_, verdicts := decide(end, []*store.Row{t})
+	x.next.mayWait = out.abandoned || x.completing.Load() > 0 // it may be in its Complete
+	x.end(verdicts[0])
 }
 
 // end hands on the transition that ends the lease.
-func (x *leasedRun) end(next transition) {
-	x.next = next
-	x.next.row, x.next.token, x.next.run = &x.row, x.token, x
+func (x *leasedRun) end(v verdict) {
+	x.next.verdict, x.next.row, x.next.token, x.next.run = v, &x.row, x.token, x
+	if v.done && v.outcome != Canceled {
+		x.next.keep = x.h.Keep
+	}
+	if v.back {
+		x.next.lostBy = x.row.LostBy
+	}
 	x.leases.finish(&x.next)
 }
 

@@ -171,7 +171,7 @@ func (c unknownClaim) transitions() []*transition {
 		if !t.LostBy.Valid {
 			attempt-- // it was not begun
 		}
-		back = append(back, &transition{row: t, token: c.token, back: true, change: store.Change{Attempt: attempt}, lostBy: t.LostBy})
+		back = append(back, &transition{row: t, token: c.token, verdict: verdict{back: true, change: store.Change{Attempt: attempt}}, lostBy: t.LostBy})
 	}
 	return back
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
@@ -34,6 +35,18 @@ func (r *runner) stopping() bool { return r.claiming.Err() != nil }
 
 var errNoSlot = errors.New("relay: other calls of the type hold all its slots")
 
+// backoffOf returns how long a task waits after the given number of attempts failed, and whether the
+// handler's Backoff says stop.
+func backoffOf(log *slog.Logger, h *handlers.Handler) func(attempts int) (wait time.Duration, stop bool) {
+	return func(attempts int) (wait time.Duration, stop bool) {
+		wait, stop, err := h.Backoff(attempts)
+		if err != nil {
+			log.Error("outbox: Backoff panicked; the task waits by the default backoff", "task_type", h.Type, "attempt", attempts, "wait", wait, "error", pgerr.Text(err))
+		}
+		return wait, stop
+	}
+}
+
 // limitsOf are the limits of types that hold in all relays.
 func limitsOf(all []*handlers.Handler) (out []store.Limit) {
 	for _, h := range all {
@@ -49,4 +62,8 @@ func (r *runner) died(t *store.Row, c store.Change) {
 	d := DeadLetter{TaskID: t.ID, Type: t.TaskType, Attempt: c.Attempt, MaxAttempts: t.Max, Reason: deadletter.Reason(c.Reason), Error: pgerr.Text(c.Err)}
 	r.log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.TaskID, "attempt", d.Attempt, "reason", c.Reason, "error", d.Error)
 	r.deadLetters.tell(d)
+}
+
+func logCanceled(log *slog.Logger, taskType string, taskIDs []int64) {
+	log.Info("outbox: running tasks were canceled", "task_type", taskType, "tasks", taskIDs)
 }

@@ -9,7 +9,7 @@ import (
 
 // openClaim is a claim of a Tx or Batch handler that has not ended.
 type openClaim interface {
-	tasks() []*store.Row
+	claimedRows() []*store.Row
 	cancelTask(id int64) // ends the handler's context, as the task was canceled
 }
 
@@ -45,7 +45,7 @@ func (r *running) runningAttempts() map[int64]openClaim {
 	defer r.mu.Unlock()
 	out := map[int64]openClaim{}
 	for a := range r.attempts {
-		for _, t := range a.tasks() {
+		for _, t := range a.claimedRows() {
 			out[t.ID] = a
 		}
 	}
@@ -62,7 +62,7 @@ func (r *running) runningIDs() []int64 {
 	defer r.mu.Unlock()
 	out := []int64{}
 	for a := range r.attempts {
-		rows := a.tasks()
+		rows := a.claimedRows()
 		for _, t := range rows[:min(len(rows), maxExcluded-len(out))] {
 			out = append(out, t.ID)
 		}

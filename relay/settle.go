@@ -2,9 +2,7 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
@@ -17,153 +15,63 @@ func (a *attempt) settle(ctx context.Context, out callResult) error {
 	if out.abandoned {
 		return a.abandon(out)
 	}
-	var some handlers.BatchError
-	result := handlers.ResultOf(out.err)
-	switch {
-	case out.err == nil:
-		return a.succeed(ctx, out, nil)
-	case result.Action == handlers.ActionRunAgain:
-		a.again = result
-		out.err = nil // a success: what fails from here on is not the handler's result
-		return a.succeed(ctx, out, allAgain(a.rows, result))
-	case a.h.Kind == handlers.KindBatch && errors.As(out.err, &some):
-		return a.succeed(ctx, out, some)
-	case result.Action == handlers.ActionDiscard:
-		a.r.log.Info("outbox: tasks discarded by their handler", "task_type", a.h.Type, "tasks", len(a.rows), "error", pgerr.Text(out.err))
-		for _, r := range a.rows {
-			r.Discarded = out.err
-		}
-		return a.succeed(ctx, out, nil)
+	end := ending{kind: a.h.Kind, out: out, backoff: backoffOf(a.r.log, a.h)}
+	if out.canceled {
+		end.canceled = a.canceledIDs()
 	}
-	return a.fail(ctx, out, result)
+	work, verdicts := decide(end, a.rows)
+	switch work {
+	case keepWork:
+		return a.succeed(ctx, out, verdicts)
+	case splitWork:
+		return a.split(ctx, out)
+	case cancelWork:
+		return a.endCanceled(ctx, out)
+	case giveBackWork:
+		a.giveBackDrained()
+		return nil
+	}
+	return a.fail(ctx, out, verdicts)
 }
 
-// succeed commits what the handler did, and the removal of its tasks but for those that failed.
-func (a *attempt) succeed(ctx context.Context, out callResult, failed handlers.BatchError) error {
-	var canceledTypes []string
-	var canceled []int64 // those that failed are gone with the done ones
-	if out.canceled {
-		canceled = a.canceledIDs()
+// succeed commits what the handler did, with what becomes of its tasks.
+func (a *attempt) succeed(ctx context.Context, out callResult, verdicts []verdict) error {
+	if result := handlers.ResultOf(out.err); result.Action == handlers.ActionRunAgain {
+		a.again = result
+		out.err = nil // a success: what fails from here on is not the handler's result
 	}
-	done, kept := make([]*store.Row, 0, len(a.rows)), make([]*store.Row, 0, len(a.rows))
-	rest := make(map[*store.Row]*handlers.Result, len(failed))
-	for _, r := range a.rows {
-		one := failed[r.ID]
-		if one != nil && slices.Contains(canceled, r.ID) {
-			done, canceledTypes = append(done, r), append(canceledTypes, a.h.Type)
-			continue
-		}
-		if one != nil {
-			if result := handlers.ResultOf(one); result.Action != handlers.ActionDiscard {
-				rest[r] = result
-				continue
-			}
-			r.Discarded = one
-		}
-		done, kept = append(done, r), append(kept, r)
-	}
-	switch err := a.end(done, kept); {
+	switch released, err := a.keep(verdicts); {
 	case err == nil:
+		return a.finish(verdicts, nil)
+	case released:
+		a.abort()
+		a.r.journal.ForgetRuns(a.runs)
+		return err
 	case isBroken(err):
 		return a.broken(ctx, out, err)
 	default:
 		out.err = refusedBy(err)
-		return a.fail(ctx, out, handlers.ResultOf(out.err))
+		return a.settle(ctx, out)
 	}
-	for _, r := range a.rows {
-		if result := rest[r]; result != nil {
-			if err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error { return a.write(ctx, c, r, result) }); err != nil {
-				a.abort()
-				a.r.journal.ForgetRuns(a.runs)
-				return err
-			}
-		}
-	}
-	if len(canceledTypes) > 0 {
-		err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error { return a.Count(ctx, c, "canceled", canceledTypes) })
-		if err != nil {
-			a.abort()
-			a.r.journal.ForgetRuns(a.runs)
-			return err
-		}
-	}
-	for _, r := range a.rows {
-		switch {
-		case rest[r] != nil: // write has said
-		case r.Discarded != nil:
-			a.watch.set(r.ID, Discarded)
-		case failed[r.ID] != nil:
-			a.watch.set(r.ID, Canceled)
-		default:
-			a.watch.set(r.ID, Done)
-		}
-	}
-	return a.finish(out, nil)
-}
-
-// Of one task; of none (0) where their rows in the journal are deleted before.
-const endRunSQL = `/* outbox: end a claim */
-SELECT outbox.end_run($1, $2)`
-
-// end releases the handler's savepoint and forgets the runs of tasks that are done.
-func (a *attempt) end(done, kept []*store.Row) error {
-	keeps := a.KeepTasks(a.h.Keep, kept)
-	after, one := "", int64(0)
-	if a.runs.Batch() {
-		after = "; " + a.runs.Forget(a.Store, done)
-	} else if len(done) == 1 {
-		one = done[0].ID
-	}
-	return a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		return a.release(ctx, c, keeps, after, a.SQL(endRunSQL), one)
-	})
 }
 
 // fail undoes what the handler did and records the failure, atomically.
-func (a *attempt) fail(ctx context.Context, out callResult, result *handlers.Result) error {
-	if out.drained {
-		a.giveBackDrained()
-		return nil
-	}
-	if out.canceled {
-		return a.endCanceled(ctx, out)
-	}
-	if len(a.rows) > 1 && result.Action == handlers.ActionRetry && result.Wait == 0 {
-		return a.split(ctx, out)
-	}
-	undone := false
-	err := a.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		if err := a.undo(ctx, c); err != nil {
-			return err
-		}
-		undone = true
-		if a.runs.Batch() { // else each task's rows go with what is written of it
-			if _, err := c.ExecContext(ctx, a.runs.Forget(a.Store, nil)); err != nil {
-				return err
-			}
-		}
-		for _, r := range a.rows {
-			if err := a.write(ctx, c, r, result); err != nil {
-				return err
-			}
-		}
-		_, err := c.ExecContext(ctx, "SET TRANSACTION READ ONLY") // for a goroutine that the handler left behind
-		return err
-	})
-	switch {
+func (a *attempt) fail(ctx context.Context, out callResult, verdicts []verdict) error {
+	switch undone, err := a.reject(verdicts); {
 	case err == nil:
-		return a.finish(out, result)
+		return a.finish(verdicts, out.err)
 	case !undone:
 		return a.broken(ctx, out, err)
+	default:
+		a.abort()
+		return a.outOfBand(out.err, err)
 	}
-	a.abort()
-	return a.outOfBand(out.err, err)
 }
 
-// finish commits. A commit that surely failed is the handler's failure: a trigger or constraint that only a
+// finish commits. A commit that surely failed is a failure of the handler: a trigger or constraint that only a
 // commit checks, a serialization failure. One whose outcome is unknown is nobody's: the rows are the truth.
-func (a *attempt) finish(out callResult, result *handlers.Result) error {
-	err := a.commit()
+func (a *attempt) finish(verdicts []verdict, failure error) error {
+	err := a.commit(verdicts)
 	if err == nil {
 		return nil
 	}
@@ -171,8 +79,7 @@ func (a *attempt) finish(out callResult, result *handlers.Result) error {
 		a.r.journal.ForgetRuns(a.runs)
 		return err
 	}
-	failure := out.err
-	if result == nil {
+	if failure == nil {
 		failure = fmt.Errorf("relay: the commit failed: %w", err)
 	}
 	return a.outOfBand(failure, nil)
@@ -203,22 +110,6 @@ func (a *attempt) giveBackDrained() {
 func (a *attempt) giveBackRuns() {
 	a.r.journal.ForgetRuns(a.runs)()
 	a.abort()
-}
-
-// write records in the claim's transaction the result of one task that is not done.
-func (a *attempt) write(ctx context.Context, tx store.Execer, r *store.Row, result *handlers.Result) error {
-	return a.put(ctx, tx, r, after(a.r.log, a.h, r, result, r.Begun()))
-}
-
-// put writes what becomes of a task that is not done.
-func (a *attempt) put(ctx context.Context, tx store.Execer, r *store.Row, c store.Change) error {
-	a.watch.change(r.ID, c)
-	if c.Reason == "" {
-		a.r.due(c.Wait)
-		return a.WriteBack(ctx, tx, r, c)
-	}
-	a.dead = append(a.dead, func() { a.r.died(r, c) })
-	return a.WriteDead(ctx, tx, r, c)
 }
 
 // broken ends a claim whose transaction is not as it should be after the handler: err is what the probe or the
@@ -280,7 +171,7 @@ func (a *attempt) lostConnection(err error) error {
 	bounded, cancel := context.WithTimeout(context.Background(), pg.StatementTimeout)
 	defer cancel()
 	for _, r := range a.rows {
-		wait, _ := backoff(a.r.log, a.h, 1)
+		wait, _ := backoffOf(a.r.log, a.h)(1)
 		if a.Delay(bounded, r, wait) != nil {
 			break // the server is away: it will not be claimed soon
 		}

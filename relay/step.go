@@ -6,55 +6,71 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"time"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/drain"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-func init() {
-	drain.ErrGoexit = errGoexit
-	drain.NewStepper = func(in drain.Database, registered []*handlers.Handler, schema string, log *slog.Logger) drain.Stepper {
-		s := &stepper{in: in, id: store.NewUUID(), handlers: map[string]*handlers.Handler{},
-			r: &runner{Store: store.Store{Schema: pg.Schema(schema)}, log: log}}
-		s.leases = &leases{r: s.r}
-		for _, h := range registered {
-			s.handlers[h.Type] = h
-			s.types = append(s.types, h.Type)
-			s.bases = append(s.bases, int64(h.Priority))
-		}
-		return s
-	}
+// Database is where a Stepper's tasks are: a pool, or an open transaction of the caller's.
+type Database interface {
+	// InTx calls f in a transaction, or under a savepoint of the open one. It keeps what f did, with
+	// the settings of the open transaction as they were before. After an error of f, which it
+	// returns, a panic or a Goexit it undoes all of it.
+	InTx(ctx context.Context, f func(tx *sql.Tx) error) error
 }
 
-// stepper runs tasks one after the other for the tests of apps, where the transaction may be the
-// test's own: with a relay's claims, calls and transitions, without its journal, heartbeat and
+// Run is one run of one task by a Stepper.
+type Run struct {
+	TaskID  int64
+	Type    string
+	Attempt int // 1 in the first run
+	Outcome Outcome
+	Err     error         // of Discarded, Retry and Dead
+	Wait    time.Duration // until it is due again
+}
+
+// Stepper runs tasks one after the other for the tests of apps, where the transaction may be the
+// test's own. It has a relay's claims, calls, decisions and records, without journal, heartbeat and
 // connections.
-type stepper struct {
-	in       drain.Database
-	r        *runner // for its rules and its schema's name; it never runs
-	leases   *leases
-	id       string // as a relay
+type Stepper struct {
+	in       Database
+	store    store.Store
+	log      *slog.Logger
 	handlers map[string]*handlers.Handler
 	types    []string
 	bases    []int64
+}
+
+// NewStepper returns a Stepper that logs to log what a relay logs of an app's functions.
+func NewStepper(in Database, registered []*handlers.Handler, schema string, log *slog.Logger) *Stepper {
+	s := &Stepper{in: in, log: log, handlers: map[string]*handlers.Handler{}}
+	s.store = store.Store{Schema: pg.Schema(schema), RelayID: store.NewUUID()}
+	for _, h := range registered {
+		s.handlers[h.Type] = h
+		s.types = append(s.types, h.Type)
+		s.bases = append(s.bases, int64(h.Priority))
+	}
+	return s
 }
 
 const nextTypeSQL = `/* outbox: the type of the next task to step */
 SELECT t.task_type FROM outbox.task t JOIN unnest($1::text[], $2::bigint[]) AS h (task_type, base) ON h.task_type = t.task_type
  WHERE t.state = 'ready' ORDER BY t.priority + h.base, t.attempt, t.task_id LIMIT 1 FOR UPDATE OF t SKIP LOCKED`
 
-// Step implements drain.Stepper.
-func (s *stepper) Step(ctx context.Context) ([]drain.Run, error) {
+// Step runs the next ready task, by priority, attempt and id, or the batch that it heads. Without
+// runs none is ready. An error is the database's, or a [Misuse].
+func (s *Stepper) Step(ctx context.Context) ([]Run, error) {
 	for {
 		var next string
 		err := s.in.InTx(ctx, func(tx *sql.Tx) error {
-			if _, err := tx.ExecContext(ctx, s.r.SQL(store.PromoteHeadsSQL), math.MaxInt32); err != nil { // of all keys
+			if _, err := tx.ExecContext(ctx, s.store.SQL(store.PromoteHeadsSQL), math.MaxInt32); err != nil { // of all keys
 				return err
 			}
-			err := tx.QueryRowContext(ctx, s.r.SQL(nextTypeSQL), pq.Array(s.types), pq.Array(s.bases)).Scan(&next)
+			err := tx.QueryRowContext(ctx, s.store.SQL(nextTypeSQL), pq.Array(s.types), pq.Array(s.bases)).Scan(&next)
 			if errors.Is(err, sql.ErrNoRows) {
 				return nil
 			}
@@ -63,165 +79,62 @@ func (s *stepper) Step(ctx context.Context) ([]drain.Run, error) {
 		if err != nil || next == "" {
 			return nil, err
 		}
-		h, step := s.handlers[next], s.stepTx
-		if h.Kind == handlers.KindLeased {
-			step = s.stepLeased
+		var runs []Run
+		if h := s.handlers[next]; h.Kind == handlers.KindLeased {
+			runs, err = s.stepLeased(ctx, h)
+		} else {
+			runs, err = s.stepTx(ctx, h, claimNext{limit: h.BatchSize})
 		}
-		if runs, err := step(ctx, h, claimNext{limit: h.BatchSize}); err != nil || len(runs) > 0 {
+		if err != nil || len(runs) > 0 {
 			return runs, err
 		}
 		// Somebody else took it between the two.
 	}
 }
 
-var errSplit = errors.New("relay: the batch failed; its tasks run one by one")
-
-// stepTx is what an attempt is in a relay.
-func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claimPlan) (runs []drain.Run, err error) {
-	var solo []int64
-	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
-		rows, xid, err := s.take(ctx, h, c, tx)
-		if err != nil {
-			return err
-		}
-		for _, r := range rows {
-			if r.Exhausted() {
-				solo = append(solo, r.ID)
-			}
-		}
-		if len(solo) > 0 && len(rows) > 1 {
-			return errSplit // the others are claimed again
-		}
-		t := &stepTx{stepper: s, h: h, tx: tx, rows: rows, xid: xid}
-		switch {
-		case len(rows) == 0:
-			return nil
-		case len(solo) > 0:
-			r := rows[0]
-			return t.put(ctx, r, store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(store.DeadAttempts)}, nil, &runs)
-		}
-		err = t.run(ctx, &runs)
-		if errors.Is(err, errSplit) {
-			solo = store.IDs(rows)
-		}
-		return err
-	})
-	var lost *lostClaim
-	if errors.As(err, &lost) {
-		if awaitErr := s.await(ctx, store.IDs(lost.rows)); awaitErr != nil {
-			return nil, err
-		}
-		if solo = store.IDs(lost.rows); len(solo) == 1 {
-			return s.record(ctx, h, lost)
-		}
-		err = errSplit // the failure may be any member's
-	}
-	if !errors.Is(err, errSplit) {
-		return runs, err
-	}
-	runs = nil
-	for _, id := range solo {
-		more, err := s.stepTx(ctx, h, claimOne{id})
-		runs = append(runs, more...)
-		if err != nil {
-			return runs, err
-		}
-	}
-	return runs, nil
-}
-
-// take claims as attempt.take does.
-func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claimPlan, tx *sql.Tx) (rows []*store.Row, xid string, err error) {
-	if _, err := tx.ExecContext(ctx, claimSettings(h)); err != nil {
-		return nil, "", err
-	}
-	for i, more := 0, true; more; i++ {
-		var p claimPart
-		if p, more = c.part(h, i, len(rows)); p.limit == 0 {
-			break
-		}
-		found, err := tx.QueryContext(ctx, s.r.SQL(p.query), p.args...)
-		if err != nil {
-			return nil, "", err
-		}
-		var got []*store.Row
-		said := xid
-		if p.text {
-			got, said, err = store.ScanTexts(found, h.Type, h.MaxAttempts, p.limit)
-		} else {
-			got, said, err = store.ScanRows(found, h.Type, h.MaxAttempts, p.limit)
-		}
-		if err != nil {
-			return nil, "", err
-		}
-		if len(got) > 0 {
-			xid = said
-		}
-		rows = append(rows, got...)
-	}
-	return rows, xid, nil
-}
-
-// lostClaim is a claim whose connection broke while its handler failed, mostly as a context of the
-// handler's ended inside a statement.
-type lostClaim struct {
-	*drain.Misuse
-	rows   []*store.Row
-	result *handlers.Result
-}
-
-func (l *lostClaim) Unwrap() error { return l.Misuse }
-
-const awaitSQL = `/* outbox: wait for a claim that is gone */
-SELECT set_config('lock_timeout', '10s', true), (SELECT count(*) FROM (SELECT 1 FROM outbox.task WHERE task_id = ANY ($1::bigint[]) FOR UPDATE) AS t)`
-
-// await waits for the backend of a lost connection to let its tasks go.
-func (s *stepper) await(ctx context.Context, taskIDs []int64) error {
-	return s.in.InTx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, s.r.SQL(awaitSQL), pq.Array(taskIDs))
-		return err
-	})
-}
-
-// record records a failure in another transaction. Where there is no other one, the test has lost
-// its own.
-func (s *stepper) record(ctx context.Context, h *handlers.Handler, l *lostClaim) (runs []drain.Run, err error) {
-	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
-		rows, xid, err := s.take(ctx, h, claimOne{l.rows[0].ID}, tx)
-		if err != nil || len(rows) == 0 {
-			return errors.Join(err, l.Misuse)
-		}
-		t := &stepTx{stepper: s, h: h, tx: tx, rows: rows, xid: xid}
-		return t.write(ctx, rows[0], l.result, &runs)
-	})
-	if err != nil {
-		return nil, l.Misuse
-	}
-	return runs, nil
-}
-
-// ended is the run of a task that is done; err is what it was discarded for.
-func ended(r *store.Row, attempt int, err error) drain.Run {
-	run := drain.Run{TaskID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: drain.Done}
-	if err != nil {
-		run.Outcome, run.Err = drain.Discarded, original(err)
+// runOf is what the verdict says of a task in its given attempt.
+func runOf(r *store.Row, attempt int, v verdict) Run {
+	run := Run{TaskID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: v.outcome, Wait: v.change.Wait}
+	if v.outcome == Discarded || v.outcome == Retry || v.outcome == Dead {
+		run.Err = original(v.change.Err)
 	}
 	return run
 }
 
-// changed is the run of a task that is not done. result is nil if its handler was not called.
-func changed(r *store.Row, attempt int, c store.Change, result *handlers.Result) drain.Run {
-	run := drain.Run{TaskID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: drain.Failed, Err: original(c.Err), Wait: c.Wait}
-	switch {
-	case c.Reason != "":
-		run.Outcome, run.Wait = drain.Dead, 0
-		if result == nil {
-			run.Attempt = c.Attempt
-		}
-	case result.Action == handlers.ActionSnooze:
-		run.Outcome, run.Err = drain.Snoozed, nil
-	case result.Action == handlers.ActionRunAgain:
-		run.Outcome, run.Err = drain.Again, nil
+// lostVerdict is that on a task whose attempts were all begun before.
+func lostVerdict(r *store.Row) verdict {
+	return verdict{outcome: Dead, change: store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(store.DeadAttempts)}}
+}
+
+// Misuse is a fault of a handler that a relay survives on a connection of its own, and that a test
+// should hear of.
+type Misuse struct {
+	Type   string
+	TaskID int64
+	Text   string
+	Err    error // of the handler or the database; may be nil
+}
+
+func (m *Misuse) Error() string {
+	if m.Err == nil {
+		return m.Text
 	}
-	return run
+	return m.Text + ": " + m.Err.Error()
+}
+
+func (m *Misuse) Unwrap() error { return m.Err }
+
+const (
+	misuseAbandoned = "the handler did not return after its context's end"
+	misuseEnded     = "the handler ended the transaction; that is the relay's to do"
+	misuseUnusable  = "the handler left its transaction unusable (rows not closed, a context of its own that ended inside a statement?)"
+)
+
+// misuse is the Misuse that an error of a guarded transaction is.
+func misuse(h *handlers.Handler, taskID int64, err error) *Misuse {
+	m := &Misuse{Type: h.Type, TaskID: taskID, Text: misuseUnusable, Err: err}
+	if endedTransaction(pgerr.Code(err), err) {
+		m.Text = misuseEnded
+	}
+	return m
 }

@@ -11,36 +11,21 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/drain"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// stepLeased leases one task, runs its handler outside the stepper's own transactions, and ends the
+// stepLeased leases one task, runs its handler outside the Stepper's own transactions, and ends the
 // lease.
-func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claimPlan) ([]drain.Run, error) {
+func (s *Stepper) stepLeased(ctx context.Context, h *handlers.Handler) ([]Run, error) {
 	token := store.NewUUID()
 	t, err := s.lease(ctx, h, token)
 	if err != nil || t == nil {
 		return nil, err
 	}
-	end := func(next transition, result *handlers.Result) ([]drain.Run, error) {
-		next.row, next.token = t, token
-		if err := s.finish(ctx, &next); err != nil {
-			return nil, err
-		}
-		if next.done {
-			var discarded error
-			if result != nil {
-				discarded = result.Err
-			}
-			return []drain.Run{ended(t, t.Attempt, discarded)}, nil
-		}
-		return []drain.Run{changed(t, t.Attempt, next.change, result)}, nil
-	}
 	if t.Attempt > t.Max {
-		return end(transition{change: store.Change{Attempt: t.Max, Reason: store.ReasonAttempts, Err: t.LostText(store.DeadAttempts)}}, nil)
+		return s.finish(ctx, h, t, token, lostVerdict(t))
 	}
 	limited, release := newLimited(ctx)
 	defer release()
@@ -52,28 +37,24 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claimPl
 	}
 	out := callHandler(l.ctx, h, nil, handlers.Claim{}, []*store.Task{call})
 	l.ctx.cancel(nil)
-	switch {
-	case out.abandoned:
-		return nil, &drain.Misuse{Type: h.Type, TaskID: t.ID, Text: "the handler did not return after its context's end"}
-	case l.misuse != nil:
+	if out.abandoned {
+		return nil, &Misuse{Type: h.Type, TaskID: t.ID, Text: misuseAbandoned}
+	}
+	if l.misuse != nil {
 		return nil, l.misuse
-	case l.completed.Load() && l.again != nil:
-		return []drain.Run{changed(t, t.Attempt, store.Change{Wait: l.again.Wait}, l.again)}, nil
-	case l.completed.Load():
-		return []drain.Run{ended(t, t.Attempt, nil)}, nil
 	}
-	var result *handlers.Result
-	if out.err != nil {
-		result = handlers.ResultOf(out.err)
+	if v := l.completed.Load(); v != nil {
+		return []Run{runOf(t, t.Attempt, *v)}, nil
 	}
-	return end(resultOf(s.r.log, h, t, out, t.Attempt, false), result)
+	_, verdicts := decide(ending{kind: h.Kind, out: out, backoff: backoffOf(s.log, h)}, []*store.Row{t})
+	return s.finish(ctx, h, t, token, verdicts[0])
 }
 
 // lease claims the next task of the type, if there is one, and counts the attempt.
-func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) (t *store.Row, err error) {
+func (s *Stepper) lease(ctx context.Context, h *handlers.Handler, token string) (t *store.Row, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		var runs []*leasedRun
-		err := pg.QueryTx(ctx, tx, s.r.SQL(leaseSQL), leaseNext{}.args(h, 1, s.id, token), func(values []driver.Value) (err error) {
+		err := pg.QueryTx(ctx, tx, s.store.SQL(leaseSQL), leaseNext{}.args(h, 1, s.store.RelayID, token), func(values []driver.Value) (err error) {
 			runs, err = leasedRows(pg.Text(values[0]), h, 1)
 			return err
 		})
@@ -85,43 +66,42 @@ func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) 
 			return nil
 		}
 		t.Attempt++
-		return pg.One(tx.ExecContext(ctx, s.r.SQL(beginSuspectSQL), t.ID, token))
+		return pg.One(tx.ExecContext(ctx, s.store.SQL(beginSuspectSQL), t.ID, token))
 	})
 	return t, err
 }
 
-// finish makes a transition, as leases.write does for many. Nobody but the handler can have taken
-// the lease away.
-func (s *stepper) finish(ctx context.Context, t *transition) error {
-	return s.in.InTx(ctx, func(tx *sql.Tx) (err error) {
-		if t.done {
-			err = s.leases.complete(ctx, tx, []*transition{t})
-		} else {
-			err = s.leases.writeOne(ctx, tx, t)
-		}
-		if err != nil {
+// finish ends a lease. Nobody but the handler can have taken it away.
+func (s *Stepper) finish(ctx context.Context, h *handlers.Handler, t *store.Row, token string, v verdict) ([]Run, error) {
+	end := &transition{verdict: v, row: t, token: token}
+	if v.done {
+		end.keep = h.Keep
+	}
+	done, other := split([]*transition{end})
+	err := s.in.InTx(ctx, func(tx *sql.Tx) error {
+		if err := writeTransitions(ctx, &s.store, tx, done, other); err != nil {
 			return err
 		}
-		if !t.held {
-			return &drain.Misuse{Type: t.row.TaskType, TaskID: t.row.ID, Text: "the handler took its lease away, or the task is gone"}
-		}
-		if t.change.Failed {
-			return s.r.Count(ctx, tx, "failed", []string{t.row.TaskType})
+		if !end.held {
+			return &Misuse{Type: t.TaskType, TaskID: t.ID, Text: "the handler took its lease away, or the task is gone"}
 		}
 		return nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	return []Run{runOf(t, min(t.Attempt, t.Max), v)}, nil
 }
 
-// stepLease is a stepper's hold on one task.
+// stepLease is a Stepper's hold on one task.
 type stepLease struct {
-	s         *stepper
+	s         *Stepper
 	h         *handlers.Handler
 	row       *store.Row
 	token     string
 	ctx       *limited // of the handler
-	again     *handlers.Result
-	completed atomic.Bool
-	misuse    *drain.Misuse // of a Complete
+	completed atomic.Pointer[verdict]
+	misuse    *Misuse // of a Complete
 }
 
 // Extend implements outbox.Lease. Nobody takes the task over, so the context alone matters.
@@ -141,42 +121,42 @@ func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error 
 		return err
 	}
 	fail := func(err error) error { return fmt.Errorf("relay: complete task %d: %w", l.row.ID, err) }
-	var again *handlers.Result
+	end := &verdict{outcome: Done, done: true}
 	err := l.s.in.InTx(ctx, func(tx *sql.Tx) error {
-		t := *l.row
-		t.Attempt--
-		t.Began.Valid = true
-		step := &stepTx{stepper: l.s, h: l.h, tx: tx, rows: []*store.Row{&t}}
-		err := tx.QueryRowContext(ctx, l.s.r.SQL(completeSQL), t.ID, l.token).Scan(&step.xid, &t.Began.Int64)
-		if errors.Is(err, sql.ErrNoRows) {
-			return fmt.Errorf("%w: task %d", outbox.ErrLeaseLost, t.ID)
-		}
-		if err == nil {
-			err = step.exec(ctx, "SAVEPOINT "+stepSavepoint)
-		}
-		if err != nil {
+		d := newRemoval(&l.s.store, l.h, l.row, l.token)
+		d.within(tx)
+		defer d.done()
+		switch err := d.take(ctx); {
+		case errors.Is(err, outbox.ErrLeaseLost):
+			return fmt.Errorf("%w: task %d", err, l.row.ID)
+		case err != nil:
 			return fail(err)
 		}
-		if again, err = resultAgain(l.h, t.ID, fn(tx)); err != nil {
-			var ended *drain.Misuse
-			if errors.As(step.undo(context.WithoutCancel(ctx)), &ended) && (ended.Err == nil || endedTransaction(pgerr.Code(ended.Err), ended.Err)) {
-				return ended
+		var err error
+		if d.again, err = resultAgain(l.h, l.row.ID, fn(tx)); err != nil {
+			if broke := d.exclusively(d.undo); broke != nil && endedTransaction(pgerr.Code(broke), broke) {
+				return misuse(l.h, l.row.ID, broke)
 			}
 			return err
 		}
-		failure, err := step.keep(ctx)
-		if err = errors.Join(failure, err); err != nil {
+		if d.again != nil {
+			end = &verdict{outcome: RunAgain, change: nextIteration(d.again)}
+		}
+		switch released, err := d.keep(); {
+		case err == nil:
+			return nil
+		case released:
 			return fail(err)
+		case !isBroken(err):
+			return fail(refusedBy(err))
+		default:
+			return fail(misuse(l.h, l.row.ID, err))
 		}
-		var failed handlers.BatchError
-		if again != nil {
-			failed = allAgain(step.rows, again)
-		}
-		return step.succeed(ctx, nil, failed, new([]drain.Run))
 	})
-	if !errors.As(err, &l.misuse) && err == nil {
-		l.again = again
-		l.completed.Store(true)
+	if err == nil {
+		l.completed.Store(end)
+	} else {
+		errors.As(err, &l.misuse)
 	}
 	return err
 }

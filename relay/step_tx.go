@@ -4,179 +4,178 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"math/rand/v2"
-	"strconv"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/drain"
-	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// stepTx is one claim for a Tx or Batch handler, inside a transaction that others end.
-type stepTx struct {
-	*stepper
-	h    *handlers.Handler
-	tx   *sql.Tx
-	rows []*store.Row
-	xid  string
+var errSplit = errors.New("relay: the batch failed; its tasks run one by one")
+
+// lostClaim is a claim whose connection broke while its handler failed, mostly as a context of the
+// handler's ended inside a statement.
+type lostClaim struct {
+	*Misuse
+	rows     []*store.Row
+	verdicts []verdict
 }
 
-const stepSavepoint = "outbox_step_handler"
+func (l *lostClaim) Unwrap() error { return l.Misuse }
 
-func (t *stepTx) run(ctx context.Context, runs *[]drain.Run) error {
-	timeout := timeoutOf(t.h, t.rows...)
-	if err := t.exec(ctx, "SAVEPOINT "+stepSavepoint+"; SET LOCAL statement_timeout = "+pg.Millis(timeout)); err != nil {
+// stepTx runs one claim of a Tx or Batch handler.
+func (s *Stepper) stepTx(ctx context.Context, h *handlers.Handler, c claimPlan) (runs []Run, err error) {
+	var solo []int64
+	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
+		u := s.unit(h, tx)
+		defer u.done()
+		if err := u.take(c); err != nil {
+			return err
+		}
+		exhausted := false
+		for _, r := range u.rows {
+			exhausted = exhausted || r.Exhausted()
+		}
+		switch {
+		case len(u.rows) == 0:
+			return nil
+		case exhausted && len(u.rows) == 1:
+			return s.rejected(u, []verdict{lostVerdict(u.rows[0])}, &runs)
+		case exhausted:
+			solo = store.IDs(u.rows)
+			return errSplit
+		}
+		err := s.runUnit(ctx, u, &runs)
+		if errors.Is(err, errSplit) {
+			solo = store.IDs(u.rows)
+		}
 		return err
+	})
+	var lost *lostClaim
+	if errors.As(err, &lost) {
+		if s.await(ctx, lost.rows) != nil {
+			return nil, err
+		}
+		if solo = store.IDs(lost.rows); len(solo) == 1 {
+			return s.recordLost(ctx, h, lost)
+		}
+		err = errSplit // the failure may be any member's
 	}
-	tasks := make([]*store.Task, len(t.rows))
-	for i, r := range t.rows {
-		tasks[i] = r.Task(r.Begun())
+	if !errors.Is(err, errSplit) {
+		return runs, err
+	}
+	runs = nil
+	for _, id := range solo {
+		more, err := s.stepTx(ctx, h, claimOne{id})
+		runs = append(runs, more...)
+		if err != nil {
+			return runs, err
+		}
+	}
+	return runs, nil
+}
+
+func (s *Stepper) unit(h *handlers.Handler, tx *sql.Tx) *unit {
+	u := &unit{guardedTx: newGuardedTx(&s.store), h: h}
+	u.within(tx)
+	return u
+}
+
+// runUnit calls the handler for what was claimed, and records the result.
+func (s *Stepper) runUnit(ctx context.Context, u *unit, runs *[]Run) error {
+	timeout := timeoutOf(u.h, u.rows...)
+	if err := u.allow(timeout); err != nil {
+		return err
 	}
 	limit, end := context.WithTimeoutCause(ctx, timeout+grace(timeout), timeoutError(timeout))
 	defer end()
-	out := callHandler(limit, t.h, t.tx, handlers.Claim{}, tasks)
+	out := callHandler(limit, u.h, u.tx, handlers.Claim{}, u.tasks())
 	if out.abandoned {
-		return t.misuse("the handler did not return after its context's end", nil)
+		return &Misuse{Type: u.h.Type, TaskID: u.rows[0].ID, Text: misuseAbandoned}
 	}
-	var some handlers.BatchError
-	result := handlers.ResultOf(out.err)
-	again := runsAgain(out.err)
-	if again { // as if each task had said so
-		some, out.err = allAgain(t.rows, result), nil
-	}
-	switch {
-	case again, t.h.Kind == handlers.KindBatch && errors.As(out.err, &some), out.err == nil, result.Action == handlers.ActionDiscard:
-		failure, err := t.keep(ctx)
-		if err != nil {
+	return s.settle(u, out, runs)
+}
+
+func (s *Stepper) settle(u *unit, out callResult, runs *[]Run) error {
+	work, verdicts := decide(ending{kind: u.h.Kind, out: out, backoff: backoffOf(s.log, u.h)}, u.rows)
+	switch work {
+	case keepWork:
+		released, err := u.keep(verdicts)
+		switch {
+		case err == nil:
+			record(runs, u.rows, verdicts)
+			return nil
+		case released:
 			return err
+		case !isBroken(err):
+			out.err = refusedBy(err)
+			return s.settle(u, out, runs)
 		}
-		if failure == nil {
-			return t.succeed(ctx, out.err, some, runs)
+		return misuse(u.h, u.rows[0].ID, err)
+	case undoWork:
+		return s.rejected(u, verdicts, runs)
+	case splitWork:
+		if err := u.exclusively(u.undo); err != nil {
+			return s.lost(u, nil, err)
 		}
-		result = handlers.ResultOf(failure)
-	}
-	if err := t.undo(ctx); err != nil {
-		var m *drain.Misuse
-		if out.err != nil && errors.As(err, &m) && pgerr.Lost(m.Err) {
-			return &lostClaim{m, t.rows, result}
-		}
-		return err
-	}
-	if len(t.rows) > 1 && result.Action == handlers.ActionRetry && result.Wait == 0 {
 		return errSplit
 	}
-	for _, r := range t.rows {
-		if err := t.write(ctx, r, result, runs); err != nil {
-			return err
-		}
-	}
-	return nil
+	return out.err // the test's context ended
 }
 
-// keep ends the handler's savepoint if all is well with what the handler did; failure is why it is
-// not.
-func (t *stepTx) keep(ctx context.Context) (failure, err error) {
-	err = t.probe(ctx)
-	if pgerr.Code(err) == "25P02" {
-		return errHidden, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := t.in.Constraints(ctx, t.tx); err != nil {
-		if pgerr.Code(err) == "" || pgerr.Lost(err) {
-			return nil, err
-		}
-		return fmt.Errorf("relay: deferred until the commit: %w", err), nil
-	}
-	return nil, t.exec(ctx, "RELEASE SAVEPOINT "+stepSavepoint+"; SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = "+pg.Millis(pg.Bookkeeping))
-}
-
-func (t *stepTx) succeed(ctx context.Context, err error, failed handlers.BatchError, runs *[]drain.Run) error {
-	if failed != nil {
-		err = nil
-	}
-	var done []*store.Row
-	for _, r := range t.rows {
-		one := failed[r.ID]
-		if one == nil {
-			one = err
-		}
-		if one != nil && handlers.ResultOf(one).Action != handlers.ActionDiscard {
-			if err := t.write(ctx, r, handlers.ResultOf(one), runs); err != nil {
-				return err
-			}
-			continue
-		}
-		r.Discarded = one
-		done = append(done, r)
-		*runs = append(*runs, ended(r, r.Begun(), one))
-	}
-	for _, keep := range t.r.KeepTasks(t.h.Keep, done) {
-		if err := t.exec(ctx, keep); err != nil {
-			return err
-		}
-	}
-	return t.exec(ctx, t.r.ForgetTasks(done))
-}
-
-// undo rolls the handler's work back and proves that the claim still stands.
-func (t *stepTx) undo(ctx context.Context) error {
-	err := t.exec(ctx, "ROLLBACK TO SAVEPOINT "+stepSavepoint+"; RELEASE SAVEPOINT "+stepSavepoint+"; SET LOCAL statement_timeout = "+pg.Millis(pg.Bookkeeping))
-	switch {
+// rejected undoes what the handler did, and records the verdicts.
+func (s *Stepper) rejected(u *unit, verdicts []verdict, runs *[]Run) error {
+	switch undone, err := u.reject(verdicts); {
 	case err == nil:
-		return t.probe(ctx)
-	case errors.Is(err, errTxDone), pgerr.Code(err) == "25P01", pgerr.Code(err) == "3B001":
-		return t.misuse("the handler ended the transaction; that is the relay's to do", err)
-	}
-	return t.misuse("the handler left its transaction unusable (rows not closed, a context of its own that ended inside a statement?)", err)
-}
-
-// probe asks for what only the right transaction can answer. Its error is PostgreSQL's or a Misuse.
-func (t *stepTx) probe(ctx context.Context) error {
-	want := strconv.Itoa(rand.IntN(64))
-	var got string
-	var xid sql.NullString
-	err := t.tx.QueryRowContext(ctx, "SELECT "+want+"::text, pg_current_xact_id_if_assigned()::text").Scan(&got, &xid)
-	switch {
-	case errors.Is(err, errTxDone):
-		return t.misuse("the handler ended the transaction; that is the relay's to do", nil)
-	case err != nil && pgerr.Code(err) == "25P02":
+		record(runs, u.rows, verdicts)
+		return nil
+	case undone:
 		return err
-	case err != nil, got != want:
-		return t.misuse("the handler left its transaction unusable (rows not closed?)", err)
-	case xid.String != t.xid:
-		return t.misuse("the handler ended the transaction by a statement; that is the relay's to do", nil)
+	default:
+		return s.lost(u, verdicts, err)
 	}
-	return nil
 }
 
-// write records a result other than done.
-func (t *stepTx) write(ctx context.Context, r *store.Row, result *handlers.Result, runs *[]drain.Run) error {
-	return t.put(ctx, r, after(t.r.log, t.h, r, result, r.Begun()), result, runs)
+// lost is the error of a claim whose transaction cannot be used after its handler failed.
+func (s *Stepper) lost(u *unit, verdicts []verdict, err error) error {
+	m := misuse(u.h, u.rows[0].ID, err)
+	if pgerr.Lost(err) {
+		return &lostClaim{m, u.rows, verdicts}
+	}
+	return m
 }
 
-func (t *stepTx) put(ctx context.Context, r *store.Row, c store.Change, result *handlers.Result, runs *[]drain.Run) error {
-	write := t.r.WriteBack
-	if c.Reason != "" {
-		write = t.r.WriteDead
+// record notes the runs of tasks, of which each was begun once more.
+func record(runs *[]Run, rows []*store.Row, verdicts []verdict) {
+	for i, r := range rows {
+		*runs = append(*runs, runOf(r, min(r.Begun(), r.Max), verdicts[i]))
 	}
-	if err := write(ctx, t.tx, r, c); err != nil {
+}
+
+const awaitSQL = `/* outbox: wait for a claim that is gone */
+SELECT set_config('lock_timeout', '10s', true), (SELECT count(*) FROM (SELECT 1 FROM outbox.task WHERE task_id = ANY ($1::bigint[]) FOR UPDATE) AS t)`
+
+// await waits for the backend of a lost connection to let its tasks go.
+func (s *Stepper) await(ctx context.Context, rows []*store.Row) error {
+	return s.in.InTx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, s.store.SQL(awaitSQL), pq.Array(store.IDs(rows)))
 		return err
+	})
+}
+
+// recordLost records a failure in another transaction. Where there is no other one, the test has
+// lost its own.
+func (s *Stepper) recordLost(ctx context.Context, h *handlers.Handler, l *lostClaim) (runs []Run, err error) {
+	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
+		u := s.unit(h, tx)
+		defer u.done()
+		if err := u.take(claimOne{l.rows[0].ID}); err != nil || len(u.rows) == 0 {
+			return errors.Join(err, l.Misuse)
+		}
+		return s.rejected(u, l.verdicts, &runs)
+	})
+	if err != nil {
+		return nil, l.Misuse
 	}
-	*runs = append(*runs, changed(r, r.Begun(), c, result))
-	return nil
-}
-
-// exec runs statements without parameters, which travel together.
-func (t *stepTx) exec(ctx context.Context, statements string) error {
-	_, err := t.tx.ExecContext(ctx, statements)
-	return err
-}
-
-func (t *stepTx) misuse(text string, err error) error {
-	return &drain.Misuse{Type: t.h.Type, TaskID: t.rows[0].ID, Text: text, Err: err}
+	return runs, nil
 }

@@ -47,13 +47,18 @@ func (l *leases) write(group []*transition, unknown bool) error {
 		switch {
 		case !t.held && unknown:
 			t.outcome = Infrastructure
-			l.r.log.Info("outbox: the end of a leased task was written before, or its lease was lost; the answer to COMMIT had not come", "task_type", t.row.TaskType, "task_id", t.row.ID)
+			l.r.log.Info("outbox: result already recorded or lease lost (COMMIT outcome unknown)", "task_type", t.row.TaskType, "task_id", t.row.ID)
 		case !t.held:
 			t.outcome = LeaseLost
 			l.r.log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", t.row.TaskType, "task_id", t.row.ID)
-		case !t.done && t.change.Reason != "":
+		case t.outcome == Discarded:
+			l.r.log.Info("outbox: tasks were discarded by their handler", "task_type", t.row.TaskType, "tasks", []int64{t.row.ID}, "error", pgerr.Text(t.change.Err))
+		case t.outcome == Canceled:
+			logCanceled(l.r.log, t.row.TaskType, []int64{t.row.ID})
+		case t.done || t.back:
+		case t.change.Reason != "":
 			l.r.died(t.row, t.change)
-		case !t.done && !t.back:
+		default:
 			l.r.due(t.change.Wait)
 		}
 	}
@@ -63,7 +68,7 @@ func (l *leases) write(group []*transition, unknown bool) error {
 // alike reports whether all are done and nothing else, each task once: one statement is enough. They are sorted.
 func alike(done []*transition) bool {
 	for i, t := range done {
-		if t.canceled || i > 0 && done[i-1].row.ID == t.row.ID {
+		if t.outcome == Canceled || i > 0 && done[i-1].row.ID == t.row.ID {
 			return false
 		}
 	}
@@ -88,30 +93,40 @@ func (l *leases) writeAll(done, other []*transition) error {
 		if _, err := tx.ExecContext(ctx, resultSettings); err != nil {
 			return err
 		}
-		var failed, canceled []string // types
-		for _, t := range other {
-			if err := l.writeOne(ctx, tx, t); err != nil {
-				return err
-			}
-			if t.held && t.change.Failed {
-				failed = append(failed, t.row.TaskType)
-			}
-		}
-		if err := l.complete(ctx, tx, done); err != nil {
-			return err
-		}
-		for _, t := range done {
-			if t.canceled && t.held {
-				canceled = append(canceled, t.row.TaskType)
-			}
-		}
-		return errors.Join(l.r.Count(ctx, tx, "failed", failed), l.r.Count(ctx, tx, "canceled", canceled))
+		return writeTransitions(ctx, &l.r.Store, tx, done, other)
 	})
 }
 
-// complete deletes tasks that are done, sorted by id. A task is in a statement once: of one that this relay has lost and claimed again two
+// writeTransitions makes transitions of all kinds, sorted by id, and marks those whose leases are held.
+func writeTransitions(ctx context.Context, s *store.Store, tx *sql.Tx, done, other []*transition) error {
+	var failed, canceled []string // types
+	for _, t := range other {
+		result, err := change(ctx, s, tx, t)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return err
+		}
+		if t.held = n == 1; t.held && t.change.Failed {
+			failed = append(failed, t.row.TaskType)
+		}
+	}
+	if err := remove(ctx, s, tx, done); err != nil {
+		return err
+	}
+	for _, t := range done {
+		if t.outcome == Canceled && t.held {
+			canceled = append(canceled, t.row.TaskType)
+		}
+	}
+	return errors.Join(s.Count(ctx, tx, "failed", failed), s.Count(ctx, tx, "canceled", canceled))
+}
+
+// remove deletes tasks that are done, sorted by id. A task is in a statement once: of one that this relay has lost and claimed again two
 // runs may end together.
-func (l *leases) complete(ctx context.Context, tx *sql.Tx, group []*transition) error {
+func remove(ctx context.Context, s *store.Store, tx *sql.Tx, group []*transition) error {
 	for len(group) > 0 {
 		var now, later []*transition
 		for i, t := range group {
@@ -122,7 +137,7 @@ func (l *leases) complete(ctx context.Context, tx *sql.Tx, group []*transition) 
 			}
 		}
 		query, args, said := finishing(now)
-		if err := pg.QueryTx(ctx, tx, l.r.SQL(query), args, said.add); err != nil {
+		if err := pg.QueryTx(ctx, tx, s.SQL(query), args, said.add); err != nil {
 			return err
 		}
 		said.mark(now)
@@ -146,24 +161,14 @@ func split(group []*transition) (done, other []*transition) {
 	return done, other
 }
 
-// writeOne makes a transition of a task that is not done, and marks it if the lease was held.
-func (l *leases) writeOne(ctx context.Context, tx *sql.Tx, t *transition) error {
-	result, err := l.change(ctx, tx, t)
-	if err != nil {
-		return err
-	}
-	n, err := result.RowsAffected()
-	t.held = n == 1
-	return err
-}
-
-func (l *leases) change(ctx context.Context, tx *sql.Tx, t *transition) (sql.Result, error) {
+// change makes the transition of a task that is not done.
+func change(ctx context.Context, s *store.Store, tx *sql.Tx, t *transition) (sql.Result, error) {
 	c := t.change
 	if c.Reason != "" {
-		return tx.ExecContext(ctx, l.r.SQL(deadLeaseSQL), t.row.ID, t.token, c.Attempt, t.row.Max, c.Reason, pgerr.Text(c.Err))
+		return tx.ExecContext(ctx, s.SQL(deadLeaseSQL), t.row.ID, t.token, c.Attempt, t.row.Max, c.Reason, pgerr.Text(c.Err))
 	}
 	if c.Again {
-		return l.r.LeaseAgain(ctx, tx, t.row.ID, t.token, c.Wait, c.Payload)
+		return s.LeaseAgain(ctx, tx, t.row.ID, t.token, c.Wait, c.Payload)
 	}
 	state := "scheduled"
 	if t.back {
@@ -173,5 +178,5 @@ func (l *leases) change(ctx context.Context, tx *sql.Tx, t *transition) (sql.Res
 	if c.Err != nil {
 		lastError = sql.NullString{String: pgerr.Text(c.Err), Valid: true}
 	}
-	return tx.ExecContext(ctx, l.r.SQL(returnLeaseSQL), t.row.ID, t.token, state, c.Attempt, lastError, t.lostBy, c.Wait.Microseconds(), t.row.KeyAfter(c))
+	return tx.ExecContext(ctx, s.SQL(returnLeaseSQL), t.row.ID, t.token, state, c.Attempt, lastError, t.lostBy, c.Wait.Microseconds(), t.row.KeyAfter(c))
 }

@@ -8,13 +8,12 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// watch is what observers are to hear of one claim of a Tx or Batch handler; nil, which does nothing, without any. What is set before the commit
-// holds once it is confirmed.
+// watch is what observers are to hear of one claim of a Tx or Batch handler; nil, which does nothing,
+// without any. Tasks of which nothing is set met a failure of the infrastructure.
 type watch struct {
 	to   *observers
 	end  RunEnd
 	at   map[int64]int // of a task, in end.Tasks; nil for one task
-	sure bool
 	told bool
 }
 
@@ -47,26 +46,11 @@ func (w *watch) called(at time.Time, took time.Duration, tasks []*store.Task) {
 	}
 }
 
-// set says what becomes of a task if the transaction commits.
-func (w *watch) set(taskID int64, o Outcome) {
+// set says what became of a task.
+func (w *watch) set(taskID int64, v verdict) {
 	if w != nil {
-		w.end.Tasks[w.at[taskID]].Outcome = o
-	}
-}
-
-// change says it of a task that is not done.
-func (w *watch) change(taskID int64, c store.Change) {
-	if w == nil {
-		return
-	}
-	w.set(taskID, outcomeOf(c))
-	w.end.Tasks[w.at[taskID]].Reason = deadletter.Reason(c.Reason)
-}
-
-// confirm says that what was set is so.
-func (w *watch) confirm() {
-	if w != nil {
-		w.sure = true
+		end := &w.end.Tasks[w.at[taskID]]
+		end.Outcome, end.Reason = v.outcome, deadletter.Reason(v.change.Reason)
 	}
 }
 
@@ -75,7 +59,6 @@ func (w *watch) all(o Outcome) {
 	if w == nil {
 		return
 	}
-	w.sure = true
 	for i := range w.end.Tasks {
 		w.end.Tasks[i].Outcome, w.end.Tasks[i].Reason = o, ""
 	}
@@ -85,7 +68,7 @@ func (w *watch) all(o Outcome) {
 func (w *watch) canceled(taskIDs []int64) {
 	w.all(PutOff)
 	for _, id := range taskIDs {
-		w.set(id, Canceled)
+		w.set(id, verdict{outcome: Canceled})
 	}
 }
 
@@ -95,23 +78,5 @@ func (w *watch) tell() {
 		return
 	}
 	w.told = true
-	if !w.sure {
-		w.all(Infrastructure)
-	}
 	w.to.tellEnd(w.end)
-}
-
-// outcomeOf is the outcome of a task that is not done.
-func outcomeOf(c store.Change) Outcome {
-	switch {
-	case c.Reason != "":
-		return Dead
-	case c.Again:
-		return RunAgain
-	case c.Untried:
-		return PutOff
-	case c.Failed:
-		return Retry
-	}
-	return Snoozed
 }

@@ -28,7 +28,11 @@ type driverConn interface {
 type Exclusive struct {
 	conn    driverConn
 	several bool // it takes several statements in one message and returns a result of each
+	tx      *sql.Tx
 }
+
+// Within is an Exclusive over a transaction of somebody else, who keeps others from it.
+func Within(tx *sql.Tx) Exclusive { return Exclusive{tx: tx} }
 
 // Raw calls f with the driver's connection, which nobody else has meanwhile.
 func (p *Pool) Raw(conn *sql.Conn, f func(Exclusive) error) (err error) {
@@ -40,7 +44,7 @@ func (p *Pool) Raw(conn *sql.Conn, f func(Exclusive) error) (err error) {
 				err = fmt.Errorf("relay: the driver panicked: %v", v)
 			}
 		}()
-		err = f(Exclusive{conn.(driverConn), p.several})
+		err = f(Exclusive{conn: conn.(driverConn), several: p.several})
 		return nil
 	})
 	return errors.Join(rawErr, err)
@@ -48,6 +52,9 @@ func (p *Pool) Raw(conn *sql.Conn, f func(Exclusive) error) (err error) {
 
 // ExecContext is that of a *sql.Tx.
 func (c Exclusive) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if c.tx != nil {
+		return c.tx.ExecContext(ctx, query, args...)
+	}
 	values, err := driverValues(args)
 	if err != nil {
 		return nil, err
@@ -58,11 +65,11 @@ func (c Exclusive) ExecContext(ctx context.Context, query string, args ...any) (
 // Together sends statements without parameters, a query, and again statements without parameters: in one message, where the driver
 // takes several, or one after the other until one fails. It calls each for every row; the values are valid during the call.
 func (c Exclusive) Together(ctx context.Context, before, query string, args []any, after string, each func([]driver.Value) error) error {
-	values, err := driverValues(args)
-	if err != nil {
-		return err
-	}
 	if c.several {
+		values, err := driverValues(args)
+		if err != nil {
+			return err
+		}
 		query = inline(query, values)
 		if before != "" {
 			name, rest, _ := strings.Cut(query, "\n") // the comment stays first, where operators look for it
@@ -78,15 +85,22 @@ func (c Exclusive) Together(ctx context.Context, before, query string, args []an
 			return err
 		}
 	}
-	if err = c.query(ctx, query, values, each); err != nil || after == "" {
+	if err := c.query(ctx, query, args, each); err != nil || after == "" {
 		return err
 	}
-	_, err = c.ExecContext(ctx, after)
+	_, err := c.ExecContext(ctx, after)
 	return err
 }
 
-func (c Exclusive) query(ctx context.Context, query string, args []driver.NamedValue, each func([]driver.Value) error) error {
-	rows, err := c.conn.QueryContext(ctx, query, args)
+func (c Exclusive) query(ctx context.Context, query string, args []any, each func([]driver.Value) error) error {
+	if c.tx != nil {
+		return QueryTx(ctx, c.tx, query, args, each)
+	}
+	given, err := driverValues(args)
+	if err != nil {
+		return err
+	}
+	rows, err := c.conn.QueryContext(ctx, query, given)
 	if err != nil {
 		return err
 	}

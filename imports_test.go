@@ -30,11 +30,14 @@ var allowedImports = map[string][]string{
 	"/audit":           {"", "/internal/pgerr"},
 	"/dashboard":       {"", "/audit", "/deadletter", "/inspect", "/relay", "/internal/pgerr"},
 	"/internal/counts": {},
-	"/internal/drain":  {"/handlers"},
 	"/internal/guard":  {},
 	"/internal/pg":     {"/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
 	"/internal/pgerr":  {"/internal/guard"},
 	"/internal/plan":   {},
+	"/internal/run": { // the only part that knows handlers and tasks
+		"", "/handlers", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/plan", "/internal/store",
+		"github.com/lib/pq", // arrays
+	},
 	"/internal/schedule": {
 		"", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/wake",
 		"github.com/lib/pq", // arrays
@@ -50,13 +53,13 @@ var allowedImports = map[string][]string{
 	"/internal/vacuum": {},
 	"/internal/wake":   {},
 	"/outboxtest": {
-		"", "/handlers", "/relay", "/internal/drain",
+		"", "/handlers", "/internal/run",
 		"github.com/lib/pq",       // arrays
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},
 	"/relay": {
-		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pg", "/internal/pgerr",
-		"/internal/plan", "/internal/schedule", "/internal/store", "/internal/upkeep", "/internal/wake",
+		"", "/deadletter", "/handlers", "/schema", "/internal/guard", "/internal/pg", "/internal/pgerr",
+		"/internal/plan", "/internal/run", "/internal/schedule", "/internal/store", "/internal/upkeep", "/internal/wake",
 		"github.com/lib/pq", // arrays
 	},
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/txoutbox/outbox"
-	run "github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/internal/run"
 )
 
 // newDatabase is where Drain works.

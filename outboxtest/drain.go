@@ -14,7 +14,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	run "github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/internal/run"
 )
 
 // Drain runs the tasks that are due, one after the other, with the registry's handlers, their middleware and timeouts,

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	run "github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/internal/run"
 )
 
 // Outcome is what became of a task by one run.

@@ -154,9 +154,12 @@ func changed(t testing.TB, db *database, settings, query string, args ...any) in
 func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.Enqueue(t, "TX", 5)
+	db.Do(t, `DO $$ BEGIN
+		EXECUTE replace(pg_get_functiondef('outbox.claim_tasks'::regproc), 'LIMIT up_to', 'LIMIT up_to + 1');
+	END $$`)
+	db.Enqueue(t, "BATCH", 5)
 	reg, called := handlers.New(), false
-	handlers.Tx(reg, typeTx, func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 2, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
 		called = true
 		return nil
 	})
@@ -164,9 +167,8 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unbounded := strings.Replace(relay.Statements["claim"], "$6)", "$6 + 1)", 1)
-	if err := r.WithClaim("TX", unbounded); err == nil || !strings.Contains(err.Error(), "a claim of at most 1 tasks took 2") {
-		t.Errorf("got error %v, want one that says that 2 tasks were taken", err)
+	if err := r.RunOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "a claim of at most 2 tasks took 3") {
+		t.Errorf("got error %v, want one that says that 3 tasks were taken", err)
 	}
 	if called {
 		t.Error("a handler was called")
@@ -279,7 +281,7 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 			t.Fatal(err)
 		}
 		claimed := make(chan error, 1)
-		go func() { claimed <- r.WithClaim("BATCH", relay.Statements["claim"]) }()
+		go func() { claimed <- r.RunOnce(t.Context()) }()
 		eventually(t, 10*time.Second, "the claim is at the task", func() bool {
 			return db.Int(t, `SELECT count(*) FROM pg_locks
 				WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND locktype = 'advisory' AND NOT granted`) == 1

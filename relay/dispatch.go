@@ -7,6 +7,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/run"
 )
 
 const (
@@ -26,8 +27,8 @@ const (
 // dispatcher decides what to do next. It is a loop that owns all it knows, hears of everything as a
 // function to call, and does no I/O itself.
 type dispatcher struct {
-	r         *runner // runs what it claims
-	leases    *leases // and leased tasks
+	r         *run.Runner // runs what it claims
+	leases    *run.Leases // and leased tasks
 	config    Config
 	rates     rates
 	alive     func(now time.Time) error // nil while it may claim
@@ -93,8 +94,8 @@ func (d *dispatcher) run() {
 			if d.emptyPolls >= idleAfter { // it relies on wake-ups
 				d.wakeRequest, d.emptyPolls, d.nextPoll = 0, idleAfter, time.Now()
 			}
-		case <-d.r.duePoke:
-			if at := d.r.takeDue(); d.nextDue.IsZero() || at.Before(d.nextDue) {
+		case <-d.r.DuePoke:
+			if at := d.r.TakeDue(); d.nextDue.IsZero() || at.Before(d.nextDue) {
 				d.nextDue = at
 			}
 		case <-timer.C:
@@ -198,7 +199,7 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 		next = earliest
 	}
 	if wait := next.Sub(now); wait > 0 {
-		idle := d.free+d.parked == d.config.Workers && d.nextPoll.After(now) && (d.nextDue.IsZero() || d.nextDue.After(now) && !d.r.waitingFor(d.nextDue))
+		idle := d.free+d.parked == d.config.Workers && d.nextPoll.After(now) && (d.nextDue.IsZero() || d.nextDue.After(now) && !d.r.WaitingFor(d.nextDue))
 		return wait, d.once && idle && !d.stranded
 	}
 	d.poll()

@@ -25,7 +25,7 @@ func (r *Relay) Loops(only string) *Loops {
 			r.jobs = []upkeep.MaintenanceJob{j}
 		}
 	}
-	r.rates, r.listener = newRates(&r.Store, r.handlers), &pg.Listener{}
+	r.rates, r.listener = newRates(&r.runner.Store, r.handlers), &pg.Listener{}
 	r.heart = r.newHeartbeat(func() time.Time { return l.now })
 	for range 5 { // so that it takes over from others
 		if err := r.heart.Beat(context.Background()); err != nil {
@@ -40,7 +40,7 @@ func (r *Relay) Loops(only string) *Loops {
 func (l *Loops) Close() {
 	l.r.heart.Close()
 	l.r.journal.CloseConnection()
-	l.r.Conns.Close()
+	l.r.runner.Conns.Close()
 }
 
 // Beat is one heartbeat.

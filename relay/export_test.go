@@ -4,39 +4,38 @@ import (
 	"context"
 	"database/sql"
 	"log/slog"
-	"math"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
 // Statements are the relay's statements on the table of tasks, for the tests of their plans.
 var Statements = map[string]string{
-	"claim": claimSQL, "claim one": claimOneSQL,
+	"claim": run.ClaimSQL, "claim one": run.ClaimOneSQL,
 	"poll": pollSQL, "idle poll": idlePollSQL, "take over due": upkeep.TakeOverDueSQL, "last": lastSQL, "promote scheduled": promoteScheduledSQL,
 	"take over": upkeep.TakeOverSQL, "expire": upkeep.ExpireSQL, "stranded": upkeep.StrandedSQL, "take stranded": upkeep.TakeStrandedSQL, "stranded leases": strandedLeasesSQL,
 	"dead relays": upkeep.DeadRelaysSQL, "unhandled": upkeep.UnhandledSQL, "reap runs": upkeep.ReapRunsSQL, "reap relays": upkeep.ReapRelaysSQL, "sign off": upkeep.SignOffSQL,
-	"complete": completeSQL, "return lease": returnLeaseSQL,
+	"complete": run.CompleteSQL, "return lease": run.ReturnLeaseSQL,
 	"lock slots": store.LockSlotsSQL, "fill slots": store.FillSlotsSQL,
-	"dead lease": deadLeaseSQL, "begin suspect": beginSuspectSQL, "lock back": store.LockBackSQL,
+	"dead lease": run.DeadLeaseSQL, "begin suspect": run.BeginSuspectSQL, "lock back": store.LockBackSQL,
 	"key page": upkeep.KeyPageSQL, "lock keys": upkeep.LockKeysSQL, "delete keys": upkeep.DeleteKeysSQL,
-	"extend": extendSQL, "hear": hearSQL, "remove canceled": removeCanceledSQL,
+	"extend": run.ExtendSQL, "hear": run.HearSQL, "remove canceled": run.RemoveCanceledSQL,
 	"lease again":       store.LeaseAgainSQL,
 	"complete and keep": store.CompleteAndKeepSQL,
 	"lock heads":        store.LockHeadsSQL, "promote heads": store.PromoteHeadsSQL,
 }
 
 // TakeTaskSQL is the claim of one task, whose plan is in a function.
-const TakeTaskSQL = takeTaskSQL
+const TakeTaskSQL = run.TakeTaskSQL
 
 // Statements that are functions, whose plans are theirs: a lease, and the end of leases.
 const (
-	LeaseSQL  = leaseSQL
-	FinishSQL = finishSQL
+	LeaseSQL  = run.LeaseSQL
+	FinishSQL = run.FinishSQL
 )
 
 // SpanArgs are arguments of a poll: of the first type only what follows a task of the ordinary priority, and the other priorities.
@@ -70,24 +69,4 @@ func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *s
 	r.jobs = []upkeep.MaintenanceJob{{Name: name, Run: func(ctx context.Context, _ pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
 		return run(ctx, tx)
 	}}}
-}
-
-// WithClaim makes one claim for a type of r's with a statement of the test's in place of the relay's: it has the
-// parameters of claimSQL. It returns the error that the dispatcher would get.
-func (r *Relay) WithClaim(taskType, query string) error {
-	r.runner = r.newRunner(context.Background(), context.Background())
-	stopJournal := background(r.journal.Run)
-	defer func() { stopJournal(); r.Conns.Release() }()
-	for _, h := range r.handlers {
-		if h.Type == taskType {
-			return r.runTx(context.Background(), h, claimWith(query), func([]*store.Row) {})
-		}
-	}
-	return nil
-}
-
-type claimWith string
-
-func (c claimWith) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
-	return claimPart{query: string(c), args: []any{h.Type, plan.LaneStart.Priority, 0, plan.LaneStart.TaskID, math.MaxInt16, h.BatchSize}, limit: h.BatchSize, text: true}, false
 }

@@ -65,7 +65,7 @@ func (r *Relay) live(claiming context.Context) (end func()) {
 	r.mu.Lock()
 	r.life = &life{claiming: claiming, leaseEnd: r.heart.LeaseEnd}
 	r.mu.Unlock()
-	r.tellChange(Started, r.born)
+	r.observers.tellChange(Started, r.born)
 	return func() {
 		r.mu.Lock()
 		outage := !r.life.outage.IsZero()
@@ -73,9 +73,9 @@ func (r *Relay) live(claiming context.Context) (end func()) {
 		r.mu.Unlock()
 		now := time.Now()
 		if outage {
-			r.tellChange(OutageEnded, now)
+			r.observers.tellChange(OutageEnded, now)
 		}
-		r.tellChange(Stopped, now)
+		r.observers.tellChange(Stopped, now)
 	}
 }
 
@@ -88,5 +88,5 @@ func (r *Relay) outageChanged(began bool, at time.Time) {
 	r.mu.Lock()
 	r.life.outage = since
 	r.mu.Unlock()
-	r.tellChange(event, at)
+	r.observers.tellChange(event, at)
 }

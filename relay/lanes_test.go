@@ -6,6 +6,7 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -83,7 +84,7 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 	l := newLanes(4, [2]int{})
 	c := l.all[0]
 	one := func(limit int) taken {
-		return taken{tasks: 1, limit: limit, claimed: claimedRuns([]*store.Row{{}}, false), began: time.Now()}
+		return taken{tasks: 1, limit: limit, claimed: run.ClaimedRuns([]*store.Row{{}}), began: time.Now()}
 	}
 	before := one(2)
 	for i, step := range []struct {
@@ -120,7 +121,7 @@ func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
 	if c := l.choose(); c != l.all[0] {
 		t.Fatal("the urgent lane was not chosen")
 	}
-	l.took(l.all[0], taken{tasks: 2, limit: 2, claimed: claimedRuns([]*store.Row{{Priority: -5}, {Priority: 7}}, false)})
+	l.took(l.all[0], taken{tasks: 2, limit: 2, claimed: run.ClaimedRuns([]*store.Row{{Priority: -5}, {Priority: 7}})})
 	if c := l.choose(); c != l.all[1] {
 		t.Error("a lane that is down to priority 7 was chosen before one with priority 0")
 	}
@@ -180,6 +181,35 @@ func TestSlotsThatWaitForAClaimAreKeptFromLessUrgentLanes(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s: %d workers for the other lane, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
+	t.Parallel()
+	l := newLanes(10, [2]int{})
+	c := l.all[0]
+	c.h.Kind, c.credit, c.served = handlers.KindLeased, 10, time.Now()
+	for _, step := range []struct {
+		what string
+		do   func()
+		want int // claims
+	}{
+		{"nothing under way", func() {}, 1},
+		{"one looks", func() { l.leasing(c, 1) }, 0},
+		{"it commits", func() { c.finding-- }, 1},
+		{"another one looks", func() { l.leasing(c, 1) }, 0},
+		{"both commit", func() { c.finding-- }, 0},
+		{"one has come back", func() { l.leasing(c, -1) }, 1},
+	} {
+		step.do()
+		if got := len(l.portions(5)); got != step.want {
+			t.Errorf("%s: %d claims, want %d", step.what, got, step.want)
+		}
+	}
+	for workers, want := range map[int]int{1: 1, 10: 10, 60: 50, 100: 50, 101: 51, 1000: 500} {
+		if got := leasePortion(workers); got != want {
+			t.Errorf("a claim of %d workers takes %d, want %d", workers, got, want)
 		}
 	}
 }

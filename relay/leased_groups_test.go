@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -196,20 +195,6 @@ func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
 	}
 }
 
-// Of a relay that does not wait for results any more, none waits for those before it.
-func TestAnAbandonedResultDoesNotWaitForAWriteSlot(t *testing.T) {
-	t.Parallel()
-	r, err := relay.New(newDatabase(t).DB, leased(leasedEffect), relay.Config{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-r.AbandonResult():
-	case <-time.After(10 * time.Second):
-		t.Error("it waits")
-	}
-}
-
 // Whoever has to give way to another transaction tries again: for RunOnce it is no error, and a group stays together.
 func TestAConflictOfALeasedClaimOrResultIsTriedAgain(t *testing.T) {
 	needs.Long(t)
@@ -231,35 +216,6 @@ func TestAConflictOfALeasedClaimOrResultIsTriedAgain(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// I4: of a task that its relay has lost and claimed again, two runs may end in one group. The token decides.
-func TestOfTwoRunsOfATaskInOneGroupTheHolderEndsIt(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	const stale = "00000000-0000-4000-8000-00000000000a"
-	for name, tokens := range map[string][]string{"first": {someUUID, stale}, "last": {stale, someUUID}} {
-		t.Run(name, func(t *testing.T) {
-			db.Enqueue(t, "LEASED", 3)
-			db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = $1, lease_token = $1`, someUUID)
-			last := int64(db.Int(t, `SELECT max(task_id) FROM outbox.task`))
-			r, err := relay.New(db.DB, leased(leasedEffect), relay.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			held, err := r.EndTogether([]int64{last, last, last - 1}, append(tokens, stale))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if want := []bool{tokens[0] == someUUID, tokens[1] == someUUID, false}; held[0] != want[0] || held[1] != want[1] || held[2] {
-				t.Errorf("held %v, want %v", held, want)
-			}
-			if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'leased'`); n != 2 {
-				t.Errorf("%d tasks are left, want 2", n)
-			}
-			db.Do(t, `DELETE FROM outbox.task`)
-		})
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/run"
+
 	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/guard"
@@ -70,27 +72,26 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Infrastructure Outcome = iota // the database or the network failed: no attempt, or it is not known what was committed
-	Done
-	Discarded // done, though its handler met an error
-	RunAgain  // done, and once more
-	Retry     // its handler failed; another attempt follows
-	Snoozed
-	Dead // a dead letter now
-	Canceled
-	LeaseLost // another run decides
-	Drained   // given back as the relay stopped
-	PutOff    // given back: its handler was not called, or its batch failed as a whole; it is to run solo
-	outcomes
+	// Infrastructure: the database or the network failed. No attempt, or it is not known what was
+	// committed.
+	Infrastructure = Outcome(run.Infrastructure)
+	Done           = Outcome(run.Done)
+	Discarded      = Outcome(run.Discarded) // done, though its handler met an error
+	RunAgain       = Outcome(run.RunAgain)  // done, and once more
+	Retry          = Outcome(run.Retry)     // its handler failed; another attempt follows
+	Snoozed        = Outcome(run.Snoozed)
+	Dead           = Outcome(run.Dead) // a dead letter now
+	Canceled       = Outcome(run.Canceled)
+	LeaseLost      = Outcome(run.LeaseLost) // another run decides
+	Drained        = Outcome(run.Drained)   // given back as the relay stopped
+	// PutOff: given back. Its handler was not called, or its batch failed as a whole; it is to run
+	// solo.
+	PutOff   = Outcome(run.PutOff)
+	outcomes = PutOff + 1
 )
 
 // String is the outcome in snake_case, as in labels of metrics.
-func (o Outcome) String() string {
-	if o >= outcomes {
-		return "unknown"
-	}
-	return [...]string{"infrastructure", "done", "discarded", "run_again", "retry", "snoozed", "dead", "canceled", "lease_lost", "drained", "put_off"}[o]
-}
+func (o Outcome) String() string { return run.Outcome(o).String() }
 
 // Outcomes are all of them.
 func Outcomes() []Outcome {
@@ -126,16 +127,17 @@ type Change struct {
 	Types []string  // those that the relay has a handler for, sorted; not to be changed
 }
 
-// observers tells the Observers of a relay what they are to hear.
+// observers tells the Observers of a relay, and OnDead, what they are to hear.
 type observers struct {
 	all   []Observer
+	dead  *deadLetters
 	log   *slog.Logger
 	types []string             // of the relay's handlers
 	ahead func() time.Duration // PostgreSQL's clock less this process's
 }
 
-// observed reports whether somebody wants to hear of anything.
-func (o *observers) observed() bool { return o != nil && len(o.all) > 0 }
+// Observed implements run.Events.
+func (o *observers) Observed() bool { return len(o.all) > 0 }
 
 // tell calls f with each observer.
 func (o *observers) tell(f func(Observer)) {
@@ -146,11 +148,8 @@ func (o *observers) tell(f func(Observer)) {
 	}
 }
 
-// tellClaim tells of a claim that came through.
-func (o *observers) tellClaim(h *handlers.Handler, tasks int, began, had time.Time) {
-	if !o.observed() {
-		return
-	}
+// Claimed implements run.Events.
+func (o *observers) Claimed(h *handlers.Handler, tasks int, began, had time.Time) {
 	c := Claim{Type: h.Type, Kind: h.Kind, Tasks: tasks, Start: began, Duration: had.Sub(began)}
 	o.tell(func(one Observer) {
 		if one.Claimed != nil {
@@ -159,7 +158,12 @@ func (o *observers) tellClaim(h *handlers.Handler, tasks int, began, had time.Ti
 	})
 }
 
-func (o *observers) tellEnd(end RunEnd) {
+// Ended implements run.Events.
+func (o *observers) Ended(e run.End) {
+	end := RunEnd{Type: e.Type, Kind: e.Kind, Called: e.Called, Handled: e.Handled, Tasks: make([]TaskEnd, len(e.Tasks))}
+	for i, t := range e.Tasks {
+		end.Tasks[i] = TaskEnd{TaskID: t.TaskID, Attempt: t.Attempt, Outcome: Outcome(t.Outcome), Reason: deadletter.Reason(t.Reason), Waited: t.Waited}
+	}
 	o.tell(func(one Observer) {
 		if one.Ended != nil {
 			one.Ended(end)
@@ -167,8 +171,13 @@ func (o *observers) tellEnd(end RunEnd) {
 	})
 }
 
+// Died implements run.Events.
+func (o *observers) Died(d run.DeadLetter) {
+	o.dead.tell(DeadLetter{TaskID: d.TaskID, Type: d.Type, Attempt: d.Attempt, MaxAttempts: d.MaxAttempts, Reason: deadletter.Reason(d.Reason), Error: d.Error})
+}
+
 func (o *observers) tellChange(e Event, at time.Time) {
-	if !o.observed() {
+	if !o.Observed() {
 		return
 	}
 	c := Change{Event: e, At: at, Types: o.types}
@@ -179,8 +188,8 @@ func (o *observers) tellChange(e Event, at time.Time) {
 	})
 }
 
-// waited is for how long a task that was due at runAt had been so at a time of the process's clock.
-func (o *observers) waited(runAt int64, at time.Time) time.Duration {
+// Waited implements run.Events.
+func (o *observers) Waited(runAt int64, at time.Time) time.Duration {
 	if o.ahead != nil {
 		at = at.Add(o.ahead())
 	}

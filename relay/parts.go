@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/schedule"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
@@ -15,34 +17,29 @@ import (
 // A run of a relay has these parts. Each gets what it needs; none knows the Relay.
 
 // newRunner returns what runs tasks, and makes the leases of that run.
-func (r *Relay) newRunner(claiming, handling context.Context) *runner {
-	run := &runner{
-		Store:   store.Store{Schema: pg.Schema(r.config.Schema), RelayID: store.NewUUID(), Conns: pg.NewPool(r.db)},
-		running: newRunning(),
-		log:     r.log, newPace: r.newPace,
-		claiming: claiming, handling: handling, abandoned: make(chan struct{}),
-	}
-	run.observers = &observers{all: r.config.Observers, log: r.log, types: r.types}
-	run.journal = store.NewJournal(&run.Store, r.newPace(), r.config.Workers)
-	run.deadLetters = newDeadLetters(claiming, r.config.OnDead, r.log)
-	r.leases = newLeases(run)
-	return run
+func (r *Relay) newRunner(claiming, handling context.Context) *run.Runner {
+	r.observers = &observers{all: r.config.Observers, dead: newDeadLetters(claiming, r.config.OnDead, r.log), log: r.log, types: r.types}
+	s := store.Store{Schema: pg.Schema(r.config.Schema), RelayID: store.NewUUID(), Conns: pg.NewPool(r.db)}
+	r.journal = store.NewJournal(&s, r.newPace(), r.config.Workers)
+	runner := run.NewRunner(s, run.Params{Log: r.log, Events: r.observers, Journal: r.journal, NewPace: r.newPace, Claiming: claiming, Handling: handling})
+	r.leases = run.NewLeases(runner)
+	return runner
 }
 
 // newHeartbeat returns the heartbeat of a run, with the upkeep of the relay's parts.
 func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
-	hearing, limits := &hearing{r: r.runner, leases: r.leases}, &r.Store
+	hearing, limits := run.NewHearing(r.runner, r.leases, upkeep.Interval), &r.runner.Store
 	return upkeep.New(upkeep.Params{
-		RelayID: r.RelayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
+		RelayID: r.runner.RelayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
 		MaxConns:   func() int { return r.db.Stats().MaxOpenConnections },
-		Schema:     r.Schema,
-		Pool:       r.Conns,
+		Schema:     r.runner.Schema,
+		Pool:       r.runner.Conns,
 		Pace:       r.newPace(),
 		Log:        r.log,
 		Now:        now,
-		ReadsClock: r.observed(),
+		ReadsClock: r.observers.Observed(),
 		Jobs: []upkeep.Job{
-			{Name: "hear", Run: hearing.hear},
+			{Name: "hear", Run: hearing.Hear},
 			{Name: "give tokens back", Run: r.rates.giveBackSome},
 			{Name: "store limits", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
 				return upkeep.ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
@@ -51,7 +48,7 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 			}},
 		},
 		Maintenance: r.jobs,
-		Lost:        r.leases.lose,
+		Lost:        r.leases.Lose,
 		Ready:       r.wake,
 		Last:        r.rates.giveBackAll,
 	})
@@ -59,11 +56,11 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 
 func (r *Relay) newPoller() *poller {
 	return &poller{
-		Store:   &r.Store,
+		Store:   &r.runner.Store,
 		types:   r.types,
 		random:  r.config.Order == Random,
 		ahead:   2*r.config.PollInterval + 100*time.Millisecond,
-		running: r.runningIDs,
+		running: r.runner.RunningIDs,
 		leases:  r.heart,
 	}
 }
@@ -98,8 +95,18 @@ func (r *Relay) newDispatcher(ctx context.Context, once bool) *dispatcher {
 
 // newScheduler returns the scheduler of a run.
 func (r *Relay) newScheduler() *schedule.Scheduler {
-	return schedule.New(schedule.Params{Schedules: r.schedules, Schema: r.Schema, Pool: r.Conns, Pace: r.newPace(), Log: r.log})
+	return schedule.New(schedule.Params{Schedules: r.schedules, Schema: r.runner.Schema, Pool: r.runner.Conns, Pace: r.newPace(), Log: r.log})
 }
 
 // newPace paces a loop that is not the dispatcher.
 func (r *Relay) newPace() pg.Pace { return pg.NewPace(&r.answered, r.wake) }
+
+// limitsOf are the limits of types that hold in all relays.
+func limitsOf(all []*handlers.Handler) (out []store.Limit) {
+	for _, h := range all {
+		if h.MaxRunningTotal > 0 || h.Rate > 0 {
+			out = append(out, store.Limit{TaskType: h.Type, MaxRunning: h.MaxRunningTotal, Rate: h.Rate, RatePer: h.RatePer})
+		}
+	}
+	return out
+}

@@ -28,7 +28,9 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/schedule"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/internal/wake"
 	"github.com/txoutbox/outbox/schema"
@@ -58,17 +60,19 @@ type Relay struct {
 	life   *life // of the present run
 
 	// Of the present run.
-	*runner
-	leases   *leases
-	born     time.Time
-	heart    *upkeep.Heartbeat
-	rates    rates
-	listener *pg.Listener
+	runner    *run.Runner
+	observers *observers
+	journal   *store.Journal
+	leases    *run.Leases
+	born      time.Time
+	heart     *upkeep.Heartbeat
+	rates     rates
+	listener  *pg.Listener
 }
 
 // leasedConns is how many connections a relay uses for Leased handlers while all goes well, but for
 // the calls of task.Complete and Extend: for claims, a poll and the results.
-const leasedConns = leaseClaims + 1 + resultWriters
+const leasedConns = leaseClaims + 1 + run.ResultWriters
 
 // New returns a relay that claims from db the tasks of all types that are registered by now. db is
 // a pool on lib/pq or pgx's stdlib driver; best it is the relay's own, with room for Workers + 2
@@ -134,7 +138,7 @@ func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
 // enqueued. It does not block. outbox.InTx does it by itself.
 func (r *Relay) Wake() { r.wake() }
 
-func (r *Relay) wake() { poke(r.woken) }
+func (r *Relay) wake() { run.Poke(r.woken) }
 
 // start sets up one run, dispatches, and tears everything down again.
 func (r *Relay) start(ctx context.Context, once bool) error {
@@ -160,36 +164,36 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	defer stopHandling(nil)
 	r.born = time.Now()
 	r.runner = r.newRunner(claiming, handling)
-	defer r.Conns.Close()
-	r.rates = newRates(&r.Store, r.handlers)
+	defer r.runner.Conns.Close()
+	r.rates = newRates(&r.runner.Store, r.handlers)
 	r.heart = r.newHeartbeat(time.Now)
 	r.observers.ahead = r.heart.Ahead
-	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.RelayID, PollInterval: r.config.PollInterval, Pool: r.Conns,
-		Log: r.log, Answered: &r.answered, Wake: r.wake, Withdrawn: func() { poke(r.withdrawn) }}
+	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.runner.RelayID, PollInterval: r.config.PollInterval, Pool: r.runner.Conns,
+		Log: r.log, Answered: &r.answered, Wake: r.wake, Withdrawn: func() { run.Poke(r.withdrawn) }}
 	defer r.live(ctx)()
 	started := false
 	defer func() {
 		if started {
-			r.log.Info("outbox: relay stopped", "relay_id", r.RelayID)
+			r.log.Info("outbox: relay stopped", "relay_id", r.runner.RelayID)
 		}
 	}()
-	defer r.deadLetters.end()
+	defer r.observers.dead.end()
 
 	if os.Getenv("PQGO_DEBUG") == "1" { // as lib/pq asks for it
 		r.log.Warn("outbox: PQGO_DEBUG=1 makes lib/pq print what it sends and gets to stderr, payloads included")
 	}
-	if err := r.check(claiming, once); err != nil || r.stopping() {
+	if err := r.check(claiming, once); err != nil || r.runner.Stopping() {
 		return err
 	}
 	defer wake.Register(r.wake)()
 	d := r.newDispatcher(claiming, once)
-	r.leases.ended = d.ended
+	r.leases.Ended = d.ended
 	stopJournal := background(r.journal.Run)
-	stopLeases := background(r.leases.run)
+	stopLeases := background(r.leases.Run)
 	stopHeart := background(r.heart.Run)
 	stopListener := func() {}
 	if !once {
-		r.log.Info("outbox: relay started", "relay_id", r.RelayID, "schema", r.config.Schema, "workers", r.config.Workers, "task_types", r.types)
+		r.log.Info("outbox: relay started", "relay_id", r.runner.RelayID, "schema", r.config.Schema, "workers", r.config.Workers, "task_types", r.types)
 		started = true
 		if r.config.ListenDSN != "" {
 			stopListener = background(r.listener.Run)
@@ -208,7 +212,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	case <-claiming.Done():
 	}
 	if once && len(r.schedules) > 0 {
-		if err := r.newScheduler().Once(claiming); err != nil && !r.stopping() {
+		if err := r.newScheduler().Once(claiming); err != nil && !r.runner.Stopping() {
 			d.failed = err
 		}
 	}
@@ -227,16 +231,16 @@ func (r *Relay) check(ctx context.Context, once bool) error {
 	o := pg.NewOutage(r.log, r.outageChanged)
 	for {
 		began := time.Now()
-		err := r.Conns.CheckDriver(ctx)
+		err := r.runner.Conns.CheckDriver(ctx)
 		if err == nil {
-			err = r.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			err = r.runner.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 				if err := schema.Check(ctx, tx, r.config.Schema); err != nil {
 					return err
 				}
 				if err := schema.CheckWritable(ctx, tx); err != nil {
 					return err
 				}
-				return r.StoreLimits(ctx, tx, limitsOf(r.handlers), false)
+				return r.runner.StoreLimits(ctx, tx, limitsOf(r.handlers), false)
 			})
 		}
 		switch {
@@ -278,8 +282,8 @@ func (r *Relay) drain(claiming context.Context, drained <-chan struct{}, stopHan
 	r.log.Warn("outbox: the drain timeout has passed; handlers are stopped, their tasks will run again")
 	stopHandling(outbox.ErrDraining)
 	select {
-	case <-time.After(abandonAfter + pg.StatementTimeout/2):
-		close(r.abandoned)
+	case <-time.After(run.AbandonAfter + pg.StatementTimeout/2):
+		r.runner.Abandon()
 	case <-drained:
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -47,32 +48,32 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	}
 	watermark := c.watermarks.Begin(c.head, known, now)
 	if c.h.Kind == handlers.KindLeased {
-		next := leaseNext{limit: limit, watermark: watermark, started: c.watermarks.Started}
+		next := run.LeaseNext{Limit: limit, Watermark: watermark, Started: c.watermarks.Started}
 		if random {
-			next.pivots, next.lead = c.head.RandomStarts(slots)
+			next.Pivots, next.Lead = c.head.RandomStarts(slots)
 		}
 		d.lanes.leasing(c, 1)
 		go d.runLeased(c, next)
 		return
 	}
 	c.claiming++
-	next := claimNext{limit: limit, watermark: watermark, started: c.watermarks.Started}
-	next.idSpan = c.watermarks.IDSpan(next.watermark, 2*d.config.Workers+16) // others are at work on some of them
+	next := run.ClaimNext{Limit: limit, Watermark: watermark, Started: c.watermarks.Started}
+	next.IDSpan = c.watermarks.IDSpan(next.Watermark, 2*d.config.Workers+16) // others are at work on some of them
 	if random {
-		next.pivot = c.head.RandomStart()
+		next.Pivot = c.head.RandomStart()
 	}
 	go d.runTx(c, next)
 }
 
-func (d *dispatcher) runTx(c *lane, next claimNext) {
+func (d *dispatcher) runTx(c *lane, next run.ClaimNext) {
 	claimed, ran, ordered, began := false, false, false, time.Now()
-	limit, wait, err := d.rates.take(d.ctx, c.h, next.limit)
+	limit, wait, err := d.rates.take(d.ctx, c.h, next.Limit)
 	if err == nil && limit > 0 {
-		next.limit = limit
-		err = d.r.runTx(d.ctx, c.h, next, func(rows []*store.Row) {
+		next.Limit = limit
+		err = d.r.RunTx(d.ctx, c.h, next, func(rows []*store.Row) {
 			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*store.Row).Ordered)
 			d.rates.unused(c.h, limit-len(rows))
-			t := taken{len(rows), limit, claimedRuns(rows, false), began, next.started}
+			t := taken{len(rows), limit, run.ClaimedRuns(rows), began, next.Started}
 			d.events <- func() { d.claimed(c, t, nil, began) }
 		})
 		if !claimed {
@@ -86,7 +87,7 @@ func (d *dispatcher) runTx(c *lane, next claimNext) {
 		case claimed && err != nil:
 			d.fail(err, began)
 		case claimed:
-		case errors.Is(err, errNoSlot):
+		case errors.Is(err, run.ErrNoSlot):
 			d.noSlot(c, began)
 		case err == nil:
 			d.noToken(c, wait, began)
@@ -165,7 +166,7 @@ func (d *dispatcher) refused(c *lane, err error) {
 	c.refusedUntil, c.head, c.credit = now.Add(refuseFor), nil, 0
 	if now.Sub(c.refusalAt) >= refusalLogged {
 		c.refusalAt = now
-		d.r.log.Error("outbox: tasks of this type cannot be claimed or recorded", "task_type", c.h.Type, "error", pgerr.LogText(err))
+		d.r.Log.Error("outbox: tasks of this type cannot be claimed or recorded", "task_type", c.h.Type, "error", pgerr.LogText(err))
 	}
 }
 
@@ -189,7 +190,7 @@ func (d *dispatcher) well(began time.Time) {
 		d.outage.OK(began, now)
 	}
 	if !d.short.since.IsZero() && d.parked == 0 && began.Sub(d.short.tried) >= parkFor { // else the last slot may be refused again
-		d.r.log.Info("outbox: the server has connections for all workers again", "after", now.Sub(d.short.since).Round(time.Millisecond))
+		d.r.Log.Info("outbox: the server has connections for all workers again", "after", now.Sub(d.short.since).Round(time.Millisecond))
 		d.short.since = time.Time{}
 	}
 }
@@ -209,7 +210,7 @@ func (d *dispatcher) fail(err error, began time.Time) {
 	if pgerr.Code(err) == "53300" && d.parked < d.config.Workers-1 && !d.outage.Active() {
 		if d.short.since.IsZero() {
 			d.short.since = now
-			d.r.log.Warn("outbox: the server has no connection left for all workers; fewer work for now", "workers", d.config.Workers)
+			d.r.Log.Warn("outbox: the server has no connection left for all workers; fewer work for now", "workers", d.config.Workers)
 		}
 		if d.parked == 0 {
 			time.AfterFunc(parkFor, d.unpark)

@@ -4,18 +4,19 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/run"
 )
 
 // runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait for the commit of this one.
-func (d *dispatcher) runLeased(c *lane, next leaseNext) {
-	began, slots, reported := time.Now(), next.limit, false
-	var runs []*leasedRun
+func (d *dispatcher) runLeased(c *lane, next run.LeaseNext) {
+	began, slots, reported := time.Now(), next.Limit, false
+	var runs []*run.LeasedRun
 	var token string
 	allowed := 0
-	limit, wait, err := d.rates.take(d.ctx, c.h, next.limit)
+	limit, wait, err := d.rates.take(d.ctx, c.h, next.Limit)
 	if err == nil && limit > 0 {
-		next.limit = limit
-		runs, token, allowed, err = d.leases.lease(d.ctx, c.h, next, func(found []*leasedRun) {
+		next.Limit = limit
+		runs, token, allowed, err = d.leases.Lease(d.ctx, c.h, next, func(found []*run.LeasedRun) {
 			reported = true
 			took := takenBy(found, limit, began, next)
 			d.events <- func() {
@@ -54,19 +55,16 @@ func (d *dispatcher) runLeased(c *lane, next leaseNext) {
 	if len(runs) == 0 {
 		return // the dispatcher may have ended by now, and its relay may run again
 	}
-	for _, x := range runs {
-		x.claimed(d.leases, c.h, token)
-	}
-	d.leases.starts.add(starters(runs))
+	d.leases.Start(c.h, token, runs)
 }
 
 // takenBy is what a claim of up to limit tasks has found.
-func takenBy(runs []*leasedRun, limit int, began time.Time, next leaseNext) taken {
-	return taken{len(runs), limit, claimedRuns(rowsIn(runs), true), began, next.started}
+func takenBy(runs []*run.LeasedRun, limit int, began time.Time, next run.LeaseNext) taken {
+	return taken{len(runs), limit, run.ClaimedLeases(runs), began, next.Started}
 }
 
 // ended hears of runs of leased tasks whose results are committed.
-func (d *dispatcher) ended(runs []settled) {
+func (d *dispatcher) ended(runs []run.Settled) {
 	type end struct {
 		h    *handlers.Handler
 		runs int
@@ -75,14 +73,14 @@ func (d *dispatcher) ended(runs []settled) {
 	ordered := false
 	for _, x := range runs {
 		i := 0
-		for i < len(ends) && ends[i].h != x.handler() {
+		for i < len(ends) && ends[i].h != x.Handler() {
 			i++
 		}
 		if i == len(ends) {
-			ends = append(ends, end{h: x.handler()})
+			ends = append(ends, end{h: x.Handler()})
 		}
 		ends[i].runs++
-		ordered = ordered || x.ordered()
+		ordered = ordered || x.Ordered()
 	}
 	d.events <- func() {
 		d.found = true // what ran may have enqueued

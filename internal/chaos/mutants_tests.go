@@ -74,7 +74,7 @@ var claimMutants = []mutant{{
 	name: "no-release",
 	help: "a claim ends without RELEASE of its savepoint, so its end goes on in no transaction",
 	edits: []edit{{
-		"relay/guard.go",
+		"internal/run/guard.go",
 		`statements+"; RELEASE SAVEPOINT "+g.savepoint+after`,
 		"statements+after",
 	}},
@@ -87,13 +87,13 @@ var claimMutants = []mutant{{
 }, {
 	name:  "panic-is-success",
 	help:  "a handler that panics has returned nil",
-	edits: []edit{{"relay/failure.go", "			err = broke\n", "			err = nil\n"}},
+	edits: []edit{{"internal/run/failure.go", "			err = broke\n", "			err = nil\n"}},
 	tests: testRun{"relay", "TestObserversHearWhatBecomesOfEachTaskOfEachKind$"},
 }, {
 	name: "writable-failure",
 	help: "the transaction that records a failure is open to a goroutine of the handler's",
 	edits: []edit{{
-		"relay/settle.go",
+		"internal/run/unit.go",
 		`c.ExecContext(ctx, "SET TRANSACTION READ ONLY")`,
 		`c.ExecContext(ctx, "SELECT 1")`,
 	}},
@@ -110,7 +110,7 @@ var claimMutants = []mutant{{
 }, {
 	name:  "unknown-is-failure",
 	help:  "a COMMIT whose outcome is unknown is a failure of the handler's",
-	edits: []edit{{"relay/settle.go", "	if !pgerr.CommitFailed(err) {\n", "	if false {\n"}},
+	edits: []edit{{"internal/run/settle.go", "	if !pgerr.CommitFailed(err) {\n", "	if false {\n"}},
 	tests: testRun{"relay", "TestALostCommitIsNoAttempt$"},
 }, {
 	name: "uncounted-delete",
@@ -162,7 +162,7 @@ var leaseMutants = []mutant{{
 	name: "tokenless-complete",
 	help: "task.Complete deletes a leased task without its token",
 	edits: []edit{{
-		"relay/complete.go",
+		"internal/run/complete.go",
 		"AND lease_token = $2::uuid",
 		"AND $2::uuid IS NOT NULL",
 	}},
@@ -170,7 +170,7 @@ var leaseMutants = []mutant{{
 }, {
 	name:  "tokenless-extend",
 	help:  "a lease is extended without its token",
-	edits: []edit{{"relay/extend.go", "AND lease_token = $2::uuid", "AND $2::uuid IS NOT NULL"}},
+	edits: []edit{{"internal/run/extend.go", "AND lease_token = $2::uuid", "AND $2::uuid IS NOT NULL"}},
 	tests: testRun{"relay", "TestExtendAfterTheLossOfTheLease$"},
 }, {
 	name: "no-heartbeat",

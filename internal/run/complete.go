@@ -1,0 +1,239 @@
+package run
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// removal is the work of one Complete, in a transaction that its owner begins and ends: it deletes
+// the leased task, and fn writes.
+//
+//	DELETE by token; SAVEPOINT; fn; constraints, session, RELEASE, probe
+//
+// It is guarded as the claim of a Tx handler is. DELETE comes first, so that an fn that commits
+// removes the task together with its writes.
+type removal struct {
+	guardedTx
+	h     *handlers.Handler
+	token string
+	row   store.Row        // as before the lease: begun counts the present run
+	again *handlers.Result // fn asked for another iteration
+}
+
+func newRemoval(s *store.Store, h *handlers.Handler, leased *store.Row, token string) removal {
+	d := removal{guardedTx: newGuardedTx(s), h: h, token: token, row: *leased}
+	d.row.Attempt--
+	return d
+}
+
+// The settings are made before the row is locked. They bound fn, whose row must not stay locked for
+// long.
+const CompleteSQL = `/* outbox: complete a leased task */
+DELETE FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid
+   AND set_config('idle_in_transaction_session_timeout', '60s', true) || set_config('statement_timeout', '30s', true)
+    || set_config('lock_timeout', '10s', true) <> ''
+RETURNING pg_current_xact_id()::text, (date_part('epoch', attempted_at) * 1000000)::bigint`
+
+const endCompleteSQL = `/* outbox: end of a complete */
+SELECT outbox.end_run($1, 0)`
+
+// take deletes the task, if the lease is held.
+func (d *removal) take(ctx context.Context) error {
+	args := []any{d.row.ID, d.token}
+	err := d.exclusively(func(_ context.Context, c pg.Exclusive) error {
+		return c.Together(ctx, "", d.SQL(CompleteSQL), args, d.untimed()+"SAVEPOINT "+d.savepoint, func(values []driver.Value) error {
+			d.xid, d.row.Began = pg.Text(values[0]), sql.NullInt64{Int64: pg.Integer(values[1]), Valid: true}
+			return nil
+		})
+	})
+	if err == nil && d.xid == "" {
+		return outbox.ErrLeaseLost
+	}
+	return err
+}
+
+// keep keeps what fn did, and writes the next iteration if fn asked for one.
+func (d *removal) keep() (released bool, err error) {
+	var history []string
+	if d.again == nil {
+		history = d.KeepTasks(d.h.Keep, []*store.Row{&d.row})
+	}
+	err = d.exclusively(func(ctx context.Context, c pg.Exclusive) error {
+		if err := d.release(ctx, c, history, "", d.SQL(endCompleteSQL)); err != nil {
+			return err
+		}
+		released = true
+		if d.again == nil {
+			return nil
+		}
+		return d.WriteBack(ctx, c, &d.row, nextIteration(d.again))
+	})
+	return released, err
+}
+
+// completion is one call of Complete in a relay, from BEGIN to COMMIT. After a failure the task is
+// back under its lease, and the handler's result decides.
+type completion struct {
+	removal
+	r   *Runner
+	l   *lease
+	ctx context.Context
+}
+
+// start begins the transaction, and deletes the task in it.
+func (c *completion) start() error {
+	if err := c.begin(c.ctx); err != nil {
+		return err
+	}
+	err := c.take(c.ctx)
+	switch {
+	case errors.Is(err, outbox.ErrLeaseLost):
+		c.giveBack()
+	case err != nil:
+		c.abort()
+	}
+	return err
+}
+
+// call runs fn and ends the transaction. Once stay is called nobody else ends it.
+func (c *completion) call(fn func(*sql.Tx) error, stay func() bool) error {
+	returned := false
+	defer func() { // of a panic and a Goexit
+		if returned || !stay() || !c.takeBack() {
+			return
+		}
+		err := ErrGoexit
+		if p := recover(); p != nil {
+			err = handlers.PanicError(p)
+			defer panic(p)
+		}
+		_ = c.bury(err)
+	}()
+	err := fn(c.tx)
+	c.again, err = resultAgain(c.h, c.l.id, err) // by methods of the error, which may panic
+	returned = true
+	if !stay() {
+		return c.l.gaveUp()
+	}
+	if err == nil {
+		return c.succeed()
+	}
+	if c.takeBack() {
+		return c.bury(err)
+	}
+	return err
+}
+
+// succeed commits what fn did, with the removal of the task or its next iteration.
+func (c *completion) succeed() error {
+	switch released, err := c.keep(); {
+	case err == nil:
+		return c.commit()
+	case released:
+		c.abort()
+		c.l.prevented.Store(pgerr.Lost(err)) // the connection worked after fn
+		return c.failure(err)
+	case !isBroken(err):
+		c.giveBack()
+		return c.failure(refusedBy(err))
+	case endedTransaction(pgerr.Code(err), err):
+		c.abort()
+		return c.ended()
+	default:
+		c.abort()
+		return c.failure(unusable(err))
+	}
+}
+
+func (c *completion) commit() error {
+	if err := c.tx.Commit(); err != nil {
+		pg.Drop(c.conn)
+		if pgerr.CommitFailed(err) {
+			return c.failure(fmt.Errorf("commit: %w", err))
+		}
+		return c.unknown(err)
+	}
+	c.keepConn()
+	c.completed()
+	return nil
+}
+
+// ended acts on how fn, which returned nil, has ended the transaction.
+func (c *completion) ended() error {
+	switch status, err := c.TransactionStatus(c.xid); {
+	case err != nil:
+		return c.unknown(err)
+	case status != "committed":
+		return c.failure(errors.New("the function rolled its transaction back"))
+	}
+	c.r.Log.Error("outbox: the function that Complete was given committed its transaction; it is the relay's to commit", "task_type", c.h.Type, "task_id", c.l.id)
+	if c.again != nil {
+		if err := c.r.insertAgain(c.ctx, c.h, []*store.Row{&c.row}, c.again); err != nil {
+			c.l.completed.Store(&verdict{outcome: Infrastructure})
+			return c.failure(err)
+		}
+	}
+	c.completed()
+	return nil
+}
+
+// takeBack undoes what fn did before it failed, and reports whether that is not possible as fn had
+// committed it.
+func (c *completion) takeBack() (committed bool) {
+	err := c.exclusively(c.undo)
+	if err == nil {
+		c.giveBack()
+		return false
+	}
+	c.abort()
+	if !endedTransaction(pgerr.Code(err), err) {
+		return false
+	}
+	status, err := c.TransactionStatus(c.xid)
+	c.l.prevented.Store(err != nil)
+	return status == "committed"
+}
+
+// bury makes the task a dead letter whose removal fn committed before it failed.
+func (c *completion) bury(fnErr error) error {
+	c.r.Log.Error("outbox: the function that Complete was given committed its transaction and then failed; the task is a dead letter", "task_type", c.h.Type, "task_id", c.l.id)
+	end := verdict{outcome: Infrastructure}
+	verdicts, err := c.r.buryCommitted(c.ctx, []*store.Row{&c.row}, fnErr)
+	if err == nil {
+		end = verdicts[0]
+		c.r.died(&c.row, end.change)
+	}
+	c.l.completed.Store(&end)
+	return c.failure(fmt.Errorf("the function committed its transaction and then failed: %w", errors.Join(fnErr, err)))
+}
+
+// completed notes that the handler's own result does not matter any more.
+func (c *completion) completed() {
+	if c.again == nil {
+		c.l.completed.Store(&verdict{outcome: Done})
+		return
+	}
+	c.l.completed.Store(&verdict{outcome: RunAgain})
+	c.r.due(c.again.Wait)
+}
+
+func (c *completion) failure(err error) error {
+	if cause := context.Cause(c.ctx); cause != nil { // it ended in the middle: perhaps by the loss of the lease
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return fmt.Errorf("relay: complete task %d: %w", c.l.id, err)
+}
+
+func (c *completion) unknown(err error) error {
+	c.l.prevented.Store(true)
+	return fmt.Errorf("%w: task %d: %w", outbox.ErrCommitUnknown, c.l.id, err)
+}

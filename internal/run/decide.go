@@ -1,0 +1,125 @@
+package run
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// work is what becomes of what a Tx or Batch handler wrote.
+type work int
+
+const (
+	keepWork     work = iota // it commits, with the results of its tasks
+	undoWork                 // it is rolled back, and the failures are recorded
+	splitWork                // it is rolled back, and the tasks run one by one
+	cancelWork               // it is rolled back, and the canceled tasks are removed
+	giveBackWork             // it is rolled back, and the tasks are as before their claim
+)
+
+// verdict is what becomes of one task. A task that is neither done nor back is changed.
+type verdict struct {
+	outcome Outcome
+	done    bool         // it is deleted
+	back    bool         // it is ready, as if it had not been claimed
+	change  store.Change // of a discarded task: its error
+}
+
+// ending is how the run of a handler ended.
+type ending struct {
+	kind      handlers.Kind
+	out       callResult
+	canceled  []int64                                            // tasks that an operator or the app canceled
+	prevented bool                                               // a Leased handler's Complete failed by the database
+	backoff   func(attempts int) (wait time.Duration, stop bool) // after so many failed attempts
+}
+
+// decide says what becomes of the tasks of a run, and of what its handler wrote. It has no verdicts
+// where the tasks are split, canceled or given back.
+func decide(e ending, rows []*store.Row) (work, []verdict) {
+	var some handlers.BatchError
+	decided := keepWork
+	switch result := handlers.ResultOf(e.out.err); {
+	case e.out.err == nil, e.kind == handlers.KindLeased, result.Action == handlers.ActionDiscard, result.Action == handlers.ActionRunAgain:
+	case e.kind == handlers.KindBatch && errors.As(e.out.err, &some):
+	case e.out.drained:
+		return giveBackWork, nil
+	case e.out.canceled:
+		return cancelWork, nil
+	case len(rows) > 1 && result.Action == handlers.ActionRetry && result.Wait == 0:
+		return splitWork, nil
+	default:
+		decided = undoWork
+	}
+	verdicts := make([]verdict, len(rows))
+	for i, r := range rows {
+		err := e.out.err
+		if some != nil {
+			err = some[r.ID]
+		}
+		verdicts[i] = e.verdict(r, err)
+	}
+	return decided, verdicts
+}
+
+// verdict says what becomes of one task, of which err is the result.
+func (e *ending) verdict(r *store.Row, err error) verdict {
+	if err == nil {
+		return verdict{outcome: Done, done: true}
+	}
+	begun := r.Begun()
+	if e.kind == handlers.KindLeased {
+		begun = r.Attempt // the claim has counted this run
+	}
+	result := handlers.ResultOf(err)
+	switch {
+	case result.Action == handlers.ActionDiscard:
+		return verdict{outcome: Discarded, done: true, change: store.Change{Err: err}}
+	case slices.Contains(e.canceled, r.ID):
+		return verdict{outcome: Canceled, done: true}
+	case result.Action == handlers.ActionRunAgain:
+		return verdict{outcome: RunAgain, change: nextIteration(result)}
+	case e.out.drained:
+		return verdict{outcome: Drained, back: true, change: store.Change{Attempt: begun - 1, Keep: r.Undecided}}
+	case e.out.leaseLost:
+		return verdict{outcome: LeaseLost, back: true, change: store.Change{Attempt: begun - 1}}
+	case e.prevented && !e.out.overran && result.Action == handlers.ActionRetry:
+		wait, _ := e.backoff(1)
+		return verdict{outcome: Infrastructure, change: store.Change{Attempt: begun - 1, Wait: wait, Err: err}}
+	}
+	return e.failed(r, result, begun)
+}
+
+// failed is the verdict on a task whose handler failed or snoozed it.
+func (e *ending) failed(r *store.Row, result *handlers.Result, begun int) verdict {
+	c := store.Change{Attempt: min(begun, math.MaxInt16), Err: result.Err, Keep: r.Undecided, Failed: true}
+	stop := false
+	switch {
+	case result.Action == handlers.ActionSnooze:
+		return verdict{outcome: Snoozed, change: store.Change{Attempt: begun - 1, Wait: result.Wait, Keep: r.Undecided}}
+	case result.Action == handlers.ActionDead:
+		stop = true
+	case begun >= r.Max:
+		c.Reason, c.Attempt = store.ReasonAttempts, min(begun, r.Max)
+	case result.Wait > 0:
+		c.Wait = result.Wait
+	default:
+		c.Wait, stop = e.backoff(begun)
+	}
+	if stop {
+		c.Reason = store.ReasonHandler
+	}
+	if c.Reason != "" {
+		return verdict{outcome: Dead, change: c}
+	}
+	return verdict{outcome: Retry, change: c}
+}
+
+// nextIteration is the change of a task that is to run again.
+func nextIteration(again *handlers.Result) store.Change {
+	return store.Change{Wait: again.Wait, Again: true, Payload: string(again.Payload)}
+}

@@ -1,0 +1,155 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// TestDecide has all results of handlers, in all states in which a run can end, for each kind: what
+// becomes of the handler's work, and of its task. A task has 3 attempts; this is its second.
+//
+// Invariants I3 and I5.
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("failed")
+	results := []struct {
+		name string
+		err  error
+	}{
+		{"nil", nil},
+		{"error", failed},
+		{"retry after", handlers.RetryAfter(time.Minute, failed)},
+		{"snooze", handlers.Snooze(time.Minute)},
+		{"discard", handlers.Discard(failed)},
+		{"dead", handlers.Dead(failed)},
+		{"again", handlers.RunAgain(time.Minute)},
+	}
+	states := []struct {
+		name string
+		set  func(*ending, *store.Row)
+	}{
+		{"as it is", func(*ending, *store.Row) {}},
+		{"last attempt", func(_ *ending, r *store.Row) { r.Attempt++ }},
+		{"backoff stops", func(e *ending, _ *store.Row) { e.backoff = func(int) (time.Duration, bool) { return 0, true } }},
+		{"overran", func(e *ending, _ *store.Row) { e.out.overran = true }},
+		{"canceled", func(e *ending, r *store.Row) { e.out.canceled, e.canceled = true, []int64{r.ID} }},
+		{"drained", func(e *ending, _ *store.Row) { e.out.drained = true }},
+		{"lease lost", func(e *ending, _ *store.Row) { e.out.leaseLost = true }},
+		{"prevented", func(e *ending, _ *store.Row) { e.prevented = true }},
+		{"prevented, overran", func(e *ending, _ *store.Row) { e.prevented, e.out.overran = true, true }},
+	}
+	// For each state what each result gives. Of Tx and Batch: the work, and the outcome; a state that
+	// only Leased handlers have is left out.
+	want := map[string]map[handlers.Kind][]string{
+		"as it is": {
+			handlers.KindTx:     {"keep done", "undo retry 2", "undo retry 2", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handlers.KindLeased: {"done", "retry 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+		},
+		"last attempt": {
+			handlers.KindTx:     {"keep done", "undo dead 3", "undo dead 3", "undo snoozed 2", "keep discarded", "undo dead 3", "keep run_again 0"},
+			handlers.KindLeased: {"done", "dead 3", "dead 3", "snoozed 2", "discarded", "dead 3", "run_again 0"},
+		},
+		"backoff stops": {
+			handlers.KindTx:     {"keep done", "undo dead 2", "undo retry 2", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handlers.KindLeased: {"done", "dead 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+		},
+		"overran": {
+			handlers.KindTx:     {"keep done", "undo retry 2", "undo retry 2", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handlers.KindLeased: {"done", "retry 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+		},
+		"canceled": {
+			handlers.KindTx:     {"keep done", "cancel", "cancel", "cancel", "keep discarded", "cancel", "keep canceled"},
+			handlers.KindLeased: {"done", "canceled", "canceled", "canceled", "discarded", "canceled", "canceled"},
+		},
+		"drained": {
+			handlers.KindTx:     {"keep done", "give back", "give back", "give back", "keep discarded", "give back", "keep run_again 0"},
+			handlers.KindLeased: {"done", "drained 1", "drained 1", "drained 1", "discarded", "drained 1", "run_again 0"},
+		},
+		"lease lost": {
+			handlers.KindLeased: {"done", "lease_lost 1", "lease_lost 1", "lease_lost 1", "discarded", "lease_lost 1", "run_again 0"},
+		},
+		"prevented": {
+			handlers.KindLeased: {"done", "infrastructure 1", "infrastructure 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+		},
+		"prevented, overran": {
+			handlers.KindLeased: {"done", "retry 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+		},
+	}
+	for _, kind := range []handlers.Kind{handlers.KindTx, handlers.KindBatch, handlers.KindLeased} {
+		for _, state := range states {
+			wanted := want[state.name][kind]
+			if kind == handlers.KindBatch { // of one task
+				wanted = want[state.name][handlers.KindTx]
+			}
+			for i, given := range results {
+				if wanted == nil {
+					continue
+				}
+				r := &store.Row{ID: 7, Attempt: 1, Max: 3} // a Tx claim leaves the count; a Leased one raises it
+				if kind == handlers.KindLeased {
+					r.Attempt = 2
+				}
+				e := ending{kind: kind, out: callResult{err: given.err}, backoff: func(int) (time.Duration, bool) { return time.Second, false }}
+				state.set(&e, r)
+				decided, verdicts := decide(e, []*store.Row{r})
+				if got := describe(kind, decided, verdicts); got != wanted[i] {
+					t.Errorf("%v, %s, %s: %q, want %q", kind, state.name, given.name, got, wanted[i])
+				}
+			}
+		}
+	}
+}
+
+func describe(kind handlers.Kind, decided work, verdicts []verdict) string {
+	s := ""
+	if kind != handlers.KindLeased {
+		s = [...]string{"keep ", "undo ", "split ", "cancel ", "give back "}[decided]
+	}
+	for _, v := range verdicts {
+		s += v.outcome.String()
+		if !v.done {
+			s += fmt.Sprint(" ", v.change.Attempt)
+		}
+		s += " "
+	}
+	return s[:len(s)-1]
+}
+
+// TestDecideForABatch: a BatchError keeps the work and fails some tasks; any other plain failure has
+// the tasks run one by one; a control result holds for all of them.
+func TestDecideForABatch(t *testing.T) {
+	t.Parallel()
+	failed := errors.New("failed")
+	some := handlers.BatchError{1: failed, 2: handlers.Snooze(time.Minute), 3: handlers.Discard(failed), 4: nil}
+	for _, c := range []struct {
+		name string
+		end  ending
+		want string
+	}{
+		{"nil", ending{}, "keep done done done done"},
+		{"some", ending{out: callResult{err: some}}, "keep retry 1 snoozed 0 discarded done"},
+		{"some, two of them canceled", ending{out: callResult{err: some, canceled: true}, canceled: []int64{1, 4}}, "keep canceled snoozed 0 discarded done"},
+		{"some, drained", ending{out: callResult{err: some, drained: true}}, "keep drained 0 drained 0 discarded done"},
+		{"error", ending{out: callResult{err: failed}}, "split"},
+		{"error, drained", ending{out: callResult{err: failed, drained: true}}, "give back"},
+		{"error, canceled", ending{out: callResult{err: failed, canceled: true}, canceled: []int64{2}}, "cancel"},
+		{"retry after", ending{out: callResult{err: handlers.RetryAfter(time.Minute, failed)}}, "undo retry 1 retry 1 retry 1 retry 1"},
+		{"dead", ending{out: callResult{err: handlers.Dead(failed)}}, "undo dead 1 dead 1 dead 1 dead 1"},
+		{"again", ending{out: callResult{err: handlers.RunAgain(0)}}, "keep run_again 0 run_again 0 run_again 0 run_again 0"},
+	} {
+		c.end.kind, c.end.backoff = handlers.KindBatch, func(int) (time.Duration, bool) { return time.Second, false }
+		var rows []*store.Row
+		for id := range int64(4) {
+			rows = append(rows, &store.Row{ID: id + 1, Max: 3})
+		}
+		decided, verdicts := decide(c.end, rows)
+		if got := describe(handlers.KindBatch, decided, verdicts); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,27 @@
+// Package run runs tasks: it claims them, calls their handlers, decides what becomes of them, and
+// records that. Package relay says when to claim; package outboxtest runs tasks in a test's
+// transaction.
+//
+// A Tx or Batch claim is a [Runner]'s attempt. Its unit of work is shared with outboxtest:
+//
+//	BEGIN  claim  SAVEPOINT  journal  handler  decide
+//	  keep:       constraints, session, RELEASE, probe; results; COMMIT
+//	  undo:       ROLLBACK TO; results; COMMIT
+//	  split:      ROLLBACK; the tasks run one by one
+//	  cancel:     ROLLBACK TO; DELETE; COMMIT
+//	  give back:  ROLLBACK
+//
+// A Leased claim is committed before its handlers run. Each of its runs has a lease:
+//
+//	claimed → running → ended → its result waits for a group → written
+//	             ↓ lease lost, canceled, drained, timeout: its context ends
+//	             ↓ 5 s later: abandoned
+//
+// The function decide says what becomes of a task, for all kinds and for outboxtest.
+//
+// Transactions of Tx and Batch claims are in unit.go (what happens in them), attempt.go (in a
+// relay), settle.go (how they end) and ended.go (where they are not as they should be). guard.go
+// proves that a transaction is still the claim's. Leased tasks are in leased.go (claim),
+// leased_run.go (one run), leases.go (all of a relay), complete.go (Task.Complete), results.go and
+// transition.go (groups of results). step*.go runs tasks for outboxtest.
+package run

@@ -1,0 +1,75 @@
+package run
+
+import (
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+)
+
+// Outcome is what became of a task in a run.
+type Outcome uint8
+
+// The outcomes. Package relay documents them.
+const (
+	Infrastructure Outcome = iota
+	Done
+	Discarded
+	RunAgain
+	Retry
+	Snoozed
+	Dead
+	Canceled
+	LeaseLost
+	Drained
+	PutOff
+	outcomes
+)
+
+// String is the outcome in snake_case.
+func (o Outcome) String() string {
+	if o >= outcomes {
+		return "unknown"
+	}
+	return [...]string{"infrastructure", "done", "discarded", "run_again", "retry", "snoozed", "dead", "canceled", "lease_lost", "drained", "put_off"}[o]
+}
+
+// End is the end of one run: of one task, or of the tasks of one claim of a Batch handler.
+type End struct {
+	Type    string
+	Kind    handlers.Kind
+	Called  time.Time // zero: the handler was not called
+	Handled time.Duration
+	Tasks   []TaskEnd
+}
+
+// TaskEnd is what became of one task in a run.
+type TaskEnd struct {
+	TaskID  int64
+	Attempt int
+	Outcome Outcome
+	Reason  string        // of Dead
+	Waited  time.Duration // for how long the task had been due when the claim had it
+}
+
+// DeadLetter is a task that became a dead letter.
+type DeadLetter struct {
+	TaskID      int64
+	Type        string
+	Attempt     int
+	MaxAttempts int
+	Reason      string
+	Error       string
+}
+
+// Events hears of claims and runs. Its methods may be called at the same time.
+type Events interface {
+	// Observed reports whether somebody hears of Claimed and Ended, which are not called else.
+	Observed() bool
+	Claimed(h *handlers.Handler, tasks int, began, had time.Time)
+	Ended(End)
+	// Died hears of a dead letter whose COMMIT is confirmed.
+	Died(DeadLetter)
+	// Waited is for how long a task that was due at runAt, in µs since 1970 by PostgreSQL's clock, had
+	// been so at a time of the process's clock.
+	Waited(runAt int64, at time.Time) time.Duration
+}

@@ -1,0 +1,210 @@
+package run
+
+import (
+	"time"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// leasedRun is one run of a leased task, from its claim until its lease has ended. Whoever ends the
+// run, the handler's return or the relay's patience, hands the result on and waits for nothing.
+type LeasedRun struct {
+	lease
+	leases  *Leases
+	row     store.Row
+	context limited
+	task    store.Task
+	begun   int
+
+	claimTook time.Duration // from row.leasedAt
+	watch     *watchedRun
+	suspect   *soloRun
+	putOff    time.Duration // a suspect: as another one runs
+	next      transition
+
+	over     bool // under mu, as patience: the handler has returned, or was abandoned
+	patience *time.Timer
+}
+
+// claimed is told of the claim's type and token before anything else.
+func (x *LeasedRun) claimed(l *Leases, h *handlers.Handler, token string) {
+	x.leases, x.lease.r, x.h, x.id, x.token, x.taken, x.noHeartbeat = l, l.r, h, x.row.ID, token, &x.row, h.Lease > 0
+}
+
+func (x *LeasedRun) Handler() *handlers.Handler { return x.h }
+
+func (x *LeasedRun) Ordered() bool { return x.row.Ordered() }
+
+// begin runs the task.
+func (x *LeasedRun) begin() {
+	r, h, t := x.r, x.h, &x.row
+	if t.LostBy.Valid && !x.beginSuspect() {
+		return
+	}
+	x.begun = t.Attempt
+	if x.begun > t.Max {
+		x.end(verdict{outcome: Dead, change: store.Change{Attempt: t.Max, Reason: store.ReasonAttempts, Err: t.LostText(store.DeadAttempts)}})
+		return
+	}
+	x.ctx = &x.context
+	x.context.parent, x.context.onEnd, x.context.clock = r.Handling, x.overdue, x.leases.clock.at
+	t.Fill(&x.task, x.begun)
+	x.task.Lease = &x.lease
+	var end time.Time
+	var cause error
+	if timeout := timeoutOf(h, t); x.noHeartbeat {
+		end, cause = t.LeasedAt.Add(timeout), errRanOut
+	} else if timeout > 0 {
+		end, cause = time.Now().Add(timeout), timeoutError(timeout)
+	}
+	x.watched() // before anybody else can end it
+	x.leases.hold(&x.lease, end, cause)
+	x.suspect.begun()
+	x.call()
+}
+
+// beginSuspect begins the run of a task that a process died of, and counts it: one such task at a
+// time.
+func (x *LeasedRun) beginSuspect() bool {
+	t := &x.row
+	if x.suspect = x.r.soloRun(); x.suspect == nil {
+		x.putOff = aside()
+		x.next.lostBy = t.LostBy
+		x.end(verdict{outcome: PutOff, change: store.Change{Attempt: t.Attempt, Wait: x.putOff}})
+		return false
+	}
+	if err := x.leases.begin(t, x.token); err != nil {
+		x.end(verdict{back: true, change: store.Change{Attempt: t.Attempt}})
+		return false
+	}
+	t.Attempt++
+	return true
+}
+
+// call calls the handler. A panic ends the call, and Goexit this goroutine, but nothing else.
+func (x *LeasedRun) call() {
+	guarded(func() error {
+		return x.h.Run(x.ctx, nil, handlers.Claim{Began: x.row.LeasedAt, Ended: x.row.LeasedAt.Add(x.claimTook)}, []*store.Task{&x.task})
+	}, func(err error) {
+		if x.first() {
+			x.finish(callResult{err: err})
+		}
+	})
+}
+
+// first reports whether the caller is the one to end the run.
+func (x *LeasedRun) first() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.over {
+		return false
+	}
+	x.over = true
+	if x.patience != nil {
+		x.patience.Stop()
+	}
+	return true
+}
+
+// overdue gives a handler whose context has ended some time to return.
+func (x *LeasedRun) overdue() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.over {
+		x.patience = time.AfterFunc(AbandonAfter, func() {
+			if x.first() {
+				x.finish(callResult{err: errAbandoned, abandoned: true})
+			}
+		})
+	}
+}
+
+// finish hands on what the outcome asks for.
+func (x *LeasedRun) finish(out callResult) {
+	r, h, t := x.r, x.h, &x.row
+	x.watch.returned()
+	out.because(x.ctx)
+	x.leases.drop(&x.lease)
+	x.ctx.cancel(nil)
+	if out.abandoned {
+		x.leave() // it may be in its Complete, whose transaction has the row
+		r.Log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", h.Type, "task_id", t.ID)
+	}
+	if end := x.completed.Load(); end != nil {
+		if runsAgain(out.err) {
+			r.Log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given", "task_type", h.Type, "task_id", t.ID)
+		}
+		x.next.verdict = *end
+		x.settle()
+		x.leases.Ended([]Settled{x})
+		return
+	}
+	end := ending{kind: h.Kind, out: out, prevented: x.prevented.Load(), backoff: backoffOf(r.Log, h)}
+	if out.canceled {
+		end.canceled = []int64{t.ID}
+	}
+	_, verdicts := decide(end, []*store.Row{t})
+	x.next.mayWait = out.abandoned || x.completing.Load() > 0 // it may be in its Complete
+	x.end(verdicts[0])
+}
+
+// end hands on the transition that ends the lease.
+func (x *LeasedRun) end(v verdict) {
+	x.next.verdict, x.next.row, x.next.token, x.next.run = v, &x.row, x.token, x
+	if v.done && v.outcome != Canceled {
+		x.next.keep = x.h.Keep
+	}
+	if v.back {
+		x.next.lostBy = x.row.LostBy
+	}
+	x.leases.finish(&x.next)
+}
+
+// settle is told that the transition is committed, or will not be.
+func (x *LeasedRun) settle() {
+	x.leave()
+	x.suspect.over()
+	if x.putOff > 0 {
+		x.r.postponed(x.putOff)
+	}
+	x.tellEnd()
+}
+
+// watchedRun is what observers are to hear of a run of a leased task; nil, which does nothing, without any.
+type watchedRun struct {
+	called  time.Time
+	handled time.Duration
+}
+
+// watched begins to watch the call of the handler.
+func (x *LeasedRun) watched() {
+	if x.r.Events.Observed() {
+		x.watch = &watchedRun{called: time.Now()}
+	}
+}
+
+func (w *watchedRun) returned() {
+	if w != nil {
+		w.handled = time.Since(w.called)
+	}
+}
+
+// tellEnd tells what became of the task.
+func (x *LeasedRun) tellEnd() {
+	if !x.r.Events.Observed() {
+		return
+	}
+	end := End{Type: x.h.Type, Kind: x.h.Kind}
+	one := TaskEnd{TaskID: x.id, Attempt: x.task.Attempt, Outcome: x.next.outcome, Waited: x.r.Events.Waited(x.row.RunAt, x.row.LeasedAt.Add(x.claimTook))}
+	if x.watch != nil {
+		end.Called, end.Handled = x.watch.called, x.watch.handled
+	} else {
+		one.Attempt = min(x.row.Attempt, x.row.Max)
+	}
+	if one.Outcome == Dead {
+		one.Reason = x.next.change.Reason
+	}
+	end.Tasks = []TaskEnd{one}
+	x.r.Events.Ended(end)
+}

@@ -1,0 +1,198 @@
+package run
+
+import (
+	"context"
+	"database/sql"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// unknownClaim is a claim whose commit may have failed or not.
+type unknownClaim struct {
+	rows       []*store.Row
+	token, xid string
+}
+
+// leases are what this relay holds of leased tasks, and ends.
+type Leases struct {
+	r     *Runner
+	Ended func([]Settled) // is told of runs whose results are committed, or were given up
+
+	mu      sync.Mutex
+	holders map[*lease]struct{}
+	unknown []unknownClaim
+	poke    chan struct{}
+	clock   clock
+	starts  starts
+	results
+}
+
+func NewLeases(r *Runner) *Leases {
+	l := &Leases{r: r, holders: map[*lease]struct{}{}, poke: make(chan struct{}, 1), results: newResults()}
+	l.clock.ring = l.overdue
+	return l
+}
+
+// Start starts the handlers of what was claimed under the token.
+func (l *Leases) Start(h *handlers.Handler, token string, runs []*LeasedRun) {
+	begin := make([]starter, len(runs))
+	for i, x := range runs {
+		x.claimed(l, h, token)
+		begin[i] = x
+	}
+	l.starts.add(begin)
+}
+
+// hold notes a lease while its handler runs, until end if that is not zero: then its context ends,
+// with the cause.
+func (l *Leases) hold(one *lease, end time.Time, cause error) {
+	l.mu.Lock()
+	l.holders[one] = struct{}{}
+	l.mu.Unlock()
+	if !end.IsZero() {
+		one.ctx.endAt(end, cause)
+	}
+	if l.r.Handling.Err() != nil { // who ends those that are held may have been there before
+		one.ctx.cancel(context.Cause(l.r.Handling))
+	}
+}
+
+// overdue ends the contexts whose time has run out, and tells when the next one will; zero is
+// never.
+func (l *Leases) overdue(now time.Time) (next time.Time) {
+	for _, one := range l.held() {
+		if end := one.ctx.overdue(now); !end.IsZero() && (next.IsZero() || end.Before(next)) {
+			next = end
+		}
+	}
+	return next
+}
+
+// stop ends the contexts of all handlers, as the relay does not wait for them any more.
+func (l *Leases) stop() {
+	for _, one := range l.held() {
+		one.ctx.cancel(context.Cause(l.r.Handling))
+	}
+}
+
+func (l *Leases) drop(one *lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.holders, one)
+}
+
+func (l *Leases) held() []*lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.holders))
+}
+
+// took ends the context of a handler whose task another relay, or an operator, has taken away. A
+// task that its own handler has completed is gone as well.
+func (l *Leases) took(one *lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, runs := l.holders[one]; !runs || one.completing.Load() > 0 || one.completed.Load() != nil {
+		return
+	}
+	delete(l.holders, one)
+	one.ctx.cancel(outbox.ErrLeaseLost)
+	l.r.Log.Warn("outbox: a lease was taken away; its handler is stopped", "task_id", one.id)
+}
+
+// lose ends the contexts of all leased handlers: this relay has not reached the server for as long
+// as its leases last, so others may run its tasks.
+func (l *Leases) Lose() (lost int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for one := range l.holders {
+		one.ctx.cancel(outbox.ErrLeaseLost)
+	}
+	lost = len(l.holders)
+	clear(l.holders)
+	return lost
+}
+
+// release gives a claim back whose commit may have failed or not.
+func (l *Leases) release(rows []*store.Row, token, xid string) {
+	l.mu.Lock()
+	l.unknown = append(l.unknown, unknownClaim{rows, token, xid})
+	l.mu.Unlock()
+	select {
+	case l.poke <- struct{}{}:
+	default:
+	}
+}
+
+// run gives back what claims of unknown outcome took, until stop is closed. Then it waits for the
+// results that are being written.
+func (l *Leases) Run(stop <-chan struct{}) {
+	defer l.clock.stop()
+	defer context.AfterFunc(l.r.Handling, l.stop)()
+	retry := time.NewTicker(time.Second)
+	defer retry.Stop()
+	for {
+		select {
+		case <-l.poke:
+			l.giveBack()
+		case <-retry.C:
+			l.giveBack()
+		case <-stop:
+			l.writing.Wait()
+			l.giveBack()
+			return
+		}
+	}
+}
+
+// giveBack puts back what claims of unknown outcome took, once their outcome is known.
+func (l *Leases) giveBack() {
+	l.mu.Lock()
+	claims := l.unknown
+	l.unknown = nil
+	l.mu.Unlock()
+	for _, c := range claims {
+		status, err := l.r.StatusOf(c.xid)
+		if pgerr.Code(err) == "22023" {
+			continue // another server has taken over, which never had it
+		}
+		if err == nil && status == "committed" {
+			err = l.write(c.transitions(), false)
+		}
+		if err != nil || status == "in progress" {
+			l.mu.Lock()
+			l.unknown = append(l.unknown, c)
+			l.mu.Unlock()
+		}
+	}
+}
+
+func (c unknownClaim) transitions() []*transition {
+	var back []*transition
+	for _, t := range c.rows {
+		attempt := t.Attempt
+		if !t.LostBy.Valid {
+			attempt-- // it was not begun
+		}
+		back = append(back, &transition{row: t, token: c.token, verdict: verdict{back: true, change: store.Change{Attempt: attempt}}, lostBy: t.LostBy})
+	}
+	return back
+}
+
+const BeginSuspectSQL = `/* outbox: count the attempt of a suspect */
+UPDATE outbox.task SET attempt = LEAST(attempt + 1, 32767) WHERE task_id = $1 AND lease_token = $2::uuid`
+
+// begin counts the attempt of a leased suspect. After an error it may be counted or not.
+func (l *Leases) begin(t *store.Row, token string) error {
+	return l.r.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
+		return pg.One(tx.ExecContext(ctx, l.r.SQL(BeginSuspectSQL), t.ID, token))
+	})
+}

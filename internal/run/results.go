@@ -1,0 +1,166 @@
+package run
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
+)
+
+// results are transitions that wait to be written. While one group of them is being written the
+// next one gathers: group commit without a timer.
+type results struct {
+	pending    sync.Mutex
+	waiting    []*transition
+	writers    int
+	writing    sync.WaitGroup
+	writeSlots chan struct{} // of transitions that are written one by one
+	enough     chan struct{} // there is no reason to wait for more before a group is written
+}
+
+const (
+	ResultWriters     = 1                // groups that are written at once
+	resultGroup       = 256              // results are enough for one; more belong to it if they are there
+	resultWait        = time.Millisecond // for more, while runs are about to begin: most are short, or end later than that
+	singleWrites      = 4                // transitions that are, after their group was refused
+	maxDefiniteErrors = 3                // how often a transition that PostgreSQL refuses is tried, each time by itself
+)
+
+func newResults() results {
+	return results{writeSlots: make(chan struct{}, singleWrites), enough: make(chan struct{}, 1)}
+}
+
+// finish hands a transition on. The run is told when it is committed, when the lease proved to be
+// lost, or when the relay gives up as it stops. A transition is repeated until its commit is
+// confirmed, as a lost one would mean a second run.
+func (l *Leases) finish(t *transition) {
+	if t.mayWait {
+		l.settle([]*transition{t}, nil)
+		return
+	}
+	l.pending.Lock()
+	defer l.pending.Unlock()
+	l.waiting = append(l.waiting, t)
+	if len(l.waiting) >= resultGroup || l.starts.left.Load() == 0 {
+		Poke(l.enough)
+	}
+	if l.writers < ResultWriters {
+		l.writers++
+		l.writing.Go(l.writeWaiting)
+	}
+}
+
+// writeWaiting writes groups until nothing waits.
+func (l *Leases) writeWaiting() {
+	for {
+		l.gather()
+		l.pending.Lock()
+		group := l.waiting
+		l.waiting = nil
+		if len(group) == 0 {
+			l.writers--
+			l.pending.Unlock()
+			return
+		}
+		l.pending.Unlock()
+		l.settle(group, nil)
+	}
+}
+
+// gather waits for a group that is worth a commit, while there may be more in a moment.
+func (l *Leases) gather() {
+	l.pending.Lock()
+	n := len(l.waiting)
+	l.pending.Unlock()
+	if n == 0 || n >= resultGroup || l.starts.left.Load() == 0 {
+		return
+	}
+	timer := time.NewTimer(resultWait)
+	defer timer.Stop()
+	select {
+	case <-l.enough:
+	case <-timer.C:
+	}
+}
+
+// unwritten notes that the group's results are given up.
+func unwritten(group []*transition) {
+	for _, t := range group {
+		t.outcome = Infrastructure
+	}
+}
+
+// over tells the runs that their leases have ended.
+func (l *Leases) over(group []*transition) {
+	runs := make([]Settled, 0, len(group))
+	for _, t := range group {
+		t.run.settle()
+		runs = append(runs, t.run)
+	}
+	l.Ended(runs)
+}
+
+// withWriteSlot calls f when a slot is free, if slots are needed. When the relay is abandoned
+// nobody waits for one any more.
+func (l *Leases) withWriteSlot(slots chan struct{}, f func() error) error {
+	if slots == nil {
+		return f()
+	}
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+		return f()
+	case <-l.r.abandoned:
+		return errNoWriteSlot
+	}
+}
+
+var errNoWriteSlot = errors.New("relay: others were being written")
+
+// settle repeats the group's transaction until it is confirmed or the relay is abandoned. A
+// transition that PostgreSQL refuses, or whose row is locked, must not hold up the others, nor
+// those that gather: so they go one by one then, with slots, which bound how many are written at
+// once.
+func (l *Leases) settle(group []*transition, slots chan struct{}) {
+	retries := l.r.NewPace()
+	unknown := false // an earlier try may have committed
+	for try, refused := 1, 0; ; try++ {
+		retries.Try()
+		err := l.withWriteSlot(slots, func() error { return l.write(group, unknown) })
+		if err == nil {
+			retries.OK()
+			l.over(group)
+			return
+		}
+		if code := pgerr.Code(err); code != "" && !pgerr.Lost(err) && !(pgerr.Conflict(err) && try < pg.ConflictTries) {
+			if slots == nil {
+				for i := range group {
+					l.writing.Go(func() { l.settle(group[i:i+1:i+1], l.writeSlots) })
+				}
+				return
+			}
+			switch code[:2] {
+			case "22", "23", "P0": // for what is in the row, or by a trigger; all else may pass
+				refused++
+			}
+			if refused == maxDefiniteErrors {
+				l.r.Log.Error("outbox: the result of a leased task was refused; it stays leased until its lease or this relay ends", "task_type", group[0].row.TaskType, "task_id", group[0].row.ID, "error", pgerr.LogText(err))
+				unwritten(group)
+				l.over(group)
+				return
+			}
+		}
+		unknown = unknown || pgerr.Code(err) == "" || pgerr.Lost(err)
+		select {
+		case <-time.After(retries.Fail()):
+		case <-retries.Answered:
+		case <-l.r.abandoned:
+			l.r.Log.Warn("outbox: the relay stopped before the results of leased tasks were written; they will run again", "tasks", len(group), "error", pgerr.LogText(err))
+			unwritten(group)
+			l.over(group)
+			return
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package run
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// stepLeased leases one task, runs its handler outside the Stepper's own transactions, and ends the
+// lease.
+func (s *Stepper) stepLeased(ctx context.Context, h *handlers.Handler) ([]Run, error) {
+	token := store.NewUUID()
+	t, err := s.lease(ctx, h, token)
+	if err != nil || t == nil {
+		return nil, err
+	}
+	if t.Attempt > t.Max {
+		return s.finish(ctx, h, t, token, lostVerdict(t))
+	}
+	limited, release := newLimited(ctx)
+	defer release()
+	l := &stepLease{s: s, h: h, row: t, token: token, ctx: limited}
+	call := t.Task(t.Attempt)
+	call.Lease = l
+	if timeout := timeoutOf(h, t); timeout > 0 {
+		l.ctx.endAt(time.Now().Add(timeout), timeoutError(timeout))
+	}
+	out := callHandler(l.ctx, h, nil, handlers.Claim{}, []*store.Task{call})
+	l.ctx.cancel(nil)
+	if out.abandoned {
+		return nil, &Misuse{Type: h.Type, TaskID: t.ID, Text: misuseAbandoned}
+	}
+	if l.misuse != nil {
+		return nil, l.misuse
+	}
+	if v := l.completed.Load(); v != nil {
+		return []Run{runOf(t, t.Attempt, *v)}, nil
+	}
+	_, verdicts := decide(ending{kind: h.Kind, out: out, backoff: backoffOf(s.log, h)}, []*store.Row{t})
+	return s.finish(ctx, h, t, token, verdicts[0])
+}
+
+// lease claims the next task of the type, if there is one, and counts the attempt.
+func (s *Stepper) lease(ctx context.Context, h *handlers.Handler, token string) (t *store.Row, err error) {
+	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
+		var runs []*LeasedRun
+		err := pg.QueryTx(ctx, tx, s.store.SQL(LeaseSQL), LeaseNext{}.args(h, 1, s.store.RelayID, token), func(values []driver.Value) (err error) {
+			runs, err = leasedRows(pg.Text(values[0]), h, 1)
+			return err
+		})
+		if err != nil || len(runs) == 0 {
+			return err
+		}
+		t = &runs[0].row
+		if !t.LostBy.Valid {
+			return nil
+		}
+		t.Attempt++
+		return pg.One(tx.ExecContext(ctx, s.store.SQL(BeginSuspectSQL), t.ID, token))
+	})
+	return t, err
+}
+
+// finish ends a lease. Nobody but the handler can have taken it away.
+func (s *Stepper) finish(ctx context.Context, h *handlers.Handler, t *store.Row, token string, v verdict) ([]Run, error) {
+	end := &transition{verdict: v, row: t, token: token}
+	if v.done {
+		end.keep = h.Keep
+	}
+	done, other := split([]*transition{end})
+	err := s.in.InTx(ctx, func(tx *sql.Tx) error {
+		if err := writeTransitions(ctx, &s.store, tx, done, other); err != nil {
+			return err
+		}
+		if !end.held {
+			return &Misuse{Type: t.TaskType, TaskID: t.ID, Text: "the handler took its lease away, or the task is gone"}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []Run{runOf(t, min(t.Attempt, t.Max), v)}, nil
+}
+
+// stepLease is a Stepper's hold on one task.
+type stepLease struct {
+	s         *Stepper
+	h         *handlers.Handler
+	row       *store.Row
+	token     string
+	ctx       *limited // of the handler
+	completed atomic.Pointer[verdict]
+	misuse    *Misuse // of a Complete
+}
+
+// Extend implements outbox.Lease. Nobody takes the task over, so the context alone matters.
+func (l *stepLease) Extend(ctx context.Context, d time.Duration) error {
+	for _, c := range []context.Context{l.ctx, ctx} {
+		if err := context.Cause(c); err != nil {
+			return fmt.Errorf("relay: extend task %d: %w", l.row.ID, err)
+		}
+	}
+	l.ctx.extend(time.Now().Add(d), timeoutError(d))
+	return nil
+}
+
+// Complete implements outbox.Lease, as a relay's does.
+func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	fail := func(err error) error { return fmt.Errorf("relay: complete task %d: %w", l.row.ID, err) }
+	end := &verdict{outcome: Done, done: true}
+	err := l.s.in.InTx(ctx, func(tx *sql.Tx) error {
+		d := newRemoval(&l.s.store, l.h, l.row, l.token)
+		d.within(tx)
+		defer d.done()
+		switch err := d.take(ctx); {
+		case errors.Is(err, outbox.ErrLeaseLost):
+			return fmt.Errorf("%w: task %d", err, l.row.ID)
+		case err != nil:
+			return fail(err)
+		}
+		var err error
+		if d.again, err = resultAgain(l.h, l.row.ID, fn(tx)); err != nil {
+			if broke := d.exclusively(d.undo); broke != nil && endedTransaction(pgerr.Code(broke), broke) {
+				return misuse(l.h, l.row.ID, broke)
+			}
+			return err
+		}
+		if d.again != nil {
+			end = &verdict{outcome: RunAgain, change: nextIteration(d.again)}
+		}
+		switch released, err := d.keep(); {
+		case err == nil:
+			return nil
+		case released:
+			return fail(err)
+		case !isBroken(err):
+			return fail(refusedBy(err))
+		default:
+			return fail(misuse(l.h, l.row.ID, err))
+		}
+	})
+	if err == nil {
+		l.completed.Store(end)
+	} else {
+		errors.As(err, &l.misuse)
+	}
+	return err
+}

@@ -17,13 +17,11 @@ type claimPlan interface {
 	part(h *handlers.Handler, i, found int) (p claimPart, more bool)
 }
 
-// claimPart is a statement that takes up to limit tasks: it returns store.RowColumns and, with one of
-// them, the transaction's id. Or it returns each as text, as outbox.claim_tasks does.
+// claimPart is a statement that takes up to limit tasks, and returns a store.RowText of each.
 type claimPart struct {
 	query   string
 	args    []any
-	limit   int // 0: there is nothing more to do
-	text    bool
+	limit   int  // 0: there is nothing more to do
 	settled bool // it makes the transaction's settings, which the claim sends before it else
 }
 
@@ -45,7 +43,7 @@ WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE task_id = $2 AND task_type = $1 AND state NOT IN ('scheduled', 'leased', 'waiting')
      FOR UPDATE SKIP LOCKED)
 DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
-RETURNING ` + store.RowColumns + `, pg_current_xact_id()::text`
+RETURNING ` + store.RowText
 
 // claimNext takes up to limit tasks from the watermark of the lane on, nil for its start; or from
 // the pivot on if there is one, and then from the watermark.
@@ -71,9 +69,9 @@ func (c ClaimNext) part(h *handlers.Handler, i, found int) (p claimPart, more bo
 	args := []any{h.Type, from.Priority, from.Attempt, from.TaskID, most}
 	if c.Limit == 1 {
 		args = append(args, idSpan, pg.Millis(idleFor(h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(h.Timeout))
-		return claimPart{query: TakeTaskSQL, args: args, limit: rest, text: true, settled: true}, more
+		return claimPart{query: TakeTaskSQL, args: args, limit: rest, settled: true}, more
 	}
-	return claimPart{query: ClaimSQL, args: append(args, rest), limit: rest, text: true}, more
+	return claimPart{query: ClaimSQL, args: append(args, rest), limit: rest}, more
 }
 
 // claimOne takes one task by its id, if it is ready and no other has it.

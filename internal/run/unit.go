@@ -46,7 +46,7 @@ func (u *unit) take(c claimPlan) error {
 			}
 			found := len(u.rows)
 			err := conn.Together(ctx, before, u.SQL(p.query), p.args, after, func(values []driver.Value) (err error) {
-				if p.text && values[0] == nil {
+				if values[0] == nil {
 					return nil
 				}
 				if len(block) == 0 {
@@ -56,14 +56,8 @@ func (u *unit) take(c claimPlan) error {
 				block = block[1:]
 				r.TaskType, r.Max = u.h.Type, u.h.MaxAttempts
 				u.rows = append(u.rows, r)
-				if p.text {
-					u.xid, err = r.FromText(pg.Text(values[0]))
-					return err
-				}
-				if xid := values[len(values)-1]; xid != nil {
-					u.xid = pg.Text(xid)
-				}
-				return r.FromDriver(values)
+				u.xid, err = r.FromText(pg.Text(values[0]))
+				return err
 			})
 			if err = errors.Join(err, store.TooMany(len(u.rows)-found, p.limit)); err != nil {
 				return err

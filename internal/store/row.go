@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"database/sql"
-	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/pg"
 )
 
 type Task = outbox.Task[json.RawMessage]
@@ -39,98 +37,61 @@ type Row struct {
 	Discarded error          // what its handler discarded it for
 }
 
-// What every claim returns of a task t, in this order. A time is cheap as a float, which is exact
-// to the microsecond for two centuries; most tasks were created when they were due; and the columns
-// that few tasks use are one.
-const RowColumns = `t.task_id, t.payload::text, t.priority, t.attempt, (date_part('epoch', t.run_at) * 1000000)::bigint,
-       CASE WHEN t.created_at <> t.run_at THEN (date_part('epoch', t.created_at) * 1000000)::bigint END, outbox.optional_columns(t)`
+// RowText is a task t as every claim returns it: its fields with U+001F between them, which no JSON
+// has. A text costs the client less than columns. Most tasks were created when they were due, so
+// created_at is empty then; and the columns that few tasks use are one.
+const RowText = `concat_ws(E'\x1f', t.task_id, t.priority, t.attempt, (date_part('epoch', t.run_at) * 1000000)::bigint,
+       CASE WHEN t.created_at <> t.run_at THEN (date_part('epoch', t.created_at) * 1000000)::bigint::text ELSE '' END,
+       pg_current_xact_id(), COALESCE(outbox.optional_columns(t), ''), t.payload)`
 
-// ScanRows reads the rows of a claim that returns RowColumns and the transaction's id, in the order
-// of claiming. It fails if there are more than limit.
-func ScanRows(rows *sql.Rows, taskType string, maxAttempts, limit int) (out []*Row, xid string, err error) {
-	defer rows.Close()
-	for rows.Next() {
-		r := &Row{TaskType: taskType, Max: maxAttempts}
-		var rest sql.NullString
-		var createdAt sql.NullInt64
-		if err := rows.Scan(&r.ID, &r.Payload, &r.Priority, &r.Attempt, &r.RunAt, &createdAt, &rest, &xid); err != nil {
-			return nil, "", err
-		}
-		if r.createdAt = r.RunAt; createdAt.Valid {
-			r.createdAt = createdAt.Int64
-		}
-		if err := r.setRest(rest.String); err != nil {
-			return nil, "", err
-		}
-		out = append(out, r)
+// FromText reads a RowText.
+func (r *Row) FromText(text string) (xid string, err error) {
+	var f [8]string
+	if err := split(text, "\x1f", f[:]); err != nil {
+		return "", err
 	}
-	if err := rows.Err(); err != nil {
-		return nil, "", err
-	}
-	InOrder(out)
-	return out, xid, TooMany(len(out), limit)
+	return f[5], r.set(f[0], f[1], f[2], f[3], f[4], f[7], f[6])
 }
 
-// FromDriver reads what ScanRows reads, from a row of the driver.
-func (r *Row) FromDriver(values []driver.Value) error {
-	r.ID, r.Payload, r.Priority, r.Attempt = pg.Integer(values[0]), pg.Text(values[1]), int(pg.Integer(values[2])), int(pg.Integer(values[3]))
-	r.RunAt = pg.Integer(values[4])
-	if r.createdAt = r.RunAt; values[5] != nil {
-		r.createdAt = pg.Integer(values[5])
+// FromLine reads a line of lease_tasks.
+func (r *Row) FromLine(line string) error {
+	var f [9]string
+	if err := split(line, "\t", f[:]); err != nil {
+		return err
 	}
-	return r.setRest(pg.Text(values[6]))
+	r.Place, r.LostBy = f[1], sql.NullString{String: f[6], Valid: f[6] != ""}
+	return r.set(f[0], f[2], f[3], f[4], f[5], f[7], f[8])
 }
 
-// FromText reads a task as outbox.claim_tasks returns it. A text costs the client less than
-// columns.
-func (r *Row) FromText(taken string) (xid string, err error) {
-	var field [7]string
-	more := true
-	for i := range field {
-		field[i], taken, more = strings.Cut(taken, "\x1f")
+// split fills all fields with what separators are between. The last one may have separators.
+func split(text, separator string, fields []string) error {
+	last := len(fields) - 1
+	for i := range fields[:last] {
+		more := false
+		if fields[i], text, more = strings.Cut(text, separator); !more {
+			return errors.New("relay: a claimed task lacks fields: please report this")
+		}
 	}
-	if !more {
-		return "", errors.New("relay: a claimed task lacks fields: please report this")
-	}
+	fields[last] = text
+	return nil
+}
+
+func (r *Row) set(id, priority, attempt, runAt, createdAt, payload, optional string) (err error) {
 	number := func(s string) (n int64) {
 		n, wrong := strconv.ParseInt(s, 10, 64)
 		if wrong != nil {
-			err = wrong
+			err = fmt.Errorf("relay: a claimed task: %w", wrong)
 		}
 		return n
 	}
-	r.ID, r.Priority, r.Attempt, r.RunAt, r.Payload = number(field[0]), int(number(field[1])), int(number(field[2])), number(field[3]), taken
-	if r.createdAt = r.RunAt; field[4] != "" {
-		r.createdAt = number(field[4])
+	r.ID, r.Priority, r.Attempt, r.RunAt, r.Payload = number(id), int(number(priority)), int(number(attempt)), number(runAt), payload
+	if r.createdAt = r.RunAt; createdAt != "" {
+		r.createdAt = number(createdAt)
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
-	return field[5], r.setRest(field[6])
-}
-
-// ScanTexts is ScanRows for a claim that returns each task as one text.
-func ScanTexts(rows *sql.Rows, taskType string, maxAttempts, limit int) (out []*Row, xid string, err error) {
-	defer rows.Close()
-	for rows.Next() {
-		var taken sql.NullString
-		if err := rows.Scan(&taken); err != nil {
-			return nil, "", err
-		}
-		if !taken.Valid {
-			continue
-		}
-		r := &Row{TaskType: taskType, Max: maxAttempts}
-		if xid, err = r.FromText(taken.String); err != nil {
-			return nil, "", err
-		}
-		out = append(out, r)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, "", err
-	}
-	InOrder(out)
-	return out, xid, TooMany(len(out), limit)
+	return r.setRest(optional)
 }
 
 // TooMany is the error of a claim that took more than its limit.

@@ -225,8 +225,12 @@ func (a *attempt) commit(verdicts []verdict) error {
 	return nil
 }
 
-// tell tells what has become of the tasks.
+// tell tells what has become of the tasks: without verdicts they are done.
 func (a *attempt) tell(verdicts []verdict) {
+	if verdicts == nil {
+		a.watch.all(Done)
+		return
+	}
 	var discarded []int64
 	var because error
 	for i, v := range verdicts {

@@ -110,6 +110,9 @@ func describe(kind handlers.Kind, decided work, verdicts []verdict) string {
 	if kind != handlers.KindLeased {
 		s = [...]string{"keep ", "undo ", "split ", "cancel ", "give back "}[decided]
 	}
+	if verdicts == nil && decided == keepWork {
+		return s + "done"
+	}
 	for _, v := range verdicts {
 		s += v.outcome.String()
 		if !v.done {
@@ -131,7 +134,7 @@ func TestDecideForABatch(t *testing.T) {
 		end  ending
 		want string
 	}{
-		{"nil", ending{}, "keep done done done done"},
+		{"nil", ending{}, "keep done"},
 		{"some", ending{out: callResult{err: some}}, "keep retry 1 snoozed 0 discarded done"},
 		{"some, two of them canceled", ending{out: callResult{err: some, canceled: true}, canceled: []int64{1, 4}}, "keep canceled snoozed 0 discarded done"},
 		{"some, drained", ending{out: callResult{err: some, drained: true}}, "keep drained 0 drained 0 discarded done"},

@@ -148,7 +148,11 @@ func (s *Stepper) lost(u *unit, verdicts []verdict, err error) error {
 // record notes the runs of tasks, of which each was begun once more.
 func record(runs *[]Run, rows []*store.Row, verdicts []verdict) {
 	for i, r := range rows {
-		*runs = append(*runs, runOf(r, min(r.Begun(), r.Max), verdicts[i]))
+		v := verdict{outcome: Done}
+		if verdicts != nil {
+			v = verdicts[i]
+		}
+		*runs = append(*runs, runOf(r, min(r.Begun(), r.Max), v))
 	}
 }
 

@@ -101,11 +101,14 @@ func (u *unit) tasks() []*store.Task {
 const endRunSQL = `/* outbox: end a claim */
 SELECT outbox.end_run($1, $2)`
 
-// keep keeps what the handler did, and writes what becomes of its tasks. Not released is an error of
-// the handler's work or of its transaction, see isBroken.
+// keep keeps what the handler did, and writes what becomes of its tasks: without verdicts they are
+// done. Not released is an error of the handler's work or of its transaction, see isBroken.
 func (u *unit) keep(verdicts []verdict) (released bool, err error) {
-	done, history := make([]*store.Row, 0, len(u.rows)), make([]*store.Row, 0, len(u.rows))
+	var done, history []*store.Row
 	var canceledTypes []string
+	if verdicts == nil {
+		done, history = u.rows, u.rows
+	}
 	for i, v := range verdicts {
 		switch r := u.rows[i]; {
 		case v.outcome == Canceled:

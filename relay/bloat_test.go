@@ -11,22 +11,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/relay"
 )
 
 // bloatOf is what one bloat check with low thresholds logs.
 func bloatOf(t testing.TB, db *database, dead int64) (log string, next time.Duration) {
 	t.Helper()
-	reg := handlers.New()
-	handlers.Tx(reg, typeTx, txEffect)
 	var out records
-	r, err := relay.New(db.DB, reg, relay.Config{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	tx, err := db.Begin()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if next, err = r.CheckBloat(t.Context(), dead, 0); err != nil {
+	defer tx.Rollback()
+	check := upkeep.Bloat{Dead: dead, Behind: 1}
+	if next, err = check.Check(t.Context(), "outbox", slog.New(slog.NewTextHandler(&out, nil)), tx); err != nil {
 		t.Fatal(err)
 	}
 	return out.String(), next

@@ -16,6 +16,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	runs "github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -73,7 +74,7 @@ func TestAClaimTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 						{"claim", min(limit, ready-ready/2), []any{"TX", 0, 0, pivot, 0, limit}},
 						{"claim one", 1, []any{"TX", pivot}},
 					} {
-						if got := changed(t, db, planner, relay.Statements[c.name], c.args...); got != c.want {
+						if got := changed(t, db, planner, statements[c.name], c.args...); got != c.want {
 							t.Errorf("%s: limit %d, %d ready, statistics of %d, %stook %d, want %d", c.name, limit, ready, stats, planner, got, c.want)
 						}
 					}
@@ -95,7 +96,7 @@ func TestPromoteTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 		for _, due := range relaytest.Part([]int{2000, 50, 1}, 2) {
 			stale(t, db, stats, due, "scheduled")
 			for _, planner := range planners() {
-				if got, want := changed(t, db, planner, relay.Statements["promote scheduled"], "TX", 1000), min(due, 1000); got != want {
+				if got, want := changed(t, db, planner, statements["promote scheduled"], "TX", 1000), min(due, 1000); got != want {
 					t.Errorf("%d due, statistics of %d, %spromoted %d, want %d", due, stats, planner, got, want)
 				}
 			}
@@ -115,8 +116,8 @@ func leasedBy(t testing.TB, db *database, settings string, limit, lead int, pivo
 		t.Fatal(err)
 	}
 	var tasks, xid string
-	if err := tx.QueryRow(relay.LeaseSQL, "TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0, lead, 64).Scan(&tasks, &xid); err != nil {
-		t.Fatalf("%s%s: %v", settings, relay.LeaseSQL, err)
+	if err := tx.QueryRow(runs.LeaseSQL, "TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0, lead, 64).Scan(&tasks, &xid); err != nil {
+		t.Fatalf("%s%s: %v", settings, runs.LeaseSQL, err)
 	}
 	var n int
 	if err := tx.QueryRow(`SELECT count(*) FROM outbox.task WHERE state = 'leased'`).Scan(&n); err != nil {
@@ -163,7 +164,7 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 		called = true
 		return nil
 	})
-	r, err := relay.New(db.DB, reg, relay.Config{})
+	r, err := relay.New(db.DB, reg, relay.Config{Workers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +191,7 @@ func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
 	take := func(tx *sql.Tx, from, most, near int) int {
 		t.Helper()
 		var taken sql.NullString
-		if err := tx.QueryRow(relay.TakeTaskSQL, "TX", 0, 0, from, most, near, "1000", "2000", "3000").Scan(&taken); err != nil {
+		if err := tx.QueryRow(runs.TakeTaskSQL, "TX", 0, 0, from, most, near, "1000", "2000", "3000").Scan(&taken); err != nil {
 			t.Fatal(err)
 		}
 		id, _ := strconv.Atoi(strings.Split(taken.String, "\x1f")[0])
@@ -276,7 +277,7 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 			}
 			return nil
 		})
-		r, err := relay.New(db.DB, reg, relay.Config{})
+		r, err := relay.New(db.DB, reg, relay.Config{Workers: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

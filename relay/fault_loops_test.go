@@ -24,21 +24,21 @@ const longestRest = 10 * time.Second
 // faultyLoop is a loop of the relay's, the work that it finds, and what must come of it.
 type faultyLoop struct {
 	name  string
-	job   string             // of maintenance
-	first func(*relay.Loops) // before setup
+	job   string       // of maintenance
+	first func(*loops) // before setup
 	setup string
-	begin func(*relay.Loops) // after setup
-	pass  func(context.Context, *relay.Loops) (rest time.Duration, err error)
+	begin func(*loops) // after setup
+	pass  func(context.Context, *loops) (rest time.Duration, err error)
 	state string // a query for what is compared with what a pass without faults leaves
 	once  bool   // there is one pass only: it tries again by itself
 }
 
-func upkeepJob(name string) func(context.Context, *relay.Loops) (time.Duration, error) {
-	return func(ctx context.Context, l *relay.Loops) (time.Duration, error) { return l.Upkeep(ctx, name) }
+func upkeepJob(name string) func(context.Context, *loops) (time.Duration, error) {
+	return func(ctx context.Context, l *loops) (time.Duration, error) { return l.Upkeep(ctx, name) }
 }
 
-func pass(f func(*relay.Loops, context.Context) error) func(context.Context, *relay.Loops) (time.Duration, error) {
-	return func(ctx context.Context, l *relay.Loops) (time.Duration, error) { return 0, f(l, ctx) }
+func pass(f func(*loops, context.Context) error) func(context.Context, *loops) (time.Duration, error) {
+	return func(ctx context.Context, l *loops) (time.Duration, error) { return 0, f(l, ctx) }
 }
 
 const emptyAll = `DELETE FROM outbox.task; DELETE FROM outbox.dead_task; DELETE FROM outbox.done_task; DELETE FROM outbox.running; DELETE FROM outbox.relay;
@@ -60,7 +60,7 @@ func dead(relayID, alive string) string {
 }
 
 var faultyLoops = []faultyLoop{
-	{name: "heartbeat", pass: pass((*relay.Loops).Beat), state: `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '3 seconds'`},
+	{name: "heartbeat", pass: pass((*loops).Beat), state: `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '3 seconds'`},
 	{name: "take over", pass: upkeepJob("take over"), state: tasksNow, setup: dead(deadRelay, "-1 second") + dead(liveRelay, "1 hour") + `
 		INSERT INTO outbox.task (task_type, payload, state, attempt, relay_id, lease_token, leased_until)
 		SELECT 'LEASED', to_jsonb(n), 'leased', 1, CASE n WHEN 1 THEN '` + deadRelay + `' WHEN 2 THEN '` + newRelay + `' ELSE '` + liveRelay + `' END::uuid, '` + someToken + `',
@@ -68,8 +68,8 @@ var faultyLoops = []faultyLoop{
 	{name: "hear", pass: upkeepJob("hear"), setup: `WITH t AS (INSERT INTO outbox.task (task_type, payload) SELECT 'TX', to_jsonb(n) FROM generate_series(1, 3) n RETURNING task_id, payload)
 		INSERT INTO outbox.cancel (task_id) SELECT task_id FROM t WHERE payload <> '3' UNION ALL SELECT -1`,
 		state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.cancel), (SELECT sum(tasks) FROM outbox.counter_log WHERE kind = 'canceled'))`},
-	{name: "give tokens back", pass: upkeepJob("give tokens back"), setup: fmt.Sprintf(aBucket, "0"), begin: func(l *relay.Loops) { l.Unused(10) }, state: fmt.Sprintf(tokensNow, 11)},
-	{name: "take tokens", setup: fmt.Sprintf(aBucket, "100"), state: fmt.Sprintf(tokensNow, 91), pass: func(ctx context.Context, l *relay.Loops) (time.Duration, error) {
+	{name: "give tokens back", pass: upkeepJob("give tokens back"), setup: fmt.Sprintf(aBucket, "0"), begin: func(l *loops) { l.Unused(10) }, state: fmt.Sprintf(tokensNow, 11)},
+	{name: "take tokens", setup: fmt.Sprintf(aBucket, "100"), state: fmt.Sprintf(tokensNow, 91), pass: func(ctx context.Context, l *loops) (time.Duration, error) {
 		got, err := l.Take(ctx, 10)
 		if err == nil && got != 10 {
 			err = fmt.Errorf("%d tokens, want 10", got)
@@ -97,22 +97,22 @@ var faultyLoops = []faultyLoop{
 	{name: "sample", job: "sample", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3);
 		INSERT INTO outbox.sample SELECT now() - n * interval '20 hours', 1, 1, 1, 1, 1, 1, 1, 1, 'TX' FROM generate_series(1, 3) n`,
 		state: `SELECT string_agg(format('%s %s', task_type, ready), ', ' ORDER BY at, task_type) FROM outbox.sample`},
-	{name: "promote scheduled", pass: pass((*relay.Loops).Poll), state: tasksNow, setup: `INSERT INTO outbox.task (task_type, payload, state, attempt, run_at)
+	{name: "promote scheduled", pass: pass((*loops).PollOnce), state: tasksNow, setup: `INSERT INTO outbox.task (task_type, payload, state, attempt, run_at)
 		SELECT 'TX', to_jsonb(n), 'scheduled', n, now() + (n - 3) * interval '1 hour' FROM generate_series(1, 4) n`},
-	{name: "promote heads", pass: pass((*relay.Loops).Poll), state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.headless_key))`,
+	{name: "promote heads", pass: pass((*loops).PollOnce), state: `SELECT concat((` + tasksNow + `), (SELECT count(*) FROM outbox.headless_key))`,
 		setup: `INSERT INTO outbox.task (task_type, payload, ordering_key) SELECT 'TX', to_jsonb(n), (n % 3)::text FROM generate_series(1, 9) n; DELETE FROM outbox.promote_lock`},
-	{name: "register schedules", pass: pass((*relay.Loops).Schedule), state: `SELECT string_agg(format('%s %s', name, next_at), ' ') FROM outbox.schedule`},
-	{name: "fire", first: register, setup: past, pass: pass((*relay.Loops).Schedule), state: firedNow},
-	{name: "pass firings over", first: register, setup: past + `, paused = true`, pass: pass((*relay.Loops).Schedule), state: firedNow},
-	{name: "journal notes", pass: pass((*relay.Loops).WriteNotes), begin: func(l *relay.Loops) { l.Note(1, 2, someToken) },
+	{name: "register schedules", pass: pass((*loops).Fire), state: `SELECT string_agg(format('%s %s', name, next_at), ' ') FROM outbox.schedule`},
+	{name: "fire", first: register, setup: past, pass: pass((*loops).Fire), state: firedNow},
+	{name: "pass firings over", first: register, setup: past + `, paused = true`, pass: pass((*loops).Fire), state: firedNow},
+	{name: "journal notes", pass: pass((*loops).WriteNotes), begin: func(l *loops) { l.Note(1, 2, someToken) },
 		setup: `INSERT INTO outbox.running (task_id, token, relay_id) SELECT n, '` + someToken + `', '` + liveRelay + `' FROM generate_series(1, 3) n;` + dead(liveRelay, "1 hour"),
 		state: `SELECT string_agg(format('%s %s', task_id, lost_connection), ', ' ORDER BY task_id) FROM outbox.running`},
-	{name: "sign off", once: true, pass: pass((*relay.Loops).SignOff), begin: func(l *relay.Loops) { _ = l.Beat(context.Background()) }, state: `SELECT count(*) FROM outbox.relay`},
+	{name: "sign off", once: true, pass: pass((*loops).SignOff), begin: func(l *loops) { _ = l.Beat(context.Background()) }, state: `SELECT count(*) FROM outbox.relay`},
 }
 
 const firedNow = `SELECT concat((SELECT string_agg(run_at::text, ', ' ORDER BY run_at, task_id) FROM outbox.task), ' and then ', (SELECT next_at FROM outbox.schedule))`
 
-func register(l *relay.Loops) { _ = l.Schedule(context.Background()) }
+func register(l *loops) { _ = l.Fire(context.Background()) }
 
 // loopsUnderTest is a database with a driver that fails.
 type loopsUnderTest struct {
@@ -133,7 +133,7 @@ func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, wa
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := r.Loops(c.job)
+	l := newLoops(r, c.job)
 	u.db.Do(t, emptyAll)
 	if c.first != nil {
 		c.first(l)

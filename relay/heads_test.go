@@ -146,7 +146,7 @@ func TestAHeadThatIsBeingPromotedDoesNotFreeAUniqueKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback()
-	if result, err := tx.Exec(relay.Statements["promote heads"], 1000); err != nil {
+	if result, err := tx.Exec(statements["promote heads"], 1000); err != nil {
 		t.Fatal(err)
 	} else if n, _ := result.RowsAffected(); n != 1 {
 		t.Fatalf("%d heads were promoted", n)
@@ -206,7 +206,7 @@ func TestARelayThatFreezesWhileItPromotesHeadsLetsGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback()
-	if _, err := tx.Exec(relay.Statements["lock heads"], "300"); err != nil {
+	if _, err := tx.Exec(statements["lock heads"], "300"); err != nil {
 		t.Fatal(err)
 	}
 	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('ORDERED_TX', 'k')`)
@@ -264,7 +264,7 @@ func TestHeadsArePromotedThroughIndexesWithAnyStatistics(t *testing.T) {
 		db.Do(t, `DELETE FROM outbox.task; DELETE FROM outbox.headless_key`)
 		fill(large, 1000, 500, large)
 		var ways []string
-		explain(t, db, false, relay.Statements["promote heads"], 1000).each(func(p plan) {
+		explain(t, db, false, statements["promote heads"], 1000).each(func(p plan) {
 			ways = append(ways, p.Index, strings.TrimSpace(p.Node+" "+p.Relation))
 		})
 		for _, way := range []string{"task_waiting", "task_head", "task_pkey", "Tid Scan headless_key"} {

@@ -114,7 +114,7 @@ func TestAnIdlePollProlongsTheWakeUpRequestAndSaysWhetherTheOneBeforeStillHeld(t
 		db.Do(t, `SELECT setval('outbox.wake', $1)`, c.before)
 		var rows, held int
 		var until int64
-		err := db.QueryRowContext(t.Context(), `SELECT count(*), COALESCE(max(priority), 0), COALESCE(max(task_id), 0) FROM (`+relay.Statements["idle poll"]+
+		err := db.QueryRowContext(t.Context(), `SELECT count(*), COALESCE(max(priority), 0), COALESCE(max(task_id), 0) FROM (`+statements["idle poll"]+
 			`) AS p (i, task_id, priority, attempt, age, due) WHERE i = -1`, append(append([]any{pq.Array([]string{"TX"}), pq.Array([]int64{})}, relay.NoSpans()...), false, c.ahead, c.before)...).Scan(&rows, &held, &until)
 		if err != nil || rows != c.rows || held != c.held {
 			t.Errorf("%+v: got %d rows, held %d, %v", c, rows, held, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/invariants"
-	"github.com/txoutbox/outbox/relay"
+	runs "github.com/txoutbox/outbox/internal/run"
 )
 
 // holder is a session that claims one task and ends the claim, with the relay's statements.
@@ -28,7 +28,7 @@ var holderEnds = []string{"finishes", "gives back", "fails"}
 func (h *holder) claims() step {
 	return step{name: "claims", do: func() (int, error) {
 		if h.leased {
-			tasks, err := h.query(`SELECT tasks FROM (`+relay.LeaseSQL+`) AS l`, "TX", 1, relayA, tokenA, nil, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64)
+			tasks, err := h.query(`SELECT tasks FROM (`+runs.LeaseSQL+`) AS l`, "TX", 1, relayA, tokenA, nil, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64)
 			if h.held = len(tasks) == 1; h.held {
 				h.place = strings.Split(tasks[0], "\t")[1]
 			}
@@ -37,7 +37,7 @@ func (h *holder) claims() step {
 		if err := h.begin(); err != nil {
 			return 0, err
 		}
-		tasks, err := h.query(relay.Statements["claim one"], "TX", h.task)
+		tasks, err := h.query(statements["claim one"], "TX", h.task)
 		h.held = len(tasks) == 1
 		return 0, err
 	}}
@@ -69,12 +69,12 @@ func (h *holder) ends(how string, uniqueKey, orderingKey sql.NullString) step {
 		switch how {
 		case "finishes":
 			var lost []string
-			lost, err = h.query(relay.FinishSQL, pq.Array([]int{h.task}), pq.Array([]string{h.place}), pq.Array([]string{tokenA}), pq.Array([]int{1}))
+			lost, err = h.query(runs.FinishSQL, pq.Array([]int{h.task}), pq.Array([]string{h.place}), pq.Array([]string{tokenA}), pq.Array([]int{1}))
 			n = 1 - len(lost)
 		case "gives back":
-			n, err = h.exec(relay.Statements["return lease"], h.task, tokenA, "ready", 0, nil, nil, 0, orderingKey)
+			n, err = h.exec(statements["return lease"], h.task, tokenA, "ready", 0, nil, nil, 0, orderingKey)
 		default:
-			n, err = h.exec(relay.Statements["return lease"], h.task, tokenA, "scheduled", 1, "error", nil, 0, orderingKey)
+			n, err = h.exec(statements["return lease"], h.task, tokenA, "scheduled", 1, "error", nil, 0, orderingKey)
 		}
 		if err == nil && n != 1 {
 			err = fmt.Errorf("the end of its lease changed %d rows", n)
@@ -88,7 +88,7 @@ func hears(a *actor, task int) []step {
 	asked := false
 	return []step{
 		{name: "a relay hears", do: func() (int, error) {
-			found, err := a.query(relay.Statements["hear"], pq.Array([]int{}), pq.Array([]int{}), pq.Array([]string{}))
+			found, err := a.query(statements["hear"], pq.Array([]int{}), pq.Array([]int{}), pq.Array([]string{}))
 			asked = len(found) > 0
 			return 0, err
 		}},
@@ -96,7 +96,7 @@ func hears(a *actor, task int) []step {
 			if !asked {
 				return 0, nil
 			}
-			return a.exec(relay.Statements["remove canceled"], pq.Array([]int{task}))
+			return a.exec(statements["remove canceled"], pq.Array([]int{task}))
 		}},
 	}
 }

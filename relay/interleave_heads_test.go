@@ -22,7 +22,7 @@ func promotes(a *actor) []step {
 		{name: "locks the promotion of heads", do: func() (n int, err error) {
 			if err = a.begin(); err == nil {
 				var got []string
-				got, err = a.query(relay.Statements["lock heads"], "10000")
+				got, err = a.query(statements["lock heads"], "10000")
 				locked = len(got) > 0
 			}
 			return 0, err
@@ -31,7 +31,7 @@ func promotes(a *actor) []step {
 			if !locked {
 				return 0, nil
 			}
-			return a.exec(relay.Statements["promote heads"], 1000)
+			return a.exec(statements["promote heads"], 1000)
 		}},
 		a.ended(true, nil),
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	runs "github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/upkeep"
-	"github.com/txoutbox/outbox/relay"
 )
 
 // lifecycle is what the two relays of a schedule do, and a naive model of what must come of it.
@@ -32,7 +32,7 @@ const (
 	tokenA, tokenB = "aaaaaaaa-0000-4000-8000-00000000000a", "bbbbbbbb-0000-4000-8000-00000000000b"
 )
 
-func (l *lifecycle) statement(name string) string { return relay.Statements[name] }
+func (l *lifecycle) statement(name string) string { return statements[name] }
 
 // check compares the step's effect and the task's place with the model.
 func (l *lifecycle) check(step string, changed int, should bool) {
@@ -49,7 +49,7 @@ func (l *lifecycle) check(step string, changed int, should bool) {
 
 func (l *lifecycle) lease(a *actor, who, relayID, token string, lease time.Duration) step {
 	return step{do: func() (int, error) {
-		tasks, err := a.query(`SELECT tasks FROM (`+relay.LeaseSQL+`) AS l`, "LEASED", 1, relayID, token,
+		tasks, err := a.query(`SELECT tasks FROM (`+runs.LeaseSQL+`) AS l`, "LEASED", 1, relayID, token,
 			sql.NullInt64{Int64: lease.Microseconds(), Valid: lease > 0}, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64)
 		if len(tasks) > 0 {
 			a.place = strings.Split(tasks[0], "\t")[1]
@@ -69,7 +69,7 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 	return step{do: func() (int, error) {
 		switch name {
 		case "completes":
-			lost, err := a.query(relay.FinishSQL, pq.Array([]int{l.task}), pq.Array([]string{a.place}), pq.Array([]string{token}), pq.Array([]int{1}))
+			lost, err := a.query(runs.FinishSQL, pq.Array([]int{l.task}), pq.Array([]string{a.place}), pq.Array([]string{token}), pq.Array([]int{1}))
 			return 1 - len(lost), err
 		case "fails":
 			return a.exec(l.statement("return lease"), l.task, token, "scheduled", 1, "error", nil, time.Hour.Microseconds(), nil)

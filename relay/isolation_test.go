@@ -149,7 +149,7 @@ func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := r.Loops("")
+	l := newLoops(r, "")
 	defer l.Close()
 	l.Note(1, 3, someToken)
 	l.Note(2, 3, someToken)

@@ -130,10 +130,10 @@ func TestALostBatchIsKnownAlthoughItsFirstTaskIsGone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			loops := r.Loops("")
-			defer loops.Close()
+			l := newLoops(r, "")
+			defer l.Close()
 			do := func(job string) {
-				if _, err := loops.Upkeep(t.Context(), job); err != nil {
+				if _, err := l.Upkeep(t.Context(), job); err != nil {
 					t.Fatal(err)
 				}
 			}

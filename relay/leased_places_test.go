@@ -10,6 +10,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	runs "github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -31,7 +32,7 @@ func TestEndsOfLeasesFollowTheTaskAndNotItsPlace(t *testing.T) {
 	// The second task's place is said to be that of the third one, which has the same token and goes on. Of the last two, one is where its
 	// claim had it, but has the token of another claim, as has the one whose place is not known.
 	ids, places := pq.Array([]int{first, first + 1, first + 3, first + 4}), `{"`+old+`","`+place(2)+`","`+place(3)+`","(0,0)"}`
-	lost, err := db.Query(relay.FinishSQL, ids, places, pq.Array([]string{someUUID, strings.Replace(someUUID, "0", "1", 1)}), "{1,1,2,2}")
+	lost, err := db.Query(runs.FinishSQL, ids, places, pq.Array([]string{someUUID, strings.Replace(someUUID, "0", "1", 1)}), "{1,1,2,2}")
 	if err != nil {
 		t.Fatal(err)
 	}

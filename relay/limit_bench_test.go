@@ -48,7 +48,7 @@ func BenchmarkLimitsForOtherTypes(b *testing.B) {
 					b.Fatal(err)
 				}
 				defer conn.Close()
-				poll := map[bool]string{false: pollWithoutPause, true: relay.Statements["poll"]}
+				poll := map[bool]string{false: pollWithoutPause, true: statements["poll"]}
 				drain := func(query string, args ...any) { // as the relay does: planned each time by lib/pq, prepared by pgx
 					rows, err := conn.QueryContext(context.Background(), query, args...)
 					if err != nil {
@@ -71,7 +71,7 @@ func BenchmarkLimitsForOtherTypes(b *testing.B) {
 						}
 						drain(poll[now], args...)
 						polled := time.Now()
-						drain(relay.Statements["claim"], names[i%types], 0, 0, 0, 0, 1)
+						drain(statements["claim"], names[i%types], 0, 0, 0, 0, 1)
 						polls[now], took[now] = append(polls[now], polled.Sub(begun)), append(took[now], time.Since(begun))
 					}
 				}

@@ -143,7 +143,7 @@ func TestASlotThatIsFilledWhileAClaimReachesItIsNotFree(t *testing.T) {
 				t.Fatal(err)
 			}
 			locked := make(chan int)
-			go func() { locked <- changed(t, db, "", relay.Statements["lock slots"], "LEASED", 1, "10000", "10000") }()
+			go func() { locked <- changed(t, db, "", statements["lock slots"], "LEASED", 1, "10000", "10000") }()
 			eventually(t, 20*time.Second, "the claim is at the gate", func() bool {
 				return db.Int(t, `SELECT count(*) FROM pg_locks
 				WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND locktype = 'advisory' AND NOT granted`) == 1

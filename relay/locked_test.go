@@ -22,9 +22,9 @@ func takeOver(t *testing.T, db *database) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loops := r.Loops("")
-	defer loops.Close()
-	if _, err := loops.Upkeep(t.Context(), "take over"); err != nil {
+	l := newLoops(r, "")
+	defer l.Close()
+	if _, err := l.Upkeep(t.Context(), "take over"); err != nil {
 		t.Errorf("take over: %v", err)
 	}
 	return db.Text(t, `
@@ -81,9 +81,9 @@ func TestPromotingWaitsForNoRow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loops := r.Loops("")
-	defer loops.Close()
-	if err := loops.Poll(t.Context()); err != nil {
+	l := newLoops(r, "")
+	defer l.Close()
+	if err := l.Poll(t.Context()); err != nil {
 		t.Errorf("poll: %v", err)
 	}
 	const ready = `SELECT string_agg(payload ->> 'n', ' ' ORDER BY task_id) FROM outbox.task WHERE state = 'ready'`
@@ -100,10 +100,10 @@ func TestClaimsPassOverWhatIsLocked(t *testing.T) {
 	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
 	hold(t, db, `SELECT FROM outbox.task ORDER BY task_id LIMIT 3 FOR UPDATE`)
 	const patience = `SET LOCAL lock_timeout = '2s'; `
-	if got := changed(t, db, patience, relay.Statements["claim"], "TX", -1, 0, 0, 0, 10); got != 7 {
+	if got := changed(t, db, patience, statements["claim"], "TX", -1, 0, 0, 0, 10); got != 7 {
 		t.Errorf("a claim of a batch took %d tasks, want 7", got)
 	}
-	if got := changed(t, db, patience, relay.Statements["claim one"], "TX", first); got != 0 {
+	if got := changed(t, db, patience, statements["claim one"], "TX", first); got != 0 {
 		t.Errorf("a claim of a locked task took %d, want 0", got)
 	}
 	for _, pivots := range [][]int{nil, {first}, {first + 2, first + 9}} {

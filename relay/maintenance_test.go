@@ -11,7 +11,6 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/relay"
 )
 
 // slowSQL makes functions and operators that the relay's statements use stop, while the test holds a lock, between what
@@ -48,7 +47,7 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		setup  string
-		steps  []string             // statements of relay.Statements, in one transaction
+		steps  []string             // statements of statements, in one transaction
 		args   []any                // of the first
 		next   func([]string) []any // arguments of the next, from what the one before returned
 		change map[string]string    // by another session, while the first is under way
@@ -149,7 +148,7 @@ func maintain(a *actor, steps []string, args []any, next func([]string) []any) (
 		}
 	}()
 	for i, name := range steps {
-		query := relay.Statements[name]
+		query := statements[name]
 		if next == nil || i == len(steps)-1 {
 			if _, err := a.exec(query, args...); err != nil {
 				return err

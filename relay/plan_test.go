@@ -11,6 +11,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	runs "github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -61,7 +62,7 @@ func explain(t testing.TB, db *database, analyze bool, query string, args ...any
 	return out[0].Plan
 }
 
-// arguments of the statements in relay.Statements, and the index that each must use.
+// arguments of the statements in statements, and the index that each must use.
 func planned(limit, taskID int) map[string]struct {
 	index string
 	args  []any
@@ -117,10 +118,10 @@ type statement struct {
 // leases are statements that are functions, whose plans cannot be seen.
 func leases(limit, taskID int) map[string]statement {
 	lease := func(pivots ...int) statement {
-		return statement{relay.LeaseSQL, []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, taskID, pq.Array(pivots), 0, 0, 3, 64}}
+		return statement{runs.LeaseSQL, []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, taskID, pq.Array(pivots), 0, 0, 3, 64}}
 	}
 	finish := func(place string) statement {
-		return statement{relay.FinishSQL, []any{pq.Array([]int{taskID}), "{\"" + place + "\"}", pq.Array([]string{someUUID}), "{1}"}}
+		return statement{runs.FinishSQL, []any{pq.Array([]int{taskID}), "{\"" + place + "\"}", pq.Array([]string{someUUID}), "{1}"}}
 	}
 	return map[string]statement{"lease": lease(), "lease from": lease(taskID, taskID-10), "finish": finish("(0,1)"), "finish what was moved": finish("(0,0)")}
 }
@@ -148,7 +149,7 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 			FROM generate_series(1, $1) n`, large)
 		db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = $1, lease_token = $1 WHERE task_id % 100 = 0`, someUUID)
 		taskID := db.Int(t, `SELECT max(task_id) FROM outbox.task`)
-		for name, query := range relay.Statements {
+		for name, query := range statements {
 			if name == "unhandled" && stats.rows < large {
 				continue // it counts up to 1,000 once a minute: for so many a small table may be read as a whole
 			}
@@ -194,11 +195,11 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 		stale(t, db, ready, ready, "ready")
 		db.Do(t, `VACUUM ANALYZE outbox.task`)
 		middle := db.Int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
-		statements := leases(1, middle)
+		all := leases(1, middle)
 		for _, name := range []string{"claim", "claim one", "poll", "last"} {
-			statements[name] = statement{relay.Statements[name], planned(1, middle)[name].args}
+			all[name] = statement{statements[name], planned(1, middle)[name].args}
 		}
-		for name, s := range statements {
+		for name, s := range all {
 			p := explain(t, db, true, s.query, s.args...)
 			pages := p.Hit + p.Read
 			if small, ok := cost[name]; ok && pages > 2*small+10 {
@@ -229,7 +230,7 @@ func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	db.Do(t, `VACUUM ANALYZE outbox.task`)
 	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
 	for _, name := range []string{"poll", "idle poll", "claim", "claim one"} {
-		p := explain(t, db, true, relay.Statements[name], planned(10, first)[name].args...)
+		p := explain(t, db, true, statements[name], planned(10, first)[name].args...)
 		if pages := p.Hit + p.Read; pages > most {
 			t.Errorf("beside %d dead rows the %s reads %d pages, want at most %d", dead, name, pages, most)
 		}

@@ -18,9 +18,9 @@ func TestTheReaperForgetsRunsWhoseTasksAreGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loops := r.Loops("")
-	defer loops.Close()
-	if err := loops.Beat(t.Context()); err != nil {
+	l := newLoops(r, "")
+	defer l.Close()
+	if err := l.Beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
@@ -31,7 +31,7 @@ func TestTheReaperForgetsRunsWhoseTasksAreGone(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id)
 		SELECT n, gen_random_uuid(), CASE n % 3 WHEN 0 THEN (SELECT relay_id FROM outbox.relay WHERE relay_id <> $1)
 			WHEN 1 THEN $1 ELSE $2 END FROM generate_series(1, 6) n`, liveRelay, deadRelay)
-	if _, err := loops.Upkeep(t.Context(), "reap"); err != nil {
+	if _, err := l.Upkeep(t.Context(), "reap"); err != nil {
 		t.Fatal(err)
 	}
 	got := db.Text(t, `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.running`)

@@ -16,6 +16,7 @@ import (
 	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -244,7 +245,7 @@ func TestCountsAreExactBesideWritersAndFolds(t *testing.T) {
 			}
 			defer tx.Rollback()
 			var n int
-			if err := tx.QueryRow(relay.FoldSQL, 50).Scan(&n); err != nil {
+			if err := tx.QueryRow(upkeep.FoldSQL, 50).Scan(&n); err != nil {
 				return err
 			}
 			return tx.Commit()
@@ -383,7 +384,7 @@ func (c *captured) QueryContext(_ context.Context, query string, _ ...any) (*sql
 // fold moves all of the log.
 func (db *database) fold(t testing.TB) {
 	t.Helper()
-	db.Int(t, relay.FoldSQL, 1_000_000)
+	db.Int(t, upkeep.FoldSQL, 1_000_000)
 }
 
 func (db *database) invariantsOfCounts(t testing.TB) {

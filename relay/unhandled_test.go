@@ -66,9 +66,9 @@ func TestATypeWithoutAHandlerIsReportedAtMostOnceAMinute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loops := r.Loops("")
-	defer loops.Close()
-	rest, err := loops.Upkeep(t.Context(), "report unhandled types")
+	l := newLoops(r, "")
+	defer l.Close()
+	rest, err := l.Upkeep(t.Context(), "report unhandled types")
 	if n := log.Count(unhandled); err != nil || n != 1 || rest != time.Minute {
 		t.Errorf("%d reports, %v, and the next one after %v; want one, and the next after a minute", n, err, rest)
 	}
@@ -82,8 +82,8 @@ func TestATypeIsNotReportedWhileALivingRelayHandlesIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loops := r.Loops("")
-	defer loops.Close()
+	l := newLoops(r, "")
+	defer l.Close()
 	block, started := make(chan struct{}), make(chan struct{}, 2)
 	others := handlers.New()
 	handlers.Leased(others, typeLeased, func(context.Context, *outbox.Task[payload]) error {
@@ -103,7 +103,7 @@ func TestATypeIsNotReportedWhileALivingRelayHandlesIt(t *testing.T) {
 		{"it died", func() { db.Do(t, `UPDATE outbox.relay SET alive_until = now() - interval '1 s'`) }, 1},
 	} {
 		c.do()
-		if _, err := loops.Upkeep(t.Context(), "report unhandled types"); err != nil {
+		if _, err := l.Upkeep(t.Context(), "report unhandled types"); err != nil {
 			t.Fatal(err)
 		}
 		if n := log.Count(unhandled); n != c.reports {

@@ -1,0 +1,24 @@
+package relay_test
+
+import (
+	"maps"
+
+	runs "github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/upkeep"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// statements are those of a relay on the table of tasks, for the tests of their plans. A lease, the
+// claim of one task and the end of leases are functions, whose plans are theirs.
+var statements = map[string]string{
+	"claim": runs.ClaimSQL, "claim one": runs.ClaimOneSQL, "complete": runs.CompleteSQL, "return lease": runs.ReturnLeaseSQL,
+	"dead lease": runs.DeadLeaseSQL, "begin suspect": runs.BeginSuspectSQL, "extend": runs.ExtendSQL, "hear": runs.HearSQL, "remove canceled": runs.RemoveCanceledSQL,
+	"take over due": upkeep.TakeOverDueSQL, "take over": upkeep.TakeOverSQL, "expire": upkeep.ExpireSQL, "stranded": upkeep.StrandedSQL, "take stranded": upkeep.TakeStrandedSQL,
+	"dead relays": upkeep.DeadRelaysSQL, "unhandled": upkeep.UnhandledSQL, "reap runs": upkeep.ReapRunsSQL, "reap relays": upkeep.ReapRelaysSQL, "sign off": upkeep.SignOffSQL,
+	"key page": upkeep.KeyPageSQL, "lock keys": upkeep.LockKeysSQL, "delete keys": upkeep.DeleteKeysSQL,
+	"lock slots": store.LockSlotsSQL, "fill slots": store.FillSlotsSQL, "lock back": store.LockBackSQL, "lease again": store.LeaseAgainSQL,
+	"complete and keep": store.CompleteAndKeepSQL, "lock heads": store.LockHeadsSQL, "promote heads": store.PromoteHeadsSQL,
+}
+
+func init() { maps.Copy(statements, relay.PollStatements) }

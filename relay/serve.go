@@ -103,138 +103,89 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext) {
 	}
 }
 
-// cameBack notes the end of a claim.
-func (d *dispatcher) cameBack(c *lane) {
-	d.claims--
-	if c.h.Kind != handlers.KindLeased {
-		c.claiming--
-	}
-}
-
-// noSlot ends a claim that was not made, as other calls of the type hold all its slots.
-func (d *dispatcher) noSlot(c *lane, began time.Time) {
-	d.cameBack(c)
-	c.credit = max(c.credit, 1)
-	c.waitForSlot()
-	d.well(began)
-}
-
-// noToken ends a claim that was not made, as the rate of its type is used up.
-func (d *dispatcher) noToken(c *lane, wait time.Duration, began time.Time) {
-	d.cameBack(c)
-	c.credit = max(c.credit, 1)
-	c.waitForToken(wait)
-	d.well(began)
-}
-
-// claimed ends a claim.
-func (d *dispatcher) claimed(c *lane, t taken, err error, began time.Time) {
-	d.cameBack(c)
-	d.lanes.declined = false
-	if err != nil {
-		c.watermarks.NoteShort()
-		if !d.once && pgerr.Refusal(err) {
-			d.refused(c, err)
-			return
+// runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait for the commit of this one.
+func (d *dispatcher) runLeased(c *lane, next run.LeaseNext) {
+	began, slots, reported := time.Now(), next.Limit, false
+	var runs []*run.LeasedRun
+	var token string
+	allowed := 0
+	limit, wait, err := d.rates.take(d.ctx, c.h, next.Limit)
+	if err == nil && limit > 0 {
+		next.Limit = limit
+		runs, token, allowed, err = d.leases.Lease(d.ctx, c.h, next, func(found []*run.LeasedRun) {
+			reported = true
+			took := takenBy(found, limit, began, next)
+			d.events <- func() {
+				c.finding--
+				d.took(c, took)
+			}
+		})
+		if err != nil {
+			runs = nil
 		}
-		d.fail(err, began)
-		return
+		d.rates.unused(c.h, limit-len(runs))
 	}
-	d.took(c, t)
-	d.well(began)
-}
-
-// took notes what a claim found.
-func (d *dispatcher) took(c *lane, t taken) {
-	d.lanes.declined = false
-	d.lanes.took(c, t)
-	if t.tasks > 0 {
-		c.slotWait = 0
-		d.found, d.hitUnknown, d.emptyPolls = true, false, 0
-	}
-}
-
-// refuseFor is how long a lane rests after PostgreSQL refused a claim of it, or what is recorded of
-// one.
-const (
-	refuseFor     = time.Second
-	refusalLogged = time.Minute // at most once in
-)
-
-func (d *dispatcher) refused(c *lane, err error) {
-	now := time.Now()
-	c.refusedUntil, c.head, c.credit = now.Add(refuseFor), nil, 0
-	if now.Sub(c.refusalAt) >= refusalLogged {
-		c.refusalAt = now
-		d.r.Log.Error("outbox: tasks of this type cannot be claimed or recorded", "task_type", c.h.Type, "error", pgerr.LogText(err))
-	}
-}
-
-// released takes workers back. ran: from tasks, which may have had slots of their type.
-func (d *dispatcher) released(c *lane, workers int, ran bool) {
-	c.running -= workers
-	d.free += workers
-	d.lanes.declined = false
-	if ran {
-		c.slotAt = time.Time{}
-	}
-}
-
-// well notes that something came through that began at the given time.
-func (d *dispatcher) well(began time.Time) {
-	if began.After(d.broke) {
-		d.broken = 0
-	}
-	now := time.Now()
-	if !d.mute {
-		d.outage.OK(began, now)
-	}
-	if !d.short.since.IsZero() && d.parked == 0 && began.Sub(d.short.tried) >= parkFor { // else the last slot may be refused again
-		d.r.Log.Info("outbox: the server has connections for all workers again", "after", now.Sub(d.short.since).Round(time.Millisecond))
-		d.short.since = time.Time{}
-	}
-}
-
-// fail slows the relay down. What may be the end of one connection only makes it poll again, for
-// which it takes another. Where the server only has no more connections, it gives up a slot for a
-// while, but not the last one.
-func (d *dispatcher) fail(err error, began time.Time) {
-	now := time.Now()
-	if d.ctx.Err() != nil {
-		return // it is the end of ctx that failed it
-	}
-	if d.once {
-		d.failed = err
-		return
-	}
-	if pgerr.Code(err) == "53300" && d.parked < d.config.Workers-1 && !d.outage.Active() {
-		if d.short.since.IsZero() {
-			d.short.since = now
-			d.r.Log.Warn("outbox: the server has no connection left for all workers; fewer work for now", "workers", d.config.Workers)
-		}
-		if d.parked == 0 {
-			time.AfterFunc(parkFor, d.unpark)
-		}
-		d.parked, d.free = d.parked+1, d.free-1
-		return
-	}
-	if pgerr.Passing(err) && !d.outage.Active() && d.broken < passing {
-		if began.After(d.broke) { // else it is one of several that failed together
-			d.broken, d.broke = d.broken+1, now
-			d.r.Conns.Discard()
-			d.polledAt, d.nextPoll = time.Time{}, now
-		}
-		return
-	}
-	d.outage.Fail(err, began, now)
-}
-
-// unpark lets one of the slots that were given up try again.
-func (d *dispatcher) unpark() {
+	took := takenBy(runs, allowed, began, next)
 	d.events <- func() {
-		d.parked, d.free = d.parked-1, d.free+1
-		if d.short.tried = time.Now(); d.parked > 0 {
-			time.AfterFunc(parkFor, d.unpark)
+		d.lanes.leasing(c, -1)
+		if !reported {
+			c.finding--
+		}
+		switch {
+		case err == nil && limit == 0:
+			d.noToken(c, wait, began)
+		case err == nil && allowed == 0:
+			d.noSlot(c, began)
+		case err == nil && reported:
+			d.cameBack(c)
+			d.well(began)
+		default:
+			d.claimed(c, took, err, began)
+			if err == nil && allowed < limit {
+				c.watermarks.NoteShort()
+				c.waitForSlot()
+			}
+		}
+		d.released(c, slots-len(runs), false)
+	}
+	if len(runs) == 0 {
+		return // the dispatcher may have ended by now, and its relay may run again
+	}
+	d.leases.Start(c.h, token, runs)
+}
+
+// takenBy is what a claim of up to limit tasks has found.
+func takenBy(runs []*run.LeasedRun, limit int, began time.Time, next run.LeaseNext) taken {
+	return taken{len(runs), limit, run.ClaimedLeases(runs), began, next.Started}
+}
+
+// ended hears of runs of leased tasks whose results are committed.
+func (d *dispatcher) ended(runs []run.Settled) {
+	type end struct {
+		h    *handlers.Handler
+		runs int
+	}
+	var ends []end
+	ordered := false
+	for _, x := range runs {
+		i := 0
+		for i < len(ends) && ends[i].h != x.Handler() {
+			i++
+		}
+		if i == len(ends) {
+			ends = append(ends, end{h: x.Handler()})
+		}
+		ends[i].runs++
+		ordered = ordered || x.Ordered()
+	}
+	d.events <- func() {
+		d.found = true // what ran may have enqueued
+		if ordered {
+			// A poll promotes the next task of the key.
+			d.nextDue = time.Now()
+		}
+		for _, e := range ends {
+			d.released(d.lanes.of(e.h), e.runs, true)
 		}
 	}
 }

@@ -93,7 +93,7 @@ var claimMutants = []mutant{{
 	name: "writable-failure",
 	help: "the transaction that records a failure is open to a goroutine of the handler's",
 	edits: []edit{{
-		"internal/run/unit.go",
+		"internal/run/claim.go",
 		`c.ExecContext(ctx, "SET TRANSACTION READ ONLY")`,
 		`c.ExecContext(ctx, "SELECT 1")`,
 	}},
@@ -110,7 +110,7 @@ var claimMutants = []mutant{{
 }, {
 	name:  "unknown-is-failure",
 	help:  "a COMMIT whose outcome is unknown is a failure of the handler's",
-	edits: []edit{{"internal/run/settle.go", "	if !pgerr.CommitFailed(err) {\n", "	if false {\n"}},
+	edits: []edit{{"internal/run/attempt.go", "	if !pgerr.CommitFailed(err) {\n", "	if false {\n"}},
 	tests: testRun{"relay", "TestALostCommitIsNoAttempt$"},
 }, {
 	name: "uncounted-delete",

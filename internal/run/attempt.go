@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -131,87 +132,66 @@ func (a *attempt) run(ctx context.Context) error {
 // slowTransaction is when the relay warns of a Tx or Batch handler.
 const slowTransaction = 5 * time.Second
 
-// judge acts on what earlier runs left. It reports whether that was all; if not, the claim is one
-// suspect, and a.soloRun, if it needs one, is taken.
-func (a *attempt) judge(ctx context.Context, found map[int64][]store.Earlier) (done bool, err error) {
-	if len(a.rows) > 1 {
-		return a.judgeBatch(ctx, found)
+// settle ends the claim according to how the handler ended.
+func (a *attempt) settle(ctx context.Context, out callResult) error {
+	if out.abandoned {
+		return a.abandon(out)
 	}
-	r := a.rows[0]
-	judged, wait := r.Judge(found[r.ID])
-	if judged == store.Suspect && r.Lost+len(r.Undecided) > 0 {
-		if a.soloRun = a.r.soloRun(); a.soloRun == nil {
-			judged, wait = store.Postponed, aside()
-		}
+	end := ending{kind: a.h.Kind, out: out, backoff: backoffOf(a.r.Log, a.h)}
+	if out.canceled {
+		end.canceled = a.canceledIDs()
 	}
-	v := verdict{outcome: Dead}
-	switch judged {
-	case store.Plain, store.Suspect:
-		return false, nil
-	case store.Postponed:
-		defer a.r.postponed(wait) // from when it is written
-		v = verdict{outcome: PutOff, change: store.Change{Attempt: r.Attempt, Wait: wait, Untried: true}}
-		for _, e := range found[r.ID] {
-			v.change.Keep = append(v.change.Keep, e.Token)
-		}
-	case store.DeadLostConns:
-		v.change = store.Change{Attempt: min(r.Attempt+r.Lost, r.Max), Reason: store.ReasonLostConnections, Err: r.LostText(judged)}
-	default:
-		v.change = store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(judged)}
+	work, verdicts := decide(end, a.rows)
+	switch work {
+	case keepWork:
+		return a.succeed(ctx, out, verdicts)
+	case splitWork:
+		return a.split(ctx, out)
+	case cancelWork:
+		return a.endCanceled(ctx, out)
+	case giveBackWork:
+		a.giveBackDrained()
+		return nil
 	}
-	return true, a.close(v)
+	return a.fail(ctx, out, verdicts)
 }
 
-// judgeBatch gives the whole batch back if any of it has a history, and runs those one by one.
-func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]store.Earlier) (done bool, err error) {
-	var solo []int64
-	for _, r := range a.rows {
-		if len(found[r.ID]) > 0 || r.Exhausted() {
-			solo = append(solo, r.ID)
-		}
+// succeed commits what the handler did, with what becomes of its tasks.
+func (a *attempt) succeed(ctx context.Context, out callResult, verdicts []verdict) error {
+	if result := handlers.ResultOf(out.err); result.Action == handlers.ActionRunAgain {
+		a.again = result
+		out.err = nil // a success: what fails from here on is not the handler's result
 	}
-	if len(solo) == 0 {
-		return false, nil
-	}
-	a.r.Journal.ForgetRuns(a.runs)()
-	a.r.Journal.Close(a.runs)
-	a.giveBack()
-	a.watch.all(PutOff)
-	a.watch.tell()
-	return true, a.r.runSolo(ctx, a.h, solo)
-}
-
-// runSolo runs the tasks one by one, each in a transaction of its own.
-func (r *Runner) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int64) error {
-	for _, id := range taskIDs {
-		if r.Stopping() {
-			return nil
-		}
-		err := r.RunTx(ctx, h, claimOne{id}, func([]*store.Row) {})
-		if errors.Is(err, ErrNoSlot) {
-			return nil // another call has it; whoever claims the rest next finds the runs in the journal
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// close writes what becomes of a task whose handler is not called, and commits. After an error
-// nothing is committed, or, if it is the commit's, perhaps.
-func (a *attempt) close(v verdict) error {
-	verdicts := []verdict{v}
-	if _, err := a.reject(verdicts); err != nil {
+	switch released, err := a.keep(verdicts); {
+	case err == nil:
+		return a.finish(verdicts, nil)
+	case released:
 		a.abort()
 		a.r.Journal.ForgetRuns(a.runs)
 		return err
+	case isBroken(err):
+		return a.broken(ctx, out, err)
+	default:
+		out.err = refusedBy(err)
+		return a.settle(ctx, out)
 	}
+}
+
+// finish commits. A commit that surely failed is a failure of the handler: a trigger or constraint that only a
+// commit checks, a serialization failure. One whose outcome is unknown is nobody's: the rows are the truth.
+func (a *attempt) finish(verdicts []verdict, failure error) error {
 	err := a.commit(verdicts)
-	if err != nil {
-		a.r.Journal.ForgetRuns(a.runs)
+	if err == nil {
+		return nil
 	}
-	return err
+	if !pgerr.CommitFailed(err) {
+		a.r.Journal.ForgetRuns(a.runs)
+		return err
+	}
+	if failure == nil {
+		failure = fmt.Errorf("relay: the commit failed: %w", err)
+	}
+	return a.outOfBand(failure, nil)
 }
 
 // commit commits, and tells what has become of the tasks.

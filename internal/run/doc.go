@@ -19,9 +19,12 @@
 //
 // The function decide says what becomes of a task, for all kinds and for outboxtest.
 //
-// Transactions of Tx and Batch claims are in unit.go (what happens in them), attempt.go (in a
-// relay), settle.go (how they end) and ended.go (where they are not as they should be). guard.go
-// proves that a transaction is still the claim's. Leased tasks are in leased.go (claim),
-// leased_run.go (one run), leases.go (all of a relay), complete.go (Task.Complete), results.go and
-// transition.go (groups of results). step*.go runs tasks for outboxtest.
+// Tx and Batch: claim.go has what happens in the transaction of a claim, attempt.go the claim of a
+// relay from BEGIN to COMMIT, judged.go what earlier runs left, failed.go all other ends. guard.go
+// proves that a transaction is still the claim's.
+//
+// Leased: leased.go claims, leased_run.go has one run, leases.go all of a relay, complete.go
+// Task.Complete, results.go and transition.go the groups of results.
+//
+// step.go and its like run tasks for outboxtest.
 package run

@@ -208,3 +208,13 @@ func (x *LeasedRun) tellEnd() {
 	end.Tasks = []TaskEnd{one}
 	x.r.Events.Ended(end)
 }
+
+// Start starts the handlers of what was claimed under the token.
+func (l *Leases) Start(h *handlers.Handler, token string, runs []*LeasedRun) {
+	begin := make([]starter, len(runs))
+	for i, x := range runs {
+		x.claimed(l, h, token)
+		begin[i] = x
+	}
+	l.starts.add(begin)
+}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -39,16 +38,6 @@ func NewLeases(r *Runner) *Leases {
 	l := &Leases{r: r, holders: map[*lease]struct{}{}, poke: make(chan struct{}, 1), results: newResults()}
 	l.clock.ring = l.overdue
 	return l
-}
-
-// Start starts the handlers of what was claimed under the token.
-func (l *Leases) Start(h *handlers.Handler, token string, runs []*LeasedRun) {
-	begin := make([]starter, len(runs))
-	for i, x := range runs {
-		x.claimed(l, h, token)
-		begin[i] = x
-	}
-	l.starts.add(begin)
 }
 
 // hold notes a lease while its handler runs, until end if that is not zero: then its context ends,

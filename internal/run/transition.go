@@ -32,39 +32,6 @@ SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), priority, $
 // its group.
 const resultSettings = "SET LOCAL lock_timeout = '2s'"
 
-// write makes the transitions in one transaction. One whose lease is gone changes nothing, and is logged; unknown: it may be gone by an earlier try, whose
-// COMMIT got no answer.
-func (l *Leases) write(group []*transition, unknown bool) error {
-	done, other := split(group)
-	write := l.writeAll
-	if len(other) == 0 && alike(done) {
-		write = l.writeDone
-	}
-	if err := write(done, other); err != nil {
-		return err
-	}
-	for _, t := range group {
-		switch {
-		case !t.held && unknown:
-			t.outcome = Infrastructure
-			l.r.Log.Info("outbox: result already recorded or lease lost (COMMIT outcome unknown)", "task_type", t.row.TaskType, "task_id", t.row.ID)
-		case !t.held:
-			t.outcome = LeaseLost
-			l.r.Log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", t.row.TaskType, "task_id", t.row.ID)
-		case t.outcome == Discarded:
-			l.r.Log.Info("outbox: tasks were discarded by their handler", "task_type", t.row.TaskType, "tasks", []int64{t.row.ID}, "error", pgerr.Text(t.change.Err))
-		case t.outcome == Canceled:
-			logCanceled(l.r.Log, t.row.TaskType, []int64{t.row.ID})
-		case t.done || t.back:
-		case t.change.Reason != "":
-			l.r.died(t.row, t.change)
-		default:
-			l.r.due(t.change.Wait)
-		}
-	}
-	return nil
-}
-
 // alike reports whether all are done and nothing else, each task once: one statement is enough. They are sorted.
 func alike(done []*transition) bool {
 	for i, t := range done {
@@ -73,28 +40,6 @@ func alike(done []*transition) bool {
 		}
 	}
 	return true
-}
-
-// writeDone deletes tasks that are done.
-func (l *Leases) writeDone(group, _ []*transition) error {
-	query, args, said := finishing(group)
-	begin := pg.BeginSQL
-	if query != FinishSQL {
-		begin += "; " + resultSettings
-	}
-	err := l.r.Conns.InMessages(context.Background(), begin, l.r.SQL(query), args, true, said.add)
-	said.mark(group)
-	return err
-}
-
-// writeAll makes transitions of all kinds.
-func (l *Leases) writeAll(done, other []*transition) error {
-	return l.r.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, resultSettings); err != nil {
-			return err
-		}
-		return writeTransitions(ctx, &l.r.Store, tx, done, other)
-	})
 }
 
 // writeTransitions makes transitions of all kinds, sorted by id, and marks those whose leases are held.

@@ -10,8 +10,111 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
+
+// fail undoes what the handler did and records the failure, atomically.
+func (a *attempt) fail(ctx context.Context, out callResult, verdicts []verdict) error {
+	switch undone, err := a.reject(verdicts); {
+	case err == nil:
+		return a.finish(verdicts, out.err)
+	case !undone:
+		return a.broken(ctx, out, err)
+	default:
+		a.abort()
+		return a.outOfBand(out.err, err)
+	}
+}
+
+// split ends a failed batch: nothing is kept and no attempt counted; its members run one by one. Their rows in
+// the journal stay, so that any relay that claims one runs it solo.
+func (a *attempt) split(ctx context.Context, out callResult) error {
+	if err := a.exclusively(a.undo); err != nil {
+		return a.broken(ctx, out, err)
+	}
+	a.r.Journal.MarkLost(a.runs)()
+	a.r.Journal.Close(a.runs)
+	a.giveBack()
+	a.r.Log.Warn("outbox: a batch failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), "error", pgerr.Text(out.err))
+	a.watch.all(PutOff)
+	a.watch.tell()
+	return a.r.runSolo(ctx, a.h, store.IDs(a.rows))
+}
+
+// giveBackDrained ends a claim as the relay stops.
+func (a *attempt) giveBackDrained() {
+	a.giveBackRuns()
+	a.watch.all(Drained)
+}
+
+// broken ends a claim whose transaction is not as it should be after the handler: err is what the probe or the
+// bookkeeping met.
+func (a *attempt) broken(ctx context.Context, out callResult, err error) error {
+	handlerErr := out.err
+	switch {
+	case out.drained:
+		a.giveBackDrained()
+		return nil
+	case endedTransaction(pgerr.Code(err), err):
+		a.abort()
+		return a.ended(ctx, out.err)
+	case out.canceled:
+		a.abort()
+		a.r.Journal.ForgetRuns(a.runs)
+		a.removeCanceled()
+		return nil
+	case a.lost(err) && !out.overran && !endedContext(out.err):
+		a.abort()
+		return a.lostConnection(err)
+	}
+	a.abort()
+	if handlerErr == nil {
+		handlerErr = unusable(err)
+	}
+	return a.outOfBand(handlerErr, nil)
+}
+
+// abandon leaves a handler behind that does not return.
+func (a *attempt) abandon(out callResult) error {
+	a.leave()
+	a.r.Log.Error("outbox: a handler does not return after its context's end; it was abandoned", "task_type", a.h.Type, "tasks", store.IDs(a.rows))
+	if out.drained {
+		a.r.Journal.ForgetRuns(a.runs)
+		a.watch.all(Drained)
+		return nil
+	}
+	if len(a.rows) > 1 {
+		a.r.Journal.MarkLost(a.runs)
+		a.watch.all(PutOff)
+		if out.canceled {
+			a.removeCanceled()
+		}
+		return nil
+	}
+	if out.canceled {
+		a.r.Journal.ForgetRuns(a.runs)
+		a.removeCanceled()
+		return nil
+	}
+	return a.outOfBand(out.err, nil)
+}
+
+// lostConnection ends a claim whose connection broke while the handler ran. It is no attempt, but it is noted,
+// as it may be the task's SQL that kills its backend; and the task waits for its backoff.
+func (a *attempt) lostConnection(err error) error {
+	a.r.Journal.MarkLost(a.runs)
+	bounded, cancel := context.WithTimeout(context.Background(), pg.StatementTimeout)
+	defer cancel()
+	for _, r := range a.rows {
+		wait, _ := backoffOf(a.r.Log, a.h)(1)
+		if a.Delay(bounded, r, wait) != nil {
+			break // the server is away: it will not be claimed soon
+		}
+		a.r.due(wait)
+	}
+	return err
+}
 
 // ended asks how the claim's transaction ended, as the handler ended it.
 func (a *attempt) ended(ctx context.Context, handlerErr error) error {

@@ -1,0 +1,98 @@
+package run
+
+import (
+	"context"
+	"errors"
+
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// judge acts on what earlier runs left. It reports whether that was all; if not, the claim is one
+// suspect, and a.soloRun, if it needs one, is taken.
+func (a *attempt) judge(ctx context.Context, found map[int64][]store.Earlier) (done bool, err error) {
+	if len(a.rows) > 1 {
+		return a.judgeBatch(ctx, found)
+	}
+	r := a.rows[0]
+	judged, wait := r.Judge(found[r.ID])
+	if judged == store.Suspect && r.Lost+len(r.Undecided) > 0 {
+		if a.soloRun = a.r.soloRun(); a.soloRun == nil {
+			judged, wait = store.Postponed, aside()
+		}
+	}
+	v := verdict{outcome: Dead}
+	switch judged {
+	case store.Plain, store.Suspect:
+		return false, nil
+	case store.Postponed:
+		defer a.r.postponed(wait) // from when it is written
+		v = verdict{outcome: PutOff, change: store.Change{Attempt: r.Attempt, Wait: wait, Untried: true}}
+		for _, e := range found[r.ID] {
+			v.change.Keep = append(v.change.Keep, e.Token)
+		}
+	case store.DeadLostConns:
+		v.change = store.Change{Attempt: min(r.Attempt+r.Lost, r.Max), Reason: store.ReasonLostConnections, Err: r.LostText(judged)}
+	default:
+		v.change = store.Change{Attempt: r.Max, Reason: store.ReasonAttempts, Err: r.LostText(judged)}
+	}
+	return true, a.close(v)
+}
+
+// judgeBatch gives the whole batch back if any of it has a history, and runs those one by one.
+func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]store.Earlier) (done bool, err error) {
+	var solo []int64
+	for _, r := range a.rows {
+		if len(found[r.ID]) > 0 || r.Exhausted() {
+			solo = append(solo, r.ID)
+		}
+	}
+	if len(solo) == 0 {
+		return false, nil
+	}
+	a.r.Journal.ForgetRuns(a.runs)()
+	a.r.Journal.Close(a.runs)
+	a.giveBack()
+	a.watch.all(PutOff)
+	a.watch.tell()
+	return true, a.r.runSolo(ctx, a.h, solo)
+}
+
+// runSolo runs the tasks one by one, each in a transaction of its own.
+func (r *Runner) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int64) error {
+	for _, id := range taskIDs {
+		if r.Stopping() {
+			return nil
+		}
+		err := r.RunTx(ctx, h, claimOne{id}, func([]*store.Row) {})
+		if errors.Is(err, ErrNoSlot) {
+			return nil // another call has it; whoever claims the rest next finds the runs in the journal
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close writes what becomes of a task whose handler is not called, and commits. After an error
+// nothing is committed, or, if it is the commit's, perhaps.
+func (a *attempt) close(v verdict) error {
+	verdicts := []verdict{v}
+	if _, err := a.reject(verdicts); err != nil {
+		a.abort()
+		a.r.Journal.ForgetRuns(a.runs)
+		return err
+	}
+	err := a.commit(verdicts)
+	if err != nil {
+		a.r.Journal.ForgetRuns(a.runs)
+	}
+	return err
+}
+
+// giveBackRuns ends a claim that is to be as if it had not been.
+func (a *attempt) giveBackRuns() {
+	a.r.Journal.ForgetRuns(a.runs)()
+	a.abort()
+}

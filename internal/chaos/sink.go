@@ -3,33 +3,34 @@
 package main
 
 import (
-	"net"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"sync"
 )
 
 // sink is an HTTP server that counts the calls with each idempotency key.
 type sink struct {
-	server *http.Server
-	url    string
+	url   string
+	close func()
 
 	mu    sync.Mutex
 	calls map[string]int
 }
 
-func newSink() (*sink, error) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	s := &sink{url: "http://" + l.Addr().String(), calls: map[string]int{}}
-	s.server = &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+func newSink() *sink {
+	s := &sink{calls: map[string]int{}}
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.calls[r.Header.Get("Idempotency-Key")]++
-	})}
-	go func() { _ = s.server.Serve(l) }()
-	return s, nil
+	}))
+	s.url, s.close = server.URL, server.Close
+	return s
 }
 
-func (s *sink) close() { _ = s.server.Close() }
+func (s *sink) counted() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.calls)
+}

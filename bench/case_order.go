@@ -15,7 +15,7 @@ func randomCase() benchCase {
 	return benchCase{
 		name: caseRandom, budget: 32, title: "random order against the default order", run: randomOrder,
 		says:    `The burn-down of 200,000 tasks that do nothing, in both orders of claiming. Random claims start at a random task of the most urgent priority.`,
-		metrics: []string{mRate, mCPU, mDead}, chart: mRate,
+		metrics: []string{mRate, mCPU, mDead},
 	}
 }
 
@@ -27,9 +27,9 @@ func randomOrder(ctx context.Context, b *bench) error {
 	}{{sideBatch, batchSettings}, {sideLeased, leasedSettings}, {sideTx, txSettings}} {
 		random := k.set
 		random.Random = true
-		sides = append(sides, oursSide(k.name, b.plan.backlog, smallPayload, k.set), oursSide(k.name+randomly, b.plan.backlog, smallPayload, random))
+		sides = append(sides, oursSide(k.name, b.plan.backlog, k.set), oursSide(k.name+randomly, b.plan.backlog, random))
 	}
-	return b.burnDown(ctx, caseRandom, b.plan.rounds, b.plan.short, sides...)
+	return b.burnDown(ctx, caseRandom, b.plan.short, sides...)
 }
 
 // typeCounts are how many types a relay has handlers for; all tasks are of one of them.
@@ -46,7 +46,7 @@ func typesCase() benchCase {
 	return benchCase{
 		name: caseTypes, budget: 16, title: "1, 20 and 500 task types, one of them with tasks", run: types,
 		says:    `The burn-down of 200,000 tasks that do nothing by a relay that has handlers for more types: what looking for other types' work costs. Batch handlers, ` + sideBatch[len("outbox Batch, "):] + `.`,
-		metrics: []string{mRate, mCPU}, chart: mRate,
+		metrics: []string{mRate, mCPU},
 	}
 }
 
@@ -58,7 +58,7 @@ func types(ctx context.Context, b *bench) error {
 		for i := 1; i < n; i++ {
 			set.Types = append(set.Types, fmt.Sprintf("QUIET_%03d", i))
 		}
-		sides = append(sides, oursSide(typesSide(n), b.plan.backlog, smallPayload, set))
+		sides = append(sides, oursSide(typesSide(n), b.plan.backlog, set))
 	}
-	return b.burnDown(ctx, caseTypes, b.plan.rounds, b.plan.short, sides...)
+	return b.burnDown(ctx, caseTypes, b.plan.short, sides...)
 }

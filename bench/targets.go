@@ -37,13 +37,13 @@ func targets(p plan) []target {
 func throughputTargets() []target {
 	river, watermill := []string{sideRiverBench}, []string{sideWatermill}
 	return []target{
-		{Case: "burndown", What: "Batch, no-op, 200,000: against River at its benchmark's settings", Metric: mRate, Sides: []string{sideBatch}, Than: river, Op: atLeast, Bound: 7, Raw: []string{sideRawBatch}},
-		{Case: "burndown", What: "Batch, no-op, 200,000: against watermill-sql's queue", Metric: mRate, Sides: []string{sideBatch}, Than: watermill, Op: atLeast, Bound: 1.2, Raw: []string{sideRawBatch}},
-		{Case: "burndown", What: "Batch, no-op, 200,000: slowest window against the raw limit's first second", Metric: mSlowest, Sides: []string{sideBatch}, Than: []string{sideRawBatch}, Of: mFirstSecond, Op: atLeast, Bound: 0.8},
-		{Case: caseLarge, What: "Batch, no-op, 1,000,000: against River at its benchmark's settings", Metric: mRate, Sides: []string{sideBatchLarge}, Than: river, In: "burndown", Op: atLeast, Bound: 7, Raw: []string{sideRawLarge}},
-		{Case: caseLarge, What: "Batch, no-op, 1,000,000: against watermill-sql's queue", Metric: mRate, Sides: []string{sideBatchLarge}, Than: watermill, In: "burndown", Op: atLeast, Bound: 1.2, Raw: []string{sideRawLarge}},
+		{Case: caseBurndown, What: "Batch, no-op, 200,000: against River at its benchmark's settings", Metric: mRate, Sides: []string{sideBatch}, Than: river, Op: atLeast, Bound: 7, Raw: []string{sideRawBatch}},
+		{Case: caseBurndown, What: "Batch, no-op, 200,000: against watermill-sql's queue", Metric: mRate, Sides: []string{sideBatch}, Than: watermill, Op: atLeast, Bound: 1.2, Raw: []string{sideRawBatch}},
+		{Case: caseBurndown, What: "Batch, no-op, 200,000: slowest window against the raw limit's first second", Metric: mSlowest, Sides: []string{sideBatch}, Than: []string{sideRawBatch}, Of: mFirstSecond, Op: atLeast, Bound: 0.8},
+		{Case: caseLarge, What: "Batch, no-op, 1,000,000: against River at its benchmark's settings", Metric: mRate, Sides: []string{sideBatchLarge}, Than: river, In: caseBurndown, Op: atLeast, Bound: 7, Raw: []string{sideRawLarge}},
+		{Case: caseLarge, What: "Batch, no-op, 1,000,000: against watermill-sql's queue", Metric: mRate, Sides: []string{sideBatchLarge}, Than: watermill, In: caseBurndown, Op: atLeast, Bound: 1.2, Raw: []string{sideRawLarge}},
 		{Case: caseLarge, What: "Batch, no-op, 1,000,000: slowest window against the raw limit's first second", Metric: mSlowest, Sides: []string{sideBatchLarge}, Than: []string{sideRawLarge}, Of: mFirstSecond, Op: atLeast, Bound: 0.8},
-		{Case: "burndown", What: "Leased, no-op, 200,000: against River at its benchmark's settings", Metric: mRate, Sides: []string{sideLeased}, Than: river, Op: atLeast, Bound: 3, Raw: []string{sideRawLeased}},
+		{Case: caseBurndown, What: "Leased, no-op, 200,000: against River at its benchmark's settings", Metric: mRate, Sides: []string{sideLeased}, Than: river, Op: atLeast, Bound: 3, Raw: []string{sideRawLeased}},
 	}
 }
 
@@ -113,7 +113,7 @@ func flatTargets(p plan) []target {
 		all = append(all, target{Case: caseRandom, What: "random order against the default order: " + side, Metric: mRate, Sides: []string{side + randomly}, Than: []string{side}, Op: atLeast, Bound: 0.7})
 	}
 	all = append(all, target{Case: caseTypes, What: "500 types, 1 of them busy: against one type", Metric: mRate, Sides: []string{typesSide(500)}, Than: []string{typesSide(1)}, Op: atLeast, Bound: 0.8})
-	for _, side := range memorySides() {
+	for _, side := range memorySides {
 		all = append(all, target{Case: caseMemory, What: "resident memory at most, in MB, with the large backlog waiting: " + side.name, Metric: mPeak, Sides: []string{side.name}, Op: atMost, Bound: 64})
 	}
 	return all

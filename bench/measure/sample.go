@@ -8,11 +8,9 @@ import (
 
 // Sample is one number that one side of a case gave in one round.
 type Sample struct {
-	Case   string  `json:"case"`
-	Side   string  `json:"side"`
-	Metric string  `json:"metric"`
-	Round  int     `json:"round"`
-	Value  float64 `json:"value"`
+	Case, Side, Metric string
+	Round              int
+	Value              float64
 }
 
 // Samples are all that a run measured. It is safe for concurrent use.
@@ -50,11 +48,11 @@ func (s *Samples) Rounds(caseName, side, metric string) map[int]float64 {
 	return out
 }
 
-// Sides are the sides of a case that gave a metric, in the order in which they first did.
-func (s *Samples) Sides(caseName, metric string) []string {
+// Sides are the sides of a case, in the order in which they first gave a sample.
+func (s *Samples) Sides(caseName string) []string {
 	var out []string
 	for _, v := range s.All() {
-		if v.Case == caseName && (metric == "" || v.Metric == metric) && !slices.Contains(out, v.Side) {
+		if v.Case == caseName && !slices.Contains(out, v.Side) {
 			out = append(out, v.Side)
 		}
 	}

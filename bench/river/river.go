@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,8 +18,7 @@ import (
 
 // Args is the job: what the tasks of the other sides have as payload.
 type Args struct {
-	N   int    `json:"n"`
-	Pad string `json:"pad,omitempty"`
+	N int `json:"n"`
 }
 
 // Kind is River's name of the job type.
@@ -95,6 +93,14 @@ func Open(ctx context.Context, url string, maxConns int) (*Client, error) {
 	return &Client{client, pool}, nil
 }
 
+// InsertOne inserts job n in a transaction.
+func (c *Client) InsertOne(ctx context.Context, n int) error {
+	return pgx.BeginFunc(ctx, c.Pool, func(tx pgx.Tx) error {
+		_, err := c.InsertTx(ctx, tx, Args{N: n}, nil)
+		return err
+	})
+}
+
 // Close gives the connections back.
 func (c *Client) Close() { c.Pool.Close() }
 
@@ -127,7 +133,7 @@ func Setup(ctx context.Context, url string) error {
 }
 
 // Fill inserts n jobs by InsertManyFast, 5,000 at a time.
-func Fill(ctx context.Context, url string, n int, pad string) error {
+func Fill(ctx context.Context, url string, n int) error {
 	client, err := Open(ctx, url, 0)
 	if err != nil {
 		return err
@@ -135,7 +141,7 @@ func Fill(ctx context.Context, url string, n int, pad string) error {
 	defer client.Close()
 	for n > 0 {
 		k := min(n, 5000)
-		if _, err := client.InsertManyFast(ctx, Jobs(k, pad)); err != nil {
+		if _, err := client.InsertManyFast(ctx, Jobs(k)); err != nil {
 			return fmt.Errorf("river: fill: %w", err)
 		}
 		n -= k
@@ -143,11 +149,11 @@ func Fill(ctx context.Context, url string, n int, pad string) error {
 	return nil
 }
 
-// Jobs are n jobs for InsertMany and InsertManyFast.
-func Jobs(n int, pad string) []upstream.InsertManyParams {
+// Jobs are n jobs for InsertManyFast.
+func Jobs(n int) []upstream.InsertManyParams {
 	jobs := make([]upstream.InsertManyParams, n)
 	for i := range jobs {
-		jobs[i].Args = Args{N: i, Pad: pad}
+		jobs[i].Args = Args{N: 100_000 + i}
 	}
 	return jobs
 }
@@ -183,6 +189,3 @@ func Start(ctx context.Context, url string, set Settings, done func(n int)) (sto
 		return client.StopAndCancel(ctx)
 	}, nil
 }
-
-// Pad is a text that makes a job's arguments about bytes long.
-func Pad(bytes int) string { return strings.Repeat("x", max(0, bytes-len(`{"n":100000,"pad":""}`))) }

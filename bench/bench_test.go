@@ -27,8 +27,9 @@ func tiny() plan {
 	}
 }
 
-// A case runs to its end on a real server, measures what its targets ask for, and is in the report. With
-// OUTBOX_TEST_LONG=1 it is every case, else one of each sort: rates, transactions, times, bytes.
+// A case runs to its end on a real server, measures what its targets ask for, and is in the report.
+// With OUTBOX_TEST_LONG=1 it is every case, else one of each sort: rates, transactions, times,
+// bytes.
 func TestEveryCaseMeasuresWhatItsTargetsName(t *testing.T) {
 	dir := t.TempDir()
 	var out bytes.Buffer

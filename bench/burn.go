@@ -94,7 +94,8 @@ const longest = 20 * time.Second
 
 // follow waits for the end of a turn: how many were done, and in what time since the first one was
 // handled. The limit is exceeded until a task is done.
-func follow(ctx context.Context, p *measure.Progress, s side, d *database, limit time.Duration) (done int, elapsed time.Duration, err error) {
+func follow(ctx context.Context, p *measure.Progress, s side, d *database, limit time.Duration) (
+	done int, elapsed time.Duration, err error) {
 	select {
 	case <-p.First():
 	case <-time.After(longest):

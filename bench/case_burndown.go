@@ -38,9 +38,11 @@ var (
 func burndownCase() benchCase {
 	return benchCase{
 		name: caseBurndown, budget: 60, title: "burn-down of 200,000 tasks that do nothing", run: burndown,
-		says: `How fast a backlog is worked off when the handlers do nothing: the cost of the queue itself. It does not say what an app will
-reach whose handlers do something. The raw limit claims and deletes the same rows by prepared statements in the same batches, in a transaction as a handler needs it; for
-leases it is an UPDATE and a DELETE, each committed. watermill-sql has one subscriber, as its claims exclude each other.`,
+		says: `How fast a backlog is worked off when the handlers do nothing: the cost of the queue itself. It
+does not say what an app will reach whose handlers do something. The raw limit claims and deletes
+the same rows by prepared statements in the same batches, in a transaction as a handler needs it;
+for leases it is an UPDATE and a DELETE, each committed. watermill-sql has one subscriber, as its
+claims exclude each other.`,
 		metrics: []string{mRate, mFirstSecond, mSlowest, mCPU, mAllocs, mAllocBytes, mDead, mSize},
 	}
 }
@@ -68,8 +70,9 @@ const (
 func largeCase() benchCase {
 	return benchCase{
 		name: caseLarge, budget: 50, title: "burn-down of 1,000,000 tasks that do nothing, in windows of 5 s", run: large,
-		says: `Whether the rate holds until nothing is left: dead index entries pile up at the head of the queue faster than vacuum takes them away.
-The raw claims start at the head each time, so they show what that costs; its first second is what a claim costs before.`,
+		says: `Whether the rate holds until nothing is left: dead index entries pile up at the head of the queue
+faster than vacuum takes them away. The raw claims start at the head each time, so they show what
+that costs; its first second is what a claim costs before.`,
 		metrics: []string{mRate, mFirstSecond, mSlowest, mCPU, mDead, mSize},
 	}
 }

@@ -22,8 +22,10 @@ const (
 func claimCase() benchCase {
 	return benchCase{
 		name: caseClaim, budget: 22, title: "the time of one claim at different backlogs", run: claimTimes,
-		says: `The relay's own claim statement, timed in the driver from sending it to its last row: claims of 10 by one worker that does nothing, from a backlog that was just vacuumed. In order and in random order.
-It says whether a large backlog makes claims slower; it does not say how many claims fit into a second.`,
+		says: `The relay's own claim statement, timed in the driver from sending it to its last row: claims of 10
+by one worker that does nothing, from a backlog that was just vacuumed. In order and in random
+order. It says whether a large backlog makes claims slower; it does not say how many claims fit
+into a second.`,
 		metrics: []string{mClaimP50, mClaimP99, mClaims},
 	}
 }

@@ -31,10 +31,13 @@ const (
 func enqueueCase() benchCase {
 	return benchCase{
 		name: caseEnqueue, budget: 34, title: "one task a transaction, from 8 connections, while a relay is busy", run: enqueueing,
-		says: `BEGIN, one task, COMMIT, from 8 connections of this process, while a relay in another process works off tasks of another type with four workers of a Leased handler, whose calls
-take 2 ms. The bare INSERT goes into a table with the same columns, checks and indexes, and no trigger, through the same driver, beside the same relay; the raw one is prepared,
-which saves a round trip and the planning. River is on pgx, which
-prepares its statements, with a client beside it whose four workers take 2 ms as well. It does not say what Enqueue adds to a transaction that does more than that: less.`,
+		says: `BEGIN, one task, COMMIT, from 8 connections of this process, while a relay in another process
+works off tasks of another type with four workers of a Leased handler, whose calls take 2 ms. The
+bare INSERT goes into a table with the same columns, checks and indexes, and no trigger, through
+the same driver, beside the same relay; the raw one is prepared, which saves a round trip and the
+planning. River is on pgx, which prepares its statements, with a client beside it whose four
+workers take 2 ms as well. It does not say what Enqueue adds to a transaction that does more than
+that: less.`,
 		metrics: []string{mSpeed, mRelayMeantime},
 	}
 }
@@ -126,7 +129,8 @@ func (b *bench) enqueueRiver(ctx context.Context, round int) error {
 	defer d.drop()
 	set := river.Bench()
 	set.Workers = 4
-	busy, err := startProcess(ctx, childSettings{URLs: []string{d.url}, Set: relaySettings{Pause: 2 * time.Millisecond}, River: &set})
+	busy, err := startProcess(ctx, childSettings{URLs: []string{d.url}, River: &set,
+		Set: relaySettings{Pause: 2 * time.Millisecond}})
 	if err != nil {
 		return err
 	}
@@ -186,7 +190,8 @@ func hammerFor(ctx context.Context, d time.Duration, do func(context.Context, in
 	return rate, errors.Join(append(errs, ctx.Err())...)
 }
 
-// hold opens a REPEATABLE READ transaction that has a snapshot, so that vacuum removes nothing that dies from now on.
+// hold opens a REPEATABLE READ transaction that has a snapshot, so that vacuum removes nothing that
+// dies from now on.
 func hold(ctx context.Context, db *sql.DB) (release func(), err error) {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 	if err != nil {

@@ -21,8 +21,9 @@ SELECT COALESCE(sum(calls), 0) FROM pg_stat_statements s JOIN pg_database d ON d
 func idleCase() benchCase {
 	return benchCase{
 		name: caseIdle, budget: 13, title: "relays that have nothing to do", run: idle,
-		says: `Statements that the server ran for the relays (pg_stat_statements, BEGIN and COMMIT included: heartbeats, polls, maintenance), and CPU time of the relay's process (getrusage).
-Default settings with ListenDSN. It does not say what the server spends on them.`,
+		says: `Statements that the server ran for the relays (pg_stat_statements, BEGIN and COMMIT included:
+heartbeats, polls, maintenance), and CPU time of the relay's process (getrusage). Default settings
+with ListenDSN. It does not say what the server spends on them.`,
 		metrics: []string{mStatements, mIdleCPU, mResident},
 	}
 }
@@ -46,7 +47,8 @@ func idle(ctx context.Context, b *bench) error {
 			return err
 		}
 		defer s.db.drop()
-		if s.p, err = startProcess(ctx, childSettings{URLs: []string{s.db.url}, Relays: s.relays, Set: defaultRelay}); err != nil {
+		set := childSettings{URLs: []string{s.db.url}, Relays: s.relays, Set: defaultRelay}
+		if s.p, err = startProcess(ctx, set); err != nil {
 			return err
 		}
 		defer s.p.stop()

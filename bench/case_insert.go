@@ -23,9 +23,13 @@ const (
 func insertCase() benchCase {
 	return benchCase{
 		name: caseInsert, budget: 72, title: "a handler that inserts one row, in the transaction that removes its task", run: inserting,
-		says: `Work in the same database, exactly once: a Tx handler inserts one row, by a statement that its app prepared on the relay's pool, as pgx does by itself for River; River's worker inserts it and completes its job in one transaction (JobCompleteTx), with
-River's fetch settings as in its own benchmark and a pool of ten connections more than workers. The Batch handler inserts the rows of its tasks with one statement.
-The raw limit is BEGIN, claim, INSERT, COMMIT by prepared statements. It says what a transaction a task costs; it does not say what a larger transaction of an app costs.`,
+		says: `Work in the same database, exactly once: a Tx handler inserts one row, by a statement that its app
+prepared on the relay's pool, as pgx does by itself for River; River's worker inserts it and
+completes its job in one transaction (JobCompleteTx), with River's fetch settings as in its own
+benchmark and a pool of ten connections more than workers. The Batch handler inserts the rows of
+its tasks with one statement. The raw limit is BEGIN, claim, INSERT, COMMIT by prepared
+statements. It says what a transaction a task costs; it does not say what a larger transaction of
+an app costs.`,
 		metrics: []string{mRate, mCPU, mAllocs, mDead},
 	}
 }
@@ -69,8 +73,8 @@ const (
 func defaultsCase() benchCase {
 	return benchCase{
 		name: caseDefaults, budget: 46, title: "default settings, with 10 and with 100 workers", run: defaults,
-		says: `What one gets without tuning: ours with the one setting ListenDSN, River with its defaults (it fetches every 100 ms at most, so many jobs as it has workers).
-The handlers do nothing.`,
+		says: `What one gets without tuning: ours with the one setting ListenDSN, River with its defaults (it
+fetches every 100 ms at most, so many jobs as it has workers). The handlers do nothing.`,
 		metrics: []string{mRate, mCPU, mAllocs},
 	}
 }

@@ -22,14 +22,18 @@ const (
 func manyCase() benchCase {
 	return benchCase{
 		name: caseMany, budget: 22, title: "5,000 tasks a call, one connection", run: enqueueMany,
-		says: `Calls of 5,000 tasks, each in a transaction, one after the other on one connection, nothing else going on. All sides start from Go values, so encoding them as JSON is included.
-The bare statement goes through lib/pq into a table with the same columns, checks and indexes and no trigger, and does not return the ids, as EnqueueMany does. River is on pgx; InsertManyFast uses COPY and returns no ids either.`,
+		says: `Calls of 5,000 tasks, each in a transaction, one after the other on one connection, nothing else
+going on. All sides start from Go values, so encoding them as JSON is included. The bare statement
+goes through lib/pq into a table with the same columns, checks and indexes and no trigger, and
+does not return the ids, as EnqueueMany does. River is on pgx; InsertManyFast uses COPY and
+returns no ids either.`,
 		metrics: []string{mRate, mCPU, mAllocs},
 	}
 }
 
 const bareManySQL = `/* bench: bare enqueues */
-INSERT INTO bare (task_type, payload) SELECT task_type, payload::jsonb FROM unnest($1::text[], $2::text[]) AS n (task_type, payload)`
+INSERT INTO bare (task_type, payload)
+SELECT task_type, payload::jsonb FROM unnest($1::text[], $2::text[]) AS n (task_type, payload)`
 
 // manySide is a way to enqueue n tasks in a transaction.
 type manySide struct {
@@ -39,7 +43,9 @@ type manySide struct {
 }
 
 func enqueueMany(ctx context.Context, b *bench) error {
-	sides := []manySide{{sideMany, emptyOurs, manyOurs}, {sideUnnest, emptyOurs, manyBare}, {sideRiverFast, emptyRiver, manyRiver}}
+	sides := []manySide{
+		{sideMany, emptyOurs, manyOurs}, {sideUnnest, emptyOurs, manyBare}, {sideRiverFast, emptyRiver, manyRiver},
+	}
 	for round := range b.plan.rounds {
 		for _, s := range sides {
 			if err := b.manyTurn(ctx, round, s); err != nil {

@@ -27,9 +27,12 @@ const (
 func walCase() benchCase {
 	return benchCase{
 		name: caseWAL, budget: 27, title: "WAL from enqueue to done", run: wal,
-		says: `How much write-ahead log a task costs, from its enqueue to the commit that ends it: what goes to the disk, to replicas and into the archive. Tasks are enqueued
-1,000 a transaction; then they are worked off. Each turn begins with a checkpoint and a tenth of the tasks as a warm-up, so that few pages are touched for the first time since the checkpoint; the full-page images that remain are counted.
-Autovacuum is off meanwhile; what a VACUUM writes afterwards is told apart. It does not say what larger payloads cost: each byte of them is written once by all sides.`,
+		says: `How much write-ahead log a task costs, from its enqueue to the commit that ends it: what goes to
+the disk, to replicas and into the archive. Tasks are enqueued 1,000 a transaction; then they are
+worked off. Each turn begins with a checkpoint and a tenth of the tasks as a warm-up, so that few
+pages are touched for the first time since the checkpoint; the full-page images that remain are
+counted. Autovacuum is off meanwhile; what a VACUUM writes afterwards is told apart. It does not
+say what larger payloads cost: each byte of them is written once by all sides.`,
 		metrics: []string{mWAL, mWALEnqueue, mWALImages, mWALVacuum, mWALDead},
 	}
 }
@@ -58,7 +61,8 @@ func wal(ctx context.Context, b *bench) error {
 		}}
 	}
 	sides := []walSide{
-		ours(sideWALBatch, many, batchSettings), bare(sideWALBatch, many, raw.Settings{Workers: batchWorkers, Batch: batchSize}),
+		ours(sideWALBatch, many, batchSettings),
+		bare(sideWALBatch, many, raw.Settings{Workers: batchWorkers, Batch: batchSize}),
 		{riverSide(sideWALRiver, 0, river.Bench()), many, func(ctx context.Context, d *database, n int) error {
 			return river.Fill(ctx, d.url, n)
 		}},

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,20 +24,20 @@ type environment struct {
 
 // peers are the modules whose versions are shown.
 var peers = []string{
-	"github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/jackc/pgx/v5", "github.com/lib/pq", "github.com/riverqueue/river",
+	"github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/jackc/pgx/v5", "github.com/lib/pq",
+	"github.com/riverqueue/river",
 }
 
 func environmentOf(ctx context.Context, s *server) (environment, error) {
 	e := environment{
 		date: time.Now().UTC().Format("2006-01-02"), cpu: procField("/proc/cpuinfo", "model name"), cores: runtime.NumCPU(),
-		system: runtime.GOOS + "/" + runtime.GOARCH, revision: revision(ctx), memoryGB: procKB("/proc/meminfo", "MemTotal") / 1e6,
+		system: runtime.GOOS + "/" + runtime.GOARCH, revision: revision(ctx),
+		memoryGB: procKB("/proc/meminfo", "MemTotal") / 1e6,
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
-			for _, peer := range peers {
-				if m.Path == peer {
-					e.modules = append(e.modules, [2]string{m.Path, m.Version})
-				}
+			if slices.Contains(peers, m.Path) {
+				e.modules = append(e.modules, [2]string{m.Path, m.Version})
 			}
 		}
 	}
@@ -82,7 +83,8 @@ func revision(ctx context.Context) string {
 		return "unknown"
 	}
 	r := strings.TrimSpace(string(head))
-	if changes, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "-uno", "..").Output(); err == nil && len(changes) > 0 {
+	changes, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "-uno", "..").Output()
+	if err == nil && len(changes) > 0 {
 		r += "+"
 	}
 	return r

@@ -123,10 +123,11 @@ func (v verdict) sentence() string {
 func trimmed(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
 func printVerdicts(w io.Writer, verdicts []verdict) {
+	short := map[string]string{outcomePass: "pass", outcomeFail: "FAIL", outcomeExcused: "raw"}
 	fmt.Fprintln(w, "targets:")
 	for _, v := range verdicts {
 		if v.Outcome != outcomeUnknown {
-			fmt.Fprintf(w, "  %-5s %s: %s\n", map[string]string{outcomePass: "pass", outcomeFail: "FAIL", outcomeExcused: "raw"}[v.Outcome], v.What, v.sentence())
+			fmt.Fprintf(w, "  %-5s %s: %s\n", short[v.Outcome], v.What, v.sentence())
 		}
 	}
 }

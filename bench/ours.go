@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"io"
 	"log/slog"
 	"time"
 
@@ -55,8 +54,10 @@ INSERT INTO effect (task_id) VALUES ($1)`
 const insertEffectsSQL = `/* bench: effects */
 INSERT INTO effect (task_id) SELECT unnest($1::bigint[])`
 
-// startRelay runs a relay in this process until stop. handle is told of each call of a handler and its first task's payload.
-func startRelay(ctx context.Context, url string, set relaySettings, handle func(n int, first load)) (stop func() error, err error) {
+// startRelay runs a relay in this process until stop. handle is told of each call of a handler and
+// its first task's payload.
+func startRelay(ctx context.Context, url string, set relaySettings, handle func(n int, first load)) (
+	stop func() error, err error) {
 	driver := set.Driver
 	if driver == "" {
 		driver = "postgres"
@@ -65,7 +66,8 @@ func startRelay(ctx context.Context, url string, set relaySettings, handle func(
 	if err != nil {
 		return nil, err
 	}
-	config := relay.Config{Workers: set.Workers, PollInterval: set.Poll, DrainTimeout: 5 * time.Second, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	config := relay.Config{Workers: set.Workers, PollInterval: set.Poll, DrainTimeout: 5 * time.Second,
+		Logger: slog.New(slog.DiscardHandler)}
 	if set.Random {
 		config.Order = relay.Random
 	}
@@ -94,7 +96,11 @@ func startRelay(ctx context.Context, url string, set relaySettings, handle func(
 // effect inserts a row; it is nil if set does not.
 func registry(set relaySettings, effect *sql.Stmt, handle func(int, load)) *handlers.Registry {
 	reg := handlers.New()
-	for _, name := range append(set.Types, taskType)[:max(1, len(set.Types))] {
+	types := set.Types
+	if len(types) == 0 {
+		types = []string{taskType}
+	}
+	for _, name := range types {
 		t := outbox.NewTaskType[load](name)
 		switch set.Kind {
 		case kindTx:
@@ -135,7 +141,9 @@ func registry(set relaySettings, effect *sql.Stmt, handle func(int, load)) *hand
 }
 
 const effectTableSQL = `/* bench: set up */
-CREATE TABLE effect (effect_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, task_id bigint NOT NULL, at timestamptz NOT NULL DEFAULT now())`
+CREATE TABLE effect (
+  effect_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, task_id bigint NOT NULL,
+  at timestamptz NOT NULL DEFAULT now())`
 
 const fillOursSQL = `/* bench: fill */
 INSERT INTO outbox.task (task_type, payload) SELECT $1, $2::jsonb FROM generate_series(1, $3::int)`
@@ -143,10 +151,13 @@ INSERT INTO outbox.task (task_type, payload) SELECT $1, $2::jsonb FROM generate_
 // fillChunk bounds a statement: its triggers keep all of its rows until its end.
 const fillChunk = 250_000
 
-// A bare table has all that the task table has but its triggers. LIKE leaves out the storage parameters.
+// A bare table has all that the task table has but its triggers. LIKE leaves out the storage
+// parameters.
 const bareTableSQL = `/* bench: a bare table */
 CREATE TABLE bare (LIKE outbox.task INCLUDING ALL);
-DO $$ DECLARE options text := (SELECT array_to_string(reloptions, ', ') FROM pg_class WHERE oid = 'outbox.task'::regclass); BEGIN
+DO $$ DECLARE
+  options text := (SELECT array_to_string(reloptions, ', ') FROM pg_class WHERE oid = 'outbox.task'::regclass);
+BEGIN
   IF options <> '' THEN
     EXECUTE 'ALTER TABLE bare SET (' || options || ')';
   END IF;

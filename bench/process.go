@@ -13,8 +13,8 @@ import (
 	"github.com/txoutbox/outbox/bench/river"
 )
 
-// childArgument makes this program a child, which reads its settings from its standard input, where no
-// process list shows them, and then commands. It exits when the input ends.
+// childArgument makes this program a child, which reads its settings from its standard input, where
+// no process list shows them, and then commands. It exits when the input ends.
 const childArgument = "relay-child"
 
 // childSettings are what a child runs: relays of ours on each of the URLs, a River client, or a raw
@@ -53,7 +53,8 @@ func startProcess(ctx context.Context, set childSettings) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.Command(self, childArgument), starts: make(chan word, 10_000), usages: make(chan word, 1), ended: make(chan error, 1)}
+	p := &process{cmd: exec.Command(self, childArgument),
+		starts: make(chan word, 10_000), usages: make(chan word, 1), ended: make(chan error, 1)}
 	p.cmd.Stderr = os.Stderr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err

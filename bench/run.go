@@ -42,7 +42,8 @@ func run(ctx context.Context, o options, p plan, out io.Writer) (*report, error)
 	printVerdicts(out, verdicts)
 	took := time.Since(b.started)
 	b.say("all took %.0f s", took.Seconds())
-	r := &report{command: o.String(), quick: o.quick, rounds: p.rounds, took: took, env: env, samples: b.samples, verdicts: verdicts}
+	r := &report{command: o.String(), quick: o.quick, rounds: p.rounds, took: took,
+		env: env, samples: b.samples, verdicts: verdicts}
 	if o.report != "" {
 		err = r.write(o.report)
 	}

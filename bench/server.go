@@ -12,8 +12,8 @@ import (
 	"github.com/txoutbox/outbox/internal/devpg"
 )
 
-// serverSettings are durable as those of a database in use, with room for one on a small machine, and
-// no checkpoint in the middle of a turn.
+// serverSettings are durable as those of a database in use, with room for one on a small machine,
+// and no checkpoint in the middle of a turn.
 var serverSettings = map[string]string{
 	"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
 	"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "30min", "max_connections": "1200",
@@ -22,8 +22,8 @@ var serverSettings = map[string]string{
 
 // shownSettings are printed as the server says them.
 var shownSettings = []string{
-	"server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size", "checkpoint_timeout",
-	"max_connections", "autovacuum", "autovacuum_naptime", "wal_level", "jit",
+	"server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size",
+	"checkpoint_timeout", "max_connections", "autovacuum", "autovacuum_naptime", "wal_level", "jit",
 }
 
 // server is the PostgreSQL under test. A database is built once, as a template, and copied for each

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Progress follows the tasks of one turn. Its clock starts with the first task that reaches a handler, so that connecting
-// and starting up count for no side.
+// Progress follows the tasks of one turn. Its clock starts with the first task that reaches a
+// handler, so that connecting and starting up count for no side.
 type Progress struct {
 	want    int64
 	done    atomic.Int64
@@ -29,7 +29,8 @@ const tickEvery = 20 * time.Millisecond
 
 // NewProgress follows until want tasks are done; the caller must call End.
 func NewProgress(want int) *Progress {
-	p := &Progress{want: int64(want), first: make(chan struct{}), reached: make(chan struct{}), stop: make(chan struct{}), stopped: make(chan struct{})}
+	p := &Progress{want: int64(want),
+		first: make(chan struct{}), reached: make(chan struct{}), stop: make(chan struct{}), stopped: make(chan struct{})}
 	go p.follow()
 	return p
 }
@@ -83,8 +84,8 @@ func (p *Progress) End() {
 	p.ticks = append(p.ticks, tick{p.Elapsed(), p.done.Load()})
 }
 
-// Windows are the rates, in tasks a second, of each window of the given length, up to total. The last one counts if it is at
-// least a fifth as long as the others, or is the only one.
+// Windows are the rates, in tasks a second, of each window of the given length, up to total. The
+// last one counts if it is at least a fifth as long as the others, or is the only one.
 func (p *Progress) Windows(length, total time.Duration) []float64 {
 	return p.Between(length, 0, total)
 }

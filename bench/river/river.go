@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"time"
 
@@ -85,7 +84,7 @@ func Open(ctx context.Context, url string, maxConns int) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := upstream.NewClient(riverpgxv5.New(pool), &upstream.Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	client, err := upstream.NewClient(riverpgxv5.New(pool), &upstream.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		pool.Close()
 		return nil, err
@@ -122,7 +121,7 @@ func Setup(ctx context.Context, url string) error {
 		return err
 	}
 	defer pool.Close()
-	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -173,7 +172,7 @@ func Start(ctx context.Context, url string, set Settings, done func(n int)) (sto
 	client, err := upstream.NewClient(riverpgxv5.New(pool), &upstream.Config{
 		FetchCooldown: set.Cooldown, FetchPollInterval: set.Poll,
 		Queues:  map[string]upstream.QueueConfig{upstream.QueueDefault: {MaxWorkers: set.Workers}},
-		Workers: workers, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Workers: workers, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err == nil {
 		err = client.Start(ctx)

@@ -1,4 +1,5 @@
-// Package watermill runs the PostgreSQL queue of watermill-sql, which deletes what was acknowledged, for comparison.
+// Package watermill runs the PostgreSQL queue of watermill-sql, which deletes what was
+// acknowledged, for comparison.
 package watermill
 
 import (
@@ -12,8 +13,9 @@ import (
 
 const topic = "bench"
 
-// The queue at its best: batches of 1,000 take half the time of those of 100. There is one subscriber:
-// its claims take FOR UPDATE without SKIP LOCKED in REPEATABLE READ, so a second one waits and then fails.
+// The queue at its best: batches of 1,000 take half the time of those of 100. There is one
+// subscriber: its claims take FOR UPDATE without SKIP LOCKED in REPEATABLE READ, so a second one
+// waits and then fails.
 var schema = sql.PostgreSQLQueueSchema{SubscribeBatchSize: 1000}
 
 // Setup makes the table.
@@ -31,7 +33,8 @@ func Setup(ctx context.Context, db *stdsql.DB) error {
 }
 
 const fillSQL = `/* bench: fill */
-INSERT INTO "watermill_bench" (uuid, payload, metadata) SELECT gen_random_uuid()::text, $1::json, '{}' FROM generate_series(1, $2::int)`
+INSERT INTO "watermill_bench" (uuid, payload, metadata)
+SELECT gen_random_uuid()::text, $1::json, '{}' FROM generate_series(1, $2::int)`
 
 // Fill adds n messages.
 func Fill(ctx context.Context, db *stdsql.DB, n int, payload string) error {

@@ -31,8 +31,8 @@ func (a *arena) someRelay(r *rand.Rand) *seat { return a.relays[r.IntN(len(a.rel
 
 func (a *arena) seats() []*seat { return slices.Concat(a.relays, a.producers) }
 
-// aside does something that takes its time beside the schedule. It is the fault if it returns what it
-// did.
+// aside does something that takes its time beside the schedule. It is the fault if it returns what
+// it did.
 func (a *arena) aside(fault string, do func() (string, error)) {
 	a.asides.Go(func() {
 		what, err := do()

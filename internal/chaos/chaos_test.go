@@ -64,8 +64,8 @@ func TestFlagsAreChecked(t *testing.T) {
 	}
 }
 
-// Each seeded bug still has its place in the sources, and the tests that are to notice it exist. Whether
-// it is noticed is for -mutation to show.
+// Each seeded bug still has its place in the sources, and the tests that are to notice it exist.
+// Whether it is noticed is for -mutation to show.
 func TestEachMutantAppliesToTheSources(t *testing.T) {
 	root := filepath.Join("..", "..")
 	names := map[string]bool{}

@@ -56,10 +56,7 @@ func check(a *arena, o options) error {
 			a.violate("faults that were never done", fault)
 		}
 	}
-	if err := countStarts(a, o.onlyPoison()); err != nil {
-		return err
-	}
-	return countEffects(a)
+	return countStarts(a, o.onlyPoison())
 }
 
 // examples runs checks.
@@ -153,24 +150,6 @@ func countStarts(a *arena, exact bool) error {
 		if exact && p.How != app.PoisonBackend && starts != app.PoisonStarts {
 			a.violate("poison that was not started exactly as often as it may", example)
 		}
-	}
-	return nil
-}
-
-// countEffects counts what is only to be told.
-func countEffects(a *arena) error {
-	for name, query := range map[string]string{
-		"effects":                       `SELECT count(*) FROM effect`,
-		"effects of later attempts":     `SELECT count(*) FROM effect WHERE attempt > 1 + fail`,
-		"most attempts of a task":       `SELECT coalesce(max(attempt), 0) FROM effect`,
-		"dead letters":                  `SELECT count(*) FROM outbox.dead_task`,
-		"unknown commits, of which had": `SELECT count(*) FROM ledger JOIN business USING (k) WHERE outcome = 'unknown'`,
-	} {
-		var n int
-		if err := a.row(&n, query); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		a.count(name, n)
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// cluster is the PostgreSQL of a run, with the app's database: a primary and, if there are failovers,
-// its synchronous standby.
+// cluster is the PostgreSQL of a run, with the app's database: a primary and, if there are
+// failovers, its synchronous standby.
 type cluster struct {
 	database  string
 	failovers bool
@@ -181,8 +181,8 @@ func (c *cluster) attaching() bool {
 	return c.failovers && c.standby == nil
 }
 
-// failOver kills the primary and promotes the standby, if it is in sync. It returns the old primary,
-// which the caller closes, or nil if there was nothing to promote.
+// failOver kills the primary and promotes the standby, if it is in sync. It returns the old
+// primary, which the caller closes, or nil if there was nothing to promote.
 func (c *cluster) failOver() (old *devpg.Server, err error) {
 	if c.attaching() || !c.inSync() {
 		return nil, nil

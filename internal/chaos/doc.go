@@ -17,11 +17,12 @@
 //
 // It exits with 1 if anything was lost, doubled or left behind; its files stay where it says then.
 //
-// A mutant (mutant.go, mutants*.go) is a bug that is compiled into the library by go build -overlay,
-// and what must notice it: a run of this program, or named tests, which pass without the bug. Each
-// edit of a mutant names a file, or a function of the schema, and a text that is there once; a
-// refactoring that moves the text fails TestEachMutantAppliesToTheSources. mutate.go prints for each
-// mutant what was wrong in the run, or the first test that failed. It exits with 1 if one survives.
+// A mutant (mutant.go, mutants*.go) is a bug that is compiled into the library by go build
+// -overlay, and what must notice it: a run of this program, or named tests, which pass without the
+// bug. Each edit of a mutant names a file, or a function of the schema, and a text that is there
+// once; a refactoring that moves the text fails TestEachMutantAppliesToTheSources. mutate.go prints
+// for each mutant what was wrong in the run, or the first test that failed. It exits with 1 if one
+// survives.
 //
 // docs/reliability.md has the promises that are checked, and the results of longer runs.
 package main

@@ -14,7 +14,8 @@ type fault struct {
 	name   string
 	weight int // how often it is chosen
 	help   string
-	// do breaks it and returns what it did, or "" if there was nothing to break. Its choices come from r.
+	// do breaks it and returns what it did, or "" if there was nothing to break. Its choices come
+	// from r.
 	do func(a *arena, r *rand.Rand) (string, error)
 }
 

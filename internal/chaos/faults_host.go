@@ -39,7 +39,8 @@ func mountDisk(a *arena) error {
 	return setenv(a, "TMPDIR", disk(a))
 }
 
-// fillDisk leaves no byte free for a moment. The server may stop by itself, and is started again then.
+// fillDisk leaves no byte free for a moment. The server may stop by itself, and is started again
+// then.
 func fillDisk(a *arena, r *rand.Rand) (string, error) {
 	ballast := filepath.Join(disk(a), "ballast")
 	f, err := os.Create(ballast)

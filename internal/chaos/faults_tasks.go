@@ -30,8 +30,8 @@ func enqueueMisbehaving(a *arena, r *rand.Rand) (string, error) {
 	return how, enqueue(a, app.TypeMisbehaves, how)
 }
 
-// enqueue adds a task. It is tried for 20 s, as the server may be starting. Each try is a task of its
-// own, as the one before may have committed.
+// enqueue adds a task. It is tried for 20 s, as the server may be starting. Each try is a task of
+// its own, as the one before may have committed.
 func enqueue(a *arena, kind outbox.TaskType[app.Payload], how string) error {
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		if err := tryToEnqueue(a, kind, how); err == nil || time.Now().After(end) {

@@ -79,8 +79,8 @@ func run(ctx context.Context, o options) (r *report, err error) {
 	return r, ctx.Err()
 }
 
-// workOff waits until no task is left, and no run in the journal. It gives up when their number does
-// not fall for a while.
+// workOff waits until no task is left, and no run in the journal. It gives up when their number
+// does not fall for a while.
 func workOff(ctx context.Context, a *arena, o options) {
 	patience := o.patience
 	if o.has("clock") {

@@ -13,8 +13,8 @@ import (
 
 const relays = 4 // processes
 
-// settings are those of the servers. A standby is to be back soon, as commits wait for it, and finds
-// the WAL that it missed.
+// settings are those of the servers. A standby is to be back soon, as commits wait for it, and
+// finds the WAL that it missed.
 func settings(o options) map[string]string {
 	keep := "1GB"
 	if o.has("disk") {

@@ -149,8 +149,8 @@ func (w *worker) keyed(ctx context.Context, task *outbox.Task[Payload]) error {
 	})
 }
 
-// dawdle makes one in so many leased tasks take 8 s, whatever happens to its context. So a relay that
-// was frozen past its lease finds tasks to end that another one runs by then.
+// dawdle makes one in so many leased tasks take 8 s, whatever happens to its context. So a relay
+// that was frozen past its lease finds tasks to end that another one runs by then.
 func (w *worker) dawdle(ctx context.Context, task *outbox.Task[Payload]) context.Context {
 	if w.Dawdle == 0 || task.ID%w.Dawdle != 0 {
 		return ctx

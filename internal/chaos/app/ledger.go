@@ -59,8 +59,8 @@ func (l *Ledger) add(e entry) error {
 // Told is what a producer knows of a task.
 type Told struct{ K, Kind, Outcome string }
 
-// ReadLedger returns the outcome of each task. An intent without an outcome is unknown: its producer
-// was killed.
+// ReadLedger returns the outcome of each task. An intent without an outcome is unknown: its
+// producer was killed.
 func ReadLedger(path string) ([]Told, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"runtime"
 )
 
-// Misbehaviors are the ways in which a handler misbehaves. All that it wrote is gone afterwards, and
-// its task becomes a dead letter.
+// Misbehaviors are the ways in which a handler misbehaves. All that it wrote is gone afterwards,
+// and its task becomes a dead letter.
 var Misbehaviors = []string{
 	"panic", "panic(nil)", "goexit", "error", "no savepoint", "hidden", "rows", "rows and error", "deferred",
 	"roll back", "roll back in SQL", "endless", "text",

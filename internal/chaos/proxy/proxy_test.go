@@ -20,7 +20,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-// through is a proxy before a database of the test's own, which has a table t, and pools that go through it and past it.
+// through is a proxy before a database of the test's own, which has a table t, and pools that go
+// through it and past it.
 func through(t *testing.T, driver string) (p *proxy.Proxy, proxied, direct *sql.DB) {
 	t.Helper()
 	to := pgtest.Database(t)

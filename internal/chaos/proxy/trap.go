@@ -20,12 +20,12 @@ const (
 
 // Trap catches a connection at a message.
 type Trap struct {
-	// Catches is asked for each statement of a client: its text, and those of the statements before it
-	// since the last COMMIT or ROLLBACK.
+	// Catches is asked for each statement of a client: its text, and those of the statements before
+	// it since the last COMMIT or ROLLBACK.
 	Catches func(statement, before string) bool
 	How     How
-	// Then, unless nil, is called when the trap has caught a connection: before the message is passed
-	// on or, for LoseReply and SilenceReply, when the server has replied.
+	// Then, unless nil, is called when the trap has caught a connection: before the message is
+	// passed on or, for LoseReply and SilenceReply, when the server has replied.
 	Then func()
 }
 

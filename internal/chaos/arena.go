@@ -17,7 +17,6 @@ type arena struct {
 	dir       string // of ledgers, logs and what faults need
 	relays    []*seat
 	producers []*seat
-	sink      *sink
 
 	asides   sync.WaitGroup // of faults that take their time
 	over     atomic.Bool    // no more faults

@@ -3,9 +3,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +17,7 @@ import (
 
 // check compares what producers were told with what happened.
 func check(a *arena, o options) error {
-	if err := loadLedgers(a); err != nil {
+	if err := loadRecords(a); err != nil {
 		return err
 	}
 	if err := sessionsEnd(a); err != nil {
@@ -85,40 +85,34 @@ func sessionsEnd(a *arena) error {
 	return nil
 }
 
-// loadLedgers writes what producers and the sink know to tables.
-func loadLedgers(a *arena) error {
-	paths, err := filepath.Glob(filepath.Join(a.dir, "*.ledger"))
+// loadRecords writes what producers and the outside world know to tables.
+func loadRecords(a *arena) error {
+	all, err := app.ReadLedgers(a.dir)
 	if err != nil {
 		return err
 	}
-	for _, path := range paths {
-		all, err := app.ReadLedger(path)
-		if err != nil {
-			return err
-		}
-		var ks, kinds, outcomes []string
-		for _, t := range all {
-			ks, kinds, outcomes = append(ks, t.K), append(kinds, t.Kind), append(outcomes, t.Outcome)
-			a.count("tasks "+strings.ReplaceAll(t.Outcome, "_", " "), 1)
-		}
-		err = a.do(`INSERT INTO ledger SELECT * FROM unnest($1::text[], $2::text[], $3::text[])`,
-			pq.Array(ks), pq.Array(kinds), pq.Array(outcomes))
-		if err != nil {
-			return err
-		}
+	var ks, kinds, outcomes []string
+	for _, t := range all {
+		ks, kinds, outcomes = append(ks, t.K), append(kinds, t.Kind), append(outcomes, t.Outcome)
+		a.count("tasks "+strings.ReplaceAll(t.Outcome, "_", " "), 1)
 	}
-	var ks []string
-	var calls []int
-	for k, n := range a.sink.counted() {
-		ks, calls = append(ks, k), append(calls, n)
-		a.count("calls of the sink", n)
-		a.count("repeated calls of the sink", n-1)
-	}
-	if err := a.do(`INSERT INTO sink SELECT * FROM unnest($1::text[], $2::int[])`, pq.Array(ks), pq.Array(calls)); err != nil {
+	calls, err := app.ReadCalls(a.dir)
+	if err != nil {
 		return err
 	}
-	return a.do(`CREATE INDEX ON ledger (k); CREATE INDEX ON effect (k); CREATE INDEX ON sink (k);
-		CREATE INDEX ON canceled (k); ANALYZE ledger, effect, sink, business, canceled`)
+	var called []string
+	var times []int
+	for k, n := range calls {
+		called, times = append(called, k), append(times, n)
+		a.count("calls", n)
+		a.count("repeated calls", n-1)
+	}
+	return errors.Join(
+		a.do(`INSERT INTO ledger SELECT * FROM unnest($1::text[], $2::text[], $3::text[])`,
+			pq.Array(ks), pq.Array(kinds), pq.Array(outcomes)),
+		a.do(`INSERT INTO call SELECT * FROM unnest($1::text[], $2::int[])`, pq.Array(called), pq.Array(times)),
+		a.do(`CREATE INDEX ON ledger (k); CREATE INDEX ON effect (k); CREATE INDEX ON call (k);
+			CREATE INDEX ON canceled (k); ANALYZE ledger, effect, call, business, canceled`))
 }
 
 // lostOnCrash is how much of the journal, which commits asynchronously, a crash of the server may

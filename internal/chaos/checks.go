@@ -11,7 +11,7 @@ const early = "delayed tasks that ran early"
 var always = checks{
 	"lost tasks: enqueued, and neither done nor dead": `SELECT k FROM ledger l
 		WHERE outcome = 'acked' AND kind <> 'KEYED' AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
-		AND NOT EXISTS (SELECT FROM sink s WHERE s.k = l.k AND l.kind = 'PLAIN')
+		AND NOT EXISTS (SELECT FROM call s WHERE s.k = l.k AND l.kind = 'PLAIN')
 		AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)
 		AND NOT EXISTS (SELECT FROM canceled c WHERE c.k = l.k AND result <> 'not found')`,
 	"tasks that are left": `SELECT task_type || ' ' || state || ' ' || (payload ->> 'k') FROM outbox.task`,
@@ -20,7 +20,7 @@ var always = checks{
 	"duplicated effects": `SELECT k || ', ' || count(*) || ' times' FROM effect GROUP BY k HAVING count(*) > 1`,
 	"ghosts: effects of what was rolled back": `SELECT k FROM effect JOIN ledger USING (k)
 		WHERE outcome = 'rolled_back'`,
-	"calls of the sink for what was rolled back": `SELECT k FROM sink JOIN ledger USING (k)
+	"calls for what was rolled back": `SELECT k FROM call JOIN ledger USING (k)
 		WHERE outcome = 'rolled_back'`,
 	"unexpected effects: of what nobody enqueued": `SELECT k FROM effect e
 		WHERE NOT EXISTS (SELECT FROM ledger l WHERE l.k = e.k)`,
@@ -31,9 +31,9 @@ var always = checks{
 	"unknown commits: a business row, and no work": `SELECT k FROM ledger l JOIN business USING (k)
 		WHERE outcome = 'unknown' AND kind NOT IN ('KEYED', 'CANCELABLE')
 		AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
-		AND NOT EXISTS (SELECT FROM sink s WHERE s.k = l.k AND l.kind = 'PLAIN')
+		AND NOT EXISTS (SELECT FROM call s WHERE s.k = l.k AND l.kind = 'PLAIN')
 		AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)`,
-	"unknown commits: work, and no business row": `SELECT k FROM (SELECT k FROM effect UNION ALL SELECT k FROM sink
+	"unknown commits: work, and no business row": `SELECT k FROM (SELECT k FROM effect UNION ALL SELECT k FROM call
 		UNION ALL SELECT payload ->> 'k' FROM outbox.dead_task) e
 		WHERE NOT EXISTS (SELECT FROM business b WHERE b.k = e.k)`,
 	"accounts: money that came or went": `SELECT sum(balance)::text FROM account HAVING sum(balance) <> 100000`,

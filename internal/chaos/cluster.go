@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -20,6 +21,7 @@ import (
 // cluster is the PostgreSQL of a run, with the app's database: a primary and, if there are
 // failovers, its synchronous standby.
 type cluster struct {
+	db        *sql.DB // the superuser's sessions on the primary, past all proxies; none stays idle
 	database  string
 	failovers bool
 
@@ -45,6 +47,8 @@ func (c *cluster) start(ctx context.Context, settings map[string]string) (err er
 		return err
 	}
 	c.database = u.Path[1:]
+	c.db = sql.OpenDB(c)
+	c.db.SetMaxIdleConns(-1)
 	err = c.do(fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD '%s'; ALTER DATABASE %s OWNER TO %[1]s`,
 		app.User, password, pq.QuoteIdentifier(c.database)))
 	if err != nil {
@@ -65,6 +69,9 @@ func (c *cluster) start(ctx context.Context, settings map[string]string) (err er
 }
 
 func (c *cluster) close() {
+	if c.db != nil {
+		_ = c.db.Close()
+	}
 	for _, server := range []*devpg.Server{c.standby, c.primary} {
 		if server != nil {
 			_ = server.Close()
@@ -79,7 +86,7 @@ func (c *cluster) server() *devpg.Server {
 	return c.primary
 }
 
-// superuser is the URL of the superuser's sessions, past all proxies.
+// superuser is the URL of the superuser's sessions.
 func (c *cluster) superuser() *url.URL {
 	u, err := url.Parse(c.server().URL())
 	if err != nil {
@@ -98,27 +105,26 @@ func (c *cluster) url(address string) string {
 		Path: "/" + c.database, RawQuery: "sslmode=disable"}).String()
 }
 
-// admin calls f with a pool of the superuser.
-func (c *cluster) admin(f func(db *sql.DB) error) error {
-	db, err := sql.Open("postgres", c.superuser().String())
+// Connect connects to the primary, as database/sql asks of a connector.
+func (c *cluster) Connect(ctx context.Context) (driver.Conn, error) {
+	connector, err := pq.NewConnector(c.superuser().String())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer db.Close()
-	return f(db)
+	return connector.Connect(ctx)
 }
+
+// Driver is the connector's.
+func (c *cluster) Driver() driver.Driver { return &pq.Driver{} }
 
 // do runs a statement as the superuser. It is tried for two minutes, as the server may be starting.
 func (c *cluster) do(statement string, args ...any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	for {
-		err := c.admin(func(db *sql.DB) error {
-			within, cancel := context.WithTimeout(ctx, time.Minute)
-			defer cancel()
-			_, err := db.ExecContext(within, statement, args...)
-			return err
-		})
+		within, cancel := context.WithTimeout(ctx, time.Minute)
+		_, err := c.db.ExecContext(within, statement, args...)
+		cancel()
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -130,7 +136,7 @@ func (c *cluster) do(statement string, args ...any) error {
 func (c *cluster) row(to any, query string, args ...any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	return c.admin(func(db *sql.DB) error { return db.QueryRowContext(ctx, query, args...).Scan(to) })
+	return c.db.QueryRowContext(ctx, query, args...).Scan(to)
 }
 
 // attachStandby makes a standby that commits wait for.

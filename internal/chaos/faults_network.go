@@ -44,18 +44,15 @@ func cut(a *arena, r *rand.Rand) (string, error) {
 	return fmt.Sprintf("after %d bytes", after), nil
 }
 
-func silence(a *arena, r *rand.Rand) (string, error) {
-	if !a.someRelay(r).proxy.Silence(false) {
-		return "", nil
+// silence silences a connection of a relay: one that has sent LISTEN, or another one.
+func silence(listening bool) func(a *arena, r *rand.Rand) (string, error) {
+	return func(a *arena, r *rand.Rand) (string, error) {
+		s := a.someRelay(r)
+		if !s.proxy.Silence(listening) {
+			return "", nil
+		}
+		return s.name, nil
 	}
-	return "a connection", nil
-}
-
-func loseNotifications(a *arena, r *rand.Rand) (string, error) {
-	if !a.someRelay(r).proxy.Silence(true) {
-		return "", nil
-	}
-	return "a LISTEN connection", nil
 }
 
 func delay(a *arena, r *rand.Rand) (string, error) {

@@ -30,31 +30,25 @@ func killBackend(a *arena, _ *rand.Rand) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	pid := 0
-	err := a.admin(func(db *sql.DB) error {
-		conn, err := db.Conn(ctx)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		err = conn.QueryRowContext(ctx, `SELECT pid FROM pg_stat_activity WHERE usename = 'app'
-			ORDER BY state = 'active' DESC LIMIT 1`).Scan(&pid)
-		if err != nil {
-			return err
-		}
-		a.crashed()
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			return err
-		}
-		for conn.PingContext(ctx) == nil { // until the server ends all sessions: a task may start meanwhile
-			time.Sleep(5 * time.Millisecond)
-		}
-		a.crashed()
-		return nil
-	})
+	conn, err := a.db.Conn(ctx)
 	if err != nil {
 		return "", nil
 	}
+	defer conn.Close()
+	pid := 0
+	err = conn.QueryRowContext(ctx, `SELECT pid FROM pg_stat_activity WHERE usename = 'app'
+		ORDER BY state = 'active' DESC LIMIT 1`).Scan(&pid)
+	if err != nil {
+		return "", nil
+	}
+	a.crashed()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return "", nil
+	}
+	for conn.PingContext(ctx) == nil { // until the server ends all sessions: a task may start meanwhile
+		time.Sleep(5 * time.Millisecond)
+	}
+	a.crashed()
 	return fmt.Sprint("process ", pid), nil
 }
 
@@ -118,24 +112,16 @@ func fewConnections(a *arena, r *rand.Rand) (string, error) {
 // holdSnapshot begins a transaction that nobody ends for a while, unless the server is starting.
 func holdSnapshot(a *arena, r *rand.Rand) (string, error) {
 	d := time.Duration(5+r.IntN(20)) * time.Second
-	db, err := sql.Open("postgres", a.superuser().String())
-	if err != nil {
-		return "", err
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	late := time.AfterFunc(5*time.Second, cancel)
-	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	tx, err := a.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 	if err == nil {
 		_, err = tx.ExecContext(ctx, `SELECT count(*) FROM outbox.relay`)
 	}
-	end := func() {
-		cancel()
-		_ = db.Close()
-	}
 	if err != nil || !late.Stop() {
-		end()
+		cancel()
 		return "", nil
 	}
-	a.lasts(d, end)
+	a.lasts(d, cancel)
 	return fmt.Sprint("for ", d), nil
 }

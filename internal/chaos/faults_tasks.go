@@ -7,7 +7,6 @@ import (
 	"database/sql"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"time"
 
 	"github.com/lib/pq"
@@ -42,19 +41,15 @@ func enqueue(a *arena, kind outbox.TaskType[app.Payload], how string) error {
 
 // tryToEnqueue writes a ledger, as producers do. After an error the outcome is unknown.
 func tryToEnqueue(a *arena, kind outbox.TaskType[app.Payload], how string) error {
-	ledger, err := app.OpenLedger(filepath.Join(a.dir, "faults.ledger"))
-	if err != nil {
-		return err
-	}
-	defer ledger.Close()
+	const producer = "faults"
 	n := a.count("tasks of faults", 1)
 	k := fmt.Sprintf("fault-%d", n)
-	if err := ledger.Intend(n, kind.Name()+":"+k); err != nil {
+	if err := app.Intend(a.dir, producer, n, kind.Name()+":"+k); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	err = asOperator(ctx, a, func(tx *sql.Tx) error {
+	err := outbox.InTx(ctx, a.db, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO business (k) VALUES ($1)`, k); err != nil {
 			return err
 		}
@@ -64,11 +59,7 @@ func tryToEnqueue(a *arena, kind outbox.TaskType[app.Payload], how string) error
 	if err != nil {
 		return err
 	}
-	return ledger.End(n, app.Acked)
-}
-
-func asOperator(ctx context.Context, a *arena, do func(tx *sql.Tx) error) error {
-	return a.admin(func(db *sql.DB) error { return outbox.InTx(ctx, db, do) })
+	return app.End(a.dir, producer, n, app.Acked)
 }
 
 // operate does what a person at a dashboard does. An error is another fault's.
@@ -82,14 +73,11 @@ func operate(a *arena, r *rand.Rand) (string, error) {
 		err = cancelSome(ctx, a)
 	case 1:
 		what = "redrive"
-		err = a.admin(func(db *sql.DB) error {
-			_, err := deadletter.RedriveMany(ctx, db, deadletter.Filter{Type: app.TypeMisbehaves.Name()}, 1000)
-			return err
-		})
+		_, err = deadletter.RedriveMany(ctx, a.db, deadletter.Filter{Type: app.TypeMisbehaves.Name()}, 1000)
 	default:
 		kind := []string{"TX", "BATCH", "LEASED", "ORDERED"}[r.IntN(4)]
 		what = "pause " + kind
-		err = asOperator(ctx, a, func(tx *sql.Tx) error { return outbox.Pause(ctx, tx, kind) })
+		err = outbox.InTx(ctx, a.db, func(tx *sql.Tx) error { return outbox.Pause(ctx, tx, kind) })
 		a.lasts(time.Duration(500+r.IntN(1500))*time.Millisecond, func() { resume(a, kind) })
 	}
 	if err != nil {
@@ -99,34 +87,32 @@ func operate(a *arena, r *rand.Rand) (string, error) {
 }
 
 func cancelSome(ctx context.Context, a *arena) error {
-	return a.admin(func(db *sql.DB) error {
-		var ids []int64
-		var ks []string
-		row := db.QueryRowContext(ctx, `SELECT array_agg(task_id), array_agg(payload ->> 'k') FROM (
-			SELECT task_id, payload FROM outbox.task WHERE task_type = 'CANCELABLE' LIMIT 50) t`)
-		if err := row.Scan(pq.Array(&ids), pq.Array(&ks)); err != nil {
+	var ids []int64
+	var ks []string
+	row := a.db.QueryRowContext(ctx, `SELECT array_agg(task_id), array_agg(payload ->> 'k') FROM (
+		SELECT task_id, payload FROM outbox.task WHERE task_type = 'CANCELABLE' LIMIT 50) t`)
+	if err := row.Scan(pq.Array(&ids), pq.Array(&ks)); err != nil {
+		return err
+	}
+	for i, id := range ids {
+		err := outbox.InTx(ctx, a.db, func(tx *sql.Tx) error {
+			result, err := outbox.Cancel(ctx, tx, id)
+			if err == nil {
+				_, err = tx.ExecContext(ctx, `INSERT INTO canceled VALUES ($1, $2)`, ks[i], result.String())
+			}
+			return err
+		})
+		if err != nil {
 			return err
 		}
-		for i, id := range ids {
-			err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-				result, err := outbox.Cancel(ctx, tx, id)
-				if err == nil {
-					_, err = tx.ExecContext(ctx, `INSERT INTO canceled VALUES ($1, $2)`, ks[i], result.String())
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
 func resume(a *arena, kind string) {
 	for range 100 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		err := asOperator(ctx, a, func(tx *sql.Tx) error { return outbox.Resume(ctx, tx, kind) })
+		err := outbox.InTx(ctx, a.db, func(tx *sql.Tx) error { return outbox.Resume(ctx, tx, kind) })
 		cancel()
 		if err == nil {
 			return

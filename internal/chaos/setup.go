@@ -49,8 +49,6 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 	if err := a.cluster.start(ctx, settings(o)); err != nil {
 		return a, err
 	}
-	a.sink = newSink()
-	a.cleanup(a.sink.close)
 	for i := range relays {
 		s, err := newSeatOf(a, o, app.Config{Role: app.RoleRelay, Name: fmt.Sprint("relay-", i), Dawdle: dawdle(o)})
 		if err != nil {
@@ -70,7 +68,7 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 }
 
 func newSeatOf(a *arena, o options, c app.Config) (*seat, error) {
-	c.Driver, c.Dir, c.Sink = o.driver, a.dir, a.sink.url
+	c.Driver, c.Dir = o.driver, a.dir
 	s, err := newSeat(a.address(), a.url, c)
 	if err == nil {
 		a.cleanup(s.close)

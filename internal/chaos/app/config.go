@@ -19,8 +19,7 @@ type Config struct {
 	Name   string
 	URL    string
 	Driver string // pq or pgx
-	Sink   string // URL of the HTTP server that leased handlers call
-	Dir    string // of ledgers
+	Dir    string // of records
 	Seed   uint64 // of a producer
 	Tasks  int    // of a producer; 0 is no limit
 	Dawdle int64  // one in so many leased tasks takes 8 s; 0 is none

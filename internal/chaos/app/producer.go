@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -22,22 +21,18 @@ const mostWaiting = 20_000
 var errRollBack = errors.New("chaos: the app rolls back")
 
 type producer struct {
-	name   string
-	db     *sql.DB
-	ledger *Ledger
-	r      *rand.Rand
-	n      int         // of the transaction
-	made   int         // tasks
-	seqs   map[int]int // the last of each ordering key
+	name string
+	db   *sql.DB
+	dir  string // of the ledger
+	r    *rand.Rand
+	n    int         // of the transaction
+	made int         // tasks
+	seqs map[int]int // the last of each ordering key
 }
 
 // produce enqueues tasks, in transactions with business rows, until ctx ends or there are enough.
 func produce(ctx context.Context, c Config, db *sql.DB) error {
-	l, err := OpenLedger(filepath.Join(c.Dir, c.Name+".ledger"))
-	if err != nil {
-		return err
-	}
-	p := &producer{name: c.Name, db: db, ledger: l, r: rand.New(rand.NewPCG(c.Seed, 1)), seqs: map[int]int{}}
+	p := &producer{name: c.Name, db: db, dir: c.Dir, r: rand.New(rand.NewPCG(c.Seed, 1)), seqs: map[int]int{}}
 	for ctx.Err() == nil && (c.Tasks == 0 || p.made < c.Tasks) {
 		if p.n%20 == 0 && p.full(ctx) {
 			time.Sleep(100 * time.Millisecond)
@@ -111,7 +106,7 @@ func (p *producer) transaction() error {
 		intent = append(intent, all[i].task.Type+":"+all[i].payload.K)
 	}
 	p.made += len(all)
-	if err := p.ledger.Intend(p.n, intent...); err != nil {
+	if err := Intend(p.dir, p.name, p.n, intent...); err != nil {
 		return err
 	}
 	err := outbox.InTx(context.Background(), p.db, func(tx *sql.Tx) error {
@@ -139,7 +134,7 @@ func (p *producer) transaction() error {
 			time.Sleep(100 * time.Millisecond)
 		}
 	}
-	return p.ledger.End(p.n, outcome)
+	return End(p.dir, p.name, p.n, outcome)
 }
 
 // write writes business rows and tasks: one by one, or all at once.

@@ -24,8 +24,8 @@ var errAsked = errors.New("chaos: this attempt was to fail")
 var (
 	typeTx         = outbox.NewTaskType[Payload]("TX")
 	typeBatch      = outbox.NewTaskType[Payload]("BATCH")
-	typeLeased     = outbox.NewTaskType[Payload]("LEASED")     // calls the sink, then writes its effect by task.Complete
-	typePlain      = outbox.NewTaskType[Payload]("PLAIN")      // leased; calls the sink only
+	typeLeased     = outbox.NewTaskType[Payload]("LEASED")     // calls the outside world, then writes its effect by task.Complete
+	typePlain      = outbox.NewTaskType[Payload]("PLAIN")      // leased; calls the outside world only
 	typeKeyed      = outbox.NewTaskType[Payload]("KEYED")      // leased, with a unique key
 	typeOrdered    = outbox.NewTaskType[Payload]("ORDERED")    // Tx, with an ordering key
 	typeCancelable = outbox.NewTaskType[Payload]("CANCELABLE") // Tx; the operator may cancel it
@@ -63,7 +63,7 @@ CREATE TABLE canceled (k text NOT NULL, result text NOT NULL);
 CREATE TABLE parent (id int PRIMARY KEY);
 CREATE TABLE deferred (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
 CREATE TABLE ledger (k text NOT NULL, kind text NOT NULL, outcome text NOT NULL);
-CREATE TABLE sink (k text NOT NULL, calls int NOT NULL);
+CREATE TABLE call (k text NOT NULL, calls int NOT NULL);
 CREATE TABLE stolen (task_id bigint NOT NULL, holder text, by text);
 CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE

@@ -3,7 +3,6 @@
 package app
 
 import (
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -11,24 +10,21 @@ import (
 )
 
 func TestALedgerTellsWhatBecameOfEachTask(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "p.ledger")
-	l, err := OpenLedger(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := t.TempDir()
 	for _, err := range []error{
-		l.Intend(1, "TX:a", "BATCH:b"), l.End(1, Acked), l.Intend(2, "TX:c"), l.End(2, RolledBack), l.Intend(3, "TX:d"),
+		Intend(dir, "p0", 1, "TX:a", "BATCH:b"), End(dir, "p0", 1, Acked), Intend(dir, "p0", 2, "TX:c"),
+		End(dir, "p0", 2, RolledBack), Intend(dir, "p0", 3, "TX:d"), Intend(dir, "p1", 3, "TX:e"), End(dir, "p1", 3, Acked),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	all, err := ReadLedger(path)
+	all, err := ReadLedgers(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	slices.SortFunc(all, func(a, b Told) int { return strings.Compare(a.K, b.K) })
-	want := []Told{{"a", "TX", Acked}, {"b", "BATCH", Acked}, {"c", "TX", RolledBack}, {"d", "TX", Unknown}}
+	want := []Told{{"a", "TX", Acked}, {"b", "BATCH", Acked}, {"c", "TX", RolledBack}, {"d", "TX", Unknown}, {"e", "TX", Acked}}
 	if !reflect.DeepEqual(all, want) {
 		t.Errorf("got %v, want %v", all, want)
 	}

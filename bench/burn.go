@@ -92,16 +92,24 @@ func workOff(ctx context.Context, s side, d *database, limit time.Duration) (t t
 // longest is how long a turn waits for its first task, whatever its limit.
 const longest = 20 * time.Second
 
+// first waits for the first task that is handled.
+func first(ctx context.Context, p *measure.Progress) error {
+	select {
+	case <-p.First():
+		return nil
+	case <-time.After(longest):
+		return fmt.Errorf("no task was handled within %s", longest)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // follow waits for the end of a turn: how many were done, and in what time since the first one was
 // handled. The limit is exceeded until a task is done.
 func follow(ctx context.Context, p *measure.Progress, s side, d *database, limit time.Duration) (
 	done int, elapsed time.Duration, err error) {
-	select {
-	case <-p.First():
-	case <-time.After(longest):
-		return 0, 0, fmt.Errorf("no task was handled within %s", longest)
-	case <-ctx.Done():
-		return 0, 0, ctx.Err()
+	if err := first(ctx, p); err != nil {
+		return 0, 0, err
 	}
 	select {
 	case <-p.Reached():

@@ -50,6 +50,9 @@ func heldTransaction(ctx context.Context, b *bench) error {
 	defer cancel()
 	produced := make(chan error, 1)
 	go func() { produced <- produce(producing, d.DB) }()
+	if err := first(ctx, p); err != nil {
+		return errors.Join(err, stop())
+	}
 	pause(ctx, b.plan.settle*2/3) // until it runs evenly
 	release, err := hold(ctx, d.DB)
 	if err != nil {
@@ -61,8 +64,8 @@ func heldTransaction(ctx context.Context, b *bench) error {
 	select {
 	case err = <-produced:
 	case <-time.After(b.plan.held):
-		ended := p.Elapsed()
-		b.heldWindows(p.Between(b.plan.heldWindow, offset, ended), timed.Take(), began)
+		p.End()
+		b.heldWindows(p.Between(b.plan.heldWindow, offset, p.Elapsed()), timed.Take(), began)
 		cancel()
 		err = <-produced
 	}

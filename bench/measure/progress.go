@@ -14,7 +14,8 @@ type Progress struct {
 	began   atomic.Int64 // Unix nanoseconds; 0 until the first task
 	first   chan struct{}
 	reached chan struct{}
-	once    sync.Once
+	once    sync.Once // of reached
+	ending  sync.Once
 	ticks   []tick
 	stop    chan struct{}
 	stopped chan struct{}
@@ -77,11 +78,13 @@ func (p *Progress) follow() {
 	}
 }
 
-// End ends the following. Windows may be called afterwards.
+// End ends the following. Windows may be called afterwards. Later calls do nothing.
 func (p *Progress) End() {
-	close(p.stop)
-	<-p.stopped
-	p.ticks = append(p.ticks, tick{p.Elapsed(), p.done.Load()})
+	p.ending.Do(func() {
+		close(p.stop)
+		<-p.stopped
+		p.ticks = append(p.ticks, tick{p.Elapsed(), p.done.Load()})
+	})
 }
 
 // Windows are the rates, in tasks a second, of each window of the given length, up to total. The

@@ -87,26 +87,25 @@ func operate(a *arena, r *rand.Rand) (string, error) {
 }
 
 func cancelSome(ctx context.Context, a *arena) error {
-	var ids []int64
-	var ks []string
-	row := a.db.QueryRowContext(ctx, `SELECT array_agg(task_id), array_agg(payload ->> 'k') FROM (
-		SELECT task_id, payload FROM outbox.task WHERE task_type = 'CANCELABLE' LIMIT 50) t`)
-	if err := row.Scan(pq.Array(&ids), pq.Array(&ks)); err != nil {
-		return err
-	}
-	for i, id := range ids {
-		err := outbox.InTx(ctx, a.db, func(tx *sql.Tx) error {
-			result, err := outbox.Cancel(ctx, tx, id)
-			if err == nil {
-				_, err = tx.ExecContext(ctx, `INSERT INTO canceled VALUES ($1, $2)`, ks[i], result.String())
-			}
-			return err
-		})
-		if err != nil {
+	return outbox.InTx(ctx, a.db, func(tx *sql.Tx) error {
+		var ids []int64
+		var ks []string
+		row := tx.QueryRowContext(ctx, `SELECT array_agg(task_id), array_agg(payload ->> 'k') FROM (
+			SELECT task_id, payload FROM outbox.task WHERE task_type = 'CANCELABLE' LIMIT 50) t`)
+		if err := row.Scan(pq.Array(&ids), pq.Array(&ks)); err != nil {
 			return err
 		}
-	}
-	return nil
+		for i, id := range ids {
+			result, err := outbox.Cancel(ctx, tx, id)
+			if err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, `INSERT INTO canceled VALUES ($1, $2)`, ks[i], result.String()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func resume(a *arena, kind string) {

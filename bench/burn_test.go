@@ -21,7 +21,7 @@ func TestATurnLastsUntilATaskIsDone(t *testing.T) {
 		}
 		return 1, nil
 	}}
-	done, _, err := (&bench{}).follow(t.Context(), p, s, &database{}, time.Nanosecond)
+	done, _, err := follow(t.Context(), p, s, &database{}, time.Nanosecond)
 	if err != nil || done != 1 {
 		t.Errorf("%d are done, %v; want 1", done, err)
 	}

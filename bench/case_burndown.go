@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"github.com/txoutbox/outbox/bench/raw"
 	"github.com/txoutbox/outbox/bench/river"
-	"github.com/txoutbox/outbox/bench/watermill"
 )
 
 // The good settings of each kind for work that takes no time.
@@ -20,8 +17,8 @@ const (
 	txWorkers     = 10
 )
 
-// Names of sides that targets refer to.
 const (
+	caseBurndown   = "burndown"
 	sideBatch      = "outbox Batch, 4 × 1,000"
 	sideLeased     = "outbox Leased, 1,000 workers"
 	sideTx         = "outbox Tx, 10 workers"
@@ -40,53 +37,28 @@ var (
 
 func burndownCase() benchCase {
 	return benchCase{
-		name: "burndown", budget: 60, title: "burn-down of 200,000 tasks that do nothing", run: burndown,
-		says: `How fast a backlog is worked off when the handlers do nothing: the cost of the queue itself. It does not say what an app will
-reach whose handlers do something. The raw limit claims and deletes the same rows by prepared statements in the same batches, in a transaction as a handler needs it; for
-leases it is an UPDATE and a DELETE, each committed. watermill-sql has one subscriber, as its claims exclude each other.`,
-		metrics: []string{mRate, mFirstSecond, mSlowest, mCPU, mAllocs, mAllocBytes, mDead, mSize}, chart: mRate,
+		name: caseBurndown, budget: 60, title: "burn-down of 200,000 tasks that do nothing", run: burndown,
+		says: `How fast a backlog is worked off when the handlers do nothing: the cost of the queue itself. It
+does not say what an app will reach whose handlers do something. The raw limit claims and deletes
+the same rows by prepared statements in the same batches, in a transaction as a handler needs it;
+for leases it is an UPDATE and a DELETE, each committed. watermill-sql has one subscriber, as its
+claims exclude each other.`,
+		metrics: []string{mRate, mFirstSecond, mSlowest, mCPU, mAllocs, mAllocBytes, mDead, mSize},
 	}
 }
 
 func burndown(ctx context.Context, b *bench) error {
-	batch, err := b.bestWatermill(ctx)
-	if err != nil {
-		return err
-	}
 	n := b.plan.backlog
-	if b.plan.extras {
-		if err := b.burnDown(ctx, "burndown", b.plan.rounds, min(b.plan.burn, 5*time.Second), riverSide("River, 100 workers, defaults", n, "", river.Settings{Workers: 100})); err != nil {
-			return err
-		}
-	}
-	return b.burnDown(ctx, "burndown", b.plan.rounds, b.plan.burn,
-		oursSide(sideBatch, n, smallPayload, batchSettings),
-		riverSide(sideRiverBench, n, "", river.Bench()),
-		rawSide(sideRawBatch, n, smallPayload, raw.Settings{Workers: batchWorkers, Batch: batchSize}),
-		watermillSide(sideWatermill, n, batch),
-		oursSide(sideLeased, n, smallPayload, leasedSettings),
-		rawSide(sideRawLeased, n, smallPayload, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}),
-		oursSide(sideTx, n, smallPayload, txSettings),
-		rawSide(sideRawTx, n, smallPayload, raw.Settings{Workers: txWorkers, Batch: 1}),
+	return b.burnDown(ctx, caseBurndown, b.plan.burn,
+		oursSide(sideBatch, n, batchSettings),
+		riverSide(sideRiverBench, n, river.Bench()),
+		rawSide(sideRawBatch, n, raw.Settings{Workers: batchWorkers, Batch: batchSize}),
+		watermillSide(sideWatermill, n),
+		oursSide(sideLeased, n, leasedSettings),
+		rawSide(sideRawLeased, n, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}),
+		oursSide(sideTx, n, txSettings),
+		rawSide(sideRawTx, n, raw.Settings{Workers: txWorkers, Batch: 1}),
 	)
-}
-
-// bestWatermill tries its batch sizes once.
-func (b *bench) bestWatermill(ctx context.Context) (best int, err error) {
-	if !b.has(peerWatermill) {
-		return 0, nil
-	}
-	most := 0.0
-	for _, size := range watermill.Batches {
-		name := fmt.Sprintf("watermill-sql queue, %d", size)
-		if err := b.burn(ctx, "watermill sizes", 0, time.Second, watermillSide(name, b.plan.backlog, size)); err != nil {
-			return 0, err
-		}
-		if rate := b.samples.Of("watermill sizes", name, mRate).Median; rate > most {
-			best, most = size, rate
-		}
-	}
-	return best, nil
 }
 
 const (
@@ -98,18 +70,15 @@ const (
 func largeCase() benchCase {
 	return benchCase{
 		name: caseLarge, budget: 50, title: "burn-down of 1,000,000 tasks that do nothing, in windows of 5 s", run: large,
-		says: `Whether the rate holds until nothing is left: dead index entries pile up at the head of the queue faster than vacuum takes them away.
-The raw claims start at the head each time, so they show what that costs; its first second is what a claim costs before.`,
-		metrics: []string{mRate, mFirstSecond, mSlowest, mCPU, mDead, mSize}, chart: mRate, lines: "window ",
+		says: `Whether the rate holds until nothing is left: dead index entries pile up at the head of the queue
+faster than vacuum takes them away. The raw claims start at the head each time, so they show what
+that costs; its first second is what a claim costs before.`,
+		metrics: []string{mRate, mFirstSecond, mSlowest, mCPU, mDead, mSize},
 	}
 }
 
 func large(ctx context.Context, b *bench) error {
-	n := b.plan.large
-	if err := b.burnDown(ctx, caseLarge, b.plan.rounds, b.plan.long,
-		oursSide(sideBatchLarge, n, smallPayload, batchSettings),
-		rawSide(sideRawLarge, n, smallPayload, raw.Settings{Workers: batchWorkers, Batch: batchSize})); err != nil {
-		return err
-	}
-	return nil
+	return b.burnDown(ctx, caseLarge, b.plan.long,
+		oursSide(sideBatchLarge, b.plan.large, batchSettings),
+		rawSide(sideRawLarge, b.plan.large, raw.Settings{Workers: batchWorkers, Batch: batchSize}))
 }

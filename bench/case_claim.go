@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,9 +22,11 @@ const (
 func claimCase() benchCase {
 	return benchCase{
 		name: caseClaim, budget: 22, title: "the time of one claim at different backlogs", run: claimTimes,
-		says: `The relay's own claim statement, timed in the driver from sending it to its last row: claims of 10 by one worker that does nothing, from a backlog that was just vacuumed. In order and in random order.
-It says whether a large backlog makes claims slower; it does not say how many claims fit into a second.`,
-		metrics: []string{mClaimP50, mClaimP99, mClaims}, chart: mClaimP50,
+		says: `The relay's own claim statement, timed in the driver from sending it to its last row: claims of 10
+by one worker that does nothing, from a backlog that was just vacuumed. In order and in random
+order. It says whether a large backlog makes claims slower; it does not say how many claims fit
+into a second.`,
+		metrics: []string{mClaimP50, mClaimP99, mClaims},
 	}
 }
 
@@ -57,8 +60,8 @@ func claimTimes(ctx context.Context, b *bench) error {
 }
 
 func (b *bench) claimTurn(ctx context.Context, round, backlog int, random bool) error {
-	set := relaySettings{Kind: kindBatch, Workers: 1, Batch: claimSize, Random: random, Driver: timed.Name}
-	s := oursSide(claimSide(backlog, random), backlog, smallPayload, set)
+	s := oursSide(claimSide(backlog, random), backlog,
+		relaySettings{Kind: kindBatch, Workers: 1, Batch: claimSize, Random: random, Driver: timed.Name})
 	d, err := b.server.fresh(ctx, s.key, s.build)
 	if err != nil {
 		return err
@@ -67,7 +70,7 @@ func (b *bench) claimTurn(ctx context.Context, round, backlog int, random bool) 
 	if err := prewarm(ctx, d); err != nil {
 		return err
 	}
-	timed.Take(timed.Claim)
+	timed.Take()
 	p := measure.NewProgress(min(b.plan.claims*claimSize, backlog/2))
 	defer p.End()
 	stop, err := s.start(ctx, d.url, p.Done)
@@ -81,10 +84,13 @@ func (b *bench) claimTurn(ctx context.Context, round, backlog int, random bool) 
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	if stopErr := stop(); err != nil || stopErr != nil {
-		return firstOf(err, stopErr)
+	if err := errors.Join(err, stop()); err != nil {
+		return err
 	}
-	ms := milliseconds(timed.Take(timed.Claim))
+	var ms []float64
+	for _, c := range timed.Take() {
+		ms = append(ms, float64(c.For.Microseconds())/1000)
+	}
 	ms = ms[min(len(ms), 10):] // the first ones build caches
 	b.samples.Add(caseClaim, s.name, mClaimP50, round, measure.Quantile(ms, 0.5))
 	b.samples.Add(caseClaim, s.name, mClaimP99, round, measure.Quantile(ms, 0.99))
@@ -92,72 +98,8 @@ func (b *bench) claimTurn(ctx context.Context, round, backlog int, random bool) 
 	return nil
 }
 
-// prewarm reads the table and its indexes into the buffers, as a copy's are not there, if the server has the extension.
+// prewarm reads the table and its indexes into the buffers, as a copy's are not there.
 func prewarm(ctx context.Context, d *database) error {
-	var there bool
-	if err := d.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_prewarm')`).Scan(&there); err != nil || !there {
-		return err
-	}
 	return d.exec(ctx, `CREATE EXTENSION IF NOT EXISTS pg_prewarm`,
-		`SELECT pg_prewarm(c.oid) FROM pg_class c WHERE c.oid = 'outbox.task'::regclass`,
-		`SELECT pg_prewarm(i.indexrelid) FROM pg_index i WHERE i.indrelid = 'outbox.task'::regclass`)
-}
-
-func milliseconds(claims []timed.Took) []float64 {
-	var ms []float64
-	for _, c := range claims {
-		ms = append(ms, float64(c.For.Microseconds())/1000)
-	}
-	return ms
-}
-
-const (
-	caseMemory = "memory"
-)
-
-func memoryCase() benchCase {
-	return benchCase{
-		name: caseMemory, budget: 8, title: "memory of a relay's process with a large backlog waiting", run: memory,
-		says: `Resident memory of a process that has nothing but a relay, while it works off a backlog whose handlers do nothing: at the end and at most, as the kernel counts it.
-It does not say what handlers and large payloads need.`,
-		metrics: []string{mResident, mPeak},
-	}
-}
-
-func memorySides() []struct {
-	name string
-	set  relaySettings
-} {
-	listening := func(s relaySettings) relaySettings {
-		s.Listen = true
-		return s
-	}
-	return []struct {
-		name string
-		set  relaySettings
-	}{{sideTx, listening(txSettings)}, {sideBatch, listening(batchSettings)}, {sideLeased, listening(leasedSettings)}}
-}
-
-func memory(ctx context.Context, b *bench) error {
-	s := oursSide("", b.plan.huge, smallPayload, relaySettings{})
-	d, err := b.server.fresh(ctx, s.key, s.build)
-	if err != nil {
-		return err
-	}
-	defer d.drop()
-	defer b.server.forget(s.key) // no other case needs it
-	for _, side := range memorySides() {
-		p, err := startProcess(ctx, childSettings{URLs: []string{d.url}, Relays: 1, Set: side.set})
-		if err != nil {
-			return err
-		}
-		pause(ctx, b.plan.settle*2/3)
-		u, err := p.usage()
-		if stopErr := p.stop(); err != nil || stopErr != nil {
-			return firstOf(err, stopErr)
-		}
-		b.samples.Add(caseMemory, side.name, mResident, 0, u.RSS)
-		b.samples.Add(caseMemory, side.name, mPeak, 0, u.Peak)
-	}
-	return nil
+		`SELECT pg_prewarm('outbox.task'), pg_prewarm(i.indexrelid) FROM pg_index i WHERE i.indrelid = 'outbox.task'::regclass`)
 }

@@ -4,14 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/bench/river"
 )
 
@@ -26,120 +25,78 @@ const (
 	sideBareHeld   = "bare INSERT, beside a held snapshot"
 	sideRiverTx    = "River InsertTx"
 	sidePrepared   = "raw: prepared INSERT"
-	sidePgx        = "outbox Enqueue, on pgx's database/sql driver"
 	mRelayMeantime = "tasks/s of the relay meanwhile"
 )
 
 func enqueueCase() benchCase {
 	return benchCase{
 		name: caseEnqueue, budget: 34, title: "one task a transaction, from 8 connections, while a relay is busy", run: enqueueing,
-		says: `BEGIN, one task, COMMIT, from 8 connections of this process, while a relay in another process works off tasks of another type with four workers of a Leased handler, whose calls
-take 2 ms. The bare INSERT goes into a table with the same columns, checks and indexes, and no trigger, through the same driver, beside the same relay; the raw one is prepared,
-which saves a round trip and the planning. River is on pgx, which
-prepares its statements, with a client beside it whose four workers take 2 ms as well. It does not say what Enqueue adds to a transaction that does more than that: less.`,
-		metrics: []string{mSpeed, mRelayMeantime}, chart: mSpeed,
+		says: `BEGIN, one task, COMMIT, from 8 connections of this process, while a relay in another process
+works off tasks of another type with four workers of a Leased handler, whose calls take 2 ms. The
+bare INSERT goes into a table with the same columns, checks and indexes, and no trigger, through
+the same driver, beside the same relay; the raw one is prepared, which saves a round trip and the
+planning. River is on pgx, which prepares its statements, with a client beside it whose four
+workers take 2 ms as well. It does not say what Enqueue adds to a transaction that does more than
+that: less.`,
+		metrics: []string{mSpeed, mRelayMeantime},
 	}
 }
-
-// A bare table has all that the task table has but its triggers. LIKE leaves out the storage parameters.
-const bareTableSQL = `/* bench: a bare table */
-CREATE TABLE bare (LIKE outbox.task INCLUDING ALL);
-DO $$ DECLARE options text := (SELECT array_to_string(reloptions, ', ') FROM pg_class WHERE oid = 'outbox.task'::regclass); BEGIN
-  IF options <> '' THEN
-    EXECUTE 'ALTER TABLE bare SET (' || options || ')';
-  END IF;
-END $$`
 
 const bareInsertSQL = `/* bench: a bare enqueue */
 INSERT INTO bare (task_type, payload) VALUES ($1, $2::jsonb)`
-
-func buildEnqueue(ctx context.Context, d *database) error {
-	if err := fillOurs(100_000, busyType, smallPayload)(ctx, d); err != nil {
-		return err
-	}
-	return d.exec(ctx, bareTableSQL)
-}
-
-var benchTask = outbox.NewTaskType[load](taskType)
 
 func enqueueing(ctx context.Context, b *bench) error {
 	for round := range b.plan.rounds {
 		if err := b.enqueueRound(ctx, round); err != nil {
 			return err
 		}
-		if b.has(peerRiver) {
-			if err := b.enqueueRiver(ctx, round); err != nil {
-				return err
-			}
+		if err := b.enqueueRiver(ctx, round); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// transactions are those of one side.
+type transactions struct {
+	side string
+	do   func(ctx context.Context, n int) error
+}
+
 func (b *bench) enqueueRound(ctx context.Context, round int) error {
-	d, err := b.server.fresh(ctx, "enqueue", buildEnqueue)
+	d, err := b.server.fresh(ctx, "enqueue", buildOurs(busyType, 100_000))
 	if err != nil {
 		return err
 	}
 	defer d.drop()
 	d.SetMaxIdleConns(enqueuers)
-	busy, err := startProcess(ctx, childSettings{URLs: []string{d.url}, Relays: 1, Set: relaySettings{Kind: kindLeased, Workers: 4, Types: []string{busyType}, Pause: 2 * time.Millisecond, Listen: true}})
+	busy, err := startProcess(ctx, childSettings{URLs: []string{d.url}, Relays: 1, Set: relaySettings{
+		Kind: kindLeased, Workers: 4, Types: []string{busyType}, Pause: 2 * time.Millisecond, Listen: true}})
 	if err != nil {
 		return err
 	}
 	defer busy.stop()
-	ours := func(ctx context.Context, n int) error {
-		return inTx(ctx, d.DB, func(tx *sql.Tx) error {
-			_, err := benchTask.Enqueue(ctx, tx, load{N: n})
-			return err
-		})
-	}
-	bare := func(ctx context.Context, n int) error {
-		return inTx(ctx, d.DB, func(tx *sql.Tx) error {
-			payload, err := json.Marshal(load{N: n})
-			if err == nil {
-				_, err = tx.ExecContext(ctx, bareInsertSQL, taskType, string(payload))
-			}
-			return err
-		})
-	}
-	prepared, err := d.PrepareContext(ctx, bareInsertSQL)
+	ours := enqueueOne(d.DB)
+	bare := insertBare(d.DB, func(ctx context.Context, tx *sql.Tx, args ...any) error {
+		_, err := tx.ExecContext(ctx, bareInsertSQL, args...)
+		return err
+	})
+	statement, err := d.PrepareContext(ctx, bareInsertSQL)
 	if err != nil {
 		return err
 	}
-	defer prepared.Close()
-	limit := func(ctx context.Context, n int) error {
-		return inTx(ctx, d.DB, func(tx *sql.Tx) error {
-			payload, err := json.Marshal(load{N: n})
-			if err == nil {
-				_, err = tx.StmtContext(ctx, prepared).ExecContext(ctx, taskType, string(payload))
-			}
-			return err
-		})
-	}
-	turns := []turn{{sideEnqueue, ours}, {sideBare, bare}}
-	held := []turn{{sideHeld, ours}, {sideBareHeld, bare}}
+	defer statement.Close()
+	prepared := insertBare(d.DB, func(ctx context.Context, tx *sql.Tx, args ...any) error {
+		_, err := tx.StmtContext(ctx, statement).ExecContext(ctx, args...)
+		return err
+	})
+	compared := []transactions{{sideEnqueue, ours}, {sideBare, bare}}
+	held := []transactions{{sideHeld, ours}, {sideBareHeld, bare}}
 	if round%2 == 1 {
-		turns, held = []turn{turns[1], turns[0]}, []turn{held[1], held[0]}
+		slices.Reverse(compared)
+		slices.Reverse(held)
 	}
-	if b.has(peerRaw) {
-		turns = append(turns, turn{sidePrepared, limit})
-	}
-	if b.plan.extras {
-		pgx, err := sql.Open("pgx", d.url)
-		if err != nil {
-			return err
-		}
-		defer pgx.Close()
-		pgx.SetMaxIdleConns(enqueuers)
-		turns = append(turns, turn{sidePgx, func(ctx context.Context, n int) error {
-			return inTx(ctx, pgx, func(tx *sql.Tx) error {
-				_, err := benchTask.Enqueue(ctx, tx, load{N: n})
-				return err
-			})
-		}})
-	}
-	if err := b.hammer(ctx, round, busy, turns); err != nil {
+	if err := b.hammer(ctx, round, busy, append(compared, transactions{sidePrepared, prepared})); err != nil {
 		return err
 	}
 	release, err := hold(ctx, d.DB)
@@ -150,14 +107,21 @@ func (b *bench) enqueueRound(ctx context.Context, round int) error {
 	return b.hammer(ctx, round, busy, held)
 }
 
-// turn is one side's transaction.
-type turn struct {
-	side string
-	do   func(ctx context.Context, n int) error
+// insertBare inserts task n into the bare table in a transaction.
+func insertBare(db *sql.DB, exec func(ctx context.Context, tx *sql.Tx, args ...any) error) func(context.Context, int) error {
+	return func(ctx context.Context, n int) error {
+		return inTx(ctx, db, func(tx *sql.Tx) error {
+			payload, err := json.Marshal(load{N: n})
+			if err != nil {
+				return err
+			}
+			return exec(ctx, tx, taskType, string(payload))
+		})
+	}
 }
 
 func (b *bench) enqueueRiver(ctx context.Context, round int) error {
-	s := riverSide("", 100_000, "", river.Settings{})
+	s := riverSide("", 100_000, river.Settings{})
 	d, err := b.server.fresh(ctx, s.key, s.build)
 	if err != nil {
 		return err
@@ -165,7 +129,8 @@ func (b *bench) enqueueRiver(ctx context.Context, round int) error {
 	defer d.drop()
 	set := river.Bench()
 	set.Workers = 4
-	busy, err := startProcess(ctx, childSettings{URLs: []string{d.url}, Set: relaySettings{Pause: 2 * time.Millisecond}, River: &set})
+	busy, err := startProcess(ctx, childSettings{URLs: []string{d.url}, River: &set,
+		Set: relaySettings{Pause: 2 * time.Millisecond}})
 	if err != nil {
 		return err
 	}
@@ -175,21 +140,16 @@ func (b *bench) enqueueRiver(ctx context.Context, round int) error {
 		return err
 	}
 	defer client.Close()
-	return b.hammer(ctx, round, busy, []turn{{sideRiverTx, func(ctx context.Context, n int) error {
-		return pgx.BeginFunc(ctx, client.Pool, func(tx pgx.Tx) error {
-			_, err := client.InsertTx(ctx, tx, river.Args{N: n}, nil)
-			return err
-		})
-	}}})
+	return b.hammer(ctx, round, busy, []transactions{{sideRiverTx, client.InsertOne}})
 }
 
-// hammer lets each of the turns go on for the plan's time, after a tenth of it that does not count.
-func (b *bench) hammer(ctx context.Context, round int, busy *process, turns []turn) error {
-	for _, t := range turns {
+// hammer lets each of the sides go on for the plan's time, after a tenth of it that does not count.
+func (b *bench) hammer(ctx context.Context, round int, busy *process, sides []transactions) error {
+	for _, t := range sides {
 		if _, err := hammerFor(ctx, b.plan.enqueue/10, t.do); err != nil {
 			return fmt.Errorf("%s: %w", t.side, err)
 		}
-		before, err := busy.usage()
+		_, before, err := busy.usage()
 		if err != nil {
 			return err
 		}
@@ -198,11 +158,11 @@ func (b *bench) hammer(ctx context.Context, round int, busy *process, turns []tu
 		if err != nil {
 			return fmt.Errorf("%s: %w", t.side, err)
 		}
-		after, err := busy.usage()
+		_, after, err := busy.usage()
 		if err != nil {
 			return err
 		}
-		meantime := float64(after.Done-before.Done) / time.Since(began).Seconds()
+		meantime := float64(after-before) / time.Since(began).Seconds()
 		b.samples.Add(caseEnqueue, t.side, mSpeed, round, rate)
 		b.samples.Add(caseEnqueue, t.side, mRelayMeantime, round, meantime)
 		b.say("  %-40s round %d: %7.0f transactions/s (the relay: %.0f tasks/s)", t.side, round+1, rate, meantime)
@@ -226,27 +186,12 @@ func hammerFor(ctx context.Context, d time.Duration, do func(context.Context, in
 		})
 	}
 	group.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return 0, err
-		}
-	}
-	return float64(n.Load()) / time.Since(began).Seconds(), ctx.Err()
+	rate := float64(n.Load()) / time.Since(began).Seconds()
+	return rate, errors.Join(append(errs, ctx.Err())...)
 }
 
-func inTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := f(tx); err != nil {
-		_ = tx.Rollback()
-		return err
-	}
-	return tx.Commit()
-}
-
-// hold opens a REPEATABLE READ transaction that has a snapshot, so that vacuum removes nothing that dies from now on.
+// hold opens a REPEATABLE READ transaction that has a snapshot, so that vacuum removes nothing that
+// dies from now on.
 func hold(ctx context.Context, db *sql.DB) (release func(), err error) {
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 	if err != nil {

@@ -4,12 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/bench/measure"
 	"github.com/txoutbox/outbox/bench/raw"
@@ -34,10 +35,13 @@ const (
 func latencyCase() benchCase {
 	return benchCase{
 		name: caseLatency, budget: 34, title: "from commit to handler start, on an idle queue", run: latency,
-		says: `One task at a time, at random moments, on a queue where nothing else happens: the time from the return of COMMIT in the enqueuing process to the first line
-of the handler, by the one clock of the machine; a handler that starts before COMMIT has returned counts as 0. All of ours with default settings and ListenDSN, but for polling only, which has none. Each sample waits
-for the one before. Raw is an INSERT with pg_notify, and one prepared claim for each notification. It does not say what a busy queue's tasks wait: that is the backlog before them.`,
-		metrics: []string{mP50, mP95, mP99, mMost, mCount}, chart: mP50,
+		says: `One task at a time, at random moments, on a queue where nothing else happens: the time from the
+return of COMMIT in the enqueuing process to the first line of the handler, by the one clock of
+the machine; a handler that starts before COMMIT has returned counts as 0. All of ours with
+default settings and ListenDSN, but for polling only, which has none. Each sample waits for the
+one before. Raw is an INSERT with pg_notify, and one prepared claim for each notification. It does
+not say what a busy queue's tasks wait: that is the backlog before them.`,
+		metrics: []string{mP50, mP95, mP99, mMost, mCount},
 	}
 }
 
@@ -72,75 +76,56 @@ func (p pickup) sample(ctx context.Context, n int) (float64, error) {
 }
 
 func latency(ctx context.Context, b *bench) error {
-	var closers []func()
-	defer func() {
-		for _, c := range closers {
-			defer c()
-		}
-	}()
 	var ways []pickup
-	for _, open := range []func(context.Context) (*pickup, func(), error){b.pickupInside, b.pickupAcross, b.pickupRaw,
-		func(ctx context.Context) (*pickup, func(), error) {
-			return b.pickupRiver(ctx, sideRiverDefaults, river.Settings{Workers: 10})
-		},
-		func(ctx context.Context) (*pickup, func(), error) {
-			return b.pickupRiver(ctx, sideRiverBench, river.Bench())
-		},
+	for _, open := range []func(context.Context, *server) (pickup, func(), error){
+		pickupInside, pickupAcross, pickupRaw,
+		pickupRiver(sideRiverDefaults, river.Settings{Workers: 10}), pickupRiver(sideRiverBench, river.Bench()),
 	} {
-		way, closeIt, err := open(ctx)
+		way, closeWay, err := open(ctx, b.server)
 		if err != nil {
 			return err
 		}
-		if way != nil {
-			ways, closers = append(ways, *way), append(closers, closeIt)
-		}
+		defer closeWay()
+		ways = append(ways, way)
 	}
+	const warm = 5
 	taken := map[string][]float64{}
-	for n := range b.plan.pickups + 5 {
+	for n := range b.plan.pickups + warm {
 		rand.Shuffle(len(ways), func(i, j int) { ways[i], ways[j] = ways[j], ways[i] })
 		for _, way := range ways {
-			if way.side == sideRiverDefaults && (n+3)%4 > 0 && !b.plan.extras {
+			if way.side == sideRiverDefaults && n%4 != 1 {
 				continue // it takes longer than all others
 			}
 			ms, err := way.sample(ctx, n+1)
 			if err != nil {
 				return err
 			}
-			if n >= 5 {
+			if n >= warm {
 				taken[way.side] = append(taken[way.side], ms)
 			}
 		}
 		pause(ctx, 50*time.Millisecond+rand.N(b.plan.gap))
 	}
 	for _, way := range ways {
-		b.addLatency(caseLatency, way.side, taken[way.side])
+		b.addLatency(way.side, taken[way.side])
 	}
 	return b.polling(ctx)
 }
 
-func (b *bench) addLatency(caseName, side string, ms []float64) {
+func (b *bench) addLatency(side string, ms []float64) {
 	for metric, q := range map[string]float64{mP50: 0.5, mP95: 0.95, mP99: 0.99, mMost: 1} {
-		b.samples.Add(caseName, side, metric, 0, measure.Quantile(ms, q))
+		b.samples.Add(caseLatency, side, metric, 0, measure.Quantile(ms, q))
 	}
-	b.samples.Add(caseName, side, mCount, 0, float64(len(ms)))
-}
-
-func enqueueOne(db *sql.DB) func(context.Context, int) error {
-	return func(ctx context.Context, n int) error {
-		return inTx(ctx, db, func(tx *sql.Tx) error {
-			_, err := benchTask.Enqueue(ctx, tx, load{N: n})
-			return err
-		})
-	}
+	b.samples.Add(caseLatency, side, mCount, 0, float64(len(ms)))
 }
 
 // defaultRelay is a relay at its defaults, with ListenDSN.
 var defaultRelay = relaySettings{Kind: kindTx, Listen: true}
 
-func (b *bench) pickupInside(ctx context.Context) (*pickup, func(), error) {
-	d, err := b.server.fresh(ctx, "empty ours", buildEmpty)
+func pickupInside(ctx context.Context, s *server) (pickup, func(), error) {
+	d, err := emptyOurs(ctx, s)
 	if err != nil {
-		return nil, nil, err
+		return pickup{}, nil, err
 	}
 	starts := make(chan word, 100)
 	stop, err := startRelay(ctx, d.url, defaultRelay, func(_ int, first load) {
@@ -148,7 +133,7 @@ func (b *bench) pickupInside(ctx context.Context) (*pickup, func(), error) {
 	})
 	if err != nil {
 		d.drop()
-		return nil, nil, err
+		return pickup{}, nil, err
 	}
 	enqueue := func(ctx context.Context, n int) error {
 		return outbox.InTx(ctx, d.DB, func(tx *sql.Tx) error {
@@ -156,127 +141,104 @@ func (b *bench) pickupInside(ctx context.Context) (*pickup, func(), error) {
 			return err
 		})
 	}
-	return &pickup{sideInside, enqueue, starts}, func() { _ = stop(); d.drop() }, nil
+	return pickup{sideInside, enqueue, starts}, func() { _ = stop(); d.drop() }, nil
 }
 
-func (b *bench) pickupAcross(ctx context.Context) (*pickup, func(), error) {
-	d, err := b.server.fresh(ctx, "empty ours", buildEmpty)
+// pickupBy is a pickup by a child process that works on a database.
+func pickupBy(ctx context.Context, d *database, err error, side string, set childSettings,
+	enqueue func(*database) func(context.Context, int) error) (pickup, func(), error) {
 	if err != nil {
-		return nil, nil, err
+		return pickup{}, nil, err
 	}
-	p, err := startProcess(ctx, childSettings{URLs: []string{d.url}, Relays: 1, Set: defaultRelay, Tell: true})
+	set.URLs, set.Tell = []string{d.url}, true
+	p, err := startProcess(ctx, set)
 	if err != nil {
 		d.drop()
-		return nil, nil, err
+		return pickup{}, nil, err
 	}
-	return &pickup{sideAcross, enqueueOne(d.DB), p.starts}, func() { _ = p.stop(); d.drop() }, nil
+	return pickup{side, enqueue(d), p.starts}, func() { _ = p.stop(); d.drop() }, nil
 }
 
-func (b *bench) pickupRaw(ctx context.Context) (*pickup, func(), error) {
-	if !b.has(peerRaw) {
-		return nil, nil, nil
-	}
-	s := rawSide("", 0, "", raw.Settings{})
-	d, err := b.server.fresh(ctx, "empty raw", s.build)
-	if err != nil {
-		return nil, nil, err
-	}
-	p, err := startProcess(ctx, childSettings{URLs: []string{d.url}, Raw: true, Tell: true})
-	if err != nil {
-		d.drop()
-		return nil, nil, err
-	}
-	enqueue := func(ctx context.Context, n int) error {
-		payload, err := json.Marshal(load{N: n})
-		if err != nil {
-			return err
+func pickupAcross(ctx context.Context, s *server) (pickup, func(), error) {
+	d, err := emptyOurs(ctx, s)
+	return pickupBy(ctx, d, err, sideAcross, childSettings{Relays: 1, Set: defaultRelay},
+		func(d *database) func(context.Context, int) error { return enqueueOne(d.DB) })
+}
+
+func pickupRaw(ctx context.Context, s *server) (pickup, func(), error) {
+	side := rawSide("", 0, raw.Settings{})
+	d, err := s.fresh(ctx, side.key, side.build)
+	return pickupBy(ctx, d, err, sideRawWake, childSettings{Raw: true}, func(d *database) func(context.Context, int) error {
+		return func(ctx context.Context, n int) error {
+			payload, err := json.Marshal(load{N: n})
+			if err != nil {
+				return err
+			}
+			return inTx(ctx, d.DB, func(tx *sql.Tx) error { return raw.Notify(ctx, tx, taskType, string(payload)) })
 		}
-		return inTx(ctx, d.DB, func(tx *sql.Tx) error { return raw.Notify(ctx, tx, taskType, string(payload)) })
-	}
-	return &pickup{sideRawWake, enqueue, p.starts}, func() { _ = p.stop(); d.drop() }, nil
+	})
 }
 
-func (b *bench) pickupRiver(ctx context.Context, name string, set river.Settings) (*pickup, func(), error) {
-	if !b.has(peerRiver) {
-		return nil, nil, nil
+func pickupRiver(name string, set river.Settings) func(context.Context, *server) (pickup, func(), error) {
+	return func(ctx context.Context, s *server) (pickup, func(), error) {
+		d, err := emptyRiver(ctx, s)
+		if err != nil {
+			return pickup{}, nil, err
+		}
+		client, err := river.Open(ctx, d.url, 2)
+		if err != nil {
+			d.drop()
+			return pickup{}, nil, err
+		}
+		way, closeWay, err := pickupBy(ctx, d, nil, name, childSettings{River: &set},
+			func(*database) func(context.Context, int) error { return client.InsertOne })
+		if err != nil {
+			client.Close()
+			return pickup{}, nil, err
+		}
+		return way, func() { client.Close(); closeWay() }, nil
 	}
-	d, err := b.server.fresh(ctx, "empty river", buildEmptyRiver)
-	if err != nil {
-		return nil, nil, err
-	}
-	p, err := startProcess(ctx, childSettings{URLs: []string{d.url}, River: &set, Tell: true})
-	if err != nil {
-		d.drop()
-		return nil, nil, err
-	}
-	client, err := river.Open(ctx, d.url, 2)
-	if err != nil {
-		_ = p.stop()
-		d.drop()
-		return nil, nil, err
-	}
-	enqueue := func(ctx context.Context, n int) error {
-		return pgx.BeginFunc(ctx, client.Pool, func(tx pgx.Tx) error {
-			_, err := client.InsertTx(ctx, tx, river.Args{N: n}, nil)
-			return err
-		})
-	}
-	return &pickup{name, enqueue, p.starts}, func() { client.Close(); _ = p.stop(); d.drop() }, nil
 }
 
-// polling measures relays without ListenDSN, several side by side, as each sample takes seconds: a relay polls at its full
-// interval only when nothing has happened for some time.
+// polling measures relays without ListenDSN, several side by side, as each sample takes seconds: a
+// relay polls at its full interval only when nothing has happened for some time.
 func (b *bench) polling(ctx context.Context) error {
-	var urls []string
-	var databases []*database
-	for range b.plan.pollers {
-		d, err := b.server.fresh(ctx, "empty ours", buildEmpty)
+	pollers := b.plan.pollers
+	databases, urls := make([]*database, pollers), make([]string, pollers)
+	starts := make([]chan word, pollers)
+	for i := range pollers {
+		d, err := emptyOurs(ctx, b.server)
 		if err != nil {
 			return err
 		}
 		defer d.drop()
-		databases, urls = append(databases, d), append(urls, d.url)
+		databases[i], urls[i], starts[i] = d, d.url, make(chan word, 10)
 	}
-	p, err := startProcess(ctx, childSettings{URLs: urls, Relays: 1, Set: relaySettings{Kind: kindTx, Poll: pollInterval}, Tell: true})
+	p, err := startProcess(ctx, childSettings{URLs: urls, Relays: 1, Tell: true,
+		Set: relaySettings{Kind: kindTx, Poll: pollInterval}})
 	if err != nil {
 		return err
 	}
 	defer p.stop()
-	starts := make([]chan word, b.plan.pollers)
-	for i := range starts {
-		starts[i] = make(chan word, 10)
-	}
 	go func() {
 		for w := range p.starts {
-			starts[w.N%b.plan.pollers] <- w
+			starts[w.N%pollers] <- w
 		}
 	}()
+	taken, errs := make([][]float64, pollers), make([]error, pollers)
 	var group sync.WaitGroup
-	var mu sync.Mutex
-	var taken []float64
-	errs := make([]error, b.plan.pollers)
 	for i, d := range databases {
 		group.Go(func() {
 			way := pickup{sidePolling, enqueueOne(d.DB), starts[i]}
-			for n := range b.plan.polls {
+			for n := 0; n < b.plan.polls && errs[i] == nil; n++ {
 				pause(ctx, b.plan.settle/2+rand.N(time.Second))
-				ms, err := way.sample(ctx, n*b.plan.pollers+i)
-				if err != nil {
-					errs[i] = err
-					return
-				}
-				mu.Lock()
-				taken = append(taken, ms)
-				mu.Unlock()
+				var ms float64
+				ms, errs[i] = way.sample(ctx, n*pollers+i)
+				taken[i] = append(taken[i], ms)
 			}
 		})
 	}
 	group.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	b.addLatency(caseLatency, sidePolling, taken)
-	return nil
+	b.addLatency(sidePolling, slices.Concat(taken...))
+	return errors.Join(errs...)
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/lib/pq"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/bench/river"
 )
 
@@ -17,126 +17,102 @@ const (
 	sideMany      = "outbox EnqueueMany"
 	sideUnnest    = "bare INSERT … SELECT FROM unnest"
 	sideRiverFast = "River InsertManyFast (COPY)"
-	sideRiverMany = "River InsertMany"
 )
 
 func manyCase() benchCase {
 	return benchCase{
 		name: caseMany, budget: 22, title: "5,000 tasks a call, one connection", run: enqueueMany,
-		says: `Calls of 5,000 tasks, each in a transaction, one after the other on one connection, nothing else going on. All sides start from Go values, so encoding them as JSON is included.
-The bare statement goes through lib/pq into a table with the same columns, checks and indexes and no trigger, and does not return the ids, as EnqueueMany does. River is on pgx; InsertManyFast uses COPY and returns no ids either.`,
-		metrics: []string{mRate, mCPU, mAllocs}, chart: mRate,
+		says: `Calls of 5,000 tasks, each in a transaction, one after the other on one connection, nothing else
+going on. All sides start from Go values, so encoding them as JSON is included. The bare statement
+goes through lib/pq into a table with the same columns, checks and indexes and no trigger, and
+does not return the ids, as EnqueueMany does. River is on pgx; InsertManyFast uses COPY and
+returns no ids either.`,
+		metrics: []string{mRate, mCPU, mAllocs},
 	}
 }
 
 const bareManySQL = `/* bench: bare enqueues */
-INSERT INTO bare (task_type, payload) SELECT task_type, payload::jsonb FROM unnest($1::text[], $2::text[]) AS n (task_type, payload)`
+INSERT INTO bare (task_type, payload)
+SELECT task_type, payload::jsonb FROM unnest($1::text[], $2::text[]) AS n (task_type, payload)`
+
+// manySide is a way to enqueue n tasks in a transaction.
+type manySide struct {
+	name  string
+	fresh func(context.Context, *server) (*database, error)
+	open  func(context.Context, *database) (call func(n int) error, close func(), err error)
+}
 
 func enqueueMany(ctx context.Context, b *bench) error {
-	ours := func(ctx context.Context, d *database) (func(n int) error, error) {
-		return func(n int) error {
-			tasks := make([]outbox.NewTask, n)
-			for i := range tasks {
-				tasks[i] = benchTask.New(load{N: i})
-			}
-			return inTx(ctx, d.DB, func(tx *sql.Tx) error {
-				_, err := outbox.EnqueueMany(ctx, tx, tasks)
-				return err
-			})
-		}, nil
+	sides := []manySide{
+		{sideMany, emptyOurs, manyOurs}, {sideUnnest, emptyOurs, manyBare}, {sideRiverFast, emptyRiver, manyRiver},
 	}
-	bare := func(ctx context.Context, d *database) (func(n int) error, error) {
-		return func(n int) error {
-			types, payloads := make([]string, n), make([]string, n)
-			for i := range types {
-				payload, err := json.Marshal(load{N: i})
-				if err != nil {
-					return err
-				}
-				types[i], payloads[i] = taskType, string(payload)
-			}
-			return inTx(ctx, d.DB, func(tx *sql.Tx) error {
-				_, err := tx.ExecContext(ctx, bareManySQL, pq.Array(types), pq.Array(payloads))
-				return err
-			})
-		}, nil
-	}
-	riverBy := func(insert func(context.Context, *river.Client, int) error) func(context.Context, *database) (func(n int) error, error) {
-		return func(ctx context.Context, d *database) (func(int) error, error) {
-			client, err := river.Open(ctx, d.url, 2)
-			if err != nil {
-				return nil, err
-			}
-			context.AfterFunc(ctx, client.Close)
-			return func(n int) error { return insert(ctx, client, n) }, nil
-		}
-	}
-	fast := riverBy(func(ctx context.Context, c *river.Client, n int) error {
-		_, err := c.InsertManyFast(ctx, river.Jobs(n, ""))
-		return err
-	})
-	many := riverBy(func(ctx context.Context, c *river.Client, n int) error {
-		_, err := c.InsertMany(ctx, river.Jobs(n, ""))
-		return err
-	})
 	for round := range b.plan.rounds {
-		for _, s := range []struct {
-			side, peer, key string
-			build           func(context.Context, *database) error
-			open            func(context.Context, *database) (func(int) error, error)
-			informative     bool
-		}{
-			{sideMany, "", "empty ours", buildEmpty, ours, false},
-			{sideUnnest, "", "empty ours", buildEmpty, bare, false},
-			{sideRiverFast, peerRiver, "empty river", buildEmptyRiver, fast, false},
-			{sideRiverMany, peerRiver, "empty river", buildEmptyRiver, many, true},
-		} {
-			if !b.has(s.peer) || s.informative && round >= b.plan.infoRounds {
-				continue
-			}
-			if err := b.manyTurn(ctx, round, s.side, s.key, s.build, s.open); err != nil {
-				return err
+		for _, s := range sides {
+			if err := b.manyTurn(ctx, round, s); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
 	}
 	return nil
 }
 
-// buildEmpty is ours and a bare table, buildEmptyRiver is River's, without tasks.
-func buildEmpty(ctx context.Context, d *database) error {
-	if err := fillOurs(0, "", "")(ctx, d); err != nil {
-		return err
-	}
-	return d.exec(ctx, bareTableSQL)
+func manyOurs(ctx context.Context, d *database) (func(int) error, func(), error) {
+	return func(n int) error { return enqueueAll(ctx, d.DB, n) }, func() {}, nil
 }
 
-func buildEmptyRiver(ctx context.Context, d *database) error { return river.Setup(ctx, d.url) }
+func manyBare(ctx context.Context, d *database) (func(int) error, func(), error) {
+	return func(n int) error {
+		types, payloads := make([]string, n), make([]string, n)
+		for i := range types {
+			payload, err := json.Marshal(load{N: 100_000 + i})
+			if err != nil {
+				return err
+			}
+			types[i], payloads[i] = taskType, string(payload)
+		}
+		return inTx(ctx, d.DB, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, bareManySQL, pq.Array(types), pq.Array(payloads))
+			return err
+		})
+	}, func() {}, nil
+}
 
-func (b *bench) manyTurn(ctx context.Context, round int, side, key string, build func(context.Context, *database) error, open func(context.Context, *database) (func(int) error, error)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	d, err := b.server.fresh(ctx, key, build)
+func manyRiver(ctx context.Context, d *database) (func(int) error, func(), error) {
+	client, err := river.Open(ctx, d.url, 2)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(n int) error {
+		_, err := client.InsertManyFast(ctx, river.Jobs(n))
+		return err
+	}, client.Close, nil
+}
+
+func (b *bench) manyTurn(ctx context.Context, round int, s manySide) error {
+	d, err := s.fresh(ctx, b.server)
 	if err != nil {
 		return err
 	}
 	defer d.drop()
-	call, err := open(ctx, d)
+	call, closeSide, err := s.open(ctx, d)
 	if err != nil {
 		return err
 	}
+	defer closeSide()
 	if err := call(manySize); err != nil { // connects, and does not count
 		return err
 	}
-	before, began := usage(), time.Now()
+	before, began := usageNow(), time.Now()
 	for range b.plan.many / manySize {
 		if err := call(manySize); err != nil {
 			return err
 		}
 	}
-	elapsed, after, n := time.Since(began), usage(), float64(b.plan.many)
-	b.samples.Add(caseMany, side, mRate, round, n/elapsed.Seconds())
-	b.samples.Add(caseMany, side, mCPU, round, float64((after.cpu-before.cpu).Microseconds())/n)
-	b.samples.Add(caseMany, side, mAllocs, round, float64(after.mallocs-before.mallocs)/n)
-	b.say("  %-34s round %d: %9.0f tasks/s", side, round+1, n/elapsed.Seconds())
+	rate := float64(b.plan.many) / time.Since(began).Seconds()
+	cpu, mallocs, _ := perTask(before, usageNow(), b.plan.many)
+	b.samples.Add(caseMany, s.name, mRate, round, rate)
+	b.samples.Add(caseMany, s.name, mCPU, round, cpu)
+	b.samples.Add(caseMany, s.name, mAllocs, round, mallocs)
+	b.say("  %-34s round %d: %9.0f tasks/s", s.name, round+1, rate)
 	return nil
 }

@@ -2,13 +2,9 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
-	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/bench/measure"
 	"github.com/txoutbox/outbox/bench/raw"
 	"github.com/txoutbox/outbox/bench/river"
 )
@@ -21,7 +17,6 @@ const (
 	mWALVacuum    = "WAL bytes/task of a VACUUM afterwards"
 	mWALDead      = "dead tuples/task before it"
 	sideWALRiver  = "River"
-	walOneByOne   = ", enqueued one by one"
 	sideWALBatch  = "outbox Batch"
 	sideWALTx     = "outbox Tx"
 	sideWALLeased = "outbox Leased"
@@ -32,14 +27,17 @@ const (
 func walCase() benchCase {
 	return benchCase{
 		name: caseWAL, budget: 27, title: "WAL from enqueue to done", run: wal,
-		says: `How much write-ahead log a task costs, from its enqueue to the commit that ends it: what goes to the disk, to replicas and into the archive. Tasks are enqueued
-1,000 a transaction, and in the lines that say so one a transaction; then they are worked off. Each turn begins with a checkpoint and a tenth of the tasks as a warm-up, so that few pages are touched for the first time since the checkpoint; the full-page images that remain are counted.
-Autovacuum is off meanwhile; what a VACUUM writes afterwards is told apart. It does not say what larger payloads cost: each byte of them is written once by all sides.`,
-		metrics: []string{mWAL, mWALEnqueue, mWALImages, mWALVacuum, mWALDead}, chart: mWAL,
+		says: `How much write-ahead log a task costs, from its enqueue to the commit that ends it: what goes to
+the disk, to replicas and into the archive. Tasks are enqueued 1,000 a transaction; then they are
+worked off. Each turn begins with a checkpoint and a tenth of the tasks as a warm-up, so that few
+pages are touched for the first time since the checkpoint; the full-page images that remain are
+counted. Autovacuum is off meanwhile; what a VACUUM writes afterwards is told apart. It does not
+say what larger payloads cost: each byte of them is written once by all sides.`,
+		metrics: []string{mWAL, mWALEnqueue, mWALImages, mWALVacuum, mWALDead},
 	}
 }
 
-// walSide is how one side enqueues and works.
+// walSide is a side that begins with an empty database, and how it enqueues up to walChunk tasks.
 type walSide struct {
 	side
 	tasks   int
@@ -47,42 +45,33 @@ type walSide struct {
 }
 
 func wal(ctx context.Context, b *bench) error {
-	if err := b.autovacuum(ctx, "off"); err != nil {
+	if err := b.autovacuum(ctx, `SET autovacuum = off`); err != nil {
 		return err
 	}
-	defer b.autovacuum(context.WithoutCancel(ctx), "")
+	defer b.autovacuum(context.WithoutCancel(ctx), `RESET autovacuum`)
 	many, few := b.plan.walTasks, b.plan.walTasks/5
-	ours := func(name string, n int, set relaySettings, one bool) walSide {
-		return walSide{oursSide(name, 0, "", set), n, enqueueOurs(one)}
+	ours := func(name string, n int, set relaySettings) walSide {
+		return walSide{oursSide(name, 0, set), n, func(ctx context.Context, d *database, n int) error {
+			return enqueueAll(ctx, d.DB, n)
+		}}
 	}
-	bare := func(name string, n int, set raw.Settings, one bool) walSide {
-		return walSide{rawSide(rawPrefix+name, 0, "", set), n, enqueueRaw(one)}
+	bare := func(name string, n int, set raw.Settings) walSide {
+		return walSide{rawSide(rawPrefix+name, 0, set), n, func(ctx context.Context, d *database, n int) error {
+			return raw.Fill(ctx, d.DB, taskType, n, payload)
+		}}
 	}
-	theirs := func(name string, n int, one bool) walSide {
-		return walSide{riverSide(name, 0, "", river.Bench()), n, enqueueRiver(one)}
-	}
-	rawBatch, rawTx := raw.Settings{Workers: batchWorkers, Batch: batchSize}, raw.Settings{Workers: txWorkers, Batch: 1}
-	rawLeased := raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}
-	compared := []walSide{
-		ours(sideWALBatch, many, batchSettings, false), bare(sideWALBatch, many, rawBatch, false), theirs(sideWALRiver, many, false),
-		ours(sideWALTx, few, txSettings, false), bare(sideWALTx, few, rawTx, false),
-		ours(sideWALLeased, few, leasedSettings, false), bare(sideWALLeased, many, rawLeased, false),
-	}
-	single := []walSide{
-		ours(sideWALBatch+walOneByOne, few, batchSettings, true), bare(sideWALBatch+walOneByOne, few, rawBatch, true),
-		ours(sideWALTx+walOneByOne, few, txSettings, true), bare(sideWALTx+walOneByOne, few, rawTx, true),
-		ours(sideWALLeased+walOneByOne, few, leasedSettings, true), bare(sideWALLeased+walOneByOne, few, rawLeased, true),
-		theirs(sideWALRiver+walOneByOne, few, true),
+	sides := []walSide{
+		ours(sideWALBatch, many, batchSettings),
+		bare(sideWALBatch, many, raw.Settings{Workers: batchWorkers, Batch: batchSize}),
+		{riverSide(sideWALRiver, 0, river.Bench()), many, func(ctx context.Context, d *database, n int) error {
+			return river.Fill(ctx, d.url, n)
+		}},
+		ours(sideWALTx, few, txSettings), bare(sideWALTx, few, raw.Settings{Workers: txWorkers, Batch: 1}),
+		ours(sideWALLeased, few, leasedSettings),
+		bare(sideWALLeased, many, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}),
 	}
 	for round := range b.plan.rounds {
-		sides := compared
-		if b.plan.extras && round < b.plan.infoRounds {
-			sides = append(sides[:len(sides):len(sides)], single...)
-		}
 		for _, s := range sides {
-			if !b.has(s.peer) {
-				continue
-			}
 			if err := b.walTurn(ctx, round, s); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
@@ -91,12 +80,8 @@ func wal(ctx context.Context, b *bench) error {
 	return nil
 }
 
-func (b *bench) autovacuum(ctx context.Context, value string) error {
-	statement := `ALTER SYSTEM RESET autovacuum`
-	if value != "" {
-		statement = `ALTER SYSTEM SET autovacuum = ` + value
-	}
-	for _, s := range []string{statement, `SELECT pg_reload_conf()`} {
+func (b *bench) autovacuum(ctx context.Context, setting string) error {
+	for _, s := range []string{`ALTER SYSTEM ` + setting, `SELECT pg_reload_conf()`} {
 		if _, err := b.server.admin.ExecContext(ctx, s); err != nil {
 			return err
 		}
@@ -105,15 +90,33 @@ func (b *bench) autovacuum(ctx context.Context, value string) error {
 }
 
 func (b *bench) walTurn(ctx context.Context, round int, s walSide) error {
-	d, err := b.server.fresh(ctx, "empty "+s.key, s.build)
+	d, err := b.server.fresh(ctx, s.key, s.build)
 	if err != nil {
 		return err
 	}
 	defer d.drop()
-	if err := b.walPass(ctx, d, s, s.tasks/10, nil); err != nil {
+	if _, err := b.walPass(ctx, d, s, s.tasks/10); err != nil { // the warm-up
 		return err
 	}
-	return b.walPass(ctx, d, s, s.tasks, func(metric string, v float64) { b.samples.Add(caseWAL, s.name, metric, round, v) })
+	p, err := b.walPass(ctx, d, s, s.tasks)
+	if err != nil {
+		return err
+	}
+	var dead float64
+	if err := d.QueryRowContext(ctx, deadSQL).Scan(&dead); err != nil {
+		return err
+	}
+	if err := d.exec(ctx, `VACUUM`); err != nil {
+		return err
+	}
+	vacuumed, err := b.position(ctx)
+	for metric, sum := range map[string]float64{
+		mWAL: p.done.bytes - p.start.bytes, mWALEnqueue: p.enqueued.bytes - p.start.bytes,
+		mWALImages: p.done.images - p.start.images, mWALDead: dead, mWALVacuum: vacuumed.bytes - p.done.bytes,
+	} {
+		b.samples.Add(caseWAL, s.name, metric, round, sum/float64(s.tasks))
+	}
+	return err
 }
 
 // position is where the log ends, and how many full-page images it had so far.
@@ -129,118 +132,25 @@ func (b *bench) position(ctx context.Context) (p position, err error) {
 	return p, b.server.admin.QueryRowContext(ctx, positionSQL).Scan(&p.bytes, &p.images)
 }
 
-func (b *bench) walPass(ctx context.Context, d *database, s walSide, n int, add func(string, float64)) error {
-	before, err := b.position(ctx)
-	if err != nil {
-		return err
+// pass is where the log ended at the start, after the enqueues, and when all was done.
+type pass struct{ start, enqueued, done position }
+
+func (b *bench) walPass(ctx context.Context, d *database, s walSide, n int) (p pass, err error) {
+	if p.start, err = b.position(ctx); err != nil {
+		return p, err
 	}
-	if err := s.enqueue(ctx, d, n); err != nil {
-		return err
+	for left := n; left > 0; left -= walChunk {
+		if err := s.enqueue(ctx, d, min(left, walChunk)); err != nil {
+			return p, err
+		}
 	}
-	enqueued, err := b.position(ctx)
-	if err != nil {
-		return err
-	}
-	p := measure.NewProgress(n)
-	stop, err := s.start(ctx, d.url, p.Done)
-	if err != nil {
-		p.End()
-		return err
+	if p.enqueued, err = b.position(ctx); err != nil {
+		return p, err
 	}
 	s.side.tasks = n
-	_, _, err = b.follow(ctx, p, s.side, d, time.Minute)
-	p.End()
-	if stopErr := stop(); err != nil || stopErr != nil {
-		return fmt.Errorf("work off: %w", firstOf(err, stopErr))
+	if _, err := workOff(ctx, s.side, d, time.Minute); err != nil {
+		return p, fmt.Errorf("work off: %w", err)
 	}
-	after, err := b.position(ctx)
-	if err != nil || add == nil {
-		return err
-	}
-	tasks := float64(n)
-	add(mWAL, (after.bytes-before.bytes)/tasks)
-	add(mWALEnqueue, (enqueued.bytes-before.bytes)/tasks)
-	add(mWALImages, (after.images-before.images)/tasks)
-	var dead float64
-	if err := d.QueryRowContext(ctx, deadSQL).Scan(&dead); err != nil {
-		return err
-	}
-	add(mWALDead, dead/tasks)
-	if _, err := d.ExecContext(ctx, `VACUUM`); err != nil {
-		return err
-	}
-	vacuumed, err := b.position(ctx)
-	add(mWALVacuum, (vacuumed.bytes-after.bytes)/tasks)
-	return err
-}
-
-func firstOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// enqueuing calls one for each chunk of n tasks: of walChunk, or of one from eight connections.
-func enqueuing(ctx context.Context, n int, single bool, call func(ctx context.Context, k int) error) error {
-	if !single {
-		for ; n > 0; n -= walChunk {
-			if err := call(ctx, min(n, walChunk)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	var group sync.WaitGroup
-	errs := make([]error, enqueuers)
-	for i := range enqueuers {
-		group.Go(func() {
-			for j := i; j < n && errs[i] == nil; j += enqueuers {
-				errs[i] = call(ctx, 1)
-			}
-		})
-	}
-	group.Wait()
-	return firstOf(errs...)
-}
-
-func enqueueOurs(single bool) func(context.Context, *database, int) error {
-	return func(ctx context.Context, d *database, n int) error {
-		return enqueuing(ctx, n, single, func(ctx context.Context, k int) error {
-			tasks := make([]outbox.NewTask, k)
-			for i := range tasks {
-				tasks[i] = benchTask.New(load{N: 100_000})
-			}
-			return inTx(ctx, d.DB, func(tx *sql.Tx) error {
-				_, err := outbox.EnqueueMany(ctx, tx, tasks)
-				return err
-			})
-		})
-	}
-}
-
-func enqueueRaw(single bool) func(context.Context, *database, int) error {
-	return func(ctx context.Context, d *database, n int) error {
-		return enqueuing(ctx, n, single, func(ctx context.Context, k int) error { return raw.Fill(ctx, d.DB, taskType, k, smallPayload) })
-	}
-}
-
-func enqueueRiver(single bool) func(context.Context, *database, int) error {
-	return func(ctx context.Context, d *database, n int) error {
-		client, err := river.Open(ctx, d.url, enqueuers)
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		return enqueuing(ctx, n, single, func(ctx context.Context, k int) error {
-			if k == 1 {
-				_, err := client.Insert(ctx, river.Args{N: 100_000}, nil)
-				return err
-			}
-			_, err := client.InsertManyFast(ctx, river.Jobs(k, ""))
-			return err
-		})
-	}
+	p.done, err = b.position(ctx)
+	return p, err
 }

@@ -3,7 +3,15 @@ package main
 // cases are all cases, in the order in which they run.
 func cases() []benchCase {
 	return []benchCase{
-		burndownCase(), largeCase(), insertCase(), defaultsCase(), mixedCase(), latencyCase(), enqueueCase(), manyCase(),
-		heldCase(), stallsCase(), claimCase(), memoryCase(), randomCase(), typesCase(), payloadCase(), idleCase(), walCase(),
+		burndownCase(), largeCase(), insertCase(), defaultsCase(), latencyCase(), enqueueCase(), manyCase(),
+		heldCase(), claimCase(), memoryCase(), randomCase(), typesCase(), idleCase(), walCase(),
 	}
+}
+
+func caseNames() []string {
+	var names []string
+	for _, c := range cases() {
+		names = append(names, c.name)
+	}
+	return names
 }

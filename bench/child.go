@@ -16,47 +16,17 @@ import (
 	"github.com/txoutbox/outbox/bench/river"
 )
 
-// Other processes are this program again, told apart by a first argument. A child reads its settings from its standard input, where
-// no process list shows them, and then commands. When the input ends the parent is dead or wants its end: the child exits.
-const childArgument = "relay-child"
-
-func isChild() bool { return len(os.Args) > 1 && os.Args[1] == childArgument }
-
-// childSettings are what a child runs: relays of ours on each of the URLs, or a River client.
-type childSettings struct {
-	URLs   []string
-	Relays int // on each URL
-	Set    relaySettings
-	River  *river.Settings
-	Raw    bool // a raw listener
-	Tell   bool // each handler's start
-}
-
-// word is what a child says: that it runs, that a handler started, or what it has used.
-type word struct {
-	Ready bool  `json:"ready,omitempty"`
-	N     int   `json:"n,omitempty"` // of the payload
-	At    int64 `json:"at,omitempty"`
-	Usage *gone `json:"usage,omitempty"`
-}
-
-// gone is what a child's process has used and done so far.
-type gone struct {
-	CPU    time.Duration `json:"cpu"`
-	RSS    float64       `json:"rss"`  // MB
-	Peak   float64       `json:"peak"` // MB
-	Done   int64         `json:"done"`
-	Allocs uint64        `json:"allocs"`
-}
-
-// child is the main function of a child; it returns the exit code.
-func child(in io.Reader, out io.Writer) int {
-	signal.Ignore(os.Interrupt) // a Ctrl-C reaches parent and children; the parent decides
-	if err := runChild(in, out); err != nil {
-		fmt.Fprintln(os.Stderr, "bench: child:", err)
-		return 1
+// runIfChild runs a child and ends the process, if this process is one.
+func runIfChild() {
+	if len(os.Args) < 2 || os.Args[1] != childArgument {
+		return
 	}
-	return 0
+	signal.Ignore(os.Interrupt) // a Ctrl-C reaches parent and children; the parent decides
+	if err := runChild(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "bench: child:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 func runChild(in io.Reader, out io.Writer) (err error) {
@@ -127,12 +97,8 @@ func runChild(in io.Reader, out io.Writer) (err error) {
 		case err != nil || command == "stop":
 			return nil
 		case command == "usage":
-			tell(word{Usage: goneSoFar(done.Load())})
+			u := usageNow()
+			tell(word{Usage: &u, Done: done.Load()})
 		}
 	}
-}
-
-func goneSoFar(done int64) *gone {
-	u := usage()
-	return &gone{CPU: u.cpu, RSS: procMB("VmRSS"), Peak: procMB("VmHWM"), Done: done, Allocs: u.mallocs}
 }

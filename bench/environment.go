@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,78 +16,60 @@ import (
 
 // environment is what the numbers depend on.
 type environment struct {
-	Date     string      `json:"date"`
-	Command  string      `json:"command"`
-	Go       string      `json:"go"`
-	CPU      string      `json:"cpu"`
-	Cores    int         `json:"cores"`
-	MemoryGB float64     `json:"memory_gb"`
-	System   string      `json:"system"`
-	Revision string      `json:"revision"`
-	Modules  [][2]string `json:"modules"`
-	Settings [][2]string `json:"settings"`
+	date, cpu, system, revision string
+	cores                       int
+	memoryGB                    float64
+	modules, settings           [][2]string // name and version, name and value
 }
 
-func environmentOf(ctx context.Context, b *bench) (environment, error) {
+// peers are the modules whose versions are shown.
+var peers = []string{
+	"github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/jackc/pgx/v5", "github.com/lib/pq",
+	"github.com/riverqueue/river",
+}
+
+func environmentOf(ctx context.Context, s *server) (environment, error) {
 	e := environment{
-		Date: time.Now().UTC().Format("2006-01-02"), Command: "go run . " + strings.Join(shownArguments(os.Args[1:]), " "), Go: runtime.Version(),
-		CPU: procField("/proc/cpuinfo", "model name"), Cores: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH, Revision: revision(ctx),
-	}
-	if kb, err := strconv.ParseFloat(strings.TrimSuffix(procField("/proc/meminfo", "MemTotal"), " kB"), 64); err == nil {
-		e.MemoryGB = kb / 1e6
+		date: time.Now().UTC().Format("2006-01-02"), cpu: procField("/proc/cpuinfo", "model name"), cores: runtime.NumCPU(),
+		system: runtime.GOOS + "/" + runtime.GOARCH, revision: revision(ctx),
+		memoryGB: procKB("/proc/meminfo", "MemTotal") / 1e6,
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
-			switch m.Path {
-			case "github.com/riverqueue/river", "github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/lib/pq", "github.com/jackc/pgx/v5":
-				e.Modules = append(e.Modules, [2]string{m.Path, m.Version})
+			if slices.Contains(peers, m.Path) {
+				e.modules = append(e.modules, [2]string{m.Path, m.Version})
 			}
 		}
 	}
 	var err error
-	e.Settings, err = b.server.settings(ctx)
+	e.settings, err = s.settings(ctx)
 	return e, err
 }
 
 func (e environment) print(w io.Writer) {
-	fmt.Fprintf(w, "%s, %d cores, %.0f GB, %s, %s, revision %s\n", e.CPU, e.Cores, e.MemoryGB, e.System, e.Go, e.Revision)
-	for _, m := range e.Modules {
-		fmt.Fprintf(w, "%s %s; ", m[0], m[1])
-	}
-	fmt.Fprintln(w)
-	for _, s := range e.Settings {
-		fmt.Fprintf(w, "%s = %s; ", s[0], s[1])
-	}
-	fmt.Fprintln(w)
+	fmt.Fprintf(w, "%s, %d cores, %.0f GB, %s, %s, revision %s\n%s\n%s\n", e.cpu, e.cores, e.memoryGB, e.system,
+		runtime.Version(), e.revision, joined(e.modules, " "), joined(e.settings, " = "))
 }
 
-// shownArguments are the arguments without the password of a URL, and without where the report goes.
-func shownArguments(args []string) []string {
-	var out []string
-	for i := 0; i < len(args); i++ {
-		name, _, joined := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
-		switch name {
-		case "database-url":
-			out = append(out, "-database-url …")
-		case "report", "o":
-		default:
-			out = append(out, args[i])
-			continue
-		}
-		if !joined {
-			i++
-		}
+// joined lists pairs, with sep between the two of each.
+func joined(pairs [][2]string, sep string) string {
+	var all []string
+	for _, p := range pairs {
+		all = append(all, p[0]+sep+p[1])
 	}
-	return out
+	return strings.Join(all, ", ")
+}
+
+// procKB is a size from a file of /proc; 0 where there is none.
+func procKB(file, name string) float64 {
+	kb, _ := strconv.ParseFloat(strings.TrimSuffix(procField(file, name), " kB"), 64)
+	return kb
 }
 
 func procField(file, name string) string {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return ""
-	}
+	text, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(text)) {
-		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
+		if key, value, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == name {
 			return strings.TrimSpace(value)
 		}
 	}
@@ -100,7 +83,8 @@ func revision(ctx context.Context) string {
 		return "unknown"
 	}
 	r := strings.TrimSpace(string(head))
-	if changes, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "-uno", "..").Output(); err == nil && len(changes) > 0 {
+	changes, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "-uno", "..").Output()
+	if err == nil && len(changes) > 0 {
 		r += "+"
 	}
 	return r

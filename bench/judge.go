@@ -18,14 +18,18 @@ const (
 
 // verdict is what became of a target.
 type verdict struct {
-	What     string          `json:"what"`
-	Case     string          `json:"case"`
-	Op       string          `json:"op"`
-	Bound    float64         `json:"bound"`
-	Compared bool            `json:"compared"` // Got is a ratio
-	Got      measure.Summary `json:"got"`
-	RawGot   float64         `json:"raw,omitempty"` // the raw limit's own ratio
-	Outcome  string          `json:"outcome"`
+	target
+	Got     measure.Summary
+	RawGot  float64 // the raw limit's own
+	Outcome string
+}
+
+// unit of Got: x for a ratio.
+func (v verdict) unit() string {
+	if len(v.Than) > 0 {
+		return "x"
+	}
+	return ""
 }
 
 // judge holds the samples against the targets.
@@ -47,7 +51,7 @@ func requireAll(verdicts []verdict) {
 }
 
 func (t target) judge(s *measure.Samples) verdict {
-	v := verdict{What: t.What, Case: t.Case, Op: t.Op, Bound: t.Bound, Compared: len(t.Than) > 0, Outcome: outcomeUnknown}
+	v := verdict{target: t, Outcome: outcomeUnknown}
 	if v.Got = t.got(s, t.Sides); v.Got.N == 0 {
 		return v
 	}
@@ -104,10 +108,7 @@ func (t target) best(s *measure.Samples, caseName, metric string, sides []string
 
 // sentence says a verdict in one line.
 func (v verdict) sentence() string {
-	unit := ""
-	if v.Compared {
-		unit = "x"
-	}
+	unit := v.unit()
 	bound := fmt.Sprintf("%s %s%s", v.Op, trimmed(v.Bound), unit)
 	switch {
 	case v.Got.N == 0:
@@ -122,10 +123,11 @@ func (v verdict) sentence() string {
 func trimmed(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
 func printVerdicts(w io.Writer, verdicts []verdict) {
+	short := map[string]string{outcomePass: "pass", outcomeFail: "FAIL", outcomeExcused: "raw"}
 	fmt.Fprintln(w, "targets:")
 	for _, v := range verdicts {
 		if v.Outcome != outcomeUnknown {
-			fmt.Fprintf(w, "  %-5s %s: %s\n", map[string]string{outcomePass: "pass", outcomeFail: "FAIL", outcomeExcused: "raw"}[v.Outcome], v.What, v.sentence())
+			fmt.Fprintf(w, "  %-5s %s: %s\n", short[v.Outcome], v.What, v.sentence())
 		}
 	}
 }

@@ -59,7 +59,7 @@ func TestTargetsHoldFailOrAreExcusedByTheRawLimit(t *testing.T) {
 }
 
 func TestATargetThatIsNotMeasuredInAFullRunIsMissed(t *testing.T) {
-	verdicts := judge(sampled(nil), targets(planOf(options{rounds: 3})))
+	verdicts := judge(sampled(nil), targets(planOf(false, 3)))
 	requireAll(verdicts)
 	for _, v := range verdicts {
 		if v.Outcome != outcomeFail {
@@ -76,7 +76,7 @@ func TestATargetThatIsNotMeasuredInAFullRunIsMissed(t *testing.T) {
 func TestTargetsNameCasesAndHaveBounds(t *testing.T) {
 	for _, quick := range []bool{false, true} {
 		var seen []string
-		for _, target := range targets(planOf(options{quick: quick, rounds: 3})) {
+		for _, target := range targets(planOf(quick, 3)) {
 			if !slices.Contains(caseNames(), target.Case) || target.In != "" && !slices.Contains(caseNames(), target.In) {
 				t.Errorf("%s: there is no case %q or %q", target.What, target.Case, target.In)
 			}

@@ -12,9 +12,7 @@ import (
 )
 
 func main() {
-	if isChild() {
-		os.Exit(child(os.Stdin, os.Stdout))
-	}
+	runIfChild()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	o, err := parseOptions(os.Args[1:], os.Stderr)
@@ -25,12 +23,12 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
-	missed, err := run(ctx, o, planOf(o), os.Stdout, os.Stderr)
+	r, err := run(ctx, o, planOf(o.quick, o.rounds), os.Stdout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(2)
 	}
-	if o.check && missed {
+	if o.check && r.missed() {
 		os.Exit(1)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"time"
 
@@ -19,20 +17,21 @@ import (
 // taskType is the one type of most cases.
 const taskType = "BENCH"
 
-// load is the payload of a task, and River's arguments of a job.
+// load is the payload of a task.
 type load struct {
-	N   int    `json:"n"`
-	Pad string `json:"pad,omitempty"`
+	N int `json:"n"`
 }
 
-const smallPayload = `{"n": 100000}`
+// payload is that of tasks that a case does not enqueue one by one.
+const payload = `{"n": 100000}`
+
+var benchTask = outbox.NewTaskType[load](taskType)
 
 // The kinds of handler.
 const (
 	kindTx     = "Tx"
 	kindBatch  = "Batch"
 	kindLeased = "Leased"
-	kindMixed  = "mixed" // each third type is of one of the kinds
 )
 
 // relaySettings are a relay and its handlers. They travel to other processes as JSON.
@@ -41,19 +40,12 @@ type relaySettings struct {
 	Workers int
 	Batch   int
 	Random  bool
-	Insert  bool // one row into effect for each task, in the task's transaction
-	Types   []string
+	Insert  bool     // one row into effect for each task, in the task's transaction
+	Types   []string // default taskType
 	Listen  bool
 	Poll    time.Duration
 	Pause   time.Duration // in each call of the handler
 	Driver  string        // of database/sql; default postgres
-}
-
-func (s relaySettings) types() []string {
-	if len(s.Types) == 0 {
-		return []string{taskType}
-	}
-	return s.Types
 }
 
 const insertEffectSQL = `/* bench: effect */
@@ -62,8 +54,10 @@ INSERT INTO effect (task_id) VALUES ($1)`
 const insertEffectsSQL = `/* bench: effects */
 INSERT INTO effect (task_id) SELECT unnest($1::bigint[])`
 
-// startRelay runs a relay in this process until stop. handle is told of each call of a handler and its first task's payload.
-func startRelay(ctx context.Context, url string, set relaySettings, handle func(n int, first load)) (stop func() error, err error) {
+// startRelay runs a relay in this process until stop. handle is told of each call of a handler and
+// its first task's payload.
+func startRelay(ctx context.Context, url string, set relaySettings, handle func(n int, first load)) (
+	stop func() error, err error) {
 	driver := set.Driver
 	if driver == "" {
 		driver = "postgres"
@@ -72,7 +66,8 @@ func startRelay(ctx context.Context, url string, set relaySettings, handle func(
 	if err != nil {
 		return nil, err
 	}
-	config := relay.Config{Workers: set.Workers, PollInterval: set.Poll, DrainTimeout: 5 * time.Second, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	config := relay.Config{Workers: set.Workers, PollInterval: set.Poll, DrainTimeout: 5 * time.Second,
+		Logger: slog.New(slog.DiscardHandler)}
 	if set.Random {
 		config.Order = relay.Random
 	}
@@ -101,12 +96,13 @@ func startRelay(ctx context.Context, url string, set relaySettings, handle func(
 // effect inserts a row; it is nil if set does not.
 func registry(set relaySettings, effect *sql.Stmt, handle func(int, load)) *handlers.Registry {
 	reg := handlers.New()
-	for i, name := range set.types() {
-		t, kind := outbox.NewTaskType[load](name), set.Kind
-		if kind == kindMixed {
-			kind = []string{kindTx, kindBatch, kindLeased}[i%3]
-		}
-		switch kind {
+	types := set.Types
+	if len(types) == 0 {
+		types = []string{taskType}
+	}
+	for _, name := range types {
+		t := outbox.NewTaskType[load](name)
+		switch set.Kind {
 		case kindTx:
 			handlers.Tx(reg, t, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[load]) error {
 				handle(1, task.Payload)
@@ -145,7 +141,9 @@ func registry(set relaySettings, effect *sql.Stmt, handle func(int, load)) *hand
 }
 
 const effectTableSQL = `/* bench: set up */
-CREATE TABLE effect (effect_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, task_id bigint NOT NULL, at timestamptz NOT NULL DEFAULT now())`
+CREATE TABLE effect (
+  effect_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, task_id bigint NOT NULL,
+  at timestamptz NOT NULL DEFAULT now())`
 
 const fillOursSQL = `/* bench: fill */
 INSERT INTO outbox.task (task_type, payload) SELECT $1, $2::jsonb FROM generate_series(1, $3::int)`
@@ -153,17 +151,28 @@ INSERT INTO outbox.task (task_type, payload) SELECT $1, $2::jsonb FROM generate_
 // fillChunk bounds a statement: its triggers keep all of its rows until its end.
 const fillChunk = 250_000
 
-// fillOurs migrates and enqueues n tasks of a type; with none it only migrates.
-func fillOurs(tasks int, taskType, payload string) func(context.Context, *database) error {
+// A bare table has all that the task table has but its triggers. LIKE leaves out the storage
+// parameters.
+const bareTableSQL = `/* bench: a bare table */
+CREATE TABLE bare (LIKE outbox.task INCLUDING ALL);
+DO $$ DECLARE
+  options text := (SELECT array_to_string(reloptions, ', ') FROM pg_class WHERE oid = 'outbox.task'::regclass);
+BEGIN
+  IF options <> '' THEN
+    EXECUTE 'ALTER TABLE bare SET (' || options || ')';
+  END IF;
+END $$`
+
+// buildOurs migrates, makes a bare table beside the outbox's, and enqueues tasks of a type.
+func buildOurs(taskType string, tasks int) func(context.Context, *database) error {
 	return func(ctx context.Context, d *database) error {
-		n := tasks
 		if err := schema.Migrate(ctx, d.DB); err != nil {
 			return err
 		}
-		if err := d.exec(ctx, effectTableSQL); err != nil || n == 0 {
+		if err := d.exec(ctx, effectTableSQL, bareTableSQL); err != nil {
 			return err
 		}
-		for ; n > 0; n -= fillChunk {
+		for n := tasks; n > 0; n -= fillChunk {
 			if _, err := d.ExecContext(ctx, fillOursSQL, taskType, payload, min(n, fillChunk)); err != nil {
 				return err
 			}
@@ -172,15 +181,50 @@ func fillOurs(tasks int, taskType, payload string) func(context.Context, *databa
 	}
 }
 
+// emptyOurs is a database of ours without tasks.
+func emptyOurs(ctx context.Context, s *server) (*database, error) {
+	return s.fresh(ctx, "ours 0", buildOurs(taskType, 0))
+}
+
 // leftOurs is how many tasks are not done, by the counters, which are exact.
-func leftOurs(ctx context.Context, db *sql.DB) (int, error) {
+func leftOurs(ctx context.Context, db *sql.DB) (n int, err error) {
 	stats, err := outbox.Stats(ctx, db)
-	if err != nil {
-		return 0, fmt.Errorf("bench: count what is left: %w", err)
-	}
-	n := int64(0)
 	for _, s := range stats {
-		n += s.Ready + s.Scheduled + s.Leased + s.Waiting
+		n += int(s.Ready + s.Scheduled + s.Leased + s.Waiting)
 	}
-	return int(n), nil
+	return n, err
+}
+
+// enqueueOne enqueues task n in a transaction.
+func enqueueOne(db *sql.DB) func(ctx context.Context, n int) error {
+	return func(ctx context.Context, n int) error {
+		return inTx(ctx, db, func(tx *sql.Tx) error {
+			_, err := benchTask.Enqueue(ctx, tx, load{N: n})
+			return err
+		})
+	}
+}
+
+// enqueueAll enqueues n tasks in a transaction.
+func enqueueAll(ctx context.Context, db *sql.DB, n int) error {
+	tasks := make([]outbox.NewTask, n)
+	for i := range tasks {
+		tasks[i] = benchTask.New(load{N: 100_000 + i})
+	}
+	return inTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := outbox.EnqueueMany(ctx, tx, tasks)
+		return err
+	})
+}
+
+func inTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := f(tx); err != nil {
+		_ = tx.Rollback()
+		return err
+	}
+	return tx.Commit()
 }

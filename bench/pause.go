@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// pause lets time pass, which is what is measured or asked for: an idle relay, a load, the gap between two arrivals, the work of a
-// handler. Nothing is waited for with it that could be asked. It ends early with ctx, whose end the next statement reports.
+// pause lets time pass that is measured or asked for: an idle relay, a load, the gap between two
+// arrivals, the work of a handler. It ends early with ctx, whose end the next statement reports.
 func pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return

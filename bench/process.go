@@ -8,10 +8,34 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/txoutbox/outbox/bench/river"
 )
+
+// childArgument makes this program a child, which reads its settings from its standard input, where
+// no process list shows them, and then commands. It exits when the input ends.
+const childArgument = "relay-child"
+
+// childSettings are what a child runs: relays of ours on each of the URLs, a River client, or a raw
+// listener.
+type childSettings struct {
+	URLs   []string
+	Relays int // on each URL
+	Set    relaySettings
+	River  *river.Settings
+	Raw    bool
+	Tell   bool // each handler's start
+}
+
+// word is what a child says: that it runs, that a handler started, or what it has used and done.
+type word struct {
+	Ready bool   `json:",omitempty"`
+	N     int    `json:",omitempty"` // of the payload
+	At    int64  `json:",omitempty"`
+	Usage *usage `json:",omitempty"`
+	Done  int64  `json:",omitempty"`
+}
 
 // process is a child, as its parent sees it.
 type process struct {
@@ -19,7 +43,7 @@ type process struct {
 	stdin  io.WriteCloser
 	words  *json.Encoder
 	starts chan word // of handlers
-	usages chan *gone
+	usages chan word
 	ended  chan error
 }
 
@@ -29,7 +53,8 @@ func startProcess(ctx context.Context, set childSettings) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.Command(self, childArgument), starts: make(chan word, 10_000), usages: make(chan *gone, 1), ended: make(chan error, 1)}
+	p := &process{cmd: exec.Command(self, childArgument),
+		starts: make(chan word, 10_000), usages: make(chan word, 1), ended: make(chan error, 1)}
 	p.cmd.Stderr = os.Stderr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -72,7 +97,7 @@ func (p *process) listen(out io.Reader, ready chan<- struct{}) {
 		case w.Ready:
 			close(ready)
 		case w.Usage != nil:
-			p.usages <- w.Usage
+			p.usages <- w
 		default:
 			p.starts <- w
 		}
@@ -81,16 +106,16 @@ func (p *process) listen(out io.Reader, ready chan<- struct{}) {
 	p.ended <- p.cmd.Wait()
 }
 
-// usage asks the child what it has used so far.
-func (p *process) usage() (*gone, error) {
+// usage asks the child what it has used and done so far.
+func (p *process) usage() (u usage, done int64, err error) {
 	if err := p.words.Encode("usage"); err != nil {
-		return nil, err
+		return u, 0, err
 	}
 	select {
-	case u := <-p.usages:
-		return u, nil
+	case w := <-p.usages:
+		return *w.Usage, w.Done, nil
 	case <-time.After(10 * time.Second):
-		return nil, errors.New("bench: a relay's process does not answer")
+		return u, 0, errors.New("bench: a relay's process does not answer")
 	}
 }
 
@@ -110,13 +135,4 @@ func (p *process) stop() error {
 		_ = p.cmd.Process.Kill()
 		return errors.Join(errors.New("bench: a relay's process did not stop"), <-p.ended)
 	}
-}
-
-// procMB is a size from /proc/self/status; 0 where there is none.
-func procMB(name string) float64 {
-	kb, err := strconv.ParseFloat(strings.TrimSuffix(procField("/proc/self/status", name), " kB"), 64)
-	if err != nil {
-		return 0
-	}
-	return kb / 1024
 }

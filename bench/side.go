@@ -4,17 +4,15 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 
 	"github.com/txoutbox/outbox/bench/raw"
 	"github.com/txoutbox/outbox/bench/river"
 	"github.com/txoutbox/outbox/bench/watermill"
 )
 
-// side is one of those that take turns at burning down a backlog.
+// side is one of those that take turns at working off a backlog.
 type side struct {
 	name  string
-	peer  string // "" is ours
 	key   string // of its template
 	tasks int    // in it
 	build func(context.Context, *database) error
@@ -22,24 +20,24 @@ type side struct {
 	left  func(ctx context.Context, db *sql.DB) (int, error)
 }
 
-func oursSide(name string, tasks int, payload string, set relaySettings) side {
+func oursSide(name string, tasks int, set relaySettings) side {
 	return side{
-		name: name, key: fmt.Sprintf("ours %d %d", tasks, len(payload)), tasks: tasks, build: fillOurs(tasks, taskType, payload), left: leftOurs,
+		name: name, key: fmt.Sprint("ours ", tasks), tasks: tasks, build: buildOurs(taskType, tasks), left: leftOurs,
 		start: func(ctx context.Context, url string, done func(int)) (func() error, error) {
 			return startRelay(ctx, url, set, func(n int, _ load) { done(n) })
 		},
 	}
 }
 
-func rawSide(name string, tasks int, payload string, set raw.Settings) side {
+func rawSide(name string, tasks int, set raw.Settings) side {
 	set.TaskType = taskType
 	return side{
-		name: name, peer: peerRaw, key: fmt.Sprintf("raw %d %d", tasks, len(payload)), tasks: tasks,
+		name: name, key: fmt.Sprint("raw ", tasks), tasks: tasks, left: count(`SELECT count(*) FROM bare_task`),
 		build: func(ctx context.Context, d *database) error {
 			if err := raw.Setup(ctx, d.DB); err != nil {
 				return err
 			}
-			if err := d.exec(ctx, effectTableSQL); err != nil || tasks == 0 {
+			if err := d.exec(ctx, effectTableSQL); err != nil {
 				return err
 			}
 			return raw.Fill(ctx, d.DB, taskType, tasks, payload)
@@ -47,13 +45,12 @@ func rawSide(name string, tasks int, payload string, set raw.Settings) side {
 		start: func(ctx context.Context, url string, done func(int)) (func() error, error) {
 			return raw.Start(ctx, url, set, done)
 		},
-		left: count(`SELECT count(*) FROM bare_task`),
 	}
 }
 
-func riverSide(name string, tasks int, pad string, set river.Settings) side {
+func riverSide(name string, tasks int, set river.Settings) side {
 	return side{
-		name: name, peer: peerRiver, key: fmt.Sprintf("river %d %d", tasks, len(pad)), tasks: tasks,
+		name: name, key: fmt.Sprint("river ", tasks), tasks: tasks, left: count(river.LeftSQL),
 		build: func(ctx context.Context, d *database) error {
 			if err := river.Setup(ctx, d.url); err != nil {
 				return err
@@ -61,43 +58,35 @@ func riverSide(name string, tasks int, pad string, set river.Settings) side {
 			if err := d.exec(ctx, effectTableSQL); err != nil {
 				return err
 			}
-			return river.Fill(ctx, d.url, tasks, pad)
+			return river.Fill(ctx, d.url, tasks)
 		},
 		start: func(ctx context.Context, url string, done func(int)) (func() error, error) {
 			return river.Start(ctx, url, set, done)
 		},
-		left: count(river.LeftSQL),
 	}
 }
 
-func watermillSide(name string, tasks, batch int) side {
+// emptyRiver is a database of River's without jobs.
+func emptyRiver(ctx context.Context, s *server) (*database, error) {
+	side := riverSide("", 0, river.Settings{})
+	return s.fresh(ctx, side.key, side.build)
+}
+
+func watermillSide(name string, tasks int) side {
 	return side{
-		name: name, peer: peerWatermill, key: fmt.Sprintf("watermill %d", tasks), tasks: tasks,
+		name: name, key: fmt.Sprint("watermill ", tasks), tasks: tasks, left: count(watermill.LeftSQL),
 		build: func(ctx context.Context, d *database) error {
 			if err := watermill.Setup(ctx, d.DB); err != nil {
 				return err
 			}
-			return watermill.Fill(ctx, d.DB, tasks, smallPayload)
+			return watermill.Fill(ctx, d.DB, tasks, payload)
 		},
-		start: func(ctx context.Context, url string, done func(int)) (func() error, error) {
-			return watermill.Start(ctx, url, batch, done)
-		},
-		left: count(watermill.LeftSQL),
+		start: watermill.Start,
 	}
 }
 
 func count(query string) func(context.Context, *sql.DB) (int, error) {
 	return func(ctx context.Context, db *sql.DB) (n int, err error) {
-		if err = db.QueryRowContext(ctx, query).Scan(&n); err != nil {
-			err = fmt.Errorf("bench: count what is left: %w", err)
-		}
-		return n, err
+		return n, db.QueryRowContext(ctx, query).Scan(&n)
 	}
 }
-
-// present leaves out the sides of peers that are not asked for.
-func (b *bench) present(sides []side) []side {
-	return slices.DeleteFunc(slices.Clone(sides), func(s side) bool { return !b.has(s.peer) })
-}
-
-func (b *bench) has(peer string) bool { return peer == "" || slices.Contains(b.opts.peers, peer) }

@@ -2,30 +2,35 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/txoutbox/outbox/bench/measure"
 )
 
-// printTable prints the medians of a case.
-func (b *bench) printTable(c benchCase) {
-	w := tabwriter.NewWriter(b.out, 2, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "  \t%s\n", strings.Join(c.metrics, "\t"))
-	for _, side := range b.samples.Sides(c.name, "") {
-		fmt.Fprintf(w, "  %s", side)
+// table has a row for each side of a case: its name, and its medians.
+func table(samples *measure.Samples, c benchCase) (rows [][]string) {
+	for _, side := range samples.Sides(c.name) {
+		row := []string{side}
 		for _, m := range c.metrics {
-			fmt.Fprintf(w, "\t%s", cell(b.samples.Of(c.name, side, m)))
+			row = append(row, cellWith(samples.Of(c.name, side, m), ""))
 		}
-		fmt.Fprintln(w)
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func printTable(out io.Writer, samples *measure.Samples, c benchCase) {
+	w := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "  \t%s\n", strings.Join(c.metrics, "\t"))
+	for _, row := range table(samples, c) {
+		fmt.Fprintf(w, "  %s\n", strings.Join(row, "\t"))
 	}
 	_ = w.Flush()
 }
 
-// cell is a median with the least and the most.
-func cell(s measure.Summary) string { return cellWith(s, "") }
-
-// cellWith writes a unit after the median.
+// cellWith is a median with the least and the most, and a unit after the median.
 func cellWith(s measure.Summary, unit string) string {
 	switch {
 	case s.N == 0:

@@ -13,8 +13,8 @@ func comparisons() []versus {
 		all = append(all, versus{caseName, what, metric, ours, river, less})
 	}
 	for _, ours := range []string{sideBatch, sideLeased, sideTx} {
-		add("burndown", "no-op: "+ours, mRate, ours, sideRiverBench, false)
-		add("burndown", "no-op: "+ours, mCPU, ours, sideRiverBench, true)
+		add(caseBurndown, "no-op: "+ours, mRate, ours, sideRiverBench, false)
+		add(caseBurndown, "no-op: "+ours, mCPU, ours, sideRiverBench, true)
 	}
 	add(caseInsert, "one insert: Tx, 10 workers", mRate, sideInsertTx10, sideInsertRiver10, false)
 	add(caseInsert, "one insert: Tx, 50 workers", mRate, sideInsertTx50, sideInsertRiver50, false)

@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// Progress follows the tasks of one turn. Its clock starts with the first task that reaches a handler, so that connecting
-// and starting up count for no side.
+// Progress follows the tasks of one turn. Its clock starts with the first task that reaches a
+// handler, so that connecting and starting up count for no side.
 type Progress struct {
 	want    int64
 	done    atomic.Int64
 	began   atomic.Int64 // Unix nanoseconds; 0 until the first task
 	first   chan struct{}
 	reached chan struct{}
-	once    sync.Once
+	once    sync.Once // of reached
+	ending  sync.Once
 	ticks   []tick
 	stop    chan struct{}
 	stopped chan struct{}
@@ -29,7 +30,8 @@ const tickEvery = 20 * time.Millisecond
 
 // NewProgress follows until want tasks are done; the caller must call End.
 func NewProgress(want int) *Progress {
-	p := &Progress{want: int64(want), first: make(chan struct{}), reached: make(chan struct{}), stop: make(chan struct{}), stopped: make(chan struct{})}
+	p := &Progress{want: int64(want),
+		first: make(chan struct{}), reached: make(chan struct{}), stop: make(chan struct{}), stopped: make(chan struct{})}
 	go p.follow()
 	return p
 }
@@ -76,15 +78,17 @@ func (p *Progress) follow() {
 	}
 }
 
-// End ends the following. Windows may be called afterwards.
+// End ends the following. Windows may be called afterwards. Later calls do nothing.
 func (p *Progress) End() {
-	close(p.stop)
-	<-p.stopped
-	p.ticks = append(p.ticks, tick{p.Elapsed(), p.done.Load()})
+	p.ending.Do(func() {
+		close(p.stop)
+		<-p.stopped
+		p.ticks = append(p.ticks, tick{p.Elapsed(), p.done.Load()})
+	})
 }
 
-// Windows are the rates, in tasks a second, of each window of the given length, up to total. The last one counts if it is at
-// least a fifth as long as the others, or is the only one.
+// Windows are the rates, in tasks a second, of each window of the given length, up to total. The
+// last one counts if it is at least a fifth as long as the others, or is the only one.
 func (p *Progress) Windows(length, total time.Duration) []float64 {
 	return p.Between(length, 0, total)
 }

@@ -11,7 +11,8 @@ func TestWindowsAreRatesOfTheTimeSinceTheFirstTask(t *testing.T) {
 		p := NewProgress(1000)
 		time.Sleep(time.Hour) // starting up counts for nobody
 		p.Done(0)
-		// 100/s for 5 s, then 50/s for 5 s. None is done at a tick, which may come before or after it.
+		// 100/s for 5 s, then 50/s for 5 s. None is done at a tick, which may come before or after
+		// it.
 		time.Sleep(tickEvery / 2)
 		for range 10 {
 			p.Done(50)

@@ -1,44 +1,29 @@
-// Package measure holds what a benchmark measured: samples of sides that took turns, their medians and ratios.
+// Package measure holds what a benchmark measured: samples of sides that took turns, their medians
+// and ratios.
 package measure
 
-import (
-	"slices"
-	"sync"
-)
+import "slices"
 
 // Sample is one number that one side of a case gave in one round.
 type Sample struct {
-	Case   string  `json:"case"`
-	Side   string  `json:"side"`
-	Metric string  `json:"metric"`
-	Round  int     `json:"round"`
-	Value  float64 `json:"value"`
+	Case, Side, Metric string
+	Round              int
+	Value              float64
 }
 
-// Samples are all that a run measured. It is safe for concurrent use.
-type Samples struct {
-	mu  sync.Mutex
-	all []Sample
-}
+// Samples are all that a run measured.
+type Samples struct{ all []Sample }
 
 // Add keeps one number.
 func (s *Samples) Add(caseName, side, metric string, round int, value float64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.all = append(s.all, Sample{Case: caseName, Side: side, Metric: metric, Round: round, Value: value})
 }
 
-// All is a copy of the samples in the order in which they came.
-func (s *Samples) All() []Sample {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.all)
-}
-
-// Rounds are the values of one metric of one side, by round. A round that gave several values has their median.
+// Rounds are the values of one metric of one side, by round. A round that gave several values has
+// their median.
 func (s *Samples) Rounds(caseName, side, metric string) map[int]float64 {
 	values := map[int][]float64{}
-	for _, v := range s.All() {
+	for _, v := range s.all {
 		if v.Case == caseName && v.Side == side && v.Metric == metric {
 			values[v.Round] = append(values[v.Round], v.Value)
 		}
@@ -50,11 +35,11 @@ func (s *Samples) Rounds(caseName, side, metric string) map[int]float64 {
 	return out
 }
 
-// Sides are the sides of a case that gave a metric, in the order in which they first did.
-func (s *Samples) Sides(caseName, metric string) []string {
+// Sides are the sides of a case, in the order in which they first gave a sample.
+func (s *Samples) Sides(caseName string) []string {
 	var out []string
-	for _, v := range s.All() {
-		if v.Case == caseName && (metric == "" || v.Metric == metric) && !slices.Contains(out, v.Side) {
+	for _, v := range s.all {
+		if v.Case == caseName && !slices.Contains(out, v.Side) {
 			out = append(out, v.Side)
 		}
 	}

@@ -2,7 +2,7 @@ package measure
 
 import "slices"
 
-// Summary is what is told of some values: the median, the least and the most. N is how many there were; with 0 the rest means nothing.
+// Summary is the median, the least and the most of N values. With N = 0 the rest means nothing.
 type Summary struct {
 	Median, Min, Max float64
 	N                int
@@ -29,7 +29,8 @@ func Median(values []float64) float64 {
 	return (sorted[n/2-1] + sorted[n/2]) / 2
 }
 
-// Quantile is the smallest value that at least the share q of the values does not exceed; 0 of none.
+// Quantile is the smallest value that at least the share q of the values does not exceed; 0 of
+// none.
 func Quantile(values []float64, q float64) float64 {
 	n := len(values)
 	if n == 0 {
@@ -43,28 +44,14 @@ func Quantile(values []float64, q float64) float64 {
 	return sorted[min(max(rank, 1), n)-1]
 }
 
-// Ratio compares two sides round by round, as what happens to the machine happens to both sides of a round: a / b for
-// each round that both have. Without such a round it is the ratio of the medians.
+// Ratio compares two sides round by round, as what happens to the machine happens to both sides of
+// a round: a / b for each round that both have.
 func Ratio(a, b map[int]float64) Summary {
 	var ratios []float64
 	for round, v := range a {
-		if w, ok := b[round]; ok && w != 0 {
+		if w := b[round]; w != 0 {
 			ratios = append(ratios, v/w)
 		}
 	}
-	if len(ratios) > 0 {
-		return Summarize(ratios)
-	}
-	var as, bs []float64
-	for _, v := range a {
-		as = append(as, v)
-	}
-	for _, v := range b {
-		bs = append(bs, v)
-	}
-	if m := Median(bs); len(as) > 0 && m != 0 {
-		r := Median(as) / m
-		return Summary{Median: r, Min: r, Max: r, N: 1}
-	}
-	return Summary{}
+	return Summarize(ratios)
 }

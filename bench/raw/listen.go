@@ -24,7 +24,8 @@ func Notify(ctx context.Context, tx *sql.Tx, taskType, payload string) error {
 	return err
 }
 
-// Listen claims one task after each notification, until none is left, and tells its payload. There is no polling.
+// Listen claims one task after each notification, until none is left, and tells its payload. There
+// is no polling.
 func Listen(ctx context.Context, url, taskType string, handle func(payload string)) (stop func() error, err error) {
 	db, err := sql.Open("postgres", url)
 	if err != nil {

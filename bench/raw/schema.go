@@ -1,5 +1,5 @@
-// Package raw is the limit that a library can come close to: the SQL statements of the same work, prepared, driven by
-// goroutines on lib/pq, and nothing around them.
+// Package raw is the limit that a library can come close to: the SQL statements of the same work,
+// prepared, driven by goroutines on lib/pq, and nothing around them.
 package raw
 
 import (
@@ -8,7 +8,8 @@ import (
 	"fmt"
 )
 
-// The columns that claiming and finishing need, and the index of a lane. There are no triggers, counters, journals or checks.
+// The columns that claiming and finishing need, and the index of a lane. There are no triggers,
+// counters, journals or checks.
 const schemaSQL = `/* raw: set up */
 CREATE TABLE bare_task (
   task_id      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

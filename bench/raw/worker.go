@@ -28,7 +28,8 @@ const leaseSQL = `/* raw: lease */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM bare_task WHERE state = 'ready' AND task_type = $1
    ORDER BY priority, attempt, task_id LIMIT $2 FOR UPDATE SKIP LOCKED)
-UPDATE bare_task t SET state = 'leased', attempt = t.attempt + 1, lease_token = $3::uuid, leased_until = clock_timestamp() + interval '5 minutes'
+UPDATE bare_task t SET state = 'leased', attempt = t.attempt + 1, lease_token = $3::uuid,
+       leased_until = clock_timestamp() + interval '5 minutes'
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c)) RETURNING t.task_id, t.payload::text`
 
 const finishSQL = `/* raw: finish */
@@ -40,7 +41,8 @@ INSERT INTO effect (task_id) SELECT unnest($1::bigint[])`
 const effectOneSQL = `/* raw: effect */
 INSERT INTO effect (task_id) VALUES ($1)`
 
-// Start starts the workers; done is told of finished tasks. They end when nothing is left, or with stop.
+// Start starts the workers; done is told of finished tasks. They end when nothing is left, or with
+// stop.
 func Start(ctx context.Context, url string, set Settings, done func(n int)) (stop func() error, err error) {
 	db, err := sql.Open("postgres", url)
 	if err != nil {

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,8 +17,7 @@ import (
 
 // Args is the job: what the tasks of the other sides have as payload.
 type Args struct {
-	N   int    `json:"n"`
-	Pad string `json:"pad,omitempty"`
+	N int `json:"n"`
 }
 
 // Kind is River's name of the job type.
@@ -87,12 +84,20 @@ func Open(ctx context.Context, url string, maxConns int) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := upstream.NewClient(riverpgxv5.New(pool), &upstream.Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	client, err := upstream.NewClient(riverpgxv5.New(pool), &upstream.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		pool.Close()
 		return nil, err
 	}
 	return &Client{client, pool}, nil
+}
+
+// InsertOne inserts job n in a transaction.
+func (c *Client) InsertOne(ctx context.Context, n int) error {
+	return pgx.BeginFunc(ctx, c.Pool, func(tx pgx.Tx) error {
+		_, err := c.InsertTx(ctx, tx, Args{N: n}, nil)
+		return err
+	})
 }
 
 // Close gives the connections back.
@@ -116,7 +121,7 @@ func Setup(ctx context.Context, url string) error {
 		return err
 	}
 	defer pool.Close()
-	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -127,7 +132,7 @@ func Setup(ctx context.Context, url string) error {
 }
 
 // Fill inserts n jobs by InsertManyFast, 5,000 at a time.
-func Fill(ctx context.Context, url string, n int, pad string) error {
+func Fill(ctx context.Context, url string, n int) error {
 	client, err := Open(ctx, url, 0)
 	if err != nil {
 		return err
@@ -135,7 +140,7 @@ func Fill(ctx context.Context, url string, n int, pad string) error {
 	defer client.Close()
 	for n > 0 {
 		k := min(n, 5000)
-		if _, err := client.InsertManyFast(ctx, Jobs(k, pad)); err != nil {
+		if _, err := client.InsertManyFast(ctx, Jobs(k)); err != nil {
 			return fmt.Errorf("river: fill: %w", err)
 		}
 		n -= k
@@ -143,11 +148,11 @@ func Fill(ctx context.Context, url string, n int, pad string) error {
 	return nil
 }
 
-// Jobs are n jobs for InsertMany and InsertManyFast.
-func Jobs(n int, pad string) []upstream.InsertManyParams {
+// Jobs are n jobs for InsertManyFast.
+func Jobs(n int) []upstream.InsertManyParams {
 	jobs := make([]upstream.InsertManyParams, n)
 	for i := range jobs {
-		jobs[i].Args = Args{N: i, Pad: pad}
+		jobs[i].Args = Args{N: 100_000 + i}
 	}
 	return jobs
 }
@@ -167,7 +172,7 @@ func Start(ctx context.Context, url string, set Settings, done func(n int)) (sto
 	client, err := upstream.NewClient(riverpgxv5.New(pool), &upstream.Config{
 		FetchCooldown: set.Cooldown, FetchPollInterval: set.Poll,
 		Queues:  map[string]upstream.QueueConfig{upstream.QueueDefault: {MaxWorkers: set.Workers}},
-		Workers: workers, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Workers: workers, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err == nil {
 		err = client.Start(ctx)
@@ -183,6 +188,3 @@ func Start(ctx context.Context, url string, set Settings, done func(n int)) (sto
 		return client.StopAndCancel(ctx)
 	}, nil
 }
-
-// Pad is a text that makes a job's arguments about bytes long.
-func Pad(bytes int) string { return strings.Repeat("x", max(0, bytes-len(`{"n":100000,"pad":""}`))) }

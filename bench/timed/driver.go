@@ -1,4 +1,4 @@
-// Package timed is lib/pq with a clock on the relay's own claims and on its results of leased tasks: from sending the statement to its
+// Package timed is lib/pq with a clock on the relay's own claims: from sending the statement to its
 // last row.
 package timed
 
@@ -17,28 +17,15 @@ import (
 // Name is the driver's name for database/sql.
 const Name = "postgres-timed"
 
-// clocks are the statements that are timed, by the comment that they begin with.
-var clocks = map[Kind]*regexp.Regexp{
-	Claim:  regexp.MustCompile(`/\* outbox: (claim|lease)`),
-	Result: regexp.MustCompile(`/\* outbox: complete`),
-}
-
-// Kind is what a statement is for.
-type Kind int
-
-// The kinds that are timed.
-const (
-	Claim  Kind = iota + 1 // takes tasks
-	Result                 // ends leased tasks
-)
+// claims matches the statements that are timed, by the comment that they begin with.
+var claims = regexp.MustCompile(`/\* outbox: (claim|lease)`)
 
 func init() { sql.Register(Name, clocked{}) }
 
-// Took is one statement.
+// Took is one claim.
 type Took struct {
-	Kind Kind
-	At   time.Time // its end
-	For  time.Duration
+	At  time.Time // its end
+	For time.Duration
 }
 
 var (
@@ -46,27 +33,13 @@ var (
 	took []Took
 )
 
-// Take returns the statements of a kind since the last call, which also forgets the others. They are those of all connections of the
-// process.
-func Take(kind Kind) []Took { return TakeAll()[kind] }
-
-// TakeAll is Take of each kind.
-func TakeAll() map[Kind][]Took {
+// Take returns the claims of all connections of the process since the last call.
+func Take() []Took {
 	mu.Lock()
 	defer mu.Unlock()
-	out := map[Kind][]Took{}
-	for _, t := range took {
-		out[t.Kind] = append(out[t.Kind], t)
-	}
+	all := took
 	took = nil
-	return out
-}
-
-func add(kind Kind, since time.Time) {
-	now := time.Now()
-	mu.Lock()
-	defer mu.Unlock()
-	took = append(took, Took{Kind: kind, At: now, For: now.Sub(since)})
+	return all
 }
 
 // full is what a connection of lib/pq can do.
@@ -138,26 +111,22 @@ type fullRows interface {
 
 type rows struct {
 	fullRows
-	kind  Kind
 	began time.Time
 }
 
 func clock(r driver.Rows, err error, query string, began time.Time) (driver.Rows, error) {
-	f, ok := r.(fullRows)
-	if !ok || err != nil {
-		return r, err
+	if f, ok := r.(fullRows); ok && err == nil && claims.MatchString(query) {
+		return rows{f, began}, nil
 	}
-	for kind, statement := range clocks {
-		if statement.MatchString(query) {
-			return rows{f, kind, began}, nil
-		}
-	}
-	return r, nil
+	return r, err
 }
 
 // Close ends a statement: database/sql calls it once, after the last row.
 func (r rows) Close() error {
 	err := r.fullRows.Close()
-	add(r.kind, r.began)
+	now := time.Now()
+	mu.Lock()
+	defer mu.Unlock()
+	took = append(took, Took{At: now, For: now.Sub(r.began)})
 	return err
 }

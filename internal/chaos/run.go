@@ -4,88 +4,92 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"os"
 	"time"
 )
 
-// runs makes as many runs as asked, and returns their sum.
-func runs(ctx context.Context, o options) (*report, error) {
-	if o.Slices == 1 {
-		return run(ctx, o)
-	}
-	sum := &report{Options: o.String(), Seed: o.Seed, Faults: map[string]int{}, Counts: map[string]int{}, Violations: map[string][]string{}}
-	for i := range o.Slices {
+// runs makes as many runs as asked, and prints their reports.
+func runs(ctx context.Context, o options) (passed bool, err error) {
+	passed = true
+	for i := range o.slices {
 		one := o
-		one.Slices, one.Seed = 1, o.Seed+uint64(i)
+		one.seed += uint64(i)
 		r, err := run(ctx, one)
 		if err != nil {
-			return sum, fmt.Errorf("seed %d: %w", one.Seed, err)
+			return false, err
 		}
-		fmt.Fprintln(os.Stderr, r)
-		sum.add(r)
+		fmt.Print(r)
+		passed = passed && r.passed()
 	}
-	return sum, nil
+	return passed, nil
 }
 
-// run is one run from its beginning to its verdict.
-func run(ctx context.Context, o options) (*report, error) {
-	began := time.Now()
-	a, err := newArena(ctx, o)
+// run is one run from its beginning to its verdict. The files of a run that does not pass stay.
+func run(ctx context.Context, o options) (r *report, err error) {
+	dir, err := os.MkdirTemp("", "outbox-chaos-")
 	if err != nil {
 		return nil, err
 	}
-	remove := false
+	if err := os.Chmod(dir, 0o755); err != nil { // the server may be another user
+		return nil, err
+	}
+	a, err := newArena(ctx, o, dir)
 	defer func() {
 		a.close()
-		if remove {
-			_ = os.RemoveAll(a.dir)
+		switch {
+		case ctx.Err() != nil || r != nil && r.passed():
+			_ = os.RemoveAll(dir)
+		case err != nil:
+			err = fmt.Errorf("%w; files: %s", err, dir)
 		}
 	}()
-	a.torment(ctx)
-	tormented := time.Now()
+	if err != nil {
+		return nil, err
+	}
+	r = &report{tally: a.tally, options: o.String(), files: dir}
+	inject(ctx, a, o)
 	a.heal()
+	healed := time.Now()
 	for _, s := range a.producers {
 		if err := s.stop(time.Minute); err != nil {
-			a.violate("producers that did not end", fmt.Sprint(s.config.Name, ": ", err))
+			a.violate("producers that did not end", fmt.Sprint(s.name, ": ", err))
 		}
 	}
-	if a.has("clock") {
-		if err := a.setClock(0); err != nil {
+	if o.has("clock") {
+		if err := setClock(a, 0); err != nil {
 			return nil, err
 		}
 	}
-	a.workOff(ctx)
-	worked := time.Since(tormented)
-	if err := a.checkIdle(); err != nil {
+	workOff(ctx, a, o)
+	r.workedOff = time.Since(healed)
+	if err := examples(a, idleChecks); err != nil {
 		return nil, err
 	}
 	for _, s := range a.relays {
 		if err := s.stop(drainWithin); err != nil {
-			a.violate("relays that did not end in order", fmt.Sprint(s.config.Name, ": ", err))
+			a.violate("relays that did not end in order", fmt.Sprint(s.name, ": ", err))
 		}
+		a.count("starts of relays", s.starts)
 	}
-	if err := a.check(); err != nil {
+	if err := check(a, o); err != nil {
 		return nil, err
 	}
-	r := a.report()
-	r.Took, r.WorkedOff = time.Since(began).Round(time.Millisecond), worked.Round(time.Millisecond)
-	if remove = r.passed() && !o.Keep && ctx.Err() == nil; !remove {
-		r.Files = a.dir
-	}
+	r.took = time.Since(a.began)
 	return r, ctx.Err()
 }
 
-// workOff waits until no task is left, and nothing of a run in the journal; it gives up when for a while nothing becomes less.
-func (a *arena) workOff(ctx context.Context) {
-	patience := a.Patience
-	if a.has("clock") {
+// workOff waits until no task is left, and no run in the journal. It gives up when their number
+// does not fall for a while.
+func workOff(ctx context.Context, a *arena, o options) {
+	patience := o.patience
+	if o.has("clock") {
 		patience *= 2 // leases and backoffs may lie in the server's future
 	}
 	least, progress := -1, time.Now()
 	for ctx.Err() == nil && time.Since(progress) < patience {
-		left, err := a.number(`SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.running)`)
+		var left int
+		err := a.row(&left, `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.running)`)
 		switch {
 		case err != nil:
 		case left == 0:
@@ -93,19 +97,6 @@ func (a *arena) workOff(ctx context.Context) {
 		case least < 0 || left < least:
 			least, progress = left, time.Now()
 		}
-		if a.Verbose {
-			a.say(`SELECT coalesce(string_agg(what || ' ' || n, ', '), 'nothing') FROM (SELECT task_type || ' ' || state AS what, count(*) AS n FROM outbox.task GROUP BY 1
-				UNION ALL SELECT 'runs', count(*) FROM outbox.running) AS l`)
-		}
 		wait(ctx, 200*time.Millisecond)
 	}
-}
-
-// say prints what is left.
-func (a *arena) say(query string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	var text string
-	err := a.admin(ctx, func(db *sql.DB) error { return db.QueryRowContext(ctx, query).Scan(&text) })
-	fmt.Fprintln(os.Stderr, "left:", text, err)
 }

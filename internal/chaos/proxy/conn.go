@@ -14,12 +14,12 @@ import (
 
 // conn is a client's connection and the one to the server.
 type conn struct {
-	p              *Proxy
 	client, server net.Conn
+	holdBack       func()                               // before what the server says is passed on
+	caught         func(statement, before string) *Trap // the trap that catches a statement, or nil
 
 	mu       sync.Mutex
 	silenced bool
-	gone     bool
 	listened bool
 	left     int           // bytes that the server may say before the connection is cut; 0 is no limit
 	swallow  *Trap         // what the server says next is not passed on
@@ -27,15 +27,22 @@ type conn struct {
 	ended    chan struct{} // closed when nothing more is heard of the server
 }
 
+func newConn(client, server net.Conn, holdBack func(), caught func(statement, before string) *Trap) *conn {
+	return &conn{client: client, server: server, holdBack: holdBack, caught: caught,
+		held: make(chan struct{}), ended: make(chan struct{})}
+}
+
 func (c *conn) cut() {
-	c.mu.Lock()
-	c.gone = true
-	c.mu.Unlock()
 	_ = c.client.Close()
 	_ = c.server.Close()
 }
 
+// cutAfter cuts the connection once the server has said n bytes more: at once, if n is 0.
 func (c *conn) cutAfter(n int) {
+	if n == 0 {
+		c.cut()
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.left = n
@@ -97,15 +104,7 @@ func (c *conn) fromServer() {
 
 // toClient passes on what the server said, and reports whether the connection goes on.
 func (c *conn) toClient(said []byte) bool {
-	c.p.mu.Lock()
-	delay := c.p.delay
-	c.p.mu.Unlock()
-	if delay > 0 {
-		select {
-		case <-time.After(delay):
-		case <-c.p.ended:
-		}
-	}
+	c.holdBack()
 	c.mu.Lock()
 	trap, silent, left := c.swallow, c.silenced && c.swallow == nil, c.left
 	c.swallow = nil
@@ -167,7 +166,7 @@ func (c *conn) fromClient() {
 				c.listened = true
 				c.mu.Unlock()
 			}
-			if trap := c.p.caught(statement, before); trap != nil {
+			if trap := c.caught(statement, before); trap != nil {
 				if !c.catch(trap, out, in, message) {
 					return
 				}

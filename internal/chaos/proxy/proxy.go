@@ -6,6 +6,7 @@ package proxy
 import (
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -83,30 +84,59 @@ func (p *Proxy) Set(t *Trap) {
 	p.traps = append(p.traps, t)
 }
 
-// Remove takes a trap away, and reports whether it was still set.
-func (p *Proxy) Remove(t *Trap) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i, other := range p.traps {
-		if other == t {
-			p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
-			return true
+// Spring sets a trap and reports whether it catches a connection within d. Then the trap is gone in
+// any case.
+func (p *Proxy) Spring(t Trap, d time.Duration) bool {
+	caught := make(chan struct{})
+	then := t.Then
+	t.Then = func() {
+		if then != nil {
+			then()
 		}
+		close(caught)
 	}
-	return false
+	p.Set(&t)
+	select {
+	case <-caught:
+		return true
+	case <-time.After(d):
+	}
+	if p.take(func(set *Trap) bool { return set == &t }) != nil {
+		return false
+	}
+	<-caught
+	return true
 }
 
-// caught is the trap that catches a message, if one does, and takes it away.
+// caught is the trap that catches a message, which it takes away, or nil.
 func (p *Proxy) caught(statement, before string) *Trap {
+	return p.take(func(t *Trap) bool { return t.Catches(statement, before) })
+}
+
+// take takes away the first such trap, or returns nil.
+func (p *Proxy) take(such func(*Trap) bool) *Trap {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, t := range p.traps {
-		if t.Catches(statement, before) {
-			p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
-			return t
+	i := slices.IndexFunc(p.traps, such)
+	if i < 0 {
+		return nil
+	}
+	t := p.traps[i]
+	p.traps = slices.Delete(p.traps, i, i+1)
+	return t
+}
+
+// holdBack waits as long as Delay says, or until the proxy is closed.
+func (p *Proxy) holdBack() {
+	p.mu.Lock()
+	delay := p.delay
+	p.mu.Unlock()
+	if delay > 0 {
+		select {
+		case <-time.After(delay):
+		case <-p.ended:
 		}
 	}
-	return nil
 }
 
 // Conns is the number of connections.
@@ -119,13 +149,7 @@ func (p *Proxy) Conns() int {
 // Cut cuts one of the connections, if there is one, once the server has said n bytes more on it: at
 // once, if n is 0.
 func (p *Proxy) Cut(n int) bool {
-	return p.some(func(c *conn) bool { return !c.silent() }, func(c *conn) {
-		if n > 0 {
-			c.cutAfter(n)
-		} else {
-			c.cut()
-		}
-	})
+	return p.some(func(c *conn) bool { return !c.silent() }, func(c *conn) { c.cutAfter(n) })
 }
 
 // Silence silences one of the connections, if there is one: both sides may say what they like,
@@ -172,7 +196,7 @@ func (p *Proxy) serve(client net.Conn) {
 		return
 	}
 	defer server.Close()
-	c := &conn{p: p, client: client, server: server, held: make(chan struct{}), ended: make(chan struct{})}
+	c := newConn(client, server, p.holdBack, p.caught)
 	p.mu.Lock()
 	ended := p.closed || p.to != to
 	p.conns[c] = struct{}{}

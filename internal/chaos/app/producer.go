@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package app
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -22,39 +21,28 @@ const mostWaiting = 20_000
 var errRollBack = errors.New("chaos: the app rolls back")
 
 type producer struct {
-	childConfig
-	db     *sql.DB
-	ledger *ledger
-	r      *rand.Rand
-	n      int         // of the transaction
-	made   int         // tasks
-	seqs   map[int]int // the last of each ordering key
+	name string
+	db   *sql.DB
+	dir  string // of the ledger
+	r    *rand.Rand
+	n    int         // of the transaction
+	made int         // tasks
+	seqs map[int]int // the last of each ordering key
 }
 
 // produce enqueues tasks, in transactions with business rows, until ctx ends or there are enough.
-func produce(ctx context.Context, c childConfig, db *sql.DB) error {
-	l, err := openLedger(filepath.Join(c.Dir, c.Name+".ledger"))
-	if err != nil {
-		return err
-	}
-	p := &producer{childConfig: c, db: db, ledger: l, r: rand.New(rand.NewPCG(c.Seed, 1)), seqs: map[int]int{}}
+func produce(ctx context.Context, c Config, db *sql.DB) error {
+	p := &producer{name: c.Name, db: db, dir: c.Dir, r: rand.New(rand.NewPCG(c.Seed, 1)), seqs: map[int]int{}}
 	for ctx.Err() == nil && (c.Tasks == 0 || p.made < c.Tasks) {
 		if p.n%20 == 0 && p.full(ctx) {
-			wait(ctx, 100*time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		if err := p.one(); err != nil {
+		if err := p.transaction(); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // full reports whether the backlog is large, or is not to be known.
@@ -68,16 +56,15 @@ func (p *producer) full(ctx context.Context) bool {
 
 // planned is a task that a transaction is to enqueue.
 type planned struct {
-	kind string
-	task outbox.NewTask
-	work work
-	due  time.Duration
+	task    outbox.NewTask
+	payload Payload
+	due     time.Duration
 }
 
 func (p *producer) plan(i int) planned {
-	w := work{K: fmt.Sprintf("%s-%d-%d", p.Name, p.n, i)}
+	payload := Payload{K: fmt.Sprintf("%s-%d-%d", p.name, p.n, i)}
 	if p.r.IntN(10) == 0 {
-		w.Fail = 1 + p.r.IntN(2)
+		payload.Fail = 1 + p.r.IntN(2)
 	}
 	var opts []outbox.Option
 	var due time.Duration
@@ -94,38 +81,38 @@ func (p *producer) plan(i int) planned {
 	case n < 85:
 		kind = typePlain
 	case n < 90:
-		kind, w.Entity = typeKeyed, 1+p.r.IntN([]int{busyEntities, entities}[p.r.IntN(2)])
-		opts = append(opts, outbox.Unique(fmt.Sprint("entity-", w.Entity)))
+		kind, payload.Entity = typeKeyed, 1+p.r.IntN([]int{busyEntities, entities}[p.r.IntN(2)])
+		opts = append(opts, outbox.Unique(fmt.Sprint("entity-", payload.Entity)))
 	case n < 95:
 		kind = typeOrdered
 		key := p.r.IntN(20)
 		p.seqs[key]++
-		w.Seq = p.seqs[key]
-		opts = append(opts, outbox.OrderedBy(fmt.Sprint(p.Name, "-", key)))
+		payload.Seq = p.seqs[key]
+		opts = append(opts, outbox.OrderedBy(fmt.Sprint(p.name, "-", key)))
 	default:
 		kind = typeCancelable
 	}
-	return planned{kind.Name(), kind.New(w, opts...), w, due}
+	return planned{kind.New(payload, opts...), payload, due}
 }
 
-// one makes one transaction.
-func (p *producer) one() error {
+// transaction makes one: it commits, rolls back (5 %) or is slow to commit (2 %).
+func (p *producer) transaction() error {
 	p.n++
 	fate := p.r.IntN(100)
-	some := make([]planned, 1+p.r.IntN(1+p.r.IntN(40)))
-	intent := entry{N: p.n, Outcome: "intent"}
-	for i := range some {
-		some[i] = p.plan(i)
-		intent.Tasks = append(intent.Tasks, some[i].kind+":"+some[i].work.K)
+	all := make([]planned, 1+p.r.IntN(1+p.r.IntN(40)))
+	var intent []string
+	for i := range all {
+		all[i] = p.plan(i)
+		intent = append(intent, all[i].task.Type+":"+all[i].payload.K)
 	}
-	p.made += len(some)
-	if err := p.ledger.add(intent); err != nil {
+	p.made += len(all)
+	if err := Intend(p.dir, p.name, p.n, intent...); err != nil {
 		return err
 	}
-	fill := func(tx *sql.Tx) error {
+	err := outbox.InTx(context.Background(), p.db, func(tx *sql.Tx) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		if err := p.fill(ctx, tx, some); err != nil {
+		if err := p.write(ctx, tx, all); err != nil {
 			return err
 		}
 		switch {
@@ -135,44 +122,42 @@ func (p *producer) one() error {
 			time.Sleep(time.Duration(p.r.IntN(2500)) * time.Millisecond)
 		}
 		return nil
-	}
-	err := outbox.InTx(context.Background(), p.db, fill)
-	outcome := "acked"
+	})
+	outcome := Acked
 	switch {
 	case errors.Is(err, outbox.ErrCommitUnknown):
-		outcome = "unknown"
+		outcome = Unknown
 	case err != nil:
-		outcome = "rolled_back"
+		outcome = RolledBack
 		if !errors.Is(err, errRollBack) {
 			fmt.Println("enqueue:", err)
 			time.Sleep(100 * time.Millisecond)
 		}
 	}
-	return p.ledger.add(entry{N: p.n, Outcome: outcome})
+	return End(p.dir, p.name, p.n, outcome)
 }
 
-// fill writes business rows and tasks: one by one, or all at once.
-func (p *producer) fill(ctx context.Context, tx *sql.Tx, some []planned) error {
+// write writes business rows and tasks: one by one, or all at once.
+func (p *producer) write(ctx context.Context, tx *sql.Tx, all []planned) error {
 	var ks []string
 	var dues []sql.NullInt64
 	var tasks []outbox.NewTask
-	for _, t := range some {
-		ks = append(ks, t.work.K)
+	var changed []int
+	for _, t := range all {
+		ks = append(ks, t.payload.K)
 		dues = append(dues, sql.NullInt64{Int64: t.due.Microseconds(), Valid: t.due > 0})
 		tasks = append(tasks, t.task)
+		if t.payload.Entity > 0 {
+			changed = append(changed, t.payload.Entity)
+		}
 	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO business (k, due) SELECT k, now() + due * interval '1 microsecond' FROM unnest($1::text[], $2::bigint[]) AS t (k, due)`,
+	_, err := tx.ExecContext(ctx, `INSERT INTO business (k, due)
+		SELECT k, now() + due * interval '1 microsecond' FROM unnest($1::text[], $2::bigint[]) AS t (k, due)`,
 		pq.Array(ks), pq.Array(dues))
 	if err != nil {
 		return err
 	}
-	var changed []int // in one order, as two that wait for each other would be a deadlock of the app's
-	for _, t := range some {
-		if t.work.Entity > 0 {
-			changed = append(changed, t.work.Entity)
-		}
-	}
-	slices.Sort(changed)
+	slices.Sort(changed) // the order prevents deadlocks
 	for _, id := range changed {
 		if _, err := tx.ExecContext(ctx, `UPDATE entity SET version = version + 1 WHERE id = $1`, id); err != nil {
 			return err

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"errors"
+)
+
+const (
+	caseMemory = "memory"
+	mResident  = "resident, MB"
+	mPeak      = "resident at most, MB"
+)
+
+func memoryCase() benchCase {
+	return benchCase{
+		name: caseMemory, budget: 8, title: "memory of a relay's process with a large backlog waiting", run: memory,
+		says: `Resident memory of a process that has nothing but a relay, while it works off a backlog whose
+handlers do nothing: at the end and at most, as the kernel counts it. It does not say what
+handlers and large payloads need.`,
+		metrics: []string{mResident, mPeak},
+	}
+}
+
+// memorySides are the sides, with the settings of their relays.
+var memorySides = []struct {
+	name string
+	set  relaySettings
+}{{sideTx, txSettings}, {sideBatch, batchSettings}, {sideLeased, leasedSettings}}
+
+func memory(ctx context.Context, b *bench) error {
+	s := oursSide("", b.plan.huge, relaySettings{})
+	d, err := b.server.fresh(ctx, s.key, s.build)
+	if err != nil {
+		return err
+	}
+	defer d.drop()
+	for _, side := range memorySides {
+		set := side.set
+		set.Listen = true
+		p, err := startProcess(ctx, childSettings{URLs: []string{d.url}, Relays: 1, Set: set})
+		if err != nil {
+			return err
+		}
+		pause(ctx, b.plan.settle*2/3)
+		used, _, err := p.usage()
+		if err := errors.Join(err, p.stop()); err != nil {
+			return err
+		}
+		b.samples.Add(caseMemory, side.name, mResident, 0, used.RSS)
+		b.samples.Add(caseMemory, side.name, mPeak, 0, used.Peak)
+	}
+	return nil
+}

@@ -1,0 +1,29 @@
+//go:build unix
+
+// Package app is the app whose outbox is broken: its tables and tasks, and the processes that
+// enqueue and run them.
+package app
+
+// User is the role of the app.
+const User = "app"
+
+// The roles of a process.
+const (
+	RoleRelay    = "relay"
+	RoleProducer = "producer"
+)
+
+// Config is what a process of the app does.
+type Config struct {
+	Role   string
+	Name   string
+	URL    string
+	Driver string // pq or pgx
+	Dir    string // of records
+	Seed   uint64 // of a producer
+	Tasks  int    // of a producer; 0 is no limit
+	Dawdle int64  // one in so many leased tasks takes 8 s; 0 is none
+}
+
+// Env in the environment makes a program a process of the app. Its value is a Config in JSON.
+const Env = "OUTBOX_CHAOS_CHILD"

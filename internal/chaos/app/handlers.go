@@ -1,0 +1,162 @@
+//go:build unix
+
+package app
+
+import (
+	"context"
+	"database/sql"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/sethvargo/go-retry"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// runRelay runs a relay until ctx ends and it has drained. side is a pool apart from the relay's.
+func runRelay(ctx context.Context, c Config, db, side *sql.DB) error {
+	h := worker{Config: c, side: side}
+	r, err := relay.New(db, h.register(), relay.Config{
+		Workers: 8, PollInterval: 200 * time.Millisecond, ListenDSN: c.URL, DrainTimeout: 10 * time.Second,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
+// worker has the handlers.
+type worker struct {
+	Config
+	side *sql.DB
+}
+
+func (w *worker) register() *handlers.Registry {
+	reg := handlers.New()
+	soon := handlers.Backoff(func() retry.Backoff { return retry.NewConstant(50 * time.Millisecond) })
+	many := handlers.MaxAttempts(1000) // kills are attempts, too
+	for _, t := range []outbox.TaskType[Payload]{typeTx, typeOrdered, typeCancelable} {
+		handlers.Tx(reg, t, w.tx, soon, many)
+	}
+	handlers.Batch(reg, typeBatch, 20, w.batch, soon, many)
+	handlers.Leased(reg, typeLeased, w.leased, soon, many)
+	handlers.Leased(reg, typePlain, w.plain, soon, many)
+	handlers.Leased(reg, typeKeyed, w.keyed, soon, many)
+	handlers.Tx(reg, TypePoison, poison(w.Dir), soon, handlers.MaxAttempts(PoisonStarts))
+	handlers.Tx(reg, TypeMisbehaves, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
+		if err := w.write(ctx, tx, task); err != nil {
+			return err
+		}
+		return misbehave(ctx, tx, task.Payload.How)
+	}, soon, handlers.MaxAttempts(3), handlers.Timeout(time.Second))
+	handlers.Tx(reg, TypeCommits, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
+		if err := w.tx(ctx, tx, task); err != nil {
+			return err
+		}
+		return commit(ctx, tx, task.Payload.How)
+	}, soon, handlers.MaxAttempts(3))
+	return reg
+}
+
+func (w *worker) tx(ctx context.Context, tx *sql.Tx, task *outbox.Task[Payload]) error {
+	return w.effect(ctx, tx, task)
+}
+
+// effect writes a row and moves money from one account to another. It fails after that, if the task
+// asks for it.
+func (w *worker) effect(ctx context.Context, tx outbox.Tx, task *outbox.Task[Payload]) error {
+	if err := w.write(ctx, tx, task); err != nil {
+		return err
+	}
+	if task.ID%8 == 0 {
+		from, to := rand.IntN(accounts), rand.IntN(accounts)
+		for _, s := range []string{
+			`SELECT FROM account WHERE id IN ($1, $2) ORDER BY id FOR UPDATE`,
+			`UPDATE account SET balance = balance + (id = $2)::int - (id = $1)::int WHERE id IN ($1, $2)`,
+		} {
+			if _, err := tx.ExecContext(ctx, s, from, to); err != nil {
+				return err
+			}
+		}
+	}
+	if task.Attempt <= task.Payload.Fail {
+		return errAsked
+	}
+	return nil
+}
+
+func (w *worker) write(ctx context.Context, tx outbox.Tx, task *outbox.Task[Payload]) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO effect (k, kind, seq, ordering_key, fail, task_id, attempt, relay)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+		task.Payload.K, task.Type, task.Payload.Seq, task.OrderingKey, task.Payload.Fail, task.ID, task.Attempt, w.Name)
+	return err
+}
+
+func (w *worker) batch(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[Payload]) error {
+	failed := handlers.BatchError{}
+	for _, task := range tasks {
+		if task.Attempt <= task.Payload.Fail {
+			failed[task.ID] = errAsked
+		} else if err := w.write(ctx, tx, task); err != nil {
+			return err
+		}
+	}
+	if len(failed) > 0 {
+		return failed
+	}
+	return nil
+}
+
+func (w *worker) leased(ctx context.Context, task *outbox.Task[Payload]) error {
+	ctx = w.dawdle(ctx, task)
+	if task.Attempt > task.Payload.Fail {
+		if err := w.call(task); err != nil {
+			return err
+		}
+	}
+	return task.Complete(ctx, func(tx *sql.Tx) error { return w.effect(ctx, tx, task) })
+}
+
+func (w *worker) plain(ctx context.Context, task *outbox.Task[Payload]) error {
+	if task.Attempt <= task.Payload.Fail {
+		return errAsked
+	}
+	w.dawdle(ctx, task)
+	return w.call(task)
+}
+
+// keyed writes the version of an entity that it read at its start, up to 100 ms before.
+func (w *worker) keyed(ctx context.Context, task *outbox.Task[Payload]) error {
+	var version int64
+	row := w.side.QueryRowContext(ctx, `SELECT version FROM entity WHERE id = $1`, task.Payload.Entity)
+	if err := row.Scan(&version); err != nil {
+		return err
+	}
+	time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+	return task.Complete(ctx, func(tx *sql.Tx) error {
+		if err := w.write(ctx, tx, task); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE entity SET seen = greatest(seen, $2) WHERE id = $1`, task.Payload.Entity, version)
+		return err
+	})
+}
+
+// dawdle makes one in so many leased tasks take 8 s, whatever happens to its context. So a relay
+// that was frozen past its lease finds tasks to end that another one runs by then.
+func (w *worker) dawdle(ctx context.Context, task *outbox.Task[Payload]) context.Context {
+	if w.Dawdle == 0 || task.ID%w.Dawdle != 0 {
+		return ctx
+	}
+	time.Sleep(8 * time.Second)
+	return context.WithoutCancel(ctx)
+}
+
+// call stands for a call of the outside world, with an idempotency key.
+func (w *worker) call(task *outbox.Task[Payload]) error {
+	return record(w.Dir, callsFile, false, task.Payload.K)
+}

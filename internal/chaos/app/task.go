@@ -1,0 +1,90 @@
+//go:build unix
+
+package app
+
+import (
+	"errors"
+
+	"github.com/txoutbox/outbox"
+)
+
+// Payload is that of each task.
+type Payload struct {
+	K      string `json:"k"`                // names the task in every ledger
+	Fail   int    `json:"fail,omitempty"`   // so many attempts fail, after their writes
+	How    string `json:"how,omitempty"`    // of poison and misbehaving tasks
+	Entity int    `json:"entity,omitempty"` // of a keyed task
+	Seq    int    `json:"seq,omitempty"`    // of an ordered task
+}
+
+// errAsked is the error of an attempt that Payload.Fail asks to fail. Tables know its text.
+var errAsked = errors.New("chaos: this attempt was to fail")
+
+// The task types that producers enqueue.
+var (
+	typeTx         = outbox.NewTaskType[Payload]("TX")
+	typeBatch      = outbox.NewTaskType[Payload]("BATCH")
+	typeLeased     = outbox.NewTaskType[Payload]("LEASED")     // calls the outside world, then writes its effect by task.Complete
+	typePlain      = outbox.NewTaskType[Payload]("PLAIN")      // leased; calls the outside world only
+	typeKeyed      = outbox.NewTaskType[Payload]("KEYED")      // leased, with a unique key
+	typeOrdered    = outbox.NewTaskType[Payload]("ORDERED")    // Tx, with an ordering key
+	typeCancelable = outbox.NewTaskType[Payload]("CANCELABLE") // Tx; the operator may cancel it
+)
+
+// The task types that faults enqueue.
+var (
+	TypePoison     = outbox.NewTaskType[Payload]("POISON")     // ends its process, or its connection
+	TypeMisbehaves = outbox.NewTaskType[Payload]("MISBEHAVES") // misbehaves, and never takes effect
+	TypeCommits    = outbox.NewTaskType[Payload]("COMMITS")    // commits in its handler, then fails
+)
+
+const (
+	entities     = 5000
+	busyEntities = 50 // which half of the keyed tasks are for
+	accounts     = 100
+)
+
+// PoisonStarts is the max attempts of poison.
+const PoisonStarts = 3
+
+// Tables are the app's. The triggers record who ends the lease of another process, and why attempts
+// failed.
+const Tables = `
+CREATE TABLE business (k text PRIMARY KEY, due timestamptz);
+CREATE TABLE effect (
+  effect_id bigint GENERATED ALWAYS AS IDENTITY, k text NOT NULL, kind text NOT NULL, seq int NOT NULL,
+  ordering_key text, fail int NOT NULL, task_id bigint NOT NULL, attempt int NOT NULL, relay text NOT NULL,
+  at timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL);
+INSERT INTO account SELECT n, 1000 FROM generate_series(0, 99) n;
+CREATE TABLE entity (id int PRIMARY KEY, version bigint NOT NULL DEFAULT 0, seen bigint NOT NULL DEFAULT 0);
+INSERT INTO entity (id) SELECT n FROM generate_series(1, 5000) n;
+CREATE TABLE canceled (k text NOT NULL, result text NOT NULL);
+CREATE TABLE parent (id int PRIMARY KEY);
+CREATE TABLE deferred (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
+CREATE TABLE ledger (k text NOT NULL, kind text NOT NULL, outcome text NOT NULL);
+CREATE TABLE call (k text NOT NULL, calls int NOT NULL);
+CREATE TABLE stolen (task_id bigint NOT NULL, holder text, by text);
+CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  holder text := (SELECT pid FROM outbox.relay WHERE relay_id = OLD.relay_id);
+BEGIN
+  IF holder IS DISTINCT FROM current_setting('application_name') THEN
+    INSERT INTO public.stolen VALUES (OLD.task_id, holder, current_setting('application_name'));
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER audit AFTER DELETE ON outbox.task
+  FOR EACH ROW WHEN (OLD.state = 'leased') EXECUTE FUNCTION audit();
+CREATE TRIGGER audit_update AFTER UPDATE ON outbox.task
+  FOR EACH ROW WHEN (OLD.state = 'leased' AND NEW.state <> 'leased' AND NEW.state <> 'ready') EXECUTE FUNCTION audit();
+CREATE TABLE failure (k text NOT NULL, kind text NOT NULL, attempt int NOT NULL, fail int NOT NULL, error text NOT NULL);
+CREATE FUNCTION failed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO public.failure VALUES (NEW.payload ->> 'k', NEW.task_type, NEW.attempt,
+    coalesce((NEW.payload ->> 'fail')::int, 0), NEW.last_error);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER failed AFTER INSERT OR UPDATE OF last_error ON outbox.task
+  FOR EACH ROW WHEN (NEW.last_error IS NOT NULL AND NEW.last_error NOT LIKE '%this attempt was to fail%')
+  EXECUTE FUNCTION failed();`

@@ -1,0 +1,105 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// setenv sets a variable for the programs that are started until close.
+func setenv(a *arena, name, value string) error {
+	if old, ok := os.LookupEnv(name); ok {
+		a.cleanup(func() { _ = os.Setenv(name, old) })
+	} else {
+		a.cleanup(func() { _ = os.Unsetenv(name) })
+	}
+	return os.Setenv(name, value)
+}
+
+// disk is a small file system for the servers.
+func disk(a *arena) string { return filepath.Join(a.dir, "ram") }
+
+func mountDisk(a *arena) error {
+	if err := os.Mkdir(disk(a), 0o777); err != nil {
+		return err
+	}
+	out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=400m,mode=1777", "tmpfs", disk(a)).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("the fault disk needs root, to mount a small tmpfs: %w: %s", err, out)
+	}
+	a.cleanup(func() { _ = exec.Command("umount", disk(a)).Run() })
+	return setenv(a, "TMPDIR", disk(a))
+}
+
+// fillDisk leaves no byte free for a moment. The server may stop by itself, and is started again
+// then.
+func fillDisk(a *arena, r *rand.Rand) (string, error) {
+	ballast := filepath.Join(disk(a), "ballast")
+	f, err := os.Create(ballast)
+	if err != nil {
+		return "", err
+	}
+	for _, size := range []int{1 << 20, 512} {
+		block := make([]byte, size)
+		for err = nil; err == nil; {
+			_, err = f.Write(block)
+		}
+	}
+	_ = f.Close()
+	d := time.Duration(500+r.IntN(2500)) * time.Millisecond
+	for until := time.Now().Add(d); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+		a.crashed() // it may, at any moment
+	}
+	if err := os.Remove(ballast); err != nil {
+		return "", err
+	}
+	a.crashed()
+	return fmt.Sprint("for ", d), a.server().Start(context.Background())
+}
+
+// clockFile tells libfaketime how far the servers' clock is off.
+func clockFile(a *arena) string { return filepath.Join(a.dir, "clock") }
+
+var libraries = []string{
+	"/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib/faketime/libfaketime.so.1",
+	"/opt/homebrew/lib/faketime/libfaketime.so.1",
+}
+
+// fakeClock has the servers use libfaketime. Programs in Go do not.
+func fakeClock(a *arena) error {
+	var found []string
+	for _, pattern := range libraries {
+		more, _ := filepath.Glob(pattern)
+		found = append(found, more...)
+	}
+	if len(found) == 0 {
+		return errors.New("the fault clock needs libfaketime (on Debian the package faketime)")
+	}
+	for name, value := range map[string]string{
+		"LD_PRELOAD": found[0], "FAKETIME_TIMESTAMP_FILE": clockFile(a),
+		"FAKETIME_CACHE_DURATION": "1", "DONT_FAKE_MONOTONIC": "1",
+	} {
+		if err := setenv(a, name, value); err != nil {
+			return err
+		}
+	}
+	return setClock(a, 0)
+}
+
+func setClock(a *arena, off int) error {
+	return os.WriteFile(clockFile(a), fmt.Appendf(nil, "%+ds\n", off), 0o644)
+}
+
+// stepClock sets the servers' clock off, up to two minutes: past every lease, and back.
+func stepClock(a *arena, r *rand.Rand) (string, error) {
+	off := r.IntN(240) - 120
+	return strconv.Itoa(off) + " s", setClock(a, off)
+}

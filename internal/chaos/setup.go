@@ -1,0 +1,88 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/txoutbox/outbox/internal/chaos/app"
+)
+
+const relays = 4 // processes
+
+// settings are those of the servers. A standby is to be back soon, as commits wait for it, and
+// finds the WAL that it missed.
+func settings(o options) map[string]string {
+	keep := "1GB"
+	if o.has("disk") {
+		keep = "0"
+	}
+	return map[string]string{
+		"fsync": "on", "max_connections": "150", "wal_retrieve_retry_interval": "100ms",
+		"wal_receiver_status_interval": "1s", "max_wal_size": "256MB", "wal_keep_size": keep,
+	}
+}
+
+// newArena starts all that a run needs. The caller must call close, also after an error.
+func newArena(ctx context.Context, o options, dir string) (*arena, error) {
+	a := &arena{dir: dir, cluster: &cluster{failovers: o.has("failover")}}
+	log, err := os.Create(filepath.Join(dir, "faults.log"))
+	if err != nil {
+		return a, err
+	}
+	a.cleanup(func() { _ = log.Close() })
+	a.tally = newTally(log)
+	if o.has("disk") {
+		if err := mountDisk(a); err != nil {
+			return a, err
+		}
+	}
+	if o.has("clock") {
+		if err := fakeClock(a); err != nil {
+			return a, err
+		}
+	}
+	a.cleanup(a.cluster.close)
+	if err := a.cluster.start(ctx, settings(o)); err != nil {
+		return a, err
+	}
+	for i := range relays {
+		s, err := newSeatOf(a, o, app.Config{Role: app.RoleRelay, Name: fmt.Sprint("relay-", i), Dawdle: dawdle(o)})
+		if err != nil {
+			return a, err
+		}
+		a.relays = append(a.relays, s)
+	}
+	for i := range o.producers {
+		s, err := newSeatOf(a, o, app.Config{Role: app.RoleProducer, Name: fmt.Sprint("p", i),
+			Seed: o.seed + uint64(i), Tasks: (o.tasks + o.producers - 1) / o.producers})
+		if err != nil {
+			return a, err
+		}
+		a.producers = append(a.producers, s)
+	}
+	return a, nil
+}
+
+func newSeatOf(a *arena, o options, c app.Config) (*seat, error) {
+	c.Driver, c.Dir = o.driver, a.dir
+	s, err := newSeat(a.address(), a.url, c)
+	if err == nil {
+		a.cleanup(s.close)
+	}
+	return s, err
+}
+
+// dawdle is of how many leased tasks one takes 8 s.
+func dawdle(o options) int64 {
+	switch {
+	case o.onlyPoison():
+		return 0 // a task that takes longer than 3 s may lose more than one attempt to it
+	case o.has("kill"):
+		return 500 // the tasks of a killed relay run again solo, 3 s apart if they take their time
+	}
+	return 50
+}

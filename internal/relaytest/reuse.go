@@ -75,7 +75,8 @@ func create(t testing.TB, driver string) *reusable {
 		t.Fatal(err)
 	}
 	d := &reusable{Database: &Database{db, url}, driver: driver}
-	d.drop = pgtest.AtEnd(func() { db.Close(); drop() })
+	d.drop = sync.OnceFunc(func() { db.Close(); drop() })
+	pgtest.AtEnd(func() error { d.drop(); return nil })
 	unused.mu.Lock()
 	defer unused.mu.Unlock()
 	if unused.made.catalog == "" {

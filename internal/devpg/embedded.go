@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -61,9 +60,7 @@ func extract(ctx context.Context, dir *watched.Dir, home string) error {
 	if err != nil {
 		return err
 	}
-	return filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
-		return errors.Join(err, dir.Own(path))
-	})
+	return dir.Own(home)
 }
 
 var archiveName = regexp.MustCompile(`^embedded-postgres-binaries-[a-z]+-.+-(\d+(?:\.\d+)+)\.txz$`)

@@ -131,38 +131,6 @@ func TestStopAndStartKeepData(t *testing.T) {
 	}
 }
 
-func TestDatabasesAreEmptyAndDropEndsConnections(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	s := openLocal(t)
-	first, dropFirst, err1 := s.NewDatabase(t.Context())
-	second, dropSecond, err2 := s.NewDatabase(t.Context())
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
-	const count = "SELECT count(*) FROM pg_database WHERE datname LIKE 'outbox_test_%'"
-	if n := query(t, s.URL(), count); first == second || n != "2" {
-		t.Errorf("databases %s and %s of %s", first, second, n)
-	}
-	if got := query(t, first, "SELECT current_setting('server_encoding') || ' ' || datcollate FROM pg_database "+
-		"WHERE datname = current_database()"); got != "UTF8 C" {
-		t.Errorf("encoding and locale are %q, want UTF8 C", got)
-	}
-	conn, err := openDB(t, first).Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	dropFirst()
-	if err := conn.PingContext(t.Context()); err == nil {
-		t.Error("connection outlived its database")
-	}
-	dropSecond()
-	if got := query(t, s.URL(), count); got != "0" {
-		t.Errorf("%s databases are left", got)
-	}
-}
-
 // The first server's data directory is made by initdb, later ones are copies of it. A broken
 // template is no obstacle.
 func TestLaterDataDirectoriesAreCopies(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,10 +48,7 @@ func (t template) restore(data string, dir *watched.Dir) (password string, err e
 	if err := os.CopyFS(data, os.DirFS(filepath.Join(string(t), "data"))); err != nil {
 		return "", err
 	}
-	err = filepath.WalkDir(data, func(path string, _ fs.DirEntry, err error) error {
-		return errors.Join(err, dir.Own(path))
-	})
-	return string(text), errors.Join(err, os.Chmod(data, 0o700))
+	return string(text), errors.Join(os.Chmod(data, 0o700), dir.Own(data))
 }
 
 // save makes the template of a data directory whose server has not run, and deletes what is a month

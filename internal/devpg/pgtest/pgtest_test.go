@@ -1,6 +1,7 @@
 package pgtest_test
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"net/url"
@@ -36,11 +37,26 @@ func query(t *testing.T, url, statement string) string {
 
 func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 	var first, second string
-	t.Run("first", func(t *testing.T) { first = pgtest.Database(t) })
+	var open *sql.Conn
+	t.Run("first", func(t *testing.T) {
+		first = pgtest.Database(t)
+		db, err := sql.Open("postgres", first)
+		if err == nil {
+			open, err = db.Conn(context.Background())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := open.PingContext(t.Context()); err == nil {
+		t.Error("a connection outlived its database")
+	}
 	t.Run("second", func(t *testing.T) {
 		second = pgtest.Database(t)
-		if got := query(t, second, "SELECT count(*) FROM pg_stat_user_tables"); got != "0" {
-			t.Errorf("database has %s tables, want none", got)
+		const found = `SELECT concat_ws(' ', current_setting('server_encoding'), datcollate, (SELECT count(*) FROM
+			pg_stat_user_tables)) FROM pg_database WHERE datname = current_database()`
+		if got := query(t, second, found); got != "UTF8 C 0" {
+			t.Errorf("encoding, locale and number of tables are %s, want UTF8 C 0", got)
 		}
 	})
 	if first == second {

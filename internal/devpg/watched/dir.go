@@ -4,7 +4,9 @@ package watched
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,12 +67,14 @@ func temporaryBase(as *account) (string, error) {
 		"TMPDIR can name a directory that it can", as.name, strings.Join(bases, ", "))
 }
 
-// Own makes a file or directory the property of the programs' user.
+// Own makes a file, or a directory and all in it, the property of the programs' user.
 func (d *Dir) Own(path string) error {
 	if d.as == nil {
 		return nil
 	}
-	return os.Chown(path, d.as.uid, d.as.gid)
+	return filepath.WalkDir(path, func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Chown(path, d.as.uid, d.as.gid))
+	})
 }
 
 // WriteFile writes a file in the directory, and returns its path.

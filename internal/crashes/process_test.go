@@ -22,13 +22,14 @@ import (
 
 // program is what a relay process runs.
 type program struct {
-	// Registry makes the handlers. side is a pool apart from the relay's, for what a handler says to the test whatever becomes
-	// of its transaction.
+	// Registry makes the handlers. side is a pool apart from the relay's, for what a handler says
+	// to the test whatever becomes of its transaction.
 	Registry  func(side *sql.DB) *handlers.Registry
 	Schedules relay.Schedules
 }
 
-// childEnv in the environment makes a test binary a relay process, as its value, a childConfig, says.
+// childEnv in the environment makes a test binary a relay process, as its value, a childConfig,
+// says.
 const childEnv = "OUTBOX_TEST_CHILD"
 
 type childConfig struct {

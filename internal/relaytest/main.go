@@ -12,8 +12,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main is a TestMain: pgtest's, after which no goroutine may be left in the process (I11). It exits.
-// Six parallel tests run at once, as they mostly wait. With the race detector it is five.
+// Main is a TestMain: pgtest's, after which no goroutine may be left in the process (I11). It
+// exits. Six parallel tests run at once, as they mostly wait. With the race detector it is five.
 // -parallel chooses another number.
 func Main(m *testing.M) {
 	flag.Parse()

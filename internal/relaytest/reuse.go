@@ -13,8 +13,8 @@ import (
 )
 
 // A new database and the first statements of its sessions cost more CPU than most tests. So a test
-// that passed leaves its database and its pool to the next one: without rows, and with the sessions'
-// settings reset. A database in which anything else has changed is dropped.
+// that passed leaves its database and its pool to the next one: without rows, and with the
+// sessions' settings reset. A database in which anything else has changed is dropped.
 const (
 	keptSessions = 6       // of each pool
 	mostBytes    = 1 << 19 // of a table or an index; the next test would work beside its dead rows

@@ -1,5 +1,5 @@
-// Package cluster runs PostgreSQL from server programs on this machine: each cluster has a temporary
-// directory of its own and a free loopback port.
+// Package cluster runs PostgreSQL from server programs on this machine: each cluster has a
+// temporary directory of its own and a free loopback port.
 package cluster
 
 import (

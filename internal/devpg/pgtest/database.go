@@ -26,7 +26,8 @@ func Encoded(t testing.TB, encoding string) string {
 }
 
 // Prepared is Database with what prepare made of an empty one. That happens once for each function;
-// the others are copies, which are had sooner. prepare is no closure, and leaves no connection open.
+// the others are copies, which are had sooner. prepare is no closure, and leaves no connection
+// open.
 func Prepared(t testing.TB, prepare func(url string) error) string {
 	t.Helper()
 	url, drop := Kept(t, prepare)

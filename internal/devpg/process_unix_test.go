@@ -128,7 +128,15 @@ func TestServerEndsWithItsProgram(t *testing.T) {
 			if err := p.cmd.Wait(); err == nil {
 				t.Error("program ended well, want a failure")
 			}
-			eventually(t, tr.left)
+			eventually(t, func() error {
+				if _, err := os.Stat(tr.directory); err == nil {
+					return errors.New("its files are still there")
+				}
+				return nil
+			})
+			if err := tr.left(); err != nil { // which would end without its files, too, but in disorder
+				t.Error(err)
+			}
 		})
 	}
 }

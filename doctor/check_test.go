@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -14,7 +15,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/doctor"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/devpg/pgbouncer"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -175,19 +176,19 @@ func TestNoCheckReadsAllTasks(t *testing.T) {
 
 func TestThroughPgBouncerInTransactionMode(t *testing.T) {
 	needs.Program(t, "pgbouncer", "pgbouncer")
-	pooler, err := pgtest.Server(t).OpenPooler(t.Context())
+	db := ill(t)
+	worker(t, db, true, 10, 12, "A")
+	server, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pooler, err := pgbouncer.Start(t.Context(), server)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer pooler.Close()
-	db := ill(t)
-	worker(t, db, true, 10, 12, "A")
-	u, err := pooler.URL(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for driver, parameter := range map[string]string{"postgres": "binary_parameters=yes", "pgx": "default_query_exec_mode=exec"} {
-		pool := direct(t, u+"&"+parameter, driver)
+		pool := direct(t, pooler.URL(server).String()+"&"+parameter, driver)
 		for _, f := range diagnosis(t, pool) {
 			if f.Severity > doctor.Info && f.Check != "durability" {
 				t.Errorf("%s: %+v", driver, f)

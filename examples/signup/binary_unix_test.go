@@ -46,7 +46,7 @@ func startProgram(t *testing.T, args ...string) *program {
 	if err := os.Chmod(temp, 0o1777); err != nil {
 		t.Fatal(err)
 	}
-	if kind := pgtest.Server(t).Kind(); kind == "url" || kind == "docker" {
+	if _, err := pgtest.Server(t).Program("postgres"); err != nil { // it is at a URL or in Docker
 		args = append(args, "-database-url", pgtest.Database(t)) // leave no tables in it, start no second container
 	}
 	p := &program{Cmd: exec.Command(binary, args...), temp: temp, exited: make(chan struct{})}

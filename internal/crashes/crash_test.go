@@ -47,10 +47,10 @@ func enqueueAll(t testing.TB, db *relaytest.Database, n int) {
 // C1, F14, F16.
 func testKilledAtEachPoint(t *testing.T, db *relaytest.Database) {
 	db.Do(t, pointsSQL)
-	relaytest.Start(t, db, "effects", 4) // one survives and takes the leases over
-	victims := map[string]*relaytest.Process{}
+	start(t, db, "effects", 4) // one survives and takes the leases over
+	victims := map[string]*process{}
 	for range 3 {
-		p := relaytest.Start(t, db, "effects", 4)
+		p := start(t, db, "effects", 4)
 		victims[p.Name] = p
 	}
 	gate, err := db.Conn(t.Context())
@@ -74,19 +74,19 @@ func testKilledAtEachPoint(t *testing.T, db *relaytest.Database) {
 			lock("lock", point)
 			enqueueAll(t, db, each)
 			n += effectTypes * each
-			var victim *relaytest.Process
+			var victim *process
 			relaytest.Eventually(t, 20*time.Second, "a relay is at the point: "+point, func() bool {
 				victim = victims[db.Text(t, `SELECT max(application_name) FROM pg_stat_activity WHERE datname = current_database()
 					AND wait_event = 'advisory' AND application_name = ANY (string_to_array($1, ' '))`, names(victims))]
 				return victim != nil
 			})
 			victim.Kill9()
-			if err := db.DeclareDead(victim); err != nil {
+			if err := declareDead(db, victim); err != nil {
 				t.Fatal(err)
 			}
 			lock("unlock", point)
 			delete(victims, victim.Name)
-			p := relaytest.Start(t, db, "effects", 4)
+			p := start(t, db, "effects", 4)
 			victims[p.Name] = p
 		}
 	}
@@ -94,7 +94,7 @@ func testKilledAtEachPoint(t *testing.T, db *relaytest.Database) {
 	db.OnceEach(t, n)
 }
 
-func names(processes map[string]*relaytest.Process) (joined string) {
+func names(processes map[string]*process) (joined string) {
 	for name := range processes {
 		joined += name + " "
 	}
@@ -108,15 +108,15 @@ const tasksOfSQL = `SELECT (SELECT count(*) FROM outbox.running JOIN outbox.rela
 // C1, F14, F16.
 func testKilledAtRandom(t *testing.T, db *relaytest.Database) {
 	db.Do(t, pointsSQL)
-	relaytest.Start(t, db, "effects", 4)
-	f := &relaytest.Fleet{DB: db, Program: "effects", Workers: 4, Restart: true}
+	start(t, db, "effects", 4)
+	f := &fleet{DB: db, Program: "effects", Workers: 4, Restart: true}
 	f.Start(t, 3)
 	const kills, each = 40, 1200
 	enqueueAll(t, db, each)
 	busy := 0
 	for kill := range kills {
 		at := (kill*effectTypes*each + rand.IntN(effectTypes*each)) / (kills + 2)
-		var victim *relaytest.Process // one that has tasks, if any has
+		var victim *process // one that has tasks, if any has
 		relaytest.Eventually(t, 30*time.Second, "the relays go on", func() bool {
 			if db.Int(t, `SELECT count(*) FROM effect`) < at {
 				return false

@@ -23,7 +23,7 @@ func testFrozenPastItsLease(t *testing.T) {
 	db := newGatedDatabase(t)
 	const tasks = 20
 	db.Enqueue(t, "LEASED", tasks)
-	p := relaytest.Start(t, db, "gated", tasks+1)
+	p := start(t, db, "gated", tasks+1)
 	relaytest.Eventually(t, 20*time.Second, "the relay runs them", func() bool { return db.Int(t, `SELECT count(*) FROM start`) == tasks })
 	signal(t, p, syscall.SIGSTOP)
 	relaytest.Taker(t, db)
@@ -59,7 +59,7 @@ func testFrozenPastItsLease(t *testing.T) {
 func testFrozenInATransaction(t *testing.T) {
 	db := newGatedDatabase(t)
 	db.Enqueue(t, "TX", 1)
-	p := relaytest.Start(t, db, "gated", 3)
+	p := start(t, db, "gated", 3)
 	relaytest.Eventually(t, 20*time.Second, "the relay runs it", func() bool { return db.Int(t, `SELECT count(*) FROM start`) == 1 })
 	signal(t, p, syscall.SIGSTOP)
 	reg := handlers.New()
@@ -78,7 +78,7 @@ func testFrozenInATransaction(t *testing.T) {
 	}
 }
 
-func signal(t *testing.T, p *relaytest.Process, s syscall.Signal) {
+func signal(t *testing.T, p *process, s syscall.Signal) {
 	t.Helper()
 	if err := p.Signal(s); err != nil {
 		t.Fatal(err)

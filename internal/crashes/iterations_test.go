@@ -24,7 +24,7 @@ func TestEachIterationTakesEffectOnceThoughRelaysAreKilled(t *testing.T) {
 	for _, taskType := range []string{"TX", "BATCH", "LEASED"} {
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, max_attempts) SELECT $1, '{"n": 0}', 1000 FROM generate_series(1, $2)`, taskType, tasks)
 	}
-	f := &relaytest.Fleet{DB: db, Program: "recurring", Workers: 4, Restart: true, Hasten: true}
+	f := &fleet{DB: db, Program: "recurring", Workers: 4, Restart: true, Hasten: true}
 	f.Start(t, 3)
 	kills := 0
 	relaytest.Eventually(t, 3*time.Minute, "all iterations are done", func() bool {

@@ -81,9 +81,9 @@ func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
 	t.Parallel()
 	kinds := []string{"TX", "BATCH", "LEASED"}
 	db := newLimitedDatabase(t)
-	processes := map[int]*relaytest.Process{}
+	processes := map[int]*process{}
 	for range 4 {
-		p := relaytest.Start(t, db, "limited", 6)
+		p := start(t, db, "limited", 6)
 		processes[p.Pid] = p
 	}
 	for _, kind := range kinds {
@@ -97,14 +97,14 @@ func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
 		slotsAreTaken(t, db, kinds, running)
 	}
 	for _, kind := range relaytest.Part(kinds, 1) {
-		var p *relaytest.Process
+		var p *process
 		relaytest.Eventually(t, 30*time.Second, "a process holds a slot of "+kind, func() bool {
 			p = processes[db.Int(t, `SELECT COALESCE(min(pid), 0) FROM inside WHERE task_type = $1 AND pid NOT IN (SELECT pid FROM dead)`, kind)]
 			return p != nil
 		})
 		db.Do(t, `INSERT INTO dead VALUES ($1)`, p.Pid)
 		p.Kill9()
-		if err := db.DeclareDead(p); err != nil {
+		if err := declareDead(db, p); err != nil {
 			t.Fatal(err)
 		}
 		delete(processes, p.Pid)

@@ -11,7 +11,7 @@ import (
 )
 
 // programs are what the relay processes of these tests run.
-var programs = map[string]relaytest.Program{
+var programs = map[string]program{
 	"effects":      {Registry: effects},
 	"poison":       {Registry: poison},
 	"gated":        {Registry: gated},
@@ -23,14 +23,14 @@ var programs = map[string]relaytest.Program{
 	"rated":        {Registry: rated},
 }
 
-func fires(period time.Duration) relaytest.Program {
-	return relaytest.Program{
+func fires(period time.Duration) program {
+	return program{
 		Registry:  func(*sql.DB) *handlers.Registry { return relaytest.FiredAt() },
 		Schedules: relay.Schedules{{Name: "tick", Timing: relay.Every(period), Task: relaytest.TypeFired.New(relaytest.Payload{}), CatchUp: relay.CatchUpAll}},
 	}
 }
 
 func TestMain(m *testing.M) {
-	relaytest.Child(programs)
+	runChild(programs)
 	relaytest.Main(m)
 }

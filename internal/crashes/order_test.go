@@ -19,7 +19,7 @@ func testOrderUnderKills(t *testing.T, db *relaytest.Database) {
 			SELECT ($1::text[])[1 + key % 3], CASE WHEN $4 THEN key END, jsonb_build_object('Fail', (random() * 0.55)::int)
 			  FROM generate_series(1, $3::int) n CROSS JOIN generate_series(1, $2::int) key`, pq.Array(relaytest.OrderedTypes), keys, each, ordered)
 		begun := time.Now()
-		f := &relaytest.Fleet{DB: db, Program: "ordered", Workers: 6, Restart: true, Hasten: true}
+		f := &fleet{DB: db, Program: "ordered", Workers: 6, Restart: true, Hasten: true}
 		f.Start(t, relays)
 		for kill := range kills {
 			relaytest.Eventually(t, time.Minute, "the relays go on", func() bool {

@@ -80,7 +80,7 @@ func (c poisonCase) test(t *testing.T, db *relaytest.Database) {
 		SELECT $1, CASE WHEN n > $2::int / 20 AND n <= $2::int / 20 + $3::int AND $4 <> 3 THEN $4 END, jsonb_build_object('N', CASE WHEN n > $2::int / 20 AND n <= $2::int / 20 + $3::int THEN -n ELSE n END)
 		  FROM generate_series(1, $2::int + $3::int) n`, c.taskType, c.others, c.poisons, c.max)
 	begun := time.Now()
-	f := &relaytest.Fleet{DB: db, Program: "poison", Workers: c.workers, Restart: c.restart, Hasten: c.hasten}
+	f := &fleet{DB: db, Program: "poison", Workers: c.workers, Restart: c.restart, Hasten: c.hasten}
 	f.Start(t, c.processes)
 	relaytest.Eventually(t, 5*time.Minute, "the poison is dead and the other tasks are done", func() bool {
 		return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) >= c.poisons && db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
@@ -133,7 +133,7 @@ func testSuspectsDoNotCostEachOther(t *testing.T, db *relaytest.Database) {
 			    FROM generate_series(1, 20) n RETURNING task_id)
 			INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, $3::uuid, $3::uuid FROM new WHERE $1 <> 'LEASED'`,
 			taskType, 1+round, dead)
-		p := relaytest.Start(t, db, "poison", 10)
+		p := start(t, db, "poison", 10)
 		select {
 		case <-p.Ended:
 		case <-time.After(3 * time.Minute):

@@ -45,7 +45,7 @@ func TestTheRateOfATypeHoldsInAllProcessesAndIsReached(t *testing.T) {
 		db.Enqueue(t, kind, 6000)
 	}
 	for range 3 {
-		relaytest.Start(t, db, "rated", 10)
+		start(t, db, "rated", 10)
 	}
 	relaytest.Eventually(t, 30*time.Second, "all processes are there and have begun", func() bool {
 		return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 3 && db.Int(t, `SELECT count(DISTINCT task_type) FROM start`) == 3

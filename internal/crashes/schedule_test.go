@@ -20,7 +20,7 @@ func TestEachFiringEnqueuesOneTaskHoweverManyRelaysRunAndDie(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	db.CreateFired(t)
 	noteFirings(t, db)
-	f := &relaytest.Fleet{DB: db, Program: program, Workers: 2, Hasten: true}
+	f := &fleet{DB: db, Program: program, Workers: 2, Hasten: true}
 	f.Start(t, relays)
 	for killed := range 2 {
 		relaytest.Eventually(t, 300*time.Second, "some firings", func() bool {

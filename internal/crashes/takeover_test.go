@@ -16,7 +16,7 @@ func testTakeover(t *testing.T) {
 	db := newGatedDatabase(t)
 	const tasks = 9
 	db.Enqueue(t, "LEASED", tasks)
-	p := relaytest.Start(t, db, "gated", 10)
+	p := start(t, db, "gated", 10)
 	relaytest.Eventually(t, 20*time.Second, "the relay runs them", func() bool { return db.Int(t, `SELECT count(*) FROM start`) == tasks })
 	relaytest.Run(t, db.DB, relaytest.Leased(relaytest.LeasedEffect), relay.Config{PollInterval: 50 * time.Millisecond})
 	relaytest.Eventually(t, 10*time.Second, "another relay is there", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 2 })

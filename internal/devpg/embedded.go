@@ -5,130 +5,106 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
+
+	"github.com/txoutbox/outbox/internal/devpg/cluster"
+	"github.com/txoutbox/outbox/internal/devpg/pgurl"
+	"github.com/txoutbox/outbox/internal/devpg/watched"
 )
 
 const (
 	envArchive    = "OUTBOX_TEST_POSTGRES_ARCHIVE"
 	envRepository = "OUTBOX_TEST_POSTGRES_REPOSITORY"
-
-	embeddedVersion = embeddedpostgres.V17
-	downloadTimeout = 5 * time.Minute
 )
 
-func openEmbedded(ctx context.Context, cfg config) (*Server, error) {
-	cfg.memory = false // programs cannot be run there everywhere
-	dir, err := newDirectory(cfg.memory)
+// openEmbedded never has the files in memory, where programs cannot run everywhere.
+func openEmbedded(ctx context.Context, c config) (source, string, error) {
+	dir, err := watched.NewDir(false)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	bin, err := extract(ctx, dir)
-	if err != nil {
-		return nil, err
+	bin := filepath.Join(dir.Path, "binaries", "bin")
+	if err := extract(ctx, dir, filepath.Dir(bin)); err != nil {
+		return nil, "", errors.Join(err, dir.Remove())
 	}
-	return startCluster(ctx, kindEmbedded, bin, dir, cfg)
+	s, err := cluster.New(ctx, dir, bin, c.settings)
+	return s, bin, err
 }
 
-// extract puts the library's binaries into dir and returns their directory. It owns dir until it returns without an
-// error.
-func extract(ctx context.Context, dir *directory) (bin string, err error) {
-	cfg, err := archive(dir)
+// extract puts the library's binaries into home. The library heeds no context, so what it still
+// writes after ctx has ended goes with the directory, or with this process.
+func extract(ctx context.Context, dir *watched.Dir, home string) error {
+	archive, err := archive()
 	if err != nil {
-		return "", errors.Join(err, dir.remove())
+		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	home := filepath.Join(dir.path, "binaries")
 	done := make(chan error, 1)
-	go func() { done <- fetch(cfg.BinariesPath(home), dir.path) }()
+	go func() { done <- fetch(archive.BinariesPath(home), dir.Path) }()
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		// the library cannot be interrupted: the directory goes when it has finished, or with this process
-		go func() {
-			<-done
-			dir.remove()
-		}()
-		return "", ctx.Err()
-	}
-	bin = filepath.Join(home, "bin")
-	if err == nil {
-		err = checkBinaries(bin)
+		err = ctx.Err()
 	}
 	if err == nil {
-		err = filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
-			return errors.Join(err, dir.own(path))
-		})
+		err = cluster.Check(filepath.Join(home, "bin"))
 	}
 	if err != nil {
-		return "", errors.Join(err, dir.remove())
+		return err
 	}
-	return bin, nil
+	return dir.Own(home)
 }
 
 var archiveName = regexp.MustCompile(`^embedded-postgres-binaries-[a-z]+-.+-(\d+(?:\.\d+)+)\.txz$`)
 
 // archive says where the library finds its archive.
-func archive(dir *directory) (embeddedpostgres.Config, error) {
-	cfg := embeddedpostgres.DefaultConfig().Version(embeddedVersion)
-	if file := os.Getenv(envArchive); file != "" {
-		m := archiveName.FindStringSubmatch(filepath.Base(file))
-		if m == nil {
-			return cfg, fmt.Errorf("%s: %s is not named embedded-postgres-binaries-<system>-<architecture>-<version>.txz",
-				envArchive, filepath.Base(file))
-		}
-		if _, err := os.Stat(file); err != nil {
-			return cfg, fmt.Errorf("%s: %w", envArchive, err)
-		}
-		// the address keeps the library from a download where it thinks the archive is for another system
-		return cfg.Version(embeddedpostgres.PostgresVersion(m[1])).CachePath(filepath.Dir(file)).
-			BinaryRepositoryURL("the archive for this system beside " + file), nil
-	}
+func archive() (embeddedpostgres.Config, error) {
+	cfg := embeddedpostgres.DefaultConfig().Version(embeddedpostgres.V17)
 	if repository := os.Getenv(envRepository); repository != "" {
 		cfg = cfg.BinaryRepositoryURL(strings.TrimSuffix(repository, "/"))
 	}
-	cache := filepath.Join(dir.path, "cache")
-	if home, err := os.UserHomeDir(); err == nil {
-		if probe, err := os.MkdirTemp(home, ".outbox-devpg-"); err == nil {
-			os.Remove(probe)
-			cache = filepath.Join(home, ".embedded-postgres-go") // where the library keeps its downloads by default
-		}
+	file := os.Getenv(envArchive)
+	if file == "" {
+		return cfg, nil
 	}
-	return cfg.CachePath(cache), nil
+	m := archiveName.FindStringSubmatch(filepath.Base(file))
+	if m == nil {
+		return cfg, fmt.Errorf("%s: %s is not named embedded-postgres-binaries-<system>-<architecture>-<version>.txz",
+			envArchive, filepath.Base(file))
+	}
+	if _, err := os.Stat(file); err != nil {
+		return cfg, fmt.Errorf("%s: %w", envArchive, err)
+	}
+	// The address keeps the library from a download where it wants the archive of another system.
+	return cfg.Version(embeddedpostgres.PostgresVersion(m[1])).CachePath(filepath.Dir(file)).
+		BinaryRepositoryURL("the archive for this system beside " + file), nil
 }
 
-// fetching is held by fetch, so that a log file in use is that of the one fetch in progress.
-var fetching sync.Mutex
-
-// fetch lets the library download and extract. It offers this only as part of a start, which it does without a watchdog
-// and not at all as root; so it is given a data directory in which no server starts.
+// fetch lets the library download and extract, which it does as part of a start only. It starts no
+// server as root, and none with a watchdog, so it gets a data directory in which no server starts.
 func fetch(cfg embeddedpostgres.Config, dir string) error {
-	fetching.Lock()
-	defer fetching.Unlock()
-	port, err := freePort()
+	port, err := pgurl.FreePort()
 	if err != nil {
 		return err
 	}
 	data := filepath.Join(dir, "no-data")
-	if err := os.Mkdir(data, 0o700); err != nil {
+	// With the file PG_VERSION the library takes the directory for an initialized one.
+	err = errors.Join(os.Mkdir(data, 0o700), os.WriteFile(filepath.Join(data, "PG_VERSION"), nil, 0o600))
+	if err != nil {
 		return err
 	}
-	// with this file the library takes the directory for an initialised one
-	if err := os.WriteFile(filepath.Join(data, "PG_VERSION"), nil, 0o600); err != nil {
-		return err
-	}
+	defer removeNew(filepath.Join(os.TempDir(), "embedded_postgres_log*"))() // which it leaves behind
 	server := embeddedpostgres.NewDatabase(cfg.Port(uint32(port)).Logger(io.Discard).
 		RuntimePath(filepath.Join(dir, "runtime")).DataPath(data))
 	err = server.Start()
-	removeOpenFiles(filepath.Join(os.TempDir(), "embedded_postgres_log*")) // the library leaves its log behind
 	switch {
 	case err == nil:
 		return errors.Join(errors.New("server started without data"), server.Stop())
@@ -136,4 +112,17 @@ func fetch(cfg embeddedpostgres.Config, dir string) error {
 		return nil
 	}
 	return err
+}
+
+// removeNew returns a function that deletes the files that match by then and do not yet.
+func removeNew(glob string) (remove func()) {
+	earlier, _ := filepath.Glob(glob) // the only error is a malformed glob
+	return func() {
+		now, _ := filepath.Glob(glob)
+		for _, path := range now {
+			if !slices.Contains(earlier, path) {
+				_ = os.Remove(path)
+			}
+		}
+	}
 }

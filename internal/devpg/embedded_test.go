@@ -15,7 +15,8 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// The archive of this test holds programs that call those on this machine; all else is as with a downloaded one.
+// The archive of this test holds programs that call those on this machine; all else is as with a
+// downloaded one.
 func TestEmbedded(t *testing.T) {
 	needs.Long(t)
 	clearChoice(t)

@@ -3,11 +3,14 @@
 package devpg_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,8 +27,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The tests choose their kind of server themselves: what the environment asks for the project's other tests does not reach
-// them, nor the children that they start.
+// clearChoice keeps what the environment asks for the project's other tests from these, and from
+// their children.
 func clearChoice(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"OUTBOX_TEST_POSTGRES", "OUTBOX_TEST_DATABASE_URL"} {
@@ -68,6 +71,13 @@ func query(t *testing.T, url, statement string) string {
 	return value
 }
 
+func do(t *testing.T, url, statement string) {
+	t.Helper()
+	if _, err := openDB(t, url).ExecContext(t.Context(), statement); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
 // traces is what a local server could leave behind.
 type traces struct {
 	directory string
@@ -84,17 +94,13 @@ func tracesOf(ctx context.Context, url string) (traces, error) {
 	if err := db.QueryRowContext(ctx, "SHOW data_directory").Scan(&data); err != nil {
 		return traces{}, err
 	}
-	pid, err := serverPID(data)
-	return traces{filepath.Dir(data), pid}, err
-}
-
-func serverPID(data string) (int, error) {
 	content, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
 	if err != nil {
-		return 0, err
+		return traces{}, err
 	}
 	first, _, _ := strings.Cut(string(content), "\n")
-	return strconv.Atoi(first)
+	pid, err := strconv.Atoi(first)
+	return traces{filepath.Dir(data), pid}, err
 }
 
 func mustTraces(t *testing.T, s *devpg.Server) traces {
@@ -117,6 +123,16 @@ func (tr traces) left() error {
 	return nil
 }
 
+// running does not count a process that has ended and that nobody has waited for.
+func running(pid int) bool {
+	if runtime.GOOS == "linux" {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err == nil && !strings.HasPrefix(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " Z")
+	}
+	state, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
+	return err == nil && !strings.HasPrefix(strings.TrimSpace(string(state)), "Z")
+}
+
 // eventually waits until check returns nil.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
@@ -133,5 +149,30 @@ func eventually(t *testing.T, check func() error) {
 		case <-deadline:
 			t.Fatalf("after 30 s: %v", err)
 		}
+	}
+}
+
+// openDirectory is a temporary directory that every user can enter, unlike t.TempDir's.
+func openDirectory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "devpg-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func empty(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		t.Errorf("%s is left", filepath.Join(dir, e.Name()))
 	}
 }

@@ -46,10 +46,3 @@ func TestASynchronousStandbyHasWhatWasCommittedWhenItsPrimaryIsKilled(t *testing
 		t.Errorf("after its return the old primary has %q", got)
 	}
 }
-
-func do(t *testing.T, url, statement string) {
-	t.Helper()
-	if _, err := openDB(t, url).ExecContext(t.Context(), statement); err != nil {
-		t.Fatalf("%s: %v", statement, err)
-	}
-}

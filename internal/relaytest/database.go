@@ -1,7 +1,8 @@
-// Package relaytest is what the tests of relays share: a migrated database whose invariants are checked at the end, relays in this
-// process and in processes of their own, which can be killed, and handlers that leave an effect for each task.
+// Package relaytest is what the tests of relays share: a migrated database whose invariants are
+// checked at the end, relays in this process, and handlers that leave an effect for each task.
 //
-// A package that uses it has the TestMain that [github.com/txoutbox/outbox/internal/devpg/pgtest] asks for.
+// A package that uses it has the TestMain that [github.com/txoutbox/outbox/internal/devpg/pgtest]
+// asks for.
 package relaytest
 
 import (
@@ -19,14 +20,16 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// Database is a pool of connections to a migrated database, which has the table that the tests' handlers write to.
+// Database is a pool of connections to a migrated database, which has the table that the tests'
+// handlers write to.
 type Database struct {
 	*sql.DB
 	URL string
 }
 
-// NewDatabase is a database of the test's own, on the server that the package's tests share. At the end of the test its
-// invariants are checked, and that nothing is left open. The driver is [DriverName], unless another is named.
+// NewDatabase is a database of the test's own, on the server that the package's tests share. At the
+// end of the test its invariants are checked, and that nothing is left open. The driver is
+// [DriverName], unless another is named.
 func NewDatabase(t testing.TB, driver ...string) *Database {
 	t.Helper()
 	name := append(driver, DriverName())[0]
@@ -78,8 +81,9 @@ func checked(t testing.TB, url string, driver ...string) *Database {
 	return db
 }
 
-// Open is another pool, which is closed at the end of the test. It is opened by [pgtest.Open]: where the tests run behind a pooler its
-// connections have no session. URL leads to the server itself.
+// Open is another pool, which is closed at the end of the test. It is opened by [pgtest.Open]:
+// where the tests run behind a pooler its connections have no session. URL leads to the server
+// itself.
 func Open(t testing.TB, url string, driver ...string) *Database {
 	t.Helper()
 	db, err := pgtest.Open(append(driver, DriverName())[0], url)
@@ -103,7 +107,8 @@ func opened(t testing.TB, db *sql.DB, url string, err error) *Database {
 	return &Database{db, url}
 }
 
-// DriverName is the database/sql driver that the tests use: OUTBOX_TEST_DRIVER is postgres (lib/pq, the default) or pgx.
+// DriverName is the database/sql driver that the tests use: OUTBOX_TEST_DRIVER is postgres (lib/pq,
+// the default) or pgx.
 func DriverName() string {
 	if name := os.Getenv("OUTBOX_TEST_DRIVER"); name != "" {
 		return name

@@ -63,8 +63,8 @@ func Leased(h func(ctx context.Context, task *outbox.Task[Payload]) error, opts 
 	return reg
 }
 
-// OnceEach checks that n tasks had one effect each, or more where the attempt says -1: an effect that no transaction of
-// the task's covers. Nothing else may be left of them.
+// OnceEach checks that n tasks had one effect each, or more where the attempt says -1: an effect
+// that no transaction of the task's covers. Nothing else may be left of them.
 func (db *Database) OnceEach(t testing.TB, n int) {
 	t.Helper()
 	if got := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`); got != n {

@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// labelled is the key of the label that tells the goroutines of one relay from those of others. Goroutines have the labels of those
-// that started them, so those of the handlers and of the drivers under a relay's calls have it as well.
+// labelled is the key of the label that tells the goroutines of one relay from those of others.
+// Goroutines have the labels of those that started them, so those of the handlers and of the
+// drivers under a relay's calls have it as well.
 const labelled = "outbox_relay"
 
 var runs atomic.Int64
@@ -31,8 +32,8 @@ func (g *goroutines) in(ctx context.Context, f func(ctx context.Context)) {
 	pprof.Do(ctx, pprof.Labels(labelled, g.label), f)
 }
 
-// endWithin is how long after a run the drivers may take to end what they had begun: a context of theirs has ended, and a goroutine
-// of database/sql or of a driver is about to notice.
+// endWithin is how long after a run the drivers may take to end what they had begun: a context of
+// theirs has ended, and a goroutine of database/sql or of a driver is about to notice.
 const endWithin = 30 * time.Second
 
 // ended checks I11: none is left. What the test leaves behind does not count.

@@ -9,8 +9,8 @@ import (
 // waits is where the goroutines of these tests are.
 func waits(release chan struct{}) { <-release }
 
-// I11 is checked for one relay beside others: what is started under it, however deep, is its own, and counts until it has ended,
-// unless the test says that it leaves it.
+// I11 is checked for one relay beside others: what is started under it, however deep, is its own,
+// and counts until it has ended, unless the test says that it leaves it.
 func TestGoroutinesOfOneRelayAreToldFromOthers(t *testing.T) {
 	var mine, other, idle goroutines
 	releaseMine, releaseOther := make(chan struct{}), make(chan struct{})

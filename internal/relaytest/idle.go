@@ -5,12 +5,14 @@ import (
 	"time"
 )
 
-// busy are sessions of the database that have a statement or a transaction open, which is what holds locks.
+// busy are sessions of the database that have a statement or a transaction open, which is what
+// holds locks.
 const busy = `SELECT COALESCE(string_agg(format('%s: %s', state, left(query, 200)), '; '), '') FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend' AND state <> 'idle'`
 
-// Idle checks I11 when all relays of the test have ended: no connection of its pool is in use, and no session of its database is in a
-// transaction. A session whose client was killed, or has closed it, may take a moment to notice.
+// Idle checks I11 when all relays of the test have ended: no connection of its pool is in use, and
+// no session of its database is in a transaction. A session whose client was killed, or has closed
+// it, may take a moment to notice.
 func (db *Database) Idle(t testing.TB) {
 	t.Helper()
 	deadline := time.After(endWithin)

@@ -2,6 +2,8 @@ package relaytest
 
 import (
 	"flag"
+	"fmt"
+	"os"
 	"runtime"
 	"strconv"
 	"testing"
@@ -10,20 +12,25 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main is a TestMain: pgtest's, after which no goroutine may be left in the process (I11). It exits.
-// Six parallel tests run at once, as they mostly wait. With the race detector it is five.
+// Main is a TestMain: pgtest's, after which no goroutine may be left in the process (I11). It
+// exits. Six parallel tests run at once, as they mostly wait. With the race detector it is five.
 // -parallel chooses another number.
 func Main(m *testing.M) {
 	flag.Parse()
-	isDefault := flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0))
-	if isDefault {
+	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
 		at := "6"
 		if RaceDetector {
 			at = "5"
 		}
 		_ = flag.Set("test.parallel", at)
 	}
-	goleak.VerifyTestMain(pgtest.Tests{M: m},
-		// The client of a Docker engine keeps its connections.
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+	code := pgtest.Main(m)
+	// The client of a Docker engine keeps its connections.
+	err := goleak.Find(goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+	if code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }

@@ -16,7 +16,8 @@ var OrderedTypes = []string{"ORDERED_TX", "ORDERED_BATCH", "ORDERED_LEASED"}
 // OrderedPayload is that of the OrderedTypes: their first Fail attempts fail.
 type OrderedPayload struct{ N, Fail int }
 
-// NoteRun is what a run of the OrderedTypes leaves when it takes effect: the task's id and key and the attempt.
+// NoteRun is what a run of the OrderedTypes leaves when it takes effect: the task's id and key and
+// the attempt.
 const NoteRun = `INSERT INTO run (task_id, key, attempt) VALUES ($1, $2, $3)`
 
 // CreateRuns makes the table that Ordered needs.
@@ -25,7 +26,8 @@ func (db *Database) CreateRuns(t testing.TB) {
 	db.Do(t, `CREATE TABLE run (run_id bigint GENERATED ALWAYS AS IDENTITY, task_id bigint, key text, attempt int, began timestamptz DEFAULT clock_timestamp())`)
 }
 
-// Ordered registers a handler of each kind that notes each run. The options come after four attempts that are soon retried.
+// Ordered registers a handler of each kind that notes each run. The options come after four
+// attempts that are soon retried.
 func Ordered(opts ...handlers.Option) *handlers.Registry {
 	reg := handlers.New()
 	opts = append([]handlers.Option{RetrySoon(), handlers.MaxAttempts(4)}, opts...)

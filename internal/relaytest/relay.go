@@ -152,8 +152,8 @@ func Eventually(t testing.TB, within time.Duration, what string, ok func() bool)
 	}
 }
 
-// Together runs tests at the same time, whatever -parallel says: they mostly wait. Tests that assert
-// times run one after the other.
+// Together runs tests at the same time, whatever -parallel says: they mostly wait. Tests that
+// assert times run one after the other.
 func Together(t *testing.T, tests map[string]func(*testing.T)) {
 	var all sync.WaitGroup
 	for name, test := range tests {

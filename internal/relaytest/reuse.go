@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,8 +13,8 @@ import (
 )
 
 // A new database and the first statements of its sessions cost more CPU than most tests. So a test
-// that passed leaves its database and its pool to the next one: without rows, without tables of its
-// own, and with the sessions' settings reset. A database that cannot be brought back is dropped.
+// that passed leaves its database and its pool to the next one: without rows, and with the
+// sessions' settings reset. A database in which anything else has changed is dropped.
 const (
 	keptSessions = 6       // of each pool
 	mostBytes    = 1 << 19 // of a table or an index; the next test would work beside its dead rows
@@ -75,7 +74,8 @@ func create(t testing.TB, driver string) *reusable {
 		t.Fatal(err)
 	}
 	d := &reusable{Database: &Database{db, url}, driver: driver}
-	d.drop = pgtest.AtEnd(func() { db.Close(); drop() })
+	d.drop = sync.OnceFunc(func() { db.Close(); drop() })
+	pgtest.AtEnd(func() error { d.drop(); return nil })
 	unused.mu.Lock()
 	defer unused.mu.Unlock()
 	if unused.made.catalog == "" {
@@ -156,7 +156,6 @@ func onlySessions(ctx context.Context, c *sql.Conn, n int) error {
 // madeAs says what is in a database that no test has used.
 type madeAs struct {
 	catalog string // a hash
-	newest  int64  // the greatest OID in it
 	empty   string // the statement that brings rows and sequences back
 }
 
@@ -165,7 +164,7 @@ func look(t testing.TB, db *Database) madeAs {
 	if filled := db.Text(t, filledSQL); filled != "" {
 		t.Fatalf("a new database has rows in %s: add it to those that are left alone", filled)
 	}
-	return madeAs{db.Text(t, catalogSQL), int64(db.Int(t, newestSQL)), db.Text(t, emptySQL)}
+	return madeAs{db.Text(t, catalogSQL), db.Text(t, emptySQL)}
 }
 
 // catalogSQL hashes what tests change besides rows: tables, functions, triggers, constraints,
@@ -205,18 +204,6 @@ const filledSQL = `SELECT string_agg(oid::regclass::text, ' ') FROM pg_class WHE
 const largestSQL = `SELECT max(pg_relation_size(oid)) FROM pg_class
 	WHERE oid >= 16384 AND relkind IN ('r', 'i', 't')`
 
-const newestSQL = `SELECT max(oid::bigint) FROM (
-	SELECT oid FROM pg_class UNION ALL SELECT oid FROM pg_type UNION ALL SELECT oid FROM pg_proc
-	UNION ALL SELECT oid FROM pg_namespace UNION ALL SELECT oid FROM pg_constraint
-	UNION ALL SELECT oid FROM pg_trigger) AS o`
-
-// addedSQL returns the statements that drop what is newer.
-const addedSQL = `SELECT COALESCE(string_agg(drop, '; '), '') FROM (
-	SELECT format('DROP TABLE IF EXISTS %s CASCADE', oid::regclass) AS drop FROM pg_class
-		WHERE oid > $1 AND relkind IN ('r', 'p') AND relpersistence <> 't'
-	UNION ALL SELECT format('DROP ROUTINE IF EXISTS %s CASCADE', oid::regprocedure) FROM pg_proc
-		WHERE oid > $1) AS a`
-
 // emptySQL returns the statement that empties the tables and sets the sequences back.
 const emptySQL = `SELECT format('WITH %s SELECT concat(%s)',
 		string_agg(format('d%s AS (DELETE FROM %s)', oid, oid::regclass), ', '),
@@ -225,15 +212,7 @@ const emptySQL = `SELECT format('WITH %s SELECT concat(%s)',
 	FROM pg_class WHERE ` + emptied
 
 func (m madeAs) restore(ctx context.Context, c *sql.Conn) error {
-	var drops, catalog string
-	if err := c.QueryRowContext(ctx, addedSQL, m.newest).Scan(&drops); err != nil {
-		return err
-	}
-	for drop := range strings.SplitSeq(drops, "; ") {
-		if _, err := c.ExecContext(ctx, drop); err != nil {
-			return err
-		}
-	}
+	var catalog string
 	if err := c.QueryRowContext(ctx, catalogSQL).Scan(&catalog); err != nil {
 		return err
 	}

@@ -23,8 +23,6 @@ func TestADatabaseIsLeftAsItWasMade(t *testing.T) {
 		db.SetMaxOpenConns(1)
 		url, pid = db.URL, db.Int(t, pidSQL)
 		db.Enqueue(t, "A", 3)
-		db.Do(t, `CREATE TABLE mine (n int)`)
-		db.Do(t, `CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'`)
 		db.Do(t, `SET search_path = pg_catalog; SET statement_timeout = 1234; LISTEN mine;
 			SELECT pg_advisory_lock(1); CREATE TEMPORARY TABLE temporary (n int)`)
 	})
@@ -40,8 +38,7 @@ func TestADatabaseIsLeftAsItWasMade(t *testing.T) {
 			t.Errorf("its pool is limited to %d connections", max)
 		}
 		const leftovers = `SELECT concat_ws(', ',
-			(SELECT string_agg(relname, ' ') FROM pg_class WHERE relname IN ('mine', 'temporary')),
-			(SELECT proname FROM pg_proc WHERE proname = 'mine'), (SELECT count(*) FROM outbox.task),
+			(SELECT string_agg(relname, ' ') FROM pg_class WHERE relname = 'temporary'), (SELECT count(*) FROM outbox.task),
 			(SELECT count(*) FROM outbox.counter_log), (SELECT count(*) FROM pg_listening_channels()),
 			(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
 			current_setting('search_path'), current_setting('statement_timeout'))`
@@ -57,6 +54,8 @@ func TestADatabaseIsLeftAsItWasMade(t *testing.T) {
 		"a column": `ALTER TABLE outbox.task ADD COLUMN mine int`,
 		"a trigger": `CREATE TRIGGER mine BEFORE UPDATE ON outbox.task FOR EACH ROW
 			EXECUTE FUNCTION suppress_redundant_updates_trigger()`,
+		"a table":             `CREATE TABLE mine (n int)`,
+		"a new function":      `CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'`,
 		"a function":          `ALTER FUNCTION outbox.enqueue_task COST 1`,
 		"a row of the schema": `DELETE FROM outbox.promote_lock`,
 		"statistics":          `INSERT INTO effect VALUES (1); ANALYZE effect`,

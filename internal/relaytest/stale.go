@@ -40,8 +40,8 @@ func (db *Database) NotSuspects(t testing.TB) {
 	db.Do(t, `UPDATE outbox.task SET relay_id = NULL WHERE state = 'ready'`)
 }
 
-// Holder has a Leased handler that finishes half of the tasks, whichever way they would have ended, and keeps the others
-// until release is closed.
+// Holder has a Leased handler that finishes half of the tasks, whichever way they would have ended,
+// and keeps the others until release is closed.
 func Holder(held *atomic.Int32, release chan struct{}) *handlers.Registry {
 	return Leased(func(ctx context.Context, task *outbox.Task[Payload]) error {
 		if task.Payload.N/len(StaleEnds)%2 == 1 {

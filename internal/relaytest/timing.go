@@ -6,7 +6,8 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// Timing says that tests assert rates and milliseconds too: OUTBOX_TEST_TIMING=1. A busy machine misses them.
+// Timing says that tests assert rates and milliseconds too: OUTBOX_TEST_TIMING=1. A busy machine
+// misses them.
 var Timing = os.Getenv("OUTBOX_TEST_TIMING") == "1"
 
 // Long says that tests try all of what they otherwise try a part of: OUTBOX_TEST_LONG=1.

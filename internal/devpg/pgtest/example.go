@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// ExampleDatabase is [Database] for an example, which has no testing.TB: it panics where no PostgreSQL is to be had. The caller
-// calls drop at its end.
+// ExampleDatabase is [Database] for an example, which has no testing.TB: it panics where no
+// PostgreSQL is to be had. The caller calls drop at its end.
 func ExampleDatabase() (url string, drop func()) {
 	url, drop, err := Server(example{}).NewDatabase(context.Background())
 	if err != nil {
@@ -16,16 +16,12 @@ func ExampleDatabase() (url string, drop func()) {
 	return url, drop
 }
 
-// ExamplePrepared is [Prepared] for an example, as ExampleDatabase is Database for one.
+// ExamplePrepared is [Kept] for an example.
 func ExamplePrepared(prepare func(url string) error) (url string, drop func()) {
-	url, drop, err := copyOf(context.Background(), Server(example{}), prepare)
-	if err != nil {
-		panic(err)
-	}
-	return url, drop
+	return Kept(example{}, prepare)
 }
 
-// example is what Server uses of a testing.TB.
+// example is what this package uses of a testing.TB.
 type example struct{ testing.TB }
 
 func (example) Helper()           {}

@@ -1,15 +1,14 @@
 package pgtest_test
 
 import (
+	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	_ "github.com/lib/pq"
 
@@ -17,7 +16,7 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// childMode in the environment makes this test binary run TestInAChild alone, which ends as the mode says.
+// childMode in the environment makes this test binary run TestInAChild, which ends as it says.
 const childMode = "OUTBOX_PGTEST_TEST_CHILD"
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -38,11 +37,26 @@ func query(t *testing.T, url, statement string) string {
 
 func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 	var first, second string
-	t.Run("first", func(t *testing.T) { first = pgtest.Database(t) })
+	var open *sql.Conn
+	t.Run("first", func(t *testing.T) {
+		first = pgtest.Database(t)
+		db, err := sql.Open("postgres", first)
+		if err == nil {
+			open, err = db.Conn(context.Background())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := open.PingContext(t.Context()); err == nil {
+		t.Error("a connection outlived its database")
+	}
 	t.Run("second", func(t *testing.T) {
 		second = pgtest.Database(t)
-		if got := query(t, second, "SELECT count(*) FROM pg_stat_user_tables"); got != "0" {
-			t.Errorf("database has %s tables, want none", got)
+		const found = `SELECT concat_ws(' ', current_setting('server_encoding'), datcollate, (SELECT count(*) FROM
+			pg_stat_user_tables)) FROM pg_database WHERE datname = current_database()`
+		if got := query(t, second, found); got != "UTF8 C 0" {
+			t.Errorf("encoding, locale and number of tables are %s, want UTF8 C 0", got)
 		}
 	})
 	if first == second {
@@ -87,121 +101,56 @@ func TestPreparedDatabasesAreCopiesOfOne(t *testing.T) {
 // preparations outlasts a run of the tests, as the database does, with -count.
 var preparations int
 
-func TestLocalServerStopsAndStarts(t *testing.T) {
-	needs.Long(t)
-	s := pgtest.Local(t, map[string]string{"max_connections": "7"})
-	if err := errors.Join(s.Stop("immediate"), s.Start(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]string{"max_connections": "7", "fsync": "off", "synchronous_commit": "on"} {
-		if got := query(t, s.URL(), "SHOW "+name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
-		}
-	}
-}
-
-// TestInAChild is the body of the programs that TestTheServerEndsWithTheTests starts.
+// TestInAChild is the body of the programs that other tests start.
 func TestInAChild(t *testing.T) {
 	mode := os.Getenv(childMode)
 	if mode == "" {
 		return
 	}
-	if mode == "none" {
-		pgtest.Server(t)
-		return
-	}
-	s := pgtest.Server(t)
-	fmt.Println("server", s.URL())
-	switch mode {
-	case "pass":
-	case "fail":
+	fmt.Println("server", pgtest.Server(t).URL())
+	if mode == "fail" {
 		t.Fatal("as asked")
-	case "panic":
-		panic("as asked")
-	case "panic elsewhere":
-		go panic("as asked")
-		select {}
-	case "signal":
-		select {}
 	}
+}
+
+func child(mode string, env ...string) (out string, code int) {
+	cmd := exec.Command(os.Args[0], "-test.run=^TestInAChild$")
+	cmd.Env = append(append(os.Environ(), childMode+"="+mode, "OUTBOX_TEST_DATABASE_URL="), env...)
+	said, _ := cmd.CombinedOutput()
+	return string(said), cmd.ProcessState.ExitCode()
 }
 
 func TestTheServerEndsWithTheTests(t *testing.T) {
 	needs.CI(t)
-	for _, test := range []struct {
-		mode   string
-		signal os.Signal
-		code   int
-		long   bool
-	}{
-		{"pass", nil, 0, false},
-		{"fail", nil, 1, true},
-		{"panic", nil, 2, true},
-		{"panic elsewhere", nil, 2, true},
-		{"signal", os.Interrupt, 130, true},
-		{"signal", os.Kill, -1, false},
-	} {
-		t.Run(fmt.Sprint(test.mode, " ", test.signal), func(t *testing.T) {
-			if test.long {
-				needs.Long(t)
-			}
+	for mode, want := range map[string]int{"pass": 0, "fail": 1} {
+		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.Command(os.Args[0], "-test.run=^TestInAChild$")
-			cmd.Env = append(os.Environ(), childMode+"="+test.mode, "OUTBOX_TEST_DATABASE_URL=")
-			if os.Getenv("OUTBOX_TEST_POSTGRES") == "url" { // such a server is not the child's to end
-				cmd.Env = append(cmd.Env, "OUTBOX_TEST_POSTGRES=")
+			kind := os.Getenv("OUTBOX_TEST_POSTGRES")
+			if kind == "url" { // such a server is not the child's to end
+				kind = ""
 			}
-			r, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
+			out, code := child(mode, "OUTBOX_TEST_POSTGRES="+kind)
+			if code != want {
+				t.Errorf("exit code %d, want %d", code, want)
 			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
+			_, line, _ := strings.Cut(out, "server ")
+			server, _, _ := strings.Cut(line, "\n")
+			db, err := sql.Open("postgres", server)
+			if err != nil || server == "" {
+				t.Fatalf("child has no server: %v\n%s", err, out)
 			}
-			var server string
-			if _, err := fmt.Fscanf(r, "server %s\n", &server); err != nil {
-				t.Fatal("child has no server: ", err)
+			defer db.Close()
+			if err := db.PingContext(t.Context()); err == nil {
+				t.Error("server still answers")
 			}
-			if test.signal != nil {
-				if err := cmd.Process.Signal(test.signal); err != nil {
-					t.Fatal(err)
-				}
-			}
-			cmd.Wait()
-			if got := cmd.ProcessState.ExitCode(); got != test.code {
-				t.Errorf("exit code %d, want %d", got, test.code)
-			}
-			awaitEnd(t, server)
 		})
-	}
-}
-
-// awaitEnd waits until nothing answers at a server's URL any more.
-func awaitEnd(t *testing.T, server string) {
-	t.Helper()
-	db, err := sql.Open("postgres", server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(30 * time.Second)
-	for db.PingContext(t.Context()) == nil {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("server still answers")
-		}
 	}
 }
 
 func TestWithoutAnyServerTestsFail(t *testing.T) {
 	t.Parallel()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestInAChild$")
-	cmd.Env = append(os.Environ(), childMode+"=none", "OUTBOX_TEST_POSTGRES=url", "OUTBOX_TEST_DATABASE_URL=")
-	out, err := cmd.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "devpg: no PostgreSQL: install its server") {
-		t.Errorf("got error %v and output\n%s", err, out)
+	out, code := child("pass", "OUTBOX_TEST_POSTGRES=url")
+	if code == 0 || !strings.Contains(out, "devpg: no PostgreSQL: install its server") {
+		t.Errorf("got exit code %d and output\n%s", code, out)
 	}
 }

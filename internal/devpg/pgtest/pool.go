@@ -1,21 +1,18 @@
 package pgtest
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"net/url"
 	"os"
+	"sync"
 
-	"github.com/txoutbox/outbox/internal/devpg"
+	"github.com/txoutbox/outbox/internal/devpg/pgbouncer"
 )
 
-const (
-	envDriver = "OUTBOX_TEST_DRIVER"
-	envParams = "OUTBOX_TEST_PARAMS"
-	envPooler = "OUTBOX_TEST_POOLER"
-)
-
-// Open is sql.Open with [PoolURL]: for the pools of apps and relays, and for all of a test's own statements that need no session.
+// Open is sql.Open with [PoolURL]: for the pools of apps and relays, and for all of a test's own
+// statements that need no session.
 func Open(driver, direct string) (*sql.DB, error) {
 	through, err := PoolURL(driver, direct)
 	if err != nil {
@@ -24,13 +21,15 @@ func Open(driver, direct string) (*sql.DB, error) {
 	return sql.Open(driver, through)
 }
 
-// PoolURL is the URL of a pool in the tests that the environment asks for. Parameters that direct has already stay.
+// PoolURL is the URL of a pool in the tests that the environment asks for. Parameters that direct
+// has already stay.
 //
-//   - OUTBOX_TEST_PARAMS, like binary_parameters=yes, are parameters for the driver that OUTBOX_TEST_DRIVER names: pgx, or lib/pq, the
-//     default.
-//   - OUTBOX_TEST_POOLER=pgbouncer leads through a PgBouncer in transaction mode, which the tests start before the server that they
-//     share, and adds what each driver needs there. Where direct leads elsewhere, as another user, or has settings of a session, which
-//     PgBouncer refuses, it stays direct.
+//   - OUTBOX_TEST_PARAMS, like binary_parameters=yes, are parameters for the driver that
+//     OUTBOX_TEST_DRIVER names: pgx, or lib/pq, the default.
+//   - OUTBOX_TEST_POOLER=pgbouncer leads through a PgBouncer in transaction mode, which the tests
+//     start before the server that they share, and adds what each driver needs there. Where direct
+//     leads elsewhere, as another user, or has settings of a session, which PgBouncer refuses, it
+//     stays direct.
 func PoolURL(driver, direct string) (string, error) {
 	u, err := url.Parse(direct)
 	if err != nil {
@@ -45,7 +44,7 @@ func PoolURL(driver, direct string) (string, error) {
 	}
 	pooled := os.Getenv(envPooler) != ""
 	if pooled {
-		// without a statement by a name, and without a statement in two messages that might go to two sessions
+		// no statement by name, and none in two messages, which might go to two sessions
 		needed, value := "binary_parameters", "yes"
 		if driver == "pgx" {
 			needed, value = "default_query_exec_mode", "exec"
@@ -61,45 +60,50 @@ func PoolURL(driver, direct string) (string, error) {
 		}
 	}
 	u.RawQuery = query.Encode()
-	if !pooled {
-		return u.String(), nil
+	if pooled && fitsPooler(u) {
+		pooler, err := startPooler()
+		if err != nil {
+			return "", err
+		}
+		u = pooler.URL(u)
 	}
-	return viaPooler(u)
+	return u.String(), nil
 }
 
 // sessionless are the parameters that a driver keeps for itself, and one that PgBouncer knows.
-var sessionless = map[string]bool{"sslmode": true, "application_name": true, "connect_timeout": true, "binary_parameters": true, "default_query_exec_mode": true}
+var sessionless = map[string]bool{
+	"sslmode": true, "application_name": true, "connect_timeout": true,
+	"binary_parameters": true, "default_query_exec_mode": true,
+}
 
-func viaPooler(u *url.URL) (string, error) {
+func fitsPooler(u *url.URL) bool {
+	for name := range u.Query() {
+		if !sessionless[name] {
+			return false
+		}
+	}
+	server := sharedURL()
+	return server != nil && u.Host == server.Host && u.User.String() == server.User.String()
+}
+
+// sharedURL is that of the shared server, nil until it is open.
+func sharedURL() *url.URL {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if shared.server == nil {
-		return u.String(), nil
+		return nil
 	}
-	server, err := url.Parse(shared.server.URL())
-	if err != nil {
-		return "", err
-	}
-	if u.Host != server.Host || u.User.String() != server.User.String() {
-		return u.String(), nil
-	}
-	for name := range u.Query() {
-		if !sessionless[name] {
-			return u.String(), nil
-		}
-	}
-	if shared.pooler == nil && shared.poolerErr == nil {
-		shared.pooler, shared.poolerErr = openPooler(os.Getenv(envPooler))
-	}
-	if shared.poolerErr != nil {
-		return "", shared.poolerErr
-	}
-	return shared.pooler.URL(u.String())
+	u, _ := url.Parse(shared.server.URL()) // is one
+	return u
 }
 
-func openPooler(kind string) (*devpg.Pooler, error) {
-	if kind != "pgbouncer" {
+var startPooler = sync.OnceValues(func() (*pgbouncer.Pooler, error) {
+	if kind := os.Getenv(envPooler); kind != "pgbouncer" {
 		return nil, fmt.Errorf("pgtest: %s is %q, want pgbouncer or nothing", envPooler, kind)
 	}
-	return shared.server.OpenPooler(shared.ctx)
-}
+	p, err := pgbouncer.Start(context.Background(), sharedURL())
+	if err == nil {
+		AtEnd(p.Close)
+	}
+	return p, err
+})

@@ -1,4 +1,4 @@
-package devpg
+package cluster
 
 import (
 	"errors"
@@ -6,26 +6,30 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/txoutbox/outbox/internal/devpg/watched"
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
 func TestATakenPortIsToldFromOtherFailures(t *testing.T) {
 	needs.Long(t)
-	dir, err := newDirectory(false)
+	bin, err := Find(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin, err := findBinaries(t.Context())
+	dir, err := watched.NewDir(true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{bin: bin, dir: dir, password: randomHex(16)}
+	c, err := New(t.Context(), dir, bin, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		if err := c.close(); err != nil {
+		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := c.initdb(t.Context()); err != nil {
+	if err := c.Stop("fast"); err != nil {
 		t.Fatal(err)
 	}
 	taken, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -43,11 +47,11 @@ func TestATakenPortIsToldFromOtherFailures(t *testing.T) {
 		}
 	}()
 	c.port = taken.Addr().(*net.TCPAddr).Port
-	if _, err := c.run(t.Context()); !errors.Is(err, errPortTaken) {
+	if err := c.run(t.Context()); !errors.Is(err, errPortTaken) {
 		t.Fatalf("got %v, want %v", err, errPortTaken)
 	}
 	taken.Close()
-	if _, err := c.run(t.Context()); err != nil {
+	if err := c.run(t.Context()); err != nil {
 		t.Fatalf("once the port is free: %v", err)
 	}
 }
@@ -59,10 +63,9 @@ func TestNewestBinariesComeFirst(t *testing.T) {
 		"/usr/lib/postgresql/15/bin",
 		"/usr/pgsql-15/bin",
 		"/Applications/Postgres.app/Contents/Versions/9.6/bin",
-		"/usr/pgsql-9.5/bin",
 		"/Applications/Postgres.app/Contents/Versions/latest/bin",
 	}
-	got := newestFirst([]string{want[5], want[2], want[6], want[3], want[0], want[4], want[1]})
+	got := newestFirst([]string{want[2], want[5], want[3], want[0], want[4], want[1]})
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

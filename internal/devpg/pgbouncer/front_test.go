@@ -1,4 +1,4 @@
-package devpg
+package pgbouncer
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/devpg"
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
 func TestACancelRequestEndsItsConnectionBeforeThePooler(t *testing.T) {
 	needs.Long(t)
-	t.Setenv("OUTBOX_TEST_POSTGRES", "")
-	server, err := Open(t.Context(), t.Logf, WithLocal(), WithSettings(map[string]string{"fsync": "off"}))
+	server, err := devpg.Open(t.Context(), t.Logf, devpg.WithLocal(), devpg.WithMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestACancelRequestEndsItsConnectionBeforeThePooler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.close()
+	defer f.listener.Close()
 	u.Host = f.listener.Addr().String()
 	db, err := sql.Open("postgres", u.String())
 	if err != nil {

@@ -1,5 +1,5 @@
 //go:build !linux
 
-package devpg
+package watched
 
 func memoryBase(*account) string { return "" }

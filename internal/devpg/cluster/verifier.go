@@ -1,4 +1,4 @@
-package devpg
+package cluster
 
 import (
 	"crypto/hmac"
@@ -9,8 +9,8 @@ import (
 	"fmt"
 )
 
-// iterations of the password's hash, instead of PostgreSQL's 4,096. They are there to slow down guessing, which 128 random bits
-// do not need; each new connection pays for them, most of all under the race detector. lib/pq refuses less than four digits.
+// iterations of the password's hash, instead of PostgreSQL's 4,096. Each new connection pays for
+// them, and 128 random bits need none. lib/pq refuses less than four digits.
 const iterations = 1000
 
 // verifier is what PostgreSQL keeps instead of a password (RFC 5803).
@@ -28,5 +28,6 @@ func verifier(password string) (string, error) {
 	}
 	storedKey := sha256.Sum256(mac(salted, "Client Key"))
 	b64 := base64.StdEncoding.EncodeToString
-	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", iterations, b64(salt), b64(storedKey[:]), b64(mac(salted, "Server Key"))), nil
+	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s",
+		iterations, b64(salt), b64(storedKey[:]), b64(mac(salted, "Server Key"))), nil
 }

@@ -1,4 +1,4 @@
-package relaytest
+package crashes_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/url"
 	"os"
 	"os/exec"
@@ -15,18 +16,20 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
-// Program is what a relay process runs.
-type Program struct {
-	// Registry makes the handlers. side is a pool apart from the relay's, for what a handler says to the test whatever becomes
-	// of its transaction.
+// program is what a relay process runs.
+type program struct {
+	// Registry makes the handlers. side is a pool apart from the relay's, for what a handler says
+	// to the test whatever becomes of its transaction.
 	Registry  func(side *sql.DB) *handlers.Registry
 	Schedules relay.Schedules
 }
 
-// childEnv in the environment makes a test binary a relay process, as its value, a childConfig, says.
+// childEnv in the environment makes a test binary a relay process, as its value, a childConfig,
+// says.
 const childEnv = "OUTBOX_TEST_CHILD"
 
 type childConfig struct {
@@ -35,16 +38,16 @@ type childConfig struct {
 	Workers int
 }
 
-// Child runs one of the programs and ends the process, if that is what this process was started for by [Start] or a [Fleet].
-// A package's TestMain calls it first.
-func Child(programs map[string]Program) {
+// runChild runs one of the programs and ends the process, if start or a fleet started this process
+// for that. TestMain calls it first.
+func runChild(programs map[string]program) {
 	if config := os.Getenv(childEnv); config != "" {
 		fmt.Fprintln(os.Stderr, work(config, programs))
 		os.Exit(2)
 	}
 }
 
-func work(config string, programs map[string]Program) error {
+func work(config string, programs map[string]program) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1) // the test is gone
@@ -53,36 +56,36 @@ func work(config string, programs map[string]Program) error {
 	if err := json.Unmarshal([]byte(config), &c); err != nil {
 		return err
 	}
-	db, err := sql.Open(DriverName(), c.URL)
+	db, err := sql.Open(relaytest.DriverName(), c.URL)
 	if err != nil {
 		return err
 	}
-	side, err := sql.Open(DriverName(), c.URL)
+	side, err := sql.Open(relaytest.DriverName(), c.URL)
 	if err != nil {
 		return err
 	}
 	side.SetMaxOpenConns(3)
-	program := programs[c.Program]
-	r, err := relay.New(db, program.Registry(side), relay.Config{Workers: c.Workers, PollInterval: 100 * time.Millisecond,
-		Logger: logger(os.Stderr), Schedules: program.Schedules})
+	p := programs[c.Program]
+	r, err := relay.New(db, p.Registry(side), relay.Config{Workers: c.Workers, PollInterval: 100 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})), Schedules: p.Schedules})
 	if err != nil {
 		return err
 	}
 	return r.Run(context.Background())
 }
 
-// Process is a relay in a process of its own.
-type Process struct {
+// process is a relay in a process of its own.
+type process struct {
 	*os.Process
 	Name  string // its application_name
-	Log   *Records
+	Log   *relaytest.Records
 	Ended chan struct{} // closed when it has ended and was waited for
 }
 
-// Start starts a relay process, which is killed at the end of the test.
-func Start(t testing.TB, db *Database, program string, workers int) *Process {
+// start starts a relay process, which is killed at the end of the test.
+func start(t testing.TB, db *relaytest.Database, name string, workers int) *process {
 	t.Helper()
-	p, err := newProcess(db, program, workers)
+	p, err := newProcess(db, name, workers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,10 +103,10 @@ var processes struct {
 	n int
 }
 
-func newProcess(db *Database, program string, workers int) (*Process, error) {
+func newProcess(db *relaytest.Database, name string, workers int) (*process, error) {
 	processes.Lock()
 	processes.n++
-	p := &Process{Name: fmt.Sprintf("relay-%d", processes.n), Log: &Records{}, Ended: make(chan struct{})}
+	p := &process{Name: fmt.Sprintf("relay-%d", processes.n), Log: &relaytest.Records{}, Ended: make(chan struct{})}
 	processes.Unlock()
 	u, err := url.Parse(db.URL)
 	if err != nil {
@@ -112,11 +115,11 @@ func newProcess(db *Database, program string, workers int) (*Process, error) {
 	query := u.Query()
 	query.Set("application_name", p.Name)
 	u.RawQuery = query.Encode()
-	through, err := pgtest.PoolURL(DriverName(), u.String())
+	through, err := pgtest.PoolURL(relaytest.DriverName(), u.String())
 	if err != nil {
 		return nil, err
 	}
-	config, err := json.Marshal(childConfig{through, program, workers})
+	config, err := json.Marshal(childConfig{through, name, workers})
 	if err != nil {
 		return nil, err
 	}
@@ -141,13 +144,14 @@ func newProcess(db *Database, program string, workers int) (*Process, error) {
 }
 
 // Kill9 kills the process with SIGKILL, where there are signals, and waits for its end.
-func (p *Process) Kill9() {
+func (p *process) Kill9() {
 	_ = p.Kill()
 	<-p.Ended
 }
 
-// DeclareDead ends the lease of a process's relay, so that nobody waits for it to run out.
-func (db *Database) DeclareDead(p *Process) error {
-	_, err := db.ExecContext(context.Background(), `UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 second' WHERE pid = $1`, p.Pid)
+// declareDead ends the lease of a process's relay, so that nobody waits for it to run out.
+func declareDead(db *relaytest.Database, p *process) error {
+	const expire = `UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 second' WHERE pid = $1`
+	_, err := db.ExecContext(context.Background(), expire, p.Pid)
 	return err
 }

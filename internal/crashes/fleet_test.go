@@ -1,13 +1,15 @@
-package relaytest
+package crashes_test
 
 import (
 	"sync"
 	"testing"
+
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-// Fleet is a number of relay processes that run a program.
-type Fleet struct {
-	DB      *Database
+// fleet is a number of relay processes that run a program.
+type fleet struct {
+	DB      *relaytest.Database
 	Program string
 	Workers int
 	Restart bool // each is started again when it ends
@@ -15,14 +17,14 @@ type Fleet struct {
 
 	t       testing.TB
 	mu      sync.Mutex
-	alive   []*Process
-	logs    []*Records
+	alive   []*process
+	logs    []*relaytest.Records
 	stopped bool
 	wait    sync.WaitGroup
 }
 
 // Start starts n processes, which are killed at the end of the test.
-func (f *Fleet) Start(t testing.TB, n int) {
+func (f *fleet) Start(t testing.TB, n int) {
 	t.Helper()
 	f.t = t
 	for range n {
@@ -44,7 +46,7 @@ func (f *Fleet) Start(t testing.TB, n int) {
 	})
 }
 
-func (f *Fleet) supervise() {
+func (f *fleet) supervise() {
 	for first := true; first || f.Restart; first = false {
 		f.mu.Lock()
 		if f.stopped {
@@ -70,7 +72,7 @@ func (f *Fleet) supervise() {
 		}
 		f.mu.Unlock()
 		if f.Hasten {
-			if err := f.DB.DeclareDead(p); err != nil {
+			if err := declareDead(f.DB, p); err != nil {
 				f.t.Error(err)
 			}
 		}
@@ -78,8 +80,8 @@ func (f *Fleet) supervise() {
 }
 
 // Processes returns those that live.
-func (f *Fleet) Processes() []*Process {
+func (f *fleet) Processes() []*process {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]*Process(nil), f.alive...)
+	return append([]*process(nil), f.alive...)
 }

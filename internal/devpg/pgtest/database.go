@@ -1,0 +1,79 @@
+package pgtest
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"testing"
+)
+
+// Database returns the URL of an empty database of the test's own. It is dropped after the test,
+// with the connections that are still open to it.
+func Database(t testing.TB) string {
+	t.Helper()
+	return Encoded(t, "UTF8")
+}
+
+// Encoded is Database in another encoding.
+func Encoded(t testing.TB, encoding string) string {
+	t.Helper()
+	url, drop, err := Server(t).EncodedDatabase(t.Context(), encoding)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(drop)
+	return url
+}
+
+// Prepared is Database with what prepare made of an empty one. That happens once for each function;
+// the others are copies, which are had sooner. prepare is no closure, and leaves no connection
+// open.
+func Prepared(t testing.TB, prepare func(url string) error) string {
+	t.Helper()
+	url, drop := Kept(t, prepare)
+	t.Cleanup(drop)
+	return url
+}
+
+// Kept is Prepared with a database that the caller drops.
+func Kept(t testing.TB, prepare func(url string) error) (url string, drop func()) {
+	t.Helper()
+	template, err := templateOf(t, prepare)
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, drop, err = Server(t).CopyDatabase(context.Background(), template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url, drop
+}
+
+// templates are the URLs of the databases that Prepared copies, by its function.
+var templates struct {
+	sync.Mutex
+	urls map[uintptr]string
+}
+
+func templateOf(t testing.TB, prepare func(url string) error) (string, error) {
+	t.Helper()
+	templates.Lock()
+	defer templates.Unlock()
+	function := reflect.ValueOf(prepare).Pointer()
+	if url, made := templates.urls[function]; made {
+		return url, nil
+	}
+	url, drop, err := Server(t).NewDatabase(context.Background())
+	if err != nil {
+		return "", err
+	}
+	AtEnd(func() error { drop(); return nil })
+	if err := prepare(url); err != nil {
+		return "", err
+	}
+	if templates.urls == nil {
+		templates.urls = map[uintptr]string{}
+	}
+	templates.urls[function] = url
+	return url, nil
+}

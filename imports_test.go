@@ -14,7 +14,7 @@ import (
 
 const module = "github.com/txoutbox/outbox"
 
-// Imports point one way: relay, handlers, outbox; deadletter, history, audit and inspect on outbox; schema stands alone. What is not listed is refused.
+// Imports point one way: relay, handlers, outbox; deadletter, history, audit and inspect on outbox; schema on none of them. What is not listed is refused.
 var allowedImports = map[string][]string{
 	"": {
 		"/internal/counts", "/internal/pgerr", "/internal/wake",
@@ -23,7 +23,7 @@ var allowedImports = map[string][]string{
 	},
 	"/doctor":          {"", "/internal/pgerr", "/internal/vacuum", "/schema"},
 	"/handlers":        {"", "/internal/guard", "github.com/sethvargo/go-retry"},
-	"/schema":          {"github.com/sethvargo/go-retry"},
+	"/schema":          {"/internal/pgerr", "github.com/sethvargo/go-retry"},
 	"/deadletter":      {"", "/internal/pgerr", "github.com/lib/pq"}, // arrays of ids
 	"/history":         {"", "/internal/pgerr"},
 	"/inspect":         {"", "/deadletter", "/internal/pgerr"},

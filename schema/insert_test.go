@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/lib/pq"
-
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 func TestInsertIsAllThatAnEnqueuerNeeds(t *testing.T) {
@@ -39,12 +39,12 @@ func TestInsertIsAllThatAnEnqueuerNeeds(t *testing.T) {
 				"SELECT last_value FROM " + quote(name) + ".wake", "SELECT version FROM " + quote(name) + ".migration",
 				"SELECT " + quote(name) + ".task_wake()", "SELECT " + quote(name) + ".check_task(1)",
 			} {
-				if _, err := db.ExecContext(t.Context(), statement); sqlState(err) != "42501" {
+				if _, err := db.ExecContext(t.Context(), statement); pgerr.Code(err) != "42501" {
 					t.Errorf("%s: got %v, want permission denied", statement, err)
 				}
 			}
 			run(t, admin, "REVOKE INSERT ON "+quote(name)+".task FROM "+enqueuer)
-			if _, err := db.ExecContext(t.Context(), "SELECT "+quote(name)+".enqueue_task('plain', '{}')"); sqlState(err) != "42501" {
+			if _, err := db.ExecContext(t.Context(), "SELECT "+quote(name)+".enqueue_task('plain', '{}')"); pgerr.Code(err) != "42501" {
 				t.Errorf("enqueue_task without INSERT: got %v, want permission denied", err)
 			}
 		})

@@ -7,25 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 //go:embed roles.sql
 var rolesScript string
-
-const (
-	maxIdentifier = 63          // bytes; PostgreSQL cuts what is longer
-	longestSuffix = "_enqueuer" // of a role's name
-)
-
-func checkRoles(name string) error {
-	if err := checkName(name); err != nil {
-		return err
-	}
-	if n := len(name) + len(longestSuffix); n > maxIdentifier {
-		return fmt.Errorf("schema: the schema name %q is too long for roles: %s%s has %d bytes, PostgreSQL takes %d", name, name, longestSuffix, n, maxIdentifier)
-	}
-	return nil
-}
 
 // RolesSQL is what [GrantRoles] does as one script for a schema of the given name, to be applied in one transaction after the
 // migrations: psql -v ON_ERROR_STOP=1 -1 -f. It may be applied again, and should be after each new migration. The name has
@@ -80,7 +67,7 @@ const granting = "to own the outbox or be a member of its owner, CREATEROLE unle
 func (s *settings) grant(ctx context.Context, db *sql.DB, script string) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return fmt.Errorf("connect: %w", withoutDSN(err))
+		return fmt.Errorf("connect: %w", pgerr.WithoutDSN(err))
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
 	return s.inTx(ctx, conn, false, func(tx *sql.Tx) error {

@@ -13,44 +13,11 @@ package schema
 import (
 	"context"
 	"database/sql"
-	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
-	"strconv"
-	"strings"
-	"sync"
+
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
-
-// Files are the migrations, 00019_relays.sql and so on, with goose's annotations, for the schema "outbox".
-// The first six are the baseline; versions 1 to 18 were before the first release, and cannot be migrated.
-// Each is applied in one transaction, records itself in outbox.migration, and does no harm when it is
-// applied again right away. Going back to an older one after a newer one is not safe.
-//
-//go:embed 0*.sql
-var Files embed.FS
-
-const (
-	defaultSchema = "outbox"
-	baseline      = 19 // the number of the first file
-)
-
-// What [Check], [CheckWritable] and [Migrate] find wrong. The error that wraps one of these says what was found.
-var (
-	// ErrNotMigrated: the schema or its migration table is missing, or older than this code.
-	ErrNotMigrated = errors.New("schema: the outbox is not migrated")
-	// ErrNewer: a newer version of this module migrated the schema.
-	ErrNewer = errors.New("schema: the outbox is newer than this code")
-	// ErrUnsupportedServer: the server is older or newer than the versions of PostgreSQL that are tested.
-	ErrUnsupportedServer = errors.New("schema: unsupported server")
-	// ErrUnsupportedEncoding: the database's encoding is not UTF8.
-	ErrUnsupportedEncoding = errors.New("schema: unsupported encoding")
-	// ErrReadOnly: the setting default_transaction_read_only is on.
-	ErrReadOnly = errors.New("schema: transactions are read-only by default")
-)
-
-// Version is the version of the newest migration in this package.
-func Version() int { return baseline + len(migrations()) - 1 }
 
 // Querier is what [Check] needs: *sql.DB, *sql.Conn and *sql.Tx have it, and those of sqlx.
 type Querier interface {
@@ -90,7 +57,7 @@ SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::bo
 		Scan(&standby, &readOnly, &role, &database)
 	switch {
 	case err != nil:
-		return fmt.Errorf("schema: look whether transactions may write: %w", withoutDSN(err))
+		return fmt.Errorf("schema: look whether transactions may write: %w", pgerr.WithoutDSN(err))
 	case standby:
 		return errors.New("schema: the server is a standby, which is read-only: connect to the primary")
 	case readOnly:
@@ -118,7 +85,7 @@ func read(ctx context.Context, q Querier, name string, newest int) (state, error
 SELECT current_setting('server_version_num'), current_setting('server_version'), current_database(), current_setting('server_encoding'), to_regclass('`+quote(name)+`.migration') IS NOT NULL`).
 		Scan(&number, &server, &database, &encoding, &found.table)
 	if err != nil {
-		return state{}, fmt.Errorf("schema: look for %s.migration: %w", name, needs(reading, withoutDSN(err)))
+		return state{}, fmt.Errorf("schema: look for %s.migration: %w", name, needs(reading, pgerr.WithoutDSN(err)))
 	}
 	if err := checkServer(number, server); err != nil {
 		return state{}, err
@@ -167,25 +134,3 @@ func checkServer(number int, text string) error {
 	}
 	return nil
 }
-
-// migrations are the texts of Files in order, the first for the baseline. The names are checked here, since
-// a gap or a duplicate would be applied wrongly; it panics, as only a mistake in this package can cause it.
-var migrations = sync.OnceValue(func() []string {
-	entries, err := fs.ReadDir(Files, ".")
-	if err != nil {
-		panic(err)
-	}
-	texts := make([]string, len(entries))
-	for i, e := range entries { // sorted by name
-		digits, _, _ := strings.Cut(e.Name(), "_")
-		if n, err := strconv.Atoi(digits); err != nil || len(digits) != 5 || n != baseline+i {
-			panic(fmt.Sprintf("schema: the file %s is not number %05d", e.Name(), baseline+i))
-		}
-		text, err := Files.ReadFile(e.Name())
-		if err != nil {
-			panic(err)
-		}
-		texts[i] = string(text)
-	}
-	return texts
-})

@@ -13,17 +13,13 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-const (
-	// StatementTimeout bounds each statement of the relay's own.
-	StatementTimeout = 10 * time.Second
-	// ConflictTries is how often a transaction is tried that conflicts with another one.
-	ConflictTries = 3
+// ConflictTries is how often a transaction is tried that conflicts with another one.
+const ConflictTries = 3
 
-	idleTimeout  = 15 * time.Second // of a transaction of the relay's own, each of whose statements follows at once
-	replyTimeout = 30 * time.Second // to BEGIN, COMMIT and ROLLBACK; COMMIT may have to wait for a standby
-	beginTries   = 4
-	trusted      = time.Second // for how long an idle connection is believed to live without asking
-	feedAgain    = 10 * time.Millisecond
+const (
+	beginTries = 4
+	trusted    = time.Second // for how long an idle connection is believed to live without asking
+	feedAgain  = 10 * time.Millisecond
 )
 
 // Pool keeps connections between two claims. database/sql would close most of them, as it keeps two idle ones by
@@ -100,6 +96,18 @@ func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 			return nil, err
 		}
 	}
+}
+
+// reset resets the session in the driver, as database/sql does before it lends a connection again. It
+// reports whether the connection lives.
+func reset(ctx context.Context, conn *sql.Conn) bool {
+	err := conn.Raw(func(of any) error {
+		if of, ok := of.(driver.SessionResetter); ok {
+			return of.ResetSession(ctx)
+		}
+		return nil
+	})
+	return !errors.Is(err, driver.ErrBadConn)
 }
 
 // boundReplies limits the replies to BEGIN, COMMIT and ROLLBACK, which have no context, in a pool of

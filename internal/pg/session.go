@@ -3,8 +3,6 @@ package pg
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
-	"errors"
 	"reflect"
 )
 
@@ -79,16 +77,4 @@ func (p *Pool) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (resto
 		p.sessions[key] = restore
 	}
 	return restore, nil
-}
-
-// reset resets the session in the driver, as database/sql does before it lends a connection again. It
-// reports whether the connection lives.
-func reset(ctx context.Context, conn *sql.Conn) bool {
-	err := conn.Raw(func(of any) error {
-		if of, ok := of.(driver.SessionResetter); ok {
-			return of.ResetSession(ctx)
-		}
-		return nil
-	})
-	return !errors.Is(err, driver.ErrBadConn)
 }

@@ -37,7 +37,7 @@ type settings struct {
 	headerJSON  string // "" for none
 	maxPayload  int
 	unique      *uniqueKey
-	onConflict  conflict
+	onConflict  Conflict
 	orderingKey string
 	skipFailed  bool
 	ordered     bool
@@ -139,6 +139,9 @@ func newSettings(opts []Option) (*settings, error) {
 	}
 	if y := s.runAt.UTC().Year(); y > 9999 {
 		return nil, fmt.Errorf("%w: RunAt: the year %d, at most 9999", ErrInvalidOption, y)
+	}
+	if s.onConflict < Skip || s.onConflict > Reschedule {
+		return nil, fmt.Errorf("%w: OnConflict(%v): must be Skip, Replace or Reschedule", ErrInvalidOption, s.onConflict)
 	}
 	if err := s.unique.check(); err != nil {
 		return nil, err

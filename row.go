@@ -44,8 +44,8 @@ func newRow(t NewTask, payloads *lines) (row, error) {
 	if s.skipFailed && !s.ordered {
 		return row{}, fmt.Errorf("%w: SkipFailed: only for a task that is OrderedBy a key", ErrInvalidOption)
 	}
-	if s.onConflict != conflictSkip && s.unique == nil {
-		return row{}, fmt.Errorf("%w: %s: it needs Unique, UniqueUntilDone, UniquePayload or UniquePayloadUntilDone beside it", ErrInvalidOption, s.onConflict)
+	if s.onConflict != Skip && s.unique == nil {
+		return row{}, fmt.Errorf("%w: OnConflict(%v): it needs Unique or UniquePayload beside it", ErrInvalidOption, s.onConflict)
 	}
 	payload, err := payloads.add(t.Payload, s.maxPayload)
 	if err != nil {

@@ -8,25 +8,29 @@ import (
 // payloadKey stands for the key that the database makes of the payload, and begins those keys.
 const payloadKey = "$payload"
 
-// uniqueKey is what Unique and its kin ask for.
+// uniqueKey is what Unique and UniquePayload ask for.
 type uniqueKey struct {
 	key       string // "" if it is made of the payload
 	ofPayload bool
 	untilDone bool
+	nilOption bool
 }
+
+// UniqueOption changes how long a unique key is taken.
+type UniqueOption func(*uniqueKey)
 
 // Unique allows at most one waiting task of this type with the key, at any time. A task waits while it
 // is due, scheduled, or about to be retried. When its run begins the key is free, so that an Enqueue
 // during the run makes a second task, which sees what the first one may not have seen: whether an
 // Enqueue created a task or found one, a run will start after its transaction has committed.
 //
-// If the key is taken no task is created; the OnConflict options say what happens to the one that has
+// If the key is taken no task is created; [OnConflict] says what happens to the one that has
 // it, and [Enqueued] what happened. A run that fails is retried, and has its key again unless a newer
 // task took it meanwhile; then both will run, and the newer one has the key.
 //
 // The key is 1 to 256 bytes of valid UTF-8 without NUL and must not begin with "$payload". Keys of
-// different task types are different. Of the four Unique options the last one counts. The tasks of one
-// key should be enqueued with the same option: what a key's task does with it is its own option's.
+// different task types are different. Of Unique and [UniquePayload] the last one counts. The tasks of
+// one key should all be enqueued with [UntilDone], or all without: what a key's task does with it is its own option's.
 //
 // Enqueue never waits for a handler, nor a handler's claim for it. Two open transactions that enqueue the same
 // key wait for each other: the second until the first has ended. So transactions that enqueue several
@@ -36,63 +40,72 @@ type uniqueKey struct {
 //
 // The database role needs INSERT on the view keyed_task of the outbox's schema and SELECT on its columns task_id, outcome and
 // position, and no right on its tables.
-func Unique(key string) Option { return func(s *settings) { s.unique = &uniqueKey{key: key} } }
+func Unique(key string, opts ...UniqueOption) Option {
+	return func(s *settings) { s.unique = newUniqueKey(uniqueKey{key: key}, opts) }
+}
 
-// UniqueUntilDone is [Unique] for a key that its task keeps while it runs and through its retries,
-// until it is done, dead or cancelled. A running task is never changed: an Enqueue then finds it
-// and is Skipped, whatever the OnConflict option, and no further run starts on its account.
-//
-// The transaction that removes the task, a Tx or Batch handler's or that of Task.Complete, is the
-// exception: there the key is free, and an Enqueue creates the task that follows. If the handler's
-// result is that its own task goes on, as by handlers.RunAgain, that task keeps the key and the
-// created one is dropped with the commit.
-func UniqueUntilDone(key string) Option {
-	return func(s *settings) { s.unique = &uniqueKey{key: key, untilDone: true} }
+func newUniqueKey(u uniqueKey, opts []UniqueOption) *uniqueKey {
+	for _, o := range opts {
+		if o == nil {
+			u.nilOption = true
+			continue
+		}
+		o(&u)
+	}
+	return &u
 }
 
 // UniquePayload is [Unique] with a key that PostgreSQL makes of the payload: "$payload:" and a SHA-256. Payloads that are
 // equal as jsonb have the same key, however they are written: white space, the order of object keys, repeated
 // keys, escapes, and 1.50 or 15e-1 for 1.5 make no difference.
-func UniquePayload() Option {
-	return func(s *settings) { s.unique = &uniqueKey{ofPayload: true} }
+func UniquePayload(opts ...UniqueOption) Option {
+	return func(s *settings) { s.unique = newUniqueKey(uniqueKey{ofPayload: true}, opts) }
 }
 
-// UniquePayloadUntilDone is [UniqueUntilDone] with the key of [UniquePayload].
-func UniquePayloadUntilDone() Option {
-	return func(s *settings) { s.unique = &uniqueKey{ofPayload: true, untilDone: true} }
-}
+// UntilDone makes the task keep its key while it runs and through its retries,
+// until it is done, dead or cancelled. A running task is never changed: an Enqueue then finds it
+// and is Skipped, whatever [OnConflict] says, and no further run starts on its account.
+//
+// The transaction that removes the task, a Tx or Batch handler's or that of Task.Complete, is the
+// exception: there the key is free, and an Enqueue creates the task that follows. If the handler's
+// result is that its own task goes on, as by handlers.RunAgain, that task keeps the key and the
+// created one is dropped with the commit.
+func UntilDone() UniqueOption { return func(u *uniqueKey) { u.untilDone = true } }
 
-// conflict is what becomes of the task that has the key already.
-type conflict int
+// Conflict is what becomes of a waiting task whose unique key another Enqueue names.
+type Conflict int
 
 const (
-	conflictSkip conflict = iota
-	conflictReplace
-	conflictReschedule
+	// Skip leaves the task as it is. It is the default.
+	Skip Conflict = iota
+	// Replace gives the task the Enqueue's payload, headers, due time and priority. It keeps its id,
+	// attempts, max attempts and last error.
+	Replace
+	// Reschedule gives the task the Enqueue's due time and nothing else. With [After] it is a
+	// debounce: the task runs once nothing has been enqueued under its key for so long.
+	Reschedule
 )
 
-// String is the option's name.
-func (c conflict) String() string {
-	return [...]string{"OnConflictSkip", "OnConflictReplace", "OnConflictReschedule"}[c]
+var conflictNames = [...]string{"skip", "replace", "reschedule"}
+
+// String is skip, replace or reschedule.
+func (c Conflict) String() string {
+	if c < Skip || c > Reschedule {
+		return fmt.Sprintf("Conflict(%d)", int(c))
+	}
+	return conflictNames[c]
 }
 
-// column is the value for keyed_task.on_conflict.
-func (c conflict) column() string { return [...]string{"skip", "replace", "reschedule"}[c] }
-
-// OnConflictSkip leaves the task that has the key as it is. It is the default.
-func OnConflictSkip() Option { return func(s *settings) { s.onConflict = conflictSkip } }
-
-// OnConflictReplace gives the waiting task that has the key this Enqueue's payload, headers, due time and
-// priority. It keeps its id, attempts, max attempts and last error.
-func OnConflictReplace() Option { return func(s *settings) { s.onConflict = conflictReplace } }
-
-// OnConflictReschedule gives the waiting task that has the key this Enqueue's due time and nothing else.
-// With [After] it is a debounce: the task runs once nothing has been enqueued under its key for so long.
-func OnConflictReschedule() Option { return func(s *settings) { s.onConflict = conflictReschedule } }
+// OnConflict says what becomes of the waiting task that has the key of [Unique] or [UniquePayload] already.
+func OnConflict(c Conflict) Option { return func(s *settings) { s.onConflict = c } }
 
 func (u *uniqueKey) check() error {
 	switch {
-	case u == nil || u.ofPayload:
+	case u == nil:
+		return nil
+	case u.nilOption:
+		return fmt.Errorf("%w: Unique: a UniqueOption is nil", ErrInvalidOption)
+	case u.ofPayload:
 		return nil
 	case u.key == "":
 		return fmt.Errorf("%w: Unique: the key is empty", ErrInvalidOption)

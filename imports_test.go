@@ -49,6 +49,7 @@ var allowedImports = map[string][]string{
 	},
 	"/internal/vacuum": {},
 	"/internal/wake":   {},
+	"/pgdb":            {"/internal/pgerr", "github.com/lib/pq"},
 	"/outboxtest": {
 		"", "/handlers", "/relay", "/internal/drain",
 		"github.com/lib/pq",       // arrays

@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
 )
@@ -26,7 +27,7 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 	if got, want := out.String(), "order 1 is placed\nmail to ada@example.com: your order 1 over 1999 cents\n"; got != want {
 		t.Errorf("it printed %q, want %q", got, want)
 	}
-	pool, err := outbox.Open(url)
+	pool, err := pgdb.Open(url)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
-	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/pgdb"
 )
 
 // childEnv in the environment makes this program a relay or a producer, as its value, a childConfig, says.
@@ -68,7 +68,7 @@ func (c childConfig) open() (*sql.DB, error) {
 	if c.Driver == "pgx" {
 		return sql.Open("pgx", c.URL)
 	}
-	return outbox.Open(c.URL)
+	return pgdb.Open(c.URL)
 }
 
 // process is a child.

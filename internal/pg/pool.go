@@ -111,7 +111,7 @@ func reset(ctx context.Context, conn *sql.Conn) bool {
 }
 
 // boundReplies limits the replies to BEGIN, COMMIT and ROLLBACK, which have no context, in a pool of
-// outbox.Open. ResetSession lifts the limit.
+// pgdb.Open. ResetSession lifts the limit.
 func boundReplies(conn *sql.Conn) {
 	_ = conn.Raw(func(c any) error {
 		if c, ok := c.(interface{ BoundReplies(time.Duration) }); ok {

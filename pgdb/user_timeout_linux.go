@@ -1,4 +1,4 @@
-package outbox
+package pgdb
 
 import (
 	"syscall"

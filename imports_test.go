@@ -21,20 +21,21 @@ var allowedImports = map[string][]string{
 		"github.com/lib/pq",       // arrays of EnqueueMany
 		"github.com/jmoiron/sqlx", // sqlx_adapter.go
 	},
-	"/doctor":          {"", "/internal/pgerr", "/internal/vacuum", "/schema"},
-	"/handlers":        {"", "/internal/guard", "github.com/sethvargo/go-retry"},
-	"/schema":          {"/internal/pgerr", "github.com/sethvargo/go-retry"},
-	"/deadletter":      {"", "/internal/pgerr", "github.com/lib/pq"}, // arrays of ids
-	"/history":         {"", "/internal/pgerr"},
-	"/inspect":         {"", "/deadletter", "/internal/pgerr"},
-	"/audit":           {"", "/internal/pgerr"},
-	"/dashboard":       {"", "/audit", "/deadletter", "/inspect", "/relay", "/internal/pgerr"},
-	"/internal/counts": {},
-	"/internal/drain":  {"/handlers"},
-	"/internal/guard":  {},
-	"/internal/pg":     {"/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
-	"/internal/pgerr":  {"/internal/guard"},
-	"/internal/plan":   {},
+	"/doctor":           {"", "/internal/pgerr", "/internal/vacuum", "/schema"},
+	"/handlers":         {"", "/internal/guard", "/internal/handler", "github.com/sethvargo/go-retry"},
+	"/schema":           {"/internal/pgerr", "github.com/sethvargo/go-retry"},
+	"/deadletter":       {"", "/internal/pgerr", "github.com/lib/pq"}, // arrays of ids
+	"/history":          {"", "/internal/pgerr"},
+	"/inspect":          {"", "/deadletter", "/internal/pgerr"},
+	"/audit":            {"", "/internal/pgerr"},
+	"/dashboard":        {"", "/audit", "/deadletter", "/inspect", "/relay", "/internal/pgerr"},
+	"/internal/counts":  {},
+	"/internal/drain":   {"/internal/handler"},
+	"/internal/guard":   {},
+	"/internal/handler": {"", "/internal/guard", "github.com/sethvargo/go-retry"},
+	"/internal/pg":      {"/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
+	"/internal/pgerr":   {"/internal/guard"},
+	"/internal/plan":    {},
 	"/internal/schedule": {
 		"", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/wake",
 		"github.com/lib/pq", // arrays
@@ -56,7 +57,7 @@ var allowedImports = map[string][]string{
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},
 	"/relay": {
-		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pg", "/internal/pgerr",
+		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/handler", "/internal/pg", "/internal/pgerr",
 		"/internal/plan", "/internal/schedule", "/internal/store", "/internal/upkeep", "/internal/wake",
 		"github.com/lib/pq", // arrays
 	},

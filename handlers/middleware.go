@@ -2,14 +2,30 @@ package handlers
 
 import (
 	"context"
-	"errors"
+	"database/sql"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/handler"
 )
+
+// Call is one call of a handler: one task, or several of one type for a Batch handler.
+type Call struct {
+	Type  string
+	Kind  string // "tx", "batch" or "leased"
+	Tasks []*outbox.Task[json.RawMessage]
+
+	// ClaimBegan and ClaimEnded are when the claim of the tasks began, and when it had them, by the
+	// clock of its process. Both are zero where no relay runs the handler, as in outboxtest.Drain.
+	ClaimBegan, ClaimEnded time.Time
+
+	tx *sql.Tx
+}
 
 // Func runs a call; the innermost one decodes the payloads and calls the registered handler.
 type Func func(ctx context.Context, call *Call) error
@@ -37,16 +53,13 @@ func Recover() Middleware {
 		return func(ctx context.Context, call *Call) (err error) {
 			defer func() {
 				if p := recover(); p != nil {
-					err = PanicError(p)
+					err = guard.Panic(p)
 				}
 			}()
 			return next(ctx, call)
 		}
 	}
 }
-
-// PanicError describes a recovered panic: its value, and the function and line that panicked.
-func PanicError(p any) error { return guard.Panic(p) }
 
 // Log writes one record for each call: at Debug when it is done, at Info when it was snoozed or discarded,
 // at Warn when it failed. It has the type, the task's ID and attempt, or the number of tasks if that is
@@ -69,9 +82,11 @@ func Log(logger *slog.Logger) Middleware {
 			level, msg := slog.LevelDebug, "outbox: task done"
 			if err != nil {
 				level, msg = slog.LevelWarn, "outbox: task failed"
-				var r *Result
-				if errors.As(err, &r) && (r.Action == ActionSnooze || r.Action == ActionDiscard) {
-					level, msg = slog.LevelInfo, "outbox: task "+[...]string{ActionSnooze: "snoozed", ActionDiscard: "discarded"}[r.Action]
+				switch handler.ResultOf(err).Action {
+				case handler.ActionSnooze:
+					level, msg = slog.LevelInfo, "outbox: task snoozed"
+				case handler.ActionDiscard:
+					level, msg = slog.LevelInfo, "outbox: task discarded"
 				}
 				attrs = append(attrs, slog.String("error", guard.Text(err)))
 			}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -25,15 +25,15 @@ import (
 type attempt struct {
 	guardedTx
 	r    *runner
-	h    *handlers.Handler
+	h    *handler.Handler
 	rows []*store.Row
 	rowRoom
 	runs    *store.Runs
 	dead    []func() // what to tell once the commit is done
 	soloRun *soloRun // of a suspect
-	claim   handlers.Claim
+	claim   handler.Claim
 	watch   *watch
-	again   *handlers.Result // all tasks are to run again
+	again   *handler.Result // all tasks are to run again
 
 	mu       sync.Mutex
 	cancel   context.CancelCauseFunc // of the handler's context, once there is one
@@ -42,8 +42,8 @@ type attempt struct {
 
 // runTx claims with the given claim and runs the handler. claimed is called once, with what was
 // claimed. The error is the database's: it is no attempt and a reason to slow down.
-func (r *runner) runTx(ctx context.Context, h *handlers.Handler, c claimPlan, claimed func([]*store.Row)) error {
-	a := &attempt{guardedTx: newGuardedTx(&r.Store), r: r, h: h, claim: handlers.Claim{Began: time.Now()}}
+func (r *runner) runTx(ctx context.Context, h *handler.Handler, c claimPlan, claimed func([]*store.Row)) error {
+	a := &attempt{guardedTx: newGuardedTx(&r.Store), r: r, h: h, claim: handler.Claim{Began: time.Now()}}
 	defer func() {
 		a.rows = nil
 		a.recycle()
@@ -196,7 +196,7 @@ func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]store.Earlie
 }
 
 // runSolo runs the tasks one by one, each in a transaction of its own.
-func (r *runner) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int64) error {
+func (r *runner) runSolo(ctx context.Context, h *handler.Handler, taskIDs []int64) error {
 	for _, id := range taskIDs {
 		if r.stopping() {
 			return nil

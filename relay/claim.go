@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
@@ -14,7 +14,7 @@ import (
 // they might, a few.
 type claimPlan interface {
 	// part is the i-th statement, after found tasks. more: another one may follow it.
-	part(h *handlers.Handler, i, found int) (p claimPart, more bool)
+	part(h *handler.Handler, i, found int) (p claimPart, more bool)
 }
 
 // claimPart is a statement that takes up to limit tasks: it returns store.RowColumns and, with one of
@@ -59,7 +59,7 @@ type claimNext struct {
 // pivotIDSpan is what idSpan is for a pivot, of leased tasks as well.
 const pivotIDSpan = 64
 
-func (c claimNext) part(h *handlers.Handler, i, found int) (p claimPart, more bool) {
+func (c claimNext) part(h *handler.Handler, i, found int) (p claimPart, more bool) {
 	rest, most, idSpan := c.limit-found, math.MaxInt16, c.idSpan
 	from, more := c.watermark, c.pivot != nil && i == 0
 	if more {
@@ -79,13 +79,13 @@ func (c claimNext) part(h *handlers.Handler, i, found int) (p claimPart, more bo
 // claimOne takes one task by its id, if it is ready and no other has it.
 type claimOne struct{ taskID int64 }
 
-func (c claimOne) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
+func (c claimOne) part(h *handler.Handler, _, _ int) (p claimPart, more bool) {
 	return claimPart{query: claimOneSQL, args: []any{h.Type, c.taskID}, limit: 1}, false
 }
 
 // claimSettings are those of the claim's transaction. They are made before it locks a row, so a
 // relay that freezes at any moment lets go.
-func claimSettings(h *handlers.Handler) string {
+func claimSettings(h *handler.Handler) string {
 	return "SET LOCAL idle_in_transaction_session_timeout = " + pg.Millis(idleFor(h.Timeout)) + "; SET LOCAL lock_timeout = " + pg.Millis(pg.Bookkeeping)
 }
 

@@ -8,7 +8,8 @@ import (
 	"fmt"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -27,8 +28,8 @@ type completion struct {
 	r     *runner
 	l     *lease
 	ctx   context.Context
-	row   store.Row        // as before the lease: begun counts the present run
-	again *handlers.Result // fn asked for another iteration
+	row   store.Row       // as before the lease: begun counts the present run
+	again *handler.Result // fn asked for another iteration
 }
 
 // The settings are made before the row is locked. They bound fn, whose row must not stay locked for
@@ -73,7 +74,7 @@ func (c *completion) call(fn func(*sql.Tx) error, stay func() bool) error {
 		}
 		err := errGoexit
 		if p := recover(); p != nil {
-			err = handlers.PanicError(p)
+			err = guard.Panic(p)
 			defer panic(p)
 		}
 		_ = c.bury(err)

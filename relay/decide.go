@@ -5,20 +5,20 @@ import (
 	"math"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
 // after is the change of a task that a result asks for, when begun attempts were begun.
-func after(log *slog.Logger, h *handlers.Handler, t *store.Row, result *handlers.Result, begun int) store.Change {
+func after(log *slog.Logger, h *handler.Handler, t *store.Row, result *handler.Result, begun int) store.Change {
 	c := store.Change{Attempt: min(begun, math.MaxInt16), Err: result.Err, Keep: t.Undecided, Failed: true}
 	switch result.Action {
-	case handlers.ActionSnooze:
+	case handler.ActionSnooze:
 		return store.Change{Attempt: begun - 1, Wait: result.Wait, Keep: t.Undecided}
-	case handlers.ActionRunAgain:
+	case handler.ActionRunAgain:
 		return store.Change{Wait: result.Wait, Again: true, Payload: string(result.Payload)}
-	case handlers.ActionDead:
+	case handler.ActionDead:
 		c.Reason = store.ReasonHandler
 		return c
 	}
@@ -38,7 +38,7 @@ func after(log *slog.Logger, h *handlers.Handler, t *store.Row, result *handlers
 
 // backoff is how long a task waits after the given number of attempts failed, and whether its
 // Backoff says stop.
-func backoff(log *slog.Logger, h *handlers.Handler, attempts int) (wait time.Duration, stop bool) {
+func backoff(log *slog.Logger, h *handler.Handler, attempts int) (wait time.Duration, stop bool) {
 	wait, stop, err := h.Backoff(attempts)
 	if err != nil {
 		log.Error("outbox: Backoff panicked; the task waits by the default backoff", "task_type", h.Type, "attempt", attempts, "wait", wait, "error", pgerr.Text(err))
@@ -48,7 +48,7 @@ func backoff(log *slog.Logger, h *handlers.Handler, attempts int) (wait time.Dur
 
 // resultOf is the transition that a leased task's outcome asks for. prevented: the database failed
 // its Complete. The claim has raised attempt already, so what is no attempt puts it back.
-func resultOf(log *slog.Logger, h *handlers.Handler, t *store.Row, out callResult, begun int, prevented bool) transition {
+func resultOf(log *slog.Logger, h *handler.Handler, t *store.Row, out callResult, begun int, prevented bool) transition {
 	if out.err == nil {
 		return transition{outcome: Done, done: true, keep: h.Keep}
 	}
@@ -57,7 +57,7 @@ func resultOf(log *slog.Logger, h *handlers.Handler, t *store.Row, out callResul
 		return transition{outcome: Canceled, done: true, canceled: true}
 	}
 	if runsAgain(out.err) {
-		return transition{outcome: RunAgain, change: after(log, h, t, handlers.ResultOf(out.err), begun)}
+		return transition{outcome: RunAgain, change: after(log, h, t, handler.ResultOf(out.err), begun)}
 	}
 	if out.drained || out.leaseLost {
 		ended := Drained
@@ -66,12 +66,12 @@ func resultOf(log *slog.Logger, h *handlers.Handler, t *store.Row, out callResul
 		}
 		return transition{outcome: ended, back: true, change: store.Change{Attempt: begun - 1}, lostBy: t.LostBy}
 	}
-	result := handlers.ResultOf(out.err)
-	if result.Action == handlers.ActionDiscard {
+	result := handler.ResultOf(out.err)
+	if result.Action == handler.ActionDiscard {
 		log.Info("outbox: a task was discarded by its handler", "task_type", h.Type, "task_id", t.ID, "error", pgerr.Text(out.err))
 		return transition{outcome: Discarded, done: true, keep: h.Keep, change: store.Change{Err: out.err}}
 	}
-	if prevented && !out.overran && result.Action == handlers.ActionRetry {
+	if prevented && !out.overran && result.Action == handler.ActionRetry {
 		wait, _ := backoff(log, h, 1)
 		return transition{change: store.Change{Attempt: begun - 1, Wait: wait, Err: out.err}}
 	}

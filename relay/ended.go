@@ -8,7 +8,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -56,7 +56,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 		a.watch.all(PutOff)
 		return cause
 	}
-	t, result := a.rows[0], handlers.ResultOf(handlerErr)
+	t, result := a.rows[0], handler.ResultOf(handlerErr)
 	next := after(a.r.log, a.h, t, result, t.Begun())
 	for try := range 6 {
 		if try > 0 {
@@ -73,7 +73,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 			return cause
 		}
 	}
-	if result.Action == handlers.ActionSnooze {
+	if result.Action == handler.ActionSnooze {
 		a.r.journal.ForgetRuns(a.runs) // no attempt
 		return cause
 	}

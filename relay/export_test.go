@@ -7,7 +7,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
@@ -88,6 +88,6 @@ func (r *Relay) WithClaim(taskType, query string) error {
 
 type claimWith string
 
-func (c claimWith) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
+func (c claimWith) part(h *handler.Handler, _, _ int) (p claimPart, more bool) {
 	return claimPart{query: string(c), args: []any{h.Type, plan.LaneStart.Priority, 0, plan.LaneStart.TaskID, math.MaxInt16, h.BatchSize}, limit: h.BatchSize, text: true}, false
 }

@@ -6,7 +6,7 @@ import (
 	"database/sql/driver"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
@@ -27,7 +27,7 @@ type leaseNext struct {
 }
 
 // args are the arguments of leaseSQL for up to limit tasks.
-func (n leaseNext) args(h *handlers.Handler, limit int, relayID, token string) []any {
+func (n leaseNext) args(h *handler.Handler, limit int, relayID, token string) []any {
 	registered, perMS, margin := rowLease(h)
 	from, pivot := plan.LaneStart, plan.Position{}
 	if n.watermark != nil {
@@ -43,7 +43,7 @@ func (n leaseNext) args(h *handlers.Handler, limit int, relayID, token string) [
 // lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so
 // many slots for its type: when it returns them, they are committed as leased by this relay under
 // the token. found is called before the commit when there are some, unless the type has slots.
-func (l *leases) lease(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
+func (l *leases) lease(ctx context.Context, h *handler.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
 	for try := 1; ; try++ {
 		began := time.Now()
 		runs, token, allowed, err = l.leaseOnce(ctx, h, n, found)
@@ -70,7 +70,7 @@ func (l *leases) lease(ctx context.Context, h *handlers.Handler, n leaseNext, fo
 	}
 }
 
-func (l *leases) leaseOnce(ctx context.Context, h *handlers.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
+func (l *leases) leaseOnce(ctx context.Context, h *handler.Handler, n leaseNext, found func([]*leasedRun)) (runs []*leasedRun, token string, allowed int, err error) {
 	token, allowed = store.NewUUID(), n.limit
 	var xid string
 	each := func(values []driver.Value) (err error) {

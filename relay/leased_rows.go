@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -15,7 +15,7 @@ const (
 
 // leasedRows are the tasks in the text of lease_tasks, in the order of claiming. One text costs a
 // driver much less than as many rows.
-func leasedRows(tasks string, h *handlers.Handler, limit int) (out []*leasedRun, err error) {
+func leasedRows(tasks string, h *handler.Handler, limit int) (out []*leasedRun, err error) {
 	if tasks == "" {
 		return nil, nil
 	}

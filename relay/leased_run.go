@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/deadletter"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -29,11 +29,11 @@ type leasedRun struct {
 }
 
 // claimed is told of the claim's type and token before anything else.
-func (x *leasedRun) claimed(l *leases, h *handlers.Handler, token string) {
+func (x *leasedRun) claimed(l *leases, h *handler.Handler, token string) {
 	x.leases, x.lease.r, x.h, x.id, x.token, x.taken, x.noHeartbeat = l, l.r, h, x.row.ID, token, &x.row, h.Lease > 0
 }
 
-func (x *leasedRun) handler() *handlers.Handler { return x.h }
+func (x *leasedRun) handler() *handler.Handler { return x.h }
 
 func (x *leasedRun) ordered() bool { return x.row.Ordered() }
 
@@ -85,7 +85,7 @@ func (x *leasedRun) beginSuspect() bool {
 // call calls the handler. A panic ends the call, and Goexit this goroutine, but nothing else.
 func (x *leasedRun) call() {
 	guarded(func() error {
-		return x.h.Run(x.ctx, nil, handlers.Claim{Began: x.row.LeasedAt, Ended: x.row.LeasedAt.Add(x.claimTook)}, []*store.Task{&x.task})
+		return x.h.Run(x.ctx, nil, handler.Claim{Began: x.row.LeasedAt, Ended: x.row.LeasedAt.Add(x.claimTook)}, []*store.Task{&x.task})
 	}, func(err error) {
 		if x.first() {
 			x.finish(callResult{err: err})
@@ -186,7 +186,7 @@ func (x *leasedRun) tellEnd() {
 	if !x.r.observed() {
 		return
 	}
-	end := RunEnd{Type: x.h.Type, Kind: x.h.Kind}
+	end := RunEnd{Type: x.h.Type, Kind: string(x.h.Kind)}
 	one := TaskEnd{TaskID: x.id, Attempt: x.task.Attempt, Outcome: x.next.outcome, Waited: x.r.waited(x.row.RunAt, x.row.LeasedAt.Add(x.claimTook))}
 	if x.watch != nil {
 		end.Called, end.Handled = x.watch.called, x.watch.handled

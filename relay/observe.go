@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/deadletter"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -34,8 +34,8 @@ type Observer struct {
 // Claim is one claim of tasks of one type.
 type Claim struct {
 	Type  string
-	Kind  handlers.Kind
-	Tasks int // that it took; 0 if others were faster
+	Kind  string // "tx", "batch" or "leased"
+	Tasks int    // that it took; 0 if others were faster
 	// Start is when the relay began the claim, by the process's clock, and Duration how long it
 	// took from then: to get a connection, and for Leased tasks to commit.
 	Start    time.Time
@@ -45,7 +45,7 @@ type Claim struct {
 // RunEnd is the end of one run: of one task, or of the tasks of one claim of a Batch handler.
 type RunEnd struct {
 	Type string
-	Kind handlers.Kind
+	Kind string // "tx", "batch" or "leased"
 	// Called is when the handler was called, by the process's clock; zero if it was not. Handled is
 	// how long its call took; of one that did not return, until it was abandoned.
 	Called  time.Time
@@ -147,11 +147,11 @@ func (o *observers) tell(f func(Observer)) {
 }
 
 // tellClaim tells of a claim that came through.
-func (o *observers) tellClaim(h *handlers.Handler, tasks int, began, had time.Time) {
+func (o *observers) tellClaim(h *handler.Handler, tasks int, began, had time.Time) {
 	if !o.observed() {
 		return
 	}
-	c := Claim{Type: h.Type, Kind: h.Kind, Tasks: tasks, Start: began, Duration: had.Sub(began)}
+	c := Claim{Type: h.Type, Kind: string(h.Kind), Tasks: tasks, Start: began, Duration: had.Sub(began)}
 	o.tell(func(one Observer) {
 		if one.Claimed != nil {
 			one.Claimed(c)

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/txoutbox/outbox/deadletter"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -35,7 +35,7 @@ func (r *runner) stopping() bool { return r.claiming.Err() != nil }
 var errNoSlot = errors.New("relay: other calls of the type hold all its slots")
 
 // limitsOf are the limits of types that hold in all relays.
-func limitsOf(all []*handlers.Handler) (out []store.Limit) {
+func limitsOf(all []*handler.Handler) (out []store.Limit) {
 	for _, h := range all {
 		if h.MaxRunningTotal > 0 || h.Rate > 0 {
 			out = append(out, store.Limit{TaskType: h.Type, MaxRunning: h.MaxRunningTotal, Rate: h.Rate, RatePer: h.RatePer})

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -13,12 +13,12 @@ import (
 // claimAll starts the claims that were chosen, and reports whether there was one.
 func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 	for _, p := range chosen {
-		if p.h.Kind == handlers.KindLeased {
+		if p.h.Kind == handler.KindLeased {
 			d.claim(p.lane, min(p.workers, leasePortion(d.config.Workers)), now)
 			continue
 		}
 		n := min(p.workers, p.credit)
-		if p.h.Kind == handlers.KindBatch {
+		if p.h.Kind == handler.KindBatch {
 			n = min(n, p.batchClaims()-p.claiming)
 		}
 		for range n {
@@ -38,7 +38,7 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	d.free -= slots
 	d.claims++
 	limit := slots
-	if c.h.Kind != handlers.KindLeased {
+	if c.h.Kind != handler.KindLeased {
 		limit = c.h.BatchSize
 	}
 	known := limit
@@ -46,7 +46,7 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 		known = 0
 	}
 	watermark := c.watermarks.Begin(c.head, known, now)
-	if c.h.Kind == handlers.KindLeased {
+	if c.h.Kind == handler.KindLeased {
 		next := leaseNext{limit: limit, watermark: watermark, started: c.watermarks.Started}
 		if random {
 			next.pivots, next.lead = c.head.RandomStarts(slots)
@@ -105,7 +105,7 @@ func (d *dispatcher) runTx(c *lane, next claimNext) {
 // cameBack notes the end of a claim.
 func (d *dispatcher) cameBack(c *lane) {
 	d.claims--
-	if c.h.Kind != handlers.KindLeased {
+	if c.h.Kind != handler.KindLeased {
 		c.claiming--
 	}
 }

@@ -3,7 +3,7 @@ package relay
 import (
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
 // runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait for the commit of this one.
@@ -68,7 +68,7 @@ func takenBy(runs []*leasedRun, limit int, began time.Time, next leaseNext) take
 // ended hears of runs of leased tasks whose results are committed.
 func (d *dispatcher) ended(runs []settled) {
 	type end struct {
-		h    *handlers.Handler
+		h    *handler.Handler
 		runs int
 	}
 	var ends []end

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -18,17 +19,17 @@ func (a *attempt) settle(ctx context.Context, out callResult) error {
 		return a.abandon(out)
 	}
 	var some handlers.BatchError
-	result := handlers.ResultOf(out.err)
+	result := handler.ResultOf(out.err)
 	switch {
 	case out.err == nil:
 		return a.succeed(ctx, out, nil)
-	case result.Action == handlers.ActionRunAgain:
+	case result.Action == handler.ActionRunAgain:
 		a.again = result
 		out.err = nil // a success: what fails from here on is not the handler's result
 		return a.succeed(ctx, out, allAgain(a.rows, result))
-	case a.h.Kind == handlers.KindBatch && errors.As(out.err, &some):
+	case a.h.Kind == handler.KindBatch && errors.As(out.err, &some):
 		return a.succeed(ctx, out, some)
-	case result.Action == handlers.ActionDiscard:
+	case result.Action == handler.ActionDiscard:
 		a.r.log.Info("outbox: tasks discarded by their handler", "task_type", a.h.Type, "tasks", len(a.rows), "error", pgerr.Text(out.err))
 		for _, r := range a.rows {
 			r.Discarded = out.err
@@ -46,7 +47,7 @@ func (a *attempt) succeed(ctx context.Context, out callResult, failed handlers.B
 		canceled = a.canceledIDs()
 	}
 	done, kept := make([]*store.Row, 0, len(a.rows)), make([]*store.Row, 0, len(a.rows))
-	rest := make(map[*store.Row]*handlers.Result, len(failed))
+	rest := make(map[*store.Row]*handler.Result, len(failed))
 	for _, r := range a.rows {
 		one := failed[r.ID]
 		if one != nil && slices.Contains(canceled, r.ID) {
@@ -54,7 +55,7 @@ func (a *attempt) succeed(ctx context.Context, out callResult, failed handlers.B
 			continue
 		}
 		if one != nil {
-			if result := handlers.ResultOf(one); result.Action != handlers.ActionDiscard {
+			if result := handler.ResultOf(one); result.Action != handler.ActionDiscard {
 				rest[r] = result
 				continue
 			}
@@ -68,7 +69,7 @@ func (a *attempt) succeed(ctx context.Context, out callResult, failed handlers.B
 		return a.broken(ctx, out, err)
 	default:
 		out.err = refusedBy(err)
-		return a.fail(ctx, out, handlers.ResultOf(out.err))
+		return a.fail(ctx, out, handler.ResultOf(out.err))
 	}
 	for _, r := range a.rows {
 		if result := rest[r]; result != nil {
@@ -120,7 +121,7 @@ func (a *attempt) end(done, kept []*store.Row) error {
 }
 
 // fail undoes what the handler did and records the failure, atomically.
-func (a *attempt) fail(ctx context.Context, out callResult, result *handlers.Result) error {
+func (a *attempt) fail(ctx context.Context, out callResult, result *handler.Result) error {
 	if out.drained {
 		a.giveBackDrained()
 		return nil
@@ -128,7 +129,7 @@ func (a *attempt) fail(ctx context.Context, out callResult, result *handlers.Res
 	if out.canceled {
 		return a.endCanceled(ctx, out)
 	}
-	if len(a.rows) > 1 && result.Action == handlers.ActionRetry && result.Wait == 0 {
+	if len(a.rows) > 1 && result.Action == handler.ActionRetry && result.Wait == 0 {
 		return a.split(ctx, out)
 	}
 	undone := false
@@ -162,7 +163,7 @@ func (a *attempt) fail(ctx context.Context, out callResult, result *handlers.Res
 
 // finish commits. A commit that surely failed is the handler's failure: a trigger or constraint that only a
 // commit checks, a serialization failure. One whose outcome is unknown is nobody's: the rows are the truth.
-func (a *attempt) finish(out callResult, result *handlers.Result) error {
+func (a *attempt) finish(out callResult, result *handler.Result) error {
 	err := a.commit()
 	if err == nil {
 		return nil
@@ -206,7 +207,7 @@ func (a *attempt) giveBackRuns() {
 }
 
 // write records in the claim's transaction the result of one task that is not done.
-func (a *attempt) write(ctx context.Context, tx store.Execer, r *store.Row, result *handlers.Result) error {
+func (a *attempt) write(ctx context.Context, tx store.Execer, r *store.Row, result *handler.Result) error {
 	return a.put(ctx, tx, r, after(a.r.log, a.h, r, result, r.Begun()))
 }
 

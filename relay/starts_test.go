@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -184,7 +185,7 @@ func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
 	t.Parallel()
 	l := newLanes(10, [2]int{})
 	c := l.all[0]
-	c.h.Kind, c.credit, c.served = handlers.KindLeased, 10, time.Now()
+	c.h.Kind, c.credit, c.served = handler.KindLeased, 10, time.Now()
 	for _, step := range []struct {
 		what string
 		do   func()

@@ -8,16 +8,16 @@ import (
 	"math"
 
 	"github.com/lib/pq"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/drain"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
 func init() {
 	drain.ErrGoexit = errGoexit
-	drain.NewStepper = func(in drain.Database, registered []*handlers.Handler, schema string, log *slog.Logger) drain.Stepper {
-		s := &stepper{in: in, id: store.NewUUID(), handlers: map[string]*handlers.Handler{},
+	drain.NewStepper = func(in drain.Database, registered []*handler.Handler, schema string, log *slog.Logger) drain.Stepper {
+		s := &stepper{in: in, id: store.NewUUID(), handlers: map[string]*handler.Handler{},
 			r: &runner{Store: store.Store{Schema: pg.Schema(schema)}, log: log}}
 		s.leases = &leases{r: s.r}
 		for _, h := range registered {
@@ -37,7 +37,7 @@ type stepper struct {
 	r        *runner // for its rules and its schema's name; it never runs
 	leases   *leases
 	id       string // as a relay
-	handlers map[string]*handlers.Handler
+	handlers map[string]*handler.Handler
 	types    []string
 	bases    []int64
 }
@@ -64,7 +64,7 @@ func (s *stepper) Step(ctx context.Context) ([]drain.Run, error) {
 			return nil, err
 		}
 		h, step := s.handlers[next], s.stepTx
-		if h.Kind == handlers.KindLeased {
+		if h.Kind == handler.KindLeased {
 			step = s.stepLeased
 		}
 		if runs, err := step(ctx, h, claimNext{limit: h.BatchSize}); err != nil || len(runs) > 0 {
@@ -77,7 +77,7 @@ func (s *stepper) Step(ctx context.Context) ([]drain.Run, error) {
 var errSplit = errors.New("relay: the batch failed; its tasks run one by one")
 
 // stepTx is what an attempt is in a relay.
-func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claimPlan) (runs []drain.Run, err error) {
+func (s *stepper) stepTx(ctx context.Context, h *handler.Handler, c claimPlan) (runs []drain.Run, err error) {
 	var solo []int64
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		rows, xid, err := s.take(ctx, h, c, tx)
@@ -131,7 +131,7 @@ func (s *stepper) stepTx(ctx context.Context, h *handlers.Handler, c claimPlan) 
 }
 
 // take claims as attempt.take does.
-func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claimPlan, tx *sql.Tx) (rows []*store.Row, xid string, err error) {
+func (s *stepper) take(ctx context.Context, h *handler.Handler, c claimPlan, tx *sql.Tx) (rows []*store.Row, xid string, err error) {
 	if _, err := tx.ExecContext(ctx, claimSettings(h)); err != nil {
 		return nil, "", err
 	}
@@ -167,7 +167,7 @@ func (s *stepper) take(ctx context.Context, h *handlers.Handler, c claimPlan, tx
 type lostClaim struct {
 	*drain.Misuse
 	rows   []*store.Row
-	result *handlers.Result
+	result *handler.Result
 }
 
 func (l *lostClaim) Unwrap() error { return l.Misuse }
@@ -185,7 +185,7 @@ func (s *stepper) await(ctx context.Context, taskIDs []int64) error {
 
 // record records a failure in another transaction. Where there is no other one, the test has lost
 // its own.
-func (s *stepper) record(ctx context.Context, h *handlers.Handler, l *lostClaim) (runs []drain.Run, err error) {
+func (s *stepper) record(ctx context.Context, h *handler.Handler, l *lostClaim) (runs []drain.Run, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		rows, xid, err := s.take(ctx, h, claimOne{l.rows[0].ID}, tx)
 		if err != nil || len(rows) == 0 {
@@ -210,7 +210,7 @@ func ended(r *store.Row, attempt int, err error) drain.Run {
 }
 
 // changed is the run of a task that is not done. result is nil if its handler was not called.
-func changed(r *store.Row, attempt int, c store.Change, result *handlers.Result) drain.Run {
+func changed(r *store.Row, attempt int, c store.Change, result *handler.Result) drain.Run {
 	run := drain.Run{TaskID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: drain.Failed, Err: original(c.Err), Wait: c.Wait}
 	switch {
 	case c.Reason != "":
@@ -218,9 +218,9 @@ func changed(r *store.Row, attempt int, c store.Change, result *handlers.Result)
 		if result == nil {
 			run.Attempt = c.Attempt
 		}
-	case result.Action == handlers.ActionSnooze:
+	case result.Action == handler.ActionSnooze:
 		run.Outcome, run.Err = drain.Snoozed, nil
-	case result.Action == handlers.ActionRunAgain:
+	case result.Action == handler.ActionRunAgain:
 		run.Outcome, run.Err = drain.Again, nil
 	}
 	return run

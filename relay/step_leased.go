@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/drain"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -19,13 +20,13 @@ import (
 
 // stepLeased leases one task, runs its handler outside the stepper's own transactions, and ends the
 // lease.
-func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claimPlan) ([]drain.Run, error) {
+func (s *stepper) stepLeased(ctx context.Context, h *handler.Handler, _ claimPlan) ([]drain.Run, error) {
 	token := store.NewUUID()
 	t, err := s.lease(ctx, h, token)
 	if err != nil || t == nil {
 		return nil, err
 	}
-	end := func(next transition, result *handlers.Result) ([]drain.Run, error) {
+	end := func(next transition, result *handler.Result) ([]drain.Run, error) {
 		next.row, next.token = t, token
 		if err := s.finish(ctx, &next); err != nil {
 			return nil, err
@@ -50,7 +51,7 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claimPl
 	if timeout := timeoutOf(h, t); timeout > 0 {
 		l.ctx.endAt(time.Now().Add(timeout), timeoutError(timeout))
 	}
-	out := callHandler(l.ctx, h, nil, handlers.Claim{}, []*store.Task{call})
+	out := callHandler(l.ctx, h, nil, handler.Claim{}, []*store.Task{call})
 	l.ctx.cancel(nil)
 	switch {
 	case out.abandoned:
@@ -62,15 +63,15 @@ func (s *stepper) stepLeased(ctx context.Context, h *handlers.Handler, _ claimPl
 	case l.completed.Load():
 		return []drain.Run{ended(t, t.Attempt, nil)}, nil
 	}
-	var result *handlers.Result
+	var result *handler.Result
 	if out.err != nil {
-		result = handlers.ResultOf(out.err)
+		result = handler.ResultOf(out.err)
 	}
 	return end(resultOf(s.r.log, h, t, out, t.Attempt, false), result)
 }
 
 // lease claims the next task of the type, if there is one, and counts the attempt.
-func (s *stepper) lease(ctx context.Context, h *handlers.Handler, token string) (t *store.Row, err error) {
+func (s *stepper) lease(ctx context.Context, h *handler.Handler, token string) (t *store.Row, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		var runs []*leasedRun
 		err := pg.QueryTx(ctx, tx, s.r.SQL(leaseSQL), leaseNext{}.args(h, 1, s.id, token), func(values []driver.Value) (err error) {
@@ -115,11 +116,11 @@ func (s *stepper) finish(ctx context.Context, t *transition) error {
 // stepLease is a stepper's hold on one task.
 type stepLease struct {
 	s         *stepper
-	h         *handlers.Handler
+	h         *handler.Handler
 	row       *store.Row
 	token     string
 	ctx       *limited // of the handler
-	again     *handlers.Result
+	again     *handler.Result
 	completed atomic.Bool
 	misuse    *drain.Misuse // of a Complete
 }
@@ -141,7 +142,7 @@ func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error 
 		return err
 	}
 	fail := func(err error) error { return fmt.Errorf("relay: complete task %d: %w", l.row.ID, err) }
-	var again *handlers.Result
+	var again *handler.Result
 	err := l.s.in.InTx(ctx, func(tx *sql.Tx) error {
 		t := *l.row
 		t.Attempt--

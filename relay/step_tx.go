@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/drain"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -18,7 +19,7 @@ import (
 // stepTx is one claim for a Tx or Batch handler, inside a transaction that others end.
 type stepTx struct {
 	*stepper
-	h    *handlers.Handler
+	h    *handler.Handler
 	tx   *sql.Tx
 	rows []*store.Row
 	xid  string
@@ -37,18 +38,18 @@ func (t *stepTx) run(ctx context.Context, runs *[]drain.Run) error {
 	}
 	limit, end := context.WithTimeoutCause(ctx, timeout+grace(timeout), timeoutError(timeout))
 	defer end()
-	out := callHandler(limit, t.h, t.tx, handlers.Claim{}, tasks)
+	out := callHandler(limit, t.h, t.tx, handler.Claim{}, tasks)
 	if out.abandoned {
 		return t.misuse("the handler did not return after its context's end", nil)
 	}
 	var some handlers.BatchError
-	result := handlers.ResultOf(out.err)
+	result := handler.ResultOf(out.err)
 	again := runsAgain(out.err)
 	if again { // as if each task had said so
 		some, out.err = allAgain(t.rows, result), nil
 	}
 	switch {
-	case again, t.h.Kind == handlers.KindBatch && errors.As(out.err, &some), out.err == nil, result.Action == handlers.ActionDiscard:
+	case again, t.h.Kind == handler.KindBatch && errors.As(out.err, &some), out.err == nil, result.Action == handler.ActionDiscard:
 		failure, err := t.keep(ctx)
 		if err != nil {
 			return err
@@ -56,7 +57,7 @@ func (t *stepTx) run(ctx context.Context, runs *[]drain.Run) error {
 		if failure == nil {
 			return t.succeed(ctx, out.err, some, runs)
 		}
-		result = handlers.ResultOf(failure)
+		result = handler.ResultOf(failure)
 	}
 	if err := t.undo(ctx); err != nil {
 		var m *drain.Misuse
@@ -65,7 +66,7 @@ func (t *stepTx) run(ctx context.Context, runs *[]drain.Run) error {
 		}
 		return err
 	}
-	if len(t.rows) > 1 && result.Action == handlers.ActionRetry && result.Wait == 0 {
+	if len(t.rows) > 1 && result.Action == handler.ActionRetry && result.Wait == 0 {
 		return errSplit
 	}
 	for _, r := range t.rows {
@@ -105,8 +106,8 @@ func (t *stepTx) succeed(ctx context.Context, err error, failed handlers.BatchEr
 		if one == nil {
 			one = err
 		}
-		if one != nil && handlers.ResultOf(one).Action != handlers.ActionDiscard {
-			if err := t.write(ctx, r, handlers.ResultOf(one), runs); err != nil {
+		if one != nil && handler.ResultOf(one).Action != handler.ActionDiscard {
+			if err := t.write(ctx, r, handler.ResultOf(one), runs); err != nil {
 				return err
 			}
 			continue
@@ -155,11 +156,11 @@ func (t *stepTx) probe(ctx context.Context) error {
 }
 
 // write records a result other than done.
-func (t *stepTx) write(ctx context.Context, r *store.Row, result *handlers.Result, runs *[]drain.Run) error {
+func (t *stepTx) write(ctx context.Context, r *store.Row, result *handler.Result, runs *[]drain.Run) error {
 	return t.put(ctx, r, after(t.r.log, t.h, r, result, r.Begun()), result, runs)
 }
 
-func (t *stepTx) put(ctx context.Context, r *store.Row, c store.Change, result *handlers.Result, runs *[]drain.Run) error {
+func (t *stepTx) put(ctx context.Context, r *store.Row, c store.Change, result *handler.Result, runs *[]drain.Run) error {
 	write := t.r.WriteBack
 	if c.Reason != "" {
 		write = t.r.WriteDead

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/deadletter"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -19,11 +19,11 @@ type watch struct {
 }
 
 // newWatch begins to watch the tasks of a claim that ended at the given time.
-func newWatch(to *observers, h *handlers.Handler, rows []*store.Row, claimed time.Time) *watch {
+func newWatch(to *observers, h *handler.Handler, rows []*store.Row, claimed time.Time) *watch {
 	if !to.observed() {
 		return nil
 	}
-	w := &watch{to: to, end: RunEnd{Type: h.Type, Kind: h.Kind, Tasks: make([]TaskEnd, len(rows))}}
+	w := &watch{to: to, end: RunEnd{Type: h.Type, Kind: string(h.Kind), Tasks: make([]TaskEnd, len(rows))}}
 	if len(rows) > 1 {
 		w.at = make(map[int64]int, len(rows))
 	}

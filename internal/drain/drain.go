@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
 // Outcome is what became of a task by one run.
@@ -70,7 +70,7 @@ func (m *Misuse) Unwrap() error { return m.Err }
 
 // Set by package relay.
 var (
-	NewStepper func(in Database, registered []*handlers.Handler, schema string, log *slog.Logger) Stepper
+	NewStepper func(in Database, registered []*handler.Handler, schema string, log *slog.Logger) Stepper
 	// ErrGoexit is the error of a handler that ended its goroutine, say by t.FailNow.
 	ErrGoexit error
 )

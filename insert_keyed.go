@@ -36,7 +36,7 @@ func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 				keys[i].String = payloadKey
 			}
 		}
-		onConflict[i] = r.onConflict.String()
+		onConflict[i] = conflicts[r.onConflict]
 	}
 	args, columns := typesAndPayloads(tasks, payloads)
 	args, optional := optionalMany(append(args, n, pq.Array(keys), pq.Array(untilDone), pq.Array(onConflict)), tasks)

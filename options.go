@@ -141,7 +141,7 @@ func newSettings(opts []Option) (*settings, error) {
 		return nil, fmt.Errorf("%w: RunAt: the year %d, at most 9999", ErrInvalidOption, y)
 	}
 	if s.onConflict < Skip || s.onConflict > Reschedule {
-		return nil, fmt.Errorf("%w: OnConflict(%v): must be Skip, Replace or Reschedule", ErrInvalidOption, s.onConflict)
+		return nil, fmt.Errorf("%w: OnConflict(%d): must be Skip, Replace or Reschedule", ErrInvalidOption, s.onConflict)
 	}
 	if err := s.unique.check(); err != nil {
 		return nil, err

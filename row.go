@@ -45,7 +45,7 @@ func newRow(t NewTask, payloads *lines) (row, error) {
 		return row{}, fmt.Errorf("%w: SkipFailed: only for a task that is OrderedBy a key", ErrInvalidOption)
 	}
 	if s.onConflict != Skip && s.unique == nil {
-		return row{}, fmt.Errorf("%w: OnConflict(%v): it needs Unique or UniquePayload beside it", ErrInvalidOption, s.onConflict)
+		return row{}, fmt.Errorf("%w: OnConflict(%s): it needs Unique or UniquePayload beside it", ErrInvalidOption, conflicts[s.onConflict])
 	}
 	payload, err := payloads.add(t.Payload, s.maxPayload)
 	if err != nil {

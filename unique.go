@@ -86,15 +86,8 @@ const (
 	Reschedule
 )
 
-var conflictNames = [...]string{"skip", "replace", "reschedule"}
-
-// String is skip, replace or reschedule.
-func (c Conflict) String() string {
-	if c < Skip || c > Reschedule {
-		return fmt.Sprintf("Conflict(%d)", int(c))
-	}
-	return conflictNames[c]
-}
+// conflicts are their names in SQL.
+var conflicts = [...]string{Skip: "skip", Replace: "replace", Reschedule: "reschedule"}
 
 // OnConflict says what becomes of the waiting task that has the key of [Unique] or [UniquePayload] already.
 func OnConflict(c Conflict) Option { return func(s *settings) { s.onConflict = c } }

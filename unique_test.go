@@ -240,14 +240,14 @@ func TestBadKeysAreRefusedBeforeAnySQL(t *testing.T) {
 	d := newDatabase(t)
 	tx := &recorder{transaction: transaction{Querier: begin(t, d.db)}}
 	for want, opts := range map[string][]outbox.Option{
-		"Unique: the key is empty":         {outbox.Unique("")},
-		"257 bytes, at most 256":           {outbox.Unique(strings.Repeat("k", 257))},
-		"valid UTF-8 without NUL":          {outbox.Unique("a\x00", outbox.UntilDone())},
-		`keys that begin with $payload`:    {outbox.Unique("$payload:1")},
-		"Unique: a UniqueOption is nil":    {outbox.UniquePayload(outbox.UntilDone(), nil)},
-		"OnConflict(replace): it needs":    {outbox.OnConflict(outbox.Replace)},
-		"OnConflict(reschedule): it needs": {outbox.OnConflict(outbox.Reschedule)},
-		"OnConflict(Conflict(3)): must be": {outbox.Unique("key"), outbox.OnConflict(3)},
+		"Unique: the key is empty":          {outbox.Unique("")},
+		"257 bytes, at most 256":            {outbox.Unique(strings.Repeat("k", 257))},
+		"valid UTF-8 without NUL":           {outbox.Unique("a\x00", outbox.UntilDone())},
+		`keys that begin with $payload`:     {outbox.Unique("$payload:1")},
+		"Unique: a UniqueOption is nil":     {outbox.UniquePayload(outbox.UntilDone(), nil)},
+		"OnConflict(replace): it needs":     {outbox.OnConflict(outbox.Replace)},
+		"OnConflict(reschedule): it needs":  {outbox.OnConflict(outbox.Reschedule)},
+		"OnConflict(3): must be Skip, Repl": {outbox.Unique("key"), outbox.OnConflict(3)},
 	} {
 		_, err := outbox.Enqueue(t.Context(), tx, "T", 1, opts...)
 		if !errors.Is(err, outbox.ErrInvalidOption) || !strings.Contains(err.Error(), want) || tx.statements > 0 {

@@ -3,6 +3,8 @@ package outbox
 import (
 	"context"
 	"fmt"
+
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // CancelResult is what a [Cancel] found.
@@ -35,20 +37,9 @@ func (r CancelResult) String() string {
 // before any SQL is sent; any other is tx's own, wrapped, such as a serialization failure under REPEATABLE READ. The
 // role needs EXECUTE on the function outbox.cancel_task, and nothing else.
 func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...Option) (CancelResult, error) {
-	if err := checkTx(tx); err != nil {
-		return NotFound, err
-	}
-	schema, err := schemaOf(opts)
-	if err != nil {
-		return NotFound, err
-	}
-	if taskID < 1 {
-		return NotFound, fmt.Errorf("%w: Cancel: the task ID %d: must be positive", ErrInvalidOption, taskID)
-	}
 	var found string
-	err = tx.QueryRowContext(ctx, fmt.Sprintf(`/* outbox: cancel */ SELECT "%s".cancel_task($1)`, schema), taskID).Scan(&found)
-	if err != nil {
-		return NotFound, fmt.Errorf("outbox: cancel task %d: %w", taskID, err)
+	if err := changeTask(ctx, tx, "cancel", "cancel_task", taskID, opts, &found); err != nil {
+		return NotFound, err
 	}
 	for _, r := range []CancelResult{NotFound, Canceled, CancelRequested} {
 		if r.String() == found {
@@ -56,4 +47,23 @@ func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...Option) (Canc
 		}
 	}
 	return NotFound, fmt.Errorf("outbox: cancel task %d: the function cancel_task answered %q", taskID, found)
+}
+
+// changeTask calls a function of the schema on one task, and scans its answer.
+func changeTask(ctx context.Context, tx Querier, what, function string, taskID int64, opts []Option, answer any) error {
+	if err := checkTx(tx); err != nil {
+		return err
+	}
+	schema, err := schemaOf(opts)
+	if err != nil {
+		return err
+	}
+	if taskID < 1 {
+		return fmt.Errorf("%w: %s: the task ID %d: must be positive", ErrInvalidOption, what, taskID)
+	}
+	query := fmt.Sprintf(`/* outbox: %s */ SELECT "%s".%s($1)`, what, schema, function)
+	if err := tx.QueryRowContext(ctx, query, taskID).Scan(answer); err != nil {
+		return fmt.Errorf("outbox: %s: task %d: %w", what, taskID, pgerr.WithoutDSN(err))
+	}
+	return nil
 }

@@ -29,17 +29,17 @@ type UniqueOption func(*uniqueKey)
 // task took it meanwhile; then both will run, and the newer one has the key.
 //
 // The key is 1 to 256 bytes of valid UTF-8 without NUL and must not begin with "$payload". Keys of
-// different task types are different. Of Unique and [UniquePayload] the last one counts. The tasks of
-// one key should all be enqueued with [UntilDone], or all without: what a key's task does with it is its own option's.
+// different task types are different. Of Unique and [UniquePayload] the last one counts. Enqueue all
+// tasks of a key with [UntilDone], or none: the option of the task that has the key counts.
 //
-// Enqueue never waits for a handler, nor a handler's claim for it. Two open transactions that enqueue the same
-// key wait for each other: the second until the first has ended. So transactions that enqueue several
-// keys in several calls, in different orders, can deadlock like any that update rows in different orders
-// (PostgreSQL ends one with 40P01); a single EnqueueMany sorts its keys and cannot. A handler's own keyed enqueues come
-// best at its end. Above READ COMMITTED a keyed Enqueue can fail with 40001, and the transaction is to be repeated.
+// Enqueue never waits for a handler, nor a handler's claim for it. Of two open transactions that
+// enqueue the same key the second waits until the first has ended. So transactions that enqueue
+// several keys in several calls, in different orders, can deadlock, and PostgreSQL ends one with
+// 40P01. A single EnqueueMany sorts its keys and cannot. Enqueue with keys at the end of a handler.
+// Above READ COMMITTED a keyed Enqueue can fail with 40001: repeat the transaction.
 //
-// The database role needs INSERT on the view keyed_task of the outbox's schema and SELECT on its columns task_id, outcome and
-// position, and no right on its tables.
+// The database role needs INSERT on the view keyed_task of the outbox's schema, SELECT on its columns
+// task_id, outcome and position, and no right on its tables.
 func Unique(key string, opts ...UniqueOption) Option {
 	return func(s *settings) { s.unique = newUniqueKey(uniqueKey{key: key}, opts) }
 }
@@ -55,9 +55,9 @@ func newUniqueKey(u uniqueKey, opts []UniqueOption) *uniqueKey {
 	return &u
 }
 
-// UniquePayload is [Unique] with a key that PostgreSQL makes of the payload: "$payload:" and a SHA-256. Payloads that are
-// equal as jsonb have the same key, however they are written: white space, the order of object keys, repeated
-// keys, escapes, and 1.50 or 15e-1 for 1.5 make no difference.
+// UniquePayload is [Unique] with a key that PostgreSQL makes of the payload: "$payload:" and a SHA-256.
+// Payloads that are equal as jsonb have the same key, however they are written: white space, the order
+// of object keys, repeated keys, escapes, and 1.50 or 15e-1 for 1.5 make no difference.
 func UniquePayload(opts ...UniqueOption) Option {
 	return func(s *settings) { s.unique = newUniqueKey(uniqueKey{ofPayload: true}, opts) }
 }

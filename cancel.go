@@ -12,11 +12,13 @@ type CancelResult int
 
 // The results of Cancel.
 const (
-	// NotFound: no such task waits or runs: it is done, a dead letter, not committed yet, or never was.
+	// NotFound: no such task waits or runs: it is done, a dead letter, not committed yet, or never
+	// was.
 	NotFound CancelResult = iota
 	// Canceled: the task waited. It is gone when the transaction commits, and back if it does not.
 	Canceled
-	// CancelRequested: the task runs, or is being claimed. Its relay is told once the transaction has committed.
+	// CancelRequested: the task runs, or is being claimed. Its relay is told once the transaction
+	// has committed.
 	CancelRequested
 )
 
@@ -24,18 +26,21 @@ func (r CancelResult) String() string {
 	return [...]string{"not found", "canceled", "requested"}[r]
 }
 
-// Cancel takes a task back inside the caller's transaction. One that waits (ready, scheduled or behind another of its
-// ordering key) is deleted. One that runs is asked to end: within a heartbeat of its relay (3 s) after the commit, its
-// handler's context ends with the cause ErrCanceled. When the handler then returns an error the task is gone: it is not
-// retried, counts no attempt and leaves no dead letter, and a Tx handler's writes are rolled back. A handler that returns nil
-// all the same has done the task. If the run ends before it hears of the request, its relay removes what it would have
-// retried.
+// Cancel takes a task back inside the caller's transaction. One that waits (ready, scheduled or
+// behind another of its ordering key) is deleted. One that runs is asked to end: within a heartbeat
+// of its relay (3 s) after the commit, its handler's context ends with the cause ErrCanceled. When
+// the handler then returns an error the task is gone: it is not retried, counts no attempt and
+// leaves no dead letter, and a Tx handler's writes are rolled back. A handler that returns nil all
+// the same has done the task. If the run ends before it hears of the request, its relay removes
+// what it would have retried.
 //
-// A batch that a canceled task is in ends as a whole; its other tasks run again, without an attempt counted.
+// A batch that a canceled task is in ends as a whole; its other tasks run again, without an attempt
+// counted.
 //
-// Cancel waits for no handler. The only option that it takes is [Schema]. Errors: ErrNoTransaction and ErrInvalidOption
-// before any SQL is sent; any other is tx's own, wrapped, such as a serialization failure under REPEATABLE READ. The
-// role needs EXECUTE on the function outbox.cancel_task, and nothing else.
+// Cancel waits for no handler. The only option that it takes is [Schema]. Errors: ErrNoTransaction
+// and ErrInvalidOption before any SQL is sent; any other is tx's own, wrapped, such as a
+// serialization failure under REPEATABLE READ. The role needs EXECUTE on the function
+// outbox.cancel_task, and nothing else.
 func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...Option) (CancelResult, error) {
 	var found string
 	if err := changeTask(ctx, tx, "cancel", "cancel_task", taskID, opts, &found); err != nil {

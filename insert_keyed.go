@@ -8,8 +8,8 @@ import (
 	"github.com/lib/pq"
 )
 
-// The keys are locked in one order, whatever the order of the tasks. Equal payloads are neighbours as jsonb, so their keys need
-// not be known. Of one key's tasks the first comes first.
+// The keys are locked in one order, whatever the order of the tasks. Equal payloads are neighbours
+// as jsonb, so their keys need not be known. Of one key's tasks the first comes first.
 const insertKeyedSQL = `/* outbox: enqueue with unique keys */
 INSERT INTO "%s".keyed_task (position, task_type, payload, unique_key, unique_until_done, on_conflict%s)
 SELECT position, task_type, payload::jsonb, unique_key, unique_until_done::boolean, on_conflict%s

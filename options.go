@@ -48,7 +48,8 @@ type settings struct {
 // decides when t has come; the last year is 9999.
 func RunAt(t time.Time) Option { return func(s *settings) { s.runAt, s.after = t, 0 } }
 
-// After makes the task due d after it is inserted, by PostgreSQL's clock. Zero and less mean at once.
+// After makes the task due d after it is inserted, by PostgreSQL's clock. Zero and less mean at
+// once.
 func After(d time.Duration) Option { return func(s *settings) { s.after, s.runAt = d, time.Time{} } }
 
 // Priority orders the tasks of one type, and the types by their most urgent task: lower runs
@@ -60,9 +61,9 @@ func Priority(p int) Option { return func(s *settings) { s.priority = p } }
 func MaxAttempts(n int) Option { return func(s *settings) { s.maxAttempts = n } }
 
 // Timeout bounds one run of the task in place of its handler's timeout, or of the lease of a type
-// without heartbeats. 0 means as its handler was registered; else it is between 1 ms and MaxTimeout,
-// and cut to milliseconds. Tx and Batch handlers hold a transaction open, so for their tasks it is
-// cut to handlers.MaxTxTimeout; a batch may take as long as the longest of its tasks.
+// without heartbeats. 0 means as its handler was registered; else it is between 1 ms and
+// MaxTimeout, and cut to milliseconds. Tx and Batch handlers hold a transaction open, so for their
+// tasks it is cut to handlers.MaxTxTimeout; a batch may take as long as the longest of its tasks.
 func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
 // Headers are kept beside the payload, for trace ids and the like. Keys and values together are at
@@ -85,8 +86,8 @@ func AddHeaders(h map[string]string) Option {
 // length, as jsonb stores 1e400 in 401 digits. 0 means 256 KiB, the default; the most is 16 MiB.
 func MaxPayload(bytes int) Option { return func(s *settings) { s.maxPayload = bytes } }
 
-// OrderedBy makes the tasks of one type and key run one after the other, in the order of their ids: a
-// task starts when the one before it is done, discarded or dead. While one waits for its retry,
+// OrderedBy makes the tasks of one type and key run one after the other, in the order of their ids:
+// a task starts when the one before it is done, discarded or dead. While one waits for its retry,
 // snoozes or is not due yet, those behind it wait as well; see [SkipFailed]. A dead letter that is
 // redriven runs when no other task of its key does, before those with higher ids.
 //
@@ -97,9 +98,9 @@ func OrderedBy(key string) Option {
 	return func(s *settings) { s.orderingKey, s.ordered = key, true }
 }
 
-// SkipFailed, with [OrderedBy], takes the task out of its key's order when its handler fails: the key
-// goes on at once, and the retries of the task may run beside others of the key. A run that is lost
-// with its process holds the key up until the task has run again.
+// SkipFailed, with [OrderedBy], takes the task out of its key's order when its handler fails: the
+// key goes on at once, and the retries of the task may run beside others of the key. A run that is
+// lost with its process holds the key up until the task has run again.
 func SkipFailed() Option { return func(s *settings) { s.skipFailed = true } }
 
 // Schema names the PostgreSQL schema of the outbox if it is not "outbox".
@@ -165,7 +166,8 @@ func newSettings(opts []Option) (*settings, error) {
 }
 
 // ValidSchema reports whether name can be the outbox's schema: lower-case letters, digits and
-// underscores, not starting with a digit or with "pg_", which PostgreSQL keeps for itself; at most 63 bytes.
+// underscores, not starting with a digit or with "pg_", which PostgreSQL keeps for itself; at most
+// 63 bytes.
 func ValidSchema(name string) bool {
 	if name == "" || len(name) > 63 || strings.HasPrefix(name, "pg_") {
 		return false

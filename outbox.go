@@ -25,8 +25,8 @@ package outbox
 import "context"
 
 // Enqueue inserts a task with one statement on tx and waits for no handler. Payload is encoded by
-// encoding/json, which replaces what is not UTF-8 in Go strings; a json.RawMessage is taken as it is.
-// Arrays and objects nest at most 1000 deep. Bad input is refused before any SQL is sent, with
+// encoding/json, which replaces what is not UTF-8 in Go strings; a json.RawMessage is taken as it
+// is. Arrays and objects nest at most 1000 deep. Bad input is refused before any SQL is sent, with
 // ErrNoTransaction, ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption; any
 // other error is tx's own, wrapped.
 //
@@ -41,11 +41,11 @@ func Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts
 }
 
 // EnqueueMany inserts all tasks with one statement, or none. The results are in the order of tasks;
-// their ids ascend, unless some have a unique key: those are inserted in the order of their keys, so
-// that calls which share keys cannot deadlock. Of several tasks with one key the later ones find the first.
-// All tasks must name the same schema, and are at most 256 MiB together, else the error is
-// ErrPayloadTooLarge. Errors are as of [Enqueue] and name the index of the task at fault. No tasks is
-// no statement.
+// their ids ascend, unless some have a unique key: those are inserted in the order of their keys,
+// so that calls which share keys cannot deadlock. Of several tasks with one key the later ones find
+// the first. All tasks must name the same schema, and are at most 256 MiB together, else the error
+// is ErrPayloadTooLarge. Errors are as of [Enqueue] and name the index of the task at fault. No
+// tasks is no statement.
 func EnqueueMany(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error) {
 	return insert(ctx, tx, tasks)
 }

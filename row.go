@@ -16,8 +16,8 @@ type NewTask struct {
 	Options []Option
 }
 
-// Encode returns the payload as Enqueue sends it to the database. It fails as Enqueue would that is given the
-// task, with ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption.
+// Encode returns the payload as Enqueue sends it to the database. It fails as Enqueue would that is
+// given the task, with ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption.
 func (t NewTask) Encode() (json.RawMessage, error) {
 	r, err := newRow(t, &lines{})
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 )
 
 // Querier is what Enqueue needs: *sql.Tx, *sqlx.Tx and *sql.Conn have it. A *sql.DB and a *sqlx.DB
-// have it too and are refused with ErrNoTransaction, as each of their statements may run on
-// another connection, outside the caller's transaction. Of what wraps a transaction pass the *sql.Tx in it, as tx.Tx of a
-// bun.Tx: its own methods may take the parameters of a statement for something else.
+// have it too and are refused with ErrNoTransaction, as each of their statements may run on another
+// connection, outside the caller's transaction. Of what wraps a transaction pass the *sql.Tx in it,
+// as tx.Tx of a bun.Tx: its own methods may take the parameters of a statement for something else.
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

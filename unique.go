@@ -19,18 +19,19 @@ type uniqueKey struct {
 // UniqueOption changes how long a unique key is taken.
 type UniqueOption func(*uniqueKey)
 
-// Unique allows at most one waiting task of this type with the key, at any time. A task waits while it
-// is due, scheduled, or about to be retried. When its run begins the key is free, so that an Enqueue
-// during the run makes a second task, which sees what the first one may not have seen: whether an
-// Enqueue created a task or found one, a run will start after its transaction has committed.
+// Unique allows at most one waiting task of this type with the key, at any time. A task waits while
+// it is due, scheduled, or about to be retried. When its run begins the key is free, so that an
+// Enqueue during the run makes a second task, which sees what the first one may not have seen:
+// whether an Enqueue created a task or found one, a run will start after its transaction has
+// committed.
 //
-// If the key is taken no task is created; [OnConflict] says what happens to the one that has
-// it, and [Enqueued] what happened. A run that fails is retried, and has its key again unless a newer
+// If the key is taken no task is created; [OnConflict] says what happens to the one that has it,
+// and [Enqueued] what happened. A run that fails is retried, and has its key again unless a newer
 // task took it meanwhile; then both will run, and the newer one has the key.
 //
 // The key is 1 to 256 bytes of valid UTF-8 without NUL and must not begin with "$payload". Keys of
-// different task types are different. Of Unique and [UniquePayload] the last one counts. Enqueue all
-// tasks of a key with [UntilDone], or none: the option of the task that has the key counts.
+// different task types are different. Of Unique and [UniquePayload] the last one counts. Enqueue
+// all tasks of a key with [UntilDone], or none: the option of the task that has the key counts.
 //
 // Enqueue never waits for a handler, nor a handler's claim for it. Of two open transactions that
 // enqueue the same key the second waits until the first has ended. So transactions that enqueue
@@ -38,8 +39,8 @@ type UniqueOption func(*uniqueKey)
 // 40P01. A single EnqueueMany sorts its keys and cannot. Enqueue with keys at the end of a handler.
 // Above READ COMMITTED a keyed Enqueue can fail with 40001: repeat the transaction.
 //
-// The database role needs INSERT on the view keyed_task of the outbox's schema, SELECT on its columns
-// task_id, outcome and position, and no right on its tables.
+// The database role needs INSERT on the view keyed_task of the outbox's schema, SELECT on its
+// columns task_id, outcome and position, and no right on its tables.
 func Unique(key string, opts ...UniqueOption) Option {
 	return func(s *settings) { s.unique = newUniqueKey(uniqueKey{key: key}, opts) }
 }
@@ -55,9 +56,10 @@ func newUniqueKey(u uniqueKey, opts []UniqueOption) *uniqueKey {
 	return &u
 }
 
-// UniquePayload is [Unique] with a key that PostgreSQL makes of the payload: "$payload:" and a SHA-256.
-// Payloads that are equal as jsonb have the same key, however they are written: white space, the order
-// of object keys, repeated keys, escapes, and 1.50 or 15e-1 for 1.5 make no difference.
+// UniquePayload is [Unique] with a key that PostgreSQL makes of the payload: "$payload:" and a
+// SHA-256. Payloads that are equal as jsonb have the same key, however they are written: white
+// space, the order of object keys, repeated keys, escapes, and 1.50 or 15e-1 for 1.5 make no
+// difference.
 func UniquePayload(opts ...UniqueOption) Option {
 	return func(s *settings) { s.unique = newUniqueKey(uniqueKey{ofPayload: true}, opts) }
 }
@@ -78,8 +80,8 @@ type Conflict int
 const (
 	// Skip leaves the task as it is. It is the default.
 	Skip Conflict = iota
-	// Replace gives the task the Enqueue's payload, headers, due time and priority. It keeps its id,
-	// attempts, max attempts and last error.
+	// Replace gives the task the Enqueue's payload, headers, due time and priority. It keeps its
+	// id, attempts, max attempts and last error.
 	Replace
 	// Reschedule gives the task the Enqueue's due time and nothing else. With [After] it is a
 	// debounce: the task runs once nothing has been enqueued under its key for so long.
@@ -89,7 +91,8 @@ const (
 // conflicts are their names in SQL.
 var conflicts = [...]string{Skip: "skip", Replace: "replace", Reschedule: "reschedule"}
 
-// OnConflict says what becomes of the waiting task that has the key of [Unique] or [UniquePayload] already.
+// OnConflict says what becomes of the waiting task that has the key of [Unique] or [UniquePayload]
+// already.
 func OnConflict(c Conflict) Option { return func(s *settings) { s.onConflict = c } }
 
 func (u *uniqueKey) check() error {

@@ -10,22 +10,24 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 )
 
-// RunAgain finishes this run of the task as a success and runs the task again after d, by PostgreSQL's clock: a
-// recurring task. It keeps its ID; [outbox.Task.Iterations] is one more, the attempts begin anew and the last error
-// is cleared. What the handler wrote is kept: it commits together with the task's next iteration, so each iteration
-// of a Tx or Batch handler takes effect exactly once. A Leased handler runs at least once in each iteration; see
-// [outbox.Task.Complete] for writes that are committed exactly once.
+// RunAgain finishes this run of the task as a success and runs the task again after d, by
+// PostgreSQL's clock: a recurring task. It keeps its ID; [outbox.Task.Iterations] is one more, the
+// attempts begin anew and the last error is cleared. What the handler wrote is kept: it commits
+// together with the task's next iteration, so each iteration of a Tx or Batch handler takes effect
+// exactly once. A Leased handler runs at least once in each iteration; see [outbox.Task.Complete]
+// for writes that are committed exactly once.
 //
-// d counts from the end of the run and is cut to between 0 and 100 years. For firings at fixed times see
-// relay.Schedules. As the result of a whole batch it holds for each of its tasks.
+// d counts from the end of the run and is cut to between 0 and 100 years. For firings at fixed
+// times see relay.Schedules. As the result of a whole batch it holds for each of its tasks.
 func RunAgain(d time.Duration) error {
 	return &handler.Result{Action: handler.ActionRunAgain, Wait: clamp(d)}
 }
 
-// RunAgainWith is [RunAgain] with another payload for the next iteration: a cursor that the handler keeps. The
-// payload is encoded now. One that Enqueue would refuse makes the run a failed attempt, with an error that wraps
-// outbox.ErrInvalidPayload or outbox.ErrPayloadTooLarge. It is for this one task: a Batch handler returns it in a
-// [BatchError]; as the result of a batch of several tasks it is an error.
+// RunAgainWith is [RunAgain] with another payload for the next iteration: a cursor that the handler
+// keeps. The payload is encoded now. One that Enqueue would refuse makes the run a failed attempt,
+// with an error that wraps outbox.ErrInvalidPayload or outbox.ErrPayloadTooLarge. It is for this
+// one task: a Batch handler returns it in a [BatchError]; as the result of a batch of several tasks
+// it is an error.
 func RunAgainWith[P any](task *outbox.Task[P], d time.Duration, payload P) error {
 	encoded, err := outbox.NewTask{Type: task.Type, Payload: payload, Options: []outbox.Option{outbox.MaxPayload(16 << 20)}}.Encode()
 	if err != nil {

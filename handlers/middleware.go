@@ -30,8 +30,8 @@ type Call struct {
 // Func runs a call; the innermost one decodes the payloads and calls the registered handler.
 type Func func(ctx context.Context, call *Call) error
 
-// Middleware wraps a Func. It must call next at most once, in the same goroutine, and return its error,
-// or one that wraps it, unless it means to change the result.
+// Middleware wraps a Func. It must call next at most once, in the same goroutine, and return its
+// error, or one that wraps it, unless it means to change the result.
 type Middleware func(next Func) Func
 
 func hasNil(m []Middleware) bool {
@@ -45,9 +45,9 @@ func wrap(f Func, m []Middleware) Func {
 	return f
 }
 
-// Recover turns a panic of what it wraps into an error with the panic's value and where it happened, so
-// that middleware outside it sees an error. Without it a panic is caught by the relay all the same, as a
-// failed attempt.
+// Recover turns a panic of what it wraps into an error with the panic's value and where it
+// happened, so that middleware outside it sees an error. Without it a panic is caught by the relay
+// all the same, as a failed attempt.
 func Recover() Middleware {
 	return func(next Func) Func {
 		return func(ctx context.Context, call *Call) (err error) {
@@ -61,10 +61,10 @@ func Recover() Middleware {
 	}
 }
 
-// Log writes one record for each call: at Debug when it is done, at Info when it was snoozed or discarded,
-// at Warn when it failed. It has the type, the task's ID and attempt, or the number of tasks if that is
-// not one, the duration and the error; never a payload. A panic that passes through leaves no record:
-// put Recover inside. A nil logger is slog.Default.
+// Log writes one record for each call: at Debug when it is done, at Info when it was snoozed or
+// discarded, at Warn when it failed. It has the type, the task's ID and attempt, or the number of
+// tasks if that is not one, the duration and the error; never a payload. A panic that passes
+// through leaves no record: put Recover inside. A nil logger is slog.Default.
 func Log(logger *slog.Logger) Middleware {
 	if logger == nil {
 		logger = slog.Default()
@@ -96,8 +96,8 @@ func Log(logger *slog.Logger) Middleware {
 	}
 }
 
-// Deadline ends the context of what it wraps after d, if the handler's own timeout is not shorter: a limit
-// for a part of the handlers, or for all through Registry.Use. d must be positive.
+// Deadline ends the context of what it wraps after d, if the handler's own timeout is not shorter:
+// a limit for a part of the handlers, or for all through Registry.Use. d must be positive.
 func Deadline(d time.Duration) Middleware {
 	if d <= 0 {
 		panic(fmt.Sprintf("handlers: Deadline(%v): must be positive", d))

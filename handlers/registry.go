@@ -13,8 +13,9 @@
 //   - Leased: no transaction is open while it runs. For mail, HTTP, and all that is slow. It runs at
 //     least once; [outbox.Task.Complete] makes its database writes exactly-once.
 //
-// A handler returns nil (done), an error (failed: again after the [Backoff], or a dead letter after the last of [MaxAttempts]), or
-// what one of [Snooze], [RetryAfter], [Discard], [Dead] and [RunAgain] made, also wrapped in another error.
+// A handler returns nil (done), an error (failed: again after the [Backoff], or a dead letter after
+// the last of [MaxAttempts]), or what one of [Snooze], [RetryAfter], [Discard], [Dead] and
+// [RunAgain] made, also wrapped in another error.
 //
 // [Middleware] sees each call, and [ActionOf] tells it what a result asks for.
 package handlers
@@ -33,8 +34,8 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 )
 
-// Registry maps task types to handlers. Register everything before relay.New; a relay works with what
-// was registered by then. A Registry is safe for concurrent use.
+// Registry maps task types to handlers. Register everything before relay.New; a relay works with
+// what was registered by then. A Registry is safe for concurrent use.
 type Registry struct {
 	mu         sync.Mutex
 	handlers   map[string]*registration
@@ -93,12 +94,14 @@ func add[P any](r *Registry, kind handler.Kind, t outbox.TaskType[P], size int, 
 	r.handlers[h.Type] = h
 }
 
-// Tx registers a handler that gets the transaction that removes its task. Its writes through tx and the
-// removal commit together when it returns nil; otherwise its writes are rolled back. It must not commit
-// or roll back tx, nor use it after it returned, and must not do network I/O: the transaction stays open. A
-// lock is waited for 10 s at most (lock_timeout), and the server cancels a statement at the handler's timeout.
+// Tx registers a handler that gets the transaction that removes its task. Its writes through tx and
+// the removal commit together when it returns nil; otherwise its writes are rolled back. It must
+// not commit or roll back tx, nor use it after it returned, and must not do network I/O: the
+// transaction stays open. A lock is waited for 10 s at most (lock_timeout), and the server cancels
+// a statement at the handler's timeout.
 //
-// Registration panics if the type is registered already, h is nil or an option is out of range; see [Timeout].
+// Registration panics if the type is registered already, h is nil or an option is out of range; see
+// [Timeout].
 func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...Option) {
 	plain := plainPayload[P]()
 	add(r, handler.KindTx, t, 1, h == nil, opts, func(ctx context.Context, c *Call) error {
@@ -111,12 +114,14 @@ func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx
 }
 
 // Batch registers a handler that is called with up to size tasks, in the order of claiming, and the
-// transaction that removes them all. Its result is for all: after an error nothing is kept, no attempt is
-// counted, and the tasks run again one by one, where failures count. To fail only some, return a
-// [BatchError]: the effects of the call are kept, so it must have written nothing for those.
+// transaction that removes them all. Its result is for all: after an error nothing is kept, no
+// attempt is counted, and the tasks run again one by one, where failures count. To fail only some,
+// return a [BatchError]: the effects of the call are kept, so it must have written nothing for
+// those.
 //
 // tx hides Commit and Rollback. A handler that sends a COMMIT in SQL all the same gives up the
-// guarantees for the whole batch. The payloads of a batch are in memory together. Registration panics as in [Tx], and if size is not within 1 to 10,000.
+// guarantees for the whole batch. The payloads of a batch are in memory together. Registration
+// panics as in [Tx], and if size is not within 1 to 10,000.
 func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
 	plain := plainPayload[P]()
 	add(r, handler.KindBatch, t, size, h == nil, opts, func(ctx context.Context, c *Call) error {
@@ -139,10 +144,11 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 	})
 }
 
-// Leased registers a handler that runs outside any transaction, under a lease that its relay's heartbeat
-// keeps alive. It may run more than once: send the task's ID as idempotency key with what leaves the
-// database, and write to it through [outbox.Task.Complete]. ctx ends when the lease is lost. Its goroutine may run other tasks'
-// handlers after it: what it locks with runtime.LockOSThread it unlocks.
+// Leased registers a handler that runs outside any transaction, under a lease that its relay's
+// heartbeat keeps alive. It may run more than once: send the task's ID as idempotency key with what
+// leaves the database, and write to it through [outbox.Task.Complete]. ctx ends when the lease is
+// lost. Its goroutine may run other tasks' handlers after it: what it locks with
+// runtime.LockOSThread it unlocks.
 //
 // Registration panics as in [Tx].
 func Leased[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, task *outbox.Task[P]) error, opts ...Option) {

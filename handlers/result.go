@@ -8,12 +8,12 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 )
 
-// Results are found through wrapping, as by errors.As. Returned for a whole batch they hold for each of
-// its tasks, and the effects of the call are kept or dropped as for a single task.
+// Results are found through wrapping, as by errors.As. Returned for a whole batch they hold for
+// each of its tasks, and the effects of the call are kept or dropped as for a single task.
 
-// ActionOf tells middleware and tests what a handler's result asks for: "done" for nil, "retry" for a
-// plain error and for RetryAfter, else "snooze", "discard", "dead" or "run again". A [BatchError] has
-// one result for each of its tasks.
+// ActionOf tells middleware and tests what a handler's result asks for: "done" for nil, "retry" for
+// a plain error and for RetryAfter, else "snooze", "discard", "dead" or "run again". A [BatchError]
+// has one result for each of its tasks.
 func ActionOf(err error) string {
 	if err == nil {
 		return "done"
@@ -21,14 +21,14 @@ func ActionOf(err error) string {
 	return handler.ResultOf(err).Action.String()
 }
 
-// Snooze runs the task again after d, by PostgreSQL's clock, and counts no attempt. Effects of the call
-// are rolled back. d is cut to between 0 and 100 years.
+// Snooze runs the task again after d, by PostgreSQL's clock, and counts no attempt. Effects of the
+// call are rolled back. d is cut to between 0 and 100 years.
 func Snooze(d time.Duration) error {
 	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(d)}
 }
 
-// RetryAfter fails the task with err and runs it again after d in place of the backoff, as a server's
-// Retry-After asks. It counts as an attempt. A nil err gives nil.
+// RetryAfter fails the task with err and runs it again after d in place of the backoff, as a
+// server's Retry-After asks. It counts as an attempt. A nil err gives nil.
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		return nil
@@ -36,8 +36,9 @@ func RetryAfter(d time.Duration, err error) error {
 	return &handler.Result{Action: handler.ActionRetry, Wait: max(clamp(d), time.Microsecond), Err: err}
 }
 
-// Discard finishes the task as done, keeping what the handler wrote, though err happened: nothing will be
-// gained by a retry. The relay logs err. A nil err gives nil, which finishes the task as well.
+// Discard finishes the task as done, keeping what the handler wrote, though err happened: nothing
+// will be gained by a retry. The relay logs err. A nil err gives nil, which finishes the task as
+// well.
 func Discard(err error) error {
 	if err == nil {
 		return nil
@@ -45,8 +46,8 @@ func Discard(err error) error {
 	return &handler.Result{Action: handler.ActionDiscard, Err: err}
 }
 
-// Dead sends the task to the dead letters at once, with err as its last error; what the handler wrote is
-// rolled back. A nil err gives nil, which finishes the task.
+// Dead sends the task to the dead letters at once, with err as its last error; what the handler
+// wrote is rolled back. A nil err gives nil, which finishes the task.
 func Dead(err error) error {
 	if err == nil {
 		return nil
@@ -54,9 +55,10 @@ func Dead(err error) error {
 	return &handler.Result{Action: handler.ActionDead, Err: err}
 }
 
-// BatchError is a Batch handler's result for some tasks of its batch, by task ID: an error or a control
-// result each. Tasks that are not in it, or in it with nil, are done. The effects of the call are committed with the removal of
-// the done ones, so it must have written nothing for those that it fails.
+// BatchError is a Batch handler's result for some tasks of its batch, by task ID: an error or a
+// control result each. Tasks that are not in it, or in it with nil, are done. The effects of the
+// call are committed with the removal of the done ones, so it must have written nothing for those
+// that it fails.
 type BatchError map[int64]error
 
 func (b BatchError) Error() string {
@@ -81,7 +83,8 @@ func (b BatchError) join(err error) error {
 		}
 		err = nil
 	case len(b) > 0 && errors.As(err, &r):
-		// It would hold for those as well, and Discard would lose them. One by one each gets its own.
+		// It would hold for those as well, and Discard would lose them. One by one each gets its
+		// own.
 		return fmt.Errorf("handlers: %d of the batch's tasks do not decode, so this result cannot be for all: %v", len(b), err)
 	}
 	if err == nil && len(b) > 0 {

@@ -27,8 +27,9 @@ type wiredConn struct {
 	bound  time.Duration
 }
 
-// BoundReplies limits how long BEGIN, COMMIT and ROLLBACK of database/sql, which know no context, wait for their answer, until the connection is
-// given back to its pool. Zero is no limit. A relay calls it.
+// BoundReplies limits how long BEGIN, COMMIT and ROLLBACK of database/sql, which know no context,
+// wait for their answer, until the connection is given back to its pool. Zero is no limit. A relay
+// calls it.
 func (c *wiredConn) BoundReplies(d time.Duration) { c.bound = d }
 
 // CheckNamedValue is lib/pq's, which 1.10.9 does not have.
@@ -39,7 +40,8 @@ func (c *wiredConn) CheckNamedValue(v *driver.NamedValue) error {
 	return driver.ErrSkip
 }
 
-// IsValid and ResetSession keep a connection out of the pool whose deadline stays: lib/pq does not mind a prepared statement that was cancelled.
+// IsValid and ResetSession keep a connection out of the pool whose deadline stays: lib/pq does not
+// mind a prepared statement that was cancelled.
 func (c *wiredConn) IsValid() bool { return !c.wire.isDoomed() && c.pqConn.IsValid() }
 
 func (c *wiredConn) ResetSession(ctx context.Context) error {
@@ -62,8 +64,9 @@ func (c *wiredConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.
 	return c, err
 }
 
-// Commit sends a cancel request when its time is up. Where the server waits for a standby that ends the wait, and the answer is that the
-// transaction is committed; a backend that is only left would wait on, with its locks, for each COMMIT that is given up.
+// Commit sends a cancel request when its time is up. Where the server waits for a standby that ends
+// the wait, and the answer is that the transaction is committed; a backend that is only left would
+// wait on, with its locks, for each COMMIT that is given up.
 func (c *wiredConn) Commit() error {
 	if c.cancel == nil {
 		return c.tx.Commit()

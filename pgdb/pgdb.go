@@ -1,9 +1,9 @@
-// Package pgdb opens a pool of lib/pq whose connections notice when the other side is gone without a
-// word: a host that lost its power, a cable, a firewall or a proxy that forgot the connection.
+// Package pgdb opens a pool of lib/pq whose connections notice when the other side is gone without
+// a word: a host that lost its power, a cable, a firewall or a proxy that forgot the connection.
 //
-// lib/pq itself waits for an answer as long as the operating system believes in the connection, which
-// is minutes to hours, and the end of a call's context does not end that wait. A connection of [Open]
-// breaks, and the call on it fails, when
+// lib/pq itself waits for an answer as long as the operating system believes in the connection,
+// which is minutes to hours, and the end of a call's context does not end that wait. A connection
+// of [Open] breaks, and the call on it fails, when
 //   - the other side has acknowledged nothing for 25 s. TCP keepalive starts after 10 s and repeats
 //     each 5 s. On Linux TCP_USER_TIMEOUT also ends a connection whose other side takes nothing
 //     more. Elsewhere the system decides when to give up what was sent. Unix sockets have neither.
@@ -14,8 +14,8 @@
 //     connection string.
 //
 // A statement whose context has no end may take any time, and so may COMMIT, which may have to wait
-// for a standby. A relay cancels its own BEGIN, COMMIT and ROLLBACK after 30 s without an answer, so
-// it needs a pool of this kind to get every worker back.
+// for a standby. A relay cancels its own BEGIN, COMMIT and ROLLBACK after 30 s without an answer,
+// so it needs a pool of this kind to get every worker back.
 package pgdb
 
 import (
@@ -31,7 +31,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// connectTimeout bounds the beginning of a connection, over all hosts, where the caller's context is longer.
+// connectTimeout bounds the beginning of a connection, over all hosts, where the caller's context
+// is longer.
 const connectTimeout = 15 * time.Second
 
 // Open returns a pool of connections that notice a dead peer. It does not connect. dsn is lib/pq's:
@@ -40,8 +41,8 @@ const connectTimeout = 15 * time.Second
 // target_session_attrs=prefer-standby: an outbox writes.
 //
 // The pool's limits are those of sql.Open: any number of connections, and two idle ones. The
-// connection that [database/sql.Conn.Raw] gives is not lib/pq's own type, so pq.SetNoticeHandler and
-// its like do not take it.
+// connection that [database/sql.Conn.Raw] gives is not lib/pq's own type, so pq.SetNoticeHandler
+// and its like do not take it.
 func Open(dsn string) (*sql.DB, error) {
 	if _, err := pq.NewConnector(dsn); err != nil {
 		if pgerr.RepeatsDSN(err.Error()) {
@@ -59,7 +60,8 @@ type connector struct{ dsn string }
 
 func (c *connector) Driver() driver.Driver { return &pq.Driver{} }
 
-// Connect has a connector, and so a dialer, for each connection: what it dials later is a cancel request for that one.
+// Connect has a connector, and so a dialer, for each connection: what it dials later is a cancel
+// request for that one.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	own, err := pq.NewConnector(c.dsn)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// dialTimeout and hostTimeout bound what one host may take, of several: until it accepts, and until it is ready.
+	// dialTimeout and hostTimeout bound what one host may take, of several: until it accepts, and
+	// until it is ready.
 	dialTimeout = 3 * time.Second
 	hostTimeout = 8 * time.Second
 	// deadPeer is how long a peer may acknowledge nothing.
@@ -33,8 +34,9 @@ type wire struct {
 
 var _ pq.DialerContext = (*wire)(nil)
 
-// DialContext dials the connection. Once that is ready it dials a cancel request, which lib/pq sends when the context of a call has ended; the
-// connection does not go back to the pool then (IsValid).
+// DialContext dials the connection. Once that is ready it dials a cancel request, which lib/pq
+// sends when the context of a call has ended; the connection does not go back to the pool then
+// (IsValid).
 func (w *wire) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	d.Control = func(network, _ string, raw syscall.RawConn) error {

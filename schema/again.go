@@ -13,8 +13,9 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// repeat does step until it has finished, and again where that may help. It returns in any case some time after ctx has ended: a
-// driver may wait for a dead peer beyond its context, and Commit has none. Then the goroutine is left behind until the connection fails.
+// repeat does step until it has finished, and again where that may help. It returns in any case
+// some time after ctx has ended: a driver may wait for a dead peer beyond its context, and Commit
+// has none. Then the goroutine is left behind until the connection fails.
 func (s *settings) repeat(ctx context.Context, what string, step func(context.Context) (finished bool, err error)) error {
 	done := make(chan error, 1)
 	go func() { done <- s.tries(ctx, what, step) }()

@@ -1,13 +1,14 @@
 // Package schema holds the outbox's database schema as numbered SQL files, and applies them.
 //
-// [Migrate] is made for the start of an app: call it from every process, as often as you like. Who would
-// rather use psql or a tool for migrations finds the same files in [Files], for goose as
+// [Migrate] is made for the start of an app: call it from every process, as often as you like. Who
+// would rather use psql or a tool for migrations finds the same files in [Files], for goose as
 //
 //	goose.NewProvider(goose.DialectPostgres, db, schema.Files, goose.WithTableName("goose_outbox_version"))
 //
-// with a table of versions of their own, as the app's numbers are its own; examples/migrate has them for golang-migrate.
-// [SQL] is one script for a schema of another name. It makes no difference to [Migrate] and [Check]
-// who applied them. There is no way back down: a newer version adds to what is there.
+// with a table of versions of their own, as the app's numbers are its own; examples/migrate has
+// them for golang-migrate. [SQL] is one script for a schema of another name. It makes no difference
+// to [Migrate] and [Check] who applied them. There is no way back down: a newer version adds to
+// what is there.
 package schema
 
 import (
@@ -24,13 +25,12 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Check returns nil if the schema of that name is at [Version], in a database with the encoding UTF8, on a
-// server that is supported. It only
-// reads, so it may run on a standby; it needs USAGE on the schema and SELECT on its table migration. It
-// does not look at the other tables.
+// Check returns nil if the schema of that name is at [Version], in a database with the encoding
+// UTF8, on a server that is supported. It only reads, so it may run on a standby; it needs USAGE on
+// the schema and SELECT on its table migration. It does not look at the other tables.
 //
-// Errors: ErrNotMigrated, ErrNewer, ErrUnsupportedServer or ErrUnsupportedEncoding, an invalid name before
-// any SQL, or else the query's own.
+// Errors: ErrNotMigrated, ErrNewer, ErrUnsupportedServer or ErrUnsupportedEncoding, an invalid name
+// before any SQL, or else the query's own.
 func Check(ctx context.Context, q Querier, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -45,8 +45,8 @@ func Check(ctx context.Context, q Querier, name string) error {
 	return nil
 }
 
-// CheckWritable returns nil if a transaction may write unless it says otherwise. [Migrate], when there is something
-// to do, and relays at their start call it.
+// CheckWritable returns nil if a transaction may write unless it says otherwise. [Migrate], when
+// there is something to do, and relays at their start call it.
 //
 // Errors: ErrReadOnly, one that says that the server is a standby, or else the query's own.
 func CheckWritable(ctx context.Context, q Querier) error {
@@ -74,9 +74,9 @@ type state struct {
 	table   bool // the migration table exists
 }
 
-// read finds a schema's state; it refuses a server that this code does not know, a database whose encoding is not
-// UTF8, and a version below the baseline or above newest.
-// The name must be valid. The statements have no parameters, for poolers that change connections between them.
+// read finds a schema's state; it refuses a server that this code does not know, a database whose
+// encoding is not UTF8, and a version below the baseline or above newest. The name must be valid.
+// The statements have no parameters, for poolers that change connections between them.
 func read(ctx context.Context, q Querier, name string, newest int) (state, error) {
 	var found state
 	var number int
@@ -104,7 +104,8 @@ SELECT current_setting('server_version_num'), current_setting('server_version'),
 
 const reading = "USAGE on the schema and SELECT on its table migration"
 
-// readVersion reads the newest applied version and refuses one that is older than the baseline or newer than this code's.
+// readVersion reads the newest applied version and refuses one that is older than the baseline or
+// newer than this code's.
 func readVersion(ctx context.Context, q Querier, name string, newest int) (version int, err error) {
 	err = q.QueryRowContext(ctx, `-- schema: version
 SELECT coalesce(max(version), 0) FROM `+quote(name)+`.migration`).Scan(&version)

@@ -7,13 +7,15 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// What [Check], [CheckWritable] and [Migrate] find wrong. The error that wraps one of these says what was found.
+// What [Check], [CheckWritable] and [Migrate] find wrong. The error that wraps one of these says
+// what was found.
 var (
 	// ErrNotMigrated: the schema or its migration table is missing, or older than this code.
 	ErrNotMigrated = errors.New("schema: the outbox is not migrated")
 	// ErrNewer: a newer version of this module migrated the schema.
 	ErrNewer = errors.New("schema: the outbox is newer than this code")
-	// ErrUnsupportedServer: the server is older or newer than the versions of PostgreSQL that are tested.
+	// ErrUnsupportedServer: the server is older or newer than the versions of PostgreSQL that are
+	// tested.
 	ErrUnsupportedServer = errors.New("schema: unsupported server")
 	// ErrUnsupportedEncoding: the database's encoding is not UTF8.
 	ErrUnsupportedEncoding = errors.New("schema: unsupported encoding")

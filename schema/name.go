@@ -38,8 +38,8 @@ func checkRoles(name string) error {
 // quote makes an identifier of a valid name, so that a reserved word can be one.
 func quote(name string) string { return `"` + name + `"` }
 
-// ownName finds the schema's name where the scripts use it: before a dot, as a literal, after SCHEMA, and as the
-// beginning of a role's. They use it nowhere else but in comments.
+// ownName finds the schema's name where the scripts use it: before a dot, as a literal, after
+// SCHEMA, and as the beginning of a role's. They use it nowhere else but in comments.
 var ownName = regexp.MustCompile(`'outbox'|\boutbox\.|\bSCHEMA outbox\b|\boutbox_(?:owner|enqueuer|worker|viewer|operator)\b`)
 
 // rename puts another schema's name into a script.

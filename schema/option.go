@@ -17,13 +17,14 @@ type settings struct {
 	grace       time.Duration // for the last statement, when the context has ended
 }
 
-// Schema names the outbox's schema, "outbox" if it is not given: lower-case letters, digits and _, not a
-// digit first, at most 63 bytes. A name that is a reserved word works.
+// Schema names the outbox's schema, "outbox" if it is not given: lower-case letters, digits and _,
+// not a digit first, at most 63 bytes. A name that is a reserved word works.
 func Schema(name string) Option { return func(s *settings) { s.name = name } }
 
-// LockTimeout bounds the wait for each lock, since whoever comes after a statement that waits for a lock
-// waits as well; after it Migrate and GrantRoles let go of all locks and try again. Longer lets them win against long
-// transactions, and stops enqueueing for as long. 0 means Migrate's default, 2 s; the most is 1 min.
+// LockTimeout bounds the wait for each lock, since whoever comes after a statement that waits for a
+// lock waits as well; after it Migrate and GrantRoles let go of all locks and try again. Longer
+// lets them win against long transactions, and stops enqueueing for as long. 0 means Migrate's
+// default, 2 s; the most is 1 min.
 func LockTimeout(d time.Duration) Option { return func(s *settings) { s.lockTimeout = d } }
 
 func newSettings(opts []Option) (*settings, error) {

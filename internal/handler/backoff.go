@@ -10,9 +10,9 @@ import (
 
 const maxBackoff = 24 * time.Hour
 
-// Backoff is how long to wait after the given number of attempts failed, and whether the backoff says
-// to stop retrying. The wait is between 0 and 24 h. If the app's backoff panics or ends its goroutine, err says so,
-// and the wait is that of the default backoff.
+// Backoff is how long to wait after the given number of attempts failed, and whether the backoff
+// says to stop retrying. The wait is between 0 and 24 h. If the app's backoff panics or ends its
+// goroutine, err says so, and the wait is that of the default backoff.
 func (h *Handler) Backoff(attempts int) (wait time.Duration, stop bool, err error) {
 	err = guard.Call(func() { wait, stop = waitAfter(h.NewBackoff(), attempts) })
 	if err != nil {
@@ -30,8 +30,8 @@ func waitAfter(b retry.Backoff, attempts int) (wait time.Duration, stop bool) {
 	return min(max(wait, 0), maxBackoff), false
 }
 
-// DefaultBackoff waits a random part of 1 s, 2 s, 4 s … 1 h, but at least a tenth of it, so that a retry
-// is never at once.
+// DefaultBackoff waits a random part of 1 s, 2 s, 4 s … 1 h, but at least a tenth of it, so that a
+// retry is never at once.
 func DefaultBackoff() retry.Backoff {
 	b := retry.WithCappedDuration(time.Hour, retry.NewExponential(time.Second))
 	return retry.BackoffFunc(func() (time.Duration, bool) {

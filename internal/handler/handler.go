@@ -40,7 +40,8 @@ type Handler struct {
 	Rate            int           // tasks that may start in RatePer, in all relays; 0 is any number
 	RatePer         time.Duration // 0 where Rate is
 
-	// Run calls the handler with its middleware. tx is nil for KindLeased. It does not recover panics.
+	// Run calls the handler with its middleware. tx is nil for KindLeased. It does not recover
+	// panics.
 	Run func(ctx context.Context, tx *sql.Tx, claim Claim, tasks []*outbox.Task[json.RawMessage]) error
 
 	NewBackoff func() retry.Backoff

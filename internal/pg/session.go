@@ -6,8 +6,9 @@ import (
 	"reflect"
 )
 
-// Session is what a transaction of the app's code has to do with the session of its connection. A claim begins with the
-// Session as the pool made it, so what a handler sets beyond its transaction is put back before COMMIT.
+// Session is what a transaction of the app's code has to do with the session of its connection. A
+// claim begins with the Session as the pool made it, so what a handler sets beyond its transaction
+// is put back before COMMIT.
 type Session struct {
 	Restore string // statements that put it back, but for what outbox.end_run does
 	Left    bool   // end_run has found what nothing puts back: the connection is to be closed
@@ -45,8 +46,8 @@ func (p *Pool) BeginSession(ctx context.Context) (*sql.Conn, *sql.Tx, Session, e
 	return conn, tx, Session{Restore: restore}, nil
 }
 
-// restoring returns the statements that put the connection's session back. A connection is asked when it is first seen, as that takes
-// half a millisecond.
+// restoring returns the statements that put the connection's session back. A connection is asked
+// when it is first seen, as that takes half a millisecond.
 func (p *Pool) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (restore string, err error) {
 	var key any
 	_ = conn.Raw(func(of any) error {

@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"testing"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
@@ -57,40 +56,6 @@ func TestInsertsLookForNoEqualEntriesInALane(t *testing.T) {
 	migrate(t, db)
 	if got := scan[string](t, db, "SELECT COALESCE(array_to_string(reloptions, ', '), '') FROM pg_class WHERE oid = 'outbox.task_lane'::regclass"); got != "deduplicate_items=off" {
 		t.Errorf("the lane's index has the options %q, want deduplicate_items=off", got)
-	}
-}
-
-func TestAnInsertNotifiesWhileARelayAsksForIt(t *testing.T) {
-	for _, name := range []string{"outbox", "select"} {
-		t.Run(name, func(t *testing.T) {
-			base, err := pq.NewConnector(pgtest.Database(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var channels []string
-			db := sql.OpenDB(pq.ConnectorWithNotificationHandler(base, func(n *pq.Notification) {
-				channels = append(channels, n.Channel)
-			}))
-			db.SetMaxOpenConns(1) // so that it hears itself
-			defer func() { _ = db.Close() }()
-			migrate(t, db, Schema(name))
-			run(t, db, "LISTEN "+quote(name))
-			insert := "INSERT INTO " + quote(name) + ".task (task_type, run_at) SELECT 'a', now() + i * interval '1 hour' FROM generate_series(0, 9) i"
-			for _, asked := range []struct {
-				until string
-				want  int
-			}{{"", 0}, {"1 hour", 1}, {"-1 second", 0}} {
-				if asked.until != "" {
-					setWake(t, db, name, asked.until)
-				}
-				channels = nil
-				run(t, db, insert)
-				run(t, db, "SELECT 1")
-				if len(channels) != asked.want || asked.want == 1 && channels[0] != name {
-					t.Errorf("asked until %q from now: notified %q, want %d on %s", asked.until, channels, asked.want, name)
-				}
-			}
-		})
 	}
 }
 

@@ -3,6 +3,8 @@ package outbox
 import (
 	"context"
 	"fmt"
+
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // CancelResult is what a [Cancel] found.
@@ -10,11 +12,13 @@ type CancelResult int
 
 // The results of Cancel.
 const (
-	// NotFound: no such task waits or runs: it is done, a dead letter, not committed yet, or never was.
+	// NotFound: no such task waits or runs: it is done, a dead letter, not committed yet, or never
+	// was.
 	NotFound CancelResult = iota
 	// Canceled: the task waited. It is gone when the transaction commits, and back if it does not.
 	Canceled
-	// CancelRequested: the task runs, or is being claimed. Its relay is told once the transaction has committed.
+	// CancelRequested: the task runs, or is being claimed. Its relay is told once the transaction
+	// has committed.
 	CancelRequested
 )
 
@@ -22,33 +26,25 @@ func (r CancelResult) String() string {
 	return [...]string{"not found", "canceled", "requested"}[r]
 }
 
-// Cancel takes a task back inside the caller's transaction. One that waits (ready, scheduled or behind another of its
-// ordering key) is deleted. One that runs is asked to end: within a heartbeat of its relay (3 s) after the commit, its
-// handler's context ends with the cause ErrCanceled. When the handler then returns an error the task is gone: it is not
-// retried, counts no attempt and leaves no dead letter, and a Tx handler's writes are rolled back. A handler that returns nil
-// all the same has done the task. If the run ends before it hears of the request, its relay removes what it would have
-// retried.
+// Cancel takes a task back inside the caller's transaction. One that waits (ready, scheduled or
+// behind another of its ordering key) is deleted. One that runs is asked to end: within a heartbeat
+// of its relay (3 s) after the commit, its handler's context ends with the cause ErrCanceled. When
+// the handler then returns an error the task is gone: it is not retried, counts no attempt and
+// leaves no dead letter, and a Tx handler's writes are rolled back. A handler that returns nil all
+// the same has done the task. If the run ends before it hears of the request, its relay removes
+// what it would have retried.
 //
-// A batch that a canceled task is in ends as a whole; its other tasks run again, without an attempt counted.
+// A batch that a canceled task is in ends as a whole; its other tasks run again, without an attempt
+// counted.
 //
-// Cancel waits for no handler. The only option that it takes is [Schema]. Errors: ErrNoTransaction and ErrInvalidOption
-// before any SQL is sent; any other is tx's own, wrapped, such as a serialization failure under REPEATABLE READ. The
-// role needs EXECUTE on the function outbox.cancel_task, and nothing else.
+// Cancel waits for no handler. The only option that it takes is [Schema]. Errors: ErrNoTransaction
+// and ErrInvalidOption before any SQL is sent; any other is tx's own, wrapped, such as a
+// serialization failure under REPEATABLE READ. The role needs EXECUTE on the function
+// outbox.cancel_task, and nothing else.
 func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...Option) (CancelResult, error) {
-	if err := checkTx(tx); err != nil {
-		return NotFound, err
-	}
-	schema, err := schemaOf(opts)
-	if err != nil {
-		return NotFound, err
-	}
-	if taskID < 1 {
-		return NotFound, fmt.Errorf("%w: Cancel: the task ID %d: must be positive", ErrInvalidOption, taskID)
-	}
 	var found string
-	err = tx.QueryRowContext(ctx, fmt.Sprintf(`/* outbox: cancel */ SELECT "%s".cancel_task($1)`, schema), taskID).Scan(&found)
-	if err != nil {
-		return NotFound, fmt.Errorf("outbox: cancel task %d: %w", taskID, err)
+	if err := changeTask(ctx, tx, "cancel", "cancel_task", taskID, opts, &found); err != nil {
+		return NotFound, err
 	}
 	for _, r := range []CancelResult{NotFound, Canceled, CancelRequested} {
 		if r.String() == found {
@@ -56,4 +52,23 @@ func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...Option) (Canc
 		}
 	}
 	return NotFound, fmt.Errorf("outbox: cancel task %d: the function cancel_task answered %q", taskID, found)
+}
+
+// changeTask calls a function of the schema on one task, and scans its answer.
+func changeTask(ctx context.Context, tx Querier, what, function string, taskID int64, opts []Option, answer any) error {
+	if err := checkTx(tx); err != nil {
+		return err
+	}
+	schema, err := schemaOf(opts)
+	if err != nil {
+		return err
+	}
+	if taskID < 1 {
+		return fmt.Errorf("%w: %s: the task ID %d: must be positive", ErrInvalidOption, what, taskID)
+	}
+	query := fmt.Sprintf(`/* outbox: %s */ SELECT "%s".%s($1)`, what, schema, function)
+	if err := tx.QueryRowContext(ctx, query, taskID).Scan(answer); err != nil {
+		return fmt.Errorf("outbox: %s: task %d: %w", what, taskID, pgerr.WithoutDSN(err))
+	}
+	return nil
 }

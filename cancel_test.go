@@ -109,22 +109,31 @@ func TestCancel(t *testing.T) {
 }
 
 // The role that cancels needs the right to call one function, in whatever schema.
-func TestCancelNeedsOneRightInAnySchema(t *testing.T) {
+func TestCancelAndRunNowNeedOneRightInAnySchema(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, schema.Schema("app_outbox"))
-	exec(t, d.db, `CREATE ROLE canceller_of_tests`)
-	t.Cleanup(func() { exec2(t, d.db, `DROP OWNED BY canceller_of_tests`, `DROP ROLE canceller_of_tests`) })
-	exec(t, d.db, `GRANT USAGE ON SCHEMA app_outbox TO canceller_of_tests`)
-	exec(t, d.db, `INSERT INTO app_outbox.task (task_type) VALUES ('T')`)
-	tx := begin(t, d.db)
-	exec(t, tx, `SET LOCAL ROLE canceller_of_tests`)
-	exec(t, tx, `SAVEPOINT s`)
-	if _, err := outbox.Cancel(t.Context(), tx, 1, outbox.Schema("app_outbox")); err == nil {
-		t.Error("a role without rights could cancel")
-	}
-	exec(t, tx, `ROLLBACK TO s; RESET ROLE; GRANT EXECUTE ON FUNCTION app_outbox.cancel_task TO canceller_of_tests; SET LOCAL ROLE canceller_of_tests`)
-	if got, err := outbox.Cancel(t.Context(), tx, 1, outbox.Schema("app_outbox")); got != outbox.Canceled || err != nil {
-		t.Errorf("got %v, %v; want Canceled", got, err)
+	exec(t, d.db, `CREATE ROLE changer_of_tests`)
+	t.Cleanup(func() { exec2(t, d.db, `DROP OWNED BY changer_of_tests`, `DROP ROLE changer_of_tests`) })
+	exec(t, d.db, `GRANT USAGE ON SCHEMA app_outbox TO changer_of_tests`)
+	exec(t, d.db, `INSERT INTO app_outbox.task (task_type, run_at) VALUES ('T', now() + interval '1 hour')`)
+	in := outbox.Schema("app_outbox")
+	for function, call := range map[string]func(tx *sql.Tx) (any, error){
+		"cancel_task":  func(tx *sql.Tx) (any, error) { return outbox.Cancel(t.Context(), tx, 1, in) },
+		"run_task_now": func(tx *sql.Tx) (any, error) { return outbox.RunNow(t.Context(), tx, 1, in) },
+	} {
+		tx := begin(t, d.db)
+		exec(t, tx, `SET LOCAL ROLE changer_of_tests`)
+		exec(t, tx, `SAVEPOINT s`)
+		if _, err := call(tx); sqlState(err) != "42501" {
+			t.Errorf("%s without rights: got %v, want insufficient_privilege", function, err)
+		}
+		exec(t, tx, `ROLLBACK TO s; RESET ROLE; GRANT EXECUTE ON FUNCTION app_outbox.`+function+` TO changer_of_tests; SET LOCAL ROLE changer_of_tests`)
+		if got, err := call(tx); got != map[string]any{"cancel_task": outbox.Canceled, "run_task_now": true}[function] || err != nil {
+			t.Errorf("%s: got %v, %v", function, got, err)
+		}
+		if err := tx.Rollback(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

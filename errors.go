@@ -34,7 +34,8 @@ var (
 	ErrLeaseLost = errors.New("outbox: the lease was lost")
 	// ErrNotLeased: Complete or Extend was called on a task that no Leased handler holds.
 	ErrNotLeased = errors.New("outbox: the task is not leased")
-	// ErrCanceled is the cause of a handler's cancelled context when [Cancel] was called for its task.
+	// ErrCanceled is the cause of a handler's cancelled context when [Cancel] was called for its
+	// task.
 	ErrCanceled = errors.New("outbox: the task was canceled")
 	// ErrDraining is the cause of a handler's cancelled context when its relay stops and the
 	// drain timeout has passed. The run is not counted as an attempt.

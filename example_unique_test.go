@@ -50,7 +50,7 @@ func ExampleUnique() {
 	// index 7
 }
 
-// A bulk push that creates, updates or skips, told per task; OnConflictReschedule with After is a debounce.
+// A bulk push that creates, updates or skips, told per task; Reschedule with After is a debounce.
 func ExampleEnqueueMany_unique() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()
@@ -60,8 +60,8 @@ func ExampleEnqueueMany_unique() {
 		got, err := outbox.EnqueueMany(ctx, tx, []outbox.NewTask{
 			digest.New("one message", outbox.Unique("ada")),
 			digest.New("one message", outbox.Unique("eve")),
-			digest.New("two messages", outbox.Unique("ada"), outbox.OnConflictReplace()),
-			digest.New("two messages", outbox.Unique("eve"), outbox.OnConflictReschedule()),
+			digest.New("two messages", outbox.Unique("ada"), outbox.OnConflict(outbox.Replace)),
+			digest.New("two messages", outbox.Unique("eve"), outbox.OnConflict(outbox.Reschedule)),
 			digest.New("three messages", outbox.Unique("eve")),
 		})
 		for _, g := range got {

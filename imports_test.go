@@ -21,21 +21,23 @@ var allowedImports = map[string][]string{
 		"github.com/lib/pq",       // arrays of EnqueueMany
 		"github.com/jmoiron/sqlx", // sqlx_adapter.go
 	},
-	"/doctor":          {"", "/internal/pgerr", "/internal/vacuum", "/schema"},
-	"/handlers":        {"", "/internal/guard", "github.com/sethvargo/go-retry"},
-	"/schema":          {"github.com/sethvargo/go-retry"},
-	"/deadletter":      {"", "/internal/pgerr", "github.com/lib/pq"}, // arrays of ids
-	"/history":         {"", "/internal/pgerr"},
-	"/inspect":         {"", "/deadletter", "/internal/pgerr"},
-	"/audit":           {"", "/internal/pgerr"},
-	"/dashboard":       {"", "/audit", "/deadletter", "/inspect", "/relay", "/internal/pgerr"},
-	"/internal/counts": {},
-	"/internal/guard":  {},
-	"/internal/pg":     {"/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
-	"/internal/pgerr":  {"/internal/guard"},
-	"/internal/plan":   {},
+	"/doctor":           {"", "/internal/pgerr", "/internal/vacuum", "/schema"},
+	"/handlers":         {"", "/internal/guard", "/internal/handler", "github.com/sethvargo/go-retry"},
+	"/internal/handler": {"", "/internal/guard", "github.com/sethvargo/go-retry"},
+	"/pgdb":             {"/internal/pgerr", "github.com/lib/pq"},
+	"/schema":           {"/internal/pgerr", "github.com/sethvargo/go-retry"},
+	"/deadletter":       {"", "/internal/pgerr", "github.com/lib/pq"}, // arrays of ids
+	"/history":          {"", "/internal/pgerr"},
+	"/inspect":          {"", "/deadletter", "/internal/pgerr"},
+	"/audit":            {"", "/internal/pgerr"},
+	"/dashboard":        {"", "/audit", "/deadletter", "/inspect", "/relay", "/internal/pgerr"},
+	"/internal/counts":  {},
+	"/internal/guard":   {},
+	"/internal/pg":      {"/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
+	"/internal/pgerr":   {"/internal/guard"},
+	"/internal/plan":    {},
 	"/internal/run": { // the only part that knows handlers and tasks
-		"", "/handlers", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/plan", "/internal/store",
+		"", "/handlers", "/internal/guard", "/internal/handler", "/internal/pg", "/internal/pgerr", "/internal/plan", "/internal/store",
 		"github.com/lib/pq", // arrays
 	},
 	"/internal/schedule": {
@@ -58,7 +60,7 @@ var allowedImports = map[string][]string{
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},
 	"/relay": {
-		"", "/deadletter", "/handlers", "/schema", "/internal/guard", "/internal/pg", "/internal/pgerr",
+		"", "/deadletter", "/handlers", "/schema", "/internal/guard", "/internal/handler", "/internal/pg", "/internal/pgerr",
 		"/internal/plan", "/internal/run", "/internal/schedule", "/internal/store", "/internal/upkeep", "/internal/wake",
 		"github.com/lib/pq", // arrays
 	},

@@ -121,36 +121,3 @@ func enqueueRows(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 	slices.SortFunc(out, func(a, b Enqueued) int { return cmp.Compare(a.TaskID, b.TaskID) })
 	return out, nil
 }
-
-// typesAndPayloads are the columns that each of many tasks has: their arguments, and what expands
-// these.
-func typesAndPayloads(tasks []row, payloads *lines) (args []any, columns string) {
-	const expanded = `unnest(string_to_array($%d::text, E'\n')) AS %s`
-	types, columns := tasks[0].taskType, "$1::text AS task_type"
-	if slices.ContainsFunc(tasks, func(r row) bool { return r.taskType != types }) {
-		all := make([]string, len(tasks))
-		for i, r := range tasks {
-			all[i] = r.taskType
-		}
-		types, columns = strings.Join(all, "\n"), fmt.Sprintf(expanded, 1, "task_type") // a line feed does not print
-	}
-	return []any{types, strings.TrimSuffix(payloads.text.String(), "\n")}, columns + ", " + fmt.Sprintf(expanded, 2, "payload")
-}
-
-// size is what the row adds to a statement, before quoting: its texts, and its numbers and times at
-// their longest.
-func (r row) size() int {
-	n := len(r.taskType) + len(r.payload) + len(r.headerJSON) + len(r.orderingKey) + 160
-	if r.unique != nil {
-		n += len(r.unique.key) + 32
-	}
-	return n
-}
-
-// schemaOr is the row's schema, or other for the zero row.
-func (r row) schemaOr(other string) string {
-	if r.settings == nil {
-		return other
-	}
-	return r.schema
-}

@@ -186,7 +186,7 @@ func TestEnqueueWaitsForNoHandler(t *testing.T) {
 func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	const other = "other_outbox"
+	const other = "select" // a reserved word
 	if err := schema.Migrate(t.Context(), d.db, schema.Schema(other)); err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
 	} {
 		for _, schemaName := range []string{"outbox", other} {
 			if c.until != "" {
-				exec(t, d.db, `SELECT setval('`+schemaName+`.wake', `+c.until+`)`)
+				exec(t, d.db, `SELECT setval('"`+schemaName+`".wake', `+c.until+`)`)
 			}
 			tx := begin(t, d.db)
 			in := outbox.Schema(schemaName)
@@ -250,7 +250,7 @@ func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
 				t.Errorf("%s: %s: got notifications %q, want %v", c.when, schemaName, got, c.want)
 			}
 			if c.want {
-				exec(t, d.db, `SELECT setval('`+schemaName+`.wake', 0)`)
+				exec(t, d.db, `SELECT setval('"`+schemaName+`".wake', 0)`)
 			}
 		}
 	}

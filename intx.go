@@ -9,9 +9,9 @@ import (
 	"github.com/txoutbox/outbox/internal/wake"
 )
 
-// InTx begins a transaction on db, calls fn, commits, and wakes the relays of this process. It never
-// retries. If fn returns an error, panics or calls runtime.Goexit, everything is rolled back. fn must
-// not commit or roll back tx.
+// InTx begins a transaction on db, calls fn, commits, and wakes the relays of this process. It
+// never retries. If fn returns an error, panics or calls runtime.Goexit, everything is rolled back.
+// fn must not commit or roll back tx.
 //
 // When ctx has ended before the commit, the transaction is rolled back and ctx's error returned; a
 // commit that has begun is not cut short. Errors: fn's own; ErrCommitUnknown when the connection
@@ -29,8 +29,8 @@ func inTx[T transaction](ctx context.Context, begin func(context.Context) (T, er
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// database/sql would roll back at any time after ctx ends, even while COMMIT is under way, so ctx
-	// ends the wait for a connection and for BEGIN, but not the transaction.
+	// database/sql would roll back at any time after ctx ends, even while COMMIT is under way, so
+	// ctx ends the wait for a connection and for BEGIN, but not the transaction.
 	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, cancel)

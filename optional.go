@@ -14,66 +14,61 @@ import (
 // optionalColumn is a column that most tasks leave at its default. A statement names it only for a
 // task that does not, as each column and each argument costs.
 type optionalColumn struct {
-	name  string
-	value string // its SQL, of the parts as texts
-	parts []part
-}
-
-// part is an option's value for a column, NULL where the task does not have the option.
-type part struct {
-	used func(*settings) bool
-	text func(*settings) string
-}
-
-func (p part) of(s *settings) sql.NullString {
-	if !p.used(s) {
-		return sql.NullString{}
-	}
-	return sql.NullString{String: p.text(s), Valid: true}
+	name   string
+	value  string                            // its SQL, of the values as texts
+	values func(*settings) [2]sql.NullString // as many as value has %s; NULL for an option that the task does not have
 }
 
 var optionalColumns = []optionalColumn{
-	{"priority", "COALESCE(%s::smallint, 0)", []part{{
-		func(s *settings) bool { return s.priority != 0 },
-		func(s *settings) string { return strconv.Itoa(s.priority) },
-	}}},
-	{"max_attempts", "%s::smallint", []part{{
-		func(s *settings) bool { return s.maxAttempts > 0 },
-		func(s *settings) string { return strconv.Itoa(s.maxAttempts) },
-	}}},
-	{"headers", "%s::jsonb", []part{{
-		func(s *settings) bool { return s.headerJSON != "" },
-		func(s *settings) string { return s.headerJSON },
-	}}},
-	{"run_at", "COALESCE(%s::timestamptz, clock_timestamp() + %s::bigint * interval '1 microsecond', now())", []part{{
-		func(s *settings) bool { return !s.runAt.IsZero() },
-		func(s *settings) string { return timestamp(s.runAt) },
-	}, {
-		func(s *settings) bool { return s.after > 0 },
-		func(s *settings) string { return strconv.FormatInt(s.after.Microseconds(), 10) },
-	}}},
-	{"timeout_ms", "%s::integer", []part{{
-		func(s *settings) bool { return s.timeout > 0 },
-		func(s *settings) string { return strconv.FormatInt(s.timeout.Milliseconds(), 10) },
-	}}},
-	{"ordering_key", "%s", []part{{
-		func(s *settings) bool { return s.orderingKey != "" },
-		func(s *settings) string { return s.orderingKey },
-	}}},
-	{"skip_failed", "COALESCE(%s::boolean, false)", []part{{
-		func(s *settings) bool { return s.skipFailed },
-		func(s *settings) string { return strconv.FormatBool(s.skipFailed) },
-	}}},
+	{"priority", "COALESCE(%s::smallint, 0)", func(s *settings) [2]sql.NullString {
+		return [2]sql.NullString{number(int64(s.priority))}
+	}},
+	{"max_attempts", "%s::smallint", func(s *settings) [2]sql.NullString {
+		return [2]sql.NullString{number(int64(s.maxAttempts))}
+	}},
+	{"headers", "%s::jsonb", func(s *settings) [2]sql.NullString {
+		return [2]sql.NullString{text(s.headerJSON)}
+	}},
+	{"run_at", "COALESCE(%s::timestamptz, clock_timestamp() + %s::bigint * interval '1 microsecond', now())", func(s *settings) [2]sql.NullString {
+		return [2]sql.NullString{timestamp(s.runAt), number(max(s.after.Microseconds(), 0))}
+	}},
+	{"timeout_ms", "%s::integer", func(s *settings) [2]sql.NullString {
+		return [2]sql.NullString{number(s.timeout.Milliseconds())}
+	}},
+	{"ordering_key", "%s", func(s *settings) [2]sql.NullString {
+		return [2]sql.NullString{text(s.orderingKey)}
+	}},
+	{"skip_failed", "COALESCE(%s::boolean, false)", func(s *settings) [2]sql.NullString {
+		return [2]sql.NullString{{String: "true", Valid: s.skipFailed}}
+	}},
 }
 
-func (c optionalColumn) usedBy(s *settings) bool {
-	return slices.ContainsFunc(c.parts, func(p part) bool { return p.used(s) })
+func text(s string) sql.NullString { return sql.NullString{String: s, Valid: s != ""} }
+
+func number(n int64) sql.NullString {
+	return sql.NullString{String: strconv.FormatInt(n, 10), Valid: n != 0}
+}
+
+// timestamp writes t as a timestamptz literal. Times before year 1 are past as well.
+func timestamp(t time.Time) sql.NullString {
+	if t.IsZero() {
+		return sql.NullString{}
+	}
+	if t = t.UTC(); t.Year() < 1 {
+		t = time.Time{}
+	}
+	return text(t.Format("2006-01-02T15:04:05.999999Z"))
+}
+
+func (c optionalColumn) usedBy(r row) bool {
+	v := c.values(r.settings)
+	return v[0].Valid || v[1].Valid
 }
 
 // optionalOf are the optional columns that any of the tasks needs.
 func optionalOf(tasks []row) (needed []optionalColumn) {
 	for _, c := range optionalColumns {
-		if slices.ContainsFunc(tasks, func(r row) bool { return r.settings != plain && c.usedBy(r.settings) }) {
+		if slices.ContainsFunc(tasks, c.usedBy) {
 			needed = append(needed, c)
 		}
 	}
@@ -87,47 +82,37 @@ type optionalSQL struct {
 
 // optionalOne adds the optional columns of one task.
 func optionalOne(args []any, task row) ([]any, optionalSQL) {
-	var names, values strings.Builder
+	var names, expressions strings.Builder
 	for _, c := range optionalOf([]row{task}) {
-		of := make([]any, len(c.parts))
-		for i, p := range c.parts {
-			of[i] = "NULL::text"
-			if p.used(task.settings) {
-				args = append(args, p.text(task.settings))
+		values, of := c.values(task.settings), make([]any, strings.Count(c.value, "%s"))
+		for i := range of {
+			if of[i] = "NULL::text"; values[i].Valid {
+				args = append(args, values[i].String)
 				of[i] = fmt.Sprintf("$%d::text", len(args))
 			}
 		}
 		fmt.Fprintf(&names, ", %s", c.name)
-		fmt.Fprintf(&values, ", "+c.value, of...)
+		fmt.Fprintf(&expressions, ", "+c.value, of...)
 	}
-	return args, optionalSQL{names: names.String(), values: values.String()}
+	return args, optionalSQL{names: names.String(), values: expressions.String()}
 }
 
 // optionalMany adds the optional columns that any of the tasks needs, as arrays.
 func optionalMany(args []any, tasks []row) ([]any, optionalSQL) {
 	var names, values, arrays strings.Builder
 	for _, c := range optionalOf(tasks) {
-		of := make([]any, len(c.parts))
-		for i, p := range c.parts {
+		of := make([]any, strings.Count(c.value, "%s"))
+		for i := range of {
 			texts := make([]sql.NullString, len(tasks))
 			for j, r := range tasks {
-				texts[j] = p.of(r.settings)
+				texts[j] = c.values(r.settings)[i]
 			}
 			args = append(args, pq.Array(texts))
-			element := fmt.Sprintf("%s_%d", c.name, i)
-			of[i] = element
-			fmt.Fprintf(&arrays, ", unnest($%d::text[]) AS %s", len(args), element)
+			of[i] = fmt.Sprintf("%s_%d", c.name, i)
+			fmt.Fprintf(&arrays, ", unnest($%d::text[]) AS %s", len(args), of[i])
 		}
 		fmt.Fprintf(&names, ", %s", c.name)
 		fmt.Fprintf(&values, ", "+c.value, of...)
 	}
 	return args, optionalSQL{names.String(), values.String(), arrays.String()}
-}
-
-// timestamp writes t as a timestamptz literal. Times before year 1 are past as well.
-func timestamp(t time.Time) string {
-	if t = t.UTC(); t.Year() < 1 {
-		t = time.Time{}
-	}
-	return t.Format("2006-01-02T15:04:05.999999Z")
 }

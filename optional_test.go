@@ -17,9 +17,9 @@ func TestOptionsThatFewTasksHave(t *testing.T) {
 		"-|k|false|-|false":       with(outbox.OrderedBy("k")),
 		"-|k|true|-|false":        with(outbox.OrderedBy("k"), outbox.SkipFailed()),
 		"-|-|false|a|false":       with(outbox.Unique("a")),
-		"1500|k|false|b|true":     with(outbox.Timeout(1500*time.Millisecond), outbox.OrderedBy("k"), outbox.UniqueUntilDone("b")),
-		"2000|k|true|c|false":     with(outbox.Timeout(2*time.Second), outbox.OrderedBy("k"), outbox.SkipFailed(), outbox.Unique("c"), outbox.OnConflictReplace()),
-		"2500|-|false|d|false":    with(outbox.Timeout(2500*time.Millisecond), outbox.Unique("d"), outbox.OnConflictReschedule()),
+		"1500|k|false|b|true":     with(outbox.Timeout(1500*time.Millisecond), outbox.OrderedBy("k"), outbox.Unique("b", outbox.UntilDone())),
+		"2000|k|true|c|false":     with(outbox.Timeout(2*time.Second), outbox.OrderedBy("k"), outbox.SkipFailed(), outbox.Unique("c"), outbox.OnConflict(outbox.Replace)),
+		"2500|-|false|d|false":    with(outbox.Timeout(2500*time.Millisecond), outbox.Unique("d"), outbox.OnConflict(outbox.Reschedule)),
 		"3000|it's|false|-|false": with(outbox.Timeout(3*time.Second), outbox.OrderedBy("it's")),
 	}
 	const columns = `SELECT concat_ws('|', COALESCE(timeout_ms::text, '-'), COALESCE(ordering_key, '-'), skip_failed::text, COALESCE(unique_key, '-'), unique_until_done::text),

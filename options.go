@@ -21,6 +21,7 @@ const (
 	maxHeaderBytes    = 4 << 10
 	maxKeyBytes       = 256
 	defaultMaxPayload = 256 << 10
+	mostPayload       = 16 << 20
 )
 
 // Option changes one Enqueue.
@@ -37,7 +38,7 @@ type settings struct {
 	headerJSON  string // "" for none
 	maxPayload  int
 	unique      *uniqueKey
-	onConflict  conflict
+	onConflict  Conflict
 	orderingKey string
 	skipFailed  bool
 	ordered     bool
@@ -47,7 +48,8 @@ type settings struct {
 // decides when t has come; the last year is 9999.
 func RunAt(t time.Time) Option { return func(s *settings) { s.runAt, s.after = t, 0 } }
 
-// After makes the task due d after it is inserted, by PostgreSQL's clock. Zero and less mean at once.
+// After makes the task due d after it is inserted, by PostgreSQL's clock. Zero and less mean at
+// once.
 func After(d time.Duration) Option { return func(s *settings) { s.after, s.runAt = d, time.Time{} } }
 
 // Priority orders the tasks of one type, and the types by their most urgent task: lower runs
@@ -58,18 +60,19 @@ func Priority(p int) Option { return func(s *settings) { s.priority = p } }
 // handler was registered; the most is 32767.
 func MaxAttempts(n int) Option { return func(s *settings) { s.maxAttempts = n } }
 
-// Timeout bounds one run of the task in place of its handler's timeout, or of the lease of a type without heartbeats. 0
-// means as its handler was registered; else it is between 1 ms and MaxTimeout, and cut to milliseconds. Tx and Batch
-// handlers hold a transaction open, so for their tasks more than handlers.MaxTxTimeout counts as that; a batch may take
-// as long as the longest of its tasks.
+// Timeout bounds one run of the task in place of its handler's timeout, or of the lease of a type
+// without heartbeats. 0 means as its handler was registered; else it is between 1 ms and
+// MaxTimeout, and cut to milliseconds. Tx and Batch handlers hold a transaction open, so for their
+// tasks it is cut to handlers.MaxTxTimeout; a batch may take as long as the longest of its tasks.
 func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
 // Headers are kept beside the payload, for trace ids and the like. Keys and values together are at
 // most 4 kB of valid UTF-8 without NUL. A later Headers replaces an earlier one.
 func Headers(h map[string]string) Option { return func(s *settings) { s.headers = h } }
 
-// AddHeaders adds to the headers that options before it have set, those of the task type included, in place of those with the same keys.
-// The map is read when the task is enqueued. Limits are as of [Headers].
+// AddHeaders adds to the headers that options before it have set, those of the task type included.
+// It replaces those with the same keys. The map is read when the task is enqueued. Limits are as of
+// [Headers].
 func AddHeaders(h map[string]string) Option {
 	return func(s *settings) {
 		merged := make(map[string]string, len(s.headers)+len(h))
@@ -83,19 +86,21 @@ func AddHeaders(h map[string]string) Option {
 // length, as jsonb stores 1e400 in 401 digits. 0 means 256 KiB, the default; the most is 16 MiB.
 func MaxPayload(bytes int) Option { return func(s *settings) { s.maxPayload = bytes } }
 
-// OrderedBy makes the tasks of one type and key run one after the other, in the order of their ids: a task is started
-// when the one before it is done, discarded or dead. While one waits for its retry, snoozes or is not due yet, those
-// behind it wait as well; see [SkipFailed]. Transactions that are open at the same time have no order, so of their
-// tasks the first to commit may run first; and of one EnqueueMany the tasks with unique keys come last, in the order of those.
-// Enqueueing with a key waits for nobody. The key is 1 to 256 bytes of valid UTF-8 without NUL. It goes on when a task is
-// dead; one that is redriven runs when no other of its key does, before those with higher ids.
+// OrderedBy makes the tasks of one type and key run one after the other, in the order of their ids:
+// a task starts when the one before it is done, discarded or dead. While one waits for its retry,
+// snoozes or is not due yet, those behind it wait as well; see [SkipFailed]. A dead letter that is
+// redriven runs when no other task of its key does, before those with higher ids.
+//
+// Transactions that are open at the same time have no order: of their tasks the first to commit may
+// run first. Of one EnqueueMany the tasks with unique keys come last, in the order of those keys.
+// Enqueueing with a key waits for nobody. The key is 1 to 256 bytes of valid UTF-8 without NUL.
 func OrderedBy(key string) Option {
 	return func(s *settings) { s.orderingKey, s.ordered = key, true }
 }
 
-// SkipFailed, with [OrderedBy], takes the task out of its key's order when its handler fails: the key goes on at once, and
-// the retries of the task may run beside others of the key. A run that is lost with its process holds the key up until the task
-// has run again.
+// SkipFailed, with [OrderedBy], takes the task out of its key's order when its handler fails: the
+// key goes on at once, and the retries of the task may run beside others of the key. A run that is
+// lost with its process holds the key up until the task has run again.
 func SkipFailed() Option { return func(s *settings) { s.skipFailed = true } }
 
 // Schema names the PostgreSQL schema of the outbox if it is not "outbox".
@@ -116,29 +121,29 @@ func newSettings(opts []Option) (*settings, error) {
 		}
 		o(s)
 	}
-	if !ValidSchema(s.schema) {
-		return nil, fmt.Errorf("%w: Schema(%q): use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", ErrInvalidOption, s.schema)
-	}
-	if s.priority < math.MinInt16 || s.priority > math.MaxInt16 {
-		return nil, fmt.Errorf("%w: Priority(%d): must be between %d and %d", ErrInvalidOption, s.priority, math.MinInt16, math.MaxInt16)
-	}
-	if s.maxAttempts < 0 || s.maxAttempts > math.MaxInt16 {
-		return nil, fmt.Errorf("%w: MaxAttempts(%d): must be between 1 and %d, or 0 for the handler's", ErrInvalidOption, s.maxAttempts, math.MaxInt16)
-	}
-	if s.timeout != 0 && (s.timeout < time.Millisecond || s.timeout > MaxTimeout) {
-		return nil, fmt.Errorf("%w: Timeout(%v): must be between 1ms and %v, or 0 for the handler's", ErrInvalidOption, s.timeout, MaxTimeout)
-	}
-	if s.ordered && (s.orderingKey == "" || len(s.orderingKey) > maxKeyBytes || !storable(s.orderingKey)) {
-		return nil, fmt.Errorf("%w: OrderedBy: the key has %d bytes: use 1 to %d of valid UTF-8 without NUL", ErrInvalidOption, len(s.orderingKey), maxKeyBytes)
-	}
 	if s.maxPayload == 0 {
 		s.maxPayload = defaultMaxPayload
 	}
-	if s.maxPayload < 0 || s.maxPayload > 16<<20 {
-		return nil, fmt.Errorf("%w: MaxPayload(%d): must be between 1 and %d bytes, or 0 for the default", ErrInvalidOption, s.maxPayload, 16<<20)
+	invalid := func(format string, args ...any) (*settings, error) {
+		return nil, fmt.Errorf("%w: %s", ErrInvalidOption, fmt.Sprintf(format, args...))
 	}
-	if y := s.runAt.UTC().Year(); y > 9999 {
-		return nil, fmt.Errorf("%w: RunAt: the year %d, at most 9999", ErrInvalidOption, y)
+	switch year := s.runAt.UTC().Year(); {
+	case !ValidSchema(s.schema):
+		return invalid("Schema(%q): use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", s.schema)
+	case s.priority < math.MinInt16 || s.priority > math.MaxInt16:
+		return invalid("Priority(%d): must be between %d and %d", s.priority, math.MinInt16, math.MaxInt16)
+	case s.maxAttempts < 0 || s.maxAttempts > math.MaxInt16:
+		return invalid("MaxAttempts(%d): must be between 1 and %d, or 0 for the handler's", s.maxAttempts, math.MaxInt16)
+	case s.timeout != 0 && (s.timeout < time.Millisecond || s.timeout > MaxTimeout):
+		return invalid("Timeout(%v): must be between 1ms and %v, or 0 for the handler's", s.timeout, MaxTimeout)
+	case s.ordered && (s.orderingKey == "" || len(s.orderingKey) > maxKeyBytes || !storable(s.orderingKey)):
+		return invalid("OrderedBy: the key has %d bytes: use 1 to %d of valid UTF-8 without NUL", len(s.orderingKey), maxKeyBytes)
+	case s.maxPayload < 0 || s.maxPayload > mostPayload:
+		return invalid("MaxPayload(%d): must be between 1 and %d bytes, or 0 for the default", s.maxPayload, mostPayload)
+	case year > 9999:
+		return invalid("RunAt: the year %d, at most 9999", year)
+	case s.onConflict < Skip || s.onConflict > Reschedule:
+		return invalid("OnConflict(%d): must be Skip, Replace or Reschedule", s.onConflict)
 	}
 	if err := s.unique.check(); err != nil {
 		return nil, err
@@ -146,25 +151,23 @@ func newSettings(opts []Option) (*settings, error) {
 	size := 0
 	for k, v := range s.headers {
 		if !storable(k) || !storable(v) {
-			return nil, fmt.Errorf("%w: Headers: %q: keys and values must be valid UTF-8 without NUL", ErrInvalidOption, k)
+			return invalid("Headers: %q: keys and values must be valid UTF-8 without NUL", k)
 		}
 		size += len(k) + len(v)
 	}
 	if size > maxHeaderBytes {
-		return nil, fmt.Errorf("%w: Headers: %d bytes, at most %d", ErrInvalidOption, size, maxHeaderBytes)
+		return invalid("Headers: %d bytes, at most %d", size, maxHeaderBytes)
 	}
 	if len(s.headers) > 0 {
-		text, err := json.Marshal(s.headers)
-		if err != nil {
-			return nil, fmt.Errorf("%w: Headers: %w", ErrInvalidOption, err)
-		}
+		text, _ := json.Marshal(s.headers) // strings have JSON
 		s.headerJSON = string(text)
 	}
 	return s, nil
 }
 
 // ValidSchema reports whether name can be the outbox's schema: lower-case letters, digits and
-// underscores, not starting with a digit or with "pg_", which PostgreSQL keeps for itself; at most 63 bytes.
+// underscores, not starting with a digit or with "pg_", which PostgreSQL keeps for itself; at most
+// 63 bytes.
 func ValidSchema(name string) bool {
 	if name == "" || len(name) > 63 || strings.HasPrefix(name, "pg_") {
 		return false
@@ -178,11 +181,4 @@ func ValidSchema(name string) bool {
 }
 
 // storable reports whether PostgreSQL can store s as text.
-func storable(s string) bool {
-	for i := range len(s) {
-		if s[i] == 0 {
-			return false
-		}
-	}
-	return utf8.ValidString(s)
-}
+func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }

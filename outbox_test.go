@@ -71,10 +71,10 @@ func withParameter(t testing.TB, raw, key, value string) string {
 	return u.String()
 }
 
-var types atomic.Int64
+var typeNumber atomic.Int64
 
 // newType is a task type that no other test uses.
-func newType() string { return fmt.Sprintf("TYPE_%d", types.Add(1)) }
+func newType() string { return fmt.Sprintf("TYPE_%d", typeNumber.Add(1)) }
 
 // stored is a row of outbox.task.
 type stored struct {

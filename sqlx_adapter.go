@@ -17,8 +17,8 @@ func SqlxInTx(ctx context.Context, db *sqlx.DB, fn func(tx *sqlx.Tx) error) erro
 	return inTx(ctx, func(ctx context.Context) (*sqlx.Tx, error) { return db.BeginTxx(ctx, nil) }, fn)
 }
 
-// SqlxHandler lets a Tx handler take a *sqlx.Tx: register SqlxHandler(db, h) with handlers.Tx. Named
-// queries, the mapper and Unsafe are as on db; the transaction is the one of the relay.
+// SqlxHandler lets a Tx handler take a *sqlx.Tx: register SqlxHandler(db, h) with handlers.Tx.
+// Named queries, the mapper and Unsafe are as on db; the transaction is the one of the relay.
 func SqlxHandler[P any](db *sqlx.DB, h func(ctx context.Context, tx *sqlx.Tx, task *Task[P]) error) func(context.Context, *sql.Tx, *Task[P]) error {
 	like := sqlxTemplate(db)
 	return func(ctx context.Context, tx *sql.Tx, task *Task[P]) error {
@@ -28,18 +28,20 @@ func SqlxHandler[P any](db *sqlx.DB, h func(ctx context.Context, tx *sqlx.Tx, ta
 	}
 }
 
-// SqlxTx is tx with the driver name, mapper and Unsafe of db, for a *sql.Tx that was begun elsewhere,
-// like the one in [Task.Complete]. It begins nothing and needs no connection.
+// SqlxTx is tx with the driver name, mapper and Unsafe of db, for a *sql.Tx that was begun
+// elsewhere, like the one in [Task.Complete]. It begins nothing and needs no connection.
 func SqlxTx(db *sqlx.DB, tx *sql.Tx) *sqlx.Tx {
 	t := sqlxTemplate(db)
 	t.Tx = tx
 	return &t
 }
 
-// sqlxTemplate is a sqlx.Tx with all of db but its transaction. Only Beginx fills in the driver name,
-// without which named queries fail, so it is called on a copy of db over a pool that connects to nothing.
+// sqlxTemplate is a sqlx.Tx with all of db but its transaction. Only Beginx fills in the driver
+// name, without which named queries fail, so it is called on a copy of db over a pool that connects
+// to nothing.
 func sqlxTemplate(db *sqlx.DB) sqlx.Tx {
-	// Opened for each template: a pool keeps a goroutine, which a package variable would leave in every app.
+	// Opened for each template: a pool keeps a goroutine, which a package variable would leave in
+	// every app.
 	nowhere := sql.OpenDB(nowhereDriver{})
 	defer nowhere.Close()
 	like := *db

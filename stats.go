@@ -12,7 +12,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// StatsQuerier is what [Stats] needs: pools, connections and transactions of database/sql and sqlx have it.
+// StatsQuerier is what [Stats] needs: pools, connections and transactions of database/sql and sqlx
+// have it.
 type StatsQuerier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
@@ -21,8 +22,8 @@ type StatsQuerier interface {
 type TypeStats struct {
 	Type string
 
-	// Tasks that are still to do. What a Tx or Batch handler works on counts as ready until its claim commits, as
-	// the rollback of the claim would leave it so.
+	// Tasks that are still to do. What a Tx or Batch handler works on counts as ready until its
+	// claim commits, as the rollback of the claim would leave it so.
 	Ready     int64
 	Scheduled int64 // until their run_at, a retry's included
 	Leased    int64 // held by Leased handlers
@@ -31,21 +32,25 @@ type TypeStats struct {
 	// Dead letters that are there.
 	Dead int64
 
-	// Finished are the tasks that are done since the counters began, discarded ones included: all that were
-	// enqueued and are neither to do nor died nor were canceled. A task that runs again is not finished, a
-	// redriven dead letter may finish yet, and a row that was deleted by hand counts as finished.
+	// Finished are the tasks that are done since the counters began, discarded ones included: all
+	// that were enqueued and are neither to do nor died nor were canceled. A task that runs again
+	// is not finished, a redriven dead letter may finish yet, and a row that was deleted by hand
+	// counts as finished.
 	Finished int64
 
-	// Failed are the runs that failed since the counters began: handlers that returned an error, Dead included,
-	// panicked, or ran out of time, each of them an attempt. Snoozed and discarded ones did not fail; runs that
-	// were lost with their process or their connection are not counted.
+	// Failed are the runs that failed since the counters began: handlers that returned an error,
+	// Dead included, panicked, or ran out of time, each of them an attempt. Snoozed and discarded
+	// ones did not fail; runs that were lost with their process or their connection are not
+	// counted.
 	Failed int64
 
-	// OldestReady is for how long the task that is claimed next has been due, by PostgreSQL's clock: the head of
-	// the lane, which is the oldest one but for more urgent ones and for those that failed before. 0 without a ready task.
+	// OldestReady is for how long the task that is claimed next has been due, by PostgreSQL's
+	// clock: the head of the lane, which is the oldest one but for more urgent ones and for those
+	// that failed before. 0 without a ready task.
 	OldestReady time.Duration
 
-	// NextRunAt is when the first scheduled task is due; zero without one. It is past while no relay is at work.
+	// NextRunAt is when the first scheduled task is due; zero without one. It is past while no
+	// relay is at work.
 	NextRunAt time.Time
 }
 
@@ -53,13 +58,15 @@ const statsSQL = `/* outbox: stats */
 ` + counts.SQL + `
  ORDER BY c.task_type COLLATE "C"`
 
-// Stats reads the counts of all task types that were ever enqueued, sorted by type, with one statement. The counts are exact for
-// the statement's snapshot: they are what count(*) by type and state would say. It costs the same with ten tasks and
-// with ten million: the number of types matters, and how much changed since autovacuum last worked on counter_log, some
-// milliseconds for 10 MB of that table, or, while no relay runs, since one did. It uses no parallel workers.
+// Stats reads the counts of all task types that were ever enqueued, sorted by type, with one
+// statement. The counts are exact for the statement's snapshot: they are what count(*) by type and
+// state would say. It costs the same with ten tasks and with ten million: the number of types
+// matters, and how much changed since autovacuum last worked on counter_log, some milliseconds for
+// 10 MB of that table, or, while no relay runs, since one did. It uses no parallel workers.
 //
-// It reads only, so it may run on a standby. It needs SELECT on the tables counter, counter_log and task. Of the
-// options only [Schema] has a meaning here, any other is an ErrInvalidOption; other errors are q's own.
+// It reads only, so it may run on a standby. It needs SELECT on the tables counter, counter_log and
+// task. Of the options only [Schema] has a meaning here, any other is an ErrInvalidOption; other
+// errors are q's own.
 func Stats(ctx context.Context, q StatsQuerier, opts ...Option) ([]TypeStats, error) {
 	schema, err := schemaOf(opts)
 	if err != nil {

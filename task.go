@@ -24,11 +24,12 @@ type Task[P any] struct {
 	// OrderingKey is that of OrderedBy; "" without one.
 	OrderingKey string
 	RunAt       time.Time
-	// CreatedAt is when the transaction that enqueued the task began, by PostgreSQL's clock: now() in SQL. The task became
-	// visible when that transaction committed. Retries, iterations and a redrive keep it.
+	// CreatedAt is when the transaction that enqueued the task began, by PostgreSQL's clock: now()
+	// in SQL. The task became visible when that transaction committed. Retries, iterations and a
+	// redrive keep it.
 	CreatedAt time.Time
-	// Iterations is how often the handler has returned handlers.RunAgain for this task; 0 before the first
-	// time. Attempt, LastError and Payload are those of the present iteration.
+	// Iterations is how often the handler has returned handlers.RunAgain for this task; 0 before
+	// the first time. Attempt, LastError and Payload are those of the present iteration.
 	Iterations int
 	// LastError is the text of the latest failure, at most 4 kB; "" before the first.
 	LastError string
@@ -77,14 +78,16 @@ func (t *Task[P]) Complete(ctx context.Context, fn func(tx *sql.Tx) error) error
 	return t.Lease.Complete(ctx, fn)
 }
 
-// Extend lets the run of a leased task go on for d from now, beyond its timeout or, for a type without heartbeats, its
-// lease: it moves the end of the lease in the task's row, if the lease is still held, and then that of the handler's
-// context. It never shortens either; where the run has no limit it only makes sure of the lease. Contexts that the
-// handler derived move as well, unless they have a deadline of their own; Deadline tells the end as it stands.
+// Extend lets the run of a leased task go on for d from now, beyond its timeout or, for a type
+// without heartbeats, its lease: it moves the end of the lease in the task's row, if the lease is
+// still held, and then that of the handler's context. It never shortens either; where the run has
+// no limit it only makes sure of the lease. Contexts that the handler derived move as well, unless
+// they have a deadline of their own; Deadline tells the end as it stands.
 //
-// d is between 1 ms and MaxTimeout, else the error is ErrInvalidOption. It returns ErrLeaseLost if the lease was lost,
-// and what ended the handler's context (context.Cause) if that has ended: it does not come back. After any other error,
-// which is ctx's or the database's, the run ends as before or later, and Extend can be called again.
+// d is between 1 ms and MaxTimeout, else the error is ErrInvalidOption. It returns ErrLeaseLost if
+// the lease was lost, and what ended the handler's context (context.Cause) if that has ended: it
+// does not come back. After any other error, which is ctx's or the database's, the run ends as
+// before or later, and Extend can be called again.
 func (t *Task[P]) Extend(ctx context.Context, d time.Duration) error {
 	if t.Lease == nil {
 		return ErrNotLeased

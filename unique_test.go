@@ -51,18 +51,18 @@ var holders = []struct {
 func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	for mode, unique := range map[string]func() outbox.Option{
-		"Unique":                 func() outbox.Option { return outbox.Unique("key") },
-		"UniqueUntilDone":        func() outbox.Option { return outbox.UniqueUntilDone("key") },
-		"UniquePayload":          outbox.UniquePayload,
-		"UniquePayloadUntilDone": outbox.UniquePayloadUntilDone,
+	for mode, unique := range map[string]outbox.Option{
+		"Unique":                  outbox.Unique("key"),
+		"Unique UntilDone":        outbox.Unique("key", outbox.UntilDone()),
+		"UniquePayload":           outbox.UniquePayload(),
+		"UniquePayload UntilDone": outbox.UniquePayload(outbox.UntilDone()),
 	} {
 		untilDone := strings.HasSuffix(mode, "UntilDone")
-		for name, onConflict := range map[string]outbox.Option{"default": nil, "skip": outbox.OnConflictSkip(), "replace": outbox.OnConflictReplace(), "reschedule": outbox.OnConflictReschedule()} {
+		for name, onConflict := range map[string]outbox.Option{"default": nil, "skip": outbox.OnConflict(outbox.Skip), "replace": outbox.OnConflict(outbox.Replace), "reschedule": outbox.OnConflict(outbox.Reschedule)} {
 			for _, h := range holders {
 				t.Run(mode+"/"+name+"/"+h.name, func(t *testing.T) {
 					taskType := newType()
-					first := d.enqueue(t, taskType, "old", append(h.options, unique(), outbox.Priority(1), outbox.Headers(map[string]string{"h": "old"}))...)
+					first := d.enqueue(t, taskType, "old", append(h.options, unique, outbox.Priority(1), outbox.Headers(map[string]string{"h": "old"}))...)
 					if first.Outcome != outbox.Created {
 						t.Fatalf("the first: %v", first)
 					}
@@ -78,7 +78,7 @@ func TestWhatAKeyDoesInEachStateOfItsTask(t *testing.T) {
 					if strings.HasPrefix(mode, "UniquePayload") {
 						payload = "old"
 					}
-					opts := []outbox.Option{unique(), outbox.Priority(2), outbox.Headers(map[string]string{"h": "new"}), outbox.After(2 * time.Hour)}
+					opts := []outbox.Option{unique, outbox.Priority(2), outbox.Headers(map[string]string{"h": "new"}), outbox.After(2 * time.Hour)}
 					if onConflict != nil {
 						opts = append(opts, onConflict)
 					}
@@ -138,7 +138,7 @@ func TestUniqueKeys(t *testing.T) {
 			if err != nil || second != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}) {
 				t.Fatal(second, err)
 			}
-			third, err := outbox.Enqueue(t.Context(), tx, name, 3, outbox.Unique("k"), outbox.OnConflictReplace())
+			third, err := outbox.Enqueue(t.Context(), tx, name, 3, outbox.Unique("k"), outbox.OnConflict(outbox.Replace))
 			if err != nil || third != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Updated}) {
 				t.Fatal(third, err)
 			}
@@ -160,8 +160,8 @@ func TestUniqueKeys(t *testing.T) {
 			}
 			got, err := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{
 				task("z1", outbox.Unique("z")), task("plain"), task("a1", outbox.Unique("a")), task("z2", outbox.Unique("z")),
-				task("a2", outbox.Unique("a"), outbox.OnConflictReplace()), task("plain"), task("p", outbox.UniquePayload()), task("p", outbox.UniquePayload()),
-				task("a3", outbox.Unique("a"), outbox.OnConflictReschedule(), outbox.After(time.Hour)),
+				task("a2", outbox.Unique("a"), outbox.OnConflict(outbox.Replace)), task("plain"), task("p", outbox.UniquePayload()), task("p", outbox.UniquePayload()),
+				task("a3", outbox.Unique("a"), outbox.OnConflict(outbox.Reschedule), outbox.After(time.Hour)),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -240,12 +240,14 @@ func TestBadKeysAreRefusedBeforeAnySQL(t *testing.T) {
 	d := newDatabase(t)
 	tx := &recorder{transaction: transaction{Querier: begin(t, d.db)}}
 	for want, opts := range map[string][]outbox.Option{
-		"Unique: the key is empty":         {outbox.Unique("")},
-		"257 bytes, at most 256":           {outbox.Unique(strings.Repeat("k", 257))},
-		"valid UTF-8 without NUL":          {outbox.UniqueUntilDone("a\x00")},
-		`keys that begin with $payload`:    {outbox.Unique("$payload:1")},
-		"OnConflictReplace: it needs":      {outbox.OnConflictReplace()},
-		"OnConflictReschedule: it needs U": {outbox.OnConflictReschedule()},
+		"Unique: the key is empty":          {outbox.Unique("")},
+		"257 bytes, at most 256":            {outbox.Unique(strings.Repeat("k", 257))},
+		"valid UTF-8 without NUL":           {outbox.Unique("a\x00", outbox.UntilDone())},
+		`keys that begin with $payload`:     {outbox.Unique("$payload:1")},
+		"Unique: a UniqueOption is nil":     {outbox.UniquePayload(outbox.UntilDone(), nil)},
+		"OnConflict(replace): it needs":     {outbox.OnConflict(outbox.Replace)},
+		"OnConflict(reschedule): it needs":  {outbox.OnConflict(outbox.Reschedule)},
+		"OnConflict(3): must be Skip, Repl": {outbox.Unique("key"), outbox.OnConflict(3)},
 	} {
 		_, err := outbox.Enqueue(t.Context(), tx, "T", 1, opts...)
 		if !errors.Is(err, outbox.ErrInvalidOption) || !strings.Contains(err.Error(), want) || tx.statements > 0 {
@@ -254,7 +256,7 @@ func TestBadKeysAreRefusedBeforeAnySQL(t *testing.T) {
 	}
 	for _, key := range []string{strings.Repeat("k", 256), "ä\n'\"\\{}", "$pay"} {
 		for range 2 {
-			if _, err := outbox.Enqueue(t.Context(), tx, "T", 1, outbox.Unique(key), outbox.OnConflictSkip()); err != nil {
+			if _, err := outbox.Enqueue(t.Context(), tx, "T", 1, outbox.Unique(key), outbox.OnConflict(outbox.Skip)); err != nil {
 				t.Error(err)
 			}
 		}
@@ -332,7 +334,7 @@ func TestAKeyedEnqueueNeedsOnlyTheView(t *testing.T) {
 	exec(t, tx, `CREATE ROLE outbox_test_keyed; GRANT USAGE ON SCHEMA outbox TO outbox_test_keyed;
 		GRANT INSERT, SELECT (task_id, outcome, position) ON outbox.keyed_task TO outbox_test_keyed; SET LOCAL ROLE outbox_test_keyed; SET LOCAL search_path = nowhere`)
 	for _, want := range []outbox.Outcome{outbox.Created, outbox.Updated} {
-		got, err := outbox.Enqueue(t.Context(), tx, "T", 1, outbox.UniquePayload(), outbox.OnConflictReplace())
+		got, err := outbox.Enqueue(t.Context(), tx, "T", 1, outbox.UniquePayload(), outbox.OnConflict(outbox.Replace))
 		if err != nil || got.Outcome != want {
 			t.Fatal(got, err)
 		}

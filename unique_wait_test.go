@@ -147,7 +147,7 @@ func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
 func TestEnqueueManyWithTheSameKeysInAnyOrderNeverDeadlocks(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	options := []outbox.Option{outbox.OnConflictSkip(), outbox.OnConflictReplace(), outbox.OnConflictReschedule()}
+	options := []outbox.Option{outbox.OnConflict(outbox.Skip), outbox.OnConflict(outbox.Replace), outbox.OnConflict(outbox.Reschedule)}
 	var all sync.WaitGroup
 	for w := range 8 {
 		all.Go(func() {

@@ -4,57 +4,45 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
-// RunAgain finishes this run of the task as a success and runs the task again after d, by PostgreSQL's clock: a
-// recurring task. It keeps its ID; [outbox.Task.Iterations] is one more, the attempts begin anew and the last error
-// is cleared. What the handler wrote is kept: it commits together with the task's next iteration, so each iteration
-// of a Tx or Batch handler takes effect exactly once. A Leased handler runs at least once in each iteration; see
-// [outbox.Task.Complete] for writes that are committed exactly once.
+// RunAgain finishes this run of the task as a success and runs the task again after d, by
+// PostgreSQL's clock: a recurring task. It keeps its ID; [outbox.Task.Iterations] is one more, the
+// attempts begin anew and the last error is cleared. What the handler wrote is kept: it commits
+// together with the task's next iteration, so each iteration of a Tx or Batch handler takes effect
+// exactly once. A Leased handler runs at least once in each iteration; see [outbox.Task.Complete]
+// for writes that are committed exactly once.
 //
-// d counts from the end of the run and is cut to between 0 and 100 years. For firings at fixed times see
-// relay.Schedules. As the result of a whole batch it holds for each of its tasks.
-func RunAgain(d time.Duration) error { return &Result{Action: ActionRunAgain, Wait: clamp(d)} }
+// d counts from the end of the run and is cut to between 0 and 100 years. For firings at fixed
+// times see relay.Schedules. As the result of a whole batch it holds for each of its tasks.
+func RunAgain(d time.Duration) error {
+	return &handler.Result{Action: handler.ActionRunAgain, Wait: clamp(d)}
+}
 
-// RunAgainWith is [RunAgain] with another payload for the next iteration: a cursor that the handler keeps. The
-// payload is encoded now. One that Enqueue would refuse makes the run a failed attempt, with an error that wraps
-// outbox.ErrInvalidPayload or outbox.ErrPayloadTooLarge. It is for this one task: a Batch handler returns it in a
-// [BatchError]; as the result of a batch of several tasks it is an error.
+// RunAgainWith is [RunAgain] with another payload for the next iteration: a cursor that the handler
+// keeps. The payload is encoded now. One that Enqueue would refuse makes the run a failed attempt,
+// with an error that wraps outbox.ErrInvalidPayload or outbox.ErrPayloadTooLarge. It is for this
+// one task: a Batch handler returns it in a [BatchError]; as the result of a batch of several tasks
+// it is an error.
 func RunAgainWith[P any](task *outbox.Task[P], d time.Duration, payload P) error {
 	encoded, err := outbox.NewTask{Type: task.Type, Payload: payload, Options: []outbox.Option{outbox.MaxPayload(16 << 20)}}.Encode()
 	if err != nil {
 		return fmt.Errorf("handlers: RunAgainWith: %w", err)
 	}
-	return &Result{Action: ActionRunAgain, Wait: clamp(d), Payload: encoded, taskID: task.ID}
-}
-
-// CheckAgain returns err, a handler's result for the task, or what is wrong with its RunAgainWith.
-func (h *Handler) CheckAgain(taskID int64, err error) error {
-	var r *Result
-	if !errors.As(err, &r) || r == nil || r.Payload == nil {
-		return err
-	}
-	if r.taskID != taskID {
-		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for task %d", r.taskID, taskID)
-	}
-	task := outbox.NewTask{Type: h.Type, Payload: r.Payload, Options: h.options}
-	if _, err := task.Encode(); err != nil {
-		return fmt.Errorf("handlers: RunAgainWith: %w", err)
-	}
-	return err
+	return &handler.Result{Action: handler.ActionRunAgain, Wait: clamp(d), Payload: encoded, TaskID: task.ID}
 }
 
 // checkAgain checks the result of a call.
-func (h *Handler) checkAgain(tasks []*outbox.Task[json.RawMessage], err error) error {
+func checkAgain(h *handler.Handler, tasks []*outbox.Task[json.RawMessage], err error) error {
 	var some BatchError
 	switch {
 	case err == nil:
 		return nil
-	case h.Kind == KindBatch && errors.As(err, &some):
+	case h.Kind == handler.KindBatch && errors.As(err, &some):
 		checked := make(BatchError, len(some))
 		for id, one := range some {
 			checked[id] = h.CheckAgain(id, one)
@@ -63,16 +51,9 @@ func (h *Handler) checkAgain(tasks []*outbox.Task[json.RawMessage], err error) e
 	case len(tasks) == 1:
 		return h.CheckAgain(tasks[0].ID, err)
 	}
-	var r *Result
+	var r *handler.Result
 	if errors.As(err, &r) && r != nil && r.Payload != nil {
-		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for a batch of %d: return it in a BatchError", r.taskID, len(tasks))
+		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for a batch of %d: return it in a BatchError", r.TaskID, len(tasks))
 	}
 	return err
-}
-
-// typed keeps the options of the task type.
-func typed[P any](h *Handler, t outbox.TaskType[P]) *Handler {
-	var none P
-	h.options = slices.Clone(t.New(none).Options)
-	return h
 }

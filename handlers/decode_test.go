@@ -13,6 +13,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
 const secret = "hunter2"
@@ -184,7 +185,7 @@ func alike[P any](t *testing.T) {
 			return nil
 		})
 		var bad handlers.BatchError
-		if err := only(t, r).Run(t.Context(), new(sql.Tx), handlers.Claim{}, tasks); err != nil && !errors.As(err, &bad) {
+		if err := only(t, r).Run(t.Context(), new(sql.Tx), handler.Claim{}, tasks); err != nil && !errors.As(err, &bad) {
 			t.Fatal(err)
 		}
 		for id, err := range bad {

@@ -144,7 +144,7 @@ func ExampleBatch_rollback() {
 }
 
 // What a handler's result says of its task.
-func ExampleResult() {
+func ExampleActionOf() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()
 	defer drop()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
 type mail struct {
@@ -31,7 +32,7 @@ func raw(id int64, payload string) *outbox.Task[json.RawMessage] {
 }
 
 // only is the one handler of a registry.
-func only(t *testing.T, r *handlers.Registry) *handlers.Handler {
+func only(t *testing.T, r *handlers.Registry) *handler.Handler {
 	t.Helper()
 	all := r.Handlers()
 	if len(all) != 1 {
@@ -45,7 +46,7 @@ func leased[P any](t *testing.T, payload string, h func(context.Context, *outbox
 	t.Helper()
 	r := handlers.New()
 	handlers.Leased(r, outbox.NewTaskType[P]("SEND_MAIL"), h, opts...)
-	return only(t, r).Run(t.Context(), nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, payload)})
+	return only(t, r).Run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, payload)})
 }
 
 // batch calls a Batch handler on tasks 1, 2, … of those payloads.
@@ -57,7 +58,7 @@ func batch(t *testing.T, h func(context.Context, outbox.Tx, []*outbox.Task[mail]
 	for i, p := range payloads {
 		tasks = append(tasks, raw(int64(i+1), p))
 	}
-	return only(t, r).Run(t.Context(), new(sql.Tx), handlers.Claim{}, tasks)
+	return only(t, r).Run(t.Context(), new(sql.Tx), handler.Claim{}, tasks)
 }
 
 // panics is the text of f's panic.

@@ -2,20 +2,36 @@ package handlers
 
 import (
 	"context"
-	"errors"
+	"database/sql"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/handler"
 )
+
+// Call is one call of a handler: one task, or several of one type for a Batch handler.
+type Call struct {
+	Type  string
+	Kind  string // "tx", "batch" or "leased"
+	Tasks []*outbox.Task[json.RawMessage]
+
+	// ClaimBegan and ClaimEnded are when the claim of the tasks began, and when it had them, by the
+	// clock of its process. Both are zero where no relay runs the handler, as in outboxtest.Drain.
+	ClaimBegan, ClaimEnded time.Time
+
+	tx *sql.Tx
+}
 
 // Func runs a call; the innermost one decodes the payloads and calls the registered handler.
 type Func func(ctx context.Context, call *Call) error
 
-// Middleware wraps a Func. It must call next at most once, in the same goroutine, and return its error,
-// or one that wraps it, unless it means to change the result.
+// Middleware wraps a Func. It must call next at most once, in the same goroutine, and return its
+// error, or one that wraps it, unless it means to change the result.
 type Middleware func(next Func) Func
 
 func hasNil(m []Middleware) bool {
@@ -29,15 +45,15 @@ func wrap(f Func, m []Middleware) Func {
 	return f
 }
 
-// Recover turns a panic of what it wraps into an error with the panic's value and where it happened, so
-// that middleware outside it sees an error. Without it a panic is caught by the relay all the same, as a
-// failed attempt.
+// Recover turns a panic of what it wraps into an error with the panic's value and where it
+// happened, so that middleware outside it sees an error. Without it a panic is caught by the relay
+// all the same, as a failed attempt.
 func Recover() Middleware {
 	return func(next Func) Func {
 		return func(ctx context.Context, call *Call) (err error) {
 			defer func() {
 				if p := recover(); p != nil {
-					err = PanicError(p)
+					err = guard.Panic(p)
 				}
 			}()
 			return next(ctx, call)
@@ -45,13 +61,10 @@ func Recover() Middleware {
 	}
 }
 
-// PanicError describes a recovered panic: its value, and the function and line that panicked.
-func PanicError(p any) error { return guard.Panic(p) }
-
-// Log writes one record for each call: at Debug when it is done, at Info when it was snoozed or discarded,
-// at Warn when it failed. It has the type, the task's ID and attempt, or the number of tasks if that is
-// not one, the duration and the error; never a payload. A panic that passes through leaves no record:
-// put Recover inside. A nil logger is slog.Default.
+// Log writes one record for each call: at Debug when it is done, at Info when it was snoozed or
+// discarded, at Warn when it failed. It has the type, the task's ID and attempt, or the number of
+// tasks if that is not one, the duration and the error; never a payload. A panic that passes
+// through leaves no record: put Recover inside. A nil logger is slog.Default.
 func Log(logger *slog.Logger) Middleware {
 	if logger == nil {
 		logger = slog.Default()
@@ -69,9 +82,11 @@ func Log(logger *slog.Logger) Middleware {
 			level, msg := slog.LevelDebug, "outbox: task done"
 			if err != nil {
 				level, msg = slog.LevelWarn, "outbox: task failed"
-				var r *Result
-				if errors.As(err, &r) && (r.Action == ActionSnooze || r.Action == ActionDiscard) {
-					level, msg = slog.LevelInfo, "outbox: task "+[...]string{ActionSnooze: "snoozed", ActionDiscard: "discarded"}[r.Action]
+				switch handler.ResultOf(err).Action {
+				case handler.ActionSnooze:
+					level, msg = slog.LevelInfo, "outbox: task snoozed"
+				case handler.ActionDiscard:
+					level, msg = slog.LevelInfo, "outbox: task discarded"
 				}
 				attrs = append(attrs, slog.String("error", guard.Text(err)))
 			}
@@ -81,8 +96,8 @@ func Log(logger *slog.Logger) Middleware {
 	}
 }
 
-// Deadline ends the context of what it wraps after d, if the handler's own timeout is not shorter: a limit
-// for a part of the handlers, or for all through Registry.Use. d must be positive.
+// Deadline ends the context of what it wraps after d, if the handler's own timeout is not shorter:
+// a limit for a part of the handlers, or for all through Registry.Use. d must be positive.
 func Deadline(d time.Duration) Middleware {
 	if d <= 0 {
 		panic(fmt.Sprintf("handlers: Deadline(%v): must be positive", d))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
 func TestMiddlewareOfTheRegistryIsOutsideThatOfTheHandlerAndTheFirstIsOutermost(t *testing.T) {
@@ -37,7 +38,7 @@ func TestMiddlewareOfTheRegistryIsOutsideThatOfTheHandlerAndTheFirstIsOutermost(
 	r.Use(note("2"), note("3")) // also for those before
 	for range 2 {               // the same each time
 		order = nil
-		if err := only(t, r).Run(t.Context(), nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
+		if err := only(t, r).Run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := strings.Join(order, " "), "1 2 3 4 5 6 handler /6 /5 /4 /3 /2 /1"; got != want {
@@ -49,7 +50,7 @@ func TestMiddlewareOfTheRegistryIsOutsideThatOfTheHandlerAndTheFirstIsOutermost(
 func TestMiddlewareSeesTheCallAndCanReplaceItsResult(t *testing.T) {
 	busy := func(next handlers.Func) handlers.Func {
 		return func(ctx context.Context, call *handlers.Call) error {
-			if call.Type != "SEND_MAIL" || call.Kind != handlers.KindLeased || len(call.Tasks) != 1 || string(call.Tasks[0].Payload) != `{}` {
+			if call.Type != "SEND_MAIL" || call.Kind != "leased" || len(call.Tasks) != 1 || string(call.Tasks[0].Payload) != `{}` {
 				t.Errorf("got %+v", call)
 			}
 			return handlers.Snooze(time.Minute)
@@ -59,7 +60,7 @@ func TestMiddlewareSeesTheCallAndCanReplaceItsResult(t *testing.T) {
 		t.Error("it was called")
 		return nil
 	}, handlers.Use(busy))
-	if handlers.ResultOf(err).Action != handlers.ActionSnooze {
+	if handler.ResultOf(err).Action != handler.ActionSnooze {
 		t.Errorf("got %v, want the middleware's result", err)
 	}
 }
@@ -126,12 +127,6 @@ func TestRecoverLeavesResultsAlone(t *testing.T) {
 	}
 }
 
-func TestPanicErrorOfWhatDidNotPanic(t *testing.T) {
-	if got := handlers.PanicError("odd").Error(); got != "panic: odd" {
-		t.Errorf("got %q", got)
-	}
-}
-
 func TestLogHasNoPayload(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -172,10 +167,10 @@ func TestLogOfABatchAndOfATaskThatDoesNotDecode(t *testing.T) {
 	r.Use(handlers.Log(nil))
 	handlers.Batch(r, sendMail, 10, nothingBatch)
 	run := only(t, r).Run
-	if err := run(t.Context(), nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{"To": "hunter2"}`), raw(2, `{"To": "hunter2"}`)}); err != nil {
+	if err := run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{"To": "hunter2"}`), raw(2, `{"To": "hunter2"}`)}); err != nil {
 		t.Error(err)
 	}
-	if err := run(t.Context(), nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{"Count": "hunter2"}`)}); err == nil {
+	if err := run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{"Count": "hunter2"}`)}); err == nil {
 		t.Error("want an error")
 	}
 	wantText(t, out.String(), "tasks=2", "task_id=1", "does not decode")
@@ -210,10 +205,10 @@ func TestDeadlineDoesNotLengthenAndEndsWithTheCall(t *testing.T) {
 		inner = ctx
 		return context.Cause(ctx)
 	}, handlers.Use(handlers.Deadline(time.Hour)))
-	if err := only(t, r).Run(outer, nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); !errors.Is(err, errBusy) {
+	if err := only(t, r).Run(outer, nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); !errors.Is(err, errBusy) {
 		t.Errorf("got %v, want the outer cause", err)
 	}
-	if err := only(t, r).Run(t.Context(), nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
+	if err := only(t, r).Run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
 		t.Error(err)
 	}
 	if inner.Err() == nil {

@@ -9,17 +9,18 @@ import (
 	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
 // registered are handlers of all kinds with the same options.
-func registered(t *testing.T, opts ...handlers.Option) map[handlers.Kind]*handlers.Handler {
+func registered(t *testing.T, opts ...handlers.Option) map[handler.Kind]*handler.Handler {
 	t.Helper()
 	tx, batch, leased := handlers.New(), handlers.New(), handlers.New()
 	handlers.Tx(tx, sendMail, nothing, opts...)
 	handlers.Batch(batch, sendMail, 500, nothingBatch, opts...)
 	handlers.Leased(leased, sendMail, nothingLeased, opts...)
-	return map[handlers.Kind]*handlers.Handler{
-		handlers.KindTx: only(t, tx), handlers.KindBatch: only(t, batch), handlers.KindLeased: only(t, leased),
+	return map[handler.Kind]*handler.Handler{
+		handler.KindTx: only(t, tx), handler.KindBatch: only(t, batch), handler.KindLeased: only(t, leased),
 	}
 }
 
@@ -32,9 +33,9 @@ func TestDefaults(t *testing.T) {
 		for kind, h := range registered(t, opts...) {
 			timeout, size := 30*time.Second, 1
 			switch kind {
-			case handlers.KindBatch:
+			case handler.KindBatch:
 				size = 500
-			case handlers.KindLeased:
+			case handler.KindLeased:
 				timeout = 5 * time.Minute
 			}
 			if h.Type != "SEND_MAIL" || h.Kind != kind || h.Timeout != timeout || h.BatchSize != size || h.MaxAttempts != 10 || h.Priority != 0 ||
@@ -127,7 +128,7 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 }
 
 func TestTheDefaultBackoffGrowsWithJitterUpToAnHour(t *testing.T) {
-	h := registered(t)[handlers.KindTx]
+	h := registered(t)[handler.KindTx]
 	for attempts, most := range map[int]time.Duration{
 		-1: time.Second, 0: time.Second, 1: time.Second, 2: 2 * time.Second, 3: 4 * time.Second, 12: 2048 * time.Second,
 		13: time.Hour, 63: time.Hour, 64: time.Hour, 65: time.Hour, 310: time.Hour, 32767: time.Hour,
@@ -152,7 +153,7 @@ func TestTheDefaultBackoffTakesThePlaceOfOneThatPanics(t *testing.T) {
 		factory := func() retry.Backoff {
 			return retry.BackoffFunc(func() (time.Duration, bool) { bad(); return 0, true })
 		}
-		h := registered(t, handlers.Backoff(factory))[handlers.KindTx]
+		h := registered(t, handlers.Backoff(factory))[handler.KindTx]
 		wait, stop, err := h.Backoff(3)
 		if err == nil || !strings.Contains(err.Error(), what) || stop || wait < 400*time.Millisecond || wait >= 4*time.Second {
 			t.Errorf("got %v, %v, %v, want from 400ms up to 4s and an error with %q", wait, stop, err, what)
@@ -192,7 +193,7 @@ func TestABackoffOfTheApp(t *testing.T) {
 		{"no cap", exponential, 310, 24 * time.Hour, false},
 		{"no cap, the most attempts", exponential, 32767, 24 * time.Hour, false},
 	} {
-		h := registered(t, handlers.Backoff(c.factory))[handlers.KindTx]
+		h := registered(t, handlers.Backoff(c.factory))[handler.KindTx]
 		for range 2 { // from the beginning each time
 			if wait, stop, err := h.Backoff(c.attempts); err != nil || wait != c.want || stop != c.stop {
 				t.Errorf("%s: got %v, %v, want %v, %v", c.name, wait, stop, c.want, c.stop)

@@ -8,8 +8,8 @@ import (
 	"reflect"
 )
 
-// unmarshal decodes a payload; numbers in an any become json.Number, so none loses digits. Its errors
-// name the place and the types, never the value.
+// unmarshal decodes a payload; numbers in an any become json.Number, so none loses digits. Its
+// errors name the place and the types, never the value.
 func unmarshal(payload json.RawMessage, into any, plain bool) error {
 	if plain {
 		return decoded(json.Unmarshal(payload, into), into)
@@ -19,7 +19,8 @@ func unmarshal(payload json.RawMessage, into any, plain bool) error {
 	return decoded(d.Decode(into), into)
 }
 
-// unmarshaler does the same for many payloads, one after the other, with one decoder, which saves its garbage.
+// unmarshaler does the same for many payloads, one after the other, with one decoder, which saves
+// its garbage.
 type unmarshaler struct {
 	plain bool
 	in    bytes.Reader
@@ -60,8 +61,8 @@ func decoded(err error, into any) error {
 	return fmt.Errorf("handlers: the payload does not decode: field %q does not fit %v", t.Field, t.Type)
 }
 
-// plain reports whether no value of t can hold an interface, which decides how a number is decoded: without one a payload is
-// decoded by json.Unmarshal, which costs less.
+// plain reports whether no value of t can hold an interface, which decides how a number is decoded:
+// without one a payload is decoded by json.Unmarshal, which costs less.
 func plain(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return true

@@ -13,10 +13,11 @@
 //   - Leased: no transaction is open while it runs. For mail, HTTP, and all that is slow. It runs at
 //     least once; [outbox.Task.Complete] makes its database writes exactly-once.
 //
-// A handler returns nil (done), an error (failed: again after the [Backoff], or a dead letter after the last of [MaxAttempts]), or
-// what one of [Snooze], [RetryAfter], [Discard], [Dead] and [RunAgain] made, also wrapped in another error.
+// A handler returns nil (done), an error (failed: again after the [Backoff], or a dead letter after
+// the last of [MaxAttempts]), or what one of [Snooze], [RetryAfter], [Discard], [Dead] and
+// [RunAgain] made, also wrapped in another error.
 //
-// [Handler], [Call.Tasks] and [ResultOf] are what relays and middleware see of it; an app's handlers need none of them.
+// [Middleware] sees each call, and [ActionOf] tells it what a result asks for.
 package handlers
 
 import (
@@ -30,18 +31,19 @@ import (
 	"sync"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
-// Registry maps task types to handlers. Register everything before relay.New; a relay works with what
-// was registered by then. A Registry is safe for concurrent use.
+// Registry maps task types to handlers. Register everything before relay.New; a relay works with
+// what was registered by then. A Registry is safe for concurrent use.
 type Registry struct {
 	mu         sync.Mutex
-	handlers   map[string]*Handler
+	handlers   map[string]*registration
 	middleware []Middleware
 }
 
 // New returns an empty registry.
-func New() *Registry { return &Registry{handlers: map[string]*Handler{}} }
+func New() *Registry { return &Registry{handlers: map[string]*registration{}} }
 
 // Use adds middleware around every handler of the registry, also around those that were registered
 // before. The first one added is the outermost.
@@ -54,22 +56,27 @@ func (r *Registry) Use(m ...Middleware) {
 	r.middleware = append(r.middleware, m...)
 }
 
-// Handlers returns what is registered now, sorted by type, for a relay.
-func (r *Registry) Handlers() []*Handler {
+// Handlers returns what is registered now, sorted by type. It is for package relay.
+func (r *Registry) Handlers() []*handler.Handler {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := make([]*Handler, 0, len(r.handlers))
-	for _, h := range r.handlers {
-		c := *h
-		c.call = wrap(wrap(h.call, h.middleware), r.middleware)
-		out = append(out, &c)
+	out := make([]*handler.Handler, 0, len(r.handlers))
+	for _, registered := range r.handlers {
+		h, call := registered.Handler, wrap(wrap(registered.call, registered.middleware), r.middleware)
+		h.Run = func(ctx context.Context, tx *sql.Tx, claim handler.Claim, tasks []*outbox.Task[json.RawMessage]) error {
+			c := &Call{Type: h.Type, Kind: string(h.Kind), Tasks: tasks, ClaimBegan: claim.Began, ClaimEnded: claim.Ended, tx: tx}
+			return checkAgain(&h, tasks, call(ctx, c))
+		}
+		out = append(out, &h)
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Type < out[j].Type })
 	return out
 }
 
-func (r *Registry) add(h *Handler, missing bool) {
-	h.place = "an unknown place"
+// add registers a handler; its caller was called by the app.
+func add[P any](r *Registry, kind handler.Kind, t outbox.TaskType[P], size int, missing bool, opts []Option, call Func) {
+	h := newRegistration(handler.Handler{Type: t.Name(), Kind: kind, BatchSize: size, Options: t.New(*new(P)).Options}, opts)
+	h.call, h.place = call, "an unknown place"
 	if _, file, line, ok := runtime.Caller(2); ok {
 		h.place = fmt.Sprintf("%s:%d", file, line)
 	}
@@ -87,33 +94,37 @@ func (r *Registry) add(h *Handler, missing bool) {
 	r.handlers[h.Type] = h
 }
 
-// Tx registers a handler that gets the transaction that removes its task. Its writes through tx and the
-// removal commit together when it returns nil; otherwise its writes are rolled back. It must not commit
-// or roll back tx, nor use it after it returned, and must not do network I/O: the transaction stays open. A
-// lock is waited for 10 s at most (lock_timeout), and the server cancels a statement at the handler's timeout.
+// Tx registers a handler that gets the transaction that removes its task. Its writes through tx and
+// the removal commit together when it returns nil; otherwise its writes are rolled back. It must
+// not commit or roll back tx, nor use it after it returned, and must not do network I/O: the
+// transaction stays open. A lock is waited for 10 s at most (lock_timeout), and the server cancels
+// a statement at the handler's timeout.
 //
-// Registration panics if the type is registered already, h is nil or an option is out of range; see [Timeout].
+// Registration panics if the type is registered already, h is nil or an option is out of range; see
+// [Timeout].
 func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...Option) {
 	plain := plainPayload[P]()
-	r.add(typed(newHandler(KindTx, t.Name(), 1, opts, func(ctx context.Context, c *Call) error {
+	add(r, handler.KindTx, t, 1, h == nil, opts, func(ctx context.Context, c *Call) error {
 		task := &outbox.Task[P]{}
 		if err := decode(task, c.Tasks[0], plain); err != nil {
 			return err
 		}
 		return h(ctx, c.tx, task)
-	}), t), h == nil)
+	})
 }
 
 // Batch registers a handler that is called with up to size tasks, in the order of claiming, and the
-// transaction that removes them all. Its result is for all: after an error nothing is kept, no attempt is
-// counted, and the tasks run again one by one, where failures count. To fail only some, return a
-// [BatchError]: the effects of the call are kept, so it must have written nothing for those.
+// transaction that removes them all. Its result is for all: after an error nothing is kept, no
+// attempt is counted, and the tasks run again one by one, where failures count. To fail only some,
+// return a [BatchError]: the effects of the call are kept, so it must have written nothing for
+// those.
 //
 // tx hides Commit and Rollback. A handler that sends a COMMIT in SQL all the same gives up the
-// guarantees for the whole batch. The payloads of a batch are in memory together. Registration panics as in [Tx], and if size is not within 1 to 10,000.
+// guarantees for the whole batch. The payloads of a batch are in memory together. Registration
+// panics as in [Tx], and if size is not within 1 to 10,000.
 func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
 	plain := plainPayload[P]()
-	r.add(typed(newHandler(KindBatch, t.Name(), size, opts, func(ctx context.Context, c *Call) error {
+	add(r, handler.KindBatch, t, size, h == nil, opts, func(ctx context.Context, c *Call) error {
 		bad, payloads := BatchError{}, unmarshaler{plain: plain}
 		block := make([]outbox.Task[P], len(c.Tasks))
 		tasks := make([]*outbox.Task[P], 0, len(c.Tasks))
@@ -130,24 +141,25 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 		}
 		err := h(ctx, batchTx{c.tx}, tasks)
 		return bad.join(err)
-	}), t), h == nil)
+	})
 }
 
-// Leased registers a handler that runs outside any transaction, under a lease that its relay's heartbeat
-// keeps alive. It may run more than once: send the task's ID as idempotency key with what leaves the
-// database, and write to it through [outbox.Task.Complete]. ctx ends when the lease is lost. Its goroutine may run other tasks'
-// handlers after it: what it locks with runtime.LockOSThread it unlocks.
+// Leased registers a handler that runs outside any transaction, under a lease that its relay's
+// heartbeat keeps alive. It may run more than once: send the task's ID as idempotency key with what
+// leaves the database, and write to it through [outbox.Task.Complete]. ctx ends when the lease is
+// lost. Its goroutine may run other tasks' handlers after it: what it locks with
+// runtime.LockOSThread it unlocks.
 //
 // Registration panics as in [Tx].
 func Leased[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, task *outbox.Task[P]) error, opts ...Option) {
 	plain := plainPayload[P]()
-	r.add(typed(newHandler(KindLeased, t.Name(), 1, opts, func(ctx context.Context, c *Call) error {
+	add(r, handler.KindLeased, t, 1, h == nil, opts, func(ctx context.Context, c *Call) error {
 		task := &outbox.Task[P]{}
 		if err := decode(task, c.Tasks[0], plain); err != nil {
 			return err
 		}
 		return h(ctx, task)
-	}), t), h == nil)
+	})
 }
 
 // batchTx hides Commit and Rollback, also from a type assertion.

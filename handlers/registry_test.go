@@ -14,6 +14,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
 // line is the place of the line that is n below the call of line.
@@ -104,7 +105,7 @@ func TestHandlersAreSortedAndWhatWasRegisteredByThen(t *testing.T) {
 	if !slices.Equal(names, []string{"a", "b", "c"}) {
 		t.Errorf("got %v, want a b c", names)
 	}
-	if got := r.Handlers()[0].MaxAttempts; got != handlers.DefaultMaxAttempts {
+	if got := r.Handlers()[0].MaxAttempts; got != 10 {
 		t.Errorf("got MaxAttempts %d in the registry, want it untouched", got)
 	}
 }
@@ -117,7 +118,7 @@ func TestTheRegistryIsSafeForConcurrentUse(t *testing.T) {
 			handlers.Leased(r, outbox.NewTaskType[mail](fmt.Sprint(i)), nothingLeased)
 			r.Use(handlers.Recover())
 			for _, h := range r.Handlers() {
-				if err := h.Run(t.Context(), nil, handlers.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
+				if err := h.Run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -166,7 +167,7 @@ func TestTheHandlerGetsTheWholeTask(t *testing.T) {
 		return nil
 	})
 	for _, h := range r.Handlers() {
-		if err := h.Run(t.Context(), tx, handlers.Claim{}, []*outbox.Task[json.RawMessage]{&in}); err != nil {
+		if err := h.Run(t.Context(), tx, handler.Claim{}, []*outbox.Task[json.RawMessage]{&in}); err != nil {
 			t.Errorf("%s: %v", h.Type, err)
 		}
 	}

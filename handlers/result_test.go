@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
 var errBusy = errors.New("busy")
@@ -23,26 +24,30 @@ func TestResultsAreFoundThroughWrapping(t *testing.T) {
 	} {
 		for _, c := range []struct {
 			err    error
-			action handlers.Action
+			action handler.Action
+			text   string
 			wait   time.Duration
 		}{
-			{handlers.Snooze(time.Minute), handlers.ActionSnooze, time.Minute},
-			{handlers.RunAgain(time.Minute), handlers.ActionRunAgain, time.Minute},
-			{handlers.RunAgainWith(&outbox.Task[int]{ID: 1, Type: "A"}, time.Minute, 7), handlers.ActionRunAgain, time.Minute},
-			{handlers.RetryAfter(time.Minute, errBusy), handlers.ActionRetry, time.Minute},
-			{handlers.Discard(errBusy), handlers.ActionDiscard, 0},
-			{handlers.Dead(errBusy), handlers.ActionDead, 0},
-			{errBusy, handlers.ActionRetry, 0},
+			{handlers.Snooze(time.Minute), handler.ActionSnooze, "snooze", time.Minute},
+			{handlers.RunAgain(time.Minute), handler.ActionRunAgain, "run again", time.Minute},
+			{handlers.RunAgainWith(&outbox.Task[int]{ID: 1, Type: "A"}, time.Minute, 7), handler.ActionRunAgain, "run again", time.Minute},
+			{handlers.RetryAfter(time.Minute, errBusy), handler.ActionRetry, "retry", time.Minute},
+			{handlers.Discard(errBusy), handler.ActionDiscard, "discard", 0},
+			{handlers.Dead(errBusy), handler.ActionDead, "dead", 0},
+			{errBusy, handler.ActionRetry, "retry", 0},
 		} {
 			err := wrap(c.err)
-			got := handlers.ResultOf(err)
+			got := handler.ResultOf(err)
 			if got.Action != c.action || got.Wait != c.wait {
 				t.Errorf("%s, %v: got action %d, wait %v, want %d, %v", name, c.err, got.Action, got.Wait, c.action, c.wait)
+			}
+			if text := handlers.ActionOf(err); text != c.text {
+				t.Errorf("%s, %v: ActionOf is %q, want %q", name, c.err, text, c.text)
 			}
 			if got.Err.Error() != err.Error() { // with the context that wrapping added
 				t.Errorf("%s: got the text %q, want %q", name, got.Err, err)
 			}
-			if c.action != handlers.ActionSnooze && c.action != handlers.ActionRunAgain && !errors.Is(got, errBusy) {
+			if c.action != handler.ActionSnooze && c.action != handler.ActionRunAgain && !errors.Is(got, errBusy) {
 				t.Errorf("%s, %v: the handler's error is not in it", name, c.err)
 			}
 		}
@@ -57,6 +62,9 @@ func TestANilErrorIsNoResult(t *testing.T) {
 			t.Errorf("%s(nil): got %v, want nil", name, err)
 		}
 	}
+	if got := handlers.ActionOf(nil); got != "done" {
+		t.Errorf("ActionOf(nil) is %q", got)
+	}
 	if handlers.Snooze(0) == nil {
 		t.Error("Snooze(0): got nil")
 	}
@@ -65,11 +73,11 @@ func TestANilErrorIsNoResult(t *testing.T) {
 func TestWaitsAreCutToWhatATimestampCanHold(t *testing.T) {
 	most := 100 * 365 * 24 * time.Hour
 	for d, want := range map[time.Duration]time.Duration{-time.Hour: 0, 0: 0, time.Hour: time.Hour, math.MaxInt64: most, math.MinInt64: 0} {
-		if got := handlers.ResultOf(handlers.Snooze(d)).Wait; got != want {
+		if got := handler.ResultOf(handlers.Snooze(d)).Wait; got != want {
 			t.Errorf("Snooze(%v): got %v, want %v", d, got, want)
 		}
 		// Never 0, which would mean the backoff.
-		if got := handlers.ResultOf(handlers.RetryAfter(d, errBusy)).Wait; got != max(want, time.Microsecond) {
+		if got := handler.ResultOf(handlers.RetryAfter(d, errBusy)).Wait; got != max(want, time.Microsecond) {
 			t.Errorf("RetryAfter(%v): got %v, want %v", d, got, max(want, time.Microsecond))
 		}
 	}
@@ -153,12 +161,12 @@ func TestTheResultOfABatch(t *testing.T) {
 func TestAControlResultDoesNotHoldForTasksThatDoNotDecode(t *testing.T) {
 	for _, result := range []error{handlers.Discard(errBusy), handlers.Dead(errBusy), handlers.Snooze(time.Hour), handlers.RetryAfter(time.Hour, errBusy)} {
 		h := func(context.Context, outbox.Tx, []*outbox.Task[mail]) error { return fmt.Errorf("publish: %w", result) }
-		want := handlers.ResultOf(result)
-		if got := handlers.ResultOf(batch(t, h, `{}`, `{}`)); got.Action != want.Action || got.Wait != want.Wait {
+		want := handler.ResultOf(result)
+		if got := handler.ResultOf(batch(t, h, `{}`, `{}`)); got.Action != want.Action || got.Wait != want.Wait {
 			t.Errorf("%v: got action %d, want %d", result, got.Action, want.Action)
 		}
 		err := batch(t, h, `{}`, `{"To": 1}`)
-		if got := handlers.ResultOf(err); got.Action != handlers.ActionRetry || got.Wait != 0 || errors.As(err, new(handlers.BatchError)) {
+		if got := handler.ResultOf(err); got.Action != handler.ActionRetry || got.Wait != 0 || errors.As(err, new(handlers.BatchError)) {
 			t.Errorf("%v: got %v, want a plain failure of the batch", result, err)
 		}
 		wantText(t, fmt.Sprint(err), "1 of the batch's tasks do not decode", result.Error())

@@ -28,11 +28,11 @@ func (t *Telemetry) Middleware() handlers.Middleware {
 func (t *Telemetry) process(ctx context.Context, call *handlers.Call, next handlers.Func) (err error) {
 	ctx, links := t.origin(ctx, call)
 	about := t.about(call)
-	if !call.Claim.Began.IsZero() {
+	if !call.ClaimBegan.IsZero() {
 		var receive trace.Span
 		ctx, receive = t.tracer.Start(ctx, "receive "+call.Type, trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(links...),
-			trace.WithTimestamp(call.Claim.Began), trace.WithAttributes(with(opReceive, about...)...))
-		receive.End(trace.WithTimestamp(call.Claim.Ended))
+			trace.WithTimestamp(call.ClaimBegan), trace.WithAttributes(with(opReceive, about...)...))
+		receive.End(trace.WithTimestamp(call.ClaimEnded))
 	}
 	ctx, span := t.tracer.Start(ctx, "process "+call.Type, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(links...),
 		trace.WithAttributes(with(opProcess, about...)...))
@@ -68,7 +68,7 @@ func (t *Telemetry) origin(ctx context.Context, call *handlers.Call) (context.Co
 			links = append(links, trace.Link{SpanContext: creator, Attributes: []attribute.KeyValue{messageID(task.ID)}})
 		}
 	}
-	if call.Kind == handlers.KindBatch {
+	if call.Kind == "batch" {
 		return ctx, links
 	}
 	if t.config.Link {
@@ -83,8 +83,8 @@ func messageID(taskID int64) attribute.KeyValue {
 
 // about are attributes of both spans of a call.
 func (t *Telemetry) about(call *handlers.Call) []attribute.KeyValue {
-	out := []attribute.KeyValue{semconv.MessagingDestinationName(call.Type), attribute.String("outbox.kind", call.Kind.String())}
-	if call.Kind == handlers.KindBatch {
+	out := []attribute.KeyValue{semconv.MessagingDestinationName(call.Type), attribute.String("outbox.kind", call.Kind)}
+	if call.Kind == "batch" {
 		return append(out, semconv.MessagingBatchMessageCount(len(call.Tasks)))
 	}
 	task := call.Tasks[0]
@@ -92,14 +92,13 @@ func (t *Telemetry) about(call *handlers.Call) []attribute.KeyValue {
 		attribute.Int("outbox.attempt", task.Attempt), attribute.Int("outbox.max_attempts", task.MaxAttempts))
 }
 
-var results = map[handlers.Action]string{handlers.ActionRetry: "retry", handlers.ActionSnooze: "snoozed", handlers.ActionDiscard: "discarded",
-	handlers.ActionDead: "dead", handlers.ActionRunAgain: "run_again"}
+var results = map[string]string{"retry": "retry", "snooze": "snoozed", "discard": "discarded", "dead": "dead", "run again": "run_again"}
 
 // end notes how a handler ended that returned an error.
 func (t *Telemetry) end(span trace.Span, err error) {
 	var some handlers.BatchError
 	if !errors.As(err, &some) {
-		action := handlers.ResultOf(err).Action
+		action := handlers.ActionOf(err)
 		span.SetAttributes(attribute.String("outbox.result", results[action]))
 		if failed(action) {
 			t.fail(span, err)
@@ -109,7 +108,7 @@ func (t *Telemetry) end(span trace.Span, err error) {
 	bad := 0
 	var one error
 	for _, err := range some {
-		if err != nil && failed(handlers.ResultOf(err).Action) {
+		if err != nil && failed(handlers.ActionOf(err)) {
 			bad++
 			one = err
 		}
@@ -120,7 +119,7 @@ func (t *Telemetry) end(span trace.Span, err error) {
 	}
 }
 
-func failed(a handlers.Action) bool { return a == handlers.ActionRetry || a == handlers.ActionDead }
+func failed(action string) bool { return action == "retry" || action == "dead" }
 
 // errorType is the type of the innermost error: few values, and no text.
 func errorType(err error) attribute.KeyValue {

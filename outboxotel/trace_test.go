@@ -136,7 +136,7 @@ func TestHowAHandlerEndsIsInItsSpan(t *testing.T) {
 							err = fmt.Errorf("%v", p)
 						}
 					}()
-					return a.Middleware()(func(context.Context, *handlers.Call) error { return c.end() })(t.Context(), &handlers.Call{Type: "X", Kind: handlers.KindBatch})
+					return a.Middleware()(func(context.Context, *handlers.Call) error { return c.end() })(t.Context(), &handlers.Call{Type: "X", Kind: "batch"})
 				}()
 				if (err == nil) != (name == "nil") {
 					t.Errorf("the result became %v", err)

@@ -36,7 +36,7 @@ func TestACanceledTaskLeavesNothingBehind(t *testing.T) {
 					<-ctx.Done()
 					return context.Cause(ctx)
 				}, handlers.Keep(time.Hour), handlers.MaxRunningTotal(1))
-				opts := []outbox.Option{outbox.UniqueUntilDone("k"), outbox.OrderedBy("o")}
+				opts := []outbox.Option{outbox.Unique("k", outbox.UntilDone()), outbox.OrderedBy("o")}
 				first, want := append(opts, outbox.After(time.Hour)), outbox.Canceled
 				if runs {
 					first, want = opts, outbox.CancelRequested

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -43,7 +43,7 @@ type View struct {
 // Head is the lane of one task type, as of the last poll and what was claimed since.
 type Head struct {
 	Type     string
-	Kind     handlers.Kind
+	Kind     string    // "tx", "batch" or "leased"
 	Priority int       // of its most urgent task, with the base priority of the type; lower is more urgent
 	RunAt    time.Time // when the first task of the lane became due, by the clock of this process
 	Served   time.Time // when this relay claimed from it last; zero if never
@@ -97,7 +97,7 @@ func (f *fairOrder) Choose(v View) []int {
 	}
 	h := &v.Heads[chosen]
 	n := 1
-	if h.Kind == handlers.KindLeased { // one claim for all
+	if h.Kind == string(handler.KindLeased) { // one claim for all
 		n = min(h.Room, share(v.Workers, v.Types)-h.Running)
 		if heads > 1 {
 			n = min(n, h.Likely)

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/txoutbox/outbox/handlers"
 )
 
 type chooserFunc func(View) []int
@@ -47,7 +45,7 @@ func TestAnAnswerOfAChooserThatCannotBeFollowedHarmsNothing(t *testing.T) {
 
 func TestFairLeavesTheLastWorkerToOtherTypes(t *testing.T) {
 	t.Parallel()
-	v := View{Heads: []Head{{Type: "A", Kind: handlers.KindLeased, Running: 3, Room: 6, Likely: 2}}, Free: 7, Workers: 10, Types: 2}
+	v := View{Heads: []Head{{Type: "A", Kind: "leased", Running: 3, Room: 6, Likely: 2}}, Free: 7, Workers: 10, Types: 2}
 	if got := Fair().Choose(v); !slices.Equal(got, []int{6}) {
 		t.Errorf("got %v, want [6]", got)
 	}

@@ -3,7 +3,7 @@ package relay
 import (
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -17,7 +17,7 @@ const (
 // cameBack notes the end of a claim.
 func (d *dispatcher) cameBack(c *lane) {
 	d.claims--
-	if c.h.Kind != handlers.KindLeased {
+	if c.h.Kind != handler.KindLeased {
 		c.claiming--
 	}
 }

@@ -91,7 +91,7 @@ func TestAConnectionThatIsPutReachesACallThatWaitsForThePool(t *testing.T) {
 	conns.Put(conn)
 }
 
-// boundedConn is a connection as those of outbox.Open: a reset forgets the bound of its replies.
+// boundedConn is a connection as those of pgdb.Open: a reset forgets the bound of its replies.
 type boundedConn struct {
 	realConn
 	bound time.Duration

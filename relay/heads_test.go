@@ -108,7 +108,7 @@ func TestCanceledTasksOfAKeyLetItGoOn(t *testing.T) {
 func TestAWaitingTaskThatIsUpdatedStaysInLine(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	for _, option := range []outbox.Option{outbox.OnConflictReplace(), outbox.OnConflictReschedule()} {
+	for _, option := range []outbox.Option{outbox.OnConflict(outbox.Replace), outbox.OnConflict(outbox.Reschedule)} {
 		db := newDatabase(t)
 		reg, seen := handlers.New(), []int64{}
 		kinds["tx"](reg, "X", func(task *outbox.Task[payload]) error {

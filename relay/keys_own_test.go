@@ -51,7 +51,7 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 	for _, kind := range []string{"Tx", "Batch", "Complete", "Leased"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			db, reg, unique := newDatabase(t), handlers.New(), outbox.UniqueUntilDone("k")
+			db, reg, unique := newDatabase(t), handlers.New(), outbox.Unique("k", outbox.UntilDone())
 			wantOutcome := outbox.Created
 			if kind == "Leased" {
 				wantOutcome = outbox.Skipped

@@ -63,7 +63,7 @@ func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
 				db := newDatabase(t)
 				unique := outbox.Unique("k")
 				if untilDone {
-					unique = outbox.UniqueUntilDone("k")
+					unique = outbox.Unique("k", outbox.UntilDone())
 				}
 				started, release := make(chan int, 10), make(chan struct{})
 				reg := handlers.New()
@@ -79,7 +79,7 @@ func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
 				<-started
 				const last = 5
 				for i := 1; i <= last; i++ { // the handler does not end before they return
-					got := db.keyed(t, taskType, i, unique, outbox.OnConflictReplace(), outbox.After(time.Minute))
+					got := db.keyed(t, taskType, i, unique, outbox.OnConflict(outbox.Replace), outbox.After(time.Minute))
 					switch {
 					case untilDone && got != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}):
 						t.Errorf("got %v, want task %d skipped", got, first.TaskID)
@@ -110,7 +110,7 @@ func TestARetryKeepsItsKeyUnlessANewerTaskTookIt(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	for taskType, register := range keyedKinds {
-		for name, unique := range map[string]outbox.Option{"Unique": outbox.Unique("k"), "UniqueUntilDone": outbox.UniqueUntilDone("k")} {
+		for name, unique := range map[string]outbox.Option{"Unique": outbox.Unique("k"), "UntilDone": outbox.Unique("k", outbox.UntilDone())} {
 			t.Run(taskType+" "+name, func(t *testing.T) {
 				db := newDatabase(t)
 				var during func()
@@ -147,10 +147,10 @@ func TestARetryKeepsItsKeyUnlessANewerTaskTookIt(t *testing.T) {
 					t.Errorf("after the retry: got %v, want task %d skipped", got, holder.TaskID)
 				}
 				again() // the last attempt
-				if got := db.Text(t, `SELECT concat_ws(' ', task_id, unique_key, unique_until_done) FROM outbox.dead_task`); got != fmt.Sprintf("%d k %s", first.TaskID, map[string]string{"Unique": "f", "UniqueUntilDone": "t"}[name]) {
+				if got := db.Text(t, `SELECT concat_ws(' ', task_id, unique_key, unique_until_done) FROM outbox.dead_task`); got != fmt.Sprintf("%d k %s", first.TaskID, map[string]string{"Unique": "f", "UntilDone": "t"}[name]) {
 					t.Errorf("the dead letter is %s", got)
 				}
-				if got := db.keyed(t, taskType, 4, unique); (got.Outcome == outbox.Created) != (name == "UniqueUntilDone") {
+				if got := db.keyed(t, taskType, 4, unique); (got.Outcome == outbox.Created) != (name == "UntilDone") {
 					t.Errorf("as a dead letter: got %v", got)
 				}
 			})
@@ -167,13 +167,13 @@ func TestAHandlerEnqueuesItsSuccessorUnderItsOwnKey(t *testing.T) {
 		if err := txEffect(ctx, tx, task); err != nil || task.Payload.N == 3 {
 			return err
 		}
-		got, err := typeTx.Enqueue(ctx, tx, payload{N: task.Payload.N + 1}, outbox.UniqueUntilDone("k"))
+		got, err := typeTx.Enqueue(ctx, tx, payload{N: task.Payload.N + 1}, outbox.Unique("k", outbox.UntilDone()))
 		if got.Outcome != outbox.Created {
 			t.Errorf("got %v", got)
 		}
 		return err
 	})
-	db.keyed(t, "TX", 1, outbox.UniqueUntilDone("k"))
+	db.keyed(t, "TX", 1, outbox.Unique("k", outbox.UntilDone()))
 	once(t, db, reg, relay.Config{})
 	db.Emptied(t, time.Second)
 	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 3 {

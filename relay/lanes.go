@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/plan"
 )
 
@@ -14,7 +14,7 @@ const pollFresh = 50 * time.Millisecond
 
 // lane is what the dispatcher knows of one task type.
 type lane struct {
-	h          *handlers.Handler
+	h          *handler.Handler
 	head       *plan.Head // as of the last poll
 	polledAt   time.Time  // when the last poll of the lane's head ended
 	urgent     int        // the least priority that its next task may have
@@ -48,7 +48,7 @@ type lanes struct {
 }
 
 // of is the lane of a type.
-func (l *lanes) of(h *handlers.Handler) *lane {
+func (l *lanes) of(h *handler.Handler) *lane {
 	return l.all[slices.IndexFunc(l.all, func(c *lane) bool { return c.h == h })]
 }
 
@@ -95,9 +95,9 @@ func (c *lane) batchClaims() int {
 // meanwhile.
 func (l *lanes) gathers(c *lane) bool {
 	switch c.h.Kind {
-	case handlers.KindBatch:
+	case handler.KindBatch:
 		return c.claiming >= c.batchClaims()
-	case handlers.KindLeased:
+	case handler.KindLeased:
 		return c.finding > 0 || c.leasing >= laneClaims || l.leases >= leaseClaims
 	}
 	return false
@@ -154,7 +154,7 @@ func (l *lanes) view(free int) View {
 		case l.gathers(c), l.chooser == nil && any && c.urgency() > held:
 			continue
 		}
-		l.heads = append(l.heads, Head{Type: c.h.Type, Kind: c.h.Kind, Priority: c.urgency(), RunAt: c.head.Since, Served: c.served,
+		l.heads = append(l.heads, Head{Type: c.h.Type, Kind: string(c.h.Kind), Priority: c.urgency(), RunAt: c.head.Since, Served: c.served,
 			Running: c.running, Room: min(l.room(c), free), Likely: c.credit})
 		l.seen = append(l.seen, c)
 	}
@@ -265,7 +265,7 @@ func (l *lanes) took(c *lane, t taken) {
 		return
 	}
 	c.credit += 2
-	if c.h.Kind == handlers.KindLeased { // the next is one claim as well
+	if c.h.Kind == handler.KindLeased { // the next is one claim as well
 		c.credit = max(c.credit, 2*t.limit)
 	}
 	c.credit = min(c.credit, l.workers)

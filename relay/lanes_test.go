@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/store"
@@ -14,7 +14,7 @@ import (
 func newLanes(workers int, priorities ...[2]int) *lanes {
 	l := &lanes{workers: workers}
 	for _, p := range priorities {
-		c := &lane{h: &handlers.Handler{Priority: p[0]}}
+		c := &lane{h: &handler.Handler{Priority: p[0]}}
 		c.polled(&plan.Head{Position: plan.Position{Priority: p[1]}, Since: time.Now()})
 		l.all = append(l.all, c)
 	}
@@ -166,7 +166,7 @@ func TestSlotsThatWaitForAClaimAreKeptFromLessUrgentLanes(t *testing.T) {
 	} {
 		l := newLanes(10, [2]int{}, [2]int{})
 		for _, lane := range l.all {
-			lane.h.Kind, lane.credit = handlers.KindLeased, 10
+			lane.h.Kind, lane.credit = handler.KindLeased, 10
 		}
 		waits, other := l.all[0], l.all[1]
 		l.leasing(waits, 1)
@@ -189,7 +189,7 @@ func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
 	t.Parallel()
 	l := newLanes(10, [2]int{})
 	c := l.all[0]
-	c.h.Kind, c.credit, c.served = handlers.KindLeased, 10, time.Now()
+	c.h.Kind, c.credit, c.served = handler.KindLeased, 10, time.Now()
 	for _, step := range []struct {
 		what string
 		do   func()

@@ -4,10 +4,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/run"
 
 	"github.com/txoutbox/outbox/deadletter"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
@@ -36,8 +36,8 @@ type Observer struct {
 // Claim is one claim of tasks of one type.
 type Claim struct {
 	Type  string
-	Kind  handlers.Kind
-	Tasks int // that it took; 0 if others were faster
+	Kind  string // "tx", "batch" or "leased"
+	Tasks int    // that it took; 0 if others were faster
 	// Start is when the relay began the claim, by the process's clock, and Duration how long it
 	// took from then: to get a connection, and for Leased tasks to commit.
 	Start    time.Time
@@ -47,7 +47,7 @@ type Claim struct {
 // RunEnd is the end of one run: of one task, or of the tasks of one claim of a Batch handler.
 type RunEnd struct {
 	Type string
-	Kind handlers.Kind
+	Kind string // "tx", "batch" or "leased"
 	// Called is when the handler was called, by the process's clock; zero if it was not. Handled is
 	// how long its call took; of one that did not return, until it was abandoned.
 	Called  time.Time
@@ -149,8 +149,8 @@ func (o *observers) tell(f func(Observer)) {
 }
 
 // Claimed implements run.Events.
-func (o *observers) Claimed(h *handlers.Handler, tasks int, began, had time.Time) {
-	c := Claim{Type: h.Type, Kind: h.Kind, Tasks: tasks, Start: began, Duration: had.Sub(began)}
+func (o *observers) Claimed(h *handler.Handler, tasks int, began, had time.Time) {
+	c := Claim{Type: h.Type, Kind: string(h.Kind), Tasks: tasks, Start: began, Duration: had.Sub(began)}
 	o.tell(func(one Observer) {
 		if one.Claimed != nil {
 			one.Claimed(c)
@@ -160,7 +160,7 @@ func (o *observers) Claimed(h *handlers.Handler, tasks int, began, had time.Time
 
 // Ended implements run.Events.
 func (o *observers) Ended(e run.End) {
-	end := RunEnd{Type: e.Type, Kind: e.Kind, Called: e.Called, Handled: e.Handled, Tasks: make([]TaskEnd, len(e.Tasks))}
+	end := RunEnd{Type: e.Type, Kind: string(e.Kind), Called: e.Called, Handled: e.Handled, Tasks: make([]TaskEnd, len(e.Tasks))}
 	for i, t := range e.Tasks {
 		end.Tasks[i] = TaskEnd{TaskID: t.TaskID, Attempt: t.Attempt, Outcome: Outcome(t.Outcome), Reason: deadletter.Reason(t.Reason), Waited: t.Waited}
 	}

@@ -74,13 +74,13 @@ func (h *heard) balanced(t *testing.T) {
 	defer h.mu.Unlock()
 	claimed, ended := map[string]int{}, map[string]int{}
 	for _, c := range h.claims {
-		claimed[c.Type+" "+c.Kind.String()] += c.Tasks
+		claimed[c.Type+" "+c.Kind] += c.Tasks
 		if c.Start.IsZero() || c.Duration <= 0 || c.Duration > time.Minute {
 			t.Errorf("a claim of %s began %v and took %v", c.Type, c.Start, c.Duration)
 		}
 	}
 	for _, e := range h.ends {
-		ended[e.Type+" "+e.Kind.String()] += len(e.Tasks)
+		ended[e.Type+" "+e.Kind] += len(e.Tasks)
 		if (e.Handled > 0) == e.Called.IsZero() {
 			t.Errorf("a run of %s was called %v and took %v", e.Type, e.Called, e.Handled)
 		}

@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/run"
@@ -102,7 +102,7 @@ func (r *Relay) newScheduler() *schedule.Scheduler {
 func (r *Relay) newPace() pg.Pace { return pg.NewPace(&r.answered, r.wake) }
 
 // limitsOf are the limits of types that hold in all relays.
-func limitsOf(all []*handlers.Handler) (out []store.Limit) {
+func limitsOf(all []*handler.Handler) (out []store.Limit) {
 	for _, h := range all {
 		if h.MaxRunningTotal > 0 || h.Rate > 0 {
 			out = append(out, store.Limit{TaskType: h.Type, MaxRunning: h.MaxRunningTotal, Rate: h.Rate, RatePer: h.RatePer})

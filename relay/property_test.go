@@ -187,7 +187,7 @@ func (m *machine) enqueue(rt *rapid.T) {
 	case 2:
 		key = task.taskType + rapid.SampledFrom([]string{"c", "d"}).Draw(rt, "unique key")
 		conflict = rapid.IntRange(0, 2).Draw(rt, "on conflict")
-		opts = append(opts, outbox.Unique(key), []outbox.Option{outbox.OnConflictSkip(), outbox.OnConflictReplace(), outbox.OnConflictReschedule()}[conflict])
+		opts = append(opts, outbox.Unique(key), []outbox.Option{outbox.OnConflict(outbox.Skip), outbox.OnConflict(outbox.Replace), outbox.OnConflict(outbox.Reschedule)}[conflict])
 	}
 	var got outbox.Enqueued
 	m.inTx(rt, func(tx *sql.Tx) (err error) {

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
@@ -20,13 +20,13 @@ type rates map[string]*rate
 // database, and keeps what is not used at once for a tenth of the rate's time, at most a second; then it gives it back.
 type rate struct {
 	*store.Store
-	h      *handlers.Handler
+	h      *handler.Handler
 	mu     sync.Mutex
 	tokens int
 	taken  time.Time // before the statement that brought the oldest of them
 }
 
-func newRates(s *store.Store, of []*handlers.Handler) rates {
+func newRates(s *store.Store, of []*handler.Handler) rates {
 	out := rates{}
 	for _, h := range of {
 		if h.Rate > 0 {
@@ -37,7 +37,7 @@ func newRates(s *store.Store, of []*handlers.Handler) rates {
 }
 
 // take returns how many of limit tasks may start now. If none may, it says when to ask again.
-func (t rates) take(ctx context.Context, h *handlers.Handler, limit int) (n int, wait time.Duration, err error) {
+func (t rates) take(ctx context.Context, h *handler.Handler, limit int) (n int, wait time.Duration, err error) {
 	if h.Rate == 0 {
 		return limit, 0, nil
 	}
@@ -45,7 +45,7 @@ func (t rates) take(ctx context.Context, h *handlers.Handler, limit int) (n int,
 }
 
 // unused takes n tokens back from a claim that found fewer tasks.
-func (t rates) unused(h *handlers.Handler, n int) {
+func (t rates) unused(h *handler.Handler, n int) {
 	if h.Rate == 0 || n == 0 {
 		return
 	}

@@ -36,9 +36,9 @@ func (db *database) redrive(t testing.TB, ids ...int64) {
 
 func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 	t.Parallel()
-	for name, unique := range map[string]outbox.Option{"Unique": outbox.Unique("k"), "UniqueUntilDone": outbox.UniqueUntilDone("k"), "UniquePayload": outbox.UniquePayload()} {
+	for name, unique := range map[string]outbox.Option{"Unique": outbox.Unique("k"), "UntilDone": outbox.Unique("k", outbox.UntilDone()), "UniquePayload": outbox.UniquePayload()} {
 		for _, swept := range []bool{false, true} {
-			if !relaytest.Long && swept == (name == "UniqueUntilDone") { // each option with one of them
+			if !relaytest.Long && swept == (name == "UntilDone") { // each option with one of them
 				continue
 			}
 			t.Run(fmt.Sprint(name, " ", swept), func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 					db.Do(t, `DELETE FROM outbox.unique_key`)
 				}
 				db.redrive(t, old.TaskID)
-				for want, option := range map[outbox.Outcome]outbox.Option{outbox.Skipped: outbox.OnConflictSkip(), outbox.Updated: outbox.OnConflictReplace()} {
+				for want, option := range map[outbox.Outcome]outbox.Option{outbox.Skipped: outbox.OnConflict(outbox.Skip), outbox.Updated: outbox.OnConflict(outbox.Replace)} {
 					if e := db.keyed(t, "X", 1, unique, option); e.TaskID != old.TaskID || e.Outcome != want {
 						t.Errorf("Enqueue: got %v, want %v of task %d", e, want, old.TaskID)
 					}

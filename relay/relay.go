@@ -27,6 +27,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/schedule"
@@ -45,7 +46,7 @@ type Relay struct {
 	db        *sql.DB
 	config    Config
 	log       *slog.Logger
-	handlers  []*handlers.Handler
+	handlers  []*handler.Handler
 	types     []string            // of handlers, in their order
 	schedules []schedule.Schedule // prepared
 	jobs      []upkeep.MaintenanceJob
@@ -92,7 +93,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 		own, ownText = 3, "three, with Schedules"
 	}
 	need, needText := c.Workers, "each may hold one"
-	if !slices.ContainsFunc(hs, func(h *handlers.Handler) bool { return h.Kind != handlers.KindLeased }) {
+	if !slices.ContainsFunc(hs, func(h *handler.Handler) bool { return h.Kind != handler.KindLeased }) {
 		need, needText = min(c.Workers, leasedConns), "those of Leased handlers share them"
 	}
 	if limit := db.Stats().MaxOpenConnections; err == nil && limit > 0 && limit < need+own {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/store"
@@ -14,12 +14,12 @@ import (
 // claimAll starts the claims that were chosen, and reports whether there was one.
 func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 	for _, p := range chosen {
-		if p.h.Kind == handlers.KindLeased {
+		if p.h.Kind == handler.KindLeased {
 			d.claim(p.lane, min(p.workers, leasePortion(d.config.Workers)), now)
 			continue
 		}
 		n := min(p.workers, p.credit)
-		if p.h.Kind == handlers.KindBatch {
+		if p.h.Kind == handler.KindBatch {
 			n = min(n, p.batchClaims()-p.claiming)
 		}
 		for range n {
@@ -39,7 +39,7 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	d.free -= slots
 	d.claims++
 	limit := slots
-	if c.h.Kind != handlers.KindLeased {
+	if c.h.Kind != handler.KindLeased {
 		limit = c.h.BatchSize
 	}
 	known := limit
@@ -47,7 +47,7 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 		known = 0
 	}
 	watermark := c.watermarks.Begin(c.head, known, now)
-	if c.h.Kind == handlers.KindLeased {
+	if c.h.Kind == handler.KindLeased {
 		next := run.LeaseNext{Limit: limit, Watermark: watermark, Started: c.watermarks.Started}
 		if random {
 			next.Pivots, next.Lead = c.head.RandomStarts(slots)
@@ -162,7 +162,7 @@ func takenBy(runs []*run.LeasedRun, limit int, began time.Time, next run.LeaseNe
 // ended hears of runs of leased tasks whose results are committed.
 func (d *dispatcher) ended(runs []run.Settled) {
 	type end struct {
-		h    *handlers.Handler
+		h    *handler.Handler
 		runs int
 	}
 	var ends []end

@@ -12,6 +12,7 @@ import (
 	"github.com/txoutbox/outbox/internal/chaos/proxy"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -51,7 +52,7 @@ func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 				}
 				t.Cleanup(p.Close)
 				u.Host = p.Address()
-				pool, err := outbox.Open(u.String())
+				pool, err := pgdb.Open(u.String())
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	programs "github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 func TestAnotherProcessIsFaster(t *testing.T) {
@@ -91,7 +92,7 @@ func TestMigrateWaitsForLocksInShortTries(t *testing.T) {
 			var timeouts atomic.Int32
 			w.done = func(_ string, err error) {
 				// At the second one, since the first try alone would pass without a retry.
-				if sqlState(err) == "55P03" && timeouts.Add(1) == 2 {
+				if pgerr.Code(err) == "55P03" && timeouts.Add(1) == 2 {
 					release()
 				}
 			}
@@ -118,12 +119,12 @@ func TestMigrateEndsWithItsContext(t *testing.T) {
 			defer cancel(nil)
 			var timeouts atomic.Int32
 			w.done = func(_ string, err error) {
-				if sqlState(err) == "55P03" && timeouts.Add(1) == 2 {
+				if pgerr.Code(err) == "55P03" && timeouts.Add(1) == 2 {
 					cancel(reason)
 				}
 			}
 			err := Migrate(ctx, db, files(first(), second("SELECT 1")), LockTimeout(10*time.Millisecond))
-			if !errors.Is(err, reason) || sqlState(err) != "55P03" {
+			if !errors.Is(err, reason) || pgerr.Code(err) != "55P03" {
 				t.Errorf("got %v, want the context's cause and the lock timeout", err)
 			}
 			if got := db.Stats().InUse; got != 0 {
@@ -177,7 +178,7 @@ func TestMigrateGivesUpAfterAWhile(t *testing.T) {
 	begin(t, open(t, url), "SELECT * FROM outbox.relay")
 	db := open(t, url)
 	err := Migrate(t.Context(), db, files(first(), second("SELECT 1")), LockTimeout(10*time.Millisecond), patience(100*time.Millisecond))
-	if sqlState(err) != "55P03" || !strings.Contains(fmt.Sprint(err), "gave up after 100ms") {
+	if pgerr.Code(err) != "55P03" || !strings.Contains(fmt.Sprint(err), "gave up after 100ms") {
 		t.Errorf("got %v, want: gave up after 100ms, with the lock timeout", err)
 	}
 }

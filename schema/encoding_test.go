@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // A character outside of ASCII cannot be stored, or not even be sent, where the database's encoding lacks it.
@@ -43,7 +44,7 @@ func TestADatabaseThatIsNotInUTF8IsRefusedBeforeAnyWrite(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err = db.ExecContext(t.Context(), statements[0]); sqlState(err) != "0A000" || !strings.Contains(err.Error(), encoding) {
+			if _, err = db.ExecContext(t.Context(), statements[0]); pgerr.Code(err) != "0A000" || !strings.Contains(err.Error(), encoding) {
 				t.Errorf("the first file: got %v, want SQLSTATE 0A000 with the encoding", err)
 			}
 			if scan[bool](t, db, "SELECT to_regnamespace('outbox') IS NOT NULL") {

@@ -4,9 +4,8 @@ import (
 	"database/sql"
 	"testing"
 
-	"github.com/lib/pq"
-
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 func TestInsertIsAllThatAnEnqueuerNeeds(t *testing.T) {
@@ -39,12 +38,12 @@ func TestInsertIsAllThatAnEnqueuerNeeds(t *testing.T) {
 				"SELECT last_value FROM " + quote(name) + ".wake", "SELECT version FROM " + quote(name) + ".migration",
 				"SELECT " + quote(name) + ".task_wake()", "SELECT " + quote(name) + ".check_task(1)",
 			} {
-				if _, err := db.ExecContext(t.Context(), statement); sqlState(err) != "42501" {
+				if _, err := db.ExecContext(t.Context(), statement); pgerr.Code(err) != "42501" {
 					t.Errorf("%s: got %v, want permission denied", statement, err)
 				}
 			}
 			run(t, admin, "REVOKE INSERT ON "+quote(name)+".task FROM "+enqueuer)
-			if _, err := db.ExecContext(t.Context(), "SELECT "+quote(name)+".enqueue_task('plain', '{}')"); sqlState(err) != "42501" {
+			if _, err := db.ExecContext(t.Context(), "SELECT "+quote(name)+".enqueue_task('plain', '{}')"); pgerr.Code(err) != "42501" {
 				t.Errorf("enqueue_task without INSERT: got %v, want permission denied", err)
 			}
 		})
@@ -57,40 +56,6 @@ func TestInsertsLookForNoEqualEntriesInALane(t *testing.T) {
 	migrate(t, db)
 	if got := scan[string](t, db, "SELECT COALESCE(array_to_string(reloptions, ', '), '') FROM pg_class WHERE oid = 'outbox.task_lane'::regclass"); got != "deduplicate_items=off" {
 		t.Errorf("the lane's index has the options %q, want deduplicate_items=off", got)
-	}
-}
-
-func TestAnInsertNotifiesWhileARelayAsksForIt(t *testing.T) {
-	for _, name := range []string{"outbox", "select"} {
-		t.Run(name, func(t *testing.T) {
-			base, err := pq.NewConnector(pgtest.Database(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var channels []string
-			db := sql.OpenDB(pq.ConnectorWithNotificationHandler(base, func(n *pq.Notification) {
-				channels = append(channels, n.Channel)
-			}))
-			db.SetMaxOpenConns(1) // so that it hears itself
-			defer func() { _ = db.Close() }()
-			migrate(t, db, Schema(name))
-			run(t, db, "LISTEN "+quote(name))
-			insert := "INSERT INTO " + quote(name) + ".task (task_type, run_at) SELECT 'a', now() + i * interval '1 hour' FROM generate_series(0, 9) i"
-			for _, asked := range []struct {
-				until string
-				want  int
-			}{{"", 0}, {"1 hour", 1}, {"-1 second", 0}} {
-				if asked.until != "" {
-					setWake(t, db, name, asked.until)
-				}
-				channels = nil
-				run(t, db, insert)
-				run(t, db, "SELECT 1")
-				if len(channels) != asked.want || asked.want == 1 && channels[0] != name {
-					t.Errorf("asked until %q from now: notified %q, want %d on %s", asked.until, channels, asked.want, name)
-				}
-			}
-		})
 	}
 }
 

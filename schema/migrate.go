@@ -5,68 +5,32 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"time"
+
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// Option changes one Migrate or GrantRoles.
-type Option func(*settings)
-
-type settings struct {
-	name        string
-	lockTimeout time.Duration
-	files       []string
-	patience    time.Duration // for all tries together
-	grace       time.Duration // for the last statement, when the context has ended
-}
-
-// Schema names the outbox's schema, "outbox" if it is not given: lower-case letters, digits and _, not a
-// digit first, at most 63 bytes. A name that is a reserved word works.
-func Schema(name string) Option { return func(s *settings) { s.name = name } }
-
-// LockTimeout bounds the wait for each lock, since whoever comes after a statement that waits for a lock
-// waits as well; after it Migrate and GrantRoles let go of all locks and try again. Longer lets them win against long
-// transactions, and stops enqueueing for as long. 0 means Migrate's default, 2 s; the most is 1 min.
-func LockTimeout(d time.Duration) Option { return func(s *settings) { s.lockTimeout = d } }
-
-func newSettings(opts []Option) (*settings, error) {
-	s := &settings{name: defaultSchema, files: migrations(), patience: time.Minute, grace: 10 * time.Second}
-	for _, o := range opts {
-		if o == nil {
-			return nil, errors.New("schema: an Option is nil")
-		}
-		o(s)
-	}
-	if s.lockTimeout == 0 {
-		s.lockTimeout = 2 * time.Second
-	}
-	if s.lockTimeout < time.Millisecond || s.lockTimeout > time.Minute {
-		return nil, fmt.Errorf("schema: LockTimeout(%v): must be between 1ms and 1m, or 0 for the default", s.lockTimeout)
-	}
-	return s, checkName(s.name)
-}
-
-// newest is the number of the last of the files.
-func (s *settings) newest() int { return baseline + len(s.files) - 1 }
-
-// Migrate brings the schema to [Version], creating it if it is missing. When there is nothing to do it only
-// reads, so a role without the right to create passes. Otherwise each version is one transaction, under a
-// lock on the table of versions. Any number of processes may call it at once: one does the work, the others
-// find it done. A process of an older version that comes after it gets ErrNewer.
+// Migrate brings the schema to [Version], creating it if it is missing. When there is nothing to do
+// it only reads, so a role without the right to create passes. Otherwise each version is one
+// transaction, under a lock on the table of versions. Any number of processes may call it at once:
+// one does the work, the others find it done. A process of an older version that comes after it
+// gets ErrNewer.
 //
-// The role must be allowed to read the table of versions and, when there is something to do, own the outbox's
-// tables; creating the schema takes CREATE on the database. The role that created them is their owner. After
-// [GrantRoles] that is the role <schema>_owner: its members migrate in its name, and what a version adds is its own.
+// The role must be allowed to read the table of versions and, when there is something to do, own
+// the outbox's tables; creating the schema takes CREATE on the database. The role that created them
+// is their owner. After [GrantRoles] that is the role <schema>_owner: its members migrate in its
+// name, and what a version adds is its own.
 //
-// It tries again, with jittered pauses, for a minute: where another transaction is in the way, when it is
-// disturbed by others who migrate, and when the server is starting, stopping, full or refuses connections,
-// or the connection breaks. After a commit of unknown outcome it looks whether the version is there. All
-// else is returned at once. A statement that runs is not cut short after the minute, only when ctx ends.
+// It tries again, with jittered pauses, for a minute: where another transaction is in the way, when
+// it is disturbed by others who migrate, and when the server is starting, stopping, full or refuses
+// connections, or the connection breaks. After a commit of unknown outcome it looks whether the
+// version is there. All else is returned at once. A statement that runs is not cut short after the
+// minute, only when ctx ends.
 //
-// Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrNewer, ErrNotMigrated for a schema from before
-// the first release and, when there is something to do, ErrReadOnly or that
-// the server is a standby, with nothing written; bad options before any SQL; else the
-// server's, or ctx's with the latest of the server's. It returns at most 10 s after ctx has ended, even if
-// the server does not answer. After any error it may be called again.
+// Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrNewer, ErrNotMigrated for a schema from
+// before the first release and, when there is something to do, ErrReadOnly or that the server is a
+// standby, with nothing written; bad options before any SQL; else the server's, or ctx's with the
+// latest of the server's. It returns at most 10 s after ctx has ended, even if the server does not
+// answer. After any error it may be called again.
 func Migrate(ctx context.Context, db *sql.DB, opts ...Option) error {
 	s, err := newSettings(opts)
 	if err != nil {
@@ -82,7 +46,7 @@ func Migrate(ctx context.Context, db *sql.DB, opts ...Option) error {
 func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return false, fmt.Errorf("connect: %w", withoutDSN(err))
+		return false, fmt.Errorf("connect: %w", pgerr.WithoutDSN(err))
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
 	err = s.inTx(ctx, conn, true, func(tx *sql.Tx) error {
@@ -106,8 +70,9 @@ func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err err
 const untimed = `SELECT CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
   THEN set_config('transaction_timeout', '0', true) END`
 
-// inTx runs fn in a transaction. The lock timeout bounds its waits; how long the work itself takes is for
-// ctx to say, not for the role's statement_timeout or, from PostgreSQL 17 on, transaction_timeout.
+// inTx runs fn in a transaction. The lock timeout bounds its waits; how long the work itself takes
+// is for ctx to say, not for the role's statement_timeout or, from PostgreSQL 17 on,
+// transaction_timeout.
 func (s *settings) inTx(ctx context.Context, conn *sql.Conn, readOnly bool, fn func(*sql.Tx) error) error {
 	// database/sql would roll back at any time after ctx ends, even while COMMIT is under way.
 	tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: readOnly})
@@ -132,7 +97,8 @@ func (s *settings) inTx(ctx context.Context, conn *sql.Conn, readOnly bool, fn f
 	return nil
 }
 
-// The table of versions as the first migration has it, so that there is something to lock before it.
+// The table of versions as the first migration has it, so that there is something to lock before
+// it.
 const createMigrationTable = `-- schema: create the table of versions
 DO $$
 BEGIN
@@ -147,7 +113,8 @@ CREATE TABLE IF NOT EXISTS outbox.migration (
 );
 `
 
-// What a member of the owner makes would be its own, and out of the reach of functions that have the owner's rights.
+// What a member of the owner makes would be its own, and out of the reach of functions that have
+// the owner's rights.
 const becomeOwner = `-- schema: work as the owner, if GrantRoles made one
 DO $$
 BEGIN
@@ -159,8 +126,8 @@ $$`
 
 const ownership = "to own the outbox's schema and tables"
 
-// apply writes the next missing version on tx, unless another process was faster, and reports whether none
-// is missing then.
+// apply writes the next missing version on tx, unless another process was faster, and reports
+// whether none is missing then.
 func (s *settings) apply(ctx context.Context, tx *sql.Tx) (finished bool, err error) {
 	found, err := read(ctx, tx, s.name, s.newest())
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	programs "github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 func TestMigrateCreatesTheSchemaAndCheckAgrees(t *testing.T) {
@@ -151,7 +152,7 @@ func TestMigrateSaysWhichRightIsMissing(t *testing.T) {
 	denied := func(want string, opts ...Option) {
 		t.Helper()
 		err := Migrate(t.Context(), db, opts...)
-		if sqlState(err) != "42501" || !strings.Contains(fmt.Sprint(err), "the role needs "+want) {
+		if pgerr.Code(err) != "42501" || !strings.Contains(fmt.Sprint(err), "the role needs "+want) {
 			t.Errorf("got %v, want permission denied and: the role needs %s", err, want)
 		}
 	}
@@ -169,7 +170,7 @@ func TestMigrateSaysWhichRightIsMissing(t *testing.T) {
 func TestAFailedVersionLeavesThoseBefore(t *testing.T) {
 	db := open(t, pgtest.Database(t))
 	err := Migrate(t.Context(), db, files(first(), second("SELECT 1/0")))
-	if sqlState(err) != "22012" || !strings.Contains(fmt.Sprint(err), "apply version 20") {
+	if pgerr.Code(err) != "22012" || !strings.Contains(fmt.Sprint(err), "apply version 20") {
 		t.Fatalf("got %v, want a division by zero in version 20", err)
 	}
 	if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != baseline {
@@ -212,7 +213,7 @@ func TestASchemaFromBeforeTheBaselineIsRefusedBeforeAnyWrite(t *testing.T) {
 				t.Errorf("it wrote %q", got)
 			}
 			// As psql and goose apply it.
-			if _, err := db.ExecContext(t.Context(), first()); sqlState(err) != "0A000" || !strings.Contains(err.Error(), "before the first release") {
+			if _, err := db.ExecContext(t.Context(), first()); pgerr.Code(err) != "0A000" || !strings.Contains(err.Error(), "before the first release") {
 				t.Errorf("the first file: got %v, want SQLSTATE 0A000", err)
 			}
 		})

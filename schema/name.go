@@ -6,6 +6,8 @@ import (
 	"strings"
 )
 
+const defaultSchema = "outbox"
+
 var validName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
 func checkName(name string) error {
@@ -18,27 +20,26 @@ func checkName(name string) error {
 	return nil
 }
 
+const (
+	maxIdentifier = 63          // bytes; PostgreSQL cuts what is longer
+	longestSuffix = "_enqueuer" // of a role's name
+)
+
+func checkRoles(name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if n := len(name) + len(longestSuffix); n > maxIdentifier {
+		return fmt.Errorf("schema: the schema name %q is too long for roles: %s%s has %d bytes, PostgreSQL takes %d", name, name, longestSuffix, n, maxIdentifier)
+	}
+	return nil
+}
+
 // quote makes an identifier of a valid name, so that a reserved word can be one.
 func quote(name string) string { return `"` + name + `"` }
 
-// SQL is all migrations as one script for a schema of the given name, to be applied in one transaction:
-// write it to a file and run psql -v ON_ERROR_STOP=1 -1 -f, or give the file to goose. For the name
-// "outbox" and one version at a time, see [Files].
-func SQL(name string) (string, error) {
-	if err := checkName(name); err != nil {
-		return "", err
-	}
-	const up = "-- +goose Up\n"
-	var all strings.Builder
-	all.WriteString(up) // goose wants it once
-	for _, text := range migrations() {
-		all.WriteString(strings.ReplaceAll(rename(text, name), up, ""))
-	}
-	return all.String(), nil
-}
-
-// ownName finds the schema's name where the scripts use it: before a dot, as a literal, after SCHEMA, and as the
-// beginning of a role's. They use it nowhere else but in comments.
+// ownName finds the schema's name where the scripts use it: before a dot, as a literal, after
+// SCHEMA, and as the beginning of a role's. They use it nowhere else but in comments.
 var ownName = regexp.MustCompile(`'outbox'|\boutbox\.|\bSCHEMA outbox\b|\boutbox_(?:owner|enqueuer|worker|viewer|operator)\b`)
 
 // rename puts another schema's name into a script.

@@ -7,29 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 //go:embed roles.sql
 var rolesScript string
 
-const (
-	maxIdentifier = 63          // bytes; PostgreSQL cuts what is longer
-	longestSuffix = "_enqueuer" // of a role's name
-)
-
-func checkRoles(name string) error {
-	if err := checkName(name); err != nil {
-		return err
-	}
-	if n := len(name) + len(longestSuffix); n > maxIdentifier {
-		return fmt.Errorf("schema: the schema name %q is too long for roles: %s%s has %d bytes, PostgreSQL takes %d", name, name, longestSuffix, n, maxIdentifier)
-	}
-	return nil
-}
-
-// RolesSQL is what [GrantRoles] does as one script for a schema of the given name, to be applied in one transaction after the
-// migrations: psql -v ON_ERROR_STOP=1 -1 -f. It may be applied again, and should be after each new migration. The name has
-// at most 54 bytes, as those of the roles begin with it.
+// RolesSQL is what [GrantRoles] does as one script for a schema of the given name, to be applied in
+// one transaction after the migrations: psql -v ON_ERROR_STOP=1 -1 -f. It may be applied again, and
+// should be after each new migration. The name has at most 54 bytes, as those of the roles begin
+// with it.
 func RolesSQL(name string) (string, error) {
 	if err := checkRoles(name); err != nil {
 		return "", err
@@ -37,24 +25,29 @@ func RolesSQL(name string) (string, error) {
 	return rename(rolesScript, name), nil
 }
 
-// GrantRoles creates five roles that cannot log in, and gives each what it needs; login roles get their rights by being members
-// of these. For the schema "outbox" they are outbox_owner, outbox_enqueuer, outbox_worker, outbox_viewer and outbox_operator.
-// docs/security.md says what each may do. An app that does not call it works as before, with what its roles have.
+// GrantRoles creates five roles that cannot log in, and gives each what it needs; login roles get
+// their rights by being members of these. For the schema "outbox" they are outbox_owner,
+// outbox_enqueuer, outbox_worker, outbox_viewer and outbox_operator. docs/security.md says what
+// each may do. An app that does not call it works as before, with what its roles have.
 //
-// The owner gets the schema and its tables, views and functions. The role that owned them, and the one that calls this, become
-// its members, so both can do what they could. PUBLIC loses EXECUTE on the functions: roles that were given rights by hand need
-// to be members of one of these instead, and keep what else they had.
+// The owner gets the schema and its tables, views and functions. The role that owned them, and the
+// one that calls this, become its members, so both can do what they could. PUBLIC loses EXECUTE on
+// the functions: roles that were given rights by hand need to be members of one of these instead,
+// and keep what else they had.
 //
-// Roles are the server's: those that exist stay as they are, and databases with a schema of the same name share them. The schema must be at
-// [Version]. Call it again after each [Migrate] that had something to do: it sets the groups' rights to what this version
-// says. It waits for a Migrate and for another GrantRoles, and any number of processes, in any databases, may call it at once.
+// Roles are the server's: those that exist stay as they are, and databases with a schema of the
+// same name share them. The schema must be at [Version]. Call it again after each [Migrate] that
+// had something to do: it sets the groups' rights to what this version says. It waits for a Migrate
+// and for another GrantRoles, and any number of processes, in any databases, may call it at once.
 //
-// What changes its owner waits for all transactions that use it, the first time; so best call it with the first Migrate. The [LockTimeout] is
-// 500 ms unless another is given: PostgreSQL then does not end a transaction of the app because of it.
+// What changes its owner waits for all transactions that use it, the first time; so best call it
+// with the first Migrate. The [LockTimeout] is 500 ms unless another is given: PostgreSQL then does
+// not end a transaction of the app because of it.
 //
-// The role that calls it owns the outbox, or is a member of its owner, with CREATEROLE unless the roles exist and it is a member of
-// <schema>_owner, and, if it is no superuser, CREATE on the database, which passing on the schema takes. Errors, tries and the end of ctx are
-// as with Migrate, and ErrNotMigrated; after an error nothing is changed.
+// The role that calls it owns the outbox, or is a member of its owner, with CREATEROLE unless the
+// roles exist and it is a member of <schema>_owner, and, if it is no superuser, CREATE on the
+// database, which passing on the schema takes. Errors, tries and the end of ctx are as with
+// Migrate, and ErrNotMigrated; after an error nothing is changed.
 func GrantRoles(ctx context.Context, db *sql.DB, opts ...Option) error {
 	s, err := newSettings(append([]Option{LockTimeout(grantLockTimeout)}, opts...))
 	if err != nil {
@@ -72,7 +65,8 @@ func GrantRoles(ctx context.Context, db *sql.DB, opts ...Option) error {
 	})
 }
 
-// Shorter than deadlock_timeout, which is 1 s by default: of a deadlock with a transaction of the app this is the one that gives way.
+// Shorter than deadlock_timeout, which is 1 s by default: of a deadlock with a transaction of the
+// app this is the one that gives way.
 const grantLockTimeout = 500 * time.Millisecond
 
 const granting = "to own the outbox or be a member of its owner, CREATEROLE unless the roles exist, and CREATE on the database"
@@ -80,7 +74,7 @@ const granting = "to own the outbox or be a member of its owner, CREATEROLE unle
 func (s *settings) grant(ctx context.Context, db *sql.DB, script string) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
-		return fmt.Errorf("connect: %w", withoutDSN(err))
+		return fmt.Errorf("connect: %w", pgerr.WithoutDSN(err))
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
 	return s.inTx(ctx, conn, false, func(tx *sql.Tx) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	programs "github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // newRoles is the name of a schema whose roles are dropped at the end of the test, with what they own in the database.
@@ -23,7 +24,7 @@ func newRoles(t *testing.T, admins ...*sql.DB) string {
 		for _, role := range []string{"owner", "enqueuer", "worker", "viewer", "operator"} {
 			role = quote(name + "_" + role)
 			for _, admin := range admins {
-				if _, err := admin.Exec("DROP OWNED BY " + role + " CASCADE"); err != nil && sqlState(err) != "42704" { // undefined_object
+				if _, err := admin.Exec("DROP OWNED BY " + role + " CASCADE"); err != nil && pgerr.Code(err) != "42704" { // undefined_object
 					t.Error(err)
 				}
 			}
@@ -205,7 +206,7 @@ func TestGrantRolesSaysWhichRightIsMissing(t *testing.T) {
 	run(t, admin, "CREATE SCHEMA "+quote(name)+" AUTHORIZATION "+app)
 	db := open(t, url, "role", app)
 	migrate(t, db, Schema(name))
-	if err := GrantRoles(t.Context(), db, Schema(name)); sqlState(err) != "42501" || !strings.Contains(err.Error(), granting) {
+	if err := GrantRoles(t.Context(), db, Schema(name)); pgerr.Code(err) != "42501" || !strings.Contains(err.Error(), granting) {
 		t.Errorf("got %v, want permission denied and what the role needs", err)
 	}
 	// An administrator makes the roles, and gives the app's role the owner.

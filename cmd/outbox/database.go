@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -46,7 +47,7 @@ func (a *app) open() error {
 	if misread(dsn) {
 		return usage("the password in the database's URL has a /, ? or # in it: write that as %%2F, %%3F or %%23")
 	}
-	db, err := outbox.Open(named(dsn))
+	db, err := pgdb.Open(named(dsn))
 	if err != nil {
 		return usage("%w: check --database-url, OUTBOX_DATABASE_URL or the PG… environment", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 	"github.com/uptrace/bun"
@@ -83,7 +84,7 @@ func registry(db *bun.DB, out io.Writer) *handlers.Registry {
 }
 
 func run(ctx context.Context, url string, out io.Writer) error {
-	pool, err := outbox.Open(url) // or sql.Open("pgx", url); relays are not tested with bun's own driver, pgdriver
+	pool, err := pgdb.Open(url) // or sql.Open("pgx", url); relays are not tested with bun's own driver, pgdriver
 	if err != nil {
 		return err
 	}

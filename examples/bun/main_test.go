@@ -3,14 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"testing"
 
-	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/outboxtest"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
 )
@@ -26,7 +25,7 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 	if got, want := out.String(), "order 1 is placed\nmail to ada@example.com: your order 1 over 1999 cents\n"; got != want {
 		t.Errorf("it printed %q, want %q", got, want)
 	}
-	pool, err := outbox.Open(url)
+	pool, err := pgdb.Open(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,13 +45,11 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, h := range registry(db, &out).Handlers() { // ADD_TURNOVER writes on its relay's transaction
-		if h.Kind == handlers.KindTx {
-			task := &outbox.Task[json.RawMessage]{Type: h.Type, Payload: json.RawMessage(`{"OrderID": 1}`)}
-			if err := h.Run(t.Context(), tx, handlers.Claim{}, []*outbox.Task[json.RawMessage]{task}); err != nil {
-				t.Error(err)
-			}
-		}
+	if _, err := addTurnover.Enqueue(t.Context(), tx, receipt{OrderID: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if got := outboxtest.Drain(t, tx, registry(db, &out)); len(got.Runs) != 1 || got.Runs[0].Outcome != outboxtest.Done {
+		t.Errorf("ADD_TURNOVER on the test's transaction: %v", got.Runs)
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)

@@ -7,15 +7,15 @@ import (
 	"testing"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/dashboard"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )
 
 // The dashboard in chi's router, as docs/tools/dashboard.md has it.
 func TestTheDashboardIsMounted(t *testing.T) {
-	db, err := outbox.Open(pgtest.Database(t))
+	db, err := pgdb.Open(pgtest.Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}

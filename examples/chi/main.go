@@ -26,6 +26,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -79,7 +80,7 @@ func registry(out io.Writer) *handlers.Registry {
 
 // run serves until ctx ends, and then stops from the outside in: no new requests, no new tasks, the pools.
 func run(ctx context.Context, url, addr string, out io.Writer) error {
-	db, err := outbox.Open(url)
+	db, err := pgdb.Open(url)
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func run(ctx context.Context, url, addr string, out io.Writer) error {
 		return err
 	}
 
-	relayDB, err := outbox.Open(url) // a pool of the relay's own: requests cannot take its connections, nor it theirs
+	relayDB, err := pgdb.Open(url) // a pool of the relay's own: requests cannot take its connections, nor it theirs
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/pgdb"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -47,7 +47,7 @@ func TestAnOrderIsServedItsMailSentAndTheServerStops(t *testing.T) {
 func TestAnOrderWhoseCommitGotNoAnswerIsNotCalledFailed(t *testing.T) {
 	database := pgtest.Database(t)
 	s := start(t, database)
-	db, err := outbox.Open(database)
+	db, err := pgdb.Open(database)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestAnOrderWhoseCommitGotNoAnswerIsNotCalledFailed(t *testing.T) {
 func TestARequestThatRunsIsAnsweredAndItsTaskIsThere(t *testing.T) {
 	database := pgtest.Database(t)
 	s := start(t, database)
-	db, err := outbox.Open(database)
+	db, err := pgdb.Open(database)
 	if err != nil {
 		t.Fatal(err)
 	}

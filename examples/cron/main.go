@@ -23,6 +23,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -44,7 +45,7 @@ func enqueue(ctx context.Context, db *sql.DB, n int) error {
 }
 
 func run(ctx context.Context, url string, n int, out io.Writer) error {
-	db, err := outbox.Open(url)
+	db, err := pgdb.Open(url)
 	if err != nil {
 		return err
 	}

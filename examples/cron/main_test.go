@@ -5,15 +5,15 @@ import (
 	"os"
 	"testing"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/pgdb"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func TestEachRunDoesWhatIsDueThen(t *testing.T) {
 	url := pgtest.Database(t)
-	db, err := outbox.Open(url)
+	db, err := pgdb.Open(url)
 	if err != nil {
 		t.Fatal(err)
 	}

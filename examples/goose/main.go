@@ -20,6 +20,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -54,7 +55,7 @@ func migrate(ctx context.Context, db *sql.DB, out io.Writer) error {
 }
 
 func run(ctx context.Context, url string, out io.Writer) error {
-	db, err := outbox.Open(url)
+	db, err := pgdb.Open(url)
 	if err != nil {
 		return err
 	}

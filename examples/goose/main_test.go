@@ -7,8 +7,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -29,7 +29,7 @@ func TestGooseAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
 			t.Fatalf("it printed %q, %v; want %q", &out, err, want)
 		}
 	}
-	db, err := outbox.Open(url)
+	db, err := pgdb.Open(url)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 	"gorm.io/driver/postgres"
@@ -115,7 +116,7 @@ func registry(db *gorm.DB, out io.Writer) *handlers.Registry {
 }
 
 func run(ctx context.Context, url string, config *gorm.Config, out io.Writer) error {
-	pool, err := outbox.Open(url) // or sql.Open("pgx", url)
+	pool, err := pgdb.Open(url) // or sql.Open("pgx", url)
 	if err != nil {
 		return err
 	}

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
@@ -115,7 +115,7 @@ func TestWhatGormDoesOnAHandlersTransactionIsPartOfIt(t *testing.T) {
 
 func open(t *testing.T, url string, config *gorm.Config) *gorm.DB {
 	t.Helper()
-	pool, err := outbox.Open(url)
+	pool, err := pgdb.Open(url)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -59,7 +60,7 @@ func up(ctx context.Context, db *sql.DB, files fs.FS, dir, table string) (versio
 }
 
 func run(ctx context.Context, url string, out io.Writer) error {
-	db, err := outbox.Open(url)
+	db, err := pgdb.Open(url)
 	if err != nil {
 		return err
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/golang-migrate/migrate/v4"
 	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -27,7 +27,7 @@ func TestGolangMigrateAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
 			t.Fatalf("it printed %q, %v; want %q", &out, err, want)
 		}
 	}
-	db, err := outbox.Open(url)
+	db, err := pgdb.Open(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestGolangMigrateAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
 
 func TestAFileThatFailsLeavesNothingAndIsTriedAgain(t *testing.T) {
 	url := pgtest.Database(t)
-	db, err := outbox.Open(url)
+	db, err := pgdb.Open(url)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -128,7 +129,7 @@ func TestBinaryServesAtOnceAndLeavesNothing(t *testing.T) {
 	case !given && dsn == nil:
 		t.Error("it does not print the connection string")
 	case !given:
-		db, err := outbox.Open(dsn[1])
+		db, err := pgdb.Open(dsn[1])
 		if err != nil {
 			t.Fatal(err)
 		}

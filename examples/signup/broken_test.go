@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/pgdb"
 	"golang.org/x/crypto/bcrypt"
 )
 
@@ -266,7 +266,7 @@ func startServed(t *testing.T) *served {
 	}
 	db := &database{url: dsn}
 	var err error
-	if db.DB, err = outbox.Open(dsn); err != nil {
+	if db.DB, err = pgdb.Open(dsn); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })

@@ -8,8 +8,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -64,7 +64,7 @@ func (d *database) close() error {
 // openPool leaves room for a relay's workers, and two connections more, beside the web requests. Idle
 // connections are kept: database/sql keeps two by default and would connect again for nearly each task.
 func openPool(url string, size int) (*sql.DB, error) {
-	db, err := outbox.Open(url)
+	db, err := pgdb.Open(url)
 	if err != nil {
 		return nil, fmt.Errorf("database: %w", err)
 	}

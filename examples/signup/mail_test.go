@@ -72,8 +72,8 @@ func TestWelcomeMailRetriesUnlessTheRecipientIsRefusedForGood(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		code int
-		want handlers.Action
-	}{{550, handlers.ActionDead}, {451, handlers.ActionRetry}} {
+		want string
+	}{{550, "dead"}, {451, "retry"}} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -84,8 +84,8 @@ func TestWelcomeMailRetriesUnlessTheRecipientIsRefusedForGood(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- server.Serve(listener) }()
 		err = send(listener.Addr().String())
-		if err == nil || handlers.ResultOf(err).Action != tt.want {
-			t.Errorf("answer %d: %v, want action %d", tt.code, err, tt.want)
+		if err == nil || handlers.ActionOf(err) != tt.want {
+			t.Errorf("answer %d: %v, want action %s", tt.code, err, tt.want)
 		}
 		if err != nil && strings.Contains(err.Error(), "@") {
 			t.Errorf("answer %d: the error names the address: %v", tt.code, err)
@@ -93,7 +93,7 @@ func TestWelcomeMailRetriesUnlessTheRecipientIsRefusedForGood(t *testing.T) {
 		server.Close()
 		listener.Close()
 		<-done
-		if err := send(listener.Addr().String()); err == nil || handlers.ResultOf(err).Action != handlers.ActionRetry {
+		if err := send(listener.Addr().String()); err == nil || handlers.ActionOf(err) != "retry" {
 			t.Errorf("no server: %v, want a plain failure", err)
 		}
 	}
@@ -102,7 +102,7 @@ func TestWelcomeMailRetriesUnlessTheRecipientIsRefusedForGood(t *testing.T) {
 func TestWelcomeMailToNobodyIsDiscarded(t *testing.T) {
 	db := testDatabase(t)
 	err := sendWelcome(t.Context(), db.DB, testMailer(t, "127.0.0.1:1"), &outbox.Task[welcome]{ID: 7, Payload: welcome{UsrID: 12345}})
-	if err == nil || handlers.ResultOf(err).Action != handlers.ActionDiscard {
+	if err == nil || handlers.ActionOf(err) != "discard" {
 		t.Errorf("got %v, want Discard", err)
 	}
 }

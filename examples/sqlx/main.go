@@ -18,6 +18,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -79,7 +80,7 @@ CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENT
 CREATE TABLE IF NOT EXISTS shop_turnover (order_id bigint NOT NULL, cents bigint NOT NULL);`
 
 func run(ctx context.Context, url string, out io.Writer) error {
-	pool, err := outbox.Open(url) // or sqlx.Open("postgres", url): see docs/guide/production.md
+	pool, err := pgdb.Open(url) // or sqlx.Open("postgres", url): see docs/guide/production.md
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -59,7 +60,7 @@ func health(r *relay.Relay) http.Handler {
 }
 
 func run(ctx context.Context, url, addr string, enqueue int, out io.Writer) error {
-	db, err := outbox.Open(url)
+	db, err := pgdb.Open(url)
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/pgdb"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -67,7 +67,7 @@ func TestAWorkerTellsItsHealthAndEndsWithSIGTERM(t *testing.T) {
 		}
 	}
 	awaitStatus(http.StatusOK)
-	db, err := outbox.Open(url)
+	db, err := pgdb.Open(url)
 	if err != nil {
 		t.Fatal(err)
 	}

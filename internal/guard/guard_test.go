@@ -48,3 +48,9 @@ func BenchmarkCall(b *testing.B) {
 		_ = guard.Call(func() {})
 	}
 }
+
+func TestPanicOfWhatDidNotPanic(t *testing.T) {
+	if got := guard.Panic("odd").Error(); got != "panic: odd" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -17,9 +17,10 @@ type Dedicated struct {
 
 func NewDedicated(c *Pool) Dedicated { return Dedicated{pool: c} }
 
-// Do runs f on the connection, dialling if there is none, and drops it after an error but one that PostgreSQL said: f leaves no
-// transaction open. A Dedicated never repeats a statement, as a *sql.DB does; f is repeated only after a conflict with another transaction, where
-// these are serializable by default.
+// Do runs f on the connection, dialling if there is none, and drops it after an error but one that
+// PostgreSQL said: f leaves no transaction open. A Dedicated never repeats a statement, as a
+// *sql.DB does; f is repeated only after a conflict with another transaction, where these are
+// serializable by default.
 func (h *Dedicated) Do(ctx context.Context, f func(ctx context.Context, conn *sql.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// dialer dials for a pq.Listener, and can end what it dialled. The listener's own Close waits for a lock that is held while it
-// connects, which may be for ever; and with lib/pq 1.10.9 a listener that is closed while it connects stays connected.
+// dialer dials for a pq.Listener, and can end what it dialled. The listener's own Close waits for a
+// lock that is held while it connects, which may be for ever; and with lib/pq 1.10.9 a listener
+// that is closed while it connects stays connected.
 type dialer struct {
 	ctx    context.Context // of all that is dialled
 	cancel context.CancelFunc

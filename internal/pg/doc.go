@@ -1,5 +1,5 @@
-// Package pg is how a relay talks to PostgreSQL: connections, transactions, messages, LISTEN, and outages. It knows no
-// task.
+// Package pg is how a relay talks to PostgreSQL: connections, transactions, messages, LISTEN, and
+// outages. It knows no task.
 //
 //	Pool       lends connections to workers: InTx, InMessages, BeginSession for transactions of the app's code
 //	Dedicated  is the one connection of a loop
@@ -7,8 +7,8 @@
 //	Listener   turns notifications into polls
 //	Outage     paces the dispatcher while PostgreSQL cannot be worked with; Pace paces the other loops
 //
-// An outage begins with the first failure that is more than the end of single connections, and ends with the first success
-// that began after it:
+// An outage begins with the first failure that is more than the end of single connections, and ends
+// with the first success that began after it:
 //
 //	well --Fail--> pause --Wait over--> try --Fail--> pause …
 //	                 |                   `----OK----> well

@@ -22,9 +22,9 @@ type driverConn interface {
 	driver.QueryerContext
 }
 
-// Exclusive is a connection, a claim's or the journal's, while nobody else can use it. At any other time a goroutine that outlived its
-// handler could, through the handler's transaction: write between an undo and the commit, or take the answer to
-// another question.
+// Exclusive is a connection, a claim's or the journal's, while nobody else can use it. At any other
+// time a goroutine that outlived its handler could, through the handler's transaction: write
+// between an undo and the commit, or take the answer to another question.
 type Exclusive struct {
 	conn    driverConn
 	several bool // it takes several statements in one message and returns a result of each
@@ -37,8 +37,8 @@ func Within(tx *sql.Tx) Exclusive { return Exclusive{tx: tx} }
 // Raw calls f with the driver's connection, which nobody else has meanwhile.
 func (p *Pool) Raw(conn *sql.Conn, f func(Exclusive) error) (err error) {
 	rawErr := conn.Raw(func(conn any) error {
-		// Raw must see neither an error nor a panic: it may close the connection, which waits for the end of the
-		// transaction.
+		// Raw must see neither an error nor a panic: it may close the connection, which waits for
+		// the end of the transaction.
 		defer func() {
 			if v := recover(); v != nil {
 				err = fmt.Errorf("relay: the driver panicked: %v", v)
@@ -62,8 +62,9 @@ func (c Exclusive) ExecContext(ctx context.Context, query string, args ...any) (
 	return c.conn.ExecContext(ctx, query, values)
 }
 
-// Together sends statements without parameters, a query, and again statements without parameters: in one message, where the driver
-// takes several, or one after the other until one fails. It calls each for every row; the values are valid during the call.
+// Together sends statements without parameters, a query, and again statements without parameters:
+// in one message, where the driver takes several, or one after the other until one fails. It calls
+// each for every row; the values are valid during the call.
 func (c Exclusive) Together(ctx context.Context, before, query string, args []any, after string, each func([]driver.Value) error) error {
 	if c.several {
 		values, err := driverValues(args)
@@ -195,7 +196,8 @@ func Integer(v driver.Value) int64 {
 const transactionTimeoutSQL = `/* outbox: whether there is a transaction_timeout */
 SELECT current_setting('transaction_timeout', true) IS NOT NULL`
 
-// CheckDriver refuses a driver without what exclusive needs, and finds out what this one and the server can do.
+// CheckDriver refuses a driver without what exclusive needs, and finds out what this one and the
+// server can do.
 func (p *Pool) CheckDriver(ctx context.Context) error {
 	conn, err := p.Get(ctx)
 	if err != nil {
@@ -219,8 +221,8 @@ func (p *Pool) CheckDriver(ctx context.Context) error {
 	})
 }
 
-// severalResults reports whether the driver sends several statements in one message, and returns the result of the first query
-// and the errors of all. lib/pq does; pgx prepares, which is for one.
+// severalResults reports whether the driver sends several statements in one message, and returns
+// the result of the first query and the errors of all. lib/pq does; pgx prepares, which is for one.
 func severalResults(ctx context.Context, conn driverConn) (bool, error) {
 	rows, err := conn.QueryContext(ctx, "BEGIN; SELECT 'a'; ROLLBACK", nil)
 	if pgerr.Code(err) == "42601" {

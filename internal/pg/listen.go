@@ -35,8 +35,8 @@ type Listener struct {
 	warned bool
 }
 
-// Run listens until stop is closed. A pq.Listener that does not answer is abandoned for a new one, as it may hold
-// its locks over I/O.
+// Run listens until stop is closed. A pq.Listener that does not answer is abandoned for a new one,
+// as it may hold its locks over I/O.
 func (l *Listener) Run(stop <-chan struct{}) {
 	for {
 		err := l.listen(stop)
@@ -55,7 +55,8 @@ func (l *Listener) Run(stop <-chan struct{}) {
 	}
 }
 
-// errAnswered ends a pq.Listener whose connection is lost, once PostgreSQL answers others: it would sleep for up to 5 s.
+// errAnswered ends a pq.Listener whose connection is lost, once PostgreSQL answers others: it would
+// sleep for up to 5 s.
 var errAnswered = errors.New("PostgreSQL answers again")
 
 // listen returns nil when stop is closed.

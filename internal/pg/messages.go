@@ -3,29 +3,14 @@ package pg
 import (
 	"context"
 	"database/sql/driver"
-	"strconv"
-	"time"
 
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// Millis is a duration as the server's settings take it; at least 1, as 0 would mean none.
-func Millis(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
-
-// Bookkeeping bounds each statement, lock wait and idle moment of a claim's transaction outside the
-// handler.
-const Bookkeeping = 10 * time.Second
-
-// BeginSQL begins a transaction as InTx does.
-const BeginSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
-
-// letGo lets the locks of a transaction go whose relay is frozen, or gone without a word. The server waits for the next statement of a dead connection for
-// hours otherwise. It is for transactions that are more than one message.
-var letGo = "SET LOCAL idle_in_transaction_session_timeout = " + Millis(idleTimeout)
-
-// InMessages is InTx for one query, whose rows each gets: it travels with begin in one message, where the driver takes several
-// statements. atOnce sends COMMIT with it as well: for a query whose effects are known without its rows. Else COMMIT follows when
-// the rows are here, as from InTx. Its error may be an unknown outcome, so the query must be harmless when repeated.
+// InMessages is InTx for one query, whose rows each gets: it travels with begin in one message,
+// where the driver takes several statements. atOnce sends COMMIT with it as well: for a query whose
+// effects are known without its rows. Else COMMIT follows when the rows are here, as from InTx. Its
+// error may be an unknown outcome, so the query must be harmless when repeated.
 func (p *Pool) InMessages(ctx context.Context, begin, query string, args []any, atOnce bool, each func([]driver.Value) error) error {
 	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()

@@ -14,10 +14,10 @@ const (
 	tryMost  = 300 * time.Millisecond // so a relay is back that soon without any sign
 )
 
-// Outage paces a relay whose database is gone, restarting, read-only, out of connections or otherwise
-// refusing: it waits after each failure, up to tryMost with jitter, and logs once when it begins and once
-// when it ends. It belongs to the dispatcher, whose tries are the only frequent ones of a relay: a
-// server that starts or is full forks a process for each.
+// Outage paces a relay whose database is gone, restarting, read-only, out of connections or
+// otherwise refusing: it waits after each failure, up to tryMost with jitter, and logs once when it
+// begins and once when it ends. It belongs to the dispatcher, whose tries are the only frequent
+// ones of a relay: a server that starts or is full forks a process for each.
 type Outage struct {
 	log     *slog.Logger
 	changed func(began bool, at time.Time)
@@ -33,8 +33,8 @@ func NewOutage(log *slog.Logger, changed func(began bool, at time.Time)) Outage 
 	return Outage{log: log, changed: changed}
 }
 
-// Fail notes a failure of something that began at the given time. One that began before the end of an outage does not
-// begin another.
+// Fail notes a failure of something that began at the given time. One that began before the end of
+// an outage does not begin another.
 func (o *Outage) Fail(err error, began, now time.Time) {
 	if began.Before(o.ended) {
 		return
@@ -52,8 +52,8 @@ func (o *Outage) Fail(err error, began, now time.Time) {
 	o.tried, o.until = now, now.Add(wait/2+rand.N(wait/2))
 }
 
-// Hasten ends the pause soon, at a sign that PostgreSQL is back. The sign may be of another database of the process, and
-// hundreds of relays may see it at once.
+// Hasten ends the pause soon, at a sign that PostgreSQL is back. The sign may be of another
+// database of the process, and hundreds of relays may see it at once.
 func (o *Outage) Hasten(now time.Time) {
 	soon := now
 	if least := o.tried.Add(tryLeast); soon.Before(least) {

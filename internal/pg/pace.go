@@ -33,8 +33,8 @@ func (b *Broadcast) Send() {
 	}
 }
 
-// Pace is how a loop other than the dispatcher waits while its connection fails: up to 2 s, or until PostgreSQL has
-// answered another loop.
+// Pace is how a loop other than the dispatcher waits while its connection fails: up to 2 s, or
+// until PostgreSQL has answered another loop.
 type Pace struct {
 	signal   *Broadcast      // that PostgreSQL has answered
 	wake     func()          // lets the dispatcher poll
@@ -48,7 +48,8 @@ func NewPace(signal *Broadcast, wake func()) Pace { return Pace{signal: signal, 
 // Try begins a try. An answer to another loop in its middle ends the pause after it.
 func (p *Pace) Try() { p.Answered = p.signal.await() }
 
-// Fail returns how long the loop is to wait. The dispatcher finds out about the first failure, and when it is over.
+// Fail returns how long the loop is to wait. The dispatcher finds out about the first failure, and
+// when it is over.
 func (p *Pace) Fail() time.Duration {
 	if p.backoff == nil {
 		p.backoff = retry.WithJitterPercent(30, retry.WithCappedDuration(2*time.Second, retry.NewExponential(50*time.Millisecond)))

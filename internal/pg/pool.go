@@ -13,21 +13,17 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-const (
-	// StatementTimeout bounds each statement of the relay's own.
-	StatementTimeout = 10 * time.Second
-	// ConflictTries is how often a transaction is tried that conflicts with another one.
-	ConflictTries = 3
+// ConflictTries is how often a transaction is tried that conflicts with another one.
+const ConflictTries = 3
 
-	idleTimeout  = 15 * time.Second // of a transaction of the relay's own, each of whose statements follows at once
-	replyTimeout = 30 * time.Second // to BEGIN, COMMIT and ROLLBACK; COMMIT may have to wait for a standby
-	beginTries   = 4
-	trusted      = time.Second // for how long an idle connection is believed to live without asking
-	feedAgain    = 10 * time.Millisecond
+const (
+	beginTries = 4
+	trusted    = time.Second // for how long an idle connection is believed to live without asking
+	feedAgain  = 10 * time.Millisecond
 )
 
-// Pool keeps connections between two claims. database/sql would close most of them, as it keeps two idle ones by
-// default. It is safe for concurrent use.
+// Pool keeps connections between two claims. database/sql would close most of them, as it keeps two
+// idle ones by default. It is safe for concurrent use.
 type Pool struct {
 	db      *sql.DB
 	several bool   // the driver takes several statements in one message; set by CheckDriver
@@ -83,8 +79,8 @@ func (p *Pool) Get(ctx context.Context) (*sql.Conn, error) {
 	}
 }
 
-// living takes a connection from the pool and asks whether it lives. After a restart of the server a pool is full of
-// connections that do not, and each would be an error of its own.
+// living takes a connection from the pool and asks whether it lives. After a restart of the server
+// a pool is full of connections that do not, and each would be an error of its own.
 func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	for tries := db.Stats().Idle + 2; ; tries-- {
 		conn, err := db.Conn(ctx)
@@ -102,8 +98,20 @@ func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	}
 }
 
-// boundReplies limits the replies to BEGIN, COMMIT and ROLLBACK, which have no context, in a pool of
-// outbox.Open. ResetSession lifts the limit.
+// reset resets the session in the driver, as database/sql does before it lends a connection again.
+// It reports whether the connection lives.
+func reset(ctx context.Context, conn *sql.Conn) bool {
+	err := conn.Raw(func(of any) error {
+		if of, ok := of.(driver.SessionResetter); ok {
+			return of.ResetSession(ctx)
+		}
+		return nil
+	})
+	return !errors.Is(err, driver.ErrBadConn)
+}
+
+// boundReplies limits the replies to BEGIN, COMMIT and ROLLBACK, which have no context, in a pool
+// of pgdb.Open. ResetSession lifts the limit.
 func boundReplies(conn *sql.Conn) {
 	_ = conn.Raw(func(c any) error {
 		if c, ok := c.(interface{ BoundReplies(time.Duration) }); ok {
@@ -125,9 +133,9 @@ func (p *Pool) Put(conn *sql.Conn) {
 	p.feed()
 }
 
-// feed gives an idle connection to the pool if a call of Get may wait for the pool's limit: a wait has begun since
-// that call did. For a call that dials it gives none, as the pool would close it. A call may begin to wait later, so
-// feed is repeated while there is one.
+// feed gives an idle connection to the pool if a call of Get may wait for the pool's limit: a wait
+// has begun since that call did. For a call that dials it gives none, as the pool would close it. A
+// call may begin to wait later, so feed is repeated while there is one.
 func (p *Pool) feed() {
 	if n := len(p.idle); n > 0 && len(p.asking) > 0 && p.asking[0] < p.db.Stats().WaitCount {
 		_ = p.idle[n-1].Close()
@@ -185,8 +193,8 @@ func Drop(conn *sql.Conn) {
 	_ = conn.Close()
 }
 
-// begin starts a READ COMMITTED transaction, which the end of ctx does not roll back: a rollback in the
-// middle of a drain would run the task again. The caller ends it and then calls Put or Drop.
+// begin starts a READ COMMITTED transaction, which the end of ctx does not roll back: a rollback in
+// the middle of a drain would run the task again. The caller ends it and then calls Put or Drop.
 func (p *Pool) begin(ctx context.Context) (*sql.Conn, *sql.Tx, error) {
 	for try := 1; ; try++ {
 		conn, err := p.Get(ctx)
@@ -204,8 +212,8 @@ func (p *Pool) begin(ctx context.Context) (*sql.Conn, *sql.Tx, error) {
 	}
 }
 
-// InTx runs f in a transaction of the relay's own. Its error may be an unknown outcome, so f must be
-// harmless when repeated.
+// InTx runs f in a transaction of the relay's own. Its error may be an unknown outcome, so f must
+// be harmless when repeated.
 func (p *Pool) InTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, StatementTimeout)
 	defer cancel()

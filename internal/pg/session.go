@@ -3,13 +3,12 @@ package pg
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
-	"errors"
 	"reflect"
 )
 
-// Session is what a transaction of the app's code has to do with the session of its connection. A claim begins with the
-// Session as the pool made it, so what a handler sets beyond its transaction is put back before COMMIT.
+// Session is what a transaction of the app's code has to do with the session of its connection. A
+// claim begins with the Session as the pool made it, so what a handler sets beyond its transaction
+// is put back before COMMIT.
 type Session struct {
 	Restore string // statements that put it back, but for what outbox.end_run does
 	Left    bool   // end_run has found what nothing puts back: the connection is to be closed
@@ -47,8 +46,8 @@ func (p *Pool) BeginSession(ctx context.Context) (*sql.Conn, *sql.Tx, Session, e
 	return conn, tx, Session{Restore: restore}, nil
 }
 
-// restoring returns the statements that put the connection's session back. A connection is asked when it is first seen, as that takes
-// half a millisecond.
+// restoring returns the statements that put the connection's session back. A connection is asked
+// when it is first seen, as that takes half a millisecond.
 func (p *Pool) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (restore string, err error) {
 	var key any
 	_ = conn.Raw(func(of any) error {
@@ -79,16 +78,4 @@ func (p *Pool) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (resto
 		p.sessions[key] = restore
 	}
 	return restore, nil
-}
-
-// reset resets the session in the driver, as database/sql does before it lends a connection again. It
-// reports whether the connection lives.
-func reset(ctx context.Context, conn *sql.Conn) bool {
-	err := conn.Raw(func(of any) error {
-		if of, ok := of.(driver.SessionResetter); ok {
-			return of.ResetSession(ctx)
-		}
-		return nil
-	})
-	return !errors.Is(err, driver.ErrBadConn)
 }

@@ -61,11 +61,11 @@ func calls() []right {
 		enqueue("Enqueue with all options", writers, all...),
 		enqueue("Enqueue at a time", writers, outbox.RunAt(time.Now())),
 		enqueue("Enqueue with a unique key and all options", enqueuers, keyed...),
-		enqueue("Enqueue with a taken key", enqueuers, outbox.Unique("taken"), outbox.OnConflictSkip()),
-		enqueue("Enqueue with OnConflictReplace", enqueuers, outbox.Unique("taken"), outbox.OnConflictReplace()),
-		enqueue("Enqueue with OnConflictReschedule", enqueuers, outbox.UniqueUntilDone("taken"), outbox.OnConflictReschedule(), outbox.After(time.Hour)),
+		enqueue("Enqueue with a taken key", enqueuers, outbox.Unique("taken"), outbox.OnConflict(outbox.Skip)),
+		enqueue("Enqueue with Replace", enqueuers, outbox.Unique("taken"), outbox.OnConflict(outbox.Replace)),
+		enqueue("Enqueue with Reschedule", enqueuers, outbox.Unique("taken", outbox.UntilDone()), outbox.OnConflict(outbox.Reschedule), outbox.After(time.Hour)),
 		enqueue("Enqueue with UniquePayload", enqueuers, outbox.UniquePayload()),
-		enqueue("Enqueue with UniquePayloadUntilDone", enqueuers, outbox.UniquePayloadUntilDone()),
+		enqueue("Enqueue with UniquePayload UntilDone", enqueuers, outbox.UniquePayload(outbox.UntilDone())),
 		many("EnqueueMany", writers), many("EnqueueMany with all options", writers, all...), many("EnqueueMany with keys", enqueuers, keyed...),
 		inTx("Cancel", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
 			for id, want := range map[int64]outbox.CancelResult{1001: outbox.Canceled, 1003: outbox.CancelRequested, 9999: outbox.NotFound} {

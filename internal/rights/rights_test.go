@@ -169,7 +169,7 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 	taken := map[string]string{
 		"INSERT (headers) ON outbox.task FROM %s_enqueuer":              "Enqueue with all options",
 		"EXECUTE ON FUNCTION outbox.enqueue_task FROM %s_enqueuer":      "Enqueue",
-		"SELECT (outcome) ON outbox.keyed_task FROM %s_enqueuer":        "Enqueue with OnConflictReplace",
+		"SELECT (outcome) ON outbox.keyed_task FROM %s_enqueuer":        "Enqueue with Replace",
 		"SELECT (run_at) ON outbox.task FROM %s_viewer":                 "Stats",
 		"UPDATE (state) ON outbox.task FROM %s_operator":                "HandBack",
 		"INSERT (ordering_key) ON outbox.headless_key FROM %s_operator": "Redrive",

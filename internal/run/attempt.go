@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -26,9 +26,9 @@ type attempt struct {
 	unit
 	r       *Runner
 	soloRun *soloRun // of a suspect
-	claim   handlers.Claim
+	claim   handler.Claim
 	watch   *watch
-	again   *handlers.Result // all tasks are to run again
+	again   *handler.Result // all tasks are to run again
 
 	mu       sync.Mutex
 	cancel   context.CancelCauseFunc // of the handler's context, once there is one
@@ -37,8 +37,8 @@ type attempt struct {
 
 // runTx claims with the given claim and runs the handler. claimed is called once, with what was
 // claimed. The error is the database's: it is no attempt and a reason to slow down.
-func (r *Runner) RunTx(ctx context.Context, h *handlers.Handler, c claimPlan, claimed func([]*store.Row)) error {
-	a := &attempt{unit: unit{guardedTx: newGuardedTx(&r.Store), h: h}, r: r, claim: handlers.Claim{Began: time.Now()}}
+func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, c claimPlan, claimed func([]*store.Row)) error {
+	a := &attempt{unit: unit{guardedTx: newGuardedTx(&r.Store), h: h}, r: r, claim: handler.Claim{Began: time.Now()}}
 	defer func() {
 		a.rows = nil
 		a.recycle()
@@ -158,7 +158,7 @@ func (a *attempt) settle(ctx context.Context, out callResult) error {
 
 // succeed commits what the handler did, with what becomes of its tasks.
 func (a *attempt) succeed(ctx context.Context, out callResult, verdicts []verdict) error {
-	if result := handlers.ResultOf(out.err); result.Action == handlers.ActionRunAgain {
+	if result := handler.ResultOf(out.err); result.Action == handler.ActionRunAgain {
 		a.again = result
 		out.err = nil // a success: what fails from here on is not the handler's result
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -34,7 +34,7 @@ type callResult struct {
 // callHandler runs the handler with a context that the caller ends: under rows that the handler left open
 // drivers close the connection then. The handler has a goroutine of its own, so that Goexit, a
 // panic and a handler that does not return cost neither the worker nor the bookkeeping.
-func callHandler(ctx context.Context, h *handlers.Handler, tx *sql.Tx, claim handlers.Claim, tasks []*store.Task) (out callResult) {
+func callHandler(ctx context.Context, h *handler.Handler, tx *sql.Tx, claim handler.Claim, tasks []*store.Task) (out callResult) {
 	done := make(chan error, 1)
 	go guarded(func() error { return h.Run(ctx, tx, claim, tasks) }, func(err error) { done <- err })
 	select {

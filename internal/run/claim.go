@@ -7,7 +7,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
@@ -17,7 +17,7 @@ import (
 // they might, a few.
 type claimPlan interface {
 	// part is the i-th statement, after found tasks. more: another one may follow it.
-	part(h *handlers.Handler, i, found int) (p claimPart, more bool)
+	part(h *handler.Handler, i, found int) (p claimPart, more bool)
 }
 
 // claimPart is a statement that takes up to limit tasks, and returns a store.RowText of each.
@@ -60,7 +60,7 @@ type ClaimNext struct {
 // pivotIDSpan is what idSpan is for a pivot, of leased tasks as well.
 const pivotIDSpan = 64
 
-func (c ClaimNext) part(h *handlers.Handler, i, found int) (p claimPart, more bool) {
+func (c ClaimNext) part(h *handler.Handler, i, found int) (p claimPart, more bool) {
 	rest, most, idSpan := c.Limit-found, math.MaxInt16, c.IDSpan
 	from, more := c.Watermark, c.Pivot != nil && i == 0
 	if more {
@@ -80,13 +80,13 @@ func (c ClaimNext) part(h *handlers.Handler, i, found int) (p claimPart, more bo
 // claimOne takes one task by its id, if it is ready and no other has it.
 type claimOne struct{ taskID int64 }
 
-func (c claimOne) part(h *handlers.Handler, _, _ int) (p claimPart, more bool) {
+func (c claimOne) part(h *handler.Handler, _, _ int) (p claimPart, more bool) {
 	return claimPart{query: ClaimOneSQL, args: []any{h.Type, c.taskID}, limit: 1}, false
 }
 
 // claimSettings are those of the claim's transaction. They are made before it locks a row, so a
 // relay that freezes at any moment lets go.
-func claimSettings(h *handlers.Handler) string {
+func claimSettings(h *handler.Handler) string {
 	return "SET LOCAL idle_in_transaction_session_timeout = " + pg.Millis(idleFor(h.Timeout)) + "; SET LOCAL lock_timeout = " + pg.Millis(pg.Bookkeeping)
 }
 
@@ -132,7 +132,7 @@ func appendRun(runs []plan.ClaimedRun, r *store.Row, attempt int) []plan.Claimed
 //	claim; SAVEPOINT; handler; ROLLBACK TO, RELEASE, probe; results
 type unit struct {
 	guardedTx
-	h    *handlers.Handler
+	h    *handler.Handler
 	rows []*store.Row
 	rowRoom
 	runs *store.Runs // in the journal; nil: there is none

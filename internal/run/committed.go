@@ -4,7 +4,7 @@ import (
 	"context"
 	"database/sql"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -32,7 +32,7 @@ func (r *Runner) buryCommitted(ctx context.Context, rows []*store.Row, handlerEr
 
 // insertAgain begins the next iteration of tasks whose handler committed their removal itself,
 // against the rules, and then asked for it.
-func (r *Runner) insertAgain(ctx context.Context, h *handlers.Handler, rows []*store.Row, again *handlers.Result) error {
+func (r *Runner) insertAgain(ctx context.Context, h *handler.Handler, rows []*store.Row, again *handler.Result) error {
 	err := r.Conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		for _, t := range rows {
 			next := nextIteration(again)

@@ -8,7 +8,8 @@ import (
 	"fmt"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -23,13 +24,13 @@ import (
 // removes the task together with its writes.
 type removal struct {
 	guardedTx
-	h     *handlers.Handler
+	h     *handler.Handler
 	token string
 	row   store.Row        // as before the lease: begun counts the present run
-	again *handlers.Result // fn asked for another iteration
+	again *handler.Result // fn asked for another iteration
 }
 
-func newRemoval(s *store.Store, h *handlers.Handler, leased *store.Row, token string) removal {
+func newRemoval(s *store.Store, h *handler.Handler, leased *store.Row, token string) removal {
 	d := removal{guardedTx: newGuardedTx(s), h: h, token: token, row: *leased}
 	d.row.Attempt--
 	return d
@@ -113,7 +114,7 @@ func (c *completion) call(fn func(*sql.Tx) error, stay func() bool) error {
 		}
 		err := ErrGoexit
 		if p := recover(); p != nil {
-			err = handlers.PanicError(p)
+			err = guard.Panic(p)
 			defer panic(p)
 		}
 		_ = c.bury(err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -31,7 +32,7 @@ type verdict struct {
 
 // ending is how the run of a handler ended.
 type ending struct {
-	kind      handlers.Kind
+	kind      handler.Kind
 	out       callResult
 	canceled  []int64                                            // tasks that an operator or the app canceled
 	prevented bool                                               // a Leased handler's Complete failed by the database
@@ -44,16 +45,16 @@ type ending struct {
 func decide(e ending, rows []*store.Row) (work, []verdict) {
 	var some handlers.BatchError
 	decided := keepWork
-	switch result := handlers.ResultOf(e.out.err); {
-	case e.out.err == nil && e.kind != handlers.KindLeased:
+	switch result := handler.ResultOf(e.out.err); {
+	case e.out.err == nil && e.kind != handler.KindLeased:
 		return keepWork, nil
-	case e.kind == handlers.KindLeased, result.Action == handlers.ActionDiscard, result.Action == handlers.ActionRunAgain:
-	case e.kind == handlers.KindBatch && errors.As(e.out.err, &some):
+	case e.kind == handler.KindLeased, result.Action == handler.ActionDiscard, result.Action == handler.ActionRunAgain:
+	case e.kind == handler.KindBatch && errors.As(e.out.err, &some):
 	case e.out.drained:
 		return giveBackWork, nil
 	case e.out.canceled:
 		return cancelWork, nil
-	case len(rows) > 1 && result.Action == handlers.ActionRetry && result.Wait == 0:
+	case len(rows) > 1 && result.Action == handler.ActionRetry && result.Wait == 0:
 		return splitWork, nil
 	default:
 		decided = undoWork
@@ -75,22 +76,22 @@ func (e *ending) verdict(r *store.Row, err error) verdict {
 		return verdict{outcome: Done, done: true}
 	}
 	begun := r.Begun()
-	if e.kind == handlers.KindLeased {
+	if e.kind == handler.KindLeased {
 		begun = r.Attempt // the claim has counted this run
 	}
-	result := handlers.ResultOf(err)
+	result := handler.ResultOf(err)
 	switch {
-	case result.Action == handlers.ActionDiscard:
+	case result.Action == handler.ActionDiscard:
 		return verdict{outcome: Discarded, done: true, change: store.Change{Err: err}}
 	case slices.Contains(e.canceled, r.ID):
 		return verdict{outcome: Canceled, done: true}
-	case result.Action == handlers.ActionRunAgain:
+	case result.Action == handler.ActionRunAgain:
 		return verdict{outcome: RunAgain, change: nextIteration(result)}
 	case e.out.drained:
 		return verdict{outcome: Drained, back: true, change: store.Change{Attempt: begun - 1, Keep: r.Undecided}}
 	case e.out.leaseLost:
 		return verdict{outcome: LeaseLost, back: true, change: store.Change{Attempt: begun - 1}}
-	case e.prevented && !e.out.overran && result.Action == handlers.ActionRetry:
+	case e.prevented && !e.out.overran && result.Action == handler.ActionRetry:
 		wait, _ := e.backoff(1)
 		return verdict{outcome: Infrastructure, change: store.Change{Attempt: begun - 1, Wait: wait, Err: err}}
 	}
@@ -98,13 +99,13 @@ func (e *ending) verdict(r *store.Row, err error) verdict {
 }
 
 // failed is the verdict on a task whose handler failed or snoozed it.
-func (e *ending) failed(r *store.Row, result *handlers.Result, begun int) verdict {
+func (e *ending) failed(r *store.Row, result *handler.Result, begun int) verdict {
 	c := store.Change{Attempt: min(begun, math.MaxInt16), Err: result.Err, Keep: r.Undecided, Failed: true}
 	stop := false
 	switch {
-	case result.Action == handlers.ActionSnooze:
+	case result.Action == handler.ActionSnooze:
 		return verdict{outcome: Snoozed, change: store.Change{Attempt: begun - 1, Wait: result.Wait, Keep: r.Undecided}}
-	case result.Action == handlers.ActionDead:
+	case result.Action == handler.ActionDead:
 		stop = true
 	case begun >= r.Max:
 		c.Reason, c.Attempt = store.ReasonAttempts, min(begun, r.Max)
@@ -123,6 +124,6 @@ func (e *ending) failed(r *store.Row, result *handlers.Result, begun int) verdic
 }
 
 // nextIteration is the change of a task that is to run again.
-func nextIteration(again *handlers.Result) store.Change {
+func nextIteration(again *handler.Result) store.Change {
 	return store.Change{Wait: again.Wait, Again: true, Payload: string(again.Payload)}
 }

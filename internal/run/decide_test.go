@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -45,53 +46,53 @@ func TestDecide(t *testing.T) {
 	}
 	// For each state what each result gives. Of Tx and Batch: the work, and the outcome; a state that
 	// only Leased handlers have is left out.
-	want := map[string]map[handlers.Kind][]string{
+	want := map[string]map[handler.Kind][]string{
 		"as it is": {
-			handlers.KindTx:     {"keep done", "undo retry 2", "undo retry 2", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
-			handlers.KindLeased: {"done", "retry 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			handler.KindTx:     {"keep done", "undo retry 2", "undo retry 2", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handler.KindLeased: {"done", "retry 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"last attempt": {
-			handlers.KindTx:     {"keep done", "undo dead 3", "undo dead 3", "undo snoozed 2", "keep discarded", "undo dead 3", "keep run_again 0"},
-			handlers.KindLeased: {"done", "dead 3", "dead 3", "snoozed 2", "discarded", "dead 3", "run_again 0"},
+			handler.KindTx:     {"keep done", "undo dead 3", "undo dead 3", "undo snoozed 2", "keep discarded", "undo dead 3", "keep run_again 0"},
+			handler.KindLeased: {"done", "dead 3", "dead 3", "snoozed 2", "discarded", "dead 3", "run_again 0"},
 		},
 		"backoff stops": {
-			handlers.KindTx:     {"keep done", "undo dead 2", "undo retry 2", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
-			handlers.KindLeased: {"done", "dead 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			handler.KindTx:     {"keep done", "undo dead 2", "undo retry 2", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handler.KindLeased: {"done", "dead 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"overran": {
-			handlers.KindTx:     {"keep done", "undo retry 2", "undo retry 2", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
-			handlers.KindLeased: {"done", "retry 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			handler.KindTx:     {"keep done", "undo retry 2", "undo retry 2", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handler.KindLeased: {"done", "retry 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"canceled": {
-			handlers.KindTx:     {"keep done", "cancel", "cancel", "cancel", "keep discarded", "cancel", "keep canceled"},
-			handlers.KindLeased: {"done", "canceled", "canceled", "canceled", "discarded", "canceled", "canceled"},
+			handler.KindTx:     {"keep done", "cancel", "cancel", "cancel", "keep discarded", "cancel", "keep canceled"},
+			handler.KindLeased: {"done", "canceled", "canceled", "canceled", "discarded", "canceled", "canceled"},
 		},
 		"drained": {
-			handlers.KindTx:     {"keep done", "give back", "give back", "give back", "keep discarded", "give back", "keep run_again 0"},
-			handlers.KindLeased: {"done", "drained 1", "drained 1", "drained 1", "discarded", "drained 1", "run_again 0"},
+			handler.KindTx:     {"keep done", "give back", "give back", "give back", "keep discarded", "give back", "keep run_again 0"},
+			handler.KindLeased: {"done", "drained 1", "drained 1", "drained 1", "discarded", "drained 1", "run_again 0"},
 		},
 		"lease lost": {
-			handlers.KindLeased: {"done", "lease_lost 1", "lease_lost 1", "lease_lost 1", "discarded", "lease_lost 1", "run_again 0"},
+			handler.KindLeased: {"done", "lease_lost 1", "lease_lost 1", "lease_lost 1", "discarded", "lease_lost 1", "run_again 0"},
 		},
 		"prevented": {
-			handlers.KindLeased: {"done", "infrastructure 1", "infrastructure 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			handler.KindLeased: {"done", "infrastructure 1", "infrastructure 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"prevented, overran": {
-			handlers.KindLeased: {"done", "retry 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			handler.KindLeased: {"done", "retry 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 	}
-	for _, kind := range []handlers.Kind{handlers.KindTx, handlers.KindBatch, handlers.KindLeased} {
+	for _, kind := range []handler.Kind{handler.KindTx, handler.KindBatch, handler.KindLeased} {
 		for _, state := range states {
 			wanted := want[state.name][kind]
-			if kind == handlers.KindBatch { // of one task
-				wanted = want[state.name][handlers.KindTx]
+			if kind == handler.KindBatch { // of one task
+				wanted = want[state.name][handler.KindTx]
 			}
 			for i, given := range results {
 				if wanted == nil {
 					continue
 				}
 				r := &store.Row{ID: 7, Attempt: 1, Max: 3} // a Tx claim leaves the count; a Leased one raises it
-				if kind == handlers.KindLeased {
+				if kind == handler.KindLeased {
 					r.Attempt = 2
 				}
 				e := ending{kind: kind, out: callResult{err: given.err}, backoff: func(int) (time.Duration, bool) { return time.Second, false }}
@@ -105,9 +106,9 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func describe(kind handlers.Kind, decided work, verdicts []verdict) string {
+func describe(kind handler.Kind, decided work, verdicts []verdict) string {
 	s := ""
-	if kind != handlers.KindLeased {
+	if kind != handler.KindLeased {
 		s = [...]string{"keep ", "undo ", "split ", "cancel ", "give back "}[decided]
 	}
 	if verdicts == nil && decided == keepWork {
@@ -145,13 +146,13 @@ func TestDecideForABatch(t *testing.T) {
 		{"dead", ending{out: callResult{err: handlers.Dead(failed)}}, "undo dead 1 dead 1 dead 1 dead 1"},
 		{"again", ending{out: callResult{err: handlers.RunAgain(0)}}, "keep run_again 0 run_again 0 run_again 0 run_again 0"},
 	} {
-		c.end.kind, c.end.backoff = handlers.KindBatch, func(int) (time.Duration, bool) { return time.Second, false }
+		c.end.kind, c.end.backoff = handler.KindBatch, func(int) (time.Duration, bool) { return time.Second, false }
 		var rows []*store.Row
 		for id := range int64(4) {
 			rows = append(rows, &store.Row{ID: id + 1, Max: 3})
 		}
 		decided, verdicts := decide(c.end, rows)
-		if got := describe(handlers.KindBatch, decided, verdicts); got != c.want {
+		if got := describe(handler.KindBatch, decided, verdicts); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

@@ -3,7 +3,8 @@ package run
 import (
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
 // Outcome is what became of a task in a run.
@@ -36,7 +37,7 @@ func (o Outcome) String() string {
 // End is the end of one run: of one task, or of the tasks of one claim of a Batch handler.
 type End struct {
 	Type    string
-	Kind    handlers.Kind
+	Kind    handler.Kind
 	Called  time.Time // zero: the handler was not called
 	Handled time.Duration
 	Tasks   []TaskEnd
@@ -65,7 +66,7 @@ type DeadLetter struct {
 type Events interface {
 	// Observed reports whether somebody hears of Claimed and Ended, which are not called else.
 	Observed() bool
-	Claimed(h *handlers.Handler, tasks int, began, had time.Time)
+	Claimed(h *handler.Handler, tasks int, began, had time.Time)
 	Ended(End)
 	// Died hears of a dead letter whose COMMIT is confirmed.
 	Died(DeadLetter)

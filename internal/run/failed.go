@@ -8,7 +8,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -158,7 +158,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 	}
 	t := a.rows[0]
 	end := ending{kind: a.h.Kind, out: callResult{err: handlerErr}, backoff: backoffOf(a.r.Log, a.h)}
-	v := end.failed(t, handlers.ResultOf(handlerErr), t.Begun())
+	v := end.failed(t, handler.ResultOf(handlerErr), t.Begun())
 	for try := range 6 {
 		if try > 0 {
 			store.Pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice

@@ -7,6 +7,7 @@ import (
 
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -32,7 +33,7 @@ func guarded(run func() error, end func(error)) {
 type failure struct {
 	err          error
 	text         string
-	result       *handlers.Result
+	result       *handler.Result
 	some         handlers.BatchError // of failures; nil if it is none
 	endedContext bool
 	broken       bool // a method panicked
@@ -59,9 +60,9 @@ func newFailure(err error) error {
 
 // readFailure is newFailure of one task.
 func readFailure(err error) *failure {
-	f := &failure{err: err, result: &handlers.Result{}}
+	f := &failure{err: err, result: &handler.Result{}}
 	f.read("Error method", func() { f.text = pgerr.Storable(err.Error()) })
-	f.read("Unwrap, Is or As method", func() { f.result = handlers.ResultOf(err) })
+	f.read("Unwrap, Is or As method", func() { f.result = handler.ResultOf(err) })
 	f.read("Unwrap, Is or As method", func() { f.endedContext = endedContext(err) })
 	return f
 }
@@ -82,10 +83,10 @@ func (f *failure) read(which string, call func()) {
 
 func (f *failure) Error() string { return f.text }
 
-// As gives what handlers.ResultOf and a Batch handler's relay look for.
+// As gives what handler.ResultOf and a Batch handler's relay look for.
 func (f *failure) As(target any) bool {
 	switch t := target.(type) {
-	case **handlers.Result:
+	case **handler.Result:
 		*t = f.result
 		return true
 	case *handlers.BatchError:

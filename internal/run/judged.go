@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -59,7 +59,7 @@ func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]store.Earlie
 }
 
 // runSolo runs the tasks one by one, each in a transaction of its own.
-func (r *Runner) runSolo(ctx context.Context, h *handlers.Handler, taskIDs []int64) error {
+func (r *Runner) runSolo(ctx context.Context, h *handler.Handler, taskIDs []int64) error {
 	for _, id := range taskIDs {
 		if r.Stopping() {
 			return nil

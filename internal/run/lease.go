@@ -9,14 +9,14 @@ import (
 	"sync/atomic"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
 // lease is a relay's hold on one task, as its handler sees it.
 type lease struct {
 	r           *Runner
-	h           *handlers.Handler
+	h           *handler.Handler
 	id          int64
 	token       string
 	taken       *store.Row // by the claim

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
@@ -29,7 +29,7 @@ type LeaseNext struct {
 }
 
 // args are the arguments of leaseSQL for up to limit tasks.
-func (n LeaseNext) args(h *handlers.Handler, limit int, relayID, token string) []any {
+func (n LeaseNext) args(h *handler.Handler, limit int, relayID, token string) []any {
 	registered, perMS, margin := rowLease(h)
 	from, pivot := plan.LaneStart, plan.Position{}
 	if n.Watermark != nil {
@@ -45,7 +45,7 @@ func (n LeaseNext) args(h *handlers.Handler, limit int, relayID, token string) [
 // lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so
 // many slots for its type: when it returns them, they are committed as leased by this relay under
 // the token. found is called before the commit when there are some, unless the type has slots.
-func (l *Leases) Lease(ctx context.Context, h *handlers.Handler, n LeaseNext, found func([]*LeasedRun)) (runs []*LeasedRun, token string, allowed int, err error) {
+func (l *Leases) Lease(ctx context.Context, h *handler.Handler, n LeaseNext, found func([]*LeasedRun)) (runs []*LeasedRun, token string, allowed int, err error) {
 	for try := 1; ; try++ {
 		began := time.Now()
 		runs, token, allowed, err = l.leaseOnce(ctx, h, n, found)
@@ -72,7 +72,7 @@ func (l *Leases) Lease(ctx context.Context, h *handlers.Handler, n LeaseNext, fo
 	}
 }
 
-func (l *Leases) leaseOnce(ctx context.Context, h *handlers.Handler, n LeaseNext, found func([]*LeasedRun)) (runs []*LeasedRun, token string, allowed int, err error) {
+func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, n LeaseNext, found func([]*LeasedRun)) (runs []*LeasedRun, token string, allowed int, err error) {
 	token, allowed = store.NewUUID(), n.Limit
 	var xid string
 	each := func(values []driver.Value) (err error) {
@@ -117,7 +117,7 @@ const (
 
 // leasedRows are the tasks in the text of lease_tasks, in the order of claiming. One text costs a
 // driver much less than as many rows.
-func leasedRows(tasks string, h *handlers.Handler, limit int) (out []*LeasedRun, err error) {
+func leasedRows(tasks string, h *handler.Handler, limit int) (out []*LeasedRun, err error) {
 	if tasks == "" {
 		return nil, nil
 	}

@@ -3,7 +3,7 @@ package run
 import (
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -28,11 +28,11 @@ type LeasedRun struct {
 }
 
 // claimed is told of the claim's type and token before anything else.
-func (x *LeasedRun) claimed(l *Leases, h *handlers.Handler, token string) {
+func (x *LeasedRun) claimed(l *Leases, h *handler.Handler, token string) {
 	x.leases, x.lease.r, x.h, x.id, x.token, x.taken, x.noHeartbeat = l, l.r, h, x.row.ID, token, &x.row, h.Lease > 0
 }
 
-func (x *LeasedRun) Handler() *handlers.Handler { return x.h }
+func (x *LeasedRun) Handler() *handler.Handler { return x.h }
 
 func (x *LeasedRun) Ordered() bool { return x.row.Ordered() }
 
@@ -85,7 +85,7 @@ func (x *LeasedRun) beginSuspect() bool {
 // call calls the handler. A panic ends the call, and Goexit this goroutine, but nothing else.
 func (x *LeasedRun) call() {
 	guarded(func() error {
-		return x.h.Run(x.ctx, nil, handlers.Claim{Began: x.row.LeasedAt, Ended: x.row.LeasedAt.Add(x.claimTook)}, []*store.Task{&x.task})
+		return x.h.Run(x.ctx, nil, handler.Claim{Began: x.row.LeasedAt, Ended: x.row.LeasedAt.Add(x.claimTook)}, []*store.Task{&x.task})
 	}, func(err error) {
 		if x.first() {
 			x.finish(callResult{err: err})
@@ -210,7 +210,7 @@ func (x *LeasedRun) tellEnd() {
 }
 
 // Start starts the handlers of what was claimed under the token.
-func (l *Leases) Start(h *handlers.Handler, token string, runs []*LeasedRun) {
+func (l *Leases) Start(h *handler.Handler, token string, runs []*LeasedRun) {
 	begin := make([]starter, len(runs))
 	for i, x := range runs {
 		x.claimed(l, h, token)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -154,13 +155,13 @@ func (c *limited) extend(end time.Time, cause error) {
 }
 
 // timeoutOf is how long a call for these tasks may take, 0 for any time: the longest that one of them asks for.
-func timeoutOf(h *handlers.Handler, rows ...*store.Row) (longest time.Duration) {
+func timeoutOf(h *handler.Handler, rows ...*store.Row) (longest time.Duration) {
 	for _, r := range rows {
 		d := h.Timeout + h.Lease // one of them
 		if r.TimeoutMS.Valid {
 			d = time.Duration(r.TimeoutMS.Int64) * time.Millisecond
 		}
-		if h.Kind != handlers.KindLeased {
+		if h.Kind != handler.KindLeased {
 			d = min(d, handlers.MaxTxTimeout)
 		}
 		longest = max(longest, d)
@@ -176,7 +177,7 @@ func leaseFor(timeout time.Duration) time.Duration {
 
 // rowLease is how long a claim leases a row, in microseconds: as registered, or as for a timeout of the task's own
 // in milliseconds. Without heartbeats the lease is the timeout.
-func rowLease(h *handlers.Handler) (registered any, perMS, margin int64) {
+func rowLease(h *handler.Handler) (registered any, perMS, margin int64) {
 	if h.Lease > 0 {
 		return h.Lease.Microseconds(), 1000, 0
 	}

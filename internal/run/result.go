@@ -4,7 +4,7 @@ import (
 	"database/sql"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -24,6 +24,6 @@ type transition struct {
 // settled is a run of a leased task, to be told that its result is committed, or given up.
 type Settled interface {
 	settle()
-	Handler() *handlers.Handler
+	Handler() *handler.Handler
 	Ordered() bool // its task has an ordering key
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -45,7 +45,7 @@ func (r *Runner) Stopping() bool { return r.Claiming.Err() != nil }
 var ErrNoSlot = errors.New("relay: other calls of the type hold all its slots")
 
 // tellClaim tells of a claim that came through.
-func (r *Runner) tellClaim(h *handlers.Handler, tasks int, began, had time.Time) {
+func (r *Runner) tellClaim(h *handler.Handler, tasks int, began, had time.Time) {
 	if r.Events.Observed() {
 		r.Events.Claimed(h, tasks, began, had)
 	}
@@ -53,7 +53,7 @@ func (r *Runner) tellClaim(h *handlers.Handler, tasks int, began, had time.Time)
 
 // backoffOf returns how long a task waits after the given number of attempts failed, and whether the
 // handler's Backoff says stop.
-func backoffOf(log *slog.Logger, h *handlers.Handler) func(attempts int) (wait time.Duration, stop bool) {
+func backoffOf(log *slog.Logger, h *handler.Handler) func(attempts int) (wait time.Duration, stop bool) {
 	return func(attempts int) (wait time.Duration, stop bool) {
 		wait, stop, err := h.Backoff(attempts)
 		if err != nil {

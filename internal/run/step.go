@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -40,14 +40,14 @@ type Stepper struct {
 	in       Database
 	store    store.Store
 	log      *slog.Logger
-	handlers map[string]*handlers.Handler
+	handlers map[string]*handler.Handler
 	types    []string
 	bases    []int64
 }
 
 // NewStepper returns a Stepper that logs to log what a relay logs of an app's functions.
-func NewStepper(in Database, registered []*handlers.Handler, schema string, log *slog.Logger) *Stepper {
-	s := &Stepper{in: in, log: log, handlers: map[string]*handlers.Handler{}}
+func NewStepper(in Database, registered []*handler.Handler, schema string, log *slog.Logger) *Stepper {
+	s := &Stepper{in: in, log: log, handlers: map[string]*handler.Handler{}}
 	s.store = store.Store{Schema: pg.Schema(schema), RelayID: store.NewUUID()}
 	for _, h := range registered {
 		s.handlers[h.Type] = h
@@ -80,7 +80,7 @@ func (s *Stepper) Step(ctx context.Context) ([]Run, error) {
 			return nil, err
 		}
 		var runs []Run
-		if h := s.handlers[next]; h.Kind == handlers.KindLeased {
+		if h := s.handlers[next]; h.Kind == handler.KindLeased {
 			runs, err = s.stepLeased(ctx, h)
 		} else {
 			runs, err = s.stepTx(ctx, h, ClaimNext{Limit: h.BatchSize})
@@ -131,7 +131,7 @@ const (
 )
 
 // misuse is the Misuse that an error of a guarded transaction is.
-func misuse(h *handlers.Handler, taskID int64, err error) *Misuse {
+func misuse(h *handler.Handler, taskID int64, err error) *Misuse {
 	m := &Misuse{Type: h.Type, TaskID: taskID, Text: misuseUnusable, Err: err}
 	if endedTransaction(pgerr.Code(err), err) {
 		m.Text = misuseEnded

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -18,7 +18,7 @@ import (
 
 // stepLeased leases one task, runs its handler outside the Stepper's own transactions, and ends the
 // lease.
-func (s *Stepper) stepLeased(ctx context.Context, h *handlers.Handler) ([]Run, error) {
+func (s *Stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]Run, error) {
 	token := store.NewUUID()
 	t, err := s.lease(ctx, h, token)
 	if err != nil || t == nil {
@@ -35,7 +35,7 @@ func (s *Stepper) stepLeased(ctx context.Context, h *handlers.Handler) ([]Run, e
 	if timeout := timeoutOf(h, t); timeout > 0 {
 		l.ctx.endAt(time.Now().Add(timeout), timeoutError(timeout))
 	}
-	out := callHandler(l.ctx, h, nil, handlers.Claim{}, []*store.Task{call})
+	out := callHandler(l.ctx, h, nil, handler.Claim{}, []*store.Task{call})
 	l.ctx.cancel(nil)
 	if out.abandoned {
 		return nil, &Misuse{Type: h.Type, TaskID: t.ID, Text: misuseAbandoned}
@@ -51,7 +51,7 @@ func (s *Stepper) stepLeased(ctx context.Context, h *handlers.Handler) ([]Run, e
 }
 
 // lease claims the next task of the type, if there is one, and counts the attempt.
-func (s *Stepper) lease(ctx context.Context, h *handlers.Handler, token string) (t *store.Row, err error) {
+func (s *Stepper) lease(ctx context.Context, h *handler.Handler, token string) (t *store.Row, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		var runs []*LeasedRun
 		err := pg.QueryTx(ctx, tx, s.store.SQL(LeaseSQL), LeaseNext{}.args(h, 1, s.store.RelayID, token), func(values []driver.Value) (err error) {
@@ -72,7 +72,7 @@ func (s *Stepper) lease(ctx context.Context, h *handlers.Handler, token string) 
 }
 
 // finish ends a lease. Nobody but the handler can have taken it away.
-func (s *Stepper) finish(ctx context.Context, h *handlers.Handler, t *store.Row, token string, v verdict) ([]Run, error) {
+func (s *Stepper) finish(ctx context.Context, h *handler.Handler, t *store.Row, token string, v verdict) ([]Run, error) {
 	end := &transition{verdict: v, row: t, token: token}
 	if v.done {
 		end.keep = h.Keep
@@ -96,7 +96,7 @@ func (s *Stepper) finish(ctx context.Context, h *handlers.Handler, t *store.Row,
 // stepLease is a Stepper's hold on one task.
 type stepLease struct {
 	s         *Stepper
-	h         *handlers.Handler
+	h         *handler.Handler
 	row       *store.Row
 	token     string
 	ctx       *limited // of the handler

@@ -6,7 +6,7 @@ import (
 	"errors"
 
 	"github.com/lib/pq"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -24,7 +24,7 @@ type lostClaim struct {
 func (l *lostClaim) Unwrap() error { return l.Misuse }
 
 // stepTx runs one claim of a Tx or Batch handler.
-func (s *Stepper) stepTx(ctx context.Context, h *handlers.Handler, c claimPlan) (runs []Run, err error) {
+func (s *Stepper) stepTx(ctx context.Context, h *handler.Handler, c claimPlan) (runs []Run, err error) {
 	var solo []int64
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		u := s.unit(h, tx)
@@ -75,7 +75,7 @@ func (s *Stepper) stepTx(ctx context.Context, h *handlers.Handler, c claimPlan) 
 	return runs, nil
 }
 
-func (s *Stepper) unit(h *handlers.Handler, tx *sql.Tx) *unit {
+func (s *Stepper) unit(h *handler.Handler, tx *sql.Tx) *unit {
 	u := &unit{guardedTx: newGuardedTx(&s.store), h: h}
 	u.within(tx)
 	return u
@@ -89,7 +89,7 @@ func (s *Stepper) runUnit(ctx context.Context, u *unit, runs *[]Run) error {
 	}
 	limit, end := context.WithTimeoutCause(ctx, timeout+grace(timeout), timeoutError(timeout))
 	defer end()
-	out := callHandler(limit, u.h, u.tx, handlers.Claim{}, u.tasks())
+	out := callHandler(limit, u.h, u.tx, handler.Claim{}, u.tasks())
 	if out.abandoned {
 		return &Misuse{Type: u.h.Type, TaskID: u.rows[0].ID, Text: misuseAbandoned}
 	}
@@ -169,7 +169,7 @@ func (s *Stepper) await(ctx context.Context, rows []*store.Row) error {
 
 // recordLost records a failure in another transaction. Where there is no other one, the test has
 // lost its own.
-func (s *Stepper) recordLost(ctx context.Context, h *handlers.Handler, l *lostClaim) (runs []Run, err error) {
+func (s *Stepper) recordLost(ctx context.Context, h *handler.Handler, l *lostClaim) (runs []Run, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		u := s.unit(h, tx)
 		defer u.done()

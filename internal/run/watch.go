@@ -3,7 +3,7 @@ package run
 import (
 	"time"
 
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -17,7 +17,7 @@ type watch struct {
 }
 
 // newWatch begins to watch the tasks of a claim that ended at the given time.
-func newWatch(to Events, h *handlers.Handler, rows []*store.Row, claimed time.Time) *watch {
+func newWatch(to Events, h *handler.Handler, rows []*store.Row, claimed time.Time) *watch {
 	if !to.Observed() {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 	"syscall"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
-	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/pgdb"
 )
 
 // Child runs a process of the app and ends it, if this process was started for that.
@@ -62,5 +62,5 @@ func open(url, driver string) (*sql.DB, error) {
 	if driver == "pgx" {
 		return sql.Open("pgx", url)
 	}
-	return outbox.Open(url)
+	return pgdb.Open(url)
 }

@@ -1,4 +1,4 @@
-package outbox_test
+package pgdb_test
 
 import (
 	"fmt"
@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/pgdb"
 )
 
 // tcpUserTimeout is TCP_USER_TIMEOUT (tcp(7)), which the package syscall does not name.
@@ -19,7 +19,7 @@ func TestConnectionsOfOpenHaveKeepaliveAndAUserTimeout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := outbox.Open(fmt.Sprintf("postgres://%s/?sslmode=disable", l.Addr()))
+	db, err := pgdb.Open(fmt.Sprintf("postgres://%s/?sslmode=disable", l.Addr()))
 	if err != nil {
 		t.Fatal(err)
 	}

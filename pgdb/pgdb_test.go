@@ -1,4 +1,4 @@
-package outbox_test
+package pgdb_test
 
 import (
 	"context"
@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	breaker "github.com/txoutbox/outbox/internal/chaos/proxy"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/pgdb"
 )
 
 // through returns a proxy before the server, and the URL that leads through it.
@@ -36,7 +36,7 @@ func through(t testing.TB, to string) (*breaker.Proxy, string) {
 
 func openPool(t testing.TB, url string) *sql.DB {
 	t.Helper()
-	db, err := outbox.Open(url)
+	db, err := pgdb.Open(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestOpenIsLibPQsPool(t *testing.T) {
 func TestOpenRefusesWhatIsNoConnectionStringAndDoesNotShowIt(t *testing.T) {
 	t.Parallel()
 	for _, dsn := range []string{"postgres://user:sesame@host:port/db", "password='sesame", "sesame", "password=sesame target_session_attrs=prefer-standby"} {
-		if _, err := outbox.Open(dsn); err == nil || strings.Contains(err.Error(), "sesame") || strings.Contains(err.Error(), "connection failed") {
+		if _, err := pgdb.Open(dsn); err == nil || strings.Contains(err.Error(), "sesame") || strings.Contains(err.Error(), "connection failed") {
 			t.Errorf("%q: got %v", dsn, err)
 		}
 	}

@@ -1,69 +1,36 @@
 // Package schema holds the outbox's database schema as numbered SQL files, and applies them.
 //
-// [Migrate] is made for the start of an app: call it from every process, as often as you like. Who would
-// rather use psql or a tool for migrations finds the same files in [Files], for goose as
+// [Migrate] is made for the start of an app: call it from every process, as often as you like. Who
+// would rather use psql or a tool for migrations finds the same files in [Files], for goose as
 //
 //	goose.NewProvider(goose.DialectPostgres, db, schema.Files, goose.WithTableName("goose_outbox_version"))
 //
-// with a table of versions of their own, as the app's numbers are its own; examples/migrate has them for golang-migrate.
-// [SQL] is one script for a schema of another name. It makes no difference to [Migrate] and [Check]
-// who applied them. There is no way back down: a newer version adds to what is there.
+// with a table of versions of their own, as the app's numbers are its own; examples/migrate has
+// them for golang-migrate. [SQL] is one script for a schema of another name. It makes no difference
+// to [Migrate] and [Check] who applied them. There is no way back down: a newer version adds to
+// what is there.
 package schema
 
 import (
 	"context"
 	"database/sql"
-	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
-	"strconv"
-	"strings"
-	"sync"
+
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
-
-// Files are the migrations, 00019_relays.sql and so on, with goose's annotations, for the schema "outbox".
-// The first six are the baseline; versions 1 to 18 were before the first release, and cannot be migrated.
-// Each is applied in one transaction, records itself in outbox.migration, and does no harm when it is
-// applied again right away. Going back to an older one after a newer one is not safe.
-//
-//go:embed 0*.sql
-var Files embed.FS
-
-const (
-	defaultSchema = "outbox"
-	baseline      = 19 // the number of the first file
-)
-
-// What [Check], [CheckWritable] and [Migrate] find wrong. The error that wraps one of these says what was found.
-var (
-	// ErrNotMigrated: the schema or its migration table is missing, or older than this code.
-	ErrNotMigrated = errors.New("schema: the outbox is not migrated")
-	// ErrNewer: a newer version of this module migrated the schema.
-	ErrNewer = errors.New("schema: the outbox is newer than this code")
-	// ErrUnsupportedServer: the server is older or newer than the versions of PostgreSQL that are tested.
-	ErrUnsupportedServer = errors.New("schema: unsupported server")
-	// ErrUnsupportedEncoding: the database's encoding is not UTF8.
-	ErrUnsupportedEncoding = errors.New("schema: unsupported encoding")
-	// ErrReadOnly: the setting default_transaction_read_only is on.
-	ErrReadOnly = errors.New("schema: transactions are read-only by default")
-)
-
-// Version is the version of the newest migration in this package.
-func Version() int { return baseline + len(migrations()) - 1 }
 
 // Querier is what [Check] needs: *sql.DB, *sql.Conn and *sql.Tx have it, and those of sqlx.
 type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// Check returns nil if the schema of that name is at [Version], in a database with the encoding UTF8, on a
-// server that is supported. It only
-// reads, so it may run on a standby; it needs USAGE on the schema and SELECT on its table migration. It
-// does not look at the other tables.
+// Check returns nil if the schema of that name is at [Version], in a database with the encoding
+// UTF8, on a server that is supported. It only reads, so it may run on a standby; it needs USAGE on
+// the schema and SELECT on its table migration. It does not look at the other tables.
 //
-// Errors: ErrNotMigrated, ErrNewer, ErrUnsupportedServer or ErrUnsupportedEncoding, an invalid name before
-// any SQL, or else the query's own.
+// Errors: ErrNotMigrated, ErrNewer, ErrUnsupportedServer or ErrUnsupportedEncoding, an invalid name
+// before any SQL, or else the query's own.
 func Check(ctx context.Context, q Querier, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -78,8 +45,8 @@ func Check(ctx context.Context, q Querier, name string) error {
 	return nil
 }
 
-// CheckWritable returns nil if a transaction may write unless it says otherwise. [Migrate], when there is something
-// to do, and relays at their start call it.
+// CheckWritable returns nil if a transaction may write unless it says otherwise. [Migrate], when
+// there is something to do, and relays at their start call it.
 //
 // Errors: ErrReadOnly, one that says that the server is a standby, or else the query's own.
 func CheckWritable(ctx context.Context, q Querier) error {
@@ -90,7 +57,7 @@ SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::bo
 		Scan(&standby, &readOnly, &role, &database)
 	switch {
 	case err != nil:
-		return fmt.Errorf("schema: look whether transactions may write: %w", withoutDSN(err))
+		return fmt.Errorf("schema: look whether transactions may write: %w", pgerr.WithoutDSN(err))
 	case standby:
 		return errors.New("schema: the server is a standby, which is read-only: connect to the primary")
 	case readOnly:
@@ -107,9 +74,9 @@ type state struct {
 	table   bool // the migration table exists
 }
 
-// read finds a schema's state; it refuses a server that this code does not know, a database whose encoding is not
-// UTF8, and a version below the baseline or above newest.
-// The name must be valid. The statements have no parameters, for poolers that change connections between them.
+// read finds a schema's state; it refuses a server that this code does not know, a database whose
+// encoding is not UTF8, and a version below the baseline or above newest. The name must be valid.
+// The statements have no parameters, for poolers that change connections between them.
 func read(ctx context.Context, q Querier, name string, newest int) (state, error) {
 	var found state
 	var number int
@@ -118,7 +85,7 @@ func read(ctx context.Context, q Querier, name string, newest int) (state, error
 SELECT current_setting('server_version_num'), current_setting('server_version'), current_database(), current_setting('server_encoding'), to_regclass('`+quote(name)+`.migration') IS NOT NULL`).
 		Scan(&number, &server, &database, &encoding, &found.table)
 	if err != nil {
-		return state{}, fmt.Errorf("schema: look for %s.migration: %w", name, needs(reading, withoutDSN(err)))
+		return state{}, fmt.Errorf("schema: look for %s.migration: %w", name, needs(reading, pgerr.WithoutDSN(err)))
 	}
 	if err := checkServer(number, server); err != nil {
 		return state{}, err
@@ -137,7 +104,8 @@ SELECT current_setting('server_version_num'), current_setting('server_version'),
 
 const reading = "USAGE on the schema and SELECT on its table migration"
 
-// readVersion reads the newest applied version and refuses one that is older than the baseline or newer than this code's.
+// readVersion reads the newest applied version and refuses one that is older than the baseline or
+// newer than this code's.
 func readVersion(ctx context.Context, q Querier, name string, newest int) (version int, err error) {
 	err = q.QueryRowContext(ctx, `-- schema: version
 SELECT coalesce(max(version), 0) FROM `+quote(name)+`.migration`).Scan(&version)
@@ -167,25 +135,3 @@ func checkServer(number int, text string) error {
 	}
 	return nil
 }
-
-// migrations are the texts of Files in order, the first for the baseline. The names are checked here, since
-// a gap or a duplicate would be applied wrongly; it panics, as only a mistake in this package can cause it.
-var migrations = sync.OnceValue(func() []string {
-	entries, err := fs.ReadDir(Files, ".")
-	if err != nil {
-		panic(err)
-	}
-	texts := make([]string, len(entries))
-	for i, e := range entries { // sorted by name
-		digits, _, _ := strings.Cut(e.Name(), "_")
-		if n, err := strconv.Atoi(digits); err != nil || len(digits) != 5 || n != baseline+i {
-			panic(fmt.Sprintf("schema: the file %s is not number %05d", e.Name(), baseline+i))
-		}
-		text, err := Files.ReadFile(e.Name())
-		if err != nil {
-			panic(err)
-		}
-		texts[i] = string(text)
-	}
-	return texts
-})

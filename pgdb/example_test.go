@@ -1,4 +1,4 @@
-package outbox_test
+package pgdb_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/pgdb"
 )
 
 func ExampleOpen() {
@@ -14,11 +15,11 @@ func ExampleOpen() {
 	_, dsn, drop := relaytest.ExampleServer()
 	defer drop()
 
-	db, err := outbox.Open(dsn) // instead of sql.Open("postgres", dsn)
-	must(err)
+	db, err := pgdb.Open(dsn) // instead of sql.Open("postgres", dsn)
+	relaytest.Must(err)
 	defer db.Close()
 	db.SetMaxOpenConns(12)
-	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+	relaytest.Must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
 		enqueued, err := outbox.Enqueue(ctx, tx, "SEND_WELCOME", map[string]any{"user_id": 7})
 		fmt.Println(enqueued.Outcome)
 		return err

@@ -1,0 +1,201 @@
+package handlers
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/sethvargo/go-retry"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/handler"
+)
+
+// MaxTxTimeout is the longest, and the default, timeout of Tx and Batch handlers. An open
+// transaction keeps VACUUM from its work in the whole database.
+const MaxTxTimeout = 30 * time.Second
+
+const (
+	defaultLeasedTimeout = 5 * time.Minute
+	defaultMaxAttempts   = 10
+
+	maxBatchSize = 10_000
+	minLease     = 100 * time.Millisecond
+
+	maxRunningTotal = 1000
+	maxRate         = 1_000_000
+	maxRatePer      = 31 * 24 * time.Hour
+	leastRateStep   = 10 * time.Microsecond
+	maxKeep         = 100 * 365 * 24 * time.Hour
+)
+
+// registration is a handler with what was said when it was registered.
+type registration struct {
+	handler.Handler
+	noHeartbeat bool
+	middleware  []Middleware
+	call        Func
+	place       string
+}
+
+// Option changes one registration.
+type Option func(*registration)
+
+// Timeout bounds one run of the handler: its context ends then, and for Tx and Batch the server
+// cancels the statement that runs. 0 means the default: 30 s for Tx and Batch, which is also the
+// most, and 5 minutes for Leased, where negative means none. A task's own [outbox.Timeout] comes
+// first.
+func Timeout(d time.Duration) Option { return func(r *registration) { r.Timeout = d } }
+
+// NoHeartbeat makes the tasks of a Leased handler show by themselves that they get on: their
+// relay's heartbeats do not keep such a task, only its own lease does, which lasts from the claim
+// on for the given time, and is moved by [outbox.Task.Extend] alone. When it has run out, the
+// handler's context ends with the cause outbox.ErrLeaseLost, and any relay may take the task over,
+// though the process lives; that is an attempt. A process that dies still loses its tasks with its
+// heartbeat, after 10 s. The lease takes the place of Timeout; a task's own [outbox.Timeout] is its
+// lease then. It is between 100 ms and outbox.MaxTimeout.
+func NoHeartbeat(lease time.Duration) Option {
+	return func(r *registration) { r.Lease, r.noHeartbeat = lease, true }
+}
+
+// MaxAttempts is how often a task is started before it becomes a dead letter, unless it says
+// otherwise itself. 0 means 10; the most is 32767.
+func MaxAttempts(n int) Option { return func(r *registration) { r.MaxAttempts = n } }
+
+// Priority is added to the priority of each task of this type when a relay chooses between types;
+// lower runs first. It must fit an int16.
+func Priority(p int) Option { return func(r *registration) { r.Priority = p } }
+
+// Keep writes each finished task of this type to the history (table outbox.done_task, package
+// history), in the transaction that finishes it, and keeps it there for d by PostgreSQL's clock. It
+// costs one more row written for each task, and the payload of a Tx or Batch task goes to the
+// server once more. 0 means that finished tasks are not kept, the default; the most is 100 years.
+// Tasks that went to the dead letters are not in the history, nor those whose handler committed the
+// claim's transaction itself.
+func Keep(d time.Duration) Option { return func(r *registration) { r.Keep = d } }
+
+// Backoff is a factory of go-retry backoffs: the wait before attempt n + 1 is the n-th value of a
+// new one. When it says stop, the task becomes a dead letter. Waits are capped at 24 h. The default
+// is exponential from 1 s with jitter, at most 1 h. It must be safe for concurrent calls;
+// registration makes the first.
+//
+// The attempt counts also if the factory or its backoff panics, say as a table has fewer waits than
+// there are attempts. The task waits by the default backoff then, and the relay logs an error with
+// the task type.
+func Backoff(factory func() retry.Backoff) Option {
+	return func(r *registration) { r.NewBackoff = factory }
+}
+
+// MaxRunning is how many calls of the handler run at once in one relay; a Batch handler's call is
+// one, however many tasks it has. 0 means as many as the relay has workers for.
+func MaxRunning(n int) Option { return func(r *registration) { r.MaxRunning = n } }
+
+// MaxRunningTotal is how many calls of the handler run at once in all relays that registered the
+// type with this option, in whatever process; a Batch handler's call is one, however many tasks it
+// has. 0 means any number; the most is 1,000.
+//
+// A call has its share from its claim until its result is committed. The share of a process that
+// dies is free again as soon as its tasks are: at once for Tx and Batch, when its lease ends (10 to
+// 15 s) for Leased. A Leased handler that goes on although its lease is lost does not count any
+// more. The limit is stored in outbox.task_type when a relay starts, and the last one that started
+// counts for all; when it is lowered, what runs goes on. A relay that registered the type without
+// the option is not limited and not counted. It costs each claim of the type one more statement.
+func MaxRunningTotal(n int) Option { return func(r *registration) { r.MaxRunningTotal = n } }
+
+// Rate is how many tasks of the type start in a time, in all relays that registered it with this
+// option: n in each duration per, at an even pace. What was not used is saved up, to a tenth of n
+// (at least one task), and may start at once later; so in any time of length per at most n + n/5 +
+// 2 tasks start. Each attempt counts; of a batch that failed and is run again one by one, each task
+// counts once. A Batch handler gets as many tasks as may start. The clock is the database's.
+//
+// The rate is stored in outbox.task_type when a relay starts, and the last one that started counts
+// for all. n is at most 1,000,000, per at most 31 days, and n at most 100,000 a second. Rate(0, 0)
+// means any number. It costs about one more statement for each claim of the type.
+func Rate(n int, per time.Duration) Option {
+	return func(r *registration) { r.Rate, r.RatePer = n, per }
+}
+
+// Use adds middleware around this handler, inside that of the registry.
+func Use(m ...Middleware) Option {
+	return func(r *registration) { r.middleware = append(r.middleware, m...) }
+}
+
+// newRegistration applies the options, and panics if one is out of range.
+func newRegistration(h handler.Handler, opts []Option) *registration {
+	r := &registration{Handler: h}
+	r.NewBackoff = handler.DefaultBackoff
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, o := range opts {
+		if o == nil {
+			fail("an Option is nil")
+			continue
+		}
+		o(r)
+	}
+	if r.MaxAttempts == 0 {
+		r.MaxAttempts = defaultMaxAttempts
+	}
+	if r.noHeartbeat {
+		switch {
+		case r.Kind != handler.KindLeased:
+			fail("NoHeartbeat: a %s handler has no lease", r.Kind)
+		case r.Timeout != 0:
+			fail("NoHeartbeat and Timeout(%v): the lease is the timeout", r.Timeout)
+		case r.Lease < minLease || r.Lease > outbox.MaxTimeout:
+			fail("NoHeartbeat(%v): must be between %v and %v", r.Lease, minLease, outbox.MaxTimeout)
+		}
+	}
+	if r.Kind == handler.KindLeased {
+		switch {
+		case r.noHeartbeat:
+			r.Timeout = 0
+		case r.Timeout == 0:
+			r.Timeout = defaultLeasedTimeout
+		case r.Timeout < 0:
+			r.Timeout = 0
+		}
+	} else {
+		if r.Timeout == 0 {
+			r.Timeout = MaxTxTimeout
+		}
+		if r.Timeout < time.Millisecond || r.Timeout > MaxTxTimeout {
+			fail("Timeout(%v): a %s handler holds a transaction open, so it must be between 1ms and %v: use Leased for longer work", r.Timeout, r.Kind, MaxTxTimeout)
+		}
+	}
+	if r.MaxAttempts < 1 || r.MaxAttempts > math.MaxInt16 {
+		fail("MaxAttempts(%d): must be between 1 and %d, or 0 for %d", r.MaxAttempts, math.MaxInt16, defaultMaxAttempts)
+	}
+	if r.Priority < math.MinInt16 || r.Priority > math.MaxInt16 {
+		fail("Priority(%d): must be between %d and %d", r.Priority, math.MinInt16, math.MaxInt16)
+	}
+	if r.MaxRunning < 0 {
+		fail("MaxRunning(%d): must be at least 1, or 0 for any number", r.MaxRunning)
+	}
+	if r.MaxRunningTotal < 0 || r.MaxRunningTotal > maxRunningTotal {
+		fail("MaxRunningTotal(%d): must be between 1 and %d, or 0 for any number", r.MaxRunningTotal, maxRunningTotal)
+	}
+	switch {
+	case r.Rate == 0 && r.RatePer == 0:
+	case r.Rate < 1 || r.Rate > maxRate || r.RatePer < time.Millisecond || r.RatePer > maxRatePer || r.RatePer/time.Duration(r.Rate) < leastRateStep:
+		fail("Rate(%d, %v): must be between 1 and %d tasks in 1ms to %v, at most 100,000 a second, or 0 in 0 for any number", r.Rate, r.RatePer, maxRate, maxRatePer)
+	}
+	if r.Keep < 0 || r.Keep > maxKeep || r.Keep > 0 && r.Keep < time.Microsecond {
+		fail("Keep(%v): must be between 1µs and %v, or 0 to keep nothing", r.Keep, maxKeep)
+	}
+	if r.BatchSize < 1 || r.BatchSize > maxBatchSize {
+		fail("size %d: must be between 1 and %d", r.BatchSize, maxBatchSize)
+	}
+	if r.NewBackoff == nil {
+		fail("Backoff: the factory is nil")
+	} else if r.NewBackoff() == nil {
+		fail("Backoff: the factory returns nil")
+	}
+	if hasNil(r.middleware) {
+		fail("Use: a Middleware is nil")
+	}
+	if len(errs) > 0 {
+		panic(fmt.Sprintf("handlers: %s: %v", r.Type, errors.Join(errs...)))
+	}
+	return r
+}

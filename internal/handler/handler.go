@@ -1,0 +1,53 @@
+// Package handler is what a relay, and a test that runs tasks as a relay does, know of a registered
+// handler and of its results. Package handlers makes them.
+package handler
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"time"
+
+	"github.com/sethvargo/go-retry"
+	"github.com/txoutbox/outbox"
+)
+
+// Kind is how the tasks of a type are claimed and run.
+type Kind string
+
+// The kinds of handler.
+const (
+	KindTx     Kind = "tx"
+	KindBatch  Kind = "batch"
+	KindLeased Kind = "leased"
+)
+
+func (k Kind) String() string { return string(k) }
+
+// Handler is one registered handler.
+type Handler struct {
+	Type        string
+	Kind        Kind
+	BatchSize   int           // tasks of one claim; 1 unless the kind is KindBatch
+	Timeout     time.Duration // of one run; 0 is none, for KindLeased only
+	Lease       time.Duration // of one claim, without heartbeats; 0 is with them
+	MaxAttempts int
+	Priority    int           // added to each task's own in the choice between types
+	Keep        time.Duration // how long finished tasks stay in the history; 0: they do not get there
+
+	MaxRunning      int           // calls at once in one relay; 0 is any number
+	MaxRunningTotal int           // calls at once in all relays; 0 is any number
+	Rate            int           // tasks that may start in RatePer, in all relays; 0 is any number
+	RatePer         time.Duration // 0 where Rate is
+
+	// Run calls the handler with its middleware. tx is nil for KindLeased. It does not recover
+	// panics.
+	Run func(ctx context.Context, tx *sql.Tx, claim Claim, tasks []*outbox.Task[json.RawMessage]) error
+
+	NewBackoff func() retry.Backoff
+	Options    []outbox.Option // of the task type, for the payload of its next iteration
+}
+
+// Claim is the claim that took the tasks of a call, by the clock of its process: when it began, and
+// when it had them. Both are zero where no relay runs the handler.
+type Claim struct{ Began, Ended time.Time }

@@ -1,0 +1,77 @@
+package handler
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/txoutbox/outbox"
+)
+
+// Action is what a control result asks for.
+type Action int
+
+// The actions of control results.
+const (
+	ActionRetry    Action = iota // failed: retry after the backoff, or after Result.Wait if it is set
+	ActionSnooze                 // run again after Result.Wait; no attempt is counted
+	ActionDiscard                // done, though Result.Err
+	ActionDead                   // to the dead letters
+	ActionRunAgain               // done for this time; run again after Result.Wait, as attempt 1
+)
+
+func (a Action) String() string {
+	return [...]string{"retry", "snooze", "discard", "dead", "run again"}[a]
+}
+
+// Result is the error that Snooze, RetryAfter, Discard, Dead, RunAgain and RunAgainWith of package
+// handlers return.
+type Result struct {
+	Action Action
+	Wait   time.Duration
+	Err    error
+	// Payload is that of the next iteration, of ActionRunAgain; nil keeps the task's own.
+	Payload json.RawMessage
+	TaskID  int64 // that Payload is for
+}
+
+func (r *Result) Error() string {
+	text := r.Action.String()
+	if r.Action == ActionSnooze || r.Action == ActionRetry || r.Action == ActionRunAgain {
+		text = fmt.Sprintf("%s after %v", text, r.Wait)
+	}
+	if r.Err == nil {
+		return text
+	}
+	return text + ": " + r.Err.Error()
+}
+
+// Unwrap gives the error that the result was made from.
+func (r *Result) Unwrap() error { return r.Err }
+
+// ResultOf finds the control result in err's chain. Any other error is a plain failure.
+func ResultOf(err error) *Result {
+	var r *Result
+	if errors.As(err, &r) && r != nil {
+		// The text on record is that of the whole chain, with the context that wrapping added.
+		return &Result{Action: r.Action, Wait: r.Wait, Err: err, Payload: r.Payload, TaskID: r.TaskID}
+	}
+	return &Result{Err: err}
+}
+
+// CheckAgain returns err, a handler's result for the task, or what is wrong with its RunAgainWith.
+func (h *Handler) CheckAgain(taskID int64, err error) error {
+	var r *Result
+	if !errors.As(err, &r) || r == nil || r.Payload == nil {
+		return err
+	}
+	if r.TaskID != taskID {
+		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for task %d", r.TaskID, taskID)
+	}
+	task := outbox.NewTask{Type: h.Type, Payload: r.Payload, Options: h.Options}
+	if _, err := task.Encode(); err != nil {
+		return fmt.Errorf("handlers: RunAgainWith: %w", err)
+	}
+	return err
+}

@@ -1,0 +1,27 @@
+package pg
+
+import (
+	"strconv"
+	"time"
+)
+
+// Millis is a duration as the server's settings take it; at least 1, as 0 would mean none.
+func Millis(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
+
+const (
+	// StatementTimeout bounds each statement of the relay's own.
+	StatementTimeout = 10 * time.Second
+	// Bookkeeping bounds each statement, lock wait and idle moment of a claim's transaction outside
+	// the handler.
+	Bookkeeping = 10 * time.Second
+
+	idleTimeout  = 15 * time.Second // of a transaction of the relay's own, each of whose statements follows at once
+	replyTimeout = 30 * time.Second // to BEGIN, COMMIT and ROLLBACK; COMMIT may have to wait for a standby
+)
+
+// BeginSQL begins a transaction as InTx does.
+const BeginSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
+
+// letGo ends a transaction whose relay is frozen or gone without a word, and with it its locks. The
+// server waits for hours otherwise. It is for transactions of more than one message.
+var letGo = "SET LOCAL idle_in_transaction_session_timeout = " + Millis(idleTimeout)

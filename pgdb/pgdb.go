@@ -1,0 +1,87 @@
+// Package pgdb opens a pool of lib/pq whose connections notice when the other side is gone without
+// a word: a host that lost its power, a cable, a firewall or a proxy that forgot the connection.
+//
+// lib/pq itself waits for an answer as long as the operating system believes in the connection,
+// which is minutes to hours, and the end of a call's context does not end that wait. A connection
+// of [Open] breaks, and the call on it fails, when
+//   - the other side has acknowledged nothing for 25 s. TCP keepalive starts after 10 s and repeats
+//     each 5 s. On Linux TCP_USER_TIMEOUT also ends a connection whose other side takes nothing
+//     more. Elsewhere the system decides when to give up what was sent. Unix sockets have neither.
+//   - a call's context ended, and there is no answer 5 s after the cancel request. A connection
+//     whose call was cancelled does not go back to the pool.
+//   - it is not ready within 15 s, or when the context of the call that needs it ends. A host that
+//     does not accept within 3 s, or is not ready within 8 s, makes way for the next one of the
+//     connection string.
+//
+// A statement whose context has no end may take any time, and so may COMMIT, which may have to wait
+// for a standby. A relay cancels its own BEGIN, COMMIT and ROLLBACK after 30 s without an answer,
+// so it needs a pool of this kind to get every worker back.
+package pgdb
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pgerr"
+)
+
+// connectTimeout bounds the beginning of a connection, over all hosts, where the caller's context
+// is longer.
+const connectTimeout = 15 * time.Second
+
+// Open returns a pool of connections that notice a dead peer. It does not connect. dsn is lib/pq's:
+// without sslmode the connection needs TLS, so for a server without TLS add sslmode=disable. The
+// error, which does not show dsn, says that dsn is none, or that it asks for
+// target_session_attrs=prefer-standby: an outbox writes.
+//
+// The pool's limits are those of sql.Open: any number of connections, and two idle ones. The
+// connection that [database/sql.Conn.Raw] gives is not lib/pq's own type, so pq.SetNoticeHandler
+// and its like do not take it.
+func Open(dsn string) (*sql.DB, error) {
+	if _, err := pq.NewConnector(dsn); err != nil {
+		if pgerr.RepeatsDSN(err.Error()) {
+			return nil, errors.New("pgdb: Open: not a connection string of lib/pq; what is wrong with it is not shown, as that repeats it")
+		}
+		return nil, fmt.Errorf("pgdb: Open: not a connection string of lib/pq: %w", err)
+	}
+	if strings.Contains(dsn, "prefer-standby") { // without any host lib/pq tries them for ever, too
+		return nil, errors.New("pgdb: Open: target_session_attrs=prefer-standby: an outbox writes; use read-write or primary")
+	}
+	return sql.OpenDB(&connector{dsn}), nil
+}
+
+type connector struct{ dsn string }
+
+func (c *connector) Driver() driver.Driver { return &pq.Driver{} }
+
+// Connect has a connector, and so a dialer, for each connection: what it dials later is a cancel
+// request for that one.
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	own, err := pq.NewConnector(c.dsn)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	w := &wire{}
+	own.Dialer(w)
+	defer context.AfterFunc(ctx, w.breakOff)()
+	conn, err := own.Connect(ctx)
+	if err != nil {
+		if ended := ctx.Err(); ended != nil {
+			err = fmt.Errorf("%w: %w", ended, err)
+		}
+		return nil, err
+	}
+	pqc, ok := conn.(pqConn)
+	if !ok || !w.connected() {
+		return nil, errors.Join(driver.ErrBadConn, conn.Close())
+	}
+	return &wiredConn{pqConn: pqc, wire: w}, nil
+}

@@ -1,0 +1,48 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Option changes one Migrate or GrantRoles.
+type Option func(*settings)
+
+type settings struct {
+	name        string
+	lockTimeout time.Duration
+	files       []string
+	patience    time.Duration // for all tries together
+	grace       time.Duration // for the last statement, when the context has ended
+}
+
+// Schema names the outbox's schema, "outbox" if it is not given: lower-case letters, digits and _,
+// not a digit first, at most 63 bytes. A name that is a reserved word works.
+func Schema(name string) Option { return func(s *settings) { s.name = name } }
+
+// LockTimeout bounds the wait for each lock, since whoever comes after a statement that waits for a
+// lock waits as well; after it Migrate and GrantRoles let go of all locks and try again. Longer
+// lets them win against long transactions, and stops enqueueing for as long. 0 means Migrate's
+// default, 2 s; the most is 1 min.
+func LockTimeout(d time.Duration) Option { return func(s *settings) { s.lockTimeout = d } }
+
+func newSettings(opts []Option) (*settings, error) {
+	s := &settings{name: defaultSchema, files: migrations(), patience: time.Minute, grace: 10 * time.Second}
+	for _, o := range opts {
+		if o == nil {
+			return nil, errors.New("schema: an Option is nil")
+		}
+		o(s)
+	}
+	if s.lockTimeout == 0 {
+		s.lockTimeout = 2 * time.Second
+	}
+	if s.lockTimeout < time.Millisecond || s.lockTimeout > time.Minute {
+		return nil, fmt.Errorf("schema: LockTimeout(%v): must be between 1ms and 1m, or 0 for the default", s.lockTimeout)
+	}
+	return s, checkName(s.name)
+}
+
+// newest is the number of the last of the files.
+func (s *settings) newest() int { return baseline + len(s.files) - 1 }

@@ -21,6 +21,12 @@ var allowedImports = map[string][]string{
 		"github.com/lib/pq",       // arrays of EnqueueMany
 		"github.com/jmoiron/sqlx", // sqlx_adapter.go
 	},
+	"/admin": {
+		"", "/internal/pg", "/internal/pgerr",
+		"/internal/upkeep",  // hands back as a takeover does
+		"/internal/wake",    // relays of this process, after a hand back
+		"github.com/lib/pq", // arrays of ids, names of indexes
+	},
 	"/doctor":          {"", "/internal/pgerr", "/internal/vacuum", "/schema"},
 	"/handlers":        {"", "/internal/guard", "github.com/sethvargo/go-retry"},
 	"/schema":          {"github.com/sethvargo/go-retry"},

@@ -34,7 +34,7 @@ var allowedImports = map[string][]string{
 	"/history":         {"", "/internal/pgerr"},
 	"/inspect":         {"", "/deadletter", "/internal/pgerr"},
 	"/audit":           {"", "/internal/pgerr"},
-	"/dashboard":       {"", "/audit", "/deadletter", "/inspect", "/relay", "/internal/pgerr"},
+	"/dashboard":       {"", "/admin", "/internal/pgerr"},
 	"/internal/counts": {},
 	"/internal/drain":  {"/handlers"},
 	"/internal/guard":  {},

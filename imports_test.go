@@ -14,7 +14,8 @@ import (
 
 const module = "github.com/txoutbox/outbox"
 
-// Imports point one way: relay, handlers, outbox; deadletter, history, audit and inspect on outbox; schema stands alone. What is not listed is refused.
+// Imports point one way: relay, handlers, outbox; dashboard, admin, outbox, and relay never imports
+// admin, which is for operators; schema stands alone. What is not listed is refused.
 var allowedImports = map[string][]string{
 	"": {
 		"/internal/counts", "/internal/pgerr", "/internal/wake",
@@ -30,10 +31,6 @@ var allowedImports = map[string][]string{
 	"/doctor":          {"", "/internal/pgerr", "/internal/vacuum", "/schema"},
 	"/handlers":        {"", "/internal/guard", "github.com/sethvargo/go-retry"},
 	"/schema":          {"github.com/sethvargo/go-retry"},
-	"/deadletter":      {"", "/internal/pgerr", "github.com/lib/pq"}, // arrays of ids
-	"/history":         {"", "/internal/pgerr"},
-	"/inspect":         {"", "/deadletter", "/internal/pgerr"},
-	"/audit":           {"", "/internal/pgerr"},
 	"/dashboard":       {"", "/admin", "/internal/pgerr"},
 	"/internal/counts": {},
 	"/internal/drain":  {"/handlers"},
@@ -61,7 +58,7 @@ var allowedImports = map[string][]string{
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},
 	"/relay": {
-		"", "/deadletter", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pg", "/internal/pgerr",
+		"", "/handlers", "/schema", "/internal/counts", "/internal/drain", "/internal/guard", "/internal/pg", "/internal/pgerr",
 		"/internal/plan", "/internal/schedule", "/internal/store", "/internal/upkeep", "/internal/wake",
 		"github.com/lib/pq", // arrays
 	},

@@ -206,6 +206,9 @@ func TestHandingBackIsNotedBeforeItAndAfterIt(t *testing.T) {
 		if n, err := c.HandBack(t.Context(), strings.ToUpper(deadRelay)); n != 1001 || err != nil {
 			t.Errorf("got %d, %v", n, err)
 		}
+		if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND relay_id IS NOT NULL`); n != 1001 {
+			t.Errorf("%d tasks are ready and suspect, want 1001", n)
+		}
 		noted("hand_back relay "+strings.ToUpper(deadRelay)+" 0", "hand_back: done relay "+strings.ToUpper(deadRelay)+" 1001")
 		if _, err := c.HandBack(t.Context(), "'; --"); !errors.Is(err, outbox.ErrInvalidOption) {
 			t.Errorf("what is no id of a relay: %v", err)

@@ -137,7 +137,7 @@ func MaxAttempts(n int) Option { return func(h *Handler) { h.MaxAttempts = n } }
 // runs first. It must fit an int16.
 func Priority(p int) Option { return func(h *Handler) { h.Priority = p } }
 
-// Keep writes each finished task of this type to the history (table outbox.done_task, package history), in the transaction that
+// Keep writes each finished task of this type to the history (table outbox.done_task, admin.Finished), in the transaction that
 // finishes it, and keeps it there for d by PostgreSQL's clock. It costs one more row written for each task, and the payload of a
 // Tx or Batch task goes to the server once more. 0 means that finished tasks are not kept, the default; the most is 100 years.
 // Tasks that went to the dead letters are not in the history, nor those whose handler committed the claim's transaction itself.

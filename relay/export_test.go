@@ -50,10 +50,7 @@ func SpanArgs(taskID int) []any {
 func NoSpans() []any { return spanArgs(nil) }
 
 // FoldSQL moves up to $1 rows from the log of counts.
-const (
-	FoldSQL          = upkeep.FoldSQL
-	PauseScheduleSQL = pauseScheduleSQL
-)
+const FoldSQL = upkeep.FoldSQL
 
 // CheckBloat looks for bloat once, as a relay's maintenance does, with thresholds of the test's.
 func (r *Relay) CheckBloat(ctx context.Context, dead int64, snapshot time.Duration) (next time.Duration, err error) {

@@ -177,7 +177,9 @@ func TestAFiringEnqueuesOneTaskInEveryOrder(t *testing.T) {
 		fired := 0
 		pauses := []step{}
 		for _, paused := range []bool{true, false} {
-			pauses = append(pauses, step{name: fmt.Sprint("pauses: ", paused), do: func() (int, error) { return all[2].exec(relay.PauseScheduleSQL, "tick", paused) }})
+			pauses = append(pauses, step{name: fmt.Sprint("pauses: ", paused), do: func() (int, error) {
+				return all[2].exec(`UPDATE outbox.schedule SET paused = $2 WHERE name = $1`, "tick", paused)
+			}})
 		}
 		return [][]step{fires(all[0], variant != 1, &fired), fires(all[1], variant != 2, &fired), pauses}, func() string {
 			for _, s := range fires(undisturbed, true, &fired) {

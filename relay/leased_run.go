@@ -3,7 +3,6 @@ package relay
 import (
 	"time"
 
-	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -194,7 +193,7 @@ func (x *leasedRun) tellEnd() {
 		one.Attempt = min(x.row.Attempt, x.row.Max)
 	}
 	if one.Outcome == Dead {
-		one.Reason = deadletter.Reason(x.next.change.Reason)
+		one.Reason = x.next.change.Reason
 	}
 	end.Tasks = []TaskEnd{one}
 	x.r.tellEnd(end)

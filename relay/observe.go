@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -58,7 +57,7 @@ type TaskEnd struct {
 	TaskID  int64
 	Attempt int // as its handler saw it, or was to
 	Outcome Outcome
-	Reason  deadletter.Reason // of Dead
+	Reason  string // of Dead: one of the constants of package admin, as admin.ReasonAttempts
 	// Waited is how long the task had been due when the claim had it, by PostgreSQL's clock, which
 	// the relay knows from its heartbeat, to within that one's round trip. It counts from RunAt:
 	// for a task without one from the start of the transaction that enqueued it.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -46,7 +45,7 @@ func limitsOf(all []*handlers.Handler) (out []store.Limit) {
 
 // died tells the log and OnDead of a dead letter whose commit is confirmed.
 func (r *runner) died(t *store.Row, c store.Change) {
-	d := DeadLetter{TaskID: t.ID, Type: t.TaskType, Attempt: c.Attempt, MaxAttempts: t.Max, Reason: deadletter.Reason(c.Reason), Error: pgerr.Text(c.Err)}
+	d := DeadLetter{TaskID: t.ID, Type: t.TaskType, Attempt: c.Attempt, MaxAttempts: t.Max, Reason: c.Reason, Error: pgerr.Text(c.Err)}
 	r.log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.TaskID, "attempt", d.Attempt, "reason", c.Reason, "error", d.Error)
 	r.deadLetters.tell(d)
 }

@@ -3,7 +3,6 @@ package relay
 import (
 	"time"
 
-	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -60,7 +59,7 @@ func (w *watch) change(taskID int64, c store.Change) {
 		return
 	}
 	w.set(taskID, outcomeOf(c))
-	w.end.Tasks[w.at[taskID]].Reason = deadletter.Reason(c.Reason)
+	w.end.Tasks[w.at[taskID]].Reason = c.Reason
 }
 
 // confirm says that what was set is so.

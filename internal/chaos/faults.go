@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/chaos/proxy"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -314,12 +314,18 @@ func (a *arena) operate(r *rand.Rand) (what string, err error) {
 			}
 		case 1:
 			what = "redrive"
-			_, err := deadletter.RedriveMany(ctx, db, deadletter.Filter{Type: typeMisbehaves.Name()}, 1000)
+			client, err := admin.New(db, admin.Options{})
+			if err == nil {
+				_, err = client.EveryPage(ctx, client.Redrive, admin.Filter{Type: typeMisbehaves.Name()}, 1000)
+			}
 			return err
 		default:
 			kind := []string{"TX", "BATCH", "LEASED", "ORDERED"}[r.IntN(4)]
 			what = "pause " + kind
-			err := outbox.InTx(ctx, db, func(tx *sql.Tx) error { return outbox.Pause(ctx, tx, kind) })
+			client, err := admin.New(db, admin.Options{})
+			if err == nil {
+				err = client.PauseType(ctx, kind)
+			}
 			a.lasts(time.Duration(500+r.IntN(1500))*time.Millisecond, func() { a.resume(kind) })
 			return err
 		}
@@ -335,7 +341,11 @@ func (a *arena) resume(kind string) {
 	for range 100 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		err := a.admin(ctx, func(db *sql.DB) error {
-			return outbox.InTx(ctx, db, func(tx *sql.Tx) error { return outbox.Resume(ctx, tx, kind) })
+			client, err := admin.New(db, admin.Options{})
+			if err != nil {
+				return err
+			}
+			return client.ResumeType(ctx, kind)
 		})
 		cancel()
 		if err == nil {

@@ -137,7 +137,7 @@ var (
 	goBlock   = regexp.MustCompile("(?s)```go\n(.*?)```")
 	anyBlock  = regexp.MustCompile("(?s)```.*?```")
 	aTest     = regexp.MustCompile(`(?:\b([a-z]+)\.)?\b((?:Test|Example|Benchmark|Fuzz)(?:[A-Z_]\w*)?)\b`)
-	qualified = regexp.MustCompile(`\b(outbox|audit|dashboard|deadletter|doctor|handlers|history|inspect|outboxotel|outboxprom|outboxtest|pgdb|relay|schema)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
+	qualified = regexp.MustCompile(`\b(outbox|admin|dashboard|doctor|handlers|outboxotel|outboxprom|outboxtest|pgdb|relay|schema)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
 	ofTask    = regexp.MustCompile(`\btask\.([A-Z]\w*)`)
 	oneName   = regexp.MustCompile(`^([A-Z]\w*[a-z]\w*)(\.[A-Z]\w*)?(\(.*\))?$`)
 )

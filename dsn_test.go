@@ -5,13 +5,13 @@ import (
 	"database/sql"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/history"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -27,42 +27,10 @@ func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 		"SqlxInTx": func(ctx context.Context, db *sql.DB) error {
 			return outbox.SqlxInTx(ctx, sqlx.NewDb(db, "postgres"), func(*sqlx.Tx) error { return nil })
 		},
-		"Stats":          func(ctx context.Context, db *sql.DB) error { _, err := outbox.Stats(ctx, db); return err },
-		"Pause":          func(ctx context.Context, db *sql.DB) error { return outbox.Pause(ctx, db, "T") },
-		"deadletter.Get": func(ctx context.Context, db *sql.DB) error { _, err := deadletter.Get(ctx, db, 1); return err },
-		"deadletter.Redrive": func(ctx context.Context, db *sql.DB) error {
-			_, err := deadletter.Redrive(ctx, db, []int64{1})
-			return err
-		},
-		"deadletter.List": func(ctx context.Context, db *sql.DB) error {
-			_, err := deadletter.List(ctx, db, deadletter.Filter{}, deadletter.Cursor{}, 0)
-			return err
-		},
-		"deadletter.ListPage": func(ctx context.Context, db *sql.DB) error {
-			_, _, err := deadletter.ListPage(ctx, db, deadletter.Filter{Error: "x"}, deadletter.Cursor{}, 0, 0)
-			return err
-		},
-		"deadletter.CountPage": func(ctx context.Context, db *sql.DB) error {
-			_, err := deadletter.CountPage(ctx, db, deadletter.Filter{}, deadletter.Cursor{}, 0)
-			return err
-		},
-		"deadletter.Count": func(ctx context.Context, db *sql.DB) error {
-			_, err := deadletter.Count(ctx, db, deadletter.Filter{})
-			return err
-		},
-		"deadletter.PurgeMany": func(ctx context.Context, db *sql.DB) error {
-			_, err := deadletter.PurgeMany(ctx, db, deadletter.Filter{Type: "T"}, 0)
-			return err
-		},
-		"history.Get":    func(ctx context.Context, db *sql.DB) error { _, err := history.Get(ctx, db, 1); return err },
-		"history.List":   func(ctx context.Context, db *sql.DB) error { _, err := history.List(ctx, db, "", 0, 0); return err },
-		"Check":          func(ctx context.Context, db *sql.DB) error { return schema.Check(ctx, db, "outbox") },
-		"Migrate":        func(ctx context.Context, db *sql.DB) error { return schema.Migrate(ctx, db) },
-		"GrantRoles":     func(ctx context.Context, db *sql.DB) error { return schema.GrantRoles(ctx, db) },
-		"HandBack":       func(ctx context.Context, db *sql.DB) error { _, err := relay.HandBack(ctx, db, relayID); return err },
-		"Reindex":        func(ctx context.Context, db *sql.DB) error { _, err := relay.Reindex(ctx, db, ""); return err },
-		"PauseSchedule":  func(ctx context.Context, db *sql.DB) error { return relay.PauseSchedule(ctx, db, "s") },
-		"RemoveSchedule": func(ctx context.Context, db *sql.DB) error { return relay.RemoveSchedule(ctx, db, "s") },
+		"Stats":      func(ctx context.Context, db *sql.DB) error { _, err := outbox.Stats(ctx, db); return err },
+		"Check":      func(ctx context.Context, db *sql.DB) error { return schema.Check(ctx, db, "outbox") },
+		"Migrate":    func(ctx context.Context, db *sql.DB) error { return schema.Migrate(ctx, db) },
+		"GrantRoles": func(ctx context.Context, db *sql.DB) error { return schema.GrantRoles(ctx, db) },
 		"RunOnce": func(ctx context.Context, db *sql.DB) error {
 			reg := handlers.New()
 			handlers.Tx(reg, outbox.NewTaskType[int]("T"), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
@@ -78,6 +46,50 @@ func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 			_, err := relay.New(db, reg, relay.Config{ListenDSN: "password=a C4n4ry"})
 			return err
 		},
+	}
+	for name, do := range map[string]func(ctx context.Context, c *admin.Client) error{
+		"PauseType":      func(ctx context.Context, c *admin.Client) error { return c.PauseType(ctx, "T") },
+		"PauseSchedule":  func(ctx context.Context, c *admin.Client) error { return c.PauseSchedule(ctx, "s") },
+		"RemoveSchedule": func(ctx context.Context, c *admin.Client) error { return c.RemoveSchedule(ctx, "s") },
+		"Task":           func(ctx context.Context, c *admin.Client) error { _, err := c.Task(ctx, 1); return err },
+		"Tasks": func(ctx context.Context, c *admin.Client) error {
+			_, _, err := c.Tasks(ctx, "T", admin.Ready, admin.Page{})
+			return err
+		},
+		"Secrets": func(ctx context.Context, c *admin.Client) error { _, err := c.Secrets(ctx, 1); return err },
+		"DeadLetters": func(ctx context.Context, c *admin.Client) error {
+			_, _, err := c.DeadLetters(ctx, admin.Filter{Error: "x"}, admin.Page{Look: 1})
+			return err
+		},
+		"CountDeadLetters": func(ctx context.Context, c *admin.Client) error {
+			_, _, err := c.CountDeadLetters(ctx, admin.Filter{}, admin.Page{})
+			return err
+		},
+		"Redrive": func(ctx context.Context, c *admin.Client) error {
+			_, _, err := c.Redrive(ctx, admin.Filter{All: true}, admin.Page{})
+			return err
+		},
+		"EveryPage": func(ctx context.Context, c *admin.Client) error {
+			_, err := c.EveryPage(ctx, c.Purge, admin.Filter{All: true}, 0)
+			return err
+		},
+		"Cancel":    func(ctx context.Context, c *admin.Client) error { _, _, err := c.Cancel(ctx, 1); return err },
+		"RunNow":    func(ctx context.Context, c *admin.Client) error { _, err := c.RunNow(ctx, 1); return err },
+		"Types":     func(ctx context.Context, c *admin.Client) error { _, err := c.Types(ctx); return err },
+		"Relays":    func(ctx context.Context, c *admin.Client) error { _, err := c.Relays(ctx); return err },
+		"Schedules": func(ctx context.Context, c *admin.Client) error { _, err := c.Schedules(ctx); return err },
+		"Samples":   func(ctx context.Context, c *admin.Client) error { _, err := c.Samples(ctx, "", time.Hour); return err },
+		"Audit":     func(ctx context.Context, c *admin.Client) error { _, _, err := c.Audit(ctx, admin.Page{}); return err },
+		"HandBack":  func(ctx context.Context, c *admin.Client) error { _, err := c.HandBack(ctx, relayID); return err },
+		"Reindex":   func(ctx context.Context, c *admin.Client) error { _, err := c.Reindex(ctx); return err },
+	} {
+		calls[name] = func(ctx context.Context, db *sql.DB) error {
+			client, err := admin.New(db, admin.Options{Actor: "ada", Tool: "test"})
+			if err != nil {
+				return nil // which is an error here
+			}
+			return do(ctx, client)
+		}
 	}
 	for _, driver := range []string{"postgres", "pgx"} {
 		for _, dsn := range []string{"postgres://app:C4n4ry@%zz/x", "host=127.0.0.1 port=1 password=a C4n4ry", "host=127.0.0.1 port=C4n4ry"} {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -50,7 +51,9 @@ func ExampleTask_Complete() {
 	// A relay takes over by itself, 10 s after the last heartbeat; an operator need not wait.
 	var id string
 	must(db.QueryRowContext(ctx, `SELECT relay_id FROM outbox.task`).Scan(&id))
-	_, err = relay.HandBack(ctx, db, id)
+	client, err := admin.New(db, admin.Options{})
+	must(err)
+	_, err = client.HandBack(ctx, id)
 	must(err)
 	runDue(ctx, db, work("the second worker", func() {}))
 	close(wakeUp)

@@ -14,23 +14,25 @@ import (
 
 const module = "github.com/txoutbox/outbox"
 
-// Imports point one way: relay, handlers, outbox; deadletter, history, audit and inspect on outbox; schema stands alone. What is not listed is refused.
+// Imports point one way: relay, handlers, outbox; dashboard, admin, outbox, and relay never imports
+// admin, which is for operators; schema stands alone. What is not listed is refused.
 var allowedImports = map[string][]string{
 	"": {
 		"/internal/counts", "/internal/pgerr", "/internal/wake",
 		"github.com/lib/pq",       // arrays of EnqueueMany
 		"github.com/jmoiron/sqlx", // sqlx_adapter.go
 	},
+	"/admin": {
+		"", "/internal/pg", "/internal/pgerr",
+		"/internal/upkeep",  // hands back as a takeover does
+		"/internal/wake",    // relays of this process, after a hand back
+		"github.com/lib/pq", // arrays of ids, names of indexes
+	},
 	"/doctor":           {"", "/internal/pgerr", "/internal/vacuum", "/schema"},
 	"/handlers":         {"", "/internal/guard", "/internal/handler", "github.com/sethvargo/go-retry"},
 	"/internal/handler": {"", "/internal/guard", "github.com/sethvargo/go-retry"},
 	"/pgdb":             {"/internal/pgerr", "github.com/lib/pq"},
 	"/schema":           {"/internal/pgerr", "github.com/sethvargo/go-retry"},
-	"/deadletter":       {"", "/internal/pgerr", "github.com/lib/pq"}, // arrays of ids
-	"/history":          {"", "/internal/pgerr"},
-	"/inspect":          {"", "/deadletter", "/internal/pgerr"},
-	"/audit":            {"", "/internal/pgerr"},
-	"/dashboard":        {"", "/audit", "/deadletter", "/inspect", "/relay", "/internal/pgerr"},
 	"/internal/counts":  {},
 	"/internal/guard":   {},
 	"/internal/pg":      {"/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
@@ -40,6 +42,7 @@ var allowedImports = map[string][]string{
 		"", "/handlers", "/internal/guard", "/internal/handler", "/internal/pg", "/internal/pgerr", "/internal/plan", "/internal/store",
 		"github.com/lib/pq", // arrays
 	},
+	"/dashboard": {"", "/admin", "/internal/pgerr"},
 	"/internal/schedule": {
 		"", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/wake",
 		"github.com/lib/pq", // arrays
@@ -60,7 +63,7 @@ var allowedImports = map[string][]string{
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},
 	"/relay": {
-		"", "/deadletter", "/handlers", "/schema", "/internal/guard", "/internal/handler", "/internal/pg", "/internal/pgerr",
+		"", "/handlers", "/schema", "/internal/guard", "/internal/handler", "/internal/pg", "/internal/pgerr",
 		"/internal/plan", "/internal/run", "/internal/schedule", "/internal/store", "/internal/upkeep", "/internal/wake",
 		"github.com/lib/pq", // arrays
 	},

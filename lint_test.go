@@ -18,7 +18,7 @@ import (
 // coreFiles are the files of the library itself with the extension, without tests.
 func coreFiles(t *testing.T, extension string) (files []string) {
 	t.Helper()
-	for _, dir := range []string{".", "audit", "dashboard", "deadletter", "doctor", "handlers", "history", "inspect", "outboxtest", "relay", "schema"} {
+	for _, dir := range []string{".", "admin", "dashboard", "doctor", "handlers", "outboxtest", "relay", "schema"} {
 		found, err := filepath.Glob(filepath.Join(dir, "*"+extension))
 		if err != nil {
 			t.Fatal(err)

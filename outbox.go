@@ -16,8 +16,8 @@
 // exact (a signature, a ciphertext) go as base64 in a string.
 //
 // [InTx] begins, commits and wakes the relays of this process. Package schema makes the tables.
-// Package pgdb opens a pool that notices when its server is gone. Packages deadletter and history
-// read what became of tasks, [Stats] counts them, and package outboxtest is for the tests of apps.
+// Package pgdb opens a pool that notices when its server is gone. Package admin
+// reads what became of tasks, [Stats] counts them, and package outboxtest is for the tests of apps.
 // docs/guide/getting-started.md goes from nothing to the first task, docs/features.md names each
 // capability with an example.
 package outbox

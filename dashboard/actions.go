@@ -3,46 +3,33 @@ package dashboard
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/audit"
-	"github.com/txoutbox/outbox/deadletter"
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pgerr"
-	"github.com/txoutbox/outbox/relay"
 )
 
 const beginActionSQL = `/* outbox: dashboard: bound the statements of an action */
 SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true)`
 
-// act does something in a transaction with its entry in the audit log, and writes a line to the log. f returns how many tasks it was about;
-// for none there is no entry. It goes on when the viewer leaves.
-func (v *view) act(e audit.Entry, f func(ctx context.Context, tx *sql.Tx) (int64, error)) (n int64, err error) {
-	return v.acts(e, func(ctx context.Context, tx *sql.Tx) ([]audit.Entry, error) {
-		n, err := f(ctx, tx)
-		if err != nil || n == 0 {
-			return nil, err
-		}
-		e.Count = n
-		return []audit.Entry{e}, nil
-	})
-}
-
-// acts is as act, for what f has the entries of. asked is what the log says was asked for after an error.
-func (v *view) acts(asked audit.Entry, f func(ctx context.Context, tx *sql.Tx) ([]audit.Entry, error)) (n int64, err error) {
-	h := v.h
-	v.limit = 2 * h.config.StatementTimeout
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), 4*h.config.StatementTimeout)
+// act calls f with a client that notes its actions in the audit log, in a transaction, and writes a line to the log. f returns how
+// many tasks it was about. It goes on when the viewer leaves.
+func (v *view) act(action, target string, f func(ctx context.Context, c *admin.Client) (int64, error)) (n int64, err error) {
+	v.limit = 2 * v.config.StatementTimeout
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), 4*v.config.StatementTimeout)
 	defer cancel()
+	client, err := v.operator()
+	if err != nil {
+		return 0, err
+	}
 	timeout := strconv.FormatInt(v.limit.Milliseconds(), 10)
-	var entries []audit.Entry
-	err = outbox.InTx(ctx, h.db, func(tx *sql.Tx) error {
+	err = outbox.InTx(ctx, v.db, func(tx *sql.Tx) error {
 		// Else it fails where the default is stricter and another transaction takes the same rows.
 		if _, err := tx.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"); err != nil {
 			return fmt.Errorf("dashboard: begin: %w", pgerr.WithoutDSN(err))
@@ -51,126 +38,75 @@ func (v *view) acts(asked audit.Entry, f func(ctx context.Context, tx *sql.Tx) (
 		if err := tx.QueryRowContext(ctx, beginActionSQL, timeout, timeout).Scan(&ignored[0], &ignored[1]); err != nil {
 			return fmt.Errorf("dashboard: begin: %w", pgerr.WithoutDSN(err))
 		}
-		if entries, err = f(ctx, tx); err != nil {
-			return err
-		}
-		for i := range entries {
-			entries[i].Actor, entries[i].Tool = v.Actor, "dashboard"
-			if _, err := audit.Write(ctx, tx, entries[i], audit.Schema(h.config.Schema)); err != nil {
-				return err
-			}
-		}
-		return nil
+		n, err = f(ctx, client.In(tx))
+		return err
 	})
-	h.shared.stale()
+	return v.acted(action, target, n, err)
+}
+
+// operator is a client that acts in the viewer's name.
+func (v *view) operator() (*admin.Client, error) {
+	return admin.New(v.db, admin.Options{Schema: v.config.Schema, Actor: v.Actor, Tool: "dashboard"})
+}
+
+// acted logs an action.
+func (v *view) acted(action, target string, n int64, err error) (int64, error) {
+	v.shared.stale()
 	if err != nil {
-		h.log.Warn("outbox: dashboard: action failed", "actor", v.Actor, "action", asked.Action, "target", asked.Target, "error", pgerr.WithoutDSN(err))
+		v.log.Warn("outbox: dashboard: action failed", "actor", v.Actor, "action", action, "target", target, "error", pgerr.WithoutDSN(err))
 		return 0, err
 	}
-	for _, e := range entries {
-		n += e.Count
-		h.log.Info("outbox: dashboard: action", "actor", e.Actor, "action", e.Action, "target", e.Target, "count", e.Count)
+	if n > 0 {
+		v.log.Info("outbox: dashboard: action", "actor", v.Actor, "action", action, "target", target, "count", n)
 	}
 	return n, nil
 }
 
-// note writes an entry of something that takes no transaction.
-func (v *view) note(e audit.Entry) error {
-	_, err := v.acts(e, func(context.Context, *sql.Tx) ([]audit.Entry, error) { return []audit.Entry{e}, nil })
-	return err
-}
-
-// maxTarget is how many bytes the target of an entry has at most.
-const maxTarget = 1024
-
-// entriesOf are the entries of an action on tasks: as many as it takes to name all of them.
-func entriesOf(action string, ids []int64) (out []audit.Entry) {
-	for len(ids) > 0 {
-		text, n := "task "+strconv.FormatInt(ids[0], 10), 1
-		for ; n < len(ids); n++ {
-			longer := text + ", " + strconv.FormatInt(ids[n], 10)
-			if n == 1 {
-				longer = "tasks " + strings.TrimPrefix(longer, "task ")
-			}
-			if len(longer) > maxTarget {
-				break
-			}
-			text = longer
-		}
-		out = append(out, audit.Entry{Action: action, Target: text, Count: int64(n)})
-		ids = ids[n:]
-	}
-	return out
-}
-
-// stale has the next page read anew, so that who did something sees it.
-func (s *snapshots) stale() {
-	s.mu.Lock()
-	s.at = time.Time{}
-	s.mu.Unlock()
-}
-
-// cut is at most n bytes of a text.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n-3], "") + "…"
-}
-
-func (h *Handler) pause(v *view) error {
-	name, what, done, do := v.r.PostForm.Get("name"), "pause", "paused", outbox.Pause
+func (v *view) pause() error {
+	name, action, done, do := v.r.PostForm.Get("name"), "pause", "paused", (*admin.Client).PauseType
 	if strings.HasSuffix(v.r.URL.Path, "/resume") {
-		what, done, do = "resume", "resumed", outbox.Resume
+		action, done, do = "resume", "resumed", (*admin.Client).ResumeType
 	}
-	_, err := v.act(audit.Entry{Action: what, Target: name}, func(ctx context.Context, tx *sql.Tx) (int64, error) {
-		return 1, do(ctx, tx, name, outbox.Schema(h.config.Schema))
-	})
+	_, err := v.act(action, name, func(ctx context.Context, c *admin.Client) (int64, error) { return 1, do(c, ctx, name) })
 	if err != nil {
 		return err
 	}
 	return v.redirect("type", told(url.Values{"name": {name}}, done, 1))
 }
 
-func (h *Handler) cancel(v *view) error {
+func (v *view) cancel() error {
 	id, err := taskID(v.r.PostForm.Get("id"))
 	if err != nil {
 		return err
 	}
-	var taskType, found string
-	_, err = v.act(audit.Entry{Action: "cancel", Target: "task " + strconv.FormatInt(id, 10)}, func(ctx context.Context, tx *sql.Tx) (int64, error) {
-		t, err := inspect.Get(ctx, tx, id, inspect.Schema(h.config.Schema))
-		if err != nil {
+	var t admin.Task
+	var canceled, requested []int64
+	_, err = v.act("cancel", "task "+strconv.FormatInt(id, 10), func(ctx context.Context, c *admin.Client) (_ int64, err error) {
+		if t, err = c.Task(ctx, id); err != nil {
 			return 0, err
 		}
-		taskType = t.Type
-		r, err := outbox.Cancel(ctx, tx, id, outbox.Schema(h.config.Schema))
-		if found = r.String(); r == outbox.NotFound {
-			return 0, err
-		}
-		return 1, err
+		canceled, requested, err = c.Cancel(ctx, id)
+		return int64(len(canceled) + len(requested)), err
 	})
 	switch {
 	case err != nil:
 		return err
-	case found == outbox.NotFound.String():
-		return v.redirect("type", told(url.Values{"name": {taskType}}, "gone", 0))
-	case found == outbox.Canceled.String(): // its page is no more
-		return v.redirect("type", told(url.Values{"name": {taskType}}, found, 1))
+	case len(requested) > 0:
+		return v.redirect("task", told(url.Values{"id": {strconv.FormatInt(id, 10)}}, "requested", 1))
+	case len(canceled) > 0: // its page is no more
+		return v.redirect("type", told(url.Values{"name": {t.Type}}, "canceled", 1))
 	}
-	return v.redirect("task", told(url.Values{"id": {strconv.FormatInt(id, 10)}}, found, 1))
+	return v.redirect("type", told(url.Values{"name": {t.Type}}, "gone", 0))
 }
 
-func (h *Handler) runNow(v *view) error {
+func (v *view) runNow() error {
 	id, err := taskID(v.r.PostForm.Get("id"))
 	if err != nil {
 		return err
 	}
-	n, err := v.act(audit.Entry{Action: "run_now", Target: "task " + strconv.FormatInt(id, 10)}, func(ctx context.Context, tx *sql.Tx) (int64, error) {
-		if found, err := outbox.RunNow(ctx, tx, id, outbox.Schema(h.config.Schema)); err != nil || !found {
-			return 0, err
-		}
-		return 1, nil
+	n, err := v.act("run_now", "task "+strconv.FormatInt(id, 10), func(ctx context.Context, c *admin.Client) (int64, error) {
+		due, err := c.RunNow(ctx, id)
+		return int64(len(due)), err
 	})
 	if err != nil {
 		return err
@@ -179,7 +115,7 @@ func (h *Handler) runNow(v *view) error {
 }
 
 // redrive is of one dead letter (the button of its row or page), or of those that are chosen in the list.
-func (h *Handler) redrive(v *view) error {
+func (v *view) redrive() error {
 	form := v.r.PostForm
 	chosen := form["id"]
 	one := form.Get("one")
@@ -201,13 +137,13 @@ func (h *Handler) redrive(v *view) error {
 	if len(ids) == 0 {
 		return v.redirect(page, told(back, "none", 0))
 	}
-	if len(ids) > 1000 {
-		return badRequest("These are more than 1,000 at once.")
+	target := "task " + strconv.FormatInt(ids[0], 10)
+	if len(ids) > 1 {
+		target = strconv.Itoa(len(ids)) + " chosen tasks"
 	}
-	n, err := v.acts(entriesOf("redrive", ids)[0], func(ctx context.Context, tx *sql.Tx) ([]audit.Entry, error) {
-		moved, err := deadletter.Redrive(ctx, tx, ids, deadletter.Schema(h.config.Schema))
-		slices.Sort(moved)
-		return entriesOf("redrive", moved), err
+	n, err := v.act("redrive", target, func(ctx context.Context, c *admin.Client) (int64, error) {
+		moved, _, err := c.Redrive(ctx, admin.Filter{IDs: ids}, admin.Page{})
+		return int64(len(moved)), err
 	})
 	if err != nil {
 		return err
@@ -215,58 +151,56 @@ func (h *Handler) redrive(v *view) error {
 	return v.redirect(page, told(back, "redriven", n))
 }
 
-func (h *Handler) schedule(v *view) error {
+func (v *view) schedule() error {
 	name := v.r.PostForm.Get("name")
-	what, done, do := "pause_schedule", "schedule-paused", relay.PauseSchedule
+	action, done, do := "pause_schedule", "schedule-paused", (*admin.Client).PauseSchedule
 	switch v.r.PostForm.Get("do") {
 	case "pause":
 	case "resume":
-		what, done, do = "resume_schedule", "schedule-resumed", relay.ResumeSchedule
+		action, done, do = "resume_schedule", "schedule-resumed", (*admin.Client).ResumeSchedule
 	default:
 		return badRequest("A schedule can be paused or resumed.")
 	}
-	_, err := v.act(audit.Entry{Action: what, Target: cut(name, maxTarget)}, func(ctx context.Context, tx *sql.Tx) (int64, error) {
-		return 1, do(ctx, tx, name, h.config.Schema)
-	})
+	_, err := v.act(action, name, func(ctx context.Context, c *admin.Client) (int64, error) { return 1, do(c, ctx, name) })
+	if errors.Is(err, admin.ErrNotFound) {
+		return errNoSchedule
+	}
 	if err != nil {
 		return err
 	}
 	return v.redirect("schedules", told(nil, done, 1))
 }
 
-// handBack takes the leases of a dead relay. That is done in transactions of 1,000 tasks, so an entry in the audit log is committed before it, and
-// another after it says what came of it.
-func (h *Handler) handBack(v *view) error {
+// handBack takes the leases of a dead relay, in transactions of their own.
+func (v *view) handBack() error {
 	id := v.r.PostForm.Get("relay")
-	e := audit.Entry{Action: "hand_back", Target: "relay " + cut(id, 64)}
-	_, err := v.acts(e, func(ctx context.Context, tx *sql.Tx) ([]audit.Entry, error) {
-		relays, err := inspect.Relays(ctx, tx, inspect.Schema(h.config.Schema))
+	err := v.read(func(ctx context.Context, c *admin.Client) error {
+		relays, err := c.Relays(ctx)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		i := slices.IndexFunc(relays, func(r inspect.Relay) bool { return r.RelayID == id })
+		i := slices.IndexFunc(relays, func(r admin.Relay) bool { return r.RelayID == id })
 		if i < 0 {
-			return nil, errNotFound
+			return errNotFound
 		}
 		if relays[i].Alive {
-			return nil, errAlive
+			return errAlive
 		}
-		return []audit.Entry{e}, nil
+		return nil
 	})
 	if err != nil {
 		return err
 	}
-	limit := 6 * h.config.StatementTimeout
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), limit)
-	defer cancel()
-	n, err := relay.HandBack(ctx, h.db, id, h.config.Schema)
-	if e.Action, e.Count = "hand_back: done", int64(n); err != nil {
-		e.Action = "hand_back: failed"
-	}
-	_ = v.note(e) // the log has its error, and the tasks are handed back whether it can be written or not
-	v.limit = limit
+	client, err := v.operator()
 	if err != nil {
 		return err
 	}
-	return v.redirect("relays", told(nil, "handed-back", int64(n)))
+	v.limit = 6 * v.config.StatementTimeout
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), v.limit)
+	defer cancel()
+	n, err := client.HandBack(ctx, id)
+	if n, err = v.acted("hand_back", "relay "+id, n, err); err != nil {
+		return err
+	}
+	return v.redirect("relays", told(nil, "handed-back", n))
 }

@@ -2,14 +2,11 @@ package dashboard
 
 import (
 	"context"
-	"database/sql"
 	"net/url"
 	"strconv"
 	"time"
 
-	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/audit"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -22,9 +19,9 @@ type bulkData struct {
 	More   bool // there may be more than Total
 	Begun  bool
 	Done   int64
-	After  deadletter.Cursor // where it goes on
-	Left   bool              // some that are meant are there yet
-	Going  bool              // the page's script goes on by itself
+	After  string // where it goes on
+	Left   bool   // some that are meant are there yet
+	Going  bool   // the page's script goes on by itself
 }
 
 // Share is how far it is, in percent; of no use where it is not known how many they are.
@@ -38,36 +35,24 @@ func (d bulkData) Share() int {
 	return int(min(100*d.Done/d.Total, 99))
 }
 
-// AfterMicro is 0 at the beginning.
-func (d bulkData) AfterMicro() int64 {
-	if d.After.DiedAt.IsZero() {
-		return 0
-	}
-	return d.After.DiedAt.UnixMicro()
-}
-
 func bulkOf(q url.Values) (d bulkData, err error) {
-	d = bulkData{Do: q.Get("do"), Filter: deadFilterOf(q)}
+	d = bulkData{Do: q.Get("do"), Filter: deadFilterOf(q), After: q.Get("after")}
 	if d.Do != "redrive" && d.Do != "purge" {
 		return d, badRequest("Dead letters can be redriven or purged.")
 	}
-	var after int64
-	for key, to := range map[string]*int64{"until": &d.Until, "total": &d.Total, "done": &d.Done, "after": &after, "after_id": &d.After.TaskID} {
+	for key, to := range map[string]*int64{"until": &d.Until, "total": &d.Total, "done": &d.Done} {
 		if s := q.Get(key); s != "" {
 			if *to, err = strconv.ParseInt(s, 10, 64); err != nil || *to < 0 || *to > 253402300799000000 {
 				return d, badRequest("The form has a number that cannot be.")
 			}
 		}
 	}
-	if after > 0 {
-		d.After.DiedAt = time.UnixMicro(after)
-	}
 	d.More, d.Left = q.Get("more") == "1", q.Get("left") == "1"
 	return d, nil
 }
 
 // bulk asks whether to do it, with the number of dead letters that are meant; or says how far it has come.
-func (h *Handler) bulk(v *view) error {
+func (v *view) bulk() error {
 	q := v.r.URL.Query()
 	d, err := bulkOf(q)
 	if err != nil {
@@ -77,8 +62,8 @@ func (h *Handler) bulk(v *view) error {
 		return errForbidden
 	}
 	if d.Begun = q.Get("done") != ""; !d.Begun {
-		d.After = deadletter.Cursor{}
-		if d.Total, d.More, err = h.countDead(v, d.Filter); err != nil {
+		d.After = ""
+		if d.Total, d.More, err = v.countDead(d.Filter); err != nil {
 			return err
 		}
 		d.Until = v.Now.UnixMicro()
@@ -93,17 +78,16 @@ func (v *view) showBulk(d bulkData) error {
 
 // countDead counts those that pass the filter: from the counters where these know it, else by reading them, for as long as a search may take and, in pages,
 // as long again. more: there may be more.
-func (h *Handler) countDead(v *view, f deadFilter) (n int64, more bool, err error) {
+func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 	filter, err := f.filter()
 	if err != nil {
 		return 0, false, err
 	}
-	opt := deadletter.Schema(h.config.Schema)
-	if filter == (deadletter.Filter{Type: filter.Type}) {
-		err = v.read(func(ctx context.Context, tx *sql.Tx) error {
-			stats, err := outbox.Stats(ctx, tx, outbox.Schema(h.config.Schema))
-			for _, t := range stats {
-				if filter.Type == "" || filter.Type == t.Type {
+	if f == (deadFilter{Type: f.Type}) {
+		err = v.read(func(ctx context.Context, c *admin.Client) error {
+			types, err := c.Types(ctx)
+			for _, t := range types {
+				if f.Type == "" || f.Type == t.Type {
 					n += t.Dead
 				}
 			}
@@ -111,21 +95,22 @@ func (h *Handler) countDead(v *view, f deadFilter) (n int64, more bool, err erro
 		})
 		return n, false, err
 	}
-	err = v.readFor(min(h.patience, h.config.StatementTimeout), func(ctx context.Context, tx *sql.Tx) (err error) {
-		n, err = deadletter.Count(ctx, tx, filter, opt)
+	err = v.readWithin(min(v.patience, v.config.StatementTimeout), func(ctx context.Context, c *admin.Client) (err error) {
+		n, _, err = c.CountDeadLetters(ctx, filter, admin.Page{})
 		return err
 	})
 	if pgerr.Code(err) != tookTooLong {
 		return n, false, err
 	}
-	err = v.read(func(ctx context.Context, tx *sql.Tx) error {
-		var p deadletter.Page
-		return search(h.patience, func(look int) (enough bool, err error) {
-			if p, err = deadletter.CountPage(ctx, tx, filter, p.Next, look, opt); err != nil {
+	err = v.read(func(ctx context.Context, c *admin.Client) error {
+		after := ""
+		return search(v.patience, func(look int) (enough bool, err error) {
+			counted, next, err := c.CountDeadLetters(ctx, filter, admin.Page{After: after, Look: look})
+			if err != nil {
 				return false, err
 			}
-			n, more = n+p.Count, !p.Last
-			return p.Last, nil
+			n, after, more = n+counted, next, next != ""
+			return !more, nil
 		})
 	})
 	if pgerr.Code(err) == tookTooLong {
@@ -142,7 +127,7 @@ const (
 
 // doBulk redrives or purges for a while, 1,000 dead letters in a transaction, each with its entry in the audit log, and then says what is left, and
 // where the next request goes on. A request ends with the transaction in which that while is over, and who closes the page ends it.
-func (h *Handler) doBulk(v *view) error {
+func (v *view) doBulk() error {
 	d, err := bulkOf(v.r.PostForm)
 	if err != nil {
 		return err
@@ -154,7 +139,7 @@ func (h *Handler) doBulk(v *view) error {
 	if d.Until == 0 {
 		return badRequest("The form does not say until when.")
 	}
-	if err := v.read(func(context.Context, *sql.Tx) error { return nil }); err != nil {
+	if err := v.read(func(context.Context, *admin.Client) error { return nil }); err != nil {
 		return err
 	}
 	d.Until = min(d.Until, v.Now.UnixMicro()) // an address can say another time, but not that those are meant that die from now on
@@ -164,17 +149,18 @@ func (h *Handler) doBulk(v *view) error {
 	if v.htmx() {
 		limit = bulkForScript
 	}
-	do, opt := deadletter.RedrivePage, deadletter.Schema(h.config.Schema)
+	do := (*admin.Client).Redrive
 	if d.Do == "purge" {
-		do = deadletter.PurgePage
+		do = (*admin.Client).Purge
 	}
 	before := d.After
-	died := ", died before " + stamp(time.UnixMicro(d.Until))
+	target := d.Filter.Words() + ", died before " + stamp(time.UnixMicro(d.Until))
 	for start := time.Now(); ; {
-		var page deadletter.Page
-		_, err := v.act(audit.Entry{Action: d.Do, Target: cut(d.Filter.Words(), maxTarget-len(died)) + died}, func(ctx context.Context, tx *sql.Tx) (_ int64, err error) {
-			page, err = do(ctx, tx, filter, d.After, 1000, opt)
-			return page.Count, err
+		var next string
+		n, err := v.act(d.Do, target, func(ctx context.Context, c *admin.Client) (int64, error) {
+			ids, to, err := do(c, ctx, filter, admin.Page{After: d.After, Look: 10_000})
+			next = to
+			return int64(len(ids)), err
 		})
 		if err != nil {
 			if d.After == before {
@@ -184,8 +170,8 @@ func (h *Handler) doBulk(v *view) error {
 			d.Left = true
 			break
 		}
-		d.Done, d.After = d.Done+page.Count, page.Next
-		if d.Left = !page.Last; !d.Left || time.Since(start) > limit || v.r.Context().Err() != nil {
+		d.Done, d.After = d.Done+n, next
+		if d.Left = next != ""; !d.Left || time.Since(start) > limit || v.r.Context().Err() != nil {
 			break
 		}
 	}
@@ -203,8 +189,7 @@ func (h *Handler) doBulk(v *view) error {
 	}
 	if d.Left {
 		q.Set("left", "1")
-		q.Set("after", strconv.FormatInt(d.AfterMicro(), 10))
-		q.Set("after_id", strconv.FormatInt(d.After.TaskID, 10))
+		q.Set("after", d.After)
 	}
 	return v.redirect("bulk", q)
 }

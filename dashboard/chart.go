@@ -1,92 +1,13 @@
 package dashboard
 
 import (
-	"context"
-	"database/sql"
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 )
-
-// The ranges that charts can show.
-var ranges = []struct {
-	Name string
-	Span time.Duration
-	Text string
-}{{"1h", time.Hour, "1 hour"}, {"6h", 6 * time.Hour, "6 hours"}, {"24h", 24 * time.Hour, "24 hours"}}
-
-// span is the range that the query asks for.
-func (v *view) span() (name string, d time.Duration, text string) {
-	for _, r := range ranges {
-		if r.Name == v.r.URL.Query().Get("range") {
-			return r.Name, r.Span, r.Text
-		}
-	}
-	return ranges[0].Name, ranges[0].Span, ranges[0].Text
-}
-
-const samplesAge = 15 * time.Second // a relay takes one a minute
-
-type sampleKey struct {
-	taskType string
-	span     time.Duration
-}
-
-// charts keeps samples, for all viewers.
-type charts struct {
-	mu   sync.Mutex
-	kept map[sampleKey]keptSamples
-}
-
-type keptSamples struct {
-	at      time.Time
-	samples []inspect.Sample
-}
-
-// samples are those of the types over the last d, read in one transaction but for those that are known.
-func (v *view) samples(d time.Duration, types ...string) (map[string][]inspect.Sample, error) {
-	c := &v.h.charts
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := map[string][]inspect.Sample{}
-	var missing []string
-	for _, t := range types {
-		if k, ok := c.kept[sampleKey{t, d}]; ok && time.Since(k.at) < samplesAge {
-			out[t] = k.samples
-		} else {
-			missing = append(missing, t)
-		}
-	}
-	if len(missing) == 0 {
-		return out, nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), 2*v.h.config.StatementTimeout)
-	defer cancel()
-	for key, k := range c.kept {
-		if time.Since(k.at) > samplesAge {
-			delete(c.kept, key)
-		}
-	}
-	if c.kept == nil {
-		c.kept = map[sampleKey]keptSamples{}
-	}
-	_, err := v.h.read(ctx, v.h.config.StatementTimeout, func(tx *sql.Tx) error {
-		for _, t := range missing {
-			s, err := inspect.Samples(ctx, tx, t, d, inspect.Schema(v.h.config.Schema))
-			if err != nil {
-				return err
-			}
-			c.kept[sampleKey{t, d}] = keptSamples{time.Now(), s}
-			out[t] = s
-		}
-		return nil
-	})
-	return out, err
-}
 
 // chart is a small chart: one line over time, with the area below it.
 type chart struct {
@@ -112,7 +33,7 @@ type point struct {
 }
 
 // counts are the points of what a sample counts, and the count now.
-func counts(samples []inspect.Sample, of func(inspect.Sample) int64, now time.Time, current int64) (out []point) {
+func counts(samples []admin.Sample, of func(admin.Sample) int64, now time.Time, current int64) (out []point) {
 	for _, s := range samples {
 		out = append(out, point{s.At, float64(of(s))})
 	}
@@ -120,7 +41,7 @@ func counts(samples []inspect.Sample, of func(inspect.Sample) int64, now time.Ti
 }
 
 // perMinute are the points of what a total grew by in a minute.
-func perMinute(samples []inspect.Sample, of func(inspect.Sample) int64, now time.Time, current int64) (out []point) {
+func perMinute(samples []admin.Sample, of func(admin.Sample) int64, now time.Time, current int64) (out []point) {
 	totals := counts(samples, of, now, current)
 	for i, p := range totals {
 		if i == 0 {
@@ -197,13 +118,13 @@ func thin(points []point, now time.Time, span time.Duration) (out []point) {
 	return out
 }
 
-func readyOf(s inspect.Sample) int64    { return s.Ready }
-func deadOf(s inspect.Sample) int64     { return s.Dead }
-func finishedOf(s inspect.Sample) int64 { return s.Finished }
-func failedOf(s inspect.Sample) int64   { return s.Failed }
+func readyOf(s admin.Sample) int64    { return s.Ready }
+func deadOf(s admin.Sample) int64     { return s.Dead }
+func finishedOf(s admin.Sample) int64 { return s.Finished }
+func failedOf(s admin.Sample) int64   { return s.Failed }
 
 // charts4 are the charts of a type, or of all.
-func charts4(samples []inspect.Sample, now time.Time, span time.Duration, over string, t inspect.Type) []chart {
+func charts4(samples []admin.Sample, now time.Time, span time.Duration, over string, t admin.Type) []chart {
 	return []chart{
 		draw(chart{ID: "chart-finished", Title: "Finished", Unit: "a minute", Over: over, Tone: "good"}, perMinute(samples, finishedOf, now, t.Finished), now, span),
 		draw(chart{ID: "chart-failed", Title: "Failed runs", Unit: "a minute", Over: over, Tone: "bad"}, perMinute(samples, failedOf, now, t.Failed), now, span),

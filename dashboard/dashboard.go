@@ -15,131 +15,53 @@
 package dashboard
 
 import (
+	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"log/slog"
 	"net/http"
 	"path"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 )
-
-// Access is what a request may do: zero is nothing, and the constants can be added up by |.
-type Access uint8
-
-// The rights. Who has any of them sees all pages; the texts of errors are on these.
-const (
-	View         Access = 1
-	ViewPayloads Access = View | 2 // payloads, headers and keys as well
-	Operate      Access = View | 4 // pause, cancel, run now, redrive, purge, hand back
-)
-
-func (a Access) has(b Access) bool { return a&b == b }
-
-// Config says how the dashboard works. The zero Config denies everything, as it has no Authorize.
-type Config struct {
-	// Authorize says what a request may do, and who makes it, as the audit log is to name them. It is called for each request, static
-	// files included, and must be safe for concurrent use. Nil: every request is denied. Operate and ViewPayloads without a name of
-	// 1 to 256 bytes of UTF-8 are denied.
-	Authorize func(*http.Request) (Access, string)
-
-	// Schema is the PostgreSQL schema of the outbox; "" is "outbox".
-	Schema string
-
-	// ReadOnly denies Operate to everybody.
-	ReadOnly bool
-
-	// BasePath is what the paths of requests begin with, like "/outbox", where no http.StripPrefix takes it away; "" is nothing. Links
-	// are relative, so behind a proxy that adds a prefix nothing has to be said.
-	BasePath string
-
-	// StatementTimeout bounds each statement of a page; 0 is 5 s. A page whose statement takes longer says so.
-	StatementTimeout time.Duration
-
-	// Logger gets errors, one line for each action, and one for each payload that is shown, without the payload; nil is slog.Default().
-	Logger *slog.Logger
-}
 
 // Handler is the dashboard. It is safe for concurrent use, and starts no goroutine.
 type Handler struct {
-	db       *sql.DB
-	config   Config
-	log      *slog.Logger
-	cross    *http.CrossOriginProtection
-	routes   map[string]route
-	shared   snapshots
-	charts   charts
-	patience time.Duration // how long a search looks before it answers with what it has
-
-	nameless sync.Once // warns of rights that were given to no name
+	site
+	cross *http.CrossOriginProtection
 }
 
 // New makes a dashboard of the outbox in db, which it sends nothing yet. A role that is a member of outbox_operator can do all of it but show
 // payloads of tasks that are not dead (docs/security.md). The pool needs one connection for each request under way. The error names all
 // that is wrong in c.
 func New(db *sql.DB, c Config) (*Handler, error) {
-	if c.Schema == "" {
-		c.Schema = outbox.DefaultSchema
+	err := c.check()
+	client, err2 := admin.New(db, admin.Options{Schema: c.Schema})
+	if err := errors.Join(err, err2); err != nil {
+		return nil, err
 	}
-	if c.StatementTimeout == 0 {
-		c.StatementTimeout = 5 * time.Second
+	h := &Handler{site{db: db, client: client, config: c, log: c.Logger, patience: 75 * time.Millisecond}, http.NewCrossOriginProtection()}
+	h.routes = map[string]route{
+		"":          {page: (*view).overview, params: []string{"range"}},
+		"type":      {page: (*view).taskType, params: []string{"name", "state", "range", "after"}},
+		"task":      {page: (*view).task, params: []string{"id", "payload"}},
+		"payload":   {page: (*view).payload, params: []string{"id"}},
+		"dead":      {page: (*view).dead, params: []string{"type", "reason", "error", "older", "after"}},
+		"schedules": {page: (*view).schedules},
+		"relays":    {page: (*view).relays},
+		"audit":     {page: (*view).audit, params: []string{"after"}},
+		"bulk":      {page: (*view).bulk, act: (*view).doBulk, operate: true, params: []string{"do", "type", "reason", "error", "older", "until", "total", "more", "done", "left"}},
+		"pause":     {act: (*view).pause, operate: true},
+		"resume":    {act: (*view).pause, operate: true},
+		"cancel":    {page: (*view).askCancel, act: (*view).cancel, operate: true, params: []string{"id"}},
+		"run-now":   {act: (*view).runNow, operate: true},
+		"redrive":   {act: (*view).redrive, operate: true},
+		"schedule":  {act: (*view).schedule, operate: true},
+		"hand-back": {act: (*view).handBack, operate: true},
+		"settings":  {act: (*view).settings},
 	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	var errs []error
-	if db == nil {
-		errs = append(errs, errors.New("dashboard: the *sql.DB is nil"))
-	}
-	if !outbox.ValidSchema(c.Schema) {
-		errs = append(errs, fmt.Errorf("dashboard: Config.Schema: %q: use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", c.Schema))
-	}
-	if c.BasePath = strings.TrimSuffix(c.BasePath, "/"); c.BasePath != "" && (c.BasePath[0] != '/' || path.Clean(c.BasePath) != c.BasePath) {
-		errs = append(errs, fmt.Errorf("dashboard: Config.BasePath: %q: write it like /outbox", c.BasePath))
-	}
-	if c.StatementTimeout < time.Millisecond {
-		errs = append(errs, fmt.Errorf("dashboard: Config.StatementTimeout: %v: must be 1ms at least, or 0 for 5s", c.StatementTimeout))
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	h := &Handler{db: db, config: c, log: c.Logger, cross: http.NewCrossOriginProtection(), patience: 75 * time.Millisecond}
-	h.routes = h.newRoutes()
 	return h, nil
-}
-
-// route is a page, what it takes from the query, or an action.
-type route struct {
-	params  []string
-	page    func(*view) error // for GET and HEAD
-	act     func(*view) error // for POST
-	operate bool              // act needs Operate
-}
-
-func (h *Handler) newRoutes() map[string]route {
-	return map[string]route{
-		"":          {page: h.overview, params: []string{"range"}},
-		"type":      {page: h.taskType, params: []string{"name", "state", "range", "after"}},
-		"task":      {page: h.task, params: []string{"id", "payload"}},
-		"payload":   {page: h.payload, params: []string{"id"}},
-		"dead":      {page: h.dead, params: []string{"type", "reason", "error", "older", "after"}},
-		"schedules": {page: h.schedules},
-		"relays":    {page: h.relays},
-		"audit":     {page: h.audit, params: []string{"before"}},
-		"bulk":      {page: h.bulk, act: h.doBulk, operate: true, params: []string{"do", "type", "reason", "error", "older", "until", "total", "more", "done", "left"}},
-		"pause":     {act: h.pause, operate: true},
-		"resume":    {act: h.pause, operate: true},
-		"cancel":    {page: h.askCancel, act: h.cancel, operate: true, params: []string{"id"}},
-		"run-now":   {act: h.runNow, operate: true},
-		"redrive":   {act: h.redrive, operate: true},
-		"schedule":  {act: h.schedule, operate: true},
-		"hand-back": {act: h.handBack, operate: true},
-		"settings":  {act: h.settings},
-	}
 }
 
 // What the pages may load: this dashboard's own files, and nothing else; no inline script or style, no frame around them, no form that leads away.
@@ -168,7 +90,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "This request was made by a page of another origin, and is refused.", http.StatusForbidden)
 		return
 	}
-	v := &view{h: h, w: w, r: r, Theme: "auto", Updates: true}
+	v := &view{site: &h.site, w: w, r: r, Theme: "auto", Updates: true}
 	if !v.authorize() {
 		head.Set("HX-Refresh", "true") // a page that keeps itself up to date is to show this
 		http.Error(w, "You may not see this dashboard.", http.StatusForbidden)
@@ -190,4 +112,51 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	v.readSettings()
 	v.serve(name[1:])
+}
+
+func (v *view) serve(name string) {
+	ctx, cancel := context.WithTimeout(v.r.Context(), 3*v.config.StatementTimeout)
+	defer cancel()
+	v.r = v.r.WithContext(ctx)
+	to, found := v.routes[name]
+	if !found {
+		v.fail(errNotFound)
+		return
+	}
+	v.Section, v.Now = name, time.Now()
+	v.Self = "./" + name
+	if q := kept(v.r.URL.Query(), to.params); len(q) > 0 {
+		v.Self += "?" + q.Encode()
+	}
+	var err error
+	switch method := v.r.Method; {
+	case (method == http.MethodGet || method == http.MethodHead) && to.page != nil:
+		v.Notice = notice(v.r.URL.Query())
+		err = to.page(v)
+	case method == http.MethodPost && to.act != nil:
+		if to.operate && !v.MayOperate() {
+			err = errForbidden
+			break
+		}
+		v.r.Body = http.MaxBytesReader(v.w, v.r.Body, 256<<10)
+		if err = v.r.ParseForm(); err != nil {
+			err = badRequest("The form could not be read.")
+			break
+		}
+		v.Self = "./"
+		err = to.act(v)
+	default:
+		err = errMethod
+		var allow []string
+		if to.page != nil {
+			allow = append(allow, "GET", "HEAD")
+		}
+		if to.act != nil {
+			allow = append(allow, "POST")
+		}
+		v.w.Header().Set("Allow", strings.Join(allow, ", "))
+	}
+	if err != nil {
+		v.fail(err)
+	}
 }

@@ -123,7 +123,7 @@ func TestHostileTextsStayTexts(t *testing.T) {
 			q, _ := url.ParseQuery(strings.TrimPrefix(path, "type?"))
 			for _, action := range []string{"pause", "resume"} {
 				a := s.post(t, action, q)
-				if printable := strings.IndexFunc(q.Get("name"), func(r rune) bool { return !unicode.IsPrint(r) }) < 0; !printable { // outbox.Pause knows no such type
+				if printable := strings.IndexFunc(q.Get("name"), func(r rune) bool { return !unicode.IsPrint(r) }) < 0; !printable { // PauseType knows no such type
 					a.has(t, 400)
 				} else if a.status != 303 || !strings.HasPrefix(a.header.Get("Location"), "./type?") {
 					t.Errorf("%s %q: got %d %q", action, q.Get("name"), a.status, a.header.Get("Location"))

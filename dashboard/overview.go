@@ -7,12 +7,12 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 )
 
 // overviewData is what the first page shows.
 type overviewData struct {
-	Sum         inspect.Type
+	Sum         admin.Type
 	Rate        rate
 	Range, Over string
 	Charts      []chart
@@ -23,7 +23,7 @@ type overviewData struct {
 
 // typeRow is a line of the table of types.
 type typeRow struct {
-	inspect.Type
+	admin.Type
 	ID    string // of its elements on the page
 	Rate  rate
 	Spark chart
@@ -33,7 +33,7 @@ type typeRow struct {
 // sparklines are drawn for this many types at most: each is one more statement, at most every 15 s.
 const sparklines = 60
 
-func (h *Handler) overview(v *view) error {
+func (v *view) overview() error {
 	s, err := v.snapshot()
 	if err != nil {
 		return err
@@ -47,12 +47,12 @@ func (h *Handler) overview(v *view) error {
 	if err != nil {
 		return err
 	}
-	d := overviewData{Sum: s.sum(), Rate: h.rate("", samples[""]), Range: name, Over: over, Relays: relayRows(s)}
+	d := overviewData{Sum: s.sum(), Rate: v.rate("", samples[""]), Range: name, Over: over, Relays: relayRows(s)}
 	d.Charts = charts4(samples[""], s.at, span, over, d.Sum)
 	v.Shape = name
 	for i, t := range s.types {
 		id := "t" + strconv.Itoa(i)
-		r := typeRow{Type: t, ID: id, Rate: h.rate(t.Type, samples[t.Type]), Stuck: t.Relays == 0 && t.Ready+t.Scheduled+t.Leased+t.Waiting > 0}
+		r := typeRow{Type: t, ID: id, Rate: v.rate(t.Type, samples[t.Type]), Stuck: t.Relays == 0 && t.Ready+t.Scheduled+t.Leased+t.Waiting > 0}
 		r.Spark = draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(samples[t.Type], readyOf, s.at, t.Ready), s.at, span)
 		d.Types = append(d.Types, r)
 		v.Shape += fmt.Sprintf("/%s %t %t", t.Type, t.Paused, r.Stuck)
@@ -73,7 +73,7 @@ func (h *Handler) overview(v *view) error {
 
 // relayRow is a relay with what it runs.
 type relayRow struct {
-	inspect.Relay
+	admin.Relay
 	Runs []runRow
 	More int // runs that are not listed
 }

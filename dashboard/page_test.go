@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox/audit"
 	"github.com/txoutbox/outbox/dashboard"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -127,7 +126,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 		t.Run(path, func(t *testing.T) { s.get(t, path).has(t, 200, wants...) })
 	}
 	for path, status := range map[string]int{"none": 404, "task?id=77777": 404, "task?id=x": 400, "task": 400, "type": 404, "type?name=X&state=lost": 400, "dead?older=1y": 400, "dead?reason=bad": 400, "dead?after=x": 400,
-		"audit?before=x": 400, "bulk": 400, "pause": 405, "type?name=X&after=%00": 400, "dead?type=%ff": 400, "payload?id=77777": 404, "type?name=%00": 400} {
+		"audit?after=x": 400, "bulk": 400, "pause": 405, "type?name=X&after=%00": 400, "dead?type=%ff": 400, "payload?id=77777": 404, "type?name=%00": 400} {
 		if a := s.get(t, path); a.status != status {
 			t.Errorf("GET %s: got %d, want %d: %s", path, a.status, status, a.text())
 		}
@@ -262,8 +261,8 @@ func TestADashboardOfAnotherSchemaAndPath(t *testing.T) {
 	if a.status != 303 || a.header.Get("Location") != "./type?n=1&name=SHIP&ok=paused" || number(t, db, `SELECT count(*) FROM shop_outbox.task_type WHERE paused`) != 1 {
 		t.Errorf("pause: got %d %q", a.status, a.header.Get("Location"))
 	}
-	if entries, err := audit.List(t.Context(), db, 0, 0, audit.Schema("shop_outbox")); err != nil || len(entries) != 1 {
-		t.Errorf("the audit log has %v, %v", entries, err)
+	if entries := audited(t, db, "shop_outbox"); len(entries) != 1 {
+		t.Errorf("the audit log has %v", entries)
 	}
 	// A handler that is mounted without the slash leads to it.
 	bare, err := dashboard.New(db, dashboard.Config{Schema: "shop_outbox", BasePath: "/q/", Authorize: as(everything), Logger: slog.New(slog.DiscardHandler)})
@@ -280,7 +279,7 @@ func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	_, err := dashboard.New(nil, dashboard.Config{Schema: "Bad-Name", BasePath: "outbox", StatementTimeout: -1})
-	for _, want := range []string{"*sql.DB is nil", "Config.Schema", "Config.BasePath", "Config.StatementTimeout"} {
+	for _, want := range []string{"*sql.DB is nil", "Options.Schema", "Config.BasePath", "Config.StatementTimeout"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error %v does not name %s", err, want)
 		}

@@ -8,16 +8,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 const beginReadSQL = `/* outbox: dashboard: bound the statements of a page */
 SELECT set_config('statement_timeout', $1, true), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
-// read runs f in a read-only transaction in which no statement takes longer than limit, and returns PostgreSQL's time.
-func (h *Handler) read(ctx context.Context, limit time.Duration, f func(tx *sql.Tx) error) (now time.Time, err error) {
-	tx, err := h.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+// readFor runs f in a read-only transaction in which no statement takes longer than limit, and returns PostgreSQL's time.
+func (s *site) readFor(ctx context.Context, limit time.Duration, f func(c *admin.Client) error) (now time.Time, err error) {
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return now, fmt.Errorf("dashboard: begin: %w", pgerr.WithoutDSN(err))
 	}
@@ -27,18 +27,18 @@ func (h *Handler) read(ctx context.Context, limit time.Duration, f func(tx *sql.
 	if err := tx.QueryRowContext(ctx, beginReadSQL, strconv.FormatInt(max(limit.Milliseconds(), 1), 10)).Scan(&ignored, &micros); err != nil {
 		return now, fmt.Errorf("dashboard: begin: %w", pgerr.WithoutDSN(err))
 	}
-	return time.UnixMicro(micros), f(tx)
+	return time.UnixMicro(micros), f(s.client.In(tx))
 }
 
 // read runs f for the page, and notes PostgreSQL's time.
-func (v *view) read(f func(ctx context.Context, tx *sql.Tx) error) error {
-	return v.readFor(v.h.config.StatementTimeout, f)
+func (v *view) read(f func(ctx context.Context, c *admin.Client) error) error {
+	return v.readWithin(v.config.StatementTimeout, f)
 }
 
-// readFor is read with another bound of its statements.
-func (v *view) readFor(limit time.Duration, f func(ctx context.Context, tx *sql.Tx) error) error {
+// readWithin is read with another bound of its statements.
+func (v *view) readWithin(limit time.Duration, f func(ctx context.Context, c *admin.Client) error) error {
 	ctx := v.r.Context()
-	now, err := v.h.read(ctx, limit, func(tx *sql.Tx) error { return f(ctx, tx) })
+	now, err := v.readFor(ctx, limit, func(c *admin.Client) error { return f(ctx, c) })
 	if !now.IsZero() {
 		v.Now = now
 	}
@@ -48,21 +48,21 @@ func (v *view) readFor(limit time.Duration, f func(ctx context.Context, tx *sql.
 // snapshot is what all viewers share for a second.
 type snapshot struct {
 	at     time.Time // by PostgreSQL's clock
-	types  []inspect.Type
-	relays []inspect.Relay
+	types  []admin.Type
+	relays []admin.Relay
 }
 
-func (s *snapshot) typeNamed(name string) (inspect.Type, bool) {
+func (s *snapshot) typeNamed(name string) (admin.Type, bool) {
 	for _, t := range s.types {
 		if t.Type == name {
 			return t, true
 		}
 	}
-	return inspect.Type{}, false
+	return admin.Type{}, false
 }
 
 // sum is all types together.
-func (s *snapshot) sum() (out inspect.Type) {
+func (s *snapshot) sum() (out admin.Type) {
 	for _, t := range s.types {
 		out.Ready += t.Ready
 		out.Scheduled += t.Scheduled
@@ -90,33 +90,33 @@ type snapshots struct {
 }
 
 func (v *view) snapshot() (*snapshot, error) {
-	h := v.h
-	h.shared.mu.Lock()
-	defer h.shared.mu.Unlock()
-	if time.Since(h.shared.at) > snapshotAge {
+	shared := &v.shared
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if time.Since(shared.at) > snapshotAge {
 		// For all who wait, so it does not end with one of them.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), 2*h.config.StatementTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), 2*v.config.StatementTimeout)
 		defer cancel()
 		s := &snapshot{}
-		s.at, h.shared.err = h.read(ctx, h.config.StatementTimeout, func(tx *sql.Tx) (err error) {
-			if s.types, err = inspect.Types(ctx, tx, inspect.Schema(h.config.Schema)); err != nil {
+		s.at, shared.err = v.readFor(ctx, v.config.StatementTimeout, func(c *admin.Client) (err error) {
+			if s.types, err = c.Types(ctx); err != nil {
 				return err
 			}
-			s.relays, err = inspect.Relays(ctx, tx, inspect.Schema(h.config.Schema))
+			s.relays, err = c.Relays(ctx)
 			return err
 		})
-		h.shared.at = time.Now()
-		if h.shared.err == nil {
-			h.shared.past = append(h.shared.past, s)
-			for s.at.Sub(h.shared.past[0].at) > ratesOver || s.at.Before(h.shared.past[0].at) {
-				h.shared.past = h.shared.past[1:]
+		shared.at = time.Now()
+		if shared.err == nil {
+			shared.past = append(shared.past, s)
+			for s.at.Sub(shared.past[0].at) > ratesOver || s.at.Before(shared.past[0].at) {
+				shared.past = shared.past[1:]
 			}
 		}
 	}
-	if h.shared.err != nil {
-		return nil, h.shared.err
+	if shared.err != nil {
+		return nil, shared.err
 	}
-	s := h.shared.past[len(h.shared.past)-1]
+	s := shared.past[len(shared.past)-1]
 	v.Now = s.at
 	return s, nil
 }
@@ -128,10 +128,10 @@ type rate struct {
 }
 
 // rate is of one type ("": of all): over the last seconds, if somebody looked then, else between the last two samples.
-func (h *Handler) rate(name string, samples []inspect.Sample) (r rate) {
-	h.shared.mu.Lock()
-	past := h.shared.past
-	h.shared.mu.Unlock()
+func (v *view) rate(name string, samples []admin.Sample) (r rate) {
+	v.shared.mu.Lock()
+	past := v.shared.past
+	v.shared.mu.Unlock()
 	last := past[len(past)-1]
 	first := past[0]
 	seconds := last.at.Sub(first.at).Seconds()
@@ -144,7 +144,7 @@ func (h *Handler) rate(name string, samples []inspect.Sample) (r rate) {
 		}
 		return rate{}
 	}
-	of := func(s *snapshot) inspect.Type {
+	of := func(s *snapshot) admin.Type {
 		if name == "" {
 			return s.sum()
 		}
@@ -153,4 +153,11 @@ func (h *Handler) rate(name string, samples []inspect.Sample) (r rate) {
 	}
 	a, b := of(first), of(last)
 	return rate{max(float64(b.Finished-a.Finished)/seconds, 0), max(float64(b.Failed-a.Failed)/seconds, 0), true}
+}
+
+// stale has the next page read anew, so that who did something sees it.
+func (s *snapshots) stale() {
+	s.mu.Lock()
+	s.at = time.Time{}
+	s.mu.Unlock()
 }

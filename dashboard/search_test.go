@@ -81,7 +81,7 @@ func TestASearchThatIsStoppedShowsWhatItHas(t *testing.T) {
 	// A look at these does not end in time.
 	exec(t, db, `ALTER TABLE outbox.dead_task RENAME TO letters`)
 	exec(t, db, `CREATE FUNCTION outbox.slow(id bigint, error text) RETURNS text STABLE LANGUAGE plpgsql AS $$ BEGIN IF id > 3000 THEN PERFORM pg_sleep(60); END IF; RETURN error; END $$`)
-	exec(t, db, `CREATE VIEW outbox.dead_task AS SELECT task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, outbox.slow(task_id, last_error) AS last_error FROM outbox.letters`)
+	exec(t, db, `CREATE VIEW outbox.dead_task AS SELECT task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, outbox.slow(task_id, last_error) AS last_error, timeout_ms, iterations FROM outbox.letters`)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: time.Second})
 	s.handler.SetPatience(time.Hour)
 	page := s.get(t, "dead?error=rare")

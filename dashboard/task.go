@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -12,15 +11,15 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 )
 
 // taskData is what the page of a task shows.
 type taskData struct {
-	inspect.Task
+	admin.Task
 	Timeline  []event
 	Asked     bool // for the payload
-	Secrets   inspect.Secrets
+	Secrets   admin.Secrets
 	Payload   string
 	Cut       bool
 	Size      int
@@ -45,21 +44,21 @@ func taskID(s string) (int64, error) {
 	return id, nil
 }
 
-func (h *Handler) task(v *view) error {
+func (v *view) task() error {
 	q := v.r.URL.Query()
 	id, err := taskID(q.Get("id"))
 	if err != nil {
 		return err
 	}
 	d := taskData{Asked: q.Get("payload") == "show" && v.MayPayload()}
-	err = v.read(func(ctx context.Context, tx *sql.Tx) (err error) {
-		if d.Task, err = inspect.Get(ctx, tx, id, inspect.Schema(h.config.Schema)); err != nil || !d.Asked {
+	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
+		if d.Task, err = c.Task(ctx, id); err != nil || !d.Asked {
 			return err
 		}
-		d.Secrets, err = inspect.GetSecrets(ctx, tx, id, inspect.Schema(h.config.Schema))
+		d.Secrets, err = c.Secrets(ctx, id)
 		return err
 	})
-	if errors.Is(err, inspect.ErrNotFound) && v.Notice != "" { // it was given to the relays just now, and they were fast
+	if errors.Is(err, admin.ErrNotFound) && v.Notice != "" { // it was given to the relays just now, and they were fast
 		v.Template, v.Title = "ended.html", "Task "+strconv.FormatInt(id, 10)
 		return v.show(http.StatusOK)
 	}
@@ -67,7 +66,7 @@ func (h *Handler) task(v *view) error {
 		return err
 	}
 	if d.Asked {
-		h.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id, "type", d.Type)
+		v.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id, "type", d.Type)
 		d.Size = len(d.Secrets.Payload)
 		d.Payload, d.Cut = pretty(d.Secrets.Payload)
 		d.Headers, _ = pretty(d.Secrets.Headers)
@@ -80,7 +79,7 @@ func (h *Handler) task(v *view) error {
 }
 
 // askCancel asks whether to cancel a task, and says what that does to it as it is now.
-func (h *Handler) askCancel(v *view) error {
+func (v *view) askCancel() error {
 	id, err := taskID(v.r.URL.Query().Get("id"))
 	if err != nil {
 		return err
@@ -89,8 +88,8 @@ func (h *Handler) askCancel(v *view) error {
 		return errForbidden
 	}
 	var d taskData
-	err = v.read(func(ctx context.Context, tx *sql.Tx) (err error) {
-		d.Task, err = inspect.Get(ctx, tx, id, inspect.Schema(h.config.Schema))
+	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
+		d.Task, err = c.Task(ctx, id)
 		return err
 	})
 	if err != nil {
@@ -103,18 +102,18 @@ func (h *Handler) askCancel(v *view) error {
 
 // may notes what can be done with the task as it is.
 func (d *taskData) may() {
-	d.CanCancel = d.State == inspect.Ready || d.State == inspect.Scheduled || d.State == inspect.Waiting || d.State == inspect.Leased
-	d.CanRunNow = d.State == inspect.Scheduled
-	d.CanRevive = d.State == inspect.Dead
+	d.CanCancel = d.State == admin.Ready || d.State == admin.Scheduled || d.State == admin.Waiting || d.State == admin.Leased
+	d.CanRunNow = d.State == admin.Scheduled
+	d.CanRevive = d.State == admin.Dead
 }
 
 // timeline is what is known of a task's life, in the order of time.
-func timeline(t inspect.Task) (out []event) {
+func timeline(t admin.Task) (out []event) {
 	out = append(out, event{t.CreatedAt, "enqueued", ""})
 	switch t.State {
-	case inspect.Scheduled:
+	case admin.Scheduled:
 		out = append(out, event{t.RunAt, "due", ""})
-	case inspect.Ready:
+	case admin.Ready:
 		if t.RunAt.After(t.CreatedAt.Add(time.Second)) {
 			out = append(out, event{t.RunAt, "due", ""})
 		}
@@ -134,7 +133,7 @@ func timeline(t inspect.Task) (out []event) {
 	}
 	switch {
 	case t.EndedAt.IsZero():
-	case t.State == inspect.Dead:
+	case t.State == admin.Dead:
 		out = append(out, event{t.EndedAt, "died", "bad"})
 	default:
 		out = append(out, event{t.EndedAt, "finished", "good"})
@@ -187,7 +186,7 @@ func depth(text []byte) (deepest int) {
 }
 
 // payload is the whole payload as a file.
-func (h *Handler) payload(v *view) error {
+func (v *view) payload() error {
 	id, err := taskID(v.r.URL.Query().Get("id"))
 	if err != nil {
 		return err
@@ -195,15 +194,15 @@ func (h *Handler) payload(v *view) error {
 	if !v.MayPayload() {
 		return errForbidden
 	}
-	var s inspect.Secrets
-	err = v.read(func(ctx context.Context, tx *sql.Tx) (err error) {
-		s, err = inspect.GetSecrets(ctx, tx, id, inspect.Schema(h.config.Schema))
+	var s admin.Secrets
+	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
+		s, err = c.Secrets(ctx, id)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	h.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id)
+	v.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id)
 	v.w.Header().Set("Content-Type", "application/octet-stream")
 	v.w.Header().Set("Content-Disposition", `attachment; filename="task-`+strconv.FormatInt(id, 10)+`.json"`)
 	v.w.WriteHeader(http.StatusOK)

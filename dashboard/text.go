@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 )
 
 var functions = template.FuncMap{
@@ -23,17 +23,15 @@ var functions = template.FuncMap{
 	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"short": func(id string) string { return visible(id[:min(len(id), 8)]) },
 	"line":  firstLine,
-	"at":    func(view *view, t time.Time) moment { return moment{t, view.Now} },
+	"at":    func(now, t time.Time) moment { return moment{t, now} },
 	"plural": func(n int64, one, many string) string {
 		if n == 1 {
 			return one
 		}
 		return many
 	},
-	"reason": func(r deadletter.Reason) string { return reasonText(string(r)) },
-	"for": func(view *view, since time.Time) string {
-		return duration(max(view.Now.Sub(since), 0).Truncate(time.Second))
-	},
+	"reason": reasonText,
+	"for":    func(now, since time.Time) string { return duration(max(now.Sub(since), 0).Truncate(time.Second)) },
 	"ranges": func() any { return ranges },
 }
 
@@ -144,3 +142,26 @@ func ago(m moment) string {
 }
 
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// The ranges that charts can show.
+var ranges = []struct {
+	Name string
+	Span time.Duration
+	Text string
+}{{"1h", time.Hour, "1 hour"}, {"6h", 6 * time.Hour, "6 hours"}, {"24h", 24 * time.Hour, "24 hours"}}
+
+var reasons = []struct{ Name, Text string }{
+	{admin.ReasonAttempts, "all attempts used"},
+	{admin.ReasonHandler, "the handler said so"},
+	{admin.ReasonLostConnections, "lost connections"},
+	{admin.ReasonCommitted, "the handler committed"},
+}
+
+func reasonText(r string) string {
+	for _, known := range reasons {
+		if known.Name == r {
+			return known.Text
+		}
+	}
+	return visible(r)
+}

@@ -2,31 +2,30 @@ package dashboard
 
 import (
 	"context"
-	"database/sql"
 	"net/url"
 	"slices"
 
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 )
 
 const pageSize = 50
 
 // typeData is what the page of a type shows.
 type typeData struct {
-	inspect.Type
+	admin.Type
 	Known       bool
 	Rate        rate
 	Charts      []chart
 	Range, Over string
 	States      []stateTab
-	State       inspect.State
-	Tasks       []inspect.Task
+	State       admin.State
+	Tasks       []admin.Task
 	After, Next string
 }
 
 // stateTab leads to the tasks in one state.
 type stateTab struct {
-	State   inspect.State
+	State   admin.State
 	Count   int64
 	Counted bool
 }
@@ -43,9 +42,9 @@ func (d typeData) Link(key, value string) string {
 	return "./type?" + q.Encode()
 }
 
-func (h *Handler) taskType(v *view) error {
+func (v *view) taskType() error {
 	q := v.r.URL.Query()
-	d := typeData{State: inspect.State(q.Get("state")), After: q.Get("after")}
+	d := typeData{State: admin.State(q.Get("state")), After: q.Get("after")}
 	name := q.Get("name")
 	if name == "" {
 		return errNotFound
@@ -56,10 +55,10 @@ func (h *Handler) taskType(v *view) error {
 	}
 	d.Type, d.Known = s.typeNamed(name)
 	d.Type.Type = name
-	d.States = []stateTab{{inspect.Ready, d.Ready, true}, {inspect.Scheduled, d.Scheduled, true}, {inspect.Leased, d.Leased, true}, {inspect.Waiting, d.Waiting, true},
-		{inspect.Dead, d.Dead, true}, {State: inspect.Finished}}
+	d.States = []stateTab{{admin.Ready, d.Ready, true}, {admin.Scheduled, d.Scheduled, true}, {admin.Leased, d.Leased, true}, {admin.Waiting, d.Waiting, true},
+		{admin.Dead, d.Dead, true}, {State: admin.Finished}}
 	if d.State == "" {
-		d.State = inspect.Ready
+		d.State = admin.Ready
 		for _, t := range d.States { // the first that has any
 			if t.Count > 0 {
 				d.State = t.State
@@ -76,11 +75,10 @@ func (h *Handler) taskType(v *view) error {
 	if err != nil {
 		return err
 	}
-	d.Rate = h.rate(name, samples[name])
+	d.Rate = v.rate(name, samples[name])
 	d.Charts = charts4(samples[name], s.at, span, over, d.Type)
-	err = v.read(func(ctx context.Context, tx *sql.Tx) error {
-		p, err := inspect.List(ctx, tx, inspect.Filter{Type: name, State: d.State}, d.After, pageSize, inspect.Schema(h.config.Schema))
-		d.Tasks, d.Next = p.Tasks, p.Next
+	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
+		d.Tasks, d.Next, err = c.Tasks(ctx, name, d.State, admin.Page{After: d.After, Limit: pageSize})
 		return err
 	})
 	if err != nil {

@@ -33,7 +33,7 @@ func checkIndexBloat(ctx context.Context, v *visit) error {
 		}
 		if size > bloatFactor*needed {
 			v.add("index-bloat", Warning, index, fmt.Sprintf("the index %s has %d MB for at most %s, which need about %d MB", index, size>>20, entriesSaid(entries), needed>>20),
-				"REINDEX INDEX CONCURRENTLY "+v.name(index)+", or relay.Reindex (outbox reindex) for all indexes; relays go on meanwhile")
+				"REINDEX INDEX CONCURRENTLY "+v.name(index)+", or admin.Client.Reindex (outbox reindex) for all indexes; relays go on meanwhile")
 		}
 		return nil
 	}, indexSizesSQL, v.schema, v.bloated)

@@ -95,7 +95,7 @@ func checkObjects(ctx context.Context, v *visit) error {
 			v.add("schema-objects", Critical, o.name, "the table "+o.name+" is unlogged: a crash of the server empties it", "ALTER TABLE "+v.name(o.name)+" SET LOGGED")
 		case state == "invalid" && !ours && leftover.MatchString(o.name):
 			v.add("indexes", Warning, o.name, "the index "+o.name+" is what a broken REINDEX left behind: it makes writes slower, and is not used",
-				"DROP INDEX CONCURRENTLY "+v.name(o.name)+"; or relay.Reindex (outbox reindex), which drops it too")
+				"DROP INDEX CONCURRENTLY "+v.name(o.name)+"; or admin.Client.Reindex (outbox reindex), which drops it too")
 		case state == "invalid" && ours:
 			v.add("indexes", Critical, o.name, "the index "+o.name+" of the table "+on+" is invalid: no statement uses it", "REINDEX INDEX CONCURRENTLY "+v.name(o.name))
 		case state == "invalid":

@@ -68,7 +68,7 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 		case w.leased > 0 && w.silent > lateTakeover:
 			v.add("relays", Warning, w.id,
 				fmt.Sprintf("the relay %v has been dead for %s and still holds %s, which another should have taken over", w, said(w.silent), plural(w.leased, "leased task")),
-				fmt.Sprintf("look into the log of the relays that are alive; at once: relay.HandBack, or outbox relays hand-back %s", w.id))
+				fmt.Sprintf("look into the log of the relays that are alive; at once: admin.Client.HandBack, or outbox relays hand-back %s", w.id))
 		}
 	}
 	const do = "start a process that calls Relay.Run, and look into its log why it ends"

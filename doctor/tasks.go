@@ -177,5 +177,5 @@ func (v *visit) checkPaused(t outbox.TypeStats) {
 		}
 	}
 	v.add("paused-type", severity, t.Type, fmt.Sprintf("the type %s is paused, and %s%s", t.Type, tasksWait(waiting), since),
-		"when it may go on: outbox.Resume, or outbox resume TYPE")
+		"when it may go on: admin.Client.ResumeType, or outbox resume TYPE")
 }

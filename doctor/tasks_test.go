@@ -106,13 +106,13 @@ func TestManyFindingsAreCutShort(t *testing.T) {
 func TestPausedTypesWithTasksAreFound(t *testing.T) {
 	db := ill(t)
 	worker(t, db, true, 10, 12, "A")
-	if err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error { return outbox.Pause(t.Context(), tx, "A") }); err != nil {
+	if err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error { return relaytest.Admin(t, db.DB).In(tx).PauseType(t.Context(), "A") }); err != nil {
 		t.Fatal(err)
 	}
 	fine(t, diagnosis(t, db), "paused-type")
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('A', now() - interval '10 minutes')`)
 	found := diagnosis(t, db)
-	one(t, found, "paused-type", doctor.Info, "A", "1 task waits", "the next one for 10m", "outbox.Resume")
+	one(t, found, "paused-type", doctor.Info, "A", "1 task waits", "the next one for 10m", "admin.Client.ResumeType")
 	fine(t, found, "starving-type")
 	db.Do(t, `UPDATE outbox.task SET run_at = now() - interval '2 hours'`)
 	one(t, diagnosis(t, db), "paused-type", doctor.Warning, "A")
@@ -182,7 +182,7 @@ func TestDeadRelaysWithLeasesAndOldOnesAreFound(t *testing.T) {
 	dead := worker(t, db, false, 10, 12, "A")
 	fine(t, diagnosis(t, db), "relays")
 	db.Do(t, `INSERT INTO outbox.task (task_type, state, lease_token, relay_id) SELECT 'A', 'leased', gen_random_uuid(), $1::uuid FROM generate_series(1, 2)`, dead)
-	one(t, diagnosis(t, db), "relays", doctor.Warning, dead, "dead for 1h0m", "2 leased tasks", "relay.HandBack", "worker-7")
+	one(t, diagnosis(t, db), "relays", doctor.Warning, dead, "dead for 1h0m", "2 leased tasks", "admin.Client.HandBack", "worker-7")
 	db.Do(t, `UPDATE outbox.relay SET started_at = now() - interval '1 day' WHERE relay_id <> $1::uuid`, dead)
 	one(t, diagnosis(t, db), "relays", doctor.Info, "", "1 of 1 living relay began before the newest migration")
 }

@@ -48,10 +48,10 @@ func checkSchedules(ctx context.Context, v *visit) error {
 		switch {
 		case ended:
 			v.add("schedules", Info, name,
-				"the schedule "+name+" has no next firing: it has ended, or its Next misbehaved, which a relay has logged", "if it is not needed: relay.RemoveSchedule, or outbox schedules remove NAME")
+				"the schedule "+name+" has no next firing: it has ended, or its Next misbehaved, which a relay has logged", "if it is not needed: admin.Client.RemoveSchedule, or outbox schedules remove NAME")
 		case time.Duration(late)*time.Microsecond > lateSchedule:
 			v.add("schedules", Warning, name, fmt.Sprintf("the schedule %s should have fired %s ago", name, age(late)),
-				"start a relay whose relay.Config.Schedules has it as it was registered last; if it is not needed: relay.RemoveSchedule, or outbox schedules remove NAME")
+				"start a relay whose relay.Config.Schedules has it as it was registered last; if it is not needed: admin.Client.RemoveSchedule, or outbox schedules remove NAME")
 		}
 		return nil
 	}, schedulesSQL)
@@ -67,7 +67,7 @@ SELECT task_type, reason, count(*), (extract(epoch FROM clock_timestamp() - max(
 const deadTotalSQL = `/* outbox: dead letters in all */
 SELECT COALESCE(sum(tasks), 0)::bigint FROM (SELECT tasks, kind FROM outbox.counter UNION ALL SELECT tasks, kind FROM outbox.counter_log) AS c WHERE kind = 'dead'`
 
-const lookAtErrors = "their last errors say why (deadletter.List, outbox dead list -type TYPE); mend the cause, then deadletter.RedriveMany or outbox dead redrive"
+const lookAtErrors = "their last errors say why (admin.Client.DeadLetters, outbox dead list -type TYPE); mend the cause, then admin.Client.Redrive or outbox dead redrive"
 
 // reasons say what became of tasks, and what to look for.
 var reasons = map[string][2]string{
@@ -90,7 +90,7 @@ func checkDeadLetters(ctx context.Context, v *visit) error {
 		if err := row.Scan(&taskType, &reason, &n, &since, &more); err != nil {
 			return err
 		}
-		why, do := "died", "deadletter.List says more"
+		why, do := "died", "admin.Client.DeadLetters says more"
 		if known, ok := reasons[reason]; ok {
 			why, do = known[0], known[1]
 		}
@@ -105,7 +105,7 @@ func checkDeadLetters(ctx context.Context, v *visit) error {
 	if err != nil {
 		return err
 	}
-	const keep = "redrive or purge them (package deadletter, outbox dead); relay.Config.DeadRetention purges by itself"
+	const keep = "redrive or purge them (package admin, outbox dead); relay.Config.DeadRetention purges by itself"
 	switch {
 	case total >= manyDead:
 		v.add("dead-letters", Warning, "", fmt.Sprintf("there are %d dead letters", total), keep)

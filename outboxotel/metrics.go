@@ -118,7 +118,7 @@ func (t *Telemetry) Observer() relay.Observer {
 				t.wait.Record(ctx, task.Waited.Seconds(), metric.WithAttributes(destination))
 				switch task.Outcome {
 				case relay.Dead:
-					t.dead.Add(ctx, 1, metric.WithAttributes(destination, attribute.String("outbox.reason", string(task.Reason))))
+					t.dead.Add(ctx, 1, metric.WithAttributes(destination, attribute.String("outbox.reason", task.Reason)))
 					failedAs = task.Outcome.String()
 				case relay.Retry, relay.LeaseLost, relay.Infrastructure, relay.PutOff: // PutOff: of a batch that failed as a whole
 					failedAs = task.Outcome.String()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 )
 
 // Config says what is collected. It is copied by New; the zero value of a field is its default.
@@ -29,6 +30,7 @@ type Config struct {
 // Collector is a prometheus.Collector. It is safe for concurrent use; any number of relays may share it.
 type Collector struct {
 	config Config
+	client *admin.Client // nil without a DB
 	relays relayMetrics
 
 	mu     sync.Mutex
@@ -69,7 +71,13 @@ func New(config Config) (*Collector, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	return &Collector{config: config, relays: newRelayMetrics(), known: map[string]struct{}{}}, nil
+	c := &Collector{config: config, relays: newRelayMetrics(), known: map[string]struct{}{}}
+	if config.DB == nil {
+		return c, nil
+	}
+	var err error
+	c.client, err = admin.New(config.DB, admin.Options{Schema: config.Schema})
+	return c, err
 }
 
 // Describe implements prometheus.Collector.

@@ -84,7 +84,7 @@ func TestTheMetricsSayWhatReallyRan(t *testing.T) {
 	db.Enqueue(t, "LEASED", 7)
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload, run_at) SELECT 'BATCH', '{"n": 1}', now() - interval '1 hour' FROM generate_series(1, 20)`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('OTHER', now() - interval '1 hour'), ('LATER', now() + interval '1 hour')`)
-	if err := outbox.Pause(t.Context(), db, "LATER"); err != nil {
+	if err := relaytest.Admin(t, db.DB).PauseType(t.Context(), "LATER"); err != nil {
 		t.Fatal(err)
 	}
 	if got := values(t, registry); got["outbox_tasks TX ready"] != 5 || got["outbox_relays_alive"] != 0 || got["outbox_scrape_success"] != 1 {

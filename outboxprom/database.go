@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 )
 
 var (
@@ -33,7 +33,7 @@ type reading struct {
 	done  chan struct{}
 	at    time.Time // when it ended
 	took  time.Duration
-	types []inspect.Type
+	types []admin.Type
 	alive int
 	err   error
 }
@@ -72,13 +72,13 @@ func (c *Collector) fill(r *reading) {
 	ctx, cancel := context.WithTimeout(context.Background(), c.config.Timeout)
 	defer cancel()
 	start := time.Now()
-	r.types, r.err = inspect.Types(ctx, c.config.DB, inspect.Schema(c.config.Schema))
+	r.types, r.err = c.client.Types(ctx)
 	for i, t := range r.types {
 		r.types[i].Type = strings.ToValidUTF8(t.Type, "\uFFFD") // of a database in SQL_ASCII
 	}
 	if r.err == nil {
-		var relays []inspect.Relay
-		relays, r.err = inspect.Relays(ctx, c.config.DB, inspect.Schema(c.config.Schema))
+		var relays []admin.Relay
+		relays, r.err = c.client.Relays(ctx)
 		for _, one := range relays {
 			if one.Alive {
 				r.alive++
@@ -130,13 +130,13 @@ func (c *Collector) collectDatabase(to chan<- prometheus.Metric) {
 }
 
 // bounded are at most MaxTypes types, those of this process' relays first, and the sum of all others.
-func (c *Collector) bounded(all []inspect.Type) []inspect.Type {
+func (c *Collector) bounded(all []admin.Type) []admin.Type {
 	if len(all) <= c.config.MaxTypes {
 		return all
 	}
 	all = slices.Clone(all)
 	c.mu.Lock()
-	rank := func(t inspect.Type) int {
+	rank := func(t admin.Type) int {
 		_, known := c.known[t.Type]
 		switch {
 		case t.Type == other: // somebody's own; it must not be there beside the sum
@@ -146,9 +146,9 @@ func (c *Collector) bounded(all []inspect.Type) []inspect.Type {
 		}
 		return 1
 	}
-	slices.SortStableFunc(all, func(a, b inspect.Type) int { return cmp.Compare(rank(a), rank(b)) })
+	slices.SortStableFunc(all, func(a, b admin.Type) int { return cmp.Compare(rank(a), rank(b)) })
 	c.mu.Unlock()
-	var sum inspect.Type
+	var sum admin.Type
 	sum.Type = other
 	for _, t := range all[c.config.MaxTypes:] {
 		sum.Ready, sum.Scheduled, sum.Leased, sum.Waiting = sum.Ready+t.Ready, sum.Scheduled+t.Scheduled, sum.Leased+t.Leased, sum.Waiting+t.Waiting

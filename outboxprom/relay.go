@@ -2,7 +2,7 @@ package outboxprom
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -62,7 +62,7 @@ func (c *Collector) Observer() relay.Observer {
 				wait.Observe(task.Waited.Seconds())
 				m.runs.WithLabelValues(end.Type, task.Outcome.String()).Inc()
 				if task.Outcome == relay.Dead {
-					m.deadLetters.WithLabelValues(end.Type, string(task.Reason)).Inc()
+					m.deadLetters.WithLabelValues(end.Type, task.Reason).Inc()
 				}
 			}
 		},
@@ -88,8 +88,8 @@ func (c *Collector) changed(change relay.Change) {
 			for _, o := range relay.Outcomes() {
 				m.runs.WithLabelValues(t, o.String())
 			}
-			for _, reason := range []deadletter.Reason{deadletter.Attempts, deadletter.Handler, deadletter.LostConnections, deadletter.Committed} {
-				m.deadLetters.WithLabelValues(t, string(reason))
+			for _, reason := range []string{admin.ReasonAttempts, admin.ReasonHandler, admin.ReasonLostConnections, admin.ReasonCommitted} {
+				m.deadLetters.WithLabelValues(t, reason)
 			}
 		}
 	case relay.Stopped:

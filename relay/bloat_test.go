@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"log/slog"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/upkeep"
-	"github.com/txoutbox/outbox/relay"
 )
 
 // bloatOf is what one bloat check with low thresholds logs.
@@ -142,70 +140,4 @@ func TestTheBloatCheckNeedsNoSuperuser(t *testing.T) {
 		log, _ := bloatOf(t, app, 1000)
 		return strings.Contains(log, "pid="+strconv.Itoa(pid)) && strings.Contains(log, "pg_read_all_stats")
 	})
-}
-
-func TestReindexBuildsAllIndexesAnew(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.Enqueue(t, "TX", 20_000)
-	db.Do(t, `DELETE FROM outbox.task`)
-	db.Do(t, `VACUUM outbox.task`)
-	// What a build that broke leaves behind.
-	db.Do(t, `CREATE INDEX task_lane_ccnew ON outbox.task (task_id)`)
-	db.Do(t, `UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox.task_lane_ccnew'::regclass`)
-	done, err := relay.Reindex(t.Context(), db.DB, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := db.Int(t, `SELECT count(*) FROM pg_indexes WHERE schemaname = 'outbox'`); len(done) != want {
-		t.Errorf("%d indexes were built, there are %d: %+v", len(done), want, done)
-	}
-	smaller := 0
-	for _, i := range done {
-		if i.Table == "task" && i.After < i.Before {
-			smaller++
-		}
-	}
-	if smaller == 0 {
-		t.Errorf("no index became smaller: %+v", done)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM pg_class WHERE relname LIKE '%_cc%'`); n != 0 {
-		t.Errorf("%d broken indexes are left", n)
-	}
-}
-
-func TestReindexSaysWhatIsWrong(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	for schema, want := range map[string]string{"Bad": `invalid schema "Bad"`, "nothing": "no outbox in this schema"} {
-		if _, err := relay.Reindex(t.Context(), db.DB, schema); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %s", schema, err, want)
-		}
-	}
-	if _, err := relay.Reindex(t.Context(), nil, ""); err == nil {
-		t.Error("it takes a nil *sql.DB")
-	}
-	blocker, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer blocker.Rollback()
-	if _, err := blocker.Exec(`LOCK TABLE outbox.counter IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() {
-		_, err := relay.Reindex(ctx, db.DB, "")
-		ended <- err
-	}()
-	eventually(t, 20*time.Second, "it waits for the lock", func() bool {
-		return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-			AND wait_event_type = 'Lock' AND query LIKE 'REINDEX %counter_pkey%'`) > 0
-	})
-	cancel()
-	if err := <-ended; err == nil || !strings.Contains(err.Error(), `"outbox"."counter_pkey"`) {
-		t.Errorf("got %v, want an error that names the index", err)
-	}
 }

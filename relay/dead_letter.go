@@ -6,18 +6,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// DeadLetter is a task that became a dead letter. Its payload is in the table: see deadletter.Get.
+// DeadLetter is a task that became a dead letter. Its payload is in the table: see admin.Client.Secrets.
 type DeadLetter struct {
 	TaskID      int64
 	Type        string
 	Attempt     int // attempts begun
 	MaxAttempts int
-	Reason      deadletter.Reason
+	Reason      string // one of the constants of package admin: admin.ReasonAttempts and so on
 	Error       string // at most 4 kB
 }
 

@@ -12,9 +12,10 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -52,12 +53,12 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 		for _, d := range w.letters {
 			got = append(got, fmt.Sprintf("%d %s %d/%d %s %s", d.TaskID, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.Error))
 		}
-		letters, err := deadletter.List(t.Context(), db, deadletter.Filter{}, deadletter.Cursor{}, 1000)
+		letters, _, err := relaytest.Admin(t, db.DB).DeadLetters(t.Context(), admin.Filter{}, admin.Page{Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, d := range letters {
-			want = append(want, fmt.Sprintf("%d %s %d/%d %s %s", d.TaskID, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.Error))
+			want = append(want, fmt.Sprintf("%d %s %d/%d %s %s", d.TaskID, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
 		}
 		slices.Sort(got)
 		slices.Sort(want)
@@ -78,7 +79,7 @@ func TestOnDeadIsToldOfTasksThatTheirHandlerCommitted(t *testing.T) {
 	db.Enqueue(t, "TX", 1)
 	w := &told{}
 	once(t, db, reg, relay.Config{OnDead: w.onDead})
-	if len(w.letters) != 1 || w.letters[0].Reason != deadletter.Committed || db.Int(t, `SELECT count(*) FROM outbox.dead_task`) != 1 {
+	if len(w.letters) != 1 || w.letters[0].Reason != admin.ReasonCommitted || db.Int(t, `SELECT count(*) FROM outbox.dead_task`) != 1 {
 		t.Errorf("it was told of %v\n%s", w.letters, db.Dump(t))
 	}
 }

@@ -62,27 +62,6 @@ func ExampleRelay_extend() {
 	// page 3
 }
 
-func ExampleHandBack() {
-	db, drop := exampleDatabase()
-	defer drop()
-	const dead = "5f3a2c1e-0000-4000-8000-000000000000" // as in outbox.relay
-	_, _ = db.Exec(`INSERT INTO outbox.task (task_type, payload, state, attempt, relay_id, lease_token)
-		VALUES ('MAKE_REPORT', '{"Pages": 1}', 'leased', 1, $1, gen_random_uuid())`, dead)
-
-	tasks, err := relay.HandBack(context.Background(), db, dead)
-	fmt.Println("handed back:", tasks, err)
-
-	reg := handlers.New()
-	handlers.Leased(reg, MakeReport, func(ctx context.Context, task *outbox.Task[Report]) error {
-		fmt.Println("attempt", task.Attempt)
-		return nil
-	})
-	runDue(context.Background(), db, reg)
-	// Output:
-	// handed back: 1 <nil>
-	// attempt 2
-}
-
 func ExampleRelay_cancel() {
 	db, drop := exampleDatabase()
 	defer drop()

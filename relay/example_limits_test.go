@@ -63,27 +63,6 @@ func Example_rate() {
 	// call 2
 }
 
-// No relay starts a task of a paused type, whichever process paused it.
-func Example_pause() {
-	ctx := context.Background()
-	db, drop := exampleDatabase()
-	defer drop()
-	reg := handlers.New()
-	handlers.Tx(reg, typeResize, func(_ context.Context, _ *sql.Tx, task *outbox.Task[int]) error {
-		fmt.Println("resize", task.Payload)
-		return nil
-	})
-	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error { return outbox.Pause(ctx, tx, typeResize.Name()) }))
-	enqueueInts(ctx, db, typeResize, 1)
-	runDue(ctx, db, reg)
-	fmt.Println("paused")
-	must(outbox.Resume(ctx, db, typeResize.Name()))
-	runDue(ctx, db, reg)
-	// Output:
-	// paused
-	// resize 1
-}
-
 // nightly keeps reports to two workers, and leaves all else to the built-in order.
 type nightly struct{ fair relay.Chooser }
 

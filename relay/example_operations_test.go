@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -125,7 +126,9 @@ func Example_killedProcesses() {
 	_, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, payload, max_attempts, state, attempt, relay_id, lease_token) VALUES
 		('RESIZE_IMAGE', '13', 2, 'leased', 2, $1, gen_random_uuid()), ('RESIZE_IMAGE', '14', 2, 'leased', 1, $1, gen_random_uuid())`, dead)
 	must(err)
-	_, err = relay.HandBack(ctx, db, dead)
+	client, err := admin.New(db, admin.Options{})
+	must(err)
+	_, err = client.HandBack(ctx, dead)
 	must(err)
 	reg := handlers.New()
 	handlers.Leased(reg, typeResize, func(_ context.Context, task *outbox.Task[int]) error {
@@ -170,25 +173,4 @@ func Example_lostConnections() {
 	// Output:
 	// resize 1 in attempt 1
 	// done; dead letters: 0
-}
-
-// After a day of bloat: small indexes again, while relays go on.
-func ExampleReindex() {
-	ctx := context.Background()
-	db, drop := exampleDatabase()
-	defer drop()
-	_, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, payload) SELECT 'RESIZE_IMAGE', '1' FROM generate_series(1, 10000)`)
-	must(err)
-	_, err = db.ExecContext(ctx, `DELETE FROM outbox.task`)
-	must(err)
-	_, err = db.ExecContext(ctx, `VACUUM outbox.task`) // as autovacuum does; it leaves the indexes large
-	must(err)
-	all, err := relay.Reindex(ctx, db, outbox.DefaultSchema)
-	must(err)
-	for _, i := range all {
-		if i.Index == "task_pkey" {
-			fmt.Println(i.Table, i.Index, "is smaller:", i.After < i.Before)
-		}
-	}
-	// Output: task task_pkey is smaller: true
 }

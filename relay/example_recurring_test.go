@@ -8,6 +8,7 @@ import (
 
 	"github.com/robfig/cron/v3"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -90,42 +91,9 @@ func ExampleSchedules() {
 	must(err)
 	once()
 	// Without it in any Config it would stay in the table until it is removed.
-	must(relay.RemoveSchedule(ctx, db, "daily report"))
+	client, err := admin.New(db, admin.Options{})
+	must(err)
+	must(client.RemoveSchedule(ctx, "daily report"))
 	// Output:
 	// daily report of 2026-07-01 07:00:00
-}
-
-// While a schedule is paused its firings are passed over.
-func ExamplePauseSchedule() {
-	ctx := context.Background()
-	db, drop := exampleDatabase()
-	defer drop()
-	backUp := outbox.NewTaskType[string]("BACK_UP")
-	reg := handlers.New()
-	handlers.Leased(reg, backUp, func(_ context.Context, task *outbox.Task[string]) error {
-		fmt.Println("back up", task.Payload)
-		return nil
-	})
-	once := func() {
-		// As if the schedule was due.
-		_, err := db.ExecContext(ctx, `UPDATE outbox.schedule SET next_at = now() - interval '1 minute'`)
-		must(err)
-		r, err := relay.New(db, reg, relay.Config{Logger: discard(), Schedules: relay.Schedules{
-			{Name: "nightly", Timing: relay.Every(24 * time.Hour), Task: backUp.New("the database")},
-		}})
-		must(err)
-		must(r.RunOnce(ctx))
-	}
-
-	fmt.Println(relay.PauseSchedule(ctx, db, "nightly")) // no relay has been here yet
-	once()
-	must(relay.PauseSchedule(ctx, db, "nightly"))
-	once()
-	fmt.Println("it was due, and paused")
-	must(relay.ResumeSchedule(ctx, db, "nightly"))
-	once()
-	// Output:
-	// relay: there is no such schedule: "nightly"
-	// it was due, and paused
-	// back up the database
 }

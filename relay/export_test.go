@@ -16,8 +16,6 @@ var PollStatements = map[string]string{
 	"poll": pollSQL, "idle poll": idlePollSQL, "last": lastSQL, "promote scheduled": promoteScheduledSQL, "stranded leases": strandedLeasesSQL,
 }
 
-const PauseScheduleSQL = pauseScheduleSQL
-
 // SpanArgs are arguments of a poll: of the first type only what follows a task of the ordinary priority, and the other priorities.
 func SpanArgs(taskID int) []any {
 	w := plan.Watermarks{}

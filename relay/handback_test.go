@@ -14,7 +14,6 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
-	"github.com/txoutbox/outbox/schema"
 )
 
 // I4: a relay that lives after all loses the leases that an operator handed back.
@@ -41,7 +40,7 @@ func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
 		id := db.Text(t, `SELECT relay_id FROM outbox.relay`)
 		db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token) VALUES ('OTHER', 'leased', 1, $1, $1)`, someUUID)
 		at := time.Now()
-		if n, err := relay.HandBack(t.Context(), db.DB, strings.ToUpper(id)); n != tasks || err != nil {
+		if n, err := relaytest.Admin(t, db.DB).HandBack(t.Context(), strings.ToUpper(id)); n != tasks || err != nil {
 			t.Fatalf("HandBack: %d, %v; want %d", n, err, tasks)
 		}
 		if got := db.taskState(t); got != "ready 1 relay, ready 1 relay, ready 1 relay, ready 1 relay, leased 1 token relay" && stale != nil {
@@ -68,39 +67,6 @@ func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
 			t.Errorf("%d effects of second attempts, want %d", n, tasks)
 		}
 	})
-}
-
-func TestHandBackOfManyTasksAndInAnotherSchema(t *testing.T) {
-	t.Parallel()
-	db := open(t, pgtest.Database(t))
-	if err := schema.Migrate(t.Context(), db.DB, schema.Schema("app_outbox")); err != nil {
-		t.Fatal(err)
-	}
-	db.Do(t, `INSERT INTO app_outbox.task (task_type, state, attempt, relay_id, lease_token, leased_until)
-		SELECT 'LEASED', 'leased', 1, $1, gen_random_uuid(), now() + interval '1 h' FROM generate_series(1, 2500)`, someUUID)
-	if n, err := relay.HandBack(t.Context(), db.DB, someUUID, "app_outbox"); n != 2500 || err != nil {
-		t.Errorf("HandBack: %d, %v; want 2500", n, err)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM app_outbox.task WHERE state = 'ready' AND relay_id IS NOT NULL AND attempt = 1`); n != 2500 {
-		t.Errorf("%d tasks are ready and suspect, want 2500", n)
-	}
-	if n, err := relay.HandBack(t.Context(), db.DB, someUUID, "app_outbox"); n != 0 || err != nil {
-		t.Errorf("once more: %d, %v; want 0", n, err)
-	}
-	for _, c := range []struct {
-		text string
-		call func() (int, error)
-	}{
-		{"not the id of a relay", func() (int, error) { return relay.HandBack(t.Context(), db.DB, "host-1") }},
-		{"schema", func() (int, error) { return relay.HandBack(t.Context(), db.DB, someUUID, "A b") }},
-		{"2 schemas", func() (int, error) { return relay.HandBack(t.Context(), db.DB, someUUID, "a", "b") }},
-		{"not nil", func() (int, error) { return relay.HandBack(t.Context(), nil, someUUID) }},
-		{"hand back tasks of relay", func() (int, error) { return relay.HandBack(t.Context(), db.DB, someUUID) }}, // no such schema
-	} {
-		if _, err := c.call(); err == nil || !strings.Contains(err.Error(), c.text) {
-			t.Errorf("got %v, want an error with %q", err, c.text)
-		}
-	}
 }
 
 // "Work that survives a database restart": the lease and the result do, and the run is the only one.

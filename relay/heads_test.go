@@ -220,7 +220,7 @@ func TestKeysKeepTheirOrderWithinLimits(t *testing.T) {
 	t.Parallel()
 	db := newOrdered(t)
 	for _, taskType := range relaytest.OrderedTypes {
-		if err := outbox.Pause(t.Context(), db.DB, taskType); err != nil {
+		if err := relaytest.Admin(t, db.DB).PauseType(t.Context(), taskType); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -235,7 +235,7 @@ func TestKeysKeepTheirOrderWithinLimits(t *testing.T) {
 		t.Errorf("%d tasks of paused types ran", n)
 	}
 	for _, taskType := range relaytest.OrderedTypes {
-		if err := outbox.Resume(t.Context(), db.DB, taskType); err != nil {
+		if err := relaytest.Admin(t, db.DB).ResumeType(t.Context(), taskType); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/schedule"
-	"github.com/txoutbox/outbox/relay"
 )
 
 // promotes are the steps of a poll that promotes heads. All of it but the begin is left out while another one has the lock.
@@ -177,7 +176,9 @@ func TestAFiringEnqueuesOneTaskInEveryOrder(t *testing.T) {
 		fired := 0
 		pauses := []step{}
 		for _, paused := range []bool{true, false} {
-			pauses = append(pauses, step{name: fmt.Sprint("pauses: ", paused), do: func() (int, error) { return all[2].exec(relay.PauseScheduleSQL, "tick", paused) }})
+			pauses = append(pauses, step{name: fmt.Sprint("pauses: ", paused), do: func() (int, error) {
+				return all[2].exec(`UPDATE outbox.schedule SET paused = $2 WHERE name = $1`, "tick", paused)
+			}})
 		}
 		return [][]step{fires(all[0], variant != 1, &fired), fires(all[1], variant != 2, &fired), pauses}, func() string {
 			for _, s := range fires(undisturbed, true, &fired) {

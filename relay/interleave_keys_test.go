@@ -8,9 +8,10 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // ended is the end of an actor's transaction, as a step.
@@ -97,7 +98,7 @@ func TestADeadLetterIsMovedOnceInEveryOrder(t *testing.T) {
 		db.Do(t, `WITH gone AS (DELETE FROM outbox.task RETURNING *)
 			INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload, unique_key)
 			SELECT task_id, run_at, created_at, priority, 1, 1, 'handler', task_type, payload, unique_key FROM gone`)
-		redriven, purged := 0, 0
+		redriven, purged, client := 0, 0, relaytest.Admin(t, db.DB)
 		moves := func(i int, name string, total *int, move func(tx *sql.Tx) (int, error)) []step {
 			a, moved := all[i], 0
 			return []step{
@@ -107,12 +108,12 @@ func TestADeadLetterIsMovedOnceInEveryOrder(t *testing.T) {
 			}
 		}
 		redrive := func(tx *sql.Tx) (int, error) {
-			ids, err := deadletter.Redrive(context.Background(), tx, []int64{int64(id)})
+			ids, _, err := client.In(tx).Redrive(context.Background(), admin.Filter{IDs: []int64{int64(id)}}, admin.Page{})
 			return len(ids), err
 		}
 		steps := [][]step{moves(0, "redrives", &redriven, redrive), moves(1, "purges", &purged, func(tx *sql.Tx) (int, error) {
-			n, err := deadletter.Purge(context.Background(), tx, deadletter.Filter{Type: "TX"}, 0)
-			return int(n), err
+			ids, _, err := client.In(tx).Purge(context.Background(), admin.Filter{Type: "TX"}, admin.Page{})
+			return len(ids), err
 		}), moves(2, "redrives again", &redriven, redrive)}
 		return steps, func() string {
 			tasks, letters := db.Int(t, `SELECT count(*) FROM outbox.task`), db.Int(t, `SELECT count(*) FROM outbox.dead_task`)

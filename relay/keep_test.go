@@ -11,9 +11,10 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/history"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -31,12 +32,17 @@ func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
 		}
 		db.Enqueue(t, "UNKEPT", 3)
 		once(t, db, reg, relay.Config{})
-		kept, err := history.List(t.Context(), db, "", 0, 0)
+		client := relaytest.Admin(t, db.DB)
+		kept, _, err := client.Tasks(t.Context(), "", admin.Finished, admin.Page{})
 		if err != nil || len(kept) != 4 {
 			t.Fatalf("the history has %v, %v, want 4 tasks", kept, err)
 		}
 		for _, k := range kept {
-			full, err := history.Get(t.Context(), db, k.TaskID)
+			full, err := client.Task(t.Context(), k.TaskID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			secrets, err := client.Secrets(t.Context(), k.TaskID)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -47,13 +53,13 @@ func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
 			if k.Priority == 3 {
 				wantHeaders, wantPayload = "", `{"N": 2}`
 			}
-			if full.Error != wantError || string(full.Headers) != wantHeaders || string(full.Payload) != wantPayload || full.Attempt != 1 || results[k.Type] != nil && k.Type != "DISCARD" {
-				t.Errorf("got %+v with payload %s and headers %s, want error %q", full, full.Payload, full.Headers, wantError)
+			if full.LastError != wantError || string(secrets.Headers) != wantHeaders || string(secrets.Payload) != wantPayload || full.Attempt != 1 || results[k.Type] != nil && k.Type != "DISCARD" {
+				t.Errorf("got %+v with payload %s and headers %s, want error %q", full, secrets.Payload, secrets.Headers, wantError)
 			}
-			if d := full.KeepUntil.Sub(full.FinishedAt); d < 59*time.Minute || d > 61*time.Minute {
+			if d := full.KeepUntil.Sub(full.EndedAt); d < 59*time.Minute || d > 61*time.Minute {
 				t.Errorf("it is kept for %v, want 1 h", d)
 			}
-			if full.FinishedAt.Before(full.AttemptedAt) || full.AttemptedAt.Before(full.CreatedAt) || time.Since(full.FinishedAt).Abs() > 5*time.Minute || full.RunAt.IsZero() {
+			if full.EndedAt.Before(full.AttemptedAt) || full.AttemptedAt.Before(full.CreatedAt) || time.Since(full.EndedAt).Abs() > 5*time.Minute || full.RunAt.IsZero() {
 				t.Errorf("times of %+v", full)
 			}
 		}
@@ -79,8 +85,8 @@ func TestATaskThatSucceedsLateHasItsLastAttemptInTheHistory(t *testing.T) {
 		db.Enqueue(t, "X", 1)
 		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 20*time.Second)
-		kept, err := history.List(t.Context(), db, "X", 0, 10)
-		if err != nil || len(kept) != 1 || kept[0].Attempt != 3 || kept[0].Error != "" {
+		kept, _, err := relaytest.Admin(t, db.DB).Tasks(t.Context(), "X", admin.Finished, admin.Page{})
+		if err != nil || len(kept) != 1 || kept[0].Attempt != 3 || kept[0].LastError != "" {
 			t.Errorf("got %+v, %v", kept, err)
 		}
 	})
@@ -215,38 +221,14 @@ func TestTheHistoryForgetsWhatIsKeptNoLonger(t *testing.T) {
 	run(t, db, all(), relay.Config{}) // of which no type is kept
 	eventually(t, 20*time.Second, "the old ones are gone", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.done_task`) == 10 })
 	var got []string
-	for before := int64(0); ; {
-		page, err := history.List(t.Context(), db, "GONE", before, 4)
+	for p := (admin.Page{Limit: 4}); len(got) == 0 || p.After != ""; {
+		page, next, err := relaytest.Admin(t, db.DB).Tasks(t.Context(), "GONE", admin.Finished, p)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(page) == 0 {
-			break
-		}
-		before = page[len(page)-1].TaskID
-		got = append(got, fmt.Sprint(len(page)))
+		got, p.After = append(got, fmt.Sprint(len(page))), next
 	}
 	if strings.Join(got, " ") != "4 4 2" {
 		t.Errorf("pages of %v, want 4 4 2", got)
-	}
-}
-
-func TestTheHistoryRefusesBadArguments(t *testing.T) {
-	t.Parallel()
-	db := open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable") // any SQL would fail otherwise
-	for want, do := range map[string]func() error{
-		"limit 1001": func() error { _, err := history.List(t.Context(), db, "", 0, 1001); return err },
-		"limit -1":   func() error { _, err := history.List(t.Context(), db, "", 0, -1); return err },
-		"task type":  func() error { _, err := history.List(t.Context(), db, "a\x00", 0, 1); return err },
-		"Schema":     func() error { _, err := history.Get(t.Context(), db, 1, history.Schema("A")); return err },
-		"Option":     func() error { _, err := history.Get(t.Context(), db, 1, nil); return err },
-	} {
-		if err := do(); !errors.Is(err, history.ErrInvalid) || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want ErrInvalid with %q", err, want)
-		}
-	}
-	db = newDatabase(t)
-	if _, err := history.Get(t.Context(), db, 1); !errors.Is(err, history.ErrNotFound) {
-		t.Errorf("got %v, want ErrNotFound", err)
 	}
 }

@@ -4,12 +4,10 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/handler"
-	"github.com/txoutbox/outbox/internal/run"
-
-	"github.com/txoutbox/outbox/deadletter"
 	"github.com/txoutbox/outbox/internal/guard"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/run"
 )
 
 // Observer hears what a relay does, for metrics: see the modules outboxprom and outboxotel. A
@@ -60,7 +58,7 @@ type TaskEnd struct {
 	TaskID  int64
 	Attempt int // as its handler saw it, or was to
 	Outcome Outcome
-	Reason  deadletter.Reason // of Dead
+	Reason  string // of Dead: one of the constants of package admin, as admin.ReasonAttempts
 	// Waited is how long the task had been due when the claim had it, by PostgreSQL's clock, which
 	// the relay knows from its heartbeat, to within that one's round trip. It counts from RunAt:
 	// for a task without one from the start of the transaction that enqueued it.
@@ -162,7 +160,7 @@ func (o *observers) Claimed(h *handler.Handler, tasks int, began, had time.Time)
 func (o *observers) Ended(e run.End) {
 	end := RunEnd{Type: e.Type, Kind: string(e.Kind), Called: e.Called, Handled: e.Handled, Tasks: make([]TaskEnd, len(e.Tasks))}
 	for i, t := range e.Tasks {
-		end.Tasks[i] = TaskEnd{TaskID: t.TaskID, Attempt: t.Attempt, Outcome: Outcome(t.Outcome), Reason: deadletter.Reason(t.Reason), Waited: t.Waited}
+		end.Tasks[i] = TaskEnd{TaskID: t.TaskID, Attempt: t.Attempt, Outcome: Outcome(t.Outcome), Reason: t.Reason, Waited: t.Waited}
 	}
 	o.tell(func(one Observer) {
 		if one.Ended != nil {
@@ -173,7 +171,7 @@ func (o *observers) Ended(e run.End) {
 
 // Died implements run.Events.
 func (o *observers) Died(d run.DeadLetter) {
-	o.dead.tell(DeadLetter{TaskID: d.TaskID, Type: d.Type, Attempt: d.Attempt, MaxAttempts: d.MaxAttempts, Reason: deadletter.Reason(d.Reason), Error: d.Error})
+	o.dead.tell(DeadLetter{TaskID: d.TaskID, Type: d.Type, Attempt: d.Attempt, MaxAttempts: d.MaxAttempts, Reason: d.Reason, Error: d.Error})
 }
 
 func (o *observers) tellChange(e Event, at time.Time) {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
@@ -50,7 +50,7 @@ func (h *heard) outcomes() map[string]string {
 		for _, task := range e.Tasks {
 			one := task.Outcome.String()
 			if task.Reason != "" {
-				one += ":" + string(task.Reason)
+				one += ":" + task.Reason
 			}
 			out[e.Type] = strings.TrimSpace(out[e.Type] + " " + one)
 		}
@@ -215,7 +215,7 @@ func TestObserversHearOfCompletedTasksAndOfThoseThatMayNotRun(t *testing.T) {
 	same(t, h.outcomes(), map[string]string{"LEASED": "run_again done dead:attempts", "TX": "dead:attempts", "OWN": "dead:committed done", "BACK": "retry dead:attempts"})
 	h.balanced(t)
 	for _, e := range h.ends {
-		if e.Tasks[0].Reason == deadletter.Attempts && e.Type != "BACK" && (!e.Called.IsZero() || e.Tasks[0].Attempt != 3) {
+		if e.Tasks[0].Reason == admin.ReasonAttempts && e.Type != "BACK" && (!e.Called.IsZero() || e.Tasks[0].Attempt != 3) {
 			t.Errorf("of a task that had its attempts it heard %+v", e)
 		}
 	}

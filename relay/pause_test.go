@@ -2,9 +2,7 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,19 +10,20 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
 func pause(t testing.TB, db *database, taskType string) {
 	t.Helper()
-	if err := outbox.Pause(context.Background(), db, taskType); err != nil {
+	if err := relaytest.Admin(t, db.DB).PauseType(context.Background(), taskType); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func resume(t testing.TB, db *database, taskType string) {
 	t.Helper()
-	if err := outbox.Resume(context.Background(), db, taskType); err != nil {
+	if err := relaytest.Admin(t, db.DB).ResumeType(context.Background(), taskType); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -172,7 +171,7 @@ func TestAPauseHoldsOnceItsTransactionHasCommitted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := outbox.Pause(t.Context(), tx, "TX"); err != nil {
+	if err := relaytest.Admin(t, db.DB).In(tx).PauseType(t.Context(), "TX"); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.Rollback(); err != nil {
@@ -180,22 +179,4 @@ func TestAPauseHoldsOnceItsTransactionHasCommitted(t *testing.T) {
 	}
 	once(t, db, all(), relay.Config{})
 	db.OnceEach(t, 1)
-}
-
-func TestPauseRefusesBadInputBeforeAnySQL(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	for want, err := range map[string]error{
-		"outbox: invalid task type":                      outbox.Pause(t.Context(), db, ""),
-		"invalid option: only Schema has a meaning here": outbox.Resume(t.Context(), db, "TX", outbox.Priority(3)),
-		"Schema":             outbox.Pause(t.Context(), db, "TX", outbox.Schema("pg_x")),
-		"the Querier is nil": outbox.Pause(t.Context(), (*sql.Tx)(nil), "TX"),
-	} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
-		}
-	}
-	if err := outbox.Pause(t.Context(), db, "TX", outbox.Schema("elsewhere")); err == nil || !strings.Contains(err.Error(), "elsewhere") {
-		t.Errorf("a pause in a schema that does not exist: got %v", err)
-	}
 }

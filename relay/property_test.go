@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/relaytest"
@@ -158,8 +158,9 @@ const modelSQL = `SELECT concat(
 // machine is the outbox and its model.
 type machine struct {
 	model
-	t  *testing.T
-	db *database
+	t     *testing.T
+	db    *database
+	admin *admin.Client
 }
 
 func (m *machine) must(rt *rapid.T, err error) {
@@ -238,9 +239,9 @@ func (m *machine) pause(rt *rapid.T) {
 	m.paused[of] = paused
 	m.inTx(rt, func(tx *sql.Tx) error {
 		if paused {
-			return outbox.Pause(context.Background(), tx, of)
+			return m.admin.In(tx).PauseType(context.Background(), of)
 		}
-		return outbox.Resume(context.Background(), tx, of)
+		return m.admin.In(tx).ResumeType(context.Background(), of)
 	})
 }
 
@@ -249,7 +250,7 @@ func (m *machine) redrive(rt *rapid.T) {
 		rt.Skip()
 	}
 	id := rapid.SampledFrom(slices.Sorted(maps.Keys(m.dead))).Draw(rt, "dead letter")
-	moved, err := deadletter.Redrive(context.Background(), m.db.DB, []int64{id})
+	moved, _, err := m.admin.Redrive(context.Background(), admin.Filter{IDs: []int64{id}}, admin.Page{})
 	m.must(rt, err)
 	if len(moved) != 1 {
 		rt.Fatalf("redrive of task %d moved %v", id, moved)
@@ -268,7 +269,7 @@ func (m *machine) redrive(rt *rapid.T) {
 
 func (m *machine) purge(rt *rapid.T) {
 	of := rapid.SampledFrom(destinyTypes).Draw(rt, "type")
-	_, err := deadletter.Purge(context.Background(), m.db.DB, deadletter.Filter{Type: of}, 0)
+	_, _, err := m.admin.Purge(context.Background(), admin.Filter{Type: of}, admin.Page{})
 	m.must(rt, err)
 	maps.DeleteFunc(m.dead, func(_ int64, task *modelTask) bool { return task.taskType == of })
 }
@@ -333,7 +334,7 @@ func TestTheOutboxIsWhatANaiveModelOfItIs(t *testing.T) {
 	db := newDatabase(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		db.Do(t, emptyAll+`DELETE FROM effect`)
-		m := &machine{t: t, db: db, model: model{map[int64]*modelTask{}, map[int64]*modelTask{}, map[string]int64{}, map[string]int64{},
+		m := &machine{t: t, db: db, admin: relaytest.Admin(t, db.DB), model: model{map[int64]*modelTask{}, map[int64]*modelTask{}, map[string]int64{}, map[string]int64{},
 			map[int64]int{}, map[string]bool{}, map[string]int{}, map[string]int{}}}
 		rt.Repeat(map[string]func(*rapid.T){"": m.check, "enqueue": m.enqueue, "enqueue too": m.enqueue, "cancel": m.cancel, "pause": m.pause, "redrive": m.redrive, "redrive too": m.redrive,
 			"purge": m.purge, "run": m.runOnce, "pass time": m.passTime})

@@ -110,10 +110,10 @@ func TestSchedulesWorkInASchemaOfAnotherNameAndWithTheirOptions(t *testing.T) {
 	if got, want := db.Text(t, `SELECT concat_ws(' ', priority, max_attempts, headers, payload, run_at <= now(), state) FROM other.task`), `4 5 {"k": "v"} {"N": 3} t ready`; got != want {
 		t.Errorf("the task is %q, want %q", got, want)
 	}
-	if err := relay.PauseSchedule(t.Context(), db.DB, "tick", "other"); err != nil {
+	if err := relaytest.Admin(t, db.DB, "other").PauseSchedule(t.Context(), "tick"); err != nil {
 		t.Error(err)
 	}
-	if err := relay.RemoveSchedule(t.Context(), db.DB, "tick", "other"); err != nil {
+	if err := relaytest.Admin(t, db.DB, "other").RemoveSchedule(t.Context(), "tick"); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,15 +1,11 @@
 package relay_test
 
 import (
-	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jmoiron/sqlx"
 	"github.com/robfig/cron/v3"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
@@ -135,22 +131,11 @@ func TestSchedulesOfOtherBinariesStayAndAreNotFired(t *testing.T) {
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 1 {
 		t.Errorf("%d tasks, want 1", n)
 	}
-	if err := relay.RemoveSchedule(t.Context(), db.DB, "theirs"); err != nil {
+	if err := relaytest.Admin(t, db.DB).RemoveSchedule(t.Context(), "theirs"); err != nil {
 		t.Error(err)
 	}
 	if got, want := db.schedule(t, `name`), "mine"; got != want {
 		t.Errorf("schedules %q, want %q", got, want)
-	}
-	for name, f := range map[string]func(context.Context, outbox.Querier, string, ...string) error{"Remove": relay.RemoveSchedule, "Pause": relay.PauseSchedule, "Resume": relay.ResumeSchedule} {
-		if err := f(t.Context(), db.DB, "theirs"); !errors.Is(err, relay.ErrUnknownSchedule) {
-			t.Errorf("%s of an unknown name: %v", name, err)
-		}
-		if err := f(t.Context(), db.DB, "theirs", "No Schema"); err == nil || errors.Is(err, relay.ErrUnknownSchedule) {
-			t.Errorf("%s in a bad schema: %v", name, err)
-		}
-		if err := f(t.Context(), db.DB, ""); err == nil || errors.Is(err, relay.ErrUnknownSchedule) {
-			t.Errorf("%s without a name: %v", name, err)
-		}
 	}
 }
 
@@ -179,7 +164,7 @@ func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
 	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, relay.Schedule{Name: "once", Timing: relay.Every(weekly)})
 	once(t, db, idle(), config)
 	for _, name := range []string{"all", "once"} {
-		if err := relay.PauseSchedule(t.Context(), db.DB, name); err != nil {
+		if err := relaytest.Admin(t, db.DB).PauseSchedule(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -190,7 +175,7 @@ func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
 		t.Errorf("schedules %q, want %q", got, want)
 	}
 	for _, name := range []string{"all", "once"} {
-		if err := relay.ResumeSchedule(t.Context(), db.DB, name); err != nil {
+		if err := relaytest.Admin(t, db.DB).ResumeSchedule(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -202,33 +187,5 @@ func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
 	once(t, db, idle(), config)
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 4 {
 		t.Errorf("%d tasks after the pause, want 4", n)
-	}
-}
-
-func TestAScheduleIsPausedInACallersTransaction(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly)}))
-	for _, commits := range []bool{false, true} {
-		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := relay.PauseSchedule(t.Context(), tx, "tick"); err != nil {
-			t.Fatal(err)
-		}
-		if commits {
-			err = tx.Commit()
-		} else {
-			err = tx.Rollback()
-		}
-		if got, want := db.schedule(t, `paused`), map[bool]string{false: "f", true: "t"}[commits]; err != nil || got != want {
-			t.Errorf("paused: %q, %v, want %q", got, err, want)
-		}
-	}
-	for _, pool := range []outbox.Querier{nil, sqlx.NewDb(db.DB, "postgres")} {
-		if err := relay.PauseSchedule(t.Context(), pool, "tick"); !errors.Is(err, outbox.ErrNoTransaction) {
-			t.Errorf("%T: got %v", pool, err)
-		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
@@ -29,7 +29,7 @@ func die(t testing.TB, db *database) {
 
 func (db *database) redrive(t testing.TB, ids ...int64) {
 	t.Helper()
-	if moved, err := deadletter.Redrive(t.Context(), db.DB, ids); err != nil || !slices.Equal(slices.Sorted(slices.Values(moved)), ids) {
+	if moved, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{IDs: ids}, admin.Page{}); err != nil || !slices.Equal(slices.Sorted(slices.Values(moved)), ids) {
 		t.Fatalf("Redrive moved %v, %v, want %v", moved, err, ids)
 	}
 }
@@ -95,7 +95,7 @@ func TestAKeyThatIsTakenDuringARedriveStaysTaken(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() {
-			_, err := deadletter.Redrive(t.Context(), db.DB, []int64{old.TaskID})
+			_, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{IDs: []int64{old.TaskID}}, admin.Page{})
 			done <- err
 		}()
 		eventually(t, 10*time.Second, "the redrive waits", func() bool {
@@ -144,7 +144,8 @@ func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
 				}
 			})
 		}
-		if _, err := deadletter.RedriveMany(t.Context(), db.DB, deadletter.Filter{}, 0); err != nil {
+		client := relaytest.Admin(t, db.DB)
+		if _, err := client.EveryPage(t.Context(), client.Redrive, admin.Filter{All: true}, 0); err != nil {
 			t.Error(err)
 		}
 		all.Wait()
@@ -270,8 +271,9 @@ func TestStatsCountEveryEndOnce(t *testing.T) {
 			db.redrive(t, 4, 5)
 			finish()
 			stats("finished 5 failed 5 dead 1 left 1")
-			if n, err := deadletter.PurgeMany(t.Context(), db.DB, deadletter.Filter{Type: "X"}, 0); n != 1 || err != nil {
-				t.Errorf("PurgeMany: %d, %v", n, err)
+			client := relaytest.Admin(t, db.DB)
+			if n, err := client.EveryPage(t.Context(), client.Purge, admin.Filter{Type: "X"}, 0); n != 1 || err != nil {
+				t.Errorf("purged: %d, %v", n, err)
 			}
 			stats("finished 5 failed 5 dead 0 left 1")
 		})

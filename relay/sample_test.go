@@ -4,8 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -34,8 +35,8 @@ func TestOneRelayOfAllSamplesTheCountsOnceAMinute(t *testing.T) {
 	}
 	db.Do(t, `UPDATE outbox.maintenance SET due_at = now() WHERE job = 'sample'`)
 	eventually(t, 30*time.Second, "the counts are noted again", func() bool { return noted() == 2 })
-	for taskType, want := range map[string]inspect.Sample{"NOBODYS": {Ready: 3}, "LATER": {Scheduled: 1}, "": {Ready: 3, Scheduled: 1}} {
-		got, err := inspect.Samples(t.Context(), db, taskType, time.Hour)
+	for taskType, want := range map[string]admin.Sample{"NOBODYS": {Ready: 3}, "LATER": {Scheduled: 1}, "": {Ready: 3, Scheduled: 1}} {
+		got, err := relaytest.Admin(t, db.DB).Samples(t.Context(), taskType, time.Hour)
 		if err != nil || len(got) != 2 {
 			t.Fatalf("%q: %+v, %v; want two samples", taskType, got, err)
 		}
@@ -45,7 +46,7 @@ func TestOneRelayOfAllSamplesTheCountsOnceAMinute(t *testing.T) {
 			t.Errorf("%q: %+v, want %+v", taskType, s, want)
 		}
 	}
-	if got, err := inspect.Samples(t.Context(), db, "OLD", 90*time.Minute); err != nil || len(got) != 1 {
+	if got, err := relaytest.Admin(t, db.DB).Samples(t.Context(), "OLD", 90*time.Minute); err != nil || len(got) != 1 {
 		t.Errorf("of 90 minutes: %d samples, %v; want 1", len(got), err)
 	}
 }
@@ -62,7 +63,7 @@ func TestASampleHasTheTypesWithMostTasks(t *testing.T) {
 	if n, many := db.Int(t, `SELECT count(*) FROM outbox.sample`), db.Int(t, `SELECT count(*) FROM outbox.sample WHERE ready = 2`); n != 1001 || many != 500 {
 		t.Errorf("%d rows, %d of them of types with two tasks; want 1,001 and 500", n, many)
 	}
-	if got, err := inspect.Samples(t.Context(), db, "", time.Hour); err != nil || len(got) != 1 || got[0].Ready != 2000 {
+	if got, err := relaytest.Admin(t, db.DB).Samples(t.Context(), "", time.Hour); err != nil || len(got) != 1 || got[0].Ready != 2000 {
 		t.Errorf("the sum: %+v, %v; want 2,000 ready tasks", got, err)
 	}
 	db.Do(t, `DELETE FROM outbox.task`)
@@ -77,7 +78,7 @@ func TestARelaysRowSaysWhatItMayUse(t *testing.T) {
 	run(t, any, all(), relay.Config{Workers: 3})
 	run(t, bounded, all(), relay.Config{Workers: 10})
 	eventually(t, 20*time.Second, "both relays beat", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 2 })
-	relays, err := inspect.Relays(t.Context(), db)
+	relays, err := relaytest.Admin(t, db.DB).Relays(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

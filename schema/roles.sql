@@ -151,9 +151,9 @@ GRANT INSERT (task_id, run_at, created_at, attempted_at, priority, attempt, max_
 GRANT DELETE ON outbox.running, outbox.cancel TO outbox_operator;
 GRANT INSERT (task_type, ordering_key) ON outbox.headless_key TO outbox_operator;
 GRANT SELECT, INSERT, UPDATE (task_id) ON outbox.unique_key TO outbox_operator;
--- relay.HandBack.
+-- admin.Client.HandBack.
 GRANT UPDATE (state, lease_token, leased_until) ON outbox.task TO outbox_operator;
--- outbox.Cancel and RunNow; outbox.Pause and Resume; the same for schedules, and relay.RemoveSchedule.
+-- outbox.Cancel and RunNow; admin.Client.PauseType and ResumeType; the same for schedules, and RemoveSchedule.
 GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now TO outbox_operator;
 GRANT INSERT (task_type, paused), UPDATE (paused) ON outbox.task_type TO outbox_operator;
 GRANT DELETE, UPDATE (paused) ON outbox.schedule TO outbox_operator;

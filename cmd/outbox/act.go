@@ -14,70 +14,23 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/audit"
+	"github.com/txoutbox/outbox/admin"
 	"golang.org/x/term"
 )
 
-// change calls f and writes down what it did, in one transaction. The zero entry is not written: nothing was changed.
-func (a *app) change(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) (audit.Entry, error)) error {
-	return a.changes(ctx, func(ctx context.Context, tx *sql.Tx) ([]audit.Entry, error) {
-		e, err := f(ctx, tx)
-		if e.Action == "" {
-			return nil, err
-		}
-		return []audit.Entry{e}, err
-	})
-}
-
-// changes is change for what may need more than one entry.
-func (a *app) changes(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) ([]audit.Entry, error)) error {
+// change calls f in a transaction, with a client that acts and writes entries into the audit log in it.
+func (a *app) change(ctx context.Context, f func(ctx context.Context, tx *sql.Tx, c *admin.Client) error) error {
 	return a.bounded(ctx, func(ctx context.Context) error {
-		return outbox.InTx(ctx, a.db, func(tx *sql.Tx) error {
-			entries, err := f(ctx, tx)
-			for _, e := range entries {
-				if err == nil {
-					err = a.write(ctx, tx, e)
-				}
-			}
-			return err
-		})
+		return outbox.InTx(ctx, a.db, func(tx *sql.Tx) error { return f(ctx, tx, a.client.In(tx)) })
 	})
 }
 
-// counted is the entry of an action, zero where it was about no task.
-func counted(action, target string, n int64) audit.Entry {
-	if n == 0 {
-		return audit.Entry{}
-	}
-	return audit.Entry{Action: action, Target: target, Count: n}
-}
-
-// noted calls f, which takes no transaction, and writes down before it that it begins and after it what came of it.
-func (a *app) noted(ctx context.Context, e audit.Entry, f func(ctx context.Context) (int64, error)) error {
-	e.Count = 0
-	note := func(ctx context.Context, e audit.Entry) error {
-		return a.bounded(ctx, func(ctx context.Context) error {
-			return outbox.InTx(ctx, a.db, func(tx *sql.Tx) error { return a.write(ctx, tx, e) })
-		})
-	}
-	if err := note(ctx, e); err != nil {
+// note writes an entry into the audit log.
+func (a *app) note(ctx context.Context, e admin.Entry) error {
+	return a.change(ctx, func(ctx context.Context, _ *sql.Tx, c *admin.Client) error {
+		_, err := c.WriteAudit(ctx, e)
 		return err
-	}
-	n, err := f(ctx)
-	after := e
-	if after.Action, after.Count = e.Action+": done", n; err != nil {
-		after.Action = e.Action + ": failed"
-	}
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // also when ctrl-C ended f
-	defer cancel()
-	return errors.Join(err, note(late, after))
-}
-
-func (a *app) write(ctx context.Context, tx *sql.Tx, e audit.Entry) error {
-	e.Actor, e.Tool = cutBytes(a.who(), 256), "outbox"
-	e.Target = cutBytes(e.Target, maxTarget)
-	_, err := audit.Write(ctx, tx, e, audit.Schema(a.schema))
-	return err
+	})
 }
 
 // who is the actor of the audit.

@@ -1,16 +1,13 @@
 package main
 
 import (
-	"context"
-	"database/sql"
 	"errors"
-	"strconv"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox/audit"
+	"github.com/txoutbox/outbox/admin"
 )
 
-// entry is an audit.Entry in JSON.
+// entry is an admin.Entry in JSON.
 type entry struct {
 	EntryID int64  `json:"entry_id"`
 	At      stamp  `json:"at"`
@@ -21,42 +18,23 @@ type entry struct {
 	Count   int64  `json:"count"`
 }
 
+func newEntry(e admin.Entry) entry {
+	return entry{e.EntryID, stamp{e.At}, e.Actor, e.Tool, e.Action, e.Target, e.Count}
+}
+
 func (a *app) auditCommand() *cobra.Command {
-	var limit int
-	var after string
+	var p pageFlags
 	c := &cobra.Command{
 		Use: "audit", Short: "list who did what by hand, the latest first", Args: cobra.NoArgs, Example: "  outbox audit -limit 10",
 		Long: `Lists what was done by this command and by the dashboard. What is done in several transactions has an entry for each, and so has what names more tasks than fit
 into one. What cannot be written down in its own transaction (hand_back, reindex, grant_roles) has one before it, whose count is 0, and one after it: that
 ends in ": done", with the count of hand_back, or in ": failed".`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := checkLimit(limit); err != nil {
-				return err
-			}
-			before := int64(0)
-			if after != "" {
-				var err error
-				if before, err = strconv.ParseInt(after, 10, 64); err != nil || before < 1 {
-					return usage("--after %q is not what a page ended with", after)
-				}
-			}
-			var found []audit.Entry
-			err := a.read(c.Context(), func(ctx context.Context, q *sql.Tx) (err error) {
-				found, err = audit.List(ctx, q, before, limit, audit.Schema(a.schema))
-				return err
-			})
+			found, next, err := listed(c, a, &p, (*admin.Client).Audit)
 			if err != nil {
 				return err
 			}
-			all := []entry{}
-			for _, e := range found {
-				all = append(all, entry{e.EntryID, stamp{e.At}, e.Actor, e.Tool, e.Action, e.Target, e.Count})
-			}
-			next := ""
-			if len(found) == limit {
-				next = strconv.FormatInt(found[limit-1].EntryID, 10)
-			}
-			return a.out.print(page{"entries": all, "next": orNull(next)}, func() error {
+			return a.out.print(page{"entries": mapped(found, newEntry), "next": orNull(next)}, func() error {
 				t := newTable("AT", "ACTOR", "TOOL", "ACTION", ">COUNT", "TARGET")
 				for _, e := range found {
 					t.add(local(e.At), e.Actor, e.Tool, e.Action, e.Count, cut(e.Target, 80))
@@ -65,6 +43,6 @@ ends in ": done", with the count of hand_back, or in ": failed".`,
 			})
 		},
 	}
-	pageFlags(c, &limit, &after)
+	p.add(c)
 	return c
 }

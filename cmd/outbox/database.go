@@ -10,13 +10,17 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
 )
 
 // database is the pool, once a command has asked for it.
-type database struct{ db *sql.DB }
+type database struct {
+	db     *sql.DB
+	client *admin.Client
+}
 
 func (d *database) close() {
 	if d.db != nil {
@@ -53,6 +57,10 @@ func (a *app) open() error {
 	}
 	db.SetMaxOpenConns(3)
 	a.db = db
+	a.client, err = admin.New(db, admin.Options{Schema: a.schema, Actor: cutBytes(a.who(), 256), Tool: "outbox"})
+	if err != nil {
+		return usage("--actor: %w", err)
+	}
 	return nil
 }
 
@@ -102,16 +110,16 @@ func (a *app) bounded(ctx context.Context, f func(ctx context.Context) error) er
 	return err
 }
 
-// read calls f on a transaction that can only read.
-func (a *app) read(ctx context.Context, f func(ctx context.Context, q *sql.Tx) error) error {
+// read calls f with a client that can only read.
+func (a *app) read(ctx context.Context, f func(ctx context.Context, c *admin.Client) error) error {
 	if err := a.connect(ctx); err != nil {
 		return err
 	}
-	return a.look(ctx, f)
+	return a.look(ctx, func(ctx context.Context, tx *sql.Tx) error { return f(ctx, a.client.In(tx)) })
 }
 
-// look is read for a command that has connected.
-func (a *app) look(ctx context.Context, f func(ctx context.Context, q *sql.Tx) error) error {
+// look calls f on a transaction that can only read, for a command that has connected.
+func (a *app) look(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
 	return a.bounded(ctx, func(ctx context.Context) error {
 		tx, err := a.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 		if err != nil {

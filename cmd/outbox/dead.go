@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox/deadletter"
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 )
 
 func (a *app) deadCommand() *cobra.Command {
@@ -35,8 +33,7 @@ type letter struct {
 
 func (a *app) deadListCommand() *cobra.Command {
 	var d deadFilter
-	var limit int
-	var after string
+	var p pageFlags
 	c := &cobra.Command{
 		Use: "list", Short: "list dead letters, the latest first", Args: cobra.NoArgs, Example: "  outbox dead list -error 'no such mailbox' -older 24h",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -44,46 +41,29 @@ func (a *app) deadListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cursor, err := parseCursor(after)
-			if err != nil {
-				return err
-			}
-			if err := checkLimit(limit); err != nil {
-				return err
-			}
-			var found []deadletter.Letter
-			err = a.read(c.Context(), func(ctx context.Context, q *sql.Tx) (err error) {
-				found, err = deadletter.List(ctx, q, f, cursor, limit, deadletter.Schema(a.schema))
-				return err
+			found, next, err := listed(c, a, &p, func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
+				return c.DeadLetters(ctx, f, p)
 			})
 			if err != nil {
 				return err
 			}
-			all := []letter{}
-			for _, l := range found {
-				all = append(all, newLetter(l))
-			}
-			next := ""
-			if len(found) == limit {
-				next = formatCursor(found[limit-1].Cursor())
-			}
-			return a.out.print(page{"letters": all, "next": orNull(next)}, func() error {
+			return a.out.print(page{"letters": mapped(found, newLetter), "next": orNull(next)}, func() error {
 				t := newTable(">TASK", "TYPE", "REASON", ">ATTEMPTS", ">DIED", "ERROR")
 				for _, l := range found {
-					t.add(l.TaskID, l.Type, l.Reason, fmt.Sprintf("%d/%d", l.Attempt, l.MaxAttempts), a.out.since(l.DiedAt), cutError(l.Error))
+					t.add(l.TaskID, l.Type, l.Reason, fmt.Sprintf("%d/%d", l.Attempt, l.MaxAttempts), a.out.since(l.EndedAt), cutError(l.LastError))
 				}
 				return errors.Join(a.out.table(t), a.more(next))
 			})
 		},
 	}
 	d.flags(a, c)
-	pageFlags(c, &limit, &after)
+	p.add(c)
 	return c
 }
 
-func newLetter(l deadletter.Letter) letter {
-	return letter{l.TaskID, l.Type, string(l.Reason), l.Error, l.Attempt, l.MaxAttempts, l.Priority,
-		stamp{l.CreatedAt}, stamp{l.RunAt}, stamp{l.AttemptedAt}, stamp{l.DiedAt}, nil}
+func newLetter(t admin.Task) letter {
+	return letter{t.TaskID, t.Type, t.Reason, t.LastError, t.Attempt, t.MaxAttempts, t.Priority,
+		stamp{t.CreatedAt}, stamp{t.RunAt}, stamp{t.AttemptedAt}, stamp{t.EndedAt}, nil}
 }
 
 func (a *app) deadShowCommand() *cobra.Command {
@@ -96,20 +76,19 @@ func (a *app) deadShowCommand() *cobra.Command {
 				return err
 			}
 			var found letter
-			err = a.read(c.Context(), func(ctx context.Context, q *sql.Tx) error {
-				t, err := inspect.Get(ctx, q, id, inspect.Schema(a.schema))
-				if errors.Is(err, inspect.ErrNotFound) {
+			err = a.read(c.Context(), func(ctx context.Context, c *admin.Client) error {
+				t, err := c.Task(ctx, id)
+				if errors.Is(err, admin.ErrNotFound) {
 					return notFound("task %d is no dead letter, and nowhere else", id)
 				}
-				if err == nil && t.State != inspect.Dead {
+				if err == nil && t.State != admin.Dead {
 					return notFound("task %d is no dead letter: it is %s; see outbox tasks show %d", id, t.State, id)
 				}
 				if err != nil {
 					return err
 				}
-				found = newLetter(deadletter.Letter{TaskID: t.TaskID, Type: t.Type, Reason: t.Reason, Error: t.LastError, Attempt: t.Attempt, MaxAttempts: t.MaxAttempts,
-					Priority: t.Priority, CreatedAt: t.CreatedAt, RunAt: t.RunAt, AttemptedAt: t.AttemptedAt, DiedAt: t.EndedAt})
-				found.secrets, err = a.secretsOf(ctx, q, id, shown)
+				found = newLetter(t)
+				found.secrets, err = secretsOf(ctx, c, id, shown)
 				return err
 			})
 			if err != nil {
@@ -137,8 +116,8 @@ func (a *app) deadShowCommand() *cobra.Command {
 }
 
 var reasons = map[string]string{
-	string(deadletter.Attempts):        "all attempts were used",
-	string(deadletter.Handler):         "its handler gave it up",
-	string(deadletter.LostConnections): "too many runs lost their connection to PostgreSQL",
-	string(deadletter.Committed):       "its handler committed the claim's transaction and then failed",
+	admin.ReasonAttempts:        "all attempts were used",
+	admin.ReasonHandler:         "its handler gave it up",
+	admin.ReasonLostConnections: "too many runs lost their connection to PostgreSQL",
+	admin.ReasonCommitted:       "its handler committed the claim's transaction and then failed",
 }

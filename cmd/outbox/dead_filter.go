@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 )
 
 // deadFilter are the flags that say which dead letters are meant.
@@ -26,8 +26,8 @@ func (d *deadFilter) flags(a *app, c *cobra.Command) {
 }
 
 // filter is what the flags mean, and the same in words.
-func (d *deadFilter) filter() (f deadletter.Filter, words string, err error) {
-	f = deadletter.Filter{Type: d.taskType, Reason: deadletter.Reason(d.reason), OlderThan: d.older}
+func (d *deadFilter) filter() (f admin.Filter, words string, err error) {
+	f = admin.Filter{Type: d.taskType, Reason: d.reason, Error: d.error, OlderThan: d.older}
 	said := []string{}
 	say := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
 	if d.taskType != "" {
@@ -35,13 +35,12 @@ func (d *deadFilter) filter() (f deadletter.Filter, words string, err error) {
 	}
 	switch f.Reason {
 	case "":
-	case deadletter.Attempts, deadletter.Handler, deadletter.LostConnections, deadletter.Committed:
+	case admin.ReasonAttempts, admin.ReasonHandler, admin.ReasonLostConnections, admin.ReasonCommitted:
 		say("reason %s", d.reason)
 	default:
 		return f, "", usage("--reason %q: use attempts, handler, lost_connections or committed", d.reason)
 	}
 	if d.error != "" {
-		f.Error = deadletter.Containing(d.error)
 		say("error containing %q", d.error)
 	}
 	if f.DiedAfter, err = parseTime("--since", d.since); err != nil {

@@ -4,12 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/audit"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 )
 
 // mostRows is what one transaction moves or deletes.
@@ -23,8 +20,8 @@ type bulk struct {
 
 	verb string // redrive, purge
 	done string // redriven, purged
-	// page does one transaction's work: deadletter.RedrivePage or PurgePage.
-	page func(ctx context.Context, q outbox.Querier, f deadletter.Filter, after deadletter.Cursor, limit int, opts ...deadletter.Option) (deadletter.Page, error)
+	// take does one transaction's work: Client.Redrive or Client.Purge.
+	take func(c *admin.Client, ctx context.Context, f admin.Filter, p admin.Page) (ids []int64, next string, err error)
 }
 
 func (b *bulk) flags(a *app, c *cobra.Command) {
@@ -64,8 +61,8 @@ func (a *app) bulk(ctx context.Context, b *bulk) error {
 		f.DiedBefore = until
 	}
 	var matched int64
-	err = a.look(ctx, func(ctx context.Context, q *sql.Tx) (err error) {
-		matched, err = deadletter.Count(ctx, q, f, deadletter.Schema(a.schema))
+	err = a.look(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		matched, _, err = a.client.In(tx).CountDeadLetters(ctx, f, admin.Page{})
 		return err
 	})
 	if err != nil {
@@ -78,7 +75,7 @@ func (a *app) bulk(ctx context.Context, b *bulk) error {
 	if err := a.confirm(ctx, b.yes, question); err != nil {
 		return err
 	}
-	n, err := a.pages(ctx, b, f, words, matched)
+	n, err := a.everyPage(ctx, b, f, matched)
 	return a.bulkDone(b, matched, n, err)
 }
 
@@ -95,44 +92,23 @@ func (a *app) bulkDone(b *bulk, matched, n int64, err error) error {
 	return printed
 }
 
-// pages repeats b.page until nothing is left, ctx ends or there is an error.
-func (a *app) pages(ctx context.Context, b *bulk, f deadletter.Filter, words string, matched int64) (n int64, err error) {
-	size := mostRows
-	if b.perSecond > 0 {
-		size = min(b.perSecond, mostRows)
-	}
+// everyPage repeats b.take until nothing is left, ctx ends or there is an error.
+func (a *app) everyPage(ctx context.Context, b *bulk, f admin.Filter, matched int64) (n int64, err error) {
 	p := a.progress(b.done, matched)
 	defer p.end()
-	start := time.Now()
-	for at := (deadletter.Page{}); ; {
-		err := a.change(ctx, func(ctx context.Context, tx *sql.Tx) (e audit.Entry, err error) {
-			at, err = b.page(ctx, tx, f, at.Next, size, deadletter.Schema(a.schema))
-			return counted(b.verb, "dead letters: "+words, at.Count), err
+	return a.client.EveryPage(ctx, func(ctx context.Context, f admin.Filter, at admin.Page) (ids []int64, next string, err error) {
+		err = a.bounded(ctx, func(ctx context.Context) (err error) {
+			ids, next, err = b.take(a.client, ctx, f, at)
+			return err
 		})
-		if err != nil {
-			return n, err
-		}
-		n += at.Count
+		n += int64(len(ids))
 		p.at(n)
-		if at.Last {
-			return n, nil
-		}
-		if b.perSecond > 0 {
-			pause := time.NewTimer(time.Until(start.Add(time.Duration(float64(n) / float64(b.perSecond) * float64(time.Second)))))
-			select {
-			case <-pause.C:
-			case <-ctx.Done():
-				pause.Stop()
-			}
-		}
-		if ctx.Err() != nil {
-			return n, ctx.Err()
-		}
-	}
+		return ids, next, err
+	}, f, b.perSecond)
 }
 
 func (a *app) deadRedriveCommand() *cobra.Command {
-	b := &bulk{verb: "redrive", done: "redriven", page: deadletter.RedrivePage}
+	b := &bulk{verb: "redrive", done: "redriven", take: (*admin.Client).Redrive}
 	c := &cobra.Command{
 		Use: "redrive [ID...]", Short: "make dead letters tasks again", ValidArgsFunction: cobra.NoFileCompletions,
 		Example: "  outbox dead redrive 815 816\n  outbox dead redrive -type SEND_MAIL -error 'no such mailbox' -rate 100",
@@ -166,9 +142,9 @@ func (a *app) redriveIDs(ctx context.Context, args []string) error {
 		return err
 	}
 	var moved []int64
-	err = a.changes(ctx, func(ctx context.Context, tx *sql.Tx) (_ []audit.Entry, err error) {
-		moved, err = deadletter.Redrive(ctx, tx, ids, deadletter.Schema(a.schema))
-		return entriesOf("redrive", moved), err
+	err = a.bounded(ctx, func(ctx context.Context) (err error) {
+		moved, _, err = a.client.Redrive(ctx, admin.Filter{IDs: ids}, admin.Page{})
+		return err
 	})
 	if err != nil {
 		return err
@@ -187,7 +163,7 @@ func (a *app) redriveIDs(ctx context.Context, args []string) error {
 }
 
 func (a *app) deadPurgeCommand() *cobra.Command {
-	b := &bulk{verb: "purge", done: "purged", page: deadletter.PurgePage}
+	b := &bulk{verb: "purge", done: "purged", take: (*admin.Client).Purge}
 	c := &cobra.Command{
 		Use: "purge", Short: "delete dead letters by a filter", Args: cobra.NoArgs, Example: "  outbox dead purge -older 720h\n  outbox dead purge -type SEND_MAIL -yes",
 		Long: `Deletes the dead letters that a filter lets through and that died before the command began, the oldest first. Their count is shown first, and confirmed.

@@ -44,6 +44,9 @@ func TestDeadLettersAreListedInPages(t *testing.T) {
 			t.Errorf("%s: %d letters, want %d", args, len(l.Letters), want)
 		}
 	}
+	if r := db.run(t, "dead", "list", "-after", "x"); r.code != exitUsage {
+		t.Errorf("got %+v", r)
+	}
 	if r := db.run(t, "dead", "list", "-limit", "2"); !strings.Contains(r.err, "there may be more: -after ") {
 		t.Errorf("got %+v, want how to go on", r)
 	}
@@ -70,8 +73,8 @@ func TestRedriveByIDAndByFilter(t *testing.T) {
 		t.Errorf("tasks and dead letters: %s", got)
 	}
 	want := "redrive tasks 5001, 5002 2\nredrive task 5003 1\n" +
-		`redrive dead letters: type MAIL, error containing "mailbox" 1000` + "\n" + `redrive dead letters: type MAIL, error containing "mailbox" 1000` + "\n" +
-		`redrive dead letters: type MAIL, error containing "mailbox" 500`
+		`redrive dead letters: type MAIL, error containing "mailbox", died before then 1000` + "\n" + `redrive dead letters: type MAIL, error containing "mailbox", died before then 1000` + "\n" +
+		`redrive dead letters: type MAIL, error containing "mailbox", died before then 500`
 	if got := db.audited(t); got != want {
 		t.Errorf("the audit has\n%s\nwant\n%s", got, want)
 	}
@@ -99,7 +102,7 @@ func TestPurgeNeedsAFilterAndKeepsToIt(t *testing.T) {
 	if got := db.ok(t, "dead", "purge", "-all", "-yes"); got != "3 of 3 dead letters purged\n" {
 		t.Errorf("got %q", got)
 	}
-	want := "purge dead letters: type MAIL, older than 30m0s 1000\npurge dead letters: type MAIL, older than 30m0s 200\npurge dead letters: all 3"
+	want := "purge dead letters: type MAIL, died before then 1000\npurge dead letters: type MAIL, died before then 200\npurge dead letters: died before then 3"
 	if got := db.audited(t); got != want {
 		t.Errorf("the audit has\n%s\nwant\n%s", got, want)
 	}

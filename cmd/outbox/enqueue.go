@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/audit"
+	"github.com/txoutbox/outbox/admin"
 )
 
 // maxInput bounds what is read from stdin: the most that outbox.MaxPayload allows.
@@ -41,12 +41,12 @@ func (a *app) enqueueCommand() *cobra.Command {
 				return err
 			}
 			var done outbox.Enqueued
-			err = a.change(c.Context(), func(ctx context.Context, tx *sql.Tx) (audit.Entry, error) {
-				done, err = outbox.Enqueue(ctx, tx, task.Type, task.Payload, task.Options...)
-				if err != nil || done.Outcome == outbox.Skipped {
-					return audit.Entry{}, err
+			err = a.change(c.Context(), func(ctx context.Context, tx *sql.Tx, c *admin.Client) error {
+				if done, err = outbox.Enqueue(ctx, tx, task.Type, task.Payload, task.Options...); err != nil || done.Outcome == outbox.Skipped {
+					return err
 				}
-				return counted("enqueue", fmt.Sprintf("task %d of type %s", done.TaskID, task.Type), 1), nil
+				_, err = c.WriteAudit(ctx, admin.Entry{Action: "enqueue", Target: fmt.Sprintf("task %d of type %s", done.TaskID, task.Type), Count: 1})
+				return err
 			})
 			if err != nil {
 				return err

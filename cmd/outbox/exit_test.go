@@ -12,7 +12,7 @@ import (
 func TestWrongArgumentsEndWithExitCode2(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"nope", "stats extra", "stats -nope", "tasks", "tasks lsit", "dead", "dead show", "dead show x", "dead show -3", "dead list -limit 0", "history show", "pause", "migrate",
-		"migrate down", "schedules pause", "schedules nope", "relays hand-back", "top -every 1ms", "top -sort nope", "stats -schema Pg", "stats -timeout x", "dead redrive 1 -all", "dead list -after x", "audit -after 0", "roles", "stats -timeout -5s", "help nope", "help dead nope", "completion", "completion csh"} {
+		"migrate down", "schedules pause", "schedules nope", "relays hand-back", "top -every 1ms", "top -sort nope", "stats -schema Pg", "stats -timeout x", "dead redrive 1 -all", "roles", "stats -timeout -5s", "help nope", "help dead nope", "completion", "completion csh"} {
 		// There is no server at this address: nothing is asked of one.
 		r := finish(t, command(t, environment("postgres://nobody@127.0.0.1:1/none?sslmode=disable"), strings.Fields(args)...))
 		if r.code != exitUsage || r.out != "" || !strings.HasPrefix(r.err, "outbox: ") || strings.Count(r.err, "\n") != 1 {

@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox/history"
+	"github.com/txoutbox/outbox/admin"
 )
 
 func (a *app) historyCommand() *cobra.Command {
@@ -33,58 +31,36 @@ type finished struct {
 	*secrets
 }
 
-func newFinished(t history.Task) finished {
-	return finished{t.TaskID, t.Type, t.Error, t.Attempt, t.Priority, stamp{t.CreatedAt}, stamp{t.RunAt}, stamp{t.AttemptedAt}, stamp{t.FinishedAt}, stamp{t.KeepUntil}, nil}
+func newFinished(t admin.Task) finished {
+	return finished{t.TaskID, t.Type, t.LastError, t.Attempt, t.Priority, stamp{t.CreatedAt}, stamp{t.RunAt}, stamp{t.AttemptedAt}, stamp{t.EndedAt}, stamp{t.KeepUntil}, nil}
 }
 
 func (a *app) historyListCommand() *cobra.Command {
-	var taskType, after string
-	var limit int
+	var taskType string
+	var p pageFlags
 	c := &cobra.Command{
 		Use: "list", Short: "list finished tasks, those enqueued last first", Args: cobra.NoArgs, Example: "  outbox history list -type SEND_MAIL -limit 10",
 		Long: "Lists the finished tasks of the types whose handlers keep them. OUTCOME is done, or what a discarded task was discarded for.",
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := checkLimit(limit); err != nil {
-				return err
-			}
-			before := int64(0)
-			if after != "" {
-				var err error
-				if before, err = taskID(after); err != nil {
-					return err
-				}
-			}
-			var found []history.Task
-			err := a.read(c.Context(), func(ctx context.Context, q *sql.Tx) (err error) {
-				found, err = history.List(ctx, q, taskType, before, limit, history.Schema(a.schema))
-				return err
-			})
+			found, next, err := a.listTasks(c, &p, taskType, admin.Finished)
 			if err != nil {
 				return err
 			}
-			all := []finished{}
-			for _, t := range found {
-				all = append(all, newFinished(t))
-			}
-			next := ""
-			if len(found) == limit {
-				next = strconv.FormatInt(found[limit-1].TaskID, 10)
-			}
-			return a.out.print(page{"tasks": all, "next": orNull(next)}, func() error {
+			return a.out.print(page{"tasks": mapped(found, newFinished), "next": orNull(next)}, func() error {
 				t := newTable(">TASK", "TYPE", ">ATTEMPT", ">FINISHED", ">TOOK", "OUTCOME")
 				for _, f := range found {
 					took := ""
 					if !f.AttemptedAt.IsZero() {
-						took = age(f.FinishedAt.Sub(f.AttemptedAt))
+						took = age(f.EndedAt.Sub(f.AttemptedAt))
 					}
-					t.add(f.TaskID, f.Type, f.Attempt, a.out.since(f.FinishedAt), took, cutError(outcome(f.Error)))
+					t.add(f.TaskID, f.Type, f.Attempt, a.out.since(f.EndedAt), took, cutError(outcome(f.LastError)))
 				}
 				return errors.Join(a.out.table(t), a.more(next))
 			})
 		},
 	}
 	a.typeFlag(c, &taskType)
-	pageFlags(c, &limit, &after)
+	p.add(c)
 	return c
 }
 
@@ -105,17 +81,16 @@ func (a *app) historyShowCommand() *cobra.Command {
 				return err
 			}
 			var found finished
-			err = a.read(c.Context(), func(ctx context.Context, q *sql.Tx) error {
-				// History.Get reads the payload, which not everybody may.
-				tasks, err := history.List(ctx, q, "", id+1, 1, history.Schema(a.schema))
+			err = a.read(c.Context(), func(ctx context.Context, c *admin.Client) error {
+				t, err := c.Task(ctx, id)
+				if errors.Is(err, admin.ErrNotFound) || err == nil && t.State != admin.Finished {
+					return notFound("task %d is not in the history: it is not finished, its type keeps none, or its time is over", id)
+				}
 				if err != nil {
 					return err
 				}
-				if len(tasks) == 0 || tasks[0].TaskID != id {
-					return notFound("task %d is not in the history: it is not finished, its type keeps none, or its time is over", id)
-				}
-				found = newFinished(tasks[0])
-				found.secrets, err = a.secretsOf(ctx, q, id, shown)
+				found = newFinished(t)
+				found.secrets, err = secretsOf(ctx, c, id, shown)
 				return err
 			})
 			if err != nil {

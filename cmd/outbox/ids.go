@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/txoutbox/outbox/audit"
 )
 
 // join is a list of ids for people.
@@ -26,30 +24,6 @@ func without(ids, some []int64) []int64 {
 		}
 	}
 	return out
-}
-
-// maxTarget is how many bytes of what it was about an entry of the audit has.
-const maxTarget = 1000
-
-// entriesOf are the entries of an action on tasks: as few as name all of them.
-func entriesOf(action string, ids []int64) (out []audit.Entry) {
-	for len(ids) > 0 {
-		n := len(ids)
-		for len(targetOf(ids[:n])) > maxTarget {
-			n--
-		}
-		out = append(out, audit.Entry{Action: action, Target: targetOf(ids[:n]), Count: int64(n)})
-		ids = ids[n:]
-	}
-	return out
-}
-
-// targetOf is what the audit calls tasks.
-func targetOf(ids []int64) string {
-	if len(ids) == 1 {
-		return "task " + join(ids)
-	}
-	return "tasks " + join(ids)
 }
 
 // taskID reads the id of a task.

@@ -206,6 +206,9 @@ func exitCode(err error) int {
 	if errors.As(err, &e) {
 		return e.code
 	}
+	if errors.Is(err, outbox.ErrInvalidOption) || errors.Is(err, outbox.ErrInvalidType) {
+		return exitUsage
+	}
 	return exitFailed
 }
 

@@ -12,8 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/audit"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -144,9 +143,8 @@ func (a *app) migrateUp(ctx context.Context) error {
 	from, to := versionOf(before), schema.Version()
 	if from < to { // the table of the audit may be one of those that are new
 		missing := slices.IndexFunc(before, func(m migration) bool { return m.Version > from })
-		e := audit.Entry{Action: "migrate", Target: "schema version " + strconv.Itoa(from) + " to " + strconv.Itoa(to), Count: int64(len(before) - missing)}
-		err := outbox.InTx(ctx, a.db, func(tx *sql.Tx) error { return a.write(ctx, tx, e) })
-		if err != nil {
+		e := admin.Entry{Action: "migrate", Target: "schema version " + strconv.Itoa(from) + " to " + strconv.Itoa(to), Count: int64(len(before) - missing)}
+		if err := a.note(ctx, e); err != nil {
 			return err
 		}
 	}
@@ -173,10 +171,7 @@ the owner's, and PUBLIC may not execute its functions any more. Do it again afte
 			if err := a.confirm(c.Context(), yes, question); err != nil {
 				return err
 			}
-			err := a.noted(c.Context(), audit.Entry{Action: "grant_roles", Target: "schema " + a.schema}, func(ctx context.Context) (int64, error) {
-				return 0, schema.GrantRoles(ctx, a.db, schema.Schema(a.schema))
-			})
-			if err != nil {
+			if err := a.grantRoles(c.Context()); err != nil {
 				return err
 			}
 			return a.out.print(page{"schema": a.schema, "applied": true}, func() error { return a.out.say("schema %s: roles applied", a.schema) })
@@ -188,4 +183,19 @@ the owner's, and PUBLIC may not execute its functions any more. Do it again afte
 		RunE: func(c *cobra.Command, _ []string) error { return a.script(schema.RolesSQL) },
 	})
 	return c
+}
+
+// grantRoles notes before it that it begins, and after it what came of it.
+func (a *app) grantRoles(ctx context.Context) error {
+	e := admin.Entry{Action: "grant_roles", Target: "schema " + a.schema}
+	if err := a.note(ctx, e); err != nil {
+		return err
+	}
+	err := schema.GrantRoles(ctx, a.db, schema.Schema(a.schema))
+	if e.Action = "grant_roles: done"; err != nil {
+		e.Action = "grant_roles: failed"
+	}
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // also when ctrl-C ended it
+	defer cancel()
+	return errors.Join(err, a.note(late, e))
 }

@@ -236,6 +236,9 @@ func TestTheAuditIsListedInPages(t *testing.T) {
 	var first, second list
 	db.json(t, &first, "audit", "-limit", "2")
 	db.json(t, &second, "audit", "-limit", "2", "-after", first.Next)
+	if r := db.run(t, "audit", "-after", "0"); r.code != exitUsage {
+		t.Errorf("got %+v", r)
+	}
 	if len(first.Entries) != 2 || first.Entries[0].Target != "C" || len(second.Entries) != 1 || second.Entries[0].Target != "A" || second.Entries[0].Actor != "ada" || second.Entries[0].Tool != "outbox" {
 		t.Errorf("got %+v, %+v", first, second)
 	}

@@ -1,29 +1,48 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 )
 
 // page is an object in JSON: what a command did, or a page of a list.
 type page map[string]any
 
-func pageFlags(c *cobra.Command, limit *int, after *string) {
-	c.Flags().IntVar(limit, "limit", 50, "so many at most, up to 1000")
-	c.Flags().StringVar(after, "after", "", "the next page: what the last one ended with")
+// pageFlags are the flags of a list that has pages.
+type pageFlags struct {
+	limit int
+	after string
+}
+
+func (p *pageFlags) add(c *cobra.Command) {
+	c.Flags().IntVar(&p.limit, "limit", 50, "so many at most, up to 1000")
+	c.Flags().StringVar(&p.after, "after", "", "the next page: what the last one ended with")
 	_ = c.RegisterFlagCompletionFunc("after", cobra.NoFileCompletions)
 }
 
-func checkLimit(n int) error {
-	if n < 1 || n > 1000 {
-		return usage("--limit %d: must be between 1 and 1000", n)
+// listed reads a page.
+func listed[T any](c *cobra.Command, a *app, p *pageFlags, list func(*admin.Client, context.Context, admin.Page) ([]T, string, error)) (found []T, next string, err error) {
+	if p.limit < 1 || p.limit > 1000 {
+		return nil, "", usage("--limit %d: must be between 1 and 1000", p.limit)
 	}
-	return nil
+	err = a.read(c.Context(), func(ctx context.Context, c *admin.Client) (err error) {
+		found, next, err = list(c, ctx, admin.Page{Limit: p.limit, After: p.after})
+		return err
+	})
+	return found, next, err
+}
+
+// mapped is f of each; not nil.
+func mapped[T, U any](in []T, f func(T) U) []U {
+	out := make([]U, 0, len(in))
+	for _, one := range in {
+		out = append(out, f(one))
+	}
+	return out
 }
 
 // more says on stderr how the next page is had.
@@ -44,21 +63,4 @@ func orNull(s string) any {
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
 	return line
-}
-
-func formatCursor(c deadletter.Cursor) string {
-	return strconv.FormatInt(c.DiedAt.UnixMicro(), 10) + "." + strconv.FormatInt(c.TaskID, 10)
-}
-
-func parseCursor(text string) (deadletter.Cursor, error) {
-	if text == "" {
-		return deadletter.Cursor{}, nil
-	}
-	at, id, _ := strings.Cut(text, ".")
-	micros, err1 := strconv.ParseInt(at, 10, 64)
-	taskID, err2 := strconv.ParseInt(id, 10, 64)
-	if err1 != nil || err2 != nil {
-		return deadletter.Cursor{}, usage("--after %q is not what a page ended with", text)
-	}
-	return deadletter.Cursor{DiedAt: time.UnixMicro(micros), TaskID: taskID}, nil
 }

@@ -3,14 +3,11 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/audit"
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 )
 
 func (a *app) pauseCommand() *cobra.Command {
@@ -33,26 +30,23 @@ func (a *app) setPaused(ctx context.Context, taskType string, paused bool) error
 	if err := a.connect(ctx); err != nil {
 		return err
 	}
-	do, action := outbox.Resume, "resume"
+	do, action := (*admin.Client).ResumeType, "resume"
 	if paused {
-		do, action = outbox.Pause, "pause"
+		do, action = (*admin.Client).PauseType, "pause"
 	}
 	known := false
-	err := a.change(ctx, func(ctx context.Context, tx *sql.Tx) (audit.Entry, error) {
-		types, err := inspect.Types(ctx, tx, inspect.Schema(a.schema))
+	err := a.change(ctx, func(ctx context.Context, _ *sql.Tx, c *admin.Client) error {
+		types, err := c.Types(ctx)
 		if err != nil {
-			return audit.Entry{}, err
+			return err
 		}
-		known = slices.ContainsFunc(types, func(t inspect.Type) bool { return t.Type == taskType })
-		err = do(ctx, tx, taskType, outbox.Schema(a.schema)) // which checks the name
+		known = slices.ContainsFunc(types, func(t admin.Type) bool { return t.Type == taskType })
+		err = do(c, ctx, taskType) // which checks the name
 		if err == nil && !known && !paused {
 			err = notFound("there is no task type %s: see outbox types", taskType) // and it is rolled back
 		}
-		return audit.Entry{Action: action, Target: taskType, Count: 1}, err
+		return err
 	})
-	if errors.Is(err, outbox.ErrInvalidType) {
-		return usage("%w", err)
-	}
 	if err != nil {
 		return err
 	}

@@ -1,16 +1,14 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox/audit"
-	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/admin"
 )
 
-// reindexed is a relay.Reindexed in JSON.
+// reindexed is an admin.Index in JSON.
 type reindexed struct {
 	Table  string `json:"table"`
 	Index  string `json:"index"`
@@ -27,23 +25,16 @@ than its build, so --timeout does not bound it; ctrl-C ends it, and what it leav
 			if err := a.connect(c.Context()); err != nil {
 				return err
 			}
-			var found []relay.Reindexed
 			fmt.Fprintln(a.err, "building indexes anew: each waits for the transactions that are open")
-			err := a.noted(c.Context(), audit.Entry{Action: "reindex", Target: "all indexes"}, func(ctx context.Context) (_ int64, err error) {
-				found, err = relay.Reindex(ctx, a.db, a.schema)
-				return 0, err
-			})
-			all := []reindexed{}
-			for _, r := range found {
-				all = append(all, reindexed{r.Table, r.Index, r.Before, r.After})
-			}
+			found, err := a.client.Reindex(c.Context())
+			all := mapped(found, func(i admin.Index) reindexed { return reindexed{i.Table, i.Name, i.Before, i.After} })
 			if err != nil && len(all) == 0 {
 				return err
 			}
 			return errors.Join(err, a.out.print(page{"indexes": all}, func() error { // what was done, also with an error
 				t := newTable("TABLE", "INDEX", ">BEFORE", ">AFTER")
 				for _, r := range found {
-					t.add(r.Table, r.Index, size(r.Before), size(r.After))
+					t.add(r.Table, r.Name, size(r.Before), size(r.After))
 				}
 				return a.out.table(t)
 			}))

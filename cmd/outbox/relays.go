@@ -2,17 +2,14 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox/audit"
-	"github.com/txoutbox/outbox/inspect"
-	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/admin"
 )
 
-// relayInfo is an inspect.Relay in JSON.
+// relayInfo is an admin.Relay in JSON.
 type relayInfo struct {
 	RelayID     string   `json:"relay_id"`
 	Host        string   `json:"host"`
@@ -26,24 +23,20 @@ type relayInfo struct {
 	Runs        []run    `json:"runs"`
 }
 
-func newRelays(found []inspect.Relay) []relayInfo {
-	out := []relayInfo{}
-	for _, r := range found {
-		out = append(out, relayInfo{r.RelayID, r.Host, r.PID, stamp{r.StartedAt}, stamp{r.AliveUntil}, r.Alive, list(r.Types), r.Workers, r.Connections, newRuns(r.Runs)})
-	}
-	return out
+func newRelay(r admin.Relay) relayInfo {
+	return relayInfo{r.RelayID, r.Host, r.PID, stamp{r.StartedAt}, stamp{r.AliveUntil}, r.Alive, list(r.Types), r.Workers, r.Connections, mapped(r.Runs, newRun)}
 }
 
-func (a *app) relays(ctx context.Context) (found []inspect.Relay, err error) {
-	err = a.read(ctx, func(ctx context.Context, q *sql.Tx) error {
-		found, err = inspect.Relays(ctx, q, inspect.Schema(a.schema))
+func (a *app) relays(ctx context.Context) (found []admin.Relay, err error) {
+	err = a.read(ctx, func(ctx context.Context, c *admin.Client) error {
+		found, err = c.Relays(ctx)
 		return err
 	})
 	return found, err
 }
 
-// tasksOf is how many tasks a relay runs, of those that inspect.Relay has.
-func tasksOf(r inspect.Relay) (n int) {
+// tasksOf is how many tasks a relay runs, of those that admin.Relay has.
+func tasksOf(r admin.Relay) (n int) {
 	for _, run := range r.Runs {
 		n += max(len(run.TaskIDs), 1)
 	}
@@ -58,7 +51,7 @@ func (a *app) relaysCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.out.print(page{"relays": newRelays(found)}, func() error {
+			return a.out.print(page{"relays": mapped(found, newRelay)}, func() error {
 				t := newTable("RELAY", "HOST", ">PID", "STATE", ">UP", ">WORKERS", ">TASKS", "TYPES")
 				for _, r := range found {
 					workers := ""
@@ -75,7 +68,7 @@ func (a *app) relaysCommand() *cobra.Command {
 	return c
 }
 
-func aliveText(r inspect.Relay) string {
+func aliveText(r admin.Relay) string {
 	if r.Alive {
 		return "alive"
 	}
@@ -95,7 +88,7 @@ relay that lives after all loses these leases, and its handlers are told.`,
 			if err != nil {
 				return err
 			}
-			var held *inspect.Relay
+			var held *admin.Relay
 			for i := range found {
 				if found[i].RelayID == args[0] {
 					held = &found[i]
@@ -110,16 +103,11 @@ relay that lives after all loses these leases, and its handlers are told.`,
 					return err
 				}
 			}
-			n := 0
-			e := audit.Entry{Action: "hand_back", Target: "relay " + held.RelayID}
-			err = a.noted(ctx, e, func(ctx context.Context) (int64, error) {
-				n, err = relay.HandBack(ctx, a.db, held.RelayID, a.schema)
-				return int64(n), err
-			})
+			n, err := a.client.HandBack(ctx, held.RelayID)
 			if err != nil {
 				return err
 			}
-			return a.out.print(page{"relay_id": held.RelayID, "tasks": n}, func() error { return a.out.say("%s handed back", count(int64(n), "task")) })
+			return a.out.print(page{"relay_id": held.RelayID, "tasks": n}, func() error { return a.out.say("%s handed back", count(n, "task")) })
 		},
 	}
 	yesFlag(c, &yes)

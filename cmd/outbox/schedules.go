@@ -2,18 +2,14 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/audit"
-	"github.com/txoutbox/outbox/inspect"
-	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/admin"
 )
 
-// schedule is an inspect.Schedule in JSON.
+// schedule is an admin.Schedule in JSON.
 type schedule struct {
 	Name      string `json:"name"`
 	Type      string `json:"type"`
@@ -25,9 +21,13 @@ type schedule struct {
 	CatchUp   string `json:"catch_up"`
 }
 
-func (a *app) schedules(ctx context.Context) (found []inspect.Schedule, err error) {
-	err = a.read(ctx, func(ctx context.Context, q *sql.Tx) error {
-		found, err = inspect.Schedules(ctx, q, inspect.Schema(a.schema))
+func newSchedule(s admin.Schedule) schedule {
+	return schedule{s.Name, s.Type, s.Spec, stamp{s.NextAt}, stamp{s.LastAt}, stamp{s.CreatedAt}, s.Paused, s.CatchUp}
+}
+
+func (a *app) schedules(ctx context.Context) (found []admin.Schedule, err error) {
+	err = a.read(ctx, func(ctx context.Context, c *admin.Client) error {
+		found, err = c.Schedules(ctx)
 		return err
 	})
 	return found, err
@@ -41,11 +41,7 @@ func (a *app) schedulesCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all := []schedule{}
-			for _, s := range found {
-				all = append(all, schedule{s.Name, s.Type, s.Spec, stamp{s.NextAt}, stamp{s.LastAt}, stamp{s.CreatedAt}, s.Paused, s.CatchUp})
-			}
-			return a.out.print(page{"schedules": all}, func() error {
+			return a.out.print(page{"schedules": mapped(found, newSchedule)}, func() error {
 				t := newTable("NAME", "TYPE", "SPEC", "NEXT", "LAST", "STATE", "CATCH-UP")
 				for _, s := range found {
 					state := "on"
@@ -61,7 +57,7 @@ func (a *app) schedulesCommand() *cobra.Command {
 			})
 		},
 	}
-	type change func(context.Context, outbox.Querier, string, ...string) error
+	type change func(*admin.Client, context.Context, string) error
 	add := func(verb, short, long, done string, result page, do change, ask bool) {
 		var yes bool
 		sub := &cobra.Command{
@@ -80,9 +76,8 @@ func (a *app) schedulesCommand() *cobra.Command {
 						return err
 					}
 				}
-				e := audit.Entry{Action: verb + "_schedule", Target: name, Count: 1}
-				err = a.change(ctx, func(ctx context.Context, tx *sql.Tx) (audit.Entry, error) { return e, do(ctx, tx, name, a.schema) })
-				if errors.Is(err, relay.ErrUnknownSchedule) {
+				err = a.bounded(ctx, func(ctx context.Context) error { return do(a.client, ctx, name) })
+				if errors.Is(err, admin.ErrNotFound) {
 					return notFound("there is no schedule %q", name)
 				}
 				if err != nil {
@@ -97,14 +92,14 @@ func (a *app) schedulesCommand() *cobra.Command {
 		}
 		c.AddCommand(sub)
 	}
-	add("pause", "pass a schedule's firings over, until it is resumed", "", "paused", page{"paused": true}, relay.PauseSchedule, false)
-	add("resume", "let a schedule fire again", "Lets a schedule fire again. What was passed over is not made up for.", "resumed", page{"paused": false}, relay.ResumeSchedule, false)
+	add("pause", "pass a schedule's firings over, until it is resumed", "", "paused", page{"paused": true}, (*admin.Client).PauseSchedule, false)
+	add("resume", "let a schedule fire again", "Lets a schedule fire again. What was passed over is not made up for.", "resumed", page{"paused": false}, (*admin.Client).ResumeSchedule, false)
 	add("remove", "remove a schedule that no relay has any more",
-		"Removes a schedule. Tasks that it has enqueued stay. A relay that has it in its configuration adds it again when it starts.", "removed", page{"removed": true}, relay.RemoveSchedule, true)
+		"Removes a schedule. Tasks that it has enqueued stay. A relay that has it in its configuration adds it again when it starts.", "removed", page{"removed": true}, (*admin.Client).RemoveSchedule, true)
 	return c
 }
 
-func hasSchedule(all []inspect.Schedule, name string) bool {
+func hasSchedule(all []admin.Schedule, name string) bool {
 	for _, s := range all {
 		if s.Name == name {
 			return true

@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 )
 
 // secrets are added with --payload.
@@ -18,11 +17,11 @@ type secrets struct {
 }
 
 // secretsOf reads what only --payload shows; nil without it.
-func (a *app) secretsOf(ctx context.Context, q *sql.Tx, id int64, shown bool) (*secrets, error) {
+func secretsOf(ctx context.Context, c *admin.Client, id int64, shown bool) (*secrets, error) {
 	if !shown {
 		return nil, nil
 	}
-	s, err := inspect.GetSecrets(ctx, q, id, inspect.Schema(a.schema))
+	s, err := c.Secrets(ctx, id)
 	if s.Headers == nil {
 		s.Headers = json.RawMessage("null")
 	}

@@ -27,25 +27,28 @@ func newTypeStats(s outbox.TypeStats) typeStats {
 	return typeStats{s.Type, s.Ready, s.Scheduled, s.Leased, s.Waiting, s.Dead, s.Finished, s.Failed, seconds(s.OldestReady), stamp{s.NextRunAt}}
 }
 
+func (a *app) stats(ctx context.Context) (found []outbox.TypeStats, err error) {
+	if err := a.connect(ctx); err != nil {
+		return nil, err
+	}
+	err = a.look(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		found, err = outbox.Stats(ctx, tx, outbox.Schema(a.schema))
+		return err
+	})
+	return found, err
+}
+
 func (a *app) statsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "stats", Short: "count the tasks of each type", Args: cobra.NoArgs, Example: "  outbox stats -json | jq '.types[] | select(.dead > 0)'",
 		Long: `Counts the tasks of each type by their state, exactly, and at the same cost with ten tasks and with ten million. FINISHED and FAILED are since
 the counters began; OLDEST is how long the task that is next has been due. What a Tx or Batch handler works on counts as ready.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			var found []outbox.TypeStats
-			err := a.read(c.Context(), func(ctx context.Context, q *sql.Tx) (err error) {
-				found, err = outbox.Stats(ctx, q, outbox.Schema(a.schema))
-				return err
-			})
+			found, err := a.stats(c.Context())
 			if err != nil {
 				return err
 			}
-			all := []typeStats{}
-			for _, s := range found {
-				all = append(all, newTypeStats(s))
-			}
-			return a.out.print(map[string]any{"types": all}, func() error {
+			return a.out.print(page{"types": mapped(found, newTypeStats)}, func() error {
 				t := newTable("TYPE", ">READY", ">SCHEDULED", ">LEASED", ">WAITING", ">DEAD", ">FINISHED", ">FAILED", ">OLDEST", "NEXT")
 				for _, s := range found {
 					t.add(s.Type, s.Ready, s.Scheduled, s.Leased, s.Waiting, s.Dead, s.Finished, s.Failed, a.oldest(s.OldestReady), local(s.NextRunAt))
@@ -71,11 +74,7 @@ func (a *app) completeTypes(c *cobra.Command, args []string, _ string) ([]string
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), 2*time.Second)
 	defer cancel()
-	var found []outbox.TypeStats
-	err := a.read(ctx, func(ctx context.Context, q *sql.Tx) (err error) {
-		found, err = outbox.Stats(ctx, q, outbox.Schema(a.schema))
-		return err
-	})
+	found, err := a.stats(ctx)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

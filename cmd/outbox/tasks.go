@@ -2,15 +2,13 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/audit"
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 )
 
 func (a *app) tasksCommand() *cobra.Command {
@@ -19,7 +17,7 @@ func (a *app) tasksCommand() *cobra.Command {
 	return c
 }
 
-// task is an inspect.Task in JSON.
+// task is an admin.Task in JSON.
 type task struct {
 	TaskID      int64   `json:"task_id"`
 	Type        string  `json:"type"`
@@ -39,12 +37,12 @@ type task struct {
 	RelayID     string  `json:"relay_id"`
 }
 
-func newTask(t inspect.Task) task {
+func newTask(t admin.Task) task {
 	return task{t.TaskID, t.Type, string(t.State), t.Priority, t.Attempt, t.MaxAttempts, stamp{t.CreatedAt}, stamp{t.RunAt}, stamp{t.AttemptedAt}, stamp{t.EndedAt},
-		string(t.Reason), t.LastError, seconds(t.Timeout), t.Iterations, stamp{t.LeasedUntil}, t.RelayID}
+		t.Reason, t.LastError, seconds(t.Timeout), t.Iterations, stamp{t.LeasedUntil}, t.RelayID}
 }
 
-// run is an inspect.Run in JSON.
+// run is an admin.Run in JSON.
 type run struct {
 	TaskIDs   []int64 `json:"task_ids"`
 	Type      string  `json:"type"`
@@ -53,56 +51,47 @@ type run struct {
 	Lost      bool    `json:"lost"`
 }
 
-func newRuns(runs []inspect.Run) []run {
-	out := []run{}
-	for _, r := range runs {
-		out = append(out, run{list(r.TaskIDs), r.Type, r.RelayID, stamp{r.StartedAt}, r.Lost})
-	}
-	return out
+func newRun(r admin.Run) run {
+	return run{list(r.TaskIDs), r.Type, r.RelayID, stamp{r.StartedAt}, r.Lost}
 }
 
 var states = []string{"ready", "scheduled", "leased", "waiting", "dead", "finished"}
 
 func (a *app) tasksListCommand() *cobra.Command {
-	var taskType, state, after string
-	var limit int
+	var taskType, state string
+	var p pageFlags
 	c := &cobra.Command{
 		Use: "list", Short: "list tasks of a type in a state", Args: cobra.NoArgs, Example: "  outbox tasks list -type SEND_MAIL -state scheduled",
 		Long: `Lists tasks of one type in one state: ready (in the order of claiming), scheduled (by due time, retries included), leased, waiting (for another of their
 ordering key), dead or finished (the latest first; all types without --type).`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := checkLimit(limit); err != nil {
-				return err
+			found, next, err := a.listTasks(c, &p, taskType, admin.State(state))
+			if errors.Is(err, outbox.ErrInvalidOption) {
+				return usage("%w: use --type NAME and --state %s", err, strings.Join(states, ", "))
 			}
-			var found inspect.Page
-			err := a.read(c.Context(), func(ctx context.Context, q *sql.Tx) (err error) {
-				found, err = inspect.List(ctx, q, inspect.Filter{Type: taskType, State: inspect.State(state)}, after, limit, inspect.Schema(a.schema))
-				if errors.Is(err, inspect.ErrInvalid) {
-					return usage("%w: use --type NAME and --state %s", err, strings.Join(states, ", "))
-				}
-				return err
-			})
 			if err != nil {
 				return err
 			}
-			all := []task{}
-			for _, t := range found.Tasks {
-				all = append(all, newTask(t))
-			}
-			return a.out.print(page{"tasks": all, "next": orNull(found.Next)}, func() error {
+			return a.out.print(page{"tasks": mapped(found, newTask), "next": orNull(next)}, func() error {
 				t := newTable(">TASK", "TYPE", "STATE", ">PRIORITY", ">ATTEMPT", ">AGE", "DUE", "ERROR")
-				for _, k := range found.Tasks {
+				for _, k := range found {
 					t.add(k.TaskID, k.Type, k.State, k.Priority, k.Attempt, a.out.since(k.CreatedAt), local(k.RunAt), cutError(k.LastError))
 				}
-				return errors.Join(a.out.table(t), a.more(found.Next))
+				return errors.Join(a.out.table(t), a.more(next))
 			})
 		},
 	}
 	a.typeFlag(c, &taskType)
 	c.Flags().StringVar(&state, "state", "ready", "in this state: "+strings.Join(states, ", "))
 	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
-	pageFlags(c, &limit, &after)
+	p.add(c)
 	return c
+}
+
+func (a *app) listTasks(c *cobra.Command, p *pageFlags, taskType string, state admin.State) ([]admin.Task, string, error) {
+	return listed(c, a, p, func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
+		return c.Tasks(ctx, taskType, state, p)
+	})
 }
 
 func (a *app) tasksShowCommand() *cobra.Command {
@@ -115,15 +104,15 @@ func (a *app) tasksShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var found inspect.Task
+			var found admin.Task
 			var hidden *secrets
-			err = a.read(c.Context(), func(ctx context.Context, q *sql.Tx) (err error) {
-				found, err = inspect.Get(ctx, q, id, inspect.Schema(a.schema))
-				if errors.Is(err, inspect.ErrNotFound) {
+			err = a.read(c.Context(), func(ctx context.Context, c *admin.Client) (err error) {
+				found, err = c.Task(ctx, id)
+				if errors.Is(err, admin.ErrNotFound) {
 					return notFound("task %d is nowhere: it is finished, was canceled, or never was", id)
 				}
 				if err == nil {
-					hidden, err = a.secretsOf(ctx, q, id, shown)
+					hidden, err = secretsOf(ctx, c, id, shown)
 				}
 				return err
 			})
@@ -134,7 +123,7 @@ func (a *app) tasksShowCommand() *cobra.Command {
 				task
 				Runs []run `json:"runs"`
 				*secrets
-			}{newTask(found), newRuns(found.Runs), hidden}
+			}{newTask(found), mapped(found.Runs, newRun), hidden}
 			return a.out.print(v, func() error { return a.showTask(found, hidden) })
 		},
 	}
@@ -142,7 +131,7 @@ func (a *app) tasksShowCommand() *cobra.Command {
 	return c
 }
 
-func (a *app) showTask(t inspect.Task, s *secrets) error {
+func (a *app) showTask(t admin.Task, s *secrets) error {
 	var f fields
 	f.add("task", t.TaskID)
 	f.add("type", t.Type)
@@ -174,7 +163,7 @@ func (a *app) showTask(t inspect.Task, s *secrets) error {
 	return a.out.fields(f)
 }
 
-func (a *app) runText(r inspect.Run) string {
+func (a *app) runText(r admin.Run) string {
 	text := "since " + a.out.since(r.StartedAt) + " in relay " + r.RelayID
 	if len(r.TaskIDs) > 1 {
 		text += ", in a batch of " + grouped(int64(len(r.TaskIDs)))
@@ -202,27 +191,16 @@ Dead letters are not canceled but purged.`,
 			if err := a.confirm(c.Context(), yes, fmt.Sprintf("Cancel %s (%s)?", count(int64(len(ids)), "task"), join(ids))); err != nil {
 				return err
 			}
-			var canceled, requested, missing []int64
-			err = a.changes(c.Context(), func(ctx context.Context, tx *sql.Tx) ([]audit.Entry, error) {
-				for _, id := range ids {
-					result, err := outbox.Cancel(ctx, tx, id, outbox.Schema(a.schema))
-					switch {
-					case err != nil:
-						return nil, err
-					case result == outbox.Canceled:
-						canceled = append(canceled, id)
-					case result == outbox.CancelRequested:
-						requested = append(requested, id)
-					default:
-						missing = append(missing, id)
-					}
-				}
-				return entriesOf("cancel", append(append([]int64{}, canceled...), requested...)), nil
+			var canceled, requested []int64
+			err = a.bounded(c.Context(), func(ctx context.Context) (err error) {
+				canceled, requested, err = a.client.Cancel(ctx, ids...)
+				return err
 			})
 			if err != nil {
 				return err
 			}
-			err = a.out.print(page{"canceled": list(canceled), "requested": list(requested), "not_found": list(missing)}, func() error {
+			missing := without(ids, append(append([]int64{}, canceled...), requested...))
+			err = a.out.print(page{"canceled": list(canceled), "requested": list(requested), "not_found": missing}, func() error {
 				for _, id := range canceled {
 					_ = a.out.say("task %d: canceled", id)
 				}
@@ -254,17 +232,9 @@ func (a *app) tasksRunNowCommand() *cobra.Command {
 				return err
 			}
 			var due []int64
-			err = a.changes(c.Context(), func(ctx context.Context, tx *sql.Tx) ([]audit.Entry, error) {
-				for _, id := range ids {
-					found, err := outbox.RunNow(ctx, tx, id, outbox.Schema(a.schema))
-					if err != nil {
-						return nil, err
-					}
-					if found {
-						due = append(due, id)
-					}
-				}
-				return entriesOf("run_now", due), nil
+			err = a.bounded(c.Context(), func(ctx context.Context) (err error) {
+				due, err = a.client.RunNow(ctx, ids...)
+				return err
 			})
 			if err != nil {
 				return err

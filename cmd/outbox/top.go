@@ -10,19 +10,19 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 )
 
 // view is one look at the outbox, for top.
 type view struct {
 	at     time.Time
 	types  []topType
-	relays []inspect.Relay
+	relays []admin.Relay
 }
 
 // topType is a type with what changed since the look before.
 type topType struct {
-	inspect.Type
+	admin.Type
 	running  int     // tasks in runs that are not lost
 	done     float64 // finished and failed a second; negative: not known yet
 	failures float64
@@ -75,14 +75,15 @@ func topJSON(v *view) page {
 			Running int `json:"running"`
 		}{newTypeInfo(t.Type), t.running})
 	}
-	return page{"at": stamp{v.at}, "types": types, "relays": newRelays(v.relays)}
+	return page{"at": stamp{v.at}, "types": types, "relays": mapped(v.relays, newRelay)}
 }
 
 // view looks, and computes the rates since the look before.
 func (a *app) view(ctx context.Context, before *view) (*view, error) {
 	v := &view{}
-	err := a.look(ctx, func(ctx context.Context, q *sql.Tx) error {
-		types, err := inspect.Types(ctx, q, inspect.Schema(a.schema))
+	err := a.look(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		c := a.client.In(tx)
+		types, err := c.Types(ctx)
 		if err != nil {
 			return err
 		}
@@ -90,7 +91,7 @@ func (a *app) view(ctx context.Context, before *view) (*view, error) {
 		for _, t := range types {
 			v.types = append(v.types, topType{Type: t, done: -1, failures: -1})
 		}
-		v.relays, err = inspect.Relays(ctx, q, inspect.Schema(a.schema))
+		v.relays, err = c.Relays(ctx)
 		return err
 	})
 	if err != nil {
@@ -202,7 +203,7 @@ func (v *view) relayLines(width int, now time.Time) []string {
 }
 
 // runsText says what a relay runs: each type with the number of its tasks and the age of the oldest run.
-func runsText(r inspect.Relay, now time.Time) string {
+func runsText(r admin.Relay, now time.Time) string {
 	type sum struct {
 		tasks int
 		since time.Time

@@ -2,16 +2,15 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/txoutbox/outbox/inspect"
+	"github.com/txoutbox/outbox/admin"
 )
 
-// typeInfo is an inspect.Type in JSON.
+// typeInfo is an admin.Type in JSON.
 type typeInfo struct {
 	typeStats
 	Paused     bool    `json:"paused"`
@@ -21,7 +20,7 @@ type typeInfo struct {
 	Relays     int     `json:"relays"`
 }
 
-func newTypeInfo(t inspect.Type) typeInfo {
+func newTypeInfo(t admin.Type) typeInfo {
 	return typeInfo{newTypeStats(t.TypeStats), t.Paused, t.MaxRunning, t.Rate, seconds(t.RatePer), t.Relays}
 }
 
@@ -31,19 +30,15 @@ func (a *app) typesCommand() *cobra.Command {
 		Long: `Lists the task types that were ever enqueued, have a setting, or a handler in a relay that is alive. RELAYS is how many of those there are: with 0 nobody
 runs its tasks.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			var found []inspect.Type
-			err := a.read(c.Context(), func(ctx context.Context, q *sql.Tx) (err error) {
-				found, err = inspect.Types(ctx, q, inspect.Schema(a.schema))
+			var found []admin.Type
+			err := a.read(c.Context(), func(ctx context.Context, c *admin.Client) (err error) {
+				found, err = c.Types(ctx)
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			all := []typeInfo{}
-			for _, t := range found {
-				all = append(all, newTypeInfo(t))
-			}
-			return a.out.print(page{"types": all}, func() error {
+			return a.out.print(page{"types": mapped(found, newTypeInfo)}, func() error {
 				t := newTable("TYPE", "STATE", ">RELAYS", ">READY", ">SCHEDULED", ">DEAD", ">OLDEST", "LIMITS")
 				for _, k := range found {
 					t.add(k.Type, stateOf(k), k.Relays, k.Ready, k.Scheduled, k.Dead, a.oldest(k.OldestReady), limits(k))
@@ -54,7 +49,7 @@ runs its tasks.`,
 	}
 }
 
-func stateOf(t inspect.Type) string {
+func stateOf(t admin.Type) string {
 	switch {
 	case t.Paused:
 		return "paused"
@@ -65,7 +60,7 @@ func stateOf(t inspect.Type) string {
 }
 
 // limits are those of a type over all relays, in words.
-func limits(t inspect.Type) string {
+func limits(t admin.Type) string {
 	out := []string{}
 	if t.MaxRunning > 0 {
 		out = append(out, fmt.Sprintf("%d running", t.MaxRunning))

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/chaos/app"
 )
 
@@ -66,19 +66,22 @@ func tryToEnqueue(a *arena, kind outbox.TaskType[app.Payload], how string) error
 func operate(a *arena, r *rand.Rand) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
+	client, err := admin.New(a.db, admin.Options{})
+	if err != nil {
+		return "", err
+	}
 	what := "cancel"
-	var err error
 	switch r.IntN(3) {
 	case 0:
 		err = cancelSome(ctx, a)
 	case 1:
 		what = "redrive"
-		_, err = deadletter.RedriveMany(ctx, a.db, deadletter.Filter{Type: app.TypeMisbehaves.Name()}, 1000)
+		_, err = client.EveryPage(ctx, client.Redrive, admin.Filter{Type: app.TypeMisbehaves.Name()}, 1000)
 	default:
 		kind := []string{"TX", "BATCH", "LEASED", "ORDERED"}[r.IntN(4)]
 		what = "pause " + kind
-		err = outbox.InTx(ctx, a.db, func(tx *sql.Tx) error { return outbox.Pause(ctx, tx, kind) })
-		a.lasts(time.Duration(500+r.IntN(1500))*time.Millisecond, func() { resume(a, kind) })
+		err = client.PauseType(ctx, kind)
+		a.lasts(time.Duration(500+r.IntN(1500))*time.Millisecond, func() { resume(a, client, kind) })
 	}
 	if err != nil {
 		return "", nil
@@ -108,10 +111,10 @@ func cancelSome(ctx context.Context, a *arena) error {
 	})
 }
 
-func resume(a *arena, kind string) {
+func resume(a *arena, client *admin.Client, kind string) {
 	for range 100 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		err := outbox.InTx(ctx, a.db, func(tx *sql.Tx) error { return outbox.Resume(ctx, tx, kind) })
+		err := client.ResumeType(ctx, kind)
 		cancel()
 		if err == nil {
 			return

@@ -11,11 +11,8 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/audit"
-	"github.com/txoutbox/outbox/deadletter"
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/history"
-	"github.com/txoutbox/outbox/inspect"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -51,11 +48,26 @@ func calls() []right {
 	all := []outbox.Option{outbox.After(time.Hour), outbox.Priority(1), outbox.MaxAttempts(2), outbox.Timeout(time.Second),
 		outbox.Headers(map[string]string{"k": "v"}), outbox.OrderedBy("o"), outbox.SkipFailed()}
 	keyed := append(slices.Clone(all), outbox.Unique("new"))
-	letters := deadletter.Filter{Type: "A"}
+	letters := admin.Filter{Type: "A"}
 	onDB := func(name, may string, do func(ctx context.Context, db *sql.DB, in string) error) right {
 		return right{name, may, true, func(ctx context.Context, g *granted, db *sql.DB) error { return do(ctx, db, g.schema) }}
 	}
 	const everyone = "owner enqueuer worker viewer operator"
+	client := func(db *sql.DB, in string) *admin.Client {
+		c, err := admin.New(db, admin.Options{Schema: in, Actor: "ada", Tool: "test"})
+		if err != nil {
+			panic(err)
+		}
+		return c
+	}
+	adminIn := func(name, may string, do func(ctx context.Context, c *admin.Client) error) right {
+		return right{name, may, false, func(ctx context.Context, g *granted, db *sql.DB) error {
+			return rolledBack(ctx, db, func(tx *sql.Tx) error { return do(ctx, client(db, g.schema).In(tx)) })
+		}}
+	}
+	adminOn := func(name, may string, do func(ctx context.Context, c *admin.Client) error) right {
+		return right{name, may, true, func(ctx context.Context, g *granted, db *sql.DB) error { return do(ctx, client(db, g.schema)) }}
+	}
 	return []right{
 		enqueue("Enqueue", enqueuers),
 		enqueue("Enqueue with all options", writers, all...),
@@ -83,23 +95,28 @@ func calls() []right {
 			}
 			return nil
 		}),
-		inTx("Pause and Resume", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			return errors.Join(outbox.Pause(ctx, tx, "A", outbox.Schema(in)), outbox.Resume(ctx, tx, "A", outbox.Schema(in)))
-		}),
 		inTx("Stats", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
 			_, err := outbox.Stats(ctx, tx, outbox.Schema(in))
 			return err
 		}),
-		inTx("inspect.Get and inspect.List", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			for id, state := range map[int64]inspect.State{1001: inspect.Ready, 1003: inspect.Leased, 1004: inspect.Dead, 1006: inspect.Finished, 1007: inspect.Scheduled} {
-				if got, err := inspect.Get(ctx, tx, id, inspect.Schema(in)); err != nil || got.State != state {
+		adminIn("PauseType and ResumeType", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
+			return errors.Join(c.PauseType(ctx, "A"), c.ResumeType(ctx, "A"))
+		}),
+		adminIn("Client.Cancel and Client.RunNow", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
+			_, _, err1 := c.Cancel(ctx, 1001, 1003, 9999)
+			_, err2 := c.RunNow(ctx, 1007, 9999)
+			return errors.Join(err1, err2)
+		}),
+		adminIn("Task and Tasks", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
+			for id, state := range map[int64]admin.State{1001: admin.Ready, 1003: admin.Leased, 1004: admin.Dead, 1006: admin.Finished, 1007: admin.Scheduled} {
+				if got, err := c.Task(ctx, id); err != nil || got.State != state {
 					return errors.Join(err, fmt.Errorf("task %d is %s", id, got.State))
 				}
 			}
-			for _, state := range []inspect.State{inspect.Ready, inspect.Scheduled, inspect.Leased, inspect.Waiting, inspect.Dead, inspect.Finished} {
-				page, err := inspect.List(ctx, tx, inspect.Filter{Type: "A", State: state}, "", 1, inspect.Schema(in))
-				if err == nil && page.Next != "" {
-					_, err = inspect.List(ctx, tx, inspect.Filter{Type: "A", State: state}, page.Next, 1, inspect.Schema(in))
+			for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Leased, admin.Waiting, admin.Dead, admin.Finished} {
+				_, next, err := c.Tasks(ctx, "A", state, admin.Page{Limit: 1})
+				if err == nil && next != "" {
+					_, _, err = c.Tasks(ctx, "A", state, admin.Page{After: next, Limit: 1})
 				}
 				if err != nil {
 					return err
@@ -107,111 +124,80 @@ func calls() []right {
 			}
 			return nil
 		}),
-		inTx("inspect.Relays, inspect.Types, inspect.Schedules and inspect.Samples", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err1 := inspect.Relays(ctx, tx, inspect.Schema(in))
-			_, err2 := inspect.Types(ctx, tx, inspect.Schema(in))
-			_, err3 := inspect.Schedules(ctx, tx, inspect.Schema(in))
-			_, err4 := inspect.Samples(ctx, tx, "", time.Hour, inspect.Schema(in))
+		adminIn("Relays, Types, Schedules and Samples", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
+			_, err1 := c.Relays(ctx)
+			_, err2 := c.Types(ctx)
+			_, err3 := c.Schedules(ctx)
+			_, err4 := c.Samples(ctx, "", time.Hour)
 			return errors.Join(err1, err2, err3, err4)
 		}),
-		inTx("inspect.GetSecrets of a dead letter", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := inspect.GetSecrets(ctx, tx, 1004, inspect.Schema(in))
+		adminIn("Secrets of a dead letter", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
+			_, err := c.Secrets(ctx, 1004)
 			return err
 		}),
-		inTx("inspect.GetSecrets of a task that waits", "owner worker", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := inspect.GetSecrets(ctx, tx, 1001, inspect.Schema(in))
+		adminIn("Secrets of a task that waits", "owner worker", func(ctx context.Context, c *admin.Client) error {
+			_, err := c.Secrets(ctx, 1001)
 			return err
 		}),
-		inTx("inspect.GetSecrets of a finished task", "owner worker", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := inspect.GetSecrets(ctx, tx, 1006, inspect.Schema(in))
+		adminIn("Secrets of a finished task", "owner worker", func(ctx context.Context, c *admin.Client) error {
+			_, err := c.Secrets(ctx, 1006)
 			return err
 		}),
-		inTx("audit.Write", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := audit.Write(ctx, tx, audit.Entry{Actor: "ada", Tool: "test", Action: "try"}, audit.Schema(in))
+		adminIn("WriteAudit", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
+			_, err := c.WriteAudit(ctx, admin.Entry{Action: "try"})
 			return err
 		}),
-		inTx("audit.List", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := audit.List(ctx, tx, 0, 0, audit.Schema(in))
+		adminIn("Audit", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
+			_, _, err := c.Audit(ctx, admin.Page{})
 			return err
 		}),
-		inTx("deadletter.List", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			page, err := deadletter.List(ctx, tx, letters, deadletter.Cursor{}, 1, deadletter.Schema(in))
-			if err == nil {
-				_, err = deadletter.List(ctx, tx, deadletter.Filter{Error: "%x%", Reason: deadletter.Handler}, page[0].Cursor(), 0, deadletter.Schema(in))
-			}
+		adminIn("DeadLetters and CountDeadLetters", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
+			_, next, err1 := c.DeadLetters(ctx, letters, admin.Page{Limit: 1})
+			searched := admin.Filter{Error: "x", Reason: admin.ReasonHandler}
+			_, _, err2 := c.DeadLetters(ctx, searched, admin.Page{After: next, Look: 1})
+			_, _, err3 := c.CountDeadLetters(ctx, letters, admin.Page{})
+			_, _, err4 := c.CountDeadLetters(ctx, searched, admin.Page{After: next, Look: 1})
+			return errors.Join(err1, err2, err3, err4)
+		}),
+		adminIn("Redrive", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
+			_, _, err1 := c.Redrive(ctx, admin.Filter{IDs: []int64{1004}}, admin.Page{})
+			_, _, err2 := c.Redrive(ctx, admin.Filter{Error: "o", Type: "A"}, admin.Page{Limit: 1, Look: 1})
+			return errors.Join(err1, err2)
+		}),
+		adminIn("Purge", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
+			_, _, err := c.Purge(ctx, admin.Filter{Error: "o", Type: "A"}, admin.Page{Limit: 1, Look: 1})
 			return err
 		}),
-		inTx("deadletter.Count", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := deadletter.Count(ctx, tx, letters, deadletter.Schema(in))
-			return err
-		}),
-		inTx("deadletter.ListPage", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, p, err := deadletter.ListPage(ctx, tx, deadletter.Filter{Error: "%x%", Reason: deadletter.Handler}, deadletter.Cursor{}, 1, 0, deadletter.Schema(in))
-			if err == nil {
-				_, err = deadletter.CountPage(ctx, tx, letters, p.Next, 0, deadletter.Schema(in))
-			}
-			return err
-		}),
-		inTx("deadletter.Get", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := deadletter.Get(ctx, tx, 1004, deadletter.Schema(in))
-			return err
-		}),
-		inTx("Redrive", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := deadletter.Redrive(ctx, tx, []int64{1004, 1005}, deadletter.Schema(in))
-			return err
-		}),
-		onDB("RedriveMany", "owner worker operator", func(ctx context.Context, db *sql.DB, in string) error {
-			n, err := deadletter.RedriveMany(ctx, db, letters, 0, deadletter.Schema(in))
+		adminOn("EveryPage of Redrive", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
+			n, err := c.EveryPage(ctx, c.Redrive, letters, 0)
 			if err == nil && n != 2 {
-				return errors.New("RedriveMany did not move both")
+				return errors.New("EveryPage did not move both")
 			}
 			return err
 		}),
-		inTx("RedrivePage", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := deadletter.RedrivePage(ctx, tx, deadletter.Filter{Error: "%"}, deadletter.Cursor{}, 1, deadletter.Schema(in))
+		adminOn("EveryPage of Purge", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
+			_, err := c.EveryPage(ctx, c.Purge, letters, 0)
 			return err
 		}),
-		inTx("PurgePage", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := deadletter.PurgePage(ctx, tx, deadletter.Filter{Error: "%"}, deadletter.Cursor{}, 1, deadletter.Schema(in))
-			return err
-		}),
-		inTx("Purge", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := deadletter.Purge(ctx, tx, letters, 1, deadletter.Schema(in))
-			return err
-		}),
-		onDB("PurgeMany", "owner worker operator", func(ctx context.Context, db *sql.DB, in string) error {
-			_, err := deadletter.PurgeMany(ctx, db, letters, 0, deadletter.Schema(in))
-			return err
-		}),
-		inTx("history.List", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := history.List(ctx, tx, "A", 0, 0, history.Schema(in))
-			return err
-		}),
-		inTx("history.Get", "owner worker", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := history.Get(ctx, tx, 1006, history.Schema(in))
-			return err
-		}),
-		onDB("HandBack", "owner worker operator", func(ctx context.Context, db *sql.DB, in string) error {
-			n, err := relay.HandBack(ctx, db, "00000000-0000-0000-0000-000000000001", in)
+		adminOn("HandBack", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
+			n, err := c.HandBack(ctx, "00000000-0000-0000-0000-000000000001")
 			if err == nil && n != 1 {
 				return errors.New("HandBack found no task")
 			}
 			return err
 		}),
-		onDB("PauseSchedule and ResumeSchedule", "owner worker operator", func(ctx context.Context, db *sql.DB, in string) error {
-			return errors.Join(relay.PauseSchedule(ctx, db, "nightly", in), relay.ResumeSchedule(ctx, db, "nightly", in))
+		adminOn("PauseSchedule and ResumeSchedule", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
+			return errors.Join(c.PauseSchedule(ctx, "nightly"), c.ResumeSchedule(ctx, "nightly"))
 		}),
-		onDB("RemoveSchedule", "owner worker operator", func(ctx context.Context, db *sql.DB, in string) error {
-			return relay.RemoveSchedule(ctx, db, "nightly", in)
-		}),
+		adminOn("RemoveSchedule", "owner worker operator", func(ctx context.Context, c *admin.Client) error { return c.RemoveSchedule(ctx, "nightly") }),
 		{"RunOnce", "owner worker", true, func(ctx context.Context, g *granted, db *sql.DB) error {
 			if _, err := g.admin.ExecContext(ctx, g.sql(`TRUNCATE outbox.task, outbox.dead_task`)); err != nil {
 				return err
 			}
 			return runOnce(ctx, db, g.schema)
 		}},
-		onDB("Reindex", "owner", func(ctx context.Context, db *sql.DB, in string) error {
-			_, err := relay.Reindex(ctx, db, in)
+		adminOn("Reindex", "owner", func(ctx context.Context, c *admin.Client) error {
+			_, err := c.Reindex(ctx)
 			return err
 		}),
 		onDB("Check", everyone, func(ctx context.Context, db *sql.DB, in string) error { return schema.Check(ctx, db, in) }),

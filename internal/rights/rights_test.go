@@ -178,8 +178,8 @@ func TestGrantRolesAgainSetsTheRightsRight(t *testing.T) {
 		"DELETE ON outbox.counter_log FROM %s_worker":                   "DELETE FROM outbox.counter_log",
 		"EXECUTE ON FUNCTION outbox.cancel_task(bigint) FROM %s_owner":  "Cancel",
 		"EXECUTE ON FUNCTION outbox.run_task_now FROM %s_operator":      "RunNow",
-		"INSERT (target) ON outbox.audit FROM %s_operator":              "audit.Write",
-		"SELECT ON outbox.sample FROM %s_viewer":                        "inspect.Relays, inspect.Types, inspect.Schedules and inspect.Samples",
+		"INSERT (target) ON outbox.audit FROM %s_operator":              "WriteAudit",
+		"SELECT ON outbox.sample FROM %s_viewer":                        "Relays, Types, Schedules and Samples",
 	}
 	rights := slices.Concat(calls(), statements())
 	for what, call := range taken {

@@ -33,7 +33,7 @@ UNION ALL
   ORDER BY ready + scheduled + leased + waiting + dead DESC, task_type LIMIT $3)
 ON CONFLICT DO NOTHING`
 
-// sample notes the counts for inspect.Samples.
+// sample notes the counts for admin.Client.Samples.
 func sample(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (next time.Duration, err error) {
 	// With statistics of another time, or where a forgotten transaction keeps what was claimed,
 	// PostgreSQL would rather read the whole table. What has no index is read so all the same, at a

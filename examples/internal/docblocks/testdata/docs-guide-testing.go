@@ -8,7 +8,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 )
 
-var admin *sql.DB
+var server *sql.DB
 
 func testDB(t *testing.T) *sql.DB { return nil }
 

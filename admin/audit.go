@@ -1,0 +1,164 @@
+package admin
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/txoutbox/outbox"
+)
+
+// Entry is one action in the audit log. Its texts must be valid UTF-8 without NUL.
+//
+// Nothing deletes entries. With the roles of docs/security.md workers and operators add some,
+// viewers read them, and nobody but the owner changes them.
+type Entry struct {
+	EntryID int64     // set by WriteAudit and Audit; ascending, with gaps
+	At      time.Time // when its transaction began, by PostgreSQL's clock; set by WriteAudit and Audit
+	Actor   string    // "": that of the Client's Options; 1 to 256 bytes
+	Tool    string    // "": that of the Client's Options; 1 to 64 bytes
+	Action  string    // like redrive, purge, cancel, run_now, pause, resume: 1 to 64 bytes
+	Target  string    // a task type, a task id, a filter in words; at most 1 kB; never a payload
+	Count   int64     // how many tasks it was about; not negative
+}
+
+// maxTarget is how many bytes the target of an entry has at most.
+const maxTarget = 1024
+
+func (e Entry) check() error {
+	if e.Count < 0 {
+		return invalid("Entry.Count: %d: must not be negative", e.Count)
+	}
+	return errors.Join(checkLength("Entry.Actor", e.Actor, 1, 256), checkLength("Entry.Tool", e.Tool, 1, 64),
+		checkLength("Entry.Action", e.Action, 1, 64), checkLength("Entry.Target", e.Target, 0, maxTarget))
+}
+
+const writeAuditSQL = `/* outbox: write an audit entry */
+INSERT INTO outbox.audit (actor, tool, action, target, count) VALUES ($1, $2, $3, $4, $5) RETURNING entry_id, at`
+
+// WriteAudit adds an entry for an action of the app's own, and returns it with its id and time. The
+// entry belongs to the transaction of the action, so the Client must be one that In returned: on a
+// pool the error is outbox.ErrNoTransaction.
+func (c *Client) WriteAudit(ctx context.Context, e Entry) (Entry, error) {
+	if db, ok := c.q.(*sql.DB); ok {
+		return Entry{}, fmt.Errorf("admin: write an audit entry: %w: a %T is not one", outbox.ErrNoTransaction, db)
+	}
+	if e.Actor == "" {
+		e.Actor = c.options.Actor
+	}
+	if e.Tool == "" {
+		e.Tool = c.options.Tool
+	}
+	if err := e.check(); err != nil {
+		return Entry{}, err
+	}
+	err := c.inTx(ctx, func(q outbox.Querier) error {
+		return q.QueryRowContext(ctx, c.schema.SQL(writeAuditSQL), e.Actor, e.Tool, e.Action, e.Target, e.Count).Scan(&e.EntryID, &e.At)
+	})
+	if err != nil {
+		return Entry{}, failed("write an audit entry", err)
+	}
+	return e, nil
+}
+
+const auditSQL = `/* outbox: list audit entries */
+SELECT entry_id, at, actor, tool, action, target, count FROM outbox.audit WHERE entry_id < $1 ORDER BY entry_id DESC LIMIT $2`
+
+// Audit returns a page of the audit log, the latest entry first. An entry is seen once its
+// transaction has committed: the ids of transactions that are open are gaps.
+func (c *Client) Audit(ctx context.Context, p Page) (entries []Entry, next string, err error) {
+	if err := p.check(defaultLimit); err != nil {
+		return nil, "", err
+	}
+	from, err := parsePlace("audit", p.After)
+	if err != nil {
+		return nil, "", err
+	}
+	entries, err = list(ctx, c, "list audit entries", auditSQL, append(from, p.Limit+1), func(row scanner, e *Entry) error {
+		return row.Scan(&e.EntryID, &e.At, &e.Actor, &e.Tool, &e.Action, &e.Target, &e.Count)
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	entries, next = cut(entries, p.Limit, func(e Entry) string { return formatPlace("audit", e.EntryID) })
+	return entries, next, nil
+}
+
+// act runs an action and writes its entries into the audit log, in one transaction. An entry about
+// no task is left out: nothing was changed.
+func (c *Client) act(ctx context.Context, action func(q outbox.Querier) ([]Entry, error)) error {
+	return c.inTx(ctx, func(q outbox.Querier) error {
+		entries, err := action(q)
+		if err != nil || c.options.Actor == "" {
+			return err
+		}
+		for _, e := range entries {
+			e.Target = cutTarget(e.Target)
+			if e.Count == 0 {
+				continue
+			}
+			if _, err := c.In(q).WriteAudit(ctx, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// noted calls f, which works in transactions of its own, and writes into the audit log before it that
+// it begins, and after it what came of it: the action with ": done" and f's count, or with ": failed".
+func (c *Client) noted(ctx context.Context, e Entry, f func() (int64, error)) error {
+	note := func(ctx context.Context) error {
+		if c.options.Actor == "" {
+			return nil
+		}
+		return c.inTx(ctx, func(q outbox.Querier) error {
+			_, err := c.In(q).WriteAudit(ctx, e)
+			return err
+		})
+	}
+	if err := note(ctx); err != nil {
+		return err
+	}
+	n, err := f()
+	action := e.Action
+	if e.Action, e.Count = action+": done", n; err != nil {
+		e.Action = action + ": failed"
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // also when the end of ctx ended f
+	defer cancel()
+	return errors.Join(err, note(ctx))
+}
+
+// entriesOf are the entries of an action on tasks: as few as name all of them.
+func entriesOf(action string, ids []int64) (out []Entry) {
+	for ids = slices.Sorted(slices.Values(ids)); len(ids) > 0; {
+		text, n := "task "+strconv.FormatInt(ids[0], 10), 1
+		for ; n < len(ids); n++ {
+			longer := text + ", " + strconv.FormatInt(ids[n], 10)
+			if n == 1 {
+				longer = "tasks " + strings.TrimPrefix(longer, "task ")
+			}
+			if len(longer) > maxTarget {
+				break
+			}
+			text = longer
+		}
+		out = append(out, Entry{Action: action, Target: text, Count: int64(n)})
+		ids = ids[n:]
+	}
+	return out
+}
+
+// cutTarget is the beginning of a target that is too long, with … at its end.
+func cutTarget(s string) string {
+	if len(s) > maxTarget {
+		s = strings.ToValidUTF8(s[:maxTarget-len("…")], "") + "…"
+	}
+	return s
+}

@@ -1,0 +1,51 @@
+package admin
+
+import (
+	"context"
+
+	"github.com/txoutbox/outbox"
+)
+
+// Cancel cancels tasks, in one transaction, and returns those that waited and are gone, and those
+// that run and are asked to end. The others are nowhere, or dead letters. See [outbox.Cancel].
+func (c *Client) Cancel(ctx context.Context, taskIDs ...int64) (canceled, requested []int64, err error) {
+	err = c.act(ctx, func(q outbox.Querier) ([]Entry, error) {
+		for _, id := range taskIDs {
+			result, err := outbox.Cancel(ctx, q, id, outbox.Schema(string(c.schema)))
+			switch {
+			case err != nil:
+				return nil, err
+			case result == outbox.Canceled:
+				canceled = append(canceled, id)
+			case result == outbox.CancelRequested:
+				requested = append(requested, id)
+			}
+		}
+		return entriesOf("cancel", append(append([]int64{}, canceled...), requested...)), nil
+	})
+	if err != nil {
+		return nil, nil, failed("cancel", err)
+	}
+	return canceled, requested, nil
+}
+
+// RunNow makes scheduled tasks due at once, in one transaction, and returns which ones were
+// scheduled. See [outbox.RunNow].
+func (c *Client) RunNow(ctx context.Context, taskIDs ...int64) (due []int64, err error) {
+	err = c.act(ctx, func(q outbox.Querier) ([]Entry, error) {
+		for _, id := range taskIDs {
+			found, err := outbox.RunNow(ctx, q, id, outbox.Schema(string(c.schema)))
+			if err != nil {
+				return nil, err
+			}
+			if found {
+				due = append(due, id)
+			}
+		}
+		return entriesOf("run_now", due), nil
+	})
+	if err != nil {
+		return nil, failed("run now", err)
+	}
+	return due, nil
+}

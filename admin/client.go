@@ -1,0 +1,171 @@
+package admin
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
+)
+
+// ErrNotFound is returned for a task, or a schedule, that is nowhere. A task is nowhere that is
+// finished and of a type that keeps none, was canceled, is not committed yet, or never was.
+var ErrNotFound = errors.New("admin: not found")
+
+// Options are what all calls of a Client share.
+type Options struct {
+	// Schema is the PostgreSQL schema of the outbox; "" is "outbox".
+	Schema string
+
+	// Actor is who acts, as the tool knows them: at most 256 bytes. Each action writes an entry into
+	// the audit log; with "" none does.
+	Actor string
+	// Tool is the program that acts, like backoffice: 1 to 64 bytes. It is needed with an Actor.
+	Tool string
+}
+
+// Client reads and changes one outbox. It is safe for concurrent use, as far as its pool or
+// transaction is.
+//
+// A call returns outbox.ErrInvalidOption, before it sends any SQL, for an argument that is out of
+// range; the error names it. Other errors are the database's, wrapped. An action on a pool commits
+// in a transaction of its own, whose outcome can be outbox.ErrCommitUnknown.
+type Client struct {
+	q       outbox.Querier
+	schema  pg.Schema
+	options Options
+}
+
+// New returns a client of the outbox in db, without sending any SQL. The error names all that is
+// wrong with the arguments. Of a *sqlx.DB pass the field DB.
+func New(db *sql.DB, o Options) (*Client, error) {
+	if o.Schema == "" {
+		o.Schema = outbox.DefaultSchema
+	}
+	var errs []error
+	if db == nil {
+		errs = append(errs, errors.New("admin: the *sql.DB is nil"))
+	}
+	if !outbox.ValidSchema(o.Schema) {
+		errs = append(errs, invalid("Options.Schema: %q: use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", o.Schema))
+	}
+	if o.Actor != "" {
+		errs = append(errs, checkLength("Options.Actor", o.Actor, 1, 256), checkLength("Options.Tool", o.Tool, 1, 64))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return &Client{db, pg.Schema(o.Schema), o}, nil
+}
+
+// In returns a client whose calls run on tx and commit with it: a *sql.Tx or *sqlx.Tx, of lib/pq or
+// pgx, or a *sql.Conn on which a transaction is open. HandBack, Reindex and EveryPage need the pool,
+// and return outbox.ErrNoTransaction here, as every call does if tx is nil, and every action if tx
+// is a pool other than a *sql.DB.
+func (c *Client) In(tx outbox.Querier) *Client {
+	in := *c
+	in.q = tx
+	if v := reflect.ValueOf(tx); tx == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		in.q = nil
+	}
+	return &in
+}
+
+// pool is the *sql.DB, for what works in transactions of its own.
+func (c *Client) pool(what string) (*sql.DB, error) {
+	if db, ok := c.q.(*sql.DB); ok {
+		return db, nil
+	}
+	return nil, fmt.Errorf("admin: %s: %w of its own: call it on the Client that New returned", what, outbox.ErrNoTransaction)
+}
+
+// inTx runs f on the client's transaction, or in one of its own on a *sql.DB, through which
+// database/sql could send a statement twice.
+func (c *Client) inTx(ctx context.Context, f func(q outbox.Querier) error) error {
+	if db, ok := c.q.(*sql.DB); ok {
+		return outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+			// Otherwise it fails where the default is stricter and another transaction takes the same rows.
+			if _, err := tx.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"); err != nil {
+				return err
+			}
+			return f(tx)
+		})
+	}
+	if _, pool := c.q.(interface{ SetMaxOpenConns(int) }); pool || c.q == nil {
+		return fmt.Errorf("%w: a %T is not one", outbox.ErrNoTransaction, c.q)
+	}
+	return f(c.q)
+}
+
+// read runs f on the client's pool or transaction.
+func (c *Client) read(f func(q outbox.Querier) error) error {
+	if c.q == nil {
+		return fmt.Errorf("%w: it is nil", outbox.ErrNoTransaction)
+	}
+	return f(c.q)
+}
+
+// rows reads all rows of a query.
+func rows[T any](ctx context.Context, q outbox.Querier, query string, args []any, scan func(scanner, *T) error) (out []T, err error) {
+	found, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	for found.Next() {
+		var one T
+		if err := scan(found, &one); err != nil {
+			return nil, err
+		}
+		out = append(out, one)
+	}
+	return out, found.Err()
+}
+
+// list is rows of the client's pool or transaction, for a call that is named in errors.
+func list[T any](ctx context.Context, c *Client, what, query string, args []any, scan func(scanner, *T) error) (out []T, err error) {
+	err = c.read(func(q outbox.Querier) error {
+		out, err = rows(ctx, q, c.schema.SQL(query), args, scan)
+		return err
+	})
+	if err != nil {
+		return nil, failed(what, err)
+	}
+	return out, nil
+}
+
+// scanner is a *sql.Row or *sql.Rows.
+type scanner interface{ Scan(...any) error }
+
+// failed wraps an error of the database, in which a driver may repeat its connection string.
+func failed(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("admin: %s: %w", what, pgerr.WithoutDSN(err))
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", outbox.ErrInvalidOption, fmt.Sprintf(format, args...))
+}
+
+// checkText refuses text that PostgreSQL would refuse.
+func checkText(name, text string) error {
+	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		return invalid("%s: %q: it must be valid UTF-8 without NUL", name, text)
+	}
+	return nil
+}
+
+func checkLength(name, text string, least, most int) error {
+	if len(text) < least || len(text) > most {
+		return invalid("%s has %d bytes, must have %d to %d", name, len(text), least, most)
+	}
+	return checkText(name, text)
+}

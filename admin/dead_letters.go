@@ -1,0 +1,78 @@
+package admin
+
+import (
+	"context"
+
+	"github.com/txoutbox/outbox"
+)
+
+const listDeadSQL = `/* outbox: list dead letters */
+SELECT ` + deadColumns + ` FROM outbox.dead_task t
+ WHERE %s`
+
+// DeadLetters returns a page of the dead letters that pass the filter, the latest first. Those that
+// die meanwhile are before the first page.
+//
+// An Error or a Reason that few dead letters have makes it read all that the rest of the filter lets
+// through, unless Page.Look bounds that.
+func (c *Client) DeadLetters(ctx context.Context, f Filter, p Page) (tasks []Task, next string, err error) {
+	d, err := newDeadPage(f, p, defaultLimit, latestFirst)
+	if err != nil {
+		return nil, "", err
+	}
+	err = c.read(func(q outbox.Querier) error {
+		if d.Look > 0 && f.searches() {
+			if err := d.findEnd(ctx, c, q); err != nil {
+				return err
+			}
+		}
+		query, args, err := d.listStatement()
+		if err == nil {
+			tasks, err = rows(ctx, q, c.schema.SQL(query), args, scanTask)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, "", failed("list dead letters", err)
+	}
+	if tasks, next = cut(tasks, d.Limit, Task.place); next == "" {
+		next = d.until.String()
+	}
+	return tasks, next, nil
+}
+
+// listStatement asks for one more than the limit, to know whether there is a next page.
+func (d deadPage) listStatement() (string, []any, error) {
+	return d.statement(listDeadSQL, " ORDER BY "+d.order.words+" LIMIT %s", d.Limit+1)
+}
+
+const countDeadSQL = `/* outbox: count dead letters */
+SELECT count(*) FROM outbox.dead_task WHERE %s`
+
+// CountDeadLetters returns how many dead letters pass the filter. It reads all of them, which takes
+// its time where they are millions. With a Page.Look it counts among so many at most, the latest
+// first, from Page.After on; next is where the next page begins, "" after the last one.
+func (c *Client) CountDeadLetters(ctx context.Context, f Filter, p Page) (n int64, next string, err error) {
+	d, err := newDeadPage(f, p, defaultLimit, latestFirst)
+	if err != nil {
+		return 0, "", err
+	}
+	err = c.read(func(q outbox.Querier) error {
+		if d.Look > 0 {
+			if err := d.findEnd(ctx, c, q); err != nil {
+				return err
+			}
+		}
+		query, args, err := d.countStatement()
+		if err == nil {
+			err = q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&n)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, "", failed("count dead letters", err)
+	}
+	return n, d.until.String(), nil
+}
+
+func (d deadPage) countStatement() (string, []any, error) { return d.statement(countDeadSQL, "") }

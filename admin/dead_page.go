@@ -1,0 +1,105 @@
+package admin
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/txoutbox/outbox"
+)
+
+// order is the one in which pages of dead letters go on.
+type order struct{ words, after, from, until string }
+
+var (
+	oldestFirst = order{"died_at, task_id", ">", ">=", "<="}
+	latestFirst = order{"died_at DESC, task_id DESC", "<", "<=", ">="}
+)
+
+// deadPage is a page of dead letters before it is read.
+type deadPage struct {
+	Page
+	filter Filter
+	order  order
+	after  deadPlace
+	until  deadPlace // zero: to the last one
+}
+
+// newDeadPage checks a filter and a page.
+func newDeadPage(f Filter, p Page, limit int, o order) (d deadPage, err error) {
+	if err = p.check(limit); err == nil {
+		d = deadPage{Page: p, filter: f, order: o}
+		d.after, err = parseDeadPlace(p.After)
+	}
+	if err == nil {
+		_, err = d.bind()
+	}
+	return d, err
+}
+
+// bind are the conditions of the dead letters that pass the filter after one place and not after the other.
+func (d deadPage) bind() (b *binder, err error) {
+	b = new(binder)
+	if err := d.filter.bind(b); err != nil {
+		return nil, err
+	}
+	none := deadPlace{}
+	if d.after != none {
+		b.and("(died_at, task_id) "+d.order.after+" (%s, %s)", b.micros(d.after.diedAt), b.arg(d.after.taskID))
+	}
+	if d.until != none {
+		b.and("(died_at, task_id) "+d.order.until+" (%s, %s)", b.micros(d.until.diedAt), b.arg(d.until.taskID))
+	}
+	if d.after != none && d.until != none { // PostgreSQL takes two comparisons of rows for independent, and so a page for a large part of all
+		b.and("died_at "+d.order.from+" %s", b.micros(d.after.diedAt))
+		b.and("died_at "+d.order.until+" %s", b.micros(d.until.diedAt))
+	}
+	return b, nil
+}
+
+// statement is a query with the conditions, and with a limit if the query has a place for it.
+func (d deadPage) statement(query, limit string, more ...any) (string, []any, error) {
+	b, err := d.bind()
+	if err != nil {
+		return "", nil, err
+	}
+	conditions := b.where()
+	for _, v := range more {
+		limit = fmt.Sprintf(limit, b.arg(v))
+	}
+	return fmt.Sprintf(query, conditions+limit), b.args, nil
+}
+
+// The last dead letter that a page looks at. What an index cannot tell, error and reason, is left out of the filter here.
+const deadEndSQL = `/* outbox: the end of a page of dead letters */
+SELECT (extract(epoch FROM died_at) * 1000000)::bigint, task_id FROM outbox.dead_task
+ WHERE %s LIMIT 1`
+
+func (d deadPage) endStatement() (string, []any, error) {
+	d.filter.Error, d.filter.Reason = "", ""
+	return d.statement(deadEndSQL, " ORDER BY "+d.order.words+" OFFSET %s", d.Look-1)
+}
+
+// findEnd sets until to the last dead letter that the page may look at, if there are so many.
+func (d *deadPage) findEnd(ctx context.Context, c *Client, q outbox.Querier) error {
+	query, args, err := d.endStatement()
+	if err != nil {
+		return err
+	}
+	var end deadPlace
+	err = q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&end.diedAt, &end.taskID)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	d.until = end
+	return err
+}
+
+// next is where the next page begins, after a page with n rows, the last of them at last.
+func (d deadPage) next(n int, last deadPlace) string {
+	if n == d.Limit && n > 0 {
+		return last.String()
+	}
+	return d.until.String()
+}

@@ -1,0 +1,78 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/txoutbox/outbox"
+)
+
+const nowSQL = `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+
+// lookOfPage is how many dead letters one page looks at.
+const lookOfPage = 10_000
+
+// EveryPage redrives or purges all dead letters that pass the filter and died before the call, the
+// oldest first: take is [Client.Redrive] or [Client.Purge] of this client, or a function that calls
+// one. See [Client.CountDeadLetters] to see first how many they are. perSecond bounds how many it
+// takes in a second; 0 is no limit. Each page is a transaction of its own, of at most 1,000 dead
+// letters, with its own entry in the audit log.
+//
+// It returns how many it took, also with an error, which ends it: ctx's when that ended;
+// outbox.ErrCommitUnknown, after which the number may be that of one page less; the server's. It may
+// be called again. Dead letters that another transaction is moving or deleting, and those whose
+// death commits only during the call, may be left out.
+func (c *Client) EveryPage(ctx context.Context, take func(context.Context, Filter, Page) (ids []int64, next string, err error), f Filter, perSecond int) (n int64, err error) {
+	n, err = c.everyPage(ctx, take, f, perSecond)
+	if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) { // PostgreSQL says that it canceled a statement
+		err = fmt.Errorf("%w: %w", ended, err)
+	}
+	return n, err
+}
+
+func (c *Client) everyPage(ctx context.Context, take func(context.Context, Filter, Page) ([]int64, string, error), f Filter, perSecond int) (n int64, err error) {
+	if perSecond < 0 {
+		return 0, invalid("EveryPage: %d a second: must not be negative; 0 is no limit", perSecond)
+	}
+	if _, err := c.pool("EveryPage"); err != nil {
+		return 0, err
+	}
+	if err := f.checkChosen("take"); err != nil {
+		return 0, err
+	}
+	if err := f.bind(&binder{}); err != nil {
+		return 0, err
+	}
+	p := Page{Limit: maxRows, Look: lookOfPage}
+	if perSecond > 0 {
+		p.Limit = min(max(perSecond/10, 1), maxRows)
+	}
+	// What is redriven may die again while this goes on, and must not be redriven for ever.
+	var now int64
+	err = c.inTx(ctx, func(q outbox.Querier) error { return q.QueryRowContext(ctx, nowSQL).Scan(&now) })
+	if err != nil {
+		return 0, failed("read the clock", err)
+	}
+	if until := time.UnixMicro(now + 1); f.DiedBefore.IsZero() || f.DiedBefore.After(until) {
+		f.DiedBefore = until
+	}
+	for start := time.Now(); ; {
+		ids, next, err := take(ctx, f, p)
+		if n += int64(len(ids)); err != nil || next == "" {
+			return n, err
+		}
+		p.After = next
+		if perSecond == 0 {
+			continue
+		}
+		pause := time.NewTimer(time.Until(start.Add(time.Duration(float64(n) / float64(perSecond) * float64(time.Second)))))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return n, ctx.Err()
+		}
+	}
+}

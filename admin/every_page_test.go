@@ -1,0 +1,213 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
+)
+
+// takers are what EveryPage takes.
+var takers = map[string]func(*admin.Client, context.Context, admin.Filter, admin.Page) ([]int64, string, error){
+	"redrive": (*admin.Client).Redrive, "purge": (*admin.Client).Purge,
+}
+
+// A page takes the oldest that pass, as many as it is told to, from where the last one ended, and commits with its caller.
+func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
+	t.Parallel()
+	for name, take := range takers {
+		t.Run(name, func(t *testing.T) {
+			db := relaytest.NewDatabase(t)
+			c := client(t, db.DB)
+			bury(t, db, "MAIL", "attempts", "boom", 1, 5, 60)
+			bury(t, db, "PAY", "handler", "boom", 11, 5, 90)
+			all := admin.Filter{All: true}
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ids, next, err := take(c.In(tx), t.Context(), all, admin.Page{}); err != nil || len(ids) != 10 || next != "" {
+				t.Errorf("got %v, %q, %v, want 10 and that this is the last page", ids, next, err)
+			}
+			if err := tx.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			// From the oldest on: 11 to 15, then 1 to 5.
+			var at string
+			for i, tt := range []struct {
+				f     admin.Filter
+				limit int
+				want  string // the ids that are dead letters then
+				last  bool
+			}{
+				{all, 2, "1,2,3,4,5,13,14,15", false},
+				{admin.Filter{Reason: admin.ReasonAttempts}, 1, "2,3,4,5,13,14,15", false},
+				{admin.Filter{Type: "PAY"}, 5, "2,3,4,5,13,14,15", true}, // they are before the place
+			} {
+				ids, next, err := take(c, t.Context(), tt.f, admin.Page{After: at, Limit: tt.limit, Look: 100})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var left string
+				if err := db.QueryRow(`SELECT string_agg(task_id::text, ',' ORDER BY task_id) FROM outbox.dead_task`).Scan(&left); err != nil {
+					t.Fatal(err)
+				}
+				if left != tt.want || (next == "") != tt.last {
+					t.Fatalf("page %d: %v, %q, %s are left, want %s and that it is the last: %t", i, ids, next, left, tt.want, tt.last)
+				}
+				at = next
+			}
+			for i, tt := range []struct {
+				f    admin.Filter
+				want int
+			}{{admin.Filter{Type: "MAIL", Error: "boom"}, 4}, {admin.Filter{All: true}, 3}} {
+				if ids, next, err := take(c, t.Context(), tt.f, admin.Page{Limit: 1000, Look: 100}); err != nil || len(ids) != tt.want || next != "" {
+					t.Errorf("last pages, %d: %v, %q, %v, want %d", i, ids, next, err, tt.want)
+				}
+			}
+		})
+	}
+}
+
+// What an error that few have costs is spread over pages: each looks at 10,000, and all of those that pass are taken, wherever they are.
+func TestPagesOfARareErrorEndAndTakeAll(t *testing.T) {
+	needs.CI(t)
+	t.Parallel()
+	for name, take := range takers {
+		t.Run(name, func(t *testing.T) {
+			db := relaytest.NewDatabase(t)
+			c := client(t, db.DB)
+			bury(t, db, "MAIL", "attempts", "boom", 1, 25_000, 60_000)
+			db.Do(t, `UPDATE outbox.dead_task SET last_error = 'rare' WHERE task_id IN (1, 10000, 10001, 15000, 15001, 25000)`)
+			f := admin.Filter{Error: "rare", DiedBefore: time.Now()}
+			n, pages := 0, 0
+			for p := (admin.Page{Limit: 2, Look: 10_000}); pages == 0 || p.After != ""; pages++ {
+				ids, next, err := take(c, t.Context(), f, p)
+				if err != nil || pages > 6 {
+					t.Fatalf("%v, after %d in %d pages", err, n, pages)
+				}
+				n, p.After = n+len(ids), next
+			}
+			if left := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE last_error = 'rare'`); n != 6 || left != 0 {
+				t.Errorf("pages have %d, %d are left, want 6 and none", n, left)
+			}
+			if left := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); left != 25_000-6 {
+				t.Errorf("%d are left", left)
+			}
+			none := admin.Filter{Type: "MAIL", Reason: admin.ReasonCommitted}
+			if ids, next, err := take(c, t.Context(), none, admin.Page{Look: 10_000}); err != nil || len(ids) != 0 || !strings.HasSuffix(next, ".10003") {
+				t.Errorf("a page of none: %v, %q, %v, want the 10,000th letter as its end", ids, next, err)
+			}
+			// EveryPage looks at as many.
+			if n, err := c.EveryPage(t.Context(), func(ctx context.Context, f admin.Filter, p admin.Page) ([]int64, string, error) {
+				if p.Look != 10_000 {
+					t.Errorf("it looks at %d", p.Look)
+				}
+				return take(c, ctx, f, p)
+			}, none, 0); n != 0 || err != nil {
+				t.Errorf("got %d, %v", n, err)
+			}
+		})
+	}
+}
+
+func TestAPurgeEndsInSmallStatements(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c := client(t, db.DB)
+	bury(t, db, "OLD", "attempts", "boom", 1, 10_000, 10_000)
+	bury(t, db, "NEW", "attempts", "boom", 20_001, 10, 5)
+	// Each statement writes down how many rows it deleted.
+	db.Do(t, `CREATE TABLE deleted (n int);
+		CREATE FUNCTION deleted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO deleted SELECT count(*) FROM gone; RETURN NULL; END $$;
+		CREATE TRIGGER deleted AFTER DELETE ON outbox.dead_task REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION deleted()`)
+	held, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Rollback()
+	if _, err := held.Exec(`SELECT 1 FROM outbox.dead_task WHERE task_id IN (1, 5000) FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	if ids, _, err := c.Purge(t.Context(), admin.Filter{OlderThan: 20 * time.Minute}, admin.Page{Limit: 10}); len(ids) != 10 || err != nil {
+		t.Errorf("Purge: %v, %v, want 10", ids, err)
+	}
+	if id := db.Int(t, `SELECT min(task_id) FROM outbox.dead_task WHERE task_id > 1`); id != 12 {
+		t.Errorf("the oldest one left is %d, want 12", id)
+	}
+	n, err := c.EveryPage(t.Context(), c.Purge, admin.Filter{OlderThan: 20 * time.Minute}, 0)
+	if n != 9_988 || err != nil {
+		t.Errorf("EveryPage: %d, %v, want 9988: all but those that another holds", n, err)
+	}
+	if left := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); left != 12 {
+		t.Errorf("%d are left, want 12", left)
+	}
+	if most := db.Int(t, `SELECT max(n) FROM deleted`); most != 1000 {
+		t.Errorf("a statement deleted %d rows, want 1000 at most", most)
+	}
+}
+
+// PostgreSQL says of a statement whose context ends that it was canceled, and no more.
+func TestABulkCallWhoseContextEndsInsideAStatementSaysSo(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c := client(t, db.DB)
+	for name, take := range takers {
+		tx, err := db.Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(`LOCK TABLE outbox.dead_task`); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		go func() {
+			defer cancel()
+			for n := 0; n == 0 && ctx.Err() == nil; {
+				_ = db.QueryRowContext(ctx, `SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+					WHERE datname = current_database() AND NOT granted AND relation = 'outbox.dead_task'::regclass`).Scan(&n)
+			}
+		}()
+		if n, err := c.EveryPage(ctx, func(ctx context.Context, f admin.Filter, p admin.Page) ([]int64, string, error) {
+			return take(c, ctx, f, p)
+		}, admin.Filter{All: true}, 0); !errors.Is(err, context.Canceled) || n != 0 {
+			t.Errorf("%s: got %d, %v, want 0 and the end of the context", name, n, err)
+		}
+		_ = tx.Rollback()
+		cancel()
+	}
+}
+
+func TestABulkCallStopsWithItsContextAndKeepsItsRate(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c := client(t, db.DB)
+	bury(t, db, "X", "attempts", "boom", 1, 1000, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		defer cancel()
+		for n := 0; n == 0 && ctx.Err() == nil; {
+			_ = db.QueryRowContext(ctx, `SELECT count(*) FROM outbox.task`).Scan(&n)
+		}
+	}()
+	n, err := c.EveryPage(ctx, c.Redrive, admin.Filter{All: true}, 100)
+	if !errors.Is(err, context.Canceled) || n == 0 || n == 1000 {
+		t.Errorf("got %d, %v, want some and the end of the context", n, err)
+	}
+	if moved := db.Int(t, `SELECT count(*) FROM outbox.task`); moved != int(n) {
+		t.Errorf("%d were moved, it said %d", moved, n)
+	}
+	start := time.Now()
+	if n, err = c.EveryPage(t.Context(), c.Purge, admin.Filter{DiedBefore: time.Now().Add(-99 * time.Minute)}, 200); err != nil || n > 60 {
+		t.Errorf("got %d, %v", n, err)
+	}
+	if min := time.Duration(n-20) * time.Second / 200; time.Since(start) < min {
+		t.Errorf("%d took %v, want %v or more", n, time.Since(start), min)
+	}
+}

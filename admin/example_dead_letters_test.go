@@ -1,0 +1,75 @@
+package admin_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+// After an outage of the mail server: look at what died, run again what the outage killed, and delete the rest.
+func ExampleClient_Redrive() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	mail := outbox.NewTaskType[string]("SEND_MAIL")
+	down := true
+	reg := handlers.New()
+	handlers.Leased(reg, mail, func(_ context.Context, task *outbox.Task[string]) error {
+		switch {
+		case task.Payload == "nobody":
+			return handlers.Dead(errors.New("no such recipient"))
+		case down:
+			return errors.New("mail.example.com: connection refused")
+		}
+		fmt.Printf("task %d: mail to %s in attempt %d\n", task.ID, task.Payload, task.Attempt)
+		return nil
+	}, handlers.MaxAttempts(1))
+	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := outbox.EnqueueMany(ctx, tx, []outbox.NewTask{mail.New("ada"), mail.New("nobody"), mail.New("eve"), mail.New("bob")})
+		return err
+	}))
+	runDue(ctx, db, reg)
+	down = false
+
+	client, err := admin.New(db, admin.Options{Actor: "ada@example.com", Tool: "backoffice"})
+	must(err)
+	refused := admin.Filter{Type: "SEND_MAIL", Error: "connection refused"}
+	n, _, err := client.CountDeadLetters(ctx, refused, admin.Page{})
+	must(err)
+	fmt.Println(n, "were refused")
+	dead, _, err := client.DeadLetters(ctx, admin.Filter{Reason: admin.ReasonHandler}, admin.Page{Limit: 50})
+	must(err)
+	for _, t := range dead {
+		secrets, err := client.Secrets(ctx, t.TaskID) // for those who may see it
+		must(err)
+		fmt.Printf("task %d, %s: %s: %s\n", t.TaskID, secrets.Payload, t.Reason, t.LastError)
+	}
+
+	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error { // one, together with whatever else repairs it
+		ids, _, err := client.In(tx).Redrive(ctx, admin.Filter{IDs: []int64{1}}, admin.Page{})
+		fmt.Println("redriven:", ids)
+		return err
+	}))
+	redriven, err := client.EveryPage(ctx, client.Redrive, refused, 100) // the others, at most 100 a second
+	must(err)
+	fmt.Println("redriven:", redriven)
+	runDue(ctx, db, reg)
+
+	purged, _, err := client.Purge(ctx, admin.Filter{All: true}, admin.Page{})
+	must(err)
+	fmt.Println("purged:", purged)
+	// Output:
+	// 3 were refused
+	// task 2, "nobody": handler: dead: no such recipient
+	// redriven: [1]
+	// redriven: 2
+	// task 1: mail to ada in attempt 1
+	// task 3: mail to eve in attempt 1
+	// task 4: mail to bob in attempt 1
+	// purged: [2]
+}

@@ -1,0 +1,64 @@
+package admin
+
+import (
+	"context"
+	"errors"
+)
+
+// ParsePlace is what a list does with its Page.After.
+var ParsePlace = parsePlace
+
+// PlaceOf is where the page after one begins that a task is the last of.
+var PlaceOf = Task.place
+
+// Statement is one of the package's with its arguments, for the test of their plans.
+type Statement struct {
+	Query string
+	Args  []any
+}
+
+func must(query string, args []any, err error) Statement {
+	if err != nil {
+		panic(err)
+	}
+	return Statement{query, args}
+}
+
+// TasksStatement is that of Tasks.
+func TasksStatement(taskType string, state State, after string, limit int) Statement {
+	return must(tasksStatement(taskType, state, &Page{After: after, Limit: limit}))
+}
+
+// Statements are those of other reads.
+func Statements(taskID int64, taskType string) map[string]Statement {
+	return map[string]Statement{
+		"get":            {taskSQL, []any{taskID}},
+		"runs of a task": {taskRunsSQL, []any{taskID, taskType, maxRuns}},
+		"place":          {placeSQL, []any{taskID}},
+		"secrets":        {secretsSQL[1], []any{taskID}},
+		"relays":         {relaysSQL, nil},
+		"runs of relays": {relayRunsSQL, []any{maxRuns}},
+		"types":          {typesSQL, nil},
+		"schedules":      {schedulesSQL, nil},
+		"samples":        {samplesSQL, []any{taskType, int64(3_600_000_000)}},
+	}
+}
+
+// DeadStatements are those of a page of dead letters, with the end that the client's pool finds.
+type DeadStatements struct{ End, List, Count, Redrive, Purge Statement }
+
+// Statements returns the statements of DeadLetters and CountDeadLetters, or with oldest of Redrive and Purge.
+func (c *Client) Statements(ctx context.Context, f Filter, p Page, oldest bool) (s DeadStatements, err error) {
+	o := latestFirst
+	if oldest {
+		o = oldestFirst
+	}
+	d, err := newDeadPage(f, p, defaultLimit, o)
+	if p.Look > 0 {
+		s.End = must(d.endStatement())
+		err = errors.Join(err, d.findEnd(ctx, c, c.q))
+	}
+	s.List, s.Count = must(d.listStatement()), must(d.countStatement())
+	s.Redrive, s.Purge = must(d.takeStatement(redriveSQL)), must(d.takeStatement(purgeSQL))
+	return s, err
+}

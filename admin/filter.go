@@ -1,0 +1,144 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lib/pq"
+)
+
+// Filter says which dead letters are meant: those that pass all fields that are set. For lists and
+// counts the zero Filter means all; Redrive and Purge want All for that.
+type Filter struct {
+	// All means all dead letters, where no other field is set.
+	All bool
+	// IDs are tasks, 1,000 at most; nil is no condition, and an empty slice means none.
+	IDs []int64
+	// Type is the task type.
+	Type string
+	// Reason is one of the constants.
+	Reason string
+	// Error is a text that the last error contains.
+	Error string
+	// DiedAfter and DiedBefore bound the time of death; DiedAfter is within the bounds, DiedBefore is not.
+	DiedAfter, DiedBefore time.Time
+	// OlderThan is how long ago they died at least, by PostgreSQL's clock: its now(), which is when the transaction began.
+	OlderThan time.Duration
+}
+
+// searches reports whether rows have to be read for what no index tells.
+func (f Filter) searches() bool { return f.Error != "" || f.Reason != "" }
+
+// checkChosen refuses a filter that means all without saying so.
+func (f Filter) checkChosen(what string) error {
+	if !f.All && f.IDs == nil && f.words() == "all" {
+		return invalid("the zero Filter would %s all dead letters: to mean that, set Filter.All", what)
+	}
+	return nil
+}
+
+// words are the filter as the audit log has it.
+func (f Filter) words() string {
+	var all []string
+	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	if f.Type != "" {
+		say("type %s", f.Type)
+	}
+	if f.Reason != "" {
+		say("reason %s", f.Reason)
+	}
+	if f.Error != "" {
+		say("error containing %q", f.Error)
+	}
+	if !f.DiedAfter.IsZero() {
+		say("died since %s", f.DiedAfter.UTC().Format(time.RFC3339))
+	}
+	if !f.DiedBefore.IsZero() {
+		say("died before %s", f.DiedBefore.UTC().Format(time.RFC3339))
+	}
+	if f.OlderThan > 0 {
+		say("older than %v", f.OlderThan)
+	}
+	if len(all) == 0 {
+		return "all"
+	}
+	return strings.Join(all, ", ")
+}
+
+// bind adds the filter's conditions.
+func (f Filter) bind(b *binder) error {
+	for name, text := range map[string]string{"Filter.Type": f.Type, "Filter.Error": f.Error} {
+		if err := checkText(name, text); err != nil {
+			return err
+		}
+	}
+	if len(f.IDs) > maxRows {
+		return invalid("Filter.IDs: %d ids, at most %d", len(f.IDs), maxRows)
+	}
+	if f.IDs != nil {
+		b.and("task_id = ANY (%s::bigint[])", b.arg(pq.Array(f.IDs)))
+	}
+	if f.Type != "" {
+		b.and("task_type = %s", b.arg(f.Type))
+	}
+	if f.Reason != "" {
+		if known := []string{ReasonAttempts, ReasonHandler, ReasonLostConnections, ReasonCommitted}; !slices.Contains(known, f.Reason) {
+			return invalid("Filter.Reason: %q: must be one of %q", f.Reason, known)
+		}
+		b.and("reason = %s", b.arg(f.Reason))
+	}
+	if f.Error != "" {
+		b.and("last_error LIKE %s", b.arg("%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(f.Error)+"%"))
+	}
+	for name, at := range map[string]time.Time{"DiedAfter": f.DiedAfter, "DiedBefore": f.DiedBefore} {
+		if y := at.UTC().Year(); y < 1 || y > 9999 {
+			return invalid("Filter.%s: the year %d, must be between 1 and 9999", name, y)
+		}
+	}
+	if !f.DiedAfter.IsZero() {
+		b.and("died_at >= %s", b.micros(f.DiedAfter.UnixMicro()))
+	}
+	if !f.DiedBefore.IsZero() {
+		b.and("died_at < %s", b.micros(f.DiedBefore.UnixMicro()))
+	}
+	if f.OlderThan < 0 {
+		return invalid("Filter.OlderThan: %v: must not be negative", f.OlderThan)
+	}
+	if f.OlderThan > 0 {
+		// Not clock_timestamp(), which no index can be searched for.
+		b.and("died_at < now() - %s::bigint * interval '1 microsecond'", b.arg(f.OlderThan.Microseconds()))
+	}
+	return nil
+}
+
+// binder builds the conditions and arguments of one statement. A condition that is not set is not written, so that
+// the planner sees which index fits.
+type binder struct {
+	conditions []string
+	args       []any
+}
+
+// arg binds a value and returns its placeholder.
+func (b *binder) arg(v any) string {
+	b.args = append(b.args, v)
+	return "$" + strconv.Itoa(len(b.args))
+}
+
+// micros binds a time, as µs since 1970, in a way that all drivers share.
+func (b *binder) micros(n int64) string {
+	return "timestamptz 'epoch' + " + b.arg(n) + "::bigint * interval '1 microsecond'"
+}
+
+func (b *binder) and(format string, placeholders ...any) {
+	b.conditions = append(b.conditions, fmt.Sprintf(format, placeholders...))
+}
+
+func (b *binder) where() string {
+	if len(b.conditions) == 0 {
+		return "true"
+	}
+	return strings.Join(b.conditions, " AND ")
+}

@@ -1,0 +1,95 @@
+package admin_test
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"testing"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/schema"
+)
+
+func TestMain(m *testing.M) { relaytest.Main(m) }
+
+type database = relaytest.Database
+
+// drivers are lib/pq and pgx, or the one that OUTBOX_TEST_DRIVER names.
+func drivers() []string {
+	if os.Getenv("OUTBOX_TEST_DRIVER") != "" {
+		return []string{relaytest.DriverName()}
+	}
+	return []string{"postgres", "pgx"}
+}
+
+func onEachDriver(t *testing.T, test func(t *testing.T, db *database)) {
+	t.Helper()
+	for _, driver := range drivers() {
+		t.Run(driver, func(t *testing.T) { test(t, relaytest.NewDatabase(t, driver)) })
+	}
+}
+
+// client is one of the database's outbox; its actions are noted if the options say so.
+func client(t testing.TB, db *sql.DB, o ...admin.Options) *admin.Client {
+	t.Helper()
+	c, err := admin.New(db, append(o, admin.Options{})[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// unreachable is a client of no server: any SQL would fail.
+func unreachable(t testing.TB) *admin.Client {
+	t.Helper()
+	db, err := sql.Open("postgres", "postgres://127.0.0.1:1/nowhere?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return client(t, db)
+}
+
+// bury writes n dead letters of a type that died the given number of minutes ago, each a second before the next, with ids from first on.
+func bury(t testing.TB, db *database, taskType, reason, text string, first, n, minutesAgo int) {
+	t.Helper()
+	db.Do(t, `WITH enqueued AS (INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, $5::int, $1, 'ready'))
+		INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error, task_max_attempts)
+		SELECT i, now() - interval '2 days', now() - interval '3 days', now() - interval '1 day', now() - $6::int * interval '1 minute' + (i - $4::int) * interval '1 second',
+		       3, 5, 5, $2, $1, jsonb_build_object('n', i), '{"trace": "x"}', $3, CASE WHEN i % 2 = 0 THEN 5 END
+		  FROM generate_series($4::int, $4::int + $5::int - 1) i`, taskType, reason, text, first, n, minutesAgo)
+}
+
+func ids(tasks []admin.Task) (out []int64) {
+	for _, t := range tasks {
+		out = append(out, t.TaskID)
+	}
+	return out
+}
+
+// newSchema is a pool with an outbox in a schema of another name.
+func newSchema(t *testing.T, driver, name string) *sql.DB {
+	t.Helper()
+	db := relaytest.Open(t, pgtest.Database(t), driver)
+	if err := schema.Migrate(t.Context(), db.DB, schema.Schema(name)); err != nil {
+		t.Fatal(err)
+	}
+	return db.DB
+}
+
+func enqueue(t *testing.T, db *database, taskType string, payload any, opts ...outbox.Option) int64 {
+	t.Helper()
+	var id int64
+	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+		got, err := outbox.Enqueue(context.WithoutCancel(t.Context()), tx, taskType, payload, opts...)
+		id = got.TaskID
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}

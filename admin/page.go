@@ -1,0 +1,118 @@
+package admin
+
+import (
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Page says where a page of a list begins, and how long it is. The zero Page is the first one. A
+// list returns beside its rows where the next page begins; "" means that this page was the last.
+// Pages neither repeat nor skip a row that keeps its place.
+type Page struct {
+	// After is what the call for the page before returned; "" is the beginning. Of dead letters it has
+	// the form dead.1700000000000000.42: the time of death in µs since 1970, and the id.
+	After string
+	// Limit is the most rows; 0 means 100, but 1,000 for Redrive and Purge. The most is 1,000.
+	Limit int
+	// Look bounds how many dead letters a search by Error or Reason reads, and CountDeadLetters counts.
+	// A page may then have fewer rows than Limit, or none, and not be the last. 0 is no bound; the most
+	// is 100,000.
+	Look int
+}
+
+const (
+	defaultLimit = 100
+	maxRows      = 1000 // of a page, and that one statement moves or deletes
+	maxLook      = 100_000
+)
+
+// check sets the Limit.
+func (p *Page) check(limit int) error {
+	if p.Limit == 0 {
+		p.Limit = limit
+	}
+	if p.Limit < 0 || p.Limit > maxRows {
+		return invalid("Page.Limit: %d: must be between 1 and %d, or 0 for %d", p.Limit, maxRows, limit)
+	}
+	if p.Look < 0 || p.Look > maxLook {
+		return invalid("Page.Look: %d: must be between 1 and %d, or 0 for no bound", p.Look, maxLook)
+	}
+	return nil
+}
+
+// A place is the text of a list's name and of the numbers that the list is ordered by, like
+// scheduled.1700000000000000.42. It says nothing that a row does not.
+type bounds struct {
+	min, max int64
+	start    any // stands for the beginning
+}
+
+// maxMicroseconds is in the year 9999, behind which no task is.
+const maxMicroseconds = 253402300799999999
+
+var places = map[string][]bounds{
+	string(Ready):     {{math.MinInt16, math.MaxInt16, math.MinInt16}, {0, math.MaxInt16, -1}, {0, math.MaxInt64, 0}},
+	string(Scheduled): {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, 0}},
+	string(Leased):    {{0, math.MaxInt64, 0}},
+	string(Waiting):   {{0, math.MaxInt64, 0}},
+	string(Dead):      {{-maxMicroseconds, maxMicroseconds, nil}, {0, math.MaxInt64, int64(math.MaxInt64)}},
+	string(Finished):  {{0, math.MaxInt64, int64(math.MaxInt64)}},
+	"audit":           {{0, math.MaxInt64, int64(math.MaxInt64)}},
+}
+
+func formatPlace(list string, numbers ...int64) string {
+	for _, n := range numbers {
+		list += "." + strconv.FormatInt(n, 10)
+	}
+	return list
+}
+
+// parsePlace returns the numbers of a place, or those of the beginning, as arguments of a statement.
+func parsePlace(list, text string) ([]any, error) {
+	all := places[list]
+	args := make([]any, len(all))
+	fields := strings.Split(text, ".")
+	refused := invalid("Page.After: %.60q: it is not the end of a page of this list (%s)", text, list)
+	for i, b := range all {
+		if text == "" {
+			args[i] = b.start
+			continue
+		}
+		if len(fields) != len(all)+1 || fields[0] != list {
+			return nil, refused
+		}
+		n, err := strconv.ParseInt(fields[i+1], 10, 64)
+		if err != nil || n < b.min || n > b.max {
+			return nil, refused
+		}
+		args[i] = n
+	}
+	return args, nil
+}
+
+// cut returns the rows of a page, of which one more was asked for, and where the next page begins.
+func cut[T any](found []T, limit int, place func(T) string) ([]T, string) {
+	if len(found) <= limit {
+		return found, ""
+	}
+	return found[:limit], place(found[limit-1])
+}
+
+// deadPlace is where a dead letter is in the order of deaths, in µs since 1970. Zero is no place.
+type deadPlace struct{ diedAt, taskID int64 }
+
+func (p deadPlace) String() string {
+	if p == (deadPlace{}) {
+		return ""
+	}
+	return formatPlace(string(Dead), p.diedAt, p.taskID)
+}
+
+func parseDeadPlace(text string) (p deadPlace, err error) {
+	args, err := parsePlace(string(Dead), text)
+	if err == nil && text != "" {
+		p = deadPlace{args[0].(int64), args[1].(int64)}
+	}
+	return p, err
+}

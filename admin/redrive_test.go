@@ -1,0 +1,190 @@
+package admin_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sethvargo/go-retry"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+func TestARedrivenTaskStartsAgainAsItWas(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c := client(t, db.DB)
+	bury(t, db, "X", "attempts", "boom", 7, 2, 60) // 8 had a limit of its own
+	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) VALUES (7, gen_random_uuid(), gen_random_uuid())`)
+	moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{8, 7, 99}}, admin.Page{})
+	if err != nil || !slices.Equal(moved, []int64{7, 8}) {
+		t.Fatalf("got %v, %v", moved, err)
+	}
+	for id, want := range map[int]string{7: "0 none boom 3 x 7 due", 8: "0 5 boom 3 x 8 due"} {
+		var got string
+		err := db.QueryRow(`SELECT concat_ws(' ', attempt, COALESCE(max_attempts::text, 'none'), last_error, priority, headers->>'trace', payload->>'n',
+			CASE WHEN run_at <= now() AND run_at > now() - interval '1 minute' AND created_at < now() - interval '2 days' THEN 'due' END)
+			FROM outbox.task WHERE task_id = $1`, id).Scan(&got)
+		if err != nil || got != want {
+			t.Errorf("task %d: got %q, %v, want %q", id, got, err, want)
+		}
+	}
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`) + db.Int(t, `SELECT count(*) FROM outbox.running`); n != 0 {
+		t.Errorf("%d dead letters and runs are left", n)
+	}
+	if moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{7}}, admin.Page{}); len(moved) != 0 || err != nil {
+		t.Errorf("once more: got %v, %v, want nothing", moved, err)
+	}
+}
+
+// I1: a trigger of the app's that drops the task must not lose it.
+func TestARedriveThatDoesNotArriveIsRolledBack(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c := client(t, db.DB)
+	bury(t, db, "X", "attempts", "boom", 1, 3, 60)
+	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+		CREATE TRIGGER refuse BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.task_id = 2) EXECUTE FUNCTION refuse()`)
+	if moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{1, 2, 3}}, admin.Page{}); err == nil || moved != nil {
+		t.Errorf("got %v, %v, want an error", moved, err)
+	}
+	if n, err := c.EveryPage(t.Context(), c.Redrive, admin.Filter{All: true}, 0); err == nil || n != 0 {
+		t.Errorf("got %d, %v, want an error", n, err)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 3 {
+		t.Errorf("%d dead letters are left, want 3", n)
+	}
+}
+
+func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c := client(t, db.DB)
+	bury(t, db, "X", "attempts", "boom", 1, 5000, 200)
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if moved, _, err := c.In(tx).Redrive(t.Context(), admin.Filter{IDs: []int64{1}}, admin.Page{}); len(moved) != 1 || err != nil {
+		t.Fatalf("got %v, %v", moved, err)
+	}
+	if moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{1, 2}}, admin.Page{}); !slices.Equal(moved, []int64{2}) || err != nil {
+		t.Errorf("beside another: got %v, %v, want [2], at once", moved, err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	var total atomic.Int64
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			n, err := c.EveryPage(t.Context(), c.Redrive, admin.Filter{All: true}, 0)
+			if err != nil {
+				t.Error(err)
+			}
+			total.Add(n)
+		})
+	}
+	all.Wait()
+	// What one skipped as another held it, that one moved.
+	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM outbox.task`); total.Load() != 4998 || n != 5000 {
+		t.Errorf("%d were moved and %d tasks are there, want 4998 and 5000", total.Load(), n)
+	}
+}
+
+// Relays at work, tasks that die again, four who redrive at once: each task is done once in the end, and none is lost.
+func TestRedriveUnderLoadLosesAndDoublesNothing(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c := client(t, db.DB)
+	const tasks = 300
+	db.Do(t, `CREATE TABLE done_here (task_id bigint PRIMARY KEY, attempt int)`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT (ARRAY['TX','BATCH','LEASED'])[i % 3 + 1], '{}' FROM generate_series(1, $1::int) i`, tasks)
+	var broken atomic.Bool
+	broken.Store(true)
+	boom := errors.New("boom")
+	fails := func(id int64) error {
+		if broken.Load() || id%7 == 0 && time.Now().UnixNano()%2 == 0 {
+			return boom
+		}
+		return nil
+	}
+	effect := func(ctx context.Context, tx outbox.Tx, id int64, attempt int) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO done_here VALUES ($1, $2)`, id, attempt)
+		return errors.Join(err, fails(id))
+	}
+	opts := []handlers.Option{handlers.MaxAttempts(2), handlers.Backoff(func() retry.Backoff { return retry.NewConstant(time.Millisecond) })}
+	for range 2 {
+		reg := handlers.New()
+		handlers.Tx(reg, outbox.NewTaskType[struct{}]("TX"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[struct{}]) error {
+			return effect(ctx, tx, task.ID, task.Attempt)
+		}, opts...)
+		handlers.Batch(reg, outbox.NewTaskType[struct{}]("BATCH"), 20, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[struct{}]) error {
+			for _, task := range tasks {
+				if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, opts...)
+		handlers.Leased(reg, outbox.NewTaskType[struct{}]("LEASED"), func(ctx context.Context, task *outbox.Task[struct{}]) error {
+			return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, task.Attempt) })
+		}, opts...)
+		r, err := relay.New(db.DB, reg, relay.Config{Logger: slog.New(slog.DiscardHandler), Workers: 3, PollInterval: 20 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		defer func() {
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	deadline := time.Now().Add(3 * time.Minute)
+	for db.Int(t, `SELECT count(*) FROM outbox.dead_task`) < tasks/2 {
+		if time.Now().After(deadline) {
+			t.Fatal("not enough dead letters within 3 min")
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	broken.Store(false)
+	for db.Int(t, `SELECT count(*) FROM done_here`) < tasks {
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				if _, err := c.EveryPage(t.Context(), c.Redrive, admin.Filter{Error: "boom"}, 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if time.Now().After(deadline) {
+			t.Fatalf("within 3 min only %d of %d are done, %d tasks and %d dead letters are left", db.Int(t, `SELECT count(*) FROM done_here`), tasks,
+				db.Int(t, `SELECT count(*) FROM outbox.task`), db.Int(t, `SELECT count(*) FROM outbox.dead_task`))
+		}
+	}
+	for db.Int(t, `SELECT count(*) FROM outbox.task`) > 0 && time.Now().Before(deadline) {
+		<-time.After(20 * time.Millisecond)
+	}
+	if n := db.Int(t, `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.dead_task)`); n != 0 {
+		t.Errorf("%d tasks are done and still there", n)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM done_here WHERE attempt > 2`); n != 0 {
+		t.Errorf("%d tasks were done in an attempt beyond the second: they did not begin again", n)
+	}
+}

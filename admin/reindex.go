@@ -1,0 +1,89 @@
+package admin
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"regexp"
+
+	"github.com/lib/pq"
+)
+
+// leftover is the name of an index that a broken REINDEX CONCURRENTLY left behind.
+var leftover = regexp.MustCompile(`_cc(new|old)[0-9]*$`)
+
+// Index is an index that [Client.Reindex] has built anew.
+type Index struct {
+	Table, Name   string
+	Before, After int64 // bytes
+}
+
+const listIndexesSQL = `/* outbox: indexes */
+SELECT t.relname, i.relname, x.indisvalid, pg_relation_size(i.oid)
+  FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace
+ WHERE n.nspname = $1 AND t.relkind = 'r' ORDER BY t.relname, i.relname`
+
+const indexSizeSQL = `/* outbox: size of an index */
+SELECT COALESCE(pg_relation_size(to_regclass($1)), 0)`
+
+// Reindex builds all indexes of the outbox anew, one after the other, with REINDEX INDEX
+// CONCURRENTLY: relays and enqueueing go on. Indexes that a day of bloat has grown stay large after
+// vacuum has emptied them; this makes them small. Relays never do it by themselves.
+//
+// Each index waits for all transactions that are older than its build, so a forgotten one holds it
+// up until ctx ends. The role must own the tables. It returns what it has done also with an error,
+// which names the index; what a broken build leaves behind (an invalid index whose name ends in
+// _ccnew or _ccold and a number) is dropped by the next Reindex. One at a time: a second one at once
+// may fail with a deadlock, and does no harm. The audit log has an entry before it and one after it.
+func (c *Client) Reindex(ctx context.Context) (done []Index, err error) {
+	db, err := c.pool("Reindex")
+	if err != nil {
+		return nil, err
+	}
+	err = c.noted(ctx, Entry{Action: "reindex", Target: "all indexes"}, func() (int64, error) {
+		conn, err := db.Conn(ctx)
+		if err == nil {
+			defer func() { _ = conn.Close() }()
+			done, err = c.reindex(ctx, conn)
+		}
+		return 0, failed("reindex "+string(c.schema), err)
+	})
+	return done, err
+}
+
+func (c *Client) reindex(ctx context.Context, conn *sql.Conn) (done []Index, err error) {
+	indexes, err := rows(ctx, conn, listIndexesSQL, []any{string(c.schema)}, func(row scanner, i *index) error {
+		return row.Scan(&i.Table, &i.Name, &i.valid, &i.Before)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(indexes) == 0 {
+		return nil, fmt.Errorf("there is no outbox in this schema")
+	}
+	for _, i := range indexes {
+		name := pq.QuoteIdentifier(string(c.schema)) + "." + pq.QuoteIdentifier(i.Name)
+		if !i.valid && !leftover.MatchString(i.Name) {
+			continue // somebody is building it
+		}
+		if !i.valid {
+			if _, err := conn.ExecContext(ctx, "DROP INDEX CONCURRENTLY IF EXISTS "+name); err != nil {
+				return done, fmt.Errorf("drop the invalid index %s: %w", name, err)
+			}
+			continue
+		}
+		if _, err := conn.ExecContext(ctx, "REINDEX INDEX CONCURRENTLY "+name); err != nil {
+			return done, fmt.Errorf("%s: %w", name, err)
+		}
+		if err := conn.QueryRowContext(ctx, indexSizeSQL, name).Scan(&i.After); err != nil {
+			return done, fmt.Errorf("size of %s: %w", name, err)
+		}
+		done = append(done, i.Index)
+	}
+	return done, nil
+}
+
+type index struct {
+	Index
+	valid bool
+}

@@ -1,0 +1,158 @@
+package admin_test
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+const (
+	deadRelay = "dddddddd-0000-4000-8000-000000000000"
+	liveRelay = "eeeeeeee-0000-4000-8000-000000000000"
+)
+
+func TestRelaysAreListedWithWhatTheyRun(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		if got, err := client(t, db.DB).Relays(t.Context()); err != nil || len(got) != 0 {
+			t.Errorf("without a relay: %v, %v", got, err)
+		}
+		s := newScene(t, db)
+		// A relay that died while it ran two tasks and a batch, and had one leased; and one that lost a connection.
+		db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, started_at, alive_until, task_types) VALUES
+			($1, 'gone', 7, now() - interval '1 day', now() - interval '1 minute', '{"A \"quoted\", type",B}'), ($2, 'a', 8, now(), now() + interval '1 hour', '{}')`, deadRelay, liveRelay)
+		db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id, lost_connection, task_ids, first_id, last_id) VALUES
+			($3, gen_random_uuid(), $1, false, NULL, NULL, NULL), (1000000, gen_random_uuid(), $1, false, '{1000000,1000003}', 1000000, 1000003),
+			($3, gen_random_uuid(), $2, true, NULL, NULL, NULL)`, deadRelay, liveRelay, s.ready)
+		db.Do(t, `INSERT INTO outbox.task (task_type, state, relay_id, lease_token, attempted_at) SELECT 'HELD', 'leased', $1, gen_random_uuid(), now() FROM generate_series(1, 300)`, liveRelay)
+		relays, err := client(t, db.DB).Relays(t.Context())
+		if err != nil || len(relays) != 3 {
+			t.Fatalf("%+v, %v; want three relays", relays, err)
+		}
+		gone := relays[2]
+		if gone.RelayID != deadRelay || gone.Alive || gone.Host != "gone" || gone.PID != 7 || !slices.Equal(gone.Types, []string{`A "quoted", type`, "B"}) || gone.Workers != 0 || gone.Connections != 0 ||
+			!gone.AliveUntil.Before(time.Now()) || len(gone.Runs) != 2 {
+			t.Errorf("the dead relay: %+v", gone)
+		}
+		for _, r := range gone.Runs {
+			single := slices.Equal(r.TaskIDs, []int64{s.ready}) && r.Type == "NOBODYS"
+			if !r.Lost || r.RelayID != deadRelay || !single && !(slices.Equal(r.TaskIDs, []int64{1000000, 1000003}) && r.Type == "") {
+				t.Errorf("its run: %+v", r)
+			}
+		}
+		at := slices.IndexFunc(relays, func(r admin.Relay) bool { return r.RelayID == liveRelay })
+		if other := relays[at]; at > 1 || !other.Alive || len(other.Runs) != 200 {
+			t.Errorf("the relay with 300 leases is at %d: alive %v with %d runs; want it before the dead one, with 200", at, other.Alive, len(other.Runs))
+		}
+		real := relays[1-at]
+		if !real.Alive || real.Workers != 20 || real.PID == 0 || real.Host == "" || real.StartedAt.IsZero() || !slices.Contains(real.Types, "BATCH") {
+			t.Errorf("the relay that runs: %+v", real)
+		}
+		var types []string
+		for _, r := range real.Runs {
+			types = append(types, r.Type)
+			if want := map[string]int{"BATCH": 3, "LEASED": 1, "TX": 1}[r.Type]; r.Lost || r.RelayID != real.RelayID || len(r.TaskIDs) != want {
+				t.Errorf("its run: %+v", r)
+			}
+		}
+		if slices.Sort(types); !slices.Equal(types, []string{"BATCH", "LEASED", "TX"}) {
+			t.Errorf("it runs %v", types)
+		}
+		got, err := client(t, db.DB).Task(t.Context(), s.ready)
+		if err != nil || len(got.Runs) != 2 || !got.Runs[0].Lost || !got.Runs[1].Lost {
+			t.Errorf("the task with two lost runs: %+v, %v", got, err)
+		}
+		db.Do(t, `DELETE FROM outbox.running WHERE relay_id IN ($1, $2)`, deadRelay, liveRelay)
+		db.Do(t, `DELETE FROM outbox.task WHERE task_type = 'HELD'`)
+		db.Do(t, `DELETE FROM outbox.relay WHERE relay_id IN ($1, $2)`, deadRelay, liveRelay)
+	})
+}
+
+func TestALeaseIsLostWithItsRelayOrItsTime(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'a', 8, now() + interval '1 hour', '{}')`, liveRelay)
+	for want, row := range map[bool][]string{
+		false: {"'" + liveRelay + "', NULL", "'" + liveRelay + "', now() + interval '1 hour'"},
+		true:  {"'" + deadRelay + "', NULL", "'" + liveRelay + "', now() - interval '1 second'"},
+	} {
+		for _, r := range row {
+			var id int64
+			if err := db.QueryRow(`INSERT INTO outbox.task (task_type, state, lease_token, relay_id, leased_until) VALUES ('A', 'leased', gen_random_uuid(), ` + r + `) RETURNING task_id`).Scan(&id); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := client(t, db.DB).Task(t.Context(), id); err != nil || len(got.Runs) != 1 || got.Runs[0].Lost != want {
+				t.Errorf("%s: %+v, %v; want lost %v", r, got.Runs, err, want)
+			}
+		}
+	}
+}
+
+func TestTypesAreThoseThatAnybodyKnows(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		enqueue(t, db, "ENQUEUED", number{1})
+		enqueue(t, db, "PAUSED", number{1})
+		for _, name := range []string{"PAUSED", "ONLY_PAUSED"} {
+			if err := client(t, db.DB).PauseType(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		nothing := func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil }
+		reg, other := handlers.New(), handlers.New()
+		handlers.Tx(reg, outbox.NewTaskType[number]("LIMITED"), nothing, handlers.MaxRunningTotal(7), handlers.Rate(30, time.Minute))
+		handlers.Tx(other, outbox.NewTaskType[number]("LIMITED"), nothing, handlers.MaxRunningTotal(7), handlers.Rate(30, time.Minute))
+		handlers.Tx(other, outbox.NewTaskType[number]("PAUSED"), nothing)
+		relaytest.Run(t, db.DB, reg, relay.Config{Schedules: relay.Schedules{{Name: "nightly", Timing: relay.Every(24 * time.Hour), Task: outbox.NewTask{Type: "LIMITED", Payload: number{1}}}}})
+		relaytest.Run(t, db.DB, other, relay.Config{})
+		db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'gone', 7, now() - interval '1 minute', '{GONE,PAUSED}')`, deadRelay)
+		relaytest.Eventually(t, 20*time.Second, "both relays beat and have registered what they have", func() bool {
+			return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 3 && db.Int(t, `SELECT count(*) FROM outbox.schedule`) == 1
+		})
+		types, err := client(t, db.DB).Types(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []admin.Type{
+			{TypeStats: outbox.TypeStats{Type: "ENQUEUED", Ready: 1}},
+			{TypeStats: outbox.TypeStats{Type: "LIMITED"}, MaxRunning: 7, Rate: 30, RatePer: time.Minute, Relays: 2},
+			{TypeStats: outbox.TypeStats{Type: "ONLY_PAUSED"}, Paused: true},
+			{TypeStats: outbox.TypeStats{Type: "PAUSED", Ready: 1}, Paused: true, Relays: 1},
+		} {
+			if len(types) != 4 {
+				t.Fatalf("got %+v", types)
+			}
+			got := types[i]
+			got.OldestReady = 0
+			if got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		}
+		schedules, err := client(t, db.DB).Schedules(t.Context())
+		if err != nil || len(schedules) != 1 {
+			t.Fatalf("%+v, %v", schedules, err)
+		}
+		s := schedules[0]
+		if s.Name != "nightly" || s.Type != "LIMITED" || s.Spec != "every 24h0m0s" || !s.NextAt.After(time.Now()) || !s.LastAt.IsZero() || s.CreatedAt.IsZero() || s.Paused || s.CatchUp != "once" {
+			t.Errorf("the schedule: %+v", s)
+		}
+		if err := client(t, db.DB).PauseSchedule(t.Context(), "nightly"); err != nil {
+			t.Fatal(err)
+		}
+		db.Do(t, `UPDATE outbox.schedule SET last_at = now(), next_at = NULL, spec = 'daily'`)
+		if schedules, err = client(t, db.DB).Schedules(t.Context()); err != nil || !schedules[0].Paused || schedules[0].LastAt.IsZero() || !schedules[0].NextAt.IsZero() || schedules[0].Spec != "daily" {
+			t.Errorf("paused: %+v, %v", schedules, err)
+		}
+		db.Do(t, `DELETE FROM outbox.relay WHERE relay_id = $1`, deadRelay)
+	})
+}

@@ -1,0 +1,120 @@
+package admin
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/txoutbox/outbox"
+)
+
+// State is where a task is.
+type State string
+
+// The states. A task that a Tx or Batch handler works on is Ready until its claim commits, and has a [Run].
+const (
+	Ready     State = "ready"
+	Scheduled State = "scheduled" // until its RunAt, a retry's included
+	Leased    State = "leased"    // a Leased handler has it
+	Waiting   State = "waiting"   // for another task of its ordering key
+	Dead      State = "dead"      // a dead letter
+	Finished  State = "finished"  // of a type that keeps them (handlers.Keep)
+)
+
+// Why a task is a dead letter: the values of Task.Reason and Filter.Reason.
+const (
+	ReasonAttempts        = "attempts"         // all were used
+	ReasonHandler         = "handler"          // it returned handlers.Dead, or its backoff said stop
+	ReasonLostConnections = "lost_connections" // ten runs lost their connection to PostgreSQL
+	ReasonCommitted       = "committed"        // the handler committed the claim's transaction and then failed
+)
+
+// Task is one task, without what may be secret; see [Secrets].
+type Task struct {
+	TaskID      int64
+	Type        string
+	State       State
+	Priority    int
+	Attempt     int // attempts begun and counted
+	MaxAttempts int // its own; 0: as its handler was registered. A dead letter's is what held; of a finished task it is not kept
+	CreatedAt   time.Time
+	RunAt       time.Time
+	AttemptedAt time.Time     // zero: never
+	EndedAt     time.Time     // died or finished; zero for others
+	KeepUntil   time.Time     // of a finished task
+	Reason      string        // of a dead letter
+	LastError   string        // at most 4 kB; of a finished task what it was discarded for
+	Timeout     time.Duration // of its own; 0: as its handler was registered, or finished
+	Iterations  int           // how often its handler returned RunAgain; not kept of a finished task
+	LeasedUntil time.Time     // of a leased task with a timeout or more time; zero: while its relay is alive
+	RelayID     string        // leased: of the relay that has it; else "", or of the one that died while it ran the task
+	Runs        []Run         // under way or lost, the oldest first; only Client.Task reads them
+}
+
+// place is where the task is in the order of its state.
+func (t Task) place() string {
+	switch t.State {
+	case Ready:
+		return formatPlace(string(Ready), int64(t.Priority), int64(t.Attempt), t.TaskID)
+	case Scheduled:
+		return formatPlace(string(Scheduled), t.RunAt.UnixMicro(), t.TaskID)
+	case Dead:
+		return deadPlace{t.EndedAt.UnixMicro(), t.TaskID}.String()
+	}
+	return formatPlace(string(t.State), t.TaskID)
+}
+
+// The columns of a Task, from each of the tables.
+const (
+	taskColumns = `t.task_id, t.task_type, t.state, t.priority, t.attempt, COALESCE(t.max_attempts, 0) AS max_attempts, t.created_at, t.run_at, t.attempted_at,
+       NULL::timestamptz AS ended_at, NULL::timestamptz AS keep_until, '' AS reason, COALESCE(t.last_error, '') AS last_error,
+       COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.leased_until, COALESCE(t.relay_id::text, '') AS relay_id`
+	deadColumns = `t.task_id, t.task_type, 'dead', t.priority, t.attempt, t.max_attempts, t.created_at, t.run_at, t.attempted_at,
+       t.died_at, NULL::timestamptz, t.reason, COALESCE(t.last_error, ''), COALESCE(t.timeout_ms, 0), t.iterations, NULL::timestamptz, ''`
+	doneColumns = `t.task_id, t.task_type, 'finished', t.priority, t.attempt, 0, t.created_at, t.run_at, t.attempted_at,
+       t.finished_at, t.keep_until, '', COALESCE(t.last_error, ''), 0, 0, NULL::timestamptz, ''`
+)
+
+func scanTask(row scanner, t *Task) error { return t.scan(row) }
+
+// scan reads the columns, and what follows them.
+func (t *Task) scan(row scanner, more ...any) error {
+	var attempted, ended, kept, leased sql.NullTime
+	var timeout int64
+	err := row.Scan(append([]any{&t.TaskID, &t.Type, &t.State, &t.Priority, &t.Attempt, &t.MaxAttempts, &t.CreatedAt, &t.RunAt, &attempted,
+		&ended, &kept, &t.Reason, &t.LastError, &timeout, &t.Iterations, &leased, &t.RelayID}, more...)...)
+	t.AttemptedAt, t.EndedAt, t.KeepUntil, t.LeasedUntil = attempted.Time, ended.Time, kept.Time, leased.Time
+	t.Timeout = time.Duration(timeout) * time.Millisecond
+	return err
+}
+
+// A task that came back after it was finished, as after a failover, is not in the history.
+const taskSQL = `/* outbox: inspect a task */
+SELECT ` + taskColumns + `, 1 AS place FROM outbox.task t WHERE t.task_id = $1
+UNION ALL
+SELECT ` + deadColumns + `, 2 FROM outbox.dead_task t WHERE t.task_id = $1
+UNION ALL
+SELECT ` + doneColumns + `, 3 FROM outbox.done_task t WHERE t.task_id = $1
+ ORDER BY place LIMIT 1`
+
+// Task returns a task wherever it is, with its runs. The error is ErrNotFound if it is nowhere.
+func (c *Client) Task(ctx context.Context, taskID int64) (Task, error) {
+	var t Task
+	err := c.read(func(q outbox.Querier) error {
+		var place int
+		err := t.scan(q.QueryRowContext(ctx, c.schema.SQL(taskSQL), taskID), &place)
+		if err == nil {
+			t.Runs, err = c.runsOf(ctx, q, taskID, t.Type)
+		}
+		return err
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		return Task{}, fmt.Errorf("%w: task %d", ErrNotFound, taskID)
+	}
+	if err != nil {
+		return Task{}, failed(fmt.Sprintf("get task %d", taskID), err)
+	}
+	return t, nil
+}

@@ -1,0 +1,178 @@
+package admin_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/needs"
+)
+
+// listed are statements that insert tasks of the type A in a state, n of them, with equals in what they are ordered by; and the query of their order.
+var listed = map[admin.State]struct{ insert, order string }{
+	admin.Ready: {`INSERT INTO outbox.task (task_type, priority, attempt) SELECT 'A', n % 3 - 1, n % 2 FROM generate_series(1, $1::int) n`,
+		`SELECT task_id FROM outbox.task WHERE task_type = 'A' AND state = 'ready' ORDER BY priority, attempt, task_id`},
+	admin.Scheduled: {`INSERT INTO outbox.task (task_type, run_at) SELECT 'A', now() + (7 - n % 7) * interval '1 hour' FROM generate_series(1, $1::int) n`,
+		`SELECT task_id FROM outbox.task WHERE task_type = 'A' AND state = 'scheduled' ORDER BY run_at, task_id`},
+	admin.Leased: {`INSERT INTO outbox.task (task_type, state, relay_id, lease_token) SELECT 'A', 'leased', gen_random_uuid(), gen_random_uuid() FROM generate_series(1, $1::int) n`,
+		`SELECT task_id FROM outbox.task WHERE task_type = 'A' AND state = 'leased' ORDER BY task_id`},
+	admin.Waiting: {`INSERT INTO outbox.task (task_type, ordering_key) SELECT 'A', 'k' || 100 - n FROM generate_series(1, $1::int) n`,
+		`SELECT task_id FROM outbox.task WHERE task_type = 'A' AND state = 'waiting' ORDER BY task_id`},
+	admin.Dead: {`WITH enqueued AS (INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, $1::int, 'A', 'ready'))
+		INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
+		SELECT nextval('ids'), now(), now(), now() - n % 4 * interval '1 day', 0, 1, 1, 'handler', 'A', '{}' FROM generate_series(1, $1::int) n`,
+		`SELECT task_id FROM outbox.dead_task WHERE task_type = 'A' ORDER BY died_at DESC, task_id DESC`},
+	admin.Finished: {`INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
+		SELECT nextval('ids'), now(), now(), now(), now(), 0, 1, 'A', '{}' FROM generate_series(1, $1::int) n`,
+		`SELECT task_id FROM outbox.done_task WHERE task_type = 'A' ORDER BY task_id DESC`},
+}
+
+// all reads page after page.
+func all(t *testing.T, db *database, taskType string, state admin.State, limit int, between func()) (tasks []admin.Task) {
+	t.Helper()
+	for after := ""; ; {
+		page, next, err := client(t, db.DB).Tasks(t.Context(), taskType, state, admin.Page{After: after, Limit: limit})
+		if err != nil {
+			t.Fatalf("%s after %q: %v", state, after, err)
+		}
+		tasks = append(tasks, page...)
+		if next == "" {
+			return tasks
+		}
+		if len(page) != limit || next == after {
+			t.Fatalf("%s: a page of %d tasks that is not the last, limit %d", state, len(page), limit)
+		}
+		after = next
+		between()
+	}
+}
+
+func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
+	needs.CI(t)
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		db.Do(t, `CREATE SEQUENCE ids START 1000000`)
+		for state, c := range listed {
+			db.Do(t, c.insert, 40)
+			db.Do(t, strings.ReplaceAll(c.insert, "'A'", "'B'"), 3) // of another type
+			var want []int64
+			rows, err := db.QueryContext(t.Context(), c.order)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for rows.Next() {
+				var id int64
+				if err := rows.Scan(&id); err != nil {
+					t.Fatal(err)
+				}
+				want = append(want, id)
+			}
+			if err := rows.Close(); err != nil || len(want) != 40 {
+				t.Fatalf("%s: %d tasks, %v", state, len(want), err)
+			}
+			for _, limit := range []int{1, 7, 20, 40, 41, 1000} {
+				got := all(t, db, "A", state, limit, func() {})
+				if !slices.Equal(ids(got), want) {
+					t.Errorf("%s in pages of %d: %v, want %v", state, limit, ids(got), want)
+				}
+				if i := slices.IndexFunc(got, func(x admin.Task) bool { return x.Type != "A" || x.State != state }); i >= 0 {
+					t.Errorf("%s: %+v", state, got[i])
+				}
+			}
+			// Others come and go meanwhile: those that keep their place are each there once.
+			gone := map[int64]bool{}
+			got := ids(all(t, db, "A", state, 3, func() {
+				victim := want[len(gone)*2%len(want)]
+				gone[victim] = true
+				for _, table := range []string{"task", "dead_task", "done_task"} {
+					db.Do(t, `DELETE FROM outbox.`+table+` WHERE task_id = $1`, victim)
+				}
+				db.Do(t, c.insert, 1)
+			}))
+			seen := map[int64]int{}
+			for _, id := range got {
+				seen[id]++
+			}
+			for _, id := range want {
+				if n := seen[id]; n > 1 || n == 0 && !gone[id] {
+					t.Errorf("%s: task %d was listed %d times while others came and went", state, id, n)
+				}
+			}
+			db.Do(t, `DELETE FROM outbox.task; DELETE FROM outbox.dead_task WHERE task_type = 'A'; DELETE FROM outbox.done_task WHERE task_type = 'A'`)
+		}
+		for _, state := range []admin.State{admin.Dead, admin.Finished} {
+			if got := all(t, db, "", state, 2, func() {}); len(got) < 3 || got[0].Type != "B" {
+				t.Errorf("%s of all types: %+v", state, got)
+			}
+		}
+	})
+}
+
+func TestBadArgumentsOfListsAreRefusedBeforeAnySQL(t *testing.T) {
+	t.Parallel()
+	c := unreachable(t)
+	for name, b := range map[string]struct {
+		taskType string
+		state    admin.State
+		page     admin.Page
+		want     string
+	}{
+		"no state":               {"A", "", admin.Page{}, "state"},
+		"another state":          {"A", "late", admin.Page{}, "state"},
+		"no type":                {"", admin.Ready, admin.Page{}, "task type"},
+		"no type of leased":      {"", admin.Leased, admin.Page{}, "task type"},
+		"a type with NUL":        {"A\x00", admin.Ready, admin.Page{}, "task type"},
+		"a type that is no text": {"\xff", admin.Dead, admin.Page{}, "task type"},
+		"a negative limit":       {"A", admin.Ready, admin.Page{Limit: -1}, "Page.Limit"},
+		"a limit too large":      {"A", admin.Ready, admin.Page{Limit: 1001}, "Page.Limit"},
+		"garbage":                {"A", admin.Ready, admin.Page{After: "x"}, "Page.After"},
+		"too few numbers":        {"A", admin.Ready, admin.Page{After: "ready.1.2"}, "Page.After"},
+		"too many numbers":       {"A", admin.Ready, admin.Page{After: "ready.1.2.3.4"}, "Page.After"},
+		"another state's place":  {"A", admin.Ready, admin.Page{After: "waiting.1"}, "Page.After"},
+		"no number":              {"A", admin.Ready, admin.Page{After: "ready.1.2.x"}, "Page.After"},
+		"a priority too large":   {"A", admin.Ready, admin.Page{After: "ready.40000.0.1"}, "Page.After"},
+		"a negative id":          {"A", admin.Ready, admin.Page{After: "ready.0.0.-1"}, "Page.After"},
+		"an id too large":        {"A", admin.Ready, admin.Page{After: "ready.0.0.9223372036854775808"}, "Page.After"},
+		"a time too large":       {"A", admin.Scheduled, admin.Page{After: "scheduled.9223372036854775807.1"}, "Page.After"},
+		"SQL":                    {"A", admin.Ready, admin.Page{After: "ready.0.0.1; DROP TABLE x"}, "Page.After"},
+	} {
+		_, _, err := c.Tasks(t.Context(), b.taskType, b.state, b.page)
+		if !errors.Is(err, outbox.ErrInvalidOption) || !strings.Contains(err.Error(), b.want) {
+			t.Errorf("%s: %v, want ErrInvalidOption with %s", name, err, b.want)
+		}
+	}
+	for _, b := range []admin.Page{{Limit: -1}, {Limit: 1001}, {After: "ready.1.2.3"}} {
+		if _, _, err := c.Audit(t.Context(), b); !errors.Is(err, outbox.ErrInvalidOption) {
+			t.Errorf("audit log %+v: %v", b, err)
+		}
+	}
+	if _, err := c.Samples(t.Context(), "A", 0); !errors.Is(err, outbox.ErrInvalidOption) {
+		t.Errorf("samples of no time: %v", err)
+	}
+	if _, err := c.Samples(t.Context(), "\xff", time.Hour); !errors.Is(err, outbox.ErrInvalidOption) {
+		t.Errorf("samples of a type that is no text: %v", err)
+	}
+}
+
+// A place may come from a URL.
+func FuzzAPlaceIsRefusedOrUnderstood(f *testing.F) {
+	for _, seed := range []string{"", "ready.0.0.1", "scheduled.-1.2", "dead.1.2", "finished.1", "ready.+1.0.1", "leased.1", "waiting.01", "a.b", "......"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, after string) {
+		for state := range listed {
+			args, err := admin.ParsePlace(string(state), after)
+			if err != nil && !errors.Is(err, outbox.ErrInvalidOption) {
+				t.Errorf("%q: %v", after, err)
+			}
+			if err == nil && after != "" && fmt.Sprint(args) == "" {
+				t.Errorf("%q: no numbers", after)
+			}
+		}
+	})
+}

@@ -1,0 +1,77 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/pgerr"
+)
+
+// fail answers with a page that says what is wrong, and nothing of what the database said of it, which the log has.
+func (v *view) fail(err error) {
+	status, text := v.explain(err)
+	if status >= 500 {
+		if v.r.Context().Err() == context.Canceled {
+			return // nobody waits for it
+		}
+		v.log.Error("outbox: dashboard: request failed", "path", v.r.URL.Path, "error", pgerr.WithoutDSN(err))
+	}
+	v.Template, v.Title, v.Warning, v.Data, v.Live, v.Parts, v.Holds, v.Notice = "problem.html", http.StatusText(status), text, nil, false, nil, false, ""
+	v.Again = status >= 500 && v.r.Method != http.MethodPost
+	if v.htmx() {
+		v.Live = v.Again && v.Updates && !tooLong(err) // what takes too long is not to be tried every 2 s
+		v.w.Header().Set("HX-Reswap", "outerHTML")
+		status = http.StatusOK // or the script drops it
+	}
+	if err := v.show(status); err != nil {
+		v.log.Error("outbox: dashboard: request failed", "path", v.r.URL.Path, "error", err)
+		http.Error(v.w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+	}
+}
+
+const tookTooLong = "57014" // query_canceled, as by statement_timeout
+
+func tooLong(err error) bool {
+	return pgerr.Code(err) == tookTooLong || errors.Is(err, context.DeadlineExceeded)
+}
+
+func (v *view) explain(err error) (status int, text string) {
+	var bad badRequest
+	code := pgerr.Code(err)
+	switch {
+	case errors.As(err, &bad):
+		return http.StatusBadRequest, string(bad)
+	case errors.Is(err, errNotFound):
+		return http.StatusNotFound, "There is no such page."
+	case errors.Is(err, admin.ErrNotFound):
+		return http.StatusNotFound, "There is no such task: it is finished and its type keeps none, was canceled, or never was."
+	case errors.Is(err, errNoSchedule):
+		return http.StatusNotFound, "There is no such schedule."
+	case errors.Is(err, errMethod):
+		return http.StatusMethodNotAllowed, "This cannot be asked for in this way."
+	case errors.Is(err, errForbidden) && v.config.ReadOnly:
+		return http.StatusForbidden, "This dashboard is read-only."
+	case errors.Is(err, errForbidden):
+		return http.StatusForbidden, "Your role may not do this."
+	case errors.Is(err, errAlive):
+		return http.StatusConflict, "This relay is alive. Only the leases of a dead one can be handed back."
+	case errors.Is(err, outbox.ErrInvalidType), errors.Is(err, outbox.ErrInvalidOption):
+		return http.StatusBadRequest, "The address or the form has a value that cannot be."
+	case errors.Is(err, outbox.ErrCommitUnknown):
+		return http.StatusServiceUnavailable, "The connection broke at the commit. It was done or not, as a whole: look before you do it again."
+	case tooLong(err):
+		return http.StatusServiceUnavailable, fmt.Sprintf("This took longer than %v and was stopped. If you search, search for less: a type, or an age.", cmp.Or(v.limit, v.config.StatementTimeout))
+	case code == "55P03":
+		return http.StatusServiceUnavailable, "Another transaction has it locked. Try again in a moment."
+	case code == "42501":
+		return http.StatusInternalServerError, "The database role of this dashboard may not do this. It needs to be a member of outbox_operator, or of outbox_worker to see payloads."
+	case code == "42P01" || code == "42703" || code == "42883" || code == "3F000":
+		return http.StatusInternalServerError, "The outbox is not there, or its schema is older than this dashboard: schema.Migrate makes it right."
+	}
+	return http.StatusInternalServerError, "PostgreSQL did not do this. The log of this server has the reason."
+}

@@ -1,7 +1,6 @@
 package run
 
 import (
-
 	"github.com/txoutbox/outbox/internal/handler"
 )
 

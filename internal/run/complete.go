@@ -26,7 +26,7 @@ type removal struct {
 	guardedTx
 	h     *handler.Handler
 	token string
-	row   store.Row        // as before the lease: begun counts the present run
+	row   store.Row       // as before the lease: begun counts the present run
 	again *handler.Result // fn asked for another iteration
 }
 

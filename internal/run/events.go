@@ -3,7 +3,6 @@ package run
 import (
 	"time"
 
-
 	"github.com/txoutbox/outbox/internal/handler"
 )
 

@@ -22,7 +22,16 @@
 // capability with an example.
 package outbox
 
-import "context"
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
 
 // Enqueue inserts a task with one statement on tx and waits for no handler. Payload is encoded by
 // encoding/json, which replaces what is not UTF-8 in Go strings; a json.RawMessage is taken as it
@@ -48,4 +57,115 @@ func Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts
 // tasks is no statement.
 func EnqueueMany(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error) {
 	return insert(ctx, tx, tasks)
+}
+
+const insertOne = `/* outbox: enqueue */
+INSERT INTO "%s".task (task_type, payload%s)
+VALUES ($1, $2::jsonb%s)
+RETURNING task_id`
+
+// enqueueOne is the statement for one task, and its arguments.
+func enqueueOne(task row) (statement string, args []any) {
+	args = []any{task.taskType, task.payload}
+	args, optional := optionalOne(args, task)
+	if optional.names != "" {
+		return fmt.Sprintf(insertOne, task.schema, optional.names, optional.values), args
+	}
+	// enqueue_task plans its INSERT once a session.
+	return `/* outbox: enqueue */
+SELECT "` + task.schema + `".enqueue_task($1, $2::jsonb)`, args
+}
+
+// unnest in the select list keeps the array's order, so the task_ids ascend with the tasks, and
+// sorting them gives the positions. They come back in one row, which is less work for both sides.
+const insertMany = `/* outbox: enqueue many */
+WITH added AS (
+  INSERT INTO "%s".task (task_type, payload%s)
+  SELECT task_type, payload::jsonb%s
+    FROM (SELECT %s) AS n
+  RETURNING task_id)
+SELECT array_agg(task_id)::text FROM added`
+
+// PostgreSQL drops the connection at a message of 1 GiB. Writing an array doubles each quote and
+// backslash.
+const maxStatement = 256 << 20
+
+func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error) {
+	if err := checkTx(tx); err != nil {
+		return nil, err
+	}
+	rows := make([]row, len(tasks))
+	var payloads lines
+	total := 0
+	for i, t := range tasks {
+		r, err := newRow(t, &payloads)
+		if err == nil && r.schema != rows[0].schemaOr(r.schema) {
+			err = fmt.Errorf("%w: Schema: %q and %q in one call", ErrInvalidOption, rows[0].schema, r.schema)
+		}
+		if err == nil {
+			if total += r.size(); total > maxStatement {
+				err = fmt.Errorf("%w: %d tasks are %d bytes already, at most %d in one call", ErrPayloadTooLarge, i+1, total, maxStatement)
+			}
+		}
+		if err != nil && len(tasks) > 1 {
+			return nil, fmt.Errorf("task %d of %d: %w", i, len(tasks), err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		rows[i] = r
+	}
+	switch {
+	case len(rows) == 0:
+		return nil, nil
+	case slices.ContainsFunc(rows, func(r row) bool { return r.unique != nil }):
+		return insertKeyed(ctx, tx, rows, &payloads)
+	case len(rows) == 1:
+		e, err := enqueueRow(ctx, tx, rows[0])
+		if err != nil {
+			return nil, fmt.Errorf("outbox: enqueue %s: %w", rows[0].taskType, err)
+		}
+		return []Enqueued{e}, nil
+	}
+	out, err := enqueueRows(ctx, tx, rows, &payloads)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: enqueue %d tasks: %w", len(rows), err)
+	}
+	return out, nil
+}
+
+func enqueueRow(ctx context.Context, tx Querier, task row) (Enqueued, error) {
+	statement, args := enqueueOne(task)
+	var id sql.NullInt64
+	err := tx.QueryRowContext(ctx, statement, args...).Scan(&id)
+	if err == nil && !id.Valid || errors.Is(err, sql.ErrNoRows) {
+		err = errors.New("no row was inserted: is there a trigger on the task table that drops rows?")
+	}
+	return Enqueued{TaskID: id.Int64}, err
+}
+
+func enqueueRows(ctx context.Context, tx Querier, tasks []row, payloads *lines) ([]Enqueued, error) {
+	args, columns := typesAndPayloads(tasks, payloads)
+	args, optional := optionalMany(args, tasks)
+	statement := fmt.Sprintf(insertMany, tasks[0].schema, optional.names, optional.values, columns+optional.arrays)
+	var ids sql.NullString
+	if err := tx.QueryRowContext(ctx, statement, args...).Scan(&ids); err != nil {
+		return nil, err
+	}
+	out := make([]Enqueued, 0, len(tasks))
+	for id := range strings.SplitSeq(strings.Trim(ids.String, "{}"), ",") {
+		if id == "" {
+			break // there are none
+		}
+		n, err := strconv.ParseInt(id, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Enqueued{TaskID: n})
+	}
+	if len(out) != len(tasks) {
+		return nil, fmt.Errorf("%d rows were inserted: is there a trigger on the task table that drops rows?", len(out))
+	}
+	slices.SortFunc(out, func(a, b Enqueued) int { return cmp.Compare(a.TaskID, b.TaskID) })
+	return out, nil
 }

@@ -87,7 +87,7 @@ var claimMutants = []mutant{{
 }, {
 	name:  "panic-is-success",
 	help:  "a handler that panics has returned nil",
-	edits: []edit{{"internal/run/failure.go", "			err = broke\n", "			err = nil\n"}},
+	edits: []edit{{"internal/run/call.go", "			err = broke\n", "			err = nil\n"}},
 	tests: testRun{"relay", "TestObserversHearWhatBecomesOfEachTaskOfEachKind$"},
 }, {
 	name: "writable-failure",

@@ -8,7 +8,10 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -75,3 +78,106 @@ func (t timedOut) Error() string {
 }
 
 func (t timedOut) Unwrap() error { return context.DeadlineExceeded }
+
+var ErrGoexit = errors.New("relay: the handler, or a method of its error, ended its goroutine (runtime.Goexit, or t.FailNow in a test)")
+
+// guarded calls a handler and then end, whatever the handler does: with nil, a failure, or an error of the relay's.
+// runtime.Goexit goes on after end.
+func guarded(run func() error, end func(error)) {
+	var err error
+	guard.Do(func() { err = newFailure(run()) }, func(broke error) {
+		switch {
+		case errors.Is(broke, guard.ErrGoexit):
+			err = ErrGoexit
+		case broke != nil:
+			err = broke
+		}
+		end(err)
+	})
+}
+
+// failure is a handler's error. The methods of that error are the app's code, which may panic: newFailure calls them, in
+// the handler's goroutine, and nothing does later.
+type failure struct {
+	err          error
+	text         string
+	result       *handler.Result
+	some         handlers.BatchError // of failures; nil if it is none
+	endedContext bool
+	broken       bool // a method panicked
+}
+
+// newFailure is nil for nil.
+func newFailure(err error) error {
+	if err == nil {
+		return nil
+	}
+	f := readFailure(err)
+	var some handlers.BatchError
+	f.read("Unwrap, Is or As method", func() { errors.As(err, &some) })
+	if some != nil {
+		f.some = make(handlers.BatchError, len(some))
+	}
+	for id, one := range some {
+		if one != nil {
+			f.some[id] = readFailure(one)
+		}
+	}
+	return f
+}
+
+// readFailure is newFailure of one task.
+func readFailure(err error) *failure {
+	f := &failure{err: err, result: &handler.Result{}}
+	f.read("Error method", func() { f.text = pgerr.Storable(err.Error()) })
+	f.read("Unwrap, Is or As method", func() { f.result = handler.ResultOf(err) })
+	f.read("Unwrap, Is or As method", func() { f.endedContext = endedContext(err) })
+	return f
+}
+
+// read calls methods of the error. If one of them panics, the text says so.
+func (f *failure) read(which string, call func()) {
+	guard.Do(call, func(broke error) {
+		if broke == nil || f.broken {
+			return
+		}
+		said := fmt.Sprintf("%T, whose %s panicked: %v", f.err, which, broke)
+		if f.text != "" {
+			said += ": " + f.text
+		}
+		f.broken, f.text = true, said
+	})
+}
+
+func (f *failure) Error() string { return f.text }
+
+// As gives what handler.ResultOf and a Batch handler's relay look for.
+func (f *failure) As(target any) bool {
+	switch t := target.(type) {
+	case **handler.Result:
+		*t = f.result
+		return true
+	case *handlers.BatchError:
+		*t = f.some
+		return f.some != nil
+	}
+	return false
+}
+
+// original is the error that the handler returned, for the tests of apps, unless its methods panic.
+func original(err error) error {
+	if f, ok := err.(*failure); ok && !f.broken {
+		return f.err
+	}
+	return err
+}
+
+// endedContext reports whether a handler failed by a context that it had made itself; the driver closed the
+// connection then.
+func endedContext(err error) bool {
+	var f *failure
+	if errors.As(err, &f) {
+		return f.endedContext
+	}
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || pgerr.Code(err) == "57014"
+}

@@ -1,0 +1,106 @@
+// Chooser is a relay with a scheduling rule of its own: reports have most of its workers at night,
+// and few by day, when mail must not wait for them.
+//
+//	go run ./examples/chooser [-hour 23]
+//
+// It enqueues ten reports and ten mails, runs them with ten workers, and prints how many reports ran
+// at once. It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own.
+package main
+
+import (
+	"context"
+	"database/sql"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/pgdb"
+	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
+)
+
+var (
+	makeReport = outbox.NewTaskType[int]("MAKE_REPORT")
+	sendMail   = outbox.NewTaskType[int]("SEND_MAIL")
+)
+
+const (
+	workers = 10
+	each    = 10 // tasks of a type
+)
+
+func run(ctx context.Context, url string, now func() time.Time, out io.Writer) error {
+	db, err := pgdb.Open(url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := schema.Migrate(ctx, db); err != nil {
+		return err
+	}
+	if err := outbox.InTx(ctx, db, enqueue(ctx)); err != nil {
+		return err
+	}
+
+	var running, most, mails atomic.Int64
+	reg := handlers.New()
+	handlers.Leased(reg, makeReport, func(ctx context.Context, _ *outbox.Task[int]) error {
+		n := running.Add(1)
+		defer running.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		select { // a report takes its time
+		case <-time.After(100 * time.Millisecond):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	handlers.Leased(reg, sendMail, func(context.Context, *outbox.Task[int]) error {
+		mails.Add(1)
+		return nil
+	})
+	byHour := newHours(now, map[string]share{"MAKE_REPORT": {from: 22, to: 6, within: 80, beside: 20}})
+	r, err := relay.New(db, reg, relay.Config{Workers: workers, Chooser: byHour})
+	if err != nil {
+		return err
+	}
+	if err := r.RunOnce(ctx); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%d mails; at most %d of %d workers made reports at once\n", mails.Load(), most.Load(), workers)
+	return err
+}
+
+func enqueue(ctx context.Context) func(*sql.Tx) error {
+	return func(tx *sql.Tx) error {
+		var tasks []outbox.NewTask
+		for i := range each {
+			tasks = append(tasks, makeReport.New(i), sendMail.New(i))
+		}
+		_, err := outbox.EnqueueMany(ctx, tx, tasks)
+		return err
+	}
+}
+
+func main() {
+	hour := flag.Int("hour", -1, "pretend that it is this `hour`")
+	flag.Parse()
+	now := time.Now
+	if *hour >= 0 {
+		now = func() time.Time { return time.Date(2000, 1, 1, *hour, 0, 0, 0, time.Local) }
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, now, os.Stdout) }); err != nil {
+		log.Fatal(err)
+	}
+}

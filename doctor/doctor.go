@@ -5,130 +5,45 @@
 package doctor
 
 import (
-	"errors"
+	"context"
+	"database/sql"
 	"fmt"
-	"regexp"
-	"strings"
-	"time"
 
-	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// ErrInvalid is returned before any SQL is sent. The error names what is out of range.
-var ErrInvalid = errors.New("doctor: invalid argument")
-
-// Severity is how bad a [Finding] is. A greater one is worse.
-type Severity int
-
-// The severities.
-const (
-	OK       Severity = iota // looked at, and nothing is wrong
-	Info                     // to know; nothing needs to be done
-	Unknown                  // it could not be looked at, mostly for want of a right: What says which
-	Warning                  // it is wrong, or will be
-	Critical                 // tasks are not done, or the server is in danger
-)
-
-var severities = [...]string{OK: "ok", Info: "info", Unknown: "unknown", Warning: "warning", Critical: "critical"}
-
-// String is ok, info, unknown, warning or critical.
-func (s Severity) String() string {
-	if s < OK || s > Critical {
-		return fmt.Sprintf("Severity(%d)", int(s))
+// Check looks at everything and returns what it found, the worst first. A check that found nothing wrong returns one finding with the severity OK; one that
+// could not look, for want of rights, by its timeout, or as the schema is too old for it, one with Unknown. So no check is missing from the result, whatever
+// became of the others.
+//
+// It needs one connection of db at a time, on lib/pq or pgx's stdlib driver, directly or through PgBouncer in transaction mode; each check is a read-only
+// transaction of its own. It runs on a standby, on a schema of any version, and where there is none (the finding is schema-version). As a role it needs what
+// an operator or a viewer of schema.GrantRoles has; with pg_monitor besides, it sees other roles' sessions, standbys and slots in full.
+//
+// Errors: ErrInvalid; else that no connection was to be had, or that ctx has ended, with what was found until then.
+func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
+	s, err := newSettings(opts)
+	if err == nil && db == nil {
+		err = fmt.Errorf("%w: the *sql.DB is nil", ErrInvalid)
 	}
-	return severities[s]
-}
-
-// MarshalText is String, for JSON.
-func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// Finding is what one check found about one subject. It has no payload, key, query's text or connection string in it; it does have the names of
-// task types, roles, sessions' application names and hosts of relays, which are as whoever set them wrote them: escape them before you show them.
-type Finding struct {
-	Check    string // which check: a stable name like held-transaction
-	Severity Severity
-	Subject  string // what it is about: a table, a task type, a session; "" for the server or the outbox as a whole
-	What     string // what was found, in a sentence
-	Do       string // what to do, with the statement or the setting where there is one; "" where nothing is
-}
-
-// Worst is the greatest severity of the findings, OK without any.
-func Worst(findings []Finding) Severity {
-	worst := OK
-	for _, f := range findings {
-		worst = max(worst, f.Severity)
+	if err != nil {
+		return nil, err
 	}
-	return worst
-}
-
-// Option changes one Check.
-type Option func(*settings)
-
-type settings struct {
-	schema                  string
-	held, starving, timeout time.Duration
-	bloated                 int64         // bytes of an index from which on it is looked at
-	dead                    int64         // rows of a table that no vacuum came for
-	waited                  time.Duration // for a lock
-}
-
-// Schema names the PostgreSQL schema of the outbox if it is not "outbox".
-func Schema(name string) Option { return func(s *settings) { s.schema = name } }
-
-// HeldFor is from which age on a transaction, or whatever else keeps vacuum from removing dead rows, is reported. 0 means 5 minutes. Where the outbox has 10,000 dead rows or
-// more it is reported from 1 minute on, or earlier if d is less.
-func HeldFor(d time.Duration) Option { return func(s *settings) { s.held = d } }
-
-// StarvingFor is from which age on the oldest ready task of a type is reported, though a relay that is alive has a handler for it. 0 means 1 minute.
-func StarvingFor(d time.Duration) Option { return func(s *settings) { s.starving = d } }
-
-// Timeout is how long one check may take in the server; then it is reported as Unknown, and the others go on. 0 means 5 seconds; the most is 1 minute.
-func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
-
-func newSettings(opts []Option) (settings, error) {
-	s := settings{schema: outbox.DefaultSchema, bloated: 64 << 20, dead: 50_000, waited: waitedFor}
-	for _, o := range opts {
-		if o == nil {
-			return s, fmt.Errorf("%w: an Option is nil", ErrInvalid)
-		}
-		o(&s)
-	}
-	var errs []error
-	bound := func(name string, d *time.Duration, most, standard time.Duration) {
-		if *d < 0 || *d > most || *d > 0 && *d < time.Millisecond {
-			errs = append(errs, fmt.Errorf("%w: %s(%v): must be between 1ms and %v, or 0 for %v", ErrInvalid, name, *d, most, standard))
-		}
-		if *d == 0 {
-			*d = standard
+	var found []Finding
+	for _, c := range checks {
+		f, err := s.run(ctx, db, c)
+		found = append(found, f...)
+		if err != nil {
+			return sorted(found), refused(err)
 		}
 	}
-	if !outbox.ValidSchema(s.schema) {
-		errs = append(errs, fmt.Errorf("%w: Schema(%q): use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", ErrInvalid, s.schema))
-	}
-	const year = 365 * 24 * time.Hour
-	bound("HeldFor", &s.held, year, 5*time.Minute)
-	bound("StarvingFor", &s.starving, year, time.Minute)
-	bound("Timeout", &s.timeout, time.Minute, 5*time.Second)
-	return s, errors.Join(errs...)
+	return sorted(found), nil
 }
 
-// sql puts the schema's name into a statement, which is written for the schema "outbox".
-func (s settings) sql(query string) string {
-	return strings.ReplaceAll(query, "outbox.", `"`+s.schema+`".`)
-}
-
-// name is that of something in the schema, for a statement that is shown.
-func (s settings) name(of string) string {
-	schema := s.schema
-	if schema != outbox.DefaultSchema {
-		schema = quote(schema)
+// refused is the error of a connection that is not to be had.
+func refused(err error) error {
+	if pgerr.Code(err) == "53300" {
+		return fmt.Errorf("doctor: connect: %w: max_connections, or the limit of the role or of the database, is reached; end sessions or make pools smaller (a superuser may still get in)", pgerr.WithoutDSN(err))
 	}
-	if !plain.MatchString(of) {
-		of = quote(of)
-	}
-	return schema + "." + of
+	return fmt.Errorf("doctor: connect: %w", pgerr.WithoutDSN(err))
 }
-
-var plain = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
-
-func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

@@ -7,8 +7,6 @@ import (
 	"time"
 )
 
-const waitedFor = 5 * time.Second // for a lock: longer than a deadlock takes to be found
-
 const locksSQL = `/* outbox: who waits for locks on the tables */
 SELECT c.relname, l.mode, count(*), max((extract(epoch FROM clock_timestamp() - l.waitstart) * 1000000)::bigint),
        (SELECT COALESCE(string_agg(DISTINCT b.pid::text, ', '), '') FROM pg_locks w, unnest(pg_blocking_pids(w.pid)) AS b (pid)

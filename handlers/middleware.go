@@ -61,8 +61,8 @@ func Recover() Middleware {
 	}
 }
 
-// Log writes one record for each call: at Debug when it is done, at Info when it was snoozed or
-// discarded, at Warn when it failed. It has the type, the task's ID and attempt, or the number of
+// Log writes one record for each call: at Debug when it is done, at Info when it was snoozed,
+// discarded or is to run again, at Warn when it failed. It has the type, the task's ID and attempt, or the number of
 // tasks if that is not one, the duration and the error; never a payload. A panic that passes
 // through leaves no record: put Recover inside. A nil logger is slog.Default.
 func Log(logger *slog.Logger) Middleware {
@@ -87,6 +87,8 @@ func Log(logger *slog.Logger) Middleware {
 					level, msg = slog.LevelInfo, "outbox: task snoozed"
 				case handler.ActionDiscard:
 					level, msg = slog.LevelInfo, "outbox: task discarded"
+				case handler.ActionRunAgain:
+					level, msg = slog.LevelInfo, "outbox: task runs again"
 				}
 				attrs = append(attrs, slog.String("error", guard.Text(err)))
 			}

@@ -138,6 +138,7 @@ func TestLogHasNoPayload(t *testing.T) {
 		{"dead", handlers.Dead(errBusy), `level=WARN msg="outbox: task failed" task_type=SEND_MAIL`},
 		{"snoozed", fmt.Errorf("wrapped: %w", handlers.Snooze(time.Minute)), `level=INFO msg="outbox: task snoozed" task_type=SEND_MAIL`},
 		{"discarded", handlers.Discard(errBusy), `level=INFO msg="outbox: task discarded" task_type=SEND_MAIL`},
+		{"again", handlers.RunAgain(time.Minute), `level=INFO msg="outbox: task runs again" task_type=SEND_MAIL`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -33,7 +33,7 @@ func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &handler.Result{Action: handler.ActionRetry, Wait: max(clamp(d), time.Microsecond), Err: err}
+	return &handler.Result{Action: handler.ActionRetryAfter, Wait: clamp(d), Err: err}
 }
 
 // Discard finishes the task as done, keeping what the handler wrote, though err happened: nothing

@@ -31,7 +31,7 @@ func TestResultsAreFoundThroughWrapping(t *testing.T) {
 			{handlers.Snooze(time.Minute), handler.ActionSnooze, "snooze", time.Minute},
 			{handlers.RunAgain(time.Minute), handler.ActionRunAgain, "run again", time.Minute},
 			{handlers.RunAgainWith(&outbox.Task[int]{ID: 1, Type: "A"}, time.Minute, 7), handler.ActionRunAgain, "run again", time.Minute},
-			{handlers.RetryAfter(time.Minute, errBusy), handler.ActionRetry, "retry", time.Minute},
+			{handlers.RetryAfter(time.Minute, errBusy), handler.ActionRetryAfter, "retry", time.Minute},
 			{handlers.Discard(errBusy), handler.ActionDiscard, "discard", 0},
 			{handlers.Dead(errBusy), handler.ActionDead, "dead", 0},
 			{errBusy, handler.ActionRetry, "retry", 0},
@@ -76,9 +76,8 @@ func TestWaitsAreCutToWhatATimestampCanHold(t *testing.T) {
 		if got := handler.ResultOf(handlers.Snooze(d)).Wait; got != want {
 			t.Errorf("Snooze(%v): got %v, want %v", d, got, want)
 		}
-		// Never 0, which would mean the backoff.
-		if got := handler.ResultOf(handlers.RetryAfter(d, errBusy)).Wait; got != max(want, time.Microsecond) {
-			t.Errorf("RetryAfter(%v): got %v, want %v", d, got, max(want, time.Microsecond))
+		if got := handler.ResultOf(handlers.RetryAfter(d, errBusy)); got.Wait != want || got.Action != handler.ActionRetryAfter {
+			t.Errorf("RetryAfter(%v): got action %d, wait %v, want %v", d, got.Action, got.Wait, want)
 		}
 	}
 }

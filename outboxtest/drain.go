@@ -27,6 +27,10 @@ import (
 // the result. A handler's failure does not fail the test: see [Result]. Each failed, dead or discarded run is logged by t.Logf,
 // and so is a Backoff that panics.
 //
+// A task that failed does not run again in the same Drain, however soon it is due, unless [Attempts], [Retries], [At] or
+// [Through] say so. The same holds for a snooze or an iteration, but for one of no time: Snooze(0) and RunAgain(0) run
+// again at once.
+//
 // In a transaction each Tx or Batch handler gets that transaction, under a savepoint to which its failure, also one of
 // an SQL statement, is rolled back. Deferred constraints are checked after each handler, and deferred triggers without
 // keeping what they write. What a handler sets by SET LOCAL stays, but for role, search_path and the timeouts. A Leased
@@ -176,8 +180,8 @@ func (d *drainer) later(last run.Run) error {
 			return err
 		}
 	}
-	if last.Wait <= 0 {
-		return nil // due at once
+	if last.Outcome != run.Retry && last.Wait <= 0 {
+		return nil // a snooze or an iteration that is due at once
 	}
 	if !slices.Contains(d.waiting, last.TaskID) {
 		d.waiting = append(d.waiting, last.TaskID)

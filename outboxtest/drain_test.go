@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
@@ -126,23 +127,29 @@ func TestRetriesGoOnUntilDeadAndAttemptsUntilThatMany(t *testing.T) {
 	})
 }
 
+func atOnce() retry.Backoff {
+	return retry.BackoffFunc(func() (time.Duration, bool) { return 0, false })
+}
+
 func TestWhatFailsOrSnoozesDoesNotRunAgainHoweverSoonItIsDue(t *testing.T) {
 	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
 		onTx(reg, "A_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.Backoff(constant(time.Microsecond)))
 		onTx(reg, "A_SNOOZES", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return handlers.Snooze(time.Microsecond) })
+		onTx(reg, "B_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.Backoff(atOnce))
+		onTx(reg, "C_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return handlers.RetryAfter(0, errBoom) })
 		onTx(reg, "WAITS", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 			_, err := tx.ExecContext(ctx, `SELECT pg_sleep(0.01)`) // both are due by then
 			return err
 		})
-		for _, name := range []string{"A_FAILS", "A_SNOOZES", "WAITS"} {
+		for _, name := range []string{"A_FAILS", "A_SNOOZES", "B_FAILS", "C_FAILS", "WAITS"} {
 			enqueue(t, in, name, 1)
 		}
-		if got := runs(outboxtest.Drain(t, in, reg)); got != "A_FAILS 1 failed, A_SNOOZES 1 snoozed, WAITS 1 done" {
+		if got := runs(outboxtest.Drain(t, in, reg)); got != "A_FAILS 1 failed, A_SNOOZES 1 snoozed, B_FAILS 1 failed, C_FAILS 1 failed, WAITS 1 done" {
 			t.Errorf("it ran %s", got)
 		}
-		if got := runs(outboxtest.Drain(t, in, reg)); got != "A_SNOOZES 1 snoozed, A_FAILS 2 failed" {
+		if got := runs(outboxtest.Drain(t, in, reg)); got != "A_SNOOZES 1 snoozed, A_FAILS 2 failed, B_FAILS 2 failed, C_FAILS 2 failed" {
 			t.Errorf("the next one ran %s", got)
 		}
 	})

@@ -23,9 +23,9 @@ type Parts struct {
 // Parts returns those with the clock now, and with the one job of maintenance, if any.
 func (r *Relay) Parts(now func() time.Time, only string) Parts {
 	r.runner, r.born = r.newRunner(context.Background(), context.Background()), time.Now().Add(-time.Hour)
-	for _, j := range upkeep.MaintenanceJobs(r.config.DeadRetention) {
+	for _, j := range upkeep.SharedJobs(r.config.DeadRetention) {
 		if j.Name == only {
-			r.jobs = []upkeep.MaintenanceJob{j}
+			r.jobs = []upkeep.SharedJob{j}
 		}
 	}
 	r.rates, r.listener = newRates(&r.runner.Store, r.handlers), &pg.Listener{}

@@ -28,7 +28,7 @@ func NoSpans() []any { return spanArgs(nil) }
 
 // WithMaintenance replaces the jobs of r's maintenance by one, which calls run with a transaction.
 func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *sql.Tx) (time.Duration, error)) {
-	r.jobs = []upkeep.MaintenanceJob{{Name: name, Run: func(ctx context.Context, _ pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
+	r.jobs = []upkeep.SharedJob{{Name: name, Run: func(ctx context.Context, _ pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
 		return run(ctx, tx)
 	}}}
 }

@@ -47,10 +47,10 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 				})
 			}},
 		},
-		Maintenance: r.jobs,
-		Lost:        r.leases.Lose,
-		Ready:       r.wake,
-		Last:        r.rates.giveBackAll,
+		SharedJobs: r.jobs,
+		Lost:       r.leases.Lose,
+		Ready:      r.wake,
+		Last:       r.rates.giveBackAll,
 	})
 }
 

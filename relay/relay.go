@@ -49,7 +49,7 @@ type Relay struct {
 	handlers  []*handler.Handler
 	types     []string            // of handlers, in their order
 	schedules []schedule.Schedule // prepared
-	jobs      []upkeep.MaintenanceJob
+	jobs      []upkeep.SharedJob
 	host      string
 	pid       int
 	woken     chan struct{}
@@ -109,7 +109,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	}
 	c.Observers = slices.Clone(c.Observers)
 	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), withdrawn: make(chan struct{}, 1),
-		jobs: upkeep.MaintenanceJobs(c.DeadRetention), pid: os.Getpid()}
+		jobs: upkeep.SharedJobs(c.DeadRetention), pid: os.Getpid()}
 	for _, h := range hs {
 		r.types = append(r.types, h.Type)
 	}

@@ -160,7 +160,7 @@ func takenBy(runs []*run.LeasedRun, limit int, began time.Time, next run.LeaseNe
 }
 
 // ended hears of runs of leased tasks whose results are committed.
-func (d *dispatcher) ended(runs []run.Settled) {
+func (d *dispatcher) ended(runs []run.EndedRun) {
 	type end struct {
 		h    *handler.Handler
 		runs int

@@ -8,6 +8,7 @@ import (
 	"github.com/txoutbox/outbox/internal/devpg"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -67,7 +68,16 @@ func (s *server) connect(t *testing.T) {
 }
 
 // noMaintenance puts off what relays do now and then, as it would be in one run and not in the next.
-const noMaintenance = `INSERT INTO outbox.maintenance (job, due_at) SELECT unnest('{fold,bloat,purge history,sample}'::text[]), now() + interval '1 day'`
+func noMaintenance() string {
+	statement := `INSERT INTO outbox.maintenance (job, due_at) VALUES `
+	for i, j := range upkeep.SharedJobs(0) {
+		if i > 0 {
+			statement += ", "
+		}
+		statement += `('` + j.Name + `', now() + interval '1 day')`
+	}
+	return statement
+}
 
 func (s *server) migrate(t *testing.T) {
 	t.Helper()
@@ -83,7 +93,7 @@ func (s *server) migrate(t *testing.T) {
 	if err := schema.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	for _, statement := range []string{`CREATE TABLE effect (task_id bigint NOT NULL)`, noMaintenance} {
+	for _, statement := range []string{`CREATE TABLE effect (task_id bigint NOT NULL)`, noMaintenance()} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}

@@ -12,17 +12,24 @@ import (
 // Action is what a control result asks for.
 type Action int
 
-// The actions of control results.
+// The actions of control results. A new one also needs
+//   - a constructor in package handlers, and a row in docs/guide/handlers.md
+//   - its text in String, and in Error if it has a Wait
+//   - its verdict in internal/run/decide.go
+//   - its level in handlers.Log (handlers/middleware.go)
+//   - a case in TestDecide and TestResultsAreFoundThroughWrapping
+//   - if no outcome fits: one in internal/run/events.go, relay/observe.go and outboxtest/result.go
 const (
-	ActionRetry    Action = iota // failed: retry after the backoff, or after Result.Wait if it is set
-	ActionSnooze                 // run again after Result.Wait; no attempt is counted
-	ActionDiscard                // done, though Result.Err
-	ActionDead                   // to the dead letters
-	ActionRunAgain               // done for this time; run again after Result.Wait, as attempt 1
+	ActionRetry      Action = iota // failed: retry after the backoff, as after any other error
+	ActionRetryAfter               // failed: retry after Result.Wait
+	ActionSnooze                   // run again after Result.Wait; no attempt is counted
+	ActionDiscard                  // done, though Result.Err
+	ActionDead                     // to the dead letters
+	ActionRunAgain                 // done for this time; run again after Result.Wait, as attempt 1
 )
 
 func (a Action) String() string {
-	return [...]string{"retry", "snooze", "discard", "dead", "run again"}[a]
+	return [...]string{"retry", "retry", "snooze", "discard", "dead", "run again"}[a]
 }
 
 // Result is the error that Snooze, RetryAfter, Discard, Dead, RunAgain and RunAgainWith of package
@@ -38,7 +45,7 @@ type Result struct {
 
 func (r *Result) Error() string {
 	text := r.Action.String()
-	if r.Action == ActionSnooze || r.Action == ActionRetry || r.Action == ActionRunAgain {
+	if r.Action == ActionSnooze || r.Action == ActionRetryAfter || r.Action == ActionRunAgain {
 		text = fmt.Sprintf("%s after %v", text, r.Wait)
 	}
 	if r.Err == nil {
@@ -54,8 +61,9 @@ func (r *Result) Unwrap() error { return r.Err }
 func ResultOf(err error) *Result {
 	var r *Result
 	if errors.As(err, &r) && r != nil {
-		// The text on record is that of the whole chain, with the context that wrapping added.
-		return &Result{Action: r.Action, Wait: r.Wait, Err: err, Payload: r.Payload, TaskID: r.TaskID}
+		found := *r
+		found.Err = err // the text on record is that of the whole chain, with the context that wrapping added
+		return &found
 	}
 	return &Result{Err: err}
 }

@@ -22,10 +22,10 @@ type claimPlan interface {
 
 // claimPart is a statement that takes up to limit tasks, and returns a store.RowText of each.
 type claimPart struct {
-	query   string
-	args    []any
-	limit   int  // 0: there is nothing more to do
-	settled bool // it makes the transaction's settings, which the claim sends before it else
+	query         string
+	args          []any
+	limit         int  // 0: there is nothing more to do
+	makesSettings bool // it makes the transaction's settings, which the claim sends before it else
 }
 
 // One task, by a function that keeps its plan and makes the transaction's settings.
@@ -72,7 +72,7 @@ func (c ClaimNext) part(h *handler.Handler, i, found int) (p claimPart, more boo
 	args := []any{h.Type, from.Priority, from.Attempt, from.TaskID, most}
 	if c.Limit == 1 {
 		args = append(args, idSpan, pg.Millis(idleFor(h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(h.Timeout))
-		return claimPart{query: TakeTaskSQL, args: args, limit: rest, settled: true}, more
+		return claimPart{query: TakeTaskSQL, args: args, limit: rest, makesSettings: true}, more
 	}
 	return claimPart{query: ClaimSQL, args: append(args, rest), limit: rest}, more
 }
@@ -150,12 +150,12 @@ func (u *unit) take(c claimPlan) error {
 				break
 			}
 			switch {
-			case p.settled:
+			case p.makesSettings:
 				after = untimed + "SAVEPOINT " + u.savepoint
 			case !more:
 				after = u.savepointStatements(u.h.Timeout)
 			}
-			if i == 0 && !p.settled {
+			if i == 0 && !p.makesSettings {
 				before = untimed + claimSettings(u.h)
 			}
 			found := len(u.rows)

@@ -54,7 +54,7 @@ func decide(e ending, rows []*store.Row) (work, []verdict) {
 		return giveBackWork, nil
 	case e.out.canceled:
 		return cancelWork, nil
-	case len(rows) > 1 && result.Action == handler.ActionRetry && result.Wait == 0:
+	case len(rows) > 1 && result.Action == handler.ActionRetry:
 		return splitWork, nil
 	default:
 		decided = undoWork
@@ -91,7 +91,7 @@ func (e *ending) verdict(r *store.Row, err error) verdict {
 		return verdict{outcome: Drained, back: true, change: store.Change{Attempt: begun - 1, Keep: r.Undecided}}
 	case e.out.leaseLost:
 		return verdict{outcome: LeaseLost, back: true, change: store.Change{Attempt: begun - 1}}
-	case e.prevented && !e.out.overran && result.Action == handler.ActionRetry:
+	case e.prevented && !e.out.overran && (result.Action == handler.ActionRetry || result.Action == handler.ActionRetryAfter):
 		wait, _ := e.backoff(1)
 		return verdict{outcome: Infrastructure, change: store.Change{Attempt: begun - 1, Wait: wait, Err: err}}
 	}
@@ -109,7 +109,7 @@ func (e *ending) failed(r *store.Row, result *handler.Result, begun int) verdict
 		stop = true
 	case begun >= r.Max:
 		c.Reason, c.Attempt = store.ReasonAttempts, min(begun, r.Max)
-	case result.Wait > 0:
+	case result.Action == handler.ActionRetryAfter:
 		c.Wait = result.Wait
 	default:
 		c.Wait, stop = e.backoff(begun)

@@ -143,6 +143,7 @@ func TestDecideForABatch(t *testing.T) {
 		{"error, drained", ending{out: callResult{err: failed, drained: true}}, "give back"},
 		{"error, canceled", ending{out: callResult{err: failed, canceled: true}, canceled: []int64{2}}, "cancel"},
 		{"retry after", ending{out: callResult{err: handlers.RetryAfter(time.Minute, failed)}}, "undo retry 1 retry 1 retry 1 retry 1"},
+		{"retry at once", ending{out: callResult{err: handlers.RetryAfter(0, failed)}}, "undo retry 1 retry 1 retry 1 retry 1"},
 		{"dead", ending{out: callResult{err: handlers.Dead(failed)}}, "undo dead 1 dead 1 dead 1 dead 1"},
 		{"again", ending{out: callResult{err: handlers.RunAgain(0)}}, "keep run_again 0 run_again 0 run_again 0 run_again 0"},
 	} {

@@ -24,7 +24,7 @@
 // proves that a transaction is still the claim's.
 //
 // Leased: leased.go claims, leased_run.go has one run, leases.go all of a relay, complete.go
-// Task.Complete, results.go and transition.go the groups of results.
+// Task.Complete, transition.go how a lease ends, result_groups.go the groups of results.
 //
 // step.go and its like run tasks for outboxtest.
 package run

@@ -136,8 +136,8 @@ func (x *LeasedRun) finish(out callResult) {
 			r.Log.Error("outbox: RunAgain has no effect after Complete; return it from the function that Complete is given", "task_type", h.Type, "task_id", t.ID)
 		}
 		x.next.verdict = *end
-		x.settle()
-		x.leases.Ended([]Settled{x})
+		x.ended()
+		x.leases.Ended([]EndedRun{x})
 		return
 	}
 	end := ending{kind: h.Kind, out: out, prevented: x.prevented.Load(), backoff: backoffOf(r.Log, h)}
@@ -161,8 +161,8 @@ func (x *LeasedRun) end(v verdict) {
 	x.leases.finish(&x.next)
 }
 
-// settle is told that the transition is committed, or will not be.
-func (x *LeasedRun) settle() {
+// ended is called when the transition is committed, or will not be.
+func (x *LeasedRun) ended() {
 	x.leave()
 	x.suspect.over()
 	if x.putOff > 0 {

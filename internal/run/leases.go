@@ -23,7 +23,7 @@ type unknownClaim struct {
 // leases are what this relay holds of leased tasks, and ends.
 type Leases struct {
 	r     *Runner
-	Ended func([]Settled) // is told of runs whose results are committed, or were given up
+	Ended func([]EndedRun) // is told of runs whose results are committed, or were given up
 
 	mu      sync.Mutex
 	holders map[*lease]struct{}

@@ -6,11 +6,33 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+	"time"
 
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
+
+// transition is how a lease ends. Its SQL names the token, so only the holder of the lease can make
+// it. When the lease was lost, its outcome is another one than the verdict's.
+type transition struct {
+	verdict
+	row     *store.Row
+	token   string
+	keep    time.Duration  // done: in the history
+	lostBy  sql.NullString // stays on the row: the relay that died while it ran this task
+	mayWait bool           // for its row, so it has a transaction of its own
+	run     EndedRun       // nil for those of a claim that is given back
+	held    bool           // the lease was still the relay's: the transition was made
+}
+
+// EndedRun is a run of a leased task whose result is committed, or given up.
+type EndedRun interface {
+	ended()
+	Handler() *handler.Handler
+	Ordered() bool // its task has an ordering key
+}
 
 // A token is only on leased rows (check_task). The statements that have a task's id do not name the state as well: after
 // statistics without leased rows the planner would read the index of all of them, dead entries included.

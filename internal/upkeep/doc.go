@@ -1,9 +1,11 @@
 // Package upkeep is what a relay does beside its tasks: it says that it lives, and looks after what
 // all relays share.
 //
-//	Heartbeat       beats every 3 s; between two beats it does the jobs that are due, on the same connection
-//	Job             take over, reap, sweep keys, report unhandled types, maintain, and those of the relay's other parts
-//	MaintenanceJob  fold, sample, purge, bloat: one relay of all does each, when its row in outbox.maintenance is due
+//	Heartbeat  beats every 3 s; between two beats it does the jobs that are due, on the same connection
+//	Job        each relay does it: take over, reap, sweep keys, report unhandled types, those of the
+//	           relay's other parts, and maintain, which does the shared jobs
+//	SharedJob  one relay of all does it, when its row in outbox.maintenance is due: fold, bloat,
+//	           purge history, purge dead letters, sample
 //
 // A relay claims only while its latest beat is younger than LeaseDuration. It takes over from
 // others only after unbroken beats of that length, as after an outage all relays look dead:

@@ -45,7 +45,7 @@ func New(p Params) *Heartbeat {
 		Job{"reap", reap(p.Schema, p.RelayID)},
 		Job{"report unhandled types", reportUnhandled(p.Schema, p.Types, p.Log)},
 		Job{"sweep keys", (&keySweep{schema: p.Schema}).run},
-		Job{"maintain", newMaintenance(p.Schema, p.Log, p.Now, p.Maintenance).run},
+		Job{"maintain", newSharedJobs(p.Schema, p.Log, p.Now, p.SharedJobs).run},
 	))
 	return h
 }

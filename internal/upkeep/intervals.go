@@ -19,5 +19,5 @@ const (
 
 	partTimeout   = 1500 * time.Millisecond // of each part of a job, so that no beat is late
 	refusedRest   = 10 * time.Second        // of a job that PostgreSQL refused: the others go on
-	failedJobWait = 10 * time.Second        // of a job of maintenance that PostgreSQL refused
+	failedJobWait = 10 * time.Second        // of a shared job that PostgreSQL refused
 )

@@ -10,7 +10,7 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// Job is done now and then on the connection of the heartbeat.
+// Job is upkeep that each relay does now and then, on the connection of its heartbeat.
 type Job struct {
 	Name string
 	// Run does a part of the job that is bounded by its context, and says when the next one is due.

@@ -19,10 +19,10 @@ type Params struct {
 	Pool          *pg.Pool
 	Pace          pg.Pace
 	Log           *slog.Logger
-	Now           func() time.Time // time.Now
-	ReadsClock    bool             // beats read PostgreSQL's clock, for Ahead
-	Jobs          []Job            // of the relay's other parts
-	Maintenance   []MaintenanceJob
+	Now           func() time.Time                     // time.Now
+	ReadsClock    bool                                 // beats read PostgreSQL's clock, for Ahead
+	Jobs          []Job                                // of the relay's other parts
+	SharedJobs    []SharedJob                          // of all relays
 	Lost          func() (handlers int)                // ends the leased handlers, as the leases have run out
 	Ready         func()                               // tasks are ready again
 	Last          func(context.Context, *pg.Dedicated) // after the sign-off, in what is left of its time

@@ -39,7 +39,7 @@ func newResults() results {
 // confirmed, as a lost one would mean a second run.
 func (l *Leases) finish(t *transition) {
 	if t.mayWait {
-		l.settle([]*transition{t}, nil)
+		l.writeGroup([]*transition{t}, nil)
 		return
 	}
 	l.pending.Lock()
@@ -67,7 +67,7 @@ func (l *Leases) writeWaiting() {
 			return
 		}
 		l.pending.Unlock()
-		l.settle(group, nil)
+		l.writeGroup(group, nil)
 	}
 }
 
@@ -96,9 +96,9 @@ func unwritten(group []*transition) {
 
 // over tells the runs that their leases have ended.
 func (l *Leases) over(group []*transition) {
-	runs := make([]Settled, 0, len(group))
+	runs := make([]EndedRun, 0, len(group))
 	for _, t := range group {
-		t.run.settle()
+		t.run.ended()
 		runs = append(runs, t.run)
 	}
 	l.Ended(runs)
@@ -121,11 +121,11 @@ func (l *Leases) withWriteSlot(slots chan struct{}, f func() error) error {
 
 var errNoWriteSlot = errors.New("relay: others were being written")
 
-// settle repeats the group's transaction until it is confirmed or the relay is abandoned. A
+// writeGroup repeats the group's transaction until it is confirmed or the relay is abandoned. A
 // transition that PostgreSQL refuses, or whose row is locked, must not hold up the others, nor
 // those that gather: so they go one by one then, with slots, which bound how many are written at
 // once.
-func (l *Leases) settle(group []*transition, slots chan struct{}) {
+func (l *Leases) writeGroup(group []*transition, slots chan struct{}) {
 	retries := l.r.NewPace()
 	unknown := false // an earlier try may have committed
 	for try, refused := 1, 0; ; try++ {
@@ -139,7 +139,7 @@ func (l *Leases) settle(group []*transition, slots chan struct{}) {
 		if code := pgerr.Code(err); code != "" && !pgerr.Lost(err) && !(pgerr.Conflict(err) && try < pg.ConflictTries) {
 			if slots == nil {
 				for i := range group {
-					l.writing.Go(func() { l.settle(group[i:i+1:i+1], l.writeSlots) })
+					l.writing.Go(func() { l.writeGroup(group[i:i+1:i+1], l.writeSlots) })
 				}
 				return
 			}

@@ -1,0 +1,44 @@
+package doctor
+
+// checks are all that there are, in the order in which they are shown. Only Check refers to them.
+var checks = []check{
+	{look: checkVersion, needs: "USAGE on the schema and SELECT on its table migration", passed: []passed{
+		{"schema-version", "the schema is of the version that this program needs"}}},
+	{look: checkObjects, needs: "USAGE on the schema and SELECT on its table migration", passed: []passed{
+		{"schema-objects", "all tables, views, sequences and functions are there"},
+		{"indexes", "all indexes are there and valid"},
+		{"triggers", "all triggers are there and enabled"}}},
+	{look: checkRoles, needs: "USAGE on the schema", passed: []passed{{"roles", "the roles have the rights that this version gives them, or there are none"}}},
+	{look: checkServer, passed: []passed{
+		{"server-version", "the server's version is supported"},
+		{"encoding", "the database's encoding is UTF8"},
+		{"primary", "the server is a primary"},
+		{"durability", "fsync and full_page_writes are on, and commits wait for the disk"}}},
+	{look: checkSettings, bare: true, needs: "USAGE on the schema", passed: []passed{
+		{"session-settings", "no timeout or mode of the roles, the database or the server is in the relays' way"}}},
+	{look: checkAutovacuum, passed: []passed{{"autovacuum", "it is on, with the outbox's settings for its tables"}}},
+	{look: checkDeadRows, passed: []passed{{"dead-rows", "autovacuum keeps up"}}},
+	{look: checkHolders, needs: "pg_monitor", passed: []passed{
+		{"held-transaction", "no session has held a transaction open for long"},
+		{"prepared-transaction", "no prepared transaction is old"},
+		{"replication-slot", "no slot keeps dead rows"},
+		{"standby-feedback", "no standby keeps dead rows"}}},
+	{look: checkLocks, passed: []passed{{"lock-wait", "nobody locks the outbox's tables, or waits for a lock on them"}}},
+	{look: checkWraparound, passed: []passed{{"wraparound", "transaction ids are far from running out"}}},
+	{look: checkNotifications, passed: []passed{{"notification-queue", "the queue of notifications is empty, or nearly so"}}},
+	{look: checkConnections, passed: []passed{{"connections", "the server has connections to give"}}},
+	{look: checkTasks, needs: "USAGE on the schema and SELECT, as viewers have it, on its tables", passed: []passed{
+		{"relays", "relays are alive, and the dead ones hold nothing"},
+		{"relay-pool", "the pools of the relays are large enough, as far as it is known, and the server can serve them"},
+		{"unhandled-type", "there is a relay for each type with tasks"},
+		{"paused-type", "no type with tasks is paused"},
+		{"starving-type", "no type waits for longer than it should"}}},
+	{look: checkMaintenance, needs: "USAGE on the schema and SELECT on its tables maintenance and relay", passed: []passed{
+		{"maintenance", "the relays do it in time"}}},
+	{look: checkSchedules, needs: "USAGE on the schema and SELECT, as viewers have it, on its table schedule", passed: []passed{
+		{"schedules", "they fire in time"}}},
+	{look: checkDeadLetters, needs: "USAGE on the schema and SELECT, as viewers have it, on its tables dead_task, counter and counter_log", passed: []passed{
+		{"dead-letters", "there are none"}}},
+	{look: checkIndexBloat, passed: []passed{{"index-bloat", "no index is much larger than its entries"}}},
+	{look: checkClock, passed: []passed{{"clock", "the server's clock and this process's agree"}}},
+}

@@ -23,15 +23,9 @@ func TestEachTaskOfEachKindRunsOnce(t *testing.T) {
 				db.Enqueue(t, name, 100)
 			}
 			once(t, db, all(), relay.Config{Order: order})
-			if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
-				t.Errorf("%d tasks are left\n%s", n, db.Dump(t))
-			}
-			if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 300 {
-				t.Errorf("%d effects, want 300", n)
-			}
-			if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != 300 {
-				t.Errorf("effects of %d tasks, want 300", n)
-			}
+			db.wantRows(t, 0, `outbox.task`)
+			db.wantRows(t, 300, `effect WHERE attempt = 1`)
+			db.OnceEach(t, 300)
 		})
 	}
 }
@@ -61,12 +55,8 @@ func TestFailuresAreRetriedAndEndInTheDeadLetters(t *testing.T) {
 	}
 	run(t, db, reg, relay.Config{PollInterval: 100 * time.Millisecond})
 	eventually(t, 30*time.Second, "15 dead letters", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 15 })
-	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 0 {
-		t.Errorf("%d effects of failed handlers", n)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE attempt = 3 AND max_attempts = 3 AND last_error LIKE '%boom%' AND reason = 'attempts'`); n != 15 {
-		t.Errorf("%d dead letters are as they should be\n%s", n, db.Dump(t))
-	}
+	db.wantRows(t, 0, `effect`)
+	db.wantRows(t, 15, `outbox.dead_task WHERE attempt = 3 AND max_attempts = 3 AND last_error LIKE '%boom%' AND reason = 'attempts'`)
 	if calls[0].Load() != 15 || calls[2].Load() != 15 {
 		t.Errorf("calls %d and %d, want 15 each", calls[0].Load(), calls[2].Load())
 	}

@@ -25,13 +25,17 @@ type attemptsSeen struct {
 	by map[int64][]int
 }
 
-func (a *attemptsSeen) see(id int64, attempt int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.by == nil {
-		a.by = map[int64][]int{}
+// use is middleware.
+func (a *attemptsSeen) use(next handlers.Func) handlers.Func {
+	a.by = map[int64][]int{}
+	return func(ctx context.Context, call *handlers.Call) error {
+		a.mu.Lock()
+		for _, task := range call.Tasks {
+			a.by[task.ID] = append(a.by[task.ID], task.Attempt)
+		}
+		a.mu.Unlock()
+		return next(ctx, call)
 	}
-	a.by[id] = append(a.by[id], attempt)
 }
 
 func (a *attemptsSeen) of(id int64) []int {
@@ -53,36 +57,24 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 		db := newDatabase(t, driver)
 		cutter, through := newCommitCutter(t, db.URL)
 		pool := open(t, through, driver)
-		seen := &attemptsSeen{}
-		reg := handlers.New()
-		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			seen.see(task.ID, task.Attempt)
-			return txEffect(ctx, tx, task)
-		})
-		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			seen.see(tasks[0].ID, tasks[0].Attempt)
-			return batchEffect(ctx, tx, tasks)
-		})
-		handlers.Tx(reg, outbox.NewTaskType[payload]("TX_FAILS_FIRST"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			seen.see(task.ID, task.Attempt)
-			if task.Attempt == 1 {
-				return errors.Join(txEffect(ctx, tx, task), errors.New("boom"))
+		seen, reg := &attemptsSeen{}, all()
+		reg.Use(seen.use)
+		failsFirst := func(attempt int) error {
+			if attempt == 1 {
+				return errors.New("boom")
 			}
-			return txEffect(ctx, tx, task)
-		}, retrySoon())
-		handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-			seen.see(task.ID, task.Attempt)
-			return leasedEffect(ctx, task)
+			return nil
+		}
+		handlers.Tx(reg, outbox.NewTaskType[payload]("TX_FAILS_FIRST"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			return errors.Join(txEffect(ctx, tx, task), failsFirst(task.Attempt))
 		}, retrySoon())
 		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_PLAIN"), func(ctx context.Context, task *outbox.Task[payload]) error {
-			seen.see(task.ID, task.Attempt)
 			_, err := db.ExecContext(ctx, `INSERT INTO effect VALUES ($1, $2)`, task.ID, task.Attempt)
 			return err
 		})
 		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_FAILS_FIRST"), func(ctx context.Context, task *outbox.Task[payload]) error {
-			seen.see(task.ID, task.Attempt)
-			if task.Attempt == 1 {
-				return errors.New("boom")
+			if err := failsFirst(task.Attempt); err != nil {
+				return err
 			}
 			return leasedEffect(ctx, task)
 		}, retrySoon())
@@ -114,9 +106,7 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 						eventually(t, 30*time.Second, name+": the task is done", func() bool {
 							return cutter.cuts() > cuts && db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
 						})
-						if n := db.Int(t, `SELECT count(*) FROM effect WHERE task_id = $1`, id); n != 1 {
-							t.Errorf("%s: %d effects, want 1", name, n)
-						}
+						db.wantRows(t, 1, `effect WHERE task_id = $1`, id)
 						got, want := seen.of(id), c.want[how]
 						if want == nil { // either
 							want = c.want[min(len(got)-len(c.want[0]), 1)]
@@ -127,9 +117,7 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 					}
 				}
 			}
-			if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
-				t.Errorf("%d dead letters\n%s", n, db.Dump(t))
-			}
+			db.wantRows(t, 0, `outbox.dead_task`)
 			if n := lost.Load(); n != 0 {
 				t.Errorf("observers heard of %d lost leases: a commit of unknown outcome is none", n)
 			}
@@ -163,12 +151,8 @@ func TestALeasedClaimWhoseCommitComesThroughLateIsGivenBack(t *testing.T) {
 			db.Do(t, `CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON outbox.task DEFERRABLE INITIALLY DEFERRED
 				FOR EACH ROW WHEN (NEW.state = 'leased') EXECUTE FUNCTION slow()`)
 			cutter, through := newCommitCutter(t, db.URL)
-			seen := &attemptsSeen{}
-			reg := handlers.New()
-			handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-				seen.see(task.ID, task.Attempt)
-				return leasedEffect(ctx, task)
-			})
+			seen, reg := &attemptsSeen{}, all()
+			reg.Use(seen.use)
 			cutter.arm(loseBoth, "outbox: lease")
 			id := int64(db.Int(t, `INSERT INTO outbox.task (task_type) VALUES ('LEASED') RETURNING task_id`))
 			run(t, open(t, through, driver), reg, relay.Config{PollInterval: 50 * time.Millisecond})

@@ -2,13 +2,10 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"testing"
 	"time"
 
-	"github.com/lib/pq"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -52,16 +49,11 @@ func (c watchfulConn) BeginTx(ctx context.Context, opts driver.TxOptions) (drive
 func TestEachContextThatADriverGetsEnds(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t, "postgres")
-	connector, err := pq.NewConnector(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := sql.OpenDB(watchful{connector})
-	t.Cleanup(func() { pool.Close() })
+	pool := db.through(t, func(c driver.Connector) driver.Connector { return watchful{c} })
 	for _, name := range []string{"TX", "BATCH", "LEASED"} {
 		db.Enqueue(t, name, 20)
 	}
-	r := run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, all(), relay.Config{PollInterval: 50 * time.Millisecond})
+	r := run(t, pool, all(), relay.Config{PollInterval: 50 * time.Millisecond})
 	db.Emptied(t, 20*time.Second)
 	r.Stop()
 }

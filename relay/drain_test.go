@@ -152,16 +152,10 @@ func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing
 				}
 			}
 			want := map[bool]int{false: 5, true: 0}[succeeds]
-			if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0 AND state = 'ready' AND last_error IS NULL`); n != want {
-				t.Errorf("%d tasks are back as they were, want %d\n%s", n, want, db.Dump(t))
-			}
-			if n := db.Int(t, `SELECT count(*) FROM effect`); n != 5-want {
-				t.Errorf("%d effects, want %d", n, 5-want)
-			}
+			db.wantRows(t, want, `outbox.task WHERE attempt = 0 AND state = 'ready' AND last_error IS NULL`)
+			db.wantRows(t, 5-want, `effect`)
 			once(t, db, all(), relay.Config{})
-			if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 5 {
-				t.Errorf("%d effects of first attempts in the end, want 5", n)
-			}
+			db.wantRows(t, 5, `effect WHERE attempt = 1`)
 		})
 	}
 }
@@ -217,9 +211,7 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 	started.Wait()
 	r.Stop()
 	nothingLeft(t, db, pool.DB)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0 AND state = 'ready'`); n != 7 {
-		t.Errorf("%d tasks are back as they were, want 7\n%s", n, db.Dump(t))
-	}
+	db.wantRows(t, 7, `outbox.task WHERE attempt = 0 AND state = 'ready'`)
 	again := all()
 	handlers.Tx(again, outbox.NewTaskType[payload]("SQL"), txEffect)
 	handlers.Leased(again, outbox.NewTaskType[payload]("COMPLETE"), leasedEffect)

@@ -66,6 +66,12 @@ type faulty struct {
 	fault fault
 }
 
+// wrap makes the connector faulty.
+func (f *faulty) wrap(real driver.Connector) driver.Connector {
+	f.Connector = real
+	return f
+}
+
 // arm lets the next call fail. One that is under way has ended then: it does not find what the test does next.
 func (f *faulty) arm(call string, what fault) {
 	under := f.underWay(call)

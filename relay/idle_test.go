@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"sync/atomic"
 	"testing"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -60,14 +58,9 @@ func (t countedTx) Rollback() error { t.n.Add(1); return t.Tx.Rollback() }
 // runCounted runs a relay, with wake-ups, whose statements are counted.
 func runCounted(t *testing.T, db *database) *counting {
 	t.Helper()
-	connector, err := pq.NewConnector(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &counting{Connector: connector}
-	pool := sql.OpenDB(c)
-	t.Cleanup(func() { _ = pool.Close() })
-	relaytest.Run(t, pool, all(), relay.Config{ListenDSN: db.URL})
+	c := &counting{}
+	pool := db.through(t, func(real driver.Connector) driver.Connector { c.Connector = real; return c })
+	run(t, pool, all(), relay.Config{ListenDSN: db.URL})
 	return c
 }
 

@@ -195,13 +195,13 @@ func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ from, most, near, want int }{
-		{0, 0, 10, 50},    // all that is near is locked
-		{0, 0, 60, 50},    // some of it is
-		{0, 0, 0, 50},     // nothing is known of what is near
-		{60, 0, 10, 60},   // it is the first of all
-		{97, 0, 10, 98},   // what was attempted before comes next
-		{100, 1, 10, 98},  //
-		{-50, 0, 10, 50},  // the task before is gone
+		{0, 0, 10, 50},   // all that is near is locked
+		{0, 0, 60, 50},   // some of it is
+		{0, 0, 0, 50},    // nothing is known of what is near
+		{60, 0, 10, 60},  // it is the first of all
+		{97, 0, 10, 98},  // what was attempted before comes next
+		{100, 1, 10, 98}, //
+		{-50, 0, 10, 50}, // the task before is gone
 	} {
 		tx := db.begin(t)
 		if got := take(tx, first+c.from, c.most, c.near); got != c.want {

@@ -150,4 +150,3 @@ func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {
 	}
 	db.Do(t, `DELETE FROM outbox.running`)
 }
-

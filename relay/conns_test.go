@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"runtime"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,29 +13,25 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// dials counts the connections that a pool opens.
-type dials struct {
-	driver.Connector
-	n atomic.Int64
-}
-
-func (d *dials) Connect(ctx context.Context) (driver.Conn, error) {
-	d.n.Add(1)
-	return d.Connector.Connect(ctx)
-}
-
 // The pool keeps two idle connections only, and closes others that it gets back.
 func TestARelayOpensNoMoreConnectionsThanItMayUse(t *testing.T) {
 	t.Parallel()
 	const workers, tasks = 16, 600
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", tasks)
-	opened := &dials{}
-	pool := db.through(t, func(c driver.Connector) driver.Connector { opened.Connector = c; return opened })
+	opened := &faulty{}
+	opened.armNth(0, fault{}) // it keeps its calls
+	pool := db.through(t, opened.wrap)
 	pool.SetMaxOpenConns(workers + 2)
 	run(t, pool, all(), relay.Config{Workers: workers, ListenDSN: db.URL})
 	db.Emptied(t, 60*time.Second)
-	if n := opened.n.Load(); n > workers+8 {
+	n := 0
+	for _, call := range opened.calls() {
+		if call == "connect" {
+			n++
+		}
+	}
+	if n > workers+8 {
 		t.Errorf("%d connections were opened, want %d at most", n, workers+8)
 	}
 }
@@ -118,4 +113,21 @@ func TestTheRepliesOfAConnectionAreBoundedWheneverARelayTakesIt(t *testing.T) {
 		}
 		conns.Put(conn)
 	}
+}
+
+// I11: a driver may have a goroutine for each statement's context, which ends with that one. So each context ends. The
+// check is that of Stop.
+func TestEachContextThatADriverGetsEnds(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t, "postgres")
+	watched := &faulty{each: func(ctx context.Context, _ string) {
+		if done := ctx.Done(); done != nil {
+			go func() { <-done }()
+		}
+	}}
+	for _, name := range []string{"TX", "BATCH", "LEASED"} {
+		db.Enqueue(t, name, 20)
+	}
+	run(t, db.through(t, watched.wrap), all(), relay.Config{PollInterval: 50 * time.Millisecond})
+	db.Emptied(t, 20*time.Second)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -121,31 +120,6 @@ func TestAHeadThatIsBeingPromotedDoesNotFreeAUniqueKey(t *testing.T) {
 	}
 	if e := db.keyed(t, "X", 2, outbox.OrderedBy("k"), outbox.Unique("u")); e.Outcome != outbox.Skipped {
 		t.Errorf("Enqueue: %v, want Skipped", e)
-	}
-}
-
-// Others of its key have been the head before a task is written back whose handler ended the claim.
-func TestATaskWhoseHandlerCommitsItsClaimAndRunsAgainWaitsUntilItIsTheHead(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db := newDatabase(t)
-	var runs atomic.Int32
-	reg := handlers.New()
-	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		if runs.Add(1) > 1 {
-			return nil
-		}
-		if _, err := tx.ExecContext(ctx, `COMMIT`); err != nil {
-			return err
-		}
-		eventually(t, 10*time.Second, "the next is the head", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'waiting'`) == 0 })
-		return handlers.RunAgain(0)
-	})
-	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, run_at) VALUES ('TX', 'k', now()), ('TX', 'k', now() + interval '1 second')`)
-	r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-	eventually(t, 20*time.Second, "both are done", func() bool { return runs.Load() == 3 && db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
-	if strings.Contains(r.Log.String(), "could not be written") {
-		t.Error("the task was lost")
 	}
 }
 

@@ -88,51 +88,35 @@ func TestAnIterationThatDiesKeepsItsNumberAndPayload(t *testing.T) {
 func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	type task = outbox.Task[any]
-	again := func(p any) func(*task) error {
-		return func(t *task) error { return handlers.RunAgainWith[any](t, 0, p) }
-	}
-	later := handlers.Backoff(constant(time.Hour)) // one attempt only
-	register := map[string]func(*handlers.Registry, outbox.TaskType[any], func(*task) error){
-		"tx": func(reg *handlers.Registry, typ outbox.TaskType[any], f func(*task) error) {
-			handlers.Tx(reg, typ, func(_ context.Context, _ *sql.Tx, task *task) error { return f(task) }, later)
-		},
-		"batch": func(reg *handlers.Registry, typ outbox.TaskType[any], f func(*task) error) {
-			handlers.Batch(reg, typ, 3, func(_ context.Context, _ outbox.Tx, tasks []*task) error {
-				return handlers.BatchError{tasks[0].ID: f(tasks[0])}
-			}, later)
-		},
-		"complete": func(reg *handlers.Registry, typ outbox.TaskType[any], f func(*task) error) {
-			handlers.Leased(reg, typ, func(ctx context.Context, task *task) error {
-				return task.Complete(ctx, func(*sql.Tx) error { return f(task) })
-			}, later)
-		},
-	}
 	db, reg, wants := newDatabase(t), handlers.New(), map[string]string{}
+	again := func(p any) func(*outbox.Task[any]) error {
+		return func(task *outbox.Task[any]) error { return handlers.RunAgainWith[any](task, 0, p) }
+	}
 	for name, c := range map[string]struct {
-		result func(*task) error
-		most   int // bytes of a payload
+		result func(*outbox.Task[any]) error
 		want   string
 	}{
-		"no JSON":                {again(math.Inf(1)), 1 << 10, "outbox: invalid payload"},
-		"too large":              {again(strings.Repeat("x", 300<<10)), 0, "outbox: payload too large"},
-		"too large for the type": {again("0123456789"), 10, "outbox: payload too large"},
-		"of another task": {func(t *task) error {
-			return handlers.RunAgainWith[any](&task{ID: t.ID + 1000, Type: t.Type}, 0, 1)
-		}, 1 << 10, "its payload is for task 10"},
+		"no JSON":   {again(math.Inf(1)), "outbox: invalid payload"},
+		"too large": {again(strings.Repeat("x", 1000)), "outbox: payload too large"},
+		"of another task": {func(task *outbox.Task[any]) error {
+			return handlers.RunAgainWith[any](&outbox.Task[any]{ID: task.ID + 1000, Type: task.Type}, 0, 1)
+		}, "its payload is for task 10"},
 	} {
-		for kind, register := range register {
-			var opts []outbox.Option
-			if c.most > 0 {
-				opts = append(opts, outbox.MaxPayload(c.most))
-			}
-			typ := outbox.NewTaskType[any](kind+" "+name, opts...)
-			register(reg, typ, c.result)
-			wants[typ.Name()] = "1 0 {} handlers: RunAgainWith: " + c.want
-			db.Enqueue(t, typ.Name(), 1)
+		later, small := handlers.Backoff(constant(time.Hour)), outbox.MaxPayload(100)
+		handlers.Tx(reg, outbox.NewTaskType[any]("TX "+name, small), func(_ context.Context, _ *sql.Tx, task *outbox.Task[any]) error {
+			return c.result(task)
+		}, later)
+		handlers.Batch(reg, outbox.NewTaskType[any]("BATCH "+name, small), 3, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[any]) error {
+			return handlers.BatchError{tasks[0].ID: c.result(tasks[0])}
+		}, later)
+		handlers.Leased(reg, outbox.NewTaskType[any]("COMPLETE "+name, small), func(ctx context.Context, task *outbox.Task[any]) error {
+			return task.Complete(ctx, func(*sql.Tx) error { return c.result(task) })
+		}, later)
+		for _, kind := range []string{"TX ", "BATCH ", "COMPLETE "} {
+			db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ($1)`, kind+name)
+			wants[kind+name] = "1 0 {} handlers: RunAgainWith: " + c.want
 		}
 	}
-	db.Do(t, `UPDATE outbox.task SET payload = '{}'`)
 	once(t, db, reg, relay.Config{})
 	for name, want := range wants {
 		got := db.Text(t, `SELECT attempt || ' ' || iterations || ' ' || payload || ' ' || last_error FROM outbox.task WHERE task_type = $1`, name)

@@ -92,47 +92,43 @@ func TestARetryKeepsItsKeyUnlessANewerTaskTookIt(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	for _, taskType := range []string{"TX", "BATCH", "LEASED"} {
-		for name, unique := range map[string]outbox.Option{"Unique": outbox.Unique("k"), "UniqueUntilDone": outbox.UniqueUntilDone("k")} {
-			t.Run(taskType+" "+name, func(t *testing.T) {
+		for untilDone, unique := range map[bool]outbox.Option{false: outbox.Unique("k"), true: outbox.UniqueUntilDone("k")} {
+			t.Run(fmt.Sprintf("%s until done %v", taskType, untilDone), func(t *testing.T) {
 				db := newDatabase(t)
-				var during func()
+				during := func() {}
 				reg := handlers.New()
 				each(reg, taskType, func(context.Context, *outbox.Task[payload]) error {
-					if during != nil {
-						during()
-						during = nil
-					}
+					during()
+					during = func() {}
 					return errors.New("again")
 				}, handlers.Backoff(constant(time.Hour)), handlers.MaxAttempts(3))
 				again := func() {
-					t.Helper()
 					db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE attempt > 0`)
 					once(t, db, reg, relay.Config{})
 				}
-
-				first := db.keyed(t, taskType, 0, unique)
-				once(t, db, reg, relay.Config{})
-				if got := db.keyed(t, taskType, 1, unique); got != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}) {
-					t.Fatalf("while it waits for its retry: got %v, want task %d skipped", got, first.TaskID)
+				want := func(when string, got outbox.Enqueued, outcome outbox.Outcome, holder int64) {
+					t.Helper()
+					if got.Outcome != outcome || outcome == outbox.Skipped && got.TaskID != holder {
+						t.Errorf("%s: got %v, want %v for task %d", when, got, outcome, holder)
+					}
 				}
+				first := db.keyed(t, taskType, 0, unique).TaskID
+				once(t, db, reg, relay.Config{})
+				want("while it waits for its retry", db.keyed(t, taskType, 1, unique), outbox.Skipped, first)
 				var newer outbox.Enqueued
 				during = func() { newer = db.keyed(t, taskType, 2, unique, outbox.After(time.Hour)) }
 				again()
-				holder := first
-				if name == "Unique" {
-					holder = newer
+				holder, asDead := newer.TaskID, outbox.Skipped
+				if untilDone {
+					want("during the retry", newer, outbox.Skipped, first)
+					holder, asDead = first, outbox.Created
+				} else {
+					want("during the retry", newer, outbox.Created, 0)
 				}
-				if (newer.Outcome == outbox.Created) != (name == "Unique") {
-					t.Errorf("during the retry: got %v", newer)
-				}
-				if got := db.keyed(t, taskType, 3, unique); got != (outbox.Enqueued{TaskID: holder.TaskID, Outcome: outbox.Skipped}) {
-					t.Errorf("after the retry: got %v, want task %d skipped", got, holder.TaskID)
-				}
+				want("after the retry", db.keyed(t, taskType, 3, unique), outbox.Skipped, holder)
 				again() // the last attempt
-				db.wantText(t, fmt.Sprintf("%d k %v", first.TaskID, name == "UniqueUntilDone"), `SELECT task_id || ' ' || unique_key || ' ' || unique_until_done FROM outbox.dead_task`)
-				if got := db.keyed(t, taskType, 4, unique); (got.Outcome == outbox.Created) != (name == "UniqueUntilDone") {
-					t.Errorf("as a dead letter: got %v", got)
-				}
+				db.wantText(t, fmt.Sprintf("%d k %v", first, untilDone), `SELECT task_id || ' ' || unique_key || ' ' || unique_until_done FROM outbox.dead_task`)
+				want("as a dead letter", db.keyed(t, taskType, 4, unique), asDead, holder)
 			})
 		}
 	}

@@ -1,14 +1,15 @@
 package outboxtest_test
 
 import (
+	"context"
 	"database/sql"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/schema"
@@ -141,59 +142,70 @@ func TestAFailureListsWhatIsEnqueuedAndWhyItIsNotAsWanted(t *testing.T) {
 func TestBadArgumentsFailTheTest(t *testing.T) {
 	t.Parallel()
 	db := newDB(t, "postgres")
-	tx := begin(t, db)
+	tx, aborted := begin(t, db), begin(t, db)
+	_, _ = aborted.Exec(`SELECT 1/0`)
 	var noTx *sql.Tx
 	var zero outbox.TaskType[payload]
-	wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireEnqueued(t, nil, send, nil) }), "the Querier is nil")
-	wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireEnqueued(t, noTx, send, nil) }), "the Querier is nil")
-	wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, zero, nil) }), "outbox.NewTaskType")
-	wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, send, nil, nil) }), "a Want is nil")
-	wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, nil, outboxtest.Schema("No")) }), `Schema("No")`)
-	if _, err := tx.Exec(`SELECT 1/0`); err == nil {
-		t.Fatal("no error")
+	for _, c := range []struct {
+		f    func(testing.TB)
+		want string
+	}{
+		{func(t testing.TB) { outboxtest.RequireEnqueued(t, nil, send, nil) }, "the Querier is nil"},
+		{func(t testing.TB) { outboxtest.RequireEnqueued(t, noTx, send, nil) }, "the Querier is nil"},
+		{func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, zero, nil) }, "outbox.NewTaskType"},
+		{func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, send, nil, nil) }, "a Want is nil"},
+		{func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, nil, outboxtest.Schema("No")) }, `Schema("No")`},
+		{func(t testing.TB) { outboxtest.RequireNotEnqueued(t, aborted, send, nil) }, "current transaction is aborted"},
+	} {
+		wantFatal(t, failing(t, c.f), c.want)
 	}
-	wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, nil) }), "look for tasks SEND", "current transaction is aborted")
 }
 
-func TestEverythingThatReadsWillDo(t *testing.T) {
+// A schema of another name, in each place.
+func TestTheSchemaMayHaveAnotherName(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	for _, driver := range []string{"postgres", "pgx"} {
 		db := newDB(t, driver, schema.Schema("tasks"))
 		for place, open := range placesOf(driver) {
 			t.Run(driver+" "+place, func(t *testing.T) {
-				exec(t, db, `TRUNCATE tasks.task`)
+				exec(t, db, `TRUNCATE tasks.task, tasks.dead_task`)
 				in := open(t, db)
 				exec(t, in, `INSERT INTO tasks.task (task_type, payload) VALUES ('SEND', '{"N": 4}')`)
 				if got := outboxtest.RequireEnqueuedN(t, in, 1, send, even, outboxtest.Schema("tasks"))[0].Payload.N; got != 4 {
 					t.Errorf("the payload is %d, want 4", got)
 				}
-				wantFatal(t, failing(t, func(t testing.TB) {
-					outboxtest.RequireEnqueued(t, in, outbox.NewTaskType[any]("NO"), nil, outboxtest.Schema("tasks"))
-				}), "SEND × 1")
+				reg := handlers.New()
+				onTx(reg, "TX", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.MaxAttempts(2))
+				handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error {
+					return task.Complete(ctx, func(*sql.Tx) error { return nil })
+				})
+				exec(t, in, `INSERT INTO tasks.task (task_type, run_at) VALUES ('TX', now()), ('LEASED', now() + interval '1 hour')`)
+				r := outboxtest.Drain(t, in, reg, outboxtest.Schema("tasks"), outboxtest.Retries(), outboxtest.Through(2*time.Hour))
+				wantRuns(t, "TX 1 failed, TX 2 dead, LEASED 1 done", r)
+				if r.Unhandled["SEND"] != 1 {
+					t.Errorf("unhandled are %v, want one SEND", r.Unhandled)
+				}
 			})
 		}
-		t.Run(driver+" sql.Conn", func(t *testing.T) {
-			db := newDB(t, driver)
-			conn, err := db.Conn(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			exec(t, conn, "BEGIN")
-			for n := range 3 {
-				if _, err := send.Enqueue(t.Context(), conn, payload{n}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			var seen []string
-			for _, task := range outboxtest.RequireEnqueuedN(t, conn, 3, send, nil) {
-				seen = append(seen, fmt.Sprint(task.Payload.N))
-			}
-			if got := strings.Join(seen, " "); got != "0 1 2" {
-				t.Errorf("the order is %s", got)
-			}
-			exec(t, conn, "ROLLBACK")
-		})
 	}
+}
+
+func TestTasksInTheTransactionOfAConnectionAreSeen(t *testing.T) {
+	t.Parallel()
+	eachDriver(t, func(t *testing.T, db *sql.DB) {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		exec(t, conn, "BEGIN")
+		enqueue(t, conn, "SEND", 0, 1, 2)
+		for i, task := range outboxtest.RequireEnqueuedN(t, conn, 3, send, nil) {
+			if task.Payload.N != i {
+				t.Errorf("task %d has the payload %d", i, task.Payload.N)
+			}
+		}
+		exec(t, conn, "ROLLBACK")
+	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -108,6 +109,26 @@ func text(t testing.TB, q outbox.Querier, query string, args ...any) string {
 		t.Fatalf("%s: %v", query, err)
 	}
 	return s.String
+}
+
+// wantText checks the text that a query returns.
+func wantText(t testing.TB, q outbox.Querier, want, query string, args ...any) {
+	t.Helper()
+	if got := text(t, q, query, args...); got != want {
+		t.Errorf("%s\nreturned %q, want %q", query, got, want)
+	}
+}
+
+// wantRuns checks what a drain ran: type, attempt and outcome of each run.
+func wantRuns(t testing.TB, want string, r *outboxtest.Result) {
+	t.Helper()
+	var out []string
+	for _, run := range r.Runs {
+		out = append(out, fmt.Sprintf("%s %d %s", run.Type, run.Attempt, run.Outcome))
+	}
+	if got := strings.Join(out, ", "); got != want {
+		t.Errorf("it ran %s\nwant   %s", got, want)
+	}
 }
 
 // enqueue works on pools as well.

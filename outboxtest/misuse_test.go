@@ -17,19 +17,21 @@ import (
 func TestAHandlerThatEndsOrSpoilsItsTransactionFailsTheTest(t *testing.T) {
 	t.Parallel()
 	dbs := map[string]*sql.DB{"postgres": newDB(t, "postgres"), "pgx": newDB(t, "pgx")}
+	sends := func(query string, result error) func(context.Context, *sql.Tx) error {
+		return func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, query)
+			return errors.Join(err, result)
+		}
+	}
 	for name, c := range map[string]struct {
 		handler func(ctx context.Context, tx *sql.Tx) error
 		want    string
 	}{
-		"commits":              {func(_ context.Context, tx *sql.Tx) error { return tx.Commit() }, "the handler ended"},
-		"rolls back":           {func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() }, "the handler ended"},
-		"rolls back and fails": {func(_ context.Context, tx *sql.Tx) error { _ = tx.Rollback(); return errBoom }, "the handler ended"},
-		"commits in SQL":       {func(ctx context.Context, tx *sql.Tx) error { _, err := tx.ExecContext(ctx, "COMMIT"); return err }, "the handler ended"},
-		"commits and begins": {func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "COMMIT; BEGIN")
-			return err
-		}, "the handler"},
-		"commits SQL and fails": {func(ctx context.Context, tx *sql.Tx) error { _, _ = tx.ExecContext(ctx, "COMMIT"); return errBoom }, "the handler ended"},
+		"commits":               {func(_ context.Context, tx *sql.Tx) error { return tx.Commit() }, "the handler ended"},
+		"rolls back and fails":  {func(_ context.Context, tx *sql.Tx) error { return errors.Join(tx.Rollback(), errBoom) }, "the handler ended"},
+		"commits in SQL":        {sends("COMMIT", nil), "the handler ended"},
+		"commits and begins":    {sends("COMMIT; BEGIN", nil), "the handler"},
+		"commits SQL and fails": {sends("COMMIT", errBoom), "the handler ended"},
 		"leaves rows open": {func(ctx context.Context, tx *sql.Tx) error {
 			rows, err := tx.QueryContext(ctx, "SELECT generate_series(1, 100000)")
 			_ = rows.Next()
@@ -38,22 +40,21 @@ func TestAHandlerThatEndsOrSpoilsItsTransactionFailsTheTest(t *testing.T) {
 	} {
 		for driver, db := range dbs {
 			for _, place := range []string{"sql.Tx", "sql.DB"} {
-				for _, kind := range []string{"Tx", "Complete"} {
-					t.Run(name+" "+driver+" "+place+" "+kind, func(t *testing.T) {
-						exec(t, db, `TRUNCATE outbox.task RESTART IDENTITY`)
-						in := places[place](t, db)
-						reg := handlers.New()
-						if kind == "Tx" {
-							onTx(reg, "BAD", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error { return c.handler(ctx, tx) })
-						} else {
-							handlers.Leased(reg, outbox.NewTaskType[payload]("BAD"), func(ctx context.Context, task *outbox.Task[payload]) error {
-								return task.Complete(ctx, func(tx *sql.Tx) error { return c.handler(ctx, tx) })
-							})
-						}
-						enqueue(t, in, "BAD", 1)
-						wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg) }), "outboxtest: BAD #1: ", c.want)
+				t.Run(name+" "+driver+" "+place, func(t *testing.T) {
+					exec(t, db, `TRUNCATE outbox.task RESTART IDENTITY`)
+					in := places[place](t, db)
+					reg := handlers.New()
+					onTx(reg, "TX", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error { return c.handler(ctx, tx) })
+					handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error {
+						return task.Complete(ctx, func(tx *sql.Tx) error { return c.handler(ctx, tx) })
 					})
-				}
+					enqueue(t, in, "TX", 1)
+					wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg) }), "outboxtest: TX #1: ", c.want)
+					exec(t, db, `TRUNCATE outbox.task RESTART IDENTITY`)
+					in = places[place](t, db)
+					enqueue(t, in, "LEASED", 1)
+					wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg) }), "outboxtest: LEASED #1: ", c.want)
+				})
 			}
 		}
 	}
@@ -82,12 +83,8 @@ func TestAHandlerThatLosesItsConnectionHasFailed(t *testing.T) {
 		}, handlers.Backoff(constant(time.Hour)))
 		enqueue(t, db, "CUT", 1)
 		enqueue(t, db, "CUT_BATCH", 1, 2)
-		if got := runs(outboxtest.Drain(t, db, reg)); got != "CUT 1 failed, CUT_BATCH 1 done, CUT_BATCH 1 failed" {
-			t.Errorf("%s: it ran %s", driver, got)
-		}
-		if got := text(t, db, `SELECT string_agg(task_type || ' ' || state || ' ' || attempt, ', ' ORDER BY task_id) FROM outbox.task`); got != "CUT scheduled 1, CUT_BATCH scheduled 1" {
-			t.Errorf("%s: left is %s", driver, got)
-		}
+		wantRuns(t, "CUT 1 failed, CUT_BATCH 1 done, CUT_BATCH 1 failed", outboxtest.Drain(t, db, reg))
+		wantText(t, db, "CUT scheduled 1, CUT_BATCH scheduled 1", `SELECT string_agg(task_type || ' ' || state || ' ' || attempt, ', ' ORDER BY task_id) FROM outbox.task`)
 		tx := begin(t, db) // nothing can be recorded in it any more
 		enqueue(t, tx, "CUT", 1)
 		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, tx, reg) }), "outboxtest: CUT #", "a context of its own", "the test's transaction cannot be used any more")
@@ -111,25 +108,6 @@ func TestAHandlerThatFailsTheTestEndsTheDrain(t *testing.T) {
 		})
 		if calls != 1 || !r.failed {
 			t.Errorf("%d calls, want 1, and Drain not to return", calls)
-		}
-	})
-}
-
-func TestFailuresAreLoggedAndDoNotFailTheTest(t *testing.T) {
-	t.Parallel()
-	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
-		reg := handlers.New()
-		onTx(reg, "FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom })
-		onTx(reg, "OK", nothing)
-		enqueue(t, in, "FAILS", 1)
-		enqueue(t, in, "OK", 1)
-		var result *outboxtest.Result
-		r := failing(t, func(t testing.TB) { result = outboxtest.Drain(t, in, reg) })
-		if r.failed || len(r.logs) != 1 || !strings.Contains(r.logs[0], "FAILS #") || !strings.Contains(r.logs[0], "attempt 1: failed: boom") {
-			t.Errorf("failed: %v, logs: %q", r.failed, r.logs)
-		}
-		if !errors.Is(result.Of("FAILS")[0].Err, errBoom) || result.Of("OK")[0].Err != nil {
-			t.Errorf("the result is %v", result)
 		}
 	})
 }
@@ -163,9 +141,7 @@ func TestTheTransactionKeepsItsSettingsAndItsDeferredConstraints(t *testing.T) {
 			})
 		})
 		exec(t, tx, `INSERT INTO outbox.task (task_type, payload) VALUES ('TX', '{"N": 1}'), ('TX', '{"N": 2}'), ('LEASED', '{}')`)
-		if got := runs(outboxtest.Drain(t, tx, reg)); got != "TX 1 done, TX 1 done, LEASED 1 done" {
-			t.Errorf("it ran %s", got)
-		}
+		wantRuns(t, "TX 1 done, TX 1 done, LEASED 1 done", outboxtest.Drain(t, tx, reg))
 		if !strings.HasPrefix(inside, "20s 10s ") {
 			t.Errorf("in the handler the settings are %s, want a relay's limits", inside)
 		}
@@ -220,12 +196,8 @@ func TestALeaseInTheTestsTransaction(t *testing.T) {
 		})
 		enqueue(t, in, "SECOND", 1)
 		enqueue(t, in, "PANICS", 1)
-		if got := runs(outboxtest.Drain(t, in, reg)); got != "SECOND 1 done, PANICS 1 failed" {
-			t.Errorf("it ran %s", got)
-		}
-		if got := text(t, in, `SELECT string_agg(note, ' ') FROM effect`); got != "second" {
-			t.Errorf("the effects are %q", got)
-		}
+		wantRuns(t, "SECOND 1 done, PANICS 1 failed", outboxtest.Drain(t, in, reg))
+		wantText(t, in, "second", `SELECT string_agg(note, ' ') FROM effect`)
 		enqueue(t, in, "STOLEN", 1)
 		if r := failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg) }); !r.failed || !strings.Contains(r.fatal, "the handler took its lease away") {
 			t.Errorf("it did not fail for the stolen lease: %q", r.fatal)

@@ -182,9 +182,7 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 						t.Errorf("%s: %s; want 2 of 2 dead letters after 2 attempts, with %q", name, got, want)
 					}
 				}
-				if n := db.Int(t, `SELECT count(*) FROM effect`); n != 5 {
-					t.Errorf("%d tasks of another type are done, want 5", n)
-				}
+				db.wantRows(t, 5, `effect`)
 			}
 
 			db := begin()
@@ -245,23 +243,14 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 					t.Errorf("no record with %q", want)
 				}
 			}
-			if got := db.Text(t, `SELECT string_agg(name || ': ' || (next_at > now()), ', ' ORDER BY name) FROM outbox.schedule`); got != "bad as it fires: false, good: true" {
-				t.Errorf("the schedules that go on are %s", got)
-			}
+			db.wantText(t, "bad as it fires: false, good: true", `SELECT string_agg(name || ': ' || (next_at > now()), ', ' ORDER BY name) FROM outbox.schedule`)
 			armed.Store(false)
 			runOnce()
-			if got := db.Text(t, `SELECT string_agg(payload->>'N', ' ' ORDER BY payload) FROM outbox.task`); got != "1 2" {
-				t.Errorf("the schedules %s have fired, want 1 and 2", got)
-			}
-			if n := db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE next_at > now()`); n != 3 {
-				t.Errorf("%d schedules go on, want 3", n)
-			}
+			db.wantText(t, "1 2", `SELECT string_agg(payload->>'N', ' ' ORDER BY payload) FROM outbox.task`)
+			db.wantRows(t, 3, `outbox.schedule WHERE next_at > now()`)
 
 			db = begin()
-			tx, err := db.Begin()
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := db.begin(t)
 			result := outboxtest.Drain(t, tx, reg, outboxtest.Retries())
 			if err := tx.Commit(); err != nil {
 				t.Fatal(err)

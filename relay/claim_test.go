@@ -107,10 +107,7 @@ func TestPromoteTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 // leasedBy is how many tasks a lease takes, which are as many as it returns; it is rolled back.
 func leasedBy(t testing.TB, db *database, settings string, limit, lead int, pivots []int) int {
 	t.Helper()
-	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := db.begin(t)
 	defer tx.Rollback()
 	if _, err := tx.Exec(settings); err != nil {
 		t.Fatal(err)
@@ -132,10 +129,7 @@ func leasedBy(t testing.TB, db *database, settings string, limit, lead int, pivo
 // changed is how many rows a statement changes; it is rolled back.
 func changed(t testing.TB, db *database, settings, query string, args ...any) int {
 	t.Helper()
-	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := db.begin(t)
 	defer tx.Rollback()
 	if _, err := tx.Exec(settings); err != nil {
 		t.Fatal(err)
@@ -174,9 +168,7 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 	if called {
 		t.Error("a handler was called")
 	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0`); n != 5 {
-		t.Errorf("%d tasks are as they were, want 5", n)
-	}
+	db.wantRows(t, 5, `outbox.task WHERE state = 'ready' AND attempt = 0`)
 }
 
 // A claim of one task reads what is near its place first, and goes on from there: whatever of it others have locked.
@@ -195,54 +187,39 @@ func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
 			t.Fatal(err)
 		}
 		id, _ := strconv.Atoi(strings.Split(taken.String, "\x1f")[0])
-		return id
+		return id - first
 	}
-	other, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := db.begin(t)
 	defer other.Rollback()
 	if _, err := other.Exec(`SELECT 1 FROM outbox.task WHERE task_id < $1 FOR UPDATE`, first+50); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ from, most, near, want int }{
-		{first, 0, 10, first + 50},       // all that is near is locked
-		{first, 0, 60, first + 50},       // some of it is
-		{first, 0, 0, first + 50},        // nothing is known of what is near
-		{first + 60, 0, 10, first + 60},  // it is the first of all
-		{first + 90, 0, 10, first + 90},  //
-		{first + 97, 0, 10, first + 98},  // what was attempted before comes next
-		{first + 100, 1, 10, first + 98}, //
-		{first + 200, 0, 10, first + 98}, //
-		{first - 50, 0, 10, first + 50},
+		{0, 0, 10, 50},   // all that is near is locked
+		{0, 0, 60, 50},   // some of it is
+		{0, 0, 0, 50},    // nothing is known of what is near
+		{60, 0, 10, 60},  // it is the first of all
+		{97, 0, 10, 98},  // what was attempted before comes next
+		{100, 1, 10, 98}, //
+		{-50, 0, 10, 50}, // the task before is gone
 	} {
-		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
+		tx := db.begin(t)
+		if got := take(tx, first+c.from, c.most, c.near); got != c.want {
+			t.Errorf("%+v: took %d", c, got)
 		}
-		if got := take(tx, c.from, c.most, c.near); got != c.want {
-			t.Errorf("from %d up to priority %d, %d near: took %d, want %d", c.from-first, c.most, c.near, got-first, c.want-first)
-		}
-		for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "1s", "lock_timeout": "2s", "statement_timeout": "3s"} {
-			var got string
-			if err := tx.QueryRow(`SELECT current_setting($1)`, setting).Scan(&got); err != nil || got != want {
-				t.Errorf("%s is %s, want %s, error %v", setting, got, want, err)
-			}
+		var limits string
+		if err := tx.QueryRow(`SELECT concat_ws(' ', current_setting('idle_in_transaction_session_timeout'),
+			current_setting('lock_timeout'), current_setting('statement_timeout'))`).Scan(&limits); err != nil || limits != "1s 2s 3s" {
+			t.Errorf("the limits of the transaction are %s, want 1s 2s 3s; %v", limits, err)
 		}
 		tx.Rollback()
 	}
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := db.begin(t)
 	defer tx.Rollback()
-	for _, want := range []int{first + 98, 0, 0} {
-		if got := take(tx, first+100, 0, 10); got != want {
-			t.Errorf("took %d, want %d", got, want)
+	for _, c := range []struct{ most, want int }{{0, 98}, {0, -first}, {1, 99}} { // the last is less urgent
+		if got := take(tx, first+100, c.most, 10); got != c.want {
+			t.Errorf("up to priority %d: took %d, want %d", c.most, got, c.want)
 		}
-	}
-	if got := take(tx, first+100, 1, 10); got != first+99 {
-		t.Errorf("took %d, want the less urgent one", got)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/chaos/proxy"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
@@ -25,19 +28,47 @@ type attemptsSeen struct {
 	by map[int64][]int
 }
 
-func (a *attemptsSeen) see(id int64, attempt int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.by == nil {
-		a.by = map[int64][]int{}
+// use is middleware.
+func (a *attemptsSeen) use(next handlers.Func) handlers.Func {
+	a.by = map[int64][]int{}
+	return func(ctx context.Context, call *handlers.Call) error {
+		a.mu.Lock()
+		for _, task := range call.Tasks {
+			a.by[task.ID] = append(a.by[task.ID], task.Attempt)
+		}
+		a.mu.Unlock()
+		return next(ctx, call)
 	}
-	a.by[id] = append(a.by[id], attempt)
 }
 
 func (a *attemptsSeen) of(id int64) []int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.by[id])
+}
+
+// proxied is a pool on the same database, with a proxy before what it leads to.
+func (db *database) proxied(t *testing.T, driver string) (*proxy.Proxy, *database) {
+	t.Helper()
+	pooled, err := pgtest.PoolURL(relaytest.DriverName(), db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := url.Parse(pooled)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := proxy.New(to.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	u, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = p.Address()
+	return p, open(t, u.String(), driver)
 }
 
 // A connection that ends around a COMMIT leaves its outcome unknown. The rows are the truth: each task has its effect
@@ -51,38 +82,25 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 	tests := map[string]func(*testing.T){}
 	for _, driver := range drivers {
 		db := newDatabase(t, driver)
-		cutter, through := newCommitCutter(t, db.URL)
-		pool := open(t, through, driver)
-		seen := &attemptsSeen{}
-		reg := handlers.New()
-		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			seen.see(task.ID, task.Attempt)
-			return txEffect(ctx, tx, task)
-		})
-		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			seen.see(tasks[0].ID, tasks[0].Attempt)
-			return batchEffect(ctx, tx, tasks)
-		})
-		handlers.Tx(reg, outbox.NewTaskType[payload]("TX_FAILS_FIRST"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			seen.see(task.ID, task.Attempt)
-			if task.Attempt == 1 {
-				return errors.Join(txEffect(ctx, tx, task), errors.New("boom"))
+		cutter, pool := db.proxied(t, driver)
+		seen, reg := &attemptsSeen{}, all()
+		reg.Use(seen.use)
+		failsFirst := func(attempt int) error {
+			if attempt == 1 {
+				return errors.New("boom")
 			}
-			return txEffect(ctx, tx, task)
-		}, retrySoon())
-		handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-			seen.see(task.ID, task.Attempt)
-			return leasedEffect(ctx, task)
+			return nil
+		}
+		handlers.Tx(reg, outbox.NewTaskType[payload]("TX_FAILS_FIRST"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			return errors.Join(txEffect(ctx, tx, task), failsFirst(task.Attempt))
 		}, retrySoon())
 		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_PLAIN"), func(ctx context.Context, task *outbox.Task[payload]) error {
-			seen.see(task.ID, task.Attempt)
 			_, err := db.ExecContext(ctx, `INSERT INTO effect VALUES ($1, $2)`, task.ID, task.Attempt)
 			return err
 		})
 		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_FAILS_FIRST"), func(ctx context.Context, task *outbox.Task[payload]) error {
-			seen.see(task.ID, task.Attempt)
-			if task.Attempt == 1 {
-				return errors.New("boom")
+			if err := failsFirst(task.Attempt); err != nil {
+				return err
 			}
 			return leasedEffect(ctx, task)
 		}, retrySoon())
@@ -97,29 +115,27 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 				taskType, statement string // of the transaction whose commit is cut
 				want                want
 			}{
-				{"TX", "outbox: claim", want{{1}, {1, 1}, nil}},
-				{"BATCH", "outbox: claim", want{{1}, {1, 1}, nil}},
-				{"TX_FAILS_FIRST", "outbox: write back", want{{1, 2}, {1, 1, 2}, nil}},
+				{"TX", "outbox: claim", want{{1, 1}, {1}, nil}},
+				{"BATCH", "outbox: claim", want{{1, 1}, {1}, nil}},
+				{"TX_FAILS_FIRST", "outbox: write back", want{{1, 1, 2}, {1, 2}, nil}},
 				{"LEASED", "outbox: lease", once},
-				{"LEASED", "outbox: complete a leased task", want{{1}, {1, 1}, nil}},
+				{"LEASED", "outbox: complete a leased task", want{{1, 1}, {1}, nil}},
 				{"LEASED_PLAIN", "outbox: complete leased tasks", once},
 				{"LEASED_FAILS_FIRST", "outbox: end a lease", want{{1, 2}, {1, 2}, {1, 2}}},
 			} {
-				for how := range cut(3) {
+				for how, way := range []string{"request lost", "reply lost", "cut after the request"} {
 					for range rounds {
-						cuts := cutter.cuts()
-						cutter.arm(how, c.statement)
+						var cut atomic.Bool
+						cutter.Set(&proxy.Trap{Catches: proxy.Commit(c.statement), How: proxy.How(how), Then: func() { cut.Store(true) }})
 						id := int64(db.Int(t, `INSERT INTO outbox.task (task_type) VALUES ($1) RETURNING task_id`, c.taskType))
-						name := fmt.Sprintf("%s, %q: %v", c.taskType, c.statement, how)
+						name := fmt.Sprintf("%s, %q: %v", c.taskType, c.statement, way)
 						eventually(t, 30*time.Second, name+": the task is done", func() bool {
-							return cutter.cuts() > cuts && db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
+							return cut.Load() && db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
 						})
-						if n := db.Int(t, `SELECT count(*) FROM effect WHERE task_id = $1`, id); n != 1 {
-							t.Errorf("%s: %d effects, want 1", name, n)
-						}
+						db.wantRows(t, 1, `effect WHERE task_id = $1`, id)
 						got, want := seen.of(id), c.want[how]
 						if want == nil { // either
-							want = c.want[min(len(got)-len(c.want[0]), 1)]
+							want = c.want[1-min(len(got)-len(c.want[1]), 1)]
 						}
 						if !slices.Equal(got, want) {
 							t.Errorf("%s: the handler saw attempts %v, want %v", name, got, want)
@@ -127,9 +143,7 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 					}
 				}
 			}
-			if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
-				t.Errorf("%d dead letters\n%s", n, db.Dump(t))
-			}
+			db.wantRows(t, 0, `outbox.dead_task`)
 			if n := lost.Load(); n != 0 {
 				t.Errorf("observers heard of %d lost leases: a commit of unknown outcome is none", n)
 			}
@@ -150,32 +164,5 @@ func TestALostCommitIsNoAttempt(t *testing.T) {
 	db.OnceEach(t, 1)
 	if attempt := db.Int(t, `SELECT attempt FROM effect`); attempt != 1 || !c.fired() {
 		t.Errorf("done in attempt %d, want 1; the COMMIT was lost: %v", attempt, c.fired())
-	}
-}
-
-// The commit of a leased claim may come through after the relay has asked what became of it.
-func TestALeasedClaimWhoseCommitComesThroughLateIsGivenBack(t *testing.T) {
-	t.Parallel()
-	for _, driver := range drivers {
-		t.Run(driver, func(t *testing.T) {
-			db := newDatabase(t, driver)
-			db.Do(t, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$`)
-			db.Do(t, `CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON outbox.task DEFERRABLE INITIALLY DEFERRED
-				FOR EACH ROW WHEN (NEW.state = 'leased') EXECUTE FUNCTION slow()`)
-			cutter, through := newCommitCutter(t, db.URL)
-			seen := &attemptsSeen{}
-			reg := handlers.New()
-			handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-				seen.see(task.ID, task.Attempt)
-				return leasedEffect(ctx, task)
-			})
-			cutter.arm(loseBoth, "outbox: lease")
-			id := int64(db.Int(t, `INSERT INTO outbox.task (task_type) VALUES ('LEASED') RETURNING task_id`))
-			run(t, open(t, through, driver), reg, relay.Config{PollInterval: 50 * time.Millisecond})
-			db.Emptied(t, 20*time.Second) // the lease itself would hold it for minutes
-			if got := seen.of(id); cutter.cuts() != 1 || !slices.Equal(got, []int{1}) {
-				t.Errorf("after %d cuts the handler saw attempts %v, want 1 and [1]", cutter.cuts(), got)
-			}
-		})
 	}
 }

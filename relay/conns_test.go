@@ -5,28 +5,13 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"runtime"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/lib/pq"
-	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
-
-// dials counts the connections that a pool opens.
-type dials struct {
-	driver.Connector
-	n atomic.Int64
-}
-
-func (d *dials) Connect(ctx context.Context) (driver.Conn, error) {
-	d.n.Add(1)
-	return d.Connector.Connect(ctx)
-}
 
 // The pool keeps two idle connections only, and closes others that it gets back.
 func TestARelayOpensNoMoreConnectionsThanItMayUse(t *testing.T) {
@@ -34,23 +19,19 @@ func TestARelayOpensNoMoreConnectionsThanItMayUse(t *testing.T) {
 	const workers, tasks = 16, 600
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", tasks)
-	connector, err := pq.NewConnector(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	opened := &dials{Connector: connector}
-	pool := sql.OpenDB(opened)
-	t.Cleanup(func() { pool.Close() })
+	opened := &faulty{}
+	opened.armNth(0, fault{}) // it keeps its calls
+	pool := db.through(t, opened.wrap)
 	pool.SetMaxOpenConns(workers + 2)
-	var ran atomic.Int64
-	reg := handlers.New()
-	handlers.Tx(reg, typeTx, func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
-		ran.Add(1)
-		return nil
-	})
-	run(t, &database{&relaytest.Database{DB: pool, URL: db.URL}}, reg, relay.Config{Workers: workers, ListenDSN: db.URL})
-	eventually(t, 60*time.Second, "all tasks ran", func() bool { return ran.Load() >= tasks })
-	if n := opened.n.Load(); n > workers+8 {
+	run(t, pool, all(), relay.Config{Workers: workers, ListenDSN: db.URL})
+	db.Emptied(t, 60*time.Second)
+	n := 0
+	for _, call := range opened.calls() {
+		if call == "connect" {
+			n++
+		}
+	}
+	if n > workers+8 {
 		t.Errorf("%d connections were opened, want %d at most", n, workers+8)
 	}
 }
@@ -69,24 +50,21 @@ func TestAConnectionThatIsPutReachesACallThatWaitsForThePool(t *testing.T) {
 		t.Fatal(err)
 	}
 	for round := range relaytest.Times(60, 300) {
-		type answer struct {
-			conn *sql.Conn
-			err  error
-		}
-		got := make(chan answer)
+		got := make(chan *sql.Conn)
 		go func() {
 			conn, err := conns.Get(ctx)
-			got <- answer{conn, err}
+			if err != nil {
+				t.Errorf("round %d: %v", round, err)
+			}
+			got <- conn
 		}()
 		for range round % 50 {
 			runtime.Gosched()
 		}
 		conns.Put(conn)
-		a := <-got
-		if a.err != nil {
-			t.Fatalf("round %d: %v", round, a.err)
+		if conn = <-got; conn == nil {
+			return
 		}
-		conn = a.conn
 	}
 	conns.Put(conn)
 }
@@ -117,13 +95,8 @@ func (c boundedConnector) Connect(ctx context.Context) (driver.Conn, error) {
 // F24. COMMIT has no context: only this bound ends its wait for a server that is gone.
 func TestTheRepliesOfAConnectionAreBoundedWheneverARelayTakesIt(t *testing.T) {
 	t.Parallel()
-	connector, err := pq.NewConnector(newDatabase(t, "postgres").URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := sql.OpenDB(boundedConnector{connector})
-	defer pool.Close()
-	conns := pg.NewPool(pool)
+	pool := newDatabase(t, "postgres").through(t, func(c driver.Connector) driver.Connector { return boundedConnector{c} })
+	conns := pg.NewPool(pool.DB)
 	defer conns.Close()
 	for range 3 {
 		conn, err := conns.Get(t.Context())
@@ -140,4 +113,21 @@ func TestTheRepliesOfAConnectionAreBoundedWheneverARelayTakesIt(t *testing.T) {
 		}
 		conns.Put(conn)
 	}
+}
+
+// I11: a driver may have a goroutine for each statement's context, which ends with that one. So each context ends. The
+// check is that of Stop.
+func TestEachContextThatADriverGetsEnds(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t, "postgres")
+	watched := &faulty{each: func(ctx context.Context, _ string) {
+		if done := ctx.Done(); done != nil {
+			go func() { <-done }()
+		}
+	}}
+	for _, name := range []string{"TX", "BATCH", "LEASED"} {
+		db.Enqueue(t, name, 20)
+	}
+	run(t, db.through(t, watched.wrap), all(), relay.Config{PollInterval: 50 * time.Millisecond})
+	db.Emptied(t, 20*time.Second)
 }

@@ -38,11 +38,7 @@ func nothingLeft(t *testing.T, db *database, pool *sql.DB) {
 	if n := pool.Stats().InUse; n != 0 {
 		t.Errorf("I11: %d connections are in use", n)
 	}
-	// A server notices the end of a connection a little later, and a goroutine ends after it has said so.
-	eventually(t, 10*time.Second, "I11: no open transaction", func() bool {
-		return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-			AND backend_type = 'client backend' AND state <> 'idle'`) == 0
-	})
+	db.Idle(t)
 	eventually(t, 10*time.Second, "I11: no lock", func() bool { // one whose client gave up as it began has some
 		return db.Int(t, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database()
 			AND a.backend_type = 'client backend' AND pid <> pg_backend_pid()`) == 0
@@ -152,16 +148,10 @@ func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing
 				}
 			}
 			want := map[bool]int{false: 5, true: 0}[succeeds]
-			if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0 AND state = 'ready' AND last_error IS NULL`); n != want {
-				t.Errorf("%d tasks are back as they were, want %d\n%s", n, want, db.Dump(t))
-			}
-			if n := db.Int(t, `SELECT count(*) FROM effect`); n != 5-want {
-				t.Errorf("%d effects, want %d", n, 5-want)
-			}
+			db.wantRows(t, want, `outbox.task WHERE attempt = 0 AND state = 'ready' AND last_error IS NULL`)
+			db.wantRows(t, 5-want, `effect`)
 			once(t, db, all(), relay.Config{})
-			if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 5 {
-				t.Errorf("%d effects of first attempts in the end, want 5", n)
-			}
+			db.wantRows(t, 5, `effect WHERE attempt = 1`)
 		})
 	}
 }
@@ -217,9 +207,7 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 	started.Wait()
 	r.Stop()
 	nothingLeft(t, db, pool.DB)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0 AND state = 'ready'`); n != 7 {
-		t.Errorf("%d tasks are back as they were, want 7\n%s", n, db.Dump(t))
-	}
+	db.wantRows(t, 7, `outbox.task WHERE attempt = 0 AND state = 'ready'`)
 	again := all()
 	handlers.Tx(again, outbox.NewTaskType[payload]("SQL"), txEffect)
 	handlers.Leased(again, outbox.NewTaskType[payload]("COMPLETE"), leasedEffect)
@@ -231,9 +219,7 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 		}
 	}
 	ended.Wait()
-	if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 1`); n != 7 || db.Int(t, `SELECT count(*) FROM effect`) != 7 {
-		t.Errorf("%d effects of first attempts, want those of the second relay alone, 7", n)
-	}
+	db.wantText(t, "7 7", `SELECT concat_ws(' ', count(*), count(*) FILTER (WHERE attempt = 1)) FROM effect`) // of the second relay
 	r.Ended(t)
 }
 

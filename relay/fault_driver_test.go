@@ -55,7 +55,8 @@ var timedOut error = &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExc
 // which is made to refuse the statement; so its transaction is in the state that belongs to the error.
 type faulty struct {
 	driver.Connector
-	before map[string]func() // is called before a call
+	before map[string]func()                      // is called before a call
+	each   func(ctx context.Context, call string) // before any call; may be nil
 
 	mu    sync.Mutex
 	under map[string]*sync.RWMutex // held for reading by calls under way
@@ -64,6 +65,12 @@ type faulty struct {
 	trace []string                 // of the calls since armNth
 	nth   int                      // of the calls from now on fails; 0 is none
 	fault fault
+}
+
+// wrap makes the connector faulty.
+func (f *faulty) wrap(real driver.Connector) driver.Connector {
+	f.Connector = real
+	return f
 }
 
 // arm lets the next call fail. One that is under way has ended then: it does not find what the test does next.
@@ -182,7 +189,7 @@ var (
 )
 
 // on makes a call, or lets it fail.
-func (c *faultyConn) on(query string, do func() error) error {
+func (c *faultyConn) on(ctx context.Context, query string, do func() error) error {
 	if c.broken {
 		return driver.ErrBadConn
 	}
@@ -194,6 +201,9 @@ func (c *faultyConn) on(query string, do func() error) error {
 		call += " after " + c.last
 	}
 	c.last = call
+	if c.f.each != nil {
+		c.f.each(ctx, call)
+	}
 	if first := c.f.before[call]; first != nil {
 		first()
 	}
@@ -223,26 +233,26 @@ func (c *faultyConn) on(query string, do func() error) error {
 }
 
 func (c *faultyConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (result driver.Result, err error) {
-	err = c.on(query, func() (err error) { result, err = c.real.ExecContext(ctx, query, args); return err })
+	err = c.on(ctx, query, func() (err error) { result, err = c.real.ExecContext(ctx, query, args); return err })
 	return result, err
 }
 
 func (c *faultyConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (rows driver.Rows, err error) {
-	err = c.on(query, func() (err error) { rows, err = c.real.QueryContext(ctx, query, args); return err })
+	err = c.on(ctx, query, func() (err error) { rows, err = c.real.QueryContext(ctx, query, args); return err })
 	return rows, err
 }
 
 func (c *faultyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (tx driver.Tx, err error) {
-	err = c.on("BEGIN", func() (err error) { tx, err = c.real.BeginTx(ctx, opts); return err })
+	err = c.on(ctx, "BEGIN", func() (err error) { tx, err = c.real.BeginTx(ctx, opts); return err })
 	return &faultyTx{c, tx}, err
 }
 
 func (c *faultyConn) Ping(ctx context.Context) error {
-	return c.on("ping", func() error { return c.real.Ping(ctx) })
+	return c.on(ctx, "ping", func() error { return c.real.Ping(ctx) })
 }
 
 func (c *faultyConn) PrepareContext(ctx context.Context, query string) (stmt driver.Stmt, err error) {
-	err = c.on(query, func() (err error) { stmt, err = c.real.PrepareContext(ctx, query); return err })
+	err = c.on(ctx, query, func() (err error) { stmt, err = c.real.PrepareContext(ctx, query); return err })
 	return stmt, err
 }
 
@@ -273,8 +283,8 @@ type faultyTx struct {
 	real driver.Tx
 }
 
-func (t *faultyTx) Commit() error   { return t.c.on("COMMIT", t.real.Commit) }
-func (t *faultyTx) Rollback() error { return t.c.on("ROLLBACK", t.real.Rollback) }
+func (t *faultyTx) Commit() error   { return t.c.on(context.Background(), "COMMIT", t.real.Commit) }
+func (t *faultyTx) Rollback() error { return t.c.on(context.Background(), "ROLLBACK", t.real.Rollback) }
 
 // setCode sets a SQLSTATE, whose type has another name in older versions of lib/pq.
 func setCode[C ~string](c *C, code string) { *c = C(code) }

@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/needs"
@@ -117,7 +115,7 @@ func register(l *loops) { _ = l.Fire(context.Background()) }
 // loopsUnderTest is a database with a driver that fails.
 type loopsUnderTest struct {
 	db     *database
-	pool   *sql.DB
+	pool   *database
 	faulty *faulty
 }
 
@@ -128,7 +126,7 @@ func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, wa
 	reg := handlers.New()
 	handlers.Tx(reg, typeTx, txEffect, handlers.Rate(1000, time.Hour))
 	log := &records{}
-	r, err := relay.New(u.pool, reg, relay.Config{DeadRetention: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil)),
+	r, err := relay.New(u.pool.DB, reg, relay.Config{DeadRetention: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil)),
 		Schedules: relay.Schedules{{Name: "tick", Timing: relay.Every(1000 * time.Hour), Task: relaytest.TypeFired.New(payload{}), CatchUp: relay.CatchUpAll}}})
 	if err != nil {
 		t.Fatal(err)
@@ -195,13 +193,8 @@ func TestEachLoopGoesOnAfterAnyFailureOfAnyOfItsCalls(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	u := &loopsUnderTest{db: newDatabase(t, "postgres")}
-	connector, err := pq.NewConnector(u.db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.faulty = &faulty{Connector: connector}
-	u.pool = sql.OpenDB(u.faulty)
-	t.Cleanup(func() { u.pool.Close() })
+	u.faulty = &faulty{}
+	u.pool = u.db.through(t, u.faulty.wrap)
 	u.pool.SetMaxIdleConns(-1) // each try connects
 	type todo struct {
 		loop faultyLoop

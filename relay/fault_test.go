@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
@@ -111,18 +110,13 @@ func TestAnyFailureOfAnyDriverCallLeavesEachTaskWithOneEffect(t *testing.T) {
 // open starts the relay and finds out which calls there are, by four rounds without faults.
 func (v *victim) open(t *testing.T) {
 	v.db = newDatabase(t, "postgres")
-	connector, err := pq.NewConnector(v.db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v.faulty = &faulty{Connector: connector}
-	pool := sql.OpenDB(v.faulty)
-	t.Cleanup(func() { pool.Close() })
+	v.faulty = &faulty{}
+	pool := v.db.through(t, v.faulty.wrap)
 	reg := handlers.New()
 	v.register(reg)
 	told := &heard{}
 	t.Cleanup(func() { told.balanced(t) }) // after the relay
-	run(t, &database{&relaytest.Database{DB: pool, URL: v.db.URL}}, reg, relay.Config{PollInterval: 50 * time.Millisecond, Observers: told.observers()})
+	run(t, pool, reg, relay.Config{PollInterval: 50 * time.Millisecond, Observers: told.observers()})
 	v.enqueue(t)
 	v.db.Emptied(t, 20*time.Second)
 	v.faulty.record()

@@ -42,6 +42,11 @@ type ordered struct {
 	undisturbed *actor
 }
 
+func newOrderedActors(t *testing.T) (ordered, []*actor) {
+	db := newDatabase(t, "postgres")
+	return ordered{db, newActor(t, db)}, actors(t, db, 4)
+}
+
 // promoteHeads promotes heads while nobody else does.
 func (o ordered) promoteHeads(t *testing.T) {
 	t.Helper()
@@ -86,9 +91,7 @@ const promoteLock = `INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT 
 func TestHeadsOfAKeyArePromotedOnceAndForEachTaskInEveryOrder(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	o := ordered{database: newDatabase(t, "postgres")}
-	all := actors(t, o.database, 4)
-	o.undisturbed = newActor(t, o.database)
+	o, all := newOrderedActors(t)
 	scenario{all, 4 * len(holderEnds), func(variant int) ([][]step, func() string) {
 		o.Do(t, emptyAll+dead(relayA, "1 hour")+promoteLock)
 		h := &holder{actor: all[0], leased: variant%2 == 0, task: o.Int(t, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('TX', 'k') RETURNING task_id`)}
@@ -112,9 +115,7 @@ func TestHeadsOfAKeyArePromotedOnceAndForEachTaskInEveryOrder(t *testing.T) {
 func TestTheFirstHeadOfAKeyIsPromotedOnceInEveryOrder(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	o := ordered{database: newDatabase(t, "postgres")}
-	all := actors(t, o.database, 4)
-	o.undisturbed = newActor(t, o.database)
+	o, all := newOrderedActors(t)
 	scenario{all, 1, func(int) ([][]step, func() string) {
 		o.Do(t, emptyAll+promoteLock)
 		return [][]step{o.enqueues(all[0], true), o.enqueues(all[1], true), promotes(all[2]), promotes(all[3])}, func() string { return o.allRun(t, 0, 2) }

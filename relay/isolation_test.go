@@ -1,10 +1,7 @@
 package relay_test
 
 import (
-	"context"
-	"errors"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,56 +12,43 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
+// keep has a trigger refuse rows with an error that says that they were kept.
+func (db *database) keep(t *testing.T, event, when string) {
+	t.Helper()
+	db.Do(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$;
+		CREATE TRIGGER keep `+event+` FOR EACH ROW WHEN (`+when+`) EXECUTE FUNCTION keep()`)
+}
+
 // A time.Duration ends at 292 years: the wait for this task does not fit one.
 func TestATaskOfTheYear9999WaitsAndHindersNothing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('TX', '9999-12-31')`)
 	db.Enqueue(t, "TX", 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	r, err := relay.New(db.DB, all(), relay.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.RunOnce(ctx); err != nil || ctx.Err() != nil {
-		t.Fatalf("RunOnce: %v, %v; want it to end by itself", err, ctx.Err())
-	}
-	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 1 {
-		t.Errorf("%d effects, want 1", n)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`); n != 1 {
-		t.Errorf("%d tasks are scheduled, want 1", n)
-	}
+	once(t, db, all(), relay.Config{})
+	db.wantRows(t, 1, `effect`)
+	db.wantRows(t, 1, `outbox.task WHERE state = 'scheduled'`)
 }
 
-func TestTimesThatARelayCouldNotReadAreRefused(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	for _, column := range []string{"run_at", "created_at", "attempted_at"} {
-		for _, value := range []string{"infinity", "-infinity", "294276-12-01"} {
-			_, err := db.ExecContext(t.Context(), `INSERT INTO outbox.task (task_type, `+column+`) VALUES ('TX', $1)`, value)
-			if err == nil || !strings.Contains(err.Error(), "task_time_check") {
-				t.Errorf("%s = %s: %v, want it refused by task_time_check", column, value, err)
-			}
-		}
-	}
+// doneOf waits until no task of the type is left.
+func (db *database) doneOf(t *testing.T, taskType string) {
+	t.Helper()
+	eventually(t, 20*time.Second, "the other type's tasks are done", func() bool {
+		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = $1`, taskType) == 0
+	})
 }
 
 func TestATypeWhoseClaimsAreRefusedDoesNotStopOthers(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
-	db.Do(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$`)
-	db.Do(t, `CREATE TRIGGER keep BEFORE DELETE ON outbox.task FOR EACH ROW WHEN (OLD.task_type = 'TX') EXECUTE FUNCTION keep()`)
+	db.keep(t, `BEFORE DELETE ON outbox.task`, `OLD.task_type = 'TX'`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload, priority) VALUES ('TX', '{}', -5)`)
 	r := run(t, db, all(), relay.Config{PollInterval: 50 * time.Millisecond})
 	eventually(t, 10*time.Second, "the refusal is logged", func() bool { return r.Log.Count("cannot be claimed") > 0 })
 	for range 20 {
 		db.Enqueue(t, "BATCH", 1)
-		eventually(t, time.Second, "the other type's task is done", func() bool {
-			return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'BATCH'`) == 0
-		})
+		db.doneOf(t, "BATCH")
 	}
 	if n := r.Log.Count("cannot be claimed"); n != 1 {
 		t.Errorf("the refusal was logged %d times, want once", n)
@@ -92,15 +76,12 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 			db := newDatabase(t)
 			reg := all()
 			handlers.Tx(reg, outbox.NewTaskType[payload]("OTHER"), txEffect)
-			db.Do(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$`)
-			db.Do(t, `CREATE TRIGGER keep BEFORE `+refused+` ON outbox.running FOR EACH ROW
-				WHEN (`+map[string]string{"INSERT": "NEW", "DELETE": "OLD"}[refused]+`.task_id >= 1000) EXECUTE FUNCTION keep()`)
+			db.keep(t, `BEFORE `+refused+` ON outbox.running`, map[string]string{"INSERT": "NEW", "DELETE": "OLD"}[refused]+`.task_id >= 1000`)
 			r := run(t, db, reg, relay.Config{Workers: 10, PollInterval: 50 * time.Millisecond})
-			claimed := func(first bool) {
-				eventually(t, 20*time.Second, "all tasks are claimed", func() bool {
-					return db.Int(t, `SELECT count(*) FROM (SELECT 1 FROM outbox.task FOR UPDATE SKIP LOCKED) t`) == 0 &&
-						(!first || db.Int(t, `SELECT count(*) FROM pg_locks
-							WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'outbox.running'::regclass AND NOT granted`) > 0)
+			claimed := func() {
+				eventually(t, 20*time.Second, "all tasks are claimed, and the journal waits", func() bool {
+					return db.Int(t, `SELECT count(*) FROM (SELECT 1 FROM outbox.task FOR UPDATE SKIP LOCKED) t`) == 0 && db.Int(t, `SELECT count(*) FROM pg_locks
+						WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'outbox.running'::regclass AND NOT granted`) > 0
 				})
 			}
 			gate := newActor(t, db)
@@ -108,19 +89,17 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			db.Enqueue(t, "OTHER", 1)
-			claimed(true)
+			claimed()
 			db.Do(t, `INSERT INTO outbox.task (task_id, task_type, attempt) OVERRIDING SYSTEM VALUE SELECT n, `+c.tasks+` FROM generate_series(1000, 1002) n`)
 			db.Enqueue(t, "OTHER", 1)
-			claimed(false)
+			claimed()
 			if _, err := gate.exec(`COMMIT`); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, 20*time.Second, "the refusal is logged", func() bool { return r.Log.Count("cannot be claimed") > 0 })
 			for range 20 {
 				db.Enqueue(t, "OTHER", 1)
-				eventually(t, 20*time.Second, "the other type's tasks are done", func() bool {
-					return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'OTHER'`) == 0
-				})
+				db.doneOf(t, "OTHER")
 			}
 			if all, other := r.Log.Count("cannot be claimed"), r.Log.Count("task_type=OTHER"); all != 1 || other != 0 {
 				t.Errorf("%d refusals were logged, want one; %d were of the other type", all, other)
@@ -143,8 +122,7 @@ func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT n, $1, $2 FROM generate_series(1, 3) n`, someToken, liveRelay)
-	db.Do(t, `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$`)
-	db.Do(t, `CREATE TRIGGER keep BEFORE DELETE ON outbox.running FOR EACH ROW WHEN (OLD.task_id = 1) EXECUTE FUNCTION keep()`)
+	db.keep(t, `BEFORE DELETE ON outbox.running`, `OLD.task_id = 1`)
 	r, err := relay.New(db.DB, all(), relay.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -156,10 +134,7 @@ func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {
 	if err := l.WriteNotes(t.Context()); err == nil || !strings.Contains(err.Error(), "kept") {
 		t.Errorf("notes: %v, want what PostgreSQL said", err)
 	}
-	const left = `SELECT string_agg(task_id || CASE WHEN lost_connection THEN ' lost' ELSE '' END, ', ' ORDER BY task_id) FROM outbox.running`
-	if got := db.Text(t, left); got != "1, 3 lost" {
-		t.Errorf("rows of the journal: %s; want 1, 3 lost", got)
-	}
+	db.wantText(t, "1, 3 lost", `SELECT string_agg(task_id || CASE WHEN lost_connection THEN ' lost' ELSE '' END, ', ' ORDER BY task_id) FROM outbox.running`)
 	if err := l.Record(t.Context(), 1); err == nil {
 		t.Error("a run is journalled of the task whose note is not written")
 	}
@@ -174,23 +149,4 @@ func TestANoteThatPostgreSQLRefusesHoldsUpItsTaskOnly(t *testing.T) {
 		t.Errorf("its run when the note is written: %v", err)
 	}
 	db.Do(t, `DELETE FROM outbox.running`)
-}
-
-func TestRetryAfterOfABatchHoldsForEachOfItsTasks(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	var calls atomic.Int32
-	reg := handlers.New()
-	handlers.Batch(reg, typeBatch, 10, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
-		calls.Add(1)
-		return handlers.RetryAfter(time.Hour, errors.New("429"))
-	})
-	db.Enqueue(t, "BATCH", 4)
-	once(t, db, reg, relay.Config{Workers: 1}) // two workers share the tasks where both claim at once
-	if n := calls.Load(); n != 1 {
-		t.Errorf("%d calls, want 1: the receiver asked for an hour's rest", n)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND attempt = 1 AND run_at > now() + interval '59 minutes'`); n != 4 {
-		t.Errorf("%d tasks wait for an hour, want 4\n%s", n, db.Dump(t))
-	}
 }

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,13 +48,11 @@ func TestABatchIsOneRowOfTheJournal(t *testing.T) {
 		journal = db.Text(t, `SELECT count(*) || ' row of ' || sum(cardinality(task_ids)) || ' tasks' FROM outbox.running`)
 		return nil
 	})
-	once(t, db, reg, relay.Config{Workers: 1}) // two workers share the tasks where both claim at once
+	once(t, db, reg, relay.Config{Workers: 1})
 	if journal != "1 row of 100 tasks" {
 		t.Errorf("the journal has %s, want 1 row of 100 tasks", journal)
 	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.running`); n != 0 {
-		t.Errorf("%d rows are left in the journal", n)
-	}
+	db.wantRows(t, 0, `outbox.running`)
 }
 
 // What the process died of may be any task of its batch. The others of the lane are none of them, although their ids are in between. Ids
@@ -62,15 +61,16 @@ func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
 	t.Parallel()
 	known := []string{"attempt 1 of 2 4 5", "attempt 2 of 1", "attempt 2 of 3", "attempt 2 of 6"}
 	for i, c := range []struct {
-		name, end string // of the transaction of the lost claim
-		ahead     int    // the journal has another id than its
-		want      []string
+		name  string
+		end   func(*sql.Tx) error // of the transaction of the lost claim
+		ahead int                 // the journal has another id than its
+		want  []string
 	}{
-		{"its claim is gone", "ROLLBACK", 0, known},
+		{"its claim is gone", (*sql.Tx).Rollback, 0, known},
 		// Of a batch from another cluster any transaction of this one may have the id, or none yet.
-		{"its claim is committed", "COMMIT", 0, known},
-		{"its claim is in the future", "ROLLBACK", 1_000_000, known},
-		{"its claim is open", "", 0, []string{"attempt 1 of 1 2 3 4 5 6"}},
+		{"its claim is committed", (*sql.Tx).Commit, 0, known},
+		{"its claim is in the future", (*sql.Tx).Rollback, 1_000_000, known},
+		{"its claim is open", nil, 0, []string{"attempt 1 of 1 2 3 4 5 6"}},
 	} {
 		for _, apart := range []string{"", "000"} {
 			if !relaytest.Long && (apart == "") == (i%2 == 0) { // each case with one of them
@@ -79,20 +79,16 @@ func TestALostBatchIsKnownByEachOfItsTasks(t *testing.T) {
 			t.Run(c.name+" "+apart, func(t *testing.T) {
 				db := newDatabase(t)
 				db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT (n || $1)::bigint, 'BATCH' FROM generate_series(1, 6) n`, apart)
-				lost, err := db.Conn(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer lost.Close()
+				lost := db.begin(t)
+				defer lost.Rollback()
 				var xid string
-				if _, err := lost.ExecContext(t.Context(), "BEGIN"); err != nil {
+				if err := lost.QueryRow(`SELECT (pg_current_xact_id()::text::bigint + $1)::text`, c.ahead).Scan(&xid); err != nil {
 					t.Fatal(err)
 				}
-				if err := lost.QueryRowContext(t.Context(), `SELECT (pg_current_xact_id()::text::bigint + $1)::text`, c.ahead).Scan(&xid); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := lost.ExecContext(t.Context(), c.end+";"); err != nil {
-					t.Fatal(err)
+				if c.end != nil {
+					if err := c.end(lost); err != nil {
+						t.Fatal(err)
+					}
 				}
 				db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id, task_ids, first_id, last_id, xid)
 					SELECT ids[1], $1, $1, ids, ids[1], ids[3], $2::text::xid8 FROM (SELECT ARRAY[1 || $3, 3 || $3, 6 || $3]::bigint[] AS ids) AS batch`, someUUID, xid, apart)
@@ -144,9 +140,7 @@ func TestALostBatchIsKnownAlthoughItsFirstTaskIsGone(t *testing.T) {
 				t.Errorf("calls: %s\nwant: %s", strings.Join(got, ", "), strings.Join(want, ", "))
 			}
 			do("reap")
-			if n := db.Int(t, `SELECT count(*) FROM outbox.running`); n != 0 {
-				t.Errorf("%d rows are left in the journal, although no task is\n%s", n, db.Dump(t))
-			}
+			db.wantRows(t, 0, `outbox.running`)
 		})
 	}
 }

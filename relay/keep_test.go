@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,32 +62,8 @@ func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
 				t.Errorf("times of %+v", full)
 			}
 		}
-		if n := db.Int(t, `SELECT count(*) FROM outbox.done_task JOIN outbox.task USING (task_id)`) + db.Int(t, `SELECT count(*) FROM outbox.done_task JOIN outbox.dead_task USING (task_id)`); n != 0 {
-			t.Errorf("%d tasks are finished and not", n)
-		}
-		if dead, left := db.Int(t, `SELECT count(*) FROM outbox.dead_task`), db.Int(t, `SELECT count(*) FROM outbox.task`); dead != 2 || left != 4 {
-			t.Errorf("%d dead letters and %d tasks, want 2 and 4\n%s", dead, left, db.Dump(t))
-		}
-	})
-}
-
-func TestATaskThatSucceedsLateHasItsLastAttemptInTheHistory(t *testing.T) {
-	needs.Long(t)
-	eachKind(t, func(t *testing.T, kind string, db *database) {
-		reg := handlers.New()
-		kinds[kind](reg, "X", func(task *outbox.Task[payload]) error {
-			if task.Attempt < 3 {
-				return errors.New("boom")
-			}
-			return nil
-		}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Millisecond)))
-		db.Enqueue(t, "X", 1)
-		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-		db.Emptied(t, 20*time.Second)
-		kept, _, err := relaytest.Admin(t, db.DB).Tasks(t.Context(), "X", admin.Finished, admin.Page{})
-		if err != nil || len(kept) != 1 || kept[0].Attempt != 3 || kept[0].LastError != "" {
-			t.Errorf("got %+v, %v", kept, err)
-		}
+		db.wantRows(t, 2, `outbox.dead_task`)
+		db.wantRows(t, 4, `outbox.task`)
 	})
 }
 
@@ -96,29 +71,13 @@ func TestABatchThatFailsInPartKeepsTheRest(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()
-	handlers.Batch(reg, typeBatch, 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
-		failed := handlers.BatchError{}
-		for _, task := range tasks {
-			switch task.Payload.N {
-			case 1:
-				failed[task.ID] = errors.New("boom")
-			case 2:
-				failed[task.ID] = handlers.Discard(errors.New("no use"))
-			case 3:
-				failed[task.ID] = handlers.Dead(errors.New("boom"))
-			}
-		}
-		return failed
+	handlers.Batch(reg, typeBatch, 10, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+		return handlers.BatchError{1: errAlways, 2: handlers.Discard(errors.New("no use")), 3: handlers.Dead(errAlways)}
 	}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)))
 	db.Enqueue(t, "BATCH", 6)
-	once(t, db, reg, relay.Config{})
-	got := db.Text(t, `SELECT string_agg((payload->>'n') || COALESCE(' ' || last_error, ''), ',' ORDER BY task_id) FROM outbox.done_task`)
-	if want := "2 discard: no use,4,5,6"; got != want {
-		t.Errorf("the history has %s, want %s", got, want)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.running`); n != 0 {
-		t.Errorf("%d runs are left in the journal", n)
-	}
+	once(t, db, reg, relay.Config{Workers: 1})
+	db.wantText(t, "2 discard: no use,4,5,6", `SELECT string_agg((payload->>'n') || COALESCE(' ' || last_error, ''), ',' ORDER BY task_id) FROM outbox.done_task`)
+	db.wantRows(t, 0, `outbox.running`)
 }
 
 // A batch whose payloads are too much for one text of statements.
@@ -127,14 +86,10 @@ func TestALargeBatchIsKept(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()
-	handlers.Batch(reg, typeBatch, 200, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-		return batchEffect(ctx, tx, tasks)
-	}, handlers.Keep(time.Hour))
+	handlers.Batch(reg, typeBatch, 200, batchEffect, handlers.Keep(time.Hour))
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'BATCH', jsonb_build_object('text', repeat('it''s', 50000)) FROM generate_series(1, 60)`)
 	once(t, db, reg, relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM outbox.done_task WHERE payload->>'text' = repeat('it''s', 50000)`); n != 60 {
-		t.Errorf("%d tasks are kept, want 60", n)
-	}
+	db.wantRows(t, 60, `outbox.done_task WHERE payload->>'text' = repeat('it''s', 50000)`)
 	db.OnceEach(t, 60)
 }
 
@@ -156,9 +111,7 @@ func TestCompleteKeepsInItsTransaction(t *testing.T) {
 	}, handlers.Keep(time.Hour), handlers.MaxAttempts(1))
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', jsonb_build_object('N', n) FROM generate_series(1, 3) n`)
 	once(t, db, reg, relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM outbox.done_task JOIN effect USING (task_id)`); n != 2 {
-		t.Errorf("%d tasks are in the history with their effect, want 2", n)
-	}
+	db.wantRows(t, 2, `outbox.done_task JOIN effect USING (task_id)`)
 }
 
 // Whatever ends the claim between the handler and the commit: the history says done of what is done only.
@@ -167,16 +120,7 @@ func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()
-	var calls atomic.Int32
-	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		if err := txEffect(ctx, tx, task); err != nil {
-			return err
-		}
-		if calls.Add(1) == 1 {
-			return nil // and then its backend dies, in the bookkeeping
-		}
-		return nil
-	}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Millisecond)))
+	handlers.Tx(reg, typeTx, txEffect, handlers.Keep(time.Hour), retrySoon())
 	db.Do(t, `CREATE SEQUENCE crashes;
 		CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF nextval('public.crashes') <= 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(1); END IF; RETURN NULL; END $$;
@@ -184,13 +128,8 @@ func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
 	db.Enqueue(t, "TX", 1)
 	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 	db.Emptied(t, 30*time.Second)
-	if n := calls.Load(); n < 2 {
-		t.Errorf("%d calls, want another one after the crash", n)
-	}
 	db.OnceEach(t, 1)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.done_task`); n != 1 {
-		t.Errorf("the history has the task %d times", n)
-	}
+	db.wantRows(t, 1, `outbox.done_task`)
 }
 
 // What ends a claim is one message, of which nothing stays when the handler has ended the claim's transaction.
@@ -204,12 +143,8 @@ func TestAHandlerThatRollsItsClaimBackHasNoHistory(t *testing.T) {
 		}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)))
 		db.Enqueue(t, "TX", 1)
 		once(t, db, reg, relay.Config{})
-		if got := db.taskState(t); got != "scheduled 1" {
-			t.Errorf("the task is %q, want it to be tried again", got)
-		}
-		if n := db.Int(t, `SELECT count(*) FROM outbox.done_task`); n != 0 {
-			t.Errorf("%d finished tasks are in the history, want 0", n)
-		}
+		db.wantRows(t, 1, `outbox.task WHERE state = 'scheduled' AND attempt = 1`)
+		db.wantRows(t, 0, `outbox.done_task`)
 	})
 }
 

@@ -14,11 +14,9 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-type ownKeyHandler func(context.Context, outbox.Tx, *outbox.Task[payload]) error
-
 // registerOwnKey registers f as a handler of a kind. The transaction is the one that removes the
 // task, or nil.
-func registerOwnKey(reg *handlers.Registry, kind string, typ outbox.TaskType[payload], f ownKeyHandler) {
+func registerOwnKey(reg *handlers.Registry, kind string, typ outbox.TaskType[payload], f func(context.Context, outbox.Tx, *outbox.Task[payload]) error) {
 	later := handlers.Backoff(constant(time.Hour))
 	switch kind {
 	case "Tx":
@@ -62,21 +60,15 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 				typ := outbox.NewTaskType[payload](name)
 				registerOwnKey(reg, kind, typ, func(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error {
 					runs.Add(1)
-					enqueue := func(tx outbox.Tx) error {
-						got, err := typ.Enqueue(ctx, tx, payload{N: 1}, unique, outbox.After(time.Hour))
-						if err == nil && got.Outcome != wantOutcome {
-							t.Errorf("%s: the handler's Enqueue: %v, want %v", name, got, wantOutcome)
-						}
-						return err
-					}
+					var got outbox.Enqueued
 					var err error
 					if tx != nil {
-						err = enqueue(tx)
+						got, err = typ.Enqueue(ctx, tx, payload{N: 1}, unique, outbox.After(time.Hour))
 					} else {
-						err = outbox.InTx(ctx, db.DB, func(tx *sql.Tx) error { return enqueue(tx) })
+						got = db.keyed(t, name, 1, unique, outbox.After(time.Hour))
 					}
-					if err != nil {
-						t.Errorf("%s: %v", name, err)
+					if err != nil || got.Outcome != wantOutcome {
+						t.Errorf("%s: the handler's Enqueue: %v, %v; want %v", name, got, err, wantOutcome)
 					}
 					return result(task.ID)
 				})
@@ -97,19 +89,15 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 							want = ""
 						}
 					}
-					if got := db.Text(t, `SELECT string_agg(CASE payload->>'N' WHEN '1' THEN 'follows' ELSE task_id || ' ' || state END, ', ' ORDER BY task_id)
-						FROM outbox.task WHERE task_type = $1`, name); got != want {
-						t.Fatalf("%s: after run %d the tasks of the key are %q, want %q", name, run, got, want)
-					}
+					db.wantText(t, want, `SELECT string_agg(CASE payload->>'N' WHEN '1' THEN 'follows' ELSE task_id || ' ' || state END, ', ' ORDER BY task_id)
+						FROM outbox.task WHERE task_type = $1`, name)
 					if name == "nil" {
 						continue
 					}
 					if got := db.keyed(t, name, 2, unique); got != (outbox.Enqueued{TaskID: task.TaskID, Outcome: outbox.Skipped}) {
 						t.Errorf("%s: an Enqueue after run %d: %v, want task %d skipped", name, run, got, task.TaskID)
 					}
-					if n := db.Int(t, `SELECT sum(arrived) FROM (SELECT * FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived FROM outbox.counter_log) c WHERE task_type = $1`, name); n != 1 {
-						t.Errorf("%s: %d tasks are counted as enqueued after run %d, want 1", name, n, run)
-					}
+					db.wantText(t, "1", `SELECT sum(arrived) FROM (SELECT * FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived FROM outbox.counter_log) c WHERE task_type = $1`, name)
 				}
 				db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE task_type <> 'nil'`)
 			}

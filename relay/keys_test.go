@@ -18,35 +18,17 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// keyedKinds registers one handler under a type for each kind.
-var keyedKinds = map[string]func(reg *handlers.Registry, f func(context.Context, *outbox.Task[payload]) error, opts ...handlers.Option){
-	"TX": func(reg *handlers.Registry, f func(context.Context, *outbox.Task[payload]) error, opts ...handlers.Option) {
-		handlers.Tx(reg, typeTx, func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return f(ctx, task) }, opts...)
-	},
-	"BATCH": func(reg *handlers.Registry, f func(context.Context, *outbox.Task[payload]) error, opts ...handlers.Option) {
-		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
-			return f(ctx, tasks[0])
-		}, opts...)
-	},
-	"LEASED": func(reg *handlers.Registry, f func(context.Context, *outbox.Task[payload]) error, opts ...handlers.Option) {
-		handlers.Leased(reg, typeLeased, f, opts...)
-	},
-}
-
 // keyed is a committed Enqueue that is not to wait for a handler: those of these tests end when the test goes on. For a sweep of
 // keys it may have to, for a moment.
 func (db *database) keyed(t testing.TB, taskType string, n int, opts ...outbox.Option) (got outbox.Enqueued) {
 	t.Helper()
-	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) (err error) {
-		if _, err := tx.ExecContext(t.Context(), `SET LOCAL lock_timeout = '2s'`); err != nil {
+	db.inTx(t, func(tx *sql.Tx) (err error) {
+		if _, err := tx.Exec(`SET LOCAL lock_timeout = '2s'`); err != nil {
 			return err
 		}
-		got, err = outbox.Enqueue(t.Context(), tx, taskType, payload{N: n}, opts...)
+		got, err = outbox.Enqueue(context.Background(), tx, taskType, payload{N: n}, opts...)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return got
 }
 
@@ -54,7 +36,7 @@ func (db *database) keyed(t testing.TB, taskType string, n int, opts ...outbox.O
 // until its task is done is not.
 func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
 	t.Parallel()
-	for taskType, register := range keyedKinds {
+	for _, taskType := range []string{"TX", "BATCH", "LEASED"} {
 		for _, untilDone := range []bool{false, true} {
 			if !relaytest.Long && untilDone == (taskType == "BATCH") { // half of the pairs, each kind in one
 				continue
@@ -67,7 +49,7 @@ func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
 				}
 				started, release := make(chan int, 10), make(chan struct{})
 				reg := handlers.New()
-				register(reg, func(_ context.Context, task *outbox.Task[payload]) error {
+				each(reg, taskType, func(_ context.Context, task *outbox.Task[payload]) error {
 					started <- task.Payload.N
 					<-release
 					return nil
@@ -98,7 +80,7 @@ func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
 				for len(started) > 0 {
 					again = append(again, <-started)
 				}
-				if want := map[bool][]int{false: {last}, true: nil}[untilDone]; !slices.Equal(again, want) {
+				if want := map[bool][]int{false: {last}}[untilDone]; !slices.Equal(again, want) {
 					t.Errorf("further runs got %v, want %v", again, want)
 				}
 			})
@@ -109,75 +91,46 @@ func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
 func TestARetryKeepsItsKeyUnlessANewerTaskTookIt(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	for taskType, register := range keyedKinds {
-		for name, unique := range map[string]outbox.Option{"Unique": outbox.Unique("k"), "UntilDone": outbox.Unique("k", outbox.UntilDone())} {
-			t.Run(taskType+" "+name, func(t *testing.T) {
+	for _, taskType := range []string{"TX", "BATCH", "LEASED"} {
+		for untilDone, unique := range map[bool]outbox.Option{false: outbox.Unique("k"), true: outbox.Unique("k", outbox.UntilDone())} {
+			t.Run(fmt.Sprintf("%s until done %v", taskType, untilDone), func(t *testing.T) {
 				db := newDatabase(t)
-				var during func()
+				during := func() {}
 				reg := handlers.New()
-				register(reg, func(context.Context, *outbox.Task[payload]) error {
-					if during != nil {
-						during()
-						during = nil
-					}
+				each(reg, taskType, func(context.Context, *outbox.Task[payload]) error {
+					during()
+					during = func() {}
 					return errors.New("again")
 				}, handlers.Backoff(constant(time.Hour)), handlers.MaxAttempts(3))
 				again := func() {
-					t.Helper()
 					db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE attempt > 0`)
 					once(t, db, reg, relay.Config{})
 				}
-
-				first := db.keyed(t, taskType, 0, unique)
-				once(t, db, reg, relay.Config{})
-				if got := db.keyed(t, taskType, 1, unique); got != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}) {
-					t.Fatalf("while it waits for its retry: got %v, want task %d skipped", got, first.TaskID)
+				want := func(when string, got outbox.Enqueued, outcome outbox.Outcome, holder int64) {
+					t.Helper()
+					if got.Outcome != outcome || outcome == outbox.Skipped && got.TaskID != holder {
+						t.Errorf("%s: got %v, want %v for task %d", when, got, outcome, holder)
+					}
 				}
+				first := db.keyed(t, taskType, 0, unique).TaskID
+				once(t, db, reg, relay.Config{})
+				want("while it waits for its retry", db.keyed(t, taskType, 1, unique), outbox.Skipped, first)
 				var newer outbox.Enqueued
 				during = func() { newer = db.keyed(t, taskType, 2, unique, outbox.After(time.Hour)) }
 				again()
-				holder := first
-				if name == "Unique" {
-					holder = newer
+				holder, asDead := newer.TaskID, outbox.Skipped
+				if untilDone {
+					want("during the retry", newer, outbox.Skipped, first)
+					holder, asDead = first, outbox.Created
+				} else {
+					want("during the retry", newer, outbox.Created, 0)
 				}
-				if (newer.Outcome == outbox.Created) != (name == "Unique") {
-					t.Errorf("during the retry: got %v", newer)
-				}
-				if got := db.keyed(t, taskType, 3, unique); got != (outbox.Enqueued{TaskID: holder.TaskID, Outcome: outbox.Skipped}) {
-					t.Errorf("after the retry: got %v, want task %d skipped", got, holder.TaskID)
-				}
+				want("after the retry", db.keyed(t, taskType, 3, unique), outbox.Skipped, holder)
 				again() // the last attempt
-				if got := db.Text(t, `SELECT concat_ws(' ', task_id, unique_key, unique_until_done) FROM outbox.dead_task`); got != fmt.Sprintf("%d k %s", first.TaskID, map[string]string{"Unique": "f", "UntilDone": "t"}[name]) {
-					t.Errorf("the dead letter is %s", got)
-				}
-				if got := db.keyed(t, taskType, 4, unique); (got.Outcome == outbox.Created) != (name == "UntilDone") {
-					t.Errorf("as a dead letter: got %v", got)
-				}
+				db.wantText(t, fmt.Sprintf("%d k %v", first, untilDone), `SELECT task_id || ' ' || unique_key || ' ' || unique_until_done FROM outbox.dead_task`)
+				want("as a dead letter", db.keyed(t, taskType, 4, unique), asDead, holder)
 			})
 		}
-	}
-}
-
-// A handler that enqueues under its own key makes the task that follows, as its own is gone in its transaction.
-func TestAHandlerEnqueuesItsSuccessorUnderItsOwnKey(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	reg := handlers.New()
-	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		if err := txEffect(ctx, tx, task); err != nil || task.Payload.N == 3 {
-			return err
-		}
-		got, err := typeTx.Enqueue(ctx, tx, payload{N: task.Payload.N + 1}, outbox.Unique("k", outbox.UntilDone()))
-		if got.Outcome != outbox.Created {
-			t.Errorf("got %v", got)
-		}
-		return err
-	})
-	db.keyed(t, "TX", 1, outbox.Unique("k", outbox.UntilDone()))
-	once(t, db, reg, relay.Config{})
-	db.Emptied(t, time.Second)
-	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 3 {
-		t.Errorf("got %d runs, want 3", n)
 	}
 }
 
@@ -190,9 +143,7 @@ func TestKeysOfTasksThatAreGoneAreSweptAndOthersStay(t *testing.T) {
 	eventually(t, 30*time.Second, "the keys are swept", func() bool {
 		return db.Int(t, `SELECT count(*) FROM outbox.unique_key`) < 1500+1500/9+1
 	})
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task JOIN outbox.unique_key USING (task_id)`); n != 1500 {
-		t.Errorf("%d of 1500 tasks have their keys still", n)
-	}
+	db.wantRows(t, 1500, `outbox.task JOIN outbox.unique_key USING (task_id)`)
 }
 
 // F8: an Enqueue takes the key between the sweep's read and its delete.
@@ -222,7 +173,5 @@ func TestTheSweepLeavesAKeyThatANewTaskHasJustTaken(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	if left := db.Text(t, `SELECT string_agg(concat_ws(' ', key, task_id), ', ') FROM outbox.unique_key`); left != fmt.Sprintf("k %d", got.TaskID) {
-		t.Errorf("left are the keys %s, want that of task %d alone", left, got.TaskID)
-	}
+	db.wantText(t, fmt.Sprintf("k %d", got.TaskID), `SELECT string_agg(concat_ws(' ', key, task_id), ', ') FROM outbox.unique_key`)
 }

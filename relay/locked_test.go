@@ -87,9 +87,7 @@ func TestPromotingWaitsForNoRow(t *testing.T) {
 		t.Errorf("poll: %v", err)
 	}
 	const ready = `SELECT string_agg(payload ->> 'n', ' ' ORDER BY task_id) FROM outbox.task WHERE state = 'ready'`
-	if got := db.Text(t, ready); got != "2 3" {
-		t.Errorf("promoted are %q, want 2 3", got)
-	}
+	db.want(t, "2 3", "promoted", ready)
 }
 
 // I2: a claim takes what nobody else has. Claims of single tasks have a test of their own.

@@ -155,12 +155,8 @@ func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T)
 		if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != tasks || db.Int(t, `SELECT count(*) FROM effect`) != tasks {
 			t.Errorf("effects of %d tasks, want one of each of the %d that succeeded", n, tasks)
 		}
-		if n := db.Int(t, `SELECT count(*) FROM leaked WHERE task_id < 0`); n != 0 {
-			t.Errorf("%d writes of goroutines are committed whose handlers had failed", n)
-		}
-		if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'FAILS' AND attempt = 2 AND reason = 'attempts' AND last_error LIKE '%misdeed%'`); n != tasks {
-			t.Errorf("%d dead letters are as they should be, want %d\n%s", n, tasks, db.Dump(t))
-		}
+		db.want(t, 0, "writes of goroutines are committed whose handlers had failed", `SELECT count(*) FROM leaked WHERE task_id < 0`)
+		db.want(t, tasks, "dead letters are as they should be", `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'FAILS' AND attempt = 2 AND reason = 'attempts' AND last_error LIKE '%misdeed%'`)
 	})
 }
 
@@ -180,9 +176,7 @@ func TestCompleteWorksForAFunctionThatTakesAnotherRole(t *testing.T) {
 		}, handlers.MaxAttempts(1))
 		db.Enqueue(t, "LEASED", 3)
 		once(t, db, reg, relay.Config{})
-		if n := db.Int(t, `SELECT count(*) FROM effect`); n != 3 {
-			t.Errorf("%d effects, want 3\n%s", n, db.Dump(t))
-		}
+		db.want(t, 3, "effects", `SELECT count(*) FROM effect`)
 	})
 }
 

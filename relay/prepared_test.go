@@ -59,7 +59,5 @@ func TestATransactionThatEnqueuesCanBePreparedWhereNoRelayListens(t *testing.T) 
 		t.Fatal(err)
 	}
 	db.Emptied(t, 20*time.Second)
-	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 3 {
-		t.Errorf("%d tasks ran, want 3", n)
-	}
+	db.want(t, 3, "tasks ran", `SELECT count(*) FROM effect`)
 }

@@ -192,9 +192,7 @@ func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 			if len(seen) != n {
 				t.Errorf("%d tasks ran, want %d", len(seen), n)
 			}
-			if left := db.Int(t, `SELECT count(*) FROM outbox.task`); left != 0 {
-				t.Errorf("%d tasks are left", left)
-			}
+			db.want(t, 0, "tasks are left", `SELECT count(*) FROM outbox.task`)
 		})
 	}
 }
@@ -222,24 +220,5 @@ func TestRandomOrderClaimsAtLeastHalfAsFastAsTheDefaultOrder(t *testing.T) {
 			}
 			t.Error("less than half in every round")
 		})
-	}
-}
-
-// BenchmarkOrder prints how fast tasks begin at 1,000,000 ready ones:
-// go test ./relay -run '^$' -bench Order -benchtime 5x
-func BenchmarkOrder(b *testing.B) {
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db := newDatabase(b)
-		db.backlog(b, kind, 1_000_000)
-		for name, order := range map[string]relay.Order{"default": relay.InOrder, "random": relay.Random} {
-			b.Run("kind="+kind+"/order="+name, func(b *testing.B) {
-				rate := 0.0
-				for b.Loop() {
-					rate += begun(b, db, kind, 5000, relay.Config{Order: order}).rate()
-				}
-				b.ReportMetric(rate/float64(b.N), "tasks/s")
-				b.ReportMetric(0, "ns/op")
-			})
-		}
 	}
 }

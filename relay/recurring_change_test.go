@@ -31,9 +31,7 @@ func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 	db := newDatabase(t)
 	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, relay.Schedule{Name: "once", Timing: relay.Every(weekly)})
 	once(t, db, idle(), config)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
-		t.Errorf("%d tasks before the first firing", n)
-	}
+	db.want(t, 0, "tasks before the first firing", `SELECT count(*) FROM outbox.task`)
 	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - 5 * interval '168 hours'`)
 	for range 2 { // the second one finds nothing to do
 		once(t, db, idle(), config)
@@ -58,9 +56,7 @@ func TestManyMissedFiringsAreMadeUpForInSeveralTransactions(t *testing.T) {
 	eventually(t, 30*time.Second, "all are enqueued", func() bool {
 		return db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE next_at > now()`) == 1
 	})
-	if got := db.Text(t, `SELECT count(*) - count(DISTINCT run_at) || ' ' || (count(*) >= 3600) || ' ' || (count(*) = extract(epoch FROM max(run_at) - min(run_at)) + 1) FROM outbox.task`); got != "0 true true" {
-		t.Errorf("the firings are not there once each: %s", got)
-	}
+	db.want(t, "0 true true", "the firings are not there once each", `SELECT count(*) - count(DISTINCT run_at) || ' ' || (count(*) >= 3600) || ' ' || (count(*) = extract(epoch FROM max(run_at) - min(run_at)) + 1) FROM outbox.task`)
 }
 
 func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
@@ -114,10 +110,8 @@ func TestACronExpressionHasItsTimeZone(t *testing.T) {
 	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '364 days'`)
 	db.Do(t, `UPDATE outbox.schedule SET next_at = date_trunc('day', next_at AT TIME ZONE 'Europe/Berlin') AT TIME ZONE 'Europe/Berlin' + interval '9 hours' WHERE name = 'nine'`)
 	once(t, db, idle(), config)
-	if got := db.Text(t, `SELECT (count(*) BETWEEN 363 AND 366) || ' ' || count(*) FILTER (WHERE to_char(run_at AT TIME ZONE 'Europe/Berlin', 'HH24:MI:SS') <> '09:00:00') || ' ' ||
-		count(DISTINCT extract(hour FROM run_at AT TIME ZONE 'UTC')) FROM outbox.task`); got != "true 0 2" {
-		t.Errorf("a year of firings is there, firings not at nine, hours in UTC: %s", got)
-	}
+	db.want(t, "true 0 2", "a year of firings is there, firings not at nine, hours in UTC", `SELECT (count(*) BETWEEN 363 AND 366) || ' ' || count(*) FILTER (WHERE to_char(run_at AT TIME ZONE 'Europe/Berlin', 'HH24:MI:SS') <> '09:00:00') || ' ' ||
+		count(DISTINCT extract(hour FROM run_at AT TIME ZONE 'UTC')) FROM outbox.task`)
 }
 
 func TestSchedulesOfOtherBinariesStayAndAreNotFired(t *testing.T) {
@@ -132,9 +126,7 @@ func TestSchedulesOfOtherBinariesStayAndAreNotFired(t *testing.T) {
 	if got, want := db.schedule(t, `name, next_at > now(), last_at IS NULL`), "mine t f, theirs f t"; got != want {
 		t.Errorf("schedules %q, want %q", got, want)
 	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 1 {
-		t.Errorf("%d tasks, want 1", n)
-	}
+	db.want(t, 1, "tasks", `SELECT count(*) FROM outbox.task`)
 	if err := relay.RemoveSchedule(t.Context(), db.DB, "theirs"); err != nil {
 		t.Error(err)
 	}
@@ -164,13 +156,9 @@ func TestARelayDoesNotFireWhatAnotherProcessHasChanged(t *testing.T) {
 	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}))
 	db.Do(t, `UPDATE outbox.schedule SET next_at = now()`)
 	eventually(t, 30*time.Second, "the old relay has checked", func() bool { return old.Log.Count("changed by another process") == 1 })
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
-		t.Errorf("%d tasks were enqueued by the old relay", n)
-	}
+	db.want(t, 0, "tasks were enqueued by the old relay", `SELECT count(*) FROM outbox.task`)
 	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}))
-	if got, want := db.Text(t, `SELECT string_agg(payload::text, ', ') FROM outbox.task`), `{"N": 2}`; got != want {
-		t.Errorf("tasks %s, want %s", got, want)
-	}
+	db.want(t, `{"N": 2}`, "tasks", `SELECT string_agg(payload::text, ', ') FROM outbox.task`)
 }
 
 func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
@@ -195,14 +183,10 @@ func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
 		}
 	}
 	once(t, db, idle(), config)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
-		t.Errorf("%d tasks for firings during the pause", n)
-	}
+	db.want(t, 0, "tasks for firings during the pause", `SELECT count(*) FROM outbox.task`)
 	db.Do(t, back)
 	once(t, db, idle(), config)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 4 {
-		t.Errorf("%d tasks after the pause, want 4", n)
-	}
+	db.want(t, 4, "tasks after the pause", `SELECT count(*) FROM outbox.task`)
 }
 
 func TestAScheduleIsPausedInACallersTransaction(t *testing.T) {

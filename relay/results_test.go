@@ -179,9 +179,7 @@ func TestSnoozeCountsNoAttemptHoweverOften(t *testing.T) {
 		if got, want := seen.calls(), slices.Repeat([]string{"1/1 "}, 5); !slices.Equal(got, want) {
 			t.Errorf("the handler saw %q, want %q", got, want)
 		}
-		if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
-			t.Errorf("a dead letter: %s", db.Dump(t))
-		}
+		db.want(t, 0, "a dead letter", `SELECT count(*) FROM outbox.dead_task`)
 	})
 }
 
@@ -194,9 +192,7 @@ func TestABackoffThatStopsMakesADeadLetter(t *testing.T) {
 		db.Enqueue(t, "STOPPED", 1)
 		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 		db.Emptied(t, 30*time.Second)
-		if got, want := db.Text(t, `SELECT reason || ' ' || attempt || '/' || max_attempts || ' ' || last_error FROM outbox.dead_task`), "handler 2/10 boom"; got != want {
-			t.Errorf("the dead letter is %q, want %q", got, want)
-		}
+		db.want(t, "handler 2/10 boom", "the dead letter", `SELECT reason || ' ' || attempt || '/' || max_attempts || ' ' || last_error FROM outbox.dead_task`)
 	})
 }
 
@@ -217,9 +213,7 @@ func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
 		if got := db.Text(t, identity+`outbox.task`); got != before {
 			t.Errorf("after a retry\n%s, want\n%s", got, before)
 		}
-		if got, want := db.Text(t, `SELECT attempt || '/' || max_attempts FROM outbox.task WHERE attempted_at BETWEEN now() - interval '1 minute' AND now()`), "1/2"; got != want {
-			t.Errorf("after a retry attempts are %q, want %q\n%s", got, want, db.Dump(t))
-		}
+		db.want(t, "1/2", "after a retry attempts", `SELECT attempt || '/' || max_attempts FROM outbox.task WHERE attempted_at BETWEEN now() - interval '1 minute' AND now()`)
 		db.Do(t, `UPDATE outbox.task SET run_at = now()`)
 		once(t, db, reg, relay.Config{})
 		if got := db.Text(t, identity+`outbox.dead_task`); got != before {

@@ -134,9 +134,7 @@ func TestATasksTimeoutIsKeptByRetriesAndDeadLetters(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload, timeout_ms) SELECT unnest('{TX,BATCH,LEASED}'::text[]), '{}', 2000`)
 	run(t, db, reg, fastPoll)
 	eventually(t, 20*time.Second, "all are dead letters", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 3 })
-	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE timeout_ms = 2000 AND attempt = 2`); n != 3 {
-		t.Errorf("%d dead letters have their timeout, want 3\n%s", n, db.Dump(t))
-	}
+	db.want(t, 3, "dead letters have their timeout", `SELECT count(*) FROM outbox.dead_task WHERE timeout_ms = 2000 AND attempt = 2`)
 }
 
 func TestATasksOwnTimeoutEndsItsStatement(t *testing.T) {
@@ -148,7 +146,5 @@ func TestATasksOwnTimeoutEndsItsStatement(t *testing.T) {
 	}, handlers.Backoff(constant(time.Hour)))
 	db.Do(t, `INSERT INTO outbox.task (task_type, timeout_ms) VALUES ('TX', 300)`)
 	once(t, db, reg, relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 1 AND timeout_ms = 300 AND last_error LIKE '%statement timeout%'`); n != 1 {
-		t.Errorf("the timeout is not on record\n%s", db.Dump(t))
-	}
+	db.want(t, 1, "the timeout is not on record", `SELECT count(*) FROM outbox.task WHERE attempt = 1 AND timeout_ms = 300 AND last_error LIKE '%statement timeout%'`)
 }

@@ -52,9 +52,7 @@ func TestATypeWithoutAHandlerIsLeftAloneAndReportedAtTheStart(t *testing.T) {
 	if n := r.Log.Count(unhandled); n != 3 {
 		t.Errorf("%d reports, want 3", n)
 	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
-		t.Errorf("%d dead letters", n)
-	}
+	db.want(t, 0, "dead letters", `SELECT count(*) FROM outbox.dead_task`)
 }
 
 func TestATypeWithoutAHandlerIsReportedAtMostOnceAMinute(t *testing.T) {
@@ -142,12 +140,8 @@ func TestRelaysWithDisjointHandlersBurnNoAttemptOfEachOthersTasks(t *testing.T) 
 		relays[i] = start(kinds[i])
 	}
 	db.Emptied(t, 30*time.Second)
-	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != 200 {
-		t.Errorf("%d tasks were done in their first attempt, want 200", n)
-	}
-	if n := db.Int(t, `SELECT (SELECT count(*) FROM outbox.dead_task) + (SELECT count(*) FROM effect WHERE attempt > 1)`); n != 0 {
-		t.Errorf("%d dead letters and burned attempts", n)
-	}
+	db.want(t, 200, "tasks were done in their first attempt", `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`)
+	db.want(t, 0, "dead letters and burned attempts", `SELECT (SELECT count(*) FROM outbox.dead_task) + (SELECT count(*) FROM effect WHERE attempt > 1)`)
 }
 
 // F9: sequence order is not commit order.

@@ -13,19 +13,6 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// hold keeps a transaction open until the test ends.
-func hold(t testing.TB, db *database, statements string) {
-	t.Helper()
-	tx, err := db.BeginTx(context.Background(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(statements); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback() })
-}
-
 // Whatever of its upkeep hangs, a relay beats in time, and so it takes over from relays that do not.
 func TestUpkeepThatHangsDelaysNoBeat(t *testing.T) {
 	needs.Long(t)

@@ -52,7 +52,7 @@ func (p *probe) signUps(t testing.TB, db *database, n int, open, pause time.Dura
 }
 
 // quick runs a round, whose tasks have to start. With OUTBOX_TEST_TIMING=1 it runs rounds until one has the quantile within the
-// limit: other load on the machine may spoil some, and the tails of most; BenchmarkPickup prints these.
+// limit: other load on the machine may spoil some, and the tails of most.
 func quick(t testing.TB, quantile float64, limit time.Duration, round func() delays) {
 	t.Helper()
 	if !relaytest.Timing {
@@ -171,9 +171,7 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 			if n := r.Log.Count(warning); n != 1 {
 				t.Errorf("%d warnings, want 1", n)
 			}
-			if n := db.Int(t, `SELECT last_value FROM outbox.wake`); n != 0 {
-				t.Error("it requested wake-ups all the same, which costs every enqueue")
-			}
+			db.want(t, 0, "it requested wake-ups all the same, which costs every enqueue", `SELECT last_value FROM outbox.wake`)
 		})
 	}
 }
@@ -199,39 +197,5 @@ func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
 		db.Do(t, `SELECT setval('outbox.wake', 0)`)
 		listening(t, db)
 		quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 3, 0, 60*time.Millisecond) })
-	}
-}
-
-// BenchmarkPickup prints how long tasks wait from their commit to their start:
-// go test ./relay -run '^$' -bench Pickup -benchtime 200x
-func BenchmarkPickup(b *testing.B) {
-	for _, c := range []struct {
-		name        string
-		listen      bool
-		open, pause time.Duration
-	}{
-		{"idle", true, 0, 90 * time.Millisecond},
-		{"20-a-second/open=20ms", true, 20 * time.Millisecond, 30 * time.Millisecond},
-		{"polling-only/poll=1s", false, 0, 300 * time.Millisecond},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			db, reg := newDatabase(b), handlers.New()
-			p, config := newProbe(reg, "TX"), relay.Config{}
-			if c.listen {
-				config.ListenDSN = db.URL
-			}
-			run(b, open(b, db.URL), reg, config)
-			if c.listen {
-				listening(b, db)
-			}
-			var d delays
-			for b.Loop() {
-				d = append(d, p.signUps(b, db, 1, c.open, c.pause)...)
-			}
-			for name, quantile := range map[string]float64{"p50-ms": .5, "p95-ms": .95, "p99-ms": .99} {
-				b.ReportMetric(float64(d.at(quantile).Microseconds())/1000, name)
-			}
-			b.ReportMetric(0, "ns/op")
-		})
 	}
 }

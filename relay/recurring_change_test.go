@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,9 +14,10 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-func (db *database) schedule(t testing.TB, columns string) string {
+// schedules checks columns of all schedules, in the order of their names.
+func (db *database) schedules(t testing.TB, want, columns string) {
 	t.Helper()
-	return db.Text(t, `SELECT string_agg(concat_ws(' ', `+columns+`), ', ' ORDER BY name) FROM outbox.schedule`)
+	db.want(t, want, "the schedules", `SELECT string_agg(concat_ws(' ', `+columns+`), ', ' ORDER BY name) FROM outbox.schedule`)
 }
 
 // yearly and weekly, which is on Mondays at midnight UTC, do not fire by themselves while a test runs.
@@ -35,13 +35,9 @@ func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - 5 * interval '168 hours'`)
 	for range 2 { // the second one finds nothing to do
 		once(t, db, idle(), config)
-		if got, want := db.Text(t, `SELECT string_agg(concat(payload->>'N', ' ', (extract(epoch FROM date_trunc('week', now(), 'UTC') - run_at) / 604800)::int), ', ' ORDER BY payload, run_at) FROM outbox.task`),
-			"1 4, 1 3, 1 2, 1 1, 1 0, 2 4"; got != want {
-			t.Errorf("tasks and the weeks ago of their run_at: %q, want %q", got, want)
-		}
-		if got, want := db.schedule(t, `name, next_at = date_trunc('week', now(), 'UTC') + interval '168 hours', catch_up`), "all t all, once t once"; got != want {
-			t.Errorf("schedules %q, want %q", got, want)
-		}
+		db.want(t, "1 4, 1 3, 1 2, 1 1, 1 0, 2 4", "tasks and the weeks ago of their run_at", `SELECT string_agg(concat(payload->>'N', ' ',
+			(extract(epoch FROM date_trunc('week', now(), 'UTC') - run_at) / 604800)::int), ', ' ORDER BY payload, run_at) FROM outbox.task`)
+		db.schedules(t, "all t all, once t once", `name, next_at = date_trunc('week', now(), 'UTC') + interval '168 hours', catch_up`)
 	}
 }
 
@@ -62,11 +58,6 @@ func TestManyMissedFiringsAreMadeUpForInSeveralTransactions(t *testing.T) {
 func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	start := func(s relay.Schedule) string {
-		s.Name = "report"
-		once(t, db, idle(), scheduled(s))
-		return db.schedule(t, `spec, task_type, payload, (next_at - date_trunc('week', now(), 'UTC'))::text, (SELECT count(*) FROM outbox.task)`)
-	}
 	zone := func(expression string) relay.Timing {
 		s, err := cron.ParseStandard(expression)
 		if err != nil {
@@ -74,27 +65,25 @@ func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
 		}
 		return s
 	}
-	if got, want := start(relay.Schedule{Timing: relay.Every(weekly)}), `every 168h0m0s FIRED {"N": 1} 7 days 0`; got != want {
-		t.Errorf("a new one is %q, want %q", got, want)
-	}
-	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at + 7 * interval '168 hours'`)
 	for _, c := range []struct {
 		name string
 		s    relay.Schedule
-		want string
+		want string // the days until the next firing are 56 where it was kept
 	}{
-		{"the same", relay.Schedule{Timing: relay.Every(weekly)}, `every 168h0m0s FIRED {"N": 1} 56 days 0`},
-		{"another payload", relay.Schedule{Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}, `every 168h0m0s FIRED {"N": 2} 56 days 0`},
-		{"another catch-up", relay.Schedule{Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, `every 168h0m0s FIRED {"N": 1} 56 days 0`},
-		{"another spec", relay.Schedule{Timing: zone("0 0 * * 1"), Spec: "@weekly"}, `@weekly FIRED {"N": 1} 7 days 0`},
-		{"another timing of the same spec", relay.Schedule{Timing: zone("0,30 * * * *"), Spec: "@weekly"}, `@weekly FIRED {"N": 1} 7 days 0`},
-		{"another period", relay.Schedule{Timing: relay.Every(2 * weekly)}, `every 336h0m0s FIRED {"N": 1} `},
+		{"a new one", relay.Schedule{Timing: relay.Every(weekly)}, `every 168h0m0s FIRED {"N": 1} 7 once`},
+		{"the same", relay.Schedule{Timing: relay.Every(weekly)}, `every 168h0m0s FIRED {"N": 1} 56 once`},
+		{"another payload", relay.Schedule{Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}, `every 168h0m0s FIRED {"N": 2} 56 once`},
+		{"another catch-up", relay.Schedule{Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, `every 168h0m0s FIRED {"N": 1} 56 all`},
+		{"another spec", relay.Schedule{Timing: zone("0 0 * * 1"), Spec: "@weekly"}, `@weekly FIRED {"N": 1} 7 once`},
+		{"another timing of the same spec", relay.Schedule{Timing: zone("0,30 * * * *"), Spec: "@weekly"}, `@weekly FIRED {"N": 1} 56 once`},
+		{"another period", relay.Schedule{Timing: relay.Every(weekly)}, `every 168h0m0s FIRED {"N": 1} 7 once`},
 	} {
-		got := start(c.s)
-		if !strings.HasPrefix(got, c.want) || strings.HasSuffix(c.want, " ") && strings.Contains(got, "56 days") {
-			t.Errorf("%s: it is %q, want %q", c.name, got, c.want)
-		}
+		c.s.Name = "report"
+		once(t, db, idle(), scheduled(c.s))
+		db.want(t, c.want, c.name, `SELECT concat_ws(' ', spec, task_type, payload, extract(day FROM next_at - date_trunc('week', now(), 'UTC')), catch_up) FROM outbox.schedule`)
+		db.Do(t, `UPDATE outbox.schedule SET next_at = date_trunc('week', now(), 'UTC') + interval '56 days'`)
 	}
+	db.want(t, 0, "tasks", `SELECT count(*) FROM outbox.task`)
 }
 
 // A schedule of robfig/cron with a time zone: at nine in Berlin, summer and winter.
@@ -123,16 +112,12 @@ func TestSchedulesOfOtherBinariesStayAndAreNotFired(t *testing.T) {
 	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '168 hours'`)
 	once(t, db, idle(), scheduled(mine))
 	once(t, db, idle(), relay.Config{})
-	if got, want := db.schedule(t, `name, next_at > now(), last_at IS NULL`), "mine t f, theirs f t"; got != want {
-		t.Errorf("schedules %q, want %q", got, want)
-	}
+	db.schedules(t, "mine t f, theirs f t", `name, next_at > now(), last_at IS NULL`)
 	db.want(t, 1, "tasks", `SELECT count(*) FROM outbox.task`)
 	if err := relay.RemoveSchedule(t.Context(), db.DB, "theirs"); err != nil {
 		t.Error(err)
 	}
-	if got, want := db.schedule(t, `name`), "mine"; got != want {
-		t.Errorf("schedules %q, want %q", got, want)
-	}
+	db.schedules(t, "mine", `name`)
 	for name, f := range map[string]func(context.Context, outbox.Querier, string, ...string) error{"Remove": relay.RemoveSchedule, "Pause": relay.PauseSchedule, "Resume": relay.ResumeSchedule} {
 		if err := f(t.Context(), db.DB, "theirs"); !errors.Is(err, relay.ErrUnknownSchedule) {
 			t.Errorf("%s of an unknown name: %v", name, err)
@@ -166,22 +151,17 @@ func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
 	db := newDatabase(t)
 	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, relay.Schedule{Name: "once", Timing: relay.Every(weekly)})
 	once(t, db, idle(), config)
-	for _, name := range []string{"all", "once"} {
-		if err := relay.PauseSchedule(t.Context(), db.DB, name); err != nil {
+	forBoth := func(do func(context.Context, outbox.Querier, string, ...string) error) {
+		if err := errors.Join(do(t.Context(), db.DB, "all"), do(t.Context(), db.DB, "once")); err != nil {
 			t.Fatal(err)
 		}
 	}
+	forBoth(relay.PauseSchedule)
 	back := `UPDATE outbox.schedule SET next_at = next_at - 3 * interval '168 hours'`
 	db.Do(t, back)
 	once(t, db, idle(), config)
-	if got, want := db.schedule(t, `name, paused, next_at > now(), (SELECT count(*) FROM outbox.task)`), "all t t 0, once t t 0"; got != want {
-		t.Errorf("schedules %q, want %q", got, want)
-	}
-	for _, name := range []string{"all", "once"} {
-		if err := relay.ResumeSchedule(t.Context(), db.DB, name); err != nil {
-			t.Fatal(err)
-		}
-	}
+	db.schedules(t, "all t t 0, once t t 0", `name, paused, next_at > now(), (SELECT count(*) FROM outbox.task)`)
+	forBoth(relay.ResumeSchedule)
 	once(t, db, idle(), config)
 	db.want(t, 0, "tasks for firings during the pause", `SELECT count(*) FROM outbox.task`)
 	db.Do(t, back)
@@ -193,23 +173,14 @@ func TestAScheduleIsPausedInACallersTransaction(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly)}))
-	for _, commits := range []bool{false, true} {
-		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := relay.PauseSchedule(t.Context(), tx, "tick"); err != nil {
-			t.Fatal(err)
-		}
-		if commits {
-			err = tx.Commit()
-		} else {
-			err = tx.Rollback()
-		}
-		if got, want := db.schedule(t, `paused`), map[bool]string{false: "f", true: "t"}[commits]; err != nil || got != want {
-			t.Errorf("paused: %q, %v, want %q", got, err, want)
-		}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
 	}
+	if err := errors.Join(relay.PauseSchedule(t.Context(), tx, "tick"), tx.Rollback()); err != nil {
+		t.Fatal(err)
+	}
+	db.schedules(t, "f", `paused`)
 	for _, pool := range []outbox.Querier{nil, sqlx.NewDb(db.DB, "postgres")} {
 		if err := relay.PauseSchedule(t.Context(), pool, "tick"); !errors.Is(err, outbox.ErrNoTransaction) {
 			t.Errorf("%T: got %v", pool, err)

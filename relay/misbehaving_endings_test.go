@@ -58,21 +58,15 @@ func endings() (out []misbehavingHandler) {
 	both("RELEASE_nothing", hides(lateSQL, `RELEASE SAVEPOINT nothing`),
 		misbehavingHandler{fate: exhausted, text: "a statement of its transaction had failed"}, misbehavingHandler{fate: exhausted, text: "misdeed"})
 
-	for _, err := range []error{nil, errMisdeed} {
-		commit := misbehavingHandler{name: "tx.Commit_nil", fate: done, txOnly: true}
-		rollback := misbehavingHandler{name: "tx.Rollback_nil", fate: exhausted, txOnly: true, text: "rolled the transaction of its claim back"}
-		if err != nil {
-			commit.name, commit.fate, commit.text = "tx.Commit_error", committed, "misdeed"
-			rollback.name, rollback.text = "tx.Rollback_error", "misdeed"
-		}
-		commit.act = func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
-			return errors.Join(tx.Commit(), err)
-		}
-		rollback.act = func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
-			return errors.Join(tx.Rollback(), err)
-		}
-		out = append(out, commit, rollback)
+	ofTx := func(name string, end func(*sql.Tx) error, result error, fate fate, text string) {
+		out = append(out, misbehavingHandler{name: name, fate: fate, txOnly: true, text: text, act: func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
+			return errors.Join(end(tx), result)
+		}})
 	}
+	ofTx("tx.Commit_nil", (*sql.Tx).Commit, nil, done, "")
+	ofTx("tx.Commit_error", (*sql.Tx).Commit, errMisdeed, committed, "misdeed")
+	ofTx("tx.Rollback_nil", (*sql.Tx).Rollback, nil, exhausted, "rolled the transaction of its claim back")
+	ofTx("tx.Rollback_error", (*sql.Tx).Rollback, errMisdeed, exhausted, "misdeed")
 	return append(out, misbehavingHandler{name: "tx.Commit_panic", fate: committed, txOnly: true, text: "panic: misdeed",
 		act: func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
 			_ = tx.Commit()

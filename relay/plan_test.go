@@ -3,6 +3,7 @@ package relay_test
 import (
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -37,22 +38,19 @@ func (p plan) each(f func(plan)) {
 // rolled back.
 func explain(t testing.TB, db *database, analyze bool, query string, args ...any) plan {
 	t.Helper()
-	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	query = fmt.Sprintf("EXPLAIN (FORMAT JSON, ANALYZE %[1]t, BUFFERS %[1]t) %[2]s", analyze, query)
+	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback()
 	var text string
-	query = fmt.Sprintf("EXPLAIN (FORMAT JSON, ANALYZE %[1]t, BUFFERS %[1]t) %[2]s", analyze, query)
 	for range 2 {
-		if _, err := tx.Exec("SAVEPOINT here"); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.QueryRow(query, args...).Scan(&text); err != nil {
+		_, err1 := tx.Exec("SAVEPOINT here")
+		err2 := tx.QueryRow(query, args...).Scan(&text)
+		_, err3 := tx.Exec("ROLLBACK TO SAVEPOINT here")
+		if err := errors.Join(err1, err2, err3); err != nil {
 			t.Fatalf("%s: %v", query, err)
-		}
-		if _, err := tx.Exec("ROLLBACK TO SAVEPOINT here"); err != nil {
-			t.Fatal(err)
 		}
 	}
 	var out []struct{ Plan plan }
@@ -62,17 +60,15 @@ func explain(t testing.TB, db *database, analyze bool, query string, args ...any
 	return out[0].Plan
 }
 
-// arguments of the statements in statements, and the index that each must use.
-func planned(limit, taskID int) map[string]struct {
+// planned are arguments of the statements in statements, and the index that each must use.
+type planned struct {
 	index string
 	args  []any
-} {
-	type of = struct {
-		index string
-		args  []any
-	}
+}
+
+func plannedWith(limit, taskID int) map[string]planned {
 	token := pq.Array([]string{someUUID})
-	return map[string]of{
+	return map[string]planned{
 		"claim":             {"", []any{"TX", 0, 0, taskID, 0, limit}},
 		"claim one":         {"task_pkey", []any{"TX", taskID}},
 		"poll":              {"", append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
@@ -154,7 +150,7 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 				continue // it counts up to 1,000 once a minute: for so many a small table may be read as a whole
 			}
 			for _, limit := range relaytest.Part([]int{10, 1, 100}, 1) {
-				c, ok := planned(limit, taskID)[name]
+				c, ok := plannedWith(limit, taskID)[name]
 				if !ok {
 					t.Fatalf("no arguments for the statement %q", name)
 				}
@@ -197,7 +193,7 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 		middle := db.Int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
 		all := leases(1, middle)
 		for _, name := range []string{"claim", "claim one", "poll", "last"} {
-			all[name] = statement{statements[name], planned(1, middle)[name].args}
+			all[name] = statement{statements[name], plannedWith(1, middle)[name].args}
 		}
 		for name, s := range all {
 			p := explain(t, db, true, s.query, s.args...)
@@ -216,21 +212,14 @@ func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	t.Parallel()
 	const dead, alive, most = 40_000, 100, 60
 	db := newDatabase(t)
-	forgotten, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer forgotten.Rollback()
-	if _, err := forgotten.Exec(`SELECT count(*) FROM outbox.task`); err != nil {
-		t.Fatal(err)
-	}
+	holdSnapshot(t, db)
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, $1::int)`, dead)
 	db.Do(t, `DELETE FROM outbox.task`)
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, $1::int)`, alive)
 	db.Do(t, `VACUUM ANALYZE outbox.task`)
 	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
 	for _, name := range []string{"poll", "idle poll", "claim", "claim one"} {
-		p := explain(t, db, true, statements[name], planned(10, first)[name].args...)
+		p := explain(t, db, true, statements[name], plannedWith(10, first)[name].args...)
 		if pages := p.Hit + p.Read; pages > most {
 			t.Errorf("beside %d dead rows the %s reads %d pages, want at most %d", dead, name, pages, most)
 		}

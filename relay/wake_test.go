@@ -17,29 +17,15 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// signUp inserts a task, holds the transaction open for a while and commits; it returns when the commit was confirmed.
-func signUp(t testing.TB, db *database, taskType string, open time.Duration) time.Time {
-	t.Helper()
-	tx, err := db.BeginTx(context.Background(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback()
-	if _, err := tx.Exec(`INSERT INTO outbox.task (task_type) VALUES ($1)`, taskType); err != nil {
-		t.Fatal(err)
-	}
-	<-time.After(open)
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	return time.Now()
-}
-
-// signUps measures n of them, one at a time, with a pause after each.
+// signUps measures how long n tasks take from their commit, one at a time. Each transaction is open for a while after its
+// insert; there is a pause after each task.
 func (p *probe) signUps(t testing.TB, db *database, n int, open, pause time.Duration) (out delays) {
 	t.Helper()
 	for range n {
-		committed := signUp(t, db, p.taskType, open)
+		commit := uncommitted(t, db, `INSERT INTO outbox.task (task_type) VALUES ($1)`, p.taskType)
+		<-time.After(open)
+		commit()
+		committed := time.Now()
 		select {
 		case at := <-p.started:
 			out = append(out, max(at.Sub(committed), 0))
@@ -74,22 +60,22 @@ func quick(t testing.TB, quantile float64, limit time.Duration, round func() del
 // The relay would poll only once a minute, and it has a pool of its own: only NOTIFY can start the task, within 10 ms on a quiet machine.
 func TestANotificationStartsATaskLongBeforeThePoll(t *testing.T) {
 	t.Parallel()
-	db, reg := newDatabase(t), handlers.New()
-	p := newProbe(reg, "TX")
-	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
-	listening(t, db)
-	quick(t, .5, 10*time.Millisecond, func() delays { return p.signUps(t, db, 10, 0, 90*time.Millisecond) })
+	testNotification(t, 10*time.Millisecond, 0, 90*time.Millisecond)
 }
 
 // A transaction that inserted before a relay requested wake-ups commits after that relay has polled.
 func TestATaskThatCommitsLongAfterItsInsertStartsSoon(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
+	testNotification(t, 50*time.Millisecond, 20*time.Millisecond, 30*time.Millisecond)
+}
+
+func testNotification(t *testing.T, limit, hold, pause time.Duration) {
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
 	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
 	listening(t, db)
-	quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 10, 20*time.Millisecond, 30*time.Millisecond) })
+	quick(t, .5, limit, func() delays { return p.signUps(t, db, 10, hold, pause) })
 }
 
 // listening waits until a relay has requested wake-ups, which it does only when its LISTEN is proved to work.
@@ -171,29 +157,33 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 			if n := r.Log.Count(warning); n != 1 {
 				t.Errorf("%d warnings, want 1", n)
 			}
-			db.want(t, 0, "it requested wake-ups all the same, which costs every enqueue", `SELECT last_value FROM outbox.wake`)
+			db.want(t, 0, "its wake-up request, which would cost every enqueue", `SELECT last_value FROM outbox.wake`)
 		})
 	}
 }
 
-// A poll cannot find the task here, as the relay polls only once a minute.
+// A poll cannot find the task here, as the relay polls only once a minute: the end of LISTEN tells it of
+// the outage, it tries until the server is back, and then LISTEN works again.
 func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
-	needs.Long(t)
 	t.Parallel()
 	server := pgtest.Local(t, nil)
 	db, reg := adopt(t, server.URL()), handlers.New()
 	p := newProbe(reg, "TX")
-	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
+	r := run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
 	listening(t, db)
 	p.signUps(t, db, 3, 0, 60*time.Millisecond)
-	for range 2 {
+	db.Emptied(t, 30*time.Second)
+	for round := range relaytest.Times(1, 2) {
 		if err := server.Stop("fast"); err != nil {
 			t.Fatal(err)
 		}
+		eventually(t, 45*time.Second, "the relay says that the server is gone", func() bool { return r.Log.Count(outageBegins) > round })
 		if err := server.Start(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, 20*time.Second, "the server is reached again", func() bool { return db.Ping() == nil })
+		db.reachable(t)
+		eventually(t, 45*time.Second, "the relay says that the server is back", func() bool { return r.Log.Count(outageEnds) > round })
+		p.signUps(t, db, 1, 0, 0)
 		db.Do(t, `SELECT setval('outbox.wake', 0)`)
 		listening(t, db)
 		quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 3, 0, 60*time.Millisecond) })

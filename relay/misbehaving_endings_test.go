@@ -154,26 +154,6 @@ func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T)
 	})
 }
 
-// Apps with row-level security take a role for each tenant.
-func TestCompleteWorksForAFunctionThatTakesAnotherRole(t *testing.T) {
-	t.Parallel()
-	onEachDriver(t, func(t *testing.T, db *database) {
-		createRole(t, db, "effect")
-		reg := handlers.New()
-		handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-			return task.Complete(ctx, func(tx *sql.Tx) error {
-				if _, err := tx.ExecContext(ctx, takeRoleSQL); err != nil {
-					return err
-				}
-				return effect(ctx, tx, task.ID, task.Attempt)
-			})
-		}, handlers.MaxAttempts(1))
-		db.Enqueue(t, "LEASED", 3)
-		once(t, db, reg, relay.Config{})
-		db.want(t, 3, "effects", `SELECT count(*) FROM effect`)
-	})
-}
-
 // createRole makes a role that may only insert into a table; takeRoleSQL takes it until the end of the transaction.
 func createRole(t testing.TB, db *database, table string) {
 	t.Helper()

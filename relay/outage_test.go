@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"net/url"
 	"strings"
 	"testing"
@@ -86,47 +85,6 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 				t.Errorf("%d outages were logged to begin and %d to end, want %d", begins, ends, rounds)
 			}
 		})
-	}
-}
-
-// After an outage a pool is full of connections that are dead. None of them may cost a pause of its own.
-func TestAfterARestartAnIdleRelayIsBackAtOnceWhateverThePoolHolds(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	server := pgtest.Local(t, nil)
-	db := adopt(t, server.URL())
-	app := open(t, db.URL)
-	app.SetMaxIdleConns(60)
-	reg := handlers.New()
-	p := newProbe(reg, "TX")
-	r := run(t, app, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-	p.signUps(t, db, 3, 0, 0)
-	for range 2 {
-		fill(t, app, 50)
-		if err := errors.Join(server.Stop("fast"), server.Start(context.Background())); err != nil {
-			t.Fatal(err)
-		}
-		db.reachable(t)
-		p.signUps(t, db, 20, 0, 0)
-	}
-	if n := r.Log.Count(outageBegins); n > 2 {
-		t.Errorf("two restarts were logged as %d outages", n)
-	}
-}
-
-// fill leaves n idle connections in the pool.
-func fill(t testing.TB, pool *database, n int) {
-	t.Helper()
-	var conns []*sql.Conn
-	for range n {
-		conn, err := pool.Conn(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		conns = append(conns, conn)
-	}
-	for _, conn := range conns {
-		conn.Close()
 	}
 }
 

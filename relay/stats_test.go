@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -228,28 +227,6 @@ func TestStatsCostTheSameAtAnyNumberOfTasks(t *testing.T) {
 		}
 	}
 	db.Do(t, `TRUNCATE outbox.task`)
-}
-
-// I10 of Stats: it finds heads through the lanes' index, whatever the table was like when its statistics were taken.
-func TestStatsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
-	needs.CI(t)
-	t.Parallel()
-	db := newDatabase(t)
-	for _, rows := range relaytest.Part([]int{0, 1, 20_000, 10}, 2) {
-		stale(t, db, rows, 1, "both")
-		db.Do(t, `INSERT INTO outbox.task (task_type, state, run_at) SELECT 'TX', CASE n % 2 WHEN 0 THEN 'ready' ELSE 'scheduled' END, now()
-			FROM generate_series(1, 20000) n`)
-		var indexes []string
-		explain(t, db, false, statsSQL(t)).each(func(p plan) {
-			indexes = append(indexes, p.Index)
-			if p.Node == "Seq Scan" && p.Relation == "task" {
-				t.Errorf("statistics of %d rows: it reads the whole table", rows)
-			}
-		})
-		if !slices.Contains(indexes, "task_lane") || !slices.Contains(indexes, "task_scheduled") {
-			t.Errorf("statistics of %d rows: plan uses %q", rows, indexes)
-		}
-	}
 }
 
 // statsSQL is the statement of outbox.Stats.

@@ -137,36 +137,6 @@ func testExpiredLease(t *testing.T) {
 	db.want(t, 2, "done in attempt", `SELECT attempt FROM effect`)
 }
 
-// A handler that does not return is left behind, its failure recorded, and nothing of it counts later.
-func testAbandonedHandler(t *testing.T) {
-	db := newDatabase(t)
-	var first atomic.Bool
-	stale, end := make(chan error, 1), make(chan struct{})
-	r := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-		if !first.CompareAndSwap(false, true) {
-			return leasedEffect(ctx, task)
-		}
-		<-end
-		err := leasedEffect(context.WithoutCancel(ctx), task)
-		stale <- err
-		return nil
-	}, handlers.Timeout(50*time.Millisecond), handlers.Backoff(constant(time.Hour))), relay.Config{Workers: 1, PollInterval: 100 * time.Millisecond})
-	db.Enqueue(t, "LEASED", 1)
-	eventually(t, 20*time.Second, "its failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
-	if r.Log.Count("was abandoned") != 1 {
-		t.Error("the log does not tell of the abandoned handler")
-	}
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload, timeout_ms) VALUES ('LEASED', '{}', 20000)`) // its worker is free again
-	eventually(t, 10*time.Second, "another task is done", func() bool { return db.Int(t, `SELECT count(*) FROM effect`) == 1 })
-	close(end)
-	if err := <-stale; !errors.Is(err, outbox.ErrLeaseLost) {
-		t.Errorf("the abandoned handler's Complete returned %v, want ErrLeaseLost", err)
-	}
-	if got := db.taskState(t); got != "scheduled 1" {
-		t.Errorf("afterwards the task is %s", got)
-	}
-}
-
 // A handler that ignores its context sits in a statement of its Complete, with the task's row
 // locked: the other tasks are done meanwhile, and once it is abandoned the relay ends that
 // statement, and its task runs again.
@@ -214,7 +184,6 @@ func TestGuaranteesInTime(t *testing.T) {
 	}
 	if relaytest.CI {
 		tests["handlers end when heartbeats do not get through"] = testLostHeartbeat
-		tests["a handler that ignores its context is abandoned and its run a failure"] = testAbandonedHandler
 		tests["RunOnce takes over the tasks of dead relays"] = testRunOnceTakesOver
 		tests["no interleaving of a holder and a rescuer breaks the rule of the token"] = testEveryInterleaving
 	}

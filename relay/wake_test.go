@@ -163,17 +163,22 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 }
 
 // A poll cannot find the task here, as the relay polls only once a minute: the end of LISTEN tells it of
-// the outage, it tries until the server is back, and then LISTEN works again.
+// the outage, it tries until the server is back, and then LISTEN works again. The pool is full of
+// connections that are dead then, and none of them is an outage of its own.
 func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Local(t, nil)
 	db, reg := adopt(t, server.URL()), handlers.New()
 	p := newProbe(reg, "TX")
-	r := run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
+	app := open(t, db.URL)
+	app.SetMaxIdleConns(60)
+	r := run(t, app, reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
 	listening(t, db)
 	p.signUps(t, db, 3, 0, 60*time.Millisecond)
 	db.Emptied(t, 30*time.Second)
-	for round := range relaytest.Times(1, 2) {
+	rounds := relaytest.Times(1, 2)
+	for round := range rounds {
+		fill(t, app, 50)
 		if err := server.Stop("fast"); err != nil {
 			t.Fatal(err)
 		}
@@ -187,5 +192,20 @@ func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
 		db.Do(t, `SELECT setval('outbox.wake', 0)`)
 		listening(t, db)
 		quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 3, 0, 60*time.Millisecond) })
+	}
+	if n := r.Log.Count(outageBegins); n != rounds {
+		t.Errorf("%d restarts were logged as %d outages", rounds, n)
+	}
+}
+
+// fill leaves n idle connections in the pool.
+func fill(t testing.TB, pool *database, n int) {
+	t.Helper()
+	for range n {
+		conn, err := pool.Conn(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
 	}
 }

@@ -36,9 +36,7 @@ func TestATerminatedBackendCostsNoAttempt(t *testing.T) {
 	for range relaytest.Times(8, 20) {
 		for i, kill := range kills {
 			eventually(t, 20*time.Second, fmt.Sprint("kill ", i), func() bool {
-				for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-					db.Enqueue(t, kind, 2)
-				}
+				db.enqueueEach(t, 2)
 				n += 2
 				return killer.Int(t, sessions+kill) > 0
 			})

@@ -51,9 +51,7 @@ func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 		tests[name] = func(t *testing.T) {
 			db, h := newDatabase(t), &heard{}
 			begun := make(chan int64, 10)
-			for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-				db.Enqueue(t, kind, 1)
-			}
+			db.enqueueEach(t, 1)
 			r := run(t, db, held(begun), relay.Config{Workers: 4, Observers: h.observers(), DrainTimeout: 50 * time.Millisecond})
 			c.do(t, db, h, []int64{<-begun, <-begun, <-begun})
 			r.Stop()
@@ -104,9 +102,7 @@ func TestObserversHearOfFailuresOfTheDatabaseAsNoAttempt(t *testing.T) {
 func TestAnObserverThatPanicsHurtsNobody(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.Enqueue(t, kind, 20)
-	}
+	db.enqueueEach(t, 20)
 	h := &heard{}
 	bad := relay.Observer{Claimed: func(relay.Claim) { panic("oops") }, Ended: func(relay.RunEnd) { panic("oops") }, Changed: func(relay.Change) { panic("oops") }}
 	log := once(t, db, all(), relay.Config{Observers: append([]relay.Observer{bad}, h.observers()...)})

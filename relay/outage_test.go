@@ -35,9 +35,7 @@ func everyKind() *handlers.Registry {
 // attempt: I3, I6.
 func disturbed(t *testing.T, db *database, n int, disturb func()) {
 	t.Helper()
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.Enqueue(t, kind, n)
-	}
+	db.enqueueEach(t, n)
 	disturb()
 	db.Emptied(t, 5*time.Minute)
 	db.want(t, 2*n, "effects", `SELECT count(*) FROM effect`)

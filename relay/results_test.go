@@ -133,26 +133,6 @@ func TestAHandlerSeesItsAttemptAndTheLastErrorAndTheRowsMaxAttemptsWin(t *testin
 	})
 }
 
-func TestSnoozeCountsNoAttemptHoweverOften(t *testing.T) {
-	eachKind(t, func(t *testing.T, kind string, db *database) {
-		reg, seen := handlers.New(), &seenBy{}
-		kinds[kind](reg, "SNOOZER", func(task *outbox.Task[payload]) error {
-			seen.see(task)
-			if len(seen.calls()) < 5 {
-				return handlers.Snooze(time.Millisecond)
-			}
-			return nil
-		}, handlers.MaxAttempts(1))
-		db.Enqueue(t, "SNOOZER", 1)
-		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-		db.Emptied(t, 30*time.Second)
-		if got, want := seen.calls(), slices.Repeat([]string{"1/1 "}, 5); !slices.Equal(got, want) {
-			t.Errorf("the handler saw %q, want %q", got, want)
-		}
-		db.want(t, 0, "a dead letter", `SELECT count(*) FROM outbox.dead_task`)
-	})
-}
-
 // What a task is does not change while it is retried, nor when it dies.
 func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
 	const identity = `SELECT json_build_array(task_id, task_type, payload::text, headers::text, priority, created_at::text)::text FROM `

@@ -174,9 +174,7 @@ func TestAnIdleRelayHoldsTwoConnections(t *testing.T) {
 	db := newDatabase(t)
 	pool := open(t, db.URL)
 	pool.SetMaxIdleConns(-1)
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.Enqueue(t, kind, 200)
-	}
+	db.enqueueEach(t, 200)
 	r := run(t, pool, all(), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Emptied(t, 30*time.Second)
 	for range 3 {
@@ -197,9 +195,7 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 	if err := schema.Migrate(t.Context(), db.DB, schema.Schema(name)); err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.Enqueue(t, kind, 3)
-	}
+	db.enqueueEach(t, 3)
 	reg := all()
 	handlers.Tx(reg, outbox.NewTaskType[payload]("BAD"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errAlways },
 		handlers.MaxAttempts(2), retrySoon())

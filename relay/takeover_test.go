@@ -2,14 +2,12 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -137,41 +135,6 @@ func testExpiredLease(t *testing.T) {
 	db.want(t, 2, "done in attempt", `SELECT attempt FROM effect`)
 }
 
-// A handler that ignores its context sits in a statement of its Complete, with the task's row
-// locked: the other tasks are done meanwhile, and once it is abandoned the relay ends that
-// statement, and its task runs again.
-func testHangingCompletion(t *testing.T) {
-	db := newDatabase(t)
-	hold(t, db, `SELECT pg_advisory_xact_lock(1)`)
-	r := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-		if task.Payload.N != 1 || task.Attempt > 1 {
-			db.Do(t, `INSERT INTO effect (task_id) VALUES ($1)`, task.ID)
-			return nil
-		}
-		return task.Complete(context.WithoutCancel(ctx), func(tx *sql.Tx) error {
-			// Without the timeouts of the relay it hangs until the gate opens.
-			for _, query := range []string{`SET LOCAL lock_timeout = 0`, `SET LOCAL statement_timeout = 0`, `SELECT pg_advisory_xact_lock_shared(1)`} {
-				if _, err := tx.Exec(query); err != nil {
-					return err
-				}
-			}
-			return effect(context.Background(), tx, task.ID, task.Attempt)
-		})
-	}, handlers.Timeout(2*time.Second), handlers.Backoff(constant(10*time.Millisecond))), relay.Config{Workers: 2, PollInterval: 100 * time.Millisecond})
-	const tasks = 20
-	db.Enqueue(t, "LEASED", 1)
-	eventually(t, 20*time.Second, "the completion hangs", func() bool { return db.waitsAtAGate(t) })
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', '{"N": 2}' FROM generate_series(2, $1::int)`, tasks)
-	eventually(t, 20*time.Second, "the other tasks are done", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_id > 1`) == 0
-	})
-	if !db.waitsAtAGate(t) && r.Log.Count("was abandoned") == 0 {
-		t.Error("the completion does not hang any more: the test shows nothing")
-	}
-	db.Emptied(t, 20*time.Second)
-	db.OnceEach(t, tasks)
-}
-
 // What mostly waits for a heartbeat, a timeout or a poll, and measures how long: all at once, beside nothing else.
 func TestGuaranteesInTime(t *testing.T) {
 	t.Parallel()
@@ -188,7 +151,6 @@ func TestGuaranteesInTime(t *testing.T) {
 		tests["no interleaving of a holder and a rescuer breaks the rule of the token"] = testEveryInterleaving
 	}
 	if relaytest.Long {
-		tests["a completion that hangs does not hold up others"] = testHangingCompletion
 		tests["without notifications a poll finds the task"] = testPollFindsTheTask
 		tests["timeouts of the role do not stop a relay"] = testTimeoutsOfTheRole
 	}

@@ -70,3 +70,11 @@ func (db *database) waitsAtAGate(t testing.TB) bool {
 	t.Helper()
 	return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`) == 1
 }
+
+// enqueueEach enqueues n tasks of each kind.
+func (db *database) enqueueEach(t testing.TB, n int) {
+	t.Helper()
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		db.Enqueue(t, kind, n)
+	}
+}

@@ -83,33 +83,29 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 	t.Parallel()
 	l := newLanes(4, [2]int{})
 	c := l.all[0]
-	one := func(limit int) taken {
+	took := func(limit int) taken {
 		return taken{tasks: 1, limit: limit, claimed: run.ClaimedRuns([]*store.Row{{}}), began: time.Now()}
 	}
-	before := one(2)
-	for i, step := range []struct {
+	before := took(2)
+	for _, step := range []struct {
+		what string
 		do   func()
 		want int // claims that may be begun
 	}{
-		{func() {}, 1},                         // a poll saw a task
-		{func() { c.credit-- }, 0},             // it is being claimed
-		{func() { l.took(c, one(1)) }, 2},      // a full claim: there may be more
-		{func() { l.took(c, one(1)) }, 4},      // and more
-		{func() { l.took(c, one(1)) }, 4},      // up to the number of workers
-		{func() { c.polled(c.head) }, 4},       // a poll does not take it back
-		{func() { l.took(c, before) }, 1},      // a claim that was not full, but began before that poll
-		{func() { l.took(c, one(2)) }, 0},      // one that began after it
-		{func() { c.polled(&plan.Head{}) }, 1}, // until a poll sees a task again
-		{func() { c.polled(nil) }, 0},          // or none
-		{func() { l.took(c, one(1)) }, 2},      // a late claim had one all the same
-		{func() { c.head, c.credit = nil, 0 }, 0},
+		{"a poll saw a task", func() {}, 1},
+		{"it is being claimed", func() { c.credit-- }, 0},
+		{"a full claim", func() { l.took(c, took(1)) }, 2},
+		{"two more, up to the number of workers", func() { l.took(c, took(1)); l.took(c, took(1)) }, 4},
+		{"a poll takes none back", func() { c.polled(c.head) }, 4},
+		{"a claim that was not full, but began before that poll", func() { l.took(c, before) }, 1},
+		{"one that began after it", func() { l.took(c, took(2)) }, 0},
+		{"a poll sees a task again", func() { c.polled(&plan.Head{}) }, 1},
+		{"a poll sees none", func() { c.polled(nil) }, 0},
+		{"a late claim had one all the same", func() { l.took(c, took(1)) }, 2},
 	} {
 		step.do()
-		if c.credit != step.want {
-			t.Fatalf("after step %d: %d claims may be begun, want %d", i, c.credit, step.want)
-		}
-		if got := l.choosable(); got != (step.want > 0 && c.head != nil) {
-			t.Fatalf("after step %d: choosable is %t", i, got)
+		if c.credit != step.want || l.choosable() != (step.want > 0 && c.head != nil) {
+			t.Fatalf("%s: %d claims may be begun, want %d; choosable is %t", step.what, c.credit, step.want, l.choosable())
 		}
 	}
 }
@@ -124,29 +120,6 @@ func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
 	l.took(l.all[0], taken{tasks: 2, limit: 2, claimed: run.ClaimedRuns([]*store.Row{{Priority: -5}, {Priority: 7}})})
 	if c := l.choose(); c != l.all[1] {
 		t.Error("a lane that is down to priority 7 was chosen before one with priority 0")
-	}
-}
-
-func TestAPivotIsAnywhereInTheRangeOfTheLane(t *testing.T) {
-	t.Parallel()
-	h := &plan.Head{Position: plan.Position{Priority: 3, Attempt: 1, TaskID: 1000}, LastID: 1999}
-	var tenths [10]int
-	for range 10_000 {
-		p := h.RandomStart()
-		if p.Priority != 3 || p.Attempt != 1 || p.TaskID < 1000 || p.TaskID > 1999 {
-			t.Fatalf("pivot %+v of head %+v", *p, *h)
-		}
-		tenths[(p.TaskID-1000)/100]++
-	}
-	for i, n := range tenths {
-		if n < 850 || n > 1150 {
-			t.Errorf("%d of 10,000 pivots are in tenth %d", n, i)
-		}
-	}
-	for _, h := range []*plan.Head{{Position: plan.Position{TaskID: 5}, LastID: 5}, {Position: plan.Position{TaskID: 5}}} {
-		if p := h.RandomStart(); p != nil {
-			t.Errorf("a lane without a range has pivot %+v", *p)
-		}
 	}
 }
 

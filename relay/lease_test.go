@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,26 +21,18 @@ func (db *database) taskState(t testing.TB) string {
 func TestALeasedHandlerEndsWithItsTimeoutWhichIsAnAttempt(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	type seen struct{ err, cause error }
-	ended := make(chan seen, 1)
+	ended := make(chan error, 1)
 	run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
 		<-ctx.Done()
-		ended <- seen{ctx.Err(), context.Cause(ctx)}
+		ended <- context.Cause(ctx)
 		return fmt.Errorf("interrupted: %w", ctx.Err())
 	}, handlers.Timeout(100*time.Millisecond), handlers.Backoff(constant(time.Hour))), relay.Config{PollInterval: 100 * time.Millisecond})
 	db.Enqueue(t, "LEASED", 1)
-	select {
-	case got := <-ended:
-		if !errors.Is(got.err, context.DeadlineExceeded) || !errors.Is(got.cause, context.DeadlineExceeded) || errors.Is(got.cause, outbox.ErrLeaseLost) {
-			t.Errorf("the context ended with %v, cause %v", got.err, got.cause)
-		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("the handler's context did not end")
+	eventually(t, 20*time.Second, "the failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
+	if cause := <-ended; !errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, outbox.ErrLeaseLost) {
+		t.Errorf("the context ended by %v", cause)
 	}
-	eventually(t, 10*time.Second, "the failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
-	if got := db.Text(t, `SELECT last_error FROM outbox.task`); got != "interrupted: context deadline exceeded" {
-		t.Errorf("last_error %q", got)
-	}
+	db.want(t, "interrupted: context deadline exceeded", "last_error", `SELECT last_error FROM outbox.task`)
 }
 
 func TestALeaseEndsByItselfOnlyAfterTheTimeoutAndNeverWithoutOne(t *testing.T) {
@@ -65,9 +55,7 @@ func TestALeaseEndsByItselfOnlyAfterTheTimeoutAndNeverWithoutOne(t *testing.T) {
 				t.Errorf("the task is %s, want %s", got, want)
 			}
 			// The handler has ended, or was abandoned, when the lease does.
-			if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE leased_until < attempted_at + interval '65 seconds'`); n != 0 {
-				t.Error("the lease ends before the handler's failure can be recorded")
-			}
+			db.want(t, 0, "leases that end before the failure of their handler can be recorded", `SELECT count(*) FROM outbox.task WHERE leased_until < attempted_at + interval '65 seconds'`)
 			close(done)
 			db.Emptied(t, 10*time.Second)
 		})
@@ -103,70 +91,9 @@ func TestADrainedLeasedTaskIsHandedBackWithoutAnAttempt(t *testing.T) {
 	if got := db.taskState(t); got != "ready 0, ready 4 relay" {
 		t.Errorf("after the drain: %s", got)
 	}
-	if got := db.Text(t, `SELECT string_agg(payload ->> 'N', ' ' ORDER BY task_id) FROM outbox.task`); got != "1 3" {
-		t.Errorf("left are %s, want 1 3: the second was done", got)
-	}
+	db.want(t, "1 3", "left", `SELECT string_agg(payload ->> 'N', ' ' ORDER BY task_id) FROM outbox.task`)
 	once(t, db, leased(leasedEffect), relay.Config{})
-	if got := db.Text(t, `SELECT string_agg(attempt::text, ' ' ORDER BY task_id) FROM effect`); got != "1 5" {
-		t.Errorf("done in attempts %s, want 1 5", got)
-	}
-}
-
-func TestLeasedTasksThatEndMeanwhileAreCompletedInOneTransaction(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.Do(t, `CREATE TABLE completion (tx bigint, tasks int);
-		CREATE FUNCTION completed() RETURNS trigger LANGUAGE plpgsql AS $$
-		BEGIN
-		  IF (SELECT count(*) FROM gone) > 0 THEN
-		    PERFORM pg_advisory_xact_lock_shared(1);
-		    INSERT INTO completion SELECT txid_current(), count(*) FROM gone;
-		  END IF;
-		  RETURN NULL;
-		END $$;
-		CREATE TRIGGER completed AFTER DELETE ON outbox.task REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION completed()`)
-	gate, err := direct(t, db.URL).Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer gate.Close()
-	if _, err := gate.ExecContext(t.Context(), `SELECT pg_advisory_lock(1)`); err != nil {
-		t.Fatal(err)
-	}
-	const tasks = 20
-	first, others := make(chan struct{}), make(chan struct{})
-	begun := make(chan struct{}, tasks)
-	var returned atomic.Int32
-	run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-		begun <- struct{}{}
-		defer returned.Add(1)
-		if task.Payload.N == 1 {
-			<-first
-		} else {
-			<-others
-		}
-		return nil
-	}), relay.Config{Workers: tasks, PollInterval: 100 * time.Millisecond})
-	db.Enqueue(t, "LEASED", tasks)
-	for range tasks {
-		<-begun
-	}
-	waiting := func() bool {
-		return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`) == 1
-	}
-	close(first)
-	eventually(t, 10*time.Second, "the first completion is under way", waiting)
-	close(others)
-	eventually(t, 10*time.Second, "the other handlers return", func() bool { return returned.Load() == tasks })
-	if _, err := gate.ExecContext(t.Context(), `SELECT pg_advisory_unlock(1)`); err != nil {
-		t.Fatal(err)
-	}
-	db.Emptied(t, 10*time.Second)
-	got := db.Text(t, `SELECT string_agg(tasks::text, ' ') FROM (SELECT sum(tasks) AS tasks FROM completion GROUP BY tx ORDER BY min(tx)) c`)
-	// A few may still have been on their way when the second completion began.
-	if n := len(strings.Fields(got)); !strings.HasPrefix(got, "1 ") || n > 5 {
-		t.Errorf("the tasks were completed in transactions of %s; want 1 and then nearly all together", got)
-	}
+	db.want(t, "1 5", "done in attempts", `SELECT string_agg(attempt::text, ' ' ORDER BY task_id) FROM effect`)
 }
 
 func testLateHeartbeat(t *testing.T) {
@@ -186,7 +113,5 @@ func testLateHeartbeat(t *testing.T) {
 	close(done)
 	db.Emptied(t, 10*time.Second)
 	db.OnceEach(t, 1)
-	if got := db.Int(t, `SELECT attempt FROM effect`); got != 1 {
-		t.Errorf("done in attempt %d, want 1", got)
-	}
+	db.want(t, 1, "done in attempt", `SELECT attempt FROM effect`)
 }

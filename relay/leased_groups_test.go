@@ -3,14 +3,12 @@ package relay_test
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"strings"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
@@ -18,7 +16,13 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// counted is a pool that counts how often these statements were sent, and how many connections there were at most when one was.
+const (
+	claimLeases = "outbox: lease"
+	endLeases   = "outbox: complete leased tasks"
+)
+
+// counted is a pool that counts how often these two statements were sent, and how many connections
+// there were at most when one was.
 type counted struct {
 	*faulty
 	database *database
@@ -26,18 +30,9 @@ type counted struct {
 	peak     atomic.Int64
 }
 
-const (
-	claimLeases = "outbox: lease"
-	endLeases   = "outbox: complete leased tasks"
-)
-
 func (db *database) counted(t *testing.T) *counted {
 	t.Helper()
-	connector, err := pq.NewConnector(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &counted{faulty: &faulty{Connector: connector, before: map[string]func(){}}, calls: map[string]*atomic.Int64{}}
+	c := &counted{faulty: &faulty{Connector: connector(t, "postgres", db.URL), before: map[string]func(){}}, calls: map[string]*atomic.Int64{}}
 	pool := sql.OpenDB(c.faulty)
 	t.Cleanup(func() { pool.Close() })
 	c.database = &database{&relaytest.Database{DB: pool, URL: db.URL}}
@@ -46,17 +41,12 @@ func (db *database) counted(t *testing.T) *counted {
 		c.calls[call] = n
 		c.before[call] = func() {
 			n.Add(1)
-			c.sample()
+			now := int64(pool.Stats().OpenConnections)
+			for old := c.peak.Load(); now > old && !c.peak.CompareAndSwap(old, now); old = c.peak.Load() {
+			}
 		}
 	}
 	return c
-}
-
-// sample takes the number of connections down, if it is the highest so far.
-func (c *counted) sample() {
-	now := int64(c.database.Stats().OpenConnections)
-	for old := c.peak.Load(); now > old && !c.peak.CompareAndSwap(old, now); old = c.peak.Load() {
-	}
 }
 
 // together is a handler whose calls return at the same time, in groups of n.
@@ -76,24 +66,21 @@ func together(n int) func(context.Context, *outbox.Task[payload]) error {
 	}
 }
 
-// Slots that become free together are claimed for together, and what ends together is written together: so few statements and
-// connections do for many workers.
+// Slots that become free together are claimed for together, and what ends together is written
+// together: few statements and connections do for many workers.
 func TestManyLeasedTasksTakeFewStatementsAndConnections(t *testing.T) {
-	needs.Long(t)
 	t.Parallel()
 	for name, order := range map[string]relay.Order{"in order": relay.InOrder, "random": relay.Random} {
 		t.Run(name, func(t *testing.T) {
 			db := newDatabase(t)
-			const workers, rounds = 200, 5
-			db.Enqueue(t, "LEASED", rounds*workers)
+			const workers, tasks = 200, 600
+			db.Enqueue(t, "LEASED", tasks)
 			c := db.counted(t)
 			once(t, c.database, leased(together(workers)), relay.Config{Workers: workers, Order: order})
-			if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
-				t.Fatalf("%d tasks are left", n)
-			}
+			db.want(t, 0, "tasks left", `SELECT count(*) FROM outbox.task`)
 			for call, n := range c.calls {
-				if n := n.Load(); n > rounds*workers/8 {
-					t.Errorf("%s: %d statements for %d tasks", call, n, rounds*workers)
+				if n := n.Load(); n > tasks/8 {
+					t.Errorf("%s: %d statements for %d tasks", call, n, tasks)
 				}
 			}
 			if peak := c.peak.Load(); peak > 16 {
@@ -103,7 +90,8 @@ func TestManyLeasedTasksTakeFewStatementsAndConnections(t *testing.T) {
 	}
 }
 
-// One result that PostgreSQL refuses, with its statement or with the commit, neither holds the others of its group up nor takes a connection for each of them.
+// A result that PostgreSQL refuses holds the others of its group up neither with its statement nor
+// with the commit, and does not take a connection for each of them.
 func TestARefusedResultOfAGroupTakesFewConnections(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
@@ -116,13 +104,8 @@ func TestARefusedResultOfAGroupTakesFewConnections(t *testing.T) {
 			db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
 				CREATE `+trigger+` FOR EACH ROW WHEN (OLD.task_id = 100) EXECUTE FUNCTION refuse()`)
 			c := db.counted(t)
-			log := once(t, c.database, leased(together(workers)), relay.Config{Workers: workers})
-			if left := db.Text(t, `SELECT string_agg(task_id || ' ' || state, ', ') FROM outbox.task`); left != "100 leased" {
-				t.Errorf("left: %s; want 100 leased", left)
-			}
-			if !strings.Contains(log, "was refused") {
-				t.Error("it is not logged")
-			}
+			once(t, c.database, leased(together(workers)), relay.Config{Workers: workers})
+			db.want(t, "100 leased", "left", `SELECT string_agg(task_id || ' ' || state, ', ') FROM outbox.task`)
 			if peak := c.peak.Load(); peak > 16 {
 				t.Errorf("%d connections at once", peak)
 			}
@@ -131,63 +114,41 @@ func TestARefusedResultOfAGroupTakesFewConnections(t *testing.T) {
 	}
 }
 
-// Promise 5: who holds a task's row, an operator or a Complete that its handler left behind, holds up the result of that task only: neither
-// the others of its group, nor those of later ones.
+// Promise 5: who holds a task's row, an operator or a Complete that its handler left behind, holds up
+// the result of that task only.
 func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	const workers, tasks, locked = 50, 150, 20
-	for name, hold := range map[string]func(tx *sql.Tx, task *outbox.Task[payload], until <-chan struct{}) error{
-		"by an operator": func(tx *sql.Tx, task *outbox.Task[payload], _ <-chan struct{}) error {
-			_, err := tx.Exec(`SELECT 1 FROM outbox.task WHERE task_id = $1 FOR UPDATE`, task.ID)
-			return err
-		},
-		"by its Complete": func(_ *sql.Tx, task *outbox.Task[payload], until <-chan struct{}) error {
-			inside := make(chan struct{})
-			go task.Complete(context.Background(), func(*sql.Tx) error { close(inside); <-until; return nil })
-			<-inside
-			return nil
-		},
+	inGroup := func() func(context.Context, *outbox.Task[payload]) error { return together(workers / 2) }
+	for name, c := range map[string]struct {
+		handler func(context.Context, *outbox.Task[payload]) error
+		options []handlers.Option
+	}{
+		"in a group":   {handler: inGroup()},
+		"alone":        {handler: func(context.Context, *outbox.Task[payload]) error { return nil }},
+		"in a history": {handler: inGroup(), options: []handlers.Option{handlers.Keep(time.Hour)}},
 	} {
-		inGroup := together(workers / 2)
-		for among, c := range map[string]struct {
-			handler func(context.Context, *outbox.Task[payload]) error
-			options []handlers.Option
-		}{
-			"in a group":   {handler: together(workers / 2)},
-			"alone":        {handler: func(context.Context, *outbox.Task[payload]) error { return nil }},
-			"in a history": {handler: together(workers / 2), options: []handlers.Option{handlers.Keep(time.Hour)}},
-			"with a dead letter": {handler: func(ctx context.Context, task *outbox.Task[payload]) error {
-				if err := inGroup(ctx, task); task.ID%3 != 0 {
-					return err
-				}
-				return handlers.Dead(errors.New("no"))
-			}},
-		} {
-			t.Run(name+" "+among, func(t *testing.T) {
+		for _, byComplete := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, locked by its Complete: %t", name, byComplete), func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t)
 				db.Enqueue(t, "LEASED", tasks)
-				tx, err := db.BeginTx(context.Background(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer tx.Rollback()
-				done := make(chan struct{})
-				reg := handlers.New()
-				handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-					if task.ID == locked {
-						if err := hold(tx, task, done); err != nil {
-							t.Error(err)
-						}
+				done, locks := make(chan struct{}), make(chan func(), 1)
+				run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
+					if task.ID == locked && byComplete {
+						inside := make(chan struct{})
+						go task.Complete(context.Background(), func(*sql.Tx) error { close(inside); <-done; return nil })
+						<-inside
+					} else if task.ID == locked {
+						locks <- hold(t, db, `SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE`, task.ID)
 					}
 					return c.handler(ctx, task)
-				}, c.options...)
-				run(t, db, reg, relay.Config{Workers: workers})
+				}, c.options...), relay.Config{Workers: workers})
 				eventually(t, 8*time.Second, "all others are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
 				close(done)
-				if err := tx.Rollback(); err != nil {
-					t.Error(err)
+				if !byComplete {
+					(<-locks)()
 				}
 				db.Emptied(t, 30*time.Second)
 			})
@@ -195,46 +156,36 @@ func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
 	}
 }
 
-// Whoever has to give way to another transaction tries again: for RunOnce it is no error, and a group stays together.
+// For RunOnce a conflict with another transaction is no error, and a group stays together.
 func TestAConflictOfALeasedClaimOrResultIsTriedAgain(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	for call, most := range map[string]int64{claimLeases: 20, endLeases: 20} {
-		for _, code := range []string{"40P01", "40001"} {
-			t.Run(call+" "+code, func(t *testing.T) {
-				db := newDatabase(t)
-				const workers = 100
-				db.Enqueue(t, "LEASED", workers)
-				c := db.counted(t)
-				c.arm(call, fault{code: code})
-				once(t, c.database, leased(together(workers)), relay.Config{Workers: workers})
-				if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 || !c.fired() {
-					t.Errorf("%d tasks are left, the fault was met: %v", n, c.fired())
-				}
-				if n := c.calls[call].Load(); n > most {
-					t.Errorf("%d statements, want at most %d", n, most)
-				}
-			})
-		}
+	for call, code := range map[string]string{claimLeases: "40P01", endLeases: "40001"} {
+		t.Run(call+" "+code, func(t *testing.T) {
+			db := newDatabase(t)
+			const workers = 100
+			db.Enqueue(t, "LEASED", workers)
+			c := db.counted(t)
+			c.arm(call, fault{code: code})
+			once(t, c.database, leased(together(workers)), relay.Config{Workers: workers})
+			db.want(t, 0, "tasks left", `SELECT count(*) FROM outbox.task`)
+			if n := c.calls[call].Load(); n > 20 || !c.fired() {
+				t.Errorf("%d statements, want at most 20; the fault was met: %v", n, c.fired())
+			}
+		})
 	}
 }
 
-// With the smallest pool that is accepted for Leased handlers alone nothing waits for ever, not even for their Complete.
-func TestAPoolForLeasedHandlersMayBeSmallerThanTheirWorkers(t *testing.T) {
-	needs.Long(t)
+// More than one text can hold is claimed one by one.
+func TestALeasedClaimThatIsTooLargeIsMadeSmaller(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	const workers, tasks = 200, 1000
-	pool := open(t, db.URL)
-	pool.SetMaxOpenConns(11)
-	if _, err := relay.New(pool.DB, leased(leasedEffect), relay.Config{Workers: workers}); err == nil {
-		t.Error("a pool of 11 connections is accepted")
-	}
-	pool.SetMaxOpenConns(12)
-	db.Enqueue(t, "LEASED", tasks)
-	run(t, pool, leased(leasedEffect), relay.Config{Workers: workers})
-	db.Emptied(t, 30*time.Second)
-	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != tasks {
-		t.Errorf("effects of %d tasks, want %d", n, tasks)
+	db.Enqueue(t, "LEASED", 20)
+	c := db.counted(t)
+	c.arm(claimLeases, fault{code: "54000"})
+	once(t, c.database, leased(together(1)), relay.Config{Workers: 20})
+	db.want(t, 0, "tasks left", `SELECT count(*) FROM outbox.task`)
+	if !c.fired() {
+		t.Error("the claim was not refused")
 	}
 }

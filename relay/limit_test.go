@@ -2,7 +2,7 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
+	"fmt"
 	"math"
 	"sync/atomic"
 	"testing"
@@ -92,31 +92,25 @@ func TestAFailedBatchOfALimitedTypeRunsOneByOne(t *testing.T) {
 func TestASlotIsFreeOnceTheLeaseThatItNamesIsOver(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	for what, end := range map[string]string{
-		"completed":  `DELETE FROM outbox.task WHERE task_id = 1`,
-		"taken over": `UPDATE outbox.task SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL, run_at = now() + interval '1 h' WHERE task_id = 1; UPDATE outbox.task SET state = 'scheduled' WHERE task_id = 1`,
-		"stolen":     `UPDATE outbox.task SET lease_token = gen_random_uuid() WHERE task_id = 1`,
-		"nothing":    ``,
+	for name, c := range map[string]struct {
+		end  string
+		runs int // of the other task
+	}{
+		"completed":  {`DELETE FROM outbox.task WHERE task_id = 1`, 1},
+		"taken over": {`UPDATE outbox.task SET state = 'scheduled', relay_id = NULL, lease_token = NULL, run_at = now() + interval '1 h' WHERE task_id = 1`, 1},
+		"stolen":     {`UPDATE outbox.task SET lease_token = gen_random_uuid() WHERE task_id = 1`, 1},
+		"nothing":    {`SELECT 1`, 0},
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db, reg := newDatabase(t), handlers.New()
+			db := newDatabase(t)
 			db.Enqueue(t, "LEASED", 2)
-			handlers.Leased(reg, typeLeased, leasedEffect, handlers.MaxRunningTotal(1))
 			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'h', 1, now() + interval '1 h', '{}')`, someUUID)
 			db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, relay_id = $1, lease_token = $1 WHERE task_id = 1`, someUUID)
 			db.Do(t, `INSERT INTO outbox.slot (task_type, slot, task_id, lease_token) VALUES ('LEASED', 1, 1, $1)`, someUUID)
-			if end != "" {
-				db.Do(t, end)
-			}
-			once(t, db, reg, relay.Config{})
-			want := 1
-			if end == "" {
-				want = 0
-			}
-			if n := db.Int(t, `SELECT count(*) FROM effect WHERE task_id = 2`); n != want {
-				t.Errorf("the second task ran %d times, want %d", n, want)
-			}
+			db.Do(t, c.end)
+			once(t, db, leased(leasedEffect, handlers.MaxRunningTotal(1)), relay.Config{})
+			db.want(t, c.runs, "runs of the second task", `SELECT count(*) FROM effect WHERE task_id = 2`)
 			db.Do(t, `TRUNCATE outbox.task`)
 		})
 	}
@@ -125,8 +119,8 @@ func TestASlotIsFreeOnceTheLeaseThatItNamesIsOver(t *testing.T) {
 // Another claim fills a slot after this one's snapshot, which shows it free and not the lease that is in it by now.
 func TestASlotThatIsFilledWhileAClaimReachesItIsNotFree(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]int{"filled": 0, "left alone": 1} {
-		t.Run(name, func(t *testing.T) {
+	for _, free := range []int{0, 1} {
+		t.Run(fmt.Sprint(free, " free"), func(t *testing.T) {
 			db := newDatabase(t)
 			// A claim has its snapshot, and has seen no slot yet, when it reads the type's limit: there it waits for the gate.
 			db.Do(t, `INSERT INTO outbox.task_type (task_type, max_running) VALUES ('LEASED', 1);
@@ -134,30 +128,18 @@ func TestASlotThatIsFilledWhileAClaimReachesItIsNotFree(t *testing.T) {
 				CREATE FUNCTION gate() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN true; END $$;
 				ALTER TABLE outbox.task_type RENAME TO limits;
 				CREATE VIEW outbox.task_type AS SELECT * FROM outbox.limits WHERE gate()`)
-			gate, err := db.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer gate.Rollback()
-			if _, err := gate.Exec(`SELECT pg_advisory_xact_lock(1)`); err != nil {
-				t.Fatal(err)
-			}
+			open := hold(t, db, `SELECT pg_advisory_xact_lock(1)`)
 			locked := make(chan int)
 			go func() { locked <- changed(t, db, "", statements["lock slots"], "LEASED", 1, "10000", "10000") }()
-			eventually(t, 20*time.Second, "the claim is at the gate", func() bool {
-				return db.Int(t, `SELECT count(*) FROM pg_locks
-				WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND locktype = 'advisory' AND NOT granted`) == 1
-			})
-			if name == "filled" {
+			eventually(t, 20*time.Second, "the claim is at the gate", func() bool { return db.waitsAtAGate(t) })
+			if free == 0 {
 				db.Do(t, `WITH leased AS (
 					  INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token) VALUES ('LEASED', 'leased', 1, $1, $1) RETURNING *)
 					UPDATE outbox.slot s SET task_id = leased.task_id, lease_token = leased.lease_token FROM leased`, someUUID)
 			}
-			if err := gate.Rollback(); err != nil {
-				t.Fatal(err)
-			}
-			if got := <-locked; got != want {
-				t.Errorf("the claim got %d slots, want %d", got, want)
+			open()
+			if got := <-locked; got != free {
+				t.Errorf("the claim got %d slots, want %d", got, free)
 			}
 		})
 	}
@@ -166,9 +148,6 @@ func TestASlotThatIsFilledWhileAClaimReachesItIsNotFree(t *testing.T) {
 func TestTheLastRelayThatStartsStoresTheLimits(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	stored := func() string {
-		return db.Text(t, `SELECT string_agg(format('%s %s %s/%s %s', task_type, max_running, rate, rate_per, (SELECT count(*) FROM outbox.slot s WHERE s.task_type = t.task_type)), ', ' ORDER BY task_type) FROM outbox.task_type t`)
-	}
 	pause(t, db, "TX")
 	for i, step := range []struct {
 		opts []handlers.Option
@@ -183,55 +162,41 @@ func TestTheLastRelayThatStartsStoresTheLimits(t *testing.T) {
 		reg := handlers.New()
 		handlers.Tx(reg, typeTx, txEffect, step.opts...)
 		once(t, db, reg, relay.Config{})
-		if got := stored(); got != step.want {
-			t.Errorf("after step %d: %q is stored, want %q", i, got, step.want)
-		}
+		db.want(t, step.want, fmt.Sprint("stored after step ", i), `SELECT string_agg(format('%s %s %s/%s %s', task_type, max_running, rate, rate_per,
+			(SELECT count(*) FROM outbox.slot s WHERE s.task_type = t.task_type)), ', ' ORDER BY task_type) FROM outbox.task_type t`)
 	}
 }
 
-// While a type's slots are taken for long, relays do not ask for one all the time.
+// While a type's slots or tokens are taken for long, relays do not ask for one all the time.
 func TestARelayDoesNotSpinWhileItsTypesAreLimited(t *testing.T) {
 	needs.Timing(t)
 	t.Parallel()
-	for name, reg := range map[string]*handlers.Registry{"slots": handlers.New(), "rate": handlers.New()} {
+	for name, limit := range map[string]handlers.Option{"slots": handlers.MaxRunningTotal(1), "rate": handlers.Rate(1, time.Hour)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := newDatabase(t)
+			db, reg := newDatabase(t), handlers.New()
 			db.Enqueue(t, "TX", 100)
-			option := handlers.MaxRunningTotal(1)
-			if name == "rate" {
-				option = handlers.Rate(1, time.Hour)
-			}
-			started := make(chan struct{}, 100)
-			end := make(chan struct{})
-			handlers.Tx(reg, typeTx, func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+			started, end := make(chan struct{}, 100), make(chan struct{})
+			each(reg, "TX", func(context.Context, *outbox.Task[payload]) error {
 				started <- struct{}{}
 				<-end
 				return nil
-			}, option)
+			}, limit)
 			run(t, db, reg, relay.Config{})
-			select {
-			case <-started:
-			case <-time.After(20 * time.Second):
-				t.Fatal("no task starts")
-			}
+			<-started
 			run(t, db, reg, relay.Config{})
 			const transactions = `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`
-			per := math.MaxInt // in the quietest second: the server adds those of the start late, and a machine at work later still
+			per := math.MaxInt // in the quietest second: the server adds those of the start late
 			for round := 0; round < 3 || round < 15 && per > 60; round++ {
 				before := db.Int(t, transactions)
 				<-time.After(time.Second)
 				per = min(per, db.Int(t, transactions)-before)
 			}
 			close(end)
-			if per > 60 {
-				t.Errorf("two relays that could do nothing made about %d transactions a second", per)
-			}
-			if len(started) > 0 {
-				t.Error("another task started")
+			if per > 60 || len(started) > 0 {
+				t.Errorf("two relays that could do nothing made about %d transactions a second, and started %d tasks", per, len(started))
 			}
 			db.Do(t, `DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM outbox.task FOR UPDATE SKIP LOCKED)`)
-			t.Logf("%d transactions a second", per)
 		})
 	}
 }

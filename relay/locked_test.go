@@ -2,8 +2,6 @@ package relay_test
 
 import (
 	"testing"
-
-	"github.com/txoutbox/outbox/relay"
 )
 
 // impatient is another pool of the database: a statement that waits for a lock fails after 2 s.
@@ -18,11 +16,7 @@ func impatient(t testing.TB, db *database) *database {
 // takeOver lets a relay take over once. It returns the tasks that are ready then, with their marks.
 func takeOver(t *testing.T, db *database) string {
 	t.Helper()
-	r, err := relay.New(impatient(t, db).DB, all(), relay.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newLoops(r, "")
+	l := newLoops(resting(t, impatient(t, db), all(), &records{}), "")
 	defer l.Close()
 	if _, err := l.Upkeep(t.Context(), "take over"); err != nil {
 		t.Errorf("take over: %v", err)
@@ -77,19 +71,13 @@ func TestPromotingWaitsForNoRow(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload, state)
 		SELECT 'TX', jsonb_build_object('n', n), 'scheduled' FROM generate_series(1, 3) n`)
 	hold(t, db, `SELECT outbox.cancel_task(task_id) FROM outbox.task WHERE payload ->> 'n' = '1'`)
-	r, err := relay.New(impatient(t, db).DB, all(), relay.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newLoops(r, "")
+	l := newLoops(resting(t, impatient(t, db), all(), &records{}), "")
 	defer l.Close()
 	if err := l.Poll(t.Context()); err != nil {
 		t.Errorf("poll: %v", err)
 	}
 	const ready = `SELECT string_agg(payload ->> 'n', ' ' ORDER BY task_id) FROM outbox.task WHERE state = 'ready'`
-	if got := db.Text(t, ready); got != "2 3" {
-		t.Errorf("promoted are %q, want 2 3", got)
-	}
+	db.want(t, "2 3", "promoted", ready)
 }
 
 // I2: a claim takes what nobody else has. Claims of single tasks have a test of their own.

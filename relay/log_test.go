@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
@@ -41,54 +42,52 @@ func TestNoSecretReachesALog(t *testing.T) {
 	log := &records{}
 	reg := handlers.New()
 	reg.Use(handlers.Log(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))), handlers.Recover())
+	type raw = json.RawMessage
 	type number struct{ N int }
 	type nested struct{ M map[string]struct{ N []int } }
-	retry := handlers.Backoff(constant(50 * time.Millisecond))
-	handlers.Tx(reg, outbox.NewTaskType[number]("UNDECODABLE"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil }, retry, handlers.MaxAttempts(2))
-	handlers.Batch(reg, outbox.NewTaskType[nested]("UNDECODABLE_BATCH"), 10, func(context.Context, outbox.Tx, []*outbox.Task[nested]) error { return nil }, retry, handlers.MaxAttempts(2))
-	handlers.Leased(reg, outbox.NewTaskType[number]("UNDECODABLE_LEASED"), func(context.Context, *outbox.Task[number]) error { return nil }, retry, handlers.MaxAttempts(2))
+	opts := []handlers.Option{handlers.Backoff(constant(50 * time.Millisecond)), handlers.MaxAttempts(2)}
+	tx := func(name string, f func(context.Context, *sql.Tx, *outbox.Task[raw]) error, more ...handlers.Option) {
+		handlers.Tx(reg, outbox.NewTaskType[raw](name), f, append(opts, more...)...)
+	}
+	lease := func(name string, f func(context.Context, *outbox.Task[raw]) error, more ...handlers.Option) {
+		handlers.Leased(reg, outbox.NewTaskType[raw](name), f, append(opts, more...)...)
+	}
 	// PostgreSQL's Detail of such an error has the row.
 	conflict := func(ctx context.Context, tx outbox.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO account VALUES ('`+canary+`')`)
 		return err
 	}
-	handlers.Tx(reg, outbox.NewTaskType[json.RawMessage]("CONFLICT"), func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[json.RawMessage]) error {
-		return conflict(ctx, tx)
-	}, retry, handlers.MaxAttempts(2))
-	handlers.Tx(reg, outbox.NewTaskType[json.RawMessage]("LATER"), func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[json.RawMessage]) error {
-		return conflict(ctx, tx)
-	}, handlers.Backoff(constant(time.Hour)))
-	handlers.Tx(reg, outbox.NewTaskType[json.RawMessage]("PANIC_CONFLICT"), func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[json.RawMessage]) error {
-		panic(conflict(ctx, tx))
-	}, retry, handlers.MaxAttempts(2))
-	handlers.Batch(reg, outbox.NewTaskType[json.RawMessage]("CONFLICT_BATCH"), 10, func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[json.RawMessage]) error {
-		return conflict(ctx, tx)
-	}, retry, handlers.MaxAttempts(2))
-	handlers.Leased(reg, outbox.NewTaskType[json.RawMessage]("CONFLICT_LEASED"), func(ctx context.Context, task *outbox.Task[json.RawMessage]) error {
+	completes := func(ctx context.Context, task *outbox.Task[raw]) error {
 		return task.Complete(ctx, func(tx *sql.Tx) error { return conflict(ctx, tx) })
-	}, retry, handlers.MaxAttempts(2))
-	handlers.Leased(reg, outbox.NewTaskType[json.RawMessage]("CONFLICT_DISCARDED"), func(ctx context.Context, task *outbox.Task[json.RawMessage]) error {
-		return handlers.Discard(task.Complete(ctx, func(tx *sql.Tx) error { return conflict(ctx, tx) }))
-	}, handlers.Keep(time.Hour))
-	handlers.Leased(reg, outbox.NewTaskType[json.RawMessage]("TIMES_OUT"), func(ctx context.Context, _ *outbox.Task[json.RawMessage]) error {
+	}
+	handlers.Tx(reg, outbox.NewTaskType[number]("UNDECODABLE"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil }, opts...)
+	handlers.Batch(reg, outbox.NewTaskType[nested]("UNDECODABLE_BATCH"), 10, func(context.Context, outbox.Tx, []*outbox.Task[nested]) error { return nil }, opts...)
+	handlers.Leased(reg, outbox.NewTaskType[number]("UNDECODABLE_LEASED"), func(context.Context, *outbox.Task[number]) error { return nil }, opts...)
+	handlers.Batch(reg, outbox.NewTaskType[raw]("CONFLICT_BATCH"), 10, func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[raw]) error { return conflict(ctx, tx) }, opts...)
+	tx("CONFLICT", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[raw]) error { return conflict(ctx, tx) })
+	tx("LATER", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[raw]) error { return conflict(ctx, tx) }, handlers.Backoff(constant(time.Hour)))
+	tx("PANIC_CONFLICT", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[raw]) error { panic(conflict(ctx, tx)) })
+	tx("AGAIN_WITH", func(_ context.Context, _ *sql.Tx, task *outbox.Task[raw]) error {
+		return handlers.RunAgainWith(task, 0, raw(`{"`+canary+`": `+canary+`}`))
+	})
+	tx("PANIC", func(context.Context, *sql.Tx, *outbox.Task[raw]) error { panic("at the sight of it") })
+	tx("DONE", func(context.Context, *sql.Tx, *outbox.Task[raw]) error { return nil })
+	lease("CONFLICT_LEASED", completes)
+	lease("CONFLICT_DISCARDED", func(ctx context.Context, task *outbox.Task[raw]) error { return handlers.Discard(completes(ctx, task)) }, handlers.Keep(time.Hour))
+	lease("TIMES_OUT", func(ctx context.Context, _ *outbox.Task[raw]) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
-	}, retry, handlers.MaxAttempts(1), handlers.Timeout(100*time.Millisecond))
-	handlers.Tx(reg, outbox.NewTaskType[json.RawMessage]("AGAIN_WITH"), func(_ context.Context, _ *sql.Tx, task *outbox.Task[json.RawMessage]) error {
-		return handlers.RunAgainWith(task, 0, json.RawMessage(`{"`+canary+`": `+canary+`}`))
-	}, retry, handlers.MaxAttempts(1))
-	handlers.Leased(reg, outbox.NewTaskType[json.RawMessage]("DISCARDED"), func(context.Context, *outbox.Task[json.RawMessage]) error {
-		return handlers.Discard(errors.New("no use"))
-	})
-	handlers.Tx(reg, outbox.NewTaskType[json.RawMessage]("PANIC"), func(context.Context, *sql.Tx, *outbox.Task[json.RawMessage]) error { panic("at the sight of it") }, retry, handlers.MaxAttempts(1))
-	handlers.Tx(reg, outbox.NewTaskType[json.RawMessage]("DONE"), func(context.Context, *sql.Tx, *outbox.Task[json.RawMessage]) error { return nil })
+	}, handlers.Timeout(100*time.Millisecond))
+	lease("DISCARDED", func(context.Context, *outbox.Task[raw]) error { return handlers.Discard(errors.New("no use")) })
 
+	types := []string{"UNKNOWN"}
+	for _, h := range reg.Handlers() {
+		types = append(types, h.Type)
+	}
 	enqueue := func() {
-		for _, taskType := range []string{"UNDECODABLE", "UNDECODABLE_BATCH", "UNDECODABLE_LEASED", "CONFLICT", "LATER", "PANIC_CONFLICT",
-			"CONFLICT_BATCH", "CONFLICT_LEASED", "CONFLICT_DISCARDED", "TIMES_OUT", "AGAIN_WITH", "DISCARDED", "PANIC", "DONE", "UNKNOWN"} {
-			owner.Do(t, `INSERT INTO outbox.task (task_type, payload, headers)
-				SELECT $1, jsonb_build_object('N', $2::text, 'M', jsonb_build_object($2::text, jsonb_build_object('N', jsonb_build_array(1, $2::text)))), jsonb_build_object($2::text, $2::text)`, taskType, canary)
-		}
+		owner.Do(t, `INSERT INTO outbox.task (task_type, payload, headers)
+			SELECT task_type, jsonb_build_object('N', $2::text, 'M', jsonb_build_object($2::text, jsonb_build_object('N', jsonb_build_array(1, $2::text)))), jsonb_build_object($2::text, $2::text)
+			  FROM unnest($1::text[]) task_type`, pq.Array(types), canary)
 	}
 	// LISTEN works, and it fails at a wrong port and with a wrong password.
 	for _, dsn := range []string{u.String(), withPort(t, u.String(), "1"), strings.Replace(u.String(), canary, "wrong"+canary, 1)} {

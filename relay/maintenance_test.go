@@ -1,11 +1,6 @@
 package relay_test
 
 import (
-	"context"
-	"database/sql"
-	"errors"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -43,6 +38,7 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 			VALUES ('LEASED', 'leased', 1, '` + relayID + `', '` + someToken + `', ` + until + `)`
 	}
 	const completed = `DELETE FROM outbox.task`
+	const rows = `SELECT json_build_array((SELECT json_agg(t) FROM outbox.task t), (SELECT json_agg(r) FROM outbox.running r), (SELECT json_agg(l) FROM outbox.relay l))`
 	ids := func(text []string) []any { return []any{pq.Array(text)} }
 	for _, c := range []struct {
 		name   string
@@ -82,46 +78,29 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 		db.Do(t, slowSQL)
 		for change, statement := range c.change {
 			t.Run(c.name+" while "+change, func(t *testing.T) {
-				db.Do(t, emptyAll)
-				db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
-					($1, 'h', 1, now() - interval '1 second', '{}'), ($2, 'h', 2, now() + interval '1 hour', '{}')`, deadRelay, liveRelay)
+				db.Do(t, emptyAll+dead(deadRelay, "-1 second")+dead(liveRelay, "1 hour"))
 				db.Do(t, c.setup)
-				slow, gate := newActor(t, db), newActor(t, db)
-				if _, err := gate.exec(`SELECT pg_advisory_lock(8)`); err != nil {
-					t.Fatal(err)
-				}
-				unlock := sync.OnceFunc(func() {
-					if _, err := gate.exec(`SELECT pg_advisory_unlock(8)`); err != nil {
-						t.Error(err)
-					}
-				})
-				defer unlock()
-				ended := make(chan error, 1)
+				open := hold(t, db, `SELECT pg_advisory_xact_lock(8)`)
+				slow, ended := newActor(t, db), make(chan error, 1)
 				go func() { ended <- maintain(slow, c.steps, c.args, c.next) }()
 				eventually(t, 10*time.Second, "the statement is under way", func() bool {
 					if len(ended) > 0 {
 						t.Fatal("it did not wait: ", <-ended)
 					}
-					return db.Int(t, `SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted`, slow.pid) > 0
+					return db.waitsAtAGate(t)
 				})
 				db.Do(t, statement)
-				const state = `SELECT json_build_array((SELECT json_agg(t) FROM outbox.task t), (SELECT json_agg(r) FROM outbox.running r), (SELECT json_agg(l) FROM outbox.relay l))`
-				before := db.Text(t, state)
-				unlock()
+				before := db.Text(t, rows)
+				open()
 				if err := <-ended; err != nil {
 					t.Fatal(err)
 				}
-				if after := db.Text(t, state); after != before {
-					t.Errorf("the statement acted on a row that was no longer so:\n%s\n%s", before, after)
-				}
+				db.want(t, before, "the rows, which are no longer so", rows)
 			})
 		}
 		t.Run(c.name+" while nothing changes", func(t *testing.T) {
-			db.Do(t, emptyAll)
-			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
-				($1, 'h', 1, now() - interval '1 second', '{}'), ($2, 'h', 2, now() + interval '1 hour', '{}')`, deadRelay, liveRelay)
+			db.Do(t, emptyAll+dead(deadRelay, "-1 second")+dead(liveRelay, "1 hour"))
 			db.Do(t, c.setup)
-			const rows = `SELECT string_agg(t::text, ' ') FROM (SELECT state FROM outbox.task UNION ALL SELECT token::text FROM outbox.running UNION ALL SELECT relay_id::text FROM outbox.relay) t`
 			before := db.Text(t, rows)
 			if err := maintain(newActor(t, db), c.steps, c.args, c.next); err != nil {
 				t.Fatal(err)
@@ -135,47 +114,21 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 }
 
 // maintain runs the statements in one transaction, with slow's functions and operators where there are such.
-func maintain(a *actor, steps []string, args []any, next func([]string) []any) (err error) {
+func maintain(a *actor, steps []string, args []any, next func([]string) []any) error {
 	if _, err := a.exec(`SET search_path = slow, pg_catalog`); err != nil {
 		return err
 	}
 	if err := a.begin(); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, a.tx.Rollback())
-		}
-	}()
-	for i, name := range steps {
-		query := statements[name]
-		if next == nil || i == len(steps)-1 {
-			if _, err := a.exec(query, args...); err != nil {
-				return err
-			}
-			continue
-		}
-		found, err := texts(a.tx, query, args...)
+	for _, name := range steps {
+		found, err := a.query(statements[name], args...)
 		if err != nil {
 			return err
 		}
-		args = next(found)
-	}
-	return a.tx.Commit()
-}
-
-func texts(tx *sql.Tx, query string, args ...any) (out []string, err error) {
-	rows, err := tx.QueryContext(context.Background(), query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var s string
-		if err := rows.Scan(&s); err != nil {
-			return nil, err
+		if next != nil {
+			args = next(found)
 		}
-		out = append(out, strings.TrimSpace(s))
 	}
-	return out, rows.Err()
+	return a.commit()
 }

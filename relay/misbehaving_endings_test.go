@@ -58,21 +58,15 @@ func endings() (out []misbehavingHandler) {
 	both("RELEASE_nothing", hides(lateSQL, `RELEASE SAVEPOINT nothing`),
 		misbehavingHandler{fate: exhausted, text: "a statement of its transaction had failed"}, misbehavingHandler{fate: exhausted, text: "misdeed"})
 
-	for _, err := range []error{nil, errMisdeed} {
-		commit := misbehavingHandler{name: "tx.Commit_nil", fate: done, txOnly: true}
-		rollback := misbehavingHandler{name: "tx.Rollback_nil", fate: exhausted, txOnly: true, text: "rolled the transaction of its claim back"}
-		if err != nil {
-			commit.name, commit.fate, commit.text = "tx.Commit_error", committed, "misdeed"
-			rollback.name, rollback.text = "tx.Rollback_error", "misdeed"
-		}
-		commit.act = func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
-			return errors.Join(tx.Commit(), err)
-		}
-		rollback.act = func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
-			return errors.Join(tx.Rollback(), err)
-		}
-		out = append(out, commit, rollback)
+	ofTx := func(name string, end func(*sql.Tx) error, result error, fate fate, text string) {
+		out = append(out, misbehavingHandler{name: name, fate: fate, txOnly: true, text: text, act: func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
+			return errors.Join(end(tx), result)
+		}})
 	}
+	ofTx("tx.Commit_nil", (*sql.Tx).Commit, nil, done, "")
+	ofTx("tx.Commit_error", (*sql.Tx).Commit, errMisdeed, committed, "misdeed")
+	ofTx("tx.Rollback_nil", (*sql.Tx).Rollback, nil, exhausted, "rolled the transaction of its claim back")
+	ofTx("tx.Rollback_error", (*sql.Tx).Rollback, errMisdeed, exhausted, "misdeed")
 	return append(out, misbehavingHandler{name: "tx.Commit_panic", fate: committed, txOnly: true, text: "panic: misdeed",
 		act: func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
 			_ = tx.Commit()
@@ -155,34 +149,8 @@ func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T)
 		if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`); n != tasks || db.Int(t, `SELECT count(*) FROM effect`) != tasks {
 			t.Errorf("effects of %d tasks, want one of each of the %d that succeeded", n, tasks)
 		}
-		if n := db.Int(t, `SELECT count(*) FROM leaked WHERE task_id < 0`); n != 0 {
-			t.Errorf("%d writes of goroutines are committed whose handlers had failed", n)
-		}
-		if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'FAILS' AND attempt = 2 AND reason = 'attempts' AND last_error LIKE '%misdeed%'`); n != tasks {
-			t.Errorf("%d dead letters are as they should be, want %d\n%s", n, tasks, db.Dump(t))
-		}
-	})
-}
-
-// Apps with row-level security take a role for each tenant.
-func TestCompleteWorksForAFunctionThatTakesAnotherRole(t *testing.T) {
-	t.Parallel()
-	onEachDriver(t, func(t *testing.T, db *database) {
-		createRole(t, db, "effect")
-		reg := handlers.New()
-		handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-			return task.Complete(ctx, func(tx *sql.Tx) error {
-				if _, err := tx.ExecContext(ctx, takeRoleSQL); err != nil {
-					return err
-				}
-				return effect(ctx, tx, task.ID, task.Attempt)
-			})
-		}, handlers.MaxAttempts(1))
-		db.Enqueue(t, "LEASED", 3)
-		once(t, db, reg, relay.Config{})
-		if n := db.Int(t, `SELECT count(*) FROM effect`); n != 3 {
-			t.Errorf("%d effects, want 3\n%s", n, db.Dump(t))
-		}
+		db.want(t, 0, "writes of goroutines are committed whose handlers had failed", `SELECT count(*) FROM leaked WHERE task_id < 0`)
+		db.want(t, tasks, "dead letters are as they should be", `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'FAILS' AND attempt = 2 AND reason = 'attempts' AND last_error LIKE '%misdeed%'`)
 	})
 }
 

@@ -134,6 +134,7 @@ func misbehavingHandlers() []misbehavingHandler {
 			_, err := tx.ExecContext(context.Background(), `SET LOCAL statement_timeout = 0; SELECT pg_sleep(3600)`)
 			return err
 		}},
+		{name: "kills_its_backend", act: returns(nil, execs(`SELECT pg_terminate_backend(pg_backend_pid())`)), fate: lost, text: "lost their connection"},
 		{name: "own_timeout", fate: exhausted, act: ownTimeout(func(err error) error { return fmt.Errorf("in time: %w", err) }), text: "in time: "},
 		{name: "own_timeout_hidden", fate: lost, act: ownTimeout(func(error) error { return nil }), text: "lost their connection"},
 	}

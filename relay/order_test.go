@@ -43,7 +43,7 @@ type beginnings struct {
 	types []string
 }
 
-func (b *beginnings) handle(_ context.Context, task *outbox.Task[payload]) error {
+func (b *beginnings) handle(task *outbox.Task[payload]) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.types = append(b.types, task.Type)
@@ -71,12 +71,7 @@ func TestTypesAreServedByBaseAndRowPriority(t *testing.T) {
 			db, reg := newDatabase(t), handlers.New()
 			var b beginnings
 			for name, base := range map[string]int{"LAST": 100, "FIRST": -100, "MIDDLE": 0, "RAISED": 50} {
-				typ := outbox.NewTaskType[payload](name)
-				if kind == "tx" {
-					handlers.Tx(reg, typ, func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return b.handle(ctx, task) }, handlers.Priority(base))
-				} else {
-					handlers.Leased(reg, typ, b.handle, handlers.Priority(base))
-				}
+				kinds[kind](reg, name, b.handle, handlers.Priority(base))
 			}
 			const each = 100
 			db.Enqueue(t, "LAST", each)

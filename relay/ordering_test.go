@@ -64,26 +64,13 @@ func TestAKeyGoesOnAtOnce(t *testing.T) {
 func TestAnOrderedTaskThatCommitsLateIsNotSkipped(t *testing.T) {
 	t.Parallel()
 	db := newOrdered(t)
-	late, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer late.Rollback()
-	if _, err := outbox.Enqueue(t.Context(), late, "ORDERED_TX", relaytest.OrderedPayload{}, outbox.OrderedBy("k")); err != nil {
-		t.Fatal(err)
-	}
+	commit := uncommitted(t, db, `INSERT INTO outbox.task (task_type, ordering_key) VALUES ('ORDERED_TX', 'k')`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key) SELECT 'ORDERED_TX', 'k' FROM generate_series(1, 3)`) // waits for nobody
 	once(t, db, relaytest.Ordered(), relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM run`); n != 3 {
-		t.Errorf("%d tasks ran while another transaction is open, want 3", n)
-	}
-	if err := late.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	db.want(t, 3, "tasks ran while another transaction is open", `SELECT count(*) FROM run`)
+	commit()
 	once(t, db, relaytest.Ordered(), relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM run`); n != 4 {
-		t.Errorf("%d tasks ran, want 4", n)
-	}
+	db.want(t, 4, "tasks ran", `SELECT count(*) FROM run`)
 }
 
 func TestAFailedTaskHoldsItsKeyUpUnlessItIsToBeSkipped(t *testing.T) {
@@ -95,39 +82,18 @@ func TestAFailedTaskHoldsItsKeyUpUnlessItIsToBeSkipped(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s skip=%v", taskType, skip), func(t *testing.T) {
 				db := newOrdered(t)
-				opts := []outbox.Option{outbox.OrderedBy("k")}
-				if skip {
-					opts = append(opts, outbox.SkipFailed())
-				}
-				err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
-					for i := range 3 {
-						fail := 0
-						if i == 0 {
-							fail = 1
-						}
-						if _, err := outbox.Enqueue(t.Context(), tx, taskType, relaytest.OrderedPayload{Fail: fail}, opts...); err != nil {
-							return err
-						}
-					}
-					return nil
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, skip_failed, payload)
+					SELECT $1, 'k', $2, jsonb_build_object('Fail', CASE n WHEN 1 THEN 1 ELSE 0 END) FROM generate_series(1, 3) n`, taskType, skip)
 				reg := relaytest.Ordered(handlers.Backoff(constant(time.Hour)))
 				once(t, db, reg, relay.Config{})
 				want := 0
 				if skip {
 					want = 2
 				}
-				if n := db.Int(t, `SELECT count(*) FROM run`); n != want {
-					t.Errorf("%d tasks ran behind one that failed, want %d\n%s", n, want, db.Dump(t))
-				}
+				db.want(t, want, "tasks ran behind one that failed", `SELECT count(*) FROM run`)
 				db.Do(t, `UPDATE outbox.task SET run_at = now() WHERE state = 'scheduled'`)
 				once(t, db, reg, relay.Config{})
-				if n := db.Int(t, `SELECT count(*) FROM run`); n != 3 {
-					t.Errorf("%d tasks ran in the end, want 3", n)
-				}
+				db.want(t, 3, "tasks ran in the end", `SELECT count(*) FROM run`)
 			})
 		}
 	}
@@ -144,9 +110,7 @@ func TestADeadTaskLetsItsKeyGoOnAndKeepsIt(t *testing.T) {
 			db.Emptied(t, 20*time.Second)
 			r.Stop()
 			db.InOrder(t, 2)
-			if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE ordering_key = 'k' AND (payload ->> 'Fail')::int = 9`); n != 1 {
-				t.Errorf("%d dead letters with their key, want 1", n)
-			}
+			db.want(t, 1, "dead letters with their key", `SELECT count(*) FROM outbox.dead_task WHERE ordering_key = 'k' AND (payload ->> 'Fail')::int = 9`)
 		})
 	}
 }
@@ -158,9 +122,7 @@ func TestAnOrderedTaskInTheFutureIsScheduledWhenItBecomesTheHead(t *testing.T) {
 	db := newOrdered(t)
 	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, run_at) VALUES ('ORDERED_TX', 'k', now() + interval '3 s'), ('ORDERED_TX', 'k', now())`)
 	once(t, db, relaytest.Ordered(), relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`); n != 1 {
-		t.Errorf("%d tasks are scheduled, want the first", n)
-	}
+	db.want(t, 1, "tasks are scheduled", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`)
 	run(t, db, relaytest.Ordered(), relay.Config{PollInterval: time.Minute})
 	db.Emptied(t, 20*time.Second)
 	db.InOrder(t, 2)

@@ -3,7 +3,9 @@ package relay_test
 import (
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -37,22 +39,19 @@ func (p plan) each(f func(plan)) {
 // rolled back.
 func explain(t testing.TB, db *database, analyze bool, query string, args ...any) plan {
 	t.Helper()
-	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	query = fmt.Sprintf("EXPLAIN (FORMAT JSON, ANALYZE %[1]t, BUFFERS %[1]t) %[2]s", analyze, query)
+	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback()
 	var text string
-	query = fmt.Sprintf("EXPLAIN (FORMAT JSON, ANALYZE %[1]t, BUFFERS %[1]t) %[2]s", analyze, query)
 	for range 2 {
-		if _, err := tx.Exec("SAVEPOINT here"); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.QueryRow(query, args...).Scan(&text); err != nil {
+		_, err1 := tx.Exec("SAVEPOINT here")
+		err2 := tx.QueryRow(query, args...).Scan(&text)
+		_, err3 := tx.Exec("ROLLBACK TO SAVEPOINT here")
+		if err := errors.Join(err1, err2, err3); err != nil {
 			t.Fatalf("%s: %v", query, err)
-		}
-		if _, err := tx.Exec("ROLLBACK TO SAVEPOINT here"); err != nil {
-			t.Fatal(err)
 		}
 	}
 	var out []struct{ Plan plan }
@@ -62,17 +61,15 @@ func explain(t testing.TB, db *database, analyze bool, query string, args ...any
 	return out[0].Plan
 }
 
-// arguments of the statements in statements, and the index that each must use.
-func planned(limit, taskID int) map[string]struct {
+// planned are arguments of the statements in statements, and the index that each must use.
+type planned struct {
 	index string
 	args  []any
-} {
-	type of = struct {
-		index string
-		args  []any
-	}
+}
+
+func plannedWith(limit, taskID int) map[string]planned {
 	token := pq.Array([]string{someUUID})
-	return map[string]of{
+	return map[string]planned{
 		"claim":             {"", []any{"TX", 0, 0, taskID, 0, limit}},
 		"claim one":         {"task_pkey", []any{"TX", taskID}},
 		"poll":              {"", append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
@@ -106,6 +103,8 @@ func planned(limit, taskID int) map[string]struct {
 		"complete and keep": {"task_pkey", []any{pq.Array([]int{taskID}), token, pq.Array([]int{1000}), pq.Array([]sql.NullString{{}})}},
 		"lock heads":        {"", []any{"1000"}},
 		"promote heads":     {"task_waiting", []any{limit}},
+		"stats":             {"task_lane", nil},
+		"stats, planned":    {"task_scheduled", nil},
 		"lease again":       {"task_pkey", []any{taskID, someUUID, 0, nil}},
 	}
 }
@@ -130,7 +129,7 @@ func leases(limit, taskID int) map[string]statement {
 const pagesOfFew = 250
 
 // sorts may sort: what they sort is a handful of relays or types, or a page of keys or heads.
-var sorts = []string{"dead relays", "unhandled", "key page", "lock keys", "promote heads"}
+var sorts = []string{"stats", "stats, planned", "dead relays", "unhandled", "key page", "lock keys", "promote heads"}
 
 // I10: no statement of the relay reads the whole table of tasks, or sorts it, whatever the table was like when its
 // statistics were taken.
@@ -139,6 +138,9 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	const large = 30_000
+	queries := maps.Clone(statements)
+	queries["stats"] = statsSQL(t)
+	queries["stats, planned"] = statsSQL(t)
 	type statistics struct {
 		rows  int
 		state string
@@ -149,12 +151,12 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 			FROM generate_series(1, $1) n`, large)
 		db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = $1, lease_token = $1 WHERE task_id % 100 = 0`, someUUID)
 		taskID := db.Int(t, `SELECT max(task_id) FROM outbox.task`)
-		for name, query := range statements {
+		for name, query := range queries {
 			if name == "unhandled" && stats.rows < large {
 				continue // it counts up to 1,000 once a minute: for so many a small table may be read as a whole
 			}
 			for _, limit := range relaytest.Part([]int{10, 1, 100}, 1) {
-				c, ok := planned(limit, taskID)[name]
+				c, ok := plannedWith(limit, taskID)[name]
 				if !ok {
 					t.Fatalf("no arguments for the statement %q", name)
 				}
@@ -197,7 +199,7 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 		middle := db.Int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
 		all := leases(1, middle)
 		for _, name := range []string{"claim", "claim one", "poll", "last"} {
-			all[name] = statement{statements[name], planned(1, middle)[name].args}
+			all[name] = statement{statements[name], plannedWith(1, middle)[name].args}
 		}
 		for name, s := range all {
 			p := explain(t, db, true, s.query, s.args...)
@@ -216,21 +218,14 @@ func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	t.Parallel()
 	const dead, alive, most = 40_000, 100, 60
 	db := newDatabase(t)
-	forgotten, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer forgotten.Rollback()
-	if _, err := forgotten.Exec(`SELECT count(*) FROM outbox.task`); err != nil {
-		t.Fatal(err)
-	}
+	holdSnapshot(t, db)
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, $1::int)`, dead)
 	db.Do(t, `DELETE FROM outbox.task`)
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, $1::int)`, alive)
 	db.Do(t, `VACUUM ANALYZE outbox.task`)
 	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
 	for _, name := range []string{"poll", "idle poll", "claim", "claim one"} {
-		p := explain(t, db, true, statements[name], planned(10, first)[name].args...)
+		p := explain(t, db, true, statements[name], plannedWith(10, first)[name].args...)
 		if pages := p.Hit + p.Read; pages > most {
 			t.Errorf("beside %d dead rows the %s reads %d pages, want at most %d", dead, name, pages, most)
 		}

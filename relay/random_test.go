@@ -52,76 +52,54 @@ func begun(t testing.TB, db *database, kind string, n int, config relay.Config) 
 	reg := handlers.New()
 	each(reg, kind, s.begin)
 	r := run(t, db, reg, config)
-	select {
-	case <-s.full:
-	case <-time.After(2 * time.Minute):
-		t.Fatalf("%d tasks did not begin within 2 minutes", n)
-	}
+	<-s.full
 	r.Stop()
 	return s
 }
 
-// backlog enqueues n tasks of the kind and makes the table as it is after a while.
-func (db *database) backlog(t testing.TB, kind string, n int) {
-	t.Helper()
-	db.Enqueue(t, kind, n)
-	db.Do(t, `VACUUM ANALYZE outbox.task`)
-}
-
-// Each tenth of the range of ids gets its share of the claims; the bounds are five standard deviations away.
+// Each tenth of the range of ids gets its share of the claims; the bounds are six standard deviations
+// away. A claim of leased tasks looks near its pivots first. Where a type has few of the ids, the rest is
+// of what follows the pivots as well; its tasks come in fours.
 func TestRandomOrderClaimsFromEverywhere(t *testing.T) {
-	needs.Long(t)
 	t.Parallel()
-	for _, kind := range []string{"TX", "LEASED"} {
-		t.Run(kind, func(t *testing.T) {
+	for _, c := range []struct {
+		kind                       string
+		apart, workers             int // ids
+		tasks, claims, least, most int // of a tenth
+	}{
+		{"TX", 1, 2, 8000, 1000, 43, 157},
+		{"LEASED", 1, 2, 8000, 1000, 43, 157},
+		{"LEASED", 1000, 400, 4000, 400, 0, 120},
+	} {
+		t.Run(fmt.Sprintf("%s, %d apart", c.kind, c.apart), func(t *testing.T) {
+			if c.apart == 1 {
+				needs.Long(t)
+			}
 			db := newDatabase(t)
-			const n, claims = 8000, 1000
-			db.backlog(t, kind, n)
-			least := int64(db.Int(t, `SELECT min(task_id) FROM outbox.task`))
-			s := begun(t, db, kind, claims, relay.Config{Order: relay.Random})
+			db.sparse(t, c.kind, c.apart, c.tasks)
+			s := begun(t, db, c.kind, c.claims, relay.Config{Order: relay.Random, Workers: c.workers})
 			var tenths [10]int
 			for _, id := range s.ids {
-				tenths[(id-least)*10/n]++
+				tenths[(int(id)/c.apart-1)*10/c.tasks]++
 			}
-			for i, n := range tenths {
-				if n < 53 || n > 147 {
-					t.Errorf("tenth %d of the ids has %d of %d claims: %v", i, n, claims, tenths)
-				}
-			}
-			if slices.IsSorted(s.ids) {
-				t.Error("claims were in order")
+			if slices.Min(tenths[:]) < c.least || slices.Max(tenths[:]) > c.most || slices.IsSorted(s.ids) {
+				t.Errorf("the tenths of the ids have %v of %d claims, want %d to %d", tenths, c.claims, c.least, c.most)
 			}
 		})
 	}
 }
 
-// sparse adds n leased tasks to come, whose ids are 1,000 apart.
-func (db *database) sparse(t testing.TB, n int) {
+// sparse adds n tasks whose ids are so far apart.
+func (db *database) sparse(t testing.TB, kind string, apart, n int) {
 	t.Helper()
-	db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT 1000 * n, 'LEASED' FROM generate_series(1, $1::int) n`, n)
+	db.Do(t, `INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE SELECT $1 * n, $2 FROM generate_series(1, $3::int) n`, apart, kind, n)
 	db.Do(t, `VACUUM ANALYZE outbox.task`)
-}
-
-// A claim looks near its pivots first. Where a type has few of the ids, the rest is of what follows the pivots as well, up to the limit.
-func TestRandomOrderOfATypeWithFewOfTheIDsIsRandom(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	const n = 4000
-	db.sparse(t, n)
-	s := begun(t, db, "LEASED", 400, relay.Config{Order: relay.Random, Workers: 400})
-	var tenths [10]int
-	for _, id := range s.ids {
-		tenths[(id/1000-1)*10/n]++
-	}
-	if most := slices.Max(tenths[:]); most > 120 { // 40 are its share, in fours: six standard deviations
-		t.Errorf("a tenth of the ids has %d of 400 claims: %v", most, tenths)
-	}
 }
 
 func TestALeaseTakesWhatFollowsItsPivotsUpToItsLimit(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	db.sparse(t, 100)
+	db.sparse(t, "LEASED", 1000, 100)
 	far, near := []int{50_500, 20_500, 80_500}, []int{49_950, 20_500, 80_500}
 	for _, c := range []struct {
 		limit  int
@@ -185,16 +163,11 @@ func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 			if late > c.overtake {
 				t.Errorf("%d of the first %d tasks were not urgent", late, urgent+c.overtake)
 			}
-			seen := map[int64]bool{}
-			for _, id := range s.ids {
-				seen[id] = true
+			slices.Sort(s.ids)
+			if ran := len(slices.Compact(s.ids)); ran != n {
+				t.Errorf("%d tasks ran, want %d", ran, n)
 			}
-			if len(seen) != n {
-				t.Errorf("%d tasks ran, want %d", len(seen), n)
-			}
-			if left := db.Int(t, `SELECT count(*) FROM outbox.task`); left != 0 {
-				t.Errorf("%d tasks are left", left)
-			}
+			db.want(t, 0, "tasks left", `SELECT count(*) FROM outbox.task`)
 		})
 	}
 }
@@ -207,8 +180,9 @@ func TestRandomOrderClaimsAtLeastHalfAsFastAsTheDefaultOrder(t *testing.T) {
 	db := newDatabase(t)
 	counts := map[string]int{"TX": 500, "BATCH": 3000, "LEASED": 500}
 	for kind := range counts {
-		db.backlog(t, kind, 60_000)
+		db.Enqueue(t, kind, 60_000)
 	}
+	db.Do(t, `VACUUM ANALYZE outbox.task`)
 	for kind, n := range counts {
 		t.Run(kind, func(t *testing.T) {
 			var ordered, random float64
@@ -222,24 +196,5 @@ func TestRandomOrderClaimsAtLeastHalfAsFastAsTheDefaultOrder(t *testing.T) {
 			}
 			t.Error("less than half in every round")
 		})
-	}
-}
-
-// BenchmarkOrder prints how fast tasks begin at 1,000,000 ready ones:
-// go test ./relay -run '^$' -bench Order -benchtime 5x
-func BenchmarkOrder(b *testing.B) {
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db := newDatabase(b)
-		db.backlog(b, kind, 1_000_000)
-		for name, order := range map[string]relay.Order{"default": relay.InOrder, "random": relay.Random} {
-			b.Run("kind="+kind+"/order="+name, func(b *testing.B) {
-				rate := 0.0
-				for b.Loop() {
-					rate += begun(b, db, kind, 5000, relay.Config{Order: order}).rate()
-				}
-				b.ReportMetric(rate/float64(b.N), "tasks/s")
-				b.ReportMetric(0, "ns/op")
-			})
-		}
 	}
 }

@@ -25,15 +25,11 @@ func TestTokensThatAreNotUsedAreGivenBack(t *testing.T) {
 	db.Do(t, `UPDATE outbox.bucket SET emptied_at = emptied_at - interval '3 min'`) // one token's time
 	for range 2 {
 		once(t, db, reg, relay.Config{})
-		if n := db.Int(t, `SELECT count(*) FROM effect`); n != 3 {
-			t.Errorf("%d tasks have run after one more token, want 3", n)
-		}
+		db.want(t, 3, "tasks have run after one more token", `SELECT count(*) FROM effect`)
 	}
 	db.Do(t, `UPDATE outbox.bucket SET emptied_at = clock_timestamp() + interval '1 day'`) // the clock was put back
 	once(t, db, reg, relay.Config{})
 	db.Do(t, `UPDATE outbox.bucket SET emptied_at = emptied_at - interval '3 min'`)
 	once(t, db, reg, relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 4 {
-		t.Errorf("%d tasks have run, want all 4", n)
-	}
+	db.want(t, 4, "tasks have run", `SELECT count(*) FROM effect`)
 }

@@ -2,9 +2,6 @@ package relay_test
 
 import (
 	"testing"
-
-	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/relay"
 )
 
 // A relay that lost the connection of its journal forgets the run through another one. The lost one
@@ -12,13 +9,7 @@ import (
 func TestTheReaperForgetsRunsWhoseTasksAreGone(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	reg := handlers.New()
-	handlers.Tx(reg, typeTx, txEffect)
-	r, err := relay.New(db.DB, reg, relay.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newLoops(r, "")
+	l := newLoops(resting(t, db, idle(), &records{}), "")
 	defer l.Close()
 	if err := l.Beat(t.Context()); err != nil {
 		t.Fatal(err)
@@ -34,8 +25,5 @@ func TestTheReaperForgetsRunsWhoseTasksAreGone(t *testing.T) {
 	if _, err := l.Upkeep(t.Context(), "reap"); err != nil {
 		t.Fatal(err)
 	}
-	got := db.Text(t, `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.running`)
-	if want := "1 2 3"; got != want {
-		t.Errorf("the journal has runs of tasks %s, want %s", got, want)
-	}
+	db.want(t, "1 2 3", "the journal has runs of tasks", `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.running`)
 }

@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -49,66 +48,40 @@ func eachKind(t *testing.T, test func(t *testing.T, kind string, db *database)) 
 
 func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 	boom := errors.New("boom")
-	type want struct {
-		row     string // attempt, state, last_error and the minutes until run_at of the task
-		dead    string // attempt, reason, last_error of the dead letter
-		effects int    // of a Tx or Batch handler
-	}
 	eachKind(t, func(t *testing.T, kind string, db *database) {
-		reg := handlers.New()
-		wants := map[string]want{}
+		reg, wants := handlers.New(), map[string]string{}
 		for name, c := range map[string]struct {
 			result error
-			text   string // in last_error, of the result itself
-			want   want
+			want   string // %s is the result's text
 		}{
-			"nil":          {nil, "", want{effects: 1}},
-			"Snooze":       {handlers.Snooze(5 * time.Minute), "", want{row: "0 scheduled 5 min: "}},
-			"error":        {boom, "boom", want{row: "1 scheduled 60 min: %s"}},
-			"RetryAfter":   {handlers.RetryAfter(7*time.Minute, boom), "retry after 7m0s: boom", want{row: "1 scheduled 7 min: %s"}},
-			"Discard":      {handlers.Discard(boom), "", want{effects: 1}},
-			"Dead":         {handlers.Dead(boom), "dead: boom", want{dead: "1 handler: %s"}},
-			"Dead_of_nil":  {handlers.Dead(nil), "", want{effects: 1}},
-			"Retry_of_nil": {handlers.RetryAfter(time.Minute, nil), "", want{effects: 1}},
+			"Snooze":       {handlers.Snooze(5 * time.Minute), "0 scheduled 5 min: "},
+			"error":        {boom, "1 scheduled 60 min: %s"},
+			"RetryAfter":   {handlers.RetryAfter(7*time.Minute, boom), "1 scheduled 7 min: %s"},
+			"Discard":      {handlers.Discard(boom), "done"},
+			"Dead":         {handlers.Dead(boom), "1 dead by handler: %s"},
+			"Dead_of_nil":  {handlers.Dead(nil), "done"},
+			"Retry_of_nil": {handlers.RetryAfter(time.Minute, nil), "done"},
 		} {
 			for wrapped, result := range map[string]error{"plain": c.result, "wrapped": fmt.Errorf("while testing: %w", c.result), "joined": errors.Join(errors.New("also"), c.result)} {
 				if c.result == nil && wrapped != "plain" {
 					continue
 				}
-				key, text := name+" "+wrapped, c.text
-				switch wrapped {
-				case "wrapped":
-					text = "while testing: " + text
-				case "joined":
-					text = "also\n" + text
+				key := name + " " + wrapped
+				if wants[key] = c.want; strings.Contains(c.want, "%s") {
+					wants[key] = fmt.Sprintf(c.want, result)
 				}
-				w := c.want
-				if w.row != "" && name != "Snooze" {
-					w.row = fmt.Sprintf(w.row, text)
-				}
-				if w.dead != "" {
-					w.dead = fmt.Sprintf(w.dead, text)
-				}
-				wants[key] = w
 				kinds[kind](reg, key, func(*outbox.Task[payload]) error { return result }, handlers.Backoff(constant(time.Hour)))
 				db.Enqueue(t, key, 1)
 			}
 		}
 		db.Do(t, `CREATE TABLE seen AS SELECT task_id, task_type FROM outbox.task`)
 		once(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-		for key, w := range wants {
-			got := want{
-				row: db.Text(t, `SELECT attempt || ' ' || state || ' ' || round(extract(epoch FROM run_at - clock_timestamp()) / 60) || ' min: ' || COALESCE(last_error, '')
-					FROM outbox.task RIGHT JOIN seen USING (task_id) WHERE seen.task_type = $1`, key),
-				dead: db.Text(t, `SELECT attempt || ' ' || reason || ': ' || last_error FROM outbox.dead_task RIGHT JOIN seen USING (task_id)
-					WHERE seen.task_type = $1`, key),
-				effects: db.Int(t, `SELECT count(*) FROM effect JOIN seen USING (task_id) WHERE task_type = $1`, key),
-			}
-			if kind == "leased" {
-				w.effects = 0 // that handler writes none
-			}
-			if got != w {
-				t.Errorf("%s: %+v, want %+v", key, got, w)
+		for key, want := range wants {
+			db.want(t, want, key, `SELECT CASE WHEN t.task_id IS NOT NULL THEN t.attempt || ' ' || state || ' ' || round(extract(epoch FROM t.run_at - clock_timestamp()) / 60) || ' min: ' || COALESCE(t.last_error, '')
+				WHEN d.task_id IS NOT NULL THEN d.attempt || ' dead by ' || reason || ': ' || d.last_error ELSE 'done' END
+				FROM seen LEFT JOIN outbox.task t USING (task_id) LEFT JOIN outbox.dead_task d USING (task_id) WHERE seen.task_type = $1`, key)
+			if kind != "leased" { // that handler writes no effect
+				db.want(t, map[bool]int{true: 1}[want == "done"], "effects of "+key, `SELECT count(*) FROM effect JOIN seen USING (task_id) WHERE task_type = $1`, key)
 			}
 		}
 	})
@@ -139,15 +112,14 @@ func (s *seenBy) calls() (out []string) {
 func TestAHandlerSeesItsAttemptAndTheLastErrorAndTheRowsMaxAttemptsWin(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg := handlers.New()
-		limits := map[string]struct{ handler, row int }{"handlers": {3, 0}, "more": {1, 3}, "fewer": {5, 3}}
 		seen := map[string]*seenBy{}
-		for name, limit := range limits {
+		for name, limit := range map[string]struct{ handler, row int }{"handlers": {3, 0}, "more": {1, 3}, "fewer": {5, 3}} {
 			s := &seenBy{}
 			seen[name] = s
 			kinds[kind](reg, name, func(task *outbox.Task[payload]) error {
 				s.see(task)
 				return fmt.Errorf("failure %d", task.Attempt)
-			}, handlers.MaxAttempts(limit.handler), handlers.Backoff(constant(time.Millisecond)))
+			}, handlers.MaxAttempts(limit.handler), retrySoon())
 			db.Do(t, `INSERT INTO outbox.task (task_type, max_attempts) VALUES ($1, NULLIF($2::int, 0))`, name, limit.row)
 		}
 		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
@@ -157,46 +129,7 @@ func TestAHandlerSeesItsAttemptAndTheLastErrorAndTheRowsMaxAttemptsWin(t *testin
 				t.Errorf("%s: the handler saw %q, want %q", name, got, want)
 			}
 		}
-		if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE attempt = 3 AND max_attempts = 3 AND last_error = 'failure 3' AND reason = 'attempts'`); n != len(limits) {
-			t.Errorf("%d of %d dead letters are as they should be\n%s", n, len(limits), db.Dump(t))
-		}
-	})
-}
-
-func TestSnoozeCountsNoAttemptHoweverOften(t *testing.T) {
-	eachKind(t, func(t *testing.T, kind string, db *database) {
-		reg, seen := handlers.New(), &seenBy{}
-		kinds[kind](reg, "SNOOZER", func(task *outbox.Task[payload]) error {
-			seen.see(task)
-			if len(seen.calls()) < 5 {
-				return handlers.Snooze(time.Millisecond)
-			}
-			return nil
-		}, handlers.MaxAttempts(1))
-		db.Enqueue(t, "SNOOZER", 1)
-		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-		db.Emptied(t, 30*time.Second)
-		if got, want := seen.calls(), slices.Repeat([]string{"1/1 "}, 5); !slices.Equal(got, want) {
-			t.Errorf("the handler saw %q, want %q", got, want)
-		}
-		if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
-			t.Errorf("a dead letter: %s", db.Dump(t))
-		}
-	})
-}
-
-func TestABackoffThatStopsMakesADeadLetter(t *testing.T) {
-	needs.Long(t)
-	eachKind(t, func(t *testing.T, kind string, db *database) {
-		reg := handlers.New()
-		kinds[kind](reg, "STOPPED", func(*outbox.Task[payload]) error { return errors.New("boom") },
-			handlers.Backoff(func() retry.Backoff { return retry.WithMaxRetries(1, retry.NewConstant(time.Millisecond)) }))
-		db.Enqueue(t, "STOPPED", 1)
-		run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-		db.Emptied(t, 30*time.Second)
-		if got, want := db.Text(t, `SELECT reason || ' ' || attempt || '/' || max_attempts || ' ' || last_error FROM outbox.dead_task`), "handler 2/10 boom"; got != want {
-			t.Errorf("the dead letter is %q, want %q", got, want)
-		}
+		db.want(t, 3, "dead letters", `SELECT count(*) FROM outbox.dead_task WHERE attempt = 3 AND max_attempts = 3 AND last_error = 'failure 3' AND reason = 'attempts'`)
 	})
 }
 
@@ -214,17 +147,11 @@ func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
 			  '2001-02-03 04:05:06.789012+00', 2)`)
 		before := db.Text(t, identity+`outbox.task`)
 		once(t, db, reg, relay.Config{})
-		if got := db.Text(t, identity+`outbox.task`); got != before {
-			t.Errorf("after a retry\n%s, want\n%s", got, before)
-		}
-		if got, want := db.Text(t, `SELECT attempt || '/' || max_attempts FROM outbox.task WHERE attempted_at BETWEEN now() - interval '1 minute' AND now()`), "1/2"; got != want {
-			t.Errorf("after a retry attempts are %q, want %q\n%s", got, want, db.Dump(t))
-		}
+		db.want(t, before, "after a retry", identity+`outbox.task`)
+		db.want(t, "1/2", "after a retry attempts", `SELECT attempt || '/' || max_attempts FROM outbox.task WHERE attempted_at BETWEEN now() - interval '1 minute' AND now()`)
 		db.Do(t, `UPDATE outbox.task SET run_at = now()`)
 		once(t, db, reg, relay.Config{})
-		if got := db.Text(t, identity+`outbox.dead_task`); got != before {
-			t.Errorf("as a dead letter\n%s, want\n%s", got, before)
-		}
+		db.want(t, before, "as a dead letter", identity+`outbox.dead_task`)
 		created := time.Date(2001, 2, 3, 4, 5, 6, 789012000, time.UTC)
 		for _, task := range seen.tasks {
 			if task.Payload.N != 7 || task.Headers["trace"] != `a"é` || task.Priority != -5 || !task.CreatedAt.Equal(created) || task.Type != "KEPT" {

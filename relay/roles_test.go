@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"net/url"
 	"strings"
 	"testing"
@@ -64,9 +63,9 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 		}
 		return task.Complete(ctx, func(*sql.Tx) error { return nil })
 	}, keep, handlers.MaxRunningTotal(2), handlers.Rate(1000, time.Second))
-	handlers.Tx(reg, outbox.NewTaskType[payload]("DIES"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errors.New("no") }, one)
-	handlers.Leased(reg, outbox.NewTaskType[payload]("DIES_LEASED"), func(context.Context, *outbox.Task[payload]) error { return errors.New("no") }, one)
-	handlers.Batch(reg, outbox.NewTaskType[payload]("DIES_BATCH"), 5, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return errors.New("no") }, one)
+	handlers.Tx(reg, outbox.NewTaskType[payload]("DIES"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errAlways }, one)
+	handlers.Leased(reg, outbox.NewTaskType[payload]("DIES_LEASED"), func(context.Context, *outbox.Task[payload]) error { return errAlways }, one)
+	handlers.Batch(reg, outbox.NewTaskType[payload]("DIES_BATCH"), 5, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return errAlways }, one)
 	handlers.Leased(reg, outbox.NewTaskType[payload]("CANCELED"), func(ctx context.Context, _ *outbox.Task[payload]) error {
 		<-ctx.Done()
 		return context.Cause(ctx)

@@ -16,7 +16,6 @@ import (
 
 type sqlTx = sql.Tx
 
-// seconds is the time that a run has by its context, to half a second.
 func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
@@ -25,43 +24,39 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 			set          string // by the claim
 		}
 		var mu sync.Mutex
-		got := map[string]call{}
-		note := func(ctx context.Context, taskType string, n int, set string) {
+		calls := map[string]call{}
+		note := func(ctx context.Context, name string, task *outbox.Task[payload], set string) error {
 			mu.Lock()
 			defer mu.Unlock()
 			deadline, _ := ctx.Deadline()
-			got[fmt.Sprint(taskType, n)] = call{time.Now(), deadline, set}
+			calls[fmt.Sprint(name, task.Payload.N)] = call{time.Now(), deadline, set}
+			return nil
 		}
 		settings := func(ctx context.Context, tx outbox.Tx) (text string) {
-			if err := tx.QueryRowContext(ctx, `SELECT current_setting('statement_timeout') || ' ' ||
-				current_setting('idle_in_transaction_session_timeout')`).Scan(&text); err != nil {
+			if err := tx.QueryRowContext(ctx, `SELECT current_setting('statement_timeout') || ' ' || current_setting('idle_in_transaction_session_timeout')`).Scan(&text); err != nil {
 				t.Error(err)
 			}
 			return text
 		}
 		lease := func(task *outbox.Task[payload]) string {
-			return db.Text(t, `SELECT round(extract(epoch FROM leased_until - attempted_at))
-				FROM outbox.task WHERE task_id = $1`, task.ID)
+			return db.Text(t, `SELECT round(extract(epoch FROM leased_until - attempted_at)) FROM outbox.task WHERE task_id = $1`, task.ID)
 		}
-		reg := handlers.New()
+		reg, timeout := handlers.New(), handlers.Timeout(20*time.Second)
 		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			note(ctx, "TX", task.Payload.N, settings(ctx, tx))
-			return nil
-		}, handlers.Timeout(20*time.Second))
+			return note(ctx, "TX", task, settings(ctx, tx))
+		}, timeout)
 		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
 			for _, task := range tasks {
-				note(ctx, "BATCH", task.Payload.N, fmt.Sprint(len(tasks), ": ", settings(ctx, tx)))
+				note(ctx, "BATCH", task, fmt.Sprint(len(tasks), ": ", settings(ctx, tx)))
 			}
 			return nil
-		}, handlers.Timeout(20*time.Second))
+		}, timeout)
 		handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-			note(ctx, "LEASED", task.Payload.N, lease(task))
-			return nil
-		}, handlers.Timeout(20*time.Second))
+			return note(ctx, "LEASED", task, lease(task))
+		}, timeout)
 		own := outbox.NewTaskType[payload]("NO_HEARTBEAT")
 		handlers.Leased(reg, own, func(ctx context.Context, task *outbox.Task[payload]) error {
-			note(ctx, "OWN", task.Payload.N, lease(task))
-			return nil
+			return note(ctx, "OWN", task, lease(task))
 		}, handlers.NoHeartbeat(20*time.Second))
 		err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
 			var all []outbox.NewTask
@@ -95,7 +90,7 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 			"OWN1":    {10 * time.Second, "10"},
 			"OWN2":    {time.Hour, "3600"},
 		} {
-			got := got[name]
+			got := calls[name]
 			if got.set != want.set {
 				t.Errorf("%s: got %q, want %q", name, got.set, want.set)
 			}
@@ -113,30 +108,18 @@ func TestATasksTimeoutIsKeptByRetriesAndDeadLetters(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
-	opts := []handlers.Option{handlers.Backoff(constant(time.Millisecond)), handlers.MaxAttempts(2)}
-	short := func(ctx context.Context) {
-		if at, _ := ctx.Deadline(); time.Until(at) > 3*time.Second {
-			t.Errorf("the run has %v, want its task's 2 s", time.Until(at))
-		}
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		each(reg, kind, func(ctx context.Context, _ *outbox.Task[payload]) error {
+			if at, _ := ctx.Deadline(); time.Until(at) > 3*time.Second {
+				t.Errorf("the run has %v, want its task's 2 s", time.Until(at))
+			}
+			return errAlways
+		}, retrySoon(), handlers.MaxAttempts(2))
+		db.Do(t, `INSERT INTO outbox.task (task_type, payload, timeout_ms) VALUES ($1, '{}', 2000)`, kind)
 	}
-	handlers.Tx(reg, typeTx, func(ctx context.Context, _ *sql.Tx, _ *outbox.Task[payload]) error {
-		short(ctx)
-		return errAlways
-	}, opts...)
-	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, _ outbox.Tx, _ []*outbox.Task[payload]) error {
-		short(ctx)
-		return errAlways
-	}, opts...)
-	handlers.Leased(reg, typeLeased, func(ctx context.Context, _ *outbox.Task[payload]) error {
-		short(ctx)
-		return errAlways
-	}, opts...)
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload, timeout_ms) SELECT unnest('{TX,BATCH,LEASED}'::text[]), '{}', 2000`)
 	run(t, db, reg, fastPoll)
 	eventually(t, 20*time.Second, "all are dead letters", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 3 })
-	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE timeout_ms = 2000 AND attempt = 2`); n != 3 {
-		t.Errorf("%d dead letters have their timeout, want 3\n%s", n, db.Dump(t))
-	}
+	db.want(t, 3, "dead letters with their timeout", `SELECT count(*) FROM outbox.dead_task WHERE timeout_ms = 2000 AND attempt = 2`)
 }
 
 func TestATasksOwnTimeoutEndsItsStatement(t *testing.T) {
@@ -148,7 +131,5 @@ func TestATasksOwnTimeoutEndsItsStatement(t *testing.T) {
 	}, handlers.Backoff(constant(time.Hour)))
 	db.Do(t, `INSERT INTO outbox.task (task_type, timeout_ms) VALUES ('TX', 300)`)
 	once(t, db, reg, relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 1 AND timeout_ms = 300 AND last_error LIKE '%statement timeout%'`); n != 1 {
-		t.Errorf("the timeout is not on record\n%s", db.Dump(t))
-	}
+	db.want(t, 1, "the timeout is not on record", `SELECT count(*) FROM outbox.task WHERE attempt = 1 AND timeout_ms = 300 AND last_error LIKE '%statement timeout%'`)
 }

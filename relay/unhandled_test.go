@@ -1,14 +1,11 @@
 package relay_test
 
 import (
-	"context"
-	"database/sql"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
@@ -19,10 +16,8 @@ const unhandled = "no relay has a handler for this task type"
 // untouched checks that the n tasks of a type are as they were enqueued.
 func untouched(t testing.TB, db *database, taskType string, n int) {
 	t.Helper()
-	if got := db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = $1 AND attempt = 0 AND attempted_at IS NULL
-		AND relay_id IS NULL AND last_error IS NULL AND state = CASE WHEN run_at > created_at THEN 'scheduled' ELSE 'ready' END`, taskType); got != n {
-		t.Errorf("%d tasks of type %s are as they were, want %d", got, taskType, n)
-	}
+	db.want(t, n, "untouched tasks of type "+taskType, `SELECT count(*) FROM outbox.task WHERE task_type = $1 AND attempt = 0 AND attempted_at IS NULL
+		AND relay_id IS NULL AND last_error IS NULL AND state = CASE WHEN run_at > created_at THEN 'scheduled' ELSE 'ready' END`, taskType)
 }
 
 // F11.
@@ -52,21 +47,14 @@ func TestATypeWithoutAHandlerIsLeftAloneAndReportedAtTheStart(t *testing.T) {
 	if n := r.Log.Count(unhandled); n != 3 {
 		t.Errorf("%d reports, want 3", n)
 	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
-		t.Errorf("%d dead letters", n)
-	}
+	db.want(t, 0, "dead letters", `SELECT count(*) FROM outbox.dead_task`)
 }
 
 func TestATypeWithoutAHandlerIsReportedAtMostOnceAMinute(t *testing.T) {
 	t.Parallel()
-	db, reg, log := newDatabase(t), handlers.New(), &records{}
-	handlers.Tx(reg, typeTx, txEffect)
+	db, log := newDatabase(t), &records{}
 	db.Enqueue(t, "UNKNOWN", 1)
-	r, err := relay.New(db.DB, reg, relay.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newLoops(r, "")
+	l := newLoops(resting(t, db, idle(), log), "")
 	defer l.Close()
 	rest, err := l.Upkeep(t.Context(), "report unhandled types")
 	if n := log.Count(unhandled); err != nil || n != 1 || rest != time.Minute {
@@ -76,42 +64,31 @@ func TestATypeWithoutAHandlerIsReportedAtMostOnceAMinute(t *testing.T) {
 
 func TestATypeIsNotReportedWhileALivingRelayHandlesIt(t *testing.T) {
 	t.Parallel()
-	db, reg, log := newDatabase(t), handlers.New(), &records{}
-	handlers.Tx(reg, typeTx, txEffect)
+	db, log := newDatabase(t), &records{}
+	l := newLoops(resting(t, db, idle(), log), "")
+	defer l.Close()
+	db.Enqueue(t, "LEASED", 1)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'h', 1, now() + interval '1 hour', '{LEASED}')`, liveRelay)
+	for i, alive := range []string{"1 hour", "-1 second"} {
+		db.Do(t, `UPDATE outbox.relay SET alive_until = now() + $2::interval WHERE relay_id = $1`, liveRelay, alive)
+		if _, err := l.Upkeep(t.Context(), "report unhandled types"); err != nil {
+			t.Fatal(err)
+		}
+		if n := log.Count(unhandled); n != i {
+			t.Errorf("%d reports when it is alive for %s, want %d", n, alive, i)
+		}
+	}
+	db.Do(t, `TRUNCATE outbox.task`)
+}
+
+// resting is a relay that does not run.
+func resting(t testing.TB, db *database, reg *handlers.Registry, log *records) *relay.Relay {
+	t.Helper()
 	r, err := relay.New(db.DB, reg, relay.Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLoops(r, "")
-	defer l.Close()
-	block, started := make(chan struct{}), make(chan struct{}, 2)
-	others := handlers.New()
-	handlers.Leased(others, typeLeased, func(context.Context, *outbox.Task[payload]) error {
-		started <- struct{}{}
-		<-block
-		return nil
-	})
-	other := run(t, open(t, db.URL), others, relay.Config{Workers: 1})
-	db.Enqueue(t, "LEASED", 2) // the second one waits
-	<-started
-	for _, c := range []struct {
-		what    string
-		do      func()
-		reports int
-	}{
-		{"it lives", func() {}, 0},
-		{"it died", func() { db.Do(t, `UPDATE outbox.relay SET alive_until = now() - interval '1 s'`) }, 1},
-	} {
-		c.do()
-		if _, err := l.Upkeep(t.Context(), "report unhandled types"); err != nil {
-			t.Fatal(err)
-		}
-		if n := log.Count(unhandled); n != c.reports {
-			t.Errorf("%d reports when %s, want %d", n, c.what, c.reports)
-		}
-	}
-	close(block)
-	other.Stop()
+	return r
 }
 
 // F11: two deployments that know different types are restarted in turn, again and again.
@@ -142,12 +119,8 @@ func TestRelaysWithDisjointHandlersBurnNoAttemptOfEachOthersTasks(t *testing.T) 
 		relays[i] = start(kinds[i])
 	}
 	db.Emptied(t, 30*time.Second)
-	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`); n != 200 {
-		t.Errorf("%d tasks were done in their first attempt, want 200", n)
-	}
-	if n := db.Int(t, `SELECT (SELECT count(*) FROM outbox.dead_task) + (SELECT count(*) FROM effect WHERE attempt > 1)`); n != 0 {
-		t.Errorf("%d dead letters and burned attempts", n)
-	}
+	db.want(t, 200, "tasks were done in their first attempt", `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`)
+	db.want(t, 0, "dead letters and burned attempts", `SELECT (SELECT count(*) FROM outbox.dead_task) + (SELECT count(*) FROM effect WHERE attempt > 1)`)
 }
 
 // F9: sequence order is not commit order.
@@ -155,27 +128,13 @@ func TestATaskThatCommitsAfterThousandsOfHigherOnesIsNotSkipped(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
-	held := make([]*sql.Tx, 3)
-	for i, kind := range []string{"TX", "BATCH", "LEASED"} {
-		var err error
-		if held[i], err = db.BeginTx(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
-		defer held[i].Rollback()
-		if _, err := held[i].Exec(`INSERT INTO outbox.task (task_type) VALUES ($1)`, kind); err != nil {
-			t.Fatal(err)
-		}
-	}
+	commit := uncommitted(t, db, `INSERT INTO outbox.task (task_type) SELECT unnest('{TX,BATCH,LEASED}'::text[])`)
 	run(t, open(t, db.URL), all(), relay.Config{ListenDSN: db.URL})
 	db.Enqueue(t, "BATCH", 2600)
 	db.Enqueue(t, "TX", 200)
 	db.Enqueue(t, "LEASED", 200)
 	db.Emptied(t, 60*time.Second)
-	for _, tx := range held {
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	commit()
 	eventually(t, 20*time.Second, "those that committed last are done too", func() bool {
 		return db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`) == 3003
 	})

@@ -1,8 +1,6 @@
 package relay_test
 
 import (
-	"context"
-	"database/sql"
 	"io"
 	"net"
 	"net/url"
@@ -10,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -100,14 +97,7 @@ func testLeaseCommittedUnseen(t *testing.T) {
 			db.Do(t, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$;
 				CREATE CONSTRAINT TRIGGER wait AFTER UPDATE ON outbox.task DEFERRABLE INITIALLY DEFERRED
 				  FOR EACH ROW WHEN (NEW.state = 'leased') EXECUTE FUNCTION wait()`)
-			gate, err := direct(t, db.URL).Conn(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer gate.Close()
-			if _, err := gate.ExecContext(t.Context(), `SELECT pg_advisory_lock(1)`); err != nil {
-				t.Fatal(err)
-			}
+			open := hold(t, db, `SELECT pg_advisory_xact_lock(1)`)
 			// A task that is known to the relay, and one that is a suspect.
 			const tasks = 4
 			db.Enqueue(t, "LEASED", tasks)
@@ -127,60 +117,10 @@ func testLeaseCommittedUnseen(t *testing.T) {
 					t.Error("the commit has ended already: the test shows nothing")
 				}
 			}
-			if _, err := gate.ExecContext(context.Background(), `SELECT pg_advisory_unlock(1)`); err != nil {
-				t.Fatal(err)
-			}
+			open()
 			db.Emptied(t, 15*time.Second)
 			db.OnceEach(t, tasks)
-			if got := db.Text(t, `SELECT string_agg(attempt::text, ' ' ORDER BY task_id) FROM effect`); got != "1 2 1 1" {
-				t.Errorf("done in attempts %s, want 1 2 1 1", got)
-			}
+			db.want(t, "1 2 1 1", "done in attempts", `SELECT string_agg(attempt::text, ' ' ORDER BY task_id) FROM effect`)
 		})
 	}
-}
-
-// A handler that ignores its context sits in a statement of its Complete, with the task's row
-// locked: the other tasks are done meanwhile, and once it is abandoned the relay ends that
-// statement, and its task runs again.
-func testHangingCompletion(t *testing.T) {
-	db := newDatabase(t)
-	gate, err := direct(t, db.URL).Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer gate.Close()
-	if _, err := gate.ExecContext(t.Context(), `SELECT pg_advisory_lock(1)`); err != nil {
-		t.Fatal(err)
-	}
-	r := run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-		if task.Payload.N != 1 || task.Attempt > 1 {
-			db.Do(t, `INSERT INTO effect (task_id) VALUES ($1)`, task.ID)
-			return nil
-		}
-		return task.Complete(context.WithoutCancel(ctx), func(tx *sql.Tx) error {
-			// Without the timeouts of the relay it hangs until the gate opens.
-			for _, query := range []string{`SET LOCAL lock_timeout = 0`, `SET LOCAL statement_timeout = 0`, `SELECT pg_advisory_xact_lock_shared(1)`} {
-				if _, err := tx.Exec(query); err != nil {
-					return err
-				}
-			}
-			return effect(context.Background(), tx, task.ID, task.Attempt)
-		})
-	}, handlers.Timeout(2*time.Second), handlers.Backoff(constant(10*time.Millisecond))), relay.Config{Workers: 2, PollInterval: 100 * time.Millisecond})
-	hangs := func() bool {
-		return db.Int(t, `SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event = 'advisory'`) == 1
-	}
-	const tasks = 20
-	db.Enqueue(t, "LEASED", 1)
-	eventually(t, 20*time.Second, "the completion hangs", hangs)
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', '{"N": 2}' FROM generate_series(2, $1::int)`, tasks)
-	eventually(t, 20*time.Second, "the other tasks are done", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_id > 1`) == 0
-	})
-	if !hangs() && r.Log.Count("was abandoned") == 0 {
-		t.Error("the completion does not hang any more: the test shows nothing")
-	}
-	db.Emptied(t, 20*time.Second)
-	db.OnceEach(t, tasks)
 }

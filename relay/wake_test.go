@@ -17,29 +17,15 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// signUp inserts a task, holds the transaction open for a while and commits; it returns when the commit was confirmed.
-func signUp(t testing.TB, db *database, taskType string, open time.Duration) time.Time {
-	t.Helper()
-	tx, err := db.BeginTx(context.Background(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback()
-	if _, err := tx.Exec(`INSERT INTO outbox.task (task_type) VALUES ($1)`, taskType); err != nil {
-		t.Fatal(err)
-	}
-	<-time.After(open)
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	return time.Now()
-}
-
-// signUps measures n of them, one at a time, with a pause after each.
+// signUps measures how long n tasks take from their commit, one at a time. Each transaction is open for a while after its
+// insert; there is a pause after each task.
 func (p *probe) signUps(t testing.TB, db *database, n int, open, pause time.Duration) (out delays) {
 	t.Helper()
 	for range n {
-		committed := signUp(t, db, p.taskType, open)
+		commit := uncommitted(t, db, `INSERT INTO outbox.task (task_type) VALUES ($1)`, p.taskType)
+		<-time.After(open)
+		commit()
+		committed := time.Now()
 		select {
 		case at := <-p.started:
 			out = append(out, max(at.Sub(committed), 0))
@@ -52,7 +38,7 @@ func (p *probe) signUps(t testing.TB, db *database, n int, open, pause time.Dura
 }
 
 // quick runs a round, whose tasks have to start. With OUTBOX_TEST_TIMING=1 it runs rounds until one has the quantile within the
-// limit: other load on the machine may spoil some, and the tails of most; BenchmarkPickup prints these.
+// limit: other load on the machine may spoil some, and the tails of most.
 func quick(t testing.TB, quantile float64, limit time.Duration, round func() delays) {
 	t.Helper()
 	if !relaytest.Timing {
@@ -74,22 +60,22 @@ func quick(t testing.TB, quantile float64, limit time.Duration, round func() del
 // The relay would poll only once a minute, and it has a pool of its own: only NOTIFY can start the task, within 10 ms on a quiet machine.
 func TestANotificationStartsATaskLongBeforeThePoll(t *testing.T) {
 	t.Parallel()
-	db, reg := newDatabase(t), handlers.New()
-	p := newProbe(reg, "TX")
-	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
-	listening(t, db)
-	quick(t, .5, 10*time.Millisecond, func() delays { return p.signUps(t, db, 10, 0, 90*time.Millisecond) })
+	testNotification(t, 10*time.Millisecond, 0, 90*time.Millisecond)
 }
 
 // A transaction that inserted before a relay requested wake-ups commits after that relay has polled.
 func TestATaskThatCommitsLongAfterItsInsertStartsSoon(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
+	testNotification(t, 50*time.Millisecond, 20*time.Millisecond, 30*time.Millisecond)
+}
+
+func testNotification(t *testing.T, limit, hold, pause time.Duration) {
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
 	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
 	listening(t, db)
-	quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 10, 20*time.Millisecond, 30*time.Millisecond) })
+	quick(t, .5, limit, func() delays { return p.signUps(t, db, 10, hold, pause) })
 }
 
 // listening waits until a relay has requested wake-ups, which it does only when its LISTEN is proved to work.
@@ -171,67 +157,55 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 			if n := r.Log.Count(warning); n != 1 {
 				t.Errorf("%d warnings, want 1", n)
 			}
-			if n := db.Int(t, `SELECT last_value FROM outbox.wake`); n != 0 {
-				t.Error("it requested wake-ups all the same, which costs every enqueue")
-			}
+			db.want(t, 0, "its wake-up request, which would cost every enqueue", `SELECT last_value FROM outbox.wake`)
 		})
 	}
 }
 
-// A poll cannot find the task here, as the relay polls only once a minute.
+// A poll cannot find the task here, as the relay polls only once a minute: the end of LISTEN tells it of
+// the outage, it tries until the server is back, and then LISTEN works again. The pool is full of
+// connections that are dead then, and none of them is an outage of its own.
 func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
-	needs.Long(t)
 	t.Parallel()
 	server := pgtest.Local(t, nil)
 	db, reg := adopt(t, server.URL()), handlers.New()
 	p := newProbe(reg, "TX")
-	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
+	app := open(t, db.URL)
+	app.SetMaxIdleConns(60)
+	r := run(t, app, reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
 	listening(t, db)
 	p.signUps(t, db, 3, 0, 60*time.Millisecond)
-	for range 2 {
+	db.Emptied(t, 30*time.Second)
+	rounds := relaytest.Times(1, 2)
+	for round := range rounds {
+		fill(t, app, 50)
 		if err := server.Stop("fast"); err != nil {
 			t.Fatal(err)
 		}
+		eventually(t, 45*time.Second, "the relay says that the server is gone", func() bool { return r.Log.Count(outageBegins) > round })
 		if err := server.Start(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, 20*time.Second, "the server is reached again", func() bool { return db.Ping() == nil })
+		db.reachable(t)
+		eventually(t, 45*time.Second, "the relay says that the server is back", func() bool { return r.Log.Count(outageEnds) > round })
+		p.signUps(t, db, 1, 0, 0)
 		db.Do(t, `SELECT setval('outbox.wake', 0)`)
 		listening(t, db)
 		quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 3, 0, 60*time.Millisecond) })
 	}
+	if n := r.Log.Count(outageBegins); n != rounds {
+		t.Errorf("%d restarts were logged as %d outages", rounds, n)
+	}
 }
 
-// BenchmarkPickup prints how long tasks wait from their commit to their start:
-// go test ./relay -run '^$' -bench Pickup -benchtime 200x
-func BenchmarkPickup(b *testing.B) {
-	for _, c := range []struct {
-		name        string
-		listen      bool
-		open, pause time.Duration
-	}{
-		{"idle", true, 0, 90 * time.Millisecond},
-		{"20-a-second/open=20ms", true, 20 * time.Millisecond, 30 * time.Millisecond},
-		{"polling-only/poll=1s", false, 0, 300 * time.Millisecond},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			db, reg := newDatabase(b), handlers.New()
-			p, config := newProbe(reg, "TX"), relay.Config{}
-			if c.listen {
-				config.ListenDSN = db.URL
-			}
-			run(b, open(b, db.URL), reg, config)
-			if c.listen {
-				listening(b, db)
-			}
-			var d delays
-			for b.Loop() {
-				d = append(d, p.signUps(b, db, 1, c.open, c.pause)...)
-			}
-			for name, quantile := range map[string]float64{"p50-ms": .5, "p95-ms": .95, "p99-ms": .99} {
-				b.ReportMetric(float64(d.at(quantile).Microseconds())/1000, name)
-			}
-			b.ReportMetric(0, "ns/op")
-		})
+// fill leaves n idle connections in the pool.
+func fill(t testing.TB, pool *database, n int) {
+	t.Helper()
+	for range n {
+		conn, err := pool.Conn(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
 	}
 }

@@ -20,15 +20,7 @@ func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
 	t.Parallel()
 	const dead, more = 8000, 200
 	db := newDatabase(t)
-	forgotten, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer forgotten.Rollback()
-	var snapshot int
-	if err := forgotten.QueryRow(`SELECT count(*) FROM outbox.task`).Scan(&snapshot); err != nil {
-		t.Fatal(err)
-	}
+	holdSnapshot(t, db)
 	// The entries that a backend's index scans have read in this transaction and, for a while, in those before.
 	const entries = `SELECT pg_backend_pid(), pg_stat_get_xact_tuples_returned('outbox.task_lane'::regclass)`
 	var mu sync.Mutex
@@ -74,19 +66,10 @@ func TestATaskOfABacklogThatWasLockedIsClaimedOnceItIsFree(t *testing.T) {
 	const tasks, last = 200, 198
 	db := newDatabase(t)
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'TX', now() - interval '1 minute' FROM generate_series(1, $1::int)`, tasks)
-	locker, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer locker.Rollback()
-	if _, err := locker.Exec(`SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE`, last); err != nil {
-		t.Fatal(err)
-	}
+	release := hold(t, db, `SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE`, last)
 	run(t, db, all(), relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 	eventually(t, 20*time.Second, "the others are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
-	if err := locker.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	db.Emptied(t, 3*time.Second)
 	db.OnceEach(t, tasks)
 }

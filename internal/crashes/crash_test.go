@@ -3,7 +3,6 @@ package crashes_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -101,52 +100,6 @@ func names(processes map[string]*process) (joined string) {
 	return joined
 }
 
-// tasksOfSQL counts what a process has.
-const tasksOfSQL = `SELECT (SELECT count(*) FROM outbox.running JOIN outbox.relay USING (relay_id) WHERE pid = $1)
-	+ (SELECT count(*) FROM outbox.task JOIN outbox.relay USING (relay_id) WHERE state = 'leased' AND pid = $1)`
-
-// C1, F14, F16.
-func testKilledAtRandom(t *testing.T, db *relaytest.Database) {
-	db.Do(t, pointsSQL)
-	start(t, db, "effects", 4)
-	f := &fleet{DB: db, Program: "effects", Workers: 4, Restart: true}
-	f.Start(t, 3)
-	const kills, each = 40, 1200
-	enqueueAll(t, db, each)
-	busy := 0
-	for kill := range kills {
-		at := (kill*effectTypes*each + rand.IntN(effectTypes*each)) / (kills + 2)
-		var victim *process // one that has tasks, if any has
-		relaytest.Eventually(t, 30*time.Second, "the relays go on", func() bool {
-			if db.Int(t, `SELECT count(*) FROM effect`) < at {
-				return false
-			}
-			alive := f.Processes()
-			rand.Shuffle(len(alive), func(i, j int) { alive[i], alive[j] = alive[j], alive[i] })
-			if len(alive) > 0 && db.Int(t, `SELECT count(*) FROM outbox.task WHERE state IN ('ready', 'leased')`) == 0 {
-				victim = alive[0]
-				return true
-			}
-			for _, p := range alive {
-				if db.Int(t, tasksOfSQL, p.Pid) > 0 {
-					victim = p
-					return true
-				}
-			}
-			return false
-		})
-		victim.Kill9()
-		if db.Int(t, tasksOfSQL, victim.Pid) > 0 {
-			busy++
-		}
-	}
-	if busy == 0 {
-		t.Errorf("none of %d kills met a relay at work: the test shows nothing", kills)
-	}
-	db.Emptied(t, 3*time.Minute)
-	db.OnceEach(t, effectTypes*each)
-}
-
 // I5.
 func TestGuaranteesOfProcesses(t *testing.T) {
 	t.Parallel()
@@ -155,8 +108,7 @@ func TestGuaranteesOfProcesses(t *testing.T) {
 		tests = poisonTests()
 	}
 	tests["no task is lost or done twice when its relay is killed at any point"] = testKilledAtEachPoint
-	if relaytest.Long { // internal/chaos does these with all else that fails
-		tests["no task is lost or done twice when relays are killed at random"] = testKilledAtRandom
+	if relaytest.Long { // internal/chaos kills relays at random, with all else that fails
 		tests["ordering keys keep their order"] = testOrderUnderKills
 	}
 	if relaytest.CI {

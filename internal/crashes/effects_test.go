@@ -3,7 +3,6 @@ package crashes_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"testing"
 	"time"
 
@@ -48,8 +47,8 @@ func pointed(ctx context.Context, tx outbox.Tx, write func() error) error {
 	return err
 }
 
-// gated registers a Leased handler that tells of its start, waits for the gate, and then ends as a stale holder would;
-// and a Tx handler with a short timeout that does the same after it wrote its effect.
+// gated registers a Leased handler that tells of its start and waits for the gate; and a Tx handler with
+// a short timeout that does the same after it wrote its effect.
 func gated(side *sql.DB) *handlers.Registry {
 	wait := func(task *outbox.Task[relaytest.Payload]) {
 		_, _ = side.Exec(`INSERT INTO start (task_id, attempt) VALUES ($1, $2)`, task.ID, task.Attempt)
@@ -64,10 +63,7 @@ func gated(side *sql.DB) *handlers.Registry {
 	}
 	reg := relaytest.Leased(func(ctx context.Context, task *outbox.Task[relaytest.Payload]) error {
 		wait(task)
-		err := relaytest.StaleEnd(ctx, task)
-		_, _ = side.Exec(`INSERT INTO ending (task_id, lease_lost, cause) VALUES ($1, $2, $3)`, task.ID, errors.Is(err, outbox.ErrLeaseLost),
-			errors.Is(context.Cause(ctx), outbox.ErrLeaseLost))
-		return err
+		return relaytest.LeasedEffect(ctx, task)
 	})
 	handlers.Tx(reg, relaytest.TypeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
 		if err := relaytest.TxEffect(ctx, tx, task); err != nil {
@@ -82,7 +78,6 @@ func gated(side *sql.DB) *handlers.Registry {
 func newGatedDatabase(t *testing.T) *relaytest.Database {
 	db := relaytest.NewDatabase(t)
 	db.Do(t, `CREATE TABLE start (task_id bigint, attempt int, at timestamptz DEFAULT clock_timestamp());
-		CREATE TABLE ending (task_id bigint, lease_lost boolean, cause boolean);
 		CREATE TABLE gate (open boolean); INSERT INTO gate VALUES (false)`)
 	return db
 }

@@ -3,7 +3,6 @@
 package crashes_test
 
 import (
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -14,45 +13,7 @@ import (
 )
 
 var freezeTests = map[string]func(*testing.T){
-	"a relay that was frozen past its lease changes nothing":               testFrozenPastItsLease,
 	"a relay that is frozen in a transaction lets go and leaves no effect": testFrozenInATransaction,
-}
-
-// C7, F6.
-func testFrozenPastItsLease(t *testing.T) {
-	db := newGatedDatabase(t)
-	const tasks = 20
-	db.Enqueue(t, "LEASED", tasks)
-	p := start(t, db, "gated", tasks+1)
-	relaytest.Eventually(t, 20*time.Second, "the relay runs them", func() bool { return db.Int(t, `SELECT count(*) FROM start`) == tasks })
-	signal(t, p, syscall.SIGSTOP)
-	relaytest.Taker(t, db)
-	relaytest.Eventually(t, 30*time.Second, "the leases are taken over", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'leased'`) == 0
-	})
-	db.NotSuspects(t)
-	var held atomic.Int32
-	release := make(chan struct{})
-	relaytest.Run(t, db.DB, relaytest.Holder(&held, release), relay.Config{Workers: tasks, PollInterval: 50 * time.Millisecond})
-	relaytest.Eventually(t, 10*time.Second, "another relay has run half of them and runs the others", func() bool {
-		return held.Load() == tasks/2 && db.Int(t, `SELECT count(*) FROM outbox.task`) == tasks/2
-	})
-	before := db.Tasks(t)
-	db.Do(t, `UPDATE gate SET open = true`)
-	signal(t, p, syscall.SIGCONT)
-	relaytest.Eventually(t, 20*time.Second, "the handlers have ended that were frozen", func() bool { return db.Int(t, `SELECT count(*) FROM ending`) == tasks })
-	relaytest.Eventually(t, 20*time.Second, "their relay has noticed that it lost the leases", func() bool {
-		return p.Log.Count("a lease was lost before its task ended") == tasks
-	})
-	if after := db.Tasks(t); after != before {
-		t.Errorf("the relay that was frozen changed tasks of another:\n%s\n%s", before, after)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM ending WHERE lease_lost`); n != tasks/len(relaytest.StaleEnds) {
-		t.Errorf("%d stale completions got ErrLeaseLost, want %d", n, tasks/len(relaytest.StaleEnds))
-	}
-	close(release)
-	db.Emptied(t, time.Minute)
-	db.OnceEach(t, tasks)
 }
 
 // F26.

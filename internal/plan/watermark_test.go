@@ -280,3 +280,24 @@ func TestTheWatermarkGoesOnWhenEachClaimIsShort(t *testing.T) {
 		t.Errorf("the watermark is that of %v ago, want at most twice %v", lag, watermarkLag)
 	}
 }
+
+func TestAPivotIsAnywhereInTheRangeOfTheLane(t *testing.T) {
+	t.Parallel()
+	h := &Head{Position: Position{3, 1, 1000}, LastID: 1999}
+	var tenths [10]int
+	for range 10_000 {
+		p := h.RandomStart()
+		if p.Class() != h.Class() || p.TaskID < 1000 || p.TaskID > 1999 {
+			t.Fatalf("pivot %+v of head %+v", *p, *h)
+		}
+		tenths[(p.TaskID-1000)/100]++
+	}
+	if slices.Min(tenths[:]) < 850 || slices.Max(tenths[:]) > 1150 {
+		t.Errorf("the tenths of the range have %v of 10,000 pivots", tenths)
+	}
+	for _, last := range []int64{0, 5} {
+		if p := (&Head{Position: Position{0, 0, 5}, LastID: last}).RandomStart(); p != nil {
+			t.Errorf("a lane without a range has pivot %+v", *p)
+		}
+	}
+}

@@ -44,6 +44,13 @@ func TestFirings(t *testing.T) {
 			t.Errorf("%s: fires at %v, next at %v, %v, %v; want %v, %v", c.name, f.at, f.next, f.why, err, c.at, c.next)
 		}
 	}
+	// A firing that is a little late does not move those after it.
+	for _, catchUp := range []bool{false, true} {
+		s := Schedule{Timing: nextFunc(func(t time.Time) time.Time { return t.Add(time.Hour) }), CatchUp: catchUp}
+		if f, err := s.firings(at(9, 0), at(9, 30), false); err != nil || !f.next.Equal(at(10, 0)) {
+			t.Errorf("an hour after the last firing, half an hour late: next at %v, %v, want 10:00", f.next, err)
+		}
+	}
 }
 
 // One transaction makes up for a bounded number of firings, and of bytes.

@@ -1,0 +1,80 @@
+package relay_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"sync"
+	"testing"
+)
+
+// want checks that the query returns the value.
+func (db *database) want(t testing.TB, want any, what, query string, args ...any) {
+	t.Helper()
+	if got := db.Text(t, query, args...); got != fmt.Sprint(want) {
+		t.Errorf("%s: %s, want %v\n%s", what, got, want, db.Dump(t))
+	}
+}
+
+// with is the URL with a parameter.
+func with(t testing.TB, dsn, name, value string) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set(name, value)
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// hold executes statements in a transaction, which release rolls back, as does the end of the test.
+func hold(t testing.TB, db *database, statements string, args ...any) (release func()) {
+	t.Helper()
+	return holding(t, db, sql.LevelDefault, (*sql.Tx).Rollback, statements, args...)
+}
+
+// holdSnapshot keeps the snapshot of a transaction, as a forgotten one does, until the test ends.
+func holdSnapshot(t testing.TB, db *database) {
+	t.Helper()
+	holding(t, db, sql.LevelRepeatableRead, (*sql.Tx).Rollback, `SELECT count(*) FROM outbox.task`)
+}
+
+// uncommitted executes statements in a transaction, which commit commits.
+func uncommitted(t testing.TB, db *database, statements string, args ...any) (commit func()) {
+	t.Helper()
+	return holding(t, db, sql.LevelDefault, (*sql.Tx).Commit, statements, args...)
+}
+
+func holding(t testing.TB, db *database, level sql.IsolationLevel, end func(*sql.Tx) error, statements string, args ...any) func() {
+	t.Helper()
+	tx, err := db.BeginTx(context.Background(), &sql.TxOptions{Isolation: level})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	if _, err := tx.Exec(statements, args...); err != nil {
+		t.Fatal(err)
+	}
+	return sync.OnceFunc(func() {
+		if err := end(tx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// waitsAtAGate reports whether a session of the database waits for an advisory lock.
+func (db *database) waitsAtAGate(t testing.TB) bool {
+	t.Helper()
+	return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`) == 1
+}
+
+// enqueueEach enqueues n tasks of each kind.
+func (db *database) enqueueEach(t testing.TB, n int) {
+	t.Helper()
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		db.Enqueue(t, kind, n)
+	}
+}

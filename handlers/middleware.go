@@ -62,9 +62,9 @@ func Recover() Middleware {
 }
 
 // Log writes one record for each call: at Debug when it is done, at Info when it was snoozed,
-// discarded or is to run again, at Warn when it failed. It has the type, the task's ID and attempt, or the number of
-// tasks if that is not one, the duration and the error; never a payload. A panic that passes
-// through leaves no record: put Recover inside. A nil logger is slog.Default.
+// discarded or is to run again, at Warn when it failed. It has the type, the task's ID and attempt,
+// or the number of tasks if that is not one, the duration and the error; never a payload. A panic
+// that passes through leaves no record: put Recover inside. A nil logger is slog.Default.
 func Log(logger *slog.Logger) Middleware {
 	if logger == nil {
 		logger = slog.Default()

@@ -3,7 +3,7 @@ set -euo pipefail
 started=$SECONDS
 logs=$(mktemp -d)
 shared=$(cd .. && pwd)/shared/ci # where this project's machines have a script for each server; elsewhere there is none
-modules=(outboxotel outboxprom cmd/outbox examples) # of go.work, besides the root
+modules=(outboxotel outboxprom cmd/outbox dashboard/browsertest examples) # of go.work, besides the root
 packages=() # of these modules
 for m in "${modules[@]}"; do packages+=("./$m/..."); done
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -127,7 +127,7 @@ checks() {
 # more_checks: for the nightly run, as staticcheck looks at all packages that these need.
 more_checks() {
   go mod verify
-  go run $staticcheck ./dashboard ./examples/...
+  go run $staticcheck ./dashboard/browsertest ./examples/...
   (cd bench && go run $staticcheck ./...)
 }
 

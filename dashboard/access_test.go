@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
@@ -29,7 +30,7 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	exec(t, db, `UPDATE outbox.dead_task SET payload = jsonb_build_object('password', $1::text), headers = jsonb_build_object('h', $1::text)`, secret)
 	exec(t, db, `UPDATE outbox.task SET payload = jsonb_build_object('password', $1::text), headers = jsonb_build_object('h', $1::text)`, secret)
 	all := append([]string{"task?id=1&payload=show", "task?id=900001&payload=show", "payload?id=900001"}, allPages...)
@@ -107,7 +108,7 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 func TestEachLookAtAPayloadIsLogged(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(dashboard.ViewPayloads)})
 	looks := func() int {
 		return strings.Count(s.log.String(), `msg="outbox: dashboard: payload shown" actor=ada@example.com task=900001`)
@@ -140,7 +141,7 @@ func TestWithoutAnAuthorizerTheAnswerSaysWhatToDo(t *testing.T) {
 func TestOtherOriginsAreRefused(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	before := changed(t, db)
 	for path, form := range actions {
@@ -168,7 +169,7 @@ func TestOtherOriginsAreRefused(t *testing.T) {
 func TestEachAnswerHasTheHeadersThatProtectIt(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	denied := serve(t, db, dashboard.Config{})
 	file := regexp.MustCompile(`(?:src|href)="\./(static-[^"]+)"`)
@@ -217,7 +218,7 @@ func TestEachAnswerHasTheHeadersThatProtectIt(t *testing.T) {
 func TestProblemsShowNeitherSQLNorPayloadsNorTheConnectionString(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	exec(t, db, `ALTER TABLE outbox.dead_task RENAME TO gone_`+"secret_table")
 	exec(t, db, `ALTER TABLE outbox.schedule RENAME COLUMN spec TO secret_column`)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 )
 
 // audited are the latest entries of the audit log.
@@ -40,7 +41,7 @@ func (s *site) last(t testing.TB) string {
 func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	task := func(state string) string {
 		return fmt.Sprint(number(t, db, `SELECT min(task_id) FROM outbox.task WHERE state = $1 AND task_type IN ('SEND_WELCOME', 'RESIZE_IMAGE', 'LEDGER')`, state))
@@ -115,7 +116,7 @@ func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 func TestCancelIsAskedFirst(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	id := func(state string) string {
 		return fmt.Sprint(number(t, db, `SELECT min(task_id) FROM outbox.task WHERE state = $1`, state))
@@ -154,7 +155,7 @@ func TestCancelIsAskedFirst(t *testing.T) {
 func TestAnActionAndItsEntryAreOne(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	exec(t, db, `ALTER TABLE outbox.audit ADD CONSTRAINT closed CHECK (entry_id < 0) NOT VALID`)
 	for path, form := range map[string]string{"pause": "name=SEND_WELCOME", "redrive": "one=900001", "schedule": "name=daily report&do=pause", "bulk": "do=purge&until=9000000000000000",
@@ -184,8 +185,8 @@ func bulkForm(a answer) url.Values {
 func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
-	bury(t, db, "BULK", "attempts", "connection refused by 10.0.0.1", 1_000_000, 2500)
+	dashboardtest.Fill(t, db)
+	dashboardtest.Bury(t, db, "BULK", "attempts", "connection refused by 10.0.0.1", 1_000_000, 2500)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	ask := s.get(t, "bulk?do=redrive&type=BULK&error=refused")
 	ask.has(t, 200, "2,500 dead letters", "of type BULK, with “refused” in the error", "Redrive 2,500 dead letters")
@@ -222,7 +223,7 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	// What was done before an error is done, and said.
 	exec(t, db, `CREATE FUNCTION outbox.boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'boom'; END $$`)
 	exec(t, db, `CREATE TRIGGER boom BEFORE DELETE ON outbox.dead_task FOR EACH ROW WHEN (OLD.task_id = 2000100) EXECUTE FUNCTION outbox.boom()`)
-	bury(t, db, "BROKEN", "attempts", "x", 2_000_000, 1500) // the oldest have the highest ids
+	dashboardtest.Bury(t, db, "BROKEN", "attempts", "x", 2_000_000, 1500) // the oldest have the highest ids
 	part = s.post(t, "bulk", bulkForm(s.get(t, "bulk?do=purge&type=BROKEN")), "HX-Request", "true")
 	if part.has(t, 200, "1,000 of 1,500 purged", "PostgreSQL did not do this.", "Go on"); strings.Contains(part.body, "load delay") {
 		t.Error("the page goes on by itself after an error")
@@ -234,7 +235,7 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	plain.has(t, 500, "PostgreSQL did not do this.")
 	// It goes on where it was, and does not look again at what it has looked at.
 	exec(t, db, `DROP TRIGGER boom ON outbox.dead_task`)
-	bury(t, db, "BROKEN", "attempts", "x", 4_000_000, 1)
+	dashboardtest.Bury(t, db, "BROKEN", "attempts", "x", 4_000_000, 1)
 	exec(t, db, `UPDATE outbox.dead_task SET died_at = died_at - interval '1 year' WHERE task_id = 4000000`)
 	s.post(t, "bulk", bulkForm(part), "HX-Request", "true").has(t, 200, "1,500 of 1,500 purged", "Done.")
 	if n := number(t, db, `SELECT sum(task_id) FROM outbox.dead_task WHERE task_type = 'BROKEN'`); n != 4_000_000 {
@@ -252,7 +253,7 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	if link.has(t, 200, "Which: of type LATE", "Purging deletes them, with their payloads. It cannot be undone.", "Go on purging"); !strings.Contains(link.body, `class="button danger solid" id="confirm"`) || strings.Contains(link.body, `class="button primary" id="confirm"`) {
 		t.Errorf("a link skips the question: %s", link.body)
 	}
-	bury(t, db, "LATE", "attempts", "x", 3_000_000, 2)
+	dashboardtest.Bury(t, db, "LATE", "attempts", "x", 3_000_000, 2)
 	exec(t, db, `UPDATE outbox.dead_task SET died_at = now() + interval '1 hour' WHERE task_id = 3000001`)
 	s.post(t, "bulk", bulkForm(link)).has(t, 303)
 	if n := number(t, db, `SELECT sum(task_id) FROM outbox.dead_task WHERE task_type = 'LATE'`); n != 3000001 {
@@ -264,7 +265,7 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 func TestATaskThatEndedRightAfterItsRedriveIsNoError(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	a := s.post(t, "redrive", url.Values{"one": {"900001"}, "back": {"task"}})
 	exec(t, db, `DELETE FROM outbox.task WHERE task_id = 900001`)

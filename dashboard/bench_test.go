@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 )
 
 func size(b *testing.B, name string, otherwise int) int {
@@ -35,7 +36,7 @@ func size(b *testing.B, name string, otherwise int) int {
 func BenchmarkPages(b *testing.B) {
 	tasks, dead := size(b, "OUTBOX_DASHBOARD_TASKS", 20_000), size(b, "OUTBOX_DASHBOARD_DEAD", 2_000)
 	db := newDatabase(b)
-	fill(b, db)
+	dashboardtest.Fill(b, db)
 	exec(b, db, `ALTER TABLE outbox.task DISABLE TRIGGER USER`) // their counts are written at once, below
 	for done := 0; done < tasks; done += 500_000 {
 		exec(b, db, `INSERT INTO outbox.task (task_type, payload, created_at, run_at)
@@ -104,7 +105,7 @@ func BenchmarkPages(b *testing.B) {
 	}
 	first := 200_000_000
 	b.Run("redrive as many", func(b *testing.B) {
-		bury(b, db, "BULK", "attempts", "connection refused", first, dead)
+		dashboardtest.Bury(b, db, "BULK", "attempts", "connection refused", first, dead)
 		first += dead
 		exec(b, db, `VACUUM ANALYZE outbox.dead_task`)
 		h := fresh()

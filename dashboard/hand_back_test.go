@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 )
 
 // Handing back is noted before it and after it, with what came of it.
 func TestHandingBackThatFailsIsNotedAsThat(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	exec(t, db, `CREATE FUNCTION outbox.boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'boom'; END $$`)
 	exec(t, db, `CREATE TRIGGER boom BEFORE UPDATE ON outbox.task FOR EACH ROW EXECUTE FUNCTION outbox.boom()`)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -101,7 +102,7 @@ var allPages = []string{"", "?range=24h", "type?name=SEND_WELCOME", "type?name=S
 func TestPagesShowWhatIsThere(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	scheduled := number(t, db, `SELECT min(task_id) FROM outbox.task WHERE task_type = 'SEND_WELCOME' AND state = 'scheduled'`)
 	leased := number(t, db, `SELECT min(task_id) FROM outbox.task WHERE state = 'leased'`)
@@ -136,7 +137,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 func TestListsGoOnPageByPage(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	exec(t, db, `INSERT INTO outbox.audit (actor, tool, action, target) SELECT 'x', 'test', 'act', 'target ' || n FROM generate_series(1, 120) n`)
 	ids := regexp.MustCompile(`id="task-(\d+)"|target (\d+)`)
@@ -168,7 +169,7 @@ func TestListsGoOnPageByPage(t *testing.T) {
 func TestPollsGetWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	have := regexp.MustCompile(`"Outbox-(Have|Shape)":"([0-9a-f]+)"`)
 	headers := func(a answer) []string {

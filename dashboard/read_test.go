@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -20,7 +21,7 @@ import (
 func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: time.Second})
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -68,7 +69,7 @@ func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 func TestRolesOfTheDatabaseAreEnough(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	if err := schema.GrantRoles(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +108,7 @@ func TestRolesOfTheDatabaseAreEnough(t *testing.T) {
 func TestViewersShareTheCounts(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	fill(t, db)
+	dashboardtest.Fill(t, db)
 	var arrived atomic.Int32
 	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) (dashboard.Access, string) { arrived.Add(1); return dashboard.View, "" }})
 	tx, err := db.BeginTx(t.Context(), nil)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
@@ -17,7 +18,7 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
-	bury(t, db, "MAIL", "attempts", strings.Repeat("boom ", 800), 1, 7_000) // 1 is the latest
+	dashboardtest.Bury(t, db, "MAIL", "attempts", strings.Repeat("boom ", 800), 1, 7_000) // 1 is the latest
 	exec(t, db, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id IN (1500, 6001, 6002)`)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	s.handler.SetPatience(0)
@@ -76,12 +77,10 @@ func TestASearchThatIsStoppedShowsWhatItHas(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
-	bury(t, db, "MAIL", "attempts", "boom", 1, 9_000)
+	dashboardtest.Bury(t, db, "MAIL", "attempts", "boom", 1, 9_000)
 	exec(t, db, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id = 1500`)
 	// A look at these does not end in time.
-	exec(t, db, `ALTER TABLE outbox.dead_task RENAME TO letters`)
-	exec(t, db, `CREATE FUNCTION outbox.slow(id bigint, error text) RETURNS text STABLE LANGUAGE plpgsql AS $$ BEGIN IF id > 3000 THEN PERFORM pg_sleep(60); END IF; RETURN error; END $$`)
-	exec(t, db, `CREATE VIEW outbox.dead_task AS SELECT task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, outbox.slow(task_id, last_error) AS last_error, timeout_ms, iterations FROM outbox.letters`)
+	dashboardtest.SlowDown(t, db, "id > 3000", 60)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: time.Second})
 	s.handler.SetPatience(time.Hour)
 	page := s.get(t, "dead?error=rare")

@@ -13,7 +13,7 @@ import (
 // envRequire makes a missing program a failure.
 const envRequire = "OUTBOX_TEST_REQUIRE"
 
-// Browsers are the names of the browsers that chromedp drives.
+// Browsers are the names of chromium and of browsers that are driven in the same way.
 var Browsers = []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless-shell",
 	"/Applications/Google Chrome.app/Contents/MacOS/Google Chrome", "/Applications/Chromium.app/Contents/MacOS/Chromium"}
 

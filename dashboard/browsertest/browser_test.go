@@ -1,6 +1,4 @@
-//go:build browser
-
-package dashboard_test
+package browsertest_test
 
 import (
 	"context"
@@ -12,8 +10,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
-	"github.com/txoutbox/outbox/dashboard"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // browser is a headless chromium with one tab, in which every line of the console fails the test.
@@ -145,9 +143,9 @@ func (b browser) media(scheme string) {
 func TestTheBrowserBlocksInlineScriptAndSaysSo(t *testing.T) {
 	t.Parallel()
 	chromium := needsBrowser(t)
-	s := serve(t, newDatabase(t), dashboard.Config{Authorize: as(everything)})
+	url := serve(t, relaytest.Open(t, relaytest.Migrated(t)), "ada@example.com")
 	b := openBrowser(t, chromium)
-	b.open(s.URL + "/outbox/audit")
+	b.open(url + "audit")
 	// The listener says so to a test of its own.
 	b.quiet()
 	b.evaluate(`(() => {

@@ -1,6 +1,4 @@
-//go:build browser
-
-package dashboard_test
+package browsertest_test
 
 import (
 	"strconv"
@@ -8,8 +6,9 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // Redrive a dead letter without a pointer: from the overview, by Tab and Enter alone, with the focus in sight all the way.
@@ -17,9 +16,9 @@ func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	chromium := needsBrowser(t)
-	db := newDatabase(t)
-	fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	dashboardtest.Fill(t, db.DB)
+	url := serve(t, db, "ada@example.com")
 	b := openBrowser(t, chromium)
 	b.do(chromedp.EmulateViewport(1280, 900))
 	tabTo := func(what, is string) {
@@ -37,7 +36,7 @@ func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 		}
 		t.Fatalf("80 times Tab do not lead to %s", what)
 	}
-	b.open(s.URL + "/outbox/")
+	b.open(url)
 	tabTo("the link to the content", `e.className === "skip"`)
 	tabTo("dead letters", `e.textContent === "Dead letters"`)
 	b.do(chromedp.KeyEvent("\r"))
@@ -60,24 +59,24 @@ func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 	b.await(`document.activeElement.id === "back"`, "the focus on the link back")
 	b.do(chromedp.KeyEvent("\r"))
 	b.awaitText("No dead letter is like that.")
-	if n := number(t, db, `SELECT count(*) FROM outbox.task WHERE task_id IN (900101, 900102, 900103)`); n != 3 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_id IN (900101, 900102, 900103)`); n != 3 {
 		t.Errorf("%d were redriven, want 3", n)
 	}
 	// Cancel a task: its page, the question, the answer.
-	ready := strconv.Itoa(number(t, db, `SELECT min(task_id) FROM outbox.task WHERE task_type = 'GRANT_CREDIT'`))
-	b.open(s.URL + "/outbox/task?id=" + ready)
+	ready := strconv.Itoa(db.Int(t, `SELECT min(task_id) FROM outbox.task WHERE task_type = 'GRANT_CREDIT'`))
+	b.open(url + "task?id=" + ready)
 	tabTo("cancel", `e.id === "cancel"`)
 	b.do(chromedp.KeyEvent("\r"))
 	b.awaitText("It cannot be undone.")
 	tabTo("the confirmation", `e.id === "confirm"`)
 	b.do(chromedp.KeyEvent(" "))
 	b.awaitText("The task is canceled.")
-	if n := number(t, db, `SELECT count(*) FROM outbox.task WHERE task_id = $1`, ready); n != 0 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_id = $1`, ready); n != 0 {
 		t.Error("the task is there yet")
 	}
 	// Each control has a name, each table its headers, each page one heading of the first level.
 	for _, path := range []string{"", "type?name=SEND_WELCOME", "task?id=900001&payload=show", "cancel?id=1", "dead", "bulk?do=purge", "schedules", "relays", "audit"} {
-		b.open(s.URL + "/outbox/" + path)
+		b.open(url + path)
 		got := b.evaluate(`(() => {
 			const named = e => (e.getAttribute("aria-label") || e.textContent.trim() || [...(e.labels || [])].map(l => l.textContent).join("")).trim() !== "";
 			const bad = [...document.querySelectorAll("button, a, select, input:not([type=hidden])")].filter(e => !named(e));

@@ -1,16 +1,14 @@
-//go:build browser
-
-package dashboard_test
+package browsertest_test
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // In a browser: nothing of it runs, is loaded, or leads away, also when pages keep themselves up to date.
@@ -18,16 +16,16 @@ func TestHostileTextsDoNothingInABrowser(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	chromium := needsBrowser(t)
-	db := newDatabase(t)
-	haunt(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) (dashboard.Access, string) { return everything, `<script>window.pwned=1</script>` }})
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	dashboardtest.Haunt(t, db.DB)
+	url := serve(t, db, `<script>window.pwned=1</script>`)
 	b := openBrowser(t, chromium)
 	b.do(chromedp.EmulateViewport(390, 844))
-	for i, path := range hauntedPages(t, db) {
+	for i, path := range dashboardtest.HauntedPages(t, db.DB) {
 		if i > 40 && (strings.HasPrefix(path, "bulk") || strings.HasPrefix(path, "type?state") || strings.HasPrefix(path, "dead?")) {
 			continue // they show nothing that others do not
 		}
-		b.open(s.URL + "/outbox/" + path)
+		b.open(url + path)
 		// What a pointer or a key would set off is set off.
 		got := b.evaluate(`(() => {
 			for (const e of document.querySelectorAll("main *")) for (const what of ["mouseover", "focus", "load", "error", "toggle"]) e.dispatchEvent(new Event(what));
@@ -41,9 +39,9 @@ func TestHostileTextsDoNothingInABrowser(t *testing.T) {
 		}
 	}
 	// A live page takes the texts in while it is open.
-	b.open(s.URL + "/outbox/audit")
-	for _, h := range hostile {
-		exec(t, db, `INSERT INTO outbox.audit (actor, tool, action, target) VALUES ($1, 'live', 'came later', $1)`, h)
+	b.open(url + "audit")
+	for _, h := range dashboardtest.Hostile {
+		db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target) VALUES ($1, 'live', 'came later', $1)`, h)
 	}
 	b.awaitText("came later")
 	if got := b.evaluate(`window.pwned`); got != "undefined" {

@@ -1,6 +1,4 @@
-//go:build browser
-
-package dashboard_test
+package browsertest_test
 
 import (
 	"os"
@@ -9,18 +7,20 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-// OUTBOX_SCREENSHOTS names a directory for pictures of the pages, like docs/screenshots; without it the pages are only laid out.
+// OUTBOX_SCREENSHOTS names a directory for pictures of the pages, like docs/screenshots. Without it
+// the pages are only laid out.
 func TestPagesFitTheirWindow(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	chromium := needsBrowser(t)
-	db := newDatabase(t)
-	fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	dashboardtest.Fill(t, db.DB)
+	url := serve(t, db, "ada@example.com")
 	b := openBrowser(t, chromium)
 	for _, shot := range []struct {
 		name, scheme, path string
@@ -50,7 +50,7 @@ func TestPagesFitTheirWindow(t *testing.T) {
 	} {
 		b.media(shot.scheme)
 		b.do(chromedp.EmulateViewport(shot.width, shot.height))
-		b.open(s.URL + "/outbox/" + shot.path)
+		b.open(url + shot.path)
 		b.await(`document.readyState === "complete"`, "the page")
 		if wide := b.evaluate(`document.documentElement.scrollWidth > window.innerWidth`); wide == "true" {
 			t.Errorf("%s is wider than its window: %s of %d", shot.name, b.evaluate(`document.documentElement.scrollWidth`), shot.width)

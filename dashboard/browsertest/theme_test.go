@@ -1,14 +1,13 @@
-//go:build browser
-
-package dashboard_test
+package browsertest_test
 
 import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // The theme is the system's until the viewer chooses one; both have enough contrast.
@@ -16,16 +15,16 @@ func TestBothThemesCanBeRead(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	chromium := needsBrowser(t)
-	db := newDatabase(t)
-	fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	dashboardtest.Fill(t, db.DB)
+	url := serve(t, db, "ada@example.com")
 	b := openBrowser(t, chromium)
 	dark := func() bool {
 		return b.evaluate(`(() => { const c = getComputedStyle(document.body).backgroundColor.match(/\d+/g).map(Number); return c[0] + c[1] + c[2] < 200 })()`) == "true"
 	}
 	for _, system := range []string{"light", "dark"} {
 		b.media(system)
-		b.open(s.URL + "/outbox/")
+		b.open(url)
 		if dark() != (system == "dark") {
 			t.Errorf("the system is %s, the page is not", system)
 		}
@@ -33,14 +32,14 @@ func TestBothThemesCanBeRead(t *testing.T) {
 			if path == "none" {
 				b.quiet() // a 404 is an error of the console
 			}
-			b.open(s.URL + "/outbox/" + path)
+			b.open(url + path)
 			if got := b.evaluate(contrast); got != "" {
 				t.Errorf("%s, %s: too little contrast: %s", path, system, got)
 			}
 		}
 		b.loud()
 	}
-	b.open(s.URL + "/outbox/dead?type=SEND_WELCOME")
+	b.open(url + "dead?type=SEND_WELCOME")
 	for _, theme := range []string{"light", "dark", "light"} {
 		b.do(chromedp.Click(chromedp.CSS(`button[value="` + theme + `"]`)))
 		b.await(`document.documentElement.dataset.theme === `+quote(theme), theme)

@@ -1,6 +1,4 @@
-//go:build browser
-
-package dashboard_test
+package browsertest_test
 
 import (
 	"strconv"
@@ -8,21 +6,22 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // Each action, by its button.
 func TestEachActionByClicking(t *testing.T) {
 	t.Parallel()
 	chromium := needsBrowser(t)
-	db := newDatabase(t)
-	fill(t, db)
-	bury(t, db, "BULK", "attempts", "connection refused", 1_000_000, 3500)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	dashboardtest.Fill(t, db.DB)
+	dashboardtest.Bury(t, db.DB, "BULK", "attempts", "connection refused", 1_000_000, 3500)
+	url := serve(t, db, "ada@example.com")
 	b := openBrowser(t, chromium)
 	b.do(chromedp.EmulateViewport(1280, 900))
-	at := func(path string) { t.Helper(); b.open(s.URL + "/outbox/" + path) }
+	at := func(path string) { t.Helper(); b.open(url + path) }
 	click := func(selector, says string) {
 		t.Helper()
 		b.await(`document.querySelector(`+quote(selector)+`) !== null`, selector)
@@ -30,11 +29,11 @@ func TestEachActionByClicking(t *testing.T) {
 		b.awaitText(says)
 	}
 	id := func(where string) string {
-		return strconv.Itoa(number(t, db, `SELECT min(task_id) FROM outbox.task WHERE `+where))
+		return strconv.Itoa(db.Int(t, `SELECT min(task_id) FROM outbox.task WHERE `+where))
 	}
 	holds := func(query string) {
 		t.Helper()
-		if number(t, db, `SELECT (`+query+`)::int`) != 1 {
+		if db.Int(t, `SELECT (`+query+`)::int`) != 1 {
 			t.Errorf("it was not done: %s", query)
 		}
 	}
@@ -111,30 +110,30 @@ func TestPagesKeepThemselvesUpToDate(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	chromium := needsBrowser(t)
-	db := newDatabase(t)
-	fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	dashboardtest.Fill(t, db.DB)
+	url := serve(t, db, "ada@example.com")
 	b := openBrowser(t, chromium)
-	b.open(s.URL + "/outbox/")
+	b.open(url)
 	b.awaitText("Task types")
 	b.evaluate(`window.stays = true`)
 	b.do(chromedp.Focus(chromedp.CSS(`a[href="./type?name=SEND_WELCOME"]`)))
-	exec(t, db, `INSERT INTO outbox.task (task_type) SELECT 'SEND_WELCOME' FROM generate_series(1, 1000)`)
+	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'SEND_WELCOME' FROM generate_series(1, 1000)`)
 	b.await(`document.querySelector("#tiles").innerText.includes("2,975")`, "the tiles")
 	b.await(`[...document.querySelectorAll("tbody tr")].some(r => r.innerText.includes("SEND_WELCOME") && r.innerText.includes("1,120"))`, "the row")
 	if got := b.evaluate(`window.stays + document.activeElement.getAttribute("href")`); got != "true./type?name=SEND_WELCOME" {
 		t.Errorf("the page was loaded again, or the focus is lost: %s", got)
 	}
-	exec(t, db, `INSERT INTO outbox.task (task_type) VALUES ('A_NEW_ONE')`)
+	db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ('A_NEW_ONE')`)
 	b.awaitText("A_NEW_ONE")
 
-	b.open(s.URL + "/outbox/dead")
+	b.open(url + "dead")
 	b.awaitText("53 dead letters")
 	b.evaluate(`window.stays = true`)
 	b.do(chromedp.Focus(chromedp.CSS("#redrive-900005")))
-	exec(t, db, `DELETE FROM outbox.dead_task WHERE task_id = 900003`)
+	db.Do(t, `DELETE FROM outbox.dead_task WHERE task_id = 900003`)
 	top := b.evaluate(place)
-	exec(t, db, `UPDATE outbox.dead_task SET died_at = clock_timestamp() WHERE task_id = 900101`) // to the top
+	db.Do(t, `UPDATE outbox.dead_task SET died_at = clock_timestamp() WHERE task_id = 900101`) // to the top
 	b.awaitText("52 dead letters")
 	b.awaitText("The list has changed.")
 	if got := b.evaluate(`window.stays + document.activeElement.id`); got != "trueredrive-900005" {
@@ -147,16 +146,16 @@ func TestPagesKeepThemselvesUpToDate(t *testing.T) {
 	b.await(`document.querySelector("tbody a").id === "task-900101"`, "the list as it is")
 
 	// A task that becomes due while its page is open: Cancel stays where it is.
-	later := strconv.Itoa(number(t, db, `SELECT max(task_id) FROM outbox.task WHERE task_type = 'REINDEX_SEARCH'`))
-	b.open(s.URL + "/outbox/task?id=" + later)
+	later := strconv.Itoa(db.Int(t, `SELECT max(task_id) FROM outbox.task WHERE task_type = 'REINDEX_SEARCH'`))
+	b.open(url + "task?id=" + later)
 	b.await(`!document.querySelector("#run-now").disabled`, "run now")
 	places := b.evaluate(buttonPlaces)
-	exec(t, db, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE task_id = $1`, later)
+	db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE task_id = $1`, later)
 	b.await(`document.querySelector("#run-now").disabled`, "run now is off")
 	if got := b.evaluate(buttonPlaces); got != places {
 		t.Errorf("the buttons are at %s, and were at %s", got, places)
 	}
-	b.open(s.URL + "/outbox/dead")
+	b.open(url + "dead")
 	b.awaitText("52 dead letters")
 
 	b.do(chromedp.Click(chromedp.CSS(`button[name="updates"]`)))

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -198,3 +199,48 @@ func alike[P any](t *testing.T) {
 		}
 	}
 }
+
+// A field of the task that the copy forgot would be zero in each handler.
+func TestAHandlerGetsEveryFieldOfItsTask(t *testing.T) {
+	t.Parallel()
+	raw := &outbox.Task[json.RawMessage]{Lease: noLease{}}
+	fields := reflect.ValueOf(raw).Elem()
+	for i := range fields.NumField() {
+		switch f := fields.Field(i); f.Interface().(type) {
+		case int, int64:
+			f.SetInt(int64(i + 1))
+		case string:
+			f.SetString(fields.Type().Field(i).Name)
+		case time.Time:
+			f.Set(reflect.ValueOf(time.Unix(int64(i+1), 0)))
+		case map[string]string:
+			f.Set(reflect.ValueOf(map[string]string{"k": "v"}))
+		case json.RawMessage:
+			f.SetBytes([]byte(`"payload"`))
+		}
+		if fields.Field(i).IsZero() {
+			t.Fatalf("this test does not fill %s", fields.Type().Field(i).Name)
+		}
+	}
+	reg := handlers.New()
+	handlers.Leased(reg, outbox.NewTaskType[string]("X"), func(_ context.Context, got *outbox.Task[string]) error {
+		for i := range fields.NumField() {
+			name := fields.Type().Field(i).Name
+			if v := reflect.ValueOf(got).Elem().Field(i); name != "Payload" && !reflect.DeepEqual(v.Interface(), fields.Field(i).Interface()) {
+				t.Errorf("%s is %v, want %v", name, v, fields.Field(i))
+			}
+		}
+		if got.Payload != "payload" {
+			t.Errorf("the payload is %q", got.Payload)
+		}
+		return nil
+	})
+	if err := reg.Handlers()[0].Run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw}); err != nil {
+		t.Error(err)
+	}
+}
+
+type noLease struct{}
+
+func (noLease) Extend(context.Context, time.Duration) error                   { return nil }
+func (noLease) Complete(ctx context.Context, fn func(tx *sql.Tx) error) error { return nil }

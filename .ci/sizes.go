@@ -24,7 +24,7 @@ var parts = []struct {
 	folders []string
 }{
 	{"harness", []string{"internal/chaos", "internal/devpg", "internal/relaytest", "internal/needs", "internal/invariants", "internal/crashes", "internal/cost", "internal/rights", "bench", ".ci"}},
-	{"operators", []string{"admin", "deadletter", "history", "inspect", "audit", "doctor", "dashboard", "cmd", "outboxprom", "outboxotel"}},
+	{"operators", []string{"admin", "doctor", "dashboard", "cmd", "outboxprom", "outboxotel"}},
 	{"examples and outboxtest", []string{"examples", "outboxtest"}},
 	{"relay and its internals", []string{"relay", "internal"}},
 	{"root, handlers, schema", []string{"."}},

@@ -14,8 +14,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// ErrNotFound is returned for a task, or a schedule, that is nowhere. A task is nowhere that is
-// finished and of a type that keeps none, was canceled, is not committed yet, or never was.
+// ErrNotFound is returned for a task, or a schedule, that is nowhere. Such a task is finished and not
+// kept, purged, canceled, uncommitted, or never existed.
 var ErrNotFound = errors.New("admin: not found")
 
 // Options are what all calls of a Client share.
@@ -23,8 +23,8 @@ type Options struct {
 	// Schema is the PostgreSQL schema of the outbox; "" is "outbox".
 	Schema string
 
-	// Actor is who acts, as the tool knows them: at most 256 bytes. Each action writes an entry into
-	// the audit log; with "" none does.
+	// Actor is who acts, as the tool knows them: at most 256 bytes. Each action adds an
+	// audit entry if it is set.
 	Actor string
 	// Tool is the program that acts, like backoffice: 1 to 64 bytes. It is needed with an Actor.
 	Tool string
@@ -34,7 +34,8 @@ type Options struct {
 // transaction is.
 //
 // A call returns outbox.ErrInvalidOption, before it sends any SQL, for an argument that is out of
-// range; the error names it. Other errors are the database's, wrapped. An action on a pool commits
+// range; the error names it. Others are ErrNotFound, outbox.ErrNoTransaction, and
+// the database's, wrapped. An action on a pool commits
 // in a transaction of its own, whose outcome can be outbox.ErrCommitUnknown.
 type Client struct {
 	q       outbox.Querier
@@ -85,8 +86,8 @@ func (c *Client) pool(what string) (*sql.DB, error) {
 	return nil, fmt.Errorf("admin: %s: %w of its own: call it on the Client that New returned", what, outbox.ErrNoTransaction)
 }
 
-// inTx runs f on the client's transaction, or in one of its own on a *sql.DB, through which
-// database/sql could send a statement twice.
+// inTx runs f on the client's transaction. On a *sql.DB it begins one, as database/sql could retry a
+// bare statement.
 func (c *Client) inTx(ctx context.Context, f func(q outbox.Querier) error) error {
 	if db, ok := c.q.(*sql.DB); ok {
 		return outbox.InTx(ctx, db, func(tx *sql.Tx) error {

@@ -6,8 +6,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// hours gives a type a share of the relay's workers, by the hour of the day: within a window more of
-// them are its own than outside. What a type does not use, others get in the built-in order.
+// hours caps a type at a share of the relay's workers. The share depends on the hour. Within the
+// caps the built-in order decides.
 type hours struct {
 	now    func() time.Time // the local time of the windows
 	shares map[string]share
@@ -36,7 +36,7 @@ func (s share) at(hour int) int {
 	return s.beside
 }
 
-// Choose implements relay.Chooser. Types without a share are limited by nothing.
+// Choose implements relay.Chooser. Types without a share have no limit here.
 func (h *hours) Choose(v relay.View) []int {
 	hour := h.now().Hour()
 	limited := v

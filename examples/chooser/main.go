@@ -1,5 +1,5 @@
-// Chooser is a relay with a scheduling rule of its own: reports have most of its workers at night,
-// and few by day, when mail must not wait for them.
+// Chooser is a relay with a scheduling rule of its own: reports may have most of its workers at
+// night, and few by day, when mail must not wait for them.
 //
 //	go run ./examples/chooser [-hour 23]
 //

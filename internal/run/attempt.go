@@ -17,7 +17,7 @@ import (
 // attempt is one claim of a Tx or Batch handler, from BEGIN to COMMIT: the transaction that deletes
 // the tasks is the one that the handler works in.
 //
-//	BEGIN; claim; SAVEPOINT; handler; probe; RELEASE; COMMIT
+//	BEGIN; claim; SAVEPOINT; journal; handler; RELEASE and probe; results; COMMIT
 //
 // What the handler did is undone by ROLLBACK TO, and the failure recorded in the same transaction.
 // Whenever anything else than expected comes back, the transaction is rolled back, its connection
@@ -35,8 +35,9 @@ type attempt struct {
 	canceled map[int64]bool
 }
 
-// runTx claims with the given claim and runs the handler. claimed is called once, with what was
-// claimed. The error is the database's: it is no attempt and a reason to slow down.
+// RunTx claims with the given claim and runs the handler. claimed is called with what was
+// claimed, unless the claim failed. The error is the database's, which is no attempt and a reason
+// to slow down, or ErrNoSlot.
 func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, c claimPlan, claimed func([]*store.Row)) error {
 	a := &attempt{unit: unit{guardedTx: newGuardedTx(&r.Store), h: h}, r: r, claim: handler.Claim{Began: time.Now()}}
 	defer func() {
@@ -104,8 +105,8 @@ func (a *attempt) run(ctx context.Context) error {
 		}
 	}
 	if len(found) > 0 {
-		// A suspect is journalled when it is about to run. Before, another suspect may have killed
-		// the process, which is no lost run of this one.
+		// A suspect is journalled when it is about to run. Until then another
+		// suspect's crash must not count against it.
 		defer a.soloRun.over()
 		a.runs.Suspect = true
 		if _, err := a.r.Journal.Record(a.runs)(); err != nil {
@@ -178,7 +179,7 @@ func (a *attempt) succeed(ctx context.Context, out callResult, verdicts []verdic
 }
 
 // finish commits. A commit that surely failed is a failure of the handler: a trigger or constraint that only a
-// commit checks, a serialization failure. One whose outcome is unknown is nobody's: the rows are the truth.
+// commit checks, a serialization failure. An unknown outcome is no attempt: the row shows what happened.
 func (a *attempt) finish(verdicts []verdict, failure error) error {
 	err := a.commit(verdicts)
 	if err == nil {

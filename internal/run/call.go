@@ -17,7 +17,7 @@ import (
 
 var errAbandoned = errors.New("relay: the handler did not return in time and was abandoned")
 
-// abandonAfter is how long after its context's end a handler may take to return.
+// AbandonAfter is how long after its context's end a handler may take to return.
 const AbandonAfter = 5 * time.Second
 
 // grace is how much later than the server's statement timeout a handler's context ends: the server

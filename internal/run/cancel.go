@@ -42,7 +42,7 @@ type hearing struct {
 	heardAt  time.Time // when it was read what became of running tasks
 }
 
-// newHearing returns a hearing for the parts of one relay.
+// NewHearing returns a hearing for the parts of one relay.
 func NewHearing(r *Runner, l *Leases, interval time.Duration) *hearing {
 	return &hearing{r: r, leases: l, interval: interval}
 }
@@ -51,7 +51,7 @@ func NewHearing(r *Runner, l *Leases, interval time.Duration) *hearing {
 // outlived a run elsewhere.
 func (h *hearing) idle() time.Duration { return 3*h.interval - time.Second }
 
-// hear ends the contexts of handlers whose task was canceled or whose lease was taken, and removes
+// Hear ends the contexts of handlers whose task was canceled or whose lease was taken, and removes
 // canceled tasks that wait. It reads only, unless somebody cancels.
 func (h *hearing) Hear(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
 	r := h.r

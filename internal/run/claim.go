@@ -48,7 +48,7 @@ WITH c AS MATERIALIZED (
 DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
 RETURNING ` + store.RowText
 
-// claimNext takes up to limit tasks from the watermark of the lane on, nil for its start; or from
+// ClaimNext takes up to limit tasks from the watermark of the lane on, nil for its start; or from
 // the pivot on if there is one, and then from the watermark.
 type ClaimNext struct {
 	Limit            int

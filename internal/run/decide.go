@@ -22,7 +22,7 @@ const (
 	giveBackWork             // it is rolled back, and the tasks are as before their claim
 )
 
-// verdict is what becomes of one task. A task that is neither done nor back is changed.
+// verdict is what becomes of one task. If it is not done, change is written.
 type verdict struct {
 	outcome Outcome
 	done    bool         // it is deleted

@@ -2,13 +2,14 @@
 // records that. Package relay says when to claim; package outboxtest runs tasks in a test's
 // transaction.
 //
-// A Tx or Batch claim is a [Runner]'s attempt. Its unit of work is shared with outboxtest:
+// A Tx or Batch claim is a [Runner]'s attempt. Its unit of work, from the claim to the
+// results, is shared with outboxtest:
 //
 //	BEGIN  claim  SAVEPOINT  journal  handler  decide
 //	  keep:       constraints, session, RELEASE, probe; results; COMMIT
-//	  undo:       ROLLBACK TO; results; COMMIT
+//	  undo:       ROLLBACK TO, RELEASE, probe; results; COMMIT
 //	  split:      ROLLBACK; the tasks run one by one
-//	  cancel:     ROLLBACK TO; DELETE; COMMIT
+//	  cancel:     ROLLBACK TO; DELETE; COMMIT; of a batch ROLLBACK, then DELETE
 //	  give back:  ROLLBACK
 //
 // A Leased claim is committed before its handlers run. Each of its runs has a lease:

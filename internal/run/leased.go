@@ -18,7 +18,7 @@ import (
 const LeaseSQL = `/* outbox: lease */
 SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`
 
-// leaseNext is a claim of up to limit leased tasks: a few from each pivot on, if there are some,
+// LeaseNext is a claim of up to limit leased tasks: a few from each pivot on, if there are some,
 // and then from the watermark of the lane on, nil for its start.
 type LeaseNext struct {
 	Limit     int
@@ -42,7 +42,7 @@ func (n LeaseNext) args(h *handler.Handler, limit int, relayID, token string) []
 	return []any{h.Type, limit, relayID, token, registered, perMS, margin, from.Priority, from.Attempt, from.TaskID, store.BigintArray(ids), pivot.Priority, pivot.Attempt, n.Lead, pivotIDSpan}
 }
 
-// lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so
+// Lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so
 // many slots for its type: when it returns them, they are committed as leased by this relay under
 // the token. found is called before the commit when there are some, unless the type has slots.
 func (l *Leases) Lease(ctx context.Context, h *handler.Handler, n LeaseNext, found func([]*LeasedRun)) (runs []*LeasedRun, token string, allowed int, err error) {

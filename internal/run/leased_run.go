@@ -7,7 +7,7 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// leasedRun is one run of a leased task, from its claim until its lease has ended. Whoever ends the
+// LeasedRun is one run of a leased task, from its claim until its lease has ended. Whoever ends the
 // run, the handler's return or the relay's patience, hands the result on and waits for nothing.
 type LeasedRun struct {
 	lease

@@ -20,7 +20,7 @@ type unknownClaim struct {
 	token, xid string
 }
 
-// leases are what this relay holds of leased tasks, and ends.
+// Leases are what this relay holds of leased tasks, and ends.
 type Leases struct {
 	r     *Runner
 	Ended func([]EndedRun) // is told of runs whose results are committed, or were given up
@@ -97,7 +97,7 @@ func (l *Leases) took(one *lease) {
 	l.r.Log.Warn("outbox: a lease was taken away; its handler is stopped", "task_id", one.id)
 }
 
-// lose ends the contexts of all leased handlers: this relay has not reached the server for as long
+// Lose ends the contexts of all leased handlers: this relay has not reached the server for as long
 // as its leases last, so others may run its tasks.
 func (l *Leases) Lose() (lost int) {
 	l.mu.Lock()
@@ -121,7 +121,7 @@ func (l *Leases) release(rows []*store.Row, token, xid string) {
 	}
 }
 
-// run gives back what claims of unknown outcome took, until stop is closed. Then it waits for the
+// Run gives back what claims of unknown outcome took, until stop is closed. Then it waits for the
 // results that are being written.
 func (l *Leases) Run(stop <-chan struct{}) {
 	defer l.clock.stop()

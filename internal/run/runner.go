@@ -13,7 +13,7 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// runner runs the tasks of one run of a relay, from their claim until what became of them is
+// Runner runs the tasks of one run of a relay, from their claim until what became of them is
 // recorded.
 type Runner struct {
 	store.Store
@@ -23,7 +23,7 @@ type Runner struct {
 	suspects  sync.Mutex    // held by the one suspect that runs
 }
 
-// params are what a runner needs.
+// Params are what a runner needs.
 type Params struct {
 	Log      *slog.Logger
 	Events   Events
@@ -37,7 +37,7 @@ func NewRunner(s store.Store, p Params) *Runner {
 	return &Runner{Store: s, running: newRunning(), Params: p, abandoned: make(chan struct{})}
 }
 
-// abandon ends the wait for results that are not written yet.
+// Abandon ends the wait for results that are not written yet.
 func (r *Runner) Abandon() { close(r.abandoned) }
 
 func (r *Runner) Stopping() bool { return r.Claiming.Err() != nil }

@@ -56,7 +56,7 @@ func (r *running) runningAttempts() map[int64]openClaim {
 // little.
 const maxExcluded = 1000
 
-// runningIDs are tasks inside open claims of this relay; some of them, if they are very many.
+// RunningIDs are tasks inside open claims of this relay; some of them, if they are very many.
 func (r *running) RunningIDs() []int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,7 +90,7 @@ func (r *running) postponed(wait time.Duration) {
 	}
 }
 
-// waitingFor reports whether what is due at the given time may be such a task.
+// WaitingFor reports whether what is due at the given time may be such a task.
 func (r *running) WaitingFor(due time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,7 +105,7 @@ func (r *running) TakeDue() time.Time {
 	return at
 }
 
-// poke makes a channel of capacity one ready, if it is not.
+// Poke makes a channel of capacity one ready, if it is not.
 func Poke(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -5,11 +5,10 @@ import (
 	"errors"
 )
 
-// ParsePlace is what a list does with its Page.After.
-var ParsePlace = parsePlace
-
-// PlaceOf is where the page after one begins that a task is the last of.
-var PlaceOf = Task.place
+var (
+	ParsePlace = parsePlace // what a list does with its Page.After
+	PlaceOf    = Task.place // where the page begins after one that ends with a task
+)
 
 // Statement is one of the package's with its arguments, for the test of their plans.
 type Statement struct {
@@ -49,11 +48,7 @@ type DeadStatements struct{ End, List, Count, Redrive, Purge Statement }
 
 // Statements returns the statements of DeadLetters and CountDeadLetters, or with oldest of Redrive and Purge.
 func (c *Client) Statements(ctx context.Context, f Filter, p Page, oldest bool) (s DeadStatements, err error) {
-	o := latestFirst
-	if oldest {
-		o = oldestFirst
-	}
-	d, err := newDeadPage(f, p, defaultLimit, o)
+	d, err := newDeadPage(f, p, defaultLimit, map[bool]order{false: latestFirst, true: oldestFirst}[oldest])
 	if p.Look > 0 {
 		s.End = must(d.endStatement())
 		err = errors.Join(err, d.findEnd(ctx, c, c.q))

@@ -14,8 +14,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// ErrNotFound is returned for a task, or a schedule, that is nowhere. Such a task is finished and not
-// kept, purged, canceled, uncommitted, or never existed.
+// ErrNotFound is returned for a task, or a schedule, that is nowhere. Such a task is finished and
+// not kept, purged, canceled, uncommitted, or never existed.
 var ErrNotFound = errors.New("admin: not found")
 
 // Options are what all calls of a Client share.
@@ -66,9 +66,9 @@ func New(db *sql.DB, o Options) (*Client, error) {
 }
 
 // In returns a client whose calls run on tx and commit with it: a *sql.Tx or *sqlx.Tx, of lib/pq or
-// pgx, or a *sql.Conn on which a transaction is open. HandBack, Reindex and EveryPage need the pool,
-// and return outbox.ErrNoTransaction here, as every call does if tx is nil, and every action if tx
-// is a pool other than a *sql.DB.
+// pgx, or a *sql.Conn on which a transaction is open. HandBack, Reindex and EveryPage need the
+// pool, and return outbox.ErrNoTransaction here, as every call does if tx is nil, and every action
+// if tx is a pool other than a *sql.DB.
 func (c *Client) In(tx outbox.Querier) *Client {
 	in := *c
 	in.q = tx
@@ -86,12 +86,13 @@ func (c *Client) pool(what string) (*sql.DB, error) {
 	return nil, fmt.Errorf("admin: %s: %w of its own: call it on the Client that New returned", what, outbox.ErrNoTransaction)
 }
 
-// inTx runs f on the client's transaction. On a *sql.DB it begins one, as database/sql could retry a
-// bare statement.
+// inTx runs f on the client's transaction. On a *sql.DB it begins one, as database/sql could retry
+// a bare statement.
 func (c *Client) inTx(ctx context.Context, f func(q outbox.Querier) error) error {
 	if db, ok := c.q.(*sql.DB); ok {
 		return outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-			// Otherwise it fails where the default is stricter and another transaction takes the same rows.
+			// Otherwise it fails where the default is stricter and another transaction takes the
+			// same rows.
 			if _, err := tx.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"); err != nil {
 				return err
 			}

@@ -38,7 +38,8 @@ func newDeadPage(f Filter, p Page, limit int, o order) (d deadPage, err error) {
 	return d, err
 }
 
-// bind are the conditions of the dead letters that pass the filter after one place and not after the other.
+// bind are the conditions of the dead letters that pass the filter after one place and not after
+// the other.
 func (d deadPage) bind() (b *binder, err error) {
 	b = new(binder)
 	if err := d.filter.bind(b); err != nil {
@@ -71,7 +72,8 @@ func (d deadPage) statement(query, limit string, more ...any) (string, []any, er
 	return fmt.Sprintf(query, conditions+limit), b.args, nil
 }
 
-// The last dead letter that a page looks at. What an index cannot tell, error and reason, is left out of the filter here.
+// The last dead letter that a page looks at. What an index cannot tell, error and reason, is left
+// out of the filter here.
 const deadEndSQL = `/* outbox: the end of a page of dead letters */
 SELECT (extract(epoch FROM died_at) * 1000000)::bigint, task_id FROM outbox.dead_task
  WHERE %s LIMIT 1`

@@ -1,5 +1,5 @@
-// Package admin is for operators' tools: it reads what is in an outbox, and changes what an operator
-// may change by hand.
+// Package admin is for operators' tools: it reads what is in an outbox, and changes what an
+// operator may change by hand.
 //
 //	client, err := admin.New(db, admin.Options{Actor: "ada@example.com", Tool: "backoffice"})
 //	dead, next, err := client.DeadLetters(ctx, admin.Filter{Type: "SEND_MAIL"}, admin.Page{Limit: 50})
@@ -15,7 +15,7 @@
 //
 // Reads go through an index, and cost the same with ten tasks and with ten million; those of dead
 // letters by error or reason say how they are bounded. They work beside relays at work and on a
-// standby. All but [Client.Secrets] need no more rights than the viewer of docs/security.md has, and
-// read no payload, header or key. A read may send two statements: each sees the rows that are
+// standby. All but [Client.Secrets] need no more rights than the viewer of docs/security.md has,
+// and read no payload, header or key. A read may send two statements: each sees the rows that are
 // committed by then, unless they are in a transaction above READ COMMITTED.
 package admin

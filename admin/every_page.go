@@ -21,8 +21,8 @@ const lookOfPage = 10_000
 // letters, with its own entry in the audit log.
 //
 // It returns how many it took, also with an error, which ends it: ctx's when that ended;
-// outbox.ErrCommitUnknown, after which the number may be that of one page less; the server's. It may
-// be called again. Dead letters that another transaction is moving or deleting, and those whose
+// outbox.ErrCommitUnknown, after which the number may be that of one page less; the server's. It
+// may be called again. Dead letters that another transaction is moving or deleting, and those whose
 // death commits only during the call, may be left out.
 func (c *Client) EveryPage(ctx context.Context, take func(context.Context, Filter, Page) (ids []int64, next string, err error), f Filter, perSecond int) (n int64, err error) {
 	n, err = c.everyPage(ctx, take, f, perSecond)

@@ -23,9 +23,11 @@ type Filter struct {
 	Reason string
 	// Error is a text that the last error contains.
 	Error string
-	// DiedAfter and DiedBefore bound the time of death; DiedAfter is within the bounds, DiedBefore is not.
+	// DiedAfter and DiedBefore bound the time of death; DiedAfter is within the bounds, DiedBefore
+	// is not.
 	DiedAfter, DiedBefore time.Time
-	// OlderThan is how long ago they died at least, by PostgreSQL's clock: its now(), which is when the transaction began.
+	// OlderThan is how long ago they died at least, by PostgreSQL's clock: its now(), which is when
+	// the transaction began.
 	OlderThan time.Duration
 }
 
@@ -114,8 +116,8 @@ func (f Filter) bind(b *binder) error {
 	return nil
 }
 
-// binder builds the conditions and arguments of one statement. A condition that is not set is not written, so that
-// the planner sees which index fits.
+// binder builds the conditions and arguments of one statement. A condition that is not set is not
+// written, so that the planner sees which index fits.
 type binder struct {
 	conditions []string
 	args       []any

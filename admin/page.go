@@ -10,14 +10,14 @@ import (
 // list returns beside its rows where the next page begins; "" means that this page was the last.
 // Pages neither repeat nor skip a row that keeps its place.
 type Page struct {
-	// After is what the call for the page before returned; "" is the beginning. Of dead letters it has
-	// the form dead.1700000000000000.42: the time of death in µs since 1970, and the id.
+	// After is what the call for the page before returned; "" is the beginning. Of dead letters it
+	// has the form dead.1700000000000000.42: the time of death in µs since 1970, and the id.
 	After string
 	// Limit is the most rows; 0 means 100, but 1,000 for Redrive and Purge. The most is 1,000.
 	Limit int
-	// Look bounds how many dead letters a search by Error or Reason reads, and CountDeadLetters counts.
-	// A page may then have fewer rows than Limit, or none, and not be the last. 0 is no bound; the most
-	// is 100,000.
+	// Look bounds how many dead letters a search by Error or Reason reads, and CountDeadLetters
+	// counts. A page may then have fewer rows than Limit, or none, and not be the last. 0 is no
+	// bound; the most is 100,000.
 	Look int
 }
 
@@ -68,7 +68,8 @@ func formatPlace(list string, numbers ...int64) string {
 	return list
 }
 
-// parsePlace returns the numbers of a place, or those of the beginning, as arguments of a statement.
+// parsePlace returns the numbers of a place, or those of the beginning, as arguments of a
+// statement.
 func parsePlace(list, text string) ([]any, error) {
 	all := places[list]
 	args := make([]any, len(all))

@@ -8,12 +8,14 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// One statement moves the row, so it is in one place at any time. It arrives as scheduled and due, so that no
-// trigger takes it for a new task, or as waiting behind others of its ordering key, until it is the head; its insert wakes the
-// relays. Its unique key is its own again unless a task that is there has it, or got it since the statement began. Keys are
-// locked in the order in which enqueues lock them, which is that of the payloads for keys made of these (only a payload that
-// RunAgainWith replaced may be out of it). What the journal may still have of its runs would count as attempts, and a request to
-// cancel it is from before. Without attempted_at it is counted as a task that came.
+// One statement moves the row, so it is in one place at any time. It arrives as scheduled and due,
+// so that no trigger takes it for a new task, or as waiting behind others of its ordering key,
+// until it is the head; its insert wakes the relays. Its unique key is its own again unless a task
+// that is there has it, or got it since the statement began. Keys are locked in the order in which
+// enqueues lock them, which is that of the payloads for keys made of these (only a payload that
+// RunAgainWith replaced may be out of it). What the journal may still have of its runs would count
+// as attempts, and a request to cancel it is from before. Without attempted_at it is counted as a
+// task that came.
 const redriveSQL = `/* outbox: redrive dead letters */
 WITH d AS MATERIALIZED (
   SELECT task_id, died_at FROM outbox.dead_task WHERE %s FOR UPDATE SKIP LOCKED),
@@ -62,9 +64,9 @@ SELECT d.task_id, (extract(epoch FROM d.died_at) * 1000000)::bigint, true
 //
 // They keep their ids, payloads and last errors, start at attempt 1, with the limit that they were
 // enqueued with or that their handler has now, and are due at once, or as soon as no other task of
-// their ordering key runs. A unique key is theirs again unless another task has it by now: then both
-// run. Dead letters that another transaction is moving or deleting are left out; they are not waited
-// for.
+// their ordering key runs. A unique key is theirs again unless another task has it by now: then
+// both run. Dead letters that another transaction is moving or deleting are left out; they are not
+// waited for.
 //
 // A page that searches by Error or Reason should have a Page.Look. After a rollback the page begins
 // where it began before. Redriven tasks may die again: set DiedBefore, or the pages may never end.
@@ -73,8 +75,9 @@ func (c *Client) Redrive(ctx context.Context, f Filter, p Page) (ids []int64, ne
 	return c.take(ctx, "redrive", redriveSQL, f, p)
 }
 
-// Purge deletes a page of the dead letters that pass the filter, the oldest first. All else is as of
-// [Client.Redrive]. For dead letters that are to go by themselves see relay.Config.DeadRetention.
+// Purge deletes a page of the dead letters that pass the filter, the oldest first. All else is as
+// of [Client.Redrive]. For dead letters that are to go by themselves see
+// relay.Config.DeadRetention.
 func (c *Client) Purge(ctx context.Context, f Filter, p Page) (ids []int64, next string, err error) {
 	return c.take(ctx, "purge", purgeSQL, f, p)
 }

@@ -33,8 +33,9 @@ SELECT COALESCE(pg_relation_size(to_regclass($1)), 0)`
 // Each index waits for all transactions that are older than its build, so a forgotten one holds it
 // up until ctx ends. The role must own the tables. It returns what it has done also with an error,
 // which names the index; what a broken build leaves behind (an invalid index whose name ends in
-// _ccnew or _ccold and a number) is dropped by the next Reindex. One at a time: a second one at once
-// may fail with a deadlock, and does no harm. The audit log has an entry before it and one after it.
+// _ccnew or _ccold and a number) is dropped by the next Reindex. One at a time: a second one at
+// once may fail with a deadlock, and does no harm. The audit log has an entry before it and one
+// after it.
 func (c *Client) Reindex(ctx context.Context) (done []Index, err error) {
 	db, err := c.pool("Reindex")
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Relay is a relay's process. One that has signed off has none; one that died has it for about an hour, or while it holds leases.
+// Relay is a relay's process. One that has signed off has none; one that died has it for about an
+// hour, or while it holds leases.
 type Relay struct {
 	RelayID     string
 	Host        string
@@ -27,8 +28,8 @@ SELECT relay_id::text, host, pid, started_at, alive_until, alive_until > clock_t
        COALESCE(workers, 0), COALESCE(connections, 0)
   FROM outbox.relay ORDER BY alive DESC, host, started_at, relay_id LIMIT 1000`
 
-// The journal has a row for each run or batch under way, and few others. It is read as a whole, up to a bound; a task of a run is still to be seen in outbox.task
-// while its claim is open.
+// The journal has a row for each run or batch under way, and few others. It is read as a whole, up
+// to a bound; a task of a run is still to be seen in outbox.task while its claim is open.
 const relayRunsSQL = `/* outbox: inspect the runs of relays */
 SELECT j.relay_id, j.ids, COALESCE((SELECT t.task_type FROM outbox.task t WHERE t.task_id = j.task_id), ''), j.started_at, j.lost
   FROM (SELECT r.relay_id::text, to_json(COALESCE(r.task_ids[1:1000], ARRAY[r.task_id]))::text AS ids, r.task_id, r.started_at, ` + lost + ` AS lost,

@@ -28,7 +28,8 @@ const lost = `(r.lost_connection OR NOT EXISTS (SELECT 1 FROM outbox.relay l WHE
 const leaseLost = `(COALESCE(t.leased_until < clock_timestamp(), false)
         OR NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id AND l.alive_until > clock_timestamp()))`
 
-// A task is leased or in the journal. Its state is asked for in a way that no index of leased tasks fits.
+// A task is leased or in the journal. Its state is asked for in a way that no index of leased tasks
+// fits.
 const taskRunsSQL = `/* outbox: inspect the runs of a task */
 (SELECT r.relay_id::text, to_json(ARRAY[r.task_id])::text, $2::text, r.started_at, ` + lost + `
   FROM outbox.running r WHERE r.task_id = $1::bigint AND r.task_ids IS NULL LIMIT $3)

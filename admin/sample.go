@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Sample is what one relay of all noted of a type, once a minute, kept for a day. While no relay runs there is none. Of more than 1,000 types those are noted
-// that have most tasks; the sum is of all.
+// Sample is what one relay of all noted of a type, once a minute, kept for a day. While no relay
+// runs there is none. Of more than 1,000 types those are noted that have most tasks; the sum is of
+// all.
 type Sample struct {
 	At          time.Time
 	Type        string
@@ -24,8 +25,9 @@ const samplesSQL = `/* outbox: inspect samples */
 SELECT at, ready, scheduled, leased, waiting, dead, finished, failed, oldest_ready
   FROM outbox.sample WHERE task_type = $1 AND at >= now() - $2::bigint * interval '1 microsecond' ORDER BY at LIMIT 10000`
 
-// Samples returns the samples of the last d, of one type, or of all summed up ("": Type is "" and OldestReady the greatest), the oldest first. d must be
-// positive; there are none of more than a day ago.
+// Samples returns the samples of the last d, of one type, or of all summed up ("": Type is "" and
+// OldestReady the greatest), the oldest first. d must be positive; there are none of more than a
+// day ago.
 func (c *Client) Samples(ctx context.Context, taskType string, d time.Duration) ([]Sample, error) {
 	if err := checkText("task type", taskType); err != nil {
 		return nil, err

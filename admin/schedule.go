@@ -10,7 +10,8 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Schedule is a row of relay.Config.Schedules. It stays when no relay has it any more, until RemoveSchedule.
+// Schedule is a row of relay.Config.Schedules. It stays when no relay has it any more, until
+// RemoveSchedule.
 type Schedule struct {
 	Name      string
 	Type      string

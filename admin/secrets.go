@@ -18,7 +18,8 @@ type Secrets struct {
 	OrderingKey string          // "": none, or finished
 }
 
-// Rights are by table, and an operator has them for the payloads of dead letters only. So first it is found where the task is.
+// Rights are by table, and an operator has them for the payloads of dead letters only. So first it
+// is found where the task is.
 const placeSQL = `/* outbox: where a task is */
 SELECT place FROM (
   SELECT 1 AS place FROM outbox.task t WHERE t.task_id = $1
@@ -35,8 +36,8 @@ SELECT payload::text, COALESCE(headers::text, ''), COALESCE(unique_key, ''), COA
 SELECT payload::text, COALESCE(headers::text, ''), '', '' FROM outbox.done_task WHERE task_id = $1`,
 }
 
-// Secrets returns a task's payload, headers and keys, wherever it is. The error is ErrNotFound if it
-// is nowhere.
+// Secrets returns a task's payload, headers and keys, wherever it is. The error is ErrNotFound if
+// it is nowhere.
 //
 // It needs SELECT on the payload, headers and keys of the table where the task is. Of the roles of
 // docs/security.md the worker and the owner have it, and the operator for dead letters. Others get

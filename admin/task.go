@@ -13,7 +13,8 @@ import (
 // State is where a task is.
 type State string
 
-// The states. A task that a Tx or Batch handler works on is Ready until its claim commits, and has a [Run].
+// The states. A task that a Tx or Batch handler works on is Ready until its claim commits, and has
+// a [Run].
 const (
 	Ready     State = "ready"
 	Scheduled State = "scheduled" // until its RunAt, a retry's included

@@ -2,16 +2,18 @@ package admin
 
 import "context"
 
-// The statements go through one index each, from a place on: $1 is the type, if it is one type, and the last one the limit. Where the order is by id, the row
-// comparison makes the planner read the index that has the type first, where equality would tempt it to the primary key.
+// The statements go through one index each, from a place on: $1 is the type, if it is one type, and
+// the last one the limit. Where the order is by id, the row comparison makes the planner read the
+// index that has the type first, where equality would tempt it to the primary key.
 const (
 	readySQL = `/* outbox: list ready tasks */
 SELECT ` + taskColumns + ` FROM outbox.task t
  WHERE t.state = 'ready' AND t.task_type = $1 AND (t.priority, t.attempt, t.task_id) > ($2::smallint, $3::smallint, $4::bigint)
  ORDER BY t.priority, t.attempt, t.task_id LIMIT $5`
 
-	// The index has no ids, so a page is sorted. What it may have in it is bounded first, by a search in the index's order: statistics that are old would have
-	// PostgreSQL sort all that is behind the place.
+	// The index has no ids, so a page is sorted. What it may have in it is bounded first, by a
+	// search in the index's order: statistics that are old would have PostgreSQL sort all that is
+	// behind the place.
 	scheduledSQL = `/* outbox: list scheduled tasks */
 WITH page AS MATERIALIZED (
   SELECT t.run_at FROM outbox.task t
@@ -40,8 +42,9 @@ SELECT ` + deadColumns + ` FROM outbox.dead_task t
  WHERE (t.died_at, t.task_id) < (COALESCE(timestamptz 'epoch' + $1::bigint * interval '1 microsecond', 'infinity'), $2::bigint)
  ORDER BY t.died_at DESC, t.task_id DESC LIMIT $3`
 
-	// The row comparison begins with the type, so that only the type's own index has the order. With
-	// an equality a generic plan reads the index of all types if the statistics lack this type.
+	// The row comparison begins with the type, so that only the type's own index has the order.
+	// With an equality a generic plan reads the index of all types if the statistics lack this
+	// type.
 	deadOfTypeSQL = `/* outbox: list dead tasks of a type */
 SELECT ` + deadColumns + ` FROM outbox.dead_task t
  WHERE (t.task_type, t.died_at, t.task_id)

@@ -9,7 +9,8 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Type is a task type: one that was ever enqueued, has a setting, or has a handler in a relay that is alive.
+// Type is a task type: one that was ever enqueued, has a setting, or has a handler in a relay that
+// is alive.
 type Type struct {
 	outbox.TypeStats
 	Paused     bool
@@ -65,26 +66,28 @@ func scanType(row scanner, t *Type) error {
 	return err
 }
 
-// The channel of LISTEN is the schema's name: relays that sleep poll at once when this is committed.
+// The channel of LISTEN is the schema's name: relays that sleep poll at once when this is
+// committed.
 const pauseTypeSQL = `/* outbox: pause or resume a type */
 WITH changed AS (
   INSERT INTO outbox.task_type AS t (task_type, paused) VALUES ($1, $2)
   ON CONFLICT (task_type) DO UPDATE SET paused = EXCLUDED.paused WHERE t.paused <> EXCLUDED.paused)
 SELECT pg_notify($3, '')::text`
 
-// PauseType keeps all relays, in all processes, from starting tasks of the type: once the transaction
-// has committed, and within the next poll of each relay, which a busy one takes every 50 ms, and an
-// idle one has nothing to start. What runs goes on; a batch that has failed and is running one by
-// one does, too. Tasks can be enqueued all the same. It holds until ResumeType, whatever is
-// restarted. To pause what is paused, or a type that nobody knows yet, is no error; a bad name of a
-// type is outbox.ErrInvalidType. It needs SELECT, INSERT and UPDATE on outbox.task_type.
+// PauseType keeps all relays, in all processes, from starting tasks of the type: once the
+// transaction has committed, and within the next poll of each relay, which a busy one takes every
+// 50 ms, and an idle one has nothing to start. What runs goes on; a batch that has failed and is
+// running one by one does, too. Tasks can be enqueued all the same. It holds until ResumeType,
+// whatever is restarted. To pause what is paused, or a type that nobody knows yet, is no error; a
+// bad name of a type is outbox.ErrInvalidType. It needs SELECT, INSERT and UPDATE on
+// outbox.task_type.
 func (c *Client) PauseType(ctx context.Context, taskType string) error {
 	return c.pauseType(ctx, "pause", taskType, true)
 }
 
-// ResumeType ends a pause once the transaction has committed, and wakes the relays, which start with
-// what became due meanwhile; those that cannot LISTEN see it at their next poll. Everything else is
-// as for [Client.PauseType].
+// ResumeType ends a pause once the transaction has committed, and wakes the relays, which start
+// with what became due meanwhile; those that cannot LISTEN see it at their next poll. Everything
+// else is as for [Client.PauseType].
 func (c *Client) ResumeType(ctx context.Context, taskType string) error {
 	return c.pauseType(ctx, "resume", taskType, false)
 }

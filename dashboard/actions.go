@@ -18,8 +18,8 @@ import (
 const beginActionSQL = `/* outbox: dashboard: bound the statements of an action */
 SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true)`
 
-// act calls f with a client that notes its actions in the audit log, in a transaction, and writes a line to the log. f returns how
-// many tasks it was about. It goes on when the viewer leaves.
+// act calls f with a client that notes its actions in the audit log, in a transaction, and writes a
+// line to the log. f returns how many tasks it was about. It goes on when the viewer leaves.
 func (v *view) act(action, target string, f func(ctx context.Context, c *admin.Client) (int64, error)) (n int64, err error) {
 	v.limit = 2 * v.config.StatementTimeout
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), 4*v.config.StatementTimeout)
@@ -114,7 +114,8 @@ func (v *view) runNow() error {
 	return v.redirect("task", told(url.Values{"id": {strconv.FormatInt(id, 10)}}, "run-now", n))
 }
 
-// redrive is of one dead letter (the button of its row or page), or of those that are chosen in the list.
+// redrive is of one dead letter (the button of its row or page), or of those that are chosen in the
+// list.
 func (v *view) redrive() error {
 	form := v.r.PostForm
 	chosen := form["id"]

@@ -51,7 +51,8 @@ func bulkOf(q url.Values) (d bulkData, err error) {
 	return d, nil
 }
 
-// bulk asks whether to do it, with the number of dead letters that are meant; or says how far it has come.
+// bulk asks whether to do it, with the number of dead letters that are meant; or says how far it
+// has come.
 func (v *view) bulk() error {
 	q := v.r.URL.Query()
 	d, err := bulkOf(q)
@@ -76,8 +77,9 @@ func (v *view) showBulk(d bulkData) error {
 	return v.show(200)
 }
 
-// countDead counts those that pass the filter: from the counters where these know it, else by reading them, for as long as a search may take and, in pages,
-// as long again. more: there may be more.
+// countDead counts those that pass the filter: from the counters where these know it, else by
+// reading them, for as long as a search may take and, in pages, as long again. more: there may be
+// more.
 func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 	filter, err := f.filter()
 	if err != nil {
@@ -119,14 +121,16 @@ func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 	return n, more, err
 }
 
-// Without script a request of the page works for this long, and with it for less, as it goes on by itself.
+// Without script a request of the page works for this long, and with it for less, as it goes on by
+// itself.
 const (
 	bulkFor       = 5 * time.Second
 	bulkForScript = time.Second
 )
 
-// doBulk redrives or purges for a while, 1,000 dead letters in a transaction, each with its entry in the audit log, and then says what is left, and
-// where the next request goes on. A request ends with the transaction in which that while is over, and who closes the page ends it.
+// doBulk redrives or purges for a while, 1,000 dead letters in a transaction, each with its entry
+// in the audit log, and then says what is left, and where the next request goes on. A request ends
+// with the transaction in which that while is over, and who closes the page ends it.
 func (v *view) doBulk() error {
 	d, err := bulkOf(v.r.PostForm)
 	if err != nil {

@@ -24,9 +24,10 @@ func (a Access) has(b Access) bool { return a&b == b }
 
 // Config says how the dashboard works. The zero Config denies everything, as it has no Authorize.
 type Config struct {
-	// Authorize says what a request may do, and who makes it, as the audit log is to name them. It is called for each request, static
-	// files included, and must be safe for concurrent use. Nil: every request is denied. Operate and ViewPayloads without a name of
-	// 1 to 256 bytes of UTF-8 are denied.
+	// Authorize says what a request may do, and who makes it, as the audit log is to name them. It
+	// is called for each request, static files included, and must be safe for concurrent use. Nil:
+	// every request is denied. Operate and ViewPayloads without a name of 1 to 256 bytes of UTF-8
+	// are denied.
 	Authorize func(*http.Request) (Access, string)
 
 	// Schema is the PostgreSQL schema of the outbox; "" is "outbox".
@@ -35,14 +36,17 @@ type Config struct {
 	// ReadOnly denies Operate to everybody.
 	ReadOnly bool
 
-	// BasePath is what the paths of requests begin with, like "/outbox", where no http.StripPrefix takes it away; "" is nothing. Links
-	// are relative, so behind a proxy that adds a prefix nothing has to be said.
+	// BasePath is what the paths of requests begin with, like "/outbox", where no http.StripPrefix
+	// takes it away; "" is nothing. Links are relative, so behind a proxy that adds a prefix
+	// nothing has to be said.
 	BasePath string
 
-	// StatementTimeout bounds each statement of a page; 0 is 5 s. A page whose statement takes longer says so.
+	// StatementTimeout bounds each statement of a page; 0 is 5 s. A page whose statement takes
+	// longer says so.
 	StatementTimeout time.Duration
 
-	// Logger gets errors, one line for each action, and one for each payload that is shown, without the payload; nil is slog.Default().
+	// Logger gets errors, one line for each action, and one for each payload that is shown, without
+	// the payload; nil is slog.Default().
 	Logger *slog.Logger
 }
 

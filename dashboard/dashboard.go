@@ -1,5 +1,6 @@
-// Package dashboard is an http.Handler that shows an outbox and lets operators work on it, for a mux of the app's own: counts and charts by
-// type, tasks wherever they are, dead letters, schedules, relays, and who did what.
+// Package dashboard is an http.Handler that shows an outbox and lets operators work on it, for a
+// mux of the app's own: counts and charts by type, tasks wherever they are, dead letters,
+// schedules, relays, and who did what.
 //
 //	d, err := dashboard.New(db, dashboard.Config{BasePath: "/outbox", Authorize: func(r *http.Request) (dashboard.Access, string) {
 //		user := userOf(r) // by your own session
@@ -10,8 +11,9 @@
 //	}})
 //	mux.Handle("/outbox/", d) // with chi r.Mount("/outbox", d)
 //
-// Pages are rendered by the server, show what is there at any size of the tables at the same cost, and work without script; with it they
-// keep themselves up to date. docs/tools/dashboard.md says what it costs and what protects it.
+// Pages are rendered by the server, show what is there at any size of the tables at the same cost,
+// and work without script; with it they keep themselves up to date. docs/tools/dashboard.md says
+// what it costs and what protects it.
 package dashboard
 
 import (
@@ -32,9 +34,9 @@ type Handler struct {
 	cross *http.CrossOriginProtection
 }
 
-// New makes a dashboard of the outbox in db, which it sends nothing yet. A role that is a member of outbox_operator can do all of it but show
-// payloads of tasks that are not dead (docs/security.md). The pool needs one connection for each request under way. The error names all
-// that is wrong in c.
+// New makes a dashboard of the outbox in db, which it sends nothing yet. A role that is a member of
+// outbox_operator can do all of it but show payloads of tasks that are not dead (docs/security.md).
+// The pool needs one connection for each request under way. The error names all that is wrong in c.
 func New(db *sql.DB, c Config) (*Handler, error) {
 	err := c.check()
 	client, err2 := admin.New(db, admin.Options{Schema: c.Schema})
@@ -64,7 +66,8 @@ func New(db *sql.DB, c Config) (*Handler, error) {
 	return h, nil
 }
 
-// What the pages may load: this dashboard's own files, and nothing else; no inline script or style, no frame around them, no form that leads away.
+// What the pages may load: this dashboard's own files, and nothing else; no inline script or style,
+// no frame around them, no form that leads away.
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
@@ -74,7 +77,8 @@ Set dashboard.Config.Authorize to a function that returns, for a request, what i
 (dashboard.View, dashboard.ViewPayloads, dashboard.Operate) and who makes it.
 `
 
-// ServeHTTP serves all pages and actions. An unsafe request from another origin is refused with 403, as by http.CrossOriginProtection.
+// ServeHTTP serves all pages and actions. An unsafe request from another origin is refused with
+// 403, as by http.CrossOriginProtection.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head := w.Header()
 	head.Set("Content-Security-Policy", contentPolicy)

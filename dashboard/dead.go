@@ -73,7 +73,8 @@ func (v *view) dead() error {
 	return v.show(200)
 }
 
-// search calls page until it is enough, or the time is over: for few dead letters at a time, as their errors may be long, and for more as long as that takes little of it.
+// search calls page until it is enough, or the time is over: for few dead letters at a time, as
+// their errors may be long, and for more as long as that takes little of it.
 func search(patience time.Duration, page func(look int) (enough bool, err error)) error {
 	const least, most = 2000, 20_000
 	start := time.Now()

@@ -12,7 +12,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// fail answers with a page that says what is wrong, and nothing of what the database said of it, which the log has.
+// fail answers with a page that says what is wrong, and nothing of what the database said of it,
+// which the log has.
 func (v *view) fail(err error) {
 	status, text := v.explain(err)
 	if status >= 500 {

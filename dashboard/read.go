@@ -15,7 +15,8 @@ import (
 const beginReadSQL = `/* outbox: dashboard: bound the statements of a page */
 SELECT set_config('statement_timeout', $1, true), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
-// readFor runs f in a read-only transaction in which no statement takes longer than limit, and returns PostgreSQL's time.
+// readFor runs f in a read-only transaction in which no statement takes longer than limit, and
+// returns PostgreSQL's time.
 func (s *site) readFor(ctx context.Context, limit time.Duration, f func(c *admin.Client) error) (now time.Time, err error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
@@ -127,7 +128,8 @@ type rate struct {
 	Known            bool
 }
 
-// rate is of one type ("": of all): over the last seconds, if somebody looked then, else between the last two samples.
+// rate is of one type ("": of all): over the last seconds, if somebody looked then, else between
+// the last two samples.
 func (v *view) rate(name string, samples []admin.Sample) (r rate) {
 	v.shared.mu.Lock()
 	past := v.shared.past

@@ -36,7 +36,8 @@ type keptSamples struct {
 	samples []admin.Sample
 }
 
-// samples are those of the types over the last d, read in one transaction but for those that are known.
+// samples are those of the types over the last d, read in one transaction but for those that are
+// known.
 func (v *view) samples(d time.Duration, types ...string) (map[string][]admin.Sample, error) {
 	c := &v.charts
 	c.mu.Lock()

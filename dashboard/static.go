@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// htmx.min.js is dist/htmx.min.js of the npm package htmx.org, version 2.0.11, unchanged; its licence (0BSD) is in htmx.LICENSE.
+// htmx.min.js is dist/htmx.min.js of the npm package htmx.org, version 2.0.11, unchanged; its
+// licence (0BSD) is in htmx.LICENSE.
 //
 //go:embed static templates
 var files embed.FS

@@ -142,7 +142,8 @@ func timeline(t admin.Task) (out []event) {
 	return out
 }
 
-// A payload is shown up to this many bytes, and indented up to this depth, beyond which indenting is most of the text.
+// A payload is shown up to this many bytes, and indented up to this depth, beyond which indenting
+// is most of the text.
 const (
 	shownPayload = 64 << 10
 	shownDepth   = 50

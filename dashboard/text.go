@@ -38,8 +38,8 @@ var functions = template.FuncMap{
 // moment is a time, to be shown as seen from another.
 type moment struct{ Time, Now time.Time }
 
-// visible writes what a terminal or a browser would not show, or would use to show something else: control characters, those that turn the
-// direction of writing, and those without a width.
+// visible writes what a terminal or a browser would not show, or would use to show something else:
+// control characters, those that turn the direction of writing, and those without a width.
 func visible(s string) string {
 	var out strings.Builder
 	for _, r := range s {

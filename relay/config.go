@@ -68,11 +68,11 @@ type Config struct {
 
 	// OnDead, if set, is called once for each task that this relay made a dead letter, after the
 	// commit: to tell somebody. The calls are made one after the other, and the relay does not wait
-	// for them; a panic is logged. ctx ends after
-	// 10 s. Up to 1,000 dead letters wait for their call; beyond that, and of a function that does not return after its ctx's end,
-	// calls are left out, and their number logged. Run waits for the calls at its end, for 10 s at
-	// most. No call is made for a dead letter whose commit was not confirmed, or whose relay died:
-	// the table tells them all (package admin).
+	// for them; a panic is logged. ctx ends after 10 s. Up to 1,000 dead letters wait for their
+	// call; beyond that, and of a function that does not return after its ctx's end, calls are left
+	// out, and their number logged. Run waits for the calls at its end, for 10 s at most. No call
+	// is made for a dead letter whose commit was not confirmed, or whose relay died: the table
+	// tells them all (package admin).
 	OnDead func(ctx context.Context, d DeadLetter)
 
 	// Observers hear of claims, ends of runs and outages, for metrics; see [Observer].

@@ -10,7 +10,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// DeadLetter is a task that became a dead letter. Its payload is in the table: see admin.Client.Secrets.
+// DeadLetter is a task that became a dead letter. Its payload is in the table: see
+// admin.Client.Secrets.
 type DeadLetter struct {
 	TaskID      int64
 	Type        string

@@ -282,7 +282,8 @@ type taken struct {
 	started      int // of the lane's watermarks, when it began
 }
 
-// How long a relay waits before it tries again to get a slot that others have. What it frees itself it takes at once.
+// How long a relay waits before it tries again to get a slot that others have. What it frees itself
+// it takes at once.
 const (
 	slotWaitLeast = 10 * time.Millisecond
 	slotWaitMost  = 400 * time.Millisecond

@@ -11,7 +11,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// appLog is the app's slog.Handler. A record at which it panics is lost, which is said once on standard error.
+// appLog is the app's slog.Handler. A record at which it panics is lost, which is said once on
+// standard error.
 type appLog struct {
 	slog.Handler
 	told *sync.Once

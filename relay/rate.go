@@ -16,8 +16,9 @@ import (
 // rates are the limited ones of the relay's types, by type. It is safe for concurrent use.
 type rates map[string]*rate
 
-// rate hands tokens to claims: one for each task that starts. It takes several at a time from the type's bucket in the
-// database, and keeps what is not used at once for a tenth of the rate's time, at most a second; then it gives it back.
+// rate hands tokens to claims: one for each task that starts. It takes several at a time from the
+// type's bucket in the database, and keeps what is not used at once for a tenth of the rate's time,
+// at most a second; then it gives it back.
 type rate struct {
 	*store.Store
 	h      *handler.Handler
@@ -75,7 +76,8 @@ func (t rates) giveBackAll(ctx context.Context, on *pg.Dedicated) { _ = t.giveBa
 
 func (t *rate) keep() time.Duration { return min(t.h.RatePer/10, time.Second) }
 
-// ahead is how many tokens a relay takes at least, if there are as many: half of what drips in while it may keep them.
+// ahead is how many tokens a relay takes at least, if there are as many: half of what drips in
+// while it may keep them.
 func (t *rate) ahead() int {
 	return int(float64(t.h.Rate) * t.keep().Seconds() / t.h.RatePer.Seconds() / 2)
 }
@@ -124,8 +126,8 @@ func (t *rate) giveBack(ctx context.Context, on *pg.Dedicated, all bool) error {
 	})
 }
 
-// A bucket is written as the moment at which it would have been empty, so it fills by itself. It holds a tenth of the
-// rate, or one. put_back: the server's clock was.
+// A bucket is written as the moment at which it would have been empty, so it fills by itself. It
+// holds a tenth of the rate, or one. put_back: the server's clock was.
 const exchangeTokensSQL = `/* outbox: take tokens of a rate, and give some back */
 WITH bucket AS MATERIALIZED (
   SELECT task_type, emptied_at, clock_timestamp() AS at FROM outbox.bucket WHERE task_type = $1 FOR UPDATE),

@@ -79,7 +79,8 @@ const leasedConns = leaseClaims + 1 + run.ResultWriters
 // a pool on lib/pq or pgx's stdlib driver; best it is the relay's own, with room for Workers + 2
 // connections, one more with Schedules: New returns an error if its limit (SetMaxOpenConns) is
 // lower, as handlers would wait for each other. Where all handlers are Leased it need have room for
-// 12 only, whatever Workers is (see there). The error names every field of config that is out of range. New does not connect.
+// 12 only, whatever Workers is (see there). The error names every field of config that is out of
+// range. New does not connect.
 func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error) {
 	if db == nil || registry == nil {
 		return nil, errors.New("relay: New needs a *sql.DB and a *handlers.Registry, not nil")

@@ -24,8 +24,8 @@ type Schedules []Schedule
 // changed, its next firing is computed anew, from now on; else it is kept, so that nothing is lost
 // by a restart. Where processes disagree on a schedule, as in a rolling deploy, the last one that
 // started decides, and only relays with the same Spec, CatchUp, task type and payload fire it. A
-// schedule that is no longer in any Config stays in the table and does not fire; admin.Client.RemoveSchedule
-// removes it.
+// schedule that is no longer in any Config stays in the table and does not fire;
+// admin.Client.RemoveSchedule removes it.
 type Schedule struct {
 	// Name is the schedule's identity: at most 128 bytes of text that prints, once in a schema.
 	Name string

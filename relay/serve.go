@@ -103,7 +103,8 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext) {
 	}
 }
 
-// runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait for the commit of this one.
+// runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait
+// for the commit of this one.
 func (d *dispatcher) runLeased(c *lane, next run.LeaseNext) {
 	began, slots, reported := time.Now(), next.Limit, false
 	var runs []*run.LeasedRun

@@ -1,5 +1,5 @@
-// Package dashboardtest is what the tests of the dashboard by HTTP and those in a browser share: the
-// contents of an outbox.
+// Package dashboardtest is what the tests of the dashboard by HTTP and those in a browser share:
+// the contents of an outbox.
 package dashboardtest
 
 import (

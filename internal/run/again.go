@@ -4,7 +4,8 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 )
 
-// resultAgain is what the result of Complete's function asks for: RunAgain, or nil to end the task; other results are errors.
+// resultAgain is what the result of Complete's function asks for: RunAgain, or nil to end the task;
+// other results are errors.
 func resultAgain(h *handler.Handler, taskID int64, err error) (*handler.Result, error) {
 	if err = h.CheckAgain(taskID, err); !runsAgain(err) {
 		return nil, err

@@ -178,8 +178,9 @@ func (a *attempt) succeed(ctx context.Context, out callResult, verdicts []verdic
 	}
 }
 
-// finish commits. A commit that surely failed is a failure of the handler: a trigger or constraint that only a
-// commit checks, a serialization failure. An unknown outcome is no attempt: the row shows what happened.
+// finish commits. A commit that surely failed is a failure of the handler: a trigger or constraint
+// that only a commit checks, a serialization failure. An unknown outcome is no attempt: the row
+// shows what happened.
 func (a *attempt) finish(verdicts []verdict, failure error) error {
 	err := a.commit(verdicts)
 	if err == nil {

@@ -6,8 +6,9 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// blockRows is how many rows a block has. Rows are made in blocks, which a large claim gives back when it has ended: they would be half of
-// the garbage that it makes, and collecting that a good part of what it costs its process.
+// blockRows is how many rows a block has. Rows are made in blocks, which a large claim gives back
+// when it has ended: they would be half of the garbage that it makes, and collecting that a good
+// part of what it costs its process.
 const blockRows = 64
 
 type rowBlock [blockRows]store.Row

@@ -34,9 +34,9 @@ type callResult struct {
 	canceled  bool
 }
 
-// callHandler runs the handler with a context that the caller ends: under rows that the handler left open
-// drivers close the connection then. The handler has a goroutine of its own, so that Goexit, a
-// panic and a handler that does not return cost neither the worker nor the bookkeeping.
+// callHandler runs the handler with a context that the caller ends: under rows that the handler
+// left open drivers close the connection then. The handler has a goroutine of its own, so that
+// Goexit, a panic and a handler that does not return cost neither the worker nor the bookkeeping.
 func callHandler(ctx context.Context, h *handler.Handler, tx *sql.Tx, claim handler.Claim, tasks []*store.Task) (out callResult) {
 	done := make(chan error, 1)
 	go guarded(func() error { return h.Run(ctx, tx, claim, tasks) }, func(err error) { done <- err })
@@ -65,7 +65,8 @@ func (out *callResult) because(ctx context.Context) {
 	out.overran = !out.drained && !out.canceled && !out.leaseLost
 }
 
-// errRanOut is the cause of the end of a handler without heartbeats that did not extend its lease in time.
+// errRanOut is the cause of the end of a handler without heartbeats that did not extend its lease
+// in time.
 var errRanOut = fmt.Errorf("%w: it ran out", outbox.ErrLeaseLost)
 
 func timeoutError(timeout time.Duration) error { return timedOut(timeout) }
@@ -81,8 +82,8 @@ func (t timedOut) Unwrap() error { return context.DeadlineExceeded }
 
 var ErrGoexit = errors.New("relay: the handler, or a method of its error, ended its goroutine (runtime.Goexit, or t.FailNow in a test)")
 
-// guarded calls a handler and then end, whatever the handler does: with nil, a failure, or an error of the relay's.
-// runtime.Goexit goes on after end.
+// guarded calls a handler and then end, whatever the handler does: with nil, a failure, or an error
+// of the relay's. runtime.Goexit goes on after end.
 func guarded(run func() error, end func(error)) {
 	var err error
 	guard.Do(func() { err = newFailure(run()) }, func(broke error) {
@@ -96,8 +97,8 @@ func guarded(run func() error, end func(error)) {
 	})
 }
 
-// failure is a handler's error. The methods of that error are the app's code, which may panic: newFailure calls them, in
-// the handler's goroutine, and nothing does later.
+// failure is a handler's error. The methods of that error are the app's code, which may panic:
+// newFailure calls them, in the handler's goroutine, and nothing does later.
 type failure struct {
 	err          error
 	text         string
@@ -172,8 +173,8 @@ func original(err error) error {
 	return err
 }
 
-// endedContext reports whether a handler failed by a context that it had made itself; the driver closed the
-// connection then.
+// endedContext reports whether a handler failed by a context that it had made itself; the driver
+// closed the connection then.
 func endedContext(err error) bool {
 	var f *failure
 	if errors.As(err, &f) {

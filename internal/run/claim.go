@@ -125,8 +125,8 @@ func appendRun(runs []plan.ClaimedRun, r *store.Row, attempt int) []plan.Claimed
 	return runs
 }
 
-// unit is the work on one claim of a Tx or Batch handler, in a transaction that its owner begins and
-// ends: it claims, and it writes what becomes of the tasks.
+// unit is the work on one claim of a Tx or Batch handler, in a transaction that its owner begins
+// and ends: it claims, and it writes what becomes of the tasks.
 //
 //	claim; SAVEPOINT; handler; constraints, session, RELEASE, probe; results
 //	claim; SAVEPOINT; handler; ROLLBACK TO, RELEASE, probe; results
@@ -254,8 +254,8 @@ func (u *unit) keep(verdicts []verdict) (released bool, err error) {
 	return released, err
 }
 
-// reject undoes what the handler did, and writes what becomes of its tasks. Not undone is an error of
-// the transaction.
+// reject undoes what the handler did, and writes what becomes of its tasks. Not undone is an error
+// of the transaction.
 func (u *unit) reject(verdicts []verdict) (undone bool, err error) {
 	err = u.exclusively(func(ctx context.Context, c pg.Exclusive) error {
 		if err := u.undo(ctx, c); err != nil {

@@ -39,9 +39,9 @@ type ending struct {
 	backoff   func(attempts int) (wait time.Duration, stop bool) // after so many failed attempts
 }
 
-// decide says what becomes of the tasks of a run, and of what its handler wrote. It has verdicts only
-// where they differ: where a Tx or Batch handler returned nil, all tasks are done; and there are none
-// where they are split, canceled or given back.
+// decide says what becomes of the tasks of a run, and of what its handler wrote. It has verdicts
+// only where they differ: where a Tx or Batch handler returned nil, all tasks are done; and there
+// are none where they are split, canceled or given back.
 func decide(e ending, rows []*store.Row) (work, []verdict) {
 	var some handlers.BatchError
 	decided := keepWork

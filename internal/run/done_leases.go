@@ -51,7 +51,8 @@ func (d *doneLeases) add(t *transition) {
 	}
 }
 
-// finishing is the statement that deletes tasks that are done, sorted by id and each there once, and what takes its rows.
+// finishing is the statement that deletes tasks that are done, sorted by id and each there once,
+// and what takes its rows.
 func finishing(group []*transition) (query string, args []any, said *finished) {
 	var done doneLeases
 	for _, t := range group {
@@ -79,7 +80,8 @@ func (f *finished) mark(group []*transition) {
 	}
 }
 
-// statement is the one that deletes them. It returns those whose leases are lost, or, where it keeps some, those whose were not.
+// statement is the one that deletes them. It returns those whose leases are lost, or, where it
+// keeps some, those whose were not.
 func (d *doneLeases) statement() (query string, args []any) {
 	if !d.keepAny {
 		return FinishSQL, []any{store.BigintArray(d.ids), `{"` + strings.Join(d.places, `","`) + `"}`, "{" + strings.Join(d.tokens, ",") + "}", store.BigintArray(d.nth)}

@@ -69,7 +69,7 @@ type Events interface {
 	Ended(End)
 	// Died hears of a dead letter whose COMMIT is confirmed.
 	Died(DeadLetter)
-	// Waited is for how long a task that was due at runAt, in µs since 1970 by PostgreSQL's clock, had
-	// been so at a time of the process's clock.
+	// Waited is for how long a task that was due at runAt, in µs since 1970 by PostgreSQL's clock,
+	// had been so at a time of the process's clock.
 	Waited(runAt int64, at time.Time) time.Duration
 }

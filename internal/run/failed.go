@@ -27,8 +27,8 @@ func (a *attempt) fail(ctx context.Context, out callResult, verdicts []verdict) 
 	}
 }
 
-// split ends a failed batch: nothing is kept and no attempt counted; its members run one by one. Their rows in
-// the journal stay, so that any relay that claims one runs it solo.
+// split ends a failed batch: nothing is kept and no attempt counted; its members run one by one.
+// Their rows in the journal stay, so that any relay that claims one runs it solo.
 func (a *attempt) split(ctx context.Context, out callResult) error {
 	if err := a.exclusively(a.undo); err != nil {
 		return a.broken(ctx, out, err)
@@ -48,8 +48,8 @@ func (a *attempt) giveBackDrained() {
 	a.watch.all(Drained)
 }
 
-// broken ends a claim whose transaction is not as it should be after the handler: err is what the probe or the
-// bookkeeping met.
+// broken ends a claim whose transaction is not as it should be after the handler: err is what the
+// probe or the bookkeeping met.
 func (a *attempt) broken(ctx context.Context, out callResult, err error) error {
 	handlerErr := out.err
 	switch {
@@ -100,8 +100,9 @@ func (a *attempt) abandon(out callResult) error {
 	return a.outOfBand(out.err, nil)
 }
 
-// lostConnection ends a claim whose connection broke while the handler ran. It is no attempt, but it is noted,
-// as it may be the task's SQL that kills its backend; and the task waits for its backoff.
+// lostConnection ends a claim whose connection broke while the handler ran. It is no attempt, but
+// it is noted, as it may be the task's SQL that kills its backend; and the task waits for its
+// backoff.
 func (a *attempt) lostConnection(err error) error {
 	a.r.Journal.MarkLost(a.runs)
 	bounded, cancel := context.WithTimeout(context.Background(), pg.StatementTimeout)

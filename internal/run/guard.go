@@ -57,7 +57,8 @@ func (g *guardedTx) within(tx *sql.Tx) {
 	g.session.Restore = "SET LOCAL role TO DEFAULT; SET LOCAL statement_timeout = " + pg.Millis(pg.Bookkeeping)
 }
 
-// untimed are statements that lift transaction_timeout, which is another one in a test's transaction.
+// untimed are statements that lift transaction_timeout, which is another one in a test's
+// transaction.
 func (g *guardedTx) untimed() string {
 	if g.conn == nil {
 		return ""
@@ -142,7 +143,8 @@ func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keeps []string,
 		statements = "SAVEPOINT ob_deferred; " + statements + "ROLLBACK TO SAVEPOINT ob_deferred; RELEASE SAVEPOINT ob_deferred; "
 	}
 	statements += g.session.Restore
-	// Too long for one message, or the server takes it as text of the encoding that the handler set.
+	// Too long for one message, or the server takes it as text of the encoding that the handler
+	// set.
 	if len(keeps) > 1 || len(keeps) == 1 && !isASCII(keeps[0]) {
 		if err := g.probe(ctx, c); err != nil {
 			return err
@@ -263,8 +265,8 @@ func (g *guardedTx) leave() {
 	}
 }
 
-// endedTransaction reports whether err says that the claim's transaction or its savepoint is not there any
-// more: only the handler can have ended it.
+// endedTransaction reports whether err says that the claim's transaction or its savepoint is not
+// there any more: only the handler can have ended it.
 func endedTransaction(code string, err error) bool {
 	return code == "25P01" || code == "3B001" || errors.Is(err, errTxDone) || errors.Is(err, errOtherTransaction) ||
 		strings.Contains(err.Error(), "unexpected transaction status")

@@ -171,7 +171,8 @@ func (x *LeasedRun) ended() {
 	x.tellEnd()
 }
 
-// watchedRun is what observers are to hear of a run of a leased task; nil, which does nothing, without any.
+// watchedRun is what observers are to hear of a run of a leased task; nil, which does nothing,
+// without any.
 type watchedRun struct {
 	called  time.Time
 	handled time.Duration

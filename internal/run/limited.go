@@ -12,8 +12,9 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// limited is the context of a leased handler: it ends by itself at a moment that can be moved, as no deadline of
-// package context can. Deadline tells that moment as it stands. What few handlers ask for is made when they do.
+// limited is the context of a leased handler: it ends by itself at a moment that can be moved, as
+// no deadline of package context can. Deadline tells that moment as it stands. What few handlers
+// ask for is made when they do.
 type limited struct {
 	parent context.Context // of its values; whoever makes a limited sees to it that it ends with its parent
 	onEnd  func()          // is called in a goroutine of its own when it ends, but for the end of its run
@@ -135,7 +136,8 @@ func (c *limited) endAt(end time.Time, cause error) {
 	c.timer = time.AfterFunc(time.Until(end), func() { c.overdue(time.Now()) })
 }
 
-// overdue ends the context if its time has run out, and tells when it will if it has not; zero is never.
+// overdue ends the context if its time has run out, and tells when it will if it has not; zero is
+// never.
 func (c *limited) overdue(now time.Time) (later time.Time) {
 	c.mu.Lock()
 	end, cause := c.end, c.endCause
@@ -154,7 +156,8 @@ func (c *limited) extend(end time.Time, cause error) {
 	}
 }
 
-// timeoutOf is how long a call for these tasks may take, 0 for any time: the longest that one of them asks for.
+// timeoutOf is how long a call for these tasks may take, 0 for any time: the longest that one of
+// them asks for.
 func timeoutOf(h *handler.Handler, rows ...*store.Row) (longest time.Duration) {
 	for _, r := range rows {
 		d := h.Timeout + h.Lease // one of them
@@ -169,14 +172,14 @@ func timeoutOf(h *handler.Handler, rows ...*store.Row) (longest time.Duration) {
 	return longest
 }
 
-// leaseFor is how long a Leased handler's row stays its own for a timeout: by then the handler has been
-// abandoned, and its failure recorded.
+// leaseFor is how long a Leased handler's row stays its own for a timeout: by then the handler has
+// been abandoned, and its failure recorded.
 func leaseFor(timeout time.Duration) time.Duration {
 	return timeout + grace(timeout) + 2*AbandonAfter + pg.Bookkeeping
 }
 
-// rowLease is how long a claim leases a row, in microseconds: as registered, or as for a timeout of the task's own
-// in milliseconds. Without heartbeats the lease is the timeout.
+// rowLease is how long a claim leases a row, in microseconds: as registered, or as for a timeout of
+// the task's own in milliseconds. Without heartbeats the lease is the timeout.
 func rowLease(h *handler.Handler) (registered any, perMS, margin int64) {
 	if h.Lease > 0 {
 		return h.Lease.Microseconds(), 1000, 0

@@ -167,8 +167,8 @@ func (l *Leases) writeGroup(group []*transition, slots chan struct{}) {
 	}
 }
 
-// write makes the transitions in one transaction. One whose lease is gone changes nothing, and is logged; unknown: it may be gone by an earlier try, whose
-// COMMIT got no answer.
+// write makes the transitions in one transaction. One whose lease is gone changes nothing, and is
+// logged; unknown: it may be gone by an earlier try, whose COMMIT got no answer.
 func (l *Leases) write(group []*transition, unknown bool) error {
 	done, other := split(group)
 	write := l.writeAll

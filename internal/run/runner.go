@@ -51,8 +51,8 @@ func (r *Runner) tellClaim(h *handler.Handler, tasks int, began, had time.Time) 
 	}
 }
 
-// backoffOf returns how long a task waits after the given number of attempts failed, and whether the
-// handler's Backoff says stop.
+// backoffOf returns how long a task waits after the given number of attempts failed, and whether
+// the handler's Backoff says stop.
 func backoffOf(log *slog.Logger, h *handler.Handler) func(attempts int) (wait time.Duration, stop bool) {
 	return func(attempts int) (wait time.Duration, stop bool) {
 		wait, stop, err := h.Backoff(attempts)

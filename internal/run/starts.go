@@ -8,8 +8,9 @@ import (
 // starter is a run that is about to begin.
 type starter interface{ begin() }
 
-// starts are runs of leased tasks that are about to begin. A goroutine takes one after the other, and before it calls a handler it sees to it
-// that there is another goroutine for the rest: so short runs need few goroutines, and none waits for a handler that takes its time.
+// starts are runs of leased tasks that are about to begin. A goroutine takes one after the other,
+// and before it calls a handler it sees to it that there is another goroutine for the rest: so
+// short runs need few goroutines, and none waits for a handler that takes its time.
 type starts struct {
 	left  atomic.Int64 // len(runs)
 	mu    sync.Mutex

@@ -17,8 +17,8 @@ import (
 
 // Database is where a Stepper's tasks are: a pool, or an open transaction of the caller's.
 type Database interface {
-	// InTx calls f in a transaction, or under a savepoint of the open one. It keeps what f did, with
-	// the settings of the open transaction as they were before. After an error of f, which it
+	// InTx calls f in a transaction, or under a savepoint of the open one. It keeps what f did,
+	// with the settings of the open transaction as they were before. After an error of f, which it
 	// returns, a panic or a Goexit it undoes all of it.
 	InTx(ctx context.Context, f func(tx *sql.Tx) error) error
 }

@@ -34,8 +34,9 @@ type EndedRun interface {
 	Ordered() bool // its task has an ordering key
 }
 
-// A token is only on leased rows (check_task). The statements that have a task's id do not name the state as well: after
-// statistics without leased rows the planner would read the index of all of them, dead entries included.
+// A token is only on leased rows (check_task). The statements that have a task's id do not name the
+// state as well: after statistics without leased rows the planner would read the index of all of
+// them, dead entries included.
 const ReturnLeaseSQL = `/* outbox: end a lease */
 UPDATE outbox.task SET state = $3, attempt = $4, last_error = COALESCE($5, last_error), relay_id = $6::uuid,
        run_at = CASE WHEN $3 = 'ready' THEN run_at ELSE clock_timestamp() + $7::bigint * interval '1 microsecond' END,
@@ -50,11 +51,12 @@ INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at
 SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), priority, $3::smallint, $4::smallint, $5,
        task_type, payload, headers, $6, ` + store.OptionalColumns + `, max_attempts FROM gone`
 
-// resultSettings are for what finish_tasks does not do, which has them as well: who holds a row for longer must not hold up the others of
-// its group.
+// resultSettings are for what finish_tasks does not do, which has them as well: who holds a row for
+// longer must not hold up the others of its group.
 const resultSettings = "SET LOCAL lock_timeout = '2s'"
 
-// alike reports whether all are done and nothing else, each task once: one statement is enough. They are sorted.
+// alike reports whether all are done and nothing else, each task once: one statement is enough.
+// They are sorted.
 func alike(done []*transition) bool {
 	for i, t := range done {
 		if t.outcome == Canceled || i > 0 && done[i-1].row.ID == t.row.ID {
@@ -64,7 +66,8 @@ func alike(done []*transition) bool {
 	return true
 }
 
-// writeTransitions makes transitions of all kinds, sorted by id, and marks those whose leases are held.
+// writeTransitions makes transitions of all kinds, sorted by id, and marks those whose leases are
+// held.
 func writeTransitions(ctx context.Context, s *store.Store, tx *sql.Tx, done, other []*transition) error {
 	var failed, canceled []string // types
 	for _, t := range other {
@@ -91,8 +94,8 @@ func writeTransitions(ctx context.Context, s *store.Store, tx *sql.Tx, done, oth
 	return errors.Join(s.Count(ctx, tx, "failed", failed), s.Count(ctx, tx, "canceled", canceled))
 }
 
-// remove deletes tasks that are done, sorted by id. A task is in a statement once: of one that this relay has lost and claimed again two
-// runs may end together.
+// remove deletes tasks that are done, sorted by id. A task is in a statement once: of one that this
+// relay has lost and claimed again two runs may end together.
 func remove(ctx context.Context, s *store.Store, tx *sql.Tx, group []*transition) error {
 	for len(group) > 0 {
 		var now, later []*transition

@@ -7,8 +7,8 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// watch is what observers are to hear of one claim of a Tx or Batch handler; nil, which does nothing,
-// without any. Tasks of which nothing is set met a failure of the infrastructure.
+// watch is what observers are to hear of one claim of a Tx or Batch handler; nil, which does
+// nothing, without any. Tasks of which nothing is set met a failure of the infrastructure.
 type watch struct {
 	to   Events
 	end  End

@@ -13,7 +13,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// Why a task is a dead letter, as in dead_task.reason; package admin has the same constants for apps.
+// Why a task is a dead letter, as in dead_task.reason; package admin has the same constants for
+// apps.
 const (
 	ReasonAttempts        = "attempts"
 	ReasonHandler         = "handler"

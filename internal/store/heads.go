@@ -27,8 +27,8 @@ INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING`
 // The task that is next by this snapshot may be cancelled in an open transaction, so it is not
 // waited for; its key keeps its row then. A head whose removal is not committed yet is still seen:
 // its removal brings a row of its own. Rows of headless_key are never updated, so a ctid is theirs
-// until they are deleted. The lock is FOR NO KEY UPDATE: an Enqueue with the task's unique key takes
-// a task that it cannot lock FOR KEY SHARE for one that runs.
+// until they are deleted. The lock is FOR NO KEY UPDATE: an Enqueue with the task's unique key
+// takes a task that it cannot lock FOR KEY SHARE for one that runs.
 const PromoteHeadsSQL = `/* outbox: promote waiting tasks to heads */
 WITH c AS MATERIALIZED (
   SELECT ctid FROM outbox.headless_key ORDER BY headless_key_id LIMIT $1 FOR UPDATE SKIP LOCKED),

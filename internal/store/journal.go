@@ -14,8 +14,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// One statement for all single tasks whose claims wait, another one if any of them has a history, and one for each batch. See the functions
-// for what they do.
+// One statement for all single tasks whose claims wait, another one if any of them has a history,
+// and one for each batch. See the functions for what they do.
 const beginRunsSQL = `/* outbox: journal runs */
 SELECT outbox.begin_runs($1, $2, $3, $4, $5)`
 
@@ -50,7 +50,8 @@ func NewRuns(rows []*Row, xid string) *Runs {
 // Batch reports whether the journal has one row for all of them: it had, until it was split.
 func (r *Runs) Batch() bool { return len(r.IDs) > 1 }
 
-// Forget is a statement that deletes what the journal has of tasks that are done, and the row of a batch in any case.
+// Forget is a statement that deletes what the journal has of tasks that are done, and the row of a
+// batch in any case.
 func (r *Runs) Forget(of *Store, done []*Row) string {
 	if r.Batch() {
 		return of.SQL("DELETE FROM outbox.running WHERE task_id = " + strconv.FormatInt(r.first, 10) + " AND token = '" + r.Token + "'")
@@ -63,8 +64,8 @@ type journalReply struct {
 	err     error
 }
 
-// Journal writes outbox.running on a connection of its own: one statement at a time, for all workers that
-// claimed meanwhile.
+// Journal writes outbox.running on a connection of its own: one statement at a time, for all
+// workers that claimed meanwhile.
 type Journal struct {
 	*Store
 	pace pg.Pace
@@ -81,9 +82,9 @@ func NewJournal(s *Store, pace pg.Pace, workers int) *Journal {
 	return &Journal{Store: s, pace: pace, held: pg.NewDedicated(s.Conns), in: make(chan *Runs, workers), open: map[string]struct{}{}, poke: make(chan struct{}, 1)}
 }
 
-// Record journals runs that are about to begin and returns what earlier runs left, by task; a task that has such is
-// journalled only as a suspect. After an error the rows may be there or not: the caller must forget them. It calls
-// Close when the result is recorded.
+// Record journals runs that are about to begin and returns what earlier runs left, by task; a task
+// that has such is journalled only as a suspect. After an error the rows may be there or not: the
+// caller must forget them. It calls Close when the result is recorded.
 func (j *Journal) Record(r *Runs) func() (map[int64][]Earlier, error) {
 	j.mu.Lock()
 	j.open[r.Token] = struct{}{}

@@ -10,7 +10,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pg"
 )
 
-// What is stored already is not written again, and not waited for. With $5 only what is missing is stored: after a restore, say.
+// What is stored already is not written again, and not waited for. With $5 only what is missing is
+// stored: after a restore, say.
 const storeLimitsSQL = `/* outbox: store the limits of types */
 INSERT INTO outbox.task_type AS t (task_type, max_running, rate, rate_per)
 SELECT l.task_type, NULLIF(l.max_running, 0), NULLIF(l.rate, 0), NULLIF(l.rate_per, 0)
@@ -45,7 +46,8 @@ type Limit struct {
 	RatePer    time.Duration
 }
 
-// StoreLimits stores limits of types, or only what is missing of them. Without limits it does nothing.
+// StoreLimits stores limits of types, or only what is missing of them. Without limits it does
+// nothing.
 func (s *Store) StoreLimits(ctx context.Context, tx Execer, of []Limit, missing bool) error {
 	var types []string
 	var slots, counts, pers []int64
@@ -66,8 +68,9 @@ func (s *Store) StoreLimits(ctx context.Context, tx Execer, of []Limit, missing 
 	return err
 }
 
-// A slot is free unless the lease that it names still lasts. The lock may come after another claim has filled the slot,
-// with a lease that this statement does not see; so a slot that has changed since it was seen is no good.
+// A slot is free unless the lease that it names still lasts. The lock may come after another claim
+// has filled the slot, with a lease that this statement does not see; so a slot that has changed
+// since it was seen is no good.
 const LockSlotsSQL = `/* outbox: lock slots of a type */
 WITH free AS MATERIALIZED (
   SELECT slot, lease_token FROM outbox.slot s

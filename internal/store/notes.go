@@ -32,9 +32,10 @@ type note struct {
 	refused error         // why PostgreSQL refused it when it was last tried
 }
 
-// MarkLost notes that the runs lost their connection; ForgetRuns that they were no runs, or ended. The returned
-// function waits until that is written, if the server takes it in time: for callers that let go of the tasks next,
-// as whoever has them then should not find runs that are none, nor count them when this process dies.
+// MarkLost notes that the runs lost their connection; ForgetRuns that they were no runs, or ended.
+// The returned function waits until that is written, if the server takes it in time: for callers
+// that let go of the tasks next, as whoever has them then should not find runs that are none, nor
+// count them when this process dies.
 func (j *Journal) MarkLost(r *Runs) (wait func())   { return j.later(&j.mark, r) }
 func (j *Journal) ForgetRuns(r *Runs) (wait func()) { return j.later(&j.forget, r) }
 
@@ -69,8 +70,9 @@ func (j *Journal) refused(r *Runs) error {
 	return nil
 }
 
-// WriteNotes writes the marks and deletes the rows to forget. What fails stays to be done. A note that PostgreSQL refuses
-// holds up no other; one that it refused before is tried only if again is set.
+// WriteNotes writes the marks and deletes the rows to forget. What fails stays to be done. A note
+// that PostgreSQL refuses holds up no other; one that it refused before is tried only if again is
+// set.
 func (j *Journal) WriteNotes(ctx context.Context, again bool) (refused error) {
 	for _, todo := range []struct {
 		list *[]*note

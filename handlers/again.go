@@ -38,10 +38,11 @@ func RunAgainWith[P any](task *outbox.Task[P], d time.Duration, payload P) error
 
 // checkAgain checks the result of a call.
 func checkAgain(h *handler.Handler, tasks []*outbox.Task[json.RawMessage], err error) error {
+	if err == nil {
+		return nil
+	}
 	var some BatchError
 	switch {
-	case err == nil:
-		return nil
 	case h.Kind == handler.KindBatch && errors.As(err, &some):
 		checked := make(BatchError, len(some))
 		for id, one := range some {

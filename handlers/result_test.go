@@ -47,7 +47,7 @@ func TestResultsAreFoundThroughWrapping(t *testing.T) {
 			if got.Err.Error() != err.Error() { // with the context that wrapping added
 				t.Errorf("%s: got the text %q, want %q", name, got.Err, err)
 			}
-			if c.action != handler.ActionSnooze && c.action != handler.ActionRunAgain && !errors.Is(got, errBusy) {
+			if c.action != handler.ActionSnooze && c.action != handler.ActionRunAgain && !errors.Is(got.Err, errBusy) {
 				t.Errorf("%s, %v: the handler's error is not in it", name, c.err)
 			}
 		}

@@ -58,14 +58,17 @@ func (r *Result) Error() string {
 func (r *Result) Unwrap() error { return r.Err }
 
 // ResultOf finds the control result in err's chain. Any other error is a plain failure.
-func ResultOf(err error) *Result {
+func ResultOf(err error) Result {
+	if err == nil {
+		return Result{}
+	}
 	var r *Result
 	if errors.As(err, &r) && r != nil {
 		found := *r
 		found.Err = err // the text on record is that of the whole chain, with the context that wrapping added
-		return &found
+		return found
 	}
-	return &Result{Err: err}
+	return Result{Err: err}
 }
 
 // CheckAgain returns err, a handler's result for the task, or what is wrong with its RunAgainWith.

@@ -10,7 +10,8 @@ func resultAgain(h *handler.Handler, taskID int64, err error) (*handler.Result, 
 	if err = h.CheckAgain(taskID, err); !runsAgain(err) {
 		return nil, err
 	}
-	return handler.ResultOf(err), nil
+	result := handler.ResultOf(err)
+	return &result, nil
 }
 
 func runsAgain(err error) bool {

@@ -160,7 +160,7 @@ func (a *attempt) settle(ctx context.Context, out callResult) error {
 // succeed commits what the handler did, with what becomes of its tasks.
 func (a *attempt) succeed(ctx context.Context, out callResult, verdicts []verdict) error {
 	if result := handler.ResultOf(out.err); result.Action == handler.ActionRunAgain {
-		a.again = result
+		a.again = &result
 		out.err = nil // a success: what fails from here on is not the handler's result
 	}
 	switch released, err := a.keep(verdicts); {

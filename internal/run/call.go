@@ -102,7 +102,7 @@ func guarded(run func() error, end func(error)) {
 type failure struct {
 	err          error
 	text         string
-	result       *handler.Result
+	result       handler.Result
 	some         handlers.BatchError // of failures; nil if it is none
 	endedContext bool
 	broken       bool // a method panicked
@@ -129,7 +129,7 @@ func newFailure(err error) error {
 
 // readFailure is newFailure of one task.
 func readFailure(err error) *failure {
-	f := &failure{err: err, result: &handler.Result{}}
+	f := &failure{err: err}
 	f.read("Error method", func() { f.text = pgerr.Storable(err.Error()) })
 	f.read("Unwrap, Is or As method", func() { f.result = handler.ResultOf(err) })
 	f.read("Unwrap, Is or As method", func() { f.endedContext = endedContext(err) })
@@ -156,7 +156,7 @@ func (f *failure) Error() string { return f.text }
 func (f *failure) As(target any) bool {
 	switch t := target.(type) {
 	case **handler.Result:
-		*t = f.result
+		*t = &f.result
 		return true
 	case *handlers.BatchError:
 		*t = f.some

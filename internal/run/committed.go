@@ -35,7 +35,7 @@ func (r *Runner) buryCommitted(ctx context.Context, rows []*store.Row, handlerEr
 func (r *Runner) insertAgain(ctx context.Context, h *handler.Handler, rows []*store.Row, again *handler.Result) error {
 	err := r.Conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		for _, t := range rows {
-			next := nextIteration(again)
+			next := nextIteration(*again)
 			next.ClaimCommitted = true
 			if err := r.WriteBack(ctx, tx, t, next); err != nil {
 				return err

@@ -76,7 +76,7 @@ func (d *removal) keep() (released bool, err error) {
 		if d.again == nil {
 			return nil
 		}
-		return d.WriteBack(ctx, c, &d.row, nextIteration(d.again))
+		return d.WriteBack(ctx, c, &d.row, nextIteration(*d.again))
 	})
 	return released, err
 }

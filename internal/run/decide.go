@@ -43,13 +43,14 @@ type ending struct {
 // only where they differ: where a Tx or Batch handler returned nil, all tasks are done; and there
 // are none where they are split, canceled or given back.
 func decide(e ending, rows []*store.Row) (work, []verdict) {
-	var some handlers.BatchError
-	decided := keepWork
-	switch result := handler.ResultOf(e.out.err); {
-	case e.out.err == nil && e.kind != handler.KindLeased:
+	if e.out.err == nil && e.kind != handler.KindLeased {
 		return keepWork, nil
+	}
+	decided, some := keepWork, e.failures()
+	switch result := handler.ResultOf(e.out.err); {
 	case e.kind == handler.KindLeased, result.Action == handler.ActionDiscard, result.Action == handler.ActionRunAgain:
-	case e.kind == handler.KindBatch && errors.As(e.out.err, &some):
+		some = nil // one result for all tasks
+	case some != nil:
 	case e.out.drained:
 		return giveBackWork, nil
 	case e.out.canceled:
@@ -68,6 +69,14 @@ func decide(e ending, rows []*store.Row) (work, []verdict) {
 		verdicts[i] = e.verdict(r, err)
 	}
 	return decided, verdicts
+}
+
+// failures are those of some of a batch's tasks, or nil.
+func (e *ending) failures() (some handlers.BatchError) {
+	if e.kind == handler.KindBatch {
+		errors.As(e.out.err, &some)
+	}
+	return some
 }
 
 // verdict says what becomes of one task, of which err is the result.
@@ -99,7 +108,7 @@ func (e *ending) verdict(r *store.Row, err error) verdict {
 }
 
 // failed is the verdict on a task whose handler failed or snoozed it.
-func (e *ending) failed(r *store.Row, result *handler.Result, begun int) verdict {
+func (e *ending) failed(r *store.Row, result handler.Result, begun int) verdict {
 	c := store.Change{Attempt: min(begun, math.MaxInt16), Err: result.Err, Keep: r.Undecided, Failed: true}
 	stop := false
 	switch {
@@ -124,6 +133,6 @@ func (e *ending) failed(r *store.Row, result *handler.Result, begun int) verdict
 }
 
 // nextIteration is the change of a task that is to run again.
-func nextIteration(again *handler.Result) store.Change {
+func nextIteration(again handler.Result) store.Change {
 	return store.Change{Wait: again.Wait, Again: true, Payload: string(again.Payload)}
 }

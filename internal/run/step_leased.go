@@ -140,7 +140,7 @@ func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error 
 			return err
 		}
 		if d.again != nil {
-			end = &verdict{outcome: RunAgain, change: nextIteration(d.again)}
+			end = &verdict{outcome: RunAgain, change: nextIteration(*d.again)}
 		}
 		switch released, err := d.keep(); {
 		case err == nil:

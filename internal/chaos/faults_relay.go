@@ -19,7 +19,7 @@ import (
 func killRelay(a *arena, r *rand.Rand) (string, error) {
 	s := a.someRelay(r)
 	select {
-	case <-s.running().ended:
+	case <-s.running().Ended:
 		return "", nil
 	default:
 	}

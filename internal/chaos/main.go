@@ -12,10 +12,11 @@ import (
 	"syscall"
 
 	"github.com/txoutbox/outbox/internal/chaos/app"
+	"github.com/txoutbox/outbox/internal/child"
 )
 
 func main() {
-	app.Child()
+	child.Run(app.Run)
 	o, err := parse(os.Args[1:], os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(0)

@@ -3,59 +3,33 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"syscall"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/chaos/app"
+	"github.com/txoutbox/outbox/internal/child"
 )
 
 // process is one of the app.
 type process struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
+	*child.Process
 	began time.Time
-	ended chan struct{} // closed when it has ended
-	err   error         // then
 }
 
 func startProcess(c app.Config, log string) (*process, error) {
-	config, err := json.Marshal(c)
-	if err != nil {
-		return nil, err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	output, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer output.Close()
-	p := &process{cmd: exec.Command(self), began: time.Now(), ended: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), app.Env+"="+string(config))
-	p.cmd.Stdout, p.cmd.Stderr = output, output
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	go func() {
-		p.err = p.cmd.Wait()
-		_ = p.stdin.Close()
-		close(p.ended)
-	}()
-	return p, nil
+	p, err := child.Start(c, output)
+	return &process{p, time.Now()}, err
 }
 
-func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+func (p *process) signal(s syscall.Signal) { _ = p.Signal(s) }
 
 // young is how long a process may not know of SIGTERM yet.
 const young = 2 * time.Second
@@ -67,14 +41,14 @@ func (p *process) terminate(d time.Duration) error {
 	p.signal(syscall.SIGCONT) // it may be frozen
 	p.signal(syscall.SIGTERM)
 	select {
-	case <-p.ended:
-		if p.err != nil && time.Since(p.began) > young {
-			return fmt.Errorf("it ended with: %w", p.err)
+	case <-p.Ended:
+		if p.Err != nil && time.Since(p.began) > young {
+			return fmt.Errorf("it ended with: %w", p.Err)
 		}
 		return nil
 	case <-time.After(d):
 		p.signal(syscall.SIGKILL)
-		<-p.ended
+		<-p.Ended
 		return errStays
 	}
 }

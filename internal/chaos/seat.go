@@ -63,9 +63,9 @@ func (s *seat) start() error {
 func (s *seat) supervise() {
 	for {
 		p := s.running()
-		<-p.ended
+		<-p.Ended
 		s.mu.Lock()
-		done := s.closed || s.config.Role == app.RoleProducer && p.err == nil
+		done := s.closed || s.config.Role == app.RoleProducer && p.Err == nil
 		s.mu.Unlock()
 		if done {
 			return

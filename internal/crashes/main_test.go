@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/child"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -31,6 +32,6 @@ func fires(period time.Duration) program {
 }
 
 func TestMain(m *testing.M) {
-	runChild(programs)
+	child.Run(runRelay)
 	relaytest.Main(m)
 }

@@ -3,18 +3,16 @@ package crashes_test
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/url"
 	"os"
-	"os/exec"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/child"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
@@ -28,34 +26,14 @@ type program struct {
 	Schedules relay.Schedules
 }
 
-// childEnv in the environment makes a test binary a relay process, as its value, a childConfig,
-// says.
-const childEnv = "OUTBOX_TEST_CHILD"
-
 type childConfig struct {
 	URL     string
 	Program string
 	Workers int
 }
 
-// runChild runs one of the programs and ends the process, if start or a fleet started this process
-// for that. TestMain calls it first.
-func runChild(programs map[string]program) {
-	if config := os.Getenv(childEnv); config != "" {
-		fmt.Fprintln(os.Stderr, work(config, programs))
-		os.Exit(2)
-	}
-}
-
-func work(config string, programs map[string]program) error {
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1) // the test is gone
-	}()
-	var c childConfig
-	if err := json.Unmarshal([]byte(config), &c); err != nil {
-		return err
-	}
+// runRelay is what a relay process does.
+func runRelay(c childConfig) error {
 	db, err := sql.Open(relaytest.DriverName(), c.URL)
 	if err != nil {
 		return err
@@ -76,10 +54,9 @@ func work(config string, programs map[string]program) error {
 
 // process is a relay in a process of its own.
 type process struct {
-	*os.Process
-	Name  string // its application_name
-	Log   *relaytest.Records
-	Ended chan struct{} // closed when it has ended and was waited for
+	*child.Process
+	Name string // its application_name
+	Log  *relaytest.Records
 }
 
 // start starts a relay process, which is killed at the end of the test.
@@ -98,16 +75,10 @@ func start(t testing.TB, db *relaytest.Database, name string, workers int) *proc
 	return p
 }
 
-var processes struct {
-	sync.Mutex
-	n int
-}
+var processes atomic.Int64
 
 func newProcess(db *relaytest.Database, name string, workers int) (*process, error) {
-	processes.Lock()
-	processes.n++
-	p := &process{Name: fmt.Sprintf("relay-%d", processes.n), Log: &relaytest.Records{}, Ended: make(chan struct{})}
-	processes.Unlock()
+	p := &process{Name: fmt.Sprintf("relay-%d", processes.Add(1)), Log: &relaytest.Records{}}
 	u, err := url.Parse(db.URL)
 	if err != nil {
 		return nil, err
@@ -119,28 +90,8 @@ func newProcess(db *relaytest.Database, name string, workers int) (*process, err
 	if err != nil {
 		return nil, err
 	}
-	config, err := json.Marshal(childConfig{through, name, workers})
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(os.Args[0])
-	// The race detector lets a process that calls os.Exit work on for a second, unless told not to.
-	cmd.Env = append(os.Environ(), childEnv+"="+string(config), "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
-	cmd.Stdout, cmd.Stderr = p.Log, p.Log
-	stdin, err := cmd.StdinPipe() // stays open for as long as this process lives
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	p.Process = cmd.Process
-	go func() {
-		_ = cmd.Wait()
-		_ = stdin.Close()
-		close(p.Ended)
-	}()
-	return p, nil
+	p.Process, err = child.Start(childConfig{through, name, workers}, p.Log)
+	return p, err
 }
 
 // Kill9 kills the process with SIGKILL, where there are signals, and waits for its end.

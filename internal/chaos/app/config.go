@@ -24,6 +24,3 @@ type Config struct {
 	Tasks  int    // of a producer; 0 is no limit
 	Dawdle int64  // one in so many leased tasks takes 8 s; 0 is none
 }
-
-// Env in the environment makes a program a process of the app. Its value is a Config in JSON.
-const Env = "OUTBOX_CHAOS_CHILD"

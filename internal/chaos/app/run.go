@@ -5,9 +5,6 @@ package app
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
-	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strconv"
@@ -17,28 +14,8 @@ import (
 	"github.com/txoutbox/outbox/pgdb"
 )
 
-// Child runs a process of the app and ends it, if this process was started for that.
-func Child() {
-	config := os.Getenv(Env)
-	if config == "" {
-		return
-	}
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1) // the parent is gone
-	}()
-	if err := work(config); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(2)
-	}
-	os.Exit(0)
-}
-
-func work(config string) error {
-	var c Config
-	if err := json.Unmarshal([]byte(config), &c); err != nil {
-		return err
-	}
+// Run is a process of the app. It returns when it got SIGTERM or has enqueued enough.
+func Run(c Config) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	db, err := open(c.URL, c.Driver)

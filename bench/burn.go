@@ -39,7 +39,7 @@ func (b *bench) burnDown(ctx context.Context, caseName string, limit time.Durati
 }
 
 func (b *bench) burn(ctx context.Context, caseName string, round int, limit time.Duration, s side) error {
-	d, err := b.server.fresh(ctx, s.key, s.build)
+	d, err := b.server.fresh(ctx, s)
 	if err != nil {
 		return err
 	}

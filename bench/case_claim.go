@@ -62,7 +62,7 @@ func claimTimes(ctx context.Context, b *bench) error {
 func (b *bench) claimTurn(ctx context.Context, round, backlog int, random bool) error {
 	s := oursSide(claimSide(backlog, random), backlog,
 		relaySettings{Kind: kindBatch, Workers: 1, Batch: claimSize, Random: random, Driver: timed.Name})
-	d, err := b.server.fresh(ctx, s.key, s.build)
+	d, err := b.server.fresh(ctx, s)
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -42,132 +41,106 @@ that: less.`,
 	}
 }
 
-const bareInsertSQL = `/* bench: a bare enqueue */
-INSERT INTO bare (task_type, payload) VALUES ($1, $2::jsonb)`
+// busyBacklog is the tasks that the busy relay works off meanwhile.
+const busyBacklog = 100_000
 
 func enqueueing(ctx context.Context, b *bench) error {
+	work := 2 * time.Millisecond
+	ours := oursSide("", busyBacklog, relaySettings{})
+	ours.key, ours.build = "enqueue", buildOurs(busyType, busyBacklog)
+	relay := ChildSettings{Relays: 1, Set: relaySettings{
+		Kind: kindLeased, Workers: 4, Types: []string{busyType}, Pause: work, Listen: true}}
+	set := river.Bench()
+	set.Workers = 4
+	worker := ChildSettings{River: &set, Set: relaySettings{Pause: work}}
 	for round := range b.plan.rounds {
-		if err := b.enqueueRound(ctx, round); err != nil {
+		err := b.beside(ctx, ours, relay, func(d *database, busy *process) error {
+			compared := []enqueuer{{sideEnqueue, oursClient}, {sideBare, bareClient}}
+			held := []enqueuer{{sideHeld, oursClient}, {sideBareHeld, bareClient}}
+			if round%2 == 1 {
+				slices.Reverse(compared)
+				slices.Reverse(held)
+			}
+			if err := b.hammer(ctx, round, d, busy, append(compared, enqueuer{sidePrepared, preparedClient})); err != nil {
+				return err
+			}
+			release, err := hold(ctx, d.DB)
+			if err != nil {
+				return err
+			}
+			defer release()
+			return b.hammer(ctx, round, d, busy, held)
+		})
+		if err != nil {
 			return err
 		}
-		if err := b.enqueueRiver(ctx, round); err != nil {
+		err = b.beside(ctx, riverSide("", busyBacklog, river.Settings{}), worker, func(d *database, busy *process) error {
+			return b.hammer(ctx, round, d, busy, []enqueuer{{sideRiverTx, riverClient}})
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// transactions are those of one side.
-type transactions struct {
-	side string
-	do   func(ctx context.Context, n int) error
-}
-
-func (b *bench) enqueueRound(ctx context.Context, round int) error {
-	d, err := b.server.fresh(ctx, "enqueue", buildOurs(busyType, 100_000))
+// beside calls do with a database of the side's on which a child works.
+func (b *bench) beside(ctx context.Context, s side, set ChildSettings, do func(d *database, busy *process) error) error {
+	d, err := b.server.fresh(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer d.drop()
 	d.SetMaxIdleConns(enqueuers)
-	busy, err := startProcess(ctx, childSettings{URLs: []string{d.url}, Relays: 1, Set: relaySettings{
-		Kind: kindLeased, Workers: 4, Types: []string{busyType}, Pause: 2 * time.Millisecond, Listen: true}})
+	set.URLs = []string{d.url}
+	busy, err := startProcess(ctx, set)
 	if err != nil {
 		return err
 	}
 	defer busy.stop()
-	ours := enqueueOne(d.DB)
-	bare := insertBare(d.DB, func(ctx context.Context, tx *sql.Tx, args ...any) error {
-		_, err := tx.ExecContext(ctx, bareInsertSQL, args...)
-		return err
-	})
-	statement, err := d.PrepareContext(ctx, bareInsertSQL)
-	if err != nil {
-		return err
-	}
-	defer statement.Close()
-	prepared := insertBare(d.DB, func(ctx context.Context, tx *sql.Tx, args ...any) error {
-		_, err := tx.StmtContext(ctx, statement).ExecContext(ctx, args...)
-		return err
-	})
-	compared := []transactions{{sideEnqueue, ours}, {sideBare, bare}}
-	held := []transactions{{sideHeld, ours}, {sideBareHeld, bare}}
-	if round%2 == 1 {
-		slices.Reverse(compared)
-		slices.Reverse(held)
-	}
-	if err := b.hammer(ctx, round, busy, append(compared, transactions{sidePrepared, prepared})); err != nil {
-		return err
-	}
-	release, err := hold(ctx, d.DB)
-	if err != nil {
-		return err
-	}
-	defer release()
-	return b.hammer(ctx, round, busy, held)
+	return do(d, busy)
 }
 
-// insertBare inserts task n into the bare table in a transaction.
-func insertBare(db *sql.DB, exec func(ctx context.Context, tx *sql.Tx, args ...any) error) func(context.Context, int) error {
-	return func(ctx context.Context, n int) error {
-		return inTx(ctx, db, func(tx *sql.Tx) error {
-			payload, err := json.Marshal(load{N: n})
-			if err != nil {
-				return err
-			}
-			return exec(ctx, tx, taskType, string(payload))
-		})
-	}
-}
-
-func (b *bench) enqueueRiver(ctx context.Context, round int) error {
-	s := riverSide("", 100_000, river.Settings{})
-	d, err := b.server.fresh(ctx, s.key, s.build)
-	if err != nil {
-		return err
-	}
-	defer d.drop()
-	set := river.Bench()
-	set.Workers = 4
-	busy, err := startProcess(ctx, childSettings{URLs: []string{d.url}, River: &set,
-		Set: relaySettings{Pause: 2 * time.Millisecond}})
-	if err != nil {
-		return err
-	}
-	defer busy.stop()
-	client, err := river.Open(ctx, d.url, enqueuers+2)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	return b.hammer(ctx, round, busy, []transactions{{sideRiverTx, client.InsertOne}})
+// enqueuer is a side, and how it enqueues one task.
+type enqueuer struct {
+	side string
+	open func(context.Context, *database) (client, error)
 }
 
 // hammer lets each of the sides go on for the plan's time, after a tenth of it that does not count.
-func (b *bench) hammer(ctx context.Context, round int, busy *process, sides []transactions) error {
-	for _, t := range sides {
-		if _, err := hammerFor(ctx, b.plan.enqueue/10, t.do); err != nil {
-			return fmt.Errorf("%s: %w", t.side, err)
+func (b *bench) hammer(ctx context.Context, round int, d *database, busy *process, sides []enqueuer) error {
+	for _, s := range sides {
+		if err := b.hammerSide(ctx, round, d, busy, s); err != nil {
+			return fmt.Errorf("%s: %w", s.side, err)
 		}
-		_, before, err := busy.usage()
-		if err != nil {
-			return err
-		}
-		began := time.Now()
-		rate, err := hammerFor(ctx, b.plan.enqueue, t.do)
-		if err != nil {
-			return fmt.Errorf("%s: %w", t.side, err)
-		}
-		_, after, err := busy.usage()
-		if err != nil {
-			return err
-		}
-		meantime := float64(after-before) / time.Since(began).Seconds()
-		b.samples.Add(caseEnqueue, t.side, mSpeed, round, rate)
-		b.samples.Add(caseEnqueue, t.side, mRelayMeantime, round, meantime)
-		b.say("  %-40s round %d: %7.0f transactions/s (the relay: %.0f tasks/s)", t.side, round+1, rate, meantime)
 	}
 	return nil
+}
+
+func (b *bench) hammerSide(ctx context.Context, round int, d *database, busy *process, s enqueuer) error {
+	c, err := s.open(ctx, d)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if _, err := hammerFor(ctx, b.plan.enqueue/10, c.one); err != nil {
+		return err
+	}
+	before, err := busy.used(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	rate, err := hammerFor(ctx, b.plan.enqueue, c.one)
+	if err != nil {
+		return err
+	}
+	after, err := busy.used(ctx)
+	meantime := float64(after.Done-before.Done) / time.Since(began).Seconds()
+	b.samples.Add(caseEnqueue, s.side, mSpeed, round, rate)
+	b.samples.Add(caseEnqueue, s.side, mRelayMeantime, round, meantime)
+	b.say("  %-40s round %d: %7.0f transactions/s (the relay: %.0f tasks/s)", s.side, round+1, rate, meantime)
+	return err
 }
 
 // hammerFor calls do from all connections for d and returns how often a second.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -34,22 +33,28 @@ transaction ends.`,
 }
 
 func heldTransaction(ctx context.Context, b *bench) error {
-	d, err := emptyOurs(ctx, b.server)
+	set := relaySettings{Kind: kindBatch, Workers: 4, Batch: heldClaim, Listen: true, Driver: timed.Name}
+	s := oursSide(sideHeldAll, 0, set)
+	d, err := b.server.fresh(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer d.drop()
+	enqueue, err := s.open(ctx, d)
+	if err != nil {
+		return err
+	}
+	defer enqueue.close()
 	p := measure.NewProgress(1 << 30)
 	defer p.End()
-	set := relaySettings{Kind: kindBatch, Workers: 4, Batch: heldClaim, Listen: true, Driver: timed.Name}
-	stop, err := startRelay(ctx, d.url, set, func(n int, _ load) { p.Done(n) })
+	stop, err := s.start(ctx, d.url, p.Done)
 	if err != nil {
 		return err
 	}
 	producing, cancel := context.WithCancel(ctx)
 	defer cancel()
 	produced := make(chan error, 1)
-	go func() { produced <- produce(producing, d.DB) }()
+	go func() { produced <- produce(producing, enqueue) }()
 	if err := first(ctx, p); err != nil {
 		return errors.Join(err, stop())
 	}
@@ -100,12 +105,12 @@ func (b *bench) heldWindows(rates []float64, claims []timed.Took, began time.Tim
 }
 
 // produce enqueues at the even pace of heldRate until ctx ends.
-func produce(ctx context.Context, db *sql.DB) error {
+func produce(ctx context.Context, c client) error {
 	pace := time.NewTicker(time.Second * heldChunk / heldRate)
 	defer pace.Stop()
 	for began, sent := time.Now(), 0; ; {
 		for due := int(time.Since(began).Seconds() * heldRate); sent+heldChunk <= due; sent += heldChunk {
-			err := enqueueAll(ctx, db, heldChunk)
+			err := c.many(ctx, heldChunk)
 			if ctx.Err() != nil {
 				return nil
 			}

@@ -37,17 +37,17 @@ func idle(ctx context.Context, b *bench) error {
 		relays int
 		db     *database
 		p      *process
-		before usage
+		before Used
 	}
 	all := []sleeping{{side: sideIdle1, relays: 1}, {side: sideIdle20, relays: 20}}
 	for i := range all {
 		s := &all[i]
 		var err error
-		if s.db, err = emptyOurs(ctx, b.server); err != nil {
+		if s.db, err = b.server.fresh(ctx, oursSide(s.side, 0, relaySettings{})); err != nil {
 			return err
 		}
 		defer s.db.drop()
-		set := childSettings{URLs: []string{s.db.url}, Relays: s.relays, Set: defaultRelay}
+		set := ChildSettings{URLs: []string{s.db.url}, Relays: s.relays, Set: defaultRelay}
 		if s.p, err = startProcess(ctx, set); err != nil {
 			return err
 		}
@@ -60,13 +60,13 @@ func idle(ctx context.Context, b *bench) error {
 	began := time.Now()
 	for i := range all {
 		var err error
-		if all[i].before, _, err = all[i].p.usage(); err != nil {
+		if all[i].before, err = all[i].p.used(ctx); err != nil {
 			return err
 		}
 	}
 	pause(ctx, b.plan.idle)
 	for _, s := range all {
-		after, _, err := s.p.usage()
+		after, err := s.p.used(ctx)
 		if err != nil {
 			return err
 		}
@@ -76,8 +76,8 @@ func idle(ctx context.Context, b *bench) error {
 			return err
 		}
 		b.samples.Add(caseIdle, s.side, mStatements, 0, calls/seconds)
-		b.samples.Add(caseIdle, s.side, mIdleCPU, 0, 100*(after.CPU-s.before.CPU).Seconds()/seconds)
-		b.samples.Add(caseIdle, s.side, mResident, 0, after.RSS)
+		b.samples.Add(caseIdle, s.side, mIdleCPU, 0, 100*(after.Usage.CPU-s.before.Usage.CPU).Seconds()/seconds)
+		b.samples.Add(caseIdle, s.side, mResident, 0, after.Usage.RSS)
 	}
 	return nil
 }

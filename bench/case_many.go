@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"database/sql"
-	"encoding/json"
 	"fmt"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/bench/river"
 )
 
@@ -31,23 +28,11 @@ returns no ids either.`,
 	}
 }
 
-const bareManySQL = `/* bench: bare enqueues */
-INSERT INTO bare (task_type, payload)
-SELECT task_type, payload::jsonb FROM unnest($1::text[], $2::text[]) AS n (task_type, payload)`
-
-// manySide is a way to enqueue n tasks in a transaction.
-type manySide struct {
-	name  string
-	fresh func(context.Context, *server) (*database, error)
-	open  func(context.Context, *database) (call func(n int) error, close func(), err error)
-}
-
 func enqueueMany(ctx context.Context, b *bench) error {
-	sides := []manySide{
-		{sideMany, emptyOurs, manyOurs}, {sideUnnest, emptyOurs, manyBare}, {sideRiverFast, emptyRiver, manyRiver},
-	}
+	ours, bare := oursSide(sideMany, 0, relaySettings{}), oursSide(sideUnnest, 0, relaySettings{})
+	bare.open = bareClient
 	for round := range b.plan.rounds {
-		for _, s := range sides {
+		for _, s := range []side{ours, bare, riverSide(sideRiverFast, 0, river.Settings{})} {
 			if err := b.manyTurn(ctx, round, s); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
@@ -56,55 +41,23 @@ func enqueueMany(ctx context.Context, b *bench) error {
 	return nil
 }
 
-func manyOurs(ctx context.Context, d *database) (func(int) error, func(), error) {
-	return func(n int) error { return enqueueAll(ctx, d.DB, n) }, func() {}, nil
-}
-
-func manyBare(ctx context.Context, d *database) (func(int) error, func(), error) {
-	return func(n int) error {
-		types, payloads := make([]string, n), make([]string, n)
-		for i := range types {
-			payload, err := json.Marshal(load{N: 100_000 + i})
-			if err != nil {
-				return err
-			}
-			types[i], payloads[i] = taskType, string(payload)
-		}
-		return inTx(ctx, d.DB, func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, bareManySQL, pq.Array(types), pq.Array(payloads))
-			return err
-		})
-	}, func() {}, nil
-}
-
-func manyRiver(ctx context.Context, d *database) (func(int) error, func(), error) {
-	client, err := river.Open(ctx, d.url, 2)
-	if err != nil {
-		return nil, nil, err
-	}
-	return func(n int) error {
-		_, err := client.InsertManyFast(ctx, river.Jobs(n))
-		return err
-	}, client.Close, nil
-}
-
-func (b *bench) manyTurn(ctx context.Context, round int, s manySide) error {
-	d, err := s.fresh(ctx, b.server)
+func (b *bench) manyTurn(ctx context.Context, round int, s side) error {
+	d, err := b.server.fresh(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer d.drop()
-	call, closeSide, err := s.open(ctx, d)
+	c, err := s.open(ctx, d)
 	if err != nil {
 		return err
 	}
-	defer closeSide()
-	if err := call(manySize); err != nil { // connects, and does not count
+	defer c.close()
+	if err := c.many(ctx, manySize); err != nil { // connects, and does not count
 		return err
 	}
 	before, began := usageNow(), time.Now()
 	for range b.plan.many / manySize {
-		if err := call(manySize); err != nil {
+		if err := c.many(ctx, manySize); err != nil {
 			return err
 		}
 	}

@@ -29,7 +29,7 @@ var memorySides = []struct {
 
 func memory(ctx context.Context, b *bench) error {
 	s := oursSide("", b.plan.huge, relaySettings{})
-	d, err := b.server.fresh(ctx, s.key, s.build)
+	d, err := b.server.fresh(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -37,17 +37,17 @@ func memory(ctx context.Context, b *bench) error {
 	for _, side := range memorySides {
 		set := side.set
 		set.Listen = true
-		p, err := startProcess(ctx, childSettings{URLs: []string{d.url}, Relays: 1, Set: set})
+		p, err := startProcess(ctx, ChildSettings{URLs: []string{d.url}, Relays: 1, Set: set})
 		if err != nil {
 			return err
 		}
 		pause(ctx, b.plan.settle*2/3)
-		used, _, err := p.usage()
+		used, err := p.used(ctx)
 		if err := errors.Join(err, p.stop()); err != nil {
 			return err
 		}
-		b.samples.Add(caseMemory, side.name, mResident, 0, used.RSS)
-		b.samples.Add(caseMemory, side.name, mPeak, 0, used.Peak)
+		b.samples.Add(caseMemory, side.name, mResident, 0, used.Usage.RSS)
+		b.samples.Add(caseMemory, side.name, mPeak, 0, used.Usage.Peak)
 	}
 	return nil
 }

@@ -37,42 +37,27 @@ say what larger payloads cost: each byte of them is written once by all sides.`,
 	}
 }
 
-// walSide is a side that begins with an empty database, and how it enqueues up to walChunk tasks.
-type walSide struct {
-	side
-	tasks   int
-	enqueue func(ctx context.Context, d *database, n int) error
-}
-
 func wal(ctx context.Context, b *bench) error {
 	if err := b.autovacuum(ctx, `SET autovacuum = off`); err != nil {
 		return err
 	}
 	defer b.autovacuum(context.WithoutCancel(ctx), `RESET autovacuum`)
 	many, few := b.plan.walTasks, b.plan.walTasks/5
-	ours := func(name string, n int, set relaySettings) walSide {
-		return walSide{oursSide(name, 0, set), n, func(ctx context.Context, d *database, n int) error {
-			return enqueueAll(ctx, d.DB, n)
-		}}
-	}
-	bare := func(name string, n int, set raw.Settings) walSide {
-		return walSide{rawSide(rawPrefix+name, 0, set), n, func(ctx context.Context, d *database, n int) error {
-			return raw.Fill(ctx, d.DB, taskType, n, payload)
-		}}
-	}
-	sides := []walSide{
-		ours(sideWALBatch, many, batchSettings),
-		bare(sideWALBatch, many, raw.Settings{Workers: batchWorkers, Batch: batchSize}),
-		{riverSide(sideWALRiver, 0, river.Bench()), many, func(ctx context.Context, d *database, n int) error {
-			return river.Fill(ctx, d.url, n)
-		}},
-		ours(sideWALTx, few, txSettings), bare(sideWALTx, few, raw.Settings{Workers: txWorkers, Batch: 1}),
-		ours(sideWALLeased, few, leasedSettings),
-		bare(sideWALLeased, many, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}),
+	sides := []struct {
+		side
+		tasks int
+	}{
+		{oursSide(sideWALBatch, 0, batchSettings), many},
+		{rawSide(rawPrefix+sideWALBatch, 0, raw.Settings{Workers: batchWorkers, Batch: batchSize}), many},
+		{riverSide(sideWALRiver, 0, river.Bench()), many},
+		{oursSide(sideWALTx, 0, txSettings), few},
+		{rawSide(rawPrefix+sideWALTx, 0, raw.Settings{Workers: txWorkers, Batch: 1}), few},
+		{oursSide(sideWALLeased, 0, leasedSettings), few},
+		{rawSide(rawPrefix+sideWALLeased, 0, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}), many},
 	}
 	for round := range b.plan.rounds {
 		for _, s := range sides {
-			if err := b.walTurn(ctx, round, s); err != nil {
+			if err := b.walTurn(ctx, round, s.side, s.tasks); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
@@ -89,16 +74,21 @@ func (b *bench) autovacuum(ctx context.Context, setting string) error {
 	return nil
 }
 
-func (b *bench) walTurn(ctx context.Context, round int, s walSide) error {
-	d, err := b.server.fresh(ctx, s.key, s.build)
+func (b *bench) walTurn(ctx context.Context, round int, s side, tasks int) error {
+	d, err := b.server.fresh(ctx, s)
 	if err != nil {
 		return err
 	}
 	defer d.drop()
-	if _, err := b.walPass(ctx, d, s, s.tasks/10); err != nil { // the warm-up
+	c, err := s.open(ctx, d)
+	if err != nil {
 		return err
 	}
-	p, err := b.walPass(ctx, d, s, s.tasks)
+	defer c.close()
+	if _, err := b.walPass(ctx, d, s, c, tasks/10); err != nil { // the warm-up
+		return err
+	}
+	p, err := b.walPass(ctx, d, s, c, tasks)
 	if err != nil {
 		return err
 	}
@@ -114,7 +104,7 @@ func (b *bench) walTurn(ctx context.Context, round int, s walSide) error {
 		mWAL: p.done.bytes - p.start.bytes, mWALEnqueue: p.enqueued.bytes - p.start.bytes,
 		mWALImages: p.done.images - p.start.images, mWALDead: dead, mWALVacuum: vacuumed.bytes - p.done.bytes,
 	} {
-		b.samples.Add(caseWAL, s.name, metric, round, sum/float64(s.tasks))
+		b.samples.Add(caseWAL, s.name, metric, round, sum/float64(tasks))
 	}
 	return err
 }
@@ -135,20 +125,20 @@ func (b *bench) position(ctx context.Context) (p position, err error) {
 // pass is where the log ended at the start, after the enqueues, and when all was done.
 type pass struct{ start, enqueued, done position }
 
-func (b *bench) walPass(ctx context.Context, d *database, s walSide, n int) (p pass, err error) {
+func (b *bench) walPass(ctx context.Context, d *database, s side, c client, n int) (p pass, err error) {
 	if p.start, err = b.position(ctx); err != nil {
 		return p, err
 	}
 	for left := n; left > 0; left -= walChunk {
-		if err := s.enqueue(ctx, d, min(left, walChunk)); err != nil {
+		if err := c.many(ctx, min(left, walChunk)); err != nil {
 			return p, err
 		}
 	}
 	if p.enqueued, err = b.position(ctx); err != nil {
 		return p, err
 	}
-	s.side.tasks = n
-	if _, err := workOff(ctx, s.side, d, time.Minute); err != nil {
+	s.tasks = n
+	if _, err := workOff(ctx, s, d, time.Minute); err != nil {
 		return p, fmt.Errorf("work off: %w", err)
 	}
 	p.done, err = b.position(ctx)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/rpc"
 	"os"
 	"os/signal"
 	"sync"
@@ -16,53 +17,55 @@ import (
 	"github.com/txoutbox/outbox/bench/river"
 )
 
+// child is what a parent calls in its child.
+type child struct {
+	done  atomic.Int64
+	stops []func() error
+
+	mu     sync.Mutex
+	starts map[int]chan int64 // of handlers, in Unix nanoseconds, by the payload's number
+}
+
 // runIfChild runs a child and ends the process, if this process is one.
 func runIfChild() {
 	if len(os.Args) < 2 || os.Args[1] != childArgument {
 		return
 	}
 	signal.Ignore(os.Interrupt) // a Ctrl-C reaches parent and children; the parent decides
-	if err := runChild(os.Stdin, os.Stdout); err != nil {
+	c := &child{starts: map[int]chan int64{}}
+	err := rpc.RegisterName("Child", c)
+	rpc.ServeConn(struct {
+		io.Reader
+		io.WriteCloser
+	}{os.Stdin, os.Stdout})
+	for _, stop := range c.stops {
+		err = errors.Join(err, stop())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench: child:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-func runChild(in io.Reader, out io.Writer) (err error) {
-	var set childSettings
-	words := json.NewDecoder(in)
-	if err := words.Decode(&set); err != nil {
-		return fmt.Errorf("read settings: %w", err)
-	}
-	var mu sync.Mutex
-	encoder := json.NewEncoder(out)
-	tell := func(w word) {
-		mu.Lock()
-		defer mu.Unlock()
-		_ = encoder.Encode(w)
-	}
-	var done atomic.Int64
-	handle := func(n int, first load) {
-		if at := time.Now().UnixNano(); set.Tell {
-			tell(word{N: first.N, At: at})
-		}
-		done.Add(int64(n))
-	}
-	var stops []func() error
-	defer func() {
-		for _, stop := range stops {
-			err = errors.Join(err, stop())
-		}
-	}()
+// Start starts what the settings say.
+func (c *child) Start(set ChildSettings, _ *bool) error {
 	ctx := context.Background()
+	handle := func(n int, first load) {
+		c.begun(first.N)
+		c.done.Add(int64(n))
+	}
+	add := func(stop func() error, err error) error {
+		if err == nil {
+			c.stops = append(c.stops, stop)
+		}
+		return err
+	}
 	for _, url := range set.URLs {
 		for range set.Relays {
-			stop, err := startRelay(ctx, url, set.Set, handle)
-			if err != nil {
+			if err := add(startRelay(ctx, url, set.Set, handle)); err != nil {
 				return err
 			}
-			stops = append(stops, stop)
 		}
 		if set.River != nil {
 			work := *set.River
@@ -70,35 +73,51 @@ func runChild(in io.Reader, out io.Writer) (err error) {
 				handle(1, load{N: a.N})
 				pause(ctx, set.Set.Pause)
 			}
-			stop, err := river.Start(ctx, url, work, nil)
+			if err := add(river.Start(ctx, url, work, nil)); err != nil {
+				return err
+			}
+		}
+		if set.Raw {
+			err := add(raw.Listen(ctx, url, taskType, func(payload string) {
+				var l load
+				if json.Unmarshal([]byte(payload), &l) == nil {
+					c.begun(l.N)
+				}
+			}))
 			if err != nil {
 				return err
 			}
-			stops = append(stops, stop)
 		}
 	}
-	if set.Raw {
-		stop, err := raw.Listen(ctx, set.URLs[0], taskType, func(payload string) {
-			at := time.Now().UnixNano()
-			var l load
-			if json.Unmarshal([]byte(payload), &l) == nil {
-				tell(word{N: l.N, At: at})
-			}
-		})
-		if err != nil {
-			return err
-		}
-		stops = append(stops, stop)
+	return nil
+}
+
+// begun notes the start of a handler, the first one of each number.
+func (c *child) begun(n int) {
+	at := time.Now().UnixNano()
+	select {
+	case c.startOf(n) <- at:
+	default:
 	}
-	tell(word{Ready: true})
-	for {
-		var command string
-		switch err := words.Decode(&command); {
-		case err != nil || command == "stop":
-			return nil
-		case command == "usage":
-			u := usageNow()
-			tell(word{Usage: &u, Done: done.Load()})
-		}
+}
+
+func (c *child) startOf(n int) chan int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.starts[n] == nil {
+		c.starts[n] = make(chan int64, 1)
 	}
+	return c.starts[n]
+}
+
+// Started waits for the start of the handler of task n.
+func (c *child) Started(n int, at *int64) error {
+	*at = <-c.startOf(n)
+	return nil
+}
+
+// Used is what the process has used and done so far.
+func (c *child) Used(_ bool, u *Used) error {
+	*u = Used{usageNow(), c.done.Load()}
+	return nil
 }

@@ -181,11 +181,6 @@ func buildOurs(taskType string, tasks int) func(context.Context, *database) erro
 	}
 }
 
-// emptyOurs is a database of ours without tasks.
-func emptyOurs(ctx context.Context, s *server) (*database, error) {
-	return s.fresh(ctx, "ours 0", buildOurs(taskType, 0))
-}
-
 // leftOurs is how many tasks are not done, by the counters, which are exact.
 func leftOurs(ctx context.Context, db *sql.DB) (n int, err error) {
 	stats, err := outbox.Stats(ctx, db)
@@ -193,38 +188,4 @@ func leftOurs(ctx context.Context, db *sql.DB) (n int, err error) {
 		n += int(s.Ready + s.Scheduled + s.Leased + s.Waiting)
 	}
 	return n, err
-}
-
-// enqueueOne enqueues task n in a transaction.
-func enqueueOne(db *sql.DB) func(ctx context.Context, n int) error {
-	return func(ctx context.Context, n int) error {
-		return inTx(ctx, db, func(tx *sql.Tx) error {
-			_, err := benchTask.Enqueue(ctx, tx, load{N: n})
-			return err
-		})
-	}
-}
-
-// enqueueAll enqueues n tasks in a transaction.
-func enqueueAll(ctx context.Context, db *sql.DB, n int) error {
-	tasks := make([]outbox.NewTask, n)
-	for i := range tasks {
-		tasks[i] = benchTask.New(load{N: 100_000 + i})
-	}
-	return inTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := outbox.EnqueueMany(ctx, tx, tasks)
-		return err
-	})
-}
-
-func inTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := f(tx); err != nil {
-		_ = tx.Rollback()
-		return err
-	}
-	return tx.Commit()
 }

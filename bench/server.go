@@ -61,20 +61,20 @@ func (s *server) settings(ctx context.Context) ([][2]string, error) {
 	return out, nil
 }
 
-// fresh is a copy of the template, which build fills when it is asked for the first time.
-func (s *server) fresh(ctx context.Context, key string, build func(context.Context, *database) error) (*database, error) {
-	template, ok := s.templates[key]
+// fresh is a copy of the side's template, which is built when it is asked for the first time.
+func (s *server) fresh(ctx context.Context, of side) (*database, error) {
+	template, ok := s.templates[of.key]
 	if !ok {
 		d, err := open(s.devpg.NewDatabase(ctx))
 		if err != nil {
 			return nil, fmt.Errorf("bench: create a database: %w", err)
 		}
-		if err := s.finish(ctx, d, build(ctx, d)); err != nil {
+		if err := s.finish(ctx, d, of.build(ctx, d)); err != nil {
 			d.drop()
-			return nil, fmt.Errorf("bench: build %s: %w", key, err)
+			return nil, fmt.Errorf("bench: build %s: %w", of.key, err)
 		}
 		template = d.url
-		s.templates[key] = template
+		s.templates[of.key] = template
 	}
 	d, err := open(s.devpg.CopyDatabase(ctx, template))
 	if err != nil {

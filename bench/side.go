@@ -10,19 +10,20 @@ import (
 	"github.com/txoutbox/outbox/bench/watermill"
 )
 
-// side is one of those that take turns at working off a backlog.
+// side is one of those that take turns.
 type side struct {
 	name  string
 	key   string // of its template
 	tasks int    // in it
 	build func(context.Context, *database) error
+	open  func(context.Context, *database) (client, error)
 	start func(ctx context.Context, url string, done func(n int)) (stop func() error, err error)
 	left  func(ctx context.Context, db *sql.DB) (int, error)
 }
 
 func oursSide(name string, tasks int, set relaySettings) side {
 	return side{
-		name: name, key: fmt.Sprint("ours ", tasks), tasks: tasks, build: buildOurs(taskType, tasks), left: leftOurs,
+		name: name, key: fmt.Sprint("ours ", tasks), tasks: tasks, build: buildOurs(taskType, tasks), open: oursClient, left: leftOurs,
 		start: func(ctx context.Context, url string, done func(int)) (func() error, error) {
 			return startRelay(ctx, url, set, func(n int, _ load) { done(n) })
 		},
@@ -32,7 +33,7 @@ func oursSide(name string, tasks int, set relaySettings) side {
 func rawSide(name string, tasks int, set raw.Settings) side {
 	set.TaskType = taskType
 	return side{
-		name: name, key: fmt.Sprint("raw ", tasks), tasks: tasks, left: count(`SELECT count(*) FROM bare_task`),
+		name: name, key: fmt.Sprint("raw ", tasks), tasks: tasks, open: rawClient, left: count(`SELECT count(*) FROM bare_task`),
 		build: func(ctx context.Context, d *database) error {
 			if err := raw.Setup(ctx, d.DB); err != nil {
 				return err
@@ -50,7 +51,7 @@ func rawSide(name string, tasks int, set raw.Settings) side {
 
 func riverSide(name string, tasks int, set river.Settings) side {
 	return side{
-		name: name, key: fmt.Sprint("river ", tasks), tasks: tasks, left: count(river.LeftSQL),
+		name: name, key: fmt.Sprint("river ", tasks), tasks: tasks, open: riverClient, left: count(river.LeftSQL),
 		build: func(ctx context.Context, d *database) error {
 			if err := river.Setup(ctx, d.url); err != nil {
 				return err
@@ -64,12 +65,6 @@ func riverSide(name string, tasks int, set river.Settings) side {
 			return river.Start(ctx, url, set, done)
 		},
 	}
-}
-
-// emptyRiver is a database of River's without jobs.
-func emptyRiver(ctx context.Context, s *server) (*database, error) {
-	side := riverSide("", 0, river.Settings{})
-	return s.fresh(ctx, side.key, side.build)
 }
 
 func watermillSide(name string, tasks int) side {

@@ -100,6 +100,16 @@ func (c *Client) InsertOne(ctx context.Context, n int) error {
 	})
 }
 
+// InsertMany inserts n jobs by COPY.
+func (c *Client) InsertMany(ctx context.Context, n int) error {
+	jobs := make([]upstream.InsertManyParams, n)
+	for i := range jobs {
+		jobs[i].Args = Args{N: 100_000 + i}
+	}
+	_, err := c.InsertManyFast(ctx, jobs)
+	return err
+}
+
 // Close gives the connections back.
 func (c *Client) Close() { c.Pool.Close() }
 
@@ -140,21 +150,12 @@ func Fill(ctx context.Context, url string, n int) error {
 	defer client.Close()
 	for n > 0 {
 		k := min(n, 5000)
-		if _, err := client.InsertManyFast(ctx, Jobs(k)); err != nil {
+		if err := client.InsertMany(ctx, k); err != nil {
 			return fmt.Errorf("river: fill: %w", err)
 		}
 		n -= k
 	}
 	return nil
-}
-
-// Jobs are n jobs for InsertManyFast.
-func Jobs(n int) []upstream.InsertManyParams {
-	jobs := make([]upstream.InsertManyParams, n)
-	for i := range jobs {
-		jobs[i].Args = Args{N: 100_000 + i}
-	}
-	return jobs
 }
 
 // LeftSQL counts the jobs that are not done.

@@ -56,8 +56,8 @@ func (b *bench) burn(ctx context.Context, caseName string, round int, limit time
 	cpu, mallocs, bytes := perTask(t.before, t.after, t.done)
 	rate := float64(t.done) / t.elapsed.Seconds()
 	for metric, value := range map[string]float64{
-		mRate: rate, mFirstSecond: t.progress.Windows(min(time.Second, t.elapsed), t.elapsed)[0],
-		mSlowest: slices.Min(t.progress.Windows(windowLength, t.elapsed)),
+		mRate: rate, mFirstSecond: t.progress.Windows(min(time.Second, t.elapsed), 0, t.elapsed)[0],
+		mSlowest: slices.Min(t.progress.Windows(windowLength, 0, t.elapsed)),
 		mCPU:     cpu, mAllocs: mallocs, mAllocBytes: bytes,
 	} {
 		b.samples.Add(caseName, s.name, metric, round, value)
@@ -78,7 +78,6 @@ type turn struct {
 // workOff starts a side and stops it at the end of its turn.
 func workOff(ctx context.Context, s side, d *database, limit time.Duration) (t turn, err error) {
 	t.progress = measure.NewProgress(s.tasks)
-	defer t.progress.End()
 	t.before = usageNow()
 	stop, err := s.start(ctx, d.url, t.progress.Done)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 // A slow machine has handled a task by the limit, and committed none.
 func TestATurnLastsUntilATaskIsDone(t *testing.T) {
 	p := measure.NewProgress(2)
-	defer p.End()
 	p.Done(1)
 	looks := 0
 	s := side{tasks: 2, left: func(context.Context, *sql.DB) (int, error) {

@@ -72,7 +72,6 @@ func (b *bench) claimTurn(ctx context.Context, round, backlog int, random bool) 
 	}
 	timed.Take()
 	p := measure.NewProgress(min(b.plan.claims*claimSize, backlog/2))
-	defer p.End()
 	stop, err := s.start(ctx, d.url, p.Done)
 	if err != nil {
 		return err

@@ -46,7 +46,6 @@ func heldTransaction(ctx context.Context, b *bench) error {
 	}
 	defer enqueue.close()
 	p := measure.NewProgress(1 << 30)
-	defer p.End()
 	stop, err := s.start(ctx, d.url, p.Done)
 	if err != nil {
 		return err
@@ -69,8 +68,7 @@ func heldTransaction(ctx context.Context, b *bench) error {
 	select {
 	case err = <-produced:
 	case <-time.After(b.plan.held):
-		p.End()
-		b.heldWindows(p.Between(b.plan.heldWindow, offset, p.Elapsed()), timed.Take(), began)
+		b.heldWindows(p.Windows(b.plan.heldWindow, offset, p.Elapsed()), timed.Take(), began)
 		cancel()
 		err = <-produced
 	}

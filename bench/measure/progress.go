@@ -6,43 +6,38 @@ import (
 	"time"
 )
 
-// Progress follows the tasks of one turn. Its clock starts with the first task that reaches a
+// Progress counts the tasks of one turn. Its clock starts with the first task that reaches a
 // handler, so that connecting and starting up count for no side.
 type Progress struct {
 	want    int64
 	done    atomic.Int64
-	began   atomic.Int64 // Unix nanoseconds; 0 until the first task
+	slots   [slots]atomic.Int64 // what was done in each slotLength; the last one has all later ones
 	first   chan struct{}
 	reached chan struct{}
-	once    sync.Once // of reached
-	ending  sync.Once
-	ticks   []tick
-	stop    chan struct{}
-	stopped chan struct{}
+	start   sync.Once
+	end     sync.Once
+	began   time.Time // set before first is closed
 }
 
-type tick struct {
-	at   time.Duration
-	done int64
-}
+const (
+	slotLength = 20 * time.Millisecond
+	slots      = 20 * 60 * 50 // 20 minutes
+)
 
-const tickEvery = 20 * time.Millisecond
-
-// NewProgress follows until want tasks are done; the caller must call End.
+// NewProgress counts until want tasks are done, and on.
 func NewProgress(want int) *Progress {
-	p := &Progress{want: int64(want),
-		first: make(chan struct{}), reached: make(chan struct{}), stop: make(chan struct{}), stopped: make(chan struct{})}
-	go p.follow()
-	return p
+	return &Progress{want: int64(want), first: make(chan struct{}), reached: make(chan struct{})}
 }
 
 // Done counts n tasks more.
 func (p *Progress) Done(n int) {
-	if p.began.Load() == 0 && p.began.CompareAndSwap(0, time.Now().UnixNano()) {
+	p.start.Do(func() {
+		p.began = time.Now()
 		close(p.first)
-	}
+	})
+	p.slots[min(int(time.Since(p.began)/slotLength), slots-1)].Add(int64(n))
 	if p.done.Add(int64(n)) >= p.want {
-		p.once.Do(func() { close(p.reached) })
+		p.end.Do(func() { close(p.reached) })
 	}
 }
 
@@ -55,69 +50,35 @@ func (p *Progress) Reached() <-chan struct{} { return p.reached }
 
 // Elapsed is the time since the first task.
 func (p *Progress) Elapsed() time.Duration {
-	began := p.began.Load()
-	if began == 0 {
+	select {
+	case <-p.first:
+		return time.Since(p.began)
+	default:
 		return 0
 	}
-	return time.Since(time.Unix(0, began))
 }
 
-func (p *Progress) follow() {
-	defer close(p.stopped)
-	ticker := time.NewTicker(tickEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			if p.began.Load() != 0 {
-				p.ticks = append(p.ticks, tick{p.Elapsed(), p.done.Load()})
-			}
-		case <-p.stop:
-			return
-		}
-	}
-}
-
-// End ends the following. Windows may be called afterwards. Later calls do nothing.
-func (p *Progress) End() {
-	p.ending.Do(func() {
-		close(p.stop)
-		<-p.stopped
-		p.ticks = append(p.ticks, tick{p.Elapsed(), p.done.Load()})
-	})
-}
-
-// Windows are the rates, in tasks a second, of each window of the given length, up to total. The
-// last one counts if it is at least a fifth as long as the others, or is the only one.
-func (p *Progress) Windows(length, total time.Duration) []float64 {
-	return p.Between(length, 0, total)
-}
-
-// Between is Windows from a moment to another, as Elapsed tells them.
-func (p *Progress) Between(length, from, to time.Duration) []float64 {
+// Windows are the rates, in tasks a second, of each window of the given length, between two moments
+// as Elapsed tells them. The last one counts if it is at least a fifth as long as the others, or is
+// the only one.
+func (p *Progress) Windows(length, from, to time.Duration) []float64 {
 	var out []float64
 	for ; from < to; from += length {
 		end := min(from+length, to)
 		if end-from < length/5 && len(out) > 0 {
 			break
 		}
-		out = append(out, (p.at(end)-p.at(from))/(end-from).Seconds())
+		out = append(out, (p.until(end)-p.until(from))/(end-from).Seconds())
 	}
 	return out
 }
 
-// at is the count at a moment, between two ticks in proportion.
-func (p *Progress) at(t time.Duration) float64 {
-	last := tick{}
-	for _, k := range p.ticks {
-		if k.at >= t {
-			if k.at == last.at {
-				return float64(k.done)
-			}
-			share := float64(t-last.at) / float64(k.at-last.at)
-			return float64(last.done) + share*float64(k.done-last.done)
-		}
-		last = k
+// until is the count at a moment: of the slot that it is in, a share.
+func (p *Progress) until(t time.Duration) (n float64) {
+	last := min(int(t/slotLength), slots-1)
+	for i := range last {
+		n += float64(p.slots[i].Load())
 	}
-	return float64(last.done)
+	share := float64(t-time.Duration(last)*slotLength) / float64(slotLength)
+	return n + share*float64(p.slots[last].Load())
 }

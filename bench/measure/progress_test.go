@@ -11,9 +11,8 @@ func TestWindowsAreRatesOfTheTimeSinceTheFirstTask(t *testing.T) {
 		p := NewProgress(1000)
 		time.Sleep(time.Hour) // starting up counts for nobody
 		p.Done(0)
-		// 100/s for 5 s, then 50/s for 5 s. None is done at a tick, which may come before or after
-		// it.
-		time.Sleep(tickEvery / 2)
+		// 100/s for 5 s, then 50/s for 5 s, none at the border of a slot
+		time.Sleep(slotLength / 2)
 		for range 10 {
 			p.Done(50)
 			time.Sleep(500 * time.Millisecond)
@@ -27,18 +26,17 @@ func TestWindowsAreRatesOfTheTimeSinceTheFirstTask(t *testing.T) {
 			t.Error("750 of 1,000 tasks reached the end")
 		default:
 		}
-		if got := p.Elapsed(); got != 10*time.Second+tickEvery/2 {
+		if got := p.Elapsed(); got != 10*time.Second+slotLength/2 {
 			t.Errorf("elapsed %v, want 10.01 s", got)
 		}
-		p.End()
-		got := p.Windows(5*time.Second, 10*time.Second)
+		got := p.Windows(5*time.Second, 0, 10*time.Second)
 		if len(got) != 2 || got[0] < 90 || got[0] > 110 || got[1] < 45 || got[1] > 55 {
 			t.Errorf("windows %v, want about 100 and 50", got)
 		}
-		if got := p.Windows(5*time.Second, 5500*time.Millisecond); len(got) != 1 {
+		if got := p.Windows(5*time.Second, 0, 5500*time.Millisecond); len(got) != 1 {
 			t.Errorf("windows %v, want one: the rest is too short", got)
 		}
-		if got := p.Windows(time.Minute, 10*time.Second); len(got) != 1 || got[0] < 70 || got[0] > 80 {
+		if got := p.Windows(time.Minute, 0, 10*time.Second); len(got) != 1 || got[0] < 70 || got[0] > 80 {
 			t.Errorf("windows %v, want the rate of all, about 75", got)
 		}
 	})
@@ -46,7 +44,6 @@ func TestWindowsAreRatesOfTheTimeSinceTheFirstTask(t *testing.T) {
 
 func TestTheLastTaskIsReached(t *testing.T) {
 	p := NewProgress(2)
-	defer p.End()
 	p.Done(1)
 	<-p.First()
 	p.Done(1)

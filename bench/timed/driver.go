@@ -71,36 +71,14 @@ func (clocked) Open(dsn string) (driver.Conn, error) {
 
 type conn struct{ full }
 
+// QueryContext is how a relay sends its claims, which it never prepares.
 func (c conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	began := time.Now()
 	r, err := c.full.QueryContext(ctx, query, args)
-	return clock(r, err, query, began)
-}
-
-func (c conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	s, err := c.full.PrepareContext(ctx, query)
-	if f, ok := s.(fullStmt); ok && err == nil {
-		return stmt{f, query}, nil
+	if f, ok := r.(fullRows); ok && err == nil && claims.MatchString(query) {
+		return rows{f, began}, nil
 	}
-	return s, err
-}
-
-// fullStmt is what a statement of lib/pq can do.
-type fullStmt interface {
-	driver.Stmt
-	driver.StmtQueryContext
-	driver.StmtExecContext
-}
-
-type stmt struct {
-	fullStmt
-	query string
-}
-
-func (s stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	began := time.Now()
-	r, err := s.fullStmt.QueryContext(ctx, args)
-	return clock(r, err, s.query, began)
+	return r, err
 }
 
 // fullRows is what rows of lib/pq can do, as far as anybody asks.
@@ -112,13 +90,6 @@ type fullRows interface {
 type rows struct {
 	fullRows
 	began time.Time
-}
-
-func clock(r driver.Rows, err error, query string, began time.Time) (driver.Rows, error) {
-	if f, ok := r.(fullRows); ok && err == nil && claims.MatchString(query) {
-		return rows{f, began}, nil
-	}
-	return r, err
 }
 
 // Close ends a statement: database/sql calls it once, after the last row.

@@ -14,11 +14,7 @@ var initdbFlags = []string{"-U", "postgres", "-A", "scram-sha-256", "-E", "UTF8"
 // initdb makes a data directory, and returns its administrator's password.
 func initdb(ctx context.Context, dir *watched.Dir, bin, data, log string) (password string, err error) {
 	password = rand.Text()
-	verifier, err := verifier(password)
-	if err != nil {
-		return "", err
-	}
-	file, err := dir.WriteFile("password", verifier)
+	file, err := dir.WriteFile("password", password)
 	if err != nil {
 		return "", err
 	}

@@ -34,7 +34,7 @@ func (s *Server) CopyDatabase(ctx context.Context, from string) (url string, dro
 	}
 	of := "TEMPLATE " + pq.QuoteIdentifier(strings.TrimPrefix(u.Path, "/"))
 	major := 0
-	if _, _ = fmt.Sscan(s.source.Version(), &major); major >= 15 {
+	if _, _ = fmt.Sscan(s.version, &major); major >= 15 {
 		of += " STRATEGY file_copy" // half the time of the default, which also writes it to the WAL
 	}
 	return s.create(ctx, of)
@@ -52,7 +52,7 @@ func (s *Server) create(ctx context.Context, of string) (url string, drop func()
 			s.logf("devpg: drop database %s: %v", name, err)
 		}
 	}
-	u := *s.source.URL()
+	u := *s.url
 	u.Path, u.RawPath = "/"+name, ""
 	return u.String(), drop, nil
 }

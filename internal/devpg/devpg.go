@@ -59,7 +59,7 @@ func WithMemory() Option {
 // kinds are in the order in which Open tries them.
 var kinds = []struct {
 	name  string
-	open  opener
+	open  func(context.Context, config) (found, error)
 	stops bool // Stop and Start work
 }{
 	{"url", openURL, false},
@@ -95,14 +95,14 @@ func Open(ctx context.Context, logf func(format string, args ...any), options ..
 		if c.local && !kind.stops || !c.local && forced != "" && forced != kind.name {
 			continue
 		}
-		s, from, err := kind.open(ctx, c)
+		f, err := kind.open(ctx, c)
 		if err == nil {
-			line := fmt.Sprintf("devpg: %s: PostgreSQL %s from %s at %s", kind.name, s.Version(), from, pgurl.Redacted(s.URL()))
+			line := fmt.Sprintf("devpg: %s: PostgreSQL %s from %s at %s", kind.name, f.version, f.from, pgurl.Redacted(f.url))
 			if len(worthSaying) > 0 {
 				line += " (not " + strings.ReplaceAll(errors.Join(worthSaying...).Error(), "\n", "; ") + ")"
 			}
 			logf("%s", line)
-			return newServer(s, logf)
+			return newServer(f, logf)
 		}
 		said := fmt.Errorf("%s: %w", kind.name, err)
 		tried = append(tried, said)

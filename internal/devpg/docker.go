@@ -46,9 +46,6 @@ type container struct {
 	version  string
 }
 
-func (c *container) URL() *url.URL   { return c.url }
-func (c *container) Version() string { return c.version }
-
 // Close removes the container. If it cannot, the watchdog tries again.
 func (c *container) Close() error {
 	err := c.pool.RemoveContainerByName(c.name)
@@ -61,27 +58,27 @@ func (c *container) Close() error {
 	return err
 }
 
-func openDocker(ctx context.Context, cfg config) (source, string, error) {
+func openDocker(ctx context.Context, cfg config) (found, error) {
 	image := cmp.Or(os.Getenv(envImage), "postgres:17")
 	pool, err := dockertest.NewPool("")
 	if err != nil {
-		return nil, "", err
+		return found{}, err
 	}
 	pinging, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := pool.Client.PingWithContext(pinging); err != nil {
-		return nil, "", fmt.Errorf("no engine at %s: %w", pool.Client.Endpoint(), err)
+		return found{}, fmt.Errorf("no engine at %s: %w", pool.Client.Endpoint(), err)
 	}
 	c := &container{pool: pool, name: "outbox-devpg-" + rand.Text()}
 	if _, err := exec.LookPath("docker"); err == nil {
 		if c.watchdog, err = watched.NewWatchdog(containerScript, pool.Client.Endpoint(), c.name); err != nil {
-			return nil, "", err
+			return found{}, err
 		}
 	}
 	if err := c.run(ctx, image, cluster.Flags(cfg.settings)); err != nil {
-		return nil, "", errors.Join(fmt.Errorf("image %s: %w", image, err), c.Close())
+		return found{}, errors.Join(fmt.Errorf("image %s: %w", image, err), c.Close())
 	}
-	return c, image, nil
+	return found{c.url, c.version, image, nil, c.Close}, nil
 }
 
 // run pulls the image if need be, starts the container, and waits until it answers.

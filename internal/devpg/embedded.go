@@ -25,17 +25,16 @@ const (
 )
 
 // openEmbedded never has the files in memory, where programs cannot run everywhere.
-func openEmbedded(ctx context.Context, c config) (source, string, error) {
+func openEmbedded(ctx context.Context, c config) (found, error) {
 	dir, err := watched.NewDir(false)
 	if err != nil {
-		return nil, "", err
+		return found{}, err
 	}
 	bin := filepath.Join(dir.Path, "binaries", "bin")
 	if err := extract(ctx, dir, filepath.Dir(bin)); err != nil {
-		return nil, "", errors.Join(err, dir.Remove())
+		return found{}, errors.Join(err, dir.Remove())
 	}
-	s, err := cluster.New(ctx, dir, bin, c.settings)
-	return s, bin, err
+	return newCluster(ctx, c, dir, bin)
 }
 
 // extract puts the library's binaries into home. The library heeds no context, so what it still

@@ -17,25 +17,25 @@ var ErrNotLocal = errors.New("devpg: not a local server")
 
 // Server is a running PostgreSQL. Its methods are safe for concurrent use.
 type Server struct {
-	source source
-	logf   func(format string, args ...any)
-	admin  *sql.DB // keeps one connection; a new one costs as much as half of a new database
-	close  func() error
+	found
+	logf  func(format string, args ...any)
+	admin *sql.DB // keeps one connection; a new one costs as much as half of a new database
 }
 
-func newServer(s source, logf func(format string, args ...any)) (*Server, error) {
-	admin, err := sql.Open("postgres", s.URL().String())
+func newServer(f found, logf func(format string, args ...any)) (*Server, error) {
+	admin, err := sql.Open("postgres", f.url.String())
 	if err != nil {
-		return nil, errors.Join(err, s.Close())
+		return nil, errors.Join(err, f.close())
 	}
 	admin.SetMaxIdleConns(1)
-	closeAll := func() error { return errors.Join(admin.Close(), s.Close()) }
-	return &Server{source: s, logf: logf, admin: admin, close: sync.OnceValue(closeAll)}, nil
+	end := f.close
+	f.close = sync.OnceValue(func() error { return errors.Join(admin.Close(), end()) })
+	return &Server{f, logf, admin}, nil
 }
 
 // URL is the address of the server for its administrator, password included. It names the database
 // postgres, or the one that OUTBOX_TEST_DATABASE_URL names.
-func (s *Server) URL() string { return s.source.URL().String() }
+func (s *Server) URL() string { return s.url.String() }
 
 // Close stops a server that Open started and removes its files or its container; it breaks
 // connections that are still open. A server found by URL is left alone. Later calls return what the
@@ -44,10 +44,10 @@ func (s *Server) Close() error { return s.close() }
 
 // local is the server's process. Only local and embedded servers have one.
 func (s *Server) local() (*cluster.Cluster, error) {
-	if c, ok := s.source.(*cluster.Cluster); ok {
-		return c, nil
+	if s.cluster == nil {
+		return nil, ErrNotLocal
 	}
-	return nil, ErrNotLocal
+	return s.cluster, nil
 }
 
 // Stop stops the server and keeps its data, for tests of outages. The mode is PostgreSQL's: "fast"
@@ -108,7 +108,7 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newServer(standby, s.logf)
+	return newServer(found{standby.URL(), standby.Version(), s.from, standby, standby.Close}, s.logf)
 }
 
 // Promote makes a standby a server of its own, and returns when it takes writes.

@@ -8,186 +8,105 @@ import "slices"
 var testMutants = slices.Concat(lockMutants, claimMutants, leaseMutants)
 
 // lockMutants wait for a row that another transaction has locked, or do not see what it did.
-var lockMutants = []mutant{{
-	name: "waiting-claim",
-	help: "a claim of one task waits for a locked row",
-	edits: []edit{
-		{"outbox.claim_task", "BY t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED", "BY t.task_id LIMIT 1 FOR UPDATE"},
-		{"outbox.claim_task", ", t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED", ", t.task_id LIMIT 1 FOR UPDATE"},
-	},
-	tests: testRun{"relay", "TestAClaimOfOneTaskFindsTheFirstThatIsFree$"},
-}, {
-	name:  "waiting-batch-claim",
-	help:  "a claim of a batch waits for a locked row",
-	edits: []edit{{"outbox.claim_tasks", "LIMIT up_to FOR UPDATE SKIP LOCKED", "LIMIT up_to FOR UPDATE"}},
-	tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"},
-}, {
-	name: "waiting-lease",
-	help: "a claim of leased tasks waits for a locked row",
-	edits: []edit{
-		{"outbox.lease_tasks", "BY t.task_id LIMIT lead FOR UPDATE SKIP LOCKED", "BY t.task_id LIMIT lead FOR UPDATE"},
-		{"outbox.lease_tasks", ", t.task_id LIMIT lead FOR UPDATE SKIP LOCKED", ", t.task_id LIMIT lead FOR UPDATE"},
-		{"outbox.lease_tasks", "LIMIT most FOR UPDATE SKIP LOCKED", "LIMIT most FOR UPDATE"},
-	},
-	tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"},
-}, {
-	name: "waiting-takeover",
-	help: "a takeover from dead relays waits for a locked row",
-	edits: []edit{{
-		"internal/upkeep/takeover.go",
-		"ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE SKIP LOCKED",
-		"ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE",
-	}},
-	tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"},
-}, {
-	name: "waiting-expiry",
-	help: "the end of leases that ran out waits for a locked row",
-	edits: []edit{{
-		"internal/upkeep/takeover.go",
-		"leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED",
-		"leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE",
-	}},
-	tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"},
-}, {
-	name:  "waiting-promotion",
-	help:  "the promotion of scheduled tasks waits for a locked row",
-	edits: []edit{{"relay/poll.go", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"}},
-	tests: testRun{"relay", "TestPromotingWaitsForNoRow$"},
-}, {
-	name: "blind-slot",
-	help: "a slot is taken without comparing it with what was seen before its lock",
-	edits: []edit{{
-		"internal/store/limit.go",
-		" AND f.lease_token IS NOT DISTINCT FROM s.lease_token\n",
-		"\n",
-	}},
-	tests: testRun{"relay", "TestASlotThatIsFilledWhileAClaimReachesItIsNotFree$"},
-}, {
-	name:  "one-pass-over-a-key",
-	help:  "the task of a unique key is read once, and a retry that is written back is missed",
-	edits: []edit{{"outbox.lock_waiting", "FOR pass IN 1..2 LOOP", "FOR pass IN 1..1 LOOP"}},
-	tests: testRun{".", "TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey$"},
-}}
+var lockMutants = []mutant{
+	{name: "waiting-claim", help: "a claim of one task waits for a locked row",
+		tests: testRun{"relay", "TestAClaimOfOneTaskFindsTheFirstThatIsFree$"}, edits: []edit{
+			{"outbox.claim_task", "BY t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED", "BY t.task_id LIMIT 1 FOR UPDATE"},
+			{"outbox.claim_task", ", t.task_id LIMIT 1 FOR UPDATE SKIP LOCKED", ", t.task_id LIMIT 1 FOR UPDATE"},
+		}},
+	{name: "waiting-batch-claim", help: "a claim of a batch waits for a locked row",
+		tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"}, edits: []edit{
+			{"outbox.claim_tasks", "LIMIT up_to FOR UPDATE SKIP LOCKED", "LIMIT up_to FOR UPDATE"},
+		}},
+	{name: "waiting-lease", help: "a claim of leased tasks waits for a locked row",
+		tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"}, edits: []edit{
+			{"outbox.lease_tasks", "BY t.task_id LIMIT lead FOR UPDATE SKIP LOCKED", "BY t.task_id LIMIT lead FOR UPDATE"},
+			{"outbox.lease_tasks", ", t.task_id LIMIT lead FOR UPDATE SKIP LOCKED", ", t.task_id LIMIT lead FOR UPDATE"},
+			{"outbox.lease_tasks", "LIMIT most FOR UPDATE SKIP LOCKED", "LIMIT most FOR UPDATE"},
+		}},
+	{name: "waiting-takeover", help: "a takeover from dead relays waits for a locked row",
+		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
+			{"internal/upkeep/takeover.go", "ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE SKIP LOCKED", "ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE"},
+		}},
+	{name: "waiting-expiry", help: "the end of leases that ran out waits for a locked row",
+		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
+			{"internal/upkeep/takeover.go", "leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED", "leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE"},
+		}},
+	{name: "waiting-promotion", help: "the promotion of scheduled tasks waits for a locked row",
+		tests: testRun{"relay", "TestPromotingWaitsForNoRow$"}, edits: []edit{
+			{"relay/poll.go", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"},
+		}},
+	{name: "blind-slot", help: "a slot is taken without comparing it with what was seen before its lock",
+		tests: testRun{"relay", "TestASlotThatIsFilledWhileAClaimReachesItIsNotFree$"}, edits: []edit{
+			{"internal/store/limit.go", " AND f.lease_token IS NOT DISTINCT FROM s.lease_token\n", "\n"},
+		}},
+	{name: "one-pass-over-a-key", help: "the task of a unique key is read once, and a retry that is written back is missed",
+		tests: testRun{".", "TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey$"}, edits: []edit{
+			{"outbox.lock_waiting", "FOR pass IN 1..2 LOOP", "FOR pass IN 1..1 LOOP"},
+		}},
+}
 
 // claimMutants break the claims of Tx and Batch handlers, and what is counted of them.
-var claimMutants = []mutant{{
-	name: "no-release",
-	help: "a claim ends without RELEASE of its savepoint, so its end goes on in no transaction",
-	edits: []edit{{
-		"internal/run/guard.go",
-		`statements+"; RELEASE SAVEPOINT "+g.savepoint+after`,
-		"statements+after",
-	}},
-	tests: testRun{"relay", "TestAHandlerThatRollsItsClaimBackHasNoHistory$"},
-}, {
-	name:  "no-journal",
-	help:  "the journal of runs gets no rows",
-	edits: []edit{{"internal/store/journal.go", "	j.in <- r\n", "	r.reply <- journalReply{}\n"}},
-	tests: testRun{"relay", "TestABatchIsOneRowOfTheJournal$"},
-}, {
-	name:  "panic-is-success",
-	help:  "a handler that panics has returned nil",
-	edits: []edit{{"internal/run/call.go", "			err = broke\n", "			err = nil\n"}},
-	tests: testRun{"relay", "TestObserversHearWhatBecomesOfEachTaskOfEachKind$"},
-}, {
-	name: "writable-failure",
-	help: "the transaction that records a failure is open to a goroutine of the handler's",
-	edits: []edit{{
-		"internal/run/claim.go",
-		`c.ExecContext(ctx, "SET TRANSACTION READ ONLY")`,
-		`c.ExecContext(ctx, "SELECT 1")`,
-	}},
-	tests: testRun{"relay", "TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult$"},
-}, {
-	name: "any-iteration",
-	help: "a failure that is recorded late counts against a later iteration of its task",
-	edits: []edit{{
-		"internal/store/aside.go",
-		"attempt = $2 AND iterations = $3 AND",
-		"attempt = $2 AND $3::integer IS NOT NULL AND",
-	}},
-	tests: testRun{"relay", "TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone$"},
-}, {
-	name:  "unknown-is-failure",
-	help:  "a COMMIT whose outcome is unknown is a failure of the handler's",
-	edits: []edit{{"internal/run/attempt.go", "	if !pgerr.CommitFailed(err) {\n", "	if false {\n"}},
-	tests: testRun{"relay", "TestALostCommitIsNoAttempt$"},
-}, {
-	name: "uncounted-delete",
-	help: "the counters are not told of a task that is deleted",
-	edits: []edit{{
-		"outbox.task_removed",
-		"SELECT (-1)::bigint, 0::bigint,",
-		"SELECT 0::bigint, 0::bigint,",
-	}},
-	tests: testRun{"relay", "TestEachTaskOfEachKindRunsOnce$"},
-}, {
-	name: "no-fallback",
-	help: "a watermark does not fall back to a task that was committed late below it",
-	edits: []edit{{
-		"internal/plan/watermark.go",
-		"one != nil && (w.Random || h.Compare(one.at) < 0) {",
-		"one != nil && w.Random {",
-	}},
-	tests: testRun{"internal/plan", "TestATaskBelowAWatermarkMovesItBack$"},
-}}
+var claimMutants = []mutant{
+	{name: "no-release", help: "a claim ends without RELEASE of its savepoint, so its end goes on in no transaction",
+		tests: testRun{"relay", "TestAHandlerThatRollsItsClaimBackHasNoHistory$"}, edits: []edit{
+			{"internal/run/guard.go", `statements+"; RELEASE SAVEPOINT "+g.savepoint+after`, "statements+after"},
+		}},
+	{name: "no-journal", help: "the journal of runs gets no rows",
+		tests: testRun{"relay", "TestABatchIsOneRowOfTheJournal$"}, edits: []edit{
+			{"internal/store/journal.go", "	j.in <- r\n", "	r.reply <- journalReply{}\n"},
+		}},
+	{name: "panic-is-success", help: "a handler that panics has returned nil",
+		tests: testRun{"relay", "TestObserversHearWhatBecomesOfEachTaskOfEachKind$"}, edits: []edit{
+			{"internal/run/call.go", "			err = broke\n", "			err = nil\n"},
+		}},
+	{name: "writable-failure", help: "the transaction that records a failure is open to a goroutine of the handler's",
+		tests: testRun{"relay", "TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult$"}, edits: []edit{
+			{"internal/run/claim.go", `c.ExecContext(ctx, "SET TRANSACTION READ ONLY")`, `c.ExecContext(ctx, "SELECT 1")`},
+		}},
+	{name: "any-iteration", help: "a failure that is recorded late counts against a later iteration of its task",
+		tests: testRun{"relay", "TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone$"}, edits: []edit{
+			{"internal/store/aside.go", "attempt = $2 AND iterations = $3 AND", "attempt = $2 AND $3::integer IS NOT NULL AND"},
+		}},
+	{name: "unknown-is-failure", help: "a COMMIT whose outcome is unknown is a failure of the handler's",
+		tests: testRun{"relay", "TestALostCommitIsNoAttempt$"}, edits: []edit{
+			{"internal/run/attempt.go", "	if !pgerr.CommitFailed(err) {\n", "	if false {\n"},
+		}},
+	{name: "uncounted-delete", help: "the counters are not told of a task that is deleted",
+		tests: testRun{"relay", "TestEachTaskOfEachKindRunsOnce$"}, edits: []edit{
+			{"outbox.task_removed", "SELECT (-1)::bigint, 0::bigint,", "SELECT 0::bigint, 0::bigint,"},
+		}},
+	{name: "no-fallback", help: "a watermark does not fall back to a task that was committed late below it",
+		tests: testRun{"internal/plan", "TestATaskBelowAWatermarkMovesItBack$"}, edits: []edit{
+			{"internal/plan/watermark.go", "one != nil && (w.Random || h.Compare(one.at) < 0) {", "one != nil && w.Random {"},
+		}},
+}
 
 // leaseMutants break leases.
-var leaseMutants = []mutant{{
-	name: "unmarked-takeover",
-	help: "a takeover drops the dead relay's mark, so that the task is no suspect",
-	edits: []edit{{
-		"internal/upkeep/takeover.go",
-		"SET state = 'ready', lease_token = NULL, leased_until = NULL\n WHERE t.task_id",
-		"SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL\n WHERE t.task_id",
-	}},
-	tests: testRun{"relay", "TestATakeoverMarksTheTasksOfDeadRelays$"},
-}, {
-	name: "tokenless-finish",
-	help: "leased tasks that are done are deleted without their tokens",
-	edits: []edit{
-		{
-			"outbox.finish_tasks",
-			"ids[width_bucket(t.task_id, ids)]\n       AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]",
-			"ids[width_bucket(t.task_id, ids)]",
-		},
-		{
-			"outbox.finish_tasks",
-			"ANY (ids) AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]",
-			"ANY (ids)",
-		},
-	},
-	tests: testRun{"relay", "TestEndsOfLeasesFollowTheTaskAndNotItsPlace$"},
-}, {
-	name: "tokenless-complete",
-	help: "task.Complete deletes a leased task without its token",
-	edits: []edit{{
-		"internal/run/complete.go",
-		"AND lease_token = $2::uuid",
-		"AND $2::uuid IS NOT NULL",
-	}},
-	tests: testRun{"relay", "TestCompleteAfterTheLossOfTheLease$"},
-}, {
-	name:  "tokenless-extend",
-	help:  "a lease is extended without its token",
-	edits: []edit{{"internal/run/extend.go", "AND lease_token = $2::uuid", "AND $2::uuid IS NOT NULL"}},
-	tests: testRun{"relay", "TestExtendAfterTheLossOfTheLease$"},
-}, {
-	name: "no-heartbeat",
-	help: "a relay beats once and then no more",
-	edits: []edit{{
-		"internal/upkeep/heartbeat.go",
-		"nextBeat = now.Add(Interval)",
-		"nextBeat = now.Add(1000 * Interval)",
-	}},
-	tests: testRun{"relay", "TestGuaranteesInTime$/^a_late_heartbeat"},
-}, {
-	name: "early-takeover",
-	help: "leases are taken over before their relays had the time to renew them after an outage",
-	edits: []edit{{
-		"internal/upkeep/streak.go",
-		"s.last.Sub(s.first) >= takeoverAfter-Interval && now.Sub(s.first) >= takeoverAfter && ",
-		"",
-	}},
-	tests: testRun{"internal/upkeep", "TestTakeoverWaitsForUnbrokenHeartbeats$"},
-}}
+var leaseMutants = []mutant{
+	{name: "unmarked-takeover", help: "a takeover drops the dead relay's mark, so that the task is no suspect",
+		tests: testRun{"relay", "TestATakeoverMarksTheTasksOfDeadRelays$"}, edits: []edit{
+			{"internal/upkeep/takeover.go", "SET state = 'ready', lease_token = NULL, leased_until = NULL\n WHERE t.task_id", "SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL\n WHERE t.task_id"},
+		}},
+	{name: "tokenless-finish", help: "leased tasks that are done are deleted without their tokens",
+		tests: testRun{"relay", "TestEndsOfLeasesFollowTheTaskAndNotItsPlace$"}, edits: []edit{
+			{"outbox.finish_tasks", "ids[width_bucket(t.task_id, ids)]\n       AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]", "ids[width_bucket(t.task_id, ids)]"},
+			{"outbox.finish_tasks", "ANY (ids) AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]", "ANY (ids)"},
+		}},
+	{name: "tokenless-complete", help: "task.Complete deletes a leased task without its token",
+		tests: testRun{"relay", "TestCompleteAfterTheLossOfTheLease$"}, edits: []edit{
+			{"internal/run/complete.go", "AND lease_token = $2::uuid", "AND $2::uuid IS NOT NULL"},
+		}},
+	{name: "tokenless-extend", help: "a lease is extended without its token",
+		tests: testRun{"relay", "TestExtendAfterTheLossOfTheLease$"}, edits: []edit{
+			{"internal/run/extend.go", "AND lease_token = $2::uuid", "AND $2::uuid IS NOT NULL"},
+		}},
+	{name: "no-heartbeat", help: "a relay beats once and then no more",
+		tests: testRun{"relay", "TestGuaranteesInTime$/^a_late_heartbeat"}, edits: []edit{
+			{"internal/upkeep/heartbeat.go", "nextBeat = now.Add(Interval)", "nextBeat = now.Add(1000 * Interval)"},
+		}},
+	{name: "early-takeover", help: "leases are taken over before their relays had the time to renew them after an outage",
+		tests: testRun{"internal/upkeep", "TestTakeoverWaitsForUnbrokenHeartbeats$"}, edits: []edit{
+			{"internal/upkeep/streak.go", "s.last.Sub(s.first) >= takeoverAfter-Interval && now.Sub(s.first) >= takeoverAfter && ", ""},
+		}},
+}

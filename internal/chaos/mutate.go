@@ -13,16 +13,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
 const module = "github.com/txoutbox/outbox"
 
-const (
-	tries       = 3 // how many seeds a mutant may survive
-	testsAtOnce = 2 // mutants whose tests are built and run at once: a build alone leaves a core idle
-)
+const tries = 3 // how many seeds a mutant may survive
 
 // mutate compiles each of the bugs into the library in turn, by a source overlay. So neither a bug
 // nor a switch for one is in the sources. It reports whether all are caught.
@@ -39,14 +35,14 @@ func mutate(ctx context.Context, o options) (bool, error) {
 	if err := passWithout(ctx, chosen); err != nil {
 		return false, err
 	}
-	var mu sync.Mutex
 	caught := 0
-	try := func(m mutant) {
+	for _, m := range chosen {
+		if ctx.Err() != nil {
+			break
+		}
 		began := time.Now()
 		how, err := catch(ctx, m, root, o)
 		took := time.Since(began).Round(time.Second)
-		mu.Lock()
-		defer mu.Unlock()
 		switch {
 		case err != nil:
 			fmt.Printf("%s: %v\n", m.name, err)
@@ -55,23 +51,6 @@ func mutate(ctx context.Context, o options) (bool, error) {
 		default:
 			caught++
 			fmt.Printf("%s: caught in %v: %s\n", m.name, took, how)
-		}
-	}
-	var tests sync.WaitGroup
-	slots := make(chan struct{}, testsAtOnce)
-	for _, m := range chosen {
-		if m.tests.pattern != "" && ctx.Err() == nil {
-			slots <- struct{}{}
-			tests.Go(func() {
-				try(m)
-				<-slots
-			})
-		}
-	}
-	tests.Wait()
-	for _, m := range chosen {
-		if m.tests.pattern == "" && ctx.Err() == nil {
-			try(m)
 		}
 	}
 	fmt.Printf("%d of %d caught\n", caught, len(chosen))

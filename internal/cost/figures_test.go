@@ -3,7 +3,6 @@ package cost_test
 import (
 	"fmt"
 	"math"
-	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -11,32 +10,23 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-// figures are what one task costs, or the bounds of that.
-type figures struct {
-	polls      float64 // statements that ask which types have work; they are in none of the other columns but allocations
-	calls      float64 // of the driver
-	trips      float64 // between client and server
-	statements float64 // that the client sent
-	inner      float64 // that functions and triggers executed
-	rows       float64 // that the client's statements returned or changed
-	buffers    float64 // that they found in shared buffers or read, what triggers and functions did included
-	wal        float64 // bytes
-	allocs     float64
-	bytes      float64 // that were allocated
-}
+// figures are what one task costs, or the bounds of that, by column.
+type figures [10]float64
 
-// names are those of the columns, in their order.
-var names = func() (out []string) {
-	t := reflect.TypeFor[figures]()
-	for i := range t.NumField() {
-		out = append(out, t.Field(i).Name)
-	}
-	return out
-}()
+const (
+	polls      = iota // statements that ask which types have work; they are in none of the other columns but allocations
+	calls             // of the driver
+	trips             // between client and server
+	statements        // that the client sent
+	inner             // that functions and triggers executed
+	rows              // that the client's statements returned or changed
+	buffers           // that they found in shared buffers or read, what triggers and functions did included
+	wal               // bytes
+	allocs
+	allocated // bytes
+)
 
-func (f *figures) column(i int) *float64 {
-	return []*float64{&f.polls, &f.calls, &f.trips, &f.statements, &f.inner, &f.rows, &f.buffers, &f.wal, &f.allocs, &f.bytes}[i]
-}
+var names = []string{"polls", "calls", "trips", "statements", "inner", "rows", "buffers", "wal", "allocs", "bytes"}
 
 // cost measures work, which is for the given number of tasks. Columns that cannot be measured here are NaN.
 func (s *server) cost(t *testing.T, db *subject, tasks int, work func()) figures {
@@ -56,7 +46,7 @@ func (s *server) cost(t *testing.T, db *subject, tasks int, work func()) figures
 	}
 	per := figures{}
 	for i := range names {
-		*per.column(i) = (*after.column(i) - *before.column(i)) / float64(tasks)
+		per[i] = (after[i] - before[i]) / float64(tasks)
 	}
 	return per
 }
@@ -66,29 +56,32 @@ SELECT coalesce(sum(calls) FILTER (WHERE toplevel AND NOT poll), 0), coalesce(su
        coalesce(sum(rows) FILTER (WHERE toplevel AND NOT poll), 0),
        coalesce(sum(shared_blks_hit + shared_blks_read) FILTER (WHERE toplevel AND NOT poll), 0),
        coalesce(sum(wal_bytes) FILTER (WHERE poll), 0)
-  FROM (SELECT s.*, s.query LIKE '%' || $2 AS poll FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = $1) s`
+  FROM (SELECT s.*, s.query ~ '/\* outbox: (poll|find )|outbox\.poll\(' AS poll -- PostgreSQL 18 drops a comment before a statement
+          FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = $1) s`
 
 // totals are what has been used up to now.
 func (s *server) totals(t *testing.T, db *subject) (f figures) {
 	t.Helper()
-	f.statements, f.inner, f.rows, f.buffers, f.allocs, f.bytes = math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN()
-	if err := s.admin.QueryRowContext(t.Context(), `SELECT pg_current_wal_insert_lsn() - '0/0'`).Scan(&f.wal); err != nil {
+	for _, i := range []int{statements, inner, rows, buffers, allocs, allocated} {
+		f[i] = math.NaN()
+	}
+	if err := s.admin.QueryRowContext(t.Context(), `SELECT pg_current_wal_insert_lsn() - '0/0'`).Scan(&f[wal]); err != nil {
 		t.Fatal(err)
 	}
 	if s.statements {
 		var ofPolls float64
-		row := s.admin.QueryRowContext(t.Context(), statementsSQL, db.name, pollEnd)
-		if err := row.Scan(&f.statements, &f.inner, &f.rows, &f.buffers, &ofPolls); err != nil {
+		row := s.admin.QueryRowContext(t.Context(), statementsSQL, db.name)
+		if err := row.Scan(&f[statements], &f[inner], &f[rows], &f[buffers], &ofPolls); err != nil {
 			t.Fatal(err)
 		}
-		f.wal -= ofPolls
+		f[wal] -= ofPolls
 	}
-	f.polls, f.calls, f.trips = float64(db.counter.polls.Load()), float64(db.counter.calls.Load()), float64(db.counter.trips.Load())
+	f[polls], f[calls], f[trips] = float64(db.counter.polls.Load()), float64(db.counter.calls.Load()), float64(db.counter.trips.Load())
 	if !relaytest.RaceDetector { // it allocates as well
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		f.allocs, f.bytes = float64(m.Mallocs), float64(m.TotalAlloc)
+		f[allocs], f[allocated] = float64(m.Mallocs), float64(m.TotalAlloc)
 	}
 	return f
 }
@@ -96,7 +89,7 @@ func (s *server) totals(t *testing.T, db *subject) (f figures) {
 // over says in which columns f is beyond its bounds.
 func (f figures) over(bound figures) (out []string) {
 	for i, name := range names {
-		if got, most := *f.column(i), *bound.column(i); got > most { // NaN is not
+		if got, most := f[i], bound[i]; got > most { // NaN is not
 			out = append(out, fmt.Sprintf("%s: %s a task, want at most %s", name, number(got), number(most)))
 		}
 	}
@@ -112,7 +105,7 @@ func header() string {
 func (f figures) line(name string) string {
 	cells := make([]string, len(names))
 	for i := range names {
-		cells[i] = number(*f.column(i))
+		cells[i] = number(f[i])
 	}
 	return fmt.Sprintf("%-13s", name) + strings.Join(padded(cells), "") + "\n"
 }
@@ -141,7 +134,7 @@ func (f figures) bounds(spare float64) (b figures) {
 		case "buffers", "wal", "allocs", "bytes":
 			by = ofRest
 		}
-		*b.column(i) = roundUp(*f.column(i) * by)
+		b[i] = roundUp(f[i] * by)
 	}
 	return b
 }

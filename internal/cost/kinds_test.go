@@ -26,7 +26,6 @@ type kind struct {
 	// prepare returns what is to be measured, for n tasks.
 	prepare func(t *testing.T, db *subject, n int) (work func())
 	spare   float64 // how much more calls, trips and statements may be than what was measured
-	plain   bool    // the pool is lib/pq's own: nothing polls
 }
 
 // With one worker nothing depends on who comes first, and one statement more for each task or batch is seen. How many tasks the groups
@@ -37,15 +36,15 @@ const (
 )
 
 var kinds = []kind{
-	{"enqueue", 1000, 50, enqueueSingle, exact, true},
-	{"enqueue-1000", 20_000, 2000, enqueueMany, exact, true},
-	{"tx", 2000, 200, drained(1, nothing), exact, false},
-	{"tx+insert", 2000, 200, drained(1, oneInsert), exact, false},
-	{"batch-100", 20_000, 2000, drained(1, batches(100)), exact, false},
-	{"batch-1000", 50_000, 10_000, drained(1, batches(1000)), exact, false},
-	{"leased-1", 2000, 200, drained(1, leased), exact, false},
-	{"leased", 10_000, 2000, drained(100, leased), grouped, false},
-	{"complete-1", 2000, 200, drained(1, completes), exact, false},
+	{"enqueue", 1000, 50, enqueueSingle, exact},
+	{"enqueue-1000", 20_000, 2000, enqueueMany, exact},
+	{"tx", 2000, 200, drained(1, nothing), exact},
+	{"tx+insert", 2000, 200, drained(1, oneInsert), exact},
+	{"batch-100", 20_000, 2000, drained(1, batches(100)), exact},
+	{"batch-1000", 50_000, 10_000, drained(1, batches(1000)), exact},
+	{"leased-1", 2000, 200, drained(1, leased), exact},
+	{"leased", 10_000, 2000, drained(100, leased), grouped},
+	{"complete-1", 2000, 200, drained(1, completes), exact},
 }
 
 func nothing(reg *handlers.Registry) {

@@ -2,7 +2,6 @@ package cost_test
 
 import (
 	"database/sql"
-	"database/sql/driver"
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg"
@@ -116,14 +115,14 @@ func (s *server) int(t *testing.T, query string, args ...any) (n int) {
 	return n
 }
 
-// subject is a migrated database of one case, and a pool whose connections are counted: plain, or in a counter that leaves polls out.
+// subject is a migrated database of one case, and a pool whose connections are counted.
 type subject struct {
 	*sql.DB
 	counter *counter
 	name    string
 }
 
-func (s *server) subject(t *testing.T, plain bool) *subject {
+func (s *server) subject(t *testing.T) *subject {
 	t.Helper()
 	url, drop, err := s.CopyDatabase(t.Context(), s.template)
 	if err != nil {
@@ -134,11 +133,7 @@ func (s *server) subject(t *testing.T, plain bool) *subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var connector driver.Connector = c
-	if plain {
-		connector = c.Connector
-	}
-	db := sql.OpenDB(connector)
+	db := sql.OpenDB(c.Connector)
 	db.SetMaxIdleConns(maxConns)
 	t.Cleanup(func() { db.Close() })
 	sub := &subject{DB: db, counter: c}

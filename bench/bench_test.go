@@ -65,7 +65,7 @@ func TestEveryCaseMeasuresWhatItsTargetsName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range cases() {
+	for _, c := range cases {
 		if strings.Contains(string(details), "\n## "+c.title+"\n") != runs(c.name) {
 			t.Errorf("%s has a section in the details, or has none: its case runs: %v", c.name, runs(c.name))
 		}
@@ -89,7 +89,7 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 
 func TestAQuickRunHasEightMinutes(t *testing.T) {
 	sum := 0
-	for _, c := range cases() {
+	for _, c := range cases {
 		if c.budget <= 0 {
 			t.Errorf("%s has no budget", c.name)
 		}

@@ -25,50 +25,40 @@ const (
 
 const windowLength = 5 * time.Second
 
-// burnDown lets each side take its turn in each round. A turn ends when nothing is left, or after
-// limit: then what is done counts.
-func (b *bench) burnDown(ctx context.Context, caseName string, limit time.Duration, sides ...side) error {
-	for round := range b.plan.rounds {
-		for _, s := range sides {
-			if err := b.burn(ctx, caseName, round, limit, s); err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
-			}
+// burn makes a turn of a burn-down. It ends when nothing is left, or after its limit: then what is
+// done counts.
+func burn(limit func(plan) time.Duration) func(context.Context, *bench, turn) error {
+	return func(ctx context.Context, b *bench, t turn) error {
+		d, err := b.server.fresh(ctx, t.side)
+		if err != nil {
+			return err
 		}
+		defer d.drop()
+		d.SetMaxIdleConns(1)
+		runtime.GC()
+		w, err := workOff(ctx, t.side, d, limit(b.plan))
+		if err == nil && w.done == 0 {
+			err = fmt.Errorf("no task was done within %s", w.elapsed.Round(time.Millisecond))
+		}
+		if err != nil {
+			return err
+		}
+		cpu, mallocs, bytes := perTask(w.before, w.after, w.done)
+		rate := float64(w.done) / w.elapsed.Seconds()
+		b.add(t, mRate, rate)
+		b.add(t, mFirstSecond, w.progress.Windows(min(time.Second, w.elapsed), 0, w.elapsed)[0])
+		b.add(t, mSlowest, slices.Min(w.progress.Windows(windowLength, 0, w.elapsed)))
+		b.add(t, mCPU, cpu)
+		b.add(t, mAllocs, mallocs)
+		b.add(t, mAllocBytes, bytes)
+		b.say("  %-34s round %d: %9.0f tasks/s (%d of %d in %.2f s, %.1f µs CPU, %.0f allocations a task)",
+			t.name, t.round+1, rate, w.done, t.tasks, w.elapsed.Seconds(), cpu, mallocs)
+		return b.leftovers(ctx, t, d)
 	}
-	return nil
 }
 
-func (b *bench) burn(ctx context.Context, caseName string, round int, limit time.Duration, s side) error {
-	d, err := b.server.fresh(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer d.drop()
-	d.SetMaxIdleConns(1)
-	runtime.GC()
-	t, err := workOff(ctx, s, d, limit)
-	if err == nil && t.done == 0 {
-		err = fmt.Errorf("no task was done within %s", t.elapsed.Round(time.Millisecond))
-	}
-	if err != nil {
-		return err
-	}
-	cpu, mallocs, bytes := perTask(t.before, t.after, t.done)
-	rate := float64(t.done) / t.elapsed.Seconds()
-	for metric, value := range map[string]float64{
-		mRate: rate, mFirstSecond: t.progress.Windows(min(time.Second, t.elapsed), 0, t.elapsed)[0],
-		mSlowest: slices.Min(t.progress.Windows(windowLength, 0, t.elapsed)),
-		mCPU:     cpu, mAllocs: mallocs, mAllocBytes: bytes,
-	} {
-		b.samples.Add(caseName, s.name, metric, round, value)
-	}
-	b.say("  %-34s round %d: %9.0f tasks/s (%d of %d in %.2f s, %.1f µs CPU, %.0f allocations a task)",
-		s.name, round+1, rate, t.done, s.tasks, t.elapsed.Seconds(), cpu, mallocs)
-	return b.leftovers(ctx, caseName, s.name, round, d)
-}
-
-// turn is what a side did in one turn.
-type turn struct {
+// worked is what a side did in a turn.
+type worked struct {
 	progress      *measure.Progress
 	done          int
 	elapsed       time.Duration
@@ -76,16 +66,16 @@ type turn struct {
 }
 
 // workOff starts a side and stops it at the end of its turn.
-func workOff(ctx context.Context, s side, d *database, limit time.Duration) (t turn, err error) {
-	t.progress = measure.NewProgress(s.tasks)
-	t.before = usageNow()
-	stop, err := s.start(ctx, d.url, t.progress.Done)
+func workOff(ctx context.Context, s side, d *database, limit time.Duration) (w worked, err error) {
+	w.progress = measure.NewProgress(s.tasks)
+	w.before = usageNow()
+	stop, err := s.start(ctx, d.url, w.progress.Done)
 	if err != nil {
-		return t, err
+		return w, err
 	}
-	t.done, t.elapsed, err = follow(ctx, t.progress, s, d, limit)
-	t.after = usageNow()
-	return t, errors.Join(err, stop())
+	w.done, w.elapsed, err = follow(ctx, w.progress, s, d, limit)
+	w.after = usageNow()
+	return w, errors.Join(err, stop())
 }
 
 // longest is how long a turn waits for its first task, whatever its limit.
@@ -134,10 +124,10 @@ const leftoversSQL = `/* bench: leftovers */
 SELECT COALESCE(sum(n_dead_tup), 0), pg_database_size(current_database()) / 1e6 FROM pg_stat_user_tables`
 
 // leftovers are what a turn leaves in the tables, after autovacuum did what it got to.
-func (b *bench) leftovers(ctx context.Context, caseName, side string, round int, d *database) error {
+func (b *bench) leftovers(ctx context.Context, t turn, d *database) error {
 	var dead, size float64
 	err := d.QueryRowContext(ctx, leftoversSQL).Scan(&dead, &size)
-	b.samples.Add(caseName, side, mDead, round, dead)
-	b.samples.Add(caseName, side, mSize, round, size)
+	b.add(t, mDead, dead)
+	b.add(t, mSize, size)
 	return err
 }

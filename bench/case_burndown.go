@@ -1,7 +1,7 @@
 package main
 
 import (
-	"context"
+	"time"
 
 	"github.com/txoutbox/outbox/bench/raw"
 	"github.com/txoutbox/outbox/bench/river"
@@ -35,21 +35,20 @@ var (
 	txSettings     = relaySettings{Kind: kindTx, Workers: txWorkers}
 )
 
-func burndownCase() benchCase {
-	return benchCase{
-		name: caseBurndown, budget: 60, title: "burn-down of 200,000 tasks that do nothing", run: burndown,
-		says: `How fast a backlog is worked off when the handlers do nothing: the cost of the queue itself. It
+var burndownCase = benchCase{
+	name: caseBurndown, budget: 60, title: "burn-down of 200,000 tasks that do nothing",
+	sides: burndownSides, turn: burn(func(p plan) time.Duration { return p.burn }),
+	says: `How fast a backlog is worked off when the handlers do nothing: the cost of the queue itself. It
 does not say what an app will reach whose handlers do something. The raw limit claims and deletes
 the same rows by prepared statements in the same batches, in a transaction as a handler needs it;
 for leases it is an UPDATE and a DELETE, each committed. watermill-sql has one subscriber, as its
 claims exclude each other.`,
-		metrics: []string{mRate, mFirstSecond, mSlowest, mCPU, mAllocs, mAllocBytes, mDead, mSize},
-	}
+	metrics: []string{mRate, mFirstSecond, mSlowest, mCPU, mAllocs, mAllocBytes, mDead, mSize},
 }
 
-func burndown(ctx context.Context, b *bench) error {
-	n := b.plan.backlog
-	return b.burnDown(ctx, caseBurndown, b.plan.burn,
+func burndownSides(p plan) []side {
+	n := p.backlog
+	return []side{
 		oursSide(sideBatch, n, batchSettings),
 		riverSide(sideRiverBench, n, river.Bench()),
 		rawSide(sideRawBatch, n, raw.Settings{Workers: batchWorkers, Batch: batchSize}),
@@ -58,7 +57,7 @@ func burndown(ctx context.Context, b *bench) error {
 		rawSide(sideRawLeased, n, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}),
 		oursSide(sideTx, n, txSettings),
 		rawSide(sideRawTx, n, raw.Settings{Workers: txWorkers, Batch: 1}),
-	)
+	}
 }
 
 const (
@@ -67,18 +66,18 @@ const (
 	sideRawLarge   = "raw claims, 4 × 1,000, of 1,000,000"
 )
 
-func largeCase() benchCase {
-	return benchCase{
-		name: caseLarge, budget: 50, title: "burn-down of 1,000,000 tasks that do nothing, in windows of 5 s", run: large,
-		says: `Whether the rate holds until nothing is left: dead index entries pile up at the head of the queue
+var largeCase = benchCase{
+	name: caseLarge, budget: 50, title: "burn-down of 1,000,000 tasks that do nothing, in windows of 5 s",
+	sides: largeSides, turn: burn(func(p plan) time.Duration { return p.long }),
+	says: `Whether the rate holds until nothing is left: dead index entries pile up at the head of the queue
 faster than vacuum takes them away. The raw claims start at the head each time, so they show what
 that costs; its first second is what a claim costs before.`,
-		metrics: []string{mRate, mFirstSecond, mSlowest, mCPU, mDead, mSize},
-	}
+	metrics: []string{mRate, mFirstSecond, mSlowest, mCPU, mDead, mSize},
 }
 
-func large(ctx context.Context, b *bench) error {
-	return b.burnDown(ctx, caseLarge, b.plan.long,
-		oursSide(sideBatchLarge, b.plan.large, batchSettings),
-		rawSide(sideRawLarge, b.plan.large, raw.Settings{Workers: batchWorkers, Batch: batchSize}))
+func largeSides(p plan) []side {
+	return []side{
+		oursSide(sideBatchLarge, p.large, batchSettings),
+		rawSide(sideRawLarge, p.large, raw.Settings{Workers: batchWorkers, Batch: batchSize}),
+	}
 }

@@ -19,15 +19,14 @@ const (
 	mClaims    = "claims"
 )
 
-func claimCase() benchCase {
-	return benchCase{
-		name: caseClaim, budget: 22, title: "the time of one claim at different backlogs", run: claimTimes,
-		says: `The relay's own claim statement, timed in the driver from sending it to its last row: claims of 10
+var claimCase = benchCase{
+	name: caseClaim, budget: 22, title: "the time of one claim at different backlogs",
+	sides: claimSides, turn: claimTurn,
+	says: `The relay's own claim statement, timed in the driver from sending it to its last row: claims of 10
 by one worker that does nothing, from a backlog that was just vacuumed. In order and in random
 order. It says whether a large backlog makes claims slower; it does not say how many claims fit
 into a second.`,
-		metrics: []string{mClaimP50, mClaimP99, mClaims},
-	}
+	metrics: []string{mClaimP50, mClaimP99, mClaims},
 }
 
 // claimSide names what is timed.
@@ -46,23 +45,18 @@ func (p plan) backlogs() []int {
 	return []int{smallQueue, p.large, p.huge}
 }
 
-func claimTimes(ctx context.Context, b *bench) error {
-	for round := range b.plan.rounds {
-		for _, backlog := range b.plan.backlogs() {
-			for _, random := range []bool{false, true} {
-				if err := b.claimTurn(ctx, round, backlog, random); err != nil {
-					return err
-				}
-			}
+func claimSides(p plan) (all []side) {
+	for _, backlog := range p.backlogs() {
+		for _, random := range []bool{false, true} {
+			all = append(all, oursSide(claimSide(backlog, random), backlog,
+				relaySettings{Kind: kindBatch, Workers: 1, Batch: claimSize, Random: random, Driver: timed.Name}))
 		}
 	}
-	return nil
+	return all
 }
 
-func (b *bench) claimTurn(ctx context.Context, round, backlog int, random bool) error {
-	s := oursSide(claimSide(backlog, random), backlog,
-		relaySettings{Kind: kindBatch, Workers: 1, Batch: claimSize, Random: random, Driver: timed.Name})
-	d, err := b.server.fresh(ctx, s)
+func claimTurn(ctx context.Context, b *bench, t turn) error {
+	d, err := b.server.fresh(ctx, t.side)
 	if err != nil {
 		return err
 	}
@@ -71,15 +65,15 @@ func (b *bench) claimTurn(ctx context.Context, round, backlog int, random bool) 
 		return err
 	}
 	timed.Take()
-	p := measure.NewProgress(min(b.plan.claims*claimSize, backlog/2))
-	stop, err := s.start(ctx, d.url, p.Done)
+	p := measure.NewProgress(min(b.plan.claims*claimSize, t.tasks/2))
+	stop, err := t.start(ctx, d.url, p.Done)
 	if err != nil {
 		return err
 	}
 	select {
 	case <-p.Reached():
 	case <-time.After(time.Minute):
-		err = fmt.Errorf("%s: %d tasks within a minute", s.name, p.Count())
+		err = fmt.Errorf("%d tasks within a minute", p.Count())
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -91,9 +85,9 @@ func (b *bench) claimTurn(ctx context.Context, round, backlog int, random bool) 
 		ms = append(ms, float64(c.For.Microseconds())/1000)
 	}
 	ms = ms[min(len(ms), 10):] // the first ones build caches
-	b.samples.Add(caseClaim, s.name, mClaimP50, round, measure.Quantile(ms, 0.5))
-	b.samples.Add(caseClaim, s.name, mClaimP99, round, measure.Quantile(ms, 0.99))
-	b.samples.Add(caseClaim, s.name, mClaims, round, float64(len(ms)))
+	b.add(t, mClaimP50, measure.Quantile(ms, 0.5))
+	b.add(t, mClaimP99, measure.Quantile(ms, 0.99))
+	b.add(t, mClaims, float64(len(ms)))
 	return nil
 }
 

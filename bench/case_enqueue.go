@@ -27,18 +27,16 @@ const (
 	mRelayMeantime = "tasks/s of the relay meanwhile"
 )
 
-func enqueueCase() benchCase {
-	return benchCase{
-		name: caseEnqueue, budget: 34, title: "one task a transaction, from 8 connections, while a relay is busy", run: enqueueing,
-		says: `BEGIN, one task, COMMIT, from 8 connections of this process, while a relay in another process
+var enqueueCase = benchCase{
+	name: caseEnqueue, budget: 34, title: "one task a transaction, from 8 connections, while a relay is busy", run: enqueueing,
+	says: `BEGIN, one task, COMMIT, from 8 connections of this process, while a relay in another process
 works off tasks of another type with four workers of a Leased handler, whose calls take 2 ms. The
 bare INSERT goes into a table with the same columns, checks and indexes, and no trigger, through
 the same driver, beside the same relay; the raw one is prepared, which saves a round trip and the
 planning. River is on pgx, which prepares its statements, with a client beside it whose four
 workers take 2 ms as well. It does not say what Enqueue adds to a transaction that does more than
 that: less.`,
-		metrics: []string{mSpeed, mRelayMeantime},
-	}
+	metrics: []string{mSpeed, mRelayMeantime},
 }
 
 // busyBacklog is the tasks that the busy relay works off meanwhile.

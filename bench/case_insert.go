@@ -1,7 +1,7 @@
 package main
 
 import (
-	"context"
+	"time"
 
 	"github.com/txoutbox/outbox/bench/raw"
 	"github.com/txoutbox/outbox/bench/river"
@@ -20,18 +20,17 @@ const (
 	sideInsertRawMany = "raw transactions, 4 × 1,000"
 )
 
-func insertCase() benchCase {
-	return benchCase{
-		name: caseInsert, budget: 72, title: "a handler that inserts one row, in the transaction that removes its task", run: inserting,
-		says: `Work in the same database, exactly once: a Tx handler inserts one row, by a statement that its app
+var insertCase = benchCase{
+	name: caseInsert, budget: 72, title: "a handler that inserts one row, in the transaction that removes its task",
+	sides: insertingSides, turn: burn(func(p plan) time.Duration { return p.insert }),
+	says: `Work in the same database, exactly once: a Tx handler inserts one row, by a statement that its app
 prepared on the relay's pool, as pgx does by itself for River; River's worker inserts it and
 completes its job in one transaction (JobCompleteTx), with River's fetch settings as in its own
 benchmark and a pool of ten connections more than workers. The Batch handler inserts the rows of
 its tasks with one statement. The raw limit is BEGIN, claim, INSERT, COMMIT by prepared
 statements. It says what a transaction a task costs; it does not say what a larger transaction of
 an app costs.`,
-		metrics: []string{mRate, mCPU, mAllocs, mDead},
-	}
+	metrics: []string{mRate, mCPU, mAllocs, mDead},
 }
 
 // tuned are River's fetch settings of its benchmark, for workers that use connections.
@@ -41,19 +40,20 @@ func tuned(workers int) river.Settings {
 	return s
 }
 
-func inserting(ctx context.Context, b *bench) error {
-	n := b.plan.backlog
+func insertingSides(p plan) []side {
+	n := p.backlog
 	tx := func(name string, workers int) side {
 		return oursSide(name, n, relaySettings{Kind: kindTx, Workers: workers, Insert: true})
 	}
 	bare := func(name string, workers, batch int) side {
 		return rawSide(name, n, raw.Settings{Workers: workers, Batch: batch, Insert: true})
 	}
-	return b.burnDown(ctx, caseInsert, b.plan.insert,
+	return []side{
 		tx(sideInsertTx10, 10), riverSide(sideInsertRiver10, n, tuned(10)), bare(sideInsertRaw10, 10, 1),
 		tx(sideInsertTx50, 50), riverSide(sideInsertRiver50, n, tuned(50)), bare(sideInsertRaw50, 50, 1),
 		oursSide(sideInsertBatch, n, relaySettings{Kind: kindBatch, Workers: batchWorkers, Batch: batchSize, Insert: true}),
-		bare(sideInsertRawMany, batchWorkers, batchSize))
+		bare(sideInsertRawMany, batchWorkers, batchSize),
+	}
 }
 
 const caseDefaults = "defaults"
@@ -70,23 +70,23 @@ const (
 	sideDefaultRiver100  = "River, 100 workers"
 )
 
-func defaultsCase() benchCase {
-	return benchCase{
-		name: caseDefaults, budget: 46, title: "default settings, with 10 and with 100 workers", run: defaults,
-		says: `What one gets without tuning: ours with the one setting ListenDSN, River with its defaults (it
+var defaultsCase = benchCase{
+	name: caseDefaults, budget: 46, title: "default settings, with 10 and with 100 workers",
+	sides: defaultsSides, turn: burn(func(p plan) time.Duration { return p.short }),
+	says: `What one gets without tuning: ours with the one setting ListenDSN, River with its defaults (it
 fetches every 100 ms at most, so many jobs as it has workers). The handlers do nothing.`,
-		metrics: []string{mRate, mCPU, mAllocs},
-	}
+	metrics: []string{mRate, mCPU, mAllocs},
 }
 
-func defaults(ctx context.Context, b *bench) error {
-	n := b.plan.backlog
+func defaultsSides(p plan) []side {
+	n := p.backlog
 	ours := func(name, kind string, workers int) side {
 		return oursSide(name, n, relaySettings{Kind: kind, Workers: workers, Batch: 100, Listen: true})
 	}
-	return b.burnDown(ctx, caseDefaults, b.plan.short,
+	return []side{
 		ours(sideDefaultTx, kindTx, 10), riverSide(sideDefaultRiver, n, river.Settings{Workers: 10}),
 		ours(sideDefaultBatch, kindBatch, 10), ours(sideDefaultLeased, kindLeased, 10),
 		ours(sideDefaultTx100, kindTx, 100), riverSide(sideDefaultRiver100, n, river.Settings{Workers: 100}),
-		ours(sideDefaultBatch100, kindBatch, 100), ours(sideDefaultLeased100, kindLeased, 100))
+		ours(sideDefaultBatch100, kindBatch, 100), ours(sideDefaultLeased100, kindLeased, 100),
+	}
 }

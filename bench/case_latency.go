@@ -28,17 +28,15 @@ const (
 	pollInterval      = time.Second
 )
 
-func latencyCase() benchCase {
-	return benchCase{
-		name: caseLatency, budget: 34, title: "from commit to handler start, on an idle queue", run: latency,
-		says: `One task at a time, at random moments, on a queue where nothing else happens: the time from the
+var latencyCase = benchCase{
+	name: caseLatency, budget: 34, title: "from commit to handler start, on an idle queue", run: latency,
+	says: `One task at a time, at random moments, on a queue where nothing else happens: the time from the
 return of COMMIT in the enqueuing process to the first line of the handler in another process, by
 the one clock of the machine; a handler that starts before COMMIT has returned counts as 0. All of
 ours with default settings and ListenDSN, but for polling only, which has none. Each sample waits
 for the one before. Raw is an INSERT with pg_notify, and one prepared claim for each notification.
 It does not say what a busy queue's tasks wait: that is the backlog before them.`,
-		metrics: []string{mP50, mP95, mP99, mMost, mCount},
-	}
+	metrics: []string{mP50, mP95, mP99, mMost, mCount},
 }
 
 // defaultRelay is a relay at its defaults, with ListenDSN.

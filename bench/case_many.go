@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/txoutbox/outbox/bench/river"
@@ -16,38 +15,30 @@ const (
 	sideRiverFast = "River InsertManyFast (COPY)"
 )
 
-func manyCase() benchCase {
-	return benchCase{
-		name: caseMany, budget: 22, title: "5,000 tasks a call, one connection", run: enqueueMany,
-		says: `Calls of 5,000 tasks, each in a transaction, one after the other on one connection, nothing else
+var manyCase = benchCase{
+	name: caseMany, budget: 22, title: "5,000 tasks a call, one connection",
+	sides: manySides, turn: manyTurn,
+	says: `Calls of 5,000 tasks, each in a transaction, one after the other on one connection, nothing else
 going on. All sides start from Go values, so encoding them as JSON is included. The bare statement
 goes through lib/pq into a table with the same columns, checks and indexes and no trigger, and
 does not return the ids, as EnqueueMany does. River is on pgx; InsertManyFast uses COPY and
 returns no ids either.`,
-		metrics: []string{mRate, mCPU, mAllocs},
-	}
+	metrics: []string{mRate, mCPU, mAllocs},
 }
 
-func enqueueMany(ctx context.Context, b *bench) error {
+func manySides(plan) []side {
 	ours, bare := oursSide(sideMany, 0, relaySettings{}), oursSide(sideUnnest, 0, relaySettings{})
 	bare.open = bareClient
-	for round := range b.plan.rounds {
-		for _, s := range []side{ours, bare, riverSide(sideRiverFast, 0, river.Settings{})} {
-			if err := b.manyTurn(ctx, round, s); err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
-			}
-		}
-	}
-	return nil
+	return []side{ours, bare, riverSide(sideRiverFast, 0, river.Settings{})}
 }
 
-func (b *bench) manyTurn(ctx context.Context, round int, s side) error {
-	d, err := b.server.fresh(ctx, s)
+func manyTurn(ctx context.Context, b *bench, t turn) error {
+	d, err := b.server.fresh(ctx, t.side)
 	if err != nil {
 		return err
 	}
 	defer d.drop()
-	c, err := s.open(ctx, d)
+	c, err := t.open(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -63,9 +54,9 @@ func (b *bench) manyTurn(ctx context.Context, round int, s side) error {
 	}
 	rate := float64(b.plan.many) / time.Since(began).Seconds()
 	cpu, mallocs, _ := perTask(before, usageNow(), b.plan.many)
-	b.samples.Add(caseMany, s.name, mRate, round, rate)
-	b.samples.Add(caseMany, s.name, mCPU, round, cpu)
-	b.samples.Add(caseMany, s.name, mAllocs, round, mallocs)
-	b.say("  %-34s round %d: %9.0f tasks/s", s.name, round+1, rate)
+	b.add(t, mRate, rate)
+	b.add(t, mCPU, cpu)
+	b.add(t, mAllocs, mallocs)
+	b.say("  %-34s round %d: %9.0f tasks/s", t.name, t.round+1, rate)
 	return nil
 }

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"context"
 	"fmt"
+	"time"
 )
 
 const (
@@ -11,16 +11,15 @@ const (
 	randomly   = ", random order"
 )
 
-func randomCase() benchCase {
-	return benchCase{
-		name: caseRandom, budget: 32, title: "random order against the default order", run: randomOrder,
-		says: `The burn-down of 200,000 tasks that do nothing, in both orders of claiming. Random claims start at
+var randomCase = benchCase{
+	name: caseRandom, budget: 32, title: "random order against the default order",
+	sides: randomOrderSides, turn: burn(func(p plan) time.Duration { return p.short }),
+	says: `The burn-down of 200,000 tasks that do nothing, in both orders of claiming. Random claims start at
 a random task of the most urgent priority.`,
-		metrics: []string{mRate, mCPU, mDead},
-	}
+	metrics: []string{mRate, mCPU, mDead},
 }
 
-func randomOrder(ctx context.Context, b *bench) error {
+func randomOrderSides(p plan) []side {
 	var sides []side
 	for _, k := range []struct {
 		name string
@@ -28,9 +27,9 @@ func randomOrder(ctx context.Context, b *bench) error {
 	}{{sideBatch, batchSettings}, {sideLeased, leasedSettings}, {sideTx, txSettings}} {
 		random := k.set
 		random.Random = true
-		sides = append(sides, oursSide(k.name, b.plan.backlog, k.set), oursSide(k.name+randomly, b.plan.backlog, random))
+		sides = append(sides, oursSide(k.name, p.backlog, k.set), oursSide(k.name+randomly, p.backlog, random))
 	}
-	return b.burnDown(ctx, caseRandom, b.plan.short, sides...)
+	return sides
 }
 
 // typeCounts are how many types a relay has handlers for; all tasks are of one of them.
@@ -43,16 +42,15 @@ func typesSide(n int) string {
 	return fmt.Sprintf("%d types, 1 of them busy", n)
 }
 
-func typesCase() benchCase {
-	return benchCase{
-		name: caseTypes, budget: 16, title: "1, 20 and 500 task types, one of them with tasks", run: types,
-		says: `The burn-down of 200,000 tasks that do nothing by a relay that has handlers for more types: what
+var typesCase = benchCase{
+	name: caseTypes, budget: 16, title: "1, 20 and 500 task types, one of them with tasks",
+	sides: typesSides, turn: burn(func(p plan) time.Duration { return p.short }),
+	says: `The burn-down of 200,000 tasks that do nothing by a relay that has handlers for more types: what
 looking for other types' work costs. Batch handlers, 4 × 1,000.`,
-		metrics: []string{mRate, mCPU},
-	}
+	metrics: []string{mRate, mCPU},
 }
 
-func types(ctx context.Context, b *bench) error {
+func typesSides(p plan) []side {
 	var sides []side
 	for _, n := range typeCounts {
 		set := batchSettings
@@ -60,7 +58,7 @@ func types(ctx context.Context, b *bench) error {
 		for i := 1; i < n; i++ {
 			set.Types = append(set.Types, fmt.Sprintf("QUIET_%03d", i))
 		}
-		sides = append(sides, oursSide(typesSide(n), b.plan.backlog, set))
+		sides = append(sides, oursSide(typesSide(n), p.backlog, set))
 	}
-	return b.burnDown(ctx, caseTypes, b.plan.short, sides...)
+	return sides
 }

@@ -24,45 +24,33 @@ const (
 	walChunk      = 1000
 )
 
-func walCase() benchCase {
-	return benchCase{
-		name: caseWAL, budget: 27, title: "WAL from enqueue to done", run: wal,
-		says: `How much write-ahead log a task costs, from its enqueue to the commit that ends it: what goes to
+var walCase = benchCase{
+	name: caseWAL, budget: 27, title: "WAL from enqueue to done",
+	sides: walSides, turn: walTurn,
+	says: `How much write-ahead log a task costs, from its enqueue to the commit that ends it: what goes to
 the disk, to replicas and into the archive. Tasks are enqueued 1,000 a transaction; then they are
 worked off. Each turn begins with a checkpoint and a tenth of the tasks as a warm-up, so that few
 pages are touched for the first time since the checkpoint; the full-page images that remain are
 counted. Autovacuum is off meanwhile; what a VACUUM writes afterwards is told apart. It does not
 say what larger payloads cost: each byte of them is written once by all sides.`,
-		metrics: []string{mWAL, mWALEnqueue, mWALImages, mWALVacuum, mWALDead},
-	}
+	metrics: []string{mWAL, mWALEnqueue, mWALImages, mWALVacuum, mWALDead},
 }
 
-func wal(ctx context.Context, b *bench) error {
-	if err := b.autovacuum(ctx, `SET autovacuum = off`); err != nil {
-		return err
+func walSides(p plan) []side {
+	of := func(s side, tasks int) side { // begins with an empty database
+		s.tasks = tasks
+		return s
 	}
-	defer b.autovacuum(context.WithoutCancel(ctx), `RESET autovacuum`)
-	many, few := b.plan.walTasks, b.plan.walTasks/5
-	sides := []struct {
-		side
-		tasks int
-	}{
-		{oursSide(sideWALBatch, 0, batchSettings), many},
-		{rawSide(rawPrefix+sideWALBatch, 0, raw.Settings{Workers: batchWorkers, Batch: batchSize}), many},
-		{riverSide(sideWALRiver, 0, river.Bench()), many},
-		{oursSide(sideWALTx, 0, txSettings), few},
-		{rawSide(rawPrefix+sideWALTx, 0, raw.Settings{Workers: txWorkers, Batch: 1}), few},
-		{oursSide(sideWALLeased, 0, leasedSettings), few},
-		{rawSide(rawPrefix+sideWALLeased, 0, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}), many},
+	many, few := p.walTasks, p.walTasks/5
+	return []side{
+		of(oursSide(sideWALBatch, 0, batchSettings), many),
+		of(rawSide(rawPrefix+sideWALBatch, 0, raw.Settings{Workers: batchWorkers, Batch: batchSize}), many),
+		of(riverSide(sideWALRiver, 0, river.Bench()), many),
+		of(oursSide(sideWALTx, 0, txSettings), few),
+		of(rawSide(rawPrefix+sideWALTx, 0, raw.Settings{Workers: txWorkers, Batch: 1}), few),
+		of(oursSide(sideWALLeased, 0, leasedSettings), few),
+		of(rawSide(rawPrefix+sideWALLeased, 0, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}), many),
 	}
-	for round := range b.plan.rounds {
-		for _, s := range sides {
-			if err := b.walTurn(ctx, round, s.side, s.tasks); err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
-			}
-		}
-	}
-	return nil
 }
 
 func (b *bench) autovacuum(ctx context.Context, setting string) error {
@@ -74,21 +62,25 @@ func (b *bench) autovacuum(ctx context.Context, setting string) error {
 	return nil
 }
 
-func (b *bench) walTurn(ctx context.Context, round int, s side, tasks int) error {
-	d, err := b.server.fresh(ctx, s)
+func walTurn(ctx context.Context, b *bench, t turn) error {
+	if err := b.autovacuum(ctx, `SET autovacuum = off`); err != nil {
+		return err
+	}
+	defer b.autovacuum(context.WithoutCancel(ctx), `RESET autovacuum`)
+	d, err := b.server.fresh(ctx, t.side)
 	if err != nil {
 		return err
 	}
 	defer d.drop()
-	c, err := s.open(ctx, d)
+	c, err := t.open(ctx, d)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	if _, err := b.walPass(ctx, d, s, c, tasks/10); err != nil { // the warm-up
+	if _, err := b.walPass(ctx, d, t.side, c, t.tasks/10); err != nil { // the warm-up
 		return err
 	}
-	p, err := b.walPass(ctx, d, s, c, tasks)
+	p, err := b.walPass(ctx, d, t.side, c, t.tasks)
 	if err != nil {
 		return err
 	}
@@ -104,7 +96,7 @@ func (b *bench) walTurn(ctx context.Context, round int, s side, tasks int) error
 		mWAL: p.done.bytes - p.start.bytes, mWALEnqueue: p.enqueued.bytes - p.start.bytes,
 		mWALImages: p.done.images - p.start.images, mWALDead: dead, mWALVacuum: vacuumed.bytes - p.done.bytes,
 	} {
-		b.samples.Add(caseWAL, s.name, metric, round, sum/float64(tasks))
+		b.add(t, metric, sum/float64(t.tasks))
 	}
 	return err
 }

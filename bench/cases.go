@@ -1,16 +1,14 @@
 package main
 
 // cases are all cases, in the order in which they run.
-func cases() []benchCase {
-	return []benchCase{
-		burndownCase(), largeCase(), insertCase(), defaultsCase(), latencyCase(), enqueueCase(), manyCase(),
-		heldCase(), claimCase(), memoryCase(), randomCase(), typesCase(), idleCase(), walCase(),
-	}
+var cases = []benchCase{
+	burndownCase, largeCase, insertCase, defaultsCase, latencyCase, enqueueCase, manyCase,
+	heldCase, claimCase, memoryCase, randomCase, typesCase, idleCase, walCase,
 }
 
 func caseNames() []string {
 	var names []string
-	for _, c := range cases() {
+	for _, c := range cases {
 		names = append(names, c.name)
 	}
 	return names

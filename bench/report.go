@@ -128,7 +128,7 @@ func (r *report) details() string {
 	for _, v := range r.verdicts {
 		s += targetRow(v)
 	}
-	for _, c := range cases() {
+	for _, c := range cases {
 		rows := table(r.samples, c)
 		if len(rows) == 0 {
 			continue

@@ -23,13 +23,13 @@ func run(ctx context.Context, o options, p plan, out io.Writer) (*report, error)
 		return nil, err
 	}
 	env.print(out)
-	for _, c := range cases() {
+	for _, c := range cases {
 		if len(o.cases) > 0 && !slices.Contains(o.cases, c.name) {
 			continue
 		}
 		began := time.Now()
 		b.say("%s: %s", c.name, c.title)
-		if err := c.run(ctx, b); err != nil {
+		if err := c.measure(ctx, b); err != nil {
 			return nil, fmt.Errorf("%s: %w", c.name, err)
 		}
 		b.say("  took %.0f s; a quick run has %d", time.Since(began).Seconds(), c.budget)

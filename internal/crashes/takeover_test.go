@@ -1,7 +1,6 @@
 package crashes_test
 
 import (
-	"maps"
 	"os"
 	"testing"
 	"time"
@@ -11,7 +10,13 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// F25.
+// F25. It waits for a heartbeat to run out.
+func TestGuaranteesInTimeOfProcesses(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	t.Run("a killed relay's tasks are taken over within 15 s", testTakeover)
+}
+
 func testTakeover(t *testing.T) {
 	db := newGatedDatabase(t)
 	const tasks = 9
@@ -34,15 +39,4 @@ func testTakeover(t *testing.T) {
 	if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt <> 2`); n != 0 {
 		t.Errorf("%d of the runs that died were not counted as attempts", n)
 	}
-}
-
-// What mostly waits for a heartbeat or a timeout to run out.
-func TestGuaranteesInTimeOfProcesses(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	tests := map[string]func(*testing.T){"a killed relay's tasks are taken over within 15 s": testTakeover}
-	if relaytest.Long { // internal/chaos stops processes, too
-		maps.Copy(tests, freezeTests)
-	}
-	relaytest.Together(t, tests)
 }

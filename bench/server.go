@@ -8,7 +8,6 @@ import (
 	neturl "net/url"
 	"strings"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/devpg"
 )
 
@@ -26,12 +25,10 @@ var shownSettings = []string{
 	"checkpoint_timeout", "max_connections", "autovacuum", "autovacuum_naptime", "wal_level", "jit",
 }
 
-// server is the PostgreSQL under test. A database is built once, as a template, and copied for each
-// turn. So all turns of a side start from the same files, vacuumed, analyzed, after a checkpoint.
+// server is the PostgreSQL under test. A database is built once, and copied for each turn. So all turns of a side start from the same files, vacuumed, analyzed, after a checkpoint.
 type server struct {
-	devpg     *devpg.Server
-	admin     *sql.DB
-	templates map[string]string // key: URL
+	devpg *devpg.Server
+	admin *sql.DB
 }
 
 func openServer(ctx context.Context, logf func(string, ...any)) (*server, error) {
@@ -43,7 +40,7 @@ func openServer(ctx context.Context, logf func(string, ...any)) (*server, error)
 	if err != nil {
 		return nil, errors.Join(err, own.Close())
 	}
-	return &server{devpg: own, admin: admin, templates: map[string]string{}}, nil
+	return &server{own, admin}, nil
 }
 
 func (s *server) close() error { return errors.Join(s.admin.Close(), s.devpg.Close()) }
@@ -61,38 +58,22 @@ func (s *server) settings(ctx context.Context) ([][2]string, error) {
 	return out, nil
 }
 
-// fresh is a copy of the side's template, which is built when it is asked for the first time.
+// fresh is a copy of the side's database, which is built when it is asked for the first time.
 func (s *server) fresh(ctx context.Context, of side) (*database, error) {
-	template, ok := s.templates[of.key]
-	if !ok {
-		d, err := open(s.devpg.NewDatabase(ctx))
+	d, err := open(s.devpg.PreparedDatabase(ctx, of.key, func(url string) error {
+		d, err := open(url, nil, nil)
 		if err != nil {
-			return nil, fmt.Errorf("bench: create a database: %w", err)
+			return err
 		}
-		if err := s.finish(ctx, d, of.build(ctx, d)); err != nil {
-			d.drop()
-			return nil, fmt.Errorf("bench: build %s: %w", of.key, err)
+		if err = of.build(ctx, d); err == nil {
+			err = d.exec(ctx, `VACUUM ANALYZE`)
 		}
-		template = d.url
-		s.templates[of.key] = template
-	}
-	d, err := open(s.devpg.CopyDatabase(ctx, template))
+		return errors.Join(err, d.Close())
+	}))
 	if err != nil {
-		return nil, fmt.Errorf("bench: copy a database: %w", err)
+		return nil, fmt.Errorf("bench: a database of %s: %w", of.key, err)
 	}
 	return d, nil
-}
-
-// finish closes a template to everybody, autovacuum included.
-func (s *server) finish(ctx context.Context, d *database, err error) error {
-	if err == nil {
-		err = d.exec(ctx, `VACUUM ANALYZE`)
-	}
-	if err = errors.Join(err, d.Close()); err != nil {
-		return err
-	}
-	_, err = s.admin.ExecContext(ctx, `ALTER DATABASE `+pq.QuoteIdentifier(d.name)+` ALLOW_CONNECTIONS false`)
-	return err
 }
 
 // database is one database of the server.

@@ -1,6 +1,7 @@
 package cost_test
 
 import (
+	"context"
 	"database/sql"
 	"testing"
 
@@ -29,8 +30,7 @@ var settings = map[string]string{
 type server struct {
 	*devpg.Server
 	admin      *sql.DB
-	statements bool   // pg_stat_statements is there
-	template   string // the URL of a migrated database
+	statements bool // pg_stat_statements is there
 }
 
 func newServer(t *testing.T) *server {
@@ -52,7 +52,6 @@ func newServer(t *testing.T) *server {
 	} else { // the driver counts calls and round trips; statements, inner statements, rows and buffers are not checked
 		needs.Without(t, "pg_stat_statements 1.9 or later", "postgresql-contrib")
 	}
-	s.migrate(t)
 	return s
 }
 
@@ -78,26 +77,18 @@ func noMaintenance() string {
 	return statement
 }
 
-func (s *server) migrate(t *testing.T) {
-	t.Helper()
-	url, _, err := s.NewDatabase(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+// migrated is a database as each case begins with.
+func migrated(url string) error {
 	db, err := sql.Open("postgres", url)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer db.Close()
-	if err := schema.Migrate(t.Context(), db); err != nil {
-		t.Fatal(err)
+	if err := schema.Migrate(context.Background(), db); err != nil {
+		return err
 	}
-	for _, statement := range []string{`CREATE TABLE effect (task_id bigint NOT NULL)`, noMaintenance()} {
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.template = url
+	_, err = db.Exec(`CREATE TABLE effect (task_id bigint NOT NULL); ` + noMaintenance())
+	return err
 }
 
 func (s *server) do(t *testing.T, query string) {
@@ -124,7 +115,7 @@ type subject struct {
 
 func (s *server) subject(t *testing.T) *subject {
 	t.Helper()
-	url, drop, err := s.CopyDatabase(t.Context(), s.template)
+	url, drop, err := s.PreparedDatabase(t.Context(), "migrated", migrated)
 	if err != nil {
 		t.Fatal(err)
 	}

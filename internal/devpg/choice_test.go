@@ -65,10 +65,17 @@ func TestChoiceFromTheEnvironment(t *testing.T) {
 		}
 		query(t, database, "SELECT 1")
 		drop()
+		_, drop, err = s.PreparedDatabase(t.Context(), "key", func(string) error { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		drop()
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		query(t, other.URL(), "SELECT 1")
+		if n := query(t, other.URL(), `SELECT count(*) FROM pg_database WHERE datname LIKE 'outbox_test%'`); n != "0" {
+			t.Errorf("%s databases are left", n)
+		}
 	})
 	t.Run("url alone", func(t *testing.T) {
 		t.Setenv("OUTBOX_TEST_POSTGRES", "url")

@@ -4,11 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	neturl "net/url"
 	"strings"
 	"time"
-
-	"github.com/lib/pq"
 )
 
 // NewDatabase creates an empty database with a name of its own, outbox_test_ and random letters, in
@@ -21,40 +18,76 @@ func (s *Server) NewDatabase(ctx context.Context) (url string, drop func(), err 
 
 // EncodedDatabase is NewDatabase in another encoding.
 func (s *Server) EncodedDatabase(ctx context.Context, encoding string) (url string, drop func(), err error) {
-	// template0, unlike template1, is pristine everywhere and never in use
-	return s.create(ctx, `TEMPLATE template0 ENCODING '`+encoding+`' LC_COLLATE 'C' LC_CTYPE 'C'`)
+	name, drop, err := s.create(ctx, pristine(encoding))
+	return s.urlOf(name), drop, err
 }
 
-// CopyDatabase is NewDatabase with all that is in the database of the URL, which is one of
-// NewDatabase's and must not be in use.
-func (s *Server) CopyDatabase(ctx context.Context, from string) (url string, drop func(), err error) {
-	u, err := neturl.Parse(from)
+// PreparedDatabase is NewDatabase with what prepare makes of an empty one. That happens once for each
+// key; all are copies of it, which are had sooner. prepare leaves no connection open.
+func (s *Server) PreparedDatabase(ctx context.Context, key any, prepare func(url string) error) (
+	url string, drop func(), err error) {
+	template, err := s.template(ctx, key, prepare)
 	if err != nil {
-		return "", nil, fmt.Errorf("devpg: copy a database: %w", err)
+		return "", nil, err
 	}
-	of := "TEMPLATE " + pq.QuoteIdentifier(strings.TrimPrefix(u.Path, "/"))
+	of := "TEMPLATE " + template
 	major := 0
 	if _, _ = fmt.Sscan(s.version, &major); major >= 15 {
 		of += " STRATEGY file_copy" // half the time of the default, which also writes it to the WAL
 	}
-	return s.create(ctx, of)
+	name, drop, err := s.create(ctx, of)
+	return s.urlOf(name), drop, err
 }
 
-func (s *Server) create(ctx context.Context, of string) (url string, drop func(), err error) {
-	name := "outbox_test_" + strings.ToLower(rand.Text())
+// template is the database of the key, which nobody connects to once it is prepared, not even
+// autovacuum.
+func (s *Server) template(ctx context.Context, key any, prepare func(url string) error) (name string, err error) {
+	s.preparing.Lock()
+	defer s.preparing.Unlock()
+	if name, made := s.templates[key]; made {
+		return name, nil
+	}
+	name, drop, err := s.create(ctx, pristine("UTF8"))
+	if err != nil {
+		return "", err
+	}
+	if err = prepare(s.urlOf(name)); err == nil {
+		err = s.administer(ctx, `ALTER DATABASE `+name+` ALLOW_CONNECTIONS false`)
+	}
+	if err != nil {
+		drop()
+		return "", fmt.Errorf("devpg: prepare a database: %w", err)
+	}
+	s.templates[key] = name
+	if s.cluster == nil { // else it goes with the server's files
+		s.drops = append(s.drops, drop)
+	}
+	return name, nil
+}
+
+// pristine is of template0, which unlike template1 is so everywhere, and never in use.
+func pristine(encoding string) string {
+	return `TEMPLATE template0 ENCODING '` + encoding + `' LC_COLLATE 'C' LC_CTYPE 'C'`
+}
+
+func (s *Server) urlOf(name string) string {
+	u := *s.url
+	u.Path, u.RawPath = "/"+name, ""
+	return u.String()
+}
+
+func (s *Server) create(ctx context.Context, of string) (name string, drop func(), err error) {
+	name = "outbox_test_" + strings.ToLower(rand.Text())
 	if err := s.administer(ctx, `CREATE DATABASE `+name+` `+of); err != nil {
 		return "", nil, fmt.Errorf("devpg: create database %s: %w", name, err)
 	}
-	drop = func() {
+	return name, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if err := s.administer(ctx, `DROP DATABASE IF EXISTS `+name+` WITH (FORCE)`); err != nil {
 			s.logf("devpg: drop database %s: %v", name, err)
 		}
-	}
-	u := *s.url
-	u.Path, u.RawPath = "/"+name, ""
-	return u.String(), drop, nil
+	}, nil
 }
 
 // administer runs one statement.

@@ -20,6 +20,10 @@ type Server struct {
 	found
 	logf  func(format string, args ...any)
 	admin *sql.DB // keeps one connection; a new one costs as much as half of a new database
+
+	preparing sync.Mutex
+	templates map[any]string // names by the keys of PreparedDatabase
+	drops     []func()       // of templates
 }
 
 func newServer(f found, logf func(format string, args ...any)) (*Server, error) {
@@ -28,9 +32,14 @@ func newServer(f found, logf func(format string, args ...any)) (*Server, error) 
 		return nil, errors.Join(err, f.close())
 	}
 	admin.SetMaxIdleConns(1)
-	end := f.close
-	f.close = sync.OnceValue(func() error { return errors.Join(admin.Close(), end()) })
-	return &Server{f, logf, admin}, nil
+	s := &Server{found: f, logf: logf, admin: admin, templates: map[any]string{}}
+	s.close = sync.OnceValue(func() error {
+		for _, drop := range s.drops {
+			drop()
+		}
+		return errors.Join(admin.Close(), f.close())
+	})
+	return s, nil
 }
 
 // URL is the address of the server for its administrator, password included. It names the database

@@ -3,7 +3,6 @@ package pgtest
 import (
 	"context"
 	"reflect"
-	"sync"
 	"testing"
 )
 
@@ -38,42 +37,10 @@ func Prepared(t testing.TB, prepare func(url string) error) string {
 // Kept is Prepared with a database that the caller drops.
 func Kept(t testing.TB, prepare func(url string) error) (url string, drop func()) {
 	t.Helper()
-	template, err := templateOf(t, prepare)
-	if err != nil {
-		t.Fatal(err)
-	}
-	url, drop, err = Server(t).CopyDatabase(context.Background(), template)
+	function := reflect.ValueOf(prepare).Pointer()
+	url, drop, err := Server(t).PreparedDatabase(context.Background(), function, prepare)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return url, drop
-}
-
-// templates are the URLs of the databases that Prepared copies, by its function.
-var templates struct {
-	sync.Mutex
-	urls map[uintptr]string
-}
-
-func templateOf(t testing.TB, prepare func(url string) error) (string, error) {
-	t.Helper()
-	templates.Lock()
-	defer templates.Unlock()
-	function := reflect.ValueOf(prepare).Pointer()
-	if url, made := templates.urls[function]; made {
-		return url, nil
-	}
-	url, drop, err := Server(t).NewDatabase(context.Background())
-	if err != nil {
-		return "", err
-	}
-	AtEnd(func() error { drop(); return nil })
-	if err := prepare(url); err != nil {
-		return "", err
-	}
-	if templates.urls == nil {
-		templates.urls = map[uintptr]string{}
-	}
-	templates.urls[function] = url
-	return url, nil
 }

@@ -53,13 +53,13 @@ func enqueueing(ctx context.Context, b *bench) error {
 	worker := ChildSettings{River: &set, Set: relaySettings{Pause: work}}
 	for round := range b.plan.rounds {
 		err := b.beside(ctx, ours, relay, func(d *database, busy *process) error {
-			compared := []enqueuer{{sideEnqueue, oursClient}, {sideBare, bareClient}}
-			held := []enqueuer{{sideHeld, oursClient}, {sideBareHeld, bareClient}}
+			compared := []side{{name: sideEnqueue, open: oursClient}, {name: sideBare, open: bareClient}}
+			held := []side{{name: sideHeld, open: oursClient}, {name: sideBareHeld, open: bareClient}}
 			if round%2 == 1 {
 				slices.Reverse(compared)
 				slices.Reverse(held)
 			}
-			if err := b.hammer(ctx, round, d, busy, append(compared, enqueuer{sidePrepared, preparedClient})); err != nil {
+			if err := b.hammer(ctx, round, d, busy, append(compared, side{name: sidePrepared, open: preparedClient})); err != nil {
 				return err
 			}
 			release, err := hold(ctx, d.DB)
@@ -73,7 +73,7 @@ func enqueueing(ctx context.Context, b *bench) error {
 			return err
 		}
 		err = b.beside(ctx, riverSide("", busyBacklog, river.Settings{}), worker, func(d *database, busy *process) error {
-			return b.hammer(ctx, round, d, busy, []enqueuer{{sideRiverTx, riverClient}})
+			return b.hammer(ctx, round, d, busy, []side{{name: sideRiverTx, open: riverClient}})
 		})
 		if err != nil {
 			return err
@@ -99,24 +99,18 @@ func (b *bench) beside(ctx context.Context, s side, set ChildSettings, do func(d
 	return do(d, busy)
 }
 
-// enqueuer is a side, and how it enqueues one task.
-type enqueuer struct {
-	side string
-	open func(context.Context, *database) (client, error)
-}
-
 // hammer lets each of the sides go on for the plan's time, after a tenth of it that does not count.
-func (b *bench) hammer(ctx context.Context, round int, d *database, busy *process, sides []enqueuer) error {
+func (b *bench) hammer(ctx context.Context, round int, d *database, busy *process, sides []side) error {
 	for _, s := range sides {
-		if err := b.hammerSide(ctx, round, d, busy, s); err != nil {
-			return fmt.Errorf("%s: %w", s.side, err)
+		if err := b.hammerSide(ctx, turn{s, caseEnqueue, round}, d, busy); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
 	return nil
 }
 
-func (b *bench) hammerSide(ctx context.Context, round int, d *database, busy *process, s enqueuer) error {
-	c, err := s.open(ctx, d)
+func (b *bench) hammerSide(ctx context.Context, t turn, d *database, busy *process) error {
+	c, err := t.open(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -135,9 +129,9 @@ func (b *bench) hammerSide(ctx context.Context, round int, d *database, busy *pr
 	}
 	after, err := busy.used(ctx)
 	meantime := float64(after.Done-before.Done) / time.Since(began).Seconds()
-	b.samples.Add(caseEnqueue, s.side, mSpeed, round, rate)
-	b.samples.Add(caseEnqueue, s.side, mRelayMeantime, round, meantime)
-	b.say("  %-40s round %d: %7.0f transactions/s (the relay: %.0f tasks/s)", s.side, round+1, rate, meantime)
+	b.add(t, mSpeed, rate)
+	b.add(t, mRelayMeantime, meantime)
+	b.say("  %-40s round %d: %7.0f transactions/s (the relay: %.0f tasks/s)", t.name, t.round+1, rate, meantime)
 	return err
 }
 

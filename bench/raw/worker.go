@@ -77,18 +77,18 @@ func work(ctx context.Context, db *sql.DB, set Settings, done func(n int)) error
 	if set.Leased {
 		query = leaseSQL
 	}
-	for _, p := range []struct {
-		to    **sql.Stmt
-		query string
-	}{{&w.claim, query}, {&w.finish, finishSQL}, {&w.effect, effectSQL}, {&w.effectOne, effectOneSQL}} {
-		if p.to == &w.effect || p.to == &w.effectOne {
-			if !set.Insert {
-				continue
-			}
+	prepare := func(query string) (s *sql.Stmt) {
+		if err == nil {
+			s, err = conn.PrepareContext(ctx, query)
 		}
-		if *p.to, err = conn.PrepareContext(ctx, p.query); err != nil {
-			return err
-		}
+		return s
+	}
+	w.claim, w.finish = prepare(query), prepare(finishSQL)
+	if set.Insert {
+		w.effect, w.effectOne = prepare(effectSQL), prepare(effectOneSQL)
+	}
+	if err != nil {
+		return err
 	}
 	for {
 		n, err := w.one(ctx)

@@ -1,6 +1,7 @@
 package crashes_test
 
 import (
+	"slices"
 	"sync"
 	"testing"
 
@@ -64,12 +65,7 @@ func (f *fleet) supervise() {
 		f.mu.Unlock()
 		<-p.Ended
 		f.mu.Lock()
-		for i, other := range f.alive {
-			if other == p {
-				f.alive = append(f.alive[:i], f.alive[i+1:]...)
-				break
-			}
-		}
+		f.alive = slices.DeleteFunc(f.alive, func(other *process) bool { return other == p })
 		f.mu.Unlock()
 		if f.Hasten {
 			if err := declareDead(f.DB, p); err != nil {
@@ -83,5 +79,5 @@ func (f *fleet) supervise() {
 func (f *fleet) Processes() []*process {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]*process(nil), f.alive...)
+	return slices.Clone(f.alive)
 }

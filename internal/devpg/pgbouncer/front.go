@@ -1,12 +1,12 @@
 package pgbouncer
 
 import (
-	"bufio"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
 	"sync"
+
+	"github.com/jackc/pgx/v5/pgproto3"
 )
 
 // front is a proxy on loopback that passes on everything but requests to cancel a statement. It
@@ -16,19 +16,6 @@ type front struct {
 	to       string
 	clients  sync.Map // net.Conn by what the client cancels with
 }
-
-const (
-	cancelCode = 80877102 // in the place of a protocol version
-	longest    = 10_000   // startup message, as in PostgreSQL
-)
-
-// canceled is PostgreSQL's answer for a canceled statement: the error, and that the transaction has
-// failed.
-var canceled = func() []byte {
-	fields := "SERROR\x00VERROR\x00C57014\x00Mcanceling statement due to user request\x00\x00"
-	m := binary.BigEndian.AppendUint32([]byte{'E'}, uint32(4+len(fields)))
-	return append(append(m, fields...), 'Z', 0, 0, 0, 5, 'E')
-}()
 
 // newFront serves until its listener is closed. A connection ends with its client or its server.
 func newFront(to string) (*front, error) {
@@ -51,12 +38,12 @@ func newFront(to string) (*front, error) {
 
 func (f *front) serve(client net.Conn) {
 	defer client.Close()
-	first, err := readMessage(client, nil) // PgBouncer wants all of it at once
-	if err != nil || len(first) < 8 {
+	first, err := pgproto3.NewBackend(client, nil).ReceiveStartupMessage()
+	if err != nil {
 		return
 	}
-	if binary.BigEndian.Uint32(first[4:]) == cancelCode {
-		f.cancel(string(first[8:]))
+	if c, ok := first.(*pgproto3.CancelRequest); ok {
+		f.cancel(fmt.Sprint(c.ProcessID, c.SecretKey))
 		return
 	}
 	server, err := net.Dial("tcp4", f.to)
@@ -64,7 +51,7 @@ func (f *front) serve(client net.Conn) {
 		return
 	}
 	defer server.Close()
-	if _, err := server.Write(first); err != nil {
+	if send(server, first) != nil {
 		return
 	}
 	go func() {
@@ -76,47 +63,48 @@ func (f *front) serve(client net.Conn) {
 
 // answer passes on what the server says, and notes the key that it gives the client.
 func (f *front) answer(client, server net.Conn) {
-	r := bufio.NewReader(server)
-	for ready := false; !ready; {
-		kind, err := r.ReadByte()
+	said := pgproto3.NewFrontend(server, nil)
+	for ready := false; !ready; { // then the server has said all, until it is asked
+		message, err := said.Receive()
 		if err != nil {
 			return
 		}
-		message, err := readMessage(r, []byte{kind})
-		if err != nil {
-			return
-		}
-		if ready = kind == 'Z'; kind == 'K' {
-			key := string(message[5:])
+		switch m := message.(type) {
+		case *pgproto3.BackendKeyData:
+			key := fmt.Sprint(m.ProcessID, m.SecretKey)
 			f.clients.Store(key, client)
 			defer f.clients.Delete(key)
+		case *pgproto3.ReadyForQuery:
+			ready = true
 		}
-		if _, err := client.Write(message); err != nil {
+		if send(client, message) != nil {
 			return
 		}
 	}
-	_, _ = io.Copy(client, r)
+	_, _ = io.Copy(client, server)
 }
 
-// readMessage reads a length, which counts itself, and the message, behind what was read.
-func readMessage(r io.Reader, read []byte) ([]byte, error) {
-	message := append(read, 0, 0, 0, 0)
-	length := message[len(read):]
-	if _, err := io.ReadFull(r, length); err != nil {
-		return nil, err
-	}
-	n := binary.BigEndian.Uint32(length)
-	if n < 4 || n > longest {
-		return nil, fmt.Errorf("a message of %d bytes", n)
-	}
-	body := make([]byte, n-4)
-	_, err := io.ReadFull(r, body)
-	return append(message, body...), err
-}
-
+// cancel answers as PostgreSQL does for a canceled statement: the error, and that the transaction has
+// failed.
 func (f *front) cancel(key string) {
-	if client, ok := f.clients.Load(key); ok {
-		_, _ = client.(net.Conn).Write(canceled)
-		_ = client.(net.Conn).Close()
+	client, ok := f.clients.Load(key)
+	if !ok {
+		return
 	}
+	conn := client.(net.Conn)
+	_ = send(conn,
+		&pgproto3.ErrorResponse{Severity: "ERROR", Code: "57014", Message: "canceling statement due to user request"},
+		&pgproto3.ReadyForQuery{TxStatus: 'E'})
+	_ = conn.Close()
+}
+
+func send(to io.Writer, messages ...pgproto3.Message) (err error) {
+	var text []byte
+	for _, m := range messages {
+		if text, err = m.Encode(text); err != nil {
+			return err
+		}
+	}
+	_, err = to.Write(text)
+	return err
 }

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -10,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
 )
 
 // conn is a client's connection and the one to the server.
@@ -150,15 +151,17 @@ func (c *conn) fromClient() {
 		statement := ""
 		switch kind {
 		case 'Q':
-			statement = strings.TrimRight(string(body), "\x00")
+			var q pgproto3.Query
+			_ = q.Decode(body)
+			statement = q.String
 		case 'P':
-			name, rest, _ := bytes.Cut(body, []byte{0})
-			query, _, _ := bytes.Cut(rest, []byte{0})
-			prepared[string(name)] = string(query)
+			var p pgproto3.Parse
+			_ = p.Decode(body)
+			prepared[p.Name] = p.Query
 		case 'B':
-			_, rest, _ := bytes.Cut(body, []byte{0})
-			name, _, _ := bytes.Cut(rest, []byte{0})
-			statement = prepared[string(name)]
+			var b pgproto3.Bind
+			_ = b.Decode(body)
+			statement = prepared[b.PreparedStatement]
 		}
 		if statement != "" {
 			if strings.HasPrefix(statement, "LISTEN ") {

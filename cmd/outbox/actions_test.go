@@ -1,159 +1,191 @@
 package main
 
 import (
+	"context"
 	"strings"
 	"testing"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
 )
+
+// step is a command line, its exit code, and a text that it prints to stdout or stderr.
+type step struct {
+	args string
+	code int
+	want string
+}
+
+func (db *testDB) steps(t *testing.T, steps ...step) {
+	t.Helper()
+	for _, s := range steps {
+		if r := db.run(t, strings.Fields(s.args)...); r.code != s.code || !strings.Contains(r.out+r.err, s.want) {
+			t.Errorf("%s: got %+v, want exit code %d and %q", s.args, r, s.code, s.want)
+		}
+	}
+}
+
+// is fails unless a query's result is the text.
+func (db *testDB) is(t testing.TB, query, want string) {
+	t.Helper()
+	if got := db.Text(t, query); got != want {
+		t.Errorf("%s:\n got %s\nwant %s", query, got, want)
+	}
+}
+
+// wantAudit fails unless the audit ends with these lines.
+func (db *testDB) wantAudit(t *testing.T, lines ...string) {
+	t.Helper()
+	if got, want := db.audited(t), strings.Join(lines, "\n"); !strings.HasSuffix(got, want) {
+		t.Errorf("the audit has\n%s\nwant at its end\n%s", got, want)
+	}
+}
 
 func TestEnqueueTakesJSONFromTheArgumentOrStdin(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
-	if got := db.ok(t, "enqueue", "REPORT", `{"n": 1}`, "-priority", "-5", "-after", "1h", "-attempts", "3", "-unique", "u1", "-ordered", "o1", "-header", "a=b=c", "-header", "d="); got != "task 1: created\n" {
-		t.Errorf("got %q", got)
-	}
-	got := db.text(t, `SELECT concat_ws(' ', task_type, payload, headers, priority, max_attempts, unique_key, ordering_key, state, run_at > now() + interval '59 min') FROM outbox.task`)
-	if want := `REPORT {"n": 1} {"a": "b=c", "d": ""} -5 3 u1 o1 waiting t`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if got := db.ok(t, "enqueue", "REPORT", `{}`, "-unique", "u1"); got != "task 1: skipped\n" {
-		t.Errorf("got %q", got)
-	}
-	c := command(t, environment(db.url), "enqueue", "REPORT", "-", "--at", "2030-05-01 15:04")
+	db.steps(t,
+		step{`enqueue REPORT {"n":1} -priority -5 -after 1h -attempts 3 -unique u1 -ordered o1 -header a=b=c -header d=`, 0, "task 1: created\n"},
+		step{`enqueue REPORT {} -unique u1`, 0, "task 1: skipped\n"},
+		step{`enqueue REPORT {"n":1`, exitUsage, "not JSON"},
+		step{`enqueue REPORT "\u0000"`, exitUsage, "payload"},
+		step{`enqueue REPORT {} -priority 70000`, exitUsage, "70000"},
+		step{`enqueue REPORT {} -at tomorrow`, exitUsage, "--at"},
+		step{`enqueue REPORT {} -at 2030-01-01 -after 1h`, exitUsage, "exclude each other"},
+		step{`enqueue REPORT {} -header x`, exitUsage, "NAME=VALUE"},
+		step{`enqueue REPORT {} -unique=`, exitUsage, "nique"},
+		step{`enqueue REPORT {} -attempts -1`, exitUsage, "-1"},
+	)
+	db.is(t, `SELECT concat_ws(' ', task_type, payload, headers, priority, max_attempts, unique_key, ordering_key, state, run_at > now() + interval '59 min') FROM outbox.task`,
+		`REPORT {"n": 1} {"a": "b=c", "d": ""} -5 3 u1 o1 waiting t`)
+	c := command(t, environment(db.URL), "enqueue", "REPORT", "-", "--at", "2030-05-01 15:04")
 	c.Stdin = strings.NewReader("[1,\n2]\n")
-	if r := finish(t, c); r.code != 0 || r.out != "task 2: created\n" && !strings.HasPrefix(r.out, "task ") {
+	if r := finish(t, c); r.code != 0 {
 		t.Errorf("got %+v", r)
 	}
-	if got := db.text(t, `SELECT payload::text || ' ' || (run_at AT TIME ZONE 'UTC') FROM outbox.task WHERE state = 'scheduled'`); got != "[1, 2] 2030-05-01 15:04:00" {
-		t.Errorf("got %s", got)
-	}
-	for _, args := range [][]string{{`{"n": 1`}, {`"\u0000"`}, {``}, {`{}`, "-priority", "70000"}, {`{}`, "-at", "tomorrow"}, {`{}`, "-at", "2030-01-01", "-after", "1h"}, {`{}`, "-header", "x"},
-		{`{}`, "-unique", ""}, {`{}`, "-attempts", "-1"}} {
-		if r := db.run(t, append([]string{"enqueue", "REPORT"}, args...)...); r.code != exitUsage || r.out != "" {
-			t.Errorf("%q: got %+v, want exit code 2", args, r)
-		}
-	}
-	if got, want := db.audited(t), "enqueue task 1 of type REPORT 1\nenqueue task "; !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 1 {
-		t.Errorf("the audit has %q, want two entries, the first %q", got, want)
+	db.is(t, `SELECT payload::text || ' ' || (run_at AT TIME ZONE 'UTC') FROM outbox.task WHERE state = 'scheduled'`, "[1, 2] 2030-05-01 15:04:00")
+	if got := db.audited(t); !strings.HasPrefix(got, "enqueue task 1 of type REPORT 1\nenqueue task ") || strings.Count(got, "\n") != 1 {
+		t.Errorf("the audit has %q, want two entries", got)
 	}
 }
 
-func TestPauseAndResume(t *testing.T) {
-	t.Parallel()
-	db := newDB(t)
-	db.ok(t, "enqueue", "MAIL", `{}`)
-	if got := db.ok(t, "pause", "MAIL", "-actor", "ada"); got != "type MAIL: paused\n" {
-		t.Errorf("got %q", got)
-	}
-	if got := db.text(t, `SELECT paused FROM outbox.task_type WHERE task_type = 'MAIL'`); got != "true" {
-		t.Errorf("paused is %s", got)
-	}
-	if got := db.ok(t, "resume", "MAIL"); got != "type MAIL: resumed\n" {
-		t.Errorf("got %q", got)
-	}
-	if got := db.text(t, `SELECT paused FROM outbox.task_type WHERE task_type = 'MAIL'`); got != "false" {
-		t.Errorf("paused is %s", got)
-	}
-	if r := db.run(t, "pause", "MIAL"); r.code != 0 || !strings.Contains(r.err, "no task of type MIAL was ever enqueued") {
-		t.Errorf("got %+v, want a hint that the type is new", r)
-	}
-	if r := db.run(t, "resume", "MIAL"); r.code != 0 || r.out != "type MIAL: resumed\n" {
-		t.Errorf("got %+v", r)
-	}
-	if r := db.run(t, "resume", "MIIAL"); r.code != exitNotFound || r.out != "" || r.err != "outbox: there is no task type MIIAL: see outbox types\n" {
-		t.Errorf("got %+v", r)
-	}
-	for _, command := range []string{"pause", "resume"} {
-		if r := db.run(t, command, "A\nB"); r.code != exitUsage {
-			t.Errorf("got %+v", r)
-		}
-	}
-	if got := db.text(t, `SELECT count(*) FROM outbox.task_type WHERE task_type NOT IN ('MAIL', 'MIAL')`); got != "0" {
-		t.Errorf("%s types were written that are none", got)
-	}
-	if got := db.text(t, `SELECT string_agg(CASE WHEN actor = 'ada' THEN actor WHEN actor ~ '^[^@]+@[^@]+$' THEN 'user@host' ELSE actor END || ' ' || tool, ', ' ORDER BY entry_id) FROM outbox.audit WHERE action <> 'enqueue'`); got !=
-		"ada outbox, user@host outbox, user@host outbox, user@host outbox" {
-		t.Errorf("actors: %s", got)
-	}
-	if got, want := db.audited(t), "pause MAIL 1\nresume MAIL 1\npause MIAL 1\nresume MIAL 1"; !strings.HasSuffix(got, want) {
-		t.Errorf("the audit has %q, want %q at its end", got, want)
-	}
-}
-
-func TestCancelAndRunNow(t *testing.T) {
+func TestCommandsChangeTypesTasksAndSchedules(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
 	for range 3 {
 		db.ok(t, "enqueue", "MAIL", `{}`, "-after", "1h")
 	}
-	if got := db.ok(t, "tasks", "run-now", "1"); got != "task 1: due\n" {
-		t.Errorf("got %q", got)
-	}
-	if r := db.run(t, "tasks", "run-now", "2", "99"); r.code != exitNotFound || r.out != "task 2: due\n" || r.err != "outbox: not scheduled: 99\n" {
-		t.Errorf("got %+v", r)
-	}
-	if got := db.text(t, `SELECT string_agg(task_id || ' ' || (run_at <= now()), ', ' ORDER BY task_id) FROM outbox.task`); got != "1 true, 2 true, 3 false" {
-		t.Errorf("got %s", got)
-	}
-	if r := db.run(t, "tasks", "cancel", "3"); r.code != exitUsage || !strings.Contains(r.err, "Cancel 1 task (3)? Say --yes") {
-		t.Errorf("got %+v, want a refusal", r)
-	}
-	if r := db.run(t, "tasks", "cancel", "3", "98", "-yes"); r.code != exitNotFound || r.out != "task 3: canceled\n" || !strings.Contains(r.err, "neither waiting nor running: 98") {
-		t.Errorf("got %+v", r)
-	}
-	if got := db.text(t, `SELECT count(*) FROM outbox.task WHERE task_id = 3`); got != "0" {
-		t.Errorf("the task is there")
-	}
-	if got, want := db.audited(t), "run_now task 1 1\nrun_now task 2 1\ncancel task 3 1"; !strings.HasSuffix(got, want) {
-		t.Errorf("the audit has %q, want %q at its end", got, want)
-	}
+	db.schedule(t, "nightly")
+	db.steps(t,
+		step{"pause MAIL -actor ada", 0, "type MAIL: paused\n"},
+		step{"pause MIAL", 0, "no task of type MIAL was ever enqueued"},
+		step{"resume MIAL", 0, "type MIAL: resumed\n"},
+		step{"resume MIIAL", exitNotFound, "outbox: there is no task type MIIAL: see outbox types\n"},
+		step{"pause A\u202eB\x01", exitUsage, "outbox: "},
+		step{"tasks run-now 1 1", 0, "task 1: due\n"},
+		step{"tasks run-now 2 99", exitNotFound, "task 2: due\noutbox: not scheduled: 99\n"},
+		step{"tasks cancel 3 98 -yes", exitNotFound, "task 3: canceled\noutbox: neither waiting nor running: 98\n"},
+		step{"schedules", 0, "nightly  REPORT  @daily"},
+		step{"schedules pause nightly", 0, "schedule nightly: paused\n"},
+		step{"schedules resume nightly", 0, "schedule nightly: resumed\n"},
+		step{"schedules remove nightly -yes", 0, "schedule nightly: removed\n"},
+		step{"schedules remove nightly -yes", exitNotFound, `there is no schedule "nightly"`},
+	)
+	db.is(t, `SELECT string_agg(task_type || ' ' || paused, ', ' ORDER BY task_type) FROM outbox.task_type`, "MAIL true, MIAL false")
+	db.is(t, `SELECT string_agg(task_id || ' ' || (run_at <= now()), ', ' ORDER BY task_id) FROM outbox.task`, "1 true, 2 true")
+	db.wantAudit(t, "pause MAIL 1", "pause MIAL 1", "resume MIAL 1", "run_now task 1 1", "run_now task 2 1", "cancel task 3 1",
+		"pause_schedule nightly 1", "resume_schedule nightly 1", "remove_schedule nightly 1")
+	db.is(t, `SELECT string_agg(DISTINCT regexp_replace(actor, '^[^@]+@[^@]+$', 'user@host') || ' ' || tool, ', ') FROM outbox.audit`, "ada outbox, user@host outbox")
 }
 
-func TestTheAuditNamesEachOfManyTasks(t *testing.T) {
+func TestListsHavePagesAndFilters(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
-	db.bury(t, "MAIL", "no such mailbox", 1001, 1000)
-	db.exec(t, `INSERT INTO outbox.task (task_type, payload, run_at) SELECT 'MAIL', '{}', now() + interval '1 hour' FROM generate_series(1, 1000)`)
-	ids := func(table string) []string {
-		return strings.Fields(db.text(t, `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.`+table))
+	db.bury(t, "MAIL", "no such mailbox\nat line 2", 1, 3)
+	db.bury(t, "REPORT", "out of disk", 11, 2)
+	type list struct {
+		Letters []struct {
+			TaskID int64 `json:"task_id"`
+		}
+		Next string
 	}
-	waiting, dead := ids("task"), ids("dead_task")
-	db.ok(t, append([]string{"dead", "redrive"}, dead...)...)
-	db.ok(t, append([]string{"tasks", "run-now"}, waiting...)...)
-	db.ok(t, append([]string{"tasks", "cancel", "-yes"}, waiting...)...)
-	for action, want := range map[string][]string{"redrive": dead, "run_now": waiting, "cancel": waiting} {
-		named := map[string]int{}
-		rows, err := db.Query(`SELECT target, count FROM outbox.audit WHERE action = $1`, action)
-		if err != nil {
-			t.Fatal(err)
+	var ids []int64
+	for after := ""; ; {
+		var l list
+		db.json(t, &l, "dead", "list", "-limit", "2", "-after="+after)
+		for _, k := range l.Letters {
+			ids = append(ids, k.TaskID)
 		}
-		for rows.Next() {
-			var target string
-			var count int
-			if err := rows.Scan(&target, &count); err != nil {
-				t.Fatal(err)
-			}
-			list, found := strings.CutPrefix(target, "tasks ")
-			of := strings.Split(list, ", ")
-			if !found || len(of) != count {
-				t.Errorf("%s: %d tasks are counted in %q", action, count, target)
-			}
-			for _, id := range of {
-				named[id]++
-			}
-		}
-		if err := rows.Err(); err != nil {
-			t.Fatal(err)
-		}
-		for _, id := range want {
-			if named[id] != 1 {
-				t.Fatalf("%s: the audit names task %s %d times", action, id, named[id])
-			}
-		}
-		if len(named) != len(want) {
-			t.Errorf("%s: the audit names %d tasks, want %d", action, len(named), len(want))
-		}
-		if got := db.text(t, `SELECT count(DISTINCT xmin::text) FROM outbox.audit WHERE action = $1`, action); got != "1" {
-			t.Errorf("%s: its entries are of %s transactions, want 1", action, got)
+		if after = l.Next; after == "" {
+			break
 		}
 	}
+	if got := join(ids); len(ids) != 5 || len(without([]int64{1, 2, 3, 11, 12}, ids)) > 0 {
+		t.Errorf("the pages have %s, want each of 5 once", got)
+	}
+	for args, want := range map[string]int{"-type REPORT": 2, "-error mailbox": 3, "-older 2h": 0, "-older 30m": 5, "-reason handler": 0, "-since 2020-01-01": 5, "-until 2020-01-01": 0} {
+		var l list
+		db.json(t, &l, append([]string{"dead", "list"}, strings.Fields(args)...)...)
+		if len(l.Letters) != want {
+			t.Errorf("%s: %d letters, want %d", args, len(l.Letters), want)
+		}
+	}
+	db.steps(t,
+		step{"dead list -limit 2", 0, "there may be more: -after "},
+		step{"dead list -after x", exitUsage, "outbox: "},
+		step{"audit -after 0", exitUsage, "outbox: "},
+		step{"dead list -reason none", exitUsage, "none"},
+		step{"dead list -older -1s", exitUsage, "--older"},
+	)
+}
+
+func TestRedriveAndPurge(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	db.bury(t, "MAIL", "no such mailbox", 1, 1500)
+	db.bury(t, "REPORT", "out of disk", 5001, 5)
+	db.steps(t,
+		step{"dead redrive 5001 5002 5002", 0, "2 dead letters redriven\n"},
+		step{"dead redrive 5001 5003", exitNotFound, "1 dead letter redriven\noutbox: no dead letter, or another transaction has it: 5001\n"},
+		step{"dead redrive -type MAIL", exitUsage, "Redrive 1,500 dead letters (type MAIL)? Say --yes"},
+		step{"dead redrive -type MAIL -error mailbox -yes", 0, "1,500 of 1,500 dead letters redriven\n"},
+		step{"dead redrive -type MAIL -yes", exitNotFound, "outbox: no dead letter matches: type MAIL\n"},
+		step{"dead purge", exitUsage, "which dead letters?"},
+		step{"dead purge -yes", exitUsage, "which dead letters?"},
+		step{"dead purge -all -type MAIL -yes", exitUsage, "exclude each other"},
+		step{"dead purge -type MAIL -rate -1 -yes", exitUsage, "--rate"},
+		step{"dead purge 815 -yes", exitUsage, "outbox: "},
+		step{"dead purge -older 30m -type REPORT -yes", 0, "2 of 2 dead letters purged\n"},
+	)
+	db.bury(t, "MAIL", "no such mailbox", 6001, 1)
+	db.steps(t, step{"dead purge -all -yes", 0, "1 of 1 dead letter purged\n"})
+	db.is(t, `SELECT count(*) || ' ' || (SELECT count(*) FROM outbox.dead_task) FROM outbox.task`, "1503 0")
+	const many = `redrive dead letters: type MAIL, error containing "mailbox", died before then `
+	db.wantAudit(t, "redrive tasks 5001, 5002 2", "redrive task 5003 1", many+"1000", many+"500",
+		"purge dead letters: type REPORT, died before then 2", "purge dead letters: died before then 1")
+}
+
+func TestHandBackNeedsAWordForARelayThatLives(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	started := make(chan struct{}, 10)
+	db.relay(t, func(r *handlers.Registry) {
+		handlers.Leased(r, outbox.NewTaskType[any]("SLOW"), func(ctx context.Context, _ *outbox.Task[any]) error {
+			started <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	})
+	db.ok(t, "enqueue", "SLOW", "{}")
+	<-started
+	id, task := db.Text(t, `SELECT relay_id FROM outbox.relay`), db.Text(t, `SELECT task_id FROM outbox.task`)
+	if shown := db.ok(t, "tasks", "show", task); !strings.Contains(shown, "leased") || !strings.Contains(shown, id) {
+		t.Errorf("got\n%s", shown)
+	}
+	db.steps(t,
+		step{"relays hand-back " + id, exitUsage, "is alive. Take all leased tasks from it? Say --yes"},
+		step{"relays hand-back none", exitNotFound, "there is no relay"},
+		step{"relays hand-back " + id + " -yes", 0, "1 task handed back\n"},
+	)
+	db.wantAudit(t, "hand_back relay "+id+" 0", "hand_back: done relay "+id+" 1")
 }

@@ -26,7 +26,7 @@ type session struct {
 // terminal starts the command on a terminal of 80 columns.
 func (db *testDB) terminal(t *testing.T, args ...string) *session {
 	t.Helper()
-	c := command(t, environment(db.url), args...)
+	c := command(t, environment(db.URL), args...)
 	tty, err := pty.StartWithSize(c, &pty.Winsize{Rows: 24, Cols: 80})
 	if err != nil {
 		t.Fatal(err)
@@ -80,27 +80,22 @@ func (s *session) end(t *testing.T) int {
 
 func TestWhatDestroysIsConfirmedOnATerminal(t *testing.T) {
 	t.Parallel()
-	for answer, want := range map[string]struct {
-		code int
-		left string
-	}{"y\n": {exitOK, "0"}, "YES\n": {exitOK, "0"}, "n\n": {exitFailed, "12"}, "\n": {exitFailed, "12"}, "yikes\n": {exitFailed, "12"}, "\x04": {exitFailed, "12"}, "\x03": {exitFailed, "12"}} {
-		db := newDB(t)
+	db := newDB(t)
+	for answer, code := range map[string]int{"y\n": exitOK, "YES\n": exitOK, "n\n": exitFailed, "\n": exitFailed, "yikes\n": exitFailed, "\x04": exitFailed, "\x03": exitFailed} {
+		db.Do(t, `DELETE FROM outbox.dead_task`)
 		db.bury(t, "MAIL", "no such mailbox", 1, 12)
 		s := db.terminal(t, "dead", "purge", "-type", "MAIL")
 		s.shows(t, "Delete 12 dead letters (type MAIL)? [y/N] ")
-		if got := db.text(t, `SELECT count(*) FROM outbox.dead_task`); got != "12" {
-			t.Errorf("%q: %s dead letters before the answer", answer, got)
-		}
+		db.is(t, `SELECT count(*) FROM outbox.dead_task`, "12")
 		s.types(t, answer)
-		if code := s.end(t); code != want.code {
-			t.Errorf("%q: exit code %d, want %d: %s", answer, code, want.code, s.text())
+		left := "12"
+		if code == exitOK {
+			left = "0"
 		}
-		if got := db.text(t, `SELECT count(*) FROM outbox.dead_task`); got != want.left {
-			t.Errorf("%q: %s dead letters are left, want %s", answer, got, want.left)
+		if got := s.end(t); got != code || code != exitOK && answer != "\x03" && !strings.Contains(s.text(), "nothing was done") {
+			t.Errorf("%q: exit code %d, want %d: %s", answer, got, code, s.text())
 		}
-		if want.code != 0 && answer != "\x03" && !strings.Contains(s.text(), "nothing was done") {
-			t.Errorf("%q: %s", answer, s.text())
-		}
+		db.is(t, `SELECT count(*) FROM outbox.dead_task`, left)
 	}
 }
 
@@ -108,7 +103,7 @@ func TestEachCommandThatDestroysAsks(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
 	db.bury(t, "MAIL", "x", 1, 1)
-	db.exec(t, `INSERT INTO outbox.schedule (name, task_type, payload, timing, definition, next_at) VALUES ('nightly', 'REPORT', '{}', 'x', 'x', now() + interval '1 day')`)
+	db.schedule(t, "nightly")
 	db.ok(t, "enqueue", "MAIL", "{}")
 	for args, question := range map[string]string{
 		"dead purge -all":          "Delete 1 dead letter (all)? [y/N] ",
@@ -127,9 +122,7 @@ func TestEachCommandThatDestroysAsks(t *testing.T) {
 			t.Errorf("%s without a terminal: got %+v", args, r)
 		}
 	}
-	if got := db.text(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task), (SELECT count(*) FROM outbox.task), (SELECT count(*) FROM outbox.schedule))`); got != "1 1 1" {
-		t.Errorf("dead letters, tasks and schedules: %s", got)
-	}
+	db.is(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task), (SELECT count(*) FROM outbox.task), (SELECT count(*) FROM outbox.schedule))`, "1 1 1")
 }
 
 func TestCtrlCEndsALongPurgeWithAnExactCount(t *testing.T) {
@@ -137,26 +130,24 @@ func TestCtrlCEndsALongPurgeWithAnExactCount(t *testing.T) {
 	db := newDB(t)
 	db.bury(t, "MAIL", "no such mailbox", 1, 3000)
 	s := db.terminal(t, "dead", "purge", "-all", "-yes", "-rate", "50")
-	eventually(t, "some are purged", func() bool { return db.text(t, `SELECT count(*) < 2950 FROM outbox.dead_task`) == "true" })
+	eventually(t, "some are purged", func() bool { return db.Text(t, `SELECT count(*) < 2950 FROM outbox.dead_task`) == "true" })
 	s.shows(t, " of 3,000 purged")
 	s.types(t, "\x03")
 	if code := s.end(t); code != exitFailed {
 		t.Errorf("exit code %d, want 1", code)
 	}
-	gone := db.text(t, `SELECT 3000 - count(*) FROM outbox.dead_task`)
+	gone := db.Text(t, `SELECT 3000 - count(*) FROM outbox.dead_task`)
 	if text := s.text(); !strings.Contains(text, gone+" of 3,000 dead letters purged") || !strings.Contains(text, "outbox: interrupted") {
 		t.Errorf("%s are gone: %q", gone, text)
 	}
-	if got := db.text(t, `SELECT sum(count) FROM outbox.audit WHERE action = 'purge'`); got != gone {
-		t.Errorf("the audit has %s, want %s", got, gone)
-	}
+	db.is(t, `SELECT sum(count) FROM outbox.audit WHERE action = 'purge'`, gone)
 	// The same by SIGTERM, without a terminal, as JSON.
-	c := command(t, environment(db.url), "dead", "redrive", "-all", "-yes", "-rate", "50", "-json")
+	c := command(t, environment(db.URL), "dead", "redrive", "-all", "-yes", "-rate", "50", "-json")
 	done := begin(t, c)
-	eventually(t, "some are redriven", func() bool { return db.text(t, `SELECT count(*) > 0 FROM outbox.task`) == "true" })
+	eventually(t, "some are redriven", func() bool { return db.Text(t, `SELECT count(*) > 0 FROM outbox.task`) == "true" })
 	c.Process.Signal(syscall.SIGTERM)
 	r := <-done
-	if moved := db.text(t, `SELECT count(*) FROM outbox.task`); r.code != exitFailed || !strings.Contains(r.out, `"redriven": `+moved+"\n") {
+	if moved := db.Text(t, `SELECT count(*) FROM outbox.task`); r.code != exitFailed || !strings.Contains(r.out, `"redriven": `+moved+",\n") {
 		t.Errorf("%s tasks are there: %+v", moved, r)
 	}
 }

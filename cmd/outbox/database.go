@@ -1,13 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"net/url"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
@@ -44,10 +44,7 @@ func (a *app) open() error {
 	if !outbox.ValidSchema(a.schema) {
 		return usage("--schema %q: a name has lower-case letters, digits and _, at most 63", a.schema)
 	}
-	dsn := a.url
-	if dsn == "" {
-		dsn = os.Getenv("OUTBOX_DATABASE_URL")
-	}
+	dsn := cmp.Or(a.url, os.Getenv("OUTBOX_DATABASE_URL"))
 	if misread(dsn) {
 		return usage("the password in the database's URL has a /, ? or # in it: write that as %%2F, %%3F or %%23")
 	}
@@ -57,14 +54,15 @@ func (a *app) open() error {
 	}
 	db.SetMaxOpenConns(3)
 	a.db = db
-	a.client, err = admin.New(db, admin.Options{Schema: a.schema, Actor: cutBytes(a.who(), 256), Tool: "outbox"})
+	a.client, err = admin.New(db, admin.Options{Schema: a.schema, Actor: a.who(), Tool: "outbox"})
 	if err != nil {
 		return usage("--actor: %w", err)
 	}
 	return nil
 }
 
-// named is the connection string with this command's application_name, unless it has one, or PGAPPNAME is set.
+// named is the connection string with this command's application_name, which one in the string or
+// in PGAPPNAME overrides.
 func named(dsn string) string {
 	const name = "fallback_application_name=outbox"
 	switch {
@@ -76,8 +74,8 @@ func named(dsn string) string {
 	return dsn + "?" + name
 }
 
-// misread reports whether a URL would be read in another way than it was meant, as its password is not escaped: a driver would take parts of that
-// for a host or a database, and name them in errors.
+// misread reports whether a driver would read a URL in another way than it was meant, as its password
+// is not escaped: it would take parts of that for a host or a database, and name them in errors.
 func misread(dsn string) bool {
 	_, rest, found := strings.Cut(dsn, "://")
 	if !found {
@@ -110,14 +108,6 @@ func (a *app) bounded(ctx context.Context, f func(ctx context.Context) error) er
 	return err
 }
 
-// read calls f with a client that can only read.
-func (a *app) read(ctx context.Context, f func(ctx context.Context, c *admin.Client) error) error {
-	if err := a.connect(ctx); err != nil {
-		return err
-	}
-	return a.look(ctx, func(ctx context.Context, tx *sql.Tx) error { return f(ctx, a.client.In(tx)) })
-}
-
 // look calls f on a transaction that can only read, for a command that has connected.
 func (a *app) look(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
 	return a.bounded(ctx, func(ctx context.Context) error {
@@ -130,15 +120,40 @@ func (a *app) look(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) 
 	})
 }
 
-// clock is PostgreSQL's time.
-func (a *app) clock(ctx context.Context) (now time.Time, err error) {
-	err = a.look(ctx, func(ctx context.Context, q *sql.Tx) error {
-		return q.QueryRowContext(ctx, `/* outbox: clock */ SELECT clock_timestamp()`).Scan(&now)
-	})
-	return now, err
+// read connects and calls f with a client that can only read.
+func (a *app) read(ctx context.Context, f func(ctx context.Context, c *admin.Client) error) error {
+	if err := a.connect(ctx); err != nil {
+		return err
+	}
+	return a.look(ctx, func(ctx context.Context, tx *sql.Tx) error { return f(ctx, a.client.In(tx)) })
 }
 
-// explain is an error in one line that says what to do, without the connection string; "" for nothing to say.
+// get connects and returns what a method of the client reads.
+func get[T any](ctx context.Context, a *app, read func(*admin.Client, context.Context) (T, error)) (found T, err error) {
+	err = a.read(ctx, func(ctx context.Context, c *admin.Client) error {
+		found, err = read(c, ctx)
+		return err
+	})
+	return found, err
+}
+
+// act connects and calls f with a client whose methods each have a transaction of their own.
+func (a *app) act(ctx context.Context, f func(ctx context.Context, c *admin.Client) error) error {
+	if err := a.connect(ctx); err != nil {
+		return err
+	}
+	return a.bounded(ctx, func(ctx context.Context) error { return f(ctx, a.client) })
+}
+
+// change connects and calls f in a transaction, with a client that acts in it.
+func (a *app) change(ctx context.Context, f func(ctx context.Context, tx *sql.Tx, c *admin.Client) error) error {
+	return a.act(ctx, func(ctx context.Context, c *admin.Client) error {
+		return outbox.InTx(ctx, a.db, func(tx *sql.Tx) error { return f(ctx, tx, c.In(tx)) })
+	})
+}
+
+// explain is an error in one line that says what to do, without the connection string; "" for
+// nothing to say.
 func (a *app) explain(ctx context.Context, err error) string {
 	text := strings.ReplaceAll(strings.TrimPrefix(pgerr.WithoutDSN(err).Error(), "outbox: "), "\n", "; ")
 	migrate := "outbox migrate up"

@@ -2,122 +2,240 @@ package main
 
 import (
 	"context"
-	"errors"
+	"database/sql"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/txoutbox/outbox/admin"
 )
 
 func (a *app) deadCommand() *cobra.Command {
-	c := group(&cobra.Command{Use: "dead", Short: "dead letters: list, show, redrive, purge", Example: "  outbox dead list -type SEND_MAIL"})
-	c.AddCommand(a.deadListCommand(), a.deadShowCommand(), a.deadRedriveCommand(), a.deadPurgeCommand())
+	c := group(&cobra.Command{
+		Use: "dead", Short: "dead letters: list, show, redrive, purge",
+		Example: "  outbox dead list -type SEND_MAIL",
+	})
+	c.AddCommand(a.deadListCommand(), a.showCommand(admin.Dead, &cobra.Command{
+		Short: "show a dead letter and why it died", Example: "  outbox dead show 815 -payload",
+	}), a.deadRedriveCommand(), a.deadPurgeCommand())
 	return c
 }
 
-// letter is a dead letter in JSON.
-type letter struct {
-	TaskID      int64  `json:"task_id"`
-	Type        string `json:"type"`
-	Reason      string `json:"reason"`
-	Error       string `json:"error"`
-	Attempt     int    `json:"attempt"`
-	MaxAttempts int    `json:"max_attempts"`
-	Priority    int    `json:"priority"`
-	CreatedAt   stamp  `json:"created_at"`
-	RunAt       stamp  `json:"run_at"`
-	AttemptedAt stamp  `json:"attempted_at"`
-	DiedAt      stamp  `json:"died_at"`
-	*secrets
+// deadFilter are the flags that say which dead letters are meant.
+type deadFilter struct {
+	flags        *pflag.FlagSet
+	filter       admin.Filter
+	since, until string
+}
+
+func (d *deadFilter) add(a *app, c *cobra.Command) {
+	d.flags = pflag.NewFlagSet("filter", pflag.ContinueOnError)
+	d.flags.StringVar(&d.filter.Type, "type", "", "of this task type")
+	d.flags.StringVar(&d.filter.Reason, "reason", "", "that died for: attempts, handler, lost_connections or committed")
+	d.flags.StringVar(&d.filter.Error, "error", "", "whose last error contains this text")
+	d.flags.StringVar(&d.since, "since", "", "that died then or later: "+timeForms)
+	d.flags.StringVar(&d.until, "until", "", "that died before")
+	d.flags.DurationVar(&d.filter.OlderThan, "older", 0, "that died at least this long ago, like 720h")
+	c.Flags().AddFlagSet(d.flags)
+	_ = c.RegisterFlagCompletionFunc("type", a.completeTypes())
+	_ = c.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(
+		[]string{"attempts", "handler", "lost_connections", "committed"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// read is what the flags mean, and the same in words.
+func (d *deadFilter) read() (f admin.Filter, words string, err error) {
+	f = d.filter
+	if f.DiedAfter, err = parseTime("--since", d.since); err != nil {
+		return f, "", err
+	}
+	if f.DiedBefore, err = parseTime("--until", d.until); err != nil {
+		return f, "", err
+	}
+	if f.OlderThan < 0 {
+		return f, "", usage("--older %v: must not be negative", f.OlderThan)
+	}
+	var said []string
+	d.flags.VisitAll(func(flag *pflag.Flag) {
+		if flag.Name == "error" && flag.Changed {
+			said = append(said, fmt.Sprintf("error %q", flag.Value))
+		} else if flag.Changed {
+			said = append(said, fmt.Sprintf("%s %s", flag.Name, flag.Value))
+		}
+	})
+	return f, strings.Join(said, ", "), nil
 }
 
 func (a *app) deadListCommand() *cobra.Command {
 	var d deadFilter
 	var p pageFlags
 	c := &cobra.Command{
-		Use: "list", Short: "list dead letters, the latest first", Args: cobra.NoArgs, Example: "  outbox dead list -error 'no such mailbox' -older 24h",
+		Use: "list", Short: "list dead letters, the latest first", Args: cobra.NoArgs,
+		Example: "  outbox dead list -error 'no such mailbox' -older 24h",
 		RunE: func(c *cobra.Command, _ []string) error {
-			f, _, err := d.filter()
+			f, _, err := d.read()
 			if err != nil {
 				return err
 			}
-			found, next, err := listed(c, a, &p, func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
+			found, next, err := listed(c, a, p, func(c *admin.Client, ctx context.Context, p admin.Page) ([]admin.Task, string, error) {
 				return c.DeadLetters(ctx, f, p)
 			})
 			if err != nil {
 				return err
 			}
-			return a.out.print(page{"letters": mapped(found, newLetter), "next": orNull(next)}, func() error {
-				t := newTable(">TASK", "TYPE", "REASON", ">ATTEMPTS", ">DIED", "ERROR")
-				for _, l := range found {
-					t.add(l.TaskID, l.Type, l.Reason, fmt.Sprintf("%d/%d", l.Attempt, l.MaxAttempts), a.out.since(l.EndedAt), cutError(l.LastError))
-				}
-				return errors.Join(a.out.table(t), a.more(next))
-			})
+			t := newTable(">TASK", "TYPE", "REASON", ">ATTEMPTS", ">DIED", "ERROR")
+			for _, l := range found {
+				attempts := fmt.Sprintf("%d/%d", l.Attempt, l.MaxAttempts)
+				t.add(letterJSON(l), l.TaskID, l.Type, l.Reason, attempts, since(l.EndedAt), cutError(l.LastError))
+			}
+			return a.printPage("letters", t, next)
 		},
 	}
-	d.flags(a, c)
+	d.add(a, c)
 	p.add(c)
 	return c
 }
 
-func newLetter(t admin.Task) letter {
-	return letter{t.TaskID, t.Type, t.Reason, t.LastError, t.Attempt, t.MaxAttempts, t.Priority,
-		stamp{t.CreatedAt}, stamp{t.RunAt}, stamp{t.AttemptedAt}, stamp{t.EndedAt}, nil}
-}
-
-func (a *app) deadShowCommand() *cobra.Command {
-	var shown bool
+func (a *app) deadRedriveCommand() *cobra.Command {
+	b := &bulk{ask: "Redrive", done: "redriven", take: (*admin.Client).Redrive}
 	c := &cobra.Command{
-		Use: "show ID", Short: "show a dead letter and why it died", Args: cobra.ExactArgs(1), Example: "  outbox dead show 815 -payload", ValidArgsFunction: cobra.NoFileCompletions,
+		Use: "redrive [ID...]", Short: "make dead letters tasks again", ValidArgsFunction: cobra.NoFileCompletions,
+		Args:    cobra.MaximumNArgs(mostRows),
+		Example: "  outbox dead redrive 815 816\n  outbox dead redrive -type SEND_MAIL -error 'no such mailbox' -rate 100",
+		Long: `Makes dead letters tasks again: those with the ids, or all that a filter lets through and that died
+before the command began, the oldest first. They start at attempt 1 and are due at once.
+` + bulkHelp,
 		RunE: func(c *cobra.Command, args []string) error {
-			id, err := taskID(args[0])
-			if err != nil {
-				return err
+			if len(args) == 0 {
+				return a.bulk(c.Context(), b)
 			}
-			var found letter
-			err = a.read(c.Context(), func(ctx context.Context, c *admin.Client) error {
-				t, err := c.Task(ctx, id)
-				if errors.Is(err, admin.ErrNotFound) {
-					return notFound("task %d is no dead letter, and nowhere else", id)
-				}
-				if err == nil && t.State != admin.Dead {
-					return notFound("task %d is no dead letter: it is %s; see outbox tasks show %d", id, t.State, id)
-				}
-				if err != nil {
-					return err
-				}
-				found = newLetter(t)
-				found.secrets, err = secretsOf(ctx, c, id, shown)
-				return err
-			})
-			if err != nil {
-				return err
+			if _, words, err := b.read(); err != nil || words != "" || b.all {
+				return usage("ids and a filter exclude each other")
 			}
-			return a.out.print(found, func() error {
-				var f fields
-				f.add("task", found.TaskID)
-				f.add("type", found.Type)
-				f.add("reason", found.Reason+": "+reasons[found.Reason])
-				f.add("attempts", fmt.Sprintf("%d of %d", found.Attempt, found.MaxAttempts))
-				f.add("priority", found.Priority)
-				f.add("created", a.out.when(found.CreatedAt.Time))
-				f.add("due", a.out.when(found.RunAt.Time))
-				f.add("last attempt", a.out.when(found.AttemptedAt.Time))
-				f.add("died", a.out.when(found.DiedAt.Time))
-				f.add("error", found.Error)
-				found.secrets.fields(&f)
-				return a.out.fields(f)
-			})
+			return a.onTasks(c, args, "no dead letter, or another transaction has it",
+				func(ctx context.Context, c *admin.Client, ids []int64) (moved []int64, _ object, lines []string, err error) {
+					moved, _, err = c.Redrive(ctx, admin.Filter{IDs: ids}, admin.Page{})
+					if len(moved) > 0 {
+						lines = append(lines, count(len(moved), "dead letter")+" redriven")
+					}
+					return moved, object{{"matched", len(moved)}, {"redriven", len(moved)}}, lines, err
+				})
 		},
 	}
-	payloadFlag(c, &shown)
+	b.add(a, c)
 	return c
 }
 
-var reasons = map[string]string{
-	admin.ReasonAttempts:        "all attempts were used",
-	admin.ReasonHandler:         "its handler gave it up",
-	admin.ReasonLostConnections: "too many runs lost their connection to PostgreSQL",
-	admin.ReasonCommitted:       "its handler committed the claim's transaction and then failed",
+func (a *app) deadPurgeCommand() *cobra.Command {
+	b := &bulk{ask: "Delete", done: "purged", take: (*admin.Client).Purge}
+	c := &cobra.Command{
+		Use: "purge", Short: "delete dead letters by a filter", Args: cobra.NoArgs,
+		Example: "  outbox dead purge -older 720h\n  outbox dead purge -type SEND_MAIL -yes",
+		Long: `Deletes the dead letters that a filter lets through and that died before the command began, the
+oldest first.
+` + bulkHelp,
+		RunE: func(c *cobra.Command, _ []string) error { return a.bulk(c.Context(), b) },
+	}
+	b.add(a, c)
+	return c
+}
+
+const bulkHelp = `
+A filter's count is shown first, and confirmed. With --error or --reason all that the other flags let
+through are read for it, and --type or --since help where they are millions. Each transaction takes
+up to 1,000. --timeout bounds the count and each transaction. Ctrl-C ends it between two, or rolls
+the last one back, and the count that is printed is exact.`
+
+// bulk is a redrive or a purge by filter.
+type bulk struct {
+	deadFilter
+	all, yes  bool
+	perSecond int
+
+	ask, done string // Delete, purged
+	// take does one transaction's work: Client.Redrive or Client.Purge.
+	take func(c *admin.Client, ctx context.Context, f admin.Filter, p admin.Page) (ids []int64, next string, err error)
+}
+
+func (b *bulk) add(a *app, c *cobra.Command) {
+	b.deadFilter.add(a, c)
+	c.Flags().BoolVar(&b.all, "all", false, "all dead letters")
+	c.Flags().IntVar(&b.perSecond, "rate", 0, "so many a second at most; 0 is no limit")
+	yesFlag(c, &b.yes)
+}
+
+// bulk counts, asks and works. What was done is printed also when it ends early.
+func (a *app) bulk(ctx context.Context, b *bulk) error {
+	f, words, err := b.read()
+	if err != nil {
+		return err
+	}
+	if b.perSecond < 0 {
+		return usage("--rate %d: must not be negative", b.perSecond)
+	}
+	if words == "" && !b.all {
+		return usage("which dead letters? Use --type, --error and the like, or --all")
+	}
+	if words != "" && b.all {
+		return usage("--all and a filter exclude each other")
+	}
+	if words == "" {
+		words = "all"
+	}
+	if err := a.connect(ctx); err != nil {
+		return err
+	}
+	var matched int64
+	err = a.look(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		// What dies from here on is not meant, nor what becomes old enough.
+		var until time.Time
+		err := tx.QueryRowContext(ctx, `/* outbox: clock */ SELECT clock_timestamp()`).Scan(&until)
+		if err != nil {
+			return err
+		}
+		until = until.Add(-f.OlderThan)
+		if f.OlderThan = 0; f.DiedBefore.IsZero() || f.DiedBefore.After(until) {
+			f.DiedBefore = until
+		}
+		matched, _, err = a.client.In(tx).CountDeadLetters(ctx, f, admin.Page{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var taken int64
+	if matched == 0 {
+		err = notFound("no dead letter matches: %s", words)
+	} else {
+		if err := a.confirm(ctx, b.yes, fmt.Sprintf("%s %s (%s)?", b.ask, count(matched, "dead letter"), words)); err != nil {
+			return err
+		}
+		taken, err = a.everyPage(ctx, b, f, matched)
+	}
+	result := object{{"matched", matched}, {b.done, taken}, {"not_found", []int64{}}}
+	var lines []string
+	if matched > 0 {
+		lines = append(lines, fmt.Sprintf("%s of %s %s", grouped(taken), count(matched, "dead letter"), b.done))
+	}
+	if printed := a.out.print(result, lines...); err == nil {
+		err = printed
+	}
+	return err
+}
+
+// everyPage repeats b.take until nothing is left, and says how far it is every other second.
+func (a *app) everyPage(ctx context.Context, b *bulk, f admin.Filter, matched int64) (taken int64, err error) {
+	said := time.Now()
+	return a.client.EveryPage(ctx, func(ctx context.Context, f admin.Filter, at admin.Page) (ids []int64, next string, err error) {
+		err = a.bounded(ctx, func(ctx context.Context) (err error) {
+			ids, next, err = b.take(a.client, ctx, f, at)
+			return err
+		})
+		if taken += int64(len(ids)); time.Since(said) > 2*time.Second {
+			fmt.Fprintf(a.err, "%s of %s %s\n", grouped(taken), grouped(matched), b.done)
+			said = time.Now()
+		}
+		return ids, next, err
+	}, f, b.perSecond)
 }

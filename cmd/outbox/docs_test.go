@@ -15,6 +15,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -36,23 +37,11 @@ func same(text, login, host, pid string) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-func TestTheDocumentationIsTheSameForEachUserAndHost(t *testing.T) {
-	shown := same("2026-11-22 03:57:53  ops@db1  outbox  resume  1  REPORT\nrelay db1 4711 alive 0.7s", "root", "build", "12345")
-	for _, of := range []struct{ login, host string }{{"root", "build"}, {"ada", "ada-laptop"}, {"o", "runner-5s-x"}} {
-		printed := "2027-01-02 13:07:00  " + of.login + "@" + of.host + "  outbox  resume  1  REPORT\nrelay " + of.host + " 12345 alive 1.2s"
-		if got := same(printed, of.login, of.host, "12345"); got != shown {
-			t.Errorf("%s on %s: got %s, want %s", of.login, of.host, got, shown)
-		}
-	}
-}
-
 func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 	db := newDB(t)
 	type welcome struct{ Email string }
 	var mended atomic.Bool
-	release := make(chan struct{})
-	defer close(release)
-	db.exec(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'SEND_WELCOME', jsonb_build_object('email', CASE n WHEN 3 THEN 'ada@broken.example' ELSE 'user' || n || '@example.com' END) FROM generate_series(1, 3) n`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'SEND_WELCOME', jsonb_build_object('email', CASE n WHEN 3 THEN 'ada@broken.example' ELSE 'user' || n || '@example.com' END) FROM generate_series(1, 3) n`)
 	db.ok(t, "enqueue", "REPORT", `{"month": "2026-04"}`, "-after", "2h")
 	db.ok(t, "enqueue", "ENCODE_VIDEO", `{}`)
 	db.ok(t, "enqueue", "OLD_IMPORT", `{}`, "-attempts", "3")
@@ -64,17 +53,14 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 		return nil
 	})
 	handlers.Leased(r, outbox.NewTaskType[any]("ENCODE_VIDEO"), func(ctx context.Context, _ *outbox.Task[any]) error {
-		select {
-		case <-release:
-		case <-ctx.Done():
-		}
+		<-ctx.Done()
 		return nil
 	}, handlers.MaxRunningTotal(4))
 	handlers.Leased(r, outbox.NewTaskType[any]("REPORT"), func(context.Context, *outbox.Task[any]) error { return nil }, handlers.Rate(10, time.Minute))
-	db.relayOf(t, r, relay.Config{Schedules: relay.Schedules{{Name: "nightly-report", Timing: relay.Every(24 * time.Hour), Spec: "@daily",
+	relaytest.Run(t, db.DB, r, relay.Config{Workers: 10, Schedules: relay.Schedules{{Name: "nightly-report", Timing: relay.Every(24 * time.Hour), Spec: "@daily",
 		Task: outbox.NewTaskType[map[string]string]("REPORT").New(map[string]string{"month": "2026-05"})}}})
 	eventually(t, "one is dead, one runs, and two are done", func() bool {
-		return db.text(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task), (SELECT string_agg(task_id || state, ' ' ORDER BY task_id) FROM outbox.task), (SELECT count(*) FROM outbox.schedule))`) ==
+		return db.Text(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task), (SELECT string_agg(task_id || state, ' ' ORDER BY task_id) FROM outbox.task), (SELECT count(*) FROM outbox.schedule))`) ==
 			"1 4scheduled 5leased 6ready 1"
 	})
 	text, err := os.ReadFile(docs)
@@ -87,7 +73,7 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 		t.Fatal(err)
 	}
 	login := me.Username
-	pid := db.text(t, `SELECT pid FROM outbox.relay`)
+	pid := db.Text(t, `SELECT pid FROM outbox.relay`)
 	shown := 0
 	written := console.ReplaceAllStringFunc(string(text), func(block string) string {
 		var b strings.Builder
@@ -99,13 +85,13 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 			}
 			shown++
 			mended.Store(mended.Load() || strings.Contains(line, "redrive"))
-			c := command(t, environment(db.url), "")
+			c := command(t, environment(db.URL), "")
 			c.Path, c.Args = "/bin/bash", []string{"bash", "-c", line + " 2>&1"}
 			c.Env = append(c.Env, "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"))
 			b.WriteString("$ " + line + "\n" + finish(t, c).out)
 			if strings.Contains(line, "redrive") { // for what comes after it
 				eventually(t, "what was redriven is done", func() bool {
-					return db.text(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'SEND_WELCOME'`) == "0"
+					return db.Text(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'SEND_WELCOME'`) == "0"
 				})
 			}
 		}

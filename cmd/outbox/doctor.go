@@ -3,29 +3,24 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/doctor"
 )
 
-// finding is a doctor.Finding in JSON.
-type finding struct {
-	Check    string `json:"check"`
-	Severity string `json:"severity"`
-	Subject  string `json:"subject"`
-	What     string `json:"what"`
-	Do       string `json:"do"`
-}
-
 func (a *app) doctorCommand() *cobra.Command {
 	var all bool
 	var held, starving time.Duration
 	c := &cobra.Command{
-		Use: "doctor", Short: "look for what is wrong, and say what to do", Args: cobra.NoArgs, Example: "  outbox doctor\n  outbox doctor -json | jq '.findings[] | select(.severity == \"critical\")'",
-		Long: `Looks at the schema, vacuum and who keeps it from its work, notifications, limits and pools, types without a relay, types that starve, and indexes, and says
-what to do. It only reads. Without --all the checks that found nothing wrong are only counted; JSON has them all. The exit code is 4 if the worst finding is a warning or critical,
-and else 1 if a check could not look (unknown), mostly for want of a right. --timeout does not bound it: each check has 5 s.`,
+		Use: "doctor", Short: "look for what is wrong, and say what to do", Args: cobra.NoArgs,
+		Example: "  outbox doctor\n  outbox doctor -json | jq '.findings[] | select(.severity == \"critical\")'",
+		Long: `Looks at the schema, vacuum and who keeps it from its work, notifications, limits and pools, types
+without a relay, types that starve, and indexes, and says what to do. It only reads. Without --all
+the checks that found nothing wrong are only counted; JSON has them all. The exit code is 4 if the
+worst finding is a warning or critical, and else 1 if a check could not look (unknown), mostly for
+want of a right. --timeout does not bound it: each check has 5 s.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := a.open(); err != nil {
 				return err
@@ -37,12 +32,22 @@ and else 1 if a check could not look (unknown), mostly for want of a right. --ti
 			if err != nil {
 				return err
 			}
-			list := []finding{}
+			list, lines, fine := []object{}, []string(nil), 0
 			for _, f := range found {
-				list = append(list, finding{f.Check, f.Severity.String(), f.Subject, f.What, f.Do})
+				list = append(list, object{
+					{"check", f.Check}, {"severity", f.Severity}, {"subject", f.Subject}, {"what", f.What}, {"do", f.Do},
+				})
+				if f.Severity == doctor.OK && !all {
+					fine++
+				} else {
+					lines = append(lines, findingLines(f)...)
+				}
+			}
+			if fine > 0 {
+				lines = append(lines, count(fine, "check")+" fine")
 			}
 			worst := doctor.Worst(found)
-			err = a.out.print(page{"worst": worst.String(), "findings": list}, func() error { return a.showFindings(found, all) })
+			err = a.out.print(object{{"worst", worst}, {"findings", list}}, lines...)
 			if err == nil && worst >= doctor.Warning {
 				return asExit{exitFindings, errPrinted}
 			}
@@ -61,31 +66,14 @@ and else 1 if a check could not look (unknown), mostly for want of a right. --ti
 // errPrinted sets the exit code; what was found is printed already.
 var errPrinted = errors.New("")
 
-func (a *app) showFindings(found []doctor.Finding, all bool) error {
-	fine := 0
-	for _, f := range found {
-		if f.Severity == doctor.OK && !all {
-			fine++
-			continue
-		}
-		var l fields
-		l.add(fmt.Sprintf("%-8s", f.Severity), clean(f.Check+": "+subject(f)+f.What))
-		if f.Do != "" {
-			l.add("", clean("do: "+f.Do))
-		}
-		if err := a.out.fields(l); err != nil {
-			return err
-		}
+func findingLines(f doctor.Finding) []string {
+	subject := ""
+	if f.Subject != "" {
+		subject = f.Subject + ": "
 	}
-	if fine > 0 {
-		return a.out.say("%s fine", count(int64(fine), "check"))
+	lines := []string{fmt.Sprintf("%-8v  %s: %s%s", f.Severity, f.Check, subject, f.What)}
+	if f.Do != "" {
+		lines = append(lines, strings.Repeat(" ", 10)+"do: "+f.Do)
 	}
-	return nil
-}
-
-func subject(f doctor.Finding) string {
-	if f.Subject == "" {
-		return ""
-	}
-	return fmt.Sprintf("%s: ", f.Subject)
+	return lines
 }

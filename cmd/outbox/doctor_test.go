@@ -17,25 +17,16 @@ func TestDoctorSaysWhatIsWrongAndEndsWithExitCode4(t *testing.T) {
 	db.relay(t, func(r *handlers.Registry) {
 		handlers.Tx(r, mail, func(context.Context, *sql.Tx, *outbox.Task[struct{}]) error { return nil })
 	})
-	eventually(t, "a relay is alive", func() bool { return db.text(t, `SELECT count(*) FROM outbox.relay`) == "1" })
-	db.exec(t, `INSERT INTO outbox.task (task_type, payload, created_at, run_at) VALUES ('ORPHAN', '{}', now() - interval '1 hour', now() - interval '1 hour')`)
+	eventually(t, "a relay is alive", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 1 })
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, created_at, run_at) VALUES ('ORPHAN', '{}', now() - interval '1 hour', now() - interval '1 hour')`)
 	r := db.run(t, "doctor")
 	if r.code != exitFindings || r.err != "" || !strings.Contains(r.out, "unhandled-type: ORPHAN: ") || !strings.Contains(r.out, "\n          do: ") || strings.Contains(r.out, "\nok ") {
 		t.Errorf("got %+v", r)
 	}
-	r = db.run(t, "doctor", "-json")
-	if got, want := shape(t, r.out), "{findings:[{check:string do:string severity:string subject:string what:string}] worst:string}"; r.code != exitFindings || got != want {
-		t.Errorf("exit code %d, got %s, want %s", r.code, got, want)
-	}
 	if all := db.run(t, "doctor", "-all"); !strings.Contains(all.out, "\nok        ") || strings.Contains(all.out, "checks fine") {
 		t.Errorf("got %+v", all)
 	}
-	if r := db.run(t, "doctor", "-held", "-1s"); r.code != exitUsage {
-		t.Errorf("got %+v", r)
-	}
-	if r := db.run(t, "doctor", "-schema", "none"); r.code != exitFindings || !strings.Contains(r.out, "schema-version") {
-		t.Errorf("got %+v", r)
-	}
+	db.steps(t, step{"doctor -held -1s", exitUsage, "HeldFor"})
 }
 
 func TestADoctorThatMayNotLookAtEverythingDoesNotSayThatAllIsWell(t *testing.T) {
@@ -46,13 +37,13 @@ func TestADoctorThatMayNotLookAtEverythingDoesNotSayThatAllIsWell(t *testing.T) 
 	if r := db.run(t, "doctor"); r.code != exitOK || r.err != "" || !strings.HasSuffix(r.out, " checks fine\n") {
 		t.Errorf("got %+v", r)
 	}
-	db.exec(t, `BEGIN; COMMIT`) // the pool has a session of another role's
+	db.Do(t, `BEGIN; COMMIT`) // the pool has a session of another role's
 	if r := db.as(t, "viewer").run(t, "doctor"); r.code != exitFailed || r.err != "" || !strings.Contains(r.out, "unknown   held-transaction: checked in part") || !strings.Contains(r.out, "GRANT pg_monitor TO ") {
 		t.Errorf("got %+v", r)
 	}
-	db.exec(t, `CREATE ROLE nobody LOGIN PASSWORD 'v'`)
-	_, rest, _ := strings.Cut(db.url, "@")
-	nobody := &testDB{db.DB, "postgres://nobody:v@" + rest}
+	db.Do(t, `CREATE ROLE nobody LOGIN PASSWORD 'v'`)
+	_, rest, _ := strings.Cut(db.URL, "@")
+	nobody := openDB(t, "postgres://nobody:v@"+rest)
 	if r := nobody.run(t, "doctor"); r.code != exitFailed || !strings.Contains(r.out, "unknown   unhandled-type: not checked: the role lacks a right") {
 		t.Errorf("got %+v", r)
 	}

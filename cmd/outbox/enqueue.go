@@ -18,42 +18,40 @@ import (
 const maxInput = 16 << 20
 
 type enqueueFlags struct {
-	priority, attempts    int
-	at, unique, ordered   string
-	after                 time.Duration
-	headers               []string
-	hasUnique, hasOrdered bool
+	priority, attempts  int
+	at, unique, ordered string
+	after               time.Duration
+	headers             []string
 }
 
 func (a *app) enqueueCommand() *cobra.Command {
 	var f enqueueFlags
 	c := &cobra.Command{
-		Use: "enqueue TYPE JSON", Short: "enqueue a task", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeTypes,
+		Use: "enqueue TYPE JSON", Short: "enqueue a task", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeTypes(),
 		Example: "  outbox enqueue SEND_MAIL '{\"user_id\": 7}' -after 10m -unique user-7\n  generate | outbox enqueue REPORT -",
-		Long:    "Enqueues a task with the JSON as its payload; - reads that from stdin. A type that no relay has a handler for is kept until one has.\nIt takes the rights of a worker: an enqueuer cannot add to the audit, and an operator enqueues by plain INSERT only.",
+		Long: `Enqueues a task with the JSON as its payload; - reads that from stdin. A type that no relay has a
+handler for is kept until one has. It takes the rights of a worker: an enqueuer cannot add to the
+audit, and an operator enqueues by plain INSERT only.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			f.hasUnique, f.hasOrdered = c.Flags().Changed("unique"), c.Flags().Changed("ordered")
-			task, err := a.newTask(args[0], args[1], f)
+			task, err := a.newTask(c, args[0], args[1], f)
 			if err != nil {
-				return err
-			}
-			if err := a.connect(c.Context()); err != nil {
 				return err
 			}
 			var done outbox.Enqueued
-			err = a.change(c.Context(), func(ctx context.Context, tx *sql.Tx, c *admin.Client) error {
-				if done, err = outbox.Enqueue(ctx, tx, task.Type, task.Payload, task.Options...); err != nil || done.Outcome == outbox.Skipped {
+			err = a.change(c.Context(), func(ctx context.Context, tx *sql.Tx, c *admin.Client) (err error) {
+				done, err = outbox.Enqueue(ctx, tx, task.Type, task.Payload, task.Options...)
+				if err != nil || done.Outcome == outbox.Skipped {
 					return err
 				}
-				_, err = c.WriteAudit(ctx, admin.Entry{Action: "enqueue", Target: fmt.Sprintf("task %d of type %s", done.TaskID, task.Type), Count: 1})
+				target := fmt.Sprintf("task %d of type %s", done.TaskID, task.Type)
+				_, err = c.WriteAudit(ctx, admin.Entry{Action: "enqueue", Target: target, Count: 1})
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			return a.out.print(map[string]any{"task_id": done.TaskID, "outcome": done.Outcome.String()}, func() error {
-				return a.out.say("task %d: %s", done.TaskID, done.Outcome)
-			})
+			return a.out.print(object{{"task_id", done.TaskID}, {"outcome", done.Outcome.String()}},
+				fmt.Sprintf("task %d: %s", done.TaskID, done.Outcome))
 		},
 	}
 	c.Flags().IntVar(&f.priority, "priority", 0, "lower runs first")
@@ -67,42 +65,43 @@ func (a *app) enqueueCommand() *cobra.Command {
 }
 
 // newTask is the task that the arguments ask for, if all of it is valid.
-func (a *app) newTask(taskType, text string, f enqueueFlags) (outbox.NewTask, error) {
+func (a *app) newTask(c *cobra.Command, taskType, text string, f enqueueFlags) (task outbox.NewTask, err error) {
 	payload := []byte(text)
 	if text == "-" {
-		var err error
 		if payload, err = io.ReadAll(io.LimitReader(a.in, maxInput+1)); err != nil {
-			return outbox.NewTask{}, fmt.Errorf("read the payload: %w", err)
+			return task, fmt.Errorf("read the payload: %w", err)
 		}
 	}
-	opts := []outbox.Option{outbox.Schema(a.schema), outbox.Priority(f.priority), outbox.After(f.after), outbox.MaxAttempts(f.attempts)}
-	if f.at != "" {
-		if f.after != 0 {
-			return outbox.NewTask{}, usage("--at and --after exclude each other")
-		}
-		at, err := parseTime("--at", f.at)
-		if err != nil {
-			return outbox.NewTask{}, err
-		}
+	opts := []outbox.Option{
+		outbox.Schema(a.schema), outbox.Priority(f.priority), outbox.After(f.after), outbox.MaxAttempts(f.attempts),
+	}
+	at, err := parseTime("--at", f.at)
+	if err != nil {
+		return task, err
+	}
+	if !at.IsZero() && f.after != 0 {
+		return task, usage("--at and --after exclude each other")
+	}
+	if !at.IsZero() {
 		opts = append(opts, outbox.RunAt(at))
 	}
-	if f.hasUnique {
+	if c.Flags().Changed("unique") {
 		opts = append(opts, outbox.Unique(f.unique))
 	}
-	if f.hasOrdered {
+	if c.Flags().Changed("ordered") {
 		opts = append(opts, outbox.OrderedBy(f.ordered))
 	}
 	headers := map[string]string{}
 	for _, h := range f.headers {
 		name, value, found := strings.Cut(h, "=")
 		if !found || name == "" {
-			return outbox.NewTask{}, usage("--header takes NAME=VALUE")
+			return task, usage("--header takes NAME=VALUE")
 		}
 		headers[name] = value
 	}
-	task := outbox.NewTask{Type: taskType, Payload: json.RawMessage(payload), Options: append(opts, outbox.Headers(headers))}
+	task = outbox.NewTask{Type: taskType, Payload: json.RawMessage(payload), Options: append(opts, outbox.Headers(headers))}
 	if _, err := task.Encode(); err != nil {
-		return outbox.NewTask{}, usage("%w", err)
+		return task, usage("%w", err)
 	}
 	return task, nil
 }
@@ -114,10 +113,7 @@ func parseTime(flag, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	if t, err := time.Parse(time.RFC3339, text); err == nil {
-		return t, nil
-	}
-	for _, form := range []string{"2006-01-02", "2006-01-02 15:04", "2006-01-02 15:04:05"} {
+	for _, form := range []string{time.RFC3339, time.DateOnly, "2006-01-02 15:04", time.DateTime} {
 		if t, err := time.ParseInLocation(form, text, time.Local); err == nil {
 			return t, nil
 		}

@@ -86,17 +86,14 @@ func TestAConnectionStringInTheWrongPlaceIsNotRepeated(t *testing.T) {
 func TestTheExitCodesAreThoseOfTheHelp(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
-	for args, want := range map[string]int{"stats": 0, "stats -timeout 1ns": 1, "stats extra": 2, "dead show 99": 3, "tasks show 99": 3, "doctor -schema none": 4} {
-		if r := db.run(t, strings.Fields(args)...); r.code != want {
-			t.Errorf("%s: got %+v, want exit code %d", args, r, want)
-		}
-	}
+	db.steps(t, step{"stats", 0, ""}, step{"stats -timeout 1ns", 1, "no answer within 1ns: try a longer --timeout"}, step{"stats extra", 2, ""},
+		step{"dead show 99", 3, ""}, step{"doctor -schema none", 4, "schema-version"})
 }
 
 func TestTheEnvironmentAndTheServiceFileOfLibpqLeadToTheDatabase(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
-	user, rest, _ := strings.Cut(strings.TrimPrefix(db.url, "postgres://"), ":")
+	user, rest, _ := strings.Cut(strings.TrimPrefix(db.URL, "postgres://"), ":")
 	password, rest, _ := strings.Cut(rest, "@")
 	address, rest, _ := strings.Cut(rest, "/")
 	host, port, _ := strings.Cut(address, ":")
@@ -123,28 +120,7 @@ func TestTheEnvironmentAndTheServiceFileOfLibpqLeadToTheDatabase(t *testing.T) {
 		}
 	}
 	// The flag counts more than the environment.
-	if r := finish(t, command(t, environment("postgres://nobody@127.0.0.1:1/none"), "stats", "-database-url", db.url)); r.code != 0 {
-		t.Errorf("got %+v", r)
-	}
-}
-
-func TestTheConnectionSaysWhoItIs(t *testing.T) {
-	t.Parallel()
-	db := newDB(t)
-	// The table is locked, so the command waits where it can be seen.
-	tx, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback()
-	if _, err := tx.Exec(`LOCK TABLE outbox.counter IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
-	done := begin(t, command(t, environment(db.url), "stats", "-timeout", "2s"))
-	eventually(t, "a session is called outbox", func() bool {
-		return db.text(t, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outbox' AND datname = current_database()`) == "1"
-	})
-	if r := <-done; r.code != exitFailed || !strings.Contains(r.err, "no answer within 2s: try a longer --timeout") {
+	if r := finish(t, command(t, environment("postgres://nobody@127.0.0.1:1/none"), "stats", "-database-url", db.URL)); r.code != 0 {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -152,87 +128,65 @@ func TestTheConnectionSaysWhoItIs(t *testing.T) {
 func TestASchemaThatIsNotMigratedIsOldOrNewerIsSaid(t *testing.T) {
 	t.Parallel()
 	db := openDB(t, pgtest.Database(t))
-	if r := db.run(t, "stats"); r.code != exitFailed || r.err != "outbox: the schema outbox is not migrated: run outbox migrate up\n" {
-		t.Errorf("got %+v", r)
-	}
-	if r := db.run(t, "stats", "-schema", "other"); r.err != "outbox: the schema other is not migrated: run outbox --schema other migrate up\n" {
-		t.Errorf("got %+v", r)
-	}
-	db.ok(t, "migrate", "up")
-	const early = "from before the first release, and cannot be migrated: drop the schema, with the tasks in it, and start anew\n"
-	db.exec(t, `DELETE FROM outbox.migration; INSERT INTO outbox.migration (version) VALUES (15)`)
-	for _, args := range [][]string{{"stats"}, {"migrate", "up"}, {"migrate", "status"}} {
-		if r := db.run(t, args...); r.code != exitFailed || !strings.HasSuffix(r.err, early) {
-			t.Errorf("%v: got %+v", args, r)
+	db.steps(t,
+		step{"stats", exitFailed, "outbox: the schema outbox is not migrated: run outbox migrate up\n"},
+		step{"stats -schema other", exitFailed, "outbox: the schema other is not migrated: run outbox --schema other migrate up\n"},
+		step{"migrate up", 0, ""},
+	)
+	for version, want := range map[int]string{
+		15: "from before the first release, and cannot be migrated: drop the schema, with the tasks in it, and start anew\n",
+		20: ": run outbox migrate up\n",
+		99: "install the command of that version\n",
+	} {
+		db.Do(t, `DELETE FROM outbox.migration`)
+		db.Do(t, `INSERT INTO outbox.migration (version) SELECT generate_series(least(19, $1::int), $1)`, version)
+		db.steps(t, step{"dead list", exitFailed, want})
+		if version != 20 {
+			db.steps(t, step{"migrate up", exitFailed, want})
+		}
+		if version == 15 {
+			db.steps(t, step{"migrate status", exitFailed, want})
 		}
 	}
-	db.exec(t, `DELETE FROM outbox.migration; INSERT INTO outbox.migration (version) VALUES (19), (20)`)
-	if r := db.run(t, "dead", "list"); r.code != exitFailed || !strings.Contains(r.err, `the schema "outbox" is at version 20, this command needs `) || !strings.HasSuffix(r.err, ": run outbox migrate up\n") {
-		t.Errorf("got %+v", r)
-	}
-	db.exec(t, `INSERT INTO outbox.migration (version) SELECT generate_series(21, 99)`)
-	if r := db.run(t, "dead", "list"); r.code != exitFailed || !strings.Contains(r.err, `is at version 99`) || !strings.HasSuffix(r.err, "install the command of that version\n") {
-		t.Errorf("got %+v", r)
-	}
-	if r := db.run(t, "migrate", "up"); r.code != exitFailed || !strings.HasSuffix(r.err, "install the command of that version\n") {
-		t.Errorf("got %+v", r)
-	}
-	var status struct {
-		Version, Newest int
-	}
-	if db.json(t, &status, "migrate", "status"); status.Version != 99 || status.Newest > 50 {
-		t.Errorf("got %+v", status)
-	}
+	db.Do(t, `INSERT INTO outbox.migration (version) SELECT generate_series(19, 99) ON CONFLICT DO NOTHING`)
+	db.steps(t, step{"migrate status", 0, "99  of a newer command"})
 }
 
 // as is the database as a member of a role sees it.
 func (db *testDB) as(t *testing.T, role string) *testDB {
 	t.Helper()
-	login := role + "_" + db.text(t, `SELECT current_database()`)
-	db.exec(t, `CREATE ROLE `+login+` LOGIN PASSWORD 'v' IN ROLE outbox_`+role)
-	t.Cleanup(func() { db.exec(t, `DROP ROLE `+login) })
-	_, rest, _ := strings.Cut(db.url, "@")
-	return &testDB{db.DB, "postgres://" + login + ":v@" + rest}
+	login := role + "_" + db.Text(t, `SELECT current_database()`)
+	db.Do(t, `CREATE ROLE `+login+` LOGIN PASSWORD 'v' IN ROLE outbox_`+role)
+	t.Cleanup(func() { db.Do(t, `DROP ROLE `+login) })
+	_, rest, _ := strings.Cut(db.URL, "@")
+	return openDB(t, "postgres://"+login+":v@"+rest)
 }
 
-func TestWhoMayNotEnqueueByTheCommandIsSentToTheRoleThatMay(t *testing.T) {
-	t.Parallel()
-	db := newDB(t)
-	db.ok(t, "roles", "apply", "-yes")
-	for _, role := range []string{"operator", "enqueuer"} {
-		member := db.as(t, role)
-		for _, args := range []string{"enqueue MAIL {}", "enqueue MAIL {} -after 1h -unique u"} {
-			r := member.run(t, strings.Fields(args)...)
-			if r.code != exitFailed || !strings.Contains(r.err, "permission denied") || !strings.Contains(r.err, "outbox_worker to enqueue") {
-				t.Errorf("%s as %s: got %+v", args, role, r)
-			}
-		}
-	}
-	if got := db.text(t, `SELECT count(*) FROM outbox.task`); got != "0" {
-		t.Errorf("%s tasks, want none", got)
-	}
-	worker := db.as(t, "worker")
-	worker.ok(t, "enqueue", "MAIL", "{}")
-	worker.ok(t, "enqueue", "MAIL", "{}", "-after", "1h", "-unique", "u")
-}
-
-func TestARoleWithoutRightsIsTold(t *testing.T) {
+func TestARoleWithoutRightsIsToldWhichRoleHasThem(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
 	db.bury(t, "MAIL", "no such mailbox", 1, 2)
 	db.ok(t, "roles", "apply", "-yes")
-	viewer := db.as(t, "viewer")
-	for _, args := range []string{"stats", "dead list", "dead show 1", "tasks show 1", "types", "relays", "audit", "schedules", "top"} {
-		if r := viewer.run(t, strings.Fields(args)...); r.code != exitOK {
-			t.Errorf("%s: got %+v", args, r)
+	for role, commands := range map[string]struct{ may, mayNot []string }{
+		"viewer": {
+			may:    []string{"stats", "dead list", "dead show 1", "tasks show 1", "types", "relays", "audit", "schedules", "top"},
+			mayNot: []string{"dead show 1 -payload", "dead redrive 1", "dead purge -all -yes", "pause MAIL", "enqueue MAIL {}", "reindex", "tasks cancel 1 -yes"},
+		},
+		"operator": {mayNot: []string{"enqueue MAIL {}", "enqueue MAIL {} -after 1h -unique u"}},
+		"enqueuer": {mayNot: []string{"enqueue MAIL {}", "enqueue MAIL {} -after 1h -unique u"}},
+		"worker":   {may: []string{"enqueue MAIL {}", "enqueue MAIL {} -after 1h -unique u"}},
+	} {
+		member := db.as(t, role)
+		for _, args := range commands.may {
+			member.steps(t, step{args, exitOK, ""})
+		}
+		for _, args := range commands.mayNot {
+			r := member.run(t, strings.Fields(args)...)
+			refused := strings.Contains(r.err, "permission denied") || strings.Contains(r.err, "must be owner")
+			if r.code != exitFailed || !refused || !strings.Contains(r.err, "outbox_operator to act, outbox_worker to enqueue") {
+				t.Errorf("%s as %s: got %+v", args, role, r)
+			}
 		}
 	}
-	for _, args := range []string{"dead show 1 -payload", "dead redrive 1", "dead purge -all -yes", "pause MAIL", "enqueue MAIL {}", "reindex", "tasks cancel 1 -yes"} {
-		if r := viewer.run(t, strings.Fields(args)...); r.code != exitFailed || !strings.Contains(r.err, "permission denied") && !strings.Contains(r.err, "must be owner") || !strings.Contains(r.err, "outbox_operator to act") {
-			t.Errorf("%s: got %+v", args, r)
-		}
-	}
-	if got := db.text(t, `SELECT count(*) FROM outbox.dead_task`); got != "2" {
-		t.Errorf("%s dead letters, want 2", got)
-	}
+	db.is(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task), (SELECT count(*) FROM outbox.task))`, "2 2")
 }

@@ -14,20 +14,20 @@ func TestHostileTextDoesNotReachTheTerminalRaw(t *testing.T) {
 	db := newDB(t)
 	// The columns refuse what ASCII calls control characters in names, and nothing else.
 	name := "x\u009b31m\u202egpj\u2066\u200b\U000e0041"
-	db.exec(t, `ALTER TABLE outbox.task DISABLE TRIGGER USER`)
-	db.exec(t, `ALTER TABLE outbox.dead_task DISABLE TRIGGER USER`)
+	db.Do(t, `ALTER TABLE outbox.task DISABLE TRIGGER USER`)
+	db.Do(t, `ALTER TABLE outbox.dead_task DISABLE TRIGGER USER`)
 	db.bury(t, name, hostile, 1001, 1)
 	payload, _ := json.Marshal(map[string]string{hostile: hostile})
-	db.exec(t, `UPDATE outbox.dead_task SET payload = $1, headers = $1`, string(payload))
-	db.exec(t, `INSERT INTO outbox.relay (relay_id, host, pid, started_at, alive_until, task_types) SELECT gen_random_uuid(), $1, 1, now(), now() + interval '1 hour', ARRAY[$2]`, hostile, name)
-	db.exec(t, `INSERT INTO outbox.schedule (name, task_type, payload, spec, timing, definition, next_at) VALUES ($1, $1, '{}', $2, 'x', 'x', now())`, "n\u202egpj\u2066", hostile)
+	db.Do(t, `UPDATE outbox.dead_task SET payload = $1, headers = $1`, string(payload))
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, started_at, alive_until, task_types) SELECT gen_random_uuid(), $1, 1, now(), now() + interval '1 hour', ARRAY[$2]`, hostile, name)
+	db.Do(t, `INSERT INTO outbox.schedule (name, task_type, payload, spec, timing, definition, next_at) VALUES ($1, $1, '{}', $2, 'x', 'x', now())`, "n\u202egpj\u2066", hostile)
 	db.ok(t, "enqueue", "MAIL", string(payload), "-actor", hostile, "-unique", hostile, "-header", "h="+hostile)
-	db.exec(t, `UPDATE outbox.task SET last_error = $1`, hostile)
+	db.Do(t, `UPDATE outbox.task SET last_error = $1`, hostile)
 	runs := [][]string{{"stats"}, {"types"}, {"relays"}, {"top"}, {"schedules"}, {"audit"}, {"dead", "list"}, {"dead", "show", "1001", "-payload"}, {"tasks", "list", "-type", "MAIL"}, {"tasks", "show", "2", "-payload"},
 		{"tasks", "list", "-state", "dead"}, {"pause", name}, {"dead", "list", "-type", hostile}, {"tasks", "cancel", hostile}, {hostile}, {"pause", hostile}, {"dead", "purge", "-type", name},
 		{"schedules", "remove", "n\u202egpj\u2066"}, {"dead", "redrive", "-error", hostile}, {"dead", "list", "-after", hostile}, {"schedules", "pause", hostile}, {"enqueue", hostile, "{}"}, {"stats", "-schema", hostile},
 		{"__complete", "pause", ""}, {"__complete", "schedules", "pause", ""}}
-	id := db.text(t, `SELECT task_id FROM outbox.task`)
+	id := db.Text(t, `SELECT task_id FROM outbox.task`)
 	for _, args := range runs {
 		for _, more := range [][]string{nil, {"-json"}} {
 			if more != nil && args[0] == "__complete" {
@@ -52,7 +52,7 @@ func TestHostileTextDoesNotReachTheTerminalRaw(t *testing.T) {
 			}
 		}
 	}
-	var found letter
+	var found struct{ Error string }
 	if db.json(t, &found, "dead", "show", "1001"); found.Error != hostile {
 		t.Errorf("JSON has %q, want %q", found.Error, hostile)
 	}

@@ -1,29 +1,26 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// join is a list of ids for people.
-func join(ids []int64) string {
-	texts := make([]string, len(ids))
-	for i, id := range ids {
-		texts[i] = strconv.FormatInt(id, 10)
+// each is a line for each of some ids.
+func each(ids []int64, format string) (lines []string) {
+	for _, id := range ids {
+		lines = append(lines, fmt.Sprintf(format, id))
 	}
-	return strings.Join(texts, ", ")
+	return lines
 }
+
+// join is a list of ids for people.
+func join(ids []int64) string { return strings.Join(each(ids, "%d"), ", ") }
 
 // without are the ids that are not among some others.
 func without(ids, some []int64) []int64 {
-	out := []int64{}
-	for _, id := range ids {
-		if !slices.Contains(some, id) {
-			out = append(out, id)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return slices.Contains(some, id) })
 }
 
 // taskID reads the id of a task.
@@ -35,6 +32,7 @@ func taskID(text string) (int64, error) {
 	return id, nil
 }
 
+// taskIDs reads ids. One that is given twice counts once.
 func taskIDs(args []string) (ids []int64, err error) {
 	for _, arg := range args {
 		id, err := taskID(arg)

@@ -25,7 +25,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second ctrl-C ends it at once
-	a := &app{in: os.Stdin, err: os.Stderr, out: output{w: os.Stdout, now: time.Now}}
+	a := &app{in: os.Stdin, err: os.Stderr, out: output{w: os.Stdout}}
 	os.Exit(a.run(ctx, os.Args[1:]))
 }
 
@@ -83,7 +83,8 @@ matched; 4 doctor found warnings or worse (1: nothing as bad, but a check could 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use: "outbox", Short: "look at an outbox and work on it", Long: help,
-		Example:       "  export OUTBOX_DATABASE_URL='postgres://ops@db.example.com/shop?sslmode=verify-full'\n  outbox stats\n  outbox dead list -type SEND_MAIL -json",
+		Example: "  export OUTBOX_DATABASE_URL='postgres://ops@db.example.com/shop?sslmode=verify-full'\n" +
+			"  outbox stats\n  outbox dead list -type SEND_MAIL -json",
 		SilenceErrors: true, SilenceUsage: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			if a.timeout < 0 {
@@ -103,35 +104,31 @@ func (a *app) root() *cobra.Command {
 	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "how long one transaction may take; 0 is no limit")
 	f.BoolVar(&a.out.json, "json", false, "print JSON")
 	_ = root.RegisterFlagCompletionFunc("schema", cobra.NoFileCompletions)
-	root.AddCommand(a.statsCommand(), a.enqueueCommand(), a.deadCommand(), a.historyCommand(), a.pauseCommand(), a.resumeCommand(),
-		a.schedulesCommand(), a.tasksCommand(), a.typesCommand(), a.relaysCommand(), a.topCommand(), a.auditCommand(), a.doctorCommand(), a.reindexCommand(), a.serveCommand(),
-		a.migrateCommand(), a.rolesCommand(), a.versionCommand())
-	strict(root)
+	root.AddCommand(a.statsCommand(), a.enqueueCommand(), a.deadCommand(), a.historyCommand(), a.pauseCommand(),
+		a.resumeCommand(), a.schedulesCommand(), a.tasksCommand(), a.typesCommand(), a.relaysCommand(), a.topCommand(),
+		a.auditCommand(), a.doctorCommand(), a.reindexCommand(), a.serveCommand(), a.migrateCommand(), a.rolesCommand(),
+		a.versionCommand())
+	root.SetHelpCommand(helpCommand(root))
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			group(c)
+		}
+	}
 	return root
 }
 
-// strict makes wrong arguments of cobra's own commands errors, as they are of the others.
-func strict(root *cobra.Command) {
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
-	for _, c := range root.Commands() {
-		switch c.Name() {
-		case "completion":
-			group(c)
-		case "help":
-			help := c.Run
-			c.Run, c.RunE = nil, func(c *cobra.Command, args []string) error {
-				about, rest, _ := root.Find(args)
-				if len(rest) > 0 {
-					return usage("%s: there is no command %q", about.CommandPath(), rest[0])
-				}
-				if about == root {
-					return root.Help()
-				}
-				help(c, args)
-				return nil
+// helpCommand is like cobra's, but an unknown command is an error.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "help about a command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			about, rest, _ := root.Find(args)
+			if len(rest) > 0 {
+				return usage("%s: there is no command %q", about.CommandPath(), rest[0])
 			}
-		}
+			return about.Help()
+		},
 	}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -11,15 +10,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"sort"
 	"strings"
 	"testing"
 	"time"
 
-	_ "github.com/lib/pq" // the driver postgres
-
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/schema"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
 )
 
 // binary is the command, built once.
@@ -41,64 +39,53 @@ func TestMain(m *testing.M) {
 }
 
 // testDB is a database of a test's own, with the outbox in it.
-type testDB struct {
-	*sql.DB
-	url string
+type testDB struct{ *relaytest.Database }
+
+func newDB(t testing.TB) *testDB { return openDB(t, relaytest.Migrated(t)) }
+
+func openDB(t testing.TB, url string) *testDB { return &testDB{relaytest.Direct(t, url, "postgres")} }
+
+// relay runs a relay with the handlers until the test's end.
+func (db *testDB) relay(t *testing.T, register func(r *handlers.Registry)) {
+	t.Helper()
+	r := handlers.New()
+	register(r)
+	relaytest.Run(t, db.DB, r, relay.Config{})
 }
 
-func newDB(t testing.TB) *testDB {
+// lock keeps everybody from a table until unlock.
+func (db *testDB) lock(t testing.TB, table string) (unlock func()) {
 	t.Helper()
-	return openDB(t, pgtest.Prepared(t, prepare))
-}
-
-func openDB(t testing.TB, url string) *testDB {
-	t.Helper()
-	db, err := sql.Open("postgres", url)
+	tx, err := db.Begin()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { db.Close() })
-	return &testDB{db, url}
-}
-
-func prepare(url string) error {
-	db, err := sql.Open("postgres", url)
-	if err != nil {
-		return err
+	if _, err := tx.Exec(`LOCK TABLE ` + table + ` IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
 	}
-	defer db.Close()
-	return schema.Migrate(context.Background(), db)
-}
-
-func (db *testDB) exec(t testing.TB, query string, args ...any) {
-	t.Helper()
-	if _, err := db.Exec(query, args...); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-}
-
-func (db *testDB) text(t testing.TB, query string, args ...any) string {
-	t.Helper()
-	var s sql.NullString
-	if err := db.QueryRow(query, args...).Scan(&s); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-	return s.String
+	return func() { _ = tx.Rollback() }
 }
 
 // bury writes dead letters with the ids from first on, which died a second after each other, an hour ago.
 func (db *testDB) bury(t testing.TB, taskType, text string, first, n int) {
 	t.Helper()
-	db.exec(t, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error)
+	db.Do(t, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error)
 		SELECT i, now() - interval '2 hours', now() - interval '3 hours', now() - interval '90 minutes', now() - interval '1 hour' + (i - $3::int) * interval '1 ms',
 		       3, 5, 5, 'attempts', $1, jsonb_build_object('n', i, 'secret', 'C4n4ry'), '{"trace": "x"}', $2
 		  FROM generate_series($3::int, $3::int + $4::int - 1) i`, taskType, text, first, n)
 }
 
+// schedule writes a schedule that fires daily.
+func (db *testDB) schedule(t testing.TB, name string) {
+	t.Helper()
+	db.Do(t, `INSERT INTO outbox.schedule (name, task_type, payload, spec, timing, definition, next_at)
+		VALUES ($1, 'REPORT', '{}', '@daily', 'x', 'x', now() + interval '1 day')`, name)
+}
+
 // audited is the audit as lines of action, target and count, the oldest first.
 func (db *testDB) audited(t testing.TB) string {
 	t.Helper()
-	text := db.text(t, `SELECT string_agg(action || ' ' || target || ' ' || count, E'\n' ORDER BY entry_id) FROM outbox.audit`)
+	text := db.Text(t, `SELECT string_agg(action || ' ' || target || ' ' || count, E'\n' ORDER BY entry_id) FROM outbox.audit`)
 	return regexp.MustCompile(`(died before) \S+Z`).ReplaceAllString(text, "$1 then")
 }
 
@@ -148,7 +135,7 @@ func begin(t testing.TB, c *exec.Cmd) <-chan result {
 // run runs the command on the database.
 func (db *testDB) run(t testing.TB, args ...string) result {
 	t.Helper()
-	return finish(t, command(t, environment(db.url), args...))
+	return finish(t, command(t, environment(db.URL), args...))
 }
 
 // ok is run for what must succeed; it returns what was printed.
@@ -201,7 +188,7 @@ func shape(t testing.TB, text string) string {
 			for name, value := range v {
 				parts = append(parts, name+":"+of(value))
 			}
-			sort.Strings(parts)
+			slices.Sort(parts)
 			return "{" + strings.Join(parts, " ") + "}"
 		}
 		panic("unreachable")
@@ -209,27 +196,7 @@ func shape(t testing.TB, text string) string {
 	return of(v)
 }
 
-// words are the cells of the line of a table that has all of the given words; nil without such a line.
-func words(table string, with ...string) []string {
-	for line := range strings.Lines(table) {
-		cells := strings.Fields(line)
-		found := true
-		for _, w := range with {
-			found = found && slices.Contains(cells, w)
-		}
-		if found {
-			return cells
-		}
-	}
-	return nil
-}
-
-// eventually waits for a condition.
 func eventually(t testing.TB, what string, met func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !met(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
+	relaytest.Eventually(t, 30*time.Second, what, met)
 }

@@ -1,14 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
-	"io"
+	"fmt"
 	"io/fs"
-	"slices"
-	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,157 +16,145 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// migration is a version of the schema in JSON.
-type migration struct {
-	Version   int    `json:"version"`
-	Name      string `json:"name"`
-	AppliedAt stamp  `json:"applied_at"`
-}
-
 func (a *app) migrateCommand() *cobra.Command {
 	c := group(&cobra.Command{Use: "migrate", Short: "the schema: up, status, print", Example: "  outbox migrate up"})
 	c.AddCommand(&cobra.Command{
-		Use: "up", Short: "create the schema, or bring it to this command's version", Args: cobra.NoArgs, Example: "  outbox migrate up",
-		Long: `Applies the migrations that are not applied yet, each in a transaction of its own. Any number of processes may do it at once. After it, run outbox roles apply
-again if you use the roles. --timeout does not bound it.`,
+		Use: "up", Short: "create the schema, or bring it to this command's version", Args: cobra.NoArgs,
+		Example: "  outbox migrate up",
+		Long: `Applies the migrations that are not applied yet, each in a transaction of its own. Any number of
+processes may do it at once. After it, run outbox roles apply again if you use the roles. --timeout
+does not bound it.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.migrateUp(c.Context()) },
 	}, &cobra.Command{
-		Use: "status", Short: "list the migrations that are applied, and those that are pending", Args: cobra.NoArgs, Example: "  outbox migrate status -json",
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := a.open(); err != nil {
-				return err
-			}
-			all, err := a.migrations(c.Context())
-			if err != nil {
-				return err
-			}
-			return a.out.print(page{"schema": a.schema, "version": versionOf(all), "newest": schema.Version(), "migrations": all}, func() error {
-				t := newTable(">VERSION", "NAME", "APPLIED")
-				for _, m := range all {
-					applied := "pending"
-					if !m.AppliedAt.IsZero() {
-						applied = local(m.AppliedAt.Time)
-					}
-					t.add(m.Version, m.Name, applied)
-				}
-				return a.out.table(t)
-			})
-		},
+		Use: "status", Short: "list the migrations that are applied, and those that are pending", Args: cobra.NoArgs,
+		Example: "  outbox migrate status -json",
+		RunE:    func(c *cobra.Command, _ []string) error { return a.migrateStatus(c.Context()) },
 	}, &cobra.Command{
-		Use: "print", Short: "print all migrations as one script for psql", Args: cobra.NoArgs, Example: "  outbox migrate print | psql -v ON_ERROR_STOP=1 -1",
-		Long: "Prints the SQL of all migrations for --schema, to be applied in one transaction. It needs no database.",
-		RunE: func(c *cobra.Command, _ []string) error { return a.script(schema.SQL) },
+		Use: "print", Short: "print all migrations as one script for psql", Args: cobra.NoArgs,
+		Example: "  outbox migrate print | psql -v ON_ERROR_STOP=1 -1",
+		Long:    "Prints the SQL of all migrations for --schema, to be applied in one transaction. It needs no database.",
+		RunE:    func(c *cobra.Command, _ []string) error { return a.printScript(schema.SQL) },
 	})
 	return c
 }
 
-// script prints SQL.
-func (a *app) script(of func(name string) (string, error)) error {
+// printScript prints SQL for the schema.
+func (a *app) printScript(of func(schema string) (string, error)) error {
 	text, err := of(a.schema)
 	if err != nil {
 		return usage("%w", err)
 	}
-	return a.out.print(page{"sql": text}, func() error {
-		_, err := io.WriteString(a.out.w, strings.TrimRight(text, "\n")+"\n")
-		return err
-	})
+	return a.out.print(object{{"sql", text}}, strings.Split(strings.TrimRight(text, "\n"), "\n")...)
 }
 
 const migrationsSQL = `/* outbox: migrations that were applied */
 SELECT version, applied_at FROM outbox.migration ORDER BY version`
 
-// migrations are all versions that this command or the schema knows.
-func (a *app) migrations(ctx context.Context) (all []migration, err error) {
-	files, err := fs.ReadDir(schema.Files, ".")
-	if err != nil {
-		return nil, err
+// applied reads when each version was applied. A schema that is not there has none.
+func (a *app) applied(ctx context.Context) (at map[int]time.Time, newest int, err error) {
+	if err := a.open(); err != nil {
+		return nil, 0, err
 	}
-	for i, f := range files {
-		name := strings.TrimSuffix(f.Name(), ".sql")
-		_, name, _ = strings.Cut(name, "_")
-		all = append(all, migration{Version: schema.Version() - len(files) + i + 1, Name: name})
-	}
+	at = map[int]time.Time{}
 	err = a.look(ctx, func(ctx context.Context, q *sql.Tx) error {
 		check := schema.Check(ctx, q, a.schema)
 		if check != nil && !errors.Is(check, schema.ErrNotMigrated) && !errors.Is(check, schema.ErrNewer) {
 			return check
 		}
 		var there bool
-		if err := q.QueryRowContext(ctx, `SELECT to_regclass($1) IS NOT NULL`, `"`+a.schema+`".migration`).Scan(&there); err != nil || !there {
+		table := `"` + a.schema + `".migration`
+		if err := q.QueryRowContext(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&there); err != nil || !there {
 			return err
 		}
-		rows, err := q.QueryContext(ctx, strings.ReplaceAll(migrationsSQL, "outbox.migration", `"`+a.schema+`".migration`))
+		rows, err := q.QueryContext(ctx, strings.ReplaceAll(migrationsSQL, "outbox.migration", table))
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
 		for rows.Next() {
-			var version int
-			var at time.Time
-			if err := rows.Scan(&version, &at); err != nil {
+			var applied time.Time
+			if err := rows.Scan(&newest, &applied); err != nil {
 				return err
 			}
-			for all[len(all)-1].Version < version {
-				all = append(all, migration{Version: all[len(all)-1].Version + 1, Name: "of a newer command"})
-			}
-			if version < all[0].Version {
+			if newest < firstVersion() {
 				return check // from before the baseline
 			}
-			all[version-all[0].Version].AppliedAt = stamp{at}
+			at[newest] = applied
 		}
 		return rows.Err()
 	})
-	return all, err
+	return at, newest, err
 }
 
-// versionOf is the newest version that was applied.
-func versionOf(all []migration) (version int) {
-	for _, m := range all {
-		if !m.AppliedAt.IsZero() {
-			version = m.Version
-		}
+// fileNames are those of the migrations of this command, in order.
+var fileNames = sync.OnceValue(func() []string {
+	names, _ := fs.Glob(schema.Files, "*.sql") // the pattern is valid
+	return names
+})
+
+func firstVersion() int { return schema.Version() - len(fileNames()) + 1 }
+
+func (a *app) migrateStatus(ctx context.Context) error {
+	at, newest, err := a.applied(ctx)
+	if err != nil {
+		return err
 	}
-	return version
+	t := newTable(">VERSION", "NAME", "APPLIED")
+	for v := firstVersion(); v <= max(newest, schema.Version()); v++ {
+		name := "of a newer command"
+		if i := v - firstVersion(); i < len(fileNames()) {
+			_, name, _ = strings.Cut(strings.TrimSuffix(fileNames()[i], ".sql"), "_")
+		}
+		applied := cmp.Or(text(at[v]), "pending")
+		t.add(object{{"version", v}, {"name", name}, {"applied_at", at[v]}}, v, name, applied)
+	}
+	return a.out.print(object{
+		{"schema", a.schema}, {"version", newest}, {"newest", schema.Version()}, {"migrations", t.json},
+	}, t.lines()...)
 }
 
 func (a *app) migrateUp(ctx context.Context) error {
-	if err := a.open(); err != nil {
-		return err
-	}
-	before, err := a.migrations(ctx)
+	before, from, err := a.applied(ctx)
 	if err != nil {
 		return err
 	}
 	if err := schema.Migrate(ctx, a.db, schema.Schema(a.schema)); err != nil {
 		return err
 	}
-	from, to := versionOf(before), schema.Version()
+	to := schema.Version()
+	said := fmt.Sprintf("schema %s: at version %d already", a.schema, to)
 	if from < to { // the table of the audit may be one of those that are new
-		missing := slices.IndexFunc(before, func(m migration) bool { return m.Version > from })
-		e := admin.Entry{Action: "migrate", Target: "schema version " + strconv.Itoa(from) + " to " + strconv.Itoa(to), Count: int64(len(before) - missing)}
+		said = fmt.Sprintf("schema %s: migrated from version %d to %d", a.schema, from, to)
+		e := admin.Entry{
+			Action: "migrate", Target: fmt.Sprintf("schema version %d to %d", from, to), Count: int64(len(fileNames()) - len(before)),
+		}
 		if err := a.note(ctx, e); err != nil {
 			return err
 		}
 	}
-	return a.out.print(page{"schema": a.schema, "from": from, "to": to}, func() error {
-		if from == to {
-			return a.out.say("schema %s: at version %d already", a.schema, to)
-		}
-		return a.out.say("schema %s: migrated from version %d to %d", a.schema, from, to)
+	return a.out.print(object{{"schema", a.schema}, {"from", from}, {"to", to}}, said)
+}
+
+// note writes an entry into the audit log.
+func (a *app) note(ctx context.Context, e admin.Entry) error {
+	return a.change(ctx, func(ctx context.Context, _ *sql.Tx, c *admin.Client) error {
+		_, err := c.WriteAudit(ctx, e)
+		return err
 	})
 }
 
 func (a *app) rolesCommand() *cobra.Command {
 	var yes bool
-	c := group(&cobra.Command{Use: "roles", Short: "roles for enqueuers, workers, viewers and operators: print, apply", Example: "  outbox roles apply"})
+	c := group(&cobra.Command{
+		Use: "roles", Short: "roles for enqueuers, workers, viewers and operators: print, apply",
+		Example: "  outbox roles apply",
+	})
 	apply := &cobra.Command{
 		Use: "apply", Short: "create the roles and give each its rights", Args: cobra.NoArgs, Example: "  outbox roles apply -yes",
-		Long: `Creates the roles <schema>_owner, _enqueuer, _worker, _viewer and _operator, which cannot log in, and gives each what it needs. The schema and its tables become
-the owner's, and PUBLIC may not execute its functions any more. Do it again after each migration. --timeout does not bound it.`,
+		Long: `Creates the roles <schema>_owner, _enqueuer, _worker, _viewer and _operator, which cannot log in, and
+gives each what it needs. The schema and its tables become the owner's, and PUBLIC may not execute
+its functions any more. Do it again after each migration. --timeout does not bound it.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := a.connect(c.Context()); err != nil {
-				return err
-			}
 			question := "Make " + a.schema + "_owner the owner of the schema " + a.schema + ", and take the rights on its functions from PUBLIC?"
 			if err := a.confirm(c.Context(), yes, question); err != nil {
 				return err
@@ -174,13 +162,14 @@ the owner's, and PUBLIC may not execute its functions any more. Do it again afte
 			if err := a.grantRoles(c.Context()); err != nil {
 				return err
 			}
-			return a.out.print(page{"schema": a.schema, "applied": true}, func() error { return a.out.say("schema %s: roles applied", a.schema) })
+			return a.out.print(object{{"schema", a.schema}, {"applied", true}}, "schema "+a.schema+": roles applied")
 		},
 	}
 	yesFlag(apply, &yes)
 	c.AddCommand(apply, &cobra.Command{
-		Use: "print", Short: "print the same as a script for psql", Args: cobra.NoArgs, Example: "  outbox roles print | psql -v ON_ERROR_STOP=1 -1",
-		RunE: func(c *cobra.Command, _ []string) error { return a.script(schema.RolesSQL) },
+		Use: "print", Short: "print the same as a script for psql", Args: cobra.NoArgs,
+		Example: "  outbox roles print | psql -v ON_ERROR_STOP=1 -1",
+		RunE:    func(c *cobra.Command, _ []string) error { return a.printScript(schema.RolesSQL) },
 	})
 	return c
 }

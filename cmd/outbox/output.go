@@ -14,62 +14,99 @@ import (
 type output struct {
 	w    io.Writer
 	json bool
-	now  func() time.Time
 }
 
-// print writes v as JSON, or calls people.
-func (o *output) print(v any, people func() error) error {
-	if !o.json {
-		return people()
-	}
+// print writes v as JSON, or the lines for people, made fit for a terminal.
+func (o *output) print(v any, lines ...string) error {
 	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(v); err != nil {
+	if o.json {
+		if err := encode(&b, v, "  "); err != nil {
+			return err
+		}
+		_, err := o.w.Write(cleanJSON(b.Bytes()))
 		return err
 	}
-	_, err := o.w.Write(cleanJSON(b.Bytes()))
+	for _, line := range lines {
+		b.WriteString(clean(line) + "\n")
+	}
+	_, err := o.w.Write(b.Bytes())
 	return err
 }
 
-// say writes a line for people.
-func (o *output) say(format string, args ...any) error {
-	_, err := fmt.Fprintln(o.w, clean(fmt.Sprintf(format, args...)))
-	return err
+func encode(b *bytes.Buffer, v any, indent string) error {
+	e := json.NewEncoder(b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	return e.Encode(v)
 }
 
-// table is aligned text. Each cell is made fit for a terminal when it is added.
+// object is an object in JSON, with its members in this order.
+type object []member
+
+type member struct {
+	name  string
+	value any
+}
+
+// MarshalJSON writes times as RFC 3339 in UTC, or null for the zero time, and durations in seconds.
+// Lists are never null.
+func (o object) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	for i, m := range o {
+		b.WriteByte("{,"[min(i, 1)])
+		fmt.Fprintf(&b, "%q:", m.name)
+		switch v := m.value.(type) {
+		case time.Time:
+			m.value = nil
+			if !v.IsZero() {
+				m.value = v.UTC().Format("2006-01-02T15:04:05.000000Z")
+			}
+		case time.Duration:
+			m.value = v.Seconds()
+		case []int64:
+			m.value = append([]int64{}, v...)
+		case []string:
+			m.value = append([]string{}, v...)
+		}
+		if err := encode(&b, m.value, ""); err != nil {
+			return nil, err
+		}
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// table is a list: its rows in JSON, and as aligned text.
 type table struct {
+	json  []object
 	right []bool // columns of numbers
 	rows  [][]string
 }
 
 // newTable has the given columns; those whose names begin with > have numbers.
 func newTable(columns ...string) *table {
-	t := &table{}
-	head := []string{}
+	t := &table{json: []object{}, rows: [][]string{nil}}
 	for _, c := range columns {
 		name, right := strings.CutPrefix(c, ">")
 		t.right = append(t.right, right)
-		head = append(head, name)
+		t.rows[0] = append(t.rows[0], name)
 	}
-	t.rows = [][]string{head}
 	return t
 }
 
-// add adds a row. Empty cells are printed as -.
-func (t *table) add(cells ...any) {
+// add adds a row. Each cell is made fit for a terminal; empty ones are printed as -.
+func (t *table) add(o object, cells ...any) {
 	row := make([]string, len(cells))
 	for i, c := range cells {
-		if row[i] = clean(fmt.Sprint(c)); row[i] == "" {
+		if row[i] = clean(text(c)); row[i] == "" {
 			row[i] = "-"
 		}
 	}
+	t.json = append(t.json, o)
 	t.rows = append(t.rows, row)
 }
 
-// lines are the rows, as text without what would be blank at their ends.
+// lines are the rows, without blanks at their ends.
 func (t *table) lines() []string {
 	widths := make([]int, len(t.right))
 	for _, row := range t.rows {
@@ -79,102 +116,40 @@ func (t *table) lines() []string {
 	}
 	out := make([]string, len(t.rows))
 	for n, row := range t.rows {
-		var b strings.Builder
 		for i, c := range row {
-			blank := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c))
-			if i > 0 {
-				b.WriteString("  ")
-			}
-			if t.right[i] {
-				b.WriteString(blank + c)
+			if blank := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c)); t.right[i] {
+				out[n] += blank + c + "  "
 			} else {
-				b.WriteString(c + blank)
+				out[n] += c + blank + "  "
 			}
 		}
-		out[n] = strings.TrimRight(b.String(), " ")
+		out[n] = strings.TrimRight(out[n], " ")
 	}
 	return out
 }
 
-func (o *output) table(t *table) error {
-	_, err := io.WriteString(o.w, strings.Join(t.lines(), "\n")+"\n")
-	return err
-}
-
-// fields are the names and values of one thing, line by line.
+// fields are the names and values of one thing.
 type fields [][2]string
 
+// add adds a field, unless its value is empty.
 func (f *fields) add(name string, value any) {
-	if text := fmt.Sprint(value); text != "" {
-		*f = append(*f, [2]string{name, text})
+	if s := text(value); s != "" {
+		*f = append(*f, [2]string{name, s})
 	}
 }
 
-// print writes the fields; lines after the first of a value that has several are indented.
-func (o *output) fields(f fields) error {
+// lines are the fields; lines of a value after its first are indented.
+func (f fields) lines() (out []string) {
 	width := 0
 	for _, field := range f {
 		width = max(width, len(field[0]))
 	}
-	var b strings.Builder
 	for _, field := range f {
-		for i, line := range strings.Split(strings.TrimRight(field[1], "\n"), "\n") {
-			name := field[0]
-			if i > 0 {
-				name = ""
-			}
-			fmt.Fprintf(&b, "%-*s  %s\n", width, name, clean(line))
+		name := field[0]
+		for line := range strings.SplitSeq(strings.TrimRight(field[1], "\n"), "\n") {
+			out = append(out, fmt.Sprintf("%-*s  %s", width, name, line))
+			name = ""
 		}
 	}
-	_, err := io.WriteString(o.w, b.String())
-	return err
-}
-
-// when is a time in the local zone with its distance from now; "" for the zero time.
-func (o *output) when(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	text := t.Local().Format("2006-01-02 15:04:05 MST")
-	if d := o.now().Sub(t); d >= 0 {
-		return text + " (" + age(d) + " ago)"
-	}
-	return text + " (in " + age(t.Sub(o.now())) + ")"
-}
-
-// local is a time in the local zone, for tables; "" for the zero time.
-func local(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.Local().Format("2006-01-02 15:04:05")
-}
-
-// since is how long ago a time was; "" for the zero time.
-func (o *output) since(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return age(o.now().Sub(t))
-}
-
-// stamp is a time in JSON: RFC 3339 in UTC, null for the zero time.
-type stamp struct{ time.Time }
-
-func (s stamp) MarshalJSON() ([]byte, error) {
-	if s.IsZero() {
-		return []byte("null"), nil
-	}
-	return []byte(`"` + s.UTC().Format("2006-01-02T15:04:05.000000Z") + `"`), nil
-}
-
-// seconds is a duration in JSON.
-func seconds(d time.Duration) float64 { return d.Seconds() }
-
-// list is never null in JSON.
-func list[T any](s []T) []T {
-	if s == nil {
-		return []T{}
-	}
-	return s
+	return out
 }

@@ -3,14 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/admin"
 )
-
-// page is an object in JSON: what a command did, or a page of a list.
-type page map[string]any
 
 // pageFlags are the flags of a list that has pages.
 type pageFlags struct {
@@ -25,7 +21,8 @@ func (p *pageFlags) add(c *cobra.Command) {
 }
 
 // listed reads a page.
-func listed[T any](c *cobra.Command, a *app, p *pageFlags, list func(*admin.Client, context.Context, admin.Page) ([]T, string, error)) (found []T, next string, err error) {
+func listed[T any](c *cobra.Command, a *app, p pageFlags,
+	list func(*admin.Client, context.Context, admin.Page) ([]T, string, error)) (found []T, next string, err error) {
 	if p.limit < 1 || p.limit > 1000 {
 		return nil, "", usage("--limit %d: must be between 1 and 1000", p.limit)
 	}
@@ -36,31 +33,13 @@ func listed[T any](c *cobra.Command, a *app, p *pageFlags, list func(*admin.Clie
 	return found, next, err
 }
 
-// mapped is f of each; not nil.
-func mapped[T, U any](in []T, f func(T) U) []U {
-	out := make([]U, 0, len(in))
-	for _, one := range in {
-		out = append(out, f(one))
+// printPage prints a page of a list under a name. How the next page is had is said on stderr.
+func (a *app) printPage(name string, t *table, next string) error {
+	if next == "" {
+		return a.out.print(object{{name, t.json}, {"next", nil}}, t.lines()...)
 	}
-	return out
-}
-
-// more says on stderr how the next page is had.
-func (a *app) more(next string) error {
-	if next != "" {
-		fmt.Fprintf(a.err, "there may be more: -after %s\n", clean(next))
+	if !a.out.json {
+		defer fmt.Fprintf(a.err, "there may be more: -after %s\n", clean(next))
 	}
-	return nil
-}
-
-func orNull(s string) any {
-	if s == "" {
-		return nil
-	}
-	return s
-}
-
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(s, "\n")
-	return line
+	return a.out.print(object{{name, t.json}, {"next", next}}, t.lines()...)
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/dashboard"
 	"github.com/txoutbox/outbox/outboxprom"
-	"golang.org/x/term"
 )
 
 type serveFlags struct {
@@ -29,10 +28,12 @@ type serveFlags struct {
 func (a *app) serveCommand() *cobra.Command {
 	var f serveFlags
 	c := &cobra.Command{
-		Use: "serve", Short: "serve the dashboard and metrics", Args: cobra.NoArgs, Example: "  outbox serve\n  read -rs OUTBOX_SERVE_PASSWORD && export OUTBOX_SERVE_PASSWORD\n  outbox serve -read-only",
-		Long: `Serves the dashboard at /, and metrics of the database for Prometheus at /metrics. Both ask for a password: that of OUTBOX_SERVE_PASSWORD, else, on a terminal,
-one that is made and printed. Any name goes with it, and is the actor of the audit. It speaks HTTP: beyond this machine put a proxy with TLS before it. Payloads are shown with
---payload only. Ctrl-C ends it.`,
+		Use: "serve", Short: "serve the dashboard and metrics", Args: cobra.NoArgs,
+		Example: "  outbox serve\n  read -rs OUTBOX_SERVE_PASSWORD && export OUTBOX_SERVE_PASSWORD\n  outbox serve -read-only",
+		Long: `Serves the dashboard at /, and metrics of the database for Prometheus at /metrics. Both ask for a
+password: that of OUTBOX_SERVE_PASSWORD, else, on a terminal, one that is made and printed. Any name
+goes with it, and is the actor of the audit. It speaks HTTP: beyond this machine put a proxy with
+TLS before it. Payloads are shown with --payload only. Ctrl-C ends it.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), f) },
 	}
 	c.Flags().StringVar(&f.listen, "listen", "127.0.0.1:8080", "host and port")
@@ -48,7 +49,7 @@ func (a *app) serve(ctx context.Context, f serveFlags) error {
 	password := os.Getenv("OUTBOX_SERVE_PASSWORD")
 	made := password == ""
 	if made {
-		if tty, ok := a.err.(*os.File); !ok || !term.IsTerminal(int(tty.Fd())) { // what is printed elsewhere is kept in logs
+		if _, ok := isTerminal(a.err); !ok { // what is printed elsewhere is kept in logs
 			return usage("OUTBOX_SERVE_PASSWORD is not set, and there is no terminal to print a password on")
 		}
 		password = rand.Text()
@@ -72,7 +73,10 @@ func (a *app) serve(ctx context.Context, f serveFlags) error {
 	if tcp, ok := l.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
 		fmt.Fprintln(a.err, "outbox: the password travels in plain text: put a proxy with TLS before it")
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second,
+		WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
 	select {

@@ -24,7 +24,7 @@ type serving struct {
 
 func (db *testDB) serve(t *testing.T, env []string, args ...string) *serving {
 	t.Helper()
-	c := command(t, append(environment(db.url), env...), append([]string{"serve", "-listen", "127.0.0.1:0"}, args...)...)
+	c := command(t, append(environment(db.URL), env...), append([]string{"serve", "-listen", "127.0.0.1:0"}, args...)...)
 	s := &serving{cmd: c, password: "from the environment"}
 	if len(env) == 0 { // a password is only made for a terminal
 		tty, err := pty.Start(c)
@@ -106,7 +106,7 @@ func TestServeShowsTheDashboardAndMetricsToThoseWhoHaveThePassword(t *testing.T)
 	if code, body := s.ask(t, "POST", "/pause", "ada", s.password, url.Values{"name": {"MAIL"}, "type": {"MAIL"}}); code != http.StatusSeeOther {
 		t.Errorf("pause: %d %s", code, body)
 	}
-	if got := db.text(t, `SELECT actor || ' ' || tool || ' ' || action FROM outbox.audit ORDER BY entry_id DESC LIMIT 1`); got != "ada dashboard pause" {
+	if got := db.Text(t, `SELECT actor || ' ' || tool || ' ' || action FROM outbox.audit ORDER BY entry_id DESC LIMIT 1`); got != "ada dashboard pause" {
 		t.Errorf("the audit has %s", got)
 	}
 	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -129,7 +129,7 @@ func TestServeChangesNothingWhenItIsReadOnlyAndShowsPayloadsOnRequest(t *testing
 	if code, body := s.ask(t, "GET", "/payload?id=1", "ada", s.password, nil); code != http.StatusOK || !strings.Contains(body, "C4n4ry") {
 		t.Errorf("a payload: %d %s", code, body)
 	}
-	if got := db.text(t, `SELECT count(*) FROM outbox.task_type WHERE paused`); got != "0" {
+	if got := db.Text(t, `SELECT count(*) FROM outbox.task_type WHERE paused`); got != "0" {
 		t.Error("the type is paused")
 	}
 }
@@ -147,7 +147,7 @@ func TestServeTellsAnAddressThatIsNoneFromOneThatIsTaken(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
 	serve := func(address string) result {
-		return finish(t, command(t, environment(db.url, "OUTBOX_SERVE_PASSWORD=from the environment"), "serve", "-listen", address))
+		return finish(t, command(t, environment(db.URL, "OUTBOX_SERVE_PASSWORD=from the environment"), "serve", "-listen", address))
 	}
 	for _, address := range []string{"nope", "", "127.0.0.1:99999", "127.0.0.1:no-such-port", "::1:80"} {
 		if r := serve(address); r.code != exitUsage || !strings.HasPrefix(r.err, "outbox: --listen ") {

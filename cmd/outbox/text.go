@@ -9,8 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// clean escapes what a terminal could take for more than text: control characters, and what changes the direction or the look of other
-// text. Names, errors and payloads are whoever enqueued's to write. The result is one line.
+// clean escapes what a terminal could take for more than text: control characters, and what changes
+// the direction or the look of other text. Names, errors and payloads are whoever enqueued's to
+// write. The result is one line.
 func clean(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) < 0 {
 		return s
@@ -58,13 +59,52 @@ func cut(s string, n int) string {
 	return string([]rune(s)[:max(n-1, 0)]) + "…"
 }
 
-// cutError is the first line of an error, of 80 runes at most: of a longer one its beginning and its end, where the cause is.
+// cutError is the first line of an error, of 80 runes at most: of a longer one its beginning and its
+// end, where the cause is.
 func cutError(s string) string {
-	line := []rune(firstLine(s))
+	first, _, _ := strings.Cut(s, "\n")
+	line := []rune(first)
 	if len(line) <= 80 {
-		return string(line)
+		return first
 	}
 	return string(line[:29]) + "…" + string(line[len(line)-50:])
+}
+
+// text is a value for people: times are in the local zone. A zero time or duration is "".
+func text(v any) string {
+	switch v := v.(type) {
+	case time.Time:
+		if v.IsZero() {
+			return ""
+		}
+		return v.Local().Format("2006-01-02 15:04:05")
+	case time.Duration:
+		if v == 0 {
+			return ""
+		}
+		return age(v)
+	}
+	return fmt.Sprint(v)
+}
+
+// since is how long ago a time was; "" for the zero time.
+func since(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return age(time.Since(t))
+}
+
+// when is a time in the local zone with its distance from now; "" for the zero time.
+func when(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	said := t.Local().Format("2006-01-02 15:04:05 MST")
+	if d := time.Until(t); d > 0 {
+		return said + " (in " + age(d) + ")"
+	}
+	return said + " (" + since(t) + " ago)"
 }
 
 // age is a duration for people: 0.4s, 12s, 3m12s, 5h03m, 3d04h.
@@ -87,7 +127,7 @@ func age(d time.Duration) string {
 }
 
 // count is a number with its noun: 1 dead letter, 1,234 dead letters.
-func count(n int64, noun string) string {
+func count[N int | int64](n N, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
@@ -95,8 +135,8 @@ func count(n int64, noun string) string {
 }
 
 // grouped is a number for sentences: 1,234.
-func grouped(n int64) string {
-	s := strconv.FormatInt(n, 10)
+func grouped[N int | int64](n N) string {
+	s := strconv.FormatInt(int64(n), 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "," + s[i:]
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -36,8 +37,9 @@ func (a *app) topCommand() *cobra.Command {
 	var order string
 	c := &cobra.Command{
 		Use: "top", Short: "watch types and relays at work", Args: cobra.NoArgs, Example: "  outbox top -every 5s -sort oldest",
-		Long: `Shows the types with their rates, and the relays with what they run, anew each second. Keys: s another order, q the end. Where stdout is no
-terminal, or with --json, it prints one look without rates. RUN counts tasks whose runs are noted; DONE/S and FAIL/S are since the look before.`,
+		Long: `Shows the types with their rates, and the relays with what they run, anew each second. Keys: s
+another order, q the end. Where stdout is no terminal, or with --json, it prints one look without
+rates. RUN counts tasks whose runs are noted; DONE/S and FAIL/S are since the look before.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if every < 100*time.Millisecond {
 				return usage("--every %v: at least 100ms", every)
@@ -55,27 +57,23 @@ terminal, or with --json, it prints one look without rates. RUN counts tasks who
 			if screen, ok := a.screen(); ok && !a.out.json {
 				return a.watch(c.Context(), screen, first, every, order)
 			}
-			return a.out.print(topJSON(first), func() error {
-				_, err := fmt.Fprintln(a.out.w, strings.Join(first.lines(order, 120, 1<<30, a.out.now()), "\n"))
-				return err
-			})
+			return a.out.print(topJSON(first), first.lines(order, 120, 1<<30)...)
 		},
 	}
 	c.Flags().DurationVar(&every, "every", time.Second, "time between two looks")
-	c.Flags().StringVar(&order, "sort", "ready", "order of the types: "+strings.Join(topOrders, ", "))
-	_ = c.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(topOrders, cobra.ShellCompDirectiveNoFileComp))
+	choiceFlag(c, &order, "sort", "ready", "order of the types: "+strings.Join(topOrders, ", "), topOrders)
 	return c
 }
 
-func topJSON(v *view) page {
-	types := []any{}
+func topJSON(v *view) object {
+	types, relays := []object{}, []object{}
 	for _, t := range v.types {
-		types = append(types, struct {
-			typeInfo
-			Running int `json:"running"`
-		}{newTypeInfo(t.Type), t.running})
+		types = append(types, append(typeJSON(t.Type), member{"running", t.running}))
 	}
-	return page{"at": stamp{v.at}, "types": types, "relays": mapped(v.relays, newRelay)}
+	for _, r := range v.relays {
+		relays = append(relays, relayJSON(r))
+	}
+	return object{{"at", v.at}, {"types", types}, {"relays", relays}}
 }
 
 // view looks, and computes the rates since the look before.
@@ -138,7 +136,7 @@ func (v *view) sort(order string) {
 }
 
 // lines are the view as text of the given width and height.
-func (v *view) lines(order string, width, height int, now time.Time) []string {
+func (v *view) lines(order string, width, height int) []string {
 	v.sort(order)
 	ready, dead, alive := int64(0), int64(0), 0
 	for _, t := range v.types {
@@ -149,105 +147,73 @@ func (v *view) lines(order string, width, height int, now time.Time) []string {
 			alive++
 		}
 	}
-	out := []string{fmt.Sprintf("%s ready, %s, %s alive, %s", grouped(ready), count(dead, "dead letter"), count(int64(alive), "relay"), v.at.Format("15:04:05")), ""}
-	relays := v.relayLines(width, now)
-	room := max(height-len(out)-2-min(len(relays), max(height/3, 4)), 1)
-	types := v.typeLines(width)
+	head := fmt.Sprintf("%s ready, %s, %s alive, %s",
+		grouped(ready), count(dead, "dead letter"), count(alive, "relay"), v.at.Format("15:04:05"))
+	types, relays := v.typeTable(width).lines(), v.relayTable().lines()
+	room := max(height-4-min(len(relays), max(height/3, 4)), 1)
 	if hidden := len(types) - 1 - room; hidden > 0 {
-		types = append(types[:room], count(int64(hidden+1), "more type"))
+		types = append(types[:room], count(hidden+1, "more type"))
 	}
-	out = append(append(append(out, types...), ""), relays...)
-	if len(out) > height {
-		out = out[:height]
-	}
+	out := slices.Concat([]string{head, ""}, types, []string{""}, relays)
+	out = out[:min(len(out), height)]
 	for i := range out {
 		out[i] = cut(out[i], width)
 	}
 	return out
 }
 
-func (v *view) typeLines(width int) []string {
-	const numbers = " %6s %6s %5s %6s %6s %7s %7s %7s"
-	wide := max(width-len(fmt.Sprintf(numbers, "", "", "", "", "", "", "", "")), 8)
-	row := func(name string, cells ...any) string {
-		return fmt.Sprintf("%-*s", wide, cut(clean(name), wide)) + fmt.Sprintf(numbers, cells...)
-	}
-	out := []string{row("TYPE", "READY", "SCHED", "RUN", "WAIT", "DEAD", "DONE/S", "FAIL/S", "OLDEST")}
-	for _, t := range v.types {
-		name := t.Type.Type
-		if state := stateOf(t.Type); state != "on" {
-			name = cut(name, max(wide-len(state)-3, 8)) + " (" + state + ")"
+// typeTable has names that leave room for the numbers.
+func (v *view) typeTable(width int) *table {
+	const numbers = 70
+	t := newTable("TYPE", ">READY", ">SCHED", ">RUN", ">WAIT", ">DEAD", ">DONE/S", ">FAIL/S", ">OLDEST")
+	for _, k := range v.types {
+		state := ""
+		if s := stateOf(k.Type); s != "on" {
+			state = " (" + s + ")"
 		}
-		oldest := "-"
-		if t.OldestReady > 0 {
-			oldest = age(t.OldestReady)
-		}
-		out = append(out, row(name, short(t.Ready), short(t.Scheduled), short(int64(t.running)), short(t.Waiting), short(t.Dead), rate(t.done), rate(t.failures), oldest))
+		name := cut(k.Type.Type, max(width-numbers-len(state), 8)) + state
+		t.add(nil, name, k.Ready, k.Scheduled, k.running, k.Waiting, k.Dead, rate(k.done), rate(k.failures), k.OldestReady)
 	}
-	return out
+	return t
 }
 
-func (v *view) relayLines(width int, now time.Time) []string {
-	out := []string{fmt.Sprintf("%-8s %-16s %7s %7s %7s %5s  %s", "RELAY", "HOST", "PID", "UP", "WORKERS", "TASKS", "RUNS")}
+func (v *view) relayTable() *table {
+	t := newTable("RELAY", "HOST", ">PID", ">UP", ">WORKERS", ">TASKS", "RUNS")
 	for _, r := range v.relays {
-		workers, up := "-", age(now.Sub(r.StartedAt))
-		if r.Workers > 0 {
-			workers = fmt.Sprint(r.Workers)
+		up := "dead"
+		if r.Alive {
+			up = since(r.StartedAt)
 		}
-		if !r.Alive {
-			up = "dead"
-		}
-		out = append(out, fmt.Sprintf("%-8s %-16s %7d %7s %7s %5d  %s", r.RelayID[:min(8, len(r.RelayID))], cut(clean(r.Host), 16), r.PID, up, workers, tasksOf(r), clean(runsText(r, now))))
+		t.add(nil, fmt.Sprintf("%.8s", r.RelayID), cut(r.Host, 16), r.PID, up, workersOf(r), tasksOf(r), runsText(r))
 	}
-	return out
+	return t
 }
 
 // runsText says what a relay runs: each type with the number of its tasks and the age of the oldest run.
-func runsText(r admin.Relay, now time.Time) string {
-	type sum struct {
-		tasks int
-		since time.Time
-	}
-	sums := map[string]sum{}
-	names := []string{}
+func runsText(r admin.Relay) string {
+	tasks, began := map[string]int{}, map[string]time.Time{}
 	for _, run := range r.Runs {
-		s, found := sums[run.Type]
-		if !found {
-			names = append(names, run.Type)
+		tasks[run.Type] += max(len(run.TaskIDs), 1)
+		if at, found := began[run.Type]; !found || run.StartedAt.Before(at) {
+			began[run.Type] = run.StartedAt
 		}
-		s.tasks += max(len(run.TaskIDs), 1)
-		if s.since.IsZero() || run.StartedAt.Before(s.since) {
-			s.since = run.StartedAt
-		}
-		sums[run.Type] = s
 	}
-	slices.SortFunc(names, func(x, y string) int {
-		return cmp.Or(-cmp.Compare(sums[x].tasks, sums[y].tasks), strings.Compare(x, y))
+	names := slices.SortedFunc(maps.Keys(tasks), func(x, y string) int {
+		return cmp.Or(cmp.Compare(tasks[y], tasks[x]), strings.Compare(x, y))
 	})
-	out := []string{}
-	for _, name := range names {
-		out = append(out, fmt.Sprintf("%d %s %s", sums[name].tasks, cut(cmp.Or(name, "?"), 15), age(now.Sub(sums[name].since))))
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%d %s %s", tasks[name], cut(cmp.Or(name, "?"), 15), since(began[name]))
 	}
-	return strings.Join(out, ", ")
+	return strings.Join(names, ", ")
 }
 
-// short is a number in six characters.
-func short(n int64) string {
-	switch {
-	case n < 100_000:
-		return fmt.Sprint(n)
-	case n < 10_000_000:
-		return fmt.Sprintf("%dk", n/1000)
-	}
-	return fmt.Sprintf("%dM", n/1_000_000)
-}
-
+// rate is a number a second; "" if it is not known yet.
 func rate(perSecond float64) string {
 	switch {
 	case perSecond < 0:
-		return "-"
+		return ""
 	case perSecond > 0 && perSecond < 9.95:
 		return fmt.Sprintf("%.1f", perSecond)
 	}
-	return short(int64(perSecond + 0.5))
+	return fmt.Sprintf("%.0f", perSecond)
 }

@@ -19,15 +19,12 @@ type screen struct {
 
 // screen is the terminal of stdout, if it is one.
 func (a *app) screen() (*screen, bool) {
-	out, ok := a.out.w.(*os.File)
-	if !ok || !term.IsTerminal(int(out.Fd())) {
-		return nil, false
-	}
+	out, ok := isTerminal(a.out.w)
 	s := &screen{out: out}
-	if in, ok := a.in.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
+	if in, ok := isTerminal(a.in); ok {
 		s.in = in
 	}
-	return s, true
+	return s, ok
 }
 
 // The alternate screen, without a cursor and without lines that go on in the next one; and back.
@@ -38,19 +35,17 @@ const (
 
 // open takes the terminal and returns what gives it back.
 func (s *screen) open() (restore func(), err error) {
-	restore = func() { _, _ = io.WriteString(s.out, leaveScreen) }
-	if s.in != nil {
-		state, err := term.MakeRaw(int(s.in.Fd()))
-		if err != nil {
-			return nil, err
-		}
-		restore = func() {
-			_, _ = io.WriteString(s.out, leaveScreen)
-			_ = term.Restore(int(s.in.Fd()), state)
-		}
+	leave := func() { _, _ = io.WriteString(s.out, leaveScreen) }
+	if s.in == nil {
+		_, err = io.WriteString(s.out, enterScreen)
+		return leave, err
+	}
+	state, err := term.MakeRaw(int(s.in.Fd()))
+	if err != nil {
+		return nil, err
 	}
 	_, err = io.WriteString(s.out, enterScreen)
-	return restore, err
+	return func() { leave(); _ = term.Restore(int(s.in.Fd()), state) }, err
 }
 
 // keys are what is typed, until the process ends.
@@ -93,7 +88,8 @@ func (s *screen) size() (width, height int) {
 	return width, height
 }
 
-// watch shows one look after the other, until q, ctrl-C or the end of ctx. An error of a later look is shown, and it goes on.
+// watch shows one look after the other, until q, ctrl-C or the end of ctx. An error of a later look
+// is shown, and it goes on.
 func (a *app) watch(ctx context.Context, s *screen, v *view, every time.Duration, order string) error {
 	restore, err := s.open()
 	if err != nil {
@@ -116,7 +112,7 @@ func (a *app) watch(ctx context.Context, s *screen, v *view, every time.Duration
 	keys, problem := s.keys(), ""
 	for {
 		width, height := s.size()
-		lines := v.lines(order, width, height-2, time.Now())
+		lines := v.lines(order, width, height-2)
 		status := "q ends, s sorts (by " + order + ")"
 		if problem != "" {
 			status = problem

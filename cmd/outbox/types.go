@@ -2,49 +2,73 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 )
 
-// typeInfo is an admin.Type in JSON.
-type typeInfo struct {
-	typeStats
-	Paused     bool    `json:"paused"`
-	MaxRunning int     `json:"max_running"`
-	Rate       int     `json:"rate"`
-	RatePer    float64 `json:"rate_per_seconds"`
-	Relays     int     `json:"relays"`
+func statsJSON(s outbox.TypeStats) object {
+	return object{
+		{"type", s.Type}, {"ready", s.Ready}, {"scheduled", s.Scheduled}, {"leased", s.Leased}, {"waiting", s.Waiting},
+		{"dead", s.Dead}, {"finished", s.Finished}, {"failed", s.Failed},
+		{"oldest_ready_seconds", s.OldestReady}, {"next_run_at", s.NextRunAt},
+	}
 }
 
-func newTypeInfo(t admin.Type) typeInfo {
-	return typeInfo{newTypeStats(t.TypeStats), t.Paused, t.MaxRunning, t.Rate, seconds(t.RatePer), t.Relays}
+func typeJSON(t admin.Type) object {
+	return append(statsJSON(t.TypeStats), object{
+		{"paused", t.Paused}, {"max_running", t.MaxRunning}, {"rate", t.Rate}, {"rate_per_seconds", t.RatePer}, {"relays", t.Relays},
+	}...)
 }
 
-func (a *app) typesCommand() *cobra.Command {
+func (a *app) statsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "types", Short: "list task types with their limits and relays", Args: cobra.NoArgs, Example: "  outbox types",
-		Long: `Lists the task types that were ever enqueued, have a setting, or a handler in a relay that is alive. RELAYS is how many of those there are: with 0 nobody
-runs its tasks.`,
+		Use: "stats", Short: "count the tasks of each type", Args: cobra.NoArgs,
+		Example: "  outbox stats -json | jq '.types[] | select(.dead > 0)'",
+		Long: `Counts the tasks of each type by their state, exactly, and at the same cost with ten tasks and with
+ten million. FINISHED and FAILED are since the counters began; OLDEST is how long the task that is
+next has been due. What a Tx or Batch handler works on counts as ready.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			var found []admin.Type
-			err := a.read(c.Context(), func(ctx context.Context, c *admin.Client) (err error) {
-				found, err = c.Types(ctx)
+			if err := a.connect(c.Context()); err != nil {
+				return err
+			}
+			var found []outbox.TypeStats
+			err := a.look(c.Context(), func(ctx context.Context, tx *sql.Tx) (err error) {
+				found, err = outbox.Stats(ctx, tx, outbox.Schema(a.schema))
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			return a.out.print(page{"types": mapped(found, newTypeInfo)}, func() error {
-				t := newTable("TYPE", "STATE", ">RELAYS", ">READY", ">SCHEDULED", ">DEAD", ">OLDEST", "LIMITS")
-				for _, k := range found {
-					t.add(k.Type, stateOf(k), k.Relays, k.Ready, k.Scheduled, k.Dead, a.oldest(k.OldestReady), limits(k))
-				}
-				return a.out.table(t)
-			})
+			t := newTable("TYPE", ">READY", ">SCHEDULED", ">LEASED", ">WAITING", ">DEAD", ">FINISHED", ">FAILED", ">OLDEST", "NEXT")
+			for _, s := range found {
+				t.add(statsJSON(s), s.Type, s.Ready, s.Scheduled, s.Leased, s.Waiting, s.Dead, s.Finished, s.Failed, s.OldestReady, s.NextRunAt)
+			}
+			return a.out.print(object{{"types", t.json}}, t.lines()...)
+		},
+	}
+}
+
+func (a *app) typesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "types", Short: "list task types with their limits and relays", Args: cobra.NoArgs, Example: "  outbox types",
+		Long: `Lists the task types that were ever enqueued, have a setting, or a handler in a relay that is
+alive. RELAYS is how many of those there are: with 0 nobody runs its tasks.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			found, err := get(c.Context(), a, (*admin.Client).Types)
+			if err != nil {
+				return err
+			}
+			t := newTable("TYPE", "STATE", ">RELAYS", ">READY", ">SCHEDULED", ">DEAD", ">OLDEST", "LIMITS")
+			for _, k := range found {
+				t.add(typeJSON(k), k.Type, stateOf(k), k.Relays, k.Ready, k.Scheduled, k.Dead, k.OldestReady, limits(k))
+			}
+			return a.out.print(object{{"types", t.json}}, t.lines()...)
 		},
 	}
 }
@@ -61,7 +85,7 @@ func stateOf(t admin.Type) string {
 
 // limits are those of a type over all relays, in words.
 func limits(t admin.Type) string {
-	out := []string{}
+	var out []string
 	if t.MaxRunning > 0 {
 		out = append(out, fmt.Sprintf("%d running", t.MaxRunning))
 	}

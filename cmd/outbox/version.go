@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 
@@ -10,15 +11,15 @@ import (
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "print the version of this command and of the schema that it knows", Args: cobra.NoArgs, Example: "  outbox version -json",
+		Use: "version", Short: "print the version of this command and of the schema that it knows", Args: cobra.NoArgs,
+		Example: "  outbox version -json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			version := "unknown"
 			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 				version = info.Main.Version
 			}
-			return a.out.print(page{"version": version, "schema_version": schema.Version(), "go": runtime.Version()}, func() error {
-				return a.out.say("outbox %s, schema version %d, %s", version, schema.Version(), runtime.Version())
-			})
+			return a.out.print(object{{"version", version}, {"schema_version", schema.Version()}, {"go", runtime.Version()}},
+				fmt.Sprintf("outbox %s, schema version %d, %s", version, schema.Version(), runtime.Version()))
 		},
 	}
 }

@@ -2,13 +2,13 @@ package doctor
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 )
 
-// What an index would have if it were built anew: entries with their keys as wide as the statistics say, in pages that are nine tenths full. There are at most as
-// many entries as the table has rows, dead ones included, so an index of few of the rows may be larger than it need be unnoticed. An index whose table was
-// never vacuumed or analysed is not judged.
+// The size that an index would have if it were built anew: entries with their keys as wide as the
+// statistics say, in pages that are nine tenths full. There are at most as many entries as the table
+// has rows, dead ones included, so an index of few of the rows may be larger than it need be
+// unnoticed. An index whose table was never vacuumed or analysed is not judged.
 const indexSizesSQL = `/* outbox: sizes of indexes */
 SELECT i.relname, pg_relation_size(i.oid), x.entries,
        ceil(x.entries * (x.width + 20) / (current_setting('block_size')::float8 * 0.9))::bigint * current_setting('block_size')::bigint
@@ -25,23 +25,14 @@ SELECT i.relname, pg_relation_size(i.oid), x.entries,
 const bloatFactor = 4
 
 func checkIndexBloat(ctx context.Context, v *visit) error {
-	return v.rows(ctx, func(row *sql.Rows) error {
-		var index string
-		var size, entries, needed int64
-		if err := row.Scan(&index, &size, &entries, &needed); err != nil {
-			return err
-		}
+	var index string
+	var size, entries, needed int64
+	return v.each(ctx, indexSizesSQL, []any{v.schema, v.bloated}, []any{&index, &size, &entries, &needed}, func() {
 		if size > bloatFactor*needed {
-			v.add("index-bloat", Warning, index, fmt.Sprintf("the index %s has %d MB for at most %s, which need about %d MB", index, size>>20, entriesSaid(entries), needed>>20),
+			v.add("index-bloat", Warning, index,
+				fmt.Sprintf("the index %s has %d MB for at most %s, which need about %d MB",
+					index, size>>20, plural(entries, "entry", "entries"), needed>>20),
 				"REINDEX INDEX CONCURRENTLY "+v.name(index)+", or admin.Client.Reindex (outbox reindex) for all indexes; relays go on meanwhile")
 		}
-		return nil
-	}, indexSizesSQL, v.schema, v.bloated)
-}
-
-func entriesSaid(n int64) string {
-	if n == 1 {
-		return "1 entry"
-	}
-	return fmt.Sprintf("%d entries", n)
+	})
 }

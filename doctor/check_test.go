@@ -17,7 +17,6 @@ import (
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/internal/devpg/pgbouncer"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/schema"
 )
 
 func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
@@ -78,15 +77,7 @@ func TestSeveritiesHaveNames(t *testing.T) {
 func TestARoleWithoutRightsIsToldWhatItLacks(t *testing.T) {
 	needs.CI(t)
 	db := ill(t)
-	name := fmt.Sprint("o", time.Now().UnixNano())
-	if err := errors.Join(schema.Migrate(t.Context(), db.DB, schema.Schema(name)), schema.GrantRoles(t.Context(), db.DB, schema.Schema(name))); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for _, group := range []string{"owner", "enqueuer", "worker", "viewer", "operator"} {
-			db.Do(t, fmt.Sprintf(`DROP OWNED BY %[1]s_%[2]s CASCADE; DROP ROLE %[1]s_%[2]s`, name, group))
-		}
-	})
+	name := roles(t, db)
 	mine := doctor.Schema(name)
 	nobody, _ := as(t, db)
 	found := diagnosis(t, nobody, mine)

@@ -27,32 +27,27 @@ func checkConnections(ctx context.Context, v *visit) error {
 	var limit, used, active, idle, inTransaction, here int64
 	var ofDatabase sql.NullInt64
 	var database, most string
-	if err := v.row(ctx, connectionsSQL).Scan(&limit, &used, &active, &idle, &inTransaction, &here, &ofDatabase, &database, &most); err != nil {
+	err := v.row(ctx, connectionsSQL, nil, &limit, &used, &active, &idle, &inTransaction, &here, &ofDatabase, &database, &most)
+	if err != nil {
 		return err
 	}
-	const do = "make pools smaller (SetMaxOpenConns), put PgBouncer in transaction mode before the server, or raise max_connections, which takes a restart"
-	what := fmt.Sprintf("%d of %d connections are in use: %d active, %d idle, %d idle in a transaction; the most %s", used, limit, active, idle, inTransaction, most)
-	v.add("connections", fullness(used, limit), "", what, "")
-	if last := &v.found[len(v.found)-1]; last.Severity > OK {
-		last.Do = do
+	do := ""
+	if fullness(used, limit) > OK {
+		do = "make pools smaller (SetMaxOpenConns), put PgBouncer in transaction mode before the server, or raise max_connections, which takes a restart"
 	}
-	if ofDatabase.Int64 >= 0 {
-		if severity := fullness(here, ofDatabase.Int64); severity > OK {
-			what := fmt.Sprintf("%d of %d connections to the database %s are in use", here, ofDatabase.Int64, database)
-			v.add("connections", severity, database, what, "make pools smaller, or ALTER DATABASE "+quote(database)+" CONNECTION LIMIT with more")
-		}
+	v.add("connections", fullness(used, limit), "",
+		fmt.Sprintf("%d of %d connections are in use: %d active, %d idle, %d idle in a transaction; the most %s", used, limit, active, idle, inTransaction, most), do)
+	if of := ofDatabase.Int64; of >= 0 && fullness(here, of) > OK {
+		v.add("connections", fullness(here, of), database, fmt.Sprintf("%d of %d connections to the database %s are in use", here, of, database),
+			"make pools smaller, or ALTER DATABASE "+quote(database)+" CONNECTION LIMIT with more")
 	}
-	return v.rows(ctx, func(row *sql.Rows) error {
-		var role string
-		var used, limit int64
-		if err := row.Scan(&role, &used, &limit); err != nil {
-			return err
-		}
+	var role string
+	return v.each(ctx, roleConnectionsSQL, nil, []any{&role, &used, &limit}, func() {
 		if severity := fullness(used, limit); severity > OK {
-			v.add("connections", severity, role, fmt.Sprintf("%d of %d connections of the role %s are in use", used, limit, role), "make its pools smaller, or ALTER ROLE "+quote(role)+" CONNECTION LIMIT with more")
+			v.add("connections", severity, role, fmt.Sprintf("%d of %d connections of the role %s are in use", used, limit, role),
+				"make its pools smaller, or ALTER ROLE "+quote(role)+" CONNECTION LIMIT with more")
 		}
-		return nil
-	}, roleConnectionsSQL)
+	})
 }
 
 const roleConnectionsSQL = `/* outbox: roles with a limit of connections */
@@ -61,12 +56,4 @@ SELECT r.rolname::text, count(*), r.rolconnlimit FROM pg_roles r JOIN pg_stat_ac
  GROUP BY r.rolname, r.rolconnlimit ORDER BY 2 DESC LIMIT 100`
 
 // fullness is how bad it is that so many of so many connections are in use.
-func fullness(used, limit int64) Severity {
-	switch {
-	case used*100 >= limit*95:
-		return Critical
-	case used*100 >= limit*85:
-		return Warning
-	}
-	return OK
-}
+func fullness(used, limit int64) Severity { return grade(used*100, limit*85, limit*95) }

@@ -2,9 +2,7 @@ package doctor
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
-	"time"
 )
 
 const locksSQL = `/* outbox: who waits for locks on the tables */
@@ -25,7 +23,8 @@ SELECT count(*), max((extract(epoch FROM clock_timestamp() - w.waitstart) * 1000
                 WHERE l.pid = w.pid AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND n.nspname = $1)
 HAVING count(*) > 0`
 
-// Locks that keep everybody out, or all who write. A prepared transaction has no pid, and the lock of its id tells which one it is.
+// Locks that keep everybody out, or all who write. A prepared transaction has no pid, and the lock of
+// its id tells which one it is.
 const strongLocksSQL = `/* outbox: who holds strong locks on the tables */
 SELECT c.relname, l.mode, COALESCE(l.pid, 0), COALESCE(a.usename::text, p.owner::text, ''), COALESCE(a.application_name, ''), COALESCE(a.state, ''),
        COALESCE(p.gid, ''), COALESCE(quote_literal(p.gid), ''), (extract(epoch FROM clock_timestamp() - COALESCE(a.xact_start, p.prepared)) * 1000000)::bigint
@@ -41,24 +40,28 @@ func checkLocks(ctx context.Context, v *visit) error {
 	if err := v.strongLocks(ctx); err != nil {
 		return err
 	}
-	if err := v.rowLocks(ctx); err != nil {
+	var table, mode, blockers string
+	var sessions int64
+	var longest span
+	err := v.each(ctx, rowLocksSQL, []any{v.schema}, []any{&sessions, &longest, &blockers}, func() {
+		if longest.Duration >= v.waited {
+			v.add("lock-wait", Warning, "", fmt.Sprintf(
+				"of those that work on the outbox's tables %s for another transaction's end, the longest for %s: for a row or a unique key",
+				waits(sessions), longest), endThem(blockers))
+		}
+	})
+	if err != nil {
 		return err
 	}
-	return v.rows(ctx, func(row *sql.Rows) error {
-		var table, mode, blockers string
-		var sessions int64
-		var longest sql.NullInt64
-		if err := row.Scan(&table, &mode, &sessions, &longest, &blockers); err != nil {
-			return err
+	return v.each(ctx, locksSQL, []any{v.schema}, []any{&table, &mode, &sessions, &longest, &blockers}, func() {
+		if longest.Duration >= v.waited {
+			v.add("lock-wait", Critical, table,
+				fmt.Sprintf("%s for %s on the table %s, the longest for %s", waits(sessions), mode, table, longest), endThem(blockers))
 		}
-		if time.Duration(longest.Int64)*time.Microsecond < v.waited {
-			return nil
-		}
-		do := endThem(blockers)
-		v.add("lock-wait", Critical, table, fmt.Sprintf("%s for %s on the table %s, the longest for %s", waits(sessions), mode, table, age(longest.Int64)), do)
-		return nil
-	}, locksSQL, v.schema)
+	})
 }
+
+func waits(sessions int64) string { return plural(sessions, "session waits", "sessions wait") }
 
 func endThem(pids string) string {
 	if pids == "" {
@@ -67,44 +70,22 @@ func endThem(pids string) string {
 	return "look what these sessions do, and end them there or with pg_terminate_backend: pid " + pids
 }
 
-func (v *visit) rowLocks(ctx context.Context) error {
-	return v.rows(ctx, func(row *sql.Rows) error {
-		var sessions int64
-		var longest sql.NullInt64
-		var blockers string
-		if err := row.Scan(&sessions, &longest, &blockers); err != nil {
-			return err
-		}
-		if time.Duration(longest.Int64)*time.Microsecond >= v.waited {
-			v.add("lock-wait", Warning, "", fmt.Sprintf("of those that work on the outbox's tables %s for another transaction's end, the longest for %s: for a row or a unique key", waits(sessions), age(longest.Int64)), endThem(blockers))
-		}
-		return nil
-	}, rowLocksSQL, v.schema)
-}
-
 func (v *visit) strongLocks(ctx context.Context) error {
-	return v.rows(ctx, func(row *sql.Rows) error {
-		var table, mode, role, name, state, prepared, quoted string
-		var pid int64
-		var since sql.NullInt64
-		if err := row.Scan(&table, &mode, &pid, &role, &name, &state, &prepared, &quoted, &since); err != nil {
-			return err
+	var table, mode, role, name, state, prepared, quoted string
+	var pid int64
+	var since span // 0: not known, as the role does not see other roles' sessions
+	into := []any{&table, &mode, &pid, &role, &name, &state, &prepared, &quoted, &since}
+	return v.each(ctx, strongLocksSQL, []any{v.schema}, into, func() {
+		if since.Duration < v.waited {
+			return
 		}
-		if !since.Valid || time.Duration(since.Int64)*time.Microsecond < v.waited { // not known: a role that does not see other roles' sessions
-			return nil
-		}
-		subject, who, do := fmt.Sprint("pid ", pid), fmt.Sprintf("the session of pid %d (role %s, application %q, %s)", pid, role, name, state), endThem(fmt.Sprint(pid))
+		subject, who := fmt.Sprint("pid ", pid), fmt.Sprintf("the session of pid %d (role %s, application %q, %s)", pid, role, name, state)
+		do := endThem(fmt.Sprint(pid))
 		if prepared != "" {
-			subject, who, do = prepared, fmt.Sprintf("the prepared transaction %s of the role %s", quoted, role), "COMMIT PREPARED "+quoted+" or ROLLBACK PREPARED "+quoted
+			subject, who = prepared, fmt.Sprintf("the prepared transaction %s of the role %s", quoted, role)
+			do = "COMMIT PREPARED " + quoted + " or ROLLBACK PREPARED " + quoted
 		}
-		v.add("lock-wait", Critical, subject, fmt.Sprintf("%s has locked the table %s by %s, in a transaction that is %s old: who needs it waits", who, table, mode, age(since.Int64)), do)
-		return nil
-	}, strongLocksSQL, v.schema)
-}
-
-func waits(sessions int64) string {
-	if sessions == 1 {
-		return "1 session waits"
-	}
-	return fmt.Sprintf("%d sessions wait", sessions)
+		v.add("lock-wait", Critical, subject, fmt.Sprintf(
+			"%s has locked the table %s by %s, in a transaction that is %s old: who needs it waits", who, table, mode, since), do)
+	})
 }

@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -11,7 +12,9 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/doctor"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) { relaytest.Main(m) }
@@ -28,6 +31,34 @@ var (
 func ill(t testing.TB) *database {
 	t.Helper()
 	return open(t, relaytest.Migrated(t))
+}
+
+// local is a migrated database on a server of the test's own.
+func local(t testing.TB, settings map[string]string) *database {
+	t.Helper()
+	server := pgtest.Local(t, settings)
+	if err := relaytest.Migrate(server.URL()); err != nil {
+		t.Fatal(err)
+	}
+	return direct(t, server.URL(), "postgres")
+}
+
+// again is another connection to the server.
+func again(t testing.TB, db *database) *database { return direct(t, db.URL, "postgres") }
+
+// finds changes something and returns what one does of the diagnosis.
+func finds(t testing.TB, db *database, change, check string, severity doctor.Severity, subject string, texts ...string) doctor.Finding {
+	t.Helper()
+	db.Do(t, change)
+	return one(t, diagnosis(t, db), check, severity, subject, texts...)
+}
+
+// number fails unless a check has so many findings.
+func number(t testing.TB, found []doctor.Finding, check string, want int) {
+	t.Helper()
+	if n := len(of(found, check)); n != want {
+		t.Errorf("%d findings of %s, want %d:\n%s", n, check, want, printed(found))
+	}
 }
 
 // diagnosis is what a Check of db found.
@@ -99,6 +130,22 @@ func fine(t testing.TB, found []doctor.Finding, checks ...string) {
 	}
 }
 
+// roles makes the roles of a schema of a name of its own, as a server's are shared.
+func roles(t testing.TB, db *database) (name string) {
+	t.Helper()
+	name = fmt.Sprint("o", time.Now().UnixNano())
+	mine := schema.Schema(name)
+	if err := errors.Join(schema.Migrate(t.Context(), db.DB, mine), schema.GrantRoles(t.Context(), db.DB, mine)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, group := range []string{"owner", "enqueuer", "worker", "viewer", "operator"} {
+			db.Do(t, fmt.Sprintf(`DROP OWNED BY %[1]s_%[2]s CASCADE; DROP ROLE %[1]s_%[2]s`, name, group))
+		}
+	})
+	return name
+}
+
 // as is a pool of a role that is a member of the given ones, and that is dropped at the end.
 func as(t testing.TB, db *database, roles ...string) (*database, string) {
 	t.Helper()
@@ -118,8 +165,8 @@ func as(t testing.TB, db *database, roles ...string) (*database, string) {
 	return app, name
 }
 
-// hold leaves a transaction open, on a connection of its own, after the statement, and returns its pid.
-func hold(t testing.TB, db *database, level sql.IsolationLevel, statement string) (pid int, end func()) {
+// begin begins a transaction on a connection of its own, with the given pid.
+func begin(t testing.TB, db *database, level sql.IsolationLevel) (tx *sql.Tx, pid int, end func()) {
 	t.Helper()
 	tx, err := direct(t, db.URL).BeginTx(context.Background(), &sql.TxOptions{Isolation: level, ReadOnly: level != sql.LevelDefault})
 	if err != nil {
@@ -129,8 +176,15 @@ func hold(t testing.TB, db *database, level sql.IsolationLevel, statement string
 	if err := tx.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid); err != nil {
 		t.Fatal(err)
 	}
+	return tx, pid, func() { _ = tx.Rollback() }
+}
+
+// hold leaves a transaction open after the statement.
+func hold(t testing.TB, db *database, level sql.IsolationLevel, statement string) (pid int, end func()) {
+	t.Helper()
+	tx, pid, end := begin(t, db, level)
 	if _, err := tx.Exec(statement); err != nil {
 		t.Fatal(err)
 	}
-	return pid, func() { _ = tx.Rollback() }
+	return pid, end
 }

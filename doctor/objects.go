@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"regexp"
 	"strings"
@@ -31,40 +30,40 @@ var leftover = regexp.MustCompile(`_cc(new|old)[0-9]*$`)
 func checkObjects(ctx context.Context, v *visit) error {
 	var version int
 	var missing string
-	if err := v.row(ctx, versionsSQL).Scan(&version, &missing); err != nil {
+	if err := v.row(ctx, versionsSQL, nil, &version, &missing); err != nil {
 		return err
 	}
 	want := expected(version)
-	err := v.rows(ctx, func(row *sql.Rows) error {
-		var o object
-		var on, state string
-		if err := row.Scan(&o.kind, &o.name, &on, &state); err != nil {
-			return err
-		}
+	var o object
+	var on, state string
+	err := v.each(ctx, objectsSQL, []any{v.schema}, []any{&o.kind, &o.name, &on, &state}, func() {
 		_, ours := want[o]
 		delete(want, o)
 		switch {
 		case state == "unlogged" && ours:
-			v.add("schema-objects", Critical, o.name, "the table "+o.name+" is unlogged: a crash of the server empties it", "ALTER TABLE "+v.name(o.name)+" SET LOGGED")
-		case state == "invalid" && !ours && leftover.MatchString(o.name):
+			v.add("schema-objects", Critical, o.name, "the table "+o.name+" is unlogged: a crash of the server empties it",
+				"ALTER TABLE "+v.name(o.name)+" SET LOGGED")
+		case state == "invalid" && ours:
+			v.add("indexes", Critical, o.name, "the index "+o.name+" of the table "+on+" is invalid: no statement uses it",
+				"REINDEX INDEX CONCURRENTLY "+v.name(o.name))
+		case state == "invalid" && leftover.MatchString(o.name):
 			v.add("indexes", Warning, o.name, "the index "+o.name+" is what a broken REINDEX left behind: it makes writes slower, and is not used",
 				"DROP INDEX CONCURRENTLY "+v.name(o.name)+"; or admin.Client.Reindex (outbox reindex), which drops it too")
-		case state == "invalid" && ours:
-			v.add("indexes", Critical, o.name, "the index "+o.name+" of the table "+on+" is invalid: no statement uses it", "REINDEX INDEX CONCURRENTLY "+v.name(o.name))
 		case state == "invalid":
-			v.add("indexes", Warning, o.name, "the index "+o.name+" of the table "+on+", which is not of the outbox's making, is invalid", "DROP INDEX CONCURRENTLY "+v.name(o.name))
+			v.add("indexes", Warning, o.name, "the index "+o.name+" of the table "+on+", which is not of the outbox's making, is invalid",
+				"DROP INDEX CONCURRENTLY "+v.name(o.name))
 		case state == "disabled" && ours:
-			v.add("triggers", Critical, o.name, "the trigger "+o.name+" of the table "+on+" is disabled: counts, delays, keys, order and wake-ups live on triggers",
+			v.add("triggers", Critical, o.name, "the trigger "+o.name+" of the table "+on+" is disabled: "+onTriggers,
 				"ALTER TABLE "+v.name(on)+" ENABLE TRIGGER "+o.name+"; then, as counts are wrong now, "+v.applyAgain())
 		}
-		return nil
-	}, objectsSQL, v.schema)
-	if err != nil {
-		return err
+	})
+	if err == nil {
+		v.missing(want)
 	}
-	v.missing(want)
-	return nil
+	return err
 }
+
+const onTriggers = "counts, delays, keys, order and wake-ups live on triggers"
 
 var spaces = regexp.MustCompile(`\s+`)
 
@@ -83,7 +82,7 @@ func (v *visit) missing(want map[object]string) {
 			table := strings.TrimSuffix(o.name, "_pkey")
 			v.add("indexes", Critical, o.name, what, "add the primary key of the table "+table+" as its migration has it, with ALTER TABLE "+v.name(table)+" ADD PRIMARY KEY (…)")
 		case o.kind == "trigger":
-			v.add("triggers", Critical, o.name, what+": counts, delays, keys, order and wake-ups live on triggers", v.applyAgain())
+			v.add("triggers", Critical, o.name, what+": "+onTriggers, v.applyAgain())
 		default:
 			v.add("schema-objects", Critical, o.name, what, v.applyAgain())
 		}

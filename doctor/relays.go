@@ -2,9 +2,8 @@ package doctor
 
 import (
 	"context"
-	"database/sql"
-	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -14,9 +13,14 @@ type worker struct {
 	id, host                           string
 	pid                                int
 	alive, old                         bool
-	silent                             time.Duration // since it was to be alive
+	silent                             span // since it was to be alive
 	workers, connections, leased, runs int64
-	types                              map[string]bool
+	types                              string // in lines: a name has no control character
+}
+
+// handles reports whether the relay has a handler for a type.
+func (w worker) handles(taskType string) bool {
+	return slices.Contains(strings.Split(w.types, "\n"), taskType)
 }
 
 func (w worker) String() string { return fmt.Sprintf("%s (pid %d on %s)", w.id, w.pid, w.host) }
@@ -25,31 +29,16 @@ func (w worker) String() string { return fmt.Sprintf("%s (pid %d on %s)", w.id, 
 const relaysSQL = `/* outbox: relays */
 WITH journal AS (SELECT relay_id, count(*) AS runs FROM (SELECT relay_id FROM outbox.running LIMIT 10000) AS part GROUP BY relay_id)
 SELECT l.relay_id::text, l.host, l.pid, l.alive_until > clock_timestamp(), l.started_at < (SELECT max(applied_at) FROM outbox.migration),
-       (extract(epoch FROM clock_timestamp() - l.alive_until) * 1000000)::bigint, array_to_json(l.task_types)::text,
+       (extract(epoch FROM clock_timestamp() - l.alive_until) * 1000000)::bigint, array_to_string(l.task_types, E'\n'),
        COALESCE(l.workers, 0), COALESCE(l.connections, 0),
        (SELECT count(*) FROM (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id LIMIT 10000) AS held), COALESCE(j.runs, 0)
   FROM outbox.relay l LEFT JOIN journal j ON j.relay_id = l.relay_id
  ORDER BY l.alive_until DESC, l.relay_id LIMIT 1000`
 
 func (v *visit) relays(ctx context.Context) (out []worker, err error) {
-	err = v.rows(ctx, func(row *sql.Rows) error {
-		var w worker
-		var silent int64
-		var types string
-		var names []string
-		if err := row.Scan(&w.id, &w.host, &w.pid, &w.alive, &w.old, &silent, &types, &w.workers, &w.connections, &w.leased, &w.runs); err != nil {
-			return err
-		}
-		if err := json.Unmarshal([]byte(types), &names); err != nil {
-			return fmt.Errorf("the types of relay %s: %w", w.id, err)
-		}
-		w.silent, w.types = time.Duration(silent)*time.Microsecond, map[string]bool{}
-		for _, n := range names {
-			w.types[n] = true
-		}
-		out = append(out, w)
-		return nil
-	}, relaysSQL)
+	var w worker
+	into := []any{&w.id, &w.host, &w.pid, &w.alive, &w.old, &w.silent, &w.types, &w.workers, &w.connections, &w.leased, &w.runs}
+	err = v.each(ctx, relaysSQL, nil, into, func() { out = append(out, w) })
 	return out, err
 }
 
@@ -65,9 +54,9 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 			if w.old {
 				old++
 			}
-		case w.leased > 0 && w.silent > lateTakeover:
+		case w.leased > 0 && w.silent.Duration > lateTakeover:
 			v.add("relays", Warning, w.id,
-				fmt.Sprintf("the relay %v has been dead for %s and still holds %s, which another should have taken over", w, said(w.silent), plural(w.leased, "leased task")),
+				fmt.Sprintf("the relay %v has been dead for %s and still holds %s, which another should have taken over", w, w.silent, plural(w.leased, "leased task")),
 				fmt.Sprintf("look into the log of the relays that are alive; at once: admin.Client.HandBack, or outbox relays hand-back %s", w.id))
 		}
 	}
@@ -76,7 +65,7 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 	case alive == 0 && ready > 0:
 		last := ""
 		if len(relays) > 0 {
-			last = fmt.Sprintf("; the last one was %v, silent for %s", relays[0], said(relays[0].silent))
+			last = fmt.Sprintf("; the last one was %v, silent for %s", relays[0], relays[0].silent)
 		}
 		v.add("relays", Critical, "", fmt.Sprintf("no relay is alive, and %s%s", isReady(ready), last), do)
 	case alive == 0 && todo > 0:
@@ -100,12 +89,7 @@ func first(names []string, n int) string {
 	return strings.Join(names, ", ")
 }
 
-func isReady(n int64) string {
-	if n == 1 {
-		return "1 task is ready"
-	}
-	return fmt.Sprintf("%d tasks are ready", n)
-}
+func isReady(n int64) string { return plural(n, "task is ready", "tasks are ready") }
 
 // How many connections a relay holds besides those of its workers, and how many those of Leased handlers share: relay.Config.Workers has it.
 const (
@@ -119,7 +103,7 @@ SELECT LEAST(` + serverConnections + `, (SELECT NULLIF(datconnlimit, -1) FROM pg
 // checkPools reports pools that are too small for their relay, and too large for the server.
 func (v *visit) checkPools(ctx context.Context, relays []worker) error {
 	var limit int64
-	if err := v.row(ctx, serverConnectionsSQL).Scan(&limit); err != nil {
+	if err := v.row(ctx, serverConnectionsSQL, nil, &limit); err != nil {
 		return err
 	}
 	// What they take at least and at most: of a pool without a limit that depends on the kinds of handlers, and relays of one process may share a pool.

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"regexp"
 	"strings"
@@ -67,7 +66,7 @@ func checkRoles(ctx context.Context, v *visit) error {
 		return nil
 	}
 	var owned bool
-	if err := v.row(ctx, ownedSQL, quote(owner)).Scan(&owned); err != nil || !owned {
+	if err := v.row(ctx, ownedSQL, []any{quote(owner)}, &owned); err != nil || !owned {
 		return err
 	}
 	var roles, kinds, objects []string
@@ -75,20 +74,17 @@ func checkRoles(ctx context.Context, v *visit) error {
 		roles, kinds, objects = append(roles, quote(v.schema+"_"+g.group)), append(kinds, g.right), append(objects, g.object)
 	}
 	lacking := map[string][]string{}
-	err := v.rows(ctx, func(row *sql.Rows) error {
-		var role, kind, object string
-		if err := row.Scan(&role, &kind, &object); err != nil {
-			return err
-		}
+	var role, kind, object string
+	args := []any{v.schema, strings.Join(roles, " "), strings.Join(kinds, " "), strings.Join(objects, " "), quote(owner)}
+	err := v.each(ctx, lackingSQL, args, []any{&role, &kind, &object}, func() {
 		if kind == "owner" {
 			what := fmt.Sprintf("%s does not belong to %s, which owns the outbox: functions that work with the owner's rights cannot use it", object, owner)
 			v.add("roles", Warning, object, what, "schema.GrantRoles (outbox roles apply), as its owner or a superuser")
-			return nil
+			return
 		}
 		role = strings.Trim(role, `"`)
 		lacking[role] = append(lacking[role], kind+" on "+object)
-		return nil
-	}, lackingSQL, v.schema, strings.Join(roles, " "), strings.Join(kinds, " "), strings.Join(objects, " "), quote(owner))
+	})
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
@@ -137,18 +136,6 @@ func TestMissingAndDisabledObjectsAreFoundAndMended(t *testing.T) {
 	}
 }
 
-// The counts that a disabled trigger missed are right after what the finding says.
-func TestApplyingTheMigrationsAgainCountsAnew(t *testing.T) {
-	db := ill(t)
-	db.Do(t, `ALTER TABLE outbox.task DISABLE TRIGGER task_wake`)
-	db.Enqueue(t, "A", 3)
-	f := one(t, diagnosis(t, db), "triggers", doctor.Critical, "task_wake", "apply all migrations again")
-	enable, _, _ := strings.Cut(f.Do, ";")
-	db.Do(t, enable)
-	db.Do(t, script(t, "outbox"))
-	db.Invariants(t)
-}
-
 func TestASchemaOfAnotherName(t *testing.T) {
 	db := open(t, pgtest.Database(t))
 	if err := schema.Migrate(t.Context(), db.DB, schema.Schema("select")); err != nil {
@@ -165,33 +152,18 @@ func TestASchemaOfAnotherName(t *testing.T) {
 	one(t, diagnosis(t, db), "schema-version", doctor.Critical, "outbox")
 }
 
-// A server's roles are shared, so the schema has a name of the test's own.
 func TestRolesThatLackRightsAreFound(t *testing.T) {
 	db := open(t, pgtest.Database(t))
-	name := fmt.Sprint("o", time.Now().UnixNano())
+	name := roles(t, db)
 	mine := doctor.Schema(name)
-	if err := schema.Migrate(t.Context(), db.DB, schema.Schema(name)); err != nil {
-		t.Fatal(err)
-	}
-	fine(t, diagnosis(t, db, mine), "roles")
-	grant := func() {
-		t.Helper()
-		if err := schema.GrantRoles(t.Context(), db.DB, schema.Schema(name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	grant()
-	t.Cleanup(func() {
-		for _, group := range []string{"owner", "enqueuer", "worker", "viewer", "operator"} {
-			db.Do(t, fmt.Sprintf(`DROP OWNED BY %[1]s_%[2]s CASCADE; DROP ROLE %[1]s_%[2]s`, name, group))
-		}
-	})
 	fine(t, diagnosis(t, db, mine), "roles")
 	db.Do(t, fmt.Sprintf(`REVOKE ALL ON %[1]s.schedule FROM %[1]s_viewer; REVOKE EXECUTE ON FUNCTION %[1]s.poll FROM %[1]s_worker; ALTER TABLE %[1]s.slot OWNER TO CURRENT_USER`, name))
 	found := diagnosis(t, db, mine)
 	one(t, found, "roles", doctor.Warning, name+"_viewer", "SELECT on schedule", "schema.GrantRoles")
 	one(t, found, "roles", doctor.Warning, name+"_worker", "EXECUTE on poll")
 	one(t, found, "roles", doctor.Warning, "slot", "does not belong to")
-	grant()
+	if err := schema.GrantRoles(t.Context(), db.DB, schema.Schema(name)); err != nil {
+		t.Fatal(err)
+	}
 	fine(t, diagnosis(t, db, mine), "roles")
 }

@@ -16,7 +16,7 @@ SELECT current_setting('server_version'), current_setting('server_encoding'), pg
 func checkServer(ctx context.Context, v *visit) error {
 	var version, encoding, commit string
 	var standby, fsync, pages bool
-	if err := v.row(ctx, serverSQL).Scan(&version, &encoding, &standby, &fsync, &pages, &commit); err != nil {
+	if err := v.row(ctx, serverSQL, nil, &version, &encoding, &standby, &fsync, &pages, &commit); err != nil {
 		return err
 	}
 	if encoding != "UTF8" {
@@ -27,12 +27,15 @@ func checkServer(ctx context.Context, v *visit) error {
 	if standby {
 		v.add("primary", Info, "", "the server is a standby: relays cannot work on it, and its sessions and statistics are its own", "ask the primary as well")
 	}
+	off := func(setting string) {
+		v.add("durability", Critical, setting, setting+" is off: a crash of the machine may destroy the database",
+			"ALTER SYSTEM SET "+setting+" = on, then SELECT pg_reload_conf()")
+	}
 	if !fsync {
-		v.add("durability", Critical, "fsync", "fsync is off: a crash of the machine may destroy the database", "ALTER SYSTEM SET fsync = on, then SELECT pg_reload_conf()")
+		off("fsync")
 	}
 	if !pages {
-		v.add("durability", Critical, "full_page_writes",
-			"full_page_writes is off: a crash of the machine may destroy the database", "ALTER SYSTEM SET full_page_writes = on, then SELECT pg_reload_conf()")
+		off("full_page_writes")
 	}
 	if commit == "off" {
 		v.add("durability", Info, "synchronous_commit",
@@ -54,7 +57,7 @@ const clockOff = 5 * time.Second
 func checkClock(ctx context.Context, v *visit) error {
 	var us int64
 	before := time.Now()
-	if err := v.row(ctx, clockSQL).Scan(&us); err != nil {
+	if err := v.row(ctx, clockSQL, nil, &us); err != nil {
 		return err
 	}
 	if off := clockDifference(time.UnixMicro(us), before, time.Now()); off > clockOff || off < -clockOff {
@@ -85,7 +88,7 @@ SELECT (pg_notification_queue_usage() * 1000000)::bigint`
 
 func checkNotifications(ctx context.Context, v *visit) error {
 	var usage int64
-	if err := v.row(ctx, queueSQL).Scan(&usage); err != nil {
+	if err := v.row(ctx, queueSQL, nil, &usage); err != nil {
 		return err
 	}
 	if severity := queueSeverity(usage); severity > OK {
@@ -97,15 +100,7 @@ func checkNotifications(ctx context.Context, v *visit) error {
 }
 
 // queueSeverity is by how many millionths of the queue are used.
-func queueSeverity(usage int64) Severity {
-	switch {
-	case usage >= 500_000:
-		return Critical
-	case usage >= 50_000:
-		return Warning
-	}
-	return OK
-}
+func queueSeverity(usage int64) Severity { return grade(usage, 50_000, 500_000) }
 
 const wraparoundSQL = `/* outbox: age of transaction ids */
 SELECT c.oid::regclass::text, n.nspname = $1, GREATEST(age(c.relfrozenxid), mxid_age(c.relminmxid)), GREATEST(age(d.datfrozenxid), mxid_age(d.datminmxid))
@@ -117,7 +112,7 @@ func checkWraparound(ctx context.Context, v *visit) error {
 	var table string
 	var ours bool
 	var ofTable, ofDatabase int64
-	if err := v.row(ctx, wraparoundSQL, v.schema).Scan(&table, &ours, &ofTable, &ofDatabase); err != nil {
+	if err := v.row(ctx, wraparoundSQL, []any{v.schema}, &table, &ours, &ofTable, &ofDatabase); err != nil {
 		return err
 	}
 	if severity := wraparoundSeverity(max(ofTable, ofDatabase)); severity > OK {
@@ -132,14 +127,6 @@ func checkWraparound(ctx context.Context, v *visit) error {
 	return nil
 }
 
-// wraparoundSeverity is by age. Autovacuum begins at autovacuum_freeze_max_age, 200 million unless it was changed, and at vacuum_failsafe_age, 1,600
-// million, it leaves everything else.
-func wraparoundSeverity(age int64) Severity {
-	switch {
-	case age >= 1_500_000_000:
-		return Critical
-	case age >= 1_000_000_000:
-		return Warning
-	}
-	return OK
-}
+// wraparoundSeverity is by age. Autovacuum begins at autovacuum_freeze_max_age, 200 million unless it
+// was changed, and at vacuum_failsafe_age, 1,600 million, it leaves everything else.
+func wraparoundSeverity(age int64) Severity { return grade(age, 1_000_000_000, 1_500_000_000) }

@@ -2,7 +2,7 @@ package doctor
 
 import (
 	"context"
-	"database/sql"
+	"slices"
 	"time"
 )
 
@@ -35,48 +35,44 @@ SELECT name, value, scope, reset, relays,
             ELSE (extract(epoch FROM value::interval) * 1000000)::bigint END
   FROM given ORDER BY name, scope`
 
-// What a relay needs. It sets the timeouts of its own transactions for the time of a handler; the rest of its statements are short, but not that short.
-const (
-	leastStatement   = 5 * time.Second
-	leastLock        = time.Second
-	leastTransaction = leastStatement
-	leastIdle        = 20 * time.Second // the connection of ListenDSN sends something every 15 s
-)
+// timeouts are the least that relays need. A relay sets the timeouts of its own transactions for the
+// time of a handler; the rest of its statements are short, but not that short.
+var timeouts = map[string]struct {
+	least    time.Duration
+	what, do string
+}{
+	"statement_timeout": {5 * time.Second, "it may end statements of the relays that claim, poll or clean up", "at least 30s"},
+	"lock_timeout": {time.Second,
+		"what relays write, and enqueues with a unique key, may fail where they would wait for a moment", "at least 10s"},
+	"transaction_timeout": {5 * time.Second,
+		"it ends connections of relays that claim, poll or clean up; handlers, task.Complete and schema.Migrate have it lifted", "at least 30s"},
+	"idle_session_timeout": {20 * time.Second, // the connection of ListenDSN sends something every 15 s
+		"it ends the relays' connections for LISTEN again and again, and what is enqueued meanwhile waits for a poll", "more than 20s"},
+}
 
 func checkSettings(ctx context.Context, v *visit) error {
-	return v.rows(ctx, func(row *sql.Rows) error {
-		var name, value, scope, reset string
-		var relays bool
-		var us int64
-		if err := row.Scan(&name, &value, &scope, &reset, &relays, &us); err != nil {
-			return err
+	var name, value, scope, reset string
+	var relays bool
+	var timeout span
+	return v.each(ctx, settingsSQL, nil, []any{&name, &value, &scope, &reset, &relays, &timeout}, func() {
+		add := func(severity Severity, what, do string) {
+			v.add("session-settings", severity, name, name+" is "+value+" "+scope+": "+what, do)
 		}
 		if reset == "" {
 			reset = "ALTER SYSTEM RESET " + name + ", then SELECT pg_reload_conf()"
 		}
-		timeout := time.Duration(us) * time.Microsecond
-		short := func(least time.Duration) bool { return relays && timeout > 0 && timeout < least }
-		what := name + " is " + value + " " + scope + ": "
+		of := timeouts[name]
 		switch {
 		case name == "session_replication_role" && value == "replica":
-			v.add("session-settings", Critical, name, what+"triggers do not fire, and counts, delays, keys, order and wake-ups live on them", reset)
-		case name == "default_transaction_read_only" && (value == "on" || value == "true" || value == "yes" || value == "1"):
-			v.add("session-settings", Warning, name, what+"relays do not start, and schema.Migrate "+
-				"refuses; what begins without READ WRITE, as on pgx, fails with SQLSTATE 25006, enqueues among it", reset)
-		case name == "statement_timeout" && short(leastStatement):
-			v.add("session-settings", Warning, name, what+"it may end statements of the relays that claim, poll or clean up", reset+", or at least 30s for the relays' role")
-		case name == "lock_timeout" && short(leastLock):
-			v.add("session-settings", Warning, name,
-				what+"what relays write, and enqueues with a unique key, may fail where they would wait for a moment", reset+", or at least 10s for the relays' role")
-		case name == "transaction_timeout" && short(leastTransaction):
-			v.add("session-settings", Warning, name, what+"it ends connections of relays that claim, poll or clean up; "+
-				"handlers, task.Complete and schema.Migrate have it lifted", reset+", or at least 30s for the relays' role")
-		case name == "idle_session_timeout" && short(leastIdle):
-			v.add("session-settings", Warning, name,
-				what+"it ends the relays' connections for LISTEN again and again, and what is enqueued meanwhile waits for a poll", reset+", or more than 20s for the relays' role")
-		case name == "idle_session_timeout" && relays && timeout > 0:
-			v.add("session-settings", Info, name, what+"the server ends idle connections of pools", "set a shorter ConnMaxIdleTime of the pools, so that they do it themselves")
+			add(Critical, "triggers do not fire, and "+onTriggers, reset)
+		case name == "default_transaction_read_only" && slices.Contains([]string{"on", "true", "yes", "1"}, value):
+			add(Warning, "relays do not start, and schema.Migrate refuses; what begins without READ WRITE, as on pgx, "+
+				"fails with SQLSTATE 25006, enqueues among it", reset)
+		case !relays || timeout.Duration <= 0:
+		case timeout.Duration < of.least:
+			add(Warning, of.what, reset+", or "+of.do+" for the relays' role")
+		case name == "idle_session_timeout":
+			add(Info, "the server ends idle connections of pools", "set a shorter ConnMaxIdleTime of the pools, so that they do it themselves")
 		}
-		return nil
-	}, settingsSQL)
+	})
 }

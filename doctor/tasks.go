@@ -33,20 +33,14 @@ func checkTasks(ctx context.Context, v *visit) error {
 		return err
 	}
 	of := map[string]limits{}
-	err = v.rows(ctx, func(row *sql.Rows) error {
-		var name string
-		var l limits
-		if err := row.Scan(&name, &l.paused, &l.max, &l.rate); err != nil {
-			return err
-		}
-		of[name] = l
-		return nil
-	}, typesSQL)
+	var name string
+	var l limits
+	err = v.each(ctx, typesSQL, nil, []any{&name, &l.paused, &l.max, &l.rate}, func() { of[name] = l })
 	if err != nil {
 		return err
 	}
 	var us int64
-	if err := v.row(ctx, clockSQL).Scan(&us); err != nil {
+	if err := v.row(ctx, clockSQL, nil, &us); err != nil {
 		return err
 	}
 	now := time.UnixMicro(us)
@@ -87,7 +81,7 @@ func (v *visit) checkType(t outbox.TypeStats, l limits, relays []worker, now tim
 	var workers, busy int64
 	known := true
 	for _, w := range relays {
-		if w.alive && w.types[t.Type] {
+		if w.alive && w.handles(t.Type) {
 			handled++
 			workers, busy, known = workers+w.workers, busy+w.leased+w.runs, known && w.workers > 0
 		}
@@ -107,8 +101,8 @@ func (v *visit) checkType(t outbox.TypeStats, l limits, relays []worker, now tim
 			do += "; if nobody enqueues the type any more and its tasks may go: DELETE FROM " + v.name("task") + " WHERE task_type = …"
 		}
 		for _, w := range relays { // the last one first
-			if !w.alive && w.types[t.Type] {
-				was, do = fmt.Sprintf("; the last one was %v, silent for %s", w, said(w.silent)), "start that one again, and look why it ended; else "+do
+			if !w.alive && w.handles(t.Type) {
+				was, do = fmt.Sprintf("; the last one was %v, silent for %s", w, w.silent), "start that one again, and look why it ended; else "+do
 				break
 			}
 		}
@@ -137,7 +131,7 @@ func (v *visit) starves(t outbox.TypeStats, l limits, handled int, workers, busy
 		why = fmt.Sprintf("; %d of %s are busy", busy, plural(workers, "worker"))
 	}
 	v.add("starving-type", severity, t.Type, fmt.Sprintf("the next task of the type %s has been due for %s, %s, and %s a handler for it%s",
-		t.Type, said(t.OldestReady), isReady(t.Ready), have(handled), why), do)
+		t.Type, said(t.OldestReady), isReady(t.Ready), plural(handled, "living relay has", "living relays have"), why), do)
 }
 
 func (l limits) String() string {
@@ -150,19 +144,7 @@ func (l limits) String() string {
 	return "a rate"
 }
 
-func have(relays int) string {
-	if relays == 1 {
-		return "1 living relay has"
-	}
-	return fmt.Sprintf("%d living relays have", relays)
-}
-
-func tasksWait(n int64) string {
-	if n == 1 {
-		return "1 task waits"
-	}
-	return fmt.Sprintf("%d tasks wait", n)
-}
+func tasksWait(n int64) string { return plural(n, "task waits", "tasks wait") }
 
 func (v *visit) checkPaused(t outbox.TypeStats) {
 	waiting := t.Ready + t.Scheduled + t.Waiting

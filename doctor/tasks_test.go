@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,10 +66,8 @@ func TestAHealthyOutboxHasNoWarning(t *testing.T) {
 func TestTypesThatNoRelayHandlesAreFound(t *testing.T) {
 	db := ill(t)
 	one(t, diagnosis(t, db), "relays", doctor.Info, "", "no relay is alive; there is nothing to do")
-	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('LATER', now() + interval '1 hour')`)
-	one(t, diagnosis(t, db), "relays", doctor.Warning, "", "1 task to come")
-	db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid(), run_at = now()`)
-	one(t, diagnosis(t, db), "unhandled-type", doctor.Info, "", "see relays")
+	finds(t, db, `INSERT INTO outbox.task (task_type, run_at) VALUES ('LATER', now() + interval '1 hour')`, "relays", doctor.Warning, "", "1 task to come")
+	finds(t, db, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid(), run_at = now()`, "unhandled-type", doctor.Info, "", "see relays")
 	db.Do(t, `DELETE FROM outbox.task`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('LATER', now() + interval '1 hour')`)
 	db.Enqueue(t, "GONE", 2)
@@ -86,9 +85,7 @@ func TestTypesThatNoRelayHandlesAreFound(t *testing.T) {
 	fine(t, found, "relays")
 	one(t, found, "unhandled-type", doctor.Warning, "GONE", "2 tasks wait", "the last one was ", "(pid 4711 on worker-7), silent for 1h", "start that one again")
 	one(t, found, "unhandled-type", doctor.Info, "LATER", "1 task waits")
-	if n := len(of(found, "unhandled-type")); n != 2 {
-		t.Errorf("%d types are said to have no handler, want 2:\n%s", n, printed(found))
-	}
+	number(t, found, "unhandled-type", 2)
 	worker(t, db, true, 10, 12, "GONE", "LATER")
 	fine(t, diagnosis(t, db), "unhandled-type")
 }
@@ -114,8 +111,7 @@ func TestPausedTypesWithTasksAreFound(t *testing.T) {
 	found := diagnosis(t, db)
 	one(t, found, "paused-type", doctor.Info, "A", "1 task waits", "the next one for 10m", "admin.Client.ResumeType")
 	fine(t, found, "starving-type")
-	db.Do(t, `UPDATE outbox.task SET run_at = now() - interval '2 hours'`)
-	one(t, diagnosis(t, db), "paused-type", doctor.Warning, "A")
+	finds(t, db, `UPDATE outbox.task SET run_at = now() - interval '2 hours'`, "paused-type", doctor.Warning, "A")
 }
 
 func TestTypesThatStarveAreFound(t *testing.T) {
@@ -123,18 +119,18 @@ func TestTypesThatStarveAreFound(t *testing.T) {
 	id := worker(t, db, true, 2, 12, "A", "B")
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('A', now() - interval '35 s'), ('B', now())`)
 	fine(t, diagnosis(t, db), "starving-type")
-	f := one(t, diagnosis(t, db, doctor.StarvingFor(30*time.Second)), "starving-type", doctor.Warning, "A", "due for", "1 task is ready", "1 living relay has", "0 of 2 workers are busy")
+	soon := doctor.StarvingFor(30 * time.Second)
+	f := one(t, diagnosis(t, db, soon), "starving-type", doctor.Warning, "A", "due for", "1 task is ready", "1 living relay has", "0 of 2 workers are busy")
 	if strings.Contains(f.What, "B") {
 		t.Errorf("it is about more than A: %+v", f)
 	}
 	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT n, gen_random_uuid(), $1::uuid FROM generate_series(1, 2) n`, id)
-	one(t, diagnosis(t, db, doctor.StarvingFor(30*time.Second)), "starving-type", doctor.Warning, "A", "all 2 workers are busy", "relay.Config.Workers")
+	one(t, diagnosis(t, db, soon), "starving-type", doctor.Warning, "A", "all 2 workers are busy", "relay.Config.Workers")
 	db.Do(t, `INSERT INTO outbox.task_type (task_type, max_running) VALUES ('A', 1)`)
-	one(t, diagnosis(t, db, doctor.StarvingFor(30*time.Second)), "starving-type", doctor.Info, "A", "limited to 1 at once")
+	one(t, diagnosis(t, db, soon), "starving-type", doctor.Info, "A", "limited to 1 at once")
 	db.Do(t, `UPDATE outbox.task_type SET max_running = NULL, rate = 5, rate_per = 1000000`)
-	one(t, diagnosis(t, db, doctor.StarvingFor(30*time.Second)), "starving-type", doctor.Info, "A", "limited to a rate")
-	db.Do(t, `DELETE FROM outbox.task; INSERT INTO outbox.task (task_type, state, run_at) VALUES ('B', 'scheduled', now() - interval '5 minutes')`)
-	one(t, diagnosis(t, db), "starving-type", doctor.Warning, "B", "a scheduled task of the type B has been due for 5m")
+	one(t, diagnosis(t, db, soon), "starving-type", doctor.Info, "A", "limited to a rate")
+	finds(t, db, `DELETE FROM outbox.task; INSERT INTO outbox.task (task_type, state, run_at) VALUES ('B', 'scheduled', now() - interval '5 minutes')`, "starving-type", doctor.Warning, "B", "a scheduled task of the type B has been due for 5m")
 }
 
 // A relay's row says what its pool may have; New refuses one that is too small, but a pool can be made smaller later.
@@ -155,8 +151,7 @@ func TestPoolsThatAreTooSmallAreFound(t *testing.T) {
 	db.Do(t, `DELETE FROM outbox.relay`)
 	id = worker(t, db, true, 100, 12, "MAIL")
 	one(t, diagnosis(t, db), "relay-pool", doctor.Info, id, "only if all its handlers are Leased", "SetMaxOpenConns(102)")
-	db.Do(t, `UPDATE outbox.relay SET connections = 11`)
-	one(t, diagnosis(t, db), "relay-pool", doctor.Warning, id)
+	finds(t, db, `UPDATE outbox.relay SET connections = 11`, "relay-pool", doctor.Warning, id)
 	db.Do(t, `UPDATE outbox.relay SET connections = 102`)
 	fine(t, diagnosis(t, db), "relay-pool")
 	db.Do(t, `UPDATE outbox.relay SET connections = NULL, workers = 5000`) // as many as they need, which is few if all handlers are Leased
@@ -165,11 +160,9 @@ func TestPoolsThatAreTooSmallAreFound(t *testing.T) {
 	db.Do(t, `UPDATE outbox.relay SET connections = $1, workers = 10`, limit*2/3)
 	worker(t, db, true, 10, limit*2/3, "MAIL") // in the same process, so it may have the same pool
 	one(t, diagnosis(t, db), "relay-pool", doctor.Info, "", fmt.Sprintf("may take %d connections together (or no more than %d", limit*2/3*2, limit*2/3))
-	db.Do(t, `UPDATE outbox.relay SET host = relay_id::text`)
-	one(t, diagnosis(t, db), "relay-pool", doctor.Warning, "", fmt.Sprintf("may take %d connections together,", limit*2/3*2), id)
+	finds(t, db, `UPDATE outbox.relay SET host = relay_id::text`, "relay-pool", doctor.Warning, "", fmt.Sprintf("may take %d connections together,", limit*2/3*2), id)
 	db.Do(t, `DELETE FROM outbox.relay WHERE relay_id <> $1::uuid`, id)
-	db.Do(t, `UPDATE outbox.relay SET connections = 100000`)
-	one(t, diagnosis(t, db), "relay-pool", doctor.Warning, "", "may take 100000 connections together", "PgBouncer")
+	finds(t, db, `UPDATE outbox.relay SET connections = 100000`, "relay-pool", doctor.Warning, "", "may take 100000 connections together", "PgBouncer")
 	db.Do(t, `UPDATE outbox.relay SET workers = NULL, connections = NULL`)
 	fine(t, diagnosis(t, db), "relay-pool")
 	db.Do(t, `UPDATE outbox.relay SET alive_until = now() - interval '1 hour', workers = 10, connections = 1`)
@@ -193,24 +186,15 @@ func TestDeadLettersAreFoundByTypeAndReason(t *testing.T) {
 		SELECT -n, now(), now(), now() - interval '5 minutes', 0, 10, 10, CASE n % 4 WHEN 0 THEN 'attempts' WHEN 1 THEN 'handler' WHEN 2 THEN 'lost_connections' ELSE 'committed' END,
 		       'MAIL', '{}', 'C4n4ry' FROM generate_series(1, 12) n`)
 	found := diagnosis(t, db)
-	texts := map[string]int{"used up their attempts": 0, "given up by their handler": 0, "lost the connection": 0, "ended the relay's transaction": 0}
-	for _, f := range of(found, "dead-letters") {
-		for text := range texts {
-			if strings.Contains(f.What, text) && strings.Contains(f.What, "3 tasks of the type MAIL") && strings.Contains(f.What, "5m") && f.Severity == doctor.Warning {
-				texts[text]++
-			}
-		}
-	}
-	for text, n := range texts {
-		if n != 1 {
-			t.Errorf("%d findings say %q:\n%s", n, text, printed(found))
-		}
+	for _, why := range []string{"used up their attempts", "given up by their handler", "lost the connection", "ended the relay's transaction"} {
+		these := slices.DeleteFunc(of(found, "dead-letters"), func(f doctor.Finding) bool { return !strings.Contains(f.What, why) })
+		number(t, these, "dead-letters", 1)
+		one(t, these, "dead-letters", doctor.Warning, "MAIL", "3 tasks of the type MAIL", "5m")
 	}
 	one(t, found, "dead-letters", doctor.Info, "", "12 dead letters in all")
 	db.Do(t, `UPDATE outbox.dead_task SET died_at = now() - interval '2 hours'`)
 	fine(t, diagnosis(t, db), "dead-letters")
-	db.Do(t, `INSERT INTO outbox.counter (task_type, kind, tasks, arrived) VALUES ('MAIL', 'dead', 100000, 0)`)
-	one(t, diagnosis(t, db), "dead-letters", doctor.Warning, "", "there are 100012 dead letters", "relay.Config.DeadRetention")
+	finds(t, db, `INSERT INTO outbox.counter (task_type, kind, tasks, arrived) VALUES ('MAIL', 'dead', 100000, 0)`, "dead-letters", doctor.Warning, "", "there are 100012 dead letters", "relay.Config.DeadRetention")
 }
 
 func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
@@ -222,20 +206,15 @@ func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
 	found := diagnosis(t, db)
 	one(t, found, "schedules", doctor.Warning, "nightly", "1h0m", "relay.Config.Schedules")
 	one(t, found, "schedules", doctor.Info, "ended")
-	if n := len(of(found, "schedules")); n != 2 {
-		t.Errorf("%d findings:\n%s", n, printed(found))
-	}
+	number(t, found, "schedules", 2)
 
 	fine(t, found, "maintenance")
 	db.Do(t, `INSERT INTO outbox.maintenance (job, due_at) VALUES ('bloat', now() - interval '1 hour'), ('fold', now() - interval '1 hour'), ('purge dead letters', now() - interval '1 day')`)
 	db.Do(t, `DELETE FROM outbox.counter_log`)
 	found = diagnosis(t, db)
 	one(t, found, "maintenance", doctor.Warning, "bloat", "1h0m")
-	if n := len(of(found, "maintenance")); n != 1 {
-		t.Errorf("%d findings:\n%s", n, printed(found))
-	}
-	db.Do(t, `INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (1, 'A', 'ready')`)
-	one(t, diagnosis(t, db), "maintenance", doctor.Warning, "fold")
+	number(t, found, "maintenance", 1)
+	finds(t, db, `INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (1, 'A', 'ready')`, "maintenance", doctor.Warning, "fold")
 	db.Do(t, `DELETE FROM outbox.relay`)
 	fine(t, diagnosis(t, db), "maintenance")
 }

@@ -5,9 +5,7 @@ import (
 	"time"
 )
 
-// age is a duration of microseconds, as it is said.
-func age(us int64) string { return said(time.Duration(us) * time.Microsecond) }
-
+// said is a duration, rounded to what a person wants to know.
 func said(d time.Duration) string {
 	if d < 10*time.Second {
 		return d.Round(10 * time.Millisecond).String()
@@ -15,10 +13,21 @@ func said(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// plural is "1 task", "2 tasks".
-func plural[N int | int64](n N, noun string) string {
+// plural is a number with its noun: 1 task, 2 tasks. A noun whose plural has no -s comes with that.
+func plural[N int | int64](n N, noun string, nouns ...string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%d %s", n, append(nouns, noun+"s")[0])
+}
+
+// grade is how bad a number is that is to be small.
+func grade(n, warning, critical int64) Severity {
+	switch {
+	case n >= critical:
+		return Critical
+	case n >= warning:
+		return Warning
+	}
+	return OK
 }

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 )
@@ -17,44 +16,37 @@ SELECT m.job, (extract(epoch FROM clock_timestamp() - m.due_at) * 1000000)::bigi
    AND EXISTS (SELECT 1 FROM outbox.relay l WHERE l.alive_until > clock_timestamp()) ORDER BY m.job`
 
 func checkMaintenance(ctx context.Context, v *visit) error {
-	return v.rows(ctx, func(row *sql.Rows) error {
-		var job string
-		var late int64
-		if err := row.Scan(&job, &late); err != nil {
-			return err
-		}
-		if time.Duration(late)*time.Microsecond > lateMaintenance {
-			v.add("maintenance", Warning, job, fmt.Sprintf("the job %s has been due for %s, though relays are alive", job, age(late)),
+	var job string
+	var late span
+	return v.each(ctx, maintenanceSQL, nil, []any{&job, &late}, func() {
+		if late.Duration > lateMaintenance {
+			v.add("maintenance", Warning, job, fmt.Sprintf("the job %s has been due for %s, though relays are alive", job, late),
 				"look into the relays' logs at the level Debug; mostly another transaction has a table locked, see lock-wait")
 		}
-		return nil
-	}, maintenanceSQL)
+	})
 }
 
 const lateSchedule = time.Minute
 
 const schedulesSQL = `/* outbox: schedules that do not fire */
-SELECT name, next_at IS NULL, COALESCE((extract(epoch FROM clock_timestamp() - next_at) * 1000000)::bigint, 0)
+SELECT name, next_at IS NULL, (extract(epoch FROM clock_timestamp() - next_at) * 1000000)::bigint
   FROM outbox.schedule WHERE NOT paused AND (next_at IS NULL OR next_at < clock_timestamp()) ORDER BY next_at, name LIMIT 1000`
 
 func checkSchedules(ctx context.Context, v *visit) error {
-	return v.rows(ctx, func(row *sql.Rows) error {
-		var name string
-		var ended bool
-		var late int64
-		if err := row.Scan(&name, &ended, &late); err != nil {
-			return err
-		}
+	const remove = "if it is not needed: admin.Client.RemoveSchedule, or outbox schedules remove NAME"
+	var name string
+	var ended bool
+	var late span
+	return v.each(ctx, schedulesSQL, nil, []any{&name, &ended, &late}, func() {
 		switch {
 		case ended:
 			v.add("schedules", Info, name,
-				"the schedule "+name+" has no next firing: it has ended, or its Next misbehaved, which a relay has logged", "if it is not needed: admin.Client.RemoveSchedule, or outbox schedules remove NAME")
-		case time.Duration(late)*time.Microsecond > lateSchedule:
-			v.add("schedules", Warning, name, fmt.Sprintf("the schedule %s should have fired %s ago", name, age(late)),
-				"start a relay whose relay.Config.Schedules has it as it was registered last; if it is not needed: admin.Client.RemoveSchedule, or outbox schedules remove NAME")
+				"the schedule "+name+" has no next firing: it has ended, or its Next misbehaved, which a relay has logged", remove)
+		case late.Duration > lateSchedule:
+			v.add("schedules", Warning, name, fmt.Sprintf("the schedule %s should have fired %s ago", name, late),
+				"start a relay whose relay.Config.Schedules has it as it was registered last; "+remove)
 		}
-		return nil
-	}, schedulesSQL)
+	})
 }
 
 const manyDead = 100_000 // that are kept
@@ -80,16 +72,14 @@ var reasons = map[string][2]string{
 
 func checkDeadLetters(ctx context.Context, v *visit) error {
 	var total int64
-	if err := v.row(ctx, deadTotalSQL).Scan(&total); err != nil {
+	if err := v.row(ctx, deadTotalSQL, nil, &total); err != nil {
 		return err
 	}
-	err := v.rows(ctx, func(row *sql.Rows) error {
-		var taskType, reason string
-		var n, since int64
-		var more bool
-		if err := row.Scan(&taskType, &reason, &n, &since, &more); err != nil {
-			return err
-		}
+	var taskType, reason string
+	var n int64
+	var since span
+	var more bool
+	err := v.each(ctx, deadLettersSQL, nil, []any{&taskType, &reason, &n, &since, &more}, func() {
 		why, do := "died", "admin.Client.DeadLetters says more"
 		if known, ok := reasons[reason]; ok {
 			why, do = known[0], known[1]
@@ -99,9 +89,8 @@ func checkDeadLetters(ctx context.Context, v *visit) error {
 			atLeast = " or more"
 		}
 		v.add("dead-letters", Warning, taskType,
-			fmt.Sprintf("%s%s of the type %s %s within the last hour, the latest %s ago", plural(n, "task"), atLeast, taskType, why, age(since)), do)
-		return nil
-	}, deadLettersSQL)
+			fmt.Sprintf("%s%s of the type %s %s within the last hour, the latest %s ago", plural(n, "task"), atLeast, taskType, why, since), do)
+	})
 	if err != nil {
 		return err
 	}

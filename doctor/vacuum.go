@@ -8,6 +8,9 @@ import (
 	"github.com/txoutbox/outbox/internal/vacuum"
 )
 
+const napSQL = `/* outbox: how often autovacuum looks */
+SELECT setting::bigint, quote_ident(current_database()) FROM pg_settings WHERE name = 'autovacuum_naptime'`
+
 func checkAutovacuum(ctx context.Context, v *visit) error {
 	const name = "autovacuum"
 	wrong, err := vacuum.Settings(ctx, v.tx, v.schema)
@@ -16,7 +19,7 @@ func checkAutovacuum(ctx context.Context, v *visit) error {
 	}
 	var nap int64
 	var database string
-	if err := v.row(ctx, `SELECT setting::bigint, quote_ident(current_database()) FROM pg_settings WHERE name = 'autovacuum_naptime'`).Scan(&nap, &database); err != nil {
+	if err := v.row(ctx, napSQL, nil, &nap, &database); err != nil {
 		return err
 	}
 	if d := time.Duration(nap) * time.Second; d > lateVacuum {
@@ -27,7 +30,7 @@ func checkAutovacuum(ctx context.Context, v *visit) error {
 		switch w.Fault {
 		case vacuum.ServerOff:
 			var source string
-			if err := v.row(ctx, `SELECT source FROM pg_settings WHERE name = $1`, w.Name).Scan(&source); err != nil {
+			if err := v.row(ctx, `SELECT source FROM pg_settings WHERE name = $1`, []any{w.Name}, &source); err != nil {
 				return err
 			}
 			do := "ALTER SYSTEM SET " + w.Name + " = on, then SELECT pg_reload_conf()"
@@ -109,7 +112,7 @@ func checkHolders(ctx context.Context, v *visit) error {
 	}
 	var seen bool
 	var role string
-	if err := v.row(ctx, seenSQL).Scan(&seen, &role); err != nil {
+	if err := v.row(ctx, seenSQL, nil, &seen, &role); err != nil {
 		return err
 	}
 	if !seen {

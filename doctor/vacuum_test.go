@@ -1,7 +1,6 @@
 package doctor_test
 
 import (
-	"context"
 	"database/sql"
 	"strconv"
 	"strings"
@@ -44,37 +43,32 @@ func TestAHeldTransactionIsFoundWithItsSession(t *testing.T) {
 
 func TestAPreparedTransactionIsFound(t *testing.T) {
 	needs.Long(t)
-	server := pgtest.Local(t, map[string]string{"max_prepared_transactions": "2"})
-	if err := relaytest.Migrate(server.URL()); err != nil {
-		t.Fatal(err)
-	}
-	db := direct(t, server.URL(), "postgres")
+	db := local(t, map[string]string{"max_prepared_transactions": "2"})
 
-	tx, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
+	prepare := func(statement, id string) {
+		t.Helper()
+		tx, err := db.Begin()
+		if err == nil {
+			_, err = tx.Exec(statement + `; PREPARE TRANSACTION ` + id)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = tx.Rollback()
 	}
-	if _, err := tx.Exec(`INSERT INTO outbox.task (task_type) VALUES ('A'); PREPARE TRANSACTION 'the bank''s'`); err != nil {
-		t.Fatal(err)
-	}
-	_ = tx.Rollback()
+	prepare(`INSERT INTO outbox.task (task_type) VALUES ('A')`, `'the bank''s'`)
 	fine(t, diagnosis(t, db), "prepared-transaction")
 	f := one(t, diagnosis(t, db, doctor.HeldFor(time.Millisecond)), "prepared-transaction", doctor.Warning, "the bank's", "vacuum can remove no rows", `ROLLBACK PREPARED 'the bank''s'`)
 	_, rollback, _ := strings.Cut(f.Do, " or ")
 	db.Do(t, rollback)
 	fine(t, diagnosis(t, db, doctor.HeldFor(time.Millisecond)), "prepared-transaction")
 
-	if tx, err = db.Begin(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(`LOCK TABLE outbox.task IN EXCLUSIVE MODE; PREPARE TRANSACTION 'locker'`); err != nil {
-		t.Fatal(err)
-	}
-	_ = tx.Rollback()
+	prepare(`LOCK TABLE outbox.task IN EXCLUSIVE MODE`, `'locker'`)
+	short := doctor.Thresholds(1<<40, 1<<40, 10*time.Millisecond)
 	eventually(t, 10*time.Second, "its lock is found", func() bool {
-		return doctor.Worst(of(diagnosis(t, db, doctor.Thresholds(1<<40, 1<<40, 10*time.Millisecond)), "lock-wait")) == doctor.Critical
+		return doctor.Worst(of(diagnosis(t, db, short), "lock-wait")) == doctor.Critical
 	})
-	one(t, diagnosis(t, db, doctor.Thresholds(1<<40, 1<<40, 10*time.Millisecond)), "lock-wait", doctor.Critical, "locker", "ExclusiveLock", "ROLLBACK PREPARED 'locker'")
+	one(t, diagnosis(t, db, short), "lock-wait", doctor.Critical, "locker", "ExclusiveLock", "ROLLBACK PREPARED 'locker'")
 	db.Do(t, `ROLLBACK PREPARED 'locker'`)
 }
 
@@ -152,38 +146,26 @@ func TestAutovacuumThatIsOffIsFound(t *testing.T) {
 		fine(t, diagnosis(t, db), "autovacuum")
 	}
 
-	server := pgtest.Local(t, map[string]string{"autovacuum": "off", "autovacuum_naptime": "1d"})
-	if err := relaytest.Migrate(server.URL()); err != nil {
-		t.Fatal(err)
-	}
-	db := direct(t, server.URL())
+	db := local(t, map[string]string{"autovacuum": "off", "autovacuum_naptime": "1d"})
 	found := diagnosis(t, db)
 	one(t, found, "autovacuum", doctor.Critical, "autovacuum", "on the command line")
 	one(t, found, "autovacuum", doctor.Warning, "autovacuum_naptime", "24h", "ALTER SYSTEM SET autovacuum_naptime = '1min'")
 
 	name := db.Text(t, `SELECT quote_ident(current_database())`)
 	db.Do(t, `ALTER DATABASE `+name+` SET track_counts = off`)
-	f := one(t, diagnosis(t, direct(t, server.URL())), "autovacuum", doctor.Critical, "track_counts", "ALTER DATABASE "+name+" RESET track_counts")
+	f := one(t, diagnosis(t, again(t, db)), "autovacuum", doctor.Critical, "track_counts", "ALTER DATABASE "+name+" RESET track_counts")
 	statement, _, _ := strings.Cut(f.Do, ",")
 	db.Do(t, statement)
 	db.Do(t, `ALTER SYSTEM SET track_counts = off`)
 	db.Do(t, `SELECT pg_reload_conf()`)
-	eventually(t, 10*time.Second, "it is read", func() bool { return direct(t, server.URL()).Text(t, `SHOW track_counts`) == "off" })
-	one(t, diagnosis(t, direct(t, server.URL())), "autovacuum", doctor.Critical, "track_counts", "ALTER SYSTEM SET track_counts = on")
+	eventually(t, 10*time.Second, "it is read", func() bool { return again(t, db).Text(t, `SHOW track_counts`) == "off" })
+	one(t, diagnosis(t, again(t, db)), "autovacuum", doctor.Critical, "track_counts", "ALTER SYSTEM SET track_counts = on")
 }
 
 // What failed in a transaction that was left open keeps its connection, and PostgreSQL forgets when it began.
 func TestAnAbortedTransactionIsFound(t *testing.T) {
 	db := ill(t)
-	tx, err := direct(t, db.URL).BeginTx(context.Background(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback()
-	var pid int
-	if err := tx.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-		t.Fatal(err)
-	}
+	tx, pid, _ := begin(t, db, sql.LevelDefault)
 	if _, err := tx.Exec(`SELECT 1/0`); err == nil {
 		t.Fatal("no error")
 	}
@@ -238,19 +220,26 @@ func TestAnIndexThatIsMuchLargerThanItsEntriesIsFound(t *testing.T) {
 	}
 }
 
+// waits executes a statement that waits for a lock, until done is closed.
+func waits(t *testing.T, db *database, statement string) (done chan struct{}) {
+	t.Helper()
+	done = make(chan struct{})
+	waiter := direct(t, db.URL)
+	go func() {
+		defer close(done)
+		_, _ = waiter.Exec(statement)
+	}()
+	eventually(t, 10*time.Second, "it waits", func() bool {
+		return db.Int(t, `SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+			WHERE datname = current_database() AND NOT granted AND waitstart < clock_timestamp() - interval '10 ms'`) > 0
+	})
+	return done
+}
+
 func TestWhoWaitsForALockIsFoundWithWhoHasIt(t *testing.T) {
 	db := ill(t)
 	pid, end := hold(t, db, sql.LevelDefault, `LOCK TABLE outbox.maintenance IN ACCESS EXCLUSIVE MODE`)
-	done, waiter := make(chan struct{}), direct(t, db.URL)
-	go func() {
-		defer close(done)
-		_, _ = waiter.Exec(`UPDATE outbox.maintenance SET due_at = now()`)
-	}()
-	eventually(t, 10*time.Second, "it waits", func() bool {
-		return db.Int(t, `SELECT count(*) FROM pg_locks
-			WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND NOT granted
-			  AND relation = 'outbox.maintenance'::regclass AND waitstart < clock_timestamp() - interval '10 ms'`) == 1
-	})
+	done := waits(t, db, `UPDATE outbox.maintenance SET due_at = now()`)
 	short := doctor.Thresholds(1<<40, 1<<40, 10*time.Millisecond)
 	found := diagnosis(t, db, short, doctor.Timeout(time.Second))
 	one(t, found, "lock-wait", doctor.Critical, "maintenance", "1 session waits for RowExclusiveLock", "pid "+strconv.Itoa(pid))
@@ -268,15 +257,7 @@ func TestWhoWaitsForAnothersTransactionIsFoundWithIt(t *testing.T) {
 	db := ill(t)
 	const statement = `INSERT INTO outbox.task_type (task_type) VALUES ('A')`
 	pid, end := hold(t, db, sql.LevelDefault, statement)
-	done, waiter := make(chan struct{}), direct(t, db.URL)
-	go func() {
-		defer close(done)
-		_, _ = waiter.Exec(statement)
-	}()
-	eventually(t, 10*time.Second, "it waits", func() bool {
-		return db.Int(t, `SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
-			WHERE datname = current_database() AND NOT granted AND locktype = 'transactionid' AND waitstart < clock_timestamp() - interval '10 ms'`) >= 1
-	})
+	done := waits(t, db, statement)
 	fine(t, diagnosis(t, db), "lock-wait")
 	one(t, diagnosis(t, db, doctor.Thresholds(1<<40, 1<<40, 10*time.Millisecond)), "lock-wait", doctor.Warning, "", "1 session waits for another transaction's end", "pid "+strconv.Itoa(pid))
 	end()

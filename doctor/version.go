@@ -17,44 +17,45 @@ SELECT COALESCE(max(m.version), 0),
   FROM outbox.migration m`, baseline())
 
 func checkVersion(ctx context.Context, v *visit) error {
-	const name = "schema-version"
+	fault := func(severity Severity, what, do string) { v.add("schema-version", severity, v.schema, what, do) }
 	migrate := "run outbox migrate up, or schema.Migrate"
 	if v.schema != "outbox" {
 		migrate = fmt.Sprintf("run outbox migrate up for this schema, or schema.Migrate with schema.Schema(%q)", v.schema)
 	}
 	var there bool
 	var database string
-	if err := v.row(ctx, thereSQL).Scan(&there, &database); err != nil {
+	if err := v.row(ctx, thereSQL, nil, &there, &database); err != nil {
 		return err
 	}
 	if !there {
-		v.add(name, Critical, v.schema,
-			fmt.Sprintf("there is no outbox in the schema %s of the database %s", v.schema, database), migrate+"; if it has another schema, name that one")
+		fault(Critical, fmt.Sprintf("there is no outbox in the schema %s of the database %s", v.schema, database),
+			migrate+"; if it has another schema, name that one")
 		return nil
 	}
 	var version int
 	var missing string
-	if err := v.row(ctx, versionsSQL).Scan(&version, &missing); err != nil {
+	if err := v.row(ctx, versionsSQL, nil, &version, &missing); err != nil {
 		return err
 	}
 	switch needed := schema.Version(); {
 	case 0 < version && version < baseline():
-		v.add(name, Critical, v.schema, fmt.Sprintf("the schema is at version %d, from before the first release, and cannot be migrated", version),
+		fault(Critical, fmt.Sprintf("the schema is at version %d, from before the first release, and cannot be migrated", version),
 			"drop the schema, with the tasks in it, and start anew")
 		return nil
 	case version < needed:
-		v.add(name, Critical, v.schema, fmt.Sprintf("the schema is at version %d, this program needs %d: relays of its version do not start", version, needed), migrate)
+		fault(Critical, fmt.Sprintf("the schema is at version %d, this program needs %d: relays of its version do not start", version, needed), migrate)
 	case version > needed:
-		v.add(name, Warning, v.schema, fmt.Sprintf("the schema is at version %d, this program knows %d: relays of its version do not start", version, needed),
+		fault(Warning, fmt.Sprintf("the schema is at version %d, this program knows %d: relays of its version do not start", version, needed),
 			"upgrade the module github.com/txoutbox/outbox, here and wherever relays are of this version")
 	}
 	if missing != "" {
-		v.add(name, Warning, v.schema, "versions that were left out: "+missing, v.applyAgain())
+		fault(Warning, "versions that were left out: "+missing, v.applyAgain())
 	}
 	return nil
 }
 
-// applyAgain mends what is missing of the schema's objects: the files do no harm when all of them are applied again, in their order.
+// applyAgain mends what is missing of the schema's objects: the files do no harm when all of them
+// are applied again, in their order.
 func (s settings) applyAgain() string {
 	return "apply all migrations again, in their order and in one transaction: schema.SQL(\"" + s.schema +
 		"\") is the script, outbox migrate print prints it, and psql -v ON_ERROR_STOP=1 -1 -f applies it"

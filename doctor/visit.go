@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"time"
 )
 
 // visit is one look, in its transaction.
@@ -17,21 +19,39 @@ func (v *visit) add(check string, severity Severity, subject, what, do string) {
 	v.found = append(v.found, Finding{check, severity, subject, what, do})
 }
 
-// rows calls scan for each row of a query's result.
-func (v *visit) rows(ctx context.Context, scan func(row *sql.Rows) error, query string, args ...any) error {
+// row scans the only row of a query's result.
+func (v *visit) row(ctx context.Context, query string, args []any, into ...any) error {
+	return v.tx.QueryRowContext(ctx, v.sql(query), args...).Scan(into...)
+}
+
+// each scans each row of a query's result into the same variables, and calls f.
+func (v *visit) each(ctx context.Context, query string, args, into []any, f func()) error {
 	rows, err := v.tx.QueryContext(ctx, v.sql(query), args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		if err := scan(rows); err != nil {
+		if err := rows.Scan(into...); err != nil {
 			return err
 		}
+		f()
 	}
 	return errors.Join(rows.Err(), rows.Close())
 }
 
-func (v *visit) row(ctx context.Context, query string, args ...any) *sql.Row {
-	return v.tx.QueryRowContext(ctx, v.sql(query), args...)
+// span is a duration that a statement returns in microseconds; NULL is 0.
+type span struct{ time.Duration }
+
+// Scan implements sql.Scanner.
+func (s *span) Scan(src any) error {
+	us, ok := src.(int64)
+	if !ok && src != nil {
+		return fmt.Errorf("microseconds are a %T", src)
+	}
+	s.Duration = time.Duration(us) * time.Microsecond
+	return nil
 }
+
+// String rounds to what a person wants to know.
+func (s span) String() string { return said(s.Duration) }

@@ -2,6 +2,7 @@ package outboxotel
 
 import (
 	"context"
+	"errors"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/relay"
@@ -25,25 +26,20 @@ var (
 )
 
 func (t *Telemetry) makeInstruments(m metric.Meter) error {
-	var first error
-	keep := func(err error) {
-		if first == nil {
-			first = err
-		}
-	}
+	var errs []error
 	histogram := func(name, about string, bounds []float64) metric.Float64Histogram {
 		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(about), metric.WithExplicitBucketBoundaries(bounds...))
-		keep(err)
+		errs = append(errs, err)
 		return h
 	}
 	counter := func(name, unit, about string) metric.Int64Counter {
 		c, err := m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(about))
-		keep(err)
+		errs = append(errs, err)
 		return c
 	}
 	upDown := func(name, unit, about string) metric.Int64UpDownCounter {
 		c, err := m.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(about))
-		keep(err)
+		errs = append(errs, err)
 		return c
 	}
 	t.operation = histogram("messaging.client.operation.duration", "Duration of enqueues (send) and claims (receive).", durations)
@@ -55,31 +51,24 @@ func (t *Telemetry) makeInstruments(m metric.Meter) error {
 	t.dead = counter("outbox.task.dead_letters", "{task}", "Tasks that became dead letters, by reason.")
 	t.running = upDown("outbox.relay.running", "{relay}", "Relays of this process that run.")
 	t.outages = upDown("outbox.relay.outage", "{relay}", "Relays of this process that cannot work with PostgreSQL.")
-	if first == nil && t.config.DB != nil {
-		keep(t.observeStats(m))
+	if t.config.DB != nil {
+		errs = append(errs, t.observeStats(m))
 	}
-	return first
+	return errors.Join(errs...)
 }
 
 // observeStats reads the counts at each collection.
 func (t *Telemetry) observeStats(m metric.Meter) error {
-	var first error
-	keep := func(err error) {
-		if first == nil {
-			first = err
-		}
+	tasks, err1 := m.Int64ObservableGauge("outbox.tasks", metric.WithUnit("{task}"), metric.WithDescription("Tasks by type and state."))
+	oldest, err2 := m.Float64ObservableGauge("outbox.oldest_ready", metric.WithUnit("s"),
+		metric.WithDescription("For how long the task that is claimed next has been due."))
+	finished, err3 := m.Int64ObservableCounter("outbox.tasks.finished", metric.WithUnit("{task}"), metric.WithDescription("Tasks that are done."))
+	failures, err4 := m.Int64ObservableCounter("outbox.runs.failed", metric.WithUnit("{run}"),
+		metric.WithDescription("Runs that failed, of all relays."))
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return err
 	}
-	tasks, err := m.Int64ObservableGauge("outbox.tasks", metric.WithUnit("{task}"), metric.WithDescription("Tasks by type and state."))
-	keep(err)
-	oldest, err := m.Float64ObservableGauge("outbox.oldest_ready", metric.WithUnit("s"), metric.WithDescription("For how long the task that is claimed next has been due."))
-	keep(err)
-	finished, err := m.Int64ObservableCounter("outbox.tasks.finished", metric.WithUnit("{task}"), metric.WithDescription("Tasks that are done."))
-	keep(err)
-	failures, err := m.Int64ObservableCounter("outbox.runs.failed", metric.WithUnit("{run}"), metric.WithDescription("Runs that failed, of all relays."))
-	keep(err)
-	if first != nil {
-		return first
-	}
+	var err error
 	t.registration, err = m.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		ctx, cancel := context.WithTimeout(ctx, t.config.Timeout)
 		defer cancel()

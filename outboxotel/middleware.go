@@ -51,17 +51,14 @@ func (t *Telemetry) process(ctx context.Context, call *handlers.Call, next handl
 	return err
 }
 
-// errUnreturned does not say with what the handler panicked: the relay's log does, and a panic that goes on is not looked at.
-var errUnreturned = &unreturned{}
-
-type unreturned struct{}
-
-func (*unreturned) Error() string { return "the handler panicked, or ended its goroutine" }
+// errUnreturned does not say with what the handler panicked: the relay's log does, and a panic that
+// goes on is not looked at.
+var errUnreturned = errors.New("the handler panicked, or ended its goroutine")
 
 // origin is the context for the spans of a call, and links to those that enqueued its tasks.
 func (t *Telemetry) origin(ctx context.Context, call *handlers.Call) (context.Context, []trace.Link) {
 	var links []trace.Link
-	var from context.Context
+	from := ctx
 	for _, task := range call.Tasks {
 		from = t.config.Propagator.Extract(ctx, propagation.MapCarrier(task.Headers))
 		if creator := trace.SpanContextFromContext(from); creator.IsValid() && len(task.Headers) > 0 && !creator.Equal(trace.SpanContextFromContext(ctx)) {

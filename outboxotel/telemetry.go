@@ -1,6 +1,7 @@
 package outboxotel
 
 import (
+	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -64,12 +65,8 @@ func New(config Config) (*Telemetry, error) {
 	if config.Propagator == nil {
 		config.Propagator = propagation.TraceContext{}
 	}
-	if config.Schema == "" {
-		config.Schema = outbox.DefaultSchema
-	}
-	if config.Timeout == 0 {
-		config.Timeout = 5 * time.Second
-	}
+	config.Schema = cmp.Or(config.Schema, outbox.DefaultSchema)
+	config.Timeout = cmp.Or(config.Timeout, 5*time.Second)
 	var errs []error
 	if !outbox.ValidSchema(config.Schema) {
 		errs = append(errs, fmt.Errorf("outboxotel: Config.Schema: %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes", config.Schema))

@@ -1,6 +1,7 @@
 package outboxprom
 
 import (
+	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -14,16 +15,20 @@ import (
 
 // Config says what is collected. It is copied by New; the zero value of a field is its default.
 type Config struct {
-	// DB, if set, is read at a scrape, with four statements on one connection or more. Its role is a viewer's (docs/security.md).
+	// DB, if set, is read at a scrape, with four statements on one connection or more. Its role is a
+	// viewer's (docs/security.md).
 	DB *sql.DB
 	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
 	Schema string
-	// Timeout is how long a scrape waits for the database. Default 5 s. A read that goes on is not begun anew beside itself.
+	// Timeout is how long a scrape waits for the database. Default 5 s. A read that goes on is not
+	// begun anew beside itself.
 	Timeout time.Duration
-	// MaxAge is how old what was read may be when it is given to another scrape. Default 1 s. Scrapes at the same time share a read.
+	// MaxAge is how old a read may be when it is given to another scrape. Default 1 s. Scrapes at the
+	// same time share a read.
 	MaxAge time.Duration
-	// MaxTypes bounds the task types of the database that have labels of their own; the others are summed up as "(other)". Those that
-	// a relay of this process has a handler for come first. Default 100.
+	// MaxTypes bounds the task types of the database that have labels of their own; the others are
+	// summed up as "(other)". Those that a relay of this process has a handler for come first.
+	// Default 100.
 	MaxTypes int
 }
 
@@ -34,26 +39,19 @@ type Collector struct {
 	relays relayMetrics
 
 	mu     sync.Mutex
-	known  map[string]struct{} // types that relays of this process have a handler for
+	known  map[string]bool // types that relays of this process have a handler for
 	latest *reading
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
 
-// New returns a collector, to be registered. It does not connect. The error names every field of config that is out of range.
+// New returns a collector, to be registered. It does not connect. The error names every field of
+// config that is out of range.
 func New(config Config) (*Collector, error) {
-	if config.Schema == "" {
-		config.Schema = outbox.DefaultSchema
-	}
-	if config.Timeout == 0 {
-		config.Timeout = 5 * time.Second
-	}
-	if config.MaxAge == 0 {
-		config.MaxAge = time.Second
-	}
-	if config.MaxTypes == 0 {
-		config.MaxTypes = 100
-	}
+	config.Schema = cmp.Or(config.Schema, outbox.DefaultSchema)
+	config.Timeout = cmp.Or(config.Timeout, 5*time.Second)
+	config.MaxAge = cmp.Or(config.MaxAge, time.Second)
+	config.MaxTypes = cmp.Or(config.MaxTypes, 100)
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("outboxprom: "+format, args...)) }
 	if !outbox.ValidSchema(config.Schema) {
@@ -71,7 +69,7 @@ func New(config Config) (*Collector, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	c := &Collector{config: config, relays: newRelayMetrics(), known: map[string]struct{}{}}
+	c := &Collector{config: config, relays: newRelayMetrics(), known: map[string]bool{}}
 	if config.DB == nil {
 		return c, nil
 	}
@@ -93,8 +91,8 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. A database that cannot be read is outbox_scrape_success 0, and no error: what the relays tell is
-// wanted just then.
+// Collect implements prometheus.Collector. A database that cannot be read is outbox_scrape_success 0,
+// and no error: what the relays tell is wanted just then.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	for _, of := range c.relays.all() {
 		of.Collect(to)

@@ -8,22 +8,29 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 )
 
 var (
-	tasksDesc    = prometheus.NewDesc("outbox_tasks", "Tasks by type and state.", []string{"type", "state"}, nil)
-	oldestDesc   = prometheus.NewDesc("outbox_oldest_ready_seconds", "For how long the task of a type that is claimed next has been due.", []string{"type"}, nil)
-	finishedDesc = prometheus.NewDesc("outbox_finished_total", "Tasks that are done, of all relays.", []string{"type"}, nil)
-	failedDesc   = prometheus.NewDesc("outbox_failed_total", "Runs that failed, of all relays.", []string{"type"}, nil)
-	handlersDesc = prometheus.NewDesc("outbox_type_relays", "Relays that are alive and have a handler for the type.", []string{"type"}, nil)
-	pausedDesc   = prometheus.NewDesc("outbox_type_paused", "Whether the type is paused.", []string{"type"}, nil)
-	aliveDesc    = prometheus.NewDesc("outbox_relays_alive", "Relays that are alive, in all processes.", nil, nil)
-	successDesc  = prometheus.NewDesc("outbox_scrape_success", "Whether the database could be read.", nil, nil)
-	tookDesc     = prometheus.NewDesc("outbox_scrape_duration_seconds", "How long the reading of the database took.", nil, nil)
+	tasksDesc    = desc("outbox_tasks", "Tasks by type and state.", "type", "state")
+	oldestDesc   = desc("outbox_oldest_ready_seconds", "For how long the task of a type that is claimed next has been due.", "type")
+	finishedDesc = desc("outbox_finished_total", "Tasks that are done, of all relays.", "type")
+	failedDesc   = desc("outbox_failed_total", "Runs that failed, of all relays.", "type")
+	handlersDesc = desc("outbox_type_relays", "Relays that are alive and have a handler for the type.", "type")
+	pausedDesc   = desc("outbox_type_paused", "Whether the type is paused.", "type")
+	aliveDesc    = desc("outbox_relays_alive", "Relays that are alive, in all processes.")
+	successDesc  = desc("outbox_scrape_success", "Whether the database could be read.")
+	tookDesc     = desc("outbox_scrape_duration_seconds", "How long the reading of the database took.")
 
-	databaseDescs = []*prometheus.Desc{tasksDesc, oldestDesc, finishedDesc, failedDesc, handlersDesc, pausedDesc, aliveDesc, successDesc, tookDesc}
+	databaseDescs = []*prometheus.Desc{
+		tasksDesc, oldestDesc, finishedDesc, failedDesc, handlersDesc, pausedDesc, aliveDesc, successDesc, tookDesc,
+	}
 )
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
 
 // other is the type of what is summed up.
 const other = "(other)"
@@ -137,19 +144,17 @@ func (c *Collector) bounded(all []admin.Type) []admin.Type {
 	all = slices.Clone(all)
 	c.mu.Lock()
 	rank := func(t admin.Type) int {
-		_, known := c.known[t.Type]
 		switch {
 		case t.Type == other: // somebody's own; it must not be there beside the sum
 			return 2
-		case known:
+		case c.known[t.Type]:
 			return 0
 		}
 		return 1
 	}
 	slices.SortStableFunc(all, func(a, b admin.Type) int { return cmp.Compare(rank(a), rank(b)) })
 	c.mu.Unlock()
-	var sum admin.Type
-	sum.Type = other
+	sum := admin.Type{TypeStats: outbox.TypeStats{Type: other}}
 	for _, t := range all[c.config.MaxTypes:] {
 		sum.Ready, sum.Scheduled, sum.Leased, sum.Waiting = sum.Ready+t.Ready, sum.Scheduled+t.Scheduled, sum.Leased+t.Leased, sum.Waiting+t.Waiting
 		sum.Dead, sum.Finished, sum.Failed = sum.Dead+t.Dead, sum.Finished+t.Finished, sum.Failed+t.Failed

@@ -77,7 +77,7 @@ func (c *Collector) changed(change relay.Change) {
 		m.running.Inc()
 		c.mu.Lock()
 		for _, t := range change.Types {
-			c.known[t] = struct{}{}
+			c.known[t] = true
 		}
 		c.mu.Unlock()
 		for _, t := range change.Types { // else a first dead letter would be no increase

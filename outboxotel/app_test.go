@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -13,7 +11,6 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxotel"
-	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
@@ -96,32 +93,26 @@ func linked(t *testing.T, from, to tracetest.SpanStub) {
 	t.Errorf("%q has no link to %q", from.Name, to.Name)
 }
 
-// serve is a web app that enqueues a task of each kind for a request, with a span for the request that continues the client's trace.
-func (a *traced) serve(t *testing.T, db *sql.DB) *httptest.Server {
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /signup", func(w http.ResponseWriter, r *http.Request) {
-		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-		ctx, span := a.provider.Tracer("app").Start(ctx, "POST /signup", trace.WithSpanKind(trace.SpanKindServer))
-		defer span.End()
-		err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-			for _, task := range []outbox.NewTask{
-				relaytest.TypeTx.New(relaytest.Payload{N: 90001}, outbox.Headers(map[string]string{"user": "7"})),
-				relaytest.TypeLeased.New(relaytest.Payload{N: 90002}),
-				relaytest.TypeBatch.New(relaytest.Payload{N: 90003}),
-			} {
-				if _, err := a.Enqueue(ctx, tx, task); err != nil {
-					return err
-				}
+// signUp is a request that enqueues a task of each kind.
+func (a *traced) signUp(t *testing.T, db *sql.DB) {
+	t.Helper()
+	ctx, span := a.provider.Tracer("app").Start(t.Context(), "POST /signup", trace.WithSpanKind(trace.SpanKindServer))
+	defer span.End()
+	err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		for _, task := range []outbox.NewTask{
+			relaytest.TypeTx.New(relaytest.Payload{N: 90001}, outbox.Headers(map[string]string{"user": "7"})),
+			relaytest.TypeLeased.New(relaytest.Payload{N: 90002}),
+			relaytest.TypeBatch.New(relaytest.Payload{N: 90003}),
+		} {
+			if _, err := a.Enqueue(ctx, tx, task); err != nil {
+				return err
 			}
-			return nil
-		})
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
+		return nil
 	})
-	s := httptest.NewServer(mux)
-	t.Cleanup(s.Close)
-	return s
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // registry has a handler of each kind, with a span of its own inside.
@@ -148,23 +139,4 @@ func (a *traced) registry() *handlers.Registry {
 		return nil
 	})
 	return reg
-}
-
-func signUp(t *testing.T, a *traced, s *httptest.Server) {
-	t.Helper()
-	ctx, span := a.provider.Tracer("client").Start(t.Context(), "client")
-	defer span.End()
-	req, err := http.NewRequestWithContext(ctx, "POST", s.URL+"/signup", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		t.Fatal(res.Status)
-	}
 }

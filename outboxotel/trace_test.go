@@ -26,13 +26,12 @@ import (
 func TestATraceFromTheRequestThroughEnqueueClaimAndHandlerIsOnePicture(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	a := newTraced(t, outboxotel.Config{})
-	signUp(t, a, a.serve(t, db.DB))
+	a.signUp(t, db.DB)
 	relaytest.Run(t, db.DB, a.registry(), relay.Config{PollInterval: 20 * time.Millisecond})
 	db.Emptied(t, 20*time.Second)
-	relaytest.Eventually(t, 10*time.Second, "all spans have ended", func() bool { return len(a.spans.GetSpans()) == 14 })
+	relaytest.Eventually(t, 10*time.Second, "all spans have ended", func() bool { return len(a.spans.GetSpans()) == 13 })
 
 	request := a.named(t, "POST /signup")
-	childOf(t, request, a.named(t, "client"))
 	for i, kind := range []string{"TX", "LEASED", "BATCH"} {
 		send, receive, process, work := a.named(t, "send "+kind), a.named(t, "receive "+kind), a.named(t, "process "+kind), a.named(t, "work "+kind)
 		childOf(t, send, request)
@@ -71,7 +70,7 @@ func TestATraceFromTheRequestThroughEnqueueClaimAndHandlerIsOnePicture(t *testin
 func TestALinkedTraceIsOfItsOwn(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	a := newTraced(t, outboxotel.Config{Link: true})
-	signUp(t, a, a.serve(t, db.DB))
+	a.signUp(t, db.DB)
 	relaytest.Once(t, db.DB, a.registry(), relay.Config{})
 	for _, kind := range []string{"TX", "LEASED"} {
 		send, receive, process := a.named(t, "send "+kind), a.named(t, "receive "+kind), a.named(t, "process "+kind)

@@ -43,8 +43,12 @@ TLS before it. Payloads are shown with --payload only. Ctrl-C ends it.`,
 }
 
 func (a *app) serve(ctx context.Context, f serveFlags) error {
-	if err := checkAddress(ctx, f.listen); err != nil {
-		return err
+	_, _, err := net.SplitHostPort(f.listen)
+	if err == nil {
+		_, err = net.ResolveTCPAddr("tcp", f.listen)
+	}
+	if err != nil {
+		return usage("--listen %q: use a host and a port, like 127.0.0.1:8080", f.listen)
 	}
 	password := os.Getenv("OUTBOX_SERVE_PASSWORD")
 	made := password == ""
@@ -90,18 +94,6 @@ func (a *app) serve(ctx context.Context, f serveFlags) error {
 		return err
 	}
 	return server.Close()
-}
-
-// checkAddress reports what is no host and port. Whether it can be listened on is another question.
-func checkAddress(ctx context.Context, listen string) error {
-	_, port, err := net.SplitHostPort(listen)
-	if err == nil {
-		_, err = net.DefaultResolver.LookupPort(ctx, "tcp", port)
-	}
-	if err != nil {
-		return usage("--listen %q: use a host and a port, like 127.0.0.1:8080", listen)
-	}
-	return nil
 }
 
 // handler is the dashboard and the metrics behind the password.

@@ -134,35 +134,22 @@ func TestServeChangesNothingWhenItIsReadOnlyAndShowsPayloadsOnRequest(t *testing
 	}
 }
 
-func TestServeMakesNoPasswordWhereItWouldStayInALog(t *testing.T) {
+func TestServeRefusesWhatItCannotServe(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
-	r := db.run(t, "serve", "-listen", "127.0.0.1:0")
-	if r.code != exitUsage || !strings.Contains(r.err, "OUTBOX_SERVE_PASSWORD is not set, and there is no terminal") || strings.Contains(r.err, "any name") {
-		t.Errorf("got %+v", r)
-	}
-}
-
-func TestServeTellsAnAddressThatIsNoneFromOneThatIsTaken(t *testing.T) {
-	t.Parallel()
-	db := newDB(t)
-	serve := func(address string) result {
-		return finish(t, command(t, environment(db.URL, "OUTBOX_SERVE_PASSWORD=from the environment"), "serve", "-listen", address))
-	}
-	for _, address := range []string{"nope", "", "127.0.0.1:99999", "127.0.0.1:no-such-port", "::1:80"} {
-		if r := serve(address); r.code != exitUsage || !strings.HasPrefix(r.err, "outbox: --listen ") {
-			t.Errorf("%q: got %+v, want exit code 2", address, r)
-		}
-	}
-	if r := serve("no-such-host.invalid:80"); r.code != exitFailed || !strings.HasPrefix(r.err, "outbox: --listen: ") {
-		t.Errorf("a host that is none: got %+v, want exit code 1", r)
-	}
+	db.steps(t, step{"serve -listen 127.0.0.1:0", exitUsage, "OUTBOX_SERVE_PASSWORD is not set, and there is no terminal"})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if r := serve(l.Addr().String()); r.code != exitFailed || !strings.HasPrefix(r.err, "outbox: --listen: ") || !strings.Contains(r.err, "in use") {
-		t.Errorf("got %+v, want exit code 1", r)
+	for address, code := range map[string]int{
+		"nope": exitUsage, "": exitUsage, "127.0.0.1:99999": exitUsage, "127.0.0.1:no-such-port": exitUsage, "::1:80": exitUsage,
+		"no-such-host.invalid:80": exitUsage, l.Addr().String(): exitFailed,
+	} {
+		r := finish(t, command(t, environment(db.URL, "OUTBOX_SERVE_PASSWORD=from the environment"), "serve", "-listen", address))
+		if r.code != code || !strings.HasPrefix(r.err, "outbox: --listen") {
+			t.Errorf("%q: got %+v, want exit code %d", address, r, code)
+		}
 	}
 }

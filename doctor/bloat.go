@@ -6,8 +6,8 @@ import (
 )
 
 // The size that an index would have if it were built anew: entries with their keys as wide as the
-// statistics say, in pages that are nine tenths full. There are at most as many entries as the table
-// has rows, dead ones included, so an index of few of the rows may be larger than it need be
+// statistics say, in pages that are nine tenths full. There are at most as many entries as the
+// table has rows, dead ones included, so an index of few of the rows may be larger than it need be
 // unnoticed. An index whose table was never vacuumed or analysed is not judged.
 const indexSizesSQL = `/* outbox: sizes of indexes */
 SELECT i.relname, pg_relation_size(i.oid), x.entries,

@@ -12,7 +12,8 @@ import (
 )
 
 // check looks for some faults with the same statements. A new one is written in a file of its noun
-// and added to checks. It adds to the findings of the visit that it is given, and refers to no list.
+// and added to checks. It adds to the findings of the visit that it is given, and refers to no
+// list.
 type check struct {
 	look   func(ctx context.Context, v *visit) error
 	needs  string // what right a role may lack
@@ -75,7 +76,8 @@ func (c check) complete(found []Finding) (out []Finding) {
 	return out
 }
 
-// unknown is what is said where a look was refused. The server's texts are left out, as they may repeat values.
+// unknown is what is said where a look was refused. The server's texts are left out, as they may
+// repeat values.
 func (c check) unknown(err error, schema string) (out []Finding) {
 	what, do := "not checked: "+pgerr.WithoutDSN(err).Error(), ""
 	switch code := pgerr.Code(err); code {

@@ -106,7 +106,8 @@ func TestARoleWithoutRightsIsToldWhatItLacks(t *testing.T) {
 	}
 }
 
-// Payloads, keys, errors, queries, settings of the app and passwords are in no finding, whatever is wrong.
+// Payloads, keys, errors, queries, settings of the app and passwords are in no finding, whatever is
+// wrong.
 func TestNoSecretIsInAFinding(t *testing.T) {
 	db := ill(t)
 	const canary = "C4n4ry"
@@ -136,7 +137,8 @@ func TestNoSecretIsInAFinding(t *testing.T) {
 	}
 }
 
-// The table of tasks is reached by its indexes, whatever the statistics say: with ten million tasks the cost is that of ten.
+// The table of tasks is reached by its indexes, whatever the statistics say: with ten million tasks
+// the cost is that of ten.
 func TestNoCheckReadsAllTasks(t *testing.T) {
 	needs.CI(t)
 	db := ill(t)

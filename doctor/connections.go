@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// What the server has for all but superusers and, since PostgreSQL 16, members of pg_use_reserved_connections.
+// What the server has for all but superusers and, since PostgreSQL 16, members of
+// pg_use_reserved_connections.
 const serverConnections = `current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint
        - COALESCE(current_setting('reserved_connections', true), '0')::bigint`
 

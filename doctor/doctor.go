@@ -1,7 +1,9 @@
-// Package doctor looks for what is wrong with an outbox and its server, and says what to do: who keeps vacuum from its work, which types no relay has a
-// handler for, which pools are too small, and so on. docs/tools/doctor.md lists what it looks at.
+// Package doctor looks for what is wrong with an outbox and its server, and says what to do: who
+// keeps vacuum from its work, which types no relay has a handler for, which pools are too small,
+// and so on. docs/tools/doctor.md lists what it looks at.
 //
-// It only reads, whatever it finds, and reads counts, catalogs and statistics: it costs the same with ten tasks and with ten million.
+// It only reads, whatever it finds, and reads counts, catalogs and statistics: it costs the same
+// with ten tasks and with ten million.
 package doctor
 
 import (
@@ -12,15 +14,19 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// Check looks at everything and returns what it found, the worst first. A check that found nothing wrong returns one finding with the severity OK; one that
-// could not look, for want of rights, by its timeout, or as the schema is too old for it, one with Unknown. So no check is missing from the result, whatever
-// became of the others.
+// Check looks at everything and returns what it found, the worst first. A check that found nothing
+// wrong returns one finding with the severity OK; one that could not look, for want of rights, by
+// its timeout, or as the schema is too old for it, one with Unknown. So no check is missing from
+// the result, whatever became of the others.
 //
-// It needs one connection of db at a time, on lib/pq or pgx's stdlib driver, directly or through PgBouncer in transaction mode; each check is a read-only
-// transaction of its own. It runs on a standby, on a schema of any version, and where there is none (the finding is schema-version). As a role it needs what
-// an operator or a viewer of schema.GrantRoles has; with pg_monitor besides, it sees other roles' sessions, standbys and slots in full.
+// It needs one connection of db at a time, on lib/pq or pgx's stdlib driver, directly or through
+// PgBouncer in transaction mode; each check is a read-only transaction of its own. It runs on a
+// standby, on a schema of any version, and where there is none (the finding is schema-version). As
+// a role it needs what an operator or a viewer of schema.GrantRoles has; with pg_monitor besides,
+// it sees other roles' sessions, standbys and slots in full.
 //
-// Errors: ErrInvalid; else that no connection was to be had, or that ctx has ended, with what was found until then.
+// Errors: ErrInvalid; else that no connection was to be had, or that ctx has ended, with what was
+// found until then.
 func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 	s, err := newSettings(opts)
 	if err == nil && db == nil {

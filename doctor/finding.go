@@ -30,8 +30,9 @@ func (s Severity) String() string {
 // MarshalText is String, for JSON.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Finding is what one check found about one subject. It has no payload, key, query's text or connection string in it; it does have the names of
-// task types, roles, sessions' application names and hosts of relays, which are as whoever set them wrote them: escape them before you show them.
+// Finding is what one check found about one subject. It has no payload, key, query's text or
+// connection string in it; it does have the names of task types, roles, sessions' application names
+// and hosts of relays, which are as whoever set them wrote them: escape them before you show them.
 type Finding struct {
 	Check    string // which check: a stable name like held-transaction
 	Severity Severity

@@ -23,8 +23,8 @@ SELECT count(*), max((extract(epoch FROM clock_timestamp() - w.waitstart) * 1000
                 WHERE l.pid = w.pid AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND n.nspname = $1)
 HAVING count(*) > 0`
 
-// Locks that keep everybody out, or all who write. A prepared transaction has no pid, and the lock of
-// its id tells which one it is.
+// Locks that keep everybody out, or all who write. A prepared transaction has no pid, and the lock
+// of its id tells which one it is.
 const strongLocksSQL = `/* outbox: who holds strong locks on the tables */
 SELECT c.relname, l.mode, COALESCE(l.pid, 0), COALESCE(a.usename::text, p.owner::text, ''), COALESCE(a.application_name, ''), COALESCE(a.state, ''),
        COALESCE(p.gid, ''), COALESCE(quote_literal(p.gid), ''), (extract(epoch FROM clock_timestamp() - COALESCE(a.xact_start, p.prepared)) * 1000000)::bigint

@@ -102,7 +102,8 @@ func printed(found []doctor.Finding) string {
 	return strings.Join(lines, "\n")
 }
 
-// one is the finding of a check with a severity, about a subject; its What and Do have the given texts.
+// one is the finding of a check with a severity, about a subject; its What and Do have the given
+// texts.
 func one(t testing.TB, found []doctor.Finding, check string, severity doctor.Severity, subject string, texts ...string) doctor.Finding {
 	t.Helper()
 	for _, f := range of(found, check) {

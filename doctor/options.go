@@ -27,14 +27,17 @@ type settings struct {
 // Schema names the PostgreSQL schema of the outbox if it is not "outbox".
 func Schema(name string) Option { return func(s *settings) { s.schema = name } }
 
-// HeldFor is from which age on a transaction, or whatever else keeps vacuum from removing dead rows, is reported. 0 means 5 minutes. Where the outbox has 10,000 dead rows or
-// more it is reported from 1 minute on, or earlier if d is less.
+// HeldFor is from which age on a transaction, or whatever else keeps vacuum from removing dead
+// rows, is reported. 0 means 5 minutes. Where the outbox has 10,000 dead rows or more it is
+// reported from 1 minute on, or earlier if d is less.
 func HeldFor(d time.Duration) Option { return func(s *settings) { s.held = d } }
 
-// StarvingFor is from which age on the oldest ready task of a type is reported, though a relay that is alive has a handler for it. 0 means 1 minute.
+// StarvingFor is from which age on the oldest ready task of a type is reported, though a relay that
+// is alive has a handler for it. 0 means 1 minute.
 func StarvingFor(d time.Duration) Option { return func(s *settings) { s.starving = d } }
 
-// Timeout is how long one check may take in the server; then it is reported as Unknown, and the others go on. 0 means 5 seconds; the most is 1 minute.
+// Timeout is how long one check may take in the server; then it is reported as Unknown, and the
+// others go on. 0 means 5 seconds; the most is 1 minute.
 func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
 func newSettings(opts []Option) (settings, error) {

@@ -91,7 +91,8 @@ func first(names []string, n int) string {
 
 func isReady(n int64) string { return plural(n, "task is ready", "tasks are ready") }
 
-// How many connections a relay holds besides those of its workers, and how many those of Leased handlers share: relay.Config.Workers has it.
+// How many connections a relay holds besides those of its workers, and how many those of Leased
+// handlers share: relay.Config.Workers has it.
 const (
 	ownConns    = 2
 	leasedConns = 10
@@ -106,7 +107,8 @@ func (v *visit) checkPools(ctx context.Context, relays []worker) error {
 	if err := v.row(ctx, serverConnectionsSQL, nil, &limit); err != nil {
 		return err
 	}
-	// What they take at least and at most: of a pool without a limit that depends on the kinds of handlers, and relays of one process may share a pool.
+	// What they take at least and at most: of a pool without a limit that depends on the kinds of
+	// handlers, and relays of one process may share a pool.
 	var least, most int64
 	shared := map[string]int64{}
 	n := 0

@@ -38,7 +38,8 @@ func TestASchemaThatIsMissingOldOrNewerIsFound(t *testing.T) {
 		if version < schema.Version() {
 			one(t, found, "schema-version", doctor.Critical, "outbox", fmt.Sprintf("at version %d, this program needs %d", version, schema.Version()))
 		}
-		// Of an old schema nothing is said to be missing that its version does not have, and what it has is all expected.
+		// Of an old schema nothing is said to be missing that its version does not have, and what
+		// it has is all expected.
 		fine(t, found, "schema-objects", "indexes", "triggers", "autovacuum", "held-transaction", "session-settings")
 		unexpected(t, db, version)
 	}

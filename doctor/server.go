@@ -72,7 +72,8 @@ func checkClock(ctx context.Context, v *visit) error {
 	return nil
 }
 
-// clockDifference is by how much the server's clock is ahead, at least: it was read between two times of this process.
+// clockDifference is by how much the server's clock is ahead, at least: it was read between two
+// times of this process.
 func clockDifference(server, before, after time.Time) time.Duration {
 	switch {
 	case server.After(after):
@@ -127,6 +128,6 @@ func checkWraparound(ctx context.Context, v *visit) error {
 	return nil
 }
 
-// wraparoundSeverity is by age. Autovacuum begins at autovacuum_freeze_max_age, 200 million unless it
-// was changed, and at vacuum_failsafe_age, 1,600 million, it leaves everything else.
+// wraparoundSeverity is by age. Autovacuum begins at autovacuum_freeze_max_age, 200 million unless
+// it was changed, and at vacuum_failsafe_age, 1,600 million, it leaves everything else.
 func wraparoundSeverity(age int64) Severity { return grade(age, 1_000_000_000, 1_500_000_000) }

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// The settings that hold for everybody, for this database, and for those roles who may write tasks; timeouts in microseconds. Other settings are not read, as
-// an app may keep secrets there. Of what clients send when they connect, only the doctor's own is known.
+// The settings that hold for everybody, for this database, and for those roles who may write tasks;
+// timeouts in microseconds. Other settings are not read, as an app may keep secrets there. Of what
+// clients send when they connect, only the doctor's own is known.
 const settingsSQL = `/* outbox: settings of sessions */
 WITH known AS (SELECT unnest(ARRAY['statement_timeout', 'lock_timeout', 'idle_session_timeout', 'transaction_timeout',
                                    'default_transaction_read_only', 'session_replication_role']) AS name),
@@ -35,8 +36,8 @@ SELECT name, value, scope, reset, relays,
             ELSE (extract(epoch FROM value::interval) * 1000000)::bigint END
   FROM given ORDER BY name, scope`
 
-// timeouts are the least that relays need. A relay sets the timeouts of its own transactions for the
-// time of a handler; the rest of its statements are short, but not that short.
+// timeouts are the least that relays need. A relay sets the timeouts of its own transactions for
+// the time of a handler; the rest of its statements are short, but not that short.
 var timeouts = map[string]struct {
 	least    time.Duration
 	what, do string

@@ -133,7 +133,8 @@ func TestTypesThatStarveAreFound(t *testing.T) {
 	finds(t, db, `DELETE FROM outbox.task; INSERT INTO outbox.task (task_type, state, run_at) VALUES ('B', 'scheduled', now() - interval '5 minutes')`, "starving-type", doctor.Warning, "B", "a scheduled task of the type B has been due for 5m")
 }
 
-// A relay's row says what its pool may have; New refuses one that is too small, but a pool can be made smaller later.
+// A relay's row says what its pool may have; New refuses one that is too small, but a pool can be
+// made smaller later.
 func TestPoolsThatAreTooSmallAreFound(t *testing.T) {
 	needs.CI(t)
 	db := relaytest.NewDatabase(t)

@@ -8,7 +8,8 @@ import (
 
 const lateMaintenance = 10 * time.Minute
 
-// The fold is due only while there is something to fold, and dead letters are purged only by relays that were told to.
+// The fold is due only while there is something to fold, and dead letters are purged only by relays
+// that were told to.
 const maintenanceSQL = `/* outbox: maintenance that is late */
 SELECT m.job, (extract(epoch FROM clock_timestamp() - m.due_at) * 1000000)::bigint
   FROM outbox.maintenance m

@@ -55,7 +55,8 @@ func checkAutovacuum(ctx context.Context, v *visit) error {
 // thresholds are those of the migrations.
 var thresholds = map[string]int{"task": 1000, "running": 1000, "counter_log": 5000, "counter": 500, "headless_key": 1000, "unique_key": 1000, "slot": 500, "bucket": 500}
 
-// lateVacuum is after how long without a vacuum a table with many dead rows is reported: autovacuum looks once a minute, unless autovacuum_naptime was changed.
+// lateVacuum is after how long without a vacuum a table with many dead rows is reported: autovacuum
+// looks once a minute, unless autovacuum_naptime was changed.
 const lateVacuum = 10 * time.Minute
 
 func checkDeadRows(ctx context.Context, v *visit) error {

@@ -162,7 +162,8 @@ func TestAutovacuumThatIsOffIsFound(t *testing.T) {
 	one(t, diagnosis(t, again(t, db)), "autovacuum", doctor.Critical, "track_counts", "ALTER SYSTEM SET track_counts = on")
 }
 
-// What failed in a transaction that was left open keeps its connection, and PostgreSQL forgets when it began.
+// What failed in a transaction that was left open keeps its connection, and PostgreSQL forgets when
+// it began.
 func TestAnAbortedTransactionIsFound(t *testing.T) {
 	db := ill(t)
 	tx, pid, _ := begin(t, db, sql.LevelDefault)

@@ -17,11 +17,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// maxContext is how large the trace context may be in a task's headers; more of it than traceparent is left out then.
+// maxContext is how large the trace context may be in a task's headers; more of it than traceparent
+// is left out then.
 const maxContext = 2 << 10
 
-// TraceContext adds ctx's trace context to the headers of a task, beside those of options before it. It comes after an outbox.Headers, which
-// would replace it. Without a span in ctx it adds nothing.
+// TraceContext adds ctx's trace context to the headers of a task, beside those of options before
+// it. It comes after an outbox.Headers, which would replace it. Without a span in ctx it adds
+// nothing.
 func (t *Telemetry) TraceContext(ctx context.Context) outbox.Option {
 	carrier := propagation.MapCarrier{}
 	t.config.Propagator.Inject(ctx, carrier)
@@ -45,8 +47,9 @@ func (t *Telemetry) TraceContext(ctx context.Context) outbox.Option {
 // storable reports whether PostgreSQL can store s as text.
 func storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// Enqueue is outbox.Enqueue within a span "send TYPE", a child of ctx's, whose context travels with the task: tel.Enqueue(ctx, tx, SendWelcome.New(w)).
-// The span ends with the statement, before the commit.
+// Enqueue is outbox.Enqueue within a span "send TYPE", a child of ctx's, whose context travels with
+// the task: tel.Enqueue(ctx, tx, SendWelcome.New(w)). The span ends with the statement, before the
+// commit.
 func (t *Telemetry) Enqueue(ctx context.Context, tx outbox.Querier, task outbox.NewTask) (outbox.Enqueued, error) {
 	var one outbox.Enqueued
 	_, err := t.enqueue(ctx, []outbox.NewTask{task}, func(ctx context.Context, tasks []outbox.NewTask) ([]outbox.Enqueued, error) {
@@ -57,7 +60,8 @@ func (t *Telemetry) Enqueue(ctx context.Context, tx outbox.Querier, task outbox.
 	return one, err
 }
 
-// EnqueueMany is outbox.EnqueueMany within one span, whose context travels with all tasks. Its name is "send TYPE" if they are of one type, else "send".
+// EnqueueMany is outbox.EnqueueMany within one span, whose context travels with all tasks. Its name
+// is "send TYPE" if they are of one type, else "send".
 func (t *Telemetry) EnqueueMany(ctx context.Context, tx outbox.Querier, tasks []outbox.NewTask) ([]outbox.Enqueued, error) {
 	if len(tasks) == 0 {
 		return outbox.EnqueueMany(ctx, tx, tasks)

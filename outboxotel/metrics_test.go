@@ -17,7 +17,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// collected are the values of counters and gauges and the counts of histograms, by name and attributes.
+// collected are the values of counters and gauges and the counts of histograms, by name and
+// attributes.
 func collected(t *testing.T, reader *sdkmetric.ManualReader) map[string]float64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics

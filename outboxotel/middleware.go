@@ -13,12 +13,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Middleware puts each call of a handler into a span "process TYPE", and before it the claim that took its tasks into a span "receive TYPE" with
-// the claim's real times; the second is a child of the first. What the handler starts with its ctx is a child of the call's span. The gap before
+// Middleware puts each call of a handler into a span "process TYPE", and before it the claim that
+// took its tasks into a span "receive TYPE" with the claim's real times; the second is a child of
+// the first. What the handler starts with its ctx is a child of the call's span. The gap before
 // "receive" is for how long the task waited, from the enqueuer's span on.
 //
-// A claim of Leased tasks that took several is shown with each of them. Panics and runtime.Goexit end the spans as failed and go on. A failure
-// is an error or Dead, in a batch of at least one task; Snooze, Discard and RunAgain are none, and in the attribute outbox.result.
+// A claim of Leased tasks that took several is shown with each of them. Panics and runtime.Goexit
+// end the spans as failed and go on. A failure is an error or Dead, in a batch of at least one
+// task; Snooze, Discard and RunAgain are none, and in the attribute outbox.result.
 func (t *Telemetry) Middleware() handlers.Middleware {
 	return func(next handlers.Func) handlers.Func {
 		return func(ctx context.Context, call *handlers.Call) error { return t.process(ctx, call, next) }

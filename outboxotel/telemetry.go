@@ -18,28 +18,33 @@ import (
 
 const scope = "github.com/txoutbox/outbox/outboxotel"
 
-// Config says where spans and metrics go. It is copied by New; the zero value of a field is its default.
+// Config says where spans and metrics go. It is copied by New; the zero value of a field is its
+// default.
 type Config struct {
 	// TracerProvider and MeterProvider are the global ones of package otel by default.
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
 
-	// Propagator writes the trace context into the headers of tasks, and reads it there. Default propagation.TraceContext, and not the
-	// global one: baggage would lie in the database, and there are at most 4 kB of headers. What a propagator writes beyond 2 kB is
-	// left out, but for traceparent.
+	// Propagator writes the trace context into the headers of tasks, and reads it there. Default
+	// propagation.TraceContext, and not the global one: baggage would lie in the database, and
+	// there are at most 4 kB of headers. What a propagator writes beyond 2 kB is left out, but for
+	// traceparent.
 	Propagator propagation.TextMapPropagator
 
-	// Link gives the spans of each handler's call a trace of their own, with a link to that of the enqueuer. By default those of a
-	// Tx or Leased handler are children of the enqueuer's span, and linked as well; those of a Batch handler always only have links, one for
-	// each task that brought a context.
+	// Link gives the spans of each handler's call a trace of their own, with a link to that of the
+	// enqueuer. By default those of a Tx or Leased handler are children of the enqueuer's span, and
+	// linked as well; those of a Batch handler always only have links, one for each task that
+	// brought a context.
 	Link bool
 
-	// HideErrors keeps the text of handlers' errors out of spans; their type stays. By default it is recorded, up to 4 kB, as it is
-	// in the column last_error and the log. A payload is there only if the handler has put it into its error.
+	// HideErrors keeps the text of handlers' errors out of spans; their type stays. By default it
+	// is recorded, up to 4 kB, as it is in the column last_error and the log. A payload is there
+	// only if the handler has put it into its error.
 	HideErrors bool
 
-	// DB, if set, is read at each collection of metrics for the gauges and counters of outbox.Stats, with one statement. Set it in one
-	// process of an app only, or in any number where the backend keeps them apart.
+	// DB, if set, is read at each collection of metrics for the gauges and counters of
+	// outbox.Stats, with one statement. Set it in one process of an app only, or in any number
+	// where the backend keeps them apart.
 	DB *sql.DB
 	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
 	Schema string

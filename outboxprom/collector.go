@@ -15,16 +15,16 @@ import (
 
 // Config says what is collected. It is copied by New; the zero value of a field is its default.
 type Config struct {
-	// DB, if set, is read at a scrape, with four statements on one connection or more. Its role is a
-	// viewer's (docs/security.md).
+	// DB, if set, is read at a scrape, with four statements on one connection or more. Its role is
+	// a viewer's (docs/security.md).
 	DB *sql.DB
 	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
 	Schema string
 	// Timeout is how long a scrape waits for the database. Default 5 s. A read that goes on is not
 	// begun anew beside itself.
 	Timeout time.Duration
-	// MaxAge is how old a read may be when it is given to another scrape. Default 1 s. Scrapes at the
-	// same time share a read.
+	// MaxAge is how old a read may be when it is given to another scrape. Default 1 s. Scrapes at
+	// the same time share a read.
 	MaxAge time.Duration
 	// MaxTypes bounds the task types of the database that have labels of their own; the others are
 	// summed up as "(other)". Those that a relay of this process has a handler for come first.
@@ -32,7 +32,8 @@ type Config struct {
 	MaxTypes int
 }
 
-// Collector is a prometheus.Collector. It is safe for concurrent use; any number of relays may share it.
+// Collector is a prometheus.Collector. It is safe for concurrent use; any number of relays may
+// share it.
 type Collector struct {
 	config Config
 	client *admin.Client // nil without a DB
@@ -91,8 +92,8 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. A database that cannot be read is outbox_scrape_success 0,
-// and no error: what the relays tell is wanted just then.
+// Collect implements prometheus.Collector. A database that cannot be read is outbox_scrape_success
+// 0, and no error: what the relays tell is wanted just then.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	for _, of := range c.relays.all() {
 		of.Collect(to)

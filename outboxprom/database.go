@@ -45,7 +45,8 @@ type reading struct {
 	err   error
 }
 
-// read returns a reading that is young enough, or nil if there is none in time. One at a time is under way.
+// read returns a reading that is young enough, or nil if there is none in time. One at a time is
+// under way.
 func (c *Collector) read() *reading {
 	c.mu.Lock()
 	r := c.latest
@@ -136,7 +137,8 @@ func (c *Collector) collectDatabase(to chan<- prometheus.Metric) {
 	}
 }
 
-// bounded are at most MaxTypes types, those of this process' relays first, and the sum of all others.
+// bounded are at most MaxTypes types, those of this process' relays first, and the sum of all
+// others.
 func (c *Collector) bounded(all []admin.Type) []admin.Type {
 	if len(all) <= c.config.MaxTypes {
 		return all

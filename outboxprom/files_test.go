@@ -24,7 +24,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// exported are the names that can be asked for, those of histograms with their suffixes, and the labels of each.
+// exported are the names that can be asked for, those of histograms with their suffixes, and the
+// labels of each.
 func exported(t *testing.T) map[string][]string {
 	t.Helper()
 	db := relaytest.NewDatabase(t)
@@ -160,7 +161,8 @@ func forPrometheus(expr string) string {
 	return strings.NewReplacer("$__rate_interval", "10s", "$type", ".*", "$job", ".*").Replace(expr)
 }
 
-// A Prometheus server, where one is installed, scrapes an app at work, and answers each expression of the dashboard.
+// A Prometheus server, where one is installed, scrapes an app at work, and answers each expression
+// of the dashboard.
 func TestAPrometheusServerAnswersTheDashboard(t *testing.T) {
 	path := needs.Program(t, "prometheus", "prometheus")
 	db := relaytest.NewDatabase(t)

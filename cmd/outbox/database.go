@@ -74,8 +74,9 @@ func named(dsn string) string {
 	return dsn + "?" + name
 }
 
-// misread reports whether a driver would read a URL in another way than it was meant, as its password
-// is not escaped: it would take parts of that for a host or a database, and name them in errors.
+// misread reports whether a driver would read a URL in another way than it was meant, as its
+// password is not escaped: it would take parts of that for a host or a database, and name them in
+// errors.
 func misread(dsn string) bool {
 	_, rest, found := strings.Cut(dsn, "://")
 	if !found {

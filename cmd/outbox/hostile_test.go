@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// hostile has what a terminal acts on: colours, the title, the screen, a hyperlink, C1, bidi, tags, a line that looks like the command's.
+// hostile has what a terminal acts on: colours, the title, the screen, a hyperlink, C1, bidi, tags,
+// a line that looks like the command's.
 const hostile = "x\x1b[2J\x1b]0;owned\x07\u009b31m\r\nTASK  FAKE\u202egpj.exe\u2066\u200b\U000e0041\x7f\tend"
 
 func TestHostileTextDoesNotReachTheTerminalRaw(t *testing.T) {

@@ -154,7 +154,8 @@ func group(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// doubleDashes makes --name of -name where that is one of the command's flags, as the flags of Go's own tools have one dash.
+// doubleDashes makes --name of -name where that is one of the command's flags, as the flags of Go's
+// own tools have one dash.
 func doubleDashes(root *cobra.Command, args []string) []string {
 	known := map[string]bool{"help": true}
 	var walk func(c *cobra.Command)

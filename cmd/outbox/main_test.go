@@ -66,7 +66,8 @@ func (db *testDB) lock(t testing.TB, table string) (unlock func()) {
 	return func() { _ = tx.Rollback() }
 }
 
-// bury writes dead letters with the ids from first on, which died a second after each other, an hour ago.
+// bury writes dead letters with the ids from first on, which died a second after each other, an
+// hour ago.
 func (db *testDB) bury(t testing.TB, taskType, text string, first, n int) {
 	t.Helper()
 	db.Do(t, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, headers, last_error)
@@ -157,7 +158,8 @@ func (db *testDB) json(t testing.TB, v any, args ...string) {
 	}
 }
 
-// shape is what a JSON text is made of: {"a":number,"b":[string]}. Of a list the first element counts.
+// shape is what a JSON text is made of: {"a":number,"b":[string]}. Of a list the first element
+// counts.
 func shape(t testing.TB, text string) string {
 	t.Helper()
 	var v any

@@ -114,7 +114,8 @@ func TestTheShellCompletesTypesThatThereAre(t *testing.T) {
 	if out := db.ok(t, "__complete", "tasks", "list", "--state", ""); !strings.HasPrefix(out, "ready\nscheduled\n") {
 		t.Errorf("got %q", out)
 	}
-	// Without a database there is nothing to offer, and nothing is said in the middle of the user's line.
+	// Without a database there is nothing to offer, and nothing is said in the middle of the user's
+	// line.
 	r := finish(t, command(t, environment("postgres://nobody@127.0.0.1:1/none?sslmode=disable"), "__complete", "pause", ""))
 	if r.code != 0 || strings.Contains(r.out, "MAIL") || strings.Contains(r.err, "refused") {
 		t.Errorf("got %+v", r)

@@ -50,7 +50,8 @@ it again when it starts.`,
 	return c
 }
 
-// scheduleCommand makes c one that does something to a schedule, after a question if yes is not nil.
+// scheduleCommand makes c one that does something to a schedule, after a question if yes is not
+// nil.
 func (a *app) scheduleCommand(do func(*admin.Client, context.Context, string) error, done string, result member, yes *bool,
 	c *cobra.Command) *cobra.Command {
 	c.Args = cobra.ExactArgs(1)

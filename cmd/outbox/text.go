@@ -59,8 +59,8 @@ func cut(s string, n int) string {
 	return string([]rune(s)[:max(n-1, 0)]) + "…"
 }
 
-// cutError is the first line of an error, of 80 runes at most: of a longer one its beginning and its
-// end, where the cause is.
+// cutError is the first line of an error, of 80 runes at most: of a longer one its beginning and
+// its end, where the cause is.
 func cutError(s string) string {
 	first, _, _ := strings.Cut(s, "\n")
 	line := []rune(first)

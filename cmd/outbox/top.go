@@ -189,7 +189,8 @@ func (v *view) relayTable() *table {
 	return t
 }
 
-// runsText says what a relay runs: each type with the number of its tasks and the age of the oldest run.
+// runsText says what a relay runs: each type with the number of its tasks and the age of the oldest
+// run.
 func runsText(r admin.Relay) string {
 	tasks, began := map[string]int{}, map[string]time.Time{}
 	for _, run := range r.Runs {

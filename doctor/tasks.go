@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"time"
@@ -10,15 +9,11 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// limits are what holds for a type in all relays.
-type limits struct {
-	paused bool
-	max    int64
-	rate   sql.NullInt64
-}
+// setting is what holds for a type in all relays.
+type setting struct{ paused, limited bool }
 
 const typesSQL = `/* outbox: types that are paused or limited */
-SELECT task_type, paused, COALESCE(max_running, 0), rate FROM outbox.task_type`
+SELECT task_type, paused, max_running IS NOT NULL OR rate IS NOT NULL FROM outbox.task_type`
 
 const forgotten = time.Hour // a pause
 
@@ -32,10 +27,10 @@ func checkTasks(ctx context.Context, v *visit) error {
 	if err != nil {
 		return err
 	}
-	of := map[string]limits{}
+	of := map[string]setting{}
 	var name string
-	var l limits
-	err = v.each(ctx, typesSQL, nil, []any{&name, &l.paused, &l.max, &l.rate}, func() { of[name] = l })
+	var s setting
+	err = v.each(ctx, typesSQL, nil, []any{&name, &s.paused, &s.limited}, func() { of[name] = s })
 	if err != nil {
 		return err
 	}
@@ -69,12 +64,12 @@ func checkTasks(ctx context.Context, v *visit) error {
 }
 
 // checkType reports a type whose tasks nobody runs, or not in time.
-func (v *visit) checkType(t outbox.TypeStats, l limits, relays []worker, now time.Time) {
+func (v *visit) checkType(t outbox.TypeStats, s setting, relays []worker, now time.Time) {
 	waiting := t.Ready + t.Scheduled + t.Waiting
 	if waiting == 0 {
 		return
 	}
-	if l.paused {
+	if s.paused {
 		v.checkPaused(t)
 	}
 	handled := 0
@@ -107,9 +102,9 @@ func (v *visit) checkType(t outbox.TypeStats, l limits, relays []worker, now tim
 			}
 		}
 		v.add("unhandled-type", severity, t.Type, fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt%s", t.Type, tasksWait(waiting), was), do)
-	case l.paused:
+	case s.paused:
 	case t.Ready > 0 && t.OldestReady > v.starving:
-		v.starves(t, l, handled, workers, busy, known)
+		v.starves(t, s, handled, workers, busy, known)
 	case overdue > v.starving:
 		v.add("starving-type", Warning, t.Type,
 			fmt.Sprintf("a scheduled task of the type %s has been due for %s, and %s have a handler for it", t.Type, said(overdue), plural(handled, "living relay")),
@@ -117,12 +112,11 @@ func (v *visit) checkType(t outbox.TypeStats, l limits, relays []worker, now tim
 	}
 }
 
-func (v *visit) starves(t outbox.TypeStats, l limits, handled int, workers, busy int64, known bool) {
+func (v *visit) starves(t outbox.TypeStats, s setting, handled int, workers, busy int64, known bool) {
 	severity, why, do := Warning, "", "look into the relays' logs; a type that is chosen seldom has a low handlers.Priority, or a relay.Chooser of the app's keeps it back"
 	switch {
-	case l.max > 0 || l.rate.Valid:
-		severity = Info
-		why = fmt.Sprintf("; the type is limited to %s, which may be why", l)
+	case s.limited:
+		severity, why = Info, "; the type has a limit of runs or a rate (outbox types), which may be why"
 		do = "raise handlers.MaxRunningTotal or handlers.Rate, if it is"
 	case known && busy >= workers:
 		why = fmt.Sprintf("; all %s are busy", plural(workers, "worker"))
@@ -132,16 +126,6 @@ func (v *visit) starves(t outbox.TypeStats, l limits, handled int, workers, busy
 	}
 	v.add("starving-type", severity, t.Type, fmt.Sprintf("the next task of the type %s has been due for %s, %s, and %s a handler for it%s",
 		t.Type, said(t.OldestReady), isReady(t.Ready), plural(handled, "living relay has", "living relays have"), why), do)
-}
-
-func (l limits) String() string {
-	switch {
-	case l.max > 0 && l.rate.Valid:
-		return fmt.Sprintf("%d at once and to a rate", l.max)
-	case l.max > 0:
-		return fmt.Sprintf("%d at once", l.max)
-	}
-	return "a rate"
 }
 
 func tasksWait(n int64) string { return plural(n, "task waits", "tasks wait") }

@@ -127,9 +127,9 @@ func TestTypesThatStarveAreFound(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT n, gen_random_uuid(), $1::uuid FROM generate_series(1, 2) n`, id)
 	one(t, diagnosis(t, db, soon), "starving-type", doctor.Warning, "A", "all 2 workers are busy", "relay.Config.Workers")
 	db.Do(t, `INSERT INTO outbox.task_type (task_type, max_running) VALUES ('A', 1)`)
-	one(t, diagnosis(t, db, soon), "starving-type", doctor.Info, "A", "limited to 1 at once")
+	one(t, diagnosis(t, db, soon), "starving-type", doctor.Info, "A", "a limit of runs or a rate")
 	db.Do(t, `UPDATE outbox.task_type SET max_running = NULL, rate = 5, rate_per = 1000000`)
-	one(t, diagnosis(t, db, soon), "starving-type", doctor.Info, "A", "limited to a rate")
+	one(t, diagnosis(t, db, soon), "starving-type", doctor.Info, "A", "a limit of runs or a rate")
 	finds(t, db, `DELETE FROM outbox.task; INSERT INTO outbox.task (task_type, state, run_at) VALUES ('B', 'scheduled', now() - interval '5 minutes')`, "starving-type", doctor.Warning, "B", "a scheduled task of the type B has been due for 5m")
 }
 

@@ -3,7 +3,6 @@ package outboxotel
 import (
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -71,7 +70,10 @@ func (t *Telemetry) EnqueueMany(ctx context.Context, tx outbox.Querier, tasks []
 	})
 }
 
-func (t *Telemetry) enqueue(ctx context.Context, tasks []outbox.NewTask, insert func(context.Context, []outbox.NewTask) ([]outbox.Enqueued, error)) ([]outbox.Enqueued, error) {
+// insert is outbox.Enqueue or outbox.EnqueueMany.
+type insert func(context.Context, []outbox.NewTask) ([]outbox.Enqueued, error)
+
+func (t *Telemetry) enqueue(ctx context.Context, tasks []outbox.NewTask, do insert) ([]outbox.Enqueued, error) {
 	name, attributes := "send", opSend
 	types := map[string]int64{}
 	for _, task := range tasks {
@@ -94,13 +96,13 @@ func (t *Telemetry) enqueue(ctx context.Context, tasks []outbox.NewTask, insert 
 		sent[i] = task
 	}
 	start := time.Now()
-	results, err := insert(ctx, sent)
+	results, err := do(ctx, sent)
 	took := time.Since(start).Seconds()
 	if err != nil {
 		measured = with(measured, errorType(err))
 		t.fail(span, err)
 	} else if len(results) == 1 {
-		span.SetAttributes(semconv.MessagingMessageID(strconv.FormatInt(results[0].TaskID, 10)), attribute.String("outbox.outcome", results[0].Outcome.String()))
+		span.SetAttributes(messageID(results[0].TaskID), attribute.String("outbox.outcome", results[0].Outcome.String()))
 	}
 	t.operation.Record(ctx, took, metric.WithAttributes(measured...))
 	for taskType, n := range types {

@@ -175,8 +175,12 @@ func TestAPrometheusServerAnswersTheDashboard(t *testing.T) {
 	defer target.Close()
 
 	dir := t.TempDir()
+	rules, err := filepath.Abs("alerts.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	config := fmt.Sprintf("global: {scrape_interval: 1s, scrape_timeout: 1s}\nrule_files: [%s]\nscrape_configs: [{job_name: app, static_configs: [{targets: [%q]}]}]\n",
-		absolute(t, "alerts.yml"), target.Listener.Addr())
+		rules, target.Listener.Addr())
 	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -232,13 +236,4 @@ func TestAPrometheusServerAnswersTheDashboard(t *testing.T) {
 	if _, _, n := query(`max by (type) (outbox_type_relays) == 0`); n != 1 {
 		t.Errorf("%d types without a relay, want NOBODY", n)
 	}
-}
-
-func absolute(t *testing.T, name string) string {
-	t.Helper()
-	path, err := filepath.Abs(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
 }

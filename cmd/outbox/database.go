@@ -48,7 +48,10 @@ func (a *app) open() error {
 	if misread(dsn) {
 		return usage("the password in the database's URL has a /, ? or # in it: write that as %%2F, %%3F or %%23")
 	}
-	db, err := pgdb.Open(named(dsn))
+	if os.Getenv("PGAPPNAME") == "" { // which an application_name in dsn overrides
+		_ = os.Setenv("PGAPPNAME", "outbox")
+	}
+	db, err := pgdb.Open(dsn)
 	if err != nil {
 		return usage("%w: check --database-url, OUTBOX_DATABASE_URL or the PG… environment", err)
 	}
@@ -59,19 +62,6 @@ func (a *app) open() error {
 		return usage("--actor: %w", err)
 	}
 	return nil
-}
-
-// named is the connection string with this command's application_name, which one in the string or
-// in PGAPPNAME overrides.
-func named(dsn string) string {
-	const name = "fallback_application_name=outbox"
-	switch {
-	case !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://"):
-		return strings.TrimSpace(dsn + " " + name)
-	case strings.Contains(dsn, "?"):
-		return dsn + "&" + name
-	}
-	return dsn + "?" + name
 }
 
 // misread reports whether a driver would read a URL in another way than it was meant, as its

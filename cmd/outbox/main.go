@@ -127,6 +127,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 			if len(rest) > 0 {
 				return usage("%s: there is no command %q", about.CommandPath(), rest[0])
 			}
+			about.InitDefaultHelpFlag()
 			return about.Help()
 		},
 	}

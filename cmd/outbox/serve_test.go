@@ -25,24 +25,12 @@ type serving struct {
 func (db *testDB) serve(t *testing.T, env []string, args ...string) *serving {
 	t.Helper()
 	c := command(t, append(environment(db.URL), env...), append([]string{"serve", "-listen", "127.0.0.1:0"}, args...)...)
-	s := &serving{cmd: c, password: "from the environment"}
-	if len(env) == 0 { // a password is only made for a terminal
-		tty, err := pty.Start(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { tty.Close() })
-		s.rest = bufio.NewReader(tty)
-	} else {
-		stderr, err := c.StderrPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		s.rest = bufio.NewReader(stderr)
+	tty, err := pty.Start(c) // a password is only made for a terminal
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { tty.Close() })
+	s := &serving{cmd: c, password: "from the environment", rest: bufio.NewReader(tty)}
 	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
 	line := func(pattern string) string {
 		text, err := s.rest.ReadString('\n')

@@ -66,33 +66,39 @@ func pages(t *testing.T) []string {
 
 func TestLinksOfTheDocumentationLeadSomewhere(t *testing.T) {
 	t.Parallel()
+	index := read(t, "docs/README.md")
 	for _, name := range pages(t) {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, l := range deadLinks(name, string(text)) {
+		for _, l := range deadLinks(name, read(t, name)) {
 			t.Errorf("%s: the link %s leads nowhere", name, l)
 		}
-		for folder, indexes := range map[string][]string{
-			"docs/guide/": {"docs/README.md"},
-			"docs/tools/": {"docs/README.md"},
-		} {
-			if !strings.HasPrefix(name, folder) {
-				continue
-			}
-			for _, from := range indexes {
-				index, err := os.ReadFile(from)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !strings.Contains(string(index), strings.TrimPrefix(folder, "docs/")+filepath.Base(name)) {
-					t.Errorf("%s has no link to %s", from, name)
-				}
-			}
+		inDocs := strings.TrimPrefix(name, "docs/")
+		if strings.Contains(inDocs, "/") && !strings.Contains(index, inDocs) {
+			t.Errorf("docs/README.md has no link to %s", name)
 		}
 	}
 	if found := deadLinks("docs/design.md", "[a](none.md) [b](features.md#none) [c](features.md#fetchq) [d](../README.md) [e](https://example.com/none)"); len(found) != 2 {
 		t.Errorf("the check found %q, want the first 2", found)
+	}
+}
+
+// The README's figures are those of the report, line by line.
+func TestTheReadmeQuotesTheReport(t *testing.T) {
+	t.Parallel()
+	report := read(t, "docs/benchmarks.md")
+	_, quotes, _ := strings.Cut(read(t, "README.md"), "\n## How fast it is\n")
+	quotes, _, _ = strings.Cut(quotes, "\n## ")
+	quoted := 0
+	for line := range strings.Lines(quotes) {
+		if strings.HasPrefix(line, "|") {
+			quoted++
+			if !strings.Contains(report, "\n"+line) {
+				t.Errorf("docs/benchmarks.md does not have the README's line %q", line)
+			}
+		} else if regexp.MustCompile(`[0-9.,]+(x|/s)\b`).MatchString(line) {
+			t.Errorf("the README gives figures outside of the lines that it quotes: %s", line)
+		}
+	}
+	if quoted < 3 {
+		t.Errorf("the README quotes %d lines of a table, in the section \"How fast it is\"", quoted)
 	}
 }

@@ -2,133 +2,19 @@ package outbox_test
 
 import (
 	"fmt"
-	"go/ast"
-	"go/doc"
-	"go/parser"
-	"go/token"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 )
 
-// names are what the documentation can name: of each package, by the name of its directory, and of all under "".
-type names struct {
-	api     map[string]map[string]bool // "Enqueue", "Config", "Config.Order", "Task.Complete"
-	tests   map[string]map[string]bool // of Go's forms: Test…, Benchmark…, Fuzz…, Example…
-	outputs map[string]map[string]bool // examples whose output is checked
-	strings map[string]bool            // in tests: the names of subtests are among them
-}
-
-func add(set map[string]map[string]bool, pkg, name string) {
-	for _, p := range []string{pkg, ""} {
-		if set[p] == nil {
-			set[p] = map[string]bool{}
-		}
-		set[p][name] = true
-	}
-}
-
-func readNames(t *testing.T) names {
-	n := names{map[string]map[string]bool{}, map[string]map[string]bool{}, map[string]map[string]bool{}, map[string]bool{}}
-	fset := token.NewFileSet()
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.Contains(filepath.ToSlash(path), "/testdata/") {
-			return err
-		}
-		file, err := parser.ParseFile(fset, path, nil, parser.ParseComments)
-		if err != nil {
-			return err
-		}
-		pkg := strings.TrimSuffix(file.Name.Name, "_test")
-		if strings.HasSuffix(path, "_test.go") {
-			n.addTests(pkg, file)
-		} else if !strings.Contains(path, "internal") && pkg != "main" {
-			n.addAPI(pkg, file)
-		}
-		return nil
-	})
+func read(t testing.TB, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n
-}
-
-func (n names) addTests(pkg string, file *ast.File) {
-	for _, d := range file.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && testName.MatchString(f.Name.Name) {
-			add(n.tests, pkg, f.Name.Name)
-		}
-	}
-	for _, e := range doc.Examples(file) {
-		if e.Output != "" {
-			add(n.outputs, pkg, "Example"+e.Name)
-		}
-	}
-	ast.Inspect(file, func(node ast.Node) bool {
-		if l, ok := node.(*ast.BasicLit); ok && l.Kind == token.STRING {
-			s, _ := strconv.Unquote(l.Value)
-			n.strings[s] = true
-		}
-		return true
-	})
-}
-
-func (n names) addAPI(pkg string, file *ast.File) {
-	for _, d := range file.Decls {
-		switch d := d.(type) {
-		case *ast.FuncDecl:
-			name := d.Name.Name
-			if d.Recv != nil {
-				name = receiver(d.Recv.List[0].Type) + "." + name
-			}
-			add(n.api, pkg, name)
-		case *ast.GenDecl:
-			for _, s := range d.Specs {
-				switch s := s.(type) {
-				case *ast.ValueSpec:
-					for _, name := range s.Names {
-						add(n.api, pkg, name.Name)
-					}
-				case *ast.TypeSpec:
-					add(n.api, pkg, s.Name.Name)
-					members(s.Type, func(name string) { add(n.api, pkg, s.Name.Name+"."+name) })
-				}
-			}
-		}
-	}
-}
-
-func receiver(e ast.Expr) string {
-	switch e := e.(type) {
-	case *ast.StarExpr:
-		return receiver(e.X)
-	case *ast.IndexExpr:
-		return receiver(e.X)
-	case *ast.Ident:
-		return e.Name
-	}
-	return ""
-}
-
-func members(e ast.Expr, found func(string)) {
-	var list *ast.FieldList
-	switch e := e.(type) {
-	case *ast.StructType:
-		list = e.Fields
-	case *ast.InterfaceType:
-		list = e.Methods
-	default:
-		return
-	}
-	for _, f := range list.List {
-		for _, name := range f.Names {
-			found(name.Name)
-		}
-	}
+	return string(text)
 }
 
 var (
@@ -144,21 +30,22 @@ var (
 
 // unknown are the names in a text of the documentation that the repository does not have.
 func (n names) unknown(text string) (out []string) {
-	check := func(set map[string]bool, name, what string) {
-		if !set[name] {
+	check := func(found bool, what string) {
+		if !found {
 			out = append(out, what)
 		}
 	}
 	for _, block := range goBlock.FindAllStringSubmatch(text, -1) {
 		for _, m := range qualified.FindAllStringSubmatch(block[1], -1) {
-			check(n.api[m[1]], m[2], m[0])
+			check(n.api[m[1]+"."+m[2]], m[0])
 		}
 	}
 	for _, span := range codeSpan.FindAllStringSubmatch(anyBlock.ReplaceAllString(text, ""), -1) {
 		s := span[1]
 		if tests := aTest.FindAllStringSubmatch(s, -1); testName.MatchString(s[strings.LastIndex(s, ".")+1:]) && len(tests) > 0 {
 			for _, m := range tests {
-				check(n.tests[m[1]], m[2], m[0])
+				_, found := n.tests[m[1]+"."+m[2]]
+				check(found, m[0])
 			}
 			continue
 		}
@@ -166,10 +53,10 @@ func (n names) unknown(text string) (out []string) {
 			if m[3] != "" {
 				m[2] += "." + m[3]
 			}
-			check(n.api[m[1]], m[2], m[0])
+			check(n.api[m[1]+"."+m[2]], m[0])
 		}
 		for _, m := range ofTask.FindAllStringSubmatch(s, -1) {
-			check(n.api["outbox"], "Task."+m[1], m[0])
+			check(n.api["outbox.Task."+m[1]], m[0])
 		}
 		if m := oneName.FindStringSubmatch(s); m != nil && !n.has(m[1]+m[2]) && (n.has(m[1]) || m[2] == "" || !n.has(m[2][1:])) { // a variable's method is fine
 			out = append(out, s)
@@ -178,12 +65,9 @@ func (n names) unknown(text string) (out []string) {
 	return out
 }
 
-// has knows also members without their type.
+// has knows names without their package, and members without their type.
 func (n names) has(name string) bool {
-	if n.api[""][name] {
-		return true
-	}
-	for known := range n.api[""] {
+	for known := range n.api {
 		if strings.HasSuffix(known, "."+name) {
 			return true
 		}
@@ -203,7 +87,7 @@ func (n names) rowFaults(row string) (out []string) {
 	examples, tests := 0, 0
 	for _, m := range aTest.FindAllStringSubmatch(cells[2], -1) {
 		examples++
-		if !n.outputs[m[1]][m[2]] {
+		if !n.outputs[m[1]+"."+m[2]] {
 			out = append(out, m[0]+" is no example with an output")
 		}
 	}
@@ -225,13 +109,9 @@ func (n names) rowFaults(row string) (out []string) {
 
 func TestTheDocumentationNamesWhatExists(t *testing.T) {
 	t.Parallel()
-	n := readNames(t)
+	n := allNames(t)
 	for _, name := range pages(t) {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, u := range n.unknown(string(text)) {
+		for _, u := range n.unknown(read(t, name)) {
 			t.Errorf("%s: there is no %s", name, u)
 		}
 	}
@@ -245,13 +125,10 @@ func TestTheDocumentationNamesWhatExists(t *testing.T) {
 
 func TestEachRowOfTheTableOfFeaturesIsFilledIn(t *testing.T) {
 	t.Parallel()
-	n := readNames(t)
-	text, err := os.ReadFile("docs/features.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := allNames(t)
 	rows := 0
-	for _, line := range strings.Split(string(text), "\n") {
+	for line := range strings.Lines(read(t, "docs/features.md")) {
+		line = strings.TrimSpace(line)
 		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") || strings.HasPrefix(line, "| capability |") {
 			continue
 		}
@@ -277,36 +154,27 @@ func TestEachRowOfTheTableOfFeaturesIsFilledIn(t *testing.T) {
 	}
 }
 
-// The README's figures are those of the report, line by line.
-func TestTheReadmeQuotesTheReport(t *testing.T) {
+// Each invariant of docs/design.md names tests, whose comments cite it.
+func TestEachInvariantIsCitedByItsTests(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	report, err := os.ReadFile("docs/benchmarks.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, quotes, found := strings.Cut(string(readme), "\n## How fast it is\n")
-	if !found {
-		t.Fatal("the README has no section \"How fast it is\"")
-	}
-	quotes, _, _ = strings.Cut(quotes, "\n## ")
-	inReport := map[string]bool{}
-	for line := range strings.Lines(string(report)) {
-		inReport[strings.TrimSpace(line)] = true
-	}
-	lines := regexp.MustCompile(`(?m)^\|.*$`).FindAllString(quotes, -1)
-	if len(lines) < 3 {
-		t.Errorf("the README quotes %d lines of a table", len(lines))
-	}
-	for _, line := range lines {
-		if !inReport[line] {
-			t.Errorf("docs/benchmarks.md does not have the README's line %q", line)
+	n := allNames(t)
+	rows := regexp.MustCompile(`(?m)^\| (I\d+) \|.*\| (.*) \|$`).FindAllStringSubmatch(read(t, "docs/design.md"), -1)
+	for i, row := range rows {
+		if want := fmt.Sprintf("I%d", i+1); row[1] != want {
+			t.Fatalf("row %d of the invariants is %s, want %s", i+1, row[1], want)
+		}
+		cites := regexp.MustCompile(`\b` + row[1] + `\b`)
+		tests := aTest.FindAllStringSubmatch(row[2], -1)
+		if len(tests) == 0 {
+			t.Errorf("%s names no test", row[1])
+		}
+		for _, m := range tests {
+			if !cites.MatchString(n.tests[m[1]+"."+m[2]]) {
+				t.Errorf("the comment of %s does not cite %s", m[0], row[1])
+			}
 		}
 	}
-	if prose := regexp.MustCompile(`(?m)^\|.*\n`).ReplaceAllString(quotes, ""); regexp.MustCompile(`[0-9.,]+(x|/s)\b`).MatchString(prose) {
-		t.Error("the README gives figures outside of the lines that it quotes")
+	if len(rows) != 12 {
+		t.Errorf("docs/design.md has %d invariants, want 12", len(rows))
 	}
 }

@@ -1,127 +1,57 @@
 package outbox_test
 
 import (
-	"fmt"
-	"go/ast"
+	"go/constant"
 	"go/parser"
-	"go/token"
-	"io/fs"
+	"go/types"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
 
-// coreFiles are the files of the library itself with the extension, without tests.
-func coreFiles(t *testing.T, extension string) (files []string) {
-	t.Helper()
-	for _, dir := range []string{".", "admin", "dashboard", "doctor", "handlers", "outboxtest", "relay", "schema"} {
-		found, err := filepath.Glob(filepath.Join(dir, "*"+extension))
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, slices.DeleteFunc(found, func(name string) bool { return strings.HasSuffix(name, "_test.go") })...)
-	}
-	if len(files) == 0 {
-		t.Fatalf("no %s files: is the test's working directory the module's?", extension)
-	}
-	return files
-}
+// poolMethods are what the library may call on a *sql.DB or *sqlx.DB. All others run a statement,
+// and database/sql runs it a second time when the driver says ErrBadConn, which lib/pq does also
+// after the server ran it.
+var poolMethods = []string{"Conn", "BeginTx", "BeginTxx", "Beginx", "Stats", "DriverName", "Close"}
 
-// poolMethods are what the library may call on a *sql.DB or *sqlx.DB. All others run a statement, and database/sql
-// runs it a second time when the driver says ErrBadConn, which lib/pq does also after the server ran it.
-var poolMethods = []string{"Conn", "BeginTx", "BeginTxx", "Stats", "DriverName"}
-
-// poolCalls finds calls of other methods on anything in a package that is declared as a pool.
-func poolCalls(files map[string]*ast.File, fset *token.FileSet) (found []string) {
-	pools := map[string]bool{}
-	isPool := func(e ast.Expr) bool {
-		star, ok := e.(*ast.StarExpr)
-		if !ok {
-			return false
+// poolCalls are the uses of other methods of pools.
+func (p *goPackage) poolCalls() (found []string) {
+	for at, s := range p.info.Selections {
+		f, ok := s.Obj().(*types.Func)
+		if !ok || slices.Contains(poolMethods, f.Name()) {
+			continue
 		}
-		s, ok := star.X.(*ast.SelectorExpr)
-		if !ok {
-			return false
+		switch f.Signature().Recv().Type().String() {
+		case "*database/sql.DB", "*github.com/jmoiron/sqlx.DB":
+			found = append(found, fset.Position(at.Pos()).String()+": "+f.Name())
 		}
-		pkg, ok := s.X.(*ast.Ident)
-		return ok && (pkg.Name == "sql" || pkg.Name == "sqlx") && s.Sel.Name == "DB"
-	}
-	for _, file := range files {
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.Field:
-				if isPool(n.Type) {
-					if len(n.Names) == 0 {
-						pools["DB"] = true // embedded
-					}
-					for _, name := range n.Names {
-						pools[name.Name] = true
-					}
-				}
-			case *ast.ValueSpec:
-				if n.Type != nil && isPool(n.Type) {
-					for _, name := range n.Names {
-						pools[name.Name] = true
-					}
-				}
-			}
-			return true
-		})
-	}
-	for _, file := range files {
-		ast.Inspect(file, func(n ast.Node) bool {
-			method, ok := n.(*ast.SelectorExpr)
-			if !ok {
-				return true
-			}
-			var on string
-			switch x := method.X.(type) {
-			case *ast.Ident:
-				on = x.Name
-			case *ast.SelectorExpr:
-				on = x.Sel.Name
-			}
-			if pools[on] && ast.IsExported(method.Sel.Name) && method.Sel.Name != "DB" && !slices.Contains(poolMethods, method.Sel.Name) {
-				found = append(found, fmt.Sprintf("%s: %s.%s", fset.Position(method.Pos()), on, method.Sel.Name))
-			}
-			return true
-		})
 	}
 	return found
 }
 
 func TestNoStatementGoesThroughAPoolWhichMayRunItTwice(t *testing.T) {
 	t.Parallel()
-	packages := map[string]map[string]*ast.File{}
-	fset := token.NewFileSet()
-	for _, name := range coreFiles(t, ".go") {
-		file, err := parser.ParseFile(fset, name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir := filepath.Dir(name)
-		if packages[dir] == nil {
-			packages[dir] = map[string]*ast.File{}
-		}
-		packages[dir][name] = file
-	}
-	for _, files := range packages {
-		for _, call := range poolCalls(files, fset) {
+	for _, p := range corePackages(t) {
+		for _, call := range p.poolCalls() {
 			t.Errorf("%s: use a transaction or a held *sql.Conn", call)
 		}
 	}
 	// The check itself finds what it should.
-	bad, err := parser.ParseFile(fset, "bad.go", `package bad
-		type held struct { db *sql.DB; other *sql.Conn }
-		func (h held) f(pool *sqlx.DB) { h.db.Exec(""); pool.MustExec(""); h.db.QueryRowContext(nil, ""); h.other.ExecContext(nil, ""); h.db.Conn(nil) }`, 0)
+	file, err := parser.ParseFile(fset, "bad.go", `package bad
+		import ("database/sql"; "github.com/jmoiron/sqlx")
+		type held struct { *sql.DB; db *sql.DB; other *sql.Conn }
+		func (h held) f(pool *sqlx.DB) { h.db.Exec(""); pool.MustExec(""); h.QueryRow(""); h.other.ExecContext(nil, ""); h.db.Conn(nil) }`, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found := poolCalls(map[string]*ast.File{"bad.go": bad}, fset); len(found) != 3 {
+	bad := &goPackage{ImportPath: "bad"}
+	if err := bad.typeCheck(file); err != nil {
+		t.Fatal(err)
+	}
+	if found := bad.poolCalls(); len(found) != 3 {
 		t.Errorf("the check found %q in an example, want 3 calls", found)
 	}
 }
@@ -131,7 +61,7 @@ var (
 	sqlLocks    = regexp.MustCompile(`(?is)\bfor\s+(no\s+key\s+update|update|share|key\s+share)\b`)
 	sqlSkips    = regexp.MustCompile(`(?i)\bskip\s+locked\b`)
 	sqlSubquery = regexp.MustCompile(`(?i)\b(using|in|any|exists|as)\s*\(`)
-	sqlStart    = regexp.MustCompile(`(?s)(?:^|;)\s*([A-Z]+)\s+([A-Za-z_]+)(\s*;|\s+AS\b)?`) // keywords are in capitals
+	sqlStart    = regexp.MustCompile(`(?s)(?:^\n*|;\s*)([A-Z]+)\s+([A-Za-z_]+)(\s*;|\s+AS\b)?`) // keywords are in capitals
 	sqlWords    = map[string]*regexp.Regexp{
 		"ORDER BY random() reads the whole lane":          regexp.MustCompile(`(?i)\border\s+by\s+random\s*\(`),
 		"advisory locks break behind a pooler":            regexp.MustCompile(`(?i)\bpg_(try_)?advisory`),
@@ -142,7 +72,7 @@ var (
 
 // forbiddenSQL says what is wrong with a text that may be SQL.
 func forbiddenSQL(text string) (found []string) {
-	text = strings.TrimSpace(sqlComment.ReplaceAllString(text, " "))
+	text = sqlComment.ReplaceAllString(text, "")
 	for why, word := range sqlWords {
 		if word.MatchString(text) {
 			found = append(found, why)
@@ -189,44 +119,8 @@ func parenthesized(text string) string {
 	return text
 }
 
-// literals are the string constants of a Go file: joined where they are added to each other.
-func literals(t *testing.T, name string) (out []string) {
-	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text func(e ast.Expr) string
-	text = func(e ast.Expr) string {
-		switch e := e.(type) {
-		case *ast.BasicLit:
-			if s, err := strconv.Unquote(e.Value); err == nil && e.Kind == token.STRING {
-				return s
-			}
-		case *ast.BinaryExpr:
-			return text(e.X) + text(e.Y)
-		}
-		return " x " // what is put in at run time
-	}
-	ast.Inspect(file, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.BinaryExpr:
-			if n.Op == token.ADD {
-				out = append(out, text(n))
-				return false
-			}
-		case *ast.BasicLit:
-			if n.Kind == token.STRING {
-				out = append(out, text(n))
-			}
-		}
-		return true
-	})
-	return out
-}
-
-// putsBack are the files that put a session back as the pool made it, which is right behind a pooler as well: what a handler
-// has set there would reach others.
+// putsBack are the files that put a session back as the pool made it, which is right behind a
+// pooler as well: what a handler has set there would reach others.
 var putsBack = map[string]string{
 	"internal/pg/session.go": "set_config for a session breaks behind a pooler",
 	"schema/00024_runs.sql":  "advisory locks break behind a pooler",
@@ -245,24 +139,27 @@ func TestSQLHasNoneOfTheFormsThatAreKnownToBreak(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range coreFiles(t, ".go") {
-		for _, text := range literals(t, name) {
-			check(name, text)
-		}
-	}
-	err := fs.WalkDir(os.DirFS("."), "schema", func(name string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(name, ".sql") {
-			return err
-		}
-		text, err := os.ReadFile(name)
-		check(name, string(text))
-		return err
-	})
+	here, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if statements == 0 {
-		t.Error("no statement with SKIP LOCKED was found: the check does not see the claim")
+	for _, p := range corePackages(t) {
+		for e, tv := range p.info.Types {
+			if tv.Value != nil && tv.Value.Kind() == constant.String {
+				name, _ := filepath.Rel(here, fset.Position(e.Pos()).Filename)
+				check(name, constant.StringVal(tv.Value))
+			}
+		}
+	}
+	files, err := filepath.Glob("schema/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		check(name, read(t, name))
+	}
+	if statements == 0 || len(files) == 0 {
+		t.Errorf("%d statements with SKIP LOCKED were found in Go, and %d files of SQL: the check does not see the claim", statements, len(files))
 	}
 }
 

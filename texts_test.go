@@ -117,25 +117,6 @@ func TestOthersSeeNoPayloadInPgStatActivity(t *testing.T) {
 	}
 }
 
-// With lib/pq a statement with arguments waits for the server twice, unless binary_parameters=yes.
-func TestBinaryParametersMakeAnEnqueueOneRoundTrip(t *testing.T) {
-	t.Parallel()
-	p := newProxy(t, newDatabase(t).url, func(forward func()) { forward() })
-	for _, c := range []struct {
-		url  string
-		want int64
-	}{{p.url, 2}, {withParameter(t, p.url, "binary_parameters", "yes"), 1}} {
-		tx := begin(t, direct(t, "postgres", c.url))
-		before := p.questions.Load()
-		if _, err := outbox.Enqueue(t.Context(), tx, newType(), 1); err != nil {
-			t.Fatal(err)
-		}
-		if got := p.questions.Load() - before; got != c.want {
-			t.Errorf("%s: %d round trips, want %d", c.url, got, c.want)
-		}
-	}
-}
-
 // pgx keeps each text that it was given, so there is one for all tasks.
 func TestPgxPreparesOneStatementForAllEnqueues(t *testing.T) {
 	t.Parallel()

@@ -18,22 +18,6 @@ import (
 	"github.com/txoutbox/outbox/pgdb"
 )
 
-// through returns a proxy before the server, and the URL that leads through it.
-func through(t testing.TB, to string) (*breaker.Proxy, string) {
-	t.Helper()
-	u, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := breaker.New(u.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
-	u.Host = p.Address()
-	return p, u.String()
-}
-
 func openPool(t testing.TB, url string) *sql.DB {
 	t.Helper()
 	db, err := pgdb.Open(url)
@@ -48,7 +32,7 @@ func openPool(t testing.TB, url string) *sql.DB {
 func TestACallOnASilentConnectionEndsSoonAfterItsContext(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
-	p, url := through(t, pgtest.Database(t))
+	p, url := relaytest.Through(t, pgtest.Database(t))
 	db := openPool(t, url)
 	tests := map[string]func(*testing.T){}
 	for name, call := range map[string]func(ctx context.Context, tx *sql.Tx, token string) error{
@@ -102,7 +86,7 @@ func TestACallOnASilentConnectionEndsSoonAfterItsContext(t *testing.T) {
 
 func TestAConnectionThatNeverGetsReadyIsGivenUpWithTheContext(t *testing.T) {
 	t.Parallel()
-	p, url := through(t, pgtest.Database(t))
+	p, url := relaytest.Through(t, pgtest.Database(t))
 	p.Delay(time.Hour)
 	db := openPool(t, url)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

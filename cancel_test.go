@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"testing"
@@ -12,135 +13,108 @@ import (
 
 func TestCancel(t *testing.T) {
 	t.Parallel()
-	count := func(t *testing.T, e *env, query string, args ...any) (n int) {
+	cancel := func(t *testing.T, tx outbox.Querier, id int64, want outbox.CancelResult) {
 		t.Helper()
-		if err := e.db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
-			t.Fatal(err)
+		if got, err := outbox.Cancel(t.Context(), tx, id); got != want || err != nil {
+			t.Errorf("got %v, %v; want %v", got, err, want)
 		}
-		return n
-	}
-	enqueue := func(t *testing.T, e *env, opts ...outbox.Option) int64 {
-		t.Helper()
-		tx := e.tx(t)
-		got, err := outbox.Enqueue(t.Context(), tx, newType(), 1, opts...)
-		if err == nil {
-			err = tx.commit()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got.TaskID
 	}
 	onEveryClient(t, []contract{
 		{"removes_a_waiting_task_with_the_transaction", func(t *testing.T, e *env) {
 			for _, opts := range [][]outbox.Option{nil, {outbox.After(time.Hour)}} {
 				for _, commit := range []bool{false, true} {
-					id, tx := enqueue(t, e, opts...), e.tx(t)
-					if got, err := outbox.Cancel(t.Context(), tx, id); got != outbox.Canceled || err != nil || tx.statements != 1 {
-						t.Errorf("got %v, %v in %d statements, want Canceled in 1", got, err, tx.statements)
+					name, tx := newType(), e.tx(t)
+					id := e.enqueue(t, name, 1, opts...).TaskID
+					cancel(t, tx, id, outbox.Canceled)
+					if tx.statements != 1 {
+						t.Errorf("%d statements, want 1", tx.statements)
 					}
-					if got, err := outbox.Cancel(t.Context(), tx, id); got != outbox.NotFound || err != nil {
-						t.Errorf("a second time: %v, %v; want NotFound", got, err)
-					}
-					end, left := tx.rollback, 1
+					cancel(t, tx, id, outbox.NotFound) // a second time
+					how, left := tx.rollback, 1
 					if commit {
-						end, left = tx.commit, 0
+						how, left = tx.commit, 0
 					}
-					if err := end(); err != nil {
-						t.Fatal(err)
-					}
-					if n := count(t, e, `SELECT count(*) FROM outbox.task WHERE task_id = $1`, id); n != left {
+					end(t, how)
+					if n := len(rows(t, e.db, name)); n != left {
 						t.Errorf("%d tasks are left, want %d", n, left)
 					}
 				}
 			}
 		}},
 		{"asks_a_task_that_runs", func(t *testing.T, e *env) {
-			claimed, leased := enqueue(t, e), enqueue(t, e)
+			claimed, leased := e.enqueue(t, newType(), 1).TaskID, e.enqueue(t, newType(), 1).TaskID
 			claim := begin(t, e.db)
 			exec(t, claim, `DELETE FROM outbox.task WHERE task_id = $1`, claimed)
-			exec(t, e.db, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid() WHERE task_id = $1`, leased)
+			exec(t, e.db, lease, leased)
 			for _, id := range []int64{claimed, leased} {
 				tx, again := e.tx(t), e.tx(t)
 				for _, q := range []*recorder{tx, tx, again} { // waits for no other canceller either
-					if got, err := outbox.Cancel(t.Context(), q, id); got != outbox.CancelRequested || err != nil {
-						t.Errorf("got %v, %v; want CancelRequested", got, err)
-					}
+					cancel(t, q, id, outbox.CancelRequested)
 				}
-				for _, q := range []*recorder{tx, again} {
-					if err := q.commit(); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if n := count(t, e, `SELECT count(*) FROM outbox.cancel WHERE task_id = $1`, id); n != 2 {
+				end(t, tx.commit)
+				end(t, again.commit)
+				if n := scan[int](t, e.db, `SELECT count(*) FROM outbox.cancel WHERE task_id = $1`, id); n != 2 {
 					t.Errorf("%d requests of two transactions, want 2", n)
 				}
 			}
-			if err := claim.Commit(); err != nil {
-				t.Fatal(err)
-			}
-			tx := e.tx(t)
-			if got, err := outbox.Cancel(t.Context(), tx, claimed); got != outbox.NotFound || err != nil {
-				t.Errorf("a task that is done: %v, %v; want NotFound", got, err)
-			}
-		}},
-		{"refuses_bad_input_before_any_SQL", func(t *testing.T, e *env) {
-			tx := e.tx(t)
-			for _, id := range []int64{0, -1} {
-				if _, err := outbox.Cancel(t.Context(), tx, id); !errors.Is(err, outbox.ErrInvalidOption) {
-					t.Errorf("id %d: %v, want ErrInvalidOption", id, err)
-				}
-			}
-			for _, o := range []outbox.Option{nil, outbox.Schema("A b"), outbox.Priority(1), outbox.After(1), outbox.Timeout(time.Hour), outbox.MaxPayload(5)} {
-				if _, err := outbox.Cancel(t.Context(), tx, 1, o); !errors.Is(err, outbox.ErrInvalidOption) {
-					t.Errorf("got %v, want ErrInvalidOption", err)
-				}
-			}
-			for _, q := range []outbox.Querier{nil, (*sql.Tx)(nil), e.pool} {
-				if _, err := outbox.Cancel(t.Context(), q, 1); !errors.Is(err, outbox.ErrNoTransaction) {
-					t.Errorf("%T: %v, want ErrNoTransaction", q, err)
-				}
-			}
-			if tx.statements != 0 {
-				t.Errorf("%d statements were sent", tx.statements)
-			}
+			end(t, claim.Commit)
+			cancel(t, e.tx(t), claimed, outbox.NotFound) // it is done
 		}},
 	})
 }
 
-// The role that cancels needs the right to call one function, in whatever schema.
-func TestCancelAndRunNowNeedOneRightInAnySchema(t *testing.T) {
+// changes are the functions that change one task.
+var changes = map[string]func(ctx context.Context, tx outbox.Querier, id int64, opts ...outbox.Option) (any, error){
+	"cancel_task": func(ctx context.Context, tx outbox.Querier, id int64, opts ...outbox.Option) (any, error) {
+		return outbox.Cancel(ctx, tx, id, opts...)
+	},
+	"run_task_now": func(ctx context.Context, tx outbox.Querier, id int64, opts ...outbox.Option) (any, error) {
+		return outbox.RunNow(ctx, tx, id, opts...)
+	},
+}
+
+func TestCancelAndRunNowRefuseBadInputBeforeAnySQL(t *testing.T) {
 	t.Parallel()
-	d := newDatabase(t, schema.Schema("app_outbox"))
-	exec(t, d.db, `CREATE ROLE changer_of_tests`)
-	t.Cleanup(func() { exec2(t, d.db, `DROP OWNED BY changer_of_tests`, `DROP ROLE changer_of_tests`) })
-	exec(t, d.db, `GRANT USAGE ON SCHEMA app_outbox TO changer_of_tests`)
-	exec(t, d.db, `INSERT INTO app_outbox.task (task_type, run_at) VALUES ('T', now() + interval '1 hour')`)
-	in := outbox.Schema("app_outbox")
-	for function, call := range map[string]func(tx *sql.Tx) (any, error){
-		"cancel_task":  func(tx *sql.Tx) (any, error) { return outbox.Cancel(t.Context(), tx, 1, in) },
-		"run_task_now": func(tx *sql.Tx) (any, error) { return outbox.RunNow(t.Context(), tx, 1, in) },
-	} {
-		tx := begin(t, d.db)
-		exec(t, tx, `SET LOCAL ROLE changer_of_tests`)
-		exec(t, tx, `SAVEPOINT s`)
-		if _, err := call(tx); sqlState(err) != "42501" {
-			t.Errorf("%s without rights: got %v, want insufficient_privilege", function, err)
+	d := newDatabase(t)
+	tx := &recorder{transaction: transaction{Querier: begin(t, d.db)}}
+	for function, call := range changes {
+		for _, id := range []int64{0, -1} {
+			if _, err := call(t.Context(), tx, id); !errors.Is(err, outbox.ErrInvalidOption) {
+				t.Errorf("%s: id %d: %v, want ErrInvalidOption", function, id, err)
+			}
 		}
-		exec(t, tx, `ROLLBACK TO s; RESET ROLE; GRANT EXECUTE ON FUNCTION app_outbox.`+function+` TO changer_of_tests; SET LOCAL ROLE changer_of_tests`)
-		if got, err := call(tx); got != map[string]any{"cancel_task": outbox.Canceled, "run_task_now": true}[function] || err != nil {
-			t.Errorf("%s: got %v, %v", function, got, err)
+		for _, o := range []outbox.Option{nil, outbox.Schema("A b"), outbox.Priority(1), outbox.After(1), outbox.Timeout(time.Hour), outbox.MaxPayload(5)} {
+			if _, err := call(t.Context(), tx, 1, o); !errors.Is(err, outbox.ErrInvalidOption) {
+				t.Errorf("%s: got %v, want ErrInvalidOption", function, err)
+			}
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
+		for _, q := range []outbox.Querier{nil, (*sql.Tx)(nil), d.db} {
+			if _, err := call(t.Context(), q, 1); !errors.Is(err, outbox.ErrNoTransaction) {
+				t.Errorf("%s: %T: %v, want ErrNoTransaction", function, q, err)
+			}
 		}
+	}
+	if tx.statements != 0 {
+		t.Errorf("%d statements were sent", tx.statements)
 	}
 }
 
-func exec2(t testing.TB, db *sql.DB, queries ...string) {
-	for _, q := range queries {
-		if _, err := db.Exec(q); err != nil {
-			t.Error(err)
+// The role that does it needs the right to call one function, in whatever schema.
+func TestCancelAndRunNowNeedOneRightInAnySchema(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, schema.Schema("app_outbox"))
+	exec(t, d.db, `INSERT INTO app_outbox.task (task_type, run_at) VALUES ('T', now() + interval '1 hour')`)
+	in := outbox.Schema("app_outbox")
+	for function, call := range changes {
+		tx := begin(t, d.db)
+		exec(t, tx, `CREATE ROLE changer_of_tests; GRANT USAGE ON SCHEMA app_outbox TO changer_of_tests; SET LOCAL ROLE changer_of_tests; SAVEPOINT s`)
+		if _, err := call(t.Context(), tx, 1, in); sqlState(err) != "42501" {
+			t.Errorf("%s without rights: got %v, want insufficient_privilege", function, err)
 		}
+		exec(t, tx, `ROLLBACK TO s; RESET ROLE; GRANT EXECUTE ON FUNCTION app_outbox.`+function+` TO changer_of_tests; SET LOCAL ROLE changer_of_tests`)
+		if got, err := call(t.Context(), tx, 1, in); got != map[string]any{"cancel_task": outbox.Canceled, "run_task_now": true}[function] || err != nil {
+			t.Errorf("%s: got %v, %v", function, got, err)
+		}
+		end(t, tx.Rollback)
 	}
 }

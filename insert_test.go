@@ -1,9 +1,7 @@
 package outbox_test
 
 import (
-	"context"
 	"crypto/rand"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"net/url"
@@ -17,23 +15,6 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/schema"
 )
-
-func begin(t testing.TB, db *sql.DB) *sql.Tx {
-	t.Helper()
-	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), nil) // lib/pq closes a connection whose context ends
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback() })
-	return tx
-}
-
-func exec(t testing.TB, q outbox.Querier, query string, args ...any) {
-	t.Helper()
-	if _, err := q.ExecContext(t.Context(), query, args...); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-}
 
 func TestPlainSQLInsertsEqualEnqueue(t *testing.T) {
 	t.Parallel()
@@ -180,79 +161,6 @@ func TestEnqueueWaitsForNoHandler(t *testing.T) {
 	}
 	if err := tx.Commit(); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
-	t.Parallel()
-	d := newDatabase(t)
-	const other = "select" // a reserved word
-	if err := schema.Migrate(t.Context(), d.db, schema.Schema(other)); err != nil {
-		t.Fatal(err)
-	}
-	l := pq.NewListener(d.url, 10*time.Millisecond, time.Second, nil)
-	defer l.Close()
-	for _, channel := range []string{"outbox", other} {
-		if err := l.Listen(channel); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// received are the notifications up to a marker, which PostgreSQL delivers after those of earlier commits.
-	received := func() (channels []string) {
-		t.Helper()
-		exec(t, d.db, `SELECT pg_notify('outbox', 'marker')`)
-		for {
-			select {
-			case n := <-l.Notify:
-				switch {
-				case n == nil:
-					t.Fatal("the listener lost its connection")
-				case n.Extra == "marker":
-					return channels
-				case n.Extra != "":
-					t.Errorf("got the text %q, want none", n.Extra)
-				}
-				channels = append(channels, n.Channel)
-			case <-time.After(20 * time.Second):
-				t.Fatal("the marker did not arrive")
-			}
-		}
-	}
-	for _, c := range []struct {
-		when, until string
-		want        bool
-	}{
-		{"when no relay ever requested wake-ups", "", false},
-		{"until the second of a request", "extract(epoch FROM clock_timestamp())::bigint + 3600", true},
-		{"after that second", "extract(epoch FROM clock_timestamp())::bigint - 1", false},
-		{"after the request was withdrawn", "0", false},
-	} {
-		for _, schemaName := range []string{"outbox", other} {
-			if c.until != "" {
-				exec(t, d.db, `SELECT setval('"`+schemaName+`".wake', `+c.until+`)`)
-			}
-			tx := begin(t, d.db)
-			in := outbox.Schema(schemaName)
-			if _, err := outbox.Enqueue(t.Context(), tx, "T", 1, in); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := outbox.Enqueue(t.Context(), tx, "T", 1, in, outbox.After(time.Hour)); err != nil {
-				t.Fatal(err)
-			}
-			if got := received(); len(got) != 0 {
-				t.Errorf("%s: %s: got %v before the commit, want nothing", c.when, schemaName, got)
-			}
-			if err := tx.Commit(); err != nil {
-				t.Fatal(err)
-			}
-			got := received()
-			if c.want && (len(got) != 1 || got[0] != schemaName) || !c.want && len(got) != 0 {
-				t.Errorf("%s: %s: got notifications %q, want %v", c.when, schemaName, got, c.want)
-			}
-			if c.want {
-				exec(t, d.db, `SELECT setval('"`+schemaName+`".wake', 0)`)
-			}
-		}
 	}
 }
 

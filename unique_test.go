@@ -12,20 +12,6 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// enqueue is a committed Enqueue over the test's own pool.
-func (d database) enqueue(t testing.TB, taskType string, payload any, opts ...outbox.Option) outbox.Enqueued {
-	t.Helper()
-	tx := begin(t, d.db)
-	got, err := outbox.Enqueue(t.Context(), tx, taskType, payload, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	return got
-}
-
 // holders are the states that the task which has a key can be in, how it gets there, and whether it then waits or runs.
 // A claim that stays open is rolled back after the test.
 var holders = []struct {
@@ -37,14 +23,12 @@ var holders = []struct {
 }{
 	{name: "ready", waits: true},
 	{name: "scheduled", waits: true, options: []outbox.Option{outbox.After(time.Hour)}},
-	{name: "leased", runs: true, become: `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid() WHERE task_id = $1`},
+	{name: "leased", runs: true, become: lease},
 	{name: "claimed by a Tx handler that runs", runs: true, inTransaction: true, become: `DELETE FROM outbox.task WHERE task_id = $1`},
 	{name: "written back for a retry", waits: true, become: `WITH gone AS (DELETE FROM outbox.task WHERE task_id = $1 RETURNING *)
 		INSERT INTO outbox.task (task_id, task_type, state, run_at, attempt, payload, priority, unique_key, unique_until_done) OVERRIDING SYSTEM VALUE
 		SELECT task_id, task_type, 'scheduled', now() + interval '1 hour', 1, payload, priority, unique_key, unique_until_done FROM gone`},
-	{name: "dead", become: `WITH gone AS (DELETE FROM outbox.task WHERE task_id = $1 RETURNING *)
-		INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload, unique_key)
-		SELECT task_id, run_at, created_at, priority, 1, 1, 'handler', task_type, payload, unique_key FROM gone`},
+	{name: "dead", become: bury},
 	{name: "done", become: `DELETE FROM outbox.task WHERE task_id = $1`},
 }
 
@@ -316,7 +300,7 @@ func TestATaskThatIsAboutToBeRemovedHasNoKey(t *testing.T) {
 	d := newDatabase(t)
 	taskType := newType()
 	first := d.enqueue(t, taskType, 1, outbox.Unique("k"))
-	exec(t, d.db, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid() WHERE task_id = $1`, first.TaskID)
+	exec(t, d.db, lease, first.TaskID)
 	tx := begin(t, d.db)
 	if found, err := outbox.Cancel(t.Context(), tx, first.TaskID); err != nil || found != outbox.CancelRequested || tx.Commit() != nil {
 		t.Fatal(found, err)

@@ -131,9 +131,7 @@ func TestRandomlyDamagedPayloadsNeverBreakTheTransaction(t *testing.T) {
 			checked(t, tx, s)
 		}
 	})
-	if err := tx.Commit(); err != nil {
-		t.Error(err)
-	}
+	end(t, tx.Commit)
 }
 
 func FuzzPayload(f *testing.F) {

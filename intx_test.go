@@ -209,9 +209,7 @@ func TestInTxDoesNotCutACommitShortWhenItsContextEnds(t *testing.T) {
 		for range 20 { // round trips, in which a driver would act on the end of its context
 			exec(t, d.db, `SELECT 1`)
 		}
-		if err := gate.Rollback(); err != nil {
-			t.Fatal(err)
-		}
+		end(t, gate.Rollback)
 		if err := <-done; err != nil {
 			t.Errorf("got %v, want nil although the context ended", err)
 		}

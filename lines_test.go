@@ -35,10 +35,7 @@ func TestManyTasksKeepTheirPayloadsAndTheirOrder(t *testing.T) {
 			}
 			tx := e.tx(t)
 			exec(t, tx, "SET LOCAL work_mem = '64kB'")
-			got, err := outbox.EnqueueMany(t.Context(), tx, tasks)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := putMany(t, tx, tasks...)
 			for i := range tasks {
 				if i > 60 && i%97 > 0 && (i < 3010 || i > 3020) {
 					continue

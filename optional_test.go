@@ -38,18 +38,12 @@ func TestOptionsThatFewTasksHave(t *testing.T) {
 		var wants []string
 		var tasks []outbox.NewTask
 		for want, opts := range combinations {
-			got, err := outbox.Enqueue(t.Context(), tx.Querier, single, 1, opts...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := put(t, tx.Querier, single, 1, opts...)
 			check(got, want)
 			wants, tasks = append(wants, want), append(tasks, outbox.NewTask{Type: many, Payload: 1, Options: opts})
 		}
 		for range 2 { // the second time those with unique keys are there
-			all, err := outbox.EnqueueMany(t.Context(), tx, tasks)
-			if err != nil {
-				t.Fatal(err)
-			}
+			all := putMany(t, tx, tasks...)
 			for i, got := range all {
 				check(got, wants[i])
 			}

@@ -23,12 +23,8 @@ func (e *env) enqueued(t *testing.T, opts ...outbox.Option) []stored {
 	t.Helper()
 	name, tx := newType(), e.tx(t)
 	defer tx.rollback()
-	if _, err := outbox.Enqueue(t.Context(), tx.Querier, name, nil, opts...); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{{Type: name, Options: opts}, {Type: "other"}}); err != nil {
-		t.Fatal(err)
-	}
+	put(t, tx.Querier, name, nil, opts...)
+	putMany(t, tx, outbox.NewTask{Type: name, Options: opts}, outbox.NewTask{Type: "other"})
 	return rows(t, tx, name)
 }
 
@@ -72,20 +68,11 @@ func TestOptions(t *testing.T) {
 		{"After_counts_from_the_insert_by_the_clock_of_the_database", func(t *testing.T, e *env) {
 			for _, d := range []time.Duration{time.Microsecond, time.Hour, math.MaxInt64} {
 				name, tx := newType(), e.tx(t)
-				clock := func() (now time.Time) {
-					if err := tx.QueryRowContext(t.Context(), `SELECT clock_timestamp()`).Scan(&now); err != nil {
-						t.Fatal(err)
-					}
-					return now
-				}
+				clock := func() time.Time { return scan[time.Time](t, tx, `SELECT clock_timestamp()`) }
 				from := clock() // later than now(), the start of the transaction
-				if _, err := outbox.Enqueue(t.Context(), tx.Querier, name, nil, outbox.After(d)); err != nil {
-					t.Fatal(err)
-				}
+				put(t, tx.Querier, name, nil, outbox.After(d))
 				task := outbox.NewTask{Type: name, Options: []outbox.Option{outbox.After(d)}}
-				if _, err := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{task, task}); err != nil {
-					t.Fatal(err)
-				}
+				putMany(t, tx, task, task)
 				until := clock()
 				// PostgreSQL multiplies intervals as floating point: in 292 years it is off by a millisecond.
 				off := time.Duration(float64(d)/1e15) + time.Microsecond
@@ -115,42 +102,34 @@ func TestOptions(t *testing.T) {
 				}
 			}
 		}},
-		{"add_to_the_headers_before_without_changing_them", func(t *testing.T, e *env) {
-			shared := map[string]string{"a": "1", "b": "1"}
-			for _, got := range e.enqueued(t, outbox.Headers(shared), outbox.AddHeaders(map[string]string{"b": "2", "c": "2"}), outbox.AddHeaders(nil)) {
-				var read map[string]string
-				if err := json.Unmarshal([]byte(got.Headers.String), &read); err != nil {
-					t.Error(err)
-				}
-				if want := map[string]string{"a": "1", "b": "2", "c": "2"}; !maps.Equal(read, want) {
-					t.Errorf("got %q, want %q", read, want)
-				}
-			}
-			if len(shared) != 2 || shared["b"] != "1" {
-				t.Errorf("the caller's map became %v", shared)
-			}
-		}},
 		{"keep_headers_beside_the_payload", func(t *testing.T, e *env) {
-			for _, want := range []map[string]string{
-				nil,
-				{},
-				{"trace": "1-2", "Ünï \"'\\{}": "<&>\u2028😀\n\x01", "": "empty", "empty": ""},
-				{"k": strings.Repeat("\x01", 4<<10-1)},
+			shared := map[string]string{"a": "1", "b": "1"}
+			nasty := map[string]string{"trace": "1-2", "Ünï \"'\\{}": "<&>\u2028😀\n\x01", "": "empty", "empty": ""}
+			long := map[string]string{"k": strings.Repeat("\x01", 4<<10-1)}
+			for _, c := range []struct {
+				opts []outbox.Option
+				want map[string]string
+			}{
+				{[]outbox.Option{outbox.Headers(shared), outbox.AddHeaders(map[string]string{"b": "2", "c": "2"}), outbox.AddHeaders(nil)}, map[string]string{"a": "1", "b": "2", "c": "2"}},
+				{[]outbox.Option{outbox.Headers(shared), outbox.Headers(nil)}, nil},
+				{[]outbox.Option{outbox.Headers(shared), outbox.Headers(map[string]string{})}, nil},
+				{[]outbox.Option{outbox.Headers(shared), outbox.Headers(nasty)}, nasty},
+				{[]outbox.Option{outbox.Headers(long)}, long},
 			} {
-				for _, got := range e.enqueued(t, outbox.Headers(map[string]string{"earlier": "1"}), outbox.Headers(want)) {
+				for _, got := range e.enqueued(t, c.opts...) {
 					var read map[string]string
-					if got.Headers.Valid != (len(want) > 0) {
-						t.Errorf("got headers %v, want %v", got.Headers, want)
-					}
 					if got.Headers.Valid {
 						if err := json.Unmarshal([]byte(got.Headers.String), &read); err != nil {
 							t.Error(err)
 						}
 					}
-					if !maps.Equal(read, want) {
-						t.Errorf("got %q, want %q", read, want)
+					if got.Headers.Valid != (len(c.want) > 0) || !maps.Equal(read, c.want) {
+						t.Errorf("got %v, want %q", got.Headers, c.want)
 					}
 				}
+			}
+			if len(shared) != 2 || shared["b"] != "1" {
+				t.Errorf("the caller's map became %v", shared)
 			}
 		}},
 	})
@@ -178,10 +157,7 @@ func TestEveryTypeThatEnqueueTakesIsStored(t *testing.T) {
 		tasks[i].Type = name
 	}
 	tx := begin(t, d.db)
-	got, err := outbox.EnqueueMany(t.Context(), tx, tasks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := putMany(t, tx, tasks...)
 	for i, id := range got {
 		if i%100 == 0 || i == len(got)-1 {
 			if s := one(t, tx, names[i]); s.ID != id.TaskID {
@@ -248,6 +224,18 @@ func refusals() (all []refused) {
 	} {
 		add("the option of "+c.text, outbox.NewTask{Type: "T", Options: []outbox.Option{c.option}}, outbox.ErrInvalidOption, c.text)
 	}
+	for text, opts := range map[string][]outbox.Option{
+		"Unique: the key is empty":          {outbox.Unique("")},
+		"257 bytes, at most 256":            {outbox.Unique(strings.Repeat("k", 257))},
+		"valid UTF-8 without NUL":           {outbox.Unique("a\x00", outbox.UntilDone())},
+		"keys that begin with $payload":     {outbox.Unique("$payload:1")},
+		"Unique: a UniqueOption is nil":     {outbox.UniquePayload(outbox.UntilDone(), nil)},
+		"OnConflict(replace): it needs":     {outbox.OnConflict(outbox.Replace)},
+		"OnConflict(reschedule): it needs":  {outbox.OnConflict(outbox.Reschedule)},
+		"OnConflict(3): must be Skip, Repl": {outbox.Unique("key"), outbox.OnConflict(3)},
+	} {
+		add("the options of "+text, outbox.NewTask{Type: "T", Options: opts}, outbox.ErrInvalidOption, text)
+	}
 	for _, c := range refusedPayloads() {
 		add(c.about, outbox.NewTask{Type: "T", Payload: c.payload, Options: c.opts}, c.want, c.text)
 	}
@@ -283,12 +271,8 @@ func TestRefusedInput(t *testing.T) {
 		if tx.statements != 0 {
 			t.Errorf("got %d statements, want 0", tx.statements)
 		}
-		if _, err := outbox.Enqueue(t.Context(), tx, name, 2); err != nil {
-			t.Error(err)
-		}
-		if err := tx.commit(); err != nil {
-			t.Error(err)
-		}
+		put(t, tx, name, 2)
+		end(t, tx.commit)
 		if got := one(t, e.db, name).Payload; got != "2" {
 			t.Errorf("got the task %s, want 2", got)
 		}
@@ -351,9 +335,7 @@ func TestTheDefaultsOfATaskTypeAreNotMixedUpByItsCallers(t *testing.T) {
 	tasks := []outbox.NewTask{typed.New(0), typed.New(1, outbox.Priority(2)), typed.New(2, outbox.Priority(3)), typed.New(3, outbox.MaxAttempts(6))}
 	defaults[0] = outbox.Priority(99) // the caller's slice, not the type's
 	tx := begin(t, d.db)
-	if _, err := outbox.EnqueueMany(t.Context(), tx, tasks); err != nil {
-		t.Fatal(err)
-	}
+	putMany(t, tx, tasks...)
 	if _, err := typed.Enqueue(context.Background(), tx, 4); err != nil {
 		t.Fatal(err)
 	}

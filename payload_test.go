@@ -206,9 +206,7 @@ func TestPayloadsOfTheGreatestSizeAreStored(t *testing.T) {
 		if _, err := outbox.Enqueue(t.Context(), tx, "T", payload, outbox.MaxPayload(limit)); err != nil {
 			t.Errorf("%s: %v", about, err)
 		}
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
+		end(t, tx.Rollback)
 	}
 }
 

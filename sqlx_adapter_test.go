@@ -27,9 +27,7 @@ func adapted(t *testing.T, db *sqlx.DB, f func(about string, tx *sqlx.Tx, raw *s
 	t.Helper()
 	raw := begin(t, db.DB)
 	f("SqlxTx", outbox.SqlxTx(db, raw), raw)
-	if err := raw.Rollback(); err != nil {
-		t.Error(err)
-	}
+	end(t, raw.Rollback)
 	handler := outbox.SqlxHandler(db, func(_ context.Context, tx *sqlx.Tx, task *outbox.Task[int]) error {
 		f("SqlxHandler", tx, raw)
 		return nil
@@ -39,9 +37,7 @@ func adapted(t *testing.T, db *sqlx.DB, f func(about string, tx *sqlx.Tx, raw *s
 		if err := handler(t.Context(), raw, nil); err != nil {
 			t.Error(err)
 		}
-		if err := raw.Rollback(); err != nil {
-			t.Error(err)
-		}
+		end(t, raw.Rollback)
 	}
 }
 

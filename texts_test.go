@@ -39,10 +39,7 @@ func TestTextsArriveAsTheyAre(t *testing.T) {
 			}
 			all := []outbox.Option{outbox.OrderedBy(text), outbox.Headers(map[string]string{text: text}), outbox.Priority(3)}
 			for _, opts := range [][]outbox.Option{nil, all} {
-				e, err := outbox.Enqueue(t.Context(), tx, taskType, json.RawMessage(payload), opts...)
-				if err != nil {
-					t.Fatalf("%s: %q: %v", address, text, err)
-				}
+				e := put(t, tx, taskType, json.RawMessage(payload), opts...)
 				var arrived bool
 				err = tx.QueryRow(`SELECT task_type = $2 AND payload = $3::jsonb
 				       AND ($4 OR (ordering_key = $5 AND headers = $6::jsonb AND priority = 3))
@@ -101,18 +98,14 @@ func TestOthersSeeNoPayloadInPgStatActivity(t *testing.T) {
 	for _, driver := range []string{"postgres", "pgx"} {
 		for _, opts := range [][]outbox.Option{nil, {outbox.Priority(1)}} {
 			tx := begin(t, open(t, driver, d.url))
-			if _, err := outbox.Enqueue(t.Context(), tx, "T", "a secret", opts...); err != nil {
-				t.Fatal(err)
-			}
+			put(t, tx, "T", "a secret", opts...)
 			var seen string
 			err := d.db.QueryRow(`SELECT string_agg(query, '; ') FROM pg_stat_activity
 				WHERE datname = current_database() AND state = 'idle in transaction'`).Scan(&seen)
 			if err != nil || !strings.Contains(seen, "outbox: enqueue") || strings.Contains(seen, "secret") {
 				t.Errorf("%s with %d options: others see %q, %v", driver, len(opts), seen, err)
 			}
-			if err := tx.Rollback(); err != nil {
-				t.Fatal(err)
-			}
+			end(t, tx.Rollback)
 		}
 	}
 }
@@ -122,9 +115,7 @@ func TestPgxPreparesOneStatementForAllEnqueues(t *testing.T) {
 	t.Parallel()
 	tx := begin(t, direct(t, "pgx", newDatabase(t).url))
 	for i := range 10 {
-		if _, err := outbox.Enqueue(t.Context(), tx, newType(), i); err != nil {
-			t.Fatal(err)
-		}
+		put(t, tx, newType(), i)
 	}
 	var n int
 	err := tx.QueryRow(`SELECT count(*) FROM pg_prepared_statements

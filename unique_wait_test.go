@@ -50,9 +50,7 @@ func TestOpenTransactionsWithOneKeyWaitForEachOther(t *testing.T) {
 	for name, commits := range map[string]bool{"commit": true, "rollback": false} {
 		taskType := newType()
 		first := begin(t, d.db)
-		if _, err := outbox.Enqueue(t.Context(), first, taskType, 1, outbox.Unique("k")); err != nil {
-			t.Fatal(err)
-		}
+		put(t, first, taskType, 1, outbox.Unique("k"))
 		other := begin(t, d.db)
 		if got, err := outbox.Enqueue(t.Context(), other, taskType, 1, outbox.Unique("l")); err != nil || got.Outcome != outbox.Created {
 			t.Fatal(got, err) // another key does not wait
@@ -62,8 +60,8 @@ func TestOpenTransactionsWithOneKeyWaitForEachOther(t *testing.T) {
 		if commits {
 			want = outbox.Skipped
 			exec(t, first, `COMMIT`)
-		} else if err := first.Rollback(); err != nil {
-			t.Fatal(err)
+		} else {
+			end(t, first.Rollback)
 		}
 		if got := <-done; got.error != nil || got.Outcome != want {
 			t.Errorf("after %s of the first: got %v, want %v", name, got, want)
@@ -96,9 +94,7 @@ func TestNoClaimStartsATaskBeforeTheEnqueueThatFoundItCommits(t *testing.T) {
 		if n := claim(); n != 0 {
 			t.Errorf("promoted %v: the claim took %d tasks before the commit, want 0", promote, n)
 		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		end(t, tx.Commit)
 		if n := claim(); n != 1 {
 			t.Errorf("promoted %v: the claim took %d tasks after the commit, want 1", promote, n)
 		}
@@ -133,12 +129,8 @@ func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
 	exec(t, claim, holders[4].become, first.TaskID)
 	exec(t, gate, `SELECT pg_advisory_xact_lock(8)`)
 	done := d.waiting(t, taskType, "advisory")
-	if err := claim.Commit(); err != nil {
-		t.Fatal(err)
-	}
-	if err := gate.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	end(t, claim.Commit)
+	end(t, gate.Rollback)
 	if got := <-done; got.error != nil || got.Enqueued != (outbox.Enqueued{TaskID: first.TaskID, Outcome: outbox.Skipped}) {
 		t.Errorf("got %v and error %v, want task %d skipped", got.Enqueued, got.error, first.TaskID)
 	}

@@ -222,8 +222,9 @@ func TestAHandlerGetsEveryFieldOfItsTask(t *testing.T) {
 			t.Fatalf("this test does not fill %s", fields.Type().Field(i).Name)
 		}
 	}
-	reg := handlers.New()
-	handlers.Leased(reg, outbox.NewTaskType[string]("X"), func(_ context.Context, got *outbox.Task[string]) error {
+	calls, tx := 0, new(sql.Tx)
+	check := func(got *outbox.Task[string]) {
+		calls++
 		for i := range fields.NumField() {
 			name := fields.Type().Field(i).Name
 			if v := reflect.ValueOf(got).Elem().Field(i); name != "Payload" && !reflect.DeepEqual(v.Interface(), fields.Field(i).Interface()) {
@@ -233,10 +234,29 @@ func TestAHandlerGetsEveryFieldOfItsTask(t *testing.T) {
 		if got.Payload != "payload" {
 			t.Errorf("the payload is %q", got.Payload)
 		}
+	}
+	reg := handlers.New()
+	handlers.Tx(reg, outbox.NewTaskType[string]("TX"), func(_ context.Context, got *sql.Tx, task *outbox.Task[string]) error {
+		if check(task); got != tx {
+			t.Error("it is another transaction")
+		}
 		return nil
 	})
-	if err := reg.Handlers()[0].Run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw}); err != nil {
-		t.Error(err)
+	handlers.Batch(reg, outbox.NewTaskType[string]("BATCH"), 5, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[string]) error {
+		check(tasks[0])
+		return nil
+	})
+	handlers.Leased(reg, outbox.NewTaskType[string]("LEASED"), func(_ context.Context, task *outbox.Task[string]) error {
+		check(task)
+		return nil
+	})
+	for _, h := range reg.Handlers() {
+		if err := h.Run(t.Context(), tx, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw}); err != nil {
+			t.Error(err)
+		}
+	}
+	if calls != 3 {
+		t.Errorf("got %d calls, want 3", calls)
 	}
 }
 

@@ -70,12 +70,8 @@ var (
 	zero    int
 	list    []int
 	pointer *mail
-	table   map[string]int
 	value   any = "text"
-	slice   any = []int{}
 	keys        = map[any]int{}
-	nobody  func()
-	closed  chan int
 )
 
 func TestRecoverNamesWhatPanickedAndWhere(t *testing.T) {
@@ -88,14 +84,9 @@ func TestRecoverNamesWhatPanickedAndWhere(t *testing.T) {
 		{"panic: panic called with nil argument", func() { panic(nil) }},
 		{"panic: runtime error: integer divide by zero (in ", func() { zero = 1 / zero }},
 		{"panic: runtime error: index out of range [7] with length 0 (in ", func() { zero = list[7+zero] }},
-		{"panic: runtime error: slice bounds out of range", func() { list = list[7+zero:] }},
 		{"panic: runtime error: invalid memory address or nil pointer dereference (in ", func() { zero = pointer.Count }},
-		{"panic: assignment to entry in nil map (in ", func() { table["a"] = 1 }},
 		{"panic: interface conversion: interface {} is string, not int (in ", func() { zero = value.(int) }},
-		{"panic: runtime error: invalid memory address or nil pointer dereference (in ", func() { nobody() }},
-		{"hash of unhashable type", func() { zero = keys[slice] }},
-		{"hash of unhashable type", func() { keys[slice] = 1 }},
-		{"panic: close of nil channel (in ", func() { close(closed) }},
+		{"hash of unhashable type", func() { keys[list] = 1 }},
 		{"panic: runtime error: makeslice: len out of range (in ", func() { list = make([]int, zero-1) }},
 	} {
 		f := runtime.FuncForPC(reflect.ValueOf(c.f).Pointer())

@@ -47,30 +47,21 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestOptionsAreTaken(t *testing.T) {
-	for kind, h := range registered(t, handlers.Timeout(time.Second), handlers.MaxAttempts(32767), handlers.Priority(-32768)) {
-		if h.Timeout != time.Second || h.MaxAttempts != 32767 || h.Priority != -32768 {
+	for kind, h := range registered(t, handlers.Timeout(time.Second), handlers.MaxAttempts(32767), handlers.Priority(-32768),
+		handlers.MaxRunning(2000), handlers.MaxRunningTotal(1000), handlers.Rate(100_000, time.Second)) {
+		if h.Timeout != time.Second || h.MaxAttempts != 32767 || h.Priority != -32768 || h.MaxRunning != 2000 || h.MaxRunningTotal != 1000 || h.Rate != 100_000 || h.RatePer != time.Second {
 			t.Errorf("%s: got %+v", kind, h)
 		}
 	}
-	for kind, h := range registered(t, handlers.MaxRunning(2000), handlers.MaxRunningTotal(1000), handlers.Rate(100_000, time.Second)) {
-		if h.MaxRunning != 2000 || h.MaxRunningTotal != 1000 || h.Rate != 100_000 || h.RatePer != time.Second {
-			t.Errorf("%s: got %+v", kind, h)
+	for _, c := range []struct {
+		opt            handlers.Option
+		timeout, lease time.Duration
+	}{{handlers.Timeout(-1), 0, 0}, {handlers.NoHeartbeat(time.Minute), 0, time.Minute}, {handlers.Timeout(48 * time.Hour), 48 * time.Hour, 0}} {
+		r := handlers.New()
+		handlers.Leased(r, sendMail, nothingLeased, c.opt)
+		if got := only(t, r); got.Timeout != c.timeout || got.Lease != c.lease {
+			t.Errorf("got timeout %v and lease %v, want %v and %v", got.Timeout, got.Lease, c.timeout, c.lease)
 		}
-	}
-	r := handlers.New()
-	handlers.Leased(r, sendMail, nothingLeased, handlers.Timeout(-1))
-	if got := only(t, r).Timeout; got != 0 {
-		t.Errorf("got timeout %v for -1, want none", got)
-	}
-	r = handlers.New()
-	handlers.Leased(r, sendMail, nothingLeased, handlers.NoHeartbeat(time.Minute))
-	if got := only(t, r); got.Timeout != 0 || got.Lease != time.Minute {
-		t.Errorf("got timeout %v, lease %v without heartbeats, want none and 1m", got.Timeout, got.Lease)
-	}
-	r = handlers.New()
-	handlers.Leased(r, sendMail, nothingLeased, handlers.Timeout(48*time.Hour))
-	if got := only(t, r).Timeout; got != 48*time.Hour {
-		t.Errorf("got timeout %v, want 48h", got)
 	}
 }
 
@@ -104,23 +95,25 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		got := panics(t, func() { handlers.Tx(handlers.New(), sendMail, nothing, c.opt) })
 		wantText(t, got, "handlers: SEND_MAIL: "+c.want)
 	}
-	wantText(t, panics(t, func() { handlers.Batch(handlers.New(), sendMail, 1, nothingBatch, handlers.Timeout(time.Minute)) }),
-		"Timeout(1m0s): a batch handler holds")
-	for _, size := range []int{0, -1, 10_001} {
-		wantText(t, panics(t, func() { handlers.Batch(handlers.New(), sendMail, size, nothingBatch) }), "must be between 1 and 10000")
-	}
-	for _, c := range []struct {
-		want string
-		opts []handlers.Option
-	}{
-		{"NoHeartbeat(0s): must be between 100ms and 576h0m0s", []handlers.Option{handlers.NoHeartbeat(0)}},
-		{"NoHeartbeat(-1s): must be", []handlers.Option{handlers.NoHeartbeat(-time.Second)}},
-		{"NoHeartbeat(576h0m1s): must be", []handlers.Option{handlers.NoHeartbeat(outbox.MaxTimeout + time.Second)}},
-		{"NoHeartbeat and Timeout(1s): the lease is the timeout", []handlers.Option{handlers.NoHeartbeat(time.Minute), handlers.Timeout(time.Second)}},
+	for want, register := range map[string]func(r *handlers.Registry){
+		"Timeout(1m0s): a batch handler holds": func(r *handlers.Registry) {
+			handlers.Batch(r, sendMail, 1, nothingBatch, handlers.Timeout(time.Minute))
+		},
+		"size 0: must be between 1 and 10000": func(r *handlers.Registry) { handlers.Batch(r, sendMail, 0, nothingBatch) },
+		"size 10001: must be between":         func(r *handlers.Registry) { handlers.Batch(r, sendMail, 10_001, nothingBatch) },
+		"NoHeartbeat: a tx handler has no":    func(r *handlers.Registry) { handlers.Tx(r, sendMail, nothing, handlers.NoHeartbeat(time.Minute)) },
+		"NoHeartbeat(0s): must be between 100ms and 576h0m0s": func(r *handlers.Registry) {
+			handlers.Leased(r, sendMail, nothingLeased, handlers.NoHeartbeat(0))
+		},
+		"NoHeartbeat(576h0m1s): must be": func(r *handlers.Registry) {
+			handlers.Leased(r, sendMail, nothingLeased, handlers.NoHeartbeat(outbox.MaxTimeout+time.Second))
+		},
+		"NoHeartbeat and Timeout(1s): the lease is the timeout": func(r *handlers.Registry) {
+			handlers.Leased(r, sendMail, nothingLeased, handlers.NoHeartbeat(time.Minute), handlers.Timeout(time.Second))
+		},
 	} {
-		wantText(t, panics(t, func() { handlers.Leased(handlers.New(), sendMail, nothingLeased, c.opts...) }), c.want)
+		wantText(t, panics(t, func() { register(handlers.New()) }), want)
 	}
-	wantText(t, panics(t, func() { handlers.Tx(handlers.New(), sendMail, nothing, handlers.NoHeartbeat(time.Minute)) }), "NoHeartbeat: a tx handler has no lease")
 	// All at once.
 	wantText(t, panics(t, func() {
 		handlers.Batch(handlers.New(), sendMail, 0, nothingBatch, handlers.MaxAttempts(-1), handlers.Priority(1e6), handlers.Timeout(time.Hour))

@@ -64,7 +64,8 @@ func TestAnEnqueuerNeedsOnlyToInsert(t *testing.T) {
 		"tasks": {`GRANT INSERT, SELECT (task_id) ON outbox.task TO outbox_test_enqueuer`, func(tx *sql.Tx) []outbox.Enqueued {
 			later := put(t, tx, "T", 1, outbox.After(time.Hour))
 			return append(putMany(t, tx, outbox.NewTask{Type: "T"}, outbox.NewTask{Type: "T"}), later)
-		}, []string{"SELECT payload FROM outbox.task", "DELETE FROM outbox.task", "UPDATE outbox.task SET priority = 0", "SELECT * FROM outbox.dead_task"}},
+		}, []string{"SELECT payload FROM outbox.task", "DELETE FROM outbox.task", "UPDATE outbox.task SET priority = 0", "SELECT * FROM outbox.dead_task",
+			"SELECT last_value FROM outbox.wake", "SELECT outbox.task_wake()", "SELECT outbox.check_task(1)"}},
 		"keyed tasks": {`GRANT INSERT, SELECT (task_id, outcome, position) ON outbox.keyed_task TO outbox_test_enqueuer`, func(tx *sql.Tx) []outbox.Enqueued {
 			created := put(t, tx, "T", 1, outbox.UniquePayload())
 			if again := put(t, tx, "T", 1, outbox.UniquePayload(), outbox.OnConflict(outbox.Replace)); again.Outcome != outbox.Updated {

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/chaos/proxy"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	programs "github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -82,55 +84,45 @@ var locks = map[string]string{
 	"a table in use":      "SELECT * FROM outbox.relay",
 }
 
-func TestMigrateWaitsForLocksInShortTries(t *testing.T) {
+// At the second timeout, since the first try alone would pass without a retry, the other lets go or
+// the context ends.
+func TestMigrateWaitsForLocksInShortTriesUntilItsContextEnds(t *testing.T) {
+	reason := errors.New("the test has seen enough")
 	for name, lock := range locks {
-		t.Run(name, func(t *testing.T) {
-			url := pgtest.Database(t)
-			migrate(t, open(t, url), files(first()))
-			release := begin(t, open(t, url), lock)
-			db, w := watched(t, url)
-			var timeouts atomic.Int32
-			w.done = func(_ string, err error) {
-				// At the second one, since the first try alone would pass without a retry.
-				if pgerr.Code(err) == "55P03" && timeouts.Add(1) == 2 {
-					release()
+		for _, ends := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ends), func(t *testing.T) {
+				url := pgtest.Database(t)
+				migrate(t, open(t, url), files(first()))
+				release := begin(t, open(t, url), lock)
+				db, w := watched(t, url)
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				var timeouts atomic.Int32
+				w.done = func(_ string, err error) {
+					if pgerr.Code(err) == "55P03" && timeouts.Add(1) == 2 {
+						if ends {
+							cancel(reason)
+						} else {
+							release()
+						}
+					}
 				}
-			}
-			migrate(t, db, files(first(), second("SELECT 1")), LockTimeout(10*time.Millisecond))
-			if got := timeouts.Load(); got < 2 {
-				t.Errorf("got %d lock timeouts, want 2 or more", got)
-			}
-			if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != baseline+1 {
-				t.Errorf("got version %d, want %d", got, baseline+1)
-			}
-		})
-	}
-}
-
-func TestMigrateEndsWithItsContext(t *testing.T) {
-	for name, lock := range locks {
-		t.Run(name, func(t *testing.T) {
-			url := pgtest.Database(t)
-			migrate(t, open(t, url), files(first()))
-			begin(t, open(t, url), lock)
-			db, w := watched(t, url)
-			reason := errors.New("the test has seen enough")
-			ctx, cancel := context.WithCancelCause(t.Context())
-			defer cancel(nil)
-			var timeouts atomic.Int32
-			w.done = func(_ string, err error) {
-				if pgerr.Code(err) == "55P03" && timeouts.Add(1) == 2 {
-					cancel(reason)
+				err := Migrate(ctx, db, files(first(), second("SELECT 1")), LockTimeout(10*time.Millisecond))
+				if got := timeouts.Load(); got < 2 || (err != nil) != ends {
+					t.Errorf("got %v after %d lock timeouts, want 2 or more", err, got)
 				}
-			}
-			err := Migrate(ctx, db, files(first(), second("SELECT 1")), LockTimeout(10*time.Millisecond))
-			if !errors.Is(err, reason) || pgerr.Code(err) != "55P03" {
-				t.Errorf("got %v, want the context's cause and the lock timeout", err)
-			}
-			if got := db.Stats().InUse; got != 0 {
-				t.Errorf("%d connections are still in use", got)
-			}
-		})
+				if ends {
+					if !errors.Is(err, reason) || pgerr.Code(err) != "55P03" {
+						t.Errorf("got %v, want the context's cause and the lock timeout", err)
+					}
+				} else if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != baseline+1 {
+					t.Errorf("got version %d, want %d", got, baseline+1)
+				}
+				if got := db.Stats().InUse; got != 0 {
+					t.Errorf("%d connections are still in use", got)
+				}
+			})
+		}
 	}
 }
 
@@ -186,24 +178,26 @@ func TestMigrateGivesUpAfterAWhile(t *testing.T) {
 func patience(d time.Duration) Option { return func(s *settings) { s.patience = d } }
 
 func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
-	for name, after := range map[string]bool{"committed": true, "not committed": false} {
+	for name, how := range map[string]proxy.How{"committed": proxy.LoseReply, "not committed": proxy.LoseRequest} {
 		t.Run(name, func(t *testing.T) {
-			db, w := watched(t, pgtest.Database(t))
-			commits := 0
-			w.commit = func() (bool, bool) {
-				commits++
-				return commits <= 2 && !after, commits <= 2 && after
+			u, err := url.Parse(pgtest.Database(t))
+			if err != nil {
+				t.Fatal(err)
 			}
+			p, err := proxy.New(u.Host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			u.Host = p.Address()
+			caught := 0
+			for range 2 { // of the one version and the next, or twice of the one
+				p.Set(&proxy.Trap{Catches: proxy.Commit("INSERT INTO outbox.migration"), How: how, Then: func() { caught++ }})
+			}
+			db := open(t, u.String(), "sslmode", "disable")
 			migrate(t, db, files(first(), second("SELECT 1")))
-			want := 2
-			if !after {
-				want = 4 // the first is lost twice
-			}
-			if commits != want {
-				t.Errorf("got %d commits, want %d", commits, want)
-			}
-			if got := scan[int](t, db, "SELECT count(*) FROM outbox.migration"); got != 2 {
-				t.Errorf("got %d versions, want 2", got)
+			if got := scan[int](t, db, "SELECT count(*) FROM outbox.migration"); got != 2 || caught != 2 {
+				t.Errorf("got %d versions after %d lost commits, want 2 after 2", got, caught)
 			}
 		})
 	}

@@ -111,27 +111,6 @@ func TestMigrateOnlyReadsWhenThereIsNothingToDo(t *testing.T) {
 	}
 }
 
-// lib/pq begins a transaction with READ WRITE, which goes over the setting; pgx does not, nor do a relay's single statements.
-func TestMigrateNamesTheSettingThatMakesTransactionsReadOnly(t *testing.T) {
-	db, w := watched(t, pgtest.Database(t), "default_transaction_read_only", "on")
-	for name, err := range map[string]error{"Migrate": Migrate(t.Context(), db), "CheckWritable": CheckWritable(t.Context(), db)} {
-		if !errors.Is(err, ErrReadOnly) || !strings.Contains(err.Error(), "default_transaction_read_only is on for the role") {
-			t.Errorf("%s: got %v, want ErrReadOnly with the setting's name", name, err)
-		}
-	}
-	if got := w.writes(); len(got) > 0 {
-		t.Errorf("it wrote %q", got)
-	}
-}
-
-func TestMigrateTellsAStandby(t *testing.T) {
-	db, w := watched(t, pgtest.Database(t))
-	w.rewrite = func(q string) string { return strings.ReplaceAll(q, "pg_is_in_recovery()", "true") }
-	if err := Migrate(t.Context(), db); err == nil || errors.Is(err, ErrReadOnly) || !strings.Contains(err.Error(), "is a standby") {
-		t.Errorf("got %v, want: the server is a standby", err)
-	}
-}
-
 func TestMigrateIntoASchemaThatTheRoleOwns(t *testing.T) {
 	url := pgtest.Database(t)
 	admin := open(t, url)
@@ -179,68 +158,89 @@ func TestAFailedVersionLeavesThoseBefore(t *testing.T) {
 	migrate(t, db, files(first(), second("SELECT 1")))
 }
 
-func TestANewerSchemaIsRefusedBeforeAnyWrite(t *testing.T) {
-	db, w := watched(t, pgtest.Database(t))
-	migrate(t, db)
-	run(t, db, "INSERT INTO outbox.migration (version) VALUES (999)")
-	w.sent = nil
-	for name, err := range map[string]error{"Migrate": Migrate(t.Context(), db), "Check": Check(t.Context(), db, "outbox")} {
-		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), fmt.Sprintf("version 999, this code knows %d", Version())) {
-			t.Errorf("%s: got %v, want ErrNewer with both versions", name, err)
-		}
-	}
-	if got := w.writes(); len(got) > 0 {
-		t.Errorf("it wrote %q", got)
-	}
+// beforeBaseline is a schema of before the first release: its table of versions had the same form.
+func beforeBaseline(version int) string {
+	return createMigrationTable + fmt.Sprintf("INSERT INTO outbox.migration (version) SELECT generate_series(1, %d)", version)
 }
 
-// Versions 1 to 18 were before the first release. They had a table of versions of the same form.
-func TestASchemaFromBeforeTheBaselineIsRefusedBeforeAnyWrite(t *testing.T) {
-	for _, version := range []int{1, 15, 18} {
-		t.Run(fmt.Sprint(version), func(t *testing.T) {
-			url := pgtest.Database(t)
-			db, w := watched(t, url)
-			run(t, db, createMigrationTable+fmt.Sprintf("INSERT INTO outbox.migration (version) SELECT generate_series(1, %d)", version))
-			w.sent = nil
-			want := fmt.Sprintf(`the schema "outbox" is at version %d, from before the first release, and cannot be migrated: `+
-				"drop the schema, with the tasks in it, and start anew", version)
-			for name, err := range map[string]error{"Migrate": Migrate(t.Context(), db), "Check": Check(t.Context(), db, "outbox")} {
-				if !errors.Is(err, ErrNotMigrated) || !strings.Contains(err.Error(), want) {
-					t.Errorf("%s: got %v, want ErrNotMigrated: %s", name, err, want)
+func TestWhatCannotBeMigratedIsRefusedBeforeAnyWrite(t *testing.T) {
+	const before = `the schema "outbox" is at version %d, from before the first release, and cannot be migrated: drop the schema, with the tasks in it, and start anew`
+	const encoding = " has the encoding %s, the outbox needs UTF8: create a database with"
+	for name, c := range map[string]struct {
+		url       func(testing.TB) string
+		settings  []string
+		prepare   string
+		from, to  string // what a statement says instead
+		want      error
+		text      string
+		onlyWrite bool // Check may go on
+	}{
+		"a newer schema": {prepare: first() + fmt.Sprintf("INSERT INTO outbox.migration SELECT generate_series(20, %d); INSERT INTO outbox.migration VALUES (999)", Version()),
+			want: ErrNewer, text: fmt.Sprintf("version 999, this code knows %d", Version())},
+		"version 1":        {prepare: beforeBaseline(1), want: ErrNotMigrated, text: fmt.Sprintf(before, 1)},
+		"version 18":       {prepare: beforeBaseline(18), want: ErrNotMigrated, text: fmt.Sprintf(before, 18)},
+		"an old server":    {from: "current_setting('server_version_num')", to: "'130022'", want: ErrUnsupportedServer, text: "supported are 14 to 18"},
+		"LATIN1":           {url: func(t testing.TB) string { return pgtest.Encoded(t, "LATIN1") }, want: ErrUnsupportedEncoding, text: fmt.Sprintf(encoding, "LATIN1")},
+		"SQL_ASCII":        {url: func(t testing.TB) string { return pgtest.Encoded(t, "SQL_ASCII") }, want: ErrUnsupportedEncoding, text: fmt.Sprintf(encoding, "SQL_ASCII")},
+		"a standby":        {from: "pg_is_in_recovery()", to: "true", text: "is a standby", onlyWrite: true},
+		"a read-only role": {settings: []string{"default_transaction_read_only", "on"}, want: ErrReadOnly, text: "default_transaction_read_only is on for the role", onlyWrite: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.url == nil {
+				c.url = pgtest.Database
+			}
+			url := c.url(t)
+			if c.prepare != "" {
+				run(t, open(t, url), c.prepare)
+			}
+			db, w := watched(t, url, c.settings...)
+			if c.from != "" {
+				w.rewrite = func(q string) string { return strings.ReplaceAll(q, c.from, c.to) }
+			}
+			errs := map[string]error{"Migrate": Migrate(t.Context(), db)}
+			if !c.onlyWrite {
+				errs["Check"], errs["GrantRoles"] = Check(t.Context(), db, "outbox"), GrantRoles(t.Context(), db)
+			} else if c.want != nil {
+				errs["CheckWritable"] = CheckWritable(t.Context(), db)
+			}
+			for call, err := range errs {
+				if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+					t.Errorf("%s: got %v, want %v: %s", call, err, c.want, c.text)
 				}
 			}
 			if got := w.writes(); len(got) > 0 {
 				t.Errorf("it wrote %q", got)
 			}
-			// As psql and goose apply it.
-			if _, err := db.ExecContext(t.Context(), first()); pgerr.Code(err) != "0A000" || !strings.Contains(err.Error(), "before the first release") {
-				t.Errorf("the first file: got %v, want SQLSTATE 0A000", err)
-			}
 		})
 	}
 }
 
-func TestAnUnsupportedServerIsRefusedBeforeAnyWrite(t *testing.T) {
+// As psql and goose apply it.
+func TestTheFirstFileRefusesWhatCannotBeMigrated(t *testing.T) {
+	old := open(t, pgtest.Database(t))
+	run(t, old, beforeBaseline(18))
+	if _, err := old.Exec(first()); pgerr.Code(err) != "0A000" || !strings.Contains(err.Error(), "before the first release") {
+		t.Errorf("got %v, want SQLSTATE 0A000", err)
+	}
+	statements, err := gooseStatements(first())
+	if err != nil {
+		t.Fatal(err)
+	}
+	latin := open(t, pgtest.Encoded(t, "LATIN1"))
+	if _, err := latin.Exec(statements[0]); pgerr.Code(err) != "0A000" || !strings.Contains(err.Error(), "LATIN1") {
+		t.Errorf("got %v, want SQLSTATE 0A000 with the encoding", err)
+	}
+	if scan[bool](t, latin, "SELECT to_regnamespace('outbox') IS NOT NULL") {
+		t.Error("there is a schema")
+	}
+}
+
+func TestSupportedServers(t *testing.T) {
 	for number, want := range map[int]bool{90624: false, 130022: false, 140000: true, 150018: true, 180004: true, 190000: false} {
 		err := checkServer(number, "9.9beta")
-		if (err == nil) != want {
+		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "PostgreSQL 9.9beta, supported are 14 to 18") {
 			t.Errorf("%d: got %v, want supported: %v", number, err, want)
 		}
-		if err != nil && (!errors.Is(err, ErrUnsupportedServer) || !strings.Contains(err.Error(), "PostgreSQL 9.9beta, supported are 14 to 18")) {
-			t.Errorf("%d: got %v, want ErrUnsupportedServer with the version found and those supported", number, err)
-		}
-	}
-	db, w := watched(t, pgtest.Database(t))
-	w.rewrite = func(q string) string {
-		return strings.ReplaceAll(q, "current_setting('server_version_num')", "'130022'")
-	}
-	for name, err := range map[string]error{"Migrate": Migrate(t.Context(), db), "Check": Check(t.Context(), db, "outbox")} {
-		if !errors.Is(err, ErrUnsupportedServer) {
-			t.Errorf("%s: got %v, want ErrUnsupportedServer", name, err)
-		}
-	}
-	if got := w.writes(); len(got) > 0 {
-		t.Errorf("it wrote %q", got)
 	}
 }
 

@@ -9,24 +9,6 @@ import (
 // code is a script without its comments.
 func code(script string) string { return regexp.MustCompile(`--.*`).ReplaceAllString(script, "") }
 
-func TestAnotherNameReplacesEveryUseOfTheFirst(t *testing.T) {
-	for _, name := range []string{"select", "x", "_", "my_outbox", "outbox2", strings.Repeat("x", 63)} {
-		script, err := SQL(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for text, script := range map[string]string{"SQL": script, "the table of versions": rename(createMigrationTable, name)} {
-			uses := strings.Count(code(script), `"`+name+`"`)
-			if left := strings.ReplaceAll(code(script), `"`+name+`"`, ""); strings.Contains(left, "outbox") {
-				t.Errorf("%s for %s: outbox is left in\n%s", text, name, left)
-			}
-			if uses < 3 {
-				t.Errorf("%s for %s: the name is in it %d times", text, name, uses)
-			}
-		}
-	}
-}
-
 func TestSQLForTheDefaultNameIsTheFiles(t *testing.T) {
 	got, err := SQL("outbox")
 	if err != nil {
@@ -53,6 +35,17 @@ func TestFilesLeaveTransactionsToTheCaller(t *testing.T) {
 		}
 		if !strings.HasPrefix(text, "-- +goose Up\n") || strings.Contains(text, "+goose Down") {
 			t.Errorf("file %d: want goose's Up, and no Down", i+1)
+		}
+	}
+}
+
+// A character outside of ASCII cannot be stored, or not even be sent, where the database's encoding lacks it.
+func TestAllFilesAreASCII(t *testing.T) {
+	for i, text := range append(migrations(), rolesScript) {
+		for n, line := range strings.Split(text, "\n") {
+			if strings.ContainsFunc(line, func(r rune) bool { return r > '~' || r < ' ' }) {
+				t.Errorf("file %d, line %d is not ASCII: %q", i+1, n+1, line)
+			}
 		}
 	}
 }

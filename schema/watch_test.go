@@ -8,14 +8,13 @@ import (
 	"sync"
 )
 
-// watch is lib/pq's connector with what happens on its connections on record, and with faults. Its functions
-// may be called by several connections at once; nil ones do nothing.
+// watch is lib/pq's connector with what happens on its connections on record. Its functions may be
+// called by several connections at once; nil ones do nothing.
 type watch struct {
 	driver.Connector
-	connected func(error)                 // after each attempt to connect
-	rewrite   func(string) string         // of the statements
-	done      func(string, error)         // after each statement
-	commit    func() (before, after bool) // whether the connection is lost at that point of a COMMIT
+	connected func(error)         // after each attempt to connect
+	rewrite   func(string) string // of the statements
+	done      func(string, error) // after each statement
 
 	mu     sync.Mutex
 	sent   []string // statements, without those that begin and end transactions
@@ -57,7 +56,6 @@ type watchedConn struct {
 	driver.Conn
 	watch *watch
 	inTx  bool
-	lost  bool
 }
 
 func (c *watchedConn) note(query string, args []driver.NamedValue) string {
@@ -108,7 +106,7 @@ func (c *watchedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (drive
 		return nil, err
 	}
 	c.inTx = true
-	return &watchedTx{Tx: tx, conn: c, readOnly: opts.ReadOnly}, nil
+	return &watchedTx{tx, c}, nil
 }
 
 func (c *watchedConn) ResetSession(ctx context.Context) error {
@@ -118,12 +116,9 @@ func (c *watchedConn) ResetSession(ctx context.Context) error {
 	return nil
 }
 
-func (c *watchedConn) IsValid() bool { return !c.lost }
-
 type watchedTx struct {
 	driver.Tx
-	conn     *watchedConn
-	readOnly bool
+	conn *watchedConn
 }
 
 func (t *watchedTx) Rollback() error {
@@ -133,19 +128,5 @@ func (t *watchedTx) Rollback() error {
 
 func (t *watchedTx) Commit() error {
 	t.conn.inTx = false
-	before, after := false, false
-	if t.conn.watch.commit != nil && !t.readOnly {
-		before, after = t.conn.watch.commit()
-	}
-	if before || after {
-		t.conn.lost = true
-		if after {
-			if err := t.Tx.Commit(); err != nil {
-				return err
-			}
-		}
-		_ = t.conn.Close()
-		return driver.ErrBadConn
-	}
 	return t.Tx.Commit()
 }

@@ -3,7 +3,6 @@ package outbox_test
 import (
 	"context"
 	"database/sql"
-	"os"
 	"testing"
 
 	"github.com/jmoiron/sqlx"
@@ -21,17 +20,13 @@ type client struct {
 	name, driver     string
 	parameter, value string // of the connection
 	begin            func(context.Context, *sql.DB) (transaction, error)
-	also             bool // differs from another client in how a transaction begins, not in what is sent
 }
 
 var clients = []client{
 	{name: "lib_pq", driver: "postgres", begin: beginTx},
-	{name: "lib_pq_binary_parameters", driver: "postgres", parameter: "binary_parameters", value: "yes", begin: beginTx},
-	{name: "lib_pq_conn", driver: "postgres", begin: beginConn, also: true},
-	{name: "sqlx_lib_pq", driver: "postgres", begin: beginSqlx, also: true},
+	{name: "lib_pq_binary_parameters_sqlx", driver: "postgres", parameter: "binary_parameters", value: "yes", begin: beginSqlx},
 	{name: "pgx", driver: "pgx", begin: beginTx},
-	{name: "pgx_conn", driver: "pgx", begin: beginConn, also: true},
-	{name: "pgx_exec", driver: "pgx", parameter: "default_query_exec_mode", value: "exec", begin: beginTx},
+	{name: "pgx_exec_conn", driver: "pgx", parameter: "default_query_exec_mode", value: "exec", begin: beginConn},
 	{name: "pgx_simple_protocol", driver: "pgx", parameter: "default_query_exec_mode", value: "simple_protocol", begin: beginTx},
 }
 
@@ -81,30 +76,22 @@ type env struct {
 	pool *sql.DB
 }
 
-// onEveryClient runs the tests over each client that sends its statements in another way.
-// TestEnqueue and OUTBOX_TEST_LONG=1 have all clients.
+// onEveryClient runs the tests over each client: each way to send statements, and each to begin.
 func onEveryClient(t *testing.T, tests []contract) {
 	t.Helper()
 	d := newDatabase(t)
 	for _, c := range clients {
-		if c.also && t.Name() != "TestEnqueue" && os.Getenv("OUTBOX_TEST_LONG") == "" {
-			continue
-		}
 		t.Run(c.name, func(t *testing.T) {
-			e := &env{database: d, client: c}
-			e.pool = open(t, c.driver, e.address(t, d.url))
+			e, url := &env{database: d, client: c}, d.url
+			if c.parameter != "" {
+				url = withParameter(t, url, c.parameter, c.value)
+			}
+			e.pool = open(t, c.driver, url)
 			for _, test := range tests {
 				t.Run(test.name, func(t *testing.T) { test.test(t, e) })
 			}
 		})
 	}
-}
-
-func (c client) address(t testing.TB, url string) string {
-	if c.parameter == "" {
-		return url
-	}
-	return withParameter(t, url, c.parameter, c.value)
 }
 
 // tx is a transaction of the client, rolled back after the test if it still runs.

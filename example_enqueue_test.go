@@ -48,7 +48,8 @@ func ExampleInTx() {
 	// mail to ada@example.com
 }
 
-// One statement writes the business row and the task: from any language, a SQL function or psql.
+// One statement writes the business row and the task: from any language, a SQL function or psql. A
+// task whose name is taken by a waiting one is skipped, and no error.
 func Example_plainSQL() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()
@@ -61,20 +62,9 @@ func Example_plainSQL() {
 		INSERT INTO outbox.task (task_type, payload)
 		SELECT 'SEND_MAIL', to_jsonb(email) FROM u`)
 	must(err)
-	runDue(ctx, db, printMail())
-	// Output:
-	// mail to ada@example.com
-	// mail to eve@example.com
-}
-
-// Enqueueing by name from plain SQL: a row whose name is taken by a waiting task is skipped, and no error.
-func Example_plainSQLUnique() {
-	ctx := context.Background()
-	db, drop := exampleDatabase()
-	defer drop()
 	for range 2 {
 		result, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, payload, unique_key)
-			VALUES ('SEND_MAIL', '"ada@example.com"', 'welcome ada')`)
+			VALUES ('SEND_MAIL', '"bob@example.com"', 'welcome bob')`)
 		must(err)
 		n, _ := result.RowsAffected()
 		fmt.Println("tasks:", n)
@@ -84,6 +74,8 @@ func Example_plainSQLUnique() {
 	// tasks: 1
 	// tasks: 0
 	// mail to ada@example.com
+	// mail to eve@example.com
+	// mail to bob@example.com
 }
 
 // Thousands of tasks are one statement.

@@ -38,14 +38,16 @@ func ExampleOrderedBy() {
 		return nil
 	})
 	runDue(ctx, db, reg)
-	fmt.Println("an hour later")
-	_, err := db.ExecContext(ctx, `UPDATE outbox.task SET run_at = now() WHERE state = 'scheduled'`)
-	must(err)
+	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error { // the server is back, and nobody wants to wait
+		found, err := outbox.RunNow(ctx, tx, 1)
+		fmt.Println("it waits for its retry:", found)
+		return err
+	}))
 	runDue(ctx, db, reg)
 	// Output:
 	// ada 1 attempt 1
 	// eve 1 attempt 1
-	// an hour later
+	// it waits for its retry: true
 	// ada 1 attempt 2
 	// ada 2 attempt 1
 }

@@ -20,6 +20,8 @@ import (
 func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 	t.Parallel()
 	const relayID = "00000000-0000-0000-0000-000000000001"
+	reg := handlers.New()
+	handlers.Tx(reg, outbox.NewTaskType[int]("T"), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
 	calls := map[string]func(ctx context.Context, db *sql.DB) error{
 		"InTx": func(ctx context.Context, db *sql.DB) error {
 			return outbox.InTx(ctx, db, func(*sql.Tx) error { return nil })
@@ -32,8 +34,6 @@ func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 		"Migrate":    func(ctx context.Context, db *sql.DB) error { return schema.Migrate(ctx, db) },
 		"GrantRoles": func(ctx context.Context, db *sql.DB) error { return schema.GrantRoles(ctx, db) },
 		"RunOnce": func(ctx context.Context, db *sql.DB) error {
-			reg := handlers.New()
-			handlers.Tx(reg, outbox.NewTaskType[int]("T"), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
 			r, err := relay.New(db, reg, relay.Config{})
 			if err != nil {
 				return err
@@ -41,8 +41,6 @@ func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 			return r.RunOnce(ctx)
 		},
 		"New with a bad ListenDSN": func(ctx context.Context, db *sql.DB) error {
-			reg := handlers.New()
-			handlers.Tx(reg, outbox.NewTaskType[int]("T"), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
 			_, err := relay.New(db, reg, relay.Config{ListenDSN: "password=a C4n4ry"})
 			return err
 		},

@@ -119,6 +119,7 @@ func TestPayloads(t *testing.T) {
 	t.Parallel()
 	onEveryClient(t, []contract{
 		{"are_stored_as_the_value_that_jsonb_makes_of_them", func(t *testing.T, e *env) {
+			tx := e.tx(t)
 			for _, c := range []struct {
 				payload any
 				want    string
@@ -140,19 +141,15 @@ func TestPayloads(t *testing.T) {
 				{welcome{UserID: -1}, `{"user_id": -1}`},
 				{json.Number("1.10"), `1.10`},
 			} {
-				name, tx := newType(), e.tx(t)
-				_, err := outbox.Enqueue(t.Context(), tx.Querier, name, c.payload)
-				if err != nil {
-					t.Errorf("%v: %v", c.payload, err)
-					continue
-				}
+				name := newType()
+				put(t, tx.Querier, name, c.payload)
 				if got := one(t, tx, name).Payload; got != c.want {
 					t.Errorf("%v: got %s, want %s", c.payload, got, c.want)
 				}
-				_ = tx.rollback()
 			}
 		}},
 		{"are_taken_up_to_each_limit", func(t *testing.T, e *env) {
+			tx := e.tx(t)
 			for _, c := range []struct {
 				about   string
 				payload any
@@ -172,15 +169,11 @@ func TestPayloads(t *testing.T) {
 				{"a thousand objects", json.RawMessage(nested(`{"":`, "}", 1000)), 0, 6001},
 				{"a thousand Go slices", nestedAny(1000), 0, 2004},
 			} {
-				name, tx := newType(), e.tx(t)
-				if _, err := outbox.Enqueue(t.Context(), tx.Querier, name, c.payload, outbox.MaxPayload(c.limit)); err != nil {
-					t.Errorf("%s: %v", c.about, err)
-					continue
-				}
+				name := newType()
+				put(t, tx.Querier, name, c.payload, outbox.MaxPayload(c.limit))
 				if got := one(t, tx, name).Payload; len(got) != c.size {
 					t.Errorf("%s: got %d bytes, want %d", c.about, len(got), c.size)
 				}
-				_ = tx.rollback()
 			}
 		}},
 	})

@@ -3,15 +3,11 @@ package outbox_test
 import (
 	"context"
 	"database/sql"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -55,28 +51,8 @@ func sendMail(_ context.Context, userID, _ int64) error {
 
 func TestTheExampleOfTheREADMEWorks(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	this, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, block, _ := strings.Cut(string(readme), "```go\n")
-	block, _, found := strings.Cut(block, "```")
-	if !found || !strings.Contains(string(this), block) {
-		t.Error("the Go block of README.md is not in example_test.go, line by line")
-	}
-
-	db, err := pgtest.Open("postgres", relaytest.Migrated(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.Exec(`CREATE TABLE usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL)`); err != nil {
-		t.Fatal(err)
-	}
+	quoted(t, "README.md", "```go\n", "example_test.go")
+	db := testDB(t)
 	ctx, stop := context.WithCancel(t.Context())
 	relayed := make(chan error, 1)
 	go func() { relayed <- relayTasks(ctx, db) }()

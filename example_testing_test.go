@@ -3,14 +3,11 @@ package outbox_test
 import (
 	"context"
 	"database/sql"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
@@ -42,29 +39,21 @@ func registry(send func(userID int64) error) *handlers.Registry {
 }
 
 func testDB(t *testing.T) *sql.DB {
-	db, err := pgtest.Open("postgres", relaytest.Migrated(t))
-	if err != nil {
-		t.Fatal(err)
+	d := newDatabase(t)
+	exec(t, d.db, `CREATE TABLE usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL)`)
+	return d.db
+}
+
+// quoted checks that the first such block of a page is in a file, line by line.
+func quoted(t *testing.T, page, begin, file string) {
+	t.Helper()
+	_, block, _ := strings.Cut(read(t, page), begin)
+	block, _, found := strings.Cut(block, "```")
+	if !found || !strings.Contains(read(t, file), block) {
+		t.Errorf("the block %s of %s is not in %s, line by line", begin, page, file)
 	}
-	t.Cleanup(func() { _ = db.Close() })
-	if _, err := db.Exec(`CREATE TABLE usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL)`); err != nil {
-		t.Fatal(err)
-	}
-	return db
 }
 
 func TestTheGuideToTestingHasThatTest(t *testing.T) {
-	guide, err := os.ReadFile("docs/guide/testing.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	this, err := os.ReadFile("example_testing_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, block, _ := strings.Cut(string(guide), "```go\nfunc TestSignUp")
-	block, _, found := strings.Cut(block, "```")
-	if !found || !strings.Contains(string(this), block) {
-		t.Error("TestSignUp in docs/guide/testing.md is not the one in example_testing_test.go, line by line")
-	}
+	quoted(t, "docs/guide/testing.md", "```go\nfunc TestSignUp", "example_testing_test.go")
 }

@@ -14,7 +14,6 @@ import (
 	_ "github.com/lib/pq"              // the driver "postgres"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -36,25 +35,13 @@ func newDatabase(t testing.TB, opts ...schema.Option) database {
 
 func open(t testing.TB, driver, url string) *sql.DB {
 	t.Helper()
-	db, err := pgtest.Open(driver, url)
-	return closing(t, db, err)
+	return relaytest.Open(t, url, driver).DB
 }
 
 // direct is open for what needs a session or a driver as it is by default, whatever the tests run behind.
 func direct(t testing.TB, driver, url string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open(driver, url)
-	return closing(t, db, err)
-}
-
-func closing(t testing.TB, db *sql.DB, err error) *sql.DB {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-	db.SetMaxIdleConns(20) // a new connection costs more than most tests
-	t.Cleanup(func() { db.Close() })
-	return db
+	return relaytest.Direct(t, url, driver).DB
 }
 
 // withParameter is the database's URL with one more connection parameter.

@@ -23,10 +23,7 @@ type outcome struct {
 func (d database) waiting(t testing.TB, taskType, lock string) <-chan outcome {
 	t.Helper()
 	tx := begin(t, d.db)
-	var pid int
-	if err := tx.QueryRow(`SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-		t.Fatal(err)
-	}
+	pid := scan[int](t, tx, `SELECT pg_backend_pid()`)
 	done := make(chan outcome, 1)
 	go func() {
 		got, err := outbox.Enqueue(context.Background(), tx, taskType, 2, outbox.Unique("k"))
@@ -36,10 +33,7 @@ func (d database) waiting(t testing.TB, taskType, lock string) <-chan outcome {
 		if len(done) > 0 {
 			t.Fatalf("it did not wait: %v", <-done)
 		}
-		err := d.db.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND $2 IN ('', locktype) AND NOT granted)`, pid, lock).Scan(&waits)
-		if err != nil {
-			t.Fatal(err)
-		}
+		waits = scan[bool](t, d.db, `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND $2 IN ('', locktype) AND NOT granted)`, pid, lock)
 	}
 	return done
 }
@@ -52,9 +46,7 @@ func TestOpenTransactionsWithOneKeyWaitForEachOther(t *testing.T) {
 		first := begin(t, d.db)
 		put(t, first, taskType, 1, outbox.Unique("k"))
 		other := begin(t, d.db)
-		if got, err := outbox.Enqueue(t.Context(), other, taskType, 1, outbox.Unique("l")); err != nil || got.Outcome != outbox.Created {
-			t.Fatal(got, err) // another key does not wait
-		}
+		put(t, other, taskType, 1, outbox.Unique("l")) // another key does not wait
 		done := d.waiting(t, taskType, "")
 		want := outbox.Created
 		if commits {
@@ -77,19 +69,15 @@ func TestNoClaimStartsATaskBeforeTheEnqueueThatFoundItCommits(t *testing.T) {
 		taskType := newType()
 		exec(t, d.db, `INSERT INTO outbox.task (task_type, unique_key, run_at) VALUES ($1, 'k', now() + $2::boolean::int * interval '1 hour')`, taskType, promote)
 		tx := begin(t, d.db)
-		if got, err := outbox.Enqueue(t.Context(), tx, taskType, 1, outbox.Unique("k")); err != nil || got.Outcome != outbox.Skipped {
-			t.Fatal(got, err)
+		if got := put(t, tx, taskType, 1, outbox.Unique("k")); got.Outcome != outbox.Skipped {
+			t.Fatal(got)
 		}
 		if promote { // which is not held up, and does not let the claim through
 			exec(t, d.db, `UPDATE outbox.task SET state = 'ready' WHERE task_type = $1`, taskType)
 		}
-		claim := func() (n int) {
-			err := d.db.QueryRow(`WITH c AS MATERIALIZED (SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1 FOR UPDATE SKIP LOCKED)
-				SELECT count(*) FROM c`, taskType).Scan(&n)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return n
+		claim := func() int {
+			return scan[int](t, d.db, `WITH c AS MATERIALIZED (SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1 FOR UPDATE SKIP LOCKED)
+				SELECT count(*) FROM c`, taskType)
 		}
 		if n := claim(); n != 0 {
 			t.Errorf("promoted %v: the claim took %d tasks before the commit, want 0", promote, n)

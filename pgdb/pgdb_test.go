@@ -159,24 +159,13 @@ func TestABoundedCommitEndsItsWaitForAStandby(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	server := pgtest.Local(t, nil)
-	admin := openPool(t, server.URL())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	exec := func(query string) {
-		t.Helper()
-		if _, err := admin.ExecContext(ctx, query); err != nil {
-			t.Fatal(err)
-		}
+	admin := relaytest.Direct(t, server.URL(), "postgres")
+	admin.Do(t, `CREATE TABLE t (a int)`)
+	admin.Do(t, `ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
+	admin.Do(t, `SELECT pg_reload_conf()`)
+	for admin.Text(t, `SHOW synchronous_standby_names`) != "nobody" {
 	}
-	exec(`CREATE TABLE t (a int)`)
-	exec(`ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
-	exec(`SELECT pg_reload_conf()`)
-	for names := ""; names != "nobody"; {
-		if err := admin.QueryRowContext(ctx, `SHOW synchronous_standby_names`).Scan(&names); err != nil {
-			t.Fatal(err)
-		}
-	}
-	exec(`CHECKPOINT`) // it is the checkpointer whose reading of it counts
+	admin.Do(t, `CHECKPOINT`) // it is the checkpointer whose reading of it counts
 	db := openPool(t, server.URL())
 	db.SetMaxOpenConns(1)
 	commit := func(d time.Duration) <-chan error {
@@ -201,23 +190,16 @@ func TestABoundedCommitEndsItsWaitForAStandby(t *testing.T) {
 		}()
 		return done
 	}
-	count := func(query string) (n int) {
-		t.Helper()
-		if err := admin.QueryRowContext(ctx, query).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
 	const waiting = `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
 	select {
 	case <-commit(500 * time.Millisecond):
 	case <-time.After(20 * time.Second):
 		t.Fatal("the COMMIT waits on")
 	}
-	if n := count(waiting); n != 0 {
+	if n := admin.Int(t, waiting); n != 0 {
 		t.Errorf("%d backends wait for a standby", n)
 	}
-	if n := count(`SELECT count(*) FROM t`); n != 1 {
+	if n := admin.Int(t, `SELECT count(*) FROM t`); n != 1 {
 		t.Errorf("%d rows, want 1", n)
 	}
 	done := commit(0) // the app's, on a connection that may have been a relay's
@@ -229,11 +211,11 @@ func TestABoundedCommitEndsItsWaitForAStandby(t *testing.T) {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	if n := count(waiting); n != 1 {
+	if n := admin.Int(t, waiting); n != 1 {
 		t.Errorf("%d backends wait for a standby, want the app's", n)
 	}
-	exec(`ALTER SYSTEM SET synchronous_standby_names = ''`)
-	exec(`SELECT pg_reload_conf()`)
+	admin.Do(t, `ALTER SYSTEM SET synchronous_standby_names = ''`)
+	admin.Do(t, `SELECT pg_reload_conf()`)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

@@ -46,61 +46,39 @@ func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.
 	}
 }
 
-// What a group may call with the owner's rights is cancel_task and run_task_now, for those who may cancel. PUBLIC may call nothing.
-func TestFunctionsWithTheOwnersRightsAreCalledByWhoIsMeantTo(t *testing.T) {
+// What is in the schema, whatever a later version adds, is called and read by who is meant to, or it
+// is in these lists. Package rights has what each role may do.
+func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 	db, name := grantedSchema(t)
-	for group, want := range map[string]string{"enqueuer": "", "viewer": "", "worker": "cancel_task run_task_now", "operator": "cancel_task run_task_now"} {
-		if got := list(t, db, name, `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND prosecdef AND has_function_privilege('<schema>_`+group+`', oid, 'EXECUTE')`); got != want {
-			t.Errorf("%s may call %q with the owner's rights, want %q", group, got, want)
-		}
-	}
-	if got := list(t, db, name, `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND has_function_privilege('<schema>_enqueuer', oid, 'EXECUTE')`); got != "enqueue_task" {
-		t.Errorf("an enqueuer may call %q", got)
-	}
-	if got := list(t, db, name, `SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`); got != "" {
-		t.Errorf("PUBLIC may call %q", got)
-	}
-	if got, want := list(t, db, name, `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND NOT prosecdef AND NOT has_function_privilege('<schema>_worker', oid, 'EXECUTE')`),
-		"check_task lock_waiting mark_headless resolve_key"; got != want {
-		t.Errorf("a worker may not call %q, want %q, which triggers call", got, want)
-	}
-	// Triggers and what they call work with the owner's rights: a group needs none of it.
-	if got := list(t, db, name, `SELECT DISTINCT proname::text FROM pg_proc, (VALUES ('enqueuer'), ('worker'), ('viewer'), ('operator')) AS g (role)
-		WHERE pronamespace = <ns> AND prorettype = 'trigger'::regtype AND has_function_privilege('<schema>_' || role, oid, 'EXECUTE')`); got != "" {
-		t.Errorf("%q could be made triggers of other tables", got)
-	}
-}
-
-// Tables that a later version adds are in these lists as well, or a group has what it should not have, or lacks it.
-func TestWhatIsInATableIsReadByWhoIsMeantTo(t *testing.T) {
-	db, name := grantedSchema(t)
-	const readable = `SELECT c.relname || '.' || attname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid
+	const functions = `SELECT DISTINCT proname::text FROM pg_proc, (VALUES ('enqueuer'), ('worker'), ('viewer'), ('operator')) AS g (role)
+		WHERE pronamespace = <ns> AND has_function_privilege('<schema>_' || role, oid, 'EXECUTE') AND `
+	const columns = `SELECT DISTINCT c.relname || '.' || attname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid, (VALUES ('enqueuer'), ('viewer'), ('operator')) AS g (role)
 		WHERE relnamespace = <ns> AND relkind IN ('r', 'v') AND attnum > 0 AND NOT attisdropped
 		  AND attname IN ('payload', 'headers', 'lease_token', 'token', 'key', 'unique_key', 'ordering_key', 'timing', 'definition')
-		  AND has_column_privilege('<schema>_`
-	for group, want := range map[string]string{
-		"enqueuer": "", "viewer": "",
-		"operator": "dead_task.headers dead_task.ordering_key dead_task.payload dead_task.unique_key unique_key.key",
+		  AND has_column_privilege('<schema>_' || role, c.oid, attnum, 'SELECT') AND `
+	const tables = `SELECT DISTINCT relname::text FROM pg_class, (VALUES ('enqueuer'), ('worker'), ('viewer'), ('operator')) AS g (role)
+		WHERE relnamespace = <ns> AND relkind IN ('r', 'v') AND `
+	const mayWrite = `(has_any_column_privilege('<schema>_' || role, oid, 'INSERT') OR has_any_column_privilege('<schema>_' || role, oid, 'UPDATE')
+		OR has_table_privilege('<schema>_' || role, oid, 'DELETE'))`
+	for about, c := range map[string]struct{ query, want string }{
+		"groups may call with the owner's rights": {functions + `prosecdef`, "cancel_task run_task_now"},
+		"groups could make triggers of":           {functions + `prorettype = 'trigger'::regtype`, ""},
+		"an enqueuer may call":                    {functions + `role = 'enqueuer'`, "enqueue_task"},
+		"PUBLIC may call":                         {`SELECT proname::text FROM pg_proc, aclexplode(COALESCE(proacl, acldefault('f', proowner))) WHERE pronamespace = <ns> AND grantee = 0`, ""},
+		"a worker may not call": {`SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND NOT prosecdef AND NOT has_function_privilege('<schema>_worker', oid, 'EXECUTE')`,
+			"check_task lock_waiting mark_headless resolve_key"}, // which triggers call
+		"an enqueuer or a viewer reads":    {columns + `role <> 'operator'`, ""},
+		"an operator reads":                {columns + `role = 'operator'`, "dead_task.headers dead_task.ordering_key dead_task.payload dead_task.unique_key unique_key.key"},
+		"groups may truncate or reference": {tables + `has_table_privilege('<schema>_' || role, oid, 'TRUNCATE, TRIGGER, REFERENCES')`, ""},
+		"an enqueuer writes to":            {tables + `role = 'enqueuer' AND ` + mayWrite, "keyed_task task"},
+		"a viewer writes to":               {tables + `role = 'viewer' AND ` + mayWrite, ""},
+		"an operator writes to":            {tables + `role = 'operator' AND ` + mayWrite, "audit cancel dead_task headless_key running schedule task task_type unique_key"},
+		"a worker lacks rights on": {tables + `role = 'worker' AND relkind = 'r' AND EXISTS (
+			SELECT FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) AS p (privilege)
+			 WHERE NOT has_table_privilege('<schema>_worker', oid, privilege))`, "audit migration promote_lock"},
 	} {
-		if got := list(t, db, name, readable+group+`', c.oid, attnum, 'SELECT')`); got != want {
-			t.Errorf("%s reads %q, want %q", group, got, want)
-		}
-	}
-	if got := list(t, db, name, `SELECT relname::text FROM pg_class WHERE relnamespace = <ns> AND relkind = 'r' AND NOT (
-		has_table_privilege('<schema>_worker', oid, 'SELECT') AND has_table_privilege('<schema>_worker', oid, 'INSERT')
-		AND has_table_privilege('<schema>_worker', oid, 'UPDATE') AND has_table_privilege('<schema>_worker', oid, 'DELETE'))`); got != "audit migration promote_lock" {
-		t.Errorf("a worker lacks rights on %q, want audit migration promote_lock", got)
-	}
-	if got := list(t, db, name, `SELECT format('%s %s %s', g.role, relname, p.privilege) FROM pg_class,
-		(VALUES ('enqueuer'), ('viewer'), ('operator'), ('worker')) AS g (role), (VALUES ('TRUNCATE'), ('TRIGGER'), ('REFERENCES')) AS p (privilege)
-		WHERE relnamespace = <ns> AND relkind IN ('r', 'v') AND has_table_privilege('<schema>_' || g.role, pg_class.oid, p.privilege)`); got != "" {
-		t.Errorf("groups have %q", got)
-	}
-	for group, want := range map[string]string{"enqueuer": "keyed_task task", "viewer": "", "operator": "audit cancel dead_task headless_key running schedule task task_type unique_key"} {
-		if got := list(t, db, name, `SELECT relname::text FROM pg_class WHERE relnamespace = <ns> AND relkind IN ('r', 'v')
-			AND (has_any_column_privilege('<schema>_`+group+`', oid, 'INSERT') OR has_any_column_privilege('<schema>_`+group+`', oid, 'UPDATE')
-			  OR has_table_privilege('<schema>_`+group+`', oid, 'DELETE'))`); got != want {
-			t.Errorf("%s writes to %q, want %q", group, got, want)
+		if got := list(t, db, name, c.query); got != c.want {
+			t.Errorf("%s %q, want %q", about, got, c.want)
 		}
 	}
 }

@@ -233,17 +233,8 @@ func TestOpenIsLibPQsPool(t *testing.T) {
 	}
 	var level, readOnly, b string
 	if err := errors.Join(tx.QueryRow(`SHOW transaction_isolation`).Scan(&level), tx.QueryRow(`SHOW transaction_read_only`).Scan(&readOnly),
-		tx.QueryRow(`SELECT b FROM t WHERE a = $1`, 1).Scan(&b), tx.Rollback()); err != nil || level != "serializable" || readOnly != "on" || b != "one" {
+		tx.QueryRow(`SELECT b FROM t WHERE a = $1`, 1).Scan(&b), tx.Commit()); err != nil || level != "serializable" || readOnly != "on" || b != "one" {
 		t.Errorf("got %q %q %q %v", level, readOnly, b, err)
-	}
-	if tx, err = db.Begin(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(`INSERT INTO t VALUES (3, '3')`); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
 	}
 	stmt, err := db.Prepare(`SELECT count(*) FROM t WHERE a > $1`)
 	if err != nil {
@@ -251,8 +242,8 @@ func TestOpenIsLibPQsPool(t *testing.T) {
 	}
 	defer stmt.Close()
 	n := 0
-	if err := stmt.QueryRow(1).Scan(&n); err != nil || n != 2 {
-		t.Errorf("got %d %v, want 2", n, err)
+	if err := stmt.QueryRow(1).Scan(&n); err != nil || n != 1 {
+		t.Errorf("got %d %v, want 1", n, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

@@ -15,7 +15,6 @@ import (
 
 	"github.com/txoutbox/outbox/internal/chaos/proxy"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	programs "github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -203,39 +202,6 @@ func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
 	}
 }
 
-func TestMigrateWaitsForAServerThatStarts(t *testing.T) {
-	programs.CI(t)
-	server := pgtest.Local(t, nil)
-	db, w := watched(t, server.URL())
-	migrate(t, db, files(first()))
-	if err := server.Stop("immediate"); err != nil {
-		t.Fatal(err)
-	}
-	refused := make(chan error, 1)
-	w.connected = func(err error) {
-		select {
-		case refused <- err:
-		default:
-		}
-	}
-	done := make(chan error, 1)
-	go func() { done <- Migrate(t.Context(), db, files(first(), second("SELECT 1"))) }()
-	select {
-	case err := <-refused:
-		if err == nil {
-			t.Fatal("the server has not stopped")
-		}
-	case err := <-done:
-		t.Fatalf("it did not try to connect: %v", err)
-	}
-	if err := server.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-}
-
 func TestMigrateReturnsThoughTheDriverHangs(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)
@@ -262,25 +228,19 @@ func (s stateError) Error() string    { return string(s) }
 func (s stateError) SQLState() string { return string(s) }
 
 func TestWhatIsTriedAgain(t *testing.T) {
-	db := open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable")
-	if err := db.PingContext(t.Context()); !again(err) {
-		t.Errorf("%v: want it tried again", err)
-	}
+	refused := open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable").PingContext(t.Context())
+	noHost := &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "databse"}}
+	want := map[error]bool{nil: false, context.Canceled: false, driver.ErrBadConn: true, noHost: false, refused: true}
 	for _, code := range []stateError{"55P03", "23505", "42P06", "42P07", "42710", "40P01", "40001", "XX000", "57P03", "57P01", "53300"} {
-		if !again(fmt.Errorf("wrapped: %w", code)) {
-			t.Errorf("%s: want it tried again", code)
-		}
+		want[fmt.Errorf("wrapped: %w", code)] = true
 	}
 	// Wrong password, no such database, permission, syntax, cancelled, read-only.
 	for _, code := range []stateError{"28P01", "3D000", "42501", "42601", "57014", "25006"} {
-		if again(code) {
-			t.Errorf("%s: want it returned at once", code)
+		want[code] = false
+	}
+	for err, want := range want {
+		if again(err) != want {
+			t.Errorf("%v: it is tried again: %v, want %v", err, !want, want)
 		}
-	}
-	if again(&net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "databse"}}) {
-		t.Error("no such host: want it returned at once")
-	}
-	if again(nil) || again(context.Canceled) || !again(driver.ErrBadConn) {
-		t.Error("want again for ErrBadConn, not for nil and Canceled")
 	}
 }

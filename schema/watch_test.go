@@ -12,9 +12,8 @@ import (
 // called by several connections at once; nil ones do nothing.
 type watch struct {
 	driver.Connector
-	connected func(error)         // after each attempt to connect
-	rewrite   func(string) string // of the statements
-	done      func(string, error) // after each statement
+	rewrite func(string) string // of the statements
+	done    func(string, error) // after each statement
 
 	mu     sync.Mutex
 	sent   []string // statements, without those that begin and end transactions
@@ -43,17 +42,24 @@ func (w *watch) writes() (out []string) {
 
 func (w *watch) Connect(ctx context.Context) (driver.Conn, error) {
 	c, err := w.Connector.Connect(ctx)
-	if w.connected != nil {
-		w.connected(err)
-	}
 	if err != nil {
 		return nil, err
 	}
-	return &watchedConn{Conn: c, watch: w}, nil
+	return &watchedConn{pqConn: c.(pqConn), watch: w}, nil
+}
+
+// pqConn is what a connection of lib/pq has.
+type pqConn interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.SessionResetter
+	driver.Validator
 }
 
 type watchedConn struct {
-	driver.Conn
+	pqConn
 	watch *watch
 	inTx  bool
 }
@@ -82,13 +88,13 @@ func (c *watchedConn) result(query string, err error) error {
 
 func (c *watchedConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	query = c.note(query, args)
-	r, err := c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
+	r, err := c.pqConn.ExecContext(ctx, query, args)
 	return r, c.result(query, err)
 }
 
 func (c *watchedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	query = c.note(query, args)
-	r, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
+	r, err := c.pqConn.QueryContext(ctx, query, args)
 	return r, c.result(query, err)
 }
 
@@ -101,19 +107,12 @@ func (c *watchedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (drive
 	if ctx.Done() != nil {
 		c.watch.record(&c.watch.faults, "a transaction that ends with its context")
 	}
-	tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, opts)
+	tx, err := c.pqConn.BeginTx(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
 	c.inTx = true
 	return &watchedTx{tx, c}, nil
-}
-
-func (c *watchedConn) ResetSession(ctx context.Context) error {
-	if r, ok := c.Conn.(driver.SessionResetter); ok {
-		return r.ResetSession(ctx)
-	}
-	return nil
 }
 
 type watchedTx struct {

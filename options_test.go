@@ -2,31 +2,15 @@ package outbox_test
 
 import (
 	"context"
-	"database/sql"
-	"encoding/json"
 	"errors"
-	"maps"
 	"math"
 	"strings"
 	"testing"
 	"time"
 	"unicode"
 
-	"github.com/jmoiron/sqlx"
-
 	"github.com/txoutbox/outbox"
 )
-
-// enqueued are the rows of a task that was enqueued with opts, alone and beside another, which are
-// different statements.
-func (e *env) enqueued(t *testing.T, opts ...outbox.Option) []stored {
-	t.Helper()
-	name, tx := newType(), e.tx(t)
-	defer tx.rollback()
-	put(t, tx.Querier, name, nil, opts...)
-	putMany(t, tx, outbox.NewTask{Type: name, Options: opts}, outbox.NewTask{Type: "other"})
-	return rows(t, tx, name)
-}
 
 func TestOptions(t *testing.T) {
 	t.Parallel()
@@ -43,18 +27,21 @@ func TestOptions(t *testing.T) {
 				runAt time.Time // zero: when it was created
 			}{
 				{"nothing asked", nil, "ready", time.Time{}},
-				{"a time to come", []outbox.Option{outbox.RunAt(hour)}, "scheduled", hour},
-				{"the same elsewhere", []outbox.Option{outbox.RunAt(hour.In(time.FixedZone("", -7*3600)))}, "scheduled", hour},
-				{"a time past", []outbox.Option{outbox.RunAt(hour.Add(-2 * time.Hour))}, "ready", hour.Add(-2 * time.Hour)},
-				{"the last second", []outbox.Option{outbox.RunAt(last)}, "scheduled", last},
-				{"before the first year", []outbox.Option{outbox.RunAt(time.Date(-50, 1, 1, 0, 0, 0, 0, time.UTC))}, "ready", time.Time{}.Add(1)},
-				{"the zero time", []outbox.Option{outbox.RunAt(hour), outbox.RunAt(time.Time{})}, "ready", time.Time{}},
-				{"a delay, then a time", []outbox.Option{outbox.After(time.Minute), outbox.RunAt(hour)}, "scheduled", hour},
-				{"a delay, then no time", []outbox.Option{outbox.After(time.Hour), outbox.RunAt(time.Time{})}, "ready", time.Time{}},
-				{"a time, then no delay", []outbox.Option{outbox.RunAt(hour), outbox.After(0)}, "ready", time.Time{}},
-				{"a negative delay", []outbox.Option{outbox.After(math.MinInt64)}, "ready", time.Time{}},
+				{"a time to come", with(outbox.RunAt(hour)), "scheduled", hour},
+				{"the same elsewhere", with(outbox.RunAt(hour.In(time.FixedZone("", -7*3600)))), "scheduled", hour},
+				{"a time past", with(outbox.RunAt(hour.Add(-2 * time.Hour))), "ready", hour.Add(-2 * time.Hour)},
+				{"the last second", with(outbox.RunAt(last)), "scheduled", last},
+				{"before the first year", with(outbox.RunAt(time.Date(-50, 1, 1, 0, 0, 0, 0, time.UTC))), "ready", time.Time{}.Add(1)},
+				{"the zero time", with(outbox.RunAt(hour), outbox.RunAt(time.Time{})), "ready", time.Time{}},
+				{"a delay, then a time", with(outbox.After(time.Minute), outbox.RunAt(hour)), "scheduled", hour},
+				{"a delay, then no time", with(outbox.After(time.Hour), outbox.RunAt(time.Time{})), "ready", time.Time{}},
+				{"a time, then no delay", with(outbox.RunAt(hour), outbox.After(0)), "ready", time.Time{}},
+				{"a negative delay", with(outbox.After(math.MinInt64)), "ready", time.Time{}},
 			} {
-				for _, got := range e.enqueued(t, c.opts...) {
+				name, tx := newType(), e.tx(t)
+				put(t, tx.Querier, name, nil, c.opts...)
+				putMany(t, tx, outbox.NewTask{Type: name, Options: c.opts}, outbox.NewTask{Type: "other"})
+				for _, got := range rows(t, tx, name) {
 					want := c.runAt.Truncate(time.Microsecond)
 					if c.runAt.IsZero() {
 						want = got.CreatedAt
@@ -83,57 +70,69 @@ func TestOptions(t *testing.T) {
 				}
 			}
 		}},
-		{"decide_priority_and_attempts", func(t *testing.T, e *env) {
-			for _, c := range []struct {
-				about    string
-				opts     []outbox.Option
-				priority int
-				attempts int64 // 0: NULL, as the handler was registered
-			}{
-				{"nothing asked", nil, 0, 0},
-				{"the least", []outbox.Option{outbox.Priority(math.MinInt16), outbox.MaxAttempts(1)}, -32768, 1},
-				{"the most", []outbox.Option{outbox.Priority(math.MaxInt16), outbox.MaxAttempts(math.MaxInt16)}, 32767, 32767},
-				{"the later of two", []outbox.Option{outbox.Priority(1), outbox.MaxAttempts(2), outbox.Priority(3), outbox.MaxAttempts(0)}, 3, 0},
-			} {
-				for _, got := range e.enqueued(t, c.opts...) {
-					if want := (sql.NullInt64{Int64: c.attempts, Valid: c.attempts > 0}); got.Priority != c.priority || got.MaxAttempts != want || got.Attempt != 0 {
-						t.Errorf("%s: got priority %d, max attempts %v, attempt %d; want %d, %v, 0", c.about, got.Priority, got.MaxAttempts, got.Attempt, c.priority, want)
-					}
+		{"are_stored_with_a_task_alone_and_with_one_among_others", func(t *testing.T, e *env) {
+			tx := e.tx(t)
+			check := func(got outbox.Enqueued, want string) {
+				t.Helper()
+				const columns = `SELECT jsonb_strip_nulls(to_jsonb(t) - '{task_id,task_type,payload,run_at,created_at,attempt,iterations}'::text[]) FROM outbox.task t WHERE task_id = $1`
+				found := scan[string](t, tx, columns, got.TaskID)
+				if !scan[bool](t, tx, `SELECT $1::text::jsonb = '{"state": "ready", "priority": 0, "skip_failed": false, "unique_until_done": false}' || $2::text::jsonb`, found, want) {
+					t.Errorf("task %d is %.200s, want %.200s", got.TaskID, found, want)
 				}
 			}
-		}},
-		{"keep_headers_beside_the_payload", func(t *testing.T, e *env) {
-			shared := map[string]string{"a": "1", "b": "1"}
-			nasty := map[string]string{"trace": "1-2", "Ünï \"'\\{}": "<&>\u2028😀\n\x01", "": "empty", "empty": ""}
-			long := map[string]string{"k": strings.Repeat("\x01", 4<<10-1)}
-			for _, c := range []struct {
-				opts []outbox.Option
-				want map[string]string
-			}{
-				{[]outbox.Option{outbox.Headers(shared), outbox.AddHeaders(map[string]string{"b": "2", "c": "2"}), outbox.AddHeaders(nil)}, map[string]string{"a": "1", "b": "2", "c": "2"}},
-				{[]outbox.Option{outbox.Headers(shared), outbox.Headers(nil)}, nil},
-				{[]outbox.Option{outbox.Headers(shared), outbox.Headers(map[string]string{})}, nil},
-				{[]outbox.Option{outbox.Headers(shared), outbox.Headers(nasty)}, nasty},
-				{[]outbox.Option{outbox.Headers(long)}, long},
-			} {
-				for _, got := range e.enqueued(t, c.opts...) {
-					var read map[string]string
-					if got.Headers.Valid {
-						if err := json.Unmarshal([]byte(got.Headers.String), &read); err != nil {
-							t.Error(err)
-						}
-					}
-					if got.Headers.Valid != (len(c.want) > 0) || !maps.Equal(read, c.want) {
-						t.Errorf("got %v, want %q", got.Headers, c.want)
-					}
+			single, many := newType(), newType()
+			var tasks []outbox.NewTask
+			for _, c := range optionsStored {
+				check(put(t, tx.Querier, single, 1, c.opts...), c.want)
+				tasks = append(tasks, outbox.NewTask{Type: many, Payload: 1, Options: c.opts})
+			}
+			for range 2 { // the second time those with unique keys are there
+				for i, got := range putMany(t, tx, tasks...) {
+					check(got, optionsStored[i].want)
 				}
 			}
-			if len(shared) != 2 || shared["b"] != "1" {
-				t.Errorf("the caller's map became %v", shared)
+			if n := len(rows(t, tx, many)); n != 2*len(tasks)-4 {
+				t.Errorf("%d tasks, want %d", n, 2*len(tasks)-4)
 			}
 		}},
 	})
+	if len(sharedHeaders) != 2 || sharedHeaders["b"] != "1" {
+		t.Errorf("the caller's map became %v", sharedHeaders)
+	}
 }
+
+var sharedHeaders = map[string]string{"a": "1", "b": "1"}
+
+// optionsStored are options, and the columns that are not at their defaults.
+var optionsStored = []struct {
+	opts []outbox.Option
+	want string
+}{
+	{nil, `{}`},
+	{with(outbox.Priority(math.MinInt16), outbox.MaxAttempts(1)), `{"priority": -32768, "max_attempts": 1}`},
+	{with(outbox.Priority(math.MaxInt16), outbox.MaxAttempts(math.MaxInt16)), `{"priority": 32767, "max_attempts": 32767}`},
+	{with(outbox.Priority(1), outbox.MaxAttempts(2), outbox.Priority(3), outbox.MaxAttempts(0)), `{"priority": 3}`},
+	{with(outbox.Headers(sharedHeaders), outbox.AddHeaders(map[string]string{"b": "2", "c": "2"}), outbox.AddHeaders(nil)), `{"headers": {"a": "1", "b": "2", "c": "2"}}`},
+	{with(outbox.Headers(sharedHeaders), outbox.Headers(nil)), `{}`},
+	{with(outbox.Headers(sharedHeaders), outbox.Headers(map[string]string{})), `{}`},
+	{with(outbox.Headers(sharedHeaders), outbox.Headers(map[string]string{"Ünï \"'\\{}": "<&>\u2028😀\n\x01", "": "empty", "empty": ""})),
+		`{"headers": {"Ünï \"'\\{}": "<&>\u2028😀\n\u0001", "": "empty", "empty": ""}}`},
+	{with(outbox.Headers(map[string]string{"k": strings.Repeat("\x01", 4<<10-1)})), `{"headers": {"k": "` + strings.Repeat(`\u0001`, 4<<10-1) + `"}}`},
+	{with(outbox.Timeout(1500 * time.Millisecond)), `{"timeout_ms": 1500}`},
+	{with(outbox.OrderedBy("k")), `{"state": "waiting", "ordering_key": "k"}`},
+	{with(outbox.OrderedBy("it's"), outbox.SkipFailed()), `{"state": "waiting", "ordering_key": "it's", "skip_failed": true}`},
+	{with(outbox.Unique("a")), `{"unique_key": "a"}`},
+	{with(outbox.Timeout(1500*time.Millisecond), outbox.OrderedBy("k"), outbox.Unique("b", outbox.UntilDone())),
+		`{"state": "waiting", "timeout_ms": 1500, "ordering_key": "k", "unique_key": "b", "unique_until_done": true}`},
+	{with(outbox.Timeout(2*time.Second), outbox.OrderedBy("k"), outbox.SkipFailed(), outbox.Unique("c"), outbox.OnConflict(outbox.Replace)),
+		`{"state": "waiting", "timeout_ms": 2000, "ordering_key": "k", "skip_failed": true, "unique_key": "c"}`},
+	{with(outbox.Timeout(2500*time.Millisecond), outbox.Priority(2), outbox.Unique("d"), outbox.OnConflict(outbox.Reschedule)),
+		`{"timeout_ms": 2500, "priority": 2, "unique_key": "d"}`},
+	{with(outbox.Timeout(3*time.Second), outbox.OrderedBy("k"), outbox.Headers(sharedHeaders), outbox.Priority(7), outbox.MaxAttempts(3)),
+		`{"state": "waiting", "timeout_ms": 3000, "ordering_key": "k", "headers": {"a": "1", "b": "1"}, "priority": 7, "max_attempts": 3}`},
+}
+
+func with(opts ...outbox.Option) []outbox.Option { return opts }
 
 func TestEveryTypeThatEnqueueTakesIsStored(t *testing.T) {
 	t.Parallel()
@@ -153,148 +152,6 @@ func TestEveryTypeThatEnqueueTakesIsStored(t *testing.T) {
 		if i%100 < 2 && one(t, tx, tasks[i].Type).ID != got.TaskID {
 			t.Errorf("type %q is not task %d", tasks[i].Type, got.TaskID)
 		}
-	}
-}
-
-// refused is input that Enqueue must refuse before any SQL is sent.
-type refused struct {
-	about string
-	task  outbox.NewTask
-	want  error
-	text  string // a part of the error
-}
-
-func refusals() (all []refused) {
-	add := func(about string, task outbox.NewTask, want error, text string) {
-		all = append(all, refused{about, task, want, text})
-	}
-	for about, c := range map[string]struct{ name, text string }{
-		"an empty type":         {"", "empty"},
-		"an over-long type":     {strings.Repeat("x", 129), "129 bytes"},
-		"one in wide letters":   {strings.Repeat("ä", 65), "130 bytes"},
-		"a type with a NUL":     {"A\x00", `'\x00'`},
-		"a type with a newline": {"A\nB", `'\n'`},
-		"a type with a bidi":    {"A\u202eB", `'\u202e'`},
-		"a type not in UTF-8":   {"A\xff", "UTF-8"},
-	} {
-		add(about, outbox.NewTask{Type: c.name}, outbox.ErrInvalidType, c.text)
-	}
-	for _, c := range []struct {
-		option outbox.Option
-		text   string
-	}{
-		{nil, "an Option is nil"},
-		{outbox.Priority(math.MaxInt16 + 1), "Priority(32768)"},
-		{outbox.Priority(math.MinInt16 - 1), "Priority(-32769)"},
-		{outbox.MaxAttempts(-1), "MaxAttempts(-1)"},
-		{outbox.MaxAttempts(math.MaxInt16 + 1), "MaxAttempts(32768)"},
-		{outbox.Timeout(-1), "Timeout(-1ns): must be between 1ms and 576h0m0s"},
-		{outbox.Timeout(time.Millisecond - 1), "Timeout(999.999µs)"},
-		{outbox.Timeout(outbox.MaxTimeout + 1), "Timeout(576h0m0.000000001s)"},
-		{outbox.MaxPayload(-1), "MaxPayload(-1)"},
-		{outbox.MaxPayload(16<<20 + 1), "MaxPayload(16777217)"},
-		{outbox.RunAt(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)), "RunAt: the year 10000"},
-		{outbox.RunAt(time.Date(9999, 12, 31, 23, 0, 0, 0, time.FixedZone("", -3600))), "RunAt: the year 10000"},
-		{outbox.OrderedBy(""), "OrderedBy: the key has 0 bytes"},
-		{outbox.OrderedBy(strings.Repeat("k", 257)), "OrderedBy: the key has 257 bytes"},
-		{outbox.OrderedBy("a\x00"), "OrderedBy: the key has 2 bytes"},
-		{outbox.SkipFailed(), "SkipFailed: only for"},
-		{outbox.Schema(""), `Schema("")`},
-		{outbox.Schema("Outbox"), `Schema("Outbox")`},
-		{outbox.Schema(`a"; DROP TABLE usr; --`), "Schema("},
-		{outbox.Schema("1a"), `Schema("1a")`},
-		{outbox.Schema("ä"), "Schema("},
-		{outbox.Schema(strings.Repeat("s", 64)), "Schema("},
-		{outbox.Headers(map[string]string{"k": "secret\x00"}), `Headers: "k"`},
-		{outbox.AddHeaders(map[string]string{"k": "secret\x00"}), `Headers: "k"`},
-		{outbox.Headers(map[string]string{"k": "secret\xff"}), `Headers: "k"`},
-		{outbox.Headers(map[string]string{"\x00": ""}), `Headers: "\x00"`},
-		{outbox.Headers(map[string]string{"k": strings.Repeat("x", 4<<10)}), "Headers: 4097 bytes"},
-	} {
-		add("the option of "+c.text, outbox.NewTask{Type: "T", Options: []outbox.Option{c.option}}, outbox.ErrInvalidOption, c.text)
-	}
-	for text, opts := range map[string][]outbox.Option{
-		"Unique: the key is empty":          {outbox.Unique("")},
-		"257 bytes, at most 256":            {outbox.Unique(strings.Repeat("k", 257))},
-		"valid UTF-8 without NUL":           {outbox.Unique("a\x00", outbox.UntilDone())},
-		"keys that begin with $payload":     {outbox.Unique("$payload:1")},
-		"Unique: a UniqueOption is nil":     {outbox.UniquePayload(outbox.UntilDone(), nil)},
-		"OnConflict(replace): it needs":     {outbox.OnConflict(outbox.Replace)},
-		"OnConflict(reschedule): it needs":  {outbox.OnConflict(outbox.Reschedule)},
-		"OnConflict(3): must be Skip, Repl": {outbox.Unique("key"), outbox.OnConflict(3)},
-	} {
-		add("the options of "+text, outbox.NewTask{Type: "T", Options: opts}, outbox.ErrInvalidOption, text)
-	}
-	for _, c := range refusedPayloads() {
-		add(c.about, outbox.NewTask{Type: "T", Payload: c.payload, Options: c.opts}, c.want, c.text)
-	}
-	return all
-}
-
-// I7.
-func TestRefusedInput(t *testing.T) {
-	t.Parallel()
-	onEveryClient(t, []contract{{"sends_no_SQL_and_leaves_the_transaction_usable", func(t *testing.T, e *env) {
-		name, tx := newType(), e.tx(t)
-		good := outbox.NewTask{Type: name, Payload: 1}
-		for _, c := range refusals() {
-			_, alone := outbox.Enqueue(t.Context(), tx, c.task.Type, c.task.Payload, c.task.Options...)
-			_, among := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{good, c.task, good})
-			for _, err := range []error{alone, among} {
-				switch {
-				case !errors.Is(err, c.want):
-					t.Errorf("%s: got %v, want %v", c.about, err, c.want)
-				case !strings.Contains(err.Error(), c.text):
-					t.Errorf("%s: got %q, want it to say %q", c.about, err, c.text)
-				case strings.Contains(err.Error(), "secret"):
-					t.Errorf("%s: the error shows a value: %q", c.about, err)
-				}
-			}
-			if among != nil && !strings.Contains(among.Error(), "task 1 of 3") {
-				t.Errorf("%s: got %q, want it to say task 1 of 3", c.about, among)
-			}
-		}
-		if _, err := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{good, {Type: name, Options: []outbox.Option{outbox.Schema("other")}}}); !errors.Is(err, outbox.ErrInvalidOption) {
-			t.Errorf("two schemas in one call: got %v, want ErrInvalidOption", err)
-		}
-		if tx.statements != 0 {
-			t.Errorf("got %d statements, want 0", tx.statements)
-		}
-		put(t, tx, name, 2)
-		end(t, tx.commit)
-		if got := one(t, e.db, name).Payload; got != "2" {
-			t.Errorf("got the task %s, want 2", got)
-		}
-	}}})
-}
-
-func TestWhatIsNoTransactionIsRefused(t *testing.T) {
-	t.Parallel()
-	d := newDatabase(t)
-	dbx := sqlx.NewDb(d.db, "postgres")
-	for about, q := range map[string]outbox.Querier{
-		"nil":                          nil,
-		"a nil *sql.Tx":                (*sql.Tx)(nil),
-		"a nil *sqlx.Tx":               (*sqlx.Tx)(nil),
-		"a nil *sql.Conn":              (*sql.Conn)(nil),
-		"a nil *sql.DB":                (*sql.DB)(nil),
-		"a *sql.DB":                    d.db,
-		"a *sqlx.DB":                   dbx,
-		"a *sql.DB in another type":    struct{ *sql.DB }{d.db},
-		"a *sqlx.DB without its names": dbx.Unsafe(),
-	} {
-		_, one := outbox.Enqueue(t.Context(), q, "T", 1)
-		_, many := outbox.EnqueueMany(t.Context(), q, []outbox.NewTask{{Type: "T"}, {Type: "T"}})
-		_, none := outbox.EnqueueMany(t.Context(), q, nil)
-		_, typed := outbox.NewTaskType[int]("T").Enqueue(t.Context(), q, 1)
-		for _, err := range []error{one, many, none, typed} {
-			if !errors.Is(err, outbox.ErrNoTransaction) {
-				t.Errorf("%s: got %v, want ErrNoTransaction", about, err)
-			}
-		}
-	}
-	if n := len(rows(t, d.db, "T")); n != 0 {
-		t.Errorf("got %d tasks, want 0", n)
 	}
 }
 

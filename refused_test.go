@@ -1,0 +1,156 @@
+package outbox_test
+
+import (
+	"database/sql"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/txoutbox/outbox"
+)
+
+// refused is input that Enqueue must refuse before any SQL is sent.
+type refused struct {
+	about string
+	task  outbox.NewTask
+	want  error
+	text  string // a part of the error
+}
+
+func refusals() (all []refused) {
+	add := func(about string, task outbox.NewTask, want error, text string) {
+		all = append(all, refused{about, task, want, text})
+	}
+	for about, c := range map[string]struct{ name, text string }{
+		"an empty type":         {"", "empty"},
+		"an over-long type":     {strings.Repeat("x", 129), "129 bytes"},
+		"one in wide letters":   {strings.Repeat("ä", 65), "130 bytes"},
+		"a type with a NUL":     {"A\x00", `'\x00'`},
+		"a type with a newline": {"A\nB", `'\n'`},
+		"a type with a bidi":    {"A\u202eB", `'\u202e'`},
+		"a type not in UTF-8":   {"A\xff", "UTF-8"},
+	} {
+		add(about, outbox.NewTask{Type: c.name}, outbox.ErrInvalidType, c.text)
+	}
+	for _, c := range []struct {
+		option outbox.Option
+		text   string
+	}{
+		{nil, "an Option is nil"},
+		{outbox.Priority(math.MaxInt16 + 1), "Priority(32768)"},
+		{outbox.Priority(math.MinInt16 - 1), "Priority(-32769)"},
+		{outbox.MaxAttempts(-1), "MaxAttempts(-1)"},
+		{outbox.MaxAttempts(math.MaxInt16 + 1), "MaxAttempts(32768)"},
+		{outbox.Timeout(-1), "Timeout(-1ns): must be between 1ms and 576h0m0s"},
+		{outbox.Timeout(time.Millisecond - 1), "Timeout(999.999µs)"},
+		{outbox.Timeout(outbox.MaxTimeout + 1), "Timeout(576h0m0.000000001s)"},
+		{outbox.MaxPayload(-1), "MaxPayload(-1)"},
+		{outbox.MaxPayload(16<<20 + 1), "MaxPayload(16777217)"},
+		{outbox.RunAt(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)), "RunAt: the year 10000"},
+		{outbox.RunAt(time.Date(9999, 12, 31, 23, 0, 0, 0, time.FixedZone("", -3600))), "RunAt: the year 10000"},
+		{outbox.OrderedBy(""), "OrderedBy: the key has 0 bytes"},
+		{outbox.OrderedBy(strings.Repeat("k", 257)), "OrderedBy: the key has 257 bytes"},
+		{outbox.OrderedBy("a\x00"), "OrderedBy: the key has 2 bytes"},
+		{outbox.SkipFailed(), "SkipFailed: only for"},
+		{outbox.Schema(""), `Schema("")`},
+		{outbox.Schema("Outbox"), `Schema("Outbox")`},
+		{outbox.Schema(`a"; DROP TABLE usr; --`), "Schema("},
+		{outbox.Schema("1a"), `Schema("1a")`},
+		{outbox.Schema("ä"), "Schema("},
+		{outbox.Schema(strings.Repeat("s", 64)), "Schema("},
+		{outbox.Headers(map[string]string{"k": "secret\x00"}), `Headers: "k"`},
+		{outbox.AddHeaders(map[string]string{"k": "secret\x00"}), `Headers: "k"`},
+		{outbox.Headers(map[string]string{"k": "secret\xff"}), `Headers: "k"`},
+		{outbox.Headers(map[string]string{"\x00": ""}), `Headers: "\x00"`},
+		{outbox.Headers(map[string]string{"k": strings.Repeat("x", 4<<10)}), "Headers: 4097 bytes"},
+	} {
+		add("the option of "+c.text, outbox.NewTask{Type: "T", Options: []outbox.Option{c.option}}, outbox.ErrInvalidOption, c.text)
+	}
+	for text, opts := range map[string][]outbox.Option{
+		"Unique: the key is empty":          {outbox.Unique("")},
+		"257 bytes, at most 256":            {outbox.Unique(strings.Repeat("k", 257))},
+		"valid UTF-8 without NUL":           {outbox.Unique("a\x00", outbox.UntilDone())},
+		"keys that begin with $payload":     {outbox.Unique("$payload:1")},
+		"Unique: a UniqueOption is nil":     {outbox.UniquePayload(outbox.UntilDone(), nil)},
+		"OnConflict(replace): it needs":     {outbox.OnConflict(outbox.Replace)},
+		"OnConflict(reschedule): it needs":  {outbox.OnConflict(outbox.Reschedule)},
+		"OnConflict(3): must be Skip, Repl": {outbox.Unique("key"), outbox.OnConflict(3)},
+	} {
+		add("the options of "+text, outbox.NewTask{Type: "T", Options: opts}, outbox.ErrInvalidOption, text)
+	}
+	for _, c := range refusedPayloads() {
+		add(c.about, outbox.NewTask{Type: "T", Payload: c.payload, Options: c.opts}, c.want, c.text)
+	}
+	return all
+}
+
+// I7.
+func TestRefusedInput(t *testing.T) {
+	t.Parallel()
+	onEveryClient(t, []contract{{"sends_no_SQL_and_leaves_the_transaction_usable", func(t *testing.T, e *env) {
+		name, tx := newType(), e.tx(t)
+		good := outbox.NewTask{Type: name, Payload: 1}
+		for _, c := range refusals() {
+			_, alone := outbox.Enqueue(t.Context(), tx, c.task.Type, c.task.Payload, c.task.Options...)
+			_, among := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{good, c.task, good})
+			for _, err := range []error{alone, among} {
+				switch {
+				case !errors.Is(err, c.want):
+					t.Errorf("%s: got %v, want %v", c.about, err, c.want)
+				case !strings.Contains(err.Error(), c.text):
+					t.Errorf("%s: got %q, want it to say %q", c.about, err, c.text)
+				case strings.Contains(err.Error(), "secret"):
+					t.Errorf("%s: the error shows a value: %q", c.about, err)
+				}
+			}
+			if among != nil && !strings.Contains(among.Error(), "task 1 of 3") {
+				t.Errorf("%s: got %q, want it to say task 1 of 3", c.about, among)
+			}
+		}
+		if _, err := outbox.EnqueueMany(t.Context(), tx, []outbox.NewTask{good, {Type: name, Options: []outbox.Option{outbox.Schema("other")}}}); !errors.Is(err, outbox.ErrInvalidOption) {
+			t.Errorf("two schemas in one call: got %v, want ErrInvalidOption", err)
+		}
+		if tx.statements != 0 {
+			t.Errorf("got %d statements, want 0", tx.statements)
+		}
+		put(t, tx, name, 2)
+		end(t, tx.commit)
+		if got := one(t, e.db, name).Payload; got != "2" {
+			t.Errorf("got the task %s, want 2", got)
+		}
+	}}})
+}
+
+func TestWhatIsNoTransactionIsRefused(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	dbx := sqlx.NewDb(d.db, "postgres")
+	for about, q := range map[string]outbox.Querier{
+		"nil":                          nil,
+		"a nil *sql.Tx":                (*sql.Tx)(nil),
+		"a nil *sqlx.Tx":               (*sqlx.Tx)(nil),
+		"a nil *sql.Conn":              (*sql.Conn)(nil),
+		"a nil *sql.DB":                (*sql.DB)(nil),
+		"a *sql.DB":                    d.db,
+		"a *sqlx.DB":                   dbx,
+		"a *sql.DB in another type":    struct{ *sql.DB }{d.db},
+		"a *sqlx.DB without its names": dbx.Unsafe(),
+	} {
+		_, one := outbox.Enqueue(t.Context(), q, "T", 1)
+		_, many := outbox.EnqueueMany(t.Context(), q, []outbox.NewTask{{Type: "T"}, {Type: "T"}})
+		_, none := outbox.EnqueueMany(t.Context(), q, nil)
+		_, typed := outbox.NewTaskType[int]("T").Enqueue(t.Context(), q, 1)
+		for _, err := range []error{one, many, none, typed} {
+			if !errors.Is(err, outbox.ErrNoTransaction) {
+				t.Errorf("%s: got %v, want ErrNoTransaction", about, err)
+			}
+		}
+	}
+	if n := len(rows(t, d.db, "T")); n != 0 {
+		t.Errorf("got %d tasks, want 0", n)
+	}
+}

@@ -3,6 +3,9 @@ package outbox_test
 import (
 	"context"
 	"database/sql"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,10 +19,42 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
+// adminCalls are calls of all methods of a client that reach the database.
+func adminCalls() map[string]func(ctx context.Context, db *sql.DB) error {
+	calls := map[string]func(ctx context.Context, db *sql.DB) error{}
+	of := reflect.TypeFor[*admin.Client]()
+	for i := range of.NumMethod() {
+		method := of.Method(i)
+		if method.Name == "In" {
+			continue
+		}
+		calls[method.Name] = func(ctx context.Context, db *sql.DB) error {
+			c, err := admin.New(db, admin.Options{Actor: "ada", Tool: "test"})
+			if err != nil {
+				return nil // which is an error here
+			}
+			values := []any{c, ctx, "00000000-0000-0000-0000-000000000001", int64(1), 0, time.Hour, admin.Ready, admin.Filter{Error: "x"}, admin.Page{}, c.Purge,
+				admin.Entry{Action: "test", Target: "test"}}
+			var args []reflect.Value
+			for j := range method.Type.NumIn() {
+				in := method.Type.In(j)
+				if in.Kind() == reflect.Slice {
+					in = in.Elem() // one of several
+				}
+				at := slices.IndexFunc(values, func(v any) bool { return reflect.TypeOf(v).AssignableTo(in) })
+				args = append(args, reflect.ValueOf(values[at]))
+			}
+			results := method.Func.Call(args)
+			err, _ = results[len(results)-1].Interface().(error)
+			return err
+		}
+	}
+	return calls
+}
+
 // I12: what drivers say of a connection string that they cannot parse repeats it. No error of ours does.
 func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 	t.Parallel()
-	const relayID = "00000000-0000-0000-0000-000000000001"
 	reg := handlers.New()
 	handlers.Tx(reg, outbox.NewTaskType[int]("T"), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
 	calls := map[string]func(ctx context.Context, db *sql.DB) error{
@@ -45,50 +80,7 @@ func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 			return err
 		},
 	}
-	for name, do := range map[string]func(ctx context.Context, c *admin.Client) error{
-		"PauseType":      func(ctx context.Context, c *admin.Client) error { return c.PauseType(ctx, "T") },
-		"PauseSchedule":  func(ctx context.Context, c *admin.Client) error { return c.PauseSchedule(ctx, "s") },
-		"RemoveSchedule": func(ctx context.Context, c *admin.Client) error { return c.RemoveSchedule(ctx, "s") },
-		"Task":           func(ctx context.Context, c *admin.Client) error { _, err := c.Task(ctx, 1); return err },
-		"Tasks": func(ctx context.Context, c *admin.Client) error {
-			_, _, err := c.Tasks(ctx, "T", admin.Ready, admin.Page{})
-			return err
-		},
-		"Secrets": func(ctx context.Context, c *admin.Client) error { _, err := c.Secrets(ctx, 1); return err },
-		"DeadLetters": func(ctx context.Context, c *admin.Client) error {
-			_, _, err := c.DeadLetters(ctx, admin.Filter{Error: "x"}, admin.Page{Look: 1})
-			return err
-		},
-		"CountDeadLetters": func(ctx context.Context, c *admin.Client) error {
-			_, _, err := c.CountDeadLetters(ctx, admin.Filter{}, admin.Page{})
-			return err
-		},
-		"Redrive": func(ctx context.Context, c *admin.Client) error {
-			_, _, err := c.Redrive(ctx, admin.Filter{All: true}, admin.Page{})
-			return err
-		},
-		"EveryPage": func(ctx context.Context, c *admin.Client) error {
-			_, err := c.EveryPage(ctx, c.Purge, admin.Filter{All: true}, 0)
-			return err
-		},
-		"Cancel":    func(ctx context.Context, c *admin.Client) error { _, _, err := c.Cancel(ctx, 1); return err },
-		"RunNow":    func(ctx context.Context, c *admin.Client) error { _, err := c.RunNow(ctx, 1); return err },
-		"Types":     func(ctx context.Context, c *admin.Client) error { _, err := c.Types(ctx); return err },
-		"Relays":    func(ctx context.Context, c *admin.Client) error { _, err := c.Relays(ctx); return err },
-		"Schedules": func(ctx context.Context, c *admin.Client) error { _, err := c.Schedules(ctx); return err },
-		"Samples":   func(ctx context.Context, c *admin.Client) error { _, err := c.Samples(ctx, "", time.Hour); return err },
-		"Audit":     func(ctx context.Context, c *admin.Client) error { _, _, err := c.Audit(ctx, admin.Page{}); return err },
-		"HandBack":  func(ctx context.Context, c *admin.Client) error { _, err := c.HandBack(ctx, relayID); return err },
-		"Reindex":   func(ctx context.Context, c *admin.Client) error { _, err := c.Reindex(ctx); return err },
-	} {
-		calls[name] = func(ctx context.Context, db *sql.DB) error {
-			client, err := admin.New(db, admin.Options{Actor: "ada", Tool: "test"})
-			if err != nil {
-				return nil // which is an error here
-			}
-			return do(ctx, client)
-		}
-	}
+	maps.Copy(calls, adminCalls())
 	for _, driver := range []string{"postgres", "pgx"} {
 		for _, dsn := range []string{"postgres://app:C4n4ry@%zz/x", "host=127.0.0.1 port=1 password=a C4n4ry", "host=127.0.0.1 port=C4n4ry"} {
 			db, err := sql.Open(driver, dsn)

@@ -48,6 +48,10 @@ func TestEnqueueUsesTheNamedSchemaAndNoOther(t *testing.T) {
 		if n := scan[int](t, tx, `SELECT count(*) FROM outbox.task`); n != 0 {
 			t.Errorf("got %d tasks in outbox, want 0", n)
 		}
+		stats, err := outbox.Stats(t.Context(), tx, outbox.Schema(name))
+		if err != nil || len(stats) != 1 || stats[0].Ready != 4 {
+			t.Errorf("got the counts %+v, %v; want 4 ready ones", stats, err)
+		}
 	}
 }
 

@@ -125,6 +125,15 @@ func TestRefusedInput(t *testing.T) {
 	}}})
 }
 
+func TestStatsRefuseOptionsThatMeanNothingBeforeAnySQL(t *testing.T) {
+	t.Parallel()
+	for _, o := range []outbox.Option{outbox.Priority(1), outbox.After(time.Hour), outbox.Schema("Bad"), nil} {
+		if _, err := outbox.Stats(t.Context(), nil, o); !errors.Is(err, outbox.ErrInvalidOption) {
+			t.Errorf("got %v, want ErrInvalidOption", err)
+		}
+	}
+}
+
 func TestWhatIsNoTransactionIsRefused(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

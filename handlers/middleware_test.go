@@ -172,38 +172,28 @@ func TestLogOfABatchAndOfATaskThatDoesNotDecode(t *testing.T) {
 }
 
 func TestDeadlineEndsTheContextWithItsCause(t *testing.T) {
-	err := leased(t, `{}`, func(ctx context.Context, _ *outbox.Task[mail]) error {
-		<-ctx.Done()
-		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			t.Errorf("got %v, want DeadlineExceeded", ctx.Err())
-		}
-		return context.Cause(ctx)
-	}, handlers.Use(handlers.Deadline(time.Millisecond)))
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v, want DeadlineExceeded in the cause", err)
-	}
-	wantText(t, fmt.Sprint(err), "handlers: deadline of 1ms")
-	for _, d := range []time.Duration{0, -1} {
-		wantText(t, panics(t, func() { handlers.Deadline(d) }), "handlers: Deadline(", "must be positive")
-	}
-}
-
-func TestDeadlineDoesNotLengthenAndEndsWithTheCall(t *testing.T) {
 	outer, cancel := context.WithCancelCause(t.Context())
 	cancel(errBusy)
-	r := handlers.New()
+	for d, want := range map[time.Duration]error{time.Millisecond: context.DeadlineExceeded, time.Hour: errBusy} {
+		ctx := t.Context()
+		if want == errBusy {
+			ctx = outer // it does not lengthen that
+		}
+		var inner context.Context
+		r := handlers.New()
+		handlers.Leased(r, sendMail, func(ctx context.Context, _ *outbox.Task[mail]) error {
+			inner = ctx
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}, handlers.Use(handlers.Deadline(d)))
+		err := only(t, r).Run(ctx, nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)})
+		if !errors.Is(err, want) || want != errBusy && (inner.Err() != want || !strings.Contains(err.Error(), "handlers: deadline of 1ms")) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
 	var inner context.Context
-	handlers.Leased(r, sendMail, func(ctx context.Context, _ *outbox.Task[mail]) error {
-		inner = ctx
-		return context.Cause(ctx)
-	}, handlers.Use(handlers.Deadline(time.Hour)))
-	if err := only(t, r).Run(outer, nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); !errors.Is(err, errBusy) {
-		t.Errorf("got %v, want the outer cause", err)
+	if err := leased(t, `{}`, func(ctx context.Context, _ *outbox.Task[mail]) error { inner = ctx; return nil }, handlers.Use(handlers.Deadline(time.Hour))); err != nil || inner.Err() == nil {
+		t.Errorf("got %v; the timer lives on after the call: %v", err, inner.Err() == nil)
 	}
-	if err := only(t, r).Run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
-		t.Error(err)
-	}
-	if inner.Err() == nil {
-		t.Error("the timer lives on after the call")
-	}
+	wantText(t, panics(t, func() { handlers.Deadline(0) }), "handlers: Deadline(", "must be positive")
 }

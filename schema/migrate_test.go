@@ -96,18 +96,6 @@ func TestMigrateOnlyReadsWhenThereIsNothingToDo(t *testing.T) {
 	}
 }
 
-func TestMigrateIntoASchemaThatTheRoleOwns(t *testing.T) {
-	url := pgtest.Database(t)
-	admin := open(t, url)
-	owner := newRole(t, admin)
-	run(t, admin, "CREATE SCHEMA outbox AUTHORIZATION "+owner)
-	db := open(t, url, "role", owner)
-	migrate(t, db)
-	if err := Check(t.Context(), db, "outbox"); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestMigrateSaysWhichRightIsMissing(t *testing.T) {
 	url := pgtest.Database(t)
 	admin := open(t, url)

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
@@ -22,9 +23,10 @@ const (
 	CancelRequested
 )
 
-func (r CancelResult) String() string {
-	return [...]string{"not found", "canceled", "requested"}[r]
-}
+// cancelResults are the results in SQL.
+var cancelResults = []string{NotFound: "not found", Canceled: "canceled", CancelRequested: "requested"}
+
+func (r CancelResult) String() string { return cancelResults[r] }
 
 // Cancel takes a task back inside the caller's transaction. One that waits (ready, scheduled or
 // behind another of its ordering key) is deleted. One that runs is asked to end: within a heartbeat
@@ -46,12 +48,11 @@ func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...Option) (Canc
 	if err := changeTask(ctx, tx, "cancel", "cancel_task", taskID, opts, &found); err != nil {
 		return NotFound, err
 	}
-	for _, r := range []CancelResult{NotFound, Canceled, CancelRequested} {
-		if r.String() == found {
-			return r, nil
-		}
+	r := slices.Index(cancelResults, found)
+	if r < 0 {
+		return NotFound, fmt.Errorf("outbox: cancel task %d: the function cancel_task answered %q", taskID, found)
 	}
-	return NotFound, fmt.Errorf("outbox: cancel task %d: the function cancel_task answered %q", taskID, found)
+	return CancelResult(r), nil
 }
 
 // changeTask calls a function of the schema on one task, and scans its answer.

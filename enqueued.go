@@ -20,15 +20,13 @@ const (
 	Skipped                // the task that has the key stays as it is
 )
 
+// outcomes are the outcomes in SQL.
+var outcomes = []string{Created: "created", Updated: "updated", Skipped: "skipped"}
+
 // String is created, updated or skipped.
 func (o Outcome) String() string {
-	switch o {
-	case Created:
-		return "created"
-	case Updated:
-		return "updated"
-	case Skipped:
-		return "skipped"
+	if o < 0 || int(o) >= len(outcomes) {
+		return fmt.Sprintf("Outcome(%d)", int(o))
 	}
-	return fmt.Sprintf("Outcome(%d)", int(o))
+	return outcomes[o]
 }

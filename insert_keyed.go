@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 
 	"github.com/lib/pq"
 )
@@ -57,12 +58,10 @@ func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 		if !id.Valid {
 			return fail(fmt.Errorf("task %d was not inserted: is there a trigger on the task table that drops rows?", position-1))
 		}
-		out[position-1] = Enqueued{TaskID: id.Int64, Outcome: outcomes[outcome.String]}
+		out[position-1] = Enqueued{TaskID: id.Int64, Outcome: Outcome(slices.Index(outcomes, outcome.String))}
 	}
 	if err := rows.Err(); err != nil {
 		return fail(err)
 	}
 	return out, nil
 }
-
-var outcomes = map[string]Outcome{"created": Created, "updated": Updated, "skipped": Skipped}

@@ -25,9 +25,10 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"runtime"
-	"sort"
+	"slices"
 	"sync"
 
 	"github.com/txoutbox/outbox"
@@ -61,7 +62,8 @@ func (r *Registry) Handlers() []*handler.Handler {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make([]*handler.Handler, 0, len(r.handlers))
-	for _, registered := range r.handlers {
+	for _, name := range slices.Sorted(maps.Keys(r.handlers)) {
+		registered := r.handlers[name]
 		h, call := registered.Handler, wrap(wrap(registered.call, registered.middleware), r.middleware)
 		h.Run = func(ctx context.Context, tx *sql.Tx, claim handler.Claim, tasks []*outbox.Task[json.RawMessage]) error {
 			c := &Call{Type: h.Type, Kind: string(h.Kind), Tasks: tasks, ClaimBegan: claim.Began, ClaimEnded: claim.Ended, tx: tx}
@@ -69,7 +71,6 @@ func (r *Registry) Handlers() []*handler.Handler {
 		}
 		out = append(out, &h)
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Type < out[j].Type })
 	return out
 }
 

@@ -36,14 +36,6 @@ func TestACallOnASilentConnectionEndsSoonAfterItsContext(t *testing.T) {
 	db := openPool(t, url)
 	tests := map[string]func(*testing.T){}
 	for name, call := range map[string]func(ctx context.Context, tx *sql.Tx, token string) error{
-		"exec": func(ctx context.Context, tx *sql.Tx, token string) error {
-			_, err := tx.ExecContext(ctx, `SELECT '`+token+`'`)
-			return err
-		},
-		"query": func(ctx context.Context, tx *sql.Tx, token string) error {
-			var one string
-			return tx.QueryRowContext(ctx, `SELECT '`+token+`'`).Scan(&one)
-		},
 		"arguments": func(ctx context.Context, tx *sql.Tx, token string) error {
 			var one string
 			return tx.QueryRowContext(ctx, `SELECT '`+token+`' || $1`, "one").Scan(&one)

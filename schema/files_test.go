@@ -81,21 +81,25 @@ func TestMigrateUnderAnotherNameIsTheSame(t *testing.T) {
 	}
 }
 
-// describe lists what a schema holds, with the schema's name as <name>.
+// describe lists what a schema holds, who owns it and who may do what with it, with the schema's name
+// as <name>.
 func describe(t *testing.T, db *sql.DB, name string) string {
 	t.Helper()
-	d := scan[string](t, db, `WITH ns AS (SELECT oid FROM pg_namespace WHERE nspname = '`+name+`'),
+	d := scan[string](t, db, `WITH ns AS (SELECT * FROM pg_namespace WHERE nspname = '`+name+`'),
 rel AS (SELECT c.* FROM pg_class c JOIN ns ON c.relnamespace = ns.oid),
 line(text) AS (
-  SELECT format('%s %s %s %s', relkind, relname, reloptions, relacl) FROM rel
-  UNION ALL SELECT format('%s.%s %s %s %s %s', r.relname, attname, format_type(atttypid, atttypmod), attnotnull, attidentity, pg_get_expr(adbin, adrelid))
+  SELECT format('owner %s %s', nspowner::regrole, nspacl) FROM ns
+  UNION ALL SELECT format('%s %s %s %s %s', relkind, relname, relowner::regrole, reloptions, relacl) FROM rel
+  UNION ALL SELECT format('%s.%s %s %s %s %s %s', r.relname, attname, format_type(atttypid, atttypmod), attnotnull, attidentity, pg_get_expr(adbin, adrelid), attacl)
     FROM pg_attribute a JOIN rel r ON r.oid = attrelid LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-    WHERE attnum > 0 AND relkind = 'r'
+    WHERE attnum > 0 AND relkind IN ('r', 'v')
   UNION ALL SELECT format('%s %s', conname, pg_get_constraintdef(c.oid)) FROM pg_constraint c JOIN rel r ON r.oid = conrelid
   UNION ALL SELECT pg_get_indexdef(oid) FROM rel WHERE relkind = 'i'
   UNION ALL SELECT pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN rel r ON r.oid = tgrelid
-  UNION ALL SELECT format('%s %s', pg_get_functiondef(p.oid), proacl) FROM pg_proc p JOIN ns ON pronamespace = ns.oid
+  UNION ALL SELECT format('%s %s %s', pg_get_functiondef(p.oid), proowner::regrole, proacl) FROM pg_proc p JOIN ns ON pronamespace = ns.oid
   UNION ALL SELECT format('%s %s %s', r.relname, objsubid, description) FROM pg_description JOIN rel r ON r.oid = objoid
+  UNION ALL SELECT format('default %s %s', defaclobjtype, defaclacl) FROM pg_default_acl JOIN ns ON defaclnamespace = ns.oid
+  UNION ALL SELECT format('%s has %s', member::regrole, roleid::regrole) FROM pg_auth_members WHERE roleid::regrole::text LIKE '`+name+`\_%'
   UNION ALL SELECT format('version %s', version) FROM "`+name+`".migration)
 SELECT string_agg(text, E'\n' ORDER BY text COLLATE "C") FROM line`)
 	for _, written := range []string{`"` + name + `".`, name + "."} {

@@ -202,18 +202,3 @@ func TestPayloadsOfTheGreatestSizeAreStored(t *testing.T) {
 		end(t, tx.Rollback)
 	}
 }
-
-func TestTheCauseOfARefusalIsFoundInItsError(t *testing.T) {
-	t.Parallel()
-	d := newDatabase(t)
-	tx := begin(t, d.db)
-	_, err := outbox.Enqueue(t.Context(), tx, "T", []any{failing{}})
-	if !errors.Is(err, errMarshaler) || !errors.Is(err, outbox.ErrInvalidPayload) {
-		t.Errorf("got %v, want both the Marshaler's error and ErrInvalidPayload", err)
-	}
-	_, err = outbox.Enqueue(t.Context(), tx, "T", func() {})
-	var unsupported *json.UnsupportedTypeError
-	if !errors.As(err, &unsupported) {
-		t.Errorf("got %v, want a *json.UnsupportedTypeError in it", err)
-	}
-}

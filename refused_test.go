@@ -82,6 +82,7 @@ func refusals() (all []refused) {
 	} {
 		add("the options of "+text, outbox.NewTask{Type: "T", Options: opts}, outbox.ErrInvalidOption, text)
 	}
+	add("a Marshaler's own error", outbox.NewTask{Type: "T", Payload: []any{failing{}}}, errMarshaler, "failed")
 	for _, c := range refusedPayloads() {
 		add(c.about, outbox.NewTask{Type: "T", Payload: c.payload, Options: c.opts}, c.want, c.text)
 	}

@@ -121,42 +121,6 @@ func TestUniqueKeys(t *testing.T) {
 				t.Errorf("another type: %v", other)
 			}
 		}},
-		{"EnqueueMany_reports_each_in_its_place", func(t *testing.T, e *env) {
-			name, tx := newType(), e.tx(t)
-			task := func(payload any, opts ...outbox.Option) outbox.NewTask {
-				return outbox.NewTask{Type: name, Payload: payload, Options: opts}
-			}
-			got := putMany(t, tx,
-				task("z1", outbox.Unique("z")), task("plain"), task("a1", outbox.Unique("a")), task("z2", outbox.Unique("z")),
-				task("a2", outbox.Unique("a"), outbox.OnConflict(outbox.Replace)), task("plain"), task("p", outbox.UniquePayload()), task("p", outbox.UniquePayload()),
-				task("a3", outbox.Unique("a"), outbox.OnConflict(outbox.Reschedule), outbox.After(time.Hour)),
-			)
-			var said []string
-			for _, g := range got {
-				said = append(said, g.Outcome.String())
-			}
-			const want = "created created created skipped updated created created skipped updated"
-			if strings.Join(said, " ") != want || tx.statements != 1 {
-				t.Errorf("got %s with %d statements, want %s with 1", said, tx.statements, want)
-			}
-			for _, same := range [][2]int{{0, 3}, {2, 4}, {2, 8}, {6, 7}} {
-				if got[same[0]].TaskID != got[same[1]].TaskID {
-					t.Errorf("tasks %d and %d have the same key and ids %d and %d", same[0], same[1], got[same[0]].TaskID, got[same[1]].TaskID)
-				}
-			}
-			byID := map[int64]string{}
-			for _, s := range rows(t, tx, name) {
-				byID[s.ID] = s.Payload + " " + s.State
-			}
-			for i, want := range map[int]string{0: `"z1" ready`, 1: `"plain" ready`, 2: `"a2" scheduled`, 5: `"plain" ready`, 6: `"p" ready`} {
-				if byID[got[i].TaskID] != want {
-					t.Errorf("task %d: got %s, want %s", i, byID[got[i].TaskID], want)
-				}
-			}
-			if len(byID) != 5 {
-				t.Errorf("got %d tasks, want 5", len(byID))
-			}
-		}},
 	})
 }
 

@@ -56,26 +56,6 @@ func TestAnotherProcessIsFaster(t *testing.T) {
 	}
 }
 
-func TestWhoIsUpToDateDoesNotWaitForAMigration(t *testing.T) {
-	url := pgtest.Database(t)
-	upToDate := open(t, url)
-	migrate(t, upToDate, files(first()))
-	db, w := watched(t, url)
-	waited := false
-	w.done = func(q string, _ error) {
-		if strings.HasPrefix(q, "LOCK TABLE") {
-			waited = true
-			if err := Migrate(t.Context(), upToDate, files(first()), LockTimeout(10*time.Millisecond), patience(time.Millisecond)); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	migrate(t, db, files(first(), second("SELECT 1")))
-	if !waited {
-		t.Error("there was no lock")
-	}
-}
-
 // locks are what others can hold while the second version is to be applied.
 var locks = map[string]string{
 	"reading the version": "LOCK TABLE outbox.migration IN ACCESS EXCLUSIVE MODE",

@@ -69,7 +69,8 @@ func (n names) has(name string) bool {
 	return false
 }
 
-// rowFaults says what a row of docs/features.md lacks: a capability, its API, an example with an output, and a test.
+// rowFaults says what a row of docs/features.md lacks: a capability, its API, an example with an
+// output, and a test.
 func (n names) rowFaults(row string) (out []string) {
 	cells := strings.Split(strings.Trim(row, "| "), "|")
 	if len(cells) != 4 {

@@ -52,7 +52,8 @@ func adminCalls() map[string]func(ctx context.Context, db *sql.DB) error {
 	return calls
 }
 
-// I12: what drivers say of a connection string that they cannot parse repeats it. No error of ours does.
+// I12: what drivers say of a connection string that they cannot parse repeats it. No error of ours
+// does.
 func TestNoErrorRepeatsTheConnectionString(t *testing.T) {
 	t.Parallel()
 	reg := handlers.New()

@@ -13,8 +13,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// A worker stalls in the middle of its work, and another takes the task over. Both end, and only the one that holds the
-// lease can write.
+// A worker stalls in the middle of its work, and another takes the task over. Both end, and only
+// the one that holds the lease can write.
 func ExampleTask_Complete() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()

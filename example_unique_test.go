@@ -10,7 +10,8 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 )
 
-// A search index is rebuilt once for many changes of a document, and again if one comes while it is rebuilt.
+// A search index is rebuilt once for many changes of a document, and again if one comes while it is
+// rebuilt.
 func ExampleUnique() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()

@@ -73,9 +73,9 @@ func TestRandomPayloadsOfOneCallArriveAsTheyAre(t *testing.T) {
 	})
 }
 
-// checked holds one document against PostgreSQL: what Enqueue refuses PostgreSQL refuses as well (beyond
-// the limits of size and nesting), what it takes PostgreSQL takes, at no more than the size allowed, and
-// the transaction is usable in both cases (F22, F23).
+// checked holds one document against PostgreSQL: what Enqueue refuses PostgreSQL refuses as well
+// (beyond the limits of size and nesting), what it takes PostgreSQL takes, at no more than the size
+// allowed, and the transaction is usable in both cases (F22, F23).
 func checked(t testing.TB, tx *sql.Tx, document string) {
 	t.Helper()
 	const limit = 4 << 10

@@ -38,7 +38,8 @@ func open(t testing.TB, driver, url string) *sql.DB {
 	return relaytest.Open(t, url, driver).DB
 }
 
-// direct is open for what needs a session or a driver as it is by default, whatever the tests run behind.
+// direct is open for what needs a session or a driver as it is by default, whatever the tests run
+// behind.
 func direct(t testing.TB, driver, url string) *sql.DB {
 	t.Helper()
 	return relaytest.Direct(t, url, driver).DB

@@ -11,8 +11,8 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// holders are the states that the task which has a key can be in, how it gets there, and whether it then waits or runs.
-// A claim that stays open is rolled back after the test.
+// holders are the states that the task which has a key can be in, how it gets there, and whether it
+// then waits or runs. A claim that stays open is rolled back after the test.
 var holders = []struct {
 	name          string
 	waits, runs   bool
@@ -196,7 +196,8 @@ func TestPlainSQLWithAKeySkips(t *testing.T) {
 	}
 }
 
-// A task that was canceled while it ran, and waits again until its relay removes it, is not the run that an Enqueue is promised.
+// A task that was canceled while it ran, and waits again until its relay removes it, is not the run
+// that an Enqueue is promised.
 func TestATaskThatIsAboutToBeRemovedHasNoKey(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

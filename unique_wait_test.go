@@ -18,8 +18,9 @@ type outcome struct {
 	error
 }
 
-// waiting begins an Enqueue with the unique key k in a transaction of its own, and returns once that waits for a lock: of the
-// type, as pg_locks names it, or of any if that is "". It fails the test if the Enqueue does not wait.
+// waiting begins an Enqueue with the unique key k in a transaction of its own, and returns once
+// that waits for a lock: of the type, as pg_locks names it, or of any if that is "". It fails the
+// test if the Enqueue does not wait.
 func (d database) waiting(t testing.TB, taskType, lock string) <-chan outcome {
 	t.Helper()
 	tx := begin(t, d.db)
@@ -61,7 +62,8 @@ func TestOpenTransactionsWithOneKeyWaitForEachOther(t *testing.T) {
 	}
 }
 
-// A claim skips the task that an open Enqueue has found waiting, or the run would start before the commit and miss it.
+// A claim skips the task that an open Enqueue has found waiting, or the run would start before the
+// commit and miss it.
 func TestNoClaimStartsATaskBeforeTheEnqueueThatFoundItCommits(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -103,7 +105,8 @@ func TestAKeyIsTakenWhileItsTaskIsPromoted(t *testing.T) {
 	}
 }
 
-// Written back in the very moment of the look: the row of the snapshot is gone, its successor waits.
+// Written back in the very moment of the look: the row of the snapshot is gone, its successor
+// waits.
 func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

@@ -44,8 +44,8 @@ func printRow(db *sql.DB, query string) {
 	fmt.Println(text.String)
 }
 
-// What the handler writes and the removal of its task commit together. When it fails its writes are rolled back, and
-// the record of that is kept.
+// What the handler writes and the removal of its task commit together. When it fails its writes are
+// rolled back, and the record of that is kept.
 func ExampleTx() {
 	ctx := context.Background()
 	db, drop := usrs(1)
@@ -67,8 +67,8 @@ func ExampleTx() {
 	// dead after attempt 1: not today
 }
 
-// Up to 100 tasks in one call and one transaction. Those that it cannot do it names in a BatchError, and has written
-// nothing for them.
+// Up to 100 tasks in one call and one transaction. Those that it cannot do it names in a
+// BatchError, and has written nothing for them.
 func ExampleBatch() {
 	ctx := context.Background()
 	db, drop := usrs(250)
@@ -112,8 +112,8 @@ func ExampleBatch() {
 	// dead: a credit of -1
 }
 
-// An error returns the whole batch: nothing of it is kept, no attempt is counted, and its tasks run one by one, so that
-// one bad task fails alone.
+// An error returns the whole batch: nothing of it is kept, no attempt is counted, and its tasks run
+// one by one, so that one bad task fails alone.
 func ExampleBatch_rollback() {
 	ctx := context.Background()
 	db, drop := usrs(3)

@@ -88,7 +88,8 @@ func TestAConnectionThatNeverGetsReadyIsGivenUpWithTheContext(t *testing.T) {
 	}
 }
 
-// F27: the machine of the first host has lost its power, or its server takes connections and says nothing.
+// F27: the machine of the first host has lost its power, or its server takes connections and says
+// nothing.
 func TestASilentHostMakesWayForTheNext(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
@@ -146,7 +147,8 @@ func bound(t *testing.T, conn *sql.Conn, d time.Duration) {
 	}
 }
 
-// A COMMIT that waits for a standby is given up by a cancel request, so that no backend is left waiting; and only while its connection is bounded.
+// A COMMIT that waits for a standby is given up by a cancel request, so that no backend is left
+// waiting; and only while its connection is bounded.
 func TestABoundedCommitEndsItsWaitForAStandby(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()

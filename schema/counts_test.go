@@ -17,7 +17,8 @@ const present = `SELECT COALESCE(string_agg(format('%s %s %s', task_type, kind, 
 	SELECT task_type, state AS kind, count(*) AS n FROM outbox.task GROUP BY 1, 2
 	UNION ALL SELECT task_type, 'dead', count(*) FROM outbox.dead_task GROUP BY 1) t`
 
-// I9: the file of the tasks, applied again, counts what was not counted, while others enqueue and claim.
+// I9: the file of the tasks, applied again, counts what was not counted, while others enqueue and
+// claim.
 func TestApplyingTheFileOfTheTasksAgainMendsTheCounts(t *testing.T) {
 	url := pgtest.Database(t)
 	db := open(t, url)

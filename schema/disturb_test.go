@@ -169,14 +169,14 @@ func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
 			}
 			defer p.Close()
 			u.Host = p.Address()
-			caught := 0
+			var caught atomic.Int32
 			for range 2 { // of the one version and the next, or twice of the one
-				p.Set(&proxy.Trap{Catches: proxy.Commit("INSERT INTO outbox.migration"), How: how, Then: func() { caught++ }})
+				p.Set(&proxy.Trap{Catches: proxy.Commit("INSERT INTO outbox.migration"), How: how, Then: func() { caught.Add(1) }})
 			}
 			db := open(t, u.String(), "sslmode", "disable")
 			migrate(t, db, files(first(), second("SELECT 1")))
-			if got := scan[int](t, db, "SELECT count(*) FROM outbox.migration"); got != 2 || caught != 2 {
-				t.Errorf("got %d versions after %d lost commits, want 2 after 2", got, caught)
+			if got := scan[int](t, db, "SELECT count(*) FROM outbox.migration"); got != 2 || caught.Load() != 2 {
+				t.Errorf("got %d versions after %d lost commits, want 2 after 2", got, caught.Load())
 			}
 		})
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// A role of a web app that may enqueue, and nothing else. Here it is put on with SET ROLE; an app logs in with one.
+// A role of a web app that may enqueue, and nothing else. Here it is put on with SET ROLE; an app
+// logs in with one.
 func ExampleGrantRoles() {
 	ctx := context.Background()
 	url, drop := pgtest.ExampleDatabase()

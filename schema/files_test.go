@@ -34,7 +34,8 @@ func TestTheTableOfVersionsIsAsInTheFirstFile(t *testing.T) {
 	}
 }
 
-// Whoever applies the files, and under whatever name, the result is the same, and Migrate has nothing to do.
+// Whoever applies the files, and under whatever name, the result is the same, and Migrate has
+// nothing to do.
 func TestFilesByPsqlAndGooseAreTheSameAsMigrate(t *testing.T) {
 	programs.CI(t)
 	reference := open(t, pgtest.Database(t))
@@ -81,8 +82,8 @@ func TestMigrateUnderAnotherNameIsTheSame(t *testing.T) {
 	}
 }
 
-// describe lists what a schema holds, who owns it and who may do what with it, with the schema's name
-// as <name>.
+// describe lists what a schema holds, who owns it and who may do what with it, with the schema's
+// name as <name>.
 func describe(t *testing.T, db *sql.DB, name string) string {
 	t.Helper()
 	d := scan[string](t, db, `WITH ns AS (SELECT * FROM pg_namespace WHERE nspname = '`+name+`'),
@@ -108,8 +109,8 @@ SELECT string_agg(text, E'\n' ORDER BY text COLLATE "C") FROM line`)
 	return d
 }
 
-// psql applies a file as the comment in it says. Where there is no psql, its statements run as psql -1
-// would run them.
+// psql applies a file as the comment in it says. Where there is no psql, its statements run as psql
+// -1 would run them.
 func psql(t *testing.T, url string, texts ...string) {
 	t.Helper()
 	program := programs.Optional(t, "postgresql-client", "psql")

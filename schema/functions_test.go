@@ -20,18 +20,21 @@ func grantedSchema(t *testing.T) (db *sql.DB, name string) {
 	return db, name
 }
 
-// list is what a query of names returns, where <schema> stands for the schema's name and <ns> for its oid.
+// list is what a query of names returns, where <schema> stands for the schema's name and <ns> for
+// its oid.
 func list(t *testing.T, db *sql.DB, name, query string) string {
 	t.Helper()
 	query = strings.NewReplacer("<schema>", name, "<ns>", `'"`+name+`"'::regnamespace`).Replace(query)
 	return scan[string](t, db, "SELECT COALESCE(string_agg(name, ' ' ORDER BY name), '') FROM ("+query+") AS found (name)")
 }
 
-// A function with its owner's rights finds nothing that a caller puts into a schema of its own or a temporary one: the search_path is pinned,
-// with temporary tables last. So it is in functions that have settings anyway.
+// A function with its owner's rights finds nothing that a caller puts into a schema of its own or a
+// temporary one: the search_path is pinned, with temporary tables last. So it is in functions that
+// have settings anyway.
 func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.T) {
 	db, name := grantedSchema(t)
-	// An app's triggers on task run inside of those that delete or update tasks, with the search_path of the relay's pool.
+	// An app's triggers on task run inside of those that delete or update tasks, with the search_path
+	// of the relay's pool.
 	const unpinned = `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND (prosecdef OR proconfig IS NOT NULL)
 		AND proname <> ALL ('{claim_task,claim_tasks,lease_tasks,finish_tasks}')
 		AND COALESCE(NOT 'search_path=pg_catalog, pg_temp' = ANY (proconfig), true)`
@@ -46,8 +49,8 @@ func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.
 	}
 }
 
-// What is in the schema, whatever a later version adds, is called and read by who is meant to, or it
-// is in these lists. Package rights has what each role may do.
+// What is in the schema, whatever a later version adds, is called and read by who is meant to, or
+// it is in these lists. Package rights has what each role may do.
 func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 	db, name := grantedSchema(t)
 	const functions = `SELECT DISTINCT proname::text FROM pg_proc, (VALUES ('enqueuer'), ('worker'), ('viewer'), ('operator')) AS g (role)

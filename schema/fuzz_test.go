@@ -6,7 +6,8 @@ import (
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 )
 
-// FuzzName: a schema's name is refused, or all of the outbox is in the schema of that name and nothing elsewhere.
+// FuzzName: a schema's name is refused, or all of the outbox is in the schema of that name and
+// nothing elsewhere.
 func FuzzName(f *testing.F) {
 	for _, s := range []string{"outbox", "a", "_", "select", "user", "public2", "task", "pg_x", "", "A", "a b", `a"b`, "a.b", "ä", "a\x00", "a;", "a'", "$1", `a\`,
 		"a234567890123456789012345678901234567890123456789012345678901234", "a23456789012345678901234567890123456789012345678901234567890123", "outbox_outbox", "x_task", "information_schema"} {

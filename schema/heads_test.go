@@ -7,7 +7,8 @@ import (
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 )
 
-// However many tasks one statement deletes: each head of an ordering key leaves a row in headless_key, others none, and all are counted.
+// However many tasks one statement deletes: each head of an ordering key leaves a row in
+// headless_key, others none, and all are counted.
 func TestEachHeadThatIsDeletedLeavesItsKeyHeadless(t *testing.T) {
 	db := open(t, pgtest.Database(t))
 	migrate(t, db)

@@ -15,7 +15,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-// open is a pool of the test's own. Each pair of a setting and its value is set for all its connections.
+// open is a pool of the test's own. Each pair of a setting and its value is set for all its
+// connections.
 func open(t testing.TB, address string, settings ...string) *sql.DB {
 	t.Helper()
 	db, _ := watched(t, address, settings...)
@@ -68,8 +69,8 @@ func migrate(t *testing.T, db *sql.DB, opts ...Option) {
 	}
 }
 
-// begin runs a statement in a transaction that stays open until release is called, at the latest at the
-// test's end.
+// begin runs a statement in a transaction that stays open until release is called, at the latest at
+// the test's end.
 func begin(t *testing.T, db *sql.DB, statement string) (release func()) {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -84,7 +85,8 @@ func begin(t *testing.T, db *sql.DB, statement string) (release func()) {
 	return release
 }
 
-// newRole creates a role without rights in the database of admin, for the connection setting "role".
+// newRole creates a role without rights in the database of admin, for the connection setting
+// "role".
 func newRole(t *testing.T, admin *sql.DB) string {
 	t.Helper()
 	name := "outbox_test_" + strings.ToLower(rand.Text())

@@ -37,7 +37,8 @@ func TestMigrateCreatesTheSchemaAndCheckAgrees(t *testing.T) {
 	}
 }
 
-// With an older version of the code among them, which must not put back what the newer one replaced.
+// With an older version of the code among them, which must not put back what the newer one
+// replaced.
 func TestManyProcessesMigrateAtOnce(t *testing.T) {
 	programs.CI(t)
 	url := pgtest.Database(t)

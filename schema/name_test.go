@@ -25,7 +25,8 @@ func TestSQLForTheDefaultNameIsTheFiles(t *testing.T) {
 	}
 }
 
-// Only a version's own INSERT may follow what goose and psql would run outside of their transaction.
+// Only a version's own INSERT may follow what goose and psql would run outside of their
+// transaction.
 func TestFilesLeaveTransactionsToTheCaller(t *testing.T) {
 	for i, text := range migrations() {
 		for _, word := range []string{"BEGIN;", "COMMIT", "ROLLBACK", "CONCURRENTLY", "VACUUM", "\n\\"} {
@@ -39,7 +40,8 @@ func TestFilesLeaveTransactionsToTheCaller(t *testing.T) {
 	}
 }
 
-// A character outside of ASCII cannot be stored, or not even be sent, where the database's encoding lacks it.
+// A character outside of ASCII cannot be stored, or not even be sent, where the database's encoding
+// lacks it.
 func TestAllFilesAreASCII(t *testing.T) {
 	for i, text := range append(migrations(), rolesScript) {
 		for n, line := range strings.Split(text, "\n") {

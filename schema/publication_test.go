@@ -6,7 +6,8 @@ import (
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 )
 
-// Beside a publication PostgreSQL refuses to change or delete rows that it could not name to a subscriber.
+// Beside a publication PostgreSQL refuses to change or delete rows that it could not name to a
+// subscriber.
 func TestRowsOfEveryTableCanBeDeletedBesideAPublication(t *testing.T) {
 	db := open(t, pgtest.Database(t))
 	migrate(t, db)

@@ -16,7 +16,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// newRoles is the name of a schema whose roles are dropped at the end of the test, with what they own in the database.
+// newRoles is the name of a schema whose roles are dropped at the end of the test, with what they
+// own in the database.
 func newRoles(t *testing.T, admins ...*sql.DB) string {
 	t.Helper()
 	name := "r_" + strings.ToLower(rand.Text())
@@ -85,7 +86,8 @@ func TestGrantRolesNeedsAMigratedSchema(t *testing.T) {
 	}
 }
 
-// By psql, by Migrate's role or by a superuser, once or again: the rights are the same. The second time nobody is waited for who uses a table.
+// By psql, by Migrate's role or by a superuser, once or again: the rights are the same. The second
+// time nobody is waited for who uses a table.
 func TestGrantRolesAgainChangesNothing(t *testing.T) {
 	url := pgtest.Database(t)
 	db := open(t, url)
@@ -139,8 +141,9 @@ func TestManyProcessesInTwoDatabasesGrantRolesAtOnce(t *testing.T) {
 	}
 }
 
-// An app whose role owns everything and migrates goes on as before, and what a later version adds belongs to the owner as well, so that
-// functions with the owner's rights reach it, and relays may use it at once.
+// An app whose role owns everything and migrates goes on as before, and what a later version adds
+// belongs to the owner as well, so that functions with the owner's rights reach it, and relays may
+// use it at once.
 func TestTheRoleThatOwnedTheOutboxGoesOnMigrating(t *testing.T) {
 	url := pgtest.Database(t)
 	admin := open(t, url)

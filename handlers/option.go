@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -125,75 +126,47 @@ func newRegistration(h handler.Handler, opts []Option) *registration {
 	r := &registration{Handler: h}
 	r.NewBackoff = handler.DefaultBackoff
 	var errs []error
-	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	refuse := func(invalid bool, format string, args ...any) {
+		if invalid {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
 	for _, o := range opts {
-		if o == nil {
-			fail("an Option is nil")
-			continue
+		if refuse(o == nil, "an Option is nil"); o != nil {
+			o(r)
 		}
-		o(r)
-	}
-	if r.MaxAttempts == 0 {
-		r.MaxAttempts = defaultMaxAttempts
-	}
-	if r.noHeartbeat {
-		switch {
-		case r.Kind != handler.KindLeased:
-			fail("NoHeartbeat: a %s handler has no lease", r.Kind)
-		case r.Timeout != 0:
-			fail("NoHeartbeat and Timeout(%v): the lease is the timeout", r.Timeout)
-		case r.Lease < minLease || r.Lease > outbox.MaxTimeout:
-			fail("NoHeartbeat(%v): must be between %v and %v", r.Lease, minLease, outbox.MaxTimeout)
-		}
-	}
-	if r.Kind == handler.KindLeased {
-		switch {
-		case r.noHeartbeat:
-			r.Timeout = 0
-		case r.Timeout == 0:
-			r.Timeout = defaultLeasedTimeout
-		case r.Timeout < 0:
-			r.Timeout = 0
-		}
-	} else {
-		if r.Timeout == 0 {
-			r.Timeout = MaxTxTimeout
-		}
-		if r.Timeout < time.Millisecond || r.Timeout > MaxTxTimeout {
-			fail("Timeout(%v): a %s handler holds a transaction open, so it must be between 1ms and %v: use Leased for longer work", r.Timeout, r.Kind, MaxTxTimeout)
-		}
-	}
-	if r.MaxAttempts < 1 || r.MaxAttempts > math.MaxInt16 {
-		fail("MaxAttempts(%d): must be between 1 and %d, or 0 for %d", r.MaxAttempts, math.MaxInt16, defaultMaxAttempts)
-	}
-	if r.Priority < math.MinInt16 || r.Priority > math.MaxInt16 {
-		fail("Priority(%d): must be between %d and %d", r.Priority, math.MinInt16, math.MaxInt16)
-	}
-	if r.MaxRunning < 0 {
-		fail("MaxRunning(%d): must be at least 1, or 0 for any number", r.MaxRunning)
-	}
-	if r.MaxRunningTotal < 0 || r.MaxRunningTotal > maxRunningTotal {
-		fail("MaxRunningTotal(%d): must be between 1 and %d, or 0 for any number", r.MaxRunningTotal, maxRunningTotal)
 	}
 	switch {
-	case r.Rate == 0 && r.RatePer == 0:
-	case r.Rate < 1 || r.Rate > maxRate || r.RatePer < time.Millisecond || r.RatePer > maxRatePer || r.RatePer/time.Duration(r.Rate) < leastRateStep:
-		fail("Rate(%d, %v): must be between 1 and %d tasks in 1ms to %v, at most 100,000 a second, or 0 in 0 for any number", r.Rate, r.RatePer, maxRate, maxRatePer)
+	case r.noHeartbeat && r.Kind != handler.KindLeased:
+		refuse(true, "NoHeartbeat: a %s handler has no lease", r.Kind)
+	case r.noHeartbeat:
+		refuse(r.Timeout != 0, "NoHeartbeat and Timeout(%v): the lease is the timeout", r.Timeout)
+		refuse(r.Lease < minLease || r.Lease > outbox.MaxTimeout, "NoHeartbeat(%v): must be between %v and %v", r.Lease, minLease, outbox.MaxTimeout)
+	case r.Kind == handler.KindLeased:
+		r.Timeout = max(0, cmp.Or(r.Timeout, defaultLeasedTimeout))
+	default:
+		r.Timeout = cmp.Or(r.Timeout, MaxTxTimeout)
+		refuse(r.Timeout < time.Millisecond || r.Timeout > MaxTxTimeout,
+			"Timeout(%v): a %s handler holds a transaction open, so it must be between 1ms and %v: use Leased for longer work", r.Timeout, r.Kind, MaxTxTimeout)
 	}
-	if r.Keep < 0 || r.Keep > maxKeep || r.Keep > 0 && r.Keep < time.Microsecond {
-		fail("Keep(%v): must be between 1µs and %v, or 0 to keep nothing", r.Keep, maxKeep)
+	r.MaxAttempts = cmp.Or(r.MaxAttempts, defaultMaxAttempts)
+	refuse(r.MaxAttempts < 1 || r.MaxAttempts > math.MaxInt16,
+		"MaxAttempts(%d): must be between 1 and %d, or 0 for %d", r.MaxAttempts, math.MaxInt16, defaultMaxAttempts)
+	refuse(r.Priority < math.MinInt16 || r.Priority > math.MaxInt16,
+		"Priority(%d): must be between %d and %d", r.Priority, math.MinInt16, math.MaxInt16)
+	refuse(r.MaxRunning < 0, "MaxRunning(%d): must be at least 1, or 0 for any number", r.MaxRunning)
+	refuse(r.MaxRunningTotal < 0 || r.MaxRunningTotal > maxRunningTotal,
+		"MaxRunningTotal(%d): must be between 1 and %d, or 0 for any number", r.MaxRunningTotal, maxRunningTotal)
+	if r.Rate != 0 || r.RatePer != 0 {
+		refuse(r.Rate < 1 || r.Rate > maxRate || r.RatePer < time.Millisecond || r.RatePer > maxRatePer || r.RatePer/time.Duration(r.Rate) < leastRateStep,
+			"Rate(%d, %v): must be between 1 and %d tasks in 1ms to %v, at most 100,000 a second, or 0 in 0 for any number", r.Rate, r.RatePer, maxRate, maxRatePer)
 	}
-	if r.BatchSize < 1 || r.BatchSize > maxBatchSize {
-		fail("size %d: must be between 1 and %d", r.BatchSize, maxBatchSize)
-	}
-	if r.NewBackoff == nil {
-		fail("Backoff: the factory is nil")
-	} else if r.NewBackoff() == nil {
-		fail("Backoff: the factory returns nil")
-	}
-	if hasNil(r.middleware) {
-		fail("Use: a Middleware is nil")
-	}
+	refuse(r.Keep < 0 || r.Keep > maxKeep || r.Keep > 0 && r.Keep < time.Microsecond,
+		"Keep(%v): must be between 1µs and %v, or 0 to keep nothing", r.Keep, maxKeep)
+	refuse(r.BatchSize < 1 || r.BatchSize > maxBatchSize, "size %d: must be between 1 and %d", r.BatchSize, maxBatchSize)
+	refuse(r.NewBackoff == nil, "Backoff: the factory is nil")
+	refuse(r.NewBackoff != nil && r.NewBackoff() == nil, "Backoff: the factory returns nil")
+	refuse(hasNil(r.middleware), "Use: a Middleware is nil")
 	if len(errs) > 0 {
 		panic(fmt.Sprintf("handlers: %s: %v", r.Type, errors.Join(errs...)))
 	}

@@ -22,10 +22,7 @@ func ExampleTask_Complete() {
 	_, err := db.ExecContext(ctx, `CREATE TABLE charge (task_id bigint, by text)`)
 	must(err)
 	pay := outbox.NewTaskType[int]("PAY")
-	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := pay.Enqueue(ctx, tx, 42)
-		return err
-	}))
+	enqueueAll(db, pay.New(42))
 	work := func(name string, before func()) *handlers.Registry {
 		reg := handlers.New()
 		handlers.Leased(reg, pay, func(ctx context.Context, task *outbox.Task[int]) error {

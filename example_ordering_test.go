@@ -21,14 +21,11 @@ func ExampleOrderedBy() {
 		Version int
 	}
 	send := outbox.NewTaskType[Change]("SEND_CHANGE")
-	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := outbox.EnqueueMany(ctx, tx, []outbox.NewTask{
-			send.New(Change{"ada", 1}, outbox.OrderedBy("ada")),
-			send.New(Change{"ada", 2}, outbox.OrderedBy("ada"), outbox.Priority(-10)), // more urgent, and still second
-			send.New(Change{"eve", 1}, outbox.OrderedBy("eve")),
-		})
-		return err
-	}))
+	enqueueAll(db,
+		send.New(Change{"ada", 1}, outbox.OrderedBy("ada")),
+		send.New(Change{"ada", 2}, outbox.OrderedBy("ada"), outbox.Priority(-10)), // more urgent, and still second
+		send.New(Change{"eve", 1}, outbox.OrderedBy("eve")),
+	)
 	reg := handlers.New()
 	handlers.Leased(reg, send, func(_ context.Context, task *outbox.Task[Change]) error {
 		fmt.Println(task.OrderingKey, task.Payload.Version, "attempt", task.Attempt)
@@ -58,10 +55,7 @@ func ExampleSkipFailed() {
 	db, drop := exampleDatabase()
 	defer drop()
 	show := outbox.NewTaskType[int]("SHOW_PRICE", outbox.OrderedBy("bread"), outbox.SkipFailed())
-	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := outbox.EnqueueMany(ctx, tx, []outbox.NewTask{show.New(1), show.New(2), show.New(3)})
-		return err
-	}))
+	enqueueAll(db, show.New(1), show.New(2), show.New(3))
 	reg := handlers.New()
 	handlers.Leased(reg, show, func(_ context.Context, task *outbox.Task[int]) error {
 		if task.Payload == 2 {

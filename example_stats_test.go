@@ -16,13 +16,7 @@ func ExampleStats() {
 	defer drop()
 	var mail = outbox.NewTaskType[string]("SEND_MAIL")
 
-	err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := outbox.EnqueueMany(ctx, tx, []outbox.NewTask{
-			mail.New("ada@example.com"), mail.New("nobody"), mail.New("eve@example.com", outbox.After(time.Hour)),
-		})
-		return err
-	})
-	must(err)
+	enqueueAll(db, mail.New("ada@example.com"), mail.New("nobody"), mail.New("eve@example.com", outbox.After(time.Hour)))
 	reg := handlers.New()
 	handlers.Tx(reg, mail, func(_ context.Context, _ *sql.Tx, task *outbox.Task[string]) error {
 		if task.Payload == "nobody" {

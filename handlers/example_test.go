@@ -30,14 +30,6 @@ func usrs(n int) (db *sql.DB, drop func()) {
 	return db, drop
 }
 
-func enqueue(db *sql.DB, tasks ...outbox.NewTask) {
-	ctx := context.Background()
-	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := outbox.EnqueueMany(ctx, tx, tasks)
-		return err
-	}))
-}
-
 func printRow(db *sql.DB, query string) {
 	var text sql.NullString
 	must(db.QueryRow(query).Scan(&text))
@@ -58,7 +50,7 @@ func ExampleTx() {
 		}
 		return err
 	}, handlers.MaxAttempts(1))
-	enqueue(db, GrantCredit.New(Credit{UserID: 1, Amount: 10}), GrantCredit.New(Credit{UserID: 1, Amount: 20}))
+	enqueueAll(db, GrantCredit.New(Credit{UserID: 1, Amount: 10}), GrantCredit.New(Credit{UserID: 1, Amount: 20}))
 	runDue(ctx, db, reg)
 	printRow(db, `SELECT 'credit ' || credit FROM usr`)
 	printRow(db, `SELECT 'dead after attempt ' || attempt || ': ' || last_error FROM outbox.dead_task`)
@@ -100,7 +92,7 @@ func ExampleBatch() {
 		tasks[i] = GrantCredit.New(Credit{UserID: i + 1, Amount: 10})
 	}
 	tasks[150] = GrantCredit.New(Credit{UserID: 151, Amount: -1})
-	enqueue(db, tasks...)
+	enqueueAll(db, tasks...)
 	runDue(ctx, db, reg)
 	printRow(db, `SELECT 'users with credit: ' || count(*) FROM usr WHERE credit = 10`)
 	printRow(db, `SELECT last_error FROM outbox.dead_task`)
@@ -130,7 +122,7 @@ func ExampleBatch_rollback() {
 		fmt.Println(len(tasks), "tasks: done")
 		return nil
 	}, handlers.MaxAttempts(1))
-	enqueue(db, GrantCredit.New(Credit{1, 10}), GrantCredit.New(Credit{2, 1000}), GrantCredit.New(Credit{3, 10}))
+	enqueueAll(db, GrantCredit.New(Credit{1, 10}), GrantCredit.New(Credit{2, 1000}), GrantCredit.New(Credit{3, 10}))
 	runDue(ctx, db, reg)
 	printRow(db, `SELECT 'credits: ' || string_agg(credit::text, ', ' ORDER BY usr_id) FROM usr`)
 	printRow(db, `SELECT 'dead: task ' || task_id FROM outbox.dead_task`)
@@ -164,7 +156,7 @@ func ExampleActionOf() {
 		}
 		return nil
 	})
-	enqueue(db, result.New("done"), result.New("snooze"), result.New("retry"), result.New("discard"), result.New("dead"))
+	enqueueAll(db, result.New("done"), result.New("snooze"), result.New("retry"), result.New("discard"), result.New("dead"))
 	runDue(ctx, db, reg)
 	printRow(db, `SELECT string_agg(format('%s: %s in %s min, %s attempts begun', payload #>> '{}', state,
 			round(extract(epoch FROM run_at - now()) / 60), attempt), E'\n' ORDER BY task_id) FROM outbox.task`)
@@ -186,7 +178,7 @@ func ExampleBackoff() {
 		fmt.Printf("attempt %d of %d\n", task.Attempt, task.MaxAttempts)
 		return errors.New("no answer")
 	}, handlers.MaxAttempts(3), handlers.Backoff(func() retry.Backoff { return retry.NewExponential(time.Hour) }))
-	enqueue(db, call.New("Ada"))
+	enqueueAll(db, call.New("Ada"))
 	for range 3 {
 		runDue(ctx, db, reg)
 		printRow(db, `SELECT format('again in %s h', round(extract(epoch FROM run_at - now()) / 3600)) FROM outbox.task

@@ -24,25 +24,17 @@ func FuzzName(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer func() { _ = tx.Rollback() }()
-		var taken bool
-		if err := tx.QueryRow(`SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)`, name).Scan(&taken); err != nil || taken {
+		if scan[bool](t, tx, `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`, name) {
 			return // the app's own
 		}
 		const elsewhere = `SELECT (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname NOT LIKE 'pg\_%' AND nspname <> $1)
 			+ (SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE nspname NOT LIKE 'pg\_%' AND nspname <> $1)`
-		var before, after int
-		if err := tx.QueryRow(elsewhere, name).Scan(&before); err != nil {
-			t.Fatal(err)
-		}
+		before := scan[int](t, tx, elsewhere, name)
 		if _, err := tx.Exec(script); err != nil {
 			t.Fatalf("%q: %v", name, err)
 		}
-		var tables int
-		if err := tx.QueryRow(`SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = 'task'`, name).Scan(&tables); err != nil || tables != 1 {
-			t.Fatalf("%q: %d tables of tasks: %v", name, tables, err)
-		}
-		if err := tx.QueryRow(elsewhere, name).Scan(&after); err != nil || after != before {
-			t.Fatalf("%q: %d relations and functions are outside of the schema, want %d: %v", name, after, before, err)
+		if after := scan[int](t, tx, elsewhere, name); after != before {
+			t.Fatalf("%q: %d relations and functions are outside of the schema, want %d", name, after, before)
 		}
 		if _, err := tx.Exec(`INSERT INTO ` + quote(name) + `.task (task_type) VALUES ('T')`); err != nil {
 			t.Fatalf("%q: %v", name, err)

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"context"
 	"crypto/rand"
 	"database/sql"
 	"net/url"
@@ -54,9 +55,11 @@ func run(t *testing.T, db *sql.DB, statements string) {
 }
 
 // scan reads one value.
-func scan[T any](t *testing.T, db *sql.DB, query string) (value T) {
+func scan[T any](t *testing.T, q interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}, query string, args ...any) (value T) {
 	t.Helper()
-	if err := db.QueryRowContext(t.Context(), query).Scan(&value); err != nil {
+	if err := q.QueryRowContext(t.Context(), query, args...).Scan(&value); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
 	return value

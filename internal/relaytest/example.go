@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"log/slog"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/relay"
@@ -33,6 +34,15 @@ func Must(err error) {
 	if err != nil {
 		panic(err)
 	}
+}
+
+// EnqueueAll enqueues tasks in a transaction of their own.
+func EnqueueAll(db *sql.DB, tasks ...outbox.NewTask) {
+	ctx := context.Background()
+	Must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := outbox.EnqueueMany(ctx, tx, tasks)
+		return err
+	}))
 }
 
 // RunDue runs what is due, one task after the other; an app calls Run.

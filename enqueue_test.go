@@ -25,27 +25,23 @@ var manyPayloads = []any{
 func TestEnqueue(t *testing.T) {
 	t.Parallel()
 	onEveryClient(t, []contract{
-		{"a_task_exists_once_its_transaction_commits", func(t *testing.T, e *env) {
-			name, tx := newType(), e.tx(t)
-			got := put(t, tx.Querier, name, welcome{UserID: 7})
-			if n := len(rows(t, e.db, name)); n != 0 {
-				t.Errorf("others see %d tasks before the commit, want 0", n)
-			}
-			end(t, tx.commit)
-			if s := one(t, e.db, name); s.ID != got.TaskID || s.Payload != `{"user_id": 7}` {
-				t.Errorf("got task %d with %s, want %d with user 7", s.ID, s.Payload, got.TaskID)
-			}
-		}},
-		{"no_task_exists_after_a_rollback", func(t *testing.T, e *env) {
-			name, tx := newType(), e.tx(t)
-			put(t, tx.Querier, name, nil)
-			putMany(t, tx, outbox.NewTask{Type: name}, outbox.NewTask{Type: name})
-			if n := len(rows(t, tx, name)); n != 3 {
-				t.Errorf("the transaction sees %d tasks, want 3", n)
-			}
-			end(t, tx.rollback)
-			if n := len(rows(t, e.db, name)); n != 0 {
-				t.Errorf("got %d tasks, want 0", n)
+		{"tasks_exist_once_their_transaction_commits_and_not_if_it_does_not", func(t *testing.T, e *env) {
+			for _, commit := range []bool{false, true} {
+				name, tx := newType(), e.tx(t)
+				got := put(t, tx.Querier, name, welcome{UserID: 7})
+				putMany(t, tx, outbox.NewTask{Type: name}, outbox.NewTask{Type: name})
+				if within, outside := len(rows(t, tx, name)), len(rows(t, e.db, name)); within != 3 || outside != 0 {
+					t.Errorf("the transaction sees %d tasks and others %d, want 3 and 0", within, outside)
+				}
+				how := tx.rollback
+				if commit {
+					how = tx.commit
+				}
+				end(t, how)
+				all := rows(t, e.db, name)
+				if commit && (len(all) != 3 || all[0].ID != got.TaskID || all[0].Payload != `{"user_id": 7}`) || !commit && len(all) != 0 {
+					t.Errorf("committed %v: got %v", commit, all)
+				}
 			}
 		}},
 		{"the_four_ways_to_enqueue_in_Go_store_equal_rows_with_one_statement_each", func(t *testing.T, e *env) {

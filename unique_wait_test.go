@@ -117,7 +117,7 @@ func TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey(t *testing.T) {
 	taskType := newType()
 	first := d.enqueue(t, taskType, 1, outbox.Unique("k"))
 	gate, claim := begin(t, d.db), begin(t, d.db)
-	exec(t, claim, holders[4].become, first.TaskID)
+	exec(t, claim, holders[4].become[0], first.TaskID)
 	exec(t, gate, `SELECT pg_advisory_xact_lock(8)`)
 	done := d.waiting(t, taskType, "advisory")
 	end(t, claim.Commit)

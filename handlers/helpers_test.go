@@ -11,7 +11,10 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
+
+func TestMain(m *testing.M) { relaytest.Main(m) }
 
 type mail struct {
 	To    string

@@ -18,6 +18,8 @@ import (
 	"github.com/txoutbox/outbox/pgdb"
 )
 
+func TestMain(m *testing.M) { relaytest.Main(m) }
+
 func openPool(t testing.TB, url string) *sql.DB {
 	t.Helper()
 	db, err := pgdb.Open(url)

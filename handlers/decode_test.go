@@ -122,22 +122,17 @@ func TestNumbersKeepTheirDigits(t *testing.T) {
 }
 
 func TestPayloadsThatFit(t *testing.T) {
-	if err := leased(t, `null`, func(_ context.Context, task *outbox.Task[*mail]) error {
-		if task.Payload != nil {
-			t.Errorf("got %v, want nil", task.Payload)
-		}
-		return nil
-	}); err != nil {
-		t.Error(err)
-	}
 	// A field that P no longer has is no error, so that the app can be older than the task.
-	if err := leased(t, `{"To": "a", "New": {"b": 1}}`, func(_ context.Context, task *outbox.Task[mail]) error {
-		if task.Payload.To != "a" {
-			t.Errorf("got %v", task.Payload)
+	for payload, want := range map[string]*mail{`null`: nil, `{"To": "a", "New": {"b": 1}}`: {To: "a"}} {
+		err := leased(t, payload, func(_ context.Context, task *outbox.Task[*mail]) error {
+			if !reflect.DeepEqual(task.Payload, want) {
+				t.Errorf("%s: got %v, want %v", payload, task.Payload, want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
 		}
-		return nil
-	}); err != nil {
-		t.Error(err)
 	}
 }
 

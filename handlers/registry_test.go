@@ -2,7 +2,6 @@ package handlers_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"runtime"
 	"slices"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/handler"
 )
 
 // line is the place of the line that is n below the call of line.
@@ -95,11 +93,7 @@ func TestTheRegistryIsSafeForConcurrentUse(t *testing.T) {
 		all.Go(func() {
 			handlers.Leased(r, outbox.NewTaskType[mail](fmt.Sprint(i)), nothingLeased)
 			r.Use(handlers.Recover())
-			for _, h := range r.Handlers() {
-				if err := h.Run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
-					t.Error(err)
-				}
-			}
+			r.Handlers()
 		})
 	}
 	all.Wait()

@@ -117,13 +117,8 @@ func TestAConnectionWhosePreparedStatementWasCancelledDoesNotGoBackToThePool(t *
 	t.Parallel()
 	db := openPool(t, pgtest.Database(t))
 	db.SetMaxOpenConns(1)
-	pid := func() (pid int) {
-		if err := db.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
-		return pid
-	}
-	before := pid()
+	sessions := &relaytest.Database{DB: db}
+	before := sessions.Int(t, `SELECT pg_backend_pid()`)
 	stmt, err := db.PrepareContext(t.Context(), `SELECT pg_sleep($1)`)
 	if err != nil {
 		t.Fatal(err)
@@ -134,18 +129,8 @@ func TestAConnectionWhosePreparedStatementWasCancelledDoesNotGoBackToThePool(t *
 	if _, err := stmt.ExecContext(ctx, 20); err == nil {
 		t.Fatal("the statement was not cancelled")
 	}
-	if pid() == before {
+	if sessions.Int(t, `SELECT pg_backend_pid()`) == before {
 		t.Error("the connection is used again, though its deadline stays")
-	}
-}
-
-// bounded is what relays use of a connection of Open.
-type bounded interface{ BoundReplies(time.Duration) }
-
-func bound(t *testing.T, conn *sql.Conn, d time.Duration) {
-	t.Helper()
-	if err := conn.Raw(func(c any) error { c.(bounded).BoundReplies(d); return nil }); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -166,11 +151,11 @@ func TestABoundedCommitEndsItsWaitForAStandby(t *testing.T) {
 	db.SetMaxOpenConns(1)
 	commit := func(d time.Duration) <-chan error {
 		conn, err := db.Conn(t.Context())
+		if err == nil && d > 0 { // as relays do
+			err = conn.Raw(func(c any) error { c.(interface{ BoundReplies(time.Duration) }).BoundReplies(d); return nil })
+		}
 		if err != nil {
 			t.Fatal(err)
-		}
-		if d > 0 {
-			bound(t, conn, d)
 		}
 		tx, err := conn.BeginTx(context.WithoutCancel(t.Context()), nil)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -164,7 +165,7 @@ func (v *view) schedule() error {
 	}
 	_, err := v.act(action, name, func(ctx context.Context, c *admin.Client) (int64, error) { return 1, do(c, ctx, name) })
 	if errors.Is(err, admin.ErrNotFound) {
-		return errNoSchedule
+		return problem{http.StatusNotFound, "There is no such schedule."}
 	}
 	if err != nil {
 		return err
@@ -185,7 +186,7 @@ func (v *view) handBack() error {
 			return errNotFound
 		}
 		if relays[i].Alive {
-			return errAlive
+			return problem{http.StatusConflict, "This relay is alive. Only the leases of a dead one can be handed back."}
 		}
 		return nil
 	})

@@ -132,35 +132,41 @@ func (v *view) serve(name string) {
 	if q := kept(v.r.URL.Query(), to.params); len(q) > 0 {
 		v.Self += "?" + q.Encode()
 	}
-	var err error
+	if err := v.do(to); err != nil {
+		v.fail(err)
+	}
+}
+
+// do shows the page of a route, or acts.
+func (v *view) do(to route) error {
+	do, allow := to.page, ""
 	switch method := v.r.Method; {
 	case (method == http.MethodGet || method == http.MethodHead) && to.page != nil:
 		v.Notice = notice(v.r.URL.Query())
-		err = to.page(v)
 	case method == http.MethodPost && to.act != nil:
-		if to.operate && !v.MayOperate() {
-			err = errForbidden
-			break
-		}
-		v.r.Body = http.MaxBytesReader(v.w, v.r.Body, 256<<10)
-		if err = v.r.ParseForm(); err != nil {
-			err = badRequest("The form could not be read.")
-			break
-		}
 		v.Self = "./"
-		err = to.act(v)
+		do = to.act
 	default:
-		err = errMethod
-		var allow []string
 		if to.page != nil {
-			allow = append(allow, "GET", "HEAD")
+			allow = "GET, HEAD"
 		}
 		if to.act != nil {
-			allow = append(allow, "POST")
+			allow = strings.TrimPrefix(allow+", POST", ", ")
 		}
-		v.w.Header().Set("Allow", strings.Join(allow, ", "))
+		v.w.Header().Set("Allow", allow)
+		return errMethod
 	}
-	if err != nil {
-		v.fail(err)
+	if to.operate && v.config.ReadOnly {
+		return errReadOnly
 	}
+	if to.operate && !v.MayOperate() {
+		return errRole
+	}
+	if v.r.Method == http.MethodPost {
+		v.r.Body = http.MaxBytesReader(v.w, v.r.Body, 256<<10)
+		if err := v.r.ParseForm(); err != nil {
+			return badRequest("The form could not be read.")
+		}
+	}
+	return do(v)
 }

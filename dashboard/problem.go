@@ -41,26 +41,31 @@ func tooLong(err error) bool {
 	return pgerr.Code(err) == tookTooLong || errors.Is(err, context.DeadlineExceeded)
 }
 
+// problem is an error of a request, with what its page says.
+type problem struct {
+	status int
+	text   string
+}
+
+func (p problem) Error() string { return p.text }
+
+var (
+	errNotFound = problem{http.StatusNotFound, "There is no such page."}
+	errReadOnly = problem{http.StatusForbidden, "This dashboard is read-only."}
+	errRole     = problem{http.StatusForbidden, "Your role may not do this."}
+	errMethod   = problem{http.StatusMethodNotAllowed, "This cannot be asked for in this way."}
+)
+
+// badRequest is a problem of a query or a form.
+func badRequest(text string) problem { return problem{http.StatusBadRequest, text} }
+
 func (v *view) explain(err error) (status int, text string) {
-	var bad badRequest
-	code := pgerr.Code(err)
-	switch {
-	case errors.As(err, &bad):
-		return http.StatusBadRequest, string(bad)
-	case errors.Is(err, errNotFound):
-		return http.StatusNotFound, "There is no such page."
+	var p problem
+	switch code := pgerr.Code(err); {
+	case errors.As(err, &p):
+		return p.status, p.text
 	case errors.Is(err, admin.ErrNotFound):
 		return http.StatusNotFound, "There is no such task: it is finished and its type keeps none, was canceled, or never was."
-	case errors.Is(err, errNoSchedule):
-		return http.StatusNotFound, "There is no such schedule."
-	case errors.Is(err, errMethod):
-		return http.StatusMethodNotAllowed, "This cannot be asked for in this way."
-	case errors.Is(err, errForbidden) && v.config.ReadOnly:
-		return http.StatusForbidden, "This dashboard is read-only."
-	case errors.Is(err, errForbidden):
-		return http.StatusForbidden, "Your role may not do this."
-	case errors.Is(err, errAlive):
-		return http.StatusConflict, "This relay is alive. Only the leases of a dead one can be handed back."
 	case errors.Is(err, outbox.ErrInvalidType), errors.Is(err, outbox.ErrInvalidOption):
 		return http.StatusBadRequest, "The address or the form has a value that cannot be."
 	case errors.Is(err, outbox.ErrCommitUnknown):

@@ -84,9 +84,6 @@ func (v *view) askCancel() error {
 	if err != nil {
 		return err
 	}
-	if !v.MayOperate() {
-		return errForbidden
-	}
 	var d taskData
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
 		d.Task, err = c.Task(ctx, id)
@@ -193,7 +190,7 @@ func (v *view) payload() error {
 		return err
 	}
 	if !v.MayPayload() {
-		return errForbidden
+		return errRole
 	}
 	var s admin.Secrets
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {

@@ -99,7 +99,7 @@ func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 	}{
 		"pause": {"name=", 400}, "resume": {"name=a%0ab", 400}, "cancel": {"id=1", 404}, "run-now": {"id=-1", 400}, "redrive": {"one=x", 400}, "schedule": {"name=none&do=pause", 404},
 		"hand-back": {"relay=0197a1f2-7c11-7a3e-9a55-1f0c2d3e4f50", 409}, "bulk": {"do=drop", 400}, "hand-back?x": {"relay=none", 404}, "schedule?x": {"name=daily report&do=drop", 400}, "bulk?x": {"do=purge", 400},
-		"bulk?y": {"do=purge&until=1&total=-1", 400}, "bulk?z": {"do=purge&until=1&after=x", 400}, "settings": {"theme=pink", 400},
+		"bulk?y": {"do=purge&until=1&total=x", 400}, "bulk?z": {"do=purge&until=1&after=x", 400}, "settings": {"theme=pink", 400},
 	} {
 		form, _ := url.ParseQuery(c.form)
 		before := s.last(t)
@@ -196,11 +196,7 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 
 	// One dies after the question was asked, and is not meant.
 	exec(t, db, `UPDATE outbox.dead_task SET died_at = clock_timestamp() + interval '1 second' WHERE task_id = 1000000`)
-	done := s.post(t, "bulk", bulkForm(ask))
-	if done.status != 303 {
-		t.Fatalf("got %d: %s", done.status, done.text())
-	}
-	s.get(t, strings.TrimPrefix(done.header.Get("Location"), "./")).has(t, 200, "2,499 of 2,500 redriven", "Done.")
+	s.post(t, "bulk", bulkForm(ask)).has(t, 200, "2,499 of 2,500 redriven", "Done.")
 	if n := number(t, db, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'BULK'`); n != 1 {
 		t.Errorf("%d dead letters are left, want the one that died later", n)
 	}
@@ -242,22 +238,10 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 		t.Errorf("the letters that are left have ids of the sum %d, want the one that came behind, 4000000", n)
 	}
 
-	// No address has a page act by itself.
-	for _, more := range []string{"&done=5&left=1&total=50&until=9000000000000000", "&done=5&left=1&going=1"} {
-		if a := s.get(t, "bulk?do=purge"+more); strings.Contains(a.body, "load delay") {
-			t.Errorf("a link has the page purge by itself: %s", a.body)
-		}
-	}
-	// An address that says that it has begun gets the question all the same, and means no letters that die from now on.
+	// No address has it begun.
 	link := s.get(t, "bulk?do=purge&type=LATE&done=5&left=1&total=50&until=9000000000000000")
-	if link.has(t, 200, "Which: of type LATE", "Purging deletes them, with their payloads. It cannot be undone.", "Go on purging"); !strings.Contains(link.body, `class="button danger solid" id="confirm"`) || strings.Contains(link.body, `class="button primary" id="confirm"`) {
+	if link.has(t, 200, "0 dead letters"); strings.Contains(link.body, "load delay") || strings.Contains(link.body, `id="confirm"`) {
 		t.Errorf("a link skips the question: %s", link.body)
-	}
-	dashboardtest.Bury(t, db, "LATE", "attempts", "x", 3_000_000, 2)
-	exec(t, db, `UPDATE outbox.dead_task SET died_at = now() + interval '1 hour' WHERE task_id = 3000001`)
-	s.post(t, "bulk", bulkForm(link)).has(t, 303)
-	if n := number(t, db, `SELECT sum(task_id) FROM outbox.dead_task WHERE task_type = 'LATE'`); n != 3000001 {
-		t.Errorf("of two letters those are left whose ids have the sum %d, want the one that dies later, 3000001", n)
 	}
 }
 

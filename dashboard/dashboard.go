@@ -53,7 +53,7 @@ func New(db *sql.DB, c Config) (*Handler, error) {
 		"schedules": {page: (*view).schedules},
 		"relays":    {page: (*view).relays},
 		"audit":     {page: (*view).audit, params: []string{"after"}},
-		"bulk":      {page: (*view).bulk, act: (*view).doBulk, operate: true, params: []string{"do", "type", "reason", "error", "older", "until", "total", "more", "done", "left"}},
+		"bulk":      {page: (*view).askBulk, act: (*view).bulk, operate: true, params: []string{"do", "type", "reason", "error", "older"}},
 		"pause":     {act: (*view).pause, operate: true},
 		"resume":    {act: (*view).pause, operate: true},
 		"cancel":    {page: (*view).askCancel, act: (*view).cancel, operate: true, params: []string{"id"}},

@@ -46,8 +46,8 @@ func (v *view) dead() error {
 	}
 	d.Next = d.After
 	err = v.read(func(ctx context.Context, c *admin.Client) error {
-		return search(v.patience, func(look int) (enough bool, err error) {
-			found, next, err := c.DeadLetters(ctx, f, admin.Page{After: d.Next, Limit: pageSize - len(d.Letters), Look: look})
+		return search(v.patience, func() (enough bool, err error) {
+			found, next, err := c.DeadLetters(ctx, f, admin.Page{After: d.Next, Limit: pageSize - len(d.Letters), Look: looks})
 			if err != nil {
 				return false, err
 			}
@@ -73,22 +73,14 @@ func (v *view) dead() error {
 	return v.show(200)
 }
 
-// search calls page until it is enough, or the time is over: for few dead letters at a time, as
-// their errors may be long, and for more as long as that takes little of it.
-func search(patience time.Duration, page func(look int) (enough bool, err error)) error {
-	const least, most = 2000, 20_000
-	start := time.Now()
-	for look := least; ; {
-		began := time.Now()
-		enough, err := page(look)
-		if err != nil || enough || time.Since(start) > patience {
+// looks is how many dead letters a search reads at a time, as their errors may be long.
+const looks = 2000
+
+// search calls page until it is enough, or the time is over.
+func search(patience time.Duration, page func() (enough bool, err error)) error {
+	for start := time.Now(); ; {
+		if enough, err := page(); err != nil || enough || time.Since(start) > patience {
 			return err
-		}
-		switch took := time.Since(began); {
-		case took < patience/8:
-			look = min(2*look, most)
-		case took > patience/4:
-			look = max(look/2, least)
 		}
 	}
 }

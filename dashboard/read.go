@@ -15,9 +15,9 @@ import (
 const beginReadSQL = `/* outbox: dashboard: bound the statements of a page */
 SELECT set_config('statement_timeout', $1, true), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
-// readFor runs f in a read-only transaction in which no statement takes longer than limit, and
-// returns PostgreSQL's time.
-func (s *site) readFor(ctx context.Context, limit time.Duration, f func(c *admin.Client) error) (now time.Time, err error) {
+// readFor runs f in a read-only transaction in which no statement takes longer than the config
+// allows, and returns PostgreSQL's time.
+func (s *site) readFor(ctx context.Context, f func(c *admin.Client) error) (now time.Time, err error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return now, fmt.Errorf("dashboard: begin: %w", pgerr.WithoutDSN(err))
@@ -25,7 +25,7 @@ func (s *site) readFor(ctx context.Context, limit time.Duration, f func(c *admin
 	defer tx.Rollback() // it has written nothing
 	var ignored string
 	var micros int64
-	if err := tx.QueryRowContext(ctx, beginReadSQL, strconv.FormatInt(max(limit.Milliseconds(), 1), 10)).Scan(&ignored, &micros); err != nil {
+	if err := tx.QueryRowContext(ctx, beginReadSQL, strconv.FormatInt(s.config.StatementTimeout.Milliseconds(), 10)).Scan(&ignored, &micros); err != nil {
 		return now, fmt.Errorf("dashboard: begin: %w", pgerr.WithoutDSN(err))
 	}
 	return time.UnixMicro(micros), f(s.client.In(tx))
@@ -33,13 +33,8 @@ func (s *site) readFor(ctx context.Context, limit time.Duration, f func(c *admin
 
 // read runs f for the page, and notes PostgreSQL's time.
 func (v *view) read(f func(ctx context.Context, c *admin.Client) error) error {
-	return v.readWithin(v.config.StatementTimeout, f)
-}
-
-// readWithin is read with another bound of its statements.
-func (v *view) readWithin(limit time.Duration, f func(ctx context.Context, c *admin.Client) error) error {
 	ctx := v.r.Context()
-	now, err := v.readFor(ctx, limit, func(c *admin.Client) error { return f(ctx, c) })
+	now, err := v.readFor(ctx, func(c *admin.Client) error { return f(ctx, c) })
 	if !now.IsZero() {
 		v.Now = now
 	}
@@ -99,7 +94,7 @@ func (v *view) snapshot() (*snapshot, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), 2*v.config.StatementTimeout)
 		defer cancel()
 		s := &snapshot{}
-		s.at, shared.err = v.readFor(ctx, v.config.StatementTimeout, func(c *admin.Client) (err error) {
+		s.at, shared.err = v.readFor(ctx, func(c *admin.Client) (err error) {
 			if s.types, err = c.Types(ctx); err != nil {
 				return err
 			}

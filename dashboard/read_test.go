@@ -98,7 +98,7 @@ func TestRolesOfTheDatabaseAreEnough(t *testing.T) {
 	}
 	for _, path := range slices.Sorted(maps.Keys(actions)) {
 		q, _ := url.ParseQuery(actions[path])
-		if a := operator.post(t, path, q); a.status != 303 {
+		if a := operator.post(t, path, q); a.status != 303 && !(path == "bulk" && a.status == 200) {
 			t.Errorf("an operator may not %s: %d %s", path, a.status, a.text())
 		}
 	}

@@ -64,7 +64,7 @@ func (v *view) samples(d time.Duration, types ...string) (map[string][]admin.Sam
 	if c.kept == nil {
 		c.kept = map[sampleKey]keptSamples{}
 	}
-	_, err := v.readFor(ctx, v.config.StatementTimeout, func(client *admin.Client) error {
+	_, err := v.readFor(ctx, func(client *admin.Client) error {
 		for _, t := range missing {
 			s, err := client.Samples(ctx, t, d)
 			if err != nil {

@@ -11,7 +11,7 @@ import (
 
 // chart is a small chart: one line over time, with the area below it.
 type chart struct {
-	ID, Title  string
+	Title      string
 	Line, Area string // of an SVG path
 	Max, Last  float64
 	Over       string
@@ -126,9 +126,9 @@ func failedOf(s admin.Sample) int64   { return s.Failed }
 // charts4 are the charts of a type, or of all.
 func charts4(samples []admin.Sample, now time.Time, span time.Duration, over string, t admin.Type) []chart {
 	return []chart{
-		draw(chart{ID: "chart-finished", Title: "Finished", Unit: "a minute", Over: over, Tone: "good"}, perMinute(samples, finishedOf, now, t.Finished), now, span),
-		draw(chart{ID: "chart-failed", Title: "Failed runs", Unit: "a minute", Over: over, Tone: "bad"}, perMinute(samples, failedOf, now, t.Failed), now, span),
-		draw(chart{ID: "chart-ready", Title: "Ready", Over: over, Tone: "plain"}, counts(samples, readyOf, now, t.Ready), now, span),
-		draw(chart{ID: "chart-dead", Title: "Dead letters", Over: over, Tone: "bad"}, counts(samples, deadOf, now, t.Dead), now, span),
+		draw(chart{Title: "Finished", Unit: "a minute", Over: over, Tone: "good"}, perMinute(samples, finishedOf, now, t.Finished), now, span),
+		draw(chart{Title: "Failed runs", Unit: "a minute", Over: over, Tone: "bad"}, perMinute(samples, failedOf, now, t.Failed), now, span),
+		draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(samples, readyOf, now, t.Ready), now, span),
+		draw(chart{Title: "Dead letters", Over: over, Tone: "bad"}, counts(samples, deadOf, now, t.Dead), now, span),
 	}
 }

@@ -3,7 +3,6 @@ package dashboard
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
@@ -61,15 +60,10 @@ func (v *view) dead() error {
 	if len(d.Letters) < pageSize {
 		d.Looked = diedAt(d.Next)
 	}
-	// A reason or a text is looked for by reading: once, when asked.
-	v.Template, v.Title, v.Live, v.Data = "dead.html", "Dead letters", d.Filter.Reason == "" && d.Filter.Error == "", d
-	if v.Live && v.MayOperate() { // no other row comes under the pointer while it is on a button
-		v.Parts, v.Holds = []string{"total", "stale"}, true
-		for _, l := range d.Letters {
-			v.Shape += strconv.FormatInt(l.TaskID, 10) + " "
-		}
-		v.Shape = hash(v.Shape + d.Next)
-	}
+	// A reason or a text is looked for by reading: once, when asked. And no other row comes under
+	// the pointer while it is on a button.
+	v.Live = d.Filter.Reason == "" && d.Filter.Error == "" && !v.MayOperate()
+	v.Template, v.Title, v.Data = "dead.html", "Dead letters", d
 	return v.show(200)
 }
 

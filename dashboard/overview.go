@@ -2,9 +2,7 @@ package dashboard
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
@@ -18,13 +16,11 @@ type overviewData struct {
 	Charts      []chart
 	Types       []typeRow
 	Relays      []relayRow
-	Alive       int
 }
 
 // typeRow is a line of the table of types.
 type typeRow struct {
 	admin.Type
-	ID    string // of its elements on the page
 	Rate  rate
 	Spark chart
 	Stuck bool // there is work, and no relay that has a handler for it
@@ -49,24 +45,11 @@ func (v *view) overview() error {
 	}
 	d := overviewData{Sum: s.sum(), Rate: v.rate("", samples[""]), Range: name, Over: over, Relays: relayRows(s)}
 	d.Charts = charts4(samples[""], s.at, span, over, d.Sum)
-	v.Shape = name
-	for i, t := range s.types {
-		id := "t" + strconv.Itoa(i)
-		r := typeRow{Type: t, ID: id, Rate: v.rate(t.Type, samples[t.Type]), Stuck: t.Relays == 0 && t.Ready+t.Scheduled+t.Leased+t.Waiting > 0}
+	for _, t := range s.types {
+		r := typeRow{Type: t, Rate: v.rate(t.Type, samples[t.Type]), Stuck: t.Relays == 0 && t.Ready+t.Scheduled+t.Leased+t.Waiting > 0}
 		r.Spark = draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(samples[t.Type], readyOf, s.at, t.Ready), s.at, span)
 		d.Types = append(d.Types, r)
-		v.Shape += fmt.Sprintf("/%s %t %t", t.Type, t.Paused, r.Stuck)
-		for _, cell := range []string{"-ready", "-scheduled", "-leased", "-waiting", "-dead", "-done", "-failed", "-oldest", "-spark"} {
-			v.Parts = append(v.Parts, id+cell)
-		}
 	}
-	for _, r := range s.relays {
-		if r.Alive {
-			d.Alive++
-		}
-	}
-	v.Shape = hash(v.Shape)
-	v.Parts = append(v.Parts, "tiles", "charts", "relays", "asof")
 	v.Template, v.Title, v.Live, v.Data = "overview.html", "Overview", true, d
 	return v.show(200)
 }

@@ -22,7 +22,7 @@ func (v *view) fail(err error) {
 		}
 		v.log.Error("outbox: dashboard: request failed", "path", v.r.URL.Path, "error", pgerr.WithoutDSN(err))
 	}
-	v.Template, v.Title, v.Warning, v.Data, v.Live, v.Parts, v.Holds, v.Notice = "problem.html", http.StatusText(status), text, nil, false, nil, false, ""
+	v.Template, v.Title, v.Warning, v.Data, v.Live, v.Notice = "problem.html", http.StatusText(status), text, nil, false, ""
 	v.Again = status >= 500 && v.r.Method != http.MethodPost
 	if v.htmx() {
 		v.Live = v.Again && v.Updates && !tooLong(err) // what takes too long is not to be tried every 2 s

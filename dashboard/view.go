@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"fmt"
+	"html/template"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -59,19 +60,15 @@ type view struct {
 	Now      time.Time // by PostgreSQL's clock
 	Data     any
 
-	Live  bool     // keeps itself up to date: by its live part as a whole,
-	Parts []string // or by elements with these ids in it,
-	Shape string   // as long as this, which says what rows there are, is the same;
-	Holds bool     // with this the rows stay when it is another, as buttons are on them, and the page says so,
-	Stale bool     // which is now
-	Have  string   // a hash of the live part
-	Again bool     // it may go better if it is asked for again
+	Live  bool          // keeps itself up to date
+	Body  template.HTML // the part that does
+	Have  string        // its hash
+	Again bool          // it may go better if it is asked for again
 }
 
 func (v *view) MayOperate() bool  { return v.access.has(Operate) }
 func (v *view) MayPayload() bool  { return v.access.has(ViewPayloads) }
 func (v *view) ReadOnly() bool    { return v.config.ReadOnly }
-func (v *view) OOB() string       { return "#" + strings.Join(v.Parts, ",#") }
 func (v *view) Static() staticURL { return urls }
 
 // authorize asks the app, and reports whether the request may see anything.
@@ -106,37 +103,26 @@ func kept(q url.Values, params []string) url.Values {
 // htmx reports whether the page's script asks, for a part of the page.
 func (v *view) htmx() bool { return v.r.Header.Get("HX-Request") == "true" }
 
-// show writes the page, or the part of it that has changed.
+// show writes the page, or for its script the part that keeps itself up to date, if it has changed.
 func (v *view) show(status int) error {
 	t := pages[v.Template]
-	v.Stale = v.Holds && v.htmx() && v.r.Header.Get("Outbox-Shape") != v.Shape
-	var live bytes.Buffer
+	var live, out bytes.Buffer
 	if err := t.ExecuteTemplate(&live, "live", v); err != nil {
 		return fmt.Errorf("dashboard: the page %s: %w", v.Template, err)
 	}
-	v.Have = hash(live.String())
-	var out bytes.Buffer
-	names := []string{"top", "wrap", "", "wrapped", "bottom"}
-	if v.htmx() && v.r.Method != http.MethodPost {
-		if v.Parts != nil && !v.Holds && v.r.Header.Get("Outbox-Shape") != v.Shape {
-			v.w.Header().Set("HX-Refresh", "true") // there are other rows than before
-			v.w.WriteHeader(http.StatusOK)
-			return nil
-		}
-		if v.Parts == nil && v.r.Header.Get("Outbox-Have") == v.Have {
-			v.w.WriteHeader(http.StatusNoContent)
-			return nil
-		}
-		names = names[1:4]
-	} else if v.htmx() {
-		names = names[2:3]
+	v.Body, v.Have = template.HTML(live.String()), hash(live.String())
+	part := "page"
+	switch {
+	case v.htmx() && v.r.Method == http.MethodPost: // it takes the place of a form
+		part = "body"
+	case v.htmx() && v.r.Header.Get("Outbox-Have") == v.Have:
+		v.w.WriteHeader(http.StatusNoContent)
+		return nil
+	case v.htmx():
+		part = "wrapped"
 	}
-	for _, name := range names {
-		if name == "" {
-			out.Write(live.Bytes())
-		} else if err := t.ExecuteTemplate(&out, name, v); err != nil {
-			return fmt.Errorf("dashboard: the page %s: %w", v.Template, err)
-		}
+	if err := t.ExecuteTemplate(&out, part, v); err != nil {
+		return fmt.Errorf("dashboard: the page %s: %w", v.Template, err)
 	}
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	v.w.WriteHeader(status)

@@ -52,7 +52,7 @@ func (v *view) operator() (*admin.Client, error) {
 
 // acted logs an action.
 func (v *view) acted(action, target string, n int64, err error) (int64, error) {
-	v.shared.stale()
+	v.snapshots.forget()
 	if err != nil {
 		v.log.Warn("outbox: dashboard: action failed", "actor", v.Actor, "action", action, "target", target, "error", pgerr.WithoutDSN(err))
 		return 0, err

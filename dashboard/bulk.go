@@ -63,8 +63,8 @@ func (v *view) askBulk() error {
 }
 
 func (v *view) showBulk(d bulkData) error {
-	v.Template, v.Title, v.Section, v.Data = "bulk.html", map[string]string{"redrive": "Redrive", "purge": "Purge"}[d.Do]+" dead letters", "dead", d
-	return v.show(http.StatusOK)
+	v.Section = "dead"
+	return v.show(http.StatusOK, "bulk.html", map[string]string{"redrive": "Redrive", "purge": "Purge"}[d.Do]+" dead letters", d)
 }
 
 // countDead counts those that pass the filter: from the counters where these know it, else by

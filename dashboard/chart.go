@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,33 +33,48 @@ type point struct {
 	value float64
 }
 
-// counts are the points of what a sample counts, and the count now.
-func counts(samples []admin.Sample, of func(admin.Sample) int64, now time.Time, current int64) (out []point) {
-	for _, s := range samples {
+// history is the samples of a type, and one of now.
+func history(samples []admin.Sample, t admin.Type, now time.Time) []admin.Sample {
+	return append(slices.Clip(samples), admin.Sample{At: now, Ready: t.Ready, Dead: t.Dead, Finished: t.Finished, Failed: t.Failed})
+}
+
+// counts are the points of what a sample counts.
+func counts(history []admin.Sample, of func(admin.Sample) int64) (out []point) {
+	for _, s := range history {
 		out = append(out, point{s.At, float64(of(s))})
 	}
-	return append(out, point{now, float64(current)})
+	return out
 }
 
 // perMinute are the points of what a total grew by in a minute.
-func perMinute(samples []admin.Sample, of func(admin.Sample) int64, now time.Time, current int64) (out []point) {
-	totals := counts(samples, of, now, current)
-	for i, p := range totals {
-		if i == 0 {
-			continue
-		}
-		d := p.at.Sub(totals[i-1].at)
-		if i == len(totals)-1 && d < 20*time.Second && len(out) > 0 {
-			continue // too short for a rate
-		}
-		if d > 0 && d < maxGap {
-			out = append(out, point{p.at, max(p.value-totals[i-1].value, 0) / d.Minutes()})
+func perMinute(history []admin.Sample, of func(admin.Sample) int64) (out []point) {
+	for i, s := range history[1:] {
+		if d := s.At.Sub(history[i].At); d >= minGap && d < maxGap {
+			out = append(out, point{s.At, float64(max(of(s)-of(history[i]), 0)) / d.Minutes()})
 		}
 	}
 	return out
 }
 
-const maxGap = 10 * time.Minute // no relay was there to take samples: the line has a gap
+// rate is how many tasks finished and how many runs failed in a second, lately.
+type rate struct {
+	Finished, Failed float64
+	Known            bool
+}
+
+func rateOf(history []admin.Sample) rate {
+	finished, failed := perMinute(history, finishedOf), perMinute(history, failedOf)
+	last := len(finished) - 1
+	if last < 0 || history[len(history)-1].At.Sub(finished[last].at) > minGap {
+		return rate{}
+	}
+	return rate{finished[last].value / 60, failed[last].value / 60, true}
+}
+
+const (
+	minGap = 20 * time.Second // less is too short for a rate
+	maxGap = 10 * time.Minute // no relay was there to take samples: the line has a gap
+)
 
 // draw makes a chart of the points in the time from now - span to now.
 func draw(c chart, points []point, now time.Time, span time.Duration) chart {
@@ -123,12 +139,23 @@ func deadOf(s admin.Sample) int64     { return s.Dead }
 func finishedOf(s admin.Sample) int64 { return s.Finished }
 func failedOf(s admin.Sample) int64   { return s.Failed }
 
-// charts4 are the charts of a type, or of all.
-func charts4(samples []admin.Sample, now time.Time, span time.Duration, over string, t admin.Type) []chart {
+// charts are those of a type, or of all.
+func charts(history []admin.Sample, span time.Duration, over string) []chart {
+	now := history[len(history)-1].At
 	return []chart{
-		draw(chart{Title: "Finished", Unit: "a minute", Over: over, Tone: "good"}, perMinute(samples, finishedOf, now, t.Finished), now, span),
-		draw(chart{Title: "Failed runs", Unit: "a minute", Over: over, Tone: "bad"}, perMinute(samples, failedOf, now, t.Failed), now, span),
-		draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(samples, readyOf, now, t.Ready), now, span),
-		draw(chart{Title: "Dead letters", Over: over, Tone: "bad"}, counts(samples, deadOf, now, t.Dead), now, span),
+		draw(chart{Title: "Finished", Unit: "a minute", Over: over, Tone: "good"}, perMinute(history, finishedOf), now, span),
+		draw(chart{Title: "Failed runs", Unit: "a minute", Over: over, Tone: "bad"}, perMinute(history, failedOf), now, span),
+		draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(history, readyOf), now, span),
+		draw(chart{Title: "Dead letters", Over: over, Tone: "bad"}, counts(history, deadOf), now, span),
 	}
+}
+
+// span is the range that the query asks for.
+func (v *view) span() (name string, d time.Duration, text string) {
+	for _, r := range ranges {
+		if r.Name == v.r.URL.Query().Get("range") {
+			return r.Name, r.Span, r.Text
+		}
+	}
+	return ranges[0].Name, ranges[0].Span, ranges[0].Text
 }

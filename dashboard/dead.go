@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
@@ -63,8 +64,7 @@ func (v *view) dead() error {
 	// A reason or a text is looked for by reading: once, when asked. And no other row comes under
 	// the pointer while it is on a button.
 	v.Live = d.Filter.Reason == "" && d.Filter.Error == "" && !v.MayOperate()
-	v.Template, v.Title, v.Data = "dead.html", "Dead letters", d
-	return v.show(200)
+	return v.show(http.StatusOK, "dead.html", "Dead letters", d)
 }
 
 // looks is how many dead letters a search reads at a time, as their errors may be long.

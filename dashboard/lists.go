@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/txoutbox/outbox/admin"
 )
@@ -15,8 +16,8 @@ func (v *view) schedules() error {
 	if err != nil {
 		return err
 	}
-	v.Template, v.Title, v.Live, v.Data = "schedules.html", "Schedules", true, d
-	return v.show(200)
+	v.Live = true
+	return v.show(http.StatusOK, "schedules.html", "Schedules", d)
 }
 
 func (v *view) relays() error {
@@ -24,8 +25,8 @@ func (v *view) relays() error {
 	if err != nil {
 		return err
 	}
-	v.Template, v.Title, v.Live, v.Data = "relays.html", "Relays", true, struct{ Relays []relayRow }{relayRows(s)}
-	return v.show(200)
+	v.Live = true
+	return v.show(http.StatusOK, "relays.html", "Relays", struct{ Relays []relayRow }{relayRows(s)})
 }
 
 func (v *view) audit() error {
@@ -43,6 +44,6 @@ func (v *view) audit() error {
 		return err
 	}
 	d.First = after == ""
-	v.Template, v.Title, v.Live, v.Data = "audit.html", "Audit log", true, d
-	return v.show(200)
+	v.Live = true
+	return v.show(http.StatusOK, "audit.html", "Audit log", d)
 }

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"cmp"
+	"net/http"
 	"slices"
 	"time"
 
@@ -26,7 +27,8 @@ type typeRow struct {
 	Stuck bool // there is work, and no relay that has a handler for it
 }
 
-// sparklines are drawn for this many types at most: each is one more statement, at most every 15 s.
+// sparklines and rates are shown for this many types at most: each is one more statement, at most
+// every 15 s.
 const sparklines = 60
 
 func (v *view) overview() error {
@@ -39,19 +41,21 @@ func (v *view) overview() error {
 	for _, t := range s.types[:min(len(s.types), sparklines)] {
 		names = append(names, t.Type)
 	}
-	samples, err := v.samples(span, names...)
+	samples, err := v.readSamples(span, names...)
 	if err != nil {
 		return err
 	}
-	d := overviewData{Sum: s.sum(), Rate: v.rate("", samples[""]), Range: name, Over: over, Relays: relayRows(s)}
-	d.Charts = charts4(samples[""], s.at, span, over, d.Sum)
+	d := overviewData{Sum: s.sum(), Range: name, Over: over, Relays: relayRows(s)}
+	all := history(samples[""], d.Sum, s.at)
+	d.Rate, d.Charts = rateOf(all), charts(all, span, over)
 	for _, t := range s.types {
-		r := typeRow{Type: t, Rate: v.rate(t.Type, samples[t.Type]), Stuck: t.Relays == 0 && t.Ready+t.Scheduled+t.Leased+t.Waiting > 0}
-		r.Spark = draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(samples[t.Type], readyOf, s.at, t.Ready), s.at, span)
+		h := history(samples[t.Type], t, s.at)
+		r := typeRow{Type: t, Rate: rateOf(h), Stuck: t.Relays == 0 && t.Ready+t.Scheduled+t.Leased+t.Waiting > 0}
+		r.Spark = draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(h, readyOf), s.at, span)
 		d.Types = append(d.Types, r)
 	}
-	v.Template, v.Title, v.Live, v.Data = "overview.html", "Overview", true, d
-	return v.show(200)
+	v.Live = true
+	return v.show(http.StatusOK, "overview.html", "Overview", d)
 }
 
 // relayRow is a relay with what it runs.

@@ -126,6 +126,9 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 	} {
 		t.Run(path, func(t *testing.T) { s.get(t, path).has(t, 200, wants...) })
 	}
+	if text := s.get(t, "").text(); !regexp.MustCompile(`Finished [0-9.,]+/s Failed runs [0-9.,]+/s`).MatchString(text) {
+		t.Errorf("the overview has no rates: %s", text)
+	}
 	for path, status := range map[string]int{"none": 404, "task?id=77777": 404, "task?id=x": 400, "task": 400, "type": 404, "type?name=X&state=lost": 400, "dead?older=1y": 400, "dead?reason=bad": 400, "dead?after=x": 400,
 		"audit?after=x": 400, "bulk": 400, "pause": 405, "type?name=X&after=%00": 400, "dead?type=%ff": 400, "payload?id=77777": 404, "type?name=%00": 400} {
 		if a := s.get(t, path); a.status != status {

@@ -16,20 +16,21 @@ import (
 // which the log has.
 func (v *view) fail(err error) {
 	status, text := v.explain(err)
+	title := http.StatusText(status)
 	if status >= 500 {
 		if v.r.Context().Err() == context.Canceled {
 			return // nobody waits for it
 		}
 		v.log.Error("outbox: dashboard: request failed", "path", v.r.URL.Path, "error", pgerr.WithoutDSN(err))
 	}
-	v.Template, v.Title, v.Warning, v.Data, v.Live, v.Notice = "problem.html", http.StatusText(status), text, nil, false, ""
+	v.Warning, v.Live, v.Notice = text, false, ""
 	v.Again = status >= 500 && v.r.Method != http.MethodPost
 	if v.htmx() {
 		v.Live = v.Again && v.Updates && !tooLong(err) // what takes too long is not to be tried every 2 s
 		v.w.Header().Set("HX-Reswap", "outerHTML")
 		status = http.StatusOK // or the script drops it
 	}
-	if err := v.show(status); err != nil {
+	if err := v.show(status, "problem.html", title, nil); err != nil {
 		v.log.Error("outbox: dashboard: request failed", "path", v.r.URL.Path, "error", err)
 		http.Error(v.w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 	}

@@ -59,8 +59,7 @@ func (v *view) task() error {
 		return err
 	})
 	if errors.Is(err, admin.ErrNotFound) && v.Notice != "" { // it was given to the relays just now, and they were fast
-		v.Template, v.Title = "ended.html", "Task "+strconv.FormatInt(id, 10)
-		return v.show(http.StatusOK)
+		return v.show(http.StatusOK, "ended.html", "Task "+strconv.FormatInt(id, 10), nil)
 	}
 	if err != nil {
 		return err
@@ -74,8 +73,8 @@ func (v *view) task() error {
 	d.may()
 	d.Timeline = timeline(d.Task)
 	// With the payload it stays as it is: each look at one is asked for, and logged.
-	v.Template, v.Title, v.Live, v.Data = "task.html", "Task "+strconv.FormatInt(id, 10), !d.Asked, d
-	return v.show(200)
+	v.Live = !d.Asked
+	return v.show(http.StatusOK, "task.html", "Task "+strconv.FormatInt(id, 10), d)
 }
 
 // askCancel asks whether to cancel a task, and says what that does to it as it is now.
@@ -93,8 +92,7 @@ func (v *view) askCancel() error {
 		return err
 	}
 	d.may()
-	v.Template, v.Title, v.Data = "cancel.html", "Cancel task "+strconv.FormatInt(id, 10), d
-	return v.show(200)
+	return v.show(http.StatusOK, "cancel.html", "Cancel task "+strconv.FormatInt(id, 10), d)
 }
 
 // may notes what can be done with the task as it is.

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"net/http"
 	"net/url"
 	"slices"
 
@@ -71,12 +72,12 @@ func (v *view) taskType() error {
 	}
 	rangeName, span, over := v.span()
 	d.Range, d.Over = rangeName, over
-	samples, err := v.samples(span, name)
+	samples, err := v.readSamples(span, name)
 	if err != nil {
 		return err
 	}
-	d.Rate = v.rate(name, samples[name])
-	d.Charts = charts4(samples[name], s.at, span, over, d.Type)
+	h := history(samples[name], d.Type, s.at)
+	d.Rate, d.Charts = rateOf(h), charts(h, span, over)
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
 		d.Tasks, d.Next, err = c.Tasks(ctx, name, d.State, admin.Page{After: d.After, Limit: pageSize})
 		return err
@@ -84,6 +85,6 @@ func (v *view) taskType() error {
 	if err != nil {
 		return err
 	}
-	v.Template, v.Title, v.Live, v.Data = "type.html", visible(name), true, d
-	return v.show(200)
+	v.Live = true
+	return v.show(http.StatusOK, "type.html", visible(name), d)
 }

@@ -20,14 +20,14 @@ import (
 
 // site is what all requests share.
 type site struct {
-	db       *sql.DB
-	client   *admin.Client
-	config   Config
-	log      *slog.Logger
-	routes   map[string]route
-	shared   snapshots
-	charts   charts
-	patience time.Duration // how long a search looks before it answers with what it has
+	db        *sql.DB
+	client    *admin.Client
+	config    Config
+	log       *slog.Logger
+	routes    map[string]route
+	snapshots cache[*snapshot]
+	samples   cache[map[string][]admin.Sample]
+	patience  time.Duration // how long a search looks before it answers with what it has
 
 	nameless sync.Once // warns of rights that were given to no name
 }
@@ -48,17 +48,16 @@ type view struct {
 	access Access
 	limit  time.Duration // of the statements that it waits for
 
-	Actor    string
-	Theme    string // auto, light, dark
-	Updates  bool
-	Template string // a file of templates
-	Title    string
-	Section  string // in the navigation
-	Notice   string
-	Warning  string
-	Self     string    // this page, to be loaded again
-	Now      time.Time // by PostgreSQL's clock
-	Data     any
+	Actor   string
+	Theme   string // auto, light, dark
+	Updates bool
+	Title   string
+	Section string // in the navigation
+	Notice  string
+	Warning string
+	Self    string    // this page, to be loaded again
+	Now     time.Time // by PostgreSQL's clock
+	Data    any
 
 	Live  bool          // keeps itself up to date
 	Body  template.HTML // the part that does
@@ -104,11 +103,12 @@ func kept(q url.Values, params []string) url.Values {
 func (v *view) htmx() bool { return v.r.Header.Get("HX-Request") == "true" }
 
 // show writes the page, or for its script the part that keeps itself up to date, if it has changed.
-func (v *view) show(status int) error {
-	t := pages[v.Template]
+func (v *view) show(status int, page, title string, data any) error {
+	v.Title, v.Data = title, data
+	t := pages[page]
 	var live, out bytes.Buffer
 	if err := t.ExecuteTemplate(&live, "live", v); err != nil {
-		return fmt.Errorf("dashboard: the page %s: %w", v.Template, err)
+		return fmt.Errorf("dashboard: the page %s: %w", page, err)
 	}
 	v.Body, v.Have = template.HTML(live.String()), hash(live.String())
 	part := "page"
@@ -122,7 +122,7 @@ func (v *view) show(status int) error {
 		part = "wrapped"
 	}
 	if err := t.ExecuteTemplate(&out, part, v); err != nil {
-		return fmt.Errorf("dashboard: the page %s: %w", v.Template, err)
+		return fmt.Errorf("dashboard: the page %s: %w", page, err)
 	}
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	v.w.WriteHeader(status)

@@ -1,0 +1,125 @@
+package dashboard
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/txoutbox/outbox/admin"
+)
+
+// cache keeps what all viewers share. While one reads it, the others wait for that.
+type cache[T any] struct {
+	mu   sync.Mutex
+	kept map[string]entry[T]
+}
+
+type entry[T any] struct {
+	until time.Time
+	value T
+	err   error
+}
+
+// get returns what is kept under the key, or reads it and keeps it for the age; an error, for a
+// second.
+func (c *cache[T]) get(key string, age time.Duration, read func() (T, error)) (T, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.kept, func(_ string, e entry[T]) bool { return time.Now().After(e.until) })
+	e, known := c.kept[key]
+	if !known {
+		if e.value, e.err = read(); e.err != nil {
+			age = time.Second
+		}
+		e.until = time.Now().Add(age)
+		if c.kept == nil {
+			c.kept = map[string]entry[T]{}
+		}
+		c.kept[key] = e
+	}
+	return e.value, e.err
+}
+
+// forget has the next get read anew.
+func (c *cache[T]) forget() {
+	c.mu.Lock()
+	clear(c.kept)
+	c.mu.Unlock()
+}
+
+// readShared is readFor for all who wait, so it does not end with one of them.
+func (v *view) readShared(f func(ctx context.Context, c *admin.Client) error) (now time.Time, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), 2*v.config.StatementTimeout)
+	defer cancel()
+	return v.readFor(ctx, f)
+}
+
+// snapshot is what is there now.
+type snapshot struct {
+	at     time.Time // by PostgreSQL's clock
+	types  []admin.Type
+	relays []admin.Relay
+}
+
+func (v *view) snapshot() (*snapshot, error) {
+	s, err := v.snapshots.get("", time.Second, func() (*snapshot, error) {
+		s := &snapshot{}
+		var err error
+		s.at, err = v.readShared(func(ctx context.Context, c *admin.Client) (err error) {
+			if s.types, err = c.Types(ctx); err != nil {
+				return err
+			}
+			s.relays, err = c.Relays(ctx)
+			return err
+		})
+		return s, err
+	})
+	if err == nil {
+		v.Now = s.at
+	}
+	return s, err
+}
+
+func (s *snapshot) typeNamed(name string) (admin.Type, bool) {
+	for _, t := range s.types {
+		if t.Type == name {
+			return t, true
+		}
+	}
+	return admin.Type{}, false
+}
+
+// sum is all types together.
+func (s *snapshot) sum() (out admin.Type) {
+	for _, t := range s.types {
+		out.Ready += t.Ready
+		out.Scheduled += t.Scheduled
+		out.Leased += t.Leased
+		out.Waiting += t.Waiting
+		out.Dead += t.Dead
+		out.Finished += t.Finished
+		out.Failed += t.Failed
+		out.OldestReady = max(out.OldestReady, t.OldestReady)
+	}
+	return out
+}
+
+const samplesAge = 15 * time.Second // a relay takes one a minute
+
+// readSamples returns the samples of the types ("": of all) over the last d, by type.
+func (v *view) readSamples(d time.Duration, types ...string) (map[string][]admin.Sample, error) {
+	return v.samples.get(d.String()+"\n"+strings.Join(types, "\n"), samplesAge, func() (map[string][]admin.Sample, error) {
+		out := map[string][]admin.Sample{}
+		_, err := v.readShared(func(ctx context.Context, c *admin.Client) (err error) {
+			for _, t := range types {
+				if out[t], err = c.Samples(ctx, t, d); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		return out, err
+	})
+}

@@ -36,16 +36,19 @@ func (f Filter) searches() bool { return f.Error != "" || f.Reason != "" }
 
 // checkChosen refuses a filter that means all without saying so.
 func (f Filter) checkChosen(what string) error {
-	if !f.All && f.IDs == nil && f.words() == "all" {
+	if !f.All && f.String() == "all" {
 		return invalid("the zero Filter would %s all dead letters: to mean that, set Filter.All", what)
 	}
 	return nil
 }
 
-// words are the filter as the audit log has it.
-func (f Filter) words() string {
+// String is the filter in words, as the audit log has it: "all", or like "type A, reason handler".
+func (f Filter) String() string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	if f.IDs != nil {
+		say("tasks %v", f.IDs)
+	}
 	if f.Type != "" {
 		say("type %s", f.Type)
 	}

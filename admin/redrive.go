@@ -112,7 +112,7 @@ func (c *Client) take(ctx context.Context, action, query string, f Filter, p Pag
 		if f.IDs != nil {
 			return entriesOf(action, ids), nil
 		}
-		return []Entry{{Action: action, Target: "dead letters: " + f.words(), Count: int64(len(ids))}}, nil
+		return []Entry{{Action: action, Target: "dead letters: " + f.String(), Count: int64(len(ids))}}, nil
 	})
 	if err != nil {
 		return nil, "", failed(action, err)

@@ -189,7 +189,7 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	dashboardtest.Bury(t, db, "BULK", "attempts", "connection refused by 10.0.0.1", 1_000_000, 2500)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	ask := s.get(t, "bulk?do=redrive&type=BULK&error=refused")
-	ask.has(t, 200, "2,500 dead letters", "of type BULK, with “refused” in the error", "Redrive 2,500 dead letters")
+	ask.has(t, 200, "2,500 dead letters", `type BULK, error containing "refused"`, "Redrive 2,500 dead letters")
 	s.get(t, "bulk?do=purge").has(t, 200, "2,553 dead letters", "cannot be undone")
 	s.get(t, "bulk?do=purge&reason=handler").has(t, 200, "3 dead letters")
 	s.get(t, "bulk?do=purge&older=720h").has(t, 200, "0 dead letters", "Back")

@@ -132,7 +132,11 @@ func (v *view) redrive() error {
 		}
 		ids = append(ids, id)
 	}
-	back, page := deadFilterOf(form).query(), "dead"
+	filter, err := deadFilterOf(form)
+	if err != nil {
+		return err
+	}
+	back, page := filter.query(), "dead"
 	if form.Get("back") == "task" && one != "" {
 		back, page = url.Values{"id": {one}}, "task"
 	}

@@ -34,7 +34,7 @@ func (d bulkData) Share() int64 {
 }
 
 func bulkOf(q url.Values) (d bulkData, err error) {
-	d = bulkData{Do: q.Get("do"), Filter: deadFilterOf(q), After: q.Get("after"), More: q.Get("more") == "1"}
+	d = bulkData{Do: q.Get("do"), After: q.Get("after"), More: q.Get("more") == "1"}
 	if d.Do != "redrive" && d.Do != "purge" {
 		return d, badRequest("Dead letters can be redriven or purged.")
 	}
@@ -45,7 +45,8 @@ func bulkOf(q url.Values) (d bulkData, err error) {
 			}
 		}
 	}
-	return d, nil
+	d.Filter, err = deadFilterOf(q)
+	return d, err
 }
 
 // askBulk asks whether to do it, with the number of dead letters that are meant.
@@ -70,11 +71,7 @@ func (v *view) showBulk(d bulkData) error {
 // countDead counts those that pass the filter: from the counters where these know it, else by
 // reading them for as long as a search may take. more: there may be more.
 func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
-	filter, err := f.filter()
-	if err != nil {
-		return 0, false, err
-	}
-	if f == (deadFilter{Type: f.Type}) {
+	if f.Reason == "" && f.Error == "" && f.OlderThan == 0 {
 		err = v.read(func(ctx context.Context, c *admin.Client) error {
 			types, err := c.Types(ctx)
 			for _, t := range types {
@@ -89,7 +86,7 @@ func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 	after := ""
 	err = v.read(func(ctx context.Context, c *admin.Client) error {
 		return search(v.patience, func() (enough bool, err error) {
-			counted, next, err := c.CountDeadLetters(ctx, filter, admin.Page{After: after, Look: looks})
+			counted, next, err := c.CountDeadLetters(ctx, f.Filter, admin.Page{After: after, Look: looks})
 			n, after = n+counted, next
 			return next == "", err
 		})
@@ -111,20 +108,17 @@ func (v *view) bulk() error {
 	if err != nil {
 		return err
 	}
-	filter, err := d.Filter.filter()
-	if err != nil {
-		return err
-	}
 	if d.Until == 0 {
 		return badRequest("The form does not say until when.")
 	}
+	filter := d.Filter.Filter
 	filter.DiedBefore = time.UnixMicro(d.Until).Add(-filter.OlderThan)
 	filter.OlderThan = 0
 	do := (*admin.Client).Redrive
 	if d.Do == "purge" {
 		do = (*admin.Client).Purge
 	}
-	target := d.Filter.Words() + ", died before " + stamp(time.UnixMicro(d.Until))
+	target := d.Filter.String() + ", died before " + stamp(time.UnixMicro(d.Until))
 	d.Begun, d.Left = true, true
 	for start := time.Now(); d.Left && time.Since(start) < bulkFor && v.r.Context().Err() == nil; {
 		before := d.After

@@ -18,7 +18,6 @@ type deadData struct {
 	Letters []admin.Task
 	After   string
 	Next    string
-	Page    int
 	Looked  time.Time // zero: to the end of the page; else how far a search has come
 }
 
@@ -27,11 +26,11 @@ func (d deadData) Reasons() any { return reasons }
 
 func (v *view) dead() error {
 	q := v.r.URL.Query()
-	d := deadData{Filter: deadFilterOf(q), After: q.Get("after"), Page: pageSize}
-	f, err := d.Filter.filter()
+	f, err := deadFilterOf(q)
 	if err != nil {
 		return err
 	}
+	d := deadData{Filter: f, After: q.Get("after")}
 	s, err := v.snapshot()
 	if err != nil {
 		return err
@@ -47,7 +46,7 @@ func (v *view) dead() error {
 	d.Next = d.After
 	err = v.read(func(ctx context.Context, c *admin.Client) error {
 		return search(v.patience, func() (enough bool, err error) {
-			found, next, err := c.DeadLetters(ctx, f, admin.Page{After: d.Next, Limit: pageSize - len(d.Letters), Look: looks})
+			found, next, err := c.DeadLetters(ctx, f.Filter, admin.Page{After: d.Next, Limit: pageSize - len(d.Letters), Look: looks})
 			if err != nil {
 				return false, err
 			}

@@ -84,7 +84,7 @@ func TestEachActionByClicking(t *testing.T) {
 	click("#schedule-0", "The schedule is paused")
 	click("#schedule-0", "The schedule is resumed")
 	at("relays")
-	click(`form[action="./hand-back"] button`, "4 tasks were handed back.")
+	click(`form[action="./hand-back"] button`, "Its tasks were handed back.")
 	at("audit")
 	b.awaitText("hand_back")
 

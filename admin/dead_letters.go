@@ -21,15 +21,11 @@ func (c *Client) DeadLetters(ctx context.Context, f Filter, p Page) (tasks []Tas
 		return nil, "", err
 	}
 	err = c.read(func(q outbox.Querier) error {
-		if d.Look > 0 && f.searches() {
-			if err := d.findEnd(ctx, c, q); err != nil {
-				return err
-			}
+		if err := d.findEnd(ctx, c, q); err != nil {
+			return err
 		}
-		query, args, err := d.listStatement()
-		if err == nil {
-			tasks, err = rows(ctx, q, c.schema.SQL(query), args, scanTask)
-		}
+		query, args := d.listStatement()
+		tasks, err = rows(ctx, q, c.schema.SQL(query), args, scanTask)
 		return err
 	})
 	if err != nil {
@@ -42,7 +38,7 @@ func (c *Client) DeadLetters(ctx context.Context, f Filter, p Page) (tasks []Tas
 }
 
 // listStatement asks for one more than the limit, to know whether there is a next page.
-func (d deadPage) listStatement() (string, []any, error) {
+func (d deadPage) listStatement() (string, []any) {
 	return d.statement(listDeadSQL, " ORDER BY "+d.order.words+" LIMIT %s", d.Limit+1)
 }
 
@@ -57,17 +53,13 @@ func (c *Client) CountDeadLetters(ctx context.Context, f Filter, p Page) (n int6
 	if err != nil {
 		return 0, "", err
 	}
+	d.Look = p.Look
 	err = c.read(func(q outbox.Querier) error {
-		if d.Look > 0 {
-			if err := d.findEnd(ctx, c, q); err != nil {
-				return err
-			}
+		if err := d.findEnd(ctx, c, q); err != nil {
+			return err
 		}
-		query, args, err := d.countStatement()
-		if err == nil {
-			err = q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&n)
-		}
-		return err
+		query, args := d.countStatement()
+		return q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&n)
 	})
 	if err != nil {
 		return 0, "", failed("count dead letters", err)
@@ -75,4 +67,4 @@ func (c *Client) CountDeadLetters(ctx context.Context, f Filter, p Page) (n int6
 	return n, d.until.String(), nil
 }
 
-func (d deadPage) countStatement() (string, []any, error) { return d.statement(countDeadSQL, "") }
+func (d deadPage) countStatement() (string, []any) { return d.statement(countDeadSQL, "") }

@@ -26,25 +26,24 @@ type deadPage struct {
 	until  deadPlace // zero: to the last one
 }
 
-// newDeadPage checks a filter and a page.
+// newDeadPage checks a filter and a page. Look is of use only where no index tells which pass.
 func newDeadPage(f Filter, p Page, limit int, o order) (d deadPage, err error) {
-	if err = p.check(limit); err == nil {
-		d = deadPage{Page: p, filter: f, order: o}
-		d.after, err = parseDeadPlace(p.After)
+	if err := errors.Join(p.check(limit), f.check()); err != nil {
+		return d, err
 	}
-	if err == nil {
-		_, err = d.bind()
+	d = deadPage{Page: p, filter: f, order: o}
+	if !f.searches() {
+		d.Look = 0
 	}
+	d.after, err = parseDeadPlace(p.After)
 	return d, err
 }
 
 // bind are the conditions of the dead letters that pass the filter after one place and not after
 // the other.
-func (d deadPage) bind() (b *binder, err error) {
-	b = new(binder)
-	if err := d.filter.bind(b); err != nil {
-		return nil, err
-	}
+func (d deadPage) bind() *binder {
+	b := new(binder)
+	d.filter.bind(b)
 	none := deadPlace{}
 	if d.after != none {
 		b.and("(died_at, task_id) "+d.order.after+" (%s, %s)", b.micros(d.after.diedAt), b.arg(d.after.taskID))
@@ -56,20 +55,17 @@ func (d deadPage) bind() (b *binder, err error) {
 		b.and("died_at "+d.order.from+" %s", b.micros(d.after.diedAt))
 		b.and("died_at "+d.order.until+" %s", b.micros(d.until.diedAt))
 	}
-	return b, nil
+	return b
 }
 
-// statement is a query with the conditions, and with a limit if the query has a place for it.
-func (d deadPage) statement(query, limit string, more ...any) (string, []any, error) {
-	b, err := d.bind()
-	if err != nil {
-		return "", nil, err
+// statement is a query with the conditions and what follows them, which may have a place for n.
+func (d deadPage) statement(query, tail string, n ...any) (string, []any) {
+	b := d.bind()
+	where := b.where()
+	for _, v := range n {
+		tail = fmt.Sprintf(tail, b.arg(v))
 	}
-	conditions := b.where()
-	for _, v := range more {
-		limit = fmt.Sprintf(limit, b.arg(v))
-	}
-	return fmt.Sprintf(query, conditions+limit), b.args, nil
+	return fmt.Sprintf(query, where+tail), b.args
 }
 
 // The last dead letter that a page looks at. What an index cannot tell, error and reason, is left
@@ -78,19 +74,20 @@ const deadEndSQL = `/* outbox: the end of a page of dead letters */
 SELECT (extract(epoch FROM died_at) * 1000000)::bigint, task_id FROM outbox.dead_task
  WHERE %s LIMIT 1`
 
-func (d deadPage) endStatement() (string, []any, error) {
+func (d deadPage) endStatement() (string, []any) {
 	d.filter.Error, d.filter.Reason = "", ""
 	return d.statement(deadEndSQL, " ORDER BY "+d.order.words+" OFFSET %s", d.Look-1)
 }
 
-// findEnd sets until to the last dead letter that the page may look at, if there are so many.
+// findEnd sets until to the last dead letter that the page may look at, if that is bounded and there
+// are so many.
 func (d *deadPage) findEnd(ctx context.Context, c *Client, q outbox.Querier) error {
-	query, args, err := d.endStatement()
-	if err != nil {
-		return err
+	if d.Look == 0 {
+		return nil
 	}
+	query, args := d.endStatement()
 	var end deadPlace
-	err = q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&end.diedAt, &end.taskID)
+	err := q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&end.diedAt, &end.taskID)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,24 +26,18 @@ const lookOfPage = 10_000
 // may be called again. Dead letters that another transaction is moving or deleting, and those whose
 // death commits only during the call, may be left out.
 func (c *Client) EveryPage(ctx context.Context, take func(context.Context, Filter, Page) (ids []int64, next string, err error), f Filter, perSecond int) (n int64, err error) {
-	n, err = c.everyPage(ctx, take, f, perSecond)
-	if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) { // PostgreSQL says that it canceled a statement
-		err = fmt.Errorf("%w: %w", ended, err)
-	}
-	return n, err
-}
-
-func (c *Client) everyPage(ctx context.Context, take func(context.Context, Filter, Page) ([]int64, string, error), f Filter, perSecond int) (n int64, err error) {
+	defer func() {
+		if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) { // PostgreSQL says that it canceled a statement
+			err = fmt.Errorf("%w: %w", ended, err)
+		}
+	}()
 	if perSecond < 0 {
 		return 0, invalid("EveryPage: %d a second: must not be negative; 0 is no limit", perSecond)
 	}
 	if _, err := c.pool("EveryPage"); err != nil {
 		return 0, err
 	}
-	if err := f.checkChosen("take"); err != nil {
-		return 0, err
-	}
-	if err := f.bind(&binder{}); err != nil {
+	if err := cmp.Or(f.checkChosen("take"), f.check()); err != nil {
 		return 0, err
 	}
 	p := Page{Limit: maxRows, Look: lookOfPage}
@@ -67,11 +62,9 @@ func (c *Client) everyPage(ctx context.Context, take func(context.Context, Filte
 		if perSecond == 0 {
 			continue
 		}
-		pause := time.NewTimer(time.Until(start.Add(time.Duration(float64(n) / float64(perSecond) * float64(time.Second)))))
 		select {
-		case <-pause.C:
+		case <-time.After(time.Until(start.Add(time.Duration(float64(n) / float64(perSecond) * float64(time.Second))))):
 		case <-ctx.Done():
-			pause.Stop()
 			return n, ctx.Err()
 		}
 	}

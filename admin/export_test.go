@@ -16,16 +16,15 @@ type Statement struct {
 	Args  []any
 }
 
-func must(query string, args []any, err error) Statement {
+func statement(query string, args []any) Statement { return Statement{query, args} }
+
+// TasksStatement is that of Tasks.
+func TasksStatement(taskType string, state State, after string, limit int) Statement {
+	query, args, err := tasksStatement(taskType, state, &Page{After: after, Limit: limit})
 	if err != nil {
 		panic(err)
 	}
 	return Statement{query, args}
-}
-
-// TasksStatement is that of Tasks.
-func TasksStatement(taskType string, state State, after string, limit int) Statement {
-	return must(tasksStatement(taskType, state, &Page{After: after, Limit: limit}))
 }
 
 // Statements are those of other reads.
@@ -49,11 +48,11 @@ type DeadStatements struct{ End, List, Count, Redrive, Purge Statement }
 // Statements returns the statements of DeadLetters and CountDeadLetters, or with oldest of Redrive and Purge.
 func (c *Client) Statements(ctx context.Context, f Filter, p Page, oldest bool) (s DeadStatements, err error) {
 	d, err := newDeadPage(f, p, defaultLimit, map[bool]order{false: latestFirst, true: oldestFirst}[oldest])
-	if p.Look > 0 {
-		s.End = must(d.endStatement())
+	if d.Look = p.Look; p.Look > 0 {
+		s.End = statement(d.endStatement())
 		err = errors.Join(err, d.findEnd(ctx, c, c.q))
 	}
-	s.List, s.Count = must(d.listStatement()), must(d.countStatement())
-	s.Redrive, s.Purge = must(d.takeStatement(redriveSQL)), must(d.takeStatement(purgeSQL))
+	s.List, s.Count = statement(d.listStatement()), statement(d.countStatement())
+	s.Redrive, s.Purge = statement(d.takeStatement(redriveSQL)), statement(d.takeStatement(purgeSQL))
 	return s, err
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -73,16 +74,26 @@ func (f Filter) String() string {
 	return strings.Join(all, ", ")
 }
 
-// bind adds the filter's conditions.
-func (f Filter) bind(b *binder) error {
-	for name, text := range map[string]string{"Filter.Type": f.Type, "Filter.Error": f.Error} {
-		if err := checkText(name, text); err != nil {
-			return err
-		}
+func (f Filter) check() error {
+	if known := []string{"", ReasonAttempts, ReasonHandler, ReasonLostConnections, ReasonCommitted}; !slices.Contains(known, f.Reason) {
+		return invalid("Filter.Reason: %q: must be one of %q", f.Reason, known[1:])
 	}
 	if len(f.IDs) > maxRows {
 		return invalid("Filter.IDs: %d ids, at most %d", len(f.IDs), maxRows)
 	}
+	for name, at := range map[string]time.Time{"DiedAfter": f.DiedAfter, "DiedBefore": f.DiedBefore} {
+		if y := at.UTC().Year(); y < 1 || y > 9999 {
+			return invalid("Filter.%s: the year %d, must be between 1 and 9999", name, y)
+		}
+	}
+	if f.OlderThan < 0 {
+		return invalid("Filter.OlderThan: %v: must not be negative", f.OlderThan)
+	}
+	return errors.Join(checkText("Filter.Type", f.Type), checkText("Filter.Error", f.Error))
+}
+
+// bind adds the filter's conditions.
+func (f Filter) bind(b *binder) {
 	if f.IDs != nil {
 		b.and("task_id = ANY (%s::bigint[])", b.arg(pq.Array(f.IDs)))
 	}
@@ -90,18 +101,10 @@ func (f Filter) bind(b *binder) error {
 		b.and("task_type = %s", b.arg(f.Type))
 	}
 	if f.Reason != "" {
-		if known := []string{ReasonAttempts, ReasonHandler, ReasonLostConnections, ReasonCommitted}; !slices.Contains(known, f.Reason) {
-			return invalid("Filter.Reason: %q: must be one of %q", f.Reason, known)
-		}
 		b.and("reason = %s", b.arg(f.Reason))
 	}
 	if f.Error != "" {
 		b.and("last_error LIKE %s", b.arg("%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(f.Error)+"%"))
-	}
-	for name, at := range map[string]time.Time{"DiedAfter": f.DiedAfter, "DiedBefore": f.DiedBefore} {
-		if y := at.UTC().Year(); y < 1 || y > 9999 {
-			return invalid("Filter.%s: the year %d, must be between 1 and 9999", name, y)
-		}
 	}
 	if !f.DiedAfter.IsZero() {
 		b.and("died_at >= %s", b.micros(f.DiedAfter.UnixMicro()))
@@ -109,14 +112,10 @@ func (f Filter) bind(b *binder) error {
 	if !f.DiedBefore.IsZero() {
 		b.and("died_at < %s", b.micros(f.DiedBefore.UnixMicro()))
 	}
-	if f.OlderThan < 0 {
-		return invalid("Filter.OlderThan: %v: must not be negative", f.OlderThan)
-	}
 	if f.OlderThan > 0 {
 		// Not clock_timestamp(), which no index can be searched for.
 		b.and("died_at < now() - %s::bigint * interval '1 microsecond'", b.arg(f.OlderThan.Microseconds()))
 	}
-	return nil
 }
 
 // binder builds the conditions and arguments of one statement. A condition that is not set is not

@@ -2,12 +2,12 @@ package admin
 
 import (
 	"context"
-	"database/sql"
 	"regexp"
 	"strings"
 
 	"github.com/lib/pq"
-	"github.com/txoutbox/outbox/internal/pg"
+
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/internal/wake"
 )
@@ -29,19 +29,16 @@ var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{1
 // the number says how many. The audit log has an entry before them, and one after them: hand_back:
 // done, or hand_back: failed.
 func (c *Client) HandBack(ctx context.Context, relayID string) (tasks int64, err error) {
-	db, err := c.pool("HandBack")
-	if err != nil {
+	if _, err := c.pool("HandBack"); err != nil {
 		return 0, err
 	}
 	if !uuid.MatchString(relayID) {
 		return 0, invalid("HandBack: %q is not the id of a relay, which is a UUID", relayID)
 	}
 	err = c.noted(ctx, Entry{Action: "hand_back", Target: "relay " + relayID}, func() (int64, error) {
-		conns := pg.NewPool(db)
-		defer conns.Close()
 		for n := int64(maxRows); n == maxRows; {
-			err := conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-				result, err := tx.ExecContext(ctx, c.schema.SQL(upkeep.TakeOverSQL), pq.Array([]string{strings.ToLower(relayID)}))
+			err := c.inTx(ctx, func(q outbox.Querier) error {
+				result, err := q.ExecContext(ctx, c.schema.SQL(upkeep.TakeOverSQL), pq.Array([]string{strings.ToLower(relayID)}))
 				if err == nil {
 					n, err = result.RowsAffected()
 				}

@@ -93,15 +93,10 @@ func (c *Client) take(ctx context.Context, action, query string, f Filter, p Pag
 	}
 	var last deadPlace
 	err = c.act(ctx, func(q outbox.Querier) ([]Entry, error) {
-		if d.Look > 0 && f.searches() {
-			if err := d.findEnd(ctx, c, q); err != nil {
-				return nil, err
-			}
-		}
-		query, args, err := d.takeStatement(query)
-		if err != nil {
+		if err := d.findEnd(ctx, c, q); err != nil {
 			return nil, err
 		}
+		query, args := d.takeStatement(query)
 		found, err := rows(ctx, q, c.schema.SQL(query), args, scanTaken)
 		if err != nil {
 			return nil, err
@@ -120,7 +115,7 @@ func (c *Client) take(ctx context.Context, action, query string, f Filter, p Pag
 	return ids, d.next(len(ids), last), nil
 }
 
-func (d deadPage) takeStatement(query string) (string, []any, error) {
+func (d deadPage) takeStatement(query string) (string, []any) {
 	return d.statement(query, " ORDER BY "+d.order.words+" LIMIT %s", d.Limit)
 }
 

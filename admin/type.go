@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -51,12 +52,7 @@ func (c *Client) Types(ctx context.Context) (types []Type, err error) {
 		}
 		all[t.Type] = t
 	}
-	types = make([]Type, 0, len(all))
-	for _, t := range all {
-		types = append(types, t)
-	}
-	slices.SortFunc(types, func(a, b Type) int { return strings.Compare(a.Type, b.Type) })
-	return types, nil
+	return slices.SortedFunc(maps.Values(all), func(a, b Type) int { return strings.Compare(a.Type, b.Type) }), nil
 }
 
 func scanType(row scanner, t *Type) error {

@@ -3,12 +3,10 @@ package admin_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
@@ -69,48 +67,6 @@ func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 				if ids, next, err := take(c, t.Context(), tt.f, admin.Page{Limit: 1000, Look: 100}); err != nil || len(ids) != tt.want || next != "" {
 					t.Errorf("last pages, %d: %v, %q, %v, want %d", i, ids, next, err, tt.want)
 				}
-			}
-		})
-	}
-}
-
-// What an error that few have costs is spread over pages: each looks at 10,000, and all of those that pass are taken, wherever they are.
-func TestPagesOfARareErrorEndAndTakeAll(t *testing.T) {
-	needs.CI(t)
-	t.Parallel()
-	for name, take := range takers {
-		t.Run(name, func(t *testing.T) {
-			db := relaytest.NewDatabase(t)
-			c := client(t, db.DB)
-			bury(t, db, "MAIL", "attempts", "boom", 1, 25_000, 60_000)
-			db.Do(t, `UPDATE outbox.dead_task SET last_error = 'rare' WHERE task_id IN (1, 10000, 10001, 15000, 15001, 25000)`)
-			f := admin.Filter{Error: "rare", DiedBefore: time.Now()}
-			n, pages := 0, 0
-			for p := (admin.Page{Limit: 2, Look: 10_000}); pages == 0 || p.After != ""; pages++ {
-				ids, next, err := take(c, t.Context(), f, p)
-				if err != nil || pages > 6 {
-					t.Fatalf("%v, after %d in %d pages", err, n, pages)
-				}
-				n, p.After = n+len(ids), next
-			}
-			if left := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE last_error = 'rare'`); n != 6 || left != 0 {
-				t.Errorf("pages have %d, %d are left, want 6 and none", n, left)
-			}
-			if left := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); left != 25_000-6 {
-				t.Errorf("%d are left", left)
-			}
-			none := admin.Filter{Type: "MAIL", Reason: admin.ReasonCommitted}
-			if ids, next, err := take(c, t.Context(), none, admin.Page{Look: 10_000}); err != nil || len(ids) != 0 || !strings.HasSuffix(next, ".10003") {
-				t.Errorf("a page of none: %v, %q, %v, want the 10,000th letter as its end", ids, next, err)
-			}
-			// EveryPage looks at as many.
-			if n, err := c.EveryPage(t.Context(), func(ctx context.Context, f admin.Filter, p admin.Page) ([]int64, string, error) {
-				if p.Look != 10_000 {
-					t.Errorf("it looks at %d", p.Look)
-				}
-				return take(c, ctx, f, p)
-			}, none, 0); n != 0 || err != nil {
-				t.Errorf("got %d, %v", n, err)
 			}
 		})
 	}

@@ -63,6 +63,21 @@ func bury(t testing.TB, db *database, taskType, reason, text string, first, n, m
 		  FROM generate_series($4::int, $4::int + $5::int - 1) i`, taskType, reason, text, first, n, minutesAgo)
 }
 
+// pages reads a list to its end, and returns how many pages it has.
+func pages[T any](t testing.TB, p admin.Page, read func(admin.Page) ([]T, string, error)) (all []T, n int) {
+	t.Helper()
+	for n = 1; ; n++ {
+		page, next, err := read(p)
+		if err != nil || p.Limit > 0 && len(page) > p.Limit || next != "" && next == p.After {
+			t.Fatalf("page %d, after %q: %d rows, next %q, %v", n, p.After, len(page), next, err)
+		}
+		all = append(all, page...)
+		if p.After = next; next == "" {
+			return all, n
+		}
+	}
+}
+
 func ids(tasks []admin.Task) (out []int64) {
 	for _, t := range tasks {
 		out = append(out, t.TaskID)

@@ -181,6 +181,15 @@ func bulkForm(a answer) url.Values {
 	return q
 }
 
+// bulk sends the form of a bulk page, and those of its answers, until all is done or one fails.
+func (s *site) bulk(t testing.TB, a answer, header ...string) answer {
+	t.Helper()
+	for more := true; more; more = len(bulkForm(a)) > 0 && !strings.Contains(a.body, `role="alert"`) {
+		a = s.post(t, "bulk", bulkForm(a), header...)
+	}
+	return a
+}
+
 func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -195,7 +204,7 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 
 	// One dies after the question was asked, and is not meant.
 	exec(t, db, `UPDATE outbox.dead_task SET died_at = clock_timestamp() + interval '1 second' WHERE task_id = 1000000`)
-	s.post(t, "bulk", bulkForm(ask)).has(t, 200, "2,499 of 2,500 redriven", "Done.")
+	s.bulk(t, ask).has(t, 200, "2,499 of 2,500 redriven", "Done.")
 	if n := number(t, db, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'BULK'`); n != 1 {
 		t.Errorf("%d dead letters are left, want the one that died later", n)
 	}
@@ -208,7 +217,7 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 
 	// With script the answer is the part of the page that goes on by itself.
 	ask = s.get(t, "bulk?do=purge&type=SEND_WELCOME")
-	part := s.post(t, "bulk", bulkForm(ask), "HX-Request", "true")
+	part := s.bulk(t, ask, "HX-Request", "true")
 	if part.has(t, 200, "40 of 40 purged", "Done."); strings.Contains(part.body, "<html") || !strings.HasPrefix(part.body, `<div id="bulk"`) {
 		t.Errorf("the script gets %s", part.body)
 	}
@@ -219,7 +228,7 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	exec(t, db, `CREATE FUNCTION outbox.boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'boom'; END $$`)
 	exec(t, db, `CREATE TRIGGER boom BEFORE DELETE ON outbox.dead_task FOR EACH ROW WHEN (OLD.task_id = 2000100) EXECUTE FUNCTION outbox.boom()`)
 	dashboardtest.Bury(t, db, "BROKEN", "attempts", "x", 2_000_000, 1500) // the oldest have the highest ids
-	part = s.post(t, "bulk", bulkForm(s.get(t, "bulk?do=purge&type=BROKEN")), "HX-Request", "true")
+	part = s.bulk(t, s.get(t, "bulk?do=purge&type=BROKEN"), "HX-Request", "true")
 	if part.has(t, 200, "1,000 of 1,500 purged", "PostgreSQL did not do this.", "Go on"); strings.Contains(part.body, "load delay") {
 		t.Error("the page goes on by itself after an error")
 	}
@@ -232,7 +241,7 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	exec(t, db, `DROP TRIGGER boom ON outbox.dead_task`)
 	dashboardtest.Bury(t, db, "BROKEN", "attempts", "x", 4_000_000, 1)
 	exec(t, db, `UPDATE outbox.dead_task SET died_at = died_at - interval '1 year' WHERE task_id = 4000000`)
-	s.post(t, "bulk", bulkForm(part), "HX-Request", "true").has(t, 200, "1,500 of 1,500 purged", "Done.")
+	s.bulk(t, part, "HX-Request", "true").has(t, 200, "1,500 of 1,500 purged", "Done.")
 	if n := number(t, db, `SELECT sum(task_id) FROM outbox.dead_task WHERE task_type = 'BROKEN'`); n != 4_000_000 {
 		t.Errorf("the letters that are left have ids of the sum %d, want the one that came behind, 4000000", n)
 	}

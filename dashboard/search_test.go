@@ -64,7 +64,7 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 	// The question before a bulk action says what it knows, and the action finds all.
 	ask := s.get(t, "bulk?do=redrive&error=rare")
 	ask.has(t, 200, "At least 1 dead letter", "those that die from now on", "To count all of them takes too long.", "Redrive all of them")
-	s.post(t, "bulk", bulkForm(ask)).has(t, 200, "3 redriven", "Done.")
+	s.bulk(t, ask).has(t, 200, "3 redriven", "Done.")
 	s.get(t, "bulk?do=purge&error=none+has+this").has(t, 200, "It is not known how many dead letters these are.")
 }
 

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// htmx.min.js is dist/htmx.min.js of the npm package htmx.org, version 2.0.11, unchanged; its
+// htmx.min.js is dist/htmx.min.js of the npm package htmx.org, version 2.0.11, and
+// idiomorph-ext.min.js dist/idiomorph-ext.min.js of idiomorph, version 0.7.4, both unchanged. Their
 // licence (0BSD) is in htmx.LICENSE.
 //
 //go:embed static templates
@@ -32,11 +33,11 @@ func (f staticFile) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // staticURL are the relative addresses of the files.
-type staticURL struct{ Script, Style, Icon string }
+type staticURL struct{ Script, Morph, Style, Icon string }
 
 var (
 	static = map[string]staticFile{}
-	urls   = staticURL{Script: addStatic("htmx.min.js"), Style: addStatic("dashboard.css"), Icon: addStatic("icon.svg")}
+	urls   = staticURL{Script: addStatic("htmx.min.js"), Morph: addStatic("idiomorph-ext.min.js"), Style: addStatic("dashboard.css"), Icon: addStatic("icon.svg")}
 	pages  = parsePages()
 )
 

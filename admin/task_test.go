@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -71,73 +73,66 @@ func newScene(t *testing.T, db *database) *scene {
 func TestATaskIsFoundWhereverItIs(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
-		s := newScene(t, db)
+		s, c := newScene(t, db), client(t, db.DB)
 		var relayID string
-		for name, c := range map[string]struct {
-			id   int64
-			want admin.Task // without times and ids of relays
-			run  *admin.Run
+		if err := db.QueryRow(`SELECT relay_id::text FROM outbox.relay`).Scan(&relayID); err != nil {
+			t.Fatal(err)
+		}
+		payload := func(n int) []byte { return fmt.Appendf(nil, `{"N": %d}`, n) }
+		trace := []byte(`{"trace": "h"}`)
+		for name, of := range map[string]struct {
+			id      int64
+			want    admin.Task // without id, times and relays; its runs have TaskIDs only
+			secrets admin.Secrets
 		}{
-			"ready":     {s.ready, admin.Task{Type: "NOBODYS", State: admin.Ready, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second}, nil},
-			"scheduled": {s.scheduled, admin.Task{Type: "LATER", State: admin.Scheduled, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second}, nil},
-			"retried":   {s.retried, admin.Task{Type: "FAILS", State: admin.Scheduled, Attempt: 1, LastError: "retry after 1h0m0s: busy"}, nil},
-			"leased": {s.leased, admin.Task{Type: "LEASED", State: admin.Leased, Priority: 3, Attempt: 1, MaxAttempts: 4, Timeout: 90 * time.Second},
-				&admin.Run{TaskIDs: []int64{s.leased}, Type: "LEASED"}},
-			"waiting": {s.waiting, admin.Task{Type: "ORDERED", State: admin.Waiting, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second}, nil},
-			"dead": {s.dead, admin.Task{Type: "DIES", State: admin.Dead, Priority: 3, Attempt: 1, MaxAttempts: 4, Timeout: 90 * time.Second, Reason: admin.ReasonHandler,
-				LastError: "dead: boom"}, nil},
-			"finished":      {s.finished, admin.Task{Type: "KEPT", State: admin.Finished, Priority: 3, Attempt: 1, LastError: "discard: gone"}, nil},
-			"in a Tx claim": {s.tx, admin.Task{Type: "TX", State: admin.Ready}, &admin.Run{TaskIDs: []int64{s.tx}, Type: "TX"}},
-			"in a batch":    {s.batch[1], admin.Task{Type: "BATCH", State: admin.Ready}, &admin.Run{TaskIDs: s.batch, Type: "BATCH"}},
+			"ready": {s.ready, admin.Task{Type: "NOBODYS", State: admin.Ready, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second},
+				admin.Secrets{Payload: payload(1), Headers: trace, UniqueKey: "u1"}},
+			"scheduled": {s.scheduled, admin.Task{Type: "LATER", State: admin.Scheduled, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second},
+				admin.Secrets{Payload: payload(2), Headers: trace, UniqueKey: "u2"}},
+			"retried": {s.retried, admin.Task{Type: "FAILS", State: admin.Scheduled, Attempt: 1, LastError: "retry after 1h0m0s: busy"}, admin.Secrets{Payload: payload(7)}},
+			"leased": {s.leased, admin.Task{Type: "LEASED", State: admin.Leased, Priority: 3, Attempt: 1, MaxAttempts: 4, Timeout: 90 * time.Second, Runs: []admin.Run{{TaskIDs: []int64{s.leased}}}},
+				admin.Secrets{Payload: payload(3), Headers: trace}},
+			"waiting": {s.waiting, admin.Task{Type: "ORDERED", State: admin.Waiting, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second},
+				admin.Secrets{Payload: payload(8), Headers: trace, OrderingKey: "o8"}},
+			"dead": {s.dead, admin.Task{Type: "DIES", State: admin.Dead, Priority: 3, Attempt: 1, MaxAttempts: 4, Timeout: 90 * time.Second, Reason: admin.ReasonHandler, LastError: "dead: boom"},
+				admin.Secrets{Payload: payload(5), Headers: trace, UniqueKey: "u5", OrderingKey: "o5"}},
+			"finished":      {s.finished, admin.Task{Type: "KEPT", State: admin.Finished, Priority: 3, Attempt: 1, LastError: "discard: gone"}, admin.Secrets{Payload: payload(6), Headers: trace}},
+			"in a Tx claim": {s.tx, admin.Task{Type: "TX", State: admin.Ready, Runs: []admin.Run{{TaskIDs: []int64{s.tx}}}}, admin.Secrets{Payload: payload(9)}},
+			"in a batch":    {s.batch[1], admin.Task{Type: "BATCH", State: admin.Ready, Runs: []admin.Run{{TaskIDs: s.batch}}}, admin.Secrets{Payload: payload(11)}},
 		} {
-			got, err := client(t, db.DB).Task(t.Context(), c.id)
+			got, err := c.Task(t.Context(), of.id)
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 				continue
 			}
-			if got.TaskID != c.id || got.CreatedAt.IsZero() || got.RunAt.IsZero() || got.AttemptedAt.IsZero() != (got.Attempt == 0) ||
+			if got.TaskID != of.id || got.CreatedAt.IsZero() || got.RunAt.IsZero() || got.AttemptedAt.IsZero() != (got.Attempt == 0) ||
 				got.EndedAt.IsZero() != (got.State != admin.Dead && got.State != admin.Finished) || got.KeepUntil.IsZero() != (got.State != admin.Finished) || (got.RelayID == "") != (got.State != admin.Leased) ||
 				got.LeasedUntil.IsZero() != (got.State != admin.Leased) {
 				t.Errorf("%s: %+v", name, got)
 			}
-			if c.run == nil && len(got.Runs) > 0 || c.run != nil && len(got.Runs) != 1 {
-				t.Errorf("%s: runs %+v, want %+v", name, got.Runs, c.run)
-			} else if c.run != nil {
-				r := got.Runs[0]
-				if !slices.Equal(r.TaskIDs, c.run.TaskIDs) || r.Type != c.run.Type || r.Lost || r.StartedAt.IsZero() || relayID != "" && r.RelayID != relayID {
-					t.Errorf("%s: run %+v, want %+v", name, r, c.run)
+			for i, r := range got.Runs {
+				if r.Type != got.Type || r.Lost || r.StartedAt.IsZero() || r.RelayID != relayID {
+					t.Errorf("%s: run %+v", name, r)
 				}
-				relayID = r.RelayID
+				got.Runs[i] = admin.Run{TaskIDs: r.TaskIDs}
 			}
-			if got.LastError != c.want.LastError || got.Type != c.want.Type || got.State != c.want.State || got.Priority != c.want.Priority || got.Attempt != c.want.Attempt ||
-				got.MaxAttempts != c.want.MaxAttempts || got.Timeout != c.want.Timeout || got.Reason != c.want.Reason {
-				t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+			got.TaskID, got.RelayID = 0, ""
+			got.CreatedAt, got.RunAt, got.AttemptedAt, got.EndedAt, got.KeepUntil, got.LeasedUntil = time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}
+			if len(got.Runs) == 0 {
+				got.Runs = nil
+			}
+			if !reflect.DeepEqual(got, of.want) {
+				t.Errorf("%s: got %+v, want %+v", name, got, of.want)
+			}
+			if secrets, err := c.Secrets(t.Context(), of.id); err != nil || !reflect.DeepEqual(secrets, of.secrets) {
+				t.Errorf("%s: got %+v %v, want %+v", name, secrets, err, of.secrets)
 			}
 		}
 		for _, id := range []int64{0, -1, 1 << 60} {
-			if _, err := client(t, db.DB).Task(t.Context(), id); !errors.Is(err, admin.ErrNotFound) {
-				t.Errorf("%d: %v, want ErrNotFound", id, err)
-			}
-			if _, err := client(t, db.DB).Secrets(t.Context(), id); !errors.Is(err, admin.ErrNotFound) {
-				t.Errorf("%d: %v, want ErrNotFound", id, err)
-			}
-		}
-		for name, c := range map[string]struct {
-			id   int64
-			want admin.Secrets
-		}{
-			"ready":     {s.ready, admin.Secrets{Payload: []byte(`{"N": 1}`), Headers: []byte(`{"trace": "h"}`), UniqueKey: "u1"}},
-			"retried":   {s.retried, admin.Secrets{Payload: []byte(`{"N": 7}`)}},
-			"leased":    {s.leased, admin.Secrets{Payload: []byte(`{"N": 3}`), Headers: []byte(`{"trace": "h"}`)}},
-			"waiting":   {s.waiting, admin.Secrets{Payload: []byte(`{"N": 8}`), Headers: []byte(`{"trace": "h"}`), OrderingKey: "o8"}},
-			"dead":      {s.dead, admin.Secrets{Payload: []byte(`{"N": 5}`), Headers: []byte(`{"trace": "h"}`), UniqueKey: "u5", OrderingKey: "o5"}},
-			"finished":  {s.finished, admin.Secrets{Payload: []byte(`{"N": 6}`), Headers: []byte(`{"trace": "h"}`)}},
-			"scheduled": {s.scheduled, admin.Secrets{Payload: []byte(`{"N": 2}`), Headers: []byte(`{"trace": "h"}`), UniqueKey: "u2"}},
-		} {
-			got, err := client(t, db.DB).Secrets(t.Context(), c.id)
-			if err != nil || string(got.Payload) != string(c.want.Payload) || string(got.Headers) != string(c.want.Headers) || (got.Headers == nil) != (c.want.Headers == nil) ||
-				got.UniqueKey != c.want.UniqueKey || got.OrderingKey != c.want.OrderingKey {
-				t.Errorf("%s: got %+v %v, want %+v", name, got, err, c.want)
+			_, err1 := c.Task(t.Context(), id)
+			_, err2 := c.Secrets(t.Context(), id)
+			if !errors.Is(err1, admin.ErrNotFound) || !errors.Is(err2, admin.ErrNotFound) {
+				t.Errorf("%d: %v, %v, want ErrNotFound", id, err1, err2)
 			}
 		}
 		for state, want := range map[admin.State]struct {
@@ -147,28 +142,15 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 			admin.Ready: {"BATCH", s.batch}, admin.Scheduled: {"FAILS", []int64{s.retried}}, admin.Leased: {"LEASED", []int64{s.leased}},
 			admin.Waiting: {"ORDERED", []int64{s.waiting}}, admin.Dead: {"", []int64{s.dead}}, admin.Finished: {"", []int64{s.finished}},
 		} {
-			tasks, next, err := client(t, db.DB).Tasks(t.Context(), want.taskType, state, admin.Page{})
+			tasks, next, err := c.Tasks(t.Context(), want.taskType, state, admin.Page{})
 			if err != nil || !slices.Equal(ids(tasks), want.ids) || next != "" {
 				t.Errorf("%s: got %+v %q %v, want %v", state, tasks, next, err, want.ids)
 				continue
 			}
-			one, err := client(t, db.DB).Task(t.Context(), want.ids[0])
-			one.Runs = nil
-			if listed := tasks[0]; err != nil || !same(listed, one) {
-				t.Errorf("%s: the list has %+v, Get %+v, %v", state, listed, one, err)
+			one, err := c.Task(t.Context(), want.ids[0])
+			if one.Runs = nil; err != nil || !reflect.DeepEqual(tasks[0], one) {
+				t.Errorf("%s: the list has %+v, Task %+v, %v", state, tasks[0], one, err)
 			}
 		}
 	})
-}
-
-func same(a, b admin.Task) bool {
-	for _, p := range [][2]*time.Time{{&a.CreatedAt, &b.CreatedAt}, {&a.RunAt, &b.RunAt}, {&a.AttemptedAt, &b.AttemptedAt}, {&a.EndedAt, &b.EndedAt}, {&a.LeasedUntil, &b.LeasedUntil}, {&a.KeepUntil, &b.KeepUntil}} {
-		if !p[0].Equal(*p[1]) {
-			return false
-		}
-		*p[0], *p[1] = time.Time{}, time.Time{}
-	}
-	a.Runs, b.Runs = nil, nil
-	return a.TaskID == b.TaskID && a.Type == b.Type && a.State == b.State && a.Attempt == b.Attempt && a.MaxAttempts == b.MaxAttempts && a.Reason == b.Reason &&
-		a.LastError == b.LastError && a.Timeout == b.Timeout && a.RelayID == b.RelayID && a.Priority == b.Priority && a.Iterations == b.Iterations
 }

@@ -150,24 +150,6 @@ func TestCancelIsAskedFirst(t *testing.T) {
 	}
 }
 
-// An action whose entry cannot be written is not done.
-func TestAnActionAndItsEntryAreOne(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
-	exec(t, db, `ALTER TABLE outbox.audit ADD CONSTRAINT closed CHECK (entry_id < 0) NOT VALID`)
-	for path, form := range map[string]string{"pause": "name=SEND_WELCOME", "redrive": "one=900001", "schedule": "name=daily report&do=pause", "bulk": "do=purge&until=9000000000000000",
-		"hand-back": "relay=0197a1e0-1a00-7000-8000-00000000dead"} {
-		q, _ := url.ParseQuery(form)
-		s.post(t, path, q).has(t, 500)
-	}
-	if n := number(t, db, `SELECT (SELECT count(*) FROM outbox.task_type WHERE paused AND task_type = 'SEND_WELCOME') + (SELECT 53 - count(*) FROM outbox.dead_task) +
-		(SELECT count(*) FROM outbox.schedule WHERE paused AND name = 'daily report') + (SELECT 16 - count(*) FROM outbox.task WHERE state = 'leased')`); n != 0 {
-		t.Errorf("%d things were done without an entry in the audit log", n)
-	}
-}
-
 var hidden = regexp.MustCompile(`<input type="hidden" name="(\w+)" value="([^"]*)">`)
 
 // follow sends the form of a bulk page with what is in it.

@@ -1,13 +1,10 @@
 package admin_test
 
 import (
-	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 )
 
@@ -50,51 +47,3 @@ func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 		}
 	})
 }
-
-func TestBadFiltersAndPagesAreRefusedBeforeAnySQL(t *testing.T) {
-	t.Parallel()
-	c, ctx := unreachable(t), t.Context()
-	some := admin.Filter{Type: "X"}
-	for want, b := range map[string]struct {
-		filter admin.Filter
-		page   admin.Page
-	}{
-		"Filter.Type":              {filter: admin.Filter{Type: "a\x00"}},
-		"Filter.Error: \"a\\xff\"": {filter: admin.Filter{Error: "a\xff"}},
-		"Filter.Reason":            {filter: admin.Filter{Reason: "old age"}},
-		"Filter.OlderThan":         {filter: admin.Filter{OlderThan: -1}},
-		"Filter.DiedAfter":         {filter: admin.Filter{DiedAfter: time.Unix(1<<50, 0)}},
-		"Filter.DiedBefore":        {filter: admin.Filter{DiedBefore: time.Unix(-1<<50, 0)}},
-		"Filter.IDs":               {filter: admin.Filter{IDs: make([]int64, 1001)}},
-		"Page.Limit: -1":           {some, admin.Page{Limit: -1}},
-		"Page.Limit: 1001":         {some, admin.Page{Limit: 1001}},
-		"Page.Look: -1":            {some, admin.Page{Look: -1}},
-		"Page.Look: 100001":        {some, admin.Page{Look: 100_001}},
-		`Page.After: "ready.1"`:    {some, admin.Page{After: "ready.1"}},
-		`Page.After: "dead.`:       {some, admin.Page{After: "dead.9223372036854775807.1"}},
-	} {
-		b.filter.All = true // Redrive and Purge refuse it for no other reason
-		for call, do := range map[string]func() error{
-			"DeadLetters":      func() error { _, _, err := c.DeadLetters(ctx, b.filter, b.page); return err },
-			"CountDeadLetters": func() error { _, _, err := c.CountDeadLetters(ctx, b.filter, b.page); return err },
-			"Redrive":          func() error { _, _, err := c.Redrive(ctx, b.filter, b.page); return err },
-			"Purge":            func() error { _, _, err := c.Purge(ctx, b.filter, b.page); return err },
-		} {
-			if err := do(); !errors.Is(err, outbox.ErrInvalidOption) || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: got %v, want ErrInvalidOption with %q", call, err, want)
-			}
-		}
-	}
-	for want, do := range map[string]func() error{
-		"would redrive all": func() error { return errOf(c.Redrive(ctx, admin.Filter{}, admin.Page{})) },
-		"would purge all":   func() error { return errOf(c.Purge(ctx, admin.Filter{}, admin.Page{})) },
-		"would take all":    func() error { _, err := c.EveryPage(ctx, c.Purge, admin.Filter{}, 0); return err },
-		"-1 a second":       func() error { _, err := c.EveryPage(ctx, c.Purge, some, -1); return err },
-	} {
-		if err := do(); !errors.Is(err, outbox.ErrInvalidOption) || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want ErrInvalidOption with %q", err, want)
-		}
-	}
-}
-
-func errOf(_ []int64, _ string, err error) error { return err }

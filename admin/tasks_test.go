@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
@@ -98,52 +97,6 @@ func TestPagesHaveEachTaskOnceInItsOrder(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestBadArgumentsOfListsAreRefusedBeforeAnySQL(t *testing.T) {
-	t.Parallel()
-	c := unreachable(t)
-	for name, b := range map[string]struct {
-		taskType string
-		state    admin.State
-		page     admin.Page
-		want     string
-	}{
-		"no state":               {"A", "", admin.Page{}, "state"},
-		"another state":          {"A", "late", admin.Page{}, "state"},
-		"no type":                {"", admin.Ready, admin.Page{}, "task type"},
-		"no type of leased":      {"", admin.Leased, admin.Page{}, "task type"},
-		"a type with NUL":        {"A\x00", admin.Ready, admin.Page{}, "task type"},
-		"a type that is no text": {"\xff", admin.Dead, admin.Page{}, "task type"},
-		"a negative limit":       {"A", admin.Ready, admin.Page{Limit: -1}, "Page.Limit"},
-		"a limit too large":      {"A", admin.Ready, admin.Page{Limit: 1001}, "Page.Limit"},
-		"garbage":                {"A", admin.Ready, admin.Page{After: "x"}, "Page.After"},
-		"too few numbers":        {"A", admin.Ready, admin.Page{After: "ready.1.2"}, "Page.After"},
-		"too many numbers":       {"A", admin.Ready, admin.Page{After: "ready.1.2.3.4"}, "Page.After"},
-		"another state's place":  {"A", admin.Ready, admin.Page{After: "waiting.1"}, "Page.After"},
-		"no number":              {"A", admin.Ready, admin.Page{After: "ready.1.2.x"}, "Page.After"},
-		"a priority too large":   {"A", admin.Ready, admin.Page{After: "ready.40000.0.1"}, "Page.After"},
-		"a negative id":          {"A", admin.Ready, admin.Page{After: "ready.0.0.-1"}, "Page.After"},
-		"an id too large":        {"A", admin.Ready, admin.Page{After: "ready.0.0.9223372036854775808"}, "Page.After"},
-		"a time too large":       {"A", admin.Scheduled, admin.Page{After: "scheduled.9223372036854775807.1"}, "Page.After"},
-		"SQL":                    {"A", admin.Ready, admin.Page{After: "ready.0.0.1; DROP TABLE x"}, "Page.After"},
-	} {
-		_, _, err := c.Tasks(t.Context(), b.taskType, b.state, b.page)
-		if !errors.Is(err, outbox.ErrInvalidOption) || !strings.Contains(err.Error(), b.want) {
-			t.Errorf("%s: %v, want ErrInvalidOption with %s", name, err, b.want)
-		}
-	}
-	for _, b := range []admin.Page{{Limit: -1}, {Limit: 1001}, {After: "ready.1.2.3"}} {
-		if _, _, err := c.Audit(t.Context(), b); !errors.Is(err, outbox.ErrInvalidOption) {
-			t.Errorf("audit log %+v: %v", b, err)
-		}
-	}
-	if _, err := c.Samples(t.Context(), "A", 0); !errors.Is(err, outbox.ErrInvalidOption) {
-		t.Errorf("samples of no time: %v", err)
-	}
-	if _, err := c.Samples(t.Context(), "\xff", time.Hour); !errors.Is(err, outbox.ErrInvalidOption) {
-		t.Errorf("samples of a type that is no text: %v", err)
-	}
 }
 
 // A place may come from a URL.

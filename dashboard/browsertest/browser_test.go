@@ -2,6 +2,7 @@ package browsertest_test
 
 import (
 	"context"
+	"database/sql"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ type browser struct {
 	ctx     context.Context
 	t       testing.TB
 	console *console
+	url     string // of the overview
 }
 
 // console counts what it says while that is expected.
@@ -28,17 +30,22 @@ type console struct {
 	said     int
 }
 
-// quiet has the console say what it likes from now on, and loud not any more.
-func (b browser) quiet() { b.console.mu.Lock(); b.console.expected = true; b.console.mu.Unlock() }
-func (b browser) loud()  { b.console.mu.Lock(); b.console.expected = false; b.console.mu.Unlock() }
+// expect has the console say what it likes, or not any more.
+func (c *console) expect(anything bool) { c.mu.Lock(); c.expected = anything; c.mu.Unlock() }
 
 // heard is how many lines the console had while it was quiet.
 func (b browser) heard() int { b.console.mu.Lock(); defer b.console.mu.Unlock(); return b.console.said }
 
-// needsBrowser skips the test where no browser is installed. What the pages do without script is tested by HTTP.
-func needsBrowser(t testing.TB) (path string) {
+// openDashboard starts a browser, and a dashboard in which the actor may do everything, of an outbox that is filled. Where no browser is installed the test
+// is skipped: what the pages do without script is tested by HTTP.
+func openDashboard(t testing.TB, actor string, fill func(testing.TB, *sql.DB)) (browser, *relaytest.Database) {
 	t.Helper()
-	return needs.Program(t, "chromium", needs.Browsers...)
+	path := needs.Program(t, "chromium", needs.Browsers...)
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	fill(t, db.DB)
+	b := openBrowser(t, path)
+	b.url = serve(t, db, actor)
+	return b, db
 }
 
 // openBrowser starts a browser that ends with the test.
@@ -86,7 +93,7 @@ func openBrowser(t testing.TB, path string) (b browser) {
 		}
 		listener.Wait()
 	})
-	return browser{ctx, t, c}
+	return browser{ctx, t, c, ""}
 }
 
 func (b browser) do(steps ...chromedp.Action[chromedp.Void]) {
@@ -96,7 +103,8 @@ func (b browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-func (b browser) open(url string) { b.t.Helper(); b.do(chromedp.Navigate(url)) }
+// open loads a page of the dashboard.
+func (b browser) open(path string) { b.t.Helper(); b.do(chromedp.Navigate(b.url + path)) }
 
 // evaluate is the value of an expression on the page, as a string.
 func (b browser) evaluate(expression string) string {
@@ -142,12 +150,10 @@ func (b browser) media(scheme string) {
 // The check of the console finds what the policy blocks: a script in the page's own text, were one there.
 func TestTheBrowserBlocksInlineScriptAndSaysSo(t *testing.T) {
 	t.Parallel()
-	chromium := needsBrowser(t)
-	url := serve(t, relaytest.Open(t, relaytest.Migrated(t)), "ada@example.com")
-	b := openBrowser(t, chromium)
-	b.open(url + "audit")
+	b, _ := openDashboard(t, "ada@example.com", func(testing.TB, *sql.DB) {})
+	b.open("audit")
 	// The listener says so to a test of its own.
-	b.quiet()
+	b.console.expect(true)
 	b.evaluate(`(() => {
 		window.blocked = [];
 		document.addEventListener("securitypolicyviolation", e => window.blocked.push(e.effectiveDirective));

@@ -8,24 +8,19 @@ import (
 
 	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // In a browser: nothing of it runs, is loaded, or leads away, also when pages keep themselves up to date.
 func TestHostileTextsDoNothingInABrowser(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	chromium := needsBrowser(t)
-	db := relaytest.Open(t, relaytest.Migrated(t))
-	dashboardtest.Haunt(t, db.DB)
-	url := serve(t, db, `<script>window.pwned=1</script>`)
-	b := openBrowser(t, chromium)
+	b, db := openDashboard(t, `<script>window.pwned=1</script>`, dashboardtest.Haunt)
 	b.do(chromedp.EmulateViewport(390, 844))
 	for i, path := range dashboardtest.HauntedPages(t, db.DB) {
 		if i > 40 && (strings.HasPrefix(path, "bulk") || strings.HasPrefix(path, "type?state") || strings.HasPrefix(path, "dead?")) {
 			continue // they show nothing that others do not
 		}
-		b.open(url + path)
+		b.open(path)
 		// What a pointer or a key would set off is set off.
 		got := b.evaluate(`(() => {
 			for (const e of document.querySelectorAll("main *")) for (const what of ["mouseover", "focus", "load", "error", "toggle"]) e.dispatchEvent(new Event(what));
@@ -39,7 +34,7 @@ func TestHostileTextsDoNothingInABrowser(t *testing.T) {
 		}
 	}
 	// A live page takes the texts in while it is open.
-	b.open(url + "audit")
+	b.open("audit")
 	for _, h := range dashboardtest.Hostile {
 		db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target) VALUES ($1, 'live', 'came later', $1)`, h)
 	}

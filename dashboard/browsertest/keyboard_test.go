@@ -8,18 +8,13 @@ import (
 
 	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // Redrive a dead letter without a pointer: from the overview, by Tab and Enter alone, with the focus in sight all the way.
 func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	chromium := needsBrowser(t)
-	db := relaytest.Open(t, relaytest.Migrated(t))
-	dashboardtest.Fill(t, db.DB)
-	url := serve(t, db, "ada@example.com")
-	b := openBrowser(t, chromium)
+	b, db := openDashboard(t, "ada@example.com", dashboardtest.Fill)
 	b.do(chromedp.EmulateViewport(1280, 900))
 	tabTo := func(what, is string) {
 		t.Helper()
@@ -36,7 +31,7 @@ func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 		}
 		t.Fatalf("80 times Tab do not lead to %s", what)
 	}
-	b.open(url)
+	b.open("")
 	tabTo("the link to the content", `e.className === "skip"`)
 	tabTo("dead letters", `e.textContent === "Dead letters"`)
 	b.do(chromedp.KeyEvent("\r"))
@@ -64,7 +59,7 @@ func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 	}
 	// Cancel a task: its page, the question, the answer.
 	ready := strconv.Itoa(db.Int(t, `SELECT min(task_id) FROM outbox.task WHERE task_type = 'GRANT_CREDIT'`))
-	b.open(url + "task?id=" + ready)
+	b.open("task?id=" + ready)
 	tabTo("cancel", `e.id === "cancel"`)
 	b.do(chromedp.KeyEvent("\r"))
 	b.awaitText("It cannot be undone.")
@@ -76,7 +71,7 @@ func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 	}
 	// Each control has a name, each table its headers, each page one heading of the first level.
 	for _, path := range []string{"", "type?name=SEND_WELCOME", "task?id=900001&payload=show", "cancel?id=1", "dead", "bulk?do=purge", "schedules", "relays", "audit"} {
-		b.open(url + path)
+		b.open(path)
 		got := b.evaluate(`(() => {
 			const named = e => (e.getAttribute("aria-label") || e.textContent.trim() || [...(e.labels || [])].map(l => l.textContent).join("")).trim() !== "";
 			const bad = [...document.querySelectorAll("button, a, select, input:not([type=hidden])")].filter(e => !named(e));

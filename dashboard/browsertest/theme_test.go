@@ -1,45 +1,59 @@
 package browsertest_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 
 	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-// The theme is the system's until the viewer chooses one; both have enough contrast.
-func TestBothThemesCanBeRead(t *testing.T) {
+// Each page fits a wide window and a narrow one, and has enough contrast in both themes. The theme is the system's until the viewer chooses one.
+// OUTBOX_SCREENSHOTS names a directory for pictures of the pages, like docs/screenshots.
+func TestPagesFitTheirWindowInBothThemes(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
-	chromium := needsBrowser(t)
-	db := relaytest.Open(t, relaytest.Migrated(t))
-	dashboardtest.Fill(t, db.DB)
-	url := serve(t, db, "ada@example.com")
-	b := openBrowser(t, chromium)
+	b, _ := openDashboard(t, "ada@example.com", dashboardtest.Fill)
 	dark := func() bool {
 		return b.evaluate(`(() => { const c = getComputedStyle(document.body).backgroundColor.match(/\d+/g).map(Number); return c[0] + c[1] + c[2] < 200 })()`) == "true"
 	}
-	for _, system := range []string{"light", "dark"} {
-		b.media(system)
-		b.open(url)
-		if dark() != (system == "dark") {
-			t.Errorf("the system is %s, the page is not", system)
-		}
-		for _, path := range []string{"", "type?name=SYNC_CRM", "task?id=900001&payload=show", "task?id=1", "cancel?id=1", "dead", "bulk?do=purge", "bulk?do=redrive", "schedules", "relays", "audit", "none"} {
-			if path == "none" {
-				b.quiet() // a 404 is an error of the console
+	for name, path := range map[string]string{"overview": "", "type": "type?name=SEND_WELCOME&state=scheduled", "type-paused": "type?name=SYNC_CRM", "task": "task?id=900001&payload=show", "task-live": "task?id=1",
+		"cancel": "cancel?id=130", "dead-letters": "dead?type=SEND_WELCOME&error=user+unknown", "dead": "dead", "purge": "bulk?do=purge&type=SEND_WELCOME", "redrive": "bulk?do=redrive", "schedules": "schedules",
+		"relays": "relays", "audit": "audit", "problem": "none"} {
+		b.console.expect(name == "problem") // a 404 is an error of the console
+		for _, system := range []string{"light", "dark"} {
+			b.media(system)
+			b.open(path)
+			b.await(`document.readyState === "complete"`, "the page")
+			if dark() != (system == "dark") {
+				t.Errorf("the system is %s, the page %s is not", system, name)
 			}
-			b.open(url + path)
 			if got := b.evaluate(contrast); got != "" {
-				t.Errorf("%s, %s: too little contrast: %s", path, system, got)
+				t.Errorf("%s, %s: too little contrast: %s", name, system, got)
+			}
+			for window, size := range map[string][2]int64{"": {1280, 1000}, "phone-": {390, 844}} {
+				b.do(chromedp.EmulateViewport(size[0], size[1]))
+				if wide := b.evaluate(`document.documentElement.scrollWidth > window.innerWidth`); wide == "true" {
+					t.Errorf("%s is wider than its window: %s of %d", name, b.evaluate(`document.documentElement.scrollWidth`), size[0])
+				}
+				if dir := os.Getenv("OUTBOX_SCREENSHOTS"); dir != "" {
+					png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+					if err == nil {
+						err = os.WriteFile(filepath.Join(dir, window+name+"-"+system+".png"), png, 0o644)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
 			}
 		}
-		b.loud()
 	}
-	b.open(url + "dead?type=SEND_WELCOME")
+	b.console.expect(false)
+	b.do(chromedp.EmulateViewport(1280, 900))
+	b.open("dead?type=SEND_WELCOME")
 	for _, theme := range []string{"light", "dark", "light"} {
 		b.do(chromedp.Click(chromedp.CSS(`button[value="` + theme + `"]`)))
 		b.await(`document.documentElement.dataset.theme === `+quote(theme), theme)

@@ -1,7 +1,6 @@
 package dashboard_test
 
 import (
-	"database/sql"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox/dashboard"
 	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 const secret = "hunter2-in-the-payload"
@@ -20,9 +20,9 @@ var actions = map[string]string{"pause": "name=SEND_WELCOME", "resume": "name=SY
 	"hand-back": "relay=0197a1e0-1a00-7000-8000-00000000dead", "bulk": "do=purge&until=9000000000000000"}
 
 // changed is a number that is another one after any action.
-func changed(t testing.TB, db *sql.DB) int {
+func changed(t testing.TB, db *relaytest.Database) int {
 	t.Helper()
-	return number(t, db, `SELECT (SELECT count(*) FROM outbox.audit) + 10 * (SELECT count(*) FROM outbox.task_type WHERE paused) + 100 * (SELECT count(*) FROM outbox.schedule WHERE paused) +
+	return db.Int(t, `SELECT (SELECT count(*) FROM outbox.audit) + 10 * (SELECT count(*) FROM outbox.task_type WHERE paused) + 100 * (SELECT count(*) FROM outbox.schedule WHERE paused) +
 		1000 * (SELECT count(*) FROM outbox.task) + 100000 * (SELECT count(*) FROM outbox.dead_task) + 10000000 * (SELECT count(*) FROM outbox.task WHERE state = 'leased') + (SELECT count(*) FROM outbox.cancel)`)
 }
 
@@ -30,9 +30,9 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	exec(t, db, `UPDATE outbox.dead_task SET payload = jsonb_build_object('password', $1::text), headers = jsonb_build_object('h', $1::text)`, secret)
-	exec(t, db, `UPDATE outbox.task SET payload = jsonb_build_object('password', $1::text), headers = jsonb_build_object('h', $1::text)`, secret)
+	dashboardtest.Fill(t, db.DB)
+	db.Do(t, `UPDATE outbox.dead_task SET payload = jsonb_build_object('password', $1::text), headers = jsonb_build_object('h', $1::text)`, secret)
+	db.Do(t, `UPDATE outbox.task SET payload = jsonb_build_object('password', $1::text), headers = jsonb_build_object('h', $1::text)`, secret)
 	all := append([]string{"task?id=1&payload=show", "task?id=900001&payload=show", "payload?id=900001"}, allPages...)
 	type role struct {
 		config   dashboard.Config
@@ -108,7 +108,7 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 func TestEachLookAtAPayloadIsLogged(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
+	dashboardtest.Fill(t, db.DB)
 	s := serve(t, db, dashboard.Config{Authorize: as(dashboard.ViewPayloads)})
 	looks := func() int {
 		return strings.Count(s.log.String(), `msg="outbox: dashboard: payload shown" actor=ada@example.com task=900001`)
@@ -140,9 +140,7 @@ func TestWithoutAnAuthorizerTheAnswerSaysWhatToDo(t *testing.T) {
 // A page of another origin cannot have its visitor's browser act here, and no page of another origin frames or reads this one.
 func TestOtherOriginsAreRefused(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	db, s := filled(t)
 	before := changed(t, db)
 	for path, form := range actions {
 		q, _ := url.ParseQuery(form)
@@ -168,9 +166,7 @@ func TestOtherOriginsAreRefused(t *testing.T) {
 
 func TestEachAnswerHasTheHeadersThatProtectIt(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	db, s := filled(t)
 	denied := serve(t, db, dashboard.Config{})
 	file := regexp.MustCompile(`(?:src|href)="\./(static-[^"]+)"`)
 	files := file.FindAllStringSubmatch(s.get(t, "").body, -1)
@@ -217,13 +213,11 @@ func TestEachAnswerHasTheHeadersThatProtectIt(t *testing.T) {
 // What the database says of a statement is for the log.
 func TestProblemsShowNeitherSQLNorPayloadsNorTheConnectionString(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
-	exec(t, db, `ALTER TABLE outbox.dead_task RENAME TO gone_`+"secret_table")
-	exec(t, db, `ALTER TABLE outbox.schedule RENAME COLUMN spec TO secret_column`)
-	exec(t, db, `CREATE FUNCTION outbox.boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'secret_message %', NEW; END $$`)
-	exec(t, db, `CREATE TRIGGER boom BEFORE INSERT ON outbox.audit FOR EACH ROW EXECUTE FUNCTION outbox.boom()`)
+	db, s := filled(t)
+	db.Do(t, `ALTER TABLE outbox.dead_task RENAME TO gone_`+"secret_table")
+	db.Do(t, `ALTER TABLE outbox.schedule RENAME COLUMN spec TO secret_column`)
+	db.Do(t, `CREATE FUNCTION outbox.boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'secret_message %', NEW; END $$`)
+	db.Do(t, `CREATE TRIGGER boom BEFORE INSERT ON outbox.audit FOR EACH ROW EXECUTE FUNCTION outbox.boom()`)
 	bodies := ""
 	for _, path := range []string{"dead", "task?id=900001", "schedules", "bulk?do=purge&error=x"} {
 		a := s.get(t, path)

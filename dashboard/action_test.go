@@ -1,53 +1,30 @@
 package dashboard_test
 
 import (
-	"database/sql"
 	"fmt"
 	"net/url"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/dashboard"
 	"github.com/txoutbox/outbox/internal/dashboardtest"
 )
 
-// audited are the latest entries of the audit log.
-func audited(t testing.TB, db *sql.DB, schema string) []admin.Entry {
-	t.Helper()
-	client, err := admin.New(db, admin.Options{Schema: schema})
-	if err != nil {
-		t.Fatal(err)
-	}
-	entries, _, err := client.Audit(t.Context(), admin.Page{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return entries
-}
-
 // last is the latest entry of the audit log.
 func (s *site) last(t testing.TB) string {
 	t.Helper()
-	entries := audited(t, s.db, "")
-	if len(entries) == 0 {
-		return ""
-	}
-	e := entries[0]
-	return fmt.Sprintf("%s %s %s %q %d", e.Actor, e.Tool, e.Action, e.Target, e.Count)
+	return s.db.Text(t, `SELECT (SELECT format('%s %s %s "%s" %s', actor, tool, action, target, count) FROM outbox.audit ORDER BY entry_id DESC LIMIT 1)`)
 }
 
 func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	db, s := filled(t)
 	task := func(state string) string {
-		return fmt.Sprint(number(t, db, `SELECT min(task_id) FROM outbox.task WHERE state = $1 AND task_type IN ('SEND_WELCOME', 'RESIZE_IMAGE', 'LEDGER')`, state))
+		return fmt.Sprint(db.Int(t, `SELECT min(task_id) FROM outbox.task WHERE state = $1 AND task_type IN ('SEND_WELCOME', 'RESIZE_IMAGE', 'LEDGER')`, state))
 	}
 	ready, scheduled, leased := task("ready"), task("scheduled"), task("leased")
-	later := fmt.Sprint(number(t, db, `SELECT max(task_id) FROM outbox.task WHERE task_type = 'REINDEX_SEARCH'`))
+	later := fmt.Sprint(db.Int(t, `SELECT max(task_id) FROM outbox.task WHERE task_type = 'REINDEX_SEARCH'`))
 	for _, c := range []struct {
 		path, form, to, says, entry, proof string // the proof is true afterwards
 	}{
@@ -78,7 +55,7 @@ func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 		if got := s.last(t); got != c.entry {
 			t.Errorf("%s %s: the audit log ends with\n%s, want\n%s", c.path, c.form, got, c.entry)
 		}
-		if number(t, db, `SELECT (`+c.proof+`)::int`) != 1 {
+		if db.Int(t, `SELECT (`+c.proof+`)::int`) != 1 {
 			t.Errorf("%s %s: it was not done", c.path, c.form)
 		}
 		s.get(t, strings.TrimPrefix(c.to, "./")).has(t, 200, c.says)
@@ -114,11 +91,9 @@ func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 // A task is canceled only on a page that says what that does, as the task is then.
 func TestCancelIsAskedFirst(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	db, s := filled(t)
 	id := func(state string) string {
-		return fmt.Sprint(number(t, db, `SELECT min(task_id) FROM outbox.task WHERE state = $1`, state))
+		return fmt.Sprint(db.Int(t, `SELECT min(task_id) FROM outbox.task WHERE state = $1`, state))
 	}
 	before := changed(t, db)
 	for state, says := range map[string]string{"ready": "Canceling deletes it, with its payload. It cannot be undone.", "scheduled": "Canceling deletes it", "waiting": "Canceling deletes it", "leased": "its relay is asked to end it"} {
@@ -175,8 +150,8 @@ func (s *site) bulk(t testing.TB, a answer, header ...string) answer {
 func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	dashboardtest.Bury(t, db, "BULK", "attempts", "connection refused by 10.0.0.1", 1_000_000, 2500)
+	dashboardtest.Fill(t, db.DB)
+	dashboardtest.Bury(t, db.DB, "BULK", "attempts", "connection refused by 10.0.0.1", 1_000_000, 2500)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	ask := s.get(t, "bulk?do=redrive&type=BULK&error=refused")
 	ask.has(t, 200, "2,500 dead letters", `type BULK, error containing "refused"`, "Redrive 2,500 dead letters")
@@ -185,15 +160,15 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	s.get(t, "bulk?do=purge&older=720h").has(t, 200, "0 dead letters", "Back")
 
 	// One dies after the question was asked, and is not meant.
-	exec(t, db, `UPDATE outbox.dead_task SET died_at = clock_timestamp() + interval '1 second' WHERE task_id = 1000000`)
+	db.Do(t, `UPDATE outbox.dead_task SET died_at = clock_timestamp() + interval '1 second' WHERE task_id = 1000000`)
 	s.bulk(t, ask).has(t, 200, "2,499 of 2,500 redriven", "Done.")
-	if n := number(t, db, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'BULK'`); n != 1 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'BULK'`); n != 1 {
 		t.Errorf("%d dead letters are left, want the one that died later", n)
 	}
-	if n := number(t, db, `SELECT count(*) FROM outbox.task WHERE task_type = 'BULK' AND state = 'scheduled'`); n != 2499 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'BULK' AND state = 'scheduled'`); n != 2499 {
 		t.Errorf("%d tasks, want 2499", n)
 	}
-	if n := number(t, db, `SELECT sum(count) FROM outbox.audit WHERE action = 'redrive' AND target LIKE 'dead letters: type BULK, error containing "refused", died before %'`); n != 2499 {
+	if n := db.Int(t, `SELECT sum(count) FROM outbox.audit WHERE action = 'redrive' AND target LIKE 'dead letters: type BULK, error containing "refused", died before %'`); n != 2499 {
 		t.Errorf("the audit log has %d redriven", n)
 	}
 
@@ -203,13 +178,13 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	if part.has(t, 200, "40 of 40 purged", "Done."); strings.Contains(part.body, "<html") || !strings.HasPrefix(part.body, `<div id="bulk"`) {
 		t.Errorf("the script gets %s", part.body)
 	}
-	if n := number(t, db, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'SEND_WELCOME'`); n != 0 {
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE task_type = 'SEND_WELCOME'`); n != 0 {
 		t.Errorf("%d dead letters are left", n)
 	}
 	// What was done before an error is done, and said.
-	exec(t, db, `CREATE FUNCTION outbox.boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'boom'; END $$`)
-	exec(t, db, `CREATE TRIGGER boom BEFORE DELETE ON outbox.dead_task FOR EACH ROW WHEN (OLD.task_id = 2000100) EXECUTE FUNCTION outbox.boom()`)
-	dashboardtest.Bury(t, db, "BROKEN", "attempts", "x", 2_000_000, 1500) // the oldest have the highest ids
+	db.Do(t, `CREATE FUNCTION outbox.boom() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'boom'; END $$`)
+	db.Do(t, `CREATE TRIGGER boom BEFORE DELETE ON outbox.dead_task FOR EACH ROW WHEN (OLD.task_id = 2000100) EXECUTE FUNCTION outbox.boom()`)
+	dashboardtest.Bury(t, db.DB, "BROKEN", "attempts", "x", 2_000_000, 1500) // the oldest have the highest ids
 	part = s.bulk(t, s.get(t, "bulk?do=purge&type=BROKEN"), "HX-Request", "true")
 	if part.has(t, 200, "1,000 of 1,500 purged", "PostgreSQL did not do this.", "Go on"); strings.Contains(part.body, "load delay") {
 		t.Error("the page goes on by itself after an error")
@@ -220,11 +195,11 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	plain := s.post(t, "bulk", bulkForm(s.get(t, "bulk?do=purge&type=BROKEN"))) // without script, 500 are left and the first of them fails
 	plain.has(t, 500, "PostgreSQL did not do this.")
 	// It goes on where it was, and does not look again at what it has looked at.
-	exec(t, db, `DROP TRIGGER boom ON outbox.dead_task`)
-	dashboardtest.Bury(t, db, "BROKEN", "attempts", "x", 4_000_000, 1)
-	exec(t, db, `UPDATE outbox.dead_task SET died_at = died_at - interval '1 year' WHERE task_id = 4000000`)
+	db.Do(t, `DROP TRIGGER boom ON outbox.dead_task`)
+	dashboardtest.Bury(t, db.DB, "BROKEN", "attempts", "x", 4_000_000, 1)
+	db.Do(t, `UPDATE outbox.dead_task SET died_at = died_at - interval '1 year' WHERE task_id = 4000000`)
 	s.bulk(t, part, "HX-Request", "true").has(t, 200, "1,500 of 1,500 purged", "Done.")
-	if n := number(t, db, `SELECT sum(task_id) FROM outbox.dead_task WHERE task_type = 'BROKEN'`); n != 4_000_000 {
+	if n := db.Int(t, `SELECT sum(task_id) FROM outbox.dead_task WHERE task_type = 'BROKEN'`); n != 4_000_000 {
 		t.Errorf("the letters that are left have ids of the sum %d, want the one that came behind, 4000000", n)
 	}
 
@@ -238,11 +213,9 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 // A relay may have run a task by the time the page is loaded again that it was redriven on.
 func TestATaskThatEndedRightAfterItsRedriveIsNoError(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	db, s := filled(t)
 	a := s.post(t, "redrive", url.Values{"one": {"900001"}, "back": {"task"}})
-	exec(t, db, `DELETE FROM outbox.task WHERE task_id = 900001`)
+	db.Do(t, `DELETE FROM outbox.task WHERE task_id = 900001`)
 	page := s.get(t, strings.TrimPrefix(a.header.Get("Location"), "./"))
 	page.has(t, 200, "The dead letter is a task again.", "It is not here any more")
 	if strings.Contains(page.body, "hx-trigger") {

@@ -35,30 +35,30 @@ func size(b *testing.B, name string, otherwise int) int {
 func BenchmarkPages(b *testing.B) {
 	tasks, dead := size(b, "OUTBOX_DASHBOARD_TASKS", 20_000), size(b, "OUTBOX_DASHBOARD_DEAD", 2_000)
 	db := newDatabase(b)
-	dashboardtest.Fill(b, db)
-	exec(b, db, `ALTER TABLE outbox.task DISABLE TRIGGER USER`) // their counts are written at once, below
+	dashboardtest.Fill(b, db.DB)
+	db.Do(b, `ALTER TABLE outbox.task DISABLE TRIGGER USER`) // their counts are written at once, below
 	for done := 0; done < tasks; done += 500_000 {
-		exec(b, db, `INSERT INTO outbox.task (task_type, payload, created_at, run_at)
+		db.Do(b, `INSERT INTO outbox.task (task_type, payload, created_at, run_at)
 			SELECT 'LOAD_' || n % 10, '{"user_id": 12345}', now() - interval '1 hour', now() - interval '1 hour' FROM generate_series($1::int + 1, $2::int) n`, done, min(done+500_000, tasks))
 	}
-	exec(b, db, `ALTER TABLE outbox.task ENABLE TRIGGER USER`)
-	exec(b, db, `INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) SELECT count(*), count(*), 'LOAD_' || n % 10, 'ready' FROM generate_series(1, $1::int) n GROUP BY 3`, tasks)
-	exec(b, db, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, last_error)
+	db.Do(b, `ALTER TABLE outbox.task ENABLE TRIGGER USER`)
+	db.Do(b, `INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) SELECT count(*), count(*), 'LOAD_' || n % 10, 'ready' FROM generate_series(1, $1::int) n GROUP BY 3`, tasks)
+	db.Do(b, `INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason, task_type, payload, last_error)
 		SELECT 100000000 + n, now(), now() - interval '1 day', now(), now() - n * interval '1 second', 0, 10, 10, 'attempts', 'LOAD_' || n % 10, '{"user_id": 12345}', 'dial tcp 10.0.0.1:443: connection refused'
 		  FROM generate_series(1, $1::int) n`, dead)
-	exec(b, db, `VACUUM ANALYZE outbox.task`)
-	exec(b, db, `VACUUM ANALYZE outbox.dead_task`)
+	db.Do(b, `VACUUM ANALYZE outbox.task`)
+	db.Do(b, `VACUUM ANALYZE outbox.dead_task`)
 	b.Logf("%d tasks are ready, %d are dead", tasks, dead)
 
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	fresh := func() http.Handler { // has nothing in its cache
-		d, err := dashboard.New(db, dashboard.Config{Authorize: as(everything), Logger: quiet})
+		d, err := dashboard.New(db.DB, dashboard.Config{Authorize: as(everything), Logger: quiet})
 		if err != nil {
 			b.Fatal(err)
 		}
 		return d
 	}
-	middle := number(b, db, `SELECT max(task_id) FROM outbox.task`) - tasks/2
+	middle := db.Int(b, `SELECT max(task_id) FROM outbox.task`) - tasks/2
 	deep := "/type?name=LOAD_3&state=ready"
 	next := regexp.MustCompile(`rel="next" href="\.([^"]+)"`)
 	for range 20 {
@@ -94,9 +94,9 @@ func BenchmarkPages(b *testing.B) {
 		run(page)
 	}
 	// Errors as long as they are kept, as stacks are.
-	exec(b, db, `UPDATE outbox.dead_task SET last_error = last_error || (SELECT string_agg(md5((task_id * 100 + i)::text) || ' main.handle(0x' || to_hex(task_id * i) || ') /src/app/mail.go:123 +0x1f4', chr(10)) FROM generate_series(1, 47) i)
+	db.Do(b, `UPDATE outbox.dead_task SET last_error = last_error || (SELECT string_agg(md5((task_id * 100 + i)::text) || ' main.handle(0x' || to_hex(task_id * i) || ') /src/app/mail.go:123 +0x1f4', chr(10)) FROM generate_series(1, 47) i)
 		WHERE task_id > 100000000`)
-	exec(b, db, `VACUUM ANALYZE outbox.dead_task`)
+	db.Do(b, `VACUUM ANALYZE outbox.dead_task`)
 	for _, page := range []page{
 		{"long errors", "/dead"}, {"long errors, a rare one", "/dead?error=no+address"}, {"long errors, none", "/dead?error=none+has+this"}, {"long errors, bulk", "/bulk?do=purge&error=refused"},
 	} {
@@ -104,9 +104,9 @@ func BenchmarkPages(b *testing.B) {
 	}
 	first := 200_000_000
 	b.Run("redrive as many", func(b *testing.B) {
-		dashboardtest.Bury(b, db, "BULK", "attempts", "connection refused", first, dead)
+		dashboardtest.Bury(b, db.DB, "BULK", "attempts", "connection refused", first, dead)
 		first += dead
-		exec(b, db, `VACUUM ANALYZE outbox.dead_task`)
+		db.Do(b, `VACUUM ANALYZE outbox.dead_task`)
 		h := fresh()
 		form := bulkForm(record(b, h, "GET", "/bulk?do=redrive&type=BULK&error=refused", nil))
 		requests, longest := 0, time.Duration(0)
@@ -122,7 +122,7 @@ func BenchmarkPages(b *testing.B) {
 			more = len(form) > 0
 		}
 		b.StopTimer()
-		if n := number(b, db, `SELECT (SELECT count(*) FROM outbox.dead_task WHERE task_type = 'BULK') + $1 - (SELECT count(*) FROM outbox.task WHERE task_type = 'BULK' AND task_id >= $2)`, dead, first-dead); n != 0 {
+		if n := db.Int(b, `SELECT (SELECT count(*) FROM outbox.dead_task WHERE task_type = 'BULK') + $1 - (SELECT count(*) FROM outbox.task WHERE task_type = 'BULK' AND task_id >= $2)`, dead, first-dead); n != 0 {
 			b.Errorf("%d dead letters were not redriven", n)
 		}
 		b.ReportMetric(b.Elapsed().Seconds(), "s")

@@ -1,44 +1,17 @@
 package dashboard_test
 
 import (
-	"context"
-	"database/sql"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/dashboard"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/schema"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-// exampleDatabase is a migrated database with three tasks.
-func exampleDatabase() (*sql.DB, func()) {
-	url, drop := pgtest.ExampleDatabase()
-	db, err := sql.Open("postgres", url)
-	if err == nil {
-		err = schema.Migrate(context.Background(), db)
-	}
-	if err == nil {
-		err = outbox.InTx(context.Background(), db, func(tx *sql.Tx) error {
-			for n := range 3 {
-				if _, err := outbox.Enqueue(context.Background(), tx, "SEND_WELCOME", n); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	if err != nil {
-		panic(err)
-	}
-	return db, func() { db.Close(); drop() }
-}
-
 func ExampleNew() {
-	db, drop := exampleDatabase()
+	db, drop := relaytest.ExampleDatabase()
 	defer drop()
 
 	d, err := dashboard.New(db, dashboard.Config{

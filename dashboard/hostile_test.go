@@ -19,9 +19,9 @@ func TestHostileTextsStayTexts(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
-	dashboardtest.Haunt(t, db)
+	dashboardtest.Haunt(t, db.DB)
 	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) (dashboard.Access, string) { return everything, `<script>window.pwned=1</script>` }})
-	for _, path := range dashboardtest.HauntedPages(t, db) {
+	for _, path := range dashboardtest.HauntedPages(t, db.DB) {
 		a := s.get(t, path)
 		if a.status != 200 {
 			t.Errorf("%s: got %d: %s", path, a.status, a.text())

@@ -1,20 +1,17 @@
 package dashboard_test
 
 import (
-	"bytes"
-	"cmp"
-	"database/sql"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"sync"
 	"testing"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	_ "github.com/lib/pq"              // the driver "postgres"
 
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
@@ -22,61 +19,17 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-// newDatabase is a migrated database of the test's own. OUTBOX_TEST_DRIVER is the driver, postgres (lib/pq) or pgx.
-func newDatabase(t testing.TB, opts ...schema.Option) *sql.DB {
+// newDatabase is a migrated database of the test's own.
+func newDatabase(t testing.TB, opts ...schema.Option) *relaytest.Database {
 	t.Helper()
-	url := relaytest.Migrated(t, opts...)
-	db, err := pgtest.Open(driver(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	urls.Store(db, url)
-	return db
-}
-
-var urls sync.Map // by *sql.DB
-
-func driver() string { return cmp.Or(os.Getenv("OUTBOX_TEST_DRIVER"), "postgres") }
-
-func exec(t testing.TB, db *sql.DB, query string, args ...any) {
-	t.Helper()
-	if _, err := db.Exec(query, args...); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-}
-
-func number(t testing.TB, db *sql.DB, query string, args ...any) (n int) {
-	t.Helper()
-	if err := db.QueryRow(query, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-	return n
-}
-
-// text is a buffer for a logger.
-type text struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (x *text) Write(p []byte) (int, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.b.Write(p)
-}
-
-func (x *text) String() string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.b.String()
+	return relaytest.Open(t, relaytest.Migrated(t, opts...))
 }
 
 // site is a dashboard that is served, with its database and its log.
 type site struct {
 	*httptest.Server
-	db      *sql.DB
-	log     *text
+	db      *relaytest.Database
+	log     *relaytest.Records
 	handler *dashboard.Handler
 }
 
@@ -87,12 +40,20 @@ func as(a dashboard.Access) func(*http.Request) (dashboard.Access, string) {
 
 const everything = dashboard.ViewPayloads | dashboard.Operate
 
-// serve mounts a dashboard at /outbox/ of a server of the test's own.
-func serve(t testing.TB, db *sql.DB, c dashboard.Config) *site {
+// filled is an outbox as an app may have it, and a dashboard of it in which everything is allowed.
+func filled(t testing.TB) (*relaytest.Database, *site) {
 	t.Helper()
-	s := &site{db: db, log: &text{}}
+	db := newDatabase(t)
+	dashboardtest.Fill(t, db.DB)
+	return db, serve(t, db, dashboard.Config{Authorize: as(everything)})
+}
+
+// serve mounts a dashboard at /outbox/ of a server of the test's own.
+func serve(t testing.TB, db *relaytest.Database, c dashboard.Config) *site {
+	t.Helper()
+	s := &site{db: db, log: &relaytest.Records{}}
 	c.BasePath, c.Logger = "/outbox", slog.New(slog.NewTextHandler(s.log, nil))
-	d, err := dashboard.New(db, c)
+	d, err := dashboard.New(db.DB, c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,10 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/txoutbox/outbox/dashboard"
-	"github.com/txoutbox/outbox/internal/dashboardtest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -101,11 +99,9 @@ var allPages = []string{"", "?range=24h", "type?name=SEND_WELCOME", "type?name=S
 
 func TestPagesShowWhatIsThere(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
-	scheduled := number(t, db, `SELECT min(task_id) FROM outbox.task WHERE task_type = 'SEND_WELCOME' AND state = 'scheduled'`)
-	leased := number(t, db, `SELECT min(task_id) FROM outbox.task WHERE state = 'leased'`)
+	db, s := filled(t)
+	scheduled := db.Int(t, `SELECT min(task_id) FROM outbox.task WHERE task_type = 'SEND_WELCOME' AND state = 'scheduled'`)
+	leased := db.Int(t, `SELECT min(task_id) FROM outbox.task WHERE state = 'leased'`)
 	for path, wants := range map[string][]string{
 		"":                                      {"Ready 1,975", "Scheduled 45", "Leased 16", "Waiting 60", "Dead 53", "SYNC_CRM paused", "LEDGER no relay", "web-1.fra", "RESIZE_IMAGE × 7", "GRANT_CREDIT × 5", "web-0.fra pid 3999 dead"},
 		"type?name=SEND_WELCOME":                {"Pause this type", "ready 120", "dead 40", "Relays with a handler 2"},
@@ -139,10 +135,8 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 
 func TestListsGoOnPageByPage(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
-	exec(t, db, `INSERT INTO outbox.audit (actor, tool, action, target) SELECT 'x', 'test', 'act', 'target ' || n FROM generate_series(1, 120) n`)
+	db, s := filled(t)
+	db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target) SELECT 'x', 'test', 'act', 'target ' || n FROM generate_series(1, 120) n`)
 	ids := regexp.MustCompile(`id="task-(\d+)"|target (\d+)`)
 	next := regexp.MustCompile(`rel="next" href="\./([^"]+)"`)
 	for path, want := range map[string]int{"type?name=SEND_WELCOME&state=ready": 120, "type?name=SYNC_CRM": 1843, "dead": 53, "audit": 120, "type?name=LEDGER&state=waiting": 60} {
@@ -171,9 +165,7 @@ func TestListsGoOnPageByPage(t *testing.T) {
 // The script asks for the part of a page that changes, and gets nothing while it is as it was.
 func TestPollsGetWhatHasChanged(t *testing.T) {
 	t.Parallel()
-	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	db, s := filled(t)
 	have := regexp.MustCompile(`"Outbox-Have":"([0-9a-f]+)"`)
 	headers := func(a answer) []string {
 		m := have.FindStringSubmatch(html.UnescapeString(a.body))
@@ -187,7 +179,7 @@ func TestPollsGetWhatHasChanged(t *testing.T) {
 	if part.status != 204 {
 		part.has(t, 204)
 	}
-	exec(t, db, `INSERT INTO outbox.audit (actor, tool, action, target) VALUES ('eve', 'test', 'look', 'around')`)
+	db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target) VALUES ('eve', 'test', 'look', 'around')`)
 	part = s.get(t, "audit", headers(page)...)
 	if part.has(t, 200, "eve"); strings.Contains(part.body, "<html") || !strings.HasPrefix(part.body, `<div id="live"`) {
 		t.Errorf("a poll gets a whole page: %s", part.body)
@@ -207,15 +199,6 @@ func TestPollsGetWhatHasChanged(t *testing.T) {
 	off := s.get(t, "", "Cookie", "outbox_updates=off")
 	if off.has(t, 200); strings.Contains(off.body, "hx-trigger") {
 		t.Error("a page polls though its viewer has stopped that")
-	}
-}
-
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited for it in vain: %s", what)
-		}
 	}
 }
 
@@ -244,25 +227,25 @@ func TestSettingsAreACookieAndLeadBack(t *testing.T) {
 func TestADashboardOfAnotherSchemaAndPath(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t, schema.Schema("shop_outbox"))
-	d, err := dashboard.New(db, dashboard.Config{Schema: "shop_outbox", Authorize: as(everything), Logger: slog.New(slog.DiscardHandler)})
+	d, err := dashboard.New(db.DB, dashboard.Config{Schema: "shop_outbox", Authorize: as(everything), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	exec(t, db, `INSERT INTO shop_outbox.task (task_type) SELECT 'SHIP' FROM generate_series(1, 7)`)
+	db.Do(t, `INSERT INTO shop_outbox.task (task_type) SELECT 'SHIP' FROM generate_series(1, 7)`)
 	mux := http.NewServeMux()
 	mux.Handle("/admin/queue/", http.StripPrefix("/admin/queue", d))
 	for path, want := range map[string]string{"/admin/queue/": "SHIP", "/admin/queue/type?name=SHIP": "ready 7", "/admin/queue/relays": "nothing is run", "/admin/queue/dead": "no dead letters", "/admin/queue/schedules": "no schedules", "/admin/queue/audit": "Nothing was done"} {
 		record(t, mux, "GET", path, nil).has(t, 200, want)
 	}
 	a := record(t, mux, "POST", "/admin/queue/pause", url.Values{"name": {"SHIP"}})
-	if a.status != 303 || a.header.Get("Location") != "./type?n=1&name=SHIP&ok=paused" || number(t, db, `SELECT count(*) FROM shop_outbox.task_type WHERE paused`) != 1 {
+	if a.status != 303 || a.header.Get("Location") != "./type?n=1&name=SHIP&ok=paused" || db.Int(t, `SELECT count(*) FROM shop_outbox.task_type WHERE paused`) != 1 {
 		t.Errorf("pause: got %d %q", a.status, a.header.Get("Location"))
 	}
-	if entries := audited(t, db, "shop_outbox"); len(entries) != 1 {
-		t.Errorf("the audit log has %v", entries)
+	if n := db.Int(t, `SELECT count(*) FROM shop_outbox.audit`); n != 1 {
+		t.Errorf("the audit log has %d entries, want 1", n)
 	}
 	// A handler that is mounted without the slash leads to it.
-	bare, err := dashboard.New(db, dashboard.Config{Schema: "shop_outbox", BasePath: "/q/", Authorize: as(everything), Logger: slog.New(slog.DiscardHandler)})
+	bare, err := dashboard.New(db.DB, dashboard.Config{Schema: "shop_outbox", BasePath: "/q/", Authorize: as(everything), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +264,7 @@ func TestConfigIsChecked(t *testing.T) {
 			t.Errorf("the error %v does not name %s", err, want)
 		}
 	}
-	if _, err := dashboard.New(db, dashboard.Config{BasePath: "/a/../b"}); err == nil {
+	if _, err := dashboard.New(db.DB, dashboard.Config{BasePath: "/a/../b"}); err == nil {
 		t.Error("a base path with .. is taken")
 	}
 }

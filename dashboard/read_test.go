@@ -13,7 +13,7 @@ import (
 
 	"github.com/txoutbox/outbox/dashboard"
 	"github.com/txoutbox/outbox/internal/dashboardtest"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -21,7 +21,7 @@ import (
 func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
+	dashboardtest.Fill(t, db.DB)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: time.Second})
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -44,21 +44,21 @@ func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 	s.get(t, "bulk?do=redrive&error=x").has(t, 200, "It is not known how many dead letters these are.", "takes too long")
 	_ = tx.Rollback()
 	// An action may take twice as long, and says how long.
-	exec(t, db, `CREATE FUNCTION outbox.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN OLD; END $$`)
-	exec(t, db, `CREATE TRIGGER slow BEFORE DELETE ON outbox.dead_task FOR EACH ROW EXECUTE FUNCTION outbox.slow()`)
+	db.Do(t, `CREATE FUNCTION outbox.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN OLD; END $$`)
+	db.Do(t, `CREATE TRIGGER slow BEFORE DELETE ON outbox.dead_task FOR EACH ROW EXECUTE FUNCTION outbox.slow()`)
 	s.post(t, "redrive", url.Values{"one": {"900001"}}).has(t, 503, "took longer than 2s")
 	// After another error a page that polls goes on.
-	exec(t, db, `ALTER TABLE outbox.audit RENAME TO elsewhere`)
+	db.Do(t, `ALTER TABLE outbox.audit RENAME TO elsewhere`)
 	if a := s.get(t, "audit", "HX-Request", "true", "Outbox-Have", "x"); !strings.HasPrefix(a.body, `<div id="live" hx-get="./audit" hx-trigger="every 2s"`) {
 		t.Errorf("a poll gets %v %s", a.header, a.body)
 	}
-	exec(t, db, `ALTER TABLE outbox.elsewhere RENAME TO audit`)
+	db.Do(t, `ALTER TABLE outbox.elsewhere RENAME TO audit`)
 
 	// Rows that only such a transaction sees.
 	s = serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: 9 * time.Second})
 	for _, table := range []string{"audit", "schedule", "dead_task", "relay"} {
-		exec(t, db, `ALTER TABLE outbox.`+table+` RENAME TO `+table+`_rows`)
-		exec(t, db, `CREATE VIEW outbox.`+table+` AS SELECT * FROM outbox.`+table+`_rows WHERE current_setting('transaction_read_only') = 'on' AND current_setting('statement_timeout') = '9s'`)
+		db.Do(t, `ALTER TABLE outbox.`+table+` RENAME TO `+table+`_rows`)
+		db.Do(t, `CREATE VIEW outbox.`+table+` AS SELECT * FROM outbox.`+table+`_rows WHERE current_setting('transaction_read_only') = 'on' AND current_setting('statement_timeout') = '9s'`)
 	}
 	for path, want := range map[string]string{"audit": "grace@example.com", "schedules": "daily report", "dead": "900001", "relays": "web-1.fra", "task?id=900001": "all attempts used"} {
 		s.get(t, path).has(t, 200, want)
@@ -69,18 +69,12 @@ func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 func TestRolesOfTheDatabaseAreEnough(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
-	if err := schema.GrantRoles(t.Context(), db); err != nil {
+	dashboardtest.Fill(t, db.DB)
+	if err := schema.GrantRoles(t.Context(), db.DB); err != nil {
 		t.Fatal(err)
 	}
 	member := func(role string) *site {
-		url, _ := urls.Load(db)
-		pool, err := pgtest.Open(driver(), url.(string)+"&role=outbox_"+role)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { pool.Close() })
-		return serve(t, pool, dashboard.Config{Authorize: as(everything)})
+		return serve(t, relaytest.Open(t, db.URL+"&role=outbox_"+role), dashboard.Config{Authorize: as(everything)})
 	}
 	viewer, operator, worker := member("viewer"), member("operator"), member("worker")
 	for _, path := range slices.Concat(allPages, []string{"bulk?do=purge", "bulk?do=redrive&error=user"}) {
@@ -108,7 +102,7 @@ func TestRolesOfTheDatabaseAreEnough(t *testing.T) {
 func TestViewersShareTheCounts(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	dashboardtest.Fill(t, db)
+	dashboardtest.Fill(t, db.DB)
 	var arrived atomic.Int32
 	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) (dashboard.Access, string) { arrived.Add(1); return dashboard.View, "" }})
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -124,8 +118,8 @@ func TestViewersShareTheCounts(t *testing.T) {
 		viewers.Go(func() { s.get(t, "relays").has(t, 200, "web-1.fra") })
 	}
 	most := 0
-	eventually(t, "all viewers are there and one reads", func() bool {
-		n := number(t, db, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	relaytest.Eventually(t, 20*time.Second, "all viewers are there and one reads", func() bool {
+		n := db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 		most = max(most, n)
 		return n > 0 && arrived.Load() == 20
 	})

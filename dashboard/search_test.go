@@ -17,8 +17,8 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	db := newDatabase(t)
-	dashboardtest.Bury(t, db, "MAIL", "attempts", strings.Repeat("boom ", 800), 1, 7_000) // 1 is the latest
-	exec(t, db, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id IN (1500, 6001, 6002)`)
+	dashboardtest.Bury(t, db.DB, "MAIL", "attempts", strings.Repeat("boom ", 800), 1, 7_000) // 1 is the latest
+	db.Do(t, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id IN (1500, 6001, 6002)`)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	s.handler.SetPatience(0)
 	next := regexp.MustCompile(`rel="next" href="\.([^"]+)"`)
@@ -73,10 +73,10 @@ func TestASearchThatIsStoppedShowsWhatItHas(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db := newDatabase(t)
-	dashboardtest.Bury(t, db, "MAIL", "attempts", "boom", 1, 9_000)
-	exec(t, db, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id = 1500`)
+	dashboardtest.Bury(t, db.DB, "MAIL", "attempts", "boom", 1, 9_000)
+	db.Do(t, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id = 1500`)
 	// A look at these does not end in time.
-	dashboardtest.SlowDown(t, db, "id > 3000", 60)
+	dashboardtest.SlowDown(t, db.DB, "id > 3000", 60)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: time.Second})
 	s.handler.SetPatience(time.Hour)
 	page := s.get(t, "dead?error=rare")

@@ -1,6 +1,7 @@
 package dashboard_test
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"io"
@@ -16,16 +17,13 @@ import (
 	"github.com/txoutbox/outbox/internal/dashboardtest"
 )
 
-func size(b *testing.B, name string, otherwise int) int {
+func size(b *testing.B, name, otherwise string) int {
 	b.Helper()
-	if s := os.Getenv(name); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			b.Fatalf("%s: %v", name, err)
-		}
-		return n
+	n, err := strconv.Atoi(cmp.Or(os.Getenv(name), otherwise))
+	if err != nil {
+		b.Fatalf("%s: %v", name, err)
 	}
-	return otherwise
+	return n
 }
 
 // BenchmarkPages is how long each page takes for a viewer who is alone, so that nothing is shared with others. OUTBOX_DASHBOARD_TASKS is how many
@@ -33,7 +31,7 @@ func size(b *testing.B, name string, otherwise int) int {
 //
 //	OUTBOX_DASHBOARD_TASKS=10000000 OUTBOX_DASHBOARD_DEAD=100000 go test ./dashboard -run '^$' -bench Pages -benchtime 20x -timeout 60m
 func BenchmarkPages(b *testing.B) {
-	tasks, dead := size(b, "OUTBOX_DASHBOARD_TASKS", 20_000), size(b, "OUTBOX_DASHBOARD_DEAD", 2_000)
+	tasks, dead := size(b, "OUTBOX_DASHBOARD_TASKS", "20000"), size(b, "OUTBOX_DASHBOARD_DEAD", "2000")
 	db := newDatabase(b)
 	dashboardtest.Fill(b, db.DB)
 	db.Do(b, `ALTER TABLE outbox.task DISABLE TRIGGER USER`) // their counts are written at once, below
@@ -102,32 +100,4 @@ func BenchmarkPages(b *testing.B) {
 	} {
 		run(page)
 	}
-	first := 200_000_000
-	b.Run("redrive as many", func(b *testing.B) {
-		dashboardtest.Bury(b, db.DB, "BULK", "attempts", "connection refused", first, dead)
-		first += dead
-		db.Do(b, `VACUUM ANALYZE outbox.dead_task`)
-		h := fresh()
-		form := bulkForm(record(b, h, "GET", "/bulk?do=redrive&type=BULK&error=refused", nil))
-		requests, longest := 0, time.Duration(0)
-		b.ResetTimer()
-		for more := requests == 0; more; requests++ {
-			start := time.Now()
-			a := record(b, h, "POST", "/bulk", form)
-			longest = max(longest, time.Since(start))
-			if a.status != 200 {
-				b.Fatalf("got %d: %s", a.status, a.text())
-			}
-			form = bulkForm(a)
-			more = len(form) > 0
-		}
-		b.StopTimer()
-		if n := db.Int(b, `SELECT (SELECT count(*) FROM outbox.dead_task WHERE task_type = 'BULK') + $1 - (SELECT count(*) FROM outbox.task WHERE task_type = 'BULK' AND task_id >= $2)`, dead, first-dead); n != 0 {
-			b.Errorf("%d dead letters were not redriven", n)
-		}
-		b.ReportMetric(b.Elapsed().Seconds(), "s")
-		b.ReportMetric(float64(requests), "requests")
-		b.ReportMetric(longest.Seconds(), "longest-s")
-		b.ReportMetric(0, "ns/op")
-	})
 }

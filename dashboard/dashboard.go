@@ -45,18 +45,18 @@ func New(db *sql.DB, c Config) (*Handler, error) {
 	}
 	h := &Handler{site{db: db, client: client, config: c, log: c.Logger, patience: 75 * time.Millisecond}, http.NewCrossOriginProtection()}
 	h.routes = map[string]route{
-		"":          {page: (*view).overview, params: []string{"range"}},
-		"type":      {page: (*view).taskType, params: []string{"name", "state", "range", "after"}},
-		"task":      {page: (*view).task, params: []string{"id", "payload"}},
-		"payload":   {page: (*view).payload, params: []string{"id"}},
-		"dead":      {page: (*view).dead, params: []string{"type", "reason", "error", "older", "after"}},
+		"":          {page: (*view).overview},
+		"type":      {page: (*view).taskType},
+		"task":      {page: (*view).task},
+		"payload":   {page: (*view).payload},
+		"dead":      {page: (*view).dead},
 		"schedules": {page: (*view).schedules},
 		"relays":    {page: (*view).relays},
-		"audit":     {page: (*view).audit, params: []string{"after"}},
-		"bulk":      {page: (*view).askBulk, act: (*view).bulk, operate: true, params: []string{"do", "type", "reason", "error", "older"}},
+		"audit":     {page: (*view).audit},
+		"bulk":      {page: (*view).askBulk, act: (*view).bulk, operate: true},
 		"pause":     {act: (*view).pause, operate: true},
 		"resume":    {act: (*view).pause, operate: true},
-		"cancel":    {page: (*view).askCancel, act: (*view).cancel, operate: true, params: []string{"id"}},
+		"cancel":    {page: (*view).askCancel, act: (*view).cancel, operate: true},
 		"run-now":   {act: (*view).runNow, operate: true},
 		"redrive":   {act: (*view).redrive, operate: true},
 		"schedule":  {act: (*view).schedule, operate: true},
@@ -128,10 +128,7 @@ func (v *view) serve(name string) {
 		return
 	}
 	v.Section, v.Now = name, time.Now()
-	v.Self = "./" + name
-	if q := kept(v.r.URL.Query(), to.params); len(q) > 0 {
-		v.Self += "?" + q.Encode()
-	}
+	v.Self = address(name, v.r.URL.Query())
 	if err := v.do(to); err != nil {
 		v.fail(err)
 	}

@@ -54,8 +54,5 @@ func (f deadFilter) Link(page, key, value string) string {
 	if value != "" {
 		q.Set(key, value)
 	}
-	if len(q) == 0 {
-		return "./" + page
-	}
-	return "./" + page + "?" + q.Encode()
+	return address(page, q)
 }

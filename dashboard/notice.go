@@ -33,5 +33,5 @@ func (v *view) done(err error, page string, q url.Values, what string, n int64) 
 	}
 	q.Set("ok", what)
 	q.Set("n", strconv.FormatInt(n, 10))
-	return v.redirect(page, q)
+	return v.redirect("./" + page + "?" + q.Encode())
 }

@@ -27,25 +27,18 @@ func (v *view) settings() error {
 	set := func(name, value string) {
 		http.SetCookie(v.w, &http.Cookie{Name: name, Value: value, MaxAge: 365 * 24 * 3600, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: v.r.TLS != nil})
 	}
-	switch theme := form.Get("theme"); theme {
-	case "":
-	case "auto", "light", "dark":
+	switch theme, updates := form.Get("theme"), form.Get("updates"); {
+	case theme == "auto" || theme == "light" || theme == "dark":
 		set(themeCookie, theme)
-	default:
-		return badRequest("There is no such theme.")
-	}
-	switch updates := form.Get("updates"); updates {
-	case "":
-	case "on", "off":
+	case updates == "on" || updates == "off":
 		set(updatesCookie, updates)
 	default:
-		return badRequest("Updates are on or off.")
+		return badRequest("There is no such setting.")
 	}
 	name, query, _ := strings.Cut(strings.TrimPrefix(form.Get("back"), "./"), "?")
-	to, known := v.routes[name]
 	q, err := url.ParseQuery(query)
-	if !known || to.page == nil || err != nil || name == "payload" {
-		return v.redirect("", nil)
+	if v.routes[name].page == nil || err != nil || name == "payload" {
+		return v.redirect("./")
 	}
-	return v.redirect(name, kept(q, to.params))
+	return v.redirect(address(name, q))
 }

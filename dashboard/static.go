@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"embed"
-	"encoding/hex"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -32,26 +31,23 @@ func (f staticFile) serve(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.content))
 }
 
-// staticURL are the relative addresses of the files.
-type staticURL struct{ Script, Morph, Style, Icon string }
-
 var (
-	static = map[string]staticFile{}
-	urls   = staticURL{Script: addStatic("htmx.min.js"), Morph: addStatic("idiomorph-ext.min.js"), Style: addStatic("dashboard.css"), Icon: addStatic("icon.svg")}
+	static = map[string]staticFile{} // by the name in their address
+	urls   = map[string]string{}     // by the name of the file
 	pages  = parsePages()
 )
 
-func addStatic(name string) string {
-	content, err := files.ReadFile("static/" + name)
-	if err != nil {
-		panic(err)
+func init() {
+	for name, contentType := range map[string]string{"htmx.min.js": "text/javascript; charset=utf-8", "idiomorph-ext.min.js": "text/javascript; charset=utf-8",
+		"dashboard.css": "text/css; charset=utf-8", "icon.svg": "image/svg+xml"} {
+		content, err := files.ReadFile("static/" + name)
+		if err != nil {
+			panic(err)
+		}
+		sum, ext := sha256.Sum256(content), path.Ext(name)
+		to := fmt.Sprintf("static-%s-%x%s", strings.TrimSuffix(name, ext), sum[:6], ext)
+		static[to], urls[name] = staticFile{contentType, content}, "./"+to
 	}
-	sum := sha256.Sum256(content)
-	ext := path.Ext(name)
-	to := fmt.Sprintf("static-%s-%s%s", strings.TrimSuffix(name, ext), hex.EncodeToString(sum[:6]), ext)
-	contentType := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}[ext]
-	static[to] = staticFile{contentType, content}
-	return "./" + to
 }
 
 func parsePages() map[string]*template.Template {

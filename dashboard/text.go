@@ -13,17 +13,18 @@ import (
 )
 
 var functions = template.FuncMap{
-	"v":     visible,
-	"n":     number,
-	"per":   perSecond,
-	"f":     decimal,
-	"ago":   ago,
-	"dur":   duration,
-	"stamp": stamp,
-	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-	"short": func(id string) string { return visible(id[:min(len(id), 8)]) },
-	"line":  firstLine,
-	"at":    func(now, t time.Time) moment { return moment{t, now} },
+	"static": func(name string) string { return urls[name] },
+	"v":      visible,
+	"n":      number,
+	"per":    perSecond,
+	"f":      decimal,
+	"ago":    ago,
+	"dur":    duration,
+	"stamp":  stamp,
+	"iso":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"short":  func(id string) string { return visible(id[:min(len(id), 8)]) },
+	"line":   firstLine,
+	"at":     func(now, t time.Time) moment { return moment{t, now} },
 	"plural": func(n int64, one, many string) string {
 		if n == 1 {
 			return one

@@ -32,12 +32,11 @@ type site struct {
 	nameless sync.Once // warns of rights that were given to no name
 }
 
-// route is a page, what it takes from the query, or an action.
+// route is a page, or an action, or both.
 type route struct {
-	params  []string
 	page    func(*view) error // for GET and HEAD
 	act     func(*view) error // for POST
-	operate bool              // act needs Operate
+	operate bool              // needs Operate
 }
 
 // view is one request, and what its page's templates see.
@@ -65,10 +64,9 @@ type view struct {
 	Again bool          // it may go better if it is asked for again
 }
 
-func (v *view) MayOperate() bool  { return v.access.has(Operate) }
-func (v *view) MayPayload() bool  { return v.access.has(ViewPayloads) }
-func (v *view) ReadOnly() bool    { return v.config.ReadOnly }
-func (v *view) Static() staticURL { return urls }
+func (v *view) MayOperate() bool { return v.access.has(Operate) }
+func (v *view) MayPayload() bool { return v.access.has(ViewPayloads) }
+func (v *view) ReadOnly() bool   { return v.config.ReadOnly }
 
 // authorize asks the app, and reports whether the request may see anything.
 func (v *view) authorize() bool {
@@ -88,15 +86,14 @@ func (v *view) authorize() bool {
 	return true
 }
 
-// kept are the values of the query that the page knows, one of each.
-func kept(q url.Values, params []string) url.Values {
-	out := url.Values{}
-	for _, p := range params {
-		if s := q.Get(p); s != "" {
-			out.Set(p, s)
-		}
+// address is that of a page, relative to any other, without the notice of an action.
+func address(page string, q url.Values) string {
+	q.Del("ok")
+	q.Del("n")
+	if len(q) == 0 {
+		return "./" + page
 	}
-	return out
+	return "./" + page + "?" + q.Encode()
 }
 
 // htmx reports whether the page's script asks, for a part of the page.
@@ -132,12 +129,8 @@ func (v *view) show(status int, page, title string, data any) error {
 	return nil
 }
 
-// redirect answers an action: the page that it leads to says what was done.
-func (v *view) redirect(page string, q url.Values) error {
-	to := "./" + page
-	if len(q) > 0 {
-		to += "?" + q.Encode()
-	}
+// redirect answers an action.
+func (v *view) redirect(to string) error {
 	v.w.Header().Set("Location", to)
 	v.w.WriteHeader(http.StatusSeeOther)
 	return nil

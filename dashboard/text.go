@@ -45,16 +45,12 @@ func visible(s string) string {
 	var out strings.Builder
 	for _, r := range s {
 		switch {
-		case r == '\n' || r == '\t':
+		case r == '\n' || r == '\t' || unicode.IsGraphic(r) && r != unicode.ReplacementChar:
 			out.WriteRune(r)
-		case unicode.Is(unicode.Cf, r) || unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Co, r) || r == unicode.ReplacementChar:
-			if r > 0xffff {
-				fmt.Fprintf(&out, `\U%08x`, r)
-			} else {
-				fmt.Fprintf(&out, `\u%04x`, r)
-			}
+		case r > 0xffff:
+			fmt.Fprintf(&out, `\U%08x`, r)
 		default:
-			out.WriteRune(r)
+			fmt.Fprintf(&out, `\u%04x`, r)
 		}
 	}
 	return out.String()

@@ -2,8 +2,10 @@ package dashboard_test
 
 import (
 	"fmt"
+	"html"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,6 +19,29 @@ func (s *site) last(t testing.TB) string {
 	return s.db.Text(t, `SELECT (SELECT format('%s %s %s "%s" %s', actor, tool, action, target, count) FROM outbox.audit ORDER BY entry_id DESC LIMIT 1)`)
 }
 
+var (
+	forms  = regexp.MustCompile(`(?s)<form method="post" action="\./([\w-]+)"[^>]*>(.*?)</form>`)
+	fields = regexp.MustCompile(`<(?:input|button)[^>]* name="(\w+)" value="([^"]*)"`)
+)
+
+// hasForm reports whether a form of the page, with one of its buttons, sends the values.
+func (a answer) hasForm(action string, values url.Values) bool {
+	for _, form := range forms.FindAllStringSubmatch(a.body, -1) {
+		has := url.Values{}
+		for _, f := range fields.FindAllStringSubmatch(form[2], -1) {
+			has.Add(f[1], html.UnescapeString(f[2]))
+		}
+		missing := form[1] != action
+		for name, v := range values {
+			missing = missing || !slices.Contains(has[name], v[0])
+		}
+		if !missing {
+			return true
+		}
+	}
+	return false
+}
+
 func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 	t.Parallel()
 	db, s := filled(t)
@@ -26,26 +51,29 @@ func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 	ready, scheduled, leased := task("ready"), task("scheduled"), task("leased")
 	later := fmt.Sprint(db.Int(t, `SELECT max(task_id) FROM outbox.task WHERE task_type = 'REINDEX_SEARCH'`))
 	for _, c := range []struct {
-		path, form, to, says, entry, proof string // the proof is true afterwards
+		page, path, form, to, says, entry, proof string // the form is on the page, and the proof is true afterwards
 	}{
-		{"pause", "name=SEND_WELCOME", "./type?n=1&name=SEND_WELCOME&ok=paused", "The type is paused.", `ada@example.com dashboard pause "SEND_WELCOME" 1`, `SELECT paused FROM outbox.task_type WHERE task_type = 'SEND_WELCOME'`},
-		{"resume", "name=SEND_WELCOME", "./type?n=1&name=SEND_WELCOME&ok=resumed", "The type is resumed.", `ada@example.com dashboard resume "SEND_WELCOME" 1`, `SELECT NOT paused FROM outbox.task_type WHERE task_type = 'SEND_WELCOME'`},
-		{"run-now", "id=" + later, "./task?id=" + later + "&n=1&ok=run-now", "The task is due now.", `ada@example.com dashboard run_now "task ` + later + `" 1`, `SELECT state = 'ready' FROM outbox.task WHERE task_id = ` + later},
-		{"run-now", "id=" + later, "./task?id=" + later + "&n=0&ok=run-now", "is not scheduled any more", `ada@example.com dashboard run_now "task ` + later + `" 1`, `SELECT count(*) = 1 FROM outbox.audit WHERE action = 'run_now'`},
-		{"cancel", "id=" + ready, "./type?n=1&name=SEND_WELCOME&ok=canceled", "The task is canceled.", `ada@example.com dashboard cancel "task ` + ready + `" 1`, `SELECT NOT EXISTS (SELECT 1 FROM outbox.task WHERE task_id = ` + ready + `)`},
-		{"cancel", "id=" + scheduled, "./type?n=1&name=SEND_WELCOME&ok=canceled", "The task is canceled.", `ada@example.com dashboard cancel "task ` + scheduled + `" 1`, `SELECT NOT EXISTS (SELECT 1 FROM outbox.task WHERE task_id = ` + scheduled + `)`},
-		{"cancel", "id=" + leased, "./task?id=" + leased + "&n=1&ok=requested", "Its relay has been asked", `ada@example.com dashboard cancel "task ` + leased + `" 1`, `SELECT EXISTS (SELECT 1 FROM outbox.cancel WHERE task_id = ` + leased + `)`},
-		{"redrive", "one=900001&back=task", "./task?id=900001&n=1&ok=redriven", "The dead letter is a task again.", `ada@example.com dashboard redrive "task 900001" 1`, `SELECT state = 'scheduled' FROM outbox.task WHERE task_id = 900001`},
-		{"redrive", "one=900001&back=task", "./task?id=900001&n=0&ok=redriven", "nothing was changed", `ada@example.com dashboard redrive "task 900001" 1`, `SELECT count(*) = 1 FROM outbox.audit WHERE target = 'task 900001'`},
-		{"redrive", "one=900002&type=SEND_WELCOME&error=a%25", "./dead?error=a%25&n=1&ok=redriven&type=SEND_WELCOME", "The dead letter is a task again.", `ada@example.com dashboard redrive "task 900002" 1`, `SELECT state = 'scheduled' FROM outbox.task WHERE task_id = 900002`},
-		{"schedule", "name=daily report&do=pause", "./schedules?n=1&ok=schedule-paused", "The schedule is paused", `ada@example.com dashboard pause_schedule "daily report" 1`, `SELECT paused FROM outbox.schedule WHERE name = 'daily report'`},
-		{"schedule", "name=daily report&do=resume", "./schedules?n=1&ok=schedule-resumed", "The schedule is resumed.", `ada@example.com dashboard resume_schedule "daily report" 1`, `SELECT NOT paused FROM outbox.schedule WHERE name = 'daily report'`},
-		{"hand-back", "relay=0197a1e0-1a00-7000-8000-00000000dead", "./relays?n=4&ok=handed-back", "Its tasks were handed back.", `ada@example.com dashboard hand_back: done "relay 0197a1e0-1a00-7000-8000-00000000dead" 4`, `SELECT count(*) = 12 FROM outbox.task WHERE state = 'leased'`},
-		{"hand-back", "relay=0197a1e0-1a00-7000-8000-00000000dead", "./relays?n=0&ok=handed-back", "It held no leases.", `ada@example.com dashboard hand_back: done "relay 0197a1e0-1a00-7000-8000-00000000dead" 0`, `SELECT count(*) = 2 FROM outbox.audit WHERE action = 'hand_back' AND count = 0`},
+		{"type?name=SEND_WELCOME", "pause", "name=SEND_WELCOME", "./type?n=1&name=SEND_WELCOME&ok=paused", "The type is paused.", `ada@example.com dashboard pause "SEND_WELCOME" 1`, `SELECT paused FROM outbox.task_type WHERE task_type = 'SEND_WELCOME'`},
+		{"type?name=SEND_WELCOME", "resume", "name=SEND_WELCOME", "./type?n=1&name=SEND_WELCOME&ok=resumed", "The type is resumed.", `ada@example.com dashboard resume "SEND_WELCOME" 1`, `SELECT NOT paused FROM outbox.task_type WHERE task_type = 'SEND_WELCOME'`},
+		{"task?id=" + later, "run-now", "id=" + later, "./task?id=" + later + "&n=1&ok=run-now", "The task is due now.", `ada@example.com dashboard run_now "task ` + later + `" 1`, `SELECT state = 'ready' FROM outbox.task WHERE task_id = ` + later},
+		{"", "run-now", "id=" + later, "./task?id=" + later + "&n=0&ok=run-now", "is not scheduled any more", `ada@example.com dashboard run_now "task ` + later + `" 1`, `SELECT count(*) = 1 FROM outbox.audit WHERE action = 'run_now'`},
+		{"cancel?id=" + ready, "cancel", "id=" + ready, "./type?n=1&name=SEND_WELCOME&ok=canceled", "The task is canceled.", `ada@example.com dashboard cancel "task ` + ready + `" 1`, `SELECT NOT EXISTS (SELECT 1 FROM outbox.task WHERE task_id = ` + ready + `)`},
+		{"cancel?id=" + scheduled, "cancel", "id=" + scheduled, "./type?n=1&name=SEND_WELCOME&ok=canceled", "The task is canceled.", `ada@example.com dashboard cancel "task ` + scheduled + `" 1`, `SELECT NOT EXISTS (SELECT 1 FROM outbox.task WHERE task_id = ` + scheduled + `)`},
+		{"cancel?id=" + leased, "cancel", "id=" + leased, "./task?id=" + leased + "&n=1&ok=requested", "Its relay has been asked", `ada@example.com dashboard cancel "task ` + leased + `" 1`, `SELECT EXISTS (SELECT 1 FROM outbox.cancel WHERE task_id = ` + leased + `)`},
+		{"task?id=900001", "redrive", "one=900001&back=task", "./task?id=900001&n=1&ok=redriven", "The dead letter is a task again.", `ada@example.com dashboard redrive "task 900001" 1`, `SELECT state = 'scheduled' FROM outbox.task WHERE task_id = 900001`},
+		{"", "redrive", "one=900001&back=task", "./task?id=900001&n=0&ok=redriven", "nothing was changed", `ada@example.com dashboard redrive "task 900001" 1`, `SELECT count(*) = 1 FROM outbox.audit WHERE target = 'task 900001'`},
+		{"dead?type=SEND_WELCOME&error=unknown", "redrive", "one=900002&type=SEND_WELCOME&error=unknown", "./dead?error=unknown&n=1&ok=redriven&type=SEND_WELCOME", "The dead letter is a task again.", `ada@example.com dashboard redrive "task 900002" 1`, `SELECT state = 'scheduled' FROM outbox.task WHERE task_id = 900002`},
+		{"schedules", "schedule", "name=daily report&do=pause", "./schedules?n=1&ok=schedule-paused", "The schedule is paused", `ada@example.com dashboard pause_schedule "daily report" 1`, `SELECT paused FROM outbox.schedule WHERE name = 'daily report'`},
+		{"schedules", "schedule", "name=daily report&do=resume", "./schedules?n=1&ok=schedule-resumed", "The schedule is resumed.", `ada@example.com dashboard resume_schedule "daily report" 1`, `SELECT NOT paused FROM outbox.schedule WHERE name = 'daily report'`},
+		{"relays", "hand-back", "relay=0197a1e0-1a00-7000-8000-00000000dead", "./relays?n=4&ok=handed-back", "Its tasks were handed back.", `ada@example.com dashboard hand_back: done "relay 0197a1e0-1a00-7000-8000-00000000dead" 4`, `SELECT count(*) = 12 FROM outbox.task WHERE state = 'leased'`},
+		{"", "hand-back", "relay=0197a1e0-1a00-7000-8000-00000000dead", "./relays?n=0&ok=handed-back", "It held no leases.", `ada@example.com dashboard hand_back: done "relay 0197a1e0-1a00-7000-8000-00000000dead" 0`, `SELECT count(*) = 2 FROM outbox.audit WHERE action = 'hand_back' AND count = 0`},
 	} {
 		form, err := url.ParseQuery(c.form)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if c.page != "" && !s.get(t, c.page).hasForm(c.path, form) {
+			t.Errorf("%s has no form for %s with %s", c.page, c.path, c.form)
 		}
 		a := s.post(t, c.path, form)
 		if a.status != 303 || a.header.Get("Location") != c.to {
@@ -125,15 +153,15 @@ func TestCancelIsAskedFirst(t *testing.T) {
 	}
 }
 
-var hidden = regexp.MustCompile(`<input type="hidden" name="(\w+)" value="([^"]*)">`)
-
-// follow sends the form of a bulk page with what is in it.
+// bulkForm is the form of a bulk page with what is in it.
 func bulkForm(a answer) url.Values {
 	q := url.Values{}
-	_, form, _ := strings.Cut(a.body, `action="./bulk"`)
-	form, _, _ = strings.Cut(form, "</form>")
-	for _, m := range hidden.FindAllStringSubmatch(form, -1) {
-		q.Set(m[1], strings.NewReplacer("&#43;", "+", "&#34;", `"`, "&amp;", "&").Replace(m[2]))
+	for _, form := range forms.FindAllStringSubmatch(a.body, -1) {
+		if form[1] == "bulk" {
+			for _, f := range fields.FindAllStringSubmatch(form[2], -1) {
+				q.Set(f[1], html.UnescapeString(f[2]))
+			}
+		}
 	}
 	return q
 }

@@ -1,6 +1,7 @@
 package browsertest_test
 
 import (
+	"database/sql"
 	"strconv"
 	"testing"
 
@@ -10,71 +11,34 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// Each action, by its button.
-func TestEachActionByClicking(t *testing.T) {
+// With script a bulk action sends request after request, and leaves the focus on the link back.
+func TestABulkActionGoesOnByItself(t *testing.T) {
 	t.Parallel()
-	b, db := openDashboard(t, "ada@example.com", dashboardtest.Fill)
-	dashboardtest.Bury(t, db.DB, "BULK", "attempts", "connection refused", 1_000_000, 3500)
+	b, db := openDashboard(t, "ada@example.com", func(t testing.TB, db *sql.DB) {
+		dashboardtest.Bury(t, db, "BULK", "attempts", "connection refused", 1, 3500)
+	})
+	db.Do(t, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.2); RETURN NULL; END $$;
+		CREATE TRIGGER slow AFTER DELETE ON outbox.dead_task FOR EACH STATEMENT EXECUTE FUNCTION slow()`) // two transactions a request
 	b.do(chromedp.EmulateViewport(1280, 900))
+	b.open("dead")
 	click := func(selector, says string) {
 		t.Helper()
 		b.await(`document.querySelector(`+quote(selector)+`) !== null`, selector)
 		b.do(chromedp.Click(chromedp.CSS(selector)))
 		b.awaitText(says)
 	}
-	id := func(where string) string {
-		return strconv.Itoa(db.Int(t, `SELECT min(task_id) FROM outbox.task WHERE `+where))
-	}
-	b.open("")
-	b.do(chromedp.Click(chromedp.CSS(`a[href="./type?name=SEND_WELCOME"]`)))
-	b.awaitText("Pause this type")
-	click(`form[action="./pause"] button`, "The type is paused.")
-	click(`form[action="./resume"] button`, "The type is resumed.")
-
-	later := id(`task_type = 'REINDEX_SEARCH'`)
-	b.open("task?id=" + later)
-	click("#show-payload", "Hide it")
-	click("#run-now", "The task is due now.")
-	click("#cancel", "It cannot be undone.")
-	click("#back", "Facts")
-	click("#cancel", "It cannot be undone.")
-	click("#confirm", "The task is canceled.")
-	b.open("task?id=" + id(`state = 'leased'`))
-	click("#cancel", "its relay is asked to end it")
-	click("#confirm", "Its relay has been asked to end it.")
-
-	b.open("dead?type=SEND_WELCOME")
-	click("#redrive-900001", "The dead letter is a task again.")
-	b.open("task?id=900002")
-	click("#redrive", "The dead letter is a task again.")
-
-	b.open("dead")
-	b.do(chromedp.SetJavascriptAttribute(chromedp.CSS("#f-type"), "value", "BULK"), chromedp.SendKeys(chromedp.CSS("#f-error"), "refused"), chromedp.Click(chromedp.CSS(".filter button")))
-	b.awaitText("of type BULK")
-	click("#bulk-redrive", "3,500 dead letters")
-	click("#confirm", "Done.")
-	b.awaitText("3,500 of 3,500 redriven")
-	b.await(`document.activeElement.id === "back"`, "the focus on the link back")
-	click("#back", "No dead letter is like that.")
-	b.open("dead?reason=lost_connections")
-	click("#bulk-purge", "It cannot be undone.")
-	click("#confirm", "2 of 2 purged")
-
-	b.open("schedules")
-	click("#schedule-0", "The schedule is paused")
-	click("#schedule-0", "The schedule is resumed")
-	b.open("relays")
-	click(`form[action="./hand-back"] button`, "Its tasks were handed back.")
-	b.open("audit")
-	b.awaitText("hand_back")
-
-	// Lists, by their links.
-	b.open("type?name=SYNC_CRM")
+	b.do(chromedp.SetJavascriptAttribute(chromedp.CSS("#f-type"), "value", "BULK"), chromedp.SendKeys(chromedp.CSS("#f-error"), "refused"))
+	click(".filter button", "of type BULK")
 	first := b.evaluate(`document.querySelector("tbody a").textContent`)
 	click("#next", "First page")
 	if b.evaluate(`document.querySelector("tbody a").textContent`) == first {
 		t.Error("the next page is the first one")
 	}
+	click("#bulk-redrive", "3,500 dead letters")
+	click("#confirm", "It goes on for as long as this page is open.")
+	b.awaitText("3,500 of 3,500 redriven")
+	b.await(`document.activeElement.id === "back"`, "the focus on the link back")
+	click("#back", "No dead letter is like that.")
 	b.do(chromedp.SendKeys(chromedp.CSS("#find"), first+"\r"))
 	b.awaitText("Task " + first)
 }

@@ -1,22 +1,13 @@
 package admin_test
 
 import (
-	"context"
-	"database/sql"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/sethvargo/go-retry"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/relay"
 )
 
 func TestARedrivenTaskStartsAgainAsItWas(t *testing.T) {
@@ -98,65 +89,5 @@ func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
 	// What one skipped as another held it, that one moved.
 	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM outbox.task`); total.Load() != 4998 || n != 5000 {
 		t.Errorf("%d were moved and %d tasks are there, want 4998 and 5000", total.Load(), n)
-	}
-}
-
-// Relays at work, tasks that die again, four who redrive at once: each task is done once in the end, and none is lost.
-func TestRedriveUnderLoadLosesAndDoublesNothing(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db := relaytest.NewDatabase(t)
-	c := client(t, db.DB)
-	const tasks = 300
-	db.Do(t, `CREATE TABLE done_here (task_id bigint PRIMARY KEY, attempt int)`)
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT (ARRAY['TX','BATCH','LEASED'])[i % 3 + 1], '{}' FROM generate_series(1, $1::int) i`, tasks)
-	var broken atomic.Bool
-	broken.Store(true)
-	effect := func(ctx context.Context, tx outbox.Tx, id int64, attempt int) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO done_here VALUES ($1, $2)`, id, attempt)
-		if broken.Load() || id%7 == 0 && time.Now().UnixNano()%2 == 0 {
-			return errors.Join(err, errors.New("boom"))
-		}
-		return err
-	}
-	opts := []handlers.Option{handlers.MaxAttempts(2), handlers.Backoff(func() retry.Backoff { return retry.NewConstant(time.Millisecond) })}
-	for range 2 {
-		reg := handlers.New()
-		handlers.Tx(reg, outbox.NewTaskType[struct{}]("TX"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[struct{}]) error {
-			return effect(ctx, tx, task.ID, task.Attempt)
-		}, opts...)
-		handlers.Batch(reg, outbox.NewTaskType[struct{}]("BATCH"), 20, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[struct{}]) error {
-			for _, task := range tasks {
-				if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
-					return err
-				}
-			}
-			return nil
-		}, opts...)
-		handlers.Leased(reg, outbox.NewTaskType[struct{}]("LEASED"), func(ctx context.Context, task *outbox.Task[struct{}]) error {
-			return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, task.Attempt) })
-		}, opts...)
-		relaytest.Run(t, db.DB, reg, relay.Config{Workers: 3, PollInterval: 20 * time.Millisecond})
-	}
-	relaytest.Eventually(t, 3*time.Minute, "half of them are dead letters", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) >= tasks/2 })
-	broken.Store(false)
-	relaytest.Eventually(t, 3*time.Minute, "all are done", func() bool {
-		var all sync.WaitGroup
-		for range 4 {
-			all.Go(func() {
-				if _, err := c.EveryPage(t.Context(), c.Redrive, admin.Filter{Error: "boom"}, 0); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		all.Wait()
-		return db.Int(t, `SELECT count(*) FROM done_here`) == tasks
-	})
-	relaytest.Eventually(t, 3*time.Minute, "no task is left", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
-	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
-		t.Errorf("%d tasks are done and dead letters", n)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM done_here WHERE attempt > 2`); n != 0 {
-		t.Errorf("%d tasks were done in an attempt beyond the second: they did not begin again", n)
 	}
 }

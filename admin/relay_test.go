@@ -1,18 +1,13 @@
 package admin_test
 
 import (
-	"context"
-	"database/sql"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/relay"
 )
 
 const (
@@ -98,61 +93,60 @@ func TestALeaseIsLostWithItsRelayOrItsTime(t *testing.T) {
 }
 
 func TestTypesAreThoseThatAnybodyKnows(t *testing.T) {
-	needs.Long(t)
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
+		c := client(t, db.DB)
 		enqueue(t, db, "ENQUEUED", number{1})
 		enqueue(t, db, "PAUSED", number{1})
 		for _, name := range []string{"PAUSED", "ONLY_PAUSED"} {
-			if err := client(t, db.DB).PauseType(t.Context(), name); err != nil {
+			if err := c.PauseType(t.Context(), name); err != nil {
 				t.Fatal(err)
 			}
 		}
-		nothing := func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil }
-		reg, other := handlers.New(), handlers.New()
-		handlers.Tx(reg, outbox.NewTaskType[number]("LIMITED"), nothing, handlers.MaxRunningTotal(7), handlers.Rate(30, time.Minute))
-		handlers.Tx(other, outbox.NewTaskType[number]("LIMITED"), nothing, handlers.MaxRunningTotal(7), handlers.Rate(30, time.Minute))
-		handlers.Tx(other, outbox.NewTaskType[number]("PAUSED"), nothing)
-		relaytest.Run(t, db.DB, reg, relay.Config{Schedules: relay.Schedules{{Name: "nightly", Timing: relay.Every(24 * time.Hour), Task: outbox.NewTask{Type: "LIMITED", Payload: number{1}}}}})
-		relaytest.Run(t, db.DB, other, relay.Config{})
-		db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'gone', 7, now() - interval '1 minute', '{GONE,PAUSED}')`, deadRelay)
-		relaytest.Eventually(t, 20*time.Second, "both relays beat and have registered what they have", func() bool {
-			return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 3 && db.Int(t, `SELECT count(*) FROM outbox.schedule`) == 1
-		})
-		types, err := client(t, db.DB).Types(t.Context())
+		db.Do(t, `INSERT INTO outbox.task_type (task_type, max_running, rate, rate_per) VALUES ('LIMITED', 7, 30, 60000000)`)
+		db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'gone', 7, now() - interval '1 minute', '{GONE,PAUSED}'),
+			($2, 'a', 8, now() + interval '1 hour', '{LIMITED,PAUSED}'), (gen_random_uuid(), 'b', 9, now() + interval '1 hour', '{LIMITED}')`, deadRelay, liveRelay)
+		types, err := c.Types(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, want := range []admin.Type{
+		for i := range types {
+			types[i].OldestReady = 0
+		}
+		if want := []admin.Type{
 			{TypeStats: outbox.TypeStats{Type: "ENQUEUED", Ready: 1}},
 			{TypeStats: outbox.TypeStats{Type: "LIMITED"}, MaxRunning: 7, Rate: 30, RatePer: time.Minute, Relays: 2},
 			{TypeStats: outbox.TypeStats{Type: "ONLY_PAUSED"}, Paused: true},
 			{TypeStats: outbox.TypeStats{Type: "PAUSED", Ready: 1}, Paused: true, Relays: 1},
-		} {
-			if len(types) != 4 {
-				t.Fatalf("got %+v", types)
-			}
-			got := types[i]
-			got.OldestReady = 0
-			if got != want {
-				t.Errorf("got %+v, want %+v", got, want)
-			}
+		}; !slices.Equal(types, want) {
+			t.Errorf("got %+v, want %+v", types, want)
 		}
-		schedules, err := client(t, db.DB).Schedules(t.Context())
-		if err != nil || len(schedules) != 1 {
-			t.Fatalf("%+v, %v", schedules, err)
-		}
-		s := schedules[0]
-		if s.Name != "nightly" || s.Type != "LIMITED" || s.Spec != "every 24h0m0s" || !s.NextAt.After(time.Now()) || !s.LastAt.IsZero() || s.CreatedAt.IsZero() || s.Paused || s.CatchUp != "once" {
-			t.Errorf("the schedule: %+v", s)
-		}
-		if err := client(t, db.DB).PauseSchedule(t.Context(), "nightly"); err != nil {
+		db.Do(t, `DELETE FROM outbox.relay`)
+	})
+}
+
+func TestSchedulesAreListedAsTheyAre(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		c := client(t, db.DB)
+		at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+		db.Do(t, `INSERT INTO outbox.schedule (name, next_at, last_at, created_at, catch_up, task_type, payload, spec, timing, definition) VALUES
+			('nightly', $1, NULL, $1, 'once', 'A', '{}', 'every 24h0m0s', 'x', 'x'), ('ended', NULL, $1, $1, 'all', 'B', '{}', '', 'x', 'x')`, at)
+		if err := c.PauseSchedule(t.Context(), "ended"); err != nil {
 			t.Fatal(err)
 		}
-		db.Do(t, `UPDATE outbox.schedule SET last_at = now(), next_at = NULL, spec = 'daily'`)
-		if schedules, err = client(t, db.DB).Schedules(t.Context()); err != nil || !schedules[0].Paused || schedules[0].LastAt.IsZero() || !schedules[0].NextAt.IsZero() || schedules[0].Spec != "daily" {
-			t.Errorf("paused: %+v, %v", schedules, err)
+		got, err := c.Schedules(t.Context())
+		if err != nil {
+			t.Fatal(err)
 		}
-		db.Do(t, `DELETE FROM outbox.relay WHERE relay_id = $1`, deadRelay)
+		for i, s := range got {
+			for _, field := range []*time.Time{&s.NextAt, &s.LastAt, &s.CreatedAt} {
+				*field = field.UTC()
+			}
+			got[i] = s
+		}
+		if want := []admin.Schedule{{Name: "ended", Type: "B", LastAt: at, CreatedAt: at, Paused: true, CatchUp: "all"}, {Name: "nightly", Type: "A", Spec: "every 24h0m0s", NextAt: at, CreatedAt: at, CatchUp: "once"}}; !slices.Equal(got, want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
 	})
 }

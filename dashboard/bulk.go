@@ -72,16 +72,11 @@ func (v *view) showBulk(d bulkData) error {
 // reading them for as long as a search may take. more: there may be more.
 func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 	if f.Reason == "" && f.Error == "" && f.OlderThan == 0 {
-		err = v.read(func(ctx context.Context, c *admin.Client) error {
-			types, err := c.Types(ctx)
-			for _, t := range types {
-				if f.Type == "" || f.Type == t.Type {
-					n += t.Dead
-				}
-			}
-			return err
-		})
-		return n, false, err
+		s, err := v.snapshot()
+		if err != nil {
+			return 0, false, err
+		}
+		return s.dead(f.Type), false, nil
 	}
 	after := ""
 	err = v.read(func(ctx context.Context, c *admin.Client) error {

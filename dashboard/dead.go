@@ -21,9 +21,6 @@ type deadData struct {
 	Looked  time.Time // zero: to the end of the page; else how far a search has come
 }
 
-func (d deadData) Ages() any    { return ages }
-func (d deadData) Reasons() any { return reasons }
-
 func (v *view) dead() error {
 	q := v.r.URL.Query()
 	f, err := deadFilterOf(q)
@@ -39,11 +36,8 @@ func (v *view) dead() error {
 		if t.Dead > 0 || t.Type == d.Filter.Type {
 			d.Types = append(d.Types, t.Type)
 		}
-		if d.Filter.Type == "" || d.Filter.Type == t.Type {
-			d.Total += t.Dead
-		}
 	}
-	d.Next = d.After
+	d.Total, d.Next = s.dead(f.Type), d.After
 	err = v.read(func(ctx context.Context, c *admin.Client) error {
 		return search(v.patience, func() (enough bool, err error) {
 			found, next, err := c.DeadLetters(ctx, f.Filter, admin.Page{After: d.Next, Limit: pageSize - len(d.Letters), Look: looks})

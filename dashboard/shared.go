@@ -91,6 +91,15 @@ func (s *snapshot) typeNamed(name string) (admin.Type, bool) {
 	return admin.Type{}, false
 }
 
+// dead is how many dead letters there are of a type ("": of all).
+func (s *snapshot) dead(taskType string) int64 {
+	if taskType == "" {
+		return s.sum().Dead
+	}
+	t, _ := s.typeNamed(taskType)
+	return t.Dead
+}
+
 // sum is all types together.
 func (s *snapshot) sum() (out admin.Type) {
 	for _, t := range s.types {

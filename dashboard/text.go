@@ -31,9 +31,11 @@ var functions = template.FuncMap{
 		}
 		return many
 	},
-	"reason": reasonText,
-	"for":    func(now, since time.Time) string { return duration(max(now.Sub(since), 0).Truncate(time.Second)) },
-	"ranges": func() any { return ranges },
+	"reason":  reasonText,
+	"for":     func(now, since time.Time) string { return duration(max(now.Sub(since), 0).Truncate(time.Second)) },
+	"ages":    func() any { return ages },
+	"reasons": func() any { return reasons },
+	"ranges":  func() any { return ranges },
 }
 
 // moment is a time, to be shown as seen from another.

@@ -136,10 +136,7 @@ func list[T any](ctx context.Context, c *Client, what, query string, args []any,
 		out, err = rows(ctx, q, c.schema.SQL(query), args, scan)
 		return err
 	})
-	if err != nil {
-		return nil, failed(what, err)
-	}
-	return out, nil
+	return out, failed(what, err)
 }
 
 // scanner is a *sql.Row or *sql.Rows.

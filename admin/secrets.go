@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/txoutbox/outbox"
 )
@@ -29,11 +28,11 @@ SELECT place FROM (
 
 var secretsSQL = map[int]string{
 	1: `/* outbox: inspect a payload */
-SELECT payload::text, COALESCE(headers::text, ''), COALESCE(unique_key, ''), COALESCE(ordering_key, '') FROM outbox.task WHERE task_id = $1`,
+SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, '') FROM outbox.task WHERE task_id = $1`,
 	2: `/* outbox: inspect a payload */
-SELECT payload::text, COALESCE(headers::text, ''), COALESCE(unique_key, ''), COALESCE(ordering_key, '') FROM outbox.dead_task WHERE task_id = $1`,
+SELECT payload::text, headers::text, COALESCE(unique_key, ''), COALESCE(ordering_key, '') FROM outbox.dead_task WHERE task_id = $1`,
 	3: `/* outbox: inspect a payload */
-SELECT payload::text, COALESCE(headers::text, ''), '', '' FROM outbox.done_task WHERE task_id = $1`,
+SELECT payload::text, headers::text, '', '' FROM outbox.done_task WHERE task_id = $1`,
 }
 
 // Secrets returns a task's payload, headers and keys, wherever it is. The error is ErrNotFound if
@@ -45,29 +44,21 @@ SELECT payload::text, COALESCE(headers::text, ''), '', '' FROM outbox.done_task 
 // be rolled back.
 func (c *Client) Secrets(ctx context.Context, taskID int64) (Secrets, error) {
 	var out Secrets
-	var payload, headers string
 	err := c.read(func(q outbox.Querier) (err error) {
 		for range 5 { // it may have gone elsewhere between the two statements
 			var place int
 			if err := q.QueryRowContext(ctx, c.schema.SQL(placeSQL), taskID).Scan(&place); err != nil {
 				return err
 			}
-			err = q.QueryRowContext(ctx, c.schema.SQL(secretsSQL[place]), taskID).Scan(&payload, &headers, &out.UniqueKey, &out.OrderingKey)
+			err = q.QueryRowContext(ctx, c.schema.SQL(secretsSQL[place]), taskID).Scan((*[]byte)(&out.Payload), (*[]byte)(&out.Headers), &out.UniqueKey, &out.OrderingKey)
 			if !errors.Is(err, sql.ErrNoRows) {
 				return err
 			}
 		}
 		return err
 	})
-	if errors.Is(err, sql.ErrNoRows) {
-		return Secrets{}, fmt.Errorf("%w: task %d", ErrNotFound, taskID)
-	}
 	if err != nil {
-		return Secrets{}, failed(fmt.Sprintf("get the payload of task %d", taskID), err)
-	}
-	out.Payload = json.RawMessage(payload)
-	if headers != "" {
-		out.Headers = json.RawMessage(headers)
+		return Secrets{}, failedTask("get the payload of", taskID, err)
 	}
 	return out, nil
 }

@@ -111,11 +111,16 @@ func (c *Client) Task(ctx context.Context, taskID int64) (Task, error) {
 		}
 		return err
 	})
-	if errors.Is(err, sql.ErrNoRows) {
-		return Task{}, fmt.Errorf("%w: task %d", ErrNotFound, taskID)
-	}
 	if err != nil {
-		return Task{}, failed(fmt.Sprintf("get task %d", taskID), err)
+		return Task{}, failedTask("get", taskID, err)
 	}
 	return t, nil
+}
+
+// failedTask wraps an error of a statement that looks for a task.
+func failedTask(what string, taskID int64, err error) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("%w: task %d", ErrNotFound, taskID)
+	}
+	return failed(fmt.Sprintf("%s task %d", what, taskID), err)
 }

@@ -16,13 +16,11 @@ var functions = template.FuncMap{
 	"static": func(name string) string { return urls[name] },
 	"v":      visible,
 	"n":      number,
-	"per":    perSecond,
 	"f":      decimal,
 	"ago":    ago,
 	"dur":    duration,
 	"stamp":  stamp,
 	"iso":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-	"short":  func(id string) string { return visible(id[:min(len(id), 8)]) },
 	"line":   firstLine,
 	"at":     func(now, t time.Time) moment { return moment{t, now} },
 	"plural": func(n int64, one, many string) string {
@@ -67,40 +65,25 @@ func firstLine(s string) string {
 	return visible(s)
 }
 
-// number has commas between thousands.
+// number is an int or int64 with commas between thousands.
 func number(v any) string {
-	var n int64
-	switch v := v.(type) {
-	case int:
-		n = int64(v)
-	case int64:
-		n = v
-	case float64:
-		n = int64(math.Round(v))
-	}
-	s := strconv.FormatInt(n, 10)
-	sign := ""
-	if s[0] == '-' {
-		sign, s = "−", s[1:]
-	}
-	for i := len(s) - 3; i > 0; i -= 3 {
+	s := fmt.Sprint(v)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "," + s[i:]
 	}
-	return sign + s
+	return s
 }
 
 // decimal has two digits at most behind the point where a number is small.
 func decimal(f float64) string {
 	switch {
 	case f >= 100 || f == math.Trunc(f):
-		return number(f)
+		return number(int64(math.Round(f)))
 	case f >= 10:
 		return strconv.FormatFloat(f, 'f', 1, 64)
 	}
 	return strconv.FormatFloat(f, 'f', 2, 64)
 }
-
-func perSecond(f float64) string { return decimal(f) + "/s" }
 
 // duration is a length of time in one or two units.
 func duration(d time.Duration) string {
@@ -129,12 +112,6 @@ func ago(m moment) string {
 		return "in " + duration(d)
 	case d < 2*time.Second:
 		return "now"
-	case d < time.Minute:
-		s := int(d.Seconds())
-		if s >= 10 {
-			s = s / 10 * 10 // a page whose text stays the same is left alone
-		}
-		return fmt.Sprintf("%d s ago", s)
 	default:
 		return duration(d) + " ago"
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/schema"
 )
 
 func TestOptionsAreChecked(t *testing.T) {
@@ -86,21 +89,9 @@ func TestWhatIsNoTransactionIsRefused(t *testing.T) {
 func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 	t.Parallel()
 	for _, driver := range drivers() {
-		db := newSchema(t, driver, "select")
-		c := client(t, db, admin.Options{Schema: "select", Actor: "ada", Tool: "test"})
-		exec := func(query string) {
-			t.Helper()
-			if _, err := db.Exec(query); err != nil {
-				t.Fatal(err)
-			}
-		}
-		number := func(of string) (n int) {
-			t.Helper()
-			if err := db.QueryRow(`SELECT count(*) FROM "select".` + of).Scan(&n); err != nil {
-				t.Fatal(err)
-			}
-			return n
-		}
+		db := relaytest.Open(t, relaytest.Migrated(t, schema.Schema("select")), driver)
+		c := client(t, db.DB, admin.Options{Schema: "select", Actor: "ada", Tool: "test"})
+		number := func(of string) int { t.Helper(); return db.Int(t, `SELECT count(*) FROM "select".`+of) }
 		conn, err := db.Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +101,7 @@ func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		xtx, err := sqlx.NewDb(db, driver).Beginx()
+		xtx, err := sqlx.NewDb(db.DB, driver).Beginx()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,11 +110,11 @@ func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 			c    *admin.Client
 			end  func() error
 		}{{"DB", c, nil}, {"Conn", c.In(conn), nil}, {"Tx", c.In(tx), tx.Commit}, {"sqlx.Tx", c.In(xtx), xtx.Commit}} {
-			exec(`TRUNCATE "select".task, "select".dead_task, "select".audit, "select".schedule, "select".task_type`)
-			exec(`INSERT INTO "select".dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload, last_error)
+			db.Do(t, `TRUNCATE "select".task, "select".dead_task, "select".audit, "select".schedule, "select".task_type`)
+			db.Do(t, `INSERT INTO "select".dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload, last_error)
 				SELECT 1000 + i, now(), now(), 0, 1, 1, 'attempts', 'X', '{"N": 1}', 'boom' FROM generate_series(1, 3) i`)
-			exec(`INSERT INTO "select".task (task_id, task_type, run_at) OVERRIDING SYSTEM VALUE VALUES (1, 'A', now() + interval '1 hour'), (2, 'A', now() + interval '1 hour')`)
-			exec(`INSERT INTO "select".schedule (name, task_type, payload, spec, timing, definition) VALUES ('s', 'A', '{}', 'x', 'x', 'x'), ('t', 'A', '{}', 'x', 'x', 'x')`)
+			db.Do(t, `INSERT INTO "select".task (task_id, task_type, run_at) OVERRIDING SYSTEM VALUE VALUES (1, 'A', now() + interval '1 hour'), (2, 'A', now() + interval '1 hour')`)
+			db.Do(t, `INSERT INTO "select".schedule (name, task_type, payload, spec, timing, definition) VALUES ('s', 'A', '{}', 'x', 'x', 'x'), ('t', 'A', '{}', 'x', 'x', 'x')`)
 			ctx, c := t.Context(), on.c
 			check := func(call string, ok bool, err error) {
 				t.Helper()
@@ -172,7 +163,7 @@ func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 			if dead, noted, left := number("dead_task"), number("audit"), number("task"); dead != 1 || noted != 7 || left != 2 {
 				t.Errorf("%s: %d dead letters, %d entries, %d tasks, want 1, 7, 2", on.name, dead, noted, left)
 			}
-			check("ResumeType", true, client(t, db, admin.Options{Schema: "select"}).ResumeType(ctx, "PAUSED"))
+			check("ResumeType", true, client(t, db.DB, admin.Options{Schema: "select"}).ResumeType(ctx, "PAUSED"))
 			if number("audit") != 7 {
 				t.Errorf("%s: a client without an Actor wrote an entry", on.name)
 			}
@@ -195,9 +186,7 @@ func TestAnActionAndItsEntryAreOne(t *testing.T) {
 			"HandBack": func(ctx context.Context, c *admin.Client) error { _, err := c.HandBack(ctx, liveRelay); return err },
 			"Reindex":  func(ctx context.Context, c *admin.Client) error { _, err := c.Reindex(ctx); return err },
 		}
-		for name, do := range changes {
-			all[name] = do
-		}
+		maps.Copy(all, changes)
 		delete(all, "WriteAudit")
 		for name, do := range all {
 			if err := do(t.Context(), c); err == nil || !strings.Contains(err.Error(), "closed") {

@@ -8,9 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) { relaytest.Main(m) }
@@ -83,16 +81,6 @@ func ids(tasks []admin.Task) (out []int64) {
 		out = append(out, t.TaskID)
 	}
 	return out
-}
-
-// newSchema is a pool with an outbox in a schema of another name.
-func newSchema(t *testing.T, driver, name string) *sql.DB {
-	t.Helper()
-	db := relaytest.Open(t, pgtest.Database(t), driver)
-	if err := schema.Migrate(t.Context(), db.DB, schema.Schema(name)); err != nil {
-		t.Fatal(err)
-	}
-	return db.DB
 }
 
 func enqueue(t *testing.T, db *database, taskType string, payload any, opts ...outbox.Option) int64 {

@@ -22,7 +22,6 @@ type taskData struct {
 	Secrets  admin.Secrets
 	Payload  string
 	Cut      bool
-	Size     int
 	Headers  string
 }
 
@@ -67,7 +66,6 @@ func (v *view) task() error {
 	}
 	if d.Asked {
 		v.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id, "type", d.Type)
-		d.Size = len(d.Secrets.Payload)
 		d.Payload, d.Cut = pretty(d.Secrets.Payload)
 		d.Headers, _ = pretty(d.Secrets.Headers)
 	}

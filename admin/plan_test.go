@@ -261,10 +261,6 @@ func deadStatements(t *testing.T, db *database, n int) map[string]bounded {
 	searched, ofNone := page(none, at, 2000, false), page(noneOf, at, 2000, false)
 	takenNone, takenOfNone, takenSince := page(none, at, 10_000, true), page(noneOf, at, 10_000, true), page(noneSince, at, 10_000, true)
 	return map[string]bounded{
-		"list":                {page(admin.Filter{}, "", 0, false).List, 400},
-		"list from a place":   {page(admin.Filter{}, at, 0, false).List, 400},
-		"list a rare type":    {page(rare, at, 0, false).List, 200},
-		"list a type":         {page(common, at, 0, false).List, 400},
 		"list by time":        {page(admin.Filter{DiedAfter: middle.EndedAt, DiedBefore: middle.EndedAt.Add(time.Minute)}, "", 0, false).List, 200},
 		"list by age":         {page(old, "", 0, false).List, 400},
 		"redrive by id":       {page(admin.Filter{IDs: []int64{1, 2, middle.TaskID}}, "", 0, true).Redrive, 200},

@@ -11,9 +11,6 @@ import (
 // deadFilter is what a form says of dead letters.
 type deadFilter struct{ admin.Filter }
 
-// The ages that the form offers.
-var ages = []time.Duration{time.Hour, 6 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour, 30 * 24 * time.Hour}
-
 func deadFilterOf(q url.Values) (f deadFilter, err error) {
 	f.Filter = admin.Filter{Type: q.Get("type"), Reason: q.Get("reason"), Error: strings.TrimSpace(q.Get("error"))}
 	if older := q.Get("older"); older != "" {

@@ -126,6 +126,9 @@ var ranges = []struct {
 	Text string
 }{{"1h", time.Hour, "1 hour"}, {"6h", 6 * time.Hour, "6 hours"}, {"24h", 24 * time.Hour, "24 hours"}}
 
+// The ages of dead letters that the form offers.
+var ages = []time.Duration{time.Hour, 6 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour, 30 * 24 * time.Hour}
+
 var reasons = []struct{ Name, Text string }{
 	{admin.ReasonAttempts, "all attempts used"},
 	{admin.ReasonHandler, "the handler said so"},

@@ -1,100 +1,150 @@
+// Package examples_test checks the blocks of code in the documentation: Go compiles, SQL runs, and
+// what a shell is told to run exists.
+//
+// A Go block is a whole file, declarations, or statements of a function that returns an error. It
+// may use the blocks of declarations above it on its page, and what testdata/context.go imports and
+// declares. A SQL block runs after testdata/context.sql; one with parameters ($1) is prepared. A
+// line that is only … is left out, and RETURNING … returns all columns.
 package examples_test
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/txoutbox/outbox/examples/internal/docblocks"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/schema"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 const root = ".." // of the repository
 
+// block is a fenced block of a page.
+type block struct {
+	page string // its path from the root
+	line int    // of the first line of text
+	lang string // what follows the fence; may be ""
+	text string
+}
+
 func TestTheCodeOfTheDocumentationWorks(t *testing.T) {
-	blocks, err := docblocks.Read(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := pgtest.Open("postgres", pgtest.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if err := schema.Migrate(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
-	compiled, problems, err := docblocks.Compile(root, blocks)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ran, inSQL, err := docblocks.RunSQL(t.Context(), db, blocks)
-	if err != nil {
-		t.Fatal(err)
-	}
-	looked, inShell := docblocks.CheckShell(root, blocks)
-	for _, p := range append(append(problems, inSQL...), inShell...) {
-		t.Error(p)
-	}
-	t.Logf("%d blocks of Go, %d of SQL, %d for a shell", compiled, ran, looked)
-	fences := fencesOfThePages(t)
-	for what, n := range map[string][2]int{
-		"blocks":                      {len(blocks), fences["all"]},
-		"Go":                          {compiled, fences["go"]},
-		"SQL":                         {ran, fences["sql"]},
-		"shell, with what is printed": {looked, fences["sh"] + fences["console"]},
-	} {
-		if n[0] != n[1] || n[1] == 0 {
-			t.Errorf("%s: %d were checked, the pages have %d", what, n[0], n[1])
+	blocks := map[string][]block{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		pages, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range pages {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			page, err := filepath.Rel(root, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range parse(filepath.ToSlash(page), string(text)) {
+				blocks[b.lang] = append(blocks[b.lang], b)
+			}
 		}
 	}
-	for _, b := range blocks {
-		switch b.Lang {
-		case "go", "sql", "sh", "console", "mermaid", "": // the last two are shown, not run
-		default:
-			t.Errorf("%s:%d: nothing checks blocks of %q", b.Page, b.Line, b.Lang)
+	checks := map[string]func(*testing.T, []block) []string{
+		"go": compile, "sql": runSQL, "sh": checkShell, "console": checkShell,
+		"mermaid": shown, "": shown,
+	}
+	for lang, of := range blocks {
+		check, known := checks[lang]
+		if !known {
+			t.Errorf("%s:%d: nothing checks blocks of %q", of[0].page, of[0].line, lang)
+			continue
+		}
+		t.Logf("%d blocks of %q", len(of), lang)
+		for _, problem := range check(t, of) {
+			t.Error(problem)
+		}
+	}
+	for _, lang := range []string{"go", "sql", "sh", "console"} {
+		if len(blocks[lang]) == 0 {
+			t.Errorf("no block of %s is found", lang)
 		}
 	}
 }
 
-// fencesOfThePages counts the blocks by their first lines, as a reader sees them: indented ones too, in all languages and, as "all", together.
-func fencesOfThePages(t *testing.T) map[string]int {
-	t.Helper()
-	pages, err := filepath.Glob(filepath.Join(root, "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, _ fs.DirEntry, err error) error {
-		if strings.HasSuffix(path, ".md") {
-			pages = append(pages, path)
+// shown is the check of blocks that are read only.
+func shown(*testing.T, []block) []string { return nil }
+
+// parse returns the blocks of one page.
+func parse(page, text string) (out []block) {
+	inside := false
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		lang, fence := strings.CutPrefix(strings.TrimSpace(line), "```")
+		switch {
+		case fence && !inside:
+			out = append(out, block{page: page, line: n + 1, lang: lang})
+		case !fence && inside:
+			out[len(out)-1].text += leaveOut(line)
 		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]int{}
-	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		open := false
-		for line := range strings.Lines(string(text)) {
-			lang, fence := strings.CutPrefix(strings.TrimSpace(line), "```")
-			if fence && !open {
-				out[lang]++
-				out["all"]++
-			}
-			open = open != fence
-		}
-		if open {
-			t.Errorf("%s: its last block has no end", page)
-		}
+		inside = inside != fence
 	}
 	return out
+}
+
+var onlyDots = regexp.MustCompile(`^[ \t]*…[ \t]*\n`)
+
+func leaveOut(line string) string {
+	return strings.ReplaceAll(onlyDots.ReplaceAllString(line, "\n"), "RETURNING …", "RETURNING *")
+}
+
+// TestTheChecksFindWhatIsWrong gives each check blocks of one page, and wants its first problem.
+func TestTheChecksFindWhatIsWrong(t *testing.T) {
+	for _, tt := range []struct {
+		check  func(*testing.T, []block) []string
+		lang   string
+		blocks []string
+		want   string // how the first problem begins; "" for none
+	}{
+		{compile, "go", []string{"_, err := SendWelcome.Enqueue(ctx, tx, Welcome{1})"}, ""},
+		{compile, "go", []string{"type P struct{ A int }\nvar T = outbox.NewTaskType[P](\"T\")", "…\nT.Enqueue(ctx, tx, P{A: 1})"}, ""},
+		{compile, "go", []string{"type Welcome struct{ Name string }\nvar w = Welcome{Name: \"a\"}", "type Welcome int\nvar w Welcome = 1"}, ""},
+		{compile, "go", []string{"package main\nimport \"fmt\"\nfunc main() { fmt.Println() }"}, ""},
+		{compile, "go", []string{"x := 1", "outbox.None()"}, "docs/a.md:6: undefined: outbox.None"},
+		{compile, "go", []string{"return none"}, "docs/a.md:2: undefined: none"},
+		{compile, "go", []string{"SendWelcome.Enqueue(ctx, tx, 1)"}, "docs/a.md:2: cannot use 1"},
+		{compile, "go", []string{"package main\nimport \"fmt\"\nfunc main() {}"}, "docs/a.md:3: \"fmt\" imported and not used"},
+		{compile, "go", []string{"func f() { a := 1 }"}, "docs/a.md:2: declared and not used: a"},
+		{compile, "go", []string{"p := P{}", "type P struct{}"}, "docs/a.md:2: undefined: P"},
+		{compile, "go", []string{"if {"}, "docs/a.md:2: neither declarations nor statements"},
+
+		{runSQL, "sql", []string{"CREATE TABLE a (); INSERT INTO outbox.task (task_type) VALUES ('A') RETURNING …", "CREATE TABLE a ()"}, ""},
+		{runSQL, "sql", []string{"SELECT usr_id FROM usr WHERE email = $1;"}, ""},
+		{runSQL, "sql", []string{"SELECT none FROM usr WHERE email = $1"}, `docs/a.md:2: pq: column "none" does not exist`},
+		{runSQL, "sql", []string{"SELECT 1; INSERT INTO outbox.task (type) VALUES ('A')"}, `docs/a.md:2: pq: column "type" of`},
+
+		{checkShell, "sh", []string{"go run ./examples/signup -demo   # a comment"}, ""},
+		{checkShell, "sh", []string{"(cd examples && go test ./...) | OUTBOX_DATABASE_URL=a psql -c 'none | none'"}, ""},
+		{checkShell, "sh", []string{"psql -1 -f schema/00019_relays.sql; outbox dead list"}, ""},
+		{checkShell, "console", []string{"$ psql\ngo run ./examples/none"}, ""},
+		{checkShell, "console", []string{"$ go run ./examples/none"}, "docs/a.md:2: there is no examples/none"},
+		{checkShell, "sh", []string{"\ngo run ./examples/signup -none"}, "docs/a.md:3: examples/signup has no none"},
+		{checkShell, "sh", []string{"go install github.com/txoutbox/outbox/cmd/none@latest"}, "docs/a.md:2: there is no cmd/none"},
+		{checkShell, "sh", []string{"psql -f schema/none.sql"}, "docs/a.md:2: there is no schema/none.sql"},
+		{checkShell, "sh", []string{"outbox nowhere"}, "docs/a.md:2: cmd/outbox has no nowhere"},
+	} {
+		page := ""
+		for _, text := range tt.blocks {
+			page += "```" + tt.lang + "\n" + text + "\n```\n\n"
+		}
+		problems := append(tt.check(t, parse("docs/a.md", page)), "")
+		if !strings.HasPrefix(problems[0], tt.want) || tt.want == "" && len(problems) > 1 {
+			t.Errorf("%q: the problems are %q, want %q", tt.blocks, problems, tt.want)
+		}
+	}
+	if got := parse("a.md", "- text\n\n  ```go\n  a\n  ```\n"); !slices.Equal(got, []block{{"a.md", 4, "go", "  a\n"}}) {
+		t.Errorf("an indented block is %+v", got)
+	}
 }

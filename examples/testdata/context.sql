@@ -1,1 +1,2 @@
 CREATE TABLE usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL);
+CREATE ROLE shop_deploy;

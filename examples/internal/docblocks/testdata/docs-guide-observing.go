@@ -1,5 +1,0 @@
-package p
-
-import "github.com/txoutbox/outbox/relay"
-
-var r *relay.Relay

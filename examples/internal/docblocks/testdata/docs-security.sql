@@ -1,1 +1,0 @@
-CREATE ROLE shop_deploy;

@@ -1,0 +1,128 @@
+// Package context has the names that Go blocks of the documentation use without declaring them. Its
+// imports are those of a block without imports of its own.
+package context
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/lib/pq"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/robfig/cron/v3"
+	"github.com/sethvargo/go-retry"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/outboxotel"
+	"github.com/txoutbox/outbox/outboxprom"
+	"github.com/txoutbox/outbox/outboxtest"
+	"github.com/txoutbox/outbox/pgdb"
+	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
+)
+
+// An app's infrastructure.
+var (
+	ctx    context.Context
+	after  context.Context
+	db     *sql.DB
+	dbx    *sqlx.DB
+	tx     *sql.Tx
+	dsn    string
+	err    error
+	logger *slog.Logger
+	mux    *http.ServeMux
+	server *http.Server
+	t      *testing.T
+)
+
+// Its outbox.
+var (
+	reg    *handlers.Registry
+	r      *relay.Relay
+	client *admin.Client
+)
+
+// Its data.
+var (
+	taskID, userID   int64
+	email, accountID string
+	tomorrow         time.Time
+	welcome          Welcome
+	change           Change
+	errNoSuchAddress error
+)
+
+// Its tasks.
+type (
+	Welcome struct{ UserID int64 }
+	Grant   struct{ UserID, Cents int64 }
+	Visit   struct{ Page string }
+	Charge  struct{ ID int64 }
+	Call    struct {
+		URL  string
+		Body []byte
+	}
+	Report struct{}
+	Cursor struct{ Done bool }
+	Change struct{}
+)
+
+var (
+	SendWelcome  = outbox.NewTaskType[Welcome]("SEND_WELCOME")
+	GrantCredit  = outbox.NewTaskType[Grant]("GRANT_CREDIT")
+	CountVisit   = outbox.NewTaskType[Visit]("COUNT_VISIT")
+	ChargeCard   = outbox.NewTaskType[Charge]("CHARGE_CARD")
+	CallWebhook  = outbox.NewTaskType[Call]("CALL_WEBHOOK")
+	SendReport   = outbox.NewTaskType[Report]("SEND_REPORT")
+	CleanUp      = outbox.NewTaskType[struct{}]("CLEAN_UP")
+	ImportPage   = outbox.NewTaskType[Cursor]("IMPORT_PAGE")
+	SendChange   = outbox.NewTaskType[Change]("SEND_CHANGE")
+	CallProvider = outbox.NewTaskType[string]("CALL_PROVIDER")
+)
+
+// Its functions.
+
+func sendMail(ctx context.Context, userID, key int64) error { return nil }
+
+func sendWelcome(ctx context.Context, email string) error { return nil }
+
+func sendWelcomeWithKey(ctx context.Context, email, key string) error { return nil }
+
+func send(ctx context.Context, task *outbox.Task[Welcome]) error { return nil }
+
+func charge(ctx context.Context, c Charge, key int64) (receipt string, err error) { return "", nil }
+
+func call(ctx context.Context, task *outbox.Task[string]) error { return nil }
+
+func importFrom(ctx context.Context, tx *sql.Tx, c Cursor) (Cursor, error) { return c, nil }
+
+func signUp(ctx context.Context, tx *sql.Tx, email string) error { return nil }
+
+func routes(db *sqlx.DB) http.Handler { return nil }
+
+func userOf(r *http.Request) user { return user{} }
+
+type user struct {
+	Email          string
+	Admin, Support bool
+}
+
+// Its tests' functions.
+
+func testDB(t *testing.T) *sql.DB { return nil }
+
+func registry(send func(userID int64) error) *handlers.Registry { return nil }

@@ -2,169 +2,169 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
-	"net"
-	"net/http"
-	"slices"
-	"strings"
-	"sync"
+	"os/exec"
 	"time"
 
-	"golang.org/x/crypto/bcrypt"
+	"github.com/txoutbox/outbox/examples/internal/devdb"
 )
 
-// demo signs up users through HTTP while relay processes are killed, then counts.
+// demo signs up users while relay processes are killed, then counts.
 type demo struct {
 	signUps int
-	kills   int           // spread at random over the sign-ups
+	kills   int           // during the sign-ups
 	relays  int           // processes at a time
 	lasting time.Duration // of the sign-ups
-	linger  time.Duration // what each task takes at most
-	seed    uint64
 }
 
-// runDemo is -demo: three relays, twelve kills. The lease of a killed relay runs for 10 s, so it takes
-// about that long after the last kill until all is done.
-func runDemo(ctx context.Context, cfg config, out io.Writer) (err error) {
-	d := demo{signUps: 1000, kills: 12, relays: 3, lasting: 18 * time.Second, linger: 200 * time.Millisecond, seed: cfg.seed}
-	db, err := openDatabase(ctx, cfg.databaseURL)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.close()) }()
-	found, err := d.run(ctx, db, out)
-	if err != nil {
-		return err
-	}
-	found.print(out)
-	return found.check()
-}
-
-func (d demo) run(ctx context.Context, db *database, out io.Writer) (found *outcome, err error) {
+func (d demo) run(ctx context.Context, url string, out io.Writer) (err error) {
 	start := time.Now()
-	if err := d.checkEmpty(ctx, db); err != nil {
-		return nil, err
-	}
-	fmt.Fprintf(out, "%d users sign up, %d relay processes work, %d times one of them is killed; seed %d\n", d.signUps, d.relays, d.kills, d.seed)
-	inbox, err := newSink(nil)
+	db, err := devdb.Open(ctx, url, tables)
 	if err != nil {
-		return nil, err
+		return err
+	}
+	defer db.Close()
+	var found bool
+	const anything = `SELECT EXISTS (SELECT FROM usr) OR EXISTS (SELECT FROM outbox.task) OR EXISTS (SELECT FROM outbox.dead_task)`
+	if err := db.QueryRowContext(ctx, anything).Scan(&found); err != nil {
+		return err
+	}
+	if found {
+		return errors.New("the demo counts all users and tasks, so it needs a database without any")
+	}
+	inbox, err := startSink()
+	if err != nil {
+		return err
 	}
 	defer inbox.close()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	fmt.Fprintf(out, "%d users sign up, %d relay processes work, %d times one of them is killed\n", d.signUps, d.relays, d.kills)
+	ran, err := d.disturb(ctx, db, url, inbox, out)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	logger := slog.New(slog.DiscardHandler)
-	none, err := noTraces()
-	if err != nil {
-		return nil, err
-	}
-	web := startWeb(listener, &site{users: &users{db: db.DB, traces: none, hashCost: bcrypt.MinCost}, tasks: &tasks{db: db.DB}, sink: inbox, traces: none, log: logger}, logger)
-	defer web.stop()
+	err = d.count(ctx, db, inbox, ran, out)
+	fmt.Fprintf(out, "\nin %.0f s\n", time.Since(start).Seconds())
+	return err
+}
 
-	relays, err := startFleet(db.DB, childSettings{DatabaseURL: db.url, MailServer: inbox.address(), Linger: d.linger}, d.relays)
-	if err != nil {
-		return nil, err
+// disturb signs up and kills at the same time, and waits until no task is left. It returns how many
+// tasks were running when their relays were killed.
+func (d demo) disturb(ctx context.Context, db *sql.DB, url string, inbox *sink, out io.Writer) (ran int, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	relays := make([]*exec.Cmd, d.relays)
+	defer func() {
+		stop()
+		for _, r := range relays {
+			if r != nil {
+				err = errors.Join(err, r.Wait())
+			}
+		}
+	}()
+	for i := range relays {
+		if relays[i], err = startChild(ctx, url, inbox.address()); err != nil {
+			return 0, err
+		}
 	}
-	if err := d.disturb(ctx, relays, pageURL(listener.Addr()), out); err != nil {
-		return nil, errors.Join(err, relays.stop())
+	signedUp := make(chan error, 1)
+	go func() { signedUp <- d.signUpAll(ctx, db) }()
+	for n := range d.kills {
+		between := d.lasting / time.Duration(d.kills)
+		if err := wait(ctx, between/2+rand.N(between/2)); err != nil {
+			return 0, errors.Join(err, <-signedUp)
+		}
+		r := &relays[rand.IntN(d.relays)]
+		_ = (*r).Process.Kill() // SIGKILL: it cannot see it coming
+		_ = (*r).Wait()
+		running, err := runningOf(ctx, db, (*r).Process.Pid)
+		if err != nil {
+			return 0, err
+		}
+		ran += running
+		fmt.Fprintf(out, "kill %d of %d: %d tasks were running\n", n+1, d.kills, running)
+		if *r, err = startChild(ctx, url, inbox.address()); err != nil {
+			return 0, err
+		}
+	}
+	if err := <-signedUp; err != nil {
+		return 0, err
 	}
 	fmt.Fprintln(out, "all are signed up; mails of killed relays are taken over 10 s after the kill")
-	err = untilIdle(ctx, db.DB, 40*time.Second)
-	if err := errors.Join(err, relays.stop()); err != nil {
-		return nil, err
-	}
-	return d.count(ctx, db.DB, inbox, relays.killed, time.Since(start))
+	return ran, untilIdle(ctx, db)
 }
 
-// disturb signs up and kills at the same time; the first error ends both.
-func (d demo) disturb(ctx context.Context, relays *fleet, url string, out io.Writer) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wg sync.WaitGroup
-	for _, work := range []func() error{
-		func() error { return d.signUpAll(ctx, url) },
-		func() error { return d.killSome(ctx, relays, out) },
-	} {
-		wg.Go(func() {
-			if err := work(); err != nil {
-				cancel(err)
-			}
-		})
-	}
-	wg.Wait()
-	return context.Cause(ctx)
-}
-
-func (d demo) killSome(ctx context.Context, relays *fleet, out io.Writer) error {
-	random := rand.New(rand.NewPCG(d.seed, 0))
-	moments := make([]time.Duration, d.kills)
-	for n := range moments {
-		moments[n] = time.Duration(random.Int64N(int64(d.lasting * 9 / 10))) // before the sign-ups end
-	}
-	slices.Sort(moments)
+// signUpAll signs up at an even pace.
+func (d demo) signUpAll(ctx context.Context, db *sql.DB) error {
 	start := time.Now()
-	for n, moment := range moments {
-		if err := wait(ctx, moment-time.Since(start)); err != nil {
+	for n := range d.signUps {
+		due := d.lasting * time.Duration(n) / time.Duration(d.signUps)
+		if err := wait(ctx, due-time.Since(start)); err != nil {
 			return err
 		}
-		if err := relays.killOne(ctx, random.IntN(len(relays.members))); err != nil {
-			return err
+		if err := signUp(ctx, db, fmt.Sprintf("user-%d@example.com", n)); err != nil {
+			return fmt.Errorf("sign-up %d: %w", n, err)
 		}
-		fmt.Fprintf(out, "kill %d of %d: %d tasks were running\n", n+1, d.kills, relays.killed[n])
 	}
 	return nil
 }
 
-// signUpAll signs up at an even pace, with a few clients at a time.
-func (d demo) signUpAll(ctx context.Context, url string) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	numbers := make(chan int)
-	var clients sync.WaitGroup
-	for range 8 {
-		clients.Go(func() {
-			for n := range numbers {
-				if err := postSignUp(ctx, url, fmt.Sprintf("user-%d@example.com", n)); err != nil {
-					cancel(fmt.Errorf("sign-up %d: %w", n, err))
-				}
-			}
-		})
-	}
-	pace := time.NewTicker(d.lasting / time.Duration(d.signUps))
-	defer pace.Stop()
-	for n := 0; n < d.signUps && ctx.Err() == nil; n++ {
-		select {
-		case <-pace.C:
-			numbers <- n
-		case <-ctx.Done():
-		}
-	}
-	close(numbers)
-	clients.Wait()
-	return context.Cause(ctx)
+// runningOf counts the tasks that a dead process has claimed and not finished: runs inside
+// transactions are in the journal, leased ones in the task table.
+func runningOf(ctx context.Context, db *sql.DB, pid int) (n int, err error) {
+	err = db.QueryRowContext(ctx, `
+		WITH r AS (SELECT relay_id FROM outbox.relay WHERE pid = $1 ORDER BY started_at DESC LIMIT 1)
+		SELECT (SELECT count(*) FROM outbox.running JOIN r USING (relay_id))
+		     + (SELECT count(*) FROM outbox.task JOIN r USING (relay_id) WHERE state = 'leased')`, pid).Scan(&n)
+	return n, err
 }
 
-func postSignUp(ctx context.Context, url, email string) error {
-	body := fmt.Sprintf(`{"email": %q, "password": "correct horse"}`, email)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/signup", strings.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusNoContent {
-		text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<10))
-		return fmt.Errorf("%s: %s", res.Status, text)
+// untilIdle waits until no task is left, or for 40 s; the count says then what was left.
+func untilIdle(ctx context.Context, db *sql.DB) error {
+	for deadline := time.Now().Add(40 * time.Second); time.Now().Before(deadline); {
+		var left bool
+		if err := db.QueryRowContext(ctx, `SELECT EXISTS (SELECT FROM outbox.task)`).Scan(&left); err != nil || !left {
+			return err
+		}
+		if err := wait(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// count prints what came of it, and returns an error for all that is not as promised.
+func (d demo) count(ctx context.Context, db *sql.DB, inbox *sink, ran int, out io.Writer) (err error) {
+	var users, credits, credited, left, dead int
+	if err := db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM usr), (SELECT count(*) FROM ledger), (SELECT count(DISTINCT usr_id) FROM ledger),
+		(SELECT count(*) FROM outbox.task), (SELECT count(*) FROM outbox.dead_task)`).Scan(&users, &credits, &credited, &left, &dead); err != nil {
+		return err
+	}
+	mails, mailed := 0, map[string]bool{}
+	for _, m := range inbox.all() {
+		mails += m.copies
+		mailed[m.To] = true
+	}
+	fmt.Fprintln(out)
+	for _, row := range []struct {
+		name string
+		n    int
+		note string
+		good bool
+	}{
+		{"users", users, "", users == d.signUps},
+		{"credits", credits, fmt.Sprintf("to %d users; %d repeated", credited, credits-credited), credits == d.signUps && credited == d.signUps},
+		{"mails", mails, fmt.Sprintf("to %d users; %d repeated", len(mailed), mails-len(mailed)), len(mailed) == d.signUps},
+		{"tasks left", left, "", left == 0},
+		{"dead letters", dead, "", dead == 0},
+		{"tasks killed", ran, fmt.Sprintf("running in one of %d relays when it was killed", d.kills), ran > 0},
+	} {
+		fmt.Fprintf(out, "%-14s %5d  %s\n", row.name, row.n, row.note)
+		if !row.good {
+			err = errors.Join(err, fmt.Errorf("%s: %d %s, which is wrong after %d sign-ups", row.name, row.n, row.note, d.signUps))
+		}
+	}
+	return err
 }

@@ -1,25 +1,17 @@
-// Signup is a small web app with an outbox: a sign-up creates a user and, in the same transaction, the tasks
-// that follow from it. A relay in the same process grants the user a credit, exactly once, and sends a mail.
+// Signup is a small web app with an outbox. A sign-up creates a user and, in the same transaction,
+// two tasks. A relay in the same process grants the user a credit, exactly once, and sends a mail.
 //
-//	go run ./examples/signup [-addr :8080] [-database-url URL] [-smtp HOST:PORT]
-//	go run ./examples/signup -demo [-seed N] [-database-url URL]
+//	go run ./examples/signup [-addr :8080]
+//	go run ./examples/signup -demo
 //
-// Without -database-url it runs on a PostgreSQL of its own, without -smtp it sends to a mail server of its own,
-// which the page shows as the inbox. The demo kills relays while users sign up and counts what came of it.
+// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own. Its mail server is
+// its own, and the page shows what arrives there. The dashboard is at /outbox/, for browsers on this
+// machine. A mail to full.example is refused, and becomes a dead letter: empty the mailboxes on the
+// page, and redrive it in the dashboard, or by the command line, cmd/outbox.
 //
-// At /outbox/ is the dashboard, for browsers on this machine only, at /metrics what Prometheus scrapes, at /healthz the readiness of the relay.
-// There is something to operate on: the app's own mail server refuses mails to addresses at full.example until the button on the page empties
-// these mailboxes, or
-//
-//	curl -d full=false localhost:8080/mailboxes
-//
-// Until then the mail of a sign-up there is a dead letter. The dashboard shows it and why, and redrives it; so does the command line,
-// cmd/outbox (dead list, dead show, dead redrive), with the connection string that the app prints if the PostgreSQL is its own.
-//
-// With OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 it sends traces there: of a sign-up one, from the request to the handlers of its tasks.
-//
-// What the outbox adds to an app is in users.go (signUp enqueues), tasks.go (the handlers), serve.go (the relay),
-// operations.go (dashboard, metrics, readiness), traces.go and database.go (its tables).
+// An app writes signup.go (it enqueues), tasks.go (the handlers), serve in main.go (the relay) and
+// dashboard.go. What else is here is the page, a stand-in for a mail server (sink.go), and the demo,
+// which kills relays while users sign up, and counts what came of it.
 package main
 
 import (
@@ -28,72 +20,91 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
-	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
-	"os/signal"
-	"syscall"
+	"time"
+
+	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/relay"
+	"golang.org/x/sync/errgroup"
 )
 
-type config struct {
-	addr, databaseURL, smtp string
-	demo                    bool
-	seed                    uint64
-	hashCost                int // of bcrypt; 0 is its default
-}
+var (
+	addr    = flag.String("addr", ":8080", "serve HTTP at this `address`")
+	hasDemo = flag.Bool("demo", false, "sign up 1,000 users while relays are killed, print what came of it, and exit")
+)
 
 func main() {
-	if isRelayChild() {
-		os.Exit(relayChild(os.Stdin))
-	}
-	cfg, err := parseFlags(os.Args[1:], os.Stderr)
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		os.Exit(2) // parseFlags said why
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
-	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if cfg.demo {
-		err = runDemo(ctx, cfg, os.Stdout)
-	} else {
-		err = serve(ctx, cfg, logger, os.Stdout)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "signup:", err)
-		os.Exit(1)
-	}
+	devdb.Main(func(ctx context.Context, url string, out io.Writer) error {
+		switch mailServer := os.Getenv(childVariable); {
+		case mailServer != "":
+			return runChild(ctx, url, mailServer)
+		case *hasDemo:
+			return demo{signUps: 1000, kills: 12, relays: 3, lasting: 18 * time.Second}.run(ctx, url, out)
+		}
+		return serve(ctx, url, *addr, out)
+	})
 }
 
-func parseFlags(args []string, out io.Writer) (config, error) {
-	var cfg config
-	flags := flag.NewFlagSet("signup", flag.ContinueOnError)
-	flags.SetOutput(out)
-	flags.StringVar(&cfg.addr, "addr", ":8080", "serve HTTP at this `address`")
-	flags.StringVar(&cfg.databaseURL, "database-url", "", "the PostgreSQL `URL`; without it the app starts a PostgreSQL of its own")
-	flags.StringVar(&cfg.smtp, "smtp", "", "send mails through the server at `host:port`; without it they stay in the app's inbox")
-	flags.BoolVar(&cfg.demo, "demo", false, "sign up 1,000 users while relays are killed, print what came of it, and exit")
-	flags.Uint64Var(&cfg.seed, "seed", rand.Uint64(), "`seed` of the demo's random choices")
-	fail := func(format string, args ...any) (config, error) {
-		err := fmt.Errorf(format, args...)
-		fmt.Fprintln(out, "signup:", err)
-		return config{}, err
+// serve runs the app until ctx ends. Then it stops from the outside in: no new requests, no new
+// tasks, the mail server, the database.
+func serve(ctx context.Context, url, addr string, out io.Writer) error {
+	db, err := devdb.Open(ctx, url, tables)
+	if err != nil {
+		return err
 	}
-	if err := flags.Parse(args); err != nil {
-		return config{}, err
+	defer db.Close()
+	db.SetMaxOpenConns(25)
+	inbox, err := startSink()
+	if err != nil {
+		return err
 	}
-	if flags.NArg() > 0 {
-		return fail("unexpected argument %q", flags.Arg(0))
+	defer inbox.close()
+	registry, err := newRegistry(db, inbox.address())
+	if err != nil {
+		return err
 	}
-	if cfg.smtp != "" {
-		if cfg.demo {
-			return fail("-demo counts the mails in its own inbox, so it takes no -smtp")
+	r, err := relay.New(db, registry, relay.Config{ListenDSN: url})
+	if err != nil {
+		return err
+	}
+	dashboard, err := newDashboard(db)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	printPlaces(out, url, listener)
+
+	server := &http.Server{Handler: (&site{db, inbox}).routes(dashboard), ReadHeaderTimeout: 5 * time.Second}
+	group, ctx := errgroup.WithContext(ctx) // it ends also if one of them fails
+	relayCtx, stopRelay := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error { return r.Run(relayCtx) })
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
 		}
-		if _, err := newMailer(cfg.smtp); err != nil {
-			return fail("-smtp: %w", err)
-		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		defer stopRelay()
+		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		return server.Shutdown(stopping)
+	})
+	return group.Wait()
+}
+
+// printPlaces leaves out the connection string of a database that is not the app's own, as it has a
+// password.
+func printPlaces(out io.Writer, url string, listener net.Listener) {
+	page := fmt.Sprintf("http://localhost:%d", listener.Addr().(*net.TCPAddr).Port)
+	fmt.Fprintf(out, "open %s\ndashboard at %[1]s/outbox/, for this machine only\n", page)
+	if os.Getenv(devdb.Variable) == "" {
+		fmt.Fprintf(out, "command line: export %s='%s'; go run ./cmd/outbox dead list\n", devdb.Variable, url)
 	}
-	return cfg, nil
 }

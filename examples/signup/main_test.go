@@ -1,150 +1,95 @@
 package main
 
 import (
-	"bytes"
+	"bufio"
 	"context"
+	"database/sql"
 	"io"
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/relay"
-	"golang.org/x/crypto/bcrypt"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestMain(m *testing.M) {
-	if isRelayChild() {
-		os.Exit(relayChild(os.Stdin))
+	if os.Getenv(childVariable) != "" { // it is a relay of the demo
+		main()
+		return
 	}
 	os.Exit(pgtest.Main(m))
 }
 
-// testApp is the app on a database of its own, with its parts in reach.
-type testApp struct {
-	*httptest.Server
-	db    *database
-	inbox *sink
-	log   *safeBuffer
+// app is the whole app, as main starts it.
+type app struct {
+	url string
+	db  *sql.DB
 }
 
-// newTestApp starts the app without a relay.
-func newTestApp(t *testing.T) *testApp {
+func start(t *testing.T) *app {
 	t.Helper()
-	a := &testApp{db: testDatabase(t), inbox: testSink(t), log: &safeBuffer{}}
-	none := testTraces(t)
-	a.Server = httptest.NewServer((&site{
-		users: &users{db: a.db.DB, traces: none, hashCost: bcrypt.MinCost},
-		tasks: &tasks{db: a.db.DB},
-		sink:  a.inbox, traces: none,
-		log: slog.New(slog.NewTextHandler(a.log, nil)),
-	}).handler())
-	t.Cleanup(a.Close)
-	return a
-}
-
-func testTraces(t *testing.T) *traces {
-	t.Helper()
-	none, err := noTraces()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return none
-}
-
-// startRelay runs a relay until the test ends.
-func (a *testApp) startRelay(t *testing.T) {
-	t.Helper()
-	logger := slog.New(slog.NewTextHandler(a.log, nil))
-	r, err := relay.New(a.db.DB, newRegistry(a.db.DB, testMailer(t, a.inbox.address()), logger),
-		relay.Config{ListenDSN: a.db.url, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dsn := pgtest.Database(t)
 	ctx, cancel := context.WithCancel(context.Background())
+	read, write := io.Pipe()
 	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
+	go func() {
+		err := serve(ctx, dsn, "127.0.0.1:0", write)
+		write.CloseWithError(err)
+		done <- err
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("relay: %v", err)
-		}
-		if t.Failed() {
-			t.Logf("log:\n%s", a.log)
+			t.Errorf("serve: %v", err)
 		}
 	})
+	line, err := bufio.NewReader(read).ReadString('\n')
+	if err != nil {
+		t.Fatalf("it printed %q: %v", line, err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, read) }()
+	return &app{strings.TrimSpace(strings.TrimPrefix(line, "open ")), openDatabase(t, dsn)}
 }
 
-// count returns the rows of a table.
-func (a *testApp) count(t *testing.T, table string) int {
+func openDatabase(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
-	var n int
-	if err := a.db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
+	db, err := devdb.Open(t.Context(), dsn, tables)
+	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// number returns what a query counts.
+func number(t *testing.T, db *sql.DB, query string) (n int) {
+	t.Helper()
+	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
 	}
 	return n
 }
 
-func testDatabase(t *testing.T) *database {
+// send sends a form if there is one, follows redirects, and returns the status and the body.
+func send(t *testing.T, url, form string, header ...string) (status int, body string) {
 	t.Helper()
-	db, err := openDatabase(t.Context(), pgtest.Database(t))
+	method := http.MethodGet
+	if form != "" {
+		method = http.MethodPost
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(form))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := db.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return db
-}
-
-func testSink(t *testing.T) *sink {
-	t.Helper()
-	s, err := newSink(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
-}
-
-func testMailer(t *testing.T, address string) *mailer {
-	t.Helper()
-	m, err := newMailer(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
-// answer is a response that was read.
-type answer struct {
-	*http.Response
-	body string
-}
-
-// do sends a request and follows no redirect.
-func do(t *testing.T, method, url, body string, header ...string) answer {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	res, err := client.Do(req)
+	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,38 +98,20 @@ func do(t *testing.T, method, url, body string, header ...string) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{res, string(text)}
+	return res.StatusCode, string(text)
 }
 
-// eventually polls until ok says so.
-func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
+// awaitText polls until the page at url has the text.
+func awaitText(t *testing.T, url, want string) {
 	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(within)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s: not within %v", what, within)
+	body := ""
+	defer func() {
+		if t.Failed() {
+			t.Logf("%s has no %q:\n%s", url, want, body)
 		}
-	}
-}
-
-// safeBuffer is a bytes.Buffer for several goroutines.
-type safeBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
+	}()
+	relaytest.Eventually(t, time.Minute, want, func() bool {
+		_, body = send(t, url, "")
+		return strings.Contains(body, want)
+	})
 }

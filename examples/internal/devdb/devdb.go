@@ -1,25 +1,68 @@
-// Package devdb gives an example its database. An app has a connection string in its configuration instead.
+// Package devdb runs an example: it reads the flags, finds or starts PostgreSQL, and ends with
+// Ctrl-C or SIGTERM. An app has a connection string in its configuration instead.
 package devdb
 
 import (
 	"context"
+	"database/sql"
 	"errors"
+	"flag"
 	"fmt"
+	"io"
+	"log"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/txoutbox/outbox/internal/devpg"
+	"github.com/txoutbox/outbox/pgdb"
+	"github.com/txoutbox/outbox/schema"
 )
 
-// With calls fn with the connection string in OUTBOX_DATABASE_URL; the example's tables stay in that database. Without it fn gets
-// a PostgreSQL of the example's own, which is gone when With returns.
-func With(ctx context.Context, fn func(url string) error) (err error) {
-	if url := os.Getenv("OUTBOX_DATABASE_URL"); url != "" {
-		return fn(url)
+// Variable names the database of an example. The example's tables stay in it.
+const Variable = "OUTBOX_DATABASE_URL"
+
+// Main calls run with the connection string in Variable, else with that of a PostgreSQL of the
+// example's own, which ends with it. The context ends with the first signal; a second one ends the
+// process at once.
+func Main(run func(ctx context.Context, url string, out io.Writer) error) {
+	flag.Parse()
+	if flag.NArg() > 0 {
+		log.Fatalf("unexpected argument %q", flag.Arg(0))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	if err := With(ctx, func(url string) error { return run(ctx, url, os.Stdout) }); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// With calls run with that connection string.
+func With(ctx context.Context, run func(url string) error) (err error) {
+	if url := os.Getenv(Variable); url != "" {
+		return run(url)
 	}
 	server, err := devpg.Open(ctx, func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) })
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
-	return fn(server.URL())
+	return run(server.URL())
+}
+
+// Open is what an app does at its start: it opens the pool, and creates what is missing of the
+// outbox's tables and of its own.
+func Open(ctx context.Context, url, tables string) (*sql.DB, error) {
+	db, err := pgdb.Open(url) // or sql.Open("pgx", url)
+	if err != nil {
+		return nil, err
+	}
+	err = schema.Migrate(ctx, db) // safe when many start at once
+	if err == nil {
+		_, err = db.ExecContext(ctx, tables)
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
 }

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/mail"
+
+	"github.com/txoutbox/outbox"
+)
+
+// tables are the app's. The ledger has no UNIQUE (usr_id), on purpose: were a credit granted twice,
+// it would show.
+const tables = `
+CREATE TABLE IF NOT EXISTS usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS ledger (usr_id bigint NOT NULL REFERENCES usr, cents int NOT NULL);`
+
+// What can be wrong with a sign-up. The texts are for the person who signs up.
+var (
+	errEmail      = errors.New("this is not an e-mail address")
+	errEmailTaken = errors.New("this e-mail address is signed up already")
+)
+
+// signUp creates a user, and the tasks that follow from it, in one transaction: all of it is there
+// afterwards, or none.
+func signUp(ctx context.Context, db *sql.DB, email string) error {
+	if parsed, err := mail.ParseAddress(email); err != nil || parsed.Address != email {
+		return errEmail
+	}
+	return outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		var w welcome
+		err := tx.QueryRowContext(ctx, `INSERT INTO usr (email) VALUES ($1) ON CONFLICT DO NOTHING RETURNING usr_id`, email).Scan(&w.UsrID)
+		if errors.Is(err, sql.ErrNoRows) {
+			return errEmailTaken
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := grantWelcomeCredit.Enqueue(ctx, tx, w); err != nil {
+			return err
+		}
+		_, err = sendEmailWelcome.Enqueue(ctx, tx, w)
+		return err
+	})
+}
+
+// user is what the page shows of one.
+type user struct {
+	Email string
+	Cents int
+}
+
+// newestUsers returns up to limit users, the newest first.
+func newestUsers(ctx context.Context, db *sql.DB, limit int) (list []user, err error) {
+	rows, err := db.QueryContext(ctx, `SELECT email, (SELECT coalesce(sum(cents), 0) FROM ledger WHERE ledger.usr_id = usr.usr_id)
+		FROM usr ORDER BY usr_id DESC LIMIT $1`, limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var u user
+		if err := rows.Scan(&u.Email, &u.Cents); err != nil {
+			return nil, err
+		}
+		list = append(list, u)
+	}
+	return list, rows.Err()
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
+)
+
+func TestASignUpGrantsACreditAndSendsAMail(t *testing.T) {
+	a := start(t)
+	if status, page := send(t, a.url+"/signup", "email=a@example.com"); status != 200 || !strings.Contains(page, "<li>a@example.com") {
+		t.Errorf("the sign-up: %d\n%s", status, page)
+	}
+	awaitText(t, a.url, "<strong>Welcome!</strong> to a@example.com<p>A credit of 5.00 is yours.")
+	awaitText(t, a.url, "<li>a@example.com <small>credit 5.00</small>")
+
+	for _, tt := range []struct {
+		form, site string
+		status     int
+		shows      string
+	}{
+		{"email=a@example.com", "same-origin", 409, `role="alert">this e-mail address is signed up already`},
+		{"email=nobody", "same-origin", 422, `role="alert">this is not an e-mail address`},
+		{"other=field", "same-origin", 422, "not an e-mail address"},
+		{"email=A <a@example.com>", "same-origin", 422, "not an e-mail address"},
+		{"email=b@example.com%0d%0aBcc: c@example.com", "same-origin", 422, "not an e-mail address"},
+		{"email=b%00@example.com", "same-origin", 422, "not an e-mail address"},
+		{"email=b@example.com", "cross-site", 403, ""},
+	} {
+		status, body := send(t, a.url+"/signup", tt.form, "Sec-Fetch-Site", tt.site)
+		if status != tt.status || !strings.Contains(body, tt.shows) {
+			t.Errorf("%s from %s: %d, want %d and %q\n%s", tt.form, tt.site, status, tt.status, tt.shows, body)
+		}
+	}
+	relaytest.Eventually(t, time.Minute, "no task is left", func() bool { return number(t, a.db, `SELECT count(*) FROM outbox.task`) == 0 })
+	if users, credits := number(t, a.db, `SELECT count(*) FROM usr`), number(t, a.db, `SELECT count(*) FROM ledger`); users != 1 || credits != 1 {
+		t.Errorf("%d users and %d credits, want one of each", users, credits)
+	}
+}
+
+// The failure comes at the commit, when all is inserted.
+func TestASignUpThatFailsLeavesNothing(t *testing.T) {
+	db := openDatabase(t, pgtest.Database(t))
+	if _, err := db.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
+		CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON usr INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`); err != nil {
+		t.Fatal(err)
+	}
+	if err := signUp(t.Context(), db, "a@example.com"); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("signUp: %v", err)
+	}
+	if n := number(t, db, `SELECT (SELECT count(*) FROM usr) + (SELECT count(*) FROM outbox.task)`); n != 0 {
+		t.Errorf("it left %d rows", n)
+	}
+}

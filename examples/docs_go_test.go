@@ -40,7 +40,8 @@ func compile(t *testing.T, blocks []block) (problems []string) {
 		if file == nil {
 			continue
 		}
-		// The first declaration of a name counts. The others are errors in a file that is not the block's.
+		// The first declaration of a name counts. The others are errors in a file that is not the
+		// block's.
 		with := []*ast.File{file}
 		if file.Name.Name == "context" {
 			for j := i - 1; j >= 0 && blocks[j].page == blocks[i].page; j-- {

@@ -1,4 +1,5 @@
-// Bun adds the outbox to an app on bun: tasks are enqueued on bun's transaction, and handlers use bun on the relay's.
+// Bun adds the outbox to an app on bun: tasks are enqueued on bun's transaction, and handlers use
+// bun on the relay's.
 //
 //	go run ./examples/bun
 //
@@ -10,17 +11,11 @@ import (
 	"database/sql"
 	"fmt"
 	"io"
-	"log"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
-	"github.com/txoutbox/outbox/schema"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
 )
@@ -83,21 +78,17 @@ func registry(db *bun.DB, out io.Writer) *handlers.Registry {
 	return reg
 }
 
+const tables = `
+CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL, cents bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS shop_turnover (order_id bigint NOT NULL, cents bigint NOT NULL);`
+
 func run(ctx context.Context, url string, out io.Writer) error {
-	pool, err := pgdb.Open(url) // or sql.Open("pgx", url); relays are not tested with bun's own driver, pgdriver
+	pool, err := devdb.Open(ctx, url, tables) // relays are not tested with bun's own driver, pgdriver
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
 	db := bun.NewDB(pool, pgdialect.New())
-	if err := schema.Migrate(ctx, pool); err != nil {
-		return err
-	}
-	for _, table := range []any{(*order)(nil), (*turnover)(nil)} {
-		if _, err := db.NewCreateTable().Model(table).IfNotExists().Exec(ctx); err != nil {
-			return err
-		}
-	}
 	id, err := placeOrder(ctx, db, order{Email: "ada@example.com", Cents: 1999})
 	if err != nil {
 		return err
@@ -110,10 +101,4 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	return r.RunOnce(ctx) // a server has r.Run(ctx) in a goroutine: see examples/nethttp
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, os.Stdout) }); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { devdb.Main(run) }

@@ -7,9 +7,9 @@ import (
 	"os"
 	"testing"
 
+	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/outboxtest"
-	"github.com/txoutbox/outbox/pgdb"
 	"github.com/uptrace/bun"
 	"github.com/uptrace/bun/dialect/pgdialect"
 )
@@ -25,7 +25,7 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 	if got, want := out.String(), "order 1 is placed\nmail to ada@example.com: your order 1 over 1999 cents\n"; got != want {
 		t.Errorf("it printed %q, want %q", got, want)
 	}
-	pool, err := pgdb.Open(url)
+	pool, err := devdb.Open(t.Context(), url, "")
 	if err != nil {
 		t.Fatal(err)
 	}

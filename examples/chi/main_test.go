@@ -13,179 +13,51 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/pgdb"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-func TestAnOrderIsServedItsMailSentAndTheServerStops(t *testing.T) {
-	s := start(t, pgtest.Database(t))
-	res, err := http.PostForm(s.address, url.Values{"email": {"ada@example.com"}})
+func TestAnOrderIsServedAndItsMailKnowsTheRequest(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // for a port that is free
 	if err != nil {
 		t.Fatal(err)
 	}
-	body, _ := io.ReadAll(res.Body)
-	res.Body.Close()
-	if res.StatusCode != http.StatusCreated || string(body) != "order 1\n" {
-		t.Errorf("POST: %s %q", res.Status, body)
-	}
-	if got := s.line(t); got != "mail to ada@example.com: your order 1" {
-		t.Errorf("it printed %q", got)
-	}
-	if res, err := http.PostForm(s.address, url.Values{}); err != nil || res.StatusCode != http.StatusInternalServerError {
-		t.Errorf("an order without an address: %v, %v", res, err)
-	} else {
-		res.Body.Close()
-	}
-	s.stop()
-	s.end(t)
-	if _, err := http.Get(s.address); err == nil {
-		t.Error("it still serves")
-	}
-}
-
-func TestAnOrderWhoseCommitGotNoAnswerIsNotCalledFailed(t *testing.T) {
-	database := pgtest.Database(t)
-	s := start(t, database)
-	db, err := pgdb.Open(database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	// The connection ends within the commit: nobody is told what became of it.
-	if _, err := db.Exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;
-		CREATE CONSTRAINT TRIGGER die AFTER INSERT ON shop_order DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION die()`); err != nil {
-		t.Fatal(err)
-	}
-	res, err := http.PostForm(s.address, url.Values{"email": {"ada@example.com"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := io.ReadAll(res.Body)
-	res.Body.Close()
-	if res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "look whether it is there before you try again") {
-		t.Errorf("POST: %s %q", res.Status, body)
-	}
-	s.stop()
-	s.end(t)
-}
-
-func TestARequestThatRunsIsAnsweredAndItsTaskIsThere(t *testing.T) {
-	database := pgtest.Database(t)
-	s := start(t, database)
-	db, err := pgdb.Open(database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	if _, err := tx.Exec(`LOCK TABLE shop_order`); err != nil {
-		t.Fatal(err)
-	}
-	status := make(chan int, 1)
-	go func() {
-		res, err := http.PostForm(s.address, url.Values{"email": {"ada@example.com"}})
-		if err != nil {
-			status <- 0
-			return
-		}
-		res.Body.Close()
-		status <- res.StatusCode
-	}()
-	eventually(t, "the request waits", func() (waits bool) {
-		if err := db.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'shop_order'::regclass)`).Scan(&waits); err != nil {
-			t.Fatal(err)
-		}
-		return waits
-	})
-	s.stop()
-	u, err := url.Parse(s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "nobody listens", func() bool {
-		conn, err := net.Dial("tcp", u.Host)
-		if err == nil {
-			conn.Close()
-		}
-		return err != nil
-	})
-	if err := tx.Commit(); err != nil { // the lock is free
-		t.Fatal(err)
-	}
-	if got := <-status; got != http.StatusCreated {
-		t.Errorf("the request was answered with %d", got)
-	}
-	sent := s.end(t)
-	var orders, tasks int
-	if err := db.QueryRow(`SELECT (SELECT count(*) FROM shop_order), (SELECT count(*) FROM outbox.task)`).Scan(&orders, &tasks); err != nil {
-		t.Fatal(err)
-	}
-	if orders != 1 || tasks+len(sent) != 1 { // the next relay sends it, unless this one did
-		t.Errorf("%d orders, %d tasks, mails %q; want an order, and its mail sent or to be sent", orders, tasks, sent)
-	}
-}
-
-// server is a run of the program.
-type server struct {
-	address string
-	stop    context.CancelFunc
-	lines   *bufio.Scanner
-	done    chan error
-}
-
-func start(t *testing.T, database string) *server {
-	t.Helper()
+	addr := listener.Addr().String()
+	listener.Close()
 	ctx, stop := context.WithCancel(t.Context())
 	read, write := io.Pipe()
-	s := &server{stop: stop, lines: bufio.NewScanner(read), done: make(chan error, 1)}
-	go func() {
-		err := run(ctx, database, "127.0.0.1:0", write)
-		write.Close()
-		s.done <- err
-	}()
-	address, found := strings.CutPrefix(s.line(t), "serving ")
-	if !found {
-		t.Fatalf("it printed %q", address)
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, pgtest.Database(t), addr, write) }()
+	for path, want := range map[string]int{"/outbox/": 200, "/outbox/dead": 200, "/outbox/task?id=1": 404, "/elsewhere": 404} {
+		status := 0
+		relaytest.Eventually(t, time.Minute, path, func() bool {
+			res, err := http.Get("http://" + addr + path)
+			if err != nil {
+				return false // it does not serve yet
+			}
+			res.Body.Close()
+			status = res.StatusCode
+			return true
+		})
+		if status != want {
+			t.Errorf("%s: %d, want %d", path, status, want)
+		}
 	}
-	s.address = address
-	return s
-}
-
-func (s *server) line(t *testing.T) string {
-	t.Helper()
-	if !s.lines.Scan() {
-		t.Fatalf("it ended: %v", <-s.done)
+	res, err := http.PostForm("http://"+addr+"/orders", url.Values{"email": {"ada@example.com"}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return s.lines.Text()
-}
-
-// end waits for the end, and returns what was printed until then.
-func (s *server) end(t *testing.T) (lines []string) {
-	t.Helper()
-	http.DefaultClient.CloseIdleConnections()
-	for s.lines.Scan() {
-		lines = append(lines, s.lines.Text())
+	res.Body.Close()
+	line, err := bufio.NewReader(read).ReadString('\n')
+	if err != nil || res.StatusCode != http.StatusCreated || !strings.HasPrefix(line, "mail to ada@example.com, by request ") || strings.HasSuffix(line, "request \n") {
+		t.Errorf("POST: %s, and it printed %q, %v", res.Status, line, err)
 	}
-	if err := <-s.done; err != nil {
+	stop()
+	if err := <-done; err != nil {
 		t.Errorf("run: %v", err)
 	}
-	return lines
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(20 * time.Second); !ok(); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s: not within 20 s", what)
-		}
+	if err := run(t.Context(), pgtest.Database(t), "127.0.0.1:-1", write); err == nil {
+		t.Error("it served at no address")
 	}
 }

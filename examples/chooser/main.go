@@ -3,8 +3,8 @@
 //
 //	go run ./examples/chooser [-hour 23]
 //
-// It enqueues ten reports and ten mails, runs them with ten workers, and prints how many reports ran
-// at once. It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own.
+// It enqueues ten reports and ten mails, runs them with ten workers, and prints how many reports
+// ran at once. It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own.
 package main
 
 import (
@@ -13,18 +13,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
-	"os"
-	"os/signal"
 	"sync/atomic"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
-	"github.com/txoutbox/outbox/schema"
 )
 
 var (
@@ -32,21 +27,23 @@ var (
 	sendMail   = outbox.NewTaskType[int]("SEND_MAIL")
 )
 
-const (
-	workers = 10
-	each    = 10 // tasks of a type
-)
+const workers = 10
 
 func run(ctx context.Context, url string, now func() time.Time, out io.Writer) error {
-	db, err := pgdb.Open(url)
+	db, err := devdb.Open(ctx, url, "")
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	if err := schema.Migrate(ctx, db); err != nil {
-		return err
+	var tasks []outbox.NewTask
+	for i := range 10 {
+		tasks = append(tasks, makeReport.New(i), sendMail.New(i))
 	}
-	if err := outbox.InTx(ctx, db, enqueue(ctx)); err != nil {
+	err = outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := outbox.EnqueueMany(ctx, tx, tasks)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 
@@ -68,8 +65,7 @@ func run(ctx context.Context, url string, now func() time.Time, out io.Writer) e
 		mails.Add(1)
 		return nil
 	})
-	byHour := newHours(now, map[string]share{"MAKE_REPORT": {from: 22, to: 6, within: 80, beside: 20}})
-	r, err := relay.New(db, reg, relay.Config{Workers: workers, Chooser: byHour})
+	r, err := relay.New(db, reg, relay.Config{Workers: workers, Chooser: newHours(now)})
 	if err != nil {
 		return err
 	}
@@ -80,27 +76,13 @@ func run(ctx context.Context, url string, now func() time.Time, out io.Writer) e
 	return err
 }
 
-func enqueue(ctx context.Context) func(*sql.Tx) error {
-	return func(tx *sql.Tx) error {
-		var tasks []outbox.NewTask
-		for i := range each {
-			tasks = append(tasks, makeReport.New(i), sendMail.New(i))
-		}
-		_, err := outbox.EnqueueMany(ctx, tx, tasks)
-		return err
-	}
-}
-
 func main() {
 	hour := flag.Int("hour", -1, "pretend that it is this `hour`")
-	flag.Parse()
-	now := time.Now
-	if *hour >= 0 {
-		now = func() time.Time { return time.Date(2000, 1, 1, *hour, 0, 0, 0, time.Local) }
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, now, os.Stdout) }); err != nil {
-		log.Fatal(err)
-	}
+	devdb.Main(func(ctx context.Context, url string, out io.Writer) error {
+		now := time.Now
+		if *hour >= 0 {
+			now = func() time.Time { return time.Date(2000, 1, 1, *hour, 0, 0, 0, time.Local) }
+		}
+		return run(ctx, url, now, out)
+	})
 }

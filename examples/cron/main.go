@@ -1,10 +1,12 @@
-// Cron runs the tasks that are due and exits: for cron or a Kubernetes CronJob, where no process is to stay.
+// Cron runs the tasks that are due and exits: for cron or a Kubernetes CronJob, where no process is
+// to stay.
 //
 //	go run ./examples/cron [-enqueue N]
 //
-// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own, in which nothing is due without -enqueue. Its exit
-// code is 0 when everything that was due was started, and 1 after an error of the database. A handler's failure is no error of
-// it: the task is due again after its backoff, so one of the next runs has it.
+// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own, in which nothing
+// is due without -enqueue. Its exit code is 0 when everything that was due was started, and 1 after
+// an error of the database. A handler's failure is no error of it: the task is due again after its
+// backoff, so one of the next runs has it.
 package main
 
 import (
@@ -13,19 +15,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
-	"os"
-	"os/signal"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
-	"github.com/txoutbox/outbox/schema"
 )
 
 type report struct{ Number int }
@@ -45,14 +41,11 @@ func enqueue(ctx context.Context, db *sql.DB, n int) error {
 }
 
 func run(ctx context.Context, url string, n int, out io.Writer) error {
-	db, err := pgdb.Open(url)
+	db, err := devdb.Open(ctx, url, "")
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	if err := schema.Migrate(ctx, db); err != nil {
-		return err
-	}
 	if err := enqueue(ctx, db, n); err != nil {
 		return err
 	}
@@ -78,10 +71,5 @@ func run(ctx context.Context, url string, n int, out io.Writer) error {
 
 func main() {
 	n := flag.Int("enqueue", 0, "enqueue `N` tasks first")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // it drains then
-	defer stop()
-	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, *n, os.Stdout) }); err != nil {
-		log.Fatal(err)
-	}
+	devdb.Main(func(ctx context.Context, url string, out io.Writer) error { return run(ctx, url, *n, out) })
 }

@@ -12,10 +12,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/pressly/goose/v3"
 	"github.com/txoutbox/outbox"
@@ -27,8 +23,9 @@ import (
 //go:embed migrations
 var migrations embed.FS
 
-// migrate brings the outbox's schema and then the app's up to date. Both number their files from 1, so each has a table of versions of
-// its own. A new version of the outbox comes with the module, and is applied by the next start or deploy.
+// migrate brings the outbox's schema and then the app's up to date. Both number their files from 1,
+// so each has a table of versions of its own. A new version of the outbox comes with the module,
+// and is applied by the next start or deploy.
 func migrate(ctx context.Context, db *sql.DB, out io.Writer) error {
 	app, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -63,10 +60,4 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	return migrate(ctx, db, out)
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, os.Stdout) }); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { devdb.Main(run) }

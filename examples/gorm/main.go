@@ -1,4 +1,5 @@
-// Gorm adds the outbox to an app on gorm: tasks are enqueued on gorm's transaction, and handlers use gorm on the relay's.
+// Gorm adds the outbox to an app on gorm: tasks are enqueued on gorm's transaction, and handlers
+// use gorm on the relay's.
 //
 //	go run ./examples/gorm
 //
@@ -11,24 +12,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
-	"github.com/txoutbox/outbox/schema"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 )
 
-// sqlTx is the transaction that tx is on. It is an error where there is none: a task that is enqueued on a pool does not commit with
-// the rows. With gorm.Config.PrepareStmt gorm wraps both: a *gorm.PreparedStmtTX has the transaction in it, and a
-// *gorm.PreparedStmtDB is a pool that Enqueue would not know for one. So take what is inside, and nothing else.
+// sqlTx is the transaction that tx is on. It is an error where there is none: a task that is
+// enqueued on a pool does not commit with the rows. With gorm.Config.PrepareStmt gorm wraps both: a
+// *gorm.PreparedStmtTX has the transaction in it, and a *gorm.PreparedStmtDB is a pool that Enqueue
+// would not know for one. So take what is inside, and nothing else.
 func sqlTx(tx *gorm.DB) (*sql.Tx, error) {
 	pool := tx.Statement.ConnPool
 	if prepared, ok := pool.(*gorm.PreparedStmtTX); ok {
@@ -40,7 +36,8 @@ func sqlTx(tx *gorm.DB) (*sql.Tx, error) {
 	return nil, fmt.Errorf("enqueue: gorm is on a %T, not in a transaction", pool)
 }
 
-// onTx is db on a transaction that was begun elsewhere: that of a Tx handler, or of task.Complete. What it does is part of it.
+// onTx is db on a transaction that was begun elsewhere: that of a Tx handler, or of task.Complete.
+// What it does is part of it.
 func onTx(ctx context.Context, db *gorm.DB, tx *sql.Tx) *gorm.DB {
 	s := db.Session(&gorm.Session{NewDB: true, Context: ctx, SkipDefaultTransaction: true})
 	s.Statement.ConnPool = tx // as gorm's own Begin does
@@ -80,7 +77,8 @@ func placeOrder(ctx context.Context, db *gorm.DB, email string, cents int64) (in
 	return o.ID, err // a relay in this process need not wait for its poll if Relay.Wake is called here
 }
 
-// AfterCreate is a hook of gorm's. It runs in the transaction of the Create, also where gorm began that by itself.
+// AfterCreate is a hook of gorm's. It runs in the transaction of the Create, also where gorm began
+// that by itself.
 func (o *order) AfterCreate(tx *gorm.DB) error {
 	t, err := sqlTx(tx)
 	if err != nil {
@@ -116,16 +114,13 @@ func registry(db *gorm.DB, out io.Writer) *handlers.Registry {
 }
 
 func run(ctx context.Context, url string, config *gorm.Config, out io.Writer) error {
-	pool, err := pgdb.Open(url) // or sql.Open("pgx", url)
+	pool, err := devdb.Open(ctx, url, "")
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
 	db, err := gorm.Open(postgres.New(postgres.Config{Conn: pool}), config)
 	if err != nil {
-		return err
-	}
-	if err := schema.Migrate(ctx, pool); err != nil {
 		return err
 	}
 	if err := db.AutoMigrate(&order{}, &turnover{}); err != nil {
@@ -144,9 +139,5 @@ func run(ctx context.Context, url string, config *gorm.Config, out io.Writer) er
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, &gorm.Config{}, os.Stdout) }); err != nil {
-		log.Fatal(err)
-	}
+	devdb.Main(func(ctx context.Context, url string, out io.Writer) error { return run(ctx, url, &gorm.Config{}, out) })
 }

@@ -13,10 +13,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/golang-migrate/migrate/v4"
 	"github.com/golang-migrate/migrate/v4/database/postgres"
@@ -30,7 +26,8 @@ import (
 //go:embed migrations
 var migrations embed.FS
 
-// up applies the files that are new. Each file system has a table of versions of its own, as both number their files from 1.
+// up applies the files that are new. Each file system has a table of versions of its own, as both
+// number their files from 1.
 func up(ctx context.Context, db *sql.DB, files fs.FS, dir, table string) (version uint, err error) {
 	source, err := iofs.New(files, dir)
 	if err != nil {
@@ -77,10 +74,4 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	return schema.Check(ctx, db, outbox.DefaultSchema) // also at the start of an app that does not migrate
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, os.Stdout) }); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { devdb.Main(run) }

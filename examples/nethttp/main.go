@@ -1,9 +1,11 @@
-// Nethttp is a web server on net/http with a relay in its process, and a shutdown that loses nothing.
+// Nethttp is a web server on net/http with a relay in its process, and a shutdown that loses
+// nothing.
 //
 //	go run ./examples/nethttp [-addr :8080]
 //	curl -d email=ada@example.com localhost:8080/orders
 //
-// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own. Ctrl-C or SIGTERM ends it.
+// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own. Ctrl-C or
+// SIGTERM ends it.
 package main
 
 import (
@@ -16,9 +18,6 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -26,7 +25,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
-	"github.com/txoutbox/outbox/schema"
+	"golang.org/x/sync/errgroup"
 )
 
 type receipt struct {
@@ -72,20 +71,16 @@ func registry(out io.Writer) *handlers.Registry {
 	return reg
 }
 
-// run serves until ctx ends, and then stops from the outside in: no new requests, no new tasks, the pools.
+const tables = `CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL CHECK (email <> ''))`
+
+// run serves until ctx ends, and then stops from the outside in: no new requests, no new tasks, the
+// pools.
 func run(ctx context.Context, url, addr string, out io.Writer) error {
-	db, err := pgdb.Open(url)
+	db, err := devdb.Open(ctx, url, tables)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	if err := schema.Migrate(ctx, db); err != nil {
-		return err
-	}
-	if _, err := db.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL CHECK (email <> ''))`); err != nil {
-		return err
-	}
-
 	relayDB, err := pgdb.Open(url) // a pool of the relay's own: requests cannot take its connections, nor it theirs
 	if err != nil {
 		return err
@@ -99,44 +94,33 @@ func run(ctx context.Context, url, addr string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	relayCtx, stopRelay := context.WithCancel(context.WithoutCancel(ctx)) // it ends after the server
-	defer stopRelay()
-	relayed := make(chan error, 1)
-	go func() { relayed <- r.Run(relayCtx) }()
-
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
-		stopRelay()
-		return errors.Join(err, <-relayed)
+		return err
 	}
 	fmt.Fprintf(out, "serving http://%s/orders\n", listener.Addr())
 	server := &http.Server{Handler: routes(db), ReadHeaderTimeout: 5 * time.Second}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
 
-	select {
-	case <-ctx.Done():
-	case err = <-served: // it should not end before ctx
-		served <- http.ErrServerClosed
-	case err = <-relayed: // nor should this: the schema is not the one of this binary
-		relayed <- nil
-	}
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	err = errors.Join(err, server.Shutdown(stopping)) // requests end, and what they enqueue is committed
-	if e := <-served; !errors.Is(e, http.ErrServerClosed) {
-		err = errors.Join(err, e)
-	}
-	stopRelay() // it claims no more, and waits for the handlers that run
-	return errors.Join(err, <-relayed)
+	group, ctx := errgroup.WithContext(ctx)                               // ctx ends also if the server or the relay fails
+	relayCtx, stopRelay := context.WithCancel(context.WithoutCancel(ctx)) // it ends after the server
+	group.Go(func() error { return r.Run(relayCtx) })
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		defer stopRelay() // it claims no more, and waits for the handlers that run
+		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		return server.Shutdown(stopping) // requests end, and what they enqueue is committed
+	})
+	return group.Wait()
 }
 
 func main() {
 	addr := flag.String("addr", ":8080", "serve at this `address`")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, *addr, os.Stdout) }); err != nil {
-		log.Fatal(err)
-	}
+	devdb.Main(func(ctx context.Context, url string, out io.Writer) error { return run(ctx, url, *addr, out) })
 }

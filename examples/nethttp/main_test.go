@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/pgdb"
 )
 
@@ -20,22 +21,14 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func TestAnOrderIsServedItsMailSentAndTheServerStops(t *testing.T) {
 	s := start(t, pgtest.Database(t))
-	res, err := http.PostForm(s.address, url.Values{"email": {"ada@example.com"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := io.ReadAll(res.Body)
-	res.Body.Close()
-	if res.StatusCode != http.StatusCreated || string(body) != "order 1\n" {
-		t.Errorf("POST: %s %q", res.Status, body)
+	if status, body := s.order(t, "ada@example.com"); status != http.StatusCreated || body != "order 1\n" {
+		t.Errorf("an order: %d %q", status, body)
 	}
 	if got := s.line(t); got != "mail to ada@example.com: your order 1" {
 		t.Errorf("it printed %q", got)
 	}
-	if res, err := http.PostForm(s.address, url.Values{}); err != nil || res.StatusCode != http.StatusInternalServerError {
-		t.Errorf("an order without an address: %v, %v", res, err)
-	} else {
-		res.Body.Close()
+	if status, body := s.order(t, ""); status != http.StatusInternalServerError {
+		t.Errorf("an order without an address: %d %q", status, body)
 	}
 	s.stop()
 	s.end(t)
@@ -57,14 +50,8 @@ func TestAnOrderWhoseCommitGotNoAnswerIsNotCalledFailed(t *testing.T) {
 		CREATE CONSTRAINT TRIGGER die AFTER INSERT ON shop_order DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION die()`); err != nil {
 		t.Fatal(err)
 	}
-	res, err := http.PostForm(s.address, url.Values{"email": {"ada@example.com"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := io.ReadAll(res.Body)
-	res.Body.Close()
-	if res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "look whether it is there before you try again") {
-		t.Errorf("POST: %s %q", res.Status, body)
+	if status, body := s.order(t, "ada@example.com"); status != http.StatusServiceUnavailable || !strings.Contains(body, "look whether it is there before you try again") {
+		t.Errorf("an order: %d %q", status, body)
 	}
 	s.stop()
 	s.end(t)
@@ -88,15 +75,10 @@ func TestARequestThatRunsIsAnsweredAndItsTaskIsThere(t *testing.T) {
 	}
 	status := make(chan int, 1)
 	go func() {
-		res, err := http.PostForm(s.address, url.Values{"email": {"ada@example.com"}})
-		if err != nil {
-			status <- 0
-			return
-		}
-		res.Body.Close()
-		status <- res.StatusCode
+		got, _ := s.order(t, "ada@example.com")
+		status <- got
 	}()
-	eventually(t, "the request waits", func() (waits bool) {
+	relaytest.Eventually(t, time.Minute, "the request waits", func() (waits bool) {
 		if err := db.QueryRow(`SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'shop_order'::regclass)`).Scan(&waits); err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +89,7 @@ func TestARequestThatRunsIsAnsweredAndItsTaskIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "nobody listens", func() bool {
+	relaytest.Eventually(t, time.Minute, "nobody listens", func() bool {
 		conn, err := net.Dial("tcp", u.Host)
 		if err == nil {
 			conn.Close()
@@ -156,6 +138,19 @@ func start(t *testing.T, database string) *server {
 	return s
 }
 
+// order posts an order. It returns status 0 if there is no answer.
+func (s *server) order(t *testing.T, email string) (status int, body string) {
+	t.Helper()
+	res, err := http.PostForm(s.address, url.Values{"email": {email}})
+	if err != nil {
+		t.Error(err)
+		return 0, ""
+	}
+	defer res.Body.Close()
+	text, _ := io.ReadAll(res.Body)
+	return res.StatusCode, string(text)
+}
+
 func (s *server) line(t *testing.T) string {
 	t.Helper()
 	if !s.lines.Scan() {
@@ -175,17 +170,4 @@ func (s *server) end(t *testing.T) (lines []string) {
 		t.Errorf("run: %v", err)
 	}
 	return lines
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(20 * time.Second); !ok(); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%s: not within 20 s", what)
-		}
-	}
 }

@@ -1,4 +1,5 @@
-// Pgx adds the outbox to an app on pgx: with pgx's database/sql driver, and in transactions of pgxpool.
+// Pgx adds the outbox to an app on pgx: with pgx's database/sql driver, and in transactions of
+// pgxpool.
 //
 //	go run ./examples/pgx
 //
@@ -10,10 +11,6 @@ import (
 	"database/sql"
 	"fmt"
 	"io"
-	"log"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -31,7 +28,8 @@ var sendReceipt = outbox.NewTaskType[receipt]("SEND_RECEIPT")
 
 const insertOrder = `INSERT INTO shop_order (email) VALUES ($1) RETURNING order_id`
 
-// placeOrder is for code on database/sql: a *sql.DB of sql.Open("pgx", url), or of stdlib.OpenDBFromPool as in run.
+// placeOrder is for code on database/sql: a *sql.DB of sql.Open("pgx", url), or of
+// stdlib.OpenDBFromPool as in run.
 func placeOrder(ctx context.Context, db *sql.DB, email string) (id int64, err error) {
 	err = outbox.InTx(ctx, db, func(tx *sql.Tx) error {
 		if err := tx.QueryRowContext(ctx, insertOrder, email).Scan(&id); err != nil {
@@ -43,8 +41,9 @@ func placeOrder(ctx context.Context, db *sql.DB, email string) (id int64, err er
 	return id, err
 }
 
-// placeOrderInPool is for code on pgxpool, whose transactions are no *sql.Tx: a task is a row, so it can be inserted by hand. Encode
-// checks what Enqueue would check. The options are columns: docs/guide/enqueueing.md.
+// placeOrderInPool is for code on pgxpool, whose transactions are no *sql.Tx: a task is a row, so
+// it can be inserted by hand. Encode checks what Enqueue would check. The options are columns:
+// docs/guide/enqueueing.md.
 func placeOrderInPool(ctx context.Context, pool *pgxpool.Pool, email string) (id int64, err error) {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, insertOrder, email).Scan(&id); err != nil {
@@ -93,7 +92,8 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	}
 	fmt.Fprintf(out, "orders %d and %d are placed\n", first, second)
 
-	// The relay has a pool of its own: one that it shares may be out of connections when its heartbeat needs one.
+	// The relay has a pool of its own: one that it shares may be out of connections when its
+	// heartbeat needs one.
 	relayDB, err := sql.Open("pgx", url)
 	if err != nil {
 		return err
@@ -107,10 +107,4 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	return r.RunOnce(ctx) // a server has r.Run(ctx) in a goroutine: see examples/nethttp
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, os.Stdout) }); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { devdb.Main(run) }

@@ -1,4 +1,5 @@
-// Sqlx adds the outbox to an app on sqlx: the order and the task to send its receipt commit together.
+// Sqlx adds the outbox to an app on sqlx: the order and the task to send its receipt commit
+// together.
 //
 //	go run ./examples/sqlx
 //
@@ -9,18 +10,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
-	"github.com/txoutbox/outbox/schema"
 )
 
 type order struct {
@@ -37,7 +32,8 @@ var (
 	addTurnover = outbox.NewTaskType[receipt]("ADD_TURNOVER")
 )
 
-// placeOrder is what the app had before, with two lines more: a task is enqueued on the transaction that writes the order.
+// placeOrder is what the app had before, with two lines more: a task is enqueued on the transaction
+// that writes the order.
 func placeOrder(ctx context.Context, db *sqlx.DB, o order) (int64, error) {
 	err := outbox.SqlxInTx(ctx, db, func(tx *sqlx.Tx) error {
 		query, args, err := tx.BindNamed(`INSERT INTO shop_order (email, cents) VALUES (:email, :cents) RETURNING order_id`, o)
@@ -56,7 +52,8 @@ func placeOrder(ctx context.Context, db *sqlx.DB, o order) (int64, error) {
 	return o.ID, err
 }
 
-// registry says what is done for each type. Mail leaves the database, so it is Leased; the turnover is SQL only, so it is Tx.
+// registry says what is done for each type. Mail leaves the database, so it is Leased; the turnover
+// is SQL only, so it is Tx.
 func registry(db *sqlx.DB, out io.Writer) *handlers.Registry {
 	reg := handlers.New()
 	handlers.Leased(reg, sendReceipt, func(ctx context.Context, task *outbox.Task[receipt]) error {
@@ -80,19 +77,12 @@ CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENT
 CREATE TABLE IF NOT EXISTS shop_turnover (order_id bigint NOT NULL, cents bigint NOT NULL);`
 
 func run(ctx context.Context, url string, out io.Writer) error {
-	pool, err := pgdb.Open(url) // or sqlx.Open("postgres", url): see docs/guide/production.md
+	pool, err := devdb.Open(ctx, url, tables) // or sqlx.Open("postgres", url): see docs/guide/production.md
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
 	db := sqlx.NewDb(pool, "postgres")
-	if err := schema.Migrate(ctx, pool); err != nil {
-		return err
-	}
-	if _, err := db.ExecContext(ctx, tables); err != nil {
-		return err
-	}
-
 	r, err := relay.New(pool, registry(db, out), relay.Config{})
 	if err != nil {
 		return err
@@ -105,10 +95,4 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	return r.RunOnce(ctx) // a server has r.Run(ctx) in a goroutine: see examples/nethttp
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, os.Stdout) }); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { devdb.Main(run) }

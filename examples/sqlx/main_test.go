@@ -25,27 +25,17 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
+	if _, err := db.Exec(`ALTER TABLE shop_order ADD CHECK (cents > 0)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := placeOrder(t.Context(), db, order{}); err == nil {
+		t.Error("an order that the database refuses was placed")
+	}
 	var turnover, tasks int64
 	if err := db.QueryRow(`SELECT (SELECT sum(cents) FROM shop_turnover), (SELECT count(*) FROM outbox.task)`).Scan(&turnover, &tasks); err != nil {
 		t.Fatal(err)
 	}
 	if turnover != 1999 || tasks != 0 {
 		t.Errorf("the turnover is %d and %d tasks are left, want 1999 and none", turnover, tasks)
-	}
-
-	if _, err := placeOrder(t.Context(), db, order{}); err != nil {
-		t.Fatal(err) // the app's tables take it
-	}
-	if _, err := db.Exec(`ALTER TABLE shop_order ADD CHECK (cents > 0) NOT VALID`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := placeOrder(t.Context(), db, order{}); err == nil {
-		t.Error("an order that the database refuses was placed")
-	}
-	if err := db.Get(&tasks, `SELECT count(*) FROM outbox.task`); err != nil {
-		t.Fatal(err)
-	}
-	if tasks != 2 {
-		t.Errorf("%d tasks, want the 2 of the order that was placed", tasks)
 	}
 }

@@ -1,10 +1,12 @@
-// Worker is a process that runs tasks and serves nothing but its health, for deployments where the web app only enqueues.
+// Worker is a process that runs tasks and serves nothing but its health, for deployments where the
+// web app only enqueues.
 //
 //	go run ./examples/worker [-addr :8081] [-enqueue N]
 //	curl -i localhost:8081/readyz
 //
-// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own. On SIGTERM or Ctrl-C it claims no more, waits for what
-// runs, and exits with 0; a second one ends it at once, and other workers take its tasks over.
+// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own. On SIGTERM or
+// Ctrl-C it claims no more, waits for what runs, and exits with 0; a second one ends it at once,
+// and other workers take its tasks over.
 package main
 
 import (
@@ -14,20 +16,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
-	"github.com/txoutbox/outbox/schema"
 )
 
 type thumbnail struct{ ImageID int }
@@ -44,8 +40,8 @@ func registry(out io.Writer) *handlers.Registry {
 	return reg
 }
 
-// health answers probes: /livez as long as the process serves, /readyz while the relay works. It goes on by itself after an outage, so a
-// worker that is not ready need not be killed.
+// health answers probes: /livez as long as the process serves, /readyz while the relay works. It
+// goes on by itself after an outage, so a worker that is not ready need not be killed.
 func health(r *relay.Relay) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -60,16 +56,13 @@ func health(r *relay.Relay) http.Handler {
 }
 
 func run(ctx context.Context, url, addr string, enqueue int, out io.Writer) error {
-	db, err := pgdb.Open(url)
+	db, err := devdb.Open(ctx, url, "")
 	if err != nil {
 		return err
 	}
 	defer db.Close()
 	const workers = 50
-	db.SetMaxOpenConns(12)                          // enough for any number of workers if all handlers are Leased; else workers + 2
-	if err := schema.Migrate(ctx, db); err != nil { // safe when many start at once
-		return err
-	}
+	db.SetMaxOpenConns(12) // enough for any number of workers if all handlers are Leased; else workers + 2
 	for i := range enqueue {
 		if err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
 			_, err := makeThumbnail.Enqueue(ctx, tx, thumbnail{i + 1})
@@ -102,10 +95,5 @@ func run(ctx context.Context, url, addr string, enqueue int, out io.Writer) erro
 func main() {
 	addr := flag.String("addr", ":8081", "serve the health at this `address`")
 	enqueue := flag.Int("enqueue", 0, "enqueue `N` tasks first, to see something")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal has its usual effect
-	if err := devdb.With(ctx, func(url string) error { return run(ctx, url, *addr, *enqueue, os.Stdout) }); err != nil {
-		log.Fatal(err)
-	}
+	devdb.Main(func(ctx context.Context, url string, out io.Writer) error { return run(ctx, url, *addr, *enqueue, out) })
 }

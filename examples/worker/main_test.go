@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/pgdb"
 )
 
@@ -59,12 +61,7 @@ func TestAWorkerTellsItsHealthAndEndsWithSIGTERM(t *testing.T) {
 	}
 	awaitStatus := func(want int) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); status() != want; {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s is %d, want %d", address, status(), want)
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
+		relaytest.Eventually(t, time.Minute, fmt.Sprint(address, " is ", want), func() bool { return status() == want })
 	}
 	awaitStatus(http.StatusOK)
 	db, err := pgdb.Open(url)

@@ -32,13 +32,12 @@ func Main(run func(ctx context.Context, url string, out io.Writer) error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
-	if err := With(ctx, func(url string) error { return run(ctx, url, os.Stdout) }); err != nil {
+	if err := with(ctx, func(url string) error { return run(ctx, url, os.Stdout) }); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// With calls run with that connection string.
-func With(ctx context.Context, run func(url string) error) (err error) {
+func with(ctx context.Context, run func(url string) error) (err error) {
 	if url := os.Getenv(Variable); url != "" {
 		return run(url)
 	}

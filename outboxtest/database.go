@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/txoutbox/outbox"
@@ -13,31 +12,20 @@ import (
 
 // newDatabase is where Drain works.
 func newDatabase(ctx context.Context, in outbox.Querier) (run.Database, error) {
-	var tx *sql.Tx
-	var db *sql.DB
+	if in != nil && isNil(in) {
+		return nil, fmt.Errorf("outboxtest: the %T is nil", in)
+	}
 	switch in := in.(type) {
 	case *sql.Tx:
-		tx = in
+		return newHeld(ctx, in)
 	case *sqlx.Tx:
-		if in != nil {
-			tx = in.Tx
-		}
+		return newHeld(ctx, in.Tx)
 	case *sql.DB:
-		db = in
+		return pool{in}, nil
 	case *sqlx.DB:
-		if in != nil {
-			db = in.DB
-		}
-	default:
-		return nil, fmt.Errorf("outboxtest: Drain works in a *sql.Tx, *sqlx.Tx, *sql.DB or *sqlx.DB, not in a %T", in)
+		return pool{in.DB}, nil
 	}
-	switch {
-	case tx != nil:
-		return newHeld(ctx, tx)
-	case db != nil:
-		return pool{db}, nil
-	}
-	return nil, fmt.Errorf("outboxtest: the %T is nil", in)
+	return nil, fmt.Errorf("outboxtest: Drain works in a *sql.Tx, *sqlx.Tx, *sql.DB or *sqlx.DB, not in a %T", in)
 }
 
 // pool is a database whose transactions Drain begins and commits itself.
@@ -47,33 +35,24 @@ func (p pool) InTx(ctx context.Context, f func(*sql.Tx) error) error {
 	return outbox.InTx(ctx, p.db, f)
 }
 
-// keptSettings are the settings of the test's transaction that a claim or a handler changes by SET LOCAL.
-var keptSettings = []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "search_path", "role"}
+// The settings of the test's transaction that a claim or a handler changes by SET LOCAL.
+const (
+	readSettingsSQL = `SELECT jsonb_object_agg(name, current_setting(name))::text
+  FROM unnest('{statement_timeout,lock_timeout,idle_in_transaction_session_timeout,search_path,role}'::text[]) AS name`
+	restoreSettingsSQL = `SELECT set_config(key, value, true) FROM jsonb_each_text($1::jsonb)`
+)
 
 // held is a transaction of the test's, in which each transaction of Drain is a savepoint.
 type held struct {
-	tx      *sql.Tx
-	free    chan struct{} // one use at a time
-	restore string
-	values  []any // of the kept settings
+	tx       *sql.Tx
+	free     chan struct{} // one use at a time
+	settings string
 }
 
 func newHeld(ctx context.Context, tx *sql.Tx) (*held, error) {
 	h := &held{tx: tx, free: make(chan struct{}, 1)}
-	var get, set []string
-	values := make([]string, len(keptSettings))
-	into := make([]any, len(keptSettings))
-	for i, name := range keptSettings {
-		get = append(get, "current_setting('"+name+"')")
-		set = append(set, fmt.Sprintf("set_config('%s', $%d, true)", name, i+1))
-		into[i] = &values[i]
-	}
-	if err := tx.QueryRowContext(ctx, "SELECT "+strings.Join(get, ", ")).Scan(into...); err != nil {
+	if err := tx.QueryRowContext(ctx, readSettingsSQL).Scan(&h.settings); err != nil {
 		return nil, fmt.Errorf("outboxtest: the transaction is not usable: %w", err)
-	}
-	h.restore = "SELECT " + strings.Join(set, ", ")
-	for _, v := range values {
-		h.values = append(h.values, v)
 	}
 	return h, nil
 }
@@ -103,7 +82,7 @@ func (h *held) InTx(ctx context.Context, f func(*sql.Tx) error) (err error) {
 	if err := f(h.tx); err != nil {
 		return err
 	}
-	if _, err := h.tx.ExecContext(ctx, h.restore, h.values...); err != nil {
+	if _, err := h.tx.ExecContext(ctx, restoreSettingsSQL, h.settings); err != nil {
 		return err
 	}
 	_, err = h.tx.ExecContext(ctx, "RELEASE SAVEPOINT "+savepoint)

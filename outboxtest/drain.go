@@ -1,15 +1,12 @@
 package outboxtest
 
 import (
-	"bytes"
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
@@ -17,37 +14,39 @@ import (
 	"github.com/txoutbox/outbox/internal/run"
 )
 
-// Drain runs the tasks that are due, one after the other, with the registry's handlers, their middleware and timeouts,
-// until none is due; those that handlers enqueue as well. in is a *sql.Tx or *sqlx.Tx, which stays open, so that a
-// rollback ends it all; or a *sql.DB or *sqlx.DB, with no relay beside. The order is that of priority (with the
-// handler's), attempt and id, whatever the type, and within an ordering key that of a relay.
+// Drain runs the tasks that are due, one after the other, with the registry's handlers, their
+// middleware and timeouts, until none is due; those that handlers enqueue as well. in is a *sql.Tx
+// or *sqlx.Tx, which stays open, so that a rollback ends it all; or a *sql.DB or *sqlx.DB, with no
+// relay beside. The order is that of priority (with the handler's), attempt and id, whatever the
+// type, and within an ordering key that of a relay.
 //
-// The tables change as by a relay: a task that is done is gone; one that failed is scheduled again by its backoff with
-// attempt and last_error, or a dead letter. Tasks of types that the registry does not know are left alone and counted in
-// the result. A handler's failure does not fail the test: see [Result]. Each failed, dead or discarded run is logged by t.Logf,
-// and so is a Backoff that panics.
+// The tables change as by a relay: a task that is done is gone; one that failed is scheduled again
+// by its backoff with attempt and last_error, or a dead letter. Tasks of types that the registry
+// does not know are left alone and counted in the result. A handler's failure does not fail the
+// test: see [Result]. Each failed, dead or discarded run is in the test's log, and so is a
+// Backoff that panics.
 //
-// A task that failed does not run again in the same Drain, however soon it is due, unless [Attempts], [Retries], [At] or
-// [Through] say so. The same holds for a snooze or an iteration, but for one of no time: Snooze(0) and RunAgain(0) run
-// again at once.
+// A task that failed does not run again in the same Drain, however soon it is due, unless
+// [Attempts], [Retries], [At] or [Through] say so. The same holds for a snooze or an iteration, but
+// for one of no time: Snooze(0) and RunAgain(0) run again at once.
 //
-// In a transaction each Tx or Batch handler gets that transaction, under a savepoint to which its failure, also one of
-// an SQL statement, is rolled back. Deferred constraints are checked after each handler, and deferred triggers without
-// keeping what they write. What a handler sets by SET LOCAL stays, but for role, search_path and the timeouts. A Leased
-// handler runs with its task leased, and Complete works in the same transaction; through a pool of its own it does not
-// see the test's rows. On a database all of them have transactions of their own.
+// In a transaction each Tx or Batch handler gets that transaction, under a savepoint to which its
+// failure, also one of an SQL statement, is rolled back. Deferred constraints are checked after
+// each handler, and deferred triggers without keeping what they write. What a handler sets by SET
+// LOCAL stays, but for role, search_path and the timeouts. A Leased handler runs with its task
+// leased, and Complete works in the same transaction; through a pool of its own it does not see the
+// test's rows. On a database all of them have transactions of their own.
 //
-// Drain fails the test, by t.Fatalf, after an error of the database; when a handler ends its transaction, leaves it
-// unusable or does not return in time; after [MaxRuns] runs; and for bad arguments. It stops after a handler that called
-// FailNow on t. There is no journal and no heartbeat, limits, rates, pauses and a
-// Chooser are not in force.
+// Drain fails the test, by t.Fatalf, after an error of the database; when a handler ends its
+// transaction, leaves it unusable or does not return in time; after [MaxRuns] runs; and for bad
+// arguments. It stops after a handler that called FailNow on t. There is no journal and no
+// heartbeat, limits, rates, pauses and a Chooser are not in force.
 func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ...DrainOption) *Result {
 	t.Helper()
-	d := &drainer{result: &Result{Unhandled: map[string]int{}}, failures: map[int64]int{}}
-	if err := d.prepare(t, in, registry, opts); err != nil {
-		t.Fatalf("%v", err)
+	d, err := newDrainer(t, in, registry, opts)
+	if err == nil {
+		err = d.start()
 	}
-	err := d.start()
 	for err == nil {
 		before, failed := len(d.result.Runs), t.Failed()
 		var more bool
@@ -86,44 +85,39 @@ type drainer struct {
 	horizon  int64         // how far the clock may go; 0 if it may not
 }
 
-func (d *drainer) prepare(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts []DrainOption) (err error) {
-	if d.drainSettings, err = newDrainSettings(t.Context(), opts); err != nil {
-		return err
+func newDrainer(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts []DrainOption) (*drainer, error) {
+	settings, err := newDrainSettings(t.Context(), opts)
+	if err != nil {
+		return nil, err
 	}
 	if registry == nil {
-		return errors.New("outboxtest: Drain needs a *handlers.Registry, not nil")
+		return nil, errors.New("outboxtest: Drain needs a *handlers.Registry, not nil")
 	}
-	if d.in, err = newDatabase(d.ctx, in); err != nil {
-		return err
+	database, err := newDatabase(settings.ctx, in)
+	if err != nil {
+		return nil, err
 	}
+	d := &drainer{drainSettings: settings, in: database, result: &Result{}, failures: map[int64]int{}}
 	registered := registry.Handlers()
 	for _, h := range registered {
 		d.types = append(d.types, h.Type)
 	}
-	d.stepper = run.NewStepper(d.in, registered, d.schema, slog.New(slog.NewTextHandler(logTo{t}, &slog.HandlerOptions{Level: slog.LevelError})))
-	return nil
-}
-
-// logTo writes records to the test's log.
-type logTo struct{ testing.TB }
-
-func (l logTo) Write(record []byte) (int, error) {
-	l.Helper()
-	l.Logf("outboxtest: %s", bytes.TrimSpace(record))
-	return len(record), nil
+	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
+	d.stepper = run.NewStepper(database, registered, d.schema, log)
+	return d, nil
 }
 
 const clockSQL = `/* outboxtest: PostgreSQL's clock */
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
 func (d *drainer) start() error {
-	switch {
-	case !d.at.IsZero():
+	if !d.at.IsZero() {
 		d.horizon = d.at.UnixMicro()
-	case d.through > 0:
-		err := d.in.InTx(d.ctx, func(tx *sql.Tx) error { return tx.QueryRowContext(d.ctx, clockSQL).Scan(&d.horizon) })
+	}
+	if d.through > 0 {
+		err := d.inTx("read the clock", func(tx *sql.Tx) error { return tx.QueryRowContext(d.ctx, clockSQL).Scan(&d.horizon) })
 		if err != nil {
-			return fmt.Errorf("outboxtest: read the clock: %w", err)
+			return err
 		}
 		d.horizon += d.through.Microseconds()
 	}
@@ -134,8 +128,12 @@ func (d *drainer) start() error {
 // next makes the next runs. Without more it is done.
 func (d *drainer) next() (more bool, err error) {
 	runs, err := d.stepper.Step(d.ctx)
+	var m *run.Misuse
+	if errors.As(err, &m) {
+		return false, fmt.Errorf("outboxtest: %s #%d: %w", m.Type, m.TaskID, err)
+	}
 	if err != nil {
-		return false, d.explain(err)
+		return false, fmt.Errorf("outboxtest: Drain: %w", err)
 	}
 	if len(runs) == 0 {
 		return d.advance()
@@ -156,14 +154,6 @@ func (d *drainer) next() (more bool, err error) {
 	return true, nil
 }
 
-func (d *drainer) explain(err error) error {
-	var m *run.Misuse
-	if errors.As(err, &m) {
-		return fmt.Errorf("outboxtest: %s #%d: %w", m.Type, m.TaskID, err)
-	}
-	return fmt.Errorf("outboxtest: Drain: %w", err)
-}
-
 const retrySQL = `/* outboxtest: retry at once */
 UPDATE outbox.task SET state = 'ready', run_at = LEAST(run_at, GREATEST(clock_timestamp(), timestamptz 'epoch' + $2::bigint * interval '1 microsecond'))
  WHERE task_id = $1 AND state = 'scheduled'`
@@ -179,8 +169,7 @@ func (d *drainer) later(last run.Run) error {
 			_, err := d.exec("retry a task", retrySQL, last.TaskID, d.clock)
 			return err
 		}
-	}
-	if last.Outcome != run.Retry && last.Wait <= 0 {
+	} else if last.Wait <= 0 {
 		return nil // a snooze or an iteration that is due at once
 	}
 	if !slices.Contains(d.waiting, last.TaskID) {
@@ -198,64 +187,58 @@ UPDATE outbox.task SET state = 'ready'
  WHERE state = 'scheduled' AND task_type = ANY ($1::text[])
    AND (run_at <= timestamptz 'epoch' + $2::bigint * interval '1 microsecond' OR run_at <= clock_timestamp() AND task_id <> ALL ($3::bigint[]))`
 
-// promote makes ready what is due, but for what this drain has put off itself: that depends on how fast the test is.
-func (d *drainer) promote() (int64, error) {
-	return d.exec("promote scheduled tasks", promoteScheduledSQL, pq.Array(d.types), d.clock, pq.Array(append([]int64{}, d.waiting...)))
+// promote makes ready what is due, but for what this drain has put off itself: that depends on how
+// fast the test is.
+func (d *drainer) promote() (more bool, err error) {
+	n, err := d.exec("promote scheduled tasks", promoteScheduledSQL, pq.Array(d.types), d.clock, pq.Array(append([]int64{}, d.waiting...)))
+	return n > 0, err
 }
 
 const dueSQL = `/* outboxtest: the next due time */
 SELECT (extract(epoch FROM min(run_at)) * 1000000)::bigint FROM outbox.task
  WHERE state = 'scheduled' AND task_type = ANY ($1::text[]) AND run_at <= timestamptz 'epoch' + $2::bigint * interval '1 microsecond'`
 
-// advance looks for tasks that have become due, by PostgreSQL's clock and then by that of the drain.
+// advance looks for tasks that have become due, by PostgreSQL's clock and then by that of the
+// drain.
 func (d *drainer) advance() (more bool, err error) {
-	if n, err := d.promote(); n > 0 || err != nil {
-		return n > 0, err
-	}
-	if d.horizon == 0 {
-		return false, nil
+	if more, err := d.promote(); more || err != nil || d.horizon == 0 {
+		return more, err
 	}
 	var due sql.NullInt64
-	err = d.in.InTx(d.ctx, func(tx *sql.Tx) error {
+	err = d.inTx("look for due tasks", func(tx *sql.Tx) error {
 		return tx.QueryRowContext(d.ctx, inSchema(dueSQL, d.schema), pq.Array(d.types), d.horizon).Scan(&due)
 	})
-	if err != nil {
-		return false, fmt.Errorf("outboxtest: Drain: look for due tasks: %w", err)
-	}
-	if !due.Valid {
-		return false, nil
+	if err != nil || !due.Valid {
+		return false, err
 	}
 	d.clock = max(d.clock, due.Int64)
-	n, err := d.promote()
-	return n > 0, err
-}
-
-func (d *drainer) exec(what, query string, args ...any) (n int64, err error) {
-	err = d.in.InTx(d.ctx, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(d.ctx, inSchema(query, d.schema), args...)
-		if err == nil {
-			n, err = result.RowsAffected()
-		}
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("outboxtest: Drain: %s: %w", what, err)
-	}
-	return n, nil
+	return d.promote()
 }
 
 const unhandledSQL = `/* outboxtest: tasks without a handler */
 SELECT task_type, count(*) FROM outbox.task WHERE task_type <> ALL ($1::text[]) GROUP BY task_type`
 
 func (d *drainer) countUnhandled() error {
-	ctx, cancel := context.WithTimeout(d.ctx, 30*time.Second)
-	defer cancel()
-	err := d.in.InTx(ctx, func(tx *sql.Tx) (err error) {
-		d.result.Unhandled, err = counts(ctx, tx, inSchema(unhandledSQL, d.schema), pq.Array(d.types))
+	return d.inTx("count tasks without a handler", func(tx *sql.Tx) (err error) {
+		d.result.Unhandled, err = counts(d.ctx, tx, inSchema(unhandledSQL, d.schema), pq.Array(d.types))
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("outboxtest: Drain: count tasks without a handler: %w", err)
+}
+
+func (d *drainer) exec(what, query string, args ...any) (n int64, err error) {
+	err = d.inTx(what, func(tx *sql.Tx) error {
+		result, err := tx.ExecContext(d.ctx, inSchema(query, d.schema), args...)
+		if err == nil {
+			n, err = result.RowsAffected()
+		}
+		return err
+	})
+	return n, err
+}
+
+func (d *drainer) inTx(what string, f func(*sql.Tx) error) error {
+	if err := d.in.InTx(d.ctx, f); err != nil {
+		return fmt.Errorf("outboxtest: Drain: %s: %w", what, err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"testing"
 	"time"
@@ -137,5 +138,6 @@ func (t *exampleTB) Context() context.Context     { return context.Background() 
 func (*exampleTB) Helper()                        {}
 func (*exampleTB) Failed() bool                   { return false }
 func (*exampleTB) Logf(string, ...any)            {}
+func (*exampleTB) Output() io.Writer              { return io.Discard }
 func (*exampleTB) Fatal(args ...any)              { panic(fmt.Sprint(args...)) }
 func (*exampleTB) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }

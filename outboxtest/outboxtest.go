@@ -1,5 +1,5 @@
-// Package outboxtest helps an app to test what it enqueues and what its handlers do, inside a transaction of the
-// test's own that is rolled back at the end, or on a database of the test's own.
+// Package outboxtest helps an app to test what it enqueues and what its handlers do, inside a
+// transaction of the test's own that is rolled back at the end, or on a database of the test's own.
 //
 //	tx, err := db.BeginTx(t.Context(), nil)
 //	defer tx.Rollback()
@@ -9,27 +9,35 @@
 //	got := outboxtest.Drain(t, tx, registry)                    // the app's handlers run, in tx
 //	if err := got.Err(); err != nil { … }
 //
-// [RequireEnqueued], [RequireEnqueuedN], [RequireNotEnqueued], [Enqueued] and [Count] look at the tasks. [Drain] runs
-// those that are due as a relay would, one after the other, with the same transitions. Nothing is waited for: no relay
-// runs, and delays pass by [Through], [At] and [Retries].
+// [RequireEnqueued], [RequireEnqueuedN], [RequireNotEnqueued], [Enqueued] and [Count] look at the
+// tasks. [Drain] runs those that are due as a relay would, one after the other, with the same
+// transitions. Nothing is waited for: no relay runs, and delays pass by [Through], [At] and
+// [Retries].
 //
-// The functions fail the test by t.Fatalf, at the caller's line, so they are to be called in the test's own goroutine.
-// They work with lib/pq and pgx, with database/sql and sqlx.
+// The functions fail the test by t.Fatalf, at the caller's line, so they are to be called in the
+// test's own goroutine. They work with lib/pq and pgx, with database/sql and sqlx.
 package outboxtest
 
 import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"reflect"
 	"strings"
 
 	"github.com/txoutbox/outbox"
 )
 
-// Querier is what the functions read from: *sql.Tx, *sqlx.Tx, *sql.DB, *sqlx.DB and *sql.Conn have it. Tasks that a
-// transaction has not committed are seen through that transaction only.
+// Querier is what the functions read from: *sql.Tx, *sqlx.Tx, *sql.DB, *sqlx.DB and *sql.Conn have
+// it. Tasks that a transaction has not committed are seen through that transaction only.
 type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// isNil tells of nil pointers as well.
+func isNil(q any) bool {
+	v := reflect.ValueOf(q)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // inSchema puts the schema's name into a statement, which is written for the schema "outbox".

@@ -32,7 +32,8 @@ type Run struct {
 	Type    string
 	Attempt int // 1 in a task's first run
 	Outcome Outcome
-	// Err is the handler's error, for errors.Is and errors.As, if the task was discarded, failed or died.
+	// Err is the handler's error, for errors.Is and errors.As, if the task was discarded, failed or
+	// died.
 	Err error
 }
 
@@ -46,10 +47,12 @@ func (r Run) String() string {
 
 // Result is what a Drain did.
 type Result struct {
-	// Runs are in the order in which they were made. The members of a Batch handler's call are a run each. A call that
-	// failed for all of a batch is none: its members run one by one then, as in production.
+	// Runs are in the order in which they were made. The members of a Batch handler's call are a
+	// run each. A call that failed for all of a batch is none: its members run one by one then, as
+	// in production.
 	Runs []Run
-	// Unhandled counts the tasks of types that the registry has no handler for. They were left alone.
+	// Unhandled counts the tasks of types that the registry has no handler for. They were left
+	// alone.
 	Unhandled map[string]int
 }
 
@@ -73,8 +76,8 @@ func (r *Result) Count(o Outcome) (n int) {
 	return n
 }
 
-// Err joins the errors of all runs that failed or made a task a dead letter, each with its task; nil if there are none. A discarded task is
-// none of these: see Count.
+// Err joins the errors of all runs that failed or made a task a dead letter, each with its task;
+// nil if there are none. A discarded task is none of these: see Count.
 func (r *Result) Err() error {
 	var errs []error
 	for _, run := range r.Runs {

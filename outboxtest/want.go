@@ -1,6 +1,7 @@
 package outboxtest
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,34 +17,42 @@ type wanted struct {
 	errs   []error
 }
 
+func newWanted(want []Want) (*wanted, error) {
+	w := &wanted{schema: outbox.DefaultSchema}
+	for _, o := range want {
+		if o == nil {
+			w.errs = append(w.errs, errors.New("outboxtest: a Want is nil"))
+			continue
+		}
+		o.want(w)
+	}
+	return w, errors.Join(w.errs...)
+}
+
 // check says what is wrong with a task, or "".
-type check func(*found) string
+type check func(*row) string
 
-type wantFunc func(*wanted)
-
-func (f wantFunc) want(w *wanted) { f(w) }
-
-func expect(c check) Want { return wantFunc(func(w *wanted) { w.checks = append(w.checks, c) }) }
+func (c check) want(w *wanted) { w.checks = append(w.checks, c) }
 
 // RunAt expects a task that is due at t, to the microsecond, as outbox.RunAt(t) makes it.
 func RunAt(t time.Time) Want {
 	t = t.Truncate(time.Microsecond)
-	return expect(func(f *found) string {
-		if f.runAt.Equal(t) {
+	return check(func(r *row) string {
+		if r.RunAt.Equal(t) {
 			return ""
 		}
-		return fmt.Sprintf("run_at %s, want %s", timeText(f.runAt), timeText(t))
+		return fmt.Sprintf("run_at %s, want %s", timeText(r.RunAt), timeText(t))
 	})
 }
 
 // afterSlack is how long the transaction may have been open before the task was enqueued.
 const afterSlack = time.Minute
 
-// After expects a task that is due d after it was enqueued, as outbox.After(d) makes it: run_at is later than
-// created_at, which is the start of the transaction, by d and at most a minute more.
+// After expects a task that is due d after it was enqueued, as outbox.After(d) makes it: run_at is
+// later than created_at, which is the start of the transaction, by d and at most a minute more.
 func After(d time.Duration) Want {
-	return expect(func(f *found) string {
-		if got := f.runAt.Sub(f.createdAt); got < d || got > d+afterSlack {
+	return check(func(r *row) string {
+		if got := r.RunAt.Sub(r.CreatedAt); got < d || got > d+afterSlack {
 			return fmt.Sprintf("run_at %v after created_at, want %v", got.Round(time.Millisecond), d)
 		}
 		return ""
@@ -52,18 +61,19 @@ func After(d time.Duration) Want {
 
 // Priority expects a task's own priority.
 func Priority(p int) Want {
-	return expect(func(f *found) string { return differ("priority", f.priority, p) })
+	return check(func(r *row) string { return differ("priority", r.Priority, p) })
 }
 
-// MaxAttempts expects a task's own max attempts; 0 expects that it has none, as its handler was registered.
+// MaxAttempts expects a task's own max attempts; 0 expects that it has none, as its handler was
+// registered.
 func MaxAttempts(n int) Want {
-	return expect(func(f *found) string { return differ("max_attempts", f.maxAttempts, n) })
+	return check(func(r *row) string { return differ("max_attempts", r.MaxAttempts, n) })
 }
 
 // Header expects a header of the task.
 func Header(key, value string) Want {
-	return expect(func(f *found) string {
-		if got, ok := f.headers[key]; !ok {
+	return check(func(r *row) string {
+		if got, ok := r.Headers[key]; !ok {
 			return fmt.Sprintf("no header %q, want %q", key, value)
 		} else if got != value {
 			return fmt.Sprintf("header %q is %q, want %q", key, got, value)

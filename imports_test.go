@@ -53,6 +53,7 @@ var allowedImports = map[string][]string{
 	"/internal/wake":   {},
 	"/outboxtest": {
 		"", "/handlers", "/internal/run",
+		"/internal/pg",            // the schema's name in a statement
 		"github.com/lib/pq",       // arrays
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},

@@ -103,7 +103,7 @@ func newDrainer(t testing.TB, in outbox.Querier, registry *handlers.Registry, op
 		d.types = append(d.types, h.Type)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
-	d.stepper = run.NewStepper(database, registered, d.schema, log)
+	d.stepper = run.NewStepper(database, registered, string(d.schema), log)
 	return d, nil
 }
 
@@ -206,7 +206,7 @@ func (d *drainer) advance() (more bool, err error) {
 	}
 	var due sql.NullInt64
 	err = d.inTx("look for due tasks", func(tx *sql.Tx) error {
-		return tx.QueryRowContext(d.ctx, inSchema(dueSQL, d.schema), pq.Array(d.types), d.horizon).Scan(&due)
+		return tx.QueryRowContext(d.ctx, d.schema.SQL(dueSQL), pq.Array(d.types), d.horizon).Scan(&due)
 	})
 	if err != nil || !due.Valid {
 		return false, err
@@ -220,14 +220,14 @@ SELECT task_type, count(*) FROM outbox.task WHERE task_type <> ALL ($1::text[]) 
 
 func (d *drainer) countUnhandled() error {
 	return d.inTx("count tasks without a handler", func(tx *sql.Tx) (err error) {
-		d.result.Unhandled, err = counts(d.ctx, tx, inSchema(unhandledSQL, d.schema), pq.Array(d.types))
+		d.result.Unhandled, err = counts(d.ctx, tx, d.schema.SQL(unhandledSQL), pq.Array(d.types))
 		return err
 	})
 }
 
 func (d *drainer) exec(what, query string, args ...any) (n int64, err error) {
 	err = d.inTx(what, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(d.ctx, inSchema(query, d.schema), args...)
+		result, err := tx.ExecContext(d.ctx, d.schema.SQL(query), args...)
 		if err == nil {
 			n, err = result.RowsAffected()
 		}

@@ -87,12 +87,8 @@ SELECT task_type, count(*) FROM outbox.task GROUP BY task_type`
 func search[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match func(P) bool, want []Want) *searched[P] {
 	t.Helper()
 	w, err := newWanted(want)
-	if taskType.Name() == "" {
-		err = errors.Join(err, errors.New("outboxtest: it is the zero TaskType: make it with outbox.NewTaskType"))
-	}
-	if isNil(q) {
-		err = errors.Join(err, errors.New("outboxtest: the Querier is nil"))
-	}
+	err = errors.Join(err, must(taskType.Name() != "", "it is the zero TaskType: make it with outbox.NewTaskType"),
+		must(!isNil(q), "the Querier is nil"))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -103,9 +99,9 @@ func search[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match f
 	if _, isPool := q.(interface{ SetMaxOpenConns(int) }); isPool {
 		s.hint = "\n  (what a transaction has not committed is only seen through that transaction)"
 	}
-	s.rows, err = read(t.Context(), q, inSchema(enqueuedSQL, w.schema), taskType.Name())
+	s.rows, err = read(t.Context(), q, w.schema.SQL(enqueuedSQL), taskType.Name())
 	if err == nil && len(s.rows) == 0 {
-		s.others, err = counts(t.Context(), q, inSchema(otherTypesSQL, w.schema))
+		s.others, err = counts(t.Context(), q, w.schema.SQL(otherTypesSQL))
 	}
 	if err != nil {
 		t.Fatalf("outboxtest: look for tasks %s: %v", taskType.Name(), err)

@@ -8,24 +8,24 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // DrainOption changes one Drain.
-type DrainOption interface{ drain(*drainSettings) }
+type DrainOption interface{ drain(*drainSettings) error }
 
 type drainSettings struct {
 	ctx      context.Context
-	schema   string
+	schema   pg.Schema
 	attempts int           // of one task, that may fail until it is not retried at once
 	at       time.Time     // also what is due by then
 	through  time.Duration // the same, from now
 	maxRuns  int
-	errs     []error
 }
 
-type drainFunc func(*drainSettings)
+type drainFunc func(*drainSettings) error
 
-func (f drainFunc) drain(s *drainSettings) { f(s) }
+func (f drainFunc) drain(s *drainSettings) error { return f(s) }
 
 // Retries runs tasks that failed again at once, whatever their backoff or a RetryAfter says, until
 // they are done or dead. Without it, or Attempts, a task that failed is left scheduled, as in
@@ -35,10 +35,9 @@ func Retries() DrainOption { return Attempts(math.MaxInt) }
 // Attempts is Retries for up to n failed runs of each task in this Drain: after n, at least 1, it
 // is left scheduled. Attempts(1) is the default.
 func Attempts(n int) DrainOption {
-	return drainFunc(func(s *drainSettings) {
-		if s.attempts = n; n < 1 {
-			s.errs = append(s.errs, fmt.Errorf("outboxtest: Attempts(%d): must be at least 1", n))
-		}
+	return drainFunc(func(s *drainSettings) error {
+		s.attempts = n
+		return must(n >= 1, "Attempts(%d): must be at least 1", n)
 	})
 }
 
@@ -48,21 +47,17 @@ func Attempts(n int) DrainOption {
 // process's clocks do not move, so delays that a handler enqueues with count from those. A later At
 // or Through replaces it.
 func At(t time.Time) DrainOption {
-	return drainFunc(func(s *drainSettings) {
+	return drainFunc(func(s *drainSettings) error {
 		s.at, s.through = t, 0
-		if t.IsZero() || t.UTC().Year() > 9999 {
-			s.errs = append(s.errs, errors.New("outboxtest: At: the time is zero or after the year 9999"))
-		}
+		return must(!t.IsZero() && t.UTC().Year() <= 9999, "At: the time is zero or after the year 9999")
 	})
 }
 
 // Through is At the time that is d from now, by PostgreSQL's clock.
 func Through(d time.Duration) DrainOption {
-	return drainFunc(func(s *drainSettings) {
+	return drainFunc(func(s *drainSettings) error {
 		s.through, s.at = d, time.Time{}
-		if d <= 0 {
-			s.errs = append(s.errs, fmt.Errorf("outboxtest: Through(%v): must be positive", d))
-		}
+		return must(d > 0, "Through(%v): must be positive", d)
 	})
 }
 
@@ -70,34 +65,35 @@ func Through(d time.Duration) DrainOption {
 // test when it has made n. The default is 1,000: in one transaction, where PostgreSQL keeps every
 // version of every row, a run costs the more the more there were before.
 func MaxRuns(n int) DrainOption {
-	return drainFunc(func(s *drainSettings) {
-		if s.maxRuns = n; n < 1 {
-			s.errs = append(s.errs, fmt.Errorf("outboxtest: MaxRuns(%d): must be at least 1", n))
-		}
+	return drainFunc(func(s *drainSettings) error {
+		s.maxRuns = n
+		return must(n >= 1, "MaxRuns(%d): must be at least 1", n)
 	})
 }
 
 // Context is the parent of the handlers' contexts. The default is t.Context().
 func Context(ctx context.Context) DrainOption {
-	return drainFunc(func(s *drainSettings) { s.ctx = ctx })
+	return drainFunc(func(s *drainSettings) error {
+		s.ctx = ctx
+		return must(ctx != nil, "Context: it is nil")
+	})
 }
 
-func (o SchemaOption) drain(s *drainSettings) {
-	s.schema = o.name
-	s.errs = append(s.errs, o.check())
-}
-
-func newDrainSettings(ctx context.Context, opts []DrainOption) (*drainSettings, error) {
-	s := &drainSettings{ctx: ctx, schema: outbox.DefaultSchema, attempts: 1, maxRuns: 1_000}
+func newDrainSettings(ctx context.Context, opts []DrainOption) (s *drainSettings, err error) {
+	s = &drainSettings{ctx: ctx, schema: outbox.DefaultSchema, attempts: 1, maxRuns: 1_000}
 	for _, o := range opts {
 		if o == nil {
-			s.errs = append(s.errs, errors.New("outboxtest: a DrainOption is nil"))
-			continue
+			return nil, errors.New("outboxtest: a DrainOption is nil")
 		}
-		o.drain(s)
+		err = errors.Join(err, o.drain(s))
 	}
-	if s.ctx == nil {
-		s.errs = append(s.errs, errors.New("outboxtest: Context: it is nil"))
+	return s, err
+}
+
+// must is an error unless ok.
+func must(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
 	}
-	return s, errors.Join(s.errs...)
+	return fmt.Errorf("outboxtest: "+format, args...)
 }

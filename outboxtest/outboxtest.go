@@ -23,9 +23,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"reflect"
-	"strings"
-
-	"github.com/txoutbox/outbox"
 )
 
 // Querier is what the functions read from: *sql.Tx, *sqlx.Tx, *sql.DB, *sqlx.DB and *sql.Conn have
@@ -38,14 +35,6 @@ type Querier interface {
 func isNil(q any) bool {
 	v := reflect.ValueOf(q)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
-}
-
-// inSchema puts the schema's name into a statement, which is written for the schema "outbox".
-func inSchema(query, schema string) string {
-	if schema == outbox.DefaultSchema {
-		return query
-	}
-	return strings.ReplaceAll(query, "outbox.", `"`+schema+`".`)
 }
 
 // headersOf are the headers of a task as a handler gets them.

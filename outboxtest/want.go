@@ -6,33 +6,35 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // Want is what RequireEnqueued and the like expect of a task besides its payload.
-type Want interface{ want(*wanted) }
+type Want interface{ want(*wanted) error }
 
 type wanted struct {
-	schema string
+	schema pg.Schema
 	checks []check
-	errs   []error
 }
 
-func newWanted(want []Want) (*wanted, error) {
-	w := &wanted{schema: outbox.DefaultSchema}
+func newWanted(want []Want) (w *wanted, err error) {
+	w = &wanted{schema: outbox.DefaultSchema}
 	for _, o := range want {
 		if o == nil {
-			w.errs = append(w.errs, errors.New("outboxtest: a Want is nil"))
-			continue
+			return nil, errors.New("outboxtest: a Want is nil")
 		}
-		o.want(w)
+		err = errors.Join(err, o.want(w))
 	}
-	return w, errors.Join(w.errs...)
+	return w, err
 }
 
 // check says what is wrong with a task, or "".
 type check func(*row) string
 
-func (c check) want(w *wanted) { w.checks = append(w.checks, c) }
+func (c check) want(w *wanted) error {
+	w.checks = append(w.checks, c)
+	return nil
+}
 
 // RunAt expects a task that is due at t, to the microsecond, as outbox.RunAt(t) makes it.
 func RunAt(t time.Time) Want {
@@ -88,16 +90,18 @@ type SchemaOption struct{ name string }
 // Schema names the PostgreSQL schema of the outbox if it is not "outbox".
 func Schema(name string) SchemaOption { return SchemaOption{name} }
 
-func (s SchemaOption) want(w *wanted) {
-	w.schema = s.name
-	w.errs = append(w.errs, s.check())
+func (o SchemaOption) want(w *wanted) error {
+	w.schema = pg.Schema(o.name)
+	return o.check()
 }
 
-func (s SchemaOption) check() error {
-	if outbox.ValidSchema(s.name) {
-		return nil
-	}
-	return fmt.Errorf("outboxtest: Schema(%q): use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", s.name)
+func (o SchemaOption) drain(s *drainSettings) error {
+	s.schema = pg.Schema(o.name)
+	return o.check()
+}
+
+func (o SchemaOption) check() error {
+	return must(outbox.ValidSchema(o.name), "Schema(%q): use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", o.name)
 }
 
 func differ(what string, got, want int) string {

@@ -24,21 +24,9 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-type report struct{ Number int }
+type report struct{}
 
 var makeReport = outbox.NewTaskType[report]("MAKE_REPORT")
-
-// enqueue is what an app does, elsewhere.
-func enqueue(ctx context.Context, db *sql.DB, n int) error {
-	return outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		tasks := make([]outbox.NewTask, n)
-		for i := range tasks {
-			tasks[i] = makeReport.New(report{i + 1})
-		}
-		_, err := outbox.EnqueueMany(ctx, tx, tasks)
-		return err
-	})
-}
 
 func run(ctx context.Context, url string, n int, out io.Writer) error {
 	db, err := devdb.Open(ctx, url, "")
@@ -46,8 +34,13 @@ func run(ctx context.Context, url string, n int, out io.Writer) error {
 		return err
 	}
 	defer db.Close()
-	if err := enqueue(ctx, db, n); err != nil {
-		return err
+	for range n { // an app does it elsewhere
+		if err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+			_, err := makeReport.Enqueue(ctx, tx, report{})
+			return err
+		}); err != nil {
+			return err
+		}
 	}
 	var made atomic.Int64
 	reg := handlers.New()

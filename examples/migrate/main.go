@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"strings"
+	"testing/fstest"
 
 	"github.com/golang-migrate/migrate/v4"
 	"github.com/golang-migrate/migrate/v4/database/postgres"
@@ -56,13 +58,35 @@ func up(ctx context.Context, db *sql.DB, files fs.FS, dir, table string) (versio
 	return version, err
 }
 
+// upFiles are the .sql files with the names that golang-migrate knows: 00019_relays.sql is
+// 00019_relays.up.sql. There are no down files, as the outbox's schema has no way back.
+//
+// golang-migrate sends a file as one query, which PostgreSQL runs as one transaction: what fails
+// leaves nothing. (So do not set MultiStatementEnabled, which cuts files at semicolons, those in
+// functions included.) It marks the version as dirty all the same; once the reason is gone,
+// Migrate.Force with the version before it makes the next Up try again.
+func upFiles(files fs.FS) (fs.FS, error) {
+	names, err := fs.Glob(files, "*.sql")
+	out := fstest.MapFS{} // a file system in memory
+	for _, name := range names {
+		text, e := fs.ReadFile(files, name)
+		err = errors.Join(err, e)
+		out[strings.TrimSuffix(name, ".sql")+".up.sql"] = &fstest.MapFile{Data: text}
+	}
+	return out, err
+}
+
 func run(ctx context.Context, url string, out io.Writer) error {
 	db, err := pgdb.Open(url)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	version, err := up(ctx, db, upFiles{schema.Files}, ".", "migrate_outbox_version")
+	files, err := upFiles(schema.Files)
+	if err != nil {
+		return err
+	}
+	version, err := up(ctx, db, files, ".", "migrate_outbox_version")
 	if err != nil {
 		return err
 	}

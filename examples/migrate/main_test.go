@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"testing"
 	"testing/fstest"
@@ -48,7 +49,15 @@ func TestAFileThatFailsLeavesNothingAndIsTriedAgain(t *testing.T) {
 	}
 	defer db.Close()
 	files := fstest.MapFS{"00001_a.sql": {Data: []byte("CREATE TABLE a (); SELECT 1/0;")}, "readme.md": {}}
-	if _, err := up(t.Context(), db, upFiles{files}, ".", "versions"); err == nil {
+	renamed := func() fs.FS {
+		t.Helper()
+		out, err := upFiles(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if _, err := up(t.Context(), db, renamed(), ".", "versions"); err == nil {
 		t.Fatal("a migration that divides by 0 was applied")
 	}
 	var exists bool
@@ -56,10 +65,10 @@ func TestAFileThatFailsLeavesNothingAndIsTriedAgain(t *testing.T) {
 		t.Errorf("the table of a failed migration exists: %v, %v", exists, err)
 	}
 	files["00001_a.sql"].Data = []byte("CREATE TABLE a ();")
-	if _, err := up(t.Context(), db, upFiles{files}, ".", "versions"); !errors.As(err, new(migrate.ErrDirty)) {
+	if _, err := up(t.Context(), db, renamed(), ".", "versions"); !errors.As(err, new(migrate.ErrDirty)) {
 		t.Errorf("up: %v, want that the version is dirty", err)
 	}
-	source, err := iofs.New(upFiles{files}, ".")
+	source, err := iofs.New(renamed(), ".")
 	if err != nil {
 		t.Fatal(err)
 	}

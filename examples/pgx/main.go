@@ -1,5 +1,5 @@
-// Pgx adds the outbox to an app on pgx: with pgx's database/sql driver, and in transactions of
-// pgxpool.
+// Pgx adds the outbox to an app on pgxpool. The relay is on pgx's database/sql driver, on which the
+// app can be as well, with outbox.InTx.
 //
 //	go run ./examples/pgx
 //
@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/handlers"
@@ -26,27 +26,11 @@ type receipt struct{ OrderID int64 }
 
 var sendReceipt = outbox.NewTaskType[receipt]("SEND_RECEIPT")
 
-const insertOrder = `INSERT INTO shop_order (email) VALUES ($1) RETURNING order_id`
-
-// placeOrder is for code on database/sql: a *sql.DB of sql.Open("pgx", url), or of
-// stdlib.OpenDBFromPool as in run.
-func placeOrder(ctx context.Context, db *sql.DB, email string) (id int64, err error) {
-	err = outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		if err := tx.QueryRowContext(ctx, insertOrder, email).Scan(&id); err != nil {
-			return err
-		}
-		_, err := sendReceipt.Enqueue(ctx, tx, receipt{id})
-		return err
-	})
-	return id, err
-}
-
-// placeOrderInPool is for code on pgxpool, whose transactions are no *sql.Tx: a task is a row, so
-// it can be inserted by hand. Encode checks what Enqueue would check. The options are columns:
-// docs/guide/enqueueing.md.
-func placeOrderInPool(ctx context.Context, pool *pgxpool.Pool, email string) (id int64, err error) {
+// placeOrder inserts a task by hand, as pgxpool's transactions are no *sql.Tx: a task is a row.
+// Encode checks what Enqueue would check. The options are columns: docs/guide/enqueueing.md.
+func placeOrder(ctx context.Context, pool *pgxpool.Pool, email string) (id int64, err error) {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, insertOrder, email).Scan(&id); err != nil {
+		if err := tx.QueryRow(ctx, `INSERT INTO shop_order (email) VALUES ($1) RETURNING order_id`, email).Scan(&id); err != nil {
 			return err
 		}
 		payload, err := sendReceipt.New(receipt{id}).Encode()
@@ -64,43 +48,34 @@ func registry(out io.Writer) *handlers.Registry {
 	handlers.Leased(reg, sendReceipt, func(ctx context.Context, task *outbox.Task[receipt]) error {
 		_, err := fmt.Fprintf(out, "mail for order %d\n", task.Payload.OrderID)
 		return err
-	}, handlers.MaxRunning(1))
+	})
 	return reg
 }
 
 func run(ctx context.Context, url string, out io.Writer) error {
+	db, err := sql.Open("pgx", url) // the relay's: with the app's pool it may be out of connections when its heartbeat needs one
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(12) // Workers + 2
+	if err := schema.Migrate(ctx, db); err != nil {
+		return err
+	}
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	db := stdlib.OpenDBFromPool(pool)
-	defer db.Close()
-	if err := schema.Migrate(ctx, db); err != nil {
-		return err
-	}
 	if _, err := pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL)`); err != nil {
 		return err
 	}
-	first, err := placeOrder(ctx, db, "ada@example.com")
+	id, err := placeOrder(ctx, pool, "ada@example.com")
 	if err != nil {
 		return err
 	}
-	second, err := placeOrderInPool(ctx, pool, "eve@example.com")
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "orders %d and %d are placed\n", first, second)
-
-	// The relay has a pool of its own: one that it shares may be out of connections when its
-	// heartbeat needs one.
-	relayDB, err := sql.Open("pgx", url)
-	if err != nil {
-		return err
-	}
-	defer relayDB.Close()
-	relayDB.SetMaxOpenConns(12) // Workers + 2
-	r, err := relay.New(relayDB, registry(out), relay.Config{})
+	fmt.Fprintf(out, "order %d is placed\n", id)
+	r, err := relay.New(db, registry(out), relay.Config{})
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/emersion/go-smtp"
 )
@@ -22,8 +23,9 @@ type sink struct {
 	listener net.Listener
 	served   chan error
 
+	full atomic.Bool // the mailboxes at fullDomain
+
 	mu    sync.Mutex
-	full  bool       // the mailboxes at fullDomain
 	mails []received // oldest first
 }
 
@@ -40,7 +42,8 @@ func startSink() (*sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sink{listener: listener, served: make(chan error, 1), full: true}
+	s := &sink{listener: listener, served: make(chan error, 1)}
+	s.full.Store(true)
 	s.server = smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) { return &session{sink: s}, nil }))
 	s.server.EnableSMTPUTF8 = true
 	s.server.ErrorLog = log.New(io.Discard, "", 0) // clients that die in the middle of a mail
@@ -75,18 +78,6 @@ func (s *sink) add(m received) {
 	s.mails = append(s.mails, m)
 }
 
-func (s *sink) setFull(full bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.full = full
-}
-
-func (s *sink) isFull() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.full
-}
-
 // session is one SMTP connection.
 type session struct {
 	sink *sink
@@ -96,7 +87,7 @@ type session struct {
 func (s *session) Mail(string, *smtp.MailOptions) error { return nil }
 
 func (s *session) Rcpt(to string, _ *smtp.RcptOptions) error {
-	if strings.HasSuffix(to, "@"+fullDomain) && s.sink.isFull() {
+	if strings.HasSuffix(to, "@"+fullDomain) && s.sink.full.Load() {
 		return &smtp.SMTPError{Code: 552, EnhancedCode: smtp.EnhancedCode{5, 2, 2}, Message: "mailbox is full"}
 	}
 	s.to = to

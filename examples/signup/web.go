@@ -28,7 +28,7 @@ func (s *site) routes(dashboard http.Handler) http.Handler {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { s.show(w, r, http.StatusOK, "") })
 	mux.HandleFunc("POST /signup", s.signUp)
 	mux.HandleFunc("POST /mailboxes", func(w http.ResponseWriter, r *http.Request) {
-		s.inbox.setFull(r.PostFormValue("full") == "true")
+		s.inbox.full.Store(r.PostFormValue("full") == "true")
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 	})
 	mux.Handle("/outbox/", dashboard)
@@ -61,7 +61,7 @@ func (s *site) show(w http.ResponseWriter, r *http.Request, status int, problem 
 	w.WriteHeader(status)
 	_ = page.Execute(w, map[string]any{ // an error means that the browser went away
 		"Problem": problem, "Users": users, "Mails": mails[:min(shown, len(mails))],
-		"FullDomain": fullDomain, "Full": s.inbox.isFull(),
+		"FullDomain": fullDomain, "Full": s.inbox.full.Load(),
 	})
 }
 

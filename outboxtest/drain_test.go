@@ -187,58 +187,6 @@ func TestWhatHandlersEnqueueRunsAndAnEndlessLoopFailsTheTest(t *testing.T) {
 	})
 }
 
-func TestUnknownTypesAreLeftAloneAndCounted(t *testing.T) {
-	t.Parallel()
-	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
-		reg := handlers.New()
-		onTx(reg, "KNOWN", nothing)
-		enqueue(t, in, "KNOWN", 1)
-		enqueue(t, in, "NEW", 1, 2)
-		exec(t, in, `INSERT INTO outbox.task (task_type, run_at) VALUES ('LATER', now() + interval '1 hour')`)
-		before := text(t, in, `SELECT string_agg(t::text, ' ' ORDER BY task_id) FROM outbox.task t WHERE task_type <> 'KNOWN'`)
-		r := outboxtest.Drain(t, in, reg, outboxtest.Through(2*time.Hour))
-		if got := fmt.Sprint(r.Unhandled); got != "map[LATER:1 NEW:2]" || !strings.HasSuffix(r.String(), "done\nno handler: LATER × 1, NEW × 2") {
-			t.Errorf("unhandled: %s, in %q", got, r)
-		}
-		if after := text(t, in, `SELECT string_agg(t::text, ' ' ORDER BY task_id) FROM outbox.task t`); after != before {
-			t.Errorf("they were changed: %s\nto %s", before, after)
-		}
-	})
-}
-
-func TestDrainRefusesBadArguments(t *testing.T) {
-	t.Parallel()
-	db := newDB(t, "postgres")
-	reg := handlers.New()
-	onTx(reg, "A", nothing)
-	conn, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	var noTx *sql.Tx
-	var noContext context.Context
-	aborted := begin(t, db)
-	_, _ = aborted.Exec(`SELECT 1/0`)
-	for want, drain := range map[string]func(testing.TB){
-		"not nil":                 func(t testing.TB) { outboxtest.Drain(t, db, nil) },
-		"not in a *sql.Conn":      func(t testing.TB) { outboxtest.Drain(t, conn, reg) },
-		"not in a <nil>":          func(t testing.TB) { outboxtest.Drain(t, nil, reg) },
-		"the *sql.Tx is nil":      func(t testing.TB) { outboxtest.Drain(t, noTx, reg) },
-		"not usable":              func(t testing.TB) { outboxtest.Drain(t, aborted, reg) },
-		"a DrainOption is nil":    func(t testing.TB) { outboxtest.Drain(t, db, reg, nil) },
-		"Attempts(0)":             func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Attempts(0)) },
-		"MaxRuns(0)":              func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.MaxRuns(0)) },
-		"Through(0s)":             func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Through(0)) },
-		"At: the time is zero":    func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.At(time.Time{})) },
-		"Context: it is nil":      func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Context(noContext)) },
-		`Schema("")`:              func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Schema("")) },
-		`"nowhere.task" does not`: func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Schema("nowhere")) },
-	} {
-		wantFatal(t, failing(t, drain), want)
-	}
-}
-
 // A run whose task is gone without having been done is in the test's log, as Err does not tell of it. It does not fail
 // the test.
 func TestADrainLogsWhatFailedDiedOrWasDiscarded(t *testing.T) {

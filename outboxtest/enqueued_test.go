@@ -10,7 +10,6 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -68,23 +67,22 @@ func TestWhatIsEnqueuedIsFoundByPayloadAndOptions(t *testing.T) {
 			if got := ids(outboxtest.Enqueued(t, tx, send, c.match, c.want...)); !slices.Equal(got, c.found) {
 				t.Errorf("%s: Enqueued gives %v, want %v", name, got, c.found)
 			}
-			if got := outboxtest.Count(t, tx, send, c.match, c.want...); got != len(c.found) {
-				t.Errorf("%s: Count gives %d, want %d", name, got, len(c.found))
+			n := len(c.found)
+			if got := outboxtest.Count(t, tx, send, c.match, c.want...); got != n {
+				t.Errorf("%s: Count gives %d, want %d", name, got, n)
 			}
-			some := failing(t, func(t testing.TB) {
-				if got := ids(outboxtest.RequireEnqueued(t, tx, send, c.match, c.want...)); !slices.Equal(got, c.found) {
-					t.Errorf("%s: RequireEnqueued gives %v, want %v", name, got, c.found)
+			for what, tt := range map[string]struct {
+				fails bool
+				f     func(t testing.TB)
+			}{
+				"RequireEnqueued":    {n == 0, func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, send, c.match, c.want...) }},
+				"RequireEnqueuedN":   {false, func(t testing.TB) { outboxtest.RequireEnqueuedN(t, tx, n, send, c.match, c.want...) }},
+				"… with one more":    {true, func(t testing.TB) { outboxtest.RequireEnqueuedN(t, tx, n+1, send, c.match, c.want...) }},
+				"RequireNotEnqueued": {n > 0, func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, c.match, c.want...) }},
+			} {
+				if failing(t, tt.f).failed != tt.fails {
+					t.Errorf("%s: %s failed: %t", name, what, !tt.fails)
 				}
-			})
-			exactly := failing(t, func(t testing.TB) {
-				if got := ids(outboxtest.RequireEnqueuedN(t, tx, len(c.found), send, c.match, c.want...)); !slices.Equal(got, c.found) {
-					t.Errorf("%s: RequireEnqueuedN gives %v, want %v", name, got, c.found)
-				}
-			})
-			more := failing(t, func(t testing.TB) { outboxtest.RequireEnqueuedN(t, tx, len(c.found)+1, send, c.match, c.want...) })
-			none := failing(t, func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, c.match, c.want...) })
-			if some.failed != (len(c.found) == 0) || exactly.failed || !more.failed || none.failed != (len(c.found) > 0) {
-				t.Errorf("%s: RequireEnqueued failed: %v, RequireEnqueuedN: %v, with one more: %v, RequireNotEnqueued: %v", name, some.failed, exactly.failed, more.failed, none.failed)
 			}
 		}
 
@@ -144,8 +142,15 @@ func TestBadArgumentsFailTheTest(t *testing.T) {
 	db := newDB(t, "postgres")
 	tx, aborted := begin(t, db), begin(t, db)
 	_, _ = aborted.Exec(`SELECT 1/0`)
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
 	var noTx *sql.Tx
+	var noContext context.Context
 	var zero outbox.TaskType[payload]
+	reg := handlers.New()
 	for _, c := range []struct {
 		f    func(testing.TB)
 		want string
@@ -156,56 +161,44 @@ func TestBadArgumentsFailTheTest(t *testing.T) {
 		{func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, send, nil, nil) }, "a Want is nil"},
 		{func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, nil, outboxtest.Schema("No")) }, `Schema("No")`},
 		{func(t testing.TB) { outboxtest.RequireNotEnqueued(t, aborted, send, nil) }, "current transaction is aborted"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, nil) }, "not nil"},
+		{func(t testing.TB) { outboxtest.Drain(t, conn, reg) }, "not in a *sql.Conn"},
+		{func(t testing.TB) { outboxtest.Drain(t, nil, reg) }, "not in a <nil>"},
+		{func(t testing.TB) { outboxtest.Drain(t, noTx, reg) }, "the *sql.Tx is nil"},
+		{func(t testing.TB) { outboxtest.Drain(t, aborted, reg) }, "not usable"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, nil) }, "a DrainOption is nil"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Attempts(0)) }, "Attempts(0)"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.MaxRuns(0)) }, "MaxRuns(0)"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Through(0)) }, "Through(0s)"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.At(time.Time{})) }, "At: the time is zero"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Context(noContext)) }, "Context: it is nil"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Schema("")) }, `Schema("")`},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Schema("nowhere")) }, `"nowhere.task" does not`},
 	} {
 		wantFatal(t, failing(t, c.f), c.want)
 	}
 }
 
-// A schema of another name, in each place.
 func TestTheSchemaMayHaveAnotherName(t *testing.T) {
-	needs.CI(t)
 	t.Parallel()
-	for _, driver := range []string{"postgres", "pgx"} {
-		db := newDB(t, driver, schema.Schema("tasks"))
-		for place, open := range placesOf(driver) {
-			t.Run(driver+" "+place, func(t *testing.T) {
-				exec(t, db, `TRUNCATE tasks.task, tasks.dead_task`)
-				in := open(t, db)
-				exec(t, in, `INSERT INTO tasks.task (task_type, payload) VALUES ('SEND', '{"N": 4}')`)
-				if got := outboxtest.RequireEnqueuedN(t, in, 1, send, even, outboxtest.Schema("tasks"))[0].Payload.N; got != 4 {
-					t.Errorf("the payload is %d, want 4", got)
-				}
-				reg := handlers.New()
-				onTx(reg, "TX", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.MaxAttempts(2))
-				handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error {
-					return task.Complete(ctx, func(*sql.Tx) error { return nil })
-				})
-				exec(t, in, `INSERT INTO tasks.task (task_type, run_at) VALUES ('TX', now()), ('LEASED', now() + interval '1 hour')`)
-				r := outboxtest.Drain(t, in, reg, outboxtest.Schema("tasks"), outboxtest.Retries(), outboxtest.Through(2*time.Hour))
-				wantRuns(t, "TX 1 failed, TX 2 dead, LEASED 1 done", r)
-				if r.Unhandled["SEND"] != 1 {
-					t.Errorf("unhandled are %v, want one SEND", r.Unhandled)
-				}
-			})
+	db := newDB(t, "postgres", schema.Schema("tasks"))
+	for name, in := range map[string]outbox.Querier{"sql.Tx": begin(t, db), "sql.DB": db} {
+		exec(t, in, `INSERT INTO tasks.task (task_type, payload) VALUES ('SEND', '{"N": 4}')`)
+		if got := outboxtest.RequireEnqueuedN(t, in, 1, send, even, outboxtest.Schema("tasks"))[0].Payload.N; got != 4 {
+			t.Errorf("%s: the payload is %d, want 4", name, got)
+		}
+		reg := handlers.New()
+		onTx(reg, "TX", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.MaxAttempts(2))
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error {
+			return task.Complete(ctx, func(*sql.Tx) error { return nil })
+		})
+		exec(t, in, `INSERT INTO tasks.task (task_type, run_at) VALUES ('TX', now()), ('LEASED', now() + interval '1 hour')`)
+		r := outboxtest.Drain(t, in, reg, outboxtest.Schema("tasks"), outboxtest.Retries(), outboxtest.Through(2*time.Hour))
+		wantRuns(t, "TX 1 failed, TX 2 dead, LEASED 1 done", r)
+		if r.Unhandled["SEND"] != 1 {
+			t.Errorf("%s: unhandled are %v, want one SEND", name, r.Unhandled)
 		}
 	}
 }
 
-func TestTasksInTheTransactionOfAConnectionAreSeen(t *testing.T) {
-	t.Parallel()
-	eachDriver(t, func(t *testing.T, db *sql.DB) {
-		conn, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		exec(t, conn, "BEGIN")
-		enqueue(t, conn, "SEND", 0, 1, 2)
-		for i, task := range outboxtest.RequireEnqueuedN(t, conn, 3, send, nil) {
-			if task.Payload.N != i {
-				t.Errorf("task %d has the payload %d", i, task.Payload.N)
-			}
-		}
-		exec(t, conn, "ROLLBACK")
-	})
-}
+var _ outboxtest.Querier = (*sql.Conn)(nil) // for tests that begin a transaction in SQL

@@ -47,41 +47,38 @@ func eachDriver(t *testing.T, test func(t *testing.T, db *sql.DB)) {
 	}
 }
 
+// places are where a test drains. A short run has every second one: each kind once.
+var places = []struct {
+	driver, name string
+	in           func(t testing.TB, db *sql.DB) outbox.Querier
+}{
+	{"postgres", "sql.Tx", inTx}, {"pgx", "sql.Tx", inTx},
+	{"postgres", "sqlx.DB", inSqlxDB}, {"pgx", "sqlx.DB", inSqlxDB},
+	{"pgx", "sqlx.Tx", inSqlxTx}, {"postgres", "sqlx.Tx", inSqlxTx},
+	{"pgx", "sql.DB", inDB}, {"postgres", "sql.DB", inDB},
+}
+
+func inTx(t testing.TB, db *sql.DB) outbox.Querier     { return begin(t, db) }
+func inSqlxTx(t testing.TB, db *sql.DB) outbox.Querier { return &sqlx.Tx{Tx: begin(t, db)} }
+func inDB(_ testing.TB, db *sql.DB) outbox.Querier     { return db }
+func inSqlxDB(_ testing.TB, db *sql.DB) outbox.Querier { return sqlx.NewDb(db, "postgres") }
+
 // eachPlace runs a test in each kind of transaction and on each kind of pool, with each driver.
 func eachPlace(t *testing.T, test func(t *testing.T, db *sql.DB, in outbox.Querier)) {
 	t.Helper()
-	for _, driver := range []string{"postgres", "pgx"} {
-		db := newDB(t, driver)
-		for place, open := range placesOf(driver) {
-			t.Run(driver+" "+place, func(t *testing.T) {
-				exec(t, db, `TRUNCATE outbox.task, outbox.dead_task, effect, child`)
-				test(t, db, open(t, db))
-			})
-		}
+	dbs := map[string]*sql.DB{"postgres": newDB(t, "postgres"), "pgx": newDB(t, "pgx")}
+	for _, p := range relaytest.Part(places, len(places)/2) {
+		t.Run(p.driver+" "+p.name, func(t *testing.T) {
+			empty(t, dbs[p.driver])
+			test(t, dbs[p.driver], p.in(t, dbs[p.driver]))
+		})
 	}
 }
 
-// placesOf are the places that a run tries with a driver: with two drivers each of them once, and all with OUTBOX_TEST_LONG=1.
-func placesOf(driver string) map[string]func(t testing.TB, db *sql.DB) outbox.Querier {
-	if os.Getenv("OUTBOX_TEST_LONG") != "" {
-		return places
-	}
-	some := []string{"sql.Tx", "sqlx.DB"}
-	if driver == "pgx" {
-		some = []string{"sqlx.Tx", "sql.DB"}
-	}
-	of := map[string]func(t testing.TB, db *sql.DB) outbox.Querier{}
-	for _, place := range some {
-		of[place] = places[place]
-	}
-	return of
-}
-
-var places = map[string]func(t testing.TB, db *sql.DB) outbox.Querier{
-	"sql.Tx":  func(t testing.TB, db *sql.DB) outbox.Querier { return begin(t, db) },
-	"sqlx.Tx": func(t testing.TB, db *sql.DB) outbox.Querier { return &sqlx.Tx{Tx: begin(t, db), Mapper: nil} },
-	"sql.DB":  func(t testing.TB, db *sql.DB) outbox.Querier { return db },
-	"sqlx.DB": func(t testing.TB, db *sql.DB) outbox.Querier { return sqlx.NewDb(db, "postgres") },
+func empty(t testing.TB, db *sql.DB) {
+	t.Helper()
+	exec(t, db, `TRUNCATE outbox.task, outbox.dead_task, outbox.done_task, outbox.headless_key, outbox.unique_key, outbox.counter,
+		outbox.counter_log, outbox.running, outbox.relay, effect, child RESTART IDENTITY`)
 }
 
 // begin is a transaction that is rolled back at the end of the test.

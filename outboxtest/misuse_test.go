@@ -14,6 +14,48 @@ import (
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
+func TestBadArgumentsFailTheTest(t *testing.T) {
+	t.Parallel()
+	db := newDB(t, "postgres")
+	tx, aborted := begin(t, db), begin(t, db)
+	_, _ = aborted.Exec(`SELECT 1/0`)
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var noTx *sql.Tx
+	var noContext context.Context
+	var zero outbox.TaskType[payload]
+	reg := handlers.New()
+	for _, c := range []struct {
+		f    func(testing.TB)
+		want string
+	}{
+		{func(t testing.TB) { outboxtest.RequireEnqueued(t, nil, send, nil) }, "the Querier is nil"},
+		{func(t testing.TB) { outboxtest.RequireEnqueued(t, noTx, send, nil) }, "the Querier is nil"},
+		{func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, zero, nil) }, "outbox.NewTaskType"},
+		{func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, send, nil, nil) }, "a Want is nil"},
+		{func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, nil, outboxtest.Schema("No")) }, `Schema("No")`},
+		{func(t testing.TB) { outboxtest.RequireNotEnqueued(t, aborted, send, nil) }, "current transaction is aborted"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, nil) }, "not nil"},
+		{func(t testing.TB) { outboxtest.Drain(t, conn, reg) }, "not in a *sql.Conn"},
+		{func(t testing.TB) { outboxtest.Drain(t, nil, reg) }, "not in a <nil>"},
+		{func(t testing.TB) { outboxtest.Drain(t, noTx, reg) }, "the *sql.Tx is nil"},
+		{func(t testing.TB) { outboxtest.Drain(t, aborted, reg) }, "not usable"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, nil) }, "a DrainOption is nil"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Attempts(0)) }, "Attempts(0)"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.MaxRuns(0)) }, "MaxRuns(0)"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Through(0)) }, "Through(0s)"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.At(time.Time{})) }, "At: the time is zero"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Context(noContext)) }, "Context: it is nil"},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Schema("")) }, `Schema("")`},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Schema("nowhere")) }, `"nowhere.task" does not`},
+	} {
+		wantFatal(t, failing(t, c.f), c.want)
+	}
+}
+
 func TestAHandlerThatEndsOrSpoilsItsTransactionFailsTheTest(t *testing.T) {
 	t.Parallel()
 	dbs := map[string]*sql.DB{"postgres": newDB(t, "postgres"), "pgx": newDB(t, "pgx")}

@@ -1,5 +1,4 @@
-// Chi is a web server on chi with a relay in its process and the dashboard in its router. A task
-// knows the request that enqueued it.
+// Chi is a web server on chi with a relay in its process and the dashboard in its router.
 //
 //	go run ./examples/chi [-addr :8080]
 //	curl -d email=ada@example.com localhost:8080/orders
@@ -18,7 +17,6 @@ import (
 	"net/http"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/go-chi/chi/v5/middleware"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/dashboard"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
@@ -26,9 +24,9 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-var sendReceipt = outbox.NewTaskType[string]("SEND_RECEIPT")
+var addr = flag.String("addr", ":8080", "serve at this `address`")
 
-const requestID = "request" // a header of a task
+var sendReceipt = outbox.NewTaskType[string]("SEND_RECEIPT")
 
 func routes(db *sql.DB) (http.Handler, error) {
 	board, err := dashboard.New(db, dashboard.Config{BasePath: "/outbox",
@@ -37,7 +35,6 @@ func routes(db *sql.DB) (http.Handler, error) {
 		return nil, err
 	}
 	mux := chi.NewRouter()
-	mux.Use(middleware.RequestID)
 	mux.Mount("/outbox", board)
 	mux.Post("/orders", func(w http.ResponseWriter, req *http.Request) {
 		ctx, email := req.Context(), req.FormValue("email")
@@ -45,7 +42,7 @@ func routes(db *sql.DB) (http.Handler, error) {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO shop_order (email) VALUES ($1)`, email); err != nil {
 				return err
 			}
-			_, err := sendReceipt.Enqueue(ctx, tx, email, outbox.Headers(map[string]string{requestID: middleware.GetReqID(ctx)}))
+			_, err := sendReceipt.Enqueue(ctx, tx, email)
 			return err
 		})
 		if err != nil {
@@ -60,7 +57,7 @@ func routes(db *sql.DB) (http.Handler, error) {
 func registry(out io.Writer) *handlers.Registry {
 	reg := handlers.New()
 	handlers.Leased(reg, sendReceipt, func(ctx context.Context, task *outbox.Task[string]) error {
-		_, err := fmt.Fprintf(out, "mail to %s, by request %s\n", task.Payload, task.Headers[requestID])
+		_, err := fmt.Fprintf(out, "mail to %s\n", task.Payload)
 		return err
 	})
 	return reg
@@ -68,7 +65,7 @@ func registry(out io.Writer) *handlers.Registry {
 
 const tables = `CREATE TABLE IF NOT EXISTS shop_order (email text NOT NULL)`
 
-func run(ctx context.Context, url, addr string, out io.Writer) error {
+func run(ctx context.Context, url string, out io.Writer) error {
 	db, err := devdb.Open(ctx, url, tables)
 	if err != nil {
 		return err
@@ -83,7 +80,7 @@ func run(ctx context.Context, url, addr string, out io.Writer) error {
 		return err
 	}
 	ctx, stop := context.WithCancelCause(ctx)
-	server := &http.Server{Addr: addr, Handler: mux}
+	server := &http.Server{Addr: *addr, Handler: mux}
 	go func() { stop(server.ListenAndServe()) }() // the relay ends with it
 	err = r.Run(ctx)
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
@@ -92,7 +89,4 @@ func run(ctx context.Context, url, addr string, out io.Writer) error {
 	return errors.Join(err, server.Close())
 }
 
-func main() {
-	addr := flag.String("addr", ":8080", "serve at this `address`")
-	devdb.Main(func(ctx context.Context, url string, out io.Writer) error { return run(ctx, url, *addr, out) })
-}
+func main() { devdb.Main(run) }

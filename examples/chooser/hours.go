@@ -9,12 +9,9 @@ import (
 
 // hours caps reports at a share of the relay's workers: 80 % from 22 to 6 o'clock, 20 % by day.
 // Within the cap the built-in order decides.
-type hours struct {
-	now  func() time.Time
-	rest relay.Chooser
-}
+type hours struct{ rest relay.Chooser }
 
-func newHours(now func() time.Time) *hours { return &hours{now, relay.Fair()} }
+var now = time.Now
 
 // Choose implements relay.Chooser.
 func (h *hours) Choose(v relay.View) []int {
@@ -23,7 +20,7 @@ func (h *hours) Choose(v relay.View) []int {
 		return h.rest.Choose(v)
 	}
 	percent := 20
-	if hour := h.now().Hour(); hour >= 22 || hour < 6 {
+	if hour := now().Hour(); hour >= 22 || hour < 6 {
 		percent = 80
 	}
 	head := &v.Heads[reports]

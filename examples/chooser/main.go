@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -29,7 +30,7 @@ var (
 
 const workers = 10
 
-func run(ctx context.Context, url string, now func() time.Time, out io.Writer) error {
+func run(ctx context.Context, url string, out io.Writer) error {
 	db, err := devdb.Open(ctx, url, "")
 	if err != nil {
 		return err
@@ -65,7 +66,7 @@ func run(ctx context.Context, url string, now func() time.Time, out io.Writer) e
 		mails.Add(1)
 		return nil
 	})
-	r, err := relay.New(db, reg, relay.Config{Workers: workers, Chooser: newHours(now)})
+	r, err := relay.New(db, reg, relay.Config{Workers: workers, Chooser: &hours{relay.Fair()}})
 	if err != nil {
 		return err
 	}
@@ -77,12 +78,10 @@ func run(ctx context.Context, url string, now func() time.Time, out io.Writer) e
 }
 
 func main() {
-	hour := flag.Int("hour", -1, "pretend that it is this `hour`")
-	devdb.Main(func(ctx context.Context, url string, out io.Writer) error {
-		now := time.Now
-		if *hour >= 0 {
-			now = func() time.Time { return time.Date(2000, 1, 1, *hour, 0, 0, 0, time.Local) }
-		}
-		return run(ctx, url, now, out)
+	flag.Func("hour", "pretend that it is this `hour`", func(value string) error {
+		hour, err := strconv.Atoi(value)
+		now = func() time.Time { return time.Date(2000, 1, 1, hour, 0, 0, 0, time.Local) }
+		return err
 	})
+	devdb.Main(run)
 }

@@ -24,17 +24,19 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
+var enqueue = flag.Int("enqueue", 0, "enqueue `N` tasks first")
+
 type report struct{}
 
 var makeReport = outbox.NewTaskType[report]("MAKE_REPORT")
 
-func run(ctx context.Context, url string, n int, out io.Writer) error {
+func run(ctx context.Context, url string, out io.Writer) error {
 	db, err := devdb.Open(ctx, url, "")
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	for range n { // an app does it elsewhere
+	for range *enqueue { // an app does it elsewhere
 		if err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
 			_, err := makeReport.Enqueue(ctx, tx, report{})
 			return err
@@ -62,7 +64,4 @@ func run(ctx context.Context, url string, n int, out io.Writer) error {
 	return err
 }
 
-func main() {
-	n := flag.Int("enqueue", 0, "enqueue `N` tasks first")
-	devdb.Main(func(ctx context.Context, url string, out io.Writer) error { return run(ctx, url, *n, out) })
-}
+func main() { devdb.Main(run) }

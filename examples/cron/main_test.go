@@ -31,8 +31,9 @@ func TestEachRunDoesWhatIsDueThen(t *testing.T) {
 		if _, err := db.Exec(step.due); err != nil {
 			t.Fatal(err)
 		}
+		*enqueue = step.enqueue
 		var out bytes.Buffer
-		if err := run(t.Context(), url, step.enqueue, &out); err != nil || out.String() != step.want {
+		if err := run(t.Context(), url, &out); err != nil || out.String() != step.want {
 			t.Errorf("run %d printed %q, %v; want %q", i+1, &out, err, step.want)
 		}
 	}

@@ -28,6 +28,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
+var addr = flag.String("addr", ":8080", "serve at this `address`")
+
 type receipt struct {
 	OrderID int64
 	Email   string
@@ -75,7 +77,7 @@ const tables = `CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED
 
 // run serves until ctx ends, and then stops from the outside in: no new requests, no new tasks, the
 // pools.
-func run(ctx context.Context, url, addr string, out io.Writer) error {
+func run(ctx context.Context, url string, out io.Writer) error {
 	db, err := devdb.Open(ctx, url, tables)
 	if err != nil {
 		return err
@@ -94,7 +96,7 @@ func run(ctx context.Context, url, addr string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", addr)
+	listener, err := net.Listen("tcp", *addr)
 	if err != nil {
 		return err
 	}
@@ -120,7 +122,4 @@ func run(ctx context.Context, url, addr string, out io.Writer) error {
 	return group.Wait()
 }
 
-func main() {
-	addr := flag.String("addr", ":8080", "serve at this `address`")
-	devdb.Main(func(ctx context.Context, url string, out io.Writer) error { return run(ctx, url, *addr, out) })
-}
+func main() { devdb.Main(run) }

@@ -32,12 +32,13 @@ func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	*addr = "127.0.0.1:0"
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	read, write := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := run(ctx, database, "127.0.0.1:0", write)
+		err := run(ctx, database, write)
 		write.Close()
 		done <- err
 	}()

@@ -21,7 +21,6 @@ const fullDomain = "full.example"
 type sink struct {
 	server   *smtp.Server
 	listener net.Listener
-	served   chan error
 
 	full atomic.Bool // the mailboxes at fullDomain
 
@@ -42,12 +41,12 @@ func startSink() (*sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sink{listener: listener, served: make(chan error, 1)}
+	s := &sink{listener: listener}
 	s.full.Store(true)
 	s.server = smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) { return &session{sink: s}, nil }))
 	s.server.EnableSMTPUTF8 = true
 	s.server.ErrorLog = log.New(io.Discard, "", 0) // clients that die in the middle of a mail
-	go func() { s.served <- s.server.Serve(listener) }()
+	go s.server.Serve(listener)
 	return s, nil
 }
 
@@ -56,7 +55,6 @@ func (s *sink) address() string { return s.listener.Addr().String() }
 func (s *sink) close() {
 	s.server.Close()
 	s.listener.Close() // if it was so soon that Serve did not know it yet
-	<-s.served
 }
 
 // all returns the mails, the newest first.

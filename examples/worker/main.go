@@ -26,6 +26,11 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
+var (
+	addr    = flag.String("addr", ":8081", "serve the health at this `address`")
+	enqueue = flag.Int("enqueue", 0, "enqueue `N` tasks first, to see something")
+)
+
 type thumbnail struct{ ImageID int }
 
 var makeThumbnail = outbox.NewTaskType[thumbnail]("MAKE_THUMBNAIL")
@@ -55,7 +60,7 @@ func health(r *relay.Relay) http.Handler {
 	return mux
 }
 
-func run(ctx context.Context, url, addr string, enqueue int, out io.Writer) error {
+func run(ctx context.Context, url string, out io.Writer) error {
 	db, err := devdb.Open(ctx, url, "")
 	if err != nil {
 		return err
@@ -63,7 +68,7 @@ func run(ctx context.Context, url, addr string, enqueue int, out io.Writer) erro
 	defer db.Close()
 	const workers = 50
 	db.SetMaxOpenConns(12) // enough for any number of workers if all handlers are Leased; else workers + 2
-	for i := range enqueue {
+	for i := range *enqueue {
 		if err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
 			_, err := makeThumbnail.Enqueue(ctx, tx, thumbnail{i + 1})
 			return err
@@ -75,7 +80,7 @@ func run(ctx context.Context, url, addr string, enqueue int, out io.Writer) erro
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", addr)
+	listener, err := net.Listen("tcp", *addr)
 	if err != nil {
 		return err
 	}
@@ -92,8 +97,4 @@ func run(ctx context.Context, url, addr string, enqueue int, out io.Writer) erro
 	return err
 }
 
-func main() {
-	addr := flag.String("addr", ":8081", "serve the health at this `address`")
-	enqueue := flag.Int("enqueue", 0, "enqueue `N` tasks first, to see something")
-	devdb.Main(func(ctx context.Context, url string, out io.Writer) error { return run(ctx, url, *addr, *enqueue, out) })
-}
+func main() { devdb.Main(run) }

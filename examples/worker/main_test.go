@@ -20,12 +20,13 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func TestAWorkerTellsItsHealthAndEndsWithItsContext(t *testing.T) {
 	url := pgtest.Database(t)
+	*addr, *enqueue = "127.0.0.1:0", 1
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	read, write := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := run(ctx, url, "127.0.0.1:0", 1, write)
+		err := run(ctx, url, write)
 		write.Close()
 		done <- err
 	}()

@@ -20,8 +20,6 @@ func onTx(reg *handlers.Registry, name string, f func(ctx context.Context, tx *s
 	handlers.Tx(reg, outbox.NewTaskType[payload](name), f, opts...)
 }
 
-func nothing(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil }
-
 func TestTasksRunByPriorityAttemptAndIDOfAllTypes(t *testing.T) {
 	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {

@@ -12,6 +12,7 @@ import (
 	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
@@ -49,7 +50,7 @@ func TestRetriesGoOnUntilDeadAndAttemptsUntilThatMany(t *testing.T) {
 	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
-		hour := handlers.Backoff(constant(time.Hour))
+		hour := handlers.Backoff(relaytest.Constant(time.Hour))
 		onTx(reg, "NEVER", func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 			exec(t, tx, `INSERT INTO effect VALUES ('never')`)
 			return handlers.RetryAfter(time.Hour, errBoom)
@@ -96,7 +97,7 @@ func TestWhatFailsOrSnoozesDoesNotRunAgainHoweverSoonItIsDue(t *testing.T) {
 	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
-		onTx(reg, "A_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.Backoff(constant(time.Microsecond)))
+		onTx(reg, "A_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.Backoff(relaytest.Constant(time.Microsecond)))
 		onTx(reg, "A_SNOOZES", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return handlers.Snooze(time.Microsecond) })
 		onTx(reg, "B_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.Backoff(atOnce))
 		onTx(reg, "C_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return handlers.RetryAfter(0, errBoom) })
@@ -129,7 +130,7 @@ func TestADrainsClockGoesThroughDelaysSnoozesAndBackoffs(t *testing.T) {
 		handlers.Leased(reg, outbox.NewTaskType[payload]("FAILS"), func(_ context.Context, task *outbox.Task[payload]) error {
 			note(task)
 			return errBoom
-		}, handlers.Backoff(constant(80*time.Minute)))
+		}, handlers.Backoff(relaytest.Constant(80*time.Minute)))
 		for name, c := range map[string]struct {
 			options func() []outboxtest.DrainOption
 			ran     string

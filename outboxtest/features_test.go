@@ -10,6 +10,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
@@ -17,7 +18,7 @@ type writeEffect = func(ctx context.Context, tx outbox.Tx, task *outbox.Task[pay
 
 // features registers, for each kind of handler, types whose tasks run again, are kept, ordered and have timeouts of their own.
 func features(reg *handlers.Registry, effect writeEffect) {
-	hour := handlers.Backoff(constant(time.Hour))
+	hour := handlers.Backoff(relaytest.Constant(time.Hour))
 	all := func(name string, f func(task *outbox.Task[payload]) error, opts ...handlers.Option) {
 		opts = append(opts, hour)
 		does := func(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error {

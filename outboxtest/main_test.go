@@ -8,12 +8,10 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 	_ "github.com/lib/pq"
-	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
@@ -134,10 +132,6 @@ func enqueue(t testing.TB, q outbox.Querier, taskType string, ns ...int) {
 	for _, n := range ns {
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload) VALUES ($1, jsonb_build_object('N', $2::int))`, taskType, n)
 	}
-}
-
-func constant(d time.Duration) func() retry.Backoff {
-	return func() retry.Backoff { return retry.NewConstant(d) }
 }
 
 // recorder is a testing.TB whose failure is what is looked at.

@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
@@ -114,13 +115,13 @@ func TestAHandlerThatLosesItsConnectionHasFailed(t *testing.T) {
 			_, err := tx.ExecContext(ctx, "SELECT pg_sleep(5)")
 			return err
 		}
-		onTx(reg, "CUT", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error { return cut(ctx, tx) }, handlers.Backoff(constant(time.Hour)))
+		onTx(reg, "CUT", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error { return cut(ctx, tx) }, handlers.Backoff(relaytest.Constant(time.Hour)))
 		handlers.Batch(reg, outbox.NewTaskType[payload]("CUT_BATCH"), 5, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
 			if len(tasks) > 1 || tasks[0].Payload.N == 2 {
 				return cut(ctx, tx)
 			}
 			return nil
-		}, handlers.Backoff(constant(time.Hour)))
+		}, handlers.Backoff(relaytest.Constant(time.Hour)))
 		enqueue(t, db, "CUT", 1)
 		enqueue(t, db, "CUT_BATCH", 1, 2)
 		wantRuns(t, "CUT 1 failed, CUT_BATCH 1 done, CUT_BATCH 1 failed", outboxtest.Drain(t, db, reg))

@@ -15,6 +15,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -37,7 +38,7 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		_, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES ($1)`, fmt.Sprintf("%s %d, attempt %d of %d", task.Type, task.Payload.N, task.Attempt, task.MaxAttempts))
 		return err
 	}
-	hour := handlers.Backoff(constant(time.Hour))
+	hour := handlers.Backoff(relaytest.Constant(time.Hour))
 	onTx := func(name string, f func(ctx context.Context, tx *sql.Tx) error, opts ...handlers.Option) {
 		handlers.Tx(reg, outbox.NewTaskType[payload](name), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 			if err := effect(ctx, tx, task); err != nil {

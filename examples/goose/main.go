@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"fmt"
 	"io"
@@ -23,10 +22,15 @@ import (
 //go:embed migrations
 var migrations embed.FS
 
-// migrate brings the outbox's schema and then the app's up to date. Both number their files from 1,
-// so each has a table of versions of its own. A new version of the outbox comes with the module,
-// and is applied by the next start or deploy.
-func migrate(ctx context.Context, db *sql.DB, out io.Writer) error {
+// run brings the outbox's schema and then the app's up to date. Both number their files from 1, so
+// each has a table of versions of its own. A new version of the outbox comes with the module, and is
+// applied by the next start or deploy.
+func run(ctx context.Context, url string, out io.Writer) error {
+	db, err := pgdb.Open(url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
 	app, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return err
@@ -49,15 +53,6 @@ func migrate(ctx context.Context, db *sql.DB, out io.Writer) error {
 		fmt.Fprintf(out, "%s: %d migrations applied\n", m.name, len(results))
 	}
 	return schema.Check(ctx, db, outbox.DefaultSchema) // also at the start of an app that does not migrate
-}
-
-func run(ctx context.Context, url string, out io.Writer) error {
-	db, err := pgdb.Open(url)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	return migrate(ctx, db, out)
 }
 
 func main() { devdb.Main(run) }

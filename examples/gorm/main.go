@@ -9,7 +9,6 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"io"
 
@@ -92,14 +91,10 @@ func registry(db *gorm.DB, out io.Writer) *handlers.Registry {
 	reg := handlers.New()
 	handlers.Leased(reg, sendReceipt, func(ctx context.Context, task *outbox.Task[receipt]) error {
 		var o order
-		err := db.WithContext(ctx).First(&o, task.Payload.OrderID).Error
-		if errors.Is(err, gorm.ErrRecordNotFound) {
-			return handlers.Discard(err)
-		}
-		if err != nil {
+		if err := db.WithContext(ctx).First(&o, task.Payload.OrderID).Error; err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(out, "mail to %s: your order %d over %d cents\n", o.Email, o.ID, o.Cents)
+		_, err := fmt.Fprintf(out, "mail to %s: your order %d over %d cents\n", o.Email, o.ID, o.Cents)
 		return err
 	})
 	handlers.Tx(reg, addTurnover, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[receipt]) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/mail"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/txoutbox/outbox"
 )
 
@@ -52,18 +53,8 @@ type user struct {
 
 // newestUsers returns up to limit users, the newest first.
 func newestUsers(ctx context.Context, db *sql.DB, limit int) (list []user, err error) {
-	rows, err := db.QueryContext(ctx, `SELECT email, (SELECT coalesce(sum(cents), 0) FROM ledger WHERE ledger.usr_id = usr.usr_id)
+	err = sqlx.NewDb(db, "postgres").SelectContext(ctx, &list, `
+		SELECT email, (SELECT coalesce(sum(cents), 0) FROM ledger WHERE ledger.usr_id = usr.usr_id) AS cents
 		FROM usr ORDER BY usr_id DESC LIMIT $1`, limit)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var u user
-		if err := rows.Scan(&u.Email, &u.Cents); err != nil {
-			return nil, err
-		}
-		list = append(list, u)
-	}
-	return list, rows.Err()
+	return list, err
 }

@@ -215,12 +215,9 @@ func (d *drainer) advance() (more bool, err error) {
 	return d.promote()
 }
 
-const unhandledSQL = `/* outboxtest: tasks without a handler */
-SELECT task_type, count(*) FROM outbox.task WHERE task_type <> ALL ($1::text[]) GROUP BY task_type`
-
 func (d *drainer) countUnhandled() error {
 	return d.inTx("count tasks without a handler", func(tx *sql.Tx) (err error) {
-		d.result.Unhandled, err = counts(d.ctx, tx, d.schema.SQL(unhandledSQL), pq.Array(d.types))
+		d.result.Unhandled, err = otherTypes(d.ctx, tx, d.schema, d.types...)
 		return err
 	})
 }

@@ -36,6 +36,9 @@ func TestTasksRunByPriorityAttemptAndIDOfAllTypes(t *testing.T) {
 		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error { return note(ctx, nil, task) })
 		exec(t, in, `INSERT INTO outbox.task (task_type, payload, priority, attempt) VALUES
 			('LESS', '{"N": 7}', -4, 0), ('B', '{"N": 6}', 5, 1), ('A', '{"N": 3}', 0, 0), ('B', '{"N": 4}', 0, 0), ('LEASED', '{"N": 2}', -1, 0), ('A', '{"N": 5}', 5, 0), ('LESS', '{"N": 1}', -20, 0)`)
+		if r := outboxtest.Drain(t, in, handlers.New()); len(r.Runs) != 0 || r.Unhandled["A"] != 2 {
+			t.Errorf("without handlers: %v", r)
+		}
 		result := outboxtest.Drain(t, in, reg)
 		if got := fmt.Sprint(order); got != "[1 2 3 4 5 6 7]" || len(result.Runs) != 7 || result.Count(outboxtest.Done) != 7 || len(result.Of("A")) != 2 {
 			t.Errorf("the order was %v: %v", got, result)

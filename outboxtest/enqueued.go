@@ -11,7 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // RequireEnqueued fails the test unless a task of the type is in outbox.task that match accepts and
@@ -75,14 +77,6 @@ type searched[P any] struct {
 	hint     string
 }
 
-const enqueuedSQL = `/* outboxtest: tasks of a type */
-SELECT task_id, task_type, state, payload::text, run_at, created_at, priority, attempt, COALESCE(max_attempts, 0), headers::text,
-       COALESCE(last_error, ''), COALESCE(ordering_key, ''), iterations
-  FROM outbox.task WHERE task_type = $1 ORDER BY task_id`
-
-const otherTypesSQL = `/* outboxtest: tasks by type */
-SELECT task_type, count(*) FROM outbox.task GROUP BY task_type`
-
 // search fails the test if the arguments are bad or the tasks cannot be read.
 func search[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match func(P) bool, want []Want) *searched[P] {
 	t.Helper()
@@ -99,9 +93,9 @@ func search[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match f
 	if _, isPool := q.(interface{ SetMaxOpenConns(int) }); isPool {
 		s.hint = "\n  (what a transaction has not committed is only seen through that transaction)"
 	}
-	s.rows, err = read(t.Context(), q, w.schema.SQL(enqueuedSQL), taskType.Name())
+	s.rows, err = read(t.Context(), q, w.schema, taskType.Name())
 	if err == nil && len(s.rows) == 0 {
-		s.others, err = counts(t.Context(), q, w.schema.SQL(otherTypesSQL))
+		s.others, err = otherTypes(t.Context(), q, w.schema, taskType.Name())
 	}
 	if err != nil {
 		t.Fatalf("outboxtest: look for tasks %s: %v", taskType.Name(), err)
@@ -130,8 +124,13 @@ func search[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match f
 	return s
 }
 
-func read(ctx context.Context, q Querier, query string, args ...any) (out []*row, err error) {
-	rows, err := q.QueryContext(ctx, query, args...)
+const enqueuedSQL = `/* outboxtest: tasks of a type */
+SELECT task_id, task_type, state, payload::text, run_at, created_at, priority, attempt, COALESCE(max_attempts, 0), headers::text,
+       COALESCE(last_error, ''), COALESCE(ordering_key, ''), iterations
+  FROM outbox.task WHERE task_type = $1 ORDER BY task_id`
+
+func read(ctx context.Context, q Querier, schema pg.Schema, taskType string) (out []*row, err error) {
+	rows, err := q.QueryContext(ctx, schema.SQL(enqueuedSQL), taskType)
 	if err != nil {
 		return nil, err
 	}
@@ -149,8 +148,12 @@ func read(ctx context.Context, q Querier, query string, args ...any) (out []*row
 	return out, rows.Err()
 }
 
-func counts(ctx context.Context, q Querier, query string, args ...any) (map[string]int, error) {
-	rows, err := q.QueryContext(ctx, query, args...)
+const otherTypesSQL = `/* outboxtest: tasks of other types */
+SELECT task_type, count(*) FROM outbox.task WHERE task_type <> ALL ($1::text[]) GROUP BY task_type`
+
+// otherTypes counts the tasks of all types but the given ones.
+func otherTypes(ctx context.Context, q Querier, schema pg.Schema, types ...string) (map[string]int, error) {
+	rows, err := q.QueryContext(ctx, schema.SQL(otherTypesSQL), pq.Array(append([]string{}, types...))) // a nil slice is NULL
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"flag"
 	"fmt"
 	"io"
@@ -40,11 +39,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	for i := range 10 {
 		tasks = append(tasks, makeReport.New(i), sendMail.New(i))
 	}
-	err = outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-		_, err := outbox.EnqueueMany(ctx, tx, tasks)
-		return err
-	})
-	if err != nil {
+	if err := devdb.Enqueue(ctx, db, tasks...); err != nil {
 		return err
 	}
 

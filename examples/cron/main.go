@@ -11,10 +11,10 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -36,13 +36,8 @@ func run(ctx context.Context, url string, out io.Writer) error {
 		return err
 	}
 	defer db.Close()
-	for range *enqueue { // an app does it elsewhere
-		if err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-			_, err := makeReport.Enqueue(ctx, tx, report{})
-			return err
-		}); err != nil {
-			return err
-		}
+	if err := devdb.Enqueue(ctx, db, slices.Repeat([]outbox.NewTask{makeReport.New(report{})}, *enqueue)...); err != nil {
+		return err
 	}
 	var made atomic.Int64
 	reg := handlers.New()

@@ -23,8 +23,8 @@ import (
 var migrations embed.FS
 
 // run brings the outbox's schema and then the app's up to date. Both number their files from 1, so
-// each has a table of versions of its own. A new version of the outbox comes with the module, and is
-// applied by the next start or deploy.
+// each has a table of versions of its own. A new version of the outbox comes with the module, and
+// is applied by the next start or deploy.
 func run(ctx context.Context, url string, out io.Writer) error {
 	db, err := pgdb.Open(url)
 	if err != nil {

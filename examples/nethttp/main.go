@@ -48,14 +48,13 @@ func routes(db *sql.DB) http.Handler {
 			_, err := sendReceipt.Enqueue(req.Context(), tx, r)
 			return err
 		})
-		if errors.Is(err, outbox.ErrCommitUnknown) { // the order and its task are there, or neither is
-			log.Printf("place an order: %v", err)
-			http.Error(w, "the order may have been placed: look whether it is there before you try again", http.StatusServiceUnavailable)
-			return
-		}
 		if err != nil {
 			log.Printf("place an order: %v", err)
-			http.Error(w, "the order could not be placed", http.StatusInternalServerError)
+			status, text := http.StatusInternalServerError, "the order could not be placed"
+			if errors.Is(err, outbox.ErrCommitUnknown) { // the order and its task are there, or neither is
+				status, text = http.StatusServiceUnavailable, "the order may have been placed: look whether it is there before you try again"
+			}
+			http.Error(w, text, status)
 			return
 		}
 		w.WriteHeader(http.StatusCreated)

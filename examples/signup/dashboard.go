@@ -17,8 +17,8 @@ func newDashboard(db *sql.DB) (http.Handler, error) {
 // has no administrators. An app that has some asks its own session instead. It does not go by
 // addresses: behind a proxy all requests come from the proxy.
 //
-// It looks at the name of the host as well: another site's name may lead to 127.0.0.1, and its pages
-// are of the same origin then.
+// It looks at the name of the host as well: another site's name may lead to 127.0.0.1, and its
+// pages are of the same origin then.
 func fromThisMachine(r *http.Request) (dashboard.Access, string) {
 	client, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !client.Addr().Unmap().IsLoopback() || !loopbackHost(r.Host) {

@@ -154,7 +154,7 @@ func (d demo) count(ctx context.Context, db *sql.DB, inbox *sink, ran int, out i
 		note string
 		good bool
 	}{
-		{"users", users, "", users == d.signUps},
+		{"users", users, "signed up", users == d.signUps},
 		{"credits", credits, fmt.Sprintf("to %d users; %d repeated", credited, credits-credited), credits == d.signUps && credited == d.signUps},
 		{"mails", mails, fmt.Sprintf("to %d users; %d repeated", len(mailed), mails-len(mailed)), len(mailed) == d.signUps},
 		{"tasks left", left, "", left == 0},

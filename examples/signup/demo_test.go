@@ -10,8 +10,8 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// The demo, shortened; CI runs all of it on each push. Relays die by SIGKILL while they run tasks; no
-// task is lost, no credit is granted twice.
+// The demo, shortened; CI runs all of it on each push. Relays die by SIGKILL while they run tasks;
+// no task is lost, no credit is granted twice.
 func TestDemoKilledRelaysLoseNothing(t *testing.T) {
 	needs.Long(t)
 	url := pgtest.Database(t)

@@ -35,8 +35,8 @@ func newMailer(server string) (*mailer, error) {
 	return &mailer{client}, err
 }
 
-// send returns nil once the server has accepted the mail. Errors have the server's codes and not its
-// words, which may name the address: they end up in logs.
+// send returns nil once the server has accepted the mail. Errors have the server's codes and not
+// its words, which may name the address: they end up in logs.
 func (m *mailer) send(ctx context.Context, to, subject, text, key string) error {
 	letter := mail.NewMsg(mail.WithNoDefaultUserAgent())
 	if err := letter.From("welcome@signup.example"); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 )
 
-// welcome is the payload of both tasks. It names the user and repeats nothing of the row: a task may
-// run much later, and operators see payloads.
+// welcome is the payload of both tasks. It names the user and repeats nothing of the row: a task
+// may run much later, and operators see payloads.
 type welcome struct {
 	UsrID int64 `json:"usr_id"`
 }

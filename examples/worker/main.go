@@ -11,7 +11,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"flag"
 	"fmt"
@@ -69,10 +68,7 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	const workers = 50
 	db.SetMaxOpenConns(12) // enough for any number of workers if all handlers are Leased; else workers + 2
 	for i := range *enqueue {
-		if err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-			_, err := makeThumbnail.Enqueue(ctx, tx, thumbnail{i + 1})
-			return err
-		}); err != nil {
+		if err := devdb.Enqueue(ctx, db, makeThumbnail.New(thumbnail{i + 1})); err != nil {
 			return err
 		}
 	}
@@ -85,16 +81,10 @@ func run(ctx context.Context, url string, out io.Writer) error {
 		return err
 	}
 	server := &http.Server{Handler: health(r), ReadHeaderTimeout: 5 * time.Second}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { _ = server.Serve(listener) }() // where it fails the probes fail
 	fmt.Fprintf(out, "health at http://%s/readyz\n", listener.Addr())
-
 	err = r.Run(ctx) // until a signal; before that only if the schema is not the one of this binary
-	err = errors.Join(err, server.Close())
-	if e := <-served; !errors.Is(e, http.ErrServerClosed) {
-		err = errors.Join(err, e)
-	}
-	return err
+	return errors.Join(err, server.Close())
 }
 
 func main() { devdb.Main(run) }

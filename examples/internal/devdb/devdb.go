@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/devpg"
 	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/schema"
@@ -64,4 +65,12 @@ func Open(ctx context.Context, url, tables string) (*sql.DB, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
+}
+
+// Enqueue gives an example something to do. An app enqueues in the transaction of its own rows.
+func Enqueue(ctx context.Context, db *sql.DB, tasks ...outbox.NewTask) error {
+	return outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		_, err := outbox.EnqueueMany(ctx, tx, tasks)
+		return err
+	})
 }

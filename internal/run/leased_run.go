@@ -38,6 +38,7 @@ func (x *LeasedRun) Ordered() bool { return x.row.Ordered() }
 
 // begin runs the task.
 func (x *LeasedRun) begin() {
+	x.leases.starting.Add(-1)
 	r, h, t := x.r, x.h, &x.row
 	if t.LostBy.Valid && !x.beginSuspect() {
 		return
@@ -48,7 +49,7 @@ func (x *LeasedRun) begin() {
 		return
 	}
 	x.ctx = &x.context
-	x.context.parent, x.context.onEnd, x.context.clock = r.Handling, x.overdue, x.leases.clock.at
+	x.context.parent, x.context.onEnd = r.Handling, x.overdue
 	t.Fill(&x.task, x.begun)
 	x.task.Lease = &x.lease
 	var end time.Time
@@ -212,10 +213,9 @@ func (x *LeasedRun) tellEnd() {
 
 // Start starts the handlers of what was claimed under the token.
 func (l *Leases) Start(h *handler.Handler, token string, runs []*LeasedRun) {
-	begin := make([]starter, len(runs))
-	for i, x := range runs {
+	l.starting.Add(int64(len(runs)))
+	for _, x := range runs {
 		x.claimed(l, h, token)
-		begin[i] = x
+		go x.begin()
 	}
-	l.starts.add(begin)
 }

@@ -29,15 +29,11 @@ type Leases struct {
 	holders map[*lease]struct{}
 	unknown []unknownClaim
 	poke    chan struct{}
-	clock   clock
-	starts  starts
 	results
 }
 
 func NewLeases(r *Runner) *Leases {
-	l := &Leases{r: r, holders: map[*lease]struct{}{}, poke: make(chan struct{}, 1), results: newResults()}
-	l.clock.ring = l.overdue
-	return l
+	return &Leases{r: r, holders: map[*lease]struct{}{}, poke: make(chan struct{}, 1), results: newResults()}
 }
 
 // hold notes a lease while its handler runs, until end if that is not zero: then its context ends,
@@ -52,17 +48,6 @@ func (l *Leases) hold(one *lease, end time.Time, cause error) {
 	if l.r.Handling.Err() != nil { // who ends those that are held may have been there before
 		one.ctx.cancel(context.Cause(l.r.Handling))
 	}
-}
-
-// overdue ends the contexts whose time has run out, and tells when the next one will; zero is
-// never.
-func (l *Leases) overdue(now time.Time) (next time.Time) {
-	for _, one := range l.held() {
-		if end := one.ctx.overdue(now); !end.IsZero() && (next.IsZero() || end.Before(next)) {
-			next = end
-		}
-	}
-	return next
 }
 
 // stop ends the contexts of all handlers, as the relay does not wait for them any more.
@@ -124,7 +109,6 @@ func (l *Leases) release(rows []*store.Row, token, xid string) {
 // Run gives back what claims of unknown outcome took, until stop is closed. Then it waits for the
 // results that are being written.
 func (l *Leases) Run(stop <-chan struct{}) {
-	defer l.clock.stop()
 	defer context.AfterFunc(l.r.Handling, l.stop)()
 	retry := time.NewTicker(time.Second)
 	defer retry.Stop()

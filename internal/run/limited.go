@@ -18,7 +18,6 @@ import (
 type limited struct {
 	parent context.Context // of its values; whoever makes a limited sees to it that it ends with its parent
 	onEnd  func()          // is called in a goroutine of its own when it ends, but for the end of its run
-	clock  func(time.Time) // is told of each end, and ends the context then; nil: a timer of its own
 
 	mu       sync.Mutex
 	ended    bool
@@ -109,15 +108,6 @@ func (c *limited) known() context.Context {
 	return c.inner
 }
 
-// AfterFunc saves package context a goroutine for each derived context.
-func (c *limited) AfterFunc(f func()) (stop func() bool) {
-	done := c.Done()
-	return context.AfterFunc(c.known(), func() {
-		<-done
-		f()
-	})
-}
-
 // endAt sets the moment at which the context ends, with the cause.
 func (c *limited) endAt(end time.Time, cause error) {
 	c.mu.Lock()
@@ -126,27 +116,21 @@ func (c *limited) endAt(end time.Time, cause error) {
 		return
 	}
 	c.end, c.endCause = end, cause
-	if c.clock != nil {
-		c.clock(end)
-		return
+	if c.timer == nil {
+		c.timer = time.AfterFunc(time.Until(end), c.timeOut)
+	} else {
+		c.timer.Reset(time.Until(end))
 	}
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	c.timer = time.AfterFunc(time.Until(end), func() { c.overdue(time.Now()) })
 }
 
-// overdue ends the context if its time has run out, and tells when it will if it has not; zero is
-// never.
-func (c *limited) overdue(now time.Time) (later time.Time) {
+// timeOut ends the context, unless its end was moved when the timer fired.
+func (c *limited) timeOut() {
 	c.mu.Lock()
 	end, cause := c.end, c.endCause
 	c.mu.Unlock()
-	if end.IsZero() || end.After(now) {
-		return end
+	if !end.After(time.Now()) {
+		c.cancel(cause)
 	}
-	c.cancel(cause)
-	return time.Time{}
 }
 
 // extend moves the end to a later moment, if there is one.

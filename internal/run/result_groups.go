@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
@@ -14,6 +15,7 @@ import (
 // results are transitions that wait to be written. While one group of them is being written the
 // next one gathers: group commit without a timer.
 type results struct {
+	starting   atomic.Int64 // runs that are about to begin
 	pending    sync.Mutex
 	waiting    []*transition
 	writers    int
@@ -45,7 +47,7 @@ func (l *Leases) finish(t *transition) {
 	l.pending.Lock()
 	defer l.pending.Unlock()
 	l.waiting = append(l.waiting, t)
-	if len(l.waiting) >= resultGroup || l.starts.left.Load() == 0 {
+	if len(l.waiting) >= resultGroup || l.starting.Load() == 0 {
 		Poke(l.enough)
 	}
 	if l.writers < ResultWriters {
@@ -76,7 +78,7 @@ func (l *Leases) gather() {
 	l.pending.Lock()
 	n := len(l.waiting)
 	l.pending.Unlock()
-	if n == 0 || n >= resultGroup || l.starts.left.Load() == 0 {
+	if n == 0 || n >= resultGroup || l.starting.Load() == 0 {
 		return
 	}
 	timer := time.NewTimer(resultWait)

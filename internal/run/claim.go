@@ -5,6 +5,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"math"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -134,8 +136,22 @@ type unit struct {
 	guardedTx
 	h    *handler.Handler
 	rows []*store.Row
-	rowRoom
-	runs *store.Runs // in the journal; nil: there is none
+	lent *[]store.Row // what rows points to, from rowPool
+	runs *store.Runs  // in the journal; nil: there is none
+}
+
+// rowPool lends claims their rows, which would be half of the garbage of a large one.
+var rowPool = sync.Pool{New: func() any { return new([]store.Row) }}
+
+// recycle gives the rows back, when nobody has one any more.
+func (u *unit) recycle() {
+	if u.lent == nil {
+		return
+	}
+	u.rows = nil
+	clear(*u.lent)
+	*u.lent = (*u.lent)[:0]
+	rowPool.Put(u.lent)
 }
 
 // take claims, and sets the savepoint if it finds tasks.
@@ -143,7 +159,6 @@ func (u *unit) take(c claimPlan) error {
 	return u.exclusively(func(ctx context.Context, conn pg.Exclusive) error {
 		untimed := u.untimed()
 		before, after := "", ""
-		var block []store.Row
 		for i, more := 0, true; more; i++ {
 			var p claimPart
 			if p, more = c.part(u.h, i, len(u.rows)); p.limit == 0 {
@@ -163,12 +178,12 @@ func (u *unit) take(c claimPlan) error {
 				if values[0] == nil {
 					return nil
 				}
-				if len(block) == 0 {
-					block = u.rowsFor(p.limit)
+				if u.lent == nil {
+					u.lent = rowPool.Get().(*[]store.Row)
+					*u.lent = slices.Grow(*u.lent, p.limit)
 				}
-				r := &block[0]
-				block = block[1:]
-				r.TaskType, r.Max = u.h.Type, u.h.MaxAttempts
+				*u.lent = append(*u.lent, store.Row{TaskType: u.h.Type, Max: u.h.MaxAttempts})
+				r := &(*u.lent)[len(*u.lent)-1]
 				u.rows = append(u.rows, r)
 				u.xid, err = r.FromText(pg.Text(values[0]))
 				return err

@@ -28,12 +28,11 @@ type Leases struct {
 	mu      sync.Mutex
 	holders map[*lease]struct{}
 	unknown []unknownClaim
-	poke    chan struct{}
 	results
 }
 
 func NewLeases(r *Runner) *Leases {
-	return &Leases{r: r, holders: map[*lease]struct{}{}, poke: make(chan struct{}, 1), results: newResults()}
+	return &Leases{r: r, holders: map[*lease]struct{}{}, results: newResults()}
 }
 
 // hold notes a lease while its handler runs, until end if that is not zero: then its context ends,
@@ -98,12 +97,8 @@ func (l *Leases) Lose() (lost int) {
 // release gives a claim back whose commit may have failed or not.
 func (l *Leases) release(rows []*store.Row, token, xid string) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.unknown = append(l.unknown, unknownClaim{rows, token, xid})
-	l.mu.Unlock()
-	select {
-	case l.poke <- struct{}{}:
-	default:
-	}
 }
 
 // Run gives back what claims of unknown outcome took, until stop is closed. Then it waits for the
@@ -114,8 +109,6 @@ func (l *Leases) Run(stop <-chan struct{}) {
 	defer retry.Stop()
 	for {
 		select {
-		case <-l.poke:
-			l.giveBack()
 		case <-retry.C:
 			l.giveBack()
 		case <-stop:

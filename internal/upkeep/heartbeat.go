@@ -86,14 +86,15 @@ func (h *Heartbeat) LeaseEnd() time.Time {
 	return time.Time{}
 }
 
-// Ahead is PostgreSQL's clock less this process's, as the last beat saw it; zero unless ReadsClock.
+// Ahead is PostgreSQL's clock less this process's, as the last beat saw it.
 func (h *Heartbeat) Ahead() time.Duration { return time.Duration(h.ahead.Load()) }
 
-// BeatSQL renews the relay's row.
+// BeatSQL renews the relay's row, and returns PostgreSQL's clock.
 const BeatSQL = `/* outbox: heartbeat */
 INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections)
 VALUES ($1::uuid, $2, $3, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[], $6, NULLIF($7::integer, 0))
-ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections`
+ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections
+RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
 // Run beats until stop is closed, and then signs off.
 func (h *Heartbeat) Run(stop <-chan struct{}) {
@@ -166,11 +167,13 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, Interval)
 		defer cancel()
 		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers, h.MaxConns()}
-		if h.ReadsClock {
-			return h.beatAndRead(ctx, conn, args)
+		var now int64
+		sent := time.Now()
+		if err := conn.QueryRowContext(ctx, h.Schema.SQL(BeatSQL), args...).Scan(&now); err != nil {
+			return err
 		}
-		_, err := conn.ExecContext(ctx, h.Schema.SQL(BeatSQL), args...)
-		return err
+		h.ahead.Store(int64(time.UnixMicro(now).Sub(sent.Add(time.Since(sent) / 2))))
+		return nil
 	})
 	if err != nil {
 		h.failure.Store(&err)
@@ -182,19 +185,5 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 		close(h.First) // whoever waits for it may look at the end
 	}
 	h.streak.beat(sent)
-	return nil
-}
-
-const readClock = `
-RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
-
-// beatAndRead is a beat that reads PostgreSQL's clock as well.
-func (h *Heartbeat) beatAndRead(ctx context.Context, conn *sql.Conn, args []any) error {
-	var now int64
-	sent := time.Now()
-	if err := conn.QueryRowContext(ctx, h.Schema.SQL(BeatSQL)+readClock, args...).Scan(&now); err != nil {
-		return err
-	}
-	h.ahead.Store(int64(time.UnixMicro(now).Sub(sent.Add(time.Since(sent) / 2))))
 	return nil
 }

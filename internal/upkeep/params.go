@@ -20,7 +20,6 @@ type Params struct {
 	Pace          pg.Pace
 	Log           *slog.Logger
 	Now           func() time.Time                     // time.Now
-	ReadsClock    bool                                 // beats read PostgreSQL's clock, for Ahead
 	Jobs          []Job                                // of the relay's other parts
 	SharedJobs    []SharedJob                          // of all relays
 	Lost          func() (handlers int)                // ends the leased handlers, as the leases have run out

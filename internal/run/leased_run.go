@@ -1,6 +1,7 @@
 package run
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -15,10 +16,10 @@ type LeasedRun struct {
 	row     store.Row
 	context limited
 	task    store.Task
-	begun   int
 
 	claimTook time.Duration // from row.leasedAt
-	watch     *watchedRun
+	watch     *watch
+	calledAt  time.Time
 	suspect   *soloRun
 	putOff    time.Duration // a suspect: as another one runs
 	next      transition
@@ -40,17 +41,17 @@ func (x *LeasedRun) Ordered() bool { return x.row.Ordered() }
 func (x *LeasedRun) begin() {
 	x.leases.starting.Add(-1)
 	r, h, t := x.r, x.h, &x.row
+	x.watch = newWatch(r.Events, h, []*store.Row{t}, t.LeasedAt.Add(x.claimTook))
 	if t.LostBy.Valid && !x.beginSuspect() {
 		return
 	}
-	x.begun = t.Attempt
-	if x.begun > t.Max {
+	if t.Attempt > t.Max {
 		x.end(verdict{outcome: Dead, change: store.Change{Attempt: t.Max, Reason: store.ReasonAttempts, Err: t.LostText(store.DeadAttempts)}})
 		return
 	}
 	x.ctx = &x.context
 	x.context.parent, x.context.onEnd = r.Handling, x.overdue
-	t.Fill(&x.task, x.begun)
+	t.Fill(&x.task, t.Attempt)
 	x.task.Lease = &x.lease
 	var end time.Time
 	var cause error
@@ -59,7 +60,7 @@ func (x *LeasedRun) begin() {
 	} else if timeout > 0 {
 		end, cause = time.Now().Add(timeout), timeoutError(timeout)
 	}
-	x.watched() // before anybody else can end it
+	x.calledAt = time.Now() // before anybody else can end it
 	x.leases.hold(&x.lease, end, cause)
 	x.suspect.begun()
 	x.call()
@@ -124,7 +125,7 @@ func (x *LeasedRun) overdue() {
 // finish hands on what the outcome asks for.
 func (x *LeasedRun) finish(out callResult) {
 	r, h, t := x.r, x.h, &x.row
-	x.watch.returned()
+	x.watch.called(x.calledAt, time.Since(x.calledAt), []*store.Task{&x.task})
 	out.because(x.ctx)
 	x.leases.drop(&x.lease)
 	x.ctx.cancel(nil)
@@ -169,53 +170,41 @@ func (x *LeasedRun) ended() {
 	if x.putOff > 0 {
 		x.r.postponed(x.putOff)
 	}
-	x.tellEnd()
-}
-
-// watchedRun is what observers are to hear of a run of a leased task; nil, which does nothing,
-// without any.
-type watchedRun struct {
-	called  time.Time
-	handled time.Duration
-}
-
-// watched begins to watch the call of the handler.
-func (x *LeasedRun) watched() {
-	if x.r.Events.Observed() {
-		x.watch = &watchedRun{called: time.Now()}
-	}
-}
-
-func (w *watchedRun) returned() {
-	if w != nil {
-		w.handled = time.Since(w.called)
-	}
-}
-
-// tellEnd tells what became of the task.
-func (x *LeasedRun) tellEnd() {
-	if !x.r.Events.Observed() {
-		return
-	}
-	end := End{Type: x.h.Type, Kind: x.h.Kind}
-	one := TaskEnd{TaskID: x.id, Attempt: x.task.Attempt, Outcome: x.next.outcome, Waited: x.r.Events.Waited(x.row.RunAt, x.row.LeasedAt.Add(x.claimTook))}
-	if x.watch != nil {
-		end.Called, end.Handled = x.watch.called, x.watch.handled
-	} else {
-		one.Attempt = min(x.row.Attempt, x.row.Max)
-	}
-	if one.Outcome == Dead {
-		one.Reason = x.next.change.Reason
-	}
-	end.Tasks = []TaskEnd{one}
-	x.r.Events.Ended(end)
+	x.watch.set(x.id, x.next.verdict)
+	x.watch.tell()
 }
 
 // Start starts the handlers of what was claimed under the token.
 func (l *Leases) Start(h *handler.Handler, token string, runs []*LeasedRun) {
 	l.starting.Add(int64(len(runs)))
+	s := &starts{runs: make(chan *LeasedRun, len(runs))}
 	for _, x := range runs {
 		x.claimed(l, h, token)
-		go x.begin()
+		s.runs <- x
+	}
+	close(s.runs)
+	s.ensure()
+}
+
+// starts are runs of a claim that are about to begin. A goroutine takes one after the other, and
+// before it calls a handler it sees to it that there is another goroutine for the rest: so short
+// runs need few goroutines, and none waits for a handler that takes its time.
+type starts struct {
+	runs  chan *LeasedRun // closed
+	spare atomic.Bool     // a goroutine was started that has not taken a run yet
+}
+
+func (s *starts) ensure() {
+	if len(s.runs) > 0 && s.spare.CompareAndSwap(false, true) {
+		go s.work()
+	}
+}
+
+func (s *starts) work() {
+	x, more := <-s.runs
+	s.spare.Store(false)
+	for ; more; x, more = <-s.runs {
+		s.ensure()
+		x.begin()
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// watch is what observers are to hear of one claim of a Tx or Batch handler; nil, which does
-// nothing, without any. Tasks of which nothing is set met a failure of the infrastructure.
+// watch is what observers are to hear of one claim of a Tx or Batch handler, or of one leased run;
+// nil, which does nothing, without any. Tasks of which nothing is set met a failure of the infrastructure.
 type watch struct {
 	to   Events
 	end  End
@@ -49,7 +49,9 @@ func (w *watch) called(at time.Time, took time.Duration, tasks []*store.Task) {
 func (w *watch) set(taskID int64, v verdict) {
 	if w != nil {
 		end := &w.end.Tasks[w.at[taskID]]
-		end.Outcome, end.Reason = v.outcome, v.change.Reason
+		if end.Outcome = v.outcome; v.outcome == Dead {
+			end.Reason = v.change.Reason
+		}
 	}
 }
 

@@ -52,7 +52,8 @@ func (d *removal) take(ctx context.Context) error {
 	args := []any{d.row.ID, d.token}
 	err := d.exclusively(func(_ context.Context, c pg.Exclusive) error {
 		return c.Together(ctx, "", d.SQL(CompleteSQL), args, d.untimed()+"SAVEPOINT "+d.savepoint, func(values []driver.Value) error {
-			d.xid, d.row.Began = pg.Text(values[0]), sql.NullInt64{Int64: pg.Integer(values[1]), Valid: true}
+			began := pg.Integer(values[1])
+			d.xid, d.row.Began = pg.Text(values[0]), &began
 			return nil
 		})
 	})

@@ -110,10 +110,8 @@ func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, n LeaseNext,
 	return runs, token, allowed, err
 }
 
-const (
-	leasedBlock = 8        // leased tasks that are made in one piece of memory, which lives as long as one of them runs
-	sharedText  = 64 << 10 // how large a claim's text may be for its tasks to keep it for their payloads
-)
+// sharedText is how large a claim's text may be for its tasks to keep it for their payloads.
+const sharedText = 64 << 10
 
 // leasedRows are the tasks in the text of lease_tasks, in the order of claiming. One text costs a
 // driver much less than as many rows.
@@ -122,23 +120,15 @@ func leasedRows(tasks string, h *handler.Handler, limit int) (out []*LeasedRun, 
 		return nil, nil
 	}
 	shared := len(tasks) <= sharedText
-	left := strings.Count(tasks, "\n") + 1
-	out = make([]*LeasedRun, 0, left)
-	var block []LeasedRun
 	for line := range strings.SplitSeq(tasks, "\n") {
-		if len(block) == 0 {
-			block = make([]LeasedRun, min(left, leasedBlock))
-		}
-		left--
 		if !shared {
 			line = strings.Clone(line)
 		}
-		t := &block[0].row
-		t.TaskType, t.Max = h.Type, h.MaxAttempts
-		if err := t.FromLine(line); err != nil {
+		x := &LeasedRun{row: store.Row{TaskType: h.Type, Max: h.MaxAttempts}}
+		if err := x.row.FromLine(line); err != nil {
 			return nil, err
 		}
-		out, block = append(out, &block[0]), block[1:]
+		out = append(out, x)
 	}
 	slices.SortFunc(out, func(a, b *LeasedRun) int { return a.row.Compare(&b.row) })
 	return out, store.TooMany(len(out), limit)

@@ -73,16 +73,17 @@ UPDATE outbox.unique_key SET task_id = $3
 func (s *Store) WriteBack(ctx context.Context, tx Execer, t *Row, c Change) error {
 	lastError, payload, optional := t.lastError, t.Payload, t.optional
 	if c.Err != nil {
-		lastError = sql.NullString{String: pgerr.Text(c.Err), Valid: true}
+		text := pgerr.Text(c.Err)
+		lastError = &text
 	}
 	if c.Again {
-		lastError, optional.iterations = sql.NullString{}, min(optional.iterations+1, math.MaxInt32)
+		lastError, optional.iterations = nil, min(optional.iterations+1, math.MaxInt32)
 		if c.Payload != "" {
 			payload = c.Payload
 		}
 	}
 	optional.orderingKey = t.KeyAfter(c)
-	if t.uniqueUntilDone && t.uniqueKey.Valid && !c.ClaimCommitted {
+	if t.uniqueUntilDone && t.uniqueKey != nil && !c.ClaimCommitted {
 		if _, err := tx.ExecContext(ctx, s.SQL(keepKeySQL), t.TaskType, t.uniqueKey, t.ID); err != nil {
 			return err
 		}
@@ -92,7 +93,7 @@ func (s *Store) WriteBack(ctx context.Context, tx Execer, t *Row, c Change) erro
 		attemptedAt = t.attemptedAt
 	}
 	state := "scheduled"
-	if c.ClaimCommitted && optional.orderingKey.Valid {
+	if c.ClaimCommitted && optional.orderingKey != nil {
 		state = "waiting"
 		if _, err := tx.ExecContext(ctx, s.SQL(markHeadlessSQL), t.TaskType, optional.orderingKey); err != nil {
 			return err

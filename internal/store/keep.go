@@ -53,11 +53,11 @@ func (r *Row) literals() string {
 		b.WriteString(strconv.FormatInt(n, 10) + "::bigint,")
 	}
 	began, headers, discarded := "NULL::bigint", "NULL::text", "NULL::text"
-	if r.Began.Valid {
-		began = strconv.FormatInt(r.Began.Int64, 10)
+	if r.Began != nil {
+		began = strconv.FormatInt(*r.Began, 10)
 	}
-	if r.headers.Valid {
-		headers = pq.QuoteLiteral(r.headers.String)
+	if r.headers != nil {
+		headers = pq.QuoteLiteral(*r.headers)
 	}
 	if r.Discarded != nil {
 		discarded = pq.QuoteLiteral(pgerr.Text(r.Discarded))

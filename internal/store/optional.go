@@ -1,15 +1,13 @@
 package store
 
-import "database/sql"
-
 // optional are the optional columns of a task. A relay reads them with the claim, and writes them
 // again wherever the task goes on, to its next attempt or to the dead letters.
 type optional struct {
-	uniqueKey       sql.NullString
+	uniqueKey       *string
 	uniqueUntilDone bool
-	TimeoutMS       sql.NullInt64 // of one run, the task's own
+	TimeoutMS       *int64 // of one run, the task's own
 	iterations      int
-	orderingKey     sql.NullString
+	orderingKey     *string
 	skipFailed      bool // a failed attempt takes the task out of its key's order
 }
 

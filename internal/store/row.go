@@ -22,12 +22,12 @@ type Row struct {
 	TaskType           string
 	Priority, Attempt  int // the columns as claimed
 	Max                int
-	rowMax             sql.NullInt64
-	RunAt, createdAt   int64         // µs since 1970
-	attemptedAt        sql.NullInt64 // of the run before
-	Began              sql.NullInt64 // this run, as attempted_at; else it began with the transaction
+	rowMax             *int64
+	RunAt, createdAt   int64  // µs since 1970
+	attemptedAt        *int64 // of the run before
+	Began              *int64 // this run, as attempted_at; nil: it began with the transaction
 	Payload            string
-	headers, lastError sql.NullString
+	headers, lastError *string
 	optional
 	LostBy    sql.NullString // a Leased task: the relay that died while it ran it
 	Lost      int            // runs that died with their process, beyond attempt
@@ -116,37 +116,19 @@ func (r *Row) setRest(rest string) error {
 	if rest == "" {
 		return nil
 	}
-	var maxAttempts, timeoutMS, attemptedAt *int64
-	var lastError, uniqueKey, orderingKey *string
 	var headers json.RawMessage
-	c := &r.optional
-	columns := [...]any{&attemptedAt, &maxAttempts, &headers, &lastError, &uniqueKey, &c.uniqueUntilDone, &timeoutMS, &c.iterations, &orderingKey, &c.skipFailed}
+	columns := [...]any{&r.attemptedAt, &r.rowMax, &headers, &r.lastError, &r.uniqueKey, &r.uniqueUntilDone, &r.TimeoutMS, &r.iterations, &r.orderingKey, &r.skipFailed}
 	if err := json.Unmarshal([]byte(rest), &columns); err != nil {
 		return fmt.Errorf("relay: task %d: %w", r.ID, err)
 	}
-	r.attemptedAt, r.rowMax, c.TimeoutMS = nullInt(attemptedAt), nullInt(maxAttempts), nullInt(timeoutMS)
-	r.lastError, c.uniqueKey, c.orderingKey = nullString(lastError), nullString(uniqueKey), nullString(orderingKey)
 	if len(headers) > 0 && string(headers) != "null" {
-		r.headers = sql.NullString{String: string(headers), Valid: true}
+		text := string(headers)
+		r.headers = &text
 	}
-	if r.rowMax.Valid {
-		r.Max = int(r.rowMax.Int64)
+	if r.rowMax != nil {
+		r.Max = int(*r.rowMax)
 	}
 	return nil
-}
-
-func nullInt(p *int64) sql.NullInt64 {
-	if p == nil {
-		return sql.NullInt64{}
-	}
-	return sql.NullInt64{Int64: *p, Valid: true}
-}
-
-func nullString(p *string) sql.NullString {
-	if p == nil {
-		return sql.NullString{}
-	}
-	return sql.NullString{String: *p, Valid: true}
 }
 
 // Task is what the handler gets; attempt counts the run that begins.
@@ -158,10 +140,16 @@ func (r *Row) Task(attempt int) *Task {
 
 func (r *Row) Fill(t *Task, attempt int) {
 	*t = Task{ID: r.ID, Type: r.TaskType, Payload: json.RawMessage(r.Payload), Attempt: attempt, MaxAttempts: r.Max,
-		Priority: r.Priority, OrderingKey: r.orderingKey.String, RunAt: time.UnixMicro(r.RunAt), CreatedAt: time.UnixMicro(r.createdAt), Iterations: r.iterations, LastError: r.lastError.String}
-	if r.headers.Valid {
+		Priority: r.Priority, RunAt: time.UnixMicro(r.RunAt), CreatedAt: time.UnixMicro(r.createdAt), Iterations: r.iterations}
+	if r.orderingKey != nil {
+		t.OrderingKey = *r.orderingKey
+	}
+	if r.lastError != nil {
+		t.LastError = *r.lastError
+	}
+	if r.headers != nil {
 		var values map[string]any // plain SQL may have stored other values than strings
-		if json.Unmarshal([]byte(r.headers.String), &values) == nil {
+		if json.Unmarshal([]byte(*r.headers), &values) == nil {
 			t.Headers = make(map[string]string, len(values))
 			for k, v := range values {
 				if s, ok := v.(string); ok {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/lib/pq"
@@ -31,15 +32,7 @@ UPDATE outbox.schedule SET next_at = timestamptz 'epoch' + $2::bigint * interval
 // tasks are enqueued and the next firing is set in one transaction. It returns the schedule's name,
 // also with the error of what it is to enqueue.
 func (s *Scheduler) fireOne(ctx context.Context, fired map[string]bool) (name string, err error) {
-	var names, definitions []string
-	byName := map[string]*Schedule{}
-	for i := range s.Schedules {
-		one := &s.Schedules[i]
-		if !fired[one.Name] && !s.rests.resting(one.Name) {
-			names, definitions = append(names, one.Name), append(definitions, one.definition)
-			byName[one.Name] = one
-		}
-	}
+	names, definitions := s.keys(fired)
 	if len(names) == 0 {
 		return "", nil
 	}
@@ -55,7 +48,7 @@ func (s *Scheduler) fireOne(ctx context.Context, fired map[string]bool) (name st
 		if err != nil {
 			return err
 		}
-		one := byName[name]
+		one := &s.Schedules[slices.IndexFunc(s.Schedules, func(one Schedule) bool { return one.Name == name })]
 		if f, err = one.firings(time.UnixMicro(due).UTC(), time.UnixMicro(now).UTC(), paused); err != nil {
 			return err
 		}

@@ -66,14 +66,14 @@ func (s *Schedule) first(t time.Time) (firings, error) {
 
 // ask calls f, which calls Next. A Next that does not return ends the schedule.
 func ask(f func() firings) (firings, error) {
-	answer, err := within(nextTimeout, f)
-	switch {
+	answer := make(chan firings, 1)
+	switch err := within(func() { answer <- f() }); {
 	case errors.Is(err, errNextPanicked):
 		return firings{}, err
 	case err != nil:
 		return firings{why: err}, nil
 	}
-	return answer, nil
+	return <-answer, nil
 }
 
 // after is the first firing after t. It is zero with an error if there is none.
@@ -94,27 +94,18 @@ func (s *Schedule) after(t time.Time) (time.Time, error) {
 
 // within calls f, which calls Next, and returns also when that does not: its goroutine is left
 // behind then.
-func within[T any](limit time.Duration, f func() T) (value T, err error) {
-	type answer struct {
-		value T
-		err   error
-	}
-	done := make(chan answer, 1)
-	go func() {
-		var a answer
-		guard.Do(func() { a.value = f() }, func(broke error) {
-			if broke != nil {
-				a.err = fmt.Errorf("%w: %w", errNextPanicked, broke)
-			}
-			done <- a
-		})
-	}()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
+func within(f func()) error {
+	done := make(chan error, 1)
+	go guard.Do(f, func(broke error) {
+		if broke != nil {
+			broke = fmt.Errorf("%w: %w", errNextPanicked, broke)
+		}
+		done <- broke
+	})
 	select {
-	case a := <-done:
-		return a.value, a.err
-	case <-timer.C:
-		return value, fmt.Errorf("its Next did not return within %v", limit)
+	case err := <-done:
+		return err
+	case <-time.After(nextTimeout):
+		return fmt.Errorf("its Next did not return within %v", nextTimeout)
 	}
 }

@@ -11,14 +11,3 @@ type rests map[string]time.Time
 func (r rests) add(name string) { r[name] = time.Now().Add(restFor) }
 
 func (r rests) resting(name string) bool { return time.Now().Before(r[name]) }
-
-// names are those that rest.
-func (r rests) names() []string {
-	out := []string{}
-	for name := range r {
-		if r.resting(name) {
-			out = append(out, name)
-		}
-	}
-	return out
-}

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	recheck = 10 * time.Second // for what others changed: resumed, added, the server's clock
-	pause   = 10 * time.Millisecond
-	maxHeld = time.Second // most between polls while another relay holds what is due
+	recheck = 10 * time.Second       // for what others changed: resumed, added, the server's clock
+	pause   = 10 * time.Millisecond  // before more is fired
+	held    = 100 * time.Millisecond // while another relay holds what is due
 )
 
 // Params are what a Scheduler needs of its relay.
@@ -43,7 +43,7 @@ func New(p Params) *Scheduler {
 
 // Run fires until ctx ends. Its timer is set to the next firing.
 func (s *Scheduler) Run(ctx context.Context) {
-	held, logged := pause, false
+	logged := false
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -56,27 +56,19 @@ func (s *Scheduler) Run(ctx context.Context) {
 		s.Pace.Try()
 		wait, err := s.registerAndFire(ctx)
 		switch {
-		case err != nil:
-			switch {
-			case ctx.Err() != nil:
-			case pgerr.Refusal(err) && !logged:
-				logged = true // once; an outage is the dispatcher's to log
-				s.Log.Error("outbox: schedules cannot be worked with", "error", pgerr.LogText(err))
-			default:
-				s.Log.Debug("outbox: schedules", "error", pgerr.LogText(err))
-			}
-			timer.Reset(s.Pace.Fail())
+		case err == nil:
+			s.Pace.OK()
+			logged = false
+			timer.Reset(wait)
 			continue
-		case wait <= 0: // another relay is at it
-			wait = held
-			held = min(2*held, maxHeld)
+		case ctx.Err() != nil:
+		case pgerr.Refusal(err) && !logged:
+			logged = true // once; an outage is the dispatcher's to log
+			s.Log.Error("outbox: schedules cannot be worked with", "error", pgerr.LogText(err))
 		default:
-			wait = max(min(wait, recheck), pause)
-			held = pause
+			s.Log.Debug("outbox: schedules", "error", pgerr.LogText(err))
 		}
-		s.Pace.OK()
-		logged = false
-		timer.Reset(wait)
+		timer.Reset(s.Pace.Fail())
 	}
 }
 
@@ -86,7 +78,7 @@ func (s *Scheduler) Once(ctx context.Context) error {
 	return err
 }
 
-// registerAndFire returns in how long the next schedule is due.
+// registerAndFire returns when to try again.
 func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, err error) {
 	if err := s.register(ctx); err != nil {
 		return 0, err
@@ -102,8 +94,13 @@ func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, er
 		}
 		if name == "" {
 			wait, err := s.nextFiring(ctx)
-			if wait <= 0 && len(fired) > 0 {
-				wait = pause // it goes on
+			switch {
+			case wait > 0:
+				wait = max(min(wait, recheck), pause)
+			case len(fired) > 0: // it goes on
+				wait = pause
+			default:
+				wait = held
 			}
 			return wait, err
 		}
@@ -114,19 +111,25 @@ func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, er
 const nextFiringSQL = `/* outbox: find the next firing */
 SELECT (LEAST(extract(epoch FROM min(s.next_at) FILTER (WHERE s.definition = k.definition) - clock_timestamp()), 3e9) * 1000000)::bigint,
        COALESCE(array_agg(s.name) FILTER (WHERE s.definition <> k.definition), '{}')
-  FROM outbox.schedule s JOIN unnest($1::text[], $2::text[]) AS k (name, definition) ON s.name = k.name
- WHERE s.name <> ALL ($3::text[])`
+  FROM outbox.schedule s JOIN unnest($1::text[], $2::text[]) AS k (name, definition) ON s.name = k.name`
+
+// keys are the names and definitions of the schedules that do not rest, without those to skip.
+func (s *Scheduler) keys(skip map[string]bool) (names, definitions []string) {
+	for _, one := range s.Schedules {
+		if !skip[one.Name] && !s.rests.resting(one.Name) {
+			names, definitions = append(names, one.Name), append(definitions, one.definition)
+		}
+	}
+	return names, definitions
+}
 
 // nextFiring returns in how long the next of the schedules is due.
 func (s *Scheduler) nextFiring(ctx context.Context) (wait time.Duration, err error) {
 	var us sql.NullInt64
-	var names, definitions, changed []string
-	for _, one := range s.Schedules {
-		names, definitions = append(names, one.Name), append(definitions, one.definition)
-	}
+	var changed []string
+	names, definitions := s.keys(nil)
 	err = s.Pool.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		return tx.QueryRowContext(ctx, s.Schema.SQL(nextFiringSQL), pq.Array(names), pq.Array(definitions), pq.Array(s.rests.names())).
-			Scan(&us, pq.Array(&changed))
+		return tx.QueryRowContext(ctx, s.Schema.SQL(nextFiringSQL), pq.Array(names), pq.Array(definitions)).Scan(&us, pq.Array(&changed))
 	})
 	if err != nil {
 		return 0, err

@@ -11,7 +11,6 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
@@ -101,32 +100,22 @@ func TestAHandlerThatEndsOrSpoilsItsTransactionFailsTheTest(t *testing.T) {
 	}
 }
 
-// A context of the handler's own that ends inside a statement costs the connection. A relay, and a drain on a database,
-// record the failure through another one.
-func TestAHandlerThatLosesItsConnectionHasFailed(t *testing.T) {
+// A context of the handler's own that ends inside a statement costs the connection.
+func TestAHandlerThatLosesItsConnectionFailsTheTest(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
 	for _, driver := range []string{"postgres", "pgx"} {
 		db := newDB(t, driver)
 		reg := handlers.New()
-		cut := func(ctx context.Context, tx outbox.Tx) error {
+		onTx(reg, "CUT", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 			defer cancel()
 			_, err := tx.ExecContext(ctx, "SELECT pg_sleep(5)")
 			return err
-		}
-		onTx(reg, "CUT", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error { return cut(ctx, tx) }, handlers.Backoff(relaytest.Constant(time.Hour)))
-		handlers.Batch(reg, outbox.NewTaskType[payload]("CUT_BATCH"), 5, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			if len(tasks) > 1 || tasks[0].Payload.N == 2 {
-				return cut(ctx, tx)
-			}
-			return nil
-		}, handlers.Backoff(relaytest.Constant(time.Hour)))
+		})
 		enqueue(t, db, "CUT", 1)
-		enqueue(t, db, "CUT_BATCH", 1, 2)
-		wantRuns(t, "CUT 1 failed, CUT_BATCH 1 done, CUT_BATCH 1 failed", outboxtest.Drain(t, db, reg))
-		wantText(t, db, "CUT scheduled 1, CUT_BATCH scheduled 1", `SELECT string_agg(task_type || ' ' || state || ' ' || attempt, ', ' ORDER BY task_id) FROM outbox.task`)
-		tx := begin(t, db) // nothing can be recorded in it any more
+		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, db, reg) }), "outboxtest: CUT #", "a context of its own")
+		tx := begin(t, db)
 		enqueue(t, tx, "CUT", 1)
 		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, tx, reg) }), "outboxtest: CUT #", "a context of its own", "the test's transaction cannot be used any more")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/lib/pq"
@@ -71,7 +72,6 @@ type sharedJobs struct {
 	log    *slog.Logger
 	now    func() time.Time
 	all    []SharedJob
-	known  bool                 // they have rows
 	rest   map[string]time.Time // until when this relay leaves a job to others, that it did not bring to its end
 }
 
@@ -91,29 +91,26 @@ func (s *sharedJobs) run(ctx context.Context, on *pg.Dedicated) (wait time.Durat
 	if len(names) == 0 {
 		return TakeoverInterval, nil
 	}
-	if !s.known {
-		err := on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			_, err := conn.ExecContext(ctx, s.schema.SQL(newSharedSQL), pq.Array(names))
-			return err
-		})
-		if err != nil {
-			return 0, err
-		}
-		s.known = true
-	}
 	var known int
 	var in sql.NullInt64
 	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		return conn.QueryRowContext(ctx, s.schema.SQL(nextSharedSQL), pq.Array(names)).Scan(&known, &in)
+		read := func() error {
+			return conn.QueryRowContext(ctx, s.schema.SQL(nextSharedSQL), pq.Array(names)).Scan(&known, &in)
+		}
+		if err := read(); err != nil || known == len(names) {
+			return err
+		}
+		if _, err := conn.ExecContext(ctx, s.schema.SQL(newSharedSQL), pq.Array(names)); err != nil {
+			return err
+		}
+		return read()
 	})
-	s.known = known >= len(names) // else somebody has emptied the table
-	if err != nil || !s.known {
-		return TakeoverInterval, err
-	}
-	if !in.Valid {
+	switch {
+	case err != nil:
+		return 0, err
+	case !in.Valid:
 		return maxSharedWait, nil
-	}
-	if in.Int64 > 0 {
+	case in.Int64 > 0:
 		return min(max(time.Duration(in.Int64)*time.Microsecond, TakeoverInterval), maxSharedWait), nil
 	}
 	var taken []string
@@ -121,12 +118,7 @@ func (s *sharedJobs) run(ctx context.Context, on *pg.Dedicated) (wait time.Durat
 		if taken, err = pg.Texts(tx.QueryContext(ctx, s.schema.SQL(takeSharedSQL), pq.Array(names), pg.Millis(partTimeout/2), pg.Millis(pg.Bookkeeping))); err != nil || len(taken) == 0 {
 			return err
 		}
-		for _, j := range s.all {
-			if j.Name == taken[0] {
-				return s.do(ctx, tx, j)
-			}
-		}
-		return nil
+		return s.do(ctx, tx, s.all[slices.IndexFunc(s.all, func(j SharedJob) bool { return j.Name == taken[0] })])
 	})
 	if err != nil && len(taken) > 0 {
 		s.rest[taken[0]] = s.now().Add(failedJobWait)

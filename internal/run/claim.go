@@ -261,7 +261,7 @@ func (u *unit) keep(verdicts []verdict) (released bool, err error) {
 			return err
 		}
 		released = true
-		if err := u.write(ctx, c, verdicts); err != nil {
+		if err := writeVerdicts(ctx, u.Store, c, u.rows, verdicts); err != nil {
 			return err
 		}
 		return u.Count(ctx, c, "canceled", canceledTypes)
@@ -282,28 +282,11 @@ func (u *unit) reject(verdicts []verdict) (undone bool, err error) {
 				return err
 			}
 		}
-		if err := u.write(ctx, c, verdicts); err != nil || u.conn == nil {
+		if err := writeVerdicts(ctx, u.Store, c, u.rows, verdicts); err != nil || u.conn == nil {
 			return err
 		}
 		_, err := c.ExecContext(ctx, "SET TRANSACTION READ ONLY") // for a goroutine that the handler left behind
 		return err
 	})
 	return undone, err
-}
-
-// write writes what becomes of the tasks that are not done.
-func (u *unit) write(ctx context.Context, tx store.Execer, verdicts []verdict) error {
-	for i, v := range verdicts {
-		if v.done {
-			continue
-		}
-		write := u.WriteBack
-		if v.change.Reason != "" {
-			write = u.WriteDead
-		}
-		if err := write(ctx, tx, u.rows[i], v.change); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -178,11 +178,9 @@ func (c *completion) ended() error {
 		return c.failure(errors.New("the function rolled its transaction back"))
 	}
 	c.r.Log.Error("outbox: the function that Complete was given committed its transaction; it is the relay's to commit", "task_type", c.h.Type, "task_id", c.l.id)
-	if c.again != nil {
-		if err := c.r.insertAgain(c.ctx, c.h, []*store.Row{&c.row}, c.again); err != nil {
-			c.l.completed.Store(&verdict{outcome: Infrastructure})
-			return c.failure(err)
-		}
+	if _, err := c.r.recordCommitted(c.ctx, []*store.Row{&c.row}, nil, c.again); err != nil {
+		c.l.completed.Store(&verdict{outcome: Infrastructure})
+		return c.failure(err)
 	}
 	c.completed()
 	return nil
@@ -209,7 +207,7 @@ func (c *completion) takeBack() (committed bool) {
 func (c *completion) bury(fnErr error) error {
 	c.r.Log.Error("outbox: the function that Complete was given committed its transaction and then failed; the task is a dead letter", "task_type", c.h.Type, "task_id", c.l.id)
 	end := verdict{outcome: Infrastructure}
-	verdicts, err := c.r.buryCommitted(c.ctx, []*store.Row{&c.row}, fnErr)
+	verdicts, err := c.r.recordCommitted(c.ctx, []*store.Row{&c.row}, fnErr, nil)
 	if err == nil {
 		end = verdicts[0]
 		c.r.died(&c.row, end.change)

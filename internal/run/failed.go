@@ -127,26 +127,19 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 	case status == "committed" && handlerErr == nil:
 		a.r.Log.Error("outbox: the handler committed the transaction of its claim; it is the relay's to commit", "task_type", a.h.Type, "tasks", store.IDs(a.rows))
 		a.r.Journal.ForgetRuns(a.runs)
-		if a.again == nil {
-			a.watch.all(Done)
-			return nil
-		}
-		if err = a.r.insertAgain(ctx, a.h, a.rows, a.again); err == nil {
-			a.watch.all(RunAgain)
-		}
-		return err
 	case status == "committed":
 		a.r.Log.Error("outbox: the handler committed the transaction of its claim and then failed; its tasks are dead letters", "task_type", a.h.Type, "tasks", store.IDs(a.rows))
-		verdicts, err := a.r.buryCommitted(ctx, a.rows, handlerErr)
-		if err == nil {
-			a.tell(verdicts)
+	default:
+		if handlerErr == nil {
+			handlerErr = errRolledBack
 		}
-		return err
+		return a.outOfBand(handlerErr, nil)
 	}
-	if handlerErr == nil {
-		handlerErr = errRolledBack
+	verdicts, err := a.r.recordCommitted(ctx, a.rows, handlerErr, a.again)
+	if err == nil {
+		a.tell(verdicts)
 	}
-	return a.outOfBand(handlerErr, nil)
+	return err
 }
 
 // outOfBand records a failed attempt in a transaction of its own. cause, if any, is why it had to.

@@ -1,0 +1,55 @@
+package run
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+// writeVerdicts writes what becomes of tasks that are not done.
+func writeVerdicts(ctx context.Context, s *store.Store, tx store.Execer, rows []*store.Row, verdicts []verdict) error {
+	for i, v := range verdicts {
+		if v.done {
+			continue
+		}
+		write := s.WriteBack
+		if v.change.Reason != "" {
+			write = s.WriteDead
+		}
+		if err := write(ctx, tx, rows[i], v.change); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recordCommitted writes what becomes of tasks whose handler committed their removal itself,
+// against the rules: they are dead letters if it failed then, begin their next iteration if it
+// asked for that, or are done.
+func (r *Runner) recordCommitted(ctx context.Context, rows []*store.Row, failure error, again *handler.Result) ([]verdict, error) {
+	verdicts := make([]verdict, len(rows))
+	for i, t := range rows {
+		v := verdict{outcome: Done, done: true}
+		switch {
+		case failure != nil:
+			v = verdict{outcome: Dead, change: store.Change{Attempt: min(t.Begun(), t.Max), Reason: store.ReasonCommitted, Err: failure, Failed: true}}
+		case again != nil:
+			v = verdict{outcome: RunAgain, change: nextIteration(*again)}
+			v.change.ClaimCommitted = true
+		}
+		verdicts[i] = v
+	}
+	if failure == nil && again == nil {
+		return verdicts, nil
+	}
+	err := r.Conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
+		return writeVerdicts(ctx, &r.Store, tx, rows, verdicts)
+	})
+	if err != nil {
+		r.Log.Error("outbox: dead letters or next iterations could not be written; the tasks are only in this record", "task_type", rows[0].TaskType, "tasks", store.IDs(rows), "error", pgerr.LogText(err))
+	}
+	return verdicts, err
+}

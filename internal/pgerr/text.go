@@ -33,7 +33,7 @@ func Storable(s string) string {
 func LogText(err error) string {
 	text := Text(err)
 	if Code(err) == "" && RepeatsDSN(text) {
-		return "the connection failed; the error is not shown, as it repeats the connection string"
+		return hidden{}.Error()
 	}
 	return text
 }

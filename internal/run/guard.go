@@ -18,7 +18,6 @@ import (
 )
 
 var (
-	errTxDone           = sql.ErrTxDone
 	errOtherTransaction = errors.New("relay: the transaction of the claim has ended")
 	errOutOfStep        = errors.New("relay: the connection answers another question than was asked")
 	errHidden           = errors.New("relay: the handler returned nil although a statement of its transaction had failed")
@@ -268,6 +267,6 @@ func (g *guardedTx) leave() {
 // endedTransaction reports whether err says that the claim's transaction or its savepoint is not
 // there any more: only the handler can have ended it.
 func endedTransaction(code string, err error) bool {
-	return code == "25P01" || code == "3B001" || errors.Is(err, errTxDone) || errors.Is(err, errOtherTransaction) ||
+	return code == "25P01" || code == "3B001" || errors.Is(err, sql.ErrTxDone) || errors.Is(err, errOtherTransaction) ||
 		strings.Contains(err.Error(), "unexpected transaction status")
 }

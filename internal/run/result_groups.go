@@ -89,11 +89,12 @@ func (l *Leases) gather() {
 	}
 }
 
-// unwritten notes that the group's results are given up.
-func unwritten(group []*transition) {
+// giveUp tells the runs that their results will not be written.
+func (l *Leases) giveUp(group []*transition) {
 	for _, t := range group {
 		t.outcome = Infrastructure
 	}
+	l.over(group)
 }
 
 // over tells the runs that their leases have ended.
@@ -151,8 +152,7 @@ func (l *Leases) writeGroup(group []*transition, slots chan struct{}) {
 			}
 			if refused == maxDefiniteErrors {
 				l.r.Log.Error("outbox: the result of a leased task was refused; it stays leased until its lease or this relay ends", "task_type", group[0].row.TaskType, "task_id", group[0].row.ID, "error", pgerr.LogText(err))
-				unwritten(group)
-				l.over(group)
+				l.giveUp(group)
 				return
 			}
 		}
@@ -162,8 +162,7 @@ func (l *Leases) writeGroup(group []*transition, slots chan struct{}) {
 		case <-retries.Answered:
 		case <-l.r.abandoned:
 			l.r.Log.Warn("outbox: the relay stopped before the results of leased tasks were written; they will run again", "tasks", len(group), "error", pgerr.LogText(err))
-			unwritten(group)
-			l.over(group)
+			l.giveUp(group)
 			return
 		}
 	}

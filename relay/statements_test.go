@@ -17,7 +17,7 @@ var statements = map[string]string{
 	"take over due": upkeep.TakeOverDueSQL, "take over": upkeep.TakeOverSQL, "expire": upkeep.ExpireSQL, "stranded": upkeep.StrandedSQL, "take stranded": upkeep.TakeStrandedSQL,
 	"dead relays": upkeep.DeadRelaysSQL, "unhandled": upkeep.UnhandledSQL, "reap runs": upkeep.ReapRunsSQL, "reap relays": upkeep.ReapRelaysSQL, "sign off": upkeep.SignOffSQL,
 	"key page": upkeep.KeyPageSQL, "lock keys": upkeep.LockKeysSQL, "delete keys": upkeep.DeleteKeysSQL,
-	"lock slots": store.LockSlotsSQL, "fill slots": store.FillSlotsSQL, "lock back": store.LockBackSQL, "lease again": store.LeaseAgainSQL,
+	"lock slots": store.LockSlotsSQL, "fill slots": store.FillSlotsSQL, "lock back": store.LockBackSQL, "lease again": runs.LeaseAgainSQL,
 	"complete and keep": store.CompleteAndKeepSQL, "lock heads": store.LockHeadsSQL, "promote heads": store.PromoteHeadsSQL,
 }
 

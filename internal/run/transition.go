@@ -43,6 +43,12 @@ UPDATE outbox.task SET state = $3, attempt = $4, last_error = COALESCE($5, last_
        lease_token = NULL, leased_until = NULL, ordering_key = $8
  WHERE task_id = $1 AND lease_token = $2::uuid`
 
+const LeaseAgainSQL = `/* outbox: run a leased task again */
+UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $3::bigint * interval '1 microsecond',
+       iterations = LEAST(iterations, 2147483646) + 1, attempt = 0, last_error = NULL, payload = COALESCE($4::jsonb, payload),
+       relay_id = NULL, lease_token = NULL, leased_until = NULL
+ WHERE task_id = $1 AND lease_token = $2::uuid`
+
 const DeadLeaseSQL = `/* outbox: end a lease in the dead letters */
 WITH gone AS (
   DELETE FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid RETURNING *)
@@ -138,7 +144,8 @@ func change(ctx context.Context, s *store.Store, tx *sql.Tx, t *transition) (sql
 		return tx.ExecContext(ctx, s.SQL(DeadLeaseSQL), t.row.ID, t.token, c.Attempt, t.row.Max, c.Reason, pgerr.Text(c.Err))
 	}
 	if c.Again {
-		return s.LeaseAgain(ctx, tx, t.row.ID, t.token, c.Wait, c.Payload)
+		payload := sql.NullString{String: c.Payload, Valid: c.Payload != ""} // NULL keeps the task's own
+		return tx.ExecContext(ctx, s.SQL(LeaseAgainSQL), t.row.ID, t.token, c.Wait.Microseconds(), payload)
 	}
 	state := "scheduled"
 	if t.back {

@@ -33,13 +33,8 @@ func (a *attempt) split(ctx context.Context, out callResult) error {
 	if err := a.exclusively(a.undo); err != nil {
 		return a.broken(ctx, out, err)
 	}
-	a.r.Journal.MarkLost(a.runs)()
-	a.r.Journal.Close(a.runs)
-	a.giveBack()
 	a.r.Log.Warn("outbox: a batch failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), "error", pgerr.Text(out.err))
-	a.watch.all(PutOff)
-	a.watch.tell()
-	return a.r.runSolo(ctx, a.h, store.IDs(a.rows))
+	return a.solo(ctx, a.r.Journal.MarkLost(a.runs), store.IDs(a.rows))
 }
 
 // giveBackDrained ends a claim as the relay stops.

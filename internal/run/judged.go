@@ -50,12 +50,18 @@ func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]store.Earlie
 	if len(solo) == 0 {
 		return false, nil
 	}
-	a.r.Journal.ForgetRuns(a.runs)()
+	return true, a.solo(ctx, a.r.Journal.ForgetRuns(a.runs), solo)
+}
+
+// solo gives a batch back, once the journal has noted what its runs were, and runs tasks of it one
+// by one.
+func (a *attempt) solo(ctx context.Context, noted func(), taskIDs []int64) error {
+	noted()
 	a.r.Journal.Close(a.runs)
 	a.giveBack()
 	a.watch.all(PutOff)
 	a.watch.tell()
-	return true, a.r.runSolo(ctx, a.h, solo)
+	return a.r.runSolo(ctx, a.h, taskIDs)
 }
 
 // runSolo runs the tasks one by one, each in a transaction of its own.

@@ -11,17 +11,15 @@ import (
 )
 
 const (
-	pollAgain       = 20 * time.Millisecond // how old it is when a busy relay polls for work of other types
-	pollPause       = 2 * time.Millisecond  // between polls that wake-ups or timers ask for
-	duePause        = 20 * time.Millisecond // where the last poll could not promote what was due
-	emptyPause      = 5 * time.Millisecond  // between the first polls that find nothing
-	idleAfter       = 6                     // empty polls in a row: until then, what was being inserted may still commit
-	suppressedPause = 2 * emptyPause        // between polls while a relay suppresses wake-ups, as they came in a burst
-	burstSize       = 4                     // wake-ups, each within that pause of the one before
-	minSuppressed   = time.Second           // for how long wake-ups are suppressed
-	maxSuppressed   = 8 * time.Second
-	passing         = 3                      // errors in a row that may be those of single connections
-	parkFor         = 500 * time.Millisecond // until one more slot may try again to get a connection
+	pollAgain      = 20 * time.Millisecond  // how old it is when a busy relay polls for work of other types
+	pollPause      = 2 * time.Millisecond   // between polls that wake-ups or timers ask for
+	duePause       = 20 * time.Millisecond  // where the last poll could not promote what was due
+	emptyPause     = 5 * time.Millisecond   // between the first polls that find nothing
+	idleAfter      = 6                      // empty polls in a row: until then, what was being inserted may still commit
+	wakeRequestFor = 8                      // poll intervals that a wake-up request holds for,
+	prolongAfter   = 6                      // and after so many an idle relay sets it anew
+	passing        = 3                      // errors in a row that may be those of single connections
+	parkFor        = 500 * time.Millisecond // until one more slot may try again to get a connection
 )
 
 // dispatcher decides what to do next. It is a loop that owns all it knows, hears of everything as a
@@ -54,21 +52,19 @@ type dispatcher struct {
 	broke  time.Time
 	failed error // RunOnce ends with it
 
-	polling         bool
-	polledAt        time.Time
-	fullPolls       plan.FullPolls
-	found           bool // work, since the last poll
-	hitUnknown      bool // whether the last poll led to work is not known yet
-	emptyPolls      int  // polls in a row that led to no work
-	nextPoll        time.Time
-	nextDue         time.Time // of a scheduled task; zero if none is known
-	wakeRequest     int64     // as it was set; 0 if none
-	wokeUp          bool      // since the last poll began
-	wokeUpAt        time.Time
-	burst           int           // wake-ups in a row that came soon after each other
-	suppressedFor   time.Duration // for how long wake-ups were suppressed the last time
-	suppressedUntil time.Time
-	stranded        bool // RunOnce: dead relays hold leases, to be taken over
+	polling     bool
+	polledAt    time.Time
+	fullPolls   plan.FullPolls
+	found       bool // work, since the last poll
+	hitUnknown  bool // whether the last poll led to work is not known yet
+	emptyPolls  int  // polls in a row that led to no work
+	nextPoll    time.Time
+	nextDue     time.Time // of a scheduled task; zero if none is known
+	wakeRequest int64     // as it was set; 0 if none
+	prolongAt   time.Time // when an idle relay sets it anew
+	withdrawnAt time.Time // when another relay last did
+	wokeUp      bool      // since the last poll began
+	stranded    bool      // RunOnce: dead relays hold leases, to be taken over
 }
 
 // run dispatches until ctx ends or, with once, nothing is left; then it waits for what runs.
@@ -89,10 +85,13 @@ func (d *dispatcher) run() {
 		case f := <-d.events:
 			f()
 		case <-d.woken:
-			d.wake(time.Now())
+			now := time.Now()
+			d.wokeUp, d.emptyPolls, d.nextPoll = true, 0, now
+			d.outage.Hasten(now)
 		case <-d.withdrawn:
 			if d.emptyPolls >= idleAfter { // it relies on wake-ups
-				d.wakeRequest, d.emptyPolls, d.nextPoll = 0, idleAfter, time.Now()
+				now := time.Now()
+				d.wakeRequest, d.withdrawnAt, d.emptyPolls, d.nextPoll = 0, now, idleAfter, now
 			}
 		case <-d.r.DuePoke:
 			if at := d.r.TakeDue(); d.nextDue.IsZero() || at.Before(d.nextDue) {
@@ -103,26 +102,6 @@ func (d *dispatcher) run() {
 			stopped, stop = true, nil
 		}
 	}
-}
-
-// wake notes a wake-up. When they come faster than a poll answers them, say because other relays
-// are busy with what many enqueuers send, they cost those more than they bring. The relay polls by
-// itself then, and suppresses wake-ups for a while: a longer one each time, until they have come
-// seldom.
-func (d *dispatcher) wake(now time.Time) {
-	if now.Sub(d.wokeUpAt) > minSuppressed && now.Sub(d.suppressedUntil) > minSuppressed {
-		d.suppressedFor = 0
-	}
-	d.burst++
-	if now.Sub(d.wokeUpAt) >= suppressedPause {
-		d.burst = 0
-	}
-	if d.burst >= burstSize && !now.Before(d.suppressedUntil) {
-		d.suppressedFor = min(max(2*d.suppressedFor, minSuppressed), maxSuppressed)
-		d.suppressedUntil = now.Add(d.suppressedFor)
-	}
-	d.wokeUp, d.wokeUpAt, d.emptyPolls, d.nextPoll = true, now, 0, now
-	d.outage.Hasten(now)
 }
 
 // withdraws reports whether the wake-up request is to be withdrawn: the relay has work, or is about
@@ -179,7 +158,7 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 	if d.hitUnknown {
 		d.hitUnknown = false
 		d.emptyPolls++
-		d.nextPoll = d.polledAt.Add(d.emptyDelay(now))
+		d.nextPoll = d.polledAt.Add(d.emptyDelay())
 	}
 	next := d.nextPoll
 	if !d.nextDue.IsZero() && d.nextDue.Before(next) {
@@ -226,11 +205,7 @@ func (d *dispatcher) probe(now time.Time) time.Duration {
 }
 
 // emptyDelay is the pause after the latest poll, which led to no work.
-func (d *dispatcher) emptyDelay(now time.Time) time.Duration {
-	if now.Before(d.suppressedUntil) {
-		d.emptyPolls = min(d.emptyPolls, idleAfter-1)
-		return suppressedPause
-	}
+func (d *dispatcher) emptyDelay() time.Duration {
 	if d.emptyPolls <= idleAfter {
 		return emptyPause
 	}
@@ -253,14 +228,17 @@ func (d *dispatcher) poll() {
 	opts := pollOptions{writable: d.outage.Active(), stranded: d.once}
 	// Without LISTEN it requests nothing. Where no relay does, no Enqueue sends NOTIFY, and an app
 	// may use PREPARE TRANSACTION.
-	opts.requestWakeUp = d.notified() && (d.emptyPolls >= idleAfter || d.outage.Active()) && !now.Before(d.suppressedUntil)
-	opts.idle, opts.wakeRequest = d.emptyPolls >= idleAfter && !d.once && !d.outage.Active(), d.wakeRequest
+	idle := d.emptyPolls >= idleAfter
+	if d.notified() && (d.outage.Active() || idle && (d.wakeRequest == 0 || !now.Before(d.prolongAt))) {
+		opts.requestWakeUp = wakeRequestFor * d.config.PollInterval
+	}
+	opts.leases = idle && !d.once && !d.outage.Active()
 	if d.withdraws() {
 		opts.withdraw = d.wakeRequest
 	}
 	d.found, d.wokeUp = false, false
 	// RunOnce ends when nothing is left, so it needs to see what is below the watermarks.
-	full := d.once || d.fullPolls.Due(d.emptyPolls >= idleAfter, now)
+	full := d.once || d.fullPolls.Due(idle, now)
 	if !full {
 		opts.spans = d.lanes.spans()
 	}
@@ -302,7 +280,9 @@ func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 		d.answered.Send()
 	}
 	d.hitUnknown, d.stranded = true, s.stranded
-	d.wakeRequest = max(d.wakeRequest, s.wakeRequest)
+	if s.wakeRequest > 0 && d.withdrawnAt.Before(began) {
+		d.wakeRequest, d.prolongAt = s.wakeRequest, began.Add(prolongAfter*d.config.PollInterval)
+	}
 	d.nextDue = time.Time{}
 	if s.due {
 		d.nextDue = now.Add(s.nextDue)

@@ -23,9 +23,6 @@ func SpanArgs(taskID int) []any {
 	return spanArgs([][]plan.Span{w.Spans()})
 }
 
-// NoSpans are arguments of a full poll.
-func NoSpans() []any { return spanArgs(nil) }
-
 // WithMaintenance replaces the jobs of r's maintenance by one, which calls run with a transaction.
 func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *sql.Tx) (time.Duration, error)) {
 	r.jobs = []upkeep.SharedJob{{Name: name, Run: func(ctx context.Context, _ pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -52,31 +51,6 @@ func TestIdleRelaysSendTwoStatementsASecond(t *testing.T) {
 		}
 		if try == 3 {
 			t.Fatalf("a relay sends %.2f statements a second, want at most 2", most)
-		}
-	}
-}
-
-// What an idle poll says of the wake-up request decides whether it polls once more.
-func TestAnIdlePollProlongsTheWakeUpRequestAndSaysWhetherTheOneBeforeStillHeld(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	now := db.Int(t, `SELECT extract(epoch FROM now())::bigint`)
-	for _, c := range []struct{ before, ahead, rows, held int }{
-		{0, 2_000_000, 1, 0}, {now - 5, 2_000_000, 1, 0}, {now + 60, 2_000_000, 1, 1}, {now + 60, 0, 0, 0},
-	} {
-		db.Do(t, `SELECT setval('outbox.wake', $1)`, c.before)
-		var rows, held int
-		var until int64
-		err := db.QueryRowContext(t.Context(), `SELECT count(*), COALESCE(max(priority), 0), COALESCE(max(task_id), 0) FROM (`+statements["idle poll"]+
-			`) AS p (i, task_id, priority, attempt, age, due) WHERE i = -1`, append(append([]any{pq.Array([]string{"TX"}), pq.Array([]int64{})}, relay.NoSpans()...), false, c.ahead, c.before)...).Scan(&rows, &held, &until)
-		if err != nil || rows != c.rows || held != c.held {
-			t.Errorf("%+v: got %d rows, held %d, %v", c, rows, held, err)
-		}
-		if want := int64(max(c.before, now+2)); rows > 0 && (until < want || until > want+60) {
-			t.Errorf("%+v: the request is %d, want %d or a little later", c, until, want)
-		}
-		if got := db.Int(t, `SELECT last_value FROM outbox.wake`); rows > 0 && int64(got) != until || rows == 0 && got != c.before {
-			t.Errorf("%+v: the sequence is %d, the request %d", c, got, until)
 		}
 	}
 }

@@ -58,7 +58,6 @@ func (r *Relay) newPoller() *poller {
 		Store:   &r.runner.Store,
 		types:   r.types,
 		random:  r.config.Order == Random,
-		ahead:   2*r.config.PollInterval + 100*time.Millisecond,
 		running: r.runner.RunningIDs,
 		leases:  r.heart,
 	}

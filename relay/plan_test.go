@@ -73,7 +73,7 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"claim":             {"", []any{"TX", 0, 0, taskID, 0, limit}},
 		"claim one":         {"task_pkey", []any{"TX", taskID}},
 		"poll":              {"", append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
-		"idle poll":         {"task_leased", append(append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...), true, 1000, 1)},
+		"idle poll":         {"task_leased", append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
 		"take over due":     {"task_leased", []any{true}},
 		"last":              {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int{0, 0}), pq.Array([]int{0, 0})}},
 		"promote scheduled": {"task_scheduled", []any{"TX", limit}},

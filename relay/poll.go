@@ -19,14 +19,9 @@ import (
 const pollSQL = `/* outbox: poll */
 SELECT i, task_id, priority, attempt, age, due_in FROM outbox.poll($1, $2, $3, $4, $5, $6, $7, $8)`
 
-// In the same statement, an idle relay prolongs its wake-up request ($10 microseconds from now; 0:
-// it does not) and sees whether leases are to be taken over, if it wants to know ($9). What was
-// committed after its snapshot and before the request is set sent a wake-up only if the request
-// before ($11) held until then.
+// An idle relay sees in the same statement whether leases are to be taken over.
 const idlePollSQL = pollSQL + `
- UNION ALL SELECT -1, setval('outbox.wake', GREATEST(last_value, ceil(extract(epoch FROM clock_timestamp()) + $10::bigint / 1e6)::bigint)),
-       ($11::bigint > extract(epoch FROM clock_timestamp()))::integer, NULL, NULL, NULL FROM outbox.wake WHERE $10::bigint > 0
- UNION ALL SELECT -2, NULL, NULL, NULL, NULL, NULL WHERE $9::boolean AND ` + upkeep.LeasesDue + `
+ UNION ALL SELECT -1, NULL, NULL, NULL, NULL, NULL WHERE ` + upkeep.LeasesDue + `
 `
 
 // The last task of each head's priority and attempt, for the range of a pivot. The row comparison
@@ -64,7 +59,6 @@ type poller struct {
 	*store.Store
 	types   []string
 	random  bool
-	ahead   time.Duration  // of wake-up requests: beyond the next poll, which prolongs them
 	running func() []int64 // tasks inside open claims
 	leases  interface {
 		LeasesUnseen(now time.Time) bool
@@ -80,7 +74,6 @@ type pollResult struct {
 	headsMissing bool  // some ordering key may have no head
 	due          bool  // some task is scheduled: nextDue holds
 	wakeRequest  int64 // that was set; 0 if none
-	missed       bool  // what was committed before the wake-up request was set may neither be seen nor have sent a wake-up
 	leases       bool  // leases are to be taken over
 	// stranded: dead relays hold leases. Only read when asked.
 	stranded bool
@@ -88,15 +81,12 @@ type pollResult struct {
 
 // pollOptions are what a poll does besides.
 type pollOptions struct {
-	writable      bool // see first whether the server takes writes
-	requestWakeUp bool
+	writable      bool          // see first whether the server takes writes
+	requestWakeUp time.Duration // for so long; 0 for not
 	withdraw      int64         // a wake-up request; 0 for none
 	stranded      bool          // find leases of dead relays
+	leases        bool          // see whether leases are to be taken over, unless that was seen lately
 	spans         [][]plan.Span // by the index of the lane, those to read; nil is all lanes from their heads
-	// idle relays do all that in one statement: requestWakeUp prolongs wakeRequest then, if there
-	// is one.
-	idle        bool
-	wakeRequest int64
 }
 
 // poll reads the heads of the lanes, promotes what is due first, and requests wake-ups before it
@@ -120,11 +110,11 @@ func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err
 			return nil, err
 		}
 	}
-	wakeRequest := int64(0)
+	var wakeRequest int64
 	if opts.withdraw > 0 {
 		err = p.WithdrawWakeUp(ctx, conn, opts.withdraw)
-	} else if opts.requestWakeUp && (!opts.idle || opts.wakeRequest == 0) {
-		wakeRequest, err = p.RequestWakeUp(ctx, conn, p.ahead)
+	} else if opts.requestWakeUp > 0 {
+		wakeRequest, err = p.RequestWakeUp(ctx, conn, opts.requestWakeUp)
 	}
 	if err != nil {
 		return nil, err
@@ -135,15 +125,14 @@ func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err
 			return nil, err
 		}
 	}
-	var due []string
-	if opts.idle {
-		if wakeRequest > 0 || opts.withdraw > 0 {
-			opts.requestWakeUp = false // done
-		}
-		s, due, err = p.readIdle(ctx, conn, opts)
-		wakeRequest = max(wakeRequest, s.wakeRequest)
-	} else {
-		s, due, err = p.readLanes(ctx, conn, pollSQL, opts.spans)
+	query, sent := pollSQL, time.Now()
+	leases := opts.leases && p.leases.LeasesUnseen(sent)
+	if leases {
+		query = idlePollSQL
+	}
+	s, due, err := p.readLanes(ctx, conn, query, opts.spans)
+	if err == nil && leases {
+		p.leases.LeasesSeen(sent, s.leases)
 	}
 	if err == nil && (len(due) > 0 || s.headsMissing) {
 		promoted := 0
@@ -206,29 +195,9 @@ func (p *poller) readLast(ctx context.Context, conn *sql.Conn, heads []*plan.Hea
 	return rows.Err()
 }
 
-// readIdle reads the lanes for an idle relay, which requests wake-ups and looks for leases to take
-// over at the same time.
-func (p *poller) readIdle(ctx context.Context, conn *sql.Conn, opts pollOptions) (s *pollResult, due []string, err error) {
-	ahead, sent := int64(0), time.Now()
-	if opts.requestWakeUp {
-		ahead = p.ahead.Microseconds()
-	}
-	leases := p.leases.LeasesUnseen(sent)
-	s, due, err = p.readLanes(ctx, conn, idlePollSQL, opts.spans, leases, ahead, opts.wakeRequest)
-	if err == nil && leases {
-		p.leases.LeasesSeen(sent, s.leases)
-	}
-	if err == nil && s.missed {
-		wakeRequest := s.wakeRequest
-		s, due, err = p.readLanes(ctx, conn, pollSQL, opts.spans)
-		s.wakeRequest = wakeRequest
-	}
-	return s, due, err
-}
-
-func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, query string, spans [][]plan.Span, more ...any) (s *pollResult, due []string, err error) {
+func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, query string, spans [][]plan.Span) (s *pollResult, due []string, err error) {
 	s = &pollResult{heads: make([]*plan.Head, len(p.types))}
-	args := append(append([]any{pq.Array(p.types), pq.Array(p.running())}, spanArgs(spans)...), more...)
+	args := append([]any{pq.Array(p.types), pq.Array(p.running())}, spanArgs(spans)...)
 	sent := time.Now()
 	rows, err := conn.QueryContext(ctx, p.SQL(query), args...)
 	if err != nil {
@@ -246,9 +215,6 @@ func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, query string, sp
 			s.headsMissing = true
 			continue
 		case -1:
-			s.wakeRequest, s.missed = id.Int64, priority.Int64 == 0
-			continue
-		case -2:
 			s.leases = true
 			continue
 		}

@@ -58,7 +58,6 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	}
 	c.claiming++
 	next := run.ClaimNext{Limit: limit, Watermark: watermark, Started: c.watermarks.Started}
-	next.IDSpan = c.watermarks.IDSpan(next.Watermark, 2*d.config.Workers+16) // others are at work on some of them
 	if random {
 		next.Pivot = c.head.RandomStart()
 	}

@@ -17,7 +17,6 @@ const (
 	watermarkBacklog = time.Second           // but for a head that has waited for longer: who took its id then has committed by now
 	watermarkFor     = 10 * time.Second      // after that, if full polls are quick, claims begin at the head again
 	maxWatermarks    = 4                     // of one lane
-	maxIDSpan        = 1 << 16
 )
 
 // Class is the tasks of a lane with one priority and attempt: in it the order is that of their ids.
@@ -46,18 +45,7 @@ type watermark struct {
 	at, mid, top Position // where claims begin; where they will after the lag; the last task that was claimed
 	next         Position // where they begin in a backlog: behind what others took, or will
 	movedAt      time.Time
-	claimed      int   // tasks
-	first        int64 // the task from which on claimed ones are counted
-}
-
-// IDSpan is among how many ids from the watermark on n tasks may be expected, as far as claims
-// tell; 0 is unknown.
-func (w *Watermarks) IDSpan(from *Position, n int) int64 {
-	if from == nil || w.of[from.Class()] == nil {
-		return 0
-	}
-	one := w.of[from.Class()]
-	return min(int64(n)*max((one.top.TaskID-one.first)/int64(one.claimed), 1), maxIDSpan)
+	claimed      int // tasks
 }
 
 // Watermarks are those of one lane.
@@ -96,7 +84,7 @@ func (w *Watermarks) NoteClaimed(all []ClaimedRun, started int, now time.Time) {
 			if w.Random {
 				first.TaskID = math.MinInt64
 			}
-			one = &watermark{at: first, mid: first, top: first, next: first, movedAt: now, first: run.Last.TaskID}
+			one = &watermark{at: first, mid: first, top: first, next: first, movedAt: now}
 			w.of[run.Last.Class()] = one
 		}
 		one.claimed += run.Tasks

@@ -245,27 +245,6 @@ func TestAShortClaimSendsTheNextOneBackToTheWatermark(t *testing.T) {
 	}
 }
 
-// Half of the ids are of other types: 20 tasks are among 40 ids.
-func TestAClaimReadsFirstWhereItsTasksAreLikely(t *testing.T) {
-	t.Parallel()
-	var w Watermarks
-	if n := w.IDSpan(&Position{0, 0, 1}, 20); n != 0 {
-		t.Errorf("nothing was claimed, and tasks are likely among %d ids", n)
-	}
-	now := time.Now()
-	for id := int64(1); id < 1001; id += 2 {
-		w.NoteClaimed(runOf(0, 0, id, 1), w.Started, now)
-	}
-	for _, c := range []struct {
-		from *Position
-		want int64
-	}{{&Position{0, 0, 500}, 20}, {&Position{0, 1, 500}, 0}, {nil, 0}} {
-		if got := w.IDSpan(c.from, 20); got != c.want {
-			t.Errorf("from %v: %d, want %d", c.from, got, c.want)
-		}
-	}
-}
-
 // Where tasks are claimed as fast as they come, each claim finds less than it might.
 func TestTheWatermarkGoesOnWhenEachClaimIsShort(t *testing.T) {
 	t.Parallel()

@@ -55,25 +55,24 @@ RETURNING ` + store.RowText
 type ClaimNext struct {
 	Limit            int
 	Watermark, Pivot *plan.Position
-	IDSpan           int64 // among so many ids from the watermark on a task is likely; 0: nothing is known
-	Started          int   // of the lane's watermarks
+	Started          int // of the lane's watermarks
 }
 
-// pivotIDSpan is what idSpan is for a pivot, of leased tasks as well.
-const pivotIDSpan = 64
+// idSpan is among how many ids from a watermark or a pivot on a task is likely.
+const idSpan = 100
 
 func (c ClaimNext) part(h *handler.Handler, i, found int) (p claimPart, more bool) {
-	rest, most, idSpan := c.Limit-found, math.MaxInt16, c.IDSpan
+	rest, most, span := c.Limit-found, math.MaxInt16, idSpan
 	from, more := c.Watermark, c.Pivot != nil && i == 0
 	if more {
-		from, most, idSpan = c.Pivot, c.Pivot.Priority, pivotIDSpan
+		from, most = c.Pivot, c.Pivot.Priority
 	}
 	if from == nil {
-		from, idSpan = &plan.LaneStart, 0
+		from, span = &plan.LaneStart, 0
 	}
 	args := []any{h.Type, from.Priority, from.Attempt, from.TaskID, most}
 	if c.Limit == 1 {
-		args = append(args, idSpan, pg.Millis(idleFor(h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(h.Timeout))
+		args = append(args, span, pg.Millis(idleFor(h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(h.Timeout))
 		return claimPart{query: TakeTaskSQL, args: args, limit: rest, makesSettings: true}, more
 	}
 	return claimPart{query: ClaimSQL, args: append(args, rest), limit: rest}, more

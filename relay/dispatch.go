@@ -238,7 +238,7 @@ func (d *dispatcher) poll() {
 	}
 	d.found, d.wokeUp = false, false
 	// RunOnce ends when nothing is left, so it needs to see what is below the watermarks.
-	full := d.once || d.fullPolls.Due(idle, now)
+	full := d.once || d.fullPolls.Due(now)
 	if !full {
 		opts.spans = d.lanes.spans()
 	}
@@ -248,19 +248,19 @@ func (d *dispatcher) poll() {
 			if opts.withdraw > 0 && err == nil {
 				d.wakeRequest = 0
 			}
-			if err == nil {
-				d.notePoll(full, s.took)
+			if err == nil && full {
+				d.noteFullPoll(s.took)
 			}
 			d.polled(s, err, now)
 		}
 	}()
 }
 
-// notePoll notes how long a poll took.
-func (d *dispatcher) notePoll(full bool, took time.Duration) {
+// noteFullPoll notes how long a full poll took. Where that is nothing, claims may begin at the head.
+func (d *dispatcher) noteFullPoll(took time.Duration) {
 	now := time.Now()
-	d.fullPolls.Note(full, took, now)
-	if !full || d.fullPolls.Cost(now) >= plan.QuickPoll {
+	d.fullPolls.Note(took, now)
+	if !d.fullPolls.Quick() {
 		return
 	}
 	for _, c := range d.lanes.all {

@@ -164,29 +164,21 @@ func TestFullPollsAreSeldomWhenTheyAreDear(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for _, c := range []struct {
-		took, others, after time.Duration
-		idle, due           bool
+		took, after time.Duration
+		due         bool
 	}{
-		{time.Millisecond, 0, 0, false, true},
-		{5 * time.Millisecond, 0, 999 * time.Millisecond, false, false},
-		{5 * time.Millisecond, 0, 1000 * time.Millisecond, false, true},
-		{time.Second, 0, 4 * time.Second, false, false},
-		{time.Second, 0, 5 * time.Second, false, true},
-		{time.Second, time.Second, 0, false, true}, // not dear: the machine is slow
-		{time.Second, 2 * time.Second, 0, false, true},
-		{30 * time.Millisecond, 25 * time.Millisecond, 999 * time.Millisecond, false, false},
-		{30 * time.Millisecond, 25 * time.Millisecond, 1000 * time.Millisecond, false, true},
-		{50 * time.Millisecond, 0, 999 * time.Millisecond, true, false},
-		{50 * time.Millisecond, 0, 1000 * time.Millisecond, true, true},
-		{50 * time.Millisecond, 0, 1000 * time.Millisecond, false, false},
+		{time.Millisecond, 0, true},
+		{5 * time.Millisecond, 249 * time.Millisecond, false},
+		{5 * time.Millisecond, 250 * time.Millisecond, true},
+		{time.Second, 4 * time.Second, false},
+		{time.Second, 5 * time.Second, true},
 	} {
 		var s FullPolls
 		for i := range sampledPolls { // the least counts
-			s.Note(true, c.took+time.Duration(i)*time.Second, now)
-			s.Note(false, c.others+time.Duration(i)*time.Second, now)
+			s.Note(c.took+time.Duration(i)*time.Second, now)
 		}
-		if got := s.Due(c.idle, now.Add(c.after)); got != c.due {
-			t.Errorf("%v after full polls of %v, others of %v, idle %t: due %t, want %t", c.after, c.took, c.others, c.idle, got, c.due)
+		if got := s.Due(now.Add(c.after)); got != c.due {
+			t.Errorf("%v after full polls of %v: due %t, want %t", c.after, c.took, got, c.due)
 		}
 	}
 }

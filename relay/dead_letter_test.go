@@ -141,9 +141,7 @@ func TestDeadLettersAreKeptForAsLongAsTheConfigSays(t *testing.T) {
 	db.Enqueue(t, "TX", 100)
 	db.Emptied(t, 20*time.Second)
 	forever.Stop()
-	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != old+10 {
-		t.Errorf("%d dead letters with no retention, want %d", n, old+10)
-	}
+	db.want(t, old+10, "dead letters with no retention", `SELECT count(*) FROM outbox.dead_task`)
 	run(t, db, all(), relay.Config{DeadRetention: time.Hour})
 	run(t, db, all(), relay.Config{DeadRetention: time.Hour})
 	db.Enqueue(t, "TX", 300) // they serve meanwhile
@@ -151,12 +149,8 @@ func TestDeadLettersAreKeptForAsLongAsTheConfigSays(t *testing.T) {
 		return db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE died_at < now() - interval '1 hour'`) == 0
 	})
 	db.Emptied(t, 30*time.Second)
-	if n := db.Int(t, `SELECT count(*) FROM effect`); n != 400 {
-		t.Errorf("%d effects, want 400", n)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 10 {
-		t.Errorf("%d dead letters are left, want 10", n)
-	}
+	db.want(t, 400, "effects", `SELECT count(*) FROM effect`)
+	db.want(t, 10, "dead letters are left", `SELECT count(*) FROM outbox.dead_task`)
 	if n := db.Int(t, `SELECT max(n) FROM deleted`); n > 1000 {
 		t.Errorf("a statement deleted %d rows, want 1000 at most", n)
 	}

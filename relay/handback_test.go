@@ -60,12 +60,8 @@ func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
 		stale.Stop()
 		other.Stop()
 		db.OnceEach(t, tasks)
-		if got := db.Text(t, `SELECT string_agg(state || ' ' || attempt, ', ') FROM outbox.task`); got != "leased 1" {
-			t.Errorf("left is %s, want the task of another relay as it was", got)
-		}
-		if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 2`); n != tasks {
-			t.Errorf("%d effects of second attempts, want %d", n, tasks)
-		}
+		db.wantText(t, "leased 1", `SELECT string_agg(state || ' ' || attempt, ', ') FROM outbox.task`)
+		db.want(t, tasks, "effects of second attempts", `SELECT count(*) FROM effect WHERE attempt = 2`)
 	})
 }
 

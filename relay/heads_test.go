@@ -53,9 +53,7 @@ func TestTheResultOfAKeysFirstTaskSaysWhetherTheNextRuns(t *testing.T) {
 		}
 		once(t, db, reg, relay.Config{})
 		for taskType, want := range wants {
-			if got := db.Text(t, line, taskType); got != want {
-				t.Errorf("%s: the tasks are %q, want %q", taskType, got, want)
-			}
+			db.want(t, want, taskType, line, taskType)
 		}
 	})
 }

@@ -44,7 +44,7 @@ func TestLeasedTasksArriveAsTheyWereEnqueued(t *testing.T) {
 	type odd struct{ Text string }
 	texts := []string{"", "a\tb\nc\r\\n\\t\"'$1", strings.Repeat("é\t", 40_000), "\u2028\u0001 end"}
 	kind := outbox.NewTaskType[odd]("ODD")
-	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+	db.inTx(t, func(tx *sql.Tx) error {
 		for i, text := range texts {
 			if _, err := kind.Enqueue(t.Context(), tx, odd{text}, outbox.Headers(map[string]string{"n": fmt.Sprint(i) + "\t\n"})); err != nil {
 				return err
@@ -52,9 +52,6 @@ func TestLeasedTasksArriveAsTheyWereEnqueued(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	db.Do(t, `UPDATE outbox.task SET last_error = E'one\ttwo\nthree', created_at = run_at - interval '1 hour'`)
 	seen := make(chan outbox.Task[odd], len(texts))
 	reg := handlers.New()

@@ -33,13 +33,10 @@ func TestTasksOfAnOrderingKeyRunOneAfterTheOther(t *testing.T) {
 				Options: []outbox.Option{outbox.OrderedBy(fmt.Sprint(key))}})
 		}
 	}
-	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+	db.inTx(t, func(tx *sql.Tx) error {
 		_, err := outbox.EnqueueMany(t.Context(), tx, tasks)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for range 3 {
 		run(t, open(t, db.URL), relaytest.Ordered(), relay.Config{Workers: 6, PollInterval: 100 * time.Millisecond})
 	}

@@ -153,9 +153,7 @@ func TestRunOnceLeavesPausedTypesAlone(t *testing.T) {
 		db.Enqueue(t, kind, 3)
 	}
 	once(t, db, all(), relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0 AND task_type <> 'BATCH'`); n != 6 {
-		t.Errorf("%d tasks of paused types are left, want all 6", n)
-	}
+	db.want(t, 6, "tasks of paused types are left", `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0 AND task_type <> 'BATCH'`)
 	resume(t, db, "LEASED")
 	resume(t, db, "TX")
 	once(t, db, all(), relay.Config{})
@@ -167,10 +165,7 @@ func TestAPauseHoldsOnceItsTransactionHasCommitted(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 1)
-	tx, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := db.begin(t)
 	if err := relaytest.Admin(t, db.DB).In(tx).PauseType(t.Context(), "TX"); err != nil {
 		t.Fatal(err)
 	}

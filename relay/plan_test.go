@@ -40,10 +40,7 @@ func (p plan) each(f func(plan)) {
 func explain(t testing.TB, db *database, analyze bool, query string, args ...any) plan {
 	t.Helper()
 	query = fmt.Sprintf("EXPLAIN (FORMAT JSON, ANALYZE %[1]t, BUFFERS %[1]t) %[2]s", analyze, query)
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := db.begin(t)
 	defer tx.Rollback()
 	var text string
 	for range 2 {

@@ -114,12 +114,10 @@ func TestALeaseTakesWhatFollowsItsPivotsUpToItsLimit(t *testing.T) {
 		{4, []int{100_001, 100_500}, "1 2 3 4"},
 		{200, far, db.Text(t, `SELECT string_agg(n::text, ' ' ORDER BY n) FROM generate_series(1, 100) n`)},
 	} {
-		tx, err := db.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := db.begin(t)
 		var got string
-		if _, err = tx.Exec(runs.LeaseSQL, "LEASED", c.limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(c.pivots), 0, 0, 2, 64); err == nil {
+		_, err := tx.Exec(runs.LeaseSQL, "LEASED", c.limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(c.pivots), 0, 0, 2, 64)
+		if err == nil {
 			err = tx.QueryRow(`SELECT string_agg((task_id / 1000)::text, ' ' ORDER BY task_id) FROM outbox.task WHERE state = 'leased'`).Scan(&got)
 		}
 		if err != nil {

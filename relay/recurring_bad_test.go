@@ -55,11 +55,9 @@ func TestAScheduleWhoseNextMisbehavesStops(t *testing.T) {
 		return db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE last_at IS NOT NULL`) == len(schedules)
 	})
 	if n := db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE next_at IS NULL`); n != len(bad) {
-		t.Errorf("%d schedules ended, want %d: %s", n, len(bad), db.schedule(t, `name, next_at`))
+		t.Errorf("%d schedules ended, want %d: %s", n, len(bad), db.Text(t, scheduleSQL(`name, next_at`)))
 	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 2*len(schedules) {
-		t.Errorf("%d tasks, want %d", n, 2*len(schedules))
-	}
+	db.want(t, 2*len(schedules), "tasks", `SELECT count(*) FROM outbox.task`)
 	if n := calls.Load(); n > 3*int64(len(bad)) {
 		t.Errorf("Next was called %d times", n)
 	}
@@ -70,9 +68,7 @@ func TestAScheduleWhoseNextMisbehavesStops(t *testing.T) {
 	wild.Store(false)
 	r.Stop()
 	once(t, db, idle(), config)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE next_at IS NULL`); n != 0 {
-		t.Errorf("%d schedules are still ended", n)
-	}
+	db.want(t, 0, "schedules are still ended", `SELECT count(*) FROM outbox.schedule WHERE next_at IS NULL`)
 }
 
 // PostgreSQL may refuse what one schedule enqueues; the others fire.
@@ -90,9 +86,7 @@ func TestAScheduleWhoseTaskIsRefusedDoesNotStopOthers(t *testing.T) {
 	r.Stop()
 	db.Do(t, `ALTER TABLE outbox.task DROP CONSTRAINT good`)
 	once(t, db, idle(), config)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 2 {
-		t.Errorf("%d tasks, want 2: the firing was lost", n)
-	}
+	db.want(t, 2, "tasks", `SELECT count(*) FROM outbox.task`)
 }
 
 func TestSchedulesWorkInASchemaOfAnotherNameAndWithTheirOptions(t *testing.T) {
@@ -107,9 +101,7 @@ func TestSchedulesWorkInASchemaOfAnotherNameAndWithTheirOptions(t *testing.T) {
 	once(t, db, idle(), config)
 	db.Do(t, `UPDATE other.schedule SET next_at = now()`)
 	once(t, db, idle(), config)
-	if got, want := db.Text(t, `SELECT concat_ws(' ', priority, max_attempts, headers, payload, run_at <= now(), state) FROM other.task`), `4 5 {"k": "v"} {"N": 3} t ready`; got != want {
-		t.Errorf("the task is %q, want %q", got, want)
-	}
+	db.wantText(t, `4 5 {"k": "v"} {"N": 3} t ready`, `SELECT concat_ws(' ', priority, max_attempts, headers, payload, run_at <= now(), state) FROM other.task`)
 	if err := relaytest.Admin(t, db.DB, "other").PauseSchedule(t.Context(), "tick"); err != nil {
 		t.Error(err)
 	}
@@ -180,9 +172,7 @@ func TestATimingThatCountsFromTheLastFiringDoesNotDrift(t *testing.T) {
 		once(t, db, idle(), config)
 		db.Do(t, `UPDATE outbox.schedule SET next_at = now() - interval '30 minutes'`)
 		once(t, db, idle(), config)
-		if got, want := db.schedule(t, `next_at - last_at, next_at > now()`), "01:00:00 t"; got != want {
-			t.Errorf("catch-up %v: the next firing is %s after this one, want %s", catchUp, got, want)
-		}
+		db.wantText(t, "01:00:00 t", scheduleSQL(`next_at - last_at, next_at > now()`))
 	}
 }
 

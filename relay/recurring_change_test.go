@@ -11,9 +11,9 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-func (db *database) schedule(t testing.TB, columns string) string {
-	t.Helper()
-	return db.Text(t, `SELECT string_agg(concat_ws(' ', `+columns+`), ', ' ORDER BY name) FROM outbox.schedule`)
+// scheduleSQL returns columns of all schedules.
+func scheduleSQL(columns string) string {
+	return `SELECT string_agg(concat_ws(' ', ` + columns + `), ', ' ORDER BY name) FROM outbox.schedule`
 }
 
 // yearly and weekly, which is on Mondays at midnight UTC, do not fire by themselves while a test runs.
@@ -27,19 +27,12 @@ func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 	db := newDatabase(t)
 	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, relay.Schedule{Name: "once", Timing: relay.Every(weekly)})
 	once(t, db, idle(), config)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
-		t.Errorf("%d tasks before the first firing", n)
-	}
+	db.want(t, 0, "tasks before the first firing", `SELECT count(*) FROM outbox.task`)
 	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - 5 * interval '168 hours'`)
 	for range 2 { // the second one finds nothing to do
 		once(t, db, idle(), config)
-		if got, want := db.Text(t, `SELECT string_agg(concat(payload->>'N', ' ', (extract(epoch FROM date_trunc('week', now(), 'UTC') - run_at) / 604800)::int), ', ' ORDER BY payload, run_at) FROM outbox.task`),
-			"1 4, 1 3, 1 2, 1 1, 1 0, 2 4"; got != want {
-			t.Errorf("tasks and the weeks ago of their run_at: %q, want %q", got, want)
-		}
-		if got, want := db.schedule(t, `name, next_at = date_trunc('week', now(), 'UTC') + interval '168 hours', catch_up`), "all t all, once t once"; got != want {
-			t.Errorf("schedules %q, want %q", got, want)
-		}
+		db.wantText(t, "1 4, 1 3, 1 2, 1 1, 1 0, 2 4", `SELECT string_agg(concat(payload->>'N', ' ', (extract(epoch FROM date_trunc('week', now(), 'UTC') - run_at) / 604800)::int), ', ' ORDER BY payload, run_at) FROM outbox.task`)
+		db.wantText(t, "all t all, once t once", scheduleSQL(`name, next_at = date_trunc('week', now(), 'UTC') + interval '168 hours', catch_up`))
 	}
 }
 
@@ -54,9 +47,7 @@ func TestManyMissedFiringsAreMadeUpForInSeveralTransactions(t *testing.T) {
 	eventually(t, 30*time.Second, "all are enqueued", func() bool {
 		return db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE next_at > now()`) == 1
 	})
-	if got := db.Text(t, `SELECT count(*) - count(DISTINCT run_at) || ' ' || (count(*) >= 3600) || ' ' || (count(*) = extract(epoch FROM max(run_at) - min(run_at)) + 1) FROM outbox.task`); got != "0 true true" {
-		t.Errorf("the firings are not there once each: %s", got)
-	}
+	db.wantText(t, "0 true true", `SELECT count(*) - count(DISTINCT run_at) || ' ' || (count(*) >= 3600) || ' ' || (count(*) = extract(epoch FROM max(run_at) - min(run_at)) + 1) FROM outbox.task`)
 }
 
 func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
@@ -65,7 +56,7 @@ func TestAChangedTimingIsComputedAnewAndAnUnchangedOneIsKept(t *testing.T) {
 	start := func(s relay.Schedule) string {
 		s.Name = "report"
 		once(t, db, idle(), scheduled(s))
-		return db.schedule(t, `spec, task_type, payload, (next_at - date_trunc('week', now(), 'UTC'))::text, (SELECT count(*) FROM outbox.task)`)
+		return db.Text(t, scheduleSQL(`spec, task_type, payload, (next_at - date_trunc('week', now(), 'UTC'))::text, (SELECT count(*) FROM outbox.task)`))
 	}
 	zone := func(expression string) relay.Timing {
 		s, err := cron.ParseStandard(expression)
@@ -110,10 +101,8 @@ func TestACronExpressionHasItsTimeZone(t *testing.T) {
 	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '364 days'`)
 	db.Do(t, `UPDATE outbox.schedule SET next_at = date_trunc('day', next_at AT TIME ZONE 'Europe/Berlin') AT TIME ZONE 'Europe/Berlin' + interval '9 hours' WHERE name = 'nine'`)
 	once(t, db, idle(), config)
-	if got := db.Text(t, `SELECT (count(*) BETWEEN 363 AND 366) || ' ' || count(*) FILTER (WHERE to_char(run_at AT TIME ZONE 'Europe/Berlin', 'HH24:MI:SS') <> '09:00:00') || ' ' ||
-		count(DISTINCT extract(hour FROM run_at AT TIME ZONE 'UTC')) FROM outbox.task`); got != "true 0 2" {
-		t.Errorf("a year of firings is there, firings not at nine, hours in UTC: %s", got)
-	}
+	db.wantText(t, "true 0 2", `SELECT (count(*) BETWEEN 363 AND 366) || ' ' || count(*) FILTER (WHERE to_char(run_at AT TIME ZONE 'Europe/Berlin', 'HH24:MI:SS') <> '09:00:00') || ' ' ||
+		count(DISTINCT extract(hour FROM run_at AT TIME ZONE 'UTC')) FROM outbox.task`)
 }
 
 func TestSchedulesOfOtherBinariesStayAndAreNotFired(t *testing.T) {
@@ -125,18 +114,12 @@ func TestSchedulesOfOtherBinariesStayAndAreNotFired(t *testing.T) {
 	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '168 hours'`)
 	once(t, db, idle(), scheduled(mine))
 	once(t, db, idle(), relay.Config{})
-	if got, want := db.schedule(t, `name, next_at > now(), last_at IS NULL`), "mine t f, theirs f t"; got != want {
-		t.Errorf("schedules %q, want %q", got, want)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 1 {
-		t.Errorf("%d tasks, want 1", n)
-	}
+	db.wantText(t, "mine t f, theirs f t", scheduleSQL(`name, next_at > now(), last_at IS NULL`))
+	db.want(t, 1, "tasks", `SELECT count(*) FROM outbox.task`)
 	if err := relaytest.Admin(t, db.DB).RemoveSchedule(t.Context(), "theirs"); err != nil {
 		t.Error(err)
 	}
-	if got, want := db.schedule(t, `name`), "mine"; got != want {
-		t.Errorf("schedules %q, want %q", got, want)
-	}
+	db.wantText(t, "mine", scheduleSQL(`name`))
 }
 
 // A relay that runs with an older form of a schedule leaves it to those that know the new one.
@@ -149,13 +132,9 @@ func TestARelayDoesNotFireWhatAnotherProcessHasChanged(t *testing.T) {
 	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}))
 	db.Do(t, `UPDATE outbox.schedule SET next_at = now()`)
 	eventually(t, 30*time.Second, "the old relay has checked", func() bool { return old.Log.Count("changed by another process") == 1 })
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
-		t.Errorf("%d tasks were enqueued by the old relay", n)
-	}
+	db.want(t, 0, "tasks were enqueued by the old relay", `SELECT count(*) FROM outbox.task`)
 	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}))
-	if got, want := db.Text(t, `SELECT string_agg(payload::text, ', ') FROM outbox.task`), `{"N": 2}`; got != want {
-		t.Errorf("tasks %s, want %s", got, want)
-	}
+	db.wantText(t, `{"N": 2}`, `SELECT string_agg(payload::text, ', ') FROM outbox.task`)
 }
 
 func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
@@ -171,21 +150,15 @@ func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
 	back := `UPDATE outbox.schedule SET next_at = next_at - 3 * interval '168 hours'`
 	db.Do(t, back)
 	once(t, db, idle(), config)
-	if got, want := db.schedule(t, `name, paused, next_at > now(), (SELECT count(*) FROM outbox.task)`), "all t t 0, once t t 0"; got != want {
-		t.Errorf("schedules %q, want %q", got, want)
-	}
+	db.wantText(t, "all t t 0, once t t 0", scheduleSQL(`name, paused, next_at > now(), (SELECT count(*) FROM outbox.task)`))
 	for _, name := range []string{"all", "once"} {
 		if err := relaytest.Admin(t, db.DB).ResumeSchedule(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	once(t, db, idle(), config)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 0 {
-		t.Errorf("%d tasks for firings during the pause", n)
-	}
+	db.want(t, 0, "tasks for firings during the pause", `SELECT count(*) FROM outbox.task`)
 	db.Do(t, back)
 	once(t, db, idle(), config)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 4 {
-		t.Errorf("%d tasks after the pause, want 4", n)
-	}
+	db.want(t, 4, "tasks after the pause", `SELECT count(*) FROM outbox.task`)
 }

@@ -65,9 +65,7 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 				if e := db.keyed(t, "X", 1, unique); e.TaskID != newer.TaskID || e.Outcome != outbox.Skipped {
 					t.Errorf("of two redriven ones the key is with %v, want %d", e, newer.TaskID)
 				}
-				if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 2 {
-					t.Errorf("%d tasks, want 2", n)
-				}
+				db.want(t, 2, "tasks", `SELECT count(*) FROM outbox.task`)
 			})
 		}
 	}
@@ -84,10 +82,7 @@ func TestAKeyThatIsTakenDuringARedriveStaysTaken(t *testing.T) {
 		if swept {
 			db.Do(t, `DELETE FROM outbox.unique_key`)
 		}
-		tx, err := db.Begin()
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := db.begin(t)
 		defer tx.Rollback()
 		newer, err := outbox.Enqueue(t.Context(), tx, "X", payload{}, outbox.Unique("k"))
 		if err != nil {
@@ -181,9 +176,7 @@ func TestARedrivenTaskWaitsForItsOrderingKey(t *testing.T) {
 			first := <-runs
 			broken.Store(false)
 			db.redrive(t, 1)
-			if got := db.Text(t, `SELECT string_agg(task_id || ' ' || state, ',' ORDER BY task_id) FROM outbox.task WHERE task_id <> 2`); got != "1 waiting,3 waiting" {
-				t.Errorf("the tasks are %s", got)
-			}
+			db.wantText(t, "1 waiting,3 waiting", `SELECT string_agg(task_id || ' ' || state, ',' ORDER BY task_id) FROM outbox.task WHERE task_id <> 2`)
 			eventually(t, 5*time.Second, "a relay has checked which task is the head", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.headless_key`) == 0 })
 			close(gate)
 			if got := []int64{first, <-runs, <-runs}; !slices.Equal(got, []int64{2, 1, 3}) || most.Load() > 1 {
@@ -208,9 +201,7 @@ func TestARedrivenTaskKeepsWhatItWasEnqueuedWith(t *testing.T) {
 			kinds[kind](reg, "X", func(*outbox.Task[payload]) error { return handlers.Dead(errAlways) })
 			once(t, db, reg, relay.Config{})
 			db.redrive(t, 1)
-			if got := db.Text(t, kept); got != want {
-				t.Errorf("got  %s\nwant %s", got, want)
-			}
+			db.wantText(t, want, kept)
 		})
 	}
 }

@@ -21,10 +21,7 @@ func TestRunNowStartsATaskBeforeItsTime(t *testing.T) {
 		})
 		eventually(t, 20*time.Second, "the relay sleeps", func() bool { return db.Int(t, `SELECT last_value FROM outbox.wake`) > 0 })
 		for _, id := range []int{delayed, failed, keyed} {
-			tx, err := db.BeginTx(t.Context(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tx := db.begin(t)
 			found, err := outbox.RunNow(t.Context(), tx, int64(id))
 			if err != nil || !found {
 				t.Fatalf("task %d: %v, %v", id, found, err)

@@ -104,7 +104,7 @@ func TestScheduledTasksStartAtTheirTimeWithoutAPoll(t *testing.T) {
 func TestATaskEnqueuedAfterADelayIsDueThenByTheDatabasesClock(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+	db.inTx(t, func(tx *sql.Tx) error {
 		for _, option := range []outbox.Option{outbox.After(time.Hour), outbox.RunAt(time.Now().Add(time.Hour)), outbox.After(-time.Hour)} {
 			if _, err := typeTx.Enqueue(t.Context(), tx, payload{}, option); err != nil {
 				return err
@@ -112,19 +112,12 @@ func TestATaskEnqueuedAfterADelayIsDueThenByTheDatabasesClock(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'
-		AND run_at BETWEEN clock_timestamp() + interval '59 min' AND clock_timestamp() + interval '61 min'`); n != 2 {
-		t.Errorf("%d tasks are due in an hour, want 2", n)
-	}
+	db.want(t, 2, "tasks are due in an hour", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'
+		AND run_at BETWEEN clock_timestamp() + interval '59 min' AND clock_timestamp() + interval '61 min'`)
 	reg := handlers.New()
 	handlers.Tx(reg, typeTx, txEffect)
 	once(t, db, reg, relay.Config{})
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task`); n != 2 {
-		t.Errorf("%d tasks are left, want the 2 that are not due", n)
-	}
+	db.want(t, 2, "tasks are left", `SELECT count(*) FROM outbox.task`)
 }
 
 // A retry is as punctual as what was scheduled by the app. The relay would poll only once a minute.
@@ -143,7 +136,7 @@ func TestRetriesStartAtTheirTimeWithoutAPoll(t *testing.T) {
 			}, handlers.Backoff(constant(400*time.Millisecond)))
 			run(t, db, reg, relay.Config{PollInterval: time.Minute})
 			tt.punctual(t, 8, func() {
-				err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+				db.inTx(t, func(tx *sql.Tx) error {
 					for range 8 {
 						if _, err := outbox.Enqueue(t.Context(), tx, kind, payload{}); err != nil {
 							return err
@@ -151,9 +144,6 @@ func TestRetriesStartAtTheirTimeWithoutAPoll(t *testing.T) {
 					}
 					return nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
 			})
 		})
 	}

@@ -210,13 +210,10 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 	})
 	db.want(t, 150, "effects", `SELECT count(*) FROM effect`)
 	db.want(t, 50, "dead letters", `SELECT count(*) FROM "user".dead_task WHERE attempt = 2`)
-	err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+	db.inTx(t, func(tx *sql.Tx) error {
 		_, err := outbox.Enqueue(t.Context(), tx, p.taskType, payload{}, outbox.Schema(name), outbox.After(300*time.Millisecond))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	<-p.started
 	r.Stop()
 	db.want(t, 0, "runs are left in the journal", `SELECT count(*) FROM "user".running`)

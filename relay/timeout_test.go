@@ -58,7 +58,7 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 		handlers.Leased(reg, own, func(ctx context.Context, task *outbox.Task[payload]) error {
 			return note(ctx, "OWN", task, lease(task))
 		}, handlers.NoHeartbeat(20*time.Second))
-		err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+		db.inTx(t, func(tx *sql.Tx) error {
 			var all []outbox.NewTask
 			for i, d := range []time.Duration{0, 10 * time.Second, time.Hour} {
 				for _, typ := range []outbox.TaskType[payload]{typeTx, typeBatch, typeLeased, own} {
@@ -68,9 +68,6 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 			_, err := outbox.EnqueueMany(t.Context(), tx, all)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		begun := time.Now()
 		once(t, db, reg, relay.Config{})
 		for name, want := range map[string]struct {

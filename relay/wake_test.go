@@ -93,13 +93,10 @@ func TestACommitOfTheSameProcessWakesARelayWithoutListen(t *testing.T) {
 	run(t, db, reg, relay.Config{PollInterval: time.Minute})
 	quick(t, .5, 10*time.Millisecond, func() (out delays) {
 		for range 10 {
-			err := outbox.InTx(t.Context(), db.DB, func(tx *sql.Tx) error {
+			db.inTx(t, func(tx *sql.Tx) error {
 				_, err := outbox.Enqueue(t.Context(), tx, "TX", payload{})
 				return err
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 			committed := time.Now()
 			at := <-p.started
 			out = append(out, max(at.Sub(committed), 0))

@@ -65,26 +65,6 @@ func TestATaskThatRunsAgainKeepsItsIDAndCountsIterations(t *testing.T) {
 	})
 }
 
-func TestAnIterationThatDiesKeepsItsNumberAndPayload(t *testing.T) {
-	needs.Long(t)
-	eachKind(t, func(t *testing.T, kind string, db *database) {
-		reg := handlers.New()
-		kinds[kind](reg, "AGAIN", func(task *outbox.Task[payload]) error {
-			if task.Iterations < 42 {
-				return handlers.RunAgainWith(task, 5*time.Minute, payload{N: 5})
-			}
-			return handlers.Dead(errAlways)
-		})
-		db.Do(t, `INSERT INTO outbox.task (task_type, attempt, last_error, iterations) VALUES ('AGAIN', 4, 'old', 41)`)
-		once(t, db, reg, relay.Config{})
-		db.wantText(t, `scheduled 0 42 - {"N": 5} 5`, `SELECT concat_ws(' ', state, attempt, iterations, COALESCE(last_error, '-'), payload,
-			round(extract(epoch FROM run_at - clock_timestamp()) / 60)) FROM outbox.task`)
-		db.Do(t, `UPDATE outbox.task SET run_at = now()`)
-		once(t, db, reg, relay.Config{})
-		db.wantText(t, `42 1 {"N": 5}`, `SELECT iterations || ' ' || attempt || ' ' || payload FROM outbox.dead_task`)
-	})
-}
-
 func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

@@ -170,22 +170,6 @@ func TestABadPayloadInABatchFailsOnlyItsOwnTask(t *testing.T) {
 	}
 }
 
-// Tasks without attempts left are not started, even in a batch with others: somebody lowered their limit.
-func TestATaskThatHasUsedItsAttemptsIsNotStartedInABatch(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	reg, calls := handlers.New(), &batchCalls{}
-	handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-		calls.record(tasks)
-		return batchEffect(ctx, tx, tasks)
-	})
-	db.Enqueue(t, "BATCH", 4)
-	db.Do(t, `UPDATE outbox.task SET attempt = 2, max_attempts = 2 WHERE payload->>'n' = '2'`)
-	once(t, db, reg, relay.Config{Workers: 1})
-	calls.want(t, "1.1 3.1 4.1 ")
-	db.wantRows(t, 1, `outbox.dead_task WHERE attempt = 2 AND payload->>'n' = '2'`)
-}
-
 // A trigger of the app's on the outbox's table may drop what the relay writes back, without an error.
 func TestATaskWhoseWriteBackIsDroppedIsNotLost(t *testing.T) {
 	needs.CI(t)

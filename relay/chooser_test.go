@@ -43,18 +43,6 @@ func TestAnAnswerOfAChooserThatCannotBeFollowedHarmsNothing(t *testing.T) {
 	}
 }
 
-func TestFairLeavesTheLastWorkerToOtherTypes(t *testing.T) {
-	t.Parallel()
-	v := View{Heads: []Head{{Type: "A", Kind: "leased", Running: 3, Room: 6, Likely: 2}}, Free: 7, Workers: 10, Types: 2}
-	if got := Fair().Choose(v); !slices.Equal(got, []int{6}) {
-		t.Errorf("got %v, want [6]", got)
-	}
-	v.Heads[0].Running = 9
-	if got := Fair().Choose(v); len(got) != 0 {
-		t.Errorf("got %v, want none", got)
-	}
-}
-
 func TestLimitsOfATypeBoundItsRoom(t *testing.T) {
 	t.Parallel()
 	l := newLanes(10, [2]int{})

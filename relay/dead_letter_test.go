@@ -155,11 +155,3 @@ func TestDeadLettersAreKeptForAsLongAsTheConfigSays(t *testing.T) {
 		t.Errorf("a statement deleted %d rows, want 1000 at most", n)
 	}
 }
-
-func TestANegativeRetentionIsRefused(t *testing.T) {
-	t.Parallel()
-	db := open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable")
-	if _, err := relay.New(db.DB, all(), relay.Config{DeadRetention: -1}); err == nil || !strings.Contains(err.Error(), "DeadRetention") {
-		t.Errorf("got %v, want an error that names DeadRetention", err)
-	}
-}

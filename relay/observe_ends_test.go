@@ -99,20 +99,6 @@ func TestObserversHearOfFailuresOfTheDatabaseAsNoAttempt(t *testing.T) {
 	db.want(t, 0, "attempts", `SELECT max(attempt) FROM outbox.task`)
 }
 
-func TestAnObserverThatPanicsHurtsNobody(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.enqueueEach(t, 20)
-	h := &heard{}
-	bad := relay.Observer{Claimed: func(relay.Claim) { panic("oops") }, Ended: func(relay.RunEnd) { panic("oops") }, Changed: func(relay.Change) { panic("oops") }}
-	log := once(t, db, all(), relay.Config{Observers: append([]relay.Observer{bad}, h.observers()...)})
-	db.OnceEach(t, 60)
-	h.balanced(t)
-	if !strings.Contains(log, "an observer panicked") {
-		t.Errorf("the panic was not logged:\n%s", log)
-	}
-}
-
 // The session's clock is an hour ahead, by a function that is found before PostgreSQL's.
 func TestTheWaitThatObserversHearOfIsByPostgreSQLsClock(t *testing.T) {
 	t.Parallel()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
@@ -68,48 +67,6 @@ func TestAnOrderedTaskThatCommitsLateIsNotSkipped(t *testing.T) {
 	commit()
 	once(t, db, relaytest.Ordered(), relay.Config{})
 	db.want(t, 4, "tasks ran", `SELECT count(*) FROM run`)
-}
-
-func TestAFailedTaskHoldsItsKeyUpUnlessItIsToBeSkipped(t *testing.T) {
-	t.Parallel()
-	for _, taskType := range relaytest.OrderedTypes {
-		for _, skip := range []bool{false, true} {
-			if !relaytest.Long && skip == (taskType == relaytest.OrderedTypes[1]) { // half of the pairs, each kind in one
-				continue
-			}
-			t.Run(fmt.Sprintf("%s skip=%v", taskType, skip), func(t *testing.T) {
-				db := newOrdered(t)
-				db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, skip_failed, payload)
-					SELECT $1, 'k', $2, jsonb_build_object('Fail', CASE n WHEN 1 THEN 1 ELSE 0 END) FROM generate_series(1, 3) n`, taskType, skip)
-				reg := relaytest.Ordered(handlers.Backoff(constant(time.Hour)))
-				once(t, db, reg, relay.Config{})
-				want := 0
-				if skip {
-					want = 2
-				}
-				db.want(t, want, "tasks ran behind one that failed", `SELECT count(*) FROM run`)
-				db.Do(t, `UPDATE outbox.task SET run_at = now() WHERE state = 'scheduled'`)
-				once(t, db, reg, relay.Config{})
-				db.want(t, 3, "tasks ran in the end", `SELECT count(*) FROM run`)
-			})
-		}
-	}
-}
-
-func TestADeadTaskLetsItsKeyGoOnAndKeepsIt(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	for _, taskType := range relaytest.OrderedTypes {
-		t.Run(taskType, func(t *testing.T) {
-			db := newOrdered(t)
-			db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, payload) SELECT $1, 'k', jsonb_build_object('Fail', CASE n WHEN 2 THEN 9 ELSE 0 END) FROM generate_series(1, 3) n`, taskType)
-			r := run(t, db, relaytest.Ordered(), relay.Config{PollInterval: 50 * time.Millisecond})
-			db.Emptied(t, 20*time.Second)
-			r.Stop()
-			db.InOrder(t, 2)
-			db.want(t, 1, "dead letters with their key", `SELECT count(*) FROM outbox.dead_task WHERE ordering_key = 'k' AND (payload ->> 'Fail')::int = 9`)
-		})
-	}
 }
 
 // A later run_at of the first holds the others up; it runs in time.

@@ -141,37 +141,3 @@ func TestAPausedTypeDoesNotStartAndAResumptionWakesTheRelay(t *testing.T) {
 		t.Errorf("a paused type was reported as one without a handler: %s", r.Log)
 	}
 }
-
-func TestRunOnceLeavesPausedTypesAlone(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	pause(t, db, "LEASED")
-	pause(t, db, "TX")
-	pause(t, db, "TX")
-	resume(t, db, "BATCH")
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.Enqueue(t, kind, 3)
-	}
-	once(t, db, all(), relay.Config{})
-	db.want(t, 6, "tasks of paused types are left", `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0 AND task_type <> 'BATCH'`)
-	resume(t, db, "LEASED")
-	resume(t, db, "TX")
-	once(t, db, all(), relay.Config{})
-	db.OnceEach(t, 9)
-}
-
-// A pause is the transaction's: rolled back, it was none.
-func TestAPauseHoldsOnceItsTransactionHasCommitted(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.Enqueue(t, "TX", 1)
-	tx := db.begin(t)
-	if err := relaytest.Admin(t, db.DB).In(tx).PauseType(t.Context(), "TX"); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
-	once(t, db, all(), relay.Config{})
-	db.OnceEach(t, 1)
-}

@@ -73,6 +73,7 @@ func TestNewNamesEachFieldThatIsOutOfRange(t *testing.T) {
 		{all(), relay.Config{Workers: 1001}, "relay: Config.Workers: 1001: must be between 1 and 1000, or 0 for 10"},
 		{all(), relay.Config{Order: 2}, "relay: Config.Order: 2: must be InOrder or Random"},
 		{all(), relay.Config{PollInterval: time.Millisecond}, "relay: Config.PollInterval: 1ms: must be between 10ms and 1m, or 0 for 1s"},
+		{all(), relay.Config{DeadRetention: -1}, "relay: Config.DeadRetention: -1ns: must not be negative; 0 keeps dead letters for ever"},
 		{all(), relay.Config{PollInterval: time.Hour}, "relay: Config.PollInterval: 1h0m0s: must be between 10ms and 1m, or 0 for 1s"},
 		{handlers.New(), relay.Config{Workers: -3, Order: -1}, "relay: Config.Workers: -3: must be between 1 and 1000, or 0 for 10\n" +
 			"relay: Config.Order: -1: must be InOrder or Random\nrelay: the registry has no handler: register the handlers before relay.New"},

@@ -10,7 +10,6 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -98,25 +97,6 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 			}
 		}
 	})
-}
-
-// The columns of a task go with it through retries and into the dead letters.
-func TestATasksTimeoutIsKeptByRetriesAndDeadLetters(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db, reg := newDatabase(t), handlers.New()
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		each(reg, kind, func(ctx context.Context, _ *outbox.Task[payload]) error {
-			if at, _ := ctx.Deadline(); time.Until(at) > 3*time.Second {
-				t.Errorf("the run has %v, want its task's 2 s", time.Until(at))
-			}
-			return errAlways
-		}, retrySoon(), handlers.MaxAttempts(2))
-		db.Do(t, `INSERT INTO outbox.task (task_type, payload, timeout_ms) VALUES ($1, '{}', 2000)`, kind)
-	}
-	run(t, db, reg, fastPoll)
-	eventually(t, 20*time.Second, "all are dead letters", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == 3 })
-	db.want(t, 3, "dead letters with their timeout", `SELECT count(*) FROM outbox.dead_task WHERE timeout_ms = 2000 AND attempt = 2`)
 }
 
 func TestATasksOwnTimeoutEndsItsStatement(t *testing.T) {

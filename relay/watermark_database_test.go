@@ -59,17 +59,3 @@ func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
 		t.Errorf("beside %d dead entries a claim reads %d of them (median of %d claims), want at most 500", dead, reads[len(reads)/2], len(reads))
 	}
 }
-
-func TestATaskOfABacklogThatWasLockedIsClaimedOnceItIsFree(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	const tasks, last = 200, 198
-	db := newDatabase(t)
-	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'TX', now() - interval '1 minute' FROM generate_series(1, $1::int)`, tasks)
-	release := hold(t, db, `SELECT FROM outbox.task WHERE task_id = $1 FOR UPDATE`, last)
-	run(t, db, all(), relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
-	eventually(t, 20*time.Second, "the others are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
-	release()
-	db.Emptied(t, 3*time.Second)
-	db.OnceEach(t, tasks)
-}

@@ -49,33 +49,7 @@ func TestAWatermarkIsWhereClaimsWereAMomentAgo(t *testing.T) {
 	}
 }
 
-// A poll sees each task that is not below a watermark: tasks that are more urgent, were attempted less or more, and are less urgent.
-func TestTheSpansOfALaneAreAllOfItButWhatWasClaimed(t *testing.T) {
-	t.Parallel()
-	var w Watermarks
-	now := claimMany(&w, 0, 0, 1000, 500, time.Now())
-	claimMany(&w, 5, 1, 1000, 500, now)
-	spans := w.Spans()
-	for _, c := range []struct {
-		at   Position
-		seen bool
-	}{
-		{Position{-32768, 0, 1}, true}, {Position{-1, 7, 2000}, true},
-		{Position{0, 0, 1100}, false}, {Position{0, 0, 1600}, true}, {Position{0, 1, 1}, true}, {Position{3, 0, 1}, true}, {Position{5, 0, 1200}, true},
-		{Position{5, 1, 1200}, false}, {Position{5, 1, 1499}, true}, {Position{5, 2, 1}, true}, {Position{32767, 32766, 5}, true},
-	} {
-		in := 0
-		for _, s := range spans {
-			if c.at.Compare(s.First) >= 0 && c.at.Compare(Position{s.Last.Priority, s.Last.Attempt, math.MaxInt64}) <= 0 {
-				in++
-			}
-		}
-		if (in == 1) != c.seen || in > 1 {
-			t.Errorf("%+v is in %d spans, want it seen: %t", c.at, in, c.seen)
-		}
-	}
-}
-
+// A poll sees each task that is not below a watermark.
 func TestSpansCoverEachTaskThatIsNotBelowAWatermarkOnce(t *testing.T) {
 	t.Parallel()
 	columns := []int{math.MinInt16, -1, 0, 1, 2, 3, math.MaxInt16}

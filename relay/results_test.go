@@ -146,7 +146,7 @@ func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, priority, created_at, max_attempts,
 			  unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed)
 			VALUES ('KEPT', '{"N": 7, "exact": [1.50, 9007199254740993, 1e400], "text": "é\"\\ \u2028 🎉"}', '{"trace": "a\"é", "n": 1.50}', -5,
-			  '2001-02-03 04:05:06.789012+00', 2, 'u', true, 4321, 9, 'o', true)`)
+			  '2001-02-03 04:05:06.789012+00', 2, 'u', true, 4321, 9, 'o', false)`)
 		before := db.Text(t, identity+`outbox.task`)
 		once(t, db, reg, relay.Config{})
 		db.want(t, before, "after a retry", identity+`outbox.task`)

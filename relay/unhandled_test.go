@@ -89,6 +89,38 @@ func resting(t testing.TB, db *database, reg *handlers.Registry, log *records) *
 	return r
 }
 
+// F11: two deployments that know different types are restarted in turn, again and again.
+func TestRelaysWithDisjointHandlersBurnNoAttemptOfEachOthersTasks(t *testing.T) {
+	needs.Long(t)
+	t.Parallel()
+	db := newDatabase(t)
+	start := func(kind string) *running {
+		reg := handlers.New()
+		switch kind {
+		case "TX":
+			handlers.Tx(reg, typeTx, txEffect)
+		case "LEASED":
+			handlers.Leased(reg, typeLeased, leasedEffect)
+		}
+		return run(t, open(t, db.URL), reg, relay.Config{PollInterval: 50 * time.Millisecond})
+	}
+	kinds := []string{"TX", "LEASED"}
+	relays := []*running{start("TX"), start("LEASED")}
+	for round := range 4 {
+		i := round % 2
+		db.Enqueue(t, kinds[0], 25)
+		db.Enqueue(t, kinds[1], 25)
+		relays[i].Stop()
+		eventually(t, 20*time.Second, "the other relay does all of its own", func() bool {
+			return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = $1`, kinds[1-i]) == 0
+		})
+		relays[i] = start(kinds[i])
+	}
+	db.Emptied(t, 30*time.Second)
+	db.want(t, 200, "tasks were done in their first attempt", `SELECT count(DISTINCT task_id) FROM effect WHERE attempt = 1`)
+	db.want(t, 0, "dead letters and burned attempts", `SELECT (SELECT count(*) FROM outbox.dead_task) + (SELECT count(*) FROM effect WHERE attempt > 1)`)
+}
+
 // F9: sequence order is not commit order.
 func TestATaskThatCommitsAfterThousandsOfHigherOnesIsNotSkipped(t *testing.T) {
 	needs.Long(t)

@@ -192,9 +192,7 @@ func TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone(t *testing.T) {
 			return err
 		}
 		side.Int(t, `SELECT count(pg_terminate_backend($1))`, pid)
-		eventually(t, 20*time.Second, "another run has ended the iteration", func() bool {
-			return side.Int(t, `SELECT count(*) FROM outbox.task WHERE iterations = 1`) == 1
-		})
+		side.becomes(t, 20*time.Second, 1, "another run has ended the iteration", `SELECT count(*) FROM outbox.task WHERE iterations = 1`)
 		return context.DeadlineExceeded
 	})
 	db.Enqueue(t, "TX", 1)

@@ -32,9 +32,7 @@ func (db *database) cancel(t testing.TB, id int, want ...outbox.CancelResult) (g
 // gone waits until neither a task nor a request, a run or a dead letter is left.
 func (db *database) gone(t testing.TB) {
 	t.Helper()
-	eventually(t, 20*time.Second, "nothing is left", func() bool {
-		return db.Int(t, `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.cancel) + (SELECT count(*) FROM outbox.running)`) == 0
-	})
+	db.becomes(t, 20*time.Second, 0, "nothing is left", `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.cancel) + (SELECT count(*) FROM outbox.running)`)
 	db.wantRows(t, 0, `outbox.dead_task`)
 }
 

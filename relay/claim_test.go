@@ -260,10 +260,8 @@ func TestATaskThatChangesWhileAClaimReachesItIsClaimedAsItIsThen(t *testing.T) {
 		}
 		claimed := make(chan error, 1)
 		go func() { claimed <- r.RunOnce(t.Context()) }()
-		eventually(t, 10*time.Second, "the claim is at the task", func() bool {
-			return db.Int(t, `SELECT count(*) FROM pg_locks
-				WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND locktype = 'advisory' AND NOT granted`) == 1
-		})
+		db.becomes(t, 10*time.Second, 1, "the claim is at the task", `SELECT count(*) FROM pg_locks
+				WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND locktype = 'advisory' AND NOT granted`)
 		db.Do(t, `UPDATE outbox.task SET payload = '{"changed": 1}' WHERE task_id = $1`, changed)
 		if _, err := gate.ExecContext(t.Context(), `SELECT pg_advisory_unlock(1)`); err != nil {
 			t.Fatal(err)

@@ -8,11 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jmoiron/sqlx"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -139,24 +137,6 @@ func TestCompleteAfterTheLossOfTheLease(t *testing.T) {
 		db.wantRows(t, 1, `outbox.task WHERE lease_token = $1`, someUUID)
 		db.wantRows(t, 0, `effect`)
 	})
-}
-
-func TestCompleteWorksWithSqlx(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	x := sqlx.NewDb(db.DB, relaytest.DriverName())
-	err := completing(t, db, func(ctx context.Context, task *outbox.Task[payload]) error {
-		return task.Complete(ctx, func(tx *sql.Tx) error {
-			_, err := outbox.SqlxTx(x, tx).NamedExecContext(ctx, `INSERT INTO effect (task_id, attempt) VALUES (:id, :attempt)`,
-				map[string]any{"id": task.ID, "attempt": task.Attempt})
-			return err
-		})
-	})
-	if err != nil {
-		t.Errorf("Complete returned %v", err)
-	}
-	db.Emptied(t, 10*time.Second)
-	db.OnceEach(t, 1)
 }
 
 // After an error the task is still leased and the handler's result decides. What its function

@@ -105,7 +105,7 @@ func TestOnDeadNeitherStopsNorSlowsTheRelay(t *testing.T) {
 			panic("oops")
 		}
 	}})
-	eventually(t, 30*time.Second, "all dead letters", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.dead_task`) == dead })
+	db.becomes(t, 30*time.Second, dead, "all dead letters", `SELECT count(*) FROM outbox.dead_task`)
 	eventually(t, 30*time.Second, "all were told", func() bool { return r.Log.Count("a task became a dead letter") == dead })
 	if n := r.Log.Count("OnDead is slower"); n != 1 {
 		t.Errorf("%d warnings, want 1", n)
@@ -145,9 +145,7 @@ func TestDeadLettersAreKeptForAsLongAsTheConfigSays(t *testing.T) {
 	run(t, db, all(), relay.Config{DeadRetention: time.Hour})
 	run(t, db, all(), relay.Config{DeadRetention: time.Hour})
 	db.Enqueue(t, "TX", 300) // they serve meanwhile
-	eventually(t, 30*time.Second, "the old ones are gone", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE died_at < now() - interval '1 hour'`) == 0
-	})
+	db.becomes(t, 30*time.Second, 0, "the old ones are gone", `SELECT count(*) FROM outbox.dead_task WHERE died_at < now() - interval '1 hour'`)
 	db.Emptied(t, 30*time.Second)
 	db.want(t, 400, "effects", `SELECT count(*) FROM effect`)
 	db.want(t, 10, "dead letters are left", `SELECT count(*) FROM outbox.dead_task`)

@@ -131,31 +131,3 @@ func TestAFloodOfFailingTasksDoesNotDelayAnotherType(t *testing.T) {
 		}
 	}
 }
-
-// The flood has had its first attempt; what is due of it again must stand behind what is new.
-func TestFreshTasksOfAFailingTypeStartBeforeItsRetries(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	for _, kind := range []string{"TX", "LEASED"} {
-		t.Run(kind, func(t *testing.T) {
-			db, reg := newDatabase(t), handlers.New()
-			db.Do(t, `INSERT INTO outbox.task (task_type, attempt) SELECT $1, 1 FROM generate_series(1, 10000)`, kind)
-			fresh := &probe{kind, make(chan time.Time, 1)}
-			var retries atomic.Int64
-			each(reg, kind, func(_ context.Context, task *outbox.Task[payload]) error {
-				if task.Attempt == 1 {
-					fresh.started <- time.Now()
-				} else {
-					retries.Add(1)
-				}
-				return errAlways
-			}, handlers.MaxAttempts(30000))
-			run(t, db, reg, relay.Config{})
-			eventually(t, 20*time.Second, "the flood is worked on", func() bool { return retries.Load() > 100 })
-			fresh.soon(t, db, 10, time.Second)
-			if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 1`); n == 0 {
-				t.Error("fresh tasks had to wait for all retries")
-			}
-		})
-	}
-}

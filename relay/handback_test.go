@@ -55,7 +55,7 @@ func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
 			t.Errorf("they ended after %v, want a heartbeat", d)
 		}
 		other := run(t, db, leased(leasedEffect), fastPoll)
-		eventually(t, 20*time.Second, "another relay has done them", func() bool { return db.Int(t, `SELECT count(*) FROM effect`) == tasks })
+		db.becomes(t, 20*time.Second, tasks, "another relay has done them", `SELECT count(*) FROM effect`)
 		close(release)
 		stale.Stop()
 		other.Stop()

@@ -32,7 +32,7 @@ func TestIdleRelaysSendTwoStatementsASecond(t *testing.T) {
 	relays := []*atomic.Int64{runCounted(t, db), runCounted(t, db), runCounted(t, db)}
 	db.Enqueue(t, "TX", 3)
 	db.Emptied(t, 10*time.Second)
-	eventually(t, 30*time.Second, "the log is folded", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.counter_log`) == 0 })
+	db.becomes(t, 30*time.Second, 0, "the log is folded", `SELECT count(*) FROM outbox.counter_log`)
 	const span = 15 * time.Second
 	for try := 1; ; try++ {
 		before := make([]int64, len(relays))

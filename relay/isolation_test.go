@@ -33,9 +33,7 @@ func TestATaskOfTheYear9999WaitsAndHindersNothing(t *testing.T) {
 // doneOf waits until no task of the type is left.
 func (db *database) doneOf(t *testing.T, taskType string) {
 	t.Helper()
-	eventually(t, 20*time.Second, "the other type's tasks are done", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = $1`, taskType) == 0
-	})
+	db.becomes(t, 20*time.Second, 0, "the other type's tasks are done", `SELECT count(*) FROM outbox.task WHERE task_type = $1`, taskType)
 }
 
 func TestATypeWhoseClaimsAreRefusedDoesNotStopOthers(t *testing.T) {

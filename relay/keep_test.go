@@ -154,7 +154,7 @@ func TestTheHistoryForgetsWhatIsKeptNoLonger(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
 		SELECT 1000000 + i, now(), now(), now(), now() + CASE WHEN i <= 3500 THEN interval '-1 second' ELSE interval '1 hour' END, 0, 1, 'GONE', '{}' FROM generate_series(1, 3510) i`)
 	run(t, db, all(), relay.Config{}) // of which no type is kept
-	eventually(t, 20*time.Second, "the old ones are gone", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.done_task`) == 10 })
+	db.becomes(t, 20*time.Second, 10, "the old ones are gone", `SELECT count(*) FROM outbox.done_task`)
 	var got []string
 	for p := (admin.Page{Limit: 4}); len(got) == 0 || p.After != ""; {
 		page, next, err := relaytest.Admin(t, db.DB).Tasks(t.Context(), "GONE", admin.Finished, p)

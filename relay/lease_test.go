@@ -35,33 +35,6 @@ func TestALeasedHandlerEndsWithItsTimeoutWhichIsAnAttempt(t *testing.T) {
 	db.want(t, "interrupted: context deadline exceeded", "last_error", `SELECT last_error FROM outbox.task`)
 }
 
-func TestALeaseEndsByItselfOnlyAfterTheTimeoutAndNeverWithoutOne(t *testing.T) {
-	t.Parallel()
-	for timeout, want := range map[time.Duration]string{time.Minute: "leased 1 token relay until", -1: "leased 1 token relay"} {
-		t.Run(timeout.String(), func(t *testing.T) {
-			db := newDatabase(t)
-			deadline, done := make(chan bool, 1), make(chan struct{})
-			run(t, db, leased(func(ctx context.Context, task *outbox.Task[payload]) error {
-				_, has := ctx.Deadline()
-				deadline <- has
-				<-done
-				return nil
-			}, handlers.Timeout(timeout)), relay.Config{PollInterval: 100 * time.Millisecond})
-			db.Enqueue(t, "LEASED", 1)
-			if has := <-deadline; has != (timeout > 0) {
-				t.Errorf("the handler's context has a deadline: %v", has)
-			}
-			if got := db.taskState(t); got != want {
-				t.Errorf("the task is %s, want %s", got, want)
-			}
-			// The handler has ended, or was abandoned, when the lease does.
-			db.want(t, 0, "leases that end before the failure of their handler can be recorded", `SELECT count(*) FROM outbox.task WHERE leased_until < attempted_at + interval '65 seconds'`)
-			close(done)
-			db.Emptied(t, 10*time.Second)
-		})
-	}
-}
-
 func TestADrainedLeasedTaskIsHandedBackWithoutAnAttempt(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -107,9 +80,7 @@ func testLateHeartbeat(t *testing.T) {
 	db.Enqueue(t, "LEASED", 1)
 	<-begun
 	db.Do(t, `UPDATE outbox.relay SET alive_until = clock_timestamp() - interval '1 minute'`)
-	eventually(t, 10*time.Second, "the relay renews its leases", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '5 seconds'`) == 1
-	})
+	db.becomes(t, 10*time.Second, 1, "the relay renews its leases", `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '5 seconds'`)
 	close(done)
 	db.Emptied(t, 10*time.Second)
 	db.OnceEach(t, 1)

@@ -145,7 +145,7 @@ func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
 					}
 					return c.handler(ctx, task)
 				}, c.options...), relay.Config{Workers: workers})
-				eventually(t, 8*time.Second, "all others are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
+				db.becomes(t, 8*time.Second, 1, "all others are done", `SELECT count(*) FROM outbox.task`)
 				close(done)
 				if !byComplete {
 					(<-locks)()

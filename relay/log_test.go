@@ -156,7 +156,5 @@ func TestARelayWarnsThatLibpqPrintsPayloads(t *testing.T) {
 // doneBut waits until only tasks are left that nobody handles or that are put off.
 func (db *database) doneBut(t testing.TB) {
 	t.Helper()
-	eventually(t, 30*time.Second, "all others are done", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type <> 'UNKNOWN' AND (task_type <> 'LATER' OR attempt = 0)`) == 0
-	})
+	db.becomes(t, 30*time.Second, 0, "all others are done", `SELECT count(*) FROM outbox.task WHERE task_type <> 'UNKNOWN' AND (task_type <> 'LATER' OR attempt = 0)`)
 }

@@ -24,13 +24,11 @@ func TestUpkeepThatHangsDelaysNoBeat(t *testing.T) {
 	handlers.Leased(reg, typeLeased, leasedEffect)
 	handlers.Tx(reg, outbox.NewTaskType[payload]("RATED"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil }, handlers.Rate(1, time.Hour))
 	run(t, db, reg, relay.Config{})
-	eventually(t, 10*time.Second, "it beats", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 1 })
+	db.becomes(t, 10*time.Second, 1, "it beats", `SELECT count(*) FROM outbox.relay`)
 	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('`+deadRelay+`', 'h', 1, now() - interval '1 minute', '{}');
 		INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token) VALUES ('LEASED', 'leased', 1, '`+deadRelay+`', '`+someToken+`')`)
 	hold(t, db, `LOCK TABLE outbox.cancel, outbox.unique_key, outbox.running, outbox.maintenance, outbox.bucket IN ACCESS EXCLUSIVE MODE`)
-	eventually(t, 40*time.Second, "the dead relay's task is taken over", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE relay_id = '`+deadRelay+`' AND state = 'leased'`) == 0
-	})
+	db.becomes(t, 40*time.Second, 0, "the dead relay's task is taken over", `SELECT count(*) FROM outbox.task WHERE relay_id = '`+deadRelay+`' AND state = 'leased'`)
 }
 
 // A job of maintenance that one relay is stuck in does not keep others from the other jobs.
@@ -42,7 +40,7 @@ func TestAStepThatIsStuckStopsNoOther(t *testing.T) {
 		VALUES (1, now(), now(), now(), now() - interval '1 second', 0, 1, 'GONE', '{}')`)
 	hold(t, db, `SELECT FROM outbox.maintenance FOR UPDATE`)
 	run(t, db, all(), relay.Config{})
-	eventually(t, 20*time.Second, "the history is purged", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.done_task`) == 0 })
+	db.becomes(t, 20*time.Second, 0, "the history is purged", `SELECT count(*) FROM outbox.done_task`)
 }
 
 // What cannot be done is logged once, and the rest goes on.
@@ -53,7 +51,7 @@ func TestARelayWithoutARightGoesOn(t *testing.T) {
 		INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('T', 'k', 1)`)
 	r := run(t, db, all(), relay.Config{})
 	eventually(t, 20*time.Second, "a warning", func() bool { return r.Log.Count("PostgreSQL refuses a job of the relay's upkeep") == 1 })
-	eventually(t, 20*time.Second, "keys are swept", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.unique_key`) == 0 })
+	db.becomes(t, 20*time.Second, 0, "keys are swept", `SELECT count(*) FROM outbox.unique_key`)
 	r.Stop()
 	if n := r.Log.Count("PostgreSQL refuses a job of the relay's upkeep"); n != 1 {
 		t.Errorf("%d warnings, want 1", n)
@@ -108,9 +106,7 @@ func TestAJobOfMaintenanceThatFailsChangesNothingAndStopsNothing(t *testing.T) {
 		return 0, errors.Join(err, slow)
 	})
 	r.Start()
-	eventually(t, 30*time.Second, "it is put off", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.maintenance WHERE job = 'test' AND due_at > clock_timestamp()`) == 1
-	})
+	db.becomes(t, 30*time.Second, 1, "it is put off", `SELECT count(*) FROM outbox.maintenance WHERE job = 'test' AND due_at > clock_timestamp()`)
 	if n := db.Int(t, `SELECT count(*) FROM done`); n != 0 || called.Load() == 0 {
 		t.Errorf("it was called %d times and left %d rows", called.Load(), n)
 	}

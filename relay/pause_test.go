@@ -9,7 +9,6 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -65,50 +64,6 @@ func (c *crowd) goesOn(t *testing.T, db *database) {
 	close(c.open)
 	for range 5 {
 		c.start(t, db)
-	}
-}
-
-// In the middle of a flood, with two relays: what runs ends, nothing new starts, and other types go on.
-func TestAPausedTypeIsNotStartedByAnyRelayUntilItIsResumed(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			const tasks, workers = 1000, 4
-			db := newDatabase(t)
-			db.Enqueue(t, kind, tasks)
-			var started atomic.Int64
-			var crowds []*crowd
-			for i := range 2 {
-				reg := handlers.New()
-				each(reg, kind, func(context.Context, *outbox.Task[payload]) error {
-					started.Add(1)
-					<-time.After(10 * time.Millisecond)
-					return nil
-				})
-				crowds = append(crowds, newCrowd(reg, fmt.Sprint("OTHER", i, "_"), workers))
-				run(t, db, reg, relay.Config{Workers: workers, PollInterval: 100 * time.Millisecond})
-			}
-			eventually(t, 20*time.Second, "the flood is worked on", func() bool { return started.Load() > 50 })
-			pause(t, db, kind)
-			for _, c := range crowds {
-				c.start(t, db)
-			}
-			at := started.Load()
-			for _, c := range crowds {
-				c.goesOn(t, db)
-			}
-			if n := started.Load(); n != at {
-				t.Errorf("%d tasks of the paused type started", n-at)
-			}
-			if at >= tasks {
-				t.Error("nothing was left: the test shows nothing")
-			}
-			resume(t, db, kind)
-			eventually(t, 10*time.Second, "it goes on", func() bool { return started.Load() > at })
-			db.Do(t, `DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM outbox.task WHERE state <> 'leased' FOR UPDATE SKIP LOCKED)`)
-		})
 	}
 }
 

@@ -46,14 +46,10 @@ func TestAScheduleWhoseNextMisbehavesStops(t *testing.T) {
 	once(t, db, idle(), config)
 	db.Do(t, `UPDATE outbox.schedule SET next_at = now()`)
 	r := run(t, db, idle(), config)
-	eventually(t, 30*time.Second, "all have fired", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE last_at IS NOT NULL`) == len(schedules)
-	})
+	db.becomes(t, 30*time.Second, len(schedules), "all have fired", `SELECT count(*) FROM outbox.schedule WHERE last_at IS NOT NULL`)
 	wild.Store(true)
 	db.Do(t, `UPDATE outbox.schedule SET next_at = now() + interval '1 s', last_at = NULL`)
-	eventually(t, 30*time.Second, "all have fired again", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE last_at IS NOT NULL`) == len(schedules)
-	})
+	db.becomes(t, 30*time.Second, len(schedules), "all have fired again", `SELECT count(*) FROM outbox.schedule WHERE last_at IS NOT NULL`)
 	if n := db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE next_at IS NULL`); n != len(bad) {
 		t.Errorf("%d schedules ended, want %d: %s", n, len(bad), db.Text(t, scheduleSQL(`name, next_at`)))
 	}
@@ -81,7 +77,7 @@ func TestAScheduleWhoseTaskIsRefusedDoesNotStopOthers(t *testing.T) {
 	db.Do(t, `ALTER TABLE outbox.task ADD CONSTRAINT good CHECK (payload <> '{"N": 1}')`)
 	db.Do(t, `UPDATE outbox.schedule SET next_at = now()`)
 	r := run(t, db, idle(), config)
-	eventually(t, 30*time.Second, "the other one fires", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
+	db.becomes(t, 30*time.Second, 1, "the other one fires", `SELECT count(*) FROM outbox.task`)
 	eventually(t, 30*time.Second, "it is logged", func() bool { return r.Log.Count("cannot be enqueued") == 1 })
 	r.Stop()
 	db.Do(t, `ALTER TABLE outbox.task DROP CONSTRAINT good`)
@@ -190,5 +186,5 @@ func TestTasksRunAlthoughSchedulesCannotBeWorkedWith(t *testing.T) {
 		t.Errorf("it was logged as an error %d times, want once", n)
 	}
 	db.Do(t, `ALTER TABLE outbox.away RENAME TO schedule`)
-	eventually(t, 30*time.Second, "it is registered", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.schedule`) == 1 })
+	db.becomes(t, 30*time.Second, 1, "it is registered", `SELECT count(*) FROM outbox.schedule`)
 }

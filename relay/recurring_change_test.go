@@ -44,9 +44,7 @@ func TestManyMissedFiringsAreMadeUpForInSeveralTransactions(t *testing.T) {
 	db.Do(t, `DELETE FROM outbox.task`) // what fired meanwhile, as it fires again now
 	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - interval '3600 s'`)
 	run(t, db, idle(), config)
-	eventually(t, 30*time.Second, "all are enqueued", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE next_at > now()`) == 1
-	})
+	db.becomes(t, 30*time.Second, 1, "all are enqueued", `SELECT count(*) FROM outbox.schedule WHERE next_at > now()`)
 	db.wantText(t, "0 true true", `SELECT count(*) - count(DISTINCT run_at) || ' ' || (count(*) >= 3600) || ' ' || (count(*) = extract(epoch FROM max(run_at) - min(run_at)) + 1) FROM outbox.task`)
 }
 
@@ -128,7 +126,7 @@ func TestARelayDoesNotFireWhatAnotherProcessHasChanged(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	old := run(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly)}))
-	eventually(t, 30*time.Second, "it is registered", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.schedule`) == 1 })
+	db.becomes(t, 30*time.Second, 1, "it is registered", `SELECT count(*) FROM outbox.schedule`)
 	once(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(weekly), Task: relaytest.TypeFired.New(payload{N: 2})}))
 	db.Do(t, `UPDATE outbox.schedule SET next_at = now()`)
 	eventually(t, 30*time.Second, "the old relay has checked", func() bool { return old.Log.Count("changed by another process") == 1 })

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -144,45 +143,5 @@ func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
 			t.Error(err)
 		}
 		all.Wait()
-	}
-}
-
-// Beside one that runs and one that waits: never two at once, and in the order of the ids from then on.
-func TestARedrivenTaskWaitsForItsOrderingKey(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	for _, kind := range []string{"tx", "leased"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			db := newDatabase(t)
-			reg, broken, runs := handlers.New(), atomic.Bool{}, make(chan int64, 10)
-			broken.Store(true)
-			var now, most atomic.Int32
-			gate := make(chan struct{})
-			kinds[kind](reg, "X", func(task *outbox.Task[payload]) error {
-				most.Store(max(most.Load(), now.Add(1)))
-				defer now.Add(-1)
-				if task.Payload.N == 1 && broken.Load() {
-					return handlers.Dead(errAlways)
-				}
-				runs <- task.ID
-				if task.Payload.N == 2 {
-					<-gate
-				}
-				return nil
-			})
-			db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, payload) SELECT 'X', 'k', jsonb_build_object('N', n) FROM generate_series(1, 3) n`)
-			run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
-			first := <-runs
-			broken.Store(false)
-			db.redrive(t, 1)
-			db.wantText(t, "1 waiting,3 waiting", `SELECT string_agg(task_id || ' ' || state, ',' ORDER BY task_id) FROM outbox.task WHERE task_id <> 2`)
-			eventually(t, 5*time.Second, "a relay has checked which task is the head", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.headless_key`) == 0 })
-			close(gate)
-			if got := []int64{first, <-runs, <-runs}; !slices.Equal(got, []int64{2, 1, 3}) || most.Load() > 1 {
-				t.Errorf("they ran as %v, %d at once", got, most.Load())
-			}
-			db.Emptied(t, 10*time.Second)
-		})
 	}
 }

@@ -16,9 +16,7 @@ func TestRunNowStartsATaskBeforeItsTime(t *testing.T) {
 			VALUES ('TX', now() + interval '1 hour', $1, now(), $2, $3) RETURNING task_id`
 		delayed, failed, keyed := db.Int(t, insert, 0, nil, nil), db.Int(t, insert, 1, "x", nil), db.Int(t, insert, 0, nil, "k")
 		run(t, db, all(), relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
-		eventually(t, 20*time.Second, "the ordered task is its key's first", func() bool {
-			return db.Text(t, `SELECT state FROM outbox.task WHERE task_id = $1`, keyed) == "scheduled"
-		})
+		db.becomes(t, 20*time.Second, "scheduled", "the ordered task is its key's first", `SELECT state FROM outbox.task WHERE task_id = $1`, keyed)
 		eventually(t, 20*time.Second, "the relay sleeps", func() bool { return db.Int(t, `SELECT last_value FROM outbox.wake`) > 0 })
 		for _, id := range []int{delayed, failed, keyed} {
 			tx := db.begin(t)
@@ -29,7 +27,7 @@ func TestRunNowStartsATaskBeforeItsTime(t *testing.T) {
 			if err := tx.Commit(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, 20*time.Second, "the task is done", func() bool { return db.Int(t, `SELECT count(*) FROM effect WHERE task_id = $1`, id) == 1 })
+			db.becomes(t, 20*time.Second, 1, "the task is done", `SELECT count(*) FROM effect WHERE task_id = $1`, id)
 		}
 		db.Emptied(t, 10*time.Second)
 	})

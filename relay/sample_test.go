@@ -73,7 +73,7 @@ func TestARelaysRowSaysWhatItMayUse(t *testing.T) {
 	bounded.SetMaxOpenConns(17)
 	run(t, any, all(), relay.Config{Workers: 3})
 	run(t, bounded, all(), relay.Config{Workers: 10})
-	eventually(t, 20*time.Second, "both relays beat", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 2 })
+	db.becomes(t, 20*time.Second, 2, "both relays beat", `SELECT count(*) FROM outbox.relay`)
 	relays, err := relaytest.Admin(t, db.DB).Relays(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -68,9 +68,7 @@ func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 					t.Errorf("the tasks were done %v after the silence began, want 45 s", took)
 				}
 				db.OnceEach(t, 5)
-				eventually(t, 20*time.Second, "the relay's heartbeat goes on", func() bool {
-					return db.Int(t, `SELECT count(*) FROM outbox.relay WHERE alive_until > $1::timestamptz + interval '15 s'`, fell.Format(time.RFC3339Nano)) == 1
-				})
+				db.becomes(t, 20*time.Second, 1, "the relay's heartbeat goes on", `SELECT count(*) FROM outbox.relay WHERE alive_until > $1::timestamptz + interval '15 s'`, fell.Format(time.RFC3339Nano))
 			})
 		}
 	}

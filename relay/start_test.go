@@ -206,9 +206,7 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 	for _, kind := range []string{"TX", "BATCH", "LEASED", "BAD", "UNKNOWN"} {
 		db.Do(t, `INSERT INTO "user".task (task_type) SELECT $1 FROM generate_series(1, 50)`, kind)
 	}
-	eventually(t, 30*time.Second, "all tasks but those of an unknown type are done", func() bool {
-		return db.Int(t, `SELECT count(*) FROM "user".task`) == 50
-	})
+	db.becomes(t, 30*time.Second, 50, "all tasks but those of an unknown type are done", `SELECT count(*) FROM "user".task`)
 	db.want(t, 150, "effects", `SELECT count(*) FROM effect`)
 	db.want(t, 50, "dead letters", `SELECT count(*) FROM "user".dead_task WHERE attempt = 2`)
 	db.inTx(t, func(tx *sql.Tx) error {
@@ -247,7 +245,7 @@ func TestTheLogSaysThatARelayStartedAndStopped(t *testing.T) {
 		t.Errorf("%d records of its start: %s", n, r.Log)
 	}
 	go r.Stop()
-	eventually(t, 10*time.Second, "the relay has signed off", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 0 })
+	db.becomes(t, 10*time.Second, 0, "the relay has signed off", `SELECT count(*) FROM outbox.relay`)
 	close(signedOff)
 	r.Stop()
 	if during, n := <-stops, r.Log.Count(stopped); during != 0 || n != 1 {

@@ -187,7 +187,7 @@ func TestARelayFoldsTheLogByItself(t *testing.T) {
 	for i := range 12 { // more than one statement of the fold takes
 		db.Do(t, `INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT -1 + 2 * (n % 2), 'OTHER', $1 FROM generate_series(1, 1000) n`, fmt.Sprint("kind", i))
 	}
-	eventually(t, 30*time.Second, "the log is empty", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.counter_log`) == 0 })
+	db.becomes(t, 30*time.Second, 0, "the log is empty", `SELECT count(*) FROM outbox.counter_log`)
 	db.want(t, 12, "counters of 12 were written", `SELECT count(*) FROM outbox.counter WHERE task_type = 'OTHER' AND tasks = 0`)
 	db.Do(t, `DELETE FROM outbox.counter WHERE task_type = 'OTHER'`)
 }

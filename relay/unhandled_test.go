@@ -37,9 +37,7 @@ func TestATypeWithoutAHandlerIsLeftAloneAndReportedAtTheStart(t *testing.T) {
 		}
 	}
 	db.Enqueue(t, "TX", 100)
-	eventually(t, 20*time.Second, "the relay's own type is worked on", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = 'TX'`) == 0
-	})
+	db.becomes(t, 20*time.Second, 0, "the relay's own type is worked on", `SELECT count(*) FROM outbox.task WHERE task_type = 'TX'`)
 	r.Stop()
 	untouched(t, db, "MANY", 1505)
 	untouched(t, db, "FEW", 3)
@@ -111,9 +109,7 @@ func TestRelaysWithDisjointHandlersBurnNoAttemptOfEachOthersTasks(t *testing.T) 
 		db.Enqueue(t, kinds[0], 25)
 		db.Enqueue(t, kinds[1], 25)
 		relays[i].Stop()
-		eventually(t, 20*time.Second, "the other relay does all of its own", func() bool {
-			return db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type = $1`, kinds[1-i]) == 0
-		})
+		db.becomes(t, 20*time.Second, 0, "the other relay does all of its own", `SELECT count(*) FROM outbox.task WHERE task_type = $1`, kinds[1-i])
 		relays[i] = start(kinds[i])
 	}
 	db.Emptied(t, 30*time.Second)
@@ -133,7 +129,5 @@ func TestATaskThatCommitsAfterThousandsOfHigherOnesIsNotSkipped(t *testing.T) {
 	db.Enqueue(t, "LEASED", 200)
 	db.Emptied(t, 60*time.Second)
 	commit()
-	eventually(t, 20*time.Second, "those that committed last are done too", func() bool {
-		return db.Int(t, `SELECT count(DISTINCT task_id) FROM effect`) == 3003
-	})
+	db.becomes(t, 20*time.Second, 3003, "those that committed last are done too", `SELECT count(DISTINCT task_id) FROM effect`)
 }

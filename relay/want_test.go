@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+	"time"
 )
 
 // want checks that the query returns the value.
@@ -15,6 +16,12 @@ func (db *database) want(t testing.TB, want any, what, query string, args ...any
 	if got := db.Text(t, query, args...); got != fmt.Sprint(want) {
 		t.Errorf("%s: %s, want %v\n%s", what, got, want, db.Dump(t))
 	}
+}
+
+// becomes waits until the query returns the value.
+func (db *database) becomes(t testing.TB, within time.Duration, want any, what, query string, args ...any) {
+	t.Helper()
+	eventually(t, within, what, func() bool { return db.Text(t, query, args...) == fmt.Sprint(want) })
 }
 
 // with is the URL with a parameter.

@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -70,12 +69,7 @@ func TestTheBloatCheckNamesWhoKeepsDeadRows(t *testing.T) {
 				role := fmt.Sprint("app_", time.Now().UnixNano())
 				db.Do(t, `CREATE ROLE `+role+` LOGIN PASSWORD 'secret'; GRANT USAGE ON SCHEMA outbox TO `+role)
 				t.Cleanup(func() { db.Do(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
-				u, err := url.Parse(db.URL)
-				if err != nil {
-					t.Fatal(err)
-				}
-				u.User = url.UserPassword(role, "secret")
-				checker = open(t, u.String())
+				checker = open(t, as(t, db.URL, role, "secret"))
 				defer checker.Close()
 			}
 			var log string

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -33,11 +32,7 @@ func TestNoSecretReachesALog(t *testing.T) {
 	owner.Do(t, `CREATE ROLE app SUPERUSER LOGIN PASSWORD '`+canary+`'`)
 	owner.Do(t, `CREATE TABLE account (email text PRIMARY KEY)`)
 	owner.Do(t, `INSERT INTO account VALUES ('`+canary+`')`)
-	u, err := url.Parse(owner.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.User = url.UserPassword("app", canary)
+	app := as(t, owner.URL, "app", canary)
 
 	log := &records{}
 	reg := handlers.New()
@@ -90,11 +85,11 @@ func TestNoSecretReachesALog(t *testing.T) {
 			  FROM unnest($1::text[]) task_type`, pq.Array(types), canary)
 	}
 	// LISTEN works, and it fails at a wrong port and with a wrong password.
-	for _, dsn := range []string{u.String(), withPort(t, u.String(), "1"), strings.Replace(u.String(), canary, "wrong"+canary, 1)} {
-		r := run(t, open(t, u.String()), reg, relay.Config{ListenDSN: dsn, PollInterval: 50 * time.Millisecond})
+	for _, dsn := range []string{app, withPort(t, app, "1"), strings.Replace(app, canary, "wrong"+canary, 1)} {
+		r := run(t, open(t, app), reg, relay.Config{ListenDSN: dsn, PollInterval: 50 * time.Millisecond})
 		enqueue()
 		owner.doneBut(t)
-		if dsn == u.String() {
+		if dsn == app {
 			if err := errors.Join(server.Stop("immediate"), server.Start(context.Background())); err != nil {
 				t.Fatal(err)
 			}
@@ -108,8 +103,8 @@ func TestNoSecretReachesALog(t *testing.T) {
 		log.Write([]byte(r.Log.String()))
 	}
 	// The driver cannot parse what the pool was opened with, and repeats it or a part in its error; or it gets nowhere with it.
-	for _, broken := range []string{strings.Replace(u.String(), "127.0.0.1", "%zz", 1), "host=127.0.0.1 user=app password=a " + canary,
-		withPort(t, u.String(), "1"), strings.Replace(u.String(), canary, "wrong"+canary, 1)} {
+	for _, broken := range []string{strings.Replace(app, "127.0.0.1", "%zz", 1), "host=127.0.0.1 user=app password=a " + canary,
+		withPort(t, app, "1"), strings.Replace(app, canary, "wrong"+canary, 1)} {
 		r := run(t, open(t, broken), reg, relay.Config{})
 		eventually(t, 20*time.Second, "the pool fails", func() bool { return r.Log.Count(outageBegins) > 0 })
 		r.Stop()

@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"database/sql"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -90,11 +89,7 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 func role(t testing.TB, with string, settings ...string) (owner, app *database) {
 	t.Helper()
 	owner = newDatabase(t)
-	u, err := url.Parse(owner.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := "app_of" + strings.ReplaceAll(u.Path, "/", "_")
+	name := "app_of_" + owner.Text(t, `SELECT current_database()`)
 	owner.Do(t, `CREATE ROLE `+name+` LOGIN PASSWORD 'of the test' `+with)
 	t.Cleanup(func() { owner.Do(t, `DROP OWNED BY `+name+`; DROP ROLE `+name) })
 	owner.Do(t, strings.ReplaceAll(`GRANT USAGE ON SCHEMA outbox TO app; GRANT ALL ON ALL TABLES IN SCHEMA outbox, public TO app;
@@ -102,8 +97,7 @@ func role(t testing.TB, with string, settings ...string) (owner, app *database) 
 	for _, setting := range settings {
 		owner.Do(t, `ALTER ROLE `+name+` SET `+setting)
 	}
-	u.User = url.UserPassword(name, "of the test")
-	return owner, open(t, u.String())
+	return owner, open(t, as(t, owner.URL, name, "of the test"))
 }
 
 // F39: settings that a DBA may give the role. transaction_timeout, of version 17, ends a transaction

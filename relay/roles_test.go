@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"database/sql"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -27,15 +26,8 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 	}
 	owner.Do(t, `CREATE ROLE relay_app LOGIN PASSWORD 'of the test' IN ROLE outbox_worker`)
 	owner.Do(t, `CREATE ROLE web_app LOGIN PASSWORD 'of the test' IN ROLE outbox_enqueuer`)
-	as := func(role string) *database {
-		u, err := url.Parse(owner.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		u.User = url.UserPassword(role, "of the test")
-		return open(t, u.String())
-	}
-	worker, web := as("relay_app"), as("web_app")
+	pool := func(role string) *database { return open(t, as(t, owner.URL, role, "of the test")) }
+	worker, web := pool("relay_app"), pool("web_app")
 
 	// What a relay that died left behind: a lease, a run, requests to cancel, old rows, keys without tasks.
 	owner.Do(t, `
@@ -73,7 +65,7 @@ func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 	died := make(chan struct{}, 100)
 	config := relay.Config{ListenDSN: worker.URL, DeadRetention: time.Hour, OnDead: func(context.Context, relay.DeadLetter) { died <- struct{}{} },
 		Schedules: relay.Schedules{{Name: "often", Timing: relay.Every(time.Second), Task: outbox.NewTask{Type: "TX", Payload: payload{}}}}}
-	relays := []*running{run(t, worker, reg, config), run(t, as("relay_app"), reg, config)}
+	relays := []*running{run(t, worker, reg, config), run(t, pool("relay_app"), reg, config)}
 
 	for _, taskType := range []string{"TX", "BATCH", "LEASED", "DIES", "DIES_LEASED", "DIES_BATCH", "CANCELED"} {
 		for _, opts := range [][]outbox.Option{nil, {outbox.OrderedBy("o")}, {outbox.OrderedBy("o")}, {outbox.Unique("u")}, {outbox.After(100 * time.Millisecond)}} {

@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"net/url"
 	"testing"
 	"time"
 
@@ -40,14 +39,8 @@ func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 			t.Run(name+map[proxy.How]string{proxy.SilenceRequest: ", request", proxy.SilenceReply: ", reply"}[how], func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t, "postgres")
-				u, _ := url.Parse(db.URL)
-				p, err := proxy.New(u.Host)
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(p.Close)
-				u.Host = p.Address()
-				pool, err := pgdb.Open(u.String())
+				p, url := behindProxy(t, db.URL, db.URL)
+				pool, err := pgdb.Open(url)
 				if err != nil {
 					t.Fatal(err)
 				}

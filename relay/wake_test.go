@@ -3,7 +3,6 @@ package relay_test
 import (
 	"context"
 	"database/sql"
-	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -113,16 +112,6 @@ func testPollFindsTheTask(t *testing.T) {
 	p := newProbe(reg, "TX")
 	run(t, db, reg, relay.Config{PollInterval: poll})
 	quick(t, .9, poll+100*time.Millisecond, func() delays { return p.signUps(t, db, 4, 0, 7*poll/4) })
-}
-
-func withPort(t testing.TB, dsn, port string) string {
-	t.Helper()
-	u, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.Host = u.Hostname() + ":" + port
-	return u.String()
 }
 
 // However LISTEN fails, the relay says so once and polls.

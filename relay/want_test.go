@@ -27,13 +27,31 @@ func (db *database) becomes(t testing.TB, within time.Duration, want any, what, 
 // with is the URL with a parameter.
 func with(t testing.TB, dsn, name, value string) string {
 	t.Helper()
+	return withURL(t, dsn, func(u *url.URL) {
+		query := u.Query()
+		query.Set(name, value)
+		u.RawQuery = query.Encode()
+	})
+}
+
+// as is the URL with another user.
+func as(t testing.TB, dsn, user, password string) string {
+	t.Helper()
+	return withURL(t, dsn, func(u *url.URL) { u.User = url.UserPassword(user, password) })
+}
+
+func withPort(t testing.TB, dsn, port string) string {
+	t.Helper()
+	return withURL(t, dsn, func(u *url.URL) { u.Host = u.Hostname() + ":" + port })
+}
+
+func withURL(t testing.TB, dsn string, change func(u *url.URL)) string {
+	t.Helper()
 	u, err := url.Parse(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	query := u.Query()
-	query.Set(name, value)
-	u.RawQuery = query.Encode()
+	change(u)
 	return u.String()
 }
 

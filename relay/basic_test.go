@@ -17,9 +17,7 @@ func TestEachTaskOfEachKindRunsOnce(t *testing.T) {
 	for _, order := range []relay.Order{relay.InOrder, relay.Random} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
 			db := newDatabase(t)
-			for _, name := range []string{"TX", "BATCH", "LEASED"} {
-				db.Enqueue(t, name, 100)
-			}
+			db.enqueueEach(t, 100)
 			once(t, db, all(), relay.Config{Order: order})
 			db.wantRows(t, 0, `outbox.task`)
 			db.wantRows(t, 300, `effect WHERE attempt = 1`)

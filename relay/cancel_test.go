@@ -194,9 +194,7 @@ func TestCancelAgainstARelayAtWork(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	const tasks = 300
-	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
-		db.Enqueue(t, kind, tasks)
-	}
+	db.enqueueEach(t, tasks)
 	run(t, db, all(), relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond})
 	var canceled []int
 	for id := 3 * tasks; id > 0; id -= 3 {

@@ -125,9 +125,7 @@ func TestEachContextThatADriverGetsEnds(t *testing.T) {
 			go func() { <-done }()
 		}
 	}}
-	for _, name := range []string{"TX", "BATCH", "LEASED"} {
-		db.Enqueue(t, name, 20)
-	}
+	db.enqueueEach(t, 20)
 	run(t, db.through(t, watched.wrap), all(), relay.Config{PollInterval: 50 * time.Millisecond})
 	db.Emptied(t, 20*time.Second)
 }

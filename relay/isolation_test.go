@@ -48,12 +48,8 @@ func TestATypeWhoseClaimsAreRefusedDoesNotStopOthers(t *testing.T) {
 		db.Enqueue(t, "BATCH", 1)
 		db.doneOf(t, "BATCH")
 	}
-	if n := r.Log.Count("cannot be claimed"); n != 1 {
-		t.Errorf("the refusal was logged %d times, want once", n)
-	}
-	if n := r.Log.Count("cannot be worked with"); n != 0 {
-		t.Errorf("the refusal was taken for an outage %d times", n)
-	}
+	r.Log.Want(t, 1, "cannot be claimed")
+	r.Log.Want(t, 0, "cannot be worked with")
 	db.Do(t, `DROP TRIGGER keep ON outbox.task`)
 	db.Emptied(t, 10*time.Second)
 }
@@ -102,9 +98,7 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 			if all, other := r.Log.Count("cannot be claimed"), r.Log.Count("task_type=OTHER"); all != 1 || other != 0 {
 				t.Errorf("%d refusals were logged, want one; %d were of the other type", all, other)
 			}
-			if n := r.Log.Count(outageBegins); n != 0 {
-				t.Errorf("the refusal was taken for an outage %d times", n)
-			}
+			r.Log.Want(t, 0, outageBegins)
 			db.Do(t, `DROP TRIGGER keep ON outbox.running`)
 			db.Emptied(t, 20*time.Second)
 			done := db.Int(t, `SELECT count(*) FROM effect WHERE task_id >= 1000 AND attempt = 1`)

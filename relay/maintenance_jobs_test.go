@@ -53,9 +53,7 @@ func TestARelayWithoutARightGoesOn(t *testing.T) {
 	eventually(t, 20*time.Second, "a warning", func() bool { return r.Log.Count("PostgreSQL refuses a job of the relay's upkeep") == 1 })
 	db.becomes(t, 20*time.Second, 0, "keys are swept", `SELECT count(*) FROM outbox.unique_key`)
 	r.Stop()
-	if n := r.Log.Count("PostgreSQL refuses a job of the relay's upkeep"); n != 1 {
-		t.Errorf("%d warnings, want 1", n)
-	}
+	r.Log.Want(t, 1, "PostgreSQL refuses a job of the relay's upkeep")
 	db.Do(t, `ALTER TABLE outbox.elsewhere RENAME TO cancel`)
 }
 

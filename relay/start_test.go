@@ -241,9 +241,7 @@ func TestTheLogSaysThatARelayStartedAndStopped(t *testing.T) {
 	r.Start()
 	db.Enqueue(t, "TX", 1)
 	<-inHook
-	if n := r.Log.Count(started); n != 1 {
-		t.Errorf("%d records of its start: %s", n, r.Log)
-	}
+	r.Log.Want(t, 1, started)
 	go r.Stop()
 	db.becomes(t, 10*time.Second, 0, "the relay has signed off", `SELECT count(*) FROM outbox.relay`)
 	close(signedOff)

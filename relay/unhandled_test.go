@@ -42,9 +42,7 @@ func TestATypeWithoutAHandlerIsLeftAloneAndReportedAtTheStart(t *testing.T) {
 	untouched(t, db, "MANY", 1505)
 	untouched(t, db, "FEW", 3)
 	untouched(t, db, "LATER", 5)
-	if n := r.Log.Count(unhandled); n != 3 {
-		t.Errorf("%d reports, want 3", n)
-	}
+	r.Log.Want(t, 3, unhandled)
 	db.want(t, 0, "dead letters", `SELECT count(*) FROM outbox.dead_task`)
 }
 
@@ -70,9 +68,7 @@ func TestATypeIsNotReportedWhileALivingRelayHandlesIt(t *testing.T) {
 	for i, alive := range []string{"1 hour", "-1 second"} {
 		db.Do(t, `UPDATE outbox.relay SET alive_until = now() + $2::interval WHERE relay_id = $1`, liveRelay, alive)
 		l.done(t, "report unhandled types")
-		if n := log.Count(unhandled); n != i {
-			t.Errorf("%d reports when it is alive for %s, want %d", n, alive, i)
-		}
+		log.Want(t, i, unhandled)
 	}
 	db.Do(t, `TRUNCATE outbox.task`)
 }

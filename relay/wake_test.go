@@ -140,9 +140,7 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 			const warning = "no wake-ups by LISTEN"
 			eventually(t, 20*time.Second, "the relay warns", func() bool { return r.Log.Count(warning) > 0 })
 			p.signUps(t, db, 4, 0, 500*time.Millisecond)
-			if n := r.Log.Count(warning); n != 1 {
-				t.Errorf("%d warnings, want 1", n)
-			}
+			r.Log.Want(t, 1, warning)
 			db.want(t, 0, "its wake-up request, which would cost every enqueue", `SELECT last_value FROM outbox.wake`)
 		})
 	}
@@ -179,9 +177,7 @@ func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
 		listening(t, db)
 		quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 3, 0, 60*time.Millisecond) })
 	}
-	if n := r.Log.Count(outageBegins); n != rounds {
-		t.Errorf("%d restarts were logged as %d outages", rounds, n)
-	}
+	r.Log.Want(t, rounds, outageBegins)
 }
 
 // fill leaves n idle connections in the pool.

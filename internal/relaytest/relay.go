@@ -37,6 +37,14 @@ func (r *Records) String() string {
 // Count says how often the text is in what was logged.
 func (r *Records) Count(text string) int { return strings.Count(r.String(), text) }
 
+// Want checks how often the text was logged.
+func (r *Records) Want(t testing.TB, n int, text string) {
+	t.Helper()
+	if got := r.Count(text); got != n {
+		t.Errorf("%d records of %q, want %d\n%s", got, text, n, r.Tail())
+	}
+}
+
 // Tail is the end of what was logged.
 func (r *Records) Tail() string {
 	s := r.String()

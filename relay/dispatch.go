@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	pollAgain      = 20 * time.Millisecond  // how old it is when a busy relay polls for work of other types
-	pollPause      = 2 * time.Millisecond   // between polls that wake-ups or timers ask for
-	duePause       = 20 * time.Millisecond  // where the last poll could not promote what was due
-	emptyPause     = 5 * time.Millisecond   // between the first polls that find nothing
-	idleAfter      = 6                      // empty polls in a row: until then, what was being inserted may still commit
-	wakeRequestFor = 8                      // poll intervals that a wake-up request holds for,
-	prolongAfter   = 6                      // and after so many an idle relay sets it anew
-	passing        = 3                      // errors in a row that may be those of single connections
-	parkFor        = 500 * time.Millisecond // until one more slot may try again to get a connection
+	pollAgain    = 20 * time.Millisecond  // how old it is when a busy relay polls for work of other types
+	pollPause    = 2 * time.Millisecond   // between polls that wake-ups or timers ask for
+	duePause     = 20 * time.Millisecond  // where the last poll could not promote what was due
+	emptyPause   = 5 * time.Millisecond   // between the first polls that find nothing
+	idleAfter    = 6                      // empty polls in a row: until then, what was being inserted may still commit
+	prolongAfter = 5 * time.Second        // an idle relay sets its wake-up request anew with the first poll after that
+	passing      = 3                      // errors in a row that may be those of single connections
+	parkFor      = 500 * time.Millisecond // until one more slot may try again to get a connection
 )
 
 // dispatcher decides what to do next. It is a loop that owns all it knows, hears of everything as a
@@ -230,7 +229,7 @@ func (d *dispatcher) poll() {
 	// may use PREPARE TRANSACTION.
 	idle := d.emptyPolls >= idleAfter
 	if d.notified() && (d.outage.Active() || idle && (d.wakeRequest == 0 || !now.Before(d.prolongAt))) {
-		opts.requestWakeUp = wakeRequestFor * d.config.PollInterval
+		opts.requestWakeUp = prolongAfter + 2*d.config.PollInterval // until after that poll
 	}
 	opts.leases = idle && !d.once && !d.outage.Active()
 	if d.withdraws() {
@@ -256,7 +255,7 @@ func (d *dispatcher) poll() {
 	}()
 }
 
-// noteFullPoll notes how long a full poll took. Where that is nothing, claims may begin at the head.
+// noteFullPoll notes how long a full poll took. Where that is nothing, claims begin at the head.
 func (d *dispatcher) noteFullPoll(took time.Duration) {
 	now := time.Now()
 	d.fullPolls.Note(took, now)
@@ -281,7 +280,7 @@ func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 	}
 	d.hitUnknown, d.stranded = true, s.stranded
 	if s.wakeRequest > 0 && d.withdrawnAt.Before(began) {
-		d.wakeRequest, d.prolongAt = s.wakeRequest, began.Add(prolongAfter*d.config.PollInterval)
+		d.wakeRequest, d.prolongAt = s.wakeRequest, began.Add(prolongAfter)
 	}
 	d.nextDue = time.Time{}
 	if s.due {

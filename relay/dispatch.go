@@ -11,12 +11,15 @@ import (
 )
 
 const (
-	pollAgain    = 20 * time.Millisecond  // how old it is when a busy relay polls for work of other types
-	pollPause    = 2 * time.Millisecond   // between polls that wake-ups or timers ask for
-	duePause     = 20 * time.Millisecond  // where the last poll could not promote what was due
-	emptyPause   = 5 * time.Millisecond   // between the first polls that find nothing
-	idleAfter    = 6                      // empty polls in a row: until then, what was being inserted may still commit
-	prolongAfter = 5 * time.Second        // an idle relay sets its wake-up request anew with the first poll after that
+	pollAgain    = 20 * time.Millisecond // how old it is when a busy relay polls for work of other types
+	pollPause    = 2 * time.Millisecond  // between polls that wake-ups or timers ask for
+	duePause     = 20 * time.Millisecond // where the last poll could not promote what was due
+	emptyPause   = 5 * time.Millisecond  // between the first polls that find nothing
+	idleAfter    = 6                     // empty polls in a row: until then, what was being inserted may still commit
+	prolongAfter = 5 * time.Second       // an idle relay sets its wake-up request anew with the first poll after that
+	burstSize    = 4                     // wake-ups, each within burstPause of the one before,
+	burstPause   = 10 * time.Millisecond
+	suppressFor  = 4 * time.Second        // let a relay poll each burstPause instead for so long
 	passing      = 3                      // errors in a row that may be those of single connections
 	parkFor      = 500 * time.Millisecond // until one more slot may try again to get a connection
 )
@@ -51,19 +54,22 @@ type dispatcher struct {
 	broke  time.Time
 	failed error // RunOnce ends with it
 
-	polling     bool
-	polledAt    time.Time
-	fullPolls   plan.FullPolls
-	found       bool // work, since the last poll
-	hitUnknown  bool // whether the last poll led to work is not known yet
-	emptyPolls  int  // polls in a row that led to no work
-	nextPoll    time.Time
-	nextDue     time.Time // of a scheduled task; zero if none is known
-	wakeRequest int64     // as it was set; 0 if none
-	prolongAt   time.Time // when an idle relay sets it anew
-	withdrawnAt time.Time // when another relay last did
-	wokeUp      bool      // since the last poll began
-	stranded    bool      // RunOnce: dead relays hold leases, to be taken over
+	polling         bool
+	polledAt        time.Time
+	fullPolls       plan.FullPolls
+	found           bool // work, since the last poll
+	hitUnknown      bool // whether the last poll led to work is not known yet
+	emptyPolls      int  // polls in a row that led to no work
+	nextPoll        time.Time
+	nextDue         time.Time // of a scheduled task; zero if none is known
+	wakeRequest     int64     // as it was set; 0 if none
+	prolongAt       time.Time // when an idle relay sets it anew
+	withdrawnAt     time.Time // when another relay last did
+	wokeUp          bool      // since the last poll began
+	wokeUpAt        time.Time
+	burst           int       // wake-ups in a row that came soon after each other
+	suppressedUntil time.Time // wake-ups are
+	stranded        bool      // RunOnce: dead relays hold leases, to be taken over
 }
 
 // run dispatches until ctx ends or, with once, nothing is left; then it waits for what runs.
@@ -84,9 +90,7 @@ func (d *dispatcher) run() {
 		case f := <-d.events:
 			f()
 		case <-d.woken:
-			now := time.Now()
-			d.wokeUp, d.emptyPolls, d.nextPoll = true, 0, now
-			d.outage.Hasten(now)
+			d.wake(time.Now())
 		case <-d.withdrawn:
 			if d.emptyPolls >= idleAfter { // it relies on wake-ups
 				now := time.Now()
@@ -101,6 +105,20 @@ func (d *dispatcher) run() {
 			stopped, stop = true, nil
 		}
 	}
+}
+
+// wake notes a wake-up. When they come faster than a poll answers them, say because other relays
+// are busy with what many enqueuers send, they cost those more than they bring. The relay polls by
+// itself then, and suppresses wake-ups for a while.
+func (d *dispatcher) wake(now time.Time) {
+	if d.burst++; now.Sub(d.wokeUpAt) >= burstPause {
+		d.burst = 0
+	}
+	if d.burst >= burstSize {
+		d.suppressedUntil = now.Add(suppressFor)
+	}
+	d.wokeUp, d.wokeUpAt, d.emptyPolls, d.nextPoll = true, now, 0, now
+	d.outage.Hasten(now)
 }
 
 // withdraws reports whether the wake-up request is to be withdrawn: the relay has work, or is about
@@ -157,7 +175,7 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 	if d.hitUnknown {
 		d.hitUnknown = false
 		d.emptyPolls++
-		d.nextPoll = d.polledAt.Add(d.emptyDelay())
+		d.nextPoll = d.polledAt.Add(d.emptyDelay(now))
 	}
 	next := d.nextPoll
 	if !d.nextDue.IsZero() && d.nextDue.Before(next) {
@@ -204,7 +222,11 @@ func (d *dispatcher) probe(now time.Time) time.Duration {
 }
 
 // emptyDelay is the pause after the latest poll, which led to no work.
-func (d *dispatcher) emptyDelay() time.Duration {
+func (d *dispatcher) emptyDelay(now time.Time) time.Duration {
+	if now.Before(d.suppressedUntil) {
+		d.emptyPolls = min(d.emptyPolls, idleAfter-1)
+		return burstPause
+	}
 	if d.emptyPolls <= idleAfter {
 		return emptyPause
 	}
@@ -228,7 +250,7 @@ func (d *dispatcher) poll() {
 	// Without LISTEN it requests nothing. Where no relay does, no Enqueue sends NOTIFY, and an app
 	// may use PREPARE TRANSACTION.
 	idle := d.emptyPolls >= idleAfter
-	if d.notified() && (d.outage.Active() || idle && (d.wakeRequest == 0 || !now.Before(d.prolongAt))) {
+	if d.notified() && !now.Before(d.suppressedUntil) && (d.outage.Active() || idle && (d.wakeRequest == 0 || !now.Before(d.prolongAt))) {
 		opts.requestWakeUp = prolongAfter + 2*d.config.PollInterval // until after that poll
 	}
 	opts.leases = idle && !d.once && !d.outage.Active()

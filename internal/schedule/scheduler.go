@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/lib/pq"
@@ -87,7 +88,7 @@ func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, er
 	for {
 		name, err := s.fireOne(ctx, fired)
 		if err != nil {
-			if name == "" || pgerr.Lost(err) || pgerr.Code(err) != "" && !pgerr.Refusal(err) {
+			if name == "" || !ofSchedule(err) {
 				return 0, err
 			}
 			s.rest(name, err)
@@ -106,6 +107,12 @@ func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, er
 		}
 		fired[name] = true
 	}
+}
+
+// ofSchedule reports whether the schedule is to blame for the error, so that the others go on: its
+// Next, or the row of its task. A transaction that is not as it should be (class 25) is not its fault.
+func ofSchedule(err error) bool {
+	return errors.Is(err, errNextPanicked) || pgerr.Refusal(err) && !strings.HasPrefix(pgerr.Code(err), "25")
 }
 
 const nextFiringSQL = `/* outbox: find the next firing */

@@ -152,6 +152,7 @@ func TestRedriveAndPurge(t *testing.T) {
 		step{"dead redrive -type MAIL -yes", exitNotFound, "outbox: no dead letter matches: type MAIL\n"},
 		step{"dead purge", exitUsage, "which dead letters?"},
 		step{"dead purge -yes", exitUsage, "which dead letters?"},
+		step{"dead purge -type= -yes", exitUsage, "which dead letters?"},
 		step{"dead purge -all -type MAIL -yes", exitUsage, "exclude each other"},
 		step{"dead purge -type MAIL -rate -1 -yes", exitUsage, "--rate"},
 		step{"dead purge 815 -yes", exitUsage, "outbox: "},

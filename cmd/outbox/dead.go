@@ -4,11 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"github.com/txoutbox/outbox/admin"
 )
 
@@ -25,46 +26,33 @@ func (a *app) deadCommand() *cobra.Command {
 
 // deadFilter are the flags that say which dead letters are meant.
 type deadFilter struct {
-	flags        *pflag.FlagSet
 	filter       admin.Filter
 	since, until string
 }
 
 func (d *deadFilter) add(a *app, c *cobra.Command) {
-	d.flags = pflag.NewFlagSet("filter", pflag.ContinueOnError)
-	d.flags.StringVar(&d.filter.Type, "type", "", "of this task type")
-	d.flags.StringVar(&d.filter.Reason, "reason", "", "that died for: attempts, handler, lost_connections or committed")
-	d.flags.StringVar(&d.filter.Error, "error", "", "whose last error contains this text")
-	d.flags.StringVar(&d.since, "since", "", "that died then or later: "+timeForms)
-	d.flags.StringVar(&d.until, "until", "", "that died before")
-	d.flags.DurationVar(&d.filter.OlderThan, "older", 0, "that died at least this long ago, like 720h")
-	c.Flags().AddFlagSet(d.flags)
-	_ = c.RegisterFlagCompletionFunc("type", a.completeTypes())
-	_ = c.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(
-		[]string{"attempts", "handler", "lost_connections", "committed"}, cobra.ShellCompDirectiveNoFileComp))
+	a.typeFlag(c, &d.filter.Type)
+	names := slices.Sorted(maps.Keys(reasons))
+	choiceFlag(c, &d.filter.Reason, "reason", "", "that died for: "+strings.Join(names, ", "), names)
+	c.Flags().StringVar(&d.filter.Error, "error", "", "whose last error contains this text")
+	c.Flags().StringVar(&d.since, "since", "", "that died then or later: "+timeForms)
+	c.Flags().StringVar(&d.until, "until", "", "that died before")
+	c.Flags().DurationVar(&d.filter.OlderThan, "older", 0, "that died at least this long ago, like 720h")
 }
 
-// read is what the flags mean, and the same in words.
-func (d *deadFilter) read() (f admin.Filter, words string, err error) {
+// read is what the flags mean.
+func (d *deadFilter) read() (f admin.Filter, err error) {
 	f = d.filter
 	if f.DiedAfter, err = parseTime("--since", d.since); err != nil {
-		return f, "", err
+		return f, err
 	}
 	if f.DiedBefore, err = parseTime("--until", d.until); err != nil {
-		return f, "", err
+		return f, err
 	}
 	if f.OlderThan < 0 {
-		return f, "", usage("--older %v: must not be negative", f.OlderThan)
+		return f, usage("--older %v: must not be negative", f.OlderThan)
 	}
-	var said []string
-	d.flags.VisitAll(func(flag *pflag.Flag) {
-		if flag.Name == "error" && flag.Changed {
-			said = append(said, fmt.Sprintf("error %q", flag.Value))
-		} else if flag.Changed {
-			said = append(said, fmt.Sprintf("%s %s", flag.Name, flag.Value))
-		}
-	})
-	return f, strings.Join(said, ", "), nil
+	return f, nil
 }
 
 func (a *app) deadListCommand() *cobra.Command {
@@ -74,7 +62,7 @@ func (a *app) deadListCommand() *cobra.Command {
 		Use: "list", Short: "list dead letters, the latest first", Args: cobra.NoArgs,
 		Example: "  outbox dead list -error 'no such mailbox' -older 24h",
 		RunE: func(c *cobra.Command, _ []string) error {
-			f, _, err := d.read()
+			f, err := d.read()
 			if err != nil {
 				return err
 			}
@@ -110,7 +98,7 @@ before the command began, the oldest first. They start at attempt 1 and are due 
 			if len(args) == 0 {
 				return a.bulk(c.Context(), b)
 			}
-			if _, words, err := b.read(); err != nil || words != "" || b.all {
+			if f, err := b.read(); err != nil || f.String() != "all" || b.all {
 				return usage("ids and a filter exclude each other")
 			}
 			return a.onTasks(c, args, "no dead letter, or another transaction has it",
@@ -167,21 +155,19 @@ func (b *bulk) add(a *app, c *cobra.Command) {
 
 // bulk counts, asks and works. What was done is printed also when it ends early.
 func (a *app) bulk(ctx context.Context, b *bulk) error {
-	f, words, err := b.read()
+	f, err := b.read()
 	if err != nil {
 		return err
 	}
 	if b.perSecond < 0 {
 		return usage("--rate %d: must not be negative", b.perSecond)
 	}
-	if words == "" && !b.all {
+	words := f.String()
+	if words == "all" && !b.all {
 		return usage("which dead letters? Use --type, --error and the like, or --all")
 	}
-	if words != "" && b.all {
+	if words != "all" && b.all {
 		return usage("--all and a filter exclude each other")
-	}
-	if words == "" {
-		words = "all"
 	}
 	if err := a.connect(ctx); err != nil {
 		return err

@@ -82,14 +82,7 @@ func TestAPurgeEndsInSmallStatements(t *testing.T) {
 	db.Do(t, `CREATE TABLE deleted (n int);
 		CREATE FUNCTION deleted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO deleted SELECT count(*) FROM gone; RETURN NULL; END $$;
 		CREATE TRIGGER deleted AFTER DELETE ON outbox.dead_task REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION deleted()`)
-	held, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Rollback()
-	if _, err := held.Exec(`SELECT 1 FROM outbox.dead_task WHERE task_id IN (1, 5000) FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	db.Hold(t, `SELECT 1 FROM outbox.dead_task WHERE task_id IN (1, 5000) FOR UPDATE`)
 	if ids, _, err := c.Purge(t.Context(), admin.Filter{OlderThan: 20 * time.Minute}, admin.Page{Limit: 10}); len(ids) != 10 || err != nil {
 		t.Errorf("Purge: %v, %v, want 10", ids, err)
 	}
@@ -114,13 +107,7 @@ func TestABulkCallWhoseContextEndsInsideAStatementSaysSo(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	c := client(t, db.DB)
 	for name, take := range takers {
-		tx, err := db.Begin()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.Exec(`LOCK TABLE outbox.dead_task`); err != nil {
-			t.Fatal(err)
-		}
+		unlock := db.Hold(t, `LOCK TABLE outbox.dead_task`)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		go func() {
 			defer cancel()
@@ -134,7 +121,7 @@ func TestABulkCallWhoseContextEndsInsideAStatementSaysSo(t *testing.T) {
 		}, admin.Filter{All: true}, 0); !errors.Is(err, context.Canceled) || n != 0 {
 			t.Errorf("%s: got %d, %v, want 0 and the end of the context", name, n, err)
 		}
-		_ = tx.Rollback()
+		unlock()
 		cancel()
 	}
 }

@@ -46,14 +46,7 @@ func TestReindexSaysWhatIsWrong(t *testing.T) {
 	if _, err := client(t, db.DB, admin.Options{Schema: "nothing"}).Reindex(t.Context()); err == nil || !strings.Contains(err.Error(), "no outbox in this schema") {
 		t.Errorf("in no outbox: got %v", err)
 	}
-	blocker, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer blocker.Rollback()
-	if _, err := blocker.Exec(`LOCK TABLE outbox.counter IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	db.Hold(t, `LOCK TABLE outbox.counter IN ACCESS EXCLUSIVE MODE`)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)

@@ -23,14 +23,7 @@ func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 	db := newDatabase(t)
 	dashboardtest.Fill(t, db.DB)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: time.Second})
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback()
-	if _, err := tx.Exec(`LOCK TABLE outbox.dead_task, outbox.audit, outbox.schedule IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	unlock := db.Hold(t, `LOCK TABLE outbox.dead_task, outbox.audit, outbox.schedule IN ACCESS EXCLUSIVE MODE`)
 	for _, path := range []string{"dead", "schedules", "dead?error=x"} {
 		s.get(t, path).has(t, 503, "took longer than 1s")
 	}
@@ -42,7 +35,7 @@ func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 	}
 	// A bulk action asks with what it knows by then.
 	s.get(t, "bulk?do=redrive&error=x").has(t, 200, "It is not known how many dead letters these are.", "takes too long")
-	_ = tx.Rollback()
+	unlock()
 	// An action may take twice as long, and says how long.
 	db.Do(t, `CREATE FUNCTION outbox.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN OLD; END $$`)
 	db.Do(t, `CREATE TRIGGER slow BEFORE DELETE ON outbox.dead_task FOR EACH ROW EXECUTE FUNCTION outbox.slow()`)
@@ -105,14 +98,7 @@ func TestViewersShareTheCounts(t *testing.T) {
 	dashboardtest.Fill(t, db.DB)
 	var arrived atomic.Int32
 	s := serve(t, db, dashboard.Config{Authorize: func(*http.Request) (dashboard.Access, string) { arrived.Add(1); return dashboard.View, "" }})
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback()
-	if _, err := tx.Exec(`LOCK TABLE outbox.counter IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	unlock := db.Hold(t, `LOCK TABLE outbox.counter IN ACCESS EXCLUSIVE MODE`)
 	var viewers sync.WaitGroup
 	for range 20 {
 		viewers.Go(func() { s.get(t, "relays").has(t, 200, "web-1.fra") })
@@ -123,7 +109,7 @@ func TestViewersShareTheCounts(t *testing.T) {
 		most = max(most, n)
 		return n > 0 && arrived.Load() == 20
 	})
-	_ = tx.Rollback()
+	unlock()
 	viewers.Wait()
 	if most != 1 {
 		t.Errorf("%d of 20 viewers read the counts at once, want 1", most)

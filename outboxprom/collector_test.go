@@ -152,14 +152,7 @@ func TestScrapesAtTheSameTimeShareARead(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	db.Enqueue(t, "TX", 3)
 	_, registry := newCollector(t, outboxprom.Config{DB: db.DB, Timeout: 30 * time.Second, MaxAge: time.Minute})
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback()
-	if _, err := tx.Exec(`LOCK TABLE outbox.counter`); err != nil {
-		t.Fatal(err)
-	}
+	unlock := db.Hold(t, `LOCK TABLE outbox.counter`)
 	var scrapes sync.WaitGroup
 	began := make(chan struct{}, 20)
 	for range 20 {
@@ -178,9 +171,7 @@ func TestScrapesAtTheSameTimeShareARead(t *testing.T) {
 	if n := db.Int(t, waiting); n != 1 {
 		t.Errorf("%d reads at the same time, want 1", n)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	unlock()
 	scrapes.Wait()
 	db.Enqueue(t, "TX", 1)
 	if got := values(t, registry); got["outbox_tasks TX ready"] != 3 {
@@ -192,14 +183,7 @@ func TestADatabaseThatDoesNotAnswerIsAMetric(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	c, registry := newCollector(t, outboxprom.Config{DB: db.DB, Timeout: 200 * time.Millisecond, MaxAge: time.Millisecond})
 	relaytest.Once(t, db.DB, app(), relay.Config{Observers: []relay.Observer{c.Observer()}})
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback()
-	if _, err := tx.Exec(`LOCK TABLE outbox.counter`); err != nil {
-		t.Fatal(err)
-	}
+	unlock := db.Hold(t, `LOCK TABLE outbox.counter`)
 	got := values(t, registry)
 	if _, there := got["outbox_relays_alive"]; there || got["outbox_scrape_success"] != 0 {
 		t.Errorf("got %v", got)
@@ -208,9 +192,7 @@ func TestADatabaseThatDoesNotAnswerIsAMetric(t *testing.T) {
 		t.Error("what relays tell is missing")
 	}
 	lint(t, registry)
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	unlock()
 	relaytest.Eventually(t, 10*time.Second, "it is read again", func() bool { return values(t, registry)["outbox_scrape_success"] == 1 })
 
 	nowhere := relaytest.Open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable")

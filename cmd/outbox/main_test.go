@@ -53,19 +53,6 @@ func (db *testDB) relay(t *testing.T, register func(r *handlers.Registry)) {
 	relaytest.Run(t, db.DB, r, relay.Config{})
 }
 
-// lock keeps everybody from a table until unlock.
-func (db *testDB) lock(t testing.TB, table string) (unlock func()) {
-	t.Helper()
-	tx, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(`LOCK TABLE ` + table + ` IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
-	return func() { _ = tx.Rollback() }
-}
-
 // bury writes dead letters with the ids from first on, which died a second after each other, an
 // hour ago.
 func (db *testDB) bury(t testing.TB, taskType, text string, first, n int) {

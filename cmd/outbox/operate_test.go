@@ -41,8 +41,7 @@ func TestMigrateUpStatusAndPrint(t *testing.T) {
 func TestWhatFailsAfterItWasNotedIsNotedAsFailed(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
-	unlock := db.lock(t, "outbox.task")
-	defer unlock()
+	db.Hold(t, `LOCK TABLE outbox.task`)
 	c := command(t, environment(db.URL), "reindex")
 	done := begin(t, c)
 	eventually(t, "it waits", func() bool {

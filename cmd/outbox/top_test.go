@@ -80,8 +80,7 @@ func TestTopGoesOnWhenTheDatabaseDoesNotAnswer(t *testing.T) {
 	db := newDB(t)
 	s := db.terminal(t, "top", "-every", "100ms", "-timeout", "3s")
 	s.shows(t, "q ends")
-	unlock := db.lock(t, "outbox.counter")
-	defer unlock()
+	unlock := db.Hold(t, `LOCK TABLE outbox.counter`)
 	s.shows(t, "no answer within 3s")
 	unlock()
 	eventually(t, "it goes on", func() bool {

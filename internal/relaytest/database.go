@@ -157,6 +157,21 @@ func (db *Database) Text(t testing.TB, query string, args ...any) string {
 	return s.String
 }
 
+// Hold executes statements in a transaction, which release or the end of the test rolls back.
+func (db *Database) Hold(t testing.TB, statements string, args ...any) (release func()) {
+	t.Helper()
+	tx, err := db.BeginTx(context.Background(), nil)
+	if err == nil {
+		_, err = tx.Exec(statements, args...)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", statements, err)
+	}
+	release = func() { _ = tx.Rollback() }
+	t.Cleanup(release)
+	return release
+}
+
 // Enqueue inserts n tasks with the payloads {"n": 1} and on.
 func (db *Database) Enqueue(t testing.TB, taskType string, n int) {
 	t.Helper()

@@ -109,10 +109,10 @@ func (c *Client) act(ctx context.Context, action func(q outbox.Querier) ([]Entry
 	})
 }
 
-// noted calls f, which works in transactions of its own, and writes into the audit log before it
-// that it begins, and after it what came of it: the action with ": done" and f's count, or with ":
-// failed".
-func (c *Client) noted(ctx context.Context, e Entry, f func() (int64, error)) error {
+// Noted calls f, an action that works in transactions of its own, and writes into the audit log
+// before it that it begins, with the count 0, and after it what came of it: the action with ": done"
+// and f's count, or with ": failed". Without an Actor it only calls f.
+func (c *Client) Noted(ctx context.Context, e Entry, f func() (int64, error)) error {
 	note := func(ctx context.Context) error {
 		if c.options.Actor == "" {
 			return nil

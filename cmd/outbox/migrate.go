@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -47,9 +48,6 @@ func (a *app) printScript(of func(schema string) (string, error)) error {
 	return a.out.print(object{{"sql", text}}, strings.Split(strings.TrimRight(text, "\n"), "\n")...)
 }
 
-const migrationsSQL = `/* outbox: migrations that were applied */
-SELECT version, applied_at FROM outbox.migration ORDER BY version`
-
 // applied reads when each version was applied. A schema that is not there has none.
 func (a *app) applied(ctx context.Context) (at map[int]time.Time, newest int, err error) {
 	if err := a.open(); err != nil {
@@ -61,12 +59,11 @@ func (a *app) applied(ctx context.Context) (at map[int]time.Time, newest int, er
 		if check != nil && !errors.Is(check, schema.ErrNotMigrated) && !errors.Is(check, schema.ErrNewer) {
 			return check
 		}
-		var there bool
-		table := `"` + a.schema + `".migration`
-		if err := q.QueryRowContext(ctx, `SELECT to_regclass($1) IS NOT NULL`, table).Scan(&there); err != nil || !there {
-			return err
+		rows, err := q.QueryContext(ctx, `/* outbox: migrations that were applied */
+SELECT version, applied_at FROM "`+a.schema+`".migration ORDER BY version`)
+		if pgerr.Code(err) == "42P01" { // there is no such table
+			return nil
 		}
-		rows, err := q.QueryContext(ctx, strings.ReplaceAll(migrationsSQL, "outbox.migration", table))
 		if err != nil {
 			return err
 		}
@@ -128,19 +125,15 @@ func (a *app) migrateUp(ctx context.Context) error {
 		e := admin.Entry{
 			Action: "migrate", Target: fmt.Sprintf("schema version %d to %d", from, to), Count: int64(len(fileNames()) - len(before)),
 		}
-		if err := a.note(ctx, e); err != nil {
+		err := a.change(ctx, func(ctx context.Context, _ *sql.Tx, c *admin.Client) error {
+			_, err := c.WriteAudit(ctx, e)
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return a.out.print(object{{"schema", a.schema}, {"from", from}, {"to", to}}, said)
-}
-
-// note writes an entry into the audit log.
-func (a *app) note(ctx context.Context, e admin.Entry) error {
-	return a.change(ctx, func(ctx context.Context, _ *sql.Tx, c *admin.Client) error {
-		_, err := c.WriteAudit(ctx, e)
-		return err
-	})
 }
 
 func (a *app) rolesCommand() *cobra.Command {
@@ -159,7 +152,14 @@ its functions any more. Do it again after each migration. --timeout does not bou
 			if err := a.confirm(c.Context(), yes, question); err != nil {
 				return err
 			}
-			if err := a.grantRoles(c.Context()); err != nil {
+			if err := a.connect(c.Context()); err != nil {
+				return err
+			}
+			e := admin.Entry{Action: "grant_roles", Target: "schema " + a.schema}
+			err := a.client.Noted(c.Context(), e, func() (int64, error) {
+				return 0, schema.GrantRoles(c.Context(), a.db, schema.Schema(a.schema))
+			})
+			if err != nil {
 				return err
 			}
 			return a.out.print(object{{"schema", a.schema}, {"applied", true}}, "schema "+a.schema+": roles applied")
@@ -172,19 +172,4 @@ its functions any more. Do it again after each migration. --timeout does not bou
 		RunE:    func(c *cobra.Command, _ []string) error { return a.printScript(schema.RolesSQL) },
 	})
 	return c
-}
-
-// grantRoles notes before it that it begins, and after it what came of it.
-func (a *app) grantRoles(ctx context.Context) error {
-	e := admin.Entry{Action: "grant_roles", Target: "schema " + a.schema}
-	if err := a.note(ctx, e); err != nil {
-		return err
-	}
-	err := schema.GrantRoles(ctx, a.db, schema.Schema(a.schema))
-	if e.Action = "grant_roles: done"; err != nil {
-		e.Action = "grant_roles: failed"
-	}
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // also when ctrl-C ended it
-	defer cancel()
-	return errors.Join(err, a.note(late, e))
 }

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -52,15 +53,17 @@ func TestRelaysAreListedWithWhatTheyRun(t *testing.T) {
 		if !real.Alive || real.Workers != 20 || real.PID == 0 || real.Host == "" || real.StartedAt.IsZero() || !slices.Contains(real.Types, "BATCH") {
 			t.Errorf("the relay that runs: %+v", real)
 		}
-		var types []string
 		for _, r := range real.Runs {
-			types = append(types, r.Type)
 			if want := map[string]int{"BATCH": 3, "LEASED": 1, "TX": 1}[r.Type]; r.Lost || r.RelayID != real.RelayID || len(r.TaskIDs) != want {
 				t.Errorf("its run: %+v", r)
 			}
 		}
-		if slices.Sort(types); !slices.Equal(types, []string{"BATCH", "LEASED", "TX"}) {
-			t.Errorf("it runs %v", types)
+		var by []string
+		for _, of := range append(gone.ByType(), real.ByType()...) {
+			by = append(by, fmt.Sprint(of.Type, " ", of.Tasks, " ", of.Lost, " ", len(of.Oldest.TaskIDs)))
+		}
+		if want := []string{" 2 true 2", "NOBODYS 1 true 1", "BATCH 3 false 3", "LEASED 1 false 1", "TX 1 false 1"}; !slices.Equal(by, want) {
+			t.Errorf("by type they run %q, want %q", by, want)
 		}
 		got, err := client(t, db.DB).Task(t.Context(), s.ready)
 		if err != nil || len(got.Runs) != 2 || !got.Runs[0].Lost || !got.Runs[1].Lost {

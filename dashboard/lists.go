@@ -26,7 +26,7 @@ func (v *view) relays() error {
 		return err
 	}
 	v.Live = true
-	return v.show(http.StatusOK, "relays.html", "Relays", struct{ Relays []relayRow }{relayRows(s)})
+	return v.show(http.StatusOK, "relays.html", "Relays", struct{ Relays []admin.Relay }{s.relays})
 }
 
 func (v *view) audit() error {

@@ -1,10 +1,7 @@
 package dashboard
 
 import (
-	"cmp"
 	"net/http"
-	"slices"
-	"time"
 
 	"github.com/txoutbox/outbox/admin"
 )
@@ -16,7 +13,7 @@ type overviewData struct {
 	Range, Over string
 	Charts      []chart
 	Types       []typeRow
-	Relays      []relayRow
+	Relays      []admin.Relay
 }
 
 // typeRow is a line of the table of types.
@@ -45,7 +42,7 @@ func (v *view) overview() error {
 	if err != nil {
 		return err
 	}
-	d := overviewData{Sum: s.sum(), Range: name, Over: over, Relays: relayRows(s)}
+	d := overviewData{Sum: s.sum(), Range: name, Over: over, Relays: s.relays}
 	all := history(samples[""], d.Sum, s.at)
 	d.Rate, d.Charts = rateOf(all), charts(all, span, over)
 	for _, t := range s.types {
@@ -56,53 +53,4 @@ func (v *view) overview() error {
 	}
 	v.Live = true
 	return v.show(http.StatusOK, "overview.html", "Overview", d)
-}
-
-// relayRow is a relay with what it runs.
-type relayRow struct {
-	admin.Relay
-	Runs []runRow
-	More int // runs that are not listed
-}
-
-// runRow are the runs of one type.
-type runRow struct {
-	Type   string
-	Runs   int
-	Tasks  int
-	Oldest time.Time
-	Task   int64 // of the one that has run for the longest time
-	Lost   bool
-}
-
-func relayRows(s *snapshot) (out []relayRow) {
-	for _, r := range s.relays {
-		row := relayRow{Relay: r}
-		by := map[string]*runRow{}
-		for _, run := range r.Runs {
-			g := by[run.Type]
-			if g == nil {
-				g = &runRow{Type: run.Type}
-				by[run.Type] = g
-			}
-			g.Runs++
-			g.Tasks += len(run.TaskIDs)
-			g.Lost = g.Lost || run.Lost
-			if g.Oldest.IsZero() || run.StartedAt.Before(g.Oldest) {
-				g.Oldest = run.StartedAt
-				if len(run.TaskIDs) > 0 {
-					g.Task = run.TaskIDs[0]
-				}
-			}
-		}
-		for _, g := range by {
-			row.Runs = append(row.Runs, *g)
-		}
-		slices.SortFunc(row.Runs, func(a, b runRow) int { return cmp.Or(cmp.Compare(b.Runs, a.Runs), cmp.Compare(a.Type, b.Type)) })
-		if len(row.Runs) > 20 {
-			row.Runs, row.More = row.Runs[:20], len(row.Runs)-20
-		}
-		out = append(out, row)
-	}
-	return out
 }

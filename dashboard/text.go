@@ -29,6 +29,7 @@ var functions = template.FuncMap{
 		}
 		return many
 	},
+	"runs":    runsOf,
 	"reason":  reasonText,
 	"for":     func(now, since time.Time) string { return duration(max(now.Sub(since), 0).Truncate(time.Second)) },
 	"ages":    func() any { return ages },
@@ -115,6 +116,17 @@ func ago(m moment) string {
 	default:
 		return duration(d) + " ago"
 	}
+}
+
+// runsOf are the runs of a relay by type, as seen from a time, and how many types are left out.
+func runsOf(now time.Time, r admin.Relay) any {
+	by := r.ByType()
+	shown := min(len(by), 20)
+	return struct {
+		Now  time.Time
+		Runs []admin.TypeRuns
+		More int
+	}{now, by[:shown], len(by) - shown}
 }
 
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

@@ -20,7 +20,7 @@ func relayJSON(r admin.Relay) object {
 // tasksOf is how many tasks a relay runs, of those that admin.Relay has.
 func tasksOf(r admin.Relay) (n int) {
 	for _, run := range r.Runs {
-		n += max(len(run.TaskIDs), 1)
+		n += len(run.TaskIDs)
 	}
 	return n
 }

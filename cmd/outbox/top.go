@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -99,7 +98,7 @@ func (a *app) view(ctx context.Context, before *view) (*view, error) {
 	for _, r := range v.relays {
 		for _, run := range r.Runs {
 			if !run.Lost {
-				running[run.Type] += max(len(run.TaskIDs), 1)
+				running[run.Type] += len(run.TaskIDs)
 			}
 		}
 	}
@@ -192,20 +191,11 @@ func (v *view) relayTable() *table {
 // runsText says what a relay runs: each type with the number of its tasks and the age of the oldest
 // run.
 func runsText(r admin.Relay) string {
-	tasks, began := map[string]int{}, map[string]time.Time{}
-	for _, run := range r.Runs {
-		tasks[run.Type] += max(len(run.TaskIDs), 1)
-		if at, found := began[run.Type]; !found || run.StartedAt.Before(at) {
-			began[run.Type] = run.StartedAt
-		}
+	var out []string
+	for _, of := range r.ByType() {
+		out = append(out, fmt.Sprintf("%d %s %s", of.Tasks, cut(cmp.Or(of.Type, "?"), 15), since(of.Oldest.StartedAt)))
 	}
-	names := slices.SortedFunc(maps.Keys(tasks), func(x, y string) int {
-		return cmp.Or(cmp.Compare(tasks[y], tasks[x]), strings.Compare(x, y))
-	})
-	for i, name := range names {
-		names[i] = fmt.Sprintf("%d %s %s", tasks[name], cut(cmp.Or(name, "?"), 15), since(began[name]))
-	}
-	return strings.Join(names, ", ")
+	return strings.Join(out, ", ")
 }
 
 // rate is a number a second; "" if it is not known yet.

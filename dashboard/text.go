@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/txoutbox/outbox/admin"
 )
@@ -43,18 +42,8 @@ type moment struct{ Time, Now time.Time }
 // visible writes what a terminal or a browser would not show, or would use to show something else:
 // control characters, those that turn the direction of writing, and those without a width.
 func visible(s string) string {
-	var out strings.Builder
-	for _, r := range s {
-		switch {
-		case r == '\n' || r == '\t' || unicode.IsGraphic(r) && r != unicode.ReplacementChar:
-			out.WriteRune(r)
-		case r > 0xffff:
-			fmt.Fprintf(&out, `\U%08x`, r)
-		default:
-			fmt.Fprintf(&out, `\u%04x`, r)
-		}
-	}
-	return out.String()
+	quoted := strconv.QuoteToGraphic(s)
+	return strings.NewReplacer(`\"`, `"`, `\\`, `\`, `\n`, "\n", `\t`, "\t").Replace(quoted[1 : len(quoted)-1])
 }
 
 // firstLine is the beginning of a text, for a table.

@@ -27,7 +27,8 @@ func (c *Client) DeadLetters(ctx context.Context, f Filter, p Page) (tasks []Tas
 		if err := d.findEnd(ctx, c, q); err != nil {
 			return err
 		}
-		query, args := d.listStatement()
+		// One more than the limit, to know whether there is a next page.
+		query, args := d.statement(listDeadSQL, " ORDER BY "+d.order.words+" LIMIT %s", d.Limit+1)
 		tasks, err = rows(ctx, q, c.schema.SQL(query), args, scanTask)
 		return err
 	})
@@ -38,11 +39,6 @@ func (c *Client) DeadLetters(ctx context.Context, f Filter, p Page) (tasks []Tas
 		next = d.until.String()
 	}
 	return tasks, next, nil
-}
-
-// listStatement asks for one more than the limit, to know whether there is a next page.
-func (d deadPage) listStatement() (string, []any) {
-	return d.statement(listDeadSQL, " ORDER BY "+d.order.words+" LIMIT %s", d.Limit+1)
 }
 
 const countDeadSQL = `/* outbox: count dead letters */
@@ -61,7 +57,7 @@ func (c *Client) CountDeadLetters(ctx context.Context, f Filter, p Page) (n int6
 		if err := d.findEnd(ctx, c, q); err != nil {
 			return err
 		}
-		query, args := d.countStatement()
+		query, args := d.statement(countDeadSQL, "")
 		return q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&n)
 	})
 	if err != nil {
@@ -69,5 +65,3 @@ func (c *Client) CountDeadLetters(ctx context.Context, f Filter, p Page) (n int6
 	}
 	return n, d.until.String(), nil
 }
-
-func (d deadPage) countStatement() (string, []any) { return d.statement(countDeadSQL, "") }

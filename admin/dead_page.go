@@ -74,18 +74,15 @@ const deadEndSQL = `/* outbox: the end of a page of dead letters */
 SELECT (extract(epoch FROM died_at) * 1000000)::bigint, task_id FROM outbox.dead_task
  WHERE %s LIMIT 1`
 
-func (d deadPage) endStatement() (string, []any) {
-	d.filter.Error, d.filter.Reason = "", ""
-	return d.statement(deadEndSQL, " ORDER BY "+d.order.words+" OFFSET %s", d.Look-1)
-}
-
 // findEnd sets until to the last dead letter that the page may look at, if that is bounded and there
 // are so many.
 func (d *deadPage) findEnd(ctx context.Context, c *Client, q outbox.Querier) error {
 	if d.Look == 0 {
 		return nil
 	}
-	query, args := d.endStatement()
+	all := *d
+	all.filter.Error, all.filter.Reason = "", ""
+	query, args := all.statement(deadEndSQL, " ORDER BY "+d.order.words+" OFFSET %s", d.Look-1)
 	var end deadPlace
 	err := q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&end.diedAt, &end.taskID)
 	if errors.Is(err, sql.ErrNoRows) {

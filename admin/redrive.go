@@ -96,7 +96,7 @@ func (c *Client) take(ctx context.Context, action, query string, f Filter, p Pag
 		if err := d.findEnd(ctx, c, q); err != nil {
 			return nil, err
 		}
-		query, args := d.takeStatement(query)
+		query, args := d.statement(query, " ORDER BY "+d.order.words+" LIMIT %s", d.Limit)
 		found, err := rows(ctx, q, c.schema.SQL(query), args, scanTaken)
 		if err != nil {
 			return nil, err
@@ -113,10 +113,6 @@ func (c *Client) take(ctx context.Context, action, query string, f Filter, p Pag
 		return nil, "", failed(action, err)
 	}
 	return ids, d.next(len(ids), last), nil
-}
-
-func (d deadPage) takeStatement(query string) (string, []any) {
-	return d.statement(query, " ORDER BY "+d.order.words+" LIMIT %s", d.Limit)
 }
 
 var errDropped = errors.New("the task was not written (is there a trigger on outbox.task that drops rows?): roll back")

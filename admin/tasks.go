@@ -1,6 +1,9 @@
 package admin
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // The statements go through one index each, from a place on: $1 is the type, if it is one type, and
 // the last one the limit. Where the order is by id, the row comparison makes the planner read the
@@ -79,38 +82,28 @@ var orders = map[State]struct{ ofType, ofAll string }{
 // that are due at the very same microsecond, as tasks enqueued in one transaction with outbox.After
 // may be, are sorted by id for each page that has some of them.
 func (c *Client) Tasks(ctx context.Context, taskType string, state State, p Page) (tasks []Task, next string, err error) {
-	query, args, err := tasksStatement(taskType, state, &p)
+	order, known := orders[state]
+	if !known {
+		return nil, "", invalid("state %q: must be one of %q", state, []State{Ready, Scheduled, Leased, Waiting, Dead, Finished})
+	}
+	if err := errors.Join(checkText("task type", taskType), p.check(defaultLimit)); err != nil {
+		return nil, "", err
+	}
+	if taskType == "" && order.ofAll == "" {
+		return nil, "", invalid("task type: it is needed for %s tasks", state)
+	}
+	args, err := parsePlace(string(state), p.After)
 	if err != nil {
 		return nil, "", err
 	}
+	query := order.ofAll
+	if taskType != "" {
+		query, args = order.ofType, append([]any{taskType}, args...)
+	}
+	args = append(args, p.Limit+1) // one more, to know whether there is a next page
 	if tasks, err = list(ctx, c, "list tasks", query, args, scanTask); err != nil {
 		return nil, "", err
 	}
 	tasks, next = cut(tasks, p.Limit, Task.place)
 	return tasks, next, nil
-}
-
-// tasksStatement asks for one task more than the limit, to know whether there is a next page.
-func tasksStatement(taskType string, state State, p *Page) (query string, args []any, err error) {
-	order, known := orders[state]
-	if !known {
-		return "", nil, invalid("state %q: must be one of %q", state, []State{Ready, Scheduled, Leased, Waiting, Dead, Finished})
-	}
-	if err := checkText("task type", taskType); err != nil {
-		return "", nil, err
-	}
-	if err := p.check(defaultLimit); err != nil {
-		return "", nil, err
-	}
-	from, err := parsePlace(string(state), p.After)
-	if err != nil {
-		return "", nil, err
-	}
-	if taskType == "" {
-		if order.ofAll == "" {
-			return "", nil, invalid("task type: it is needed for %s tasks", state)
-		}
-		return order.ofAll, append(from, p.Limit+1), nil
-	}
-	return order.ofType, append(append([]any{taskType}, from...), p.Limit+1), nil
 }

@@ -16,7 +16,7 @@ import (
 
 const secret = "hunter2-in-the-payload"
 
-var actions = map[string]string{"pause": "name=SEND_WELCOME", "resume": "name=SYNC_CRM", "cancel": "id=1", "run-now": "id=1", "redrive": "one=900001", "schedule": "name=daily report&do=pause",
+var actions = map[string]string{"pause": "name=SEND_WELCOME", "resume": "name=SYNC_CRM", "cancel": "id=1", "run-now": "id=1", "redrive": "one=900001", "pause-schedule": "name=daily report", "resume-schedule": "name=sync crm",
 	"hand-back": "relay=0197a1e0-1a00-7000-8000-00000000dead", "bulk": "do=purge&until=9000000000000000"}
 
 // changed is a number that is another one after any action.

@@ -63,8 +63,8 @@ func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 		{"task?id=900001", "redrive", "one=900001&back=task", "./task?id=900001&n=1&ok=redriven", "The dead letter is a task again.", `ada@example.com dashboard redrive "task 900001" 1`, `SELECT state = 'scheduled' FROM outbox.task WHERE task_id = 900001`},
 		{"", "redrive", "one=900001&back=task", "./task?id=900001&n=0&ok=redriven", "nothing was changed", `ada@example.com dashboard redrive "task 900001" 1`, `SELECT count(*) = 1 FROM outbox.audit WHERE target = 'task 900001'`},
 		{"dead?type=SEND_WELCOME&error=unknown", "redrive", "one=900002&type=SEND_WELCOME&error=unknown", "./dead?error=unknown&n=1&ok=redriven&type=SEND_WELCOME", "The dead letter is a task again.", `ada@example.com dashboard redrive "task 900002" 1`, `SELECT state = 'scheduled' FROM outbox.task WHERE task_id = 900002`},
-		{"schedules", "schedule", "name=daily report&do=pause", "./schedules?n=1&ok=schedule-paused", "The schedule is paused", `ada@example.com dashboard pause_schedule "daily report" 1`, `SELECT paused FROM outbox.schedule WHERE name = 'daily report'`},
-		{"schedules", "schedule", "name=daily report&do=resume", "./schedules?n=1&ok=schedule-resumed", "The schedule is resumed.", `ada@example.com dashboard resume_schedule "daily report" 1`, `SELECT NOT paused FROM outbox.schedule WHERE name = 'daily report'`},
+		{"schedules", "pause-schedule", "name=daily report", "./schedules?n=1&name=daily+report&ok=schedule-paused", "The schedule is paused", `ada@example.com dashboard pause_schedule "daily report" 1`, `SELECT paused FROM outbox.schedule WHERE name = 'daily report'`},
+		{"schedules", "resume-schedule", "name=daily report", "./schedules?n=1&name=daily+report&ok=schedule-resumed", "The schedule is resumed.", `ada@example.com dashboard resume_schedule "daily report" 1`, `SELECT NOT paused FROM outbox.schedule WHERE name = 'daily report'`},
 		{"relays", "hand-back", "relay=0197a1e0-1a00-7000-8000-00000000dead", "./relays?n=4&ok=handed-back", "Its tasks were handed back.", `ada@example.com dashboard hand_back: done "relay 0197a1e0-1a00-7000-8000-00000000dead" 4`, `SELECT count(*) = 12 FROM outbox.task WHERE state = 'leased'`},
 		{"", "hand-back", "relay=0197a1e0-1a00-7000-8000-00000000dead", "./relays?n=0&ok=handed-back", "It held no leases.", `ada@example.com dashboard hand_back: done "relay 0197a1e0-1a00-7000-8000-00000000dead" 0`, `SELECT count(*) = 2 FROM outbox.audit WHERE action = 'hand_back' AND count = 0`},
 	} {
@@ -101,8 +101,8 @@ func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 		form   string
 		status int
 	}{
-		"pause": {"name=", 400}, "resume": {"name=a%0ab", 400}, "cancel": {"id=1", 404}, "run-now": {"id=-1", 400}, "redrive": {"one=x", 400}, "schedule": {"name=none&do=pause", 404},
-		"hand-back": {"relay=0197a1f2-7c11-7a3e-9a55-1f0c2d3e4f50", 409}, "bulk": {"do=drop", 400}, "hand-back?x": {"relay=none", 404}, "schedule?x": {"name=daily report&do=drop", 400}, "bulk?x": {"do=purge", 400},
+		"pause": {"name=", 400}, "resume": {"name=a%0ab", 400}, "cancel": {"id=1", 404}, "run-now": {"id=-1", 400}, "redrive": {"one=x", 400}, "pause-schedule": {"name=none", 404},
+		"hand-back": {"relay=0197a1f2-7c11-7a3e-9a55-1f0c2d3e4f50", 409}, "bulk": {"do=drop", 400}, "hand-back?x": {"relay=none", 404}, "bulk?x": {"do=purge", 400},
 		"bulk?y": {"do=purge&until=1&total=x", 400}, "bulk?z": {"do=purge&until=1&after=x", 400}, "settings": {"theme=pink", 400},
 	} {
 		form, _ := url.ParseQuery(c.form)

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -55,14 +54,17 @@ func (v *view) acted(action, target string, timeout time.Duration, f func(ctx co
 	return n, nil
 }
 
-// pause pauses or resumes a type.
-func (v *view) pause() error {
-	name, action, done, do := v.r.PostForm.Get("name"), "pause", "paused", (*admin.Client).PauseType
-	if strings.HasSuffix(v.r.URL.Path, "/resume") {
-		action, done, do = "resume", "resumed", (*admin.Client).ResumeType
+// change is the action that does something to the type or the schedule of a name, and leads to the
+// page with a notice.
+func change(action string, do func(*admin.Client, context.Context, string) error, page, notice string) func(*view) error {
+	return func(v *view) error {
+		name := v.r.PostForm.Get("name")
+		_, err := v.act(action, name, func(ctx context.Context, c *admin.Client) (int64, error) { return 1, do(c, ctx, name) })
+		if errors.Is(err, admin.ErrNotFound) {
+			return problem{http.StatusNotFound, "There is no such schedule."}
+		}
+		return v.done(err, page, url.Values{"name": {name}}, notice, 1)
 	}
-	_, err := v.act(action, name, func(ctx context.Context, c *admin.Client) (int64, error) { return 1, do(c, ctx, name) })
-	return v.done(err, "type", url.Values{"name": {name}}, done, 1)
 }
 
 func (v *view) cancel() error {
@@ -115,24 +117,6 @@ func (v *view) redrive() error {
 		return v.done(err, "task", ofTask(id), "redriven", n)
 	}
 	return v.done(err, "dead", filter.query(), "redriven", n)
-}
-
-// schedule pauses or resumes a schedule.
-func (v *view) schedule() error {
-	name := v.r.PostForm.Get("name")
-	action, done, do := "pause_schedule", "schedule-paused", (*admin.Client).PauseSchedule
-	switch v.r.PostForm.Get("do") {
-	case "pause":
-	case "resume":
-		action, done, do = "resume_schedule", "schedule-resumed", (*admin.Client).ResumeSchedule
-	default:
-		return badRequest("A schedule can be paused or resumed.")
-	}
-	_, err := v.act(action, name, func(ctx context.Context, c *admin.Client) (int64, error) { return 1, do(c, ctx, name) })
-	if errors.Is(err, admin.ErrNotFound) {
-		return problem{http.StatusNotFound, "There is no such schedule."}
-	}
-	return v.done(err, "schedules", url.Values{}, done, 1)
 }
 
 // handBack takes the leases of a dead relay, in transactions of their own.

@@ -22,7 +22,10 @@ var allowedImports = map[string][]string{
 		"/internal/wake",    // relays of this process, after a hand back
 		"github.com/lib/pq", // arrays of ids, names of indexes
 	},
-	"/doctor":           {"", "/internal/pgerr", "/internal/vacuum", "/schema"},
+	"/doctor": {
+		"", "/internal/pgerr", "/internal/vacuum", "/schema",
+		"/admin", // types, with what holds for them
+	},
 	"/handlers":         {"", "/internal/guard", "/internal/handler", "github.com/sethvargo/go-retry"},
 	"/internal/handler": {"", "/internal/guard", "github.com/sethvargo/go-retry"},
 	"/pgdb":             {"/internal/pgerr", "github.com/lib/pq"},

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -27,7 +28,7 @@ type passed struct{ name, what string }
 const mostFindings = 20 // of one check
 
 // run looks. Only what no other check could do without is an error: a connection.
-func (s settings) run(ctx context.Context, db *sql.DB, c check) ([]Finding, error) {
+func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c check) ([]Finding, error) {
 	bounded, cancel := context.WithTimeout(ctx, 3*s.timeout+10*time.Second) // the server's timeout comes first
 	defer cancel()
 	tx, err := db.BeginTx(bounded, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
@@ -35,7 +36,7 @@ func (s settings) run(ctx context.Context, db *sql.DB, c check) ([]Finding, erro
 		return c.unknown(err, s.schema), err
 	}
 	defer func() { _ = tx.Rollback() }() // it has written nothing
-	v := &visit{settings: s, tx: tx}
+	v := &visit{settings: s, tx: tx, admin: client.In(tx)}
 	// Without statistics the planner takes reading a whole table of tasks for cheap.
 	if ms := s.timeout.Milliseconds(); !c.bare {
 		set := fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d", ms, max(ms/2, 1)) // to tell a lock from a busy server

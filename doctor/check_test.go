@@ -26,7 +26,7 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	}
 	defer none.Close()
 	for want, opts := range map[string][]doctor.Option{
-		`Schema("Bad")`:    {doctor.Schema("Bad")},
+		`Schema: "Bad"`:    {doctor.Schema("Bad")},
 		"an Option is nil": {nil},
 		"HeldFor(-1s)":     {doctor.HeldFor(-time.Second)},
 		"StarvingFor(1ns)": {doctor.StarvingFor(1)},

@@ -11,6 +11,7 @@ import (
 	"database/sql"
 	"fmt"
 
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -29,15 +30,16 @@ import (
 // found until then.
 func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 	s, err := newSettings(opts)
-	if err == nil && db == nil {
-		err = fmt.Errorf("%w: the *sql.DB is nil", ErrInvalid)
-	}
 	if err != nil {
 		return nil, err
 	}
+	client, err := admin.New(db, admin.Options{Schema: s.schema})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
 	var found []Finding
 	for _, c := range checks {
-		f, err := s.run(ctx, db, c)
+		f, err := s.run(ctx, db, client, c)
 		found = append(found, f...)
 		if err != nil {
 			return sorted(found), refused(err)

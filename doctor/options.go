@@ -57,9 +57,6 @@ func newSettings(opts []Option) (settings, error) {
 			*d = standard
 		}
 	}
-	if !outbox.ValidSchema(s.schema) {
-		errs = append(errs, fmt.Errorf("%w: Schema(%q): use a lower-case name like outbox, letters, digits and _ only, at most 63 bytes", ErrInvalid, s.schema))
-	}
 	const year = 365 * 24 * time.Hour
 	bound("HeldFor", &s.held, year, 5*time.Minute)
 	bound("StarvingFor", &s.starving, year, time.Minute)

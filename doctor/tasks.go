@@ -6,14 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 )
-
-// setting is what holds for a type in all relays.
-type setting struct{ paused, limited bool }
-
-const typesSQL = `/* outbox: types that are paused or limited */
-SELECT task_type, paused, max_running IS NOT NULL OR rate IS NOT NULL FROM outbox.task_type`
 
 const forgotten = time.Hour // a pause
 
@@ -23,14 +17,7 @@ func checkTasks(ctx context.Context, v *visit) error {
 	if err != nil {
 		return err
 	}
-	stats, err := outbox.Stats(ctx, v.tx, outbox.Schema(v.schema))
-	if err != nil {
-		return err
-	}
-	of := map[string]setting{}
-	var name string
-	var s setting
-	err = v.each(ctx, typesSQL, nil, []any{&name, &s.paused, &s.limited}, func() { of[name] = s })
+	types, err := v.admin.Types(ctx)
 	if err != nil {
 		return err
 	}
@@ -44,13 +31,13 @@ func checkTasks(ctx context.Context, v *visit) error {
 		alive = alive || w.alive
 	}
 	var todo, ready int64
-	for _, t := range stats {
+	for _, t := range types {
 		todo += t.Ready + t.Scheduled + t.Leased + t.Waiting
 		ready += t.Ready
 		if !t.NextRunAt.IsZero() && now.Sub(t.NextRunAt) > v.starving {
 			ready++ // it would be, if a relay promoted it
 		}
-		v.checkType(t, of[t.Type], relays, now)
+		v.checkType(t, relays, now)
 	}
 	v.checkRelays(relays, todo, ready)
 	if !alive && todo > 0 {
@@ -64,20 +51,18 @@ func checkTasks(ctx context.Context, v *visit) error {
 }
 
 // checkType reports a type whose tasks nobody runs, or not in time.
-func (v *visit) checkType(t outbox.TypeStats, s setting, relays []worker, now time.Time) {
+func (v *visit) checkType(t admin.Type, relays []worker, now time.Time) {
 	waiting := t.Ready + t.Scheduled + t.Waiting
 	if waiting == 0 {
 		return
 	}
-	if s.paused {
+	if t.Paused {
 		v.checkPaused(t)
 	}
-	handled := 0
 	var workers, busy int64
 	known := true
 	for _, w := range relays {
 		if w.alive && w.handles(t.Type) {
-			handled++
 			workers, busy, known = workers+w.workers, busy+w.leased+w.runs, known && w.workers > 0
 		}
 	}
@@ -86,7 +71,7 @@ func (v *visit) checkType(t outbox.TypeStats, s setting, relays []worker, now ti
 		overdue = now.Sub(t.NextRunAt)
 	}
 	switch {
-	case handled == 0:
+	case t.Relays == 0:
 		severity := Warning
 		if t.Ready == 0 && overdue <= 0 {
 			severity = Info
@@ -102,20 +87,20 @@ func (v *visit) checkType(t outbox.TypeStats, s setting, relays []worker, now ti
 			}
 		}
 		v.add("unhandled-type", severity, t.Type, fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt%s", t.Type, tasksWait(waiting), was), do)
-	case s.paused:
+	case t.Paused:
 	case t.Ready > 0 && t.OldestReady > v.starving:
-		v.starves(t, s, handled, workers, busy, known)
+		v.starves(t, workers, busy, known)
 	case overdue > v.starving:
 		v.add("starving-type", Warning, t.Type,
-			fmt.Sprintf("a scheduled task of the type %s has been due for %s, and %s have a handler for it", t.Type, said(overdue), plural(handled, "living relay")),
+			fmt.Sprintf("a scheduled task of the type %s has been due for %s, and %s have a handler for it", t.Type, said(overdue), plural(t.Relays, "living relay")),
 			"look into the relays' logs: they make tasks ready when they poll")
 	}
 }
 
-func (v *visit) starves(t outbox.TypeStats, s setting, handled int, workers, busy int64, known bool) {
+func (v *visit) starves(t admin.Type, workers, busy int64, known bool) {
 	severity, why, do := Warning, "", "look into the relays' logs; a type that is chosen seldom has a low handlers.Priority, or a relay.Chooser of the app's keeps it back"
 	switch {
-	case s.limited:
+	case t.MaxRunning > 0 || t.Rate > 0:
 		severity, why = Info, "; the type has a limit of runs or a rate (outbox types), which may be why"
 		do = "raise handlers.MaxRunningTotal or handlers.Rate, if it is"
 	case known && busy >= workers:
@@ -125,16 +110,13 @@ func (v *visit) starves(t outbox.TypeStats, s setting, handled int, workers, bus
 		why = fmt.Sprintf("; %d of %s are busy", busy, plural(workers, "worker"))
 	}
 	v.add("starving-type", severity, t.Type, fmt.Sprintf("the next task of the type %s has been due for %s, %s, and %s a handler for it%s",
-		t.Type, said(t.OldestReady), isReady(t.Ready), plural(handled, "living relay has", "living relays have"), why), do)
+		t.Type, said(t.OldestReady), isReady(t.Ready), plural(t.Relays, "living relay has", "living relays have"), why), do)
 }
 
 func tasksWait(n int64) string { return plural(n, "task waits", "tasks wait") }
 
-func (v *visit) checkPaused(t outbox.TypeStats) {
+func (v *visit) checkPaused(t admin.Type) {
 	waiting := t.Ready + t.Scheduled + t.Waiting
-	if waiting == 0 {
-		return
-	}
 	severity, since := Info, ""
 	if t.Ready > 0 {
 		since = ", the next one for " + said(t.OldestReady)

@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/txoutbox/outbox/admin"
 )
 
 // visit is one look, in its transaction.
 type visit struct {
 	settings
 	tx    *sql.Tx
+	admin *admin.Client // in tx
 	found []Finding
 }
 

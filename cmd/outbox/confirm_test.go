@@ -26,7 +26,11 @@ type session struct {
 // terminal starts the command on a terminal of 80 columns.
 func (db *testDB) terminal(t *testing.T, args ...string) *session {
 	t.Helper()
-	c := command(t, environment(db.URL), args...)
+	return onTerminal(t, command(t, environment(db.URL), args...))
+}
+
+func onTerminal(t *testing.T, c *exec.Cmd) *session {
+	t.Helper()
 	tty, err := pty.StartWithSize(c, &pty.Winsize{Rows: 24, Cols: 80})
 	if err != nil {
 		t.Fatal(err)

@@ -1,48 +1,38 @@
 package main
 
 import (
-	"bufio"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"os/exec"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/creack/pty"
 )
 
 // serving is outbox serve, until the test's end.
 type serving struct {
+	*session
 	url, password string
-	cmd           *exec.Cmd
-	rest          *bufio.Reader // of stderr
 }
+
+var serves = regexp.MustCompile(`outbox: (http://127\.0\.0\.1:\d+)\r?\n(?:outbox: any name, password ([A-Z2-7]{26})\r?\n)?`)
 
 func (db *testDB) serve(t *testing.T, env []string, args ...string) *serving {
 	t.Helper()
 	c := command(t, append(environment(db.URL), env...), append([]string{"serve", "-listen", "127.0.0.1:0"}, args...)...)
-	tty, err := pty.Start(c) // a password is only made for a terminal
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { tty.Close() })
-	s := &serving{cmd: c, password: "from the environment", rest: bufio.NewReader(tty)}
+	s := &serving{session: onTerminal(t, c)} // a password is only made for a terminal
 	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
-	line := func(pattern string) string {
-		text, err := s.rest.ReadString('\n')
-		m := regexp.MustCompile(pattern).FindStringSubmatch(text)
-		if m == nil {
-			t.Fatalf("%q, %v, want %s", text, err, pattern)
+	eventually(t, "its address is printed", func() bool {
+		m := serves.FindStringSubmatch(s.text())
+		if m != nil {
+			s.url, s.password = m[1], m[2]
 		}
-		return m[1]
-	}
-	s.url = line(`^outbox: (http://127\.0\.0\.1:\d+)\r?\n`)
-	if len(env) == 0 {
-		s.password = line(`^outbox: any name, password ([A-Z2-7]{26})\r?\n`)
+		return m != nil && (s.password != "" || len(env) > 0)
+	})
+	if len(env) > 0 {
+		s.password = "from the environment"
 	}
 	return s
 }
@@ -100,9 +90,8 @@ func TestServeShowsTheDashboardAndMetricsToThoseWhoHaveThePassword(t *testing.T)
 	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	rest, _ := io.ReadAll(s.rest)
-	if err := s.cmd.Wait(); err != nil || strings.Contains(string(rest), "C4n4ry") || strings.Contains(string(rest), s.password) {
-		t.Errorf("%v: %s", err, rest)
+	if code, text := s.end(t), s.text(); code != exitOK || strings.Contains(text, "C4n4ry") || strings.Count(text, s.password) != 1 {
+		t.Errorf("exit code %d: %s", code, text)
 	}
 }
 

@@ -38,7 +38,7 @@ const other = "(other)"
 // reading is what one read of the database gave, once done is closed.
 type reading struct {
 	done  chan struct{}
-	at    time.Time // when it ended
+	at    time.Time // when it ended, under the Collector's mu; zero: it goes on
 	took  time.Duration
 	types []admin.Type
 	alive int
@@ -50,7 +50,7 @@ type reading struct {
 func (c *Collector) read() *reading {
 	c.mu.Lock()
 	r := c.latest
-	if r == nil || r.over() && time.Since(r.at) > c.config.MaxAge {
+	if r == nil || !r.at.IsZero() && time.Since(r.at) > c.config.MaxAge {
 		r = &reading{done: make(chan struct{})}
 		c.latest = r
 		go c.fill(r)
@@ -63,15 +63,6 @@ func (c *Collector) read() *reading {
 		return r
 	case <-late.C:
 		return nil
-	}
-}
-
-func (r *reading) over() bool {
-	select {
-	case <-r.done:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -93,8 +84,10 @@ func (c *Collector) fill(r *reading) {
 			}
 		}
 	}
+	r.took = time.Since(start)
+	c.mu.Lock()
 	r.at = time.Now()
-	r.took = r.at.Sub(start)
+	c.mu.Unlock()
 }
 
 func (c *Collector) collectDatabase(to chan<- prometheus.Metric) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strings"
 	"time"
@@ -34,12 +33,9 @@ func (a *app) statsCommand() *cobra.Command {
 ten million. FINISHED and FAILED are since the counters began; OLDEST is how long the task that is
 next has been due. What a Tx or Batch handler works on counts as ready.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := a.connect(c.Context()); err != nil {
-				return err
-			}
 			var found []outbox.TypeStats
-			err := a.look(c.Context(), func(ctx context.Context, tx *sql.Tx) (err error) {
-				found, err = outbox.Stats(ctx, tx, outbox.Schema(a.schema))
+			err := a.act(c.Context(), func(ctx context.Context, _ *admin.Client) (err error) {
+				found, err = outbox.Stats(ctx, a.db, outbox.Schema(a.schema))
 				return err
 			})
 			if err != nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -72,9 +71,6 @@ func (c *Collector) fill(r *reading) {
 	defer cancel()
 	start := time.Now()
 	r.types, r.err = c.client.Types(ctx)
-	for i, t := range r.types {
-		r.types[i].Type = strings.ToValidUTF8(t.Type, "\uFFFD") // of a database in SQL_ASCII
-	}
 	if r.err == nil {
 		var relays []admin.Relay
 		relays, r.err = c.client.Relays(ctx)

@@ -49,7 +49,7 @@ rates. RUN counts tasks whose runs are noted; DONE/S and FAIL/S are since the lo
 			if err := a.connect(c.Context()); err != nil {
 				return err
 			}
-			first, err := a.view(c.Context(), nil)
+			first, err := a.view(c.Context(), &view{})
 			if err != nil {
 				return err
 			}
@@ -78,16 +78,13 @@ func topJSON(v *view) object {
 // view looks, and computes the rates since the look before.
 func (a *app) view(ctx context.Context, before *view) (*view, error) {
 	v := &view{}
-	err := a.look(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	var types []admin.Type
+	err := a.look(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 		c := a.client.In(tx)
-		types, err := c.Types(ctx)
-		if err != nil {
+		if types, err = c.Types(ctx); err != nil {
 			return err
 		}
 		v.at = time.Now()
-		for _, t := range types {
-			v.types = append(v.types, topType{Type: t, done: -1, failures: -1})
-		}
 		v.relays, err = c.Relays(ctx)
 		return err
 	})
@@ -102,18 +99,15 @@ func (a *app) view(ctx context.Context, before *view) (*view, error) {
 			}
 		}
 	}
-	for i := range v.types {
-		t := &v.types[i]
-		t.running = running[t.Type.Type]
-		if before == nil {
-			continue
-		}
-		passed := v.at.Sub(before.at).Seconds()
+	passed := v.at.Sub(before.at).Seconds()
+	for _, of := range types {
+		t := topType{Type: of, running: running[of.Type], done: -1, failures: -1}
 		for _, b := range before.types {
-			if b.Type.Type == t.Type.Type && passed > 0 {
+			if b.Type.Type == of.Type && passed > 0 {
 				t.done, t.failures = float64(max(t.Finished-b.Finished, 0))/passed, float64(max(t.Failed-b.Failed, 0))/passed
 			}
 		}
+		v.types = append(v.types, t)
 	}
 	return v, nil
 }

@@ -50,9 +50,7 @@ func (c *Client) EveryPage(ctx context.Context, take func(context.Context, Filte
 	if err != nil {
 		return 0, failed("read the clock", err)
 	}
-	if until := time.UnixMicro(now + 1); f.DiedBefore.IsZero() || f.DiedBefore.After(until) {
-		f.DiedBefore = until
-	}
+	f = f.Until(time.UnixMicro(now + 1))
 	for start := time.Now(); ; {
 		ids, next, err := take(ctx, f, p)
 		if n += int64(len(ids)); err != nil || next == "" {

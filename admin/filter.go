@@ -32,6 +32,15 @@ type Filter struct {
 	OlderThan time.Duration
 }
 
+// Until is the filter for what passes it at a time: not for what dies, or becomes old enough, later.
+func (f Filter) Until(t time.Time) Filter {
+	t = t.Add(-f.OlderThan)
+	if f.OlderThan = 0; f.DiedBefore.IsZero() || f.DiedBefore.After(t) {
+		f.DiedBefore = t
+	}
+	return f
+}
+
 // searches reports whether rows have to be read for what no index tells.
 func (f Filter) searches() bool { return f.Error != "" || f.Reason != "" }
 

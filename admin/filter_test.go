@@ -32,6 +32,8 @@ func TestFiltersSayWhichDeadLettersAreMeant(t *testing.T) {
 			"after":          {admin.Filter{DiedAfter: now.Add(-35 * time.Minute)}, []int64{4, 3}},
 			"before":         {admin.Filter{DiedBefore: now.Add(-35 * time.Minute)}, []int64{2, 1}},
 			"older":          {admin.Filter{OlderThan: 25 * time.Minute}, []int64{3, 2, 1}},
+			"older by then":  {admin.Filter{OlderThan: 25 * time.Minute}.Until(now.Add(-10 * time.Minute)), []int64{2, 1}},
+			"before, then":   {admin.Filter{DiedBefore: now.Add(-45 * time.Minute)}.Until(now), []int64{1}},
 			"together":       {admin.Filter{Type: "MAIL", Reason: admin.ReasonAttempts, Error: "refused", DiedAfter: now.Add(-time.Hour), DiedBefore: now, OlderThan: time.Minute}, []int64{1}},
 			"ids and a type": {admin.Filter{Type: "MAIL", IDs: []int64{1, 3}}, []int64{1}},
 		} {

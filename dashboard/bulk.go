@@ -106,18 +106,15 @@ func (v *view) bulk() error {
 	if d.Until == 0 {
 		return badRequest("The form does not say until when.")
 	}
-	filter := d.Filter.Filter
-	filter.DiedBefore = time.UnixMicro(d.Until).Add(-filter.OlderThan)
-	filter.OlderThan = 0
+	filter := d.Filter.Filter.Until(time.UnixMicro(d.Until))
 	do := (*admin.Client).Redrive
 	if d.Do == "purge" {
 		do = (*admin.Client).Purge
 	}
-	target := d.Filter.String() + ", died before " + stamp(time.UnixMicro(d.Until))
 	d.Begun, d.Left = true, true
 	for start := time.Now(); d.Left && time.Since(start) < bulkFor && v.r.Context().Err() == nil; {
 		before := d.After
-		n, err := v.act(d.Do, target, func(ctx context.Context, c *admin.Client) (int64, error) {
+		n, err := v.act(d.Do, filter.String(), func(ctx context.Context, c *admin.Client) (int64, error) {
 			ids, next, err := do(c, ctx, filter, admin.Page{After: before, Look: 10_000})
 			d.After = next
 			return int64(len(ids)), err

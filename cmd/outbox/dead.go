@@ -173,17 +173,12 @@ func (a *app) bulk(ctx context.Context, b *bulk) error {
 		return err
 	}
 	var matched int64
-	err = a.look(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		// What dies from here on is not meant, nor what becomes old enough.
-		var until time.Time
-		err := tx.QueryRowContext(ctx, `/* outbox: clock */ SELECT clock_timestamp()`).Scan(&until)
-		if err != nil {
+	err = a.look(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		var now time.Time
+		if err := tx.QueryRowContext(ctx, `/* outbox: clock */ SELECT clock_timestamp()`).Scan(&now); err != nil {
 			return err
 		}
-		until = until.Add(-f.OlderThan)
-		if f.OlderThan = 0; f.DiedBefore.IsZero() || f.DiedBefore.After(until) {
-			f.DiedBefore = until
-		}
+		f = f.Until(now)
 		matched, _, err = a.client.In(tx).CountDeadLetters(ctx, f, admin.Page{})
 		return err
 	})

@@ -124,6 +124,11 @@ func TestTypesAreThoseThatAnybodyKnows(t *testing.T) {
 		}; !slices.Equal(types, want) {
 			t.Errorf("got %+v, want %+v", types, want)
 		}
+		types[0].Scheduled, types[0].Leased, types[0].Waiting, types[0].Dead, types[0].Finished, types[0].Failed = 2, 3, 4, 5, 6, 7
+		types[1].OldestReady = time.Hour
+		if sum, want := admin.Sum(types).TypeStats, (outbox.TypeStats{Ready: 2, Scheduled: 2, Leased: 3, Waiting: 4, Dead: 5, Finished: 6, Failed: 7, OldestReady: time.Hour}); sum != want {
+			t.Errorf("the sum is %+v, want %+v", sum, want)
+		}
 		db.Do(t, `DELETE FROM outbox.relay`)
 	})
 }

@@ -21,6 +21,21 @@ type Type struct {
 	Relays     int // alive, with a handler for it
 }
 
+// Sum is the counts of all the types together, with the greatest OldestReady. The rest is zero.
+func Sum(types []Type) (sum Type) {
+	for _, t := range types {
+		sum.Ready += t.Ready
+		sum.Scheduled += t.Scheduled
+		sum.Leased += t.Leased
+		sum.Waiting += t.Waiting
+		sum.Dead += t.Dead
+		sum.Finished += t.Finished
+		sum.Failed += t.Failed
+		sum.OldestReady = max(sum.OldestReady, t.OldestReady)
+	}
+	return sum
+}
+
 const typesSQL = `/* outbox: inspect types */
 SELECT s.task_type, bool_or(s.paused), COALESCE(max(s.max_running), 0), COALESCE(max(s.rate), 0), COALESCE(max(s.rate_per), 0)::bigint, sum(s.relays)::bigint
   FROM (SELECT task_type, paused, max_running, rate, rate_per, 0 AS relays FROM outbox.task_type

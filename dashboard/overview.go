@@ -42,7 +42,7 @@ func (v *view) overview() error {
 	if err != nil {
 		return err
 	}
-	d := overviewData{Sum: s.sum(), Range: name, Over: over, Relays: s.relays}
+	d := overviewData{Sum: admin.Sum(s.types), Range: name, Over: over, Relays: s.relays}
 	all := history(samples[""], d.Sum, s.at)
 	d.Rate, d.Charts = rateOf(all), charts(all, span, over)
 	for _, t := range s.types {

@@ -94,25 +94,10 @@ func (s *snapshot) typeNamed(name string) (admin.Type, bool) {
 // dead is how many dead letters there are of a type ("": of all).
 func (s *snapshot) dead(taskType string) int64 {
 	if taskType == "" {
-		return s.sum().Dead
+		return admin.Sum(s.types).Dead
 	}
 	t, _ := s.typeNamed(taskType)
 	return t.Dead
-}
-
-// sum is all types together.
-func (s *snapshot) sum() (out admin.Type) {
-	for _, t := range s.types {
-		out.Ready += t.Ready
-		out.Scheduled += t.Scheduled
-		out.Leased += t.Leased
-		out.Waiting += t.Waiting
-		out.Dead += t.Dead
-		out.Finished += t.Finished
-		out.Failed += t.Failed
-		out.OldestReady = max(out.OldestReady, t.OldestReady)
-	}
-	return out
 }
 
 const samplesAge = 15 * time.Second // a relay takes one a minute

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 )
 
@@ -145,11 +144,7 @@ func (c *Collector) bounded(all []admin.Type) []admin.Type {
 	}
 	slices.SortStableFunc(all, func(a, b admin.Type) int { return cmp.Compare(rank(a), rank(b)) })
 	c.mu.Unlock()
-	sum := admin.Type{TypeStats: outbox.TypeStats{Type: other}}
-	for _, t := range all[c.config.MaxTypes:] {
-		sum.Ready, sum.Scheduled, sum.Leased, sum.Waiting = sum.Ready+t.Ready, sum.Scheduled+t.Scheduled, sum.Leased+t.Leased, sum.Waiting+t.Waiting
-		sum.Dead, sum.Finished, sum.Failed = sum.Dead+t.Dead, sum.Finished+t.Finished, sum.Failed+t.Failed
-		sum.OldestReady = max(sum.OldestReady, t.OldestReady)
-	}
+	sum := admin.Sum(all[c.config.MaxTypes:])
+	sum.Type = other
 	return append(all[:c.config.MaxTypes:c.config.MaxTypes], sum)
 }

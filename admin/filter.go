@@ -3,6 +3,7 @@ package admin
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,8 +85,8 @@ func (f Filter) String() string {
 }
 
 func (f Filter) check() error {
-	if known := []string{"", ReasonAttempts, ReasonHandler, ReasonLostConnections, ReasonCommitted}; !slices.Contains(known, f.Reason) {
-		return invalid("Filter.Reason: %q: must be one of %q", f.Reason, known[1:])
+	if known := Reasons(); f.Reason != "" && known[f.Reason] == "" {
+		return invalid("Filter.Reason: %q: must be one of %q", f.Reason, slices.Sorted(maps.Keys(known)))
 	}
 	if len(f.IDs) > maxRows {
 		return invalid("Filter.IDs: %d ids, at most %d", len(f.IDs), maxRows)

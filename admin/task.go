@@ -32,6 +32,16 @@ const (
 	ReasonCommitted       = "committed"        // the handler committed the claim's transaction and then failed
 )
 
+// Reasons are the reasons of dead letters with what they mean, in words.
+func Reasons() map[string]string {
+	return map[string]string{
+		ReasonAttempts:        "all attempts were used",
+		ReasonHandler:         "its handler gave it up",
+		ReasonLostConnections: "ten runs lost their connection",
+		ReasonCommitted:       "its handler committed, then failed",
+	}
+}
+
 // Task is one task, without what may be secret; see [Secrets].
 type Task struct {
 	TaskID      int64

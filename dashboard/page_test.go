@@ -104,7 +104,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 		"type?name=SEND_WELCOME&state=dead":     {"900001", "recipient address rejected"},
 		"type?name=SEND_WELCOME&state=finished": {"handlers.Keep keeps them"},
 		"type?name=NEVER":                       {"No task of this type was ever enqueued"},
-		"task?id=900001":                        {"Task 900001 dead", "all attempts used", "10 of 10", "Redrive", "recipient address rejected", "enqueued", "Show the payload"},
+		"task?id=900001":                        {"Task 900001 dead", "all attempts were used", "10 of 10", "Redrive", "recipient address rejected", "enqueued", "Show the payload"},
 		fmt.Sprint("task?id=", scheduled):       {"scheduled", "Run now", "Cancel", "421 4.3.2", "attempt 3 began"},
 		fmt.Sprint("task?id=", leased):          {"leased", "Cancel", "running since then, on relay 0197a1f2-7c11"},
 		"dead":                                  {"53 dead letters", "900101", "welcome: user 8123 has no address", "Redrive all…"},

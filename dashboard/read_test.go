@@ -53,7 +53,7 @@ func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 		db.Do(t, `ALTER TABLE outbox.`+table+` RENAME TO `+table+`_rows`)
 		db.Do(t, `CREATE VIEW outbox.`+table+` AS SELECT * FROM outbox.`+table+`_rows WHERE current_setting('transaction_read_only') = 'on' AND current_setting('statement_timeout') = '9s'`)
 	}
-	for path, want := range map[string]string{"audit": "grace@example.com", "schedules": "daily report", "dead": "900001", "relays": "web-1.fra", "task?id=900001": "all attempts used"} {
+	for path, want := range map[string]string{"audit": "grace@example.com", "schedules": "daily report", "dead": "900001", "relays": "web-1.fra", "task?id=900001": "all attempts were used"} {
 		s.get(t, path).has(t, 200, want)
 	}
 }

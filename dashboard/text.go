@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"math"
@@ -32,7 +33,7 @@ var functions = template.FuncMap{
 	"reason":  reasonText,
 	"for":     func(now, since time.Time) string { return duration(max(now.Sub(since), 0).Truncate(time.Second)) },
 	"ages":    func() any { return ages },
-	"reasons": func() any { return reasons },
+	"reasons": admin.Reasons,
 	"ranges":  func() any { return ranges },
 }
 
@@ -130,18 +131,4 @@ var ranges = []struct {
 // The ages of dead letters that the form offers.
 var ages = []time.Duration{time.Hour, 6 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour, 30 * 24 * time.Hour}
 
-var reasons = []struct{ Name, Text string }{
-	{admin.ReasonAttempts, "all attempts used"},
-	{admin.ReasonHandler, "the handler said so"},
-	{admin.ReasonLostConnections, "lost connections"},
-	{admin.ReasonCommitted, "the handler committed"},
-}
-
-func reasonText(r string) string {
-	for _, known := range reasons {
-		if known.Name == r {
-			return known.Text
-		}
-	}
-	return visible(r)
-}
+func reasonText(r string) string { return cmp.Or(admin.Reasons()[r], visible(r)) }

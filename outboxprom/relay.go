@@ -89,7 +89,7 @@ func (c *Collector) changed(change relay.Change) {
 			for _, o := range relay.Outcomes() {
 				m.runs.WithLabelValues(t, o.String())
 			}
-			for _, reason := range []string{admin.ReasonAttempts, admin.ReasonHandler, admin.ReasonLostConnections, admin.ReasonCommitted} {
+			for reason := range admin.Reasons() {
 				m.deadLetters.WithLabelValues(t, reason)
 			}
 		}

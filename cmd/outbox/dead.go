@@ -32,7 +32,7 @@ type deadFilter struct {
 
 func (d *deadFilter) add(a *app, c *cobra.Command) {
 	a.typeFlag(c, &d.filter.Type)
-	names := slices.Sorted(maps.Keys(reasons))
+	names := slices.Sorted(maps.Keys(admin.Reasons()))
 	choiceFlag(c, &d.filter.Reason, "reason", "", "that died for: "+strings.Join(names, ", "), names)
 	c.Flags().StringVar(&d.filter.Error, "error", "", "whose last error contains this text")
 	c.Flags().StringVar(&d.since, "since", "", "that died then or later: "+timeForms)

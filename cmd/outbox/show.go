@@ -116,7 +116,7 @@ func taskFields(t admin.Task) (f fields) {
 	ended := "died"
 	switch t.State {
 	case admin.Dead:
-		f.add("reason", t.Reason+": "+reasons[t.Reason])
+		f.add("reason", t.Reason+": "+admin.Reasons()[t.Reason])
 	case admin.Finished:
 		ended = "finished"
 		f.add("outcome", outcome(t.LastError))
@@ -152,13 +152,6 @@ func taskFields(t admin.Task) (f fields) {
 		f.add("error", t.LastError)
 	}
 	return f
-}
-
-var reasons = map[string]string{
-	admin.ReasonAttempts:        "all attempts were used",
-	admin.ReasonHandler:         "its handler gave it up",
-	admin.ReasonLostConnections: "too many runs lost their connection to PostgreSQL",
-	admin.ReasonCommitted:       "its handler committed the claim's transaction and then failed",
 }
 
 // outcome is how a task finished: done, or why it was discarded.

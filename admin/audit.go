@@ -109,9 +109,9 @@ func (c *Client) act(ctx context.Context, action func(q outbox.Querier) ([]Entry
 	})
 }
 
-// Noted calls f, an action that works in transactions of its own, and writes into the audit log
-// before it that it begins, with the count 0, and after it what came of it: the action with ": done"
-// and f's count, or with ": failed". Without an Actor it only calls f.
+// Noted calls f, an action that works in transactions of its own. Before it the audit log gets an
+// entry with the count 0, and after it one with what came of it: the action with ": done" and f's
+// count, or with ": failed". Without an Actor it only calls f.
 func (c *Client) Noted(ctx context.Context, e Entry, f func() (int64, error)) error {
 	note := func(ctx context.Context) error {
 		if c.options.Actor == "" {

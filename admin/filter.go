@@ -33,7 +33,8 @@ type Filter struct {
 	OlderThan time.Duration
 }
 
-// Until is the filter for what passes it at a time: not for what dies, or becomes old enough, later.
+// Until is the filter for what passes it at a time, and not for what dies or becomes old enough
+// later.
 func (f Filter) Until(t time.Time) Filter {
 	t = t.Add(-f.OlderThan)
 	if f.OlderThan = 0; f.DiedBefore.IsZero() || f.DiedBefore.After(t) {

@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +15,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxtest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -121,25 +121,20 @@ func registerAppCodes(reg *handlers.Registry, codes map[string]appCode) (types m
 	types = map[string]appCode{}
 	for name, c := range codes {
 		opts := append(c.opts, handlers.MaxAttempts(2))
-		newType := func(kind string) outbox.TaskType[badPayload] {
-			types[name+kind] = c
-			return outbox.NewTaskType[badPayload](name + kind)
+		for _, kind := range []string{"tx", "batch", "complete"} {
+			types[name+" "+kind] = c
+			relaytest.Register(reg, kind, name+" "+kind, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[badPayload]) error {
+				err := c.do(ctx, tx)
+				if !c.batch || kind != "batch" {
+					return err
+				}
+				some := handlers.BatchError{}
+				for _, task := range tasks {
+					some[task.ID] = err
+				}
+				return some
+			}, opts...)
 		}
-		handlers.Tx(reg, newType("_TX"), func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[badPayload]) error { return c.do(ctx, tx) }, opts...)
-		handlers.Batch(reg, newType("_BATCH"), 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[badPayload]) error {
-			err := c.do(ctx, tx)
-			if !c.batch {
-				return err
-			}
-			some := handlers.BatchError{}
-			for _, task := range tasks {
-				some[task.ID] = err
-			}
-			return some
-		}, opts...)
-		handlers.Leased(reg, newType("_LEASED"), func(ctx context.Context, task *outbox.Task[badPayload]) error {
-			return task.Complete(ctx, func(tx *sql.Tx) error { return c.do(ctx, tx) })
-		}, opts...)
 	}
 	return types
 }
@@ -234,7 +229,7 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 				t.Errorf("OnDead was called %d times for %d dead letters", told.Load(), n)
 			}
 			for name, c := range types {
-				if want := fmt.Sprintf(`"outbox: Backoff panicked; the task waits by the default backoff" task_type=%s attempt=1 `, name); c.backoff != (log.Count(want) == 2) {
+				if want := fmt.Sprintf(`"outbox: Backoff panicked; the task waits by the default backoff" task_type=%q attempt=1 `, name); c.backoff != (log.Count(want) == 2) {
 					t.Errorf("%s: %d records of its Backoff", name, log.Count(want))
 				}
 			}

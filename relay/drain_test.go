@@ -48,12 +48,11 @@ func nothingLeft(t *testing.T, db *database, pool *sql.DB) {
 // work is a handler of each kind; f is told of each call and decides how it ends, after its effect was written.
 func work(f func(ctx context.Context, tasks int) error, opts ...handlers.Option) *handlers.Registry {
 	reg := handlers.New()
-	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		return errors.Join(txEffect(context.Background(), tx, task), f(ctx, 1))
-	}, opts...)
-	handlers.Batch(reg, typeBatch, 3, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-		return errors.Join(batchEffect(context.Background(), tx, tasks), f(ctx, len(tasks)))
-	}, opts...)
+	for kind, taskType := range map[string]string{"tx": "TX", "batch": "BATCH"} {
+		relaytest.Register(reg, kind, taskType, 3, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			return errors.Join(batchEffect(context.Background(), tx, tasks), f(ctx, len(tasks)))
+		}, opts...)
+	}
 	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
 		if err := f(ctx, 1); err != nil {
 			return err
@@ -166,37 +165,29 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 	started.Add(5)
 	ended.Add(5)
 	release := make(chan struct{})
-	late := make(chan error, 5)
 	let := sync.OnceFunc(func() { close(release) })
 	defer let()
-	block := func(write func() error) error {
-		defer ended.Done()
-		started.Done()
-		<-release
-		late <- write()
-		return nil
-	}
+	late := make(chan error, 5)
 	reg := handlers.New()
-	handlers.Tx(reg, typeTx, func(_ context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		return block(func() error { return txEffect(context.Background(), tx, task) })
-	})
-	handlers.Batch(reg, typeBatch, 3, func(_ context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-		return block(func() error { return batchEffect(context.Background(), tx, tasks) })
-	})
-	handlers.Leased(reg, typeLeased, func(_ context.Context, task *outbox.Task[payload]) error {
-		return block(func() error { return leasedEffect(context.Background(), task) })
-	})
+	for kind, taskType := range map[string]string{"tx": "TX", "batch": "BATCH", "leased": "LEASED", "complete": "COMPLETE"} {
+		relaytest.Register(reg, kind, taskType, 3, func(_ context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			defer ended.Done()
+			started.Done()
+			<-release
+			if tx == nil {
+				late <- leasedEffect(context.Background(), tasks[0])
+			} else {
+				late <- batchEffect(context.Background(), tx, tasks)
+			}
+			return nil
+		})
+	}
 	handlers.Tx(reg, outbox.NewTaskType[payload]("SQL"), func(_ context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		defer ended.Done()
 		started.Done()
 		_, err := tx.ExecContext(context.Background(), `SELECT pg_sleep(60)`)
 		late <- err
 		return nil
-	})
-	handlers.Leased(reg, outbox.NewTaskType[payload]("COMPLETE"), func(_ context.Context, task *outbox.Task[payload]) error {
-		return task.Complete(context.Background(), func(tx *sql.Tx) error {
-			return block(func() error { return txEffect(context.Background(), tx, task) })
-		})
 	})
 	for name, n := range map[string]int{"TX": 1, "BATCH": 3, "LEASED": 1, "SQL": 1, "COMPLETE": 1} {
 		db.Enqueue(t, name, n)

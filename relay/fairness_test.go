@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -82,21 +84,14 @@ func (p *probe) before(t testing.TB, db *database, kind string, n int, limit tim
 var errAlways = errors.New("it always fails")
 
 // each registers a handler of the kind under its usual type; its results are f's, of a batch those for each task.
-func each(reg *handlers.Registry, kind string, f func(ctx context.Context, task *outbox.Task[payload]) error, opts ...handlers.Option) {
-	switch kind {
-	case "TX":
-		handlers.Tx(reg, typeTx, func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return f(ctx, task) }, opts...)
-	case "BATCH":
-		handlers.Batch(reg, typeBatch, 100, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
-			var errs []error
-			for _, task := range tasks {
-				errs = append(errs, f(ctx, task))
-			}
-			return errors.Join(errs...)
-		}, opts...)
-	case "LEASED":
-		handlers.Leased(reg, typeLeased, f, opts...)
-	}
+func each(reg *handlers.Registry, taskType string, f func(ctx context.Context, task *outbox.Task[payload]) error, opts ...handlers.Option) {
+	relaytest.Register(reg, strings.ToLower(taskType), taskType, 100, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		var errs []error
+		for _, task := range tasks {
+			errs = append(errs, f(ctx, task))
+		}
+		return errors.Join(errs...)
+	}, opts...)
 }
 
 // Promise 5, without ListenDSN: a type that floods the queue and fails does not hold another up, nor does one that takes

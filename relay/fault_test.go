@@ -2,8 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,10 +18,10 @@ import (
 
 // victim is a relay with one kind of handler whose driver fails.
 type victim struct {
-	name     string
-	tasks    int // of each round
-	attempt  int // that succeeds, without faults
-	register func(reg *handlers.Registry)
+	name       string
+	kind       string
+	tasks      int  // of each round
+	failsFirst bool // the first attempt of each task
 
 	db     *database
 	faulty *faulty
@@ -34,50 +32,41 @@ type victim struct {
 }
 
 func victims() []*victim {
-	boom := errors.New("boom")
-	failsFirst := func(attempt int) error {
-		if attempt == 1 {
-			return boom
-		}
-		return nil
-	}
 	return []*victim{
-		{name: "tx", tasks: 1, attempt: 1, register: func(reg *handlers.Registry) {
-			handlers.Tx(reg, typeTx, txEffect, retrySoon())
-		}},
-		{name: "tx_fails_first", tasks: 1, attempt: 2, register: func(reg *handlers.Registry) {
-			handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-				return errors.Join(txEffect(ctx, tx, task), failsFirst(task.Attempt))
-			}, retrySoon())
-		}},
-		{name: "batch", tasks: 3, attempt: 1, register: func(reg *handlers.Registry) {
-			handlers.Batch(reg, typeTx, 10, batchEffect, retrySoon())
-		}},
-		{name: "batch_fails_in_part", tasks: 2, attempt: 2, register: func(reg *handlers.Registry) {
-			handlers.Batch(reg, typeTx, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-				failed := handlers.BatchError{}
-				for _, task := range tasks {
-					if task.Attempt == 1 {
-						failed[task.ID] = boom
-					} else if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
-						return err
-					}
-				}
-				return failed
-			}, retrySoon())
-		}},
-		{name: "leased", tasks: 1, attempt: 1, register: func(reg *handlers.Registry) {
-			handlers.Leased(reg, typeTx, leasedEffect, retrySoon())
-		}},
-		{name: "leased_fails_first", tasks: 1, attempt: 2, register: func(reg *handlers.Registry) {
-			handlers.Leased(reg, typeTx, func(ctx context.Context, task *outbox.Task[payload]) error {
-				if err := failsFirst(task.Attempt); err != nil {
-					return err
-				}
-				return leasedEffect(ctx, task)
-			}, retrySoon())
-		}},
+		{name: "tx", kind: "tx", tasks: 1},
+		{name: "tx_fails_first", kind: "tx", tasks: 1, failsFirst: true},
+		{name: "batch", kind: "batch", tasks: 3},
+		{name: "batch_fails_in_part", kind: "batch", tasks: 2, failsFirst: true},
+		{name: "leased", kind: "complete", tasks: 1},
+		{name: "leased_fails_first", kind: "complete", tasks: 1, failsFirst: true},
 	}
+}
+
+// attempt is the one that succeeds, without faults.
+func (v *victim) attempt() int {
+	if v.failsFirst {
+		return 2
+	}
+	return 1
+}
+
+func (v *victim) handle(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+	failed := handlers.BatchError{}
+	for _, task := range tasks {
+		failing := v.failsFirst && task.Attempt == 1
+		if failing {
+			failed[task.ID] = errAlways
+		}
+		if !failing || v.kind != "batch" { // what fails in part of a batch has no effect
+			if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
+				return err
+			}
+		}
+	}
+	if v.kind == "batch" && len(failed) > 0 {
+		return failed
+	}
+	return failed[tasks[0].ID]
 }
 
 // Every fourth driver call of a claim fails once, with OUTBOX_TEST_LONG=1 each in each way. No
@@ -113,7 +102,7 @@ func (v *victim) open(t *testing.T) {
 	v.faulty = &faulty{}
 	pool := v.db.through(t, v.faulty.wrap)
 	reg := handlers.New()
-	v.register(reg)
+	relaytest.Register(reg, v.kind, typeTx.Name(), 10, v.handle, retrySoon())
 	told := &heard{}
 	t.Cleanup(func() { told.balanced(t) }) // after the relay
 	run(t, pool, reg, relay.Config{PollInterval: 50 * time.Millisecond, Observers: told.observers()})
@@ -162,15 +151,15 @@ func (v *victim) check(t *testing.T, call string, f fault) {
 	eventually(t, 30*time.Second, name+": the tasks are done", func() bool {
 		return v.faulty.fired() && v.db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
 	})
-	most := v.attempt
+	most := v.attempt()
 	// What comes with the handler's own statement may be its doing, and right after it in a Complete. A server that has become a
 	// standby has no transaction left to commit: only a trigger of the app's can say 25006 then.
 	if !f.infrastructure() || f.code == "25006" && strings.HasPrefix(call, "COMMIT") || strings.HasPrefix(call, "INSERT") || strings.Contains(call, "outbox: end of a complete") {
 		most++
 	}
 	got := v.db.Text(t, `SELECT string_agg(task_id || ' in attempt ' || attempt, ', ') FROM effect`)
-	if n := v.db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt BETWEEN $1 AND $2`, v.attempt, most); n != v.tasks || v.db.Int(t, `SELECT count(*) FROM effect`) != v.tasks {
-		t.Errorf("%s: effects of %s; want one of %d tasks in attempt %d to %d", name, got, v.tasks, v.attempt, most)
+	if n := v.db.Int(t, `SELECT count(DISTINCT task_id) FROM effect WHERE attempt BETWEEN $1 AND $2`, v.attempt(), most); n != v.tasks || v.db.Int(t, `SELECT count(*) FROM effect`) != v.tasks {
+		t.Errorf("%s: effects of %s; want one of %d tasks in attempt %d to %d", name, got, v.tasks, v.attempt(), most)
 	}
 	if n := v.db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
 		t.Fatalf("%s: a dead letter\n%s", name, v.db.Dump(t))

@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -11,28 +10,9 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
-
-// registerOwnKey registers f as a handler of a kind. The transaction is the one that removes the
-// task, or nil.
-func registerOwnKey(reg *handlers.Registry, kind string, typ outbox.TaskType[payload], f func(context.Context, outbox.Tx, *outbox.Task[payload]) error) {
-	later := handlers.Backoff(constant(time.Hour))
-	switch kind {
-	case "Tx":
-		handlers.Tx(reg, typ, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error { return f(ctx, tx, task) }, later)
-	case "Batch":
-		handlers.Batch(reg, typ, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			return f(ctx, tx, tasks[0])
-		}, later)
-	case "Complete":
-		handlers.Leased(reg, typ, func(ctx context.Context, task *outbox.Task[payload]) error {
-			return task.Complete(ctx, func(tx *sql.Tx) error { return f(ctx, tx, task) })
-		}, later)
-	case "Leased":
-		handlers.Leased(reg, typ, func(ctx context.Context, task *outbox.Task[payload]) error { return f(ctx, nil, task) }, later)
-	}
-}
 
 // A handler that enqueues under its own key: there is one waiting task of the key after every
 // result. In the transaction that removes the task the key is free for the task that follows, which
@@ -46,19 +26,19 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 		"RunAgain": func(int64) error { return handlers.RunAgain(time.Hour) },
 	}
 	inPart := func(id int64) error { return handlers.BatchError{id: errors.New("boom")} } // what the call wrote is kept
-	for _, kind := range []string{"Tx", "Batch", "Complete", "Leased"} {
+	for _, kind := range []string{"tx", "batch", "complete", "leased"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			db, reg, unique := newDatabase(t), handlers.New(), outbox.Unique("k", outbox.UntilDone())
 			wantOutcome := outbox.Created
-			if kind == "Leased" {
+			if kind == "leased" {
 				wantOutcome = outbox.Skipped
 			}
 			var runs atomic.Int32
 			first := map[string]outbox.Enqueued{}
 			add := func(name string, result func(id int64) error) {
 				typ := outbox.NewTaskType[payload](name)
-				registerOwnKey(reg, kind, typ, func(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error {
+				relaytest.Register(reg, kind, name, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
 					runs.Add(1)
 					var got outbox.Enqueued
 					var err error
@@ -70,14 +50,14 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 					if err != nil || got.Outcome != wantOutcome {
 						t.Errorf("%s: the handler's Enqueue: %v, %v; want %v", name, got, err, wantOutcome)
 					}
-					return result(task.ID)
-				})
+					return result(tasks[0].ID)
+				}, handlers.Backoff(constant(time.Hour)))
 				first[name] = db.keyed(t, name, 0, unique)
 			}
 			for name, result := range results {
 				add(name, result)
 			}
-			if kind == "Batch" {
+			if kind == "batch" {
 				add("error in part", inPart)
 			}
 			for run := 1; run <= 2; run++ {
@@ -85,7 +65,7 @@ func TestAKeyThatIsKeptUntilDoneHasOneTaskAfterEveryResultOfAHandlerThatEnqueues
 				for name, task := range first {
 					want := fmt.Sprintf("%d scheduled", task.TaskID)
 					if name == "nil" {
-						if want = "follows"; kind == "Leased" {
+						if want = "follows"; kind == "leased" {
 							want = ""
 						}
 					}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -24,21 +25,14 @@ func TestAHandlerThatEndsTheTransactionOfItsClaimLosesNoTask(t *testing.T) {
 const lateSQL = `INSERT INTO late VALUES ('late')`
 
 func endings() (out []misbehavingHandler) {
-	both := func(name string, ends func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx) error, afterNil, afterError misbehavingHandler) {
-		for _, c := range []struct {
-			misbehavingHandler
-			name string
-			err  error
-		}{{afterNil, name + "_nil", nil}, {afterError, name + "_error", errMisdeed}} {
-			c.misbehavingHandler.name, c.act = c.name, returns(c.err, ends)
-			out = append(out, c.misbehavingHandler)
-		}
+	both := func(name string, ends misdeed, afterNil, afterError fate, text string) { // text is that of the dead letter after nil
+		txOnly := strings.HasPrefix(name, "tx.")
+		out = append(out, misbehavingHandler{name: name + "_nil", act: ends, fate: afterNil, text: text, txOnly: txOnly},
+			misbehavingHandler{name: name + "_error", act: fails(errMisdeed, ends), fate: afterError, text: "misdeed", txOnly: txOnly})
 	}
-	commits := func(name string, ends func(context.Context, *misbehavingRelay, outbox.Tx) error) {
-		both(name, ends, misbehavingHandler{fate: done}, misbehavingHandler{fate: committed, text: "misdeed"})
-	}
-	rollsBack := func(name string, ends func(context.Context, *misbehavingRelay, outbox.Tx) error) {
-		both(name, ends, misbehavingHandler{fate: exhausted, text: "rolled the transaction of its claim back"}, misbehavingHandler{fate: exhausted, text: "misdeed"})
+	commits := func(name string, ends misdeed) { both(name, ends, done, committed, "") }
+	rollsBack := func(name string, ends misdeed) {
+		both(name, ends, exhausted, exhausted, "rolled the transaction of its claim back")
 	}
 	commits("COMMIT", execs(`COMMIT`))
 	commits("COMMIT_BEGIN", execs(`COMMIT`, `BEGIN`, lateSQL))
@@ -46,37 +40,28 @@ func endings() (out []misbehavingHandler) {
 	commits("COMMIT_BEGIN_SAVEPOINT", execs(`COMMIT; BEGIN; SAVEPOINT mine; `+lateSQL))
 	commits("COMMIT_AND_CHAIN", execs(`COMMIT AND CHAIN`, lateSQL))
 	commits("COMMIT_BEGIN_SAVEPOINT_of_the_relay", withSavepoint(`COMMIT; BEGIN; SAVEPOINT %s; `+lateSQL))
+	commits("tx.Commit", func(_ context.Context, _ *misbehavingRelay, tx outbox.Tx) error { return tx.(*sql.Tx).Commit() })
 	rollsBack("ROLLBACK", execs(`ROLLBACK`))
 	rollsBack("ROLLBACK_BEGIN", execs(`ROLLBACK; BEGIN; `+lateSQL))
 	rollsBack("ROLLBACK_AND_CHAIN", execs(`ROLLBACK AND CHAIN`, lateSQL))
 	rollsBack("RELEASE_of_the_relay", withSavepoint(`RELEASE SAVEPOINT %s`))
+	rollsBack("tx.Rollback", func(_ context.Context, _ *misbehavingRelay, tx outbox.Tx) error { return tx.(*sql.Tx).Rollback() })
 
-	both("ROLLBACK_TO", execs(`SAVEPOINT mine`, lateSQL, `ROLLBACK TO SAVEPOINT mine`), misbehavingHandler{fate: done}, misbehavingHandler{fate: exhausted, text: "misdeed"})
-	both("RELEASE", execs(`SAVEPOINT mine`, `RELEASE SAVEPOINT mine`), misbehavingHandler{fate: done}, misbehavingHandler{fate: exhausted, text: "misdeed"})
-	both("ROLLBACK_TO_nothing", hides(lateSQL, `ROLLBACK TO SAVEPOINT nothing`),
-		misbehavingHandler{fate: exhausted, text: "a statement of its transaction had failed"}, misbehavingHandler{fate: exhausted, text: "misdeed"})
-	both("RELEASE_nothing", hides(lateSQL, `RELEASE SAVEPOINT nothing`),
-		misbehavingHandler{fate: exhausted, text: "a statement of its transaction had failed"}, misbehavingHandler{fate: exhausted, text: "misdeed"})
-
-	ofTx := func(name string, end func(*sql.Tx) error, result error, fate fate, text string) {
-		out = append(out, misbehavingHandler{name: name, fate: fate, txOnly: true, text: text, act: func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
-			return errors.Join(end(tx), result)
-		}})
-	}
-	ofTx("tx.Commit_nil", (*sql.Tx).Commit, nil, done, "")
-	ofTx("tx.Commit_error", (*sql.Tx).Commit, errMisdeed, committed, "misdeed")
-	ofTx("tx.Rollback_nil", (*sql.Tx).Rollback, nil, exhausted, "rolled the transaction of its claim back")
-	ofTx("tx.Rollback_error", (*sql.Tx).Rollback, errMisdeed, exhausted, "misdeed")
+	both("ROLLBACK_TO", execs(`SAVEPOINT mine`, lateSQL, `ROLLBACK TO SAVEPOINT mine`), done, exhausted, "")
+	both("RELEASE", execs(`SAVEPOINT mine`, `RELEASE SAVEPOINT mine`), done, exhausted, "")
+	const failed = "a statement of its transaction had failed"
+	both("ROLLBACK_TO_nothing", hides(lateSQL, `ROLLBACK TO SAVEPOINT nothing`), exhausted, exhausted, failed)
+	both("RELEASE_nothing", hides(lateSQL, `RELEASE SAVEPOINT nothing`), exhausted, exhausted, failed)
 	return append(out, misbehavingHandler{name: "tx.Commit_panic", fate: committed, txOnly: true, text: "panic: misdeed",
-		act: func(_ context.Context, _ *misbehavingRelay, _ outbox.Tx, tx *sql.Tx) error {
-			_ = tx.Commit()
+		act: func(_ context.Context, _ *misbehavingRelay, tx outbox.Tx) error {
+			_ = tx.(*sql.Tx).Commit()
 			panic(errMisdeed)
 		}})
 }
 
 // withSavepoint does statements with the name of the relay's own savepoint, which the misbehaving handlers read from
 // pg_stat_activity before their first statement.
-func withSavepoint(statements string) func(context.Context, *misbehavingRelay, outbox.Tx) error {
+func withSavepoint(statements string) misdeed {
 	return func(ctx context.Context, _ *misbehavingRelay, tx outbox.Tx) error {
 		var pid int
 		if err := tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {

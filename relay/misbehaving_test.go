@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,14 +25,17 @@ const (
 	lost                  // a dead letter after ten lost connections, without effect
 )
 
+// misdeed is what a handler does after the effects of its tasks.
+type misdeed func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx) error
+
 // misbehavingHandler does what handlers must not do. Handlers first write an effect for each of their tasks; when one of the tasks is
 // marked, they then do act and return its error.
 type misbehavingHandler struct {
 	name   string
-	act    func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx, sqlTx *sql.Tx) error
+	act    misdeed
 	fate   fate
 	text   string // in the dead letter's last_error
-	txOnly bool   // needs sqlTx, which a Batch handler does not get, or much time
+	txOnly bool   // needs a *sql.Tx, which a Batch handler does not get, or much time
 	slow   bool   // runs into its timeout: one attempt will do
 }
 
@@ -160,7 +162,7 @@ func (c misbehavingHandler) limit() int {
 
 func (m *misbehavingRelay) register(reg *handlers.Registry, c misbehavingHandler) {
 	name := m.taskType(c)
-	handler := func(ctx context.Context, tx outbox.Tx, sqlTx *sql.Tx, tasks []*outbox.Task[markedPayload]) error {
+	handler := func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[markedPayload]) error {
 		if strings.Contains(c.name, "of_the_relay") {
 			var err error
 			if ctx, err = m.findSavepoints(ctx); err != nil {
@@ -184,30 +186,14 @@ func (m *misbehavingRelay) register(reg *handlers.Registry, c misbehavingHandler
 		if !marked {
 			return nil
 		}
-		return c.act(ctx, m, tx, sqlTx)
+		return c.act(ctx, m, tx)
 	}
 	options := []handlers.Option{handlers.Backoff(constant(time.Millisecond))}
 	if c.slow && m.name != "complete" {
 		options = append(options, handlers.Timeout(300*time.Millisecond))
 	}
-	taskType := outbox.NewTaskType[markedPayload](name)
-	switch m.name {
-	case "complete":
-		handlers.Leased(reg, taskType, func(ctx context.Context, task *outbox.Task[markedPayload]) error {
-			return task.Complete(ctx, func(tx *sql.Tx) error {
-				return handler(ctx, tx, tx, []*outbox.Task[markedPayload]{task})
-			})
-		}, options...)
-		return
-	case "tx":
-		handlers.Tx(reg, taskType, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[markedPayload]) error {
-			return handler(ctx, tx, tx, []*outbox.Task[markedPayload]{task})
-		}, options...)
-		return
-	}
-	handlers.Batch(reg, taskType, m.size, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[markedPayload]) error {
-		return handler(ctx, tx, nil, tasks)
-	}, options...)
+	kind, _, _ := strings.Cut(m.name, "_")
+	relaytest.Register(reg, kind, name, m.size, handler, options...)
 }
 
 // judge waits for the end and compares what became of each task with its handler's fate.

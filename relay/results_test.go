@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,31 +12,28 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
-// kinds register the same handler as each kind. Tx and Batch handlers write an effect for the task first.
-var kinds = map[string]func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option){
-	"tx": func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option) {
-		handlers.Tx(reg, outbox.NewTaskType[payload](name), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			if err := txEffect(ctx, tx, task); err != nil {
-				return err
-			}
-			return f(task)
-		}, opts...)
-	},
-	"batch": func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option) {
-		handlers.Batch(reg, outbox.NewTaskType[payload](name), 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			if err := batchEffect(ctx, tx, tasks); err != nil {
-				return err
+// registering registers a handler of one kind, which writes an effect for the task first where it has a transaction.
+type registering func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option)
+
+func ofKind(kind string) registering {
+	return func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option) {
+		relaytest.Register(reg, kind, name, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+			if tx != nil {
+				if err := batchEffect(ctx, tx, tasks); err != nil {
+					return err
+				}
 			}
 			return f(tasks[0])
 		}, opts...)
-	},
-	"leased": func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option) {
-		handlers.Leased(reg, outbox.NewTaskType[payload](name), func(ctx context.Context, task *outbox.Task[payload]) error { return f(task) }, opts...)
-	},
+	}
 }
+
+// kinds register the same handler as each kind.
+var kinds = map[string]registering{"tx": ofKind("tx"), "batch": ofKind("batch"), "leased": ofKind("leased")}
 
 func eachKind(t *testing.T, test func(t *testing.T, kind string, db *database)) {
 	t.Parallel()

@@ -48,31 +48,19 @@ var disturbances = []string{
 	`CREATE TEMPORARY TABLE dropped (n integer) ON COMMIT DROP; INSERT INTO dropped VALUES (1)`,
 }
 
-// disturbers register a handler of the type that carries out the disturbance that its payload names.
-var disturbers = map[string]func(reg *handlers.Registry){
-	"TX": func(reg *handlers.Registry) {
-		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error { return disturb(ctx, tx, task) }, handlers.Keep(time.Hour))
-	},
-	"TX that fails": func(reg *handlers.Registry) {
-		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			return handlers.Dead(errors.Join(errAlways, disturb(ctx, tx, task)))
-		})
-	},
-	"BATCH": func(reg *handlers.Registry) {
-		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			return disturb(ctx, tx, tasks[0])
-		})
-	},
-	"LEASED": func(reg *handlers.Registry) {
-		handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-			return task.Complete(ctx, func(tx *sql.Tx) error { return disturb(ctx, tx, task) })
-		})
-	},
-}
+// disturbers are the kinds of handlers whose sessions are disturbed.
+var disturbers = []string{"tx", "tx that fails", "batch", "complete"}
 
-func disturb(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error {
-	_, err := tx.ExecContext(ctx, disturbances[task.Payload.N])
-	return err
+// registerDisturber registers a handler that carries out the disturbance that its payload names.
+func registerDisturber(reg *handlers.Registry, kind string) {
+	name, _, fails := strings.Cut(kind, " ")
+	relaytest.Register(reg, name, "DISTURBS", 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		_, err := tx.ExecContext(ctx, disturbances[tasks[0].Payload.N])
+		if fails {
+			return handlers.Dead(errors.Join(errAlways, err))
+		}
+		return err
+	}, handlers.Keep(time.Hour))
 }
 
 var typeWitness = outbox.NewTaskType[payload]("WITNESS")
@@ -87,7 +75,7 @@ type witnessed struct {
 func witnesses(t *testing.T, db *database, pool *sql.DB, kind string) (saw []witnessed) {
 	t.Helper()
 	reg, seen := handlers.New(), make(chan witnessed, 100)
-	disturbers[kind](reg)
+	registerDisturber(reg, kind)
 	handlers.Tx(reg, typeWitness, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		w := witnessed{attempt: task.Attempt}
 		err := tx.QueryRowContext(ctx, stateSQL).Scan(&w.state, &w.pid)
@@ -98,8 +86,8 @@ func witnesses(t *testing.T, db *database, pool *sql.DB, kind string) (saw []wit
 	}, retrySoon())
 	relaytest.Run(t, pool, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
 	for i := range disturbances {
-		db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload) VALUES ($1, 0, $2), ('WITNESS', 1, DEFAULT), ('WITNESS', 1, DEFAULT)`,
-			strings.Fields(kind)[0], fmt.Sprintf(`{"N": %d, "text": "Straße"}`, i))
+		db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload) VALUES ('DISTURBS', 0, $1), ('WITNESS', 1, DEFAULT), ('WITNESS', 1, DEFAULT)`,
+			fmt.Sprintf(`{"N": %d, "text": "Straße"}`, i))
 		for range 2 {
 			saw = append(saw, <-seen)
 		}
@@ -113,10 +101,10 @@ func TestATaskSeesItsSessionAsThePoolMadeIt(t *testing.T) {
 	const made = `SET search_path = app, public; SET TimeZone = 'Asia/Kolkata'; SET statement_timeout = '2min';
 		CREATE TEMPORARY TABLE made (n integer); LISTEN made; SET ROLE pg_signal_backend`
 	for _, driver := range drivers {
-		for kind := range disturbers {
+		for _, kind := range disturbers {
 			t.Run(driver+" "+kind, func(t *testing.T) { t.Parallel(); seesItsSession(t, driver, kind, "") })
 		}
-		t.Run(driver+" with a connector that makes it", func(t *testing.T) { t.Parallel(); seesItsSession(t, driver, "TX", made) })
+		t.Run(driver+" with a connector that makes it", func(t *testing.T) { t.Parallel(); seesItsSession(t, driver, "tx", made) })
 	}
 }
 

@@ -2,7 +2,6 @@ package relaytest
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"testing"
 
@@ -38,24 +37,23 @@ func Ordered(opts ...handlers.Option) *handlers.Registry {
 		_, err := tx.ExecContext(ctx, NoteRun, task.ID, task.OrderingKey, task.Attempt)
 		return err
 	}
-	handlers.Tx(reg, outbox.NewTaskType[OrderedPayload](OrderedTypes[0]), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[OrderedPayload]) error {
-		return one(ctx, tx, task)
-	}, opts...)
-	handlers.Batch(reg, outbox.NewTaskType[OrderedPayload](OrderedTypes[1]), 20, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[OrderedPayload]) error {
-		failed := handlers.BatchError{}
-		for _, task := range tasks {
-			if err := one(ctx, tx, task); err != nil {
-				failed[task.ID] = err
+	for i, kind := range []string{"tx", "batch", "complete"} {
+		Register(reg, kind, OrderedTypes[i], 20, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[OrderedPayload]) error {
+			failed := handlers.BatchError{}
+			for _, task := range tasks {
+				if err := one(ctx, tx, task); err != nil {
+					failed[task.ID] = err
+				}
 			}
-		}
-		if len(failed) > 0 {
+			switch {
+			case len(failed) == 0:
+				return nil
+			case kind != "batch":
+				return failed[tasks[0].ID]
+			}
 			return failed
-		}
-		return nil
-	}, opts...)
-	handlers.Leased(reg, outbox.NewTaskType[OrderedPayload](OrderedTypes[2]), func(ctx context.Context, task *outbox.Task[OrderedPayload]) error {
-		return task.Complete(ctx, func(tx *sql.Tx) error { return one(ctx, tx, task) })
-	}, opts...)
+		}, opts...)
+	}
 	return reg
 }
 

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
@@ -144,34 +143,4 @@ func TestKeysOfTasksThatAreGoneAreSweptAndOthersStay(t *testing.T) {
 		return db.Int(t, `SELECT count(*) FROM outbox.unique_key`) < 1500+1500/9+1
 	})
 	db.wantRows(t, 1500, `outbox.task JOIN outbox.unique_key USING (task_id)`)
-}
-
-// F8: an Enqueue takes the key between the sweep's read and its delete.
-func TestTheSweepLeavesAKeyThatANewTaskHasJustTaken(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.Do(t, slowSQL)
-	db.Do(t, `INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('TX', 'k', 1000000), ('TX', 'l', 1000001)`)
-	db.Enqueue(t, "TX", 1) // for slow's operator to be called
-	slow, gate := newActor(t, db), newActor(t, db)
-	if _, err := gate.exec(`SELECT pg_advisory_lock(8)`); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() {
-		ended <- maintain(slow, []string{"lock keys", "delete keys"}, []any{"", "", "TX", "z", 1000}, func(ctids []string) []any {
-			return []any{pq.Array(ctids)}
-		})
-	}()
-	eventually(t, 10*time.Second, "the statement is under way", func() bool {
-		return db.Int(t, `SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted`, slow.pid) > 0
-	})
-	got := db.keyed(t, "TX", 1, outbox.Unique("k"))
-	if _, err := gate.exec(`SELECT pg_advisory_unlock(8)`); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	db.wantText(t, fmt.Sprintf("k %d", got.TaskID), `SELECT string_agg(concat_ws(' ', key, task_id), ', ') FROM outbox.unique_key`)
 }

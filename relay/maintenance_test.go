@@ -38,7 +38,8 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 			VALUES ('LEASED', 'leased', 1, '` + relayID + `', '` + someToken + `', ` + until + `)`
 	}
 	const completed = `DELETE FROM outbox.task`
-	const rows = `SELECT json_build_array((SELECT json_agg(t) FROM outbox.task t), (SELECT json_agg(r) FROM outbox.running r), (SELECT json_agg(l) FROM outbox.relay l))`
+	const rows = `SELECT json_build_array((SELECT json_agg(t) FROM outbox.task t), (SELECT json_agg(r) FROM outbox.running r), (SELECT json_agg(l) FROM outbox.relay l),
+		(SELECT json_agg(k) FROM outbox.unique_key k))`
 	ids := func(text []string) []any { return []any{pq.Array(text)} }
 	for _, c := range []struct {
 		name   string
@@ -73,6 +74,10 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 		{"reap relays", `UPDATE outbox.relay SET alive_until = now() - interval '2 hours' WHERE relay_id = '` + deadRelay + `'`,
 			[]string{"reap relays"}, []any{liveRelay}, nil, map[string]string{
 				"the relay beats": `UPDATE outbox.relay SET alive_until = now() + interval '1 hour'`}},
+		{"sweep keys", `INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('TX', 'k', 1000000);
+			INSERT INTO outbox.task (task_type) VALUES ('TX')`, // for slow's operator to be called
+			[]string{"lock keys", "delete keys"}, []any{"", "", "TX", "z", 1000}, ids, map[string]string{
+				"a new task takes the key": `INSERT INTO outbox.task (task_type, unique_key) VALUES ('TX', 'k')`}},
 	} {
 		db := newDatabase(t)
 		db.Do(t, slowSQL)

@@ -5,13 +5,10 @@ import (
 	"database/sql"
 	"fmt"
 	"testing"
-	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/schedule"
 )
 
 // promotes are the steps of a poll that promotes heads. All of it but the begin is left out while another one has the lock.
@@ -120,81 +117,4 @@ func TestTheFirstHeadOfAKeyIsPromotedOnceInEveryOrder(t *testing.T) {
 		o.Do(t, emptyAll+promoteLock)
 		return [][]step{o.enqueues(all[0], true), o.enqueues(all[1], true), promotes(all[2]), promotes(all[3])}, func() string { return o.allRun(t, 0, 2) }
 	}}.everyOrder(t, o.database)
-}
-
-// F13: two relays that fire one schedule, which is paused and resumed meanwhile: in every order a firing enqueues one task, or none where it
-// was passed over, and the schedule goes on.
-func TestAFiringEnqueuesOneTaskInEveryOrder(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db := newDatabase(t, "postgres")
-	all := actors(t, db, 3)
-	undisturbed := newActor(t, db)
-	fires := func(a *actor, commit bool, fired *int) []step {
-		var due time.Time
-		paused, locked := false, false
-		return []step{
-			{name: "begins", do: func() (int, error) {
-				if err := a.begin(); err != nil {
-					return 0, err
-				}
-				_, err := a.query(`SELECT now()::text`) // the transaction's time
-				return 0, err
-			}},
-			{name: "locks the schedule", do: func() (int, error) {
-				var us, now int64
-				err := a.tx.QueryRow(schedule.DueSQL, pq.Array([]string{"tick"}), pq.Array([]string{"definition"}), "10000").
-					Scan(new(string), &us, &now, &paused, new(string), new(string))
-				if locked = err == nil; err == sql.ErrNoRows {
-					err = nil
-				}
-				due = time.UnixMicro(us)
-				return 0, err
-			}},
-			{name: "fires", do: func() (int, error) {
-				if !locked {
-					return 0, nil
-				}
-				last := sql.NullInt64{}
-				if !paused {
-					last = sql.NullInt64{Int64: due.UnixMicro(), Valid: true}
-					if _, err := outbox.Enqueue(context.Background(), a.tx, "FIRED", 1, outbox.RunAt(due)); err != nil {
-						return 0, err
-					}
-				}
-				return a.exec(schedule.FiredSQL, "tick", due.Add(1000*time.Hour).UnixMicro(), last)
-			}},
-			a.ended(commit, func() {
-				if locked && !paused {
-					*fired++
-				}
-			}),
-		}
-	}
-	scenario{all, 3, func(variant int) ([][]step, func() string) {
-		db.Do(t, emptyAll+`INSERT INTO outbox.schedule (name, next_at, catch_up, task_type, payload, spec, timing, definition)
-			VALUES ('tick', now() - interval '1 hour', 'once', 'FIRED', '{}', '', 'timing', 'definition')`)
-		fired := 0
-		pauses := []step{}
-		for _, paused := range []bool{true, false} {
-			pauses = append(pauses, step{name: fmt.Sprint("pauses: ", paused), do: func() (int, error) {
-				return all[2].exec(`UPDATE outbox.schedule SET paused = $2 WHERE name = $1`, "tick", paused)
-			}})
-		}
-		return [][]step{fires(all[0], variant != 1, &fired), fires(all[1], variant != 2, &fired), pauses}, func() string {
-			for _, s := range fires(undisturbed, true, &fired) {
-				if _, err := s.do(); err != nil {
-					t.Fatal(err)
-				}
-				if s.done != nil {
-					s.done(0)
-				}
-			}
-			tasks := db.Int(t, `SELECT count(*) FROM outbox.task`)
-			if next := db.Int(t, `SELECT count(*) FROM outbox.schedule WHERE next_at > now() AND NOT paused`); tasks != fired || fired > 1 || next != 1 {
-				return fmt.Sprintf("%d tasks were enqueued by %d firings, and the schedule goes on: %v", tasks, fired, next == 1)
-			}
-			return ""
-		}
-	}}.everyOrder(t, db)
 }

@@ -8,10 +8,8 @@ import (
 	"testing"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 // ended is the end of an actor's transaction, as a step.
@@ -81,44 +79,6 @@ func TestAChangeIsSeenByALaterRunOfItsKeyInEveryOrder(t *testing.T) {
 			}
 			if waiting > most || db.Int(t, `SELECT count(*) FROM outbox.unique_key`) != 1 || db.Int(t, invariants.Miscounted) != 0 {
 				return fmt.Sprintf("%d tasks wait, want %d at most; or the key is not there once, or counts are wrong", waiting, most)
-			}
-			return ""
-		}
-	}}.everyOrder(t, db)
-}
-
-// I1: two redrives and a purge of one dead letter: in every order one of them at most has it, and who has it says so; the rest find nothing.
-func TestADeadLetterIsMovedOnceInEveryOrder(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, "postgres")
-	all := actors(t, db, 3)
-	scenario{all, 8, func(variant int) ([][]step, func() string) {
-		db.Do(t, emptyAll)
-		id := db.Int(t, `INSERT INTO outbox.task (task_type, unique_key) VALUES ('TX', 'k') RETURNING task_id`)
-		db.Do(t, `WITH gone AS (DELETE FROM outbox.task RETURNING *)
-			INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload, unique_key)
-			SELECT task_id, run_at, created_at, priority, 1, 1, 'handler', task_type, payload, unique_key FROM gone`)
-		redriven, purged, client := 0, 0, relaytest.Admin(t, db.DB)
-		moves := func(i int, name string, total *int, move func(tx *sql.Tx) (int, error)) []step {
-			a, moved := all[i], 0
-			return []step{
-				{name: "begins", do: func() (int, error) { return 0, a.begin() }},
-				{name: name, do: func() (n int, err error) { moved, err = move(a.tx); return 0, err }},
-				a.ended(variant>>i&1 == 0, func() { *total += moved }),
-			}
-		}
-		redrive := func(tx *sql.Tx) (int, error) {
-			ids, _, err := client.In(tx).Redrive(context.Background(), admin.Filter{IDs: []int64{int64(id)}}, admin.Page{})
-			return len(ids), err
-		}
-		steps := [][]step{moves(0, "redrives", &redriven, redrive), moves(1, "purges", &purged, func(tx *sql.Tx) (int, error) {
-			ids, _, err := client.In(tx).Purge(context.Background(), admin.Filter{Type: "TX"}, admin.Page{})
-			return len(ids), err
-		}), moves(2, "redrives again", &redriven, redrive)}
-		return steps, func() string {
-			tasks, letters := db.Int(t, `SELECT count(*) FROM outbox.task`), db.Int(t, `SELECT count(*) FROM outbox.dead_task`)
-			if tasks != redriven || redriven+purged+letters != 1 || db.Int(t, invariants.Miscounted) != 0 {
-				return fmt.Sprintf("%d were redriven and %d purged; there are %d tasks and %d dead letters", redriven, purged, tasks, letters)
 			}
 			return ""
 		}

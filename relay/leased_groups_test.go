@@ -12,7 +12,6 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -32,16 +31,14 @@ type counted struct {
 
 func (db *database) counted(t *testing.T) *counted {
 	t.Helper()
-	c := &counted{faulty: &faulty{Connector: connector(t, "postgres", db.URL), before: map[string]func(){}}, calls: map[string]*atomic.Int64{}}
-	pool := sql.OpenDB(c.faulty)
-	t.Cleanup(func() { pool.Close() })
-	c.database = &database{&relaytest.Database{DB: pool, URL: db.URL}}
+	c := &counted{faulty: &faulty{before: map[string]func(){}}, calls: map[string]*atomic.Int64{}}
+	c.database = db.through(t, c.faulty.wrap)
 	for _, call := range []string{claimLeases, endLeases} {
 		n := &atomic.Int64{}
 		c.calls[call] = n
 		c.before[call] = func() {
 			n.Add(1)
-			now := int64(pool.Stats().OpenConnections)
+			now := int64(c.database.Stats().OpenConnections)
 			for old := c.peak.Load(); now > old && !c.peak.CompareAndSwap(old, now); old = c.peak.Load() {
 			}
 		}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -95,12 +94,11 @@ func TestRunOnceRunsWhatIsTakenOverWhileItPolls(t *testing.T) {
 	db.Enqueue(t, "LEASED", 1)
 	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'h', 1, now() - interval '1 min', '{LEASED}')`, deadRelay)
 	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(), relay_id = $1`, deadRelay)
-	pool := sql.OpenDB(&faulty{Connector: connector(t, "postgres", db.URL), before: map[string]func(){
+	f := &faulty{before: map[string]func(){
 		"outbox: find leases of dead relays": sync.OnceFunc(func() {
 			db.Do(t, `UPDATE outbox.task SET state = 'ready', lease_token = NULL, relay_id = NULL`)
 		}),
-	}})
-	defer pool.Close()
-	relaytest.Once(t, pool, all(), relay.Config{})
+	}}
+	once(t, db.through(t, f.wrap), all(), relay.Config{})
 	db.want(t, 1, "tasks were done", `SELECT count(*) FROM effect WHERE attempt = 2`)
 }

@@ -43,20 +43,6 @@ func TestAStepThatIsStuckStopsNoOther(t *testing.T) {
 	db.becomes(t, 20*time.Second, 0, "the history is purged", `SELECT count(*) FROM outbox.done_task`)
 }
 
-// What cannot be done is logged once, and the rest goes on.
-func TestARelayWithoutARightGoesOn(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.Do(t, `ALTER TABLE outbox.cancel RENAME TO elsewhere;
-		INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('T', 'k', 1)`)
-	r := run(t, db, all(), relay.Config{})
-	eventually(t, 20*time.Second, "a warning", func() bool { return r.Log.Count("PostgreSQL refuses a job of the relay's upkeep") == 1 })
-	db.becomes(t, 20*time.Second, 0, "keys are swept", `SELECT count(*) FROM outbox.unique_key`)
-	r.Stop()
-	r.Log.Want(t, 1, "PostgreSQL refuses a job of the relay's upkeep")
-	db.Do(t, `ALTER TABLE outbox.elsewhere RENAME TO cancel`)
-}
-
 func TestHeadsArePromotedAfterAllTablesWereEmptied(t *testing.T) {
 	t.Parallel()
 	db := newOrdered(t)
@@ -111,4 +97,25 @@ func TestAJobOfMaintenanceThatFailsChangesNothingAndStopsNothing(t *testing.T) {
 	db.want(t, 1, "the relay's heartbeat suffers", `SELECT count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '3 seconds'`)
 	db.Enqueue(t, "TX", 1)
 	db.Emptied(t, 10*time.Second)
+}
+
+// What cannot be done is logged once, and the rest goes on.
+func TestARelayWithoutARightGoesOn(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `ALTER TABLE outbox.cancel RENAME TO elsewhere; ALTER TABLE outbox.schedule RENAME TO away;
+		INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('T', 'k', 1)`)
+	r := run(t, db, idle(), scheduled(relay.Schedule{Name: "tick", Timing: relay.Every(yearly)}))
+	eventually(t, 30*time.Second, "a warning, and a second failure", func() bool {
+		return r.Log.Count("PostgreSQL refuses a job of the relay's upkeep") == 1 && r.Log.Count("add the schedule") >= 2
+	})
+	db.becomes(t, 20*time.Second, 0, "keys are swept", `SELECT count(*) FROM outbox.unique_key`)
+	db.Enqueue(t, "TX", 1)
+	db.Emptied(t, 30*time.Second)
+	db.Do(t, `ALTER TABLE outbox.away RENAME TO schedule`)
+	db.becomes(t, 30*time.Second, 1, "the schedule is registered", `SELECT count(*) FROM outbox.schedule`)
+	r.Stop()
+	r.Log.Want(t, 1, "PostgreSQL refuses a job of the relay's upkeep")
+	r.Log.Want(t, 1, "schedules cannot be worked with")
+	db.Do(t, `ALTER TABLE outbox.elsewhere RENAME TO cancel`)
 }

@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -21,20 +22,6 @@ const (
 	weekly = 168 * time.Hour
 	yearly = 8760 * time.Hour
 )
-
-func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, relay.Schedule{Name: "once", Timing: relay.Every(weekly)})
-	once(t, db, idle(), config)
-	db.want(t, 0, "tasks before the first firing", `SELECT count(*) FROM outbox.task`)
-	db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - 5 * interval '168 hours'`)
-	for range 2 { // the second one finds nothing to do
-		once(t, db, idle(), config)
-		db.wantText(t, "1 4, 1 3, 1 2, 1 1, 1 0, 2 4", `SELECT string_agg(concat(payload->>'N', ' ', (extract(epoch FROM date_trunc('week', now(), 'UTC') - run_at) / 604800)::int), ', ' ORDER BY payload, run_at) FROM outbox.task`)
-		db.wantText(t, "all t all, once t once", scheduleSQL(`name, next_at = date_trunc('week', now(), 'UTC') + interval '168 hours', catch_up`))
-	}
-}
 
 func TestManyMissedFiringsAreMadeUpForInSeveralTransactions(t *testing.T) {
 	t.Parallel()
@@ -135,28 +122,41 @@ func TestARelayDoesNotFireWhatAnotherProcessHasChanged(t *testing.T) {
 	db.wantText(t, `{"N": 2}`, `SELECT string_agg(payload::text, ', ') FROM outbox.task`)
 }
 
-func TestAPausedSchedulePassesItsFiringsOver(t *testing.T) {
+// Each catches up as it says. What falls due during a pause is passed over.
+func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	config := scheduled(relay.Schedule{Name: "all", Timing: relay.Every(weekly), CatchUp: relay.CatchUpAll}, relay.Schedule{Name: "once", Timing: relay.Every(weekly)})
-	once(t, db, idle(), config)
-	for _, name := range []string{"all", "once"} {
-		if err := relaytest.Admin(t, db.DB).PauseSchedule(t.Context(), name); err != nil {
-			t.Fatal(err)
+	client := relaytest.Admin(t, db.DB)
+	each := func(do func(context.Context, string) error) {
+		for _, name := range []string{"all", "once"} {
+			if err := do(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	back := `UPDATE outbox.schedule SET next_at = next_at - 3 * interval '168 hours'`
-	db.Do(t, back)
-	once(t, db, idle(), config)
-	db.wantText(t, "all t t 0, once t t 0", scheduleSQL(`name, paused, next_at > now(), (SELECT count(*) FROM outbox.task)`))
-	for _, name := range []string{"all", "once"} {
-		if err := relaytest.Admin(t, db.DB).ResumeSchedule(t.Context(), name); err != nil {
-			t.Fatal(err)
-		}
+	fire := func(missed int) {
+		db.Do(t, `DELETE FROM outbox.task`)
+		db.Do(t, `UPDATE outbox.schedule SET next_at = next_at - $1 * interval '168 hours'`, missed)
+		once(t, db, idle(), config)
 	}
-	once(t, db, idle(), config)
-	db.want(t, 0, "tasks for firings during the pause", `SELECT count(*) FROM outbox.task`)
-	db.Do(t, back)
-	once(t, db, idle(), config)
-	db.want(t, 4, "tasks after the pause", `SELECT count(*) FROM outbox.task`)
+	want := func(tasks string) {
+		t.Helper()
+		db.wantText(t, tasks, `SELECT string_agg(concat(payload->>'N', ' ', (extract(epoch FROM date_trunc('week', now(), 'UTC') - run_at) / 604800)::int), ', ' ORDER BY payload, run_at) FROM outbox.task`)
+		db.wantText(t, "all t all, once t once", scheduleSQL(`name, next_at = date_trunc('week', now(), 'UTC') + interval '168 hours', catch_up`))
+	}
+	fire(0) // it registers them
+	want("")
+	fire(5)
+	want("1 4, 1 3, 1 2, 1 1, 1 0, 2 4")
+	fire(0)
+	want("")
+	each(client.PauseSchedule)
+	fire(3)
+	want("")
+	each(client.ResumeSchedule)
+	fire(0)
+	want("")
+	fire(2)
+	want("1 1, 1 0, 2 1")
 }

@@ -101,25 +101,6 @@ func TestScheduledTasksStartAtTheirTimeWithoutAPoll(t *testing.T) {
 	}
 }
 
-func TestATaskEnqueuedAfterADelayIsDueThenByTheDatabasesClock(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.inTx(t, func(tx *sql.Tx) error {
-		for _, option := range []outbox.Option{outbox.After(time.Hour), outbox.RunAt(time.Now().Add(time.Hour)), outbox.After(-time.Hour)} {
-			if _, err := typeTx.Enqueue(t.Context(), tx, payload{}, option); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	db.want(t, 2, "tasks are due in an hour", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'
-		AND run_at BETWEEN clock_timestamp() + interval '59 min' AND clock_timestamp() + interval '61 min'`)
-	reg := handlers.New()
-	handlers.Tx(reg, typeTx, txEffect)
-	once(t, db, reg, relay.Config{})
-	db.want(t, 2, "tasks are left", `SELECT count(*) FROM outbox.task`)
-}
-
 // A retry is as punctual as what was scheduled by the app. The relay would poll only once a minute.
 func TestRetriesStartAtTheirTimeWithoutAPoll(t *testing.T) {
 	needs.Long(t)
@@ -173,26 +154,4 @@ func TestTheBackoffCountsFromTheFailure(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What a flood of due tasks takes to become ready must not keep others waiting: promotion is bounded for each poll.
-func TestAFloodOfDueTasksDoesNotDelayAnotherType(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db, reg := newDatabase(t), handlers.New()
-	for i := range 10 {
-		handlers.Leased(reg, outbox.NewTaskType[payload](fmt.Sprint("TYPE", i)), func(context.Context, *outbox.Task[payload]) error { return nil })
-	}
-	other := newProbe(reg, "OTHER")
-	run(t, open(t, db.URL), reg, relay.Config{})
-	db.Do(t, `INSERT INTO outbox.task (task_type, state, run_at)
-		SELECT 'TYPE' || n % 10, 'scheduled', clock_timestamp() + interval '1 s' FROM generate_series(1, 40000) n`)
-	eventually(t, 30*time.Second, "they are due", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.task WHERE state <> 'scheduled'`) > 0
-	})
-	other.soon(t, db, 10, 100*time.Millisecond)
-	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_type LIKE 'TYPE%'`); n == 0 {
-		t.Error("the other type had to wait for all of the flood")
-	}
-	db.Do(t, `DELETE FROM outbox.task WHERE state <> 'leased'`)
 }

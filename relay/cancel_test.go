@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
@@ -186,23 +185,4 @@ func TestACanceledTaskLeavesNothingBehind(t *testing.T) {
 			})
 		}
 	}
-}
-
-// Each task of a crowd is canceled or done, never both.
-func TestCancelAgainstARelayAtWork(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db := newDatabase(t)
-	const tasks = 300
-	db.enqueueEach(t, tasks)
-	run(t, db, all(), relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond})
-	var canceled []int
-	for id := 3 * tasks; id > 0; id -= 3 {
-		if db.cancel(t, id) == outbox.Canceled {
-			canceled = append(canceled, id)
-		}
-	}
-	db.gone(t)
-	db.wantRows(t, 0, `effect WHERE task_id = ANY ($1)`, pq.Array(canceled))
-	db.wantText(t, "0", `SELECT count(*) - count(DISTINCT task_id) FROM effect`)
 }

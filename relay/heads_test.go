@@ -58,24 +58,6 @@ func TestTheResultOfAKeysFirstTaskSaysWhetherTheNextRuns(t *testing.T) {
 	})
 }
 
-func TestCanceledTasksOfAKeyLetItGoOn(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, run_at) SELECT 'X', 'k', now() + CASE n WHEN 1 THEN interval '1 hour' ELSE '0' END FROM generate_series(1, 4) n`)
-	reg, seen := handlers.New(), []int64{}
-	kinds["leased"](reg, "X", func(task *outbox.Task[payload]) error {
-		seen = append(seen, task.ID)
-		return nil
-	})
-	once(t, db, reg, relay.Config{})
-	db.cancel(t, 3, outbox.Canceled) // it waits
-	db.cancel(t, 1, outbox.Canceled) // it is the head
-	once(t, db, reg, relay.Config{})
-	if !slices.Equal(seen, []int64{2, 4}) {
-		t.Errorf("%v ran, want 2 and 4", seen)
-	}
-}
-
 // It waits until it is the head, and then until its time.
 func TestAWaitingTaskThatIsUpdatedStaysInLine(t *testing.T) {
 	needs.Long(t)

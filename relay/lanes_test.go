@@ -186,3 +186,17 @@ func TestTheNextLeaseBeginsWhileTheLastOneCommits(t *testing.T) {
 		}
 	}
 }
+
+// A task that commits after others with higher ids may lie below the watermark: a poll sees it.
+func TestAPollMovesTheWatermarkBackToATaskBelowIt(t *testing.T) {
+	t.Parallel()
+	l := newLanes(10, [2]int{})
+	c := l.all[0]
+	for id := int64(1000); id < 1010; id++ {
+		c.watermarks.NoteClaimed([]plan.ClaimedRun{{Last: plan.Position{TaskID: id}, Tasks: plan.WatermarkAfter}}, c.watermarks.Started, time.Now().Add(time.Duration(id)*time.Second))
+	}
+	c.polled(&plan.Head{Position: plan.Position{TaskID: 7}})
+	if at := c.watermarks.Begin(c.head, 1, time.Now()); at == nil || at.TaskID != 7 {
+		t.Errorf("claims begin at %v, want task 7", at)
+	}
+}

@@ -68,16 +68,3 @@ func TestAnOrderedTaskThatCommitsLateIsNotSkipped(t *testing.T) {
 	once(t, db, relaytest.Ordered(), relay.Config{})
 	db.want(t, 4, "tasks ran", `SELECT count(*) FROM run`)
 }
-
-// A later run_at of the first holds the others up; it runs in time.
-func TestAnOrderedTaskInTheFutureIsScheduledWhenItBecomesTheHead(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db := newOrdered(t)
-	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, run_at) VALUES ('ORDERED_TX', 'k', now() + interval '3 s'), ('ORDERED_TX', 'k', now())`)
-	once(t, db, relaytest.Ordered(), relay.Config{})
-	db.want(t, 1, "tasks are scheduled", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`)
-	run(t, db, relaytest.Ordered(), relay.Config{PollInterval: time.Minute})
-	db.Emptied(t, 20*time.Second)
-	db.InOrder(t, 2)
-}

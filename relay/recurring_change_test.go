@@ -160,3 +160,13 @@ func TestMissedFiringsAreMadeUpForOnceOrAll(t *testing.T) {
 	fire(2)
 	want("1 1, 1 0, 2 1")
 }
+
+func TestEveryFiresAtMultiplesOfItsPeriod(t *testing.T) {
+	t.Parallel()
+	monday := time.Date(2026, 3, 30, 0, 0, 0, 0, time.UTC)
+	for after, want := range map[time.Duration]time.Duration{-weekly: 0, -100 * time.Hour: 0, -time.Microsecond: 0, 0: weekly} {
+		if got := relay.Every(weekly).Next(monday.Add(after)); !got.Equal(monday.Add(want)) {
+			t.Errorf("after %v: %v", monday.Add(after), got)
+		}
+	}
+}

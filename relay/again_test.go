@@ -142,36 +142,6 @@ func TestABatchRunsSomeOfItsTasksAgain(t *testing.T) {
 	}
 }
 
-// Complete runs the task again with the writes of its function, in one transaction.
-func TestCompleteThatRunsAgainCommitsEachIterationOnce(t *testing.T) {
-	t.Parallel()
-	db, reg, seen := newDatabase(t), handlers.New(), &seenBy{}
-	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-		seen.see(task)
-		err := task.Complete(ctx, func(tx *sql.Tx) error {
-			if err := effect(ctx, tx, task.ID, task.Iterations); err != nil {
-				return err
-			}
-			if task.Iterations < 3 {
-				return handlers.RunAgainWith(task, time.Millisecond, payload{N: task.Payload.N + 1})
-			}
-			return nil
-		})
-		if err == nil && task.Attempt == 1 {
-			return errors.New("too late to matter")
-		}
-		return err
-	}, handlers.Keep(time.Hour))
-	db.Enqueue(t, "LEASED", 1)
-	run(t, db, reg, relay.Config{PollInterval: time.Minute})
-	db.Emptied(t, 30*time.Second)
-	if got, want := seen.iterations(), []string{"0/1 n=1 ", "1/1 n=2 ", "2/1 n=3 ", "3/1 n=4 "}; !slices.Equal(got, want) {
-		t.Errorf("the handler saw %q, want %q", got, want)
-	}
-	db.wantText(t, "0 1 2 3", `SELECT string_agg(attempt::text, ' ' ORDER BY at) FROM effect`)
-	db.wantText(t, `1 {"N": 4} 1`, `SELECT string_agg(concat_ws(' ', task_id, payload, attempt), ', ') FROM outbox.done_task`)
-}
-
 // A run of an earlier iteration that fails late, when its connection is long gone, changes nothing of the present one.
 func TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone(t *testing.T) {
 	t.Parallel()

@@ -93,27 +93,6 @@ func TestALargeBatchIsKept(t *testing.T) {
 	db.OnceEach(t, 60)
 }
 
-func TestCompleteKeepsInItsTransaction(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t)
-	reg := handlers.New()
-	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
-		err := task.Complete(ctx, func(tx *sql.Tx) error {
-			if task.Payload.N == 2 {
-				return errors.New("boom")
-			}
-			return effect(ctx, tx, task.ID, task.Attempt)
-		})
-		if n := db.Int(t, `SELECT count(*) FROM outbox.done_task WHERE task_id = $1`, task.ID); (n == 1) != (err == nil) {
-			t.Errorf("task %d: Complete returned %v, and %d are in the history", task.Payload.N, err, n)
-		}
-		return err
-	}, handlers.Keep(time.Hour), handlers.MaxAttempts(1))
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', jsonb_build_object('N', n) FROM generate_series(1, 3) n`)
-	once(t, db, reg, relay.Config{})
-	db.wantRows(t, 2, `outbox.done_task JOIN effect USING (task_id)`)
-}
-
 // Whatever ends the claim between the handler and the commit: the history says done of what is done only.
 func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
 	needs.Long(t)

@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -54,22 +53,8 @@ func (db *database) proxied(t *testing.T, driver string) (*proxy.Proxy, *databas
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, url := behindProxy(t, db.URL, pooled)
+	p, url := relaytest.Through(t, pooled)
 	return p, open(t, url, driver)
-}
-
-// behindProxy is the URL by way of a proxy before the server of the other URL.
-func behindProxy(t *testing.T, dsn, server string) (p *proxy.Proxy, through string) {
-	t.Helper()
-	to, err := url.Parse(server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p, err = proxy.New(to.Host); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
-	return p, withURL(t, dsn, func(u *url.URL) { u.Host = p.Address() })
 }
 
 // A connection that ends around a COMMIT leaves its outcome unknown. The rows are the truth: each task has its effect

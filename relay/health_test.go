@@ -3,61 +3,14 @@ package relay_test
 import (
 	"context"
 	"errors"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/devpg/pgtest"
-	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/relay"
 )
-
-func TestHealthSaysWhatIsWrongWhileTheServerIsAwayAndRecovers(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	s := pgtest.Local(t, nil)
-	db := adopt(t, s.URL())
-	h := &heard{}
-	r := prepare(t, db, all(), relay.Config{PollInterval: 100 * time.Millisecond, Observers: h.observers()})
-	if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) {
-		t.Errorf("before Run: %v, want ErrNotRunning", err)
-	}
-	r.Start()
-	eventually(t, 10*time.Second, "it is healthy", func() bool { return r.Health() == nil })
-	if err := s.Stop("immediate"); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 20*time.Second, "an outage is known", func() bool { return errors.Is(r.Health(), relay.ErrOutage) })
-	u, err := url.Parse(s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	password, _ := u.User.Password()
-	text := r.Health().Error()
-	for _, secret := range []string{s.URL(), u.Host, password, u.Path} {
-		if len(secret) > 1 && strings.Contains(text, secret) {
-			t.Errorf("the text has %q in it: %s", secret, text)
-		}
-	}
-	if !strings.Contains(text, " since "+time.Now().UTC().Format("2006-01-02")) {
-		t.Errorf("it does not say since when: %s", text)
-	}
-	if err := s.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 20*time.Second, "it is healthy again", func() bool { return r.Health() == nil })
-	db.reachable(t)
-	r.Stop()
-	if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) {
-		t.Errorf("after Run: %v, want ErrNotRunning", err)
-	}
-	if got, want := h.events(), []relay.Event{relay.Started, relay.OutageBegan, relay.OutageEnded, relay.Stopped}; !slices.Equal(got, want) {
-		t.Errorf("observers heard %v, want %v", got, want)
-	}
-}
 
 func TestHealthOfARelayThatStopsOrNeverCameUp(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,9 @@ package relay_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +51,8 @@ func (db *database) reachable(t testing.TB) {
 	eventually(t, 30*time.Second, "the server answers", func() bool { return db.Ping() == nil })
 }
 
-// C3: the server crashes or is shut down under load, and comes back.
+// C3: the server crashes or is shut down under load, and comes back. A relay that starts meanwhile waits
+// for it. Health and observers tell of it.
 func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
@@ -56,9 +60,14 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			server := pgtest.Local(t, nil)
-			db := adopt(t, server.URL())
-			r := run(t, open(t, db.URL), everyKind(), relay.Config{ListenDSN: db.URL})
-			rounds := relaytest.Times(1, 2)
+			db, h := adopt(t, server.URL()), &heard{}
+			r := prepare(t, open(t, db.URL), everyKind(), relay.Config{ListenDSN: db.URL, Observers: h.observers()})
+			if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) {
+				t.Errorf("before Run: %v, want ErrNotRunning", err)
+			}
+			r.Start()
+			eventually(t, 10*time.Second, "it is healthy", func() bool { return r.Health() == nil })
+			rounds, events := relaytest.Times(1, 2), []relay.Event{relay.Started}
 			disturbed(t, db, 200, func() {
 				for i := range rounds {
 					before := db.Int(t, `SELECT count(*) FROM outbox.task`)
@@ -69,19 +78,41 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 						t.Fatal(err)
 					}
 					eventually(t, 10*time.Second, "the relay says that the server is gone", func() bool { return r.Log.Count(outageBegins) > i })
+					late := run(t, open(t, db.URL), everyKind(), relay.Config{})
+					eventually(t, 10*time.Second, "a new relay says that there is no server", func() bool { return late.Log.Count(outageBegins) == 1 })
+					outageIsToldWithoutSecrets(t, r.Health(), db.URL)
 					if err := server.Start(context.Background()); err != nil {
 						t.Fatal(err)
 					}
-					begun := time.Now()
 					db.reachable(t)
-					eventually(t, 20*time.Second, "the relay says that the server is back", func() bool { return r.Log.Count(outageEnds) > i })
-					t.Log("worked again after", time.Since(begun).Round(time.Millisecond))
+					eventually(t, 20*time.Second, "the relays say that the server is back", func() bool { return r.Log.Count(outageEnds) > i && late.Log.Count(outageEnds) == 1 })
+					eventually(t, 20*time.Second, "it is healthy again", func() bool { return r.Health() == nil })
+					events = append(events, relay.OutageBegan, relay.OutageEnded)
 				}
 			})
-			if begins, ends := r.Log.Count(outageBegins), r.Log.Count(outageEnds); begins != rounds || ends != rounds {
-				t.Errorf("%d outages were logged to begin and %d to end, want %d", begins, ends, rounds)
+			r.Stop()
+			if err := r.Health(); !errors.Is(err, relay.ErrNotRunning) {
+				t.Errorf("after Run: %v, want ErrNotRunning", err)
 			}
+			if got, want := h.events(), append(events, relay.Stopped); !slices.Equal(got, want) {
+				t.Errorf("observers heard %v, want %v", got, want)
+			}
+			r.Log.Want(t, rounds, outageBegins)
 		})
+	}
+}
+
+func outageIsToldWithoutSecrets(t *testing.T, err error, dsn string) {
+	t.Helper()
+	u, wrong := url.Parse(dsn)
+	if wrong != nil || !errors.Is(err, relay.ErrOutage) || !strings.Contains(err.Error(), " since "+time.Now().UTC().Format("2006-01-02")) {
+		t.Fatalf("%v, want ErrOutage and since when", err)
+	}
+	password, _ := u.User.Password()
+	for _, secret := range []string{dsn, u.Host, password, u.Path} {
+		if len(secret) > 1 && strings.Contains(err.Error(), secret) {
+			t.Errorf("the text has %q in it: %v", secret, err)
+		}
 	}
 }
 
@@ -182,22 +213,4 @@ func TestAReadOnlyServerIsAnOutageThatEnds(t *testing.T) {
 	if begins, ends := r.Log.Count(outageBegins), r.Log.Count(outageEnds); begins != ends || begins > 5 {
 		t.Errorf("%d outages were logged to begin and %d to end, want 1 or a few", begins, ends)
 	}
-}
-
-func TestRunWaitsForAServerThatIsNotThereYet(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	server := pgtest.Local(t, nil)
-	db := adopt(t, server.URL())
-	db.Enqueue(t, "TX", 10)
-	if err := server.Stop("fast"); err != nil {
-		t.Fatal(err)
-	}
-	r := run(t, open(t, db.URL), everyKind(), relay.Config{})
-	eventually(t, 10*time.Second, "the relay says that there is no server", func() bool { return r.Log.Count(outageBegins) == 1 })
-	if err := server.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	db.reachable(t)
-	db.Emptied(t, 20*time.Second)
 }

@@ -39,7 +39,7 @@ func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 			t.Run(name+map[proxy.How]string{proxy.SilenceRequest: ", request", proxy.SilenceReply: ", reply"}[how], func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t, "postgres")
-				p, url := behindProxy(t, db.URL, db.URL)
+				p, url := relaytest.Through(t, db.URL)
 				pool, err := pgdb.Open(url)
 				if err != nil {
 					t.Fatal(err)

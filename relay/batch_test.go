@@ -122,7 +122,7 @@ func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
 				}
 			}
 			return fmt.Errorf("some of %d failed: %w", len(tasks), failed)
-		}, handlers.Backoff(constant(time.Hour)))
+		}, handlers.Backoff(constant(time.Hour)), handlers.Keep(time.Hour))
 		db.Enqueue(t, "BATCH", 8)
 		db.Do(t, `CREATE TABLE seen AS SELECT task_id, (payload->>'n')::int AS n FROM outbox.task`)
 		once(t, db, reg, relay.Config{Workers: 1})
@@ -135,6 +135,8 @@ func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
 		if got != want {
 			t.Errorf("the tasks ended as\n%s, want\n%s", got, want)
 		}
+		db.wantText(t, "1, 6 discard: boom, 7, 8", `SELECT string_agg(concat_ws(' ', payload->>'n', last_error), ', ' ORDER BY task_id) FROM outbox.done_task`)
+		db.wantRows(t, 0, `outbox.running`)
 	})
 }
 

@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"database/sql"
-	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -46,7 +45,7 @@ func TestTheBloatCheckNamesWhoKeepsDeadRows(t *testing.T) {
 			[]string{"pg_read_all_stats"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := newDatabase(t)
+			db, plain := role(t, "")
 			if log, next := bloatOf(t, db, 1000); log != "" || next != time.Minute {
 				t.Errorf("without bloat it says %q and checks again after %v", log, next)
 			}
@@ -66,11 +65,7 @@ func TestTheBloatCheckNamesWhoKeepsDeadRows(t *testing.T) {
 			db.Do(t, `DELETE FROM outbox.task`)
 			checker := db
 			if c.plainRole {
-				role := fmt.Sprint("app_", time.Now().UnixNano())
-				db.Do(t, `CREATE ROLE `+role+` LOGIN PASSWORD 'secret'; GRANT USAGE ON SCHEMA outbox TO `+role)
-				t.Cleanup(func() { db.Do(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
-				checker = open(t, as(t, db.URL, role, "secret"))
-				defer checker.Close()
+				checker = plain
 			}
 			var log string
 			var next time.Duration

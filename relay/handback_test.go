@@ -43,9 +43,6 @@ func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
 		if n, err := relaytest.Admin(t, db.DB).HandBack(t.Context(), strings.ToUpper(id)); n != tasks || err != nil {
 			t.Fatalf("HandBack: %d, %v; want %d", n, err, tasks)
 		}
-		if got := db.taskState(t); got != "ready 1 relay, ready 1 relay, ready 1 relay, ready 1 relay, leased 1 token relay" && stale != nil {
-			t.Logf("already claimed again: %s", got)
-		}
 		for range tasks {
 			if cause := <-causes; !errors.Is(cause, outbox.ErrLeaseLost) {
 				t.Errorf("a handler's context ended by %v, want ErrLeaseLost", cause)

@@ -152,6 +152,7 @@ func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
 	r := run(t, db, reg, relay.Config{})
 	db.Enqueue(t, "TX", 1)
 	<-started
+	r.Log.Want(t, 1, "schema=outbox workers=2 task_types=[TX]")
 	for name, again := range map[string]func(context.Context) error{"Run": r.Run, "RunOnce": r.RunOnce} {
 		if err := again(t.Context()); !errors.Is(err, relay.ErrRunning) {
 			t.Errorf("%s of a relay that runs: got error %v, want ErrRunning", name, err)
@@ -159,6 +160,8 @@ func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
 	}
 	close(end)
 	r.Stop()
+	const stopped = `msg="outbox: relay stopped"`
+	r.Log.Want(t, 1, stopped)
 	for range 3 {
 		db.Enqueue(t, "TX", 1)
 		if err := r.RunOnce(t.Context()); err != nil {
@@ -166,6 +169,7 @@ func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
 		}
 		db.want(t, 0, "tasks left", `SELECT count(*) FROM outbox.task`)
 	}
+	r.Log.Want(t, 1, stopped) // RunOnce says nothing of it
 }
 
 // A relay that is idle leaves the connections to others: it keeps the one of its heartbeat and that of its journal.
@@ -220,36 +224,4 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 		untouched(t, db, kind, 3)
 	}
 	db.Do(t, `TRUNCATE outbox.task`)
-}
-
-// Who starts a relay sees in the log that it works, with which handlers, and when it has stopped,
-// OnDead included; RunOnce says nothing of it.
-func TestTheLogSaysThatARelayStartedAndStopped(t *testing.T) {
-	needs.Long(t)
-	t.Parallel()
-	db := newDatabase(t)
-	const started, stopped = `schema=outbox workers=3 task_types=[TX]`, `msg="outbox: relay stopped"`
-	reg := handlers.New()
-	each(reg, "TX", func(context.Context, *outbox.Task[payload]) error { return handlers.Dead(errAlways) })
-	inHook, signedOff, stops := make(chan struct{}), make(chan struct{}), make(chan int, 1)
-	var r *running
-	r = prepare(t, db, reg, relay.Config{Workers: 3, OnDead: func(context.Context, relay.DeadLetter) {
-		close(inHook)
-		<-signedOff
-		stops <- r.Log.Count(stopped)
-	}})
-	r.Start()
-	db.Enqueue(t, "TX", 1)
-	<-inHook
-	r.Log.Want(t, 1, started)
-	go r.Stop()
-	db.becomes(t, 10*time.Second, 0, "the relay has signed off", `SELECT count(*) FROM outbox.relay`)
-	close(signedOff)
-	r.Stop()
-	if during, n := <-stops, r.Log.Count(stopped); during != 0 || n != 1 {
-		t.Errorf("%d records of its end while OnDead was called, %d in all", during, n)
-	}
-	if log := once(t, db, all(), relay.Config{}); strings.Contains(log, "relay started") || strings.Contains(log, stopped) {
-		t.Errorf("RunOnce logs %s", log)
-	}
 }

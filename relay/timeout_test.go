@@ -98,15 +98,3 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 		}
 	})
 }
-
-func TestATasksOwnTimeoutEndsItsStatement(t *testing.T) {
-	t.Parallel()
-	db, reg := newDatabase(t), handlers.New()
-	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(3600)`)
-		return err
-	}, handlers.Backoff(constant(time.Hour)))
-	db.Do(t, `INSERT INTO outbox.task (task_type, timeout_ms) VALUES ('TX', 300)`)
-	once(t, db, reg, relay.Config{})
-	db.want(t, 1, "the timeout is not on record", `SELECT count(*) FROM outbox.task WHERE attempt = 1 AND timeout_ms = 300 AND last_error LIKE '%statement timeout%'`)
-}

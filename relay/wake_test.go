@@ -56,25 +56,16 @@ func quick(t testing.TB, quantile float64, limit time.Duration, round func() del
 	t.Errorf("p%g is not within %v, in none of the rounds\n%s", 100*quantile, limit, strings.Join(rounds, "\n"))
 }
 
-// The relay would poll only once a minute, and it has a pool of its own: only NOTIFY can start the task, within 10 ms on a quiet machine.
+// The relay would poll only once a minute, and it has a pool of its own: only NOTIFY can start the task, within 10 ms on a quiet
+// machine. Then transactions that inserted before the relay requested wake-ups commit after it has polled.
 func TestANotificationStartsATaskLongBeforeThePoll(t *testing.T) {
 	t.Parallel()
-	testNotification(t, 10*time.Millisecond, 0, 90*time.Millisecond)
-}
-
-// A transaction that inserted before a relay requested wake-ups commits after that relay has polled.
-func TestATaskThatCommitsLongAfterItsInsertStartsSoon(t *testing.T) {
-	needs.CI(t)
-	t.Parallel()
-	testNotification(t, 50*time.Millisecond, 20*time.Millisecond, 30*time.Millisecond)
-}
-
-func testNotification(t *testing.T, limit, hold, pause time.Duration) {
 	db, reg := newDatabase(t), handlers.New()
 	p := newProbe(reg, "TX")
 	run(t, open(t, db.URL), reg, relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
 	listening(t, db)
-	quick(t, .5, limit, func() delays { return p.signUps(t, db, 10, hold, pause) })
+	quick(t, .5, 10*time.Millisecond, func() delays { return p.signUps(t, db, 10, 0, 90*time.Millisecond) })
+	quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 10, 20*time.Millisecond, 30*time.Millisecond) })
 }
 
 // listening waits until a relay has requested wake-ups, which it does only when its LISTEN is proved to work.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -24,13 +25,13 @@ func (db *database) becomes(t testing.TB, within time.Duration, want any, what, 
 	eventually(t, within, what, func() bool { return db.Text(t, query, args...) == fmt.Sprint(want) })
 }
 
-// with is the URL with a parameter.
+// with is the URL with a parameter. To pgx a + is no space.
 func with(t testing.TB, dsn, name, value string) string {
 	t.Helper()
 	return withURL(t, dsn, func(u *url.URL) {
 		query := u.Query()
 		query.Set(name, value)
-		u.RawQuery = query.Encode()
+		u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
 	})
 }
 

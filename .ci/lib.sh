@@ -192,13 +192,6 @@ bare() {
   [ $failed = 0 ] || { grep -v '^ok ' "$logs/bare.log" | tail -200; echo 'FAILED: go test ./... with Go and PostgreSQL only'; exit 1; }
 }
 
-# benchmarks_of_packages run to their end.
-benchmarks_of_packages() {
-  say 'benchmarks of packages'
-  go test ./relay -run '^$' -bench 'Drain/./none' -skip 'Drain/./none/.' -benchtime 1x | grep -E 'tasks/s|^ok'
-  go test ./dashboard -run '^$' -bench Pages -benchtime 1x | grep -E 'ms/page|longest-s|^ok'
-}
-
 benchmark() {
   say 'the benchmark against the field, very short'
   (cd bench && go test -count=1 ./...)

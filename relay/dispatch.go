@@ -16,7 +16,7 @@ const (
 	duePause     = 20 * time.Millisecond // where the last poll could not promote what was due
 	emptyPause   = 5 * time.Millisecond  // between the first polls that find nothing
 	idleAfter    = 6                     // empty polls in a row: until then, what was being inserted may still commit
-	prolongAfter = 5 * time.Second       // an idle relay sets its wake-up request anew with the first poll after that
+	prolongAfter = 8 * time.Second       // an idle relay sets its wake-up request anew with the first poll after that
 	burstSize    = 4                     // wake-ups, each within burstPause of the one before,
 	burstPause   = 10 * time.Millisecond
 	suppressFor  = 4 * time.Second        // let a relay poll each burstPause instead for so long
@@ -253,7 +253,6 @@ func (d *dispatcher) poll() {
 	if d.notified() && !now.Before(d.suppressedUntil) && (d.outage.Active() || idle && (d.wakeRequest == 0 || !now.Before(d.prolongAt))) {
 		opts.requestWakeUp = prolongAfter + 2*d.config.PollInterval // until after that poll
 	}
-	opts.leases = idle && !d.once && !d.outage.Active()
 	if d.withdraws() {
 		opts.withdraw = d.wakeRequest
 	}

@@ -13,7 +13,7 @@ import (
 
 // PollStatements are those of a poll.
 var PollStatements = map[string]string{
-	"poll": pollSQL, "idle poll": idlePollSQL, "last": lastSQL, "promote scheduled": promoteScheduledSQL, "stranded leases": strandedLeasesSQL,
+	"poll": pollSQL, "last": lastSQL, "promote scheduled": promoteScheduledSQL, "stranded leases": strandedLeasesSQL,
 }
 
 // SpanArgs are arguments of a poll: of the first type only what follows a task of the ordinary priority, and the other priorities.

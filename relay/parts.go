@@ -59,7 +59,6 @@ func (r *Relay) newPoller() *poller {
 		types:   r.types,
 		random:  r.config.Order == Random,
 		running: r.runner.RunningIDs,
-		leases:  r.heart,
 	}
 }
 

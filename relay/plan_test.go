@@ -70,7 +70,6 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"claim":             {"", []any{"TX", 0, 0, taskID, 0, limit}},
 		"claim one":         {"task_pkey", []any{"TX", taskID}},
 		"poll":              {"", append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
-		"idle poll":         {"task_leased", append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
 		"take over due":     {"task_leased", []any{true}},
 		"last":              {"task_lane", []any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int{0, 0}), pq.Array([]int{0, 0})}},
 		"promote scheduled": {"task_scheduled", []any{"TX", limit}},
@@ -221,7 +220,7 @@ func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, $1::int)`, alive)
 	db.Do(t, `VACUUM ANALYZE outbox.task`)
 	first := db.Int(t, `SELECT min(task_id) FROM outbox.task`)
-	for _, name := range []string{"poll", "idle poll", "claim", "claim one"} {
+	for _, name := range []string{"poll", "claim", "claim one"} {
 		p := explain(t, db, true, statements[name], plannedWith(10, first)[name].args...)
 		if pages := p.Hit + p.Read; pages > most {
 			t.Errorf("beside %d dead rows the %s reads %d pages, want at most %d", dead, name, pages, most)

@@ -10,7 +10,6 @@ import (
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
-	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -18,11 +17,6 @@ import (
 // itself is still visible until its claim commits, and left out.
 const pollSQL = `/* outbox: poll */
 SELECT i, task_id, priority, attempt, age, due_in FROM outbox.poll($1, $2, $3, $4, $5, $6, $7, $8)`
-
-// An idle relay sees in the same statement whether leases are to be taken over.
-const idlePollSQL = pollSQL + `
- UNION ALL SELECT -1, NULL, NULL, NULL, NULL, NULL WHERE ` + upkeep.LeasesDue + `
-`
 
 // The last task of each head's priority and attempt, for the range of a pivot. The row comparison
 // makes the planner read the lane's index backwards, where equality would tempt it to the primary
@@ -60,10 +54,6 @@ type poller struct {
 	types   []string
 	random  bool
 	running func() []int64 // tasks inside open claims
-	leases  interface {
-		LeasesUnseen(now time.Time) bool
-		LeasesSeen(at time.Time, due bool)
-	}
 }
 
 // pollResult is the result of a poll.
@@ -74,7 +64,6 @@ type pollResult struct {
 	headsMissing bool  // some ordering key may have no head
 	due          bool  // some task is scheduled: nextDue holds
 	wakeRequest  int64 // that was set; 0 if none
-	leases       bool  // leases are to be taken over
 	// stranded: dead relays hold leases. Only read when asked.
 	stranded bool
 }
@@ -85,7 +74,6 @@ type pollOptions struct {
 	requestWakeUp time.Duration // for so long; 0 for not
 	withdraw      int64         // a wake-up request; 0 for none
 	stranded      bool          // find leases of dead relays
-	leases        bool          // see whether leases are to be taken over, unless that was seen lately
 	spans         [][]plan.Span // by the index of the lane, those to read; nil is all lanes from their heads
 }
 
@@ -125,15 +113,7 @@ func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err
 			return nil, err
 		}
 	}
-	query, sent := pollSQL, time.Now()
-	leases := opts.leases && p.leases.LeasesUnseen(sent)
-	if leases {
-		query = idlePollSQL
-	}
-	s, due, err := p.readLanes(ctx, conn, query, opts.spans)
-	if err == nil && leases {
-		p.leases.LeasesSeen(sent, s.leases)
-	}
+	s, due, err := p.readLanes(ctx, conn, opts.spans)
 	if err == nil && (len(due) > 0 || s.headsMissing) {
 		promoted := 0
 		if s.headsMissing {
@@ -148,7 +128,7 @@ func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err
 				return nil, err
 			}
 		}
-		if s, _, err = p.readLanes(ctx, conn, pollSQL, opts.spans); err == nil && s.headsMissing {
+		if s, _, err = p.readLanes(ctx, conn, opts.spans); err == nil && s.headsMissing {
 			s.due, s.nextDue = true, 0 // the rest, soon
 			if promoted == 0 {
 				s.nextDue = store.PromotePause
@@ -195,11 +175,11 @@ func (p *poller) readLast(ctx context.Context, conn *sql.Conn, heads []*plan.Hea
 	return rows.Err()
 }
 
-func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, query string, spans [][]plan.Span) (s *pollResult, due []string, err error) {
+func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, spans [][]plan.Span) (s *pollResult, due []string, err error) {
 	s = &pollResult{heads: make([]*plan.Head, len(p.types))}
 	args := append([]any{pq.Array(p.types), pq.Array(p.running())}, spanArgs(spans)...)
 	sent := time.Now()
-	rows, err := conn.QueryContext(ctx, p.SQL(query), args...)
+	rows, err := conn.QueryContext(ctx, p.SQL(pollSQL), args...)
 	if err != nil {
 		return s, nil, err
 	}
@@ -210,12 +190,8 @@ func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, query string, sp
 		if err := rows.Scan(&i, &id, &priority, &attempt, &age, &dueIn); err != nil {
 			return s, nil, err
 		}
-		switch i {
-		case 0:
+		if i == 0 {
 			s.headsMissing = true
-			continue
-		case -1:
-			s.leases = true
 			continue
 		}
 		if at := (plan.Position{Priority: int(priority.Int64), Attempt: int(attempt.Int64), TaskID: id.Int64}); id.Valid && (s.heads[i-1] == nil || at.Compare(s.heads[i-1].Position) < 0) {

@@ -19,17 +19,15 @@ const lastBeat = time.Second
 var ErrNoHeartbeat = errors.New("relay: no heartbeat came through")
 
 // Heartbeat says, on a connection of its own, that its relay lives, and does the relay's upkeep
-// between two beats. Alive, LeaseEnd, Ahead, LeasesUnseen and LeasesSeen are safe for concurrent
-// use.
+// between two beats. Alive, LeaseEnd and Ahead are safe for concurrent use.
 type Heartbeat struct {
 	Params
 	First chan struct{} // closed by the first beat that came through
 	Tried chan struct{} // closed by the first that was tried
 
-	on       pg.Dedicated
-	jobs     jobs
-	takeover *takeover
-	streak   streak
+	on     pg.Dedicated
+	jobs   jobs
+	streak streak
 
 	end     atomic.Pointer[time.Time] // when the leases end unless a beat comes through
 	failure atomic.Pointer[error]     // of the last beat
@@ -39,8 +37,7 @@ type Heartbeat struct {
 // New returns the heartbeat of one run of a relay.
 func New(p Params) *Heartbeat {
 	h := &Heartbeat{Params: p, First: make(chan struct{}), Tried: make(chan struct{}), on: pg.NewDedicated(p.Pool)}
-	h.takeover = newTakeover(p, &h.streak)
-	all := append([]Job{{"take over", h.takeover.run}}, p.Jobs...) // at the start in this order
+	all := append([]Job{{"take over", (&takeover{Params: p, streak: &h.streak}).run}}, p.Jobs...) // at the start in this order
 	h.jobs = newJobs(p.Now, p.Log, append(all,
 		Job{"reap", reap(p.Schema, p.RelayID)},
 		Job{"report unhandled types", reportUnhandled(p.Schema, p.Types, p.Log)},
@@ -55,13 +52,6 @@ func New(p Params) *Heartbeat {
 func (h *Heartbeat) Do(ctx context.Context, name string) (rest time.Duration, err error) {
 	return h.jobs.doNamed(ctx, &h.on, name)
 }
-
-// LeasesUnseen reports whether a poll should see if leases are to be taken over. An idle relay's
-// polls do, so that its heartbeat need not.
-func (h *Heartbeat) LeasesUnseen(now time.Time) bool { return h.takeover.unseen(now) }
-
-// LeasesSeen notes what a poll saw of leases.
-func (h *Heartbeat) LeasesSeen(at time.Time, due bool) { h.takeover.seen(at, due) }
 
 // Close gives the connection back, for who has not called Run.
 func (h *Heartbeat) Close() { h.on.Close() }
@@ -150,9 +140,6 @@ func (h *Heartbeat) Run(stop <-chan struct{}) {
 		select {
 		case <-time.After(pause):
 		case <-retries.Answered:
-		case <-h.takeover.due:
-			h.takeover.now = true
-			h.jobs.all[0].at = time.Time{}
 		case <-stop:
 			h.SignOff()
 			return

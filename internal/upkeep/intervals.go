@@ -7,7 +7,8 @@ const (
 	Interval = 3 * time.Second
 	// LeaseDuration is for how long a relay is alive after each beat.
 	LeaseDuration = 10 * time.Second
-	// TakeoverInterval is the least time between two checks for leases to be taken over.
+	// TakeoverInterval is the least time between two takeovers. Without leases to be taken over a
+	// relay looks for some once in Interval.
 	TakeoverInterval = time.Second
 	// ReapInterval is how often a relay looks after what nobody needs any more.
 	ReapInterval = 30 * time.Second

@@ -3,20 +3,17 @@ package upkeep
 import (
 	"context"
 	"database/sql"
-	"sync/atomic"
 	"time"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/pg"
 )
 
-// LeasesDue is whether takeOver has something to do, but for leases of relays that have no row.
-const LeasesDue = `(EXISTS (SELECT 1 FROM outbox.relay l WHERE alive_until < clock_timestamp()
-       AND EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id))
-    OR EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.leased_until < clock_timestamp()))`
-
+// $1: also leases of relays that have no row.
 const TakeOverDueSQL = `/* outbox: whether leases are to be taken over */
-SELECT ` + LeasesDue + `
+SELECT EXISTS (SELECT 1 FROM outbox.relay l WHERE alive_until < clock_timestamp()
+       AND EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id))
+    OR EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.leased_until < clock_timestamp())
     OR $1::boolean AND EXISTS (SELECT 1 FROM outbox.task t WHERE state = 'leased'
        AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id))`
 
@@ -24,35 +21,7 @@ SELECT ` + LeasesDue + `
 type takeover struct {
 	Params
 	streak     *streak
-	due        chan struct{}             // a poll has seen leases to be taken over
-	now        bool                      // as it has
-	noneAt     atomic.Pointer[time.Time] // when none was to be taken over
-	strandedAt time.Time                 // when leases of relays without a row were looked for
-}
-
-func newTakeover(p Params, s *streak) *takeover {
-	return &takeover{Params: p, streak: s, due: make(chan struct{}, 1)}
-}
-
-// seenNone is how long ago it was seen that none was to be taken over.
-func (t *takeover) seenNone(now time.Time) time.Duration {
-	if at := t.noneAt.Load(); at != nil {
-		return now.Sub(*at)
-	}
-	return time.Hour
-}
-
-func (t *takeover) unseen(now time.Time) bool { return t.seenNone(now) >= TakeoverInterval*7/8 }
-
-func (t *takeover) seen(at time.Time, due bool) {
-	if !due {
-		t.noneAt.Store(&at)
-		return
-	}
-	select {
-	case t.due <- struct{}{}:
-	default:
-	}
+	strandedAt time.Time // when leases of relays without a row were looked for
 }
 
 const DeadRelaysSQL = `/* outbox: lock dead relays that hold leases */
@@ -88,28 +57,23 @@ UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NUL
 // run makes the leased tasks of dead relays ready again, once this relay's own beats are
 // settled.
 func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
-	now, take := t.Now(), t.now
-	t.now = false
+	now := t.Now()
+	strandedToo := now.Sub(t.strandedAt) >= ReapInterval
 	if !t.streak.settled(now) {
 		return TakeoverInterval, nil
 	}
-	strandedToo := now.Sub(t.strandedAt) >= ReapInterval
-	if !take && !strandedToo {
-		// A poll that is about to come, after an interval like this one, says it again.
-		if wait := TakeoverInterval + TakeoverInterval/20 - t.seenNone(now); wait > 0 {
-			return wait, nil
-		}
+	var due bool
+	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		return conn.QueryRowContext(ctx, t.Schema.SQL(TakeOverDueSQL), strandedToo).Scan(&due)
+	})
+	if err != nil {
+		return 0, err
 	}
-	if !take {
-		err := on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			return conn.QueryRowContext(ctx, t.Schema.SQL(TakeOverDueSQL), strandedToo).Scan(&take)
-		})
-		if err != nil || !take {
-			if err == nil && strandedToo {
-				t.strandedAt = now
-			}
-			return TakeoverInterval, err
+	if !due {
+		if strandedToo {
+			t.strandedAt = now
 		}
+		return Interval, nil
 	}
 	var n int64
 	err = inTx(ctx, on, func(ctx context.Context, tx *sql.Tx) error {
@@ -140,12 +104,15 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 		}
 		return change(TakeStrandedSQL, pq.Array(stranded))
 	})
-	if err == nil && strandedToo { // else it is soon tried again
+	if err != nil {
+		return 0, err
+	}
+	if strandedToo {
 		t.strandedAt = now
 	}
-	if err == nil && n > 0 {
+	if n > 0 {
 		t.Log.Warn("outbox: tasks of dead relays or with leases that ran out are ready again", "tasks", n)
 		t.Ready()
 	}
-	return TakeoverInterval, err
+	return TakeoverInterval, nil
 }

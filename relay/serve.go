@@ -46,25 +46,26 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	if c.h.Rate > 0 || c.h.MaxRunningTotal > 0 { // they may leave it less
 		known = 0
 	}
-	watermark := c.watermarks.Begin(c.head, known, now)
+	watermark, started := c.watermarks.Begin(c.head, known, now), c.watermarks.Started
 	if c.h.Kind == handler.KindLeased {
-		next := run.LeaseNext{Limit: limit, Watermark: watermark, Started: c.watermarks.Started}
+		next := run.LeaseNext{Limit: limit, Watermark: watermark}
 		if random {
 			next.Pivots, next.Lead = c.head.RandomStarts(slots)
 		}
 		d.lanes.leasing(c, 1)
-		go d.runLeased(c, next)
+		go d.runLeased(c, next, started)
 		return
 	}
 	c.claiming++
-	next := run.ClaimNext{Limit: limit, Watermark: watermark, Started: c.watermarks.Started}
+	next := run.ClaimNext{Limit: limit, Watermark: watermark}
 	if random {
 		next.Pivot = c.head.RandomStart()
 	}
-	go d.runTx(c, next)
+	go d.runTx(c, next, started)
 }
 
-func (d *dispatcher) runTx(c *lane, next run.ClaimNext) {
+// runTx claims and runs. started is of the lane's watermarks, when the claim was chosen.
+func (d *dispatcher) runTx(c *lane, next run.ClaimNext, started int) {
 	claimed, ran, ordered, began := false, false, false, time.Now()
 	limit, wait, err := d.rates.take(d.ctx, c.h, next.Limit)
 	if err == nil && limit > 0 {
@@ -72,7 +73,7 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext) {
 		err = d.r.RunTx(d.ctx, c.h, next, func(rows []*store.Row) {
 			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*store.Row).Ordered)
 			d.rates.unused(c.h, limit-len(rows))
-			t := taken{len(rows), limit, run.ClaimedRuns(rows), began, next.Started}
+			t := taken{len(rows), limit, run.ClaimedRuns(rows), began, started}
 			d.events <- func() { d.claimed(c, t, nil, began) }
 		})
 		if !claimed {
@@ -104,17 +105,16 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext) {
 
 // runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait
 // for the commit of this one.
-func (d *dispatcher) runLeased(c *lane, next run.LeaseNext) {
+func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, started int) {
 	began, slots, reported := time.Now(), next.Limit, false
 	var runs []*run.LeasedRun
-	var token string
 	allowed := 0
 	limit, wait, err := d.rates.take(d.ctx, c.h, next.Limit)
 	if err == nil && limit > 0 {
 		next.Limit = limit
-		runs, token, allowed, err = d.leases.Lease(d.ctx, c.h, next, func(found []*run.LeasedRun) {
+		runs, allowed, err = d.leases.Lease(d.ctx, c.h, next, func(found []*run.LeasedRun) {
 			reported = true
-			took := takenBy(found, limit, began, next)
+			took := taken{len(found), limit, run.ClaimedLeases(found), began, started}
 			d.events <- func() {
 				c.finding--
 				d.took(c, took)
@@ -125,7 +125,7 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext) {
 		}
 		d.rates.unused(c.h, limit-len(runs))
 	}
-	took := takenBy(runs, allowed, began, next)
+	took := taken{len(runs), allowed, run.ClaimedLeases(runs), began, started}
 	d.events <- func() {
 		d.lanes.leasing(c, -1)
 		if !reported {
@@ -151,41 +151,24 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext) {
 	if len(runs) == 0 {
 		return // the dispatcher may have ended by now, and its relay may run again
 	}
-	d.leases.Start(c.h, token, runs)
-}
-
-// takenBy is what a claim of up to limit tasks has found.
-func takenBy(runs []*run.LeasedRun, limit int, began time.Time, next run.LeaseNext) taken {
-	return taken{len(runs), limit, run.ClaimedLeases(runs), began, next.Started}
+	d.leases.Start(runs)
 }
 
 // ended hears of runs of leased tasks whose results are committed.
-func (d *dispatcher) ended(runs []run.EndedRun) {
-	type end struct {
-		h    *handler.Handler
-		runs int
-	}
-	var ends []end
-	ordered := false
+func (d *dispatcher) ended(runs []*run.LeasedRun) {
+	ends := map[*handler.Handler]int{}
 	for _, x := range runs {
-		i := 0
-		for i < len(ends) && ends[i].h != x.Handler() {
-			i++
-		}
-		if i == len(ends) {
-			ends = append(ends, end{h: x.Handler()})
-		}
-		ends[i].runs++
-		ordered = ordered || x.Ordered()
+		ends[x.Handler()]++
 	}
+	ordered := slices.ContainsFunc(runs, (*run.LeasedRun).Ordered)
 	d.events <- func() {
 		d.found = true // what ran may have enqueued
 		if ordered {
 			// A poll promotes the next task of the key.
 			d.nextDue = time.Now()
 		}
-		for _, e := range ends {
-			d.released(d.lanes.of(e.h), e.runs, true)
+		for h, n := range ends {
+			d.released(d.lanes.of(h), n, true)
 		}
 	}
 }

@@ -62,8 +62,8 @@ func (h *hearing) Hear(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 		taskIDs = append(taskIDs, id)
 	}
 	for _, l := range held {
-		leasedIDs, tokens = append(leasedIDs, l.id), append(tokens, l.token)
-		byID[leaseID{l.id, l.token}] = l
+		leasedIDs, tokens = append(leasedIDs, l.row.ID), append(tokens, l.token)
+		byID[leaseID{l.row.ID, l.token}] = l
 	}
 	if len(running)+len(held) > 0 {
 		h.ranAt = time.Now()
@@ -103,7 +103,7 @@ func (h *hearing) Hear(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 			}
 		}
 		for _, l := range held {
-			if canceled[l.id] {
+			if canceled[l.row.ID] {
 				l.ctx.cancel(outbox.ErrCanceled)
 			}
 		}

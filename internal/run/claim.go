@@ -55,7 +55,6 @@ RETURNING ` + store.RowText
 type ClaimNext struct {
 	Limit            int
 	Watermark, Pivot *plan.Position
-	Started          int // of the lane's watermarks
 }
 
 // idSpan is among how many ids from a watermark or a pivot on a task is likely.

@@ -121,7 +121,7 @@ func (c *completion) call(fn func(*sql.Tx) error, stay func() bool) error {
 		_ = c.bury(err)
 	}()
 	err := fn(c.tx)
-	c.again, err = resultAgain(c.h, c.l.id, err) // by methods of the error, which may panic
+	c.again, err = resultAgain(c.h, c.l.row.ID, err) // by methods of the error, which may panic
 	returned = true
 	if !stay() {
 		return c.l.gaveUp()
@@ -177,7 +177,7 @@ func (c *completion) ended() error {
 	case status != "committed":
 		return c.failure(errors.New("the function rolled its transaction back"))
 	}
-	c.r.Log.Error("outbox: the function that Complete was given committed its transaction; it is the relay's to commit", "task_type", c.h.Type, "task_id", c.l.id)
+	c.r.Log.Error("outbox: the function that Complete was given committed its transaction; it is the relay's to commit", "task_type", c.h.Type, "task_id", c.l.row.ID)
 	if _, err := c.r.recordCommitted(c.ctx, []*store.Row{&c.row}, nil, c.again); err != nil {
 		c.l.completed.Store(&verdict{outcome: Infrastructure})
 		return c.failure(err)
@@ -205,7 +205,7 @@ func (c *completion) takeBack() (committed bool) {
 
 // bury makes the task a dead letter whose removal fn committed before it failed.
 func (c *completion) bury(fnErr error) error {
-	c.r.Log.Error("outbox: the function that Complete was given committed its transaction and then failed; the task is a dead letter", "task_type", c.h.Type, "task_id", c.l.id)
+	c.r.Log.Error("outbox: the function that Complete was given committed its transaction and then failed; the task is a dead letter", "task_type", c.h.Type, "task_id", c.l.row.ID)
 	end := verdict{outcome: Infrastructure}
 	verdicts, err := c.r.recordCommitted(c.ctx, []*store.Row{&c.row}, fnErr, nil)
 	if err == nil {
@@ -230,10 +230,10 @@ func (c *completion) failure(err error) error {
 	if cause := context.Cause(c.ctx); cause != nil { // it ended in the middle: perhaps by the loss of the lease
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
-	return fmt.Errorf("relay: complete task %d: %w", c.l.id, err)
+	return fmt.Errorf("relay: complete task %d: %w", c.l.row.ID, err)
 }
 
 func (c *completion) unknown(err error) error {
 	c.l.prevented.Store(true)
-	return fmt.Errorf("%w: task %d: %w", outbox.ErrCommitUnknown, c.l.id, err)
+	return fmt.Errorf("%w: task %d: %w", outbox.ErrCommitUnknown, c.l.row.ID, err)
 }

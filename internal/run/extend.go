@@ -19,9 +19,9 @@ UPDATE outbox.task SET leased_until = CASE WHEN leased_until IS NOT NULL
 
 // Extend implements outbox.Lease. The row goes first: the handler must not go on beyond it.
 func (l *lease) Extend(ctx context.Context, d time.Duration) error {
-	fail := func(err error) error { return fmt.Errorf("relay: extend task %d: %w", l.id, err) }
+	fail := func(err error) error { return fmt.Errorf("relay: extend task %d: %w", l.row.ID, err) }
 	ended := func() error {
-		return cmp.Or(context.Cause(l.ctx), context.Cause(ctx))
+		return cmp.Or(context.Cause(&l.ctx), context.Cause(ctx))
 	}
 	l.extending.Lock() // a worker has one connection
 	defer l.extending.Unlock()
@@ -32,12 +32,12 @@ func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 		return fail(errors.New("its Complete is under way"))
 	}
 	sent, until, cause := time.Now(), leaseFor(d), timeoutError(d)
-	if l.noHeartbeat {
+	if l.noHeartbeat() {
 		until, cause = d, errRanOut
 	}
 	var held int64
 	err := l.r.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, l.r.SQL(ExtendSQL), l.id, l.token, until.Microseconds())
+		result, err := tx.ExecContext(ctx, l.r.SQL(ExtendSQL), l.row.ID, l.token, until.Microseconds())
 		if err == nil {
 			held, err = result.RowsAffected()
 		}
@@ -56,7 +56,7 @@ func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 		return fail(outbox.ErrLeaseLost)
 	}
 	l.ctx.extend(sent.Add(d), cause)
-	if err := context.Cause(l.ctx); err != nil { // it ended meanwhile
+	if err := context.Cause(&l.ctx); err != nil { // it ended meanwhile
 		return fail(err)
 	}
 	return nil

@@ -15,14 +15,12 @@ import (
 
 // lease is a relay's hold on one task, as its handler sees it.
 type lease struct {
-	r           *Runner
-	h           *handler.Handler
-	id          int64
-	token       string
-	taken       *store.Row // by the claim
-	ctx         *limited   // of the handler
-	noHeartbeat bool       // no heartbeat keeps it: it ends with ctx
-	extending   sync.Mutex
+	r         *Runner
+	h         *handler.Handler
+	row       store.Row // as claimed
+	token     string
+	ctx       limited // of the handler
+	extending sync.Mutex
 
 	mu      sync.Mutex
 	gone    bool            // the run is over, or its handler was abandoned
@@ -39,6 +37,9 @@ type leaseID struct {
 	id    int64
 	token string
 }
+
+// noHeartbeat reports whether no heartbeat keeps it: it ends with ctx.
+func (l *lease) noHeartbeat() bool { return l.h.Lease > 0 }
 
 // whenLeft is a context that ends when the run is over, or its handler is abandoned.
 func (l *lease) whenLeft() context.Context {
@@ -75,11 +76,11 @@ func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 	if left.Err() != nil {
 		return l.gaveUp()
 	}
-	c := &completion{removal: newRemoval(&l.r.Store, l.h, l.taken, l.token), r: l.r, l: l, ctx: ctx}
+	c := &completion{removal: newRemoval(&l.r.Store, l.h, &l.row, l.token), r: l.r, l: l, ctx: ctx}
 	defer c.done()
 	switch err := c.start(); {
 	case errors.Is(err, outbox.ErrLeaseLost):
-		return fmt.Errorf("%w: task %d", err, l.id)
+		return fmt.Errorf("%w: task %d", err, l.row.ID)
 	case err != nil:
 		l.prevented.Store(true)
 		return c.failure(err)
@@ -88,5 +89,5 @@ func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 }
 
 func (l *lease) gaveUp() error {
-	return fmt.Errorf("%w: task %d: the run is over, or the relay has stopped", outbox.ErrLeaseLost, l.id)
+	return fmt.Errorf("%w: task %d: the run is over, or the relay has stopped", outbox.ErrLeaseLost, l.row.ID)
 }

@@ -25,7 +25,6 @@ type LeaseNext struct {
 	Watermark *plan.Position
 	Pivots    []plan.Position // of the same priority and attempt
 	Lead      int             // most tasks from each of them
-	Started   int             // of the lane's watermarks
 }
 
 // args are the arguments of leaseSQL for up to limit tasks.
@@ -43,22 +42,22 @@ func (n LeaseNext) args(h *handler.Handler, limit int, relayID, token string) []
 }
 
 // Lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so
-// many slots for its type: when it returns them, they are committed as leased by this relay under
-// the token. found is called before the commit when there are some, unless the type has slots.
-func (l *Leases) Lease(ctx context.Context, h *handler.Handler, n LeaseNext, found func([]*LeasedRun)) (runs []*LeasedRun, token string, allowed int, err error) {
+// many slots for its type: when it returns them, they are committed as leased by this relay. found
+// is called before the commit when there are some, unless the type has slots.
+func (l *Leases) Lease(ctx context.Context, h *handler.Handler, n LeaseNext, found func([]*LeasedRun)) (runs []*LeasedRun, allowed int, err error) {
 	for try := 1; ; try++ {
 		began := time.Now()
-		runs, token, allowed, err = l.leaseOnce(ctx, h, n, found)
+		runs, allowed, err = l.leaseOnce(ctx, h, n, found)
 		had := time.Now()
 		for _, x := range runs {
-			x.row.LeasedAt, x.claimTook = began, had.Sub(began)
+			x.claim = handler.Claim{Began: began, Ended: had}
 		}
 		if err == nil && allowed > 0 {
 			l.r.tellClaim(h, len(runs), began, had)
 		}
 		switch {
 		case len(runs) > 0:
-			return runs, token, allowed, err
+			return runs, allowed, err
 		case pgerr.Code(err) == "54000" && n.Limit > 1: // the text of so many does not fit: one fits always
 			n.Limit, n.Pivots = 1, nil
 			continue
@@ -67,17 +66,17 @@ func (l *Leases) Lease(ctx context.Context, h *handler.Handler, n LeaseNext, fou
 		// at work on a row ends in that moment, and the row's next version is being changed
 		// already. Two can wait for each other then.
 		if !pgerr.Conflict(err) || try == pg.ConflictTries {
-			return runs, token, allowed, err
+			return runs, allowed, err
 		}
 	}
 }
 
-func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, n LeaseNext, found func([]*LeasedRun)) (runs []*LeasedRun, token string, allowed int, err error) {
-	token, allowed = store.NewUUID(), n.Limit
-	var xid string
+func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, n LeaseNext, found func([]*LeasedRun)) (runs []*LeasedRun, allowed int, err error) {
+	token, xid := store.NewUUID(), ""
+	allowed = n.Limit
 	each := func(values []driver.Value) (err error) {
 		xid = pg.Text(values[1])
-		runs, err = leasedRows(pg.Text(values[0]), h, allowed)
+		runs, err = leasedRows(pg.Text(values[0]), h, token, allowed)
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -107,7 +106,7 @@ func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, n LeaseNext,
 	if err != nil && len(runs) > 0 {
 		l.release(rowsIn(runs), token, xid) // the commit's outcome may be unknown
 	}
-	return runs, token, allowed, err
+	return runs, allowed, err
 }
 
 // sharedText is how large a claim's text may be for its tasks to keep it for their payloads.
@@ -115,7 +114,7 @@ const sharedText = 64 << 10
 
 // leasedRows are the tasks in the text of lease_tasks, in the order of claiming. One text costs a
 // driver much less than as many rows.
-func leasedRows(tasks string, h *handler.Handler, limit int) (out []*LeasedRun, err error) {
+func leasedRows(tasks string, h *handler.Handler, token string, limit int) (out []*LeasedRun, err error) {
 	if tasks == "" {
 		return nil, nil
 	}
@@ -124,7 +123,7 @@ func leasedRows(tasks string, h *handler.Handler, limit int) (out []*LeasedRun, 
 		if !shared {
 			line = strings.Clone(line)
 		}
-		x := &LeasedRun{row: store.Row{TaskType: h.Type, Max: h.MaxAttempts}}
+		x := &LeasedRun{lease: lease{h: h, token: token, row: store.Row{TaskType: h.Type, Max: h.MaxAttempts}}}
 		if err := x.row.FromLine(line); err != nil {
 			return nil, err
 		}

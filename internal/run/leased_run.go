@@ -12,36 +12,31 @@ import (
 // run, the handler's return or the relay's patience, hands the result on and waits for nothing.
 type LeasedRun struct {
 	lease
-	leases  *Leases
-	row     store.Row
-	context limited
-	task    store.Task
+	leases *Leases
+	claim  handler.Claim
+	task   store.Task
 
-	claimTook time.Duration // from row.leasedAt
-	watch     *watch
-	calledAt  time.Time
-	suspect   *soloRun
-	putOff    time.Duration // a suspect: as another one runs
-	next      transition
+	watch    *watch
+	calledAt time.Time
+	suspect  *soloRun
+	putOff   time.Duration // a suspect: as another one runs
+	next     transition
+	mayWait  bool // the transition, for its row: it has a transaction of its own
 
 	over     bool // under mu, as patience: the handler has returned, or was abandoned
 	patience *time.Timer
 }
 
-// claimed is told of the claim's type and token before anything else.
-func (x *LeasedRun) claimed(l *Leases, h *handler.Handler, token string) {
-	x.leases, x.lease.r, x.h, x.id, x.token, x.taken, x.noHeartbeat = l, l.r, h, x.row.ID, token, &x.row, h.Lease > 0
-}
-
 func (x *LeasedRun) Handler() *handler.Handler { return x.h }
 
+// Ordered reports whether its task has an ordering key.
 func (x *LeasedRun) Ordered() bool { return x.row.Ordered() }
 
 // begin runs the task.
 func (x *LeasedRun) begin() {
 	x.leases.starting.Add(-1)
 	r, h, t := x.r, x.h, &x.row
-	x.watch = newWatch(r.Events, h, []*store.Row{t}, t.LeasedAt.Add(x.claimTook))
+	x.watch = newWatch(r.Events, h, []*store.Row{t}, x.claim.Ended)
 	if t.LostBy.Valid && !x.beginSuspect() {
 		return
 	}
@@ -49,14 +44,13 @@ func (x *LeasedRun) begin() {
 		x.end(verdict{outcome: Dead, change: store.Change{Attempt: t.Max, Reason: store.ReasonAttempts, Err: t.LostText(store.DeadAttempts)}})
 		return
 	}
-	x.ctx = &x.context
-	x.context.parent, x.context.onEnd = r.Handling, x.overdue
+	x.ctx.parent, x.ctx.onEnd = r.Handling, x.overdue
 	t.Fill(&x.task, t.Attempt)
 	x.task.Lease = &x.lease
 	var end time.Time
 	var cause error
-	if timeout := timeoutOf(h, t); x.noHeartbeat {
-		end, cause = t.LeasedAt.Add(timeout), errRanOut
+	if timeout := timeoutOf(h, t); x.noHeartbeat() {
+		end, cause = x.claim.Began.Add(timeout), errRanOut
 	} else if timeout > 0 {
 		end, cause = time.Now().Add(timeout), timeoutError(timeout)
 	}
@@ -87,7 +81,7 @@ func (x *LeasedRun) beginSuspect() bool {
 // call calls the handler. A panic ends the call, and Goexit this goroutine, but nothing else.
 func (x *LeasedRun) call() {
 	guarded(func() error {
-		return x.h.Run(x.ctx, nil, handler.Claim{Began: x.row.LeasedAt, Ended: x.row.LeasedAt.Add(x.claimTook)}, []*store.Task{&x.task})
+		return x.h.Run(&x.ctx, nil, x.claim, []*store.Task{&x.task})
 	}, func(err error) {
 		if x.first() {
 			x.finish(callResult{err: err})
@@ -126,7 +120,7 @@ func (x *LeasedRun) overdue() {
 func (x *LeasedRun) finish(out callResult) {
 	r, h, t := x.r, x.h, &x.row
 	x.watch.called(x.calledAt, time.Since(x.calledAt), []*store.Task{&x.task})
-	out.because(x.ctx)
+	out.because(&x.ctx)
 	x.leases.drop(&x.lease)
 	x.ctx.cancel(nil)
 	if out.abandoned {
@@ -139,7 +133,7 @@ func (x *LeasedRun) finish(out callResult) {
 		}
 		x.next.verdict = *end
 		x.ended()
-		x.leases.Ended([]EndedRun{x})
+		x.leases.Ended([]*LeasedRun{x})
 		return
 	}
 	end := ending{kind: h.Kind, out: out, prevented: x.prevented.Load(), backoff: backoffOf(r.Log, h)}
@@ -147,20 +141,20 @@ func (x *LeasedRun) finish(out callResult) {
 		end.canceled = []int64{t.ID}
 	}
 	_, verdicts := decide(end, []*store.Row{t})
-	x.next.mayWait = out.abandoned || x.completing.Load() > 0 // it may be in its Complete
+	x.mayWait = out.abandoned || x.completing.Load() > 0 // it may be in its Complete
 	x.end(verdicts[0])
 }
 
 // end hands on the transition that ends the lease.
 func (x *LeasedRun) end(v verdict) {
-	x.next.verdict, x.next.row, x.next.token, x.next.run = v, &x.row, x.token, x
+	x.next.verdict, x.next.row, x.next.token = v, &x.row, x.token
 	if v.done && v.outcome != Canceled {
 		x.next.keep = x.h.Keep
 	}
 	if v.back {
 		x.next.lostBy = x.row.LostBy
 	}
-	x.leases.finish(&x.next)
+	x.leases.finish(x)
 }
 
 // ended is called when the transition is committed, or will not be.
@@ -170,16 +164,16 @@ func (x *LeasedRun) ended() {
 	if x.putOff > 0 {
 		x.r.postponed(x.putOff)
 	}
-	x.watch.set(x.id, x.next.verdict)
+	x.watch.set(x.row.ID, x.next.verdict)
 	x.watch.tell()
 }
 
-// Start starts the handlers of what was claimed under the token.
-func (l *Leases) Start(h *handler.Handler, token string, runs []*LeasedRun) {
+// Start starts the handlers of what was claimed.
+func (l *Leases) Start(runs []*LeasedRun) {
 	l.starting.Add(int64(len(runs)))
 	s := &starts{runs: make(chan *LeasedRun, len(runs))}
 	for _, x := range runs {
-		x.claimed(l, h, token)
+		x.leases, x.r = l, l.r
 		s.runs <- x
 	}
 	close(s.runs)

@@ -23,7 +23,7 @@ type unknownClaim struct {
 // Leases are what this relay holds of leased tasks, and ends.
 type Leases struct {
 	r     *Runner
-	Ended func([]EndedRun) // is told of runs whose results are committed, or were given up
+	Ended func([]*LeasedRun) // is told of runs whose results are committed, or were given up
 
 	mu      sync.Mutex
 	holders map[*lease]struct{}
@@ -78,7 +78,7 @@ func (l *Leases) took(one *lease) {
 	}
 	delete(l.holders, one)
 	one.ctx.cancel(outbox.ErrLeaseLost)
-	l.r.Log.Warn("outbox: a lease was taken away; its handler is stopped", "task_id", one.id)
+	l.r.Log.Warn("outbox: a lease was taken away; its handler is stopped", "task_id", one.row.ID)
 }
 
 // Lose ends the contexts of all leased handlers: this relay has not reached the server for as long

@@ -12,12 +12,12 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// results are transitions that wait to be written. While one group of them is being written the
+// results are runs whose transitions wait to be written. While one group of them is being written the
 // next one gathers: group commit without a timer.
 type results struct {
 	starting   atomic.Int64 // runs that are about to begin
 	pending    sync.Mutex
-	waiting    []*transition
+	waiting    []*LeasedRun
 	writers    int
 	writing    sync.WaitGroup
 	writeSlots chan struct{} // of transitions that are written one by one
@@ -36,17 +36,17 @@ func newResults() results {
 	return results{writeSlots: make(chan struct{}, singleWrites), enough: make(chan struct{}, 1)}
 }
 
-// finish hands a transition on. The run is told when it is committed, when the lease proved to be
-// lost, or when the relay gives up as it stops. A transition is repeated until its commit is
+// finish hands a run's transition on. The run is told when it is committed, when the lease proved to
+// be lost, or when the relay gives up as it stops. A transition is repeated until its commit is
 // confirmed, as a lost one would mean a second run.
-func (l *Leases) finish(t *transition) {
-	if t.mayWait {
-		l.writeGroup([]*transition{t}, nil)
+func (l *Leases) finish(x *LeasedRun) {
+	if x.mayWait {
+		l.writeGroup([]*LeasedRun{x}, nil)
 		return
 	}
 	l.pending.Lock()
 	defer l.pending.Unlock()
-	l.waiting = append(l.waiting, t)
+	l.waiting = append(l.waiting, x)
 	if len(l.waiting) >= resultGroup || l.starting.Load() == 0 {
 		Poke(l.enough)
 	}
@@ -90,21 +90,19 @@ func (l *Leases) gather() {
 }
 
 // giveUp tells the runs that their results will not be written.
-func (l *Leases) giveUp(group []*transition) {
-	for _, t := range group {
-		t.outcome = Infrastructure
+func (l *Leases) giveUp(group []*LeasedRun) {
+	for _, x := range group {
+		x.next.outcome = Infrastructure
 	}
 	l.over(group)
 }
 
 // over tells the runs that their leases have ended.
-func (l *Leases) over(group []*transition) {
-	runs := make([]EndedRun, 0, len(group))
-	for _, t := range group {
-		t.run.ended()
-		runs = append(runs, t.run)
+func (l *Leases) over(group []*LeasedRun) {
+	for _, x := range group {
+		x.ended()
 	}
-	l.Ended(runs)
+	l.Ended(group)
 }
 
 // withWriteSlot calls f when a slot is free, if slots are needed. When the relay is abandoned
@@ -128,12 +126,16 @@ var errNoWriteSlot = errors.New("relay: others were being written")
 // transition that PostgreSQL refuses, or whose row is locked, must not hold up the others, nor
 // those that gather: so they go one by one then, with slots, which bound how many are written at
 // once.
-func (l *Leases) writeGroup(group []*transition, slots chan struct{}) {
+func (l *Leases) writeGroup(group []*LeasedRun, slots chan struct{}) {
+	next := make([]*transition, len(group))
+	for i, x := range group {
+		next[i] = &x.next
+	}
 	retries := l.r.NewPace()
 	unknown := false // an earlier try may have committed
 	for try, refused := 1, 0; ; try++ {
 		retries.Try()
-		err := l.withWriteSlot(slots, func() error { return l.write(group, unknown) })
+		err := l.withWriteSlot(slots, func() error { return l.write(next, unknown) })
 		if err == nil {
 			retries.OK()
 			l.over(group)

@@ -55,7 +55,7 @@ func (s *Stepper) lease(ctx context.Context, h *handler.Handler, token string) (
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		var runs []*LeasedRun
 		err := pg.QueryTx(ctx, tx, s.store.SQL(LeaseSQL), LeaseNext{}.args(h, 1, s.store.RelayID, token), func(values []driver.Value) (err error) {
-			runs, err = leasedRows(pg.Text(values[0]), h, 1)
+			runs, err = leasedRows(pg.Text(values[0]), h, token, 1)
 			return err
 		})
 		if err != nil || len(runs) == 0 {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -18,20 +17,11 @@ import (
 // it. When the lease was lost, its outcome is another one than the verdict's.
 type transition struct {
 	verdict
-	row     *store.Row
-	token   string
-	keep    time.Duration  // done: in the history
-	lostBy  sql.NullString // stays on the row: the relay that died while it ran this task
-	mayWait bool           // for its row, so it has a transaction of its own
-	run     EndedRun       // nil for those of a claim that is given back
-	held    bool           // the lease was still the relay's: the transition was made
-}
-
-// EndedRun is a run of a leased task whose result is committed, or given up.
-type EndedRun interface {
-	ended()
-	Handler() *handler.Handler
-	Ordered() bool // its task has an ordering key
+	row    *store.Row
+	token  string
+	keep   time.Duration  // done: in the history
+	lostBy sql.NullString // stays on the row: the relay that died while it ran this task
+	held   bool           // the lease was still the relay's: the transition was made
 }
 
 // A token is only on leased rows (check_task). The statements that have a task's id do not name the

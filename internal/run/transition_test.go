@@ -78,12 +78,12 @@ func TestAnAbandonedResultDoesNotWaitForAWriteSlot(t *testing.T) {
 	r.Abandon()
 	l := NewLeases(r)
 	told := make(chan struct{})
-	l.Ended = func([]EndedRun) { close(told) }
+	l.Ended = func([]*LeasedRun) { close(told) }
 	for range singleWrites {
 		l.writeSlots <- struct{}{}
 	}
 	x := &LeasedRun{lease: lease{r: r}}
-	go l.writeGroup([]*transition{{row: &x.row, run: x, verdict: verdict{done: true}}}, l.writeSlots)
+	go l.writeGroup([]*LeasedRun{x}, l.writeSlots)
 	select {
 	case <-told:
 	case <-time.After(10 * time.Second):

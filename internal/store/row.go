@@ -32,7 +32,6 @@ type Row struct {
 	LostBy    sql.NullString // a Leased task: the relay that died while it ran it
 	Lost      int            // runs that died with their process, beyond attempt
 	Undecided []string       // tokens of runs whose relay may still live
-	LeasedAt  time.Time      // a Leased task: before its claim was sent
 	Place     string         // a Leased task: its ctid after the claim
 	Discarded error          // what its handler discarded it for
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -29,10 +28,7 @@ type attempt struct {
 	claim   handler.Claim
 	watch   *watch
 	again   *handler.Result // all tasks are to run again
-
-	mu       sync.Mutex
-	cancel   context.CancelCauseFunc // of the handler's context, once there is one
-	canceled map[int64]bool
+	open    *openClaim      // once it has taken tasks
 }
 
 // RunTx claims with the given claim and runs the handler. claimed is called with what was
@@ -63,17 +59,15 @@ func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, c claimPlan, cla
 	}
 	a.claim.Ended = time.Now()
 	if len(a.rows) == 0 {
-		if err := a.tx.Rollback(); err != nil {
-			pg.Drop(a.conn)
+		if err := a.giveBack(); err != nil {
 			return err
 		}
-		r.Conns.Put(a.conn)
 		claimed(nil)
 		r.tellClaim(h, 0, a.claim.Began, a.claim.Ended)
 		return nil
 	}
-	r.started(a)
-	defer r.stopped(a)
+	a.open = r.started(r.Handling, a.rows)
+	defer r.stopped(a.open)
 	claimed(a.rows)
 	r.tellClaim(h, len(a.rows), a.claim.Began, a.claim.Ended)
 	a.watch = newWatch(a.r.Events, h, a.rows, a.claim.Ended)
@@ -114,9 +108,7 @@ func (a *attempt) run(ctx context.Context) error {
 	tasks := a.tasks()
 	a.soloRun.begun()
 	start := time.Now()
-	parent, endParent := a.handlerContext()
-	defer endParent()
-	limit, end := context.WithTimeoutCause(parent, timeout+grace(timeout), timeoutError(timeout))
+	limit, end := context.WithTimeoutCause(a.open.ctx, timeout+grace(timeout), timeoutError(timeout))
 	defer end()
 	out := callHandler(limit, a.h, a.tx, a.claim, tasks)
 	d := time.Since(start)
@@ -137,7 +129,7 @@ func (a *attempt) settle(ctx context.Context, out callResult) error {
 	}
 	end := ending{kind: a.h.Kind, out: out, backoff: backoffOf(a.r.Log, a.h)}
 	if out.canceled {
-		end.canceled = a.canceledIDs()
+		end.canceled = a.open.canceledIDs()
 	}
 	work, verdicts := decide(end, a.rows)
 	switch work {

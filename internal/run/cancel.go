@@ -55,7 +55,7 @@ func (h *hearing) idle() time.Duration { return 3*h.interval - time.Second }
 // canceled tasks that wait. It reads only, unless somebody cancels.
 func (h *hearing) Hear(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
 	r := h.r
-	running, held := r.runningAttempts(), h.leases.held()
+	running, held := r.openClaims(), h.leases.held()
 	taskIDs, leasedIDs, tokens := []int64{}, []int64{}, []string{}
 	byID := make(map[leaseID]*lease, len(held))
 	for id := range running {
@@ -98,8 +98,8 @@ func (h *hearing) Hear(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 		}
 		_ = rows.Close()
 		for id := range canceled {
-			if a := running[id]; a != nil {
-				a.cancelTask(id)
+			if c := running[id]; c != nil {
+				c.cancelTask(id)
 			}
 		}
 		for _, l := range held {

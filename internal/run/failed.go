@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -169,42 +168,6 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 	return errors.Join(cause, err)
 }
 
-func (a *attempt) claimedRows() []*store.Row { return a.rows }
-
-// cancelTask ends the handler's context as one of its tasks was canceled.
-func (a *attempt) cancelTask(id int64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.canceled == nil {
-		a.canceled = map[int64]bool{}
-	}
-	a.canceled[id] = true
-	if a.cancel != nil {
-		a.cancel(outbox.ErrCanceled)
-	}
-}
-
-// handlerContext ends when the relay gives up waiting for handlers, and when one of the tasks is
-// canceled.
-func (a *attempt) handlerContext() (ctx context.Context, end func()) {
-	ctx, cancel := context.WithCancelCause(a.r.Handling)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.cancel = cancel; len(a.canceled) > 0 {
-		cancel(outbox.ErrCanceled)
-	}
-	return ctx, func() { cancel(nil) }
-}
-
-func (a *attempt) canceledIDs() (canceled []int64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for id := range a.canceled {
-		canceled = append(canceled, id)
-	}
-	return canceled
-}
-
 const forgetCancelSQL = `/* outbox: forget a request to cancel */
 DELETE FROM outbox.cancel WHERE task_id = $1`
 
@@ -242,14 +205,14 @@ func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
 		a.r.Journal.ForgetRuns(a.runs)
 		return err
 	}
-	logCanceled(a.r.Log, a.h.Type, a.canceledIDs())
+	logCanceled(a.r.Log, a.h.Type, a.open.canceledIDs())
 	return nil
 }
 
 // removeCanceled removes the canceled tasks of a claim that is gone, if they can be had; else
 // relays do with their heartbeats.
 func (a *attempt) removeCanceled() {
-	canceled := a.canceledIDs()
+	canceled := a.open.canceledIDs()
 	a.watch.canceled(canceled)
 	for try := range 6 {
 		if try > 0 {

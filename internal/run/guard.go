@@ -220,12 +220,13 @@ func (g *guardedTx) abort() {
 }
 
 // giveBack rolls a healthy transaction back, which puts the tasks back as they were.
-func (g *guardedTx) giveBack() {
+func (g *guardedTx) giveBack() error {
 	if err := g.tx.Rollback(); err != nil {
 		pg.Drop(g.conn)
-		return
+		return err
 	}
 	g.keepConn()
+	return nil
 }
 
 // keepConn keeps the connection for others, if its session is as the pool made it.

@@ -1,52 +1,79 @@
 package run
 
 import (
+	"context"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
 // openClaim is a claim of a Tx or Batch handler that has not ended.
-type openClaim interface {
-	claimedRows() []*store.Row
-	cancelTask(id int64) // ends the handler's context, as the task was canceled
+type openClaim struct {
+	rows   []*store.Row
+	ctx    context.Context // of the handler; ends when the relay gives up waiting for handlers
+	cancel context.CancelCauseFunc
+
+	mu       sync.Mutex
+	canceled []int64 // tasks
+}
+
+// cancelTask ends the handler's context as one of its tasks was canceled.
+func (c *openClaim) cancelTask(id int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Contains(c.canceled, id) {
+		c.canceled = append(c.canceled, id)
+	}
+	c.cancel(outbox.ErrCanceled)
+}
+
+func (c *openClaim) canceledIDs() []int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.canceled)
 }
 
 // running are the open claims of a relay, and when what they put off is due.
 type running struct {
 	DuePoke chan struct{} // a task was scheduled
 
-	mu       sync.Mutex
-	attempts map[openClaim]struct{}
-	dueNext  time.Time
-	waitFor  time.Time // until when tasks are put off that RunOnce is to run
+	mu      sync.Mutex
+	open    map[*openClaim]struct{}
+	dueNext time.Time
+	waitFor time.Time // until when tasks are put off that RunOnce is to run
 }
 
 func newRunning() *running {
-	return &running{DuePoke: make(chan struct{}, 1), attempts: map[openClaim]struct{}{}}
+	return &running{DuePoke: make(chan struct{}, 1), open: map[*openClaim]struct{}{}}
 }
 
-func (r *running) started(a openClaim) {
+func (r *running) started(handling context.Context, rows []*store.Row) *openClaim {
+	c := &openClaim{rows: rows}
+	c.ctx, c.cancel = context.WithCancelCause(handling)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.attempts[a] = struct{}{}
+	r.open[c] = struct{}{}
+	return c
 }
 
-func (r *running) stopped(a openClaim) {
+func (r *running) stopped(c *openClaim) {
+	c.cancel(nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.attempts, a)
+	delete(r.open, c)
 }
 
-// runningAttempts are the open claims of this relay, by task.
-func (r *running) runningAttempts() map[int64]openClaim {
+// openClaims are those of this relay, by task.
+func (r *running) openClaims() map[int64]*openClaim {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := map[int64]openClaim{}
-	for a := range r.attempts {
-		for _, t := range a.claimedRows() {
-			out[t.ID] = a
+	out := map[int64]*openClaim{}
+	for c := range r.open {
+		for _, t := range c.rows {
+			out[t.ID] = c
 		}
 	}
 	return out
@@ -61,9 +88,8 @@ func (r *running) RunningIDs() []int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := []int64{}
-	for a := range r.attempts {
-		rows := a.claimedRows()
-		for _, t := range rows[:min(len(rows), maxExcluded-len(out))] {
+	for c := range r.open {
+		for _, t := range c.rows[:min(len(c.rows), maxExcluded-len(out))] {
 			out = append(out, t.ID)
 		}
 	}

@@ -31,12 +31,11 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 	hearing, limits := run.NewHearing(r.runner, r.leases, upkeep.Interval), &r.runner.Store
 	return upkeep.New(upkeep.Params{
 		RelayID: r.runner.RelayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
-		MaxConns: func() int { return r.db.Stats().MaxOpenConnections },
-		Schema:   r.runner.Schema,
-		Pool:     r.runner.Conns,
-		Pace:     r.newPace(),
-		Log:      r.log,
-		Now:      now,
+		Schema: r.runner.Schema,
+		Pool:   r.runner.Conns,
+		Pace:   r.newPace(),
+		Log:    r.log,
+		Now:    now,
 		Jobs: []upkeep.Job{
 			{Name: "hear", Run: hearing.Hear},
 			{Name: "give tokens back", Run: r.rates.giveBackSome},
@@ -48,7 +47,7 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 		},
 		SharedJobs: r.jobs,
 		Lost:       r.leases.Lose,
-		Ready:      r.wake,
+		Ready:      r.Wake,
 		Last:       r.rates.giveBackAll,
 	})
 }
@@ -96,7 +95,7 @@ func (r *Relay) newScheduler() *schedule.Scheduler {
 }
 
 // newPace paces a loop that is not the dispatcher.
-func (r *Relay) newPace() pg.Pace { return pg.NewPace(&r.answered, r.wake) }
+func (r *Relay) newPace() pg.Pace { return pg.NewPace(&r.answered, r.Wake) }
 
 // limitsOf are the limits of types that hold in all relays.
 func limitsOf(all []*handler.Handler) (out []store.Limit) {

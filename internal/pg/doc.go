@@ -16,6 +16,4 @@
 //
 // A relay writes in a transaction or on a held connection, never through *sql.DB, which repeats a
 // statement when its connection breaks.
-//
-// Package relay is its only caller.
 package pg

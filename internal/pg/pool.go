@@ -47,6 +47,9 @@ type idleConn struct {
 
 func NewPool(db *sql.DB) *Pool { return &Pool{db: db} }
 
+// MaxConns is the limit of the *sql.DB; 0 is none.
+func (p *Pool) MaxConns() int { return p.db.Stats().MaxOpenConnections }
+
 // Untimed are statements that lift transaction_timeout, where the server has it, from a transaction
 // of the app's code. A handler's own timeout bounds that. They go before the savepoint: a rollback
 // to it would bring back the setting, which ends the connection.

@@ -11,6 +11,4 @@
 //
 //	none --100 tasks claimed--> at --claims--> further on
 //	                             ^'--a head below--> back to the head
-//
-// Package relay is its only caller.
 package plan

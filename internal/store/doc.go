@@ -17,6 +17,4 @@
 //	Record ──> written ──claim ends────────> gone
 //	              │──connection lost──────> marked: no attempt
 //	              `──relay dies───────────> lost: an attempt, found by the next claim
-//
-// Package relay is its only caller.
 package store

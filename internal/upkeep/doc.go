@@ -12,6 +12,4 @@
 //
 //	started --beats for 10 s--> settled --a gap--> started
 //	alive   --10 s without a beat--> not alive: leased handlers end, nothing is claimed --a beat--> alive
-//
-// Package relay is its only caller.
 package upkeep

@@ -39,10 +39,10 @@ func New(p Params) *Heartbeat {
 	h := &Heartbeat{Params: p, First: make(chan struct{}), Tried: make(chan struct{}), on: pg.NewDedicated(p.Pool)}
 	all := append([]Job{{"take over", (&takeover{Params: p, streak: &h.streak}).run}}, p.Jobs...) // at the start in this order
 	h.jobs = newJobs(p.Now, p.Log, append(all,
-		Job{"reap", reap(p.Schema, p.RelayID)},
-		Job{"report unhandled types", reportUnhandled(p.Schema, p.Types, p.Log)},
+		Job{"reap", h.reap},
+		Job{"report unhandled types", h.reportUnhandled},
 		Job{"sweep keys", (&keySweep{schema: p.Schema}).run},
-		Job{"maintain", newSharedJobs(p.Schema, p.Log, p.Now, p.SharedJobs).run},
+		Job{"maintain", (&sharedJobs{Params: p, rest: map[string]time.Time{}}).run},
 	))
 	return h
 }
@@ -153,7 +153,7 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 	err := h.on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, Interval)
 		defer cancel()
-		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers, h.MaxConns()}
+		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers, h.Pool.MaxConns()}
 		var now int64
 		sent := time.Now()
 		if err := conn.QueryRowContext(ctx, h.Schema.SQL(BeatSQL), args...).Scan(&now); err != nil {

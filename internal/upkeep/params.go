@@ -14,7 +14,6 @@ type Params struct {
 	PID           int
 	Types         []string // that have a handler
 	Workers       int
-	MaxConns      func() int // the limit of the pool; 0 is none
 	Schema        pg.Schema
 	Pool          *pg.Pool
 	Pace          pg.Pace

@@ -22,14 +22,12 @@ DELETE FROM outbox.relay l WHERE alive_until < clock_timestamp() - interval '1 h
    AND NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id)`
 
 // reap is the job that deletes runs and relays that nobody needs any more.
-func reap(in pg.Schema, relayID string) func(context.Context, *pg.Dedicated) (time.Duration, error) {
-	return func(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
-		return ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			if _, err := conn.ExecContext(ctx, in.SQL(ReapRunsSQL)); err != nil {
-				return err
-			}
-			_, err := conn.ExecContext(ctx, in.SQL(ReapRelaysSQL), relayID)
+func (p *Params) reap(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
+	return ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		if _, err := conn.ExecContext(ctx, p.Schema.SQL(ReapRunsSQL)); err != nil {
 			return err
-		})
-	}
+		}
+		_, err := conn.ExecContext(ctx, p.Schema.SQL(ReapRelaysSQL), p.RelayID)
+		return err
+	})
 }

@@ -68,23 +68,16 @@ UPDATE outbox.maintenance SET due_at = clock_timestamp() + $2::bigint * interval
 
 // sharedJobs are those that one relay takes its part in.
 type sharedJobs struct {
-	schema pg.Schema
-	log    *slog.Logger
-	now    func() time.Time
-	all    []SharedJob
-	rest   map[string]time.Time // until when this relay leaves a job to others, that it did not bring to its end
-}
-
-func newSharedJobs(in pg.Schema, log *slog.Logger, now func() time.Time, all []SharedJob) *sharedJobs {
-	return &sharedJobs{schema: in, log: log, now: now, all: all, rest: map[string]time.Time{}}
+	Params
+	rest map[string]time.Time // until when this relay leaves a job to others, that it did not bring to its end
 }
 
 // run does one part of the job that has been due for longest, if any is due that no other
 // relay is at, and returns when to check again.
 func (s *sharedJobs) run(ctx context.Context, on *pg.Dedicated) (wait time.Duration, err error) {
 	var names []string
-	for _, j := range s.all {
-		if s.now().After(s.rest[j.Name]) {
+	for _, j := range s.SharedJobs {
+		if s.Now().After(s.rest[j.Name]) {
 			names = append(names, j.Name)
 		}
 	}
@@ -95,12 +88,12 @@ func (s *sharedJobs) run(ctx context.Context, on *pg.Dedicated) (wait time.Durat
 	var in sql.NullInt64
 	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		read := func() error {
-			return conn.QueryRowContext(ctx, s.schema.SQL(nextSharedSQL), pq.Array(names)).Scan(&known, &in)
+			return conn.QueryRowContext(ctx, s.Schema.SQL(nextSharedSQL), pq.Array(names)).Scan(&known, &in)
 		}
 		if err := read(); err != nil || known == len(names) {
 			return err
 		}
-		if _, err := conn.ExecContext(ctx, s.schema.SQL(newSharedSQL), pq.Array(names)); err != nil {
+		if _, err := conn.ExecContext(ctx, s.Schema.SQL(newSharedSQL), pq.Array(names)); err != nil {
 			return err
 		}
 		return read()
@@ -115,13 +108,13 @@ func (s *sharedJobs) run(ctx context.Context, on *pg.Dedicated) (wait time.Durat
 	}
 	var taken []string
 	err = begin(ctx, on, func(ctx context.Context, tx *sql.Tx) error {
-		if taken, err = pg.Texts(tx.QueryContext(ctx, s.schema.SQL(takeSharedSQL), pq.Array(names), pg.Millis(partTimeout/2), pg.Millis(pg.Bookkeeping))); err != nil || len(taken) == 0 {
+		if taken, err = pg.Texts(tx.QueryContext(ctx, s.Schema.SQL(takeSharedSQL), pq.Array(names), pg.Millis(partTimeout/2), pg.Millis(pg.Bookkeeping))); err != nil || len(taken) == 0 {
 			return err
 		}
-		return s.do(ctx, tx, s.all[slices.IndexFunc(s.all, func(j SharedJob) bool { return j.Name == taken[0] })])
+		return s.do(ctx, tx, s.SharedJobs[slices.IndexFunc(s.SharedJobs, func(j SharedJob) bool { return j.Name == taken[0] })])
 	})
 	if err != nil && len(taken) > 0 {
-		s.rest[taken[0]] = s.now().Add(failedJobWait)
+		s.rest[taken[0]] = s.Now().Add(failedJobWait)
 	}
 	return TakeoverInterval, err
 }
@@ -131,14 +124,14 @@ func (s *sharedJobs) do(ctx context.Context, tx *sql.Tx, j SharedJob) error {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT job"); err != nil {
 		return err
 	}
-	next, err := j.Run(ctx, s.schema, s.log, tx)
+	next, err := j.Run(ctx, s.Schema, s.Log, tx)
 	if err != nil {
-		s.log.Debug("outbox: maintenance", "job", j.Name, "error", pgerr.LogText(err))
+		s.Log.Debug("outbox: maintenance", "job", j.Name, "error", pgerr.LogText(err))
 		if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT job"); err != nil {
 			return err // the connection is gone: another relay tries
 		}
 		next = failedJobWait
 	}
-	_, err = tx.ExecContext(ctx, s.schema.SQL(sharedDoneSQL), j.Name, next.Microseconds())
+	_, err = tx.ExecContext(ctx, s.Schema.SQL(sharedDoneSQL), j.Name, next.Microseconds())
 	return err
 }

@@ -3,7 +3,6 @@ package upkeep
 import (
 	"context"
 	"database/sql"
-	"log/slog"
 	"time"
 
 	"github.com/lib/pq"
@@ -41,27 +40,25 @@ const unhandledInterval = time.Minute
 
 // reportUnhandled is the job that logs the task types that have tasks and no handler in any living
 // relay. The tasks are left alone.
-func reportUnhandled(in pg.Schema, handled []string, log *slog.Logger) func(context.Context, *pg.Dedicated) (time.Duration, error) {
-	return func(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
-		return unhandledInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			rows, err := conn.QueryContext(ctx, in.SQL(UnhandledSQL), pq.Array(handled))
-			if err != nil {
+func (p *Params) reportUnhandled(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
+	return unhandledInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		rows, err := conn.QueryContext(ctx, p.Schema.SQL(UnhandledSQL), pq.Array(p.Types))
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var taskType string
+			var n int
+			if err := rows.Scan(&taskType, &n); err != nil {
 				return err
 			}
-			defer rows.Close()
-			for rows.Next() {
-				var taskType string
-				var n int
-				if err := rows.Scan(&taskType, &n); err != nil {
-					return err
-				}
-				atLeast := ""
-				if n == 1000 {
-					atLeast = " (counted up to 1000)"
-				}
-				log.Warn("outbox: no relay has a handler for this task type; its tasks wait"+atLeast, "task_type", taskType, "tasks", n)
+			atLeast := ""
+			if n == 1000 {
+				atLeast = " (counted up to 1000)"
 			}
-			return rows.Err()
-		})
-	}
+			p.Log.Warn("outbox: no relay has a handler for this task type; its tasks wait"+atLeast, "task_type", taskType, "tasks", n)
+		}
+		return rows.Err()
+	})
 }

@@ -57,6 +57,7 @@ var allowedImports = map[string][]string{
 	"/outboxtest": {
 		"", "/handlers", "/internal/run",
 		"/internal/pg",            // the schema's name in a statement
+		"/internal/store",         // headers as handlers get them
 		"github.com/lib/pq",       // arrays
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},

@@ -14,6 +14,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // RequireEnqueued fails the test unless a task of the type is in outbox.task that match accepts and
@@ -142,7 +143,7 @@ func read(ctx context.Context, q Querier, schema pg.Schema, taskType string) (ou
 			&r.LastError, &r.OrderingKey, &r.Iterations); err != nil {
 			return nil, err
 		}
-		r.Headers = headersOf(headers)
+		r.Headers = store.Headers(headers.String)
 		out = append(out, r)
 	}
 	return out, rows.Err()

@@ -21,7 +21,6 @@ package outboxtest
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"reflect"
 )
 
@@ -35,21 +34,4 @@ type Querier interface {
 func isNil(q any) bool {
 	v := reflect.ValueOf(q)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
-}
-
-// headersOf are the headers of a task as a handler gets them.
-func headersOf(text sql.NullString) map[string]string {
-	var values map[string]any
-	if !text.Valid || json.Unmarshal([]byte(text.String), &values) != nil {
-		return nil
-	}
-	out := make(map[string]string, len(values))
-	for k, v := range values {
-		if s, ok := v.(string); ok {
-			out[k] = s
-		} else if b, err := json.Marshal(v); err == nil {
-			out[k] = string(b)
-		}
-	}
-	return out
 }

@@ -147,18 +147,26 @@ func (r *Row) Fill(t *Task, attempt int) {
 		t.LastError = *r.lastError
 	}
 	if r.headers != nil {
-		var values map[string]any // plain SQL may have stored other values than strings
-		if json.Unmarshal([]byte(*r.headers), &values) == nil {
-			t.Headers = make(map[string]string, len(values))
-			for k, v := range values {
-				if s, ok := v.(string); ok {
-					t.Headers[k] = s
-				} else if b, err := json.Marshal(v); err == nil {
-					t.Headers[k] = string(b)
-				}
-			}
+		t.Headers = Headers(*r.headers)
+	}
+}
+
+// Headers are those of a task as its handler gets them. Plain SQL may have stored other values than
+// strings, which are JSON then.
+func Headers(column string) map[string]string {
+	var values map[string]any
+	if json.Unmarshal([]byte(column), &values) != nil {
+		return nil
+	}
+	out := make(map[string]string, len(values))
+	for k, v := range values {
+		if s, ok := v.(string); ok {
+			out[k] = s
+		} else if b, err := json.Marshal(v); err == nil {
+			out[k] = string(b)
 		}
 	}
+	return out
 }
 
 func IDs(rows []*Row) []int64 {

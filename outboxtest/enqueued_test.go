@@ -3,6 +3,7 @@ package outboxtest_test
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -140,7 +141,8 @@ func TestAFailureListsWhatIsEnqueuedAndWhyItIsNotAsWanted(t *testing.T) {
 func TestTheSchemaMayHaveAnotherName(t *testing.T) {
 	t.Parallel()
 	db := newDB(t, "postgres", schema.Schema("tasks"))
-	for name, in := range map[string]outbox.Querier{"sql.Tx": begin(t, db), "sql.DB": db} {
+	for _, in := range []outbox.Querier{begin(t, db), db} { // in this order: the transaction would see what db commits
+		name := fmt.Sprintf("%T", in)
 		exec(t, in, `INSERT INTO tasks.task (task_type, payload) VALUES ('SEND', '{"N": 4}')`)
 		if got := outboxtest.RequireEnqueuedN(t, in, 1, send, even, outboxtest.Schema("tasks"))[0].Payload.N; got != 4 {
 			t.Errorf("%s: the payload is %d, want 4", name, got)

@@ -67,12 +67,12 @@ func MaxAttempts(n int) Option { return func(r *registration) { r.MaxAttempts = 
 // lower runs first. It must fit an int16.
 func Priority(p int) Option { return func(r *registration) { r.Priority = p } }
 
-// Keep writes each finished task of this type to the history (table outbox.done_task, package
-// history), in the transaction that finishes it, and keeps it there for d by PostgreSQL's clock. It
-// costs one more row written for each task, and the payload of a Tx or Batch task goes to the
-// server once more. 0 means that finished tasks are not kept, the default; the most is 100 years.
-// Tasks that went to the dead letters are not in the history, nor those whose handler committed the
-// claim's transaction itself.
+// Keep writes each finished task of this type to the history (table outbox.done_task, which
+// admin.Client.Tasks reads), in the transaction that finishes it, and keeps it there for d by
+// PostgreSQL's clock. It costs one more row written for each task, and the payload of a Tx or Batch
+// task goes to the server once more. 0 means that finished tasks are not kept, the default; the
+// most is 100 years. Tasks that went to the dead letters are not in the history, nor those whose
+// handler committed the claim's transaction itself.
 func Keep(d time.Duration) Option { return func(r *registration) { r.Keep = d } }
 
 // Backoff is a factory of go-retry backoffs: the wait before attempt n + 1 is the n-th value of a

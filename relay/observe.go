@@ -171,7 +171,7 @@ func (o *observers) Ended(e run.End) {
 
 // Died implements run.Events.
 func (o *observers) Died(d run.DeadLetter) {
-	o.dead.tell(DeadLetter{TaskID: d.TaskID, Type: d.Type, Attempt: d.Attempt, MaxAttempts: d.MaxAttempts, Reason: d.Reason, Error: d.Error})
+	o.dead.tell(DeadLetter(d))
 }
 
 func (o *observers) tellChange(e Event, at time.Time) {

@@ -46,7 +46,7 @@ func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
 				go func() { d.run(); close(stopped) }()
 				for begun := time.Now(); time.Since(begun) < time.Minute; {
 					time.Sleep(min(wakeEach, time.Minute))
-					r.wake()
+					r.Wake()
 				}
 				cancel()
 				<-stopped

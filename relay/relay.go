@@ -138,9 +138,7 @@ func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
 
 // Wake makes the relay poll for work now: after a commit in the same process that may have
 // enqueued. It does not block. outbox.InTx does it by itself.
-func (r *Relay) Wake() { r.wake() }
-
-func (r *Relay) wake() { run.Poke(r.woken) }
+func (r *Relay) Wake() { run.Poke(r.woken) }
 
 // start sets up one run, dispatches, and tears everything down again.
 func (r *Relay) start(ctx context.Context, once bool) error {
@@ -171,7 +169,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	r.heart = r.newHeartbeat(time.Now)
 	r.observers.ahead = r.heart.Ahead
 	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.runner.RelayID, PollInterval: r.config.PollInterval, Pool: r.runner.Conns,
-		Log: r.log, Answered: &r.answered, Wake: r.wake, Withdrawn: func() { run.Poke(r.withdrawn) }}
+		Log: r.log, Answered: &r.answered, Wake: r.Wake, Withdrawn: func() { run.Poke(r.withdrawn) }}
 	defer r.live(ctx)()
 	started := false
 	defer func() {
@@ -187,7 +185,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	if err := r.check(claiming, once); err != nil || r.runner.Stopping() {
 		return err
 	}
-	defer wake.Register(r.wake)()
+	defer wake.Register(r.Wake)()
 	d := r.newDispatcher(claiming, once)
 	r.leases.Ended = d.ended
 	stopJournal := background(r.journal.Run)

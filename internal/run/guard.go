@@ -34,9 +34,6 @@ type guardedTx struct {
 	session   pg.Session
 	xid       string
 	savepoint string
-	bounded   context.Context // of exclusively; one for all its calls, as each timer costs
-	bound     *time.Timer     // ends it
-	unbind    func()          // ends it with the transaction: a driver may have a goroutine that waits for that
 }
 
 func newGuardedTx(s *store.Store) guardedTx {
@@ -65,26 +62,14 @@ func (g *guardedTx) untimed() string {
 	return g.Conns.Untimed()
 }
 
-// done lets go of what exclusively made.
-func (g *guardedTx) done() {
-	if g.unbind != nil {
-		g.unbind()
-	}
-}
-
 // exclusively calls f, whose context bounds its statements.
 func (g *guardedTx) exclusively(f func(context.Context, pg.Exclusive) error) error {
-	if g.bounded == nil {
-		ctx, cancel := context.WithCancel(context.Background())
-		g.bounded, g.bound, g.unbind = ctx, time.AfterFunc(2*pg.Bookkeeping, cancel), cancel
-	} else {
-		g.bound.Reset(2 * pg.Bookkeeping)
-	}
-	defer g.bound.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*pg.Bookkeeping)
+	defer cancel()
 	if g.conn == nil {
-		return f(g.bounded, pg.Within(g.tx))
+		return f(ctx, pg.Within(g.tx))
 	}
-	return g.Conns.Raw(g.conn, func(c pg.Exclusive) error { return f(g.bounded, c) })
+	return g.Conns.Raw(g.conn, func(c pg.Exclusive) error { return f(ctx, c) })
 }
 
 // exec runs statements without parameters, which travel together. They are bounded by the

@@ -77,7 +77,6 @@ func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 		return l.gaveUp()
 	}
 	c := &completion{removal: newRemoval(&l.r.Store, l.h, &l.row, l.token), r: l.r, l: l, ctx: ctx}
-	defer c.done()
 	switch err := c.start(); {
 	case errors.Is(err, outbox.ErrLeaseLost):
 		return fmt.Errorf("%w: task %d", err, l.row.ID)

@@ -125,7 +125,6 @@ func (l *stepLease) Complete(ctx context.Context, fn func(*sql.Tx) error) error 
 	err := l.s.in.InTx(ctx, func(tx *sql.Tx) error {
 		d := newRemoval(&l.s.store, l.h, l.row, l.token)
 		d.within(tx)
-		defer d.done()
 		switch err := d.take(ctx); {
 		case errors.Is(err, outbox.ErrLeaseLost):
 			return fmt.Errorf("%w: task %d", err, l.row.ID)

@@ -18,7 +18,6 @@ func (s *Stepper) stepTx(ctx context.Context, h *handler.Handler, c claimPlan) (
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
 		u := &unit{guardedTx: newGuardedTx(&s.store), h: h}
 		u.within(tx)
-		defer u.done()
 		err := u.take(c)
 		if err != nil || len(u.rows) == 0 {
 			return err

@@ -36,7 +36,6 @@ type attempt struct {
 // to slow down, or ErrNoSlot.
 func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, c claimPlan, claimed func([]*store.Row)) error {
 	a := &attempt{unit: unit{guardedTx: newGuardedTx(&r.Store), h: h}, r: r, claim: handler.Claim{Began: time.Now()}}
-	defer a.recycle()
 	err := a.begin(ctx)
 	if err != nil {
 		return err

@@ -5,8 +5,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"math"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -134,22 +132,7 @@ type unit struct {
 	guardedTx
 	h    *handler.Handler
 	rows []*store.Row
-	lent *[]store.Row // what rows points to, from rowPool
-	runs *store.Runs  // in the journal; nil: there is none
-}
-
-// rowPool lends claims their rows, which would be half of the garbage of a large one.
-var rowPool = sync.Pool{New: func() any { return new([]store.Row) }}
-
-// recycle gives the rows back, when nobody has one any more.
-func (u *unit) recycle() {
-	if u.lent == nil {
-		return
-	}
-	u.rows = nil
-	clear(*u.lent)
-	*u.lent = (*u.lent)[:0]
-	rowPool.Put(u.lent)
+	runs *store.Runs // in the journal; nil: there is none
 }
 
 // take claims, and sets the savepoint if it finds tasks.
@@ -176,12 +159,7 @@ func (u *unit) take(c claimPlan) error {
 				if values[0] == nil {
 					return nil
 				}
-				if u.lent == nil {
-					u.lent = rowPool.Get().(*[]store.Row)
-					*u.lent = slices.Grow(*u.lent, p.limit)
-				}
-				*u.lent = append(*u.lent, store.Row{TaskType: u.h.Type, Max: u.h.MaxAttempts})
-				r := &(*u.lent)[len(*u.lent)-1]
+				r := &store.Row{TaskType: u.h.Type, Max: u.h.MaxAttempts}
 				u.rows = append(u.rows, r)
 				u.xid, err = r.FromText(pg.Text(values[0]))
 				return err

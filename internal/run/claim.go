@@ -101,14 +101,10 @@ func ClaimedRuns(rows []*store.Row) (out []plan.ClaimedRun) {
 	return out
 }
 
-// ClaimedLeases are ClaimedRuns of leased tasks, whose claim has counted the attempt.
+// ClaimedLeases are ClaimedRuns of leased tasks.
 func ClaimedLeases(runs []*LeasedRun) (out []plan.ClaimedRun) {
 	for _, x := range runs {
-		attempt := x.row.Attempt
-		if !x.row.LostBy.Valid {
-			attempt--
-		}
-		out = appendRun(out, &x.row, attempt)
+		out = appendRun(out, &x.row, x.row.Unclaimed())
 	}
 	return out
 }

@@ -104,7 +104,7 @@ func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, n LeaseNext,
 		})
 	}
 	if err != nil && len(runs) > 0 {
-		l.release(rowsIn(runs), token, xid) // the commit's outcome may be unknown
+		l.release(runs, xid) // the commit's outcome may be unknown
 	}
 	return runs, allowed, err
 }

@@ -16,8 +16,8 @@ import (
 
 // unknownClaim is a claim whose commit may have failed or not.
 type unknownClaim struct {
-	rows       []*store.Row
-	token, xid string
+	back []*transition // of its tasks
+	xid  string
 }
 
 // Leases are what this relay holds of leased tasks, and ends.
@@ -95,10 +95,14 @@ func (l *Leases) Lose() (lost int) {
 }
 
 // release gives a claim back whose commit may have failed or not.
-func (l *Leases) release(rows []*store.Row, token, xid string) {
+func (l *Leases) release(runs []*LeasedRun, xid string) {
+	c := unknownClaim{xid: xid}
+	for _, x := range runs {
+		c.back = append(c.back, &transition{row: &x.row, token: x.token, verdict: verdict{back: true, change: store.Change{Attempt: x.row.Unclaimed()}}, lostBy: x.row.LostBy})
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.unknown = append(l.unknown, unknownClaim{rows, token, xid})
+	l.unknown = append(l.unknown, c)
 }
 
 // Run gives back what claims of unknown outcome took, until stop is closed. Then it waits for the
@@ -131,7 +135,7 @@ func (l *Leases) giveBack() {
 			continue // another server has taken over, which never had it
 		}
 		if err == nil && status == "committed" {
-			err = l.write(c.transitions(), false)
+			err = l.write(c.back, false)
 		}
 		if err != nil || status == "in progress" {
 			l.mu.Lock()
@@ -139,18 +143,6 @@ func (l *Leases) giveBack() {
 			l.mu.Unlock()
 		}
 	}
-}
-
-func (c unknownClaim) transitions() []*transition {
-	var back []*transition
-	for _, t := range c.rows {
-		attempt := t.Attempt
-		if !t.LostBy.Valid {
-			attempt-- // it was not begun
-		}
-		back = append(back, &transition{row: t, token: c.token, verdict: verdict{back: true, change: store.Change{Attempt: attempt}}, lostBy: t.LostBy})
-	}
-	return back
 }
 
 const BeginSuspectSQL = `/* outbox: count the attempt of a suspect */

@@ -106,6 +106,15 @@ func InOrder(rows []*Row) {
 	slices.SortFunc(rows, (*Row).Compare)
 }
 
+// Unclaimed is the attempt of a leased task as before its claim, which counts that of all but
+// suspects.
+func (r *Row) Unclaimed() int {
+	if r.LostBy.Valid {
+		return r.Attempt
+	}
+	return r.Attempt - 1
+}
+
 func (r *Row) Compare(s *Row) int {
 	return cmp.Or(cmp.Compare(r.Priority, s.Priority), cmp.Compare(r.Attempt, s.Attempt), cmp.Compare(r.ID, s.ID))
 }

@@ -22,19 +22,10 @@ func (d *dispatcher) cameBack(c *lane) {
 	}
 }
 
-// noSlot ends a claim that was not made, as other calls of the type hold all its slots.
-func (d *dispatcher) noSlot(c *lane, began time.Time) {
+// notMade ends a claim that was not made, as the slots or the rate of its type are used up.
+func (d *dispatcher) notMade(c *lane, began time.Time) {
 	d.cameBack(c)
 	c.credit = max(c.credit, 1)
-	c.waitForSlot()
-	d.well(began)
-}
-
-// noToken ends a claim that was not made, as the rate of its type is used up.
-func (d *dispatcher) noToken(c *lane, wait time.Duration, began time.Time) {
-	d.cameBack(c)
-	c.credit = max(c.credit, 1)
-	c.waitForToken(wait)
 	d.well(began)
 }
 
@@ -71,6 +62,15 @@ func (d *dispatcher) refused(c *lane, err error) {
 	if now.Sub(c.refusalAt) >= refusalLogged {
 		c.refusalAt = now
 		d.r.Log.Error("outbox: tasks of this type cannot be claimed or recorded", "task_type", c.h.Type, "error", pgerr.LogText(err))
+	}
+}
+
+// ran notes that tasks ran, which may have enqueued. After one with an ordering key a poll promotes
+// the next.
+func (d *dispatcher) ran(ordered bool) {
+	d.found = true
+	if ordered {
+		d.nextDue = time.Now()
 	}
 }
 

@@ -88,16 +88,16 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext, started int) {
 			d.fail(err, began)
 		case claimed:
 		case errors.Is(err, run.ErrNoSlot):
-			d.noSlot(c, began)
+			c.waitForSlot()
+			d.notMade(c, began)
 		case err == nil:
-			d.noToken(c, wait, began)
+			c.waitForToken(wait)
+			d.notMade(c, began)
 		default:
 			d.claimed(c, taken{limit: limit}, err, began)
 		}
-		d.found = d.found || ran // what ran may have enqueued
-		if ordered {
-			// A poll promotes the next task of the key.
-			d.nextDue = time.Now()
+		if ran {
+			d.ran(ordered)
 		}
 		d.released(c, 1, ran)
 	}
@@ -133,9 +133,11 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, started int) {
 		}
 		switch {
 		case err == nil && limit == 0:
-			d.noToken(c, wait, began)
+			c.waitForToken(wait)
+			d.notMade(c, began)
 		case err == nil && allowed == 0:
-			d.noSlot(c, began)
+			c.waitForSlot()
+			d.notMade(c, began)
 		case err == nil && reported:
 			d.cameBack(c)
 			d.well(began)
@@ -162,11 +164,7 @@ func (d *dispatcher) ended(runs []*run.LeasedRun) {
 	}
 	ordered := slices.ContainsFunc(runs, (*run.LeasedRun).Ordered)
 	d.events <- func() {
-		d.found = true // what ran may have enqueued
-		if ordered {
-			// A poll promotes the next task of the key.
-			d.nextDue = time.Now()
-		}
+		d.ran(ordered)
 		for h, n := range ends {
 			d.released(d.lanes.of(h), n, true)
 		}

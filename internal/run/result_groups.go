@@ -174,11 +174,13 @@ func (l *Leases) writeGroup(group []*LeasedRun, slots chan struct{}) {
 // logged; unknown: it may be gone by an earlier try, whose COMMIT got no answer.
 func (l *Leases) write(group []*transition, unknown bool) error {
 	done, other := split(group)
-	write := l.writeAll
+	var err error
 	if len(other) == 0 && alike(done) {
-		write = l.writeDone
+		err = l.writeDone(done)
+	} else {
+		err = l.writeAll(done, other)
 	}
-	if err := write(done, other); err != nil {
+	if err != nil {
 		return err
 	}
 	for _, t := range group {
@@ -204,7 +206,7 @@ func (l *Leases) write(group []*transition, unknown bool) error {
 }
 
 // writeDone deletes tasks that are done.
-func (l *Leases) writeDone(group, _ []*transition) error {
+func (l *Leases) writeDone(group []*transition) error {
 	query, args, said := finishing(group)
 	begin := pg.BeginSQL
 	if query != FinishSQL {

@@ -7,13 +7,19 @@ import (
 	"testing"
 )
 
-// table has the bounds of what one task costs: a case a line (kinds_test.go says what is done), a figure a column (figures_test.go says of
-// what). A bound is a little above what was measured. For calls, trips, statements and rows that is 5 %, so that one statement more for a
-// task or a batch does not fit; but in the case leased calls, trips and statements may be twice as many, as it depends on the machine how
-// many tasks end together. It is 15 % for buffers, WAL and allocations, which differ between versions of PostgreSQL and Go. Polls come by
-// the clock, and may be 20 times as many. Six of the statements of a Tx task, a batch or a Complete put its session
-// back for the next handler, in a message that is sent anyway; a batch and a Complete call end_run for that as well, with two
-// inner ones and more. lib/pq takes two round trips for an Enqueue, as its values are arguments. A leased run keeps what its error said when it was read. To change the bounds: OUTBOX_TEST_TIMING=1 go test ./internal/cost -v -bounds prints a table to put here.
+// table has the bounds of what one task costs. A line is a case of kinds_test.go, a column is a
+// figure of figures_test.go. A bound is a little above what was measured:
+//   - 5 % for calls, trips, statements and rows, so that one statement more for a task does not fit.
+//     In the case leased these may double, as the machine decides how many tasks end together.
+//   - 15 % for buffers, WAL and allocations, which differ between versions of PostgreSQL and Go.
+//   - 20 times for polls, which come by the clock.
+//
+// Some figures have reasons that are not obvious. Six statements of a Tx task, a batch or a Complete
+// reset its session, in a message that is sent anyway. lib/pq takes two round trips for an Enqueue,
+// as its values are arguments. Each row of a batch is an allocation of its own: a pool of rows saved
+// 300 bytes a task, and had to know when nobody used a row any more.
+//
+// OUTBOX_TEST_TIMING=1 go test ./internal/cost -v -bounds prints a table to put here.
 const table = `
 case               polls      calls      trips statements      inner       rows    buffers        wal     allocs      bytes
 enqueue                0       3.15        4.2       3.15        2.1       1.05       8.65        482       70.6       2850

@@ -57,7 +57,7 @@ func TestTheDocumentationShowsWhatIsPrinted(t *testing.T) {
 		return nil
 	}, handlers.MaxRunningTotal(4))
 	handlers.Leased(r, outbox.NewTaskType[any]("REPORT"), func(context.Context, *outbox.Task[any]) error { return nil }, handlers.Rate(10, time.Minute))
-	relaytest.Run(t, db.DB, r, relay.Config{Workers: 10, Schedules: relay.Schedules{{Name: "nightly-report", Timing: relay.Every(24 * time.Hour), Spec: "@daily",
+	relaytest.Run(t, db.DB, r, relay.Config{Workers: 10, DrainTimeout: time.Millisecond, Schedules: relay.Schedules{{Name: "nightly-report", Timing: relay.Every(24 * time.Hour), Spec: "@daily",
 		Task: outbox.NewTaskType[map[string]string]("REPORT").New(map[string]string{"month": "2026-05"})}}})
 	eventually(t, "one is dead, one runs, and two are done", func() bool {
 		return db.Text(t, `SELECT concat_ws(' ', (SELECT count(*) FROM outbox.dead_task), (SELECT string_agg(task_id || state, ' ' ORDER BY task_id) FROM outbox.task), (SELECT count(*) FROM outbox.schedule))`) ==

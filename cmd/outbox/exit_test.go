@@ -133,19 +133,22 @@ func TestASchemaThatIsNotMigratedIsOldOrNewerIsSaid(t *testing.T) {
 		step{"stats -schema other", exitFailed, "outbox: the schema other is not migrated: run outbox --schema other migrate up\n"},
 		step{"migrate up", 0, ""},
 	)
-	for version, want := range map[int]string{
-		15: "from before the first release, and cannot be migrated: drop the schema, with the tasks in it, and start anew\n",
-		20: ": run outbox migrate up\n",
-		99: "install the command of that version\n",
+	for _, c := range []struct {
+		version int
+		want    string
+	}{
+		{15, "from before the first release, and cannot be migrated: drop the schema, with the tasks in it, and start anew\n"},
+		{20, ": run outbox migrate up\n"},
+		{99, "install the command of that version\n"},
 	} {
 		db.Do(t, `DELETE FROM outbox.migration`)
-		db.Do(t, `INSERT INTO outbox.migration (version) SELECT generate_series(least(19, $1::int), $1)`, version)
-		db.steps(t, step{"dead list", exitFailed, want})
-		if version != 20 {
-			db.steps(t, step{"migrate up", exitFailed, want})
+		db.Do(t, `INSERT INTO outbox.migration (version) SELECT generate_series(least(19, $1::int), $1)`, c.version)
+		db.steps(t, step{"dead list", exitFailed, c.want})
+		if c.version != 20 {
+			db.steps(t, step{"migrate up", exitFailed, c.want})
 		}
-		if version == 15 {
-			db.steps(t, step{"migrate status", exitFailed, want})
+		if c.version == 15 {
+			db.steps(t, step{"migrate status", exitFailed, c.want})
 		}
 	}
 	db.Do(t, `INSERT INTO outbox.migration (version) SELECT generate_series(19, 99) ON CONFLICT DO NOTHING`)

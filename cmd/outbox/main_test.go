@@ -50,7 +50,7 @@ func (db *testDB) relay(t *testing.T, register func(r *handlers.Registry)) {
 	t.Helper()
 	r := handlers.New()
 	register(r)
-	relaytest.Run(t, db.DB, r, relay.Config{})
+	relaytest.Run(t, db.DB, r, relay.Config{DrainTimeout: time.Millisecond})
 }
 
 // bury writes dead letters with the ids from first on, which died a second after each other, an

@@ -61,7 +61,8 @@ func TestOptions(t *testing.T) {
 				task := outbox.NewTask{Type: name, Options: []outbox.Option{outbox.After(d)}}
 				putMany(t, tx, task, task)
 				until := clock()
-				// PostgreSQL multiplies intervals as floating point: in 292 years it is off by a millisecond.
+				// PostgreSQL multiplies intervals as floating point: in 292 years it is off by a
+				// millisecond.
 				off := time.Duration(float64(d)/1e15) + time.Microsecond
 				for _, got := range rows(t, tx, name) {
 					if got.RunAt.Before(from.Add(d-off)) || got.RunAt.After(until.Add(d).Add(off)) || got.State != "scheduled" {

@@ -94,7 +94,8 @@ func TestEntriesHaveTheirLimits(t *testing.T) {
 	}
 }
 
-// Entries name all tasks that were changed and no others; where these are too many for one, there are more, of one transaction.
+// Entries name all tasks that were changed and no others; where these are too many for one, there
+// are more, of one transaction.
 func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
 	t.Parallel()
 	db := relaytest.NewDatabase(t)

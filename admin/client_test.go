@@ -85,7 +85,8 @@ func TestWhatIsNoTransactionIsRefused(t *testing.T) {
 	}
 }
 
-// Every call works on each kind of connection, in an outbox of another name, and commits with its transaction.
+// Every call works on each kind of connection, in an outbox of another name, and commits with its
+// transaction.
 func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 	t.Parallel()
 	for _, driver := range drivers() {

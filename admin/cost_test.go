@@ -14,7 +14,8 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-// I10 of what operators see: a page, a task and the lists of relays and types cost the same wherever they are, with 30,000 tasks in each state as with
+// I10 of what operators see: a page, a task and the lists of relays and types cost the same
+// wherever they are, with 30,000 tasks in each state as with
 // 1,000,000 (OUTBOX_TEST_LONG=1).
 func TestEveryStatementCostsTheSameAtAnyNumberOfTasks(t *testing.T) {
 	needs.CI(t)
@@ -26,7 +27,8 @@ func TestEveryStatementCostsTheSameAtAnyNumberOfTasks(t *testing.T) {
 	db := relaytest.NewDatabase(t)
 	began := time.Now()
 	huge(t, db, n)
-	// As if the sample of ANALYZE had met no task of RARE: a generic plan assumes a single type then.
+	// As if the sample of ANALYZE had met no task of RARE: a generic plan assumes a single type
+	// then.
 	for _, table := range []string{"task", "dead_task", "done_task"} {
 		db.Do(t, `ALTER TABLE outbox.`+table+` ALTER task_type SET (n_distinct = 1)`)
 	}
@@ -35,7 +37,8 @@ func TestEveryStatementCostsTheSameAtAnyNumberOfTasks(t *testing.T) {
 	}
 	t.Logf("%d tasks in each state after %v", n, time.Since(began).Round(time.Second))
 	cost(t, db, liveCalls(t, db, n), false, true)
-	// Those that redrive leave dead rows behind, for which the others would pay. Nothing keeps them for other arguments.
+	// Those that redrive leave dead rows behind, for which the others would pay. Nothing keeps them
+	// for other arguments.
 	cost(t, db, deadCalls(t, db, n), false)
 }
 
@@ -68,7 +71,8 @@ func cost(t *testing.T, db *database, calls map[string]call, generic ...bool) {
 				if pages, most := p.Hit+p.Read, cmp.Or(mostPages[what], call.pages); pages > most || strings.Contains(text, `"External`) {
 					t.Errorf("%s: %s (generic %t) reads %d pages, want %d at most, and no sort on disk:\n%s", name, what, generic, pages, most, text)
 				}
-				// Two ends of a page are not two filters, each of which lets half of all through: at a few million that is a plan with workers and JIT.
+				// Two ends of a page are not two filters, each of which lets half of all through:
+				// at a few million that is a plan with workers and JIT.
 				if n := p.expects(); name == "count all" && what == "count dead letters" && n > 2*2000 {
 					t.Errorf("%s expects %d rows, want about 2,000:\n%s", name, n, text)
 				}

@@ -35,8 +35,8 @@ func TestPagesOfDeadLettersNeitherRepeatNorSkip(t *testing.T) {
 	})
 }
 
-// A search for what few have is spread over pages, each of which looks at a bounded number, and finds all, wherever they are: lists the latest first,
-// redrives and purges the oldest first.
+// A search for what few have is spread over pages, each of which looks at a bounded number, and
+// finds all, wherever they are: lists the latest first, redrives and purges the oldest first.
 func TestPagesOfASearchFindAll(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()

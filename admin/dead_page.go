@@ -74,8 +74,8 @@ const deadEndSQL = `/* outbox: the end of a page of dead letters */
 SELECT (extract(epoch FROM died_at) * 1000000)::bigint, task_id FROM outbox.dead_task
  WHERE %s LIMIT 1`
 
-// findEnd sets until to the last dead letter that the page may look at, if that is bounded and there
-// are so many.
+// findEnd sets until to the last dead letter that the page may look at, if that is bounded and
+// there are so many.
 func (d *deadPage) findEnd(ctx context.Context, c *Client, q outbox.Querier) error {
 	if d.Look == 0 {
 		return nil

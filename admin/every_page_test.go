@@ -15,7 +15,8 @@ var takers = map[string]func(*admin.Client, context.Context, admin.Filter, admin
 	"redrive": (*admin.Client).Redrive, "purge": (*admin.Client).Purge,
 }
 
-// A page takes the oldest that pass, as many as it is told to, from where the last one ended, and commits with its caller.
+// A page takes the oldest that pass, as many as it is told to, from where the last one ended, and
+// commits with its caller.
 func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 	t.Parallel()
 	for name, take := range takers {

@@ -51,7 +51,8 @@ func unreachable(t testing.TB) *admin.Client {
 	return client(t, db)
 }
 
-// bury writes n dead letters of a type that died the given number of minutes ago, each a second before the next, with ids from first on.
+// bury writes n dead letters of a type that died the given number of minutes ago, each a second
+// before the next, with ids from first on.
 func bury(t testing.TB, db *database, taskType, reason, text string, first, n, minutesAgo int) {
 	t.Helper()
 	db.Do(t, `WITH enqueued AS (INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, $5::int, $1, 'ready'))

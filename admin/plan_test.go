@@ -43,8 +43,9 @@ func (p plan) reads() (tables []string) {
 	return tables
 }
 
-// huge makes a table of n tasks of the type A in each state that many tasks may be in, with a few of the type RARE behind, and of as many dead and finished
-// ones. Triggers do not fire: counts are written for the types.
+// huge makes a table of n tasks of the type A in each state that many tasks may be in, with a few
+// of the type RARE behind, and of as many dead and finished ones. Triggers do not fire: counts are
+// written for the types.
 func huge(t *testing.T, db *database, n int) {
 	t.Helper()
 	tx, err := db.Begin()
@@ -126,7 +127,8 @@ func (r *recorder) QueryRowContext(ctx context.Context, query string, args ...an
 	return r.Querier.QueryRowContext(ctx, query, args...)
 }
 
-// explain runs a statement and returns its plan: for these arguments, or for any, as a driver may have it that keeps statements.
+// explain runs a statement and returns its plan: for these arguments, or for any, as a driver may
+// have it that keeps statements.
 func explain(t *testing.T, db *database, s statement, generic bool) (p plan, text string) {
 	t.Helper()
 	tx, err := db.Begin()

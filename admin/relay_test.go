@@ -23,7 +23,8 @@ func TestRelaysAreListedWithWhatTheyRun(t *testing.T) {
 			t.Errorf("without a relay: %v, %v", got, err)
 		}
 		s := newScene(t, db)
-		// A relay that died while it ran two tasks and a batch, and had one leased; and one that lost a connection.
+		// A relay that died while it ran two tasks and a batch, and had one leased; and one that
+		// lost a connection.
 		db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, started_at, alive_until, task_types) VALUES
 			($1, 'gone', 7, now() - interval '1 day', now() - interval '1 minute', '{"A \"quoted\", type",B}'), ($2, 'a', 8, now(), now() + interval '1 hour', '{}')`, deadRelay, liveRelay)
 		db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id, lost_connection, task_ids, first_id, last_id) VALUES

@@ -13,7 +13,8 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// listed are statements that insert tasks of the type A in a state, n of them, with equals in what they are ordered by; and the query of their order.
+// listed are statements that insert tasks of the type A in a state, n of them, with equals in what
+// they are ordered by; and the query of their order.
 var listed = map[admin.State]struct{ insert, order string }{
 	admin.Ready: {`INSERT INTO outbox.task (task_type, priority, attempt) SELECT 'A', n % 3 - 1, n % 2 FROM generate_series(1, $1::int) n`,
 		`SELECT task_id FROM outbox.task WHERE task_type = 'A' AND state = 'ready' ORDER BY priority, attempt, task_id`},

@@ -25,7 +25,8 @@ var shownSettings = []string{
 	"checkpoint_timeout", "max_connections", "autovacuum", "autovacuum_naptime", "wal_level", "jit",
 }
 
-// server is the PostgreSQL under test. A database is built once, and copied for each turn. So all turns of a side start from the same files, vacuumed, analyzed, after a checkpoint.
+// server is the PostgreSQL under test. A database is built once, and copied for each turn. So all
+// turns of a side start from the same files, vacuumed, analyzed, after a checkpoint.
 type server struct {
 	devpg *devpg.Server
 	admin *sql.DB

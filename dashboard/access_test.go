@@ -104,7 +104,8 @@ func TestEachRoleMayDoWhatItIsForAndNothingElse(t *testing.T) {
 	}
 }
 
-// Whoever looks at a payload is in the log, however they ask, and the page does not look again by itself.
+// Whoever looks at a payload is in the log, however they ask, and the page does not look again by
+// itself.
 func TestEachLookAtAPayloadIsLogged(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -131,7 +132,8 @@ func TestEachLookAtAPayloadIsLogged(t *testing.T) {
 	}
 }
 
-// A page of another origin cannot have its visitor's browser act here, and no page of another origin frames or reads this one.
+// A page of another origin cannot have its visitor's browser act here, and no page of another
+// origin frames or reads this one.
 func TestOtherOriginsAreRefused(t *testing.T) {
 	t.Parallel()
 	db, s := filled(t)

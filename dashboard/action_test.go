@@ -144,7 +144,8 @@ func TestCancelIsAskedFirst(t *testing.T) {
 	if after := changed(t, db); after != before {
 		t.Errorf("a question has changed something: %d, before %d", after, before)
 	}
-	// What a task cannot take is there and off, so that nothing slides under a pointer when its state changes.
+	// What a task cannot take is there and off, so that nothing slides under a pointer when its
+	// state changes.
 	buttons := regexp.MustCompile(`id="(redrive|run-now|cancel)"`)
 	for _, path := range []string{"task?id=" + id("ready"), "task?id=" + id("scheduled"), "task?id=" + id("leased"), "task?id=900001"} {
 		if got := fmt.Sprint(buttons.FindAllString(s.get(t, path).body, -1)); got != `[id="redrive" id="run-now" id="cancel"]` {

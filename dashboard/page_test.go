@@ -179,7 +179,8 @@ func TestPollsGetWhatHasChanged(t *testing.T) {
 		t.Errorf("a poll gets a whole page: %s", part.body)
 	}
 
-	// What reads all there is to find something is done when asked, and a list with buttons on its rows stays.
+	// What reads all there is to find something is done when asked, and a list with buttons on its
+	// rows stays.
 	viewer := serve(t, db, dashboard.Config{Authorize: as(dashboard.View)})
 	for path, polls := range map[string]bool{"": true, "dead": true, "dead?type=SEND_WELCOME&older=1h": true, "dead?error=user": false, "dead?reason=handler": false, "dead?type=SEND_WELCOME&error=x": false} {
 		if got := strings.Contains(viewer.get(t, path).body, "hx-trigger"); got != polls {

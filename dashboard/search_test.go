@@ -12,7 +12,8 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// A search that takes long answers with how far it has come, and goes on there: here after each 2,000 letters.
+// A search that takes long answers with how far it has come, and goes on there: here after each
+// 2,000 letters.
 func TestASearchThatTakesLongGoesOn(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
@@ -68,7 +69,8 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 	s.get(t, "bulk?do=purge&error=none+has+this").has(t, 200, "It is not known how many dead letters these are.")
 }
 
-// What is known by then is shown, also when a later look is stopped by the timeout; where nothing is known, as there is no connection, that is said.
+// What is known by then is shown, also when a later look is stopped by the timeout; where nothing
+// is known, as there is no connection, that is said.
 func TestASearchThatIsStoppedShowsWhatItHas(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

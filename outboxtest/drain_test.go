@@ -179,8 +179,8 @@ func TestAnEndlessLoopOfTasksFailsTheTest(t *testing.T) {
 	})
 }
 
-// A run whose task is gone without having been done is in the test's log, as Err does not tell of it. It does not fail
-// the test.
+// A run whose task is gone without having been done is in the test's log, as Err does not tell of
+// it. It does not fail the test.
 func TestADrainLogsWhatFailedDiedOrWasDiscarded(t *testing.T) {
 	t.Parallel()
 	tx := begin(t, newDB(t, "postgres"))

@@ -112,7 +112,8 @@ func ExampleRetries() {
 	// 1 true
 }
 
-// example calls f as a test of an app would run: in a transaction on a migrated database, which is rolled back.
+// example calls f as a test of an app would run: in a transaction on a migrated database, which is
+// rolled back.
 func example(f func(t testing.TB, tx *sql.Tx)) {
 	t := &exampleTB{}
 	defer t.cleanup()

@@ -16,7 +16,8 @@ import (
 
 type writeEffect = func(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error
 
-// features registers, for each kind of handler, types whose tasks run again, are kept, ordered and have timeouts of their own.
+// features registers, for each kind of handler, types whose tasks run again, are kept, ordered and
+// have timeouts of their own.
 func features(reg *handlers.Registry, effect writeEffect) {
 	hour := handlers.Backoff(relaytest.Constant(time.Hour))
 	all := func(name string, f func(task *outbox.Task[payload]) error, opts ...handlers.Option) {

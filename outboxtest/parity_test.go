@@ -22,8 +22,8 @@ import (
 
 var errBoom = errors.New("boom")
 
-// scenario registers handlers of all kinds with all outcomes, and returns what enqueues their tasks. Each handler writes
-// an effect first, which must be gone where it fails.
+// scenario registers handlers of all kinds with all outcomes, and returns what enqueues their
+// tasks. Each handler writes an effect first, which must be gone where it fails.
 func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 	reg := handlers.New()
 	reg.Use(func(next handlers.Func) handlers.Func { // middleware applies

@@ -27,8 +27,8 @@ func (s *seenBy) iterations() (out []string) {
 	return out
 }
 
-// An iteration that fails is retried as itself; the next one begins as attempt 1, with the payload that the handler gave.
-// The history has the task once, when its last iteration is done.
+// An iteration that fails is retried as itself; the next one begins as attempt 1, with the payload
+// that the handler gave. The history has the task once, when its last iteration is done.
 func TestATaskThatRunsAgainKeepsItsIDAndCountsIterations(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg, seen := handlers.New(), &seenBy{}
@@ -106,8 +106,9 @@ func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
 	}
 }
 
-// A batch says of each task what becomes of it: done, again with its own payload, failed. For all at once RunAgain
-// is fine. RunAgainWith is not: the batch fails as a whole, and its tasks run one by one.
+// A batch says of each task what becomes of it: done, again with its own payload, failed. For all
+// at once RunAgain is fine. RunAgainWith is not: the batch fails as a whole, and its tasks run one
+// by one.
 func TestABatchRunsSomeOfItsTasksAgain(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -142,7 +143,8 @@ func TestABatchRunsSomeOfItsTasksAgain(t *testing.T) {
 	}
 }
 
-// A run of an earlier iteration that fails late, when its connection is long gone, changes nothing of the present one.
+// A run of an earlier iteration that fails late, when its connection is long gone, changes nothing
+// of the present one.
 func TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone(t *testing.T) {
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()

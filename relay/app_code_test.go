@@ -139,8 +139,9 @@ func registerAppCodes(reg *handlers.Registry, codes map[string]appCode) (types m
 	return types
 }
 
-// Whatever code of the app's panics or ends its goroutine, each task has its two attempts and is a dead letter then,
-// with the same text from a relay of any kind and from Drain; and all the rest goes on.
+// Whatever code of the app's panics or ends its goroutine, each task has its two attempts and is a
+// dead letter then, with the same text from a relay of any kind and from Drain; and all the rest
+// goes on.
 func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 	t.Parallel()
 	for how, said := range map[misbehaving]string{"panic": "oops", "Goexit": "runtime.Goexit"} {

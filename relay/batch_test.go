@@ -16,7 +16,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// F20, F37. A row that breaks a deferred constraint shows at the commit, or just before it: it takes nobody along.
+// F20, F37. A row that breaks a deferred constraint shows at the commit, or just before it: it
+// takes nobody along.
 func TestADeferredConstraintViolatorAmongGoodTasksDiesAlone(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
@@ -50,8 +51,8 @@ func TestADeferredConstraintViolatorAmongGoodTasksDiesAlone(t *testing.T) {
 	})
 }
 
-// batchCalls are what a Batch handler was called with: the numbers and attempts of its tasks. With one worker the calls
-// have an order.
+// batchCalls are what a Batch handler was called with: the numbers and attempts of its tasks. With
+// one worker the calls have an order.
 type batchCalls struct {
 	mu    sync.Mutex
 	calls []string
@@ -140,7 +141,8 @@ func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
 	})
 }
 
-// A payload that does not decode is its own task's failure, whatever the handler says of the others.
+// A payload that does not decode is its own task's failure, whatever the handler says of the
+// others.
 func TestABadPayloadInABatchFailsOnlyItsOwnTask(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -170,7 +172,8 @@ func TestABadPayloadInABatchFailsOnlyItsOwnTask(t *testing.T) {
 	}
 }
 
-// A trigger of the app's on the outbox's table may drop what the relay writes back, without an error.
+// A trigger of the app's on the outbox's table may drop what the relay writes back, without an
+// error.
 func TestATaskWhoseWriteBackIsDroppedIsNotLost(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()

@@ -26,9 +26,9 @@ func bloatOf(t testing.TB, db *database, dead int64) (string, time.Duration) {
 	return out.String(), next
 }
 
-// F32: a forgotten transaction keeps vacuum from removing dead rows; the warning says whose it is. A session that has
-// written and idles has no snapshot, but its transaction's id keeps dead rows as well. A role that sees less of other
-// sessions is told which right would show it.
+// F32: a forgotten transaction keeps vacuum from removing dead rows; the warning says whose it is.
+// A session that has written and idles has no snapshot, but its transaction's id keeps dead rows as
+// well. A role that sees less of other sessions is told which right would show it.
 func TestTheBloatCheckNamesWhoKeepsDeadRows(t *testing.T) {
 	needs.CI(t)
 	for name, c := range map[string]struct {

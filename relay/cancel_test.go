@@ -35,7 +35,8 @@ func (db *database) gone(t testing.TB) {
 	db.wantRows(t, 0, `outbox.dead_task`)
 }
 
-// The handlers have written their effect before. Those of Tx and Batch that return nil all the same have done the task.
+// The handlers have written their effect before. Those of Tx and Batch that return nil all the same
+// have done the task.
 func TestACanceledRunEndsAndIsNotRetried(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
@@ -101,7 +102,8 @@ func TestACanceledRunEndsAndIsNotRetried(t *testing.T) {
 	})
 }
 
-// The others run again where the batch failed as a whole; what it did is kept where it failed in part.
+// The others run again where the batch failed as a whole; what it did is kept where it failed in
+// part.
 func TestCanceledTasksEndTheirBatch(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
@@ -140,8 +142,8 @@ func TestCanceledTasksEndTheirBatch(t *testing.T) {
 	}
 }
 
-// A task that is canceled while it runs is not in the history; its unique key, its place in the order of
-// its ordering key and its slot are free.
+// A task that is canceled while it runs is not in the history; its unique key, its place in the
+// order of its ordering key and its slot are free.
 func TestACanceledTaskLeavesNothingBehind(t *testing.T) {
 	needs.Long(t)
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {

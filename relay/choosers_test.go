@@ -33,7 +33,8 @@ func TestAChooserOfTheAppsDecidesWhatIsClaimed(t *testing.T) {
 		out[first] = v.Heads[first].Room
 		return out
 	})
-	// A claim that takes longer than 50 ms is not waited for, so on a machine that is busy with something else there is a second try and a third.
+	// A claim that takes longer than 50 ms is not waited for, so on a machine that is busy with
+	// something else there is a second try and a third.
 	for try, urgent := 0, 0; urgent < 105; try++ { // of the first 120 tasks; by turns it would be 80
 		if try == 3 {
 			t.Fatalf("%d of the first 120 tasks are of the urgent type, want nearly all", urgent)
@@ -57,7 +58,8 @@ func TestAChooserOfTheAppsDecidesWhatIsClaimed(t *testing.T) {
 	}
 }
 
-// A Chooser may say no for a while, for reasons of its own; the relay asks again, but not all the time.
+// A Chooser may say no for a while, for reasons of its own; the relay asks again, but not all the
+// time.
 func TestAChooserThatDeclinesIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -22,8 +22,8 @@ import (
 
 const someUUID = "00000000-0000-4000-8000-000000000001"
 
-// stale leaves the table of tasks with n tasks in the given state (half of them in each, if it is "both"), and
-// statistics from a time when it had stats of them.
+// stale leaves the table of tasks with n tasks in the given state (half of them in each, if it is
+// "both"), and statistics from a time when it had stats of them.
 func stale(t testing.TB, db *database, stats, n int, state string) {
 	t.Helper()
 	fill := func(n int) {
@@ -52,7 +52,8 @@ func planners() []string {
 	return out
 }
 
-// F1, I2: the sizes of the statistics and of the backlog are those of a drained, a small and a large queue.
+// F1, I2: the sizes of the statistics and of the backlog are those of a drained, a small and a
+// large queue.
 func TestAClaimTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
@@ -171,7 +172,8 @@ func TestAClaimThatTookTooMuchIsRolledBackAndReported(t *testing.T) {
 	db.wantRows(t, 5, `outbox.task WHERE state = 'ready' AND attempt = 0`)
 }
 
-// A claim of one task reads what is near its place first, and goes on from there: whatever of it others have locked.
+// A claim of one task reads what is near its place first, and goes on from there: whatever of it
+// others have locked.
 func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

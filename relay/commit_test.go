@@ -57,8 +57,8 @@ func (db *database) proxied(t *testing.T, driver string) (*proxy.Proxy, *databas
 	return p, open(t, url, driver)
 }
 
-// A connection that ends around a COMMIT leaves its outcome unknown. The rows are the truth: each task has its effect
-// once, and no attempt is counted for it.
+// A connection that ends around a COMMIT leaves its outcome unknown. The rows are the truth: each
+// task has its effect once, and no attempt is counted for it.
 func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()

@@ -115,8 +115,8 @@ func TestTheRepliesOfAConnectionAreBoundedWheneverARelayTakesIt(t *testing.T) {
 	}
 }
 
-// I11: a driver may have a goroutine for each statement's context, which ends with that one. So each context ends. The
-// check is that of Stop.
+// I11: a driver may have a goroutine for each statement's context, which ends with that one. So
+// each context ends. The check is that of Stop.
 func TestEachContextThatADriverGetsEnds(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t, "postgres")

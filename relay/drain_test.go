@@ -22,8 +22,8 @@ import (
 
 // These tests count the goroutines of all relays of the process, so none is parallel to others.
 
-// nothingLeft checks I11 after Run has returned: no connection, lock or transaction is left, and no row of the relay or of its runs.
-// That no goroutine is left is checked wherever a relay stops.
+// nothingLeft checks I11 after Run has returned: no connection, lock or transaction is left, and no
+// row of the relay or of its runs. That no goroutine is left is checked wherever a relay stops.
 func nothingLeft(t *testing.T, db *database, pool *sql.DB) {
 	t.Helper()
 	for what, query := range map[string]string{
@@ -45,7 +45,8 @@ func nothingLeft(t *testing.T, db *database, pool *sql.DB) {
 	})
 }
 
-// work is a handler of each kind; f is told of each call and decides how it ends, after its effect was written.
+// work is a handler of each kind; f is told of each call and decides how it ends, after its effect
+// was written.
 func work(f func(ctx context.Context, tasks int) error, opts ...handlers.Option) *handlers.Registry {
 	reg := handlers.New()
 	for kind, taskType := range map[string]string{"tx": "TX", "batch": "BATCH"} {
@@ -113,8 +114,8 @@ func TestADrainAtAnyMomentFinishesWhatRunsAndRepeatsNothing(t *testing.T) {
 	}
 }
 
-// After the drain timeout a handler's context ends and says why. Its run is no attempt, and what it wrote is undone,
-// unless it succeeds all the same.
+// After the drain timeout a handler's context ends and says why. Its run is no attempt, and what it
+// wrote is undone, unless it succeeds all the same.
 func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
@@ -155,8 +156,8 @@ func TestAHandlerThatOutlastsTheDrainTimeoutIsToldAndItsTaskRunsAgain(t *testing
 	}
 }
 
-// A handler that does not return is left behind. Run returns, the tasks are free for others at once, and what the
-// handler does later has no effect.
+// A handler that does not return is left behind. Run returns, the tasks are free for others at
+// once, and what the handler does later has no effect.
 func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

@@ -16,7 +16,8 @@ var PollStatements = map[string]string{
 	"poll": pollSQL, "last": lastSQL, "promote scheduled": promoteScheduledSQL, "stranded leases": strandedLeasesSQL,
 }
 
-// SpanArgs are arguments of a poll: of the first type only what follows a task of the ordinary priority, and the other priorities.
+// SpanArgs are arguments of a poll: of the first type only what follows a task of the ordinary
+// priority, and the other priorities.
 func SpanArgs(taskID int) []any {
 	w := plan.Watermarks{}
 	w.NoteClaimed([]plan.ClaimedRun{{Last: plan.Position{TaskID: int64(taskID)}, Tasks: plan.WatermarkAfter}}, 0, time.Now())

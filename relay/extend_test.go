@@ -61,7 +61,8 @@ func TestExtendKeepsAHandlerBeyondItsTimeout(t *testing.T) {
 				}, c.opt, handlers.Backoff(constant(time.Hour))), fastPoll)
 				db.Enqueue(t, "LEASED", 1)
 				<-ended
-				// The run was an attempt, also where the lease ran out: else it would go on for ever.
+				// The run was an attempt, also where the lease ran out: else it would go on for
+				// ever.
 				eventually(t, 10*time.Second, "the failure is recorded", func() bool { return db.taskState(t) == "scheduled 1" })
 			})
 		}
@@ -69,7 +70,8 @@ func TestExtendKeepsAHandlerBeyondItsTimeout(t *testing.T) {
 	relaytest.Together(t, tests)
 }
 
-// The handler ignores the end of its context. A relay takes nothing over before it has beaten for 10 s.
+// The handler ignores the end of its context. A relay takes nothing over before it has beaten for
+// 10 s.
 func testWithoutHeartbeatsALeaseIsTakenOver(t *testing.T) {
 	db := newDatabase(t)
 	release := make(chan struct{})

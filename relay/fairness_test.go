@@ -65,14 +65,16 @@ func (p *probe) measure(t testing.TB, db *database, n int, pause time.Duration) 
 	return out
 }
 
-// soon checks that n tasks start, one after the other; with OUTBOX_TEST_TIMING=1, that they start within limit, but for one in
-// ten: other load on the machine may delay some of each, and spoil a round, but not five.
+// soon checks that n tasks start, one after the other; with OUTBOX_TEST_TIMING=1, that they start
+// within limit, but for one in ten: other load on the machine may delay some of each, and spoil a
+// round, but not five.
 func (p *probe) soon(t testing.TB, db *database, n int, limit time.Duration) {
 	t.Helper()
 	quick(t, .9, limit, func() delays { return p.measure(t, db, n, 20*time.Millisecond) })
 }
 
-// before checks that the flood of the kind is not done when n tasks of the probe's type have started, which came after it.
+// before checks that the flood of the kind is not done when n tasks of the probe's type have
+// started, which came after it.
 func (p *probe) before(t testing.TB, db *database, kind string, n int, limit time.Duration) {
 	t.Helper()
 	p.soon(t, db, n, limit)
@@ -83,7 +85,8 @@ func (p *probe) before(t testing.TB, db *database, kind string, n int, limit tim
 
 var errAlways = errors.New("it always fails")
 
-// each registers a handler of the kind under its usual type; its results are f's, of a batch those for each task.
+// each registers a handler of the kind under its usual type; its results are f's, of a batch those
+// for each task.
 func each(reg *handlers.Registry, taskType string, f func(ctx context.Context, task *outbox.Task[payload]) error, opts ...handlers.Option) {
 	relaytest.Register(reg, strings.ToLower(taskType), taskType, 100, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
 		var errs []error
@@ -94,8 +97,8 @@ func each(reg *handlers.Registry, taskType string, f func(ctx context.Context, t
 	}, opts...)
 }
 
-// Promise 5, without ListenDSN: a type that floods the queue and fails does not hold another up, nor does one that takes
-// long, of which no task ends here.
+// Promise 5, without ListenDSN: a type that floods the queue and fails does not hold another up,
+// nor does one that takes long, of which no task ends here.
 func TestAFloodOfFailingTasksDoesNotDelayAnotherType(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

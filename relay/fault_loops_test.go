@@ -44,14 +44,16 @@ const emptyAll = `DELETE FROM outbox.task; DELETE FROM outbox.dead_task; DELETE 
 	DELETE FROM outbox.unique_key; DELETE FROM outbox.headless_key; DELETE FROM outbox.cancel; DELETE FROM outbox.maintenance; DELETE FROM outbox.sample; DELETE FROM outbox.bucket;
 	DELETE FROM outbox.slot; DELETE FROM outbox.task_type; DELETE FROM outbox.schedule; DELETE FROM outbox.counter; DELETE FROM outbox.counter_log;`
 
-// tasksNow is what is left of tasks, each with what may not change unseen: no attempt is counted by any of these loops.
+// tasksNow is what is left of tasks, each with what may not change unseen: no attempt is counted by
+// any of these loops.
 const tasksNow = `SELECT string_agg(format('%s %s attempt %s token %s relay %s', payload, state, attempt, lease_token IS NOT NULL, relay_id), ', ' ORDER BY task_id) FROM outbox.task`
 
 const aBucket = `INSERT INTO outbox.task_type (task_type, rate, rate_per) VALUES ('TX', 1000, 3600000000); INSERT INTO outbox.bucket (task_type, emptied_at) VALUES ('TX', now() - %s * interval '3.6 seconds');`
 
 const tokensNow = `SELECT (extract(epoch FROM clock_timestamp() - emptied_at) / 3.6 <= %d)::text FROM outbox.bucket`
 
-// past is a schedule's next_at as it is when two firings were missed. Its timing is as this test's relay has it.
+// past is a schedule's next_at as it is when two firings were missed. Its timing is as this test's
+// relay has it.
 const past = `UPDATE outbox.schedule SET next_at = timestamptz '0001-01-01 00:00:00+00' + floor(extract(epoch FROM now() - timestamptz '0001-01-01 00:00:00+00') / 3600000) * interval '1000 hours' - interval '1000 hours'`
 
 func dead(relayID, alive string) string {

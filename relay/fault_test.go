@@ -152,8 +152,9 @@ func (v *victim) check(t *testing.T, call string, f fault) {
 		return v.faulty.fired() && v.db.Int(t, `SELECT count(*) FROM outbox.task`) == 0
 	})
 	most := v.attempt()
-	// What comes with the handler's own statement may be its doing, and right after it in a Complete. A server that has become a
-	// standby has no transaction left to commit: only a trigger of the app's can say 25006 then.
+	// What comes with the handler's own statement may be its doing, and right after it in a
+	// Complete. A server that has become a standby has no transaction left to commit: only a
+	// trigger of the app's can say 25006 then.
 	if !f.infrastructure() || f.code == "25006" && strings.HasPrefix(call, "COMMIT") || strings.HasPrefix(call, "INSERT") || strings.Contains(call, "outbox: end of a complete") {
 		most++
 	}

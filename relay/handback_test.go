@@ -62,7 +62,8 @@ func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
 	})
 }
 
-// "Work that survives a database restart": the lease and the result do, and the run is the only one.
+// "Work that survives a database restart": the lease and the result do, and the run is the only
+// one.
 func TestALeasedRunSurvivesARestartOfTheServer(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

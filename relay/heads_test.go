@@ -20,7 +20,8 @@ import (
 const line = `SELECT string_agg(concat_ws(' ', COALESCE(payload ->> 'N', task_id::text), state, CASE WHEN ordering_key IS NULL THEN 'apart' END), ', ' ORDER BY task_id)
 	FROM outbox.task WHERE task_type = $1`
 
-// What the first of three tasks of a key comes to, and where the others are after what could run has run.
+// What the first of three tasks of a key comes to, and where the others are after what could run
+// has run.
 func TestTheResultOfAKeysFirstTaskSaysWhetherTheNextRuns(t *testing.T) {
 	const waits, goesOn = "1 scheduled, 2 waiting, 3 waiting", ""
 	eachKind(t, func(t *testing.T, kind string, db *database) {
@@ -86,7 +87,8 @@ func TestAWaitingTaskThatIsUpdatedStaysInLine(t *testing.T) {
 	}
 }
 
-// While another transaction has promoted a task to the head and is not committed, the task waits all the same.
+// While another transaction has promoted a task to the head and is not committed, the task waits
+// all the same.
 func TestAHeadThatIsBeingPromotedDoesNotFreeAUniqueKey(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -131,7 +133,8 @@ func TestARelayThatFreezesWhileItPromotesHeadsLetsGo(t *testing.T) {
 	db.Emptied(t, 10*time.Second)
 }
 
-// I10: heads are promoted through the indexes, whatever the tables were like when their statistics were taken.
+// I10: heads are promoted through the indexes, whatever the tables were like when their statistics
+// were taken.
 func TestHeadsArePromotedThroughIndexesWithAnyStatistics(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

@@ -10,7 +10,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// runCounted runs a relay, with wake-ups, and counts its statements: BEGIN, COMMIT and ROLLBACK are some.
+// runCounted runs a relay, with wake-ups, and counts its statements: BEGIN, COMMIT and ROLLBACK are
+// some.
 func runCounted(t *testing.T, db *database) *atomic.Int64 {
 	t.Helper()
 	var n atomic.Int64
@@ -23,8 +24,9 @@ func runCounted(t *testing.T, db *database) *atomic.Int64 {
 	return &n
 }
 
-// Not beside other tests, whose enqueues wake all relays of the process; a handler that one of them has left behind may, so there is a second try and a
-// third. The time is long enough for takeovers to begin.
+// Not beside other tests, whose enqueues wake all relays of the process; a handler that one of them
+// has left behind may, so there is a second try and a third. The time is long enough for takeovers
+// to begin.
 func TestIdleRelaysSendTwoStatementsASecond(t *testing.T) {
 	t.Parallel()
 	needs.Timing(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// promotes are the steps of a poll that promotes heads. All of it but the begin is left out while another one has the lock.
+// promotes are the steps of a poll that promotes heads. All of it but the begin is left out while
+// another one has the lock.
 func promotes(a *actor) []step {
 	locked := false
 	return []step{
@@ -65,7 +66,8 @@ func (o ordered) enqueues(a *actor, commit bool) []step {
 	}}, a.ended(commit, nil)}
 }
 
-// allRun lets the tasks run one after the other, and says what is wrong with their order. ran says how many did before.
+// allRun lets the tasks run one after the other, and says what is wrong with their order. ran says
+// how many did before.
 func (o ordered) allRun(t *testing.T, ran, want int) string {
 	t.Helper()
 	for ; ran < want; ran++ {
@@ -83,8 +85,8 @@ func (o ordered) allRun(t *testing.T, ran, want int) string {
 
 const promoteLock = `INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING;`
 
-// Of an ordering key one task at a time may run, and none is forgotten: in every order of two relays that promote heads, a run of the
-// first task and an Enqueue behind it.
+// Of an ordering key one task at a time may run, and none is forgotten: in every order of two
+// relays that promote heads, a run of the first task and an Enqueue behind it.
 func TestHeadsOfAKeyArePromotedOnceAndForEachTaskInEveryOrder(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

@@ -32,8 +32,9 @@ func (a *actor) ended(commit bool, then func()) step {
 	}}
 }
 
-// F10: two transactions change something and enqueue under one key, while a relay runs the key's task: in every order each change that was committed
-// is seen by a run that started after it, whatever comes of a conflict and of the run, and there is one waiting task of the key, or two
+// F10: two transactions change something and enqueue under one key, while a relay runs the key's
+// task: in every order each change that was committed is seen by a run that started after it,
+// whatever comes of a conflict and of the run, and there is one waiting task of the key, or two
 // where a run went back.
 func TestAChangeIsSeenByALaterRunOfItsKeyInEveryOrder(t *testing.T) {
 	needs.Long(t)

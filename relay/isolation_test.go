@@ -63,7 +63,8 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 		died  int
 	}{
 		"INSERT": {`'TX', 0`, 0},
-		// A batch with a task that has no attempt left is given back, and its row in the journal is to go.
+		// A batch with a task that has no attempt left is given back, and its row in the journal is
+		// to go.
 		"DELETE": {`'BATCH', CASE n WHEN 1000 THEN 10 ELSE 0 END`, 1},
 	} {
 		tests[refused] = func(t *testing.T) {

@@ -78,7 +78,8 @@ func TestALargeBatchIsKept(t *testing.T) {
 	db.OnceEach(t, 60)
 }
 
-// Whatever ends the claim between the handler and the commit: the history says done of what is done only.
+// Whatever ends the claim between the handler and the commit: the history says done of what is done
+// only.
 func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
@@ -96,7 +97,8 @@ func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
 	db.wantRows(t, 1, `outbox.done_task`)
 }
 
-// What ends a claim is one message, of which nothing stays when the handler has ended the claim's transaction.
+// What ends a claim is one message, of which nothing stays when the handler has ended the claim's
+// transaction.
 func TestAHandlerThatRollsItsClaimBackHasNoHistory(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {

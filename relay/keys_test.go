@@ -17,8 +17,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// keyed is a committed Enqueue that is not to wait for a handler: those of these tests end when the test goes on. For a sweep of
-// keys it may have to, for a moment.
+// keyed is a committed Enqueue that is not to wait for a handler: those of these tests end when the
+// test goes on. For a sweep of keys it may have to, for a moment.
 func (db *database) keyed(t testing.TB, taskType string, n int, opts ...outbox.Option) (got outbox.Enqueued) {
 	t.Helper()
 	db.inTx(t, func(tx *sql.Tx) (err error) {
@@ -31,8 +31,8 @@ func (db *database) keyed(t testing.TB, taskType string, n int, opts ...outbox.O
 	return got
 }
 
-// I8, F10, F34: an Enqueue during a run does not wait for it. A Unique key is free then, and makes another run; one that is kept
-// until its task is done is not.
+// I8, F10, F34: an Enqueue during a run does not wait for it. A Unique key is free then, and makes
+// another run; one that is kept until its task is done is not.
 func TestAKeyedEnqueueDoesNotWaitForTheRunningHandler(t *testing.T) {
 	t.Parallel()
 	for _, taskType := range []string{"TX", "BATCH", "LEASED"} {

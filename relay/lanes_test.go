@@ -110,7 +110,8 @@ func TestALaneIsClaimedFromOnlyWhileItMayHaveMore(t *testing.T) {
 	}
 }
 
-// A lane with one urgent task must not be served before the others for as long as the last poll is believed.
+// A lane with one urgent task must not be served before the others for as long as the last poll is
+// believed.
 func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
 	t.Parallel()
 	l := newLanes(10, [2]int{0, -5}, [2]int{0, 0})
@@ -123,7 +124,8 @@ func TestWhatAClaimTookCorrectsTheUrgencyOfItsLane(t *testing.T) {
 	}
 }
 
-// Slots that wait for a claim of leased tasks are for no lane that is less urgent, as long as that claim may yet be one that goes well.
+// Slots that wait for a claim of leased tasks are for no lane that is less urgent, as long as that
+// claim may yet be one that goes well.
 func TestSlotsThatWaitForAClaimAreKeptFromLessUrgentLanes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

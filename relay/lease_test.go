@@ -49,7 +49,8 @@ func TestADrainedLeasedTaskIsHandedBackWithoutAnAttempt(t *testing.T) {
 		}
 		return ctx.Err()
 	}), relay.Config{Workers: 4, PollInterval: 100 * time.Millisecond, DrainTimeout: 50 * time.Millisecond})
-	// The third is a suspect: its relay died. It stays one, as its run has not shown that it is harmless.
+	// The third is a suspect: its relay died. It stays one, as its run has not shown that it is
+	// harmless.
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload, attempt, relay_id)
 		VALUES ('LEASED', '{"N": 1}', 0, NULL), ('LEASED', '{"N": 2}', 0, NULL), ('LEASED', '{"N": 3}', 4, '00000000-0000-4000-8000-000000000000')`)
 	for range 3 {

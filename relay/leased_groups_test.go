@@ -111,8 +111,8 @@ func TestARefusedResultOfAGroupTakesFewConnections(t *testing.T) {
 	}
 }
 
-// Promise 5: who holds a task's row, an operator or a Complete that its handler left behind, holds up
-// the result of that task only.
+// Promise 5: who holds a task's row, an operator or a Complete that its handler left behind, holds
+// up the result of that task only.
 func TestALockedTaskHoldsUpNoResultButItsOwn(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

@@ -14,7 +14,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// A place is a hint: a task that was moved is ended all the same, and one that is at its place by now is not.
+// A place is a hint: a task that was moved is ended all the same, and one that is at its place by
+// now is not.
 func TestEndsOfLeasesFollowTheTaskAndNotItsPlace(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -29,8 +30,9 @@ func TestEndsOfLeasesFollowTheTaskAndNotItsPlace(t *testing.T) {
 	if place(0) == old {
 		t.Fatal("the update has not moved the task")
 	}
-	// The second task's place is said to be that of the third one, which has the same token and goes on. Of the last two, one is where its
-	// claim had it, but has the token of another claim, as has the one whose place is not known.
+	// The second task's place is said to be that of the third one, which has the same token and
+	// goes on. Of the last two, one is where its claim had it, but has the token of another claim,
+	// as has the one whose place is not known.
 	ids, places := pq.Array([]int{first, first + 1, first + 3, first + 4}), `{"`+old+`","`+place(2)+`","`+place(3)+`","(0,0)"}`
 	db.want(t, fmt.Sprintf("%d %d", first+3, first+4), "lost, as their token is another", `SELECT string_agg(f::text, ' ') FROM (`+runs.FinishSQL+`) f (f)`,
 		ids, places, pq.Array([]string{someUUID, strings.Replace(someUUID, "0", "1", 1)}), "{1,1,2,2}")

@@ -39,8 +39,8 @@ func leasesToTakeOver(t *testing.T, db *database) {
 }
 
 // A leased task that is locked is about to be completed. It is left alone, and the others are not.
-// The mark is the id of the relay that died: such a task runs alone the next time, as it may be what
-// killed the process. A lease that ran out says nothing of the kind.
+// The mark is the id of the relay that died: such a task runs alone the next time, as it may be
+// what killed the process. A lease that ran out says nothing of the kind.
 func TestATakeoverWaitsForNoRow(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

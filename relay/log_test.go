@@ -22,8 +22,8 @@ import (
 // canary is in all that may not be seen.
 const canary = "C4n4ry"
 
-// I12: with secrets in payloads, headers, connection strings and rows, and everything going wrong that logs, they are in
-// no record, at Debug level either.
+// I12: with secrets in payloads, headers, connection strings and rows, and everything going wrong
+// that logs, they are in no record, at Debug level either.
 func TestNoSecretReachesALog(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
@@ -102,7 +102,8 @@ func TestNoSecretReachesALog(t *testing.T) {
 		r.Stop()
 		log.Write([]byte(r.Log.String()))
 	}
-	// The driver cannot parse what the pool was opened with, and repeats it or a part in its error; or it gets nowhere with it.
+	// The driver cannot parse what the pool was opened with, and repeats it or a part in its error;
+	// or it gets nowhere with it.
 	for _, broken := range []string{strings.Replace(app, "127.0.0.1", "%zz", 1), "host=127.0.0.1 user=app password=a " + canary,
 		withPort(t, app, "1"), strings.Replace(app, canary, "wrong"+canary, 1)} {
 		r := run(t, open(t, broken), reg, relay.Config{})

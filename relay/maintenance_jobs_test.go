@@ -15,7 +15,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// Whatever of its upkeep hangs, a relay beats in time, and so it takes over from relays that do not.
+// Whatever of its upkeep hangs, a relay beats in time, and so it takes over from relays that do
+// not.
 func TestUpkeepThatHangsDelaysNoBeat(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
@@ -52,8 +53,8 @@ func TestHeadsArePromotedAfterAllTablesWereEmptied(t *testing.T) {
 	db.InOrder(t, 5)
 }
 
-// Of many relays one does a job when it is due; one that failed or panicked the server's way is done again later, and the tables
-// show nothing of it.
+// Of many relays one does a job when it is due; one that failed or panicked the server's way is
+// done again later, and the tables show nothing of it.
 func TestOneRelayOfManyDoesAJobOfMaintenanceWhenItIsDue(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

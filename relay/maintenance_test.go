@@ -8,8 +8,9 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// slowSQL makes functions and operators that the relay's statements use stop, while the test holds a lock, between what
-// the statement has read and what it will do with it. They are found first with search_path slow.
+// slowSQL makes functions and operators that the relay's statements use stop, while the test holds
+// a lock, between what the statement has read and what it will do with it. They are found first
+// with search_path slow.
 const slowSQL = `
 CREATE SCHEMA slow;
 CREATE FUNCTION slow.pause() RETURNS void LANGUAGE plpgsql AS $$
@@ -26,10 +27,12 @@ const (
 	someToken                      = "dddddddd-0000-4000-8000-00000000000d"
 )
 
-// again is another relay that leases the task after it was let go: what every one of these statements must not disturb.
+// again is another relay that leases the task after it was let go: what every one of these
+// statements must not disturb.
 const again = `UPDATE outbox.task SET relay_id = 'eeeeeeee-0000-4000-8000-000000000000', lease_token = 'eeeeeeee-0000-4000-8000-00000000000e', leased_until = NULL`
 
-// F8: a row changes after a maintenance statement has read it and before it acts on it. It does what the new row asks for.
+// F8: a row changes after a maintenance statement has read it and before it acts on it. It does
+// what the new row asks for.
 func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
@@ -58,7 +61,8 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 		{"stranded", leasedBy(newRelay, "NULL"), []string{"stranded", "take stranded"}, nil, ids, map[string]string{
 			"completed": completed, "leased again": again,
 			"the relay beats": `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('` + newRelay + `', 'h', 1, now() + interval '1 hour', '{}')`,
-			// Its lease and its row are both younger than what the statement sees of the table of relays.
+			// Its lease and its row are both younger than what the statement sees of the table of
+			// relays.
 			"leased by a new relay": `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
 				VALUES ('aaaaaaaa-0000-4000-8000-000000000000', 'h', 1, now() + interval '1 hour', '{}');
 				UPDATE outbox.task SET relay_id = 'aaaaaaaa-0000-4000-8000-000000000000', lease_token = 'eeeeeeee-0000-4000-8000-00000000000e'`}},
@@ -118,7 +122,8 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 	}
 }
 
-// maintain runs the statements in one transaction, with slow's functions and operators where there are such.
+// maintain runs the statements in one transaction, with slow's functions and operators where there
+// are such.
 func maintain(a *actor, steps []string, args []any, next func([]string) []any) error {
 	if _, err := a.exec(`SET search_path = slow, pg_catalog`); err != nil {
 		return err

@@ -15,9 +15,9 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// Eight ways to end the transaction of the claim, each before nil and before an error. What a handler commits itself
-// stands: its task is done, or, when it failed after that, a dead letter that says so. Nothing that comes later in
-// another transaction is committed.
+// Eight ways to end the transaction of the claim, each before nil and before an error. What a
+// handler commits itself stands: its task is done, or, when it failed after that, a dead letter
+// that says so. Nothing that comes later in another transaction is committed.
 func TestAHandlerThatEndsTheTransactionOfItsClaimLosesNoTask(t *testing.T) {
 	testMisbehaving(t, endings)
 }
@@ -59,8 +59,8 @@ func endings() (out []misbehavingHandler) {
 		}})
 }
 
-// withSavepoint does statements with the name of the relay's own savepoint, which the misbehaving handlers read from
-// pg_stat_activity before their first statement.
+// withSavepoint does statements with the name of the relay's own savepoint, which the misbehaving
+// handlers read from pg_stat_activity before their first statement.
 func withSavepoint(statements string) misdeed {
 	return func(ctx context.Context, _ *misbehavingRelay, tx outbox.Tx) error {
 		var pid int
@@ -78,7 +78,8 @@ func withSavepoint(statements string) misdeed {
 
 type savepoints struct{}
 
-// findSavepoints is a context with the names of the relay's savepoints, by the process of their backend.
+// findSavepoints is a context with the names of the relay's savepoints, by the process of their
+// backend.
 func (m *misbehavingRelay) findSavepoints(ctx context.Context) (context.Context, error) {
 	rows, err := m.db.QueryContext(ctx, `SELECT pid, substring(query FROM 'ob_[0-9a-f]+') FROM pg_stat_activity
 		WHERE datname = current_database() AND query LIKE '%SAVEPOINT ob!_%' ESCAPE '!'`)
@@ -98,8 +99,8 @@ func (m *misbehavingRelay) findSavepoints(ctx context.Context) (context.Context,
 	return context.WithValue(ctx, savepoints{}, found), rows.Err()
 }
 
-// A handler's goroutine may outlive it and go on writing through its transaction. What the handler fails is undone
-// nevertheless and its failure recorded, and what it did is done.
+// A handler's goroutine may outlive it and go on writing through its transaction. What the handler
+// fails is undone nevertheless and its failure recorded, and what it did is done.
 func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
@@ -139,7 +140,8 @@ func TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult(t *testing.T)
 	})
 }
 
-// createRole makes a role that may only insert into a table; takeRoleSQL takes it until the end of the transaction.
+// createRole makes a role that may only insert into a table; takeRoleSQL takes it until the end of
+// the transaction.
 func createRole(t testing.TB, db *database, table string) {
 	t.Helper()
 	name := `role_of_` + db.Text(t, `SELECT current_database()`)

@@ -124,7 +124,8 @@ func misbehavingHandlers() []misbehavingHandler {
 	}
 }
 
-// ownTimeout ends a statement by a context of the handler's own, once the server is at it; drivers close the connection then.
+// ownTimeout ends a statement by a context of the handler's own, once the server is at it; drivers
+// close the connection then.
 func ownTimeout(result func(error) error) misdeed {
 	return func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx) error {
 		var pid int

@@ -28,8 +28,8 @@ const (
 // misdeed is what a handler does after the effects of its tasks.
 type misdeed func(ctx context.Context, m *misbehavingRelay, tx outbox.Tx) error
 
-// misbehavingHandler does what handlers must not do. Handlers first write an effect for each of their tasks; when one of the tasks is
-// marked, they then do act and return its error.
+// misbehavingHandler does what handlers must not do. Handlers first write an effect for each of
+// their tasks; when one of the tasks is marked, they then do act and return its error.
 type misbehavingHandler struct {
 	name   string
 	act    misdeed
@@ -59,16 +59,16 @@ type misbehavingRelay struct {
 
 const misbehavingAttempts = 2
 
-// Misbehaving handlers do what handlers must not do. Whatever it is: no effect of a failed one is committed, its task
-// ends as it should, every other task is done, and the relay works on.
+// Misbehaving handlers do what handlers must not do. Whatever it is: no effect of a failed one is
+// committed, its task ends as it should, every other task is done, and the relay works on.
 func TestAHandlerThatMisbehavesHarmsOnlyItsOwnTask(t *testing.T) {
 	testMisbehaving(t, misbehavingHandlers)
 }
 
-// testMisbehaving runs misbehaving handlers as Tx handlers, as Batch handlers of single tasks and of sixteen, and as
-// functions given to Complete, with each driver, all at the same time, as most of it is waiting.
-// Batch handlers of sixteen tasks are for CI; those of single tasks, and all handlers in all of these, need
-// OUTBOX_TEST_LONG=1.
+// testMisbehaving runs misbehaving handlers as Tx handlers, as Batch handlers of single tasks and
+// of sixteen, and as functions given to Complete, with each driver, all at the same time, as most
+// of it is waiting. Batch handlers of sixteen tasks are for CI; those of single tasks, and all
+// handlers in all of these, need OUTBOX_TEST_LONG=1.
 func testMisbehaving(t *testing.T, misbehaving func() []misbehavingHandler) {
 	t.Parallel()
 	relays := map[string]*misbehavingRelay{}

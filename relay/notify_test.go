@@ -13,8 +13,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// F29: NOTIFY is paid for by idle relays alone. On a machine that is busy with something else relays may have nothing to do for a
-// while, so it is tried again.
+// F29: NOTIFY is paid for by idle relays alone. On a machine that is busy with something else
+// relays may have nothing to do for a while, so it is tried again.
 func TestEnqueuersBesideBusyRelaysSendHardlyANotification(t *testing.T) {
 	t.Parallel()
 	needs.Timing(t)

@@ -15,7 +15,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// held registers handlers of each kind that tell that they have begun and wait for the end of their context.
+// held registers handlers of each kind that tell that they have begun and wait for the end of their
+// context.
 func held(begun chan<- int64) *handlers.Registry {
 	reg := handlers.New()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {

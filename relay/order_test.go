@@ -18,8 +18,8 @@ func key(a, b outbox.Task[payload]) int {
 	return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Attempt, b.Attempt), cmp.Compare(a.ID, b.ID))
 }
 
-// One worker claims priority first, then fewer attempts, then in the order of enqueueing. A Batch handler gets each
-// batch in that order.
+// One worker claims priority first, then fewer attempts, then in the order of enqueueing. A Batch
+// handler gets each batch in that order.
 func TestALaneIsClaimedByPriorityThenAttemptsThenID(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"TX", "BATCH", "LEASED"} {

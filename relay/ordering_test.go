@@ -56,7 +56,8 @@ func TestAKeyGoesOnAtOnce(t *testing.T) {
 	}
 }
 
-// One that commits late has a lower id, and runs when it is the head: it is not skipped and runs beside none.
+// One that commits late has a lower id, and runs when it is the head: it is not skipped and runs
+// beside none.
 func TestAnOrderedTaskThatCommitsLateIsNotSkipped(t *testing.T) {
 	t.Parallel()
 	db := newOrdered(t)

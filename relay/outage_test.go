@@ -23,8 +23,8 @@ const (
 	outageEnds   = "PostgreSQL can be worked with again"
 )
 
-// everyKind registers handlers whose effects are counted; the Leased one does not use the database, so that only the
-// relay is disturbed.
+// everyKind registers handlers whose effects are counted; the Leased one does not use the database,
+// so that only the relay is disturbed.
 func everyKind() *handlers.Registry {
 	reg := handlers.New()
 	handlers.Tx(reg, typeTx, txEffect)
@@ -33,8 +33,8 @@ func everyKind() *handlers.Registry {
 	return reg
 }
 
-// disturbed enqueues n tasks of each kind, runs disturb, and checks that all tasks ran, each once and in its first
-// attempt: I3, I6.
+// disturbed enqueues n tasks of each kind, runs disturb, and checks that all tasks ran, each once
+// and in its first attempt: I3, I6.
 func disturbed(t *testing.T, db *database, n int, disturb func()) {
 	t.Helper()
 	db.enqueueEach(t, n)
@@ -51,8 +51,8 @@ func (db *database) reachable(t testing.TB) {
 	eventually(t, 30*time.Second, "the server answers", func() bool { return db.Ping() == nil })
 }
 
-// C3: the server crashes or is shut down under load, and comes back. A relay that starts meanwhile waits
-// for it. Health and observers tell of it.
+// C3: the server crashes or is shut down under load, and comes back. A relay that starts meanwhile
+// waits for it. Health and observers tell of it.
 func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
@@ -116,7 +116,8 @@ func outageIsToldWithoutSecrets(t *testing.T, err error, dsn string) {
 	}
 }
 
-// role is a login of the test's own with settings, as a DBA gives it to an app; app is a pool of it.
+// role is a login of the test's own with settings, as a DBA gives it to an app; app is a pool of
+// it.
 func role(t testing.TB, with string, settings ...string) (owner, app *database) {
 	t.Helper()
 	owner = newDatabase(t)
@@ -131,8 +132,8 @@ func role(t testing.TB, with string, settings ...string) (owner, app *database) 
 	return owner, open(t, as(t, owner.URL, name, "of the test"))
 }
 
-// F39: settings that a DBA may give the role. transaction_timeout, of version 17, ends a transaction
-// and its connection, whatever they do.
+// F39: settings that a DBA may give the role. transaction_timeout, of version 17, ends a
+// transaction and its connection, whatever they do.
 func testTimeoutsOfTheRole(t *testing.T) {
 	settings := []string{"statement_timeout = '1s'", "lock_timeout = '1s'", "idle_in_transaction_session_timeout = '1s'", "idle_session_timeout = '1s'"}
 	if open(t, pgtest.Server(t).URL()).Text(t, `SELECT current_setting('transaction_timeout', true)`) != "" {
@@ -167,8 +168,8 @@ func testTimeoutsOfTheRole(t *testing.T) {
 	r.Log.Want(t, 0, outageBegins)
 }
 
-// F44: transactions are serializable by default. C11: twenty workers and the relay's own connections
-// share what is left of six.
+// F44: transactions are serializable by default. C11: twenty workers and the relay's own
+// connections share what is left of six.
 func TestARelayWorksWithWhatItsRoleIsGiven(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

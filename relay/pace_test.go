@@ -24,8 +24,9 @@ func (s *refusing) Connect(context.Context) (driver.Conn, error) {
 
 func (s *refusing) Driver() driver.Driver { return nil }
 
-// While the server is down one loop dials often enough to be back soon, with and without a lease that stands, and neither
-// stops nor dials in a tight loop while other commits of the process wake the relay.
+// While the server is down one loop dials often enough to be back soon, with and without a lease
+// that stands, and neither stops nor dials in a tight loop while other commits of the process wake
+// the relay.
 func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
 	for _, leased := range []bool{true, false} {
 		for name, wakeEach := range map[string]time.Duration{"nothing else": time.Hour, "wake-ups": time.Millisecond} {

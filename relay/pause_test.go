@@ -27,7 +27,8 @@ func resume(t testing.TB, db *database, taskType string) {
 	}
 }
 
-// crowd are task types that only one relay has, one for each of its workers. Their handlers wait for each other.
+// crowd are task types that only one relay has, one for each of its workers. Their handlers wait
+// for each other.
 type crowd struct {
 	types []string
 	in    atomic.Int64
@@ -47,8 +48,9 @@ func newCrowd(reg *handlers.Registry, name string, workers int) *crowd {
 	return c
 }
 
-// start enqueues a task of each type, and waits until all have started. As long as they do not end they have all
-// workers: what the relay's polls found before has been claimed then, and it has polled since.
+// start enqueues a task of each type, and waits until all have started. As long as they do not end
+// they have all workers: what the relay's polls found before has been claimed then, and it has
+// polled since.
 func (c *crowd) start(t *testing.T, db *database) {
 	t.Helper()
 	want := c.in.Load() + int64(len(c.types))

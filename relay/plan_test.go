@@ -35,8 +35,8 @@ func (p plan) each(f func(plan)) {
 	}
 }
 
-// explain plans a statement, and runs it if analyze, once its session has the plans of the functions that it calls; what it does is
-// rolled back.
+// explain plans a statement, and runs it if analyze, once its session has the plans of the
+// functions that it calls; what it does is rolled back.
 func explain(t testing.TB, db *database, analyze bool, query string, args ...any) plan {
 	t.Helper()
 	query = fmt.Sprintf("EXPLAIN (FORMAT JSON, ANALYZE %[1]t, BUFFERS %[1]t) %[2]s", analyze, query)
@@ -127,8 +127,8 @@ const pagesOfFew = 250
 // sorts may sort: what they sort is a handful of relays or types, or a page of keys or heads.
 var sorts = []string{"stats", "stats, planned", "dead relays", "unhandled", "key page", "lock keys", "promote heads"}
 
-// I10: no statement of the relay reads the whole table of tasks, or sorts it, whatever the table was like when its
-// statistics were taken.
+// I10: no statement of the relay reads the whole table of tasks, or sorts it, whatever the table
+// was like when its statistics were taken.
 func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
@@ -182,7 +182,8 @@ func TestStatementsReachTasksThroughTheirIndexWithAnyStatistics(t *testing.T) {
 	}
 }
 
-// I10, measured in pages: what a claim and a poll read is the same with a backlog fifty times as large.
+// I10, measured in pages: what a claim and a poll read is the same with a backlog fifty times as
+// large.
 func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
@@ -208,8 +209,9 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 	}
 }
 
-// I10: beside a forgotten transaction a table has many pages and, by its statistics, few rows, so the planner would take reading all
-// of it for cheap. Claims and polls read none of what was claimed.
+// I10: beside a forgotten transaction a table has many pages and, by its statistics, few rows, so
+// the planner would take reading all of it for cheap. Claims and polls read none of what was
+// claimed.
 func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	t.Parallel()
 	const dead, alive, most = 40_000, 100, 60

@@ -57,9 +57,9 @@ func begun(t testing.TB, db *database, kind string, n int, config relay.Config) 
 	return s
 }
 
-// Each tenth of the range of ids gets its share of the claims; the bounds are six standard deviations
-// away. A claim of leased tasks looks near its pivots first. Where a type has few of the ids, the rest is
-// of what follows the pivots as well; its tasks come in fours.
+// Each tenth of the range of ids gets its share of the claims; the bounds are six standard
+// deviations away. A claim of leased tasks looks near its pivots first. Where a type has few of the
+// ids, the rest is of what follows the pivots as well; its tasks come in fours.
 func TestRandomOrderClaimsFromEverywhere(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -170,8 +170,9 @@ func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 	}
 }
 
-// Each round compares two runs that follow each other, and one fair round is enough: what else runs on the machine slows one
-// of the two now and then, but a random order that costs more than twice as much loses every round.
+// Each round compares two runs that follow each other, and one fair round is enough: what else runs
+// on the machine slows one of the two now and then, but a random order that costs more than twice
+// as much loses every round.
 func TestRandomOrderClaimsAtLeastHalfAsFastAsTheDefaultOrder(t *testing.T) {
 	t.Parallel()
 	needs.Timing(t)

@@ -52,8 +52,8 @@ func TestSchedulesWorkInASchemaOfAnotherNameAndWithTheirOptions(t *testing.T) {
 	db.wantText(t, `4 5 {"k": "v"} {"N": 3} t ready`, `SELECT concat_ws(' ', priority, max_attempts, headers, payload, run_at <= now(), state) FROM other.task`)
 }
 
-// A schedule whose Next misbehaves ends after the firing that was due. One whose task PostgreSQL refuses
-// stays due. Others fire meanwhile, and both go on when a relay starts with what works.
+// A schedule whose Next misbehaves ends after the firing that was due. One whose task PostgreSQL
+// refuses stays due. Others fire meanwhile, and both go on when a relay starts with what works.
 func TestAScheduleThatMisbehavesStopsAlone(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()

@@ -17,7 +17,8 @@ func scheduleSQL(columns string) string {
 	return `SELECT string_agg(concat_ws(' ', ` + columns + `), ', ' ORDER BY name) FROM outbox.schedule`
 }
 
-// yearly and weekly, which is on Mondays at midnight UTC, do not fire by themselves while a test runs.
+// yearly and weekly, which is on Mondays at midnight UTC, do not fire by themselves while a test
+// runs.
 const (
 	weekly = 168 * time.Hour
 	yearly = 8760 * time.Hour

@@ -16,7 +16,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// registering registers a handler of one kind, which writes an effect for the task first where it has a transaction.
+// registering registers a handler of one kind, which writes an effect for the task first where it
+// has a transaction.
 type registering func(reg *handlers.Registry, name string, f func(*outbox.Task[payload]) error, opts ...handlers.Option)
 
 func ofKind(kind string) registering {

@@ -16,8 +16,9 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// A relay whose role is a member of the workers' and has no other right does all that relays do: each of
-// its loops leaves what the owner's leaves, it wakes up, runs each kind, cancels and fires schedules.
+// A relay whose role is a member of the workers' and has no other right does all that relays do:
+// each of its loops leaves what the owner's leaves, it wakes up, runs each kind, cancels and fires
+// schedules.
 func TestARelayNeedsNoMoreThanTheRoleOfWorkers(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

@@ -8,7 +8,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// What is delayed, failed before, or the first of its ordering key runs at once; the transaction here is not one of InTx, which would wake the relay by itself.
+// What is delayed, failed before, or the first of its ordering key runs at once; the transaction
+// here is not one of InTx, which would wake the relay by itself.
 func TestRunNowStartsATaskBeforeItsTime(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {

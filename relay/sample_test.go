@@ -10,7 +10,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// A relay that runs notes the counts at once, one of several relays does so once a minute, and what is a day old is deleted.
+// A relay that runs notes the counts at once, one of several relays does so once a minute, and what
+// is a day old is deleted.
 func TestOneRelayOfAllSamplesTheCountsOnceAMinute(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

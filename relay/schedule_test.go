@@ -38,7 +38,8 @@ func (tt *timetable) start(ctx context.Context, runAt time.Time) error {
 	return err
 }
 
-// punctual checks that n tasks start, and none before its time; with OUTBOX_TEST_TIMING=1, that half of a round start within
+// punctual checks that n tasks start, and none before its time; with OUTBOX_TEST_TIMING=1, that
+// half of a round start within
 // 50 ms of it.
 func (tt *timetable) punctual(t testing.TB, n int, round func()) {
 	t.Helper()
@@ -65,8 +66,9 @@ func (tt *timetable) punctual(t testing.TB, n int, round func()) {
 	})
 }
 
-// Another process schedules tasks of twenty types while the relay sleeps. With NOTIFY it learns of them at once, although
-// it would poll only once a minute; without it by a poll, as long as they lie further ahead.
+// Another process schedules tasks of twenty types while the relay sleeps. With NOTIFY it learns of
+// them at once, although it would poll only once a minute; without it by a poll, as long as they
+// lie further ahead.
 func TestScheduledTasksStartAtTheirTimeWithoutAPoll(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()

@@ -71,7 +71,8 @@ type witnessed struct {
 	pid, attempt int
 }
 
-// witnesses runs a relay with one worker on the pool, and returns what tasks see after each disturbance.
+// witnesses runs a relay with one worker on the pool, and returns what tasks see after each
+// disturbance.
 func witnesses(t *testing.T, db *database, pool *sql.DB, kind string) (saw []witnessed) {
 	t.Helper()
 	reg, seen := handlers.New(), make(chan witnessed, 100)

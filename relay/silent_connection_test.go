@@ -13,8 +13,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// F24, C6. A relay with one worker works again within 45 s after one of its connections has fallen silent, whatever was said on it last. (LISTEN has
-// a watch of its own.)
+// F24, C6. A relay with one worker works again within 45 s after one of its connections has fallen
+// silent, whatever was said on it last. (LISTEN has a watch of its own.)
 func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 	needs.Timing(t)
 	t.Parallel()

@@ -110,8 +110,8 @@ func TestAPoolThatIsTooSmallForTheWorkersIsRefused(t *testing.T) {
 	}
 }
 
-// With the smallest pool that is accepted nothing waits for ever: not the relay's own loops, nor what
-// handlers do through their tasks.
+// With the smallest pool that is accepted nothing waits for ever: not the relay's own loops, nor
+// what handlers do through their tasks.
 func TestTheSmallestPoolThatIsAcceptedIsEnough(t *testing.T) {
 	needs.Long(t)
 	for name, c := range map[string]struct {
@@ -172,7 +172,8 @@ func TestARelayRunsOnceAtATimeAndAsOftenAsOneLikes(t *testing.T) {
 	r.Log.Want(t, 1, stopped) // RunOnce says nothing of it
 }
 
-// A relay that is idle leaves the connections to others: it keeps the one of its heartbeat and that of its journal.
+// A relay that is idle leaves the connections to others: it keeps the one of its heartbeat and that
+// of its journal.
 func TestAnIdleRelayHoldsTwoConnections(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

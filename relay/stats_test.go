@@ -98,8 +98,8 @@ func TestStatsCountEachState(t *testing.T) {
 	db.Do(t, `DELETE FROM outbox.counter_log WHERE kind = 'waiting'`)
 }
 
-// I9, while tasks come and go and several relays fold at once: at every moment one snapshot of the counts and one
-// of the rows say the same.
+// I9, while tasks come and go and several relays fold at once: at every moment one snapshot of the
+// counts and one of the rows say the same.
 func TestCountsAreExactBesideWritersAndFolds(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
@@ -192,7 +192,8 @@ func TestARelayFoldsTheLogByItself(t *testing.T) {
 	db.Do(t, `DELETE FROM outbox.counter WHERE task_type = 'OTHER'`)
 }
 
-// Stats reads the same pages whatever the number of tasks. 10,000,000 of them with OUTBOX_TEST_LONG=1.
+// Stats reads the same pages whatever the number of tasks. 10,000,000 of them with
+// OUTBOX_TEST_LONG=1.
 func TestStatsCostTheSameAtAnyNumberOfTasks(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

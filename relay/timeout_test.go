@@ -90,7 +90,8 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 			if got.set != want.set {
 				t.Errorf("%s: got %q, want %q", name, got.set, want.set)
 			}
-			// The claim came between begun and the call, and a context may end a little after the database's timeout.
+			// The claim came between begun and the call, and a context may end a little after the
+			// database's timeout.
 			first, last := begun.Add(want.timeout), got.at.Add(want.timeout+want.timeout/20+250*time.Millisecond)
 			if got.deadline.Before(first) || got.deadline.After(last) {
 				t.Errorf("%s: the context ends %v after the call, want %v after the claim", name, got.deadline.Sub(got.at), want.timeout)

@@ -10,8 +10,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// F2: the commit of a claim succeeds after the relay has lost sight of it. Its lease would last as long as its relay, which
-// has no handler for it.
+// F2: the commit of a claim succeeds after the relay has lost sight of it. Its lease would last as
+// long as its relay, which has no handler for it.
 func testLeaseCommittedUnseen(t *testing.T) {
 	for name, terminate := range map[string]bool{"committed": false, "rolled back": true} {
 		t.Run(name, func(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// signUps measures how long n tasks take from their commit, one at a time. Each transaction is open for a while after its
-// insert; there is a pause after each task.
+// signUps measures how long n tasks take from their commit, one at a time. Each transaction is open
+// for a while after its insert; there is a pause after each task.
 func (p *probe) signUps(t testing.TB, db *database, n int, open, pause time.Duration) (out delays) {
 	t.Helper()
 	for range n {
@@ -36,8 +36,9 @@ func (p *probe) signUps(t testing.TB, db *database, n int, open, pause time.Dura
 	return out
 }
 
-// quick runs a round, whose tasks have to start. With OUTBOX_TEST_TIMING=1 it runs rounds until one has the quantile within the
-// limit: other load on the machine may spoil some, and the tails of most.
+// quick runs a round, whose tasks have to start. With OUTBOX_TEST_TIMING=1 it runs rounds until one
+// has the quantile within the limit: other load on the machine may spoil some, and the tails of
+// most.
 func quick(t testing.TB, quantile float64, limit time.Duration, round func() delays) {
 	t.Helper()
 	if !relaytest.Timing {
@@ -56,8 +57,9 @@ func quick(t testing.TB, quantile float64, limit time.Duration, round func() del
 	t.Errorf("p%g is not within %v, in none of the rounds\n%s", 100*quantile, limit, strings.Join(rounds, "\n"))
 }
 
-// The relay would poll only once a minute, and it has a pool of its own: only NOTIFY can start the task, within 10 ms on a quiet
-// machine. Then transactions that inserted before the relay requested wake-ups commit after it has polled.
+// The relay would poll only once a minute, and it has a pool of its own: only NOTIFY can start the
+// task, within 10 ms on a quiet machine. Then transactions that inserted before the relay requested
+// wake-ups commit after it has polled.
 func TestANotificationStartsATaskLongBeforeThePoll(t *testing.T) {
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
@@ -68,7 +70,8 @@ func TestANotificationStartsATaskLongBeforeThePoll(t *testing.T) {
 	quick(t, .5, 50*time.Millisecond, func() delays { return p.signUps(t, db, 10, 20*time.Millisecond, 30*time.Millisecond) })
 }
 
-// listening waits until a relay has requested wake-ups, which it does only when its LISTEN is proved to work.
+// listening waits until a relay has requested wake-ups, which it does only when its LISTEN is
+// proved to work.
 func listening(t testing.TB, db *database) {
 	t.Helper()
 	eventually(t, 20*time.Second, "the relay requests wake-ups", func() bool {
@@ -137,9 +140,9 @@ func TestWhereListenDoesNotWorkTheRelayWarnsOnceAndPolls(t *testing.T) {
 	}
 }
 
-// A poll cannot find the task here, as the relay polls only once a minute: the end of LISTEN tells it of
-// the outage, it tries until the server is back, and then LISTEN works again. The pool is full of
-// connections that are dead then, and none of them is an outage of its own.
+// A poll cannot find the task here, as the relay polls only once a minute: the end of LISTEN tells
+// it of the outage, it tries until the server is back, and then LISTEN works again. The pool is
+// full of connections that are dead then, and none of them is an outage of its own.
 func TestListenWorksAgainAfterARestartOfTheServer(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Local(t, nil)

@@ -14,14 +14,16 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// I10: a forgotten transaction keeps vacuum from removing what claims leave behind, and claims do not read it all the same.
+// I10: a forgotten transaction keeps vacuum from removing what claims leave behind, and claims do
+// not read it all the same.
 func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	const dead, more = 8000, 200
 	db := newDatabase(t)
 	holdSnapshot(t, db)
-	// The entries that a backend's index scans have read in this transaction and, for a while, in those before.
+	// The entries that a backend's index scans have read in this transaction and, for a while, in
+	// those before.
 	const entries = `SELECT pg_backend_pid(), pg_stat_get_xact_tuples_returned('outbox.task_lane'::regclass)`
 	var mu sync.Mutex
 	before, reads := map[int]int{}, []int{}

@@ -33,8 +33,8 @@ func list(t *testing.T, db *sql.DB, name, query string) string {
 // have settings anyway.
 func TestFunctionsWithTheOwnersRightsOrSettingsHaveAPinnedSearchPath(t *testing.T) {
 	db, name := grantedSchema(t)
-	// An app's triggers on task run inside of those that delete or update tasks, with the search_path
-	// of the relay's pool.
+	// An app's triggers on task run inside of those that delete or update tasks, with the
+	// search_path of the relay's pool.
 	const unpinned = `SELECT proname::text FROM pg_proc WHERE pronamespace = <ns> AND (prosecdef OR proconfig IS NOT NULL)
 		AND proname <> ALL ('{claim_task,claim_tasks,lease_tasks,finish_tasks}')
 		AND COALESCE(NOT 'search_path=pg_catalog, pg_temp' = ANY (proconfig), true)`

@@ -25,9 +25,9 @@ func TestSQLForTheDefaultNameIsTheFiles(t *testing.T) {
 	}
 }
 
-// Only a version's own INSERT may follow what goose and psql would run outside of their transaction.
-// A character outside of ASCII cannot be stored, or not even be sent, where the database's encoding
-// lacks it.
+// Only a version's own INSERT may follow what goose and psql would run outside of their
+// transaction. A character outside of ASCII cannot be stored, or not even be sent, where the
+// database's encoding lacks it.
 func TestFilesAreASCIIAndLeaveTransactionsToTheCaller(t *testing.T) {
 	for i, text := range append(migrations(), rolesScript) {
 		for _, word := range []string{"BEGIN;", "COMMIT", "ROLLBACK", "CONCURRENTLY", "VACUUM", "\n\\"} {

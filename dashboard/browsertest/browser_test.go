@@ -36,8 +36,9 @@ func (c *console) expect(anything bool) { c.mu.Lock(); c.expected = anything; c.
 // heard is how many lines the console had while it was quiet.
 func (b browser) heard() int { b.console.mu.Lock(); defer b.console.mu.Unlock(); return b.console.said }
 
-// openDashboard starts a browser, and a dashboard in which the actor may do everything, of an outbox that is filled. Where no browser is installed the test
-// is skipped: what the pages do without script is tested by HTTP.
+// openDashboard starts a browser, and a dashboard in which the actor may do everything, of an
+// outbox that is filled. Where no browser is installed the test is skipped: what the pages do
+// without script is tested by HTTP.
 func openDashboard(t testing.TB, actor string, fill func(testing.TB, *sql.DB)) (browser, *relaytest.Database) {
 	t.Helper()
 	path := needs.Program(t, "chromium", needs.Browsers...)
@@ -147,7 +148,8 @@ func (b browser) media(scheme string) {
 	}
 }
 
-// The check of the console finds what the policy blocks: a script in the page's own text, were one there.
+// The check of the console finds what the policy blocks: a script in the page's own text, were one
+// there.
 func TestTheBrowserBlocksInlineScriptAndSaysSo(t *testing.T) {
 	t.Parallel()
 	b, _ := openDashboard(t, "ada@example.com", func(testing.TB, *sql.DB) {})

@@ -10,7 +10,8 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// In a browser: nothing of it runs, is loaded, or leads away, also when pages keep themselves up to date.
+// In a browser: nothing of it runs, is loaded, or leads away, also when pages keep themselves up to
+// date.
 func TestHostileTextsDoNothingInABrowser(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()

@@ -10,7 +10,8 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// Redrive a dead letter without a pointer: from the overview, by Tab and Enter alone, with the focus in sight all the way.
+// Redrive a dead letter without a pointer: from the overview, by Tab and Enter alone, with the
+// focus in sight all the way.
 func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
@@ -20,7 +21,8 @@ func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 		t.Helper()
 		for range 80 {
 			b.do(chromedp.KeyEvent("\t"))
-			// The skip link's target is focused a second time in some browsers, after a Tab; no Tab leads to it.
+			// The skip link's target is focused a second time in some browsers, after a Tab; no Tab
+			// leads to it.
 			if b.evaluate(`(() => { const e = document.activeElement, s = getComputedStyle(e), r = e.getBoundingClientRect();
 				return e !== document.body && e.tabIndex >= 0 && (s.outlineStyle === "none" || r.bottom <= 0 || r.top >= innerHeight || r.right <= 0) })()`) == "true" {
 				t.Errorf("the focus on %s cannot be seen", b.evaluate(`document.activeElement.outerHTML`))

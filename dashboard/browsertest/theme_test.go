@@ -11,8 +11,9 @@ import (
 	"github.com/txoutbox/outbox/internal/needs"
 )
 
-// Each page fits a wide window and a narrow one, and has enough contrast in both themes. The theme is the system's until the viewer chooses one.
-// OUTBOX_SCREENSHOTS names a directory for pictures of the pages, like docs/screenshots.
+// Each page fits a wide window and a narrow one, and has enough contrast in both themes. The theme
+// is the system's until the viewer chooses one. OUTBOX_SCREENSHOTS names a directory for pictures
+// of the pages, like docs/screenshots.
 func TestPagesFitTheirWindowInBothThemes(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
@@ -63,7 +64,8 @@ func TestPagesFitTheirWindowInBothThemes(t *testing.T) {
 	}
 }
 
-// contrast is an expression for the texts on the page whose contrast with what is behind them is below 4.5, or 3 where they are large.
+// contrast is an expression for the texts on the page whose contrast with what is behind them is
+// below 4.5, or 3 where they are large.
 const contrast = `(() => {
 	const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
 	const rgba = s => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = s; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };

@@ -14,9 +14,10 @@ import (
 //   - 15 % for buffers, WAL and allocations, which differ between versions of PostgreSQL and Go.
 //   - 20 times for polls, which come by the clock.
 //
-// Some figures have reasons that are not obvious. Six statements of a Tx task, a batch or a Complete
-// reset its session, in a message that is sent anyway. lib/pq takes two round trips for an Enqueue,
-// as its values are arguments. Each row of a batch is an allocation of its own: a pool of rows saved
+// Some figures have reasons that are not obvious. Six statements of a Tx task, a batch or a
+// Complete reset its session, in a message that is sent anyway. lib/pq takes two round trips for an
+// Enqueue, as its values are arguments. Each row of a batch is an allocation of its own: a pool of
+// rows saved
 // 300 bytes a task, and had to know when nobody used a row any more.
 //
 // OUTBOX_TEST_TIMING=1 go test ./internal/cost -v -bounds prints a table to put here.

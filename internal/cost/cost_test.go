@@ -34,7 +34,8 @@ func TestCosts(t *testing.T) {
 			db := s.subject(t)
 			k.prepare(t, db, k.warm)()
 			got := s.cost(t, db, k.tasks, k.prepare(t, db, k.tasks))
-			// Heartbeats come by the clock, so on a busy machine there is more of them to each task.
+			// Heartbeats come by the clock, so on a busy machine there is more of them to each
+			// task.
 			for range 2 {
 				if !ok || len(got.over(bound)) == 0 {
 					break

@@ -28,7 +28,8 @@ const (
 
 var names = []string{"polls", "calls", "trips", "statements", "inner", "rows", "buffers", "wal", "allocs", "bytes"}
 
-// cost measures work, which is for the given number of tasks. Columns that cannot be measured here are NaN.
+// cost measures work, which is for the given number of tasks. Columns that cannot be measured here
+// are NaN.
 func (s *server) cost(t *testing.T, db *subject, tasks int, work func()) figures {
 	t.Helper()
 	s.do(t, `CHECKPOINT`)

@@ -12,7 +12,8 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// settings keep out of the figures what depends on the time: images of pages after a checkpoint, vacuum.
+// settings keep out of the figures what depends on the time: images of pages after a checkpoint,
+// vacuum.
 var settings = map[string]string{
 	"full_page_writes":   "off",
 	"checkpoint_timeout": "1d",
@@ -21,12 +22,14 @@ var settings = map[string]string{
 	"shared_buffers":     "256MB",
 	"jit":                "off",
 
-	// Of what functions and triggers execute, too. Savepoints have a name each, and so an entry each.
+	// Of what functions and triggers execute, too. Savepoints have a name each, and so an entry
+	// each.
 	"pg_stat_statements.track": "all",
 	"pg_stat_statements.max":   "100000",
 }
 
-// server is a PostgreSQL of this test's own, and what is asked of it from outside of the database that is measured.
+// server is a PostgreSQL of this test's own, and what is asked of it from outside of the database
+// that is measured.
 type server struct {
 	*devpg.Server
 	admin      *sql.DB
@@ -65,7 +68,8 @@ func (s *server) connect(t *testing.T) {
 	s.admin = db
 }
 
-// noMaintenance puts off what relays do now and then, as it would be in one run and not in the next.
+// noMaintenance puts off what relays do now and then, as it would be in one run and not in the
+// next.
 func noMaintenance() string {
 	statement := `INSERT INTO outbox.maintenance (job, due_at) VALUES `
 	for i, j := range upkeep.SharedJobs(0) {

@@ -11,8 +11,8 @@ import (
 )
 
 // counter is a connector of lib/pq that counts what its connections send once they are open. Polls
-// come by the clock, some for each second that the tasks take; they are counted, and left out of the
-// others.
+// come by the clock, some for each second that the tasks take; they are counted, and left out of
+// the others.
 type counter struct {
 	*pq.Connector
 	calls atomic.Int64 // queries, and statements that are prepared

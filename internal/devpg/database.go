@@ -22,8 +22,8 @@ func (s *Server) EncodedDatabase(ctx context.Context, encoding string) (url stri
 	return s.urlOf(name), drop, err
 }
 
-// PreparedDatabase is NewDatabase with what prepare makes of an empty one. That happens once for each
-// key; all are copies of it, which are had sooner. prepare leaves no connection open.
+// PreparedDatabase is NewDatabase with what prepare makes of an empty one. That happens once for
+// each key; all are copies of it, which are had sooner. prepare leaves no connection open.
 func (s *Server) PreparedDatabase(ctx context.Context, key any, prepare func(url string) error) (
 	url string, drop func(), err error) {
 	template, err := s.template(ctx, key, prepare)

@@ -9,7 +9,8 @@ import (
 
 const maxTextBytes = 4 << 10
 
-// Text is err's text as PostgreSQL can store it: see [Storable]. A panic of the method Error is recovered.
+// Text is err's text as PostgreSQL can store it: see [Storable]. A panic of the method Error is
+// recovered.
 func Text(err error) string { return Storable(guard.Text(err)) }
 
 // Storable makes a text valid UTF-8 without NUL, of at most 4 kB.
@@ -28,8 +29,8 @@ func Storable(s string) string {
 	return s[:cut]
 }
 
-// LogText is err's text for the log. Drivers put the connection string, or parts of it, into the error of one that
-// does not parse; such a text is not shown.
+// LogText is err's text for the log. Drivers put the connection string, or parts of it, into the
+// error of one that does not parse; such a text is not shown.
 func LogText(err error) string {
 	text := Text(err)
 	if Code(err) == "" && RepeatsDSN(text) {

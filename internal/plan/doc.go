@@ -1,5 +1,5 @@
-// Package plan decides where claims begin, from what claims and polls have found. It does no I/O and
-// has no clock of its own.
+// Package plan decides where claims begin, from what claims and polls have found. It does no I/O
+// and has no clock of its own.
 //
 //	Position    a place in the order of a lane: priority, attempt, id
 //	Head        the first task of a lane, as a poll found it

@@ -37,7 +37,8 @@ func TestClaimsBeginAtTheHeadUntilMuchWasClaimed(t *testing.T) {
 	}
 }
 
-// Transactions that took their ids before others, and commit after them, are above the watermark if that was a moment ago.
+// Transactions that took their ids before others, and commit after them, are above the watermark if
+// that was a moment ago.
 func TestAWatermarkIsWhereClaimsWereAMomentAgo(t *testing.T) {
 	t.Parallel()
 	var w Watermarks
@@ -108,7 +109,8 @@ func TestATaskBelowAWatermarkMovesItBack(t *testing.T) {
 	}
 }
 
-// The task that a poll sees is where claims begin when few of its class were claimed, but many of another.
+// The task that a poll sees is where claims begin when few of its class were claimed, but many of
+// another.
 func TestAClassWithoutAWatermarkIsReadFromItsFirstTask(t *testing.T) {
 	t.Parallel()
 	var w Watermarks
@@ -197,8 +199,8 @@ func TestClaimsOfABacklogBeginBehindEachOther(t *testing.T) {
 	begin(w.of[Class{}].at.TaskID)
 }
 
-// A task that others had locked, or gave back, while claims went past it is seen by polls but not by claims from where the last one
-// ended.
+// A task that others had locked, or gave back, while claims went past it is seen by polls but not
+// by claims from where the last one ended.
 func TestAShortClaimSendsTheNextOneBackToTheWatermark(t *testing.T) {
 	t.Parallel()
 	var w Watermarks

@@ -21,8 +21,9 @@
 // The function decide says what becomes of a task, for all kinds and for outboxtest.
 //
 // Tx and Batch: claim.go has what happens in the transaction of a claim, attempt.go the claim of a
-// relay from BEGIN to COMMIT, judged.go what earlier runs left, failed.go all other ends. verdicts.go
-// writes what becomes of tasks. guard.go proves that a transaction is still the claim's.
+// relay from BEGIN to COMMIT, judged.go what earlier runs left, failed.go all other ends.
+// verdicts.go writes what becomes of tasks. guard.go proves that a transaction is still the
+// claim's.
 //
 // Leased: leased.go claims, leased_run.go has one run, leases.go all of a relay, complete.go
 // Task.Complete, transition.go how a lease ends, result_groups.go the groups of results.

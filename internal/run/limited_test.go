@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// The context of a handler is one as those of package context are, for whoever derives from it or asks for the cause.
+// The context of a handler is one as those of package context are, for whoever derives from it or
+// asks for the cause.
 func TestALimitedContextEndsAsOneOfPackageContext(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")

@@ -12,8 +12,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// results are runs whose transitions wait to be written. While one group of them is being written the
-// next one gathers: group commit without a timer.
+// results are runs whose transitions wait to be written. While one group of them is being written
+// the next one gathers: group commit without a timer.
 type results struct {
 	starting   atomic.Int64 // runs that are about to begin
 	pending    sync.Mutex
@@ -36,8 +36,8 @@ func newResults() results {
 	return results{writeSlots: make(chan struct{}, singleWrites), enough: make(chan struct{}, 1)}
 }
 
-// finish hands a run's transition on. The run is told when it is committed, when the lease proved to
-// be lost, or when the relay gives up as it stops. A transition is repeated until its commit is
+// finish hands a run's transition on. The run is told when it is committed, when the lease proved
+// to be lost, or when the relay gives up as it stops. A transition is repeated until its commit is
 // confirmed, as a lost one would mean a second run.
 func (l *Leases) finish(x *LeasedRun) {
 	if x.mayWait {

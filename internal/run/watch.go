@@ -8,7 +8,8 @@ import (
 )
 
 // watch is what observers are to hear of one claim of a Tx or Batch handler, or of one leased run;
-// nil, which does nothing, without any. Tasks of which nothing is set met a failure of the infrastructure.
+// nil, which does nothing, without any. Tasks of which nothing is set met a failure of the
+// infrastructure.
 type watch struct {
 	to   Events
 	end  End

@@ -110,7 +110,8 @@ func (s *Scheduler) registerAndFire(ctx context.Context) (wait time.Duration, er
 }
 
 // ofSchedule reports whether the schedule is to blame for the error, so that the others go on: its
-// Next, or the row of its task. A transaction that is not as it should be (class 25) is not its fault.
+// Next, or the row of its task. A transaction that is not as it should be (class 25) is not its
+// fault.
 func ofSchedule(err error) bool {
 	return errors.Is(err, errNextPanicked) || pgerr.Refusal(err) && !strings.HasPrefix(pgerr.Code(err), "25")
 }

@@ -84,8 +84,8 @@ func (f *front) answer(client, server net.Conn) {
 	_, _ = io.Copy(client, server)
 }
 
-// cancel answers as PostgreSQL does for a canceled statement: the error, and that the transaction has
-// failed.
+// cancel answers as PostgreSQL does for a canceled statement: the error, and that the transaction
+// has failed.
 func (f *front) cancel(key string) {
 	client, ok := f.clients.Load(key)
 	if !ok {

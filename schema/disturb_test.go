@@ -9,12 +9,15 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/chaos/proxy"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	programs "github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -180,6 +183,49 @@ func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestMigrateWaitsForAServerThatStarts(t *testing.T) {
+	programs.CI(t)
+	server := pgtest.Local(t, nil)
+	if err := server.Stop("immediate"); err != nil {
+		t.Fatal(err)
+	}
+	connector, err := pq.NewConnector(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := &refusals{Connector: connector, first: make(chan struct{})}
+	db := sql.OpenDB(refused)
+	defer db.Close()
+	done := make(chan error, 1)
+	go func() { done <- Migrate(t.Context(), db) }()
+	select {
+	case <-refused.first:
+	case err := <-done:
+		t.Fatalf("it did not meet the stopped server: %v", err)
+	}
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// refusals closes first when a connection is refused.
+type refusals struct {
+	driver.Connector
+	once  sync.Once
+	first chan struct{}
+}
+
+func (r *refusals) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := r.Connector.Connect(ctx)
+	if err != nil {
+		r.once.Do(func() { close(r.first) })
+	}
+	return conn, err
 }
 
 func TestMigrateReturnsThoughTheDriverHangs(t *testing.T) {

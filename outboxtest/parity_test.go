@@ -164,7 +164,7 @@ func tables(t testing.TB, q outbox.Querier) map[string]string {
 		"done_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,finished_at,keep_until}'::text[] ||
 			jsonb_build_object('attempted', attempted_at IS NOT NULL, 'minutes', round(extract(epoch FROM keep_until - finished_at) / 60)) AS line FROM outbox.done_task t`,
 		"headless_key": `SELECT to_jsonb(t) AS line FROM outbox.headless_key t`,
-		"unique_key":   `SELECT to_jsonb(t) - 'task_id' AS line FROM outbox.unique_key t`,
+		"unique_key":   `SELECT to_jsonb(k) - 'task_id' AS line FROM outbox.unique_key k JOIN outbox.task t USING (task_id)`, // relays sweep others
 		"counts": `SELECT concat_ws(' ', task_type, sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 ELSE arrived - tasks END), sum(tasks) FILTER (WHERE kind = 'failed')) AS line
 			FROM (SELECT task_type, kind, tasks, arrived FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived FROM outbox.counter_log) AS c GROUP BY task_type`,
 	} {

@@ -33,9 +33,25 @@ type Task[P any] struct {
 	Iterations int
 	// LastError is the text of the latest failure, at most 4 kB; "" before the first.
 	LastError string
+	// Errors are the attempts that failed or were lost, the oldest first: at most the last 20, with
+	// the first of them. Those of earlier iterations are not among them.
+	Errors []AttemptError
 
 	// Lease is set by the relay for Leased handlers, and by tests that call a handler directly.
 	Lease Lease
+}
+
+// AttemptError is an attempt that failed.
+type AttemptError struct {
+	Attempt int
+	// At is when the failure was recorded, by PostgreSQL's clock. A Tx or Batch run that was lost
+	// has the time of its start.
+	At       time.Time
+	RelayID  string
+	Duration time.Duration // of the handler's call; 0 if it is not known
+	// Error is the first 1 kB of the error. It is "lost" if the process died, and "expired" if the
+	// lease ran out.
+	Error string
 }
 
 // Lease is a relay's hold on one task. Implementations are safe for concurrent use.

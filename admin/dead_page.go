@@ -24,6 +24,7 @@ type deadPage struct {
 	order  order
 	after  deadPlace
 	until  deadPlace // zero: to the last one
+	by     *string   // who acts, for statements that write it
 }
 
 // newDeadPage checks a filter and a page. Look is of use only where no index tells which pass.
@@ -58,14 +59,18 @@ func (d deadPage) bind() *binder {
 	return b
 }
 
-// statement is a query with the conditions and what follows them, which may have a place for n.
+// statement is a query with the conditions and what follows them, which may have a place for n, and
+// with who acts.
 func (d deadPage) statement(query, tail string, n ...any) (string, []any) {
 	b := d.bind()
 	where := b.where()
 	for _, v := range n {
 		tail = fmt.Sprintf(tail, b.arg(v))
 	}
-	return fmt.Sprintf(query, where+tail), b.args
+	if d.by == nil {
+		return fmt.Sprintf(query, where+tail), b.args
+	}
+	return fmt.Sprintf(query, where+tail, b.arg(*d.by)+"::text"), b.args
 }
 
 // The last dead letter that a page looks at. What an index cannot tell, error and reason, is left
@@ -81,7 +86,7 @@ func (d *deadPage) findEnd(ctx context.Context, c *Client, q outbox.Querier) err
 		return nil
 	}
 	all := *d
-	all.filter.Error, all.filter.Reason = "", ""
+	all.filter.Error, all.filter.Reason, all.by = "", "", nil
 	query, args := all.statement(deadEndSQL, " ORDER BY "+d.order.words+" OFFSET %s", d.Look-1)
 	var end deadPlace
 	err := q.QueryRowContext(ctx, c.schema.SQL(query), args...).Scan(&end.diedAt, &end.taskID)

@@ -26,13 +26,15 @@ asked AS (
 gone AS (
   DELETE FROM outbox.dead_task WHERE task_id = ANY (ARRAY(SELECT task_id FROM d))
   RETURNING task_id, created_at, priority, task_max_attempts,
-            task_type, payload, headers, last_error, ` + optionalColumns + `),
+            task_type, payload, headers, last_error, ` + optionalColumns + `, timeline),
 back AS (
   INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state,
-         task_type, payload, headers, last_error, ` + optionalColumns + `)
+         task_type, payload, headers, last_error, ` + optionalColumns + `, timeline)
   OVERRIDING SYSTEM VALUE
   SELECT task_id, now(), created_at, NULL, priority, 0, task_max_attempts, CASE WHEN ordering_key IS NULL THEN 'scheduled' ELSE 'waiting' END,
-         task_type, payload, headers, last_error, ` + optionalColumns + ` FROM gone
+         task_type, payload, headers, last_error, ` + optionalColumns + `,
+         outbox.add_events(timeline, jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('event', 'redriven', 'by', NULLIF(%s, '')))))
+    FROM gone
   RETURNING task_id),
 headless AS (
   INSERT INTO outbox.headless_key (task_type, ordering_key) SELECT DISTINCT task_type, ordering_key FROM gone WHERE ordering_key IS NOT NULL),
@@ -65,25 +67,25 @@ SELECT d.task_id, (extract(epoch FROM d.died_at) * 1000000)::bigint, true
 // They keep their ids, payloads and last errors, start at attempt 1, with the limit that they were
 // enqueued with or that their handler has now, and are due at once, or as soon as no other task of
 // their ordering key runs. A unique key is theirs again unless another task has it by now: then
-// both run. Dead letters that another transaction is moving or deleting are left out; they are not
+// both run. Their timelines say that they were redriven, and by the Client's Actor. Dead letters that another transaction is moving or deleting are left out; they are not
 // waited for.
 //
 // A page that searches by Error or Reason should have a Page.Look. After a rollback the page begins
 // where it began before. Redriven tasks may die again: set DiedBefore, or the pages may never end.
 // [Client.EveryPage] does both.
 func (c *Client) Redrive(ctx context.Context, f Filter, p Page) (ids []int64, next string, err error) {
-	return c.take(ctx, "redrive", redriveSQL, f, p)
+	return c.take(ctx, "redrive", redriveSQL, &c.options.Actor, f, p)
 }
 
 // Purge deletes a page of the dead letters that pass the filter, the oldest first. All else is as
 // of [Client.Redrive]. For dead letters that are to go by themselves see
 // relay.Config.DeadRetention.
 func (c *Client) Purge(ctx context.Context, f Filter, p Page) (ids []int64, next string, err error) {
-	return c.take(ctx, "purge", purgeSQL, f, p)
+	return c.take(ctx, "purge", purgeSQL, nil, f, p)
 }
 
-// take takes a page of dead letters away.
-func (c *Client) take(ctx context.Context, action, query string, f Filter, p Page) (ids []int64, next string, err error) {
+// take takes a page of dead letters away. by is who acts, for a query that writes it.
+func (c *Client) take(ctx context.Context, action, query string, by *string, f Filter, p Page) (ids []int64, next string, err error) {
 	if err := f.checkChosen(action); err != nil {
 		return nil, "", err
 	}
@@ -91,6 +93,7 @@ func (c *Client) take(ctx context.Context, action, query string, f Filter, p Pag
 	if err != nil {
 		return nil, "", err
 	}
+	d.by = by
 	var last deadPlace
 	err = c.act(ctx, func(q outbox.Querier) ([]Entry, error) {
 		if err := d.findEnd(ctx, c, q); err != nil {

@@ -62,6 +62,7 @@ type Task struct {
 	LeasedUntil time.Time     // of a leased task with a timeout or more time; zero: while its relay is alive
 	RelayID     string        // leased: of the relay that has it; else "", or of the one that died while it ran the task
 	Runs        []Run         // under way or lost, the oldest first; only Client.Task reads them
+	Timeline    []Event       // what became of it, the oldest first, at most 20 and its end; only Client.Task reads it
 }
 
 // place is where the task is in the order of its state.
@@ -103,20 +104,22 @@ func (t *Task) scan(row scanner, more ...any) error {
 
 // A task that came back after it was finished, as after a failover, is not in the history.
 const taskSQL = `/* outbox: inspect a task */
-SELECT ` + taskColumns + `, 1 AS place FROM outbox.task t WHERE t.task_id = $1
+SELECT ` + taskColumns + `, t.timeline, 1 AS place FROM outbox.task t WHERE t.task_id = $1
 UNION ALL
-SELECT ` + deadColumns + `, 2 FROM outbox.dead_task t WHERE t.task_id = $1
+SELECT ` + deadColumns + `, t.timeline, 2 FROM outbox.dead_task t WHERE t.task_id = $1
 UNION ALL
-SELECT ` + doneColumns + `, 3 FROM outbox.done_task t WHERE t.task_id = $1
+SELECT ` + doneColumns + `, t.timeline, 3 FROM outbox.done_task t WHERE t.task_id = $1
  ORDER BY place LIMIT 1`
 
 // Task returns a task wherever it is, with its runs. The error is ErrNotFound if it is nowhere.
 func (c *Client) Task(ctx context.Context, taskID int64) (Task, error) {
 	var t Task
 	err := c.read(func(q outbox.Querier) error {
+		var timeline []byte
 		var place int
-		err := t.scan(q.QueryRowContext(ctx, c.schema.SQL(taskSQL), taskID), &place)
+		err := t.scan(q.QueryRowContext(ctx, c.schema.SQL(taskSQL), taskID), &timeline, &place)
 		if err == nil {
+			t.readTimeline(timeline)
 			t.Runs, err = c.runsOf(ctx, q, taskID, t.Type)
 		}
 		return err

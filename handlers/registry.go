@@ -189,7 +189,7 @@ func decode[P any](t *outbox.Task[P], raw *outbox.Task[json.RawMessage], plain b
 func fill[P any](t *outbox.Task[P], raw *outbox.Task[json.RawMessage]) {
 	*t = outbox.Task[P]{ID: raw.ID, Type: raw.Type, Headers: raw.Headers, Attempt: raw.Attempt,
 		MaxAttempts: raw.MaxAttempts, Priority: raw.Priority, OrderingKey: raw.OrderingKey, RunAt: raw.RunAt, CreatedAt: raw.CreatedAt,
-		Iterations: raw.Iterations, LastError: raw.LastError, Lease: raw.Lease}
+		Iterations: raw.Iterations, LastError: raw.LastError, Errors: raw.Errors, Lease: raw.Lease}
 }
 
 func plainPayload[P any]() bool { return plain(reflect.TypeFor[P](), map[reflect.Type]bool{}) }

@@ -151,17 +151,20 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 	}
 }
 
+// events are those of a timeline, but for when and where they were.
+const events = `jsonb_build_object('events', (SELECT jsonb_agg(e - '{at,us,relay}'::text[]) FROM jsonb_array_elements(timeline) e))`
+
 // tables are the rows that a user can see, but for times and ids.
 func tables(t testing.TB, q outbox.Querier) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for name, query := range map[string]string{
-		"task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at}'::text[] || jsonb_build_object('attempted', attempted_at IS NOT NULL,
+		"task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,timeline}'::text[] || ` + events + ` || jsonb_build_object('attempted', attempted_at IS NOT NULL,
 			'minutes', round(extract(epoch FROM run_at - now()) / 60)) AS line FROM outbox.task t`,
-		"dead_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,died_at}'::text[] AS line FROM outbox.dead_task t`,
+		"dead_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,died_at,timeline}'::text[] || ` + events + ` AS line FROM outbox.dead_task t`,
 		"running":   `SELECT to_jsonb(t) AS line FROM outbox.running t`,
 		"effect":    `SELECT to_jsonb(t) AS line FROM effect t`,
-		"done_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,finished_at,keep_until}'::text[] ||
+		"done_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,finished_at,keep_until,timeline}'::text[] || ` + events + ` ||
 			jsonb_build_object('attempted', attempted_at IS NOT NULL, 'minutes', round(extract(epoch FROM keep_until - finished_at) / 60)) AS line FROM outbox.done_task t`,
 		"headless_key": `SELECT to_jsonb(t) AS line FROM outbox.headless_key t`,
 		"unique_key":   `SELECT to_jsonb(k) - 'task_id' AS line FROM outbox.unique_key k JOIN outbox.task t USING (task_id)`, // relays sweep others

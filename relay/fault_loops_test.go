@@ -78,6 +78,7 @@ var faultyLoops = []faultyLoop{
 		return 0, err
 	}},
 	{name: "reap", pass: upkeepJob("reap"), setup: dead(deadRelay, "-2 hours") + dead(liveRelay, "1 hour") + `
+		UPDATE outbox.relay SET taken_over_at = now() - interval '2 hours' WHERE alive_until < now();
 		INSERT INTO outbox.running (task_id, token, relay_id)
 			SELECT -n, gen_random_uuid(), CASE n WHEN 1 THEN '` + deadRelay + `' ELSE '` + liveRelay + `' END::uuid
 			  FROM generate_series(1, 3) n;

@@ -72,9 +72,9 @@ func (h *holder) ends(how string, uniqueKey, orderingKey sql.NullString) step {
 			lost, err = h.query(runs.FinishSQL, pq.Array([]int{h.task}), pq.Array([]string{h.place}), pq.Array([]string{tokenA}), pq.Array([]int{1}))
 			n = 1 - len(lost)
 		case "gives back":
-			n, err = h.exec(statements["return lease"], h.task, tokenA, "ready", 0, nil, nil, 0, orderingKey)
+			n, err = h.exec(statements["return lease"], h.task, tokenA, "ready", 0, nil, nil, 0, orderingKey, nil)
 		default:
-			n, err = h.exec(statements["return lease"], h.task, tokenA, "scheduled", 1, "error", nil, 0, orderingKey)
+			n, err = h.exec(statements["return lease"], h.task, tokenA, "scheduled", 1, "error", nil, 0, orderingKey, nil)
 		}
 		if err == nil && n != 1 {
 			err = fmt.Errorf("the end of its lease changed %d rows", n)

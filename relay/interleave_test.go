@@ -69,11 +69,11 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 			lost, err := a.query(runs.FinishSQL, pq.Array([]int{l.task}), pq.Array([]string{a.place}), pq.Array([]string{token}), pq.Array([]int{1}))
 			return 1 - len(lost), err
 		case "fails":
-			return a.exec(statements["return lease"], l.task, token, "scheduled", 1, "error", nil, time.Hour.Microseconds(), nil)
+			return a.exec(statements["return lease"], l.task, token, "scheduled", 1, "error", nil, time.Hour.Microseconds(), nil, nil)
 		case "releases":
-			return a.exec(statements["return lease"], l.task, token, "ready", 0, nil, nil, 0, nil)
+			return a.exec(statements["return lease"], l.task, token, "ready", 0, nil, nil, 0, nil, nil)
 		}
-		return a.exec(statements["dead lease"], l.task, token, 1, 1, "attempts", "error")
+		return a.exec(statements["dead lease"], l.task, token, 1, 1, "attempts", "error", nil)
 	}, done: func(n int) {
 		should := l.place == token
 		if should {
@@ -94,7 +94,7 @@ func (l *lifecycle) scan() step {
 		if err := l.b.begin(); err != nil {
 			return 0, err
 		}
-		return l.b.exec(statements["dead relays"], relayB)
+		return l.b.exec("WITH dead AS ("+statements["dead relays"]+") SELECT FROM dead WHERE leases > 0", relayB)
 	}, done: func(n int) {
 		l.scanned = n == 1
 		if want := !l.beaten && l.place == tokenA; l.scanned != want {

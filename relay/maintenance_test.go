@@ -75,7 +75,7 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 				// The old run may be reaped; the task's new run must stay.
 				"the task is back and runs": `DELETE FROM outbox.running; INSERT INTO outbox.task (task_id, task_type) OVERRIDING SYSTEM VALUE VALUES (1000000, 'TX');
 					INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000000, 'eeeeeeee-0000-4000-8000-00000000000e', '` + liveRelay + `')`}},
-		{"reap relays", `UPDATE outbox.relay SET alive_until = now() - interval '2 hours' WHERE relay_id = '` + deadRelay + `'`,
+		{"reap relays", `UPDATE outbox.relay SET alive_until = now() - interval '2 hours', taken_over_at = now() - interval '2 hours' WHERE relay_id = '` + deadRelay + `'`,
 			[]string{"reap relays"}, []any{liveRelay}, nil, map[string]string{
 				"the relay beats": `UPDATE outbox.relay SET alive_until = now() + interval '1 hour'`}},
 		{"sweep keys", `INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('TX', 'k', 1000000);

@@ -82,8 +82,8 @@ const (
 	Canceled       = Outcome(run.Canceled)
 	LeaseLost      = Outcome(run.LeaseLost) // another run decides
 	Drained        = Outcome(run.Drained)   // given back as the relay stopped
-	// PutOff: given back. Its handler was not called, or its batch failed as a whole; it is to run
-	// solo.
+	// PutOff: given back. Its handler was not called, or its batch failed as a whole; it runs by
+	// itself next.
 	PutOff   = Outcome(run.PutOff)
 	outcomes = PutOff + 1
 )

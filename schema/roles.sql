@@ -115,7 +115,8 @@ GRANT SELECT, INSERT, UPDATE ON outbox.promote_lock TO outbox_worker;
 GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;
 GRANT EXECUTE ON FUNCTION
       outbox.poll, outbox.optional_columns, outbox.claim_task, outbox.claim_tasks, outbox.lease_tasks, outbox.finish_tasks,
-      outbox.begin_runs, outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now
+      outbox.begin_runs, outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now,
+      outbox.add_events, outbox.lost_runs
    TO outbox_worker;
 -- A relay may start right after a migration that made new tables, before this is applied again.
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO outbox_worker;
@@ -125,13 +126,13 @@ ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner REVOKE EXECUTE ON ROUTINES FROM P
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT EXECUTE ON ROUTINES TO outbox_worker;
 
 -- What there is, without payloads, headers, keys (which may be made of payloads) and the tokens of leases.
-GRANT SELECT (task_id, run_at, created_at, attempted_at, leased_until, relay_id, priority, attempt, max_attempts, state, task_type, last_error,
+GRANT SELECT (task_id, run_at, created_at, attempted_at, leased_until, relay_id, priority, attempt, max_attempts, state, task_type, last_error, timeline,
               unique_until_done, timeout_ms, iterations, skip_failed)
    ON outbox.task TO outbox_viewer, outbox_operator;
-GRANT SELECT (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, task_max_attempts, reason, task_type, last_error,
+GRANT SELECT (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, task_max_attempts, reason, task_type, last_error, timeline,
               unique_until_done, timeout_ms, iterations, skip_failed)
    ON outbox.dead_task TO outbox_viewer, outbox_operator;
-GRANT SELECT (task_id, run_at, created_at, attempted_at, finished_at, keep_until, priority, attempt, task_type, last_error)
+GRANT SELECT (task_id, run_at, created_at, attempted_at, finished_at, keep_until, priority, attempt, task_type, last_error, timeline)
    ON outbox.done_task TO outbox_viewer, outbox_operator;
 GRANT SELECT (name, next_at, last_at, created_at, paused, catch_up, task_type, spec)
    ON outbox.schedule TO outbox_viewer, outbox_operator;
@@ -146,13 +147,14 @@ GRANT INSERT (actor, tool, action, target, count) ON outbox.audit TO outbox_work
 -- Dead letters: redrive moves whole rows with the rights of who asks, so an operator may read them, and write tasks.
 GRANT SELECT, DELETE, UPDATE (run_at) ON outbox.dead_task TO outbox_operator; -- FOR UPDATE takes UPDATE of some column
 GRANT INSERT (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state, task_type, payload, headers, last_error,
-              unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed)
+              unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed, timeline)
    ON outbox.task TO outbox_operator;
+GRANT EXECUTE ON FUNCTION outbox.add_events TO outbox_operator;
 GRANT DELETE ON outbox.running, outbox.cancel TO outbox_operator;
 GRANT INSERT (task_type, ordering_key) ON outbox.headless_key TO outbox_operator;
 GRANT SELECT, INSERT, UPDATE (task_id) ON outbox.unique_key TO outbox_operator;
 -- admin.Client.HandBack.
-GRANT UPDATE (state, lease_token, leased_until) ON outbox.task TO outbox_operator;
+GRANT UPDATE (state, lease_token, leased_until, timeline) ON outbox.task TO outbox_operator;
 -- outbox.Cancel and RunNow; admin.Client.PauseType and ResumeType; the same for schedules, and RemoveSchedule.
 GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now TO outbox_operator;
 GRANT INSERT (task_type, paused), UPDATE (paused) ON outbox.task_type TO outbox_operator;

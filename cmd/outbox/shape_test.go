@@ -28,11 +28,14 @@ const (
 	scheduled   = "{catch_up:string created_at:time last_at:null name:string next_at:time paused:bool spec:string type:string}"
 )
 
+// failedShape is of a timeline with events.
+const failedShape = " timeline:[{actor:string,at:time,attempt:number,duration_seconds:number,error:string,event:string,reason:string,relay_id:string}]"
+
 // of is the shape of an object with members in any order.
 func of(members string) string {
 	sorted := strings.Fields(members)
 	slices.Sort(sorted)
-	return "{" + strings.Join(sorted, " ") + "}"
+	return "{" + strings.ReplaceAll(strings.Join(sorted, " "), ",", " ") + "}"
 }
 
 // The shapes of JSON are promised: names may be added, and none changes or goes.
@@ -63,15 +66,15 @@ func TestTheShapesOfJSON(t *testing.T) {
 		{"relays", "{relays:[" + relayShape + "]}"},
 		{"tasks list -type MAIL -state scheduled -limit 1", "{next:string tasks:[" + of(taskShape) + "]}"},
 		{"tasks list -type NONE", "{next:null tasks:[]}"},
-		{"tasks show 2", of(taskShape + " runs:[]")},
-		{"tasks show 2 -payload", of(taskShape + " runs:[] headers:null payload:{}" + hiddenShape)},
+		{"tasks show 2", of(taskShape + " runs:[] timeline:[]")},
+		{"tasks show 2 -payload", of(taskShape + " runs:[] timeline:[] headers:null payload:{}" + hiddenShape)},
 		{"dead list -limit 1", "{letters:[" + of(deadShape) + "] next:string}"},
 		{"dead list -type NONE", "{letters:[] next:null}"},
-		{"dead show 1001", of(deadShape)},
-		{"dead show 1001 -payload", of(deadShape + " headers:{trace:string} payload:{secret:string}" + hiddenShape)},
+		{"dead show 1001", of(deadShape + failedShape)},
+		{"dead show 1001 -payload", of(deadShape + failedShape + " headers:{trace:string} payload:{secret:string}" + hiddenShape)},
 		{"history list", "{next:null tasks:[" + of(finishedShape) + "]}"},
-		{"history show 1", of(finishedShape)},
-		{"history show 1 -payload", of(finishedShape + " headers:{a:string} payload:{}" + hiddenShape)},
+		{"history show 1", of(finishedShape + failedShape)},
+		{"history show 1 -payload", of(finishedShape + failedShape + " headers:{a:string} payload:{}" + hiddenShape)},
 		{"schedules", "{schedules:[" + scheduled + "]}"},
 		{"schedules pause nightly", "{name:string paused:bool}"},
 		{"schedules resume nightly", "{name:string paused:bool}"},

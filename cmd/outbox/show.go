@@ -37,7 +37,7 @@ func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 		if only != "" && t.State != only {
 			return notFound("task %d is %s, not %s: see outbox tasks show %d", id, t.State, only, id)
 		}
-		o, f := toJSON[only](t), taskFields(t)
+		o, f := append(toJSON[only](t), member{"timeline", timelineJSON(t.Timeline)}), taskFields(t)
 		if only == "" {
 			o = append(o, member{"runs", runsJSON(t.Runs)})
 		}
@@ -98,6 +98,39 @@ func finishedJSON(t admin.Task) object {
 	}
 }
 
+func timelineJSON(events []admin.Event) []object {
+	out := []object{}
+	for _, e := range events {
+		out = append(out, object{
+			{"event", e.Kind}, {"attempt", e.Attempt}, {"at", e.At}, {"relay_id", e.RelayID}, {"duration_seconds", e.Duration},
+			{"error", e.Error}, {"reason", e.Reason}, {"actor", e.Actor},
+		})
+	}
+	return out
+}
+
+// eventLine is an event for people.
+func eventLine(e admin.Event) string {
+	line := when(e.At) + "  "
+	if e.Attempt > 0 {
+		line += fmt.Sprintf("attempt %d ", e.Attempt)
+	}
+	line += string(e.Kind)
+	if e.Duration > 0 {
+		line += fmt.Sprintf(" after %.3fs", e.Duration.Seconds())
+	}
+	if e.Actor != "" {
+		line += " by " + e.Actor
+	}
+	if e.Reason != "" {
+		line += ", dead letter (" + e.Reason + ")"
+	}
+	if e.Error != "" {
+		line += ": " + e.Error
+	}
+	return line
+}
+
 func runsJSON(runs []admin.Run) []object {
 	out := []object{}
 	for _, r := range runs {
@@ -151,6 +184,11 @@ func taskFields(t admin.Task) (f fields) {
 	if t.State != admin.Finished {
 		f.add("error", t.LastError)
 	}
+	lines := make([]string, len(t.Timeline))
+	for i, e := range t.Timeline {
+		lines[i] = eventLine(e)
+	}
+	f.add("timeline", strings.Join(lines, "\n"))
 	return f
 }
 

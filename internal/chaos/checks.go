@@ -92,5 +92,5 @@ var ofNoFaults = checks{
 
 // ofPoison is for runs with poison only.
 var ofPoison = checks{
-	"neighbours of poison that lost more than an attempt": attempts + `WHERE attempt > 2 + fail`,
+	"neighbours of poison that lost more than three attempts": attempts + `WHERE attempt > 4 + fail`,
 }

@@ -86,7 +86,7 @@ var claimMutants = []mutant{
 var leaseMutants = []mutant{
 	{name: "unmarked-takeover", help: "a takeover drops the dead relay's mark, so that the task is no suspect",
 		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
-			{"internal/upkeep/takeover.go", "SET state = 'ready', lease_token = NULL, leased_until = NULL\n WHERE t.task_id", "SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL\n WHERE t.task_id"},
+			{"internal/upkeep/takeover.go", "SET state = 'ready', lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `\n WHERE t.task_id", "SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `\n WHERE t.task_id"},
 		}},
 	{name: "tokenless-finish", help: "leased tasks that are done are deleted without their tokens",
 		tests: testRun{"relay", "TestEndsOfLeasesFollowTheTaskAndNotItsPlace$"}, edits: []edit{

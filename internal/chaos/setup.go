@@ -78,11 +78,8 @@ func newSeatOf(a *arena, o options, c app.Config) (*seat, error) {
 
 // dawdle is of how many leased tasks one takes 8 s.
 func dawdle(o options) int64 {
-	switch {
-	case o.onlyPoison():
-		return 0 // a task that takes longer than 3 s may lose more than one attempt to it
-	case o.has("kill"):
-		return 500 // the tasks of a killed relay run again solo, 3 s apart if they take their time
+	if o.has("kill") {
+		return 500 // tasks that were lost three times run alone, each for its 8 s
 	}
 	return 50
 }

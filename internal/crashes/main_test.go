@@ -15,6 +15,7 @@ import (
 var programs = map[string]program{
 	"effects":      {Registry: effects},
 	"poison":       {Registry: poison},
+	"slow poison":  {Registry: slowPoison},
 	"gated":        {Registry: gated},
 	"recurring":    {Registry: recurring},
 	"ordered":      {Registry: func(*sql.DB) *handlers.Registry { return relaytest.Ordered(handlers.MaxAttempts(1000)) }},

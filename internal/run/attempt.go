@@ -23,12 +23,13 @@ import (
 // closed, and what is to be recorded is recorded in another one: never COMMIT when in doubt.
 type attempt struct {
 	unit
-	r       *Runner
-	soloRun *soloRun // of a suspect
-	claim   handler.Claim
-	watch   *watch
-	again   *handler.Result // all tasks are to run again
-	open    *openClaim      // once it has taken tasks
+	r             *Runner
+	leaveSuspects func() // when they have ended
+	claim         handler.Claim
+	watch         *watch
+	again         *handler.Result // all tasks are to run again
+	open          *openClaim      // once it has taken tasks
+	took          time.Duration   // the handler's call
 }
 
 // RunTx claims with the given claim and runs the handler. claimed is called with what was
@@ -96,7 +97,7 @@ func (a *attempt) run(ctx context.Context) error {
 	if len(found) > 0 {
 		// A suspect is journalled when it is about to run. Until then another
 		// suspect's crash must not count against it.
-		defer a.soloRun.over()
+		defer a.leaveSuspects()
 		a.runs.Suspect = true
 		if _, err := a.r.Journal.Record(a.runs)(); err != nil {
 			a.giveBackRuns()
@@ -104,12 +105,12 @@ func (a *attempt) run(ctx context.Context) error {
 		}
 	}
 	tasks := a.tasks()
-	a.soloRun.begun()
 	start := time.Now()
 	limit, end := context.WithTimeoutCause(a.open.ctx, timeout+grace(timeout), timeoutError(timeout))
 	defer end()
 	out := callHandler(limit, a.h, a.tx, a.claim, tasks)
 	d := time.Since(start)
+	out.took, a.took = d, d
 	a.watch.called(start, d, tasks)
 	if d > slowTransaction {
 		a.r.Log.Warn("outbox: a handler kept a transaction open for long; register it as Leased", "task_type", a.h.Type, "duration", d.Round(time.Millisecond))
@@ -212,6 +213,7 @@ func (a *attempt) tell(verdicts []verdict) {
 		case v.change.Reason != "":
 			a.r.died(r, v.change)
 		default:
+			a.r.failed(r, v.change)
 			a.r.due(v.change.Wait)
 		}
 	}

@@ -27,6 +27,7 @@ func grace(timeout time.Duration) time.Duration { return 250*time.Millisecond + 
 // callResult is how a handler's call ended.
 type callResult struct {
 	err       error
+	took      time.Duration
 	abandoned bool // it is still running
 	overran   bool // its context ended by the timeout, or as a lease without heartbeats ran out
 	drained   bool // its context ended as the relay stops

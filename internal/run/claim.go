@@ -223,7 +223,7 @@ func (u *unit) keep(verdicts []verdict) (released bool, err error) {
 	switch {
 	case u.runs == nil:
 		after = "; " + u.ForgetTasks(done)
-	case u.runs.Batch():
+	case u.runs.Batch() || len(done) > 1:
 		after = "; " + u.runs.Forget(u.Store, done)
 	case len(done) == 1:
 		one = done[0].ID

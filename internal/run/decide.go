@@ -109,7 +109,7 @@ func (e *ending) verdict(r *store.Row, err error) verdict {
 
 // failed is the verdict on a task whose handler failed or snoozed it.
 func (e *ending) failed(r *store.Row, result handler.Result, begun int) verdict {
-	c := store.Change{Attempt: min(begun, math.MaxInt16), Err: result.Err, Keep: r.Undecided, Failed: true}
+	c := store.Change{Attempt: min(begun, math.MaxInt16), Err: result.Err, Keep: r.Undecided, Failed: true, Took: e.out.took}
 	stop := false
 	switch {
 	case result.Action == handler.ActionSnooze:

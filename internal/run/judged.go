@@ -3,27 +3,28 @@ package run
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// judge acts on what earlier runs left. It reports whether that was all; if not, the claim is one
-// suspect, and a.soloRun, if it needs one, is taken.
+// judge acts on what earlier runs left. It reports whether that was all; if not, the claim is one or
+// more suspects, which may run until a.leaveSuspects is called.
 func (a *attempt) judge(ctx context.Context, found map[int64][]store.Earlier) (done bool, err error) {
 	if len(a.rows) > 1 {
 		return a.judgeBatch(ctx, found)
 	}
 	r := a.rows[0]
 	judged, wait := r.Judge(found[r.ID])
-	if judged == store.Suspect && r.Lost+len(r.Undecided) > 0 {
-		if a.soloRun = a.r.soloRun(); a.soloRun == nil {
-			judged, wait = store.Postponed, aside()
+	if judged == store.Suspect {
+		if a.leaveSuspects, wait = a.r.enter(r); a.leaveSuspects == nil {
+			judged = store.Postponed
 		}
 	}
 	v := verdict{outcome: Dead}
 	switch judged {
-	case store.Plain, store.Suspect:
+	case store.Fresh, store.Suspect:
 		return false, nil
 	case store.Postponed:
 		defer a.r.postponed(wait) // from when it is written
@@ -39,16 +40,29 @@ func (a *attempt) judge(ctx context.Context, found map[int64][]store.Earlier) (d
 	return true, a.close(v)
 }
 
-// judgeBatch gives the whole batch back if any of it has a history, and runs those one by one.
+// judgeBatch lets a batch run of which no task has lost more than one run. Else it gives the batch
+// back, and the tasks with more of a history run one by one.
 func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]store.Earlier) (done bool, err error) {
-	var solo []int64
+	var solo, history []int64
+	most := a.rows[0]
 	for _, r := range a.rows {
-		if len(found[r.ID]) > 0 || r.Exhausted() {
+		judged, _ := r.Judge(found[r.ID])
+		switch {
+		case judged == store.Fresh:
+			continue
+		case judged != store.Suspect, r.Isolation > store.LostOnce, slices.ContainsFunc(found[r.ID], func(e store.Earlier) bool { return e.LostConn }):
 			solo = append(solo, r.ID)
+		}
+		history = append(history, r.ID)
+		if r.Isolation > most.Isolation {
+			most = r
 		}
 	}
 	if len(solo) == 0 {
-		return false, nil
+		if a.leaveSuspects, _ = a.r.enter(most); a.leaveSuspects != nil {
+			return false, nil
+		}
+		solo = history
 	}
 	return true, a.solo(ctx, a.r.Journal.ForgetRuns(a.runs), solo)
 }

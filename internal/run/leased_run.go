@@ -16,12 +16,12 @@ type LeasedRun struct {
 	claim  handler.Claim
 	task   store.Task
 
-	watch    *watch
-	calledAt time.Time
-	suspect  *soloRun
-	putOff   time.Duration // a suspect: as another one runs
-	next     transition
-	mayWait  bool // the transition, for its row: it has a transaction of its own
+	watch         *watch
+	calledAt      time.Time
+	leaveSuspects func()        // a suspect: when it has ended
+	putOff        time.Duration // a suspect: as others run
+	next          transition
+	mayWait       bool // the transition, for its row: it has a transaction of its own
 
 	over     bool // under mu, as patience: the handler has returned, or was abandoned
 	patience *time.Timer
@@ -56,20 +56,25 @@ func (x *LeasedRun) begin() {
 	}
 	x.calledAt = time.Now() // before anybody else can end it
 	x.leases.hold(&x.lease, end, cause)
-	x.suspect.begun()
 	x.call()
 }
 
-// beginSuspect begins the run of a task that a process died of, and counts it: one such task at a
-// time.
+// beginSuspect begins the run of a task whose process died, and counts it, if it may run beside
+// the others of its kind.
 func (x *LeasedRun) beginSuspect() bool {
 	t := &x.row
-	if x.suspect = x.r.soloRun(); x.suspect == nil {
-		x.putOff = aside()
+	if !t.JudgeLeased() {
+		t.Attempt++
+		return true
+	}
+	leave, wait := x.r.enter(t)
+	if leave == nil {
+		x.putOff = wait
 		x.next.lostBy = t.LostBy
 		x.end(verdict{outcome: PutOff, change: store.Change{Attempt: t.Attempt, Wait: x.putOff}})
 		return false
 	}
+	x.leaveSuspects = leave
 	if err := x.leases.begin(t, x.token); err != nil {
 		x.end(verdict{back: true, change: store.Change{Attempt: t.Attempt}})
 		return false
@@ -119,7 +124,8 @@ func (x *LeasedRun) overdue() {
 // finish hands on what the outcome asks for.
 func (x *LeasedRun) finish(out callResult) {
 	r, h, t := x.r, x.h, &x.row
-	x.watch.called(x.calledAt, time.Since(x.calledAt), []*store.Task{&x.task})
+	out.took = time.Since(x.calledAt)
+	x.watch.called(x.calledAt, out.took, []*store.Task{&x.task})
 	out.because(&x.ctx)
 	x.leases.drop(&x.lease)
 	x.ctx.cancel(nil)
@@ -160,7 +166,9 @@ func (x *LeasedRun) end(v verdict) {
 // ended is called when the transition is committed, or will not be.
 func (x *LeasedRun) ended() {
 	x.leave()
-	x.suspect.over()
+	if x.leaveSuspects != nil {
+		x.leaveSuspects()
+	}
 	if x.putOff > 0 {
 		x.r.postponed(x.putOff)
 	}

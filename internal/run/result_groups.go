@@ -199,6 +199,7 @@ func (l *Leases) write(group []*transition, unknown bool) error {
 		case t.change.Reason != "":
 			l.r.died(t.row, t.change)
 		default:
+			l.r.failed(t.row, t.change)
 			l.r.due(t.change.Wait)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -20,7 +19,7 @@ type Runner struct {
 	*running
 	Params
 	abandoned chan struct{} // closed when no result is waited for any more
-	suspects  sync.Mutex    // held by the one suspect that runs
+	suspects  suspects
 }
 
 // Params are what a runner needs.
@@ -60,6 +59,14 @@ func backoffOf(log *slog.Logger, h *handler.Handler) func(attempts int) (wait ti
 			log.Error("outbox: Backoff panicked; the task waits by the default backoff", "task_type", h.Type, "attempt", attempts, "wait", wait, "error", pgerr.Text(err))
 		}
 		return wait, stop
+	}
+}
+
+// failed logs an attempt that failed and is recorded, if another one follows.
+func (r *Runner) failed(t *store.Row, c store.Change) {
+	if c.Failed {
+		r.Log.Warn("outbox: an attempt failed", "task_type", t.TaskType, "task_id", t.ID, "attempt", c.Attempt, "max_attempts", t.Max,
+			"next", c.Wait.Round(time.Millisecond), "error", pgerr.Text(c.Err))
 	}
 }
 

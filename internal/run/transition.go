@@ -30,12 +30,13 @@ type transition struct {
 const ReturnLeaseSQL = `/* outbox: end a lease */
 UPDATE outbox.task SET state = $3, attempt = $4, last_error = COALESCE($5, last_error), relay_id = $6::uuid,
        run_at = CASE WHEN $3 = 'ready' THEN run_at ELSE clock_timestamp() + $7::bigint * interval '1 microsecond' END,
-       lease_token = NULL, leased_until = NULL, ordering_key = $8
+       lease_token = NULL, leased_until = NULL, ordering_key = $8,
+       timeline = CASE WHEN $9::jsonb IS NULL THEN timeline ELSE outbox.add_events(timeline, $9::jsonb) END
  WHERE task_id = $1 AND lease_token = $2::uuid`
 
 const LeaseAgainSQL = `/* outbox: run a leased task again */
 UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $3::bigint * interval '1 microsecond',
-       iterations = LEAST(iterations, 2147483646) + 1, attempt = 0, last_error = NULL, payload = COALESCE($4::jsonb, payload),
+       iterations = LEAST(iterations, 2147483646) + 1, attempt = 0, last_error = NULL, timeline = NULL, payload = COALESCE($4::jsonb, payload),
        relay_id = NULL, lease_token = NULL, leased_until = NULL
  WHERE task_id = $1 AND lease_token = $2::uuid`
 
@@ -43,9 +44,9 @@ const DeadLeaseSQL = `/* outbox: end a lease in the dead letters */
 WITH gone AS (
   DELETE FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid RETURNING *)
 INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason,
-       task_type, payload, headers, last_error, ` + store.OptionalColumns + `, task_max_attempts)
+       task_type, payload, headers, last_error, ` + store.OptionalColumns + `, task_max_attempts, timeline)
 SELECT task_id, run_at, created_at, attempted_at, clock_timestamp(), priority, $3::smallint, $4::smallint, $5,
-       task_type, payload, headers, $6, ` + store.OptionalColumns + `, max_attempts FROM gone`
+       task_type, payload, headers, $6, ` + store.OptionalColumns + `, max_attempts, outbox.add_events(timeline, $7::jsonb) FROM gone`
 
 // resultSettings are for what finish_tasks does not do, which has them as well: who holds a row for
 // longer must not hold up the others of its group.
@@ -131,7 +132,7 @@ func split(group []*transition) (done, other []*transition) {
 func change(ctx context.Context, s *store.Store, tx *sql.Tx, t *transition) (sql.Result, error) {
 	c := t.change
 	if c.Reason != "" {
-		return tx.ExecContext(ctx, s.SQL(DeadLeaseSQL), t.row.ID, t.token, c.Attempt, t.row.Max, c.Reason, pgerr.Text(c.Err))
+		return tx.ExecContext(ctx, s.SQL(DeadLeaseSQL), t.row.ID, t.token, c.Attempt, t.row.Max, c.Reason, pgerr.Text(c.Err), s.Noted(c))
 	}
 	if c.Again {
 		payload := sql.NullString{String: c.Payload, Valid: c.Payload != ""} // NULL keeps the task's own
@@ -145,5 +146,5 @@ func change(ctx context.Context, s *store.Store, tx *sql.Tx, t *transition) (sql
 	if c.Err != nil {
 		lastError = sql.NullString{String: pgerr.Text(c.Err), Valid: true}
 	}
-	return tx.ExecContext(ctx, s.SQL(ReturnLeaseSQL), t.row.ID, t.token, state, c.Attempt, lastError, t.lostBy, c.Wait.Microseconds(), t.row.KeyAfter(c))
+	return tx.ExecContext(ctx, s.SQL(ReturnLeaseSQL), t.row.ID, t.token, state, c.Attempt, lastError, t.lostBy, c.Wait.Microseconds(), t.row.KeyAfter(c), s.Noted(c))
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"math"
 	"strconv"
 	"strings"
@@ -26,14 +27,15 @@ const (
 type Change struct {
 	Attempt        int
 	Wait           time.Duration
-	Err            error    // nil keeps the last one
-	Reason         string   // why it is a dead letter; "" if it is none
-	Keep           []string // tokens of runs that stay in the journal
-	Untried        bool     // its handler was not called
-	Failed         bool     // its handler failed: a run for Stats to count
-	Again          bool     // a new iteration
-	Payload        string   // of the new iteration; "" keeps the task's own
-	ClaimCommitted bool     // another task may be the head of its ordering key since
+	Err            error         // nil keeps the last one
+	Reason         string        // why it is a dead letter; "" if it is none
+	Keep           []string      // tokens of runs that stay in the journal
+	Untried        bool          // its handler was not called
+	Failed         bool          // its handler failed: a run for Stats to count
+	Took           time.Duration // the handler's call; 0: not known
+	Again          bool          // a new iteration
+	Payload        string        // of the new iteration; "" keeps the task's own
+	ClaimCommitted bool          // another task may be the head of its ordering key since
 }
 
 // Execer is a transaction: *sql.Tx or exclusive.
@@ -46,12 +48,13 @@ const writeBackSQL = `/* outbox: write back */
 WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1 AND NOT token = ANY ($13::uuid[])),
 failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $9, 'failed' WHERE $14::boolean)
 INSERT INTO outbox.task (task_id, run_at, created_at, attempted_at, priority, attempt, max_attempts, state,
-       task_type, payload, headers, last_error, ` + OptionalColumns + `)
+       task_type, payload, headers, last_error, ` + OptionalColumns + `, timeline)
 OVERRIDING SYSTEM VALUE
 VALUES ($1, clock_timestamp() + $2::bigint * interval '1 microsecond',
         timestamptz 'epoch' + $3::bigint * interval '1 microsecond', 
         COALESCE(timestamptz 'epoch' + $4::bigint * interval '1 microsecond', now()),
-        $5, $6, $7, $8, $9, $10::jsonb, $11::jsonb, $12, $15, $16, $17, $18, $19, $20)`
+        $5, $6, $7, $8, $9, $10::jsonb, $11::jsonb, $12, $15, $16, $17, $18, $19, $20,
+        outbox.add_events($21::jsonb, COALESCE(outbox.lost_runs($1, $24, $13::uuid[], $22::uuid), '[]') || COALESCE($23::jsonb, '[]')))`
 
 // In the transaction that removes a task its key is free, also one that is to be kept until it is
 // done: a task that the handler enqueued there under that key follows it. If the task goes on after
@@ -71,13 +74,13 @@ UPDATE outbox.unique_key SET task_id = $3
 
 // WriteBack inserts a deleted task again, as scheduled, so that no trigger takes it for a new one.
 func (s *Store) WriteBack(ctx context.Context, tx Execer, t *Row, c Change) error {
-	lastError, payload, optional := t.lastError, t.Payload, t.optional
+	lastError, payload, timeline, optional := t.lastError, t.Payload, t.timeline, t.optional
 	if c.Err != nil {
 		text := pgerr.Text(c.Err)
 		lastError = &text
 	}
 	if c.Again {
-		lastError, optional.iterations = nil, min(optional.iterations+1, math.MaxInt32)
+		lastError, timeline, optional.iterations = nil, nil, min(optional.iterations+1, math.MaxInt32)
 		if c.Payload != "" {
 			payload = c.Payload
 		}
@@ -101,7 +104,8 @@ func (s *Store) WriteBack(ctx context.Context, tx Execer, t *Row, c Change) erro
 	}
 	args := []any{t.ID, c.Wait.Microseconds(), t.createdAt, attemptedAt, t.Priority, c.Attempt, t.rowMax, state,
 		t.TaskType, payload, t.headers, lastError, pq.Array(nonNil(c.Keep)), c.Failed}
-	result, err := tx.ExecContext(ctx, s.SQL(writeBackSQL), append(args, optional.args()...)...)
+	args = append(append(args, optional.args()...), timeline, s.lostTo(t), s.Noted(c), t.Attempt)
+	result, err := tx.ExecContext(ctx, s.SQL(writeBackSQL), args...)
 	return pg.One(result, err)
 }
 
@@ -109,14 +113,16 @@ const writeDeadSQL = `/* outbox: dead letter */
 WITH gone AS (DELETE FROM outbox.running WHERE task_id = $1),
 failed AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT 1, $8, 'failed' WHERE $12::boolean)
 INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at, priority, attempt, max_attempts, reason,
-       task_type, payload, headers, last_error, ` + OptionalColumns + `, task_max_attempts)
+       task_type, payload, headers, last_error, ` + OptionalColumns + `, task_max_attempts, timeline)
 VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', timestamptz 'epoch' + $3::bigint * interval '1 microsecond',
-        now(), clock_timestamp(), $4, $5, $6, $7, $8, $9::jsonb, $10::jsonb, $11, $13, $14, $15, $16, $17, $18, $19)`
+        now(), clock_timestamp(), $4, $5, $6, $7, $8, $9::jsonb, $10::jsonb, $11, $13, $14, $15, $16, $17, $18, $19,
+        outbox.add_events($20::jsonb, COALESCE(outbox.lost_runs($1, $23, '{}', $21::uuid), '[]') || COALESCE($22::jsonb, '[]')))`
 
 // WriteDead inserts a deleted task into the dead letters.
 func (s *Store) WriteDead(ctx context.Context, tx Execer, t *Row, c Change) error {
 	args := []any{t.ID, t.RunAt, t.createdAt, t.Priority, c.Attempt, t.Max, c.Reason, t.TaskType, t.Payload, t.headers, pgerr.Text(c.Err), c.Failed}
-	result, err := tx.ExecContext(ctx, s.SQL(writeDeadSQL), append(append(args, t.optional.args()...), t.rowMax)...)
+	args = append(append(args, t.optional.args()...), t.rowMax, t.timeline, s.lostTo(t), s.Noted(c), t.Attempt)
+	result, err := tx.ExecContext(ctx, s.SQL(writeDeadSQL), args...)
 	return pg.One(result, err)
 }
 
@@ -133,6 +139,34 @@ func (s *Store) ForgetTasks(done []*Row) string {
 		b.WriteString(strconv.FormatInt(t.ID, 10))
 	}
 	return s.SQL("DELETE FROM outbox.running WHERE task_id IN (" + b.String() + ")")
+}
+
+// Noted is what a change adds to the timeline, as JSON; nil for nothing.
+func (s *Store) Noted(c Change) *string {
+	if c.Err == nil || c.Again {
+		return nil
+	}
+	e := Event{Event: EventFailed, Attempt: c.Attempt, Relay: s.RelayID, Micros: c.Took.Microseconds(), Error: cut(pgerr.Text(c.Err)), Reason: c.Reason}
+	switch {
+	case c.Reason != "" && !c.Failed:
+		e.Event = EventDead
+	case !c.Failed:
+		e.Attempt++ // it is not counted
+	}
+	text, err := json.Marshal([]Event{e})
+	if err != nil {
+		return nil
+	}
+	out := string(text)
+	return &out
+}
+
+// lostTo is the relay whose journal lost_runs passes over; nil where there are no lost runs.
+func (s *Store) lostTo(r *Row) *string {
+	if r.Lost == 0 {
+		return nil
+	}
+	return &s.RelayID
 }
 
 func nonNil(s []string) []string {

@@ -7,8 +7,8 @@
 //
 // Judge says what the journal's rows of earlier runs mean for a claimed task:
 //
-//	plain ──> run
-//	suspect ──> solo run
+//	fresh ──> run
+//	suspect ──> run, isolated from others by how many runs were lost
 //	postponed ──> scheduled again, until heartbeats have decided
 //	dead ──> dead letters
 //

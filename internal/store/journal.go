@@ -29,7 +29,7 @@ SELECT * FROM outbox.record_batch($1::bigint[], $2, $3, $4::uuid, $5::uuid, $6::
 type Earlier struct {
 	Token    string
 	open     bool          // it is ours, and its result is not recorded yet
-	lostConn bool          // it lost its connection, not its life: ours, or marked so by its relay
+	LostConn bool          // it lost its connection, not its life: ours, or marked so by its relay
 	alive    time.Duration // for how much longer its relay may still be alive; not positive: it is dead
 }
 
@@ -47,8 +47,9 @@ func NewRuns(rows []*Row, xid string) *Runs {
 	return &Runs{IDs: all, first: slices.Min(all), last: slices.Max(all), Token: NewUUID(), xid: xid}
 }
 
-// Batch reports whether the journal has one row for all of them: it had, until it was split.
-func (r *Runs) Batch() bool { return len(r.IDs) > 1 }
+// Batch reports whether the journal has one row for all of them: it had, until it was split. A
+// batch of suspects has a row for each.
+func (r *Runs) Batch() bool { return len(r.IDs) > 1 && !r.Suspect }
 
 // Forget is a statement that deletes what the journal has of tasks that are done, and the row of a
 // batch in any case.
@@ -235,7 +236,7 @@ func (j *Journal) ask(ctx context.Context, query string, args ...any) (found map
 		found = nil // it may be repeated
 		return j.Conns.Raw(conn, func(c pg.Exclusive) error {
 			return c.Together(ctx, "", j.SQL(query), args, "", func(v []driver.Value) error {
-				e := Earlier{Token: pg.Text(v[1]), lostConn: pg.Boolean(v[2]), alive: time.Duration(pg.Integer(v[3])) * time.Microsecond}
+				e := Earlier{Token: pg.Text(v[1]), LostConn: pg.Boolean(v[2]), alive: time.Duration(pg.Integer(v[3])) * time.Microsecond}
 				e.open = j.isOpen(e.Token)
 				if found == nil {
 					found = map[int64][]Earlier{}

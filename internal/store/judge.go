@@ -13,8 +13,8 @@ const maxLostConnections = 10
 type verdict int
 
 const (
-	Plain        verdict = iota // nothing happened before
-	Suspect                     // a run was lost: run it solo
+	Fresh        verdict = iota // nothing happened before
+	Suspect                     // a run was lost: run it with Isolation
 	Postponed                   // wait until the heartbeats of its relays have decided
 	DeadAttempts                // lost runs have used up its attempts
 	DeadLostConns
@@ -22,7 +22,7 @@ const (
 
 // Judge decides by the rows that earlier runs left. A run whose relay is dead was an attempt; one
 // that lost its connection was none; one whose relay may still live is undecided. An undecided run
-// alone does not hold the task up: it runs as a suspect. With another lost or undecided run, or
+// alone does not hold the task up. With another lost or undecided run, or
 // where they may have used up the attempts, the task waits until the heartbeats have decided.
 func (r *Row) Judge(found []Earlier) (v verdict, wait time.Duration) {
 	conns := 0
@@ -30,7 +30,7 @@ func (r *Row) Judge(found []Earlier) (v verdict, wait time.Duration) {
 		switch {
 		case e.open: // its claim is gone, by its handler or its commit, and its result about to be recorded
 			return Postponed, 100 * time.Millisecond
-		case e.lostConn:
+		case e.LostConn:
 			conns++
 		case e.alive <= 0:
 			r.Lost++
@@ -39,9 +39,11 @@ func (r *Row) Judge(found []Earlier) (v verdict, wait time.Duration) {
 			wait = max(wait, e.alive)
 		}
 	}
-	switch u := len(r.Undecided); {
+	u := len(r.Undecided)
+	r.Isolation = isolationOf(r.Lost+u, r.Max-r.Attempt-r.Lost-u)
+	switch {
 	case len(found) == 0 && !r.Exhausted():
-		return Plain, 0
+		return Fresh, 0
 	case conns >= maxLostConnections:
 		return DeadLostConns, 0
 	case r.Attempt+r.Lost >= r.Max:
@@ -50,6 +52,13 @@ func (r *Row) Judge(found []Earlier) (v verdict, wait time.Duration) {
 		return Postponed, wait + 100*time.Millisecond
 	}
 	return Suspect, 0
+}
+
+// JudgeLeased sets the Isolation of a leased task whose last run was lost with its relay, and
+// reports whether an attempt is left.
+func (r *Row) JudgeLeased() bool {
+	r.Isolation = isolationOf(max(r.lostInARow(), 1), r.Max-r.Attempt)
+	return !r.Exhausted()
 }
 
 // Exhausted reports whether all attempts were begun before, as far as the row itself tells.

@@ -24,7 +24,7 @@ func TestSuspectsAreJudgedWithinTheirLimits(t *testing.T) {
 							found = append(found, Earlier{Token: fmt.Sprint("undecided", i), alive: alive - time.Duration(i)*time.Second})
 						}
 						for i := range conns { // of relays that live and of relays that died since
-							found = append(found, Earlier{Token: fmt.Sprint("conn", i), lostConn: true, alive: time.Duration(i-5) * time.Second})
+							found = append(found, Earlier{Token: fmt.Sprint("conn", i), LostConn: true, alive: time.Duration(i-5) * time.Second})
 						}
 						name := fmt.Sprintf("attempt %d of %d, %d runs lost, %d undecided, %d lost connections", attempt, maximum, lost, undecided, conns)
 						r := &Row{Attempt: attempt, Max: maximum}
@@ -45,13 +45,13 @@ func wrong(r *Row, v verdict, wait time.Duration, lost, undecided, conns int, al
 	least, most := r.Attempt+lost, r.Attempt+lost+undecided // attempts begun, if all undecided relays live or none
 	dead := v == DeadAttempts || v == DeadLostConns
 	switch {
-	case (v == Plain || v == Suspect) && most+1 > r.Max:
+	case (v == Fresh || v == Suspect) && most+1 > r.Max:
 		return "it may be started too often"
-	case v == Plain && history, v == Suspect && !history:
+	case v == Fresh && history, v == Suspect && !history:
 		return "only tasks with a history are suspects"
-	case (v == Plain || v == Suspect) && conns >= 10:
+	case (v == Fresh || v == Suspect) && conns >= 10:
 		return "ten lost connections are a dead letter"
-	case (v == Plain || v == Suspect) && (r.Lost != lost || len(r.Undecided) != undecided || r.Begun() != least+1):
+	case (v == Fresh || v == Suspect) && (r.Lost != lost || len(r.Undecided) != undecided || r.Begun() != least+1):
 		return "the runs are not counted, or their tokens not kept"
 	case v == DeadAttempts && least < r.Max:
 		return "attempts may be left"
@@ -78,7 +78,7 @@ func wrong(r *Row, v verdict, wait time.Duration, lost, undecided, conns int, al
 func TestARunWhoseResultIsAboutToBeRecordedIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	r := &Row{Attempt: 0, Max: 1}
-	found := []Earlier{{Token: "own", open: true, lostConn: true, alive: time.Second}, {Token: "lost"}}
+	found := []Earlier{{Token: "own", open: true, LostConn: true, alive: time.Second}, {Token: "lost"}}
 	if v, wait := r.Judge(found); v != Postponed || wait <= 0 || wait > time.Second {
 		t.Errorf("verdict %d after %v, want it postponed for less than a second", v, wait)
 	}

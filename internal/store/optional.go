@@ -1,7 +1,8 @@
 package store
 
 // optional are the optional columns of a task. A relay reads them with the claim, and writes them
-// again wherever the task goes on, to its next attempt or to the dead letters.
+// again wherever the task goes on, to its next attempt or to the dead letters. The timeline is
+// written with what is added to it.
 type optional struct {
 	uniqueKey       *string
 	uniqueUntilDone bool
@@ -9,6 +10,7 @@ type optional struct {
 	iterations      int
 	orderingKey     *string
 	skipFailed      bool // a failed attempt takes the task out of its key's order
+	timeline        *string
 }
 
 // In the order of args. Further parameters of a statement come before theirs.

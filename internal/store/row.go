@@ -32,8 +32,9 @@ type Row struct {
 	LostBy    sql.NullString // a Leased task: the relay that died while it ran it
 	Lost      int            // runs that died with their process, beyond attempt
 	Undecided []string       // tokens of runs whose relay may still live
-	Place     string         // a Leased task: its ctid after the claim
-	Discarded error          // what its handler discarded it for
+	Isolation Isolation
+	Place     string // a Leased task: its ctid after the claim
+	Discarded error  // what its handler discarded it for
 }
 
 // RowText is a task t as every claim returns it: its fields with U+001F between them, which no JSON
@@ -124,19 +125,25 @@ func (r *Row) setRest(rest string) error {
 	if rest == "" {
 		return nil
 	}
-	var headers json.RawMessage
-	columns := [...]any{&r.attemptedAt, &r.rowMax, &headers, &r.lastError, &r.uniqueKey, &r.uniqueUntilDone, &r.TimeoutMS, &r.iterations, &r.orderingKey, &r.skipFailed}
+	var headers, timeline json.RawMessage
+	columns := [...]any{&r.attemptedAt, &r.rowMax, &headers, &r.lastError, &r.uniqueKey, &r.uniqueUntilDone, &r.TimeoutMS, &r.iterations, &r.orderingKey, &r.skipFailed, &timeline}
 	if err := json.Unmarshal([]byte(rest), &columns); err != nil {
 		return fmt.Errorf("relay: task %d: %w", r.ID, err)
 	}
-	if len(headers) > 0 && string(headers) != "null" {
-		text := string(headers)
-		r.headers = &text
-	}
+	r.headers, r.timeline = jsonText(headers), jsonText(timeline)
 	if r.rowMax != nil {
 		r.Max = int(*r.rowMax)
 	}
 	return nil
+}
+
+// jsonText is a JSON column's text; nil for NULL.
+func jsonText(column json.RawMessage) *string {
+	if len(column) == 0 || string(column) == "null" {
+		return nil
+	}
+	text := string(column)
+	return &text
 }
 
 // Task is what the handler gets; attempt counts the run that begins.
@@ -158,6 +165,32 @@ func (r *Row) Fill(t *Task, attempt int) {
 	if r.headers != nil {
 		t.Headers = Headers(*r.headers)
 	}
+	if r.timeline != nil {
+		t.Errors = attemptErrors(r.timeline)
+	}
+}
+
+// FirstFailure is when the first attempt failed since the task was enqueued, or redriven last.
+func (r *Row) FirstFailure() (at time.Time, failed bool) {
+	for _, e := range readEvents(r.timeline) {
+		switch {
+		case e.Event == EventRedriven:
+			failed = false
+		case !failed && e.At != nil:
+			at, failed = *e.At, true
+		}
+	}
+	return at, failed
+}
+
+// lostInARow is how many of the last attempts were lost.
+func (r *Row) lostInARow() (n int) {
+	for _, e := range readEvents(r.timeline) {
+		if n++; e.Event != EventLost {
+			n = 0
+		}
+	}
+	return n
 }
 
 // Headers are those of a task as its handler gets them. Plain SQL may have stored other values than

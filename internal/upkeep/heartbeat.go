@@ -83,7 +83,7 @@ func (h *Heartbeat) Ahead() time.Duration { return time.Duration(h.ahead.Load())
 const BeatSQL = `/* outbox: heartbeat */
 INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections)
 VALUES ($1::uuid, $2, $3, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[], $6, NULLIF($7::integer, 0))
-ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections
+ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections, taken_over_at = NULL
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
 // Run beats until stop is closed, and then signs off.

@@ -17,8 +17,9 @@ DELETE FROM outbox.running r
          LIMIT 1000) AS gone
  WHERE r.task_id = gone.task_id AND r.token = gone.token`
 
+// An hour after the last of its tasks was taken over.
 const ReapRelaysSQL = `/* outbox: reap relays that died long ago */
-DELETE FROM outbox.relay l WHERE alive_until < clock_timestamp() - interval '1 hour' AND relay_id <> $1::uuid
+DELETE FROM outbox.relay l WHERE alive_until < clock_timestamp() AND taken_over_at < clock_timestamp() - interval '1 hour' AND relay_id <> $1::uuid
    AND NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id)`
 
 // reap is the job that deletes runs and relays that nobody needs any more.

@@ -11,8 +11,8 @@ import (
 
 // $1: also leases of relays that have no row.
 const TakeOverDueSQL = `/* outbox: whether leases are to be taken over */
-SELECT EXISTS (SELECT 1 FROM outbox.relay l WHERE alive_until < clock_timestamp()
-       AND EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id))
+SELECT EXISTS (SELECT 1 FROM outbox.relay l WHERE alive_until < clock_timestamp() AND (taken_over_at IS NULL
+       OR EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id)))
     OR EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.leased_until < clock_timestamp())
     OR $1::boolean AND EXISTS (SELECT 1 FROM outbox.task t WHERE state = 'leased'
        AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id))`
@@ -24,24 +24,38 @@ type takeover struct {
 	strandedAt time.Time // when leases of relays without a row were looked for
 }
 
-const DeadRelaysSQL = `/* outbox: lock dead relays that hold leases */
-SELECT relay_id::text FROM outbox.relay l
- WHERE alive_until < clock_timestamp() AND relay_id <> $1::uuid
-   AND EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id)
+// Of each relay whether its death is new, how many leases it holds, and how many of these tasks
+// lost their run before this one, too.
+const DeadRelaysSQL = `/* outbox: lock dead relays */
+SELECT relay_id::text, host, pid, taken_over_at IS NULL,
+       (SELECT count(*) FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id) AS leases,
+       (SELECT count(*) FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id
+           AND t.timeline -> -1 ->> 'event' = 'lost') AS lost_before
+  FROM outbox.relay l
+ WHERE alive_until < clock_timestamp() AND relay_id <> $1::uuid AND (taken_over_at IS NULL
+    OR EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id))
  ORDER BY relay_id LIMIT 10 FOR UPDATE SKIP LOCKED`
+
+const TakenOverSQL = `/* outbox: note that relays are dead */
+UPDATE outbox.relay SET taken_over_at = clock_timestamp() WHERE relay_id = ANY ($1::uuid[])`
+
+// A claim of a suspect that has not counted its attempt yet is no run.
+const lostTimeline = `CASE WHEN t.timeline -> -1 @> jsonb_build_object('event', 'lost', 'attempt', t.attempt) THEN t.timeline
+       ELSE outbox.add_events(t.timeline, jsonb_build_array(jsonb_build_object('event', 'lost', 'attempt', t.attempt, 'relay', t.relay_id))) END`
 
 // The relay's id stays on the row as a mark: the task's last run was lost.
 const TakeOverSQL = `/* outbox: take leases over from dead relays */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'leased' AND relay_id = ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE SKIP LOCKED)
-UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL
+UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
 // The relay's id goes: the relay may live, so the task is no suspect.
 const ExpireSQL = `/* outbox: end leases that ran out */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'leased' AND leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED)
-UPDATE outbox.task t SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL
+UPDATE outbox.task t SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL,
+       timeline = outbox.add_events(timeline, jsonb_build_array(jsonb_build_object('event', 'expired', 'attempt', attempt, 'relay', relay_id)))
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
 const StrandedSQL = `/* outbox: lock leases of relays that have no row */
@@ -51,7 +65,7 @@ SELECT task_id::text FROM outbox.task t WHERE state = 'leased'
 // The lock may have come after a relay that is new had taken the lease: seen from here it has a
 // row.
 const TakeStrandedSQL = `/* outbox: take over leases of relays that have no row */
-UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL
+UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `
  WHERE task_id = ANY ($1::bigint[]) AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id)`
 
 // run makes the leased tasks of dead relays ready again, once this relay's own beats are
@@ -75,24 +89,30 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 		}
 		return Interval, nil
 	}
-	var n int64
-	err = inTx(ctx, on, func(ctx context.Context, tx *sql.Tx) error {
-		n = 0
+	var dead []deadRelay
+	var others int64
+	err = inTx(ctx, on, func(ctx context.Context, tx *sql.Tx) (err error) {
+		others = 0
 		change := func(query string, args ...any) error {
 			result, err := tx.ExecContext(ctx, t.Schema.SQL(query), args...)
 			if err == nil {
 				taken, _ := result.RowsAffected()
-				n += taken
+				others += taken
 			}
 			return err
 		}
-		dead, err := pg.Texts(tx.QueryContext(ctx, t.Schema.SQL(DeadRelaysSQL), t.RelayID))
-		if err != nil {
+		if dead, err = t.deadRelays(ctx, tx); err != nil {
 			return err
 		}
 		if len(dead) > 0 {
-			if err := change(TakeOverSQL, pq.Array(dead)); err != nil {
-				return err
+			ids := make([]string, len(dead))
+			for i, r := range dead {
+				ids[i] = r.id
+			}
+			for _, query := range []string{TakenOverSQL, TakeOverSQL} {
+				if _, err := tx.ExecContext(ctx, t.Schema.SQL(query), pq.Array(ids)); err != nil {
+					return err
+				}
 			}
 		}
 		if err := change(ExpireSQL); err != nil || !strandedToo {
@@ -110,9 +130,43 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 	if strandedToo {
 		t.strandedAt = now
 	}
-	if n > 0 {
-		t.Log.Warn("outbox: tasks of dead relays or with leases that ran out are ready again", "tasks", n)
+	held := int64(0)
+	for _, r := range dead {
+		held += r.leases
+		if r.isNew {
+			t.Log.Warn("outbox: a relay is dead; its leased tasks are ready again", "relay", r.id, "host", r.host, "pid", r.pid,
+				"tasks", r.leases, "isolated", r.isolated)
+		}
+	}
+	if others > 0 {
+		t.Log.Warn("outbox: tasks whose leases ran out are ready again", "tasks", others)
+	}
+	if held+others > 0 {
 		t.Ready()
 	}
 	return TakeoverInterval, nil
+}
+
+// deadRelay is a relay whose leases are taken over.
+type deadRelay struct {
+	id, host         string
+	pid              int
+	isNew            bool // no relay has taken its leases over before
+	leases, isolated int64
+}
+
+func (t *takeover) deadRelays(ctx context.Context, tx *sql.Tx) (dead []deadRelay, err error) {
+	rows, err := tx.QueryContext(ctx, t.Schema.SQL(DeadRelaysSQL), t.RelayID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var r deadRelay
+		if err := rows.Scan(&r.id, &r.host, &r.pid, &r.isNew, &r.leases, &r.isolated); err != nil {
+			return nil, err
+		}
+		dead = append(dead, r)
+	}
+	return dead, rows.Err()
 }

@@ -1,0 +1,48 @@
+package schema
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+)
+
+// A timeline in short is a letter for each event: r for redriven, others for failed.
+func TestATimelineKeepsTheNewestEventsAndTheFirstOfTheTrouble(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	migrate(t, db)
+	of := func(short string) string {
+		var events []string
+		for _, c := range short {
+			kind := "failed"
+			if c == 'r' {
+				kind = "redriven"
+			}
+			events = append(events, fmt.Sprintf(`{"event": "%s", "c": "%c"}`, kind, c))
+		}
+		return "[" + strings.Join(events, ",") + "]"
+	}
+	for _, c := range []struct{ timeline, added, want string }{
+		{"", "a", "a"},
+		{"abc", "", "abc"},
+		{"abcdefghijklmnopqst", "u", "abcdefghijklmnopqstu"},
+		{"abcdefghijklmnopqstu", "v", "acdefghijklmnopqstuv"},
+		{"acdefghijklmnopqstuv", "wx", "aefghijklmnopqstuvwx"},
+		{"abcrdefghijklmnopqst", "u", "bcrdefghijklmnopqstu"},
+		{"rdefghijklmnopqstuvw", "x", "dfghijklmnopqstuvwx"[:1] + "efghijklmnopqstuvwx"},
+		{"rdefghijklmnopqstuvw", "xy", "dghijklmnopqstuvwxy"[:1] + "fghijklmnopqstuvwxy"},
+		{"defghijklmnopqstuvwx", "r", "efghijklmnopqstuvwxr"},
+	} {
+		got := scan[string](t, db, `SELECT string_agg(e ->> 'c', '' ORDER BY i) FROM jsonb_array_elements(outbox.add_events(NULLIF($1::jsonb, '[]'), $2::jsonb)) WITH ORDINALITY AS a (e, i)`,
+			of(c.timeline), of(c.added))
+		if got != c.want {
+			t.Errorf("%s with %s: got %s, want %s", c.timeline, c.added, got, c.want)
+		}
+	}
+	const when = `SELECT concat((e ->> 'at')::timestamptz > now() - interval '1 minute', ' ', f ->> 'at')
+		FROM (SELECT a -> 0 AS e, a -> 1 AS f FROM outbox.add_events(NULL, '[{"event": "failed"}, {"event": "lost", "at": "then"}]') AS a) AS b`
+	if got := scan[string](t, db, when); got != "t then" {
+		t.Errorf("the times are %s, want now and then", got)
+	}
+}

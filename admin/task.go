@@ -27,7 +27,7 @@ const (
 // Why a task is a dead letter: the values of Task.Reason and Filter.Reason.
 const (
 	ReasonAttempts        = "attempts"         // all were used
-	ReasonHandler         = "handler"          // it returned handlers.Dead, or its backoff said stop
+	ReasonHandler         = "handler"          // it returned handlers.Dead, its backoff said stop, or handlers.MaxElapsed has passed
 	ReasonLostConnections = "lost_connections" // ten runs lost their connection to PostgreSQL
 	ReasonCommitted       = "committed"        // the handler committed the claim's transaction and then failed
 )

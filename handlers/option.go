@@ -18,7 +18,7 @@ const MaxTxTimeout = 30 * time.Second
 
 const (
 	defaultLeasedTimeout = 5 * time.Minute
-	defaultMaxAttempts   = 10
+	defaultMaxAttempts   = 20
 
 	maxBatchSize = 10_000
 	minLease     = 100 * time.Millisecond
@@ -76,9 +76,9 @@ func Priority(p int) Option { return func(r *registration) { r.Priority = p } }
 func Keep(d time.Duration) Option { return func(r *registration) { r.Keep = d } }
 
 // Backoff is a factory of go-retry backoffs: the wait before attempt n + 1 is the n-th value of a
-// new one. When it says stop, the task becomes a dead letter. Waits are capped at 24 h. The default
-// is exponential from 1 s with jitter, at most 1 h. It must be safe for concurrent calls;
-// registration makes the first.
+// new one. When it says stop, the task becomes a dead letter. Waits are capped at 24 h, and
+// spread by 10 % to both sides: see [NoJitter]. The default is 1 s, 3 s, 9 s and so on, at most 7 h.
+// It must be safe for concurrent calls; registration makes the first.
 //
 // The attempt counts also if the factory or its backoff panics, say as a table has fewer waits than
 // there are attempts. The task waits by the default backoff then, and the relay logs an error with
@@ -86,6 +86,16 @@ func Keep(d time.Duration) Option { return func(r *registration) { r.Keep = d } 
 func Backoff(factory func() retry.Backoff) Option {
 	return func(r *registration) { r.NewBackoff = factory }
 }
+
+// NoJitter keeps the waits of [Backoff] as they are. Tasks that failed together, as in an outage of
+// what they call, are due together then.
+func NoJitter() Option { return func(r *registration) { r.NoJitter = true } }
+
+// MaxElapsed bounds the retries of a task by time: where its next attempt would be due more than d
+// after its first failure, by PostgreSQL's clock, it is a dead letter with the reason handler. A
+// redrive begins anew. Without [MaxAttempts] the number of attempts has no limit then; with it, the
+// first of the two counts. 0 means any time, the default.
+func MaxElapsed(d time.Duration) Option { return func(r *registration) { r.MaxElapsed = d } }
 
 // MaxRunning is how many calls of the handler run at once in one relay; a Batch handler's call is
 // one, however many tasks it has. 0 means as many as the relay has workers for.
@@ -148,6 +158,10 @@ func newRegistration(h handler.Handler, opts []Option) *registration {
 		r.Timeout = cmp.Or(r.Timeout, MaxTxTimeout)
 		refuse(r.Timeout < time.Millisecond || r.Timeout > MaxTxTimeout,
 			"Timeout(%v): a %s handler holds a transaction open, so it must be between 1ms and %v: use Leased for longer work", r.Timeout, r.Kind, MaxTxTimeout)
+	}
+	refuse(r.MaxElapsed < 0, "MaxElapsed(%v): must be positive, or 0 for any time", r.MaxElapsed)
+	if r.MaxElapsed > 0 {
+		r.MaxAttempts = cmp.Or(r.MaxAttempts, math.MaxInt16)
 	}
 	r.MaxAttempts = cmp.Or(r.MaxAttempts, defaultMaxAttempts)
 	refuse(r.MaxAttempts < 1 || r.MaxAttempts > math.MaxInt16,

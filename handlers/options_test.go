@@ -1,6 +1,10 @@
 package handlers_test
 
 import (
+	"fmt"
+	"math"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,9 +40,9 @@ func TestDefaults(t *testing.T) {
 			case handler.KindLeased:
 				timeout = 5 * time.Minute
 			}
-			if h.Type != "SEND_MAIL" || h.Kind != kind || h.Timeout != timeout || h.BatchSize != size || h.MaxAttempts != 10 || h.Priority != 0 ||
+			if h.Type != "SEND_MAIL" || h.Kind != kind || h.Timeout != timeout || h.BatchSize != size || h.MaxAttempts != 20 || h.MaxElapsed != 0 || h.NoJitter || h.Priority != 0 ||
 				h.MaxRunning != 0 || h.MaxRunningTotal != 0 || h.Rate != 0 || h.RatePer != 0 {
-				t.Errorf("%s, %s: got %+v, want timeout %v, batch size %d, 10 attempts, priority 0", name, kind, h, timeout, size)
+				t.Errorf("%s, %s: got %+v, want timeout %v, batch size %d, 20 attempts, priority 0", name, kind, h, timeout, size)
 			}
 		}
 	}
@@ -73,8 +77,9 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		{"Timeout(30.001s): a tx handler holds a transaction open, so it must be between 1ms and 30s: use Leased for longer work", handlers.Timeout(30001 * time.Millisecond)},
 		{"Timeout(999µs): a tx", handlers.Timeout(999 * time.Microsecond)},
 		{"Timeout(-1s): a tx", handlers.Timeout(-time.Second)},
-		{"MaxAttempts(-1): must be between 1 and 32767, or 0 for 10", handlers.MaxAttempts(-1)},
+		{"MaxAttempts(-1): must be between 1 and 32767, or 0 for 20", handlers.MaxAttempts(-1)},
 		{"MaxAttempts(32768): must be", handlers.MaxAttempts(32768)},
+		{"MaxElapsed(-1s): must be positive, or 0 for any time", handlers.MaxElapsed(-time.Second)},
 		{"Priority(32768): must be between -32768 and 32767", handlers.Priority(32768)},
 		{"Priority(-32769): must be", handlers.Priority(-32769)},
 		{"MaxRunning(-1): must be at least 1, or 0 for any number", handlers.MaxRunning(-1)},
@@ -118,22 +123,79 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 	}), "size 0", "MaxAttempts(-1)", "Priority(1000000)", "Timeout(1h0m0s)")
 }
 
-func TestTheDefaultBackoffGrowsWithJitterUpToAnHour(t *testing.T) {
-	h := registered(t)[handler.KindTx]
-	for attempts, most := range map[int]time.Duration{
-		-1: time.Second, 0: time.Second, 1: time.Second, 2: 2 * time.Second, 3: 4 * time.Second, 12: 2048 * time.Second,
-		13: time.Hour, 63: time.Hour, 64: time.Hour, 65: time.Hour, 310: time.Hour, 32767: time.Hour,
+func TestMaxElapsedIsInsteadOfANumberOfAttempts(t *testing.T) {
+	for want, opts := range map[int][]handlers.Option{
+		math.MaxInt16: {handlers.MaxElapsed(time.Hour)},
+		5:             {handlers.MaxElapsed(time.Hour), handlers.MaxAttempts(5)},
 	} {
-		different := map[time.Duration]bool{}
-		for range 20 {
-			wait, stop, err := h.Backoff(attempts)
-			if err != nil || stop || wait < most/10 || wait >= most {
-				t.Fatalf("after %d attempts: got %v, %v, want from %v up to %v", attempts, wait, stop, most/10, most)
+		for kind, h := range registered(t, opts...) {
+			if h.MaxAttempts != want || h.MaxElapsed != time.Hour {
+				t.Errorf("%s: %d attempts in %v, want %d", kind, h.MaxAttempts, h.MaxElapsed, want)
+			}
+		}
+	}
+}
+
+// The table of docs/guide/retries.md.
+func TestTheDefaultScheduleIsAsDocumented(t *testing.T) {
+	docs, err := os.ReadFile("../docs/guide/retries.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := registered(t, handlers.NoJitter())[handler.KindTx]
+	round := func(d time.Duration) string {
+		for _, unit := range []struct {
+			of   time.Duration
+			name string
+		}{{time.Hour, "h"}, {time.Minute, "min"}} {
+			if d >= 2*unit.of {
+				return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(d)/float64(unit.of)), ".0") + " " + unit.name
+			}
+		}
+		return fmt.Sprintf("%d s", d/time.Second)
+	}
+	table, sum := "| attempt | wait before it | since the first failure |\n|---|---|---|\n", time.Duration(0)
+	for n := 1; n < h.MaxAttempts; n++ {
+		wait, stop, err := h.Backoff(n)
+		if err != nil || stop {
+			t.Fatalf("after %d attempts: %v, %v", n, stop, err)
+		}
+		sum += wait
+		if n <= 10 || n == h.MaxAttempts-1 {
+			table += fmt.Sprintf("| %d | %s | %s |\n", n+1, round(wait), round(sum))
+		} else if n == 11 {
+			table += fmt.Sprintf("| 12 to %d | %s each | |\n", h.MaxAttempts-1, round(wait))
+		}
+	}
+	if !strings.Contains(string(docs), table) {
+		t.Errorf("docs/guide/retries.md does not have\n%s", table)
+	}
+}
+
+// Tasks that failed together are not due together.
+func TestWaitsAreSpreadByATenth(t *testing.T) {
+	constant := handlers.Backoff(func() retry.Backoff { return retry.NewConstant(time.Hour) })
+	for name, c := range map[string]struct {
+		opts      []handlers.Option
+		attempts  int
+		want      time.Duration
+		different bool
+	}{
+		"the default":            {nil, 5, 81 * time.Second, true},
+		"the default, long":      {nil, 32767, 7 * time.Hour, true},
+		"of the app":             {[]handlers.Option{constant}, 5, time.Hour, true},
+		"of the app, as it says": {[]handlers.Option{constant, handlers.NoJitter()}, 5, time.Hour, false},
+	} {
+		h, different := registered(t, c.opts...)[handler.KindTx], map[time.Duration]bool{}
+		for range 100 {
+			wait, stop, err := h.Backoff(c.attempts)
+			if err != nil || stop || (wait-c.want).Abs() > c.want/10+1 {
+				t.Fatalf("%s: got %v, %v, %v, want about %v", name, wait, stop, err, c.want)
 			}
 			different[wait] = true
 		}
-		if len(different) < 10 {
-			t.Errorf("after %d attempts: got %d different waits of 20", attempts, len(different))
+		if (len(different) > 50) != c.different || !c.different && len(different) != 1 {
+			t.Errorf("%s: %d different waits of 100", name, len(different))
 		}
 	}
 }
@@ -170,7 +232,7 @@ func TestABackoffOfTheApp(t *testing.T) {
 		{"no cap", exponential, 310, 24 * time.Hour, false},
 		{"no cap, the most attempts", exponential, 32767, 24 * time.Hour, false},
 	} {
-		h := registered(t, handlers.Backoff(c.factory))[handler.KindTx]
+		h := registered(t, handlers.Backoff(c.factory), handlers.NoJitter())[handler.KindTx]
 		for range 2 { // from the beginning each time
 			if wait, stop, err := h.Backoff(c.attempts); err != nil || wait != c.want || stop != c.stop {
 				t.Errorf("%s: got %v, %v, want %v, %v", c.name, wait, stop, c.want, c.stop)

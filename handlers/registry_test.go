@@ -81,7 +81,7 @@ func TestHandlersAreSortedAndWhatWasRegisteredByThen(t *testing.T) {
 	if !slices.Equal(names, []string{"a", "b", "c"}) {
 		t.Errorf("got %v, want a b c", names)
 	}
-	if got := r.Handlers()[0].MaxAttempts; got != 10 {
+	if got := r.Handlers()[0].MaxAttempts; got != 20 {
 		t.Errorf("got MaxAttempts %d in the registry, want it untouched", got)
 	}
 }

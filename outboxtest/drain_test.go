@@ -133,7 +133,7 @@ func TestADrainsClockGoesThroughDelaysSnoozesAndBackoffs(t *testing.T) {
 		handlers.Leased(reg, outbox.NewTaskType[payload]("FAILS"), func(_ context.Context, task *outbox.Task[payload]) error {
 			note(task)
 			return errBoom
-		}, handlers.Backoff(relaytest.Constant(80*time.Minute)))
+		}, handlers.Backoff(relaytest.Constant(80*time.Minute)), handlers.NoJitter())
 		for name, c := range map[string]struct {
 			options func() []outboxtest.DrainOption
 			ran     string

@@ -143,9 +143,9 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 			enqueue(t, q, h.Type, n...)
 		}
 		enqueue(t, q, "UNKNOWN", 1, 2)
-		exec(t, q, `UPDATE outbox.task SET attempt = 10 WHERE task_type LIKE '%EXHAUSTED'`)
+		exec(t, q, `UPDATE outbox.task SET attempt = 20 WHERE task_type LIKE '%EXHAUSTED'`)
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload, max_attempts, headers) VALUES ('OK', '{"N": 7}', 3, '{"a": "b"}'), ('OK', '{"N": "no number"}', 3, NULL), ('BATCH_OK', '{"N": "no number"}', NULL, NULL)`)
-		exec(t, q, `INSERT INTO outbox.task (task_type, payload, attempt) VALUES ('BATCH_OK', '{"N": 5}', 10)`)
+		exec(t, q, `INSERT INTO outbox.task (task_type, payload, attempt) VALUES ('BATCH_OK', '{"N": 5}', 20)`)
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES ('OK', '{"N": 8}', now() + interval '1 hour'), ('OK', '{"N": 9}', now() - interval '1 hour')`)
 		enqueueFeatures(t, q)
 	}
@@ -160,7 +160,7 @@ func tables(t testing.TB, q outbox.Querier) map[string]string {
 	out := map[string]string{}
 	for name, query := range map[string]string{
 		"task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,timeline}'::text[] || ` + events + ` || jsonb_build_object('attempted', attempted_at IS NOT NULL,
-			'minutes', round(extract(epoch FROM run_at - now()) / 60)) AS line FROM outbox.task t`,
+			'half_hours', round(extract(epoch FROM run_at - now()) / 1800)) AS line FROM outbox.task t`,
 		"dead_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,died_at,timeline}'::text[] || ` + events + ` AS line FROM outbox.dead_task t`,
 		"running":   `SELECT to_jsonb(t) AS line FROM outbox.running t`,
 		"effect":    `SELECT to_jsonb(t) AS line FROM effect t`,

@@ -91,7 +91,7 @@ func TestTheTasksOfAFailedBatchRunOneByOneInOrderAndOnlyThoseRunsCount(t *testin
 			}
 		}
 		return batchEffect(ctx, tx, tasks)
-	}, handlers.MaxAttempts(2), handlers.Backoff(constant(time.Hour)))
+	}, handlers.MaxAttempts(2), handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
 	db.Enqueue(t, "BATCH", 6)
 	once(t, db, reg, relay.Config{Workers: 1})
 	calls.want(t, "1.1 2.1 3.1 4.1 5.1 6.1 ", "1.1 ", "2.1 ", "3.1 ", "4.1 ", "5.1 ", "6.1 ")
@@ -123,7 +123,7 @@ func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
 				}
 			}
 			return fmt.Errorf("some of %d failed: %w", len(tasks), failed)
-		}, handlers.Backoff(constant(time.Hour)), handlers.Keep(time.Hour))
+		}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter(), handlers.Keep(time.Hour))
 		db.Enqueue(t, "BATCH", 8)
 		db.Do(t, `CREATE TABLE seen AS SELECT task_id, (payload->>'n')::int AS n FROM outbox.task`)
 		once(t, db, reg, relay.Config{Workers: 1})

@@ -58,7 +58,7 @@ func TestExtendKeepsAHandlerBeyondItsTimeout(t *testing.T) {
 						t.Errorf("Extend after the end returned %v", again)
 					}
 					return ctx.Err()
-				}, c.opt, handlers.Backoff(constant(time.Hour))), fastPoll)
+				}, c.opt, handlers.Backoff(constant(time.Hour)), handlers.NoJitter()), fastPoll)
 				db.Enqueue(t, "LEASED", 1)
 				<-ended
 				// The run was an attempt, also where the lease ran out: else it would go on for

@@ -48,7 +48,7 @@ func TestTheResultOfAKeysFirstTaskSaysWhetherTheNextRuns(t *testing.T) {
 						return c.result
 					}
 					return nil
-				}, handlers.Backoff(constant(time.Hour)))
+				}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
 				db.Do(t, `INSERT INTO outbox.task (task_type, payload, ordering_key, skip_failed) SELECT $1, jsonb_build_object('N', n), 'k', $2 FROM generate_series(1, 3) n`, taskType, skip)
 			}
 		}
@@ -114,7 +114,7 @@ func TestAFailedAttemptAloneTakesATaskOutOfItsKey(t *testing.T) {
 	reg := handlers.New()
 	handlers.Leased(reg, typeLeased, func(ctx context.Context, task *outbox.Task[payload]) error {
 		return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task.ID, 1) })
-	}, handlers.Backoff(constant(time.Hour)))
+	}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
 	db.Do(t, `INSERT INTO outbox.task (task_type, ordering_key, skip_failed) VALUES ('LEASED', 'k', true), ('LEASED', 'k', true)`)
 	once(t, db, reg, relay.Config{})
 	db.wantText(t, "1 scheduled, 2 waiting", line, "LEASED")

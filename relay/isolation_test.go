@@ -65,7 +65,7 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 		"INSERT": {`'TX', 0`, 0},
 		// A batch with a task that has no attempt left is given back, and its row in the journal is
 		// to go.
-		"DELETE": {`'BATCH', CASE n WHEN 1000 THEN 10 ELSE 0 END`, 1},
+		"DELETE": {`'BATCH', CASE n WHEN 1000 THEN 20 ELSE 0 END`, 1},
 	} {
 		tests[refused] = func(t *testing.T) {
 			db := newDatabase(t)

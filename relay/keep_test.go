@@ -21,7 +21,7 @@ func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind string, db *database) {
 		reg := handlers.New()
 		for name, result := range results {
-			kinds[kind](reg, name, func(*outbox.Task[payload]) error { return result }, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)))
+			kinds[kind](reg, name, func(*outbox.Task[payload]) error { return result }, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
 		}
 		kinds[kind](reg, "UNKEPT", func(*outbox.Task[payload]) error { return nil })
 		for name := range results {
@@ -106,7 +106,7 @@ func TestAHandlerThatRollsItsClaimBackHasNoHistory(t *testing.T) {
 		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 			_, err := tx.ExecContext(ctx, "ROLLBACK")
 			return err
-		}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)))
+		}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
 		db.Enqueue(t, "TX", 1)
 		once(t, db, reg, relay.Config{})
 		db.wantRows(t, 1, `outbox.task WHERE state = 'scheduled' AND attempt = 1`)

@@ -67,7 +67,7 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 				if wants[key] = c.want; strings.Contains(c.want, "%s") {
 					wants[key] = fmt.Sprintf(c.want, result)
 				}
-				kinds[kind](reg, key, func(*outbox.Task[payload]) error { return result }, handlers.Backoff(constant(time.Hour)))
+				kinds[kind](reg, key, func(*outbox.Task[payload]) error { return result }, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
 				db.Enqueue(t, key, 1)
 			}
 		}
@@ -139,7 +139,7 @@ func TestRetriesAndDeadLettersKeepWhatTheTaskIs(t *testing.T) {
 		kinds[kind](reg, "KEPT", func(task *outbox.Task[payload]) error {
 			seen.see(task)
 			return errors.New("boom")
-		}, handlers.Backoff(constant(time.Hour)))
+		}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, headers, priority, created_at, max_attempts,
 			  unique_key, unique_until_done, timeout_ms, iterations, ordering_key, skip_failed)
 			VALUES ('KEPT', '{"N": 7, "exact": [1.50, 9007199254740993, 1e400], "text": "é\"\\ \u2028 🎉"}', '{"trace": "a\"é", "n": 1.50}', -5,

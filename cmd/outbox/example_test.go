@@ -68,7 +68,7 @@ func Example() {
 	// task 1: created
 	// $ outbox dead list -type SEND_MAIL
 	// TASK  TYPE       REASON   ATTEMPTS  DIED  ERROR
-	//    1  SEND_MAIL  handler      1/10  9s  dead: 550 no such mailbox
+	//    1  SEND_MAIL  handler      1/20  9s  dead: 550 no such mailbox
 	// $ outbox dead show 1 -payload | grep -E '^(error|payload)'
 	// error         dead: 550 no such mailbox
 	// payload       {"to": "ada@broken.example"}

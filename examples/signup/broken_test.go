@@ -80,7 +80,7 @@ func TestARefusedMailIsRedrivenByClicking(t *testing.T) {
 	click(`a[href="./dead"]`, "1 dead letter")
 	shows(brokenCause)
 	click(`tbody th a`, "Last error")
-	shows("1 of 10")
+	shows("1 of 20")
 	letter := text(`location.href`)
 	click(`#show-payload`, `"usr_id"`)
 	run(chromedp.Navigate(a.url))

@@ -11,12 +11,16 @@ import (
 const maxBackoff = 24 * time.Hour
 
 // Backoff is how long to wait after the given number of attempts failed, and whether the backoff
-// says to stop retrying. The wait is between 0 and 24 h. If the app's backoff panics or ends its
-// goroutine, err says so, and the wait is that of the default backoff.
+// says to stop retrying. The wait is between 0 and 24 h, and spread by 10 % to both sides unless
+// the handler has NoJitter. If the app's backoff panics or ends its goroutine, err says so, and the
+// wait is that of the default backoff.
 func (h *Handler) Backoff(attempts int) (wait time.Duration, stop bool, err error) {
 	err = guard.Call(func() { wait, stop = waitAfter(h.NewBackoff(), attempts) })
 	if err != nil {
 		wait, stop = waitAfter(DefaultBackoff(), attempts)
+	}
+	if !h.NoJitter {
+		wait = min(wait-wait/10+rand.N(wait/5+1), maxBackoff)
 	}
 	return wait, stop, err
 }
@@ -30,12 +34,12 @@ func waitAfter(b retry.Backoff, attempts int) (wait time.Duration, stop bool) {
 	return min(max(wait, 0), maxBackoff), false
 }
 
-// DefaultBackoff waits a random part of 1 s, 2 s, 4 s … 1 h, but at least a tenth of it, so that a
-// retry is never at once.
+// DefaultBackoff waits 1 s, 3 s, 9 s and so on, at most 7 h. The 19 waits between 20 attempts are
+// three days together.
 func DefaultBackoff() retry.Backoff {
-	b := retry.WithCappedDuration(time.Hour, retry.NewExponential(time.Second))
-	return retry.BackoffFunc(func() (time.Duration, bool) {
-		d, stop := b.Next()
-		return d/10 + rand.N(d-d/10), stop
-	})
+	wait := time.Second / 3
+	return retry.WithCappedDuration(7*time.Hour, retry.BackoffFunc(func() (time.Duration, bool) {
+		wait = min(3*wait, maxBackoff)
+		return wait.Round(time.Second), false
+	}))
 }

@@ -32,6 +32,8 @@ type Handler struct {
 	Timeout     time.Duration // of one run; 0 is none, for KindLeased only
 	Lease       time.Duration // of one claim, without heartbeats; 0 is with them
 	MaxAttempts int
+	MaxElapsed  time.Duration // from the first failure on; 0: any time
+	NoJitter    bool          // the backoff's waits are not spread
 	Priority    int           // added to each task's own in the choice between types
 	Keep        time.Duration // how long finished tasks stay in the history; 0: they do not get there
 

@@ -126,7 +126,7 @@ func (a *attempt) settle(ctx context.Context, out callResult) error {
 	if out.abandoned {
 		return a.abandon(out)
 	}
-	end := ending{kind: a.h.Kind, out: out, backoff: backoffOf(a.r.Log, a.h)}
+	end := newEnding(a.r.Log, a.h, out)
 	if out.canceled {
 		end.canceled = a.open.canceledIDs()
 	}

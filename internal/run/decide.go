@@ -2,6 +2,7 @@ package run
 
 import (
 	"errors"
+	"log/slog"
 	"math"
 	"slices"
 	"time"
@@ -37,6 +38,13 @@ type ending struct {
 	canceled  []int64                                            // tasks that an operator or the app canceled
 	prevented bool                                               // a Leased handler's Complete failed by the database
 	backoff   func(attempts int) (wait time.Duration, stop bool) // after so many failed attempts
+
+	maxElapsed time.Duration // from the first failure to the last attempt's time; 0: any time
+}
+
+// newEnding is how a run of the handler ended. log hears of a Backoff that panics.
+func newEnding(log *slog.Logger, h *handler.Handler, out callResult) ending {
+	return ending{kind: h.Kind, out: out, backoff: backoffOf(log, h), maxElapsed: h.MaxElapsed}
 }
 
 // decide says what becomes of the tasks of a run, and of what its handler wrote. It has verdicts
@@ -122,6 +130,13 @@ func (e *ending) failed(r *store.Row, result handler.Result, begun int) verdict 
 		c.Wait = result.Wait
 	default:
 		c.Wait, stop = e.backoff(begun)
+	}
+	if first, failed := r.FirstFailure(); c.Reason == "" && e.maxElapsed > 0 {
+		due := time.UnixMicro(r.RunAt).Add(e.out.took + c.Wait) // or later: the run may have begun after RunAt
+		if !failed {
+			first = time.UnixMicro(r.RunAt)
+		}
+		stop = stop || due.Sub(first) > e.maxElapsed
 	}
 	if stop {
 		c.Reason = store.ReasonHandler

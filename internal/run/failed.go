@@ -145,7 +145,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 		return cause
 	}
 	t := a.rows[0]
-	end := ending{kind: a.h.Kind, out: callResult{err: handlerErr, took: a.took}, backoff: backoffOf(a.r.Log, a.h)}
+	end := newEnding(a.r.Log, a.h, callResult{err: handlerErr, took: a.took})
 	v := end.failed(t, handler.ResultOf(handlerErr), t.Begun())
 	for try := range 6 {
 		if try > 0 {

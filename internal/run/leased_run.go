@@ -142,7 +142,8 @@ func (x *LeasedRun) finish(out callResult) {
 		x.leases.Ended([]*LeasedRun{x})
 		return
 	}
-	end := ending{kind: h.Kind, out: out, prevented: x.prevented.Load(), backoff: backoffOf(r.Log, h)}
+	end := newEnding(r.Log, h, out)
+	end.prevented = x.prevented.Load()
 	if out.canceled {
 		end.canceled = []int64{t.ID}
 	}

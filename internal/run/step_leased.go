@@ -46,7 +46,7 @@ func (s *Stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]Run, er
 	if v := l.completed.Load(); v != nil {
 		return []Run{runOf(t, t.Attempt, *v)}, nil
 	}
-	_, verdicts := decide(ending{kind: h.Kind, out: out, backoff: backoffOf(s.log, h)}, []*store.Row{t})
+	_, verdicts := decide(newEnding(s.log, h, out), []*store.Row{t})
 	return s.finish(ctx, h, t, token, verdicts[0])
 }
 

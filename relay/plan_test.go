@@ -88,7 +88,7 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"lock slots":        {"task_pkey", []any{"TX", limit, "1000", "1000"}},
 		"fill slots":        {"slot_pkey", []any{"TX", pq.Array([]int{1}), pq.Array([]int{taskID}), someUUID}},
 		"dead lease":        {"task_pkey", []any{taskID, someUUID, 1, 1, "attempts", "error", nil}},
-		"begin suspect":     {"task_pkey", []any{taskID, someUUID}},
+		"begin suspects":    {"task_pkey", []any{"{1,2,3}", someUUID}},
 		"extend":            {"task_pkey", []any{taskID, someUUID, 1000}},
 		"hear":              {"task_pkey", []any{pq.Array([]int{taskID}), pq.Array([]int{taskID}), token}},
 		"remove canceled":   {"task_pkey", []any{pq.Array([]int{taskID})}},

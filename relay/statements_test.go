@@ -13,7 +13,7 @@ import (
 // claim of one task and the end of leases are functions, whose plans are theirs.
 var statements = map[string]string{
 	"claim": runs.ClaimSQL, "claim one": runs.ClaimOneSQL, "complete": runs.CompleteSQL, "return lease": runs.ReturnLeaseSQL,
-	"dead lease": runs.DeadLeaseSQL, "begin suspect": runs.BeginSuspectSQL, "extend": runs.ExtendSQL, "hear": runs.HearSQL, "remove canceled": runs.RemoveCanceledSQL,
+	"dead lease": runs.DeadLeaseSQL, "begin suspects": runs.BeginSuspectsSQL, "extend": runs.ExtendSQL, "hear": runs.HearSQL, "remove canceled": runs.RemoveCanceledSQL,
 	"take over due": upkeep.TakeOverDueSQL, "take over": upkeep.TakeOverSQL, "expire": upkeep.ExpireSQL, "stranded": upkeep.StrandedSQL, "take stranded": upkeep.TakeStrandedSQL,
 	"dead relays": upkeep.DeadRelaysSQL, "unhandled": upkeep.UnhandledSQL, "reap runs": upkeep.ReapRunsSQL, "reap relays": upkeep.ReapRelaysSQL, "sign off": upkeep.SignOffSQL,
 	"key page": upkeep.KeyPageSQL, "lock keys": upkeep.LockKeysSQL, "delete keys": upkeep.DeleteKeysSQL,

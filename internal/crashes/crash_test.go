@@ -114,7 +114,7 @@ func TestGuaranteesOfProcesses(t *testing.T) {
 	if relaytest.CI {
 		tests["a suspect costs the other suspects no attempt"] = testSuspectsDoNotCostEachOther
 	}
-	server := pgtest.Local(t, map[string]string{"max_connections": "400"})
+	server := pgtest.Local(t, map[string]string{"max_connections": "1500"})
 	withDatabase := map[string]func(*testing.T){}
 	for name, test := range tests {
 		withDatabase[name] = func(t *testing.T) {

@@ -1,10 +1,12 @@
 package crashes_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
@@ -15,6 +17,53 @@ func TestGuaranteesInTimeOfProcesses(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	t.Run("a killed relay's tasks are taken over within 15 s", testTakeover)
+	t.Run("all tasks of a busy relay that is killed run again within 20 s", testTakeoverOfMany)
+}
+
+// What a deploy or an eviction does: nothing that was lost once waits for anything else that was.
+func testTakeoverOfMany(t *testing.T) {
+	server := pgtest.Local(t, map[string]string{"max_connections": "1500"})
+	url, drop, err := server.NewDatabase(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(drop)
+	db := relaytest.Adopt(t, url)
+	const workers = 500
+	killed, other := start(t, db, "slow poison", workers), start(t, db, "slow poison", workers)
+	relaytest.Eventually(t, 20*time.Second, "both relays are there", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 2 })
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', '{"N": 2000}' FROM generate_series(1, $1)`, 4*workers)
+	const held = `SELECT count(*) FROM outbox.task t JOIN outbox.relay r USING (relay_id) WHERE t.state = 'leased' AND r.pid = $1`
+	relaytest.Eventually(t, 20*time.Second, "the relay is busy", func() bool { return db.Int(t, held, killed.Pid) > workers/2 })
+	killed.Kill9()
+	at := db.Text(t, `SELECT clock_timestamp()`)
+	lost := db.Int(t, held, killed.Pid)
+	db.Emptied(t, 2*time.Minute)
+	db.OnceEach(t, 4*workers)
+	// A handler takes 2 s, and then needs a connection for its effect.
+	var last float64
+	if err := db.QueryRow(`SELECT extract(epoch FROM max(at) - $1::timestamptz) - 2 FROM effect WHERE attempt = 2`, at).Scan(&last); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d lost tasks ran again within %.1f s of the kill", lost, last)
+	if os.Getenv("OUTBOX_TEST_TIMING") != "" && last > 20 {
+		t.Errorf("the last of %d lost tasks ran again after %.1f s, want 20 s at most", lost, last)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM effect WHERE attempt = 2`); lost == 0 || n != lost {
+		t.Errorf("%d tasks were done in their second attempt, want the %d that were lost", n, lost)
+	}
+	relaytest.Eventually(t, 10*time.Second, "the log has the dead relay", func() bool {
+		return other.Log.Count(fmt.Sprintf("host=%s pid=%d tasks=%d isolated=0", host(t), killed.Pid, lost)) == 1
+	})
+}
+
+func host(t *testing.T) string {
+	t.Helper()
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
 }
 
 func testTakeover(t *testing.T) {

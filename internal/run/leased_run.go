@@ -1,7 +1,6 @@
 package run
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -37,9 +36,6 @@ func (x *LeasedRun) begin() {
 	x.leases.starting.Add(-1)
 	r, h, t := x.r, x.h, &x.row
 	x.watch = newWatch(r.Events, h, []*store.Row{t}, x.claim.Ended)
-	if t.LostBy.Valid && !x.beginSuspect() {
-		return
-	}
 	if t.Attempt > t.Max {
 		x.end(verdict{outcome: Dead, change: store.Change{Attempt: t.Max, Reason: store.ReasonAttempts, Err: t.LostText(store.DeadAttempts)}})
 		return
@@ -57,30 +53,6 @@ func (x *LeasedRun) begin() {
 	x.calledAt = time.Now() // before anybody else can end it
 	x.leases.hold(&x.lease, end, cause)
 	x.call()
-}
-
-// beginSuspect begins the run of a task whose process died, and counts it, if it may run beside
-// the others of its kind.
-func (x *LeasedRun) beginSuspect() bool {
-	t := &x.row
-	if !t.JudgeLeased() {
-		t.Attempt++
-		return true
-	}
-	leave, wait := x.r.enter(t)
-	if leave == nil {
-		x.putOff = wait
-		x.next.lostBy = t.LostBy
-		x.end(verdict{outcome: PutOff, change: store.Change{Attempt: t.Attempt, Wait: x.putOff}})
-		return false
-	}
-	x.leaveSuspects = leave
-	if err := x.leases.begin(t, x.token); err != nil {
-		x.end(verdict{back: true, change: store.Change{Attempt: t.Attempt}})
-		return false
-	}
-	t.Attempt++
-	return true
 }
 
 // call calls the handler. A panic ends the call, and Goexit this goroutine, but nothing else.
@@ -175,39 +147,4 @@ func (x *LeasedRun) ended() {
 	}
 	x.watch.set(x.row.ID, x.next.verdict)
 	x.watch.tell()
-}
-
-// Start starts the handlers of what was claimed.
-func (l *Leases) Start(runs []*LeasedRun) {
-	l.starting.Add(int64(len(runs)))
-	s := &starts{runs: make(chan *LeasedRun, len(runs))}
-	for _, x := range runs {
-		x.leases, x.r = l, l.r
-		s.runs <- x
-	}
-	close(s.runs)
-	s.ensure()
-}
-
-// starts are runs of a claim that are about to begin. A goroutine takes one after the other, and
-// before it calls a handler it sees to it that there is another goroutine for the rest: so short
-// runs need few goroutines, and none waits for a handler that takes its time.
-type starts struct {
-	runs  chan *LeasedRun // closed
-	spare atomic.Bool     // a goroutine was started that has not taken a run yet
-}
-
-func (s *starts) ensure() {
-	if len(s.runs) > 0 && s.spare.CompareAndSwap(false, true) {
-		go s.work()
-	}
-}
-
-func (s *starts) work() {
-	x, more := <-s.runs
-	s.spare.Store(false)
-	for ; more; x, more = <-s.runs {
-		s.ensure()
-		x.begin()
-	}
 }

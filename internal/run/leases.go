@@ -2,14 +2,12 @@ package run
 
 import (
 	"context"
-	"database/sql"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -143,14 +141,4 @@ func (l *Leases) giveBack() {
 			l.mu.Unlock()
 		}
 	}
-}
-
-const BeginSuspectSQL = `/* outbox: count the attempt of a suspect */
-UPDATE outbox.task SET attempt = LEAST(attempt + 1, 32767) WHERE task_id = $1 AND lease_token = $2::uuid`
-
-// begin counts the attempt of a leased suspect. After an error it may be counted or not.
-func (l *Leases) begin(t *store.Row, token string) error {
-	return l.r.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-		return pg.One(tx.ExecContext(ctx, l.r.SQL(BeginSuspectSQL), t.ID, token))
-	})
 }

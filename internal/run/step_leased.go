@@ -66,7 +66,7 @@ func (s *Stepper) lease(ctx context.Context, h *handler.Handler, token string) (
 			return nil
 		}
 		t.Attempt++
-		return pg.One(tx.ExecContext(ctx, s.store.SQL(BeginSuspectSQL), t.ID, token))
+		return pg.One(tx.ExecContext(ctx, s.store.SQL(BeginSuspectsSQL), store.BigintArray([]int64{t.ID}), token))
 	})
 	return t, err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-func errOf(_ []int64, _ string, err error) error { return err }
+func errOf(_ admin.Taken, _ string, err error) error { return err }
 
 func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	t.Parallel()
@@ -76,9 +76,9 @@ func TestBadArgumentsAreRefusedBeforeAnySQL(t *testing.T) {
 	}
 	refused("Redrive", errOf(c.Redrive(ctx, admin.Filter{}, admin.Page{})), "would redrive all")
 	refused("Purge", errOf(c.Purge(ctx, admin.Filter{}, admin.Page{})), "would purge all")
-	_, err := c.EveryPage(ctx, c.Purge, admin.Filter{}, 0)
+	_, _, err := c.EveryPage(ctx, c.Purge, admin.Filter{}, 0)
 	refused("EveryPage", err, "would take all")
-	_, err = c.EveryPage(ctx, c.Purge, some, -1)
+	_, _, err = c.EveryPage(ctx, c.Purge, some, -1)
 	refused("EveryPage", err, "-1 a second")
 	_, err = c.HandBack(ctx, "'; --")
 	refused("HandBack", err, "which is a UUID")

@@ -105,8 +105,8 @@ func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
 	for i := range 1000 {
 		chosen = append(chosen, int64(1_000_000+i))
 	}
-	if moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: chosen}, admin.Page{}); err != nil || len(moved) != 600 {
-		t.Fatalf("got %d, %v, want 600", len(moved), err)
+	if moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: chosen}, admin.Page{}); err != nil || len(moved.IDs) != 600 {
+		t.Fatalf("got %d, %v, want 600", len(moved.IDs), err)
 	}
 	entries, _ := pages(t, admin.Page{Limit: 5}, func(p admin.Page) ([]admin.Entry, string, error) { return c.Audit(t.Context(), p) })
 	if !slices.IsSortedFunc(entries, func(a, b admin.Entry) int { return cmp.Compare(b.EntryID, a.EntryID) }) {
@@ -131,12 +131,12 @@ func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {
 		t.Errorf("%d entries name %d tasks, want 600", len(entries), len(named))
 	}
 	// What is about no task is not noted, and a target that is too long is cut.
-	if moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{5, 6}}, admin.Page{}); err != nil || len(moved) != 0 {
+	if moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{5, 6}}, admin.Page{}); err != nil || len(moved.IDs) != 0 {
 		t.Errorf("got %v, %v", moved, err)
 	}
 	long := admin.Filter{Error: strings.Repeat("ü", 1000)}
 	bury(t, db, "LONG", "attempts", long.Error, 2_000_000, 1, 60)
-	if purged, _, err := c.Purge(t.Context(), long, admin.Page{}); err != nil || len(purged) != 1 {
+	if purged, _, err := c.Purge(t.Context(), long, admin.Page{}); err != nil || len(purged.IDs) != 1 {
 		t.Errorf("got %v, %v", purged, err)
 	}
 	after, _, err := c.Audit(t.Context(), admin.Page{})

@@ -77,7 +77,7 @@ func TestWhatIsNoTransactionIsRefused(t *testing.T) {
 	in := c.In(&sql.Tx{})
 	_, err1 := in.HandBack(t.Context(), deadRelay)
 	_, err2 := in.Reindex(t.Context())
-	_, err3 := in.EveryPage(t.Context(), in.Redrive, admin.Filter{All: true}, 0)
+	_, _, err3 := in.EveryPage(t.Context(), in.Redrive, admin.Filter{All: true}, 0)
 	for i, err := range []error{err1, err2, err3} {
 		if !errors.Is(err, outbox.ErrNoTransaction) {
 			t.Errorf("call %d that needs the pool: got %v, want ErrNoTransaction", i+1, err)
@@ -139,9 +139,9 @@ func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 			check("Samples", true, err)
 
 			moved, _, err := c.Redrive(ctx, admin.Filter{IDs: []int64{1002, 9}}, admin.Page{})
-			check("Redrive", slices.Equal(moved, []int64{1002}), err)
+			check("Redrive", slices.Equal(moved.IDs, []int64{1002}), err)
 			purged, _, err := c.Purge(ctx, admin.Filter{Error: "boom"}, admin.Page{Limit: 1})
-			check("Purge", len(purged) == 1, err)
+			check("Purge", len(purged.IDs) == 1, err)
 			due, err := c.RunNow(ctx, 1, 99)
 			check("RunNow", slices.Equal(due, []int64{1}), err)
 			canceled, requested, err := c.Cancel(ctx, 2, 99)

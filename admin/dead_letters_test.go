@@ -80,11 +80,11 @@ func TestPagesOfASearchFindAll(t *testing.T) {
 			t.Errorf("a page of none: got %v, %q, %v, want the 10,000th letter as its end", ids(letters), next, err)
 		}
 		for name, take := range takers {
-			if ids, next, err := take(c, ctx, none, admin.Page{Look: 10_000}); err != nil || len(ids) != 0 || !strings.HasSuffix(next, ".10000") {
-				t.Errorf("%s, a page of none: %v, %q, %v, want the 10,000th letter as its end", name, ids, next, err)
+			if page, next, err := take(c, ctx, none, admin.Page{Look: 10_000}); err != nil || len(page.IDs) != 0 || !strings.HasSuffix(next, ".10000") {
+				t.Errorf("%s, a page of none: %v, %q, %v, want the 10,000th letter as its end", name, page, next, err)
 			}
 			// EveryPage looks at as many.
-			if n, err := c.EveryPage(ctx, func(ctx context.Context, f admin.Filter, p admin.Page) ([]int64, string, error) {
+			if n, _, err := c.EveryPage(ctx, func(ctx context.Context, f admin.Filter, p admin.Page) (admin.Taken, string, error) {
 				if p.Look != 10_000 {
 					t.Errorf("it looks at %d", p.Look)
 				}
@@ -98,7 +98,10 @@ func TestPagesOfASearchFindAll(t *testing.T) {
 			}
 			defer tx.Rollback()
 			f := admin.Filter{Error: "rare", DiedBefore: time.Now()}
-			taken, n := pages(t, admin.Page{Limit: 2, Look: 10_000}, func(p admin.Page) ([]int64, string, error) { return take(c.In(tx), ctx, f, p) })
+			taken, n := pages(t, admin.Page{Limit: 2, Look: 10_000}, func(p admin.Page) ([]int64, string, error) {
+				page, next, err := take(c.In(tx), ctx, f, p)
+				return page.IDs, next, err
+			})
 			var left int
 			if err := tx.QueryRow(`SELECT count(*) FROM outbox.dead_task`).Scan(&left); err != nil {
 				t.Fatal(err)

@@ -3,8 +3,8 @@
 //
 //	client, err := admin.New(db, admin.Options{Actor: "ada@example.com", Tool: "backoffice"})
 //	dead, next, err := client.DeadLetters(ctx, admin.Filter{Type: "SEND_MAIL"}, admin.Page{Limit: 50})
-//	ids, next, err := client.Redrive(ctx, admin.Filter{IDs: []int64{42}}, admin.Page{})
-//	n, err := client.EveryPage(ctx, client.Redrive, admin.Filter{Error: "connection refused"}, 100)
+//	taken, next, err := client.Redrive(ctx, admin.Filter{IDs: []int64{42}}, admin.Page{})
+//	redriven, skipped, err := client.EveryPage(ctx, client.Redrive, admin.Filter{Error: "connection refused"}, 100)
 //
 // The nouns are tasks wherever they are, dead letters, types, relays, schedules, samples of the
 // counts, and the audit log. The actions are Cancel, RunNow, Redrive, Purge, HandBack, Reindex, and

@@ -16,29 +16,29 @@ const nowSQL = `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 const lookOfPage = 10_000
 
 // EveryPage redrives or purges all dead letters that pass the filter and died before the call, the
-// oldest first: take is [Client.Redrive] or [Client.Purge] of this client, or a function that calls
-// one. See [Client.CountDeadLetters] to see first how many they are. perSecond bounds how many it
-// takes in a second; 0 is no limit. Each page is a transaction of its own, of at most 1,000 dead
-// letters, with its own entry in the audit log.
+// oldest first: take is [Client.Redrive], [Client.RedriveWithoutKey] or [Client.Purge] of this
+// client, or a function that calls one. See [Client.CountDeadLetters] to see first how many they
+// are. perSecond bounds how many it takes in a second; 0 is no limit. Each page is a transaction of
+// its own, of at most 1,000 dead letters, with its own entry in the audit log.
 //
-// It returns how many it took, also with an error, which ends it: ctx's when that ended;
-// outbox.ErrCommitUnknown, after which the number may be that of one page less; the server's. It
+// It returns how many it took and skipped, also with an error, which ends it: ctx's when that ended;
+// outbox.ErrCommitUnknown, after which the numbers may be those of one page less; the server's. It
 // may be called again. Dead letters that another transaction is moving or deleting, and those whose
 // death commits only during the call, may be left out.
-func (c *Client) EveryPage(ctx context.Context, take func(context.Context, Filter, Page) (ids []int64, next string, err error), f Filter, perSecond int) (n int64, err error) {
+func (c *Client) EveryPage(ctx context.Context, take func(context.Context, Filter, Page) (t Taken, next string, err error), f Filter, perSecond int) (taken, skipped int64, err error) {
 	defer func() {
 		if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) { // PostgreSQL says that it canceled a statement
 			err = fmt.Errorf("%w: %w", ended, err)
 		}
 	}()
 	if perSecond < 0 {
-		return 0, invalid("EveryPage: %d a second: must not be negative; 0 is no limit", perSecond)
+		return 0, 0, invalid("EveryPage: %d a second: must not be negative; 0 is no limit", perSecond)
 	}
 	if _, err := c.pool("EveryPage"); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	if err := cmp.Or(f.checkChosen("take"), f.check()); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	p := Page{Limit: maxRows, Look: lookOfPage}
 	if perSecond > 0 {
@@ -48,22 +48,23 @@ func (c *Client) EveryPage(ctx context.Context, take func(context.Context, Filte
 	var now int64
 	err = c.inTx(ctx, func(q outbox.Querier) error { return q.QueryRowContext(ctx, nowSQL).Scan(&now) })
 	if err != nil {
-		return 0, failed("read the clock", err)
+		return 0, 0, failed("read the clock", err)
 	}
 	f = f.Until(time.UnixMicro(now + 1))
 	for start := time.Now(); ; {
-		ids, next, err := take(ctx, f, p)
-		if n += int64(len(ids)); err != nil || next == "" {
-			return n, err
+		t, next, err := take(ctx, f, p)
+		taken, skipped = taken+int64(len(t.IDs)), skipped+int64(len(t.Skipped))
+		if err != nil || next == "" {
+			return taken, skipped, err
 		}
 		p.After = next
 		if perSecond == 0 {
 			continue
 		}
 		select {
-		case <-time.After(time.Until(start.Add(time.Duration(float64(n) / float64(perSecond) * float64(time.Second))))):
+		case <-time.After(time.Until(start.Add(time.Duration(float64(taken) / float64(perSecond) * float64(time.Second))))):
 		case <-ctx.Done():
-			return n, ctx.Err()
+			return taken, skipped, ctx.Err()
 		}
 	}
 }

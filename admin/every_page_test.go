@@ -11,7 +11,7 @@ import (
 )
 
 // takers are what EveryPage takes.
-var takers = map[string]func(*admin.Client, context.Context, admin.Filter, admin.Page) ([]int64, string, error){
+var takers = map[string]func(*admin.Client, context.Context, admin.Filter, admin.Page) (admin.Taken, string, error){
 	"redrive": (*admin.Client).Redrive, "purge": (*admin.Client).Purge,
 }
 
@@ -30,8 +30,8 @@ func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if ids, next, err := take(c.In(tx), t.Context(), all, admin.Page{}); err != nil || len(ids) != 10 || next != "" {
-				t.Errorf("got %v, %q, %v, want 10 and that this is the last page", ids, next, err)
+			if page, next, err := take(c.In(tx), t.Context(), all, admin.Page{}); err != nil || len(page.IDs) != 10 || next != "" {
+				t.Errorf("got %v, %q, %v, want 10 and that this is the last page", page, next, err)
 			}
 			if err := tx.Rollback(); err != nil {
 				t.Fatal(err)
@@ -48,7 +48,7 @@ func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 				{admin.Filter{Reason: admin.ReasonAttempts}, 1, "2,3,4,5,13,14,15", false},
 				{admin.Filter{Type: "PAY"}, 5, "2,3,4,5,13,14,15", true}, // they are before the place
 			} {
-				ids, next, err := take(c, t.Context(), tt.f, admin.Page{After: at, Limit: tt.limit, Look: 100})
+				page, next, err := take(c, t.Context(), tt.f, admin.Page{After: at, Limit: tt.limit, Look: 100})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -57,7 +57,7 @@ func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 					t.Fatal(err)
 				}
 				if left != tt.want || (next == "") != tt.last {
-					t.Fatalf("page %d: %v, %q, %s are left, want %s and that it is the last: %t", i, ids, next, left, tt.want, tt.last)
+					t.Fatalf("page %d: %v, %q, %s are left, want %s and that it is the last: %t", i, page, next, left, tt.want, tt.last)
 				}
 				at = next
 			}
@@ -65,8 +65,8 @@ func TestPagesTakeTheOldestAndGoOnWhereTheyEnded(t *testing.T) {
 				f    admin.Filter
 				want int
 			}{{admin.Filter{Type: "MAIL", Error: "boom"}, 4}, {admin.Filter{All: true}, 3}} {
-				if ids, next, err := take(c, t.Context(), tt.f, admin.Page{Limit: 1000, Look: 100}); err != nil || len(ids) != tt.want || next != "" {
-					t.Errorf("last pages, %d: %v, %q, %v, want %d", i, ids, next, err, tt.want)
+				if page, next, err := take(c, t.Context(), tt.f, admin.Page{Limit: 1000, Look: 100}); err != nil || len(page.IDs) != tt.want || next != "" {
+					t.Errorf("last pages, %d: %v, %q, %v, want %d", i, page, next, err, tt.want)
 				}
 			}
 		})
@@ -84,13 +84,13 @@ func TestAPurgeEndsInSmallStatements(t *testing.T) {
 		CREATE FUNCTION deleted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO deleted SELECT count(*) FROM gone; RETURN NULL; END $$;
 		CREATE TRIGGER deleted AFTER DELETE ON outbox.dead_task REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION deleted()`)
 	db.Hold(t, `SELECT 1 FROM outbox.dead_task WHERE task_id IN (1, 5000) FOR UPDATE`)
-	if ids, _, err := c.Purge(t.Context(), admin.Filter{OlderThan: 20 * time.Minute}, admin.Page{Limit: 10}); len(ids) != 10 || err != nil {
-		t.Errorf("Purge: %v, %v, want 10", ids, err)
+	if page, _, err := c.Purge(t.Context(), admin.Filter{OlderThan: 20 * time.Minute}, admin.Page{Limit: 10}); len(page.IDs) != 10 || err != nil {
+		t.Errorf("Purge: %v, %v, want 10", page, err)
 	}
 	if id := db.Int(t, `SELECT min(task_id) FROM outbox.dead_task WHERE task_id > 1`); id != 12 {
 		t.Errorf("the oldest one left is %d, want 12", id)
 	}
-	n, err := c.EveryPage(t.Context(), c.Purge, admin.Filter{OlderThan: 20 * time.Minute}, 0)
+	n, _, err := c.EveryPage(t.Context(), c.Purge, admin.Filter{OlderThan: 20 * time.Minute}, 0)
 	if n != 9_988 || err != nil {
 		t.Errorf("EveryPage: %d, %v, want 9988: all but those that another holds", n, err)
 	}
@@ -117,7 +117,7 @@ func TestABulkCallWhoseContextEndsInsideAStatementSaysSo(t *testing.T) {
 					WHERE datname = current_database() AND NOT granted AND relation = 'outbox.dead_task'::regclass`).Scan(&n)
 			}
 		}()
-		if n, err := c.EveryPage(ctx, func(ctx context.Context, f admin.Filter, p admin.Page) ([]int64, string, error) {
+		if n, _, err := c.EveryPage(ctx, func(ctx context.Context, f admin.Filter, p admin.Page) (admin.Taken, string, error) {
 			return take(c, ctx, f, p)
 		}, admin.Filter{All: true}, 0); !errors.Is(err, context.Canceled) || n != 0 {
 			t.Errorf("%s: got %d, %v, want 0 and the end of the context", name, n, err)
@@ -140,7 +140,7 @@ func TestABulkCallStopsWithItsContextAndKeepsItsRate(t *testing.T) {
 			_ = db.QueryRowContext(ctx, `SELECT count(*) FROM outbox.task`).Scan(&n)
 		}
 	}()
-	n, err := c.EveryPage(ctx, c.Redrive, admin.Filter{All: true}, 100)
+	n, _, err := c.EveryPage(ctx, c.Redrive, admin.Filter{All: true}, 100)
 	if !errors.Is(err, context.Canceled) || n == 0 || n == 1000 {
 		t.Errorf("got %d, %v, want some and the end of the context", n, err)
 	}
@@ -148,7 +148,7 @@ func TestABulkCallStopsWithItsContextAndKeepsItsRate(t *testing.T) {
 		t.Errorf("%d were moved, it said %d", moved, n)
 	}
 	start := time.Now()
-	if n, err = c.EveryPage(t.Context(), c.Purge, admin.Filter{DiedBefore: time.Now().Add(-99 * time.Minute)}, 200); err != nil || n > 60 {
+	if n, _, err = c.EveryPage(t.Context(), c.Purge, admin.Filter{DiedBefore: time.Now().Add(-99 * time.Minute)}, 200); err != nil || n > 60 {
 		t.Errorf("got %d, %v", n, err)
 	}
 	if min := time.Duration(n-20) * time.Second / 200; time.Since(start) < min {

@@ -51,22 +51,22 @@ func ExampleClient_Redrive() {
 	}
 
 	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error { // one, together with whatever else repairs it
-		ids, _, err := client.In(tx).Redrive(ctx, admin.Filter{IDs: []int64{1}}, admin.Page{})
-		fmt.Println("redriven:", ids)
+		taken, _, err := client.In(tx).Redrive(ctx, admin.Filter{IDs: []int64{1}}, admin.Page{})
+		fmt.Println("redriven:", taken.IDs, "skipped:", taken.Skipped)
 		return err
 	}))
-	redriven, err := client.EveryPage(ctx, client.Redrive, refused, 100) // the others, at most 100 a second
+	redriven, _, err := client.EveryPage(ctx, client.Redrive, refused, 100) // the others, at most 100 a second
 	must(err)
 	fmt.Println("redriven:", redriven)
 	runDue(ctx, db, reg)
 
 	purged, _, err := client.Purge(ctx, admin.Filter{All: true}, admin.Page{})
 	must(err)
-	fmt.Println("purged:", purged)
+	fmt.Println("purged:", purged.IDs)
 	// Output:
 	// 3 were refused
 	// task 2, "nobody": handler: dead: no such recipient
-	// redriven: [1]
+	// redriven: [1] skipped: []
 	// redriven: 2
 	// task 1: mail to ada in attempt 1
 	// task 3: mail to eve in attempt 1

@@ -19,7 +19,7 @@ func TestARedrivenTaskStartsAgainAsItWas(t *testing.T) {
 	bury(t, db, "X", "attempts", "boom", 7, 2, 60) // 8 had a limit of its own
 	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) VALUES (7, gen_random_uuid(), gen_random_uuid())`)
 	moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{8, 7, 99}}, admin.Page{})
-	if err != nil || !slices.Equal(moved, []int64{7, 8}) {
+	if err != nil || !slices.Equal(moved.IDs, []int64{7, 8}) {
 		t.Fatalf("got %v, %v", moved, err)
 	}
 	for id, want := range map[int]string{7: "0 none boom 3 x 7 due", 8: "0 5 boom 3 x 8 due"} {
@@ -34,7 +34,7 @@ func TestARedrivenTaskStartsAgainAsItWas(t *testing.T) {
 	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`) + db.Int(t, `SELECT count(*) FROM outbox.running`); n != 0 {
 		t.Errorf("%d dead letters and runs are left", n)
 	}
-	if moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{7}}, admin.Page{}); len(moved) != 0 || err != nil {
+	if moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{7}}, admin.Page{}); len(moved.IDs) != 0 || err != nil {
 		t.Errorf("once more: got %v, %v, want nothing", moved, err)
 	}
 }
@@ -47,10 +47,10 @@ func TestARedriveThatDoesNotArriveIsRolledBack(t *testing.T) {
 	bury(t, db, "X", "attempts", "boom", 1, 3, 60)
 	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 		CREATE TRIGGER refuse BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.task_id = 2) EXECUTE FUNCTION refuse()`)
-	if moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{1, 2, 3}}, admin.Page{}); err == nil || moved != nil {
+	if moved, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{1, 2, 3}}, admin.Page{}); err == nil || moved.IDs != nil {
 		t.Errorf("got %v, %v, want an error", moved, err)
 	}
-	if n, err := c.EveryPage(t.Context(), c.Redrive, admin.Filter{All: true}, 0); err == nil || n != 0 {
+	if n, _, err := c.EveryPage(t.Context(), c.Redrive, admin.Filter{All: true}, 0); err == nil || n != 0 {
 		t.Errorf("got %d, %v, want an error", n, err)
 	}
 	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 3 {
@@ -67,12 +67,12 @@ func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if moved, _, err := c.In(tx).Redrive(t.Context(), admin.Filter{IDs: []int64{1}}, admin.Page{}); len(moved) != 1 || err != nil {
+	if moved, _, err := c.In(tx).Redrive(t.Context(), admin.Filter{IDs: []int64{1}}, admin.Page{}); len(moved.IDs) != 1 || err != nil {
 		t.Fatalf("got %v, %v", moved, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the other one would be waited for in vain
 	defer cancel()
-	if moved, _, err := c.Redrive(ctx, admin.Filter{IDs: []int64{1, 2}}, admin.Page{}); !slices.Equal(moved, []int64{2}) || err != nil {
+	if moved, _, err := c.Redrive(ctx, admin.Filter{IDs: []int64{1, 2}}, admin.Page{}); !slices.Equal(moved.IDs, []int64{2}) || err != nil {
 		t.Errorf("beside another: got %v, %v, want [2], at once", moved, err)
 	}
 	if err := tx.Commit(); err != nil {
@@ -82,7 +82,7 @@ func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			n, err := c.EveryPage(t.Context(), c.Redrive, admin.Filter{All: true}, 0)
+			n, _, err := c.EveryPage(t.Context(), c.Redrive, admin.Filter{All: true}, 0)
 			if err != nil {
 				t.Error(err)
 			}
@@ -93,5 +93,78 @@ func TestTwoWhoRedriveTheSameShareIt(t *testing.T) {
 	// What one skipped as another held it, that one moved.
 	if n := db.Int(t, `SELECT count(DISTINCT task_id) FROM outbox.task`); total.Load() != 4998 || n != 5000 {
 		t.Errorf("%d were moved and %d tasks are there, want 4998 and 5000", total.Load(), n)
+	}
+}
+
+// Those whose key another task holds are left, counted apart and not noted, and pages go on behind
+// them.
+func TestARedriveOfAllSkipsThoseWhoseKeyAnotherTaskHolds(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c := client(t, db.DB, admin.Options{Actor: "ada", Tool: "test"})
+	bury(t, db, "X", "attempts", "boom", 11, 6, 60)
+	db.Do(t, `UPDATE outbox.dead_task SET unique_key = (ARRAY['free', 'held', 'free'])[task_id - 10], unique_until_done = true WHERE task_id <= 13`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key) VALUES ('X', 'held')`)
+	every := func(take func(context.Context, admin.Filter, admin.Page) (admin.Taken, string, error)) (redriven, skipped int64) {
+		t.Helper()
+		redriven, skipped, err := c.EveryPage(t.Context(), func(ctx context.Context, f admin.Filter, p admin.Page) (admin.Taken, string, error) {
+			p.Limit = 2
+			return take(ctx, f, p)
+		}, admin.Filter{All: true}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return redriven, skipped
+	}
+	if redriven, skipped := every(c.Redrive); redriven != 4 || skipped != 2 {
+		t.Errorf("%d were redriven and %d skipped, want 4 and 2", redriven, skipped)
+	}
+	if left := db.Text(t, `SELECT string_agg(task_id || ' ' || unique_key, ', ' ORDER BY task_id) FROM outbox.dead_task`); left != "12 held, 13 free" {
+		t.Errorf("%s are left, want 12 held, 13 free", left)
+	}
+	if redriven, skipped := every(c.RedriveWithoutKey); redriven != 2 || skipped != 0 {
+		t.Errorf("without their keys %d were redriven and %d skipped, want 2 and 0", redriven, skipped)
+	}
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE unique_key IS NULL AND task_id IN (12, 13)`); n != 2 {
+		t.Errorf("%d of the tasks 12 and 13 are there without a key, want both", n)
+	}
+	if counts := db.Text(t, `SELECT string_agg(count::text, ' ' ORDER BY entry_id) FROM outbox.audit`); counts != "1 1 2 2" {
+		t.Errorf("the audit log counts %s, want 1 1 2 2", counts)
+	}
+}
+
+// The one that waits for the key sees no task of the other's, as its statement began before.
+func TestOfTwoRedrivesOfOneKeyAtATimeOneIsSkipped(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	c := client(t, db.DB)
+	bury(t, db, "X", "attempts", "boom", 1, 2, 60)
+	db.Do(t, `UPDATE outbox.dead_task SET unique_key = 'k'`)
+	db.Do(t, `INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('X', 'k', 1)`)
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if got, _, err := c.In(tx).Redrive(t.Context(), admin.Filter{IDs: []int64{1}}, admin.Page{}); err != nil || len(got.IDs) != 1 {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	type result struct {
+		admin.Taken
+		error
+	}
+	second := make(chan result, 1)
+	go func() {
+		got, _, err := c.Redrive(t.Context(), admin.Filter{IDs: []int64{2}}, admin.Page{})
+		second <- result{got, err}
+	}()
+	relaytest.Eventually(t, 20*time.Second, "the second waits", func() bool {
+		return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%redrive%'`) > 0
+	})
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-second; got.error != nil || !slices.Equal(got.Skipped, []int64{2}) {
+		t.Errorf("got %v, %v, want task 2 skipped", got.Taken, got.error)
 	}
 }

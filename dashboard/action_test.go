@@ -239,6 +239,24 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	}
 }
 
+func TestARedriveSaysWhatAnotherTaskHoldsTheKeyOf(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	dashboardtest.Bury(t, db.DB, "KEYED", "attempts", "x", 1001, 4)
+	db.Do(t, `UPDATE outbox.dead_task SET unique_key = 'k' WHERE task_id > 1002`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key) VALUES ('KEYED', 'k')`)
+	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
+	a := s.post(t, "redrive", url.Values{"one": {"1003"}})
+	s.get(t, strings.TrimPrefix(a.header.Get("Location"), "./")).has(t, 200, "0 redriven, 1 skipped: another task holds its unique key.")
+	s.bulk(t, s.get(t, "bulk?do=redrive&type=KEYED")).has(t, 200, "2 redriven, 2 skipped: other tasks hold their unique keys.", "Done.")
+	// What earlier requests skipped counts.
+	form := url.Values{"do": {"redrive"}, "type": {"KEYED"}, "until": {"9000000000000000"}, "done": {"2"}, "skipped": {"0"}, "total": {"4"}}
+	db.Do(t, `DELETE FROM outbox.dead_task WHERE task_id = 1004`)
+	s.post(t, "bulk", form).has(t, 200, "2 redriven, 1 skipped: another task holds its unique key.")
+	form.Set("skipped", "1")
+	s.post(t, "bulk", form).has(t, 200, "2 redriven, 2 skipped")
+}
+
 // A relay may have run a task by the time the page is loaded again that it was redriven on.
 func TestATaskThatEndedRightAfterItsRedriveIsNoError(t *testing.T) {
 	t.Parallel()

@@ -109,14 +109,18 @@ func (v *view) redrive() error {
 	if err != nil {
 		return err
 	}
+	notice := "redriven"
 	n, err := v.act("redrive", taskName(id), func(ctx context.Context, c *admin.Client) (int64, error) {
-		moved, _, err := c.Redrive(ctx, admin.Filter{IDs: []int64{id}}, admin.Page{})
-		return int64(len(moved)), err
+		t, _, err := c.Redrive(ctx, admin.Filter{IDs: []int64{id}}, admin.Page{})
+		if len(t.Skipped) > 0 {
+			notice = "key-held"
+		}
+		return int64(len(t.IDs)), err
 	})
 	if v.r.PostForm.Get("back") == "task" {
-		return v.done(err, "task", ofTask(id), "redriven", n)
+		return v.done(err, "task", ofTask(id), notice, n)
 	}
-	return v.done(err, "dead", filter.query(), "redriven", n)
+	return v.done(err, "dead", filter.query(), notice, n)
 }
 
 // handBack takes the leases of a dead relay, in transactions of their own.

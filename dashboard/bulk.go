@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -23,6 +24,8 @@ type bulkData struct {
 	After  string // where it goes on
 	Left   bool   // some that are meant are there yet
 	Going  bool   // the page's script goes on by itself
+
+	Skipped int64 // were not redriven: another task holds their unique key
 }
 
 // Share is how far it is, in percent; of no use where it is not known how many they are.
@@ -33,12 +36,21 @@ func (d bulkData) Share() int64 {
 	return min(100*d.Done/max(d.Total, 1), 99)
 }
 
+// skippedText is how many were redriven, and how many were not.
+func (d bulkData) skippedText() string {
+	why := "other tasks hold their unique keys"
+	if d.Skipped == 1 {
+		why = "another task holds its unique key"
+	}
+	return fmt.Sprintf("%s redriven, %s skipped: %s.", number(d.Done), number(d.Skipped), why)
+}
+
 func bulkOf(q url.Values) (d bulkData, err error) {
 	d = bulkData{Do: q.Get("do"), After: q.Get("after"), More: q.Get("more") == "1"}
 	if d.Do != "redrive" && d.Do != "purge" {
 		return d, badRequest("Dead letters can be redriven or purged.")
 	}
-	for key, to := range map[string]*int64{"until": &d.Until, "total": &d.Total, "done": &d.Done} {
+	for key, to := range map[string]*int64{"until": &d.Until, "total": &d.Total, "done": &d.Done, "skipped": &d.Skipped} {
 		if s := q.Get(key); s != "" {
 			if *to, err = strconv.ParseInt(s, 10, 64); err != nil {
 				return d, badRequest("The form has a number that cannot be.")
@@ -113,22 +125,25 @@ func (v *view) bulk() error {
 	}
 	d.Begun, d.Left = true, true
 	for start := time.Now(); d.Left && time.Since(start) < bulkFor && v.r.Context().Err() == nil; {
-		before := d.After
+		before, skipped := d.After, int64(0)
 		n, err := v.act(d.Do, filter.String(), func(ctx context.Context, c *admin.Client) (int64, error) {
-			ids, next, err := do(c, ctx, filter, admin.Page{After: before, Look: 10_000})
-			d.After = next
-			return int64(len(ids)), err
+			t, next, err := do(c, ctx, filter, admin.Page{After: before, Look: 10_000})
+			d.After, skipped = next, int64(len(t.Skipped))
+			return int64(len(t.IDs)), err
 		})
 		if err != nil {
-			if d.Done == 0 {
+			if d.Done+d.Skipped == 0 {
 				return err
 			}
 			_, v.Warning = v.explain(err) // and what was done is done
 			d.After = before
 			break
 		}
-		d.Done, d.Left = d.Done+n, d.After != ""
+		d.Done, d.Skipped, d.Left = d.Done+n, d.Skipped+skipped, d.After != ""
 	}
 	d.Going = d.Left && v.Warning == "" && v.htmx()
+	if d.Skipped > 0 && !d.Left {
+		v.Warning = d.skippedText()
+	}
 	return v.showBulk(d)
 }

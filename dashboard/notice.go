@@ -13,6 +13,7 @@ var notices = map[string]struct{ none, some string }{
 	"requested":        {"", "The task runs. Its relay has been asked to end it."},
 	"run-now":          {"The task is not scheduled any more; nothing was changed.", "The task is due now."},
 	"redriven":         {"It was redriven or purged meanwhile; nothing was changed.", "The dead letter is a task again."},
+	"key-held":         {"0 redriven, 1 skipped: another task holds its unique key.", ""},
 	"schedule-paused":  {"", "The schedule is paused: it passes its firings over."},
 	"schedule-resumed": {"", "The schedule is resumed."},
 	"handed-back":      {"It held no leases.", "Its tasks were handed back."},

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -250,14 +251,25 @@ func (m *machine) redrive(rt *rapid.T) {
 		rt.Skip()
 	}
 	id := rapid.SampledFrom(slices.Sorted(maps.Keys(m.dead))).Draw(rt, "dead letter")
-	moved, _, err := m.admin.Redrive(context.Background(), admin.Filter{IDs: []int64{id}}, admin.Page{})
-	m.must(rt, err)
-	if len(moved) != 1 {
-		rt.Fatalf("redrive of task %d moved %v", id, moved)
+	task, redrive, want := m.dead[id], m.admin.Redrive, admin.Taken{IDs: []int64{id}}
+	if held := m.tasks[m.unique[task.unique]] != nil; rapid.Bool().Draw(rt, "without its key") {
+		redrive = m.admin.RedriveWithoutKey
+		if held {
+			task.unique = ""
+		}
+	} else if held {
+		want = admin.Taken{Skipped: []int64{id}}
 	}
-	task := m.dead[id]
+	got, _, err := redrive(context.Background(), admin.Filter{IDs: []int64{id}}, admin.Page{})
+	m.must(rt, err)
+	if !reflect.DeepEqual(got, want) {
+		rt.Fatalf("redrive of task %d: got %v, want %v", id, got, want)
+	}
+	if want.IDs == nil {
+		return
+	}
 	task.attempt, task.due = 0, true
-	if task.unique != "" && m.tasks[m.unique[task.unique]] == nil {
+	if task.unique != "" {
 		m.unique[task.unique] = id
 	}
 	if key := task.taskType + task.key; m.first[key] == id { // it comes back behind others

@@ -28,8 +28,15 @@ func die(t testing.TB, db *database) {
 
 func (db *database) redrive(t testing.TB, ids ...int64) {
 	t.Helper()
-	if moved, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{IDs: ids}, admin.Page{}); err != nil || !slices.Equal(slices.Sorted(slices.Values(moved)), ids) {
-		t.Fatalf("Redrive moved %v, %v, want %v", moved, err, ids)
+	db.redriveSome(t, ids, nil)
+}
+
+// redriveSome redrives two kinds of dead letters: those that are, and those that are skipped.
+func (db *database) redriveSome(t testing.TB, ids, skipped []int64) {
+	t.Helper()
+	got, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{IDs: slices.Concat(ids, skipped)}, admin.Page{})
+	if err != nil || !slices.Equal(slices.Sorted(slices.Values(got.IDs)), ids) || !slices.Equal(got.Skipped, skipped) {
+		t.Fatalf("Redrive: got %v, %v, want %v and %v skipped", got, err, ids, skipped)
 	}
 }
 
@@ -51,16 +58,37 @@ func TestARedrivenTaskHasItsUniqueKeyAgain(t *testing.T) {
 			}
 			die(t, db)
 			newer := db.keyed(t, "X", 1, unique)
-			db.redrive(t, old.TaskID)
+			db.redriveSome(t, nil, []int64{old.TaskID})
 			if e := db.keyed(t, "X", 1, unique); e.TaskID != newer.TaskID || e.Outcome != outbox.Skipped || newer.Outcome != outbox.Created {
 				t.Errorf("with a newer task %v: got %v, want it skipped", newer, e)
 			}
 			die(t, db)
-			db.redrive(t, old.TaskID, newer.TaskID) // both with one key
-			if e := db.keyed(t, "X", 1, unique); e.TaskID != newer.TaskID || e.Outcome != outbox.Skipped {
-				t.Errorf("of two redriven ones the key is with %v, want %d", e, newer.TaskID)
+			db.redriveSome(t, []int64{old.TaskID}, []int64{newer.TaskID}) // of two with one key the first to die
+			got, _, err := relaytest.Admin(t, db.DB).RedriveWithoutKey(t.Context(), admin.Filter{All: true}, admin.Page{})
+			if err != nil || !slices.Equal(got.IDs, []int64{newer.TaskID}) || got.Skipped != nil {
+				t.Errorf("without its key: got %v, %v, want task %d", got, err, newer.TaskID)
 			}
-			db.want(t, 2, "tasks", `SELECT count(*) FROM outbox.task`)
+			if e := db.keyed(t, "X", 1, unique); e.TaskID != old.TaskID || e.Outcome != outbox.Skipped {
+				t.Errorf("of two redriven ones the key is with %v, want %d", e, old.TaskID)
+			}
+			db.want(t, 1, "tasks with a key and one without", `SELECT count(DISTINCT unique_key) FROM outbox.task HAVING count(*) = 2`)
+			// The key of a task that runs is free, unless it keeps the key until it is done.
+			die(t, db)
+			running := db.keyed(t, "X", 1, unique)
+			if name == "UniquePayload" {
+				db.Do(t, `UPDATE outbox.task SET state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid() WHERE task_id = $1`, running.TaskID)
+			} else {
+				claim := db.begin(t)
+				defer claim.Rollback()
+				if _, err := claim.Exec(`DELETE FROM outbox.task WHERE task_id = $1`, running.TaskID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if name == "UntilDone" {
+				db.redriveSome(t, nil, []int64{old.TaskID})
+			} else {
+				db.redrive(t, old.TaskID)
+			}
 		})
 	}
 }
@@ -84,7 +112,10 @@ func TestAKeyThatIsTakenDuringARedriveStaysTaken(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() {
-			_, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{IDs: []int64{old.TaskID}}, admin.Page{})
+			got, _, err := relaytest.Admin(t, db.DB).Redrive(t.Context(), admin.Filter{IDs: []int64{old.TaskID}}, admin.Page{})
+			if err == nil && !slices.Equal(got.Skipped, []int64{old.TaskID}) {
+				err = fmt.Errorf("got %v, want task %d skipped", got, old.TaskID)
+			}
 			done <- err
 		}()
 		eventually(t, 10*time.Second, "the redrive waits", func() bool {
@@ -134,7 +165,7 @@ func TestRedriveAndEnqueueManyOfTheSameKeysDoNotDeadlock(t *testing.T) {
 			})
 		}
 		client := relaytest.Admin(t, db.DB)
-		if _, err := client.EveryPage(t.Context(), client.Redrive, admin.Filter{All: true}, 0); err != nil {
+		if _, _, err := client.EveryPage(t.Context(), client.Redrive, admin.Filter{All: true}, 0); err != nil {
 			t.Error(err)
 		}
 		all.Wait()

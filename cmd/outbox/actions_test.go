@@ -166,6 +166,23 @@ func TestRedriveAndPurge(t *testing.T) {
 		"purge dead letters: type REPORT, died before then 2", "purge dead letters: died before then 1")
 }
 
+func TestARedriveSkipsThoseWhoseKeyAnotherTaskHolds(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	db.bury(t, "MAIL", "no such mailbox", 6001, 5)
+	db.Do(t, `UPDATE outbox.dead_task SET unique_key = 'k' WHERE task_id > 6002`)
+	db.ok(t, "enqueue", "MAIL", "{}", "-unique", "k")
+	const held = "as another task holds the unique key: "
+	db.steps(t,
+		step{"dead redrive 6001 6003", exitFailed, "1 dead letter redriven\noutbox: 1 dead letter skipped, " + held + "6003\n"},
+		step{"dead redrive 6003 99", exitNotFound, "outbox: no dead letter, or another transaction has it: 99; 1 dead letter skipped, " + held + "6003\n"},
+		step{"dead redrive -type MAIL -yes", exitFailed, "1 of 4 dead letters redriven\noutbox: 3 dead letters skipped, " + held + "6003, 6004, 6005\n"},
+		step{"dead redrive 6003 -without-key -json", 0, `"skipped": []`},
+		step{"dead redrive -error mailbox -without-key -yes", 0, "2 of 2 dead letters redriven\n"},
+	)
+	db.is(t, `SELECT count(*) || ' ' || count(unique_key) FROM outbox.task WHERE task_id BETWEEN 6001 AND 6005`, "5 0")
+}
+
 func TestHandBackNeedsAWordForARelayThatLives(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)

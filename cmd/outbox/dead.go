@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -87,32 +88,57 @@ func (a *app) deadListCommand() *cobra.Command {
 
 func (a *app) deadRedriveCommand() *cobra.Command {
 	b := &bulk{ask: "Redrive", done: "redriven", take: (*admin.Client).Redrive}
+	var withoutKey bool
 	c := &cobra.Command{
 		Use: "redrive [ID...]", Short: "make dead letters tasks again", ValidArgsFunction: cobra.NoFileCompletions,
 		Args:    cobra.MaximumNArgs(mostRows),
 		Example: "  outbox dead redrive 815 816\n  outbox dead redrive -type SEND_MAIL -error 'no such mailbox' -rate 100",
 		Long: `Makes dead letters tasks again: those with the ids, or all that a filter lets through and that died
-before the command began, the oldest first. They start at attempt 1 and are due at once.
+before the command began, the oldest first. They start at attempt 1 and are due at once. One whose
+unique key another task holds by now is skipped, and the exit code is 1.
 ` + bulkHelp,
 		RunE: func(c *cobra.Command, args []string) error {
+			if withoutKey {
+				b.take = (*admin.Client).RedriveWithoutKey
+			}
 			if len(args) == 0 {
 				return a.bulk(c.Context(), b)
 			}
 			if f, err := b.read(); err != nil || f.String() != "all" || b.all {
 				return usage("ids and a filter exclude each other")
 			}
-			return a.onTasks(c, args, "no dead letter, or another transaction has it",
-				func(ctx context.Context, c *admin.Client, ids []int64) (moved []int64, _ object, lines []string, err error) {
-					moved, _, err = c.Redrive(ctx, admin.Filter{IDs: ids}, admin.Page{})
-					if len(moved) > 0 {
-						lines = append(lines, count(len(moved), "dead letter")+" redriven")
+			var t admin.Taken
+			err := a.onTasks(c, args, "no dead letter, or another transaction has it",
+				func(ctx context.Context, c *admin.Client, ids []int64) (found []int64, _ object, lines []string, err error) {
+					t, _, err = b.take(c, ctx, admin.Filter{IDs: ids}, admin.Page{})
+					if len(t.IDs) > 0 {
+						lines = append(lines, count(len(t.IDs), "dead letter")+" redriven")
 					}
-					return moved, object{{"matched", len(moved)}, {"redriven", len(moved)}}, lines, err
+					found = slices.Concat(t.IDs, t.Skipped)
+					return found, object{{"matched", len(found)}, {"redriven", len(t.IDs)}, {"skipped", t.Skipped}}, lines, err
 				})
+			return orSkipped(err, t.Skipped)
 		},
 	}
 	b.add(a, c)
+	c.Flags().BoolVar(&withoutKey, "without-key", false, "also those whose unique key another task holds: they run without it")
 	return c
+}
+
+// orSkipped is err, or that some dead letters were not redriven.
+func orSkipped(err error, ids []int64) error {
+	const most = 20
+	if len(ids) == 0 {
+		return err
+	}
+	skipped := fmt.Sprintf("%s skipped, as another task holds the unique key: %s", count(len(ids), "dead letter"), join(ids[:min(len(ids), most)]))
+	if len(ids) > most {
+		skipped += ", …"
+	}
+	if err != nil {
+		return fmt.Errorf("%w; %s", err, skipped)
+	}
+	return errors.New(skipped)
 }
 
 func (a *app) deadPurgeCommand() *cobra.Command {
@@ -142,8 +168,8 @@ type bulk struct {
 	perSecond int
 
 	ask, done string // Delete, purged
-	// take does one transaction's work: Client.Redrive or Client.Purge.
-	take func(c *admin.Client, ctx context.Context, f admin.Filter, p admin.Page) (ids []int64, next string, err error)
+	// take does one transaction's work: Client.Redrive, RedriveWithoutKey or Purge.
+	take func(c *admin.Client, ctx context.Context, f admin.Filter, p admin.Page) (t admin.Taken, next string, err error)
 }
 
 func (b *bulk) add(a *app, c *cobra.Command) {
@@ -186,15 +212,19 @@ func (a *app) bulk(ctx context.Context, b *bulk) error {
 		return err
 	}
 	var taken int64
+	var skipped []int64
 	if matched == 0 {
 		err = notFound("no dead letter matches: %s", words)
 	} else {
 		if err := a.confirm(ctx, b.yes, fmt.Sprintf("%s %s (%s)?", b.ask, count(matched, "dead letter"), words)); err != nil {
 			return err
 		}
-		taken, err = a.everyPage(ctx, b, f, matched)
+		taken, skipped, err = a.everyPage(ctx, b, f, matched)
 	}
 	result := object{{"matched", matched}, {b.done, taken}, {"not_found", []int64{}}}
+	if b.done == "redriven" {
+		result = append(result, member{"skipped", skipped})
+	}
 	var lines []string
 	if matched > 0 {
 		lines = append(lines, fmt.Sprintf("%s of %s %s", grouped(taken), count(matched, "dead letter"), b.done))
@@ -202,21 +232,23 @@ func (a *app) bulk(ctx context.Context, b *bulk) error {
 	if printed := a.out.print(result, lines...); err == nil {
 		err = printed
 	}
-	return err
+	return orSkipped(err, skipped)
 }
 
 // everyPage repeats b.take until nothing is left, and says how far it is every other second.
-func (a *app) everyPage(ctx context.Context, b *bulk, f admin.Filter, matched int64) (taken int64, err error) {
+func (a *app) everyPage(ctx context.Context, b *bulk, f admin.Filter, matched int64) (taken int64, skipped []int64, err error) {
 	said := time.Now()
-	return a.client.EveryPage(ctx, func(ctx context.Context, f admin.Filter, at admin.Page) (ids []int64, next string, err error) {
+	taken, _, err = a.client.EveryPage(ctx, func(ctx context.Context, f admin.Filter, at admin.Page) (t admin.Taken, next string, err error) {
 		err = a.bounded(ctx, func(ctx context.Context) (err error) {
-			ids, next, err = b.take(a.client, ctx, f, at)
+			t, next, err = b.take(a.client, ctx, f, at)
 			return err
 		})
-		if taken += int64(len(ids)); time.Since(said) > 2*time.Second {
+		skipped = append(skipped, t.Skipped...)
+		if taken += int64(len(t.IDs)); time.Since(said) > 2*time.Second {
 			fmt.Fprintf(a.err, "%s of %s %s\n", grouped(taken), grouped(matched), b.done)
 			said = time.Now()
 		}
-		return ids, next, err
+		return t, next, err
 	}, f, b.perSecond)
+	return taken, skipped, err
 }

@@ -84,8 +84,8 @@ func TestTheShapesOfJSON(t *testing.T) {
 		{"enqueue MAIL {}", "{outcome:string task_id:number}"},
 		{"tasks run-now 3", "{due:[number] not_found:[]}"},
 		{"tasks cancel 2 -yes", "{canceled:[number] not_found:[] requested:[]}"},
-		{"dead redrive 1001", "{matched:number not_found:[] redriven:number}"},
-		{"dead redrive -error mailbox -yes -rate 1000", "{matched:number not_found:[] redriven:number}"},
+		{"dead redrive 1001", "{matched:number not_found:[] redriven:number skipped:[]}"},
+		{"dead redrive -error mailbox -yes -rate 1000", "{matched:number not_found:[] redriven:number skipped:[]}"},
 		{"dead purge -all -yes", ""}, // nothing is left
 		{"relays hand-back " + relayID + " -yes", "{relay_id:string tasks:number}"},
 		{"reindex", "{indexes:[{after_bytes:number before_bytes:number index:string table:string}]}"},

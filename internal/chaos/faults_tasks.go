@@ -76,7 +76,7 @@ func operate(a *arena, r *rand.Rand) (string, error) {
 		err = cancelSome(ctx, a)
 	case 1:
 		what = "redrive"
-		_, err = client.EveryPage(ctx, client.Redrive, admin.Filter{Type: app.TypeMisbehaves.Name()}, 1000)
+		_, _, err = client.EveryPage(ctx, client.Redrive, admin.Filter{Type: app.TypeMisbehaves.Name()}, 1000)
 	default:
 		kind := []string{"TX", "BATCH", "LEASED", "ORDERED"}[r.IntN(4)]
 		what = "pause " + kind

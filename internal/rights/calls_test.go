@@ -162,21 +162,22 @@ func calls() []right {
 		adminIn("Redrive", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
 			_, _, err1 := c.Redrive(ctx, admin.Filter{IDs: []int64{1004}}, admin.Page{})
 			_, _, err2 := c.Redrive(ctx, admin.Filter{Error: "o", Type: "A"}, admin.Page{Limit: 1, Look: 1})
-			return errors.Join(err1, err2)
+			_, _, err3 := c.RedriveWithoutKey(ctx, admin.Filter{IDs: []int64{1005}}, admin.Page{})
+			return errors.Join(err1, err2, err3)
 		}),
 		adminIn("Purge", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
 			_, _, err := c.Purge(ctx, admin.Filter{Error: "o", Type: "A"}, admin.Page{Limit: 1, Look: 1})
 			return err
 		}),
 		adminOn("EveryPage of Redrive", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
-			n, err := c.EveryPage(ctx, c.Redrive, letters, 0)
+			n, _, err := c.EveryPage(ctx, c.Redrive, letters, 0)
 			if err == nil && n != 2 {
 				return errors.New("EveryPage did not move both")
 			}
 			return err
 		}),
 		adminOn("EveryPage of Purge", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.EveryPage(ctx, c.Purge, letters, 0)
+			_, _, err := c.EveryPage(ctx, c.Purge, letters, 0)
 			return err
 		}),
 		adminOn("HandBack", "owner worker operator", func(ctx context.Context, c *admin.Client) error {

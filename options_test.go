@@ -192,4 +192,11 @@ func TestTheDefaultsOfATaskTypeAreNotMixedUpByItsCallers(t *testing.T) {
 			t.Errorf("task %d: got priority %d and %d attempts, want %+v", i, all[i].Priority, all[i].MaxAttempts.Int64, want)
 		}
 	}
+	keyed := outbox.NewTaskType[int]("U", outbox.UniquePayload())
+	if _, err := keyed.Enqueue(t.Context(), tx, 1, outbox.Unique("mine")); err != nil {
+		t.Fatal(err)
+	}
+	if key := scan[string](t, tx, `SELECT unique_key FROM outbox.task WHERE task_type = 'U'`); key != "mine" {
+		t.Errorf("got the unique key %q, want mine, in place of the type's", key)
+	}
 }

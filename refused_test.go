@@ -76,6 +76,8 @@ func refusals() (all []refused) {
 		"valid UTF-8 without NUL":           {outbox.Unique("a\x00", outbox.UntilDone())},
 		"keys that begin with $payload":     {outbox.Unique("$payload:1")},
 		"Unique: a UniqueOption is nil":     {outbox.UniquePayload(outbox.UntilDone(), nil)},
+		"Unique and UniquePayload: ":        {outbox.Unique("k"), outbox.UniquePayload(), outbox.UniquePayload()},
+		"Unique and UniquePayload: a task":  {outbox.UniquePayload(), outbox.Unique("k")},
 		"OnConflict(replace): it needs":     {outbox.OnConflict(outbox.Replace)},
 		"OnConflict(reschedule): it needs":  {outbox.OnConflict(outbox.Reschedule)},
 		"OnConflict(3): must be Skip, Repl": {outbox.Unique("key"), outbox.OnConflict(3)},

@@ -22,7 +22,10 @@ func NewTaskType[P any](name string, opts ...Option) TaskType[P] {
 	if _, err := newSettings(opts); err != nil {
 		panic(err)
 	}
-	return TaskType[P]{name: name, opts: slices.Clone(opts)}
+	if opts = slices.Clone(opts); len(opts) > 0 {
+		opts = append(opts, endOfDefaults)
+	}
+	return TaskType[P]{name: name, opts: opts}
 }
 
 // Name is the name of the task type, as in the column task_type.

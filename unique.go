@@ -14,6 +14,23 @@ type uniqueKey struct {
 	ofPayload bool
 	untilDone bool
 	nilOption bool
+	ofType    bool // a default of the task type
+	mixed     bool // Unique and UniquePayload are in one call
+}
+
+// set makes u the key that is asked for, in place of an earlier one.
+func (u *uniqueKey) set(s *settings) {
+	if old := s.unique; old != nil && !old.ofType {
+		u.mixed = old.mixed || old.ofPayload != u.ofPayload
+	}
+	s.unique = u
+}
+
+// endOfDefaults is behind the options of a task type: Unique may replace its UniquePayload.
+func endOfDefaults(s *settings) {
+	if s.unique != nil {
+		s.unique.ofType = true
+	}
 }
 
 // UniqueOption changes how long a unique key is taken.
@@ -30,8 +47,9 @@ type UniqueOption func(*uniqueKey)
 // task took it meanwhile; then both will run, and the newer one has the key.
 //
 // The key is 1 to 256 bytes of valid UTF-8 without NUL and must not begin with "$payload". Keys of
-// different task types are different. Of Unique and [UniquePayload] the last one counts. Enqueue
-// all tasks of a key with [UntilDone], or none: the option of the task that has the key counts.
+// different task types are different. Unique and [UniquePayload] in one call are
+// ErrInvalidOption; either replaces the other as a default of the task type. Enqueue all tasks of a
+// key with [UntilDone], or none: the option of the task that has the key counts.
 //
 // Enqueue never waits for a handler, nor a handler's claim for it. Of two open transactions that
 // enqueue the same key the second waits until the first has ended. So transactions that enqueue
@@ -42,7 +60,7 @@ type UniqueOption func(*uniqueKey)
 // The database role needs INSERT on the view keyed_task of the outbox's schema, SELECT on its
 // columns task_id, outcome and position, and no right on its tables.
 func Unique(key string, opts ...UniqueOption) Option {
-	return func(s *settings) { s.unique = newUniqueKey(uniqueKey{key: key}, opts) }
+	return func(s *settings) { newUniqueKey(uniqueKey{key: key}, opts).set(s) }
 }
 
 func newUniqueKey(u uniqueKey, opts []UniqueOption) *uniqueKey {
@@ -61,7 +79,7 @@ func newUniqueKey(u uniqueKey, opts []UniqueOption) *uniqueKey {
 // space, the order of object keys, repeated keys, escapes, and 1.50 or 15e-1 for 1.5 make no
 // difference.
 func UniquePayload(opts ...UniqueOption) Option {
-	return func(s *settings) { s.unique = newUniqueKey(uniqueKey{ofPayload: true}, opts) }
+	return func(s *settings) { newUniqueKey(uniqueKey{ofPayload: true}, opts).set(s) }
 }
 
 // UntilDone makes the task keep its key while it runs and through its retries,
@@ -101,6 +119,8 @@ func (u *uniqueKey) check() error {
 		return nil
 	case u.nilOption:
 		return fmt.Errorf("%w: Unique: a UniqueOption is nil", ErrInvalidOption)
+	case u.mixed:
+		return fmt.Errorf("%w: Unique and UniquePayload: a task has one key: use one of them", ErrInvalidOption)
 	case u.ofPayload:
 		return nil
 	case u.key == "":

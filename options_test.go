@@ -162,14 +162,67 @@ func TestNewTaskTypePanicsAtWhatEnqueueWouldRefuse(t *testing.T) {
 		outbox.ErrInvalidType:   func() { outbox.NewTaskType[int]("") },
 		outbox.ErrInvalidOption: func() { outbox.NewTaskType[int]("T", outbox.MaxAttempts(-1)) },
 	} {
-		func() {
-			defer func() {
-				if err, _ := recover().(error); !errors.Is(err, want) {
-					t.Errorf("got a panic with %v, want %v", err, want)
-				}
-			}()
-			f()
-		}()
+		if err := panicOf(f); !errors.Is(err, want) {
+			t.Errorf("got a panic with %v, want %v", err, want)
+		}
+	}
+}
+
+func panicOf(f func()) (err error) {
+	defer func() { err, _ = recover().(error) }()
+	f()
+	return nil
+}
+
+type (
+	hidden    struct{ _ string }
+	shown     struct{ Email string }
+	itself    struct{ *itself }
+	byPointer struct{ _ string }
+	byText    struct{ _ string }
+)
+
+func (*byPointer) MarshalJSON() ([]byte, error) { return []byte("1"), nil }
+func (byText) MarshalText() ([]byte, error)     { return nil, nil }
+
+func TestNewTaskTypeRefusesAPayloadWhoseFieldsAreAllHidden(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]func(){
+		"outbox_test.hidden":     func() { outbox.NewTaskType[hidden]("T") },
+		"**outbox_test.hidden":   func() { outbox.NewTaskType[**hidden]("T") },
+		"{ outbox_test.hidden }": func() { outbox.NewTaskType[struct{ hidden }]("T") },
+		"{ error }":              func() { outbox.NewTaskType[struct{ error }]("T") },
+		"outbox_test.byPointer":  func() { outbox.NewTaskType[byPointer]("T") }, // not called for a value
+		"{ n int; _ [0]func() }": func() {
+			outbox.NewTaskType[struct {
+				n int
+				_ [0]func()
+			}]("T")
+		},
+	} {
+		if err := panicOf(f); !errors.Is(err, outbox.ErrInvalidPayload) || !strings.Contains(err.Error(), name+" has no exported field") {
+			t.Errorf("%s: got %v, want ErrInvalidPayload", name, err)
+		}
+	}
+	for name, f := range map[string]func(){
+		"no field":                 func() { outbox.NewTaskType[struct{}]("T") },
+		"an embedded empty struct": func() { outbox.NewTaskType[struct{ *itself }]("T") },
+		"one exported of two": func() {
+			outbox.NewTaskType[struct {
+				hidden
+				ID int
+			}]("T")
+		},
+		"a promoted field":           func() { outbox.NewTaskType[struct{ *shown }]("T") },
+		"MarshalJSON of the pointer": func() { outbox.NewTaskType[*byPointer]("T") },
+		"MarshalText":                func() { outbox.NewTaskType[byText]("T") },
+		"MarshalJSON of a field":     func() { outbox.NewTaskType[struct{ time.Time }]("T") },
+		"an interface":               func() { outbox.NewTaskType[any]("T") },
+		"a slice":                    func() { outbox.NewTaskType[[]shown]("T") },
+	} {
+		if err := panicOf(f); err != nil {
+			t.Errorf("%s: got a panic with %v", name, err)
+		}
 	}
 }
 

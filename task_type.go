@@ -2,6 +2,10 @@ package outbox
 
 import (
 	"context"
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
 	"slices"
 )
 
@@ -14,10 +18,15 @@ type TaskType[P any] struct {
 
 // NewTaskType names a task type whose payload is a P, as encoding/json encodes it. The options are
 // defaults for each Enqueue, which can override them. It panics if name is empty, longer than 128
-// bytes, not UTF-8 or holds a character that does not print, or if an option is invalid.
+// bytes, not UTF-8 or holds a character that does not print, if an option is invalid, or if P is a
+// struct whose fields are all unexported, or a pointer to one: encoding/json would store none of
+// them. A P with MarshalJSON or MarshalText may be such a struct; struct{} is one without fields.
 func NewTaskType[P any](name string, opts ...Option) TaskType[P] {
 	if err := checkType(name); err != nil {
 		panic(err)
+	}
+	if t := reflect.TypeFor[P](); hidesItsFields(t) {
+		panic(fmt.Errorf("%w: task type %s: %v has no exported field, so its JSON would be {}: export the fields (Email, not email) or implement json.Marshaler", ErrInvalidPayload, name, t))
 	}
 	if _, err := newSettings(opts); err != nil {
 		panic(err)
@@ -43,4 +52,40 @@ func (t TaskType[P]) New(payload P, opts ...Option) NewTask {
 
 func (t TaskType[P]) with(opts []Option) []Option {
 	return append(t.opts[:len(t.opts):len(t.opts)], opts...)
+}
+
+var (
+	jsonMarshaler = reflect.TypeFor[json.Marshaler]()
+	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
+)
+
+// hidesItsFields reports whether t is a struct, or a pointer to one, of which encoding/json writes
+// no field though it has some. Promoted fields of embedded structs count, embedded structs do not.
+func hidesItsFields(t reflect.Type) bool {
+	for ; ; t = t.Elem() {
+		if t.Implements(jsonMarshaler) || t.Implements(textMarshaler) {
+			return false
+		}
+		if t.Kind() != reflect.Pointer {
+			break
+		}
+	}
+	if t.Kind() != reflect.Struct {
+		return false
+	}
+	hidden := false
+	for _, f := range reflect.VisibleFields(t) {
+		of := f.Type
+		if of.Kind() == reflect.Pointer {
+			of = of.Elem()
+		}
+		switch {
+		case f.Anonymous && of.Kind() == reflect.Struct && f.Tag.Get("json") == "":
+		case f.IsExported():
+			return false
+		default:
+			hidden = true
+		}
+	}
+	return hidden
 }

@@ -39,8 +39,9 @@ import (
 // ErrNoTransaction, ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption; any
 // other error is tx's own, wrapped.
 //
-// A *sql.Conn is fit for callers that sent BEGIN on it themselves; without BEGIN the task is
-// committed at once, alone.
+// A *sql.Conn must have a transaction: the caller has sent BEGIN on it. Enqueue asks for it by a
+// SAVEPOINT, which it releases: two statements more than on a *sql.Tx. Without a transaction the
+// error is ErrNoTransaction, and nothing is inserted.
 func Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts ...Option) (Enqueued, error) {
 	ids, err := insert(ctx, tx, []NewTask{{Type: taskType, Payload: payload, Options: opts}})
 	if err != nil {
@@ -115,9 +116,13 @@ func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error
 		}
 		rows[i] = r
 	}
-	switch {
-	case len(rows) == 0:
+	if len(rows) == 0 {
 		return nil, nil
+	}
+	if err := checkBegun(ctx, tx); err != nil {
+		return nil, err
+	}
+	switch {
 	case slices.ContainsFunc(rows, func(r row) bool { return r.unique != nil }):
 		return insertKeyed(ctx, tx, rows, &payloads)
 	case len(rows) == 1:

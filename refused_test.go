@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // refused is input that Enqueue must refuse before any SQL is sent.
@@ -164,5 +165,58 @@ func TestWhatIsNoTransactionIsRefused(t *testing.T) {
 	}
 	if n := len(rows(t, d.db, "T")); n != 0 {
 		t.Errorf("got %d tasks, want 0", n)
+	}
+}
+
+func TestAConnectionIsRefusedWithoutATransaction(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	ctx := t.Context()
+	for _, driver := range []string{"postgres", "pgx"} {
+		dbx := sqlx.NewDb(open(t, driver, d.url), driver)
+		conn, err := dbx.Connx(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for about, q := range map[string]outbox.Querier{"a *sql.Conn": conn.Conn, "a *sqlx.Conn": conn} {
+			name := newType()
+			exec := func(statement string) {
+				t.Helper()
+				if _, err := q.ExecContext(ctx, statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+			enqueue := func() (errs []error) {
+				_, one := outbox.Enqueue(ctx, q, name, 1)
+				_, many := outbox.EnqueueMany(ctx, q, []outbox.NewTask{{Type: name}, {Type: name}})
+				_, keyed := outbox.Enqueue(ctx, q, name, 1, outbox.Unique("k"))
+				return []error{one, many, keyed}
+			}
+			for _, err := range enqueue() {
+				if !errors.Is(err, outbox.ErrNoTransaction) {
+					t.Errorf("%s, %s: got %v, want ErrNoTransaction", driver, about, err)
+				}
+			}
+			exec("BEGIN")
+			if err := errors.Join(enqueue()...); err != nil {
+				t.Errorf("%s, %s after BEGIN: %v", driver, about, err)
+			}
+			if n := len(rows(t, d.db, name)); n != 0 {
+				t.Errorf("%s, %s: %d tasks before COMMIT, want 0", driver, about, n)
+			}
+			exec("COMMIT")
+			if n := len(rows(t, d.db, name)); n != 4 {
+				t.Errorf("%s, %s: %d tasks after COMMIT, want 4", driver, about, n)
+			}
+			exec("BEGIN")
+			_, _ = q.ExecContext(ctx, "SELECT 1/0")
+			for _, err := range enqueue() {
+				if pgerr.Code(err) != "25P02" || errors.Is(err, outbox.ErrNoTransaction) {
+					t.Errorf("%s, %s in a failed transaction: got %v, want 25P02", driver, about, err)
+				}
+			}
+			exec("ROLLBACK")
+		}
 	}
 }

@@ -5,12 +5,15 @@ import (
 	"database/sql"
 	"fmt"
 	"reflect"
+
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// Querier is what Enqueue needs: *sql.Tx, *sqlx.Tx and *sql.Conn have it. A *sql.DB and a *sqlx.DB
-// have it too and are refused with ErrNoTransaction, as each of their statements may run on another
-// connection, outside the caller's transaction. Of what wraps a transaction pass the *sql.Tx in it,
-// as tx.Tx of a bun.Tx: its own methods may take the parameters of a statement for something else.
+// Querier is what Enqueue needs: *sql.Tx and *sqlx.Tx have it, and a *sql.Conn on which the caller
+// sent BEGIN. A *sql.DB and a *sqlx.DB have it too and are refused with ErrNoTransaction, as each
+// of their statements may run on another connection, outside the caller's transaction. Of what
+// wraps a transaction pass the *sql.Tx in it, as tx.Tx of a bun.Tx: its own methods may take the
+// parameters of a statement for something else.
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -40,6 +43,32 @@ func checkTx(tx Querier) error {
 	}
 	if isPool(tx) {
 		return fmt.Errorf("%w: a %T is not one: begin a transaction, or use outbox.InTx (with sqlx outbox.SqlxInTx)", ErrNoTransaction, tx)
+	}
+	return nil
+}
+
+// savepointSQL fails with 25P01 (no_active_sql_transaction) outside a transaction.
+const (
+	savepointSQL        = `SAVEPOINT outbox_enqueue`
+	releaseSavepointSQL = `RELEASE SAVEPOINT outbox_enqueue`
+)
+
+// checkBegun refuses a connection on which no transaction is open: a statement on it would commit
+// at once. It sends nothing on a transaction. A *sql.Conn, and what embeds one, has PingContext,
+// which transactions have not.
+func checkBegun(ctx context.Context, q Querier) error {
+	if _, connection := q.(interface{ PingContext(context.Context) error }); !connection {
+		return nil
+	}
+	_, err := q.ExecContext(ctx, savepointSQL)
+	if pgerr.Code(err) == "25P01" {
+		return fmt.Errorf("%w: none is open on the %T: send BEGIN on it, or pass a *sql.Tx", ErrNoTransaction, q)
+	}
+	if err == nil {
+		_, err = q.ExecContext(ctx, releaseSavepointSQL)
+	}
+	if err != nil {
+		return fmt.Errorf("outbox: enqueue: look for a transaction: %w", err)
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func ExampleClient_Redrive() {
 	fmt.Println("purged:", purged.IDs)
 	// Output:
 	// 3 were refused
-	// task 2, "nobody": handler: dead: no such recipient
+	// task 2, "nobody": handler: no such recipient
 	// redriven: [1] skipped: []
 	// redriven: 2
 	// task 1: mail to ada in attempt 1

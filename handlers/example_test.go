@@ -101,7 +101,7 @@ func ExampleBatch() {
 	// 99 of 100
 	// 50 of 50
 	// users with credit: 249
-	// dead: a credit of -1
+	// a credit of -1
 }
 
 // An error returns the whole batch: nothing of it is kept, no attempt is counted, and its tasks run

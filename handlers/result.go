@@ -46,8 +46,9 @@ func Discard(err error) error {
 	return &handler.Result{Action: handler.ActionDiscard, Err: err}
 }
 
-// Dead sends the task to the dead letters at once, with err as its last error; what the handler
-// wrote is rolled back. A nil err gives nil, which finishes the task.
+// Dead sends the task to the dead letters at once; what the handler wrote is rolled back. The last
+// error is err's text, with what wrapping the result has added. errors.Is and errors.As find err.
+// A nil err gives nil, which finishes the task.
 func Dead(err error) error {
 	if err == nil {
 		return nil

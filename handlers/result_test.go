@@ -80,7 +80,8 @@ func TestTheTextOfResults(t *testing.T) {
 		"run again after 1m0s":        handlers.RunAgain(time.Minute),
 		"retry after 1m0s: busy":      handlers.RetryAfter(time.Minute, errBusy),
 		"discard: busy":               handlers.Discard(errBusy),
-		"dead: busy":                  handlers.Dead(errBusy),
+		"busy":                        handlers.Dead(errBusy),
+		"send: busy":                  fmt.Errorf("send: %w", handlers.Dead(errBusy)),
 		"task 5: busy":                handlers.BatchError{5: errBusy},
 		"2 tasks of the batch failed": handlers.BatchError{5: errBusy, 6: errBusy},
 	} {

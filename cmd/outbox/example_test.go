@@ -68,9 +68,9 @@ func Example() {
 	// task 1: created
 	// $ outbox dead list -type SEND_MAIL
 	// TASK  TYPE       REASON   ATTEMPTS  DIED  ERROR
-	//    1  SEND_MAIL  handler      1/20  9s  dead: 550 no such mailbox
+	//    1  SEND_MAIL  handler      1/20  9s  550 no such mailbox
 	// $ outbox dead show 1 -payload | grep -E '^(error|payload)'
-	// error         dead: 550 no such mailbox
+	// error         550 no such mailbox
 	// payload       {"to": "ada@broken.example"}
 	// $ outbox dead redrive 1
 	// 1 dead letter redriven

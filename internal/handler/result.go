@@ -43,7 +43,12 @@ type Result struct {
 	TaskID  int64 // that Payload is for
 }
 
+// Error is the text that becomes the task's last error. That of Dead is its error's alone: the
+// task's state says dead.
 func (r *Result) Error() string {
+	if r.Action == ActionDead && r.Err != nil {
+		return r.Err.Error()
+	}
 	text := r.Action.String()
 	if r.Action == ActionSnooze || r.Action == ActionRetryAfter || r.Action == ActionRunAgain {
 		text = fmt.Sprintf("%s after %v", text, r.Wait)

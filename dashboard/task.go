@@ -2,14 +2,11 @@ package dashboard
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
-	"slices"
 	"strconv"
-	"time"
 
 	"github.com/txoutbox/outbox/admin"
 )
@@ -28,13 +25,6 @@ type taskData struct {
 func (d taskData) CanCancel() bool { return d.State != admin.Dead && d.State != admin.Finished }
 func (d taskData) CanRunNow() bool { return d.State == admin.Scheduled }
 func (d taskData) CanRevive() bool { return d.State == admin.Dead }
-
-// event is one line of a timeline.
-type event struct {
-	At   time.Time
-	Text string
-	Tone string
-}
 
 func taskID(s string) (int64, error) {
 	id, err := strconv.ParseInt(s, 10, 64)
@@ -90,35 +80,6 @@ func (v *view) askCancel() error {
 		return err
 	}
 	return v.show(http.StatusOK, "cancel.html", "Cancel "+taskName(id), d)
-}
-
-// timeline is what is known of a task's life, in the order of time.
-func timeline(t admin.Task) (out []event) {
-	out = append(out, event{t.CreatedAt, "enqueued", ""})
-	if t.State == admin.Scheduled || t.State == admin.Ready && t.RunAt.After(t.CreatedAt.Add(time.Second)) {
-		out = append(out, event{t.RunAt, "due", ""})
-	}
-	if !t.AttemptedAt.IsZero() {
-		out = append(out, event{t.AttemptedAt, "attempt " + strconv.Itoa(max(t.Attempt, 1)) + " began", ""})
-	}
-	for _, r := range t.Runs {
-		if r.Lost {
-			out = append(out, event{r.StartedAt, "a run began that was lost, on relay " + visible(r.RelayID), "bad"})
-		} else {
-			out = append(out, event{r.StartedAt, "running since then, on relay " + visible(r.RelayID), "good"})
-		}
-	}
-	if !t.LeasedUntil.IsZero() {
-		out = append(out, event{t.LeasedUntil, "its lease ends", ""})
-	}
-	switch t.State {
-	case admin.Dead:
-		out = append(out, event{t.EndedAt, "died", "bad"})
-	case admin.Finished:
-		out = append(out, event{t.EndedAt, "finished", "good"})
-	}
-	slices.SortStableFunc(out, func(a, b event) int { return cmp.Compare(a.At.UnixMicro(), b.At.UnixMicro()) })
-	return out
 }
 
 // A payload is shown up to this many bytes, and indented up to this depth, beyond which indenting

@@ -59,7 +59,7 @@ func TestATraceFromTheRequestThroughEnqueueClaimAndHandlerIsOnePicture(t *testin
 				t.Errorf("%s has a payload in it: %v", s.Name, s.Attributes)
 			}
 		}
-		one := map[string]string{"messaging.message.id": strconv.Itoa(i + 1), "outbox.attempt": "1", "outbox.max_attempts": "10", "outbox.kind": strings.ToLower(kind)}
+		one := map[string]string{"messaging.message.id": strconv.Itoa(i + 1), "outbox.attempt": "1", "outbox.max_attempts": "20", "outbox.kind": strings.ToLower(kind)}
 		if kind == "BATCH" {
 			one = map[string]string{"messaging.batch.message_count": "1", "messaging.message.id": ""}
 		}

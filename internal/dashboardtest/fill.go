@@ -28,8 +28,17 @@ func Fill(t testing.TB, db *sql.DB) {
 	execute(t, db, `INSERT INTO outbox.task (task_type, payload, state, relay_id, lease_token, attempt, attempted_at, created_at, run_at)
 		SELECT 'RESIZE_IMAGE', jsonb_build_object('image', n), 'leased', CASE WHEN n < 8 THEN `+alive+` WHEN n < 13 THEN `+other+` ELSE `+gone+` END::uuid, gen_random_uuid(), 1,
 		       now() - n * interval '3 seconds', now() - interval '2 minutes', now() - interval '2 minutes' FROM generate_series(1, 16) n`)
-	execute(t, db, `INSERT INTO outbox.task (task_type, payload, run_at, created_at, attempted_at, attempt, last_error) SELECT 'SEND_WELCOME', jsonb_build_object('user_id', 9000 + n), now() + n * interval '20 seconds',
-		now() - interval '4 minutes', now() - n * interval '5 seconds', 3, 'smtp: 421 4.3.2 mx.example.com: service not available' FROM generate_series(1, 9) n`)
+	execute(t, db, `INSERT INTO outbox.task (task_type, payload, run_at, created_at, attempted_at, attempt, last_error, timeline) SELECT 'SEND_WELCOME', jsonb_build_object('user_id', 9000 + n), now() + n * interval '20 seconds',
+		now() - interval '4 minutes', now() - n * interval '5 seconds', 3, 'smtp: 421 4.3.2 mx.example.com: service not available',
+		(SELECT jsonb_agg(jsonb_build_object('event', CASE a WHEN 2 THEN 'lost' ELSE 'failed' END, 'attempt', a, 'at', now() - n * interval '5 seconds' - (3 - a) * interval '70 seconds', 'relay', `+alive+`, 'us', 213000,
+		        'error', CASE WHEN a <> 2 THEN 'smtp: 421 4.3.2 mx.example.com: service not available' END)) FROM generate_series(1, 3) a)
+		FROM generate_series(1, 9) n`)
+	// One that failed six times, died, was redriven and then succeeded.
+	execute(t, db, `INSERT INTO outbox.done_task (task_id, task_type, payload, run_at, created_at, attempted_at, finished_at, keep_until, priority, attempt, timeline)
+		SELECT 899741, 'SEND_WELCOME', '{"user_id": 8123}', now() - interval '20 minutes', now() - interval '3 hours', now() - interval '20 minutes', now() - interval '20 minutes', now() + interval '7 days', 0, 1,
+		       jsonb_agg(jsonb_build_object('event', 'failed', 'attempt', a, 'at', now() - interval '3 hours' + 3 ^ (a - 1) * interval '1 second', 'relay', `+gone+`, 'us', 5100000,
+		         'error', 'smtp: dial tcp 192.0.2.25:25: i/o timeout', 'reason', CASE a WHEN 6 THEN 'attempts' ELSE '' END) ORDER BY a)
+		       || jsonb_build_object('event', 'redriven', 'at', now() - interval '20 minutes 1 second', 'by', 'grace@example.com') FROM generate_series(1, 6) a`)
 	execute(t, db, `INSERT INTO outbox.running (task_id, token, relay_id, started_at) SELECT task_id, gen_random_uuid(), `+alive+`, now() - interval '2 seconds' FROM outbox.task WHERE task_type = 'GRANT_CREDIT' LIMIT 5`)
 	Bury(t, db, "SEND_WELCOME", "attempts", "smtp: 550 5.1.1 <nobody@exmaple.com>: recipient address rejected: user unknown", 900001, 37)
 	Bury(t, db, "SEND_WELCOME", "handler", "welcome: user 8123 has no address", 900101, 3)

@@ -27,7 +27,8 @@ type Config struct {
 	// Authorize says what a request may do, and who makes it, as the audit log is to name them. It
 	// is called for each request, static files included, and must be safe for concurrent use. Nil:
 	// every request is denied. Operate and ViewPayloads without a name of 1 to 256 bytes of UTF-8
-	// are denied.
+	// are denied. A router that keeps the user elsewhere, as echo and gin do, carries it in the
+	// request's context.
 	Authorize func(*http.Request) (Access, string)
 
 	// Schema is the PostgreSQL schema of the outbox; "" is "outbox".

@@ -1,0 +1,15 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/txoutbox/outbox/examples/internal/webtest"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+func TestAnOrderIsServedAndTheDashboardIsForWhoHasSignedIn(t *testing.T) {
+	webtest.SignedIn(t, addr, run)
+}

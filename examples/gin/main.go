@@ -1,0 +1,123 @@
+// Gin is a web server on gin and database/sql with a relay in its process. Its dashboard is for
+// users who have signed in.
+//
+//	go run ./examples/gin [-addr :8080]
+//	curl -d email=ada@example.com localhost:8080/orders
+//
+// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own. The dashboard is
+// at /outbox, for ada with the password secret.
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
+)
+
+var addr = flag.String("addr", ":8080", "serve at this `address`")
+
+var (
+	sendReceipt = outbox.NewTaskType[string]("SEND_RECEIPT")
+	countOrder  = outbox.NewTaskType[string]("COUNT_ORDER")
+)
+
+type userKey struct{} // of the user's name in a request's context
+
+// carryUser puts what gin's context has of the session into the request's, where the dashboard
+// finds it.
+func carryUser(c *gin.Context) {
+	ctx := context.WithValue(c.Request.Context(), userKey{}, c.GetString(gin.AuthUserKey))
+	c.Request = c.Request.WithContext(ctx)
+}
+
+func authorize(req *http.Request) (dashboard.Access, string) {
+	user, _ := req.Context().Value(userKey{}).(string)
+	if user == "" {
+		return 0, ""
+	}
+	return dashboard.Operate, user
+}
+
+func routes(db *sql.DB) (http.Handler, error) {
+	board, err := dashboard.New(db, dashboard.Config{BasePath: "/outbox", Authorize: authorize})
+	if err != nil {
+		return nil, err
+	}
+	gin.SetMode(gin.ReleaseMode)
+	router := gin.New()
+	router.Use(gin.Recovery())
+	router.Any("/outbox/*page", gin.BasicAuth(gin.Accounts{"ada": "secret"}), carryUser, gin.WrapH(board))
+	router.POST("/orders", func(c *gin.Context) {
+		ctx, email := c.Request.Context(), c.PostForm("email")
+		err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO shop_order (email) VALUES ($1)`, email); err != nil {
+				return err
+			}
+			if _, err := countOrder.Enqueue(ctx, tx, email); err != nil {
+				return err
+			}
+			_, err := sendReceipt.Enqueue(ctx, tx, email)
+			return err
+		})
+		if err != nil {
+			_ = c.AbortWithError(http.StatusInternalServerError, err)
+			return
+		}
+		c.Status(http.StatusCreated)
+	})
+	return router, nil
+}
+
+func registry(out io.Writer) *handlers.Registry {
+	reg := handlers.New()
+	handlers.Tx(reg, countOrder, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[string]) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO customer AS c (email, orders) VALUES ($1, 1)
+			ON CONFLICT (email) DO UPDATE SET orders = c.orders + 1`, task.Payload)
+		return err
+	})
+	handlers.Leased(reg, sendReceipt, func(ctx context.Context, task *outbox.Task[string]) error {
+		_, err := fmt.Fprintf(out, "mail to %s\n", task.Payload)
+		return err
+	})
+	return reg
+}
+
+const tables = `CREATE TABLE IF NOT EXISTS shop_order (email text NOT NULL);
+	CREATE TABLE IF NOT EXISTS customer (email text PRIMARY KEY, orders int NOT NULL)`
+
+func run(ctx context.Context, url string, out io.Writer) error {
+	db, err := devdb.Open(ctx, url, tables)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	r, err := relay.New(db, registry(out), relay.Config{ListenDSN: url})
+	if err != nil {
+		return err
+	}
+	router, err := routes(db)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	server := &http.Server{Addr: *addr, Handler: router}
+	go func() { stop(server.ListenAndServe()) }() // the relay ends with it
+	err = r.Run(ctx)
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		err = errors.Join(err, cause)
+	}
+	return errors.Join(err, server.Close())
+}
+
+func main() { devdb.Main(run) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
@@ -19,6 +20,46 @@ type deadData struct {
 	After   string
 	Next    string
 	Looked  time.Time // zero: to the end of the page; else how far a search has come
+	Groups  []deadGroup
+	Match   string // how many pass a filter by reason or error
+}
+
+// deadGroup is a line of the table of errors.
+type deadGroup struct {
+	admin.DeadError
+	Link string // to those dead letters
+}
+
+// groupOf links to the dead letters whose error has the group's longest text without a number.
+func groupOf(g admin.DeadError, f deadFilter) deadGroup {
+	longest := ""
+	for part := range strings.SplitSeq(g.Error, "#") {
+		if part = strings.TrimSpace(part); len(part) > len(longest) {
+			longest = part
+		}
+	}
+	f.Type, f.Error = g.Type, longest
+	return deadGroup{g, f.Link("dead", "", "")}
+}
+
+// groups reads which errors there are, and how many dead letters match, as far as it is known soon.
+func (d *deadData) groups(ctx context.Context, c *admin.Client) error {
+	found, err := c.DeadErrors(ctx, d.Filter.Filter)
+	if err != nil {
+		return err
+	}
+	for _, g := range found {
+		d.Groups = append(d.Groups, groupOf(g, d.Filter))
+	}
+	if !d.Filter.searches() {
+		return nil
+	}
+	const most = 10_000
+	n, next, err := c.CountDeadLetters(ctx, d.Filter.Filter, admin.Page{Look: most})
+	if d.Match = number(n); next != "" {
+		d.Match += " or more"
+	}
+	return err
 }
 
 func (v *view) dead() error {
@@ -48,6 +89,9 @@ func (v *view) dead() error {
 			return next == "" || len(d.Letters) == pageSize, nil
 		})
 	})
+	if err == nil && d.After == "" && !v.htmx() {
+		err = v.read(d.groups)
+	}
 	if came := d.Next != d.After; err != nil && !(came && pgerr.Code(err) == tookTooLong) { // else it goes on from there
 		return err
 	}

@@ -43,6 +43,9 @@ func (f deadFilter) Older() string {
 	return f.OlderThan.String()
 }
 
+// searches reports whether only the rows tell which pass.
+func (f deadFilter) searches() bool { return f.Reason != "" || f.Error != "" || f.OlderThan != 0 }
+
 func (f deadFilter) Any() bool { return f.String() != "all" }
 
 // Link is an address with the filter in it, and one value more.

@@ -52,6 +52,7 @@ type view struct {
 	Updates bool
 	Title   string
 	Section string // in the navigation
+	Dead    int64  // dead letters, for the navigation
 	Notice  string
 	Warning string
 	Self    string    // this page, to be loaded again
@@ -102,6 +103,11 @@ func (v *view) htmx() bool { return v.r.Header.Get("HX-Request") == "true" }
 // show writes the page, or for its script the part that keeps itself up to date, if it has changed.
 func (v *view) show(status int, page, title string, data any) error {
 	v.Title, v.Data = title, data
+	if status == http.StatusOK && !v.htmx() {
+		if s, err := v.snapshot(); err == nil {
+			v.Dead = s.dead("")
+		}
+	}
 	t := pages[page]
 	var live, out bytes.Buffer
 	if err := t.ExecuteTemplate(&live, "live", v); err != nil {

@@ -224,6 +224,9 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	}
 	plain := s.post(t, "bulk", bulkForm(s.get(t, "bulk?do=purge&type=BROKEN"))) // without script, 500 are left and the first of them fails
 	plain.has(t, 500, "PostgreSQL did not do this.")
+	if n := strings.Count(s.log.String(), "boom"); n != 3 || strings.Count(s.log.String(), "level=ERROR") != 3 {
+		t.Errorf("%d records of three failed requests, want one of each:\n%s", n, s.log)
+	}
 	// It goes on where it was, and does not look again at what it has looked at.
 	db.Do(t, `DROP TRIGGER boom ON outbox.dead_task`)
 	dashboardtest.Bury(t, db.DB, "BROKEN", "attempts", "x", 4_000_000, 1)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -45,7 +46,12 @@ func (v *view) acted(action, target string, timeout time.Duration, f func(ctx co
 	n, err := f(ctx, client)
 	v.snapshots.forget()
 	if err != nil {
-		v.log.Warn("outbox: dashboard: action failed", "actor", v.Actor, "action", action, "target", target, "error", pgerr.WithoutDSN(err))
+		level := slog.LevelWarn
+		if status, _ := v.explain(err); status >= 500 {
+			level = slog.LevelError
+		}
+		v.log.Log(v.r.Context(), level, "outbox: dashboard: action failed", "actor", v.Actor, "action", action, "target", target, "error", pgerr.WithoutDSN(err))
+		v.logged = true
 		return 0, err
 	}
 	if n > 0 {

@@ -46,8 +46,9 @@ type Config struct {
 	// longer says so.
 	StatementTimeout time.Duration
 
-	// Logger gets errors, one line for each action, and one for each payload that is shown, without
-	// the payload; nil is slog.Default().
+	// Logger gets errors, one record for each action, and one for each payload that is shown,
+	// without the payload; nil is slog.Default(), as for relay.Config.Logger. Beside a relay with a
+	// logger give both the same.
 	Logger *slog.Logger
 }
 

@@ -21,7 +21,9 @@ func (v *view) fail(err error) {
 		if v.r.Context().Err() == context.Canceled {
 			return // nobody waits for it
 		}
-		v.log.Error("outbox: dashboard: request failed", "path", v.r.URL.Path, "error", pgerr.WithoutDSN(err))
+		if !v.logged {
+			v.log.Error("outbox: dashboard: request failed", "path", v.r.URL.Path, "error", pgerr.WithoutDSN(err))
+		}
 	}
 	v.Warning, v.Live, v.Notice = text, false, ""
 	v.Again = status >= 500 && v.r.Method != http.MethodPost

@@ -46,6 +46,7 @@ type view struct {
 	r      *http.Request
 	access Access
 	limit  time.Duration // of the statements that it waits for
+	logged bool          // the log has its error
 
 	Actor   string
 	Theme   string // auto, light, dark

@@ -5,6 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"slices"
 	"time"
 
 	"github.com/lib/pq"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/relay"
 )
 
 type Credit struct {
@@ -165,6 +169,42 @@ func ExampleActionOf() {
 	// snooze: scheduled in 60 min, 0 attempts begun
 	// retry: scheduled in 60 min, 1 attempts begun
 	// dead letters
+}
+
+// The relay and handlers.Log write to one logger, each event once.
+func ExampleLog() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	result := outbox.NewTaskType[string]("RESULT")
+	reg := handlers.New()
+	reg.Use(handlers.Log(nil)) // nil: the relay's logger
+	handlers.Leased(reg, result, func(_ context.Context, task *outbox.Task[string]) error {
+		switch task.Payload {
+		case "snooze":
+			return handlers.Snooze(time.Hour)
+		case "fail":
+			return errors.New("no answer")
+		}
+		return nil
+	})
+	short := func(_ []string, a slog.Attr) slog.Attr {
+		if slices.Contains([]string{slog.LevelKey, slog.MessageKey, "task_id"}, a.Key) {
+			return a
+		}
+		return slog.Attr{}
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: short}))
+	r, err := relay.New(db, reg, relay.Config{Logger: logger})
+	must(err)
+	for _, payload := range []string{"do", "snooze", "fail"} {
+		enqueueAll(db, result.New(payload))
+		must(r.RunOnce(ctx))
+	}
+	// Output:
+	// level=DEBUG msg="outbox: task done" task_id=1
+	// level=INFO msg="outbox: task snoozed" task_id=2
+	// level=WARN msg="outbox: an attempt failed" task_id=3
 }
 
 // Three attempts, one hour and then two hours apart.

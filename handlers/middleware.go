@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -24,7 +25,8 @@ type Call struct {
 	// clock of its process. Both are zero where no relay runs the handler, as in outboxtest.Drain.
 	ClaimBegan, ClaimEnded time.Time
 
-	tx *sql.Tx
+	tx  *sql.Tx
+	log *slog.Logger // the relay's; nil where no relay runs the handler
 }
 
 // Func runs a call; the innermost one decodes the payloads and calls the registered handler.
@@ -61,38 +63,43 @@ func Recover() Middleware {
 	}
 }
 
-// Log writes one record for each call: at Debug when it is done, at Info when it was snoozed,
-// discarded or is to run again, at Warn when it failed. It has the type, the task's ID and attempt,
-// or the number of tasks if that is not one, the duration and the error; never a payload. A panic
-// that passes through leaves no record: put Recover inside. A nil logger is slog.Default.
+// Log writes one record for each call of whose result the relay writes none: at Debug when it is
+// done, at Info when it was snoozed or is to run again. It has the type, the task's ID and attempt,
+// or the number of tasks if that is not one, the duration and the error; never a payload. Failed
+// attempts, dead letters and discarded tasks are in the relay's log, once their result is
+// committed. A nil logger is the relay's (relay.Config.Logger), or slog.Default where no relay runs
+// the handler.
 func Log(logger *slog.Logger) Middleware {
-	if logger == nil {
-		logger = slog.Default()
-	}
 	return func(next Func) Func {
 		return func(ctx context.Context, call *Call) error {
 			start := time.Now()
 			err := next(ctx, call)
+			level, msg := slog.LevelDebug, "outbox: task done"
+			if err != nil {
+				level = slog.LevelInfo
+				switch handler.ResultOf(err).Action {
+				case handler.ActionSnooze:
+					msg = "outbox: task snoozed"
+				case handler.ActionRunAgain:
+					msg = "outbox: task runs again"
+				default:
+					return err
+				}
+			}
 			attrs := []slog.Attr{slog.String("task_type", call.Type), slog.Duration("duration", time.Since(start))}
 			if len(call.Tasks) == 1 {
 				attrs = append(attrs, slog.Int64("task_id", call.Tasks[0].ID), slog.Int("attempt", call.Tasks[0].Attempt))
 			} else {
 				attrs = append(attrs, slog.Int("tasks", len(call.Tasks)))
 			}
-			level, msg := slog.LevelDebug, "outbox: task done"
 			if err != nil {
-				level, msg = slog.LevelWarn, "outbox: task failed"
-				switch handler.ResultOf(err).Action {
-				case handler.ActionSnooze:
-					level, msg = slog.LevelInfo, "outbox: task snoozed"
-				case handler.ActionDiscard:
-					level, msg = slog.LevelInfo, "outbox: task discarded"
-				case handler.ActionRunAgain:
-					level, msg = slog.LevelInfo, "outbox: task runs again"
-				}
 				attrs = append(attrs, slog.String("error", guard.Text(err)))
 			}
-			logger.LogAttrs(ctx, level, msg, attrs...)
+			log := cmp.Or(logger, call.log)
+			if log == nil {
+				log = slog.Default()
+			}
+			log.LogAttrs(ctx, level, msg, attrs...)
 			return err
 		}
 	}

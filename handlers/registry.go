@@ -66,7 +66,7 @@ func (r *Registry) Handlers() []*handler.Handler {
 		registered := r.handlers[name]
 		h, call := registered.Handler, wrap(wrap(registered.call, registered.middleware), r.middleware)
 		h.Run = func(ctx context.Context, tx *sql.Tx, claim handler.Claim, tasks []*outbox.Task[json.RawMessage]) error {
-			c := &Call{Type: h.Type, Kind: string(h.Kind), Tasks: tasks, ClaimBegan: claim.Began, ClaimEnded: claim.Ended, tx: tx}
+			c := &Call{Type: h.Type, Kind: string(h.Kind), Tasks: tasks, ClaimBegan: claim.Began, ClaimEnded: claim.Ended, tx: tx, log: claim.Log}
 			return checkAgain(&h, tasks, call(ctx, c))
 		}
 		out = append(out, &h)

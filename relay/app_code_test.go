@@ -92,7 +92,7 @@ func appCodes(how misbehaving) map[string]appCode {
 		"MIDDLEWARE": {do: fails(nil), opts: []handlers.Option{handlers.Use(func(handlers.Func) handlers.Func {
 			return func(context.Context, *handlers.Call) error { how.now(); return nil }
 		})}},
-		"LOGGER":    {do: fails(errMisdeed), opts: []handlers.Option{handlers.Use(handlers.Log(slog.New(badLog{slog.NewTextHandler(&records{}, &slog.HandlerOptions{Level: slog.LevelDebug}), how})))}},
+		"LOGGER":    {do: fails(handlers.Snooze(0)), opts: []handlers.Option{handlers.Use(handlers.Log(slog.New(badLog{slog.NewTextHandler(&records{}, &slog.HandlerOptions{Level: slog.LevelDebug}), how})))}},
 		"UNMARSHAL": {do: fails(nil), payload: string(how)},
 		"MARSHAL": {do: func(ctx context.Context, tx outbox.Tx) error {
 			_, err := outbox.Enqueue(ctx, tx, "OTHER", badPayload{how})

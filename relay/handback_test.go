@@ -56,6 +56,7 @@ func TestHandBackTakesTheLeasesOfARelayAtOnce(t *testing.T) {
 		close(release)
 		stale.Stop()
 		other.Stop()
+		stale.Log.Want(t, tasks, "level=WARN msg=\"outbox: a lease was ")
 		db.OnceEach(t, tasks)
 		db.wantText(t, "leased 1", `SELECT string_agg(state || ' ' || attempt, ', ') FROM outbox.task`)
 		db.want(t, tasks, "effects of second attempts", `SELECT count(*) FROM effect WHERE attempt = 2`)

@@ -137,6 +137,44 @@ func TestNoSecretReachesALog(t *testing.T) {
 	}
 }
 
+// handlers.Log and the relay share a logger, and none says what the other does.
+func TestEachEndOfARunIsOneRecordOfTheRelaysLogger(t *testing.T) {
+	boom := errors.New("boom")
+	ends := map[string]struct {
+		level string
+		end   func() error
+	}{
+		"DONE":      {"DEBUG", func() error { return nil }},
+		"FAILED":    {"WARN", func() error { return boom }},
+		"PANICKED":  {"WARN", func() error { panic(boom) }},
+		"RETRIED":   {"WARN", func() error { return handlers.RetryAfter(time.Hour, boom) }},
+		"DEAD":      {"ERROR", func() error { return handlers.Dead(boom) }},
+		"DISCARDED": {"INFO", func() error { return handlers.Discard(boom) }},
+		"SNOOZED":   {"INFO", func() error { return handlers.Snooze(time.Hour) }},
+		"AGAIN":     {"INFO", func() error { return handlers.RunAgain(time.Hour) }},
+	}
+	eachKind(t, func(t *testing.T, kind string, db *database) {
+		reg := handlers.New()
+		reg.Use(handlers.Log(nil))
+		for name, c := range ends {
+			kinds[kind](reg, name, func(*outbox.Task[payload]) error { return c.end() }, handlers.Backoff(constant(time.Hour)))
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ($1, '{"N": 1}')`, name)
+		}
+		log := once(t, db, reg, relay.Config{})
+		for name, c := range ends {
+			var records []string
+			for line := range strings.Lines(log) {
+				if strings.Contains(line, "task_type="+name+" ") {
+					records = append(records, line)
+				}
+			}
+			if len(records) != 1 || !strings.Contains(records[0], "level="+c.level+" ") {
+				t.Errorf("%s: want one record at %s, got %q", name, c.level, records)
+			}
+		}
+	})
+}
+
 // lib/pq prints the wire with this setting, so the log says it.
 func TestARelayWarnsThatLibpqPrintsPayloads(t *testing.T) {
 	db := newDatabase(t)

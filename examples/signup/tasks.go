@@ -31,7 +31,7 @@ func newRegistry(db *sql.DB, mailServer string) (*handlers.Registry, error) {
 		return nil, err
 	}
 	reg := handlers.New()
-	reg.Use(handlers.Log(nil), handlers.Recover())
+	reg.Use(handlers.Log(nil))
 	handlers.Tx(reg, grantWelcomeCredit, grantCredit)
 	handlers.Leased(reg, sendEmailWelcome, func(ctx context.Context, task *outbox.Task[welcome]) error {
 		return sendWelcome(ctx, db, m, task)

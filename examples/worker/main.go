@@ -36,7 +36,7 @@ var makeThumbnail = outbox.NewTaskType[thumbnail]("MAKE_THUMBNAIL")
 
 func registry(out io.Writer) *handlers.Registry {
 	reg := handlers.New()
-	reg.Use(handlers.Log(nil)) // a record for each call that failed, and at Debug for the others
+	reg.Use(handlers.Log(nil)) // at Debug a record for each task that is done; the relay logs the others
 	handlers.Leased(reg, makeThumbnail, func(ctx context.Context, task *outbox.Task[thumbnail]) error {
 		_, err := fmt.Fprintf(out, "thumbnail of image %d\n", task.Payload.ImageID)
 		return err

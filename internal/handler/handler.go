@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"log/slog"
 	"time"
 
 	"github.com/sethvargo/go-retry"
@@ -51,5 +52,8 @@ type Handler struct {
 }
 
 // Claim is the claim that took the tasks of a call, by the clock of its process: when it began, and
-// when it had them. Both are zero where no relay runs the handler.
-type Claim struct{ Began, Ended time.Time }
+// when it had them; and its relay's log. It is zero where no relay runs the handler.
+type Claim struct {
+	Began, Ended time.Time
+	Log          *slog.Logger
+}

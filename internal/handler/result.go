@@ -16,7 +16,7 @@ type Action int
 //   - a constructor in package handlers, and a row in docs/guide/handlers.md
 //   - its text in String, and in Error if it has a Wait
 //   - its verdict in internal/run/decide.go
-//   - its level in handlers.Log (handlers/middleware.go)
+//   - its record, by handlers.Log (handlers/middleware.go) or by the relay
 //   - a case in TestDecide and TestResultsAreFoundThroughWrapping
 //   - if no outcome fits: one in internal/run/events.go, relay/observe.go and outboxtest/result.go
 const (

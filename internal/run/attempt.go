@@ -36,7 +36,7 @@ type attempt struct {
 // claimed, unless the claim failed. The error is the database's, which is no attempt and a reason
 // to slow down, or ErrNoSlot.
 func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, c claimPlan, claimed func([]*store.Row)) error {
-	a := &attempt{unit: unit{guardedTx: newGuardedTx(&r.Store), h: h}, r: r, claim: handler.Claim{Began: time.Now()}}
+	a := &attempt{unit: unit{guardedTx: newGuardedTx(&r.Store), h: h}, r: r, claim: handler.Claim{Began: time.Now(), Log: r.Log}}
 	err := a.begin(ctx)
 	if err != nil {
 		return err

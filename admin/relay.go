@@ -8,8 +8,8 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Relay is a relay's process. One that has signed off has none; one that died has it for about an
-// hour, or while it holds leases.
+// Relay is a relay's process. One that has signed off is not there. One that died is there until an
+// hour after another relay found it dead or took over its last task, whichever is later.
 type Relay struct {
 	RelayID     string
 	Host        string

@@ -27,6 +27,13 @@ func TestADeadRelayIsLoggedOnceAndListedForAnHour(t *testing.T) {
 	db.wantRows(t, 3, `outbox.task WHERE state = 'ready'`)
 	db.wantRows(t, 2, `outbox.relay WHERE alive_until < now()`)
 
+	// The hour begins again where one more of its tasks is taken over.
+	db.Do(t, `UPDATE outbox.relay SET taken_over_at = taken_over_at - interval '61 minutes'`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, state, attempt, lease_token, relay_id) VALUES ('LEASED', 'leased', 1, '`+someToken+`', '`+deadRelay+`')`)
+	first.done(t, "reap")
+	first.done(t, "take over")
+	first.done(t, "reap")
+	db.wantText(t, "busy", `SELECT string_agg(host, ' ') FROM outbox.relay WHERE alive_until < now()`)
 	db.Do(t, `UPDATE outbox.relay SET taken_over_at = taken_over_at - interval '61 minutes'`)
 	first.done(t, "reap")
 	db.wantRows(t, 0, `outbox.relay WHERE alive_until < now()`)

@@ -35,7 +35,7 @@ func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 	}
 	b.open("")
 	tabTo("the link to the content", `e.className === "skip"`)
-	tabTo("dead letters", `e.textContent === "Dead letters"`)
+	tabTo("dead letters", `e.textContent.startsWith("Dead letters")`)
 	b.do(chromedp.KeyEvent("\r"))
 	b.awaitText("53 dead letters")
 	tabTo("the link to the content", `e.className === "skip"`)
@@ -43,7 +43,7 @@ func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 	b.await(`document.activeElement.id === "main"`, "the focus on the content")
 	tabTo("the field of the error", `e.id === "f-error"`)
 	b.do(chromedp.KeyEvent("has no address"), chromedp.KeyEvent("\r"))
-	b.awaitText("Those that match")
+	b.awaitText("3 of 53 dead letters")
 	tabTo("a button to redrive", `e.id === "redrive-900101"`)
 	b.do(chromedp.KeyEvent("\r"))
 	b.awaitText("The dead letter is a task again.")

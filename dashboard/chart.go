@@ -56,7 +56,7 @@ func perMinute(history []admin.Sample, of func(admin.Sample) int64) (out []point
 	return out
 }
 
-// rate is how many tasks finished and how many runs failed in a second, lately.
+// rate is how many tasks finished and how many runs failed in a minute, lately.
 type rate struct {
 	Finished, Failed float64
 	Known            bool
@@ -68,7 +68,7 @@ func rateOf(history []admin.Sample) rate {
 	if last < 0 || history[len(history)-1].At.Sub(finished[last].at) > minGap {
 		return rate{}
 	}
-	return rate{finished[last].value / 60, failed[last].value / 60, true}
+	return rate{finished[last].value, failed[last].value, true}
 }
 
 const (
@@ -143,8 +143,8 @@ func failedOf(s admin.Sample) int64   { return s.Failed }
 func charts(history []admin.Sample, span time.Duration, over string) []chart {
 	now := history[len(history)-1].At
 	return []chart{
-		draw(chart{Title: "Finished", Unit: "a minute", Over: over, Tone: "good"}, perMinute(history, finishedOf), now, span),
-		draw(chart{Title: "Failed runs", Unit: "a minute", Over: over, Tone: "bad"}, perMinute(history, failedOf), now, span),
+		draw(chart{Title: "Finished", Unit: "/min", Over: over, Tone: "good"}, perMinute(history, finishedOf), now, span),
+		draw(chart{Title: "Failed runs", Unit: "/min", Over: over, Tone: "bad"}, perMinute(history, failedOf), now, span),
 		draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(history, readyOf), now, span),
 		draw(chart{Title: "Dead letters", Over: over, Tone: "bad"}, counts(history, deadOf), now, span),
 	}

@@ -118,7 +118,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 	} {
 		t.Run(path, func(t *testing.T) { s.get(t, path).has(t, 200, wants...) })
 	}
-	if text := s.get(t, "").text(); !regexp.MustCompile(`Finished [0-9.,]+/s Failed runs [0-9.,]+/s`).MatchString(text) {
+	if text := s.get(t, "").text(); !regexp.MustCompile(`Finished [0-9.,]+/min Failed runs [0-9.,]+/min`).MatchString(text) {
 		t.Errorf("the overview has no rates: %s", text)
 	}
 	for path, status := range map[string]int{"none": 404, "task?id=77777": 404, "task?id=x": 400, "task": 400, "type": 404, "type?name=X&state=lost": 400, "dead?older=1y": 400, "dead?reason=bad": 400, "dead?after=x": 400,

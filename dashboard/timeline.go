@@ -61,6 +61,9 @@ func eventOf(e admin.Event) event {
 		out.Text, out.Tone = "finished in "+attempt, "good"
 	case admin.EventDiscarded:
 		out.Text, out.Tone = "discarded in "+attempt, ""
+	case admin.EventDead:
+		out.Text = "dead letter: " + reasonText(e.Reason)
+		return out
 	default:
 		out.Text = visible(string(e.Kind))
 	}

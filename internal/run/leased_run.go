@@ -1,6 +1,8 @@
 package run
 
 import (
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -147,4 +149,54 @@ func (x *LeasedRun) ended() {
 	}
 	x.watch.set(x.row.ID, x.next.verdict)
 	x.watch.tell()
+}
+
+// Start starts the handlers of what one claim took.
+func (l *Leases) Start(runs []*LeasedRun) {
+	l.starting.Add(int64(len(runs)))
+	var suspects []*LeasedRun
+	for _, x := range runs {
+		x.leases, x.r = l, l.r
+		if x.row.LostBy.Valid {
+			suspects = append(suspects, x)
+		}
+	}
+	if len(suspects) == 0 {
+		start(runs)
+		return
+	}
+	go l.startSuspects(suspects)
+	start(slices.DeleteFunc(slices.Clone(runs), func(x *LeasedRun) bool { return x.row.LostBy.Valid }))
+}
+
+func start(runs []*LeasedRun) {
+	s := &starts{runs: make(chan *LeasedRun, len(runs))}
+	for _, x := range runs {
+		s.runs <- x
+	}
+	close(s.runs)
+	s.ensure()
+}
+
+// starts are runs of a claim that are about to begin. A goroutine takes one after the other, and
+// before it calls a handler it sees to it that there is another goroutine for the rest: so short
+// runs need few goroutines, and none waits for a handler that takes its time.
+type starts struct {
+	runs  chan *LeasedRun // closed
+	spare atomic.Bool     // a goroutine was started that has not taken a run yet
+}
+
+func (s *starts) ensure() {
+	if len(s.runs) > 0 && s.spare.CompareAndSwap(false, true) {
+		go s.work()
+	}
+}
+
+func (s *starts) work() {
+	x, more := <-s.runs
+	s.spare.Store(false)
+	for ; more; x, more = <-s.runs {
+		s.ensure()
+		x.begin()
+	}
 }

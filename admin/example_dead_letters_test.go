@@ -38,6 +38,11 @@ func ExampleClient_Redrive() {
 
 	client, err := admin.New(db, admin.Options{Actor: "ada@example.com", Tool: "backoffice"})
 	must(err)
+	groups, err := client.DeadErrors(ctx, admin.Filter{})
+	must(err)
+	for _, g := range groups {
+		fmt.Printf("%d × %s\n", g.Count, g.Error)
+	}
 	refused := admin.Filter{Type: "SEND_MAIL", Error: "connection refused"}
 	n, _, err := client.CountDeadLetters(ctx, refused, admin.Page{})
 	must(err)
@@ -55,6 +60,11 @@ func ExampleClient_Redrive() {
 		fmt.Println("redriven:", taken.IDs, "skipped:", taken.Skipped)
 		return err
 	}))
+	task, err := client.Task(ctx, 1)
+	must(err)
+	for _, e := range task.Timeline {
+		fmt.Println(e.Kind, e.Reason+e.Actor)
+	}
 	redriven, _, err := client.EveryPage(ctx, client.Redrive, refused, 100) // the others, at most 100 a second
 	must(err)
 	fmt.Println("redriven:", redriven)
@@ -64,9 +74,13 @@ func ExampleClient_Redrive() {
 	must(err)
 	fmt.Println("purged:", purged.IDs)
 	// Output:
+	// 3 × mail.example.com: connection refused
+	// 1 × no such recipient
 	// 3 were refused
 	// task 2, "nobody": handler: no such recipient
 	// redriven: [1] skipped: []
+	// failed attempts
+	// redriven ada@example.com
 	// redriven: 2
 	// task 1: mail to ada in attempt 1
 	// task 3: mail to eve in attempt 1

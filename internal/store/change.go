@@ -116,12 +116,12 @@ INSERT INTO outbox.dead_task (task_id, run_at, created_at, attempted_at, died_at
        task_type, payload, headers, last_error, ` + OptionalColumns + `, task_max_attempts, timeline)
 VALUES ($1, timestamptz 'epoch' + $2::bigint * interval '1 microsecond', timestamptz 'epoch' + $3::bigint * interval '1 microsecond',
         now(), clock_timestamp(), $4, $5, $6, $7, $8, $9::jsonb, $10::jsonb, $11, $13, $14, $15, $16, $17, $18, $19,
-        outbox.add_events($20::jsonb, COALESCE(outbox.lost_runs($1, $23, '{}', $21::uuid), '[]') || COALESCE($22::jsonb, '[]')))`
+        outbox.add_events($20::jsonb, COALESCE(outbox.lost_runs($1, $23, $24::uuid[], $21::uuid), '[]') || COALESCE($22::jsonb, '[]')))`
 
 // WriteDead inserts a deleted task into the dead letters.
 func (s *Store) WriteDead(ctx context.Context, tx Execer, t *Row, c Change) error {
 	args := []any{t.ID, t.RunAt, t.createdAt, t.Priority, c.Attempt, t.Max, c.Reason, t.TaskType, t.Payload, t.headers, pgerr.Text(c.Err), c.Failed}
-	args = append(append(args, t.optional.args()...), t.rowMax, t.timeline, s.lostTo(t), s.Noted(c), t.Attempt)
+	args = append(append(args, t.optional.args()...), t.rowMax, t.timeline, s.lostTo(t), s.Noted(c), t.Attempt, pq.Array(nonNil(t.Undecided)))
 	result, err := tx.ExecContext(ctx, s.SQL(writeDeadSQL), args...)
 	return pg.One(result, err)
 }

@@ -159,6 +159,23 @@ func TestListsGoOnPageByPage(t *testing.T) {
 }
 
 // The script asks for the part of a page that changes, and gets nothing while it is as it was.
+// A dead relay is an alarm while tasks of it are not taken over yet.
+func TestADeadRelayThatNeedsNothingIsQuietAndAnAuditEntryLeadsToItsTask(t *testing.T) {
+	t.Parallel()
+	db, s := filled(t)
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('00000000-0000-4000-8000-000000000009', 'quiet.fra', 7, now() - interval '9 minutes', '{}')`)
+	for _, path := range []string{"", "relays"} {
+		body := s.get(t, path).body
+		quiet, alarm := strings.Count(body, `<span class="badge">dead</span>`), strings.Count(body, `<span class="badge bad">dead</span>`)
+		if quiet != 1 || alarm != 1 {
+			t.Errorf("%q: %d dead relays are quiet and %d are not, want one each", path, quiet, alarm)
+		}
+	}
+	if body := s.get(t, "audit").body; !strings.Contains(body, `<a href="./task?id=899741">`) {
+		t.Error("an audit entry does not lead to its task")
+	}
+}
+
 func TestPollsGetWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	db, s := filled(t)

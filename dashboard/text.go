@@ -22,6 +22,7 @@ var functions = template.FuncMap{
 	"stamp":  stamp,
 	"iso":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"line":   firstLine,
+	"taskOf": taskOf,
 	"at":     func(now, t time.Time) moment { return moment{t, now} },
 	"plural": func(n int64, one, many string) string {
 		if n == 1 {
@@ -48,6 +49,16 @@ func visible(s string) string {
 }
 
 // firstLine is the beginning of a text, for a table.
+// taskOf is the id of the task that an audit entry is about; "" for none.
+func taskOf(target string) string {
+	rest, ok := strings.CutPrefix(target, "task ")
+	id, _, _ := strings.Cut(rest, " ")
+	if _, err := taskID(id); !ok || err != nil {
+		return ""
+	}
+	return id
+}
+
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
 	if r := []rune(s); len(r) > 160 {

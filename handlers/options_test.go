@@ -167,6 +167,7 @@ func TestTheDefaultScheduleIsAsDocumented(t *testing.T) {
 			table += fmt.Sprintf("| 12 to %d | %s each | |\n", h.MaxAttempts-1, round(wait))
 		}
 	}
+	t.Log("\n" + table)
 	if !strings.Contains(string(docs), table) {
 		t.Errorf("docs/guide/retries.md does not have\n%s", table)
 	}

@@ -116,7 +116,7 @@ func TestRetriesStartAtTheirTimeWithoutAPoll(t *testing.T) {
 					return errAlways
 				}
 				return tt.start(ctx, task.RunAt)
-			}, handlers.Backoff(constant(400*time.Millisecond)))
+			}, handlers.Backoff(constant(400*time.Millisecond)), handlers.NoJitter())
 			run(t, db, reg, relay.Config{PollInterval: time.Minute})
 			tt.punctual(t, 8, func() {
 				db.inTx(t, func(tx *sql.Tx) error {
@@ -147,7 +147,7 @@ func TestTheBackoffCountsFromTheFailure(t *testing.T) {
 					t.Error(err)
 				}
 				return errAlways
-			}, handlers.Backoff(constant(time.Minute)))
+			}, handlers.Backoff(constant(time.Minute)), handlers.NoJitter())
 			db.Enqueue(t, kind, 1)
 			once(t, db, reg, relay.Config{})
 			wait := db.Int(t, `SELECT (extract(epoch FROM run_at - $1::timestamptz) * 1000)::int FROM outbox.task WHERE attempt = 1`, failed)

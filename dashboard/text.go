@@ -53,7 +53,7 @@ func visible(s string) string {
 func taskOf(target string) string {
 	rest, ok := strings.CutPrefix(target, "task ")
 	id, _, _ := strings.Cut(rest, " ")
-	if _, err := taskID(id); !ok || err != nil {
+	if _, err := strconv.ParseInt(id, 10, 64); !ok || err != nil {
 		return ""
 	}
 	return id

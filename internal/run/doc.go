@@ -28,8 +28,7 @@
 // Leased: leased.go claims, leased_run.go has one run, leases.go all of a relay, complete.go
 // Task.Complete, transition.go how a lease ends, result_groups.go the groups of results.
 //
-// Tasks whose process died before: suspect.go says which may run beside each other,
-// leased_suspects.go starts those that are leased.
+// suspect.go says which tasks may run beside each other whose process died before.
 //
 // step.go and its like run tasks for outboxtest.
 package run

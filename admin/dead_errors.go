@@ -10,11 +10,12 @@ import (
 // DeadError is what dead letters of one type have in common.
 type DeadError struct {
 	Type   string
-	Error  string // the first line of the last error, at most 300 bytes, with # for numbers and UUIDs
+	Error  string // the first line of the last error's first 300 characters, with # for numbers and UUIDs
 	Count  int64
 	Latest time.Time // when the latest of them died
 }
 
+// mostGrouped is how many dead letters are read to group them.
 const mostGrouped = 10_000
 
 const deadErrorsSQL = `/* outbox: group dead letters by error */

@@ -19,9 +19,9 @@ var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{1
 // tasks over. relayID is as in [Relay].
 //
 // It is as a takeover: the runs stay counted as attempts, and a task that was lost before runs
-// isolated, as it may be what killed the node. A relay that lives after all loses these leases: it can neither
-// complete nor fail those tasks, and within a heartbeat (3 s) their handlers' contexts end with the
-// cause outbox.ErrLeaseLost. A task whose [outbox.Task.Complete] is under way is left to it. Tasks
+// isolated, as it may be what killed the node. A relay that lives after all loses these leases: it
+// can neither complete nor fail those tasks, and within a heartbeat (3 s) their handlers' contexts
+// end with the cause outbox.ErrLeaseLost. A task whose [outbox.Task.Complete] is under way is left to it. Tasks
 // of Tx and Batch handlers need nothing of the kind: they are back when the server ends the dead
 // node's connections.
 //

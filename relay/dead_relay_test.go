@@ -2,8 +2,8 @@ package relay_test
 
 import "testing"
 
-// Also a relay without leases, say of Tx handlers only, is logged, once in the fleet. It stays in the list for an
-// hour after the takeover, however long ago it died.
+// A relay without leases, say of Tx handlers only, is logged too, once in the fleet. It stays in the
+// list for an hour after the takeover, however long ago it died.
 func TestADeadRelayIsLoggedOnceAndListedForAnHour(t *testing.T) {
 	t.Parallel()
 	db, log := newDatabase(t), &records{}

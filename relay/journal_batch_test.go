@@ -15,7 +15,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// batches registers a Batch handler that notes its calls: the id of each task with its attempt, as in 7:1.
+// batches registers a Batch handler that notes its calls: the id of each task with its attempt, as
+// in 7:1.
 func batches(size int) (reg *handlers.Registry, calls func() []string) {
 	var mu sync.Mutex
 	var all []string

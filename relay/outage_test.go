@@ -78,8 +78,8 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 						t.Fatal(err)
 					}
 					eventually(t, 10*time.Second, "the relay says that the server is gone", func() bool { return r.Log.Count(outageBegins) > i })
-					// It has none of the first one's tasks: until that relay has marked its runs as such that lost their
-					// connection, they may be attempts for all that another one knows.
+					// It has none of the first one's tasks: another relay counts their runs as attempts
+					// until the first one has marked them as lost connections.
 					others := handlers.New()
 					handlers.Tx(others, outbox.NewTaskType[payload]("OTHERS"), txEffect)
 					late := run(t, open(t, db.URL), others, relay.Config{})

@@ -17,7 +17,8 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// mailServer takes mail by SMTP once it is up, and until then says that it is not available. Each mail has its task in the subject.
+// mailServer takes mail by SMTP once it is up, and until then says that it is not available. Each
+// mail has its task in the subject.
 type mailServer struct {
 	net.Listener
 	up      atomic.Bool

@@ -58,8 +58,8 @@ func poison(side *sql.DB) *handlers.Registry {
 	return reg
 }
 
-// slowPoison registers handlers with the default number of attempts that take as many milliseconds as their payload
-// says. One below zero ends its process when half of its time is over.
+// slowPoison registers handlers with the default number of attempts. They take as many milliseconds
+// as their payload says. One below zero ends its process when half of its time is over.
 func slowPoison(side *sql.DB) *handlers.Registry {
 	reg := handlers.New()
 	run := func(ctx context.Context, task *outbox.Task[relaytest.Payload]) {

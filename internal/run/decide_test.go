@@ -159,7 +159,7 @@ func TestDecideForABatch(t *testing.T) {
 	}
 }
 
-// TestMaxElapsed: the first failure since the last redrive counts, and whatever says when the next attempt is due.
+// TestMaxElapsed: the time counts from the first failure since the last redrive to the next attempt.
 func TestMaxElapsed(t *testing.T) {
 	t.Parallel()
 	const begun = "2026-11-26T12:00:00Z"

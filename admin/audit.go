@@ -78,14 +78,27 @@ func (c *Client) Audit(ctx context.Context, p Page) (entries []Entry, next strin
 	if err != nil {
 		return nil, "", err
 	}
-	entries, err = list(ctx, c, "list audit entries", auditSQL, append(from, p.Limit+1), func(row scanner, e *Entry) error {
-		return row.Scan(&e.EntryID, &e.At, &e.Actor, &e.Tool, &e.Action, &e.Target, &e.Count)
-	})
+	entries, err = list(ctx, c, "list audit entries", auditSQL, append(from, p.Limit+1), scanEntry)
 	if err != nil {
 		return nil, "", err
 	}
 	entries, next = cut(entries, p.Limit, func(e Entry) string { return formatPlace("audit", e.EntryID) })
 	return entries, next, nil
+}
+
+const taskAuditSQL = `/* outbox: list audit entries of a task */
+SELECT entry_id, at, actor, tool, action, target, count FROM outbox.audit
+ WHERE target COLLATE "C" = $1 OR target COLLATE "C" > $1 || ' ' AND target COLLATE "C" < $1 || '!' ORDER BY entry_id DESC LIMIT 20`
+
+// TaskAudit returns the latest 20 entries of the audit log about this task alone, the latest first.
+// Their targets are "task 17", or begin with that and a space. Entries about several tasks and those
+// of filters are not among them.
+func (c *Client) TaskAudit(ctx context.Context, taskID int64) ([]Entry, error) {
+	return list(ctx, c, "list audit entries of a task", taskAuditSQL, []any{fmt.Sprint("task ", taskID)}, scanEntry)
+}
+
+func scanEntry(row scanner, e *Entry) error {
+	return row.Scan(&e.EntryID, &e.At, &e.Actor, &e.Tool, &e.Action, &e.Target, &e.Count)
 }
 
 // act runs an action and writes its entries into the audit log, in one transaction. An entry about

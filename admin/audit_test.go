@@ -94,6 +94,18 @@ func TestEntriesHaveTheirLimits(t *testing.T) {
 	}
 }
 
+func TestATaskHasItsEntries(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	for _, target := range []string{"task 7", "task 70", "tasks 7, 8", "task 7 of type MAIL", "TASK 7", "task 8"} {
+		db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target) VALUES ('ada', 'test', 'try', $1)`, target)
+	}
+	entries, err := client(t, db.DB).TaskAudit(t.Context(), 7)
+	if err != nil || len(entries) != 2 || entries[0].Target != "task 7 of type MAIL" || entries[1].Target != "task 7" || entries[1].Actor != "ada" {
+		t.Errorf("got %+v, %v, want the entries of task 7 alone, the latest first", entries, err)
+	}
+}
+
 // Entries name all tasks that were changed and no others; where these are too many for one, there
 // are more, of one transaction.
 func TestEntriesNameTheTasksThatWereChanged(t *testing.T) {

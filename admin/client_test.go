@@ -155,6 +155,8 @@ func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 			check("Types", slices.ContainsFunc(types, func(of admin.Type) bool { return of.Type == "PAUSED" && of.Paused }), err)
 			entries, _, err := c.Audit(ctx, admin.Page{})
 			check("Audit", len(entries) == 7 && entries[0].Action == "remove_schedule" && entries[6].Target == "task 1002", err)
+			entries, err = c.TaskAudit(ctx, 1002)
+			check("TaskAudit", len(entries) == 1 && entries[0].Action == "redrive", err)
 			if on.end != nil {
 				if dead, noted := number("dead_task"), number("audit"); dead != 3 || noted != 0 {
 					t.Errorf("%s: %d dead letters and %d entries before the commit, want 3 and 0", on.name, dead, noted)

@@ -147,6 +147,10 @@ func calls() []right {
 			_, err := c.WriteAudit(ctx, admin.Entry{Action: "try"})
 			return err
 		}),
+		adminIn("TaskAudit", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
+			_, err := c.TaskAudit(ctx, 1)
+			return err
+		}),
 		adminIn("Audit", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
 			_, _, err := c.Audit(ctx, admin.Page{})
 			return err

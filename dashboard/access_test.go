@@ -166,7 +166,7 @@ func TestEachAnswerHasTheHeadersThatProtectIt(t *testing.T) {
 	denied := serve(t, db, dashboard.Config{})
 	file := regexp.MustCompile(`(?:src|href)="\./(static-[^"]+)"`)
 	files := file.FindAllStringSubmatch(s.get(t, "").body, -1)
-	if len(files) != 4 {
+	if len(files) != 5 {
 		t.Fatalf("the page has the files %v", files)
 	}
 	answers := map[string]answer{"denied": denied.get(t, ""), "cross": s.post(t, "pause", url.Values{}, "Sec-Fetch-Site", "cross-site"), "redirect": s.post(t, "settings", url.Values{}), "none": s.get(t, "none")}

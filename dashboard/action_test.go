@@ -251,14 +251,27 @@ func TestARedriveSaysWhatAnotherTaskHoldsTheKeyOf(t *testing.T) {
 	db.Do(t, `INSERT INTO outbox.task (task_type, unique_key) VALUES ('KEYED', 'k')`)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
 	a := s.post(t, "redrive", url.Values{"one": {"1003"}})
-	s.get(t, strings.TrimPrefix(a.header.Get("Location"), "./")).has(t, 200, "0 redriven, 1 skipped: another task holds its unique key.")
+	page := s.get(t, strings.TrimPrefix(a.header.Get("Location"), "./"))
+	page.has(t, 200, "0 redriven, 1 skipped: another task holds its unique key.")
+	if without := (url.Values{"one": {"1003"}, "back": {"task"}, "keyless": {"1"}}); !page.hasForm("redrive", without) {
+		t.Error("the page of the task does not offer to redrive it without its key")
+	} else if s.post(t, "redrive", without); db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_id = 1003 AND unique_key IS NULL`) != 1 {
+		t.Error("it was not redriven without its key")
+	}
+	dashboardtest.Bury(t, db.DB, "KEYED", "attempts", "x", 1005, 1)
+	db.Do(t, `UPDATE outbox.dead_task SET unique_key = 'k' WHERE task_id = 1005`)
 	s.bulk(t, s.get(t, "bulk?do=redrive&type=KEYED")).has(t, 200, "2 redriven, 2 skipped: other tasks hold their unique keys.", "Done.")
 	// What earlier requests skipped counts.
 	form := url.Values{"do": {"redrive"}, "type": {"KEYED"}, "until": {"9000000000000000"}, "done": {"2"}, "skipped": {"0"}, "total": {"4"}}
 	db.Do(t, `DELETE FROM outbox.dead_task WHERE task_id = 1004`)
 	s.post(t, "bulk", form).has(t, 200, "2 redriven, 1 skipped: another task holds its unique key.")
 	form.Set("skipped", "1")
-	s.post(t, "bulk", form).has(t, 200, "2 redriven, 2 skipped")
+	again := s.post(t, "bulk", form)
+	again.has(t, 200, "2 redriven, 2 skipped", "Redrive 2 without their keys")
+	s.post(t, "bulk", bulkForm(again)).has(t, 200, "1 of 2 redriven", "Done.")
+	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_id = 1005 AND unique_key IS NULL`); n != 1 {
+		t.Error("what was skipped was not redriven without its key")
+	}
 }
 
 // A relay may have run a task by the time the page is loaded again that it was redriven on.

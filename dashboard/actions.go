@@ -105,7 +105,8 @@ func (v *view) runNow() error {
 	return v.done(err, "task", ofTask(id), "run-now", n)
 }
 
-// redrive is of one dead letter, by the button of its row or of its page.
+// redrive is of one dead letter, by the button of its row or of its page. If another task holds its
+// key, its page asks whether to redrive it without.
 func (v *view) redrive() error {
 	id, err := taskID(v.r.PostForm.Get("one"))
 	if err != nil {
@@ -115,18 +116,23 @@ func (v *view) redrive() error {
 	if err != nil {
 		return err
 	}
-	notice := "redriven"
+	do := (*admin.Client).Redrive
+	if v.r.PostForm.Get("keyless") == "1" {
+		do = (*admin.Client).RedriveWithoutKey
+	}
+	held := false
 	n, err := v.act("redrive", taskName(id), func(ctx context.Context, c *admin.Client) (int64, error) {
-		t, _, err := c.Redrive(ctx, admin.Filter{IDs: []int64{id}}, admin.Page{})
-		if len(t.Skipped) > 0 {
-			notice = "key-held"
-		}
+		t, _, err := do(c, ctx, admin.Filter{IDs: []int64{id}}, admin.Page{})
+		held = len(t.Skipped) > 0
 		return int64(len(t.IDs)), err
 	})
-	if v.r.PostForm.Get("back") == "task" {
-		return v.done(err, "task", ofTask(id), notice, n)
+	switch {
+	case held:
+		return v.done(err, "task", ofTask(id), "key-held", n)
+	case v.r.PostForm.Get("back") == "task":
+		return v.done(err, "task", ofTask(id), "redriven", n)
 	}
-	return v.done(err, "dead", filter.query(), notice, n)
+	return v.done(err, "dead", filter.query(), "redriven", n)
 }
 
 // handBack takes the leases of a dead relay, in transactions of their own.

@@ -26,6 +26,7 @@ type bulkData struct {
 	Going  bool   // the page's script goes on by itself
 
 	Skipped int64 // were not redriven: another task holds their unique key
+	Keyless bool  // redrives those without their key
 }
 
 // Share is how far it is, in percent; of no use where it is not known how many they are.
@@ -34,6 +35,11 @@ func (d bulkData) Share() int64 {
 		return 100
 	}
 	return min(100*d.Done/max(d.Total, 1), 99)
+}
+
+// WithoutKeys is the action that redrives those that were skipped.
+func (d bulkData) WithoutKeys() bulkData {
+	return bulkData{Do: d.Do, Filter: d.Filter, Until: d.Until, Total: d.Skipped, Keyless: true}
 }
 
 // skippedText is how many were redriven, and how many were not.
@@ -46,7 +52,7 @@ func (d bulkData) skippedText() string {
 }
 
 func bulkOf(q url.Values) (d bulkData, err error) {
-	d = bulkData{Do: q.Get("do"), After: q.Get("after"), More: q.Get("more") == "1"}
+	d = bulkData{Do: q.Get("do"), After: q.Get("after"), More: q.Get("more") == "1", Keyless: q.Get("keyless") == "1"}
 	if d.Do != "redrive" && d.Do != "purge" {
 		return d, badRequest("Dead letters can be redriven or purged.")
 	}
@@ -120,8 +126,11 @@ func (v *view) bulk() error {
 	}
 	filter := d.Filter.Filter.Until(time.UnixMicro(d.Until))
 	do := (*admin.Client).Redrive
-	if d.Do == "purge" {
+	switch {
+	case d.Do == "purge":
 		do = (*admin.Client).Purge
+	case d.Keyless:
+		do = (*admin.Client).RedriveWithoutKey
 	}
 	d.Begun, d.Left = true, true
 	for start := time.Now(); d.Left && time.Since(start) < bulkFor && v.r.Context().Err() == nil; {

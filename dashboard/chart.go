@@ -14,6 +14,9 @@ import (
 type chart struct {
 	Title      string
 	Line, Area string // of an SVG path
+	Values     string // of the line's points
+	Now        time.Time
+	Span       time.Duration // of the chart, which ends at Now
 	Max, Last  float64
 	Over       string
 	Unit       string
@@ -90,7 +93,9 @@ func draw(c chart, points []point, now time.Time, span time.Duration) chart {
 	}
 	top := max(c.Max, 1)
 	x := func(p point) float64 { return chartWidth * (1 - float64(now.Sub(p.at))/float64(span)) }
+	c.Now, c.Span = now, span
 	var line, area strings.Builder
+	var values []string
 	begin := 0
 	for i, p := range points {
 		y := chartHeight - 1 - (chartHeight-3)*p.value/top
@@ -99,6 +104,7 @@ func draw(c chart, points []point, now time.Time, span time.Duration) chart {
 			step = "M"
 			fmt.Fprintf(&area, "M%s %d", coordinate(x(p)), chartHeight)
 		}
+		values = append(values, decimal(p.value))
 		line.WriteString(step + coordinate(x(p)) + " " + coordinate(y))
 		area.WriteString("L" + coordinate(x(p)) + " " + coordinate(y))
 		if i+1 == len(points) || points[i+1].at.Sub(p.at) > max(maxGap, span/30) {
@@ -106,7 +112,7 @@ func draw(c chart, points []point, now time.Time, span time.Duration) chart {
 			begin = i + 1
 		}
 	}
-	c.Line, c.Area = line.String(), area.String()
+	c.Line, c.Area, c.Values = line.String(), area.String(), strings.Join(values, " ")
 	return c
 }
 

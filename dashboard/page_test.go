@@ -118,6 +118,8 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 	} {
 		t.Run(path, func(t *testing.T) { s.get(t, path).has(t, 200, wants...) })
 	}
+	db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target) VALUES ('grace@example.com', 'test', 'mark', 'task 900001')`)
+	s.get(t, "task?id=900001").has(t, 200, "Audit When Who What With", "grace@example.com mark test")
 	if text := s.get(t, "").text(); !regexp.MustCompile(`Finished [0-9.,]+/min Failed runs [0-9.,]+/min`).MatchString(text) {
 		t.Errorf("the overview has no rates: %s", text)
 	}

@@ -15,7 +15,9 @@ import (
 type taskData struct {
 	admin.Task
 	Timeline []event
-	Asked    bool // for the payload
+	Entries  []admin.Entry // of the audit log
+	KeyHeld  bool          // a redrive was skipped
+	Asked    bool          // for the payload
 	Secrets  admin.Secrets
 	Payload  string
 	Cut      bool
@@ -40,9 +42,12 @@ func (v *view) task() error {
 	if err != nil {
 		return err
 	}
-	d := taskData{Asked: q.Get("payload") == "show" && v.MayPayload()}
+	d := taskData{KeyHeld: q.Get("ok") == "key-held", Asked: q.Get("payload") == "show" && v.MayPayload()}
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
-		if d.Task, err = c.Task(ctx, id); err != nil || !d.Asked {
+		if d.Task, err = c.Task(ctx, id); err != nil {
+			return err
+		}
+		if d.Entries, err = c.TaskAudit(ctx, id); err != nil || !d.Asked {
 			return err
 		}
 		d.Secrets, err = c.Secrets(ctx, id)
@@ -61,7 +66,7 @@ func (v *view) task() error {
 	}
 	d.Timeline = timeline(d.Task)
 	// With the payload it stays as it is: each look at one is asked for, and logged.
-	v.Live = !d.Asked
+	v.Live = !d.Asked && !d.KeyHeld
 	return v.show(http.StatusOK, "task.html", "Task "+strconv.FormatInt(id, 10), d)
 }
 

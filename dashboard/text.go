@@ -48,7 +48,6 @@ func visible(s string) string {
 	return strings.NewReplacer(`\"`, `"`, `\\`, `\`, `\n`, "\n", `\t`, "\t").Replace(quoted[1 : len(quoted)-1])
 }
 
-// firstLine is the beginning of a text, for a table.
 // taskOf is the id of the task that an audit entry is about; "" for none.
 func taskOf(target string) string {
 	rest, ok := strings.CutPrefix(target, "task ")
@@ -59,6 +58,7 @@ func taskOf(target string) string {
 	return id
 }
 
+// firstLine is the beginning of a text, for a table.
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
 	if r := []rune(s); len(r) > 160 {

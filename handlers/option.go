@@ -27,6 +27,9 @@ const (
 	maxRate         = 1_000_000
 	maxRatePer      = 31 * 24 * time.Hour
 	leastRateStep   = 10 * time.Microsecond
+	maxGroup        = 1000
+	maxWithin       = time.Second
+	defaultWithin   = 20 * time.Millisecond
 	maxKeep         = 100 * 365 * 24 * time.Hour
 )
 
@@ -60,7 +63,7 @@ func NoHeartbeat(lease time.Duration) Option {
 }
 
 // MaxAttempts is how often a task is started before it becomes a dead letter, unless it says
-// otherwise itself. 0 means 10; the most is 32767.
+// otherwise itself. 0 means 20; the most is 32767.
 func MaxAttempts(n int) Option { return func(r *registration) { r.MaxAttempts = n } }
 
 // Priority is added to the priority of each task of this type when a relay chooses between types;
@@ -126,6 +129,26 @@ func Rate(n int, per time.Duration) Option {
 	return func(r *registration) { r.Rate, r.RatePer = n, per }
 }
 
+// GroupCommit lets up to n tasks of a Tx handler share one transaction, each under a savepoint of
+// its own. The handler is called for one task at a time, as without it. A task that fails is rolled
+// back to its savepoint and recorded; the others keep their work. The group commits when n tasks
+// are done, when within has passed since the first of them began, or when nothing more is ready. A
+// slow handler thus has a transaction for each task.
+//
+// Until the group commits, its locks are held and its writes are not seen by others. A deadlock, a
+// lock that took too long, a lost connection, a constraint that is checked at COMMIT or a handler
+// that does not return undoes the group: its tasks run again one by one, and only there an attempt
+// counts. All handlers of a group get the same tx. One that commits it, or goes on in a goroutine
+// after it returned, gives up the guarantees for its group. Prepared statements and advisory locks of the session last until the group
+// commits; all else that a handler sets in its session is put back before the next one.
+//
+// n is at most 1,000; 0 and 1 mean one task. PostgreSQL keeps 64 subtransactions of a transaction
+// at hand: with more that write, reads of other transactions take longer. within is at most 1 s; 0
+// means 20 ms.
+func GroupCommit(n int, within time.Duration) Option {
+	return func(r *registration) { r.GroupSize, r.GroupWithin = n, within }
+}
+
 // Use adds middleware around this handler, inside that of the registry.
 func Use(m ...Middleware) Option {
 	return func(r *registration) { r.middleware = append(r.middleware, m...) }
@@ -175,6 +198,10 @@ func newRegistration(h handler.Handler, opts []Option) *registration {
 		refuse(r.Rate < 1 || r.Rate > maxRate || r.RatePer < time.Millisecond || r.RatePer > maxRatePer || r.RatePer/time.Duration(r.Rate) < leastRateStep,
 			"Rate(%d, %v): must be between 1 and %d tasks in 1ms to %v, at most 100,000 a second, or 0 in 0 for any number", r.Rate, r.RatePer, maxRate, maxRatePer)
 	}
+	refuse(r.GroupSize != 0 && r.Kind != handler.KindTx, "GroupCommit: a %s handler has none: it is for Tx", r.Kind)
+	refuse(r.GroupSize < 0 || r.GroupSize > maxGroup || r.GroupWithin < 0 || r.GroupWithin > maxWithin,
+		"GroupCommit(%d, %v): must be between 1 and %d tasks, or 0 for one, and within at most %v, or 0 for %v", r.GroupSize, r.GroupWithin, maxGroup, maxWithin, defaultWithin)
+	r.GroupWithin = cmp.Or(r.GroupWithin, defaultWithin)
 	refuse(r.Keep < 0 || r.Keep > maxKeep || r.Keep > 0 && r.Keep < time.Microsecond,
 		"Keep(%v): must be between 1µs and %v, or 0 to keep nothing", r.Keep, maxKeep)
 	refuse(r.BatchSize < 1 || r.BatchSize > maxBatchSize, "size %d: must be between 1 and %d", r.BatchSize, maxBatchSize)

@@ -93,6 +93,10 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		{"Rate(1, 745h0m0s): must be", handlers.Rate(1, 745*time.Hour)},
 		{"Backoff: the factory is nil", handlers.Backoff(nil)},
 		{"Backoff: the factory returns nil", handlers.Backoff(backoff)},
+		{"GroupCommit(-1, 0s): must be between 1 and 1000 tasks, or 0 for one, and within at most 1s, or 0 for 20ms", handlers.GroupCommit(-1, 0)},
+		{"GroupCommit(1001, 0s): must be", handlers.GroupCommit(1001, 0)},
+		{"GroupCommit(32, 1.001s): must be", handlers.GroupCommit(32, 1001*time.Millisecond)},
+		{"GroupCommit(32, -1ns): must be", handlers.GroupCommit(32, -1)},
 		{"Use: a Middleware is nil", handlers.Use(nil)},
 	} {
 		got := panics(t, func() { handlers.Tx(handlers.New(), sendMail, nothing, c.opt) })
@@ -104,7 +108,10 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		},
 		"size 0: must be between 1 and 10000": func(r *handlers.Registry) { handlers.Batch(r, sendMail, 0, nothingBatch) },
 		"size 10001: must be between":         func(r *handlers.Registry) { handlers.Batch(r, sendMail, 10_001, nothingBatch) },
-		"NoHeartbeat: a tx handler has no":    func(r *handlers.Registry) { handlers.Tx(r, sendMail, nothing, handlers.NoHeartbeat(time.Minute)) },
+		"GroupCommit: a batch handler has none: it is for Tx": func(r *handlers.Registry) {
+			handlers.Batch(r, sendMail, 1, nothingBatch, handlers.GroupCommit(2, 0))
+		},
+		"NoHeartbeat: a tx handler has no": func(r *handlers.Registry) { handlers.Tx(r, sendMail, nothing, handlers.NoHeartbeat(time.Minute)) },
 		"NoHeartbeat(0s): must be between 100ms and 576h0m0s": func(r *handlers.Registry) {
 			handlers.Leased(r, sendMail, nothingLeased, handlers.NoHeartbeat(0))
 		},

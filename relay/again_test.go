@@ -83,7 +83,7 @@ func TestABadPayloadForTheNextIterationIsAFailedAttempt(t *testing.T) {
 		}, "its payload is for task 10"},
 	} {
 		later, small := handlers.Backoff(constant(time.Hour)), outbox.MaxPayload(100)
-		handlers.Tx(reg, outbox.NewTaskType[any]("TX "+name, small), func(_ context.Context, _ *sql.Tx, task *outbox.Task[any]) error {
+		registerTx(reg, outbox.NewTaskType[any]("TX "+name, small), func(_ context.Context, _ *sql.Tx, task *outbox.Task[any]) error {
 			return c.result(task)
 		}, later)
 		handlers.Batch(reg, outbox.NewTaskType[any]("BATCH "+name, small), 3, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[any]) error {
@@ -152,7 +152,7 @@ func TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone(t *testing.T) {
 	first := make(chan struct{}, 1)
 	first <- struct{}{}
 	late := make(chan struct{})
-	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+	registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		select {
 		case <-first:
 		default:

@@ -152,7 +152,7 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 			t.Parallel()
 			reg := handlers.New()
 			types := registerAppCodes(reg, appCodes(how))
-			handlers.Tx(reg, typeTx, txEffect)
+			registerTx(reg, typeTx, txEffect)
 			begin := func() *database {
 				db := newDatabase(t)
 				for name, c := range types {

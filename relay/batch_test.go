@@ -33,7 +33,7 @@ func TestADeferredConstraintViolatorAmongGoodTasksDiesAlone(t *testing.T) {
 			return nil
 		}
 		reg := handlers.New()
-		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 			return insert(ctx, tx, task)
 		}, handlers.MaxAttempts(3), retrySoon())
 		handlers.Batch(reg, typeBatch, 16, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
@@ -181,7 +181,7 @@ func TestATaskWhoseWriteBackIsDroppedIsNotLost(t *testing.T) {
 	db.Do(t, `CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$`)
 	db.Do(t, `CREATE TRIGGER nothing BEFORE INSERT ON outbox.task FOR EACH ROW WHEN (NEW.state = 'scheduled' AND NEW.attempt > 0) EXECUTE FUNCTION nothing()`)
 	reg := handlers.New()
-	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+	registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		return errors.Join(txEffect(ctx, tx, task), errors.New("boom"))
 	}, handlers.MaxAttempts(2), retrySoon())
 	db.Enqueue(t, "TX", 1)

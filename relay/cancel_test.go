@@ -70,7 +70,7 @@ func TestACanceledRunEndsAndIsNotRetried(t *testing.T) {
 			return end(ctx)
 		}
 		reg := handlers.New()
-		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 			return errors.Join(txEffect(ctx, tx, task), wait(ctx, tx, task.Payload.N))
 		}, handlers.MaxAttempts(1))
 		handlers.Batch(reg, typeBatch, 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {

@@ -77,7 +77,7 @@ func TestACommitOfUnknownOutcomeCostsNoAttemptAndRepeatsNoEffect(t *testing.T) {
 			}
 			return nil
 		}
-		handlers.Tx(reg, outbox.NewTaskType[payload]("TX_FAILS_FIRST"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		registerTx(reg, outbox.NewTaskType[payload]("TX_FAILS_FIRST"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 			return errors.Join(txEffect(ctx, tx, task), failsFirst(task.Attempt))
 		}, retrySoon())
 		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_PLAIN"), func(ctx context.Context, task *outbox.Task[payload]) error {

@@ -49,7 +49,7 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 		}
 		dead := 40
 		if kind == "tx" {
-			handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+			registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 				_, err := tx.ExecContext(ctx, "COMMIT")
 				return errors.Join(boom, err)
 			})

@@ -43,7 +43,7 @@ func (d destiny) result() error {
 func destined() *handlers.Registry {
 	reg := handlers.New()
 	retry := handlers.Backoff(constant(time.Hour))
-	handlers.Tx(reg, outbox.NewTaskType[destiny]("TX"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[destiny]) error {
+	registerTx(reg, outbox.NewTaskType[destiny]("TX"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[destiny]) error {
 		if err := effect(ctx, tx, task.ID, task.Attempt); err != nil {
 			return err
 		}

@@ -183,7 +183,7 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 			return nil
 		})
 	}
-	handlers.Tx(reg, outbox.NewTaskType[payload]("SQL"), func(_ context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+	registerTx(reg, outbox.NewTaskType[payload]("SQL"), func(_ context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		defer ended.Done()
 		started.Done()
 		_, err := tx.ExecContext(context.Background(), `SELECT pg_sleep(60)`)
@@ -201,7 +201,7 @@ func TestAHandlerThatIgnoresTheDrainIsLeftBehindWithoutItsTask(t *testing.T) {
 	nothingLeft(t, db, pool.DB)
 	db.wantRows(t, 7, `outbox.task WHERE attempt = 0 AND state = 'ready'`)
 	again := all()
-	handlers.Tx(again, outbox.NewTaskType[payload]("SQL"), txEffect)
+	registerTx(again, outbox.NewTaskType[payload]("SQL"), txEffect)
 	handlers.Leased(again, outbox.NewTaskType[payload]("COMPLETE"), leasedEffect)
 	once(t, db, again, relay.Config{})
 	let()

@@ -39,7 +39,7 @@ type probe struct {
 // newProbe registers a Tx handler for the type, which does nothing else.
 func newProbe(reg *handlers.Registry, taskType string) *probe {
 	p := &probe{taskType, make(chan time.Time, 1)}
-	handlers.Tx(reg, outbox.NewTaskType[payload](taskType), func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+	registerTx(reg, outbox.NewTaskType[payload](taskType), func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
 		p.started <- time.Now()
 		return nil
 	})

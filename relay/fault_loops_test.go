@@ -129,7 +129,7 @@ func (u *loopsUnderTest) try(t *testing.T, c faultyLoop, nth int, what fault, wa
 	t.Helper()
 	name := fmt.Sprintf("%s, call %d: %v", c.name, nth, what)
 	reg := handlers.New()
-	handlers.Tx(reg, typeTx, txEffect, handlers.Rate(1000, time.Hour))
+	registerTx(reg, typeTx, txEffect, handlers.Rate(1000, time.Hour))
 	log := &records{}
 	r, err := relay.New(u.pool.DB, reg, relay.Config{DeadRetention: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil)),
 		Schedules: relay.Schedules{{Name: "tick", Timing: relay.Every(1000 * time.Hour), Task: relaytest.TypeFired.New(payload{}), CatchUp: relay.CatchUpAll}}})

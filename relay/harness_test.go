@@ -1,8 +1,11 @@
 package relay_test
 
 import (
+	"context"
+	"database/sql"
 	"testing"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
@@ -32,6 +35,11 @@ var (
 	constant   = relaytest.Constant
 	retrySoon  = relaytest.RetrySoon
 )
+
+// registerTx is relaytest.Tx.
+func registerTx[P any](r *handlers.Registry, t outbox.TaskType[P], h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...handlers.Option) {
+	relaytest.Tx(r, t, h, opts...)
+}
 
 // database is one of relaytest, with methods of these tests.
 type database struct{ *relaytest.Database }

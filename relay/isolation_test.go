@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
@@ -70,7 +69,7 @@ func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 		tests[refused] = func(t *testing.T) {
 			db := newDatabase(t)
 			reg := all()
-			handlers.Tx(reg, outbox.NewTaskType[payload]("OTHER"), txEffect)
+			registerTx(reg, outbox.NewTaskType[payload]("OTHER"), txEffect)
 			db.keep(t, `BEFORE `+refused+` ON outbox.running`, map[string]string{"INSERT": "NEW", "DELETE": "OLD"}[refused]+`.task_id >= 1000`)
 			r := run(t, db, reg, relay.Config{Workers: 10, PollInterval: 50 * time.Millisecond})
 			claimed := func() {

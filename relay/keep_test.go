@@ -85,7 +85,7 @@ func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()
-	handlers.Tx(reg, typeTx, txEffect, handlers.Keep(time.Hour), retrySoon())
+	registerTx(reg, typeTx, txEffect, handlers.Keep(time.Hour), retrySoon())
 	db.Do(t, `CREATE SEQUENCE crashes;
 		CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 			IF nextval('public.crashes') <= 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(1); END IF; RETURN NULL; END $$;
@@ -103,7 +103,7 @@ func TestAHandlerThatRollsItsClaimBackHasNoHistory(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {
 		reg := handlers.New()
-		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+		registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 			_, err := tx.ExecContext(ctx, "ROLLBACK")
 			return err
 		}, handlers.Keep(time.Hour), handlers.Backoff(constant(time.Hour)), handlers.NoJitter())

@@ -23,6 +23,7 @@ type lane struct {
 	leasing    int        // claims of leased tasks that have not come back
 	finding    int        // those of them that have not said what they found
 	claiming   int        // other claims that have not
+	claimSize  int        // tasks that the last of these asked for
 	served     time.Time  // of its last claim
 	watermarks plan.Watermarks
 
@@ -94,10 +95,10 @@ func (c *lane) batchClaims() int {
 // gathers reports whether the lane has to wait for a claim under way; slots for leased tasks gather
 // meanwhile.
 func (l *lanes) gathers(c *lane) bool {
-	switch c.h.Kind {
-	case handler.KindBatch:
+	switch {
+	case c.claimSize > 1:
 		return c.claiming >= c.batchClaims()
-	case handler.KindLeased:
+	case c.h.Kind == handler.KindLeased:
 		return c.finding > 0 || c.leasing >= laneClaims || l.leases >= leaseClaims
 	}
 	return false

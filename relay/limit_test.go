@@ -160,7 +160,7 @@ func TestTheLastRelayThatStartsStoresTheLimits(t *testing.T) {
 		{nil, "TX 2 1/60000000 5"},
 	} {
 		reg := handlers.New()
-		handlers.Tx(reg, typeTx, txEffect, step.opts...)
+		registerTx(reg, typeTx, txEffect, step.opts...)
 		once(t, db, reg, relay.Config{})
 		db.want(t, step.want, fmt.Sprint("stored after step ", i), `SELECT string_agg(format('%s %s %s/%s %s', task_type, max_running, rate, rate_per,
 			(SELECT count(*) FROM outbox.slot s WHERE s.task_type = t.task_type)), ', ' ORDER BY task_type) FROM outbox.task_type t`)

@@ -42,7 +42,7 @@ func TestNoSecretReachesALog(t *testing.T) {
 	type nested struct{ M map[string]struct{ N []int } }
 	opts := []handlers.Option{handlers.Backoff(constant(50 * time.Millisecond)), handlers.MaxAttempts(2)}
 	tx := func(name string, f func(context.Context, *sql.Tx, *outbox.Task[raw]) error, more ...handlers.Option) {
-		handlers.Tx(reg, outbox.NewTaskType[raw](name), f, append(opts, more...)...)
+		registerTx(reg, outbox.NewTaskType[raw](name), f, append(opts, more...)...)
 	}
 	lease := func(name string, f func(context.Context, *outbox.Task[raw]) error, more ...handlers.Option) {
 		handlers.Leased(reg, outbox.NewTaskType[raw](name), f, append(opts, more...)...)
@@ -55,7 +55,7 @@ func TestNoSecretReachesALog(t *testing.T) {
 	completes := func(ctx context.Context, task *outbox.Task[raw]) error {
 		return task.Complete(ctx, func(tx *sql.Tx) error { return conflict(ctx, tx) })
 	}
-	handlers.Tx(reg, outbox.NewTaskType[number]("UNDECODABLE"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil }, opts...)
+	registerTx(reg, outbox.NewTaskType[number]("UNDECODABLE"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil }, opts...)
 	handlers.Batch(reg, outbox.NewTaskType[nested]("UNDECODABLE_BATCH"), 10, func(context.Context, outbox.Tx, []*outbox.Task[nested]) error { return nil }, opts...)
 	handlers.Leased(reg, outbox.NewTaskType[number]("UNDECODABLE_LEASED"), func(context.Context, *outbox.Task[number]) error { return nil }, opts...)
 	handlers.Batch(reg, outbox.NewTaskType[raw]("CONFLICT_BATCH"), 10, func(ctx context.Context, tx outbox.Tx, _ []*outbox.Task[raw]) error { return conflict(ctx, tx) }, opts...)

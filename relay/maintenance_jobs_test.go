@@ -23,7 +23,7 @@ func TestUpkeepThatHangsDelaysNoBeat(t *testing.T) {
 	db := newDatabase(t)
 	reg := handlers.New()
 	handlers.Leased(reg, typeLeased, leasedEffect)
-	handlers.Tx(reg, outbox.NewTaskType[payload]("RATED"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil }, handlers.Rate(1, time.Hour))
+	registerTx(reg, outbox.NewTaskType[payload]("RATED"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil }, handlers.Rate(1, time.Hour))
 	run(t, db, reg, relay.Config{})
 	db.becomes(t, 10*time.Second, 1, "it beats", `SELECT count(*) FROM outbox.relay`)
 	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('`+deadRelay+`', 'h', 1, now() - interval '1 minute', '{}');

@@ -244,7 +244,11 @@ func (m *misbehavingRelay) judgeOne(t *testing.T, c misbehavingHandler) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if got := m.calls[name]; !slices.Equal(got, calls) {
+	got := m.calls[name]
+	if m.name == "tx" && relaytest.Grouped { // a group that it breaks is undone, and it is called again
+		got, calls = slices.Compact(got), slices.Compact(calls)
+	}
+	if !slices.Equal(got, calls) {
 		t.Errorf("the handler was called with {attempt, tasks} %v, want %v", got, calls)
 	}
 }

@@ -75,7 +75,7 @@ func TestObserversHearOfFailuresOfTheDatabaseAsNoAttempt(t *testing.T) {
 	db, reg, h := newDatabase(t), handlers.New(), &heard{}
 	later := handlers.Backoff(constant(time.Hour))
 	const kill = `SELECT pg_terminate_backend(pg_backend_pid())`
-	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+	registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 		_, err := tx.ExecContext(ctx, kill)
 		return err
 	}, later)

@@ -192,8 +192,8 @@ func TestObserversHearOfCompletedTasksAndOfThoseThatMayNotRun(t *testing.T) {
 		})
 		return errors.Join(err, errors.New("it does not matter any more"))
 	}, three)
-	handlers.Tx(reg, typeTx, txEffect, three)
-	handlers.Tx(reg, outbox.NewTaskType[payload]("OWN"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+	registerTx(reg, typeTx, txEffect, three)
+	registerTx(reg, outbox.NewTaskType[payload]("OWN"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		_, err := tx.ExecContext(ctx, "COMMIT")
 		if task.Payload.N == 1 {
 			return errors.Join(err, errors.New("boom"))

@@ -19,7 +19,7 @@ func TestRunOnceRunsAllThatIsDueAndNothingThatIsNot(t *testing.T) {
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	chain := outbox.NewTaskType[payload]("CHAIN")
-	handlers.Tx(reg, chain, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+	registerTx(reg, chain, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		if task.Payload.N == 0 {
 			return effect(ctx, tx, task.ID, task.Attempt)
 		}

@@ -40,7 +40,7 @@ func TestAnEndlessUrgentTypeDoesNotStarveAnother(t *testing.T) {
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
 	urgent := outbox.NewTaskType[payload]("URGENT")
-	handlers.Tx(reg, urgent, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+	registerTx(reg, urgent, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 		_, err := urgent.Enqueue(ctx, tx, payload{}) // there is always another one
 		return err
 	}, handlers.Priority(-1000))

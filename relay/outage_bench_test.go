@@ -26,7 +26,7 @@ func BenchmarkFirstTaskAfterAnOutage(b *testing.B) {
 			}
 			began := make(chan time.Time, 1)
 			reg := handlers.New()
-			handlers.Tx(reg, typeTx, func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+			registerTx(reg, typeTx, func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
 				began <- time.Now()
 				return nil
 			})

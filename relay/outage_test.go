@@ -27,7 +27,7 @@ const (
 // so that only the relay is disturbed.
 func everyKind() *handlers.Registry {
 	reg := handlers.New()
-	handlers.Tx(reg, typeTx, txEffect)
+	registerTx(reg, typeTx, txEffect)
 	handlers.Batch(reg, typeBatch, 20, batchEffect)
 	handlers.Leased(reg, typeLeased, func(context.Context, *outbox.Task[payload]) error { return nil })
 	return reg
@@ -81,7 +81,7 @@ func TestARelayWorksOnAfterTheServerStopped(t *testing.T) {
 					// It has none of the first one's tasks: another relay counts their runs as attempts
 					// until the first one has marked them as lost connections.
 					others := handlers.New()
-					handlers.Tx(others, outbox.NewTaskType[payload]("OTHERS"), txEffect)
+					registerTx(others, outbox.NewTaskType[payload]("OTHERS"), txEffect)
 					late := run(t, open(t, db.URL), others, relay.Config{})
 					eventually(t, 10*time.Second, "a new relay says that there is no server", func() bool { return late.Log.Count(outageBegins) == 1 })
 					outageIsToldWithoutSecrets(t, r.Health(), db.URL)
@@ -150,7 +150,7 @@ func testTimeoutsOfTheRole(t *testing.T) {
 		_, err := tx.ExecContext(ctx, `WITH s AS MATERIALIZED (SELECT pg_sleep(1.5)) INSERT INTO effect (task_id, attempt) SELECT $1, $2 FROM s`, taskID, attempt)
 		return err
 	}
-	handlers.Tx(reg, outbox.NewTaskType[payload]("SLOW_TX"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+	registerTx(reg, outbox.NewTaskType[payload]("SLOW_TX"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		return slow(ctx, tx, task.ID, task.Attempt)
 	})
 	handlers.Batch(reg, outbox.NewTaskType[payload]("SLOW_BATCH"), 2, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {

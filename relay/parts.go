@@ -84,7 +84,7 @@ func (r *Relay) newDispatcher(ctx context.Context, once bool) *dispatcher {
 		d.lanes.chooser = &appChooser{chooser: r.config.Chooser, log: r.log}
 	}
 	for _, h := range r.handlers {
-		d.lanes.all = append(d.lanes.all, &lane{h: h, watermarks: plan.Watermarks{Random: r.config.Order == Random}})
+		d.lanes.all = append(d.lanes.all, &lane{h: h, claimSize: max(h.BatchSize, h.GroupSize), watermarks: plan.Watermarks{Random: r.config.Order == Random}})
 	}
 	return d
 }

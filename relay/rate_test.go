@@ -14,7 +14,7 @@ func TestTokensThatAreNotUsedAreGivenBack(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
 	db, reg := newDatabase(t), handlers.New()
-	handlers.Tx(reg, typeTx, txEffect, handlers.Rate(20, time.Hour)) // two at once
+	registerTx(reg, typeTx, txEffect, handlers.Rate(20, time.Hour)) // two at once
 	for i, step := range []struct{ enqueue, done int }{{1, 1}, {3, 2}, {0, 2}} {
 		db.Enqueue(t, "TX", step.enqueue)
 		once(t, db, reg, relay.Config{})

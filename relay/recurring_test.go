@@ -32,7 +32,7 @@ func scheduled(schedules ...relay.Schedule) relay.Config {
 // idle is a registry without a handler for what is fired, so that the tasks stay.
 func idle() *handlers.Registry {
 	reg := handlers.New()
-	handlers.Tx(reg, typeTx, txEffect)
+	registerTx(reg, typeTx, txEffect)
 	return reg
 }
 

@@ -81,7 +81,7 @@ func TestScheduledTasksStartAtTheirTimeWithoutAPoll(t *testing.T) {
 			tt := newTimetable(t, db)
 			const types = 20
 			for i := range types {
-				handlers.Tx(reg, outbox.NewTaskType[payload](fmt.Sprint("TYPE", i)), func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
+				registerTx(reg, outbox.NewTaskType[payload](fmt.Sprint("TYPE", i)), func(ctx context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
 					return tt.start(ctx, task.RunAt)
 				})
 			}

@@ -19,7 +19,7 @@ func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 			continue
 		}
 		n := min(p.workers, p.credit)
-		if p.h.Kind == handler.KindBatch {
+		if p.claimSize > 1 {
 			n = min(n, p.batchClaims()-p.claiming)
 		}
 		for range n {
@@ -40,7 +40,8 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	d.claims++
 	limit := slots
 	if c.h.Kind != handler.KindLeased {
-		limit = c.h.BatchSize
+		limit = d.r.ClaimSize(c.h)
+		c.claimSize = limit
 	}
 	known := limit
 	if c.h.Rate > 0 || c.h.MaxRunningTotal > 0 { // they may leave it less

@@ -77,7 +77,7 @@ func witnesses(t *testing.T, db *database, pool *sql.DB, kind string) (saw []wit
 	t.Helper()
 	reg, seen := handlers.New(), make(chan witnessed, 100)
 	registerDisturber(reg, kind)
-	handlers.Tx(reg, typeWitness, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+	registerTx(reg, typeWitness, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 		w := witnessed{attempt: task.Attempt}
 		err := tx.QueryRowContext(ctx, stateSQL).Scan(&w.state, &w.pid)
 		if err == nil {
@@ -180,6 +180,9 @@ func TestADriverResetsItsSessionBeforeEachClaim(t *testing.T) {
 	db.Enqueue(t, "TX", tasks)
 	relaytest.Once(t, pool, all(), relay.Config{Workers: 1})
 	// As by database/sql, not before the first use of a connection.
+	if relaytest.Grouped {
+		return // it claims less often
+	}
 	if got := resets.Load() + connects.Load(); got < tasks {
 		t.Errorf("%d resets and %d connections for %d claims", resets.Load(), connects.Load(), tasks)
 	}

@@ -70,7 +70,7 @@ func TestASilentConnectionCostsAWorkerLessThan45Seconds(t *testing.T) {
 var typeSilent = outbox.NewTaskType[payload]("SILENT")
 
 func silentTx(reg *handlers.Registry) {
-	handlers.Tx(reg, typeSilent, txEffect, handlers.Timeout(10*time.Second))
+	registerTx(reg, typeSilent, txEffect, handlers.Timeout(10*time.Second))
 }
 
 func silentBatch(reg *handlers.Registry) {

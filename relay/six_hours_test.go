@@ -87,7 +87,7 @@ func TestMailArrivesAfterAnOutageOfSixHours(t *testing.T) {
 	t.Parallel()
 	db, server := newDatabase(t), newMailServer(t)
 	reg := handlers.New()
-	handlers.Tx(reg, typeTx, func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return server.send(task.ID) })
+	registerTx(reg, typeTx, func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error { return server.send(task.ID) })
 	handlers.Leased(reg, typeLeased, func(_ context.Context, task *outbox.Task[payload]) error { return server.send(task.ID) })
 	const each = 20
 	db.Enqueue(t, "TX", each)

@@ -203,7 +203,7 @@ func TestAnOutboxOfAnotherName(t *testing.T) {
 	}
 	db.enqueueEach(t, 3)
 	reg := all()
-	handlers.Tx(reg, outbox.NewTaskType[payload]("BAD"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errAlways },
+	registerTx(reg, outbox.NewTaskType[payload]("BAD"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errAlways },
 		handlers.MaxAttempts(2), retrySoon())
 	p := newProbe(reg, "PROBE")
 	r := run(t, open(t, db.URL), reg, relay.Config{Schema: name, ListenDSN: db.URL, PollInterval: time.Minute, Order: relay.Random})

@@ -180,7 +180,7 @@ func TestARelayFoldsTheLogByItself(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	reg := handlers.New()
-	handlers.Tx(reg, typeTx, txEffect)
+	registerTx(reg, typeTx, txEffect)
 	for range 2 {
 		run(t, db, reg, relay.Config{})
 	}

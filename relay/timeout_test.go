@@ -41,7 +41,7 @@ func TestEachTaskCanHaveATimeoutOfItsOwn(t *testing.T) {
 			return db.Text(t, `SELECT round(extract(epoch FROM leased_until - attempted_at)) FROM outbox.task WHERE task_id = $1`, task.ID)
 		}
 		reg, timeout := handlers.New(), handlers.Timeout(20*time.Second)
-		handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 			return note(ctx, "TX", task, settings(ctx, tx))
 		}, timeout)
 		handlers.Batch(reg, typeBatch, 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {

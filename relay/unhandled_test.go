@@ -27,7 +27,7 @@ func TestATypeWithoutAHandlerIsLeftAloneAndReportedAtTheStart(t *testing.T) {
 	db.Enqueue(t, "FEW", 3)
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'LATER', now() + interval '1 day' FROM generate_series(1, 5)`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) SELECT 'MANY', now() + interval '1 day' FROM generate_series(1, 5)`)
-	handlers.Tx(reg, typeTx, txEffect)
+	registerTx(reg, typeTx, txEffect)
 	r := run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 	eventually(t, 10*time.Second, "three types are reported", func() bool { return r.Log.Count(unhandled) == 3 })
 	for _, want := range []string{"task_type=MANY tasks=1000", "task_type=FEW tasks=3", "task_type=LATER tasks=5"} {

@@ -32,7 +32,7 @@ func TestBesideAForgottenTransactionAClaimReadsFewEntries(t *testing.T) {
 	handlers.Batch(batches, typeTx, 1000, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
 	once(t, db, batches, relay.Config{})
 	reg := handlers.New()
-	handlers.Tx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+	registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 		var pid, n int
 		if err := tx.QueryRowContext(ctx, entries).Scan(&pid, &n); err != nil {
 			return err

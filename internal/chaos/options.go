@@ -25,6 +25,7 @@ type options struct {
 	mutation  string
 	patience  time.Duration
 	slices    int
+	group     int
 }
 
 func parse(args []string, out io.Writer) (options, error) {
@@ -43,6 +44,7 @@ func parse(args []string, out io.Writer) (options, error) {
 		"compile bugs into the library and see whether they are noticed: all, runs, tests, or with commas of\n"+mutantHelp())
 	f.DurationVar(&o.patience, "patience", 90*time.Second, "a run gives up if the backlog does not shrink for so long")
 	f.IntVar(&o.slices, "slices", 1, "so many runs one after the other, with seeds that follow each other")
+	f.IntVar(&o.group, "group", 0, "handlers.GroupCommit of the Tx handlers; 0: none")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -73,6 +75,9 @@ func (o options) String() string {
 	tasks := ""
 	if o.tasks > 0 {
 		tasks = fmt.Sprintf(" -tasks %d", o.tasks)
+	}
+	if o.group > 0 {
+		tasks += fmt.Sprintf(" -group %d", o.group)
 	}
 	return fmt.Sprintf("-for %v%s -seed %d -driver %s -every %v -faults %s",
 		o.length, tasks, o.seed, o.driver, o.every, strings.Join(o.faults, ","))

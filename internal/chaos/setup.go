@@ -68,7 +68,7 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 }
 
 func newSeatOf(a *arena, o options, c app.Config) (*seat, error) {
-	c.Driver, c.Dir = o.driver, a.dir
+	c.Driver, c.Dir, c.Group = o.driver, a.dir, o.group
 	s, err := newSeat(a.address(), a.url, c)
 	if err == nil {
 		a.cleanup(s.close)

@@ -18,7 +18,7 @@ var typePlain = outbox.NewTaskType[relaytest.Payload]("PLAIN")
 func effects(side *sql.DB) *handlers.Registry {
 	reg := handlers.New()
 	many := handlers.MaxAttempts(1000)
-	handlers.Tx(reg, relaytest.TypeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
+	relaytest.Tx(reg, relaytest.TypeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
 		return pointed(ctx, tx, func() error { return relaytest.TxEffect(ctx, tx, task) })
 	}, many)
 	handlers.Batch(reg, relaytest.TypeBatch, 20, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[relaytest.Payload]) error {
@@ -65,7 +65,7 @@ func gated(side *sql.DB) *handlers.Registry {
 		wait(task)
 		return relaytest.LeasedEffect(ctx, task)
 	})
-	handlers.Tx(reg, relaytest.TypeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
+	relaytest.Tx(reg, relaytest.TypeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
 		if err := relaytest.TxEffect(ctx, tx, task); err != nil {
 			return err
 		}

@@ -28,7 +28,7 @@ func TestARelayThatIsFrozenInATransactionLetsGoAndLeavesNoEffect(t *testing.T) {
 	}
 	signal(syscall.SIGSTOP)
 	reg := handlers.New()
-	handlers.Tx(reg, relaytest.TypeTx, relaytest.TxEffect)
+	relaytest.Tx(reg, relaytest.TypeTx, relaytest.TxEffect)
 	relaytest.Run(t, db.DB, reg, relay.Config{PollInterval: 50 * time.Millisecond})
 	// The handler's timeout of 0.1 s, what a relay takes to abandon it, and 10 s for bookkeeping.
 	relaytest.Eventually(t, 2*time.Minute, "another relay has run it", func() bool { return db.Int(t, `SELECT count(*) FROM effect`) == 1 })

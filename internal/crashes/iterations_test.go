@@ -61,7 +61,7 @@ func recurring(*sql.DB) *handlers.Registry {
 		return handlers.RunAgainWith(task, time.Millisecond, relaytest.Payload{N: task.Payload.N + 1})
 	}
 	reg := handlers.New()
-	handlers.Tx(reg, relaytest.TypeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
+	relaytest.Tx(reg, relaytest.TypeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
 		if err := relaytest.Effect(ctx, tx, task.ID, task.Iterations); err != nil {
 			return err
 		}

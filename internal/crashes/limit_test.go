@@ -33,7 +33,7 @@ func limited(side *sql.DB) *handlers.Registry {
 	}
 	reg := handlers.New()
 	total, many := handlers.MaxRunningTotal(limitedTo), handlers.MaxAttempts(1000)
-	handlers.Tx(reg, relaytest.TypeTx, func(_ context.Context, _ *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
+	relaytest.Tx(reg, relaytest.TypeTx, func(_ context.Context, _ *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
 		return work("TX", task.ID)
 	}, total, many)
 	handlers.Batch(reg, relaytest.TypeBatch, 5, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[relaytest.Payload]) error {

@@ -38,7 +38,7 @@ func poison(side *sql.DB) *handlers.Registry {
 		os.Exit(3)
 	}
 	three := handlers.MaxAttempts(3)
-	handlers.Tx(reg, relaytest.TypeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
+	relaytest.Tx(reg, relaytest.TypeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
 		begin(ctx, task)
 		return relaytest.TxEffect(ctx, tx, task)
 	}, three)
@@ -74,7 +74,7 @@ func slowPoison(side *sql.DB) *handlers.Registry {
 		pause(ctx, -ms/2)
 		os.Exit(3)
 	}
-	handlers.Tx(reg, relaytest.TypeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
+	relaytest.Tx(reg, relaytest.TypeTx, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
 		run(ctx, task)
 		return relaytest.TxEffect(ctx, tx, task)
 	})

@@ -22,7 +22,7 @@ func rated(side *sql.DB) *handlers.Registry {
 		return err
 	}
 	reg, rate := handlers.New(), handlers.Rate(ratePerSecond, time.Second)
-	handlers.Tx(reg, relaytest.TypeTx, func(ctx context.Context, _ *sql.Tx, _ *outbox.Task[relaytest.Payload]) error {
+	relaytest.Tx(reg, relaytest.TypeTx, func(ctx context.Context, _ *sql.Tx, _ *outbox.Task[relaytest.Payload]) error {
 		return note(ctx, "TX", 1)
 	}, rate)
 	handlers.Batch(reg, relaytest.TypeBatch, 20, func(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[relaytest.Payload]) error {

@@ -30,6 +30,8 @@ type Handler struct {
 	Type        string
 	Kind        Kind
 	BatchSize   int           // tasks of one claim; 1 unless the kind is KindBatch
+	GroupSize   int           // tasks that share a transaction of KindTx; 0: one
+	GroupWithin time.Duration // from the first call of a group to the last one's begin
 	Timeout     time.Duration // of one run; 0 is none, for KindLeased only
 	Lease       time.Duration // of one claim, without heartbeats; 0 is with them
 	MaxAttempts int

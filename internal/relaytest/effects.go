@@ -50,7 +50,7 @@ func LeasedEffect(ctx context.Context, task *outbox.Task[Payload]) error {
 // All registers a handler of each kind that leaves one effect.
 func All() *handlers.Registry {
 	reg := handlers.New()
-	handlers.Tx(reg, TypeTx, TxEffect)
+	Tx(reg, TypeTx, TxEffect)
 	handlers.Batch(reg, TypeBatch, 50, BatchEffect)
 	handlers.Leased(reg, TypeLeased, LeasedEffect)
 	return reg

@@ -18,7 +18,7 @@ func Register[P any](reg *handlers.Registry, kind, taskType string, size int, h 
 	of := outbox.NewTaskType[P](taskType)
 	switch kind {
 	case "tx":
-		handlers.Tx(reg, of, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error {
+		Tx(reg, of, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error {
 			return h(ctx, tx, []*outbox.Task[P]{task})
 		}, opts...)
 	case "batch":

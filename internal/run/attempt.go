@@ -30,57 +30,15 @@ type attempt struct {
 	again         *handler.Result // all tasks are to run again
 	open          *openClaim      // once it has taken tasks
 	took          time.Duration   // the handler's call
+	alone         []int64         // tasks that are to run one by one next
 }
 
-// RunTx claims with the given claim and runs the handler. claimed is called with what was
-// claimed, unless the claim failed. The error is the database's, which is no attempt and a reason
-// to slow down, or ErrNoSlot.
-func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, c claimPlan, claimed func([]*store.Row)) error {
-	a := &attempt{unit: unit{guardedTx: newGuardedTx(&r.Store), h: h}, r: r, claim: handler.Claim{Began: time.Now(), Log: r.Log}}
-	err := a.begin(ctx)
-	if err != nil {
-		return err
-	}
-	if h.MaxRunningTotal > 0 {
-		slots, err := r.LockSlots(ctx, h.Type, a.tx, 1)
-		if err != nil {
-			a.abort()
-			return err
-		}
-		if len(slots) == 0 {
-			a.giveBack()
-			return ErrNoSlot
-		}
-	}
-	if err = a.take(c); err != nil {
-		a.abort()
-		return err
-	}
-	a.claim.Ended = time.Now()
-	if len(a.rows) == 0 {
-		if err := a.giveBack(); err != nil {
-			return err
-		}
-		claimed(nil)
-		r.tellClaim(h, 0, a.claim.Began, a.claim.Ended)
-		return nil
-	}
-	a.open = r.started(r.Handling, a.rows)
-	defer r.stopped(a.open)
-	claimed(a.rows)
-	r.tellClaim(h, len(a.rows), a.claim.Began, a.claim.Ended)
-	a.watch = newWatch(a.r.Events, h, a.rows, a.claim.Ended)
-	err = a.run(ctx)
-	a.watch.tell()
-	return err
-}
-
-func (a *attempt) run(ctx context.Context) error {
+// run runs the handler, by the given call, for what was claimed.
+func (a *attempt) run(ctx context.Context, call func(context.Context) error) error {
 	a.runs = store.NewRuns(a.rows, a.xid)
 	recorded := a.r.Journal.Record(a.runs)
 	defer a.r.Journal.Close(a.runs)
-	timeout := timeoutOf(a.h, a.rows...)
-	err := a.allow(timeout)
+	err := a.allow(a.timeout())
 	found, journalErr := recorded()
 	if err = errors.Join(err, journalErr); err != nil {
 		a.abort()
@@ -104,14 +62,32 @@ func (a *attempt) run(ctx context.Context) error {
 			return err
 		}
 	}
+	return call(ctx)
+}
+
+// timeout is that of the first call: of all tasks, or of the first one in a group.
+func (a *attempt) timeout() time.Duration {
+	if a.h.GroupSize > 1 {
+		return timeoutOf(a.h, a.rows[0])
+	}
+	return timeoutOf(a.h, a.rows...)
+}
+
+// call calls the handler for all tasks, and settles that.
+func (a *attempt) call(ctx context.Context) error {
+	timeout := a.timeout()
 	tasks := a.tasks()
 	start := time.Now()
 	limit, end := context.WithTimeoutCause(a.open.ctx, timeout+grace(timeout), timeoutError(timeout))
 	defer end()
 	out := callHandler(limit, a.h, a.tx, a.claim, tasks)
+	for try := 0; a.againAfterDeadlock(limit, out, try); try++ {
+		out = callHandler(limit, a.h, a.tx, a.claim, tasks)
+	}
 	d := time.Since(start)
 	out.took, a.took = d, d
 	a.watch.called(start, d, tasks)
+	a.r.groups.note(a.h, 1, 1, d)
 	if d > slowTransaction {
 		a.r.Log.Warn("outbox: a handler kept a transaction open for long; register it as Leased", "task_type", a.h.Type, "duration", d.Round(time.Millisecond))
 	}

@@ -104,6 +104,7 @@ type failure struct {
 	err          error
 	text         string
 	result       handler.Result
+	code         string              // the SQLSTATE in its chain
 	some         handlers.BatchError // of failures; nil if it is none
 	endedContext bool
 	broken       bool // a method panicked
@@ -133,7 +134,7 @@ func readFailure(err error) *failure {
 	f := &failure{err: err}
 	f.read("Error method", func() { f.text = pgerr.Storable(err.Error()) })
 	f.read("Unwrap, Is or As method", func() { f.result = handler.ResultOf(err) })
-	f.read("Unwrap, Is or As method", func() { f.endedContext = endedContext(err) })
+	f.read("Unwrap, Is or As method", func() { f.endedContext, f.code = endedContext(err), pgerr.Code(err) })
 	return f
 }
 

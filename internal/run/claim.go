@@ -174,8 +174,15 @@ func (u *unit) take(c claimPlan) error {
 	})
 }
 
+// inner is the savepoint of one task.
+func (u *unit) inner() string { return u.savepoint + "t" }
+
 func (u *unit) savepointStatements(timeout time.Duration) string {
-	return "SAVEPOINT " + u.savepoint + "; SET LOCAL statement_timeout = " + pg.Millis(timeout)
+	both := "SAVEPOINT " + u.savepoint + "; "
+	if u.h.GroupSize > 1 {
+		both += "SAVEPOINT " + u.inner() + "; "
+	}
+	return both + "SET LOCAL statement_timeout = " + pg.Millis(timeout)
 }
 
 // allow makes the transaction wait for a handler with another timeout than the registered one,

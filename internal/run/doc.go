@@ -12,6 +12,9 @@
 //	  cancel:     ROLLBACK TO; DELETE; COMMIT; of a batch ROLLBACK, then DELETE
 //	  give back:  ROLLBACK
 //
+// With GroupCommit a claim has several tasks, and group.go calls the handler for one after the other,
+// each under a savepoint of its own.
+//
 // A Leased claim is committed before its handlers run. Each of its runs has a lease:
 //
 //	claimed → running → ended → its result waits for a group → written

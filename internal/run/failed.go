@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/lib/pq"
@@ -32,8 +33,18 @@ func (a *attempt) split(ctx context.Context, out callResult) error {
 	if err := a.exclusively(a.undo); err != nil {
 		return a.broken(ctx, out, err)
 	}
-	a.r.Log.Warn("outbox: a batch failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), "error", pgerr.Text(out.err))
-	return a.solo(ctx, a.r.Journal.MarkLost(a.runs), store.IDs(a.rows))
+	a.logSplit(out.err)
+	a.solo(a.r.Journal.MarkLost(a.runs), store.IDs(a.rows))
+	return nil
+}
+
+func (a *attempt) logSplit(err error) {
+	what := "batch"
+	if a.h.GroupSize > 1 {
+		what = "group"
+		a.r.groups.set(a.h, 1)
+	}
+	a.r.Log.Warn("outbox: a "+what+" failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), "error", pgerr.Text(err))
 }
 
 // giveBackDrained ends a claim as the relay stops.
@@ -139,6 +150,7 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 func (a *attempt) outOfBand(handlerErr, cause error) error {
 	if len(a.rows) > 1 {
 		// The failure may be any member's: they run one by one, where it counts.
+		a.logSplit(handlerErr)
 		a.r.Journal.MarkLost(a.runs)
 		a.watch.all(PutOff)
 		return cause
@@ -230,4 +242,21 @@ func (a *attempt) removeCanceled() {
 			return
 		}
 	}
+}
+
+// againAfterDeadlock undoes what a handler with GroupCommit wrote, and reports whether to call it
+// again within its timeout: in a transaction of its own, its task was the victim of a deadlock,
+// which may be with a group that holds the locks of other tasks.
+func (a *attempt) againAfterDeadlock(ctx context.Context, out callResult, try int) bool {
+	f, ok := out.err.(*failure)
+	if !ok || f.code != "40P01" || a.h.GroupSize <= 1 || ctx.Err() != nil {
+		return false
+	}
+	pause := min(10*time.Millisecond<<min(try, 10), time.Second)
+	select {
+	case <-time.After(pause/2 + rand.N(pause)):
+	case <-ctx.Done():
+		return false
+	}
+	return a.exec("ROLLBACK TO SAVEPOINT "+a.savepoint) == nil
 }

@@ -2,10 +2,8 @@ package run
 
 import (
 	"context"
-	"errors"
 	"slices"
 
-	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -64,35 +62,18 @@ func (a *attempt) judgeBatch(ctx context.Context, found map[int64][]store.Earlie
 		}
 		solo = history
 	}
-	return true, a.solo(ctx, a.r.Journal.ForgetRuns(a.runs), solo)
+	a.solo(a.r.Journal.ForgetRuns(a.runs), solo)
+	return true, nil
 }
 
-// solo gives a batch back, once the journal has noted what its runs were, and runs tasks of it one
-// by one.
-func (a *attempt) solo(ctx context.Context, noted func(), taskIDs []int64) error {
+// solo gives a batch back, once the journal has noted what its runs were. Tasks of it run one by
+// one next.
+func (a *attempt) solo(noted func(), taskIDs []int64) {
 	noted()
 	a.r.Journal.Close(a.runs)
 	a.giveBack()
 	a.watch.all(PutOff)
-	a.watch.tell()
-	return a.r.runSolo(ctx, a.h, taskIDs)
-}
-
-// runSolo runs the tasks one by one, each in a transaction of its own.
-func (r *Runner) runSolo(ctx context.Context, h *handler.Handler, taskIDs []int64) error {
-	for _, id := range taskIDs {
-		if r.Stopping() {
-			return nil
-		}
-		err := r.RunTx(ctx, h, claimOne{id}, func([]*store.Row) {})
-		if errors.Is(err, ErrNoSlot) {
-			return nil // another call has it; whoever claims the rest next finds the runs in the journal
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	a.alone = taskIDs
 }
 
 // close writes what becomes of a task whose handler is not called, and commits. After an error

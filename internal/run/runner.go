@@ -20,6 +20,7 @@ type Runner struct {
 	Params
 	abandoned chan struct{} // closed when no result is waited for any more
 	suspects  suspects
+	groups    groupSizes
 }
 
 // Params are what a runner needs.
@@ -38,6 +39,9 @@ func NewRunner(s store.Store, p Params) *Runner {
 
 // Abandon ends the wait for results that are not written yet.
 func (r *Runner) Abandon() { close(r.abandoned) }
+
+// ClaimSize is how many of h's tasks, of a Tx or Batch handler, one claim takes at most.
+func (r *Runner) ClaimSize(h *handler.Handler) int { return r.groups.of(h) }
 
 func (r *Runner) Stopping() bool { return r.Claiming.Err() != nil }
 

@@ -18,6 +18,7 @@ type openClaim struct {
 
 	mu       sync.Mutex
 	canceled []int64 // tasks
+	current  int64   // the task of a group that runs; 0: all run
 }
 
 // cancelTask ends the handler's context as one of its tasks was canceled.
@@ -27,8 +28,24 @@ func (c *openClaim) cancelTask(id int64) {
 	if !slices.Contains(c.canceled, id) {
 		c.canceled = append(c.canceled, id)
 	}
-	c.cancel(outbox.ErrCanceled)
+	if c.current == 0 || c.current == id {
+		c.cancel(outbox.ErrCanceled)
+	}
 }
+
+// begin is the context of the handler for one task of a group, and whether the task is canceled.
+func (c *openClaim) begin(handling context.Context, id int64) (ctx context.Context, end func(), canceled bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.current = id
+	c.cancel(nil)
+	c.ctx, c.cancel = context.WithCancelCause(handling)
+	cancel := c.cancel
+	return c.ctx, func() { cancel(nil) }, slices.Contains(c.canceled, id)
+}
+
+// end ends the handler's context as it has returned.
+func (c *openClaim) end() { c.mu.Lock(); defer c.mu.Unlock(); c.cancel(nil) }
 
 func (c *openClaim) canceledIDs() []int64 {
 	c.mu.Lock()
@@ -60,7 +77,7 @@ func (r *running) started(handling context.Context, rows []*store.Row) *openClai
 }
 
 func (r *running) stopped(c *openClaim) {
-	c.cancel(nil)
+	c.end()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.open, c)

@@ -35,15 +35,27 @@ func (r *Runner) recordCommitted(ctx context.Context, rows []*store.Row, failure
 		v := verdict{outcome: Done, done: true}
 		switch {
 		case failure != nil:
-			v = verdict{outcome: Dead, change: store.Change{Attempt: min(t.Begun(), t.Max), Reason: store.ReasonCommitted, Err: failure, Failed: true}}
+			v = committedDead(t, failure)
 		case again != nil:
 			v = verdict{outcome: RunAgain, change: nextIteration(*again)}
-			v.change.ClaimCommitted = true
 		}
 		verdicts[i] = v
 	}
 	if failure == nil && again == nil {
 		return verdicts, nil
+	}
+	return verdicts, r.writeCommitted(ctx, rows, verdicts)
+}
+
+// committedDead is the verdict on a task whose handler failed after it had committed.
+func committedDead(t *store.Row, failure error) verdict {
+	return verdict{outcome: Dead, change: store.Change{Attempt: min(t.Begun(), t.Max), Reason: store.ReasonCommitted, Err: failure, Failed: true}}
+}
+
+// writeCommitted writes verdicts on tasks whose removal is committed.
+func (r *Runner) writeCommitted(ctx context.Context, rows []*store.Row, verdicts []verdict) error {
+	for i := range verdicts {
+		verdicts[i].change.ClaimCommitted = true
 	}
 	err := r.Conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
 		return writeVerdicts(ctx, &r.Store, tx, rows, verdicts)
@@ -51,5 +63,5 @@ func (r *Runner) recordCommitted(ctx context.Context, rows []*store.Row, failure
 	if err != nil {
 		r.Log.Error("outbox: dead letters or next iterations could not be written; the tasks are only in this record", "task_type", rows[0].TaskType, "tasks", store.IDs(rows), "error", pgerr.LogText(err))
 	}
-	return verdicts, err
+	return err
 }

@@ -22,5 +22,6 @@ type Config struct {
 	Dir    string // of records
 	Seed   uint64 // of a producer
 	Tasks  int    // of a producer; 0 is no limit
+	Group  int    // handlers.GroupCommit
 	Dawdle int64  // one in so many leased tasks takes 8 s; 0 is none
 }

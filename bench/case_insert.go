@@ -18,17 +18,22 @@ const (
 	sideInsertRiver50 = "River, 50 workers, tuned"
 	sideInsertBatch   = "outbox Batch, 4 × 1,000"
 	sideInsertRawMany = "raw transactions, 4 × 1,000"
+
+	sideGroup32    = "outbox Tx, GroupCommit(32)"
+	sideGroup8     = "outbox Tx, GroupCommit(8)"
+	sideRawGroup32 = "raw transactions, 10 × 32 savepoints"
 )
 
 var insertCase = benchCase{
-	name: caseInsert, budget: 72, title: "a handler that inserts one row, in the transaction that removes its task",
+	name: caseInsert, budget: 100, title: "a handler that inserts one row, in the transaction that removes its task",
 	sides: insertingSides, turn: burn(func(p plan) time.Duration { return p.insert }),
 	says: `Work in the same database, exactly once: a Tx handler inserts one row, by a statement that its app
 prepared on the relay's pool, as pgx does by itself for River; River's worker inserts it and
 completes its job in one transaction (JobCompleteTx), with River's fetch settings as in its own
 benchmark and a pool of ten connections more than workers. The Batch handler inserts the rows of
 its tasks with one statement. The raw limit is BEGIN, claim, INSERT, COMMIT by prepared
-statements. It says what a transaction a task costs; it does not say what a larger transaction of
+statements; for groups it claims 32, and each INSERT is followed by RELEASE and SAVEPOINT in one
+message. It says what a transaction a task costs; it does not say what a larger transaction of
 an app costs.`,
 	metrics: []string{mRate, mCPU, mAllocs, mDead},
 }
@@ -45,6 +50,9 @@ func insertingSides(p plan) []side {
 	tx := func(name string, workers int) side {
 		return oursSide(name, n, relaySettings{Kind: kindTx, Workers: workers, Insert: true})
 	}
+	group := func(name string, size int) side {
+		return oursSide(name, n, relaySettings{Kind: kindTx, Workers: 4, Insert: true, Group: size})
+	}
 	bare := func(name string, workers, batch int) side {
 		return rawSide(name, n, raw.Settings{Workers: workers, Batch: batch, Insert: true})
 	}
@@ -53,6 +61,8 @@ func insertingSides(p plan) []side {
 		tx(sideInsertTx50, 50), riverSide(sideInsertRiver50, n, tuned(50)), bare(sideInsertRaw50, 50, 1),
 		oursSide(sideInsertBatch, n, relaySettings{Kind: kindBatch, Workers: batchWorkers, Batch: batchSize, Insert: true}),
 		bare(sideInsertRawMany, batchWorkers, batchSize),
+		group(sideGroup32, 32), group(sideGroup8, 8),
+		rawSide(sideRawGroup32, n, raw.Settings{Workers: 10, Batch: 32, Insert: true, Savepoints: true}),
 	}
 }
 

@@ -20,12 +20,13 @@ const (
 	sideWALBatch  = "outbox Batch"
 	sideWALTx     = "outbox Tx"
 	sideWALLeased = "outbox Leased"
+	sideWALGroup  = "outbox Tx, GroupCommit(32)"
 	rawPrefix     = "raw, as "
 	walChunk      = 1000
 )
 
 var walCase = benchCase{
-	name: caseWAL, budget: 27, title: "WAL from enqueue to done",
+	name: caseWAL, budget: 34, title: "WAL from enqueue to done",
 	sides: walSides, turn: walTurn,
 	says: `How much write-ahead log a task costs, from its enqueue to the commit that ends it: what goes to
 the disk, to replicas and into the archive. Tasks are enqueued 1,000 a transaction; then they are
@@ -48,6 +49,8 @@ func walSides(p plan) []side {
 		of(riverSide(sideWALRiver, 0, river.Bench()), many),
 		of(oursSide(sideWALTx, 0, txSettings), few),
 		of(rawSide(rawPrefix+sideWALTx, 0, raw.Settings{Workers: txWorkers, Batch: 1}), few),
+		of(oursSide(sideWALGroup, 0, relaySettings{Kind: kindTx, Workers: 10, Group: 32}), few),
+		of(rawSide(rawPrefix+sideWALGroup, 0, raw.Settings{Workers: 10, Batch: 32}), few),
 		of(oursSide(sideWALLeased, 0, leasedSettings), few),
 		of(rawSide(rawPrefix+sideWALLeased, 0, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}), many),
 	}

@@ -39,6 +39,7 @@ type relaySettings struct {
 	Kind    string
 	Workers int
 	Batch   int
+	Group   int // of Tx: GroupCommit
 	Random  bool
 	Insert  bool     // one row into effect for each task, in the task's transaction
 	Types   []string // default taskType
@@ -112,7 +113,7 @@ func registry(set relaySettings, effect *sql.Stmt, handle func(int, load)) *hand
 				}
 				_, err := tx.StmtContext(ctx, effect).ExecContext(ctx, task.ID)
 				return err
-			})
+			}, handlers.GroupCommit(set.Group, 0))
 		case kindBatch:
 			handlers.Batch(reg, t, set.Batch, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[load]) error {
 				handle(len(tasks), tasks[0].Payload)

@@ -64,8 +64,12 @@ func targets(p plan) []target {
 		ratio(caseLarge, "Batch, no-op, 1,000,000: slowest window against the raw limit's first second", mSlowest, one(sideBatchLarge), one(sideRawLarge), atLeast, 0.8).of(mFirstSecond),
 		ratio(caseBurndown, "Leased, no-op, 200,000: against River at its benchmark's settings", mRate, one(sideLeased), river, atLeast, 3).raw(sideRawLeased),
 
-		ratio(caseInsert, "Tx with one insert: against River's JobCompleteTx, each at its best worker count", mRate, insertTx, insertRiver, atLeast, 2).raw(insertRaw...),
-		ratio(caseInsert, "Tx with one insert: against the raw limit", mRate, insertTx, insertRaw, atLeast, 0.7),
+		ratio(caseInsert, "Tx with one insert: against River's JobCompleteTx, each at its best worker count", mRate, insertTx, insertRiver, atLeast, 1.5).raw(insertRaw...),
+		ratio(caseInsert, "Tx with one insert: against the raw limit", mRate, insertTx, insertRaw, atLeast, 0.65),
+		ratio(caseInsert, "GroupCommit(32) with one insert: against River's JobCompleteTx at its best worker count", mRate, one(sideGroup32), insertRiver, atLeast, 6).raw(sideRawGroup32),
+		ratio(caseInsert, "GroupCommit(32) with one insert: against raw single transactions", mRate, one(sideGroup32), insertRaw, atLeast, 3).raw(sideRawGroup32),
+		ratio(caseInsert, "GroupCommit(32) with one insert: against raw groups of 32 with savepoints", mRate, one(sideGroup32), one(sideRawGroup32), atLeast, 0.65),
+		ratio(caseInsert, "GroupCommit(8) with one insert: against River's JobCompleteTx at its best worker count", mRate, one(sideGroup8), insertRiver, atLeast, 4.5).raw(sideRawGroup32),
 		ratio(caseInsert, "Batch handler with one insert a task: against River's JobCompleteTx", mRate, one(sideInsertBatch), insertRiver, atLeast, 6).raw(sideInsertRawMany),
 		ratio(caseDefaults, "defaults, no-op: "+sideDefaultTx+" against River's defaults", mRate, one(sideDefaultTx), one(sideDefaultRiver), atLeast, 20),
 		ratio(caseDefaults, "defaults, no-op: "+sideDefaultBatch+" against River's defaults", mRate, one(sideDefaultBatch), one(sideDefaultRiver), atLeast, 20),
@@ -92,6 +96,8 @@ func targets(p plan) []target {
 			ratio(caseWAL, "WAL per task, "+k.side+": against River", mWAL, one(k.side), one(sideWALRiver), atMost, k.bound).raw(rawPrefix+k.side),
 			ratio(caseWAL, "WAL per task, "+k.side+": against the raw statements", mWAL, one(k.side), one(rawPrefix+k.side), atMost, 1.3))
 	}
+
+	all = append(all, ratio(caseWAL, "WAL per task, "+sideWALGroup+": against the raw statements", mWAL, one(sideWALGroup), one(rawPrefix+sideWALGroup), atMost, 1.2))
 
 	// What must not grow.
 	for _, random := range []bool{false, true} {

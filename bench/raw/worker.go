@@ -11,11 +11,12 @@ import (
 
 // Settings are one turn's work.
 type Settings struct {
-	TaskType string
-	Workers  int
-	Batch    int  // tasks a claim
-	Insert   bool // one row into effect for each task, in the claim's transaction
-	Leased   bool // claim by UPDATE, committed; finish by DELETE, committed
+	TaskType   string
+	Workers    int
+	Batch      int  // tasks a claim
+	Insert     bool // one row into effect for each task, in the claim's transaction
+	Savepoints bool // with a statement of its own for each, and a savepoint around it
+	Leased     bool // claim by UPDATE, committed; finish by DELETE, committed
 }
 
 const claimSQL = `/* raw: claim */
@@ -117,6 +118,8 @@ func (w *worker) one(ctx context.Context) (int, error) {
 	ids, err := read(w.claim.QueryContext(ctx, w.set.TaskType, w.set.Batch))
 	switch {
 	case err != nil || len(ids) == 0 || !w.set.Insert:
+	case w.set.Savepoints:
+		err = w.savepoints(ctx, ids)
 	case w.set.Batch == 1:
 		_, err = w.effectOne.ExecContext(ctx, ids[0])
 	default:
@@ -128,6 +131,20 @@ func (w *worker) one(ctx context.Context) (int, error) {
 	}
 	_, err = w.conn.ExecContext(ctx, "COMMIT")
 	return len(ids), err
+}
+
+// savepoints inserts one row after the other, each under a savepoint.
+func (w *worker) savepoints(ctx context.Context, ids []int64) error {
+	_, err := w.conn.ExecContext(ctx, "SAVEPOINT one")
+	for _, id := range ids {
+		if err == nil {
+			_, err = w.effectOne.ExecContext(ctx, id)
+		}
+		if err == nil {
+			_, err = w.conn.ExecContext(ctx, "RELEASE SAVEPOINT one; SAVEPOINT one")
+		}
+	}
+	return err
 }
 
 // leased claims and finishes by statements that commit by themselves.

@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -36,7 +37,7 @@ func (d database) listen(t *testing.T, channels ...string) notified {
 				case n.Channel == "marker":
 					return got
 				}
-				got = append(got, n.Channel+n.Extra) // no text is sent
+				got = append(got, n.Channel+n.Extra)
 			case <-time.After(20 * time.Second):
 				t.Fatal("the marker did not arrive")
 			}
@@ -66,7 +67,8 @@ func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
 				exec(t, d.db, `SELECT setval('"`+name+`".wake', `+c.until+`)`)
 			}
 			tx := begin(t, d.db)
-			put(t, tx, "T", 1, outbox.Schema(name))
+			first := put(t, tx, "T", 1, outbox.Schema(name))
+			put(t, tx, "T", 2, outbox.Schema(name))
 			put(t, tx, "T", 1, outbox.Schema(name), outbox.After(time.Hour))
 			if got := received(); len(got) != 0 {
 				t.Errorf("%s: %s: got %v before the commit, want nothing", c.when, name, got)
@@ -74,7 +76,7 @@ func TestAnEnqueueNotifiesOnlyWhileARelayAsks(t *testing.T) {
 			end(t, tx.Commit)
 			var want []string
 			if c.want {
-				want = []string{name}
+				want = []string{fmt.Sprintf("%s0 %d T", name, first.TaskID), name} // the first task, and all others
 			}
 			if got := received(); !slices.Equal(got, want) {
 				t.Errorf("%s: %s: got notifications %q, want %v", c.when, name, got, c.want)

@@ -36,6 +36,7 @@ type dispatcher struct {
 	pollLanes func(context.Context, pollOptions) (*pollResult, error)
 	answered  *pg.Broadcast
 	woken     <-chan struct{} // to poll now
+	named     <-chan string   // tasks that are ready
 	withdrawn <-chan struct{} // another relay may have withdrawn the wake-up request
 
 	ctx    context.Context
@@ -90,7 +91,9 @@ func (d *dispatcher) run() {
 		case f := <-d.events:
 			f()
 		case <-d.woken:
-			d.wake(time.Now())
+			now := time.Now()
+			d.wake(now)
+			d.claimNamed(now)
 		case <-d.withdrawn:
 			if d.emptyPolls >= idleAfter { // it relies on wake-ups
 				now := time.Now()

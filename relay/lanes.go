@@ -3,6 +3,8 @@ package relay
 import (
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -51,6 +53,24 @@ type lanes struct {
 // of is the lane of a type.
 func (l *lanes) of(h *handler.Handler) *lane {
 	return l.all[slices.IndexFunc(l.all, func(c *lane) bool { return c.h == h })]
+}
+
+// named is the idle lane of a task that is named by priority, id and type, and the task's place.
+func (l *lanes) named(task string) (c *lane, at plan.Position) {
+	words := strings.SplitN(task, " ", 3)
+	if len(words) < 3 {
+		return nil, at
+	}
+	i := slices.IndexFunc(l.all, func(c *lane) bool { return c.h.Type == words[2] && c.head == nil })
+	priority, err := strconv.Atoi(words[0])
+	if i < 0 || err != nil {
+		return nil, at
+	}
+	if at.TaskID, err = strconv.ParseInt(words[1], 10, 64); err != nil {
+		return nil, at
+	}
+	at.Priority = priority
+	return l.all[i], at
 }
 
 // While a claim of leased tasks looks for them, the slots that become free gather for the next one.

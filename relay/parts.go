@@ -72,6 +72,7 @@ func (r *Relay) newDispatcher(ctx context.Context, once bool) *dispatcher {
 		pollLanes: r.newPoller().poll,
 		answered:  &r.answered,
 		woken:     r.woken,
+		named:     r.named,
 		withdrawn: r.withdrawn,
 		ctx:       ctx,
 		once:      once,

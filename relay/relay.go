@@ -53,6 +53,7 @@ type Relay struct {
 	host      string
 	pid       int
 	woken     chan struct{}
+	named     chan string   // tasks that wake-ups name
 	withdrawn chan struct{} // another relay may have withdrawn the wake-up request
 	answered  pg.Broadcast  // PostgreSQL has, after an error
 
@@ -109,7 +110,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 		return nil, err
 	}
 	c.Observers = slices.Clone(c.Observers)
-	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), withdrawn: make(chan struct{}, 1),
+	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), named: make(chan string, 8), withdrawn: make(chan struct{}, 1),
 		jobs: upkeep.SharedJobs(c.DeadRetention), pid: os.Getpid()}
 	for _, h := range hs {
 		r.types = append(r.types, h.Type)
@@ -140,6 +141,15 @@ func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
 // enqueued. It does not block. outbox.InTx does it by itself.
 func (r *Relay) Wake() { run.Poke(r.woken) }
 
+// wakeNamed hears of a task that a wake-up names. If they come faster than the dispatcher takes
+// them, polls find the others.
+func (r *Relay) wakeNamed(task string) {
+	select {
+	case r.named <- task:
+	default:
+	}
+}
+
 // start sets up one run, dispatches, and tears everything down again.
 func (r *Relay) start(ctx context.Context, once bool) error {
 	r.mu.Lock()
@@ -169,7 +179,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	r.heart = r.newHeartbeat(time.Now)
 	r.observers.ahead = r.heart.Ahead
 	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.runner.RelayID, PollInterval: r.config.PollInterval, Pool: r.runner.Conns,
-		Log: r.log, Answered: &r.answered, Wake: r.Wake, Withdrawn: func() { run.Poke(r.withdrawn) }}
+		Log: r.log, Answered: &r.answered, Wake: r.Wake, Named: r.wakeNamed, Withdrawn: func() { run.Poke(r.withdrawn) }}
 	defer r.live(ctx)()
 	started := false
 	defer func() {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -63,6 +64,31 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 		next.Pivot = c.head.RandomStart()
 	}
 	go d.runTx(c, next, started)
+}
+
+// namedPause is how long after the claim of a named task the poll follows that its wake-up asks
+// for.
+const namedPause = 5 * time.Millisecond
+
+// claimNamed claims the task that a wake-up has named from a lane that was idle, without a poll
+// before: that would be a round trip more until its handler starts.
+func (d *dispatcher) claimNamed(now time.Time) {
+	var c *lane
+	var at plan.Position
+	select {
+	case task := <-d.named:
+		c, at = d.lanes.named(task)
+	default:
+	}
+	if c == nil || d.outage.Active() || d.mute || d.once || d.polling || d.claims > 0 || d.free <= 1 ||
+		d.lanes.chooser != nil || now.Before(d.suppressedUntil) || d.alive(now) != nil {
+		return
+	}
+	c.polled(&plan.Head{Position: at, Since: now})
+	if d.lanes.eligible(c) && !d.lanes.gathers(c) {
+		d.claim(c, 1, now)
+		d.nextPoll = now.Add(namedPause)
+	}
 }
 
 // runTx claims and runs. started is of the lane's watermarks, when the claim was chosen.

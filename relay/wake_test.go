@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -183,5 +184,45 @@ func fill(t testing.TB, pool *database, n int) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
+	}
+}
+
+// A wake-up names the task, which is claimed without a poll before. A wake-up of another test in this
+// process may lead to a poll, so it is tried again.
+func TestANamedTaskIsClaimedWithoutAPoll(t *testing.T) {
+	t.Parallel()
+	for kind, claim := range map[string]string{"TX": "claim a task", "LEASED": "lease"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			var mu sync.Mutex
+			var first string // the first call that finds tasks
+			watched := &faulty{each: func(_ context.Context, call string) {
+				mu.Lock()
+				defer mu.Unlock()
+				if first == "" && (strings.Contains(call, "outbox: poll") || strings.Contains(call, "outbox: "+claim)) {
+					first = call
+				}
+			}}
+			run(t, db.through(t, watched.wrap), all(), relay.Config{ListenDSN: db.URL, PollInterval: time.Minute})
+			for try := 1; ; try++ {
+				db.Do(t, `SELECT setval('outbox.wake', 0)`)
+				listening(t, db)
+				mu.Lock()
+				first = ""
+				mu.Unlock()
+				db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ($1)`, kind)
+				db.becomes(t, 30*time.Second, try, "the task is done", `SELECT count(*) FROM effect`)
+				mu.Lock()
+				got := first
+				mu.Unlock()
+				if strings.Contains(got, claim) {
+					return
+				}
+				if try == 20 {
+					t.Fatalf("in each of 20 tries %q came before the claim", got)
+				}
+			}
+		})
 	}
 }

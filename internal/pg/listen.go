@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,9 +28,10 @@ type Listener struct {
 	PollInterval time.Duration
 	Pool         *Pool
 	Log          *slog.Logger
-	Answered     *Broadcast // PostgreSQL has, after an error
-	Wake         func()     // lets the dispatcher poll
-	Withdrawn    func()     // hears that another relay may have withdrawn the wake-up request
+	Answered     *Broadcast        // PostgreSQL has, after an error
+	Wake         func()            // lets the dispatcher poll
+	Named        func(task string) // says what an enqueuer's wake-up names
+	Withdrawn    func()            // hears that another relay may have withdrawn the wake-up request
 
 	on     atomic.Bool // notifications are known to arrive
 	warned bool
@@ -123,7 +125,8 @@ func (l *Listener) listen(stop <-chan struct{}) error {
 				answered = nil
 				l.back()
 				test()
-			case n.Extra == "": // an enqueuer's
+			case n.Extra == "" || strings.Contains(n.Extra, " "): // an enqueuer's
+				l.Named(n.Extra)
 				l.Wake()
 			case n.Extra != l.ID: // another relay's
 				l.Withdrawn()

@@ -50,8 +50,8 @@ func insertingSides(p plan) []side {
 	tx := func(name string, workers int) side {
 		return oursSide(name, n, relaySettings{Kind: kindTx, Workers: workers, Insert: true})
 	}
-	group := func(name string, size int) side {
-		return oursSide(name, n, relaySettings{Kind: kindTx, Workers: 4, Insert: true, Group: size})
+	group := func(name string, size, workers int) side {
+		return oursSide(name, n, relaySettings{Kind: kindTx, Workers: workers, Insert: true, Group: size})
 	}
 	bare := func(name string, workers, batch int) side {
 		return rawSide(name, n, raw.Settings{Workers: workers, Batch: batch, Insert: true})
@@ -61,7 +61,7 @@ func insertingSides(p plan) []side {
 		tx(sideInsertTx50, 50), riverSide(sideInsertRiver50, n, tuned(50)), bare(sideInsertRaw50, 50, 1),
 		oursSide(sideInsertBatch, n, relaySettings{Kind: kindBatch, Workers: batchWorkers, Batch: batchSize, Insert: true}),
 		bare(sideInsertRawMany, batchWorkers, batchSize),
-		group(sideGroup32, 32), group(sideGroup8, 8),
+		group(sideGroup32, 32, 3), group(sideGroup8, 8, 8),
 		rawSide(sideRawGroup32, n, raw.Settings{Workers: 10, Batch: 32, Insert: true, Savepoints: true}),
 	}
 }

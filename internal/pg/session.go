@@ -10,7 +10,8 @@ import (
 // claim begins with the Session as the pool made it, so what a handler sets beyond its transaction
 // is put back before COMMIT.
 type Session struct {
-	Restore string // statements that put it back, but for what outbox.end_run does
+	Reset   string // statements that put it back, but for what outbox.end_run does
+	Restore string // and that set the transaction's limits to those of a relay's own statements
 	Left    bool   // end_run has found what nothing puts back: the connection is to be closed
 }
 
@@ -43,7 +44,8 @@ func (p *Pool) BeginSession(ctx context.Context) (*sql.Conn, *sql.Tx, Session, e
 		Drop(conn)
 		return nil, nil, Session{}, err
 	}
-	return conn, tx, Session{Restore: restore}, nil
+	limits := "; SET LOCAL idle_in_transaction_session_timeout = " + Millis(Bookkeeping) + "; SET LOCAL statement_timeout = " + Millis(Bookkeeping)
+	return conn, tx, Session{Reset: restore, Restore: restore + limits}, nil
 }
 
 // restoring returns the statements that put the connection's session back. A connection is asked
@@ -67,8 +69,6 @@ func (p *Pool) restoring(ctx context.Context, conn *sql.Conn, tx *sql.Tx) (resto
 	if err := tx.QueryRowContext(ctx, sessionSQL).Scan(&restore); err != nil {
 		return "", err
 	}
-	// The limits of the transaction are the pool's again.
-	restore += "; SET LOCAL idle_in_transaction_session_timeout = " + Millis(Bookkeeping) + "; SET LOCAL statement_timeout = " + Millis(Bookkeeping)
 	if key != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()

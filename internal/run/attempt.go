@@ -87,7 +87,7 @@ func (a *attempt) call(ctx context.Context) error {
 	d := time.Since(start)
 	out.took, a.took = d, d
 	a.watch.called(start, d, tasks)
-	a.r.groups.note(a.h, 1, 1, d)
+	a.r.groups.note(a.h, 1, d)
 	if d > slowTransaction {
 		a.r.Log.Warn("outbox: a handler kept a transaction open for long; register it as Leased", "task_type", a.h.Type, "duration", d.Round(time.Millisecond))
 	}

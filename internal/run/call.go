@@ -39,8 +39,15 @@ type callResult struct {
 // left open drivers close the connection then. The handler has a goroutine of its own, so that
 // Goexit, a panic and a handler that does not return cost neither the worker nor the bookkeeping.
 func callHandler(ctx context.Context, h *handler.Handler, tx *sql.Tx, claim handler.Claim, tasks []*store.Task) (out callResult) {
+	return callIn(func(call func()) { go call() }, ctx, h, tx, claim, tasks)
+}
+
+// callIn is callHandler in a goroutine of the caller's.
+func callIn(goroutine func(call func()), ctx context.Context, h *handler.Handler, tx *sql.Tx, claim handler.Claim, tasks []*store.Task) (out callResult) {
 	done := make(chan error, 1)
-	go guarded(func() error { return h.Run(ctx, tx, claim, tasks) }, func(err error) { done <- err })
+	goroutine(func() {
+		guarded(func() error { return h.Run(ctx, tx, claim, tasks) }, func(err error) { done <- err })
+	})
 	select {
 	case out.err = <-done:
 	case <-ctx.Done():

@@ -42,7 +42,7 @@ func (a *attempt) logSplit(err error) {
 	what := "batch"
 	if a.h.GroupSize > 1 {
 		what = "group"
-		a.r.groups.set(a.h, 1)
+		a.r.groups.failed(a.h)
 	}
 	a.r.Log.Warn("outbox: a "+what+" failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), "error", pgerr.Text(err))
 }

@@ -24,14 +24,17 @@ import (
 type group struct {
 	*attempt
 	tasks    []*store.Task
-	verdicts []verdict // of tasks whose handler has returned
+	calls    chan func() // to the goroutine of the handlers, which keeps its stack from one to the next
+	verdicts []verdict   // of tasks whose handler has returned
 }
 
 // callAll calls the handler for one task after the other until all are done, the handler's GroupWithin
 // has passed or the relay stops, and commits.
 func (g *group) callAll(ctx context.Context) error {
 	a := g.attempt
-	g.tasks = a.tasks()
+	g.tasks, g.calls = a.tasks(), make(chan func())
+	go g.work()
+	defer close(g.calls)
 	start, failed := time.Now(), false
 	for i, r := range a.rows {
 		if i > 0 && (time.Since(start) > a.h.GroupWithin || a.r.Stopping()) {
@@ -49,7 +52,7 @@ func (g *group) callAll(ctx context.Context) error {
 	}
 	d := time.Since(start)
 	a.watch.called(start, d, g.tasks)
-	a.r.groups.note(a.h, len(g.verdicts), len(a.rows), d)
+	a.r.groups.note(a.h, len(g.verdicts), d)
 	for _, r := range a.rows[len(g.verdicts):] {
 		g.verdicts, failed = append(g.verdicts, untried(r)), true
 	}
@@ -57,6 +60,13 @@ func (g *group) callAll(ctx context.Context) error {
 		g.verdicts = nil
 	}
 	return g.commit(ctx)
+}
+
+// work calls handlers until the group or, by runtime.Goexit, its goroutine ends.
+func (g *group) work() {
+	for call := range g.calls {
+		call()
+	}
 }
 
 // untried is the verdict on a task of a group that ended before its turn.
@@ -75,8 +85,11 @@ func (g *group) callOne(ctx context.Context, i int) (stopped bool, err error) {
 	}
 	timeout, start := timeoutOf(g.h, g.rows[i]), time.Now()
 	limit, release := context.WithTimeoutCause(open, timeout+grace(timeout), timeoutError(timeout))
-	out := callHandler(limit, g.h, g.tx, g.claim, g.tasks[i:i+1])
+	out := callIn(func(call func()) { g.calls <- call }, limit, g.h, g.tx, g.claim, g.tasks[i:i+1])
 	release()
+	if out.err == ErrGoexit {
+		go g.work()
+	}
 	out.took = time.Since(start)
 	if out.abandoned {
 		return true, g.abandon(out)
@@ -99,7 +112,7 @@ func (g *group) settle(ctx context.Context, r *store.Row, out callResult) (stopp
 	if !keep {
 		ends, begins = "ROLLBACK TO SAVEPOINT "+g.inner(), ""
 	}
-	err = g.exec(ends + "; " + g.session.Restore + "; " + g.untimed() + claimSettings(g.h) + begins + "; SET LOCAL statement_timeout = " + pg.Millis(g.h.Timeout))
+	err = g.exec(ends + "; " + g.session.Reset + "; " + g.untimed() + claimSettings(g.h) + "; SET LOCAL statement_timeout = " + pg.Millis(g.h.Timeout) + begins)
 	switch {
 	case err == nil:
 		g.verdicts = append(g.verdicts, v)

@@ -7,11 +7,11 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 )
 
-// groupSizes are how many tasks the next group of a type claims: as many as ran within the
+// groupSizes are how many tasks the next group of a type claims: as many as probably run within the
 // handler's GroupWithin, so that a group seldom claims tasks that it has to write back.
 type groupSizes struct {
-	mu    sync.Mutex
-	sizes map[*handler.Handler]int // absent: as many as may be
+	mu   sync.Mutex
+	each map[*handler.Handler]time.Duration // a task takes, lately
 }
 
 // of is the most that one claim of h's tasks takes.
@@ -21,30 +21,29 @@ func (g *groupSizes) of(h *handler.Handler) int {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if size, known := g.sizes[h]; known {
-		return size
+	each := g.each[h]
+	if each == 0 {
+		return h.GroupSize
 	}
-	return h.GroupSize
+	return min(max(int(h.GroupWithin*2/3/each), 1), h.GroupSize)
 }
 
-// note learns from a claim of which so many tasks ran within a time.
-func (g *groupSizes) note(h *handler.Handler, ran, claimed int, took time.Duration) {
-	size := g.of(h)
-	switch {
-	case h.GroupSize <= 1:
-	case ran < claimed: // writing the others back costs more than the next group wins by one task
-		g.set(h, max(3*ran/4, 1))
-	case claimed >= size && took < h.GroupWithin*2/3:
-		g.set(h, min(size+1+size/4, h.GroupSize))
+// note learns from a claim of which so many tasks took a time.
+func (g *groupSizes) note(h *handler.Handler, tasks int, took time.Duration) {
+	if h.GroupSize <= 1 {
+		return
 	}
-}
-
-// set is also for a group that failed as a whole: the next ones begin with one task.
-func (g *groupSizes) set(h *handler.Handler, size int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.sizes == nil {
-		g.sizes = map[*handler.Handler]int{}
+	if g.each == nil {
+		g.each = map[*handler.Handler]time.Duration{}
 	}
-	g.sizes[h] = size
+	each := max(took/time.Duration(tasks), 1)
+	if before := g.each[h]; before > 0 {
+		each = (7*before + each) / 8
+	}
+	g.each[h] = each
 }
+
+// failed notes that a group failed as a whole: the next ones begin with one task.
+func (g *groupSizes) failed(h *handler.Handler) { g.note(h, 1, 8*h.GroupWithin) }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -215,6 +216,10 @@ func testSuspectsDoNotCostEachOther(t *testing.T, db *relaytest.Database) {
 // F18, C15.
 func poisonTests() map[string]func(*testing.T, *relaytest.Database) {
 	many := relaytest.Times(100, 10_000)
+	slow := 1000 // OUTBOX_TEST_POISON_MILLIS=30000 takes half an hour
+	if n, err := strconv.Atoi(os.Getenv("OUTBOX_TEST_POISON_MILLIS")); err == nil {
+		slow = n
+	}
 	cases := map[string]poisonCase{
 		"Tx": {taskType: "TX", processes: relaytest.Times(2, 4), workers: relaytest.Times(3, 10),
 			poisons: 1, others: many, restart: true, mayLose: 1},
@@ -227,7 +232,7 @@ func poisonTests() map[string]func(*testing.T, *relaytest.Database) {
 		"two Tx":     {taskType: "TX", processes: 4, workers: 3, poisons: 2, others: 500, restart: true, hasten: true, mayLose: 2},
 		"two Leased": {taskType: "LEASED", processes: 4, workers: 4, poisons: 2, others: 200, restart: true, hasten: true, mayLose: 2},
 		// Three lost runs are the most that a poison costs another task, also where all are slow.
-		"Leased, of 1 s": {millis: 1000, taskType: "LEASED", processes: 4, workers: 250, poisons: 1, others: 10_000, restart: true, hasten: true,
+		"Leased, of 1 s": {millis: slow, taskType: "LEASED", processes: 4, workers: 250, poisons: 1, others: 10_000, restart: true, hasten: true,
 			mayLose: 3, max: 20},
 		"Tx, of 200 ms": {millis: 200, taskType: "TX", processes: 4, workers: 10, poisons: 1, others: 1_000, restart: true, hasten: true,
 			mayLose: 3, max: 10},

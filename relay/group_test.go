@@ -128,6 +128,10 @@ func TestAGroupThatBreaksCostsTheOthersNoAttempt(t *testing.T) {
 			_, err := tx.ExecContext(ctx, `SELECT 1 / 0`)
 			return fmt.Errorf("hidden: %v", err)
 		}, "dead 2"},
+		"a panic that hides an error": {func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `SELECT 1 / 0`)
+			panic(err)
+		}, "dead 2"},
 		"a deferred constraint": {func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO child VALUES (7)`)
 			return err
@@ -226,4 +230,15 @@ func TestATaskIsCanceledInItsGroup(t *testing.T) {
 	db.becomes(t, 30*time.Second, 3, "the others have an effect", `SELECT count(*) FROM effect`)
 	db.Emptied(t, 30*time.Second)
 	db.wantText(t, "1 3 4", `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM effect`)
+}
+
+// A group that ends early writes tasks back that had lost a run: that attempt counts still.
+func TestTasksThatAGroupWritesBackKeepTheirLostRuns(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Enqueue(t, "TX", 4)
+	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid() FROM outbox.task`)
+	once(t, db, grouped(4, time.Microsecond, nothing), relay.Config{Workers: 1})
+	db.wantText(t, "2 2 2 2", `SELECT string_agg(attempt::text, ' ') FROM effect`)
+	db.wantRows(t, 0, `outbox.running`)
 }

@@ -88,14 +88,18 @@ func (a *attempt) call(ctx context.Context) error {
 	out.took, a.took = d, d
 	a.watch.called(start, d, tasks)
 	a.r.groups.note(a.h, 1, d)
-	if d > slowTransaction {
-		a.r.Log.Warn("outbox: a handler kept a transaction open for long; register it as Leased", "task_type", a.h.Type, "duration", d.Round(time.Millisecond))
-	}
+	a.warnSlow(d)
 	return a.settle(ctx, out)
 }
 
 // slowTransaction is when the relay warns of a Tx or Batch handler.
 const slowTransaction = 5 * time.Second
+
+func (a *attempt) warnSlow(d time.Duration) {
+	if d > slowTransaction {
+		a.r.Log.Warn("outbox: a handler kept a transaction open for long; register it as Leased", "task_type", a.h.Type, "duration", d.Round(time.Millisecond))
+	}
+}
 
 // settle ends the claim according to how the handler ended.
 func (a *attempt) settle(ctx context.Context, out callResult) error {

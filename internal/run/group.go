@@ -3,6 +3,7 @@ package run
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
@@ -52,6 +53,7 @@ func (g *group) callAll(ctx context.Context) error {
 	}
 	d := time.Since(start)
 	a.watch.called(start, d, g.tasks)
+	a.warnSlow(d)
 	a.r.groups.note(a.h, len(g.verdicts), d)
 	for _, r := range a.rows[len(g.verdicts):] {
 		g.verdicts, failed = append(g.verdicts, untried(r)), true
@@ -69,9 +71,10 @@ func (g *group) work() {
 	}
 }
 
-// untried is the verdict on a task of a group that ended before its turn.
+// untried is the verdict on a task of a group that ended before its turn. Runs that it lost before
+// count.
 func untried(r *store.Row) verdict {
-	return verdict{outcome: PutOff, change: store.Change{Attempt: r.Attempt, Keep: r.Undecided, Untried: true}}
+	return verdict{outcome: PutOff, change: store.Change{Attempt: r.Begun() - 1, Keep: r.Undecided, Untried: true}}
 }
 
 // callOne calls the handler for the i-th task, unless that is canceled by now. stopped: the group has
@@ -131,17 +134,10 @@ func (g *group) settle(ctx context.Context, r *store.Row, out callResult) (stopp
 // other tasks: a conflict, a lock that took too long, or a failed statement whose error the handler
 // keeps to itself.
 func (g *group) maybeLocks(err error) bool {
-	f, ok := err.(*failure)
-	if !ok { // a panic, or the end of its goroutine
-		return false
+	if f, ok := err.(*failure); ok && f.code != "" {
+		return slices.Contains([]string{"40001", "40P01", "55P03"}, f.code)
 	}
-	switch f.code {
-	case "40001", "40P01", "55P03":
-		return true
-	case "":
-		return pgerr.Code(g.exec("/* outbox: probe */ SELECT 1")) == "25P02"
-	}
-	return false
+	return pgerr.Code(g.exec("/* outbox: probe */ SELECT 1")) == "25P02"
 }
 
 // commit writes what has become of the tasks, and commits.

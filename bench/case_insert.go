@@ -13,7 +13,6 @@ const (
 	sideInsertTx10    = "outbox Tx, 10 workers"
 	sideInsertTx50    = "outbox Tx, 50 workers"
 	sideInsertRaw10   = "raw transactions, 10 connections"
-	sideInsertRaw50   = "raw transactions, 50 connections"
 	sideInsertRiver10 = "River, 10 workers, tuned"
 	sideInsertRiver50 = "River, 50 workers, tuned"
 	sideInsertBatch   = "outbox Batch, 4 × 1,000"
@@ -25,7 +24,7 @@ const (
 )
 
 var insertCase = benchCase{
-	name: caseInsert, budget: 100, title: "a handler that inserts one row, in the transaction that removes its task",
+	name: caseInsert, budget: 76, title: "a handler that inserts one row, in the transaction that removes its task",
 	sides: insertingSides, turn: burn(func(p plan) time.Duration { return p.insert }),
 	says: `Work in the same database, exactly once: a Tx handler inserts one row, by a statement that its app
 prepared on the relay's pool, as pgx does by itself for River; River's worker inserts it and
@@ -58,7 +57,7 @@ func insertingSides(p plan) []side {
 	}
 	return []side{
 		tx(sideInsertTx10, 10), riverSide(sideInsertRiver10, n, tuned(10)), bare(sideInsertRaw10, 10, 1),
-		tx(sideInsertTx50, 50), riverSide(sideInsertRiver50, n, tuned(50)), bare(sideInsertRaw50, 50, 1),
+		tx(sideInsertTx50, 50), riverSide(sideInsertRiver50, n, tuned(50)),
 		oursSide(sideInsertBatch, n, relaySettings{Kind: kindBatch, Workers: batchWorkers, Batch: batchSize, Insert: true}),
 		bare(sideInsertRawMany, batchWorkers, batchSize),
 		group(sideGroup32, 32, 3), group(sideGroup8, 8, 8),

@@ -31,7 +31,7 @@ type plan struct {
 func planOf(quick bool, rounds int) plan {
 	p := plan{
 		rounds: rounds, backlog: 200_000, large: 1_000_000, huge: 1_000_000,
-		burn: 2500 * time.Millisecond, short: time.Second, insert: 3 * time.Second, long: 15 * time.Second,
+		burn: 2500 * time.Millisecond, short: time.Second, insert: 2200 * time.Millisecond, long: 15 * time.Second,
 		enqueue: 2500 * time.Millisecond, many: 50_000, held: 30 * time.Second, heldWindow: 5 * time.Second,
 		pickups: 100, gap: 100 * time.Millisecond, pollers: 16, polls: 7, claims: 300,
 		idle: 8 * time.Second, walTasks: 10_000, settle: 3 * time.Second,

@@ -52,7 +52,7 @@ func (t target) raw(sides ...string) target { t.Raw = sides; return t }
 func targets(p plan) []target {
 	one := func(side string) sides { return sides{side} }
 	river, watermill := one(sideRiverBench), one(sideWatermill)
-	insertTx, insertRaw := sides{sideInsertTx10, sideInsertTx50}, sides{sideInsertRaw10, sideInsertRaw50}
+	insertTx, insertRaw := sides{sideInsertTx10, sideInsertTx50}, sides{sideInsertRaw10}
 	insertRiver := sides{sideInsertRiver10, sideInsertRiver50}
 	const polled = float64(pollInterval / time.Millisecond)
 	all := []target{
@@ -83,6 +83,8 @@ func targets(p plan) []target {
 
 		value(caseLatency, "pickup on an idle queue, defaults, across processes: p50 in ms", mP50, sideAcross, atMost, 2).raw(sideRawWake),
 		value(caseLatency, "pickup on an idle queue, defaults, across processes: p99 in ms", mP99, sideAcross, atMost, 8).raw(sideRawWake),
+		ratio(caseLatency, "pickup on an idle queue, Tx: p50 against LISTEN and claim by hand", mP50, one(sideAcross), one(sideRawWake), atMost, 1.6),
+		ratio(caseLatency, "pickup on an idle queue, Tx: p99 against LISTEN and claim by hand", mP99, one(sideAcross), one(sideRawWake), atMost, 2),
 		value(caseLatency, "pickup by polling only: p99 in ms", mP99, sidePolling, atMost, polled+20),
 		value(caseIdle, "idle relay: statements/s", mStatements, sideIdle1, atMost, 2),
 		value(caseIdle, "20 idle relays: statements/s of each", mStatements, sideIdle20, atMost, 2),

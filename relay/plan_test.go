@@ -83,7 +83,6 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"reap relays":       {"task_leased", []any{someUUID}},
 		"sign off":          {"task_leased", []any{someUUID}},
 		"unhandled":         {"task_lane", []any{pq.Array([]string{"OTHER"})}},
-		"complete":          {"task_pkey", []any{taskID, someUUID}},
 		"return lease":      {"task_pkey", []any{taskID, someUUID, "ready", 0, nil, nil, 0, nil, nil}},
 		"lock slots":        {"task_pkey", []any{"TX", limit, "1000", "1000"}},
 		"fill slots":        {"slot_pkey", []any{"TX", pq.Array([]int{1}), pq.Array([]int{taskID}), someUUID}},

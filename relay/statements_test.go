@@ -9,10 +9,10 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// statements are those of a relay on the table of tasks, for the tests of their plans. A lease, the
-// claim of one task and the end of leases are functions, whose plans are theirs.
+// statements are those of a relay on the table of tasks, for the tests of their plans. A lease, a
+// claim of one task, Complete and the end of leases are functions, whose plans are theirs.
 var statements = map[string]string{
-	"claim": runs.ClaimSQL, "claim one": runs.ClaimOneSQL, "complete": runs.CompleteSQL, "return lease": runs.ReturnLeaseSQL,
+	"claim": runs.ClaimSQL, "claim one": runs.ClaimOneSQL, "return lease": runs.ReturnLeaseSQL,
 	"dead lease": runs.DeadLeaseSQL, "begin suspects": runs.BeginSuspectsSQL, "extend": runs.ExtendSQL, "hear": runs.HearSQL, "remove canceled": runs.RemoveCanceledSQL,
 	"take over due": upkeep.TakeOverDueSQL, "take over": upkeep.TakeOverSQL, "expire": upkeep.ExpireSQL, "stranded": upkeep.StrandedSQL, "take stranded": upkeep.TakeStrandedSQL,
 	"dead relays": upkeep.DeadRelaysSQL, "unhandled": upkeep.UnhandledSQL, "reap runs": upkeep.ReapRunsSQL, "reap relays": upkeep.ReapRelaysSQL, "sign off": upkeep.SignOffSQL,

@@ -95,7 +95,7 @@ var leaseMutants = []mutant{
 		}},
 	{name: "tokenless-complete", help: "task.Complete deletes a leased task without its token",
 		tests: testRun{"relay", "TestCompleteAfterTheLossOfTheLease$"}, edits: []edit{
-			{"internal/run/complete.go", "AND lease_token = $2::uuid", "AND $2::uuid IS NOT NULL"},
+			{"outbox.complete_task", "AND t.lease_token = of_token", "AND of_token IS NOT NULL"},
 		}},
 	{name: "tokenless-extend", help: "a lease is extended without its token",
 		tests: testRun{"relay", "TestExtendAfterTheLossOfTheLease$"}, edits: []edit{

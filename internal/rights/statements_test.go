@@ -97,6 +97,7 @@ func statements() (out []right) {
 		`SELECT outbox.claim_tasks('A', 0::smallint, 0::smallint, 0, 0::smallint, 10)`:              tasks,
 		`SELECT outbox.poll(ARRAY['A'], '{}', '{}', '{}', '{}', '{}', '{}', '{}')`:                  tasks,
 		`SELECT outbox.finish_tasks('{}', '{}', '{}', '{}')`:                                        tasks,
+		`SELECT outbox.complete_task(1001, NULL)`:                                                   tasks,
 		`SELECT outbox.end_run(1, 1001)`:                                                            tasks,
 		`SELECT outbox.optional_columns(NULL)`:                                                      tasks,
 		`SELECT outbox.take_key('A', 'k', 1)`:                                                       "owner",

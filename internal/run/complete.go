@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/guard"
@@ -36,13 +38,8 @@ func newRemoval(s *store.Store, h *handler.Handler, leased *store.Row, token str
 	return d
 }
 
-// The settings are made before the row is locked. They bound fn, whose row must not stay locked for
-// long.
 const CompleteSQL = `/* outbox: complete a leased task */
-DELETE FROM outbox.task WHERE task_id = $1 AND lease_token = $2::uuid
-   AND set_config('idle_in_transaction_session_timeout', '60s', true) || set_config('statement_timeout', '30s', true)
-    || set_config('lock_timeout', '10s', true) <> ''
-RETURNING pg_current_xact_id()::text, (date_part('epoch', attempted_at) * 1000000)::bigint`
+SELECT outbox.complete_task($1, $2::uuid)`
 
 const endCompleteSQL = `/* outbox: end of a complete */
 SELECT outbox.end_run($1, 0)`
@@ -52,9 +49,13 @@ func (d *removal) take(ctx context.Context) error {
 	args := []any{d.row.ID, d.token}
 	err := d.exclusively(func(_ context.Context, c pg.Exclusive) error {
 		return c.Together(ctx, "", d.SQL(CompleteSQL), args, d.untimed()+"SAVEPOINT "+d.savepoint, func(values []driver.Value) error {
-			began := pg.Integer(values[1])
-			d.xid, d.row.Began = pg.Text(values[0]), &began
-			return nil
+			xid, began, found := strings.Cut(pg.Text(values[0]), " ")
+			if !found { // NULL
+				return nil
+			}
+			at, err := strconv.ParseInt(began, 10, 64)
+			d.xid, d.row.Began = xid, &at
+			return err
 		})
 	})
 	if err == nil && d.xid == "" {

@@ -36,7 +36,7 @@ var (
 )
 
 var burndownCase = benchCase{
-	name: caseBurndown, budget: 60, title: "burn-down of 200,000 tasks that do nothing",
+	name: caseBurndown, budget: 54, title: "burn-down of 200,000 tasks that do nothing",
 	sides: burndownSides, turn: burn(func(p plan) time.Duration { return p.burn }),
 	says: `How fast a backlog is worked off when the handlers do nothing: the cost of the queue itself. It
 does not say what an app will reach whose handlers do something. The raw limit claims and deletes
@@ -57,6 +57,7 @@ func burndownSides(p plan) []side {
 		rawSide(sideRawLeased, n, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}),
 		oursSide(sideTx, n, txSettings),
 		rawSide(sideRawTx, n, raw.Settings{Workers: txWorkers, Batch: 1}),
+		oursSide(sideGroup32, n, relaySettings{Kind: kindTx, Workers: 6, Group: 32, Within: 100 * time.Millisecond}),
 	}
 }
 

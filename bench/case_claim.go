@@ -20,7 +20,7 @@ const (
 )
 
 var claimCase = benchCase{
-	name: caseClaim, budget: 22, title: "the time of one claim at different backlogs",
+	name: caseClaim, budget: 18, title: "the time of one claim at different backlogs",
 	sides: claimSides, turn: claimTurn,
 	says: `The relay's own claim statement, timed in the driver from sending it to its last row: claims of 10
 by one worker that does nothing, from a backlog that was just vacuumed. In order and in random

@@ -24,16 +24,18 @@ const (
 	sideBareHeld   = "bare INSERT, beside a held snapshot"
 	sideRiverTx    = "River InsertTx"
 	sidePrepared   = "raw: prepared INSERT"
+	sideEnqueuePgx = "outbox Enqueue, on pgx"
+	sidePreparePgx = "raw: prepared INSERT, on pgx"
 	mRelayMeantime = "tasks/s of the relay meanwhile"
 )
 
 var enqueueCase = benchCase{
-	name: caseEnqueue, budget: 34, title: "one task a transaction, from 8 connections, while a relay is busy", run: enqueueing,
+	name: caseEnqueue, budget: 50, title: "one task a transaction, from 8 connections, while a relay is busy", run: enqueueing,
 	says: `BEGIN, one task, COMMIT, from 8 connections of this process, while a relay in another process
 works off tasks of another type with four workers of a Leased handler, whose calls take 2 ms. The
 bare INSERT goes into a table with the same columns, checks and indexes, and no trigger, through
 the same driver, beside the same relay; the raw one is prepared, which saves a round trip and the
-planning. River is on pgx, which prepares its statements, with a client beside it whose four
+planning, as pgx does by itself. River is on pgx, which prepares its statements, with a client beside it whose four
 workers take 2 ms as well. It does not say what Enqueue adds to a transaction that does more than
 that: less.`,
 	metrics: []string{mSpeed, mRelayMeantime},
@@ -59,7 +61,9 @@ func enqueueing(ctx context.Context, b *bench) error {
 				slices.Reverse(compared)
 				slices.Reverse(held)
 			}
-			if err := b.hammer(ctx, round, d, busy, append(compared, side{name: sidePrepared, open: preparedClient})); err != nil {
+			compared = append(compared, side{name: sidePrepared, open: preparedClient},
+				side{name: sideEnqueuePgx, open: onPgx(oursClient)}, side{name: sidePreparePgx, open: onPgx(preparedClient)})
+			if err := b.hammer(ctx, round, d, busy, compared); err != nil {
 				return err
 			}
 			release, err := hold(ctx, d.DB)

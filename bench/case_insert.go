@@ -18,16 +18,18 @@ const (
 	sideInsertBatch   = "outbox Batch, 4 × 1,000"
 	sideInsertRawMany = "raw transactions, 4 × 1,000"
 
+	sideComplete   = "outbox Complete, 30 workers"
 	sideGroup32    = "outbox Tx, GroupCommit(32)"
 	sideGroup8     = "outbox Tx, GroupCommit(8)"
 	sideRawGroup32 = "raw transactions, 10 × 32 savepoints"
 )
 
 var insertCase = benchCase{
-	name: caseInsert, budget: 76, title: "a handler that inserts one row, in the transaction that removes its task",
+	name: caseInsert, budget: 84, title: "a handler that inserts one row, in the transaction that removes its task",
 	sides: insertingSides, turn: burn(func(p plan) time.Duration { return p.insert }),
 	says: `Work in the same database, exactly once: a Tx handler inserts one row, by a statement that its app
-prepared on the relay's pool, as pgx does by itself for River; River's worker inserts it and
+prepared on the relay's pool, as pgx does by itself for River; a Leased handler inserts it in
+task.Complete. River's worker inserts it and
 completes its job in one transaction (JobCompleteTx), with River's fetch settings as in its own
 benchmark and a pool of ten connections more than workers. The Batch handler inserts the rows of
 its tasks with one statement. The raw limit is BEGIN, claim, INSERT, COMMIT by prepared
@@ -50,7 +52,7 @@ func insertingSides(p plan) []side {
 		return oursSide(name, n, relaySettings{Kind: kindTx, Workers: workers, Insert: true})
 	}
 	group := func(name string, size, workers int) side {
-		return oursSide(name, n, relaySettings{Kind: kindTx, Workers: workers, Insert: true, Group: size})
+		return oursSide(name, n, relaySettings{Kind: kindTx, Workers: workers, Insert: true, Group: size, Within: 100 * time.Millisecond})
 	}
 	bare := func(name string, workers, batch int) side {
 		return rawSide(name, n, raw.Settings{Workers: workers, Batch: batch, Insert: true})
@@ -60,7 +62,8 @@ func insertingSides(p plan) []side {
 		tx(sideInsertTx50, 50), riverSide(sideInsertRiver50, n, tuned(50)),
 		oursSide(sideInsertBatch, n, relaySettings{Kind: kindBatch, Workers: batchWorkers, Batch: batchSize, Insert: true}),
 		bare(sideInsertRawMany, batchWorkers, batchSize),
-		group(sideGroup32, 32, 3), group(sideGroup8, 8, 8),
+		oursSide(sideComplete, n, relaySettings{Kind: kindLeased, Workers: 30, Insert: true}),
+		group(sideGroup32, 32, 6), group(sideGroup8, 8, 8),
 		rawSide(sideRawGroup32, n, raw.Settings{Workers: 10, Batch: 32, Insert: true, Savepoints: true}),
 	}
 }
@@ -80,7 +83,7 @@ const (
 )
 
 var defaultsCase = benchCase{
-	name: caseDefaults, budget: 46, title: "default settings, with 10 and with 100 workers",
+	name: caseDefaults, budget: 38, title: "default settings, with 10 and with 100 workers",
 	sides: defaultsSides, turn: burn(func(p plan) time.Duration { return p.short }),
 	says: `What one gets without tuning: ours with the one setting ListenDSN, River with its defaults (it
 fetches every 100 ms at most, so many jobs as it has workers). The handlers do nothing.`,

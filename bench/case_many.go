@@ -16,7 +16,7 @@ const (
 )
 
 var manyCase = benchCase{
-	name: caseMany, budget: 22, title: "5,000 tasks a call, one connection",
+	name: caseMany, budget: 10, title: "5,000 tasks a call, one connection",
 	sides: manySides, turn: manyTurn,
 	says: `Calls of 5,000 tasks, each in a transaction, one after the other on one connection, nothing else
 going on. All sides start from Go values, so encoding them as JSON is included. The bare statement

@@ -12,7 +12,7 @@ const (
 )
 
 var randomCase = benchCase{
-	name: caseRandom, budget: 32, title: "random order against the default order",
+	name: caseRandom, budget: 26, title: "random order against the default order",
 	sides: randomOrderSides, turn: burn(func(p plan) time.Duration { return p.short }),
 	says: `The burn-down of 200,000 tasks that do nothing, in both orders of claiming. Random claims start at
 a random task of the most urgent priority.`,
@@ -43,7 +43,7 @@ func typesSide(n int) string {
 }
 
 var typesCase = benchCase{
-	name: caseTypes, budget: 16, title: "1, 20 and 500 task types, one of them with tasks",
+	name: caseTypes, budget: 14, title: "1, 20 and 500 task types, one of them with tasks",
 	sides: typesSides, turn: burn(func(p plan) time.Duration { return p.short }),
 	says: `The burn-down of 200,000 tasks that do nothing by a relay that has handlers for more types: what
 looking for other types' work costs. Batch handlers, 4 × 1,000.`,

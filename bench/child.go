@@ -15,6 +15,7 @@ import (
 
 	"github.com/txoutbox/outbox/bench/raw"
 	"github.com/txoutbox/outbox/bench/river"
+	"github.com/txoutbox/outbox/relay"
 )
 
 // child is what a parent calls in its child.
@@ -23,7 +24,8 @@ type child struct {
 	stops []func() error
 
 	mu     sync.Mutex
-	starts map[int]chan int64 // of handlers, in Unix nanoseconds, by the payload's number
+	starts map[int]chan Start // of handlers, by the payload's number
+	claim  relay.Claim        // the last one of ours that took a task
 }
 
 // runIfChild runs a child and ends the process, if this process is one.
@@ -32,7 +34,7 @@ func runIfChild() {
 		return
 	}
 	signal.Ignore(os.Interrupt) // a Ctrl-C reaches parent and children; the parent decides
-	c := &child{starts: map[int]chan int64{}}
+	c := &child{starts: map[int]chan Start{}}
 	err := rpc.RegisterName("Child", c)
 	rpc.ServeConn(struct {
 		io.Reader
@@ -63,7 +65,7 @@ func (c *child) Start(set ChildSettings, _ *bool) error {
 	}
 	for _, url := range set.URLs {
 		for range set.Relays {
-			if err := add(startRelay(ctx, url, set.Set, handle)); err != nil {
+			if err := add(startRelay(ctx, url, set.Set, handle, relay.Observer{Claimed: c.claimed})); err != nil {
 				return err
 			}
 		}
@@ -92,27 +94,41 @@ func (c *child) Start(set ChildSettings, _ *bool) error {
 	return nil
 }
 
+// claimed notes a claim that took tasks.
+func (c *child) claimed(claim relay.Claim) {
+	if claim.Tasks > 0 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.claim = claim
+	}
+}
+
 // begun notes the start of a handler, the first one of each number.
 func (c *child) begun(n int) {
-	at := time.Now().UnixNano()
+	s := Start{At: time.Now().UnixNano()}
+	starts, claim := c.startOf(n)
+	if claim.Tasks > 0 {
+		s.Claim, s.Claimed = claim.Start.UnixNano(), claim.Start.Add(claim.Duration).UnixNano()
+	}
 	select {
-	case c.startOf(n) <- at:
+	case starts <- s:
 	default:
 	}
 }
 
-func (c *child) startOf(n int) chan int64 {
+func (c *child) startOf(n int) (chan Start, relay.Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.starts[n] == nil {
-		c.starts[n] = make(chan int64, 1)
+		c.starts[n] = make(chan Start, 1)
 	}
-	return c.starts[n]
+	return c.starts[n], c.claim
 }
 
 // Started waits for the start of the handler of task n.
-func (c *child) Started(n int, at *int64) error {
-	*at = <-c.startOf(n)
+func (c *child) Started(n int, at *Start) error {
+	starts, _ := c.startOf(n)
+	*at = <-starts
 	return nil
 }
 

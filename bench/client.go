@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 
+	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/bench/raw"
@@ -41,6 +43,26 @@ func oursClient(_ context.Context, d *database) (client, error) {
 		},
 		close: func() {},
 	}, nil
+}
+
+// onPgx is a client on pgx's driver of database/sql.
+func onPgx(open func(context.Context, *database) (client, error)) func(context.Context, *database) (client, error) {
+	return func(ctx context.Context, d *database) (client, error) {
+		db, err := sql.Open("pgx", d.url)
+		if err != nil {
+			return client{}, err
+		}
+		db.SetMaxIdleConns(enqueuers)
+		other := *d
+		other.DB = db
+		c, err := open(ctx, &other)
+		if err != nil {
+			return c, errors.Join(err, db.Close())
+		}
+		done := c.close
+		c.close = func() { done(); _ = db.Close() }
+		return c, nil
+	}
 }
 
 func rawClient(_ context.Context, d *database) (client, error) {

@@ -41,7 +41,8 @@ type relaySettings struct {
 	Batch   int
 	Group   int // of Tx: GroupCommit
 	Random  bool
-	Insert  bool     // one row into effect for each task, in the task's transaction
+	Within  time.Duration
+	Insert  bool     // one row into effect for each task, in the task's transaction; Leased by Complete
 	Types   []string // default taskType
 	Listen  bool
 	Poll    time.Duration
@@ -57,7 +58,7 @@ INSERT INTO effect (task_id) SELECT unnest($1::bigint[])`
 
 // startRelay runs a relay in this process until stop. handle is told of each call of a handler and
 // its first task's payload.
-func startRelay(ctx context.Context, url string, set relaySettings, handle func(n int, first load)) (
+func startRelay(ctx context.Context, url string, set relaySettings, handle func(n int, first load), observers ...relay.Observer) (
 	stop func() error, err error) {
 	driver := set.Driver
 	if driver == "" {
@@ -68,7 +69,7 @@ func startRelay(ctx context.Context, url string, set relaySettings, handle func(
 		return nil, err
 	}
 	config := relay.Config{Workers: set.Workers, PollInterval: set.Poll, DrainTimeout: 5 * time.Second,
-		Logger: slog.New(slog.DiscardHandler)}
+		Logger: slog.New(slog.DiscardHandler), Observers: observers}
 	if set.Random {
 		config.Order = relay.Random
 	}
@@ -113,7 +114,7 @@ func registry(set relaySettings, effect *sql.Stmt, handle func(int, load)) *hand
 				}
 				_, err := tx.StmtContext(ctx, effect).ExecContext(ctx, task.ID)
 				return err
-			}, handlers.GroupCommit(set.Group, 0))
+			}, handlers.GroupCommit(set.Group, set.Within))
 		case kindBatch:
 			handlers.Batch(reg, t, set.Batch, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[load]) error {
 				handle(len(tasks), tasks[0].Payload)
@@ -132,7 +133,13 @@ func registry(set relaySettings, effect *sql.Stmt, handle func(int, load)) *hand
 			handlers.Leased(reg, t, func(ctx context.Context, task *outbox.Task[load]) error {
 				handle(1, task.Payload)
 				pause(ctx, set.Pause)
-				return nil
+				if !set.Insert {
+					return nil
+				}
+				return task.Complete(ctx, func(tx *sql.Tx) error {
+					_, err := tx.StmtContext(ctx, effect).ExecContext(ctx, task.ID)
+					return err
+				})
 			})
 		default:
 			panic("bench: kind " + set.Kind)

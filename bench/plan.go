@@ -18,6 +18,7 @@ type plan struct {
 	many       int           // tasks of a turn of bulk enqueues
 	held       time.Duration
 	heldWindow time.Duration
+	dead       time.Duration // of enqueues, in a turn
 	pickups    int
 	gap        time.Duration // between two pickups, at most
 	pollers    int           // databases with a relay that polls, side by side
@@ -31,8 +32,8 @@ type plan struct {
 func planOf(quick bool, rounds int) plan {
 	p := plan{
 		rounds: rounds, backlog: 200_000, large: 1_000_000, huge: 1_000_000,
-		burn: 2500 * time.Millisecond, short: time.Second, insert: 2200 * time.Millisecond, long: 15 * time.Second,
-		enqueue: 2500 * time.Millisecond, many: 50_000, held: 30 * time.Second, heldWindow: 5 * time.Second,
+		burn: 2 * time.Second, short: time.Second, insert: 2200 * time.Millisecond, long: 15 * time.Second,
+		enqueue: 1600 * time.Millisecond, many: 50_000, held: 25 * time.Second, heldWindow: 5 * time.Second, dead: 9 * time.Second,
 		pickups: 100, gap: 100 * time.Millisecond, pollers: 16, polls: 7, claims: 300,
 		idle: 8 * time.Second, walTasks: 10_000, settle: 3 * time.Second,
 	}
@@ -42,6 +43,7 @@ func planOf(quick bool, rounds int) plan {
 	p.huge = 10_000_000
 	p.burn, p.short, p.insert, p.long = 20*time.Second, 8*time.Second, 8*time.Second, 120*time.Second
 	p.enqueue, p.many, p.held, p.heldWindow = 5*time.Second, 250_000, 3*time.Minute, 30*time.Second
+	p.dead = 20 * time.Second
 	p.pickups, p.gap, p.polls, p.claims = 600, 400*time.Millisecond, 15, 2000
 	p.idle, p.walTasks = 30*time.Second, 50_000
 	return p

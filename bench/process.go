@@ -35,6 +35,10 @@ type Used struct {
 	Done  int64
 }
 
+// Start is when a handler started, and when the last claim of ours before that began and had a task,
+// 0 without one: in Unix nanoseconds.
+type Start struct{ Claim, Claimed, At int64 }
+
 // process is a child, as its parent sees it.
 type process struct {
 	cmd *exec.Cmd
@@ -85,8 +89,8 @@ func (p *process) used(ctx context.Context) (u Used, err error) {
 	return u, err
 }
 
-// started waits for the start of the handler of task n: Unix nanoseconds.
-func (p *process) started(ctx context.Context, n int) (at int64, err error) {
+// started waits for the start of the handler of task n.
+func (p *process) started(ctx context.Context, n int) (at Start, err error) {
 	err = p.call(ctx, 10*time.Second, "Started", n, &at)
 	return at, err
 }

@@ -70,6 +70,7 @@ func targets(p plan) []target {
 		ratio(caseInsert, "GroupCommit(32) with one insert: against raw single transactions", mRate, one(sideGroup32), insertRaw, atLeast, 3).raw(sideRawGroup32),
 		ratio(caseInsert, "GroupCommit(32) with one insert: against raw groups of 32 with savepoints", mRate, one(sideGroup32), one(sideRawGroup32), atLeast, 0.65),
 		ratio(caseInsert, "GroupCommit(8) with one insert: against River's JobCompleteTx at its best worker count", mRate, one(sideGroup8), insertRiver, atLeast, 4.5).raw(sideRawGroup32),
+		ratio(caseInsert, "Complete with one insert: against River's JobCompleteTx at its best worker count", mRate, one(sideComplete), insertRiver, atLeast, 1.5).raw(insertRaw...),
 		ratio(caseInsert, "Batch handler with one insert a task: against River's JobCompleteTx", mRate, one(sideInsertBatch), insertRiver, atLeast, 6).raw(sideInsertRawMany),
 		ratio(caseDefaults, "defaults, no-op: "+sideDefaultTx+" against River's defaults", mRate, one(sideDefaultTx), one(sideDefaultRiver), atLeast, 20),
 		ratio(caseDefaults, "defaults, no-op: "+sideDefaultBatch+" against River's defaults", mRate, one(sideDefaultBatch), one(sideDefaultRiver), atLeast, 20),
@@ -77,6 +78,8 @@ func targets(p plan) []target {
 
 		ratio(caseEnqueue, "Enqueue, 8 connections, relay busy: against a bare INSERT", mSpeed, one(sideEnqueue), one(sideBare), atLeast, 0.85),
 		ratio(caseEnqueue, "Enqueue beside a held snapshot: against a bare INSERT beside it", mSpeed, one(sideHeld), one(sideBareHeld), atLeast, 0.85),
+		ratio(caseEnqueue, "Enqueue on pgx: against a prepared INSERT", mSpeed, one(sideEnqueuePgx), one(sidePreparePgx), atLeast, 0.8),
+		ratio(caseEnqueue, "Enqueue on pgx: against River's InsertTx", mSpeed, one(sideEnqueuePgx), one(sideRiverTx), atLeast, 1.3).raw(sidePreparePgx),
 		ratio(caseEnqueue, "Enqueue: against River's InsertTx", mSpeed, one(sideEnqueue), one(sideRiverTx), atLeast, 1.5).raw(sidePrepared),
 		ratio(caseMany, "EnqueueMany, 5,000 a call: against River's InsertManyFast", mRate, one(sideMany), one(sideRiverFast), atLeast, 2).raw(sideUnnest),
 		ratio(caseMany, "EnqueueMany, 5,000 a call: against a bare INSERT … SELECT FROM unnest", mRate, one(sideMany), one(sideUnnest), atLeast, 0.7),
@@ -85,6 +88,8 @@ func targets(p plan) []target {
 		value(caseLatency, "pickup on an idle queue, defaults, across processes: p99 in ms", mP99, sideAcross, atMost, 8).raw(sideRawWake),
 		ratio(caseLatency, "pickup on an idle queue, Tx: p50 against LISTEN and claim by hand", mP50, one(sideAcross), one(sideRawWake), atMost, 1.6),
 		ratio(caseLatency, "pickup on an idle queue, Tx: p99 against LISTEN and claim by hand", mP99, one(sideAcross), one(sideRawWake), atMost, 2),
+		ratio(caseLatency, "pickup on an idle queue, Leased: p50 against LISTEN and claim by hand", mP50, one(sideAcrossLeased), one(sideRawWake), atMost, 1.6),
+		ratio(caseLatency, "pickup on an idle queue, Leased: p99 against LISTEN and claim by hand", mP99, one(sideAcrossLeased), one(sideRawWake), atMost, 2),
 		value(caseLatency, "pickup by polling only: p99 in ms", mP99, sidePolling, atMost, polled+20),
 		value(caseIdle, "idle relay: statements/s", mStatements, sideIdle1, atMost, 2),
 		value(caseIdle, "20 idle relays: statements/s of each", mStatements, sideIdle20, atMost, 2),
@@ -100,6 +105,8 @@ func targets(p plan) []target {
 	}
 
 	all = append(all, ratio(caseWAL, "WAL per task, "+sideWALGroup+": against the raw statements", mWAL, one(sideWALGroup), one(rawPrefix+sideWALGroup), atMost, 1.2))
+
+	all = append(all, ratio(caseDead, "dead rows/task beside an open transaction, Leased: against River", mDeadEach, one(sideDeadOurs), river, atMost, 1))
 
 	// What must not grow.
 	for _, random := range []bool{false, true} {

@@ -18,6 +18,9 @@ func comparisons() []versus {
 	}
 	add(caseInsert, "one insert: Tx, 10 workers", mRate, sideInsertTx10, sideInsertRiver10, false)
 	add(caseInsert, "one insert: Tx, 50 workers", mRate, sideInsertTx50, sideInsertRiver50, false)
+	add(caseInsert, "one insert: Tx, GroupCommit(8)", mRate, sideGroup8, sideInsertRiver10, false)
+	add(caseInsert, "one insert: Tx, GroupCommit(32)", mRate, sideGroup32, sideInsertRiver10, false)
+	add(caseInsert, "one insert: Complete", mRate, sideComplete, sideInsertRiver10, false)
 	add(caseInsert, "one insert: Batch", mRate, sideInsertBatch, sideInsertRiver50, false)
 	for _, ours := range []string{sideDefaultTx, sideDefaultBatch, sideDefaultLeased} {
 		add(caseDefaults, "defaults: "+ours, mRate, ours, sideDefaultRiver, false)
@@ -30,6 +33,7 @@ func comparisons() []versus {
 		add(caseLatency, "pickup across processes, River at its benchmark's settings", metric, sideAcross, sideRiverBench, true)
 	}
 	add(caseEnqueue, "one task a transaction", mSpeed, sideEnqueue, sideRiverTx, false)
+	add(caseEnqueue, "one task a transaction, both on pgx", mSpeed, sideEnqueuePgx, sideRiverTx, false)
 	add(caseMany, "5,000 a call", mRate, sideMany, sideRiverFast, false)
 	for _, ours := range []string{sideWALBatch, sideWALTx, sideWALLeased} {
 		add(caseWAL, ours, mWAL, ours, sideWALRiver, true)

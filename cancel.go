@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/txcheck"
 )
 
 // CancelResult is what a [Cancel] found.
@@ -57,7 +58,7 @@ func Cancel(ctx context.Context, tx Querier, taskID int64, opts ...Option) (Canc
 
 // changeTask calls a function of the schema on one task, and scans its answer.
 func changeTask(ctx context.Context, tx Querier, what, function string, taskID int64, opts []Option, answer any) error {
-	if err := checkTx(tx); err != nil {
+	if err := txcheck.Given(tx); err != nil {
 		return err
 	}
 	schema, err := schemaOf(opts)

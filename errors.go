@@ -1,6 +1,10 @@
 package outbox
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/txoutbox/outbox/internal/txcheck"
+)
 
 // Errors of Enqueue, EnqueueMany and TaskType.Enqueue. All of them are returned before any SQL is
 // sent, so the caller's transaction stays usable.
@@ -8,7 +12,7 @@ var (
 	// ErrNoTransaction: the transaction is nil, or it is a *sql.DB, a *sqlx.DB or a *sql.Conn
 	// without BEGIN, through which the task would not commit together with the caller's rows. (A
 	// *sql.Conn is asked by a SAVEPOINT.)
-	ErrNoTransaction = errors.New("outbox: a transaction is needed")
+	ErrNoTransaction = txcheck.ErrNoTransaction
 	// ErrInvalidType: a task type is empty, longer than 128 bytes, not UTF-8, or holds a
 	// character that does not print.
 	ErrInvalidType = errors.New("outbox: invalid task type")

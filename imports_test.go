@@ -12,7 +12,7 @@ import (
 // admin, which is for operators; schema stands alone. What is not listed is refused.
 var allowedImports = map[string][]string{
 	"": {
-		"/internal/counts", "/internal/pgerr", "/internal/wake",
+		"/internal/counts", "/internal/pgerr", "/internal/txcheck", "/internal/wake",
 		"github.com/lib/pq",       // arrays of EnqueueMany
 		"github.com/jmoiron/sqlx", // sqlx_adapter.go
 	},
@@ -26,6 +26,8 @@ var allowedImports = map[string][]string{
 		"", "/internal/pgerr", "/internal/vacuum", "/schema",
 		"/admin", // types, with what holds for them
 	},
+	"/forward":          {"", "/handlers"},
+	"/inbox":            {"", "/internal/txcheck"},
 	"/handlers":         {"", "/internal/guard", "/internal/handler", "github.com/sethvargo/go-retry"},
 	"/internal/handler": {"", "/internal/guard", "github.com/sethvargo/go-retry"},
 	"/pgdb":             {"/internal/pgerr", "github.com/lib/pq"},
@@ -52,8 +54,9 @@ var allowedImports = map[string][]string{
 		"/internal/counts", "/internal/pg", "/internal/pgerr", "/internal/vacuum",
 		"github.com/lib/pq", // arrays
 	},
-	"/internal/vacuum": {},
-	"/internal/wake":   {},
+	"/internal/txcheck": {"/internal/pgerr"},
+	"/internal/vacuum":  {},
+	"/internal/wake":    {},
 	"/outboxtest": {
 		"", "/handlers", "/internal/run",
 		"/internal/pg",            // the schema's name in a statement

@@ -31,6 +31,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/txoutbox/outbox/internal/txcheck"
 )
 
 // Enqueue inserts a task with one statement on tx and waits for no handler. Payload is encoded by
@@ -92,7 +94,7 @@ SELECT array_agg(task_id)::text FROM added`
 const maxStatement = 256 << 20
 
 func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error) {
-	if err := checkTx(tx); err != nil {
+	if err := txcheck.Given(tx); err != nil {
 		return nil, err
 	}
 	rows := make([]row, len(tasks))
@@ -119,7 +121,7 @@ func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	if err := checkBegun(ctx, tx); err != nil {
+	if err := txcheck.Begun(ctx, tx); err != nil {
 		return nil, err
 	}
 	switch {

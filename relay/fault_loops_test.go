@@ -94,6 +94,9 @@ var faultyLoops = []faultyLoop{
 	{name: "purge the history", job: "purge history", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
 		SELECT n, now(), now(), now(), now() + (n - 3) * interval '1 hour', 0, 1, 'TX', '{}' FROM generate_series(1, 5) n`,
 		state: `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.done_task`},
+	{name: "purge the inbox", job: "purge inbox", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.inbox (source, event_id, keep_until)
+		SELECT '/s', n::text, now() + (n - 3) * interval '1 hour' FROM generate_series(1, 5) n`,
+		state: `SELECT string_agg(event_id, ' ' ORDER BY event_id) FROM outbox.inbox`},
 	{name: "purge dead letters", job: "purge dead letters", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.dead_task (task_id, run_at, created_at, died_at, priority, attempt, max_attempts, reason, task_type, payload)
 		SELECT n, now(), now(), now() - n * interval '20 minutes', 0, 1, 1, 'handler', 'TX', '{}' FROM generate_series(1, 5) n`,
 		state: `SELECT concat((SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.dead_task), ' ', (SELECT sum(tasks) FROM outbox.counter_log))`},

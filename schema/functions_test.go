@@ -73,7 +73,7 @@ func TestWhatIsInTheSchemaIsUsedByWhoIsMeantTo(t *testing.T) {
 		"an enqueuer or a viewer reads":    {columns + `role <> 'operator'`, ""},
 		"an operator reads":                {columns + `role = 'operator'`, "dead_task.headers dead_task.ordering_key dead_task.payload dead_task.unique_key unique_key.key"},
 		"groups may truncate or reference": {tables + `has_table_privilege('<schema>_' || role, oid, 'TRUNCATE, TRIGGER, REFERENCES')`, ""},
-		"an enqueuer writes to":            {tables + `role = 'enqueuer' AND ` + mayWrite, "keyed_task task"},
+		"an enqueuer writes to":            {tables + `role = 'enqueuer' AND ` + mayWrite, "inbox keyed_task task"},
 		"a viewer writes to":               {tables + `role = 'viewer' AND ` + mayWrite, ""},
 		"an operator writes to":            {tables + `role = 'operator' AND ` + mayWrite, "audit cancel dead_task headless_key running schedule task task_type unique_key"},
 		"a worker lacks rights on": {tables + `role = 'worker' AND relkind = 'r' AND EXISTS (

@@ -104,12 +104,13 @@ GRANT INSERT (task_type, payload, priority, max_attempts, headers, run_at, timeo
               on_conflict, position),
       SELECT (task_id, outcome, position)
    ON outbox.keyed_task TO outbox_enqueuer, outbox_worker;
+GRANT INSERT (source, event_id, keep_until) ON outbox.inbox TO outbox_enqueuer;
 GRANT EXECUTE ON FUNCTION outbox.enqueue_task TO outbox_enqueuer, outbox_worker;
 
 -- A relay, whose handlers enqueue and cancel with its rights.
 GRANT SELECT, INSERT, UPDATE, DELETE
    ON outbox.task, outbox.dead_task, outbox.done_task, outbox.relay, outbox.running, outbox.counter, outbox.counter_log, outbox.maintenance,
-      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.headless_key, outbox.unique_key, outbox.sample
+      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.headless_key, outbox.unique_key, outbox.sample, outbox.inbox
    TO outbox_worker;
 GRANT SELECT, INSERT, UPDATE ON outbox.promote_lock TO outbox_worker;
 GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;

@@ -88,6 +88,9 @@ func statements() (out []right) {
 		`UPDATE outbox.audit SET actor = 'somebody else'`:                                                                                   "owner",
 		`DELETE FROM outbox.audit`:  "owner",
 		`DELETE FROM outbox.sample`: tasks,
+		`INSERT INTO outbox.inbox (source, event_id, keep_until) VALUES ('/s', '1', now()) ON CONFLICT DO NOTHING`: "owner enqueuer worker",
+		`SELECT source FROM outbox.inbox`:                                       tasks,
+		`DELETE FROM outbox.inbox`:                                              tasks,
 		`INSERT INTO outbox.sample VALUES (now(), 1, 1, 1, 1, 1, 1, 1, 1, 'A')`: tasks,
 
 		// The functions, called directly: those that are SECURITY DEFINER most of all.

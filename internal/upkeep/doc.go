@@ -5,7 +5,7 @@
 //	Job        each relay does it: take over, reap, sweep keys, report unhandled types, those of the
 //	           relay's other parts, and maintain, which does the shared jobs
 //	SharedJob  one relay of all does it, when its row in outbox.maintenance is due: fold, bloat,
-//	           purge history, purge dead letters, sample
+//	           purge history, purge inbox, purge dead letters, sample
 //
 // A relay claims only while its latest beat is younger than LeaseDuration. It takes over from
 // others only after unbroken beats of that length, as after an outage all relays look dead:

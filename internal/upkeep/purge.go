@@ -24,6 +24,12 @@ WITH d AS MATERIALIZED (
    ORDER BY keep_until LIMIT $1 FOR UPDATE SKIP LOCKED)
 DELETE FROM outbox.done_task WHERE task_id = ANY (ARRAY(SELECT task_id FROM d))`
 
+const purgeInboxSQL = `/* outbox: purge the inbox */
+WITH d AS MATERIALIZED (
+  SELECT source, event_id FROM outbox.inbox WHERE keep_until < now()
+   ORDER BY keep_until LIMIT $1 FOR UPDATE SKIP LOCKED)
+DELETE FROM outbox.inbox i USING d WHERE i.source = d.source AND i.event_id = d.event_id`
+
 // purgeDead is a job of the relays that have a DeadRetention.
 func purgeDead(retention time.Duration) func(context.Context, pg.Schema, *slog.Logger, *sql.Tx) (time.Duration, error) {
 	return func(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
@@ -35,6 +41,11 @@ func purgeDead(retention time.Duration) func(context.Context, pg.Schema, *slog.L
 // before.
 func purgeDone(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (next time.Duration, err error) {
 	return purgeWith(ctx, tx, in.SQL(purgeDoneSQL), purgeRows)
+}
+
+// purgeInbox forgets events, for package inbox.
+func purgeInbox(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (next time.Duration, err error) {
+	return purgeWith(ctx, tx, in.SQL(purgeInboxSQL), purgeRows)
 }
 
 const purgeInterval = 2 * time.Minute

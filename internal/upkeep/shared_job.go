@@ -35,6 +35,7 @@ func SharedJobs(deadRetention time.Duration) []SharedJob {
 		{"fold", fold},
 		{"bloat", Bloat{bloatDead, bloatBehind, bloatSnapshot}.Check},
 		{"purge history", purgeDone},
+		{"purge inbox", purgeInbox},
 		{"sample", sample},
 	}
 	if deadRetention > 0 {

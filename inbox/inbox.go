@@ -1,0 +1,146 @@
+// Package inbox lets a consumer of events have the effect of each once, though brokers and webhooks
+// deliver some of them again.
+//
+//	err := outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+//		first, err := inbox.Once(ctx, tx, event.Source, event.ID)
+//		if err != nil || !first {
+//			return err
+//		}
+//		return createInvoice(ctx, tx, event)
+//	})
+//	// acknowledge the event if err is nil
+//
+// It needs the schema of package schema in the consumer's database, but no relay. The events may be
+// of any producer: package forward is not needed.
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/txcheck"
+)
+
+// DefaultKeep is how long an event is remembered.
+const DefaultKeep = 30 * 24 * time.Hour
+
+const (
+	maxBytes = 1024
+	maxKeep  = 100 * 365 * 24 * time.Hour
+)
+
+type config struct {
+	schema string
+	keep   time.Duration
+}
+
+// Option changes a call.
+type Option func(*config)
+
+// Schema names the outbox's schema; the default is "outbox".
+func Schema(name string) Option { return func(c *config) { c.schema = name } }
+
+// Keep is how long the event is remembered: longer than a producer or a broker may still deliver it
+// again, as after a redrive of dead letters. The default is [DefaultKeep], the most 100 years.
+func Keep(d time.Duration) Option { return func(c *config) { c.keep = d } }
+
+func newConfig(opts []Option) (config, error) {
+	c := config{schema: "outbox", keep: DefaultKeep}
+	for _, o := range opts {
+		o(&c)
+	}
+	if !outbox.ValidSchema(c.schema) {
+		return c, fmt.Errorf("%w: inbox: Schema: %q is no name of a schema", outbox.ErrInvalidOption, c.schema)
+	}
+	if c.keep <= 0 || c.keep > maxKeep {
+		return c, fmt.Errorf("%w: inbox: Keep(%v): must be positive, and at most 100 years", outbox.ErrInvalidOption, c.keep)
+	}
+	return c, nil
+}
+
+const onceSQL = `/* inbox: once */
+INSERT INTO "%s".inbox (source, event_id, keep_until)
+VALUES ($1, $2, now() + $3::bigint * interval '1 microsecond')
+ON CONFLICT DO NOTHING`
+
+// Once reports whether the event is new, and notes it: true the first time that a transaction with
+// it commits, false from then on. The caller's writes in the same transaction so happen once.
+//
+// While another transaction has noted the event and not ended, Once waits for it: after its commit
+// the answer is false, after its rollback true. Above READ COMMITTED the answer may be a
+// serialization failure (40001) in place of false: begin again.
+//
+// source and id are those of CloudEvents: 1 to 1,024 bytes of UTF-8 each. What is out of range is
+// refused with outbox.ErrInvalidOption, and a tx that is no open transaction with
+// outbox.ErrNoTransaction, before anything is written. Any other error is tx's own, wrapped.
+func Once(ctx context.Context, tx outbox.Querier, source, id string, opts ...Option) (first bool, err error) {
+	if err := txcheck.Given(tx); err != nil {
+		return false, err
+	}
+	c, err := newConfig(opts)
+	if err != nil {
+		return false, err
+	}
+	for _, v := range []struct{ name, text string }{{"source", source}, {"id", id}} {
+		if len(v.text) == 0 || len(v.text) > maxBytes || !utf8.ValidString(v.text) || strings.IndexByte(v.text, 0) >= 0 {
+			return false, fmt.Errorf("%w: inbox: the %s %.40q has %d bytes: must be 1 to %d of UTF-8 without NUL", outbox.ErrInvalidOption, v.name, v.text, len(v.text), maxBytes)
+		}
+	}
+	if err := txcheck.Begun(ctx, tx); err != nil {
+		return false, err
+	}
+	result, err := tx.ExecContext(ctx, fmt.Sprintf(onceSQL, c.schema), source, id, c.keep.Microseconds())
+	if err != nil {
+		return false, fmt.Errorf("inbox: once: %w", err)
+	}
+	n, err := result.RowsAffected()
+	return n == 1, err
+}
+
+const purgeSQL = `/* inbox: purge */
+WITH d AS MATERIALIZED (
+  SELECT source, event_id FROM "%[1]s".inbox WHERE keep_until < now()
+   ORDER BY keep_until LIMIT $1 FOR UPDATE SKIP LOCKED)
+DELETE FROM "%[1]s".inbox i USING d WHERE i.source = d.source AND i.event_id = d.event_id`
+
+const purgeRows = 1000
+
+// Purge forgets the events whose time is over, 1,000 in a statement, each committed by itself, and
+// returns how many. Relays of the same schema do the same every two minutes; only a consumer without
+// a relay needs it, say once a day. It takes no other option than [Schema], and ends early with ctx.
+func Purge(ctx context.Context, db *sql.DB, opts ...Option) (forgotten int64, err error) {
+	c, err := newConfig(opts)
+	if err != nil {
+		return 0, err
+	}
+	for {
+		n, err := purge(ctx, db, fmt.Sprintf(purgeSQL, c.schema))
+		if err != nil {
+			return forgotten, fmt.Errorf("inbox: purge: %w", err)
+		}
+		if forgotten += n; n < purgeRows {
+			return forgotten, nil
+		}
+	}
+}
+
+func purge(ctx context.Context, db *sql.DB, query string) (n int64, err error) {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer tx.Rollback()
+	result, err := tx.ExecContext(ctx, query, purgeRows)
+	if err != nil {
+		return 0, err
+	}
+	if n, err = result.RowsAffected(); err != nil {
+		return 0, err
+	}
+	return n, tx.Commit()
+}

@@ -1,0 +1,96 @@
+package forward
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/txoutbox/outbox"
+)
+
+// Event is a task as a broker gets it. Its names are those of CloudEvents 1.0.
+type Event struct {
+	// ID is the task's, the same in every attempt and for every target. With Source it is unique.
+	ID     string
+	Source string
+	Type   string
+	// Subject is what the event is about; "" for none.
+	Subject string
+	// Key is the task's ordering key: brokers partition by it. "" for none.
+	Key string
+	// Time is when the transaction that enqueued the task began.
+	Time time.Time
+	// Headers are the task's, such as its trace context.
+	Headers map[string]string
+	// Data is the payload as JSON, as PostgreSQL prints jsonb.
+	Data []byte
+
+	// To is where the event goes: a topic, a subject, a routing key or a URL.
+	To string
+	// Attempt is 1 for the first one.
+	Attempt int
+}
+
+// ContentType is that of Data.
+const ContentType = "application/json"
+
+// Header is one header of a message.
+type Header struct{ Name, Value string }
+
+// CloudEvents returns the attributes with the given prefix before each name, as the protocol's
+// binding of CloudEvents asks: "ce_" for Kafka, "ce-" for HTTP and NATS, "cloudEvents_" for AMQP.
+// The content type is not among them, as it has a place of its own. The task's headers follow by
+// their names, without those that begin with the prefix.
+func (e *Event) CloudEvents(prefix string) []Header {
+	all := []Header{
+		{prefix + "specversion", "1.0"}, {prefix + "id", e.ID}, {prefix + "source", e.Source},
+		{prefix + "type", e.Type}, {prefix + "time", e.Time.UTC().Format(time.RFC3339Nano)},
+	}
+	if e.Subject != "" {
+		all = append(all, Header{prefix + "subject", e.Subject})
+	}
+	if e.Key != "" {
+		all = append(all, Header{prefix + "partitionkey", e.Key})
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
+		if !strings.HasPrefix(strings.ToLower(name), strings.ToLower(prefix)) {
+			all = append(all, Header{name, e.Headers[name]})
+		}
+	}
+	return all
+}
+
+// Headers of a task that was copied for a target: the id and the time of the original.
+const (
+	originID   = "outbox-event-id"
+	originTime = "outbox-event-time"
+)
+
+// newEvent is the event of a task, but for where it goes.
+func (c *config) newEvent(t *outbox.Task[json.RawMessage]) (*Event, error) {
+	e := &Event{
+		ID: strconv.FormatInt(t.ID, 10), Source: c.source, Type: c.eventType, Key: t.OrderingKey, Time: t.CreatedAt,
+		Headers: t.Headers, Data: t.Payload, Attempt: t.Attempt,
+	}
+	if id := t.Headers[originID]; id != "" {
+		e.ID, e.Headers = id, maps.Clone(t.Headers)
+		if at, err := time.Parse(time.RFC3339Nano, t.Headers[originTime]); err == nil {
+			e.Time = at
+		}
+		delete(e.Headers, originID)
+		delete(e.Headers, originTime)
+	}
+	if c.subject != nil {
+		e.Subject = c.subject(e)
+	}
+	to, err := c.route(e)
+	if err == nil && to == "" {
+		err = fmt.Errorf("forward: the route of event %s is empty", e.ID)
+	}
+	e.To = to
+	return e, err
+}

@@ -1,0 +1,345 @@
+package forward_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+func TestMain(m *testing.M) { relaytest.Main(m) }
+
+type order struct {
+	N int `json:"n"`
+}
+
+var placed = outbox.NewTaskType[order]("order.placed")
+
+// broker is a Publisher that keeps what it acknowledges. answer decides on each event.
+type broker struct {
+	mu     sync.Mutex
+	answer func(e *forward.Event) error
+	got    []forward.Event
+	asked  int
+}
+
+func (b *broker) Publish(_ context.Context, events []*forward.Event) []error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	errs, failed := make([]error, len(events)), false
+	for i, e := range events {
+		b.asked++
+		if b.answer != nil {
+			errs[i] = b.answer(e)
+		}
+		if errs[i] == nil {
+			b.got = append(b.got, *e)
+		}
+		failed = failed || errs[i] != nil
+	}
+	if !failed {
+		return nil
+	}
+	return errs
+}
+
+func (b *broker) answers(f func(e *forward.Event) error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answer = f
+}
+
+func (b *broker) received() []forward.Event {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.got)
+}
+
+// enqueue enqueues n orders with the options of each.
+func enqueue(t *testing.T, db *relaytest.Database, n int, opts func(i int) []outbox.Option) {
+	t.Helper()
+	var tasks []outbox.NewTask
+	for i := range n {
+		var o []outbox.Option
+		if opts != nil {
+			o = opts(i)
+		}
+		tasks = append(tasks, placed.New(order{i}, o...))
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := outbox.EnqueueMany(t.Context(), tx, tasks); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func nothingLeft(t *testing.T, db *relaytest.Database) {
+	t.Helper()
+	relaytest.Eventually(t, time.Minute, "all tasks to be done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
+}
+
+func TestATaskBecomesAnEvent(t *testing.T) {
+	t.Parallel()
+	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+	f := forward.Register(reg, placed, to, forward.Source("/shop"), forward.To("shop.{type}.{key}"),
+		forward.Subject(func(e *forward.Event) string { return "order/" + e.Key }))
+	enqueue(t, db, 1, func(int) []outbox.Option {
+		return []outbox.Option{outbox.OrderedBy("c7"), outbox.Headers(map[string]string{"traceparent": "00-1", "CE_id": "forged"})}
+	})
+	id, created := db.Text(t, `SELECT task_id::text FROM outbox.task`), db.Text(t, `SELECT to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS') FROM outbox.task`)
+	relaytest.Run(t, db.DB, reg, relay.Config{})
+	nothingLeft(t, db)
+	got := to.received()
+	if len(got) != 1 {
+		t.Fatalf("%d events", len(got))
+	}
+	e := got[0]
+	if e.ID != id || e.Type != "order.placed" || e.Source != "/shop" || e.Key != "c7" || e.To != "shop.order.placed.c7" || string(e.Data) != `{"n": 0}` || e.Attempt != 1 {
+		t.Errorf("the event is %+v", e)
+	}
+	var headers []string
+	for _, h := range e.CloudEvents("ce_") {
+		headers = append(headers, h.Name+"="+h.Value)
+	}
+	for i, want := range []string{"ce_specversion=1.0", "ce_id=" + id, "ce_source=/shop", "ce_type=order.placed", "ce_time=" + created, "ce_subject=order/c7", "ce_partitionkey=c7", "traceparent=00-1"} {
+		if i >= len(headers) || headers[i][:min(len(want), len(headers[i]))] != want {
+			t.Fatalf("the headers are %q, want %q at %d", headers, want, i)
+		}
+	}
+	if len(headers) != 8 {
+		t.Errorf("the headers are %q: a task's header took the place of an attribute", headers)
+	}
+	if s := f.Stats(); s != (forward.Stats{Published: 1}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestAPermanentErrorIsADeadLetterAtOnce(t *testing.T) {
+	t.Parallel()
+	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+	to.answers(func(e *forward.Event) error {
+		if string(e.Data) == `{"n": 3}` {
+			return forward.Permanent(errors.New("too large"))
+		}
+		return nil
+	})
+	f := forward.Register(reg, placed, to)
+	enqueue(t, db, 10, nil)
+	relaytest.Run(t, db.DB, reg, relay.Config{})
+	nothingLeft(t, db)
+	if got := db.Text(t, `SELECT string_agg(concat_ws(' ', payload, attempt, reason, last_error), '|') FROM outbox.dead_task`); got != `{"n": 3} 1 handler too large` {
+		t.Errorf("dead letters: %s", got)
+	}
+	if s := f.Stats(); s.Published != 9 || s.Permanent != 1 || s.Temporary != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestAnyOtherErrorCountsAsAnAttempt(t *testing.T) {
+	t.Parallel()
+	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+	to.answers(func(e *forward.Event) error {
+		if e.Attempt < 3 {
+			return fmt.Errorf("attempt %d", e.Attempt)
+		}
+		return nil
+	})
+	f := forward.Register(reg, placed, to, forward.Handler(handlers.Backoff(relaytest.Constant(time.Millisecond)), handlers.Keep(time.Hour)))
+	enqueue(t, db, 2, nil)
+	relaytest.Run(t, db.DB, reg, relay.Config{})
+	nothingLeft(t, db)
+	if got := db.Text(t, `SELECT string_agg(attempt::text, ' ') FROM outbox.done_task`); got != "3 3" {
+		t.Errorf("attempts %s, want 3 3", got)
+	}
+	if s := f.Stats(); s.Published != 2 || s.Temporary != 4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// While the broker is away nothing is counted, however often it is tried; then everything arrives.
+func TestAnUnavailableBrokerCountsNoAttempt(t *testing.T) {
+	t.Parallel()
+	for name, away := range map[string]error{
+		"unavailable": forward.Unavailable(errors.New("connection refused"), 0),
+		"timeout":     context.DeadlineExceeded,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+			to.answers(func(*forward.Event) error { return away })
+			var f *forward.Forwarder
+			if name == "timeout" {
+				f = forward.Register(reg, placed, slow{to}, forward.Timeout(time.Millisecond), forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
+			} else {
+				f = forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
+			}
+			enqueue(t, db, 5, nil)
+			relaytest.Run(t, db.DB, reg, relay.Config{})
+			relaytest.Eventually(t, time.Minute, "two failures", func() bool { return f.Stats().Unavailable >= 10 })
+			if f.Stats().Open == 0 {
+				t.Error("the circuit is closed")
+			}
+			if got := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt = 0`); got != 5 {
+				t.Errorf("%d of 5 tasks have no attempt", got)
+			}
+			to.answers(nil)
+			nothingLeft(t, db)
+			if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "5 1" || len(to.received()) != 5 {
+				t.Errorf("done and attempts %s, %d events", got, len(to.received()))
+			}
+			if s := f.Stats(); s.Open != 0 {
+				t.Errorf("the circuit is open: %+v", s)
+			}
+		})
+	}
+}
+
+// slow answers after its context has ended, while its broker does not answer.
+type slow struct{ *broker }
+
+func (s slow) Publish(ctx context.Context, events []*forward.Event) []error {
+	errs := s.broker.Publish(ctx, events)
+	if errs != nil {
+		<-ctx.Done()
+	}
+	return errs
+}
+
+// Events of a key are published in their order, though some fail and the broker goes away.
+func TestTheOrderOfAKeyIsKept(t *testing.T) {
+	t.Parallel()
+	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+	n := 0
+	to.answers(func(*forward.Event) error {
+		switch n++; {
+		case n%7 == 0:
+			return errors.New("now and then")
+		case n == 20:
+			return forward.Unavailable(errors.New("away"), time.Millisecond)
+		}
+		return nil
+	})
+	forward.Register(reg, placed, to, forward.Handler(handlers.Backoff(relaytest.Constant(time.Millisecond))))
+	enqueue(t, db, 60, func(i int) []outbox.Option { return []outbox.Option{outbox.OrderedBy(fmt.Sprint("k", i%4))} })
+	relaytest.Run(t, db.DB, reg, relay.Config{Workers: 4})
+	nothingLeft(t, db)
+	last := map[string]int{}
+	for _, e := range to.received() {
+		var n int
+		if _, err := fmt.Sscanf(string(e.Data), `{"n": %d}`, &n); err != nil {
+			t.Fatal(err)
+		}
+		if before, any := last[e.Key]; any && n <= before {
+			t.Errorf("key %s: %d after %d", e.Key, n, before)
+		}
+		last[e.Key] = n
+	}
+	if len(to.received()) != 60 || len(last) != 4 {
+		t.Errorf("%d events of %d keys", len(to.received()), len(last))
+	}
+}
+
+// Each target has its own progress: one that refuses all does not hold up the other.
+func TestEachTargetHasItsOwnProgress(t *testing.T) {
+	t.Parallel()
+	db, reg := relaytest.NewDatabase(t), handlers.New()
+	billing, search := &broker{}, &broker{}
+	search.answers(func(*forward.Event) error { return forward.Permanent(errors.New("no index")) })
+	all := forward.Fanout(reg, placed, map[string]forward.Target{
+		"billing": {To: billing}, "search": {To: search, Opts: []forward.Option{forward.To("documents")}},
+	}, forward.Source("/shop"), forward.To("orders"))
+	enqueue(t, db, 3, func(i int) []outbox.Option {
+		return []outbox.Option{outbox.OrderedBy("k"), outbox.Priority(-2), outbox.Headers(map[string]string{"traceparent": "00-1"})}
+	})
+	ids := db.Text(t, `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.task`)
+	relaytest.Run(t, db.DB, reg, relay.Config{})
+	nothingLeft(t, db)
+	var got []string
+	for _, e := range billing.received() {
+		got = append(got, e.ID)
+		if e.Type != "order.placed" || e.To != "orders" || e.Key != "k" || !maps.Equal(e.Headers, map[string]string{"traceparent": "00-1"}) || time.Since(e.Time) > time.Hour {
+			t.Errorf("the event is %+v", e)
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint("[", ids, "]") {
+		t.Errorf("billing got %v, want %s", got, ids)
+	}
+	if dead := db.Text(t, `SELECT concat(count(*), ' ', min(task_type), ' ', min(priority)) FROM outbox.dead_task`); dead != "3 order.placed/search -2" {
+		t.Errorf("dead letters: %s", dead)
+	}
+	if s := all["billing"].Stats(); s.Published != 3 || all["search"].Stats().Permanent != 3 {
+		t.Errorf("%+v, %+v", s, all["search"].Stats())
+	}
+}
+
+func TestAnEventWithoutARouteIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+	forward.Register(reg, placed, to, forward.Route(func(e *forward.Event) (string, error) {
+		if string(e.Data) == `{"n": 0}` {
+			return "", nil
+		}
+		return "orders", nil
+	}))
+	enqueue(t, db, 2, nil)
+	relaytest.Run(t, db.DB, reg, relay.Config{})
+	nothingLeft(t, db)
+	if got := db.Text(t, `SELECT string_agg(last_error, '|') FROM outbox.dead_task`); len(to.received()) != 1 || got == "" {
+		t.Errorf("%d events, dead letters: %s", len(to.received()), got)
+	}
+}
+
+// A Publisher that breaks its contract fails the batch: nothing counts as published.
+func TestAPublisherThatAnswersForOthersPublishesNothing(t *testing.T) {
+	t.Parallel()
+	db, reg := relaytest.NewDatabase(t), handlers.New()
+	forward.Register(reg, placed, short{}, forward.Handler(handlers.MaxAttempts(1)))
+	enqueue(t, db, 2, nil)
+	relaytest.Run(t, db.DB, reg, relay.Config{})
+	nothingLeft(t, db)
+	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task WHERE last_error LIKE '%returned 7 errors for 1 events%'`); n != 2 {
+		t.Errorf("%d dead letters say so", n)
+	}
+}
+
+type short struct{}
+
+func (short) Publish(context.Context, []*forward.Event) []error { return make([]error, 7) }
+
+func TestMistakesAreNoticedAtRegistration(t *testing.T) {
+	t.Parallel()
+	for name, register := range map[string]func(){
+		"no publisher":        func() { forward.Register(handlers.New(), placed, nil) },
+		"no source":           func() { forward.Source("") },
+		"no type":             func() { forward.Type("") },
+		"an empty template":   func() { forward.To("") },
+		"another placeholder": func() { forward.To("{tenant}") },
+		"no targets":          func() { forward.Fanout(handlers.New(), placed, nil) },
+		"too long a timeout":  func() { forward.Timeout(time.Minute) },
+		"too large a batch":   func() { forward.Register(handlers.New(), placed, &broker{}, forward.BatchSize(10_001)) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			register()
+		}()
+	}
+}

@@ -1,0 +1,105 @@
+package forward
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+const (
+	defaultBatch   = 200
+	defaultTimeout = 10 * time.Second
+)
+
+// config is a registration's options.
+type config struct {
+	eventType, source string
+	subject           func(*Event) string
+	route             func(*Event) (string, error)
+	batch             int
+	timeout           time.Duration
+	handler           []handlers.Option
+	task              []outbox.Option
+}
+
+// Option changes one registration.
+type Option func(*config)
+
+func newConfig(taskType string, opts []Option) *config {
+	c := &config{eventType: taskType, source: "/outbox", batch: defaultBatch, timeout: defaultTimeout}
+	c.route = func(e *Event) (string, error) { return e.Type, nil }
+	for _, o := range opts {
+		o(c)
+	}
+	return c
+}
+
+// Source is the event's source, a URI reference that names the producer: consumers tell events
+// apart by source and id. The default is "/outbox". It panics if uri is empty.
+func Source(uri string) Option {
+	if uri == "" {
+		panic("forward: Source: it is empty, and CloudEvents asks for one")
+	}
+	return func(c *config) { c.source = uri }
+}
+
+// Type is the event's type. The default is the task type.
+func Type(name string) Option {
+	if name == "" {
+		panic("forward: Type: it is empty, and CloudEvents asks for one")
+	}
+	return func(c *config) { c.eventType = name }
+}
+
+// Subject says what an event is about, from its other fields.
+func Subject(of func(*Event) string) Option { return func(c *config) { c.subject = of } }
+
+var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
+
+// To is where events go: a template in which {type}, {key} and {subject} stand for the event's. The
+// default is "{type}". It panics if the template is empty or has another placeholder.
+func To(template string) Option {
+	if template == "" {
+		panic("forward: To: the template is empty")
+	}
+	for _, p := range placeholder.FindAllString(template, -1) {
+		if p != "{type}" && p != "{key}" && p != "{subject}" {
+			panic(fmt.Sprintf("forward: To(%q): there is no placeholder %s, but {type}, {key} and {subject}", template, p))
+		}
+	}
+	return Route(func(e *Event) (string, error) {
+		return strings.NewReplacer("{type}", e.Type, "{key}", e.Key, "{subject}", e.Subject).Replace(template), nil
+	})
+}
+
+// Route says where each event goes. An event for which it returns an error or "" is a dead letter.
+func Route(to func(*Event) (string, error)) Option { return func(c *config) { c.route = to } }
+
+// BatchSize is how many events one call of Publish gets at most: 1 to 10,000, by default 200. Each
+// worker of the relay has a batch in flight.
+func BatchSize(n int) Option { return func(c *config) { c.batch = n } }
+
+// Timeout bounds one call of Publish; by default 10 s. A call that takes longer counts as
+// [Unavailable]. It panics unless d is within 1 ms to 20 s: the transaction of the claim is open
+// meanwhile.
+func Timeout(d time.Duration) Option {
+	if d < time.Millisecond || d > 20*time.Second {
+		panic(fmt.Sprintf("forward: Timeout(%v): must be within 1ms to 20s", d))
+	}
+	return func(c *config) { c.timeout = d }
+}
+
+// Handler adds options of the handler, such as handlers.MaxAttempts or handlers.Keep.
+func Handler(opts ...handlers.Option) Option {
+	return func(c *config) { c.handler = append(c.handler, opts...) }
+}
+
+// Tasks adds options of the tasks that [Fanout] makes, such as outbox.Schema, which it needs where
+// the schema has another name than outbox. Register has no use for it.
+func Tasks(opts ...outbox.Option) Option {
+	return func(c *config) { c.task = append(c.task, opts...) }
+}

@@ -1,0 +1,59 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Publisher sends events to a broker. It is safe for concurrent use.
+type Publisher interface {
+	// Publish sends events and waits until the broker has acknowledged or refused each. It returns
+	// nil if all are acknowledged; else an error or nil for each, in their order. It keeps the order
+	// of the events of one key, ends soon after ctx, and keeps no event after it returned.
+	Publish(ctx context.Context, events []*Event) []error
+}
+
+type permanent struct{ error }
+
+func (e permanent) Unwrap() error { return e.error }
+
+// Permanent marks an error of a Publisher that no retry can mend: the event becomes a dead letter.
+// A nil err gives nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return permanent{err}
+}
+
+// IsPermanent reports whether err, or what it wraps, is marked by [Permanent].
+func IsPermanent(err error) bool {
+	var p permanent
+	return errors.As(err, &p)
+}
+
+type unavailable struct {
+	error
+	after time.Duration
+}
+
+func (e unavailable) Unwrap() error { return e.error }
+
+// Unavailable marks an error of a Publisher as the broker's: it is down, full, or asks to be left
+// alone. No attempt is counted. after is when to try again; 0 leaves that to the circuit, which
+// waits a second, then two, at most a minute. A nil err gives nil.
+func Unavailable(err error, after time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return unavailable{err, max(after, 0)}
+}
+
+// IsUnavailable reports whether err, or what it wraps, is marked by [Unavailable], and after what
+// time to try again.
+func IsUnavailable(err error) (after time.Duration, yes bool) {
+	var u unavailable
+	yes = errors.As(err, &u)
+	return u.after, yes
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/examples/internal/devdb"
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/outboxnats"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// Order is the event of a new order.
+type Order struct {
+	ID       int64  `json:"id"`
+	Customer string `json:"customer"`
+	Cents    int    `json:"cents"`
+}
+
+var orderPlaced = outbox.NewTaskType[Order]("order.placed")
+
+const source = "/orders"
+
+const ordersTables = `
+CREATE TABLE IF NOT EXISTS customer_order (
+  order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  customer text   NOT NULL,
+  cents    int    NOT NULL
+)`
+
+func openOrders(ctx context.Context, url string) (*sql.DB, error) {
+	return devdb.Open(ctx, url, ordersTables)
+}
+
+// placeOrder stores an order and its event. The events of a customer keep their order.
+func placeOrder(ctx context.Context, db *sql.DB, customer string, cents int) (id int64, err error) {
+	err = outbox.InTx(ctx, db, func(tx *sql.Tx) error {
+		const insert = `INSERT INTO customer_order (customer, cents) VALUES ($1, $2) RETURNING order_id`
+		if err := tx.QueryRowContext(ctx, insert, customer, cents).Scan(&id); err != nil {
+			return err
+		}
+		_, err := orderPlaced.Enqueue(ctx, tx, Order{id, customer, cents}, outbox.OrderedBy(customer))
+		return err
+	})
+	return id, err
+}
+
+// runOrders publishes the events of orders until ctx ends.
+func runOrders(ctx context.Context, p places) error {
+	db, err := openOrders(ctx, p.orders)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	publisher, err := outboxnats.Connect(p.broker, outboxnats.Config{})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	reg := handlers.New()
+	forward.Register(reg, orderPlaced, publisher, forward.Source(source), forward.To("orders.placed"))
+	r, err := relay.New(db, reg, relay.Config{ListenDSN: p.orders, DrainTimeout: 5 * time.Second})
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}

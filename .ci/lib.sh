@@ -3,7 +3,7 @@ set -euo pipefail
 started=$SECONDS
 logs=$(mktemp -d)
 shared=$(cd .. && pwd)/shared/ci # where this project's machines have a script for each server; elsewhere there is none
-modules=(outboxnats outboxotel outboxprom cmd/outbox dashboard/browsertest examples) # of go.work, besides the root
+modules=(outboxkafka outboxnats outboxotel outboxprom cmd/outbox dashboard/browsertest examples) # of go.work, besides the root
 packages=() # of these modules
 for m in "${modules[@]}"; do packages+=("./$m/..."); done
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -118,7 +118,7 @@ checks() {
   local unformatted; unformatted=$(gofmt -l .)
   [ -z "$unformatted" ] || { echo "not formatted: $unformatted"; exit 1; }
   go vet ./... "${packages[@]}"
-  go run $staticcheck ./... ./outboxnats/... ./outboxotel/... ./outboxprom/... ./cmd/outbox/...
+  go run $staticcheck ./... ./outboxkafka/... ./outboxnats/... ./outboxotel/... ./outboxprom/... ./cmd/outbox/...
   go mod tidy -diff
   (cd bench && go vet ./... && go mod tidy -diff)
   for m in "${modules[@]}"; do tidy "$m"; done

@@ -21,7 +21,7 @@ const (
 )
 
 var heldCase = benchCase{
-	name: caseHeld, budget: 31, title: "5,000 tasks/s while a REPEATABLE READ transaction is held open", run: heldTransaction,
+	name: caseHeld, budget: 26, title: "5,000 tasks/s while a REPEATABLE READ transaction is held open", run: heldTransaction,
 	says: `50 tasks are enqueued every 10 ms and worked off by a Batch handler that does nothing, in claims
 of 64 at most, while another transaction keeps vacuum from removing anything that dies: the rate
 and the time of a claim, by the driver's clock, in windows. Each finished task leaves dead entries

@@ -83,7 +83,7 @@ const (
 )
 
 var defaultsCase = benchCase{
-	name: caseDefaults, budget: 38, title: "default settings, with 10 and with 100 workers",
+	name: caseDefaults, budget: 35, title: "default settings, with 10 and with 100 workers",
 	sides: defaultsSides, turn: burn(func(p plan) time.Duration { return p.short }),
 	says: `What one gets without tuning: ours with the one setting ListenDSN, River with its defaults (it
 fetches every 100 ms at most, so many jobs as it has workers). The handlers do nothing.`,

@@ -33,7 +33,7 @@ const (
 )
 
 var latencyCase = benchCase{
-	name: caseLatency, budget: 38, title: "from commit to handler start, on an idle queue", run: latency,
+	name: caseLatency, budget: 34, title: "from commit to handler start, on an idle queue", run: latency,
 	says: `One task at a time, at random moments, on a queue where nothing else happens: the time from the
 return of COMMIT in the enqueuing process to the first line of the handler in another process, by
 the one clock of the machine; a handler that starts before COMMIT has returned counts as 0. All of

@@ -26,7 +26,7 @@ const (
 )
 
 var walCase = benchCase{
-	name: caseWAL, budget: 24, title: "WAL from enqueue to done",
+	name: caseWAL, budget: 22, title: "WAL from enqueue to done",
 	sides: walSides, turn: walTurn,
 	says: `How much write-ahead log a task costs, from its enqueue to the commit that ends it: what goes to
 the disk, to replicas and into the archive. Tasks are enqueued 1,000 a transaction; then they are

@@ -267,7 +267,7 @@ func TestABadURLIsRefused(t *testing.T) {
 func TestAnOutageCostsNoAttempt(t *testing.T) {
 	t.Parallel()
 	b, db, reg := newBroker(t), relaytest.NewDatabase(t), handlers.New()
-	s := b.stream(func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 5, jetstream.DiscardNew })
+	b.stream(func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 5, jetstream.DiscardNew })
 	b.stop()
 	f := forward.Register(reg, forwardtest.Placed, connect(t, b.url()), forward.Source(forwardtest.Source), forward.To("orders.placed"),
 		forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/txoutbox/outbox/bench/broker"
+	"github.com/txoutbox/outbox/bench/watermill"
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/outboxkafka"
+	"github.com/txoutbox/outbox/outboxnats"
+	"github.com/txoutbox/outbox/relay"
+)
+
+const (
+	caseForward        = "forward"
+	sideForwardNATS    = "outbox to JetStream"
+	sideForwarderNATS  = "watermill's Forwarder to JetStream"
+	sideBareNATS       = "nats.go from memory to JetStream"
+	sideForwardKafka   = "outbox to Kafka"
+	sideForwarderKafka = "watermill's Forwarder to Kafka"
+	sideBareKafka      = "franz-go from memory to Kafka"
+	forwardBatch       = 1000
+	forwardWorkers     = 4
+	mForwarded         = "events/s"
+	natsScheme         = "nats://"
+)
+
+var forwardCase = benchCase{
+	name: caseForward, budget: 30, title: "events from committed rows to the broker's acknowledgement",
+	sides: forwardSides, turn: forwardTurn,
+	says: `A backlog of events is published: ours by a relay with four workers and batches of 1,000,
+watermill by its Forwarder from its PostgreSQL queue, with batches of 1,000 and one subscriber, and
+the bare client from memory, with the same headers and up to 1,000 in flight. JetStream is one server with files, Kafka
+is franz-go's kfake in memory; both are in this process and share its cores. It does not say what a
+network to the broker costs: round trips, of which ours and the bare client have few.`,
+	metrics: []string{mForwarded, mCPU, mAllocs},
+}
+
+// forwarding publishes what a database has to a broker until stop.
+type forwarding func(ctx context.Context, url, at string, done func(n int)) (stop func() error, err error)
+
+func forwardSides(p plan) []side {
+	n := p.backlog
+	var all []side
+	for _, to := range []struct {
+		ours, watermill, bare string
+		start                 func(context.Context) (string, func(), error)
+	}{
+		{sideForwardNATS, sideForwarderNATS, sideBareNATS, broker.NATS},
+		{sideForwardKafka, sideForwarderKafka, sideBareKafka, func(context.Context) (string, func(), error) { return broker.Kafka() }},
+	} {
+		on := func(s side, run forwarding) side {
+			s.start = func(ctx context.Context, url string, done func(int)) (func() error, error) {
+				at, stopBroker, err := to.start(ctx)
+				if err != nil {
+					return nil, err
+				}
+				stop, err := run(ctx, url, at, done)
+				if err != nil {
+					stopBroker()
+					return nil, err
+				}
+				return func() error { defer stopBroker(); return stop() }, nil
+			}
+			return s
+		}
+		forwarder := watermillSide(to.watermill, n)
+		forwarder.key = fmt.Sprint("watermill forwarder ", n)
+		forwarder.build = func(ctx context.Context, d *database) error {
+			if err := watermill.Setup(ctx, d.DB); err != nil {
+				return err
+			}
+			return watermill.FillForwarder(ctx, d.DB, n, broker.Subject, payload)
+		}
+		all = append(all, on(oursSide(to.ours, n, relaySettings{}), forwardOurs), on(forwarder, watermill.Forward), bareForward(on, to.bare, n))
+	}
+	return all
+}
+
+// bareForward publishes from memory.
+func bareForward(on func(side, forwarding) side, name string, n int) side {
+	s := oursSide(name, 0, relaySettings{})
+	s.tasks = n
+	var left atomic.Int64
+	s.left = func(context.Context, *sql.DB) (int, error) { return int(left.Load()), nil }
+	return on(s, func(ctx context.Context, _, at string, done func(int)) (func() error, error) {
+		left.Store(int64(n))
+		ctx, cancel := context.WithCancel(ctx)
+		publish := broker.ToKafka
+		if strings.HasPrefix(at, natsScheme) {
+			publish = broker.ToNATS
+		}
+		ended := make(chan error, 1)
+		go func() {
+			ended <- publish(ctx, at, n, payload, func(n int) { left.Add(-int64(n)); done(n) })
+		}()
+		return func() error { cancel(); return <-ended }, nil
+	})
+}
+
+// acknowledged tells done of what its publisher has published.
+type acknowledged struct {
+	forward.Publisher
+	done func(n int)
+}
+
+func (a acknowledged) Publish(ctx context.Context, events []*forward.Event) []error {
+	errs := a.Publisher.Publish(ctx, events)
+	n := len(events)
+	for _, err := range errs {
+		if err != nil {
+			n--
+		}
+	}
+	a.done(n)
+	return errs
+}
+
+// forwardOurs runs a relay that publishes to a broker.
+func forwardOurs(ctx context.Context, url, at string, done func(int)) (stop func() error, err error) {
+	var to interface {
+		forward.Publisher
+		Close()
+	}
+	if strings.HasPrefix(at, natsScheme) {
+		to, err = outboxnats.Connect(at, outboxnats.Config{})
+	} else {
+		to, err = outboxkafka.Connect(at, outboxkafka.Config{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	db, err := sql.Open("postgres", url)
+	if err != nil {
+		return nil, err
+	}
+	reg := handlers.New()
+	forward.Register(reg, benchTask, acknowledged{to, done}, forward.To(broker.Subject), forward.BatchSize(forwardBatch))
+	r, err := relay.New(db, reg, relay.Config{Workers: forwardWorkers, DrainTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	return func() error {
+		cancel()
+		err := <-ended
+		to.Close()
+		return errors.Join(err, db.Close())
+	}, nil
+}
+
+// forwardTurn is a burn-down, whose rate is of events.
+func forwardTurn(ctx context.Context, b *bench, t turn) error {
+	d, err := b.server.fresh(ctx, t.side)
+	if err != nil {
+		return err
+	}
+	defer d.drop()
+	w, err := workOff(ctx, t.side, d, b.plan.short)
+	if err != nil {
+		return err
+	}
+	cpu, mallocs, _ := perTask(w.before, w.after, w.done)
+	rate := float64(w.done) / w.elapsed.Seconds()
+	b.add(t, mForwarded, rate)
+	b.add(t, mCPU, cpu)
+	b.add(t, mAllocs, mallocs)
+	b.say("  %-36s round %d: %9.0f events/s (%d of %d in %.2f s)", t.name, t.round+1, rate, w.done, t.tasks, w.elapsed.Seconds())
+	return nil
+}

@@ -1,0 +1,76 @@
+package outboxamqp
+
+import (
+	"errors"
+
+	"github.com/txoutbox/outbox/forward"
+)
+
+// window is how many events a channel has in flight at most. The channel has room for as many
+// returned messages, so the library's reader never waits for it to be drained.
+const window = 256
+
+var errUnsettled = errors.New("outboxamqp: not settled")
+
+// batch is the events of one call of Publish, and what became of each.
+type batch struct {
+	events []*forward.Event
+	errs   []error // errUnsettled at first
+	next   int     // the first event that was in no group
+	failed bool
+	held   map[string]error // keys whose last event is to be retried
+}
+
+func newBatch(events []*forward.Event) *batch {
+	b := &batch{events: events, errs: make([]error, len(events)), held: map[string]error{}}
+	for i := range b.errs {
+		b.errs[i] = errUnsettled
+	}
+	return b
+}
+
+// group returns the next events that may be in flight together: one of each key. It is empty at the
+// end.
+func (b *batch) group() (group []int) {
+	keys := map[string]bool{}
+	for ; b.next < len(b.events) && len(group) < window; b.next++ {
+		if key := b.events[b.next].Key; key != "" {
+			if keys[key] {
+				break
+			}
+			if err := b.held[key]; err != nil {
+				b.settle(b.next, err)
+				continue
+			}
+			keys[key] = true
+		}
+		group = append(group, b.next)
+	}
+	return group
+}
+
+// settle notes what became of an event; nil means that it is published. Later events of its key wait
+// for a retry of it.
+func (b *batch) settle(i int, err error) {
+	b.errs[i] = err
+	if err == nil {
+		return
+	}
+	b.failed = true
+	if key := b.events[i].Key; key != "" && !forward.IsPermanent(err) {
+		b.held[key] = err
+	}
+}
+
+// end settles the others, and returns the result of Publish.
+func (b *batch) end(err error) []error {
+	for i := range b.errs {
+		if b.errs[i] == errUnsettled {
+			b.settle(i, err)
+		}
+	}
+	if !b.failed {
+		return nil
+	}
+	return b.errs
+}

@@ -1,0 +1,90 @@
+package outboxamqp
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/url"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	defaultChannels    = 4
+	mostChannels       = 1000
+	defaultDialTimeout = 10 * time.Second
+)
+
+// Config says how events are published. It is copied by Connect; the zero value of a field is its
+// default.
+type Config struct {
+	// Exchange is published to. Default "", the default exchange: routing keys are then the names
+	// of queues.
+	Exchange string
+	// Channels is how many calls of Publish run at once; others wait. Each has an AMQP channel of
+	// its own. 1 to 1000, and no more than the broker's channel_max. Default 4.
+	Channels int
+	// DialConfig has what the URL cannot say, such as TLS. Its Recovery must be nil, since the
+	// Publisher connects again by itself. Default nil.
+	DialConfig *amqp.Config
+	// Logger gets connections that are made, lost or blocked. Errors that Publish returns are not
+	// logged. Default nil: nothing is logged.
+	Logger *slog.Logger
+}
+
+// dialing is what a connection needs.
+type dialing struct {
+	url     string
+	name    string // the URL without its password, for messages
+	timeout time.Duration
+	config  amqp.Config
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	c.Channels = cmp.Or(c.Channels, defaultChannels)
+	if c.Channels < 1 || c.Channels > mostChannels {
+		errs = append(errs, fmt.Errorf("outboxamqp: Config.Channels: %d: must be within 1 to %d; 0 is %d", c.Channels, mostChannels, defaultChannels))
+	}
+	if len(c.Exchange) > mostShort {
+		errs = append(errs, fmt.Errorf("outboxamqp: Config.Exchange: has %d bytes: AMQP allows %d", len(c.Exchange), mostShort))
+	}
+	if c.DialConfig != nil && c.DialConfig.Recovery != nil {
+		errs = append(errs, errors.New("outboxamqp: Config.DialConfig.Recovery: must be nil: the Publisher connects again by itself"))
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return errors.Join(errs...)
+}
+
+// newDialing checks the URL. Errors of parsing may quote the password, so they are left out.
+func newDialing(address string, config *amqp.Config) (dialing, error) {
+	u, err := url.Parse(address)
+	uri, amqpErr := amqp.ParseURI(address)
+	if err != nil || amqpErr != nil {
+		return dialing{}, errors.New("outboxamqp: the URL is malformed: it is like amqp://user:password@host:5672/vhost, " +
+			"with amqps for TLS and reserved characters of the password as %XX")
+	}
+	d := dialing{url: address, name: u.Redacted(), timeout: defaultDialTimeout}
+	if uri.ConnectionTimeout > 0 {
+		d.timeout = time.Duration(uri.ConnectionTimeout) * time.Millisecond
+	}
+	if config != nil {
+		d.config = *config
+	}
+	return d, nil
+}
+
+// copied is the configuration for one connection. The library writes to its parts.
+func (d *dialing) copied() amqp.Config {
+	c := d.config
+	c.Properties = maps.Clone(c.Properties)
+	if c.TLSClientConfig != nil {
+		c.TLSClientConfig = c.TLSClientConfig.Clone()
+	}
+	return c
+}

@@ -1,0 +1,219 @@
+package outboxamqp
+
+import (
+	"context"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/txoutbox/outbox/forward"
+)
+
+// lane is an AMQP channel, and another one after that was closed. One call of Publish has it at a
+// time.
+type lane struct {
+	p       *Publisher
+	conn    *conn
+	ch      *amqp.Channel // nil if there is none
+	returns <-chan amqp.Return
+	closes  <-chan *amqp.Error
+}
+
+// inFlight is an event that waits for its confirm.
+type inFlight struct {
+	event   int
+	confirm *amqp.DeferredConfirmation
+}
+
+// returned tells which messages a basic.return means.
+type returned struct{ id, to string }
+
+// publish settles the events of a group. The error is that of the events which it does not settle,
+// and of all later ones.
+func (l *lane) publish(ctx context.Context, b *batch, group []int) error {
+	lost, fault, err := l.send(ctx, b, group)
+	if err == nil && len(lost) > 0 && len(group) == 1 {
+		b.settle(lost[0], l.refused(fault))
+		return nil
+	}
+	// One of them closed the channel. Each by itself shows which.
+	for _, i := range lost {
+		if err != nil {
+			break
+		}
+		var again []int
+		if again, fault, err = l.send(ctx, b, []int{i}); err == nil && len(again) > 0 {
+			b.settle(i, l.refused(fault))
+		}
+	}
+	return err
+}
+
+// refused is the error of an event over which the broker closed the channel.
+func (l *lane) refused(fault *amqp.Error) error {
+	if fault == nil {
+		return fmt.Errorf("outboxamqp: the broker closed the channel of exchange %q", l.p.config.Exchange)
+	}
+	err := fmt.Errorf("outboxamqp: publish to exchange %q: %w", l.p.config.Exchange, fault)
+	switch fault.Code {
+	case amqp.NotFound, amqp.AccessRefused, amqp.PreconditionFailed:
+		return forward.Permanent(err)
+	}
+	return err
+}
+
+// send publishes events and settles those that the broker answers. lost are the others where the
+// broker closed the channel, for the fault. err means that nothing can be sent any more.
+func (l *lane) send(ctx context.Context, b *batch, group []int) (lost []int, fault *amqp.Error, err error) {
+	if err := l.open(ctx); err != nil {
+		return nil, nil, err
+	}
+	sent, unsent, failure := l.write(ctx, b, group)
+	back := map[returned]bool{}
+	for _, f := range sent {
+		if gaveUp := l.wait(ctx, f.confirm); gaveUp != nil {
+			err = gaveUp
+			continue
+		}
+		// The broker returns a message before it confirms it, and the library hands both on in
+		// order. So the return is in the channel by now.
+		l.drain(back)
+		e := b.events[f.event]
+		switch {
+		case f.confirm.Acked() && back[returned{e.Source + "/" + e.ID, e.To}]:
+			b.settle(f.event, forward.Permanent(fmt.Errorf("outboxamqp: unroutable: no queue of exchange %q is bound for the routing key %q",
+				l.p.config.Exchange, e.To)))
+		case f.confirm.Acked():
+			b.settle(f.event, nil)
+		case l.ch.IsClosed(): // no answer: the library fails all confirms then
+			lost = append(lost, f.event)
+		default:
+			b.settle(f.event, forward.Unavailable(fmt.Errorf("outboxamqp: a queue of exchange %q for the routing key %q is full or failed: basic.nack",
+				l.p.config.Exchange, e.To), 0))
+		}
+	}
+	switch {
+	case ctx.Err() != nil && (err != nil || failure != nil):
+		l.discard()
+		return nil, nil, l.p.ended(ctx, "no confirm")
+	case err != nil:
+		l.discard()
+		return nil, nil, err
+	case failure != nil && !l.ch.IsClosed(): // of the socket: the library closes the connection
+		l.conn.kill()
+		l.ch = nil
+		return nil, nil, l.gone(failure)
+	case failure != nil, len(lost) > 0:
+		select {
+		case fault = <-l.closes:
+		default:
+		}
+		l.ch = nil
+		if l.conn.IsClosed() {
+			if fault != nil {
+				failure = fault
+			}
+			return nil, nil, l.gone(failure)
+		}
+		return append(lost, unsent...), fault, nil
+	}
+	return nil, nil, nil
+}
+
+// gone is the error of events whose connection was lost.
+func (l *lane) gone(why error) error {
+	if why == nil {
+		why = amqp.ErrClosed
+	}
+	return forward.Unavailable(fmt.Errorf("outboxamqp: %s: the connection was lost: %w", l.p.dialing.name, why), 0)
+}
+
+// write sends events. unsent are those after an error.
+func (l *lane) write(ctx context.Context, b *batch, group []int) (sent []inFlight, unsent []int, err error) {
+	defer l.conn.guard(ctx)()
+	for n, i := range group {
+		e := b.events[i]
+		m, err := newMessage(e, l.conn.Config.FrameSize)
+		if err != nil {
+			b.settle(i, forward.Permanent(err))
+			continue
+		}
+		confirm, err := l.ch.PublishWithDeferredConfirmWithContext(ctx, l.p.config.Exchange, e.To, true, false, m)
+		if err != nil {
+			return sent, group[n:], err
+		}
+		sent = append(sent, inFlight{i, confirm})
+	}
+	return sent, nil, nil
+}
+
+// wait returns nil when the confirm is there, and an error if it is not worth waiting for.
+func (l *lane) wait(ctx context.Context, confirm *amqp.DeferredConfirmation) error {
+	select {
+	case <-confirm.Done():
+		return nil
+	default:
+	}
+	blocked, _ := l.conn.block()
+	select {
+	case <-confirm.Done():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-blocked:
+		return forward.Unavailable(fmt.Errorf("outboxamqp: %s: the broker has blocked the connection", l.p.dialing.name), 0)
+	}
+}
+
+// drain notes the messages that came back.
+func (l *lane) drain(back map[returned]bool) {
+	for {
+		select {
+		case r, open := <-l.returns:
+			if !open {
+				return
+			}
+			back[returned{r.MessageId, r.RoutingKey}] = true
+		default:
+			return
+		}
+	}
+}
+
+// open makes sure of a channel on a connection that works.
+func (l *lane) open(ctx context.Context) error {
+	c, err := l.p.connection(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.unblocked(); err != nil {
+		return forward.Unavailable(err, 0)
+	}
+	if l.conn == c && l.ch != nil && !l.ch.IsClosed() {
+		return nil
+	}
+	l.conn, l.ch = c, nil
+	defer c.guard(ctx)()
+	ch, err := c.Channel()
+	if err == nil {
+		l.ch = ch
+		if err = ch.Confirm(false); err != nil {
+			l.discard()
+		}
+	}
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return l.p.ended(ctx, "open a channel")
+	default:
+		return forward.Unavailable(fmt.Errorf("outboxamqp: %s: open a channel: %w", l.p.dialing.name, err), 0)
+	}
+	l.returns, l.closes = ch.NotifyReturn(make(chan amqp.Return, window)), ch.NotifyClose(make(chan *amqp.Error, 1))
+	return nil
+}
+
+// discard closes a channel that still waits for confirms. The broker may be slow to answer.
+func (l *lane) discard() {
+	ch := l.ch
+	l.ch = nil
+	l.p.running.Go(func() { _ = ch.Close() })
+}

@@ -1,0 +1,214 @@
+package outboxamqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/txoutbox/outbox/forward"
+)
+
+// The pause between attempts to connect doubles up to the most. That is less than the circuit of
+// package forward waits, so each of its trials connects.
+const (
+	leastPause = 100 * time.Millisecond
+	mostPause  = time.Second
+)
+
+var errClosed = errors.New("outboxamqp: the Publisher is closed")
+
+// Publisher is a forward.Publisher for RabbitMQ. It is safe for concurrent use.
+type Publisher struct {
+	dialing dialing
+	config  Config
+	lanes   chan *lane
+	probing chan struct{} // has room for one Ready that asks the broker
+	running sync.WaitGroup
+
+	closing context.Context // ends when Close begins
+	close   context.CancelFunc
+	closed  sync.Once
+
+	mu     sync.Mutex
+	conn   *conn
+	dialed chan struct{} // closed at the end of the dial that runs; nil if none runs
+	err    error         // of the last dial or connection
+	again  time.Time     // no dial before
+	pause  time.Duration
+}
+
+var _ forward.Publisher = (*Publisher)(nil)
+
+// Connect returns a Publisher for the broker of an AMQP URL. It does not connect: Publish and Ready
+// do, and again after the connection was lost. The broker may thus start later than the app. The
+// error says what is wrong with the URL or the Config.
+func Connect(url string, c Config) (*Publisher, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	d, err := newDialing(url, c.DialConfig)
+	if err != nil {
+		return nil, err
+	}
+	p := &Publisher{dialing: d, config: c, lanes: make(chan *lane, c.Channels), probing: make(chan struct{}, 1)}
+	p.closing, p.close = context.WithCancel(context.Background())
+	for range c.Channels {
+		p.lanes <- &lane{p: p}
+	}
+	return p, nil
+}
+
+// Publish sends events and waits for the broker's confirms. It implements forward.Publisher; the
+// package says what the errors are. When ctx ends, events without a confirm are
+// forward.Unavailable, and wrap its error. If the broker does not even read then, the connection is
+// closed. Of several events of one key each is sent after the confirm of the one before, or not at
+// all if that failed and is to be retried.
+func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
+	b := newBatch(events)
+	select {
+	case <-p.closing.Done(): // also where a channel is free
+		return b.end(forward.Unavailable(errClosed, 0))
+	default:
+	}
+	var l *lane
+	select {
+	case l = <-p.lanes:
+	case <-p.closing.Done():
+		return b.end(forward.Unavailable(errClosed, 0))
+	case <-ctx.Done():
+		return b.end(p.ended(ctx, "all channels are in use"))
+	}
+	defer func() { p.lanes <- l }()
+	for group := b.group(); len(group) > 0; group = b.group() {
+		if err := l.publish(ctx, b, group); err != nil {
+			return b.end(err)
+		}
+	}
+	return b.end(nil)
+}
+
+// ended is the error of events without an answer when ctx has ended.
+func (p *Publisher) ended(ctx context.Context, why string) error {
+	return forward.Unavailable(fmt.Errorf("outboxamqp: %s: %s: %w", p.dialing.name, why, ctx.Err()), 0)
+}
+
+// Ready returns nil if the broker can be used: it is connected, not blocked, and has the exchange.
+// It connects if need be. The error says why it cannot be used.
+func (p *Publisher) Ready(ctx context.Context) error {
+	c, err := p.connection(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.unblocked(); err != nil {
+		return err
+	}
+	select {
+	case p.probing <- struct{}{}:
+	case <-ctx.Done():
+		return p.ended(ctx, "an earlier Ready waits for an answer")
+	}
+	answer := make(chan error, 1)
+	if !p.start(func() {
+		answer <- c.knows(p.config.Exchange)
+		<-p.probing
+	}) {
+		<-p.probing
+		return errClosed
+	}
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return p.ended(ctx, "no answer")
+	}
+}
+
+// start runs f in a goroutine that Close waits for, unless Close has begun.
+func (p *Publisher) start(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing.Err() != nil {
+		return false
+	}
+	p.running.Go(f)
+	return true
+}
+
+// connection returns the connection, after it has dialed if there is none. One dial serves all.
+func (p *Publisher) connection(ctx context.Context) (*conn, error) {
+	p.mu.Lock()
+	switch {
+	case p.conn != nil && !p.conn.IsClosed():
+		defer p.mu.Unlock()
+		return p.conn, nil
+	case p.closing.Err() != nil:
+		defer p.mu.Unlock()
+		return nil, forward.Unavailable(errClosed, 0)
+	case p.dialed == nil && time.Now().Before(p.again):
+		defer p.mu.Unlock()
+		return nil, p.err
+	case p.dialed == nil:
+		p.dialed = make(chan struct{})
+		p.running.Go(p.dial)
+	}
+	dialed := p.dialed
+	p.mu.Unlock()
+	select {
+	case <-dialed:
+	case <-ctx.Done():
+		return nil, p.ended(ctx, "no connection")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conn == nil || p.conn.IsClosed() {
+		return nil, p.err
+	}
+	return p.conn, nil
+}
+
+// dial makes a connection, and keeps it or the error.
+func (p *Publisher) dial() {
+	c, err := p.dialing.dial(p.closing)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.dialed)
+	p.dialed, p.conn = nil, c
+	if err != nil {
+		p.pause = min(max(2*p.pause, leastPause), mostPause)
+		p.again = time.Now().Add(p.pause/2 + rand.N(p.pause/2))
+		p.err = forward.Unavailable(err, 0)
+		return
+	}
+	p.pause, p.again = 0, time.Time{}
+	p.err = forward.Unavailable(fmt.Errorf("outboxamqp: %s: the connection was lost", p.dialing.name), 0)
+	p.config.Logger.Info("outboxamqp: connected", "url", p.dialing.name)
+	if p.closing.Err() != nil { // Close did not see the connection
+		c.kill()
+	}
+	blocks, closes := c.NotifyBlocked(make(chan amqp.Blocking, 1)), c.NotifyClose(make(chan *amqp.Error, 1))
+	p.running.Go(func() { c.watch(p.config.Logger, blocks, closes) })
+}
+
+// Close waits for the calls of Publish that run, and closes the connection. Later calls of Publish
+// are forward.Unavailable. It may be called several times.
+func (p *Publisher) Close() {
+	p.closed.Do(func() {
+		p.mu.Lock() // so that start sees it
+		p.close()
+		p.mu.Unlock()
+		for range p.config.Channels {
+			<-p.lanes
+		}
+		p.mu.Lock()
+		c := p.conn
+		p.mu.Unlock()
+		if c != nil {
+			c.end()
+		}
+		p.running.Wait()
+	})
+}

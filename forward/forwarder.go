@@ -101,6 +101,10 @@ func (f *Forwarder) handle(ctx context.Context, _ outbox.Tx, tasks []*outbox.Tas
 			f.permanent.Add(1)
 			failed[id] = handlers.Dead(err)
 			answered = true
+		case handlers.ActionOf(err) == "snooze":
+			f.unavailable.Add(1)
+			failed[id] = err
+			answered = true
 		case gone, limit.Err() != nil && errors.Is(err, limit.Err()):
 			down, longest = down+1, max(longest, after)
 			failed[id] = nil // below

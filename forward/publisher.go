@@ -10,7 +10,8 @@ import (
 type Publisher interface {
 	// Publish sends events and waits until the broker has acknowledged or refused each. It returns
 	// nil if all are acknowledged; else an error or nil for each, in their order. It keeps the order
-	// of the events of one key, ends soon after ctx, and keeps no event after it returned.
+	// of the events of one key, ends soon after ctx, and keeps no event after it returned. An error
+	// may be what handlers.Snooze or handlers.RetryAfter made.
 	Publish(ctx context.Context, events []*Event) []error
 }
 

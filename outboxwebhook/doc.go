@@ -1,0 +1,29 @@
+// Package outboxwebhook posts events to HTTP endpoints, as a publisher of package forward.
+//
+//	publisher, err := outboxwebhook.New(outboxwebhook.Config{Secrets: secretsOf})
+//	…
+//	forward.Register(reg, OrderPlaced, publisher, forward.Source("/shop"), forward.Route(endpointOf))
+//
+// forward.Route gives the endpoint's URL. A request has the payload as its body, the attributes of
+// CloudEvents as headers (ce-id, ce-type, …), and webhook-id, webhook-timestamp and
+// webhook-signature of Standard Webhooks. The webhook-id of an event is the same in every attempt.
+//
+// What becomes of an event:
+//
+//   - A status of 2xx: it is done.
+//   - 410: it is a dead letter, as is what follows for the endpoint until Config.GoneFor is over.
+//   - 3xx, as redirects are not followed, 413, and an address that is refused: it is a dead letter.
+//   - 429 and 503 with Retry-After: it is retried after that time, an hour at most, as an attempt.
+//     Other events of the endpoint wait as long, without an attempt.
+//   - Anything else: it is retried as after any failed attempt.
+//
+// Endpoints are other people's, so addresses that are not public are refused: loopback, private,
+// link-local and the like. The check is on the address that is dialled, so a name that resolves to
+// one later is refused as well. No proxy is used.
+//
+// One slow endpoint does not hold up the others. A call of Publish waits for a request for a second.
+// Then the request goes on in the background, and its event comes back for the answer. Meanwhile
+// other events of the endpoint wait. While it does not answer in time, it gets one request at a time,
+// with pauses of up to a minute between them. If the relay dies meanwhile, or another one has the
+// event next, the event is sent again.
+package outboxwebhook

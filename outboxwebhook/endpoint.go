@@ -1,0 +1,96 @@
+package outboxwebhook
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+const (
+	leastPause = time.Second
+	mostPause  = time.Minute
+)
+
+// endpoint is what is known of a URL.
+//
+//	healthy --a request is late--> hanging --it is answered--> slow --one is answered in time--> healthy
+//	slow    --a request is not answered--> hanging
+//
+// Nobody waits for the requests of an endpoint that is slow or hangs. One that hangs gets one request
+// at a time, after a pause that grows.
+type endpoint struct {
+	slots   chan struct{}
+	limiter *rate.Limiter // nil: no limit
+
+	mu      sync.Mutex
+	until   time.Time     // no request before
+	gone    bool          // until then: it answered 410
+	slow    bool          // the last answer was late, or there was none
+	hangs   bool          // there was none yet
+	trying  bool          // while it hangs: a request is under way
+	pause   time.Duration // after the last late one
+	lastUse time.Time
+}
+
+func (c *Config) newEndpoint() *endpoint {
+	e := &endpoint{slots: make(chan struct{}, c.Concurrency)}
+	if c.Rate > 0 {
+		e.limiter = rate.NewLimiter(c.Rate, max(1, min(c.Concurrency, int(c.Rate))))
+	}
+	return e
+}
+
+// enter asks for a request. If there is to be none yet, wait is for how long; gone says why. alone:
+// the endpoint is slow, and nobody waits for the request.
+func (e *endpoint) enter(now time.Time) (wait time.Duration, gone, alone bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lastUse = now
+	switch {
+	case now.Before(e.until):
+		return e.until.Sub(now), e.gone, false
+	case e.hangs && e.trying:
+		return max(e.pause, leastPause), false, false
+	}
+	e.gone, e.trying = false, e.hangs
+	return 0, false, e.slow
+}
+
+// left notes that no request came of enter.
+func (e *endpoint) left() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.trying = false
+}
+
+// late notes that a request has not been answered in time.
+func (e *endpoint) late() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.slow {
+		e.slow, e.hangs, e.trying = true, true, true // the late one is under way
+	}
+}
+
+// ended notes the end of a request: whether its answer came at all, and in time.
+func (e *endpoint) ended(answered, inTime bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.trying = false
+	switch now := time.Now(); {
+	case answered:
+		e.slow, e.hangs, e.pause = e.slow && !inTime, false, 0
+	case e.slow && !now.Before(e.until): // else others that began with it have ended as well
+		e.hangs = true
+		e.pause = min(max(2*e.pause, leastPause), mostPause)
+		e.until = now.Add(e.pause)
+	}
+}
+
+// rest lets no request through for d.
+func (e *endpoint) rest(d time.Duration, gone bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.until, e.gone = time.Now().Add(d), gone
+}

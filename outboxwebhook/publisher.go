@@ -1,0 +1,229 @@
+package outboxwebhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+// defaultPatience is how long Publish waits for a request; it goes on in the background then.
+const defaultPatience = time.Second
+
+// errClosed is that of a Publisher after Close.
+var errClosed = errors.New("outboxwebhook: the publisher is closed")
+
+// Publisher is a forward.Publisher. It is safe for concurrent use.
+type Publisher struct {
+	config   Config
+	client   *http.Client
+	patience time.Duration
+
+	mu        sync.Mutex
+	closed    bool
+	endpoints map[string]*endpoint
+	late      map[string]*answer // of events whose requests went on in the background
+	inFlight  sync.WaitGroup
+}
+
+// answer is what came of a request in the background.
+type answer struct {
+	done  bool
+	err   error
+	until time.Time // it is forgotten then
+}
+
+// New makes a Publisher. Its error names each field of the Config that is wrong.
+func New(c Config) (*Publisher, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("outboxwebhook: %w", err)
+	}
+	c.fill()
+	c.Allow, c.Headers = slices.Clone(c.Allow), slices.Clone(c.Headers)
+	return &Publisher{config: c, client: c.client(nil), patience: defaultPatience, endpoints: map[string]*endpoint{}, late: map[string]*answer{}}, nil
+}
+
+// Publish is that of forward.Publisher. See the package for what an answer means. It waits about a
+// second for each request at most.
+func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
+	errs := make([]error, len(events))
+	deadline := time.Now().Add(p.patience)
+	var group sync.WaitGroup
+	for i, e := range events {
+		group.Go(func() { errs[i] = p.publish(ctx, e, deadline) })
+	}
+	group.Wait()
+	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+		return errs
+	}
+	return nil
+}
+
+func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time.Time) error {
+	at, known, err := p.begin(e)
+	if err != nil {
+		return err
+	}
+	defer p.inFlight.Done()
+	if known != nil {
+		if known.done {
+			return known.err
+		}
+		return handlers.Snooze(leastPause) // it is still under way
+	}
+	wait, gone, alone := at.enter(time.Now())
+	switch {
+	case gone:
+		return forward.Permanent(fmt.Errorf("outboxwebhook: event %s: %s has answered that it is gone", e.ID, place(e.To)))
+	case wait > 0:
+		return handlers.Snooze(wait)
+	}
+	if alone {
+		deadline = time.Now() // nobody waits for a slow endpoint
+	}
+	if !p.admitted(ctx, at, deadline) {
+		at.left()
+		return handlers.Snooze(leastPause)
+	}
+	ended := make(chan error, 1)
+	began := time.Now()
+	p.inFlight.Go(func() {
+		defer func() { <-at.slots }()
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.config.Timeout)
+		defer cancel()
+		answered, err := p.post(limit, at, e)
+		at.ended(answered, time.Since(began) < p.patience)
+		p.finish(e, err, ended)
+	})
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case err = <-ended:
+		return err
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return p.leave(at, e, ended)
+}
+
+// begin finds the endpoint of an event, or what came of its request in the background.
+func (p *Publisher) begin(e *forward.Event) (at *endpoint, known *answer, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, nil, forward.Unavailable(errClosed, 0)
+	}
+	p.inFlight.Add(1)
+	id := webhookID(e) + " " + e.To
+	if a := p.late[id]; a != nil {
+		if a.done {
+			delete(p.late, id)
+		}
+		copied := *a
+		return nil, &copied, nil
+	}
+	if at = p.endpoints[e.To]; at == nil {
+		p.forget(time.Now())
+		at = p.config.newEndpoint()
+		p.endpoints[e.To] = at
+	}
+	return at, nil, nil
+}
+
+// forget drops what nobody has asked for in a long time.
+func (p *Publisher) forget(now time.Time) {
+	const unused = 10 * time.Minute
+	for id, a := range p.late {
+		if a.done && now.After(a.until) {
+			delete(p.late, id)
+		}
+	}
+	for url, at := range p.endpoints {
+		at.mu.Lock()
+		idle := len(at.slots) == 0 && now.Sub(at.lastUse) > unused && now.After(at.until)
+		at.mu.Unlock()
+		if idle {
+			delete(p.endpoints, url)
+		}
+	}
+}
+
+// admitted waits for a slot and the endpoint's rate.
+func (p *Publisher) admitted(ctx context.Context, at *endpoint, deadline time.Time) bool {
+	limit, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	if at.limiter != nil && at.limiter.Wait(limit) != nil {
+		return false
+	}
+	select {
+	case at.slots <- struct{}{}:
+		return true
+	default:
+	}
+	select {
+	case at.slots <- struct{}{}:
+		return true
+	case <-limit.Done():
+		return false
+	}
+}
+
+// leave lets a request go on in the background. Its event comes back when it has ended.
+func (p *Publisher) leave(at *endpoint, e *forward.Event, ended <-chan error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case err := <-ended: // just now
+		return err
+	default:
+	}
+	p.late[webhookID(e)+" "+e.To] = &answer{}
+	at.late()
+	return handlers.Snooze(2 * leastPause)
+}
+
+// finish tells what came of a request, or keeps it if its event is to come back for it.
+func (p *Publisher) finish(e *forward.Event, err error, ended chan<- error) {
+	const keep = 10 * time.Minute
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ended <- err
+	if a := p.late[webhookID(e)+" "+e.To]; a != nil {
+		a.done, a.err, a.until = true, err, time.Now().Add(keep)
+	}
+}
+
+// Resume sends requests again to an endpoint that has answered 410, or that rests after Retry-After.
+func (p *Publisher) Resume(url string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at := p.endpoints[url]; at != nil {
+		at.rest(0, false)
+	}
+}
+
+// Ready returns nil until Close: there is no one server that would have to answer.
+func (p *Publisher) Ready(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return errClosed
+	}
+	return nil
+}
+
+// Close waits for all requests, also those in the background, and closes the connections. Later
+// calls of Publish return forward.Unavailable.
+func (p *Publisher) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.inFlight.Wait()
+	p.client.CloseIdleConnections()
+}

@@ -1,0 +1,156 @@
+package outboxwebhook
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	neturl "net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/handlers"
+)
+
+const (
+	mostRetryAfter = time.Hour
+	mostAnswer     = 64 << 10 // of an answer that is read, so that its connection can be used again
+)
+
+// post sends an event, and returns what its answer means. answered: there was one.
+func (p *Publisher) post(ctx context.Context, at *endpoint, e *forward.Event) (answered bool, err error) {
+	request, err := p.request(ctx, e)
+	if err != nil {
+		return false, fmt.Errorf("outboxwebhook: event %s to %s: %w", e.ID, place(e.To), err)
+	}
+	response, err := p.client.Do(request)
+	if err != nil {
+		if of := (*neturl.Error)(nil); errors.As(err, &of) { // without the URL, which may be secret
+			err = of.Err
+		}
+		wrapped := fmt.Errorf("outboxwebhook: event %s to %s: %w", e.ID, place(e.To), err)
+		if errors.Is(err, errRefused) {
+			wrapped = forward.Permanent(wrapped)
+		}
+		return false, wrapped
+	}
+	_, _ = io.CopyN(io.Discard, response.Body, mostAnswer)
+	_ = response.Body.Close()
+	return true, p.judge(at, e, response)
+}
+
+func (p *Publisher) judge(at *endpoint, e *forward.Event, r *http.Response) error {
+	err := fmt.Errorf("outboxwebhook: event %s to %s: the answer is %s", e.ID, place(e.To), r.Status)
+	switch s := r.StatusCode; {
+	case s >= 200 && s < 300:
+		return nil
+	case s == http.StatusGone:
+		at.rest(p.config.GoneFor, true)
+		if p.config.OnGone != nil {
+			p.config.OnGone(e.To)
+		}
+		return forward.Permanent(err)
+	case s >= 300 && s < 400:
+		return forward.Permanent(fmt.Errorf("%w; redirects are not followed", err))
+	case s == http.StatusRequestEntityTooLarge:
+		return forward.Permanent(err)
+	case s == http.StatusTooManyRequests, s == http.StatusServiceUnavailable:
+		if d := retryAfter(r.Header.Get("Retry-After"), time.Now()); d > 0 {
+			at.rest(d, false)
+			return handlers.RetryAfter(d, err)
+		}
+	}
+	return err
+}
+
+// retryAfter is the time of the header, which has seconds or a date: at most an hour; 0 without one.
+func retryAfter(text string, now time.Time) time.Duration {
+	seconds, err := strconv.ParseUint(text, 10, 31)
+	d := time.Duration(seconds) * time.Second
+	if err != nil {
+		at, err := http.ParseTime(text)
+		if err != nil {
+			return 0
+		}
+		d = at.Sub(now)
+	}
+	return min(max(d, 0), mostRetryAfter)
+}
+
+func (p *Publisher) request(ctx context.Context, e *forward.Event) (*http.Request, error) {
+	if err := p.config.checkURL(e.To); err != nil {
+		return nil, forward.Permanent(err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.To, bytes.NewReader(e.Data))
+	if err != nil {
+		return nil, forward.Permanent(fmt.Errorf("%w: the URL is not valid", errRefused))
+	}
+	own := *e
+	own.Headers = nil
+	for _, h := range own.CloudEvents("ce-") {
+		request.Header.Set(h.Name, headerText(h.Value))
+	}
+	for _, name := range p.config.Headers {
+		if v, any := e.Headers[name]; any {
+			request.Header.Set(name, headerText(v))
+		}
+	}
+	request.Header.Set("Content-Type", forward.ContentType)
+	request.Header.Set("User-Agent", "outbox-webhook")
+	return request, p.sign(ctx, request, e)
+}
+
+// headerText escapes what a header cannot have, as CloudEvents' binding for HTTP asks: what is not
+// printable ASCII, quotes and percent signs.
+func headerText(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c >= 0x7f || c == '"' || c == '%' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// webhookID is the same for each attempt, and has no dot, which separates the parts that are signed.
+func webhookID(e *forward.Event) string {
+	return strings.ReplaceAll(headerText(e.Source+"/"+e.ID), ".", "%2E")
+}
+
+// sign signs the request with each of the endpoint's secrets.
+func (p *Publisher) sign(ctx context.Context, r *http.Request, e *forward.Event) error {
+	id, now := webhookID(e), time.Now()
+	r.Header.Set(standardwebhooks.HeaderWebhookID, id)
+	r.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
+	if p.config.Secrets == nil {
+		return nil
+	}
+	secrets, err := p.config.Secrets(ctx, e.To)
+	if err != nil {
+		return fmt.Errorf("the secrets of the endpoint: %w", err)
+	}
+	if len(secrets) == 0 {
+		return errors.New("the endpoint has no secrets")
+	}
+	var signatures []string
+	for i, secret := range secrets {
+		w, err := standardwebhooks.NewWebhook(secret)
+		if err != nil {
+			return fmt.Errorf("secret %d of the endpoint is not valid", i)
+		}
+		s, err := w.Sign(id, now, e.Data)
+		if err != nil {
+			return fmt.Errorf("sign with secret %d: %w", i, err)
+		}
+		signatures = append(signatures, s)
+	}
+	r.Header.Set(standardwebhooks.HeaderWebhookSignature, strings.Join(signatures, " "))
+	return nil
+}

@@ -3,7 +3,7 @@ set -euo pipefail
 started=$SECONDS
 logs=$(mktemp -d)
 shared=$(cd .. && pwd)/shared/ci # where this project's machines have a script for each server; elsewhere there is none
-modules=(outboxkafka outboxnats outboxotel outboxprom cmd/outbox dashboard/browsertest examples) # of go.work, besides the root
+modules=(outboxamqp outboxkafka outboxnats outboxotel outboxprom outboxwatermill outboxwebhook cmd/outbox dashboard/browsertest examples) # of go.work, besides the root
 packages=() # of these modules
 for m in "${modules[@]}"; do packages+=("./$m/..."); done
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -25,6 +25,7 @@ install() {
   command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
   command -v gcc >/dev/null || missing+=(gcc libc6-dev)
   command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing+=(pgbouncer)
+  command -v rabbitmq-server >/dev/null || [ -x /usr/sbin/rabbitmq-server ] || missing+=(rabbitmq-server)
   command -v promtool >/dev/null || missing+=(prometheus)
   command -v xz >/dev/null || missing+=(xz-utils)
   command -v ps >/dev/null || missing+=(procps)
@@ -118,7 +119,7 @@ checks() {
   local unformatted; unformatted=$(gofmt -l .)
   [ -z "$unformatted" ] || { echo "not formatted: $unformatted"; exit 1; }
   go vet ./... "${packages[@]}"
-  go run $staticcheck ./... ./outboxkafka/... ./outboxnats/... ./outboxotel/... ./outboxprom/... ./cmd/outbox/...
+  go run $staticcheck ./... ./outboxamqp/... ./outboxkafka/... ./outboxnats/... ./outboxotel/... ./outboxprom/... ./outboxwatermill/... ./outboxwebhook/... ./cmd/outbox/...
   go mod tidy -diff
   (cd bench && go vet ./... && go mod tidy -diff)
   for m in "${modules[@]}"; do tidy "$m"; done

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/gin-gonic/gin"
 	"github.com/jmoiron/sqlx"
 	"github.com/lib/pq"
@@ -26,10 +27,17 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/dashboard"
+	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/inbox"
+	"github.com/txoutbox/outbox/outboxamqp"
+	"github.com/txoutbox/outbox/outboxkafka"
+	"github.com/txoutbox/outbox/outboxnats"
 	"github.com/txoutbox/outbox/outboxotel"
 	"github.com/txoutbox/outbox/outboxprom"
 	"github.com/txoutbox/outbox/outboxtest"
+	"github.com/txoutbox/outbox/outboxwatermill"
+	"github.com/txoutbox/outbox/outboxwebhook"
 	"github.com/txoutbox/outbox/pgdb"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
@@ -56,6 +64,19 @@ var (
 	r      *relay.Relay
 	client *admin.Client
 )
+
+// Where events go.
+var (
+	kafka, webhooks    forward.Publisher
+	watermillPublisher message.Publisher
+	event              struct{ Source, ID string }
+)
+
+func secretsOf(ctx context.Context, url string) ([]string, error) { return nil, nil }
+
+func endpointOf(e *forward.Event) (string, error) { return "", nil }
+
+func createInvoice(ctx context.Context, tx *sql.Tx, event any) error { return nil }
 
 // Its data.
 var (

@@ -22,7 +22,7 @@ var (
 	codeSpan  = regexp.MustCompile("`([^`\n]+)`")
 	anyBlock  = regexp.MustCompile("(?s)```.*?```")
 	aTest     = regexp.MustCompile(`(?:\b([a-z]+)\.)?\b((?:Test|Example|Benchmark|Fuzz)(?:[A-Z_]\w*)?)\b`)
-	qualified = regexp.MustCompile(`\b(outbox|admin|dashboard|doctor|handlers|outboxotel|outboxprom|outboxtest|pgdb|relay|schema)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
+	qualified = regexp.MustCompile(`\b(outbox|admin|dashboard|doctor|forward|handlers|inbox|outboxamqp|outboxkafka|outboxnats|outboxotel|outboxprom|outboxtest|outboxwatermill|outboxwebhook|pgdb|relay|schema)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
 	ofTask    = regexp.MustCompile(`\btask\.([A-Z]\w*)`)
 	oneName   = regexp.MustCompile(`^([A-Z]\w*[a-z]\w*)(\.[A-Z]\w*)?(\(.*\))?$`)
 )

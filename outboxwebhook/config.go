@@ -50,23 +50,23 @@ const (
 func (c *Config) check() error {
 	var errs []error
 	if c.Secrets == nil && !c.Unsigned {
-		errs = append(errs, errors.New("Secrets is nil: receivers could not tell your requests from others; set Unsigned if that is what you want"))
+		errs = append(errs, errors.New("outboxwebhook: Config.Secrets: is nil: receivers could not tell your requests from others; set Unsigned if that is what you want"))
 	}
 	if c.Timeout < 0 || c.Timeout > mostTimeout {
-		errs = append(errs, fmt.Errorf("Timeout is %v, must be at most %v", c.Timeout, mostTimeout))
+		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Timeout: is %v, must be at most %v", c.Timeout, mostTimeout))
 	}
 	if c.Concurrency < 0 {
-		errs = append(errs, fmt.Errorf("Concurrency is %d, must not be negative", c.Concurrency))
+		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Concurrency: is %d, must not be negative", c.Concurrency))
 	}
 	if c.Rate < 0 {
-		errs = append(errs, fmt.Errorf("Rate is %v, must not be negative", c.Rate))
+		errs = append(errs, fmt.Errorf("outboxwebhook: Config.Rate: is %v, must not be negative", c.Rate))
 	}
 	if c.GoneFor < 0 {
-		errs = append(errs, fmt.Errorf("GoneFor is %v, must not be negative", c.GoneFor))
+		errs = append(errs, fmt.Errorf("outboxwebhook: Config.GoneFor: is %v, must not be negative", c.GoneFor))
 	}
 	for _, p := range c.Allow {
 		if !p.IsValid() {
-			errs = append(errs, errors.New("Allow has a prefix that is not valid"))
+			errs = append(errs, errors.New("outboxwebhook: Config.Allow: has a prefix that is not valid"))
 		}
 	}
 	return errors.Join(errs...)

@@ -42,7 +42,7 @@ type answer struct {
 // New makes a Publisher. Its error names each field of the Config that is wrong.
 func New(c Config) (*Publisher, error) {
 	if err := c.check(); err != nil {
-		return nil, fmt.Errorf("outboxwebhook: %w", err)
+		return nil, err
 	}
 	c.fill()
 	c.Allow, c.Headers = slices.Clone(c.Allow), slices.Clone(c.Headers)

@@ -23,8 +23,9 @@ var parts = []struct {
 	name    string
 	folders []string
 }{
-	{"harness", []string{"internal/chaos", "internal/child", "internal/devpg", "internal/relaytest", "internal/needs", "internal/invariants", "internal/crashes", "internal/cost", "internal/rights", "bench", ".ci"}},
+	{"harness", []string{"internal/chaos", "internal/child", "internal/devpg", "internal/relaytest", "internal/forwardtest", "internal/needs", "internal/invariants", "internal/crashes", "internal/cost", "internal/rights", "bench", ".ci"}},
 	{"operators", []string{"admin", "doctor", "dashboard", "cmd", "outboxprom", "outboxotel"}},
+	{"delivery", []string{"forward", "inbox", "outboxamqp", "outboxkafka", "outboxnats", "outboxwatermill", "outboxwebhook"}},
 	{"examples and outboxtest", []string{"examples", "outboxtest"}},
 	{"relay and its internals", []string{"relay", "internal"}},
 	{"root, handlers, schema", []string{"."}},

@@ -80,7 +80,7 @@ func catch(ctx context.Context, m mutant, root string, o options) (string, error
 		return "", err
 	}
 	for try := range uint64(tries) {
-		how, err := violations(ctx, m.run, binary, o.driver, o.seed+try)
+		how, err := violations(ctx, m.run, binary, o, o.seed+try)
 		if how != "" || err != nil {
 			return how, err
 		}
@@ -90,9 +90,9 @@ func catch(ctx context.Context, m mutant, root string, o options) (string, error
 
 // violations are those of a run of the binary, if one of them is expected, else "". The run's files
 // are in the binary's directory.
-func violations(ctx context.Context, c chaosRun, binary, driver string, seed uint64) (string, error) {
+func violations(ctx context.Context, c chaosRun, binary string, o options, seed uint64) (string, error) {
 	cmd := exec.CommandContext(ctx, binary, "-for", c.length.String(), "-every", c.every.String(), "-faults", c.faults,
-		"-driver", driver, "-seed", fmt.Sprint(seed), "-patience", "45s")
+		"-driver", o.driver, "-group", fmt.Sprint(o.group), "-seed", fmt.Sprint(seed), "-patience", "45s")
 	cmd.Env = append(os.Environ(), "TMPDIR="+filepath.Dir(binary))
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute

@@ -19,8 +19,8 @@ func TestMigrateUpStatusAndPrint(t *testing.T) {
 	db := openDB(t, pgtest.Database(t))
 	db.steps(t,
 		step{"migrate status", 0, "19  relays    pending\n"},
-		step{"migrate up", 0, "schema outbox: migrated from version 0 to 2"},
-		step{"migrate up", 0, "schema outbox: at version 2"},
+		step{"migrate up", 0, "schema outbox: migrated from version 0 to "},
+		step{"migrate up", 0, "schema outbox: at version "},
 		step{"migrate status", 0, "19  relays    " + time.Now().UTC().Format(time.DateOnly)},
 	)
 	if got := db.audited(t); !strings.HasPrefix(got, "migrate schema version 0 to ") || strings.Contains(got, "\n") {

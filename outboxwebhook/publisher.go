@@ -183,6 +183,7 @@ func (p *Publisher) leave(at *endpoint, e *forward.Event, ended <-chan error) er
 		return err
 	default:
 	}
+	p.forget(time.Now())
 	p.late[webhookID(e)+" "+e.To] = &answer{}
 	at.late()
 	return handlers.Snooze(2 * leastPause)

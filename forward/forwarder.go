@@ -19,8 +19,9 @@ type TaskType interface{ Name() string }
 // Forwarder publishes the tasks of one type. It is safe for concurrent use.
 type Forwarder struct {
 	*config
-	to      Publisher
-	circuit circuit
+	taskType string
+	to       Publisher
+	circuit  circuit
 
 	published, permanent, temporary, unavailable atomic.Int64
 }
@@ -46,10 +47,13 @@ func register(reg *handlers.Registry, taskType string, c *config, to Publisher) 
 	if to == nil {
 		panic(fmt.Sprintf("forward: the Publisher of %s is nil", taskType))
 	}
-	f := &Forwarder{config: c, to: to}
+	f := &Forwarder{config: c, taskType: taskType, to: to}
 	handlers.Batch(reg, outbox.NewTaskType[json.RawMessage](taskType), c.batch, f.handle, c.handler...)
 	return f
 }
+
+// TaskType is the name of the type whose tasks it publishes.
+func (f *Forwarder) TaskType() string { return f.taskType }
 
 // Stats returns what the Forwarder has done.
 func (f *Forwarder) Stats() Stats {

@@ -5,12 +5,14 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/forward"
 )
 
 // Config says what is collected. It is copied by New; the zero value of a field is its default.
@@ -26,6 +28,9 @@ type Config struct {
 	// MaxAge is how old a read may be when it is given to another scrape. Default 1 s. Scrapes at
 	// the same time share a read.
 	MaxAge time.Duration
+	// Forwarders, if any, are those of package forward that run in this process. Each is of another
+	// task type.
+	Forwarders []*forward.Forwarder
 	// MaxTypes bounds the task types of the database that have labels of their own; the others are
 	// summed up as "(other)". Those that a relay of this process has a handler for come first.
 	// Default 100.
@@ -67,9 +72,21 @@ func New(config Config) (*Collector, error) {
 	if config.MaxTypes < 0 {
 		fail("Config.MaxTypes: %d: must not be negative; 0 is 100", config.MaxTypes)
 	}
+	types := map[string]bool{}
+	for i, f := range config.Forwarders {
+		if f == nil {
+			fail("Config.Forwarders: %d is nil", i)
+			continue
+		}
+		if types[f.TaskType()] {
+			fail("Config.Forwarders: %d is a second one of the type %s", i, f.TaskType())
+		}
+		types[f.TaskType()] = true
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
+	config.Forwarders = slices.Clone(config.Forwarders)
 	c := &Collector{config: config, relays: newRelayMetrics(), known: map[string]bool{}}
 	if config.DB == nil {
 		return c, nil
@@ -83,6 +100,10 @@ func New(config Config) (*Collector, error) {
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	for _, of := range c.relays.all() {
 		of.Describe(to)
+	}
+	if len(c.config.Forwarders) > 0 {
+		to <- eventsDesc
+		to <- openDesc
 	}
 	if c.config.DB == nil {
 		return
@@ -98,6 +119,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	for _, of := range c.relays.all() {
 		of.Collect(to)
 	}
+	collectForwarders(to, c.config.Forwarders)
 	if c.config.DB != nil {
 		c.collectDatabase(to)
 	}

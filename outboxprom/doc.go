@@ -32,6 +32,12 @@
 //   - outbox_relay_running, outbox_relay_outage: relays that run, and those of them that cannot
 //     work with PostgreSQL
 //
+// Of the forwarders in Config.Forwarders:
+//
+//   - outbox_events_total{type,outcome}: events; outcome is published, permanent, temporary or
+//     unavailable, as in forward.Stats
+//   - outbox_publisher_pause_seconds{type}: for how long no event is sent yet
+//
 // grafana.json is a dashboard of these, alerts.yml has rules; in both, what several processes read
 // of one database counts once. It is a module of its own, so that apps without it do not have
 // Prometheus' client among their dependencies.

@@ -18,18 +18,24 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxprom"
 	"github.com/txoutbox/outbox/relay"
 )
 
+func forwarders() []*forward.Forwarder {
+	return []*forward.Forwarder{forward.Register(handlers.New(), relaytest.TypeTx, broker{})}
+}
+
 // exported are the names that can be asked for, those of histograms with their suffixes, and the
 // labels of each.
 func exported(t *testing.T) map[string][]string {
 	t.Helper()
 	db := relaytest.NewDatabase(t)
-	c, registry := newCollector(t, outboxprom.Config{DB: db.DB})
+	c, registry := newCollector(t, outboxprom.Config{DB: db.DB, Forwarders: forwarders()})
 	db.Enqueue(t, "TX", 1)
 	relaytest.Once(t, db.DB, app(), relay.Config{Observers: []relay.Observer{c.Observer()}})
 	families, err := registry.Gather()
@@ -166,7 +172,7 @@ func forPrometheus(expr string) string {
 func TestAPrometheusServerAnswersTheDashboard(t *testing.T) {
 	path := needs.Program(t, "prometheus", "prometheus")
 	db := relaytest.NewDatabase(t)
-	c, registry := newCollector(t, outboxprom.Config{DB: db.DB})
+	c, registry := newCollector(t, outboxprom.Config{Forwarders: forwarders(), DB: db.DB})
 	for _, kind := range []string{"TX", "BATCH", "LEASED", "NOBODY"} {
 		db.Enqueue(t, kind, 5)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/txoutbox/outbox"
@@ -184,18 +185,63 @@ func TestABadURLIsRefused(t *testing.T) {
 	}
 }
 
-// A broker that is away costs no attempt: all events are published with the first.
+// A broker that is away, for a minute with OUTBOX_TEST_LONG=1, costs no attempt: all events are
+// published with the first.
 func TestAnOutageCostsNoAttempt(t *testing.T) {
 	t.Parallel()
-	b, db, reg := newBroker(t, nil), relaytest.NewDatabase(t), handlers.New()
+	b := newBroker(t, nil)
 	url := b.url()
 	b.stop()
+	noAttemptWhile(t, url, func(f *forward.Forwarder) {
+		forwardtest.Outage(t, f)
+		b.start()
+	})
+}
+
+// A broker whose disk is full costs no attempt either.
+func TestAFullDiskCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, nil)
+	var space atomic.Bool
+	b.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		if space.Load() {
+			return nil, nil, false
+		}
+		b.KeepControl()
+		return refused(r.(*kmsg.ProduceRequest), kerr.KafkaStorageError), nil, true
+	})
+	noAttemptWhile(t, b.url(), func(f *forward.Forwarder) {
+		forwardtest.Outage(t, f)
+		space.Store(true)
+	})
+}
+
+// refused is the answer of a broker that stores nothing.
+func refused(r *kmsg.ProduceRequest, why *kerr.Error) kmsg.Response {
+	answer := r.ResponseKind().(*kmsg.ProduceResponse)
+	for _, t := range r.Topics {
+		of := kmsg.NewProduceResponseTopic()
+		of.Topic, of.TopicID = t.Topic, t.TopicID
+		for _, p := range t.Partitions {
+			partition := kmsg.NewProduceResponseTopicPartition()
+			partition.Partition, partition.ErrorCode = p.Partition, why.Code
+			of.Partitions = append(of.Partitions, partition)
+		}
+		answer.Topics = append(answer.Topics, of)
+	}
+	return answer
+}
+
+// noAttemptWhile publishes ten events by a relay while something is wrong, until wrong returns: each
+// is published with its first attempt.
+func noAttemptWhile(t *testing.T, url string, wrong func(*forward.Forwarder)) {
+	t.Helper()
+	db, reg := relaytest.NewDatabase(t), handlers.New()
 	f := forward.Register(reg, forwardtest.Placed, connect(t, url), forward.To(topic), forward.Timeout(time.Second),
 		forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
 	forwardtest.Enqueue(t, db, 0, 10, 10)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
-	relaytest.Eventually(t, time.Minute, "the relay to notice", func() bool { return f.Stats().Unavailable > 0 })
-	b.start()
+	wrong(f)
 	forwardtest.NothingLeft(t, db)
 	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "10 1" {
 		t.Errorf("done tasks and attempts: %s, want 10 1", got)

@@ -3,7 +3,6 @@ package outboxnats_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -11,9 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/forwardtest"
@@ -263,7 +260,8 @@ func TestABadURLIsRefused(t *testing.T) {
 	}
 }
 
-// A broker that is away, and then full, costs no attempt: all events are published with the first.
+// A broker that is away, for a minute with OUTBOX_TEST_LONG=1, and then full, costs no attempt: all
+// events are published with the first.
 func TestAnOutageCostsNoAttempt(t *testing.T) {
 	t.Parallel()
 	b, db, reg := newBroker(t), relaytest.NewDatabase(t), handlers.New()
@@ -273,7 +271,7 @@ func TestAnOutageCostsNoAttempt(t *testing.T) {
 		forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
 	forwardtest.Enqueue(t, db, 0, 10, 10)
 	leaves(relaytest.Run(t, db.DB, reg, relay.Config{}))
-	relaytest.Eventually(t, time.Minute, "the relay to notice", func() bool { return f.Stats().Unavailable > 0 })
+	forwardtest.Outage(t, f)
 	b.start()
 	relaytest.Eventually(t, time.Minute, "five events to be published", func() bool { return f.Stats().Published == 5 })
 	js := b.jetStream()
@@ -330,21 +328,4 @@ func TestEachEventOfAKeyArrivesOnceAndInOrderThroughKills(t *testing.T) {
 	if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
 		t.Errorf("%d dead letters", n)
 	}
-}
-
-func Example() {
-	type Order struct {
-		ID int64 `json:"id"`
-	}
-	orderPlaced := outbox.NewTaskType[Order]("order.placed")
-
-	publisher, err := outboxnats.Connect("nats://localhost:4222", outboxnats.Config{Options: []nats.Option{nats.Name("shop")}})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer publisher.Close()
-	reg := handlers.New()
-	forward.Register(reg, orderPlaced, publisher, forward.Source("/shop"), forward.To("orders.placed"))
-	// relay.New(db, reg, …) and Run
 }

@@ -87,6 +87,17 @@ func NothingLeft(t testing.TB, db *relaytest.Database) {
 	relaytest.Eventually(t, 2*time.Minute, "all events to be published", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
 }
 
+// Outage waits until a Forwarder has noticed that its broker is unavailable, and with
+// OUTBOX_TEST_LONG=1 until that has been so for a minute.
+func Outage(t testing.TB, f *forward.Forwarder) {
+	t.Helper()
+	began, least := time.Now(), time.Duration(0)
+	if os.Getenv("OUTBOX_TEST_LONG") != "" {
+		least = time.Minute
+	}
+	relaytest.Eventually(t, 2*time.Minute, "the relay to notice", func() bool { return f.Stats().Unavailable > 0 && time.Since(began) >= least })
+}
+
 // Relays are processes with a relay each, which publish to a broker.
 type Relays struct {
 	t         testing.TB
@@ -122,7 +133,7 @@ func (r *Relays) start(i int) {
 	Must(r.t, err)
 }
 
-// Kill kills a relay process once half of so many more events are published, and starts another one.
+// Kill kills a relay process, and starts another one.
 func (r *Relays) Kill() {
 	r.t.Helper()
 	i := rand.IntN(len(r.processes))
@@ -134,7 +145,7 @@ func (r *Relays) Kill() {
 	r.start(i)
 }
 
-// AtLeast waits until at most so many tasks are left.
+// AtMost waits until at most so many tasks are left.
 func AtMost(t testing.TB, db *relaytest.Database, left int) {
 	t.Helper()
 	relaytest.Eventually(t, 2*time.Minute, "events to be published", func() bool { return int(db.Int(t, `SELECT count(*) FROM outbox.task`)) <= left })

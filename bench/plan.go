@@ -45,6 +45,6 @@ func planOf(quick bool, rounds int) plan {
 	p.enqueue, p.many, p.held, p.heldWindow = 5*time.Second, 250_000, 3*time.Minute, 30*time.Second
 	p.dead = 20 * time.Second
 	p.pickups, p.gap, p.polls, p.claims = 600, 400*time.Millisecond, 15, 2000
-	p.idle, p.walTasks = 30*time.Second, 50_000
+	p.idle, p.walTasks = time.Minute, 50_000
 	return p
 }

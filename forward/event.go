@@ -29,6 +29,8 @@ type Event struct {
 	// Data is the payload as JSON, as PostgreSQL prints jsonb.
 	Data []byte
 
+	// Target is the name that [Fanout] has for where the event goes; "" for Register.
+	Target string
 	// To is where the event goes: a topic, a subject, a routing key or a URL.
 	To string
 	// Attempt is 1 for the first one.
@@ -74,7 +76,7 @@ const (
 func (c *config) newEvent(t *outbox.Task[json.RawMessage]) (*Event, error) {
 	e := &Event{
 		ID: strconv.FormatInt(t.ID, 10), Source: c.source, Type: c.eventType, Key: t.OrderingKey, Time: t.CreatedAt,
-		Headers: t.Headers, Data: t.Payload, Attempt: t.Attempt,
+		Headers: t.Headers, Data: t.Payload, Target: c.target, Attempt: t.Attempt,
 	}
 	if id := t.Headers[originID]; id != "" {
 		e.ID, e.Headers = id, maps.Clone(t.Headers)

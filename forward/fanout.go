@@ -35,6 +35,7 @@ func Fanout(reg *handlers.Registry, t TaskType, targets map[string]Target, opts 
 	for _, name := range slices.Sorted(maps.Keys(targets)) {
 		taskType := t.Name() + "/" + name
 		c := newConfig(t.Name(), slices.Concat(opts, targets[name].Opts))
+		c.target = name
 		forwarders[name] = register(reg, taskType, c, targets[name].To)
 		types = append(types, taskType)
 	}

@@ -17,13 +17,14 @@ const (
 
 // config is a registration's options.
 type config struct {
-	eventType, source string
-	subject           func(*Event) string
-	route             func(*Event) (string, error)
-	batch             int
-	timeout           time.Duration
-	handler           []handlers.Option
-	task              []outbox.Option
+	eventType, source, target string
+
+	subject func(*Event) string
+	route   func(*Event) (string, error)
+	batch   int
+	timeout time.Duration
+	handler []handlers.Option
+	task    []outbox.Option
 }
 
 // Option changes one registration.

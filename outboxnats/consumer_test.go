@@ -10,9 +10,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/inbox"
 	"github.com/txoutbox/outbox/internal/forwardtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
 )
 
 // A consumer holds each event for so long that it is delivered again, to another one that is at work
@@ -86,5 +88,27 @@ func TestASlowConsumerHasEachEffectOnce(t *testing.T) {
 	relaytest.Eventually(t, time.Minute, "all events to be consumed", func() bool { return done.Load() == events && doubled.Load() >= events })
 	if got := db.Text(t, `SELECT concat(count(*), ' ', count(DISTINCT id)) FROM bill`); got != "20 20" {
 		t.Errorf("effects and different ones: %s, want 20 20", got)
+	}
+}
+
+// Two targets of a Fanout may share a stream: none drops the other's event for a repetition.
+func TestTargetsShareAStream(t *testing.T) {
+	t.Parallel()
+	b, db, reg := newBroker(t), relaytest.NewDatabase(t), handlers.New()
+	b.stream(nil)
+	p := connect(t, b.url())
+	forward.Fanout(reg, forwardtest.Placed, map[string]forward.Target{
+		"billing":  {To: p, Opts: []forward.Option{forward.To("orders.billing")}},
+		"shipping": {To: p, Opts: []forward.Option{forward.To("orders.shipping")}},
+	})
+	forwardtest.Enqueue(t, db, 0, 3, 3)
+	leaves(relaytest.Run(t, db.DB, reg, relay.Config{}))
+	forwardtest.NothingLeft(t, db)
+	got := map[string]int{}
+	for _, m := range b.messages() {
+		got[m.Subject()]++
+	}
+	if len(got) != 2 || got["orders.billing"] != 3 || got["orders.shipping"] != 3 {
+		t.Errorf("messages by subject: %v, want 3 of each", got)
 	}
 }

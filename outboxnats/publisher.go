@@ -119,8 +119,14 @@ func all(events []*forward.Event, err error) []error {
 	return errs
 }
 
-// messageID is the Nats-Msg-Id of an event.
-func messageID(e *forward.Event) string { return e.Source + "/" + e.ID }
+// messageID is the Nats-Msg-Id of an event. A stream may have the event of several targets.
+func messageID(e *forward.Event) string {
+	id := e.Source + "/" + e.ID
+	if e.Target != "" {
+		id += "/" + e.Target
+	}
+	return id
+}
 
 func message(e *forward.Event) (*nats.Msg, error) {
 	if !isSubject(e.To) {

@@ -16,7 +16,7 @@ const (
 	duePause     = 20 * time.Millisecond // where the last poll could not promote what was due
 	emptyPause   = 5 * time.Millisecond  // between the first polls that find nothing
 	idleAfter    = 6                     // empty polls in a row: until then, what was being inserted may still commit
-	prolongAfter = 8 * time.Second       // an idle relay sets its wake-up request anew with the first poll after that
+	prolongAfter = 30 * time.Second      // an idle relay sets its wake-up request anew with the first poll after that
 	burstSize    = 4                     // wake-ups, each within burstPause of the one before,
 	burstPause   = 10 * time.Millisecond
 	suppressFor  = 4 * time.Second        // let a relay poll each burstPause instead for so long
@@ -236,7 +236,7 @@ func (d *dispatcher) emptyDelay(now time.Time) time.Duration {
 	interval := d.config.PollInterval
 	pause := min(emptyPause<<min(d.emptyPolls-idleAfter, 20), interval)
 	if pause == interval {
-		pause = interval - rand.N(interval/16)
+		pause = interval - rand.N(interval/32)
 		d.r.Conns.ReleaseSoon() // the app may need them more
 	}
 	if d.lanes.capped() {

@@ -49,7 +49,7 @@ func NewHearing(r *Runner, l *Leases, interval time.Duration) *hearing {
 
 // idle is how long a relay that runs nothing does not hear: what is left to it are requests that
 // outlived a run elsewhere.
-func (h *hearing) idle() time.Duration { return 3*h.interval - time.Second }
+func (h *hearing) idle() time.Duration { return 10*h.interval - time.Second }
 
 // Hear ends the contexts of handlers whose task was canceled or whose lease was taken, and removes
 // canceled tasks that wait. It reads only, unless somebody cancels.

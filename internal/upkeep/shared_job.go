@@ -46,7 +46,7 @@ func SharedJobs(deadRetention time.Duration) []SharedJob {
 
 // maxSharedWait is how long a relay does not check whether a shared job is due: another relay that
 // had it may be dead.
-const maxSharedWait = 10 * time.Second
+const maxSharedWait = 30 * time.Second
 
 // A log that is empty needs no fold.
 const nextSharedSQL = `/* outbox: when maintenance is due */

@@ -71,6 +71,9 @@ ON CONFLICT DO NOTHING`
 // Once reports whether the event is new, and notes it: true the first time that a transaction with
 // it commits, false from then on. The caller's writes in the same transaction so happen once.
 //
+// Consumers that share a schema share its inbox. Give each a source of its own, as in
+// "billing "+source.
+//
 // While another transaction has noted the event and not ended, Once waits for it: after its commit
 // the answer is false, after its rollback true. Above READ COMMITTED the answer may be a
 // serialization failure (40001) in place of false: begin again.

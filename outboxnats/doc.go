@@ -6,9 +6,9 @@
 //
 // An event goes to the subject that forward.To names; a stream must take it. Its message has the
 // attributes of CloudEvents as headers (ce-id, ce-type, …), the Content-Type application/json, and
-// the Nats-Msg-Id source/id.
+// the Nats-Msg-Id source/id, or source/id/target for a target of forward.Fanout.
 //
 // JetStream stores a message once whose Nats-Msg-Id it has seen within the stream's duplicate
-// window, by default two minutes. Choose a window that is longer than an outage of relays or
-// network: then a consumer sees each event once, also those that were published again.
+// window, by default two minutes. Choose a window that is longer than relays or the network may be
+// away. A consumer still gets an event again that it did not acknowledge: package inbox tells.
 package outboxnats

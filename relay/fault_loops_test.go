@@ -42,7 +42,7 @@ func pass(f func(*loops, context.Context) error) func(context.Context, *loops) (
 
 const emptyAll = `DELETE FROM outbox.task; DELETE FROM outbox.dead_task; DELETE FROM outbox.done_task; DELETE FROM outbox.running; DELETE FROM outbox.relay;
 	DELETE FROM outbox.unique_key; DELETE FROM outbox.headless_key; DELETE FROM outbox.cancel; DELETE FROM outbox.maintenance; DELETE FROM outbox.sample; DELETE FROM outbox.bucket;
-	DELETE FROM outbox.slot; DELETE FROM outbox.task_type; DELETE FROM outbox.schedule; DELETE FROM outbox.counter; DELETE FROM outbox.counter_log;`
+	DELETE FROM outbox.slot; DELETE FROM outbox.task_type; DELETE FROM outbox.schedule; DELETE FROM outbox.counter; DELETE FROM outbox.counter_log; DELETE FROM outbox.inbox;`
 
 // tasksNow is what is left of tasks, each with what may not change unseen: no attempt is counted by
 // any of these loops.

@@ -46,7 +46,7 @@ type Header struct{ Name, Value string }
 // CloudEvents returns the attributes with the given prefix before each name, as the protocol's
 // binding of CloudEvents asks: "ce_" for Kafka, "ce-" for HTTP and NATS, "cloudEvents_" for AMQP.
 // The content type is not among them, as it has a place of its own. The task's headers follow by
-// their names, without those that begin with the prefix.
+// their names, without a Content-Type and those that begin with the prefix.
 func (e *Event) CloudEvents(prefix string) []Header {
 	all := []Header{
 		{prefix + "specversion", "1.0"}, {prefix + "id", e.ID}, {prefix + "source", e.Source},
@@ -59,7 +59,7 @@ func (e *Event) CloudEvents(prefix string) []Header {
 		all = append(all, Header{prefix + "partitionkey", e.Key})
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
-		if !strings.HasPrefix(strings.ToLower(name), strings.ToLower(prefix)) {
+		if lower := strings.ToLower(name); lower != "content-type" && !strings.HasPrefix(lower, strings.ToLower(prefix)) {
 			all = append(all, Header{name, e.Headers[name]})
 		}
 	}

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +24,7 @@ type Forwarder struct {
 	taskType string
 	to       Publisher
 	circuit  circuit
+	late     lateEvents
 
 	published, permanent, temporary, unavailable atomic.Int64
 }
@@ -68,7 +71,7 @@ func (f *Forwarder) handle(ctx context.Context, _ outbox.Tx, tasks []*outbox.Tas
 		return handlers.Snooze(wait)
 	}
 	settled := false
-	defer func() { // of a panic
+	defer func() { // of a panic, or with nothing to publish
 		if !settled {
 			f.circuit.left()
 		}
@@ -84,19 +87,27 @@ func (f *Forwarder) handle(ctx context.Context, _ outbox.Tx, tasks []*outbox.Tas
 		}
 		events, of = append(events, e), append(of, t.ID)
 	}
+	if len(events) == 0 {
+		return failed
+	}
 	limit, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	errs, err := f.publish(limit, events)
-	if err != nil {
-		return err
+	errs := f.to.Publish(limit, events)
+	if errs != nil && len(errs) != len(events) {
+		return fmt.Errorf("forward: %T.Publish returned %d errors for %d events", f.to, len(errs), len(events))
 	}
-	down, longest, answered := 0, time.Duration(0), len(events) == 0
+	down, longest, answered := 0, time.Duration(0), false
+	late := map[int64]error{}
 	for i, id := range of {
 		var err error
 		if errs != nil {
 			err = errs[i]
 		}
 		after, gone := IsUnavailable(err)
+		timedOut := limit.Err() != nil && errors.Is(err, limit.Err())
+		if timedOut {
+			late[id] = err
+		}
 		switch {
 		case err == nil:
 			f.published.Add(1)
@@ -109,13 +120,25 @@ func (f *Forwarder) handle(ctx context.Context, _ outbox.Tx, tasks []*outbox.Tas
 			f.unavailable.Add(1)
 			failed[id] = err
 			answered = true
-		case gone, limit.Err() != nil && errors.Is(err, limit.Err()):
+		case gone, timedOut:
 			down, longest = down+1, max(longest, after)
 			failed[id] = nil // below
 		default:
 			f.temporary.Add(1)
 			failed[id] = err
 			answered = true
+		}
+	}
+	if !answered && down == len(late) {
+		answered = f.late.atFault(slices.Collect(maps.Keys(late)))
+	}
+	if answered { // so the broker is not down
+		for id, err := range late {
+			if f.late.count(id) {
+				f.temporary.Add(1)
+				failed[id] = err
+				down--
+			}
 		}
 	}
 	settled = true
@@ -136,15 +159,4 @@ func (f *Forwarder) handle(ctx context.Context, _ outbox.Tx, tasks []*outbox.Tas
 		return nil
 	}
 	return failed
-}
-
-// publish calls the publisher, unless there is nothing to publish. err is a mistake of the publisher.
-func (f *Forwarder) publish(ctx context.Context, events []*Event) (errs []error, err error) {
-	if len(events) == 0 {
-		return nil, nil
-	}
-	if errs = f.to.Publish(ctx, events); errs != nil && len(errs) != len(events) {
-		return nil, fmt.Errorf("forward: %T.Publish returned %d errors for %d events", f.to, len(errs), len(events))
-	}
-	return errs, nil
 }

@@ -1,0 +1,41 @@
+package forward
+
+import "sync"
+
+const (
+	// lateTimes is how often an event may have no answer while others of its call have one, until that
+	// counts as an attempt: the broker may have been lost in the middle of a call.
+	lateTimes = 3
+	// mostLate bounds what is remembered: other relays publish some of these events.
+	mostLate = 10_000
+)
+
+// lateEvents are events, by the ids of their tasks, that had no answer while others had one. Such an
+// event is at fault, and not the broker, though it be the only one of a call.
+type lateEvents struct {
+	mu    sync.Mutex
+	times map[int64]int
+}
+
+// atFault reports whether each of these was late before.
+func (l *lateEvents) atFault(ids []int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		if _, known := l.times[id]; !known {
+			return false
+		}
+	}
+	return len(ids) > 0
+}
+
+// count notes that an event was late, and reports whether that is to count as an attempt.
+func (l *lateEvents) count(id int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.times == nil || len(l.times) > mostLate {
+		l.times = map[int64]int{}
+	}
+	l.times[id] = (l.times[id] + 1) % lateTimes
+	return l.times[id] == 0
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -36,9 +37,15 @@ type Config struct {
 	Allow []netip.Prefix
 	// TLS of connections; nil is the default of crypto/tls.
 	TLS *tls.Config
-	// Headers are the names of task headers that are sent along; by default none is.
+	// Headers are the names of task headers that are sent along, such as traceparent; by default none
+	// is. Those of the request itself, of CloudEvents and of Standard Webhooks cannot be named.
 	Headers []string
 }
+
+var (
+	headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	ownHeader  = regexp.MustCompile("(?i)^(ce-.*|webhook-.*|content-.*|user-agent|host|connection|transfer-encoding)$")
+)
 
 const (
 	defaultTimeout     = 5 * time.Second
@@ -65,8 +72,13 @@ func (c *Config) check() error {
 		errs = append(errs, fmt.Errorf("outboxwebhook: Config.GoneFor: is %v, must not be negative", c.GoneFor))
 	}
 	for _, p := range c.Allow {
-		if !p.IsValid() {
-			errs = append(errs, errors.New("outboxwebhook: Config.Allow: has a prefix that is not valid"))
+		if !p.IsValid() || p.Addr().Is4In6() {
+			errs = append(errs, fmt.Errorf("outboxwebhook: Config.Allow: %v is no prefix of IPv4 or IPv6 addresses", p))
+		}
+	}
+	for _, name := range c.Headers {
+		if !headerName.MatchString(name) || ownHeader.MatchString(name) {
+			errs = append(errs, fmt.Errorf("outboxwebhook: Config.Headers: %q is no name of a header, or of one that each request has", name))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,6 +1,7 @@
 package outboxwebhook
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -34,7 +35,7 @@ type endpoint struct {
 }
 
 func (c *Config) newEndpoint() *endpoint {
-	e := &endpoint{slots: make(chan struct{}, c.Concurrency)}
+	e := &endpoint{slots: make(chan struct{}, c.Concurrency), lastUse: time.Now()}
 	if c.Rate > 0 {
 		e.limiter = rate.NewLimiter(c.Rate, max(1, min(c.Concurrency, int(c.Rate))))
 	}
@@ -88,9 +89,49 @@ func (e *endpoint) ended(answered, inTime bool) {
 	}
 }
 
-// rest lets no request through for d.
+// rest lets no request through for d, or for longer if that was said before.
 func (e *endpoint) rest(d time.Duration, gone bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.until, e.gone = time.Now().Add(d), gone
+	now := time.Now()
+	e.gone = gone || e.gone && now.Before(e.until)
+	if until := now.Add(d); until.After(e.until) {
+		e.until = until
+	}
+}
+
+// resume ends a rest.
+func (e *endpoint) resume() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.until, e.gone = time.Time{}, false
+}
+
+// waits waits for the endpoint's rate and a slot.
+func (e *endpoint) waits(ctx context.Context, deadline time.Time) bool {
+	limit, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	if e.limiter != nil && e.limiter.Wait(limit) != nil {
+		return false
+	}
+	select {
+	case e.slots <- struct{}{}:
+		return true
+	case <-limit.Done():
+		return false
+	}
+}
+
+// admits takes a slot if there is one now, and the rate allows it.
+func (e *endpoint) admits() bool {
+	select {
+	case e.slots <- struct{}{}:
+	default:
+		return false
+	}
+	if e.limiter != nil && !e.limiter.Allow() {
+		<-e.slots
+		return false
+	}
+	return true
 }

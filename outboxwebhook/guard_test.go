@@ -25,7 +25,7 @@ func TestAddresses(t *testing.T) {
 		"192.168.1.1": false, "169.254.169.254": false, "100.64.0.1": false, "0.0.0.0": false, "0.1.2.3": false, "224.0.0.1": false,
 		"255.255.255.255": false, "240.0.0.1": false, "192.0.2.1": false, "198.18.0.1": false, "198.51.100.7": false, "203.0.113.9": false,
 		"::1": false, "::": false, "fd00::1": false, "fc00::1": false, "fe80::1": false, "fe80::1%eth0": false, "ff02::1": false,
-		"::ffff:127.0.0.1": false, "::ffff:8.8.8.8": true, "64:ff9b::7f00:1": false, "2002:7f00:1::": false, "2001:db8::1": false, "::127.0.0.1": false,
+		"::ffff:127.0.0.1": false, "::ffff:8.8.8.8": true, "64:ff9b::7f00:1": false, "::ffff:0:127.0.0.1": false, "168.63.129.16": false, "2002:7f00:1::": false, "2001:db8::1": false, "::127.0.0.1": false,
 	} {
 		if err := c.checkAddress(netip.MustParseAddr(address)); (err == nil) != want {
 			t.Errorf("%s: %v, want it to be allowed: %v", address, err, want)
@@ -55,7 +55,8 @@ func TestRefusedURLs(t *testing.T) {
 	}
 }
 
-// nameServer answers each question for an address with the next one of these; the last one stays.
+// nameServer answers each question for an address with the next of these, which may be several; the
+// last answer stays.
 func nameServer(t *testing.T, answers ...string) (r *net.Resolver, asked *atomic.Int64) {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -79,9 +80,11 @@ func nameServer(t *testing.T, answers ...string) (r *net.Resolver, asked *atomic
 			reply := append([]byte{buffer[0], buffer[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, question...)
 			if binary.BigEndian.Uint16(question[len(question)-4:]) == 1 { // A
 				i := min(int(asked.Add(1)), len(answers)) - 1
-				a := netip.MustParseAddr(answers[i]).As4()
-				reply[7] = 1
-				reply = append(append(reply, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4), a[:]...)
+				for text := range strings.SplitSeq(answers[i], " ") {
+					a := netip.MustParseAddr(text).As4()
+					reply[7]++
+					reply = append(append(reply, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4), a[:]...)
+				}
 			}
 			_, _ = conn.WriteTo(reply, from)
 		}
@@ -119,11 +122,25 @@ func TestANameThatResolvesToARefusedAddressLaterIsRefusedThen(t *testing.T) {
 	}
 }
 
+// A name has an address that is refused, and one that is down: that is no reason for a dead letter.
+func TestAServerThatIsDownBesideARefusedAddressIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	s := receiver(t, func(http.ResponseWriter, *http.Request) {})
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(s.URL, "https://"))
+	s.Close()
+	p := publisher(t, s, nil)
+	resolver, _ := nameServer(t, "127.0.0.2 127.0.0.1")
+	p.client = p.config.client(resolver)
+	if err := one(t, p, event("1", "https://hook.example.org:"+port)); err == nil || forward.IsPermanent(err) || !strings.Contains(err.Error(), "no other address answers") {
+		t.Errorf("got %v, want an error that is not permanent", err)
+	}
+}
+
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	for text, want := range map[string]time.Duration{
-		"": 0, "x": 0, "-5": 0, "0": 0, "7": 7 * time.Second, "86400": time.Hour, "99999999999999": 0,
+		"": 0, "x": 0, "-5": 0, "0": 0, "7": 7 * time.Second, "86400": time.Hour, "99999999999999": mostRetryAfter,
 		"Sun, 01 Nov 2026 12:00:30 GMT": 30 * time.Second, "Sun, 01 Nov 2026 11:00:00 GMT": 0, "Mon, 02 Nov 2026 12:00:00 GMT": time.Hour,
 	} {
 		if got := retryAfter(text, now); got != want {

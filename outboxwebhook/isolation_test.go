@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -184,6 +186,82 @@ func TestTheLimitsOfAnEndpoint(t *testing.T) {
 		if sent > 3 {
 			t.Errorf("%d requests in about a second, want about one", sent)
 		}
+	}
+}
+
+// An endpoint with a rate that was slow once gets its events again.
+func TestASlowEndpointWithARateIsServedAgain(t *testing.T) {
+	t.Parallel()
+	answer := make(chan struct{})
+	s := receiver(t, func(http.ResponseWriter, *http.Request) { <-answer })
+	release := sync.OnceFunc(func() { close(answer) })
+	t.Cleanup(release)
+	p := publisher(t, s, func(c *Config) { c.Rate, c.Timeout = 1000, time.Minute })
+	p.patience = time.Millisecond
+	publish := func() error { return p.Publish(t.Context(), []*forward.Event{event("1", s.URL)})[0] }
+	if err := publish(); handlers.ActionOf(err) != "snooze" {
+		t.Fatalf("a request that hangs: %v", err)
+	}
+	release()
+	served := func(id string) bool {
+		errs := p.Publish(t.Context(), []*forward.Event{event(id, s.URL)})
+		return errs == nil
+	}
+	relaytest.Eventually(t, time.Minute, "the answer of the first", func() bool { return served("1") })
+	relaytest.Eventually(t, time.Minute, "another event to be sent", func() bool { return served("2") })
+}
+
+// A function of the app that panics costs its event an attempt, and no more.
+func TestAPanicOfTheAppIsAnError(t *testing.T) {
+	t.Parallel()
+	s := receiver(t, func(http.ResponseWriter, *http.Request) {})
+	calls := atomic.Int64{}
+	p := publisher(t, s, func(c *Config) {
+		c.Secrets = func(context.Context, string) ([]string, error) {
+			switch calls.Add(1) {
+			case 1:
+				panic("the vault is closed")
+			case 2:
+				runtime.Goexit()
+			}
+			return []string{secretOne}, nil
+		}
+	})
+	if err := one(t, p, event("1", s.URL)); err == nil || !strings.Contains(err.Error(), "the vault is closed") || handlers.ActionOf(err) != "retry" {
+		t.Errorf("a panic: %v", err)
+	}
+	if err := one(t, p, event("2", s.URL)); err == nil || handlers.ActionOf(err) != "retry" {
+		t.Errorf("Goexit: %v", err)
+	}
+	if err := one(t, p, event("3", s.URL)); err != nil {
+		t.Error(err)
+	}
+}
+
+// What came of an attempt is not taken for what came of a later one.
+func TestAnAttemptHasItsOwnAnswer(t *testing.T) {
+	t.Parallel()
+	status, answer := atomic.Int64{}, make(chan struct{})
+	status.Store(500)
+	s := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
+		<-answer
+		w.WriteHeader(int(status.Load()))
+	})
+	p := publisher(t, s, nil)
+	p.patience = time.Millisecond
+	late := event("1", s.URL)
+	if err := one(t, p, late); handlers.ActionOf(err) != "snooze" {
+		t.Fatalf("a request that hangs: %v", err)
+	}
+	close(answer)
+	p.inFlight.Wait()
+	p.patience = 20 * time.Second
+	status.Store(200)
+	next := *late
+	next.Attempt = 2
+	relaytest.Eventually(t, time.Minute, "the second attempt to be sent", func() bool { return one(t, p, &next) == nil })
+	if err := one(t, p, late); err == nil || handlers.ActionOf(err) != "retry" {
+		t.Errorf("the first attempt: %v, want its answer 500", err)
 	}
 }
 

@@ -48,7 +48,7 @@ func publisher(t testing.TB, s *httptest.Server, change func(*Config)) *Publishe
 
 func event(id, to string) *forward.Event {
 	return &forward.Event{ID: id, Source: "/shop.example", Type: "order.placed", Key: "c1", Subject: "größe", Time: time.Unix(1e9, 0),
-		Headers: map[string]string{"traceparent": "00-1", "Host": "elsewhere"}, Data: []byte(`{"n": 1}`), To: to, Attempt: 1}
+		Headers: map[string]string{"traceparent": "00-1", "tracestate": "a=%20 b", "Host": "elsewhere"}, Data: []byte(`{"n": 1}`), To: to, Attempt: 1}
 }
 
 // one publishes one event.

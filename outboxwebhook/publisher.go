@@ -29,6 +29,7 @@ type Publisher struct {
 	closed    bool
 	endpoints map[string]*endpoint
 	late      map[string]*answer // of events whose requests went on in the background
+	swept     time.Time          // when it was last forgotten what nobody asks for
 	inFlight  sync.WaitGroup
 }
 
@@ -87,20 +88,12 @@ func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time
 	if alone {
 		deadline = time.Now() // nobody waits for a slow endpoint
 	}
-	if !p.admitted(ctx, at, deadline) {
+	if alone && !at.admits() || !alone && !at.waits(ctx, deadline) {
 		at.left()
 		return handlers.Snooze(leastPause)
 	}
 	ended := make(chan error, 1)
-	began := time.Now()
-	p.inFlight.Go(func() {
-		defer func() { <-at.slots }()
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.config.Timeout)
-		defer cancel()
-		answered, err := p.post(limit, at, e)
-		at.ended(answered, time.Since(began) < p.patience)
-		p.finish(e, err, ended)
-	})
+	p.inFlight.Go(func() { p.send(context.WithoutCancel(ctx), at, e, ended) })
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
@@ -112,6 +105,26 @@ func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time
 	return p.leave(at, e, ended)
 }
 
+// send posts an event, with a slot of its endpoint, which it gives back.
+func (p *Publisher) send(ctx context.Context, at *endpoint, e *forward.Event, ended chan<- error) {
+	limit, cancel := context.WithTimeout(ctx, p.config.Timeout)
+	defer cancel()
+	began, answered, err := time.Now(), false, errors.New("outboxwebhook: a function of Config ended its goroutine")
+	defer func() { <-at.slots }()
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("outboxwebhook: event %s: a function of Config panicked: %v", e.ID, r)
+		}
+		p.finish(at, e, answered, time.Since(began) < p.patience, err, ended)
+	}()
+	answered, err = p.post(limit, at, e)
+}
+
+// lateKey is that of what came of one attempt.
+func lateKey(e *forward.Event) string {
+	return fmt.Sprint(webhookID(e), " ", e.Target, " ", e.Attempt, " ", e.To)
+}
+
 // begin finds the endpoint of an event, or what came of its request in the background.
 func (p *Publisher) begin(e *forward.Event) (at *endpoint, known *answer, err error) {
 	p.mu.Lock()
@@ -120,7 +133,7 @@ func (p *Publisher) begin(e *forward.Event) (at *endpoint, known *answer, err er
 		return nil, nil, forward.Unavailable(errClosed, 0)
 	}
 	p.inFlight.Add(1)
-	id := webhookID(e) + " " + e.To
+	id := lateKey(e)
 	if a := p.late[id]; a != nil {
 		if a.done {
 			delete(p.late, id)
@@ -136,9 +149,13 @@ func (p *Publisher) begin(e *forward.Event) (at *endpoint, known *answer, err er
 	return at, nil, nil
 }
 
-// forget drops what nobody has asked for in a long time.
+// forget drops what nobody has asked for in a long time, once in a minute.
 func (p *Publisher) forget(now time.Time) {
 	const unused = 10 * time.Minute
+	if now.Sub(p.swept) < time.Minute {
+		return
+	}
+	p.swept = now
 	for id, a := range p.late {
 		if a.done && now.After(a.until) {
 			delete(p.late, id)
@@ -154,26 +171,6 @@ func (p *Publisher) forget(now time.Time) {
 	}
 }
 
-// admitted waits for a slot and the endpoint's rate.
-func (p *Publisher) admitted(ctx context.Context, at *endpoint, deadline time.Time) bool {
-	limit, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	if at.limiter != nil && at.limiter.Wait(limit) != nil {
-		return false
-	}
-	select {
-	case at.slots <- struct{}{}:
-		return true
-	default:
-	}
-	select {
-	case at.slots <- struct{}{}:
-		return true
-	case <-limit.Done():
-		return false
-	}
-}
-
 // leave lets a request go on in the background. Its event comes back when it has ended.
 func (p *Publisher) leave(at *endpoint, e *forward.Event, ended <-chan error) error {
 	p.mu.Lock()
@@ -184,18 +181,19 @@ func (p *Publisher) leave(at *endpoint, e *forward.Event, ended <-chan error) er
 	default:
 	}
 	p.forget(time.Now())
-	p.late[webhookID(e)+" "+e.To] = &answer{}
+	p.late[lateKey(e)] = &answer{}
 	at.late()
 	return handlers.Snooze(2 * leastPause)
 }
 
 // finish tells what came of a request, or keeps it if its event is to come back for it.
-func (p *Publisher) finish(e *forward.Event, err error, ended chan<- error) {
+func (p *Publisher) finish(at *endpoint, e *forward.Event, answered, inTime bool, err error, ended chan<- error) {
 	const keep = 10 * time.Minute
-	p.mu.Lock()
+	p.mu.Lock() // so that leave sees all of it or nothing
 	defer p.mu.Unlock()
+	at.ended(answered, inTime)
 	ended <- err
-	if a := p.late[webhookID(e)+" "+e.To]; a != nil {
+	if a := p.late[lateKey(e)]; a != nil {
 		a.done, a.err, a.until = true, err, time.Now().Add(keep)
 	}
 }
@@ -205,7 +203,7 @@ func (p *Publisher) Resume(url string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if at := p.endpoints[url]; at != nil {
-		at.rest(0, false)
+		at.resume()
 	}
 }
 

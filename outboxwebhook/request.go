@@ -70,9 +70,9 @@ func (p *Publisher) judge(at *endpoint, e *forward.Event, r *http.Response) erro
 
 // retryAfter is the time of the header, which has seconds or a date: at most an hour; 0 without one.
 func retryAfter(text string, now time.Time) time.Duration {
-	seconds, err := strconv.ParseUint(text, 10, 31)
-	d := time.Duration(seconds) * time.Second
-	if err != nil {
+	seconds, err := strconv.ParseUint(text, 10, 64)
+	d := time.Duration(min(seconds, uint64(mostRetryAfter/time.Second))) * time.Second
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		at, err := http.ParseTime(text)
 		if err != nil {
 			return 0
@@ -97,7 +97,7 @@ func (p *Publisher) request(ctx context.Context, e *forward.Event) (*http.Reques
 	}
 	for _, name := range p.config.Headers {
 		if v, any := e.Headers[name]; any {
-			request.Header.Set(name, headerText(v))
+			request.Header.Set(name, plainText(v))
 		}
 	}
 	request.Header.Set("Content-Type", forward.ContentType)
@@ -117,6 +117,14 @@ func headerText(s string) string {
 		}
 	}
 	return b.String()
+}
+
+// plainText is a header of the task's, as it is if a header can have it.
+func plainText(s string) string {
+	if strings.IndexFunc(s, func(c rune) bool { return c < ' ' && c != '\t' || c >= 0x7f }) < 0 {
+		return s
+	}
+	return headerText(s)
 }
 
 // webhookID is the same for each attempt, and has no dot, which separates the parts that are signed.
@@ -142,7 +150,7 @@ func (p *Publisher) sign(ctx context.Context, r *http.Request, e *forward.Event)
 	var signatures []string
 	for i, secret := range secrets {
 		w, err := standardwebhooks.NewWebhook(secret)
-		if err != nil {
+		if err != nil || strings.TrimPrefix(secret, "whsec_") == "" {
 			return fmt.Errorf("secret %d of the endpoint is not valid", i)
 		}
 		s, err := w.Sign(id, now, e.Data)

@@ -31,14 +31,14 @@ func TestARequestIsSignedWithEachSecret(t *testing.T) {
 			}
 			return []string{secretOne, secretTwo}, nil
 		}
-		c.Headers = []string{"traceparent"}
+		c.Headers = []string{"traceparent", "tracestate"}
 	})
 	if err := one(t, p, event("7", s.URL+"/hook")); err != nil {
 		t.Fatal(err)
 	}
 	r, text := <-got, <-body
 	for name, want := range map[string]string{"webhook-id": "/shop%2Eexample/7", "Content-Type": "application/json", "ce-id": "7", "ce-source": "/shop.example",
-		"ce-type": "order.placed", "ce-subject": "gr%C3%B6%C3%9Fe", "ce-specversion": "1.0", "ce-time": "2001-09-09T01:46:40Z", "traceparent": "00-1"} {
+		"ce-type": "order.placed", "ce-subject": "gr%C3%B6%C3%9Fe", "ce-specversion": "1.0", "ce-time": "2001-09-09T01:46:40Z", "traceparent": "00-1", "tracestate": "a=%20 b"} {
 		if got := r.Header.Get(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
@@ -81,7 +81,7 @@ func TestAnswers(t *testing.T) {
 	}{
 		{200, "", "done"}, {204, "", "done"}, {301, "", "permanent"}, {307, "", "permanent"}, {413, "", "permanent"},
 		{400, "", "retry"}, {401, "", "retry"}, {404, "", "retry"}, {500, "", "retry"}, {503, "", "retry"}, {429, "", "retry"},
-		{429, "7", "retry after 7s"}, {503, time.Now().Add(24 * time.Hour).UTC().Format(http.TimeFormat), "retry after 1h0m0s"}, {410, "", "permanent"},
+		{429, "7", "retry after 7s"}, {503, time.Now().Add(24 * time.Hour).UTC().Format(http.TimeFormat), "retry after 1h0m0s"}, {429, "99999999999999999999", "retry after 1h0m0s"}, {410, "", "permanent"},
 	} {
 		status.Store(int64(c.status))
 		after.Store(nil)
@@ -130,8 +130,9 @@ func TestAnEndpointWithoutSecretsGetsNothing(t *testing.T) {
 	t.Parallel()
 	s := receiver(t, func(http.ResponseWriter, *http.Request) { t.Error("a request was sent") })
 	for name, secrets := range map[string]func() ([]string, error){
-		"an error": func() ([]string, error) { return nil, errors.New("the vault is closed") },
-		"none":     func() ([]string, error) { return nil, nil },
+		"an error":     func() ([]string, error) { return nil, errors.New("the vault is closed") },
+		"none":         func() ([]string, error) { return nil, nil },
+		"an empty one": func() ([]string, error) { return []string{"whsec_"}, nil },
 		"a bad one": func() ([]string, error) {
 			return []string{"whsec_%%%"}, nil
 		},
@@ -145,8 +146,8 @@ func TestAnEndpointWithoutSecretsGetsNothing(t *testing.T) {
 
 func TestConfigNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	_, err := New(Config{Timeout: -1, Concurrency: -1, Rate: -1, GoneFor: -1, Allow: make([]netipPrefix, 1)})
-	for _, field := range []string{"Secrets", "Timeout", "Concurrency", "Rate", "GoneFor", "Allow"} {
+	_, err := New(Config{Timeout: -1, Concurrency: -1, Rate: -1, GoneFor: -1, Allow: make([]netipPrefix, 1), Headers: []string{"ce-id", "a b"}})
+	for _, field := range []string{"Secrets", "Timeout", "Concurrency", "Rate", "GoneFor", "Allow", `Headers: "ce-id"`, `Headers: "a b"`} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v does not name %s", err, field)
 		}

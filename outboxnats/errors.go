@@ -10,15 +10,6 @@ import (
 	"github.com/txoutbox/outbox/forward"
 )
 
-// Codes of JetStream's errors, by the server's errors.json.
-const (
-	clusterNotAvailable   jetstream.ErrorCode = 10008
-	insufficientResources jetstream.ErrorCode = 10023
-	memoryExceeded        jetstream.ErrorCode = 10028
-	storageExceeded       jetstream.ErrorCode = 10047
-	streamStoreFailed     jetstream.ErrorCode = 10077 // full, or the disk is
-)
-
 // classify says what an error of the client means for the event; nil is nil.
 func (p *Publisher) classify(ctx context.Context, e *forward.Event, err error) error {
 	if err == nil {
@@ -32,11 +23,7 @@ func (p *Publisher) classify(ctx context.Context, e *forward.Event, err error) e
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
 		return p.withoutStream(ctx, e, wrapped)
 	case errors.As(err, &refused):
-		switch refused.ErrorCode {
-		case clusterNotAvailable, insufficientResources, memoryExceeded, storageExceeded, streamStoreFailed:
-			return forward.Unavailable(wrapped, 0)
-		}
-		if refused.Code >= 500 {
+		if refused.Code >= 500 { // no leader, no memory, full, or the disk is
 			return forward.Unavailable(wrapped, 0)
 		}
 		return forward.Permanent(wrapped)

@@ -85,17 +85,31 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 	}
 	errs, failed := make([]error, len(events)), false
 	acks := make([]jetstream.PubAckFuture, len(events))
+	var stalled error // of the client, which waits for each message that has no room
 	for i, e := range events {
 		m, err := message(e)
-		if err == nil {
+		if err == nil && stalled == nil {
+			stalled = ctx.Err()
+		}
+		if err == nil && stalled == nil {
 			acks[i], err = p.js.PublishMsgAsync(m, jetstream.WithMsgID(messageID(e)))
+			if errors.Is(err, jetstream.ErrTooManyStalledMsgs) {
+				stalled = err
+			}
 			err = p.classify(ctx, e, err)
+		} else if err == nil {
+			err = p.classify(ctx, e, stalled)
 		}
 		errs[i], failed = err, failed || err != nil
 	}
 	for i, ack := range acks {
 		if errs[i] != nil {
 			continue
+		}
+		select {
+		case <-ack.Ok():
+			continue
+		default: // ctx may have ended as well
 		}
 		select {
 		case <-ack.Ok():
@@ -159,9 +173,10 @@ func isSubject(s string) bool {
 // Ready returns nil if there is a connection and JetStream answers.
 func (p *Publisher) Ready(ctx context.Context) error {
 	p.mu.RLock()
-	defer p.mu.RUnlock()
+	closed := p.closed
+	p.mu.RUnlock()
 	switch {
-	case p.closed:
+	case closed:
 		return errClosed
 	case !p.js.Conn().IsConnected():
 		return fmt.Errorf("outboxnats: not connected: %v", p.js.Conn().Status())

@@ -15,7 +15,7 @@ import (
 // refusals are the errors that no retry mends. Those before the first of the topic's may be due to
 // another record of the batch.
 var (
-	refusedRecords = []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.CorruptMessage}
+	refusedRecords = []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp}
 	refusedTopics  = []error{kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InvalidTopicException, kerr.TopicAuthorizationFailed, kerr.UnsupportedForMessageFormat}
 )
 

@@ -116,6 +116,10 @@ func (p *Publisher) produce(ctx context.Context, events []*forward.Event) []erro
 		case r := <-results:
 			errs[r.i], missing[r.i] = r.err, false
 		case <-ctx.Done():
+			for len(results) > 0 { // both may be so
+				r := <-results
+				errs[r.i], missing[r.i] = r.err, false
+			}
 			for i := range events {
 				if missing[i] {
 					errs[i] = fmt.Errorf("no acknowledgement: %w", ctx.Err())

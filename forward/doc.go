@@ -19,8 +19,8 @@
 //   - [Permanent]: no retry can help, as with an event too large or a topic that does not exist. The
 //     task is a dead letter at once.
 //   - [Unavailable], or the end of the time limit: the broker cannot be reached. No attempt is
-//     counted; the type pauses, for longer each time, up to a minute. Then one batch tries again. An
-//     event that has no answer in time three times, while others of its batch have, counts an attempt.
+//     counted; the type pauses, for longer each time, up to a minute. Then one batch tries again.
+//     An event that alone of its batch has no answer in time counts an attempt the third time.
 //   - any other error: the task is retried as after any failed attempt.
 //
 // Events of one ordering key are published one after the other: the next one only after the

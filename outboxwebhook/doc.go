@@ -25,6 +25,6 @@
 // Then the request goes on in the background, and its event comes back for the answer. Meanwhile
 // other events of the endpoint wait. While it does not answer in time, it gets one request at a time,
 // with pauses of up to a minute between them. If the relay dies meanwhile, or another one has the
-// event next, the event is sent again. So a repetition of an event may arrive after the next one of its
-// ordering key.
+// event next, the event is sent again. So a repetition of an event may arrive after the next one of
+// its ordering key.
 package outboxwebhook

@@ -241,18 +241,22 @@ func TestAPanicOfTheAppIsAnError(t *testing.T) {
 // What came of an attempt is not taken for what came of a later one.
 func TestAnAttemptHasItsOwnAnswer(t *testing.T) {
 	t.Parallel()
-	status, answer := atomic.Int64{}, make(chan struct{})
+	status, arrived, answer := atomic.Int64{}, atomic.Int64{}, make(chan struct{})
 	status.Store(500)
 	s := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
+		arrived.Add(1)
 		<-answer
 		w.WriteHeader(int(status.Load()))
 	})
 	p := publisher(t, s, nil)
 	p.patience = time.Millisecond
 	late := event("1", s.URL)
-	if err := one(t, p, late); handlers.ActionOf(err) != "snooze" {
-		t.Fatalf("a request that hangs: %v", err)
-	}
+	relaytest.Eventually(t, time.Minute, "a request", func() bool {
+		if err := one(t, p, late); handlers.ActionOf(err) != "snooze" {
+			t.Fatalf("a request that hangs: %v", err)
+		}
+		return arrived.Load() > 0
+	})
 	close(answer)
 	p.inFlight.Wait()
 	p.patience = 20 * time.Second

@@ -8,7 +8,8 @@ import (
 )
 
 // groupSizes are how many tasks the next group of a type claims: as many as probably run within the
-// handler's GroupWithin, so that a group seldom claims tasks that it has to write back.
+// handler's GroupWithin, so that a group seldom claims tasks that it has to write back. The first
+// groups of a relay have one task each, until one has ended.
 type groupSizes struct {
 	mu   sync.Mutex
 	each map[*handler.Handler]time.Duration // a task takes, lately
@@ -22,8 +23,8 @@ func (g *groupSizes) of(h *handler.Handler) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	each := g.each[h]
-	if each == 0 {
-		return h.GroupSize
+	if each == 0 { // not known yet: the first one may be slow
+		return 1
 	}
 	return min(max(int(h.GroupWithin*2/3/each), 1), h.GroupSize)
 }

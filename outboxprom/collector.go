@@ -103,7 +103,7 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	}
 	if len(c.config.Forwarders) > 0 {
 		to <- eventsDesc
-		to <- openDesc
+		to <- pauseDesc
 	}
 	if c.config.DB == nil {
 		return

@@ -6,8 +6,10 @@ import (
 )
 
 var (
-	eventsDesc = prometheus.NewDesc("outbox_events_total", "Events that were handed to a publisher, by what became of them.", []string{"type", "outcome"}, nil)
-	openDesc   = prometheus.NewDesc("outbox_publisher_pause_seconds", "For how long no event is sent yet, as the broker was unavailable; 0 while all is well.", []string{"type"}, nil)
+	eventsDesc = prometheus.NewDesc("outbox_events_total",
+		"Events that were handed to a publisher, by outcome.", []string{"type", "outcome"}, nil)
+	pauseDesc = prometheus.NewDesc("outbox_publisher_pause_seconds",
+		"Time until events are sent again to an unavailable broker; 0 if it is available.", []string{"type"}, nil)
 )
 
 func collectForwarders(to chan<- prometheus.Metric, all []*forward.Forwarder) {
@@ -20,6 +22,6 @@ func collectForwarders(to chan<- prometheus.Metric, all []*forward.Forwarder) {
 		count("permanent", s.Permanent)
 		count("temporary", s.Temporary)
 		count("unavailable", s.Unavailable)
-		to <- prometheus.MustNewConstMetric(openDesc, prometheus.GaugeValue, s.Open.Seconds(), f.TaskType())
+		to <- prometheus.MustNewConstMetric(pauseDesc, prometheus.GaugeValue, s.Open.Seconds(), f.TaskType())
 	}
 }

@@ -12,7 +12,8 @@
 //
 //   - A status of 2xx: it is done.
 //   - 410: it is a dead letter, as is what follows for the endpoint until Config.GoneFor is over.
-//   - 3xx, as redirects are not followed, 413, and an address that is refused: it is a dead letter.
+//   - 3xx, as redirects are not followed, 413, and a name of which each address is refused: it is a
+//     dead letter.
 //   - 429 and 503 with Retry-After: it is retried after that time, an hour at most, as an attempt.
 //     Other events of the endpoint wait as long, without an attempt.
 //   - Anything else: it is retried as after any failed attempt.

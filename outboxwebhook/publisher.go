@@ -47,7 +47,10 @@ func New(c Config) (*Publisher, error) {
 	}
 	c.fill()
 	c.Allow, c.Headers = slices.Clone(c.Allow), slices.Clone(c.Headers)
-	return &Publisher{config: c, client: c.client(nil), patience: defaultPatience, endpoints: map[string]*endpoint{}, late: map[string]*answer{}}, nil
+	return &Publisher{
+		config: c, client: c.client(nil), patience: defaultPatience,
+		endpoints: map[string]*endpoint{}, late: map[string]*answer{},
+	}, nil
 }
 
 // Publish is that of forward.Publisher. See the package for what an answer means. It waits about a

@@ -95,7 +95,9 @@ func Outage(t testing.TB, f *forward.Forwarder) {
 	if os.Getenv("OUTBOX_TEST_LONG") != "" {
 		least = time.Minute
 	}
-	relaytest.Eventually(t, 2*time.Minute, "the relay to notice", func() bool { return f.Stats().Unavailable > 0 && time.Since(began) >= least })
+	relaytest.Eventually(t, 2*time.Minute, "the relay to notice", func() bool {
+		return f.Stats().Unavailable > 0 && time.Since(began) >= least
+	})
 }
 
 // Relays are processes with a relay each, which publish to a broker.

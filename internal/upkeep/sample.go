@@ -38,7 +38,9 @@ func sample(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (next
 	// With statistics of another time, or where a forgotten transaction keeps what was claimed,
 	// PostgreSQL would rather read the whole table. What has no index is read so all the same, at a
 	// cost for which it would compile the statement.
-	if _, err := tx.ExecContext(ctx, "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)"); err != nil {
+	const settings = `SELECT set_config('enable_seqscan', 'off', true),
+		set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)`
+	if _, err := tx.ExecContext(ctx, settings); err != nil {
 		return 0, err
 	}
 	_, err = tx.ExecContext(ctx, in.SQL(sampleSQL), sampleKept.Microseconds(), samplePurge, sampleTypes)

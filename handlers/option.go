@@ -133,14 +133,16 @@ func Rate(n int, per time.Duration) Option {
 // its own. The handler is called for one task at a time, as without it. A task that fails is rolled
 // back to its savepoint and recorded; the others keep their work. The group commits when n tasks
 // are done, when within has passed since the first of them began, or when nothing more is ready. A
-// slow handler thus has a transaction for each task.
+// handler that is always slow thus has a transaction for each task. One that is slow now and then
+// holds up the rest of its group meanwhile.
 //
 // Until the group commits, its locks are held and its writes are not seen by others. A deadlock, a
 // lock that took too long, a lost connection, a constraint that is checked at COMMIT or a handler
 // that does not return undoes the group: its tasks run again one by one, and only there an attempt
 // counts. All handlers of a group get the same tx. One that commits it, or goes on in a goroutine
-// after it returned, gives up the guarantees for its group. Prepared statements and advisory locks of the session last until the group
-// commits; all else that a handler sets in its session is put back before the next one.
+// after it returned, gives up the guarantees for its group. Prepared statements and advisory locks
+// of the session last until the group commits; all else that a handler sets in its session is put
+// back before the next one.
 //
 // n is at most 1,000; 0 and 1 mean one task. PostgreSQL keeps 64 subtransactions of a transaction
 // at hand: with more that write, reads of other transactions take longer. within is at most 1 s; 0

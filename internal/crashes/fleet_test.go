@@ -1,6 +1,8 @@
 package crashes_test
 
 import (
+	"errors"
+	"os/exec"
 	"slices"
 	"sync"
 	"testing"
@@ -67,6 +69,10 @@ func (f *fleet) supervise() {
 		f.mu.Lock()
 		f.alive = slices.DeleteFunc(f.alive, func(other *process) bool { return other == p })
 		f.mu.Unlock()
+		if exit := (*exec.ExitError)(nil); errors.As(p.Err, &exit) && exit.ExitCode() == 2 {
+			f.t.Errorf("a relay's process panicked:\n%s", p.Log.Tail())
+			return
+		}
 		if f.Hasten {
 			if err := declareDead(f.DB, p); err != nil {
 				f.t.Error(err)

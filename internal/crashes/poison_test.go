@@ -29,6 +29,7 @@ func poison(side *sql.DB) *handlers.Registry {
 			}
 			return
 		}
+		ctx = context.WithoutCancel(ctx) // on a machine that stands still a start is written late, and not left out
 		_, err := side.ExecContext(ctx, `INSERT INTO start (task_id, attempt) VALUES ($1, $2)`, task.ID, task.Attempt)
 		if err == nil && task.Attempt == 2 {
 			_, err = side.ExecContext(ctx, `SELECT pg_sleep(0.1)`)
@@ -69,7 +70,7 @@ func slowPoison(side *sql.DB) *handlers.Registry {
 			pause(ctx, ms)
 			return
 		}
-		if _, err := side.ExecContext(ctx, `INSERT INTO start (task_id, attempt) VALUES ($1, $2)`, task.ID, task.Attempt); err != nil {
+		if _, err := side.ExecContext(context.WithoutCancel(ctx), `INSERT INTO start (task_id, attempt) VALUES ($1, $2)`, task.ID, task.Attempt); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		pause(ctx, -ms/2)

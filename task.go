@@ -81,7 +81,7 @@ type Lease interface {
 //
 // What fn commits itself stands, with the removal of the task. Complete returns nil if fn did, and
 // the relay logs it. If fn then failed or panicked, the task is a dead letter with the reason
-// committed, Complete returns an error, and the handler's own result no longer matters.
+// committed, and the handler's own result no longer matters. A panic of fn goes on in the handler.
 //
 // If fn returns handlers.RunAgain or handlers.RunAgainWith, its writes are committed and the task,
 // instead of being deleted, runs again: each iteration's writes are committed exactly once.

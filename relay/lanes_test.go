@@ -202,3 +202,14 @@ func TestAPollMovesTheWatermarkBackToATaskBelowIt(t *testing.T) {
 		t.Errorf("claims begin at %v, want task 7", at)
 	}
 }
+
+func TestTheLatestNameOfAWakeUpCounts(t *testing.T) {
+	t.Parallel()
+	r := &Relay{named: make(chan string, 1)}
+	for _, task := range []string{"0 1 TX", "0 2 LEASED", ""} {
+		r.wakeNamed(task)
+	}
+	if got := <-r.named; got != "" {
+		t.Errorf("the wake-up names %q, want none, as the last one", got)
+	}
+}

@@ -110,7 +110,7 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 		return nil, err
 	}
 	c.Observers = slices.Clone(c.Observers)
-	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), named: make(chan string, 8), withdrawn: make(chan struct{}, 1),
+	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), named: make(chan string, 1), withdrawn: make(chan struct{}, 1),
 		jobs: upkeep.SharedJobs(c.DeadRetention), pid: os.Getpid()}
 	for _, h := range hs {
 		r.types = append(r.types, h.Type)
@@ -141,13 +141,14 @@ func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
 // enqueued. It does not block. outbox.InTx does it by itself.
 func (r *Relay) Wake() { run.Poke(r.woken) }
 
-// wakeNamed hears of a task that a wake-up names. If they come faster than the dispatcher takes
-// them, polls find the others.
+// wakeNamed hears of a task that a wake-up names, or "" of one that names none. The latest counts, as
+// the dispatcher takes wake-ups together that come fast; polls find the others.
 func (r *Relay) wakeNamed(task string) {
 	select {
-	case r.named <- task:
+	case <-r.named:
 	default:
 	}
+	r.named <- task // by the listener only, so there is room
 }
 
 // start sets up one run, dispatches, and tears everything down again.

@@ -100,9 +100,7 @@ func (d *dispatcher) run() {
 				d.wakeRequest, d.withdrawnAt, d.emptyPolls, d.nextPoll = 0, now, idleAfter, now
 			}
 		case <-d.r.DuePoke:
-			if at := d.r.TakeDue(); d.nextDue.IsZero() || at.Before(d.nextDue) {
-				d.nextDue = at
-			}
+			d.nextDue = d.r.TakeDue(d.nextDue)
 		case <-timer.C:
 		case <-stop:
 			stopped, stop = true, nil

@@ -140,12 +140,16 @@ func (r *running) WaitingFor(due time.Time) bool {
 	return !due.After(r.waitFor.Add(100 * time.Millisecond)) // the clocks differ
 }
 
-func (r *running) TakeDue() time.Time {
+// TakeDue returns the given time, or that of the next task that was scheduled since the last call,
+// whichever comes first. Zero is no time.
+func (r *running) TakeDue(next time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at := r.dueNext
+	if at := r.dueNext; next.IsZero() || !at.IsZero() && at.Before(next) {
+		next = at
+	}
 	r.dueNext = time.Time{}
-	return at
+	return next
 }
 
 // Poke makes a channel of capacity one ready, if it is not.

@@ -77,8 +77,8 @@ func (s *Store) timelineLiteral(r *Row) string {
 		return text
 	}
 	living, _ := pq.Array(nonNil(r.Undecided)).Value()
-	return s.SQL("outbox.add_events(" + text + ", COALESCE(outbox.lost_runs(" + strconv.FormatInt(r.ID, 10) + ", " + strconv.Itoa(r.Attempt) + ", " +
-		pq.QuoteLiteral(living.(string)) + ", " + pq.QuoteLiteral(s.RelayID) + "), '[]'))")
+	lost := s.SQL("outbox.lost_runs(") + strconv.FormatInt(r.ID, 10) + ", " + strconv.Itoa(r.Attempt) + ", " + pq.QuoteLiteral(living.(string)) + ", " + pq.QuoteLiteral(s.RelayID) + ")"
+	return s.SQL("outbox.add_events(") + text + ", COALESCE(" + lost + ", '[]'))" // text may have the schema's name in it
 }
 
 const CompleteAndKeepSQL = `/* outbox: complete leased tasks and keep them */

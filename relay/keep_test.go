@@ -28,7 +28,13 @@ func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
 			db.Do(t, `INSERT INTO outbox.task (task_type, priority, payload, headers) VALUES ($1, -4, '{"N": 1, "text": "it''s \\ \"so\""}', '{"trace": "x''\\y"}'), ($1, 3, '{"N": 2}', NULL)`, name)
 		}
 		db.Enqueue(t, "UNKEPT", 3)
+		db.Do(t, `CREATE TABLE said (query text);
+			CREATE FUNCTION say() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.said SELECT current_query(); RETURN NULL; END $$;
+			CREATE TRIGGER say AFTER INSERT ON outbox.done_task FOR EACH STATEMENT EXECUTE FUNCTION say()`)
 		once(t, db, reg, relay.Config{})
+		if db.Int(t, `SELECT count(*) FROM said`) == 0 || db.Int(t, `SELECT count(*) FROM said WHERE query LIKE '%"N"%'`) > 0 {
+			t.Errorf("payloads stand in the text of statements: %s", db.Text(t, `SELECT string_agg(query, E'\n') FROM said`))
+		}
 		client := relaytest.Admin(t, db.DB)
 		kept, _, err := client.Tasks(t.Context(), "", admin.Finished, admin.Page{})
 		if err != nil || len(kept) != 4 {
@@ -65,7 +71,7 @@ func TestKeptTypesHaveAHistoryOfWhatIsFinished(t *testing.T) {
 	})
 }
 
-// A batch whose payloads are too much for one text of statements.
+// A batch whose payloads are too much for one statement.
 func TestALargeBatchIsKept(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
@@ -97,8 +103,7 @@ func TestTheHistoryIsWrittenWithTheClaim(t *testing.T) {
 	db.wantRows(t, 1, `outbox.done_task`)
 }
 
-// What ends a claim is one message, of which nothing stays when the handler has ended the claim's
-// transaction.
+// Nothing of what ends a claim stays when the handler has ended the claim's transaction.
 func TestAHandlerThatRollsItsClaimBackHasNoHistory(t *testing.T) {
 	t.Parallel()
 	onEachDriver(t, func(t *testing.T, db *database) {

@@ -236,7 +236,7 @@ func (u *unit) keep(verdicts []verdict) (released bool, err error) {
 		one = done[0].ID
 	}
 	err = u.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		if err := u.release(ctx, c, u.KeepTasks(u.h.Keep, history), after, u.SQL(endRunSQL), one); err != nil {
+		if err := u.release(ctx, c, u.keeping(ctx, c, u.h, history), after, u.SQL(endRunSQL), one); err != nil {
 			return err
 		}
 		released = true

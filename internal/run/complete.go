@@ -66,12 +66,12 @@ func (d *removal) take(ctx context.Context) error {
 
 // keep keeps what fn did, and writes the next iteration if fn asked for one.
 func (d *removal) keep() (released bool, err error) {
-	var history []string
+	var history []*store.Row
 	if d.again == nil {
-		history = d.KeepTasks(d.h.Keep, []*store.Row{&d.row})
+		history = append(history, &d.row)
 	}
 	err = d.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		if err := d.release(ctx, c, history, "", d.SQL(endCompleteSQL)); err != nil {
+		if err := d.release(ctx, c, d.keeping(ctx, c, d.h, history), "", d.SQL(endCompleteSQL)); err != nil {
 			return err
 		}
 		released = true

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -116,10 +116,10 @@ func (g *guardedTx) ask(ctx context.Context, c pg.Exclusive, statements, query s
 	return err
 }
 
-// release ends the handler's savepoint, and asks with a query. keeps are the statements that write
-// the history; after is more for the message. Without the guarded transaction the message fails and
+// release ends the handler's savepoint, and asks with a query. keep writes the history, nil if there
+// is none; after is more for the message. Without the guarded transaction the message fails and
 // changes nothing, as the savepoint is gone.
-func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keeps []string, after, query string, args ...any) error {
+func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keep func() error, after, query string, args ...any) error {
 	// Deferred constraints and triggers must speak now, while their errors can be undone. The
 	// handler may have taken a role that has no rights here.
 	statements := "SET CONSTRAINTS ALL IMMEDIATE; "
@@ -127,26 +127,27 @@ func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keeps []string,
 		statements = "SAVEPOINT ob_deferred; " + statements + "ROLLBACK TO SAVEPOINT ob_deferred; RELEASE SAVEPOINT ob_deferred; "
 	}
 	statements += g.session.Restore
-	// Too long for one message, or the server takes it as text of the encoding that the handler
-	// set.
-	if len(keeps) > 1 || len(keeps) == 1 && !isASCII(keeps[0]) {
+	if keep != nil { // its payloads are parameters, which several statements in a message cannot have
 		if err := g.probe(ctx, c); err != nil {
 			return err
 		}
-		for _, next := range append([]string{statements}, keeps...) {
-			if _, err := c.ExecContext(ctx, next); err != nil {
-				return err
-			}
+		if _, err := c.ExecContext(ctx, statements); err != nil {
+			return err
+		}
+		if err := keep(); err != nil {
+			return err
 		}
 		statements = g.session.Restore
-	} else if len(keeps) == 1 {
-		statements += "; " + keeps[0]
 	}
 	return g.ask(ctx, c, statements+"; RELEASE SAVEPOINT "+g.savepoint+after, query, args...)
 }
 
-func isASCII(s string) bool {
-	return !strings.ContainsFunc(s, func(c rune) bool { return c >= utf8.RuneSelf })
+// keeping writes tasks that are done to the history, if there is anything to write.
+func (g *guardedTx) keeping(ctx context.Context, c pg.Exclusive, h *handler.Handler, done []*store.Row) func() error {
+	if h.Keep == 0 || len(done) == 0 {
+		return nil
+	}
+	return func() error { return g.Keep(ctx, c, h.Keep, done) }
 }
 
 // undoneSQL is a probe that puts back of the session what a rollback does not.

@@ -1,84 +1,70 @@
 package store
 
 import (
+	"context"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // A task that is there already was finished before, say before a failover brought it back.
 const keepInsert = `INSERT INTO outbox.done_task (task_id, run_at, created_at, attempted_at, finished_at, keep_until, priority, attempt, task_type, payload, headers, last_error, timeline)`
 
-// maxKeepText is how long a text of statements may be; a server takes 1 GiB.
-const maxKeepText = 16 << 20
+const keepSQL = `/* outbox: keep */
+` + keepInsert + `
+SELECT d.task_id, timestamptz 'epoch' + d.run_at * interval '1 microsecond', timestamptz 'epoch' + d.created_at * interval '1 microsecond',
+       COALESCE(timestamptz 'epoch' + d.began * interval '1 microsecond', now()), clock_timestamp(), clock_timestamp() + $3::bigint * interval '1 microsecond',
+       d.priority, d.attempt, $1::text, d.payload::jsonb, d.headers::jsonb, d.error,
+       CASE WHEN d.living IS NULL THEN d.timeline::jsonb
+       ELSE outbox.add_events(d.timeline::jsonb, COALESCE(outbox.lost_runs(d.task_id, d.claimed_attempt, d.living::uuid[], $2::uuid), '[]')) END
+  FROM unnest($4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[])
+         AS d (task_id, run_at, created_at, began, priority, attempt, claimed_attempt, payload, headers, error, timeline, living)
+ON CONFLICT (task_id) DO NOTHING`
 
-// KeepTasks are the statements that write tasks that are done to the history, in the transaction
-// that removes them, for them to stay there for the given time; none for 0. They have no
-// parameters, so that they travel with others. So pg_stat_activity shows these payloads.
-func (s *Store) KeepTasks(keep time.Duration, done []*Row) (statements []string) {
-	if keep == 0 || len(done) == 0 {
-		return nil
-	}
-	head := "/* outbox: keep */ " + s.SQL(keepInsert) + " SELECT task_id, timestamptz 'epoch' + run_at * interval '1 microsecond', timestamptz 'epoch' + created_at * interval '1 microsecond'," +
-		" COALESCE(timestamptz 'epoch' + began * interval '1 microsecond', now()), clock_timestamp(), clock_timestamp() + " + strconv.FormatInt(keep.Microseconds(), 10) + " * interval '1 microsecond', priority, attempt, " +
-		pq.QuoteLiteral(done[0].TaskType) + ", payload::jsonb, headers::jsonb, last_error, timeline FROM (VALUES "
-	const tail = ") AS done (task_id, run_at, created_at, priority, attempt, began, payload, headers, last_error, timeline) ON CONFLICT (task_id) DO NOTHING"
-	var b strings.Builder
-	for _, t := range done {
-		values := s.literals(t)
-		switch {
-		case b.Len() == 0:
-			b.WriteString(head)
-		case b.Len()+len(values) > maxKeepText/2:
-			statements = append(statements, b.String()+tail)
-			b.Reset()
-			b.WriteString(head)
-		default:
-			b.WriteByte(',')
+// maxKeepText is how long the payloads of one statement may be together; a server takes 1 GiB.
+const maxKeepText = 8 << 20
+
+// Keep writes tasks that are done to the history, in the transaction that removes them, for them to
+// stay there for the given time.
+func (s *Store) Keep(ctx context.Context, c pg.Exclusive, keep time.Duration, done []*Row) error {
+	for len(done) > 0 {
+		n, size := 1, len(done[0].Payload)
+		for n < len(done) && size+len(done[n].Payload) <= maxKeepText {
+			size += len(done[n].Payload)
+			n++
 		}
-		b.WriteString(values)
+		if _, err := c.ExecContext(ctx, s.SQL(keepSQL), s.keepArgs(keep, done[:n])...); err != nil {
+			return err
+		}
+		done = done[n:]
 	}
-	return append(statements, b.String()+tail)
+	return nil
 }
 
-// literals are the values of a task for the history.
-func (s *Store) literals(r *Row) string {
-	var b strings.Builder
-	b.WriteByte('(')
-	for _, n := range []int64{r.ID, r.RunAt, r.createdAt, int64(r.Priority), int64(min(r.Begun(), math.MaxInt16))} {
-		b.WriteString(strconv.FormatInt(n, 10) + "::bigint,")
+func (s *Store) keepArgs(keep time.Duration, done []*Row) []any {
+	n := len(done)
+	ids, runAt, createdAt, began := make([]int64, n), make([]int64, n), make([]int64, n), make([]*int64, n)
+	priorities, attempts, claimed := make([]int64, n), make([]int64, n), make([]int64, n)
+	payloads, headers, discarded, timelines, living := make([]string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
+	for i, r := range done {
+		ids[i], runAt[i], createdAt[i], began[i] = r.ID, r.RunAt, r.createdAt, r.Began
+		priorities[i], attempts[i], claimed[i] = int64(r.Priority), int64(min(r.Begun(), math.MaxInt16)), int64(r.Attempt)
+		payloads[i], headers[i], timelines[i] = r.Payload, r.headers, r.timeline
+		if r.Discarded != nil {
+			text := pgerr.Text(r.Discarded)
+			discarded[i] = &text
+		}
+		if r.Lost > 0 { // the journal has these runs
+			text := "{" + strings.Join(r.Undecided, ",") + "}"
+			living[i] = &text
+		}
 	}
-	began, headers, discarded := "NULL::bigint", "NULL::text", "NULL::text"
-	if r.Began != nil {
-		began = strconv.FormatInt(*r.Began, 10)
-	}
-	if r.headers != nil {
-		headers = pq.QuoteLiteral(*r.headers)
-	}
-	if r.Discarded != nil {
-		discarded = pq.QuoteLiteral(pgerr.Text(r.Discarded))
-	}
-	b.WriteString(began + "," + pq.QuoteLiteral(r.Payload) + "," + headers + "," + discarded + "," + s.timelineLiteral(r) + ")")
-	return b.String()
-}
-
-// timelineLiteral is the timeline of a task that is done.
-func (s *Store) timelineLiteral(r *Row) string {
-	text := "NULL"
-	if r.timeline != nil {
-		text = pq.QuoteLiteral(*r.timeline)
-	}
-	text += "::jsonb"
-	if r.Lost == 0 {
-		return text
-	}
-	living, _ := pq.Array(nonNil(r.Undecided)).Value()
-	lost := s.SQL("outbox.lost_runs(") + strconv.FormatInt(r.ID, 10) + ", " + strconv.Itoa(r.Attempt) + ", " + pq.QuoteLiteral(living.(string)) + ", " + pq.QuoteLiteral(s.RelayID) + ")"
-	return s.SQL("outbox.add_events(") + text + ", COALESCE(" + lost + ", '[]'))" // text may have the schema's name in it
+	return []any{done[0].TaskType, s.RelayID, keep.Microseconds(), BigintArray(ids), BigintArray(runAt), BigintArray(createdAt), pq.Array(began), BigintArray(priorities),
+		BigintArray(attempts), BigintArray(claimed), pq.Array(payloads), pq.Array(headers), pq.Array(discarded), pq.Array(timelines), pq.Array(living)}
 }
 
 const CompleteAndKeepSQL = `/* outbox: complete leased tasks and keep them */

@@ -42,8 +42,8 @@ type Config struct {
 
 	// PollInterval is how long an idle relay that was not woken waits before it polls again, with
 	// jitter. It bounds the delay of tasks whose wake-up was lost or, without ListenDSN, never
-	// sent. Default 1 s, from
-	// 10 ms to 1 min.
+	// sent. A busy relay may start a task up to 5 s late whose transaction committed long after
+	// its insert. Default 1 s, from 10 ms to 1 min.
 	PollInterval time.Duration
 
 	// ListenDSN is the lib/pq connection string for LISTEN, over which other processes' commits

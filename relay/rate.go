@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
@@ -148,13 +149,8 @@ SELECT n::bigint, ceil((n + 1) * step - waited)::bigint FROM taken`
 // tokenWait is the most to wait before asking again: the rate may have been changed meanwhile.
 const tokenWait = 5 * time.Second
 
-// queryer is a transaction or a connection.
-type queryer interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
 // exchange takes up to want tokens from the bucket. The next one after these can be had after wait.
-func (t *rate) exchange(ctx context.Context, in queryer, want, back int) (got int, wait time.Duration, err error) {
+func (t *rate) exchange(ctx context.Context, in outbox.Querier, want, back int) (got int, wait time.Duration, err error) {
 	var us int64
 	err = in.QueryRowContext(ctx, t.SQL(exchangeTokensSQL), t.h.Type, want, back).Scan(&got, &us)
 	if errors.Is(err, sql.ErrNoRows) {

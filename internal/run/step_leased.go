@@ -30,7 +30,8 @@ func (s *Stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]Run, er
 	limited, release := newLimited(ctx)
 	defer release()
 	l := &stepLease{s: s, h: h, row: t, token: token, ctx: limited}
-	call := t.Task(t.Attempt)
+	call := &store.Task{}
+	t.Fill(call, t.Attempt)
 	call.Lease = l
 	if timeout := timeoutOf(h, t); timeout > 0 {
 		l.ctx.endAt(time.Now().Add(timeout), timeoutError(timeout))

@@ -146,13 +146,7 @@ func jsonText(column json.RawMessage) *string {
 	return &text
 }
 
-// Task is what the handler gets; attempt counts the run that begins.
-func (r *Row) Task(attempt int) *Task {
-	var t Task
-	r.Fill(&t, attempt)
-	return &t
-}
-
+// Fill makes t what the handler gets; attempt counts the run that begins.
 func (r *Row) Fill(t *Task, attempt int) {
 	*t = Task{ID: r.ID, Type: r.TaskType, Payload: json.RawMessage(r.Payload), Attempt: attempt, MaxAttempts: r.Max,
 		Priority: r.Priority, RunAt: time.UnixMicro(r.RunAt), CreatedAt: time.UnixMicro(r.createdAt), Iterations: r.iterations}

@@ -43,7 +43,7 @@ func (x *LeasedRun) begin() {
 	r, h, t := x.r, x.h, &x.row
 	x.watch = newWatch(r.Events, h, []*store.Row{t}, x.claim.Ended)
 	if t.Attempt > t.Max {
-		x.end(lostVerdict(t))
+		x.end(verdict{outcome: Dead, change: store.Change{Attempt: t.Max, Reason: store.ReasonAttempts, Err: t.LostText(store.DeadAttempts)}})
 		return
 	}
 	x.ctx.parent, x.ctx.onEnd = r.Handling, x.overdue

@@ -46,8 +46,9 @@ func TestTasksOfAGroupShareATransaction(t *testing.T) {
 		db.Enqueue(t, "TX", 64)
 		once(t, db, grouped(32, within, nothing), relay.Config{Workers: 1})
 		db.OnceEach(t, 64)
-		if n := db.Int(t, `SELECT count(DISTINCT xid) FROM effect`); n != 3 { // the first has one task
-			t.Errorf("64 tasks took %d transactions in groups of 32, want 3", n)
+		// The first has one task. How many the next ones have depends on how long the machine took for it.
+		if n := db.Int(t, `SELECT count(DISTINCT xid) FROM effect`); n < 3 || n >= 64 {
+			t.Errorf("64 tasks took %d transactions in groups of 32, want 3 or some more", n)
 		}
 	})
 }
@@ -100,7 +101,7 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 			t.Errorf("a group was undone:\n%s", r)
 		}
 		for query, want := range map[string]string{
-			`SELECT format('%s %s', count(*), count(DISTINCT xid)) FROM effect WHERE attempt = 1`:                                        "10 2", // the first has one task
+			`SELECT format('%s %s', count(*), count(DISTINCT xid) < 10) FROM effect WHERE attempt = 1`:                                   "10 t",
 			`SELECT string_agg(e.attempt || ' ' || e.task_id, ', ' ORDER BY task_id) FROM effect e WHERE attempt > 1`:                    "2 2, 2 4, 2 12",
 			`SELECT string_agg(format('%s %s %s', task_id, attempt, reason), ', ') FROM outbox.dead_task`:                                "6 1 handler",
 			`SELECT string_agg(format('%s %s %s', task_id, attempt, coalesce(last_error, '-')), ', ' ORDER BY task_id) FROM outbox.task`: "8 0 -, 14 1 retry after 1h0m0s: later",

@@ -1,6 +1,6 @@
 -- +goose Up
 -- A wake-up names no task of a type that is paused, which a relay would claim without a poll.
--- With psql: psql -v ON_ERROR_STOP=1 -1 -f 00031_wake_paused.sql
+-- With psql: psql -v ON_ERROR_STOP=1 -1 -f 00031_paused.sql
 
 -- As in 00028, but for the condition on the types that are paused.
 -- +goose StatementBegin

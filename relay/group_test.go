@@ -74,6 +74,8 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 	onEachDriver(t, func(t *testing.T, db *database) {
 		db.noteTransactions(t)
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'TX', jsonb_build_object('n', n) FROM generate_series(1, 16) n`)
+		// These run before, so that the relay knows how little a task takes when it claims the others.
+		db.Do(t, `INSERT INTO outbox.task (task_type, priority) SELECT 'TX', -1 FROM generate_series(1, 48)`)
 		r := once(t, db, grouped(16, within, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 			if task.Attempt > 1 {
 				return nil
@@ -101,7 +103,7 @@ func TestEachTaskOfAGroupHasItsResult(t *testing.T) {
 			t.Errorf("a group was undone:\n%s", r)
 		}
 		for query, want := range map[string]string{
-			`SELECT format('%s %s', count(*), count(DISTINCT xid) < 10) FROM effect WHERE attempt = 1`:                                   "10 t",
+			`SELECT format('%s %s', count(*), count(DISTINCT xid) < 10) FROM effect WHERE attempt = 1 AND task_id <= 16`:                 "10 t",
 			`SELECT string_agg(e.attempt || ' ' || e.task_id, ', ' ORDER BY task_id) FROM effect e WHERE attempt > 1`:                    "2 2, 2 4, 2 12",
 			`SELECT string_agg(format('%s %s %s', task_id, attempt, reason), ', ') FROM outbox.dead_task`:                                "6 1 handler",
 			`SELECT string_agg(format('%s %s %s', task_id, attempt, coalesce(last_error, '-')), ', ' ORDER BY task_id) FROM outbox.task`: "8 0 -, 14 1 retry after 1h0m0s: later",

@@ -110,7 +110,8 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 		return nil, err
 	}
 	c.Observers = slices.Clone(c.Observers)
-	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules, woken: make(chan struct{}, 1), named: make(chan string, 1), withdrawn: make(chan struct{}, 1),
+	r := &Relay{db: db, config: c, log: newAppLog(c.Logger), handlers: hs, schedules: schedules,
+		woken: make(chan struct{}, 1), named: make(chan string, 1), withdrawn: make(chan struct{}, 1),
 		jobs: upkeep.SharedJobs(c.DeadRetention), pid: os.Getpid()}
 	for _, h := range hs {
 		r.types = append(r.types, h.Type)

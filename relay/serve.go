@@ -80,7 +80,8 @@ func (d *dispatcher) claimNamed(now time.Time) {
 		c, at = d.lanes.named(task)
 	default:
 	}
-	if c == nil || d.ctx.Err() != nil || now.Before(c.refusedUntil) || d.outage.Active() || d.mute || d.once || d.polling || d.claims > 0 || d.free <= 1 ||
+	if c == nil || d.ctx.Err() != nil || now.Before(c.refusedUntil) || d.outage.Active() || d.mute ||
+		d.once || d.polling || d.claims > 0 || d.free <= 1 ||
 		d.lanes.chooser != nil || now.Before(d.suppressedUntil) || d.alive(now) != nil {
 		return
 	}

@@ -16,13 +16,18 @@ const keepInsert = `INSERT INTO outbox.done_task (task_id, run_at, created_at, a
 
 const keepSQL = `/* outbox: keep */
 ` + keepInsert + `
-SELECT d.task_id, timestamptz 'epoch' + d.run_at * interval '1 microsecond', timestamptz 'epoch' + d.created_at * interval '1 microsecond',
-       COALESCE(timestamptz 'epoch' + d.began * interval '1 microsecond', now()), clock_timestamp(), clock_timestamp() + $3::bigint * interval '1 microsecond',
+SELECT d.task_id, timestamptz 'epoch' + d.run_at * interval '1 microsecond',
+       timestamptz 'epoch' + d.created_at * interval '1 microsecond',
+       COALESCE(timestamptz 'epoch' + d.began * interval '1 microsecond', now()), clock_timestamp(),
+       clock_timestamp() + $3::bigint * interval '1 microsecond',
        d.priority, d.attempt, $1::text, d.payload::jsonb, d.headers::jsonb, d.error,
        CASE WHEN d.living IS NULL THEN d.timeline::jsonb
-       ELSE outbox.add_events(d.timeline::jsonb, COALESCE(outbox.lost_runs(d.task_id, d.claimed_attempt, d.living::uuid[], $2::uuid), '[]')) END
-  FROM unnest($4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[])
-         AS d (task_id, run_at, created_at, began, priority, attempt, claimed_attempt, payload, headers, error, timeline, living)
+       ELSE outbox.add_events(d.timeline::jsonb, COALESCE(
+         outbox.lost_runs(d.task_id, d.claimed_attempt, d.living::uuid[], $2::uuid), '[]')) END
+  FROM unnest($4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::integer[], $9::integer[],
+         $10::integer[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[])
+       AS d (task_id, run_at, created_at, began, priority, attempt,
+         claimed_attempt, payload, headers, error, timeline, living)
 ON CONFLICT (task_id) DO NOTHING`
 
 // maxKeepText is how long the payloads of one statement may be together; a server takes 1 GiB.
@@ -49,7 +54,8 @@ func (s *Store) keepArgs(keep time.Duration, done []*Row) []any {
 	n := len(done)
 	ids, runAt, createdAt, began := make([]int64, n), make([]int64, n), make([]int64, n), make([]*int64, n)
 	priorities, attempts, claimed := make([]int64, n), make([]int64, n), make([]int64, n)
-	payloads, headers, discarded, timelines, living := make([]string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
+	payloads, headers, discarded := make([]string, n), make([]*string, n), make([]*string, n)
+	timelines, living := make([]*string, n), make([]*string, n)
 	for i, r := range done {
 		ids[i], runAt[i], createdAt[i], began[i] = r.ID, r.RunAt, r.createdAt, r.Began
 		priorities[i], attempts[i], claimed[i] = int64(r.Priority), int64(min(r.Begun(), math.MaxInt16)), int64(r.Attempt)
@@ -63,8 +69,10 @@ func (s *Store) keepArgs(keep time.Duration, done []*Row) []any {
 			living[i] = &text
 		}
 	}
-	return []any{done[0].TaskType, s.RelayID, keep.Microseconds(), BigintArray(ids), BigintArray(runAt), BigintArray(createdAt), pq.Array(began), BigintArray(priorities),
-		BigintArray(attempts), BigintArray(claimed), pq.Array(payloads), pq.Array(headers), pq.Array(discarded), pq.Array(timelines), pq.Array(living)}
+	return []any{done[0].TaskType, s.RelayID, keep.Microseconds(),
+		BigintArray(ids), BigintArray(runAt), BigintArray(createdAt), pq.Array(began),
+		BigintArray(priorities), BigintArray(attempts), BigintArray(claimed),
+		pq.Array(payloads), pq.Array(headers), pq.Array(discarded), pq.Array(timelines), pq.Array(living)}
 }
 
 const CompleteAndKeepSQL = `/* outbox: complete leased tasks and keep them */

@@ -18,6 +18,10 @@ import (
 const LeaseSQL = `/* outbox: lease */
 SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`
 
+// As the journal, a lease must survive the death of a relay, and not that of the server, which may
+// lose those of its last second: their tasks run again, and the results of the first runs are refused.
+const beginLease = pg.BeginSQL + "; SET LOCAL synchronous_commit = off"
+
 // LeaseNext is a claim of up to limit leased tasks: a few from each pivot on, if there are some,
 // and then from the watermark of the lane on, nil for its start.
 type LeaseNext struct {
@@ -95,7 +99,7 @@ func (l *Leases) leaseOnce(ctx context.Context, h *handler.Handler, n LeaseNext,
 		})
 	} else {
 		// COMMIT follows the rows: no claim is committed whose tasks this relay has not read.
-		err = l.r.Conns.InMessages(ctx, pg.BeginSQL, l.r.SQL(LeaseSQL), n.args(h, allowed, l.r.RelayID, token), false, func(values []driver.Value) error {
+		err = l.r.Conns.InMessages(ctx, beginLease, l.r.SQL(LeaseSQL), n.args(h, allowed, l.r.RelayID, token), false, func(values []driver.Value) error {
 			err := each(values)
 			if err == nil && len(runs) > 0 {
 				found(runs)

@@ -32,7 +32,7 @@ var walCase = benchCase{
 the disk, to replicas and into the archive. Tasks are enqueued 1,000 a transaction; then they are
 worked off. Each turn begins with a checkpoint and a tenth of the tasks as a warm-up, so that few
 pages are touched for the first time since the checkpoint; the full-page images that remain are
-counted. Autovacuum is off meanwhile; what a VACUUM writes afterwards is told apart. It does not
+counted. Groups have the settings of the case "insert". Autovacuum is off meanwhile; what a VACUUM writes afterwards is told apart. It does not
 say what larger payloads cost: each byte of them is written once by all sides.`,
 	metrics: []string{mWAL, mWALEnqueue, mWALImages, mWALVacuum, mWALDead},
 }
@@ -49,8 +49,8 @@ func walSides(p plan) []side {
 		of(riverSide(sideWALRiver, 0, river.Bench()), many),
 		of(oursSide(sideWALTx, 0, txSettings), few),
 		of(rawSide(rawPrefix+sideWALTx, 0, raw.Settings{Workers: txWorkers, Batch: 1}), few),
-		of(oursSide(sideWALGroup, 0, relaySettings{Kind: kindTx, Workers: 10, Group: 32}), few),
-		of(rawSide(rawPrefix+sideWALGroup, 0, raw.Settings{Workers: 10, Batch: 32}), few),
+		of(oursSide(sideWALGroup, 0, relaySettings{Kind: kindTx, Workers: 6, Group: 32, Within: groupWithin}), many),
+		of(rawSide(rawPrefix+sideWALGroup, 0, raw.Settings{Workers: 10, Batch: 32}), many),
 		of(oursSide(sideWALLeased, 0, leasedSettings), few),
 		of(rawSide(rawPrefix+sideWALLeased, 0, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}), many),
 	}

@@ -15,7 +15,8 @@ import (
 //   - 20 times for polls, which come by the clock.
 //
 // Some figures have reasons that are not obvious. Six statements of a Tx task, a batch or a
-// Complete reset its session, in a message that is sent anyway. lib/pq takes two round trips for an
+// Complete reset its session, in a message that is sent anyway. One of a lease makes its commit
+// asynchronous, in the same way. lib/pq takes two round trips for an
 // Enqueue, as its values are arguments. Each row of a batch is an allocation of its own: a pool of
 // rows saved
 // 300 bytes a task, and had to know when nobody used a row any more.
@@ -29,7 +30,7 @@ tx                  1.14       5.27       5.27       16.9       6.85       3.16 
 tx+insert           0.54       6.32       7.37       17.9       6.85       4.21       27.6        716        247      13300
 batch-100          0.014     0.0536      0.054      0.212      0.108       1.08       6.95        151       7.17       1070
 batch-1000        0.0064    0.00567    0.00584     0.0216     0.0113       1.06       7.03        144       4.92        945
-leased-1            0.82       3.16       3.17       7.36       5.26       1.06       23.9        920        152      10300
+leased-1            0.82       3.16       3.17       8.41       5.26       1.06       23.9        920        152      10300
 leased             0.128      0.146      0.148      0.283      0.273     0.0500       18.8        621       21.1       2980
 complete-1           1.3       6.32       6.32       21.1       7.40       3.16       25.9        928        204      15300
 `

@@ -119,6 +119,26 @@ func TestAHandlerThatRollsItsClaimBackHasNoHistory(t *testing.T) {
 	})
 }
 
+// Until its failure is recorded, a run stays in the journal, so that the death of the process in
+// between is an attempt.
+func TestAHandlerThatRollsItsClaimBackStaysInTheJournalUntilThatIsRecorded(t *testing.T) {
+	t.Parallel()
+	onEachDriver(t, func(t *testing.T, db *database) {
+		reg := handlers.New()
+		registerTx(reg, typeTx, func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+			_, err := tx.ExecContext(ctx, "ROLLBACK")
+			return err
+		}, handlers.Backoff(constant(time.Hour)), handlers.NoJitter())
+		db.Do(t, `CREATE TABLE gone (task_id bigint, xid xid8);
+			CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+				INSERT INTO public.gone VALUES (OLD.task_id, pg_current_xact_id()); RETURN NULL; END $$;
+			CREATE TRIGGER note AFTER DELETE ON outbox.running FOR EACH ROW EXECUTE FUNCTION note()`)
+		db.Enqueue(t, "TX", 1)
+		once(t, db, reg, relay.Config{})
+		db.wantRows(t, 1, `outbox.task t JOIN gone g ON g.task_id = t.task_id AND g.xid::xid = t.xmin WHERE t.attempt = 1`)
+	})
+}
+
 func TestTheHistoryForgetsWhatIsKeptNoLonger(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -49,7 +49,7 @@ var lockMutants = []mutant{
 // claimMutants break the claims of Tx and Batch handlers, and what is counted of them.
 var claimMutants = []mutant{
 	{name: "no-release", help: "a claim ends without RELEASE of its savepoint, so its end goes on in no transaction",
-		tests: testRun{"relay", "TestAHandlerThatRollsItsClaimBackHasNoHistory$"}, edits: []edit{
+		tests: testRun{"relay", "TestAHandlerThatRollsItsClaimBackStaysInTheJournalUntilThatIsRecorded$"}, edits: []edit{
 			{"internal/run/guard.go", `statements+"; RELEASE SAVEPOINT "+g.savepoint+after`, "statements+after"},
 		}},
 	{name: "no-journal", help: "the journal of runs gets no rows",

@@ -147,7 +147,7 @@ func goTest(ctx context.Context, t testRun, flags ...string) (out string, err er
 	return out, err
 }
 
-// passWithout reports an error if the tests of some mutant fail without it as well.
+// passWithout reports an error if the tests of some mutant fail without it as well, or are skipped.
 func passWithout(ctx context.Context, chosen []mutant) error {
 	patterns := map[string][]string{}
 	for _, m := range chosen {
@@ -156,8 +156,12 @@ func passWithout(ctx context.Context, chosen []mutant) error {
 		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(patterns)) {
-		if out, err := goTest(ctx, testRun{dir, strings.Join(patterns[dir], "|")}); err != nil {
+		out, err := goTest(ctx, testRun{dir, strings.Join(patterns[dir], "|")}, "-v")
+		if err != nil {
 			return fmt.Errorf("tests of mutants fail without them: %w\n%s", err, out)
+		}
+		if _, skipped, found := strings.Cut(out, "\n--- SKIP: "); found {
+			return fmt.Errorf("a skipped test notices no mutant: %s", skipped)
 		}
 		fmt.Printf("%d tests of %s pass without a bug\n", len(patterns[dir]), path.Join(module, dir))
 	}

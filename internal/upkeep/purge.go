@@ -30,38 +30,24 @@ WITH d AS MATERIALIZED (
    ORDER BY keep_until LIMIT $1 FOR UPDATE SKIP LOCKED)
 DELETE FROM outbox.inbox i USING d WHERE i.source = d.source AND i.event_id = d.event_id`
 
-// purgeDead is a job of the relays that have a DeadRetention.
-func purgeDead(retention time.Duration) func(context.Context, pg.Schema, *slog.Logger, *sql.Tx) (time.Duration, error) {
-	return func(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
-		return purgeWith(ctx, tx, in.SQL(purgeDeadSQL), retention.Microseconds(), purgeRows)
-	}
-}
-
-// purgeDone is for all relays, also those without a handler that keeps: the rows may be from
-// before.
-func purgeDone(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (next time.Duration, err error) {
-	return purgeWith(ctx, tx, in.SQL(purgeDoneSQL), purgeRows)
-}
-
-// purgeInbox forgets events, for package inbox.
-func purgeInbox(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (next time.Duration, err error) {
-	return purgeWith(ctx, tx, in.SQL(purgeInboxSQL), purgeRows)
-}
-
 const purgeInterval = 2 * time.Minute
 
 // purgeFor is how long one purge goes on while there is more: it shares the heartbeat's connection.
 const purgeFor = 200 * time.Millisecond
 
-func purgeWith(ctx context.Context, tx *sql.Tx, query string, args ...any) (next time.Duration, err error) {
-	for start := time.Now(); time.Since(start) < purgeFor; {
-		result, err := tx.ExecContext(ctx, query, args...)
-		if err != nil {
-			return 0, err
+// purge is a job that deletes by a query, whose last parameter is how many rows at most.
+func purge(query string, args ...any) func(context.Context, pg.Schema, *slog.Logger, *sql.Tx) (time.Duration, error) {
+	args = append(args, purgeRows)
+	return func(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (next time.Duration, err error) {
+		for start := time.Now(); time.Since(start) < purgeFor; {
+			result, err := tx.ExecContext(ctx, in.SQL(query), args...)
+			if err != nil {
+				return 0, err
+			}
+			if n, err := result.RowsAffected(); err != nil || n < purgeRows {
+				return purgeInterval, err
+			}
 		}
-		if n, err := result.RowsAffected(); err != nil || n < purgeRows {
-			return purgeInterval, err
-		}
+		return 0, nil
 	}
-	return 0, nil
 }

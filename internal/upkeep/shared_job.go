@@ -34,12 +34,12 @@ func SharedJobs(deadRetention time.Duration) []SharedJob {
 	all := []SharedJob{
 		{"fold", fold},
 		{"bloat", Bloat{bloatDead, bloatBehind, bloatSnapshot}.Check},
-		{"purge history", purgeDone},
-		{"purge inbox", purgeInbox},
+		{"purge history", purge(purgeDoneSQL)}, // also without a handler that keeps: rows may be from before
+		{"purge inbox", purge(purgeInboxSQL)},
 		{"sample", sample},
 	}
 	if deadRetention > 0 {
-		all = append(all, SharedJob{"purge dead letters", purgeDead(deadRetention)})
+		all = append(all, SharedJob{"purge dead letters", purge(purgeDeadSQL, deadRetention.Microseconds())})
 	}
 	return all
 }

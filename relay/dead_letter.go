@@ -67,13 +67,9 @@ func (d *deadLetters) tell(one DeadLetter) {
 func (d *deadLetters) run() {
 	defer close(d.done)
 	for d.ctx.Err() == nil {
-		select {
-		case one := <-d.in:
-			d.call(one)
-			continue
-		default:
+		if len(d.in) == 0 {
+			d.report()
 		}
-		d.report()
 		select {
 		case one := <-d.in:
 			d.call(one)

@@ -38,7 +38,9 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 		Now:    now,
 		Jobs: []upkeep.Job{
 			{Name: "hear", Run: hearing.Hear},
-			{Name: "give tokens back", Run: r.rates.giveBackSome},
+			{Name: "give tokens back", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
+				return upkeep.TakeoverInterval, r.rates.giveBack(ctx, on, false)
+			}},
 			{Name: "store limits", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
 				return upkeep.ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 					return limits.StoreLimits(ctx, conn, limitsOf(r.handlers), true)
@@ -48,7 +50,7 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 		SharedJobs: r.jobs,
 		Lost:       r.leases.Lose,
 		Ready:      r.Wake,
-		Last:       r.rates.giveBackAll,
+		Last:       func(ctx context.Context, on *pg.Dedicated) { _ = r.rates.giveBack(ctx, on, true) },
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
-	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
 // rates are the limited ones of the relay's types, by type. It is safe for concurrent use.
@@ -66,14 +65,6 @@ func (t rates) giveBack(ctx context.Context, on *pg.Dedicated, all bool) error {
 	}
 	return nil
 }
-
-// giveBackSome is a job of the heartbeat's.
-func (t rates) giveBackSome(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
-	return upkeep.TakeoverInterval, t.giveBack(ctx, on, false)
-}
-
-// giveBackAll gives back all, at the end of a run.
-func (t rates) giveBackAll(ctx context.Context, on *pg.Dedicated) { _ = t.giveBack(ctx, on, true) }
 
 func (t *rate) keep() time.Duration { return min(t.h.RatePer/10, time.Second) }
 

@@ -32,6 +32,11 @@ func mutate(ctx context.Context, o options) (bool, error) {
 	if err != nil || root == "" {
 		return false, errors.New("-mutation builds from the module's sources: use it in its directory")
 	}
+	if o.group > 0 {
+		if err := os.Setenv("OUTBOX_TEST_GROUP", fmt.Sprint(o.group)); err != nil {
+			return false, err
+		}
+	}
 	if err := passWithout(ctx, chosen); err != nil {
 		return false, err
 	}

@@ -44,7 +44,7 @@ func parse(args []string, out io.Writer) (options, error) {
 		"compile bugs into the library and see whether they are noticed: all, runs, tests, or with commas of\n"+mutantHelp())
 	f.DurationVar(&o.patience, "patience", 90*time.Second, "a run gives up if the backlog does not shrink for so long")
 	f.IntVar(&o.slices, "slices", 1, "so many runs one after the other, with seeds that follow each other")
-	f.IntVar(&o.group, "group", 0, "handlers.GroupCommit of the Tx handlers; 0: none; for tests of mutants it is OUTBOX_TEST_GROUP")
+	f.IntVar(&o.group, "group", 0, "handlers.GroupCommit of the Tx handlers, in the tests of mutants too; 0: none")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

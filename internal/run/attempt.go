@@ -78,7 +78,7 @@ func (a *attempt) call(ctx context.Context) error {
 	timeout := a.timeout()
 	tasks := a.tasks()
 	start := time.Now()
-	limit, end := context.WithTimeoutCause(a.open.ctx, timeout+grace(timeout), timeoutError(timeout))
+	limit, end := context.WithTimeoutCause(a.open.ctx, timeout+grace(timeout), timedOut(timeout))
 	defer end()
 	out := callHandler(limit, a.h, a.tx, a.claim, tasks)
 	for try := 0; a.againAfterDeadlock(limit, out, try); try++ {

@@ -77,8 +77,6 @@ func (out *callResult) because(ctx context.Context) {
 // in time.
 var errRanOut = fmt.Errorf("%w: it ran out", outbox.ErrLeaseLost)
 
-func timeoutError(timeout time.Duration) error { return timedOut(timeout) }
-
 // timedOut is the error of a timeout. Its text is made when somebody asks for it.
 type timedOut time.Duration
 

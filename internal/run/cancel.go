@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"time"
 
 	"github.com/lib/pq"
@@ -57,13 +58,11 @@ func (h *hearing) Hear(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 	r := h.r
 	running, held := r.openClaims(), h.leases.held()
 	taskIDs, leasedIDs, tokens := []int64{}, []int64{}, []string{}
-	byID := make(map[leaseID]*lease, len(held))
 	for id := range running {
 		taskIDs = append(taskIDs, id)
 	}
 	for _, l := range held {
 		leasedIDs, tokens = append(leasedIDs, l.row.ID), append(tokens, l.token)
-		byID[leaseID{l.row.ID, l.token}] = l
 	}
 	if len(running)+len(held) > 0 {
 		h.ranAt = time.Now()
@@ -90,7 +89,9 @@ func (h *hearing) Hear(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 			case "cancel":
 				canceled[id] = true
 			case "lost":
-				h.leases.took(byID[leaseID{id, token}])
+				if i := slices.IndexFunc(held, func(l *lease) bool { return l.row.ID == id && l.token == token }); i >= 0 {
+					h.leases.took(held[i])
+				}
 			}
 		}
 		if err := rows.Err(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -165,7 +166,7 @@ func (u *unit) take(c claimPlan) error {
 			}
 			before = ""
 		}
-		store.InOrder(u.rows)
+		slices.SortFunc(u.rows, (*store.Row).Compare) // RETURNING does not keep the lane's order
 		if len(u.rows) == 0 || after != "" {
 			return nil
 		}
@@ -236,7 +237,7 @@ func (u *unit) keep(verdicts []verdict) (released bool, err error) {
 		one = done[0].ID
 	}
 	err = u.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		if err := u.release(ctx, c, u.keeping(ctx, c, u.h, history), after, u.SQL(endRunSQL), one); err != nil {
+		if err := u.release(ctx, c, u.h.Keep, history, after, u.SQL(endRunSQL), one); err != nil {
 			return err
 		}
 		released = true

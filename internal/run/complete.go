@@ -71,7 +71,7 @@ func (d *removal) keep() (released bool, err error) {
 		history = append(history, &d.row)
 	}
 	err = d.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		if err := d.release(ctx, c, d.keeping(ctx, c, d.h, history), "", d.SQL(endCompleteSQL)); err != nil {
+		if err := d.release(ctx, c, d.h.Keep, history, "", d.SQL(endCompleteSQL)); err != nil {
 			return err
 		}
 		released = true

@@ -40,7 +40,7 @@ func finishing(group []*transition) (query string, args []any, said *finished) {
 		}
 		ids[i], nth[i] = t.row.ID, int64(at+1)
 	}
-	return FinishSQL, []any{store.BigintArray(ids), `{"` + strings.Join(places, `","`) + `"}`, "{" + strings.Join(tokens, ",") + "}", store.BigintArray(nth)}, said
+	return FinishSQL, []any{pq.Array(ids), `{"` + strings.Join(places, `","`) + `"}`, "{" + strings.Join(tokens, ",") + "}", pq.Array(nth)}, said
 }
 
 // keepArgs are the arguments of the statement that writes tasks to the history, too.
@@ -54,7 +54,7 @@ func keepArgs(group []*transition) []any {
 			discarded[i] = &text
 		}
 	}
-	return []any{store.BigintArray(ids), pq.Array(tokens), store.BigintArray(keep), pq.Array(discarded)}
+	return []any{pq.Array(ids), pq.Array(tokens), pq.Array(keep), pq.Array(discarded)}
 }
 
 // finished is what such a statement has said.

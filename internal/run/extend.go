@@ -31,7 +31,7 @@ func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 	if l.completing.Load() > 0 {
 		return fail(errors.New("its Complete is under way"))
 	}
-	sent, until, cause := time.Now(), leaseFor(d), timeoutError(d)
+	sent, until, cause := time.Now(), leaseFor(d), error(timedOut(d))
 	if l.noHeartbeat() {
 		until, cause = d, errRanOut
 	}

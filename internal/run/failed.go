@@ -160,7 +160,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 	v := end.failed(t, handler.ResultOf(handlerErr), t.Begun())
 	for try := range 6 {
 		if try > 0 {
-			store.Pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
+			time.Sleep(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
 		}
 		found, err := a.RecordAside(t, v.change)
 		if err == nil && found {
@@ -227,7 +227,7 @@ func (a *attempt) removeCanceled() {
 	a.watch.canceled(canceled)
 	for try := range 6 {
 		if try > 0 {
-			store.Pause(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
+			time.Sleep(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
 		}
 		var n int64
 		err := a.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {

@@ -61,7 +61,7 @@ func (g *group) callAll(ctx context.Context) error {
 	if !failed {
 		g.verdicts = nil
 	}
-	return g.commit(ctx)
+	return g.succeed(ctx, callResult{}, g.verdicts)
 }
 
 // work calls handlers until the group or, by runtime.Goexit, its goroutine ends.
@@ -87,7 +87,7 @@ func (g *group) callOne(ctx context.Context, i int) (stopped bool, err error) {
 		return false, nil
 	}
 	timeout, start := timeoutOf(g.h, g.rows[i]), time.Now()
-	limit, release := context.WithTimeoutCause(open, timeout+grace(timeout), timeoutError(timeout))
+	limit, release := context.WithTimeoutCause(open, timeout+grace(timeout), timedOut(timeout))
 	out := callIn(func(call func()) { g.calls <- call }, limit, g.h, g.tx, g.claim, g.tasks[i:i+1])
 	release()
 	if out.err == ErrGoexit {
@@ -138,22 +138,6 @@ func (g *group) maybeLocks(err error) bool {
 		return slices.Contains([]string{"40001", "40P01", "55P03"}, f.code)
 	}
 	return pgerr.Code(g.exec("/* outbox: probe */ SELECT 1")) == "25P02"
-}
-
-// commit writes what has become of the tasks, and commits.
-func (g *group) commit(ctx context.Context) error {
-	switch released, err := g.keep(g.verdicts); {
-	case err == nil:
-		return g.finish(g.verdicts, nil)
-	case released:
-		g.abort()
-		g.r.Journal.ForgetRuns(g.runs)
-		return err
-	case isBroken(err):
-		return g.broken(ctx, callResult{}, err)
-	default: // by a constraint that was deferred: of which task, they show one by one
-		return g.split(ctx, callResult{err: refusedBy(err)})
-	}
 }
 
 // ended records what became of the tasks of a group whose transaction the handler of r ended,

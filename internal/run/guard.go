@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -81,14 +80,9 @@ func (g *guardedTx) exec(statements string) error {
 	})
 }
 
+// probeSQL asks for something that only the right connection in the right transaction can answer.
 const probeSQL = `/* outbox: probe */
 SELECT $1::integer || ' ' || pg_current_xact_id()`
-
-// probe asks over the handler's transaction for something that only the right connection in the
-// right transaction can answer.
-func (g *guardedTx) probe(ctx context.Context, c pg.Exclusive) error {
-	return g.ask(ctx, c, "", probeSQL)
-}
 
 // ask sends statements and a query that answers with its first parameter, a number, with the
 // transaction's id, and with what is left in the session. It fails if the transaction is aborted,
@@ -116,10 +110,10 @@ func (g *guardedTx) ask(ctx context.Context, c pg.Exclusive, statements, query s
 	return err
 }
 
-// release ends the handler's savepoint, and asks with a query. keep writes the history, nil if there
-// is none; after is more for the message. Without the guarded transaction the message fails and
-// changes nothing, as the savepoint is gone.
-func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keep func() error, after, query string, args ...any) error {
+// release ends the handler's savepoint, and asks with a query. The tasks that are done go to the
+// history for keep, if that is not 0; after is more for the message. Without the guarded transaction
+// the message fails and changes nothing, as the savepoint is gone.
+func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keep time.Duration, done []*store.Row, after, query string, args ...any) error {
 	// Deferred constraints and triggers must speak now, while their errors can be undone. The
 	// handler may have taken a role that has no rights here.
 	statements := "SET CONSTRAINTS ALL IMMEDIATE; "
@@ -127,27 +121,19 @@ func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keep func() err
 		statements = "SAVEPOINT ob_deferred; " + statements + "ROLLBACK TO SAVEPOINT ob_deferred; RELEASE SAVEPOINT ob_deferred; "
 	}
 	statements += g.session.Restore
-	if keep != nil { // its payloads are parameters, which several statements in a message cannot have
-		if err := g.probe(ctx, c); err != nil {
+	if keep > 0 && len(done) > 0 { // payloads are parameters, which several statements in a message cannot have
+		if err := g.ask(ctx, c, "", probeSQL); err != nil {
 			return err
 		}
 		if _, err := c.ExecContext(ctx, statements); err != nil {
 			return err
 		}
-		if err := keep(); err != nil {
+		if err := g.Keep(ctx, c, keep, done); err != nil {
 			return err
 		}
 		statements = g.session.Restore
 	}
 	return g.ask(ctx, c, statements+"; RELEASE SAVEPOINT "+g.savepoint+after, query, args...)
-}
-
-// keeping writes tasks that are done to the history, if there is anything to write.
-func (g *guardedTx) keeping(ctx context.Context, c pg.Exclusive, h *handler.Handler, done []*store.Row) func() error {
-	if h.Keep == 0 || len(done) == 0 {
-		return nil
-	}
-	return func() error { return g.Keep(ctx, c, h.Keep, done) }
 }
 
 // undoneSQL is a probe that puts back of the session what a rollback does not.

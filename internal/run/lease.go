@@ -33,11 +33,6 @@ type lease struct {
 	prevented  atomic.Bool             // the latest Complete met the database's failure, not fn's
 }
 
-type leaseID struct {
-	id    int64
-	token string
-}
-
 // noHeartbeat reports whether no heartbeat keeps it: it ends with ctx.
 func (l *lease) noHeartbeat() bool { return l.h.Lease > 0 }
 

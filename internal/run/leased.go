@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -42,7 +43,7 @@ func (n LeaseNext) args(h *handler.Handler, limit int, relayID, token string) []
 	for i, p := range n.Pivots {
 		ids[i], pivot = p.TaskID, p
 	}
-	return []any{h.Type, limit, relayID, token, registered, perMS, margin, from.Priority, from.Attempt, from.TaskID, store.BigintArray(ids), pivot.Priority, pivot.Attempt, n.Lead, idSpan}
+	return []any{h.Type, limit, relayID, token, registered, perMS, margin, from.Priority, from.Attempt, from.TaskID, pq.Array(ids), pivot.Priority, pivot.Attempt, n.Lead, idSpan}
 }
 
 // Lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
@@ -54,7 +55,7 @@ func (x *LeasedRun) begin() {
 	if timeout := timeoutOf(h, t); x.noHeartbeat() {
 		end, cause = x.claim.Began.Add(timeout), errRanOut
 	} else if timeout > 0 {
-		end, cause = time.Now().Add(timeout), timeoutError(timeout)
+		end, cause = time.Now().Add(timeout), timedOut(timeout)
 	}
 	x.calledAt = time.Now() // before anybody else can end it
 	x.leases.hold(&x.lease, end, cause)
@@ -215,7 +216,7 @@ func (l *Leases) countSuspects(ids []int64, token string) map[string]bool {
 	}
 	var found []string
 	err := l.r.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) (err error) {
-		found, err = pg.Texts(tx.QueryContext(ctx, l.r.SQL(BeginSuspectsSQL), store.BigintArray(ids), token))
+		found, err = pg.Texts(tx.QueryContext(ctx, l.r.SQL(BeginSuspectsSQL), pq.Array(ids), token))
 		return err
 	})
 	if err != nil {

@@ -20,7 +20,7 @@ func TestALimitedContextEndsAsOneOfPackageContext(t *testing.T) {
 		"a cause":       {func(c *limited, _ context.CancelCauseFunc) { c.cancel(boom) }, context.Canceled, boom},
 		"the run's end": {func(c *limited, _ context.CancelCauseFunc) { c.cancel(nil) }, context.Canceled, context.Canceled},
 		"its parent":    {func(_ *limited, parent context.CancelCauseFunc) { parent(boom) }, context.Canceled, boom},
-		"its time":      {func(c *limited, _ context.CancelCauseFunc) { c.endAt(time.Now(), timeoutError(1)) }, context.DeadlineExceeded, timeoutError(1)},
+		"its time":      {func(c *limited, _ context.CancelCauseFunc) { c.endAt(time.Now(), timedOut(1)) }, context.DeadlineExceeded, timedOut(1)},
 		"its time moved": {func(c *limited, _ context.CancelCauseFunc) {
 			c.endAt(time.Now().Add(time.Hour), boom)
 			c.endAt(time.Now(), boom)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
@@ -34,7 +35,7 @@ func (s *Stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]Run, er
 	t.Fill(call, t.Attempt)
 	call.Lease = l
 	if timeout := timeoutOf(h, t); timeout > 0 {
-		l.ctx.endAt(time.Now().Add(timeout), timeoutError(timeout))
+		l.ctx.endAt(time.Now().Add(timeout), timedOut(timeout))
 	}
 	out := callHandler(l.ctx, h, nil, handler.Claim{}, []*store.Task{call})
 	l.ctx.cancel(nil)
@@ -67,7 +68,7 @@ func (s *Stepper) lease(ctx context.Context, h *handler.Handler, token string) (
 			return nil
 		}
 		t.Attempt++
-		return pg.One(tx.ExecContext(ctx, s.store.SQL(BeginSuspectsSQL), store.BigintArray([]int64{t.ID}), token))
+		return pg.One(tx.ExecContext(ctx, s.store.SQL(BeginSuspectsSQL), pq.Array([]int64{t.ID}), token))
 	})
 	return t, err
 }
@@ -112,7 +113,7 @@ func (l *stepLease) Extend(ctx context.Context, d time.Duration) error {
 			return fmt.Errorf("relay: extend task %d: %w", l.row.ID, err)
 		}
 	}
-	l.ctx.extend(time.Now().Add(d), timeoutError(d))
+	l.ctx.extend(time.Now().Add(d), timedOut(d))
 	return nil
 }
 

@@ -52,7 +52,7 @@ func (s *Stepper) runUnit(ctx context.Context, u *unit) ([]Run, error) {
 	if err := u.allow(timeout); err != nil {
 		return nil, err
 	}
-	limit, end := context.WithTimeoutCause(ctx, timeout+grace(timeout), timeoutError(timeout))
+	limit, end := context.WithTimeoutCause(ctx, timeout+grace(timeout), timedOut(timeout))
 	defer end()
 	out := callHandler(limit, u.h, u.tx, handler.Claim{}, u.tasks())
 	if out.abandoned {

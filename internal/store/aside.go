@@ -74,7 +74,7 @@ func (s *Store) locked(ctx context.Context, tx *sql.Tx, t *Row) (bool, error) {
 func (s *Store) TransactionStatus(xid string) (status string, err error) {
 	for try := range 10 {
 		if try > 0 {
-			Pause(time.Duration(try) * 20 * time.Millisecond) // its backend has not noticed yet
+			time.Sleep(time.Duration(try) * 20 * time.Millisecond) // its backend has not noticed yet
 		}
 		status, err = s.StatusOf(xid)
 		if err == nil && status != "in progress" {
@@ -95,6 +95,3 @@ func (s *Store) StatusOf(xid string) (status string, err error) {
 	})
 	return status, err
 }
-
-// Pause waits for d.
-func Pause(d time.Duration) { <-time.After(d) }

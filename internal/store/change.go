@@ -4,9 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"math"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lib/pq"
@@ -128,17 +127,8 @@ func (s *Store) WriteDead(ctx context.Context, tx Execer, t *Row, c Change) erro
 
 // ForgetTasks deletes all that the journal has of tasks that are done.
 func (s *Store) ForgetTasks(done []*Row) string {
-	if len(done) == 0 {
-		return "SELECT 1"
-	}
-	var b strings.Builder
-	for i, t := range done {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(strconv.FormatInt(t.ID, 10))
-	}
-	return s.SQL("DELETE FROM outbox.running WHERE task_id IN (" + b.String() + ")")
+	ids, _ := pq.Array(IDs(done)).Value() // no error, of integers
+	return s.SQL(fmt.Sprintf("DELETE FROM outbox.running WHERE task_id = ANY ('%s')", ids))
 }
 
 // Noted is what a change adds to the timeline, as JSON; nil for nothing.

@@ -70,8 +70,8 @@ func (s *Store) keepArgs(keep time.Duration, done []*Row) []any {
 		}
 	}
 	return []any{done[0].TaskType, s.RelayID, keep.Microseconds(),
-		BigintArray(ids), BigintArray(runAt), BigintArray(createdAt), pq.Array(began),
-		BigintArray(priorities), BigintArray(attempts), BigintArray(claimed),
+		pq.Array(ids), pq.Array(runAt), pq.Array(createdAt), pq.Array(began),
+		pq.Array(priorities), pq.Array(attempts), pq.Array(claimed),
 		pq.Array(payloads), pq.Array(headers), pq.Array(discarded), pq.Array(timelines), pq.Array(living)}
 }
 

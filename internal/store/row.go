@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -100,11 +99,6 @@ func TooMany(took, limit int) error {
 		return fmt.Errorf("relay: a claim of at most %d tasks took %d: please report this", limit, took)
 	}
 	return nil
-}
-
-// InOrder sorts the rows of a claim by the order of claiming, which RETURNING does not keep.
-func InOrder(rows []*Row) {
-	slices.SortFunc(rows, (*Row).Compare)
 }
 
 // Unclaimed is the attempt of a leased task as before its claim, which counts that of all but

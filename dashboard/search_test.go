@@ -80,7 +80,6 @@ func TestASearchThatIsStoppedShowsWhatItHas(t *testing.T) {
 	// A look at these does not end in time.
 	dashboardtest.SlowDown(t, db.DB, "id > 3000", 60)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: time.Second})
-	s.handler.SetPatience(time.Hour)
 	page := s.get(t, "dead?error=rare")
 	page.has(t, 200, "a rare one", "It has looked at those that died since", "Look at older ones")
 	s.get(t, "bulk?do=redrive&error=rare").has(t, 200, "At least 1 dead letter")

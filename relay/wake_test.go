@@ -192,7 +192,7 @@ func fill(t testing.TB, pool *database, n int) {
 // process may lead to a poll, so it is tried again.
 func TestANamedTaskIsClaimedWithoutAPoll(t *testing.T) {
 	t.Parallel()
-	for kind, claim := range map[string]string{"TX": "claim a task", "LEASED": "lease"} {
+	for kind, claim := range map[string]string{"TX": "claim", "LEASED": "lease"} { // a group claims by another statement than one task
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)

@@ -22,6 +22,7 @@ import (
 func TestEventsOutliveTheBrokersRestarts(t *testing.T) {
 	r := broker(t)
 	q := queue(t, channel(t, r), nil)
+	r.ctl(t, "stop_app") // a broker that is killed at once may forget the queue, which is not on disk yet
 	r.kill()
 	up := false
 	defer func() {

@@ -1,0 +1,67 @@
+// Package faultmap reads the tables of docs/faults.md, so that tests hold the code to them.
+package faultmap
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Table is the table below the given heading of docs/faults.md: a map of column to cell for each
+// row, without backquotes. It fails the test where there is none.
+func Table(t testing.TB, heading string) (rows []map[string]string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), "docs", "faults.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "# "+heading+"\n")
+	if !found {
+		t.Fatalf("docs/faults.md has no heading %q", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n#")
+	var columns []string
+	for line := range strings.Lines(section) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|--") || strings.HasPrefix(line, "| --") {
+			continue
+		}
+		cells := strings.Split(strings.Trim(line, "|"), "|")
+		row := map[string]string{}
+		for i, cell := range cells {
+			cell = strings.ReplaceAll(strings.TrimSpace(cell), "`", "")
+			cells[i] = cell
+			if i < len(columns) {
+				row[columns[i]] = cell
+			}
+		}
+		if columns == nil {
+			columns = cells
+			continue
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) == 0 {
+		t.Fatalf("docs/faults.md has no table below %q", heading)
+	}
+	return rows
+}
+
+// root is the folder of the repository.
+func root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "docs", "faults.md")); err == nil {
+			return dir
+		}
+		if filepath.Dir(dir) == dir {
+			t.Fatal("docs/faults.md is in no folder above this one")
+		}
+		dir = filepath.Dir(dir)
+	}
+}

@@ -21,36 +21,80 @@ func Code(err error) string {
 	return ""
 }
 
-// Lost reports whether err means that the connection is gone, or the server is going or not taking
-// work: nothing can be said about the statement, and the connection must be dropped.
-func Lost(err error) bool {
+// Fault is whose fault an error is. The table in docs/faults.md says what follows.
+type Fault string
+
+const (
+	// Foreign is neither PostgreSQL's nor the connection's.
+	Foreign Fault = ""
+	// Connection: it has ended. Another one may work.
+	Connection Fault = "the connection's"
+	// Server: it is going, is full or takes no writes. The connection is of no use.
+	Server Fault = "the server's"
+	// Resources: memory, disk, files or internals of the server failed one statement.
+	Resources Fault = "the server's resources"
+	// Others: the statement gave way to another transaction, waited too long for it, or was canceled.
+	Others Fault = "other transactions'"
+	// Refused: a row, a trigger, a right or a definition is to blame. It is all that faults does not name.
+	Refused Fault = "the statement's"
+)
+
+// faults are those of SQLSTATEs and of their classes, which are their first two characters.
+var faults = map[string]Fault{
+	"08":    Server,     // connection exceptions, also of a pooler
+	"25006": Server,     // read_only_sql_transaction: a standby, since a failover
+	"25P03": Connection, // idle_in_transaction_session_timeout
+	"25P04": Connection, // transaction_timeout
+	"40001": Others,     // serialization_failure
+	"40P01": Others,     // deadlock_detected
+	"53":    Resources,  // insufficient resources
+	"53300": Server,     // too_many_connections
+	"55P03": Others,     // lock_not_available
+	"57014": Others,     // query_canceled
+	"57P01": Connection, // admin_shutdown: one backend was terminated, or all
+	"57P02": Server,     // crash_shutdown
+	"57P03": Server,     // cannot_connect_now
+	"57P04": Server,     // database_dropped
+	"57P05": Connection, // idle_session_timeout
+	"58":    Resources,  // system errors
+	"XX":    Resources,  // internal errors
+}
+
+// Of is whose fault err is.
+func Of(err error) Fault {
 	if err == nil {
-		return false
+		return Foreign
 	}
-	if c := Code(err); c != "" {
-		return strings.HasPrefix(c, "08") || strings.HasPrefix(c, "57P") || c == "25006" || c == "25P03" || c == "25P04" || c == "53300"
+	if code := Code(err); code != "" {
+		for _, key := range []string{code, code[:min(2, len(code))]} {
+			if f, known := faults[key]; known {
+				return f
+			}
+		}
+		return Refused
 	}
 	var n net.Error
-	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed) || errors.As(err, &n) || errors.Is(err, sql.ErrConnDone) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return Connection
+	}
+	return Foreign
 }
+
+// Lost reports whether nothing can be said about the statement, and the connection must be dropped.
+func Lost(err error) bool { f := Of(err); return f == Connection || f == Server }
+
+// Passing reports whether err says nothing about the server: one connection was lost or one
+// statement stopped, and the next may do.
+func Passing(err error) bool { f := Of(err); return f == Connection || f == Others }
+
+// Refusal reports whether a claim, or what is recorded of one, failed for a reason that may lie in
+// the lane's rows, or in a trigger or right of the app's: other lanes go on.
+func Refusal(err error) bool { return Of(err) == Refused }
 
 // Conflict reports whether err says that a transaction gave way to another one and may be repeated.
 func Conflict(err error) bool { c := Code(err); return c == "40001" || c == "40P01" }
-
-// Passing reports whether err says nothing about the server: one connection was lost or one statement stopped, and the
-// next may do.
-func Passing(err error) bool {
-	switch c := Code(err); c {
-	case "":
-		return Lost(err)
-	// Terminated, idle for too long, in a transaction for too long, cancelled, waited too long for a lock.
-	case "57P01", "57P05", "25P03", "25P04", "57014", "55P03":
-		return true
-	}
-	return Conflict(err)
-}
 
 // CommitFailed reports whether err, returned by Commit, says that the transaction was surely not
 // committed by it. Everything else is unknown: PostgreSQL may have committed before the reply was lost.
@@ -71,11 +115,4 @@ func CommitFailed(err error) bool {
 	// Both drivers answer a COMMIT in a failed transaction with a ROLLBACK and an error without a code.
 	text := err.Error()
 	return strings.Contains(text, "in a failed transaction") || strings.Contains(text, "commit unexpectedly resulted in rollback")
-}
-
-// Refusal reports whether a claim, or what is recorded of one, failed for a reason that may lie in
-// the lane's rows, or in a trigger or right of the app's: other lanes go on.
-func Refusal(err error) bool {
-	code := Code(err)
-	return code != "" && !Lost(err) && !Passing(err) && code[:2] != "53" && code[:2] != "58" && code[:2] != "XX"
 }

@@ -29,6 +29,14 @@ type Call struct {
 	log *slog.Logger // the relay's; nil where no relay runs the handler
 }
 
+// Logger is the relay's (relay.Config.Logger), or slog.Default where no relay runs the handler.
+func (c *Call) Logger() *slog.Logger {
+	if c.log == nil {
+		return slog.Default()
+	}
+	return c.log
+}
+
 // Func runs a call; the innermost one decodes the payloads and calls the registered handler.
 type Func func(ctx context.Context, call *Call) error
 
@@ -95,11 +103,7 @@ func Log(logger *slog.Logger) Middleware {
 			if err != nil {
 				attrs = append(attrs, slog.String("error", guard.Text(err)))
 			}
-			log := cmp.Or(logger, call.log)
-			if log == nil {
-				log = slog.Default()
-			}
-			log.LogAttrs(ctx, level, msg, attrs...)
+			cmp.Or(logger, call.Logger()).LogAttrs(ctx, level, msg, attrs...)
 			return err
 		}
 	}

@@ -27,6 +27,12 @@ func Snooze(d time.Duration) error {
 	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(d)}
 }
 
+// SnoozeWith is [Snooze] with its reason, which becomes the task's last error. No attempt is
+// counted, and the task's timeline does not grow. A nil err gives Snooze(d).
+func SnoozeWith(d time.Duration, err error) error {
+	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(d), Err: err, Reason: err != nil}
+}
+
 // RetryAfter fails the task with err and runs it again after d in place of the backoff, as a
 // server's Retry-After asks. It counts as an attempt. A nil err gives nil.
 func RetryAfter(d time.Duration, err error) error {

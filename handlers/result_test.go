@@ -27,6 +27,7 @@ func TestResultsAreFoundThroughWrapping(t *testing.T) {
 			wait   time.Duration
 		}{
 			{handlers.Snooze(time.Minute), "snooze", time.Minute},
+			{handlers.SnoozeWith(time.Minute, errBusy), "snooze", time.Minute},
 			{handlers.RunAgain(time.Minute), "run again", time.Minute},
 			{handlers.RunAgainWith(&outbox.Task[int]{ID: 1, Type: "A"}, time.Minute, 7), "run again", time.Minute},
 			{handlers.RetryAfter(time.Minute, errBusy), "retry", time.Minute},
@@ -39,7 +40,7 @@ func TestResultsAreFoundThroughWrapping(t *testing.T) {
 			if action := handlers.ActionOf(err); action != c.action || got.Wait != c.wait {
 				t.Errorf("%s, %v: got %s after %v, want %s after %v", name, c.err, action, got.Wait, c.action, c.wait)
 			}
-			if got.Err.Error() != err.Error() || errors.Is(got.Err, errBusy) != errors.Is(c.err, errBusy) { // with the context that wrapping added
+			if got.Err.Error() != err.Error() || errors.Is(got.Err, errBusy) != errors.Is(c.err, errBusy) || got.Reason != (c.action == "snooze" && errors.Is(c.err, errBusy)) { // with the context that wrapping added
 				t.Errorf("%s: got %v, want %v", name, got.Err, err)
 			}
 		}
@@ -77,6 +78,7 @@ func TestWaitsAreCutToWhatATimestampCanHold(t *testing.T) {
 func TestTheTextOfResults(t *testing.T) {
 	for want, err := range map[string]error{
 		"snooze after 1m0s":           handlers.Snooze(time.Minute),
+		"snooze after 1m0s: busy":     handlers.SnoozeWith(time.Minute, errBusy),
 		"run again after 1m0s":        handlers.RunAgain(time.Minute),
 		"retry after 1m0s: busy":      handlers.RetryAfter(time.Minute, errBusy),
 		"discard: busy":               handlers.Discard(errBusy),

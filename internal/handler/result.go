@@ -32,12 +32,13 @@ func (a Action) String() string {
 	return [...]string{"retry", "retry", "snooze", "discard", "dead", "run again"}[a]
 }
 
-// Result is the error that Snooze, RetryAfter, Discard, Dead, RunAgain and RunAgainWith of package
-// handlers return.
+// Result is the error that Snooze, SnoozeWith, RetryAfter, Discard, Dead, RunAgain and RunAgainWith
+// of package handlers return.
 type Result struct {
 	Action Action
 	Wait   time.Duration
 	Err    error
+	Reason bool // of ActionSnooze: Err is to be the last error
 	// Payload is that of the next iteration, of ActionRunAgain; nil keeps the task's own.
 	Payload json.RawMessage
 	TaskID  int64 // that Payload is for

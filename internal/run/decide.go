@@ -121,7 +121,11 @@ func (e *ending) failed(r *store.Row, result handler.Result, begun int) verdict 
 	stop := false
 	switch {
 	case result.Action == handler.ActionSnooze:
-		return verdict{outcome: Snoozed, change: store.Change{Attempt: begun - 1, Wait: result.Wait, Keep: r.Undecided}}
+		snooze := store.Change{Attempt: begun - 1, Wait: result.Wait, Keep: r.Undecided}
+		if result.Reason {
+			snooze.Err, snooze.Unlisted = result.Err, true
+		}
+		return verdict{outcome: Snoozed, change: snooze}
 	case result.Action == handler.ActionDead:
 		stop = true
 	case begun >= r.Max:

@@ -27,6 +27,7 @@ type Change struct {
 	Attempt        int
 	Wait           time.Duration
 	Err            error         // nil keeps the last one
+	Unlisted       bool          // Err is the last error only: the timeline does not grow
 	Reason         string        // why it is a dead letter; "" if it is none
 	Keep           []string      // tokens of runs that stay in the journal
 	Untried        bool          // its handler was not called
@@ -133,7 +134,7 @@ func (s *Store) ForgetTasks(done []*Row) string {
 
 // Noted is what a change adds to the timeline, as JSON; nil for nothing.
 func (s *Store) Noted(c Change) *string {
-	if c.Err == nil || c.Again {
+	if c.Err == nil || c.Again || c.Unlisted {
 		return nil
 	}
 	e := Event{Event: EventFailed, Attempt: c.Attempt, Relay: s.RelayID, Micros: c.Took.Microseconds(), Error: cut(pgerr.Text(c.Err)), Reason: c.Reason}

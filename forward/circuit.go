@@ -1,103 +1,69 @@
 package forward
 
 import (
-	"context"
-	"math/rand/v2"
-	"sync"
+	"fmt"
+	"net/url"
+	"strings"
 	"time"
 )
 
 const (
 	leastPause = time.Second
 	mostPause  = time.Minute
-	// patience is how long a call waits for the circuit, so that an outage does not make the relay
-	// put off its backlog at full speed.
-	patience = 2 * time.Second
+	// mostAfter bounds the pause that a publisher asks for.
+	mostAfter = time.Hour
 )
 
-// circuit keeps events from a broker that is unavailable. It is closed while all is well. A failure
-// opens it for a time; then one call tries, and closes it or opens it for longer.
+// broker is the name of the circuit of the whole broker. No target has it.
+const broker = ""
+
+// circuit is an open one: it keeps events from a broker, or from one target, that takes none. When
+// its pause is over, one call is its trial, which closes it or opens it for longer.
 type circuit struct {
-	mu      sync.Mutex
-	until   time.Time     // zero: it is closed
-	pause   time.Duration // of the last failure
-	trying  bool
-	changed chan struct{} // closed by a success
+	since time.Time     // when it opened
+	until time.Time     // no trial begins before
+	pause time.Duration // of the last failure
+	trial time.Time     // the end of the trial that is under way; zero: there is none
+	err   error         // of the last failure
+
+	closed chan struct{} // closed when the circuit is
 }
 
-// enter waits, for a little, until a call may go to the broker. Else wait is when to come back.
-// After true the caller calls succeeded or failed, or else left.
-func (c *circuit) enter(ctx context.Context) (wait time.Duration, ok bool) {
-	deadline := time.Now().Add(patience)
-	for {
-		c.mu.Lock()
-		now := time.Now()
-		open := c.until.Sub(now)
-		if c.until.IsZero() || open <= 0 && !c.trying {
-			c.trying = !c.until.IsZero()
-			c.mu.Unlock()
-			return 0, true
-		}
-		if c.changed == nil {
-			c.changed = make(chan struct{})
-		}
-		changed := c.changed
-		c.mu.Unlock()
-		left := deadline.Sub(now)
-		if left <= 0 || ctx.Err() != nil {
-			return max(open, leastPause) + rand.N(leastPause), false
-		}
-		if open > 0 {
-			left = min(left, open)
-		}
-		select {
-		case <-changed:
-		case <-time.After(left):
-		case <-ctx.Done():
-		}
+// try begins a trial that takes so long at most. Else wait is when to come back.
+func (c *circuit) try(now time.Time, limit time.Duration) (wait time.Duration, ok bool) {
+	if !c.trial.IsZero() && !now.Before(c.trial) { // its publisher does not return
+		c.fail(c.trial, 0)
 	}
+	switch {
+	case !c.trial.IsZero():
+		return leastPause, false
+	case now.Before(c.until):
+		return c.until.Sub(now), false
+	}
+	c.trial = now.Add(limit)
+	return 0, true
 }
 
-// succeeded closes the circuit.
-func (c *circuit) succeeded() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.until, c.pause, c.trying = time.Time{}, 0, false
-	if c.changed != nil {
-		close(c.changed)
-		c.changed = nil
-	}
-}
-
-// failed opens the circuit, for the given time if there is one, and returns for how long.
-func (c *circuit) failed(after time.Duration) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	if open := c.until.Sub(now); open > 0 && after == 0 { // by a call that began with this one
-		return open
-	}
+// fail opens the circuit for the given time if there is one, and else for twice the last one.
+func (c *circuit) fail(now time.Time, after time.Duration) {
 	c.pause = min(max(2*c.pause, leastPause), mostPause)
 	if after == 0 {
 		after = c.pause
 	}
-	c.until, c.trying = now.Add(after), false
-	return after
+	c.until, c.trial = now.Add(min(after, mostAfter)), time.Time{}
 }
 
-// left lets another call try, after one that has ended without a result.
-func (c *circuit) left() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.trying = false
-}
-
-// open is for how long the circuit stays open; 0: it is closed.
-func (c *circuit) open() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.until.IsZero() {
-		return 0
+// shown is a target as logs and Health name it: of a URL, which may be secret, the host alone.
+func shown(target string) string {
+	if target == broker {
+		return "the broker"
 	}
-	return max(time.Until(c.until), time.Nanosecond)
+	if strings.Contains(target, "://") {
+		u, err := url.Parse(target)
+		if err != nil {
+			return "a URL that is not valid"
+		}
+		target = u.Scheme + "://" + u.Host
+	}
+	return fmt.Sprintf("%.100s", target)
 }

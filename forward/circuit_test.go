@@ -1,72 +1,146 @@
 package forward
 
 import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
+var errAway = errors.New("away")
+
+// testCircuits are the circuits of a test, and what they log.
+func testCircuits(t *testing.T) (s *circuits, log *slog.Logger, logged *strings.Builder) {
+	t.Helper()
+	logged = &strings.Builder{}
+	return &circuits{taskType: "T", limit: 10 * time.Second}, slog.New(slog.NewTextHandler(logged, nil)), logged
+}
+
 // An open circuit lets nobody through; after its pause one call tries. The pauses grow to a minute.
 func TestTheCircuit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var c circuit
-		enter := func(want bool) {
-			t.Helper()
-			if wait, ok := c.enter(t.Context()); ok != want || !ok && wait <= 0 {
-				t.Fatalf("entered %v, want %v; wait %v", ok, want, wait)
-			}
+	for name, target := range map[string]string{"of the broker": broker, "of a target": "queue"} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testTheCircuit(t, target) }) })
+	}
+}
+
+func testTheCircuit(t *testing.T, target string) {
+	s, log, logged := testCircuits(t)
+	enter := func(want bool) (p pass) {
+		t.Helper()
+		p, refused := s.enter(target)
+		if (refused == nil) != want || refused != nil && (refused.wait <= 0 || refused.err == nil) {
+			t.Fatalf("entered %v, want %v: %+v", refused == nil, want, refused)
 		}
-		enter(true)
-		enter(true) // many at once while it is closed
-		for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-			if got := c.failed(0); got != want*time.Second {
-				t.Fatalf("open for %v, want %v s", got, want)
-			}
-			if again := c.failed(0); again != want*time.Second {
-				t.Fatalf("a second call that fails at the same time opens it for %v", again)
-			}
-			time.Sleep(want*time.Second + time.Millisecond)
-			enter(true)
-			if _, ok := c.enter(t.Context()); ok {
-				t.Fatal("a second call tries at the same time")
-			}
+		return p
+	}
+	failed := func(after time.Duration) time.Duration { return s.failed(log, target, errAway, after) }
+	enter(true)
+	enter(true) // many at once while it is closed
+	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		if got := failed(0); got != want*time.Second {
+			t.Fatalf("open for %v, want %v s", got, want)
 		}
-		c.left() // a call that ended without a result
-		enter(true)
-		c.succeeded()
-		enter(true)
-		if c.open() != 0 || c.failed(0) != time.Second {
-			t.Error("a success does not close the circuit")
+		if again := failed(0); again != want*time.Second {
+			t.Fatalf("a second call that fails at the same time opens it for %v", again)
 		}
-		if got := c.failed(time.Hour); got != time.Hour || c.open() != time.Hour {
-			t.Errorf("the publisher's own pause: %v", got)
-		}
-		began := time.Now()
 		enter(false)
-		if waited := time.Since(began); waited != patience {
-			t.Errorf("waited %v, want %v", waited, patience)
+		time.Sleep(want*time.Second + time.Millisecond)
+		enter(true)
+		enter(false) // one trial at a time
+	}
+	if _, refused := s.enter("another"); refused != nil {
+		t.Error("another target is held up")
+	}
+	s.left(pass{target: target}) // of a call that is no trial
+	enter(false)
+	time.Sleep(s.limit + 2*time.Minute)
+	p := enter(true)
+	s.left(p) // a trial that ended without a result
+	enter(true)
+	s.succeeded(log, target)
+	enter(true)
+	if len(s.all()) != 0 || failed(0) != time.Second {
+		t.Error("a success does not close the circuit")
+	}
+	if got := failed(time.Hour); got != time.Hour {
+		t.Errorf("the publisher's own pause: %v", got)
+	}
+	if got := failed(100 * time.Hour); got != mostAfter {
+		t.Errorf("a pause beyond the bound: %v", got)
+	}
+	if got := logged.String(); strings.Count(got, "level=WARN") != 2 || strings.Count(got, "level=INFO") != 1 || strings.Count(got, "error=away") != 2 {
+		t.Errorf("a record at each opening and closing, but:\n%s", got)
+	}
+}
+
+// A trial whose call does not return is over with its time limit, as a failure.
+func TestATrialThatHangsIsOverWithItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, log, _ := testCircuits(t)
+		s.failed(log, "queue", errAway, 0)
+		time.Sleep(time.Second)
+		hangs, refused := s.enter("queue")
+		if refused != nil {
+			t.Fatal("no trial")
+		}
+		time.Sleep(s.limit)
+		if _, refused := s.enter("queue"); refused == nil || refused.wait != 2*time.Second {
+			t.Errorf("it counts as no failure: %+v", refused)
+		}
+		time.Sleep(2 * time.Second)
+		if _, refused := s.enter("queue"); refused != nil {
+			t.Errorf("no second trial: %+v", refused)
+		}
+		s.left(hangs) // at last
+		if _, refused := s.enter("queue"); refused == nil {
+			t.Error("two trials at a time")
 		}
 	})
 }
 
-// A success lets those through that wait.
+// A call waits a little for the broker's circuit; a success lets it through.
 func TestASuccessWakesThoseThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var c circuit
-		c.failed(0)
-		time.Sleep(time.Second)
-		if _, ok := c.enter(t.Context()); !ok {
-			t.Fatal("the first call does not try")
+		s, log, _ := testCircuits(t)
+		s.failed(log, broker, errAway, time.Minute)
+		began := time.Now()
+		if _, refused := s.enterBroker(t.Context()); refused == nil || time.Since(began) != patience {
+			t.Errorf("refused %v after %v, want after %v", refused, time.Since(began), patience)
 		}
 		through := make(chan bool)
 		go func() {
-			_, ok := c.enter(t.Context())
-			through <- ok
+			_, refused := s.enterBroker(t.Context())
+			through <- refused == nil
 		}()
 		synctest.Wait()
-		c.succeeded()
+		s.succeeded(log, broker)
 		if !<-through {
 			t.Error("the waiting call did not get through")
+		}
+	})
+}
+
+// The number of circuits has a bound, and those that no event tries are forgotten.
+func TestCircuitsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, log, _ := testCircuits(t)
+		for i := range 2 * mostOpen {
+			s.failed(log, fmt.Sprint("queue ", i), errAway, 0)
+		}
+		s.failed(log, broker, errAway, 0)
+		if got := len(s.all()); got != mostOpen+1 {
+			t.Errorf("%d circuits are open, want %d and the broker's", got, mostOpen)
+		}
+		if _, refused := s.enter(fmt.Sprint("queue ", mostOpen)); refused != nil {
+			t.Error("a target without a circuit is held up")
+		}
+		time.Sleep(forgetAfter + 2*time.Second)
+		s.failed(log, "another", errAway, 0)
+		if got := s.all(); len(got) != 1 || got[0].target != "another" {
+			t.Errorf("%d circuits are open, want the new one", len(got))
 		}
 	})
 }

@@ -16,12 +16,22 @@
 // What becomes of an event depends on the publisher's error:
 //
 //   - nil: the broker has it. The task is done.
-//   - [Permanent]: no retry can help, as with an event too large or a topic that does not exist. The
-//     task is a dead letter at once.
+//   - [Permanent]: it can never change, as with an event too large. The task is a dead letter at once.
+//   - [TargetUnavailable]: the event's target takes nothing now, as a full queue. The attempt counts.
+//     Other events for this target wait; those for other targets are sent.
 //   - [Unavailable], or the end of the time limit: the broker cannot be reached. No attempt is
-//     counted; the type pauses, for longer each time, up to a minute. Then one batch tries again.
-//     An event that alone of its batch has no answer in time counts an attempt the third time.
-//   - any other error: the task is retried as after any failed attempt.
+//     counted, and no event is sent for a while. An event that alone of its batch has no answer in
+//     time counts an attempt the third time.
+//   - any other error is the event's own: the task is retried as after any failed attempt.
+//
+// Where nothing passes, a circuit opens: of the target, or of the whole broker. Its pause is a second,
+// then two, at most a minute. Then one call tries; of a target's events one is sent. A call that hangs
+// is over with its time limit. Only open circuits are kept: those of 1,000 targets at most, each until
+// ten minutes have passed without a try. Each process has its own.
+//
+// An event that waits for a circuit says why in its last error. After three days each wait counts as
+// an attempt. The relay's log has a warning when a circuit opens, and a record when it closes;
+// [Forwarder.Health] names the open ones.
 //
 // Events of one ordering key are published one after the other: the next one only after the
 // acknowledgement of the last. A dead letter of a key does not hold up the key.

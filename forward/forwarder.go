@@ -3,11 +3,8 @@ package forward
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
-	"math/rand/v2"
-	"slices"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -23,19 +20,20 @@ type Forwarder struct {
 	*config
 	taskType string
 	to       Publisher
-	circuit  circuit
+	circuits circuits
 	late     lateEvents
 
 	published, permanent, temporary, unavailable atomic.Int64
 }
 
-// Stats are counts since the process began, and the state of the circuit.
+// Stats are counts since the process began, and the state of the circuits.
 type Stats struct {
 	Published   int64 // acknowledged
 	Permanent   int64 // refused for good: dead letters
 	Temporary   int64 // failed: retried, as attempts
-	Unavailable int64 // put off without an attempt, as the broker was unavailable
-	// Open is for how long no event is sent yet; 0 while all is well.
+	Unavailable int64 // put off without an attempt, as the broker or the target takes nothing
+	// Open is for how long no event is sent yet to the broker, or to one of its targets: the longest
+	// time of all. It is 0 while all is well. [Forwarder.Health] says where events wait, and why.
 	Open time.Duration
 }
 
@@ -50,8 +48,8 @@ func register(reg *handlers.Registry, taskType string, c *config, to Publisher) 
 	if to == nil {
 		panic(fmt.Sprintf("forward: the Publisher of %s is nil", taskType))
 	}
-	f := &Forwarder{config: c, taskType: taskType, to: to}
-	handlers.Batch(reg, outbox.NewTaskType[json.RawMessage](taskType), c.batch, f.handle, c.handler...)
+	f := &Forwarder{config: c, taskType: taskType, to: to, circuits: circuits{taskType: taskType, limit: c.timeout + trialGrace}}
+	handlers.Batch(reg, outbox.NewTaskType[json.RawMessage](taskType), c.batch, f.handle, append(c.handler, handlers.Use(withLogger))...)
 	return f
 }
 
@@ -60,103 +58,53 @@ func (f *Forwarder) TaskType() string { return f.taskType }
 
 // Stats returns what the Forwarder has done.
 func (f *Forwarder) Stats() Stats {
-	return Stats{f.published.Load(), f.permanent.Load(), f.temporary.Load(), f.unavailable.Load(), f.circuit.open()}
+	s := Stats{f.published.Load(), f.permanent.Load(), f.temporary.Load(), f.unavailable.Load(), 0}
+	for _, c := range f.circuits.all() {
+		s.Open = max(s.Open, time.Until(c.until), time.Nanosecond)
+	}
+	return s
+}
+
+type loggerKey struct{}
+
+// withLogger hands the relay's logger to handle.
+func withLogger(next handlers.Func) handlers.Func {
+	return func(ctx context.Context, call *handlers.Call) error {
+		return next(context.WithValue(ctx, loggerKey{}, call.Logger()), call)
+	}
+}
+
+func loggerOf(ctx context.Context) *slog.Logger {
+	if log, ok := ctx.Value(loggerKey{}).(*slog.Logger); ok {
+		return log
+	}
+	return slog.Default()
 }
 
 // handle publishes the events of a batch. What is not acknowledged has an error in the BatchError.
 func (f *Forwarder) handle(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[json.RawMessage]) error {
-	wait, ok := f.circuit.enter(ctx)
-	if !ok {
-		f.unavailable.Add(int64(len(tasks)))
-		return handlers.Snooze(wait)
-	}
-	settled := false
-	defer func() { // of a panic, or with nothing to publish
-		if !settled {
-			f.circuit.left()
+	c := &call{f: f, log: loggerOf(ctx), failed: handlers.BatchError{}, passes: map[string]pass{}}
+	broker, refused := f.circuits.enterBroker(ctx)
+	if refused != nil {
+		for _, t := range tasks {
+			c.putOff(t, refused.err, refused.wait)
 		}
-	}()
-	failed := handlers.BatchError{}
-	events, of := make([]*Event, 0, len(tasks)), make([]int64, 0, len(tasks))
-	for _, t := range tasks {
-		e, err := f.newEvent(t)
-		if err != nil {
-			f.permanent.Add(1)
-			failed[t.ID] = handlers.Dead(err)
-			continue
+		return c.failed
+	}
+	c.passes[broker.target] = broker
+	defer c.leave() // what has no result by then: after a panic, or without an event
+	c.choose(tasks)
+	if len(c.events) > 0 {
+		limit, cancel := context.WithTimeout(ctx, f.timeout)
+		defer cancel()
+		errs := f.to.Publish(limit, c.events)
+		if errs != nil && len(errs) != len(c.events) {
+			return fmt.Errorf("forward: %T.Publish returned %d errors for %d events", f.to, len(errs), len(c.events))
 		}
-		events, of = append(events, e), append(of, t.ID)
+		c.settle(limit, errs)
 	}
-	if len(events) == 0 {
-		return failed
-	}
-	limit, cancel := context.WithTimeout(ctx, f.timeout)
-	defer cancel()
-	errs := f.to.Publish(limit, events)
-	if errs != nil && len(errs) != len(events) {
-		return fmt.Errorf("forward: %T.Publish returned %d errors for %d events", f.to, len(errs), len(events))
-	}
-	down, longest, answered := 0, time.Duration(0), false
-	late := map[int64]error{}
-	for i, id := range of {
-		var err error
-		if errs != nil {
-			err = errs[i]
-		}
-		after, gone := IsUnavailable(err)
-		timedOut := limit.Err() != nil && errors.Is(err, limit.Err())
-		if timedOut {
-			late[id] = err
-		}
-		switch {
-		case err == nil:
-			f.published.Add(1)
-			answered = true
-		case IsPermanent(err):
-			f.permanent.Add(1)
-			failed[id] = handlers.Dead(err)
-			answered = true
-		case handlers.ActionOf(err) == "snooze":
-			f.unavailable.Add(1)
-			failed[id] = err
-			answered = true
-		case gone, timedOut:
-			down, longest = down+1, max(longest, after)
-			failed[id] = nil // below
-		default:
-			f.temporary.Add(1)
-			failed[id] = err
-			answered = true
-		}
-	}
-	if !answered && down == len(late) {
-		answered = f.late.atFault(slices.Collect(maps.Keys(late)))
-	}
-	if answered { // so the broker is not down
-		for id, err := range late {
-			if f.late.count(id) {
-				f.temporary.Add(1)
-				failed[id] = err
-				down--
-			}
-		}
-	}
-	settled = true
-	if down > 0 && !answered || longest > 0 {
-		longest = f.circuit.failed(longest)
-	} else {
-		f.circuit.succeeded()
-	}
-	if down > 0 {
-		f.unavailable.Add(int64(down))
-		for id, err := range failed {
-			if err == nil {
-				failed[id] = handlers.Snooze(max(longest, leastPause) + rand.N(leastPause))
-			}
-		}
-	}
-	if len(failed) == 0 {
+	if len(c.failed) == 0 {
 		return nil
 	}
-	return failed
+	return c.failed
 }

@@ -18,15 +18,15 @@ type lateEvents struct {
 }
 
 // atFault reports whether each of these was late before.
-func (l *lateEvents) atFault(ids []int64) bool {
+func (l *lateEvents) atFault(late map[int64]error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, id := range ids {
+	for id := range late {
 		if _, known := l.times[id]; !known {
 			return false
 		}
 	}
-	return len(ids) > 0
+	return len(late) > 0
 }
 
 // count notes that an event was late, and reports whether that is to count as an attempt.

@@ -85,8 +85,9 @@ func Route(to func(*Event) (string, error)) Option { return func(c *config) { c.
 func BatchSize(n int) Option { return func(c *config) { c.batch = n } }
 
 // Timeout bounds one call of Publish; by default 10 s. A call that takes longer counts as
-// [Unavailable], but for an event that alone has no answer: see the package. It panics unless d is
-// within 1 ms to 20 s: the transaction of the claim is open meanwhile.
+// [Unavailable], or as [TargetUnavailable] without an attempt if all of its events have one target;
+// but for an event that alone has no answer: see the package. It panics unless d is within 1 ms to
+// 20 s: the transaction of the claim is open meanwhile.
 func Timeout(d time.Duration) Option {
 	if d < time.Millisecond || d > 20*time.Second {
 		panic(fmt.Sprintf("forward: Timeout(%v): must be within 1ms to 20s", d))

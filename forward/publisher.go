@@ -19,8 +19,8 @@ type permanent struct{ error }
 
 func (e permanent) Unwrap() error { return e.error }
 
-// Permanent marks an error of a Publisher that no retry can mend: the event becomes a dead letter.
-// A nil err gives nil.
+// Permanent marks an error of a Publisher that can never change, as with too large a message or an
+// invalid name: the event becomes a dead letter at once. A nil err gives nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -41,9 +41,11 @@ type unavailable struct {
 
 func (e unavailable) Unwrap() error { return e.error }
 
-// Unavailable marks an error of a Publisher as the broker's: it is down, full, or asks to be left
-// alone. No attempt is counted. after is when to try again; 0 leaves that to the circuit, which
-// waits a second, then two, at most a minute. A nil err gives nil.
+// Unavailable marks an error of a Publisher as the broker's: there is no connection to it at all. No
+// attempt is counted, and the Forwarder sends nothing for a while if nothing passed. Only a list of
+// connection errors qualifies: an unknown error is the message's. after is when to try again, at
+// most an hour; 0 leaves that to the circuit, which waits a second, then two, at most a minute. A
+// nil err gives nil.
 func Unavailable(err error, after time.Duration) error {
 	if err == nil {
 		return nil
@@ -55,6 +57,33 @@ func Unavailable(err error, after time.Duration) error {
 // time to try again.
 func IsUnavailable(err error) (after time.Duration, yes bool) {
 	var u unavailable
+	yes = errors.As(err, &u)
+	return u.after, yes
+}
+
+type targetUnavailable struct {
+	error
+	after time.Duration
+}
+
+func (e targetUnavailable) Unwrap() error { return e.error }
+
+// TargetUnavailable marks an error of a Publisher as that of the event's target ([Event.To]): it
+// takes nothing now, as a full queue, a subject at its limit, or a topic without a leader. It is an
+// answer, so the attempt of the event counts. If nothing passed to the target, its other events are
+// put off without an attempt, and those of other targets are sent. after is as of [Unavailable]. A
+// nil err gives nil.
+func TargetUnavailable(err error, after time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return targetUnavailable{err, max(after, 0)}
+}
+
+// IsTargetUnavailable reports whether err, or what it wraps, is marked by [TargetUnavailable], and
+// after what time to try again.
+func IsTargetUnavailable(err error) (after time.Duration, yes bool) {
+	var u targetUnavailable
 	yes = errors.As(err, &u)
 	return u.after, yes
 }

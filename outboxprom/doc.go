@@ -36,7 +36,8 @@
 //
 //   - outbox_events_total{type,outcome}: events; outcome is published, permanent, temporary or
 //     unavailable, as in forward.Stats
-//   - outbox_publisher_pause_seconds{type}: for how long no event is sent yet
+//   - outbox_publisher_pause_seconds{type}: for how long no event is sent yet to the broker or one of
+//     its targets
 //
 // grafana.json is a dashboard of these, alerts.yml has rules; in both, what several processes read
 // of one database counts once. It is a module of its own, so that apps without it do not have

@@ -26,7 +26,7 @@ func (broker) Publish(_ context.Context, events []*forward.Event) []error {
 		case strings.Contains(text, "3"):
 			errs[i] = errors.New("a hiccup")
 		case strings.Contains(text, "4"):
-			errs[i] = forward.Unavailable(errors.New("full"), time.Hour)
+			errs[i] = forward.Unavailable(errors.New("away"), time.Hour)
 		}
 	}
 	return errs
@@ -47,6 +47,9 @@ func TestForwardersHaveMetrics(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got["outbox_events_total TX "+name], want)
 		}
 	}
+	db.Do(t, `UPDATE outbox.task SET run_at = now() WHERE payload->>'n' = '4'`)
+	relaytest.Once(t, db.DB, reg, relay.Config{}) // alone, so that nothing passes
+	got = values(t, registry)
 	if pause := got["outbox_publisher_pause_seconds TX"]; pause < 3000 || pause > 3600 {
 		t.Errorf("the pause is %v s, want an hour", pause)
 	}

@@ -1,0 +1,168 @@
+package forward
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// patience is how long a call waits for the broker's circuit, so that an outage does not make the
+	// relay put off its backlog at full speed.
+	patience = 2 * time.Second
+	// mostOpen bounds the circuits of targets. Events of further targets are sent, and each failure
+	// counts as an attempt.
+	mostOpen = 1000
+	// forgetAfter is when a circuit is dropped that no event has tried.
+	forgetAfter = 10 * time.Minute
+	// trialGrace is how long a trial may take beyond the time limit of Publish.
+	trialGrace = 2 * time.Second
+)
+
+// circuits are the open ones, by target.
+type circuits struct {
+	taskType string
+	limit    time.Duration // of a trial
+
+	mu   sync.Mutex
+	open map[string]*circuit
+}
+
+// pass is the permission to send to a target: its trial, if its circuit is open.
+type pass struct {
+	target string
+	trial  time.Time // the end of the trial; zero: the circuit is closed
+}
+
+// refusal is why events of a target are not sent now, and when to come back.
+type refusal struct {
+	wait   time.Duration
+	err    error
+	closed <-chan struct{} // closed when the circuit closes
+}
+
+// enter lets an event through to a target whose circuit is closed, or begins its trial.
+func (s *circuits) enter(target string) (pass, *refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.open[target]
+	if c == nil {
+		return pass{target: target}, nil
+	}
+	if wait, ok := c.try(time.Now(), s.limit); !ok {
+		return pass{}, &refusal{wait, c.err, c.closed}
+	}
+	return pass{target, c.trial}, nil
+}
+
+// enterBroker is enter for the whole broker. It waits a little for its circuit.
+func (s *circuits) enterBroker(ctx context.Context) (pass, *refusal) {
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	for {
+		p, refused := s.enter(broker)
+		if refused == nil {
+			return p, nil
+		}
+		next := time.NewTimer(refused.wait)
+		select {
+		case <-refused.closed:
+		case <-next.C:
+		case <-ctx.Done():
+			next.Stop()
+			return p, refused
+		case <-deadline.C:
+			next.Stop()
+			return p, refused
+		}
+		next.Stop()
+	}
+}
+
+// succeeded closes the circuit of a target.
+func (s *circuits) succeeded(log *slog.Logger, target string) {
+	s.mu.Lock()
+	c := s.open[target]
+	delete(s.open, target)
+	s.mu.Unlock()
+	if c != nil {
+		close(c.closed)
+		log.Info("outbox: events are published again", "task_type", s.taskType, "target", shown(target), "after", time.Since(c.since).Round(time.Millisecond))
+	}
+}
+
+// failed opens the circuit of a target, for the given time if there is one, and returns for how
+// long.
+func (s *circuits) failed(log *slog.Logger, target string, err error, after time.Duration) time.Duration {
+	wait, opened := s.fail(target, err, after)
+	if opened {
+		log.Warn("outbox: events are not published for now", "task_type", s.taskType, "target", shown(target), "pause", wait, "error", err)
+	}
+	return wait
+}
+
+func (s *circuits) fail(target string, err error, after time.Duration) (wait time.Duration, opened bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	c := s.open[target]
+	switch {
+	case c == nil && len(s.open) >= mostOpen && target != broker:
+		if s.forget(now); len(s.open) >= mostOpen {
+			return leastPause, false
+		}
+		fallthrough
+	case c == nil:
+		if s.open == nil {
+			s.open = map[string]*circuit{}
+		}
+		c, opened = &circuit{since: now, closed: make(chan struct{})}, true
+		s.open[target] = c
+	case now.Before(c.until) && after == 0: // by a call that began before it opened
+		return c.until.Sub(now), false
+	}
+	c.err = err
+	c.fail(now, after)
+	return c.until.Sub(now), opened
+}
+
+// left ends a trial without a result: the next call may try.
+func (s *circuits) left(p pass) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.open[p.target]; c != nil && !p.trial.IsZero() && c.trial.Equal(p.trial) {
+		c.trial = time.Time{}
+	}
+}
+
+// forget drops circuits that no event has tried for long.
+func (s *circuits) forget(now time.Time) {
+	maps.DeleteFunc(s.open, func(_ string, c *circuit) bool {
+		return now.Sub(c.until) > forgetAfter && now.Sub(c.trial) > forgetAfter
+	})
+}
+
+// openCircuit is what Health and Stats say of one.
+type openCircuit struct {
+	target string
+	circuit
+}
+
+// all are the open circuits, by their targets: the broker's first.
+func (s *circuits) all() []openCircuit {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(time.Now())
+	out := make([]openCircuit, 0, len(s.open))
+	for _, target := range slices.Sorted(maps.Keys(s.open)) {
+		out = append(out, openCircuit{target, *s.open[target]})
+	}
+	return out
+}
+
+// spread keeps what was put off together from being due together.
+func spread(wait time.Duration) time.Duration { return max(wait, leastPause) + rand.N(leastPause) }

@@ -16,7 +16,8 @@ type Task[P any] struct {
 	Payload P
 	Headers map[string]string
 
-	// Attempt is 1 in the first call. Runs that died with their process count.
+	// Attempt is 1 in the first call. Runs that died with their process count; one of a Tx or Batch
+	// handler does so once that is known, up to 13 s later. Lost connections do not count.
 	Attempt     int
 	MaxAttempts int
 	// Priority is the task's own; the handler's base priority is not in it.
@@ -34,7 +35,8 @@ type Task[P any] struct {
 	// LastError is the text of the latest failure, at most 4 kB; "" before the first.
 	LastError string
 	// Errors are the attempts that failed or were lost, the oldest first: at most the last 20, with
-	// the first of them. Those of earlier iterations are not among them.
+	// the first of them. Those of earlier iterations, and of a payload that was replaced, are not
+	// among them.
 	Errors []AttemptError
 
 	// Lease is set by the relay for Leased handlers, and by tests that call a handler directly.

@@ -15,6 +15,7 @@ const (
 	EventExpired   EventKind = "expired"   // an attempt whose lease ran out
 	EventDead      EventKind = "dead"      // a dead letter without a call of the handler
 	EventRedriven  EventKind = "redriven"  // a dead letter that became a task again
+	EventReplaced  EventKind = "replaced"  // its payload, by outbox.OnConflict(outbox.Replace)
 	EventFinished  EventKind = "finished"  // the last one of a task in the history
 	EventDiscarded EventKind = "discarded" // likewise
 )

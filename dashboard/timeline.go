@@ -57,6 +57,8 @@ func eventOf(e admin.Event) event {
 		if e.Actor != "" {
 			out.Text += " by " + visible(e.Actor)
 		}
+	case admin.EventReplaced:
+		out.Text, out.Tone = "replaced by an enqueue of its unique key", ""
 	case admin.EventFinished:
 		out.Text, out.Tone = "finished in "+attempt, "good"
 	case admin.EventDiscarded:

@@ -94,7 +94,7 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"key page":          {"task_pkey", []any{"", "", 1000}},
 		"lock keys":         {"task_pkey", []any{"", "", "TX", "z", 1000}},
 		"delete keys":       {"task_pkey", []any{pq.Array([]string{"(0,1)"})}},
-		"lock back":         {"task_pkey", []any{taskID, 0, 0}},
+		"lock back":         {"task_pkey", []any{taskID, 0, 0, "{}"}},
 		"complete and keep": {"task_pkey", []any{pq.Array([]int{taskID}), token, pq.Array([]int{1000}), pq.Array([]sql.NullString{{}})}},
 		"lock heads":        {"", []any{"1000"}},
 		"promote heads":     {"task_waiting", []any{limit}},

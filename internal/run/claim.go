@@ -167,11 +167,29 @@ func (u *unit) take(c claimPlan) error {
 			before = ""
 		}
 		slices.SortFunc(u.rows, (*store.Row).Compare) // RETURNING does not keep the lane's order
-		if len(u.rows) == 0 || after != "" {
-			return nil
+		if len(u.rows) > 0 && after == "" {
+			if _, err := conn.ExecContext(ctx, u.savepointStatements(u.h.Timeout)); err != nil {
+				return err
+			}
 		}
-		_, err := conn.ExecContext(ctx, u.savepointStatements(u.h.Timeout))
-		return err
+		return u.noteTime(ctx, conn)
+	})
+}
+
+const clockSQL = `/* outbox: the time */
+SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint`
+
+// noteTime asks for PostgreSQL's clock where MaxElapsed counts from an earlier failure.
+func (u *unit) noteTime(ctx context.Context, conn pg.Exclusive) error {
+	failed := func(r *store.Row) bool { _, failed := r.FirstFailure(); return failed }
+	if u.h.MaxElapsed == 0 || !slices.ContainsFunc(u.rows, failed) {
+		return nil
+	}
+	return conn.Together(ctx, "", clockSQL, nil, "", func(values []driver.Value) error {
+		for _, r := range u.rows {
+			r.NoteTime(pg.Integer(values[0]))
+		}
+		return nil
 	})
 }
 
@@ -201,7 +219,7 @@ func (u *unit) tasks() []*store.Task {
 	tasks := make([]*store.Task, len(u.rows))
 	for i, r := range u.rows {
 		tasks[i] = &block[i]
-		r.Fill(tasks[i], r.Begun()+len(r.Undecided))
+		r.Fill(tasks[i], r.Begun())
 	}
 	return tasks
 }

@@ -35,6 +35,7 @@ type verdict struct {
 type ending struct {
 	kind      handler.Kind
 	out       callResult
+	ended     time.Time                                          // by the process's clock
 	canceled  []int64                                            // tasks that an operator or the app canceled
 	prevented bool                                               // a Leased handler's Complete failed by the database
 	backoff   func(attempts int) (wait time.Duration, stop bool) // after so many failed attempts
@@ -44,7 +45,7 @@ type ending struct {
 
 // newEnding is how a run of the handler ended. log hears of a Backoff that panics.
 func newEnding(log *slog.Logger, h *handler.Handler, out callResult) ending {
-	return ending{kind: h.Kind, out: out, backoff: backoffOf(log, h), maxElapsed: h.MaxElapsed}
+	return ending{kind: h.Kind, out: out, ended: time.Now(), backoff: backoffOf(log, h), maxElapsed: h.MaxElapsed}
 }
 
 // decide says what becomes of the tasks of a run, and of what its handler wrote. It has verdicts
@@ -135,12 +136,13 @@ func (e *ending) failed(r *store.Row, result handler.Result, begun int) verdict 
 	default:
 		c.Wait, stop = e.backoff(begun)
 	}
-	if first, failed := r.FirstFailure(); c.Reason == "" && e.maxElapsed > 0 {
-		due := time.UnixMicro(r.RunAt).Add(e.out.took + c.Wait) // or later: the run may have begun after RunAt
+	if e.maxElapsed > 0 && c.Reason == "" {
+		now := r.At(e.ended)
+		first, failed := r.FirstFailure()
 		if !failed {
-			first = time.UnixMicro(r.RunAt)
+			first = now
 		}
-		stop = stop || due.Sub(first) > e.maxElapsed
+		stop = stop || now.Add(c.Wait).Sub(first) > e.maxElapsed
 	}
 	if stop {
 		c.Reason = store.ReasonHandler

@@ -159,7 +159,7 @@ func TestDecideForABatch(t *testing.T) {
 	}
 }
 
-// TestMaxElapsed: the time counts from the first failure since the last redrive to the next attempt.
+// TestMaxElapsed: the time counts from the first failure since the last redrive to the next attempt, and not from when the task was due.
 func TestMaxElapsed(t *testing.T) {
 	t.Parallel()
 	const begun = "2026-11-26T12:00:00Z"
@@ -172,14 +172,14 @@ func TestMaxElapsed(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		timeline   string
-		after      time.Duration // of the first failure, as the task became due
+		after      time.Duration // of the first failure, by PostgreSQL's clock, as the handler is called
 		err        error
 		maxElapsed time.Duration
 		want       Outcome
 	}{
 		{"without a limit", failed, 1000 * time.Hour, errors.New("failed"), 0, Retry},
 		{"the first failure", "", 0, errors.New("failed"), time.Hour, Retry},
-		{"the first failure, and a longer wait", "", 0, errors.New("failed"), time.Minute - 1, Dead},
+		{"the first failure, and a longer wait", "", 0, errors.New("failed"), 30*time.Second - 1, Dead},
 		{"in time", failed, 58 * time.Minute, errors.New("failed"), time.Hour, Retry},
 		{"too late", failed, 60 * time.Minute, errors.New("failed"), time.Hour, Dead},
 		{"too late as the handler took its time", failed, 59*time.Minute + time.Second, errors.New("failed"), time.Hour, Dead},
@@ -187,14 +187,17 @@ func TestMaxElapsed(t *testing.T) {
 		{"a snooze is no failure", failed, 2 * time.Hour, handlers.Snooze(time.Hour), time.Hour, Snoozed},
 		{"redriven since", old + `, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}, ` + failed, 30 * time.Minute, errors.New("failed"), time.Hour, Retry},
 		{"redriven, and the first failure since", old + `, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}`, 0, errors.New("failed"), time.Hour, Retry},
+		{"replaced, and the first failure since", old + `, {"event": "replaced", "at": "2026-11-25T12:00:00Z"}`, 0, errors.New("failed"), time.Hour, Retry},
 	} {
 		r := &store.Row{}
 		if _, err := r.FromText(fmt.Sprintf("7\x1f0\x1f1\x1f%d\x1f\x1f1\x1f[null,100,null,null,null,false,null,0,null,false,[%s]]\x1f{}",
-			at.Add(c.after).UnixMicro(), c.timeline)); err != nil {
+			at.UnixMicro(), c.timeline)); err != nil {
 			t.Fatal(err)
 		}
-		e := ending{kind: handler.KindLeased, out: callResult{err: c.err, took: 30 * time.Second}, maxElapsed: c.maxElapsed,
-			backoff: func(int) (time.Duration, bool) { return time.Minute - 30*time.Second, false }}
+		called := time.Now()
+		r.NoteTime(at.Add(c.after).UnixMicro())
+		e := ending{kind: handler.KindLeased, out: callResult{err: c.err}, ended: called.Add(30 * time.Second), maxElapsed: c.maxElapsed,
+			backoff: func(int) (time.Duration, bool) { return 30 * time.Second, false }}
 		_, verdicts := decide(e, []*store.Row{r})
 		if got := verdicts[0]; got.outcome != c.want || (c.want == Dead) != (got.change.Reason == store.ReasonHandler) {
 			t.Errorf("%s: %v %+v, want %v", c.name, got.outcome, got.change, c.want)

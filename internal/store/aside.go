@@ -10,9 +10,9 @@ import (
 
 // Recording from outside the claim's transaction, which is gone: the task is back as it was, or
 // still locked by a backend that has not noticed, or another relay has it already. Those locks are
-// not waited for. The iteration is compared too, as attempt begins anew with each.
+// not waited for. The iteration and the payload are compared too, as attempt begins anew with each.
 const LockBackSQL = `/* outbox: lock a task whose claim is gone */
-SELECT 1 FROM outbox.task WHERE task_id = $1 AND attempt = $2 AND iterations = $3 AND state <> 'leased' FOR UPDATE SKIP LOCKED`
+SELECT 1 FROM outbox.task WHERE task_id = $1 AND attempt = $2 AND iterations = $3 AND payload = $4::jsonb AND state <> 'leased' FOR UPDATE SKIP LOCKED`
 
 const deleteBackSQL = `/* outbox: take a task whose claim is gone */
 DELETE FROM outbox.task WHERE task_id = $1`
@@ -62,7 +62,7 @@ func (s *Store) Delay(ctx context.Context, t *Row, wait time.Duration) error {
 
 func (s *Store) locked(ctx context.Context, tx *sql.Tx, t *Row) (bool, error) {
 	var found int
-	err := tx.QueryRowContext(ctx, s.SQL(LockBackSQL), t.ID, t.Attempt, t.iterations).Scan(&found)
+	err := tx.QueryRowContext(ctx, s.SQL(LockBackSQL), t.ID, t.Attempt, t.iterations, t.Payload).Scan(&found)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}

@@ -34,6 +34,8 @@ type Row struct {
 	Isolation Isolation
 	Place     string // a Leased task: its ctid after the claim
 	Discarded error  // what its handler discarded it for
+
+	askedAt, answered time.Time // PostgreSQL's clock, and when it was asked for by the process's
 }
 
 // RowText is a task t as every claim returns it: its fields with U+001F between them, which no JSON
@@ -59,7 +61,11 @@ func (r *Row) FromLine(line string) error {
 		return err
 	}
 	r.Place, r.LostBy = f[1], sql.NullString{String: f[6], Valid: f[6] != ""}
-	return r.set(f[0], f[2], f[3], f[4], f[5], f[7], f[8])
+	err := r.set(f[0], f[2], f[3], f[4], f[5], f[7], f[8])
+	if r.attemptedAt != nil { // this run's
+		r.NoteTime(*r.attemptedAt)
+	}
+	return err
 }
 
 // split fills all fields with what separators are between. The last one may have separators.
@@ -158,17 +164,28 @@ func (r *Row) Fill(t *Task, attempt int) {
 	}
 }
 
-// FirstFailure is when the first attempt failed since the task was enqueued, or redriven last.
+// FirstFailure is when the first attempt failed since the task was enqueued, replaced or redriven.
 func (r *Row) FirstFailure() (at time.Time, failed bool) {
 	for _, e := range readEvents(r.timeline) {
 		switch {
-		case e.Event == EventRedriven:
+		case e.Event == EventRedriven || e.Event == EventReplaced:
 			failed = false
 		case !failed && e.At != nil:
 			at, failed = *e.At, true
 		}
 	}
 	return at, failed
+}
+
+// NoteTime notes PostgreSQL's clock at this moment, in µs since 1970.
+func (r *Row) NoteTime(micros int64) { r.askedAt, r.answered = time.Now(), time.UnixMicro(micros) }
+
+// At is a time of the process's clock by PostgreSQL's clock, if that was noted.
+func (r *Row) At(t time.Time) time.Time {
+	if r.askedAt.IsZero() {
+		return t
+	}
+	return r.answered.Add(t.Sub(r.askedAt))
 }
 
 // lostInARow is how many of the last attempts were lost.

@@ -27,6 +27,7 @@ const (
 	EventExpired  = "expired" // its lease ran out
 	EventDead     = "dead"    // without a call of the handler
 	EventRedriven = "redriven"
+	EventReplaced = "replaced" // by OnConflict(Replace): what follows is of another payload
 )
 
 // maxEventError is of how many bytes an error is in the timeline.
@@ -51,10 +52,14 @@ func readEvents(timeline *string) (all []Event) {
 	return all
 }
 
-// attemptErrors are the attempts in a timeline, for the handler.
+// attemptErrors are the attempts with the present payload in a timeline, for the handler.
 func attemptErrors(timeline *string) (all []outbox.AttemptError) {
 	for _, e := range readEvents(timeline) {
-		if e.Event == EventRedriven || e.Event == EventDead {
+		switch e.Event {
+		case EventReplaced:
+			all = nil
+			continue
+		case EventRedriven, EventDead:
 			continue
 		}
 		a := outbox.AttemptError{Attempt: e.Attempt, RelayID: e.Relay, Duration: time.Duration(e.Micros) * time.Microsecond, Error: e.Error}

@@ -12,7 +12,7 @@ import (
 // admin, which is for operators; schema stands alone. What is not listed is refused.
 var allowedImports = map[string][]string{
 	"": {
-		"/internal/counts", "/internal/pgerr", "/internal/txcheck", "/internal/wake",
+		"/internal/copied", "/internal/counts", "/internal/pgerr", "/internal/txcheck", "/internal/wake",
 		"github.com/lib/pq",       // arrays of EnqueueMany
 		"github.com/jmoiron/sqlx", // sqlx_adapter.go
 	},
@@ -26,12 +26,13 @@ var allowedImports = map[string][]string{
 		"", "/internal/pgerr", "/internal/vacuum", "/schema",
 		"/admin", // types, with what holds for them
 	},
-	"/forward":          {"", "/handlers"},
+	"/forward":          {"", "/handlers", "/internal/copied"},
 	"/inbox":            {"", "/internal/txcheck"},
 	"/handlers":         {"", "/internal/guard", "/internal/handler", "github.com/sethvargo/go-retry"},
 	"/internal/handler": {"", "/internal/guard", "github.com/sethvargo/go-retry"},
 	"/pgdb":             {"/internal/pgerr", "github.com/lib/pq"},
 	"/schema":           {"/internal/pgerr", "github.com/sethvargo/go-retry"},
+	"/internal/copied":  {},
 	"/internal/counts":  {},
 	"/internal/guard":   {},
 	"/internal/pg":      {"/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/txoutbox/outbox/internal/copied"
 )
 
 const (
@@ -67,7 +69,8 @@ func MaxAttempts(n int) Option { return func(s *settings) { s.maxAttempts = n } 
 func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
 // Headers are kept beside the payload, for trace ids and the like. Keys and values together are at
-// most 4 kB of valid UTF-8 without NUL. A later Headers replaces an earlier one.
+// most 4 kB of valid UTF-8 without NUL. Keys that begin with "outbox-" are the library's, and are
+// refused. A later Headers replaces an earlier one.
 func Headers(h map[string]string) Option { return func(s *settings) { s.headers = h } }
 
 // AddHeaders adds to the headers that options before it have set, those of the task type included.
@@ -153,16 +156,23 @@ func newSettings(opts []Option) (*settings, error) {
 		if !storable(k) || !storable(v) {
 			return invalid("Headers: %q: keys and values must be valid UTF-8 without NUL", k)
 		}
+		if len(k) >= len(copied.Prefix) && strings.EqualFold(k[:len(copied.Prefix)], copied.Prefix) {
+			return invalid("Headers: %q: keys that begin with %s are the library's", k, copied.Prefix)
+		}
 		size += len(k) + len(v)
 	}
 	if size > maxHeaderBytes {
 		return invalid("Headers: %d bytes, at most %d", size, maxHeaderBytes)
 	}
+	s.encodeHeaders()
+	return s, nil
+}
+
+func (s *settings) encodeHeaders() {
 	if len(s.headers) > 0 {
 		text, _ := json.Marshal(s.headers) // strings have JSON
 		s.headerJSON = string(text)
 	}
-	return s, nil
 }
 
 // ValidSchema reports whether name can be the outbox's schema: lower-case letters, digits and

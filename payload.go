@@ -165,10 +165,7 @@ func (l *lines) add(payload any, limit int) (string, error) {
 		if err := checkPayload(s, limit); err != nil {
 			return "", err
 		}
-		// It is JSON, so its line feeds are between tokens.
-		l.text.WriteString(strings.ReplaceAll(s, "\n", " "))
-		l.text.WriteByte('\n')
-		return s, nil
+		return l.raw(s), nil
 	}
 	if l.encoder == nil {
 		l.encoder = json.NewEncoder(&l.text)
@@ -180,6 +177,13 @@ func (l *lines) add(payload any, limit int) (string, error) {
 	}
 	s := l.text.String()[start : l.text.Len()-1] // without Encode's line feed
 	return s, checkPayload(s, limit)
+}
+
+// raw adds JSON, whose line feeds are between tokens.
+func (l *lines) raw(s string) string {
+	l.text.WriteString(strings.ReplaceAll(s, "\n", " "))
+	l.text.WriteByte('\n')
+	return s
 }
 
 func checkPayload(s string, limit int) error {

@@ -68,6 +68,8 @@ func refusals() (all []refused) {
 		{outbox.Headers(map[string]string{"k": "secret\xff"}), `Headers: "k"`},
 		{outbox.Headers(map[string]string{"\x00": ""}), `Headers: "\x00"`},
 		{outbox.Headers(map[string]string{"k": strings.Repeat("x", 4<<10)}), "Headers: 4097 bytes"},
+		{outbox.Headers(map[string]string{"outbox-event-id": "7"}), `Headers: "outbox-event-id"`},
+		{outbox.AddHeaders(map[string]string{"OUTBOX-x": "7"}), `Headers: "OUTBOX-x"`},
 	} {
 		add("the option of "+c.text, outbox.NewTask{Type: "T", Options: []outbox.Option{c.option}}, outbox.ErrInvalidOption, c.text)
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/txoutbox/outbox/internal/copied"
 )
 
 // NewTask is one task of an EnqueueMany; [TaskType.New] makes it type-safe.
@@ -47,11 +49,21 @@ func newRow(t NewTask, payloads *lines) (row, error) {
 	if s.onConflict != Skip && s.unique == nil {
 		return row{}, fmt.Errorf("%w: OnConflict(%s): it needs Unique or UniquePayload beside it", ErrInvalidOption, conflicts[s.onConflict])
 	}
+	if c, ok := t.Payload.(copied.Task); ok {
+		return copyRow(t.Type, c, *s, payloads), nil
+	}
 	payload, err := payloads.add(t.Payload, s.maxPayload)
 	if err != nil {
 		return row{}, err
 	}
 	return row{settings: s, taskType: t.Type, payload: payload}, nil
+}
+
+// copyRow is the row of a copy, which has the limits of no option.
+func copyRow(taskType string, c copied.Task, s settings, payloads *lines) row {
+	s.priority, s.headers, s.orderingKey, s.ordered = c.Priority, c.Headers, c.OrderingKey, c.OrderingKey != ""
+	s.encodeHeaders()
+	return row{settings: &s, taskType: taskType, payload: payloads.raw(string(c.Payload))}
 }
 
 func checkType(name string) error {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/copied"
 )
 
 // Event is a task as a broker gets it. Its names are those of CloudEvents 1.0.
@@ -66,26 +67,16 @@ func (e *Event) CloudEvents(prefix string) []Header {
 	return all
 }
 
-// Headers of a task that was copied for a target: the id and the time of the original.
-const (
-	originID   = "outbox-event-id"
-	originTime = "outbox-event-time"
-)
-
 // newEvent is the event of a task, but for where it goes.
 func (c *config) newEvent(t *outbox.Task[json.RawMessage]) (*Event, error) {
 	e := &Event{
 		ID: strconv.FormatInt(t.ID, 10), Source: c.source, Type: c.eventType, Key: t.OrderingKey, Time: t.CreatedAt,
-		Headers: t.Headers, Data: t.Payload, Target: c.target, Attempt: t.Attempt,
+		Data: t.Payload, Target: c.target, Attempt: t.Attempt,
 	}
-	if id := t.Headers[originID]; id != "" {
-		e.ID, e.Headers = id, maps.Clone(t.Headers)
-		if at, err := time.Parse(time.RFC3339Nano, t.Headers[originTime]); err == nil {
-			e.Time = at
-		}
-		delete(e.Headers, originID)
-		delete(e.Headers, originTime)
+	if c.target != "" {
+		e.setOrigin(t.Headers)
 	}
+	e.Headers = withoutControl(t.Headers)
 	if c.subject != nil {
 		e.Subject = c.subject(e)
 	}
@@ -95,4 +86,29 @@ func (c *config) newEvent(t *outbox.Task[json.RawMessage]) (*Event, error) {
 	}
 	e.To = to
 	return e, err
+}
+
+// setOrigin gives the event of a copy the id and the time of the task that [Fanout] has copied. Both
+// are as Fanout writes them, or the copy is a task of its own.
+func (e *Event) setOrigin(headers map[string]string) {
+	id, err := strconv.ParseInt(headers[copied.EventID], 10, 64)
+	at, badTime := time.Parse(time.RFC3339Nano, headers[copied.EventTime])
+	if err == nil && badTime == nil && id > 0 {
+		e.ID, e.Time = strconv.FormatInt(id, 10), at
+	}
+}
+
+// withoutControl are the headers that an app gave. SQL may have stored others.
+func withoutControl(headers map[string]string) map[string]string {
+	isControl := func(name, _ string) bool {
+		return strings.EqualFold(name, copied.EventID) || strings.EqualFold(name, copied.EventTime)
+	}
+	for name := range headers {
+		if isControl(name, "") {
+			headers = maps.Clone(headers)
+			maps.DeleteFunc(headers, isControl)
+			break
+		}
+	}
+	return headers
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/copied"
 )
 
 // Target is one of several places that events of a type go to.
@@ -22,7 +23,8 @@ type Target struct {
 // Fanout publishes the tasks of one type to several targets, each with progress, retries and dead
 // letters of its own. A handler of the type replaces each task by one for each target, in one
 // transaction. Their types are the type's name, a slash, and the target's name, as in
-// order.placed/billing. All have the event's id and time, its key, priority and headers.
+// order.placed/billing. All have the event's id and time, its key, priority and headers. No limit of
+// a task's payload or headers is in the way of a copy. Enqueue no tasks of these types.
 //
 // A target that is added is sent what is handled from then on. One that is taken away leaves tasks
 // without a handler: the relay warns of them. It panics as [Register] does, and without targets.
@@ -42,24 +44,36 @@ func Fanout(reg *handlers.Registry, t TaskType, targets map[string]Target, opts 
 	c := newConfig(t.Name(), opts)
 	handlers.Batch(reg, outbox.NewTaskType[json.RawMessage](t.Name()), c.batch,
 		func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[json.RawMessage]) error {
-			var all []outbox.NewTask
-			for _, task := range tasks {
-				for _, taskType := range types {
-					all = append(all, outbox.NewTask{Type: taskType, Payload: task.Payload, Options: c.copied(task)})
-				}
-			}
-			_, err := outbox.EnqueueMany(ctx, tx, all)
-			return err
+			return c.copy(ctx, tx, tasks, types)
 		}, c.handler...)
 	return forwarders
 }
 
-// copied are the options of a task's copy.
-func (c *config) copied(t *outbox.Task[json.RawMessage]) []outbox.Option {
-	opts := append(slices.Clone(c.task), outbox.Priority(t.Priority), outbox.Headers(t.Headers), outbox.AddHeaders(map[string]string{
-		originID: strconv.FormatInt(t.ID, 10), originTime: t.CreatedAt.UTC().Format(time.RFC3339Nano)}))
-	if t.OrderingKey != "" {
-		opts = append(opts, outbox.OrderedBy(t.OrderingKey))
+// copyBytes is from what size on copies are sent in another statement.
+const copyBytes = 16 << 20
+
+// copy enqueues a copy of each task for each of the types.
+func (c *config) copy(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[json.RawMessage], types []string) error {
+	var copies []outbox.NewTask
+	size := 0
+	for _, t := range tasks {
+		control := withoutControl(maps.Clone(t.Headers))
+		if control == nil {
+			control = map[string]string{}
+		}
+		control[copied.EventID], control[copied.EventTime] = strconv.FormatInt(t.ID, 10), t.CreatedAt.UTC().Format(time.RFC3339Nano)
+		payload := copied.Task{Payload: t.Payload, Headers: control, Priority: t.Priority, OrderingKey: t.OrderingKey}
+		for _, taskType := range types {
+			copies = append(copies, outbox.NewTask{Type: taskType, Payload: payload, Options: c.task})
+			if size += len(t.Payload); size < copyBytes {
+				continue
+			}
+			if _, err := outbox.EnqueueMany(ctx, tx, copies); err != nil {
+				return err
+			}
+			copies, size = nil, 0
+		}
 	}
-	return opts
+	_, err := outbox.EnqueueMany(ctx, tx, copies)
+	return err
 }

@@ -3,7 +3,7 @@ set -euo pipefail
 started=$SECONDS
 logs=$(mktemp -d)
 shared=$(cd .. && pwd)/shared/ci # where this project's machines have a script for each server; elsewhere there is none
-modules=(outboxamqp outboxkafka outboxnats outboxotel outboxprom outboxwatermill outboxwebhook cmd/outbox dashboard/browsertest examples) # of go.work, besides the root
+modules=(outboxamqp outboxkafka outboxnats outboxotel outboxprom outboxwatermill outboxwebhook cmd/outbox dashboard/browsertest examples internal/chaos) # of go.work, besides the root
 packages=() # of these modules
 for m in "${modules[@]}"; do packages+=("./$m/..."); done
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -29,6 +29,7 @@ install() {
   command -v promtool >/dev/null || missing+=(prometheus)
   command -v xz >/dev/null || missing+=(xz-utils)
   command -v ps >/dev/null || missing+=(procps)
+  [ -n "$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null)" ] || missing+=(faketime)
   [ ${#missing[@]} -gt 0 ] || return 0
   echo "installing: ${missing[*]}"
   [ "$(id -u)" = 0 ] || as=(sudo)
@@ -128,7 +129,7 @@ checks() {
 # more_checks: for the nightly run, as staticcheck looks at all packages that these need.
 more_checks() {
   go mod verify
-  go run $staticcheck ./dashboard/browsertest ./examples/...
+  go run $staticcheck ./dashboard/browsertest ./examples/... ./internal/chaos/...
   (cd bench && go run $staticcheck ./...)
 }
 

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	breaker "github.com/txoutbox/outbox/internal/chaos/proxy"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	breaker "github.com/txoutbox/outbox/internal/proxy"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/pgdb"
 )

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/chaos/proxy"
+	"github.com/txoutbox/outbox/internal/proxy"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )

@@ -14,12 +14,14 @@ import (
 type arena struct {
 	*cluster
 	*tally
+	broker    broker
 	dir       string // of ledgers, logs and what faults need
 	relays    []*seat
 	producers []*seat
 
 	asides   sync.WaitGroup // of faults that take their time
 	over     atomic.Bool    // no more faults
+	rotating atomic.Bool    // the app does not have the broker's password
 	cleanups []func()
 
 	healing sync.Mutex

@@ -3,9 +3,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -24,14 +27,19 @@ func check(a *arena, o options) error {
 		return err
 	}
 	queries := maps.Clone(always)
-	if o.has("clock") {
+	if fakesClock(o) {
 		delete(queries, early)
 	}
-	if !slices.ContainsFunc(o.faults, func(f string) bool { return !slices.Contains(blameless, f) }) {
+	if o.onlyOf(blameless) {
 		maps.Copy(queries, ofBlameless)
 	}
-	if len(o.faults) == 0 {
-		maps.Copy(queries, ofNoFaults)
+	if o.onlyOf(quiet) {
+		maps.Copy(queries, ofQuiet)
+	}
+	if o.onlyOf([]string{"forged"}) {
+		if err := noErrors(a); err != nil {
+			return err
+		}
 	}
 	if o.onlyPoison() {
 		maps.Copy(queries, ofPoison)
@@ -72,6 +80,22 @@ func examples(a *arena, queries checks) error {
 	return nil
 }
 
+// noErrors checks that no relay has logged an error.
+func noErrors(a *arena) error {
+	for _, s := range a.relays {
+		text, err := os.ReadFile(filepath.Join(a.dir, s.name+".log"))
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "level=ERROR") {
+				a.violate("errors that relays have logged", strings.TrimSpace(line))
+			}
+		}
+	}
+	return nil
+}
+
 // sessionsEnd waits for the end of the app's sessions, which is a moment after their processes'. A
 // check finds those that stay.
 func sessionsEnd(a *arena) error {
@@ -107,12 +131,39 @@ func loadRecords(a *arena) error {
 		a.count("calls", n)
 		a.count("repeated calls", n-1)
 	}
+	if err := loadEvents(a); err != nil {
+		return err
+	}
 	return errors.Join(
 		a.do(`INSERT INTO ledger SELECT * FROM unnest($1::text[], $2::text[], $3::text[])`,
 			pq.Array(ks), pq.Array(kinds), pq.Array(outcomes)),
 		a.do(`INSERT INTO call SELECT * FROM unnest($1::text[], $2::int[])`, pq.Array(called), pq.Array(times)),
-		a.do(`CREATE INDEX ON ledger (k); CREATE INDEX ON effect (k); CREATE INDEX ON call (k);
-			CREATE INDEX ON canceled (k); ANALYZE ledger, effect, call, business, canceled`))
+		a.do(`CREATE INDEX ON ledger (k); CREATE INDEX ON effect (k); CREATE INDEX ON call (k); CREATE INDEX ON event (k);
+			CREATE INDEX ON canceled (k); ANALYZE ledger, effect, call, event, business, canceled`))
+}
+
+// loadEvents writes the events that the broker has to a table.
+func loadEvents(a *arena) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	all, err := a.broker.events(ctx)
+	if err != nil {
+		return err
+	}
+	for target, of := range all {
+		var ks, keys []string
+		var seqs []int64
+		for _, e := range of {
+			ks, keys, seqs = append(ks, e.K), append(keys, e.Key), append(seqs, int64(e.Seq))
+		}
+		a.count("events", len(of))
+		err := a.do(`INSERT INTO event SELECT k, $1, key, seq, place FROM unnest($2::text[], $3::text[], $4::int[])
+			WITH ORDINALITY AS e (k, key, seq, place)`, target, pq.Array(ks), pq.Array(keys), pq.Array(seqs))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // lostOnCrash is how much of the journal, which commits asynchronously, a crash of the server may

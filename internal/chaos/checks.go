@@ -12,9 +12,11 @@ var always = checks{
 	"lost tasks: enqueued, and neither done nor dead": `SELECT k FROM ledger l
 		WHERE outcome = 'acked' AND kind <> 'KEYED' AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM call s WHERE s.k = l.k AND l.kind = 'PLAIN')
+		AND NOT EXISTS (SELECT FROM event e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)
 		AND NOT EXISTS (SELECT FROM canceled c WHERE c.k = l.k AND result <> 'not found')`,
-	"tasks that are left": `SELECT task_type || ' ' || state || ' ' || (payload ->> 'k') FROM outbox.task`,
+	"tasks that are left": `SELECT task_type || ' ' || state || ' ' || (payload ->> 'k') FROM outbox.task
+		WHERE task_type <> 'TICK'`,
 	"tasks that ran though they were cancelled while they waited": `SELECT k FROM effect JOIN canceled USING (k)
 		WHERE result = 'canceled'`,
 	"duplicated effects": `SELECT k || ', ' || count(*) || ' times' FROM effect GROUP BY k HAVING count(*) > 1`,
@@ -24,6 +26,10 @@ var always = checks{
 		WHERE outcome = 'rolled_back'`,
 	"unexpected effects: of what nobody enqueued": `SELECT k FROM effect e
 		WHERE NOT EXISTS (SELECT FROM ledger l WHERE l.k = e.k)`,
+	"events of what was rolled back": `SELECT k FROM event JOIN ledger USING (k) WHERE outcome = 'rolled_back'`,
+	"events that overtook another": `SELECT k || ': ' || seq || ' after ' || before FROM (
+		SELECT k, seq, lag(seq) OVER (PARTITION BY ordering_key ORDER BY place) AS before FROM event
+		 WHERE k NOT IN (SELECT l.k FROM ledger l WHERE outcome = 'unknown')) o WHERE seq < before`,
 	"business rows of what was rolled back": `SELECT k FROM business JOIN ledger USING (k)
 		WHERE outcome = 'rolled_back'`,
 	"business rows that are lost": `SELECT k FROM ledger l
@@ -32,9 +38,10 @@ var always = checks{
 		WHERE outcome = 'unknown' AND kind NOT IN ('KEYED', 'CANCELABLE')
 		AND NOT EXISTS (SELECT FROM effect e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM call s WHERE s.k = l.k AND l.kind = 'PLAIN')
+		AND NOT EXISTS (SELECT FROM event e WHERE e.k = l.k)
 		AND NOT EXISTS (SELECT FROM outbox.dead_task d WHERE d.payload ->> 'k' = l.k)`,
 	"unknown commits: work, and no business row": `SELECT k FROM (SELECT k FROM effect UNION ALL SELECT k FROM call
-		UNION ALL SELECT payload ->> 'k' FROM outbox.dead_task) e
+		UNION ALL SELECT k FROM event UNION ALL SELECT payload ->> 'k' FROM outbox.dead_task) e
 		WHERE NOT EXISTS (SELECT FROM business b WHERE b.k = e.k)`,
 	"accounts: money that came or went": `SELECT sum(balance)::text FROM account HAVING sum(balance) <> 100000`,
 	early:                               `SELECT k || ' by ' || (due - at) FROM effect JOIN business USING (k) WHERE at < due`,
@@ -70,24 +77,32 @@ var idleChecks = checks{
 // blameless are the faults that cost no attempt: no process and no handler's time is lost.
 var blameless = []string{
 	"terminate", "crash", "commit", "cut", "delay", "notify", "connections", "xmin", "failover", "clock", "disk",
+	"lock", "unreadable", "forged", "standby", "target", "password", "ahead",
 }
+
+// quiet are the faults during which no run is cut off: none ends a process, a connection or a lease.
+var quiet = []string{"lock", "forged", "standby", "target", "password"}
 
 const attempts = `SELECT k || ': attempt ' || attempt || ', of which ' || fail || ' were to fail' FROM effect `
 
 // ofBlameless is for runs whose faults are all blameless. A Tx or Batch handler may see an attempt
 // more than was counted, while it is not decided whether an earlier run was one. Failures of a
 // handler's own do not count: a keyed task reads with a pool of its own, and a connection that is
-// lost in the function given to task.Complete may be the doing of its SQL.
+// lost in the function given to task.Complete may be the doing of its SQL. A handler's own statement may
+// wait too long for a lock of one whose commit has to wait.
 var ofBlameless = checks{
 	"attempts that faults of the infrastructure cost": attempts + `WHERE attempt > 2 + fail AND kind <> 'KEYED'
 		UNION ALL SELECT f.k || ' ' || f.kind || ', attempt ' || f.attempt || ': ' || f.error FROM failure f
-		WHERE f.attempt > f.fail AND f.kind NOT IN ('KEYED', 'MISBEHAVES', 'POISON', 'COMMITS')
+		WHERE f.attempt > f.fail AND f.kind NOT IN ('KEYED', 'EVENT', 'MISBEHAVES', 'POISON', 'COMMITS')
+		AND f.error !~ '^(pq|ERROR): canceling statement due to'
 		AND NOT (f.kind = 'LEASED' AND f.error ~ 'bad connection|EOF|closed|reset|terminat|shutdown')`,
 }
 
-// ofNoFaults is for runs without faults. A claim of a leased task has counted its attempt.
-var ofNoFaults = checks{
-	"attempts that nothing can have cost": attempts + `WHERE attempt > 1 + fail AND kind = 'LEASED'`,
+// ofQuiet is for runs whose faults, if any, are all quiet. A claim of a leased task has counted its
+// attempt.
+var ofQuiet = checks{
+	"attempts that nothing can have cost":  attempts + `WHERE attempt > 1 + fail AND kind = 'LEASED'`,
+	"calls that nothing can have repeated": `SELECT k || ': ' || calls || ' times' FROM call WHERE calls > 1`,
 }
 
 // ofPoison is for runs with poison only.

@@ -49,7 +49,7 @@ func (c *cluster) start(ctx context.Context, settings map[string]string) (err er
 	c.database = u.Path[1:]
 	c.db = sql.OpenDB(c)
 	c.db.SetMaxIdleConns(-1)
-	err = c.do(fmt.Sprintf(`CREATE ROLE %s LOGIN PASSWORD '%s'; ALTER DATABASE %s OWNER TO %[1]s`,
+	err = c.do(fmt.Sprintf(`CREATE ROLE stranger; CREATE ROLE %s LOGIN PASSWORD '%s'; ALTER DATABASE %s OWNER TO %[1]s`,
 		app.User, password, pq.QuoteIdentifier(c.database)))
 	if err != nil {
 		return err

@@ -8,8 +8,9 @@
 //
 // A run is, in this order:
 //
-//	setup.go      a PostgreSQL cluster (cluster.go), and processes of the app (package app), each in a
-//	              seat that starts it again, behind a TCP proxy (package proxy): together the arena
+//	setup.go      a PostgreSQL cluster (cluster.go), a NATS server (broker.go), and processes of the app
+//	              (package app), each in a seat that starts it again, behind a TCP proxy (package
+//	              internal/proxy): together the arena
 //	schedule.go   faults (faults*.go) are injected by a schedule that the seed gives
 //	run.go        faults are healed, relays work off the backlog and end
 //	check.go      what producers were told is compared with what happened, by queries (checks.go)
@@ -23,6 +24,8 @@
 // once; a refactoring that moves the text fails TestEachMutantAppliesToTheSources. mutate.go prints
 // for each mutant what was wrong in the run, or the first test that failed. It exits with 1 if one
 // survives.
+//
+// It is a module of its own, as the library's go.mod requires no broker.
 //
 // docs/reliability.md has the promises that are checked, and the results of longer runs.
 package main

@@ -39,20 +39,27 @@ var faults = []fault{
 	{"misbehaving", 3, "tasks whose handlers misbehave", enqueueMisbehaving},
 	{"rolling", 1, "SIGTERM of one relay after the other, each starts again and migrates", rollingRestart},
 	{"drain", 4, "SIGTERM of a relay", drain},
+	{"lock", 3, "a table of the outbox is locked against all others, as by VACUUM FULL", lockTable},
+	{"unreadable", 1, "a task's payload cannot be read, as after damage on the disk (needs the extension pg_surgery)", damageTask},
+	{"forged", 2, "a role without rights sends wake-ups that no relay can follow", forgeWakeUps},
+	{"standby", 1, "commits wait for a synchronous standby that is away", standbyAway},
+	{"target", 5, "the broker refuses one target of events", refuseTarget},
+	{"password", 2, "the broker's password is rotated, and relays have the new one late", rotatePassword},
 	{"operator", 6, "tasks are cancelled, dead letters redriven, types paused", operate},
 	{"disk", 2, "the disk is full for a while (a small tmpfs of the run's own; needs root)", fillDisk},
 	{"clock", 4, "the server's clock steps (needs libfaketime)", stepClock},
+	{"ahead", 4, "the server's clock is a day ahead for some seconds (needs libfaketime)", clockAhead},
 }
 
 // notInAll are the faults that need more than PostgreSQL's binaries.
-var notInAll = []string{"disk", "clock"}
+var notInAll = []string{"disk", "clock", "ahead"}
 
 func faultHelp() string {
 	var b strings.Builder
 	for _, f := range faults {
 		fmt.Fprintf(&b, "%s (%s)\n", f.name, f.help)
 	}
-	return b.String() + "all is each but " + strings.Join(notInAll, " and ")
+	return b.String() + "all is each but " + strings.Join(notInAll, ", ")
 }
 
 func faultNamed(name string) *fault {

@@ -73,6 +73,9 @@ var libraries = []string{
 	"/opt/homebrew/lib/faketime/libfaketime.so.1",
 }
 
+// fakesClock reports whether a chosen fault changes the servers' clock.
+func fakesClock(o options) bool { return o.has("clock") || o.has("ahead") }
+
 // fakeClock has the servers use libfaketime. Programs in Go do not.
 func fakeClock(a *arena) error {
 	var found []string
@@ -81,7 +84,7 @@ func fakeClock(a *arena) error {
 		found = append(found, more...)
 	}
 	if len(found) == 0 {
-		return errors.New("the fault clock needs libfaketime (on Debian the package faketime)")
+		return errors.New("the faults clock and ahead need libfaketime (on Debian the package faketime)")
 	}
 	for name, value := range map[string]string{
 		"LD_PRELOAD": found[0], "FAKETIME_TIMESTAMP_FILE": clockFile(a),
@@ -96,6 +99,17 @@ func fakeClock(a *arena) error {
 
 func setClock(a *arena, off int) error {
 	return os.WriteFile(clockFile(a), fmt.Appendf(nil, "%+ds\n", off), 0o644)
+}
+
+// clockAhead sets the servers' clock a day ahead for some seconds: what is written then lies in the
+// future.
+func clockAhead(a *arena, r *rand.Rand) (string, error) {
+	d := time.Duration(2000+r.IntN(3000)) * time.Millisecond
+	if err := setClock(a, 24*60*60); err != nil {
+		return "", err
+	}
+	time.Sleep(d)
+	return fmt.Sprint("for ", d), setClock(a, 0)
 }
 
 // stepClock sets the servers' clock off, up to two minutes: past every lease, and back.

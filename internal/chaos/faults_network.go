@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/chaos/proxy"
+	"github.com/txoutbox/outbox/internal/proxy"
 )
 
 // trapWaits is how long a trap waits for a message.

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/chaos/proxy"
+	"github.com/txoutbox/outbox/internal/proxy"
 	"github.com/txoutbox/outbox/schema"
 )
 

@@ -64,6 +64,11 @@ func parse(args []string, out io.Writer) (options, error) {
 
 func (o options) has(fault string) bool { return slices.Contains(o.faults, fault) }
 
+// onlyOf reports whether each chosen fault is one of these.
+func (o options) onlyOf(these []string) bool {
+	return !slices.ContainsFunc(o.faults, func(f string) bool { return !slices.Contains(these, f) })
+}
+
 // onlyPoison reports whether nothing but poison ends a process, one at a time. Then the number of
 // its starts is known exactly.
 func (o options) onlyPoison() bool {

@@ -4,9 +4,13 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox"
 )
 
 // runs makes as many runs as asked, and prints their reports.
@@ -56,12 +60,21 @@ func run(ctx context.Context, o options) (r *report, err error) {
 			a.violate("producers that did not end", fmt.Sprint(s.name, ": ", err))
 		}
 	}
-	if o.has("clock") {
+	if fakesClock(o) {
 		if err := setClock(a, 0); err != nil {
 			return nil, err
 		}
 	}
+	if err := hasten(ctx, a, o); err != nil {
+		return nil, err
+	}
 	workOff(ctx, a, o)
+	if err := stillFires(ctx, a, o); err != nil {
+		return nil, err
+	}
+	if err := removeDamaged(a); err != nil {
+		return nil, err
+	}
 	r.workedOff = time.Since(healed)
 	if err := examples(a, idleChecks); err != nil {
 		return nil, err
@@ -83,13 +96,15 @@ func run(ctx context.Context, o options) (r *report, err error) {
 // does not fall for a while.
 func workOff(ctx context.Context, a *arena, o options) {
 	patience := o.patience
-	if o.has("clock") {
+	if fakesClock(o) {
 		patience *= 2 // leases and backoffs may lie in the server's future
 	}
 	least, progress := -1, time.Now()
 	for ctx.Err() == nil && time.Since(progress) < patience {
 		var left int
-		err := a.row(&left, `SELECT (SELECT count(*) FROM outbox.task) + (SELECT count(*) FROM outbox.running)`)
+		err := a.row(&left, `SELECT (SELECT count(*) FROM outbox.task t WHERE task_type <> 'TICK'
+			AND NOT EXISTS (SELECT FROM damaged d WHERE d.task_id = t.task_id AND t.state = 'scheduled'))
+			+ (SELECT count(*) FROM outbox.running)`)
 		switch {
 		case err != nil:
 		case left == 0:
@@ -99,4 +114,57 @@ func workOff(ctx context.Context, a *arena, o options) {
 		}
 		wait(ctx, 200*time.Millisecond)
 	}
+}
+
+// hasten lets tasks run now that a clock which was ahead has put off by a day, as an operator would.
+func hasten(ctx context.Context, a *arena, o options) error {
+	if !o.has("ahead") {
+		return nil
+	}
+	var ids []int64
+	err := a.row(pq.Array(&ids), `SELECT array_agg(task_id) FROM outbox.task
+		WHERE state = 'scheduled' AND run_at > now() + interval '1 hour'
+		AND task_id NOT IN (SELECT task_id FROM damaged)`)
+	if err != nil {
+		return err
+	}
+	a.count("tasks that a clock put off", len(ids))
+	return outbox.InTx(ctx, a.db, func(tx *sql.Tx) error {
+		for _, id := range ids {
+			if _, err := outbox.RunNow(ctx, tx, id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// stillFires waits until the schedule has fired twice more.
+func stillFires(ctx context.Context, a *arena, o options) error {
+	first, n := -1, 0
+	for began := time.Now(); ctx.Err() == nil && time.Since(began) < o.patience; wait(ctx, 200*time.Millisecond) {
+		if err := a.row(&n, `SELECT count(*) FROM tick`); err != nil {
+			return err
+		}
+		if first < 0 {
+			first = n
+		}
+		if n >= first+2 {
+			return nil
+		}
+	}
+	a.violate("schedules that stopped", fmt.Sprint("tick, after ", n, " firings"))
+	return nil
+}
+
+// removeDamaged removes the tasks that cannot be read, once it has seen that they are set aside.
+func removeDamaged(a *arena) error {
+	var aside []string
+	err := a.row(pq.Array(&aside), `SELECT array_agg(format('%s %s %s: %s', task_id, task_type, state, last_error))
+		FROM outbox.task JOIN damaged USING (task_id) WHERE state <> 'scheduled' OR last_error IS NULL OR attempt > 0`)
+	if err != nil {
+		return err
+	}
+	a.violate("unreadable tasks that are not set aside", aside...)
+	return a.do(`DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM damaged)`)
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/chaos/app"
-	"github.com/txoutbox/outbox/internal/chaos/proxy"
+	"github.com/txoutbox/outbox/internal/proxy"
 )
 
 // seat is a process that is started again when it ends, and its proxy before the server.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/txoutbox/outbox/internal/chaos/app"
 )
@@ -40,7 +41,7 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 			return a, err
 		}
 	}
-	if o.has("clock") {
+	if fakesClock(o) {
 		if err := fakeClock(a); err != nil {
 			return a, err
 		}
@@ -49,8 +50,17 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 	if err := a.cluster.start(ctx, settings(o)); err != nil {
 		return a, err
 	}
+	if o.has("unreadable") {
+		if err := a.do(`CREATE EXTENSION pg_surgery`); err != nil {
+			return a, fmt.Errorf("the fault unreadable: %w", err)
+		}
+	}
+	a.cleanup(a.broker.close)
+	if err := a.broker.start(ctx, dir); err != nil {
+		return a, err
+	}
 	for i := range relays {
-		s, err := newSeatOf(a, o, app.Config{Role: app.RoleRelay, Name: fmt.Sprint("relay-", i), Dawdle: dawdle(o)})
+		s, err := newSeatOf(a, o, app.Config{Role: app.RoleRelay, Name: fmt.Sprint("relay-", i), Dawdle: dawdle(o), DawdleFor: dawdleFor(o)})
 		if err != nil {
 			return a, err
 		}
@@ -69,6 +79,7 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 
 func newSeatOf(a *arena, o options, c app.Config) (*seat, error) {
 	c.Driver, c.Dir, c.Group = o.driver, a.dir, o.group
+	c.Broker, c.BrokerPassword = a.broker.url(), a.broker.file
 	s, err := newSeat(a.address(), a.url, c)
 	if err == nil {
 		a.cleanup(s.close)
@@ -76,10 +87,18 @@ func newSeatOf(a *arena, o options, c app.Config) (*seat, error) {
 	return s, err
 }
 
-// dawdle is of how many leased tasks one takes 8 s.
+// dawdle is of how many leased tasks one dawdles.
 func dawdle(o options) int64 {
 	if o.has("kill") {
 		return 500 // tasks that were lost three times run alone, each for its 8 s
 	}
 	return 50
+}
+
+// dawdleFor is for how long it dawdles.
+func dawdleFor(o options) time.Duration {
+	if o.onlyOf([]string{"standby"}) {
+		return 25 * time.Second // longer than a lease lives without a heartbeat, and a standby is away
+	}
+	return 8 * time.Second
 }

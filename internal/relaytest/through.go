@@ -4,7 +4,7 @@ import (
 	"net/url"
 	"testing"
 
-	"github.com/txoutbox/outbox/internal/chaos/proxy"
+	"github.com/txoutbox/outbox/internal/proxy"
 )
 
 // Through starts a proxy before the server of the URL, which ends with the test, and returns the

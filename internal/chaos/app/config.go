@@ -4,6 +4,8 @@
 // enqueue and run them.
 package app
 
+import "time"
+
 // User is the role of the app.
 const User = "app"
 
@@ -23,5 +25,9 @@ type Config struct {
 	Seed   uint64 // of a producer
 	Tasks  int    // of a producer; 0 is no limit
 	Group  int    // handlers.GroupCommit
-	Dawdle int64  // one in so many leased tasks takes 8 s; 0 is none
+	Dawdle int64  // one in so many leased tasks dawdles; 0 is none
+
+	DawdleFor      time.Duration // of such a task
+	Broker         string        // the URL of the NATS server
+	BrokerPassword string        // the file that has the app's password
 }

@@ -19,8 +19,15 @@ import (
 // runRelay runs a relay until ctx ends and it has drained. side is a pool apart from the relay's.
 func runRelay(ctx context.Context, c Config, db, side *sql.DB) error {
 	h := worker{Config: c, side: side}
-	r, err := relay.New(db, h.register(), relay.Config{
-		Workers: 8, PollInterval: 200 * time.Millisecond, ListenDSN: c.URL, DrainTimeout: 10 * time.Second,
+	reg := h.register()
+	to, err := forwardEvents(reg, c, soon, many)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	r, err := relay.New(db, reg, relay.Config{
+		Schedules: ticks(reg),
+		Workers:   8, PollInterval: 200 * time.Millisecond, ListenDSN: c.URL, DrainTimeout: 10 * time.Second,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
@@ -28,6 +35,11 @@ func runRelay(ctx context.Context, c Config, db, side *sql.DB) error {
 	}
 	return r.Run(ctx)
 }
+
+var (
+	soon = handlers.Backoff(func() retry.Backoff { return retry.NewConstant(50 * time.Millisecond) })
+	many = handlers.MaxAttempts(1000) // kills are attempts, too
+)
 
 // worker has the handlers.
 type worker struct {
@@ -37,8 +49,6 @@ type worker struct {
 
 func (w *worker) register() *handlers.Registry {
 	reg := handlers.New()
-	soon := handlers.Backoff(func() retry.Backoff { return retry.NewConstant(50 * time.Millisecond) })
-	many := handlers.MaxAttempts(1000) // kills are attempts, too
 	group := handlers.GroupCommit(w.Group, 0)
 	for _, t := range []outbox.TaskType[Payload]{typeTx, typeOrdered, typeCancelable} {
 		handlers.Tx(reg, t, w.tx, soon, many, group)
@@ -113,7 +123,10 @@ func (w *worker) batch(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[P
 }
 
 func (w *worker) leased(ctx context.Context, task *outbox.Task[Payload]) error {
-	ctx = w.dawdle(ctx, task)
+	ctx, err := w.dawdle(ctx, task)
+	if err != nil {
+		return err
+	}
 	if task.Attempt > task.Payload.Fail {
 		if err := w.call(task); err != nil {
 			return err
@@ -126,7 +139,9 @@ func (w *worker) plain(ctx context.Context, task *outbox.Task[Payload]) error {
 	if task.Attempt <= task.Payload.Fail {
 		return errAsked
 	}
-	w.dawdle(ctx, task)
+	if _, err := w.dawdle(ctx, task); err != nil {
+		return err
+	}
 	return w.call(task)
 }
 
@@ -147,14 +162,22 @@ func (w *worker) keyed(ctx context.Context, task *outbox.Task[Payload]) error {
 	})
 }
 
-// dawdle makes one in so many leased tasks take 8 s, whatever happens to its context. So a relay
-// that was frozen past its lease finds tasks to end that another one runs by then.
-func (w *worker) dawdle(ctx context.Context, task *outbox.Task[Payload]) context.Context {
+// dawdle makes one in so many leased tasks take its time. Half of these end with their context; the others
+// go on whatever happens to it, so that a relay that was frozen past its lease finds tasks to end that
+// another one runs by then.
+func (w *worker) dawdle(ctx context.Context, task *outbox.Task[Payload]) (context.Context, error) {
 	if w.Dawdle == 0 || task.ID%w.Dawdle != 0 {
-		return ctx
+		return ctx, nil
 	}
-	time.Sleep(8 * time.Second)
-	return context.WithoutCancel(ctx)
+	if task.ID/w.Dawdle%2 == 0 {
+		ctx = context.WithoutCancel(ctx)
+	}
+	select {
+	case <-ctx.Done():
+		return ctx, context.Cause(ctx)
+	case <-time.After(w.DawdleFor):
+		return ctx, nil
+	}
 }
 
 // call stands for a call of the outside world, with an idempotency key.

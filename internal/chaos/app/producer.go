@@ -25,14 +25,14 @@ type producer struct {
 	db   *sql.DB
 	dir  string // of the ledger
 	r    *rand.Rand
-	n    int         // of the transaction
-	made int         // tasks
-	seqs map[int]int // the last of each ordering key
+	n    int            // of the transaction
+	made int            // tasks
+	seqs map[string]int // the last of each ordering key
 }
 
 // produce enqueues tasks, in transactions with business rows, until ctx ends or there are enough.
 func produce(ctx context.Context, c Config, db *sql.DB) error {
-	p := &producer{name: c.Name, db: db, dir: c.Dir, r: rand.New(rand.NewPCG(c.Seed, 1)), seqs: map[int]int{}}
+	p := &producer{name: c.Name, db: db, dir: c.Dir, r: rand.New(rand.NewPCG(c.Seed, 1)), seqs: map[string]int{}}
 	for ctx.Err() == nil && (c.Tasks == 0 || p.made < c.Tasks) {
 		if p.n%20 == 0 && p.full(ctx) {
 			time.Sleep(100 * time.Millisecond)
@@ -83,16 +83,22 @@ func (p *producer) plan(i int) planned {
 	case n < 90:
 		kind, payload.Entity = typeKeyed, 1+p.r.IntN([]int{busyEntities, entities}[p.r.IntN(2)])
 		opts = append(opts, outbox.Unique(fmt.Sprint("entity-", payload.Entity)))
-	case n < 95:
+	case n < 93:
 		kind = typeOrdered
-		key := p.r.IntN(20)
-		p.seqs[key]++
-		payload.Seq = p.seqs[key]
-		opts = append(opts, outbox.OrderedBy(fmt.Sprint(p.name, "-", key)))
+		payload.Seq, opts = p.ordered(fmt.Sprint(p.name, "-", p.r.IntN(20)))
+	case n < 97:
+		kind = typeEvent
+		payload.Seq, opts = p.ordered(fmt.Sprint(p.name, "-to-", p.r.IntN(Targets)))
 	default:
 		kind = typeCancelable
 	}
 	return planned{kind.New(payload, opts...), payload, due}
+}
+
+// ordered is the next number of an ordering key, and its option.
+func (p *producer) ordered(key string) (seq int, opts []outbox.Option) {
+	p.seqs[key]++
+	return p.seqs[key], []outbox.Option{outbox.OrderedBy(key)}
 }
 
 // transaction makes one: it commits, rolls back (5 %) or is slow to commit (2 %).

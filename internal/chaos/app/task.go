@@ -14,7 +14,7 @@ type Payload struct {
 	Fail   int    `json:"fail,omitempty"`   // so many attempts fail, after their writes
 	How    string `json:"how,omitempty"`    // of poison and misbehaving tasks
 	Entity int    `json:"entity,omitempty"` // of a keyed task
-	Seq    int    `json:"seq,omitempty"`    // of an ordered task
+	Seq    int    `json:"seq,omitempty"`    // of an ordered task or event
 }
 
 // errAsked is the error of an attempt that Payload.Fail asks to fail. Tables know its text.
@@ -28,6 +28,7 @@ var (
 	typePlain      = outbox.NewTaskType[Payload]("PLAIN")      // leased; calls the outside world only
 	typeKeyed      = outbox.NewTaskType[Payload]("KEYED")      // leased, with a unique key
 	typeOrdered    = outbox.NewTaskType[Payload]("ORDERED")    // Tx, with an ordering key
+	typeEvent      = outbox.NewTaskType[Payload]("EVENT")      // forwarded to the broker, in the order of its key
 	typeCancelable = outbox.NewTaskType[Payload]("CANCELABLE") // Tx; the operator may cancel it
 )
 
@@ -37,6 +38,12 @@ var (
 	TypeMisbehaves = outbox.NewTaskType[Payload]("MISBEHAVES") // misbehaves, and never takes effect
 	TypeCommits    = outbox.NewTaskType[Payload]("COMMITS")    // commits in its handler, then fails
 )
+
+// TypeTick is that of the schedule.
+var TypeTick = outbox.NewTaskType[Payload]("TICK")
+
+// Damaged are the types of tasks whose payload is made unreadable.
+var Damaged = []outbox.TaskType[Payload]{typeTx, typeBatch, typeLeased}
 
 const (
 	entities     = 5000
@@ -64,6 +71,9 @@ CREATE TABLE parent (id int PRIMARY KEY);
 CREATE TABLE deferred (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
 CREATE TABLE ledger (k text NOT NULL, kind text NOT NULL, outcome text NOT NULL);
 CREATE TABLE call (k text NOT NULL, calls int NOT NULL);
+CREATE TABLE damaged (task_id bigint NOT NULL);
+CREATE TABLE tick (tick_id bigint GENERATED ALWAYS AS IDENTITY);
+CREATE TABLE event (k text NOT NULL, target int NOT NULL, ordering_key text NOT NULL, seq int NOT NULL, place int NOT NULL);
 CREATE TABLE stolen (task_id bigint NOT NULL, holder text, by text);
 CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE

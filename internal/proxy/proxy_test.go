@@ -12,9 +12,9 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	_ "github.com/lib/pq"              // the driver postgres
-	"github.com/txoutbox/outbox/internal/chaos/proxy"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/proxy"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 

@@ -10,5 +10,7 @@
 //
 // JetStream stores a message once whose Nats-Msg-Id it has seen within the stream's duplicate
 // window, by default two minutes. Choose a window that is longer than relays or the network may be
-// away. A consumer still gets an event again that it did not acknowledge: package inbox tells.
+// away. Of an event that is stored already the publisher looks at what is stored, if its login may
+// (STREAM.INFO and STREAM.MSG.GET): where that is another event, as two databases have the same
+// forward.Source, the attempt fails. A consumer still gets an event again that it did not acknowledge: package inbox tells.
 package outboxnats

@@ -1,12 +1,13 @@
 package outboxnats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	neturl "net/url"
-	"strings"
+	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,8 +17,11 @@ import (
 
 // Config of Connect. The zero Config is the default.
 type Config struct {
-	// Options of the connection: credentials, TLS, a name. They come after those of Connect.
+	// Options of the connection: credentials, TLS, a name. They come after those of Connect, and are
+	// used again for each new connection.
 	Options []nats.Option
+	// Logger hears once of an event that a stream had already; nil is slog.Default.
+	Logger *slog.Logger
 }
 
 // maxPending is how many messages wait for their acknowledgement at once: those of 80 workers.
@@ -31,98 +35,105 @@ var errClosed = errors.New("outboxnats: the publisher is closed")
 
 // Publisher is a forward.Publisher. It is safe for concurrent use.
 type Publisher struct {
-	js  jetstream.JetStream
-	own *nats.Conn // to close; nil: the app's
+	dial func() (*link, error) // nil: the connection is the app's
+	log  *slog.Logger
 
-	mu       sync.RWMutex // held for reading while a call publishes
+	duplicates atomic.Int64
+	told       sync.Once // of a duplicate
+
+	mu       sync.RWMutex // held for reading while a call begins
+	link     *link
 	closed   bool
 	inFlight sync.WaitGroup
 }
 
 // Connect connects to a server or a cluster: the URL may be several, separated by commas. It does not
-// wait for a server, and connects again for as long as the Publisher is open. While there is no
-// connection nothing is buffered: Publish returns forward.Unavailable.
+// wait for a server. It connects again for as long as the Publisher is open, also after refused
+// logins, and makes a new connection in place of one that the server or the client closed for good.
+// While there is no connection nothing is buffered: Publish returns forward.Unavailable.
 func Connect(url string, c Config) (*Publisher, error) {
-	opts := append([]nats.Option{
-		nats.Name("outbox"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
-		nats.ReconnectWait(250 * time.Millisecond),
-	}, c.Options...)
-	conn, err := nats.Connect(url, opts...)
-	if bad := (*neturl.Error)(nil); errors.As(err, &bad) {
-		err = bad.Err // the rest is the URL, with its password
+	p := &Publisher{log: cmp.Or(c.Logger, slog.Default()), dial: func() (*link, error) { return dial(url, c.Options) }}
+	var err error
+	if p.link, err = p.dial(); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("outboxnats: connect: %w", err)
-	}
-	js, err := jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(maxPending), jetstream.WithPublishAsyncTimeout(ackTimeout))
-	if err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("outboxnats: connect: %w", err)
-	}
-	return &Publisher{js: js, own: conn}, nil
+	return p, nil
 }
 
 // New publishes over the app's own connection, which Close leaves open. Connect it with
 // nats.ReconnectBufSize(-1): a message that waits in a buffer for a new connection may arrive later
-// than newer ones of its key. The JetStream needs jetstream.WithPublishAsyncTimeout, and has room for
-// 4,000 messages in flight unless jetstream.WithPublishAsyncMaxPending says otherwise.
-func New(js jetstream.JetStream) *Publisher { return &Publisher{js: js} }
+// than newer ones of its key. It connects again for as long as the app's options say: use
+// nats.MaxReconnects(-1) and nats.IgnoreAuthErrorAbort(). The JetStream needs
+// jetstream.WithPublishAsyncTimeout, and has room for 4,000 messages in flight unless
+// jetstream.WithPublishAsyncMaxPending says otherwise.
+func New(js jetstream.JetStream) *Publisher {
+	return &Publisher{link: &link{js: js}, log: slog.Default()}
+}
 
-// Publish is that of forward.Publisher. Too large a message, a subject that no stream takes and what
-// the server refuses for good are forward.Permanent. A lost connection, a full stream or disk, a
-// cluster without a leader and a late acknowledgement are forward.Unavailable.
-func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
+// current is the connection that a call uses: a new one if the last was closed for good.
+func (p *Publisher) current() (*link, error) {
 	p.mu.RLock()
+	l, closed := p.link, p.closed
+	p.mu.RUnlock()
+	if closed {
+		return nil, errClosed
+	}
+	if p.dial == nil || !l.js.Conn().IsClosed() {
+		return l, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return nil, errClosed
+	case p.link != l: // by another call
+		return p.link, nil
+	}
+	l, err := p.dial()
+	if err == nil {
+		p.link = l
+	}
+	return p.link, err
+}
+
+// begin is current for a call that Close waits for.
+func (p *Publisher) begin() (*link, error) {
+	l, err := p.current()
+	if err != nil {
+		return nil, err
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
 	if p.closed {
-		p.mu.RUnlock()
-		return all(events, forward.Unavailable(errClosed, 0))
+		return nil, errClosed
 	}
 	p.inFlight.Add(1)
-	p.mu.RUnlock()
+	return l, nil
+}
+
+// Publish is that of forward.Publisher. What becomes of each error is in docs/faults.md.
+func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
+	l, err := p.begin()
+	if err != nil {
+		return all(events, forward.Unavailable(err, 0))
+	}
 	defer p.inFlight.Done()
-	if !p.js.Conn().IsConnected() {
-		return all(events, forward.Unavailable(errors.New("outboxnats: not connected"), 0))
+	if err := l.connected(); err != nil {
+		return all(events, forward.Unavailable(err, 0))
 	}
-	errs, failed := make([]error, len(events)), false
-	acks := make([]jetstream.PubAckFuture, len(events))
-	var stalled error // of the client, which waits for each message that has no room
+	c := &call{p: p, l: l, began: time.Now(), errs: make([]error, len(events))}
+	c.send(ctx, events)
 	for i, e := range events {
-		m, err := message(e)
-		if err == nil && stalled == nil {
-			stalled = ctx.Err()
-		}
-		if err == nil && stalled == nil {
-			acks[i], err = p.js.PublishMsgAsync(m, jetstream.WithMsgID(messageID(e)))
-			if errors.Is(err, jetstream.ErrTooManyStalledMsgs) {
-				stalled = err
-			}
-			err = p.classify(ctx, e, err)
-		} else if err == nil {
-			err = p.classify(ctx, e, stalled)
-		}
-		errs[i], failed = err, failed || err != nil
-	}
-	for i, ack := range acks {
-		if errs[i] != nil {
-			continue
-		}
-		select {
-		case <-ack.Ok():
-			continue
-		default: // ctx may have ended as well
-		}
-		select {
-		case <-ack.Ok():
-		case err := <-ack.Err():
-			errs[i], failed = p.classify(ctx, events[i], err), true
-		case <-ctx.Done():
-			errs[i], failed = forward.Unavailable(fmt.Errorf("outboxnats: event %s: no acknowledgement: %w", events[i].ID, ctx.Err()), 0), true
+		if c.errs[i] == nil {
+			c.errs[i] = c.wait(ctx, e, c.acks[i])
 		}
 	}
-	if !failed {
-		return nil
+	for _, err := range c.errs {
+		if err != nil {
+			return c.errs
+		}
 	}
-	return errs
+	return nil
 }
 
 func all(events []*forward.Event, err error) []error {
@@ -133,55 +144,20 @@ func all(events []*forward.Event, err error) []error {
 	return errs
 }
 
-// messageID is the Nats-Msg-Id of an event. A stream may have the event of several targets.
-func messageID(e *forward.Event) string {
-	id := e.Source + "/" + e.ID
-	if e.Target != "" {
-		id += "/" + e.Target
-	}
-	return id
-}
-
-func message(e *forward.Event) (*nats.Msg, error) {
-	if !isSubject(e.To) {
-		return nil, forward.Permanent(fmt.Errorf("outboxnats: event %s: %q is no subject: words between dots, without spaces, * and >", e.ID, e.To))
-	}
-	m := nats.NewMsg(e.To)
-	m.Data = e.Data
-	m.Header.Set("Content-Type", forward.ContentType)
-	for _, h := range e.CloudEvents("ce-") {
-		if !strings.HasPrefix(strings.ToLower(h.Name), "nats-") { // those steer JetStream
-			m.Header[h.Name] = []string{h.Value}
-		}
-	}
-	return m, nil
-}
-
-// isSubject reports whether a message can be published to the subject.
-func isSubject(s string) bool {
-	if s == "" || strings.ContainsAny(s, " \t\r\n\f*>") {
-		return false
-	}
-	for word := range strings.SplitSeq(s, ".") {
-		if word == "" {
-			return false
-		}
-	}
-	return true
-}
+// Duplicates is how many events were acknowledged as known, since a stream has their message ID. An
+// event that is published again is one. A stream that has another event under the ID is an error.
+func (p *Publisher) Duplicates() int64 { return p.duplicates.Load() }
 
 // Ready returns nil if there is a connection and JetStream answers.
 func (p *Publisher) Ready(ctx context.Context) error {
-	p.mu.RLock()
-	closed := p.closed
-	p.mu.RUnlock()
-	switch {
-	case closed:
-		return errClosed
-	case !p.js.Conn().IsConnected():
-		return fmt.Errorf("outboxnats: not connected: %v", p.js.Conn().Status())
+	l, err := p.current()
+	if err != nil {
+		return err
 	}
-	if _, err := p.js.AccountInfo(ctx); err != nil {
+	if err := l.connected(); err != nil {
+		return err
+	}
+	if _, err := l.js.AccountInfo(ctx); err != nil {
 		return fmt.Errorf("outboxnats: JetStream does not answer: %w", err)
 	}
 	return nil
@@ -194,7 +170,7 @@ func (p *Publisher) Close() {
 	p.closed = true
 	p.mu.Unlock()
 	p.inFlight.Wait()
-	if p.own != nil {
-		p.own.Close()
+	if p.dial != nil {
+		p.link.js.Conn().Close()
 	}
 }

@@ -66,7 +66,7 @@ func (c *call) putOff(t *outbox.Task[json.RawMessage], err error, wait time.Dura
 		return
 	}
 	c.f.unavailable.Add(1)
-	c.failed[t.ID] = handlers.SnoozeWith(spread(wait), err)
+	c.failed[t.ID] = handlers.SnoozeWith(max(wait, leastPause), err)
 }
 
 const sincePrefix = "forward: unavailable since "

@@ -12,6 +12,10 @@ const (
 	mostPause  = time.Minute
 	// mostAfter bounds the pause that a publisher asks for.
 	mostAfter = time.Hour
+	// gap is between the times at which events that were put off come back, and mostGaps bounds their
+	// sum. So a backlog for one target does not keep the relay from the events of others.
+	gap      = time.Millisecond
+	mostGaps = 5 * time.Minute
 )
 
 // broker is the name of the circuit of the whole broker. No target has it.
@@ -24,6 +28,7 @@ type circuit struct {
 	until time.Time     // no trial begins before
 	pause time.Duration // of the last failure
 	trial time.Time     // the end of the trial that is under way; zero: there is none
+	back  time.Time     // when the last event comes back that was put off
 	err   error         // of the last failure
 
 	closed chan struct{} // closed when the circuit is
@@ -34,11 +39,18 @@ func (c *circuit) try(now time.Time, limit time.Duration) (wait time.Duration, o
 	if !c.trial.IsZero() && !now.Before(c.trial) { // its publisher does not return
 		c.fail(c.trial, 0)
 	}
-	switch {
-	case !c.trial.IsZero():
-		return leastPause, false
-	case now.Before(c.until):
-		return c.until.Sub(now), false
+	next := c.until
+	if !c.trial.IsZero() {
+		next = now.Add(leastPause)
+	}
+	if now.Before(next) {
+		if c.back = c.back.Add(gap); c.back.Before(next) {
+			c.back = next
+		}
+		if last := next.Add(mostGaps); c.back.After(last) {
+			c.back = last
+		}
+		return c.back.Sub(now), false
 	}
 	c.trial = now.Add(limit)
 	return 0, true

@@ -123,6 +123,29 @@ func TestASuccessWakesThoseThatWait(t *testing.T) {
 	})
 }
 
+// A backlog that is put off comes back bit by bit.
+func TestWhatIsPutOffComesBackBitByBit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, log, _ := testCircuits(t)
+		s.failed(log, "queue", errAway, 0)
+		var last time.Duration
+		for range 3000 {
+			_, refused := s.enter("queue")
+			last = refused.wait
+		}
+		if want := time.Second + 2999*gap; last != want {
+			t.Errorf("the last of 3,000 events waits %v, want %v", last, want)
+		}
+		for range mostGaps / gap {
+			_, refused := s.enter("queue")
+			last = refused.wait
+		}
+		if want := time.Second + mostGaps; last != want {
+			t.Errorf("the last of many events waits %v, want %v", last, want)
+		}
+	})
+}
+
 // The number of circuits has a bound, and those that no event tries are forgotten.
 func TestCircuitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -163,6 +162,3 @@ func (s *circuits) all() []openCircuit {
 	}
 	return out
 }
-
-// spread keeps what was put off together from being due together.
-func spread(wait time.Duration) time.Duration { return max(wait, leastPause) + rand.N(leastPause) }

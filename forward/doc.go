@@ -20,7 +20,7 @@
 //   - [TargetUnavailable]: the event's target takes nothing now, as a full queue. The attempt counts.
 //     Other events for this target wait; those for other targets are sent.
 //   - [Unavailable], or the end of the time limit: the broker cannot be reached. No attempt is
-//     counted, and no event is sent for a while. An event that alone of its batch has no answer in
+//     counted, and no event is sent for a while; where others pass, none for this target. An event that alone of its batch has no answer in
 //     time counts an attempt the third time.
 //   - any other error is the event's own: the task is retried as after any failed attempt.
 //
@@ -29,8 +29,8 @@
 // is over with its time limit. Only open circuits are kept: those of 1,000 targets at most, each until
 // ten minutes have passed without a try. Each process has its own.
 //
-// An event that waits for a circuit says why in its last error. After three days each wait counts as
-// an attempt. The relay's log has a warning when a circuit opens, and a record when it closes;
+// Events that wait come back at most 1,000 a second, and at most five minutes after the pause. Such an
+// event says why in its last error. After three days each wait counts as an attempt. The relay's log has a warning when a circuit opens, and a record when it closes;
 // [Forwarder.Health] names the open ones.
 //
 // Events of one ordering key are published one after the other: the next one only after the

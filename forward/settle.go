@@ -106,7 +106,10 @@ func (c *call) settleBroker(l *learned) {
 		delete(c.passes, broker)
 	}
 	for _, d := range l.down {
-		t := c.tasks[d.at]
+		t, to := c.tasks[d.at], l.targets[c.events[d.at].To]
+		if l.reached && !to.passed { // the broker is there, for others
+			to.blocked, to.after = d.err, max(to.after, d.after)
+		}
 		if d.late && (l.reached || guilty) && c.f.late.count(t.ID) {
 			c.f.temporary.Add(1)
 			c.failed[t.ID] = d.err

@@ -68,6 +68,31 @@ func TestAFullTargetHoldsUpNoOther(t *testing.T) {
 	r.Log.Want(t, 1, `level=INFO msg="outbox: events are published again" task_type=order.placed target=full`)
 }
 
+// A part of the broker cannot be reached, as one node of a cluster: its targets are held up, and no
+// attempt counts.
+func TestATargetThatCannotBeReachedHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+	to.answers(func(e *forward.Event) error {
+		if e.To == "full" {
+			return forward.Unavailable(errors.New("connection refused"), 0)
+		}
+		return nil
+	})
+	f := forward.Register(reg, placed, to, toQueues, forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
+	enqueue(t, db, 40, queueKeys)
+	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1})
+	relaytest.Eventually(t, time.Minute, "the other queue's events, and a circuit", func() bool {
+		return f.Stats().Published == 20 && strings.Contains(fmt.Sprint(f.Health()), "full since")
+	})
+	r.Log.Want(t, 1, `target=full`)
+	to.answers(nil)
+	nothingLeft(t, db)
+	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "40 1" {
+		t.Errorf("done and attempts: %s, want 40 1", got)
+	}
+}
+
 // An answer about one message, also one that nobody knows, is that message's.
 func TestAnUnknownErrorIsTheMessages(t *testing.T) {
 	t.Parallel()

@@ -31,6 +31,7 @@ type circuit struct {
 	back  time.Time     // when the last event comes back that was put off
 	err   error         // of the last failure
 
+	logged bool          // when it opened
 	closed chan struct{} // closed when the circuit is
 }
 

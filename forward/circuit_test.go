@@ -149,13 +149,21 @@ func TestWhatIsPutOffComesBackBitByBit(t *testing.T) {
 // The number of circuits has a bound, and those that no event tries are forgotten.
 func TestCircuitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, log, _ := testCircuits(t)
+		s, log, logged := testCircuits(t)
 		for i := range 2 * mostOpen {
 			s.failed(log, fmt.Sprint("queue ", i), errAway, 0)
 		}
 		s.failed(log, broker, errAway, 0)
 		if got := len(s.all()); got != mostOpen+1 {
 			t.Errorf("%d circuits are open, want %d and the broker's", got, mostOpen)
+		}
+		if n := strings.Count(logged.String(), "WARN"); n != mostLogged+1 {
+			t.Errorf("%d records, want %d", n, mostLogged+1)
+		}
+		s.succeeded(log, "queue 0")
+		s.succeeded(log, fmt.Sprint("queue ", mostLogged))
+		if n := strings.Count(logged.String(), "INFO"); n != 1 {
+			t.Errorf("%d records of closed ones, want 1", n)
 		}
 		if _, refused := s.enter(fmt.Sprint("queue ", mostOpen)); refused != nil {
 			t.Error("a target without a circuit is held up")

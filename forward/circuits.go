@@ -16,6 +16,8 @@ const (
 	// mostOpen bounds the circuits of targets. Events of further targets are sent, and each failure
 	// counts as an attempt.
 	mostOpen = 1000
+	// mostLogged is how many circuits are open at once that the log names.
+	mostLogged = 20
 	// forgetAfter is when a circuit is dropped that no event has tried.
 	forgetAfter = 10 * time.Minute
 	// trialGrace is how long a trial may take beyond the time limit of Publish.
@@ -88,8 +90,11 @@ func (s *circuits) succeeded(log *slog.Logger, target string) {
 	c := s.open[target]
 	delete(s.open, target)
 	s.mu.Unlock()
-	if c != nil {
-		close(c.closed)
+	if c == nil {
+		return
+	}
+	close(c.closed)
+	if c.logged {
 		log.Info("outbox: events are published again", "task_type", s.taskType, "target", shown(target), "after", time.Since(c.since).Round(time.Millisecond))
 	}
 }
@@ -98,13 +103,13 @@ func (s *circuits) succeeded(log *slog.Logger, target string) {
 // long.
 func (s *circuits) failed(log *slog.Logger, target string, err error, after time.Duration) time.Duration {
 	wait, opened := s.fail(target, err, after)
-	if opened {
+	if opened != nil && opened.logged {
 		log.Warn("outbox: events are not published for now", "task_type", s.taskType, "target", shown(target), "pause", wait, "error", err)
 	}
 	return wait
 }
 
-func (s *circuits) fail(target string, err error, after time.Duration) (wait time.Duration, opened bool) {
+func (s *circuits) fail(target string, err error, after time.Duration) (wait time.Duration, opened *circuit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -112,17 +117,17 @@ func (s *circuits) fail(target string, err error, after time.Duration) (wait tim
 	switch {
 	case c == nil && len(s.open) >= mostOpen && target != broker:
 		if s.forget(now); len(s.open) >= mostOpen {
-			return leastPause, false
+			return leastPause, nil
 		}
 		fallthrough
 	case c == nil:
 		if s.open == nil {
 			s.open = map[string]*circuit{}
 		}
-		c, opened = &circuit{since: now, closed: make(chan struct{})}, true
-		s.open[target] = c
+		c = &circuit{since: now, closed: make(chan struct{}), logged: len(s.open) < mostLogged || target == broker}
+		s.open[target], opened = c, c
 	case now.Before(c.until) && after == 0: // by a call that began before it opened
-		return c.until.Sub(now), false
+		return c.until.Sub(now), nil
 	}
 	c.err = err
 	c.fail(now, after)

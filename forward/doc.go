@@ -30,8 +30,8 @@
 // ten minutes have passed without a try. Each process has its own.
 //
 // Events that wait come back at most 1,000 a second, and at most five minutes after the pause. Such an
-// event says why in its last error. After three days each wait counts as an attempt. The relay's log has a warning when a circuit opens, and a record when it closes;
-// [Forwarder.Health] names the open ones.
+// event says why in its last error. After three days each wait counts as an attempt. The relay's log has a warning when a circuit opens, and a record when it closes, of
+// the first 20 that are open at once; [Forwarder.Health] names open ones.
 //
 // Events of one ordering key are published one after the other: the next one only after the
 // acknowledgement of the last. A dead letter of a key does not hold up the key.

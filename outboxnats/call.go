@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,7 +18,9 @@ type call struct {
 	l     *link
 	began time.Time
 	acks  []jetstream.PubAckFuture
-	errs  []error
+
+	longest int // bytes of a subject
+	errs    []error
 
 	withoutStream map[string]error // by subject: why it has none
 	noLookup      error            // why JetStream does not say
@@ -33,6 +36,7 @@ func (c *call) send(ctx context.Context, events []*forward.Event) {
 			c.errs[i] = err
 			continue
 		}
+		c.longest = max(c.longest, len(e.To))
 		if stalled == nil {
 			stalled = ctx.Err()
 		}
@@ -67,11 +71,21 @@ func (c *call) wait(ctx context.Context, e *forward.Event, ack jetstream.PubAckF
 			return c.classify(ctx, e, err)
 		case <-changed:
 		case <-c.l.closed:
-			return c.classify(ctx, e, nats.ErrConnectionClosed)
+			return c.classify(ctx, e, c.closedBy(e))
 		case <-ctx.Done():
 			return forward.Unavailable(fmt.Errorf("outboxnats: event %s: no acknowledgement: %w", e.ID, ctx.Err()), 0)
 		}
 	}
+}
+
+// closedBy is why the connection is closed. The server closes that of too long a subject, where its
+// limit is lower than maxSubject: the longest of the call is at fault.
+func (c *call) closedBy(e *forward.Event) error {
+	last := c.l.js.Conn().LastError()
+	if last != nil && strings.Contains(strings.ToLower(last.Error()), "maximum control line") && len(e.To) == c.longest {
+		return fmt.Errorf("the subject has %d bytes: %w", len(e.To), last)
+	}
+	return nats.ErrConnectionClosed
 }
 
 // known looks at what the stream had already. The event was published before, or another one has its

@@ -90,6 +90,38 @@ func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
 	}
 }
 
+// The server's limit of a line is lower than usual, so it closes the connection of a long subject. The
+// attempt of that event counts, and the others are published.
+func TestASubjectThatClosesTheConnectionIsTheMessages(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	b.options.MaxControlLine = 512
+	b.stop()
+	b.start()
+	b.stream(nil)
+	p := connect(t, b.url())
+	long := event("long")
+	long.To = "orders." + strings.Repeat("x", 1000)
+	published := map[string]bool{}
+	relaytest.Eventually(t, time.Minute, "the others", func() bool {
+		ready(t, p)
+		events := []*forward.Event{event("1"), event("2"), long}
+		errs := p.Publish(t.Context(), events)
+		for i, e := range events {
+			if len(errs) == 0 || errs[i] == nil {
+				published[e.ID] = true
+			}
+		}
+		if len(errs) == 3 && kindOf(errs[2]) != "plain" {
+			t.Errorf("the long subject: %v, want an error of the message", errs[2])
+		}
+		return published["1"] && published["2"]
+	})
+	if published["long"] {
+		t.Error("the long subject was published")
+	}
+}
+
 // One subject is at its limit: it is an unavailable target, and its neighbours are published.
 func TestTheLimitOfOneSubjectIsTheTargets(t *testing.T) {
 	t.Parallel()

@@ -96,6 +96,25 @@ func enqueueFeatures(t testing.TB, q outbox.Querier) {
 	}
 }
 
+// A pause is asked for by the statement that claims, as by a relay.
+func TestADrainLeavesPausedTypesAlone(t *testing.T) {
+	t.Parallel()
+	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
+		reg := handlers.New()
+		onTx(reg, "TX", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil })
+		onTx(reg, "PAUSED", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil })
+		exec(t, in, `INSERT INTO outbox.task_type (task_type, paused) VALUES ('PAUSED', true)`)
+		exec(t, in, `INSERT INTO outbox.task (task_type) VALUES ('PAUSED'), ('TX')`)
+		if r := outboxtest.Drain(t, in, reg); len(r.Runs) != 1 || len(r.Of("TX")) != 1 {
+			t.Errorf("with a paused type: %v", r)
+		}
+		exec(t, in, `UPDATE outbox.task_type SET paused = false`)
+		if r := outboxtest.Drain(t, in, reg); len(r.Of("PAUSED")) != 1 {
+			t.Errorf("after the pause: %v", r)
+		}
+	})
+}
+
 // A key's next task runs in the same Drain, in the order of the ids whatever their priority; an
 // iteration in the future is for Through.
 func TestADrainRunsWholeKeysAndIterations(t *testing.T) {

@@ -2,14 +2,17 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	runs "github.com/txoutbox/outbox/internal/run"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -118,4 +121,100 @@ func TestAWakeUpDoesNotStartATaskOfAPausedType(t *testing.T) {
 	default:
 	}
 	db.want(t, tasks, "the tasks of the paused type", `SELECT count(*) FROM outbox.task WHERE task_type = 'TX' AND attempt = 0`)
+}
+
+// Each statement that claims asks by itself, whatever it was that a poll saw.
+func TestNoClaimTakesATaskOfAPausedType(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Enqueue(t, "TX", 1)
+	id := db.Int(t, `SELECT task_id FROM outbox.task`)
+	lease := func(pivots ...int) []any {
+		return []any{"TX", 1, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0, 1, 64}
+	}
+	claims := map[string]struct {
+		query string
+		args  []any
+	}{
+		"one, near a place":       {runs.TakeTaskSQL, []any{"TX", 0, 0, id, 0, 64, "1000", "1000", "1000"}},
+		"one":                     {runs.TakeTaskSQL, []any{"TX", -1, 0, 0, 0, 0, "1000", "1000", "1000"}},
+		"several":                 {runs.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10}},
+		"one of a batch":          {runs.ClaimOneSQL, []any{"TX", id}},
+		"leased":                  {runs.LeaseSQL, lease()},
+		"leased, near a pivot":    {runs.LeaseSQL, lease(id)},
+		"leased, far after pivot": {runs.LeaseSQL, lease(id - 1000)},
+	}
+	left := func(name string) int {
+		t.Helper()
+		tx := db.begin(t)
+		defer tx.Rollback()
+		if _, err := tx.Exec(claims[name].query, claims[name].args...); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var n int
+		if err := tx.QueryRow(`SELECT count(*) FROM outbox.task WHERE state = 'ready'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for _, pauses := range []bool{true, false} {
+		want := 0
+		if pauses {
+			pause(t, db, "TX")
+			want = 1
+		} else {
+			resume(t, db, "TX")
+		}
+		for name := range claims {
+			if got := left(name); got != want {
+				t.Errorf("%s: a claim left %d tasks ready, want %d; paused: %v", name, got, want, pauses)
+			}
+		}
+	}
+}
+
+// A wake-up that was sent before the pause, or by hand, names a task of a type that is paused by
+// now.
+func TestATaskThatCommitsAfterAPauseDoesNotStart(t *testing.T) {
+	t.Parallel()
+	db, reg := newDatabase(t), handlers.New()
+	var started atomic.Int64
+	handlers.Tx(reg, outbox.NewTaskType[payload]("TX"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+		started.Add(1)
+		return nil
+	})
+	handlers.Tx(reg, outbox.NewTaskType[payload]("GROUP"), func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+		started.Add(1)
+		return nil
+	}, handlers.GroupCommit(10, 0))
+	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 10, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error {
+		started.Add(1)
+		return nil
+	})
+	handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(context.Context, *outbox.Task[payload]) error {
+		started.Add(1)
+		return nil
+	})
+	other := newProbe(reg, "OTHER")
+	run(t, db, reg, relay.Config{PollInterval: time.Minute, ListenDSN: db.URL})
+	listening(t, db)
+	kinds := []string{"TX", "GROUP", "BATCH", "LEASED"}
+	for _, taskType := range kinds {
+		db.Do(t, `SELECT setval('outbox.wake', 0)`)
+		listening(t, db) // idle again
+		commit := uncommitted(t, db, `INSERT INTO outbox.task (task_type) VALUES ($1)`, taskType)
+		pause(t, db, taskType)
+		commit()
+		other.measure(t, db, 1, time.Millisecond)
+	}
+	for range 3 {
+		db.Do(t, `SELECT setval('outbox.wake', 0)`)
+		listening(t, db)
+		db.Do(t, `SELECT pg_notify('outbox', concat_ws(' ', priority, task_id, task_type)) FROM outbox.task`)
+		other.measure(t, db, 1, time.Millisecond)
+	}
+	db.want(t, len(kinds), "the tasks of the paused types", `SELECT count(*) FROM outbox.task WHERE task_type <> 'OTHER' AND state = 'ready' AND attempt = 0`)
+	if n := started.Load(); n != 0 {
+		t.Errorf("%d tasks of paused types were started", n)
+	}
 }

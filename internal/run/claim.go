@@ -45,6 +45,7 @@ SELECT outbox.claim_tasks($1, $2, $3, $4, $5, $6)`
 const ClaimOneSQL = `/* outbox: claim one task */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE task_id = $2 AND task_type = $1 AND state NOT IN ('scheduled', 'leased', 'waiting')
+     AND NOT EXISTS (SELECT FROM outbox.task_type WHERE task_type = $1 AND paused)
      FOR UPDATE SKIP LOCKED)
 DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
 RETURNING ` + store.RowText

@@ -59,7 +59,8 @@ func NewStepper(in Database, registered []*handler.Handler, schema string, log *
 
 const nextTypeSQL = `/* outbox: the type of the next task to step */
 SELECT t.task_type FROM outbox.task t JOIN unnest($1::text[], $2::bigint[]) AS h (task_type, base) ON h.task_type = t.task_type
- WHERE t.state = 'ready' ORDER BY t.priority + h.base, t.attempt, t.task_id LIMIT 1 FOR UPDATE OF t SKIP LOCKED`
+ WHERE t.state = 'ready' AND NOT EXISTS (SELECT FROM outbox.task_type p WHERE p.task_type = t.task_type AND p.paused)
+ ORDER BY t.priority + h.base, t.attempt, t.task_id LIMIT 1 FOR UPDATE OF t SKIP LOCKED`
 
 // Step runs the next ready task, by priority, attempt and id, or the batch that it heads. Without
 // runs none is ready. An error is the database's, or a [Misuse].

@@ -8,7 +8,10 @@ import (
 	"strings"
 )
 
-var mutants = slices.Concat(runMutants, testMutants)
+var (
+	runMutants = slices.Concat(loopMutants, edgeMutants)
+	mutants    = slices.Concat(runMutants, testMutants)
+)
 
 // chosenMutants are those that -mutation names: all, runs, tests, or names with commas.
 func chosenMutants(list string) (chosen []mutant, err error) {

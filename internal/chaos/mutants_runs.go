@@ -4,8 +4,8 @@ package main
 
 import "time"
 
-// runMutants are noticed by a run of this program.
-var runMutants = []mutant{
+// loopMutants are noticed by a run of this program: bugs of the loop that claims and ends tasks.
+var loopMutants = []mutant{
 	{name: "unfenced-claim", help: "a claim deletes a task more than its limit now and then, as one that is not fenced does, and nobody counts", edits: []edit{
 		{"outbox.claim_task", "  DELETE FROM outbox.task t WHERE t.ctid = place\n", `  DELETE FROM outbox.task t WHERE random() < 0.01 AND t.task_id IN (
     SELECT n.task_id FROM outbox.task n WHERE n.state = 'ready' AND n.task_type = of_type AND n.ctid <> place LIMIT 1 FOR UPDATE SKIP LOCKED);

@@ -98,10 +98,11 @@ type Conflict int
 const (
 	// Skip leaves the task as it is. It is the default.
 	Skip Conflict = iota
-	// Replace gives the task the Enqueue's payload, headers, due time and priority. It keeps its
-	// id, attempts, max attempts and last error.
+	// Replace gives the task the Enqueue's payload, headers, due time, priority, MaxAttempts and
+	// Timeout. It begins anew: at attempt 1, without errors. Its timeline says when it was
+	// replaced, if an attempt had failed. It keeps its id, CreatedAt, ordering key and iterations.
 	Replace
-	// Reschedule gives the task the Enqueue's due time and nothing else. With [After] it is a
+	// Reschedule gives the task the Enqueue's due time and nothing else, so attempts go on. With [After] it is a
 	// debounce: the task runs once nothing has been enqueued under its key for so long.
 	Reschedule
 )

@@ -8,16 +8,19 @@ import (
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 )
 
-// A timeline in short is a letter for each event: r for redriven, others for failed.
-func TestATimelineKeepsTheNewestEventsAndTheFirstOfTheTrouble(t *testing.T) {
+// A timeline in short is a letter for each event: r for redriven, R for replaced, others for failed.
+func TestATimelineKeepsTheNewestEventsAndTheBeginOfTheTrouble(t *testing.T) {
 	db := open(t, pgtest.Database(t))
 	migrate(t, db)
 	of := func(short string) string {
 		var events []string
 		for _, c := range short {
 			kind := "failed"
-			if c == 'r' {
+			switch c {
+			case 'r':
 				kind = "redriven"
+			case 'R':
+				kind = "replaced"
 			}
 			events = append(events, fmt.Sprintf(`{"event": "%s", "c": "%c"}`, kind, c))
 		}
@@ -30,8 +33,9 @@ func TestATimelineKeepsTheNewestEventsAndTheFirstOfTheTrouble(t *testing.T) {
 		{"abcdefghijklmnopqstu", "v", "acdefghijklmnopqstuv"},
 		{"acdefghijklmnopqstuv", "wx", "aefghijklmnopqstuvwx"},
 		{"abcrdefghijklmnopqst", "u", "bcrdefghijklmnopqstu"},
-		{"rdefghijklmnopqstuvw", "x", "dfghijklmnopqstuvwx"[:1] + "efghijklmnopqstuvwx"},
-		{"rdefghijklmnopqstuvw", "xy", "dghijklmnopqstuvwxy"[:1] + "fghijklmnopqstuvwxy"},
+		{"rdefghijklmnopqstuvw", "x", "rdfghijklmnopqstuvwx"},
+		{"rdefghijklmnopqstuvw", "xy", "rdghijklmnopqstuvwxy"},
+		{"rdRefghijklmnopqstuv", "wx", "rReghijklmnopqstuvwx"},
 		{"defghijklmnopqstuvwx", "r", "efghijklmnopqstuvwxr"},
 	} {
 		got := scan[string](t, db, `SELECT string_agg(e ->> 'c', '' ORDER BY i) FROM jsonb_array_elements(outbox.add_events(NULLIF($1::jsonb, '[]'), $2::jsonb)) WITH ORDINALITY AS a (e, i)`,

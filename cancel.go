@@ -15,7 +15,8 @@ type CancelResult int
 // The results of Cancel.
 const (
 	// NotFound: no such task waits or runs: it is done, a dead letter, not committed yet, or never
-	// was.
+	// was. So it is for the tasks that tx itself removes, as it is their handler's: the task of a Tx
+	// handler or of task.Complete, and all tasks of a Batch handler's call, which have begun.
 	NotFound CancelResult = iota
 	// Canceled: the task waited. It is gone when the transaction commits, and back if it does not.
 	Canceled

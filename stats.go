@@ -23,7 +23,8 @@ type TypeStats struct {
 	Type string
 
 	// Tasks that are still to do. What a Tx or Batch handler works on counts as ready until its
-	// claim commits, as the rollback of the claim would leave it so.
+	// claim commits, as the rollback of the claim would leave it so; in a group of GroupCommit also
+	// for its handlers.
 	Ready     int64
 	Scheduled int64 // until their run_at, a retry's included
 	Leased    int64 // held by Leased handlers

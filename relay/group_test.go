@@ -54,7 +54,7 @@ func TestTasksOfAGroupShareATransaction(t *testing.T) {
 }
 
 // A handler that takes longer than a group may has a transaction for each task. The first group,
-// which has claimed more, writes the rest back.
+// which has locked more, leaves the rest as it is.
 func TestASlowHandlerHasAGroupOfItsOwn(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -235,13 +235,22 @@ func TestATaskIsCanceledInItsGroup(t *testing.T) {
 	db.wantText(t, "1 3 4", `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM effect`)
 }
 
-// A group that ends early writes tasks back that had lost a run: that attempt counts still.
-func TestTasksThatAGroupWritesBackKeepTheirLostRuns(t *testing.T) {
+// A group that ends early leaves tasks that had lost a run: that attempt counts still, and the group is
+// none.
+func TestTasksThatAGroupLeavesKeepTheirLostRuns(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 4)
 	db.Do(t, `INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid() FROM outbox.task`)
-	once(t, db, grouped(4, time.Microsecond, nothing), relay.Config{Workers: 1})
-	db.wantText(t, "2 2 2 2", `SELECT string_agg(attempt::text, ' ') FROM effect`)
+	db.keyed(t, "TX", 0, outbox.Priority(-1)) // so that the relay knows how little a task takes
+	once(t, db, grouped(4, 50*time.Millisecond, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+		if task.ID != 1 {
+			return nil
+		}
+		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(0.1)`)
+		return err
+	}), relay.Config{Workers: 1})
+	db.wantText(t, "2 2 2 2", `SELECT string_agg(attempt::text, ' ') FROM effect WHERE task_id <= 4`)
+	db.OnceEach(t, 5)
 	db.wantRows(t, 0, `outbox.running`)
 }

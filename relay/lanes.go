@@ -3,10 +3,13 @@ package relay
 import (
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/plan"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // pollFresh is how old a poll may be when a lane is chosen.
@@ -51,6 +54,24 @@ type lanes struct {
 // of is the lane of a type.
 func (l *lanes) of(h *handler.Handler) *lane {
 	return l.all[slices.IndexFunc(l.all, func(c *lane) bool { return c.h == h })]
+}
+
+// named is the idle lane of a task that is named by priority, id and type, and the task's place.
+func (l *lanes) named(task string) (c *lane, at plan.Position) {
+	words := strings.SplitN(task, " ", 3)
+	if len(words) < 3 {
+		return nil, at
+	}
+	i := slices.IndexFunc(l.all, func(c *lane) bool { return c.h.Type == words[2] && c.head == nil })
+	priority, err := strconv.Atoi(words[0])
+	if i < 0 || err != nil {
+		return nil, at
+	}
+	if at.TaskID, err = strconv.ParseInt(words[1], 10, 64); err != nil {
+		return nil, at
+	}
+	at.Priority = priority
+	return l.all[i], at
 }
 
 // While a claim of leased tasks looks for them, the slots that become free gather for the next one.
@@ -251,19 +272,18 @@ func (c *lane) polled(h *plan.Head) {
 	}
 }
 
+// returned has claims begin at the tasks again that a group has locked and left as they were.
+func (c *lane) returned(tasks []*store.Row) {
+	for _, t := range tasks {
+		c.watermarks.Adjust(&plan.Head{Position: plan.Position{Priority: t.Priority, Attempt: t.Attempt, TaskID: t.ID}})
+	}
+}
+
 // took updates the lane from a claim of up to limit tasks. A full claim earns credit for two more,
 // so a lane with a backlog gets all workers within a few claims. An empty lane costs one claim, not
 // one for each worker.
 func (l *lanes) took(c *lane, t taken) {
-	if t.start.hinted {
-		if t.tasks == 0 {
-			return
-		}
-		if c.head == nil { // it was true: more may follow
-			c.head = &plan.Head{Position: t.claimed[0].Last, Since: t.began}
-		}
-	}
-	c.watermarks.NoteClaimed(t.claimed, t.start.started, time.Now())
+	c.watermarks.NoteClaimed(t.claimed, t.started, time.Now())
 	if t.tasks < t.limit {
 		if c.polledAt.Before(t.began) {
 			c.credit = 0
@@ -288,14 +308,7 @@ type taken struct {
 	tasks, limit int
 	claimed      []plan.ClaimedRun
 	began        time.Time
-	start        claimStart
-}
-
-// claimStart is where and why a claim begins.
-type claimStart struct {
-	random  bool // at a random place
-	hinted  bool // only a wake-up asked for it, which any role can send: that it fails means nothing
-	started int  // of the lane's watermarks
+	started      int // of the lane's watermarks, when it began
 }
 
 // How long a relay waits before it tries again to get a slot that others have. What it frees itself

@@ -42,7 +42,8 @@ type Claim struct {
 	Duration time.Duration
 }
 
-// RunEnd is the end of one run: of one task, or of the tasks of one claim of a Batch handler.
+// RunEnd is the end of one run: of one task, or of the tasks of one claim of a Batch handler. Each
+// task of a group of GroupCommit has its own, once the group has committed.
 type RunEnd struct {
 	Type string
 	Kind string // "tx", "batch" or "leased"
@@ -82,8 +83,8 @@ const (
 	Canceled       = Outcome(run.Canceled)
 	LeaseLost      = Outcome(run.LeaseLost) // another run decides
 	Drained        = Outcome(run.Drained)   // given back as the relay stopped
-	// PutOff: given back. Its handler was not called, or its batch failed as a whole; it runs by
-	// itself next.
+	// PutOff: given back. Its handler was not called, or its batch failed as a whole and it runs by
+	// itself next. So is a task that another handler of its group has canceled or replaced.
 	PutOff   = Outcome(run.PutOff)
 	outcomes = PutOff + 1
 )

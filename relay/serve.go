@@ -33,12 +33,8 @@ func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 // claim starts a claim from the lane, with one slot, or for leased tasks with one for each that may
 // be taken.
 func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
+	random := d.config.Order == Random
 	c.credit--
-	d.claimFrom(c, c.head, slots, now, claimStart{random: d.config.Order == Random})
-}
-
-// claimFrom starts a claim where the lane's first task is known to be.
-func (d *dispatcher) claimFrom(c *lane, head *plan.Head, slots int, now time.Time, start claimStart) {
 	c.served = now
 	c.running += slots
 	d.free -= slots
@@ -52,23 +48,22 @@ func (d *dispatcher) claimFrom(c *lane, head *plan.Head, slots int, now time.Tim
 	if c.h.Rate > 0 || c.h.MaxRunningTotal > 0 { // they may leave it less
 		known = 0
 	}
-	watermark := c.watermarks.Begin(head, known, now)
-	start.started = c.watermarks.Started
+	watermark, started := c.watermarks.Begin(c.head, known, now), c.watermarks.Started
 	if c.h.Kind == handler.KindLeased {
 		next := run.LeaseNext{Limit: limit, Watermark: watermark}
-		if start.random {
-			next.Pivots, next.Lead = head.RandomStarts(slots)
+		if random {
+			next.Pivots, next.Lead = c.head.RandomStarts(slots)
 		}
 		d.lanes.leasing(c, 1)
-		go d.runLeased(c, next, start)
+		go d.runLeased(c, next, started)
 		return
 	}
 	c.claiming++
 	next := run.ClaimNext{Limit: limit, Watermark: watermark}
-	if start.random {
-		next.Pivot = head.RandomStart()
+	if random {
+		next.Pivot = c.head.RandomStart()
 	}
-	go d.runTx(c, next, start)
+	go d.runTx(c, next, started)
 }
 
 // namedPause is how long after the claim of a named task the poll follows that its wake-up asks
@@ -79,10 +74,10 @@ const namedPause = 5 * time.Millisecond
 // before: that would be a round trip more until its handler starts.
 func (d *dispatcher) claimNamed(now time.Time) {
 	var c *lane
-	var first plan.Position
+	var at plan.Position
 	select {
 	case task := <-d.named:
-		c, first = d.lanes.named(task)
+		c, at = d.lanes.named(task)
 	default:
 	}
 	if c == nil || d.ctx.Err() != nil || now.Before(c.refusedUntil) || d.outage.Active() || d.mute ||
@@ -90,27 +85,30 @@ func (d *dispatcher) claimNamed(now time.Time) {
 		d.lanes.chooser != nil || now.Before(d.suppressedUntil) || d.alive(now) != nil {
 		return
 	}
-	if d.lanes.room(c) > 0 && !c.blockedUntil().After(now) && !d.lanes.gathers(c) {
-		d.claimFrom(c, &plan.Head{Position: first, Since: now}, 1, now, claimStart{hinted: true})
+	c.polled(&plan.Head{Position: at, Since: now})
+	if d.lanes.eligible(c) && !d.lanes.gathers(c) {
+		d.claim(c, 1, now)
 		d.nextPoll = now.Add(namedPause)
 	}
 }
 
-// runTx claims and runs.
-func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
+// runTx claims and runs. started is of the lane's watermarks, when the claim was chosen.
+func (d *dispatcher) runTx(c *lane, next run.ClaimNext, started int) {
 	claimed, ran, ordered, began := false, false, false, time.Now()
+	var left []*store.Row
 	limit, wait, err := d.rates.take(d.ctx, c.h, next.Limit)
 	if err == nil && limit > 0 {
 		next.Limit = limit
-		err = d.r.RunTx(d.ctx, c.h, next, func(rows []*store.Row) {
+		left, err = d.r.RunTx(d.ctx, c.h, next, func(rows []*store.Row) {
 			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*store.Row).Ordered)
 			d.rates.unused(c.h, limit-len(rows))
-			t := taken{len(rows), limit, run.ClaimedRuns(rows), began, start}
+			t := taken{len(rows), limit, run.ClaimedRuns(rows), began, started}
 			d.events <- func() { d.claimed(c, t, nil, began) }
 		})
 		if !claimed {
 			d.rates.unused(c.h, limit)
 		}
+		d.rates.unused(c.h, len(left))
 	}
 	d.events <- func() {
 		switch {
@@ -119,8 +117,6 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
 		case claimed && err != nil:
 			d.fail(err, began)
 		case claimed:
-		case start.hinted:
-			d.cameBack(c)
 		case errors.Is(err, run.ErrNoSlot):
 			c.waitForSlot()
 			d.notMade(c, began)
@@ -133,13 +129,14 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
 		if ran {
 			d.ran(ordered)
 		}
+		c.returned(left)
 		d.released(c, 1, ran)
 	}
 }
 
 // runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait
 // for the commit of this one.
-func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
+func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, started int) {
 	began, slots, reported := time.Now(), next.Limit, false
 	var runs []*run.LeasedRun
 	allowed := 0
@@ -148,7 +145,7 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
 		next.Limit = limit
 		runs, allowed, err = d.leases.Lease(d.ctx, c.h, next, func(found []*run.LeasedRun) {
 			reported = true
-			took := taken{len(found), limit, run.ClaimedLeases(found), began, start}
+			took := taken{len(found), limit, run.ClaimedLeases(found), began, started}
 			d.events <- func() {
 				c.finding--
 				d.took(c, took)
@@ -159,15 +156,13 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
 		}
 		d.rates.unused(c.h, limit-len(runs))
 	}
-	took := taken{len(runs), allowed, run.ClaimedLeases(runs), began, start}
+	took := taken{len(runs), allowed, run.ClaimedLeases(runs), began, started}
 	d.events <- func() {
 		d.lanes.leasing(c, -1)
 		if !reported {
 			c.finding--
 		}
 		switch {
-		case start.hinted && len(runs) == 0:
-			d.cameBack(c)
 		case err == nil && limit == 0:
 			c.waitForToken(wait)
 			d.notMade(c, began)

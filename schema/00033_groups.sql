@@ -89,4 +89,91 @@ END
 $$;
 -- +goose StatementEnd
 
+-- Locks up to so many of the first tasks of a lane for a group, and returns each as claim_tasks does,
+-- with its place (ctid) before. The tasks are waiting tasks for all that the transaction does until
+-- claim_member deletes them. That needs the transaction's own level for both: a lock and a delete of
+-- different levels would make a MultiXact. If begins is true, the first is deleted here.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION outbox.claim_group(
+  of_type text, from_priority smallint, from_attempt smallint, from_id bigint, most smallint,
+    up_to integer, begins boolean) RETURNS SETOF text
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+  SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  places tid[];
+  lines  text[];
+BEGIN
+  SELECT array_agg(f.place), array_agg(f.line) INTO places, lines
+    FROM (SELECT t.ctid AS place, concat_ws(E'\x1f', t.ctid, t.task_id, t.priority, t.attempt,
+                   (date_part('epoch', t.run_at) * 1000000)::bigint,
+                   CASE WHEN t.created_at <> t.run_at
+                     THEN (date_part('epoch', t.created_at) * 1000000)::bigint::text ELSE '' END,
+                   pg_current_xact_id(), COALESCE(outbox.optional_columns(t), ''), t.payload) AS line
+            FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
+             AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
+             AND t.priority <= most
+             AND NOT EXISTS (SELECT FROM outbox.task_type p
+                              WHERE p.task_type = of_type AND p.paused)
+           ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) AS f;
+  IF begins AND lines IS NOT NULL THEN
+    DELETE FROM outbox.task t WHERE t.ctid = places[1];
+  END IF;
+  RETURN QUERY SELECT unnest(lines);
+END
+$$;
+-- +goose StatementEnd
+
+-- Deletes a task that claim_group has locked, if it is still as it was then: a handler of the group
+-- may have changed or canceled it. It returns the transaction's id, and whether. The settings are the
+-- transaction's, in milliseconds. The group counts what it has claimed so in one row, as it ends.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION outbox.claim_member(place tid, idle_timeout text, lock_timeout text,
+  statement_timeout text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+  claimed boolean;
+  setting text := set_config('idle_in_transaction_session_timeout', idle_timeout, true)
+    || set_config('lock_timeout', lock_timeout, true)
+    || set_config('statement_timeout', statement_timeout, true)
+    || set_config('outbox_group.counts', 'true', true);
+BEGIN
+  DELETE FROM outbox.task t WHERE t.ctid = place;
+  claimed := FOUND;
+  setting := set_config('outbox_group.counts', '', true);
+  RETURN concat(pg_current_xact_id(), ' ', claimed);
+END
+$$;
+-- +goose StatementEnd
+
+-- As in 00020, but for the members of a group.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION outbox.task_removed() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  n bigint;
+BEGIN
+  IF current_setting('outbox_group.counts', true) = 'true' THEN
+    PERFORM outbox.mark_headless(task_type, ordering_key) FROM removed
+      WHERE ordering_key IS NOT NULL AND state <> 'waiting';
+    RETURN NULL;
+  END IF;
+  INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
+  SELECT (-1)::bigint, 0::bigint, task_type, state FROM removed
+   WHERE ordering_key IS NULL OR state = 'waiting'
+      OR outbox.mark_headless(task_type, ordering_key)
+   LIMIT 3;
+  GET DIAGNOSTICS n = ROW_COUNT;
+  IF n = 3 THEN
+    INSERT INTO outbox.counter_log (tasks, task_type, kind)
+    SELECT -count(*), task_type, state
+      FROM (SELECT task_type, state, ordering_key FROM removed OFFSET 3) AS rest
+     WHERE ordering_key IS NULL OR state = 'waiting'
+        OR outbox.mark_headless(task_type, ordering_key)
+     GROUP BY task_type, state;
+  END IF;
+  RETURN NULL;
+END
+$$;
+-- +goose StatementEnd
+
 INSERT INTO outbox.migration (version) VALUES (33) ON CONFLICT DO NOTHING;

@@ -98,6 +98,8 @@ func statements() (out []right) {
 		`SELECT outbox.run_task_now(1007)`: letters,
 		`SELECT outbox.claim_task('A', 0::smallint, 0::smallint, 0, 0::smallint, 0, '0', '0', '0')`: tasks,
 		`SELECT outbox.claim_tasks('A', 0::smallint, 0::smallint, 0, 0::smallint, 10)`:              tasks,
+		`SELECT outbox.claim_group('A', 0::smallint, 0::smallint, 0, 0::smallint, 10, false)`:       tasks,
+		`SELECT outbox.claim_member('(0,1)', '0', '0', '0')`:                                        tasks,
 		`SELECT outbox.poll(ARRAY['A'], '{}', '{}', '{}', '{}', '{}', '{}', '{}')`:                  tasks,
 		`SELECT outbox.finish_tasks('{}', '{}', '{}', '{}')`:                                        tasks,
 		`SELECT outbox.complete_task(1001, NULL)`:                                                   tasks,

@@ -31,6 +31,7 @@ type attempt struct {
 	open          *openClaim      // once it has taken tasks
 	took          time.Duration   // the handler's call
 	alone         []int64         // tasks that are to run one by one next
+	left          []*store.Row    // tasks of a group that are as before their claim
 }
 
 // run runs the handler, by the given call, for what was claimed.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -27,6 +28,7 @@ type claimPart struct {
 	args          []any
 	limit         int  // 0: there is nothing more to do
 	makesSettings bool // it makes the transaction's settings, which the claim sends before it else
+	ofGroup       bool // it only locks all tasks but the first, and returns the place of each before it
 }
 
 // One task, by a function that keeps its plan and makes the transaction's settings.
@@ -37,6 +39,10 @@ SELECT outbox.claim_task($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 // pivot, where the bound keeps less urgent tasks out while urgent ones lie below it.
 const ClaimSQL = `/* outbox: claim */
 SELECT outbox.claim_tasks($1, $2, $3, $4, $5, $6)`
+
+// Several for a group, in the same way: one after the other is claimed as its turn comes.
+const ClaimGroupSQL = `/* outbox: claim a group */
+SELECT outbox.claim_group($1, $2, $3, $4, $5, $6, $7)`
 
 // The CTE is fenced by its row locks and by MATERIALIZED: as a bare sub-select in USING the planner
 // may run it once for each row, and take more than its LIMIT. By id: ready is said by what it is
@@ -74,6 +80,9 @@ func (c ClaimNext) part(h *handler.Handler, i, found int) (p claimPart, more boo
 		args = append(args, span, pg.Millis(idleFor(h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(h.Timeout))
 		return claimPart{query: TakeTaskSQL, args: args, limit: rest, makesSettings: true}, more
 	}
+	if h.GroupSize > 1 {
+		return claimPart{query: ClaimGroupSQL, args: append(args, rest, found == 0), limit: rest, ofGroup: true}, more
+	}
 	return claimPart{query: ClaimSQL, args: append(args, rest), limit: rest}, more
 }
 
@@ -95,8 +104,11 @@ func idleFor(timeout time.Duration) time.Duration {
 	return timeout + grace(timeout) + AbandonAfter + pg.Bookkeeping
 }
 
-// ClaimedRuns are those of a claim's rows, which are in the order of the lane.
+// ClaimedRuns are those of a claim's rows.
 func ClaimedRuns(rows []*store.Row) (out []plan.ClaimedRun) {
+	if !slices.IsSortedFunc(rows, (*store.Row).Compare) { // a group in random order
+		rows = slices.SortedFunc(slices.Values(rows), (*store.Row).Compare)
+	}
 	for _, r := range rows {
 		out = appendRun(out, r, r.Attempt)
 	}
@@ -131,13 +143,15 @@ type unit struct {
 	h    *handler.Handler
 	rows []*store.Row
 	runs *store.Runs // in the journal; nil: there is none
+
+	uncounted int // tasks of a group that no trigger has counted as claimed
 }
 
 // take claims, and sets the savepoint if it finds tasks.
 func (u *unit) take(c claimPlan) error {
 	return u.exclusively(func(ctx context.Context, conn pg.Exclusive) error {
 		untimed := u.untimed()
-		before, after := "", ""
+		before, after, begun := "", "", 0
 		for i, more := 0, true; more; i++ {
 			var p claimPart
 			if p, more = c.part(u.h, i, len(u.rows)); p.limit == 0 {
@@ -147,7 +161,7 @@ func (u *unit) take(c claimPlan) error {
 			case p.makesSettings:
 				after = untimed + "SAVEPOINT " + u.savepoint
 			case !more:
-				after = u.savepointStatements(u.h.Timeout)
+				after = u.savepointStatements()
 			}
 			if i == 0 && !p.makesSettings {
 				before = untimed + claimSettings(u.h)
@@ -157,9 +171,13 @@ func (u *unit) take(c claimPlan) error {
 				if values[0] == nil {
 					return nil
 				}
-				r := &store.Row{TaskType: u.h.Type, Max: u.h.MaxAttempts}
+				r, text := &store.Row{TaskType: u.h.Type, Max: u.h.MaxAttempts}, pg.Text(values[0])
+				if p.ofGroup {
+					r.Place, text, _ = strings.Cut(text, "\x1f")
+					begun = 1
+				}
 				u.rows = append(u.rows, r)
-				u.xid, err = r.FromText(pg.Text(values[0]))
+				u.xid, err = r.FromText(text)
 				return err
 			})
 			if err = errors.Join(err, store.TooMany(len(u.rows)-found, p.limit)); err != nil {
@@ -167,9 +185,9 @@ func (u *unit) take(c claimPlan) error {
 			}
 			before = ""
 		}
-		slices.SortFunc(u.rows, (*store.Row).Compare) // RETURNING does not keep the lane's order
+		slices.SortFunc(u.rows[begun:], (*store.Row).Compare) // RETURNING does not keep the lane's order
 		if len(u.rows) > 0 && after == "" {
-			if _, err := conn.ExecContext(ctx, u.savepointStatements(u.h.Timeout)); err != nil {
+			if _, err := conn.ExecContext(ctx, u.savepointStatements()); err != nil {
 				return err
 			}
 		}
@@ -177,32 +195,8 @@ func (u *unit) take(c claimPlan) error {
 	})
 }
 
-const clockSQL = `/* outbox: the time */
-SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint`
-
-// noteTime asks for PostgreSQL's clock where MaxElapsed counts from an earlier failure.
-func (u *unit) noteTime(ctx context.Context, conn pg.Exclusive) error {
-	failed := func(r *store.Row) bool { _, failed := r.FirstFailure(); return failed }
-	if u.h.MaxElapsed == 0 || !slices.ContainsFunc(u.rows, failed) {
-		return nil
-	}
-	return conn.Together(ctx, "", clockSQL, nil, "", func(values []driver.Value) error {
-		for _, r := range u.rows {
-			r.NoteTime(pg.Integer(values[0]))
-		}
-		return nil
-	})
-}
-
-// inner is the savepoint of one task.
-func (u *unit) inner() string { return u.savepoint + "t" }
-
-func (u *unit) savepointStatements(timeout time.Duration) string {
-	both := "SAVEPOINT " + u.savepoint + "; "
-	if u.h.GroupSize > 1 {
-		both += "SAVEPOINT " + u.inner() + "; "
-	}
-	return both + "SET LOCAL statement_timeout = " + pg.Millis(timeout)
+func (u *unit) savepointStatements() string {
+	return "SAVEPOINT " + u.savepoint + "; SET LOCAL statement_timeout = " + pg.Millis(u.h.Timeout)
 }
 
 // allow makes the transaction wait for a handler with another timeout than the registered one,
@@ -250,10 +244,13 @@ func (u *unit) keep(verdicts []verdict) (released bool, err error) {
 	switch {
 	case u.runs == nil:
 		after = "; " + u.ForgetTasks(done)
-	case u.runs.Batch() || len(done) > 1:
+	case len(u.runs.IDs) > 1:
 		after = "; " + u.runs.Forget(u.Store, done)
 	case len(done) == 1:
 		one = done[0].ID
+	}
+	if u.uncounted > 0 {
+		after += "; " + u.CountClaimed(u.h.Type, u.uncounted)
 	}
 	err = u.exclusively(func(ctx context.Context, c pg.Exclusive) error {
 		if err := u.release(ctx, c, u.h.Keep, history, after, u.SQL(endRunSQL), one); err != nil {
@@ -276,7 +273,7 @@ func (u *unit) reject(verdicts []verdict) (undone bool, err error) {
 			return err
 		}
 		undone = true
-		if u.runs != nil && u.runs.Batch() { // else each task's rows go with what is written of it
+		if u.runs != nil && len(u.runs.IDs) > 1 { // else each task's rows go with what is written of it
 			if _, err := c.ExecContext(ctx, u.runs.Forget(u.Store, nil)); err != nil {
 				return err
 			}

@@ -28,6 +28,7 @@ type verdict struct {
 	outcome Outcome
 	done    bool         // it is deleted
 	back    bool         // it is ready, as if it had not been claimed
+	written bool         // change is, in the claim's transaction
 	change  store.Change // of a discarded task: its error
 }
 

@@ -12,8 +12,8 @@
 //	  cancel:     ROLLBACK TO; DELETE; COMMIT; of a batch ROLLBACK, then DELETE
 //	  give back:  ROLLBACK
 //
-// With GroupCommit a claim has several tasks, and group.go calls the handler for one after the other,
-// each under a savepoint of its own.
+// With GroupCommit a claim locks several tasks. group.go deletes one after the other and calls its
+// handler, each under a savepoint.
 //
 // A Leased claim is committed before its handlers run. Each of its runs has a lease:
 //

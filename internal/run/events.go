@@ -33,7 +33,8 @@ func (o Outcome) String() string {
 	return [...]string{"infrastructure", "done", "discarded", "run_again", "retry", "snoozed", "dead", "canceled", "lease_lost", "drained", "put_off"}[o]
 }
 
-// End is the end of one run: of one task, or of the tasks of one claim of a Batch handler.
+// End is the end of one run: of one task, also in a group, or of the tasks of one claim of a Batch
+// handler.
 type End struct {
 	Type    string
 	Kind    handler.Kind

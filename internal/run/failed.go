@@ -148,7 +148,7 @@ func (a *attempt) ended(ctx context.Context, handlerErr error) error {
 
 // outOfBand records a failed attempt in a transaction of its own. cause, if any, is why it had to.
 func (a *attempt) outOfBand(handlerErr, cause error) error {
-	if len(a.rows) > 1 {
+	if len(a.runs.IDs) > 1 {
 		// The failure may be any member's: they run one by one, where it counts.
 		a.logSplit(handlerErr)
 		a.r.Journal.MarkLost(a.runs)

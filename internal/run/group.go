@@ -3,7 +3,9 @@ package run
 import (
 	"cmp"
 	"context"
+	"database/sql/driver"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
@@ -11,13 +13,14 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// group is the calls of a Tx handler for the tasks of one claim, each under a savepoint of its own
-// below the claim's. The claim has one row in the journal and one COMMIT.
+// group is the calls of a Tx handler for the tasks of one claim, each under a savepoint. The claim has
+// one row in the journal and one COMMIT. It locks its tasks, and deletes each when its turn comes: until
+// then they are waiting tasks for all that the handlers do.
 //
-//	BEGIN; claim, SAVEPOINT a, SAVEPOINT b; journal
-//	handler; RELEASE b, session, SAVEPOINT b    it succeeded
-//	handler; ROLLBACK TO b, session             it failed
-//	RELEASE a and probe; results; COMMIT
+//	BEGIN; lock all, DELETE the first; SAVEPOINT; journal
+//	handler; RELEASE, session, DELETE the next, SAVEPOINT                   it succeeded
+//	handler; ROLLBACK TO, RELEASE, session; result; DELETE the next, …      it failed
+//	RELEASE and probe; COMMIT
 //
 // A task that fails is recorded as one of its own. Whatever leaves the transaction in doubt, and any
 // error that the locks of other tasks in the group may have caused, undoes all of it: its tasks run
@@ -26,41 +29,39 @@ type group struct {
 	*attempt
 	tasks    []*store.Task
 	calls    chan func() // to the goroutine of the handlers, which keeps its stack from one to the next
-	verdicts []verdict   // of tasks whose handler has returned
+	start    time.Time   // of the first call
+	begun    []*store.Row
+	verdicts []verdict // of begun
 }
 
 // callAll calls the handler for one task after the other until all are done, the handler's GroupWithin
-// has passed or the relay stops, and commits.
+// has passed or the relay stops, and commits. Tasks whose turn has not come are as they were.
 func (g *group) callAll(ctx context.Context) error {
 	a := g.attempt
 	g.tasks, g.calls = a.tasks(), make(chan func())
 	go g.work()
 	defer close(g.calls)
-	start, failed := time.Now(), false
-	for i, r := range a.rows {
-		if i > 0 && (time.Since(start) > a.h.GroupWithin || a.r.Stopping()) {
-			break
-		}
+	g.start = time.Now()
+	for i := 0; i < len(a.rows); {
 		if i > 0 { // the first is allowed for
-			if err := a.allow(timeoutOf(a.h, r)); err != nil {
+			if err := a.allow(timeoutOf(a.h, a.rows[i])); err != nil {
 				return a.broken(ctx, callResult{}, err)
 			}
 		}
-		if stopped, err := g.callOne(ctx, i); stopped {
+		next, stopped, err := g.callOne(ctx, i)
+		if stopped {
 			return err
 		}
-		failed = failed || g.verdicts[i].outcome != Done
+		for _, r := range a.rows[i+1 : next] {
+			a.left = append(a.left, r)
+			a.watch.set(r.ID, verdict{outcome: PutOff})
+		}
+		i = next
 	}
-	d := time.Since(start)
-	a.watch.called(start, d, g.tasks)
+	d := time.Since(g.start)
 	a.warnSlow(d)
-	a.r.groups.note(a.h, len(g.verdicts), d)
-	for _, r := range a.rows[len(g.verdicts):] {
-		g.verdicts, failed = append(g.verdicts, untried(r)), true
-	}
-	if !failed {
-		g.verdicts = nil
-	}
+	a.r.groups.note(a.h, len(g.begun), d)
+	a.rows = g.begun
 	return g.succeed(ctx, callResult{}, g.verdicts)
 }
 
@@ -71,20 +72,13 @@ func (g *group) work() {
 	}
 }
 
-// untried is the verdict on a task of a group that ended before its turn. Runs that it lost before
-// count.
-func untried(r *store.Row) verdict {
-	return verdict{outcome: PutOff, change: store.Change{Attempt: r.Begun() - 1, Keep: r.Undecided, Untried: true}}
-}
-
-// callOne calls the handler for the i-th task, unless that is canceled by now. stopped: the group has
-// ended.
-func (g *group) callOne(ctx context.Context, i int) (stopped bool, err error) {
+// callOne calls the handler for the i-th task, unless that is canceled by now, and claims the next.
+// stopped: the group has ended.
+func (g *group) callOne(ctx context.Context, i int) (next int, stopped bool, err error) {
 	open, end, canceled := g.open.begin(g.r.Handling, g.rows[i].ID)
 	defer end()
 	if canceled {
-		g.verdicts = append(g.verdicts, verdict{outcome: Canceled, done: true})
-		return false, nil
+		return g.settled(ctx, i, callResult{}, verdict{outcome: Canceled, done: true}, true)
 	}
 	timeout, start := timeoutOf(g.h, g.rows[i]), time.Now()
 	limit, release := context.WithTimeoutCause(open, timeout+grace(timeout), timedOut(timeout))
@@ -94,40 +88,94 @@ func (g *group) callOne(ctx context.Context, i int) (stopped bool, err error) {
 		go g.work()
 	}
 	out.took = time.Since(start)
+	g.watch.calledOne(g.tasks[i], start, out.took)
 	if out.abandoned {
-		return true, g.abandon(out)
+		return 0, true, g.abandon(out)
 	}
-	return g.settle(ctx, g.rows[i], out)
-}
-
-// settle keeps or undoes what the handler wrote for a task. stopped: the group has ended.
-func (g *group) settle(ctx context.Context, r *store.Row, out callResult) (stopped bool, err error) {
-	end := newEnding(g.r.Log, g.h, out)
+	ending := newEnding(g.r.Log, g.h, out)
 	if out.canceled {
-		end.canceled = g.open.canceledIDs()
+		ending.canceled = g.open.canceledIDs()
 	}
-	v := end.verdict(r, out.err)
+	v := ending.verdict(g.rows[i], out.err)
 	keep := v.outcome == Done || v.outcome == Discarded || v.outcome == RunAgain
 	if !keep && !out.drained && !out.canceled && g.maybeLocks(out.err) {
-		return true, g.split(ctx, out)
+		return 0, true, g.split(ctx, out)
 	}
-	ends, begins := "RELEASE SAVEPOINT "+g.inner(), "; SAVEPOINT "+g.inner()
-	if !keep {
-		ends, begins = "ROLLBACK TO SAVEPOINT "+g.inner(), ""
-	}
-	err = g.exec(ends + "; " + g.session.Reset + "; " + g.untimed() + claimSettings(g.h) + "; SET LOCAL statement_timeout = " + pg.Millis(g.h.Timeout) + begins)
+	return g.settled(ctx, i, out, v, keep)
+}
+
+// settled keeps or undoes what the handler wrote for the i-th task, writes what becomes of it, and
+// claims the next.
+func (g *group) settled(ctx context.Context, i int, out callResult, v verdict, keep bool) (next int, stopped bool, err error) {
+	r := g.rows[i]
+	next, err = g.next(i, &v, keep)
 	switch {
 	case err == nil:
-		g.verdicts = append(g.verdicts, v)
-		return false, nil
+		g.begun, g.verdicts = append(g.begun, r), append(g.verdicts, v)
+		return next, false, nil
 	case !isBroken(err): // a statement had failed, and the handler did not say so
 		out.err = refusedBy(err)
-		return true, g.split(ctx, out)
+		return 0, true, g.split(ctx, out)
 	case endedTransaction(pgerr.Code(err), err):
 		g.abort()
-		return true, g.ended(ctx, r, v, out)
+		return 0, true, g.ended(ctx, r, v, out)
 	}
-	return true, g.broken(ctx, out, err)
+	return 0, true, g.broken(ctx, out, err)
+}
+
+// next ends the savepoint of the i-th task and claims the next one that is as it was locked, if the
+// group is to go on. It returns the number of the group's tasks if there is none.
+func (g *group) next(i int, v *verdict, keep bool) (next int, err error) {
+	release, savepoint := "RELEASE SAVEPOINT "+g.savepoint, "SAVEPOINT "+g.savepoint
+	own := g.untimed() + claimSettings(g.h) + "; SET LOCAL statement_timeout = " + pg.Millis(pg.Bookkeeping)
+	goOn := time.Since(g.start) <= g.h.GroupWithin && !g.r.Stopping()
+	err = g.exclusively(func(ctx context.Context, c pg.Exclusive) error {
+		before := release + "; " + g.session.Reset
+		if !keep {
+			before = "ROLLBACK TO " + savepoint + "; " + before
+		}
+		if !v.done { // at once: the next handlers see it wait
+			if _, err := c.ExecContext(ctx, before+"; "+own); err != nil {
+				return err
+			}
+			if err := writeVerdicts(ctx, g.Store, c, []*store.Row{g.rows[i]}, []verdict{*v}); err != nil {
+				return err
+			}
+			before, v.written = own, true
+		}
+		for next = i + 1; goOn && next < len(g.rows); next++ {
+			claimed, err := g.claimMember(ctx, c, before, g.rows[next], g.untimed()+savepoint)
+			if claimed || err != nil {
+				return err
+			}
+			before = release // of a task that was changed
+		}
+		next = len(g.rows)
+		_, err := c.ExecContext(ctx, before+"; "+own+"; "+savepoint)
+		return err
+	})
+	return next, err
+}
+
+const claimMemberSQL = `/* outbox: claim the next of a group */
+SELECT outbox.claim_member($1, $2, $3, $4)`
+
+// claimMember claims a task that the group has locked, unless a handler has changed or canceled it.
+func (g *group) claimMember(ctx context.Context, c pg.Exclusive, before string, r *store.Row, after string) (claimed bool, err error) {
+	xid, args := "", []any{r.Place, pg.Millis(idleFor(g.h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(g.h.Timeout)}
+	err = c.Together(ctx, before, g.SQL(claimMemberSQL), args, after, func(values []driver.Value) error {
+		var found string
+		xid, found, _ = strings.Cut(pg.Text(values[0]), " ")
+		claimed = found == "t"
+		return nil
+	})
+	switch {
+	case err == nil && xid != g.xid:
+		return false, errOtherTransaction
+	case claimed:
+		g.uncounted++
+	}
+	return claimed, err
 }
 
 // maybeLocks reports whether a handler's error may be due to locks that its transaction holds for
@@ -141,7 +189,7 @@ func (g *group) maybeLocks(err error) bool {
 }
 
 // ended records what became of the tasks of a group whose transaction the handler of r ended,
-// against the rules. If it committed, tasks that it had not come to are written back.
+// against the rules. Tasks that it had not come to are as they were.
 func (g *group) ended(ctx context.Context, r *store.Row, v verdict, out callResult) error {
 	status, err := g.TransactionStatus(g.xid)
 	if err != nil || status != "committed" {
@@ -152,11 +200,11 @@ func (g *group) ended(ctx context.Context, r *store.Row, v verdict, out callResu
 	if out.err != nil && v.outcome != RunAgain {
 		v = committedDead(r, out.err)
 	}
+	v.written = false // in another transaction, if at all
+	g.watch.all(PutOff)
+	g.rows = append(g.begun, r)
 	verdicts := append(g.verdicts, v)
-	for _, r := range g.rows[len(verdicts):] {
-		verdicts = append(verdicts, untried(r))
-	}
-	if err := g.r.writeCommitted(ctx, g.rows, verdicts); err != nil {
+	if err := g.r.writeCommitted(ctx, g.rows, verdicts, g.uncounted); err != nil {
 		return err
 	}
 	g.tell(verdicts)

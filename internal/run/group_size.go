@@ -8,7 +8,7 @@ import (
 )
 
 // groupSizes are how many tasks the next group of a type claims: as many as probably run within the
-// handler's GroupWithin, so that a group seldom claims tasks that it has to write back. The first
+// handler's GroupWithin, so that a group seldom locks tasks whose turn does not come. The first
 // groups of a relay have one task each, until one has ended.
 type groupSizes struct {
 	mu   sync.Mutex

@@ -10,26 +10,26 @@ import (
 )
 
 // RunTx claims with the given claim and runs the handler of a Tx or Batch type. claimed is called
-// with what was claimed, unless the claim failed. The error is the database's, which is no attempt
-// and a reason to slow down, or ErrNoSlot.
-func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, c claimPlan, claimed func([]*store.Row)) error {
+// with what was claimed, unless the claim failed. left are those of a group's tasks that are as
+// before. The error is the database's, which is no attempt and a reason to slow down, or ErrNoSlot.
+func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, c claimPlan, claimed func([]*store.Row)) (left []*store.Row, err error) {
 	a := &attempt{unit: unit{guardedTx: newGuardedTx(&r.Store), h: h}, r: r, claim: handler.Claim{Began: time.Now(), Log: r.Log}}
 	if err := r.runClaim(ctx, a, c, claimed); err != nil {
-		return err
+		return a.left, err
 	}
 	for _, id := range a.alone {
 		if r.Stopping() {
-			return nil
+			break
 		}
-		err := r.RunTx(ctx, h, claimOne{id}, func([]*store.Row) {})
+		_, err := r.RunTx(ctx, h, claimOne{id}, func([]*store.Row) {})
 		if errors.Is(err, ErrNoSlot) {
-			return nil // another call has it; whoever claims the rest next finds the runs in the journal
+			break // another call has it; whoever claims the rest next finds the runs in the journal
 		}
 		if err != nil {
-			return err
+			return a.left, err
 		}
 	}
-	return nil
+	return a.left, nil
 }
 
 func (r *Runner) runClaim(ctx context.Context, a *attempt, c claimPlan, claimed func([]*store.Row)) error {

@@ -9,10 +9,10 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// writeVerdicts writes what becomes of tasks that are not done.
+// writeVerdicts writes what becomes of tasks that are not done, unless that is written.
 func writeVerdicts(ctx context.Context, s *store.Store, tx store.Execer, rows []*store.Row, verdicts []verdict) error {
 	for i, v := range verdicts {
-		if v.done {
+		if v.done || v.written {
 			continue
 		}
 		write := s.WriteBack
@@ -44,7 +44,7 @@ func (r *Runner) recordCommitted(ctx context.Context, rows []*store.Row, failure
 	if failure == nil && again == nil {
 		return verdicts, nil
 	}
-	return verdicts, r.writeCommitted(ctx, rows, verdicts)
+	return verdicts, r.writeCommitted(ctx, rows, verdicts, 0)
 }
 
 // committedDead is the verdict on a task whose handler failed after it had committed.
@@ -52,12 +52,17 @@ func committedDead(t *store.Row, failure error) verdict {
 	return verdict{outcome: Dead, change: store.Change{Attempt: min(t.Begun(), t.Max), Reason: store.ReasonCommitted, Err: failure, Failed: true}}
 }
 
-// writeCommitted writes verdicts on tasks whose removal is committed.
-func (r *Runner) writeCommitted(ctx context.Context, rows []*store.Row, verdicts []verdict) error {
+// writeCommitted writes verdicts on tasks whose removal is committed, of which some are not counted.
+func (r *Runner) writeCommitted(ctx context.Context, rows []*store.Row, verdicts []verdict, uncounted int) error {
 	for i := range verdicts {
 		verdicts[i].change.ClaimCommitted = true
 	}
 	err := r.Conns.InTx(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error {
+		if uncounted > 0 {
+			if _, err := tx.ExecContext(ctx, r.CountClaimed(rows[0].TaskType, uncounted)); err != nil {
+				return err
+			}
+		}
 		return writeVerdicts(ctx, &r.Store, tx, rows, verdicts)
 	})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 type watch struct {
 	to   Events
 	end  End
+	each []End         // of a group, whose tasks have an End each; only the calls
 	at   map[int64]int // of a task, in end.Tasks; nil for one task
 	told bool
 }
@@ -25,6 +26,9 @@ func newWatch(to Events, h *handler.Handler, rows []*store.Row, claimed time.Tim
 	w := &watch{to: to, end: End{Type: h.Type, Kind: h.Kind, Tasks: make([]TaskEnd, len(rows))}}
 	if len(rows) > 1 {
 		w.at = make(map[int64]int, len(rows))
+		if h.GroupSize > 1 {
+			w.each = make([]End, len(rows))
+		}
 	}
 	for i, t := range rows {
 		w.end.Tasks[i] = TaskEnd{TaskID: t.ID, Attempt: min(t.Begun(), t.Max), Waited: to.Waited(t.RunAt, claimed)}
@@ -44,6 +48,15 @@ func (w *watch) called(at time.Time, took time.Duration, tasks []*store.Task) {
 	for i, t := range tasks {
 		w.end.Tasks[i].Attempt = t.Attempt
 	}
+}
+
+// calledOne notes the call of the handler for one task of a group.
+func (w *watch) calledOne(task *store.Task, at time.Time, took time.Duration) {
+	if w == nil {
+		return
+	}
+	i := w.at[task.ID]
+	w.each[i].Called, w.each[i].Handled, w.end.Tasks[i].Attempt = at, took, task.Attempt
 }
 
 // set says what became of a task.
@@ -80,5 +93,10 @@ func (w *watch) tell() {
 		return
 	}
 	w.told = true
-	w.to.Ended(w.end)
+	if w.each == nil {
+		w.to.Ended(w.end)
+	}
+	for i, one := range w.each {
+		w.to.Ended(End{Type: w.end.Type, Kind: w.end.Kind, Called: one.Called, Handled: one.Handled, Tasks: w.end.Tasks[i : i+1]})
+	}
 }

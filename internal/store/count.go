@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/lib/pq"
 )
@@ -16,4 +17,10 @@ func (s *Store) Count(ctx context.Context, tx Execer, kind string, types []strin
 	}
 	_, err := tx.ExecContext(ctx, s.SQL(countSQL), pq.Array(types), kind)
 	return err
+}
+
+// CountClaimed is a statement that counts ready tasks as claimed, which a group has claimed so far
+// without counting them.
+func (s *Store) CountClaimed(taskType string, n int) string {
+	return s.SQL("INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (") + strconv.Itoa(-n) + ", " + pq.QuoteLiteral(taskType) + ", 'ready')"
 }

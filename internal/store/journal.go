@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -51,13 +52,14 @@ func NewRuns(rows []*Row, xid string) *Runs {
 // batch of suspects has a row for each.
 func (r *Runs) Batch() bool { return len(r.IDs) > 1 && !r.Suspect }
 
-// Forget is a statement that deletes what the journal has of tasks that are done, and the row of a
-// batch in any case.
+// Forget is a statement that deletes what the journal has of tasks that are done, and these runs of
+// several tasks.
 func (r *Runs) Forget(of *Store, done []*Row) string {
 	if r.Batch() {
 		return of.SQL("DELETE FROM outbox.running WHERE task_id = " + strconv.FormatInt(r.first, 10) + " AND token = '" + r.Token + "'")
 	}
-	return of.ForgetTasks(done)
+	ids, _ := pq.Array(r.IDs).Value() // no error, of integers
+	return of.ForgetTasks(done) + of.SQL(fmt.Sprintf("; DELETE FROM outbox.running WHERE task_id = ANY ('%s') AND token = '%s'", ids, r.Token))
 }
 
 type journalReply struct {

@@ -32,7 +32,7 @@ type Row struct {
 	Lost      int            // runs that died with their process, beyond attempt
 	Undecided []string       // tokens of runs whose relay may still live
 	Isolation Isolation
-	Place     string // a Leased task: its ctid after the claim
+	Place     string // its ctid: of a Leased task after the claim, in a group before it
 	Discarded error  // what its handler discarded it for
 
 	askedAt, answered time.Time // PostgreSQL's clock, and when it was asked for by the process's

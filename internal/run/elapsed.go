@@ -1,0 +1,27 @@
+package run
+
+import (
+	"context"
+	"database/sql/driver"
+	"slices"
+
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/store"
+)
+
+const clockSQL = `/* outbox: the time */
+SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint`
+
+// noteTime asks for PostgreSQL's clock where MaxElapsed counts from an earlier failure.
+func (u *unit) noteTime(ctx context.Context, conn pg.Exclusive) error {
+	failed := func(r *store.Row) bool { _, failed := r.FirstFailure(); return failed }
+	if u.h.MaxElapsed == 0 || !slices.ContainsFunc(u.rows, failed) {
+		return nil
+	}
+	return conn.Together(ctx, "", clockSQL, nil, "", func(values []driver.Value) error {
+		for _, r := range u.rows {
+			r.NoteTime(pg.Integer(values[0]))
+		}
+		return nil
+	})
+}

@@ -3,8 +3,6 @@ package relay
 import (
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -54,24 +52,6 @@ type lanes struct {
 // of is the lane of a type.
 func (l *lanes) of(h *handler.Handler) *lane {
 	return l.all[slices.IndexFunc(l.all, func(c *lane) bool { return c.h == h })]
-}
-
-// named is the idle lane of a task that is named by priority, id and type, and the task's place.
-func (l *lanes) named(task string) (c *lane, at plan.Position) {
-	words := strings.SplitN(task, " ", 3)
-	if len(words) < 3 {
-		return nil, at
-	}
-	i := slices.IndexFunc(l.all, func(c *lane) bool { return c.h.Type == words[2] && c.head == nil })
-	priority, err := strconv.Atoi(words[0])
-	if i < 0 || err != nil {
-		return nil, at
-	}
-	if at.TaskID, err = strconv.ParseInt(words[1], 10, 64); err != nil {
-		return nil, at
-	}
-	at.Priority = priority
-	return l.all[i], at
 }
 
 // While a claim of leased tasks looks for them, the slots that become free gather for the next one.
@@ -283,7 +263,15 @@ func (c *lane) returned(tasks []*store.Row) {
 // so a lane with a backlog gets all workers within a few claims. An empty lane costs one claim, not
 // one for each worker.
 func (l *lanes) took(c *lane, t taken) {
-	c.watermarks.NoteClaimed(t.claimed, t.started, time.Now())
+	if t.start.hinted {
+		if t.tasks == 0 {
+			return
+		}
+		if c.head == nil { // it was true: more may follow
+			c.head = &plan.Head{Position: t.claimed[0].Last, Since: t.began}
+		}
+	}
+	c.watermarks.NoteClaimed(t.claimed, t.start.started, time.Now())
 	if t.tasks < t.limit {
 		if c.polledAt.Before(t.began) {
 			c.credit = 0
@@ -308,7 +296,14 @@ type taken struct {
 	tasks, limit int
 	claimed      []plan.ClaimedRun
 	began        time.Time
-	started      int // of the lane's watermarks, when it began
+	start        claimStart
+}
+
+// claimStart is where and why a claim begins.
+type claimStart struct {
+	random  bool // at a random place
+	hinted  bool // only a wake-up asked for it, which any role can send: that it fails means nothing
+	started int  // of the lane's watermarks
 }
 
 // How long a relay waits before it tries again to get a slot that others have. What it frees itself

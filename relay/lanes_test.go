@@ -213,3 +213,28 @@ func TestTheLatestNameOfAWakeUpCounts(t *testing.T) {
 		t.Errorf("the wake-up names %q, want none, as the last one", got)
 	}
 }
+
+// Any role can send NOTIFY with any text.
+func TestAWakeUpIsReadOnlyIfItIsOneOfATaskOfAnIdleLane(t *testing.T) {
+	t.Parallel()
+	l := newLanes(4, [2]int{0, 0}, [2]int{0, 0})
+	l.all[0].h.Type, l.all[1].h.Type = "IDLE", "BUSY"
+	l.all[0].polled(nil)
+	for text, want := range map[string]bool{
+		"0 1 IDLE": true, "-32768 9223372036854775807 IDLE": true,
+		"32768 1 IDLE": false, "-32769 1 IDLE": false, "0 0 IDLE": false, "0 -1 IDLE": false,
+		"0 9223372036854775808 IDLE": false, "0 1 OTHER": false, "0 1 BUSY": false, "0 1 IDLE ": false,
+		"": false, " ": false, "0 1": false, "x 1 IDLE": false, "0 x IDLE": false, "0x1 1 IDLE": false,
+	} {
+		c, first := l.named(text)
+		if got := c != nil; got != want {
+			t.Errorf("%q names a lane: %v, want %v", text, got, want)
+		}
+		if c != nil && first.TaskID != plan.LaneStart.TaskID {
+			t.Errorf("%q: a claim begins at %+v, so it leaves out what is before the task that is named", text, first)
+		}
+	}
+	if l.all[0].head != nil || l.all[0].credit != 0 {
+		t.Errorf("a wake-up made a head of the lane: %+v", l.all[0].head)
+	}
+}

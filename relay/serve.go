@@ -33,8 +33,12 @@ func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 // claim starts a claim from the lane, with one slot, or for leased tasks with one for each that may
 // be taken.
 func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
-	random := d.config.Order == Random
 	c.credit--
+	d.claimFrom(c, c.head, slots, now, claimStart{random: d.config.Order == Random})
+}
+
+// claimFrom starts a claim where the lane's first task is known to be.
+func (d *dispatcher) claimFrom(c *lane, head *plan.Head, slots int, now time.Time, start claimStart) {
 	c.served = now
 	c.running += slots
 	d.free -= slots
@@ -48,22 +52,23 @@ func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	if c.h.Rate > 0 || c.h.MaxRunningTotal > 0 { // they may leave it less
 		known = 0
 	}
-	watermark, started := c.watermarks.Begin(c.head, known, now), c.watermarks.Started
+	watermark := c.watermarks.Begin(head, known, now)
+	start.started = c.watermarks.Started
 	if c.h.Kind == handler.KindLeased {
 		next := run.LeaseNext{Limit: limit, Watermark: watermark}
-		if random {
-			next.Pivots, next.Lead = c.head.RandomStarts(slots)
+		if start.random {
+			next.Pivots, next.Lead = head.RandomStarts(slots)
 		}
 		d.lanes.leasing(c, 1)
-		go d.runLeased(c, next, started)
+		go d.runLeased(c, next, start)
 		return
 	}
 	c.claiming++
 	next := run.ClaimNext{Limit: limit, Watermark: watermark}
-	if random {
-		next.Pivot = c.head.RandomStart()
+	if start.random {
+		next.Pivot = head.RandomStart()
 	}
-	go d.runTx(c, next, started)
+	go d.runTx(c, next, start)
 }
 
 // namedPause is how long after the claim of a named task the poll follows that its wake-up asks
@@ -74,10 +79,10 @@ const namedPause = 5 * time.Millisecond
 // before: that would be a round trip more until its handler starts.
 func (d *dispatcher) claimNamed(now time.Time) {
 	var c *lane
-	var at plan.Position
+	var first plan.Position
 	select {
 	case task := <-d.named:
-		c, at = d.lanes.named(task)
+		c, first = d.lanes.named(task)
 	default:
 	}
 	if c == nil || d.ctx.Err() != nil || now.Before(c.refusedUntil) || d.outage.Active() || d.mute ||
@@ -85,15 +90,14 @@ func (d *dispatcher) claimNamed(now time.Time) {
 		d.lanes.chooser != nil || now.Before(d.suppressedUntil) || d.alive(now) != nil {
 		return
 	}
-	c.polled(&plan.Head{Position: at, Since: now})
-	if d.lanes.eligible(c) && !d.lanes.gathers(c) {
-		d.claim(c, 1, now)
+	if d.lanes.room(c) > 0 && !c.blockedUntil().After(now) && !d.lanes.gathers(c) {
+		d.claimFrom(c, &plan.Head{Position: first, Since: now}, 1, now, claimStart{hinted: true})
 		d.nextPoll = now.Add(namedPause)
 	}
 }
 
-// runTx claims and runs. started is of the lane's watermarks, when the claim was chosen.
-func (d *dispatcher) runTx(c *lane, next run.ClaimNext, started int) {
+// runTx claims and runs.
+func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
 	claimed, ran, ordered, began := false, false, false, time.Now()
 	var left []*store.Row
 	limit, wait, err := d.rates.take(d.ctx, c.h, next.Limit)
@@ -102,7 +106,7 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext, started int) {
 		left, err = d.r.RunTx(d.ctx, c.h, next, func(rows []*store.Row) {
 			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*store.Row).Ordered)
 			d.rates.unused(c.h, limit-len(rows))
-			t := taken{len(rows), limit, run.ClaimedRuns(rows), began, started}
+			t := taken{len(rows), limit, run.ClaimedRuns(rows), began, start}
 			d.events <- func() { d.claimed(c, t, nil, began) }
 		})
 		if !claimed {
@@ -117,6 +121,8 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext, started int) {
 		case claimed && err != nil:
 			d.fail(err, began)
 		case claimed:
+		case start.hinted:
+			d.cameBack(c)
 		case errors.Is(err, run.ErrNoSlot):
 			c.waitForSlot()
 			d.notMade(c, began)
@@ -136,7 +142,7 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext, started int) {
 
 // runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait
 // for the commit of this one.
-func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, started int) {
+func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
 	began, slots, reported := time.Now(), next.Limit, false
 	var runs []*run.LeasedRun
 	allowed := 0
@@ -145,7 +151,7 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, started int) {
 		next.Limit = limit
 		runs, allowed, err = d.leases.Lease(d.ctx, c.h, next, func(found []*run.LeasedRun) {
 			reported = true
-			took := taken{len(found), limit, run.ClaimedLeases(found), began, started}
+			took := taken{len(found), limit, run.ClaimedLeases(found), began, start}
 			d.events <- func() {
 				c.finding--
 				d.took(c, took)
@@ -156,13 +162,15 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, started int) {
 		}
 		d.rates.unused(c.h, limit-len(runs))
 	}
-	took := taken{len(runs), allowed, run.ClaimedLeases(runs), began, started}
+	took := taken{len(runs), allowed, run.ClaimedLeases(runs), began, start}
 	d.events <- func() {
 		d.lanes.leasing(c, -1)
 		if !reported {
 			c.finding--
 		}
 		switch {
+		case start.hinted && len(runs) == 0:
+			d.cameBack(c)
 		case err == nil && limit == 0:
 			c.waitForToken(wait)
 			d.notMade(c, began)

@@ -228,6 +228,62 @@ func TestANamedTaskIsClaimedWithoutAPoll(t *testing.T) {
 	}
 }
 
+// Any role can send any wake-up: no type rests, nothing is logged, and tasks run as before. A claim
+// that only a wake-up asked for may fail.
+func TestForgedWakeUpsDoNotHoldUpAType(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	r := run(t, db, all(), relay.Config{Workers: 4, ListenDSN: db.URL, PollInterval: time.Minute})
+	listening(t, db)
+	kinds := []string{"TX", "BATCH", "LEASED"}
+	forge := func(rounds int, texts ...string) {
+		tick := time.NewTicker(15 * time.Millisecond) // those that come faster are taken together
+		defer tick.Stop()
+		for range rounds {
+			for _, text := range texts {
+				for _, kind := range kinds {
+					<-tick.C
+					db.Do(t, `SELECT pg_notify('outbox', $1)`, text+kind)
+				}
+			}
+		}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		forge(5, "40000 1 ", "-40000 1 ", "0 9223372036854775807 ", "0 99999999999999999999 ", "-32768 1 ", "0 1 ", strings.Repeat("0 ", 3000), "0 1 UNKNOWN", "x")
+	}()
+	done := 0
+	for forging := true; forging; {
+		select {
+		case <-ended:
+			forging = false
+		default:
+		}
+		db.Enqueue(t, kinds[done%len(kinds)], 1)
+		done++
+		db.becomes(t, 30*time.Second, done, "the tasks that are done", `SELECT count(*) FROM effect`)
+	}
+	const broken = "BEGIN RAISE division_by_zero;"
+	replace := func(old, new string) {
+		for _, name := range []string{"claim_task", "claim_tasks", "lease_tasks"} {
+			db.Do(t, `DO $do$ BEGIN EXECUTE replace(pg_get_functiondef('outbox.`+name+`'::regproc), '`+old+`', '`+new+`'); END $do$`)
+		}
+	}
+	replace("BEGIN", broken)
+	forge(10, "0 1 ")
+	replace(broken, "BEGIN")
+	for _, kind := range kinds {
+		db.Enqueue(t, kind, 1)
+	}
+	db.becomes(t, 30*time.Second, done+len(kinds), "the tasks that are done", `SELECT count(*) FROM effect`)
+	if err := r.Health(); err != nil {
+		t.Error(err)
+	}
+	r.Log.Want(t, 0, "level=ERROR")
+	r.Log.Want(t, 0, outageBegins)
+}
+
 // A relay that stops waits for its handlers, and still hears of the tasks that others enqueue.
 func TestARelayThatStopsClaimsNoTaskThatAWakeUpNames(t *testing.T) {
 	t.Parallel()

@@ -192,24 +192,24 @@ func (w *Watermarks) Spans() (out []Span) {
 	if next.Priority == maxColumn {
 		return out
 	}
-	return append(out, Span{Class{next.Priority + 1, 0}.start(), Class{maxColumn, maxColumn}})
+	return append(out, Span{Class{next.Priority + 1, 0}.Start(), Class{maxColumn, maxColumn}})
 }
 
-// start is before all tasks of the class.
-func (c Class) start() Position { return Position{c.Priority, c.Attempt, math.MinInt64} }
+// Start is before all tasks of the class.
+func (c Class) Start() Position { return Position{c.Priority, c.Attempt, math.MinInt64} }
 
 // between adds the classes from one on to before the other.
 func between(out []Span, from, to Class) []Span {
 	if from.Priority < to.Priority && from.Attempt > 0 {
-		out = append(out, Span{from.start(), Class{from.Priority, maxColumn}})
+		out = append(out, Span{from.Start(), Class{from.Priority, maxColumn}})
 		from = Class{from.Priority + 1, 0}
 	}
 	if from.Priority < to.Priority {
-		out = append(out, Span{from.start(), Class{to.Priority - 1, maxColumn}})
+		out = append(out, Span{from.Start(), Class{to.Priority - 1, maxColumn}})
 		from = Class{to.Priority, 0}
 	}
 	if from.Attempt < to.Attempt {
-		out = append(out, Span{from.start(), Class{to.Priority, to.Attempt - 1}})
+		out = append(out, Span{from.Start(), Class{to.Priority, to.Attempt - 1}})
 	}
 	return out
 }

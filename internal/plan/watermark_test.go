@@ -80,7 +80,7 @@ func TestSpansCoverEachTaskThatIsNotBelowAWatermarkOnce(t *testing.T) {
 			}
 		}
 		for _, s := range spans {
-			if s.First.Priority < s.Last.Priority && (s.First != Class{s.First.Priority, 0}.start() || s.Last.Attempt != maxColumn) {
+			if s.First.Priority < s.Last.Priority && (s.First != Class{s.First.Priority, 0}.Start() || s.Last.Attempt != maxColumn) {
 				t.Fatalf("the span %+v has parts of several priorities", s)
 			}
 		}

@@ -2,8 +2,10 @@ package outboxkafka
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 
@@ -12,34 +14,63 @@ import (
 	"github.com/txoutbox/outbox/forward"
 )
 
-// refusals are the errors that no retry mends. Those before the first of the topic's may be due to
-// another record of the batch.
 var (
-	refusedRecords = []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp}
-	refusedTopics  = []error{kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InvalidTopicException, kerr.TopicAuthorizationFailed, kerr.UnsupportedForMessageFormat}
+	// ofOneRecord are answers about a batch that one of its records may have caused.
+	ofOneRecord = []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.CorruptMessage}
+	// never are answers that no retry changes.
+	never = []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidTopicException}
+	// ofTopic are answers about a topic, beside those that the protocol calls retriable.
+	ofTopic = []error{
+		kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed,
+		kerr.UnsupportedForMessageFormat, kerr.UnsupportedCompressionType,
+		kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping,
+	}
+	// refusedLogins are answers to a login.
+	refusedLogins = []error{kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState}
+	// connectionErrors are those without an answer, beside errors of the network.
+	connectionErrors = []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, kgo.ErrClientClosed, kgo.ErrAborting}
 )
 
 func isAny(err error, of []error) bool {
 	return slices.ContainsFunc(of, func(target error) bool { return errors.Is(err, target) })
 }
 
-// isOfOne reports whether a record of the batch is at fault, which need not be this one.
-func isOfOne(err error) bool { return isAny(err, refusedRecords) }
-
-// classify says what an error of the client means for the event; nil is nil.
-func classify(e *forward.Event, err error) error {
-	if err == nil {
+// answerOf is the broker's answer in an error of the client; nil if there is none.
+func answerOf(err error) *kerr.Error {
+	var answer *kerr.Error
+	if isAny(err, refusedLogins) || !errors.As(err, &answer) {
 		return nil
 	}
-	wrapped := fmt.Errorf("outboxkafka: event %s to %s: %w", e.ID, e.To, err)
+	return answer
+}
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// isConnectionError reports whether there is no connection to a broker.
+func isConnectionError(err error) bool {
 	var network net.Error
+	var certificate *tls.CertificateVerificationError
+	return !isContextError(err) && (errors.As(err, &network) || errors.As(err, &certificate) ||
+		kgo.IsRetryableBrokerErr(err) || isAny(err, connectionErrors) || isAny(err, refusedLogins))
+}
+
+// byAnswer says what a broker's answer means for the event. An answer that no list has is about the
+// message.
+func byAnswer(e *forward.Event, err error) error {
+	err = of(e, err)
 	switch {
-	case isAny(err, refusedRecords), isAny(err, refusedTopics):
-		return forward.Permanent(wrapped)
-	case kerr.IsRetriable(err), errors.As(err, &network),
-		isAny(err, []error{kgo.ErrRecordTimeout, kgo.ErrRecordRetries, kgo.ErrMaxBuffered, kgo.ErrClientClosed, kgo.ErrAborting,
-			context.Canceled, context.DeadlineExceeded, kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed}):
-		return forward.Unavailable(wrapped, 0)
+	case isAny(err, never):
+		return forward.Permanent(err)
+	case errors.Is(err, kerr.CorruptMessage): // which a broker answers to a record without a key as well
+		return err
+	case kerr.IsRetriable(err), isAny(err, ofTopic):
+		return forward.TargetUnavailable(err, 0)
 	}
-	return wrapped
+	return err
+}
+
+func of(e *forward.Event, err error) error {
+	return fmt.Errorf("outboxkafka: event %s to %s: %w", e.ID, e.To, err)
 }

@@ -24,17 +24,22 @@ var errClosed = errors.New("outboxkafka: the publisher is closed")
 
 // Publisher is a forward.Publisher. It is safe for concurrent use.
 type Publisher struct {
-	client *kgo.Client
-	own    bool // Close closes it
+	open func() (*kgo.Client, error) // nil: the client is the app's
 
-	mu       sync.RWMutex // held for writing by Close
+	mu       sync.RWMutex // held for writing by Close and renew
+	client   *kgo.Client
 	closed   bool
 	inFlight sync.WaitGroup
 }
 
+// recordRetries is how often the client sends a record again after an answer that the protocol calls
+// retriable: for about three seconds, within which most leaders are elected.
+const recordRetries = 12
+
 // Connect makes a client for the brokers: "host:port", or several with commas between them, with or
 // without "kafka://" before. It does not wait for a broker, and connects again for as long as the
-// Publisher is open. A topic that does not exist is not created.
+// Publisher is open, also after refused logins. A client whose producer ID was refused is replaced.
+// A topic that does not exist is not created.
 func Connect(url string, c Config) (*Publisher, error) {
 	brokers := strings.Split(strings.TrimPrefix(url, "kafka://"), ",")
 	for _, b := range brokers {
@@ -42,26 +47,26 @@ func Connect(url string, c Config) (*Publisher, error) {
 			return nil, fmt.Errorf("outboxkafka: connect: %q is no broker: it must be host:port; options of the client go into Config.Options", b)
 		}
 	}
-	client, err := kgo.NewClient(append([]kgo.Opt{
+	opts := append([]kgo.Opt{
 		kgo.SeedBrokers(brokers...), kgo.ClientID("outbox"), kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.ProducerLinger(time.Millisecond), kgo.RecordDeliveryTimeout(30 * time.Second),
+		kgo.ProducerLinger(time.Millisecond), kgo.RecordDeliveryTimeout(30 * time.Second), kgo.RecordRetries(recordRetries),
 		kgo.MetadataMinAge(250 * time.Millisecond), kgo.UnknownTopicRetries(4),
-	}, c.Options...)...)
-	if err != nil {
+	}, c.Options...)
+	p := &Publisher{open: func() (*kgo.Client, error) { return kgo.NewClient(opts...) }}
+	var err error
+	if p.client, err = p.open(); err != nil {
 		return nil, fmt.Errorf("outboxkafka: connect: %w", err)
 	}
-	p := New(client)
-	p.own = true
 	return p, nil
 }
 
 // New publishes by the app's own client, which Close leaves open. It should be idempotent, as kgo's
-// clients are by default.
+// clients are by default, and have kgo.RecordRetries: else an answer that the protocol calls
+// retriable shows only as the end of the time limit. A client whose producer ID was refused, for lack
+// of rights, produces nothing any more: the app has to make another one.
 func New(client *kgo.Client) *Publisher { return &Publisher{client: client} }
 
-// Publish is that of forward.Publisher. Too large a record, a topic that does not exist or may not be
-// written to, and a record that the broker finds invalid are forward.Permanent. A lost connection,
-// too few replicas and a late acknowledgement are forward.Unavailable.
+// Publish is that of forward.Publisher. What becomes of each error is in docs/faults.md.
 //
 // If ctx ends first, what the client has sent may still arrive: it is published again then.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
@@ -75,84 +80,41 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 		return errs
 	}
 	p.inFlight.Add(1)
+	c := &call{client: p.client, events: events, errs: make([]error, len(events))}
 	p.mu.RUnlock()
 	defer p.inFlight.Done()
-	errs := p.produce(ctx, events)
-	if len(events) > 1 {
-		// A broker refuses a batch as a whole for one of its records.
-		for i, err := range errs {
-			if isOfOne(err) {
-				errs[i] = p.produce(ctx, events[i:i+1])[0]
-			}
-		}
+	errs := c.publish(ctx)
+	if topics := c.recreated(); len(topics) > 0 {
+		c.client.PurgeTopicsFromProducing(topics...)
 	}
-	failed := false
-	for i, err := range errs {
-		errs[i] = classify(events[i], err)
-		failed = failed || err != nil
-	}
-	if !failed {
-		return nil
+	if p.open != nil && c.broken(ctx) {
+		p.renew(c.client)
 	}
 	return errs
 }
 
-// produce sends the events at once, and waits until each is acknowledged or refused.
-func (p *Publisher) produce(ctx context.Context, events []*forward.Event) []error {
-	type result struct {
-		i   int
-		err error
+// renew replaces a client, unless another call has.
+func (p *Publisher) renew(old *kgo.Client) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.client != old {
+		return
 	}
-	results := make(chan result, len(events)) // those that come after ctx has ended find room
-	for i, e := range events {
-		p.client.Produce(ctx, record(e), func(_ *kgo.Record, err error) { results <- result{i, err} })
+	if client, err := p.open(); err == nil { // the options were good before
+		p.client = client
+		p.inFlight.Go(old.Close)
 	}
-	errs, missing := make([]error, len(events)), make([]bool, len(events))
-	for i := range missing {
-		missing[i] = true
-	}
-	for range events {
-		select {
-		case r := <-results:
-			errs[r.i], missing[r.i] = r.err, false
-		case <-ctx.Done():
-			for len(results) > 0 { // both may be so
-				r := <-results
-				errs[r.i], missing[r.i] = r.err, false
-			}
-			for i := range events {
-				if missing[i] {
-					errs[i] = fmt.Errorf("no acknowledgement: %w", ctx.Err())
-				}
-			}
-			return errs
-		}
-	}
-	return errs
-}
-
-// record has the time of its publication, as Kafka deletes records by their age, and kgo's delivery
-// timeout counts from it. The time of the event is in ce_time.
-func record(e *forward.Event) *kgo.Record {
-	r := &kgo.Record{Topic: e.To, Value: e.Data, Headers: []kgo.RecordHeader{{Key: "content-type", Value: []byte(forward.ContentType)}}}
-	if e.Key != "" {
-		r.Key = []byte(e.Key)
-	}
-	for _, h := range e.CloudEvents("ce_") {
-		r.Headers = append(r.Headers, kgo.RecordHeader{Key: h.Name, Value: []byte(h.Value)})
-	}
-	return r
 }
 
 // Ready returns nil if a broker answers.
 func (p *Publisher) Ready(ctx context.Context) error {
 	p.mu.RLock()
-	closed := p.closed
+	client, closed := p.client, p.closed
 	p.mu.RUnlock()
 	if closed {
 		return errClosed
 	}
-	if err := p.client.Ping(ctx); err != nil {
+	if err := client.Ping(ctx); err != nil {
 		return fmt.Errorf("outboxkafka: no broker answers: %w", err)
 	}
 	return nil
@@ -165,7 +127,7 @@ func (p *Publisher) Close() {
 	p.closed = true
 	p.mu.Unlock()
 	p.inFlight.Wait()
-	if p.own {
+	if p.open != nil {
 		p.client.Close()
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/txoutbox/outbox"
@@ -59,8 +60,8 @@ func TestAnEventArrivesWithItsAttributes(t *testing.T) {
 	}
 }
 
-// What can never be published is permanent, and its neighbours are published: also where the broker
-// refuses the batch.
+// What can never be published is permanent, a topic that is missing is at fault itself, and their
+// neighbours are published: also where the broker refuses the batch.
 func TestPermanentErrors(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, map[string]string{"message.max.bytes": "10000"})
@@ -89,9 +90,15 @@ func TestPermanentErrors(t *testing.T) {
 		t.Fatal("all were published")
 	}
 	for i, e := range events {
-		neighbour := e.ID == "1" || e.ID == "2"
-		if neighbour && errs[i] != nil || !neighbour && !forward.IsPermanent(errs[i]) {
-			t.Errorf("%s: %v", e.ID, errs[i])
+		want := "the event's, for good"
+		switch e.ID {
+		case "1", "2":
+			want = "none"
+		case "without a topic":
+			want = "the target's"
+		}
+		if got := kindOf(errs[i]); got != want {
+			t.Errorf("%s: %s, want %s: %v", e.ID, got, want, errs[i])
 		}
 	}
 	if got := len(records(t, b.url(), topic, 2)); got != 2 {
@@ -198,40 +205,6 @@ func TestAnOutageCostsNoAttempt(t *testing.T) {
 	})
 }
 
-// A broker whose disk is full costs no attempt either.
-func TestAFullDiskCostsNoAttempt(t *testing.T) {
-	t.Parallel()
-	b := newBroker(t, nil)
-	var space atomic.Bool
-	b.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		if space.Load() {
-			return nil, nil, false
-		}
-		b.KeepControl()
-		return refused(r.(*kmsg.ProduceRequest), kerr.KafkaStorageError), nil, true
-	})
-	noAttemptWhile(t, b.url(), func(f *forward.Forwarder) {
-		forwardtest.Outage(t, f)
-		space.Store(true)
-	})
-}
-
-// refused is the answer of a broker that stores nothing.
-func refused(r *kmsg.ProduceRequest, why *kerr.Error) kmsg.Response {
-	answer := r.ResponseKind().(*kmsg.ProduceResponse)
-	for _, t := range r.Topics {
-		of := kmsg.NewProduceResponseTopic()
-		of.Topic, of.TopicID = t.Topic, t.TopicID
-		for _, p := range t.Partitions {
-			partition := kmsg.NewProduceResponseTopicPartition()
-			partition.Partition, partition.ErrorCode = p.Partition, why.Code
-			of.Partitions = append(of.Partitions, partition)
-		}
-		answer.Topics = append(answer.Topics, of)
-	}
-	return answer
-}
-
 // noAttemptWhile publishes ten events by a relay while something is wrong, until wrong returns: each
 // is published with its first attempt.
 func noAttemptWhile(t *testing.T, url string, wrong func(*forward.Forwarder)) {
@@ -248,15 +221,41 @@ func noAttemptWhile(t *testing.T, url string, wrong func(*forward.Forwarder)) {
 	}
 }
 
-func TestAnEventWithoutATopicIsADeadLetterAtOnce(t *testing.T) {
+// What an operator mends costs attempts, and makes no dead letter within the time of the retries: each
+// event arrives, those of a key in order.
+func TestWhatIsMendedLateLosesNothing(t *testing.T) {
 	t.Parallel()
-	b, db, reg := newBroker(t, nil), relaytest.NewDatabase(t), handlers.New()
-	forward.Register(reg, forwardtest.Placed, connect(t, b.url()), forward.To("nowhere"))
-	forwardtest.Enqueue(t, db, 0, 1, 1)
-	relaytest.Run(t, db.DB, reg, relay.Config{})
-	forwardtest.NothingLeft(t, db)
-	if got := db.Text(t, `SELECT concat(attempt, ' ', last_error) FROM outbox.dead_task`); !strings.HasPrefix(got, "1 outboxkafka: event ") || !strings.Contains(got, "UNKNOWN_TOPIC_OR_PARTITION") {
-		t.Errorf("dead letter: %s", got)
+	for name, wrong := range map[string]func(b *broker) (mend func()){
+		"a topic": func(b *broker) func() {
+			forwardtest.Must(t, b.DeleteTopic(topic))
+			return func() { forwardtest.Must(t, b.CreateTopic(topic, 4, nil)) }
+		},
+		"a right": func(b *broker) func() {
+			return b.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.TopicAuthorizationFailed, Count: -1}).Remove
+		},
+		"a full disk": func(b *broker) func() {
+			return b.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.KafkaStorageError, Count: -1}).Remove
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const events, keys = 50, 5
+			b, db, reg := newBroker(t, nil), relaytest.NewDatabase(t), handlers.New()
+			mend := wrong(b)
+			f := forward.Register(reg, forwardtest.Placed, connect(t, b.url()), forward.To(topic), forward.Handler(handlers.Keep(time.Hour)))
+			forwardtest.Enqueue(t, db, 0, events, keys)
+			relaytest.Run(t, db.DB, reg, relay.Config{})
+			relaytest.Eventually(t, time.Minute, "the relay to notice", func() bool { return f.Stats().Temporary > keys })
+			if err := f.Health(); err == nil || !strings.Contains(err.Error(), topic) {
+				t.Errorf("Health: %v", err)
+			}
+			mend()
+			forwardtest.NothingLeft(t, db)
+			forwardtest.Check(t, received(t, b, events), events, keys, false)
+			if n := db.Int(t, `SELECT count(*) FROM outbox.dead_task`); n != 0 {
+				t.Errorf("%d dead letters: %s", n, db.Text(t, `SELECT min(last_error) FROM outbox.dead_task`))
+			}
+		})
 	}
 }
 

@@ -1,0 +1,172 @@
+package outboxkafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/txoutbox/outbox/forward"
+)
+
+// call is one call of Publish.
+type call struct {
+	client *kgo.Client
+	events []*forward.Event
+	errs   []error // of the client
+
+	asked       bool  // whether a broker answers
+	unreachable error // why none does
+}
+
+// noAnswer is the time for results after which a broker is asked whether it answers, if the call has
+// no end of its own.
+const noAnswer = 5 * time.Second
+
+// publish sends the events, and waits until each is acknowledged or refused.
+func (c *call) publish(ctx context.Context) []error {
+	c.send(ctx, 0, len(c.events))
+	for i, err := range c.errs {
+		// A broker refuses a batch as a whole for one of its records. The client fails all records of a
+		// partition with the first one's context, which may be that of a call that has ended.
+		if len(c.events) > 1 && isAny(err, ofOneRecord) || isContextError(err) && ctx.Err() == nil {
+			c.send(ctx, i, i+1)
+		}
+	}
+	answered, failed := map[string]bool{}, false
+	for i, err := range c.errs {
+		failed = failed || err != nil
+		if err == nil || answerOf(err) != nil {
+			answered[c.events[i].To] = true
+		}
+	}
+	if !failed {
+		return nil
+	}
+	out := make([]error, len(c.events))
+	for i, err := range c.errs {
+		e := c.events[i]
+		switch {
+		case err == nil:
+		case answerOf(err) != nil:
+			out[i] = byAnswer(e, err)
+		default:
+			out[i] = c.unanswered(ctx, e, err, len(answered) > 0 && !answered[e.To])
+		}
+	}
+	return out
+}
+
+// unanswered says what the lack of an answer means for the event. others: events of other topics had
+// one, and none of this topic.
+func (c *call) unanswered(ctx context.Context, e *forward.Event, err error, others bool) error {
+	noResult := isContextError(err) || errors.Is(err, kgo.ErrRecordRetries) || errors.Is(err, kgo.ErrRecordTimeout)
+	if isConnectionError(err) {
+		return forward.Unavailable(of(e, err), 0)
+	}
+	c.ask(ctx)
+	switch {
+	case c.unreachable != nil:
+		return forward.Unavailable(of(e, fmt.Errorf("%w: %w", err, c.unreachable)), 0)
+	case errors.Is(err, context.Canceled), noResult && isContextError(err) && !others:
+		return forward.Unavailable(of(e, err), 0)
+	case noResult:
+		return forward.TargetUnavailable(of(e, err), 0)
+	}
+	return of(e, err)
+}
+
+// ask asks once whether a broker answers, for which it logs in.
+func (c *call) ask(ctx context.Context) {
+	if c.asked || ctx.Err() != nil {
+		return
+	}
+	c.asked = true
+	if err := c.client.Ping(ctx); err != nil && ctx.Err() == nil {
+		c.unreachable = fmt.Errorf("no broker answers: %w", err)
+	}
+}
+
+// send sends the events from first to before last at once, and waits for the results.
+func (c *call) send(ctx context.Context, first, last int) {
+	type result struct {
+		i   int
+		err error
+	}
+	results := make(chan result, last-first) // those that come after ctx has ended find room
+	for i := first; i < last; i++ {
+		c.errs[i] = errMissing
+		c.client.Produce(ctx, record(c.events[i]), func(_ *kgo.Record, err error) { results <- result{i, err} })
+	}
+	long := time.NewTimer(halfOf(ctx))
+	defer long.Stop()
+	for n := first; n < last; {
+		select {
+		case r := <-results:
+			c.errs[r.i] = r.err
+			n++
+		case <-long.C:
+			c.ask(ctx)
+		case <-ctx.Done():
+			for len(results) > 0 { // both may be so
+				r := <-results
+				c.errs[r.i] = r.err
+			}
+			for i := first; i < last; i++ {
+				if c.errs[i] == errMissing {
+					c.errs[i] = fmt.Errorf("no acknowledgement: %w", ctx.Err())
+				}
+			}
+			return
+		}
+	}
+}
+
+// errMissing is that of an event whose result is not there yet.
+var errMissing = errors.New("no result")
+
+func halfOf(ctx context.Context) time.Duration {
+	if end, ok := ctx.Deadline(); ok {
+		return time.Until(end) / 2
+	}
+	return noAnswer
+}
+
+// recreated are the topics that were deleted and made again: the client knows them by ids that no
+// broker has.
+func (c *call) recreated() (topics []string) {
+	for i, err := range c.errs {
+		if errors.Is(err, kerr.UnknownTopicID) {
+			topics = append(topics, c.events[i].To)
+		}
+	}
+	return topics
+}
+
+// broken reports whether the client can produce nothing any more: it keeps a refusal of its
+// producer ID for good.
+func (c *call) broken(ctx context.Context) bool {
+	for _, err := range c.errs {
+		if answer := answerOf(err); answer != nil && !answer.Retriable {
+			_, _, err := c.client.ProducerID(ctx)
+			answer = answerOf(err)
+			return answer != nil && !answer.Retriable
+		}
+	}
+	return false
+}
+
+// record has the time of its publication, as Kafka deletes records by their age, and kgo's delivery
+// timeout counts from it. The time of the event is in ce_time.
+func record(e *forward.Event) *kgo.Record {
+	r := &kgo.Record{Topic: e.To, Value: e.Data, Headers: []kgo.RecordHeader{{Key: "content-type", Value: []byte(forward.ContentType)}}}
+	if e.Key != "" {
+		r.Key = []byte(e.Key)
+	}
+	for _, h := range e.CloudEvents("ce_") {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: h.Name, Value: []byte(h.Value)})
+	}
+	return r
+}

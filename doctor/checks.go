@@ -14,6 +14,7 @@ var checks = []check{
 		{"encoding", "the database's encoding is UTF8"},
 		{"primary", "the server is a primary"},
 		{"durability", "fsync and full_page_writes are on, and commits wait for the disk"}}},
+	{look: checkCollations, passed: []passed{{"collation-version", "the library has the order of text that the database and the outbox's indexes were made with"}}},
 	{look: checkSettings, bare: true, needs: "USAGE on the schema", passed: []passed{
 		{"session-settings", "no timeout or mode of the roles, the database or the server is in the relays' way"}}},
 	{look: checkAutovacuum, passed: []passed{{"autovacuum", "it is on, with the outbox's settings for its tables"}}},

@@ -1,8 +1,10 @@
 package devpg
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -19,6 +21,22 @@ func (s *Server) NewDatabase(ctx context.Context) (url string, drop func(), err 
 // EncodedDatabase is NewDatabase in another encoding.
 func (s *Server) EncodedDatabase(ctx context.Context, encoding string) (url string, drop func(), err error) {
 	name, drop, err := s.create(ctx, pristine(encoding))
+	return s.urlOf(name), drop, err
+}
+
+// ErrNoICU is returned by a server that has no databases in the order of an ICU locale: it is older
+// than PostgreSQL 15, or built without ICU.
+var ErrNoICU = errors.New("devpg: the server has no locales of ICU for databases")
+
+// ICUDatabase is NewDatabase with text in the order of an ICU locale.
+func (s *Server) ICUDatabase(ctx context.Context, locale string) (url string, drop func(), err error) {
+	var there bool
+	err = s.admin.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int >= 150000
+		AND EXISTS (SELECT FROM pg_collation WHERE collprovider = 'i')`).Scan(&there)
+	if err != nil || !there {
+		return "", nil, cmp.Or(err, ErrNoICU)
+	}
+	name, drop, err := s.create(ctx, pristine("UTF8")+` LOCALE_PROVIDER icu ICU_LOCALE '`+locale+`'`)
 	return s.urlOf(name), drop, err
 }
 

@@ -2,8 +2,11 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"testing"
+
+	"github.com/txoutbox/outbox/internal/devpg"
 )
 
 // Database returns the URL of an empty database of the test's own. It is dropped after the test,
@@ -17,6 +20,21 @@ func Database(t testing.TB) string {
 func Encoded(t testing.TB, encoding string) string {
 	t.Helper()
 	url, drop, err := Server(t).EncodedDatabase(t.Context(), encoding)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(drop)
+	return url
+}
+
+// ICU is Database with text in the order of an ICU locale. It skips the test where the server has no
+// such databases.
+func ICU(t testing.TB, locale string) string {
+	t.Helper()
+	url, drop, err := Server(t).ICUDatabase(t.Context(), locale)
+	if errors.Is(err, devpg.ErrNoICU) {
+		t.Skip(err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

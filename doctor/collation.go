@@ -40,6 +40,6 @@ func checkCollations(ctx context.Context, v *visit) error {
 	return v.each(ctx, collationsSQL, nil, []any{&database, &made, &now}, func() {
 		add("", "the collation of the database "+database, made, now,
 			"REINDEX DATABASE "+database+", where a duplicate is an error: delete one of the rows; then ALTER DATABASE "+database+" REFRESH COLLATION VERSION. "+
-				"The outbox's own indexes need neither, as from version 33 of its schema on they are in the collation C")
+				"The outbox's own indexes need neither, as from version 34 of its schema on they are in the collation C")
 	})
 }

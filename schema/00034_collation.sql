@@ -1,7 +1,7 @@
 -- +goose Up
 -- The outbox's own text is compared by its bytes, whatever the database's collation: an index in the
 -- order of a locale misses rows once another version of libc or ICU has another order.
--- With psql: psql -v ON_ERROR_STOP=1 -1 -f 00033_collation.sql
+-- With psql: psql -v ON_ERROR_STOP=1 -1 -f 00034_collation.sql
 --
 -- It holds an ACCESS EXCLUSIVE lock on each table while PostgreSQL rebuilds the table's indexes, and
 -- rewrites no table. It fails where a view, a policy, or a trigger's or publication's WHEN or WHERE
@@ -113,4 +113,4 @@ END
 $$;
 -- +goose StatementEnd
 
-INSERT INTO outbox.migration (version) VALUES (33) ON CONFLICT DO NOTHING;
+INSERT INTO outbox.migration (version) VALUES (34) ON CONFLICT DO NOTHING;

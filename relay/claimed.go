@@ -7,13 +7,6 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// refuseFor is how long a lane rests after PostgreSQL refused a claim of it, or what is recorded of
-// one.
-const (
-	refuseFor     = time.Second
-	refusalLogged = time.Minute // at most once in
-)
-
 // cameBack notes the end of a claim.
 func (d *dispatcher) cameBack(c *lane) {
 	d.claims--
@@ -35,11 +28,7 @@ func (d *dispatcher) claimed(c *lane, t taken, err error, began time.Time) {
 	d.lanes.declined = false
 	if err != nil {
 		c.watermarks.NoteShort()
-		if !d.once && pgerr.Refusal(err) {
-			d.refused(c, err)
-			return
-		}
-		d.fail(err, began)
+		d.laneFailed(c, t.limit, err, began)
 		return
 	}
 	d.took(c, t)
@@ -51,19 +40,57 @@ func (d *dispatcher) took(c *lane, t taken) {
 	d.lanes.declined = false
 	d.lanes.took(c, t)
 	if t.tasks > 0 {
+		c.failing.grow(time.Since(t.began))
 		c.slotWait = 0
 		d.found, d.hitUnknown, d.emptyPolls = true, false, 0
 	}
 }
 
-func (d *dispatcher) refused(c *lane, err error) {
-	now := time.Now()
-	c.refusedUntil, c.head, c.credit = now.Add(refuseFor), nil, 0
-	if now.Sub(c.refusalAt) >= refusalLogged {
-		c.refusalAt = now
-		d.r.Log.Error("outbox: tasks of this type cannot be claimed or recorded", "task_type", c.h.Type, "error", pgerr.LogText(err))
+// laneFailed notes that a claim of up to limit tasks failed, or (0) what is recorded of one. That is
+// the lane's own matter. It is an outage if a poll fails as well, on another connection.
+func (d *dispatcher) laneFailed(c *lane, limit int, err error, began time.Time) {
+	now, f := time.Now(), &c.failing
+	c.credit = max(c.credit, 1)
+	switch {
+	case d.ctx.Err() != nil: // its end failed it
+	case d.once:
+		if !f.halve(limit, err) {
+			d.failed = err
+		}
+	case d.outage.Covers(began):
+	case d.park(err, now):
+	default:
+		if f.note(err, began, now); f.halve(limit, err) {
+			f.until = now
+		}
+		if fault := pgerr.Of(err); fault != pgerr.Refused && fault != pgerr.Others { // else PostgreSQL has answered
+			d.doubtedAt = now
+		}
+		if f.times >= failingAfter {
+			d.typeFails(c.h.Type, f)
+		}
+		if f.logs(now) {
+			log := d.r.Log.Warn
+			if pgerr.Refusal(err) {
+				log = d.r.Log.Error
+			}
+			log("outbox: tasks of this type cannot be claimed or recorded", "task_type", c.h.Type, "failures", f.times,
+				"since", f.since.UTC().Format(time.RFC3339), "error", pgerr.LogText(err))
+		}
 	}
 }
+
+// laneWorks notes that a claim of the lane and all that is recorded of it came through, or that
+// there is nothing to claim.
+func (d *dispatcher) laneWorks(c *lane) {
+	if c.failing.times >= failingAfter {
+		d.typeFails(c.h.Type, nil)
+	}
+	c.failing.forget()
+}
+
+// unconfirmed reports whether an error of a lane may be an outage, which nothing has denied yet.
+func (d *dispatcher) unconfirmed() bool { return !d.doubtedAt.IsZero() }
 
 // ran notes that tasks ran, which may have enqueued. After one with an ordering key a poll promotes
 // the next.
@@ -86,51 +113,57 @@ func (d *dispatcher) released(c *lane, workers int, ran bool) {
 
 // well notes that something came through that began at the given time.
 func (d *dispatcher) well(began time.Time) {
-	if began.After(d.broke) {
-		d.broken = 0
-	}
+	d.noOutage(began)
 	now := time.Now()
-	if !d.mute {
-		d.outage.OK(began, now)
-	}
 	if !d.short.since.IsZero() && d.parked == 0 && began.Sub(d.short.tried) >= parkFor { // else the last slot may be refused again
 		d.r.Log.Info("outbox: the server has connections for all workers again", "after", now.Sub(d.short.since).Round(time.Millisecond))
 		d.short.since = time.Time{}
 	}
 }
 
-// fail slows the relay down. What may be the end of one connection only makes it poll again, for
-// which it takes another. Where the server only has no more connections, it gives up a slot for a
-// while, but not the last one.
-func (d *dispatcher) fail(err error, began time.Time) {
+// noOutage notes that PostgreSQL did something that began at the given time.
+func (d *dispatcher) noOutage(began time.Time) {
+	if began.After(d.doubtedAt) {
+		d.doubtedAt = time.Time{}
+	}
+	if !d.mute {
+		d.outage.OK(began, time.Now())
+	}
+}
+
+// pollFailed slows the relay down. What may be the end of one connection only makes it poll again,
+// for which it takes another.
+func (d *dispatcher) pollFailed(err error, began time.Time) {
 	now := time.Now()
-	if d.ctx.Err() != nil {
-		return // it is the end of ctx that failed it
-	}
-	if d.once {
+	switch {
+	case d.ctx.Err() != nil: // its end failed it
+	case d.once:
 		d.failed = err
-		return
+	case d.park(err, now):
+	case pgerr.Passing(err) && !d.outage.Active() && d.pollsFailed < passing:
+		d.pollsFailed++
+		d.r.Conns.Discard()
+		d.polledAt, d.nextPoll = time.Time{}, now
+	default:
+		d.outage.Fail(err, began, now)
 	}
-	if pgerr.Code(err) == "53300" && d.parked < d.config.Workers-1 && !d.outage.Active() {
-		if d.short.since.IsZero() {
-			d.short.since = now
-			d.r.Log.Warn("outbox: the server has no connection left for all workers; fewer work for now", "workers", d.config.Workers)
-		}
-		if d.parked == 0 {
-			time.AfterFunc(parkFor, d.unpark)
-		}
-		d.parked, d.free = d.parked+1, d.free-1
-		return
+}
+
+// park gives up a slot for a while where the server only has no more connections, but not the last
+// one.
+func (d *dispatcher) park(err error, now time.Time) bool {
+	if pgerr.Code(err) != "53300" || d.parked >= d.config.Workers-1 || d.outage.Active() {
+		return false
 	}
-	if pgerr.Passing(err) && !d.outage.Active() && d.broken < passing {
-		if began.After(d.broke) { // else it is one of several that failed together
-			d.broken, d.broke = d.broken+1, now
-			d.r.Conns.Discard()
-			d.polledAt, d.nextPoll = time.Time{}, now
-		}
-		return
+	if d.short.since.IsZero() {
+		d.short.since = now
+		d.r.Log.Warn("outbox: the server has no connection left for all workers; fewer work for now", "workers", d.config.Workers)
 	}
-	d.outage.Fail(err, began, now)
+	if d.parked == 0 {
+		time.AfterFunc(parkFor, d.unpark)
+	}
+	d.parked, d.free = d.parked+1, d.free-1
+	return true
 }
 
 // unpark lets one of the slots that were given up try again.

@@ -20,7 +20,7 @@ const (
 	burstSize    = 4                     // wake-ups, each within burstPause of the one before,
 	burstPause   = 10 * time.Millisecond
 	suppressFor  = 4 * time.Second        // let a relay poll each burstPause instead for so long
-	passing      = 3                      // errors in a row that may be those of single connections
+	passing      = 3                      // failed polls in a row that may be those of single connections
 	parkFor      = 500 * time.Millisecond // until one more slot may try again to get a connection
 )
 
@@ -47,13 +47,15 @@ type dispatcher struct {
 	short  struct {
 		since, tried time.Time // since when it has too few, zero if it has enough; when the last slot tried again
 	}
-	claims int // that have not said yet what they found
-	events chan func()
-	outage pg.Outage
-	mute   bool // without a heartbeat it may not claim
-	broken int  // errors in a row that may be those of single connections
-	broke  time.Time
-	failed error // RunOnce ends with it
+	claims      int // that have not said yet what they found
+	events      chan func()
+	outage      pg.Outage
+	doubtedAt   time.Time // a lane's error may be an outage, which nothing has denied that began since; zero if there is none
+	pollsFailed int       // in a row
+	typeFails   func(taskType string, f *failing)
+	unreadable  unreadable
+	mute        bool  // without a heartbeat it may not claim
+	failed      error // RunOnce ends with it
 
 	polling         bool
 	polledAt        time.Time
@@ -166,7 +168,7 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 		return time.Hour, false
 	case age < pollAgain && d.claims > 0: // they may find more than the poll did
 		return pollAgain - age, false
-	case d.found || d.lanes.choosable():
+	case d.found || d.lanes.choosable() || d.unconfirmed():
 		if d.found { // else it may be work that the limits of its type hold back
 			d.emptyPolls = 0
 		}
@@ -203,20 +205,13 @@ func (d *dispatcher) step(now time.Time) (pause time.Duration, done bool) {
 	return time.Hour, false
 }
 
-// probe is the step of a relay that could not work with its database: one poll, then one claim, at
-// a time.
+// probe is the step of a relay that could not work with its database: one poll at a time.
 func (d *dispatcher) probe(now time.Time) time.Duration {
-	if d.polling || d.claims > 0 || d.free <= 0 {
+	if d.polling || d.free <= 0 {
 		return time.Hour
 	}
 	if wait := d.outage.Wait(now); wait > 0 {
 		return wait
-	}
-	if now.Sub(d.polledAt) <= pollFresh {
-		if c := d.lanes.choose(); c != nil {
-			d.claim(c, 1, now)
-			return time.Hour
-		}
 	}
 	d.poll()
 	return time.Hour
@@ -247,7 +242,7 @@ func (d *dispatcher) poll() {
 	now := time.Now()
 	d.polling = true
 	d.free--
-	opts := pollOptions{writable: d.outage.Active(), stranded: d.once}
+	opts := pollOptions{writable: d.outage.Active() || d.unconfirmed(), stranded: d.once}
 	// Without LISTEN it requests nothing. Where no relay does, no Enqueue sends NOTIFY, and an app
 	// may use PREPARE TRANSACTION.
 	idle := d.emptyPolls >= idleAfter
@@ -271,6 +266,7 @@ func (d *dispatcher) poll() {
 			}
 			if err == nil && full {
 				d.noteFullPoll(s.took)
+				d.noteEmpty(s.heads)
 			}
 			d.polled(s, err, now)
 		}
@@ -289,14 +285,24 @@ func (d *dispatcher) noteFullPoll(took time.Duration) {
 	}
 }
 
+// noteEmpty notes which lanes a full poll found to be empty: nothing of them can fail.
+func (d *dispatcher) noteEmpty(heads []*plan.Head) {
+	for i, c := range d.lanes.all {
+		if heads[i] == nil && c.running == 0 {
+			d.laneWorks(c)
+		}
+	}
+}
+
 func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 	now := time.Now()
 	d.polling, d.polledAt, d.lanes.declined = false, now, false
 	d.free++
 	if err != nil {
-		d.fail(err, began)
+		d.pollFailed(err, began)
 		return
 	}
+	d.pollsFailed = 0
 	if d.outage.Active() {
 		d.answered.Send()
 	}
@@ -309,13 +315,10 @@ func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 		d.nextDue = now.Add(s.nextDue)
 	}
 	for i, c := range d.lanes.all {
-		if h := s.heads[i]; now.Before(c.refusedUntil) {
-			c.polled(nil)
-		} else {
-			c.polled(h)
-		}
+		c.polled(s.heads[i])
 	}
-	if !d.lanes.choosable() { // else a claim has to come through as well
+	d.noOutage(began)
+	if !d.lanes.choosable() { // else a claim may find too few connections
 		d.well(began)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/upkeep"
@@ -21,6 +23,10 @@ var (
 	// ErrNoHeartbeat: none came through, at the start or for as long as leases last (10 s), though
 	// no outage is known yet. The relay claims nothing.
 	ErrNoHeartbeat = upkeep.ErrNoHeartbeat
+	// ErrTypeFails: tasks of a type could not be claimed or recorded, three times in a row or more,
+	// and it has not worked since. The relay tries again by itself, and other types go on. The text
+	// names the type and the SQLSTATE.
+	ErrTypeFails = errors.New("relay: tasks of a type cannot be claimed or recorded")
 )
 
 // life is what Health looks at of one run.
@@ -28,11 +34,13 @@ type life struct {
 	claiming context.Context  // of Run: it claims no more after its end
 	leaseEnd func() time.Time // unless a heartbeat comes through; zero if none has
 	outage   time.Time        // when it began; zero: there is none
+	failing  map[string]error // by type
 }
 
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last
-// 10 s, by its own clock, and no outage is known. Else it is an ErrNotRunning, ErrOutage or
-// ErrNoHeartbeat, with the time since when where that is known. It asks nobody and does not block:
+// 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an
+// ErrNotRunning, ErrOutage, ErrNoHeartbeat or ErrTypeFails, with the time since when where that is
+// known. It asks nobody and does not block:
 // an idle relay notices an outage with its next poll, within two seconds or so at the default
 // PollInterval, and a server that does not answer within 10 s. The text has neither a DSN, nor a
 // host, nor a payload, nor PostgreSQL's words, which are in the log.
@@ -57,13 +65,17 @@ func (r *Relay) Health() error {
 	case !time.Now().Before(end):
 		return fmt.Errorf("%w for %v", ErrNoHeartbeat, (time.Since(end) + upkeep.LeaseDuration).Round(100*time.Millisecond))
 	}
-	return nil
+	var failing []error
+	for _, taskType := range slices.Sorted(maps.Keys(l.failing)) {
+		failing = append(failing, l.failing[taskType])
+	}
+	return errors.Join(failing...)
 }
 
 // live begins the life of a run; the returned function ends it.
 func (r *Relay) live(claiming context.Context) (end func()) {
 	r.mu.Lock()
-	r.life = &life{claiming: claiming, leaseEnd: r.heart.LeaseEnd}
+	r.life = &life{claiming: claiming, leaseEnd: r.heart.LeaseEnd, failing: map[string]error{}}
 	r.mu.Unlock()
 	r.observers.tellChange(Started, r.born)
 	return func() {
@@ -89,4 +101,16 @@ func (r *Relay) outageChanged(began bool, at time.Time) {
 	r.life.outage = since
 	r.mu.Unlock()
 	r.observers.tellChange(event, at)
+}
+
+// typeFails hears of the failures of a type; nil: it works again.
+func (r *Relay) typeFails(taskType string, f *failing) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f == nil {
+		delete(r.life.failing, taskType)
+		return
+	}
+	r.life.failing[taskType] = fmt.Errorf("%w: %q since %s, %d failures in a row, the last one %s",
+		ErrTypeFails, taskType, f.since.UTC().Format(time.RFC3339), f.times, f.kind())
 }

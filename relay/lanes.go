@@ -28,8 +28,7 @@ type lane struct {
 	served     time.Time  // of its last claim
 	watermarks plan.Watermarks
 
-	refusedUntil time.Time // PostgreSQL refused its claim or a record of it, for a reason that may lie in its rows
-	refusalAt    time.Time // when that was logged
+	failing failing
 
 	slotAt   time.Time     // other relays had all slots of its type: try again then
 	slotWait time.Duration // how long that wait was
@@ -322,10 +321,13 @@ func (c *lane) waitForToken(wait time.Duration) {
 	c.tokenAt = time.Now().Add(min(max(wait, time.Millisecond), tokenWait))
 }
 
-// blockedUntil is when its type's limits may let the lane claim again.
+// blockedUntil is when its type's limits may let the lane claim again, and it has rested.
 func (c *lane) blockedUntil() time.Time {
-	if c.tokenAt.After(c.slotAt) {
-		return c.tokenAt
+	until := c.slotAt
+	for _, at := range [...]time.Time{c.tokenAt, c.failing.until} {
+		if at.After(until) {
+			until = at
+		}
 	}
-	return c.slotAt
+	return until
 }

@@ -16,7 +16,7 @@ import (
 func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 	for _, p := range chosen {
 		if p.h.Kind == handler.KindLeased {
-			d.claim(p.lane, min(p.workers, leasePortion(d.config.Workers)), now)
+			d.claim(p.lane, p.failing.upTo(min(p.workers, leasePortion(d.config.Workers))), now)
 			continue
 		}
 		n := min(p.workers, p.credit)
@@ -45,7 +45,7 @@ func (d *dispatcher) claimFrom(c *lane, head *plan.Head, slots int, now time.Tim
 	d.claims++
 	limit := slots
 	if c.h.Kind != handler.KindLeased {
-		limit = d.r.ClaimSize(c.h)
+		limit = c.failing.upTo(d.r.ClaimSize(c.h))
 		c.claimSize = limit
 	}
 	known := limit
@@ -85,7 +85,7 @@ func (d *dispatcher) claimNamed(now time.Time) {
 		c, first = d.lanes.named(task)
 	default:
 	}
-	if c == nil || d.ctx.Err() != nil || now.Before(c.refusedUntil) || d.outage.Active() || d.mute ||
+	if c == nil || d.ctx.Err() != nil || now.Before(c.failing.until) || d.outage.Active() || d.mute ||
 		d.once || d.polling || d.claims > 0 || d.free <= 1 ||
 		d.lanes.chooser != nil || now.Before(d.suppressedUntil) || d.alive(now) != nil {
 		return
@@ -98,7 +98,7 @@ func (d *dispatcher) claimNamed(now time.Time) {
 
 // runTx claims and runs.
 func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
-	claimed, ran, ordered, began := false, false, false, time.Now()
+	claimed, ran, ordered, aside, began := false, false, false, false, time.Now()
 	var left []*store.Row
 	limit, wait, err := d.rates.take(d.ctx, c.h, next.Limit)
 	if err == nil && limit > 0 {
@@ -111,16 +111,20 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
 		})
 		if !claimed {
 			d.rates.unused(c.h, limit)
+			aside = !start.hinted && d.setAside(c.h, began, err, limit, next.Places)
 		}
 		d.rates.unused(c.h, len(left))
 	}
 	d.events <- func() {
 		switch {
-		case claimed && pgerr.Refusal(err) && !d.once: // of its runs' rows in the journal, or of what became of its tasks
-			d.refused(c, err)
-		case claimed && err != nil:
-			d.fail(err, began)
+		case claimed && err != nil: // of its runs' rows in the journal, or of what became of its tasks
+			d.laneFailed(c, 0, err, began)
 		case claimed:
+			if ran || !start.hinted {
+				d.laneWorks(c)
+			}
+		case aside:
+			d.notMade(c, began)
 		case start.hinted:
 			d.cameBack(c)
 		case errors.Is(err, run.ErrNoSlot):
@@ -143,7 +147,7 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
 // runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait
 // for the commit of this one.
 func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
-	began, slots, reported := time.Now(), next.Limit, false
+	began, slots, reported, aside := time.Now(), next.Limit, false, false
 	var runs []*run.LeasedRun
 	allowed := 0
 	limit, wait, err := d.rates.take(d.ctx, c.h, next.Limit)
@@ -158,9 +162,12 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
 			}
 		})
 		if err != nil {
-			runs = nil
+			runs, aside = nil, !start.hinted && d.setAside(c.h, began, err, limit, next.Places)
 		}
 		d.rates.unused(c.h, limit-len(runs))
+	}
+	if err != nil {
+		allowed = limit
 	}
 	took := taken{len(runs), allowed, run.ClaimedLeases(runs), began, start}
 	d.events <- func() {
@@ -168,7 +175,12 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
 		if !reported {
 			c.finding--
 		}
+		if err == nil && (len(runs) > 0 || !start.hinted) {
+			d.laneWorks(c)
+		}
 		switch {
+		case aside:
+			d.notMade(c, began)
 		case start.hinted && len(runs) == 0:
 			d.cameBack(c)
 		case err == nil && limit == 0:
@@ -193,6 +205,12 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
 		return // the dispatcher may have ended by now, and its relay may run again
 	}
 	d.leases.Start(runs)
+}
+
+// setAside sets aside the tasks that cannot be read, among those that a failed claim of up to limit
+// tasks met, and reports whether there were any.
+func (d *dispatcher) setAside(h *handler.Handler, began time.Time, err error, limit int, places func() []plan.Position) bool {
+	return pgerr.Refusal(err) && !errors.Is(err, run.ErrNoSlot) && d.unreadable.setAside(h.Type, began, func() int { return d.r.SetAside(h, limit, places()) })
 }
 
 // ended hears of runs of leased tasks whose results are committed.

@@ -29,7 +29,7 @@ func TestAWantOfConnectionsIsLoggedOnceAndSoIsItsEnd(t *testing.T) {
 		}
 		for n := range 2 {
 			for range 2 {
-				d.fail(&pq.Error{Code: "53300"}, time.Now())
+				d.pollFailed(&pq.Error{Code: "53300"}, time.Now())
 			}
 			logged("two slots are refused", n+1, n)
 			(<-d.events)()

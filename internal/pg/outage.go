@@ -73,6 +73,9 @@ func (o *Outage) OK(began, now time.Time) {
 	}
 }
 
+// Covers reports whether what began at the given time may have failed by an outage that is known.
+func (o *Outage) Covers(began time.Time) bool { return o.backoff != nil || began.Before(o.ended) }
+
 // Active reports whether there is an outage.
 func (o *Outage) Active() bool { return o.backoff != nil }
 

@@ -31,11 +31,12 @@ const (
 	Connection Fault = "the connection's"
 	// Server: it is going, is full or takes no writes. The connection is of no use.
 	Server Fault = "the server's"
-	// Resources: memory, disk, files or internals of the server failed one statement.
+	// Resources: memory, disk or connections of the server did not suffice for one statement.
 	Resources Fault = "the server's resources"
 	// Others: the statement gave way to another transaction, waited too long for it, or was canceled.
 	Others Fault = "other transactions'"
-	// Refused: a row, a trigger, a right or a definition is to blame. It is all that faults does not name.
+	// Refused: a row, also a damaged one, a trigger, a right or a definition is to blame. It is all that
+	// faults does not name.
 	Refused Fault = "the statement's"
 )
 
@@ -56,8 +57,6 @@ var faults = map[string]Fault{
 	"57P03": Server,     // cannot_connect_now
 	"57P04": Server,     // database_dropped
 	"57P05": Connection, // idle_session_timeout
-	"58":    Resources,  // system errors
-	"XX":    Resources,  // internal errors
 }
 
 // Of is whose fault err is.

@@ -60,17 +60,10 @@ func (l *Leases) Lease(ctx context.Context, h *handler.Handler, n LeaseNext, fou
 		if err == nil && allowed > 0 {
 			l.r.tellClaim(h, len(runs), began, had)
 		}
-		switch {
-		case len(runs) > 0:
-			return runs, allowed, err
-		case pgerr.Code(err) == "54000" && n.Limit > 1: // the text of so many does not fit: one fits always
-			n.Limit, n.Pivots = 1, nil
-			continue
-		}
 		// For all of SKIP LOCKED a claim can wait for another transaction: where one that it found
 		// at work on a row ends in that moment, and the row's next version is being changed
 		// already. Two can wait for each other then.
-		if !pgerr.Conflict(err) || try == pg.ConflictTries {
+		if len(runs) > 0 || !pgerr.Conflict(err) || try == pg.ConflictTries {
 			return runs, allowed, err
 		}
 	}

@@ -1,0 +1,128 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
+)
+
+// What a lane does after a failure of its own.
+const (
+	restLeast     = 20 * time.Millisecond // it rests, each time twice as long,
+	restMost      = time.Second           // but no longer, and so long at once where PostgreSQL refuses it
+	failingAfter  = 3                     // failures in a row are logged and seen in Health
+	failureLogged = time.Minute           // at most once in
+	growBelow     = pg.StatementTimeout / 4
+	largestClaim  = 1 << 16
+)
+
+// failing is what a lane knows of its failures since its last success: of claims, or of what is
+// recorded of its runs.
+type failing struct {
+	times     int       // in a row
+	since, at time.Time // of the first and the latest
+	until     time.Time // the lane rests
+	err       error     // the latest
+	logged    time.Time // also before its last success
+	most      int       // tasks of a claim, since a larger one failed; 0 is no limit
+}
+
+// note notes a failure of what began at the given time.
+func (f *failing) note(err error, began, now time.Time) {
+	if began.Before(f.at) {
+		return // one of several that failed together
+	}
+	if f.times == 0 {
+		f.since = now
+	}
+	f.times++
+	f.at, f.err = now, err
+	rest := restMost
+	if !pgerr.Refusal(err) {
+		rest = min(restLeast<<min(f.times-1, 10), restMost)
+	}
+	f.until = now.Add(rest)
+}
+
+// forget notes a success.
+func (f *failing) forget() { *f = failing{logged: f.logged, most: f.most} }
+
+// logs reports whether the failures are to be logged now.
+func (f *failing) logs(now time.Time) bool {
+	if f.times < failingAfter && !pgerr.Refusal(f.err) || now.Sub(f.logged) < failureLogged {
+		return false
+	}
+	f.logged = now
+	return true
+}
+
+// halve makes the next claim smaller than the one of so many tasks that failed. It reports whether
+// that is possible: the next one may work then.
+func (f *failing) halve(limit int, err error) bool {
+	if limit <= 1 || pgerr.Conflict(err) {
+		return false
+	}
+	if fault := pgerr.Of(err); fault == pgerr.Server || fault == pgerr.Foreign {
+		return false
+	}
+	f.most = limit / 2
+	return true
+}
+
+// grow lets the next claim be larger, after one that took so long.
+func (f *failing) grow(took time.Duration) {
+	if f.most > 0 && took < growBelow {
+		if f.most *= 2; f.most > largestClaim {
+			f.most = 0
+		}
+	}
+}
+
+// upTo is how many of so many tasks a claim may take.
+func (f *failing) upTo(limit int) int {
+	if f.most > 0 {
+		return min(f.most, limit)
+	}
+	return limit
+}
+
+// kind is the latest error without the words of the driver or the server.
+func (f *failing) kind() string {
+	switch code := pgerr.Code(f.err); {
+	case code != "":
+		return "with SQLSTATE " + code
+	case errors.Is(f.err, context.DeadlineExceeded):
+		return "as it took too long"
+	case pgerr.Lost(f.err):
+		return "as the connection was lost"
+	}
+	return "as the log says"
+}
+
+// unreadable is when the latest tasks were set aside that cannot be read, by type.
+type unreadable struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+// setAside sets aside the tasks that a claim of the type cannot have read, which began at the given
+// time and failed. It reports whether there were any: the others can be claimed then.
+func (u *unreadable) setAside(taskType string, began time.Time, find func() int) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.at[taskType].After(began) { // another claim had met them too
+		return true
+	}
+	if find() == 0 {
+		return false
+	}
+	if u.at == nil {
+		u.at = map[string]time.Time{}
+	}
+	u.at[taskType] = time.Now()
+	return true
+}

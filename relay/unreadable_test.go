@@ -1,0 +1,113 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// damaged enqueues a task whose payload cannot be read: what the TOAST table has of it is gone, as
+// after damage on the disk. It returns the task's id.
+func (db *database) damaged(t *testing.T, taskType string) (id int) {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	// In text that does not compress, of many chunks. PostgreSQL lets nobody change a TOAST table, so
+	// it is a plain one for the moment.
+	err = tx.QueryRow(`INSERT INTO outbox.task (task_type, payload)
+		SELECT $1, jsonb_build_object('large', string_agg(md5(n::text || random()), '')) FROM generate_series(1, 500) n RETURNING task_id`, taskType).Scan(&id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var toast string
+	if err := tx.QueryRow(`SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 'outbox.task'::regclass`).Scan(&toast); err != nil {
+		t.Fatal(err)
+	}
+	kind := `UPDATE pg_class SET relkind = '%s' WHERE oid = '` + toast + `'::regclass`
+	for _, query := range []string{fmt.Sprintf(kind, "r"), `DELETE FROM ` + toast + ` WHERE xmin = pg_current_xact_id()::xid`, fmt.Sprintf(kind, "t")} {
+		if _, err := tx.Exec(query); err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	db.Do(t, `VACUUM `+toast) // which is read whatever a transaction deleted
+	return id
+}
+
+// Damage of the disk in one row costs no other task, of its type or of another. The task is put off
+// and named, and no attempt is counted.
+func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(*testing.T){}
+	for name, c := range map[string]struct {
+		kind string
+		opts []handlers.Option
+		once bool
+	}{
+		"tx":      {"tx", nil, false},
+		"batch":   {"batch", nil, false},
+		"group":   {"tx", []handlers.Option{handlers.GroupCommit(20, time.Second)}, false},
+		"leased":  {"leased", nil, false},
+		"total":   {"leased", []handlers.Option{handlers.MaxRunningTotal(5)}, false},
+		"RunOnce": {"leased", nil, true},
+	} {
+		tests[name] = func(t *testing.T) {
+			db := newDatabase(t)
+			db.Enqueue(t, "IT", 10)
+			bad := db.damaged(t, "IT")
+			db.Enqueue(t, "IT", 5)
+			worse := db.damaged(t, "IT")
+			db.Enqueue(t, "IT", 5)
+			db.Enqueue(t, "OTHER", 3)
+			reg := handlers.New()
+			count := func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				for _, task := range tasks {
+					if _, err := db.ExecContext(ctx, `INSERT INTO effect (task_id, attempt) VALUES ($1, $2)`, task.ID, task.Attempt); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			relaytest.Register(reg, c.kind, "IT", 20, count, c.opts...)
+			relaytest.Register(reg, c.kind, "OTHER", 20, count)
+			log := ""
+			if c.once {
+				log = once(t, db, reg, relay.Config{Workers: 20})
+			} else {
+				r := run(t, db, reg, relay.Config{Workers: 20, PollInterval: 50 * time.Millisecond})
+				db.becomes(t, 20*time.Second, 2, "the other tasks are done", `SELECT count(*) FROM outbox.task`)
+				db.becomes(t, 20*time.Second, 2, "those that cannot be read are put off", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`)
+				if err := r.Health(); err != nil {
+					t.Errorf("Health: %v", err)
+				}
+				log = r.Log.String()
+			}
+			db.want(t, 23, "effects in the first attempt", `SELECT count(*) FROM effect WHERE attempt = 1`)
+			db.want(t, fmt.Sprintf("%d 0 true, %d 0 true", bad, worse), "put off for long, with the reason",
+				`SELECT string_agg(task_id || ' ' || attempt || ' ' || (last_error LIKE '%cannot be read%chunk%' AND run_at > now() + interval '50 minutes'), ', ' ORDER BY task_id) FROM outbox.task`)
+			if strings.Contains(log, outageBegins) {
+				t.Error("an outage was logged")
+			}
+			for _, id := range []int{bad, worse} {
+				want := fmt.Sprintf("task_type=IT task_id=%d", id)
+				if n := strings.Count(log, want); n != 1 || !strings.Contains(log, "level=ERROR") {
+					t.Errorf("%d records of %q, want 1 of level ERROR", n, want)
+				}
+			}
+			db.Do(t, `DELETE FROM outbox.task`)
+		}
+	}
+	relaytest.Together(t, tests)
+}

@@ -1,7 +1,9 @@
 package outboxamqp
 
 import (
+	"context"
 	"errors"
+	"fmt"
 
 	"github.com/txoutbox/outbox/forward"
 )
@@ -19,10 +21,15 @@ type batch struct {
 	next   int     // the first event that was in no group
 	failed bool
 	held   map[string]error // keys whose last event is to be retried
+	sent   []bool
+	// Routing keys that had an answer, and those that may not be written to.
+	answered map[string]bool
+	refused  map[string]error
 }
 
 func newBatch(events []*forward.Event) *batch {
-	b := &batch{events: events, errs: make([]error, len(events)), held: map[string]error{}}
+	b := &batch{events: events, errs: make([]error, len(events)), sent: make([]bool, len(events)),
+		held: map[string]error{}, answered: map[string]bool{}, refused: map[string]error{}}
 	for i := range b.errs {
 		b.errs[i] = errUnsettled
 	}
@@ -38,8 +45,8 @@ func (b *batch) group() (group []int) {
 			if keys[key] {
 				break
 			}
-			if err := b.held[key]; err != nil {
-				b.settle(b.next, err)
+			if err := b.held[key]; err != nil { // which is no answer to this one: no attempt counts
+				b.settle(b.next, forward.Unavailable(fmt.Errorf("outboxamqp: not sent, as an earlier event of its key failed: %v", err), 0))
 				continue
 			}
 			keys[key] = true
@@ -62,10 +69,22 @@ func (b *batch) settle(i int, err error) {
 	}
 }
 
-// end settles the others, and returns the result of Publish.
+// answer settles an event by the broker's answer.
+func (b *batch) answer(i int, err error) {
+	b.answered[b.events[i].To] = true
+	b.settle(i, err)
+}
+
+// end settles the others, and returns the result of Publish. Without an answer in time a routing key
+// is at fault if others had one.
 func (b *batch) end(err error) []error {
+	late := errors.Is(err, context.DeadlineExceeded) && len(b.answered) > 0
 	for i := range b.errs {
-		if b.errs[i] == errUnsettled {
+		switch {
+		case b.errs[i] != errUnsettled:
+		case late && b.sent[i] && !b.answered[b.events[i].To]:
+			b.settle(i, forward.TargetUnavailable(errors.Unwrap(err), 0))
+		default:
 			b.settle(i, err)
 		}
 	}

@@ -13,18 +13,15 @@
 // prefix "cloudEvents_", and the headers of the task.
 //
 // The broker confirms each message once its queues have it. An event is published if it is
-// confirmed. The other answers are:
+// confirmed. What becomes of the others is in docs/faults.md: in short,
 //
-//   - No queue is bound for the routing key: [forward.Permanent].
-//   - The exchange does not exist, the user may not write to it, or the message is larger than
-//     max_message_size: [forward.Permanent].
-//   - The routing key, the type or the name of a header is over 255 bytes, or the headers do not
-//     fit into one frame: [forward.Permanent], and nothing is sent.
-//   - A queue is full and has overflow reject-publish, or its process failed: [forward.Unavailable].
-//   - The broker is out of memory or disk and blocks the connection: [forward.Unavailable].
-//   - The connection or the login fails, or no confirm comes in time: [forward.Unavailable].
+//   - too large a message, and a name that AMQP has no room for, are [forward.Permanent];
+//   - a full queue, a routing key without a queue, and an exchange that is missing or may not be written
+//     to are [forward.TargetUnavailable];
+//   - a lost connection, a refused login, and a broker that blocks the connection for lack of memory or
+//     disk are [forward.Unavailable].
 //
-// A refusal closes its channel, and the confirms of the events beside it are lost. These are
-// published again, one by one, so some arrive twice: consumers tell by source and id (package
+// A refusal closes its channel, or the connection, and the confirms of the events beside it are lost.
+// These are published again, one by one, so some arrive twice: consumers tell by source and id (package
 // inbox). The same holds for events whose connection was lost.
 package outboxamqp

@@ -31,38 +31,46 @@ type returned struct{ id, to string }
 // and of all later ones.
 func (l *lane) publish(ctx context.Context, b *batch, group []int) error {
 	lost, fault, err := l.send(ctx, b, group)
-	if err == nil && len(lost) > 0 && len(group) == 1 {
-		b.settle(lost[0], l.refused(fault))
-		return nil
+	if err == nil && len(lost) == 1 && len(group) == 1 && !endsConnection(fault) {
+		return l.refuse(b, lost[0], fault)
 	}
-	// One of them closed the channel. Each by itself shows which.
-	for _, i := range lost {
-		if err != nil {
+	// One of them closed the channel, or the connection, which other lanes have as well. Each by itself
+	// shows which.
+	for closed, n := 0, 0; err == nil && n < len(lost); n++ {
+		var again []int
+		if again, fault, err = l.send(ctx, b, lost[n:n+1]); err != nil {
 			break
 		}
-		var again []int
-		if again, fault, err = l.send(ctx, b, []int{i}); err == nil && len(again) > 0 {
-			b.settle(i, l.refused(fault))
+		if closed++; !endsConnection(fault) {
+			closed = 0
+		}
+		if len(again) > 0 {
+			err = l.refuse(b, again[0], fault)
+		}
+		if closed == 2 { // so it is not the events
+			err = l.gone(fault)
 		}
 	}
 	return err
 }
 
-// refused is the error of an event over which the broker closed the channel.
-func (l *lane) refused(fault *amqp.Error) error {
-	if fault == nil {
-		return fmt.Errorf("outboxamqp: the broker closed the channel of exchange %q", l.p.config.Exchange)
+// refuse settles an event over which the broker closed the channel or the connection. The error is
+// that of all other events: their exchange is missing.
+func (l *lane) refuse(b *batch, i int, fault *amqp.Error) error {
+	err := l.p.refused(fault)
+	b.answer(i, err)
+	if fault != nil && fault.Code == amqp.NotFound {
+		return err
 	}
-	err := fmt.Errorf("outboxamqp: publish to exchange %q: %w", l.p.config.Exchange, fault)
-	switch fault.Code {
-	case amqp.NotFound, amqp.AccessRefused, amqp.PreconditionFailed:
-		return forward.Permanent(err)
+	if fault != nil && fault.Code == amqp.AccessRefused {
+		b.refused[b.events[i].To] = err
 	}
-	return err
+	return nil
 }
 
 // send publishes events and settles those that the broker answers. lost are the others where the
-// broker closed the channel, for the fault. err means that nothing can be sent any more.
+// broker closed the channel, or the connection over an event, for the fault. err means that nothing
+// can be sent any more.
 func (l *lane) send(ctx context.Context, b *batch, group []int) (lost []int, fault *amqp.Error, err error) {
 	if err := l.open(ctx); err != nil {
 		return nil, nil, err
@@ -80,15 +88,13 @@ func (l *lane) send(ctx context.Context, b *batch, group []int) (lost []int, fau
 		e := b.events[f.event]
 		switch {
 		case f.confirm.Acked() && back[returned{e.Source + "/" + e.ID, e.To}]:
-			b.settle(f.event, forward.Permanent(fmt.Errorf("outboxamqp: unroutable: no queue of exchange %q is bound for the routing key %q",
-				l.p.config.Exchange, e.To)))
+			b.answer(f.event, l.p.unroutable(e.To))
 		case f.confirm.Acked():
-			b.settle(f.event, nil)
+			b.answer(f.event, nil)
 		case l.ch.IsClosed(): // no answer: the library fails all confirms then
 			lost = append(lost, f.event)
 		default:
-			b.settle(f.event, forward.Unavailable(fmt.Errorf("outboxamqp: a queue of exchange %q for the routing key %q is full or failed: basic.nack",
-				l.p.config.Exchange, e.To), 0))
+			b.answer(f.event, l.p.nacked(e.To))
 		}
 	}
 	switch {
@@ -104,17 +110,18 @@ func (l *lane) send(ctx context.Context, b *batch, group []int) (lost []int, fau
 		return nil, nil, l.gone(failure)
 	case failure != nil, len(lost) > 0:
 		select {
-		case fault = <-l.closes:
-		default:
+		case fault = <-l.closes: // closed at the end, also without a fault
+		case <-ctx.Done():
+			return nil, nil, l.p.ended(ctx, "no confirm")
 		}
 		l.ch = nil
-		if l.conn.IsClosed() {
-			if fault != nil {
-				failure = fault
-			}
-			return nil, nil, l.gone(failure)
+		switch {
+		case !l.conn.IsClosed() || endsConnection(fault):
+			return append(lost, unsent...), fault, nil
+		case fault != nil:
+			failure = fault
 		}
-		return append(lost, unsent...), fault, nil
+		return nil, nil, l.gone(failure)
 	}
 	return nil, nil, nil
 }
@@ -132,6 +139,10 @@ func (l *lane) write(ctx context.Context, b *batch, group []int) (sent []inFligh
 	defer l.conn.guard(ctx)()
 	for n, i := range group {
 		e := b.events[i]
+		if err := b.refused[e.To]; err != nil {
+			b.settle(i, err)
+			continue
+		}
 		m, err := newMessage(e, l.conn.Config.FrameSize)
 		if err != nil {
 			b.settle(i, forward.Permanent(err))
@@ -141,7 +152,7 @@ func (l *lane) write(ctx context.Context, b *batch, group []int) (sent []inFligh
 		if err != nil {
 			return sent, group[n:], err
 		}
-		sent = append(sent, inFlight{i, confirm})
+		sent, b.sent[i] = append(sent, inFlight{i, confirm}), true
 	}
 	return sent, nil, nil
 }

@@ -1,6 +1,7 @@
 package outboxamqp_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,7 +14,8 @@ import (
 	"github.com/txoutbox/outbox/outboxamqp"
 )
 
-// What RabbitMQ or AMQP refuses for good is a dead letter, and its neighbours arrive.
+// What RabbitMQ or AMQP refuses for good is permanent, what no queue takes yet is retried, and their
+// neighbours arrive.
 func TestARefusedEventLeavesItsNeighboursAlone(t *testing.T) {
 	t.Parallel()
 	r := broker(t)
@@ -36,7 +38,8 @@ func TestARefusedEventLeavesItsNeighboursAlone(t *testing.T) {
 		switch want := bad[i]; {
 		case want == "" && err != nil:
 			t.Errorf("event %d: %v", i, err)
-		case want != "" && (!forward.IsPermanent(err) || !strings.Contains(err.Error(), want)):
+		case want == "unroutable" && kindOf(err) != "the target's", want != "" && want != "unroutable" && !forward.IsPermanent(err),
+			want != "" && !strings.Contains(err.Error(), want):
 			t.Errorf("event %d: %v, want %q", i, err, want)
 		}
 	}
@@ -51,70 +54,75 @@ func TestARefusedEventLeavesItsNeighboursAlone(t *testing.T) {
 	}
 }
 
-// In a relay all of these are dead letters at the first attempt.
-func TestWhatHasNoWayIsADeadLetter(t *testing.T) {
+// What has no way yet is no dead letter: it arrives when it has one.
+func TestWhatHasNoWayYetIsRetried(t *testing.T) {
 	t.Parallel()
 	r := broker(t)
-	ch := channel(t, r)
-	if err := ch.ExchangeDeclare("forbidden", amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct{ exchange, says string }{
-		"no queue":    {"amq.direct", "unroutable"},
-		"no exchange": {"missing", "no exchange 'missing'"},
-		"no right":    {"forbidden", "ACCESS_REFUSED"},
+	for name, c := range map[string]struct {
+		exchange, says string
+		mend           func(t *testing.T, ch *amqp.Channel, queue string) error
+	}{
+		"no queue": {"amq.direct", "unroutable", func(t *testing.T, ch *amqp.Channel, queue string) error {
+			return ch.QueueBind(queue, placed.Name(), "amq.direct", false, nil)
+		}},
+		"no exchange": {"missing-yet", "no exchange 'missing-yet'", func(t *testing.T, ch *amqp.Channel, queue string) error {
+			return errors.Join(ch.ExchangeDeclare("missing-yet", amqp.ExchangeFanout, false, true, false, false, nil),
+				ch.QueueBind(queue, "", "missing-yet", false, nil))
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db, reg := relaytest.NewDatabase(t), handlers.New()
-			p := connect(t, r.url(), outboxamqp.Config{Exchange: c.exchange})
-			if err := p.Ready(within(t, time.Minute)); (err != nil) != (name == "no exchange") {
-				t.Errorf("Ready: %v", err)
+			ch := channel(t, r)
+			q, err := ch.QueueDeclare("", false, true, true, false, nil) // gone with the test
+			if err != nil {
+				t.Fatal(err)
 			}
-			f := forward.Register(reg, placed, p)
+			db, reg := relaytest.NewDatabase(t), handlers.New()
+			f := forward.Register(reg, placed, connect(t, r.url(), outboxamqp.Config{Exchange: c.exchange}), forward.Handler(handlers.Keep(time.Hour)))
 			enqueue(t, db, 1, 5, 0)
 			run(t, db, reg, 0)
-			db.Emptied(t, time.Minute)
-			if got := db.Text(t, `SELECT concat_ws(' ', count(*), max(attempt), min(reason)) FROM outbox.dead_task WHERE last_error LIKE '%'||$1||'%'`, c.says); got != "5 1 handler" {
-				t.Errorf("dead letters: %s\n%s", got, db.Dump(t))
+			relaytest.Eventually(t, time.Minute, "a refusal", func() bool { return f.Stats().Temporary > 0 })
+			if err := f.Health(); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("Health: %v", err)
 			}
-			if s := f.Stats(); s.Permanent != 5 || s.Unavailable+s.Temporary+s.Published > 0 {
-				t.Errorf("%+v", s)
+			if err := c.mend(t, ch, q.Name); err != nil {
+				t.Fatal(err)
+			}
+			db.Emptied(t, 2*time.Minute)
+			if got := db.Text(t, `SELECT concat((SELECT count(*) FROM outbox.done_task), ' ', (SELECT count(*) FROM outbox.dead_task))`); got != "5 0" {
+				t.Errorf("done and dead: %s, want 5 0\n%s", got, db.Dump(t))
+			}
+			ids := map[string]bool{}
+			for _, d := range content(t, ch, q.Name) {
+				ids[d.MessageId] = true
+			}
+			if len(ids) != 5 {
+				t.Errorf("%d of 5 events arrived", len(ids))
 			}
 		})
 	}
 }
 
-// A queue that is full counts no attempt; once it has room everything arrives.
-func TestAFullQueueCountsNoAttempt(t *testing.T) {
+// A missing exchange, or a right that is missing for a routing key, is asked for once.
+func TestAnAnswerForManyIsAskedForOnce(t *testing.T) {
 	t.Parallel()
 	r := broker(t)
-	ch := channel(t, r)
-	q := queue(t, ch, amqp.Table{"x-max-length": 2, "x-overflow": "reject-publish"})
-	db, reg := relaytest.NewDatabase(t), handlers.New()
-	f := forward.Register(reg, placed, connect(t, r.url(), outboxamqp.Config{}), forward.To(q), forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
-	enqueue(t, db, 1, 6, 0)
-	run(t, db, reg, 0)
-	relaytest.Eventually(t, time.Minute, "a refusal", func() bool { return f.Stats().Unavailable > 0 })
-	if s := f.Stats(); s.Permanent+s.Temporary > 0 {
-		t.Errorf("%+v", s)
-	}
-	messages, err := ch.Consume(q, "", true, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids := map[string]bool{}
-	for deadline := time.After(2 * time.Minute); len(ids) < 6; {
-		select {
-		case d := <-messages:
-			ids[d.MessageId] = true
-		case <-deadline:
-			t.Fatalf("%d of 6 events arrived", len(ids))
+	for _, exchange := range []string{"missing", "forbidden"} {
+		if exchange == "forbidden" {
+			if err := channel(t, r).ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	db.Emptied(t, time.Minute)
-	if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "6 1" {
-		t.Errorf("done and attempts: %s, want 6 1", got)
+		p := connect(t, r.url(), outboxamqp.Config{Exchange: exchange})
+		errs := p.Publish(within(t, time.Minute), events(500, "q"))
+		if len(errs) != 500 {
+			t.Fatalf("%s: %d errors", exchange, len(errs))
+		}
+		for i, err := range errs {
+			if kindOf(err) != "the target's" {
+				t.Fatalf("%s: event %d: %v", exchange, i, err)
+			}
+		}
 	}
 }
 
@@ -131,7 +139,7 @@ func TestAFailedEventHoldsUpItsKey(t *testing.T) {
 	}
 	p := connect(t, r.url(), outboxamqp.Config{})
 	all := events(6, q)
-	all[0].To, all[3].To = full.Name, "nowhere"
+	all[0].To, all[3].Data = full.Name, make([]byte, mostBytes+1)
 	for i, key := range []string{"held", "other", "held", "refused", "refused", "held"} {
 		all[i].Key = key
 	}
@@ -139,9 +147,9 @@ func TestAFailedEventHoldsUpItsKey(t *testing.T) {
 	if len(errs) != 6 {
 		t.Fatalf("%d errors", len(errs))
 	}
-	for _, i := range []int{0, 2, 5} {
-		if _, away := forward.IsUnavailable(errs[i]); !away {
-			t.Errorf("event %d: %v", i, errs[i])
+	for i, want := range map[int]string{0: "the target's", 2: "the broker's", 5: "the broker's"} { // no attempt counts of what is not sent
+		if kind := kindOf(errs[i]); kind != want {
+			t.Errorf("event %d: %s, want %s: %v", i, kind, want, errs[i])
 		}
 	}
 	if !forward.IsPermanent(errs[3]) || errs[1] != nil || errs[4] != nil {

@@ -14,7 +14,7 @@ import (
 const insertKeyedSQL = `/* outbox: enqueue with unique keys */
 INSERT INTO "%s".keyed_task (position, task_type, payload, unique_key, unique_until_done, on_conflict%s)
 SELECT position, task_type, payload::jsonb, unique_key, unique_until_done::boolean, on_conflict%s
-  FROM (SELECT %s, generate_series(1, $3::integer) AS position, unnest($4::text[]) AS unique_key,
+  FROM (SELECT %s, generate_series(1, $3::integer) AS position, NULLIF(unnest($4::text[]), '') AS unique_key,
                unnest($5::text[]) AS unique_until_done, unnest($6::text[]) AS on_conflict%s) AS n
  ORDER BY unique_key IS NOT NULL, CASE WHEN unique_key IS NOT NULL THEN task_type END COLLATE "C", unique_key COLLATE "C",
        CASE WHEN unique_key = '` + payloadKey + `' THEN payload::jsonb END, position
@@ -29,12 +29,12 @@ func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) 
 		return nil, fmt.Errorf("outbox: enqueue %d tasks: %w", len(tasks), err)
 	}
 	n := len(tasks)
-	keys, untilDone, onConflict := make([]sql.NullString, n), make([]bool, n), make([]string, n)
+	keys, untilDone, onConflict := make([]string, n), make([]bool, n), make([]string, n) // no key is ""
 	for i, r := range tasks {
 		if r.unique != nil {
-			keys[i], untilDone[i] = sql.NullString{String: r.unique.key, Valid: true}, r.unique.untilDone
+			keys[i], untilDone[i] = r.unique.key, r.unique.untilDone
 			if r.unique.ofPayload {
-				keys[i].String = payloadKey
+				keys[i] = payloadKey
 			}
 		}
 		onConflict[i] = conflicts[r.onConflict]

@@ -103,13 +103,16 @@ func optionalMany(args []any, tasks []row) ([]any, optionalSQL) {
 	for _, c := range optionalOf(tasks) {
 		of := make([]any, strings.Count(c.value, "%s"))
 		for i := range of {
-			texts := make([]sql.NullString, len(tasks))
+			texts := make([]string, len(tasks)) // "" for NULL, as array_nulls may be off: no value is empty
 			for j, r := range tasks {
-				texts[j] = c.values(r.settings)[i]
+				if v := c.values(r.settings)[i]; v.Valid {
+					texts[j] = v.String
+				}
 			}
 			args = append(args, pq.Array(texts))
-			of[i] = fmt.Sprintf("%s_%d", c.name, i)
-			fmt.Fprintf(&arrays, ", unnest($%d::text[]) AS %s", len(args), of[i])
+			column := fmt.Sprintf("%s_%d", c.name, i)
+			of[i] = "NULLIF(" + column + ", '')"
+			fmt.Fprintf(&arrays, ", unnest($%d::text[]) AS %s", len(args), column)
 		}
 		fmt.Fprintf(&names, ", %s", c.name)
 		fmt.Fprintf(&values, ", "+c.value, of...)

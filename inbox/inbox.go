@@ -133,7 +133,7 @@ func Purge(ctx context.Context, db *sql.DB, opts ...Option) (forgotten int64, er
 }
 
 func purge(ctx context.Context, db *sql.DB, query string) (n int64, err error) {
-	tx, err := db.BeginTx(ctx, nil)
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return 0, err
 	}

@@ -81,7 +81,8 @@ func (s *settings) inTx(ctx context.Context, conn *sql.Conn, readOnly bool, fn f
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after Commit
 	// Statements without parameters can travel together.
-	set := fmt.Sprintf("SET LOCAL lock_timeout = %d; SET LOCAL statement_timeout = 0; %s", s.lockTimeout.Milliseconds(), untimed)
+	set := fmt.Sprintf("SET LOCAL lock_timeout = %d; SET LOCAL statement_timeout = 0; SET LOCAL search_path = pg_catalog, pg_temp; %s",
+		s.lockTimeout.Milliseconds(), untimed)
 	if _, err := tx.ExecContext(ctx, set); err != nil {
 		return fmt.Errorf("set lock_timeout: %w", err)
 	}

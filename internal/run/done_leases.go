@@ -46,12 +46,11 @@ func finishing(group []*transition) (query string, args []any, said *finished) {
 // keepArgs are the arguments of the statement that writes tasks to the history, too.
 func keepArgs(group []*transition) []any {
 	ids, tokens := make([]int64, len(group)), make([]string, len(group))
-	keep, discarded := make([]int64, len(group)), make([]*string, len(group))
+	keep, discarded := make([]int64, len(group)), make([]string, len(group))
 	for i, t := range group {
 		ids[i], tokens[i], keep[i] = t.row.ID, t.token, t.keep.Microseconds()
 		if t.change.Err != nil {
-			text := pgerr.Text(t.change.Err)
-			discarded[i] = &text
+			discarded[i] = pgerr.Text(t.change.Err)
 		}
 	}
 	return []any{pq.Array(ids), pq.Array(tokens), pq.Array(keep), pq.Array(discarded)}

@@ -1,0 +1,276 @@
+package settings_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/doctor"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/inbox"
+	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/outboxtest"
+	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/schema"
+)
+
+type payload struct {
+	Text   string
+	Number float64
+}
+
+// hostile has all that a quoted text may be broken by.
+const hostile = `NULL \' ' "\" \\ $$ {,} é 1.50 \n`
+
+func (c *calls) all() {
+	c.schema()
+	c.enqueue()
+	c.run()
+	c.operate()
+	c.testing()
+}
+
+func (c *calls) schema() {
+	c.say("Migrate", schema.Migrate(c.ctx, c.db.DB))
+	c.say("Check", schema.Check(c.ctx, c.db, "outbox"))
+	roles, err := schema.RolesSQL("outbox")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	// The roles of a server are shared.
+	roles = strings.NewReplacer("outbox_", "s"+strings.ToLower(rand.Text())+"_").Replace(roles)
+	direct := relaytest.Direct(c.t, c.address, "postgres")
+	tx, err := direct.BeginTx(c.ctx, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	_, err = tx.ExecContext(c.ctx, roles)
+	c.say("roles", err, tx.Rollback())
+}
+
+// in calls f in a transaction, again after a conflict, which SERIALIZABLE has.
+func (c *calls) in(what string, f func(tx *sql.Tx) (any, error)) {
+	c.t.Helper()
+	var out any
+	transaction := func() error {
+		return outbox.InTx(c.ctx, c.db.DB, func(tx *sql.Tx) (err error) { out, err = f(tx); return err })
+	}
+	err := transaction()
+	for pgerr.Conflict(err) {
+		err = transaction()
+	}
+	c.say(what, out, err)
+}
+
+func (c *calls) enqueue() {
+	header := map[string]string{"k\\": hostile}
+	options := [][]outbox.Option{
+		nil, {outbox.Priority(-3)}, {outbox.MaxAttempts(2)}, {outbox.Headers(header)}, {outbox.RunAt(time.Now().Add(24 * time.Hour))},
+		{outbox.After(48 * time.Hour)}, {outbox.Timeout(1500 * time.Millisecond)}, {outbox.OrderedBy(hostile)}, {outbox.OrderedBy("NULL"), outbox.SkipFailed()},
+		{outbox.Unique(hostile)}, {outbox.Unique("NULL", outbox.UntilDone())}, {outbox.UniquePayload()},
+		{outbox.Unique(hostile), outbox.OnConflict(outbox.Replace), outbox.After(time.Hour)},
+		{outbox.UniquePayload(), outbox.OnConflict(outbox.Reschedule), outbox.After(time.Hour)},
+	}
+	payloads := []payload{{"", 1}, {hostile, 1.5}, {"NULL", 2e-7}, {`\"10.500\"`, 150}}
+	for _, taskType := range []string{"One", "NULL"} {
+		var many []outbox.NewTask
+		for _, p := range payloads {
+			for _, o := range options {
+				many = append(many, outbox.NewTask{Type: taskType + " many", Payload: p, Options: o})
+				c.in("Enqueue", func(tx *sql.Tx) (any, error) {
+					e, err := outbox.Enqueue(c.ctx, tx, taskType, p, o...)
+					return e.Outcome, err
+				})
+			}
+		}
+		for _, tasks := range [][]outbox.NewTask{many, many[:9]} { // with keys, and without
+			c.in("EnqueueMany", func(tx *sql.Tx) (any, error) {
+				all, err := outbox.EnqueueMany(c.ctx, tx, tasks)
+				var outcomes []outbox.Outcome
+				for _, e := range all {
+					outcomes = append(outcomes, e.Outcome)
+				}
+				return outcomes, err
+			})
+		}
+	}
+	for range 2 {
+		c.in("inbox", func(tx *sql.Tx) (any, error) { return inbox.Once(c.ctx, tx, hostile, "NULL") })
+	}
+	forgotten, err := inbox.Purge(c.ctx, c.db.DB)
+	c.say("Purge", forgotten, err)
+	c.dump("task")
+	c.dump("unique_key")
+	c.stats()
+	for _, state := range []string{"ready", "scheduled", "waiting"} {
+		id := int64(c.db.Int(c.t, `SELECT min(task_id) FROM outbox.task WHERE state = '`+state+`'`))
+		c.in("RunNow "+state, func(tx *sql.Tx) (any, error) { return outbox.RunNow(c.ctx, tx, id) })
+		c.in("Cancel "+state, func(tx *sql.Tx) (any, error) { return outbox.Cancel(c.ctx, tx, id) })
+	}
+	c.db.Do(c.t, `TRUNCATE outbox.task`)
+}
+
+func (c *calls) stats() {
+	stats, err := outbox.Stats(c.ctx, c.db)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, s := range stats {
+		s.OldestReady, s.NextRunAt = 0, time.Time{}
+		c.say("Stats", s)
+	}
+}
+
+func registry() *handlers.Registry {
+	reg := handlers.New()
+	type task = outbox.Task[payload]
+	of := outbox.NewTaskType[payload]
+	relaytest.Tx(reg, of("tx"), func(ctx context.Context, tx *sql.Tx, t *task) error {
+		_, err := outbox.Enqueue(ctx, tx, "batch", t.Payload, outbox.UniquePayload())
+		return err
+	}, handlers.Keep(time.Hour))
+	handlers.Tx(reg, of("group"), func(context.Context, *sql.Tx, *task) error { return nil }, handlers.GroupCommit(10, time.Second), handlers.Keep(time.Hour))
+	handlers.Batch(reg, of("batch"), 3, func(context.Context, outbox.Tx, []*task) error { return nil }, handlers.Keep(time.Hour))
+	handlers.Leased(reg, of("leased"), func(context.Context, *task) error { return nil }, handlers.Keep(time.Hour))
+	handlers.Leased(reg, of("complete"), func(ctx context.Context, t *task) error {
+		if err := t.Extend(ctx, time.Minute); err != nil {
+			return err
+		}
+		return t.Complete(ctx, func(tx *sql.Tx) error {
+			_, err := outbox.Enqueue(ctx, tx, "group", t.Payload, outbox.Headers(t.Headers))
+			return err
+		})
+	}, handlers.Keep(time.Hour))
+	handlers.Leased(reg, of("discards"), func(_ context.Context, t *task) error { return handlers.Discard(errors.New(t.Payload.Text)) }, handlers.Keep(time.Hour))
+	handlers.Tx(reg, of("discards in tx"), func(_ context.Context, _ *sql.Tx, t *task) error { return handlers.Discard(errors.New(t.Payload.Text)) }, handlers.Keep(time.Hour))
+	handlers.Leased(reg, of("again"), func(_ context.Context, t *task) error {
+		if t.Iterations < 2 {
+			return handlers.RunAgainWith(t, 0, payload{hostile, float64(t.Iterations)})
+		}
+		return nil
+	}, handlers.Keep(time.Hour))
+	for kind, add := range map[string]func(taskType string, h func(t *task) error){
+		"tx": func(taskType string, h func(t *task) error) {
+			handlers.Tx(reg, of(taskType), func(_ context.Context, _ *sql.Tx, t *task) error { return h(t) }, handlers.MaxAttempts(2), handlers.Keep(time.Hour))
+		},
+		"leased": func(taskType string, h func(t *task) error) {
+			handlers.Leased(reg, of(taskType), func(_ context.Context, t *task) error { return h(t) }, handlers.MaxAttempts(2), handlers.Keep(time.Hour),
+				handlers.MaxRunningTotal(3), handlers.Rate(1000, time.Second))
+		},
+	} {
+		add(kind+" fails once", func(t *task) error {
+			if t.Attempt == 1 {
+				return handlers.RetryAfter(time.Microsecond, errors.New(hostile))
+			}
+			return nil
+		})
+		add(kind+" dies", func(*task) error { return handlers.RetryAfter(time.Microsecond, errors.New(hostile)) })
+	}
+	return reg
+}
+
+func (c *calls) run() {
+	schedule := relay.Schedules{{Name: hostile, Timing: relay.Every(time.Hour), Task: outbox.NewTask{Type: "scheduled", Payload: payload{hostile, 1}}}}
+	config := relay.Config{ListenDSN: c.address, Schedules: schedule, PollInterval: 50 * time.Millisecond, DeadRetention: time.Hour, Workers: 4}
+	r := relaytest.Run(c.t, c.db.DB, registry(), config)
+	for _, taskType := range []string{"tx", "group", "batch", "leased", "complete", "discards", "discards in tx", "again",
+		"tx fails once", "leased fails once", "tx dies", "leased dies"} {
+		c.in(taskType, func(tx *sql.Tx) (any, error) {
+			all, err := outbox.EnqueueMany(c.ctx, tx, []outbox.NewTask{
+				{Type: taskType, Payload: payload{"plain", 1}},
+				{Type: taskType, Payload: payload{hostile, 2}, Options: []outbox.Option{outbox.Headers(map[string]string{"NULL": hostile}), outbox.OrderedBy(hostile)}},
+				{Type: taskType, Payload: payload{"", 3}, Options: []outbox.Option{outbox.Unique(hostile), outbox.OrderedBy(hostile)}},
+			})
+			return len(all), err
+		})
+	}
+	relaytest.Eventually(c.t, time.Minute, "all tasks are done or dead", func() bool {
+		return c.db.Int(c.t, `SELECT count(*) FROM outbox.task WHERE task_type <> 'scheduled'`) == 0
+	})
+	r.Stop()
+	r.Log.Want(c.t, r.Log.Count("a task became a dead letter"), "level=ERROR")
+	for _, table := range []string{"task", "dead_task", "done_task", "schedule", "running"} {
+		c.dump(table)
+	}
+	c.stats()
+}
+
+func (c *calls) operate() {
+	client := relaytest.Admin(c.t, c.db.DB)
+	check := func(what string, err error) {
+		c.t.Helper()
+		c.say(what, err)
+	}
+	letters, _, err := client.DeadLetters(c.ctx, admin.Filter{Error: `\' '`, Type: "tx dies"}, admin.Page{Limit: 10})
+	c.say("DeadLetters", len(letters), err)
+	for _, l := range letters {
+		_, err1 := client.Task(c.ctx, l.TaskID)
+		_, err2 := client.Secrets(c.ctx, l.TaskID)
+		_, err3 := client.TaskAudit(c.ctx, l.TaskID)
+		c.say("Task", l.Type, l.LastError, err1, err2, err3)
+	}
+	groups, err := client.DeadErrors(c.ctx, admin.Filter{})
+	c.say("DeadErrors", len(groups), err)
+	n, _, err := client.CountDeadLetters(c.ctx, admin.Filter{Error: "NULL"}, admin.Page{})
+	c.say("CountDeadLetters", n, err)
+	taken, _, err := client.Redrive(c.ctx, admin.Filter{Type: "tx dies"}, admin.Page{})
+	c.say("Redrive", len(taken.IDs), err)
+	taken, _, err = client.Purge(c.ctx, admin.Filter{Type: "leased dies"}, admin.Page{})
+	c.say("Purge", len(taken.IDs), err)
+	for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Leased, admin.Waiting, admin.Dead, admin.Finished} {
+		tasks, next, err := client.Tasks(c.ctx, "tx dies", state, admin.Page{Limit: 1})
+		c.say("Tasks", state, len(tasks), err)
+		if next != "" {
+			_, _, err = client.Tasks(c.ctx, "tx dies", state, admin.Page{After: next, Limit: 1})
+			check("Tasks", err)
+		}
+	}
+	check("PauseType", client.PauseType(c.ctx, "tx dies"))
+	check("ResumeType", client.ResumeType(c.ctx, "tx dies"))
+	check("PauseSchedule", client.PauseSchedule(c.ctx, hostile))
+	check("ResumeSchedule", client.ResumeSchedule(c.ctx, hostile))
+	types, err := client.Types(c.ctx)
+	c.say("Types", len(types), err)
+	_, err = client.Relays(c.ctx)
+	check("Relays", err)
+	schedules, err := client.Schedules(c.ctx)
+	c.say("Schedules", len(schedules), schedules[0].Name, err)
+	_, err = client.Samples(c.ctx, "tx", time.Hour)
+	check("Samples", err)
+	check("RemoveSchedule", client.RemoveSchedule(c.ctx, hostile))
+	entries, _, err := client.Audit(c.ctx, admin.Page{})
+	c.say("Audit", len(entries), err)
+	for _, e := range entries {
+		c.say("entry", e.Action, e.Target, e.Count)
+	}
+	relaytest.Once(c.t, c.db.DB, registry(), relay.Config{})
+	c.dump("task")
+	c.dump("dead_task")
+	found, err := doctor.Check(c.ctx, c.db.DB)
+	check("doctor", err)
+	for _, f := range found {
+		if f.Severity == doctor.Unknown {
+			c.t.Errorf("doctor: %+v", f)
+		}
+	}
+	_, err = client.Reindex(c.ctx)
+	check("Reindex", err)
+}
+
+func (c *calls) testing() {
+	tx, err := c.db.BeginTx(c.ctx, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer tx.Rollback()
+	_, err = outbox.Enqueue(c.ctx, tx, "tx", payload{hostile, 1}, outbox.Headers(map[string]string{"h": hostile}))
+	c.say("Enqueue", err)
+	outboxtest.RequireEnqueued(c.t, tx, outbox.NewTaskType[payload]("tx"), func(p payload) bool { return p.Text == hostile }, outboxtest.Header("h", hostile))
+	c.say("Drain", len(outboxtest.Drain(c.t, tx, registry(), outboxtest.Retries()).Runs))
+}

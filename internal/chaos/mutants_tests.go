@@ -17,6 +17,7 @@ var lockMutants = []mutant{
 	{name: "waiting-batch-claim", help: "a claim of a batch waits for a locked row",
 		tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"}, edits: []edit{
 			{"outbox.claim_tasks", "LIMIT up_to FOR UPDATE SKIP LOCKED", "LIMIT up_to FOR UPDATE"},
+			{"outbox.claim_group", "LIMIT up_to FOR UPDATE SKIP LOCKED", "LIMIT up_to FOR UPDATE"},
 		}},
 	{name: "waiting-lease", help: "a claim of leased tasks waits for a locked row",
 		tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"}, edits: []edit{

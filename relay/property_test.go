@@ -158,7 +158,7 @@ func (m *machine) enqueue(rt *rapid.T) {
 	default:
 		want, holder.due = outbox.Updated, task.due
 		if conflict == 1 {
-			holder.end = task.end
+			holder.end, holder.attempt = task.end, 0
 		}
 	}
 	if got.Outcome != want || key != "" && m.unique[key] != got.TaskID {

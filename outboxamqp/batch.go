@@ -1,7 +1,6 @@
 package outboxamqp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -16,20 +15,16 @@ var errUnsettled = errors.New("outboxamqp: not settled")
 
 // batch is the events of one call of Publish, and what became of each.
 type batch struct {
-	events []*forward.Event
-	errs   []error // errUnsettled at first
-	next   int     // the first event that was in no group
-	failed bool
-	held   map[string]error // keys whose last event is to be retried
-	sent   []bool
-	// Routing keys that had an answer, and those that may not be written to.
-	answered map[string]bool
-	refused  map[string]error
+	events  []*forward.Event
+	errs    []error // errUnsettled at first
+	next    int     // the first event that was in no group
+	failed  bool
+	held    map[string]error // keys whose last event is to be retried
+	refused map[string]error // routing keys that may not be written to
 }
 
 func newBatch(events []*forward.Event) *batch {
-	b := &batch{events: events, errs: make([]error, len(events)), sent: make([]bool, len(events)),
-		held: map[string]error{}, answered: map[string]bool{}, refused: map[string]error{}}
+	b := &batch{events: events, errs: make([]error, len(events)), held: map[string]error{}, refused: map[string]error{}}
 	for i := range b.errs {
 		b.errs[i] = errUnsettled
 	}
@@ -69,22 +64,10 @@ func (b *batch) settle(i int, err error) {
 	}
 }
 
-// answer settles an event by the broker's answer.
-func (b *batch) answer(i int, err error) {
-	b.answered[b.events[i].To] = true
-	b.settle(i, err)
-}
-
-// end settles the others, and returns the result of Publish. Without an answer in time a routing key
-// is at fault if others had one.
+// end settles the others, and returns the result of Publish.
 func (b *batch) end(err error) []error {
-	late := errors.Is(err, context.DeadlineExceeded) && len(b.answered) > 0
 	for i := range b.errs {
-		switch {
-		case b.errs[i] != errUnsettled:
-		case late && b.sent[i] && !b.answered[b.events[i].To]:
-			b.settle(i, forward.TargetUnavailable(errors.Unwrap(err), 0))
-		default:
+		if b.errs[i] == errUnsettled {
 			b.settle(i, err)
 		}
 	}

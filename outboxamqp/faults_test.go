@@ -72,14 +72,13 @@ func TestTheMapOfRabbitMQ(t *testing.T) {
 		"headers that do not fit into a frame": func() error {
 			return publish("", q, func(e *forward.Event) { e.Headers = map[string]string{"x": strings.Repeat("x", 200_000)} })
 		},
-		"basic.nack of a full queue":                    func() error { return publish("", full, same) },
-		"basic.return: no queue takes it":               func() error { return publish("", "nowhere", same) },
-		"404 no exchange":                               func() error { return publish("missing", q, same) },
-		"403 no right to write":                         func() error { return publish("forbidden", q, same) },
-		"no connection":                                 func() error { return down.Publish(within(t, time.Minute), events(1, q))[0] },
-		"a closed Publisher":                            func() error { return closed.Publish(within(t, time.Minute), events(1, q))[0] },
-		"no confirm in time":                            func() error { return outboxamqp.Late(closed, over, events(2, q), 0)[0] },
-		"no confirm in time while other keys have some": func() error { return outboxamqp.Late(closed, over, append(events(1, q), events(1, "other")...), 1)[1] },
+		"basic.nack of a full queue":      func() error { return publish("", full, same) },
+		"basic.return: no queue takes it": func() error { return publish("", "nowhere", same) },
+		"404 no exchange":                 func() error { return publish("missing", q, same) },
+		"403 no right to write":           func() error { return publish("forbidden", q, same) },
+		"no connection":                   func() error { return down.Publish(within(t, time.Minute), events(1, q))[0] },
+		"a closed Publisher":              func() error { return closed.Publish(within(t, time.Minute), events(1, q))[0] },
+		"no confirm in time":              func() error { return connect(t, r.url(), outboxamqp.Config{}).Publish(over, events(1, q))[0] },
 	}
 	elsewhere := map[string]bool{"a refused login": true, "connection.blocked": true} // have tests of their own
 	any := 0

@@ -58,7 +58,7 @@ func (l *lane) publish(ctx context.Context, b *batch, group []int) error {
 // that of all other events: their exchange is missing.
 func (l *lane) refuse(b *batch, i int, fault *amqp.Error) error {
 	err := l.p.refused(fault)
-	b.answer(i, err)
+	b.settle(i, err)
 	if fault != nil && fault.Code == amqp.NotFound {
 		return err
 	}
@@ -88,13 +88,13 @@ func (l *lane) send(ctx context.Context, b *batch, group []int) (lost []int, fau
 		e := b.events[f.event]
 		switch {
 		case f.confirm.Acked() && back[returned{e.Source + "/" + e.ID, e.To}]:
-			b.answer(f.event, l.p.unroutable(e.To))
+			b.settle(f.event, l.p.unroutable(e.To))
 		case f.confirm.Acked():
-			b.answer(f.event, nil)
+			b.settle(f.event, nil)
 		case l.ch.IsClosed(): // no answer: the library fails all confirms then
 			lost = append(lost, f.event)
 		default:
-			b.answer(f.event, l.p.nacked(e.To))
+			b.settle(f.event, l.p.nacked(e.To))
 		}
 	}
 	switch {
@@ -152,7 +152,7 @@ func (l *lane) write(ctx context.Context, b *batch, group []int) (sent []inFligh
 		if err != nil {
 			return sent, group[n:], err
 		}
-		sent, b.sent[i] = append(sent, inFlight{i, confirm}), true
+		sent = append(sent, inFlight{i, confirm})
 	}
 	return sent, nil, nil
 }

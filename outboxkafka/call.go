@@ -35,34 +35,25 @@ func (c *call) publish(ctx context.Context) []error {
 			c.send(ctx, i, i+1)
 		}
 	}
-	answered, failed := map[string]bool{}, false
+	out, failed := make([]error, len(c.events)), false
 	for i, err := range c.errs {
 		failed = failed || err != nil
-		if err == nil || answerOf(err) != nil {
-			answered[c.events[i].To] = true
+		switch {
+		case err == nil:
+		case answerOf(err) != nil:
+			out[i] = byAnswer(c.events[i], err)
+		default:
+			out[i] = c.unanswered(ctx, c.events[i], err)
 		}
 	}
 	if !failed {
 		return nil
 	}
-	out := make([]error, len(c.events))
-	for i, err := range c.errs {
-		e := c.events[i]
-		switch {
-		case err == nil:
-		case answerOf(err) != nil:
-			out[i] = byAnswer(e, err)
-		default:
-			out[i] = c.unanswered(ctx, e, err, len(answered) > 0 && !answered[e.To])
-		}
-	}
 	return out
 }
 
-// unanswered says what the lack of an answer means for the event. others: events of other topics had
-// one, and none of this topic.
-func (c *call) unanswered(ctx context.Context, e *forward.Event, err error, others bool) error {
-	noResult := isContextError(err) || errors.Is(err, kgo.ErrRecordRetries) || errors.Is(err, kgo.ErrRecordTimeout)
+// unanswered says what the lack of an answer means for the event.
+func (c *call) unanswered(ctx context.Context, e *forward.Event, err error) error {
 	if isConnectionError(err) {
 		return forward.Unavailable(of(e, err), 0)
 	}
@@ -70,9 +61,9 @@ func (c *call) unanswered(ctx context.Context, e *forward.Event, err error, othe
 	switch {
 	case c.unreachable != nil:
 		return forward.Unavailable(of(e, fmt.Errorf("%w: %w", err, c.unreachable)), 0)
-	case errors.Is(err, context.Canceled), noResult && isContextError(err) && !others:
+	case isContextError(err):
 		return forward.Unavailable(of(e, err), 0)
-	case noResult:
+	case errors.Is(err, kgo.ErrRecordRetries), errors.Is(err, kgo.ErrRecordTimeout):
 		return forward.TargetUnavailable(of(e, err), 0)
 	}
 	return of(e, err)

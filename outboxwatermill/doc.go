@@ -18,6 +18,8 @@
 // the events of one topic fail together and are published again: some arrive twice. Consumers tell
 // by source and id (package inbox).
 //
+// The topics of a call are published at once, so one that hangs holds up no other.
+//
 // Watermill's errors do not say what they mean, so each counts as an attempt. An outage that
 // outlasts the attempts makes dead letters, unless Config.Classify marks its errors
 // [forward.Unavailable].

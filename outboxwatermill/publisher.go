@@ -10,9 +10,13 @@ import (
 	"github.com/txoutbox/outbox/forward"
 )
 
-// mostCalls is how many calls of Publish run at once. It bounds those that hang, as Watermill's
-// Publish has no context.
-const mostCalls = 64
+const (
+	// mostCalls is how many calls of Watermill's Publish run at once. It bounds those that hang, as they
+	// have no context.
+	mostCalls = 64
+	// mostHanging is how many of them may hang for one topic.
+	mostHanging = 4
+)
 
 var errClosed = errors.New("outboxwatermill: the Publisher is closed")
 
@@ -24,6 +28,7 @@ type Publisher struct {
 
 	mu      sync.Mutex
 	closed  bool
+	hanging map[string]int // by topic: calls that outlived their Publish
 	running sync.WaitGroup
 }
 
@@ -36,7 +41,7 @@ func New(p message.Publisher, c Config) *Publisher {
 		panic("outboxwatermill: New: the message.Publisher is nil")
 	}
 	c.setDefaults()
-	return &Publisher{to: p, config: c, calls: make(chan struct{}, mostCalls)}
+	return &Publisher{to: p, config: c, calls: make(chan struct{}, mostCalls), hanging: map[string]int{}}
 }
 
 // result is what became of the events of one topic.
@@ -45,46 +50,38 @@ type result struct {
 	err error
 }
 
-// Publish publishes events topic by topic, one call of Watermill's Publish for each. It implements
-// forward.Publisher; the package says what errors mean. Events of one topic keep their order.
+// Publish publishes the events topic by topic at once, one call of Watermill's Publish for each. It
+// implements forward.Publisher; the package says what errors mean. Events of one topic keep their
+// order.
 //
-// When ctx ends it returns. Topics without a result are forward.Unavailable, and the error wraps
-// that of ctx. A call of Watermill's Publish that runs goes on, unless it heeds the context of its
-// messages; its events may thus be published after their retry. 64 calls run at once, those that go
-// on among them; others wait.
+// When ctx ends it returns. Topics without a result are forward.Unavailable, and the error wraps that
+// of ctx. A call of Watermill's Publish that runs goes on, unless it heeds the context of its messages;
+// its events may thus be published after their retry. 64 calls run at once, and 4 that go on for one
+// topic.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
 	errs := make([]error, len(events))
-	select {
-	case p.calls <- struct{}{}:
-	case <-ctx.Done():
-		return fill(errs, ended(ctx, "too many calls of Publish hang"))
-	}
 	groups := p.config.groups(ctx, events)
-	results := make(chan result, len(groups)) // has room for all, so the goroutine ends in any case
-	if !p.start(func() {
-		defer func() { <-p.calls }()
-		for _, g := range groups {
-			if ctx.Err() != nil {
-				return
-			}
-			results <- result{g, p.publish(g)}
+	results := make(chan result, len(groups)) // has room for all, so each goroutine ends in any case
+	for _, g := range groups {
+		if !p.start(func() { results <- result{g, p.call(ctx, g)} }) {
+			results <- result{g, forward.Unavailable(errClosed, 0)}
 		}
-	}) {
-		<-p.calls
-		return fill(errs, forward.Unavailable(errClosed, 0))
 	}
-	failed := false
-	for n := range groups {
+	for range groups {
 		r, ok := next(ctx, results)
 		if !ok {
-			failed = true
-			for _, g := range groups[n:] {
-				g.settle(errs, ended(ctx, "no answer"))
-			}
 			break
 		}
-		failed = failed || r.err != nil
+		r.of.settled = true
 		r.of.settle(errs, r.err)
+	}
+	failed := false
+	for _, g := range groups {
+		if !g.settled {
+			p.abandon(g)
+			g.settle(errs, ended(ctx, "no answer"))
+		}
+		failed = failed || errs[g.events[0]] != nil
 	}
 	if !failed {
 		return nil
@@ -104,6 +101,48 @@ func next(ctx context.Context, results <-chan result) (r result, ok bool) {
 		return r, true
 	case <-ctx.Done():
 		return r, false
+	}
+}
+
+// call publishes a topic's events when there is room for one more call.
+func (p *Publisher) call(ctx context.Context, g *group) error {
+	select {
+	case p.calls <- struct{}{}:
+	case <-ctx.Done():
+		return ended(ctx, "too many calls of Publish hang")
+	}
+	defer func() { <-p.calls }()
+	p.mu.Lock()
+	hanging := p.hanging[g.topic]
+	g.called = hanging < mostHanging
+	p.mu.Unlock()
+	if !g.called {
+		return forward.TargetUnavailable(fmt.Errorf("outboxwatermill: publish to topic %q: %d calls hang", g.topic, hanging), 0)
+	}
+	defer p.returned(g)
+	return p.publish(g)
+}
+
+// abandon notes that a call goes on for which nobody waits any more.
+func (p *Publisher) abandon(g *group) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g.called && !g.returned {
+		g.abandoned = true
+		p.hanging[g.topic]++
+	}
+}
+
+// returned notes the end of a call.
+func (p *Publisher) returned(g *group) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g.returned = true
+	if !g.abandoned {
+		return
+	}
+	if p.hanging[g.topic]--; p.hanging[g.topic] == 0 {
+		delete(p.hanging, g.topic)
 	}
 }
 
@@ -128,13 +167,6 @@ func (p *Publisher) publish(g *group) (err error) {
 // ended is the error of events without a result when ctx has ended.
 func ended(ctx context.Context, why string) error {
 	return forward.Unavailable(fmt.Errorf("outboxwatermill: %s: %w", why, ctx.Err()), 0)
-}
-
-func fill(errs []error, err error) []error {
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
 }
 
 // Ready returns nil if the Publisher is open and Config.Ready, if there is one, returns nil.

@@ -62,7 +62,9 @@ func TestEventsAreGroupedByTopicInTheirOrder(t *testing.T) {
 	if errs := p.Publish(t.Context(), to("b", "a", "b", "b", "a")); errs != nil {
 		t.Error(errs)
 	}
-	if got := strings.Join(ps.seen(), "|"); got != "b /shop/0 /shop/2 /shop/3|a /shop/1 /shop/4" {
+	calls := ps.seen()
+	slices.Sort(calls)
+	if got := strings.Join(calls, "|"); got != "a /shop/1 /shop/4|b /shop/0 /shop/2 /shop/3" {
 		t.Errorf("the calls are %s", got)
 	}
 	if errs := p.Publish(t.Context(), nil); errs != nil {
@@ -110,8 +112,7 @@ func TestAnErrorIsThatOfItsTopicsEvents(t *testing.T) {
 	}
 }
 
-// A call of Watermill that hangs holds up neither Publish nor other calls, only Close. The topics
-// after it are not published.
+// A call of Watermill that hangs holds up neither Publish nor other calls and topics, only Close.
 func TestPublishEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	hangs, end := make(chan struct{}), make(chan struct{})
@@ -130,13 +131,13 @@ func TestPublishEndsWithItsContext(t *testing.T) {
 		<-hangs
 		cancel()
 	}()
-	errs := p.Publish(ctx, to("fast", "slow", "never", "slow"))
+	errs := p.Publish(ctx, to("slow", "slow"))
 	for i, err := range errs {
-		if _, away := forward.IsUnavailable(err); i == 0 && err != nil || i > 0 && (!away || !errors.Is(err, context.Canceled)) {
+		if _, away := forward.IsUnavailable(err); !away || !errors.Is(err, context.Canceled) {
 			t.Errorf("event %d: %v", i, err)
 		}
 	}
-	if len(errs) != 4 {
+	if len(errs) != 2 {
 		t.Errorf("%d errors", len(errs))
 	}
 	if errs := p.Publish(t.Context(), to("fast")); errs != nil {
@@ -159,7 +160,7 @@ func TestPublishEndsWithItsContext(t *testing.T) {
 	}
 	close(end)
 	<-closed
-	if got := strings.Join(ps.seen(), "|"); got != "fast /shop/0|slow /shop/1 /shop/3|fast /shop/0" {
+	if got := strings.Join(ps.seen(), "|"); got != "slow /shop/0 /shop/1|fast /shop/0" {
 		t.Errorf("the calls are %s", got)
 	}
 }

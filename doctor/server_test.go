@@ -67,6 +67,19 @@ func TestWhatTheDoctorsConnectionStringSetsIsFound(t *testing.T) {
 	one(t, diagnosis(t, db), "session-settings", doctor.Warning, "default_transaction_read_only", "in the connection string")
 }
 
+func TestAnEncodingOfClientsThatPgxDoesNotSpeakIsFound(t *testing.T) {
+	db := ill(t)
+	var name string
+	if err := db.QueryRow(`SELECT current_database()`).Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	f := finds(t, db, `ALTER DATABASE `+name+` SET client_encoding = 'LATIN1'`, "session-settings", doctor.Warning, "client_encoding", "pgx", "LATIN1")
+	db.Do(t, f.Do)
+	fine(t, diagnosis(t, db), "session-settings")
+	db.Do(t, `ALTER DATABASE `+name+` SET client_encoding = 'utf-8'`)
+	fine(t, diagnosis(t, db), "session-settings")
+}
+
 func TestAnEncodingThatTheOutboxDoesNotWorkInIsFound(t *testing.T) {
 	found := diagnosis(t, direct(t, pgtest.Encoded(t, "SQL_ASCII")))
 	one(t, found, "encoding", doctor.Critical, "SQL_ASCII", "relays do not start", "ENCODING 'UTF8'")

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -11,7 +12,7 @@ import (
 // clients send when they connect, only the doctor's own is known.
 const settingsSQL = `/* outbox: settings of sessions */
 WITH known AS (SELECT unnest(ARRAY['statement_timeout', 'lock_timeout', 'idle_session_timeout', 'transaction_timeout',
-                                   'default_transaction_read_only', 'session_replication_role']) AS name),
+                                   'default_transaction_read_only', 'session_replication_role', 'client_encoding']) AS name),
 given AS (
   SELECT s.name, s.reset_val || COALESCE(s.unit, '') AS value, 'on the server' AS scope, '' AS reset, true AS relays
     FROM pg_settings s JOIN known USING (name) WHERE s.source IN ('default', 'configuration file', 'command line', 'environment variable', 'global')
@@ -66,6 +67,8 @@ func checkSettings(ctx context.Context, v *visit) error {
 		switch {
 		case name == "session_replication_role" && value == "replica":
 			add(Critical, "triggers do not fire, and "+onTriggers, reset)
+		case name == "client_encoding" && !slices.Contains([]string{"utf8", "unicode"}, strings.ToLower(strings.ReplaceAll(value, "-", ""))):
+			add(Warning, "pgx sends UTF-8 all the same, so what is not ASCII is stored as other characters; lib/pq sets UTF8 itself", reset)
 		case name == "default_transaction_read_only" && slices.Contains([]string{"on", "true", "yes", "1"}, value):
 			add(Warning, "relays do not start, and schema.Migrate refuses; what begins without READ WRITE, as on pgx, "+
 				"fails with SQLSTATE 25006, enqueues among it", reset)

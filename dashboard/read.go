@@ -17,7 +17,7 @@ SELECT set_config('statement_timeout', $1, true), (extract(epoch FROM clock_time
 // readFor runs f in a read-only transaction in which no statement takes longer than the config
 // allows, and returns PostgreSQL's time.
 func (s *site) readFor(ctx context.Context, f func(ctx context.Context, c *admin.Client) error) (now time.Time, err error) {
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
 	if err != nil {
 		return now, fmt.Errorf("dashboard: begin: %w", pgerr.WithoutDSN(err))
 	}

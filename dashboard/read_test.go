@@ -115,3 +115,13 @@ func TestViewersShareTheCounts(t *testing.T) {
 		t.Errorf("%d of 20 viewers read the counts at once, want 1", most)
 	}
 }
+
+// A page waits for no transaction, also where reads ask for a snapshot that no other one can break.
+func TestPagesWaitForNoSerializableTransaction(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	release := db.Hold(t, `SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; INSERT INTO outbox.task (task_type) VALUES ('A')`)
+	defer release()
+	pool := relaytest.Open(t, db.URL+"&default_transaction_isolation=serializable&default_transaction_deferrable=on", "postgres")
+	serve(t, pool, dashboard.Config{Authorize: as(everything)}).get(t, "dead").has(t, 200)
+}

@@ -102,7 +102,7 @@ func (a *app) bounded(ctx context.Context, f func(ctx context.Context) error) er
 // look calls f on a transaction that can only read, for a command that has connected.
 func (a *app) look(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
 	return a.bounded(ctx, func(ctx context.Context) error {
-		tx, err := a.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+		tx, err := a.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
 		if err != nil {
 			return err
 		}

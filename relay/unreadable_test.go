@@ -2,7 +2,9 @@ package relay_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,28 +15,40 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// damaged enqueues a task whose payload cannot be read: what the TOAST table has of it is gone, as
-// after damage on the disk. It returns the task's id.
-func (db *database) damaged(t *testing.T, taskType string) (id int) {
+// large enqueues a task whose payload is stored out of line: in text that does not compress, of many
+// chunks. xid is of its transaction. A statement in it may change the task.
+func (db *database) large(t *testing.T, taskType, change string) (id int, xid string) {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	// In text that does not compress, of many chunks. PostgreSQL lets nobody change a TOAST table, so
-	// it is a plain one for the moment.
 	err = tx.QueryRow(`INSERT INTO outbox.task (task_type, payload)
-		SELECT $1, jsonb_build_object('large', string_agg(md5(n::text || random()), '')) FROM generate_series(1, 500) n RETURNING task_id`, taskType).Scan(&id)
+		SELECT $1, jsonb_build_object('large', string_agg(md5(n::text || random()), '')) FROM generate_series(1, 500) n
+		RETURNING task_id, pg_current_xact_id()::xid::text`, taskType).Scan(&id, &xid)
+	if err == nil && change != "" {
+		_, err = tx.Exec(`UPDATE outbox.task SET ` + change + ` WHERE task_id = ` + strconv.Itoa(id))
+	}
+	if err = errors.Join(err, tx.Commit()); err != nil {
+		t.Fatal(err)
+	}
+	return id, xid
+}
+
+// destroy destroys the payloads of large tasks of a transaction, as damage on the disk does: what the
+// TOAST table has of them is gone.
+func (db *database) destroy(t *testing.T, xid string) {
+	t.Helper()
+	toast := db.Text(t, `SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 'outbox.task'::regclass`)
+	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var toast string
-	if err := tx.QueryRow(`SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 'outbox.task'::regclass`).Scan(&toast); err != nil {
-		t.Fatal(err)
-	}
+	defer func() { _ = tx.Rollback() }()
+	// PostgreSQL lets nobody change a TOAST table, so it is a plain one for the moment.
 	kind := `UPDATE pg_class SET relkind = '%s' WHERE oid = '` + toast + `'::regclass`
-	for _, query := range []string{fmt.Sprintf(kind, "r"), `DELETE FROM ` + toast + ` WHERE xmin = pg_current_xact_id()::xid`, fmt.Sprintf(kind, "t")} {
+	for _, query := range []string{fmt.Sprintf(kind, "r"), `DELETE FROM ` + toast + ` WHERE xmin = '` + xid + `'`, fmt.Sprintf(kind, "t")} {
 		if _, err := tx.Exec(query); err != nil {
 			t.Fatalf("%s: %v", query, err)
 		}
@@ -43,6 +57,13 @@ func (db *database) damaged(t *testing.T, taskType string) (id int) {
 		t.Fatal(err)
 	}
 	db.Do(t, `VACUUM `+toast) // which is read whatever a transaction deleted
+}
+
+// damaged enqueues a task whose payload cannot be read.
+func (db *database) damaged(t *testing.T, taskType, change string) (id int) {
+	t.Helper()
+	id, xid := db.large(t, taskType, change)
+	db.destroy(t, xid)
 	return id
 }
 
@@ -66,9 +87,9 @@ func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 		tests[name] = func(t *testing.T) {
 			db := newDatabase(t)
 			db.Enqueue(t, "IT", 10)
-			bad := db.damaged(t, "IT")
+			bad := db.damaged(t, "IT", "")
 			db.Enqueue(t, "IT", 5)
-			worse := db.damaged(t, "IT")
+			worse := db.damaged(t, "IT", "")
 			db.Enqueue(t, "IT", 5)
 			db.Enqueue(t, "OTHER", 3)
 			reg := handlers.New()
@@ -110,4 +131,53 @@ func TestATaskThatCannotBeReadIsSetAsideAndNamed(t *testing.T) {
 		}
 	}
 	relaytest.Together(t, tests)
+}
+
+// However such a task comes to be ready, what makes it ready does not read its payload.
+func TestATaskThatCannotBeReadIsPromotedAndTakenOverAsOthers(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	for _, change := range []string{
+		`state = 'scheduled', run_at = now() - interval '1 minute'`,
+		`ordering_key = 'k', state = 'waiting'`,
+		`state = 'leased', relay_id = gen_random_uuid(), lease_token = gen_random_uuid(), leased_until = now() - interval '1 minute'`,
+	} {
+		db.damaged(t, "TX", change)
+	}
+	db.Do(t, `INSERT INTO outbox.headless_key (task_type, ordering_key) VALUES ('TX', 'k')`)
+	db.Enqueue(t, "TX", 3)
+	r, err := relay.New(db.DB, all(), relay.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLoops(r, "")
+	l.done(t, "take over")
+	l.Close()
+	once(t, db, all(), relay.Config{})
+	db.want(t, 3, "effects", `SELECT count(*) FROM effect`)
+	db.want(t, 3, "put off", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled' AND run_at > now() AND attempt = 0 AND last_error IS NOT NULL`)
+	db.Do(t, `DELETE FROM outbox.task`)
+}
+
+// The result of a task whose payload is damaged while it runs cannot be written, as its history has
+// the payload. It holds up no other.
+func TestAResultWhosePayloadCannotBeReadIsRefusedInTheEnd(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	id, xid := db.large(t, "LEASED", "")
+	db.Enqueue(t, "LEASED", 3)
+	reg := leased(func(_ context.Context, task *outbox.Task[payload]) error {
+		if task.ID == int64(id) {
+			db.destroy(t, xid)
+		}
+		return nil
+	}, handlers.Keep(time.Hour))
+	r := run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
+	db.becomes(t, 20*time.Second, 3, "the others are done", `SELECT count(*) FROM outbox.done_task`)
+	eventually(t, 20*time.Second, "the result is refused", func() bool {
+		return r.Log.Count(fmt.Sprintf("was refused; it stays leased until its lease or this relay ends\" task_type=LEASED task_id=%d", id)) == 1
+	})
+	r.Stop()
+	db.Do(t, `VACUUM outbox.task`) // also its TOAST table: no transaction hinders that now
+	db.Do(t, `DELETE FROM outbox.task`)
 }

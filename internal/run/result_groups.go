@@ -149,7 +149,7 @@ func (l *Leases) writeGroup(group []*LeasedRun, slots chan struct{}) {
 				return
 			}
 			switch code[:2] {
-			case "22", "23", "P0": // for what is in the row, or by a trigger; all else may pass
+			case "22", "23", "54", "P0", "XX": // for what is in the row, or by a trigger; all else may pass
 				refused++
 			}
 			if refused == maxDefiniteErrors {

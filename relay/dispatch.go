@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/run"
 )
@@ -53,6 +54,7 @@ type dispatcher struct {
 	doubtedAt   time.Time // a lane's error may be an outage, which nothing has denied that began since; zero if there is none
 	pollsFailed int       // in a row
 	typeFails   func(taskType string, f *failing)
+	headsLogged time.Time // that heads of ordering keys cannot be promoted
 	unreadable  unreadable
 	mute        bool  // without a heartbeat it may not claim
 	failed      error // RunOnce ends with it
@@ -266,7 +268,7 @@ func (d *dispatcher) poll() {
 			}
 			if err == nil && full {
 				d.noteFullPoll(s.took)
-				d.noteEmpty(s.heads)
+				d.noteEmpty(s)
 			}
 			d.polled(s, err, now)
 		}
@@ -286,9 +288,9 @@ func (d *dispatcher) noteFullPoll(took time.Duration) {
 }
 
 // noteEmpty notes which lanes a full poll found to be empty: nothing of them can fail.
-func (d *dispatcher) noteEmpty(heads []*plan.Head) {
+func (d *dispatcher) noteEmpty(s *pollResult) {
 	for i, c := range d.lanes.all {
-		if heads[i] == nil && c.running == 0 {
+		if s.heads[i] == nil && c.running == 0 && s.refused[c.h.Type] == nil {
 			d.laneWorks(c)
 		}
 	}
@@ -306,6 +308,10 @@ func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 	if d.outage.Active() {
 		d.answered.Send()
 	}
+	if s.headsRefused != nil && now.Sub(d.headsLogged) >= failureLogged {
+		d.headsLogged = now
+		d.r.Log.Error("outbox: tasks with ordering keys cannot be promoted", "error", pgerr.LogText(s.headsRefused))
+	}
 	d.hitUnknown, d.stranded = true, s.stranded
 	if s.wakeRequest > 0 && d.withdrawnAt.Before(began) {
 		d.wakeRequest, d.prolongAt = s.wakeRequest, began.Add(prolongAfter)
@@ -316,6 +322,9 @@ func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 	}
 	for i, c := range d.lanes.all {
 		c.polled(s.heads[i])
+		if err := s.refused[c.h.Type]; err != nil {
+			d.laneFailed(c, 0, err, began)
+		}
 	}
 	d.noOutage(began)
 	if !d.lanes.choosable() { // else a claim may find too few connections

@@ -53,6 +53,33 @@ func TestATypeWhoseClaimsAreRefusedDoesNotStopOthers(t *testing.T) {
 	db.Emptied(t, 10*time.Second)
 }
 
+// A poll promotes tasks of all types.
+func TestATypeWhoseTasksCannotBePromotedDoesNotStopOthers(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(*testing.T){}
+	for state, c := range map[string]struct{ insert, log string }{
+		"scheduled": {`(task_type, state) VALUES ('TX', 'scheduled')`, "level=ERROR msg=\"outbox: tasks of this type cannot be claimed or recorded\" task_type=TX"},
+		"waiting":   {`(task_type, ordering_key) VALUES ('TX', 'k')`, "level=ERROR msg=\"outbox: tasks with ordering keys cannot be promoted\""},
+	} {
+		tests[state] = func(t *testing.T) {
+			db := newDatabase(t)
+			db.keep(t, `BEFORE UPDATE ON outbox.task`, `OLD.state = '`+state+`'`)
+			db.Do(t, `INSERT INTO outbox.task `+c.insert)
+			r := run(t, db, all(), relay.Config{PollInterval: 50 * time.Millisecond})
+			eventually(t, 10*time.Second, "the refusal is logged", func() bool { return r.Log.Count(c.log) > 0 })
+			for range 5 {
+				db.Enqueue(t, "BATCH", 1)
+				db.doneOf(t, "BATCH")
+			}
+			r.Log.Want(t, 1, c.log)
+			r.Log.Want(t, 0, outageBegins)
+			db.Do(t, `DROP TRIGGER keep ON outbox.task`)
+			db.Emptied(t, 20*time.Second)
+		}
+	}
+	relaytest.Together(t, tests)
+}
+
 // The journal writes the runs of several types in one statement.
 func TestATypeWhoseRunsCannotBeJournalledDoesNotStopOthers(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/schema"
@@ -66,6 +67,10 @@ type pollResult struct {
 	wakeRequest  int64 // that was set; 0 if none
 	// stranded: dead relays hold leases. Only read when asked.
 	stranded bool
+	// refused are the types whose scheduled tasks could not be promoted, headsRefused why no head of
+	// an ordering key could: by a trigger of the app's, say.
+	refused      map[string]error
+	headsRefused error
 }
 
 // pollOptions are what a poll does besides.
@@ -117,18 +122,27 @@ func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err
 	if err == nil && (len(due) > 0 || s.headsMissing) {
 		promoted := 0
 		if s.headsMissing {
-			if promoted, err = p.PromoteHeads(ctx, conn); err != nil {
+			if promoted, err = p.PromoteHeads(ctx, conn); err != nil && !pgerr.Refusal(err) {
 				return nil, err
 			}
 		}
+		headsRefused, refused := err, map[string]error{}
 		rand.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
 		due = due[:min(len(due), promoteScheduledTypes)]
 		for _, taskType := range due {
-			if _, err := conn.ExecContext(ctx, p.SQL(promoteScheduledSQL), taskType, promoteScheduledTasks/len(due)); err != nil {
+			_, err := conn.ExecContext(ctx, p.SQL(promoteScheduledSQL), taskType, promoteScheduledTasks/len(due))
+			if pgerr.Refusal(err) { // others go on
+				refused[taskType] = err
+			} else if err != nil {
 				return nil, err
 			}
 		}
-		if s, _, err = p.readLanes(ctx, conn, opts.spans); err == nil && s.headsMissing {
+		s, _, err = p.readLanes(ctx, conn, opts.spans)
+		s.refused, s.headsRefused = refused, headsRefused
+		if len(refused) > 0 && len(refused) == len(due) {
+			s.nextDue = max(s.nextDue, restMost)
+		}
+		if err == nil && s.headsMissing && headsRefused == nil {
 			s.due, s.nextDue = true, 0 // the rest, soon
 			if promoted == 0 {
 				s.nextDue = store.PromotePause

@@ -36,8 +36,17 @@ const leastRead = 20
 // SetAside puts off the tasks that cannot be read among those that a failed claim of up to limit
 // tasks may have met, and returns how many these are.
 func (r *Runner) SetAside(h *handler.Handler, limit int, places []plan.Position) (n int) {
-	for _, p := range places {
-		unreadable, err := r.Store.SetAside(context.Background(), h.Type, p.Priority, p.Attempt, p.TaskID, max(limit, leastRead))
+	ctx := context.Background()
+	limit = max(limit, leastRead)
+	for i := range len(places) + 1 {
+		var unreadable map[int64]error
+		var err error
+		if i < len(places) {
+			p := places[i]
+			unreadable, err = r.Store.SetAside(ctx, h.Type, p.Priority, p.Attempt, p.TaskID, limit)
+		} else {
+			unreadable, err = r.Store.SetAsideOldest(ctx, h.Type, limit)
+		}
 		if err != nil {
 			r.Log.Warn("outbox: tasks that cannot be read are looked for in vain", "task_type", h.Type, "error", pgerr.LogText(err))
 			return n

@@ -14,7 +14,7 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// A new version of libc or ICU may have another order. Here the database gets another locale, in
+// I13: a new version of libc or ICU may have another order. Here the database gets another locale, in
 // which k10 is behind k9, while its indexes are as they are.
 func TestAnotherOrderOfTheDatabasesCollationChangesNothing(t *testing.T) {
 	db := relaytest.Adopt(t, pgtest.ICU(t, "en"))

@@ -42,7 +42,7 @@ var groups = map[string][]string{
 	},
 }
 
-// The same calls have the same outcomes, whatever the database's settings are.
+// I13: the same calls have the same outcomes, whatever the database's settings are.
 func TestSQLMeansTheSameUnderEverySetting(t *testing.T) {
 	drivers := []string{"postgres", "pgx"}
 	if !needs.InCI() {

@@ -89,7 +89,7 @@ func (c *calls) enqueue() {
 				})
 			}
 		}
-		for _, tasks := range [][]outbox.NewTask{many, many[:9]} { // with keys, and without
+		for _, tasks := range [][]outbox.NewTask{many, many[:9], {many[0], many[9], many[14]}} { // with keys, without, one of three
 			c.in("EnqueueMany", func(tx *sql.Tx) (any, error) {
 				all, err := outbox.EnqueueMany(c.ctx, tx, tasks)
 				var outcomes []outbox.Outcome

@@ -45,9 +45,8 @@ type TypeStats struct {
 	// counted.
 	Failed int64
 
-	// OldestReady is for how long the task that is claimed next has been due, by PostgreSQL's
-	// clock: the head of the lane, which is the oldest one but for more urgent ones and for those
-	// that failed before. 0 without a ready task.
+	// OldestReady is for how long the ready task that has waited longest has been due, by
+	// PostgreSQL's clock, whatever its priority and attempts. 0 without a ready task.
 	OldestReady time.Duration
 
 	// NextRunAt is when the first scheduled task is due; zero without one. It is past while no

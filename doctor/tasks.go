@@ -109,7 +109,7 @@ func (v *visit) starves(t admin.Type, workers, busy int64, known bool) {
 	case known:
 		why = fmt.Sprintf("; %d of %s are busy", busy, plural(workers, "worker"))
 	}
-	v.add("starving-type", severity, t.Type, fmt.Sprintf("the next task of the type %s has been due for %s, %s, and %s a handler for it%s",
+	v.add("starving-type", severity, t.Type, fmt.Sprintf("a ready task of the type %s has been due for %s, %s, and %s a handler for it%s",
 		t.Type, said(t.OldestReady), isReady(t.Ready), plural(t.Relays, "living relay has", "living relays have"), why), do)
 }
 

@@ -61,7 +61,7 @@ func (t *Telemetry) makeInstruments(m metric.Meter) error {
 func (t *Telemetry) observeStats(m metric.Meter) error {
 	tasks, err1 := m.Int64ObservableGauge("outbox.tasks", metric.WithUnit("{task}"), metric.WithDescription("Tasks by type and state."))
 	oldest, err2 := m.Float64ObservableGauge("outbox.oldest_ready", metric.WithUnit("s"),
-		metric.WithDescription("For how long the task that is claimed next has been due."))
+		metric.WithDescription("For how long the ready task that has waited longest has been due."))
 	finished, err3 := m.Int64ObservableCounter("outbox.tasks.finished", metric.WithUnit("{task}"), metric.WithDescription("Tasks that are done."))
 	failures, err4 := m.Int64ObservableCounter("outbox.runs.failed", metric.WithUnit("{run}"),
 		metric.WithDescription("Runs that failed, of all relays."))

@@ -12,7 +12,7 @@ import (
 
 var (
 	tasksDesc    = desc("outbox_tasks", "Tasks by type and state.", "type", "state")
-	oldestDesc   = desc("outbox_oldest_ready_seconds", "For how long the task of a type that is claimed next has been due.", "type")
+	oldestDesc   = desc("outbox_oldest_ready_seconds", "For how long the ready task of a type that has waited longest has been due.", "type")
 	finishedDesc = desc("outbox_finished_total", "Tasks that are done, of all relays.", "type")
 	failedDesc   = desc("outbox_failed_total", "Runs that failed, of all relays.", "type")
 	handlersDesc = desc("outbox_type_relays", "Relays that are alive and have a handler for the type.", "type")

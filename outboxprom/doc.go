@@ -9,8 +9,8 @@
 // Of the database, read at a scrape, in whatever process:
 //
 //   - outbox_tasks{type,state}: tasks; state is ready, scheduled, leased, waiting or dead
-//   - outbox_oldest_ready_seconds{type}: for how long the task that is claimed next has been due,
-//     the lag
+//   - outbox_oldest_ready_seconds{type}: for how long the ready task that has waited longest has
+//     been due, the lag
 //   - outbox_finished_total{type}, outbox_failed_total{type}: tasks that are done, and runs that
 //     failed, of all relays
 //   - outbox_type_relays{type}, outbox_type_paused{type}: relays that are alive and have a handler

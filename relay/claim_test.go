@@ -71,8 +71,9 @@ func TestAClaimTakesExactlyItsLimitWithAnyStatisticsAndPlan(t *testing.T) {
 						want int
 						args []any
 					}{
-						{"claim", min(limit, ready), []any{"TX", -1, 0, 0, 0, limit}},
-						{"claim", min(limit, ready-ready/2), []any{"TX", 0, 0, pivot, 0, limit}},
+						{"claim", min(limit, ready), []any{"TX", -1, 0, 0, 0, limit, nil}},
+						{"claim", min(limit, ready-ready/2), []any{"TX", 0, 0, pivot, 0, limit, nil}},
+						{"claim", min(limit, ready), []any{"TX", -1, 0, 0, 0, limit, 0}},
 						{"claim one", 1, []any{"TX", pivot}},
 					} {
 						if got := changed(t, db, planner, statements[c.name], c.args...); got != c.want {
@@ -114,7 +115,7 @@ func leasedBy(t testing.TB, db *database, settings string, limit, lead int, pivo
 		t.Fatal(err)
 	}
 	var tasks, xid string
-	if err := tx.QueryRow(runs.LeaseSQL, "TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0, lead, 64).Scan(&tasks, &xid); err != nil {
+	if err := tx.QueryRow(runs.LeaseSQL, "TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0, lead, 64, nil).Scan(&tasks, &xid); err != nil {
 		t.Fatalf("%s%s: %v", settings, runs.LeaseSQL, err)
 	}
 	var n int

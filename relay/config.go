@@ -10,7 +10,8 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Order is the order of claiming inside a lane (the ready tasks of one type), after priority.
+// Order is the order of claiming inside a lane (the ready tasks of one type), after priority. In each
+// order every tenth claim takes the tasks that have been due longest instead.
 type Order int
 
 const (

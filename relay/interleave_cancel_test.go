@@ -28,7 +28,7 @@ var holderEnds = []string{"finishes", "gives back", "fails"}
 func (h *holder) claims() step {
 	return step{name: "claims", do: func() (int, error) {
 		if h.leased {
-			tasks, err := h.query(`SELECT tasks FROM (`+runs.LeaseSQL+`) AS l`, "TX", 1, relayA, tokenA, nil, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64)
+			tasks, err := h.query(`SELECT tasks FROM (`+runs.LeaseSQL+`) AS l`, "TX", 1, relayA, tokenA, nil, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64, nil)
 			if h.held = len(tasks) == 1; h.held {
 				h.place = strings.Split(tasks[0], "\t")[1]
 			}

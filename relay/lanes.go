@@ -27,6 +27,8 @@ type lane struct {
 	claimSize  int        // tasks that the last of these asked for
 	served     time.Time  // of its last claim
 	watermarks plan.Watermarks
+	turns      int         // claims in the lane's order that found tasks, since the last one by due time
+	oldest     plan.Oldest // where the next one by due time begins
 
 	failing failing
 
@@ -270,7 +272,14 @@ func (l *lanes) took(c *lane, t taken) {
 			c.head = &plan.Head{Position: t.claimed[0].Last, Since: t.began}
 		}
 	}
-	c.watermarks.NoteClaimed(t.claimed, t.start.started, time.Now())
+	byDue := t.start.due != nil // that says nothing of what comes before in the lane
+	switch {
+	case byDue && t.tasks > 0:
+		c.oldest.Note(t.due)
+	case !byDue:
+		c.turns += min(t.tasks, 1)
+		c.watermarks.NoteClaimed(t.claimed, t.start.started, time.Now())
+	}
 	if t.tasks < t.limit {
 		if c.polledAt.Before(t.began) {
 			c.credit = 0
@@ -285,8 +294,18 @@ func (l *lanes) took(c *lane, t taken) {
 		c.credit = max(c.credit, 2*t.limit)
 	}
 	c.credit = min(c.credit, l.workers)
+	if byDue {
+		return
+	}
 	for _, run := range t.claimed {
 		c.urgent = max(c.urgent, run.Last.Priority) // what was more urgent is gone
+	}
+}
+
+// putOff lets the next claim be by due time instead of one that was not made.
+func (c *lane) putOff(start claimStart) {
+	if start.due != nil {
+		c.turns = fairness
 	}
 }
 
@@ -294,15 +313,17 @@ func (l *lanes) took(c *lane, t taken) {
 type taken struct {
 	tasks, limit int
 	claimed      []plan.ClaimedRun
+	due          plan.Due // the last task that a claim by due time took
 	began        time.Time
 	start        claimStart
 }
 
 // claimStart is where and why a claim begins.
 type claimStart struct {
-	random  bool // at a random place
-	hinted  bool // only a wake-up asked for it, which any role can send: that it fails means nothing
-	started int  // of the lane's watermarks
+	random  bool      // at a random place
+	due     *plan.Due // by due time, from here on; nil: in the lane's order
+	hinted  bool      // only a wake-up asked for it, which any role can send: that it fails means nothing
+	started int       // of the lane's watermarks
 }
 
 // How long a relay waits before it tries again to get a slot that others have. What it frees itself

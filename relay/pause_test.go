@@ -129,8 +129,9 @@ func TestNoClaimTakesATaskOfAPausedType(t *testing.T) {
 	db := newDatabase(t)
 	db.Enqueue(t, "TX", 1)
 	id := db.Int(t, `SELECT task_id FROM outbox.task`)
+	byDue := []any{"TX", 1, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64, 0}
 	lease := func(pivots ...int) []any {
-		return []any{"TX", 1, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0, 1, 64}
+		return []any{"TX", 1, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0, 1, 64, nil}
 	}
 	claims := map[string]struct {
 		query string
@@ -138,9 +139,13 @@ func TestNoClaimTakesATaskOfAPausedType(t *testing.T) {
 	}{
 		"one, near a place":       {runs.TakeTaskSQL, []any{"TX", 0, 0, id, 0, 64, "1000", "1000", "1000"}},
 		"one":                     {runs.TakeTaskSQL, []any{"TX", -1, 0, 0, 0, 0, "1000", "1000", "1000"}},
-		"several":                 {runs.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10}},
+		"several":                 {runs.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10, nil}},
+		"a group":                 {runs.ClaimGroupSQL, []any{"TX", -1, 0, 0, 0, 10, true, nil}},
+		"a group, by due time":    {runs.ClaimGroupSQL, []any{"TX", -1, 0, 0, 0, 10, true, 0}},
+		"several, by due time":    {runs.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10, 0}},
 		"one of a batch":          {runs.ClaimOneSQL, []any{"TX", id}},
 		"leased":                  {runs.LeaseSQL, lease()},
+		"leased, by due time":     {runs.LeaseSQL, byDue},
 		"leased, near a pivot":    {runs.LeaseSQL, lease(id)},
 		"leased, far after pivot": {runs.LeaseSQL, lease(id - 1000)},
 	}

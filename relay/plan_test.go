@@ -67,7 +67,7 @@ type planned struct {
 func plannedWith(limit, taskID int) map[string]planned {
 	token := pq.Array([]string{someUUID})
 	return map[string]planned{
-		"claim":             {"", []any{"TX", 0, 0, taskID, 0, limit}},
+		"claim":             {"", []any{"TX", 0, 0, taskID, 0, limit, nil}},
 		"claim one":         {"task_pkey", []any{"TX", taskID}},
 		"poll":              {"", append([]any{pq.Array([]string{"TX", "OTHER"}), pq.Array([]int64{1, 2})}, relay.SpanArgs(taskID)...)},
 		"take over due":     {"task_leased", []any{true}},
@@ -98,7 +98,7 @@ func plannedWith(limit, taskID int) map[string]planned {
 		"complete and keep": {"task_pkey", []any{pq.Array([]int{taskID}), token, pq.Array([]int{1000}), pq.Array([]sql.NullString{{}})}},
 		"lock heads":        {"", []any{"1000"}},
 		"promote heads":     {"task_waiting", []any{limit}},
-		"stats":             {"task_lane", nil},
+		"stats":             {"task_due", nil},
 		"stats, planned":    {"task_scheduled", nil},
 		"lease again":       {"task_pkey", []any{taskID, someUUID, 0, nil}},
 	}
@@ -112,7 +112,7 @@ type statement struct {
 // leases are statements that are functions, whose plans cannot be seen.
 func leases(limit, taskID int) map[string]statement {
 	lease := func(pivots ...int) statement {
-		return statement{runs.LeaseSQL, []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, taskID, pq.Array(pivots), 0, 0, 3, 64}}
+		return statement{runs.LeaseSQL, []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, taskID, pq.Array(pivots), 0, 0, 3, 64, nil}}
 	}
 	finish := func(place string) statement {
 		return statement{runs.FinishSQL, []any{pq.Array([]int{taskID}), "{\"" + place + "\"}", pq.Array([]string{someUUID}), "{1}"}}
@@ -194,6 +194,9 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 		db.Do(t, `VACUUM ANALYZE outbox.task`)
 		middle := db.Int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
 		all := leases(1, middle)
+		all["claim by due time"] = statement{runs.ClaimSQL, []any{"TX", 0, 0, 0, 0, 1, 0}}
+		all["lease by due time"] = statement{runs.LeaseSQL, append(slices.Clone(all["lease"].args[:15]), 0)}
+		all["stats"] = statement{statsSQL(t), nil}
 		for _, name := range []string{"claim", "claim one", "poll", "last"} {
 			all[name] = statement{statements[name], plannedWith(1, middle)[name].args}
 		}
@@ -226,5 +229,10 @@ func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 		if pages := p.Hit + p.Read; pages > most {
 			t.Errorf("beside %d dead rows the %s reads %d pages, want at most %d", dead, name, pages, most)
 		}
+	}
+	// A claim by due time begins where the last one ended.
+	due := db.Int(t, `SELECT (extract(epoch FROM min(run_at)) * 1000000)::bigint FROM outbox.task`)
+	if p := explain(t, db, true, runs.ClaimSQL, "TX", 0, 0, first, 0, 10, due); p.Hit+p.Read > most {
+		t.Errorf("beside %d dead rows a claim by due time reads %d pages, want at most %d", dead, p.Hit+p.Read, most)
 	}
 }

@@ -67,8 +67,8 @@ func TestRandomOrderClaimsFromEverywhere(t *testing.T) {
 		apart, workers             int // ids
 		tasks, claims, least, most int // of a tenth
 	}{
-		{"TX", 1, 2, 8000, 1000, 43, 157},
-		{"LEASED", 1, 2, 8000, 1000, 43, 157},
+		{"TX", 1, 2, 8000, 1000, 33, 157},
+		{"LEASED", 1, 2, 8000, 1000, 33, 157},
 		{"LEASED", 1000, 400, 4000, 400, 0, 120},
 	} {
 		t.Run(fmt.Sprintf("%s, %d apart", c.kind, c.apart), func(t *testing.T) {
@@ -81,6 +81,9 @@ func TestRandomOrderClaimsFromEverywhere(t *testing.T) {
 			var tenths [10]int
 			for _, id := range s.ids {
 				tenths[(int(id)/c.apart-1)*10/c.tasks]++
+			}
+			if c.apart == 1 {
+				tenths[0] -= c.claims / 10 // they went by due time
 			}
 			if slices.Min(tenths[:]) < c.least || slices.Max(tenths[:]) > c.most || slices.IsSorted(s.ids) {
 				t.Errorf("the tenths of the ids have %v of %d claims, want %d to %d", tenths, c.claims, c.least, c.most)
@@ -116,7 +119,7 @@ func TestALeaseTakesWhatFollowsItsPivotsUpToItsLimit(t *testing.T) {
 	} {
 		tx := db.begin(t)
 		var got string
-		_, err := tx.Exec(runs.LeaseSQL, "LEASED", c.limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(c.pivots), 0, 0, 2, 64)
+		_, err := tx.Exec(runs.LeaseSQL, "LEASED", c.limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(c.pivots), 0, 0, 2, 64, nil)
 		if err == nil {
 			err = tx.QueryRow(`SELECT string_agg((task_id / 1000)::text, ' ' ORDER BY task_id) FROM outbox.task WHERE state = 'leased'`).Scan(&got)
 		}
@@ -130,7 +133,8 @@ func TestALeaseTakesWhatFollowsItsPivotsUpToItsLimit(t *testing.T) {
 	}
 }
 
-// Urgent tasks come first, whatever lies below the pivot, and in the end all have run.
+// Urgent tasks come first, but for every tenth claim, whatever lies below the pivot, and in the end
+// all have run.
 func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 	needs.Long(t)
 	t.Parallel()
@@ -139,10 +143,10 @@ func TestRandomOrderClaimsUrgentTasksFirstAndAllInTheEnd(t *testing.T) {
 		workers  int
 		overtake int // others may begin between an urgent task's claim and its begin, where the machine is busy
 	}{
-		{"TX", 1, 0},
+		{"TX", 1, 4},
 		{"TX", 4, 30},
 		{"BATCH", 1, 0}, // a second batch would take what is not urgent meanwhile
-		{"LEASED", 1, 0},
+		{"LEASED", 1, 4},
 		{"LEASED", 4, 30},
 	} {
 		t.Run(fmt.Sprintf("%s, %d workers", c.kind, c.workers), func(t *testing.T) {

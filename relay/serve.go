@@ -34,7 +34,13 @@ func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 // be taken.
 func (d *dispatcher) claim(c *lane, slots int, now time.Time) {
 	c.credit--
-	d.claimFrom(c, c.head, slots, now, claimStart{random: d.config.Order == Random})
+	start := claimStart{random: d.config.Order == Random}
+	if c.turns >= fairness-1 {
+		c.turns = 0
+		due := c.oldest.Begin(now)
+		start = claimStart{due: &due}
+	}
+	d.claimFrom(c, c.head, slots, now, start)
 }
 
 // claimFrom starts a claim where the lane's first task is known to be.
@@ -52,10 +58,13 @@ func (d *dispatcher) claimFrom(c *lane, head *plan.Head, slots int, now time.Tim
 	if c.h.Rate > 0 || c.h.MaxRunningTotal > 0 { // they may leave it less
 		known = 0
 	}
-	watermark := c.watermarks.Begin(head, known, now)
+	var watermark *plan.Position
+	if start.due == nil {
+		watermark = c.watermarks.Begin(head, known, now)
+	}
 	start.started = c.watermarks.Started
 	if c.h.Kind == handler.KindLeased {
-		next := run.LeaseNext{Limit: limit, Watermark: watermark}
+		next := run.LeaseNext{Limit: limit, Watermark: watermark, Due: start.due}
 		if start.random {
 			next.Pivots, next.Lead = head.RandomStarts(slots)
 		}
@@ -64,7 +73,7 @@ func (d *dispatcher) claimFrom(c *lane, head *plan.Head, slots int, now time.Tim
 		return
 	}
 	c.claiming++
-	next := run.ClaimNext{Limit: limit, Watermark: watermark}
+	next := run.ClaimNext{Limit: limit, Watermark: watermark, Due: start.due}
 	if start.random {
 		next.Pivot = head.RandomStart()
 	}
@@ -96,6 +105,26 @@ func (d *dispatcher) claimNamed(now time.Time) {
 	}
 }
 
+func tookRows(rows []*store.Row, limit int, began time.Time, start claimStart) taken {
+	t := taken{tasks: len(rows), limit: limit, began: began, start: start}
+	if start.due != nil {
+		t.due = run.LastDue(rows)
+	} else {
+		t.claimed = run.ClaimedRuns(rows)
+	}
+	return t
+}
+
+func tookLeases(runs []*run.LeasedRun, limit int, began time.Time, start claimStart) taken {
+	t := taken{tasks: len(runs), limit: limit, began: began, start: start}
+	if start.due != nil {
+		t.due = run.LastDueLease(runs)
+	} else {
+		t.claimed = run.ClaimedLeases(runs)
+	}
+	return t
+}
+
 // runTx claims and runs.
 func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
 	claimed, ran, ordered, aside, began := false, false, false, false, time.Now()
@@ -106,7 +135,7 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
 		left, err = d.r.RunTx(d.ctx, c.h, next, func(rows []*store.Row) {
 			claimed, ran, ordered = true, len(rows) > 0, slices.ContainsFunc(rows, (*store.Row).Ordered)
 			d.rates.unused(c.h, limit-len(rows))
-			t := taken{len(rows), limit, run.ClaimedRuns(rows), began, start}
+			t := tookRows(rows, limit, began, start)
 			d.events <- func() { d.claimed(c, t, nil, began) }
 		})
 		if !claimed {
@@ -129,9 +158,11 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
 			d.cameBack(c)
 		case errors.Is(err, run.ErrNoSlot):
 			c.waitForSlot()
+			c.putOff(start)
 			d.notMade(c, began)
 		case err == nil:
 			c.waitForToken(wait)
+			c.putOff(start)
 			d.notMade(c, began)
 		default:
 			d.claimed(c, taken{limit: limit}, err, began)
@@ -155,7 +186,7 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
 		next.Limit = limit
 		runs, allowed, err = d.leases.Lease(d.ctx, c.h, next, func(found []*run.LeasedRun) {
 			reported = true
-			took := taken{len(found), limit, run.ClaimedLeases(found), began, start}
+			took := tookLeases(found, limit, began, start)
 			d.events <- func() {
 				c.finding--
 				d.took(c, took)
@@ -169,7 +200,7 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
 	if err != nil {
 		allowed = limit
 	}
-	took := taken{len(runs), allowed, run.ClaimedLeases(runs), began, start}
+	took := tookLeases(runs, allowed, began, start)
 	d.events <- func() {
 		d.lanes.leasing(c, -1)
 		if !reported {
@@ -185,9 +216,11 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
 			d.cameBack(c)
 		case err == nil && limit == 0:
 			c.waitForToken(wait)
+			c.putOff(start)
 			d.notMade(c, began)
 		case err == nil && allowed == 0:
 			c.waitForSlot()
+			c.putOff(start)
 			d.notMade(c, began)
 		case err == nil && reported:
 			d.cameBack(c)
@@ -209,7 +242,7 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
 
 // setAside sets aside the tasks that cannot be read, among those that a failed claim of up to limit
 // tasks met, and reports whether there were any.
-func (d *dispatcher) setAside(h *handler.Handler, began time.Time, err error, limit int, places func() []plan.Position) bool {
+func (d *dispatcher) setAside(h *handler.Handler, began time.Time, err error, limit int, places func() []store.Place) bool {
 	return pgerr.Refusal(err) && !errors.Is(err, run.ErrNoSlot) && d.unreadable.setAside(h.Type, began, func() int { return d.r.SetAside(h, limit, places()) })
 }
 

@@ -66,7 +66,7 @@ func TestStatsCountEachState(t *testing.T) {
 		}
 	}
 	a, b := statsOf(t, db, "A"), statsOf(t, db, "B")
-	near("the age of the lane's head, which is the urgent task", a.OldestReady, time.Hour)
+	near("the age of the oldest, which is not the lane's head", a.OldestReady, 2*time.Hour)
 	near("the next run_at", time.Until(a.NextRunAt), 3*time.Hour)
 	near("without a ready task", b.OldestReady, 0)
 	if got, want := counts(b), "ready 0 scheduled 1 leased 0 dead 0 finished 0 failed 0"; got != want {

@@ -181,3 +181,24 @@ func TestAResultWhosePayloadCannotBeReadIsRefusedInTheEnd(t *testing.T) {
 	db.Do(t, `VACUUM outbox.task`) // also its TOAST table: no transaction hinders that now
 	db.Do(t, `DELETE FROM outbox.task`)
 }
+
+// A claim by due time meets one that is far from the start of the lane.
+func TestAnOldTaskThatCannotBeReadIsSetAside(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"tx", "leased"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db := newDatabase(t)
+			bad := db.damaged(t, "IT", "priority = 5")
+			db.Enqueue(t, "IT", 60)
+			reg := handlers.New()
+			relaytest.Register(reg, kind, "IT", 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error { return nil })
+			r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 50 * time.Millisecond})
+			db.becomes(t, 20*time.Second, 1, "the other tasks are done", `SELECT count(*) FROM outbox.task`)
+			db.becomes(t, 20*time.Second, 1, "the one that cannot be read is put off", `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`)
+			r.Log.Want(t, 1, fmt.Sprintf("task_type=IT task_id=%d", bad))
+			r.Log.Want(t, 0, "cannot be claimed or recorded")
+			db.Do(t, `DELETE FROM outbox.task`)
+		})
+	}
+}

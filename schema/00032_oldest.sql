@@ -1,6 +1,13 @@
 -- +goose Up
--- A claim asks whether its type is paused.
+-- A claim asks whether its type is paused, and may go by due time.
 -- With psql: psql -v ON_ERROR_STOP=1 -1 -f 00032_oldest.sql
+
+-- The ready tasks by due time: for claims of those that have been due longest, whatever their
+-- priority and attempts, and for the age of the oldest.
+CREATE INDEX IF NOT EXISTS task_due ON outbox.task (task_type, run_at, task_id)
+  WITH (deduplicate_items = off) WHERE state = 'ready';
+COMMENT ON COLUMN outbox.sample.oldest_ready
+  IS 'for how long the ready task that waits longest had been due, in microseconds';
 
 -- Each statement that locks tasks asks, with one probe of the index of task_type: its snapshot sees
 -- each pause that was committed before the tasks that it sees.
@@ -51,23 +58,38 @@ END
 $$;
 -- +goose StatementEnd
 
--- As in 00023, but for pauses.
+-- As in 00023, but for pauses and claims by due time: those take the tasks that have been due
+-- longest, from due_from (in microseconds since 1970) and from_id on. due_from is NULL for the
+-- lane's order.
+DROP FUNCTION IF EXISTS
+  outbox.claim_tasks(text, smallint, smallint, bigint, smallint, integer);
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION outbox.claim_tasks(
   of_type text, from_priority smallint, from_attempt smallint, from_id bigint, most smallint,
-    up_to integer) RETURNS SETOF text
+    up_to integer, due_from bigint DEFAULT NULL) RETURNS SETOF text
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
   SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  places tid[] := ARRAY(
-    SELECT t.ctid FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
-       AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
-         AND t.priority <= most
-       AND NOT EXISTS (SELECT FROM outbox.task_type p
-                        WHERE p.task_type = of_type AND p.paused)
-     ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED);
-  xid text;
+  places tid[];
+  xid    text;
 BEGIN
+  IF due_from IS NULL THEN
+    places := ARRAY(
+      SELECT t.ctid FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
+         AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
+           AND t.priority <= most
+         AND NOT EXISTS (SELECT FROM outbox.task_type p
+                          WHERE p.task_type = of_type AND p.paused)
+       ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED);
+  ELSE
+    places := ARRAY(
+      SELECT t.ctid FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
+         AND (t.run_at, t.task_id)
+          >= (timestamptz 'epoch' + due_from * interval '1 microsecond', from_id)
+         AND NOT EXISTS (SELECT FROM outbox.task_type p
+                          WHERE p.task_type = of_type AND p.paused)
+       ORDER BY t.run_at, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED);
+  END IF;
   IF cardinality(places) = 0 THEN
     RETURN;
   END IF;
@@ -83,13 +105,17 @@ END
 $$;
 -- +goose StatementEnd
 
--- As in 00023, but for pauses.
+-- As in 00023, but for pauses and claims by due time: see claim_tasks.
+DROP FUNCTION IF EXISTS
+  outbox.lease_tasks(text, integer, uuid, uuid, bigint, bigint, bigint, smallint, smallint, bigint,
+    bigint[], smallint, smallint, integer, bigint);
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION outbox.lease_tasks(
   of_type text, most integer, of_relay uuid, of_token uuid, registered_us bigint,
     timeout_us bigint, margin_us bigint,
   from_priority smallint, from_attempt smallint, from_id bigint,
   pivots bigint[], pivot_priority smallint, pivot_attempt smallint, lead integer, id_span bigint,
+  due_from bigint DEFAULT NULL,
   OUT tasks text, OUT xid text)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
@@ -100,7 +126,8 @@ DECLARE
   lost_relays uuid[];
   lines       text;
   n           integer;
-  pass        integer := CASE WHEN cardinality(pivots) > 0 THEN 1 ELSE 3 END;
+  pass        integer := CASE WHEN due_from IS NOT NULL THEN 4
+    WHEN cardinality(pivots) > 0 THEN 1 ELSE 3 END;
 BEGIN
   LOOP
     IF pass = 1 THEN
@@ -132,7 +159,7 @@ BEGIN
                                      WHERE p.task_type = of_type AND p.paused)
                   ORDER BY t.priority, t.attempt, t.task_id LIMIT lead FOR UPDATE SKIP LOCKED) l
                LIMIT most) f;
-    ELSE
+    ELSIF pass = 3 THEN
       SELECT array_agg(f.place), array_agg(f.task_id) FILTER (WHERE f.relay_id IS NOT NULL),
              array_agg(f.relay_id) FILTER (WHERE f.relay_id IS NOT NULL)
         INTO places, lost_ids, lost_relays
@@ -142,6 +169,17 @@ BEGIN
                  AND NOT EXISTS (SELECT FROM outbox.task_type p
                                   WHERE p.task_type = of_type AND p.paused)
                ORDER BY t.priority, t.attempt, t.task_id LIMIT most FOR UPDATE SKIP LOCKED) f;
+    ELSE
+      SELECT array_agg(f.place), array_agg(f.task_id) FILTER (WHERE f.relay_id IS NOT NULL),
+             array_agg(f.relay_id) FILTER (WHERE f.relay_id IS NOT NULL)
+        INTO places, lost_ids, lost_relays
+        FROM (SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
+          WHERE t.state = 'ready' AND t.task_type = of_type
+                 AND (t.run_at, t.task_id)
+                  >= (timestamptz 'epoch' + due_from * interval '1 microsecond', from_id)
+                 AND NOT EXISTS (SELECT FROM outbox.task_type p
+                                  WHERE p.task_type = of_type AND p.paused)
+               ORDER BY t.run_at, t.task_id LIMIT most FOR UPDATE SKIP LOCKED) f;
     END IF;
     IF places IS NOT NULL THEN
       WITH leased AS (
@@ -164,7 +202,7 @@ BEGIN
       most := most - n;
       xid := pg_current_xact_id()::text;
     END IF;
-    EXIT WHEN most <= 0 OR pass = 3;
+    EXIT WHEN most <= 0 OR pass >= 3;
     pass := pass + 1;
   END LOOP;
 END

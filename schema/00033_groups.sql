@@ -92,29 +92,45 @@ $$;
 -- Locks up to so many of the first tasks of a lane for a group, and returns each as claim_tasks does,
 -- with its place (ctid) before. The tasks are waiting tasks for all that the transaction does until
 -- claim_member deletes them. That needs the transaction's own level for both: a lock and a delete of
--- different levels would make a MultiXact. If begins is true, the first is deleted here.
+-- different levels would make a MultiXact. If begins is true, the first is deleted here. With due_from
+-- it goes by due time, as claim_tasks.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION outbox.claim_group(
   of_type text, from_priority smallint, from_attempt smallint, from_id bigint, most smallint,
-    up_to integer, begins boolean) RETURNS SETOF text
+    up_to integer, begins boolean, due_from bigint DEFAULT NULL) RETURNS SETOF text
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
   SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   places tid[];
   lines  text[];
 BEGIN
-  SELECT array_agg(f.place), array_agg(f.line) INTO places, lines
-    FROM (SELECT t.ctid AS place, concat_ws(E'\x1f', t.ctid, t.task_id, t.priority, t.attempt,
-                   (date_part('epoch', t.run_at) * 1000000)::bigint,
-                   CASE WHEN t.created_at <> t.run_at
-                     THEN (date_part('epoch', t.created_at) * 1000000)::bigint::text ELSE '' END,
-                   pg_current_xact_id(), COALESCE(outbox.optional_columns(t), ''), t.payload) AS line
-            FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
-             AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
-             AND t.priority <= most
-             AND NOT EXISTS (SELECT FROM outbox.task_type p
-                              WHERE p.task_type = of_type AND p.paused)
-           ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) AS f;
+  IF due_from IS NULL THEN
+    SELECT array_agg(f.place), array_agg(f.line) INTO places, lines
+      FROM (SELECT t.ctid AS place, concat_ws(E'\x1f', t.ctid, t.task_id, t.priority, t.attempt,
+                     (date_part('epoch', t.run_at) * 1000000)::bigint,
+                     CASE WHEN t.created_at <> t.run_at
+                       THEN (date_part('epoch', t.created_at) * 1000000)::bigint::text ELSE '' END,
+                     pg_current_xact_id(), COALESCE(outbox.optional_columns(t), ''), t.payload) AS line
+              FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
+               AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
+               AND t.priority <= most
+               AND NOT EXISTS (SELECT FROM outbox.task_type p
+                                WHERE p.task_type = of_type AND p.paused)
+             ORDER BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) AS f;
+  ELSE
+    SELECT array_agg(f.place), array_agg(f.line) INTO places, lines
+      FROM (SELECT t.ctid AS place, concat_ws(E'\x1f', t.ctid, t.task_id, t.priority, t.attempt,
+                     (date_part('epoch', t.run_at) * 1000000)::bigint,
+                     CASE WHEN t.created_at <> t.run_at
+                       THEN (date_part('epoch', t.created_at) * 1000000)::bigint::text ELSE '' END,
+                     pg_current_xact_id(), COALESCE(outbox.optional_columns(t), ''), t.payload) AS line
+              FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = of_type
+               AND (t.run_at, t.task_id)
+                >= (timestamptz 'epoch' + due_from * interval '1 microsecond', from_id)
+               AND NOT EXISTS (SELECT FROM outbox.task_type p
+                                WHERE p.task_type = of_type AND p.paused)
+             ORDER BY t.run_at, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED) AS f;
+  END IF;
   IF begins AND lines IS NOT NULL THEN
     DELETE FROM outbox.task t WHERE t.ctid = places[1];
   END IF;

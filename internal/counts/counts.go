@@ -27,7 +27,7 @@ const SQL = `SELECT c.task_type, c.ready, c.scheduled, c.leased, c.waiting, c.de
   LEFT JOIN LATERAL (
     SELECT (LEAST(GREATEST(extract(epoch FROM clock_timestamp() - t.run_at), 0), 3e9) * 1000000)::bigint AS age
       FROM outbox.task t WHERE t.state = 'ready' AND t.task_type = c.task_type AND c.ready > 0
-     ORDER BY t.priority, t.attempt, t.task_id LIMIT 1) AS h ON true
+     ORDER BY t.run_at, t.task_id LIMIT 1) AS h ON true
   LEFT JOIN LATERAL (
     SELECT (extract(epoch FROM t.run_at) * 1000000)::bigint AS due
       FROM outbox.task t WHERE t.state = 'scheduled' AND t.task_type = c.task_type AND c.scheduled > 0

@@ -4,6 +4,7 @@
 //	Position    a place in the order of a lane: priority, attempt, id
 //	Head        the first task of a lane, as a poll found it
 //	Watermarks  of a lane: the positions below which all was claimed; claims begin there
+//	Oldest      of a lane: where the claims begin that go by due time
 //	FullPolls   when a poll reads lanes from their heads, and finds what is below a watermark
 //
 // A watermark moves on with claims, 20 ms behind them, and back to a head that a full poll finds

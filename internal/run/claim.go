@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"math"
@@ -36,13 +37,14 @@ const TakeTaskSQL = `/* outbox: claim a task */
 SELECT outbox.claim_task($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
 // Several, in the same way: from a place on, which is the start of the lane, a watermark, or a
-// pivot, where the bound keeps less urgent tasks out while urgent ones lie below it.
+// pivot, where the bound keeps less urgent tasks out while urgent ones lie below it; or those that
+// have been due longest.
 const ClaimSQL = `/* outbox: claim */
-SELECT outbox.claim_tasks($1, $2, $3, $4, $5, $6)`
+SELECT outbox.claim_tasks($1, $2, $3, $4, $5, $6, $7)`
 
 // Several for a group, in the same way: one after the other is claimed as its turn comes.
 const ClaimGroupSQL = `/* outbox: claim a group */
-SELECT outbox.claim_group($1, $2, $3, $4, $5, $6, $7)`
+SELECT outbox.claim_group($1, $2, $3, $4, $5, $6, $7, $8)`
 
 // The CTE is fenced by its row locks and by MATERIALIZED: as a bare sub-select in USING the planner
 // may run it once for each row, and take more than its LIMIT. By id: ready is said by what it is
@@ -57,10 +59,11 @@ DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
 RETURNING ` + store.RowText
 
 // ClaimNext takes up to limit tasks from the watermark of the lane on, nil for its start; or from
-// the pivot on if there is one, and then from the watermark.
+// the pivot on if there is one, and then from the watermark; or by due time from a place on.
 type ClaimNext struct {
 	Limit            int
 	Watermark, Pivot *plan.Position
+	Due              *plan.Due // nil: in the lane's order
 }
 
 // idSpan is among how many ids from a watermark or a pivot on a task is likely.
@@ -75,15 +78,20 @@ func (c ClaimNext) part(h *handler.Handler, i, found int) (p claimPart, more boo
 	if from == nil {
 		from, span = &plan.LaneStart, 0
 	}
-	args := []any{h.Type, from.Priority, from.Attempt, from.TaskID, most}
-	if c.Limit == 1 {
+	id, due := from.TaskID, sql.NullInt64{}
+	if c.Due != nil {
+		id, due = c.Due.TaskID, sql.NullInt64{Int64: c.Due.RunAt, Valid: true}
+		more = false
+	}
+	args := []any{h.Type, from.Priority, from.Attempt, id, most}
+	switch {
+	case c.Limit == 1 && c.Due == nil:
 		args = append(args, span, pg.Millis(idleFor(h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(h.Timeout))
 		return claimPart{query: TakeTaskSQL, args: args, limit: rest, makesSettings: true}, more
+	case h.GroupSize > 1 && c.Limit > 1:
+		return claimPart{query: ClaimGroupSQL, args: append(args, rest, found == 0, due), limit: rest, ofGroup: true}, more
 	}
-	if h.GroupSize > 1 {
-		return claimPart{query: ClaimGroupSQL, args: append(args, rest, found == 0), limit: rest, ofGroup: true}, more
-	}
-	return claimPart{query: ClaimSQL, args: append(args, rest), limit: rest}, more
+	return claimPart{query: ClaimSQL, args: append(args, rest, due), limit: rest}, more
 }
 
 // claimOne takes one task by its id, if it is ready and no other has it.
@@ -114,6 +122,19 @@ func ClaimedRuns(rows []*store.Row) (out []plan.ClaimedRun) {
 	}
 	return out
 }
+
+// LastDue is the one of a claim's rows that became due last.
+func LastDue(rows []*store.Row) (last plan.Due) {
+	for i, r := range rows {
+		if at := (plan.Due{RunAt: r.RunAt, TaskID: r.ID}); i == 0 || at.Compare(last) > 0 {
+			last = at
+		}
+	}
+	return last
+}
+
+// LastDueLease is LastDue of leased tasks.
+func LastDueLease(runs []*LeasedRun) plan.Due { return LastDue(rowsIn(runs)) }
 
 // ClaimedLeases are ClaimedRuns of leased tasks.
 func ClaimedLeases(runs []*LeasedRun) (out []plan.ClaimedRun) {

@@ -17,17 +17,18 @@ import (
 )
 
 const LeaseSQL = `/* outbox: lease */
-SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`
+SELECT tasks, xid FROM outbox.lease_tasks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`
 
 // As the journal, a lease must survive the death of a relay, and not that of the server, which may
 // lose those of its last second: their tasks run again, and the results of the first runs are refused.
 const beginLease = pg.BeginSQL + "; SET LOCAL synchronous_commit = off"
 
 // LeaseNext is a claim of up to limit leased tasks: a few from each pivot on, if there are some,
-// and then from the watermark of the lane on, nil for its start.
+// and then from the watermark of the lane on, nil for its start; or by due time from a place on.
 type LeaseNext struct {
 	Limit     int
 	Watermark *plan.Position
+	Due       *plan.Due       // nil: in the lane's order
 	Pivots    []plan.Position // of the same priority and attempt
 	Lead      int             // most tasks from each of them
 }
@@ -39,11 +40,15 @@ func (n LeaseNext) args(h *handler.Handler, limit int, relayID, token string) []
 	if n.Watermark != nil {
 		from = *n.Watermark
 	}
+	var due any
+	if n.Due != nil {
+		due, from.TaskID = n.Due.RunAt, n.Due.TaskID
+	}
 	ids := make([]int64, len(n.Pivots))
 	for i, p := range n.Pivots {
 		ids[i], pivot = p.TaskID, p
 	}
-	return []any{h.Type, limit, relayID, token, registered, perMS, margin, from.Priority, from.Attempt, from.TaskID, pq.Array(ids), pivot.Priority, pivot.Attempt, n.Lead, idSpan}
+	return []any{h.Type, limit, relayID, token, registered, perMS, margin, from.Priority, from.Attempt, from.TaskID, pq.Array(ids), pivot.Priority, pivot.Attempt, n.Lead, idSpan, due}
 }
 
 // Lease claims up to n.limit tasks for a Leased handler, or up to allowed, if there are only so

@@ -11,23 +11,28 @@ import (
 )
 
 // Places are where the claim looks for tasks in the lane.
-func (c ClaimNext) Places() []plan.Position {
-	places := []plan.Position{plan.LaneStart}
-	for _, p := range []*plan.Position{c.Pivot, c.Watermark} {
-		if p != nil {
-			places = append(places, *p)
-		}
-	}
-	return places
-}
+func (c ClaimNext) Places() []store.Place { return places(c.Due, c.Pivot, c.Watermark) }
 
 // Places are where the claim looks for tasks in the lane.
-func (n LeaseNext) Places() []plan.Position {
-	places := append([]plan.Position{plan.LaneStart}, n.Pivots...)
-	if n.Watermark != nil {
-		places = append(places, *n.Watermark)
+func (n LeaseNext) Places() []store.Place {
+	at := []*plan.Position{n.Watermark}
+	for i := range n.Pivots {
+		at = append(at, &n.Pivots[i])
 	}
-	return places
+	return places(n.Due, at...)
+}
+
+func places(due *plan.Due, at ...*plan.Position) []store.Place {
+	if due != nil {
+		return []store.Place{{TaskID: due.TaskID, RunAt: &due.RunAt}}
+	}
+	var out []store.Place
+	for _, p := range append(at, &plan.LaneStart) {
+		if p != nil {
+			out = append(out, store.Place{Priority: p.Priority, Attempt: p.Attempt, TaskID: p.TaskID})
+		}
+	}
+	return out
 }
 
 // leastRead is how many tasks at a place are read at least, as other claims have the first ones.
@@ -35,18 +40,9 @@ const leastRead = 20
 
 // SetAside puts off the tasks that cannot be read among those that a failed claim of up to limit
 // tasks may have met, and returns how many these are.
-func (r *Runner) SetAside(h *handler.Handler, limit int, places []plan.Position) (n int) {
-	ctx := context.Background()
-	limit = max(limit, leastRead)
-	for i := range len(places) + 1 {
-		var unreadable map[int64]error
-		var err error
-		if i < len(places) {
-			p := places[i]
-			unreadable, err = r.Store.SetAside(ctx, h.Type, p.Priority, p.Attempt, p.TaskID, limit)
-		} else {
-			unreadable, err = r.Store.SetAsideOldest(ctx, h.Type, limit)
-		}
+func (r *Runner) SetAside(h *handler.Handler, limit int, places []store.Place) (n int) {
+	for _, p := range places {
+		unreadable, err := r.Store.SetAside(context.Background(), h.Type, p, max(limit, leastRead))
 		if err != nil {
 			r.Log.Warn("outbox: tasks that cannot be read are looked for in vain", "task_type", h.Type, "error", pgerr.LogText(err))
 			return n

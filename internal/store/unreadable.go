@@ -20,9 +20,9 @@ const firstIDsSQL = `/* outbox: lock the tasks that a claim met */
 SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1 AND (priority, attempt, task_id) >= ($2, $3, $4)
  ORDER BY priority, attempt, task_id LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED`
 
-const oldestIDsSQL = `/* outbox: lock the tasks that have been due longest */
-SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1
- ORDER BY run_at, task_id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED`
+const firstDueSQL = `/* outbox: lock the tasks that a claim by due time met */
+SELECT task_id FROM outbox.task WHERE state = 'ready' AND task_type = $1 AND (run_at, task_id) >= (timestamptz 'epoch' + $2::bigint * interval '1 microsecond', $3)
+ ORDER BY run_at, task_id LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED`
 
 const readSQL = `/* outbox: read tasks */
 SELECT count(octet_length(concat_ws('', t.payload, outbox.optional_columns(t)))) FROM outbox.task t WHERE t.task_id = ANY ($1::bigint[])`
@@ -33,18 +33,20 @@ UPDATE outbox.task SET state = 'scheduled', run_at = clock_timestamp() + $2::big
 // SetAsideFor is how long a task is put off that cannot be read.
 const SetAsideFor = time.Hour
 
+// Place is where a claim looks for tasks in a lane.
+type Place struct {
+	Priority, Attempt int
+	TaskID            int64
+	RunAt             *int64 // in microseconds since 1970: by due time, instead of priority and attempt
+}
+
 // SetAside puts off the tasks that cannot be read among the first ready ones of a type, up to limit,
 // from a place in its lane on. No attempt is counted. It returns why each cannot be read.
-func (s *Store) SetAside(ctx context.Context, taskType string, priority, attempt int, taskID int64, limit int) (unreadable map[int64]error, err error) {
-	return s.setAsideOf(ctx, firstIDsSQL, taskType, priority, attempt, taskID, limit)
-}
-
-// SetAsideOldest is SetAside for those that have been due longest.
-func (s *Store) SetAsideOldest(ctx context.Context, taskType string, limit int) (unreadable map[int64]error, err error) {
-	return s.setAsideOf(ctx, oldestIDsSQL, taskType, limit)
-}
-
-func (s *Store) setAsideOf(ctx context.Context, query string, args ...any) (unreadable map[int64]error, err error) {
+func (s *Store) SetAside(ctx context.Context, taskType string, at Place, limit int) (unreadable map[int64]error, err error) {
+	query, args := firstIDsSQL, []any{taskType, at.Priority, at.Attempt, at.TaskID, limit}
+	if at.RunAt != nil {
+		query, args = firstDueSQL, []any{taskType, *at.RunAt, at.TaskID, limit}
+	}
 	err = s.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		unreadable = map[int64]error{}
 		if _, err := tx.ExecContext(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off"); err != nil {

@@ -26,7 +26,7 @@ var allowedImports = map[string][]string{
 		"", "/internal/pgerr", "/internal/vacuum", "/schema",
 		"/admin", // types, with what holds for them
 	},
-	"/forward":          {"", "/handlers", "/internal/copied"},
+	"/forward":          {"", "/handlers", "/internal/copied", "/internal/handler"},
 	"/inbox":            {"", "/internal/txcheck"},
 	"/handlers":         {"", "/internal/guard", "/internal/handler", "github.com/sethvargo/go-retry"},
 	"/internal/handler": {"", "/internal/guard", "github.com/sethvargo/go-retry"},

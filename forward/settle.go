@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/handler"
 )
 
 // learned is what a call has learned of the broker and its targets.
@@ -57,8 +58,8 @@ func (c *call) settle(limit context.Context, errs []error) {
 			c.f.permanent.Add(1)
 			c.failed[id] = handlers.Dead(err)
 		case handlers.ActionOf(err) == "snooze":
-			c.f.unavailable.Add(1)
-			c.failed[id], l.replied = err, true
+			c.putOff(c.tasks[i], reasonOf(err), handler.ResultOf(err).Wait)
+			l.replied = true
 		case blocked:
 			c.f.temporary.Add(1)
 			to.blocked, to.after, l.reached = err, max(to.after, targetAfter), true
@@ -75,6 +76,15 @@ func (c *call) settle(limit context.Context, errs []error) {
 	for target, to := range l.targets {
 		c.settleTarget(target, to)
 	}
+}
+
+// reasonOf is why a publisher snoozes an event.
+func reasonOf(snooze error) error {
+	var r *handler.Result
+	if errors.As(snooze, &r) && r.Err != nil {
+		return r.Err
+	}
+	return errors.New("the publisher has it wait")
 }
 
 // settleBroker decides on the events without an answer, and on the broker's circuit.

@@ -144,6 +144,24 @@ func TestPuttingOffHasABound(t *testing.T) {
 	}
 }
 
+// A publisher that has an event wait, as that of webhooks does, says why, and for three days at most.
+func TestAPublishersSnoozeHasABound(t *testing.T) {
+	t.Parallel()
+	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+	to.answers(func(*forward.Event) error { return handlers.SnoozeWith(time.Hour, errors.New("the endpoint hangs")) })
+	forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(1)))
+	enqueue(t, db, 2, nil)
+	relaytest.Once(t, db.DB, reg, relay.Config{})
+	db.Do(t, `UPDATE outbox.task SET run_at = now(), last_error = regexp_replace(last_error, 'since \S+:', 'since 2020-01-01T00:00:00Z:')
+		WHERE task_id = (SELECT min(task_id) FROM outbox.task)`)
+	relaytest.Once(t, db.DB, reg, relay.Config{})
+	waiting := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, last_error), '|') FROM outbox.task`)
+	dead := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, last_error), '|') FROM outbox.dead_task`)
+	if !strings.HasPrefix(waiting, "0 ") || !strings.HasSuffix(waiting, "the endpoint hangs") || !strings.Contains(dead, "since 2020-01-01T00:00:00Z") || !strings.HasPrefix(dead, "1 ") {
+		t.Errorf("waiting: %s\ndead: %s", waiting, dead)
+	}
+}
+
 // hangingOnce says that it is unavailable, hangs in the next call beyond its context, and works then.
 type hangingOnce struct {
 	*broker

@@ -91,6 +91,16 @@ func (c *Config) checkURL(text string) error {
 	return nil
 }
 
+// isAddress reports whether a URL has an address in place of a name.
+func isAddress(text string) bool {
+	u, err := neturl.Parse(text)
+	if err != nil {
+		return false
+	}
+	_, err = netip.ParseAddr(u.Hostname())
+	return err == nil
+}
+
 // place is what errors say of a URL, whose path and query may be secret.
 func place(text string) string {
 	u, err := neturl.Parse(text)

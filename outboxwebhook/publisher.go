@@ -79,21 +79,21 @@ func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time
 		if known.done {
 			return known.err
 		}
-		return handlers.Snooze(leastPause) // it is still under way
+		return waits(e, leastPause, "has not answered yet")
 	}
 	wait, gone, alone := at.enter(time.Now())
 	switch {
 	case gone:
 		return forward.Permanent(fmt.Errorf("outboxwebhook: event %s: %s has answered that it is gone", e.ID, place(e.To)))
 	case wait > 0:
-		return handlers.Snooze(wait)
+		return waits(e, wait, "does not answer in time, or asked for a pause")
 	}
 	if alone {
 		deadline = time.Now() // nobody waits for a slow endpoint
 	}
 	if alone && !at.admits() || !alone && !at.waits(ctx, deadline) {
 		at.left()
-		return handlers.Snooze(leastPause)
+		return waits(e, leastPause, "has as many requests as Config.Concurrency and Config.Rate allow")
 	}
 	ended := make(chan error, 1)
 	p.inFlight.Go(func() { p.send(context.WithoutCancel(ctx), at, e, ended) })
@@ -112,15 +112,10 @@ func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time
 func (p *Publisher) send(ctx context.Context, at *endpoint, e *forward.Event, ended chan<- error) {
 	limit, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	began, answered, err := time.Now(), false, errors.New("outboxwebhook: a function of Config ended its goroutine")
-	defer func() { <-at.slots }()
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("outboxwebhook: event %s: a function of Config panicked: %v", e.ID, r)
-		}
-		p.finish(at, e, answered, time.Since(began) < p.patience, err, ended)
-	}()
-	answered, err = p.post(limit, at, e)
+	began := time.Now()
+	answered, err := p.post(limit, at, e)
+	p.finish(at, e, answered, time.Since(began) < p.patience, err, ended)
+	<-at.slots
 }
 
 // lateKey is that of what came of one attempt.
@@ -186,7 +181,12 @@ func (p *Publisher) leave(at *endpoint, e *forward.Event, ended <-chan error) er
 	p.forget(time.Now())
 	p.late[lateKey(e)] = &answer{}
 	at.late()
-	return handlers.Snooze(2 * leastPause)
+	return waits(e, 2*leastPause, "has not answered yet")
+}
+
+// waits has an event wait without an attempt.
+func waits(e *forward.Event, d time.Duration, why string) error {
+	return handlers.SnoozeWith(d, fmt.Errorf("outboxwebhook: event %s: %s %s", e.ID, place(e.To), why))
 }
 
 // finish tells what came of a request, or keeps it if its event is to come back for it.
@@ -220,7 +220,8 @@ func (p *Publisher) Ready(context.Context) error {
 	return nil
 }
 
-// Close waits for all requests, also those in the background, and closes the connections. Later
+// Close waits for all requests, also those in the background, but for no function of the Config that
+// hangs, and closes the connections. Later
 // calls of Publish return forward.Unavailable.
 func (p *Publisher) Close() {
 	p.mu.Lock()

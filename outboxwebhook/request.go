@@ -34,17 +34,17 @@ func (p *Publisher) post(ctx context.Context, at *endpoint, e *forward.Event) (a
 			err = of.Err
 		}
 		wrapped := fmt.Errorf("outboxwebhook: event %s to %s: %w", e.ID, place(e.To), err)
-		if errors.Is(err, errRefused) {
+		if errors.Is(err, errRefused) && isAddress(e.To) { // a name may get another address
 			wrapped = forward.Permanent(wrapped)
 		}
 		return false, wrapped
 	}
 	_, _ = io.CopyN(io.Discard, response.Body, mostAnswer)
 	_ = response.Body.Close()
-	return true, p.judge(at, e, response)
+	return true, p.judge(ctx, at, e, response)
 }
 
-func (p *Publisher) judge(at *endpoint, e *forward.Event, r *http.Response) error {
+func (p *Publisher) judge(ctx context.Context, at *endpoint, e *forward.Event, r *http.Response) error {
 	err := fmt.Errorf("outboxwebhook: event %s to %s: the answer is %s", e.ID, place(e.To), r.Status)
 	switch s := r.StatusCode; {
 	case s >= 200 && s < 300:
@@ -52,11 +52,17 @@ func (p *Publisher) judge(at *endpoint, e *forward.Event, r *http.Response) erro
 	case s == http.StatusGone:
 		at.rest(p.config.GoneFor, true)
 		if p.config.OnGone != nil {
-			p.config.OnGone(e.To)
+			_, failed := await(ctx, "OnGone", func() (struct{}, error) {
+				p.config.OnGone(e.To)
+				return struct{}{}, nil
+			})
+			if failed != nil {
+				err = fmt.Errorf("%w; %w", err, failed)
+			}
 		}
 		return forward.Permanent(err)
 	case s >= 300 && s < 400:
-		return forward.Permanent(fmt.Errorf("%w; redirects are not followed", err))
+		return fmt.Errorf("%w; redirects are not followed", err)
 	case s == http.StatusRequestEntityTooLarge:
 		return forward.Permanent(err)
 	case s == http.StatusTooManyRequests, s == http.StatusServiceUnavailable:
@@ -140,7 +146,7 @@ func (p *Publisher) sign(ctx context.Context, r *http.Request, e *forward.Event)
 	if p.config.Secrets == nil {
 		return nil
 	}
-	secrets, err := p.config.Secrets(ctx, e.To)
+	secrets, err := await(ctx, "Secrets", func() ([]string, error) { return p.config.Secrets(ctx, e.To) })
 	if err != nil {
 		return fmt.Errorf("the secrets of the endpoint: %w", err)
 	}

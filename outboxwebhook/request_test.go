@@ -79,7 +79,7 @@ func TestAnswers(t *testing.T) {
 		after  string
 		want   string // permanent, or the action of the result
 	}{
-		{200, "", "done"}, {204, "", "done"}, {301, "", "permanent"}, {307, "", "permanent"}, {413, "", "permanent"},
+		{200, "", "done"}, {204, "", "done"}, {301, "", "retry"}, {307, "", "retry"}, {413, "", "permanent"},
 		{400, "", "retry"}, {401, "", "retry"}, {404, "", "retry"}, {500, "", "retry"}, {503, "", "retry"}, {429, "", "retry"},
 		{429, "7", "retry after 7s"}, {503, time.Now().Add(24 * time.Hour).UTC().Format(http.TimeFormat), "retry after 1h0m0s"}, {429, "99999999999999999999", "retry after 1h0m0s"}, {410, "", "permanent"},
 	} {

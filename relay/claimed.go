@@ -54,13 +54,13 @@ func (d *dispatcher) laneFailed(c *lane, limit int, err error, began time.Time) 
 	switch {
 	case d.ctx.Err() != nil: // its end failed it
 	case d.once:
-		if !f.halve(limit, err) {
+		if !f.shrink(limit, err, now.Sub(began)) {
 			d.failed = err
 		}
 	case d.outage.Covers(began):
 	case d.park(err, now):
 	default:
-		if f.note(err, began, now); f.halve(limit, err) {
+		if f.note(err, began, now); f.shrink(limit, err, now.Sub(began)) {
 			f.until = now
 		}
 		if fault := pgerr.Of(err); fault != pgerr.Refused && fault != pgerr.Others { // else PostgreSQL has answered

@@ -60,9 +60,9 @@ func (f *failing) logs(now time.Time) bool {
 	return true
 }
 
-// halve makes the next claim smaller than the one of so many tasks that failed. It reports whether
-// that is possible: the next one may work then.
-func (f *failing) halve(limit int, err error) bool {
+// shrink makes the next claim half as large as the one of so many tasks that failed, or a quarter if
+// that took long, as each try does then. It reports whether that is possible: the next one may work.
+func (f *failing) shrink(limit int, err error, took time.Duration) bool {
 	if limit <= 1 || pgerr.Conflict(err) {
 		return false
 	}
@@ -70,6 +70,9 @@ func (f *failing) halve(limit int, err error) bool {
 		return false
 	}
 	f.most = limit / 2
+	if took >= pg.StatementTimeout/2 {
+		f.most = max(limit/4, 1)
+	}
 	return true
 }
 

@@ -42,8 +42,12 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 				return upkeep.TakeoverInterval, r.rates.giveBack(ctx, on, false)
 			}},
 			{Name: "store limits", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
-				return upkeep.ReapInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-					return limits.StoreLimits(ctx, conn, limitsOf(r.handlers), true)
+				of := limitsOf(r.handlers)
+				if len(of) == 0 {
+					return upkeep.ReapInterval, nil
+				}
+				return upkeep.ReapInterval, on.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+					return limits.StoreLimits(ctx, tx, of, true)
 				})
 			}},
 		},

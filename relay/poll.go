@@ -35,7 +35,7 @@ const promoteScheduledSQL = `/* outbox: promote scheduled tasks */
 WITH due AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'scheduled' AND task_type = $1 AND run_at <= now()
    ORDER BY run_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED)
-UPDATE outbox.task t SET state = 'ready' WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM due))`
+UPDATE outbox.task t SET state = 'ready' WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM due)) AND (SELECT ` + pg.CommitAsync + `) IS NOT NULL`
 
 // One poll promotes only so many scheduled tasks, as others wait for what it sees. The next one
 // goes on.

@@ -112,8 +112,8 @@ func (t *rate) giveBack(ctx context.Context, on *pg.Dedicated, all bool) error {
 	}
 	back := t.tokens
 	t.tokens = 0
-	return on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		_, _, err := t.exchange(ctx, conn, 0, back)
+	return on.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, _, err := t.exchange(ctx, tx, 0, back)
 		return err
 	})
 }

@@ -45,6 +45,33 @@ func (h *Dedicated) Do(ctx context.Context, f func(ctx context.Context, conn *sq
 	return err
 }
 
+// InTx runs f in a READ COMMITTED transaction on the connection, which commits asynchronously. A relay
+// that freezes in it lets its locks go.
+func (h *Dedicated) InTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
+	return h.InBareTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		const settings = "SELECT set_config('idle_in_transaction_session_timeout', $1, true), " + CommitAsync
+		if _, err := tx.ExecContext(ctx, settings, Millis(Bookkeeping)); err != nil {
+			return err
+		}
+		return f(ctx, tx)
+	})
+}
+
+// InBareTx is InTx for an f that makes these settings before it locks anything.
+func (h *Dedicated) InBareTx(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
+	return h.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		tx, err := conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		if err := f(ctx, tx); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+}
+
 func (h *Dedicated) drop() {
 	Drop(h.conn)
 	h.conn = nil

@@ -32,7 +32,8 @@ counted AS (INSERT INTO outbox.counter_log (tasks, task_type, kind) SELECT count
 runs AS (DELETE FROM outbox.running WHERE task_id = ANY (ARRAY(SELECT task_id FROM waiting)) AND task_ids IS NULL)
 DELETE FROM outbox.cancel c WHERE c.task_id = ANY ($1::bigint[])
    AND (c.task_id = ANY (ARRAY(SELECT task_id FROM waiting))
-     OR (SELECT t.task_id FROM outbox.task t WHERE t.task_id = c.task_id) IS NULL)`
+     OR (SELECT t.task_id FROM outbox.task t WHERE t.task_id = c.task_id) IS NULL)
+RETURNING ` + pg.CommitAsync
 
 // hearing is a job of the heartbeat's, done at each interval.
 type hearing struct {

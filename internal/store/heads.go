@@ -19,7 +19,7 @@ import (
 // lets go. The lock has a statement of its own, so that the next one's snapshot has what the relay
 // before it committed.
 const LockHeadsSQL = `/* outbox: lock the promotion of heads */
-SELECT set_config('idle_in_transaction_session_timeout', $1, true) FROM outbox.promote_lock FOR UPDATE SKIP LOCKED`
+SELECT set_config('idle_in_transaction_session_timeout', $1, true) || ` + pg.CommitAsync + ` FROM outbox.promote_lock FOR UPDATE SKIP LOCKED`
 
 const newHeadsLockSQL = `/* outbox: the row that locks the promotion of heads */
 INSERT INTO outbox.promote_lock DEFAULT VALUES ON CONFLICT DO NOTHING`

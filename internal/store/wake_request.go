@@ -4,23 +4,25 @@ import (
 	"context"
 	"database/sql"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // A wake-up request is the second until which an idle relay wants a NOTIFY with each insert. It is
 // in a sequence, which has no row versions and no snapshot.
 const requestWakeUpSQL = `/* outbox: request wake-ups */
 SELECT setval('outbox.wake', GREATEST((SELECT last_value FROM outbox.wake),
-                                      ceil(extract(epoch FROM clock_timestamp()) + $1::bigint / 1e6)::bigint))`
+                                      ceil(extract(epoch FROM clock_timestamp()) + $1::bigint / 1e6)::bigint)), ` + pg.CommitAsync
 
 // A relay that was woken or found work withdraws the request, unless another relay has set a later
 // one. The others that may still rely on it learn of that by the payload, and request wake-ups
 // again if they are idle.
 const withdrawWakeUpSQL = `/* outbox: withdraw the request for wake-ups */
-SELECT setval('outbox.wake', 0), pg_notify($1, $3) FROM outbox.wake WHERE last_value BETWEEN 1 AND $2`
+SELECT setval('outbox.wake', 0), pg_notify($1, $3), ` + pg.CommitAsync + ` FROM outbox.wake WHERE last_value BETWEEN 1 AND $2`
 
 // RequestWakeUp sets the wake-up request so far ahead and returns it.
 func (s *Store) RequestWakeUp(ctx context.Context, conn *sql.Conn, ahead time.Duration) (until int64, err error) {
-	err = conn.QueryRowContext(ctx, s.SQL(requestWakeUpSQL), ahead.Microseconds()).Scan(&until)
+	err = conn.QueryRowContext(ctx, s.SQL(requestWakeUpSQL), ahead.Microseconds()).Scan(&until, new(string))
 	return until, err
 }
 

@@ -7,6 +7,10 @@
 //	SharedJob  one relay of all does it, when its row in outbox.maintenance is due: fold, bloat,
 //	           purge history, purge inbox, purge dead letters, sample
 //
+// All of it commits asynchronously, so no beat waits for the disk or a synchronous standby: each is
+// done again if a crash of the server loses it. What must be durable, as a result, a claim of a Tx
+// task or the firing of a schedule, goes over other connections.
+//
 // A relay claims only while its latest beat is younger than LeaseDuration. It takes over from
 // others only after unbroken beats of that length, as after an outage all relays look dead:
 //

@@ -84,7 +84,7 @@ const BeatSQL = `/* outbox: heartbeat */
 INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections)
 VALUES ($1::uuid, $2, $3, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[], $6, NULLIF($7::integer, 0))
 ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections, taken_over_at = NULL
-RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, ` + pg.CommitAsync
 
 // Run beats until stop is closed, and then signs off.
 func (h *Heartbeat) Run(stop <-chan struct{}) {
@@ -156,7 +156,7 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers, h.Pool.MaxConns()}
 		var now int64
 		sent := time.Now()
-		if err := conn.QueryRowContext(ctx, h.Schema.SQL(BeatSQL), args...).Scan(&now); err != nil {
+		if err := conn.QueryRowContext(ctx, h.Schema.SQL(BeatSQL), args...).Scan(&now, new(string)); err != nil {
 			return err
 		}
 		h.ahead.Store(int64(time.UnixMicro(now).Sub(sent.Add(time.Since(sent) / 2))))

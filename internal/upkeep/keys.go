@@ -79,7 +79,7 @@ func (s *keySweep) page(ctx context.Context, on *pg.Dedicated) (read, gone int, 
 		return conn.QueryRowContext(ctx, s.schema.SQL(KeyPageSQL), from.taskType, from.key, keyPage).Scan(&read, &gone, &lastType, &lastKey)
 	})
 	if err == nil && gone > 0 {
-		err = inTx(ctx, on, func(ctx context.Context, tx *sql.Tx) error {
+		err = on.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 			locked, err := pg.Texts(tx.QueryContext(ctx, s.schema.SQL(LockKeysSQL), from.taskType, from.key, lastType.String, lastKey.String, keyPage))
 			if err != nil {
 				return err

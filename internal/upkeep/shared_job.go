@@ -55,14 +55,15 @@ SELECT count(*), (extract(epoch FROM min(due_at) FILTER (WHERE job <> 'fold' OR 
   FROM outbox.maintenance WHERE job = ANY ($1::text[])`
 
 const newSharedSQL = `/* outbox: jobs of maintenance */
-INSERT INTO outbox.maintenance (job) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING`
+INSERT INTO outbox.maintenance (job) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING
+RETURNING ` + pg.CommitAsync
 
 // The settings hold for the job's own statements.
 const takeSharedSQL = `/* outbox: take a job of maintenance */
 WITH s AS MATERIALIZED (
   SELECT job FROM outbox.maintenance WHERE job = ANY ($1::text[]) AND due_at <= clock_timestamp() ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED)
 SELECT job FROM s WHERE set_config('statement_timeout', $2, true) || set_config('lock_timeout', $2, true)
-       || set_config('idle_in_transaction_session_timeout', $3, true) IS NOT NULL`
+       || set_config('idle_in_transaction_session_timeout', $3, true) || ` + pg.CommitAsync + ` IS NOT NULL`
 
 const sharedDoneSQL = `/* outbox: a job of maintenance is done */
 UPDATE outbox.maintenance SET due_at = clock_timestamp() + $2::bigint * interval '1 microsecond' WHERE job = $1`
@@ -108,7 +109,7 @@ func (s *sharedJobs) run(ctx context.Context, on *pg.Dedicated) (wait time.Durat
 		return min(max(time.Duration(in.Int64)*time.Microsecond, TakeoverInterval), maxSharedWait), nil
 	}
 	var taken []string
-	err = begin(ctx, on, func(ctx context.Context, tx *sql.Tx) error {
+	err = on.InBareTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if taken, err = pg.Texts(tx.QueryContext(ctx, s.Schema.SQL(takeSharedSQL), pq.Array(names), pg.Millis(partTimeout/2), pg.Millis(pg.Bookkeeping))); err != nil || len(taken) == 0 {
 			return err
 		}

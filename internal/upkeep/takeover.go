@@ -91,7 +91,7 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 	}
 	var dead []deadRelay
 	var others int64
-	err = inTx(ctx, on, func(ctx context.Context, tx *sql.Tx) (err error) {
+	err = on.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 		others = 0
 		change := func(query string, args ...any) error {
 			result, err := tx.ExecContext(ctx, t.Schema.SQL(query), args...)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // watch ends the leased handlers when the heartbeat has been away for as long as leases last. It is
@@ -35,7 +37,8 @@ func (h *Heartbeat) watch(stop <-chan struct{}) {
 const SignOffSQL = `/* outbox: sign off */
 DELETE FROM outbox.relay l WHERE relay_id = $1::uuid
    AND NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id)
-   AND NOT EXISTS (SELECT 1 FROM outbox.running r WHERE r.relay_id = l.relay_id)`
+   AND NOT EXISTS (SELECT 1 FROM outbox.running r WHERE r.relay_id = l.relay_id)
+RETURNING ` + pg.CommitAsync
 
 // SignOff deletes the row of a relay that has beaten.
 func (h *Heartbeat) SignOff() {

@@ -1,0 +1,93 @@
+package relay_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+)
+
+// While commits wait for a synchronous standby that is away, a relay beats, polls and keeps house:
+// nothing of that waits for the standby.
+func TestLivenessDoesNotWaitForAStandby(t *testing.T) {
+	t.Parallel()
+	db := adopt(t, pgtest.Local(t, map[string]string{"synchronous_commit": "on"}).URL())
+	reg := handlers.New()
+	handlers.Tx(reg, outbox.NewTaskType[payload]("A"), nothing, handlers.Rate(100, time.Hour))
+	l := newLoops(resting(t, db, reg, &records{}), "fold")
+	defer l.Close()
+	const dead = `'00000000-0000-4000-8000-000000000001'`
+	for _, s := range []string{
+		`INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers) VALUES (` + dead + `, 'h', 1, now() - interval '1 day', '{A}', 1)`,
+		`INSERT INTO outbox.task (task_type, payload) SELECT 'A', '1' FROM generate_series(1, 3)`,
+		`INSERT INTO outbox.task (task_type, payload, run_at, state) VALUES ('A', '1', now() - interval '1 second', 'scheduled')`,
+		`INSERT INTO outbox.task (task_type, payload, ordering_key) VALUES ('A', '1', 'k')`,
+		`UPDATE outbox.task SET state = 'leased', relay_id = ` + dead + `, lease_token = ` + dead + `, leased_until = now() + interval '1 hour' WHERE task_id = 1`,
+		`INSERT INTO outbox.cancel (task_id) VALUES (2)`,
+		`INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('A', 'gone', 1000)`,
+		`INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000, ` + dead + `, ` + dead + `)`,
+	} {
+		db.Do(t, s)
+	}
+	commitsWait(t, db)
+	ctx := t.Context()
+	if err := l.Beat(ctx); err != nil {
+		t.Errorf("beat: %v", err)
+	}
+	for _, job := range []string{"take over", "hear", "give tokens back", "store limits", "reap", "report unhandled types", "sweep keys", "maintain"} {
+		l.done(t, job)
+	}
+	if err := l.PollOnce(ctx); err != nil {
+		t.Errorf("poll: %v", err)
+	}
+	for what, query := range map[string]string{
+		"the lease of a dead relay is taken over":  `SELECT count(*) FROM outbox.task WHERE task_id = 1 AND state = 'ready'`,
+		"the canceled task is removed":             `SELECT 1 - count(*) FROM outbox.task WHERE task_id = 2`,
+		"the run of a task that is gone is reaped": `SELECT 1 - count(*) FROM outbox.running`,
+		"the key of a task that is gone is swept":  `SELECT 1 - count(*) FROM outbox.unique_key`,
+		"what is due and what is first is ready":   `SELECT count(*) - 3 FROM outbox.task WHERE state = 'ready'`,
+	} {
+		if db.Int(t, query) != 1 {
+			t.Errorf("not so: %s", what)
+		}
+	}
+	_ = l.SignOff(ctx)
+	if n := db.Int(t, `SELECT count(*) FROM outbox.relay WHERE pid <> 1`); n != 0 {
+		t.Error("the relay did not sign off")
+	}
+}
+
+// commitsWait has each commit that is not asynchronous wait for a standby that never comes, until the
+// end of the test.
+func commitsWait(t *testing.T, db *database) {
+	t.Helper()
+	set := func(names string) {
+		db.Do(t, `ALTER SYSTEM SET synchronous_standby_names = '`+names+`'`)
+		db.Do(t, `SELECT pg_reload_conf()`)
+	}
+	db.Do(t, `CREATE TABLE waits (n int)`)
+	set("away")
+	db.Do(t, `CHECKPOINT`) // commits wait once the checkpointer has read the setting
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.ExecContext(context.WithoutCancel(t.Context()), `INSERT INTO waits VALUES (1)`)
+		ended <- err
+	}()
+	t.Cleanup(func() {
+		set("")
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		_ = conn.Close()
+	})
+	eventually(t, time.Minute, "a commit that waits", func() bool {
+		return db.Int(t, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) == 1
+	})
+}

@@ -16,14 +16,14 @@ var lockMutants = []mutant{
 		}},
 	{name: "waiting-batch-claim", help: "a claim of a batch waits for a locked row",
 		tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"}, edits: []edit{
-			{"outbox.claim_tasks", "LIMIT up_to FOR UPDATE SKIP LOCKED", "LIMIT up_to FOR UPDATE"},
-			{"outbox.claim_group", "LIMIT up_to FOR UPDATE SKIP LOCKED", "LIMIT up_to FOR UPDATE"},
+			{"outbox.claim_tasks", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
+			{"outbox.claim_group", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
 		}},
 	{name: "waiting-lease", help: "a claim of leased tasks waits for a locked row",
 		tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"}, edits: []edit{
 			{"outbox.lease_tasks", "BY t.task_id LIMIT lead FOR UPDATE SKIP LOCKED", "BY t.task_id LIMIT lead FOR UPDATE"},
 			{"outbox.lease_tasks", ", t.task_id LIMIT lead FOR UPDATE SKIP LOCKED", ", t.task_id LIMIT lead FOR UPDATE"},
-			{"outbox.lease_tasks", "LIMIT most FOR UPDATE SKIP LOCKED", "LIMIT most FOR UPDATE"},
+			{"outbox.lease_tasks", "t.attempt, t.task_id LIMIT most FOR UPDATE SKIP LOCKED", "t.attempt, t.task_id LIMIT most FOR UPDATE"},
 		}},
 	{name: "waiting-takeover", help: "a takeover from dead relays waits for a locked row",
 		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
@@ -49,6 +49,14 @@ var lockMutants = []mutant{
 
 // claimMutants break the claims of Tx and Batch handlers, and what is counted of them.
 var claimMutants = []mutant{
+	{name: "no-ageing", help: "no claim goes by due time",
+		tests: testRun{"relay", "TestNoTaskWaitsForEverBehindOthersOfItsType$"}, edits: []edit{
+			{"relay/serve.go", "	if c.turns >= fairness-1 {\n", "	if false {\n"},
+		}},
+	{name: "paused-claim", help: "a claim by name does not ask whether its type is paused",
+		tests: testRun{"relay", "TestNoClaimTakesATaskOfAPausedType$"}, edits: []edit{
+			{"internal/run/claim.go", "task_type = $1 AND paused)", "task_type = $1 AND paused AND false)"},
+		}},
 	{name: "no-release", help: "a claim ends without RELEASE of its savepoint, so its end goes on in no transaction",
 		tests: testRun{"relay", "TestAHandlerThatRollsItsClaimBackStaysInTheJournalUntilThatIsRecorded$"}, edits: []edit{
 			{"internal/run/guard.go", `statements+"; RELEASE SAVEPOINT "+g.savepoint+after`, "statements+after"},

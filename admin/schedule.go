@@ -56,8 +56,8 @@ func (c *Client) ResumeSchedule(ctx context.Context, name string) error {
 }
 
 // RemoveSchedule removes a schedule; tasks that it has enqueued stay. A relay that has it in its
-// Config fires it no more, but adds it again when it starts, so deploy without it first. Errors are
-// as of [Client.PauseSchedule].
+// Config adds it again within 10 s, so deploy without it first, or use PauseSchedule. Errors are as
+// of [Client.PauseSchedule].
 func (c *Client) RemoveSchedule(ctx context.Context, name string) error {
 	return c.changeSchedule(ctx, "remove_schedule", removeScheduleSQL, name)
 }

@@ -36,8 +36,10 @@ var checks = []check{
 		{"starving-type", "no type waits for longer than it should"}}},
 	{look: checkMaintenance, needs: "USAGE on the schema and SELECT on its tables maintenance and relay", passed: []passed{
 		{"maintenance", "the relays do it in time"}}},
-	{look: checkSchedules, needs: "USAGE on the schema and SELECT, as viewers have it, on its table schedule", passed: []passed{
-		{"schedules", "they fire in time"}}},
+	{look: checkSchedules, needs: "USAGE on the schema and SELECT, as viewers have it, on its table schedule and its view unowned_schedule", passed: []passed{
+		{"schedules", "they fire in time, and living relays have them"}}},
+	{look: checkFutureTimes, needs: "USAGE on the schema and SELECT, as viewers have it, on its tables relay, maintenance and task", passed: []passed{
+		{"future-times", "no stored time lies further ahead than it can"}}},
 	{look: checkDeadLetters, needs: "USAGE on the schema and SELECT, as viewers have it, on its tables dead_task, counter and counter_log", passed: []passed{
 		{"dead-letters", "there are none"}}},
 	{look: checkIndexBloat, passed: []passed{{"index-bloat", "no index is much larger than its entries"}}},

@@ -19,10 +19,10 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// worker is the id of a relay that is alive for an hour, or dead for one, by its row alone.
+// worker is the id of a relay that is alive for minutes, or dead for an hour, by its row alone.
 func worker(t testing.TB, db *database, alive bool, workers, connections int, types ...string) string {
 	t.Helper()
-	until := "now() + interval '1 hour'"
+	until := "now() + interval '5 minutes'"
 	if !alive {
 		until = "now() - interval '1 hour'"
 	}
@@ -208,6 +208,23 @@ func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
 	one(t, found, "schedules", doctor.Warning, "nightly", "1h0m", "relay.Config.Schedules")
 	one(t, found, "schedules", doctor.Info, "ended")
 	number(t, found, "schedules", 2)
+
+	// Living relays that say which schedules they have.
+	db.Do(t, `UPDATE outbox.schedule SET definition = name`)
+	db.Do(t, `UPDATE outbox.relay SET schedules = '{"nightly": "nightly", "now": "now", "soon": "another", "gone": "gone"}'`)
+	found = diagnosis(t, db)
+	one(t, found, "schedules", doctor.Warning, "soon", "no living relay has")
+	one(t, found, "schedules", doctor.Warning, "gone", "is missing")
+	number(t, found, "schedules", 4)
+
+	fine(t, found, "future-times")
+	db.Do(t, `UPDATE outbox.relay SET alive_until = now() + interval '1 day'`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at, attempted_at, attempt) VALUES ('A', now() + interval '1 day', now() + interval '1 day', 1)`)
+	finds(t, db, `INSERT INTO outbox.maintenance (job, due_at) VALUES ('sample', now() + interval '1 day')`, "future-times", doctor.Warning, "maintenance", "1 row")
+	found = diagnosis(t, db)
+	one(t, found, "future-times", doctor.Warning, "task", "RunNow")
+	one(t, found, "future-times", doctor.Warning, "relay")
+	db.Do(t, `DELETE FROM outbox.maintenance`)
 
 	fine(t, found, "maintenance")
 	db.Do(t, `INSERT INTO outbox.maintenance (job, due_at) VALUES ('bloat', now() - interval '1 hour'), ('fold', now() - interval '1 hour'), ('purge dead letters', now() - interval '1 day')`)

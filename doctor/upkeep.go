@@ -29,6 +29,9 @@ func checkMaintenance(ctx context.Context, v *visit) error {
 
 const lateSchedule = time.Minute
 
+const unownedSchedulesSQL = `/* outbox: schedules that no living relay has, or that are missing */
+SELECT name, missing FROM outbox.unowned_schedule ORDER BY name LIMIT 1000`
+
 const schedulesSQL = `/* outbox: schedules that do not fire */
 SELECT name, next_at IS NULL, (extract(epoch FROM clock_timestamp() - next_at) * 1000000)::bigint
   FROM outbox.schedule WHERE NOT paused AND (next_at IS NULL OR next_at < clock_timestamp()) ORDER BY next_at, name LIMIT 1000`
@@ -36,16 +39,54 @@ SELECT name, next_at IS NULL, (extract(epoch FROM clock_timestamp() - next_at) *
 func checkSchedules(ctx context.Context, v *visit) error {
 	const remove = "if it is not needed: admin.Client.RemoveSchedule, or outbox schedules remove NAME"
 	var name string
-	var ended bool
+	var ended, missing bool
 	var late span
+	found := map[string]bool{}
+	err := v.each(ctx, unownedSchedulesSQL, nil, []any{&name, &missing}, func() {
+		found[name] = true
+		if missing {
+			v.add("schedules", Warning, name, "the schedule "+name+" is missing, though a living relay has it",
+				"look again in 10 s, by when the relay registers it again; else look into its log")
+			return
+		}
+		v.add("schedules", Warning, name, "no living relay has the schedule "+name+" as it was registered last",
+			"look again in 10 s, by when a relay that has it takes it back; else start one whose relay.Config.Schedules has it; "+remove)
+	})
+	if err != nil {
+		return err
+	}
 	return v.each(ctx, schedulesSQL, nil, []any{&name, &ended, &late}, func() {
 		switch {
 		case ended:
 			v.add("schedules", Info, name,
 				"the schedule "+name+" has no next firing: it has ended, or its Next misbehaved, which a relay has logged", remove)
-		case late.Duration > lateSchedule:
+		case late.Duration > lateSchedule && !found[name]:
 			v.add("schedules", Warning, name, fmt.Sprintf("the schedule %s should have fired %s ago", name, late),
 				"start a relay whose relay.Config.Schedules has it as it was registered last; "+remove)
+		}
+	})
+}
+
+// What was written while the server's clock was ahead. A task's run_at may be the app's wish, so it
+// counts only after an attempt in the future.
+const futureTimesSQL = `/* outbox: times that lie too far ahead */
+SELECT 'relay', count(*) FROM outbox.relay WHERE alive_until > clock_timestamp() + interval '5 minutes'
+UNION ALL
+SELECT 'maintenance', count(*) FROM outbox.maintenance WHERE due_at > clock_timestamp() + interval '1 hour'
+UNION ALL
+SELECT 'task', count(*) FROM (SELECT attempted_at FROM outbox.task WHERE state = 'scheduled' LIMIT 10000) AS t
+ WHERE attempted_at > clock_timestamp() + interval '1 minute'`
+
+func checkFutureTimes(ctx context.Context, v *visit) error {
+	var table string
+	var n int64
+	return v.each(ctx, futureTimesSQL, nil, []any{&table, &n}, func() {
+		do := "keep the server's clock by NTP; relays correct these rows within a minute"
+		if table == "task" {
+			do = "keep the server's clock by NTP; the tasks wait by that clock: let them run with outbox.RunNow, or outbox tasks run-now"
+		}
+		if n > 0 {
+			v.add("future-times", Warning, table, plural(n, "row")+" of the table "+table+" have times that lie too far ahead, as if the server's clock had been", do)
 		}
 	})
 }

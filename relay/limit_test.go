@@ -105,7 +105,7 @@ func TestASlotIsFreeOnceTheLeaseThatItNamesIsOver(t *testing.T) {
 			t.Parallel()
 			db := newDatabase(t)
 			db.Enqueue(t, "LEASED", 2)
-			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'h', 1, now() + interval '1 h', '{}')`, someUUID)
+			db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ($1, 'h', 1, now() + interval '5 minutes', '{}')`, someUUID)
 			db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, relay_id = $1, lease_token = $1 WHERE task_id = 1`, someUUID)
 			db.Do(t, `INSERT INTO outbox.slot (task_type, slot, task_id, lease_token) VALUES ('LEASED', 1, 1, $1)`, someUUID)
 			db.Do(t, c.end)

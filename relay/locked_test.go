@@ -29,7 +29,7 @@ func leasesToTakeOver(t *testing.T, db *database) {
 	t.Helper()
 	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES
 		('`+deadRelay+`', 'h', 1, now() - interval '1 second', '{}'),
-		('`+liveRelay+`', 'h', 2, now() + interval '1 hour', '{}')`)
+		('`+liveRelay+`', 'h', 2, now() + interval '5 minutes', '{}')`)
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload, state, attempt, lease_token, relay_id, leased_until)
 		SELECT 'LEASED', jsonb_build_object('n', n), 'leased', 1, '`+someToken+`',
 		       CASE WHEN n <= 2 THEN '`+deadRelay+`'

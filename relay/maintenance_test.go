@@ -55,16 +55,16 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 		{"take over", leasedBy(deadRelay, "NULL"), []string{"take over"}, []any{pq.Array([]string{deadRelay})}, nil, map[string]string{
 			"completed": completed, "leased again": again, "failed": `UPDATE outbox.task SET state = 'scheduled', relay_id = NULL, lease_token = NULL`}},
 		{"dead relays", leasedBy(deadRelay, "NULL"), []string{"dead relays", "take over"}, []any{liveRelay}, ids, map[string]string{
-			"revived": `UPDATE outbox.relay SET alive_until = now() + interval '1 hour'`}},
+			"revived": `UPDATE outbox.relay SET alive_until = now() + interval '5 minutes'`}},
 		{"expire", leasedBy(liveRelay, "now() - interval '1 second'"), []string{"expire"}, nil, nil, map[string]string{
 			"completed": completed, "leased again": again, "extended": `UPDATE outbox.task SET leased_until = now() + interval '1 hour'`}},
 		{"stranded", leasedBy(newRelay, "NULL"), []string{"stranded", "take stranded"}, nil, ids, map[string]string{
 			"completed": completed, "leased again": again,
-			"the relay beats": `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('` + newRelay + `', 'h', 1, now() + interval '1 hour', '{}')`,
+			"the relay beats": `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES ('` + newRelay + `', 'h', 1, now() + interval '5 minutes', '{}')`,
 			// Its lease and its row are both younger than what the statement sees of the table of
 			// relays.
 			"leased by a new relay": `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
-				VALUES ('aaaaaaaa-0000-4000-8000-000000000000', 'h', 1, now() + interval '1 hour', '{}');
+				VALUES ('aaaaaaaa-0000-4000-8000-000000000000', 'h', 1, now() + interval '5 minutes', '{}');
 				UPDATE outbox.task SET relay_id = 'aaaaaaaa-0000-4000-8000-000000000000', lease_token = 'eeeeeeee-0000-4000-8000-00000000000e'`}},
 		{"promote scheduled", `INSERT INTO outbox.task (task_type, state, run_at) VALUES ('LEASED', 'scheduled', now() - interval '1 second')`,
 			[]string{"promote scheduled"}, []any{"LEASED", 1000}, nil, map[string]string{
@@ -77,7 +77,7 @@ func TestMaintenanceActsOnRowsAsTheyAre(t *testing.T) {
 					INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1000000, 'eeeeeeee-0000-4000-8000-00000000000e', '` + liveRelay + `')`}},
 		{"reap relays", `UPDATE outbox.relay SET alive_until = now() - interval '2 hours', taken_over_at = now() - interval '2 hours' WHERE relay_id = '` + deadRelay + `'`,
 			[]string{"reap relays"}, []any{liveRelay}, nil, map[string]string{
-				"the relay beats": `UPDATE outbox.relay SET alive_until = now() + interval '1 hour'`}},
+				"the relay beats": `UPDATE outbox.relay SET alive_until = now() + interval '5 minutes'`}},
 		{"sweep keys", `INSERT INTO outbox.unique_key (task_type, key, task_id) VALUES ('TX', 'k', 1000000);
 			INSERT INTO outbox.task (task_type) VALUES ('TX')`, // for slow's operator to be called
 			[]string{"lock keys", "delete keys"}, []any{"", "", "TX", "z", 1000}, ids, map[string]string{

@@ -80,7 +80,7 @@ func testRunOnceTakesOver(t *testing.T) {
 	db := newDatabase(t)
 	db.Enqueue(t, "LEASED", 4)
 	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types)
-		VALUES ($1, 'h', 1, now() - interval '1 min', '{LEASED}'), ($2, 'h', 1, now() + interval '1 h', '{LEASED}')`, deadRelay, liveRelay)
+		VALUES ($1, 'h', 1, now() - interval '1 min', '{LEASED}'), ($2, 'h', 1, now() + interval '5 minutes', '{LEASED}')`, deadRelay, liveRelay)
 	db.Do(t, `UPDATE outbox.task SET state = 'leased', attempt = 1, lease_token = gen_random_uuid(), relay_id = CASE WHEN task_id % 2 = 0 THEN $1 ELSE $2 END::uuid`, deadRelay, liveRelay)
 	once(t, db, all(), relay.Config{}) // a relay that waited for the living one would hang for an hour
 	db.want(t, 2, "tasks of the dead relay were done in their second attempt", `SELECT count(*) FROM effect WHERE attempt = 2`)

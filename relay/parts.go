@@ -31,11 +31,12 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 	hearing, limits := run.NewHearing(r.runner, r.leases, upkeep.Interval), &r.runner.Store
 	return upkeep.New(upkeep.Params{
 		RelayID: r.runner.RelayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
-		Schema: r.runner.Schema,
-		Pool:   r.runner.Conns,
-		Pace:   r.newPace(),
-		Log:    r.log,
-		Now:    now,
+		Schedules: schedule.Definitions(r.schedules),
+		Schema:    r.runner.Schema,
+		Pool:      r.runner.Conns,
+		Pace:      r.newPace(),
+		Log:       r.log,
+		Now:       now,
 		Jobs: []upkeep.Job{
 			{Name: "hear", Run: hearing.Hear},
 			{Name: "give tokens back", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {

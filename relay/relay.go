@@ -215,7 +215,13 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	}
 	stopSchedules := func() {}
 	if !once && len(r.schedules) > 0 {
-		stopSchedules = background(func(<-chan struct{}) { r.newScheduler().Run(claiming) })
+		stopSchedules = background(func(<-chan struct{}) {
+			select {
+			case <-r.heart.First: // others know whose its schedules are
+				r.newScheduler().Run(claiming)
+			case <-claiming.Done():
+			}
+		})
 	}
 	stopDraining := background(func(drained <-chan struct{}) { r.drain(claiming, drained, stopHandling) })
 	select {

@@ -23,9 +23,13 @@ type Schedules []Schedule
 // A relay adds its schedules to the table when it starts. If the Spec of one that is there has
 // changed, its next firing is computed anew, from now on; else it is kept, so that nothing is lost
 // by a restart. Where processes disagree on a schedule, as in a rolling deploy, the last one that
-// started decides, and only relays with the same Spec, CatchUp, task type and payload fire it. A
-// schedule that is no longer in any Config stays in the table and does not fire;
-// admin.Client.RemoveSchedule removes it.
+// started decides, and only relays with the same Spec, CatchUp, task type and payload fire it. When
+// none of these lives any more, or the schedule's row is gone, a relay that has the schedule
+// registers its own again within 10 s. A schedule that is no longer in any Config stays in the table
+// and does not fire; admin.Client.RemoveSchedule removes it.
+//
+// A next firing that lies further ahead than Timing gives was computed while PostgreSQL's clock was
+// ahead. It is set back, so what fired early by that clock may fire again.
 type Schedule struct {
 	// Name is the schedule's identity: at most 128 bytes of text that prints, once in a schema.
 	Name string
@@ -34,9 +38,8 @@ type Schedule struct {
 	Timing Timing
 
 	// Spec is the timing as text: the cron expression, or a version such as "2". Operators see it.
-	// Change it whenever Timing changes: the next firing is computed anew when Spec changes, and
-	// only then. If it is empty, it is "every 24h0m0s" for Every(24*time.Hour); any other Timing
-	// needs one.
+	// Change it whenever Timing changes: the next firing is computed anew when Spec changes. If it is
+	// empty, it is "every 24h0m0s" for Every(24*time.Hour); any other Timing needs one.
 	Spec string
 
 	// Task is what a firing enqueues, made by TaskType.New. Its RunAt and Schema are set by the

@@ -139,7 +139,9 @@ GRANT SELECT (name, next_at, last_at, created_at, paused, catch_up, task_type, s
    ON outbox.schedule TO outbox_viewer, outbox_operator;
 GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id, last_id)
    ON outbox.running TO outbox_viewer, outbox_operator;
-GRANT SELECT ON outbox.relay, outbox.counter, outbox.counter_log, outbox.maintenance, outbox.cancel, outbox.task_type, outbox.bucket, outbox.sample
+GRANT SELECT (relay_id, host, pid, started_at, alive_until, task_types, workers, connections, taken_over_at)
+   ON outbox.relay TO outbox_viewer, outbox_operator;
+GRANT SELECT ON outbox.unowned_schedule, outbox.counter, outbox.counter_log, outbox.maintenance, outbox.cancel, outbox.task_type, outbox.bucket, outbox.sample
    TO outbox_viewer, outbox_operator;
 -- Who did what by hand is added to by those who may do it, and changed by nobody.
 GRANT SELECT ON outbox.audit TO outbox_worker, outbox_viewer, outbox_operator;

@@ -48,7 +48,7 @@ func (s *Scheduler) fireOne(ctx context.Context, fired map[string]bool) (name st
 		if err != nil {
 			return err
 		}
-		one := &s.Schedules[slices.IndexFunc(s.Schedules, func(one Schedule) bool { return one.Name == name })]
+		one := s.of(name)
 		if f, err = one.firings(time.UnixMicro(due).UTC(), time.UnixMicro(now).UTC(), paused); err != nil {
 			return err
 		}
@@ -71,6 +71,11 @@ func (s *Scheduler) fireOne(ctx context.Context, fired map[string]bool) (name st
 		s.ended(name, f.why)
 	}
 	return name, nil
+}
+
+// of is the schedule of that name.
+func (s *Scheduler) of(name string) *Schedule {
+	return &s.Schedules[slices.IndexFunc(s.Schedules, func(one Schedule) bool { return one.Name == name })]
 }
 
 // tasks are what firings enqueue.

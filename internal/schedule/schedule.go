@@ -3,6 +3,7 @@ package schedule
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -92,6 +93,16 @@ func checkText(text string) error {
 		}
 	}
 	return nil
+}
+
+// Definitions are those of prepared schedules by name, as JSON.
+func Definitions(of []Schedule) string {
+	all := make(map[string]string, len(of))
+	for _, s := range of {
+		all[s.Name] = s.definition
+	}
+	text, _ := json.Marshal(all) // of strings, so there is no error
+	return string(text)
 }
 
 // hash tells lists of texts apart: each has its length before it.

@@ -2,13 +2,11 @@ package schedule
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"log/slog"
 	"strings"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
@@ -32,14 +30,15 @@ type Params struct {
 // goroutine.
 type Scheduler struct {
 	Params
-	registered map[string]bool
+	registered map[string]bool // as far as is known
+	known      map[string]bool // names that this run has registered before
 	changed    map[string]bool // names that another process has changed, as was logged
 	rests      rests
 }
 
 // New returns the scheduler of one run of a relay.
 func New(p Params) *Scheduler {
-	return &Scheduler{Params: p, registered: map[string]bool{}, changed: map[string]bool{}, rests: rests{}}
+	return &Scheduler{Params: p, registered: map[string]bool{}, known: map[string]bool{}, changed: map[string]bool{}, rests: rests{}}
 }
 
 // Run fires until ctx ends. Its timer is set to the next firing.
@@ -116,11 +115,6 @@ func ofSchedule(err error) bool {
 	return errors.Is(err, errNextPanicked) || pgerr.Refusal(err) && !strings.HasPrefix(pgerr.Code(err), "25")
 }
 
-const nextFiringSQL = `/* outbox: find the next firing */
-SELECT (LEAST(extract(epoch FROM min(s.next_at) FILTER (WHERE s.definition = k.definition) - clock_timestamp()), 3e9) * 1000000)::bigint,
-       COALESCE(array_agg(s.name) FILTER (WHERE s.definition <> k.definition), '{}')
-  FROM outbox.schedule s JOIN unnest($1::text[], $2::text[]) AS k (name, definition) ON s.name = k.name`
-
 // keys are the names and definitions of the schedules that do not rest, without those to skip.
 func (s *Scheduler) keys(skip map[string]bool) (names, definitions []string) {
 	for _, one := range s.Schedules {
@@ -129,29 +123,6 @@ func (s *Scheduler) keys(skip map[string]bool) (names, definitions []string) {
 		}
 	}
 	return names, definitions
-}
-
-// nextFiring returns in how long the next of the schedules is due.
-func (s *Scheduler) nextFiring(ctx context.Context) (wait time.Duration, err error) {
-	var us sql.NullInt64
-	var changed []string
-	names, definitions := s.keys(nil)
-	err = s.Pool.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		return tx.QueryRowContext(ctx, s.Schema.SQL(nextFiringSQL), pq.Array(names), pq.Array(definitions)).Scan(&us, pq.Array(&changed))
-	})
-	if err != nil {
-		return 0, err
-	}
-	for _, name := range changed {
-		if !s.changed[name] {
-			s.changed[name] = true
-			s.Log.Warn("outbox: a schedule was changed by another process; this relay does not fire it", "schedule", name)
-		}
-	}
-	if !us.Valid {
-		return recheck, nil
-	}
-	return time.Duration(us.Int64) * time.Microsecond, nil
 }
 
 // rest leaves a schedule alone for a while, as it cannot be fired or registered.

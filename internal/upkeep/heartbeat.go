@@ -81,8 +81,8 @@ func (h *Heartbeat) Ahead() time.Duration { return time.Duration(h.ahead.Load())
 
 // BeatSQL renews the relay's row, and returns PostgreSQL's clock.
 const BeatSQL = `/* outbox: heartbeat */
-INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections)
-VALUES ($1::uuid, $2, $3, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[], $6, NULLIF($7::integer, 0))
+INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections, schedules)
+VALUES ($1::uuid, $2, $3, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[], $6, NULLIF($7::integer, 0), $8::jsonb)
 ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections, taken_over_at = NULL
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, ` + pg.CommitAsync
 
@@ -149,28 +149,29 @@ func (h *Heartbeat) Run(stop <-chan struct{}) {
 
 // Beat renews the relay's row. The lease counts from before the statement was sent.
 func (h *Heartbeat) Beat(ctx context.Context) error {
-	sent := h.Now()
+	sent, ahead := h.Now(), time.Duration(0)
 	err := h.on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, Interval)
 		defer cancel()
-		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers, h.Pool.MaxConns()}
+		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers, h.Pool.MaxConns(), h.Schedules}
 		var now int64
 		sent := time.Now()
 		if err := conn.QueryRowContext(ctx, h.Schema.SQL(BeatSQL), args...).Scan(&now, new(string)); err != nil {
 			return err
 		}
-		h.ahead.Store(int64(time.UnixMicro(now).Sub(sent.Add(time.Since(sent) / 2))))
+		ahead = time.UnixMicro(now).Sub(sent.Add(time.Since(sent) / 2))
 		return nil
 	})
 	if err != nil {
 		h.failure.Store(&err)
 		return err
 	}
+	h.ahead.Store(int64(ahead))
 	end := sent.Add(LeaseDuration)
 	h.end.Store(&end)
 	if h.streak.last.IsZero() {
 		close(h.First) // whoever waits for it may look at the end
 	}
-	h.streak.beat(sent)
+	h.streak.beat(sent, ahead)
 	return nil
 }

@@ -14,6 +14,7 @@ type Params struct {
 	PID           int
 	Types         []string // that have a handler
 	Workers       int
+	Schedules     string // the definition of each by name, as JSON
 	Schema        pg.Schema
 	Pool          *pg.Pool
 	Pace          pg.Pace

@@ -48,9 +48,10 @@ func SharedJobs(deadRetention time.Duration) []SharedJob {
 // had it may be dead.
 const maxSharedWait = 30 * time.Second
 
-// A log that is empty needs no fold.
+// A log that is empty needs no fold. What is due further ahead than any job rests was written while
+// the server's clock was ahead: it is due now.
 const nextSharedSQL = `/* outbox: when maintenance is due */
-SELECT count(*), (extract(epoch FROM min(due_at) FILTER (WHERE job <> 'fold' OR EXISTS (SELECT 1 FROM outbox.counter_log))
+SELECT count(*), (extract(epoch FROM min(CASE WHEN due_at <= clock_timestamp() + interval '1 hour' THEN due_at ELSE clock_timestamp() END) FILTER (WHERE job <> 'fold' OR EXISTS (SELECT 1 FROM outbox.counter_log))
                                      - clock_timestamp()) * 1000000)::bigint
   FROM outbox.maintenance WHERE job = ANY ($1::text[])`
 
@@ -61,7 +62,7 @@ RETURNING ` + pg.CommitAsync
 // The settings hold for the job's own statements.
 const takeSharedSQL = `/* outbox: take a job of maintenance */
 WITH s AS MATERIALIZED (
-  SELECT job FROM outbox.maintenance WHERE job = ANY ($1::text[]) AND due_at <= clock_timestamp() ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+  SELECT job FROM outbox.maintenance WHERE job = ANY ($1::text[]) AND due_at NOT BETWEEN clock_timestamp() AND clock_timestamp() + interval '1 hour' ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED)
 SELECT job FROM s WHERE set_config('statement_timeout', $2, true) || set_config('lock_timeout', $2, true)
        || set_config('idle_in_transaction_session_timeout', $3, true) || ` + pg.CommitAsync + ` IS NOT NULL`
 

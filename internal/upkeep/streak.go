@@ -2,14 +2,28 @@ package upkeep
 
 import "time"
 
-// streak is beats that came through without a gap.
-type streak struct{ first, last time.Time }
+// streak is beats that came through without a gap and without a step of the server's clock.
+type streak struct {
+	first, last time.Time
+	ahead       time.Duration // of the server's clock, as the last beat saw it
+}
 
-func (s *streak) beat(sent time.Time) {
+func (s *streak) beat(sent time.Time, ahead time.Duration) {
 	if sent.Sub(s.last) > beatGap {
 		s.first = sent
 	}
-	s.last = sent
+	s.stepped(sent, ahead)
+	s.last, s.ahead = sent, ahead
+}
+
+// stepped reports whether the server's clock, or this process's, has been set since the last beat.
+// All relays look dead then, or alive for long, until they renew: the streak begins anew.
+func (s *streak) stepped(now time.Time, ahead time.Duration) bool {
+	if (ahead - s.ahead).Abs() < Interval {
+		return false
+	}
+	s.first = now
+	return true
 }
 
 // settled reports whether this relay has beaten for as long as leases last, up to now: after an

@@ -29,10 +29,25 @@ func TestTakeoverWaitsForUnbrokenHeartbeats(t *testing.T) {
 	} {
 		var s streak
 		for _, b := range c.beats {
-			s.beat(at(b))
+			s.beat(at(b), time.Hour)
 		}
 		if got := s.settled(at(c.now)); got != c.want {
 			t.Errorf("%s: settled %v, want %v", c.name, got, c.want)
+		}
+	}
+	// A step of the server's clock, seen by a beat or between two, has all relays look dead, or alive for
+	// long, until they renew.
+	for _, step := range []time.Duration{-24 * time.Hour, 5 * time.Second, 24 * time.Hour} {
+		var s streak
+		for _, b := range []float64{0, 3, 6, 9} {
+			s.beat(at(b), 0)
+		}
+		if !s.stepped(at(10.1), step) || s.settled(at(10.1)) {
+			t.Errorf("a step of %v between two beats: settled", step)
+		}
+		s.beat(at(12), step)
+		if s.settled(at(12.1)) || s.stepped(at(12.1), step) {
+			t.Errorf("a step of %v before a beat: settled, or another step", step)
 		}
 	}
 	// No relay's lease runs out in an outage that this one does not count as such.

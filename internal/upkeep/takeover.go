@@ -9,9 +9,14 @@ import (
 	"github.com/txoutbox/outbox/internal/pg"
 )
 
+// dead says that the relay of a row does not live. A row that says so for longer than a beat gives was
+// written while the server's clock was ahead: a relay that lives writes it anew with each beat.
+const dead = `alive_until NOT BETWEEN clock_timestamp() AND clock_timestamp() + interval '5 minutes'`
+
 // $1: also leases of relays that have no row.
 const TakeOverDueSQL = `/* outbox: whether leases are to be taken over */
-SELECT EXISTS (SELECT 1 FROM outbox.relay l WHERE alive_until < clock_timestamp() AND (taken_over_at IS NULL
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+       EXISTS (SELECT 1 FROM outbox.relay l WHERE ` + dead + ` AND (taken_over_at IS NULL
        OR EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id)))
     OR EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.leased_until < clock_timestamp())
     OR $1::boolean AND EXISTS (SELECT 1 FROM outbox.task t WHERE state = 'leased'
@@ -32,12 +37,12 @@ SELECT relay_id::text, host, pid, taken_over_at IS NULL,
        (SELECT count(*) FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id
            AND t.timeline -> -1 ->> 'event' = 'lost') AS lost_before
   FROM outbox.relay l
- WHERE alive_until < clock_timestamp() AND relay_id <> $1::uuid AND (taken_over_at IS NULL
+ WHERE ` + dead + ` AND relay_id <> $1::uuid AND (taken_over_at IS NULL
     OR EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id))
  ORDER BY relay_id LIMIT 10 FOR UPDATE SKIP LOCKED`
 
 const TakenOverSQL = `/* outbox: note that relays are dead */
-UPDATE outbox.relay SET taken_over_at = clock_timestamp() WHERE relay_id = ANY ($1::uuid[])`
+UPDATE outbox.relay SET taken_over_at = clock_timestamp(), alive_until = LEAST(alive_until, clock_timestamp()) WHERE relay_id = ANY ($1::uuid[])`
 
 // A claim of a suspect that has not counted its attempt yet is no run.
 const lostTimeline = `CASE WHEN t.timeline -> -1 @> jsonb_build_object('event', 'lost', 'attempt', t.attempt) THEN t.timeline
@@ -76,12 +81,16 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 	if !t.streak.settled(now) {
 		return TakeoverInterval, nil
 	}
+	var clock int64
 	var due bool
 	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		return conn.QueryRowContext(ctx, t.Schema.SQL(TakeOverDueSQL), strandedToo).Scan(&due)
+		return conn.QueryRowContext(ctx, t.Schema.SQL(TakeOverDueSQL), strandedToo).Scan(&clock, &due)
 	})
 	if err != nil {
 		return 0, err
+	}
+	if t.streak.stepped(now, time.Until(time.UnixMicro(clock))) {
+		return TakeoverInterval, nil
 	}
 	if !due {
 		if strandedToo {

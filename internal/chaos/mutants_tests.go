@@ -79,7 +79,11 @@ var claimMutants = []mutant{
 		}},
 	{name: "unknown-is-failure", help: "a COMMIT whose outcome is unknown is a failure of the handler's",
 		tests: testRun{"relay", "TestALostCommitIsNoAttempt$"}, edits: []edit{
-			{"internal/run/attempt.go", "	if !pgerr.CommitFailed(err) {\n", "	if false {\n"},
+			{"internal/run/attempt.go", "	if !pgerr.CommitFailed(err) ||", "	if false &&"},
+		}},
+	{name: "blames-handler", help: "a timeout of the relay's own statement after the handler's work is the handler's failure",
+		tests: testRun{"relay", "TestALockOnATableOfTheOutboxIsNoAttempt$"}, edits: []edit{
+			{"internal/run/guard.go", `return pgerr.Code(gone) == "3B001", err`, `return gone == nil && false, err`},
 		}},
 	{name: "uncounted-delete", help: "the counters are not told of a task that is deleted",
 		tests: testRun{"relay", "TestEachTaskOfEachKindRunsOnce$"}, edits: []edit{

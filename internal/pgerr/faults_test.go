@@ -62,6 +62,9 @@ func TestTheTableOfSQLSTATEsIsWhatTheCodeSays(t *testing.T) {
 			if got, want := Of(err), Fault(row["whose fault"]); got != want {
 				t.Errorf("%v is %q, and %q in the table", err, got, want)
 			}
+			if got, want := CommitFailed(err) && !Blameless(err), row["counts, from COMMIT"] == "yes"; got != want {
+				t.Errorf("%v from COMMIT counts: %v, and %v in the table", err, got, want)
+			}
 		}
 	}
 	for code := range faults {

@@ -47,11 +47,12 @@ var faults = map[string]Fault{
 	"25P03": Connection, // idle_in_transaction_session_timeout
 	"25P04": Connection, // transaction_timeout
 	"40001": Others,     // serialization_failure
+	"40003": Connection, // statement_completion_unknown
 	"40P01": Others,     // deadlock_detected
 	"53":    Resources,  // insufficient resources
 	"53300": Server,     // too_many_connections
 	"55P03": Others,     // lock_not_available
-	"57014": Others,     // query_canceled
+	"57":    Others,     // operator intervention, such as query_canceled
 	"57P01": Connection, // admin_shutdown: one backend was terminated, or all
 	"57P02": Server,     // crash_shutdown
 	"57P03": Server,     // cannot_connect_now
@@ -92,6 +93,10 @@ func Passing(err error) bool { f := Of(err); return f == Connection || f == Othe
 // the lane's rows, or in a trigger or right of the app's: other lanes go on.
 func Refusal(err error) bool { return Of(err) == Refused }
 
+// Blameless reports whether err says nothing about what a statement was to do: of the relay's own it
+// is no attempt of a task.
+func Blameless(err error) bool { f := Of(err); return f != Foreign && f != Refused }
+
 // Conflict reports whether err says that a transaction gave way to another one and may be repeated.
 func Conflict(err error) bool { c := Code(err); return c == "40001" || c == "40P01" }
 
@@ -102,7 +107,7 @@ func CommitFailed(err error) bool {
 	case c == "40003": // statement_completion_unknown
 		return false
 	case c != "":
-		switch c[:2] { // connection, resources, operator, system, internal: perhaps after the commit record
+		switch c[:min(2, len(c))] { // connection, resources, operator, system, internal: perhaps after the commit record
 		case "08", "53", "57", "58", "XX":
 			return false
 		}

@@ -148,14 +148,14 @@ func (a *attempt) succeed(ctx context.Context, out callResult, verdicts []verdic
 }
 
 // finish commits. A commit that surely failed is a failure of the handler: a trigger or constraint
-// that only a commit checks, a serialization failure. An unknown outcome is no attempt: the row
-// shows what happened.
+// that only a commit checks. One that gave way to others, or whose outcome is unknown, is no
+// attempt: the row shows what happened.
 func (a *attempt) finish(verdicts []verdict, failure error) error {
 	err := a.commit(verdicts)
 	if err == nil {
 		return nil
 	}
-	if !pgerr.CommitFailed(err) {
+	if !pgerr.CommitFailed(err) || failure == nil && pgerr.Blameless(err) {
 		a.r.Journal.ForgetRuns(a.runs)
 		return err
 	}

@@ -245,7 +245,8 @@ const endRunSQL = `/* outbox: end a claim */
 SELECT outbox.end_run($1, $2)`
 
 // keep keeps what the handler did, and writes what becomes of its tasks: without verdicts they are
-// done. Not released is an error of the handler's work or of its transaction, see isBroken.
+// done. Not released is an error of the handler's work or of its transaction, see isBroken; released
+// is one of the relay's own statements.
 func (u *unit) keep(verdicts []verdict) (released bool, err error) {
 	var done, history []*store.Row
 	var canceledTypes []string
@@ -274,10 +275,10 @@ func (u *unit) keep(verdicts []verdict) (released bool, err error) {
 		after += "; " + u.CountClaimed(u.h.Type, u.uncounted)
 	}
 	err = u.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		if err := u.release(ctx, c, u.h.Keep, history, after, u.SQL(endRunSQL), one); err != nil {
+		var err error
+		if released, err = u.release(ctx, c, u.h.Keep, history, after, u.SQL(endRunSQL), one); err != nil {
 			return err
 		}
-		released = true
 		if err := writeVerdicts(ctx, u.Store, c, u.rows, verdicts); err != nil {
 			return err
 		}

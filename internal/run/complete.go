@@ -71,12 +71,9 @@ func (d *removal) keep() (released bool, err error) {
 		history = append(history, &d.row)
 	}
 	err = d.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		if err := d.release(ctx, c, d.h.Keep, history, "", d.SQL(endCompleteSQL)); err != nil {
+		var err error
+		if released, err = d.release(ctx, c, d.h.Keep, history, "", d.SQL(endCompleteSQL)); err != nil || d.again == nil {
 			return err
-		}
-		released = true
-		if d.again == nil {
-			return nil
 		}
 		return d.WriteBack(ctx, c, &d.row, nextIteration(*d.again))
 	})
@@ -143,7 +140,7 @@ func (c *completion) succeed() error {
 		return c.commit()
 	case released:
 		c.abort()
-		c.l.prevented.Store(pgerr.Lost(err)) // the connection worked after fn
+		c.l.prevented.Store(pgerr.Blameless(err))
 		return c.failure(err)
 	case !isBroken(err):
 		c.giveBack()
@@ -161,6 +158,7 @@ func (c *completion) commit() error {
 	if err := c.tx.Commit(); err != nil {
 		pg.Drop(c.conn)
 		if pgerr.CommitFailed(err) {
+			c.l.prevented.Store(pgerr.Blameless(err))
 			return c.failure(fmt.Errorf("commit: %w", err))
 		}
 		return c.unknown(err)

@@ -38,7 +38,7 @@ type ending struct {
 	out       callResult
 	ended     time.Time                                          // by the process's clock
 	canceled  []int64                                            // tasks that an operator or the app canceled
-	prevented bool                                               // a Leased handler's Complete failed by the database
+	prevented bool                                               // a Leased handler's Complete or Extend failed by the database
 	backoff   func(attempts int) (wait time.Duration, stop bool) // after so many failed attempts
 
 	maxElapsed time.Duration // from the first failure to the last attempt's time; 0: any time

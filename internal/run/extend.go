@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // A row without an end stays so: its lease is the relay's.
@@ -43,6 +44,7 @@ func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 		}
 		return err
 	})
+	l.unextended.Store(ended() == nil && pgerr.Blameless(err))
 	switch {
 	case err != nil:
 		if cause := ended(); cause != nil { // in the middle: drivers say a bad connection, or less

@@ -113,7 +113,10 @@ func (g *guardedTx) ask(ctx context.Context, c pg.Exclusive, statements, query s
 // release ends the handler's savepoint, and asks with a query. The tasks that are done go to the
 // history for keep, if that is not 0; after is more for the message. Without the guarded transaction
 // the message fails and changes nothing, as the savepoint is gone.
-func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keep time.Duration, done []*store.Row, after, query string, args ...any) error {
+//
+// Released with an error: a statement of the relay's own failed, and the handler's work is not to
+// blame. Statements after RELEASE are the relay's.
+func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keep time.Duration, done []*store.Row, after, query string, args ...any) (released bool, err error) {
 	// Deferred constraints and triggers must speak now, while their errors can be undone. The
 	// handler may have taken a role that has no rights here.
 	statements := "SET CONSTRAINTS ALL IMMEDIATE; "
@@ -123,17 +126,22 @@ func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keep time.Durat
 	statements += g.session.Restore
 	if keep > 0 && len(done) > 0 { // payloads are parameters, which several statements in a message cannot have
 		if err := g.ask(ctx, c, "", probeSQL); err != nil {
-			return err
+			return false, err
 		}
 		if _, err := c.ExecContext(ctx, statements); err != nil {
-			return err
+			return false, err
 		}
 		if err := g.Keep(ctx, c, keep, done); err != nil {
-			return err
+			return !pgerr.Refusal(err), err // a refusal may be for what is in the row
 		}
 		statements = g.session.Restore
 	}
-	return g.ask(ctx, c, statements+"; RELEASE SAVEPOINT "+g.savepoint+after, query, args...)
+	err = g.ask(ctx, c, statements+"; RELEASE SAVEPOINT "+g.savepoint+after, query, args...)
+	if err == nil || isBroken(err) {
+		return err == nil, err
+	}
+	_, gone := c.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+g.savepoint)
+	return pgerr.Code(gone) == "3B001", err
 }
 
 // undoneSQL is a probe that puts back of the session what a rollback does not.

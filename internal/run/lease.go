@@ -31,6 +31,7 @@ type lease struct {
 	completing atomic.Int32
 	completed  atomic.Pointer[verdict] // what became of the task
 	prevented  atomic.Bool             // the latest Complete met the database's failure, not fn's
+	unextended atomic.Bool             // so did the latest Extend
 }
 
 // noHeartbeat reports whether no heartbeat keeps it: it ends with ctx.

@@ -122,7 +122,7 @@ func (x *LeasedRun) finish(out callResult) {
 		return
 	}
 	end := newEnding(r.Log, h, out)
-	end.prevented = x.prevented.Load()
+	end.prevented = x.prevented.Load() || x.unextended.Load()
 	if out.canceled {
 		end.canceled = []int64{t.ID}
 	}

@@ -1,0 +1,104 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/faultmap"
+	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// raised is where a statement fails once, with the code of its task's row in planned: in the
+// handler, in a trigger that the handler's write has deferred, and at the relay's own end of the run.
+const raisedSQL = `
+CREATE TABLE planned (task_id bigint, place text, code text);
+CREATE FUNCTION raise_planned(place text, of_task bigint) RETURNS void LANGUAGE plpgsql SET search_path = public AS $$
+DECLARE
+  p planned;
+BEGIN
+  SELECT * INTO p FROM planned WHERE planned.task_id = of_task AND planned.place = raise_planned.place;
+  IF FOUND AND nextval('once_' || of_task) = 1 THEN
+    RAISE EXCEPTION 'planned' USING ERRCODE = p.code;
+  END IF;
+END $$;
+CREATE FUNCTION raise_late() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+BEGIN PERFORM raise_planned(TG_ARGV[0], CASE TG_OP WHEN 'DELETE' THEN OLD.task_id ELSE NEW.task_id END); RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END; END $$;
+CREATE CONSTRAINT TRIGGER late AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION raise_late('deferred');
+CREATE TRIGGER own BEFORE DELETE ON outbox.running FOR EACH ROW EXECUTE FUNCTION raise_late('own')`
+
+// stateError is an error of PostgreSQL's.
+type stateError string
+
+func (s stateError) Error() string    { return string(s) }
+func (s stateError) SQLState() string { return string(s) }
+
+var sqlstate = regexp.MustCompile(`\b[0-9A-Z]{5}\b|\b[0-9A-Z]{2}\b`)
+
+// Of each SQLSTATE the attempt counts as docs/faults.md says, by the statement that failed.
+func TestAnAttemptCountsByTheStatementThatFailed(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, raisedSQL)
+	want := map[int64]string{}
+	for _, row := range faultmap.Table(t, "PostgreSQL") {
+		if strings.HasPrefix(row["SQLSTATE"], "none") {
+			continue
+		}
+		codes := sqlstate.FindAllString(row["SQLSTATE"], -1)
+		if len(codes) > 10 { // of those that are alike
+			codes = []string{"23505", "P0001"}
+		}
+		for _, code := range codes {
+			if len(code) == 2 {
+				code += "ZZZ"
+			}
+			for _, place := range []string{"handler", "deferred", "own"} {
+				counts := strings.HasPrefix(row["counts, from the handler"], "yes")
+				if place == "own" {
+					counts = strings.HasPrefix(row["counts, from the relay"], "yes")
+				}
+				if place == "deferred" && pgerr.Lost(stateError(code)) {
+					continue // no statement of an app says that and goes on
+				}
+				id := int64(db.Int(t, `WITH t AS (INSERT INTO outbox.task (task_type, payload, state, run_at) VALUES ('TX', '{}', 'scheduled', now() + interval '1 hour') RETURNING task_id)
+					INSERT INTO planned SELECT task_id, $1, $2 FROM t RETURNING task_id`, place, code))
+				db.Do(t, fmt.Sprintf(`CREATE SEQUENCE once_%d`, id))
+				want[id] = fmt.Sprintf("%s in the %s: counts %v", code, place, counts)
+			}
+		}
+	}
+	reg := handlers.New()
+	relaytest.Register(reg, "tx", "TX", 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+		if _, err := tx.ExecContext(ctx, `SELECT raise_planned('handler', $1)`, tasks[0].ID); err != nil {
+			return err
+		}
+		return effect(ctx, tx, tasks[0].ID, tasks[0].Attempt)
+	}, handlers.MaxAttempts(1), retrySoon())
+	run(t, db, reg, relay.Config{PollInterval: 50 * time.Millisecond})
+	db.Do(t, `SELECT outbox.run_task_now(task_id) FROM planned`)
+	db.Emptied(t, time.Minute)
+	rows, err := db.Query(`SELECT p.task_id, p.code || ' in the ' || p.place || ': counts ' || CASE WHEN EXISTS (SELECT FROM outbox.dead_task d WHERE d.task_id = p.task_id) THEN 'true' ELSE 'false' END FROM planned p`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		var got string
+		if err := rows.Scan(&id, &got); err != nil {
+			t.Fatal(err)
+		}
+		if got != want[id] {
+			t.Errorf("got %s; want %s", got, want[id])
+		}
+	}
+	db.Do(t, `DELETE FROM outbox.dead_task`)
+}

@@ -57,6 +57,7 @@ type faulty struct {
 	driver.Connector
 	before map[string]func()                      // is called before a call
 	each   func(ctx context.Context, call string) // before any call; may be nil
+	sent   func(text string)                      // before any call; may be nil
 
 	mu    sync.Mutex
 	under map[string]*sync.RWMutex // held for reading by calls under way
@@ -185,13 +186,16 @@ type faultyConn struct {
 
 var (
 	nameOfSQL  = regexp.MustCompile(`/\* (outbox: [^*]*) \*/`)
-	varyingSQL = regexp.MustCompile(`ob_[0-9a-f]+|[0-9]+(,[0-9]+)*`)
+	varyingSQL = regexp.MustCompile(`ob_[0-9a-z]+|[0-9]+(,[0-9]+)*`)
 )
 
 // on makes a call, or lets it fail.
 func (c *faultyConn) on(ctx context.Context, query string, do func() error) error {
 	if c.broken {
 		return driver.ErrBadConn
+	}
+	if c.f.sent != nil {
+		c.f.sent(query)
 	}
 	call := varyingSQL.ReplaceAllString(query, "?")
 	if m := nameOfSQL.FindStringSubmatch(query); m != nil {

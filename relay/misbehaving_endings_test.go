@@ -82,7 +82,7 @@ type savepoints struct{}
 // findSavepoints is a context with the names of the relay's savepoints, by the process of their
 // backend.
 func (m *misbehavingRelay) findSavepoints(ctx context.Context) (context.Context, error) {
-	rows, err := m.db.QueryContext(ctx, `SELECT pid, substring(query FROM 'ob_[0-9a-f]+') FROM pg_stat_activity
+	rows, err := m.db.QueryContext(ctx, `SELECT pid, substring(query FROM 'ob_[0-9a-z]+') FROM pg_stat_activity
 		WHERE datname = current_database() AND query LIKE '%SAVEPOINT ob!_%' ESCAPE '!'`)
 	if err != nil {
 		return nil, err

@@ -59,7 +59,7 @@ var claimMutants = []mutant{
 		}},
 	{name: "no-release", help: "a claim ends without RELEASE of its savepoint, so its end goes on in no transaction",
 		tests: testRun{"relay", "TestAHandlerThatRollsItsClaimBackStaysInTheJournalUntilThatIsRecorded$"}, edits: []edit{
-			{"internal/run/guard.go", `statements+"; RELEASE SAVEPOINT "+g.savepoint+after`, "statements+after"},
+			{"internal/run/guard.go", `statements+"; RELEASE SAVEPOINT "+savepoint+after`, "statements+after"},
 		}},
 	{name: "no-journal", help: "the journal of runs gets no rows",
 		tests: testRun{"relay", "TestABatchIsOneRowOfTheJournal$"}, edits: []edit{

@@ -22,10 +22,7 @@ var settings = map[string]string{
 	"shared_buffers":     "256MB",
 	"jit":                "off",
 
-	// Of what functions and triggers execute, too. Savepoints have a name each, and so an entry
-	// each.
-	"pg_stat_statements.track": "all",
-	"pg_stat_statements.max":   "100000",
+	"pg_stat_statements.track": "all", // of what functions and triggers execute, too
 }
 
 // server is a PostgreSQL of this test's own, and what is asked of it from outside of the database

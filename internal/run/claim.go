@@ -180,7 +180,7 @@ func (u *unit) take(c claimPlan) error {
 			}
 			switch {
 			case p.makesSettings:
-				after = untimed + "SAVEPOINT " + u.savepoint
+				after = untimed + "SAVEPOINT " + savepoint
 			case !more:
 				after = u.savepointStatements()
 			}
@@ -217,16 +217,18 @@ func (u *unit) take(c claimPlan) error {
 }
 
 func (u *unit) savepointStatements() string {
-	return "SAVEPOINT " + u.savepoint + "; SET LOCAL statement_timeout = " + pg.Millis(u.h.Timeout)
+	return "SAVEPOINT " + savepoint + "; SET LOCAL statement_timeout = " + pg.Millis(u.h.Timeout)
 }
 
 // allow makes the transaction wait for a handler with another timeout than the registered one,
-// which the claim has set it for.
+// which the claim has set it for. By a query: each value would be another SET for
+// pg_stat_statements.
 func (u *unit) allow(timeout time.Duration) error {
 	if timeout == u.h.Timeout {
 		return nil
 	}
-	return u.exec("SET LOCAL idle_in_transaction_session_timeout = " + pg.Millis(idleFor(timeout)) + "; SET LOCAL statement_timeout = " + pg.Millis(timeout))
+	return u.exec("/* outbox: allow a task's own timeout */ SELECT set_config('idle_in_transaction_session_timeout', '" + pg.Millis(idleFor(timeout)) + "', true), " +
+		"set_config('statement_timeout', '" + pg.Millis(timeout) + "', true)")
 }
 
 // tasks are what the handler gets.

@@ -33,7 +33,7 @@ type removal struct {
 }
 
 func newRemoval(s *store.Store, h *handler.Handler, leased *store.Row, token string) removal {
-	d := removal{guardedTx: newGuardedTx(s), h: h, token: token, row: *leased}
+	d := removal{guardedTx: guardedTx{Store: s}, h: h, token: token, row: *leased}
 	d.row.Attempt--
 	return d
 }
@@ -48,7 +48,7 @@ SELECT outbox.end_run($1, 0)`
 func (d *removal) take(ctx context.Context) error {
 	args := []any{d.row.ID, d.token}
 	err := d.exclusively(func(_ context.Context, c pg.Exclusive) error {
-		return c.Together(ctx, "", d.SQL(CompleteSQL), args, d.untimed()+"SAVEPOINT "+d.savepoint, func(values []driver.Value) error {
+		return c.Together(ctx, "", d.SQL(CompleteSQL), args, d.untimed()+"SAVEPOINT "+savepoint, func(values []driver.Value) error {
 			xid, began, found := strings.Cut(pg.Text(values[0]), " ")
 			if !found { // NULL
 				return nil

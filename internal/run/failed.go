@@ -258,5 +258,5 @@ func (a *attempt) againAfterDeadlock(ctx context.Context, out callResult, try in
 	case <-ctx.Done():
 		return false
 	}
-	return a.exec("ROLLBACK TO SAVEPOINT "+a.savepoint) == nil
+	return a.exec("ROLLBACK TO SAVEPOINT "+savepoint) == nil
 }

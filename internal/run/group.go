@@ -126,13 +126,13 @@ func (g *group) settled(ctx context.Context, i int, out callResult, v verdict, k
 // next ends the savepoint of the i-th task and claims the next one that is as it was locked, if the
 // group is to go on. It returns the number of the group's tasks if there is none.
 func (g *group) next(i int, v *verdict, keep bool) (next int, err error) {
-	release, savepoint := "RELEASE SAVEPOINT "+g.savepoint, "SAVEPOINT "+g.savepoint
+	release, begin := "RELEASE SAVEPOINT "+savepoint, "SAVEPOINT "+savepoint
 	own := g.untimed() + claimSettings(g.h) + "; SET LOCAL statement_timeout = " + pg.Millis(pg.Bookkeeping)
 	goOn := time.Since(g.start) <= g.h.GroupWithin && !g.r.Stopping()
 	err = g.exclusively(func(ctx context.Context, c pg.Exclusive) error {
 		before := release + "; " + g.session.Reset
 		if !keep {
-			before = "ROLLBACK TO " + savepoint + "; " + before
+			before = "ROLLBACK TO " + begin + "; " + before
 		}
 		if !v.done { // at once: the next handlers see it wait
 			if _, err := c.ExecContext(ctx, before+"; "+own); err != nil {
@@ -144,14 +144,14 @@ func (g *group) next(i int, v *verdict, keep bool) (next int, err error) {
 			before, v.written = own, true
 		}
 		for next = i + 1; goOn && next < len(g.rows); next++ {
-			claimed, err := g.claimMember(ctx, c, before, g.rows[next], g.untimed()+savepoint)
+			claimed, err := g.claimMember(ctx, c, before, g.rows[next], g.untimed()+begin)
 			if claimed || err != nil {
 				return err
 			}
 			before = release // of a task that was changed
 		}
 		next = len(g.rows)
-		_, err := c.ExecContext(ctx, before+"; "+own+"; "+savepoint)
+		_, err := c.ExecContext(ctx, before+"; "+own+"; "+begin)
 		return err
 	})
 	return next, err

@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -23,21 +24,21 @@ var (
 )
 
 // guardedTx is a transaction that removes tasks and in which the app's code writes: a claim of a Tx
-// or Batch handler, or a Complete. The app's code runs inside a savepoint with a random name.
+// or Batch handler, or a Complete. The app's code runs inside a savepoint, whose name is random.
 // Afterwards the guard proves that the transaction is still the one that removed the tasks, and
 // that nothing in it failed unseen.
 type guardedTx struct {
 	*store.Store
-	conn      *sql.Conn // nil: the transaction is a test's, which ends it, and keeps its session
-	tx        *sql.Tx
-	session   pg.Session
-	xid       string
-	savepoint string
+	conn    *sql.Conn // nil: the transaction is a test's, which ends it, and keeps its session
+	tx      *sql.Tx
+	session pg.Session
+	xid     string
 }
 
-func newGuardedTx(s *store.Store) guardedTx {
-	return guardedTx{Store: s, savepoint: "ob_" + store.RandomHex()}
-}
+// savepoint is the name of all savepoints that the app's code runs in. No SQL that was written before
+// the process began has it. One name for each would be a statement of its own for
+// pg_stat_statements, before PostgreSQL 17.
+var savepoint = "ob_" + strings.ToLower(rand.Text())
 
 // begin begins a transaction on a connection of the pool.
 func (g *guardedTx) begin(ctx context.Context) (err error) {
@@ -136,11 +137,11 @@ func (g *guardedTx) release(ctx context.Context, c pg.Exclusive, keep time.Durat
 		}
 		statements = g.session.Restore
 	}
-	err = g.ask(ctx, c, statements+"; RELEASE SAVEPOINT "+g.savepoint+after, query, args...)
+	err = g.ask(ctx, c, statements+"; RELEASE SAVEPOINT "+savepoint+after, query, args...)
 	if err == nil || isBroken(err) {
 		return err == nil, err
 	}
-	_, gone := c.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+g.savepoint)
+	_, gone := c.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+savepoint)
 	return pgerr.Code(gone) == "3B001", err
 }
 
@@ -150,7 +151,7 @@ SELECT outbox.end_run($1, 0)`
 
 // undo rolls the handler's work back and proves that the transaction still stands.
 func (g *guardedTx) undo(ctx context.Context, c pg.Exclusive) error {
-	_, err := c.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+g.savepoint+"; RELEASE SAVEPOINT "+g.savepoint+"; SET LOCAL statement_timeout = "+pg.Millis(pg.Bookkeeping))
+	_, err := c.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+savepoint+"; RELEASE SAVEPOINT "+savepoint+"; SET LOCAL statement_timeout = "+pg.Millis(pg.Bookkeeping))
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 // with what was claimed, unless the claim failed. left are those of a group's tasks that are as
 // before. The error is the database's, which is no attempt and a reason to slow down, or ErrNoSlot.
 func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, c claimPlan, claimed func([]*store.Row)) (left []*store.Row, err error) {
-	a := &attempt{unit: unit{guardedTx: newGuardedTx(&r.Store), h: h}, r: r, claim: handler.Claim{Began: time.Now(), Log: r.Log}}
+	a := &attempt{unit: unit{guardedTx: guardedTx{Store: &r.Store}, h: h}, r: r, claim: handler.Claim{Began: time.Now(), Log: r.Log}}
 	if err := r.runClaim(ctx, a, c, claimed); err != nil {
 		return a.left, err
 	}

@@ -16,7 +16,7 @@ var errSplit = errors.New("relay: the batch failed; its tasks run one by one")
 func (s *Stepper) stepTx(ctx context.Context, h *handler.Handler, c claimPlan) (runs []Run, err error) {
 	var solo []int64
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
-		u := &unit{guardedTx: newGuardedTx(&s.store), h: h}
+		u := &unit{guardedTx: guardedTx{Store: &s.store}, h: h}
 		u.within(tx)
 		err := u.take(c)
 		if err != nil || len(u.rows) == 0 {

@@ -1,9 +1,6 @@
 package store
 
-import (
-	"math/rand/v2"
-	"strconv"
-)
+import "math/rand/v2"
 
 // NewUUID is a random (version 4) UUID.
 func NewUUID() string {
@@ -20,5 +17,3 @@ func NewUUID() string {
 	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
 	return string(b[:])
 }
-
-func RandomHex() string { return strconv.FormatUint(rand.Uint64(), 16) }

@@ -60,7 +60,7 @@ func (c *call) wait(ctx context.Context, e *forward.Event, ack jetstream.PubAckF
 	default: // ctx may have ended as well
 	}
 	for {
-		refused, changed := c.l.refusedSince(e.To, c.began)
+		changed, refused := c.l.refusedSince(e.To, c.began)
 		if refused != nil {
 			return c.classify(ctx, e, refused)
 		}

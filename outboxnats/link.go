@@ -96,13 +96,13 @@ func (l *link) heard(err error) {
 
 // refusedSince is the error of a subject that was refused since then, or nil; changed is closed by
 // the next refusal.
-func (l *link) refusedSince(subject string, then time.Time) (err error, changed <-chan struct{}) {
+func (l *link) refusedSince(subject string, then time.Time) (changed <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r, any := l.refused[subject]; any && !r.at.Before(then) {
-		return r.err, nil
+		return nil, r.err
 	}
-	return nil, l.changed
+	return l.changed, nil
 }
 
 // connected is nil, or why there is no connection.

@@ -31,7 +31,7 @@ func await[T any](ctx context.Context, name string, f func() (T, error)) (T, err
 		r.err = ctx.Err()
 	}
 	if r.err != nil {
-		return r.value, fmt.Errorf("Config.%s: %w", name, r.err)
+		return r.value, fmt.Errorf("outboxwebhook: Config.%s: %w", name, r.err)
 	}
 	return r.value, nil
 }

@@ -42,7 +42,7 @@ func (s stateError) SQLState() string { return string(s) }
 
 var sqlstate = regexp.MustCompile(`\b[0-9A-Z]{5}\b|\b[0-9A-Z]{2}\b`)
 
-// Of each SQLSTATE the attempt counts as docs/faults.md says, by the statement that failed.
+// I6: of each SQLSTATE the attempt counts as docs/faults.md says, by the statement that failed.
 func TestAnAttemptCountsByTheStatementThatFailed(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -141,7 +141,8 @@ GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id
    ON outbox.running TO outbox_viewer, outbox_operator;
 GRANT SELECT (relay_id, host, pid, started_at, alive_until, task_types, workers, connections, taken_over_at)
    ON outbox.relay TO outbox_viewer, outbox_operator;
-GRANT SELECT ON outbox.unowned_schedule, outbox.counter, outbox.counter_log, outbox.maintenance, outbox.cancel, outbox.task_type, outbox.bucket, outbox.sample
+GRANT SELECT ON outbox.unowned_schedule TO outbox_worker, outbox_viewer, outbox_operator;
+GRANT SELECT ON outbox.counter, outbox.counter_log, outbox.maintenance, outbox.cancel, outbox.task_type, outbox.bucket, outbox.sample
    TO outbox_viewer, outbox_operator;
 -- Who did what by hand is added to by those who may do it, and changed by nobody.
 GRANT SELECT ON outbox.audit TO outbox_worker, outbox_viewer, outbox_operator;

@@ -14,4 +14,11 @@ var edgeMutants = []mutant{
 	{name: "full-for-good", help: "an event for a stream that is full is a dead letter", edits: []edit{
 		{"outboxnats/errors.go", "return forward.TargetUnavailable(err, 0)\n	case accountLimit", "return forward.Permanent(err)\n	case accountLimit"},
 	}, run: chaosRun{"target", 15 * time.Second, 2 * time.Second, []string{"dead letters that should not be"}}},
+	{name: "trusted-wake-up", help: "a type rests when a claim fails that only a wake-up asked for, whose numbers nobody checks", edits: []edit{
+		{"relay/named.go", "strconv.ParseInt(words[0], 10, 16)", "strconv.ParseInt(words[0], 10, 64)"},
+		{"relay/serve.go", "now, claimStart{hinted: true})", "now, claimStart{})"},
+	}, run: chaosRun{"forged", 15 * time.Second, 2 * time.Second, []string{"errors that relays"}}},
+	{name: "first-in-line", help: "a task that cannot be read stays where it is, before all others of its type", edits: []edit{
+		{"relay/failing.go", "	if find() == 0 {\n", "	if true {\n"},
+	}, run: chaosRun{"unreadable", 10 * time.Second, 2 * time.Second, []string{"unreadable tasks"}}},
 }

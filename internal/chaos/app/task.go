@@ -96,5 +96,6 @@ BEGIN
   RETURN NULL;
 END $$;
 CREATE TRIGGER failed AFTER INSERT OR UPDATE OF last_error ON outbox.task
-  FOR EACH ROW WHEN (NEW.last_error IS NOT NULL AND NEW.last_error NOT LIKE '%this attempt was to fail%')
+  FOR EACH ROW WHEN (NEW.last_error IS NOT NULL AND NEW.last_error NOT LIKE '%this attempt was to fail%'
+    AND NEW.last_error NOT LIKE '%the task cannot be read%')
   EXECUTE FUNCTION failed();`

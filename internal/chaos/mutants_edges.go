@@ -21,4 +21,7 @@ var edgeMutants = []mutant{
 	{name: "first-in-line", help: "a task that cannot be read stays where it is, before all others of its type", edits: []edit{
 		{"relay/failing.go", "	if find() == 0 {\n", "	if true {\n"},
 	}, run: chaosRun{"unreadable", 10 * time.Second, 2 * time.Second, []string{"unreadable tasks"}}},
+	{name: "believes-next", help: "a firing that a clock has put off by a day stays there", edits: []edit{
+		{"internal/schedule/register.go", "	if time.Duration(next-one.now)*time.Microsecond < farAhead {\n", "	if true {\n"},
+	}, run: chaosRun{"ahead", 15 * time.Second, 5 * time.Second, []string{"schedules that stopped"}}},
 }

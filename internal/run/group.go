@@ -32,6 +32,10 @@ type group struct {
 	start    time.Time   // of the first call
 	begun    []*store.Row
 	verdicts []verdict // of begun
+
+	kept   string // statements that keep what a handler did, and put the session back
+	starts string // and those that begin the next task
+	limits []any  // its settings, of claim_member
 }
 
 // callAll calls the handler for one task after the other until all are done, the handler's GroupWithin
@@ -39,6 +43,8 @@ type group struct {
 func (g *group) callAll(ctx context.Context) error {
 	a := g.attempt
 	g.tasks, g.calls = a.tasks(), make(chan func())
+	g.kept, g.starts = "RELEASE SAVEPOINT "+savepoint+"; "+a.session.Reset, a.untimed()+"SAVEPOINT "+savepoint
+	g.limits = []any{pg.Millis(idleFor(a.h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(a.h.Timeout)}
 	go g.work()
 	defer close(g.calls)
 	g.start = time.Now()
@@ -126,44 +132,47 @@ func (g *group) settled(ctx context.Context, i int, out callResult, v verdict, k
 // next ends the savepoint of the i-th task and claims the next one that is as it was locked, if the
 // group is to go on. It returns the number of the group's tasks if there is none.
 func (g *group) next(i int, v *verdict, keep bool) (next int, err error) {
-	release, begin := "RELEASE SAVEPOINT "+savepoint, "SAVEPOINT "+savepoint
-	own := g.untimed() + claimSettings(g.h) + "; SET LOCAL statement_timeout = " + pg.Millis(pg.Bookkeeping)
 	goOn := time.Since(g.start) <= g.h.GroupWithin && !g.r.Stopping()
 	err = g.exclusively(func(ctx context.Context, c pg.Exclusive) error {
-		before := release + "; " + g.session.Reset
+		before := g.kept
 		if !keep {
-			before = "ROLLBACK TO " + begin + "; " + before
+			before = "ROLLBACK TO SAVEPOINT " + savepoint + "; " + before
 		}
 		if !v.done { // at once: the next handlers see it wait
-			if _, err := c.ExecContext(ctx, before+"; "+own); err != nil {
+			if _, err := c.ExecContext(ctx, before+"; "+g.own()); err != nil {
 				return err
 			}
 			if err := writeVerdicts(ctx, g.Store, c, []*store.Row{g.rows[i]}, []verdict{*v}); err != nil {
 				return err
 			}
-			before, v.written = own, true
+			before, v.written = g.own(), true
 		}
 		for next = i + 1; goOn && next < len(g.rows); next++ {
-			claimed, err := g.claimMember(ctx, c, before, g.rows[next], g.untimed()+begin)
+			claimed, err := g.claimMember(ctx, c, before, g.rows[next])
 			if claimed || err != nil {
 				return err
 			}
-			before = release // of a task that was changed
+			before = "RELEASE SAVEPOINT " + savepoint // of a task that was changed
 		}
 		next = len(g.rows)
-		_, err := c.ExecContext(ctx, before+"; "+own+"; "+begin)
+		_, err := c.ExecContext(ctx, before+"; "+g.own()+"; SAVEPOINT "+savepoint)
 		return err
 	})
 	return next, err
+}
+
+// own are the settings of the relay's own statements, which the session's reset has undone.
+func (g *group) own() string {
+	return g.untimed() + claimSettings(g.h) + "; SET LOCAL statement_timeout = " + pg.Millis(pg.Bookkeeping)
 }
 
 const claimMemberSQL = `/* outbox: claim the next of a group */
 SELECT outbox.claim_member($1, $2, $3, $4)`
 
 // claimMember claims a task that the group has locked, unless a handler has changed or canceled it.
-func (g *group) claimMember(ctx context.Context, c pg.Exclusive, before string, r *store.Row, after string) (claimed bool, err error) {
-	xid, args := "", []any{r.Place, pg.Millis(idleFor(g.h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(g.h.Timeout)}
-	err = c.Together(ctx, before, g.SQL(claimMemberSQL), args, after, func(values []driver.Value) error {
+func (g *group) claimMember(ctx context.Context, c pg.Exclusive, before string, r *store.Row) (claimed bool, err error) {
+	xid, args := "", append([]any{r.Place}, g.limits...)
+	err = c.Together(ctx, before, g.SQL(claimMemberSQL), args, g.starts, func(values []driver.Value) error {
 		var found string
 		xid, found, _ = strings.Cut(pg.Text(values[0]), " ")
 		claimed = found == "t"

@@ -308,7 +308,11 @@ func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 	if d.outage.Active() {
 		d.answered.Send()
 	}
-	if s.headsRefused != nil && now.Sub(d.headsLogged) >= failureLogged {
+	switch {
+	case s.headsRefused == nil:
+	case d.once:
+		d.failed = s.headsRefused
+	case now.Sub(d.headsLogged) >= failureLogged:
 		d.headsLogged = now
 		d.r.Log.Error("outbox: tasks with ordering keys cannot be promoted", "error", pgerr.LogText(s.headsRefused))
 	}

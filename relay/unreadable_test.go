@@ -202,3 +202,24 @@ func TestAnOldTaskThatCannotBeReadIsSetAside(t *testing.T) {
 		})
 	}
 }
+
+// What is wrong with rights or definitions is wrong for all tasks of a type: none is put off for it.
+func TestMissingRightsSetNoTaskAside(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	definition := db.Text(t, `SELECT pg_get_functiondef('outbox.optional_columns(outbox.task)'::regprocedure)`)
+	db.Do(t, `CREATE OR REPLACE FUNCTION outbox.optional_columns(t outbox.task) RETURNS text LANGUAGE plpgsql STABLE AS $$
+		BEGIN
+		  RAISE 'permission denied for a column' USING ERRCODE = 'insufficient_privilege';
+		END $$`)
+	db.Enqueue(t, "IT", 3)
+	reg := handlers.New()
+	relaytest.Register(reg, "tx", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
+	r := run(t, db, reg, relay.Config{Workers: 2, PollInterval: 50 * time.Millisecond})
+	eventually(t, 20*time.Second, "Health names the type", func() bool {
+		return errors.Is(r.Health(), relay.ErrTypeFails) || db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`) == 3
+	})
+	db.want(t, 3, "ready", `SELECT count(*) FROM outbox.task WHERE state = 'ready'`)
+	db.Do(t, definition)
+	db.Emptied(t, 20*time.Second)
+}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lib/pq"
@@ -86,7 +87,7 @@ func (s *Store) setAside(ctx context.Context, tx *sql.Tx, ids []int64, unreadabl
 		_, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT reads")
 		return err
 	}
-	if !pgerr.Refusal(failed) {
+	if !damage(failed) {
 		return failed
 	}
 	if _, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT reads; RELEASE SAVEPOINT reads"); err != nil {
@@ -99,4 +100,11 @@ func (s *Store) setAside(ctx context.Context, tx *sql.Tx, ids []int64, unreadabl
 	text := pgerr.Text(fmt.Errorf("relay: the task cannot be read and is put off by %v: %w", SetAsideFor, failed))
 	_, err := tx.ExecContext(ctx, s.SQL(setAsideSQL), ids[0], SetAsideFor.Microseconds(), text)
 	return err
+}
+
+// damage reports whether err may be due to what a row holds. Rights and definitions, say, concern
+// all rows.
+func damage(err error) bool {
+	code := pgerr.Code(err)
+	return len(code) == 5 && slices.Contains([]string{"22", "54", "58", "XX"}, code[:2])
 }

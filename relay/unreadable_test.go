@@ -220,6 +220,7 @@ func TestMissingRightsSetNoTaskAside(t *testing.T) {
 		return errors.Is(r.Health(), relay.ErrTypeFails) || db.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'scheduled'`) == 3
 	})
 	db.want(t, 3, "ready", `SELECT count(*) FROM outbox.task WHERE state = 'ready'`)
+	r.Log.Want(t, 0, "in vain")
 	db.Do(t, definition)
 	db.Emptied(t, 20*time.Second)
 }

@@ -43,6 +43,9 @@ const leastRead = 20
 func (r *Runner) SetAside(h *handler.Handler, limit int, places []store.Place) (n int) {
 	for _, p := range places {
 		unreadable, err := r.Store.SetAside(context.Background(), h.Type, p, max(limit, leastRead))
+		if pgerr.Refusal(err) { // of all tasks, as the claim says
+			return n
+		}
 		if err != nil {
 			r.Log.Warn("outbox: tasks that cannot be read are looked for in vain", "task_type", h.Type, "error", pgerr.LogText(err))
 			return n

@@ -64,6 +64,7 @@ func run(ctx context.Context, o options) (r *report, err error) {
 		if err := setClock(a, 0); err != nil {
 			return nil, err
 		}
+		wait(ctx, 2*time.Second) // each backend looks at the file once a second
 	}
 	if err := hasten(ctx, a, o); err != nil {
 		return nil, err

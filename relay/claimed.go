@@ -66,9 +66,7 @@ func (d *dispatcher) laneFailed(c *lane, limit int, err error, began time.Time) 
 		if fault := pgerr.Of(err); fault != pgerr.Refused && fault != pgerr.Others { // else PostgreSQL has answered
 			d.doubtedAt = now
 		}
-		if f.times >= failingAfter {
-			d.typeFails(c.h.Type, f)
-		}
+		d.tellFailures(c)
 		if f.logs(now) {
 			log := d.r.Log.Warn
 			if pgerr.Refusal(err) {
@@ -83,10 +81,48 @@ func (d *dispatcher) laneFailed(c *lane, limit int, err error, began time.Time) 
 // laneWorks notes that a claim of the lane and all that is recorded of it came through, or that
 // there is nothing to claim.
 func (d *dispatcher) laneWorks(c *lane) {
-	if c.failing.times >= failingAfter {
+	known := c.failing.times >= failingAfter
+	c.failing.forget()
+	if known {
+		d.tellFailures(c)
+	}
+}
+
+// promotionFailed notes that PostgreSQL refused to promote what is due of a type. What is ready of it
+// is claimed all the same.
+func (d *dispatcher) promotionFailed(c *lane, err error, began time.Time) {
+	if d.once {
+		d.failed = err
+		return
+	}
+	now := time.Now()
+	c.promoting.note(err, began, now)
+	d.tellFailures(c)
+	if c.promoting.logs(now) {
+		d.r.Log.Error("outbox: scheduled tasks of this type cannot be promoted", "task_type", c.h.Type, "failures", c.promoting.times,
+			"since", c.promoting.since.UTC().Format(time.RFC3339), "error", pgerr.LogText(err))
+	}
+}
+
+// promotionWorks notes that what is due of a type was promoted, or that nothing was.
+func (d *dispatcher) promotionWorks(c *lane) {
+	known := c.promoting.times >= failingAfter
+	c.promoting.forget()
+	if known {
+		d.tellFailures(c)
+	}
+}
+
+// tellFailures tells Health whether the type fails.
+func (d *dispatcher) tellFailures(c *lane) {
+	switch {
+	case c.failing.times >= failingAfter:
+		d.typeFails(c.h.Type, &c.failing)
+	case c.promoting.times >= failingAfter:
+		d.typeFails(c.h.Type, &c.promoting)
+	default:
 		d.typeFails(c.h.Type, nil)
 	}
-	c.failing.forget()
 }
 
 // unconfirmed reports whether an error of a lane may be an outage, which nothing has denied yet.

@@ -255,6 +255,7 @@ func (d *dispatcher) poll() {
 		opts.withdraw = d.wakeRequest
 	}
 	d.found, d.wokeUp = false, false
+	opts.resting = d.lanes.resting(now)
 	// RunOnce ends when nothing is left, so it needs to see what is below the watermarks.
 	full := d.once || d.fullPolls.Due(now)
 	if !full {
@@ -290,7 +291,7 @@ func (d *dispatcher) noteFullPoll(took time.Duration) {
 // noteEmpty notes which lanes a full poll found to be empty: nothing of them can fail.
 func (d *dispatcher) noteEmpty(s *pollResult) {
 	for i, c := range d.lanes.all {
-		if s.heads[i] == nil && c.running == 0 && s.refused[c.h.Type] == nil {
+		if s.heads[i] == nil && c.running == 0 {
 			d.laneWorks(c)
 		}
 	}
@@ -327,7 +328,9 @@ func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 	for i, c := range d.lanes.all {
 		c.polled(s.heads[i])
 		if err := s.refused[c.h.Type]; err != nil {
-			d.laneFailed(c, 0, err, began)
+			d.promotionFailed(c, err, began)
+		} else if !began.Before(c.promoting.until) {
+			d.promotionWorks(c)
 		}
 	}
 	d.noOutage(began)

@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ func TestATypeWhoseTasksCannotBePromotedDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
 	for state, c := range map[string]struct{ insert, log string }{
-		"scheduled": {`(task_type, state) VALUES ('TX', 'scheduled')`, "level=ERROR msg=\"outbox: tasks of this type cannot be claimed or recorded\" task_type=TX"},
+		"scheduled": {`(task_type, state) VALUES ('TX', 'scheduled')`, "level=ERROR msg=\"outbox: scheduled tasks of this type cannot be promoted\" task_type=TX"},
 		"waiting":   {`(task_type, ordering_key) VALUES ('TX', 'k')`, "level=ERROR msg=\"outbox: tasks with ordering keys cannot be promoted\""},
 	} {
 		tests[state] = func(t *testing.T) {
@@ -78,6 +79,23 @@ func TestATypeWhoseTasksCannotBePromotedDoesNotStopOthers(t *testing.T) {
 		}
 	}
 	relaytest.Together(t, tests)
+}
+
+// What is ready of a type runs, though what is due of it cannot be promoted.
+func TestReadyTasksRunThoughDueOnesCannotBePromoted(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.keep(t, `BEFORE UPDATE ON outbox.task`, `OLD.state = 'scheduled'`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, state) VALUES ('TX', 'scheduled')`)
+	r := run(t, db, all(), relay.Config{PollInterval: 10 * time.Millisecond})
+	eventually(t, 20*time.Second, "Health names the type", func() bool { return errors.Is(r.Health(), relay.ErrTypeFails) })
+	for range 3 {
+		db.Enqueue(t, "TX", 5)
+		db.becomes(t, 20*time.Second, 0, "ready tasks are done", `SELECT count(*) FROM outbox.task WHERE state = 'ready'`)
+	}
+	db.Do(t, `DROP TRIGGER keep ON outbox.task`)
+	db.Emptied(t, 20*time.Second)
+	eventually(t, 20*time.Second, "Health is well again", func() bool { return r.Health() == nil })
 }
 
 // The journal writes the runs of several types in one statement.

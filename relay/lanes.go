@@ -30,7 +30,8 @@ type lane struct {
 	turns      int         // claims in the lane's order that found tasks, since the last one by due time
 	oldest     plan.Oldest // where the next one by due time begins
 
-	failing failing
+	failing   failing
+	promoting failing // of what is due: to make it ready
 
 	slotAt   time.Time     // other relays had all slots of its type: try again then
 	slotWait time.Duration // how long that wait was
@@ -214,6 +215,19 @@ func (l *lanes) capped() bool {
 // choosable reports whether there is a lane to choose.
 func (l *lanes) choosable() bool {
 	return !l.declined && slices.ContainsFunc(l.all, func(c *lane) bool { return l.eligible(c) && !l.gathers(c) })
+}
+
+// resting are the types whose promotion rests after a failure, with the rest of it.
+func (l *lanes) resting(now time.Time) (out map[string]time.Duration) {
+	for _, c := range l.all {
+		if rest := c.promoting.until.Sub(now); rest > 0 {
+			if out == nil {
+				out = map[string]time.Duration{}
+			}
+			out[c.h.Type] = rest
+		}
+	}
+	return out
 }
 
 // unblocked is when the first of the lanes that have work and wait for their type's limits may

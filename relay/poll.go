@@ -80,6 +80,8 @@ type pollOptions struct {
 	withdraw      int64         // a wake-up request; 0 for none
 	stranded      bool          // find leases of dead relays
 	spans         [][]plan.Span // by the index of the lane, those to read; nil is all lanes from their heads
+	// resting is for how long what is due of a type is not promoted, as PostgreSQL has refused that.
+	resting map[string]time.Duration
 }
 
 // poll reads the heads of the lanes, promotes what is due first, and requests wake-ups before it
@@ -118,7 +120,7 @@ func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err
 			return nil, err
 		}
 	}
-	s, due, err := p.readLanes(ctx, conn, opts.spans)
+	s, due, err := p.readLanes(ctx, conn, opts)
 	if err == nil && (len(due) > 0 || s.headsMissing) {
 		promoted := 0
 		if s.headsMissing {
@@ -137,7 +139,7 @@ func (p *poller) poll(ctx context.Context, opts pollOptions) (s *pollResult, err
 				return nil, err
 			}
 		}
-		s, _, err = p.readLanes(ctx, conn, opts.spans)
+		s, _, err = p.readLanes(ctx, conn, opts)
 		s.refused, s.headsRefused = refused, headsRefused
 		if len(refused) > 0 && len(refused) == len(due) {
 			s.nextDue = max(s.nextDue, restMost)
@@ -189,9 +191,9 @@ func (p *poller) readLast(ctx context.Context, conn *sql.Conn, heads []*plan.Hea
 	return rows.Err()
 }
 
-func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, spans [][]plan.Span) (s *pollResult, due []string, err error) {
+func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, opts pollOptions) (s *pollResult, due []string, err error) {
 	s = &pollResult{heads: make([]*plan.Head, len(p.types))}
-	args := append([]any{pq.Array(p.types), pq.Array(p.running())}, spanArgs(spans)...)
+	args := append([]any{pq.Array(p.types), pq.Array(p.running())}, spanArgs(opts.spans)...)
 	sent := time.Now()
 	rows, err := conn.QueryContext(ctx, p.SQL(pollSQL), args...)
 	if err != nil {
@@ -214,7 +216,7 @@ func (p *poller) readLanes(ctx context.Context, conn *sql.Conn, spans [][]plan.S
 		if !dueIn.Valid {
 			continue
 		}
-		in := time.Duration(dueIn.Int64) * time.Microsecond
+		in := max(time.Duration(dueIn.Int64)*time.Microsecond, opts.resting[p.types[i-1]])
 		if in <= 0 {
 			due = append(due, p.types[i-1])
 		}

@@ -102,8 +102,8 @@ const (
 	// Timeout. It begins anew: at attempt 1, without errors. Its timeline says when it was
 	// replaced, if an attempt had failed. It keeps its id, CreatedAt, ordering key and iterations.
 	Replace
-	// Reschedule gives the task the Enqueue's due time and nothing else, so attempts go on. With [After] it is a
-	// debounce: the task runs once nothing has been enqueued under its key for so long.
+	// Reschedule gives the task the Enqueue's due time and nothing else, so attempts go on. With
+	// [After] it is a debounce: the task runs once nothing was enqueued under its key for so long.
 	Reschedule
 )
 

@@ -20,18 +20,20 @@
 //   - [TargetUnavailable]: the event's target takes nothing now, as a full queue. The attempt counts.
 //     Other events for this target wait; those for other targets are sent.
 //   - [Unavailable], or the end of the time limit: the broker cannot be reached. No attempt is
-//     counted, and no event is sent for a while; where others pass, none for this target. An event that alone of its batch has no answer in
-//     time counts an attempt the third time.
+//     counted, and no event is sent for a while; where others pass, none for this target. If only
+//     one event of a batch has no answer in time, each third time is an attempt.
 //   - any other error is the event's own: the task is retried as after any failed attempt.
 //
-// Where nothing passes, a circuit opens: of the target, or of the whole broker. Its pause is a second,
-// then two, at most a minute. Then one call tries; of a target's events one is sent. A call that hangs
-// is over with its time limit. Only open circuits are kept: those of 1,000 targets at most, each until
-// ten minutes have passed without a try. Each process has its own.
+// If no event passes, a circuit opens: of the target, or of the whole broker. No event is sent for
+// its pause: a second, then two, at most a minute. Then one call is the trial, or one event of a
+// target. The time limit ends a trial that hangs. A process has its own circuits, of 1,000 targets
+// at most. It forgets a circuit that no event has tried for ten minutes.
 //
 // Events that wait come back at most 1,000 a second, and at most five minutes after the pause. Such an
-// event says why in its last error. After three days each wait counts as an attempt. The relay's log has a warning when a circuit opens, and a record when it closes, of
-// the first 20 that are open at once; [Forwarder.Health] names open ones.
+// event has the reason in its last error. After three days each wait counts as an attempt.
+//
+// The relay logs a warning when a circuit opens, and a record when it closes, for the first 20 that
+// are open at once. [Forwarder.Health] names the open ones.
 //
 // Events of one ordering key are published one after the other: the next one only after the
 // acknowledgement of the last. A dead letter of a key does not hold up the key.

@@ -136,10 +136,9 @@ func Rate(n int, per time.Duration) Option {
 // handler that is always slow thus has a transaction for each task. One that is slow now and then
 // holds up the rest of its group meanwhile.
 //
-// Tasks of a group whose turn has not come are waiting tasks for all that a handler does in tx: it can
-// cancel one, or replace it by its unique key. A task that a handler changes so leaves the group. A
-// task that failed waits for its retry. Only outbox.Stats counts tasks whose turn has come as ready
-// until the group commits.
+// Later tasks of a group are still waiting tasks in tx: a handler can cancel one, or replace it by
+// its unique key. A task that a handler changes leaves the group. A task that failed waits for its
+// retry. outbox.Stats counts tasks whose turn has come as ready until the group commits.
 //
 // Until the group commits, its locks are held and its writes are not seen by others. A deadlock, a
 // lock that took too long, a lost connection, a constraint that is checked at COMMIT or a handler

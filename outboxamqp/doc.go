@@ -13,15 +13,15 @@
 // prefix "cloudEvents_", and the headers of the task.
 //
 // The broker confirms each message once its queues have it. An event is published if it is
-// confirmed. What becomes of the others is in docs/faults.md: in short,
+// confirmed. docs/faults.md has the errors of the others. In short:
 //
-//   - too large a message, and a name that AMQP has no room for, are [forward.Permanent];
-//   - a full queue, a routing key without a queue, and an exchange that is missing or may not be written
-//     to are [forward.TargetUnavailable];
-//   - a lost connection, a refused login, and a broker that blocks the connection for lack of memory or
-//     disk are [forward.Unavailable].
+//   - [forward.Permanent]: the message is too large, or a name is too long for AMQP.
+//   - [forward.TargetUnavailable]: the queue is full, no queue takes the routing key, or the
+//     exchange is missing or not writable.
+//   - [forward.Unavailable]: the connection is lost, the login is refused, or the broker blocks the
+//     connection for lack of memory or disk.
 //
-// A refusal closes its channel, or the connection, and the confirms of the events beside it are lost.
-// These are published again, one by one, so some arrive twice: consumers tell by source and id (package
-// inbox). The same holds for events whose connection was lost.
+// A refusal closes the channel or the connection, and the confirms of events in flight are lost.
+// These are published again, one by one, so some arrive twice. The same holds after a lost
+// connection. Consumers tell by source and id (package inbox).
 package outboxamqp

@@ -10,7 +10,9 @@
 //
 // JetStream stores a message once whose Nats-Msg-Id it has seen within the stream's duplicate
 // window, by default two minutes. Choose a window that is longer than relays or the network may be
-// away. Of an event that is stored already the publisher looks at what is stored, if its login may
-// (STREAM.INFO and STREAM.MSG.GET): where that is another event, as two databases have the same
-// forward.Source, the attempt fails. A consumer still gets an event again that it did not acknowledge: package inbox tells.
+// away. If the stream has the Nats-Msg-Id already, the publisher reads the stored message. Its
+// login needs STREAM.INFO and STREAM.MSG.GET for that. If the message is another event, the
+// attempt fails: two databases may have the same forward.Source.
+//
+// JetStream delivers an event again that a consumer did not acknowledge: use package inbox.
 package outboxnats

@@ -15,8 +15,8 @@
 //   - 413, a URL that is not valid, and an address that is refused: it is a dead letter.
 //   - 429 and 503 with Retry-After: it is retried after that time, an hour at most, as an attempt.
 //     Other events of the endpoint wait as long, without an attempt.
-//   - Anything else, as 3xx, since redirects are not followed, or a name of which each address is
-//     refused: it is retried as after any failed attempt.
+//   - Anything else: it is retried as after any failed attempt. So is a redirect (3xx), which is
+//     not followed, and a name whose addresses are all refused.
 //
 // Endpoints are other people's, so addresses that are not public are refused: loopback, private,
 // link-local and the like. The check is on the address that is dialled, so a name that resolves to

@@ -42,6 +42,9 @@ func lockTable(a *arena, r *rand.Rand) (string, error) {
 		return "", nil
 	}
 	table, d := tables[r.IntN(len(tables))], time.Duration(3000+r.IntN(12000))*time.Millisecond
+	if r.IntN(3) == 0 { // for longer than the statements that end a claim may take
+		table, d = "running", 12*time.Second
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	late := time.AfterFunc(10*time.Second, cancel)
 	tx, err := a.db.BeginTx(ctx, nil)

@@ -27,4 +27,7 @@ var edgeMutants = []mutant{
 	{name: "believes-next", help: "a firing that a clock has put off by a day stays there", edits: []edit{
 		{"internal/schedule/register.go", "	if time.Duration(next-one.now)*time.Microsecond < farAhead {\n", "	if true {\n"},
 	}, run: chaosRun{"ahead", 15 * time.Second, 5 * time.Second, []string{"schedules that stopped"}}},
+	{name: "blames-lock", help: "a lock on the journal that outlasts the end of a claim is the handler's failure", edits: []edit{
+		{"internal/run/guard.go", `return pgerr.Code(gone) == "3B001", err`, `return gone == nil && false, err`},
+	}, run: chaosRun{"lock", 40 * time.Second, 2 * time.Second, []string{"attempts that"}}},
 }

@@ -36,6 +36,9 @@ func check(a *arena, o options) error {
 	if o.onlyOf(quiet) {
 		maps.Copy(queries, ofQuiet)
 	}
+	if o.onlyOf(calm) {
+		maps.Copy(queries, ofCalm)
+	}
 	if o.onlyOf([]string{"forged"}) {
 		if err := noErrors(a); err != nil {
 			return err

@@ -81,7 +81,10 @@ var blameless = []string{
 }
 
 // quiet are the faults during which no run is cut off: none ends a process, a connection or a lease.
-var quiet = []string{"lock", "forged", "standby", "target", "password"}
+var quiet = append([]string{"lock"}, calm...)
+
+// calm are those of them that hold up no task.Complete, after whose failure a task runs again.
+var calm = []string{"forged", "standby", "target", "password"}
 
 const attempts = `SELECT k || ': attempt ' || attempt || ', of which ' || fail || ' were to fail' FROM effect `
 
@@ -101,7 +104,13 @@ var ofBlameless = checks{
 // ofQuiet is for runs whose faults, if any, are all quiet. A claim of a leased task has counted its
 // attempt.
 var ofQuiet = checks{
-	"attempts that nothing can have cost":  attempts + `WHERE attempt > 1 + fail AND kind = 'LEASED'`,
+	"attempts that nothing can have cost": attempts + `WHERE attempt > 1 + fail AND kind = 'LEASED'`,
+	"calls that nothing can have repeated": `SELECT k || ': ' || calls || ' times' FROM call JOIN ledger USING (k)
+		WHERE calls > 1 AND kind = 'PLAIN'`,
+}
+
+// ofCalm is for runs whose faults, if any, are all calm.
+var ofCalm = checks{
 	"calls that nothing can have repeated": `SELECT k || ': ' || calls || ' times' FROM call WHERE calls > 1`,
 }
 

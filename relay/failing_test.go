@@ -151,7 +151,8 @@ func TestAHandlerWhoseGoroutineEndsItsConnectionIsNoOutage(t *testing.T) {
 			}, handlers.MaxAttempts(50), handlers.Backoff(constant(time.Millisecond)))
 			registerTx(reg, outbox.NewTaskType[payload]("OTHER"), txEffect)
 			db.Enqueue(t, "ENDS", 40)
-			r := run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
+			own := open(t, db.URL) // the test's statements meet no connection that was ended
+			r := run(t, own, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
 			eventually(t, 30*time.Second, "many have run", func() bool { return ran.Load() >= 60 || db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
 			for range 5 {
 				db.Enqueue(t, "OTHER", 1)

@@ -95,6 +95,8 @@ REVOKE CREATE ON SCHEMA outbox FROM PUBLIC;
 -- The versions are no secret, and who calls schema.Migrate or schema.Check at its start reads them.
 GRANT USAGE ON SCHEMA outbox TO outbox_enqueuer, outbox_worker, outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.migration TO outbox_enqueuer, outbox_worker, outbox_viewer, outbox_operator;
+-- Nor is the id of the database.
+GRANT SELECT ON outbox.identity TO outbox_enqueuer, outbox_worker, outbox_viewer, outbox_operator;
 
 -- To enqueue takes INSERT and what RETURNING says. Columns that are the relays' (state, attempt, the lease) are not among these.
 GRANT INSERT (task_type, payload, priority, max_attempts, headers, run_at, timeout_ms, ordering_key, skip_failed, unique_key, unique_until_done),
@@ -110,14 +112,14 @@ GRANT EXECUTE ON FUNCTION outbox.enqueue_task TO outbox_enqueuer, outbox_worker;
 -- A relay, whose handlers enqueue and cancel with its rights.
 GRANT SELECT, INSERT, UPDATE, DELETE
    ON outbox.task, outbox.dead_task, outbox.done_task, outbox.relay, outbox.running, outbox.counter, outbox.counter_log, outbox.maintenance,
-      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.headless_key, outbox.unique_key, outbox.sample, outbox.inbox
+      outbox.cancel, outbox.schedule, outbox.task_type, outbox.slot, outbox.bucket, outbox.headless_key, outbox.unique_key, outbox.sample, outbox.inbox, outbox.origin
    TO outbox_worker;
 GRANT SELECT, INSERT, UPDATE ON outbox.promote_lock TO outbox_worker;
 GRANT SELECT, UPDATE ON SEQUENCE outbox.wake TO outbox_worker;
 GRANT EXECUTE ON FUNCTION
       outbox.poll, outbox.optional_columns, outbox.claim_task, outbox.claim_tasks, outbox.claim_group, outbox.claim_member, outbox.lease_tasks, outbox.finish_tasks, outbox.complete_task,
       outbox.begin_runs, outbox.record_runs, outbox.record_batch, outbox.split_lost, outbox.claim_ended, outbox.end_run, outbox.cancel_task, outbox.run_task_now,
-      outbox.add_events, outbox.lost_runs
+      outbox.add_events, outbox.lost_runs, outbox.this_database, outbox.note_origin
    TO outbox_worker;
 -- A relay may start right after a migration that made new tables, before this is applied again.
 ALTER DEFAULT PRIVILEGES FOR ROLE outbox_owner IN SCHEMA outbox GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO outbox_worker;
@@ -141,6 +143,8 @@ GRANT SELECT (task_id, relay_id, lost_connection, started_at, task_ids, first_id
    ON outbox.running TO outbox_viewer, outbox_operator;
 GRANT SELECT (relay_id, host, pid, started_at, alive_until, task_types, workers, connections, taken_over_at)
    ON outbox.relay TO outbox_viewer, outbox_operator;
+GRANT SELECT ON outbox.origin TO outbox_viewer, outbox_operator;
+GRANT EXECUTE ON FUNCTION outbox.origin_state TO outbox_worker, outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.unowned_schedule TO outbox_worker, outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.counter, outbox.counter_log, outbox.maintenance, outbox.cancel, outbox.task_type, outbox.bucket, outbox.sample
    TO outbox_viewer, outbox_operator;
@@ -163,3 +167,5 @@ GRANT UPDATE (state, lease_token, leased_until, timeline) ON outbox.task TO outb
 GRANT EXECUTE ON FUNCTION outbox.cancel_task, outbox.run_task_now TO outbox_operator;
 GRANT INSERT (task_type, paused), UPDATE (paused) ON outbox.task_type TO outbox_operator;
 GRANT DELETE, UPDATE (paused) ON outbox.schedule TO outbox_operator;
+-- admin.Client.Adopt, which does the rest with the owner's rights.
+GRANT EXECUTE ON FUNCTION outbox.adopt TO outbox_operator;

@@ -168,7 +168,7 @@ func look(t testing.TB, db *Database) madeAs {
 }
 
 // catalogSQL hashes what tests change besides rows: tables, functions, triggers, constraints,
-// rights, settings, and statistics by ANALYZE. Two tables have rows in a new database.
+// rights, settings, and statistics by ANALYZE. Three tables have rows in a new database.
 const catalogSQL = `SELECT md5(concat(
 	(SELECT string_agg(concat(oid, xmin, reltuples), ',' ORDER BY oid) FROM pg_class WHERE oid >= 16384),
 	(SELECT string_agg(concat(attrelid, attnum, xmin), ',' ORDER BY attrelid, attnum)
@@ -191,10 +191,11 @@ const catalogSQL = `SELECT md5(concat(
 	(SELECT string_agg(concat(setrole, setconfig), ',') FROM pg_db_role_setting
 		JOIN pg_database d ON d.oid = setdatabase WHERE datname = current_database()),
 	(SELECT string_agg(concat(m.*), ',' ORDER BY version) FROM outbox.migration m),
-	(SELECT string_agg(concat(l.*), ',') FROM outbox.promote_lock l)))`
+	(SELECT string_agg(concat(l.*), ',') FROM outbox.promote_lock l),
+	(SELECT string_agg(concat(environment, refused), ',') FROM outbox.origin_state(NULL))))`
 
 const emptied = `relkind = 'r' AND oid >= 16384
-	AND oid NOT IN ('outbox.migration'::regclass, 'outbox.promote_lock'::regclass)`
+	AND oid NOT IN ('outbox.migration'::regclass, 'outbox.promote_lock'::regclass, 'outbox.origin'::regclass)`
 
 // filledSQL names the tables that have rows.
 const filledSQL = `SELECT string_agg(oid::regclass::text, ' ') FROM pg_class WHERE ` + emptied + `

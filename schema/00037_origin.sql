@@ -1,0 +1,186 @@
+-- +goose Up
+-- Which database the tasks are of. Relays leave the tasks of a copy alone until it is adopted.
+-- With psql: psql -v ON_ERROR_STOP=1 -1 -f 00037_origin.sql
+
+-- One row. There are more if the rows of another database were loaded into this one.
+CREATE TABLE IF NOT EXISTS outbox.origin (
+  database_id    uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+  database_name  text COLLATE "C" NOT NULL,
+  system_id      bigint,
+  database_oid   oid         NOT NULL,
+  table_oid      oid         NOT NULL,
+  server_version integer     NOT NULL,
+  environment    text COLLATE "C",
+  noted_at       timestamptz NOT NULL DEFAULT now(),
+  CONSTRAINT origin_environment_check
+    CHECK (octet_length(environment) BETWEEN 1 AND 128 AND environment !~ '[[:cntrl:]]')
+);
+COMMENT ON TABLE outbox.origin IS 'the database that the tasks are of, as it was noted';
+COMMENT ON COLUMN outbox.origin.database_id
+  IS 'made by the migration, and anew by the command outbox adopt';
+COMMENT ON COLUMN outbox.origin.system_id      IS 'of pg_control_system(); NULL: hidden';
+COMMENT ON COLUMN outbox.origin.table_oid
+  IS 'of this table: a dump does not keep it, pg_upgrade and physical copies do';
+COMMENT ON COLUMN outbox.origin.server_version IS 'the major version';
+COMMENT ON COLUMN outbox.origin.environment
+  IS 'relay.Config.Environment of the first relay that named one';
+
+-- One row, once a relay has run.
+CREATE OR REPLACE VIEW outbox.identity AS
+SELECT database_id FROM outbox.origin ORDER BY noted_at, database_id LIMIT 1;
+COMMENT ON VIEW outbox.identity IS 'the id of this database: task ids are unique together with it';
+
+-- What this database is.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION outbox.this_database(
+  OUT name text, OUT system_id bigint, OUT database_oid oid, OUT table_oid oid,
+  OUT server_version integer)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  SELECT d.datname, d.oid INTO name, database_oid
+    FROM pg_database d WHERE d.datname = current_database();
+  table_oid := 'outbox.origin'::regclass;
+  server_version := current_setting('server_version_num')::integer / 10000;
+  BEGIN
+    system_id := c.system_identifier FROM pg_control_system() c;
+  EXCEPTION WHEN OTHERS THEN -- a right is missing, or the provider hides it
+    system_id := NULL;
+  END;
+END
+$$;
+-- +goose StatementEnd
+
+-- What was noted, and whether that is this database. A relay of that environment is refused if any
+-- row says so. These are the own database:
+--   the same server and database, whatever was restored in it;
+--   after pg_upgrade, which makes a new system identifier and keeps the other two;
+--   where the identifier is hidden, one in which these two are the same;
+--   one made by CREATE DATABASE with a TEMPLATE in which nothing that waits is older than itself.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION outbox.origin_state(
+  of_environment text,
+  OUT database_id uuid, OUT database_name text, OUT environment text, OUT noted_at timestamptz,
+  OUT own boolean, OUT refused boolean) RETURNS SETOF record
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  this record;
+  o    outbox.origin;
+  rows bigint;
+  born integer; -- transactions since this database was made
+BEGIN
+  SELECT * INTO this FROM outbox.this_database();
+  SELECT count(*) INTO rows FROM outbox.origin;
+  FOR o IN SELECT * FROM outbox.origin LOOP
+    IF o.database_oid = this.database_oid THEN
+      own := COALESCE(o.system_id = this.system_id, false)
+          OR o.table_oid = this.table_oid
+         AND (o.system_id IS NULL OR this.system_id IS NULL
+              OR o.server_version < this.server_version);
+    ELSE
+      own := COALESCE(o.system_id = this.system_id, false) AND o.table_oid = this.table_oid;
+      IF own THEN
+        born := age(d.xmin) FROM pg_database d WHERE d.oid = this.database_oid;
+        own := NOT EXISTS (SELECT FROM outbox.task t WHERE age(t.xmin) > born)
+           AND NOT EXISTS (SELECT FROM outbox.dead_task t WHERE age(t.xmin) > born)
+           AND NOT EXISTS (SELECT FROM outbox.schedule s WHERE age(s.xmin) > born);
+      END IF;
+    END IF;
+    database_id := o.database_id;
+    database_name := o.database_name;
+    environment := o.environment;
+    noted_at := o.noted_at;
+    refused := NOT own OR rows > 1 OR COALESCE(o.environment <> NULLIF(of_environment, ''), false);
+    RETURN NEXT;
+  END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- Notes what this database is, unless a relay of that environment is refused. The id stays, but in
+-- a database that was made of a template.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION outbox.note_origin(of_environment text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  this record;
+BEGIN
+  SELECT * INTO this FROM outbox.this_database();
+  IF NOT EXISTS (SELECT FROM outbox.origin) THEN -- new, or emptied
+    LOCK TABLE outbox.origin IN SHARE ROW EXCLUSIVE MODE;
+    INSERT INTO outbox.origin
+      (database_name, system_id, database_oid, table_oid, server_version, environment)
+    SELECT this.name, this.system_id, this.database_oid, this.table_oid, this.server_version,
+           NULLIF(of_environment, '')
+     WHERE NOT EXISTS (SELECT FROM outbox.origin);
+  END IF;
+  IF EXISTS (SELECT FROM outbox.origin_state(of_environment) s WHERE s.refused) THEN
+    RETURN;
+  END IF;
+  UPDATE outbox.origin o
+     SET database_id = CASE WHEN o.database_oid = this.database_oid THEN o.database_id
+                            ELSE gen_random_uuid() END,
+         database_name = this.name, database_oid = this.database_oid, table_oid = this.table_oid,
+         system_id = CASE WHEN this.system_id IS NULL AND o.server_version = this.server_version
+                          THEN o.system_id ELSE this.system_id END,
+         server_version = this.server_version,
+         environment = COALESCE(o.environment, NULLIF(of_environment, '')),
+         noted_at = now()
+   WHERE o.database_name <> this.name OR o.database_oid <> this.database_oid
+      OR o.table_oid <> this.table_oid OR o.server_version <> this.server_version
+      OR COALESCE(o.system_id <> this.system_id, o.system_id IS NULL AND this.system_id IS NOT NULL)
+      OR o.environment IS NULL AND of_environment <> '';
+END
+$$;
+-- +goose StatementEnd
+
+-- Makes this database the tasks' own. What the relays of the original had begun is forgotten: their
+-- leases are ready again, without the attempt that they had begun. keep_id says that the original is
+-- gone, and its relays with it.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION outbox.adopt(
+  keep_id boolean, discard boolean, of_environment text,
+  OUT leases bigint, OUT tasks bigint, OUT dead bigint, OUT schedules bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  this  record;
+  noted record;
+BEGIN
+  LOCK TABLE outbox.origin IN SHARE ROW EXCLUSIVE MODE;
+  SELECT * INTO this FROM outbox.this_database();
+  SELECT * INTO noted FROM outbox.origin_state(NULL) s ORDER BY s.own, s.noted_at LIMIT 1;
+  DELETE FROM outbox.origin;
+  INSERT INTO outbox.origin
+    (database_id, database_name, system_id, database_oid, table_oid, server_version, environment)
+  VALUES (COALESCE(CASE WHEN keep_id THEN noted.database_id END, gen_random_uuid()),
+          this.name, this.system_id, this.database_oid, this.table_oid, this.server_version,
+          COALESCE(NULLIF(of_environment, ''), CASE WHEN keep_id THEN noted.environment END));
+  leases := 0;
+  tasks := 0;
+  dead := 0;
+  schedules := 0;
+  IF discard THEN
+    DELETE FROM outbox.task;
+    GET DIAGNOSTICS tasks = ROW_COUNT;
+    DELETE FROM outbox.dead_task;
+    GET DIAGNOSTICS dead = ROW_COUNT;
+    DELETE FROM outbox.schedule WHERE NOT paused; -- relays register theirs anew, from now on
+    GET DIAGNOSTICS schedules = ROW_COUNT;
+    DELETE FROM outbox.cancel;
+  END IF;
+  IF NOT keep_id OR NOT noted.own THEN
+    UPDATE outbox.task SET state = 'ready', attempt = GREATEST(attempt - 1, 0), relay_id = NULL,
+           lease_token = NULL, leased_until = NULL
+     WHERE state = 'leased';
+    GET DIAGNOSTICS leases = ROW_COUNT;
+    DELETE FROM outbox.running;
+    DELETE FROM outbox.relay;
+  END IF;
+END
+$$;
+-- +goose StatementEnd
+
+REVOKE EXECUTE ON FUNCTION outbox.adopt FROM PUBLIC;
+
+SELECT outbox.note_origin(NULL);
+
+INSERT INTO outbox.migration (version) VALUES (37) ON CONFLICT DO NOTHING;

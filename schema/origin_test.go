@@ -1,0 +1,191 @@
+package schema
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+)
+
+const refusedSQL = `SELECT count(*) > 0 FROM outbox.origin_state($1) WHERE refused`
+
+func TestTheOwnDatabaseIsKnownByWhatItKeeps(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	migrate(t, db)
+	if scan[bool](t, db, refusedSQL, "") {
+		t.Fatal("a migrated database is not its own")
+	}
+	for what, c := range map[string]struct {
+		noted   string // what the row says instead
+		refused bool
+	}{
+		"a dump in another server":           {`system_id = system_id + 1, table_oid = 1`, true},
+		"a base backup with another id":      {`system_id = system_id + 1`, true},
+		"a dump in a newer server":           {`system_id = system_id + 1, table_oid = 1, server_version = 13`, true},
+		"pg_upgrade":                         {`system_id = system_id + 1, server_version = 13`, false},
+		"an upgrade backwards":               {`system_id = system_id + 1, server_version = 99`, true},
+		"a hidden id":                        {`system_id = NULL`, false},
+		"a hidden id, and pg_upgrade":        {`system_id = NULL, server_version = 13`, false},
+		"a hidden id, and a dump":            {`system_id = NULL, table_oid = 1`, true},
+		"a hidden id, and another database":  {`system_id = NULL, database_oid = 1`, true},
+		"a restore in place":                 {`table_oid = 1`, false},
+		"another name":                       {`database_name = 'other'`, false},
+		"a dump in another of its databases": {`database_oid = 1, table_oid = 1`, true},
+	} {
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := scan[string](t, tx, `UPDATE outbox.origin SET `+c.noted+` RETURNING database_id`)
+		if got := scan[bool](t, tx, refusedSQL, ""); got != c.refused {
+			t.Errorf("%s: refused: %v", what, got)
+		}
+		// What is noted anew is so in full, and a copy is left as it is.
+		scan[string](t, tx, `SELECT outbox.note_origin('')::text`)
+		if got := scan[bool](t, tx, refusedSQL, ""); got != c.refused {
+			t.Errorf("%s: refused once it was noted: %v", what, got)
+		}
+		if got := scan[string](t, tx, `SELECT database_id FROM outbox.identity`); got != id {
+			t.Errorf("%s: the id is another one", what)
+		}
+		const inFull = `SELECT (o.database_name, o.system_id, o.database_oid, o.table_oid, o.server_version)
+			IS NOT DISTINCT FROM (t.name, t.system_id, t.database_oid, t.table_oid, t.server_version)
+			FROM outbox.origin o, outbox.this_database() t`
+		if got := scan[bool](t, tx, inFull); got == c.refused {
+			t.Errorf("%s: noted in full: %v", what, got)
+		}
+		_ = tx.Rollback()
+	}
+}
+
+// As pg_dump --data-only does in a database that was migrated before.
+func TestTheRowsOfASecondDatabaseAreRefused(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	migrate(t, db)
+	run(t, db, `INSERT INTO outbox.origin (database_name, database_oid, table_oid, server_version)
+		SELECT 'production', database_oid, table_oid, server_version FROM outbox.this_database()`)
+	if !scan[bool](t, db, refusedSQL, "") {
+		t.Error("it is not refused")
+	}
+	if n := scan[int](t, db, `SELECT count(*) FROM outbox.identity`); n != 1 {
+		t.Errorf("%d ids", n)
+	}
+}
+
+func TestAnEnvironmentIsNotedOnceAndAnotherOneIsRefused(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	migrate(t, db)
+	for _, c := range []struct {
+		named   string
+		refused bool
+	}{{"", false}, {"production", false}, {"production", false}, {"staging", true}, {"", false}} {
+		run(t, db, `SELECT outbox.note_origin('`+c.named+`')`)
+		if got := scan[bool](t, db, refusedSQL, c.named); got != c.refused {
+			t.Errorf("%q: refused: %v", c.named, got)
+		}
+	}
+	if got := scan[string](t, db, `SELECT environment FROM outbox.origin`); got != "production" {
+		t.Errorf("noted: %q", got)
+	}
+}
+
+// Tests of apps make their databases so.
+func TestACopyOfAnEmptyTemplateIsADatabaseOfItsOwn(t *testing.T) {
+	db := open(t, pgtest.Prepared(t, prepareMigrated))
+	run(t, db, `INSERT INTO outbox.task (task_type) VALUES ('A')`)
+	before := scan[string](t, db, `SELECT database_id FROM outbox.identity`)
+	if scan[bool](t, db, refusedSQL, "") {
+		t.Error("it is refused")
+	}
+	run(t, db, `SELECT outbox.note_origin('')`)
+	if got := scan[string](t, db, `SELECT database_id FROM outbox.identity`); got == before {
+		t.Error("it has the template's id")
+	}
+	if scan[bool](t, db, refusedSQL, "") {
+		t.Error("it is refused once it was noted")
+	}
+}
+
+func TestACopyOfATemplateWithTasksIsRefused(t *testing.T) {
+	db := open(t, pgtest.Prepared(t, prepareTask))
+	run(t, db, `SELECT outbox.note_origin('')`)
+	if !scan[bool](t, db, refusedSQL, "") {
+		t.Error("it is not refused")
+	}
+}
+
+func prepareMigrated(url string) error { return prepareWith(url, `SELECT 1`) }
+
+func prepareTask(url string) error {
+	return prepareWith(url, `INSERT INTO outbox.task (task_type) VALUES ('A')`)
+}
+
+func prepareWith(url, statement string) error {
+	db, err := sql.Open("postgres", url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := Migrate(context.Background(), db); err != nil {
+		return err
+	}
+	_, err = db.Exec(statement)
+	return err
+}
+
+func TestARoleWithoutTheRightToReadTheSystemIdentifierIsNotStopped(t *testing.T) {
+	address := pgtest.Database(t)
+	db := open(t, address)
+	role := newRole(t, db)
+	run(t, db, `REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC;
+		DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO `+role+`', current_database()); END $$;
+		SET ROLE `+role+`; CREATE SCHEMA outbox; RESET ROLE`)
+	own := open(t, address, "role", role)
+	migrate(t, own)
+	if got := scan[bool](t, own, `SELECT system_id IS NULL FROM outbox.origin`); !got {
+		t.Fatal("it can read the identifier")
+	}
+	if scan[bool](t, own, refusedSQL, "") {
+		t.Error("it is refused")
+	}
+}
+
+func TestAdoptMakesTheDatabaseItsOwn(t *testing.T) {
+	const filled = `
+		UPDATE outbox.origin SET system_id = system_id + 1, table_oid = 1, environment = 'production';
+		INSERT INTO outbox.task (task_type) VALUES ('A');
+		INSERT INTO outbox.task (task_type, state, attempt, relay_id, lease_token, leased_until)
+		VALUES ('A', 'leased', 2, gen_random_uuid(), gen_random_uuid(), now());
+		INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid() FROM outbox.task;
+		INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES (gen_random_uuid(), 'h', 1, now(), '{A}');
+		INSERT INTO outbox.schedule (name, task_type, payload, timing, definition, paused)
+		VALUES ('nightly', 'A', '{}', '', '', false), ('paused', 'A', '{}', '', '', true)`
+	for what, c := range map[string]struct{ call, want string }{
+		"adopt": {`outbox.adopt(false, false, '')`, "another id, environment none, ready 2, most attempts 1, running 0, relays 0, schedules 2"},
+		"keep the id": {`outbox.adopt(true, false, '')`,
+			"the same id, environment production, ready 2, most attempts 1, running 0, relays 0, schedules 2"},
+		"discard": {`outbox.adopt(false, true, 'staging')`,
+			"another id, environment staging, ready 0, most attempts 0, running 0, relays 0, schedules 1"},
+	} {
+		db := open(t, pgtest.Prepared(t, prepareMigrated))
+		run(t, db, `SELECT outbox.note_origin('')`)
+		run(t, db, filled)
+		before := scan[string](t, db, `SELECT database_id::text FROM outbox.identity`)
+		if !scan[bool](t, db, refusedSQL, "") {
+			t.Fatal("it is no copy")
+		}
+		run(t, db, `SELECT `+c.call)
+		got := scan[string](t, db, `SELECT concat(CASE WHEN i.database_id = $1 THEN 'the same' ELSE 'another' END, ' id, environment ',
+			COALESCE(o.environment, 'none'), ', ready ', (SELECT count(*) FROM outbox.task WHERE state = 'ready'),
+			', most attempts ', (SELECT COALESCE(max(attempt), 0) FROM outbox.task), ', running ', (SELECT count(*) FROM outbox.running),
+			', relays ', (SELECT count(*) FROM outbox.relay), ', schedules ', (SELECT count(*) FROM outbox.schedule))
+			FROM outbox.identity i, outbox.origin o`, before)
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", what, got, c.want)
+		}
+		if scan[bool](t, db, refusedSQL, "") {
+			t.Errorf("%s: it is refused", what)
+		}
+	}
+}

@@ -66,7 +66,7 @@ func New(db *sql.DB, o Options) (*Client, error) {
 }
 
 // In returns a client whose calls run on tx and commit with it: a *sql.Tx or *sqlx.Tx, of lib/pq or
-// pgx, or a *sql.Conn on which a transaction is open. HandBack, Reindex and EveryPage need the
+// pgx, or a *sql.Conn on which a transaction is open. HandBack, Reindex, Repair and EveryPage need the
 // pool, and return outbox.ErrNoTransaction here, as every call does if tx is nil, and every action
 // if tx is a pool other than a *sql.DB.
 func (c *Client) In(tx outbox.Querier) *Client {

@@ -7,7 +7,7 @@
 //	redriven, skipped, err := client.EveryPage(ctx, client.Redrive, admin.Filter{Error: "connection refused"}, 100)
 //
 // The nouns are tasks wherever they are, dead letters, types, relays, schedules, samples of the
-// counts, and the audit log. The actions are Cancel, RunNow, Redrive, Purge, HandBack, Reindex, and
+// counts, and the audit log. The actions are Cancel, RunNow, Redrive, Purge, HandBack, Reindex, Repair, and
 // to pause, resume or remove. An action of a Client with an Actor writes an entry into the audit
 // log, in the transaction of the action.
 //

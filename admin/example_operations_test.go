@@ -124,3 +124,30 @@ func ExampleClient_PauseType() {
 	// paused
 	// resize 1
 }
+
+// After a restore that brought the tasks without the counts, and no sequence.
+func ExampleClient_Repair() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	_, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type, state, unique_key)
+		VALUES ('MAKE_REPORT', 'scheduled', 'may')`)
+	must(err)
+	_, err = db.ExecContext(ctx, `DELETE FROM outbox.counter_log`)
+	must(err)
+	client, err := admin.New(db, admin.Options{})
+	must(err)
+	found, err := client.Defects(ctx, admin.RepairOptions{})
+	must(err)
+	for _, d := range found {
+		fmt.Println(d.Kind, d.Subject, d.Is, "should be", d.ShouldBe)
+	}
+	_, err = client.Repair(ctx, admin.RepairOptions{})
+	must(err)
+	found, err = client.Defects(ctx, admin.RepairOptions{})
+	fmt.Println(len(found), "are left", err)
+	// Output:
+	// count MAKE_REPORT scheduled 0 should be 1
+	// unique_key MAKE_REPORT: tasks without their key 1 should be 0
+	// 0 are left <nil>
+}

@@ -148,6 +148,11 @@ GRANT EXECUTE ON FUNCTION outbox.origin_state TO outbox_worker, outbox_viewer, o
 GRANT SELECT ON outbox.unowned_schedule TO outbox_worker, outbox_viewer, outbox_operator;
 GRANT SELECT ON outbox.counter, outbox.counter_log, outbox.maintenance, outbox.cancel, outbox.task_type, outbox.bucket, outbox.sample
    TO outbox_viewer, outbox_operator;
+-- Which ids were given, for admin.Client.Defects and the doctor.
+GRANT SELECT (task_id) ON outbox.unique_key TO outbox_viewer, outbox_operator;
+GRANT SELECT (headless_key_id) ON outbox.headless_key TO outbox_viewer, outbox_operator;
+GRANT SELECT ON SEQUENCE outbox.task_task_id_seq, outbox.headless_key_headless_key_id_seq, outbox.cancel_cancel_id_seq, outbox.audit_entry_id_seq
+   TO outbox_worker, outbox_viewer, outbox_operator;
 -- Who did what by hand is added to by those who may do it, and changed by nobody.
 GRANT SELECT ON outbox.audit TO outbox_worker, outbox_viewer, outbox_operator;
 GRANT INSERT (actor, tool, action, target, count) ON outbox.audit TO outbox_worker, outbox_operator;

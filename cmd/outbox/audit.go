@@ -12,8 +12,8 @@ func (a *app) auditCommand() *cobra.Command {
 		Example: "  outbox audit -limit 10",
 		Long: `Lists what was done by this command and by the dashboard. What is done in several transactions
 has an entry for each, and so has what names more tasks than fit into one. What cannot be written
-down in its own transaction (hand_back, reindex, grant_roles) has one before it, whose count is 0,
-and one after it: that ends in ": done", with the count of hand_back, or in ": failed".`,
+down in its own transaction (hand_back, reindex, repair, grant_roles) has one before it, whose count is 0,
+and one after it: that ends in ": done", with the count of hand_back or repair, or in ": failed".`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			found, next, err := listed(c, a, p, (*admin.Client).Audit)
 			if err != nil {

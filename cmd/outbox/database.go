@@ -172,7 +172,7 @@ func (a *app) explain(ctx context.Context, err error) string {
 	case code == "25006":
 		return text + ": is this a standby? Connect to the primary"
 	case code == "42501":
-		roles := "outbox_viewer to look, outbox_operator to act, outbox_worker to enqueue, outbox_owner to migrate and reindex"
+		roles := "outbox_viewer to look, outbox_operator to act, outbox_worker to enqueue, outbox_owner to migrate, reindex and repair"
 		return text + ": use a member of a role that may: " + strings.ReplaceAll(roles, "outbox_", a.schema+"_") + " (docs/security.md)"
 	case strings.HasPrefix(code, "28"):
 		return text + ": check user and password in --database-url, OUTBOX_DATABASE_URL, PGUSER and PGPASSWORD, ~/.pgpass or the server's pg_hba.conf"

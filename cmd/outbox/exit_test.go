@@ -176,7 +176,7 @@ func TestARoleWithoutRightsIsToldWhichRoleHasThem(t *testing.T) {
 	}{
 		{role: "viewer",
 			may:    []string{"stats", "dead list", "dead show 1", "tasks show 1", "types", "relays", "audit", "schedules", "top"},
-			mayNot: []string{"dead show 1 -payload", "dead redrive 1", "dead purge -all -yes", "pause MAIL", "enqueue MAIL {}", "reindex", "tasks cancel 1 -yes"}},
+			mayNot: []string{"dead show 1 -payload", "dead redrive 1", "dead purge -all -yes", "pause MAIL", "enqueue MAIL {}", "reindex", "repair -yes", "tasks cancel 1 -yes"}},
 		{role: "operator", mayNot: []string{"enqueue MAIL {}", "enqueue MAIL {} -after 1h -unique u"}},
 		{role: "enqueuer", mayNot: []string{"enqueue MAIL {}", "enqueue MAIL {} -after 1h -unique u"}},
 		{role: "worker", may: []string{"enqueue MAIL {}", "enqueue MAIL {} -after 1h -unique u"}}, // the last: it changes what the others see

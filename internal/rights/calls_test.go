@@ -201,6 +201,25 @@ func calls() []right {
 			}
 			return runOnce(ctx, db, g.schema)
 		}},
+		adminOn("Defects", "owner worker", func(ctx context.Context, c *admin.Client) error {
+			_, err := c.Defects(ctx, admin.RepairOptions{})
+			return err
+		}),
+		adminOn("Defects of sequences and counts", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
+			_, err := c.Defects(ctx, admin.RepairOptions{Kinds: []admin.DefectKind{admin.Sequences, admin.Counts}})
+			return err
+		}),
+		{"Repair of sequences", "owner", true, func(ctx context.Context, g *granted, db *sql.DB) error {
+			if _, err := g.admin.ExecContext(ctx, g.sql(`SELECT setval('outbox.task_task_id_seq', 1)`)); err != nil {
+				return err
+			}
+			_, err := client(db, g.schema).Repair(ctx, admin.RepairOptions{})
+			return err
+		}},
+		adminOn("Repair of the rest", "owner worker", func(ctx context.Context, c *admin.Client) error {
+			_, err := c.Repair(ctx, admin.RepairOptions{Kinds: []admin.DefectKind{admin.Counts, admin.UniqueKeys, admin.OrderingKeys, admin.Leases, admin.Leftovers}})
+			return err
+		}),
 		adminOn("Reindex", "owner", func(ctx context.Context, c *admin.Client) error {
 			_, err := c.Reindex(ctx)
 			return err

@@ -1,0 +1,103 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/txoutbox/outbox"
+)
+
+// DefectKind says what a [Defect] is about.
+type DefectKind string
+
+// The kinds of defects, in the order in which Repair mends them.
+const (
+	// Sequences: new ids would be those of rows that are there, or of tasks that were.
+	Sequences DefectKind = "sequence"
+	// Counts: the counts of a type are not those of its rows.
+	Counts DefectKind = "count"
+	// UniqueKeys: a task does not hold its unique key, or a key is held by a task that has another one.
+	UniqueKeys DefectKind = "unique_key"
+	// OrderingKeys: tasks wait, and no relay will look for the head of their key.
+	OrderingKeys DefectKind = "ordering_key"
+	// Leases: a task is leased to a relay that has no row.
+	Leases DefectKind = "lease"
+	// Leftovers: a lost run, or a request to cancel, is of an earlier task with the same id.
+	Leftovers DefectKind = "leftover"
+	// TaskIDs: a task has the id of a dead letter or of a finished task. Repair leaves it alone.
+	TaskIDs DefectKind = "task_id"
+)
+
+// Defect is something in the tables of an outbox that contradicts its tasks, as a restore of a part
+// or a switch-over by logical replication leaves it.
+type Defect struct {
+	Kind     DefectKind
+	Subject  string // a sequence; a task type, with a state for Counts; a table for TaskIDs
+	Is       int64  // the last id of a sequence, the count; else how many are wrong
+	ShouldBe int64  // as Is
+	Conflict string // what a person has to decide, as Repair does not guess; "" if it mends it
+}
+
+// RepairOptions narrow [Client.Defects] and [Client.Repair]. The zero value is all of it.
+type RepairOptions struct {
+	Kinds []DefectKind // none: all
+	// Above is an id that new tasks must exceed, whatever the rows say: the last_value of the old
+	// server's sequence task_task_id_seq.
+	Above int64
+}
+
+func (o RepairOptions) check() error {
+	if o.Above < 0 || o.Above > maxAbove {
+		return invalid("RepairOptions.Above: %d: must be between 0 and %d", o.Above, int64(maxAbove))
+	}
+	for _, k := range o.Kinds {
+		if !slices.ContainsFunc(repairs, func(r repair) bool { return r.kind == k }) {
+			return invalid("RepairOptions.Kinds: there is no kind %q", k)
+		}
+	}
+	return nil
+}
+
+const maxAbove = 1 << 62
+
+func (o RepairOptions) has(k DefectKind) bool {
+	return len(o.Kinds) == 0 || slices.Contains(o.Kinds, k)
+}
+
+// Defects looks for what [Client.Repair] mends, and for what it leaves to a person. It only reads,
+// and finds nothing in an outbox at work: each statement looks at one snapshot.
+//
+// It reads all tasks, dead letters and unique keys once or twice, in seconds for millions. It needs
+// the rights of a worker; for Sequences and Counts those of a viewer do.
+func (c *Client) Defects(ctx context.Context, o RepairOptions) (found []Defect, err error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	err = c.read(func(q outbox.Querier) error {
+		for _, r := range repairs {
+			if !o.has(r.kind) {
+				continue
+			}
+			some, err := r.find(ctx, c, q, o)
+			if err != nil {
+				return fmt.Errorf("%s: %w", r.kind, err)
+			}
+			found = append(found, some...)
+		}
+		return nil
+	})
+	return found, failed("look for defects", err)
+}
+
+// find runs the repair's query.
+func (r repair) find(ctx context.Context, c *Client, q outbox.Querier, o RepairOptions) ([]Defect, error) {
+	var args []any
+	if r.kind == Sequences {
+		args = []any{o.Above}
+	}
+	return rows(ctx, q, c.schema.SQL(r.findSQL), args, func(row scanner, d *Defect) error {
+		d.Kind = r.kind
+		return row.Scan(&d.Subject, &d.Is, &d.ShouldBe, &d.Conflict)
+	})
+}

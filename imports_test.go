@@ -35,7 +35,7 @@ var allowedImports = map[string][]string{
 	"/internal/copied":  {},
 	"/internal/counts":  {},
 	"/internal/guard":   {},
-	"/internal/pg":      {"/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
+	"/internal/pg":      {"/internal/guard", "/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
 	"/internal/pgerr":   {"/internal/guard"},
 	"/internal/plan":    {},
 	"/internal/run": { // the only part that knows handlers and tasks

@@ -2,7 +2,6 @@ package handlers
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -43,7 +42,7 @@ func checkAgain(h *handler.Handler, tasks []*outbox.Task[json.RawMessage], err e
 	}
 	var some BatchError
 	switch {
-	case h.Kind == handler.KindBatch && errors.As(err, &some):
+	case h.Kind == handler.KindBatch && handler.Find(err, &some):
 		checked := make(BatchError, len(some))
 		for id, one := range some {
 			checked[id] = h.CheckAgain(id, one)
@@ -53,7 +52,7 @@ func checkAgain(h *handler.Handler, tasks []*outbox.Task[json.RawMessage], err e
 		return h.CheckAgain(tasks[0].ID, err)
 	}
 	var r *handler.Result
-	if errors.As(err, &r) && r != nil && r.Payload != nil {
+	if handler.Find(err, &r) && r != nil && r.Payload != nil {
 		return fmt.Errorf("handlers: RunAgainWith: its payload is for task %d, not for a batch of %d: return it in a BatchError", r.TaskID, len(tasks))
 	}
 	return err

@@ -55,9 +55,22 @@ func wrap(f Func, m []Middleware) Func {
 	return f
 }
 
-// Recover turns a panic of what it wraps into an error with the panic's value and where it
-// happened, so that middleware outside it sees an error. Without it a panic is caught by the relay
-// all the same, as a failed attempt.
+// PanicError is the error of a handler, or other code of the app, that panicked or called
+// runtime.Goexit. errors.As finds it in relay.TaskEnd.Err, relay.DeadLetter.Err, and behind
+// [Recover] in the error of next. A panic is a failed attempt, also one with a control result.
+//
+//	type PanicError struct {
+//		Value any    // what panic was called with; an error that says so for runtime.Goexit
+//		Stack []byte // as debug.Stack returns it
+//	}
+//
+// Its text has the value and the innermost function of the app, with file and line. Functions of the
+// standard library and of this module are not the app's. Unwrap returns the value if that is an
+// error.
+type PanicError = guard.PanicError
+
+// Recover turns a panic of what it wraps into a [PanicError], so that middleware outside it sees an
+// error. Without it a panic is caught by the relay all the same, as a failed attempt.
 func Recover() Middleware {
 	return func(next Func) Func {
 		return func(ctx context.Context, call *Call) (err error) {

@@ -92,7 +92,11 @@ func TestRecoverNamesWhatPanickedAndWhere(t *testing.T) {
 		f := runtime.FuncForPC(reflect.ValueOf(c.f).Pointer())
 		_, line := f.FileLine(f.Entry())
 		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { c.f(); return nil }, handlers.Use(handlers.Recover()))
-		wantText(t, fmt.Sprint(err), c.want, fmt.Sprintf("(in %s, line %d)", f.Name(), line))
+		wantText(t, fmt.Sprint(err), c.want, fmt.Sprintf("(in %s, handlers/middleware_test.go:%d)", f.Name(), line))
+		var p *handlers.PanicError
+		if !errors.As(err, &p) || len(p.Stack) == 0 {
+			t.Errorf("%v is no PanicError with a stack", err)
+		}
 	}
 }
 

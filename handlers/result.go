@@ -1,7 +1,6 @@
 package handlers
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -82,14 +81,14 @@ func (b BatchError) join(err error) error {
 	var own BatchError
 	var r *handler.Result
 	switch {
-	case errors.As(err, &own):
+	case handler.Find(err, &own):
 		for id, err := range own {
 			if err != nil {
 				b[id] = err
 			}
 		}
 		err = nil
-	case len(b) > 0 && errors.As(err, &r):
+	case len(b) > 0 && handler.Find(err, &r):
 		// It would hold for those as well, and Discard would lose them. One by one each gets its
 		// own.
 		return fmt.Errorf("handlers: %d of the batch's tasks do not decode, so this result cannot be for all: %v", len(b), err)

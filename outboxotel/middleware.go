@@ -122,7 +122,8 @@ func failed(action string) bool { return action == "retry" || action == "dead" }
 
 // errorType is the type of the innermost error: few values, and no text.
 func errorType(err error) attribute.KeyValue {
-	if errors.Is(err, errUnreturned) {
+	var p *handlers.PanicError
+	if errors.Is(err, errUnreturned) || errors.As(err, &p) {
 		return semconv.ErrorTypeKey.String("panic")
 	}
 	for {

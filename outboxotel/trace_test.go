@@ -124,6 +124,7 @@ func TestHowAHandlerEndsIsInItsSpan(t *testing.T) {
 		"snooze":  {func() error { return handlers.Snooze(time.Hour) }, codes.Unset, "", "snoozed", ""},
 		"discard": {func() error { return handlers.Discard(boom) }, codes.Unset, "", "discarded", ""},
 		"panic":   {func() error { panic("secret") }, codes.Error, "the handler panicked, or ended its goroutine", "", "panic"},
+		"caught":  {func() error { return &handlers.PanicError{Value: boom} }, codes.Error, "panic: send: boom", "retry", "panic"},
 		"some":    {func() error { return handlers.BatchError{1: boom, 2: handlers.Snooze(1)} }, codes.Error, "1 tasks of the batch failed, one of them: send: boom", "", "*errors.errorString"},
 	} {
 		for _, hide := range []bool{false, true} {

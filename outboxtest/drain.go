@@ -55,7 +55,7 @@ func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ..
 			if one.Outcome == Failed || one.Outcome == Dead || one.Outcome == Discarded {
 				t.Logf("outboxtest: %v", one)
 			}
-			if !failed && t.Failed() && errors.Is(one.Err, run.ErrGoexit) {
+			if !failed && t.Failed() && run.IsGoexit(one.Err) {
 				t.FailNow()
 			}
 		}

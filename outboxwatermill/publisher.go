@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/handlers"
 )
 
 const (
@@ -147,21 +148,20 @@ func (p *Publisher) returned(g *group) {
 }
 
 // publish calls Watermill. A panic is an error, as the relay would make it one in its own goroutine.
-func (p *Publisher) publish(g *group) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("outboxwatermill: publish to topic %q: panic: %v", g.topic, r)
+func (p *Publisher) publish(g *group) error {
+	call := handlers.Recover()(func(context.Context, *handlers.Call) error {
+		err := p.to.Publish(g.topic, g.messages...)
+		if err != nil && p.config.Classify != nil {
+			if marked := p.config.Classify(err); marked != nil {
+				return marked
+			}
 		}
-	}()
-	if err = p.to.Publish(g.topic, g.messages...); err == nil {
-		return nil
+		return err
+	})
+	if err := call(context.Background(), nil); err != nil {
+		return fmt.Errorf("outboxwatermill: publish to topic %q: %w", g.topic, err)
 	}
-	if p.config.Classify != nil {
-		if marked := p.config.Classify(err); marked != nil {
-			err = marked
-		}
-	}
-	return fmt.Errorf("outboxwatermill: publish to topic %q: %w", g.topic, err)
+	return nil
 }
 
 // ended is the error of events without a result when ctx has ended.

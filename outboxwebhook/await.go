@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/txoutbox/outbox/handlers"
 )
 
 // await calls a function of the Config, and waits for it until ctx ends. One that hangs goes on, and
@@ -16,13 +18,12 @@ func await[T any](ctx context.Context, name string, f func() (T, error)) (T, err
 	ended := make(chan result, 1)
 	go func() {
 		r := result{err: errors.New("it ended its goroutine")}
-		defer func() {
-			if p := recover(); p != nil {
-				r.err = fmt.Errorf("it panicked: %v", p)
-			}
-			ended <- r
-		}()
-		r.value, r.err = f()
+		defer func() { ended <- r }()
+		call := handlers.Recover()(func(context.Context, *handlers.Call) (err error) {
+			r.value, err = f()
+			return err
+		})
+		r.err = call(ctx, nil)
 	}()
 	var r result
 	select {

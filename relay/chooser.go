@@ -136,7 +136,7 @@ func (g *appChooser) choose(v View, fallback Chooser) (out []int) {
 	given.Heads = append([]Head(nil), v.Heads...)
 	var answer []int
 	if err := guard.Call(func() { answer = g.chooser.Choose(given) }); err != nil {
-		g.tell("it panicked: " + pgerr.Text(err))
+		g.tell("it panicked: "+pgerr.Text(err), "stack", string(guard.Stack(err)))
 		return fallback.Choose(v)
 	}
 	if len(answer) > len(v.Heads) {
@@ -154,9 +154,9 @@ func (g *appChooser) choose(v View, fallback Chooser) (out []int) {
 	return out
 }
 
-func (g *appChooser) tell(what string) {
+func (g *appChooser) tell(what string, attrs ...any) {
 	if !g.told {
 		g.told = true
-		g.log.Error("outbox: Config.Chooser gave an answer that cannot be followed; the relay does what it can", "answer", what)
+		g.log.Error("outbox: Config.Chooser gave an answer that cannot be followed; the relay does what it can", append([]any{"answer", what}, attrs...)...)
 	}
 }

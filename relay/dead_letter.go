@@ -19,6 +19,7 @@ type DeadLetter struct {
 	MaxAttempts int
 	Reason      string // one of the constants of package admin: admin.ReasonAttempts and so on
 	Error       string // at most 4 kB
+	Err         error  // for errors.Is and errors.As: the handler's, or the relay's; see handlers.PanicError
 }
 
 const (
@@ -85,7 +86,7 @@ func (d *deadLetters) call(one DeadLetter) {
 	ctx, cancel := context.WithTimeout(d.ctx, deadLetterCall)
 	defer cancel()
 	if err := guard.Call(func() { d.onDead(ctx, one) }); err != nil {
-		d.log.Error("outbox: OnDead panicked", "task_type", one.Type, "task_id", one.TaskID, "error", pgerr.Text(err))
+		d.log.Error("outbox: OnDead panicked", "task_type", one.Type, "task_id", one.TaskID, pgerr.LogAttr(err))
 	}
 }
 

@@ -60,6 +60,9 @@ type TaskEnd struct {
 	Attempt int // as its handler saw it, or was to
 	Outcome Outcome
 	Reason  string // of Dead: one of the constants of package admin, as admin.ReasonAttempts
+	// Err is the handler's error, for errors.Is and errors.As, or the relay's; nil if the task is
+	// done. A handler that panicked has a handlers.PanicError.
+	Err error
 	// Waited is how long the task had been due when the claim had it, by PostgreSQL's clock, which
 	// the relay knows from its heartbeat, to within that one's round trip. It counts from RunAt:
 	// for a task without one from the start of the transaction that enqueued it.
@@ -142,7 +145,7 @@ func (o *observers) Observed() bool { return len(o.all) > 0 }
 func (o *observers) tell(f func(Observer)) {
 	for _, one := range o.all {
 		if err := guard.Call(func() { f(one) }); err != nil {
-			o.log.Error("outbox: an observer panicked", "error", pgerr.Text(err))
+			o.log.Error("outbox: an observer panicked", pgerr.LogAttr(err))
 		}
 	}
 }
@@ -161,7 +164,7 @@ func (o *observers) Claimed(h *handler.Handler, tasks int, began, had time.Time)
 func (o *observers) Ended(e run.End) {
 	end := RunEnd{Type: e.Type, Kind: string(e.Kind), Called: e.Called, Handled: e.Handled, Tasks: make([]TaskEnd, len(e.Tasks))}
 	for i, t := range e.Tasks {
-		end.Tasks[i] = TaskEnd{TaskID: t.TaskID, Attempt: t.Attempt, Outcome: Outcome(t.Outcome), Reason: t.Reason, Waited: t.Waited}
+		end.Tasks[i] = TaskEnd{TaskID: t.TaskID, Attempt: t.Attempt, Outcome: Outcome(t.Outcome), Reason: t.Reason, Err: t.Err, Waited: t.Waited}
 	}
 	o.tell(func(one Observer) {
 		if one.Ended != nil {

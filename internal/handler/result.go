@@ -2,11 +2,12 @@ package handler
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/guard"
 )
 
 // Action is what a control result asks for.
@@ -69,7 +70,7 @@ func ResultOf(err error) Result {
 		return Result{}
 	}
 	var r *Result
-	if errors.As(err, &r) && r != nil {
+	if Find(err, &r) && r != nil {
 		found := *r
 		found.Err = err // the text on record is that of the whole chain, with the context that wrapping added
 		return found
@@ -77,10 +78,36 @@ func ResultOf(err error) Result {
 	return Result{Err: err}
 }
 
+// Find is errors.As, but for what a panic was called with: a panic is a failed attempt, also one
+// with a result of package handlers.
+func Find[T error](err error, target *T) bool {
+	for err != nil {
+		if found, ok := err.(T); ok {
+			*target = found
+			return true
+		}
+		if _, ok := err.(*guard.PanicError); ok {
+			return false
+		}
+		if x, ok := err.(interface{ As(any) bool }); ok && x.As(target) {
+			return true
+		}
+		switch x := err.(type) {
+		case interface{ Unwrap() error }:
+			err = x.Unwrap()
+		case interface{ Unwrap() []error }:
+			return slices.ContainsFunc(x.Unwrap(), func(one error) bool { return Find(one, target) })
+		default:
+			return false
+		}
+	}
+	return false
+}
+
 // CheckAgain returns err, a handler's result for the task, or what is wrong with its RunAgainWith.
 func (h *Handler) CheckAgain(taskID int64, err error) error {
 	var r *Result
-	if !errors.As(err, &r) || r == nil || r.Payload == nil {
+	if !Find(err, &r) || r == nil || r.Payload == nil {
 		return err
 	}
 	if r.TaskID != taskID {

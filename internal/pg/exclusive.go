@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -41,7 +42,7 @@ func (p *Pool) Raw(conn *sql.Conn, f func(Exclusive) error) (err error) {
 		// the end of the transaction.
 		defer func() {
 			if v := recover(); v != nil {
-				err = fmt.Errorf("relay: the driver panicked: %v", v)
+				err = fmt.Errorf("relay: the driver: %w", guard.Panic(v))
 			}
 		}()
 		err = f(Exclusive{conn: conn.(driverConn), several: p.several})

@@ -1,6 +1,7 @@
 package pgerr
 
 import (
+	"log/slog"
 	"strings"
 	"unicode/utf8"
 
@@ -12,6 +13,15 @@ const maxTextBytes = 4 << 10
 // Text is err's text as PostgreSQL can store it: see [Storable]. A panic of the method Error is
 // recovered.
 func Text(err error) string { return Storable(guard.Text(err)) }
+
+// LogAttr is an error in a log record: the attribute error, and stack if it is a panic.
+func LogAttr(err error) slog.Attr {
+	text := slog.String("error", Text(err))
+	if stack := guard.Stack(err); stack != nil {
+		return slog.Group("", text, slog.String("stack", string(stack)))
+	}
+	return text
+}
 
 // Storable makes a text valid UTF-8 without NUL, of at most 4 kB.
 func Storable(s string) string {

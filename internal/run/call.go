@@ -86,18 +86,19 @@ func (t timedOut) Error() string {
 
 func (t timedOut) Unwrap() error { return context.DeadlineExceeded }
 
-var ErrGoexit = errors.New("relay: the handler, or a method of its error, ended its goroutine (runtime.Goexit, or t.FailNow in a test)")
+// IsGoexit reports whether a handler, or a method of its error, ended its goroutine.
+func IsGoexit(err error) bool {
+	var p *guard.PanicError
+	return errors.As(err, &p) && p != nil && p.Value == any(guard.ErrGoexit)
+}
 
-// guarded calls a handler and then end, whatever the handler does: with nil, a failure, or an error
-// of the relay's. runtime.Goexit goes on after end.
+// guarded calls a handler and then end, whatever the handler does: with nil or a failure.
+// runtime.Goexit goes on after end.
 func guarded(run func() error, end func(error)) {
 	var err error
 	guard.Do(func() { err = newFailure(run()) }, func(broke error) {
-		switch {
-		case errors.Is(broke, guard.ErrGoexit):
-			err = ErrGoexit
-		case broke != nil:
-			err = broke
+		if broke != nil {
+			err = panicked(broke)
 		}
 		end(err)
 	})
@@ -111,6 +112,7 @@ type failure struct {
 	result       handler.Result
 	code         string              // the SQLSTATE in its chain
 	some         handlers.BatchError // of failures; nil if it is none
+	panic        *guard.PanicError   // in its chain
 	endedContext bool
 	broken       bool // a method panicked
 }
@@ -122,7 +124,7 @@ func newFailure(err error) error {
 	}
 	f := readFailure(err)
 	var some handlers.BatchError
-	f.read("Unwrap, Is or As method", func() { errors.As(err, &some) })
+	f.read("Unwrap, Is or As method", func() { handler.Find(err, &some) })
 	if some != nil {
 		f.some = make(handlers.BatchError, len(some))
 	}
@@ -140,6 +142,15 @@ func readFailure(err error) *failure {
 	f.read("Error method", func() { f.text = pgerr.Storable(err.Error()) })
 	f.read("Unwrap, Is or As method", func() { f.result = handler.ResultOf(err) })
 	f.read("Unwrap, Is or As method", func() { f.endedContext, f.code = endedContext(err), pgerr.Code(err) })
+	f.read("Unwrap, Is or As method", func() { errors.As(err, &f.panic) })
+	return f
+}
+
+// panicked is the failure of a handler that panicked or ended its goroutine. It calls no method of
+// the panic's value: that may be a result of package handlers, and yet the attempt failed.
+func panicked(broke error) *failure {
+	f := &failure{err: broke, text: pgerr.Storable(broke.Error())}
+	errors.As(broke, &f.panic)
 	return f
 }
 
@@ -159,7 +170,7 @@ func (f *failure) read(which string, call func()) {
 
 func (f *failure) Error() string { return f.text }
 
-// As gives what handler.ResultOf and a Batch handler's relay look for.
+// As gives what the relay looks for in a handler's error.
 func (f *failure) As(target any) bool {
 	switch t := target.(type) {
 	case **handler.Result:
@@ -168,6 +179,9 @@ func (f *failure) As(target any) bool {
 	case *handlers.BatchError:
 		*t = f.some
 		return f.some != nil
+	case **guard.PanicError:
+		*t = f.panic
+		return f.panic != nil
 	}
 	return false
 }

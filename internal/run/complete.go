@@ -111,9 +111,9 @@ func (c *completion) call(fn func(*sql.Tx) error, stay func() bool) error {
 		if returned || !stay() || !c.takeBack() {
 			return
 		}
-		err := ErrGoexit
-		if p := recover(); p != nil {
-			err = guard.Panic(p)
+		p := recover()
+		err := guard.Panic(p)
+		if p != nil {
 			defer panic(p)
 		}
 		_ = c.bury(err)

@@ -49,6 +49,7 @@ type TaskEnd struct {
 	Attempt int
 	Outcome Outcome
 	Reason  string        // of Dead
+	Err     error         // of the handler, or the relay's; nil if it is done
 	Waited  time.Duration // for how long the task had been due when the claim had it
 }
 
@@ -60,6 +61,7 @@ type DeadLetter struct {
 	MaxAttempts int
 	Reason      string
 	Error       string
+	Err         error
 }
 
 // Events hears of claims and runs. Its methods may be called at the same time.

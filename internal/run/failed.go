@@ -44,7 +44,7 @@ func (a *attempt) logSplit(err error) {
 		what = "group"
 		a.r.groups.failed(a.h)
 	}
-	a.r.Log.Warn("outbox: a "+what+" failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), "error", pgerr.Text(err))
+	a.r.Log.Warn("outbox: a "+what+" failed; its tasks run one by one", "task_type", a.h.Type, "tasks", len(a.rows), pgerr.LogAttr(err))
 }
 
 // giveBackDrained ends a claim as the relay stops.

@@ -90,7 +90,7 @@ func (g *group) callOne(ctx context.Context, i int) (next int, stopped bool, err
 	limit, release := context.WithTimeoutCause(open, timeout+grace(timeout), timedOut(timeout))
 	out := callIn(func(call func()) { g.calls <- call }, limit, g.h, g.tx, g.claim, g.tasks[i:i+1])
 	release()
-	if out.err == ErrGoexit {
+	if IsGoexit(out.err) {
 		go g.work()
 	}
 	out.took = time.Since(start)

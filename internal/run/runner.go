@@ -60,7 +60,7 @@ func backoffOf(log *slog.Logger, h *handler.Handler) func(attempts int) (wait ti
 	return func(attempts int) (wait time.Duration, stop bool) {
 		wait, stop, err := h.Backoff(attempts)
 		if err != nil {
-			log.Error("outbox: Backoff panicked; the task waits by the default backoff", "task_type", h.Type, "attempt", attempts, "wait", wait, "error", pgerr.Text(err))
+			log.Error("outbox: Backoff panicked; the task waits by the default backoff", "task_type", h.Type, "attempt", attempts, "wait", wait, pgerr.LogAttr(err))
 		}
 		return wait, stop
 	}
@@ -70,14 +70,14 @@ func backoffOf(log *slog.Logger, h *handler.Handler) func(attempts int) (wait ti
 func (r *Runner) failed(t *store.Row, c store.Change) {
 	if c.Failed {
 		r.Log.Warn("outbox: an attempt failed", "task_type", t.TaskType, "task_id", t.ID, "attempt", c.Attempt, "max_attempts", t.Max,
-			"next", c.Wait.Round(time.Millisecond), "error", pgerr.Text(c.Err))
+			"next", c.Wait.Round(time.Millisecond), pgerr.LogAttr(c.Err))
 	}
 }
 
 // died tells of a dead letter whose commit is confirmed.
 func (r *Runner) died(t *store.Row, c store.Change) {
-	d := DeadLetter{TaskID: t.ID, Type: t.TaskType, Attempt: c.Attempt, MaxAttempts: t.Max, Reason: c.Reason, Error: pgerr.Text(c.Err)}
-	r.Log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.TaskID, "attempt", d.Attempt, "reason", c.Reason, "error", d.Error)
+	d := DeadLetter{TaskID: t.ID, Type: t.TaskType, Attempt: c.Attempt, MaxAttempts: t.Max, Reason: c.Reason, Error: pgerr.Text(c.Err), Err: original(c.Err)}
+	r.Log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.TaskID, "attempt", d.Attempt, "reason", c.Reason, pgerr.LogAttr(c.Err))
 	r.Events.Died(d)
 }
 

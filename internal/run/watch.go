@@ -63,7 +63,7 @@ func (w *watch) calledOne(task *store.Task, at time.Time, took time.Duration) {
 func (w *watch) set(taskID int64, v verdict) {
 	if w != nil {
 		end := &w.end.Tasks[w.at[taskID]]
-		if end.Outcome = v.outcome; v.outcome == Dead {
+		if end.Outcome, end.Err = v.outcome, original(v.change.Err); v.outcome == Dead {
 			end.Reason = v.change.Reason
 		}
 	}
@@ -75,7 +75,7 @@ func (w *watch) all(o Outcome) {
 		return
 	}
 	for i := range w.end.Tasks {
-		w.end.Tasks[i].Outcome, w.end.Tasks[i].Reason = o, ""
+		w.end.Tasks[i].Outcome, w.end.Tasks[i].Reason, w.end.Tasks[i].Err = o, "", nil
 	}
 }
 

@@ -129,7 +129,7 @@ func (s *Scheduler) keys(skip map[string]bool) (names, definitions []string) {
 func (s *Scheduler) rest(name string, err error) {
 	s.rests.add(name)
 	if errors.Is(err, errNextPanicked) {
-		s.Log.Error("outbox: a schedule waits, as its Next panicked; it is tried again", "schedule", name, "error", pgerr.Text(err))
+		s.Log.Error("outbox: a schedule waits, as its Next panicked; it is tried again", "schedule", name, pgerr.LogAttr(err))
 		return
 	}
 	s.Log.Error("outbox: the task of a schedule cannot be enqueued", "schedule", name, "error", pgerr.LogText(err))
@@ -141,5 +141,5 @@ func (s *Scheduler) ended(name string, why error) {
 		s.Log.Info("outbox: a schedule has ended", "schedule", name, "reason", why.Error())
 		return
 	}
-	s.Log.Error("outbox: a schedule was stopped, as its Next misbehaves", "schedule", name, "error", pgerr.Text(why))
+	s.Log.Error("outbox: a schedule was stopped, as its Next misbehaves", "schedule", name, pgerr.LogAttr(why))
 }

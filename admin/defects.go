@@ -13,27 +13,28 @@ type DefectKind string
 
 // The kinds of defects, in the order in which Repair mends them.
 const (
-	// Sequences: new ids would be those of rows that are there, or of tasks that were.
-	Sequences DefectKind = "sequence"
-	// Counts: the counts of a type are not those of its rows.
-	Counts DefectKind = "count"
-	// UniqueKeys: a task does not hold its unique key, or a key is held by a task that has another one.
-	UniqueKeys DefectKind = "unique_key"
-	// OrderingKeys: tasks wait, and no relay will look for the head of their key.
-	OrderingKeys DefectKind = "ordering_key"
-	// Leases: a task is leased to a relay that has no row.
-	Leases DefectKind = "lease"
-	// Leftovers: a lost run, or a request to cancel, is of an earlier task with the same id.
-	Leftovers DefectKind = "leftover"
-	// TaskIDs: a task has the id of a dead letter or of a finished task. Repair leaves it alone.
-	TaskIDs DefectKind = "task_id"
+	// DefectSequences: new ids would be those of rows that are there, or of tasks that were.
+	DefectSequences DefectKind = "sequence"
+	// DefectCounts: the counts of a type are not those of its rows.
+	DefectCounts DefectKind = "count"
+	// DefectUniqueKeys: a task does not hold its unique key, or a key is held by a task that has
+	// another one.
+	DefectUniqueKeys DefectKind = "unique_key"
+	// DefectOrderingKeys: tasks wait, and no relay will look for the head of their key.
+	DefectOrderingKeys DefectKind = "ordering_key"
+	// DefectLeases: a task is leased to a relay that has no row.
+	DefectLeases DefectKind = "lease"
+	// DefectLeftovers: a lost run, or a request to cancel, is of an earlier task with the same id.
+	DefectLeftovers DefectKind = "leftover"
+	// DefectTaskIDs: a task has the id of a dead letter or of a finished task. Repair leaves it alone.
+	DefectTaskIDs DefectKind = "task_id"
 )
 
 // Defect is something in the tables of an outbox that contradicts its tasks, as a restore of a part
 // or a switch-over by logical replication leaves it.
 type Defect struct {
 	Kind     DefectKind
-	Subject  string // a sequence; a task type, with a state for Counts; a table for TaskIDs
+	Subject  string // a sequence; a task type, with a state for DefectCounts; a table for DefectTaskIDs
 	Is       int64  // the last id of a sequence, the count; else how many are wrong
 	ShouldBe int64  // as Is
 	Conflict string // what a person has to decide, as Repair does not guess; "" if it mends it
@@ -69,7 +70,7 @@ func (o RepairOptions) has(k DefectKind) bool {
 // and finds nothing in an outbox at work: each statement looks at one snapshot.
 //
 // It reads all tasks, dead letters and unique keys once or twice, in seconds for millions. It needs
-// the rights of a worker; for Sequences and Counts those of a viewer do.
+// the rights of a worker; for DefectSequences and DefectCounts those of a viewer do.
 func (c *Client) Defects(ctx context.Context, o RepairOptions) (found []Defect, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -93,7 +94,7 @@ func (c *Client) Defects(ctx context.Context, o RepairOptions) (found []Defect, 
 // find runs the repair's query.
 func (r repair) find(ctx context.Context, c *Client, q outbox.Querier, o RepairOptions) ([]Defect, error) {
 	var args []any
-	if r.kind == Sequences {
+	if r.kind == DefectSequences {
 		args = []any{o.Above}
 	}
 	return rows(ctx, q, c.schema.SQL(r.findSQL), args, func(row scanner, d *Defect) error {

@@ -9,13 +9,13 @@ type repair struct {
 
 // repairs are all, in their order: ids first, as the audit log needs them.
 var repairs = []repair{
-	{Sequences, findSequencesSQL, mendSequences},
-	{Counts, findCountsSQL, mendCounts},
-	{UniqueKeys, findKeysSQL, mendKeys},
-	{OrderingKeys, findHeadlessSQL, mendHeadless},
-	{Leases, findLeasesSQL, mendLeases},
-	{Leftovers, findLeftoversSQL, mendLeftovers},
-	{TaskIDs, findTaskIDsSQL, nil},
+	{DefectSequences, findSequencesSQL, mendSequences},
+	{DefectCounts, findCountsSQL, mendCounts},
+	{DefectUniqueKeys, findKeysSQL, mendKeys},
+	{DefectOrderingKeys, findHeadlessSQL, mendHeadless},
+	{DefectLeases, findLeasesSQL, mendLeases},
+	{DefectLeftovers, findLeftoversSQL, mendLeftovers},
+	{DefectTaskIDs, findTaskIDsSQL, nil},
 }
 
 // Which id each sequence must be beyond, and its last one. Rows of finished tasks are mostly gone.

@@ -40,7 +40,7 @@ func (c *Client) Repair(ctx context.Context, o RepairOptions) (found []Defect, e
 	if len(wrong) == 0 {
 		return found, nil
 	}
-	if wrong[Sequences] > 0 { // also that of the audit log
+	if wrong[DefectSequences] > 0 { // also that of the audit log
 		if err := mendSequences(ctx, c, o); err != nil {
 			return found, failed("repair sequences", err)
 		}
@@ -55,7 +55,7 @@ func (c *Client) Repair(ctx context.Context, o RepairOptions) (found []Defect, e
 	}
 	err = c.Noted(ctx, Entry{Action: "repair", Target: strings.Join(targets, ", ")}, func() (int64, error) {
 		for _, r := range repairs {
-			if wrong[r.kind] == 0 || r.kind == Sequences {
+			if wrong[r.kind] == 0 || r.kind == DefectSequences {
 				continue
 			}
 			if err := r.mend(ctx, c, o); err != nil {

@@ -230,7 +230,7 @@ func TestConflictsAreTold(t *testing.T) {
 	if got := db.Text(t, `SELECT string_agg(key || task_id, ', ') FROM outbox.unique_key`); got != "newer5" {
 		t.Errorf("the keys are %q", got)
 	}
-	if f := found(t, db.DB, admin.RepairOptions{Kinds: []admin.DefectKind{admin.UniqueKeys, admin.TaskIDs}}); strings.Count(f, "\n") != 2 {
+	if f := found(t, db.DB, admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectUniqueKeys, admin.DefectTaskIDs}}); strings.Count(f, "\n") != 2 {
 		t.Errorf("left are\n%s", f)
 	}
 }

@@ -206,7 +206,7 @@ func calls() []right {
 			return err
 		}),
 		adminOn("Defects of sequences and counts", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.Defects(ctx, admin.RepairOptions{Kinds: []admin.DefectKind{admin.Sequences, admin.Counts}})
+			_, err := c.Defects(ctx, admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectSequences, admin.DefectCounts}})
 			return err
 		}),
 		{"Repair of sequences", "owner", true, func(ctx context.Context, g *granted, db *sql.DB) error {
@@ -217,7 +217,7 @@ func calls() []right {
 			return err
 		}},
 		adminOn("Repair of the rest", "owner worker", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.Repair(ctx, admin.RepairOptions{Kinds: []admin.DefectKind{admin.Counts, admin.UniqueKeys, admin.OrderingKeys, admin.Leases, admin.Leftovers}})
+			_, err := c.Repair(ctx, admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectCounts, admin.DefectUniqueKeys, admin.DefectOrderingKeys, admin.DefectLeases, admin.DefectLeftovers}})
 			return err
 		}),
 		adminOn("Reindex", "owner", func(ctx context.Context, c *admin.Client) error {

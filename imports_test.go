@@ -30,7 +30,7 @@ var allowedImports = map[string][]string{
 	"/inbox":            {"", "/internal/txcheck"},
 	"/handlers":         {"", "/internal/guard", "/internal/handler", "github.com/sethvargo/go-retry"},
 	"/internal/handler": {"", "/internal/guard", "github.com/sethvargo/go-retry"},
-	"/pgdb":             {"/internal/pgerr", "github.com/lib/pq"},
+	"/pgdb":             {"/internal/guard", "/internal/pgerr", "github.com/lib/pq"},
 	"/schema":           {"/internal/pgerr", "github.com/sethvargo/go-retry"},
 	"/internal/copied":  {},
 	"/internal/counts":  {},

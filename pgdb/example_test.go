@@ -3,11 +3,15 @@ package pgdb_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"os"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/pgdb"
+	"github.com/txoutbox/outbox/relay"
 )
 
 func ExampleOpen() {
@@ -25,4 +29,31 @@ func ExampleOpen() {
 		return err
 	}))
 	// Output: created
+}
+
+// The function asks for the password of the moment, here in a variable of the environment. The same
+// function serves LISTEN.
+func ExampleOpenFunc() {
+	ctx := context.Background()
+	_, url, drop := relaytest.ExampleServer()
+	defer drop()
+	os.Setenv("APP_DATABASE", url) // as the rotation would
+
+	dsn := func(context.Context) (string, error) {
+		if url := os.Getenv("APP_DATABASE"); url != "" {
+			return url, nil
+		}
+		return "", errors.New("APP_DATABASE is not set")
+	}
+	db := pgdb.OpenFunc(dsn)
+	defer db.Close()
+	fmt.Println(db.PingContext(ctx))
+
+	reg := handlers.New()
+	handlers.Tx(reg, outbox.NewTaskType[int]("COUNT"), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
+	_, err := relay.New(db, reg, relay.Config{ListenDSNFunc: dsn})
+	fmt.Println(err)
+	// Output:
+	// <nil>
+	// <nil>
 }

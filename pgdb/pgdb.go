@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/guard"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
@@ -44,31 +45,52 @@ const connectTimeout = 15 * time.Second
 // connection that [database/sql.Conn.Raw] gives is not lib/pq's own type, so pq.SetNoticeHandler
 // and its like do not take it.
 func Open(dsn string) (*sql.DB, error) {
-	if _, err := pq.NewConnector(dsn); err != nil {
-		if pgerr.RepeatsDSN(err.Error()) {
-			return nil, errors.New("pgdb: Open: not a connection string of lib/pq; what is wrong with it is not shown, as that repeats it")
-		}
-		return nil, fmt.Errorf("pgdb: Open: not a connection string of lib/pq: %w", err)
+	if err := check(dsn); err != nil {
+		return nil, fmt.Errorf("pgdb: Open: %w", err)
 	}
-	if strings.Contains(dsn, "prefer-standby") { // without any host lib/pq tries them for ever, too
-		return nil, errors.New("pgdb: Open: target_session_attrs=prefer-standby: an outbox writes; use read-write or primary")
-	}
-	return sql.OpenDB(&connector{dsn}), nil
+	return sql.OpenDB(&connector{func(context.Context) (string, error) { return dsn, nil }}), nil
 }
 
-type connector struct{ dsn string }
+// OpenFunc is [Open] for a connection string that changes: a password that is rotated, a token that
+// expires. dsn is called for each connection, several times at once if need be. Its ctx ends with
+// that of the call that needs the connection, after 15 s at the latest. A panic is an error.
+func OpenFunc(dsn func(ctx context.Context) (string, error)) *sql.DB {
+	return sql.OpenDB(&connector{dsn})
+}
+
+// check returns what is wrong with a connection string, without it.
+func check(dsn string) error {
+	if _, err := pq.NewConnector(dsn); err != nil {
+		if pgerr.RepeatsDSN(err.Error()) {
+			return errors.New("not a connection string of lib/pq; what is wrong with it is not shown, as that repeats it")
+		}
+		return fmt.Errorf("not a connection string of lib/pq: %w", err)
+	}
+	if strings.Contains(dsn, "prefer-standby") { // without any host lib/pq tries them for ever, too
+		return errors.New("target_session_attrs=prefer-standby: an outbox writes; use read-write or primary")
+	}
+	return nil
+}
+
+type connector struct {
+	dsn func(context.Context) (string, error)
+}
 
 func (c *connector) Driver() driver.Driver { return &pq.Driver{} }
 
 // Connect has a connector, and so a dialer, for each connection: what it dials later is a cancel
 // request for that one.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
-	own, err := pq.NewConnector(c.dsn)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	dsn, err := c.ask(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("pgdb: connect: %w", err)
+	}
+	own, err := pq.NewConnector(dsn)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
 	w := &wire{}
 	own.Dialer(w)
 	defer context.AfterFunc(ctx, w.breakOff)()
@@ -84,4 +106,24 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, errors.Join(driver.ErrBadConn, conn.Close())
 	}
 	return &wiredConn{pqConn: pqc, wire: w}, nil
+}
+
+// ask asks for the connection string.
+func (c *connector) ask(ctx context.Context) (string, error) {
+	type answer struct {
+		dsn string
+		err error
+	}
+	answers := make(chan answer, 1)
+	if err := guard.Within(ctx, func() {
+		dsn, err := c.dsn(ctx)
+		answers <- answer{dsn, err}
+	}); err != nil {
+		return "", fmt.Errorf("its DSN cannot be had: %w", err)
+	}
+	a := <-answers
+	if a.err != nil {
+		return "", fmt.Errorf("its DSN cannot be had: %w", a.err)
+	}
+	return a.dsn, check(a.dsn)
 }

@@ -2,7 +2,10 @@
 // call runtime.Goexit, and must cost neither the process nor a goroutine of the library.
 package guard
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+)
 
 // Do calls f and then end: with nil if f returned, with a [PanicError] if it panicked or called runtime.Goexit.
 // Then the goroutine ends after end; Do returns in all other cases.
@@ -29,6 +32,19 @@ func Call(f func()) error {
 	done := make(chan error, 1)
 	go Do(f, func(err error) { done <- err })
 	return <-done
+}
+
+// Within is [Call], but returns ctx's cause at its end if f has not returned: its goroutine stays
+// behind until f returns.
+func Within(ctx context.Context, f func()) error {
+	done := make(chan error, 1)
+	go Do(f, func(err error) { done <- err })
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Text is err's text, or says that the method Error panicked. It lets runtime.Goexit through.

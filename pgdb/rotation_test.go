@@ -1,0 +1,87 @@
+package pgdb_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/pgdb"
+)
+
+// A pool whose password is rotated goes on with the next one: by a function, or by a password file,
+// which lib/pq reads for each connection.
+func TestAPasswordMayChange(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Local(t, nil)
+	admin := relaytest.Direct(t, server.URL(), "postgres")
+	u, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "pgpass")
+	var password atomic.Value
+	rotate := func(to string) {
+		t.Helper()
+		password.Store(to)
+		if err := os.WriteFile(file, []byte("*:*:*:rotated:"+to+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		admin.Do(t, `ALTER ROLE rotated PASSWORD '`+to+`'`)
+	}
+	admin.Do(t, `CREATE ROLE rotated LOGIN`)
+	rotate("first")
+	u.User = url.User("rotated")
+	query := u.Query()
+	query.Set("passfile", file)
+	u.RawQuery = query.Encode()
+	pools := map[string]*sql.DB{
+		"a function": pgdb.OpenFunc(func(context.Context) (string, error) {
+			u := *u
+			u.RawQuery, u.User = "sslmode=disable", url.UserPassword("rotated", password.Load().(string))
+			return u.String(), nil
+		}),
+		"a password file": openPool(t, u.String()),
+	}
+	for _, to := range []string{"second", "third"} {
+		for name, db := range pools {
+			db.SetMaxIdleConns(-1)
+			if err := db.PingContext(t.Context()); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		rotate(to)
+	}
+	pools["a function"].Close()
+}
+
+func TestAFunctionForTheDSNCostsNeitherTheProcessNorTheCaller(t *testing.T) {
+	t.Parallel()
+	hangs := make(chan struct{})
+	defer close(hangs)
+	for want, f := range map[string]func() (string, error){
+		"panic: oops":            func() (string, error) { panic("oops") },
+		"it ended its goroutine": func() (string, error) { runtime.Goexit(); return "", nil },
+		"sealed":                 func() (string, error) { return "", errors.New("sealed") },
+		"deadline exceeded":      func() (string, error) { <-hangs; return "", nil },
+		"not shown":              func() (string, error) { return "password='sesame", nil },
+		"prefer-standby":         func() (string, error) { return "password=sesame target_session_attrs=prefer-standby", nil },
+	} {
+		db := pgdb.OpenFunc(func(context.Context) (string, error) { return f() })
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if err := db.PingContext(ctx); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		cancel()
+		db.Close()
+	}
+}

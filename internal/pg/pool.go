@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -88,7 +89,10 @@ func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	for tries := db.Stats().Idle + 2; ; tries-- {
 		conn, err := db.Conn(ctx)
 		if err != nil {
-			return nil, pgerr.WithoutDSN(err)
+			if err = pgerr.WithoutDSN(err); pgerr.Of(err) == pgerr.Foreign { // the driver's, or the app's connector's
+				err = &net.OpError{Op: "connect", Err: err}
+			}
+			return nil, err
 		}
 		if err = conn.PingContext(ctx); err == nil {
 			boundReplies(conn)

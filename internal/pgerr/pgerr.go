@@ -29,7 +29,7 @@ const (
 	Foreign Fault = ""
 	// Connection: it has ended. Another one may work.
 	Connection Fault = "the connection's"
-	// Server: it is going, is full or takes no writes. The connection is of no use.
+	// Server: it is going, is full, takes no writes or refuses the login. The connection is of no use.
 	Server Fault = "the server's"
 	// Resources: memory, disk or connections of the server did not suffice for one statement.
 	Resources Fault = "the server's resources"
@@ -44,6 +44,7 @@ const (
 var faults = map[string]Fault{
 	"08":    Server,     // connection exceptions, also of a pooler
 	"25006": Server,     // read_only_sql_transaction: a standby, since a failover
+	"28":    Server,     // invalid_password and its like: of a new connection only
 	"25P03": Connection, // idle_in_transaction_session_timeout
 	"25P04": Connection, // transaction_timeout
 	"40001": Others,     // serialization_failure

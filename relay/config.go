@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 )
 
@@ -53,6 +54,12 @@ type Config struct {
 	// While a relay that has it is idle, enqueues send NOTIFY, so PostgreSQL refuses PREPARE
 	// TRANSACTION for theirs; without it in all relays of the outbox none does.
 	ListenDSN string
+
+	// ListenDSNFunc returns what ListenDSN is, where that changes: a password that is rotated, a
+	// token that expires. It is called for each connection, at the start and after each loss, one
+	// call at a time. ctx ends after 10 s. While it fails, the relay polls, warns with its error,
+	// and asks again, at least each 2 s. Set one of the two.
+	ListenDSNFunc func(ctx context.Context) (string, error)
 
 	// DrainTimeout is how long Run waits for running handlers once its context has ended. Then
 	// their contexts end with the cause outbox.ErrDraining; those runs are not counted as attempts.
@@ -118,6 +125,17 @@ func (c Config) withDefaults(registered int) (Config, error) {
 	}
 	if c.DeadRetention < 0 {
 		fail("Config.DeadRetention: %v: must not be negative; 0 keeps dead letters for ever", c.DeadRetention)
+	}
+	switch {
+	case c.ListenDSN == "":
+	case c.ListenDSNFunc != nil:
+		fail("Config.ListenDSN and Config.ListenDSNFunc are both set: set one of them")
+	default:
+		if _, err := pq.NewConnector(c.ListenDSN); err != nil {
+			fail("Config.ListenDSN is not a connection string of lib/pq (its text is not shown)")
+		}
+		dsn := c.ListenDSN
+		c.ListenDSNFunc = func(context.Context) (string, error) { return dsn, nil }
 	}
 	if registered == 0 {
 		fail("the registry has no handler: register the handlers before relay.New")

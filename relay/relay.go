@@ -24,7 +24,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
@@ -101,11 +100,6 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 	if limit := db.Stats().MaxOpenConnections; err == nil && limit > 0 && limit < need+own {
 		err = fmt.Errorf("relay: the pool is limited to %d connections (SetMaxOpenConns), but %d workers need %d: %s, and the relay %s", limit, c.Workers, need+own, needText, ownText)
 	}
-	if c.ListenDSN != "" {
-		if _, dsnErr := pq.NewConnector(c.ListenDSN); dsnErr != nil {
-			err = errors.Join(err, errors.New("relay: Config.ListenDSN is not a connection string of lib/pq (its text is not shown)"))
-		}
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +174,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	r.rates = newRates(&r.runner.Store, r.handlers)
 	r.heart = r.newHeartbeat(time.Now)
 	r.observers.ahead = r.heart.Ahead
-	r.listener = &pg.Listener{DSN: r.config.ListenDSN, Channel: r.config.Schema, ID: r.runner.RelayID, PollInterval: r.config.PollInterval, Pool: r.runner.Conns,
+	r.listener = &pg.Listener{DSN: r.config.ListenDSNFunc, Channel: r.config.Schema, ID: r.runner.RelayID, PollInterval: r.config.PollInterval, Pool: r.runner.Conns,
 		Log: r.log, Answered: &r.answered, Wake: r.Wake, Named: r.wakeNamed, Withdrawn: func() { run.Poke(r.withdrawn) }}
 	defer r.live(ctx)()
 	started := false
@@ -207,7 +201,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	if !once {
 		r.log.Info("outbox: relay started", "relay_id", r.runner.RelayID, "schema", r.config.Schema, "workers", r.config.Workers, "task_types", r.types)
 		started = true
-		if r.config.ListenDSN != "" {
+		if r.config.ListenDSNFunc != nil {
 			stopListener = background(r.listener.Run)
 		} else {
 			r.log.Info("outbox: no ListenDSN: other processes cannot wake this relay; it polls", "poll_interval", r.config.PollInterval)

@@ -78,6 +78,8 @@ func TestNewNamesEachFieldThatIsOutOfRange(t *testing.T) {
 		{handlers.New(), relay.Config{Workers: -3, Order: -1}, "relay: Config.Workers: -3: must be between 1 and 1000, or 0 for 10\n" +
 			"relay: Config.Order: -1: must be InOrder or Random\nrelay: the registry has no handler: register the handlers before relay.New"},
 		{all(), relay.Config{ListenDSN: "postgres://app:hunter2@localhost:port/app"}, "relay: Config.ListenDSN is not a connection string of lib/pq (its text is not shown)"},
+		{all(), relay.Config{ListenDSN: "host=localhost", ListenDSNFunc: func(context.Context) (string, error) { return "", nil }},
+			"relay: Config.ListenDSN and Config.ListenDSNFunc are both set: set one of them"},
 		{nil, relay.Config{}, "relay: New needs a *sql.DB and a *handlers.Registry, not nil"},
 	} {
 		if _, err := relay.New(db.DB, c.registry, c.config); err == nil || err.Error() != c.want {

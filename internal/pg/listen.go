@@ -19,11 +19,13 @@ const (
 	pingTimeout  = 5 * time.Second
 	testTimeout  = 3 * time.Second
 	blink        = 3 * time.Second // a disconnection that is shorter is not worth a line in the log
+	warnAgain    = time.Minute     // before another reason is logged
 )
 
 // Listener turns notifications into polls. A notification is a hint: without it the relay polls.
 type Listener struct {
-	DSN, Channel string
+	DSN          func(context.Context) (string, error) // of lib/pq; asked for each connection
+	Channel      string
 	ID           string // of this relay, in notifications
 	PollInterval time.Duration
 	Pool         *Pool
@@ -34,38 +36,46 @@ type Listener struct {
 	Withdrawn    func()            // hears that another relay may have withdrawn the wake-up request
 
 	on     atomic.Bool // notifications are known to arrive
-	warned bool
+	pace   Pace
+	asked  chan dsnAnswer   // of a call of DSN that has not returned
+	lost   error            // the latest, since a connection that worked
+	away   <-chan time.Time // lost is logged then; nil if there is none
+	warned string           // why LISTEN does not work, as it was logged; empty while it does
+	warnAt time.Time        // another reason is logged from then on
 }
 
-// Run listens until stop is closed. A pq.Listener that does not answer is abandoned for a new one,
-// as it may hold its locks over I/O.
+// Run listens until stop is closed. Each connection has a DSN and a pq.Listener of its own. A
+// pq.Listener that does not answer is abandoned, as it may hold its locks over I/O.
 func (l *Listener) Run(stop <-chan struct{}) {
+	l.pace = NewPace(l.Answered, l.Wake)
 	for {
+		l.pace.Try()
 		err := l.listen(stop)
 		if err == nil {
 			return
 		}
-		if err == errAnswered {
-			continue
-		}
-		l.off(err)
+		l.failed(err)
 		select {
-		case <-time.After(time.Second):
+		case <-time.After(l.pace.Fail()):
+		case <-l.pace.Answered:
 		case <-stop:
 			return
 		}
 	}
 }
 
-// errAnswered ends a pq.Listener whose connection is lost, once PostgreSQL answers others: it would
-// sleep for up to 5 s.
-var errAnswered = errors.New("PostgreSQL answers again")
+// errAnswered ends a try to connect that may take long, once PostgreSQL answers others.
+var errAnswered = errors.New("no connection yet")
 
-// listen returns nil when stop is closed.
+// listen connects, and returns what ends the connection, or nil when stop is closed.
 func (l *Listener) listen(stop <-chan struct{}) error {
-	events := make(chan error, 16)
+	dsn, err := l.dsn(stop)
+	if err != nil || dsn == nil {
+		return err
+	}
+	events := make(chan error, 1)
 	dialer := newDialer()
-	pql := pq.NewDialListener(dialer, l.DSN, 200*time.Millisecond, 5*time.Second, func(e pq.ListenerEventType, err error) {
+	pql := pq.NewDialListener(dialer, *dsn, 200*time.Millisecond, 200*time.Millisecond, func(e pq.ListenerEventType, err error) {
 		if e == pq.ListenerEventDisconnected || e == pq.ListenerEventConnectionAttemptFailed {
 			select {
 			case events <- err:
@@ -92,46 +102,37 @@ func (l *Listener) listen(stop <-chan struct{}) error {
 	ping := time.NewTicker(pingInterval)
 	defer ping.Stop()
 	pinged := make(chan error, 1)
-	var hung, untested, away <-chan time.Time
-	var disconnected error
-	var answered <-chan struct{} // not nil while disconnected
+	var hung, untested <-chan time.Time
+	answered := l.pace.Answered // nil once connected
 	ctx, cancel := context.WithCancel(context.Background())
 	var tests sync.WaitGroup
 	defer tests.Wait()
 	defer cancel()
-	test := func() {
-		untested = time.After(testTimeout)
-		tests.Go(func() { l.test(ctx) })
-	}
 	for {
 		select {
 		case <-stop:
 			return nil
 		case <-answered:
-			if !l.on.Load() {
-				return errAnswered
-			}
-			answered = nil
+			return errAnswered
 		case err := <-listened:
 			if err != nil {
 				return err
 			}
-			answered = nil
-			l.back()
-			test()
+			answered, l.pace.Answered = nil, nil // its own sign ends no pause of its own
+			l.Answered.Send()
+			l.Wake()
+			untested = time.After(testTimeout)
+			tests.Go(func() { l.test(ctx) })
 		case n := <-pql.Notify:
 			switch {
-			case n == nil: // reconnected: some may have been lost
-				answered = nil
-				l.back()
-				test()
+			case n == nil: // a new connection, after events
 			case n.Extra == "" || strings.Contains(n.Extra, " "): // an enqueuer's
 				l.Named(n.Extra)
 				l.Wake()
 			case n.Extra != l.ID: // another relay's
 				l.Withdrawn()
 			default: // this relay's
-				untested, away = nil, nil
+				untested = nil
 				if l.isOn() {
 					l.Wake()
 				}
@@ -140,35 +141,23 @@ func (l *Listener) listen(stop <-chan struct{}) error {
 			untested = nil
 			l.off(errors.New("LISTEN works, but a notification did not arrive: does ListenDSN lead to another database, or through a pooler?"))
 		case err := <-events:
-			if answered == nil {
-				answered = l.Answered.await()
-				l.Wake()
+			if err == nil {
+				err = errors.New("disconnected")
 			}
-			if l.on.Swap(false) {
-				disconnected, away = err, time.After(blink)
-			} else if away == nil {
-				l.off(err)
-			}
-		case <-away:
-			away = nil
-			l.off(disconnected)
+			return err
+		case <-l.away:
+			l.off(l.lost)
 		case <-ping.C:
 			if hung == nil {
 				hung = time.After(pingTimeout)
 				go func() { pinged <- pql.Ping() }()
 			}
-		case <-pinged: // an error makes the listener reconnect by itself
+		case <-pinged: // an error ends the connection
 			hung = nil
 		case <-hung:
 			return errors.New("LISTEN connection does not answer")
 		}
 	}
-}
-
-// back tells all loops that PostgreSQL can be reached again.
-func (l *Listener) back() {
-	l.Answered.Send()
-	l.Wake()
 }
 
 // Works reports whether notifications are known to arrive.
@@ -187,20 +176,35 @@ func (l *Listener) isOn() bool {
 	if l.on.Swap(true) {
 		return false
 	}
-	if l.warned {
-		l.warned = false
+	l.pace.OK()
+	l.away = nil
+	if l.warned != "" {
+		l.warned = ""
 		l.Log.Info("outbox: wake-ups by LISTEN work again")
 	}
 	return true
 }
 
+// failed notes why there is no connection. A blink after one that worked is not logged.
+func (l *Listener) failed(err error) {
+	if err == errAnswered {
+		return
+	}
+	l.lost = err
+	if l.on.Swap(false) {
+		l.away = time.After(blink)
+	} else if l.away == nil {
+		l.off(err)
+	}
+}
+
+// off logs that LISTEN does not work, once, and another reason for it once a minute.
 func (l *Listener) off(err error) {
-	l.on.Store(false)
-	if err == nil {
-		err = errors.New("disconnected")
+	l.away = nil
+	text, now := pgerr.LogText(err), time.Now()
+	if text == l.warned || l.warned != "" && now.Before(l.warnAt) {
+		return
 	}
-	if !l.warned {
-		l.warned = true
-		l.Log.Warn("outbox: no wake-ups by LISTEN; the relay polls until they work", "poll_interval", l.PollInterval, "error", pgerr.LogText(err))
-	}
+	l.warned, l.warnAt = text, now.Add(warnAgain)
+	l.Log.Warn("outbox: no wake-ups by LISTEN; the relay polls until they work", "poll_interval", l.PollInterval, "error", text)
 }

@@ -1,0 +1,59 @@
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/guard"
+)
+
+// dsnTimeout is how long the app's function may take for a connection string.
+const dsnTimeout = 10 * time.Second
+
+var errDSN = errors.New("its DSN is none of lib/pq (its text is not shown)")
+
+type dsnAnswer struct {
+	dsn string
+	err error
+}
+
+// dsn asks the app for a connection string; nil: stop was closed. A call that does not return when
+// its context ends is waited for at the next try, so there is one at a time.
+func (l *Listener) dsn(stop <-chan struct{}) (*string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), dsnTimeout)
+	defer cancel()
+	if l.asked == nil {
+		answers := make(chan dsnAnswer, 1)
+		l.asked = answers
+		go func() {
+			var a dsnAnswer
+			guard.Do(func() { a.dsn, a.err = l.DSN(ctx) }, func(broke error) {
+				a.err = errors.Join(a.err, broke)
+				answers <- a
+			})
+		}()
+	}
+	late := time.After(dsnTimeout + time.Second) // it may return the end of its context
+	for {
+		select {
+		case a := <-l.asked:
+			l.asked = nil
+			if a.err != nil {
+				return nil, fmt.Errorf("its DSN cannot be had: %w", a.err)
+			}
+			if _, err := pq.NewConnector(a.dsn); err != nil {
+				return nil, errDSN
+			}
+			return &a.dsn, nil
+		case <-l.away:
+			l.off(l.lost)
+		case <-late:
+			return nil, errors.New("its DSN cannot be had: ListenDSNFunc has not returned when its context ended")
+		case <-stop:
+			return nil, nil
+		}
+	}
+}

@@ -14,26 +14,10 @@ import (
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/faultmap"
+	"github.com/txoutbox/outbox/internal/forwardtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxamqp"
 )
-
-// kindOf is the mark of an error, as docs/faults.md names it.
-func kindOf(err error) string {
-	_, down := forward.IsUnavailable(err)
-	_, target := forward.IsTargetUnavailable(err)
-	switch {
-	case err == nil:
-		return "none"
-	case forward.IsPermanent(err):
-		return "the event's, for good"
-	case target:
-		return "the target's"
-	case down:
-		return "the broker's"
-	}
-	return "the event's"
-}
 
 // docs/faults.md says of each answer of the broker whose fault it is.
 func TestTheMapOfRabbitMQ(t *testing.T) {
@@ -104,7 +88,7 @@ func TestTheMapOfRabbitMQ(t *testing.T) {
 			default:
 				err = outboxamqp.Refused(closed, code)
 			}
-			if kind := kindOf(err); kind != row["whose fault"] {
+			if kind := forwardtest.Fault(err); kind != row["whose fault"] {
 				t.Errorf("%s: %s, want %s: %v", name, kind, row["whose fault"], err)
 			}
 		}
@@ -142,7 +126,7 @@ func TestAnEventThatEndsTheConnectionIsAtFaultAlone(t *testing.T) {
 		if i == 5 {
 			want = "the event's"
 		}
-		if kind := kindOf(err); kind != want {
+		if kind := forwardtest.Fault(err); kind != want {
 			t.Errorf("event %d: %s, want %s: %v", i, kind, want, err)
 		}
 	}
@@ -161,7 +145,7 @@ func TestAnEventThatEndsTheConnectionIsAtFaultAlone(t *testing.T) {
 	}
 	kinds := map[string]int{}
 	for _, err := range p.Publish(within(t, time.Minute), all) {
-		kinds[kindOf(err)]++
+		kinds[forwardtest.Fault(err)]++
 	}
 	if kinds["the event's"] != 2 || kinds["the broker's"] != len(all)-2 {
 		t.Errorf("of a connection that is always closed: %v", kinds)
@@ -237,7 +221,7 @@ func TestARefusedLoginIsTriedAgain(t *testing.T) {
 	p := connect(t, r.url(), outboxamqp.Config{DialConfig: &amqp.Config{SASL: []amqp.Authentication{login}}})
 	for range 3 {
 		errs := p.Publish(within(t, time.Minute), events(1, q))
-		if kindOf(errors.Join(errs...)) != "the broker's" || !strings.Contains(errs[0].Error(), "403") {
+		if forwardtest.Fault(errors.Join(errs...)) != "the broker's" || !strings.Contains(errs[0].Error(), "403") {
 			t.Errorf("%v", errs)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/forwardtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/outboxamqp"
 )
@@ -38,7 +39,7 @@ func TestARefusedEventLeavesItsNeighboursAlone(t *testing.T) {
 		switch want := bad[i]; {
 		case want == "" && err != nil:
 			t.Errorf("event %d: %v", i, err)
-		case want == "unroutable" && kindOf(err) != "the target's", want != "" && want != "unroutable" && !forward.IsPermanent(err),
+		case want == "unroutable" && forwardtest.Fault(err) != "the target's", want != "" && want != "unroutable" && !forward.IsPermanent(err),
 			want != "" && !strings.Contains(err.Error(), want):
 			t.Errorf("event %d: %v, want %q", i, err, want)
 		}
@@ -119,7 +120,7 @@ func TestAnAnswerForManyIsAskedForOnce(t *testing.T) {
 			t.Fatalf("%s: %d errors", exchange, len(errs))
 		}
 		for i, err := range errs {
-			if kindOf(err) != "the target's" {
+			if forwardtest.Fault(err) != "the target's" {
 				t.Fatalf("%s: event %d: %v", exchange, i, err)
 			}
 		}
@@ -148,7 +149,7 @@ func TestAFailedEventHoldsUpItsKey(t *testing.T) {
 		t.Fatalf("%d errors", len(errs))
 	}
 	for i, want := range map[int]string{0: "the target's", 2: "the broker's", 5: "the broker's"} { // no attempt counts of what is not sent
-		if kind := kindOf(errs[i]); kind != want {
+		if kind := forwardtest.Fault(errs[i]); kind != want {
 			t.Errorf("event %d: %s, want %s: %v", i, kind, want, errs[i])
 		}
 	}

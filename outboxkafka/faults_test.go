@@ -20,23 +20,6 @@ import (
 	"github.com/txoutbox/outbox/outboxkafka"
 )
 
-// kindOf is the mark of an error, as docs/faults.md names it.
-func kindOf(err error) string {
-	_, down := forward.IsUnavailable(err)
-	_, target := forward.IsTargetUnavailable(err)
-	switch {
-	case err == nil:
-		return "none"
-	case forward.IsPermanent(err):
-		return "the event's, for good"
-	case target:
-		return "the target's"
-	case down:
-		return "the broker's"
-	}
-	return "the event's"
-}
-
 // impatient are options of a client that gives up at once.
 var impatient = outboxkafka.Config{Options: []kgo.Opt{kgo.RecordRetries(0), kgo.UnknownTopicRetries(0)}}
 
@@ -108,7 +91,7 @@ func TestTheMapOfKafka(t *testing.T) {
 				t.Errorf("what is %q?", name)
 			}
 			for _, err := range got {
-				if kind := kindOf(err); kind != row["whose fault"] {
+				if kind := forwardtest.Fault(err); kind != row["whose fault"] {
 					t.Errorf("%s: %s, want %s: %v", name, kind, row["whose fault"], err)
 				}
 			}
@@ -136,7 +119,7 @@ func TestAnEventThatCameTooLateLeavesLaterOnesAlone(t *testing.T) {
 		go func() { late <- p.Publish(ctx, []*forward.Event{event("1")}) }()
 		forwardtest.Must(t, fault.Wait(t.Context(), 1))
 		cancel()
-		if errs := <-late; kindOf(errs[0]) != "the broker's" {
+		if errs := <-late; forwardtest.Fault(errs[0]) != "the broker's" {
 			t.Errorf("the late one: %v", errs)
 		}
 		next := make(chan []error)
@@ -156,7 +139,7 @@ func TestATopicThatIsMadeAgainGetsItsEvents(t *testing.T) {
 	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
 	forwardtest.Must(t, errors.Join(b.DeleteTopic(topic), b.CreateTopic(topic, 4, nil)))
 	errs := p.Publish(t.Context(), []*forward.Event{event("2")})
-	if errs != nil && kindOf(errs[0]) != "the target's" {
+	if errs != nil && forwardtest.Fault(errs[0]) != "the target's" {
 		t.Error(errs)
 	}
 	if errs != nil {
@@ -174,7 +157,7 @@ func TestARightThatComesLate(t *testing.T) {
 	p := connect(t, b.url())
 	fault := b.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.ClusterAuthorizationFailed, Count: -1})
 	for range 2 {
-		if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); kindOf(errors.Join(errs...)) != "the target's" || !errors.Is(errs[0], kerr.ClusterAuthorizationFailed) {
+		if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); forwardtest.Fault(errors.Join(errs...)) != "the target's" || !errors.Is(errs[0], kerr.ClusterAuthorizationFailed) {
 			t.Errorf("without the right: %v", errs)
 		}
 	}
@@ -205,7 +188,7 @@ func TestARefusedLogin(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		errs := p.Publish(ctx, []*forward.Event{event("1")})
-		if kindOf(errors.Join(errs...)) != "the broker's" {
+		if forwardtest.Fault(errors.Join(errs...)) != "the broker's" {
 			t.Fatal(errs)
 		}
 		if strings.Contains(errs[0].Error(), "SASL_AUTHENTICATION_FAILED") {

@@ -97,7 +97,7 @@ func TestPermanentErrors(t *testing.T) {
 		case "without a topic":
 			want = "the target's"
 		}
-		if got := kindOf(errs[i]); got != want {
+		if got := forwardtest.Fault(errs[i]); got != want {
 			t.Errorf("%s: %s, want %s: %v", e.ID, got, want, errs[i])
 		}
 	}

@@ -76,7 +76,6 @@ func TestTheMapOfNATS(t *testing.T) {
 			return off.Publish(t.Context(), []*forward.Event{event("1")})[0]
 		},
 	}
-	kind := map[string]string{"the event's, for good": "permanent", "the event's": "plain", "the target's": "target", "the broker's": "broker"}
 	known := []error{context.Canceled, context.DeadlineExceeded} // no answer in time
 	for _, row := range faultmap.Table(t, "NATS") {
 		for name := range strings.SplitSeq(row["error"], ", ") {
@@ -90,10 +89,10 @@ func TestTheMapOfNATS(t *testing.T) {
 				t.Errorf("no such error: %s", name)
 				continue
 			}
-			if got := kindOf(err); got != kind[row["whose fault"]] {
+			if got := forwardtest.Fault(err); got != row["whose fault"] {
 				t.Errorf("%s: %s (%v), want that it is %s", name, got, err, row["whose fault"])
 			}
-			if counts := kindOf(err) != "broker"; counts != (row["attempt counts"] == "yes") {
+			if counts := forwardtest.Fault(err) != "the broker's"; counts != (row["attempt counts"] == "yes") {
 				t.Errorf("%s: the attempt counts: %v", name, counts)
 			}
 		}
@@ -103,20 +102,4 @@ func TestTheMapOfNATS(t *testing.T) {
 			t.Errorf("docs/faults.md lacks %v", err)
 		}
 	}
-}
-
-func kindOf(err error) string {
-	_, down := forward.IsUnavailable(err)
-	_, blocked := forward.IsTargetUnavailable(err)
-	switch {
-	case err == nil:
-		return "nil"
-	case forward.IsPermanent(err):
-		return "permanent"
-	case down:
-		return "broker"
-	case blocked:
-		return "target"
-	}
-	return "plain"
 }

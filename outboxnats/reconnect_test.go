@@ -112,7 +112,7 @@ func TestASubjectThatClosesTheConnectionIsTheMessages(t *testing.T) {
 				published[e.ID] = true
 			}
 		}
-		if len(errs) == 3 && kindOf(errs[2]) != "plain" {
+		if len(errs) == 3 && forwardtest.Fault(errs[2]) != "the event's" {
 			t.Errorf("the long subject: %v, want an error of the message", errs[2])
 		}
 		return published["1"] && published["2"]

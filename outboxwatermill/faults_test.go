@@ -11,25 +11,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/internal/faultmap"
+	"github.com/txoutbox/outbox/internal/forwardtest"
 	"github.com/txoutbox/outbox/outboxwatermill"
 )
-
-// kindOf is the mark of an error, as docs/faults.md names it.
-func kindOf(err error) string {
-	_, down := forward.IsUnavailable(err)
-	_, target := forward.IsTargetUnavailable(err)
-	switch {
-	case err == nil:
-		return "none"
-	case forward.IsPermanent(err):
-		return "the event's, for good"
-	case target:
-		return "the target's"
-	case down:
-		return "the broker's"
-	}
-	return "the event's"
-}
 
 // docs/faults.md says of each result whose fault it is.
 func TestTheMapOfWatermill(t *testing.T) {
@@ -81,8 +65,8 @@ func TestTheMapOfWatermill(t *testing.T) {
 					t.Errorf("what is %q?", name)
 					continue
 				}
-				if err := real[name](); kindOf(err) != row["whose fault"] {
-					t.Errorf("%s: %s, want %s: %v", name, kindOf(err), row["whose fault"], err)
+				if err := real[name](); forwardtest.Fault(err) != row["whose fault"] {
+					t.Errorf("%s: %s, want %s: %v", name, forwardtest.Fault(err), row["whose fault"], err)
 				}
 				delete(real, name)
 			}

@@ -1,42 +1,12 @@
 package relay
 
 import (
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/plan"
-	"github.com/txoutbox/outbox/internal/store"
 )
-
-// pollFresh is how old a poll may be when a lane is chosen.
-const pollFresh = 50 * time.Millisecond
-
-// lane is what the dispatcher knows of one task type.
-type lane struct {
-	h          *handler.Handler
-	head       *plan.Head // as of the last poll
-	polledAt   time.Time  // when the last poll of the lane's head ended
-	urgent     int        // the least priority that its next task may have
-	credit     int        // claims that may find work: one for a head, two more for each full claim
-	running    int        // slots that work for it
-	leasing    int        // claims of leased tasks that have not come back
-	finding    int        // those of them that have not said what they found
-	claiming   int        // other claims that have not
-	claimSize  int        // tasks that the last of these asked for
-	served     time.Time  // of its last claim
-	watermarks plan.Watermarks
-	turns      int         // claims in the lane's order that found tasks, since the last one by due time
-	oldest     plan.Oldest // where the next one by due time begins
-
-	failing   failing
-	promoting failing // of what is due: to make it ready
-
-	slotAt   time.Time     // other relays had all slots of its type: try again then
-	slotWait time.Duration // how long that wait was
-	tokenAt  time.Time     // its type's rate is used up until then
-}
 
 // lanes chooses between the types. It is not for concurrent use.
 type lanes struct {
@@ -78,21 +48,6 @@ func (l *lanes) leasing(c *lane, n int) {
 	c.leasing += n
 	c.finding += max(n, 0)
 	l.leases += n
-}
-
-// Claims of batches of one lane that are under way at once. Where each begins where the last one
-// ended that has come back, more would meet at the same tasks, which all but one walk over. In a
-// backlog each has its own.
-const (
-	batchClaims   = 2
-	backlogClaims = 4
-)
-
-func (c *lane) batchClaims() int {
-	if c.head != nil && c.watermarks.SeparateClaims(c.head, time.Now()) {
-		return backlogClaims
-	}
-	return batchClaims
 }
 
 // gathers reports whether the lane has to wait for a claim under way; slots for leased tasks gather
@@ -254,26 +209,6 @@ func (l *lanes) spans() (out [][]plan.Span) {
 	return out
 }
 
-func (c *lane) urgency() int { return c.urgent + c.h.Priority }
-
-// polled updates the lane from a poll.
-func (c *lane) polled(h *plan.Head) {
-	c.watermarks.Adjust(h)
-	c.head, c.polledAt = h, time.Now()
-	if h == nil {
-		c.credit = 0
-	} else {
-		c.credit, c.urgent = max(c.credit, 1), h.Priority
-	}
-}
-
-// returned has claims begin at the tasks again that a group has locked and left as they were.
-func (c *lane) returned(tasks []*store.Row) {
-	for _, t := range tasks {
-		c.watermarks.Adjust(&plan.Head{Position: plan.Position{Priority: t.Priority, Attempt: t.Attempt, TaskID: t.ID}})
-	}
-}
-
 // took updates the lane from a claim of up to limit tasks. A full claim earns credit for two more,
 // so a lane with a backlog gets all workers within a few claims. An empty lane costs one claim, not
 // one for each worker.
@@ -314,55 +249,4 @@ func (l *lanes) took(c *lane, t taken) {
 	for _, run := range t.claimed {
 		c.urgent = max(c.urgent, run.Last.Priority) // what was more urgent is gone
 	}
-}
-
-// putOff lets the next claim be by due time instead of one that was not made.
-func (c *lane) putOff(start claimStart) {
-	if start.due != nil {
-		c.turns = fairness
-	}
-}
-
-// taken is what a claim of up to limit tasks found.
-type taken struct {
-	tasks, limit int
-	claimed      []plan.ClaimedRun
-	due          plan.Due // the last task that a claim by due time took
-	began        time.Time
-	start        claimStart
-}
-
-// claimStart is where and why a claim begins.
-type claimStart struct {
-	random  bool      // at a random place
-	due     *plan.Due // by due time, from here on; nil: in the lane's order
-	hinted  bool      // only a wake-up asked for it, which any role can send: that it fails means nothing
-	started int       // of the lane's watermarks
-}
-
-// How long a relay waits before it tries again to get a slot that others have. What it frees itself
-// it takes at once.
-const (
-	slotWaitLeast = 10 * time.Millisecond
-	slotWaitMost  = 400 * time.Millisecond
-)
-
-func (c *lane) waitForSlot() {
-	c.slotWait = min(max(2*c.slotWait, slotWaitLeast), slotWaitMost)
-	c.slotAt = time.Now().Add(c.slotWait/2 + rand.N(c.slotWait/2))
-}
-
-func (c *lane) waitForToken(wait time.Duration) {
-	c.tokenAt = time.Now().Add(min(max(wait, time.Millisecond), tokenWait))
-}
-
-// blockedUntil is when its type's limits may let the lane claim again, and it has rested.
-func (c *lane) blockedUntil() time.Time {
-	until := c.slotAt
-	for _, at := range [...]time.Time{c.tokenAt, c.failing.until} {
-		if at.After(until) {
-			until = at
-		}
-	}
-	return until
 }

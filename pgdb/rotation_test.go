@@ -69,12 +69,12 @@ func TestAFunctionForTheDSNCostsNeitherTheProcessNorTheCaller(t *testing.T) {
 	hangs := make(chan struct{})
 	defer close(hangs)
 	for want, f := range map[string]func() (string, error){
-		"panic: oops":            func() (string, error) { panic("oops") },
-		"it ended its goroutine": func() (string, error) { runtime.Goexit(); return "", nil },
-		"sealed":                 func() (string, error) { return "", errors.New("sealed") },
-		"deadline exceeded":      func() (string, error) { <-hangs; return "", nil },
-		"not shown":              func() (string, error) { return "password='sesame", nil },
-		"prefer-standby":         func() (string, error) { return "password=sesame target_session_attrs=prefer-standby", nil },
+		"panic: oops":         func() (string, error) { panic("oops") },
+		"ended the goroutine": func() (string, error) { runtime.Goexit(); return "", nil },
+		"sealed":              func() (string, error) { return "", errors.New("sealed") },
+		"deadline exceeded":   func() (string, error) { <-hangs; return "", nil },
+		"not shown":           func() (string, error) { return "password='sesame", nil },
+		"prefer-standby":      func() (string, error) { return "password=sesame target_session_attrs=prefer-standby", nil },
 	} {
 		db := pgdb.OpenFunc(func(context.Context) (string, error) { return f() })
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

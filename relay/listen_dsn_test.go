@@ -71,7 +71,7 @@ func TestAFunctionForTheDSNThatFailsIsAskedAgain(t *testing.T) {
 		"the error is not shown": func() (string, error) { return "", errors.New("postgres://app:C4n4ry@host/app") },
 		"its text is not shown":  func() (string, error) { return "password=a C4n4ry", nil },
 		"panic: no vault":        func() (string, error) { panic("no vault") },
-		"it ended its goroutine": func() (string, error) { runtime.Goexit(); return "", nil },
+		"ended the goroutine":    func() (string, error) { runtime.Goexit(); return "", nil },
 	} {
 		tests[reason] = func(t *testing.T) {
 			var well atomic.Bool

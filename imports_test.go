@@ -17,13 +17,13 @@ var allowedImports = map[string][]string{
 		"github.com/jmoiron/sqlx", // sqlx_adapter.go
 	},
 	"/admin": {
-		"", "/internal/pg", "/internal/pgerr",
+		"", "/internal/origin", "/internal/pg", "/internal/pgerr",
 		"/internal/upkeep",  // hands back as a takeover does
 		"/internal/wake",    // relays of this process, after a hand back
 		"github.com/lib/pq", // arrays of ids, names of indexes
 	},
 	"/doctor": {
-		"", "/internal/pgerr", "/internal/vacuum", "/schema",
+		"", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/vacuum", "/schema",
 		"/admin", // types, with what holds for them
 	},
 	"/forward":          {"", "/handlers", "/internal/copied", "/internal/handler"},
@@ -35,6 +35,7 @@ var allowedImports = map[string][]string{
 	"/internal/copied":  {},
 	"/internal/counts":  {},
 	"/internal/guard":   {},
+	"/internal/origin":  {"/internal/pg"},
 	"/internal/pg":      {"/internal/guard", "/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
 	"/internal/pgerr":   {"/internal/guard"},
 	"/internal/plan":    {},
@@ -52,7 +53,7 @@ var allowedImports = map[string][]string{
 		"github.com/lib/pq", // arrays and literals
 	},
 	"/internal/upkeep": {
-		"/internal/counts", "/internal/pg", "/internal/pgerr", "/internal/vacuum",
+		"/internal/counts", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/vacuum",
 		"github.com/lib/pq", // arrays
 	},
 	"/internal/txcheck": {"/internal/pgerr"},
@@ -60,13 +61,14 @@ var allowedImports = map[string][]string{
 	"/internal/wake":    {},
 	"/outboxtest": {
 		"", "/handlers", "/internal/run",
+		"/internal/origin",        // a copy is refused
 		"/internal/pg",            // the schema's name in a statement
 		"/internal/store",         // headers as handlers get them
 		"github.com/lib/pq",       // arrays
 		"github.com/jmoiron/sqlx", // Drain takes its transactions and pools
 	},
 	"/relay": {
-		"", "/handlers", "/schema", "/internal/guard", "/internal/handler", "/internal/pg", "/internal/pgerr",
+		"", "/handlers", "/schema", "/internal/guard", "/internal/handler", "/internal/origin", "/internal/pg", "/internal/pgerr",
 		"/internal/plan", "/internal/run", "/internal/schedule", "/internal/store", "/internal/upkeep", "/internal/wake",
 		"github.com/lib/pq", // arrays
 	},

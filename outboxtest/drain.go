@@ -11,6 +11,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/origin"
 	"github.com/txoutbox/outbox/internal/run"
 )
 
@@ -37,7 +38,8 @@ import (
 // leased, and Complete works in the same transaction; through a pool of its own it does not see the
 // test's rows. On a database all of them have transactions of their own.
 //
-// Drain fails the test, by t.Fatalf, after an error of the database; when a handler ends its
+// Drain fails the test, by t.Fatalf, after an error of the database; in a copy of another database,
+// as a restored dump is (relay.ErrCopy; one of an empty template is none); when a handler ends its
 // transaction, leaves it unusable or does not return in time; after [MaxRuns] runs; and for bad
 // arguments. It stops after a handler that called FailNow on t. Tasks of a paused type are
 // left alone. There is no journal and no heartbeat; limits, rates and a Chooser are not in force.
@@ -111,17 +113,21 @@ const clockSQL = `/* outboxtest: PostgreSQL's clock */
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
 func (d *drainer) start() error {
+	err := d.inTx("look which database this is", func(tx *sql.Tx) error { return origin.Check(d.ctx, tx, d.schema, "") })
+	if err != nil {
+		return err
+	}
 	if !d.at.IsZero() {
 		d.horizon = d.at.UnixMicro()
 	}
 	if d.through > 0 {
-		err := d.inTx("read the clock", func(tx *sql.Tx) error { return tx.QueryRowContext(d.ctx, clockSQL).Scan(&d.horizon) })
+		err = d.inTx("read the clock", func(tx *sql.Tx) error { return tx.QueryRowContext(d.ctx, clockSQL).Scan(&d.horizon) })
 		if err != nil {
 			return err
 		}
 		d.horizon += d.through.Microseconds()
 	}
-	_, err := d.promote()
+	_, err = d.promote()
 	return err
 }
 

@@ -50,7 +50,7 @@ func TestBadArgumentsFailTheTest(t *testing.T) {
 		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.At(time.Time{})) }, "At: the time is zero"},
 		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Context(noContext)) }, "Context: it is nil"},
 		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Schema("")) }, `Schema("")`},
-		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Schema("nowhere")) }, `"nowhere.task" does not`},
+		{func(t testing.TB) { outboxtest.Drain(t, db, reg, outboxtest.Schema("nowhere")) }, `"nowhere" does not`},
 	} {
 		wantFatal(t, failing(t, c.f), c.want)
 	}

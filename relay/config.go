@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
@@ -27,6 +30,13 @@ const (
 type Config struct {
 	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
 	Schema string
+
+	// Environment names where the app runs, like production, from the app's own configuration. The
+	// first relay that names one has it noted in the database. A relay that names another one there
+	// runs nothing: see [ErrCopy]. So a snapshot of production's database, which nothing in it
+	// tells apart from a failover, stays quiet in staging. At most 128 bytes of text that prints.
+	// Default none: relays without one run in any.
+	Environment string
 
 	// Workers is how many tasks (for Batch handlers: batches) run at once in this relay. Each run
 	// of a Tx or Batch handler holds one connection of the pool, and the relay holds two more.
@@ -91,7 +101,14 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-const maxWorkers = 1000
+const (
+	maxWorkers     = 1000
+	maxEnvironment = 128
+)
+
+func printable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
+}
 
 func (c Config) withDefaults(registered int) (Config, error) {
 	if c.Schema == "" {
@@ -113,6 +130,9 @@ func (c Config) withDefaults(registered int) (Config, error) {
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("relay: "+format, args...)) }
 	if !outbox.ValidSchema(c.Schema) {
 		fail("Config.Schema: %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes", c.Schema)
+	}
+	if len(c.Environment) > maxEnvironment || !printable(c.Environment) {
+		fail("Config.Environment: %.200q: use at most %d bytes of text that prints", c.Environment, maxEnvironment)
 	}
 	if c.Workers < 1 || c.Workers > maxWorkers {
 		fail("Config.Workers: %d: must be between 1 and %d, or 0 for 10", c.Workers, maxWorkers)

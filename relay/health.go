@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/origin"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
@@ -27,6 +28,12 @@ var (
 	// and it has not worked since. The relay tries again by itself, and other types go on. The text
 	// names the type and the SQLSTATE.
 	ErrTypeFails = errors.New("relay: tasks of a type cannot be claimed or recorded")
+	// ErrCopy: the database is a copy of the one that its tasks were enqueued in, made by a dump, a
+	// template or logical replication; or one of another Config.Environment. The relay claims
+	// nothing and fires no schedule, so that nothing is sent twice; tasks can be enqueued. The text
+	// says which database it was, and what to do: outbox adopt, after which the relay begins within
+	// seconds. docs/guide/production.md, Staging and copies, has more.
+	ErrCopy = origin.ErrCopy
 )
 
 // life is what Health looks at of one run.
@@ -35,11 +42,12 @@ type life struct {
 	leaseEnd func() time.Time // unless a heartbeat comes through; zero if none has
 	outage   time.Time        // when it began; zero: there is none
 	failing  map[string]error // by type
+	copied   error            // the database is a copy
 }
 
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last
 // 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an
-// ErrNotRunning, ErrOutage, ErrNoHeartbeat or ErrTypeFails, with the time since when where that is
+// ErrNotRunning, ErrOutage, ErrCopy, ErrNoHeartbeat or ErrTypeFails, with the time since when where that is
 // known. It asks nobody and does not block:
 // an idle relay notices an outage with its next poll, within two seconds or so at the default
 // PollInterval, and a server that does not answer within 10 s. The text has neither a DSN, nor a
@@ -58,6 +66,9 @@ func (r *Relay) Health() error {
 		return fmt.Errorf("%w any more: it is stopping", ErrNotRunning)
 	case !l.outage.IsZero():
 		return fmt.Errorf("%w since %s (%v)", ErrOutage, l.outage.UTC().Format(time.RFC3339), time.Since(l.outage).Round(100*time.Millisecond))
+	}
+	if l.copied != nil {
+		return l.copied
 	}
 	switch end := l.leaseEnd(); {
 	case end.IsZero():
@@ -101,6 +112,13 @@ func (r *Relay) outageChanged(began bool, at time.Time) {
 	r.life.outage = since
 	r.mu.Unlock()
 	r.observers.tellChange(event, at)
+}
+
+// copied hears that the database is a copy; nil: it was adopted.
+func (r *Relay) copied(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.life.copied = err
 }
 
 // typeFails hears of the failures of a type; nil: it works again.

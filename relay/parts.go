@@ -26,17 +26,24 @@ func (r *Relay) newRunner(claiming, handling context.Context) *run.Runner {
 	return runner
 }
 
+// newCheck returns what looks at the database before a run.
+func (r *Relay) newCheck(once bool) *check {
+	return &check{store: &r.runner.Store, environment: r.config.Environment, limits: limitsOf(r.handlers), once: once, log: r.log,
+		outage: pg.NewOutage(r.log, r.outageChanged), copied: r.copied}
+}
+
 // newHeartbeat returns the heartbeat of a run, with the upkeep of the relay's parts.
 func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 	hearing, limits := run.NewHearing(r.runner, r.leases, upkeep.Interval), &r.runner.Store
 	return upkeep.New(upkeep.Params{
 		RelayID: r.runner.RelayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
-		Schedules: schedule.Definitions(r.schedules),
-		Schema:    r.runner.Schema,
-		Pool:      r.runner.Conns,
-		Pace:      r.newPace(),
-		Log:       r.log,
-		Now:       now,
+		Schedules:   schedule.Definitions(r.schedules),
+		Environment: r.config.Environment,
+		Schema:      r.runner.Schema,
+		Pool:        r.runner.Conns,
+		Pace:        r.newPace(),
+		Log:         r.log,
+		Now:         now,
 		Jobs: []upkeep.Job{
 			{Name: "hear", Run: hearing.Hear},
 			{Name: "give tokens back", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
@@ -55,6 +62,7 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 		SharedJobs: r.jobs,
 		Lost:       r.leases.Lose,
 		Ready:      r.Wake,
+		Copied:     func(error) {},
 		Last:       func(ctx context.Context, on *pg.Dedicated) { _ = r.rates.giveBack(ctx, on, true) },
 	})
 }

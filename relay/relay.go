@@ -33,7 +33,6 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/internal/wake"
-	"github.com/txoutbox/outbox/schema"
 )
 
 // ErrRunning is returned by Run and RunOnce of a Relay that runs already.
@@ -122,14 +121,15 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 // It survives whatever happens to the database, and returns nil after ctx has ended. Errors:
 // ErrRunning; and at the start schema.ErrNotMigrated, schema.ErrNewer, schema.ErrUnsupportedServer,
 // schema.ErrUnsupportedEncoding and schema.ErrReadOnly. A server that becomes read-only later, and
-// one that is a standby, is an outage that Run waits for.
+// one that is a standby, is an outage that Run waits for. A copy of the database is one that it
+// claims nothing in until the copy is adopted: see [ErrCopy].
 func (r *Relay) Run(ctx context.Context) error { return r.start(ctx, false) }
 
 // RunOnce runs tasks until none is due that this relay could take, and returns: for tests and cron.
 // It does not wait for tasks that are due later, but it does take over leased tasks of dead relays,
 // which takes 10 s. Unlike Run it returns the first error that the database gives, once what runs
 // has ended. When ctx ends, it drains as Run does and returns nil. It fires each schedule that is
-// due once, before it begins.
+// due once, before it begins. In a copy of the database it returns an [ErrCopy].
 func (r *Relay) RunOnce(ctx context.Context) error { return r.start(ctx, true) }
 
 // Wake makes the relay poll for work now: after a commit in the same process that may have
@@ -146,7 +146,7 @@ func (r *Relay) wakeNamed(task string) {
 	r.named <- task // by the listener only, so there is room
 }
 
-// start sets up one run, dispatches, and tears everything down again.
+// start runs once, or until ctx ends: anew when the database was replaced by a copy.
 func (r *Relay) start(ctx context.Context, once bool) error {
 	r.mu.Lock()
 	if r.active {
@@ -160,12 +160,21 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 		r.active = false
 		r.mu.Unlock()
 	}()
+	for {
+		err := r.session(ctx, once)
+		if once || !errors.Is(err, ErrCopy) {
+			return err
+		}
+	}
+}
 
+// session sets up one run, dispatches, and tears everything down again.
+func (r *Relay) session(ctx context.Context, once bool) error {
 	// Without ctx's deadline: at one, a driver gives up on its own clock, perhaps before ctx has
 	// ended.
-	claiming, stopClaiming := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopClaiming()
-	defer context.AfterFunc(ctx, stopClaiming)()
+	claiming, stopClaiming := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stopClaiming(nil)
+	defer context.AfterFunc(ctx, func() { stopClaiming(nil) })()
 	handling, stopHandling := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopHandling(nil)
 	r.born = time.Now()
@@ -173,6 +182,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	defer r.runner.Conns.Close()
 	r.rates = newRates(&r.runner.Store, r.handlers)
 	r.heart = r.newHeartbeat(time.Now)
+	r.heart.Copied = stopClaiming
 	r.observers.ahead = r.heart.Ahead
 	r.listener = &pg.Listener{DSN: r.config.ListenDSNFunc, Channel: r.config.Schema, ID: r.runner.RelayID, PollInterval: r.config.PollInterval, Pool: r.runner.Conns,
 		Log: r.log, Answered: &r.answered, Wake: r.Wake, Named: r.wakeNamed, Withdrawn: func() { run.Poke(r.withdrawn) }}
@@ -188,7 +198,7 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	if os.Getenv("PQGO_DEBUG") == "1" { // as lib/pq asks for it
 		r.log.Warn("outbox: PQGO_DEBUG=1 makes lib/pq print what it sends and gets to stderr, payloads included")
 	}
-	if err := r.check(claiming, once); err != nil || r.runner.Stopping() {
+	if err := r.newCheck(once).run(claiming); err != nil || r.runner.Stopping() {
 		return err
 	}
 	defer wake.Register(r.Wake)()
@@ -235,44 +245,10 @@ func (r *Relay) start(ctx context.Context, once bool) error {
 	stopLeases()
 	stopJournal()
 	stopHeart()
-	return d.failed
-}
-
-// check refuses a database that this code cannot work with. While it cannot be reached, Run waits.
-func (r *Relay) check(ctx context.Context, once bool) error {
-	o := pg.NewOutage(r.log, r.outageChanged)
-	for {
-		began := time.Now()
-		err := r.runner.Conns.CheckDriver(ctx)
-		if err == nil {
-			err = r.runner.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-				if err := schema.Check(ctx, tx, r.config.Schema); err != nil {
-					return err
-				}
-				if err := schema.CheckWritable(ctx, tx); err != nil {
-					return err
-				}
-				return r.runner.StoreLimits(ctx, tx, limitsOf(r.handlers), false)
-			})
-		}
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err == nil:
-			o.OK(began, time.Now())
-			return nil
-		case once, errors.Is(err, pg.ErrDriver), errors.Is(err, schema.ErrNotMigrated), errors.Is(err, schema.ErrNewer),
-			errors.Is(err, schema.ErrUnsupportedServer), errors.Is(err, schema.ErrUnsupportedEncoding),
-			errors.Is(err, schema.ErrReadOnly):
-			return err
-		}
-		o.Fail(err, began, time.Now())
-		select {
-		case <-time.After(o.Wait(time.Now())):
-		case <-ctx.Done():
-			return nil
-		}
+	if cause := context.Cause(claiming); d.failed == nil && errors.Is(cause, ErrCopy) {
+		return cause
 	}
+	return d.failed
 }
 
 // drain ends the handlers' contexts when the drain timeout has passed after the end of claiming,

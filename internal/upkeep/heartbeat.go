@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/txoutbox/outbox/internal/origin"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
@@ -79,10 +80,11 @@ func (h *Heartbeat) LeaseEnd() time.Time {
 // Ahead is PostgreSQL's clock less this process's, as the last beat saw it.
 func (h *Heartbeat) Ahead() time.Duration { return time.Duration(h.ahead.Load()) }
 
-// BeatSQL renews the relay's row, and returns PostgreSQL's clock.
+// BeatSQL renews the relay's row, and returns PostgreSQL's clock. In a copy it returns no row.
 const BeatSQL = `/* outbox: heartbeat */
 INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections, schedules)
-VALUES ($1::uuid, $2, $3, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[], $6, NULLIF($7::integer, 0), $8::jsonb)
+SELECT $1::uuid, $2::text, $3::integer, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[], $6::integer, NULLIF($7::integer, 0), $8::jsonb
+ WHERE NOT EXISTS (SELECT FROM outbox.origin_state($9) s WHERE s.refused)
 ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections, taken_over_at = NULL
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, ` + pg.CommitAsync
 
@@ -149,19 +151,27 @@ func (h *Heartbeat) Run(stop <-chan struct{}) {
 
 // Beat renews the relay's row. The lease counts from before the statement was sent.
 func (h *Heartbeat) Beat(ctx context.Context) error {
-	sent, ahead := h.Now(), time.Duration(0)
+	sent, ahead, copied := h.Now(), time.Duration(0), false
 	err := h.on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, Interval)
 		defer cancel()
-		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers, h.Pool.MaxConns(), h.Schedules}
+		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers, h.Pool.MaxConns(), h.Schedules, h.Environment}
 		var now int64
 		sent := time.Now()
-		if err := conn.QueryRowContext(ctx, h.Schema.SQL(BeatSQL), args...).Scan(&now, new(string)); err != nil {
+		err := conn.QueryRowContext(ctx, h.Schema.SQL(BeatSQL), args...).Scan(&now, new(string))
+		if errors.Is(err, sql.ErrNoRows) {
+			copied = true
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 		ahead = time.UnixMicro(now).Sub(sent.Add(time.Since(sent) / 2))
 		return nil
 	})
+	if err == nil && copied {
+		err = h.copied(ctx)
+	}
 	if err != nil {
 		h.failure.Store(&err)
 		return err
@@ -174,4 +184,22 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 	}
 	h.streak.beat(sent, ahead)
 	return nil
+}
+
+// copied tells that the database is a copy, as a beat found. The error is never nil.
+func (h *Heartbeat) copied(ctx context.Context) error {
+	var copied error
+	err := h.on.Do(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
+		s, err := origin.Look(ctx, conn, h.Schema, h.Environment)
+		copied = s.Err(h.Environment)
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case copied == nil:
+		return ErrNoHeartbeat // it was adopted meanwhile
+	}
+	h.Copied(copied)
+	return copied
 }

@@ -15,6 +15,7 @@ type Params struct {
 	Types         []string // that have a handler
 	Workers       int
 	Schedules     string // the definition of each by name, as JSON
+	Environment   string // of the relay's Config
 	Schema        pg.Schema
 	Pool          *pg.Pool
 	Pace          pg.Pace
@@ -24,5 +25,6 @@ type Params struct {
 	SharedJobs    []SharedJob                          // of all relays
 	Lost          func() (handlers int)                // ends the leased handlers, as the leases have run out
 	Ready         func()                               // tasks are ready again
+	Copied        func(err error)                      // the database is a copy: the run is to end
 	Last          func(context.Context, *pg.Dedicated) // after the sign-off, in what is left of its time
 }

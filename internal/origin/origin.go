@@ -1,0 +1,85 @@
+// Package origin knows which database the tasks are of. In a copy of it they are not to run before
+// somebody has adopted the copy.
+package origin
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
+)
+
+// ErrCopy is relay.ErrCopy.
+var ErrCopy = errors.New("relay: this database is a copy")
+
+// Querier is a transaction, a connection or a pool.
+type Querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+const noteSQL = `/* outbox: note which database this is */
+SELECT outbox.note_origin($1)`
+
+// Note notes what the database is, unless it is a copy, and the environment, unless it is "" or one
+// is noted.
+func Note(ctx context.Context, q Querier, in pg.Schema, environment string) error {
+	_, err := q.ExecContext(ctx, in.SQL(noteSQL), environment)
+	return err
+}
+
+// State is what was noted of the database that the tasks are of.
+type State struct {
+	DatabaseID  string
+	Name        string // of the database
+	Environment string // "": none
+	Hidden      bool   // the system identifier is
+	Own         bool   // it is this database
+	Refused     bool   // to relays of the environment that was asked about
+	LivedAt     time.Time
+}
+
+// LivedAt is of the latest heartbeat, which a copy has of its original.
+const stateSQL = `/* outbox: look which database this is */
+SELECT s.database_id::text, s.database_name, COALESCE(s.environment, ''), s.own, s.refused,
+       GREATEST(s.noted_at, (SELECT max(alive_until) - interval '10 seconds' FROM outbox.relay)), o.system_id IS NULL
+  FROM outbox.origin_state($1) s JOIN outbox.origin o USING (database_id)
+ ORDER BY s.own, s.refused DESC, s.noted_at LIMIT 1`
+
+// Look returns what is noted of another database, if there is any, else of this one. It is zero
+// where nothing is.
+func Look(ctx context.Context, q Querier, in pg.Schema, environment string) (s State, err error) {
+	err = q.QueryRowContext(ctx, in.SQL(stateSQL), environment).Scan(&s.DatabaseID, &s.Name, &s.Environment, &s.Own, &s.Refused, &s.LivedAt, &s.Hidden)
+	if errors.Is(err, sql.ErrNoRows) {
+		return State{}, nil
+	}
+	return s, err
+}
+
+// Check returns an ErrCopy where relays of that environment are refused.
+func Check(ctx context.Context, q Querier, in pg.Schema, environment string) error {
+	s, err := Look(ctx, q, in, environment)
+	if err != nil {
+		return err
+	}
+	return s.Err(environment)
+}
+
+const toDo = "outbox adopt takes it over, outbox adopt -discard empties it"
+
+// Err is an ErrCopy that says what to do, or nil where relays are not refused.
+func (s State) Err(environment string) error {
+	switch {
+	case !s.Refused:
+		return nil
+	case !s.Own:
+		return fmt.Errorf("%w of %q, made after %s: %s", ErrCopy, s.Name, s.LivedAt.UTC().Format(time.RFC3339), toDo)
+	case environment != "" && s.Environment != environment:
+		return fmt.Errorf("%w of one of the environment %q, or is that one, and Config.Environment is %q: %s",
+			ErrCopy, s.Environment, environment, toDo)
+	}
+	return fmt.Errorf("%w: rows of another one were loaded into it: %s", ErrCopy, toDo)
+}

@@ -1,0 +1,94 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/origin"
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/schema"
+)
+
+const (
+	copyRecheck = time.Second // whether a copy was adopted
+	copyLogged  = time.Minute // at most once in
+)
+
+// check is the start of a run: it refuses a database that this code cannot work with.
+type check struct {
+	store       *store.Store
+	environment string
+	limits      []store.Limit
+	once        bool // RunOnce
+	log         *slog.Logger
+	outage      pg.Outage
+	copied      func(err error) // the database is a copy; nil: it is none any more
+}
+
+// run waits while the database cannot be reached, and while it is a copy, unless it is RunOnce's.
+func (c *check) run(ctx context.Context) error {
+	var copied, logged time.Time // since when it is a copy; when the log was last told
+	for {
+		began := time.Now()
+		err := c.try(ctx)
+		now, wait := time.Now(), copyRecheck
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			c.outage.OK(began, now)
+			if !copied.IsZero() {
+				c.log.Info("outbox: the database was adopted; the relay begins", "after", now.Sub(copied).Round(time.Second))
+				c.copied(nil)
+			}
+			return nil
+		case c.once, errors.Is(err, pg.ErrDriver), errors.Is(err, schema.ErrNotMigrated), errors.Is(err, schema.ErrNewer),
+			errors.Is(err, schema.ErrUnsupportedServer), errors.Is(err, schema.ErrUnsupportedEncoding),
+			errors.Is(err, schema.ErrReadOnly):
+			return err
+		case errors.Is(err, origin.ErrCopy):
+			c.outage.OK(began, now)
+			c.copied(err)
+			if copied.IsZero() {
+				copied = now
+			}
+			if now.Sub(logged) >= copyLogged {
+				logged = now
+				c.log.Error("outbox: the relay runs nothing, as this database is a copy", "error", err)
+			}
+		default:
+			c.outage.Fail(err, began, now)
+			wait = c.outage.Wait(now)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (c *check) try(ctx context.Context) error {
+	if err := c.store.Conns.CheckDriver(ctx); err != nil {
+		return err
+	}
+	return c.store.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := schema.Check(ctx, tx, string(c.store.Schema)); err != nil {
+			return err
+		}
+		if err := schema.CheckWritable(ctx, tx); err != nil {
+			return err
+		}
+		if err := origin.Note(ctx, tx, c.store.Schema, c.environment); err != nil {
+			return err
+		}
+		if err := origin.Check(ctx, tx, c.store.Schema, c.environment); err != nil {
+			return err
+		}
+		return c.store.StoreLimits(ctx, tx, c.limits, false)
+	})
+}

@@ -1,0 +1,124 @@
+package relay_test
+
+import (
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/internal/needs"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// dumped is a database that a dump of another one was restored in.
+func dumped(t *testing.T, of *database, options ...string) *database {
+	t.Helper()
+	url, file := pgtest.Database(t), filepath.Join(t.TempDir(), "dump")
+	for _, c := range []*exec.Cmd{
+		exec.CommandContext(t.Context(), needs.Program(t, "postgresql-client", "pg_dump"),
+			append(options, "-Fc", "-f", file, of.URL)...),
+		exec.CommandContext(t.Context(), needs.Program(t, "postgresql-client", "pg_restore"), "-d", url, file),
+	} {
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", c.Path, err, out)
+		}
+	}
+	return open(t, url)
+}
+
+// runsNothing checks that a relay leaves a copy alone, and begins once it is adopted.
+func runsNothing(t *testing.T, copied *database, tasks int, config relay.Config) {
+	t.Helper()
+	r := run(t, copied, all(), config)
+	eventually(t, 10*time.Second, "the relay says that it is in a copy", func() bool { return errors.Is(r.Health(), relay.ErrCopy) })
+	if err := r.Health(); !strings.Contains(err.Error(), "outbox adopt") {
+		t.Errorf("Health does not say what to do: %v", err)
+	}
+	copied.Enqueue(t, "TX", 1)
+	once, err := relay.New(copied.DB, all(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := once.RunOnce(t.Context()); !errors.Is(err, relay.ErrCopy) {
+		t.Errorf("RunOnce: %v", err)
+	}
+	if got := copied.Int(t, `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0`); got != tasks+1 {
+		t.Errorf("%d tasks are as they were, want %d", got, tasks+1)
+	}
+	if got := copied.Int(t, `SELECT (SELECT count(*) FROM effect) + (SELECT count(*) FROM outbox.schedule WHERE last_at IS NOT NULL)
+		+ (SELECT count(*) FROM outbox.relay) + (SELECT count(*) FROM outbox.maintenance)`); got != 0 {
+		t.Errorf("%d effects of a relay", got)
+	}
+	r.Log.Want(t, 1, "level=ERROR")
+	copied.Do(t, `SELECT outbox.adopt(false, false, '')`)
+	copied.Emptied(t, 10*time.Second)
+	if err := r.Health(); err != nil {
+		t.Errorf("once it is adopted: %v", err)
+	}
+	if got := copied.Int(t, `SELECT count(*) FROM effect`); got < tasks+1 {
+		t.Errorf("%d effects, want %d", got, tasks+1)
+	}
+}
+
+func TestARelayRunsNothingInARestoredDumpUntilItIsAdopted(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Enqueue(t, "TX", 2)
+	db.Enqueue(t, "LEASED", 1)
+	config := relay.Config{Schedules: relay.Schedules{{Name: "often", Timing: relay.Every(time.Hour), Task: outbox.NewTaskType[map[string]int]("TX").New(nil)}}}
+	copied := dumped(t, db)
+	relaytest.Once(t, db.DB, all(), config) // the original goes on
+	if got := db.Int(t, `SELECT count(*) FROM effect`); got != 3 {
+		t.Errorf("%d effects of the original, want 3", got)
+	}
+	runsNothing(t, copied, 3, config)
+}
+
+// A failover to a wrong place, or a restore under the relay.
+func TestARelayWhoseDatabaseBecomesACopyStopsAndBeginsAgain(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	r := run(t, db, all(), relay.Config{})
+	db.Enqueue(t, "TX", 1)
+	db.Emptied(t, 10*time.Second)
+	db.Do(t, `UPDATE outbox.origin SET system_id = system_id + 1, table_oid = 1`)
+	eventually(t, 10*time.Second, "the relay says that it is in a copy", func() bool { return errors.Is(r.Health(), relay.ErrCopy) })
+	db.Enqueue(t, "TX", 1)
+	db.Do(t, `SELECT outbox.adopt(false, false, '')`)
+	db.Emptied(t, 10*time.Second)
+}
+
+func TestARelayOfAnotherEnvironmentRunsNothing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	once := func(environment string) error {
+		r, err := relay.New(db.DB, all(), relay.Config{Environment: environment})
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.Enqueue(t, "TX", 1)
+		return r.RunOnce(t.Context())
+	}
+	for _, environment := range []string{"", "production", "production", ""} {
+		if err := once(environment); err != nil {
+			t.Errorf("%q: %v", environment, err)
+		}
+	}
+	err := once("staging")
+	if !errors.Is(err, relay.ErrCopy) || !strings.Contains(err.Error(), `"production"`) || !strings.Contains(err.Error(), `"staging"`) {
+		t.Errorf("staging: %v", err)
+	}
+	if got := db.Int(t, `SELECT count(*) FROM outbox.task`); got != 1 {
+		t.Errorf("%d tasks wait, want 1", got)
+	}
+	for _, wrong := range []string{"a\x00b", "a\nb", "\xff", strings.Repeat("x", 129)} {
+		if _, err := relay.New(db.DB, all(), relay.Config{Environment: wrong}); err == nil {
+			t.Errorf("New takes the environment %q", wrong)
+		}
+	}
+}

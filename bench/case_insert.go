@@ -21,7 +21,7 @@ const (
 	sideComplete   = "outbox Complete, 30 workers"
 	sideGroup32    = "outbox Tx, GroupCommit(32)"
 	sideGroup8     = "outbox Tx, GroupCommit(8)"
-	sideRawGroup32 = "raw transactions, 10 × 32 savepoints"
+	sideRawGroup32 = "raw transactions, 10 × 32, each deleted in its turn"
 )
 
 // groupWithin lets groups of 32 be full on a busy machine.
@@ -67,7 +67,7 @@ func insertingSides(p plan) []side {
 		bare(sideInsertRawMany, batchWorkers, batchSize),
 		oursSide(sideComplete, n, relaySettings{Kind: kindLeased, Workers: 30, Insert: true}),
 		group(sideGroup32, 32, 6), group(sideGroup8, 8, 8),
-		rawSide(sideRawGroup32, n, raw.Settings{Workers: 10, Batch: 32, Insert: true, Savepoints: true}),
+		rawSide(sideRawGroup32, n, raw.Settings{Workers: 10, Batch: 32, Insert: true, Group: true}),
 	}
 }
 

@@ -50,7 +50,7 @@ func walSides(p plan) []side {
 		of(oursSide(sideWALTx, 0, txSettings), few),
 		of(rawSide(rawPrefix+sideWALTx, 0, raw.Settings{Workers: txWorkers, Batch: 1}), few),
 		of(oursSide(sideWALGroup, 0, relaySettings{Kind: kindTx, Workers: 6, Group: 32, Within: groupWithin}), many),
-		of(rawSide(rawPrefix+sideWALGroup, 0, raw.Settings{Workers: 10, Batch: 32}), many),
+		of(rawSide(rawPrefix+sideWALGroup, 0, raw.Settings{Workers: 10, Batch: 32, Group: true}), many),
 		of(oursSide(sideWALLeased, 0, leasedSettings), few),
 		of(rawSide(rawPrefix+sideWALLeased, 0, raw.Settings{Workers: leasedClaims, Batch: leasedGroup, Leased: true}), many),
 	}

@@ -11,12 +11,12 @@ import (
 
 // Settings are one turn's work.
 type Settings struct {
-	TaskType   string
-	Workers    int
-	Batch      int  // tasks a claim
-	Insert     bool // one row into effect for each task, in the claim's transaction
-	Savepoints bool // with a statement of its own for each, and a savepoint around it
-	Leased     bool // claim by UPDATE, committed; finish by DELETE, committed
+	TaskType string
+	Workers  int
+	Batch    int  // tasks a claim
+	Insert   bool // one row into effect for each task, in the claim's transaction
+	Group    bool // each task is deleted in its turn, with a statement of its own and a savepoint
+	Leased   bool // claim by UPDATE, committed; finish by DELETE, committed
 }
 
 const claimSQL = `/* raw: claim */
@@ -24,6 +24,10 @@ WITH c AS MATERIALIZED (
   SELECT task_id FROM bare_task WHERE state = 'ready' AND task_type = $1
    ORDER BY priority, attempt, task_id LIMIT $2 FOR UPDATE SKIP LOCKED)
 DELETE FROM bare_task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c)) RETURNING t.task_id, t.payload::text`
+
+const lockSQL = `/* raw: lock a group */
+SELECT task_id, payload::text, ctid::text FROM bare_task WHERE state = 'ready' AND task_type = $1
+ ORDER BY priority, attempt, task_id LIMIT $2 FOR UPDATE SKIP LOCKED`
 
 const leaseSQL = `/* raw: lease */
 WITH c AS MATERIALIZED (
@@ -75,8 +79,11 @@ func work(ctx context.Context, db *sql.DB, set Settings, done func(n int)) error
 	defer conn.Close()
 	w := worker{conn: conn, set: set, token: "00000000-0000-4000-8000-000000000000"}
 	query := claimSQL
-	if set.Leased {
+	switch {
+	case set.Leased:
 		query = leaseSQL
+	case set.Group:
+		query = lockSQL
 	}
 	prepare := func(query string) (s *sql.Stmt) {
 		if err == nil {
@@ -115,11 +122,12 @@ func (w *worker) one(ctx context.Context) (int, error) {
 	if _, err := w.conn.ExecContext(ctx, "BEGIN"); err != nil {
 		return 0, err
 	}
-	ids, err := read(w.claim.QueryContext(ctx, w.set.TaskType, w.set.Batch))
+	ids, places, err := read(w.claim.QueryContext(ctx, w.set.TaskType, w.set.Batch))
 	switch {
-	case err != nil || len(ids) == 0 || !w.set.Insert:
-	case w.set.Savepoints:
-		err = w.savepoints(ctx, ids)
+	case err != nil || len(ids) == 0:
+	case w.set.Group:
+		err = w.group(ctx, ids, places)
+	case !w.set.Insert:
 	case w.set.Batch == 1:
 		_, err = w.effectOne.ExecContext(ctx, ids[0])
 	default:
@@ -133,23 +141,28 @@ func (w *worker) one(ctx context.Context) (int, error) {
 	return len(ids), err
 }
 
-// savepoints inserts one row after the other, each under a savepoint.
-func (w *worker) savepoints(ctx context.Context, ids []int64) error {
-	_, err := w.conn.ExecContext(ctx, "SAVEPOINT one")
-	for _, id := range ids {
-		if err == nil {
-			_, err = w.effectOne.ExecContext(ctx, id)
+// group deletes one task after the other and inserts a row for each under a savepoint. Tasks whose
+// turn has not come are waiting tasks for the transaction, as those of a group are.
+func (w *worker) group(ctx context.Context, ids []int64, places []string) error {
+	before := ""
+	for i, id := range ids {
+		statements := before + "DELETE FROM bare_task WHERE ctid = '" + places[i] + "'; SAVEPOINT one"
+		if _, err := w.conn.ExecContext(ctx, statements); err != nil {
+			return err
 		}
-		if err == nil {
-			_, err = w.conn.ExecContext(ctx, "RELEASE SAVEPOINT one; SAVEPOINT one")
+		if w.set.Insert {
+			if _, err := w.effectOne.ExecContext(ctx, id); err != nil {
+				return err
+			}
 		}
+		before = "RELEASE SAVEPOINT one; "
 	}
-	return err
+	return nil
 }
 
 // leased claims and finishes by statements that commit by themselves.
 func (w *worker) leased(ctx context.Context) (int, error) {
-	ids, err := read(w.claim.QueryContext(ctx, w.set.TaskType, w.set.Batch, w.token))
+	ids, _, err := read(w.claim.QueryContext(ctx, w.set.TaskType, w.set.Batch, w.token))
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
@@ -157,19 +170,24 @@ func (w *worker) leased(ctx context.Context) (int, error) {
 	return len(ids), err
 }
 
-func read(rows *sql.Rows, err error) ([]int64, error) {
+// read reads the ids of the tasks and, of a group, their places.
+func read(rows *sql.Rows, err error) (ids []int64, places []string, _ error) {
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer rows.Close()
-	var ids []int64
-	var id int64
-	var payload string
-	for rows.Next() {
-		if err := rows.Scan(&id, &payload); err != nil {
-			return nil, err
-		}
-		ids = append(ids, id)
+	columns, err := rows.Columns()
+	if err != nil {
+		return nil, nil, err
 	}
-	return ids, rows.Err()
+	var id int64
+	var payload, place string
+	into := []any{&id, &payload, &place}[:len(columns)]
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return nil, nil, err
+		}
+		ids, places = append(ids, id), append(places, place)
+	}
+	return ids, places, rows.Err()
 }

@@ -61,6 +61,24 @@ func Example_runAgain() {
 	// iteration 2 attempt 1 [Tony]
 }
 
+// A time of day that comes twice, as clocks go back, fires once.
+func ExampleInZone() {
+	newYork, err := time.LoadLocation("America/New_York")
+	must(err)
+	half, err := cron.ParseStandard("30 1 * * *") // without a zone
+	must(err)
+	timing := relay.InZone(newYork, half)
+	at := time.Date(2026, 10, 31, 0, 0, 0, 0, newYork)
+	for range 3 {
+		at = timing.Next(at)
+		fmt.Println(at.In(newYork).Format("Jan 2 15:04 MST"))
+	}
+	// Output:
+	// Oct 31 01:30 EDT
+	// Nov 1 01:30 EDT
+	// Nov 2 01:30 EST
+}
+
 // Schedules by an interval and by an expression of robfig/cron with a time zone.
 func ExampleSchedules() {
 	sendReport := outbox.NewTaskType[string]("SEND_REPORT")

@@ -57,7 +57,8 @@ type Timing interface {
 	// PostgreSQL's time, in UTC, and must depend on nothing else: no clock and no state. So an
 	// expression of robfig/cron is in UTC unless it names a zone: "CRON_TZ=Europe/Berlin 0 9 * *
 	// *". What happens to firings in the hours that a change of daylight-saving time skips or
-	// repeats is Next's to say; robfig/cron skips those that do not exist.
+	// repeats is Next's to say: robfig/cron does not fire in a skipped hour, and twice in a repeated
+	// one. [InZone] fires once in both.
 	//
 	// It is called from several goroutines and must return within 5 s; else the schedule ends,
 	// which is logged. It also ends after the zero time, a time after the year 9999, or one that is

@@ -1,0 +1,56 @@
+package relay
+
+import "time"
+
+// InZone reads timing as times of day in a zone, and fires at each once, whatever the zone's clocks
+// do: InZone(berlin, half) with an expression half of robfig/cron without a zone. A time that comes
+// twice, as clocks go back, fires the first time. A time that is skipped fires as the skipped hour
+// ends. So an hourly timing has a gap of two hours as clocks go back; intervals belong in UTC.
+// timing gets and returns times of day as if they were UTC.
+func InZone(zone *time.Location, timing Timing) Timing { return zoneTiming{zone, timing} }
+
+type zoneTiming struct {
+	zone   *time.Location
+	timing Timing
+}
+
+func (z zoneTiming) Next(t time.Time) time.Time {
+	for wall := wallClock(t.In(z.zone)); ; {
+		next := z.timing.Next(wall)
+		switch {
+		case next.IsZero():
+			return next
+		case !next.After(wall):
+			return t // no advance, which ends the schedule
+		}
+		wall = next.UTC()
+		if at := z.first(wall); at.After(t) {
+			return at
+		}
+	}
+}
+
+// wallClock is what the clocks say at t, as if it were UTC.
+func wallClock(t time.Time) time.Time {
+	_, offset := t.Zone()
+	return t.UTC().Add(time.Duration(offset) * time.Second)
+}
+
+// first is the first moment at which the zone's clocks show at least the given time.
+func (z zoneTiming) first(wall time.Time) time.Time {
+	t := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), wall.Nanosecond(), z.zone)
+	begin, end := t.ZoneBounds()
+	switch shown := wallClock(t); {
+	case shown.After(wall): // the time is skipped
+		return begin
+	case shown.Before(wall):
+		return end
+	case begin.IsZero():
+		return t
+	}
+	_, before := begin.Add(-1).Zone()
+	if earlier := wall.Add(-time.Duration(before) * time.Second); earlier.Before(begin) {
+		return earlier
+	}
+	return t
+}

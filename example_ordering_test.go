@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 )
@@ -26,27 +27,28 @@ func ExampleOrderedBy() {
 		send.New(Change{"ada", 2}, outbox.OrderedBy("ada"), outbox.Priority(-10)), // more urgent, and still second
 		send.New(Change{"eve", 1}, outbox.OrderedBy("eve")),
 	)
-	reg := handlers.New()
+	reg, busy := handlers.New(), true
 	handlers.Leased(reg, send, func(_ context.Context, task *outbox.Task[Change]) error {
-		fmt.Println(task.OrderingKey, task.Payload.Version, "attempt", task.Attempt)
-		if task.Payload == (Change{"ada", 1}) && task.Attempt == 1 {
+		fmt.Println(task.OrderingKey, task.Payload.Version)
+		if task.Payload == (Change{"ada", 1}) && busy {
 			return handlers.RetryAfter(time.Hour, errors.New("the server is busy"))
 		}
 		return nil
 	})
 	runDue(ctx, db, reg)
+	busy = false
 	must(outbox.InTx(ctx, db, func(tx *sql.Tx) error { // the server is back, and nobody wants to wait
 		found, err := outbox.RunNow(ctx, tx, 1)
-		fmt.Println("it waits for its retry:", found)
+		fmt.Println("it waits:", found)
 		return err
 	}))
 	runDue(ctx, db, reg)
 	// Output:
-	// ada 1 attempt 1
-	// eve 1 attempt 1
-	// it waits for its retry: true
-	// ada 1 attempt 2
-	// ada 2 attempt 1
+	// ada 1
+	// eve 1
+	// it waits: true
+	// ada 1
+	// ada 2
 }
 
 // Where a later task is better than none: what fails steps out of the order, and its key goes on.
@@ -60,11 +62,11 @@ func ExampleSkipFailed() {
 	handlers.Leased(reg, show, func(_ context.Context, task *outbox.Task[int]) error {
 		if task.Payload == 2 {
 			fmt.Println("2 fails")
-			return handlers.RetryAfter(time.Hour, errors.New("the display is off"))
+			return errors.New("the display is off")
 		}
 		fmt.Println(task.Payload)
 		return nil
-	})
+	}, handlers.Backoff(func() retry.Backoff { return retry.NewConstant(time.Hour) }))
 	runDue(ctx, db, reg)
 	// Output:
 	// 1

@@ -40,8 +40,8 @@ type TypeStats struct {
 	Finished int64
 
 	// Failed are the runs that failed since the counters began: handlers that returned an error,
-	// Dead included, panicked, or ran out of time, each of them an attempt. Snoozed and discarded
-	// ones did not fail; runs that were lost with their process or their connection are not
+	// Dead included, panicked, or ran out of time, each of them an attempt. Snoozed, throttled and
+	// discarded ones did not fail; runs that were lost with their process or their connection are not
 	// counted.
 	Failed int64
 

@@ -69,7 +69,7 @@ func ExampleClient_Tasks() {
 	fmt.Println(err)
 	// Output:
 	// scheduled: task 4, attempt 0: ""
-	// scheduled: task 3, attempt 1: "retry after 2h0m0s: 451 try again later"
+	// scheduled: task 3, attempt 0: "retry after 2h0m0s: 451 try again later"
 	// dead: task 2, attempt 1: "there is no @ in it"
 	// task 2 is dead by its handler, and was about "nobody"
 	// admin: not found: task 1

@@ -50,8 +50,8 @@ func newScene(t *testing.T, db *database) *scene {
 	handlers.Batch(reg, outbox.NewTaskType[number]("BATCH"), 10, func(context.Context, outbox.Tx, []*outbox.Task[number]) error { return block() })
 	handlers.Leased(reg, outbox.NewTaskType[number]("DIES"), func(context.Context, *outbox.Task[number]) error { return handlers.Dead(errors.New("boom")) })
 	handlers.Tx(reg, outbox.NewTaskType[number]("FAILS"), func(context.Context, *sql.Tx, *outbox.Task[number]) error {
-		return handlers.RetryAfter(time.Hour, errors.New("busy"))
-	})
+		return errors.New("busy")
+	}, handlers.Backoff(relaytest.Constant(time.Hour)))
 	handlers.Leased(reg, outbox.NewTaskType[number]("KEPT"), func(context.Context, *outbox.Task[number]) error { return handlers.Discard(errors.New("gone")) },
 		handlers.Keep(time.Hour))
 	handlers.Tx(reg, outbox.NewTaskType[number]("ORDERED"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return nil })
@@ -89,7 +89,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 				admin.Secrets{Payload: payload(1), Headers: trace, UniqueKey: "u1"}},
 			"scheduled": {s.scheduled, admin.Task{Type: "LATER", State: admin.Scheduled, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second},
 				admin.Secrets{Payload: payload(2), Headers: trace, UniqueKey: "u2"}},
-			"retried": {s.retried, admin.Task{Type: "FAILS", State: admin.Scheduled, Attempt: 1, LastError: "retry after 1h0m0s: busy"}, admin.Secrets{Payload: payload(7)}},
+			"retried": {s.retried, admin.Task{Type: "FAILS", State: admin.Scheduled, Attempt: 1, LastError: "busy"}, admin.Secrets{Payload: payload(7)}},
 			"leased": {s.leased, admin.Task{Type: "LEASED", State: admin.Leased, Priority: 3, Attempt: 1, MaxAttempts: 4, Timeout: 90 * time.Second, Runs: []admin.Run{{TaskIDs: []int64{s.leased}}}},
 				admin.Secrets{Payload: payload(3), Headers: trace}},
 			"waiting": {s.waiting, admin.Task{Type: "ORDERED", State: admin.Waiting, Priority: 3, MaxAttempts: 4, Timeout: 90 * time.Second},

@@ -11,6 +11,7 @@ type EventKind string
 // The kinds of events.
 const (
 	EventFailed    EventKind = "failed"    // an attempt
+	EventThrottled EventKind = "throttled" // handlers.RetryAfter, which counted no attempt
 	EventLost      EventKind = "lost"      // an attempt whose process died
 	EventExpired   EventKind = "expired"   // an attempt whose lease ran out
 	EventDead      EventKind = "dead"      // a dead letter without a call of the handler
@@ -30,6 +31,8 @@ type Event struct {
 	Error    string        // at most 1 kB; of a discarded task 4 kB
 	Reason   string        // of the event that made the task a dead letter: one of the constants
 	Actor    string        // who redrove it; "" where that is not known
+	Times    int           // throttled: how often in a row; At is the first one
+	LastAt   time.Time     // throttled several times: the last one
 }
 
 // readTimeline sets the Timeline: the column's entries, and the end of a finished task. A dead
@@ -38,13 +41,18 @@ func (t *Task) readTimeline(column []byte) {
 	var stored []struct {
 		Event, Relay, Error, Reason, By string
 		Attempt                         int
-		At                              time.Time
+		At, Last                        time.Time
 		Us                              int64
+		Times                           int
 	}
 	_ = json.Unmarshal(column, &stored) // plain SQL may have written something else
 	for _, e := range stored {
-		t.Timeline = append(t.Timeline, Event{Kind: EventKind(e.Event), Attempt: e.Attempt, At: e.At, RelayID: e.Relay,
-			Duration: time.Duration(e.Us) * time.Microsecond, Error: e.Error, Reason: e.Reason, Actor: e.By})
+		event := Event{Kind: EventKind(e.Event), Attempt: e.Attempt, At: e.At, RelayID: e.Relay, Duration: time.Duration(e.Us) * time.Microsecond,
+			Error: e.Error, Reason: e.Reason, Actor: e.By, LastAt: e.Last}
+		if event.Kind == EventThrottled {
+			event.Times = max(e.Times, 1)
+		}
+		t.Timeline = append(t.Timeline, event)
 	}
 	switch {
 	case t.State == Finished && t.LastError != "":

@@ -105,7 +105,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 		"type?name=RESIZE_IMAGE&state=finished": {"handlers.Keep keeps them"},
 		"type?name=NEVER":                       {"No task of this type was ever enqueued"},
 		"task?id=899741": {"attempt 1 failed after 5 s", "attempt 2 failed", "attempt 3 failed", "attempt 4 failed", "attempt 5 failed",
-			"attempt 6 failed after 5 s, dead letter: all attempts were used", "redriven by grace@example.com", "finished in attempt 1", "i/o timeout"},
+			"attempt 6 failed after 5 s, dead letter: all attempts were used", "redriven by grace@example.com", "attempt 1 throttled, 7 times until", "421 4.7.0", "finished in attempt 1", "i/o timeout"},
 		"task?id=900001":                  {"Task 900001 dead", "all attempts were used", "10 of 10", "Redrive", "recipient address rejected", "enqueued", "Show the payload"},
 		fmt.Sprint("task?id=", scheduled): {"scheduled", "Run now", "Cancel", "421 4.3.2", "attempt 3 failed", "attempt 2 lost: its process died", "Last error attempt 3"},
 		fmt.Sprint("task?id=", leased):    {"leased", "Cancel", "running, on relay 0197a1f2-7c11"},

@@ -48,6 +48,11 @@ func eventOf(e admin.Event) event {
 		if e.Duration > 0 {
 			out.Text += " after " + duration(e.Duration)
 		}
+	case admin.EventThrottled:
+		out.Text, out.Tone = attempt+" throttled", ""
+		if e.Times > 1 {
+			out.Text += fmt.Sprintf(", %d times until %s", e.Times, e.LastAt.UTC().Format(time.DateTime))
+		}
 	case admin.EventLost:
 		out.Text = attempt + " lost: its process died"
 	case admin.EventExpired:

@@ -19,11 +19,13 @@ func TestTheMapOfForwarding(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("refused")
 	answers := map[string]error{
-		"forward.Permanent":         forward.Permanent(refused),
-		"an unmarked error":         refused,
-		"forward.TargetUnavailable": forward.TargetUnavailable(refused, 0),
-		"forward.Unavailable":       forward.Unavailable(refused, 0),
-		"no answer in time":         context.DeadlineExceeded,
+		"forward.Permanent":                     forward.Permanent(refused),
+		"an unmarked error":                     refused,
+		"forward.TargetUnavailable":             forward.TargetUnavailable(refused, 0),
+		"forward.TargetUnavailable with a time": forward.TargetUnavailable(refused, time.Minute),
+		"handlers.RetryAfter":                   handlers.RetryAfter(time.Minute, refused),
+		"forward.Unavailable":                   forward.Unavailable(refused, 0),
+		"no answer in time":                     context.DeadlineExceeded,
 	}
 	rows := faultmap.Table(t, "Forwarding")
 	if len(rows) != len(answers) {

@@ -31,7 +31,7 @@ type Stats struct {
 	Published   int64 // acknowledged
 	Permanent   int64 // refused for good: dead letters
 	Temporary   int64 // failed: retried, as attempts
-	Unavailable int64 // put off without an attempt, as the broker or the target takes nothing
+	Unavailable int64 // put off without an attempt, as the broker or the target takes nothing or asks to wait
 	// Open is for how long no event is sent yet to the broker, or to one of its targets: the longest
 	// time of all. It is 0 while all is well. [Forwarder.Health] says where events wait, and why.
 	Open time.Duration

@@ -70,9 +70,9 @@ func (e targetUnavailable) Unwrap() error { return e.error }
 
 // TargetUnavailable marks an error of a Publisher as that of the event's target ([Event.To]): it
 // takes nothing now, as a full queue, a subject at its limit, or a topic without a leader. It is an
-// answer, so the attempt of the event counts. If nothing passed to the target, its other events are
-// put off without an attempt, and those of other targets are sent. after is as of [Unavailable]. A
-// nil err gives nil.
+// answer, so the attempt of the event counts; but if after is positive, the target asks to wait, as by
+// [handlers.RetryAfter]. If nothing passed to the target, its other events are put off without an
+// attempt, and those of other targets are sent. after is as of [Unavailable]. A nil err gives nil.
 func TargetUnavailable(err error, after time.Duration) error {
 	if err == nil {
 		return nil

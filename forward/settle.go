@@ -61,11 +61,20 @@ func (c *call) settle(limit context.Context, errs []error) {
 			c.putOff(c.tasks[i], reasonOf(err), handler.ResultOf(err).Wait)
 			l.replied = true
 		case blocked:
-			c.f.temporary.Add(1)
 			to.blocked, to.after, l.reached = err, max(to.after, targetAfter), true
 			c.failed[id] = unavailableSince(sinceOf(c.tasks[i], time.Now()), err)
+			if targetAfter > 0 {
+				c.f.unavailable.Add(1)
+				c.failed[id] = handlers.RetryAfter(min(targetAfter, mostAfter), c.failed[id])
+			} else {
+				c.f.temporary.Add(1)
+			}
 		case gone, late:
 			l.down = append(l.down, unanswered{i, err, after, late})
+		case handlers.ActionOf(err) == "throttle":
+			c.f.unavailable.Add(1)
+			c.failed[id] = err
+			to.answered, l.replied = true, true
 		default:
 			c.f.temporary.Add(1)
 			c.failed[id] = err

@@ -93,6 +93,38 @@ func TestATargetThatCannotBeReachedHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// A target that asks to wait costs its events no attempt, by either way to say so.
+func TestATargetThatAsksToWaitUsesNoAttempt(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]error{
+		"RetryAfter": handlers.RetryAfter(time.Millisecond, errors.New("429")), "TargetUnavailable": forward.TargetUnavailable(errors.New("429"), time.Millisecond),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
+			to.answers(func(*forward.Event) error { return answer })
+			f := forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(2), handlers.Keep(time.Hour)))
+			enqueue(t, db, 2, nil)
+			for range 4 {
+				relaytest.Once(t, db.DB, reg, relay.Config{})
+				db.Do(t, `UPDATE outbox.task SET run_at = now()`)
+			}
+			if got := db.Text(t, `SELECT string_agg(DISTINCT concat_ws(' ', attempt, timeline -> 0 ->> 'event', last_error LIKE '%429'), ', ') FROM outbox.task`); got != "0 throttled t" {
+				t.Errorf("the events are %q, want %q", got, "0 throttled t")
+			}
+			if s := f.Stats(); s.Temporary != 0 || s.Unavailable < 4 {
+				t.Errorf("%+v", s)
+			}
+			to.answers(nil)
+			relaytest.Run(t, db.DB, reg, relay.Config{})
+			nothingLeft(t, db)
+			if got := db.Text(t, `SELECT concat(count(*), ' ', max(attempt)) FROM outbox.done_task`); got != "2 1" {
+				t.Errorf("done and attempts: %s, want 2 1", got)
+			}
+		})
+	}
+}
+
 // An answer about one message, also one that nobody knows, is that message's.
 func TestAnUnknownErrorIsTheMessages(t *testing.T) {
 	t.Parallel()

@@ -151,23 +151,23 @@ func ExampleActionOf() {
 		switch task.Payload {
 		case "snooze":
 			return handlers.Snooze(time.Hour) // not yet: no attempt
-		case "retry":
-			return handlers.RetryAfter(time.Hour, errRefused) // as a server's Retry-After asks
+		case "throttled":
+			return handlers.RetryAfter(time.Hour, errRefused) // as a server's Retry-After asks: no attempt for three days
 		case "discard":
 			return handlers.Discard(errRefused) // there is nothing left to do
 		case "dead":
 			return handlers.Dead(errRefused) // no retry will help: a person should look
 		}
 		return nil
-	})
-	enqueueAll(db, result.New("done"), result.New("snooze"), result.New("retry"), result.New("discard"), result.New("dead"))
+	}, handlers.NoJitter())
+	enqueueAll(db, result.New("done"), result.New("snooze"), result.New("throttled"), result.New("discard"), result.New("dead"))
 	runDue(ctx, db, reg)
 	printRow(db, `SELECT string_agg(format('%s: %s in %s min, %s attempts begun', payload #>> '{}', state,
 			round(extract(epoch FROM run_at - now()) / 60), attempt), E'\n' ORDER BY task_id) FROM outbox.task`)
 	printRow(db, `SELECT string_agg(payload #>> '{}', ', ') || ' letters' FROM outbox.dead_task`)
 	// Output:
 	// snooze: scheduled in 60 min, 0 attempts begun
-	// retry: scheduled in 60 min, 1 attempts begun
+	// throttled: scheduled in 60 min, 0 attempts begun
 	// dead letters
 }
 

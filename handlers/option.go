@@ -90,14 +90,14 @@ func Backoff(factory func() retry.Backoff) Option {
 	return func(r *registration) { r.NewBackoff = factory }
 }
 
-// NoJitter keeps the waits of [Backoff] as they are. Tasks that failed together, as in an outage of
+// NoJitter keeps the waits of [Backoff] and [RetryAfter] as they are. Tasks that failed together, as in an outage of
 // what they call, are due together then.
 func NoJitter() Option { return func(r *registration) { r.NoJitter = true } }
 
 // MaxElapsed bounds the retries of a task by time: where its next attempt would be due more than d
 // after its first failure, by PostgreSQL's clock, it is a dead letter with the reason handler. A
 // redrive begins anew. Without [MaxAttempts] the number of attempts has no limit then; with it, the
-// first of the two counts. 0 means any time, the default.
+// first of the two counts. 0 means any time, the default. Within d a [RetryAfter] counts no attempt.
 func MaxElapsed(d time.Duration) Option { return func(r *registration) { r.MaxElapsed = d } }
 
 // MaxRunning is how many calls of the handler run at once in one relay; a Batch handler's call is

@@ -11,8 +11,8 @@ import (
 // each of its tasks, and the effects of the call are kept or dropped as for a single task.
 
 // ActionOf tells middleware and tests what a handler's result asks for: "done" for nil, "retry" for
-// a plain error and for RetryAfter, else "snooze", "discard", "dead" or "run again". A [BatchError]
-// has one result for each of its tasks.
+// a plain error, "throttle" for RetryAfter, else "snooze", "discard", "dead" or "run again". A
+// [BatchError] has one result for each of its tasks.
 func ActionOf(err error) string {
 	if err == nil {
 		return "done"
@@ -20,25 +20,32 @@ func ActionOf(err error) string {
 	return handler.ResultOf(err).Action.String()
 }
 
+// leastWait bounds the waits that count no attempt, so that no handler keeps a relay busy with one
+// task.
+const leastWait = 100 * time.Millisecond
+
 // Snooze runs the task again after d, by PostgreSQL's clock, and counts no attempt. Effects of the
-// call are rolled back. d is cut to between 0 and 100 years.
+// call are rolled back. d is cut to between 100 ms and 100 years.
 func Snooze(d time.Duration) error {
-	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(d)}
+	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(max(d, leastWait))}
 }
 
 // SnoozeWith is [Snooze] with its reason, which becomes the task's last error. No attempt is
 // counted, and the task's timeline does not grow. A nil err gives Snooze(d).
 func SnoozeWith(d time.Duration, err error) error {
-	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(d), Err: err, Reason: err != nil}
+	return &handler.Result{Action: handler.ActionSnooze, Wait: clamp(max(d, leastWait)), Err: err, Reason: err != nil}
 }
 
-// RetryAfter fails the task with err and runs it again after d in place of the backoff, as a
-// server's Retry-After asks. It counts as an attempt. A nil err gives nil.
+// RetryAfter runs the task again after d, and up to a tenth more, as the other side asks by a
+// Retry-After. err is its last error and in its timeline, as throttled. No attempt counts until three
+// days after the task's first failure, or the time of [MaxElapsed]. Each one after that is a failed
+// attempt. A d that is positive is at least 100 ms. Else nothing is asked for: RetryAfter returns err,
+// which is a failed attempt with the backoff. A nil err gives nil.
 func RetryAfter(d time.Duration, err error) error {
-	if err == nil {
-		return nil
+	if err == nil || d <= 0 {
+		return err
 	}
-	return &handler.Result{Action: handler.ActionRetryAfter, Wait: clamp(d), Err: err}
+	return &handler.Result{Action: handler.ActionRetryAfter, Wait: clamp(max(d, leastWait)), Err: err}
 }
 
 // Discard finishes the task as done, keeping what the handler wrote, though err happened: nothing

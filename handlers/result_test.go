@@ -30,7 +30,7 @@ func TestResultsAreFoundThroughWrapping(t *testing.T) {
 			{handlers.SnoozeWith(time.Minute, errBusy), "snooze", time.Minute},
 			{handlers.RunAgain(time.Minute), "run again", time.Minute},
 			{handlers.RunAgainWith(&outbox.Task[int]{ID: 1, Type: "A"}, time.Minute, 7), "run again", time.Minute},
-			{handlers.RetryAfter(time.Minute, errBusy), "retry", time.Minute},
+			{handlers.RetryAfter(time.Minute, errBusy), "throttle", time.Minute},
 			{handlers.Discard(errBusy), "discard", 0},
 			{handlers.Dead(errBusy), "dead", 0},
 			{errBusy, "retry", 0},
@@ -64,13 +64,18 @@ func TestANilErrorIsNoResult(t *testing.T) {
 }
 
 func TestWaitsAreCutToWhatATimestampCanHold(t *testing.T) {
-	most := 100 * 365 * 24 * time.Hour
-	for d, want := range map[time.Duration]time.Duration{-time.Hour: 0, 0: 0, time.Hour: time.Hour, math.MaxInt64: most, math.MinInt64: 0} {
-		if got := handler.ResultOf(handlers.Snooze(d)).Wait; got != want {
-			t.Errorf("Snooze(%v): got %v, want %v", d, got, want)
+	const least, most = 100 * time.Millisecond, 100 * 365 * 24 * time.Hour
+	for d, want := range map[time.Duration]time.Duration{-time.Hour: least, 0: least, 1: least, time.Hour: time.Hour, math.MaxInt64: most, math.MinInt64: least} {
+		for _, err := range []error{handlers.Snooze(d), handlers.SnoozeWith(d, errBusy)} {
+			if got := handler.ResultOf(err).Wait; got != want {
+				t.Errorf("Snooze(%v): got %v, want %v", d, got, want)
+			}
 		}
-		if got := handler.ResultOf(handlers.RetryAfter(d, errBusy)); got.Wait != want || got.Action != handler.ActionRetryAfter {
+		if got := handler.ResultOf(handlers.RetryAfter(d, errBusy)); d > 0 && (got.Wait != want || got.Action != handler.ActionRetryAfter) {
 			t.Errorf("RetryAfter(%v): got action %d, wait %v, want %v", d, got.Action, got.Wait, want)
+		}
+		if err := handlers.RetryAfter(d, errBusy); d <= 0 && err != errBusy {
+			t.Errorf("RetryAfter(%v): got %v, want the error as it is", d, err)
 		}
 	}
 }

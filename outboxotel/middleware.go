@@ -20,7 +20,7 @@ import (
 //
 // A claim of Leased tasks that took several is shown with each of them. Panics and runtime.Goexit
 // end the spans as failed and go on. A failure is an error or Dead, in a batch of at least one
-// task; Snooze, Discard and RunAgain are none, and in the attribute outbox.result.
+// task; Snooze, RetryAfter, Discard and RunAgain are none, and in the attribute outbox.result.
 func (t *Telemetry) Middleware() handlers.Middleware {
 	return func(next handlers.Func) handlers.Func {
 		return func(ctx context.Context, call *handlers.Call) error { return t.process(ctx, call, next) }
@@ -91,7 +91,7 @@ func (t *Telemetry) about(call *handlers.Call) []attribute.KeyValue {
 		attribute.Int("outbox.attempt", task.Attempt), attribute.Int("outbox.max_attempts", task.MaxAttempts))
 }
 
-var results = map[string]string{"retry": "retry", "snooze": "snoozed", "discard": "discarded", "dead": "dead", "run again": "run_again"}
+var results = map[string]string{"retry": "retry", "throttle": "throttled", "snooze": "snoozed", "discard": "discarded", "dead": "dead", "run again": "run_again"}
 
 // end notes how a handler ended that returned an error.
 func (t *Telemetry) end(span trace.Span, err error) {

@@ -121,6 +121,7 @@ func TestHowAHandlerEndsIsInItsSpan(t *testing.T) {
 		"nil":     {func() error { return nil }, codes.Unset, "", "", ""},
 		"error":   {func() error { return boom }, codes.Error, "send: boom", "retry", "*errors.errorString"},
 		"dead":    {func() error { return handlers.Dead(boom) }, codes.Error, "send: boom", "dead", "*errors.errorString"},
+		"asked":   {func() error { return handlers.RetryAfter(time.Hour, boom) }, codes.Unset, "", "throttled", ""},
 		"snooze":  {func() error { return handlers.Snooze(time.Hour) }, codes.Unset, "", "snoozed", ""},
 		"discard": {func() error { return handlers.Discard(boom) }, codes.Unset, "", "discarded", ""},
 		"panic":   {func() error { panic("secret") }, codes.Error, "the handler panicked, or ended its goroutine", "", "panic"},

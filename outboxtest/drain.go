@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
@@ -24,12 +25,12 @@ import (
 // The tables change as by a relay: a task that is done is gone; one that failed is scheduled again
 // by its backoff with attempt and last_error, or a dead letter. Tasks of types that the registry
 // does not know are left alone and counted in the result. A handler's failure does not fail the
-// test: see [Result]. Each failed, dead or discarded run is in the test's log, and so is a
-// Backoff that panics.
+// test: see [Result]. Each failed, throttled, dead or discarded run is in the test's log, and so is
+// a Backoff that panics.
 //
-// A task that failed does not run again in the same Drain, however soon it is due, unless
-// [Attempts], [Retries], [At] or [Through] say so. The same holds for a snooze or an iteration, but
-// for one of no time: Snooze(0) and RunAgain(0) run again at once.
+// A task that failed or was throttled does not run again in the same Drain, however soon it is due,
+// unless [Attempts], [Retries], [At] or [Through] say so. A task that snoozed or runs again does not
+// either, but for RunAgain(0), which runs again at once.
 //
 // In a transaction each Tx or Batch handler gets that transaction, under a savepoint to which its
 // failure, also one of an SQL statement, is rolled back. Deferred constraints are checked after
@@ -54,7 +55,7 @@ func Drain(t testing.TB, in outbox.Querier, registry *handlers.Registry, opts ..
 		var more bool
 		more, err = d.next()
 		for _, one := range d.result.Runs[before:] {
-			if one.Outcome == Failed || one.Outcome == Dead || one.Outcome == Discarded {
+			if one.Outcome == Failed || one.Outcome == Throttled || one.Outcome == Dead || one.Outcome == Discarded {
 				t.Logf("outboxtest: %v", one)
 			}
 			if !failed && t.Failed() && run.IsGoexit(one.Err) {
@@ -147,7 +148,7 @@ func (d *drainer) next() (more bool, err error) {
 	for _, one := range runs {
 		outcome := outcomes[one.Outcome]
 		d.result.Runs = append(d.result.Runs, Run{TaskID: one.TaskID, Type: one.Type, Attempt: one.Attempt, Outcome: outcome, Err: one.Err})
-		if outcome == Failed || outcome == Snoozed || outcome == Again {
+		if outcome == Failed || outcome == Throttled || outcome == Snoozed || outcome == Again {
 			if err := d.later(one); err != nil {
 				return false, err
 			}
@@ -155,7 +156,7 @@ func (d *drainer) next() (more bool, err error) {
 	}
 	if n := len(d.result.Runs); n >= d.maxRuns {
 		last := &Result{Runs: d.result.Runs[max(0, n-5):]}
-		return false, fmt.Errorf("outboxtest: Drain stopped after %d runs: do tasks enqueue each other, snooze or run again without end? MaxRuns allows more. The last ones:\n%v", n, last)
+		return false, fmt.Errorf("outboxtest: Drain stopped after %d runs: do tasks enqueue each other, snooze, wait or run again without end? MaxRuns allows more. The last ones:\n%v", n, last)
 	}
 	return true, nil
 }
@@ -170,13 +171,13 @@ UPDATE outbox.task SET run_at = GREATEST(run_at, timestamptz 'epoch' + $2::bigin
 
 // later decides when a task that is scheduled again is due for this drain.
 func (d *drainer) later(last run.Run) error {
-	if last.Outcome == run.Retry {
+	if last.Outcome == run.Retry || last.Outcome == run.Throttled {
 		if d.failures[last.TaskID]++; d.failures[last.TaskID] < d.attempts {
 			_, err := d.exec("retry a task", retrySQL, last.TaskID, d.clock)
 			return err
 		}
 	} else if last.Wait <= 0 {
-		return nil // a snooze or an iteration that is due at once
+		return nil // an iteration that is due at once
 	}
 	if !slices.Contains(d.waiting, last.TaskID) {
 		d.waiting = append(d.waiting, last.TaskID)
@@ -218,6 +219,7 @@ func (d *drainer) advance() (more bool, err error) {
 		return false, err
 	}
 	d.clock = max(d.clock, due.Int64)
+	d.stepper.SetAhead(time.Until(time.UnixMicro(d.clock)))
 	return d.promote()
 }
 

@@ -56,8 +56,8 @@ func TestRetriesGoOnUntilDeadAndAttemptsUntilThatMany(t *testing.T) {
 		hour := handlers.Backoff(relaytest.Constant(time.Hour))
 		onTx(reg, "NEVER", func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 			exec(t, tx, `INSERT INTO effect VALUES ('never')`)
-			return handlers.RetryAfter(time.Hour, errBoom)
-		}, handlers.MaxAttempts(4))
+			return errBoom
+		}, handlers.MaxAttempts(4), hour)
 		onTx(reg, "THIRD", func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 			if task.Attempt < 3 {
 				return fmt.Errorf("attempt %d: %w", task.Attempt, errBoom)
@@ -84,7 +84,7 @@ func TestRetriesGoOnUntilDeadAndAttemptsUntilThatMany(t *testing.T) {
 		exec(t, in, `UPDATE outbox.task SET state = 'ready' WHERE task_type IN ('NEVER', 'THIRD')`)
 		second := outboxtest.Drain(t, in, reg, outboxtest.Retries())
 		wantRuns(t, "NEVER 3 failed, THIRD 3 done, NEVER 4 dead", second)
-		if err := second.Err(); !errors.Is(err, errBoom) || !strings.Contains(err.Error(), "attempt 4: dead: retry after 1h0m0s: boom") {
+		if err := second.Err(); !errors.Is(err, errBoom) || !strings.Contains(err.Error(), "attempt 4: dead: boom") {
 			t.Errorf("Err is %v", err)
 		}
 		wantText(t, in, "third after attempt 2: boom", `SELECT string_agg(note, ' ') FROM effect`)
@@ -103,16 +103,17 @@ func TestWhatFailsOrSnoozesDoesNotRunAgainHoweverSoonItIsDue(t *testing.T) {
 		onTx(reg, "A_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.Backoff(relaytest.Constant(time.Microsecond)))
 		onTx(reg, "A_SNOOZES", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return handlers.Snooze(time.Microsecond) })
 		onTx(reg, "B_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.Backoff(atOnce))
-		onTx(reg, "C_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return handlers.RetryAfter(0, errBoom) })
+		onTx(reg, "C_WAITS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return handlers.RetryAfter(1, errBoom) })
 		onTx(reg, "WAITS", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 			_, err := tx.ExecContext(ctx, `SELECT pg_sleep(0.01)`) // both are due by then
 			return err
 		})
-		for _, name := range []string{"A_FAILS", "A_SNOOZES", "B_FAILS", "C_FAILS", "WAITS"} {
+		for _, name := range []string{"A_FAILS", "A_SNOOZES", "B_FAILS", "C_WAITS", "WAITS"} {
 			enqueue(t, in, name, 1)
 		}
-		wantRuns(t, "A_FAILS 1 failed, A_SNOOZES 1 snoozed, B_FAILS 1 failed, C_FAILS 1 failed, WAITS 1 done", outboxtest.Drain(t, in, reg))
-		wantRuns(t, "A_SNOOZES 1 snoozed, A_FAILS 2 failed, B_FAILS 2 failed, C_FAILS 2 failed", outboxtest.Drain(t, in, reg))
+		wantRuns(t, "A_FAILS 1 failed, A_SNOOZES 1 snoozed, B_FAILS 1 failed, C_WAITS 1 throttled, WAITS 1 done", outboxtest.Drain(t, in, reg))
+		exec(t, in, `UPDATE outbox.task SET run_at = created_at`)
+		wantRuns(t, "A_SNOOZES 1 snoozed, C_WAITS 1 throttled, A_FAILS 2 failed, B_FAILS 2 failed", outboxtest.Drain(t, in, reg))
 	})
 }
 

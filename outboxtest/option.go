@@ -27,13 +27,13 @@ type drainFunc func(*drainSettings) error
 
 func (f drainFunc) drain(s *drainSettings) error { return f(s) }
 
-// Retries runs tasks that failed again at once, whatever their backoff or a RetryAfter says, until
-// they are done or dead. Without it, or Attempts, a task that failed is left scheduled, as in
-// production until its time comes.
+// Retries runs tasks that failed or were throttled again at once, whatever their backoff or a
+// RetryAfter says, until they are done or dead. Without it, or Attempts, such a task is left
+// scheduled, as in production until its time comes.
 func Retries() DrainOption { return Attempts(math.MaxInt) }
 
-// Attempts is Retries for up to n failed runs of each task in this Drain: after n, at least 1, it
-// is left scheduled. Attempts(1) is the default.
+// Attempts is Retries for up to n failed or throttled runs of each task in this Drain: after n, at
+// least 1, it is left scheduled. Attempts(1) is the default.
 func Attempts(n int) DrainOption {
 	return drainFunc(func(s *drainSettings) error {
 		s.attempts = n
@@ -41,11 +41,11 @@ func Attempts(n int) DrainOption {
 	})
 }
 
-// At also runs what is due by t: delayed, snoozed, recurring and failed tasks. The Drain has a
-// clock of its own for it, which goes from one due time to the next, so a task that snoozes for an
-// hour runs once an hour. Snoozes and backoffs count from that clock; PostgreSQL's and the
-// process's clocks do not move, so delays that a handler enqueues with count from those. A later At
-// or Through replaces it.
+// At also runs what is due by t: delayed, snoozed, recurring, throttled and failed tasks. The Drain
+// has a clock of its own for it, which goes from one due time to the next, so a task that snoozes
+// for an hour runs once an hour. Snoozes, backoffs and the time since the first failure count from
+// that clock; PostgreSQL's and the process's clocks do not move, so delays that a handler enqueues
+// with count from those. A later At or Through replaces it.
 func At(t time.Time) DrainOption {
 	return drainFunc(func(s *drainSettings) error {
 		s.at, s.through = t, 0

@@ -17,13 +17,14 @@ const (
 	Discarded Outcome = "discarded" // done all the same
 	Failed    Outcome = "failed"    // scheduled again, an attempt counted
 	Snoozed   Outcome = "snoozed"   // scheduled again, no attempt counted
+	Throttled Outcome = "throttled" // the same, by handlers.RetryAfter
 	Again     Outcome = "again"     // scheduled again for its next iteration, by handlers.RunAgain
 	Dead      Outcome = "dead"      // in outbox.dead_task
 )
 
 // outcomes are those that a run without a relay can have.
 var outcomes = map[run.Outcome]Outcome{
-	run.Done: Done, run.Discarded: Discarded, run.Retry: Failed, run.Snoozed: Snoozed, run.RunAgain: Again, run.Dead: Dead,
+	run.Done: Done, run.Discarded: Discarded, run.Retry: Failed, run.Snoozed: Snoozed, run.Throttled: Throttled, run.RunAgain: Again, run.Dead: Dead,
 }
 
 // Run is one run of one task in a Drain.
@@ -32,8 +33,8 @@ type Run struct {
 	Type    string
 	Attempt int // 1 in a task's first run
 	Outcome Outcome
-	// Err is the handler's error, for errors.Is and errors.As, if the task was discarded, failed or
-	// died.
+	// Err is the handler's error, for errors.Is and errors.As, if the task was discarded, throttled,
+	// failed or died.
 	Err error
 }
 
@@ -77,7 +78,7 @@ func (r *Result) Count(o Outcome) (n int) {
 }
 
 // Err joins the errors of all runs that failed or made a task a dead letter, each with its task;
-// nil if there are none. A discarded task is none of these: see Count.
+// nil if there are none. A discarded or throttled task is none of these: see Count.
 func (r *Result) Err() error {
 	var errs []error
 	for _, run := range r.Runs {

@@ -13,8 +13,9 @@
 //   - A status of 2xx: it is done.
 //   - 410: it is a dead letter, as is what follows for the endpoint until Config.GoneFor is over.
 //   - 413, a URL that is not valid, and an address that is refused: it is a dead letter.
-//   - 429 and 503 with Retry-After: it is retried after that time, an hour at most, as an attempt.
-//     Other events of the endpoint wait as long, without an attempt.
+//   - 429 and 503 with Retry-After: it is sent again after that time, an hour at most. No attempt
+//     counts for three days, or the time of handlers.MaxElapsed. Other events of the endpoint wait as
+//     long. A Retry-After of 0, in the past or not valid is none.
 //   - Anything else: it is retried as after any failed attempt. So is a redirect (3xx), which is
 //     not followed, and a name whose addresses are all refused.
 //

@@ -25,6 +25,8 @@ func kindOf(err error) string {
 		return "the event's, for good"
 	case down:
 		return "the publisher's"
+	case handlers.ActionOf(err) == "throttle":
+		return "the endpoint's, which asks to wait"
 	case handlers.ActionOf(err) == "snooze":
 		return "the endpoint's, for other events"
 	}
@@ -51,6 +53,8 @@ func TestTheMapOfWebhooks(t *testing.T) {
 	to := func(url string) func() error { return func() error { return one(t, p, event("1", url)) } }
 	real := map[string]func() error{
 		"410":                      to(answer.URL + "/410"),
+		"429 with Retry-After":     to(answer.URL + "/429/first"),
+		"503 with Retry-After":     to(answer.URL + "/503/first"),
 		"a URL that is not valid":  to("ftp://example.com"),
 		"a refused address":        to("https://10.0.0.1"),
 		"no connection":            to(down.URL),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -86,7 +87,7 @@ func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time
 	case gone:
 		return forward.Permanent(fmt.Errorf("outboxwebhook: event %s: %s has answered that it is gone", e.ID, place(e.To)))
 	case wait > 0:
-		return waits(e, wait, "does not answer in time, or asked for a pause")
+		return waits(e, wait+rand.N(wait/10+1), "does not answer in time, or asked for a pause")
 	}
 	if alone {
 		deadline = time.Now() // nobody waits for a slow endpoint

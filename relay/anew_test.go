@@ -25,8 +25,8 @@ func TestAReplacedTaskBeginsAnew(t *testing.T) {
 			reg := handlers.New()
 			each(reg, kind, func(_ context.Context, task *outbox.Task[payload]) error {
 				calls = append(calls, fmt.Sprintf("%d: %d/%d %d %q", task.Payload.N, task.Attempt, task.MaxAttempts, len(task.Errors), task.LastError))
-				return handlers.RetryAfter(time.Hour, errors.New("failed"))
-			}, handlers.MaxAttempts(3))
+				return errors.New("failed")
+			}, handlers.MaxAttempts(3), handlers.Backoff(constant(time.Hour)))
 			again := func() {
 				db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE state = 'scheduled'`)
 				once(t, db, reg, relay.Config{Workers: 1})
@@ -44,7 +44,7 @@ func TestAReplacedTaskBeginsAnew(t *testing.T) {
 			for range 3 {
 				again()
 			}
-			want := `[1: 1/2 0 "" 2: 1/3 0 "" 2: 2/3 1 "retry after 1h0m0s: failed" 2: 3/3 2 "retry after 1h0m0s: failed"]`
+			want := `[1: 1/2 0 "" 2: 1/3 0 "" 2: 2/3 1 "failed" 2: 3/3 2 "failed"]`
 			if got := fmt.Sprint(calls); got != want {
 				t.Errorf("got the calls %s\nwant %s", got, want)
 			}

@@ -107,7 +107,7 @@ func appCodes(how misbehaving) map[string]appCode {
 			}
 			return retry.NewConstant(time.Hour)
 		})}},
-		"RETRY_AFTER": {do: fails(handlers.RetryAfter(time.Second, badMethod{"Error", how}))},
+		"RETRY_AFTER": {do: fails(handlers.RetryAfter(100*time.Hour, badMethod{"Error", how}))}, // which counts
 		"BATCH_ERROR": {do: fails(badMethod{"Error", how}), batch: true},
 	}
 	for _, method := range []string{"Error", "Unwrap", "Is", "As", "SQLState"} {

@@ -23,8 +23,8 @@ func TestMaxElapsedCountsWhileRelaysAreAway(t *testing.T) {
 			db.Enqueue(t, kind, 1)
 			reg := handlers.New()
 			each(reg, kind, func(context.Context, *outbox.Task[payload]) error {
-				return handlers.RetryAfter(time.Minute, errors.New("failed"))
-			}, handlers.MaxElapsed(time.Hour))
+				return errors.New("failed")
+			}, handlers.MaxElapsed(time.Hour), handlers.Backoff(constant(time.Minute)))
 			once(t, db, reg, relay.Config{Workers: 1})
 			db.wantRows(t, 1, `outbox.task WHERE state = 'scheduled' AND attempt = 1`)
 			// The first failure was two hours ago, and the next attempt due a minute later.
@@ -52,10 +52,10 @@ func TestAnAttemptDoesNotCountARunThatIsUndecided(t *testing.T) {
 			each(reg, kind, func(_ context.Context, task *outbox.Task[payload]) error {
 				calls = append(calls, task.Attempt)
 				if len(calls) == 1 {
-					return handlers.RetryAfter(0, errors.New("failed"))
+					return errors.New("failed")
 				}
 				return nil
-			})
+			}, retrySoon())
 			log := once(t, db, reg, relay.Config{Workers: 1})
 			db.Do(t, `UPDATE outbox.running SET lost_connection = true`) // its relay notes it
 			log += once(t, db, reg, relay.Config{Workers: 1})

@@ -132,7 +132,7 @@ func TestABatchErrorFailsOnlyTheTasksItNames(t *testing.T) {
 			  (SELECT 'effect' FROM effect e WHERE e.task_id = s.task_id),
 			  (SELECT attempt || ' in ' || round(extract(epoch FROM run_at - clock_timestamp()) / 60) || ' min ' || COALESCE(last_error, '') FROM outbox.task k WHERE k.task_id = s.task_id),
 			  (SELECT 'dead ' || attempt || ' ' || reason FROM outbox.dead_task d WHERE d.task_id = s.task_id), 'done'), ', ' ORDER BY n) FROM seen s`)
-		want := "1:effect, 2:1 in 60 min boom, 3:1 in 5 min retry after 5m0s: boom, 4:0 in 5 min , 5:dead 1 handler, 6:done, 7:effect, 8:effect"
+		want := "1:effect, 2:1 in 60 min boom, 3:0 in 5 min retry after 5m0s: boom, 4:0 in 5 min , 5:dead 1 handler, 6:done, 7:effect, 8:effect"
 		if got != want {
 			t.Errorf("the tasks ended as\n%s, want\n%s", got, want)
 		}

@@ -31,7 +31,7 @@ func TestTheResultOfAKeysFirstTaskSaysWhetherTheNextRuns(t *testing.T) {
 			plain, skips string // without and with SkipFailed
 		}{
 			"fails":      {errAlways, waits, "1 scheduled apart"},
-			"is delayed": {handlers.RetryAfter(time.Hour, errAlways), waits, "1 scheduled apart"},
+			"throttles":  {handlers.RetryAfter(time.Hour, errAlways), waits, waits},
 			"snoozes":    {handlers.Snooze(time.Hour), waits, waits},
 			"runs again": {handlers.RunAgain(time.Hour), waits, waits},
 			"discards":   {handlers.Discard(errAlways), goesOn, goesOn},

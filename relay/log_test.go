@@ -147,7 +147,7 @@ func TestEachEndOfARunIsOneRecordOfTheRelaysLogger(t *testing.T) {
 		"DONE":      {"DEBUG", func() error { return nil }},
 		"FAILED":    {"WARN", func() error { return boom }},
 		"PANICKED":  {"WARN", func() error { panic(boom) }},
-		"RETRIED":   {"WARN", func() error { return handlers.RetryAfter(time.Hour, boom) }},
+		"THROTTLED": {"INFO", func() error { return handlers.RetryAfter(time.Hour, boom) }},
 		"DEAD":      {"ERROR", func() error { return handlers.Dead(boom) }},
 		"DISCARDED": {"INFO", func() error { return handlers.Discard(boom) }},
 		"SNOOZED":   {"INFO", func() error { return handlers.Snooze(time.Hour) }},

@@ -82,7 +82,8 @@ const (
 	RunAgain       = Outcome(run.RunAgain)  // done, and once more
 	Retry          = Outcome(run.Retry)     // its handler failed; another attempt follows
 	Snoozed        = Outcome(run.Snoozed)
-	Dead           = Outcome(run.Dead) // a dead letter now
+	Throttled      = Outcome(run.Throttled) // the other side asked to wait, by handlers.RetryAfter; no attempt
+	Dead           = Outcome(run.Dead)      // a dead letter now
 	Canceled       = Outcome(run.Canceled)
 	LeaseLost      = Outcome(run.LeaseLost) // another run decides
 	Drained        = Outcome(run.Drained)   // given back as the relay stopped

@@ -116,7 +116,7 @@ func TestObserversHearWhatBecomesOfEachTaskOfEachKind(t *testing.T) {
 			"ERROR":  {func(*outbox.Task[payload]) error { return boom }, "retry retry dead:attempts"},
 			"PANIC":  {func(*outbox.Task[payload]) error { panic("boom") }, "retry retry dead:attempts"},
 			"EXIT":   {func(*outbox.Task[payload]) error { runtime.Goexit(); return nil }, "retry retry dead:attempts"},
-			"LATER":  {func(*outbox.Task[payload]) error { return handlers.RetryAfter(time.Hour, boom) }, "retry"},
+			"LATER":  {func(*outbox.Task[payload]) error { return handlers.RetryAfter(time.Hour, boom) }, "throttled"},
 			"SNOOZE": {func(*outbox.Task[payload]) error { return handlers.Snooze(time.Hour) }, "snoozed"},
 			"DEAD":   {func(*outbox.Task[payload]) error { return handlers.Dead(boom) }, "dead:handler"},
 		} {

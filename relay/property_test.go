@@ -71,7 +71,7 @@ func (m *model) runOne(id int64, task *modelTask) {
 	case "ok", "discard":
 		m.finished[task.taskType]++
 		delete(m.tasks, id)
-	case "error", "retry after", "panic", "dead":
+	case "error", "panic", "dead":
 		task.attempt++
 		m.failed[task.taskType]++
 		if task.attempt == 2 || task.end == "dead" {

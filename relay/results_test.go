@@ -54,7 +54,7 @@ func TestAResultSaysWhatBecomesOfTheTaskHoweverItIsWrapped(t *testing.T) {
 			"Snooze":       {handlers.Snooze(5 * time.Minute), "0 scheduled 5 min: "},
 			"SnoozeWith":   {handlers.SnoozeWith(5*time.Minute, boom), "0 scheduled 5 min: %s"},
 			"error":        {boom, "1 scheduled 60 min: %s"},
-			"RetryAfter":   {handlers.RetryAfter(7*time.Minute, boom), "1 scheduled 7 min: %s"},
+			"RetryAfter":   {handlers.RetryAfter(7*time.Minute, boom), "0 scheduled 7 min: %s"},
 			"Discard":      {handlers.Discard(boom), "done"},
 			"Dead":         {handlers.Dead(boom), "1 dead by handler: %s"},
 			"Dead_of_nil":  {handlers.Dead(nil), "done"},

@@ -44,6 +44,15 @@ func TestATimelineKeepsTheNewestEventsAndTheBeginOfTheTrouble(t *testing.T) {
 			t.Errorf("%s with %s: got %s, want %s", c.timeline, c.added, got, c.want)
 		}
 	}
+	// Throttled runs in a row are one entry, so that they push out nothing.
+	got := scan[string](t, db, `WITH RECURSIVE run (n, timeline) AS (
+		SELECT 0, '[{"event": "redriven", "by": "ada"}]'::jsonb UNION ALL
+		SELECT n + 1, outbox.add_events(timeline, jsonb_build_array(jsonb_build_object('event', CASE WHEN n IN (30, 31) THEN 'failed' ELSE 'throttled' END, 'attempt', n))) FROM run WHERE n < 60)
+		SELECT string_agg(concat_ws(' ', e ->> 'event', e ->> 'attempt', e ->> 'times', (e ->> 'last')::timestamptz > (e ->> 'at')::timestamptz), ', ' ORDER BY i)
+		  FROM run, jsonb_array_elements(timeline) WITH ORDINALITY AS a (e, i) WHERE n = 60`)
+	if want := "redriven, throttled 29 30 t, failed 30, failed 31, throttled 59 28 t"; got != want {
+		t.Errorf("throttled runs: %s, want %s", got, want)
+	}
 	const when = `SELECT concat((e ->> 'at')::timestamptz > now() - interval '1 minute', ' ', f ->> 'at')
 		FROM (SELECT a -> 0 AS e, a -> 1 AS f FROM outbox.add_events(NULL, '[{"event": "failed"}, {"event": "lost", "at": "then"}]') AS a) AS b`
 	if got := scan[string](t, db, when); got != "t then" {

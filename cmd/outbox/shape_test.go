@@ -29,7 +29,7 @@ const (
 )
 
 // failedShape is of a timeline with events.
-const failedShape = " timeline:[{actor:string,at:time,attempt:number,duration_seconds:number,error:string,event:string,reason:string,relay_id:string}]"
+const failedShape = " timeline:[{actor:string,at:time,attempt:number,duration_seconds:number,error:string,event:string,last_at:null,reason:string,relay_id:string,times:number}]"
 
 // of is the shape of an object with members in any order.
 func of(members string) string {

@@ -103,7 +103,7 @@ func timelineJSON(events []admin.Event) []object {
 	for _, e := range events {
 		out = append(out, object{
 			{"event", e.Kind}, {"attempt", e.Attempt}, {"at", e.At}, {"relay_id", e.RelayID}, {"duration_seconds", e.Duration},
-			{"error", e.Error}, {"reason", e.Reason}, {"actor", e.Actor},
+			{"error", e.Error}, {"reason", e.Reason}, {"actor", e.Actor}, {"times", e.Times}, {"last_at", e.LastAt},
 		})
 	}
 	return out
@@ -116,6 +116,9 @@ func eventLine(e admin.Event) string {
 		line += fmt.Sprintf("attempt %d ", e.Attempt)
 	}
 	line += string(e.Kind)
+	if e.Times > 1 {
+		line += fmt.Sprintf(" %d times until %s", e.Times, when(e.LastAt))
+	}
 	if e.Duration > 0 {
 		line += fmt.Sprintf(" after %.3fs", e.Duration.Seconds())
 	}

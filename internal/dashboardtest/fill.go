@@ -38,7 +38,9 @@ func Fill(t testing.TB, db *sql.DB) {
 		SELECT 899741, 'SEND_WELCOME', '{"user_id": 8123}', now() - interval '20 minutes', now() - interval '3 hours', now() - interval '20 minutes', now() - interval '20 minutes', now() + interval '7 days', 0, 1,
 		       jsonb_agg(jsonb_build_object('event', 'failed', 'attempt', a, 'at', now() - interval '3 hours' + 3 ^ (a - 1) * interval '1 second', 'relay', `+gone+`, 'us', 5100000,
 		         'error', 'smtp: dial tcp 192.0.2.25:25: i/o timeout', 'reason', CASE a WHEN 6 THEN 'attempts' ELSE '' END) ORDER BY a)
-		       || jsonb_build_object('event', 'redriven', 'at', now() - interval '20 minutes 1 second', 'by', 'grace@example.com') FROM generate_series(1, 6) a`)
+		       || jsonb_build_object('event', 'redriven', 'at', now() - interval '20 minutes 1 second', 'by', 'grace@example.com')
+		       || jsonb_build_object('event', 'throttled', 'attempt', 1, 'at', now() - interval '20 minutes', 'last', now() - interval '19 minutes', 'times', 7,
+		         'error', 'retry after 10s: 421 4.7.0 too many messages') FROM generate_series(1, 6) a`)
 	execute(t, db, `INSERT INTO outbox.running (task_id, token, relay_id, started_at) SELECT task_id, gen_random_uuid(), `+alive+`, now() - interval '2 seconds' FROM outbox.task WHERE task_type = 'GRANT_CREDIT' LIMIT 5`)
 	Bury(t, db, "SEND_WELCOME", "attempts", "smtp: 550 5.1.1 <nobody@exmaple.com>: recipient address rejected: user unknown", 900001, 37)
 	Bury(t, db, "SEND_WELCOME", "handler", "welcome: user 8123 has no address", 900101, 3)

@@ -22,7 +22,7 @@ type Action int
 //   - if no outcome fits: one in internal/run/events.go, relay/observe.go and outboxtest/result.go
 const (
 	ActionRetry      Action = iota // failed: retry after the backoff, as after any other error
-	ActionRetryAfter               // failed: retry after Result.Wait
+	ActionRetryAfter               // the other side asks to wait: retry after Result.Wait
 	ActionSnooze                   // run again after Result.Wait; no attempt is counted
 	ActionDiscard                  // done, though Result.Err
 	ActionDead                     // to the dead letters
@@ -30,7 +30,7 @@ const (
 )
 
 func (a Action) String() string {
-	return [...]string{"retry", "retry", "snooze", "discard", "dead", "run again"}[a]
+	return [...]string{"retry", "throttle", "snooze", "discard", "dead", "run again"}[a]
 }
 
 // Result is the error that Snooze, SnoozeWith, RetryAfter, Discard, Dead, RunAgain and RunAgainWith
@@ -52,7 +52,10 @@ func (r *Result) Error() string {
 		return r.Err.Error()
 	}
 	text := r.Action.String()
-	if r.Action == ActionSnooze || r.Action == ActionRetryAfter || r.Action == ActionRunAgain {
+	switch r.Action {
+	case ActionRetryAfter:
+		text = fmt.Sprintf("retry after %v", r.Wait)
+	case ActionSnooze, ActionRunAgain:
 		text = fmt.Sprintf("%s after %v", text, r.Wait)
 	}
 	if r.Err == nil {

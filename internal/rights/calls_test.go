@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
@@ -281,8 +282,11 @@ func registry(in string) *handlers.Registry {
 		return nil
 	})
 	handlers.Tx(reg, outbox.NewTaskType[number]("FAILS"), func(_ context.Context, _ *sql.Tx, task *outbox.Task[number]) error {
-		return handlers.RetryAfter(time.Hour, errors.New("not now"))
-	})
+		if task.Attempt > 1 {
+			return handlers.RetryAfter(time.Hour, errors.New("not now"))
+		}
+		return errors.New("not now")
+	}, handlers.Backoff(func() retry.Backoff { return retry.NewConstant(time.Millisecond) }))
 	handlers.Tx(reg, outbox.NewTaskType[number]("DIES"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return errors.New("no") }, one)
 	handlers.Leased(reg, outbox.NewTaskType[number]("LIMITED"), func(context.Context, *outbox.Task[number]) error { return errors.New("no") }, one, two, handlers.Rate(1000, time.Second))
 	return reg

@@ -1,9 +1,11 @@
 package run
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -42,11 +44,16 @@ type ending struct {
 	backoff   func(attempts int) (wait time.Duration, stop bool) // after so many failed attempts
 
 	maxElapsed time.Duration // from the first failure to the last attempt's time; 0: any time
+	noJitter   bool          // what the handler waits for is not spread
 }
+
+// throttleSpan is for how long from the first failure a wait that the other side asks for counts no
+// attempt, if the handler has no MaxElapsed: as long as the default backoff has a task retried.
+const throttleSpan = 72 * time.Hour
 
 // newEnding is how a run of the handler ended. log hears of a Backoff that panics.
 func newEnding(log *slog.Logger, h *handler.Handler, out callResult) ending {
-	return ending{kind: h.Kind, out: out, ended: time.Now(), backoff: backoffOf(log, h), maxElapsed: h.MaxElapsed}
+	return ending{kind: h.Kind, out: out, ended: time.Now(), backoff: backoffOf(log, h), maxElapsed: h.MaxElapsed, noJitter: h.NoJitter}
 }
 
 // decide says what becomes of the tasks of a run, and of what its handler wrote. It has verdicts
@@ -117,7 +124,7 @@ func (e *ending) verdict(r *store.Row, err error) verdict {
 	return e.failed(r, result, begun)
 }
 
-// failed is the verdict on a task whose handler failed or snoozed it.
+// failed is the verdict on a task whose handler failed, snoozed it or was throttled.
 func (e *ending) failed(r *store.Row, result handler.Result, begun int) verdict {
 	c := store.Change{Attempt: min(begun, math.MaxInt16), Err: result.Err, Keep: r.Undecided, Failed: true, Took: e.out.took}
 	stop := false
@@ -128,22 +135,20 @@ func (e *ending) failed(r *store.Row, result handler.Result, begun int) verdict 
 			snooze.Err, snooze.Unlisted = result.Err, true
 		}
 		return verdict{outcome: Snoozed, change: snooze}
+	case result.Action == handler.ActionRetryAfter && e.elapsed(r, result.Wait) <= cmp.Or(e.maxElapsed, throttleSpan):
+		return verdict{outcome: Throttled, change: store.Change{Attempt: begun - 1, Wait: e.spread(result.Wait), Err: result.Err,
+			Throttled: true, Keep: r.Undecided, Took: e.out.took}}
 	case result.Action == handler.ActionDead:
 		stop = true
 	case begun >= r.Max:
 		c.Reason, c.Attempt = store.ReasonAttempts, min(begun, r.Max)
 	case result.Action == handler.ActionRetryAfter:
-		c.Wait = result.Wait
+		c.Wait = e.spread(result.Wait)
 	default:
 		c.Wait, stop = e.backoff(begun)
 	}
 	if e.maxElapsed > 0 && c.Reason == "" {
-		now := r.At(e.ended)
-		first, failed := r.FirstFailure()
-		if !failed {
-			first = now
-		}
-		stop = stop || now.Add(c.Wait).Sub(first) > e.maxElapsed
+		stop = stop || e.elapsed(r, c.Wait) > e.maxElapsed
 	}
 	if stop {
 		c.Reason = store.ReasonHandler
@@ -152,6 +157,24 @@ func (e *ending) failed(r *store.Row, result handler.Result, begun int) verdict 
 		return verdict{outcome: Dead, change: c}
 	}
 	return verdict{outcome: Retry, change: c}
+}
+
+// elapsed is the time from the first failure, this one included, until the task has waited.
+func (e *ending) elapsed(r *store.Row, wait time.Duration) time.Duration {
+	now := r.At(e.ended)
+	first, failed := r.FirstFailure()
+	if !failed {
+		first = now
+	}
+	return now.Add(wait).Sub(first)
+}
+
+// spread adds up to a tenth to a wait that the other side asks for: it is never shorter.
+func (e *ending) spread(wait time.Duration) time.Duration {
+	if e.noJitter {
+		return wait
+	}
+	return wait + rand.N(wait/10+1)
 }
 
 // nextIteration is the change of a task that is to run again.

@@ -48,20 +48,20 @@ func TestDecide(t *testing.T) {
 	// only Leased handlers have is left out.
 	want := map[string]map[handler.Kind][]string{
 		"as it is": {
-			handler.KindTx:     {"keep done", "undo retry 2", "undo retry 2", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
-			handler.KindLeased: {"done", "retry 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			handler.KindTx:     {"keep done", "undo retry 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handler.KindLeased: {"done", "retry 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"last attempt": {
-			handler.KindTx:     {"keep done", "undo dead 3", "undo dead 3", "undo snoozed 2", "keep discarded", "undo dead 3", "keep run_again 0"},
-			handler.KindLeased: {"done", "dead 3", "dead 3", "snoozed 2", "discarded", "dead 3", "run_again 0"},
+			handler.KindTx:     {"keep done", "undo dead 3", "undo throttled 2", "undo snoozed 2", "keep discarded", "undo dead 3", "keep run_again 0"},
+			handler.KindLeased: {"done", "dead 3", "throttled 2", "snoozed 2", "discarded", "dead 3", "run_again 0"},
 		},
 		"backoff stops": {
-			handler.KindTx:     {"keep done", "undo dead 2", "undo retry 2", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
-			handler.KindLeased: {"done", "dead 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			handler.KindTx:     {"keep done", "undo dead 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handler.KindLeased: {"done", "dead 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"overran": {
-			handler.KindTx:     {"keep done", "undo retry 2", "undo retry 2", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
-			handler.KindLeased: {"done", "retry 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			handler.KindTx:     {"keep done", "undo retry 2", "undo throttled 1", "undo snoozed 1", "keep discarded", "undo dead 2", "keep run_again 0"},
+			handler.KindLeased: {"done", "retry 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"canceled": {
 			handler.KindTx:     {"keep done", "cancel", "cancel", "cancel", "keep discarded", "cancel", "keep canceled"},
@@ -78,7 +78,7 @@ func TestDecide(t *testing.T) {
 			handler.KindLeased: {"done", "infrastructure 1", "infrastructure 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 		"prevented, overran": {
-			handler.KindLeased: {"done", "retry 2", "retry 2", "snoozed 1", "discarded", "dead 2", "run_again 0"},
+			handler.KindLeased: {"done", "retry 2", "throttled 1", "snoozed 1", "discarded", "dead 2", "run_again 0"},
 		},
 	}
 	for _, kind := range []handler.Kind{handler.KindTx, handler.KindBatch, handler.KindLeased} {
@@ -130,6 +130,7 @@ func TestDecideForABatch(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("failed")
 	some := handlers.BatchError{1: failed, 2: handlers.Snooze(time.Minute), 3: handlers.Discard(failed), 4: nil}
+	waits := handlers.BatchError{1: handlers.RetryAfter(time.Minute, failed), 2: failed}
 	for _, c := range []struct {
 		name string
 		end  ending
@@ -137,13 +138,15 @@ func TestDecideForABatch(t *testing.T) {
 	}{
 		{"nil", ending{}, "keep done"},
 		{"some", ending{out: callResult{err: some}}, "keep retry 1 snoozed 0 discarded done"},
+		{"some, throttled", ending{out: callResult{err: waits}}, "keep throttled 0 retry 1 done done"},
 		{"some, two of them canceled", ending{out: callResult{err: some, canceled: true}, canceled: []int64{1, 4}}, "keep canceled snoozed 0 discarded done"},
 		{"some, drained", ending{out: callResult{err: some, drained: true}}, "keep drained 0 drained 0 discarded done"},
 		{"error", ending{out: callResult{err: failed}}, "split"},
 		{"error, drained", ending{out: callResult{err: failed, drained: true}}, "give back"},
 		{"error, canceled", ending{out: callResult{err: failed, canceled: true}, canceled: []int64{2}}, "cancel"},
-		{"retry after", ending{out: callResult{err: handlers.RetryAfter(time.Minute, failed)}}, "undo retry 1 retry 1 retry 1 retry 1"},
-		{"retry at once", ending{out: callResult{err: handlers.RetryAfter(0, failed)}}, "undo retry 1 retry 1 retry 1 retry 1"},
+		{"retry after", ending{out: callResult{err: handlers.RetryAfter(time.Minute, failed)}}, "undo throttled 0 throttled 0 throttled 0 throttled 0"},
+		{"retry after four days", ending{out: callResult{err: handlers.RetryAfter(96*time.Hour, failed)}}, "undo retry 1 retry 1 retry 1 retry 1"},
+		{"retry after no time", ending{out: callResult{err: handlers.RetryAfter(0, failed)}}, "split"},
 		{"dead", ending{out: callResult{err: handlers.Dead(failed)}}, "undo dead 1 dead 1 dead 1 dead 1"},
 		{"again", ending{out: callResult{err: handlers.RunAgain(0)}}, "keep run_again 0 run_again 0 run_again 0 run_again 0"},
 	} {
@@ -168,6 +171,7 @@ func TestMaxElapsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	failed := `{"event": "failed", "at": "` + begun + `"}`
+	throttled := `{"event": "throttled", "times": 7, "last": "2026-11-27T12:00:00Z", "at": "` + begun + `"}`
 	old := `{"event": "failed", "at": "2026-11-01T12:00:00Z"}, {"event": "dead", "at": "2026-11-02T12:00:00Z"}`
 	for _, c := range []struct {
 		name       string
@@ -184,6 +188,14 @@ func TestMaxElapsed(t *testing.T) {
 		{"too late", failed, 60 * time.Minute, errors.New("failed"), time.Hour, Dead},
 		{"too late as the handler took its time", failed, 59*time.Minute + time.Second, errors.New("failed"), time.Hour, Dead},
 		{"as the handler asks", failed, 0, handlers.RetryAfter(2*time.Hour, errors.New("failed")), time.Hour, Dead},
+		{"a wait that is asked for", failed, 58 * time.Minute, handlers.RetryAfter(time.Minute, errors.New("busy")), time.Hour, Throttled},
+		{"a wait beyond the time", failed, 59 * time.Minute, handlers.RetryAfter(time.Minute, errors.New("busy")), time.Hour, Dead},
+		{"a wait within three days", failed, 71 * time.Hour, handlers.RetryAfter(50*time.Minute, errors.New("busy")), 0, Throttled},
+		{"a wait beyond three days", failed, 71 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Retry},
+		{"a wait beyond three days, of a time that is longer", failed, 96 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 120 * time.Hour, Throttled},
+		{"throttled three days ago", throttled, 73 * time.Hour, handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Retry},
+		{"throttled before the redrive", `{"event": "throttled", "at": "2026-11-01T12:00:00Z"}, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}`, 0,
+			handlers.RetryAfter(time.Hour, errors.New("busy")), 0, Throttled},
 		{"a snooze is no failure", failed, 2 * time.Hour, handlers.Snooze(time.Hour), time.Hour, Snoozed},
 		{"redriven since", old + `, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}, ` + failed, 30 * time.Minute, errors.New("failed"), time.Hour, Retry},
 		{"redriven, and the first failure since", old + `, {"event": "redriven", "at": "2026-11-25T12:00:00Z"}`, 0, errors.New("failed"), time.Hour, Retry},
@@ -201,6 +213,32 @@ func TestMaxElapsed(t *testing.T) {
 		_, verdicts := decide(e, []*store.Row{r})
 		if got := verdicts[0]; got.outcome != c.want || (c.want == Dead) != (got.change.Reason == store.ReasonHandler) {
 			t.Errorf("%s: %v %+v, want %v", c.name, got.outcome, got.change, c.want)
+		}
+	}
+}
+
+// A wait that the other side asks for is never shorter, at most a tenth longer, and the same for the
+// last attempts. Tasks that were refused together come back apart.
+func TestWaitsThatAreAskedForAreSpread(t *testing.T) {
+	t.Parallel()
+	asked := map[string]error{"throttled": handlers.RetryAfter(time.Minute, errors.New("busy")), "retry": handlers.RetryAfter(1000*time.Hour, errors.New("busy"))}
+	for outcome, err := range asked {
+		d, seen := handler.ResultOf(err).Wait, map[time.Duration]bool{}
+		for range 100 {
+			e := ending{kind: handler.KindLeased, out: callResult{err: err}}
+			_, verdicts := decide(e, []*store.Row{{ID: 7, Attempt: 1, Max: 3}})
+			got := verdicts[0].change.Wait
+			if verdicts[0].outcome.String() != outcome || got < d || got > d+d/10 {
+				t.Fatalf("%v after %v, want %s after %v to a tenth more", verdicts[0].outcome, got, outcome, d)
+			}
+			seen[got] = true
+			e.noJitter = true
+			if _, verdicts = decide(e, []*store.Row{{ID: 7, Attempt: 1, Max: 3}}); verdicts[0].change.Wait != d {
+				t.Fatalf("with NoJitter %v, want %v", verdicts[0].change.Wait, d)
+			}
+		}
+		if len(seen) < 2 {
+			t.Errorf("%s: 100 tasks come back after %v", outcome, seen)
 		}
 	}
 }

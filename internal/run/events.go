@@ -17,6 +17,7 @@ const (
 	RunAgain
 	Retry
 	Snoozed
+	Throttled
 	Dead
 	Canceled
 	LeaseLost
@@ -30,7 +31,7 @@ func (o Outcome) String() string {
 	if o >= outcomes {
 		return "unknown"
 	}
-	return [...]string{"infrastructure", "done", "discarded", "run_again", "retry", "snoozed", "dead", "canceled", "lease_lost", "drained", "put_off"}[o]
+	return [...]string{"infrastructure", "done", "discarded", "run_again", "retry", "snoozed", "throttled", "dead", "canceled", "lease_lost", "drained", "put_off"}[o]
 }
 
 // End is the end of one run: of one task, also in a group, or of the tasks of one claim of a Batch

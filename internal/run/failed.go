@@ -168,7 +168,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 			return cause
 		}
 	}
-	if v.outcome == Snoozed {
+	if v.outcome == Snoozed || v.outcome == Throttled {
 		a.r.Journal.ForgetRuns(a.runs) // no attempt
 		return cause
 	}

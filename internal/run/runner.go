@@ -66,9 +66,18 @@ func backoffOf(log *slog.Logger, h *handler.Handler) func(attempts int) (wait ti
 	}
 }
 
-// failed logs an attempt that failed and is recorded, if another one follows.
+// failed logs an attempt that failed or was throttled and is recorded, if another run follows. Of
+// runs that are throttled in a row it logs the first one at Info.
 func (r *Runner) failed(t *store.Row, c store.Change) {
-	if c.Failed {
+	switch {
+	case c.Throttled:
+		level := slog.LevelInfo
+		if t.Throttled() {
+			level = slog.LevelDebug
+		}
+		r.Log.Log(context.Background(), level, "outbox: a task was throttled", "task_type", t.TaskType, "task_id", t.ID, "attempt", c.Attempt+1,
+			"next", c.Wait.Round(time.Millisecond), "error", pgerr.Text(c.Err))
+	case c.Failed:
 		r.Log.Warn("outbox: an attempt failed", "task_type", t.TaskType, "task_id", t.ID, "attempt", c.Attempt, "max_attempts", t.Max,
 			"next", c.Wait.Round(time.Millisecond), pgerr.LogAttr(c.Err))
 	}

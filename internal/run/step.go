@@ -29,7 +29,7 @@ type Run struct {
 	Type    string
 	Attempt int // 1 in the first run
 	Outcome Outcome
-	Err     error         // of Discarded, Retry and Dead
+	Err     error         // of Discarded, Retry, Throttled and Dead
 	Wait    time.Duration // until it is due again
 }
 
@@ -61,6 +61,16 @@ const nextTypeSQL = `/* outbox: the type of the next task to step */
 SELECT t.task_type FROM outbox.task t JOIN unnest($1::text[], $2::bigint[]) AS h (task_type, base) ON h.task_type = t.task_type
  WHERE t.state = 'ready' AND NOT EXISTS (SELECT FROM outbox.task_type p WHERE p.task_type = t.task_type AND p.paused)
  ORDER BY t.priority + h.base, t.attempt, t.task_id LIMIT 1 FOR UPDATE OF t SKIP LOCKED`
+
+// SetAhead makes runs end at a time that is ahead of the real one by so much.
+func (s *Stepper) SetAhead(ahead time.Duration) { s.store.Ahead = max(0, ahead) }
+
+// newEnding is how a run of the handler ended, by the Stepper's clock.
+func (s *Stepper) newEnding(h *handler.Handler, out callResult) ending {
+	e := newEnding(s.log, h, out)
+	e.ended = e.ended.Add(s.store.Ahead)
+	return e
+}
 
 // Step runs the next ready task, by priority, attempt and id, or the batch that it heads. Without
 // runs none is ready. An error is the database's, or a [Misuse].
@@ -96,7 +106,7 @@ func (s *Stepper) Step(ctx context.Context) ([]Run, error) {
 // runOf is what the verdict says of a task in its given attempt.
 func runOf(r *store.Row, attempt int, v verdict) Run {
 	run := Run{TaskID: r.ID, Type: r.TaskType, Attempt: attempt, Outcome: v.outcome, Wait: v.change.Wait}
-	if v.outcome == Discarded || v.outcome == Retry || v.outcome == Dead {
+	if v.outcome == Discarded || v.outcome == Retry || v.outcome == Throttled || v.outcome == Dead {
 		run.Err = original(v.change.Err)
 	}
 	return run

@@ -48,7 +48,7 @@ func (s *Stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]Run, er
 	if v := l.completed.Load(); v != nil {
 		return []Run{runOf(t, t.Attempt, *v)}, nil
 	}
-	_, verdicts := decide(newEnding(s.log, h, out), []*store.Row{t})
+	_, verdicts := decide(s.newEnding(h, out), []*store.Row{t})
 	return s.finish(ctx, h, t, token, verdicts[0])
 }
 

@@ -62,7 +62,7 @@ func (s *Stepper) runUnit(ctx context.Context, u *unit) ([]Run, error) {
 }
 
 func (s *Stepper) settle(u *unit, out callResult) ([]Run, error) {
-	work, verdicts := decide(newEnding(s.log, u.h, out), u.rows)
+	work, verdicts := decide(s.newEnding(u.h, out), u.rows)
 	switch work {
 	case keepWork:
 		switch released, err := u.keep(verdicts); {

@@ -157,20 +157,26 @@ func registry() *handlers.Registry {
 	}, handlers.Keep(time.Hour))
 	for kind, add := range map[string]func(taskType string, h func(t *task) error){
 		"tx": func(taskType string, h func(t *task) error) {
-			handlers.Tx(reg, of(taskType), func(_ context.Context, _ *sql.Tx, t *task) error { return h(t) }, handlers.MaxAttempts(2), handlers.Keep(time.Hour))
+			handlers.Tx(reg, of(taskType), func(_ context.Context, _ *sql.Tx, t *task) error { return h(t) }, handlers.MaxAttempts(2), relaytest.RetrySoon(), handlers.Keep(time.Hour))
 		},
 		"leased": func(taskType string, h func(t *task) error) {
-			handlers.Leased(reg, of(taskType), func(_ context.Context, t *task) error { return h(t) }, handlers.MaxAttempts(2), handlers.Keep(time.Hour),
+			handlers.Leased(reg, of(taskType), func(_ context.Context, t *task) error { return h(t) }, handlers.MaxAttempts(2), relaytest.RetrySoon(), handlers.Keep(time.Hour),
 				handlers.MaxRunningTotal(3), handlers.Rate(1000, time.Second))
 		},
 	} {
 		add(kind+" fails once", func(t *task) error {
 			if t.Attempt == 1 {
+				return errors.New(hostile)
+			}
+			return nil
+		})
+		add(kind+" dies", func(*task) error { return errors.New(hostile) })
+		add(kind+" waits once", func(t *task) error {
+			if t.LastError == "" {
 				return handlers.RetryAfter(time.Microsecond, errors.New(hostile))
 			}
 			return nil
 		})
-		add(kind+" dies", func(*task) error { return handlers.RetryAfter(time.Microsecond, errors.New(hostile)) })
 	}
 	return reg
 }
@@ -180,7 +186,7 @@ func (c *calls) run() {
 	config := relay.Config{ListenDSN: c.address, Schedules: schedule, PollInterval: 50 * time.Millisecond, DeadRetention: time.Hour, Workers: 4}
 	r := relaytest.Run(c.t, c.db.DB, registry(), config)
 	for _, taskType := range []string{"tx", "group", "batch", "leased", "complete", "discards", "discards in tx", "again",
-		"tx fails once", "leased fails once", "tx dies", "leased dies"} {
+		"tx fails once", "leased fails once", "tx waits once", "leased waits once", "tx dies", "leased dies"} {
 		c.in(taskType, func(tx *sql.Tx) (any, error) {
 			all, err := outbox.EnqueueMany(c.ctx, tx, []outbox.NewTask{
 				{Type: taskType, Payload: payload{"plain", 1}},

@@ -32,6 +32,7 @@ type Change struct {
 	Keep           []string      // tokens of runs that stay in the journal
 	Untried        bool          // its handler was not called
 	Failed         bool          // its handler failed: a run for Stats to count
+	Throttled      bool          // the other side asked to wait: no attempt
 	Took           time.Duration // the handler's call; 0: not known
 	Again          bool          // a new iteration
 	Payload        string        // of the new iteration; "" keeps the task's own
@@ -139,10 +140,16 @@ func (s *Store) Noted(c Change) *string {
 	}
 	e := Event{Event: EventFailed, Attempt: c.Attempt, Relay: s.RelayID, Micros: c.Took.Microseconds(), Error: cut(pgerr.Text(c.Err)), Reason: c.Reason}
 	switch {
+	case c.Throttled:
+		e.Event, e.Attempt = EventThrottled, c.Attempt+1
 	case c.Reason != "" && !c.Failed:
 		e.Event = EventDead
 	case !c.Failed:
 		e.Attempt++ // it is not counted
+	}
+	if s.Ahead > 0 {
+		at := time.Now().Add(s.Ahead)
+		e.At = &at
 	}
 	text, err := json.Marshal([]Event{e})
 	if err != nil {

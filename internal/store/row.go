@@ -164,7 +164,14 @@ func (r *Row) Fill(t *Task, attempt int) {
 	}
 }
 
-// FirstFailure is when the first attempt failed since the task was enqueued, replaced or redriven.
+// Throttled reports whether the last run was throttled.
+func (r *Row) Throttled() bool {
+	all := readEvents(r.timeline)
+	return len(all) > 0 && all[len(all)-1].Event == EventThrottled
+}
+
+// FirstFailure is when the first run failed or was throttled since the task was enqueued, replaced
+// or redriven.
 func (r *Row) FirstFailure() (at time.Time, failed bool) {
 	for _, e := range readEvents(r.timeline) {
 		switch {

@@ -22,12 +22,13 @@ type Event struct {
 
 // The events.
 const (
-	EventFailed   = "failed"
-	EventLost     = "lost"    // its process died
-	EventExpired  = "expired" // its lease ran out
-	EventDead     = "dead"    // without a call of the handler
-	EventRedriven = "redriven"
-	EventReplaced = "replaced" // by OnConflict(Replace): what follows is of another payload
+	EventFailed    = "failed"
+	EventThrottled = "throttled" // several in a row are one entry (add_events)
+	EventLost      = "lost"      // its process died
+	EventExpired   = "expired"   // its lease ran out
+	EventDead      = "dead"      // without a call of the handler
+	EventRedriven  = "redriven"
+	EventReplaced  = "replaced" // by OnConflict(Replace): what follows is of another payload
 )
 
 // maxEventError is of how many bytes an error is in the timeline.
@@ -59,7 +60,7 @@ func attemptErrors(timeline *string) (all []outbox.AttemptError) {
 		case EventReplaced:
 			all = nil
 			continue
-		case EventRedriven, EventDead:
+		case EventRedriven, EventDead, EventThrottled:
 			continue
 		}
 		a := outbox.AttemptError{Attempt: e.Attempt, RelayID: e.Relay, Duration: time.Duration(e.Micros) * time.Microsecond, Error: e.Error}

@@ -1,0 +1,44 @@
+-- +goose Up
+-- A run that was throttled is in the timeline, and several in a row are one entry.
+-- With psql: psql -v ON_ERROR_STOP=1 -1 -f 00038_throttled.sql
+
+COMMENT ON COLUMN outbox.task.timeline
+  IS 'failed, throttled and lost runs, deaths, redrives and replacements, the oldest first, at most '
+     '20; NULL: none';
+
+-- The timeline with more events, which happened now unless they say when. An entry that says
+-- throttled right after another one replaces it: at stays, times counts them, and last is the time
+-- of the newest. Of more than 20 the timeline keeps the newest, the last redrive, the last
+-- replacement and, as the one in which the trouble began, the first after these.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION outbox.add_events(timeline jsonb, added jsonb) RETURNS jsonb
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+  WITH given AS (
+    SELECT COALESCE(timeline, '[]') AS old, added AS new,
+           COALESCE(timeline -> -1 ->> 'event' = 'throttled' AND added -> 0 ->> 'event' = 'throttled',
+                    false) AS in_a_row),
+  merged AS (
+    SELECT CASE WHEN in_a_row THEN old - -1 ELSE old END AS old,
+           CASE WHEN in_a_row THEN jsonb_set(new, '{0}', new -> 0 || jsonb_build_object(
+             'at', old -> -1 -> 'at', 'last', COALESCE(new -> 0 -> 'at', to_jsonb(clock_timestamp())),
+             'times', COALESCE((old -> -1 ->> 'times')::integer, 1) + 1)) ELSE new END AS new
+      FROM given),
+  every AS (
+    SELECT e.event, e.i FROM merged, jsonb_array_elements(merged.old) WITH ORDINALITY AS e (event, i)
+     UNION ALL
+    SELECT jsonb_build_object('at', clock_timestamp()) || e.event,
+           e.i + jsonb_array_length(merged.old)
+      FROM merged, jsonb_array_elements(merged.new) WITH ORDINALITY AS e (event, i)),
+  marks AS (
+    SELECT COALESCE(max(every.i) FILTER (WHERE every.event ->> 'event' = 'redriven'), 0) AS redriven,
+           COALESCE(max(every.i) FILTER (WHERE every.event ->> 'event' = 'replaced'), 0) AS replaced
+      FROM every),
+  kept AS (
+    SELECT every.event, every.i FROM every, marks
+     ORDER BY every.i IN (redriven, replaced, GREATEST(redriven, replaced) + 1) DESC, every.i DESC
+     LIMIT 20)
+  SELECT jsonb_agg(kept.event ORDER BY kept.i) FROM kept
+$$;
+-- +goose StatementEnd
+
+INSERT INTO outbox.migration (version) VALUES (38) ON CONFLICT DO NOTHING;

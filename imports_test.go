@@ -28,7 +28,7 @@ var allowedImports = map[string][]string{
 	},
 	"/forward":          {"", "/handlers", "/internal/copied", "/internal/handler"},
 	"/inbox":            {"", "/internal/txcheck"},
-	"/handlers":         {"", "/internal/guard", "/internal/handler", "github.com/sethvargo/go-retry"},
+	"/handlers":         {"", "/internal/guard", "/internal/handler", "/internal/shape", "github.com/sethvargo/go-retry"},
 	"/internal/handler": {"", "/internal/guard", "github.com/sethvargo/go-retry"},
 	"/pgdb":             {"/internal/guard", "/internal/pgerr", "github.com/lib/pq"},
 	"/schema":           {"/internal/pgerr", "github.com/sethvargo/go-retry"},
@@ -39,6 +39,7 @@ var allowedImports = map[string][]string{
 	"/internal/pg":      {"/internal/guard", "/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
 	"/internal/pgerr":   {"/internal/guard"},
 	"/internal/plan":    {},
+	"/internal/shape":   {},
 	"/internal/run": { // the only part that knows handlers and tasks
 		"", "/handlers", "/internal/guard", "/internal/handler", "/internal/pg", "/internal/pgerr", "/internal/plan", "/internal/store",
 		"github.com/lib/pq", // arrays
@@ -62,6 +63,7 @@ var allowedImports = map[string][]string{
 	"/outboxtest": {
 		"", "/handlers", "/internal/run",
 		"/internal/origin",        // a copy is refused
+		"/internal/shape",         // of payloads, for Golden
 		"/internal/pg",            // the schema's name in a statement
 		"/internal/store",         // headers as handlers get them
 		"github.com/lib/pq",       // arrays

@@ -40,6 +40,9 @@ func NewTaskType[P any](name string, opts ...Option) TaskType[P] {
 // Name is the name of the task type, as in the column task_type.
 func (t TaskType[P]) Name() string { return t.name }
 
+// Payload is the Go type of the payload.
+func (t TaskType[P]) Payload() reflect.Type { return reflect.TypeFor[P]() }
+
 // Enqueue inserts a task with one statement on tx. See [Enqueue].
 func (t TaskType[P]) Enqueue(ctx context.Context, tx Querier, payload P, opts ...Option) (Enqueued, error) {
 	return Enqueue(ctx, tx, t.name, payload, t.with(opts)...)

@@ -37,6 +37,7 @@ const (
 type registration struct {
 	handler.Handler
 	noHeartbeat bool
+	strict      bool
 	middleware  []Middleware
 	call        Func
 	place       string
@@ -154,6 +155,22 @@ func Rate(n int, per time.Duration) Option {
 func GroupCommit(n int, within time.Duration) Option {
 	return func(r *registration) { r.GroupSize, r.GroupWithin = n, within }
 }
+
+// Strict makes an attempt fail where the payload has a field that P does not have, or lacks one that P
+// marks as required:
+//
+//	type Welcome struct {
+//		Email string `json:"email" outbox:"required"`
+//	}
+//
+// Without Strict encoding/json ignores such a field and leaves such a one zero, as after a deploy
+// that renamed it; the relay warns once of each unknown field of a type. The error names the fields,
+// as address.zip, items[].sku or prices.*.cents. The attempt counts, and the task is retried like any
+// other, so that the next deploy can mend it. A field with the value null is there.
+//
+// Types with methods UnmarshalJSON or UnmarshalText, and interfaces, take what they get. Names are
+// compared as in encoding/json, without case.
+func Strict() Option { return func(r *registration) { r.strict = true } }
 
 // Use adds middleware around this handler, inside that of the registry.
 func Use(m ...Middleware) Option {

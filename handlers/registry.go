@@ -38,13 +38,18 @@ import (
 // Registry maps task types to handlers. Register everything before relay.New; a relay works with
 // what was registered by then. A Registry is safe for concurrent use.
 type Registry struct {
+	defaults   []Option
 	mu         sync.Mutex
 	handlers   map[string]*registration
 	middleware []Middleware
 }
 
-// New returns an empty registry.
-func New() *Registry { return &Registry{handlers: map[string]*registration{}} }
+// New returns an empty registry. The options are defaults for each registration, whose own options
+// come after them: New(Strict()) for example. A default that a kind of handler refuses makes its
+// registration panic.
+func New(defaults ...Option) *Registry {
+	return &Registry{defaults: slices.Clone(defaults), handlers: map[string]*registration{}}
+}
 
 // Use adds middleware around every handler of the registry, also around those that were registered
 // before. The first one added is the outermost.
@@ -75,9 +80,14 @@ func (r *Registry) Handlers() []*handler.Handler {
 }
 
 // add registers a handler; its caller was called by the app.
-func add[P any](r *Registry, kind handler.Kind, t outbox.TaskType[P], size int, missing bool, opts []Option, call Func) {
-	h := newRegistration(handler.Handler{Type: t.Name(), Kind: kind, BatchSize: size, Options: t.New(*new(P)).Options}, opts)
-	h.call, h.place = call, "an unknown place"
+func add[P any](r *Registry, kind handler.Kind, t outbox.TaskType[P], size int, missing bool, opts []Option, call func(*payloads) Func) {
+	decoder, err := newPayloads(reflect.TypeFor[P]())
+	h := newRegistration(handler.Handler{Type: t.Name(), Kind: kind, BatchSize: size, Options: t.New(*new(P)).Options}, slices.Concat(r.defaults, opts))
+	if err != nil {
+		panic(fmt.Sprintf("handlers: %s: %v", h.Type, err))
+	}
+	decoder.strict = h.strict
+	h.call, h.place = call(decoder), "an unknown place"
 	if _, file, line, ok := runtime.Caller(2); ok {
 		h.place = fmt.Sprintf("%s:%d", file, line)
 	}
@@ -104,13 +114,14 @@ func add[P any](r *Registry, kind handler.Kind, t outbox.TaskType[P], size int, 
 // Registration panics if the type is registered already, h is nil or an option is out of range; see
 // [Timeout].
 func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...Option) {
-	plain := plainPayload[P]()
-	add(r, handler.KindTx, t, 1, h == nil, opts, func(ctx context.Context, c *Call) error {
-		task := &outbox.Task[P]{}
-		if err := decode(task, c.Tasks[0], plain); err != nil {
-			return err
+	add(r, handler.KindTx, t, 1, h == nil, opts, func(p *payloads) Func {
+		return func(ctx context.Context, c *Call) error {
+			task := &outbox.Task[P]{}
+			if err := decode(task, c, p); err != nil {
+				return err
+			}
+			return h(ctx, c.tx, task)
 		}
-		return h(ctx, c.tx, task)
 	})
 }
 
@@ -124,24 +135,29 @@ func Tx[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, tx
 // guarantees for the whole batch. The payloads of a batch are in memory together. Registration
 // panics as in [Tx], and if size is not within 1 to 10,000.
 func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[P]) error, opts ...Option) {
-	plain := plainPayload[P]()
-	add(r, handler.KindBatch, t, size, h == nil, opts, func(ctx context.Context, c *Call) error {
-		bad, payloads := BatchError{}, unmarshaler{plain: plain}
-		block := make([]outbox.Task[P], len(c.Tasks))
-		tasks := make([]*outbox.Task[P], 0, len(c.Tasks))
-		for i, raw := range c.Tasks {
-			fill(&block[i], raw)
-			if err := payloads.unmarshal(raw.Payload, &block[i].Payload); err != nil {
-				bad[raw.ID] = err
-				continue
+	add(r, handler.KindBatch, t, size, h == nil, opts, func(p *payloads) Func {
+		return func(ctx context.Context, c *Call) error {
+			bad, decoder := BatchError{}, unmarshaler{plain: p.plain}
+			block := make([]outbox.Task[P], len(c.Tasks))
+			tasks := make([]*outbox.Task[P], 0, len(c.Tasks))
+			for i, raw := range c.Tasks {
+				fill(&block[i], raw)
+				err := decoder.unmarshal(raw.Payload, &block[i].Payload)
+				if err == nil {
+					err = p.check(c, raw)
+				}
+				if err != nil {
+					bad[raw.ID] = err
+					continue
+				}
+				tasks = append(tasks, &block[i])
 			}
-			tasks = append(tasks, &block[i])
+			if len(tasks) == 0 {
+				return bad
+			}
+			err := h(ctx, batchTx{c.tx}, tasks)
+			return bad.join(err)
 		}
-		if len(tasks) == 0 {
-			return bad
-		}
-		err := h(ctx, batchTx{c.tx}, tasks)
-		return bad.join(err)
 	})
 }
 
@@ -153,13 +169,14 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 //
 // Registration panics as in [Tx].
 func Leased[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, task *outbox.Task[P]) error, opts ...Option) {
-	plain := plainPayload[P]()
-	add(r, handler.KindLeased, t, 1, h == nil, opts, func(ctx context.Context, c *Call) error {
-		task := &outbox.Task[P]{}
-		if err := decode(task, c.Tasks[0], plain); err != nil {
-			return err
+	add(r, handler.KindLeased, t, 1, h == nil, opts, func(p *payloads) Func {
+		return func(ctx context.Context, c *Call) error {
+			task := &outbox.Task[P]{}
+			if err := decode(task, c, p); err != nil {
+				return err
+			}
+			return h(ctx, task)
 		}
-		return h(ctx, task)
 	})
 }
 
@@ -179,10 +196,14 @@ func (b batchTx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, e
 	return b.tx.PrepareContext(ctx, query)
 }
 
-// decode copies a task with its payload as a P. The error does not repeat the payload.
-func decode[P any](t *outbox.Task[P], raw *outbox.Task[json.RawMessage], plain bool) error {
+// decode copies the task of a call with its payload as a P. The error does not repeat the payload.
+func decode[P any](t *outbox.Task[P], c *Call, p *payloads) error {
+	raw := c.Tasks[0]
 	fill(t, raw)
-	return unmarshal(raw.Payload, &t.Payload, plain)
+	if err := unmarshal(raw.Payload, &t.Payload, p.plain); err != nil {
+		return err
+	}
+	return p.check(c, raw)
 }
 
 // fill copies a task but for its payload.
@@ -191,5 +212,3 @@ func fill[P any](t *outbox.Task[P], raw *outbox.Task[json.RawMessage]) {
 		MaxAttempts: raw.MaxAttempts, Priority: raw.Priority, OrderingKey: raw.OrderingKey, RunAt: raw.RunAt, CreatedAt: raw.CreatedAt,
 		Iterations: raw.Iterations, LastError: raw.LastError, Errors: raw.Errors, Lease: raw.Lease}
 }
-
-func plainPayload[P any]() bool { return plain(reflect.TypeFor[P](), map[reflect.Type]bool{}) }

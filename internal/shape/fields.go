@@ -1,0 +1,98 @@
+package shape
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// candidate is a field of a struct, or of one that it embeds, with what its json tag says.
+type candidate struct {
+	field   reflect.StructField
+	name    string
+	tagged  bool // the name is the tag's
+	quoted  bool
+	omitted bool // if it is empty or zero
+}
+
+// fieldsOf are the fields that encoding/json decodes, by name. Of those with one name the least
+// deep one counts, then the one whose tag says the name; if there are several, none.
+func fieldsOf(t reflect.Type) []candidate {
+	found := map[string][]candidate{}
+	visited := map[reflect.Type]bool{}
+	for level := []reflect.Type{t}; len(level) > 0; {
+		here := map[string][]candidate{}
+		var next []reflect.Type
+		for _, one := range level {
+			for i := range one.NumField() {
+				c, embedded := read(one.Field(i))
+				if embedded != nil && !visited[embedded] {
+					next = append(next, embedded)
+				}
+				if c != nil {
+					here[c.name] = append(here[c.name], *c)
+				}
+			}
+		}
+		for _, one := range level {
+			visited[one] = true
+		}
+		for name, all := range here {
+			if found[name] == nil {
+				found[name] = all
+			}
+		}
+		level = slices.DeleteFunc(next, func(t reflect.Type) bool { return visited[t] })
+	}
+	var out []candidate
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		all := found[name]
+		if tagged := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return !c.tagged }); len(tagged) > 0 {
+			all = tagged
+		}
+		if len(all) == 1 {
+			out = append(out, all[0])
+		}
+	}
+	return out
+}
+
+// read returns what a field of a struct is: a candidate, a struct that is embedded, or neither.
+func read(f reflect.StructField) (*candidate, reflect.Type) {
+	of := f.Type
+	if of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	if !f.IsExported() && !(f.Anonymous && of.Kind() == reflect.Struct) {
+		return nil, nil
+	}
+	text := f.Tag.Get("json")
+	if text == "-" {
+		return nil, nil
+	}
+	name, options, _ := strings.Cut(text, ",")
+	if !validName(name) {
+		name = ""
+	}
+	if f.Anonymous && name == "" && of.Kind() == reflect.Struct {
+		return nil, of
+	}
+	c := &candidate{field: f, name: name, tagged: name != ""}
+	if name == "" {
+		c.name = f.Name
+	}
+	for option := range strings.SplitSeq(options, ",") {
+		c.quoted = c.quoted || option == "string"
+		c.omitted = c.omitted || option == "omitempty" || option == "omitzero"
+	}
+	return c, nil
+}
+
+// validName reports whether encoding/json takes the name of a tag.
+func validName(name string) bool {
+	return !strings.ContainsFunc(name, func(r rune) bool {
+		return !strings.ContainsRune("!#$%&()*+-./:;<=>?@[]^_{|}~ ", r) && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	})
+}

@@ -151,3 +151,29 @@ func ExampleClient_Repair() {
 	// unique_key MAKE_REPORT: tasks without their key 1 should be 0
 	// 0 are left <nil>
 }
+
+// Staging has a dump of production's database: relays run nothing in it until it is adopted, here
+// without the tasks that came along.
+func ExampleClient_Adopt() {
+	ctx := context.Background()
+	db, drop := exampleDatabase()
+	defer drop()
+	_, err := db.ExecContext(ctx, `INSERT INTO outbox.task (task_type) VALUES ('SEND_WELCOME'), ('SEND_WELCOME')`)
+	must(err)
+	_, err = db.ExecContext(ctx, `UPDATE outbox.origin SET database_name = 'shop', database_oid = 1, table_oid = 1`) // as the dump has it
+	must(err)
+	client, err := admin.New(db, admin.Options{})
+	must(err)
+	of, err := client.Origin(ctx)
+	must(err)
+	fmt.Println("a copy:", of.Copy, "of", of.Name)
+	adopted, err := client.Adopt(ctx, admin.AdoptOptions{Discard: true})
+	must(err)
+	fmt.Println("tasks discarded:", adopted.Tasks)
+	of, err = client.Origin(ctx)
+	fmt.Println("a copy:", of.Copy, err)
+	// Output:
+	// a copy: true of shop
+	// tasks discarded: 2
+	// a copy: false <nil>
+}

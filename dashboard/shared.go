@@ -61,6 +61,7 @@ type snapshot struct {
 	at     time.Time // by PostgreSQL's clock
 	types  []admin.Type
 	relays []admin.Relay
+	copied string // this database is a copy: what of
 }
 
 func (v *view) snapshot() (*snapshot, error) {
@@ -71,13 +72,18 @@ func (v *view) snapshot() (*snapshot, error) {
 			if s.types, err = c.Types(ctx); err != nil {
 				return err
 			}
-			s.relays, err = c.Relays(ctx)
-			return err
+			if s.relays, err = c.Relays(ctx); err != nil {
+				return err
+			}
+			if o, err := c.Origin(ctx); err == nil { // the last statement: a role of before may lack the right
+				s.copied = o.Problem
+			}
+			return nil
 		})
 		return s, err
 	})
 	if err == nil {
-		v.Now = s.at
+		v.Now, v.Copied = s.at, s.copied
 	}
 	return s, err
 }

@@ -56,6 +56,7 @@ type view struct {
 	Dead    int64  // dead letters, for the navigation
 	Notice  string
 	Warning string
+	Copied  string    // this database is a copy: what of
 	Self    string    // this page, to be loaded again
 	Now     time.Time // by PostgreSQL's clock
 	Data    any
@@ -111,8 +112,10 @@ func (v *view) show(status int, page, title string, data any) error {
 	}
 	t := pages[page]
 	var live, out bytes.Buffer
-	if err := t.ExecuteTemplate(&live, "live", v); err != nil {
-		return fmt.Errorf("dashboard: the page %s: %w", page, err)
+	for _, part := range []string{"copied", "live"} {
+		if err := t.ExecuteTemplate(&live, part, v); err != nil {
+			return fmt.Errorf("dashboard: the page %s: %w", page, err)
+		}
 	}
 	v.Body, v.Have = template.HTML(live.String()), hash(live.String())
 	part := "page"

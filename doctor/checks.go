@@ -9,6 +9,9 @@ var checks = []check{
 		{"indexes", "all indexes are there and valid"},
 		{"triggers", "all triggers are there and enabled"}}},
 	{look: checkRoles, needs: "USAGE on the schema", passed: []passed{{"roles", "the roles have the rights that this version gives them, or there are none"}}},
+	{look: checkOrigin, needs: "USAGE on the schema and EXECUTE on its function origin_state", passed: []passed{
+		{"copy", "this is the database that the tasks were enqueued in"},
+		{"environment", "a relay has named the environment, so that snapshots can be told apart"}}},
 	{look: checkServer, passed: []passed{
 		{"server-version", "the server's version is supported"},
 		{"encoding", "the database's encoding is UTF8"},

@@ -106,7 +106,7 @@ func (a *app) root() *cobra.Command {
 	_ = root.RegisterFlagCompletionFunc("schema", cobra.NoFileCompletions)
 	root.AddCommand(a.statsCommand(), a.enqueueCommand(), a.deadCommand(), a.historyCommand(), a.pauseCommand(),
 		a.resumeCommand(), a.schedulesCommand(), a.tasksCommand(), a.typesCommand(), a.relaysCommand(), a.topCommand(),
-		a.auditCommand(), a.doctorCommand(), a.reindexCommand(), a.repairCommand(), a.serveCommand(), a.migrateCommand(), a.rolesCommand(),
+		a.auditCommand(), a.doctorCommand(), a.adoptCommand(), a.reindexCommand(), a.repairCommand(), a.serveCommand(), a.migrateCommand(), a.rolesCommand(),
 		a.versionCommand())
 	root.SetHelpCommand(helpCommand(root))
 	root.InitDefaultCompletionCmd()

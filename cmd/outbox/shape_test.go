@@ -90,6 +90,7 @@ func TestTheShapesOfJSON(t *testing.T) {
 		{"relays hand-back " + relayID + " -yes", "{relay_id:string tasks:number}"},
 		{"reindex", "{indexes:[{after_bytes:number before_bytes:number index:string table:string}]}"},
 		{"repair", "{defects:[{conflict:string is:number kind:string should_be:number subject:string}] repaired:bool}"},
+		{"adopt -environment staging -keep-id -yes", "{database_id:string dead_letters:number leases:number schedules:number tasks:number}"},
 		{"migrate status", "{migrations:[{applied_at:time name:string version:number}] newest:number schema:string version:number}"},
 		{"migrate up", "{from:number schema:string to:number}"},
 		{"migrate print", "{sql:string}"},

@@ -78,8 +78,8 @@ func (s State) Err(environment string) error {
 	case !s.Own:
 		return fmt.Errorf("%w of %q, made after %s: %s", ErrCopy, s.Name, s.LivedAt.UTC().Format(time.RFC3339), toDo)
 	case environment != "" && s.Environment != environment:
-		return fmt.Errorf("%w of one of the environment %q, or is that one, and Config.Environment is %q: %s",
-			ErrCopy, s.Environment, environment, toDo)
+		return fmt.Errorf("%w of one of the environment %q, or is that one, and Config.Environment is %q: "+
+			"outbox adopt -environment %[3]s takes it over, with -discard it empties it", ErrCopy, s.Environment, environment)
 	}
 	return fmt.Errorf("%w: rows of another one were loaded into it: %s", ErrCopy, toDo)
 }

@@ -132,6 +132,14 @@ func calls() []right {
 			_, err4 := c.Samples(ctx, "", time.Hour)
 			return errors.Join(err1, err2, err3, err4)
 		}),
+		adminIn("Origin", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
+			_, err := c.Origin(ctx)
+			return err
+		}),
+		adminIn("Adopt", "owner operator", func(ctx context.Context, c *admin.Client) error {
+			_, err := c.Adopt(ctx, admin.AdoptOptions{KeepID: true, Environment: "staging"})
+			return err
+		}),
 		adminIn("Secrets of a dead letter", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
 			_, err := c.Secrets(ctx, 1004)
 			return err

@@ -1,0 +1,150 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/origin"
+	"github.com/txoutbox/outbox/internal/wake"
+)
+
+var (
+	// ErrNotCopy is returned by Adopt in a database that is no copy, without another Environment.
+	ErrNotCopy = errors.New("admin: this database is no copy")
+	// ErrRelaysLive is returned by Adopt in a database in which relays run.
+	ErrRelaysLive = errors.New("admin: relays run in this database: stop them first")
+)
+
+// Origin is the database that the tasks are of, as it was noted. In a copy it is another one.
+type Origin struct {
+	DatabaseID  string // "": none is noted, before the first relay
+	Name        string // of the database
+	Environment string // relay.Config.Environment of the first relay that named one; "": none did
+	Hidden      bool   // the server does not show its system identifier
+	Copy        bool   // this database is a copy: relays run nothing here
+	Problem     string // of a copy: what it is of and what to do, in a sentence
+	LivedAt     time.Time
+}
+
+// Origin returns which database the tasks are of, and whether this is a copy of it. A copy that only
+// Environment tells apart is none here: ask a relay's Health. LivedAt is the time of the latest
+// heartbeat, which in a copy was before the copy was made.
+func (c *Client) Origin(ctx context.Context) (o Origin, err error) {
+	err = c.read(func(q outbox.Querier) (err error) {
+		o, err = c.origin(ctx, q)
+		return err
+	})
+	return o, failed("look which database this is", err)
+}
+
+func (c *Client) origin(ctx context.Context, q outbox.Querier) (Origin, error) {
+	s, err := origin.Look(ctx, q, c.schema, "")
+	if err != nil {
+		return Origin{}, err
+	}
+	o := Origin{DatabaseID: s.DatabaseID, Name: s.Name, Environment: s.Environment, Hidden: s.Hidden, Copy: s.Refused, LivedAt: s.LivedAt}
+	if problem := s.Err(""); problem != nil {
+		o.Problem = strings.TrimPrefix(problem.Error(), "relay: ")
+	}
+	return o, nil
+}
+
+// AdoptOptions say how Adopt takes a database over.
+type AdoptOptions struct {
+	// Environment is noted: relays that name another one are refused then. "" leaves it to the first
+	// relay that names one; with KeepID it stays as it was.
+	Environment string
+	// KeepID says that this database goes on where the original ended, as after a switch-over by
+	// logical replication or a restore in another server: task keys and event ids stay the same. The
+	// original and its relays must be gone.
+	KeepID bool
+	// Discard deletes what came from the original: all tasks and dead letters, and the schedules that
+	// are not paused, which relays register anew, from now on. The history stays.
+	Discard bool
+}
+
+// Adopted is what Adopt did.
+type Adopted struct {
+	DatabaseID  string
+	Leases      int64 // tasks that the original's relays ran, ready again
+	Tasks       int64 // that were discarded
+	DeadLetters int64 // that were discarded
+	Schedules   int64 // that were discarded
+}
+
+const (
+	adoptSQL = `/* outbox: adopt this database */
+SELECT leases, tasks, dead, schedules FROM outbox.adopt($1::boolean, $2::boolean, $3)`
+	adoptedIDSQL = `/* outbox: the id of this database */
+SELECT database_id::text FROM outbox.identity`
+	livingSQL = `/* outbox: whether relays live */
+SELECT EXISTS (SELECT 1 FROM outbox.relay WHERE alive_until > clock_timestamp())`
+)
+
+// Adopt makes a copy the tasks' own database: it gets an id of its own, unless KeepID says that it
+// is the original's successor, and its relays begin within seconds. Tasks that the original's relays
+// were running are ready again; these runs count neither as attempts nor as crashes.
+//
+// A snapshot that nothing tells apart from its original is adopted with another Environment.
+//
+// Errors are ErrNotCopy; ErrRelaysLive, where this database is no copy and KeepID is not set.
+func (c *Client) Adopt(ctx context.Context, o AdoptOptions) (a Adopted, err error) {
+	if o.KeepID && o.Discard {
+		return a, invalid("Adopt: KeepID and Discard exclude each other")
+	}
+	if err := checkLength("AdoptOptions.Environment", o.Environment, 0, 128); err != nil {
+		return a, err
+	}
+	if strings.ContainsFunc(o.Environment, unicode.IsControl) {
+		return a, invalid("AdoptOptions.Environment: %q: use text that prints", o.Environment)
+	}
+	err = c.inTx(ctx, func(q outbox.Querier) error {
+		a, err = c.adopt(ctx, q, o)
+		return err
+	})
+	if errors.Is(err, ErrNotCopy) || errors.Is(err, ErrRelaysLive) {
+		return Adopted{}, err
+	}
+	if err != nil {
+		return Adopted{}, failed("adopt this database", err)
+	}
+	wake.All()
+	return a, nil
+}
+
+func (c *Client) adopt(ctx context.Context, q outbox.Querier, o AdoptOptions) (a Adopted, err error) {
+	was, err := c.origin(ctx, q)
+	if err != nil {
+		return a, err
+	}
+	if !was.Copy {
+		if o.Environment == "" || o.Environment == was.Environment {
+			return a, fmt.Errorf("%w: a snapshot is adopted with another Environment", ErrNotCopy)
+		}
+		var live bool
+		if err := q.QueryRowContext(ctx, c.schema.SQL(livingSQL)).Scan(&live); err != nil {
+			return a, err
+		}
+		if live && !o.KeepID {
+			return a, ErrRelaysLive
+		}
+	}
+	err = q.QueryRowContext(ctx, c.schema.SQL(adoptSQL), o.KeepID, o.Discard, o.Environment).Scan(&a.Leases, &a.Tasks, &a.DeadLetters, &a.Schedules)
+	if err == nil {
+		err = q.QueryRowContext(ctx, c.schema.SQL(adoptedIDSQL)).Scan(&a.DatabaseID)
+	}
+	if err != nil || c.options.Actor == "" {
+		return a, err
+	}
+	action, target := "adopt", fmt.Sprintf("database %s, which was %s of %q", a.DatabaseID, was.DatabaseID, was.Name)
+	if o.Discard {
+		action = "adopt_discard"
+	}
+	_, err = c.In(q).WriteAudit(ctx, Entry{Action: action, Target: cutTarget(target), Count: a.Leases + a.Tasks + a.DeadLetters})
+	return a, err
+}

@@ -1,0 +1,52 @@
+package admin_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
+)
+
+func TestADatabaseInWhichRelaysLiveIsNotAdopted(t *testing.T) {
+	onEachDriver(t, func(t *testing.T, db *database) {
+		db.Do(t, `SELECT outbox.note_origin('production')`)
+		c := client(t, db.DB)
+		db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES (gen_random_uuid(), 'h', 1, now() + interval '1 minute', '{A}')`)
+		for _, environment := range []string{"", "production"} {
+			if _, err := c.Adopt(t.Context(), admin.AdoptOptions{Environment: environment}); !errors.Is(err, admin.ErrNotCopy) {
+				t.Errorf("%q: %v", environment, err)
+			}
+		}
+		if _, err := c.Adopt(t.Context(), admin.AdoptOptions{Environment: "staging"}); !errors.Is(err, admin.ErrRelaysLive) {
+			t.Errorf("with a relay: %v", err)
+		}
+		before, err := c.Origin(t.Context())
+		if err != nil || before.Environment != "production" || before.Copy || before.Problem != "" || before.Hidden {
+			t.Errorf("%+v, %v", before, err)
+		}
+		// The environment has another name from now on: nothing else changes.
+		renamed, err := c.Adopt(t.Context(), admin.AdoptOptions{Environment: "prod", KeepID: true})
+		if err != nil || renamed.DatabaseID != before.DatabaseID {
+			t.Errorf("%+v, %v", renamed, err)
+		}
+		if n := db.Int(t, `SELECT count(*) FROM outbox.relay`); n != 1 {
+			t.Errorf("%d relays", n)
+		}
+		// A copy has the heartbeats of its original, which may be young.
+		db.Do(t, `UPDATE outbox.origin SET database_oid = 1, table_oid = 1`)
+		if o, err := c.Origin(t.Context()); err != nil || !o.Copy || !strings.HasPrefix(o.Problem, "this database is a copy of ") {
+			t.Errorf("%+v, %v", o, err)
+		}
+		adopted, err := c.Adopt(t.Context(), admin.AdoptOptions{})
+		if err != nil || adopted.DatabaseID == before.DatabaseID {
+			t.Errorf("%+v, %v", adopted, err)
+		}
+		for _, wrong := range []admin.AdoptOptions{{KeepID: true, Discard: true}, {Environment: "a\nb"}, {Environment: strings.Repeat("x", 129)}} {
+			if _, err := c.Adopt(t.Context(), wrong); !errors.Is(err, outbox.ErrInvalidOption) {
+				t.Errorf("%+v: %v", wrong, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/txoutbox/outbox/admin"
+)
+
+func (a *app) adoptCommand() *cobra.Command {
+	var o admin.AdoptOptions
+	var yes bool
+	c := &cobra.Command{
+		Use: "adopt", Short: "let relays run in this copy of a database; with --discard empty it first", Args: cobra.NoArgs,
+		Example: "  outbox adopt -discard\n  outbox adopt -environment staging -discard\n  outbox adopt -keep-id",
+		Long: `Relays run nothing in a copy of the database, as a restored dump, until it is adopted. It says what
+the copy is of and what waits in it, and asks. Then relays begin within seconds. Tasks have other keys
+than in the original.
+
+With --discard it first deletes all tasks and dead letters and the next firings of schedules: so
+nothing of production is sent from staging. With --keep-id keys stay the same: this database goes on
+where the original ended, as after a switch-over; stop the original's relays before. A snapshot or a
+clone, which nothing tells apart from its original, is adopted with --environment, the name that
+relay.Config.Environment has here.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			question, err := a.askAdopt(c.Context(), o)
+			if err != nil {
+				return err
+			}
+			if err := a.confirm(c.Context(), yes, question); err != nil {
+				return err
+			}
+			var done admin.Adopted
+			err = a.bounded(c.Context(), func(ctx context.Context) (err error) {
+				done, err = a.client.Adopt(ctx, o)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			lines := []string{"adopted: this is the database " + done.DatabaseID}
+			if o.Discard {
+				lines = append(lines, fmt.Sprintf("%s, %s and %s discarded",
+					count(done.Tasks, "task"), count(done.DeadLetters, "dead letter"), count(done.Schedules, "schedule")))
+			} else if done.Leases > 0 {
+				lines = append(lines, count(done.Leases, "task")+" of the original's relays ready again")
+			}
+			return a.out.print(object{{"database_id", done.DatabaseID}, {"leases", done.Leases}, {"tasks", done.Tasks},
+				{"dead_letters", done.DeadLetters}, {"schedules", done.Schedules}}, lines...)
+		},
+	}
+	c.Flags().BoolVar(&o.Discard, "discard", false, "delete the tasks, dead letters and next firings of the original")
+	c.Flags().BoolVar(&o.KeepID, "keep-id", false, "this database goes on where the original ended, with the same task keys")
+	c.Flags().StringVar(&o.Environment, "environment", "", "note that it is of this environment, as relay.Config.Environment says it")
+	yesFlag(c, &yes)
+	return c
+}
+
+// askAdopt connects, and returns the question: what the copy is of, and what waits in it.
+func (a *app) askAdopt(ctx context.Context, o admin.AdoptOptions) (question string, err error) {
+	var of admin.Origin
+	var sum admin.Type
+	err = a.read(ctx, func(ctx context.Context, c *admin.Client) error {
+		if of, err = c.Origin(ctx); err != nil {
+			return err
+		}
+		types, err := c.Types(ctx)
+		sum = admin.Sum(types)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	what, _, _ := strings.Cut(of.Problem, ": outbox")
+	if !of.Copy {
+		what = fmt.Sprintf("this database is %q, as it was noted, and no known copy", of.Name)
+	}
+	waiting := count(sum.Ready+sum.Scheduled+sum.Leased+sum.Waiting, "task")
+	letters := count(sum.Dead, "dead letter")
+	do := fmt.Sprintf("Take it over, and run %s that wait in it", waiting)
+	if o.Discard {
+		do = fmt.Sprintf("DELETE all %s and %s in it, and take it over", waiting, letters)
+	}
+	return strings.ToUpper(what[:1]) + what[1:] + ". " + do + "?", nil
+}

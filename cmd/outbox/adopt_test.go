@@ -1,0 +1,39 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// becomeCopy has the database look as one that a dump of production's was restored in.
+const becomeCopy = `UPDATE outbox.origin SET database_name = 'production', database_oid = 1, table_oid = 1`
+
+func TestACopyIsAdoptedOrEmptied(t *testing.T) {
+	t.Parallel()
+	db := newDB(t)
+	db.Do(t, `SELECT outbox.note_origin('')`)
+	db.steps(t, step{"adopt -yes", exitFailed, "this database is no copy"})
+	db.ok(t, "enqueue", "MAIL", "{}")
+	db.bury(t, "MAIL", "no such mailbox", 1001, 2)
+	db.schedule(t, "nightly")
+	db.Do(t, becomeCopy)
+	db.steps(t,
+		step{"adopt", exitUsage, `This database is a copy of "production", made after `},
+		step{"adopt", exitUsage, "Take it over, and run 1 task that wait in it? Say --yes"},
+		step{"adopt -discard", exitUsage, "DELETE all 1 task and 2 dead letters in it, and take it over? Say --yes"},
+		step{"adopt -discard -keep-id -yes", exitUsage, "exclude each other"},
+		step{"adopt -discard -yes", exitOK, "1 task, 2 dead letters and 1 schedule discarded\n"},
+		step{"adopt -yes", exitFailed, "this database is no copy"},
+		step{"adopt -environment staging", exitUsage, "as it was noted, and no known copy. Take it over"},
+		step{"adopt -environment staging -yes", exitOK, "adopted: this is the database "},
+		step{"adopt -environment staging -yes", exitFailed, "this database is no copy"},
+	)
+	if got := db.Text(t, `SELECT string_agg(action || ' ' || count, ', ' ORDER BY entry_id) FROM outbox.audit WHERE action LIKE 'adopt%'`); got != "adopt_discard 3, adopt 0" {
+		t.Errorf("audit: %s", got)
+	}
+	db.Do(t, becomeCopy)
+	before := db.Text(t, `SELECT database_id FROM outbox.identity`)
+	if out := db.ok(t, "adopt", "-keep-id", "-yes"); !strings.Contains(out, before) {
+		t.Errorf("-keep-id: %s, before %s", out, before)
+	}
+}

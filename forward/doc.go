@@ -17,8 +17,11 @@
 //
 //   - nil: the broker has it. The task is done.
 //   - [Permanent]: it can never change, as with an event too large. The task is a dead letter at once.
-//   - [TargetUnavailable]: the event's target takes nothing now, as a full queue. The attempt counts.
-//     Other events for this target wait; those for other targets are sent.
+//   - [TargetUnavailable]: the event's target takes nothing now, as a full queue. The attempt counts,
+//     unless the target says for how long to wait. Other events for this target wait; those for other
+//     targets are sent.
+//   - handlers.RetryAfter: the event is sent again after that time. No attempt is counted for three
+//     days.
 //   - [Unavailable], or the end of the time limit: the broker cannot be reached. No attempt is
 //     counted, and no event is sent for a while; where others pass, none for this target. If only
 //     one event of a batch has no answer in time, each third time is an attempt.

@@ -46,10 +46,12 @@ func cut(text string) string {
 }
 
 // readEvents reads a timeline.
-func readEvents(timeline *string) (all []Event) {
-	if timeline != nil {
-		_ = json.Unmarshal([]byte(*timeline), &all) // plain SQL may have written something else
+func readEvents(timeline *string) []Event {
+	if timeline == nil { // as of most tasks, which allocate nothing
+		return nil
 	}
+	var all []Event
+	_ = json.Unmarshal([]byte(*timeline), &all) // plain SQL may have written something else
 	return all
 }
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	neturl "net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -118,6 +119,39 @@ func TestBinaryServesAtOnceAndLeavesNothing(t *testing.T) {
 		t.Errorf("exit: %v, want success", err)
 	}
 	p.awaitNothingLeft(t)
+}
+
+// What the environment names may be at work, as the example itself is: its relay would take tasks of
+// the demo, which counts them.
+func TestTheDemoHasADatabaseOfItsOwnWhateverTheEnvironmentNames(t *testing.T) {
+	needs.CI(t)
+	given := openDatabase(t, pgtest.Database(t))
+	if err := signUp(t.Context(), given, "a@example.com"); err != nil {
+		t.Fatal(err)
+	}
+	var dsn string
+	if err := given.QueryRow(`SELECT current_database()`).Scan(&dsn); err != nil {
+		t.Fatal(err)
+	}
+	u, err := neturl.Parse(pgtest.Server(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/" + dsn
+	for name, value := range map[string]string{devdb.Variable: u.String(), "DATABASE_URL": u.String(), "OUTBOX_SCHEMA": "nowhere",
+		"PGHOST": "nowhere.invalid", "PGHOSTADDR": "192.0.2.1", "PGPORT": "1", "PGDATABASE": dsn, "PGUSER": "nobody", "PGSERVICE": "none", "PGOPTIONS": "-c search_path=nowhere"} {
+		t.Setenv(name, value)
+	}
+	demos := []*program{startProgram(t, "-demo"), startProgram(t, "-demo")} // at once
+	for _, p := range demos {
+		relaytest.Eventually(t, time.Minute, "the first kill", func() bool { return strings.Contains(p.out.String(), "kill 1 of") })
+		if want := "the demo has a database of its own, which is dropped at its end; OUTBOX_DATABASE_URL is not used"; !strings.Contains(p.out.String(), want) {
+			t.Errorf("it does not say: %s", want)
+		}
+	}
+	if n := number(t, given, `SELECT count(*) FROM outbox.task`) + number(t, given, `SELECT count(*) FROM usr`); n != 3 {
+		t.Errorf("the database that the environment names has %d rows, want 3", n)
+	}
 }
 
 // The children end when their parent cannot tell them to.

@@ -4,8 +4,8 @@
 //	go run ./examples/signup [-addr :8080]
 //	go run ./examples/signup -demo
 //
-// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own. Its mail server
-// is its own, and the page shows what arrives there. The dashboard is at /outbox/, for browsers on
+// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own; with -demo always
+// a new database. Its mail server is its own, and the page shows what arrives there. The dashboard is at /outbox/, for browsers on
 // this machine. A mail to full.example is refused, and becomes a dead letter: empty the mailboxes
 // on the page, and redrive it in the dashboard, or by the command line, cmd/outbox.
 //
@@ -36,14 +36,17 @@ var (
 )
 
 func main() {
-	devdb.Main(func(ctx context.Context, url string, out io.Writer) error {
+	devdb.Start(func(ctx context.Context) error {
 		switch mailServer := os.Getenv(childVariable); {
 		case mailServer != "":
-			return runChild(ctx, url, mailServer)
+			return runChild(ctx, os.Getenv(devdb.Variable), mailServer)
 		case *hasDemo:
-			return demo{signUps: 1000, kills: 12, relays: 3, lasting: 18 * time.Second}.run(ctx, url, out)
+			fmt.Printf("the demo has a database of its own, which is dropped at its end%s\n", devdb.Ignored(devdb.Variable))
+			return devdb.WithOwn(ctx, func(url string) error {
+				return demo{signUps: 1000, kills: 12, relays: 3, lasting: 18 * time.Second}.run(ctx, url, os.Stdout)
+			})
 		}
-		return serve(ctx, url, *addr, out)
+		return devdb.With(ctx, func(url string) error { return serve(ctx, url, *addr, os.Stdout) })
 	})
 }
 
@@ -105,6 +108,6 @@ func printPlaces(out io.Writer, url string, listener net.Listener) {
 	page := fmt.Sprintf("http://localhost:%d", listener.Addr().(*net.TCPAddr).Port)
 	fmt.Fprintf(out, "open %s\ndashboard at %[1]s/outbox/, for this machine only\n", page)
 	if os.Getenv(devdb.Variable) == "" {
-		fmt.Fprintf(out, "command line: export %s='%s'; go run ./cmd/outbox dead list\n", devdb.Variable, url)
+		fmt.Fprintf(out, "command line: %s='%s' go run ./cmd/outbox dead list\n", devdb.Variable, url)
 	}
 }

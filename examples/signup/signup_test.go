@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,14 @@ func TestASignUpGrantsACreditAndSendsAMail(t *testing.T) {
 	relaytest.Eventually(t, time.Minute, "no task is left", func() bool { return number(t, a.db, `SELECT count(*) FROM outbox.task`) == 0 })
 	if users, credits := number(t, a.db, `SELECT count(*) FROM usr`), number(t, a.db, `SELECT count(*) FROM ledger`); users != 1 || credits != 1 {
 		t.Errorf("%d users and %d credits, want one of each", users, credits)
+	}
+	for _, taskType := range []string{grantWelcomeCredit.Name(), sendEmailWelcome.Name()} { // the dashboard shows that it worked
+		_, page := send(t, a.url+"/outbox/type?name="+taskType, "")
+		m := regexp.MustCompile(`href="\./(task\?id=\d+)"`).FindStringSubmatch(page)
+		if m == nil {
+			t.Fatalf("the page of %s shows no finished task:\n%s", taskType, page)
+		}
+		awaitText(t, a.url+"/outbox/"+m[1], "finished in attempt 1")
 	}
 }
 

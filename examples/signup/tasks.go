@@ -24,6 +24,8 @@ var (
 
 const welcomeCredit = 500 // cents
 
+const kept = 24 * time.Hour // finished tasks, for the dashboard
+
 // newRegistry says which handler runs which task.
 func newRegistry(db *sql.DB, mailServer string) (*handlers.Registry, error) {
 	m, err := newMailer(mailServer)
@@ -32,10 +34,10 @@ func newRegistry(db *sql.DB, mailServer string) (*handlers.Registry, error) {
 	}
 	reg := handlers.New()
 	reg.Use(handlers.Log(nil))
-	handlers.Tx(reg, grantWelcomeCredit, grantCredit)
+	handlers.Tx(reg, grantWelcomeCredit, grantCredit, handlers.Keep(kept))
 	handlers.Leased(reg, sendEmailWelcome, func(ctx context.Context, task *outbox.Task[welcome]) error {
 		return sendWelcome(ctx, db, m, task)
-	}, handlers.Timeout(time.Minute))
+	}, handlers.Timeout(time.Minute), handlers.Keep(kept))
 	return reg, nil
 }
 

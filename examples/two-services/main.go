@@ -13,8 +13,8 @@
 // transaction in the other database (billing.go). The broker is a JetStream server in a process of
 // this program (broker.go); an app has one already.
 //
-// ORDERS_DATABASE_URL and BILLING_DATABASE_URL name databases to use; without them the program
-// finds or starts two PostgreSQL servers, which end with it.
+// ORDERS_DATABASE_URL and BILLING_DATABASE_URL name databases to use. Without them, and always with
+// -demo, the program makes two databases, on PostgreSQL servers that it finds or starts.
 package main
 
 import (
@@ -23,57 +23,46 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/devpg"
+	"github.com/txoutbox/outbox/examples/internal/devdb"
 )
+
+const ordersVariable, billingVariable = "ORDERS_DATABASE_URL", "BILLING_DATABASE_URL"
 
 var hasDemo = flag.Bool("demo", false, "place 5,000 orders while services and broker are killed, print what came of it, and exit")
 
 func main() {
-	flag.Parse()
-	if flag.NArg() > 0 {
-		log.Fatalf("unexpected argument %q", flag.Arg(0))
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
-	err := runRole(ctx)
-	if errors.Is(err, errNoRole) {
-		err = withPlaces(ctx, func(p places) error {
-			if *hasDemo {
+	devdb.Start(func(ctx context.Context) error {
+		if err := runRole(ctx); !errors.Is(err, errNoRole) {
+			return err
+		}
+		if *hasDemo {
+			fmt.Printf("the demo has two databases of its own, which are dropped at its end%s\n", devdb.Ignored(ordersVariable, billingVariable))
+			return withPlaces(ctx, "", "", func(p places) error {
 				return demo{orders: 5000, kills: 20, lasting: 30 * time.Second}.run(ctx, p, os.Stdout)
-			}
-			return shop(ctx, p, os.Stdout)
-		})
-	}
-	if err != nil {
-		log.Fatal(err)
-	}
+			})
+		}
+		return withPlaces(ctx, os.Getenv(ordersVariable), os.Getenv(billingVariable), func(p places) error { return shop(ctx, p, os.Stdout) })
+	})
 }
 
 // places are where the parts find each other.
 type places struct{ orders, billing, broker, store string }
 
-// withPlaces starts two PostgreSQL servers, unless the environment names databases, and chooses
-// where the broker will be.
-func withPlaces(ctx context.Context, f func(places) error) (err error) {
-	p := places{orders: os.Getenv("ORDERS_DATABASE_URL"), billing: os.Getenv("BILLING_DATABASE_URL")}
-	logf := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-	for _, url := range []*string{&p.orders, &p.billing} {
-		if *url != "" {
-			continue
+// withPlaces finds or starts a PostgreSQL for each database that is not named, makes a database
+// there that is dropped afterwards, and chooses where the broker will be.
+func withPlaces(ctx context.Context, orders, billing string, f func(places) error) (err error) {
+	for _, url := range []*string{&orders, &billing} {
+		if *url == "" {
+			return devdb.WithOwn(ctx, func(own string) error {
+				*url = own
+				return withPlaces(ctx, orders, billing, f)
+			})
 		}
-		server, err2 := devpg.Open(ctx, logf)
-		if err2 != nil {
-			return err2
-		}
-		defer func() { err = errors.Join(err, server.Close()) }()
-		*url = server.URL()
 	}
+	p := places{orders: orders, billing: billing}
 	if p.store, err = os.MkdirTemp("", "two-services"); err != nil {
 		return err
 	}

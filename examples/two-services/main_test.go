@@ -45,6 +45,33 @@ func TestTheDemoLosesAndDoublesNothing(t *testing.T) {
 	}
 }
 
+func TestTheDemoHasDatabasesOfItsOwn(t *testing.T) {
+	t.Setenv("OUTBOX_TEST_DATABASE_URL", pgtest.Server(t).URL()) // for it to find
+	t.Setenv("OUTBOX_TEST_POSTGRES", "url")
+	own := func(then func(places) error) error {
+		return withPlaces(t.Context(), "", "", func(p places) error {
+			seen := map[string]bool{}
+			for _, url := range []string{p.orders, p.billing, pgtest.Server(t).URL()} {
+				seen[url] = true
+			}
+			if len(seen) != 3 {
+				t.Errorf("the databases of orders and billing are one, or not new: %v", seen)
+			}
+			return then(p)
+		})
+	}
+	if err := own(func(first places) error {
+		return own(func(second places) error { // at once
+			if first.orders == second.orders || first.billing == second.billing {
+				t.Error("two demos share a database")
+			}
+			return nil
+		})
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // The demo's count notices what it is there for.
 func TestTheDemoCountsWhatIsLostAndDoubled(t *testing.T) {
 	at := placesOf(t)

@@ -12,6 +12,8 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/txoutbox/outbox"
@@ -23,31 +25,74 @@ import (
 // Variable names the database of an example. The example's tables stay in it.
 const Variable = "OUTBOX_DATABASE_URL"
 
-// Main calls run with the connection string in Variable, else with that of a PostgreSQL of the
-// example's own, which ends with it. The context ends with the first signal; a second one ends the
-// process at once.
+// Main is Start and With, for an example that prints to stdout.
 func Main(run func(ctx context.Context, url string, out io.Writer) error) {
+	Start(func(ctx context.Context) error {
+		return With(ctx, func(url string) error { return run(ctx, url, os.Stdout) })
+	})
+}
+
+// Start calls run when the flags are read. The context ends with the first signal; a second one
+// ends the process at once.
+func Start(run func(ctx context.Context) error) {
 	flag.Parse()
 	if flag.NArg() > 0 {
 		log.Fatalf("unexpected argument %q", flag.Arg(0))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
-	if err := with(ctx, func(url string) error { return run(ctx, url, os.Stdout) }); err != nil {
+	if err := run(ctx); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func with(ctx context.Context, run func(url string) error) (err error) {
+// With calls run with the connection string in Variable, else with that of a PostgreSQL of the
+// example's own, which ends with it.
+func With(ctx context.Context, run func(url string) error) error {
 	if url := os.Getenv(Variable); url != "" {
 		return run(url)
 	}
+	return withServer(ctx, func(server *devpg.Server) error { return run(server.URL()) })
+}
+
+// elsewhere are libpq's variables that count beside the host and database of a URL.
+var elsewhere = []string{"PGHOSTADDR", "PGSERVICE", "PGOPTIONS", "PGTARGETSESSIONATTRS"}
+
+// WithOwn calls run with a new database, which is dropped afterwards. The variables that name the
+// app's are not read: a demo counts all that is in its database, and the app's relays would take
+// some of it.
+func WithOwn(ctx context.Context, run func(url string) error) error {
+	for _, name := range elsewhere {
+		if err := os.Unsetenv(name); err != nil {
+			return err
+		}
+	}
+	return withServer(ctx, func(server *devpg.Server) error {
+		url, drop, err := server.NewDatabase(ctx)
+		if err != nil {
+			return err
+		}
+		defer drop()
+		return run(url)
+	})
+}
+
+func withServer(ctx context.Context, run func(*devpg.Server) error) (err error) {
 	server, err := devpg.Open(ctx, func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) })
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
-	return run(server.URL())
+	return run(server)
+}
+
+// Ignored says which of the variables are set, although a demo has a database of its own.
+func Ignored(variables ...string) string {
+	variables = slices.DeleteFunc(variables, func(name string) bool { return os.Getenv(name) == "" })
+	if len(variables) == 0 {
+		return ""
+	}
+	return "; " + strings.Join(variables, " and ") + " is not used"
 }
 
 // Open is what an app does at its start: it opens the pool, and creates what is missing of the

@@ -6,17 +6,22 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
 // Relay is a relay's process. One that has signed off is not there. One that died is there until an
 // hour after another relay found it dead or took over its last task, whichever is later.
 type Relay struct {
-	RelayID     string
-	Host        string
-	PID         int
-	StartedAt   time.Time
-	AliveUntil  time.Time
-	Alive       bool // by PostgreSQL's clock
+	RelayID    string
+	Host       string
+	PID        int
+	StartedAt  time.Time
+	AliveUntil time.Time
+	Alive      bool // by PostgreSQL's clock
+	// LastSeen is its latest heartbeat, one in 3 s. Missing: it counts as alive, but has had none for
+	// 6 s, so it has died or hangs.
+	LastSeen    time.Time
+	Missing     bool
 	Types       []string
 	Workers     int   // 0: not known
 	Connections int   // that its pool may have; 0: not known, or any number
@@ -25,7 +30,7 @@ type Relay struct {
 
 const relaysSQL = `/* outbox: inspect relays */
 SELECT relay_id::text, host, pid, started_at, alive_until, alive_until > clock_timestamp() AS alive, to_json(task_types)::text,
-       COALESCE(workers, 0), COALESCE(connections, 0)
+       COALESCE(workers, 0), COALESCE(connections, 0), (extract(epoch FROM clock_timestamp() - alive_until) * 1000000)::bigint
   FROM outbox.relay ORDER BY alive DESC, host, started_at, relay_id LIMIT 1000`
 
 // The journal has a row for each run or batch under way, and few others. It is read as a whole, up
@@ -68,8 +73,11 @@ func (c *Client) Relays(ctx context.Context) (relays []Relay, err error) {
 
 func scanRelay(row scanner, r *Relay) error {
 	var types string
-	if err := row.Scan(&r.RelayID, &r.Host, &r.PID, &r.StartedAt, &r.AliveUntil, &r.Alive, &types, &r.Workers, &r.Connections); err != nil {
+	var over int64
+	if err := row.Scan(&r.RelayID, &r.Host, &r.PID, &r.StartedAt, &r.AliveUntil, &r.Alive, &types, &r.Workers, &r.Connections, &over); err != nil {
 		return err
 	}
+	r.LastSeen = r.AliveUntil.Add(-upkeep.LeaseDuration)
+	r.Missing = r.Alive && time.Duration(over)*time.Microsecond+upkeep.LeaseDuration > 2*upkeep.Interval
 	return json.Unmarshal([]byte(types), &r.Types)
 }

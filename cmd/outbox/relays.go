@@ -12,9 +12,20 @@ import (
 func relayJSON(r admin.Relay) object {
 	return object{
 		{"relay_id", r.RelayID}, {"host", r.Host}, {"pid", r.PID}, {"started_at", r.StartedAt},
-		{"alive_until", r.AliveUntil}, {"alive", r.Alive}, {"types", r.Types},
+		{"alive_until", r.AliveUntil}, {"alive", r.Alive}, {"last_seen", r.LastSeen}, {"missing", r.Missing}, {"types", r.Types},
 		{"workers", r.Workers}, {"connections", r.Connections}, {"runs", runsJSON(r.Runs)},
 	}
+}
+
+// relayState is alive, missing or dead.
+func relayState(r admin.Relay) string {
+	switch {
+	case r.Missing:
+		return "missing"
+	case r.Alive:
+		return "alive"
+	}
+	return "dead"
 }
 
 // tasksOf is how many tasks a relay runs, of those that admin.Relay has.
@@ -42,13 +53,9 @@ func (a *app) relaysCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t := newTable("RELAY", "HOST", ">PID", "STATE", ">UP", ">WORKERS", ">TASKS", "TYPES")
+			t := newTable("RELAY", "HOST", ">PID", "STATE", ">SEEN", ">UP", ">WORKERS", ">TASKS", "TYPES")
 			for _, r := range found {
-				state := "dead"
-				if r.Alive {
-					state = "alive"
-				}
-				t.add(relayJSON(r), r.RelayID, r.Host, r.PID, state, since(r.StartedAt), workersOf(r), tasksOf(r), strings.Join(r.Types, " "))
+				t.add(relayJSON(r), r.RelayID, r.Host, r.PID, relayState(r), since(r.LastSeen), since(r.StartedAt), workersOf(r), tasksOf(r), strings.Join(r.Types, " "))
 			}
 			return a.out.print(object{{"relays", t.json}}, t.lines()...)
 		},

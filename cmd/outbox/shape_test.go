@@ -24,7 +24,7 @@ const (
 	taskShape     = commonShape + " attempted_at:null ended_at:null iterations:number last_error:string leased_until:null max_attempts:number " +
 		"reason:string relay_id:string state:string timeout_seconds:number"
 	hiddenShape = " ordering_key:string unique_key:string"
-	relayShape  = "{alive:bool alive_until:time connections:number host:string pid:number relay_id:string runs:[] started_at:time types:[string] workers:number}"
+	relayShape  = "{alive:bool alive_until:time connections:number host:string last_seen:time missing:bool pid:number relay_id:string runs:[] started_at:time types:[string] workers:number}"
 	scheduled   = "{catch_up:string created_at:time last_at:null name:string next_at:time paused:bool spec:string type:string}"
 )
 

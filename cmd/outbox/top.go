@@ -173,8 +173,8 @@ func (v *view) typeTable(width int) *table {
 func (v *view) relayTable() *table {
 	t := newTable("RELAY", "HOST", ">PID", ">UP", ">WORKERS", ">TASKS", "RUNS")
 	for _, r := range v.relays {
-		up := "dead"
-		if r.Alive {
+		up := relayState(r)
+		if up == "alive" {
 			up = since(r.StartedAt)
 		}
 		t.add(nil, fmt.Sprintf("%.8s", r.RelayID), cut(r.Host, 16), r.PID, up, workersOf(r), tasksOf(r), runsText(r))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"path"
 	"strings"
 	"time"
@@ -42,6 +43,17 @@ type Config struct {
 	// nothing has to be said.
 	BasePath string
 
+	// TrustedOrigins are origins whose pages may act here as well as the dashboard's own, like
+	// "https://admin.example.com", as for AddTrustedOrigin of http.CrossOriginProtection. Behind a
+	// proxy that rewrites Host, name the origin that browsers show: over plain http actions get 403
+	// otherwise.
+	TrustedOrigins []string
+
+	// CSRFField returns the name and the value of a hidden field that each form sends: the token of
+	// the app's own protection against CSRF, where that is around the dashboard. It is called once
+	// for each page, and must be safe for concurrent use. Nil, or an empty name: no field.
+	CSRFField func(*http.Request) (name, value string)
+
 	// StatementTimeout bounds each statement of a page; 0 is 5 s. A page whose statement takes
 	// longer says so.
 	StatementTimeout time.Duration
@@ -67,5 +79,22 @@ func (c *Config) check() error {
 	if c.StatementTimeout < time.Millisecond {
 		errs = append(errs, fmt.Errorf("dashboard: Config.StatementTimeout: %v: must be 1ms at least, or 0 for 5s", c.StatementTimeout))
 	}
+	for _, origin := range c.TrustedOrigins {
+		errs = append(errs, checkOrigin(origin))
+	}
 	return errors.Join(errs...)
+}
+
+// checkOrigin refuses what no browser sends as an Origin, and so would match none.
+func checkOrigin(origin string) error {
+	u, err := url.Parse(origin)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || origin != u.Scheme+"://"+u.Host:
+		return fmt.Errorf("dashboard: Config.TrustedOrigins: %q: write it like https://admin.example.com, with nothing behind the host and port", origin)
+	case u.Port() == map[string]string{"http": "80", "https": "443"}[u.Scheme]:
+		return fmt.Errorf("dashboard: Config.TrustedOrigins: %q: leave the port out: browsers do where it is the default", origin)
+	case origin != strings.ToLower(origin) || strings.ContainsFunc(origin, func(r rune) bool { return r == '*' || r > 0x7f }):
+		return fmt.Errorf("dashboard: Config.TrustedOrigins: %q: write it as browsers send it: in lower case, in ASCII (xn--…), without *", origin)
+	}
+	return nil
 }

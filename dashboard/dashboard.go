@@ -20,6 +20,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/http"
 	"path"
 	"strings"
@@ -43,7 +44,13 @@ func New(db *sql.DB, c Config) (*Handler, error) {
 	if err := errors.Join(err, err2); err != nil {
 		return nil, err
 	}
-	h := &Handler{site{db: db, client: client, config: c, log: c.Logger, patience: 75 * time.Millisecond}, http.NewCrossOriginProtection()}
+	cross := http.NewCrossOriginProtection()
+	for _, origin := range c.TrustedOrigins {
+		if err := cross.AddTrustedOrigin(origin); err != nil {
+			return nil, fmt.Errorf("dashboard: Config.TrustedOrigins: %w", err)
+		}
+	}
+	h := &Handler{site{db: db, client: client, config: c, log: c.Logger, patience: 75 * time.Millisecond}, cross}
 	h.routes = map[string]route{
 		"":                {page: (*view).overview},
 		"type":            {page: (*view).taskType},
@@ -78,6 +85,13 @@ Set dashboard.Config.Authorize to a function that returns, for a request, what i
 (dashboard.View, dashboard.ViewPayloads, dashboard.Operate) and who makes it.
 `
 
+const crossOrigin = `This request was made by a page of another origin, and is refused.
+
+If the page is this dashboard's own, a proxy before this server has changed the header Host. Let it
+keep Host, or name the page's origin, like https://admin.example.com, in
+dashboard.Config.TrustedOrigins (outbox serve -trusted-origin).
+`
+
 // ServeHTTP serves all pages and actions. An unsafe request from another origin is refused with
 // 403, as by http.CrossOriginProtection.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -92,7 +106,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := h.cross.Check(r); err != nil {
-		http.Error(w, "This request was made by a page of another origin, and is refused.", http.StatusForbidden)
+		http.Error(w, crossOrigin, http.StatusForbidden)
 		return
 	}
 	v := &view{site: &h.site, w: w, r: r, Theme: "auto", Updates: true}

@@ -47,3 +47,34 @@ func ExampleNew() {
 	// support /outbox/type?name=SEND_WELCOME 200 false
 	// eve /outbox/type?name=SEND_WELCOME 403 false
 }
+
+// An app whose own protection against CSRF is around the dashboard, and a proxy that rewrites Host.
+func ExampleConfig() {
+	db, drop := relaytest.ExampleDatabase()
+	defer drop()
+
+	d, err := dashboard.New(db, dashboard.Config{
+		BasePath:       "/outbox",
+		Authorize:      func(*http.Request) (dashboard.Access, string) { return dashboard.Operate, "ada" },
+		TrustedOrigins: []string{"http://admin.example.com"},
+		CSRFField: func(r *http.Request) (name, value string) {
+			return "gorilla.csrf.Token", "a token" // csrf.Token(r)
+		},
+	})
+	if err != nil {
+		panic(err)
+	}
+	w := httptest.NewRecorder()
+	d.ServeHTTP(w, httptest.NewRequest("GET", "/outbox/type?name=SEND_WELCOME", nil))
+	fmt.Println(strings.Contains(w.Body.String(), `<input type="hidden" name="gorilla.csrf.Token" value="a token">`))
+
+	r := httptest.NewRequest("POST", "/outbox/pause", strings.NewReader("name=SEND_WELCOME"))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Origin", "http://admin.example.com") // the proxy has made the Host another one
+	w = httptest.NewRecorder()
+	d.ServeHTTP(w, r)
+	fmt.Println(w.Code, w.Header().Get("Location"))
+	// Output:
+	// true
+	// 303 ./type?n=1&name=SEND_WELCOME&ok=paused
+}

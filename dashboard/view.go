@@ -61,6 +61,8 @@ type view struct {
 	Now     time.Time // by PostgreSQL's clock
 	Data    any
 
+	CSRFInput template.HTML // the field of the app's token, for each form
+
 	Live  bool          // keeps itself up to date
 	Body  template.HTML // the part that does
 	Have  string        // its hash
@@ -110,6 +112,7 @@ func (v *view) show(status int, page, title string, data any) error {
 			v.Dead = s.dead("")
 		}
 	}
+	v.CSRFInput = v.csrfInput()
 	t := pages[page]
 	var live, out bytes.Buffer
 	for _, part := range []string{"copied", "live"} {
@@ -117,7 +120,8 @@ func (v *view) show(status int, page, title string, data any) error {
 			return fmt.Errorf("dashboard: the page %s: %w", page, err)
 		}
 	}
-	v.Body, v.Have = template.HTML(live.String()), hash(live.String())
+	v.Body = template.HTML(live.String())
+	v.Have = hash(strings.ReplaceAll(live.String(), string(v.CSRFInput), "")) // tokens may be masked anew for each page
 	part := "page"
 	switch {
 	case v.htmx() && v.r.Method == http.MethodPost: // it takes the place of a form
@@ -137,6 +141,18 @@ func (v *view) show(status int, page, title string, data any) error {
 		_, _ = v.w.Write(out.Bytes()) // the viewer has gone
 	}
 	return nil
+}
+
+// csrfInput asks the app for its token.
+func (v *view) csrfInput() template.HTML {
+	if v.config.CSRFField == nil {
+		return ""
+	}
+	name, value := v.config.CSRFField(v.r)
+	if name == "" {
+		return ""
+	}
+	return template.HTML(`<input type="hidden" name="` + template.HTMLEscapeString(name) + `" value="` + template.HTMLEscapeString(value) + `">`)
 }
 
 // redirect answers an action.

@@ -23,6 +23,7 @@ import (
 type serveFlags struct {
 	listen            string
 	readOnly, payload bool
+	origins           []string
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -33,11 +34,13 @@ func (a *app) serveCommand() *cobra.Command {
 		Long: `Serves the dashboard at /, and metrics of the database for Prometheus at /metrics. Both ask for a
 password: that of OUTBOX_SERVE_PASSWORD, else, on a terminal, one that is made and printed. Any name
 goes with it, and is the actor of the audit. It speaks HTTP: beyond this machine put a proxy with
-TLS before it. Payloads are shown with --payload only. Ctrl-C ends it.`,
+TLS before it; where that changes the header Host, name the address that browsers show with
+--trusted-origin. Payloads are shown with --payload only. Ctrl-C ends it.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), f) },
 	}
 	c.Flags().StringVar(&f.listen, "listen", "127.0.0.1:8080", "host and port")
 	c.Flags().BoolVar(&f.readOnly, "read-only", false, "change nothing")
+	c.Flags().StringArrayVar(&f.origins, "trusted-origin", nil, "origin that browsers show, like https://outbox.example.com")
 	payloadFlag(c, &f.payload)
 	return c
 }
@@ -103,7 +106,7 @@ func (a *app) handler(f serveFlags, password string) (http.Handler, error) {
 		access |= dashboard.ViewPayloads
 	}
 	d, err := dashboard.New(a.db, dashboard.Config{
-		Schema: a.schema, ReadOnly: f.readOnly, Logger: slog.New(slog.NewTextHandler(a.err, nil)),
+		Schema: a.schema, ReadOnly: f.readOnly, TrustedOrigins: f.origins, Logger: slog.New(slog.NewTextHandler(a.err, nil)),
 		Authorize: func(r *http.Request) (dashboard.Access, string) {
 			name, _, _ := r.BasicAuth()
 			if name == "" {
@@ -113,7 +116,7 @@ func (a *app) handler(f serveFlags, password string) (http.Handler, error) {
 		},
 	})
 	if err != nil {
-		return nil, err
+		return nil, usage("--trusted-origin: write what browsers show: https (or http), the host, and the port if it is not the default; in lower case, without a path")
 	}
 	collector, err := outboxprom.New(outboxprom.Config{DB: a.db, Schema: a.schema})
 	if err != nil {

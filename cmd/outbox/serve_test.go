@@ -14,7 +14,7 @@ import (
 // serving is outbox serve, until the test's end.
 type serving struct {
 	*session
-	url, password string
+	url, password, origin string
 }
 
 var serves = regexp.MustCompile(`outbox: (http://127\.0\.0\.1:\d+)\r?\n(?:outbox: any name, password ([A-Z2-7]{26})\r?\n)?`)
@@ -27,7 +27,7 @@ func (db *testDB) serve(t *testing.T, env []string, args ...string) *serving {
 	eventually(t, "its address is printed", func() bool {
 		m := serves.FindStringSubmatch(s.text())
 		if m != nil {
-			s.url, s.password = m[1], m[2]
+			s.url, s.password, s.origin = m[1], m[2], m[1]
 		}
 		return m != nil && (s.password != "" || len(env) > 0)
 	})
@@ -44,7 +44,7 @@ func (s *serving) ask(t *testing.T, method, path, name, password string, form ur
 		t.Fatal(err)
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	r.Header.Set("Origin", s.origin)
 	if password != "" {
 		r.SetBasicAuth(name, password)
 	}
@@ -64,7 +64,7 @@ func TestServeShowsTheDashboardAndMetricsToThoseWhoHaveThePassword(t *testing.T)
 	t.Parallel()
 	db := newDB(t)
 	db.ok(t, "enqueue", "MAIL", `{"secret": "C4n4ry"}`)
-	s := db.serve(t, nil)
+	s := db.serve(t, nil, "-trusted-origin", "http://outbox.example.com", "-trusted-origin", "https://outbox.example.com")
 	for _, path := range []string{"/", "/metrics", "/type?name=MAIL", "/dashboard.css"} {
 		for _, password := range []string{"", "wrong", s.password + "x"} {
 			if code, body := s.ask(t, "GET", path, "ada", password, nil); code != http.StatusUnauthorized || strings.Contains(body, "MAIL") {
@@ -83,6 +83,12 @@ func TestServeShowsTheDashboardAndMetricsToThoseWhoHaveThePassword(t *testing.T)
 	}
 	if code, body := s.ask(t, "POST", "/pause", "ada", s.password, url.Values{"name": {"MAIL"}, "type": {"MAIL"}}); code != http.StatusSeeOther {
 		t.Errorf("pause: %d %s", code, body)
+	}
+	for origin, want := range map[string]int{"https://outbox.example.com": http.StatusSeeOther, "https://evil.example": http.StatusForbidden} {
+		s.origin = origin // behind a proxy that rewrites Host
+		if code, body := s.ask(t, "POST", "/pause", "ada", s.password, url.Values{"name": {"MAIL"}}); code != want {
+			t.Errorf("pause from %s: %d, want %d: %s", origin, code, want, body)
+		}
 	}
 	if got := db.Text(t, `SELECT actor || ' ' || tool || ' ' || action FROM outbox.audit ORDER BY entry_id DESC LIMIT 1`); got != "ada dashboard pause" {
 		t.Errorf("the audit has %s", got)
@@ -128,5 +134,9 @@ func TestServeRefusesWhatItCannotServe(t *testing.T) {
 		if r.code != code || !strings.HasPrefix(r.err, "outbox: --listen") {
 			t.Errorf("%q: got %+v, want exit code %d", address, r, code)
 		}
+	}
+	r := finish(t, command(t, environment(db.URL, "OUTBOX_SERVE_PASSWORD=from the environment"), "serve", "-trusted-origin", "outbox.example.com"))
+	if r.code != exitUsage || !strings.Contains(r.err, "outbox: --trusted-origin: write what browsers show: https (or http), the host") {
+		t.Errorf("an origin without a scheme: got %+v", r)
 	}
 }

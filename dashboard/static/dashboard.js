@@ -17,6 +17,9 @@ document.addEventListener("htmx:beforeOnLoad", e => {
     location.assign(e.detail.elt.href);
   }
 });
+// An answer that is no page of the dashboard, as of the app's protection against CSRF, is shown as
+// without script.
+document.addEventListener("htmx:responseError", e => { if (e.detail.elt.matches("form")) e.detail.elt.submit(); });
 document.addEventListener("click", e => {
   if (ask().open && e.target.closest("#ask [data-close]")) {
     e.preventDefault();

@@ -17,9 +17,10 @@ type chart struct {
 	Values     string // of the line's points
 	Now        time.Time
 	Span       time.Duration // of the chart, which ends at Now
-	Max, Last  float64
+	Max        float64
 	Over       string
 	Unit       string
+	Current    string // the value of now
 	Tone       string // a class
 	Empty      bool
 }
@@ -65,17 +66,32 @@ type rate struct {
 	Known            bool
 }
 
-func rateOf(history []admin.Sample) rate {
-	finished, failed := perMinute(history, finishedOf), perMinute(history, failedOf)
-	last := len(finished) - 1
-	if last < 0 || history[len(history)-1].At.Sub(finished[last].at) > minGap {
-		return rate{}
+// rateOf is the rate since the latest sample that is old enough, up to now. It is not known without
+// such a sample since the oldest of the living relays began: what others did is over.
+func rateOf(history []admin.Sample, relays []admin.Relay) rate {
+	now := history[len(history)-1]
+	began := now.At
+	for _, r := range relays {
+		if r.Alive && r.StartedAt.Before(began) {
+			began = r.StartedAt
+		}
 	}
-	return rate{finished[last].value, failed[last].value, true}
+	for _, s := range slices.Backward(history) {
+		d := now.At.Sub(s.At)
+		if d < minGap {
+			continue
+		}
+		if d > maxAge || s.At.Before(began) {
+			break
+		}
+		return rate{float64(max(now.Finished-s.Finished, 0)) / d.Minutes(), float64(max(now.Failed-s.Failed, 0)) / d.Minutes(), true}
+	}
+	return rate{}
 }
 
 const (
 	minGap = 20 * time.Second // less is too short for a rate
+	maxAge = 3 * time.Minute  // a rate since then is none of now
 	maxGap = 10 * time.Minute // no relay was there to take samples: the line has a gap
 )
 
@@ -85,10 +101,7 @@ func draw(c chart, points []point, now time.Time, span time.Duration) chart {
 	for _, p := range points {
 		c.Max = max(c.Max, p.value)
 	}
-	if c.Empty = len(points) < 2; len(points) > 0 {
-		c.Last = points[len(points)-1].value
-	}
-	if c.Empty {
+	if c.Empty = len(points) < 2; c.Empty {
 		return c
 	}
 	top := max(c.Max, 1)
@@ -145,14 +158,19 @@ func deadOf(s admin.Sample) int64     { return s.Dead }
 func finishedOf(s admin.Sample) int64 { return s.Finished }
 func failedOf(s admin.Sample) int64   { return s.Failed }
 
-// charts are those of a type, or of all.
-func charts(history []admin.Sample, span time.Duration, over string) []chart {
-	now := history[len(history)-1].At
+// charts are those of a type, or of all. Where the rate is not known, the numbers are those of all
+// time.
+func charts(history []admin.Sample, r rate, span time.Duration, over string) []chart {
+	last := history[len(history)-1]
+	now, finished, failed := last.At, number(last.Finished), number(last.Failed)
+	if r.Known {
+		finished, failed = decimal(r.Finished)+"/min", decimal(r.Failed)+"/min"
+	}
 	return []chart{
-		draw(chart{Title: "Finished", Unit: "/min", Over: over, Tone: "good"}, perMinute(history, finishedOf), now, span),
-		draw(chart{Title: "Failed runs", Unit: "/min", Over: over, Tone: "bad"}, perMinute(history, failedOf), now, span),
-		draw(chart{Title: "Ready", Over: over, Tone: "plain"}, counts(history, readyOf), now, span),
-		draw(chart{Title: "Dead letters", Over: over, Tone: "bad"}, counts(history, deadOf), now, span),
+		draw(chart{Title: "Finished", Current: finished, Unit: "/min", Over: over, Tone: "good"}, perMinute(history, finishedOf), now, span),
+		draw(chart{Title: "Failed runs", Current: failed, Unit: "/min", Over: over, Tone: "bad"}, perMinute(history, failedOf), now, span),
+		draw(chart{Title: "Ready", Current: number(last.Ready), Over: over, Tone: "plain"}, counts(history, readyOf), now, span),
+		draw(chart{Title: "Dead letters", Current: number(last.Dead), Over: over, Tone: "bad"}, counts(history, deadOf), now, span),
 	}
 }
 

@@ -120,7 +120,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 	}
 	db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target) VALUES ('grace@example.com', 'test', 'mark', 'task 900001')`)
 	s.get(t, "task?id=900001").has(t, 200, "Audit When Who What With", "grace@example.com mark test")
-	if text := s.get(t, "").text(); !regexp.MustCompile(`Finished [0-9.,]+/min Failed runs [0-9.,]+/min`).MatchString(text) {
+	if text := s.get(t, "").text(); !regexp.MustCompile(`Finished [0-9,]+ [0-9.,]+/min Failed runs [0-9,]+ [0-9.,]+/min`).MatchString(text) {
 		t.Errorf("the overview has no rates: %s", text)
 	}
 	for path, status := range map[string]int{"none": 404, "task?id=77777": 404, "task?id=x": 400, "task": 400, "type": 404, "type?name=X&state=lost": 400, "dead?older=1y": 400, "dead?reason=bad": 400, "dead?after=x": 400,

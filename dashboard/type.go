@@ -60,6 +60,9 @@ func (v *view) taskType() error {
 		{admin.Dead, d.Dead, true}, {State: admin.Finished}}
 	if d.State == "" {
 		d.State = admin.Ready
+		if d.Finished > 0 { // if none are left
+			d.State = admin.Finished
+		}
 		for _, t := range d.States { // the first that has any
 			if t.Count > 0 {
 				d.State = t.State
@@ -77,7 +80,8 @@ func (v *view) taskType() error {
 		return err
 	}
 	h := history(samples[name], d.Type, s.at)
-	d.Rate, d.Charts = rateOf(h), charts(h, span, over)
+	d.Rate = rateOf(h, s.relays)
+	d.Charts = charts(h, d.Rate, span, over)
 	err = v.read(func(ctx context.Context, c *admin.Client) (err error) {
 		d.Tasks, d.Next, err = c.Tasks(ctx, name, d.State, admin.Page{After: d.After, Limit: pageSize})
 		return err

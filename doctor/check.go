@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,13 +28,14 @@ type passed struct{ name, what string }
 
 const mostFindings = 20 // of one check
 
-// run looks. Only what no other check could do without is an error: a connection.
-func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c check) ([]Finding, error) {
+// run looks. Only what no other check could do without is an error: a connection. lacking: the role
+// lacks a right, and what was found does not say so yet.
+func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c check) (found []Finding, lacking bool, err error) {
 	bounded, cancel := context.WithTimeout(ctx, 3*s.timeout+10*time.Second) // the server's timeout comes first
 	defer cancel()
 	tx, err := db.BeginTx(bounded, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
-		return c.unknown(err, s.schema), err
+		return c.unknown(err, s.schema), false, err
 	}
 	defer func() { _ = tx.Rollback() }() // it has written nothing
 	v := &visit{settings: s, tx: tx, admin: client.In(tx)}
@@ -45,13 +47,15 @@ func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c c
 	if err == nil {
 		err = c.look(bounded, v)
 	}
-	if ctx.Err() != nil {
-		return v.found, context.Cause(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return v.found, false, context.Cause(ctx)
+	case pgerr.Code(err) == insufficientPrivilege:
+		return v.found, true, nil
+	case err != nil:
+		return append(v.found, c.unknown(err, s.schema)...), false, nil
 	}
-	if err != nil {
-		return append(v.found, c.unknown(err, s.schema)...), nil
-	}
-	return c.complete(v.found), nil
+	return c.complete(v.found), false, nil
 }
 
 // complete says of each name that nothing was found, or shortens what is too much.
@@ -86,14 +90,6 @@ func (c check) unknown(err error, schema string) (out []Finding) {
 		if errors.Is(err, context.DeadlineExceeded) {
 			what = "not checked: the server did not answer in time"
 		}
-	case "42501":
-		what = "not checked: the role lacks a right"
-		if c.needs != "" {
-			do = "give it " + c.needs
-		}
-		if strings.HasPrefix(c.needs, "USAGE") { // what the outbox's own roles have
-			do = "make it a member of " + schema + "_viewer, a role of schema.GrantRoles (outbox roles apply), or " + do
-		}
 	case "57014":
 		what, do = "not checked: it took longer than its timeout", "try again with a longer one, and look for what keeps the server busy"
 	case "55P03":
@@ -107,4 +103,32 @@ func (c check) unknown(err error, schema string) (out []Finding) {
 		out = append(out, Finding{Check: p.name, Severity: Unknown, What: what, Do: do})
 	}
 	return out
+}
+
+const insufficientPrivilege = "42501"
+
+// lacking is what is said of the checks for which the role lacks a right, whatever their number.
+func lacking(all []check, schema string) []Finding {
+	var names, rights []string
+	viewer := false // it has what they need
+	for _, c := range all {
+		for _, p := range c.passed {
+			names = append(names, p.name)
+		}
+		if c.needs != "" && !slices.Contains(rights, c.needs) {
+			rights = append(rights, c.needs)
+		}
+		viewer = viewer || strings.HasPrefix(c.needs, "USAGE")
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	do := ""
+	if len(rights) > 0 {
+		do = "give it " + strings.Join(rights, "; ")
+	}
+	if viewer {
+		do = "make it a member of " + schema + "_viewer, a role of schema.GrantRoles (outbox roles apply), or " + do
+	}
+	return []Finding{{Check: "rights", Severity: Unknown, What: "not checked, as the role lacks a right: " + strings.Join(names, ", "), Do: do}}
 }

@@ -16,9 +16,10 @@ import (
 )
 
 // Check looks at everything and returns what it found, the worst first. A check that found nothing
-// wrong returns one finding with the severity OK; one that could not look, for want of rights, by
-// its timeout, or as the schema is too old for it, one with Unknown. So no check is missing from
-// the result, whatever became of the others.
+// wrong returns one finding with the severity OK; one that could not look, by its timeout, or as the
+// schema is too old for it, one with Unknown. Those that could not look for want of a right share
+// one finding, with the name rights, which lists them. So no check is missing from the result,
+// whatever became of the others.
 //
 // It needs one connection of db at a time, on lib/pq or pgx's stdlib driver, directly or through
 // PgBouncer in transaction mode; each check is a read-only transaction of its own. It runs on a
@@ -38,14 +39,18 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	var found []Finding
+	var denied []check
 	for _, c := range checks {
-		f, err := s.run(ctx, db, client, c)
+		f, lacks, err := s.run(ctx, db, client, c)
 		found = append(found, f...)
 		if err != nil {
 			return sorted(found), refused(err)
 		}
+		if lacks {
+			denied = append(denied, c)
+		}
 	}
-	return sorted(found), nil
+	return sorted(append(found, lacking(denied, s.schema)...)), nil
 }
 
 // refused is the error of a connection that is not to be had.

@@ -66,7 +66,7 @@ func (v *visit) checkRelays(relays []worker, todo, ready int64) {
 	case alive == 0 && ready > 0:
 		last := ""
 		if len(relays) > 0 {
-			last = fmt.Sprintf("; the last one was %v, silent for %s", relays[0], relays[0].silent)
+			last = fmt.Sprintf("; the last one that died was %v, silent for %s", relays[0], relays[0].silent)
 		}
 		v.add("relays", Critical, "", fmt.Sprintf("no relay is alive, and %s%s", isReady(ready), last), do)
 	case alive == 0 && todo > 0:

@@ -76,17 +76,17 @@ func (v *visit) checkType(t admin.Type, relays []worker, now time.Time) {
 		if t.Ready == 0 && overdue <= 0 {
 			severity = Info
 		}
-		was, do := "", "register a handler for it in the relays, or start those that have it"
+		died, do := "", "register a handler for it in the relays, or start those that have it"
 		if len(relays) > 0 && relays[0].alive {
 			do += "; if nobody enqueues the type any more and its tasks may go: DELETE FROM " + v.name("task") + " WHERE task_type = …"
 		}
 		for _, w := range relays { // the last one first
 			if !w.alive && w.handles(t.Type) {
-				was, do = fmt.Sprintf("; the last one was %v, silent for %s", w, w.silent), "start that one again, and look why it ended; else "+do
+				died = fmt.Sprintf("; of those that died the last one with a handler was %v, silent for %s; those that ended in order are not on record", w, w.silent)
 				break
 			}
 		}
-		v.add("unhandled-type", severity, t.Type, fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt%s", t.Type, tasksWait(waiting), was), do)
+		v.add("unhandled-type", severity, t.Type, fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt%s", t.Type, tasksWait(waiting), died), do)
 	case t.Paused:
 	case t.Ready > 0 && t.OldestReady > v.starving:
 		v.starves(t, workers, busy, known)

@@ -83,7 +83,7 @@ func TestTypesThatNoRelayHandlesAreFound(t *testing.T) {
 	worker(t, db, false, 10, 12, "GONE")
 	found = diagnosis(t, db)
 	fine(t, found, "relays")
-	one(t, found, "unhandled-type", doctor.Warning, "GONE", "2 tasks wait", "the last one was ", "(pid 4711 on worker-7), silent for 1h", "start that one again")
+	one(t, found, "unhandled-type", doctor.Warning, "GONE", "2 tasks wait", "of those that died the last one with a handler was ", "(pid 4711 on worker-7), silent for 1h", "ended in order are not on record", "register a handler")
 	one(t, found, "unhandled-type", doctor.Info, "LATER", "1 task waits")
 	number(t, found, "unhandled-type", 2)
 	worker(t, db, true, 10, 12, "GONE", "LATER")

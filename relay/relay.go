@@ -24,7 +24,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
@@ -227,7 +226,8 @@ func (r *Relay) session(ctx context.Context, once bool) error {
 			}
 		})
 	}
-	stopDraining := background(func(drained <-chan struct{}) { r.drain(claiming, drained, stopHandling) })
+	ends := drain{r.log, r.runner, r.leases, r.config.DrainTimeout, stopHandling}
+	stopDraining := background(func(drained <-chan struct{}) { ends.run(claiming, drained) })
 	select {
 	case <-r.heart.First:
 	case <-r.heart.Tried: // it may fail at first
@@ -249,31 +249,6 @@ func (r *Relay) session(ctx context.Context, once bool) error {
 		return cause
 	}
 	return d.failed
-}
-
-// drain ends the handlers' contexts when the drain timeout has passed after the end of claiming,
-// and gives up waiting for what the database does not take some time later.
-func (r *Relay) drain(claiming context.Context, drained <-chan struct{}, stopHandling context.CancelCauseFunc) {
-	select {
-	case <-claiming.Done():
-	case <-drained:
-		return
-	}
-	if r.config.DrainTimeout < 0 {
-		return
-	}
-	select {
-	case <-time.After(r.config.DrainTimeout):
-	case <-drained:
-		return
-	}
-	r.log.Warn("outbox: the drain timeout has passed; handlers are stopped, their tasks will run again")
-	stopHandling(outbox.ErrDraining)
-	select {
-	case <-time.After(run.AbandonAfter + pg.StatementTimeout/2):
-		r.runner.Abandon()
-	case <-drained:
-	}
 }
 
 // background runs f in a goroutine; the returned function stops it and waits.

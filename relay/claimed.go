@@ -113,6 +113,28 @@ func (d *dispatcher) promotionWorks(c *lane) {
 	}
 }
 
+// headsPolled notes whether PostgreSQL refused to promote heads of ordering keys. What is ready is
+// claimed all the same.
+func (d *dispatcher) headsPolled(refused error, began time.Time) {
+	known, now := d.heads.times >= failingAfter, time.Now()
+	switch {
+	case refused == nil:
+		if d.heads.forget(); known {
+			d.headsFail(nil)
+		}
+	case d.once:
+		d.failed = refused
+	default:
+		if d.heads.note(refused, began, now); d.heads.times >= failingAfter {
+			d.headsFail(&d.heads)
+		}
+		if d.heads.logs(now) {
+			d.r.Log.Error("outbox: tasks with ordering keys cannot be promoted", "failures", d.heads.times,
+				"since", d.heads.since.UTC().Format(time.RFC3339), "error", pgerr.LogText(refused))
+		}
+	}
+}
+
 // tellFailures tells Health whether the type fails.
 func (d *dispatcher) tellFailures(c *lane) {
 	switch {

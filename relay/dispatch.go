@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
-	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/run"
 )
@@ -54,7 +53,8 @@ type dispatcher struct {
 	doubtedAt   time.Time // a lane's error may be an outage, which nothing has denied that began since; zero if there is none
 	pollsFailed int       // in a row
 	typeFails   func(taskType string, f *failing)
-	headsLogged time.Time // that heads of ordering keys cannot be promoted
+	headsFail   func(f *failing)
+	heads       failing // promotions of heads of ordering keys
 	unreadable  unreadable
 	mute        bool  // without a heartbeat it may not claim
 	failed      error // RunOnce ends with it
@@ -309,14 +309,7 @@ func (d *dispatcher) polled(s *pollResult, err error, began time.Time) {
 	if d.outage.Active() {
 		d.answered.Send()
 	}
-	switch {
-	case s.headsRefused == nil:
-	case d.once:
-		d.failed = s.headsRefused
-	case now.Sub(d.headsLogged) >= failureLogged:
-		d.headsLogged = now
-		d.r.Log.Error("outbox: tasks with ordering keys cannot be promoted", "error", pgerr.LogText(s.headsRefused))
-	}
+	d.headsPolled(s.headsRefused, began)
 	d.hitUnknown, d.stranded = true, s.stranded
 	if s.wakeRequest > 0 && d.withdrawnAt.Before(began) {
 		d.wakeRequest, d.prolongAt = s.wakeRequest, began.Add(prolongAfter)

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -20,8 +21,8 @@ const (
 	largestClaim  = 1 << 16
 )
 
-// failing is what a lane knows of its failures since its last success: of claims, or of what is
-// recorded of its runs.
+// failing is what is known of failures since the last success: of a lane's claims, or of what is
+// recorded of its runs, or of promotions.
 type failing struct {
 	times     int       // in a row
 	since, at time.Time // of the first and the latest
@@ -91,6 +92,11 @@ func (f *failing) upTo(limit int) int {
 		return min(f.most, limit)
 	}
 	return limit
+}
+
+// text is for Health.
+func (f *failing) text() string {
+	return fmt.Sprintf("since %s, %d failures in a row, the last one %s", f.since.UTC().Format(time.RFC3339), f.times, f.kind())
 }
 
 // kind is the latest error without the words of the driver or the server.

@@ -34,6 +34,10 @@ var (
 	// says which database it was, and what to do: outbox adopt, after which the relay begins within
 	// seconds. docs/guide/production.md, Staging and copies, has more.
 	ErrCopy = origin.ErrCopy
+	// ErrOrderingFails: the next tasks of ordering keys could not be made ready, three times in a row
+	// or more. The relay tries again by itself, and tasks that are ready go on. The text has the
+	// SQLSTATE.
+	ErrOrderingFails = errors.New("relay: the next tasks of ordering keys cannot be made ready")
 )
 
 // life is what Health looks at of one run.
@@ -43,15 +47,16 @@ type life struct {
 	outage   time.Time        // when it began; zero: there is none
 	failing  map[string]error // by type
 	copied   error            // the database is a copy
+	ordering error            // of the next tasks of ordering keys
 }
 
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last
 // 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an
-// ErrNotRunning, ErrOutage, ErrCopy, ErrNoHeartbeat or ErrTypeFails, with the time since when where that is
-// known. It asks nobody and does not block:
-// an idle relay notices an outage with its next poll, within two seconds or so at the default
-// PollInterval, and a server that does not answer within 10 s. The text has neither a DSN, nor a
-// host, nor a payload, nor PostgreSQL's words, which are in the log.
+// ErrNotRunning, ErrOutage, ErrCopy, ErrNoHeartbeat, ErrTypeFails or ErrOrderingFails, with the time
+// since when where that is known. It asks nobody and does not block: an idle relay notices an outage
+// with its next poll, within two seconds or so at the default PollInterval, and a server that does
+// not answer within 10 s. The text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's
+// words, which are in the log.
 //
 // It is for readiness. A liveness probe that restarts the process should not use it: a relay
 // survives outages by itself, and what it runs would be lost with the process.
@@ -76,7 +81,7 @@ func (r *Relay) Health() error {
 	case !time.Now().Before(end):
 		return fmt.Errorf("%w for %v", ErrNoHeartbeat, (time.Since(end) + upkeep.LeaseDuration).Round(100*time.Millisecond))
 	}
-	var failing []error
+	failing := []error{l.ordering}
 	for _, taskType := range slices.Sorted(maps.Keys(l.failing)) {
 		failing = append(failing, l.failing[taskType])
 	}
@@ -129,6 +134,15 @@ func (r *Relay) typeFails(taskType string, f *failing) {
 		delete(r.life.failing, taskType)
 		return
 	}
-	r.life.failing[taskType] = fmt.Errorf("%w: %q since %s, %d failures in a row, the last one %s",
-		ErrTypeFails, taskType, f.since.UTC().Format(time.RFC3339), f.times, f.kind())
+	r.life.failing[taskType] = fmt.Errorf("%w: %q %s", ErrTypeFails, taskType, f.text())
+}
+
+// orderingFails hears of failures to make the next tasks of ordering keys ready; nil: it works again.
+func (r *Relay) orderingFails(f *failing) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.life.ordering = nil
+	if f != nil {
+		r.life.ordering = fmt.Errorf("%w: %s", ErrOrderingFails, f.text())
+	}
 }

@@ -58,9 +58,12 @@ func TestATypeWhoseClaimsAreRefusedDoesNotStopOthers(t *testing.T) {
 func TestATypeWhoseTasksCannotBePromotedDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T){}
-	for state, c := range map[string]struct{ insert, log string }{
-		"scheduled": {`(task_type, state) VALUES ('TX', 'scheduled')`, "level=ERROR msg=\"outbox: scheduled tasks of this type cannot be promoted\" task_type=TX"},
-		"waiting":   {`(task_type, ordering_key) VALUES ('TX', 'k')`, "level=ERROR msg=\"outbox: tasks with ordering keys cannot be promoted\""},
+	for state, c := range map[string]struct {
+		insert, log string
+		health      error
+	}{
+		"scheduled": {`(task_type, state) VALUES ('TX', 'scheduled')`, "level=ERROR msg=\"outbox: scheduled tasks of this type cannot be promoted\" task_type=TX", relay.ErrTypeFails},
+		"waiting":   {`(task_type, ordering_key) VALUES ('TX', 'k')`, "level=ERROR msg=\"outbox: tasks with ordering keys cannot be promoted\"", relay.ErrOrderingFails},
 	} {
 		tests[state] = func(t *testing.T) {
 			db := newDatabase(t)
@@ -74,8 +77,13 @@ func TestATypeWhoseTasksCannotBePromotedDoesNotStopOthers(t *testing.T) {
 			}
 			r.Log.Want(t, 1, c.log)
 			r.Log.Want(t, 0, outageBegins)
+			eventually(t, 20*time.Second, "Health says so", func() bool { return errors.Is(r.Health(), c.health) })
+			if text := r.Health().Error(); !strings.Contains(text, "SQLSTATE P0001") {
+				t.Errorf("Health: %s; want the SQLSTATE", text)
+			}
 			db.Do(t, `DROP TRIGGER keep ON outbox.task`)
 			db.Emptied(t, 20*time.Second)
+			eventually(t, 20*time.Second, "Health is well again", func() bool { return r.Health() == nil })
 		}
 	}
 	relaytest.Together(t, tests)

@@ -95,6 +95,7 @@ func (r *Relay) newDispatcher(ctx context.Context, once bool) *dispatcher {
 		events:    make(chan func(), 2*r.config.Workers+4),
 		outage:    pg.NewOutage(r.log, r.outageChanged),
 		typeFails: r.typeFails,
+		headsFail: r.orderingFails,
 	}
 	d.lanes.workers = r.config.Workers
 	if r.config.Chooser != nil {

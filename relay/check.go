@@ -48,7 +48,7 @@ func (c *check) run(ctx context.Context) error {
 			return nil
 		case c.once, errors.Is(err, pg.ErrDriver), errors.Is(err, schema.ErrNotMigrated), errors.Is(err, schema.ErrNewer),
 			errors.Is(err, schema.ErrUnsupportedServer), errors.Is(err, schema.ErrUnsupportedEncoding),
-			errors.Is(err, schema.ErrReadOnly):
+			errors.Is(err, schema.ErrReadOnly), errors.Is(err, schema.ErrRowSecurity):
 			return err
 		case errors.Is(err, origin.ErrCopy):
 			c.outage.OK(began, now)
@@ -81,6 +81,9 @@ func (c *check) try(ctx context.Context) error {
 			return err
 		}
 		if err := schema.CheckWritable(ctx, tx); err != nil {
+			return err
+		}
+		if err := schema.CheckRowSecurity(ctx, tx, string(c.store.Schema)); err != nil {
 			return err
 		}
 		if err := origin.Note(ctx, tx, c.store.Schema, c.environment); err != nil {

@@ -48,15 +48,16 @@ type life struct {
 	failing  map[string]error // by type
 	copied   error            // the database is a copy
 	ordering error            // of the next tasks of ordering keys
+	hidden   error            // row level security hides rows
 }
 
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last
 // 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an
-// ErrNotRunning, ErrOutage, ErrCopy, ErrNoHeartbeat, ErrTypeFails or ErrOrderingFails, with the time
-// since when where that is known. It asks nobody and does not block: an idle relay notices an outage
-// with its next poll, within two seconds or so at the default PollInterval, and a server that does
-// not answer within 10 s. The text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's
-// words, which are in the log.
+// ErrNotRunning, ErrOutage, ErrCopy, schema.ErrRowSecurity (within half a minute), ErrNoHeartbeat,
+// ErrTypeFails or ErrOrderingFails, with the time since when where that is known. It asks nobody and
+// does not block: an idle relay notices an outage with its next poll, within two seconds or so at the
+// default PollInterval, and a server that does not answer within 10 s. The text has neither a DSN, nor
+// a host, nor a payload, nor PostgreSQL's words, which are in the log.
 //
 // It is for readiness. A liveness probe that restarts the process should not use it: a relay
 // survives outages by itself, and what it runs would be lost with the process.
@@ -76,6 +77,8 @@ func (r *Relay) Health() error {
 		return l.copied
 	}
 	switch end := l.leaseEnd(); {
+	case l.hidden != nil:
+		return l.hidden
 	case end.IsZero():
 		return fmt.Errorf("%w yet, %v after the start", ErrNoHeartbeat, time.Since(r.born).Round(100*time.Millisecond))
 	case !time.Now().Before(end):
@@ -145,4 +148,15 @@ func (r *Relay) orderingFails(f *failing) {
 	if f != nil {
 		r.life.ordering = fmt.Errorf("%w: %s", ErrOrderingFails, f.text())
 	}
+}
+
+// rowsHidden hears whether row level security hides rows, and returns what it heard before.
+func (r *Relay) rowsHidden(hidden error) (before error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.life == nil {
+		return nil
+	}
+	before, r.life.hidden = r.life.hidden, hidden
+	return before
 }

@@ -45,6 +45,7 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 		Log:         r.log,
 		Now:         now,
 		Jobs: []upkeep.Job{
+			{Name: upkeep.CheckRows, Run: rowCheck{schema: r.config.Schema, log: r.log, found: r.rowsHidden}.run},
 			{Name: "hear", Run: hearing.Hear},
 			{Name: "give tokens back", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
 				return upkeep.TakeoverInterval, r.rates.giveBack(ctx, on, false)

@@ -37,7 +37,7 @@ func TestLivenessDoesNotWaitForAStandby(t *testing.T) {
 	if err := l.Beat(ctx); err != nil {
 		t.Errorf("beat: %v", err)
 	}
-	for _, job := range []string{"take over", "hear", "give tokens back", "store limits", "reap", "report unhandled types", "sweep keys", "maintain"} {
+	for _, job := range []string{"take over", "check rows", "hear", "give tokens back", "store limits", "reap", "report unhandled types", "sweep keys", "maintain"} {
 		l.done(t, job)
 	}
 	if err := l.PollOnce(ctx); err != nil {

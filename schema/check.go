@@ -29,8 +29,8 @@ type Querier interface {
 // UTF8, on a server that is supported. It only reads, so it may run on a standby; it needs USAGE on
 // the schema and SELECT on its table migration. It does not look at the other tables.
 //
-// Errors: ErrNotMigrated, ErrNewer, ErrUnsupportedServer or ErrUnsupportedEncoding, an invalid name
-// before any SQL, or else the query's own.
+// Errors: ErrNotMigrated, ErrNewer, ErrUnsupportedServer, ErrUnsupportedEncoding or, if row level
+// security hides the versions, ErrRowSecurity; an invalid name before any SQL; or else the query's own.
 func Check(ctx context.Context, q Querier, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -98,7 +98,9 @@ SELECT current_setting('server_version_num'), current_setting('server_version'),
 	if !found.table {
 		return found, nil
 	}
-	found.version, err = readVersion(ctx, q, name, newest)
+	if found.version, err = readVersion(ctx, q, name, newest); err == nil && found.version == 0 {
+		err = hidden(ctx, q, name, "'migration'")
+	}
 	return found, err
 }
 

@@ -21,6 +21,8 @@ var (
 	ErrUnsupportedEncoding = errors.New("schema: unsupported encoding")
 	// ErrReadOnly: the setting default_transaction_read_only is on.
 	ErrReadOnly = errors.New("schema: transactions are read-only by default")
+	// ErrRowSecurity: row level security hides rows of the outbox from the role.
+	ErrRowSecurity = errors.New("schema: rows are hidden")
 )
 
 // needs adds to the server's permission error what the role needs; other errors stay as they are.

@@ -26,7 +26,7 @@ import (
 // version is there. All else is returned at once. A statement that runs is not cut short after the
 // minute, only when ctx ends.
 //
-// Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrNewer, ErrNotMigrated for a schema from
+// Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrRowSecurity, ErrNewer, ErrNotMigrated for a schema from
 // before the first release and, when there is something to do, ErrReadOnly or that the server is a
 // standby, with nothing written; bad options before any SQL; else the server's, or ctx's with the
 // latest of the server's. It returns at most 10 s after ctx has ended, even if the server does not

@@ -33,7 +33,12 @@ func (a *app) connect(ctx context.Context) error {
 	if err := a.open(); err != nil {
 		return err
 	}
-	return a.bounded(ctx, func(ctx context.Context) error { return schema.Check(ctx, a.db, a.schema) })
+	return a.bounded(ctx, func(ctx context.Context) error {
+		if err := schema.Check(ctx, a.db, a.schema); err != nil {
+			return err
+		}
+		return schema.CheckRowSecurity(ctx, a.db, a.schema)
+	})
 }
 
 // open opens the pool. Nothing is sent yet.

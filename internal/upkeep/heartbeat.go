@@ -13,6 +13,9 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
+// CheckRows is the name of the job that looks whether the relay sees its rows.
+const CheckRows = "check rows"
+
 // lastBeat is for how long a relay waits at its end for a beat under way.
 const lastBeat = time.Second
 
@@ -122,6 +125,8 @@ func (h *Heartbeat) Run(stop <-chan struct{}) {
 		if now := h.Now(); !now.Before(nextBeat) {
 			if err = h.Beat(ctx); err == nil {
 				nextBeat = now.Add(Interval)
+			} else if pgerr.Code(err) == "42501" {
+				_, _ = h.jobs.doNamed(ctx, &h.on, CheckRows) // it may be why, and the jobs wait for a beat
 			}
 			if first {
 				close(h.Tried)

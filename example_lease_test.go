@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
+	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
@@ -63,4 +65,23 @@ func ExampleTask_Complete() {
 	// the second worker, attempt 2: lease lost: false
 	// the first worker, attempt 1: lease lost: true
 	// charges: 1
+}
+
+// A call that leaves the database has the task's key, so its receiver can tell a repetition.
+func ExampleTask_Key() {
+	db, drop := exampleDatabase()
+	defer drop()
+	pay, reg, calls, payments := outbox.NewTaskType[int]("PAY"), handlers.New(), 0, map[string]int{}
+	handlers.Leased(reg, pay, func(_ context.Context, task *outbox.Task[int]) error {
+		calls++
+		payments[task.Key()] = task.Payload // the provider knows its payments by the key
+		if task.Attempt == 1 {
+			return errors.New("the answer is lost")
+		}
+		return nil
+	}, handlers.Backoff(func() retry.Backoff { return retry.NewConstant(time.Nanosecond) }))
+	enqueueAll(db, pay.New(42))
+	runDue(context.Background(), db, reg)
+	fmt.Println("calls:", calls, "payments:", len(payments))
+	// Output: calls: 2 payments: 1
 }

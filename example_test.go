@@ -29,7 +29,7 @@ func signUp(ctx context.Context, tx *sql.Tx, email string) error { // in your ow
 func relayTasks(ctx context.Context, db *sql.DB) error { // until ctx ends; in this process or another
 	reg := handlers.New()
 	handlers.Leased(reg, SendWelcome, func(ctx context.Context, task *outbox.Task[Welcome]) error {
-		return sendMail(ctx, task.Payload.UserID, task.ID) // the ID is the idempotency key
+		return sendMail(ctx, task.Payload.UserID, task.Key()) // the idempotency key
 	})
 	r, err := relay.New(db, reg, relay.Config{})
 	if err != nil {
@@ -44,7 +44,7 @@ func serveSignUp(ctx context.Context, db *sql.DB, email string) error {
 
 var sentMail = make(chan int64, 1)
 
-func sendMail(_ context.Context, userID, _ int64) error {
+func sendMail(_ context.Context, userID int64, _ string) error {
 	sentMail <- userID
 	return nil
 }

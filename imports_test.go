@@ -12,12 +12,12 @@ import (
 // admin, which is for operators; schema stands alone. What is not listed is refused.
 var allowedImports = map[string][]string{
 	"": {
-		"/internal/copied", "/internal/counts", "/internal/pgerr", "/internal/txcheck", "/internal/wake",
+		"/internal/copied", "/internal/counts", "/internal/key", "/internal/pgerr", "/internal/txcheck", "/internal/wake",
 		"github.com/lib/pq",       // arrays of EnqueueMany
 		"github.com/jmoiron/sqlx", // sqlx_adapter.go
 	},
 	"/admin": {
-		"", "/internal/origin", "/internal/pg", "/internal/pgerr",
+		"", "/internal/key", "/internal/origin", "/internal/pg", "/internal/pgerr",
 		"/internal/upkeep",  // hands back as a takeover does
 		"/internal/wake",    // relays of this process, after a hand back
 		"github.com/lib/pq", // arrays of ids, names of indexes
@@ -35,6 +35,7 @@ var allowedImports = map[string][]string{
 	"/internal/copied":  {},
 	"/internal/counts":  {},
 	"/internal/guard":   {},
+	"/internal/key":     {},
 	"/internal/origin":  {"/internal/pg"},
 	"/internal/pg":      {"/internal/guard", "/internal/pgerr", "github.com/lib/pq", "github.com/sethvargo/go-retry"},
 	"/internal/pgerr":   {"/internal/guard"},

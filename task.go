@@ -5,13 +5,19 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"github.com/txoutbox/outbox/internal/key"
 )
 
 // Task is what a handler gets. P is the type that the payload was decoded into.
 type Task[P any] struct {
-	// ID is the task's identity for life: through retries, lost runs and the dead letters. It
-	// is the idempotency key to send with calls that leave the database.
-	ID      int64
+	// ID is the task's for life: through retries, lost runs and the dead letters. Other databases
+	// have tasks of the same ID; see Key.
+	ID int64
+	// DatabaseID is that of the outbox: a UUID that Migrate made, and that `outbox adopt` replaces in
+	// a copy. It is a part of Key.
+	DatabaseID string
+
 	Type    string
 	Payload P
 	Headers map[string]string
@@ -42,6 +48,14 @@ type Task[P any] struct {
 	// Lease is set by the relay for Leased handlers, and by tests that call a handler directly.
 	Lease Lease
 }
+
+// Key is the idempotency key to send with calls that leave the database: a UUID that no other task
+// has, in any database. It is the same in every attempt and after a redrive. In a copy of the database
+// it is another one once `outbox adopt` has run there. Iterations share it (handlers.RunAgain).
+//
+// It is of version 8 (RFC 9562): the first half of DatabaseID, then the ID in hexadecimal digits.
+// Task 42 of 0b5a3c1e-77d2-4f60-… has the key 0b5a3c1e-77d2-8f60-8000-00000000002a.
+func (t *Task[P]) Key() string { return key.Of(t.DatabaseID, t.ID) }
 
 // AttemptError is an attempt that failed.
 type AttemptError struct {

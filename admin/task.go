@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/key"
 )
 
 // State is where a task is.
@@ -45,6 +46,7 @@ func Reasons() map[string]string {
 // Task is one task, without what may be secret; see [Secrets].
 type Task struct {
 	TaskID      int64
+	Key         string // its idempotency key, and the id of its event: outbox.Task.Key
 	Type        string
 	State       State
 	Priority    int
@@ -82,11 +84,14 @@ func (t Task) place() string {
 const (
 	taskColumns = `t.task_id, t.task_type, t.state, t.priority, t.attempt, COALESCE(t.max_attempts, 0) AS max_attempts, t.created_at, t.run_at, t.attempted_at,
        NULL::timestamptz AS ended_at, NULL::timestamptz AS keep_until, '' AS reason, COALESCE(t.last_error, '') AS last_error,
-       COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.leased_until, COALESCE(t.relay_id::text, '') AS relay_id`
+       COALESCE(t.timeout_ms, 0) AS timeout_ms, t.iterations, t.leased_until, COALESCE(t.relay_id::text, '') AS relay_id,
+       ` + databaseID
 	deadColumns = `t.task_id, t.task_type, 'dead', t.priority, t.attempt, t.max_attempts, t.created_at, t.run_at, t.attempted_at,
-       t.died_at, NULL::timestamptz, t.reason, COALESCE(t.last_error, ''), COALESCE(t.timeout_ms, 0), t.iterations, NULL::timestamptz, ''`
+       t.died_at, NULL::timestamptz, t.reason, COALESCE(t.last_error, ''), COALESCE(t.timeout_ms, 0), t.iterations, NULL::timestamptz, '', ` + databaseID
 	doneColumns = `t.task_id, t.task_type, 'finished', t.priority, t.attempt, 0, t.created_at, t.run_at, t.attempted_at,
-       t.finished_at, t.keep_until, '', COALESCE(t.last_error, ''), 0, 0, NULL::timestamptz, ''`
+       t.finished_at, t.keep_until, '', COALESCE(t.last_error, ''), 0, 0, NULL::timestamptz, '', ` + databaseID
+
+	databaseID = `COALESCE((SELECT database_id::text FROM outbox.identity), '') AS database_id`
 )
 
 func scanTask(row scanner, t *Task) error { return t.scan(row) }
@@ -95,8 +100,10 @@ func scanTask(row scanner, t *Task) error { return t.scan(row) }
 func (t *Task) scan(row scanner, more ...any) error {
 	var attempted, ended, kept, leased sql.NullTime
 	var timeout int64
+	var databaseID string
 	err := row.Scan(append([]any{&t.TaskID, &t.Type, &t.State, &t.Priority, &t.Attempt, &t.MaxAttempts, &t.CreatedAt, &t.RunAt, &attempted,
-		&ended, &kept, &t.Reason, &t.LastError, &timeout, &t.Iterations, &leased, &t.RelayID}, more...)...)
+		&ended, &kept, &t.Reason, &t.LastError, &timeout, &t.Iterations, &leased, &t.RelayID, &databaseID}, more...)...)
+	t.Key = key.Of(databaseID, t.TaskID)
 	t.AttemptedAt, t.EndedAt, t.KeepUntil, t.LeasedUntil = attempted.Time, ended.Time, kept.Time, leased.Time
 	t.Timeout = time.Duration(timeout) * time.Millisecond
 	return err
@@ -128,6 +135,21 @@ func (c *Client) Task(ctx context.Context, taskID int64) (Task, error) {
 		return Task{}, failedTask("get", taskID, err)
 	}
 	return t, nil
+}
+
+// TaskByKey is [Client.Task] of the task with that key, as the consumer of an event or the receiver of
+// a webhook names it. The error is ErrNotFound also if the key is another database's, or from before
+// this one was adopted.
+func (c *Client) TaskByKey(ctx context.Context, taskKey string) (Task, error) {
+	id, ok := key.TaskID(taskKey)
+	if !ok {
+		return Task{}, invalid("key: %.40q is not the key of a task", taskKey)
+	}
+	t, err := c.Task(ctx, id)
+	if err == nil && t.Key != taskKey {
+		return Task{}, fmt.Errorf("%w: the key %s is of another database", ErrNotFound, taskKey)
+	}
+	return t, err
 }
 
 // failedTask wraps an error of a statement that looks for a task.

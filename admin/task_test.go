@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,7 +108,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 			}
 			if got.TaskID != of.id || got.CreatedAt.IsZero() || got.RunAt.IsZero() || got.AttemptedAt.IsZero() != (got.Attempt == 0) ||
 				got.EndedAt.IsZero() != (got.State != admin.Dead && got.State != admin.Finished) || got.KeepUntil.IsZero() != (got.State != admin.Finished) || (got.RelayID == "") != (got.State != admin.Leased) ||
-				got.LeasedUntil.IsZero() != (got.State != admin.Leased) {
+				got.LeasedUntil.IsZero() != (got.State != admin.Leased) || !strings.HasSuffix(got.Key, fmt.Sprintf("-8000-%012x", of.id)) {
 				t.Errorf("%s: %+v", name, got)
 			}
 			for i, r := range got.Runs {
@@ -119,7 +120,7 @@ func TestATaskIsFoundWhereverItIs(t *testing.T) {
 			if ended := got.State == admin.Dead || got.State == admin.Finished; (len(got.Timeline) > 0) != (ended || got.LastError != "") {
 				t.Errorf("%s: timeline %+v", name, got.Timeline)
 			}
-			got.TaskID, got.RelayID, got.Timeline = 0, "", nil
+			got.TaskID, got.Key, got.RelayID, got.Timeline = 0, "", "", nil
 			got.CreatedAt, got.RunAt, got.AttemptedAt, got.EndedAt, got.KeepUntil, got.LeasedUntil = time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}
 			if len(got.Runs) == 0 {
 				got.Runs = nil

@@ -195,10 +195,10 @@ func alike[P any](t *testing.T) {
 // A field of the task that the copy forgot would be zero in each handler.
 func TestAHandlerGetsEveryFieldOfItsTask(t *testing.T) {
 	t.Parallel()
-	raw := outbox.Task[json.RawMessage]{ID: 1, Type: "TYPE", Payload: json.RawMessage(`"payload"`), Headers: map[string]string{"k": "v"},
+	raw := outbox.Task[json.RawMessage]{ID: 1, DatabaseID: "d", Type: "TYPE", Payload: json.RawMessage(`"payload"`), Headers: map[string]string{"k": "v"},
 		Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o", RunAt: time.Unix(1, 0), CreatedAt: time.Unix(2, 0), Iterations: 6, LastError: "no luck",
 		Errors: []outbox.AttemptError{{Attempt: 2, Error: "no luck"}}, Lease: noLease{}}
-	want := outbox.Task[string]{ID: 1, Type: "TYPE", Payload: "payload", Headers: raw.Headers,
+	want := outbox.Task[string]{ID: 1, DatabaseID: "d", Type: "TYPE", Payload: "payload", Headers: raw.Headers,
 		Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o", RunAt: raw.RunAt, CreatedAt: raw.CreatedAt, Iterations: 6, LastError: "no luck",
 		Errors: raw.Errors, Lease: noLease{}}
 	for i, fields := 0, reflect.ValueOf(want); i < fields.NumField(); i++ {

@@ -162,7 +162,7 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 }
 
 // Leased registers a handler that runs outside any transaction, under a lease that its relay's
-// heartbeat keeps alive. It may run more than once: send the task's ID as idempotency key with what
+// heartbeat keeps alive. It may run more than once: send [outbox.Task.Key] as idempotency key with what
 // leaves the database, and write to it through [outbox.Task.Complete]. ctx ends when the lease is
 // lost. Its goroutine may run other tasks' handlers after it: what it locks with
 // runtime.LockOSThread it unlocks.
@@ -208,7 +208,7 @@ func decode[P any](t *outbox.Task[P], c *Call, p *payloads) error {
 
 // fill copies a task but for its payload.
 func fill[P any](t *outbox.Task[P], raw *outbox.Task[json.RawMessage]) {
-	*t = outbox.Task[P]{ID: raw.ID, Type: raw.Type, Headers: raw.Headers, Attempt: raw.Attempt,
+	*t = outbox.Task[P]{ID: raw.ID, DatabaseID: raw.DatabaseID, Type: raw.Type, Headers: raw.Headers, Attempt: raw.Attempt,
 		MaxAttempts: raw.MaxAttempts, Priority: raw.Priority, OrderingKey: raw.OrderingKey, RunAt: raw.RunAt, CreatedAt: raw.CreatedAt,
 		Iterations: raw.Iterations, LastError: raw.LastError, Errors: raw.Errors, Lease: raw.Lease}
 }

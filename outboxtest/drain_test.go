@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -205,5 +207,36 @@ func TestADrainLogsWhatFailedDiedOrWasDiscarded(t *testing.T) {
 	}
 	if !errors.Is(result.Of("FAILS")[0].Err, errBoom) || result.Of("DONE")[0].Err != nil {
 		t.Errorf("the result is %v", result)
+	}
+}
+
+// Handlers get the key that a relay would give them, and the test can ask for it.
+func TestTasksHaveTheirKeys(t *testing.T) {
+	t.Parallel()
+	tx, reg, seen := begin(t, relaytest.NewDatabase(t).DB), handlers.New(), map[int64]string{}
+	onTx(reg, "TX", func(_ context.Context, _ *sql.Tx, task *outbox.Task[payload]) error {
+		seen[task.ID] = task.Key()
+		return nil
+	})
+	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+		seen[tasks[0].ID] = tasks[0].Key()
+		return nil
+	})
+	handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(_ context.Context, task *outbox.Task[payload]) error {
+		seen[task.ID] = task.Key()
+		return nil
+	})
+	want := map[int64]string{}
+	for _, name := range []string{"TX", "BATCH", "LEASED"} {
+		of := outbox.NewTaskType[payload](name)
+		if _, err := of.Enqueue(t.Context(), tx, payload{}); err != nil {
+			t.Fatal(err)
+		}
+		task := outboxtest.RequireEnqueued(t, tx, of, nil)[0]
+		want[task.ID] = task.Key()
+	}
+	outboxtest.Drain(t, tx, reg)
+	if !maps.Equal(seen, want) || slices.ContainsFunc(slices.Collect(maps.Values(want)), func(key string) bool { return key[:8] == "00000000" }) {
+		t.Errorf("the handlers saw %v, want %v", seen, want)
 	}
 }

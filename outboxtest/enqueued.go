@@ -102,7 +102,7 @@ func search[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match f
 		t.Fatalf("outboxtest: look for tasks %s: %v", taskType.Name(), err)
 	}
 	for _, r := range s.rows {
-		task := &outbox.Task[P]{ID: r.ID, Type: r.Type, Headers: r.Headers, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts, Priority: r.Priority,
+		task := &outbox.Task[P]{ID: r.ID, DatabaseID: r.DatabaseID, Type: r.Type, Headers: r.Headers, Attempt: r.Attempt, MaxAttempts: r.MaxAttempts, Priority: r.Priority,
 			RunAt: r.RunAt, CreatedAt: r.CreatedAt, LastError: r.LastError, OrderingKey: r.OrderingKey, Iterations: r.Iterations}
 		d := json.NewDecoder(strings.NewReader(r.Payload))
 		d.UseNumber() // as for a handler
@@ -127,7 +127,7 @@ func search[P any](t testing.TB, q Querier, taskType outbox.TaskType[P], match f
 
 const enqueuedSQL = `/* outboxtest: tasks of a type */
 SELECT task_id, task_type, state, payload::text, run_at, created_at, priority, attempt, COALESCE(max_attempts, 0), headers::text,
-       COALESCE(last_error, ''), COALESCE(ordering_key, ''), iterations
+       COALESCE(last_error, ''), COALESCE(ordering_key, ''), iterations, COALESCE((SELECT database_id::text FROM outbox.identity), '')
   FROM outbox.task WHERE task_type = $1 ORDER BY task_id`
 
 func read(ctx context.Context, q Querier, schema pg.Schema, taskType string) (out []*row, err error) {
@@ -140,7 +140,7 @@ func read(ctx context.Context, q Querier, schema pg.Schema, taskType string) (ou
 		r := &row{}
 		var headers sql.NullString
 		if err := rows.Scan(&r.ID, &r.Type, &r.state, &r.Payload, &r.RunAt, &r.CreatedAt, &r.Priority, &r.Attempt, &r.MaxAttempts, &headers,
-			&r.LastError, &r.OrderingKey, &r.Iterations); err != nil {
+			&r.LastError, &r.OrderingKey, &r.Iterations, &r.DatabaseID); err != nil {
 			return nil, err
 		}
 		r.Headers = store.Headers(headers.String)

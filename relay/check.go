@@ -92,6 +92,9 @@ func (c *check) try(ctx context.Context) error {
 		if err := origin.Check(ctx, tx, c.store.Schema, c.environment); err != nil {
 			return err
 		}
+		if err := c.store.ReadIdentity(ctx, tx); err != nil {
+			return err
+		}
 		return c.store.StoreLimits(ctx, tx, c.limits, false)
 	})
 }

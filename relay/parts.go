@@ -19,7 +19,7 @@ import (
 // newRunner returns what runs tasks, and makes the leases of that run.
 func (r *Relay) newRunner(claiming, handling context.Context) *run.Runner {
 	r.observers = &observers{all: r.config.Observers, dead: newDeadLetters(claiming, r.config.OnDead, r.log), log: r.log, types: r.types}
-	s := store.Store{Schema: pg.Schema(r.config.Schema), RelayID: store.NewUUID(), Conns: pg.NewPool(r.db)}
+	s := store.Store{Schema: pg.Schema(r.config.Schema), RelayID: store.NewUUID(), Conns: pg.NewPool(r.db), Identity: &store.Identity{}}
 	r.journal = store.NewJournal(&s, r.newPace(), r.config.Workers)
 	runner := run.NewRunner(s, run.Params{Log: r.log, Events: r.observers, Journal: r.journal, NewPace: r.newPace, Claiming: claiming, Handling: handling})
 	r.leases = run.NewLeases(runner)
@@ -63,6 +63,7 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 		SharedJobs: r.jobs,
 		Lost:       r.leases.Lose,
 		Ready:      r.Wake,
+		Identified: r.runner.Identity.Set,
 		Copied:     func(error) {},
 		Last:       func(ctx context.Context, on *pg.Dedicated) { _ = r.rates.giveBack(ctx, on, true) },
 	})

@@ -49,8 +49,8 @@ func grantCredit(ctx context.Context, tx *sql.Tx, task *outbox.Task[welcome]) er
 }
 
 // sendWelcome talks to a mail server, so it is a Leased handler and holds no transaction meanwhile.
-// It runs twice for a task if its process dies after the mail was accepted. The task's id goes with
-// the mail, for the receiver to recognise the second one.
+// It runs twice for a task if its process dies after the mail was accepted. The task's key goes
+// with the mail, for the receiver to recognise the second one.
 func sendWelcome(ctx context.Context, db *sql.DB, m *mailer, task *outbox.Task[welcome]) error {
 	var email string
 	err := db.QueryRowContext(ctx, `SELECT email FROM usr WHERE usr_id = $1`, task.Payload.UsrID).Scan(&email)
@@ -61,7 +61,7 @@ func sendWelcome(ctx context.Context, db *sql.DB, m *mailer, task *outbox.Task[w
 		return err
 	}
 	text := fmt.Sprintf("A credit of %d.%02d is yours.", welcomeCredit/100, welcomeCredit%100)
-	err = m.send(ctx, email, "Welcome!", text, fmt.Sprintf("outbox-task-%d", task.ID))
+	err = m.send(ctx, email, "Welcome!", text, task.Key())
 	if errors.Is(err, errRecipientRefused) { // however often it is sent: somebody has to do something
 		return handlers.Dead(err)
 	}

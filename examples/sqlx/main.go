@@ -61,7 +61,7 @@ func registry(db *sqlx.DB, out io.Writer) *handlers.Registry {
 		if err := db.GetContext(ctx, &o, `SELECT order_id, email, cents FROM shop_order WHERE order_id = $1`, task.Payload.OrderID); err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "mail to %s: your order %d over %d cents\n", o.Email, o.ID, o.Cents) // send task.ID along, as idempotency key
+		fmt.Fprintf(out, "mail to %s: your order %d over %d cents\n", o.Email, o.ID, o.Cents) // send task.Key() along, as idempotency key
 		return nil
 	})
 	handlers.Tx(reg, addTurnover, outbox.SqlxHandler(db, func(ctx context.Context, tx *sqlx.Tx, task *outbox.Task[receipt]) error {

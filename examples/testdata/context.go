@@ -118,7 +118,7 @@ var (
 
 // Its functions.
 
-func sendMail(ctx context.Context, userID, key int64) error { return nil }
+func sendMail(ctx context.Context, userID int64, key string) error { return nil }
 
 func sendWelcome(ctx context.Context, email string) error { return nil }
 
@@ -126,7 +126,7 @@ func sendWelcomeWithKey(ctx context.Context, email, key string) error { return n
 
 func send(ctx context.Context, task *outbox.Task[Welcome]) error { return nil }
 
-func charge(ctx context.Context, c Charge, key int64) (receipt string, err error) { return "", nil }
+func charge(ctx context.Context, c Charge, key string) (receipt string, err error) { return "", nil }
 
 func call(ctx context.Context, task *outbox.Task[string]) error { return nil }
 

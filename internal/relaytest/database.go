@@ -77,8 +77,15 @@ func Adopt(t testing.TB, url string) *Database {
 func checked(t testing.TB, url string, driver ...string) *Database {
 	t.Helper()
 	db := Open(t, url, driver...)
+	db.own(t)
 	t.Cleanup(func() { db.Invariants(t); db.Idle(t) })
 	return db
+}
+
+// own gives a database that was made of a template an id of its own, as its first relay would.
+func (db *Database) own(t testing.TB) {
+	t.Helper()
+	db.Do(t, `SELECT outbox.note_origin(NULL)`)
 }
 
 // Open is another pool, which is closed at the end of the test. It is opened by [pgtest.Open]:

@@ -74,6 +74,7 @@ func create(t testing.TB, driver string) *reusable {
 		t.Fatal(err)
 	}
 	d := &reusable{Database: &Database{db, url}, driver: driver}
+	d.own(t)
 	d.drop = sync.OnceFunc(func() { db.Close(); drop() })
 	pgtest.AtEnd(func() error { d.drop(); return nil })
 	unused.mu.Lock()

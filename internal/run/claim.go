@@ -237,7 +237,7 @@ func (u *unit) tasks() []*store.Task {
 	tasks := make([]*store.Task, len(u.rows))
 	for i, r := range u.rows {
 		tasks[i] = &block[i]
-		r.Fill(tasks[i], r.Begun())
+		r.Fill(tasks[i], u.Identity, r.Begun())
 	}
 	return tasks
 }

@@ -48,7 +48,7 @@ func (x *LeasedRun) begin() {
 		return
 	}
 	x.ctx.parent, x.ctx.onEnd = r.Handling, x.overdue
-	t.Fill(&x.task, t.Attempt)
+	t.Fill(&x.task, r.Identity, t.Attempt)
 	x.task.Lease = &x.lease
 	var end time.Time
 	var cause error

@@ -48,7 +48,7 @@ type Stepper struct {
 // NewStepper returns a Stepper that logs to log what a relay logs of an app's functions.
 func NewStepper(in Database, registered []*handler.Handler, schema string, log *slog.Logger) *Stepper {
 	s := &Stepper{in: in, log: log, handlers: map[string]*handler.Handler{}}
-	s.store = store.Store{Schema: pg.Schema(schema), RelayID: store.NewUUID()}
+	s.store = store.Store{Schema: pg.Schema(schema), RelayID: store.NewUUID(), Identity: &store.Identity{}}
 	for _, h := range registered {
 		s.handlers[h.Type] = h
 		s.types = append(s.types, h.Type)
@@ -78,6 +78,11 @@ func (s *Stepper) Step(ctx context.Context) ([]Run, error) {
 	for {
 		var next string
 		err := s.in.InTx(ctx, func(tx *sql.Tx) error {
+			if s.store.Identity.DatabaseID() == "" {
+				if err := s.store.ReadIdentity(ctx, tx); err != nil {
+					return err
+				}
+			}
 			if _, err := tx.ExecContext(ctx, s.store.SQL(store.PromoteHeadsSQL), math.MaxInt32); err != nil { // of all keys
 				return err
 			}

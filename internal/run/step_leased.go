@@ -32,7 +32,7 @@ func (s *Stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]Run, er
 	defer release()
 	l := &stepLease{s: s, h: h, row: t, token: token, ctx: limited}
 	call := &store.Task{}
-	t.Fill(call, t.Attempt)
+	t.Fill(call, s.store.Identity, t.Attempt)
 	call.Lease = l
 	if timeout := timeoutOf(h, t); timeout > 0 {
 		l.ctx.endAt(time.Now().Add(timeout), timedOut(timeout))

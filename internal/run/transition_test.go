@@ -35,7 +35,7 @@ func startRunner(t *testing.T) (*Runner, *sql.DB) {
 	}
 	pool := pg.NewPool(db)
 	t.Cleanup(func() { pool.Close(); db.Close() })
-	r := NewRunner(store.Store{Schema: "outbox", RelayID: store.NewUUID(), Conns: pool}, Params{Log: slog.New(slog.DiscardHandler), Events: deaf{},
+	r := NewRunner(store.Store{Schema: "outbox", RelayID: store.NewUUID(), Conns: pool, Identity: &store.Identity{}}, Params{Log: slog.New(slog.DiscardHandler), Events: deaf{},
 		NewPace: func() pg.Pace { return pg.NewPace(&pg.Broadcast{}, func() {}) }, Claiming: t.Context(), Handling: t.Context()})
 	return r, db
 }

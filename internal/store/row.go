@@ -147,8 +147,8 @@ func jsonText(column json.RawMessage) *string {
 }
 
 // Fill makes t what the handler gets; attempt counts the run that begins.
-func (r *Row) Fill(t *Task, attempt int) {
-	*t = Task{ID: r.ID, Type: r.TaskType, Payload: json.RawMessage(r.Payload), Attempt: attempt, MaxAttempts: r.Max,
+func (r *Row) Fill(t *Task, of *Identity, attempt int) {
+	*t = Task{ID: r.ID, DatabaseID: of.DatabaseID(), Type: r.TaskType, Payload: json.RawMessage(r.Payload), Attempt: attempt, MaxAttempts: r.Max,
 		Priority: r.Priority, RunAt: time.UnixMicro(r.RunAt), CreatedAt: time.UnixMicro(r.createdAt), Iterations: r.iterations}
 	if r.orderingKey != nil {
 		t.OrderingKey = *r.orderingKey

@@ -8,10 +8,11 @@ import (
 
 // Store names the outbox's schema and sends statements, for one run of a relay.
 type Store struct {
-	Schema  pg.Schema
-	RelayID string
-	Conns   *pg.Pool
-	Ahead   time.Duration // a test's clock is ahead by so much; else 0
+	Schema   pg.Schema
+	RelayID  string
+	Conns    *pg.Pool
+	Identity *Identity
+	Ahead    time.Duration // a test's clock is ahead by so much; else 0
 }
 
 // SQL puts the schema's name into a statement, which is written for the schema "outbox".

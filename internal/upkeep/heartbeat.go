@@ -83,13 +83,15 @@ func (h *Heartbeat) LeaseEnd() time.Time {
 // Ahead is PostgreSQL's clock less this process's, as the last beat saw it.
 func (h *Heartbeat) Ahead() time.Duration { return time.Duration(h.ahead.Load()) }
 
-// BeatSQL renews the relay's row, and returns PostgreSQL's clock. In a copy it returns no row.
+// BeatSQL renews the relay's row, and returns PostgreSQL's clock and the id of the
+// database. In a copy it returns no row.
 const BeatSQL = `/* outbox: heartbeat */
 INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections, schedules)
 SELECT $1::uuid, $2::text, $3::integer, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[], $6::integer, NULLIF($7::integer, 0), $8::jsonb
  WHERE NOT EXISTS (SELECT FROM outbox.origin_state($9) s WHERE s.refused)
 ON CONFLICT (relay_id) DO UPDATE SET alive_until = EXCLUDED.alive_until, connections = EXCLUDED.connections, taken_over_at = NULL
-RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, ` + pg.CommitAsync
+RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+          COALESCE((SELECT database_id::text FROM outbox.identity), ''), ` + pg.CommitAsync
 
 // Run beats until stop is closed, and then signs off.
 func (h *Heartbeat) Run(stop <-chan struct{}) {
@@ -162,8 +164,9 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 		defer cancel()
 		args := []any{h.RelayID, h.Host, h.PID, LeaseDuration.Microseconds(), pq.Array(h.Types), h.Workers, h.Pool.MaxConns(), h.Schedules, h.Environment}
 		var now int64
+		var databaseID string
 		sent := time.Now()
-		err := conn.QueryRowContext(ctx, h.Schema.SQL(BeatSQL), args...).Scan(&now, new(string))
+		err := conn.QueryRowContext(ctx, h.Schema.SQL(BeatSQL), args...).Scan(&now, &databaseID, new(string))
 		if errors.Is(err, sql.ErrNoRows) {
 			copied = true
 			return nil
@@ -171,6 +174,7 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		h.Identified(databaseID)
 		ahead = time.UnixMicro(now).Sub(sent.Add(time.Since(sent) / 2))
 		return nil
 	})

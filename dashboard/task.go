@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/txoutbox/outbox/admin"
 )
@@ -38,6 +39,9 @@ func taskID(s string) (int64, error) {
 
 func (v *view) task() error {
 	q := v.r.URL.Query()
+	if key := q.Get("id"); strings.Contains(key, "-") {
+		return v.taskByKey(key)
+	}
 	id, err := taskID(q.Get("id"))
 	if err != nil {
 		return err
@@ -68,6 +72,19 @@ func (v *view) task() error {
 	// With the payload it stays as it is: each look at one is asked for, and logged.
 	v.Live = !d.Asked && !d.KeyHeld
 	return v.show(http.StatusOK, "task.html", "Task "+strconv.FormatInt(id, 10), d)
+}
+
+// taskByKey leads to the page of the task that has the key.
+func (v *view) taskByKey(key string) error {
+	var t admin.Task
+	err := v.read(func(ctx context.Context, c *admin.Client) (err error) {
+		t, err = c.TaskByKey(ctx, key)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return v.redirect("./task?id=" + strconv.FormatInt(t.TaskID, 10))
 }
 
 // askCancel asks whether to cancel a task, and says what that does to it as it is now.

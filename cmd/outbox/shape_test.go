@@ -18,7 +18,7 @@ const (
 	typeShape = "dead:number failed:number finished:number leased:number next_run_at:time oldest_ready_seconds:number ready:number " +
 		"scheduled:number type:string waiting:number"
 	infoShape     = typeShape + " max_running:number paused:bool rate:number rate_per_seconds:number relays:number"
-	commonShape   = "task_id:number type:string attempt:number priority:number created_at:time run_at:time"
+	commonShape   = "task_id:number key:string type:string attempt:number priority:number created_at:time run_at:time"
 	deadShape     = commonShape + " attempted_at:time died_at:time error:string max_attempts:number reason:string"
 	finishedShape = commonShape + " attempted_at:time error:string finished_at:time keep_until:time"
 	taskShape     = commonShape + " attempted_at:null ended_at:null iterations:number last_error:string leased_until:null max_attempts:number " +

@@ -14,28 +14,28 @@ import (
 // showCommand makes c one that shows a task: in any state, or in the one that its group is about.
 func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 	var payload bool
-	c.Use, c.Args, c.ValidArgsFunction = "show ID", cobra.ExactArgs(1), cobra.NoFileCompletions
+	c.Use, c.Args, c.ValidArgsFunction = "show ID|KEY", cobra.ExactArgs(1), cobra.NoFileCompletions
 	c.RunE = func(c *cobra.Command, args []string) error {
-		id, err := taskID(args[0])
+		find, err := finder(args[0])
 		if err != nil {
 			return err
 		}
 		var t admin.Task
 		var hidden admin.Secrets
 		err = a.read(c.Context(), func(ctx context.Context, c *admin.Client) (err error) {
-			if t, err = c.Task(ctx, id); err == nil && payload {
-				hidden, err = c.Secrets(ctx, id)
+			if t, err = find(ctx, c); err == nil && payload {
+				hidden, err = c.Secrets(ctx, t.TaskID)
 			}
 			return err
 		})
 		if errors.Is(err, admin.ErrNotFound) {
-			return notFound("task %d is nowhere: it is finished, was canceled, or never was", id)
+			return notFound("task %s is nowhere: it is finished, was canceled, or never was", args[0])
 		}
 		if err != nil {
 			return err
 		}
 		if only != "" && t.State != only {
-			return notFound("task %d is %s, not %s: see outbox tasks show %d", id, t.State, only, id)
+			return notFound("task %d is %s, not %s: see outbox tasks show %d", t.TaskID, t.State, only, t.TaskID)
 		}
 		o, f := append(toJSON[only](t), member{"timeline", timelineJSON(t.Timeline)}), taskFields(t)
 		if only == "" {
@@ -57,6 +57,15 @@ func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 	return c
 }
 
+// finder finds a task by its id or its key.
+func finder(text string) (func(context.Context, *admin.Client) (admin.Task, error), error) {
+	if strings.Contains(text, "-") {
+		return func(ctx context.Context, c *admin.Client) (admin.Task, error) { return c.TaskByKey(ctx, text) }, nil
+	}
+	id, err := taskID(text)
+	return func(ctx context.Context, c *admin.Client) (admin.Task, error) { return c.Task(ctx, id) }, err
+}
+
 func payloadFlag(c *cobra.Command, shown *bool) {
 	c.Flags().BoolVar(shown, "payload", false, "show payload, headers and keys as well")
 }
@@ -74,7 +83,7 @@ var toJSON = map[admin.State]func(admin.Task) object{"": taskJSON, admin.Dead: l
 
 func taskJSON(t admin.Task) object {
 	return object{
-		{"task_id", t.TaskID}, {"type", t.Type}, {"state", t.State}, {"priority", t.Priority},
+		{"task_id", t.TaskID}, {"key", t.Key}, {"type", t.Type}, {"state", t.State}, {"priority", t.Priority},
 		{"attempt", t.Attempt}, {"max_attempts", t.MaxAttempts},
 		{"created_at", t.CreatedAt}, {"run_at", t.RunAt}, {"attempted_at", t.AttemptedAt}, {"ended_at", t.EndedAt},
 		{"reason", t.Reason}, {"last_error", t.LastError}, {"timeout_seconds", t.Timeout}, {"iterations", t.Iterations},
@@ -84,7 +93,7 @@ func taskJSON(t admin.Task) object {
 
 func letterJSON(t admin.Task) object {
 	return object{
-		{"task_id", t.TaskID}, {"type", t.Type}, {"reason", t.Reason}, {"error", t.LastError},
+		{"task_id", t.TaskID}, {"key", t.Key}, {"type", t.Type}, {"reason", t.Reason}, {"error", t.LastError},
 		{"attempt", t.Attempt}, {"max_attempts", t.MaxAttempts}, {"priority", t.Priority},
 		{"created_at", t.CreatedAt}, {"run_at", t.RunAt}, {"attempted_at", t.AttemptedAt}, {"died_at", t.EndedAt},
 	}
@@ -92,7 +101,7 @@ func letterJSON(t admin.Task) object {
 
 func finishedJSON(t admin.Task) object {
 	return object{
-		{"task_id", t.TaskID}, {"type", t.Type}, {"error", t.LastError}, {"attempt", t.Attempt}, {"priority", t.Priority},
+		{"task_id", t.TaskID}, {"key", t.Key}, {"type", t.Type}, {"error", t.LastError}, {"attempt", t.Attempt}, {"priority", t.Priority},
 		{"created_at", t.CreatedAt}, {"run_at", t.RunAt}, {"attempted_at", t.AttemptedAt},
 		{"finished_at", t.EndedAt}, {"keep_until", t.KeepUntil},
 	}
@@ -147,6 +156,7 @@ func runsJSON(runs []admin.Run) []object {
 // taskFields are a task for people.
 func taskFields(t admin.Task) (f fields) {
 	f.add("task", t.TaskID)
+	f.add("key", t.Key)
 	f.add("type", t.Type)
 	f.add("state", t.State)
 	ended := "died"

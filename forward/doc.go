@@ -4,14 +4,14 @@
 //
 //	var OrderPlaced = outbox.NewTaskType[Order]("order.placed")
 //
-//	forward.Register(reg, OrderPlaced, publisher, forward.Source("/orders"))
+//	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //
 // Publishers are modules of their own: outboxkafka, outboxnats, outboxamqp, outboxwebhook and
 // outboxwatermill.
 //
 // An event follows CloudEvents 1.0 in binary mode: the task's payload is the body, the attributes
-// are headers. Its id is the same in every attempt, so a consumer can tell a repetition: package
-// inbox does.
+// are headers. Its id is the task's key, a UUID that is the same in every attempt and no other event's,
+// so a consumer can tell a repetition: package inbox does.
 //
 // What becomes of an event depends on the publisher's error:
 //

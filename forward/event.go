@@ -15,7 +15,8 @@ import (
 
 // Event is a task as a broker gets it. Its names are those of CloudEvents 1.0.
 type Event struct {
-	// ID is the task's, the same in every attempt and for every target. With Source it is unique.
+	// ID is the key of the task that was enqueued ([outbox.Task.Key]), a UUID: the same in every
+	// attempt and for every target, and no other event's, whatever the Source.
 	ID     string
 	Source string
 	Type   string
@@ -70,11 +71,14 @@ func (e *Event) CloudEvents(prefix string) []Header {
 // newEvent is the event of a task, but for where it goes.
 func (c *config) newEvent(t *outbox.Task[json.RawMessage]) (*Event, error) {
 	e := &Event{
-		ID: strconv.FormatInt(t.ID, 10), Source: c.source, Type: c.eventType, Key: t.OrderingKey, Time: t.CreatedAt,
+		ID: t.Key(), Source: c.source, Type: c.eventType, Key: t.OrderingKey, Time: t.CreatedAt,
 		Data: t.Payload, Target: c.target, Attempt: t.Attempt,
 	}
+	if e.Source == "" {
+		e.Source = "urn:uuid:" + t.DatabaseID
+	}
 	if c.target != "" {
-		e.setOrigin(t.Headers)
+		e.setOrigin(*t)
 	}
 	e.Headers = withoutControl(t.Headers)
 	if c.subject != nil {
@@ -88,13 +92,14 @@ func (c *config) newEvent(t *outbox.Task[json.RawMessage]) (*Event, error) {
 	return e, err
 }
 
-// setOrigin gives the event of a copy the id and the time of the task that [Fanout] has copied. Both
-// are as Fanout writes them, or the copy is a task of its own.
-func (e *Event) setOrigin(headers map[string]string) {
-	id, err := strconv.ParseInt(headers[copied.EventID], 10, 64)
-	at, badTime := time.Parse(time.RFC3339Nano, headers[copied.EventTime])
+// setOrigin gives the event of a copy the key and the time of the task that [Fanout] has copied. Its
+// headers are as Fanout writes them, or the copy is a task of its own.
+func (e *Event) setOrigin(task outbox.Task[json.RawMessage]) {
+	id, err := strconv.ParseInt(task.Headers[copied.EventID], 10, 64)
+	at, badTime := time.Parse(time.RFC3339Nano, task.Headers[copied.EventTime])
 	if err == nil && badTime == nil && id > 0 {
-		e.ID, e.Time = strconv.FormatInt(id, 10), at
+		task.ID = id
+		e.ID, e.Time = task.Key(), at
 	}
 }
 

@@ -38,7 +38,7 @@ func ExampleRegister() {
 	db, drop := relaytest.ExampleDatabase()
 	defer drop()
 	ctx, reg := context.Background(), handlers.New()
-	f := forward.Register(reg, OrderPlaced, printer{}, forward.Source("/shop"), forward.To("shop.{type}"))
+	f := forward.Register(reg, OrderPlaced, printer{}, forward.To("shop.{type}"))
 
 	relaytest.Must(outbox.InTx(ctx, db, func(tx *sql.Tx) error {
 		_, err := OrderPlaced.Enqueue(ctx, tx, Order{ID: 7}, outbox.OrderedBy("customer 1"))

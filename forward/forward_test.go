@@ -88,6 +88,10 @@ func enqueue(t *testing.T, db *relaytest.Database, n int, opts func(i int) []out
 	}
 }
 
+// keysSQL is the keys of the tasks, in their order.
+const keysSQL = `SELECT string_agg(concat(left(database_id::text, 14), '8', substr(database_id::text, 16, 3), '-8000-', lpad(to_hex(task_id), 12, '0')), ' ' ORDER BY task_id)
+	FROM outbox.task, outbox.identity`
+
 func nothingLeft(t *testing.T, db *relaytest.Database) {
 	t.Helper()
 	relaytest.Eventually(t, time.Minute, "all tasks to be done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 0 })
@@ -101,7 +105,7 @@ func TestATaskBecomesAnEvent(t *testing.T) {
 	enqueue(t, db, 1, func(int) []outbox.Option {
 		return []outbox.Option{outbox.OrderedBy("c7"), outbox.Headers(map[string]string{"traceparent": "00-1", "CE_id": "forged"})}
 	})
-	id, created := db.Text(t, `SELECT task_id::text FROM outbox.task`), db.Text(t, `SELECT to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS') FROM outbox.task`)
+	id, created := db.Text(t, keysSQL), db.Text(t, `SELECT to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS') FROM outbox.task`)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	nothingLeft(t, db)
 	got := to.received()
@@ -262,17 +266,17 @@ func TestEachTargetHasItsOwnProgress(t *testing.T) {
 	search.answers(func(*forward.Event) error { return forward.Permanent(errors.New("no index")) })
 	all := forward.Fanout(reg, placed, map[string]forward.Target{
 		"billing": {To: billing}, "search": {To: search, Opts: []forward.Option{forward.To("documents")}},
-	}, forward.Source("/shop"), forward.To("orders"))
+	}, forward.To("orders"))
 	enqueue(t, db, 3, func(i int) []outbox.Option {
 		return []outbox.Option{outbox.OrderedBy("k"), outbox.Priority(-2), outbox.Headers(map[string]string{"traceparent": "00-1"})}
 	})
-	ids := db.Text(t, `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.task`)
+	ids, source := db.Text(t, keysSQL), db.Text(t, `SELECT 'urn:uuid:' || database_id FROM outbox.identity`)
 	relaytest.Run(t, db.DB, reg, relay.Config{})
 	nothingLeft(t, db)
 	var got []string
 	for _, e := range billing.received() {
 		got = append(got, e.ID)
-		if e.Type != "order.placed" || e.To != "orders" || e.Key != "k" || !maps.Equal(e.Headers, map[string]string{"traceparent": "00-1"}) || time.Since(e.Time) > time.Hour {
+		if e.Type != "order.placed" || e.Source != source || e.To != "orders" || e.Key != "k" || !maps.Equal(e.Headers, map[string]string{"traceparent": "00-1"}) || time.Since(e.Time) > time.Hour {
 			t.Errorf("the event is %+v", e)
 		}
 	}

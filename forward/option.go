@@ -31,7 +31,7 @@ type config struct {
 type Option func(*config)
 
 func newConfig(taskType string, opts []Option) *config {
-	c := &config{eventType: taskType, source: "/outbox", batch: defaultBatch, timeout: defaultTimeout}
+	c := &config{eventType: taskType, batch: defaultBatch, timeout: defaultTimeout}
 	c.route = func(e *Event) (string, error) { return e.Type, nil }
 	for _, o := range opts {
 		o(c)
@@ -39,8 +39,9 @@ func newConfig(taskType string, opts []Option) *config {
 	return c
 }
 
-// Source is the event's source, a URI reference that names the producer: consumers tell events
-// apart by source and id. The default is "/outbox". It panics if uri is empty.
+// Source is the event's source, a URI reference that names the producer to its consumers. The default
+// is "urn:uuid:" and the id of the database ([outbox.Task.DatabaseID]), which no other producer has.
+// It panics if uri is empty.
 func Source(uri string) Option {
 	if uri == "" {
 		panic("forward: Source: it is empty, and CloudEvents asks for one")

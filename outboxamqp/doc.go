@@ -8,9 +8,9 @@
 // An event's destination is its routing key. With the default exchange that is the name of a queue.
 // Exchanges, queues and bindings are the app's to declare.
 //
-// A message is persistent and mandatory. Its properties are message_id (the event's source, a slash
-// and its id), type, timestamp and content_type. Its headers are the CloudEvents attributes with the
-// prefix "cloudEvents_", and the headers of the task.
+// A message is persistent and mandatory. Its properties are message_id (the event's id), type,
+// timestamp and content_type. Its headers are the CloudEvents attributes with the prefix
+// "cloudEvents_", and the headers of the task.
 //
 // The broker confirms each message once its queues have it. An event is published if it is
 // confirmed. docs/faults.md has the errors of the others. In short:

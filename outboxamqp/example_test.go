@@ -27,7 +27,7 @@ func Example() {
 	}
 	defer publisher.Close() // after the relay
 	reg := handlers.New()
-	forward.Register(reg, orderPlaced, publisher, forward.Source("/shop"))
+	forward.Register(reg, orderPlaced, publisher)
 	var db *sql.DB // the app's
 	r, err := relay.New(db, reg, relay.Config{})
 	if err != nil {

@@ -47,9 +47,9 @@ func TestTheMapOfRabbitMQ(t *testing.T) {
 		"a header CC or BCC": func() error {
 			return publish("", q, func(e *forward.Event) { e.Headers = map[string]string{"CC": "x"} })
 		},
-		"a routing key":      func() error { return publish("", long, same) },
-		"type":               func() error { return publish("", q, func(e *forward.Event) { e.Type = long }) },
-		"source with the id": func() error { return publish("", q, func(e *forward.Event) { e.Source = long }) },
+		"a routing key": func() error { return publish("", long, same) },
+		"type":          func() error { return publish("", q, func(e *forward.Event) { e.Type = long }) },
+		"id":            func() error { return publish("", q, func(e *forward.Event) { e.ID = long }) },
 		"or name of a header of over 255 bytes": func() error {
 			return publish("", q, func(e *forward.Event) { e.Headers = map[string]string{long: ""} })
 		},

@@ -87,7 +87,7 @@ func (l *lane) send(ctx context.Context, b *batch, group []int) (lost []int, fau
 		l.drain(back)
 		e := b.events[f.event]
 		switch {
-		case f.confirm.Acked() && back[returned{e.Source + "/" + e.ID, e.To}]:
+		case f.confirm.Acked() && back[returned{e.ID, e.To}]:
 			b.settle(f.event, l.p.unroutable(e.To))
 		case f.confirm.Acked():
 			b.settle(f.event, nil)

@@ -21,7 +21,7 @@ const (
 // largest frame, 0 for no limit.
 func newMessage(e *forward.Event, frame int) (amqp.Publishing, error) {
 	m := amqp.Publishing{
-		MessageId: e.Source + "/" + e.ID, Type: e.Type, Timestamp: e.Time, ContentType: forward.ContentType,
+		MessageId: e.ID, Type: e.Type, Timestamp: e.Time, ContentType: forward.ContentType,
 		DeliveryMode: amqp.Persistent, Headers: amqp.Table{}, Body: e.Data,
 	}
 	size := overhead
@@ -41,7 +41,7 @@ func newMessage(e *forward.Event, frame int) (amqp.Publishing, error) {
 	if err := short("type", m.Type); err != nil {
 		return m, err
 	}
-	return m, short("source with the id", m.MessageId)
+	return m, short("id", m.MessageId)
 }
 
 func short(what, s string) error {

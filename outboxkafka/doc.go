@@ -3,7 +3,7 @@
 //
 //	publisher, err := outboxkafka.Connect("kafka1:9092,kafka2:9092", outboxkafka.Config{})
 //	…
-//	forward.Register(reg, OrderPlaced, publisher, forward.Source("/shop"), forward.To("orders"))
+//	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //
 // An event goes to the topic that forward.To names, which must exist. Its record has the ordering key
 // as key, so that the events of a key share a partition; the attributes of CloudEvents as headers

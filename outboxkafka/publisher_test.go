@@ -297,6 +297,6 @@ func Example() {
 	}
 	defer publisher.Close()
 	reg := handlers.New()
-	forward.Register(reg, orderPlaced, publisher, forward.Source("/shop"), forward.To("orders"))
+	forward.Register(reg, orderPlaced, publisher, forward.To("orders"))
 	// relay.New(db, reg, …) and Run
 }

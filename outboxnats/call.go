@@ -89,13 +89,13 @@ func (c *call) closedBy(e *forward.Event) error {
 }
 
 // known looks at what the stream had already. The event was published before, or another one has its
-// message ID, as where two databases have the same source: that one would be lost.
+// message ID, as from a copy of the database: that one would be lost.
 func (c *call) known(ctx context.Context, e *forward.Event, ack *jetstream.PubAck) error {
 	if !ack.Duplicate {
 		return nil
 	}
 	if c.isAnother(ctx, e, ack) {
-		return fmt.Errorf("outboxnats: event %s to %s: stream %s has another event with the message ID %s, at sequence %d: give each producer a Source of its own",
+		return fmt.Errorf("outboxnats: event %s to %s: stream %s has another event with the message ID %s, at sequence %d: does a copy of the database publish, or was it restored? \"outbox adopt\" gives it other keys",
 			e.ID, e.To, ack.Stream, messageID(e), ack.Sequence)
 	}
 	c.p.duplicates.Add(1)

@@ -23,6 +23,6 @@ func Example() {
 	}
 	defer publisher.Close()
 	reg := handlers.New()
-	forward.Register(reg, orderPlaced, publisher, forward.Source("/shop"), forward.To("orders.placed"))
+	forward.Register(reg, orderPlaced, publisher, forward.To("orders.placed"))
 	// relay.New(db, reg, …) and Run
 }

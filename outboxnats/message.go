@@ -18,11 +18,10 @@ const (
 
 // messageID is the Nats-Msg-Id of an event. A stream may have the event of several targets.
 func messageID(e *forward.Event) string {
-	id := e.Source + "/" + e.ID
-	if e.Target != "" {
-		id += "/" + e.Target
+	if e.Target == "" {
+		return e.ID
 	}
-	return id
+	return e.ID + "/" + e.Target
 }
 
 // message is an event's, or an error that is forward.Permanent.
@@ -57,7 +56,7 @@ func message(e *forward.Event) (*nats.Msg, error) {
 		return refuse("the headers have %d bytes, at most %d", size, maxHeaders)
 	}
 	if strings.ContainsAny(messageID(e), "\r\n") {
-		return refuse("the source has a line break")
+		return refuse("the message ID has a line break")
 	}
 	return m, nil
 }

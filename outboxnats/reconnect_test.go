@@ -170,8 +170,8 @@ func TestARefusedSubjectIsTheTargets(t *testing.T) {
 	})
 }
 
-// An event that a stream has already is counted. Another event with its message ID, of a producer
-// with the same source, is an error and not lost in silence.
+// An event that a stream has already is counted. Another event with its message ID, of a copy
+// of the database, is an error and not lost in silence.
 func TestADuplicateIsLookedAt(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)

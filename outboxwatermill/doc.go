@@ -6,9 +6,9 @@
 //	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //
 // Each event is one message. Its topic is the event's destination, its payload the event's data. Its
-// UUID is the event's source, a slash and its id, the same in every attempt. Its metadata are the
-// CloudEvents attributes with the prefix "ce_", the headers of the task, content_type, and the
-// ordering key as partition_key.
+// UUID is the event's id, the same in every attempt. Its metadata are the CloudEvents attributes
+// with the prefix "ce_", the headers of the task, content_type, and the ordering key as
+// partition_key.
 //
 // An event counts as published when Watermill's Publish returns nil. With an asynchronous publisher,
 // or a Go channel without subscribers, that is before anybody has it: choose one that waits for the

@@ -32,7 +32,7 @@ func Example() {
 	orderPlaced := outbox.NewTaskType[Order]("order.placed")
 	publisher := outboxwatermill.New(channel, outboxwatermill.Config{})
 	reg := handlers.New()
-	forward.Register(reg, orderPlaced, publisher, forward.Source("/shop"), forward.To("orders"))
+	forward.Register(reg, orderPlaced, publisher, forward.To("orders"))
 	r, err := relay.New(db, reg, relay.Config{Workers: 1})
 	relaytest.Must(err)
 

@@ -10,7 +10,7 @@ import (
 
 // newMessage is the message of an event. Watermill may keep it, so the data is a copy.
 func (c *Config) newMessage(ctx context.Context, e *forward.Event) *message.Message {
-	m := message.NewMessageWithContext(ctx, e.Source+"/"+e.ID, bytes.Clone(e.Data))
+	m := message.NewMessageWithContext(ctx, e.ID, bytes.Clone(e.Data))
 	for _, h := range e.CloudEvents(prefix) {
 		m.Metadata.Set(h.Name, h.Value)
 	}

@@ -2,11 +2,11 @@
 //
 //	publisher, err := outboxwebhook.New(outboxwebhook.Config{Secrets: secretsOf})
 //	…
-//	forward.Register(reg, OrderPlaced, publisher, forward.Source("/shop"), forward.Route(endpointOf))
+//	forward.Register(reg, OrderPlaced, publisher, forward.Route(endpointOf))
 //
 // forward.Route gives the endpoint's URL. A request has the payload as its body, the attributes of
 // CloudEvents as headers (ce-id, ce-type, …), and webhook-id, webhook-timestamp and
-// webhook-signature of Standard Webhooks. The webhook-id of an event is the same in every attempt.
+// webhook-signature of Standard Webhooks. The webhook-id is the event's id, the same in every attempt.
 //
 // What becomes of an event:
 //

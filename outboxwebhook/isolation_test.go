@@ -284,6 +284,6 @@ func Example() {
 	}
 	defer publisher.Close()
 	reg := handlers.New()
-	forward.Register(reg, orderPlaced, publisher, forward.Source("/shop"), forward.Route(endpointOf))
+	forward.Register(reg, orderPlaced, publisher, forward.Route(endpointOf))
 	// relay.New(db, reg, …) and Run
 }

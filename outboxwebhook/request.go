@@ -135,7 +135,7 @@ func plainText(s string) string {
 
 // webhookID is the same for each attempt, and has no dot, which separates the parts that are signed.
 func webhookID(e *forward.Event) string {
-	return strings.ReplaceAll(headerText(e.Source+"/"+e.ID), ".", "%2E")
+	return strings.ReplaceAll(headerText(e.ID), ".", "%2E")
 }
 
 // sign signs the request with each of the endpoint's secrets.

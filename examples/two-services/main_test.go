@@ -94,7 +94,7 @@ func TestTheDemoCountsWhatIsLostAndDoubled(t *testing.T) {
 			continue // lost
 		}
 		for _, event := range []string{fmt.Sprint(n), fmt.Sprint(n), fmt.Sprint("another id of ", n)}[:2+n] {
-			if err := bill(t.Context(), billing, source, event, Order{ID: id}); err != nil {
+			if err := bill(t.Context(), billing, "/orders", event, Order{ID: id}); err != nil {
 				t.Fatal(err)
 			}
 		}

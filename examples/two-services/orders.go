@@ -22,8 +22,6 @@ type Order struct {
 
 var orderPlaced = outbox.NewTaskType[Order]("order.placed")
 
-const source = "/orders"
-
 const ordersTables = `
 CREATE TABLE IF NOT EXISTS customer_order (
   order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -61,7 +59,7 @@ func runOrders(ctx context.Context, p places) error {
 	}
 	defer publisher.Close()
 	reg := handlers.New()
-	forward.Register(reg, orderPlaced, publisher, forward.Source(source), forward.To("orders.placed"))
+	forward.Register(reg, orderPlaced, publisher, forward.To("orders.placed"))
 	r, err := relay.New(db, reg, relay.Config{ListenDSN: p.orders, DrainTimeout: 5 * time.Second})
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ type Task struct {
 	OrderingKey string // "" for none
 }
 
-// Headers of a copy: the id and the time of the event, which is the task that was copied.
+// Headers of a copy: the id and the time of the task that was copied.
 const (
 	EventID   = "outbox-event-id"
 	EventTime = "outbox-event-time"

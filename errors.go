@@ -11,7 +11,7 @@ import (
 var (
 	// ErrNoTransaction: the transaction is nil, or it is a *sql.DB, a *sqlx.DB or a *sql.Conn
 	// without BEGIN, through which the task would not commit together with the caller's rows. (A
-	// *sql.Conn is asked by a SAVEPOINT.)
+	// *sql.Conn is asked by two statements.)
 	ErrNoTransaction = txcheck.ErrNoTransaction
 	// ErrInvalidType: a task type is empty, longer than 128 bytes, not UTF-8, or holds a
 	// character that does not print.

@@ -58,7 +58,7 @@ var allowedImports = map[string][]string{
 		"/internal/counts", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/vacuum",
 		"github.com/lib/pq", // arrays
 	},
-	"/internal/txcheck": {"/internal/pgerr"},
+	"/internal/txcheck": {},
 	"/internal/vacuum":  {},
 	"/internal/wake":    {},
 	"/outboxtest": {

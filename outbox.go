@@ -42,8 +42,8 @@ import (
 // other error is tx's own, wrapped.
 //
 // A *sql.Conn must have a transaction: the caller has sent BEGIN on it. Enqueue asks for it by a
-// SAVEPOINT, which it releases: two statements more than on a *sql.Tx. Without a transaction the
-// error is ErrNoTransaction, and nothing is inserted.
+// setting that ends with the transaction, outbox.in_transaction: two statements more than on a
+// *sql.Tx. Without a transaction the error is ErrNoTransaction, and nothing is inserted.
 func Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts ...Option) (Enqueued, error) {
 	ids, err := insert(ctx, tx, []NewTask{{Type: taskType, Payload: payload, Options: opts}})
 	if err != nil {

@@ -193,9 +193,10 @@ func Integer(v driver.Value) int64 {
 	return n
 }
 
-// PostgreSQL 17 has the setting; older servers refuse to set it.
-const transactionTimeoutSQL = `/* outbox: whether there is a transaction_timeout */
-SELECT current_setting('transaction_timeout', true) IS NOT NULL`
+// PostgreSQL 17 has the setting; older servers refuse to set it. A statement by the extended protocol
+// has an unnamed portal, which takes one statement only.
+const driverSQL = `/* outbox: whether there is a transaction_timeout, and the protocol of the driver */
+SELECT current_setting('transaction_timeout', true) IS NOT NULL, EXISTS (SELECT FROM pg_catalog.pg_cursors WHERE name = '')`
 
 // CheckDriver refuses a driver without what exclusive needs, and finds out what this one and the
 // server can do.
@@ -205,8 +206,8 @@ func (p *Pool) CheckDriver(ctx context.Context) error {
 		return err
 	}
 	defer p.Put(conn)
-	var timed bool
-	if err := conn.QueryRowContext(ctx, transactionTimeoutSQL).Scan(&timed); err != nil {
+	var timed, extended bool
+	if err := conn.QueryRowContext(ctx, driverSQL).Scan(&timed, &extended); err != nil {
 		return err
 	}
 	if timed {
@@ -216,6 +217,9 @@ func (p *Pool) CheckDriver(ctx context.Context) error {
 		d, ok := conn.(driverConn)
 		if !ok {
 			return ErrDriver
+		}
+		if extended {
+			return nil
 		}
 		p.several, err = severalResults(ctx, d)
 		return err

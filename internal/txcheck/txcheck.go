@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-
-	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // ErrNoTransaction is outbox.ErrNoTransaction.
@@ -34,30 +32,34 @@ func Given(tx any) error {
 	return nil
 }
 
-// savepointSQL fails with 25P01 (no_active_sql_transaction) outside a transaction.
+// A setting for the transaction is gone before the next statement where none is open. The server logs
+// no error, as it would of a SAVEPOINT.
 const (
-	savepointSQL        = `SAVEPOINT outbox_enqueue`
-	releaseSavepointSQL = `RELEASE SAVEPOINT outbox_enqueue`
+	markSQL = `/* outbox: mark the transaction */
+SELECT set_config('outbox.in_transaction', 'on', true)`
+	markedSQL = `/* outbox: whether a transaction is open */
+SELECT coalesce(current_setting('outbox.in_transaction', true), '')`
 )
 
 // Begun refuses a connection on which no transaction is open: a statement on it would commit at
 // once. It sends nothing on a transaction. A *sql.Conn, and what embeds one, has PingContext, which
 // transactions have not.
 func Begun(ctx context.Context, q interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }) error {
 	if _, connection := q.(interface{ PingContext(context.Context) error }); !connection {
 		return nil
 	}
-	_, err := q.ExecContext(ctx, savepointSQL)
-	if pgerr.Code(err) == "25P01" {
-		return fmt.Errorf("%w: none is open on the %T: send BEGIN on it, or pass a *sql.Tx", ErrNoTransaction, q)
-	}
+	var mark string
+	err := q.QueryRowContext(ctx, markSQL).Scan(&mark)
 	if err == nil {
-		_, err = q.ExecContext(ctx, releaseSavepointSQL)
+		err = q.QueryRowContext(ctx, markedSQL).Scan(&mark)
 	}
 	if err != nil {
 		return fmt.Errorf("outbox: look for a transaction: %w", err)
+	}
+	if mark != "on" {
+		return fmt.Errorf("%w: none is open on the %T: send BEGIN on it, or pass a *sql.Tx", ErrNoTransaction, q)
 	}
 	return nil
 }

@@ -9,10 +9,12 @@ package doctor
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/schema"
 )
 
 // Check looks at everything and returns what it found, the worst first. A check that found nothing
@@ -44,6 +46,9 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 		f, lacks, err := s.run(ctx, db, client, c)
 		found = append(found, f...)
 		if err != nil {
+			if pooling := schema.Check(ctx, db, s.schema); errors.Is(pooling, schema.ErrStatementPooling) {
+				err = pooling
+			}
 			return sorted(found), refused(err)
 		}
 		if lacks {

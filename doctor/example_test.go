@@ -26,7 +26,10 @@ func Example() {
 	found, err := doctor.Check(ctx, db)
 	relaytest.Must(err)
 	for _, f := range found {
-		if f.Severity >= doctor.Warning && f.Check != "durability" { // the examples' server runs with fsync off
+		if f.Check == "durability" || f.Check == "server-version" { // the examples' server runs with fsync off, and may be old
+			continue
+		}
+		if f.Severity >= doctor.Warning {
 			fmt.Printf("%v: %s: %s\n  %s\n", f.Severity, f.Check, f.What, f.Do)
 		}
 	}

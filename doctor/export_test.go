@@ -7,6 +7,12 @@ func Thresholds(deadRows, indexBytes int64, waited time.Duration) Option {
 	return func(s *settings) { s.dead, s.bloated, s.waited = deadRows, indexBytes, waited }
 }
 
+// At makes it another day.
+func At(day time.Time) Option { return func(s *settings) { s.now = func() time.Time { return day } } }
+
+// ServerVersion is what is said of a server on a day.
+var ServerVersion = serverVersion
+
 // Expected are the kinds and names of the objects of a version.
 func Expected(version int) map[[2]string]bool {
 	out := map[[2]string]bool{}

@@ -28,15 +28,14 @@ SELECT DISTINCT 'function', proname, '', '' FROM pg_proc p JOIN ns ON p.pronames
 var leftover = regexp.MustCompile(`_cc(new|old)[0-9]*$`)
 
 func checkObjects(ctx context.Context, v *visit) error {
-	var version int
-	var missing string
-	if err := v.row(ctx, versionsSQL, nil, &version, &missing); err != nil {
+	version, _, _, err := v.versions(ctx)
+	if err != nil {
 		return err
 	}
 	want := expected(version)
 	var o object
 	var on, state string
-	err := v.each(ctx, objectsSQL, []any{v.schema}, []any{&o.kind, &o.name, &on, &state}, func() {
+	err = v.each(ctx, objectsSQL, []any{v.schema}, []any{&o.kind, &o.name, &on, &state}, func() {
 		_, ours := want[o]
 		delete(want, o)
 		switch {

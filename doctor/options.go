@@ -22,6 +22,7 @@ type settings struct {
 	bloated                 int64         // bytes of an index from which on it is looked at
 	dead                    int64         // rows of a table that no vacuum came for
 	waited                  time.Duration // for a lock: longer than a deadlock takes to be found
+	now                     func() time.Time
 }
 
 // Schema names the PostgreSQL schema of the outbox if it is not "outbox".
@@ -41,7 +42,7 @@ func StarvingFor(d time.Duration) Option { return func(s *settings) { s.starving
 func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
 func newSettings(opts []Option) (settings, error) {
-	s := settings{schema: outbox.DefaultSchema, bloated: 64 << 20, dead: 50_000, waited: 5 * time.Second}
+	s := settings{schema: outbox.DefaultSchema, bloated: 64 << 20, dead: 50_000, waited: 5 * time.Second, now: time.Now}
 	for _, o := range opts {
 		if o == nil {
 			return s, fmt.Errorf("%w: an Option is nil", ErrInvalid)

@@ -48,8 +48,18 @@ func TestASchemaThatIsMissingOldOrNewerIsFound(t *testing.T) {
 	one(t, diagnosis(t, db), "schema-version", doctor.Warning, "outbox", "left out: 19, 21", "apply all migrations again")
 	db.Do(t, script(t, "outbox"))
 	fine(t, diagnosis(t, db), "schema-version", "schema-objects", "indexes", "triggers")
-	db.Do(t, `INSERT INTO outbox.migration (version) SELECT generate_series($1::int, 99)`, schema.Version()+1)
-	one(t, diagnosis(t, db), "schema-version", doctor.Warning, "outbox", "at version 99", "upgrade the module")
+	db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+1, schema.Version())
+	one(t, diagnosis(t, db), "schema-version", doctor.Info, "outbox",
+		fmt.Sprintf("at version %d, this program knows %[2]d: code that knows %[2]d or newer may run beside it", schema.Version()+1, schema.Version()))
+	db.Do(t, `INSERT INTO outbox.migration (version) SELECT generate_series($1::int, 99)`, schema.Version()+2)
+	one(t, diagnosis(t, db), "schema-version", doctor.Warning, "outbox", "at version 99, which needs code that knows 99", "upgrade the module")
+}
+
+func TestATableOfVersionsThatIsNotTheOutboxsIsFound(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	db.Do(t, `CREATE SCHEMA outbox`)
+	db.Do(t, `CREATE TABLE outbox.migration (name text)`)
+	one(t, diagnosis(t, db), "schema-version", doctor.Critical, "outbox", "the table migration in the schema outbox", "is not the outbox's", "a schema of its own")
 }
 
 func script(t testing.TB, name string) string {

@@ -2,21 +2,19 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
-
-	"github.com/txoutbox/outbox/schema"
 )
 
 const serverSQL = `/* outbox: the server */
-SELECT current_setting('server_version'), current_setting('server_encoding'), pg_is_in_recovery(),
+SELECT current_setting('server_version'), current_setting('server_version_num')::integer, current_setting('server_encoding'), pg_is_in_recovery(),
        current_setting('fsync')::boolean, current_setting('full_page_writes')::boolean, current_setting('synchronous_commit')`
 
 func checkServer(ctx context.Context, v *visit) error {
 	var version, encoding, commit string
+	var number int
 	var standby, fsync, pages bool
-	if err := v.row(ctx, serverSQL, nil, &version, &encoding, &standby, &fsync, &pages, &commit); err != nil {
+	if err := v.row(ctx, serverSQL, nil, &version, &number, &encoding, &standby, &fsync, &pages, &commit); err != nil {
 		return err
 	}
 	if encoding != "UTF8" {
@@ -42,9 +40,8 @@ func checkServer(ctx context.Context, v *visit) error {
 			"synchronous_commit is off for this role: a crash of the server takes back the latest commits of those for whom it is, tasks and business rows alike",
 			"leave it on where tasks are enqueued and run, unless that is meant")
 	}
-	// The last, as a refusal of the rest would end the transaction.
-	if err := schema.Check(ctx, v.tx, v.schema); errors.Is(err, schema.ErrUnsupportedServer) {
-		v.add("server-version", Warning, version, "the outbox is not tested with PostgreSQL "+version, "use one of the versions 14 to 18")
+	if severity, what, do := serverVersion(number/10000, version, v.now()); severity > OK {
+		v.add("server-version", severity, version, what, do)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -105,6 +106,48 @@ func TestAServerThatIsNearlyFullIsFound(t *testing.T) {
 	found = diagnosis(t, db)
 	one(t, found, "connections", doctor.Critical, "", "20 of 20")
 	one(t, found, "connections", doctor.Warning, "postgres", "20 of 22 connections to the database", "CONNECTION LIMIT")
+}
+
+func TestServersAreSupportedUntilPostgreSQLEndsThem(t *testing.T) {
+	day := func(text string) time.Time {
+		at, err := time.Parse(time.DateOnly, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	for _, c := range []struct {
+		major    int
+		on       string
+		severity doctor.Severity
+		says     string
+	}{
+		{13, "2026-11-28", doctor.Critical, "PostgreSQL 13.1 is too old"},
+		{14, "2026-11-12", doctor.OK, ""},
+		{14, "2026-11-28", doctor.Warning, "no fixes for it since 12 November 2026 -> move to a newer major version; the outbox goes on testing with 14 until November 2027"},
+		{15, "2026-11-28", doctor.OK, ""},
+		{15, "2027-11-28", doctor.Warning, "PostgreSQL 15 has ended"},
+		{18, "2026-11-28", doctor.OK, ""},
+		{19, "2026-11-28", doctor.Warning, "PostgreSQL 19.1 is newer than the versions that the outbox is tested with, 14 to 18"},
+	} {
+		severity, what, do := doctor.ServerVersion(c.major, fmt.Sprintf("%d.1", c.major), day(c.on))
+		if severity != c.severity || !strings.Contains(what+" -> "+do, c.says) {
+			t.Errorf("%d on %s: got %v %s -> %s, want %v %s", c.major, c.on, severity, what, do, c.severity, c.says)
+		}
+	}
+	ended := of(mustCheck(t, ill(t), doctor.At(day("2040-01-01"))), "server-version")
+	if len(ended) != 1 || ended[0].Severity != doctor.Warning || !strings.Contains(ended[0].What, "has ended") {
+		t.Errorf("in 2040: got\n%s", printed(ended))
+	}
+}
+
+func mustCheck(t *testing.T, db *database, opts ...doctor.Option) []doctor.Finding {
+	t.Helper()
+	found, err := doctor.Check(t.Context(), db.DB, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
 }
 
 func TestRulesThatNoSmallServerBreaks(t *testing.T) {

@@ -8,10 +8,11 @@ import (
 )
 
 const thereSQL = `/* outbox: whether there is an outbox */
-SELECT to_regclass('outbox.migration') IS NOT NULL, current_database()`
+SELECT to_regclass('outbox.migration') IS NOT NULL, current_database(),
+       EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('outbox.migration') AND attname = 'version' AND atttypid = 'integer'::regtype)`
 
 var versionsSQL = fmt.Sprintf(`/* outbox: versions that were applied */
-SELECT COALESCE(max(m.version), 0),
+SELECT COALESCE(max(m.version), 0), COALESCE(max(COALESCE((to_jsonb(m) ->> 'oldest_version')::integer, m.version)), 0),
        (SELECT COALESCE(string_agg(n::text, ', ' ORDER BY n), '') FROM generate_series(%d, (SELECT max(version) FROM outbox.migration)) AS n
          WHERE NOT EXISTS (SELECT 1 FROM outbox.migration a WHERE a.version = n))
   FROM outbox.migration m`, baseline())
@@ -22,9 +23,9 @@ func checkVersion(ctx context.Context, v *visit) error {
 	if v.schema != "outbox" {
 		migrate = fmt.Sprintf("run outbox migrate up for this schema, or schema.Migrate with schema.Schema(%q)", v.schema)
 	}
-	var there bool
+	var there, ours bool
 	var database string
-	if err := v.row(ctx, thereSQL, nil, &there, &database); err != nil {
+	if err := v.row(ctx, thereSQL, nil, &there, &database, &ours); err != nil {
 		return err
 	}
 	if !there {
@@ -32,9 +33,13 @@ func checkVersion(ctx context.Context, v *visit) error {
 			migrate+"; if it has another schema, name that one")
 		return nil
 	}
-	var version int
-	var missing string
-	if err := v.row(ctx, versionsSQL, nil, &version, &missing); err != nil {
+	if !ours {
+		fault(Critical, fmt.Sprintf("the table migration in the schema %s of the database %s is not the outbox's", v.schema, database),
+			"give the outbox a schema of its own by schema.Schema (outbox --schema)")
+		return nil
+	}
+	version, oldest, missing, err := v.versions(ctx)
+	if err != nil {
 		return err
 	}
 	switch needed := schema.Version(); {
@@ -44,14 +49,23 @@ func checkVersion(ctx context.Context, v *visit) error {
 		return nil
 	case version < needed:
 		fault(Critical, fmt.Sprintf("the schema is at version %d, this program needs %d: relays of its version do not start", version, needed), migrate)
+	case version > needed && oldest <= needed:
+		fault(Info, fmt.Sprintf("the schema is at version %d, this program knows %d: code that knows %d or newer may run beside it", version, needed, oldest),
+			"upgrade the module github.com/txoutbox/outbox, here and wherever relays are of this version, once the deploy is to stay")
 	case version > needed:
-		fault(Warning, fmt.Sprintf("the schema is at version %d, this program knows %d: relays of its version do not start", version, needed),
+		fault(Warning, fmt.Sprintf("the schema is at version %d, which needs code that knows %d; this program knows %d: relays of its version do not start", version, oldest, needed),
 			"upgrade the module github.com/txoutbox/outbox, here and wherever relays are of this version")
 	}
 	if missing != "" {
 		fault(Warning, "versions that were left out: "+missing, v.applyAgain())
 	}
 	return nil
+}
+
+// versions reads the newest version, the oldest code that may run beside it, and what was left out.
+func (v *visit) versions(ctx context.Context) (newest, oldest int, missing string, err error) {
+	err = v.row(ctx, versionsSQL, nil, &newest, &oldest, &missing)
+	return newest, oldest, missing, err
 }
 
 // applyAgain mends what is missing of the schema's objects: the files do no harm when all of them

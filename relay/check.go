@@ -20,6 +20,7 @@ const (
 
 // check is the start of a run: it refuses a database that this code cannot work with.
 type check struct {
+	db          *sql.DB
 	store       *store.Store
 	environment string
 	limits      []store.Limit
@@ -34,7 +35,8 @@ func (c *check) run(ctx context.Context) error {
 	var copied, logged time.Time // since when it is a copy; when the log was last told
 	for {
 		began := time.Now()
-		err := c.try(ctx)
+		state, err := c.try(ctx)
+		err = explainBegin(ctx, c.db, string(c.store.Schema), err)
 		now, wait := time.Now(), copyRecheck
 		switch {
 		case ctx.Err() != nil:
@@ -45,10 +47,12 @@ func (c *check) run(ctx context.Context) error {
 				c.log.Info("outbox: the database was adopted; the relay begins", "after", now.Sub(copied).Round(time.Second))
 				c.copied(nil)
 			}
+			logVersions(c.log, state)
 			return nil
 		case c.once, errors.Is(err, pg.ErrDriver), errors.Is(err, schema.ErrNotMigrated), errors.Is(err, schema.ErrNewer),
 			errors.Is(err, schema.ErrUnsupportedServer), errors.Is(err, schema.ErrUnsupportedEncoding),
-			errors.Is(err, schema.ErrReadOnly), errors.Is(err, schema.ErrRowSecurity):
+			errors.Is(err, schema.ErrStatementPooling), errors.Is(err, schema.ErrReadOnly),
+			errors.Is(err, schema.ErrRowSecurity):
 			return err
 		case errors.Is(err, origin.ErrCopy):
 			c.outage.OK(began, now)
@@ -72,12 +76,12 @@ func (c *check) run(ctx context.Context) error {
 	}
 }
 
-func (c *check) try(ctx context.Context) error {
+func (c *check) try(ctx context.Context) (state schema.State, err error) {
 	if err := c.store.Conns.CheckDriver(ctx); err != nil {
-		return err
+		return state, err
 	}
-	return c.store.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if err := schema.Check(ctx, tx, string(c.store.Schema)); err != nil {
+	err = c.store.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		if state, err = schema.Inspect(ctx, tx, string(c.store.Schema)); err != nil {
 			return err
 		}
 		if err := schema.CheckWritable(ctx, tx); err != nil {
@@ -97,4 +101,5 @@ func (c *check) try(ctx context.Context) error {
 		}
 		return c.store.StoreLimits(ctx, tx, c.limits, false)
 	})
+	return state, err
 }

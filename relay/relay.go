@@ -119,9 +119,10 @@ func New(db *sql.DB, registry *handlers.Registry, config Config) (*Relay, error)
 //
 // It survives whatever happens to the database, and returns nil after ctx has ended. Errors:
 // ErrRunning; and at the start schema.ErrNotMigrated, schema.ErrNewer, schema.ErrUnsupportedServer,
-// schema.ErrUnsupportedEncoding, schema.ErrRowSecurity and schema.ErrReadOnly. A server that becomes
-// read-only later, and one that is a standby, is an outage that Run waits for. A copy of the database
-// is one that it claims nothing in until the copy is adopted: see [ErrCopy].
+// schema.ErrUnsupportedEncoding, schema.ErrRowSecurity, schema.ErrStatementPooling and
+// schema.ErrReadOnly. A server that becomes read-only later, and one that is a standby, is an outage
+// that Run waits for. A copy of the database is one that it claims nothing in until the copy is
+// adopted: see [ErrCopy].
 func (r *Relay) Run(ctx context.Context) error { return r.start(ctx, false) }
 
 // RunOnce runs tasks until none is due that this relay could take, and returns: for tests and cron.

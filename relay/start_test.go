@@ -28,7 +28,7 @@ func TestARelayRefusesADatabaseThatItCannotWorkWith(t *testing.T) {
 	}{
 		{"missing", `DROP SCHEMA outbox CASCADE`, schema.ErrNotMigrated, `the schema "outbox" is at version 0, this code needs ` + version + `: run schema.Migrate`},
 		{"older", `DELETE FROM outbox.migration`, schema.ErrNotMigrated, `the schema "outbox" is at version 0, this code needs ` + version + `: run schema.Migrate`},
-		{"newer", `INSERT INTO outbox.migration (version) VALUES (77)`, schema.ErrNewer, `the schema "outbox" is at version 77, this code knows ` + version + `: upgrade the module`},
+		{"newer", `INSERT INTO outbox.migration (version) VALUES (77)`, schema.ErrNewer, `the schema "outbox" is at version 77, which needs code that knows version 77; this code knows ` + version + `: upgrade the module`},
 		{"read-only", `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`,
 			schema.ErrReadOnly, "default_transaction_read_only is on for the role"},
 		{"not in UTF-8", "", schema.ErrUnsupportedEncoding, "has the encoding LATIN1, the outbox needs UTF8"},

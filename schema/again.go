@@ -63,6 +63,9 @@ func (s *settings) tries(ctx context.Context, what string, step func(context.Con
 
 // again reports whether err may be gone at the next try.
 func again(err error) bool {
+	if errors.Is(err, ErrStatementPooling) { // it wraps the driver's error
+		return false
+	}
 	switch pgerr.Code(err) {
 	case "":
 	case "55P03", "40P01", "40001": // lock not available, deadlock, serialization failure

@@ -10,15 +10,20 @@ import (
 // What [Check], [CheckWritable] and [Migrate] find wrong. The error that wraps one of these says
 // what was found.
 var (
-	// ErrNotMigrated: the schema or its migration table is missing, or older than this code.
+	// ErrNotMigrated: the schema or its migration table is missing, or older than this code; or
+	// objects that are not the outbox's have its names.
 	ErrNotMigrated = errors.New("schema: the outbox is not migrated")
-	// ErrNewer: a newer version of this module migrated the schema.
+	// ErrNewer: a newer version of this module migrated the schema, and this code may not run beside
+	// it.
 	ErrNewer = errors.New("schema: the outbox is newer than this code")
-	// ErrUnsupportedServer: the server is older or newer than the versions of PostgreSQL that are
-	// tested.
+	// ErrUnsupportedServer: the server is older than PostgreSQL 14.
 	ErrUnsupportedServer = errors.New("schema: unsupported server")
 	// ErrUnsupportedEncoding: the database's encoding is not UTF8.
 	ErrUnsupportedEncoding = errors.New("schema: unsupported encoding")
+	// ErrStatementPooling: no transaction is possible, as a pooler gives each statement a connection
+	// of its own.
+	ErrStatementPooling = errors.New("schema: each BEGIN ends the connection, as PgBouncer does in statement mode: " +
+		"set pool_mode to transaction or session for this database and user, or connect to PostgreSQL itself")
 	// ErrReadOnly: the setting default_transaction_read_only is on.
 	ErrReadOnly = errors.New("schema: transactions are read-only by default")
 	// ErrRowSecurity: row level security hides rows of the outbox from the role.

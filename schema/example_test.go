@@ -46,6 +46,29 @@ func ExampleGrantRoles() {
 	// read payloads: pq: permission denied for table task (42501)
 }
 
+// A newer version of the app has migrated the schema, by a migration that lets this code run beside
+// it. This process restarts in the middle of the deploy.
+func ExampleInspect() {
+	ctx := context.Background()
+	url, drop := pgtest.ExampleDatabase()
+	defer drop()
+	db, err := sql.Open("postgres", url)
+	must(err)
+	defer db.Close()
+	must(schema.Migrate(ctx, db))
+	_, err = db.Exec(`INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+1, schema.Version())
+	must(err)
+
+	fmt.Println("migrate:", schema.Migrate(ctx, db))
+	state, err := schema.Inspect(ctx, db, outbox.DefaultSchema)
+	fmt.Println("inspect:", err)
+	fmt.Println("newer by", state.Version-schema.Version())
+	// Output:
+	// migrate: <nil>
+	// inspect: <nil>
+	// newer by 1
+}
+
 // What a driver says of a connection string that it cannot parse repeats it, with the password.
 func ExampleMigrate_connectionString() {
 	db, err := sql.Open("postgres", "postgres://app:hunter2@db:port/app")

@@ -12,13 +12,16 @@ import (
 // Migrate brings the schema to [Version], creating it if it is missing. When there is nothing to do
 // it only reads, so a role without the right to create passes. Otherwise each version is one
 // transaction, under a lock on the table of versions. Any number of processes may call it at once:
-// one does the work, the others find it done. A process of an older version that comes after it
-// gets ErrNewer.
+// one does the work, the others find it done.
 //
 // The role must be allowed to read the table of versions and, when there is something to do, own
 // the outbox's tables; creating the schema takes CREATE on the database. The role that created them
 // is their owner. After [GrantRoles] that is the role <schema>_owner: its members migrate in its
 // name, and what a version adds is its own.
+//
+// Where a newer version of this module has migrated the schema it does nothing: each migration says
+// the oldest code that may run beside it. Such a process starts and works, so a replica may restart
+// in the middle of a deploy, and a deploy may be rolled back. Older code gets ErrNewer.
 //
 // It tries again, with jittered pauses, for a minute: where another transaction is in the way, when
 // it is disturbed by others who migrate, and when the server is starting, stopping, full or refuses
@@ -26,8 +29,9 @@ import (
 // version is there. All else is returned at once. A statement that runs is not cut short after the
 // minute, only when ctx ends.
 //
-// Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrRowSecurity, ErrNewer, ErrNotMigrated for a schema from
-// before the first release and, when there is something to do, ErrReadOnly or that the server is a
+// Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrStatementPooling, ErrRowSecurity, ErrNewer,
+// ErrNotMigrated for a schema from before the first release, or one with objects of the outbox's
+// names that are not its own, and, when there is something to do, ErrReadOnly or that the server is a
 // standby, with nothing written; bad options before any SQL; else the server's, or ctx's with the
 // latest of the server's. It returns at most 10 s after ctx has ended, even if the server does not
 // answer. After any error it may be called again.
@@ -39,7 +43,10 @@ func Migrate(ctx context.Context, db *sql.DB, opts ...Option) error {
 	if db == nil {
 		return errors.New("schema: Migrate: the *sql.DB is nil")
 	}
-	return s.repeat(ctx, "migrate", func(ctx context.Context) (finished bool, err error) { return s.step(ctx, db) })
+	return s.repeat(ctx, "migrate", func(ctx context.Context) (finished bool, err error) {
+		finished, err = s.step(ctx, db)
+		return finished, explainBegin(ctx, db, err)
+	})
 }
 
 // step applies the next missing version, or reports that none is missing.
@@ -50,9 +57,14 @@ func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err err
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
 	err = s.inTx(ctx, conn, true, func(tx *sql.Tx) error {
-		found, err := read(ctx, tx, s.name, s.newest())
-		if finished = found.version == s.newest(); err != nil || finished {
+		state, table, err := read(ctx, tx, s.name, s.newest())
+		if finished = state.Version >= s.newest(); err != nil || finished {
 			return err
+		}
+		if !table {
+			if err := s.checkForeign(ctx, tx); err != nil {
+				return err
+			}
 		}
 		return CheckWritable(ctx, tx)
 	})
@@ -114,6 +126,12 @@ CREATE TABLE IF NOT EXISTS outbox.migration (
 );
 `
 
+// createLock makes processes that create the table wait for each other. Else the server's log would
+// have an error of each that comes second.
+const createLock = `-- schema: create the table of versions, one process at a time
+SELECT pg_advisory_xact_lock(hashtextextended('outbox.migration', 0));
+`
+
 // What a member of the owner makes would be its own, and out of the reach of functions that have
 // the owner's rights.
 const becomeOwner = `-- schema: work as the owner, if GrantRoles made one
@@ -130,16 +148,17 @@ const ownership = "to own the outbox's schema and tables"
 // apply writes the next missing version on tx, unless another process was faster, and reports
 // whether none is missing then.
 func (s *settings) apply(ctx context.Context, tx *sql.Tx) (finished bool, err error) {
-	found, err := read(ctx, tx, s.name, s.newest())
+	_, table, err := readServer(ctx, tx, s.name)
 	if err != nil {
 		return false, err
 	}
-	if !found.table {
-		if _, err := tx.ExecContext(ctx, rename(createMigrationTable, s.name)); err != nil {
+	if !table {
+		if _, err := tx.ExecContext(ctx, rename(createLock+createMigrationTable, s.name)); err != nil {
 			return false, fmt.Errorf("create %s.migration: %w", s.name, needs("CREATE on the database, or on the schema where that exists", err))
 		}
 	}
-	// EXCLUSIVE lets everybody read, so whoever is up to date does not wait.
+	// EXCLUSIVE lets everybody read, so whoever is up to date does not wait. Nothing is read before it:
+	// two that have read the table, and wait for the lock, would be in the way of its ALTER TABLE.
 	lock := "LOCK TABLE " + quote(s.name) + ".migration IN EXCLUSIVE MODE"
 	if checkRoles(s.name) == nil {
 		lock += ";\n" + rename(becomeOwner, s.name)
@@ -147,8 +166,8 @@ func (s *settings) apply(ctx context.Context, tx *sql.Tx) (finished bool, err er
 	if _, err := tx.ExecContext(ctx, lock); err != nil {
 		return false, fmt.Errorf("lock %s.migration: %w", s.name, needs(ownership, err))
 	}
-	version, err := readVersion(ctx, tx, s.name, s.newest())
-	if err != nil || version == s.newest() {
+	version, _, err := readVersion(ctx, tx, s.name, s.newest())
+	if err != nil || version >= s.newest() {
 		return true, err
 	}
 	next := max(version+1, baseline)

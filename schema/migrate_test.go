@@ -152,10 +152,10 @@ func TestWhatCannotBeMigratedIsRefusedBeforeAnyWrite(t *testing.T) {
 		onlyWrite bool // Check may go on
 	}{
 		"a newer schema": {prepare: first() + fmt.Sprintf("INSERT INTO outbox.migration SELECT generate_series(20, %d); INSERT INTO outbox.migration VALUES (999)", Version()),
-			want: ErrNewer, text: fmt.Sprintf("version 999, this code knows %d", Version())},
+			want: ErrNewer, text: fmt.Sprintf("version 999, which needs code that knows version 999; this code knows %d: upgrade the module", Version())},
 		"version 1":        {prepare: beforeBaseline(1), want: ErrNotMigrated, text: fmt.Sprintf(before, 1)},
 		"version 18":       {prepare: beforeBaseline(18), want: ErrNotMigrated, text: fmt.Sprintf(before, 18)},
-		"an old server":    {from: "current_setting('server_version_num')", to: "'130022'", want: ErrUnsupportedServer, text: "supported are 14 to 18"},
+		"an old server":    {from: "current_setting('server_version_num')", to: "'130022'", want: ErrUnsupportedServer, text: "the outbox needs 14 or newer"},
 		"LATIN1":           {url: func(t testing.TB) string { return pgtest.Encoded(t, "LATIN1") }, want: ErrUnsupportedEncoding, text: fmt.Sprintf(encoding, "LATIN1")},
 		"SQL_ASCII":        {url: func(t testing.TB) string { return pgtest.Encoded(t, "SQL_ASCII") }, want: ErrUnsupportedEncoding, text: fmt.Sprintf(encoding, "SQL_ASCII")},
 		"a standby":        {from: "pg_is_in_recovery()", to: "true", text: "is a standby", onlyWrite: true},
@@ -208,9 +208,9 @@ func TestTheFirstFileRefusesWhatCannotBeMigrated(t *testing.T) {
 }
 
 func TestSupportedServers(t *testing.T) {
-	for number, want := range map[int]bool{90624: false, 130022: false, 140000: true, 150018: true, 180004: true, 190000: false} {
+	for number, want := range map[int]bool{90624: false, 130022: false, 140000: true, 150018: true, 180004: true, 190000: true, 300001: true} {
 		err := checkServer(number, "9.9beta")
-		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "PostgreSQL 9.9beta, supported are 14 to 18") {
+		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "PostgreSQL 9.9beta, the outbox needs 14 or newer") {
 			t.Errorf("%d: got %v, want supported: %v", number, err, want)
 		}
 	}

@@ -36,9 +36,11 @@ func RolesSQL(name string) (string, error) {
 // and keep what else they had.
 //
 // Roles are the server's: those that exist stay as they are, and databases with a schema of the
-// same name share them. The schema must be at [Version]. Call it again after each [Migrate] that
-// had something to do: it sets the groups' rights to what this version says. It waits for a Migrate
-// and for another GrantRoles, and any number of processes, in any databases, may call it at once.
+// same name share them. The schema must be at [Version]. Where it is newer, and this code may run
+// beside it, nothing is changed, as newer code knows what to grant. Call it again after each
+// [Migrate] that had something to do: it sets the groups' rights to what this version says. It waits
+// for a Migrate and for another GrantRoles, and any number of processes, in any databases, may call
+// it at once.
 //
 // What changes its owner waits for all transactions that use it, the first time; so best call it
 // with the first Migrate. The [LockTimeout] is 500 ms unless another is given: PostgreSQL then does
@@ -61,7 +63,7 @@ func GrantRoles(ctx context.Context, db *sql.DB, opts ...Option) error {
 		return errors.New("schema: GrantRoles: the *sql.DB is nil")
 	}
 	return s.repeat(ctx, "grant roles in", func(ctx context.Context) (finished bool, err error) {
-		return true, s.grant(ctx, db, script)
+		return true, explainBegin(ctx, db, s.grant(ctx, db, script))
 	})
 }
 
@@ -77,13 +79,24 @@ func (s *settings) grant(ctx context.Context, db *sql.DB, script string) error {
 		return fmt.Errorf("connect: %w", pgerr.WithoutDSN(err))
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
+	newer := false
+	check := func(tx *sql.Tx) error {
+		state, err := Inspect(ctx, tx, s.name)
+		newer = state.Version > Version() // its own code knows what to grant
+		return err
+	}
+	if err := s.inTx(ctx, conn, true, check); err != nil || newer {
+		return err
+	}
 	return s.inTx(ctx, conn, false, func(tx *sql.Tx) error {
-		if err := Check(ctx, tx, s.name); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, script); err != nil {
+		// Before it is read: the script alters the table.
+		if _, err := tx.ExecContext(ctx, "LOCK TABLE "+quote(s.name)+".migration IN EXCLUSIVE MODE"); err != nil {
 			return needs(granting, err)
 		}
-		return nil
+		if err := check(tx); err != nil || newer {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, script)
+		return needs(granting, err)
 	})
 }

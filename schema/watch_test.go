@@ -32,8 +32,12 @@ func (w *watch) writes() (out []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.sent {
-		last := s[strings.LastIndex(s, "\n")+1:]
-		if !strings.HasPrefix(last, "SELECT ") && !strings.HasPrefix(s, "SET LOCAL ") {
+		text := s
+		if strings.HasPrefix(text, "--") {
+			_, text, _ = strings.Cut(text, "\n")
+		}
+		reads := strings.HasPrefix(text, "SELECT ") && !strings.Contains(text, ";")
+		if !reads && !strings.HasPrefix(s, "SET LOCAL ") {
 			out = append(out, s)
 		}
 	}

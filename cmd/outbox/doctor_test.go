@@ -34,7 +34,9 @@ func TestADoctorThatMayNotLookAtEverythingDoesNotSayThatAllIsWell(t *testing.T) 
 	db := openDB(t, pgtest.Local(t, map[string]string{"fsync": "on"}).URL())
 	db.ok(t, "migrate", "up")
 	db.ok(t, "roles", "apply", "-yes")
-	if r := db.run(t, "doctor"); r.code != exitOK || r.err != "" || !strings.HasSuffix(r.out, " checks fine\n") {
+	r := db.run(t, "doctor")
+	ended := strings.Contains(r.out, "warning   server-version: ") // an old server's only finding
+	if r.code != exitOK && !ended || r.err != "" || !strings.HasSuffix(r.out, " checks fine\n") {
 		t.Errorf("got %+v", r)
 	}
 	db.Do(t, `BEGIN; COMMIT`) // the pool has a session of another role's

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
+	"github.com/txoutbox/outbox/schema"
 )
 
 func TestWrongArgumentsEndWithExitCode2(t *testing.T) {
@@ -151,7 +153,13 @@ func TestASchemaThatIsNotMigratedIsOldOrNewerIsSaid(t *testing.T) {
 			db.steps(t, step{"migrate status", exitFailed, c.want})
 		}
 	}
-	db.Do(t, `INSERT INTO outbox.migration (version) SELECT generate_series(19, 99) ON CONFLICT DO NOTHING`)
+	db.Do(t, `DELETE FROM outbox.migration`)
+	db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) SELECT v, 19 FROM generate_series(19, 99) AS v`)
+	db.steps(t,
+		step{"stats", exitOK, ""},
+		step{"migrate up", exitOK, fmt.Sprintf("schema outbox: at version 99 already, newer than this command's %d, which may run beside it\n", schema.Version())},
+		step{"roles apply -yes", exitFailed, "install the command of that version\n"},
+	)
 	db.steps(t, step{"migrate status", 0, "99  of a newer command"})
 }
 

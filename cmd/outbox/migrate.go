@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/admin"
-	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/schema"
 )
 
@@ -55,15 +54,17 @@ func (a *app) applied(ctx context.Context) (at map[int]time.Time, newest int, er
 	}
 	at = map[int]time.Time{}
 	err = a.look(ctx, func(ctx context.Context, q *sql.Tx) error {
-		check := schema.Check(ctx, q, a.schema)
-		if check != nil && !errors.Is(check, schema.ErrNotMigrated) && !errors.Is(check, schema.ErrNewer) {
+		state, check := schema.Inspect(ctx, q, a.schema)
+		switch {
+		case check != nil && !errors.Is(check, schema.ErrNotMigrated) && !errors.Is(check, schema.ErrNewer):
+			return check
+		case state.Version == 0: // the table may be missing
+			return nil
+		case state.Version < firstVersion():
 			return check
 		}
 		rows, err := q.QueryContext(ctx, `/* outbox: migrations that were applied */
 SELECT version, applied_at FROM "`+a.schema+`".migration ORDER BY version`)
-		if pgerr.Code(err) == "42P01" { // there is no such table
-			return nil
-		}
 		if err != nil {
 			return err
 		}
@@ -72,9 +73,6 @@ SELECT version, applied_at FROM "`+a.schema+`".migration ORDER BY version`)
 			var applied time.Time
 			if err := rows.Scan(&newest, &applied); err != nil {
 				return err
-			}
-			if newest < firstVersion() {
-				return check // from before the baseline
 			}
 			at[newest] = applied
 		}
@@ -118,8 +116,11 @@ func (a *app) migrateUp(ctx context.Context) error {
 	if err := schema.Migrate(ctx, a.db, schema.Schema(a.schema)); err != nil {
 		return err
 	}
-	to := schema.Version()
+	to := max(from, schema.Version())
 	said := fmt.Sprintf("schema %s: at version %d already", a.schema, to)
+	if from > schema.Version() {
+		said += fmt.Sprintf(", newer than this command's %d, which may run beside it", schema.Version())
+	}
 	if from < to { // the table of the audit may be one of those that are new
 		said = fmt.Sprintf("schema %s: migrated from version %d to %d", a.schema, from, to)
 		e := admin.Entry{
@@ -155,6 +156,9 @@ its functions any more. Do it again after each migration. --timeout does not bou
 			if err := a.connect(c.Context()); err != nil {
 				return err
 			}
+			if err := a.knowsRights(c.Context()); err != nil {
+				return err
+			}
 			e := admin.Entry{Action: "grant_roles", Target: "schema " + a.schema}
 			err := a.client.Noted(c.Context(), e, func() (int64, error) {
 				return 0, schema.GrantRoles(c.Context(), a.db, schema.Schema(a.schema))
@@ -172,4 +176,16 @@ its functions any more. Do it again after each migration. --timeout does not bou
 		RunE:    func(c *cobra.Command, _ []string) error { return a.printScript(schema.RolesSQL) },
 	})
 	return c
+}
+
+// knowsRights refuses a schema that is newer than this command: it does not know all rights.
+func (a *app) knowsRights(ctx context.Context) error {
+	return a.look(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		state, err := schema.Inspect(ctx, tx, a.schema)
+		if err == nil && state.Version > schema.Version() {
+			err = fmt.Errorf("the schema %s is at version %d, and this command knows the rights of version %d: install the command of that version",
+				a.schema, state.Version, schema.Version())
+		}
+		return err
+	})
 }

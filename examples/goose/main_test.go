@@ -40,4 +40,16 @@ func TestGooseAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
 	if _, err := db.Exec(`INSERT INTO outbox.task (task_type) VALUES ('A')`); err != nil {
 		t.Error(err)
 	}
+
+	// Newer code has migrated the schema, and this code restarts.
+	newer := schema.Version() + 1
+	_, err = db.Exec(fmt.Sprintf(`INSERT INTO outbox.migration (version, oldest_version) VALUES (%d, %d);
+		INSERT INTO goose_outbox_version (version_id, is_applied) VALUES (%[1]d, true)`, newer, newer-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := run(t.Context(), url, &out); err != nil {
+		t.Errorf("beside a newer schema: %v", err)
+	}
 }

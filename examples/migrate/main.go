@@ -76,17 +76,26 @@ func upFiles(files fs.FS) (fs.FS, error) {
 	return out, err
 }
 
+// upOutbox applies the outbox's files. Where newer code has, golang-migrate would look for its files.
+func upOutbox(ctx context.Context, db *sql.DB) (version uint, err error) {
+	state, err := schema.Inspect(ctx, db, outbox.DefaultSchema)
+	if state.Version > schema.Version() {
+		return uint(state.Version), err // nil if this code may run beside it
+	}
+	files, err := upFiles(schema.Files)
+	if err != nil {
+		return 0, err
+	}
+	return up(ctx, db, files, ".", "migrate_outbox_version")
+}
+
 func run(ctx context.Context, url string, out io.Writer) error {
 	db, err := pgdb.Open(url)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	files, err := upFiles(schema.Files)
-	if err != nil {
-		return err
-	}
-	version, err := up(ctx, db, files, ".", "migrate_outbox_version")
+	version, err := upOutbox(ctx, db)
 	if err != nil {
 		return err
 	}

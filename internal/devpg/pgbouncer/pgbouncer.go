@@ -1,4 +1,5 @@
-// Package pgbouncer runs a PgBouncer in transaction mode before a server.
+// Package pgbouncer runs a PgBouncer before a server, in transaction mode unless it is asked for
+// another.
 package pgbouncer
 
 import (
@@ -24,6 +25,7 @@ type Pooler struct {
 	dir     *watched.Dir
 	process *watched.Process
 	address string
+	mode    string
 	front   *front // nil if it needs none
 }
 
@@ -37,7 +39,7 @@ listen_port = %d
 unix_socket_dir =
 auth_type = md5
 auth_file = %s
-pool_mode = transaction
+pool_mode = %s
 ignore_startup_parameters = extra_float_digits
 server_round_robin = 1
 default_pool_size = 60
@@ -47,10 +49,16 @@ log_connections = 0
 log_disconnections = 0
 `
 
+// Option changes how a PgBouncer is started.
+type Option func(*Pooler)
+
+// Mode is its pool_mode, in place of transaction.
+func Mode(mode string) Option { return func(p *Pooler) { p.mode = mode } }
+
 // Start starts a PgBouncer for the server's administrator and any database. Its program is found on
 // PATH, in /usr/sbin or in /usr/local/sbin. Like a server it runs as another user than root, and
 // ends when this process does. The caller must call Close.
-func Start(ctx context.Context, server *url.URL) (*Pooler, error) {
+func Start(ctx context.Context, server *url.URL, opts ...Option) (*Pooler, error) {
 	bin, err := find()
 	if err != nil {
 		return nil, err
@@ -59,7 +67,10 @@ func Start(ctx context.Context, server *url.URL) (*Pooler, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pooler{dir: dir}
+	p := &Pooler{dir: dir, mode: "transaction"}
+	for _, o := range opts {
+		o(p)
+	}
 	for range 20 {
 		if err = p.start(ctx, bin, server); err == nil || !strings.Contains(err.Error(), "ddress already in use") {
 			break
@@ -110,7 +121,7 @@ func (p *Pooler) start(ctx context.Context, bin string, server *url.URL) error {
 	if serverPort == "" {
 		serverPort = "5432"
 	}
-	file, err := p.dir.WriteFile("pgbouncer.ini", fmt.Sprintf(config, server.Hostname(), serverPort, port, users))
+	file, err := p.dir.WriteFile("pgbouncer.ini", fmt.Sprintf(config, server.Hostname(), serverPort, port, users, p.mode))
 	if err != nil {
 		return err
 	}

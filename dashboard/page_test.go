@@ -178,6 +178,23 @@ func TestADeadRelayThatNeedsNothingIsQuietAndAnAuditEntryLeadsToItsTask(t *testi
 	}
 }
 
+// A relay that was killed is not alive on any page, though its leases last for some seconds.
+func TestARelayWithoutAHeartbeatIsMissing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	s := serve(t, db, dashboard.Config{Authorize: as(dashboard.View)})
+	db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES (gen_random_uuid(), 'killed.fra', 7, clock_timestamp() + interval '3900 milliseconds', '{}')`)
+	page := s.get(t, "relays")
+	missing := regexp.MustCompile(`killed.fra pid 7 missing .* State missing: last seen \d+ s ago`)
+	dead := regexp.MustCompile(`killed.fra pid 7 dead .* State dead`) // on a machine that was busy for so long
+	if text := page.text(); !missing.MatchString(text) && !dead.MatchString(text) {
+		t.Errorf("the page does not show it as missing: %s", text)
+	}
+	if text := s.get(t, "").text(); !strings.Contains(text, "killed.fra pid 7 missing") && !strings.Contains(text, "killed.fra pid 7 dead") {
+		t.Errorf("the overview does not show it as missing: %s", text)
+	}
+}
+
 func TestPollsGetWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	db, s := filled(t)

@@ -165,12 +165,14 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 				db.Enqueue(t, "TX", 5)
 				return db
 			}
+			const place = ", relay/app_code_test.go:"
 			check := func(db *database) {
 				t.Helper()
 				for name, c := range types {
 					want := c.text
 					if want == "" {
 						want = said
+						db.wantRows(t, 2, `outbox.dead_task WHERE task_type = $1 AND position($2 IN last_error) > 0`, name, place)
 					}
 					got := db.Text(t, `SELECT count(*) FILTER (WHERE attempt = 2 AND reason = 'attempts' AND position($2 IN last_error) > 0) || ' ' || count(*) || ' ' || min(last_error)
 						  FROM outbox.dead_task WHERE task_type = $1`, name, want)
@@ -234,9 +236,14 @@ func TestAppCodeMayPanicOrEndItsGoroutine(t *testing.T) {
 					t.Errorf("%s: %d records of its Backoff", name, log.Count(want))
 				}
 			}
-			for _, want := range []string{"OnDead panicked", "an observer panicked", "it panicked: ", `its Next panicked; it is tried again" schedule="bad as it fires"`, `its Next panicked; it is tried again" schedule="bad as it is added"`} {
+			for _, want := range []string{"Backoff panicked", "OnDead panicked", "an observer panicked", "it panicked: ", `its Next panicked; it is tried again" schedule="bad as it fires"`, `its Next panicked; it is tried again" schedule="bad as it is added"`} {
 				if log.Count(want) == 0 {
 					t.Errorf("no record with %q", want)
+				}
+				for line := range strings.Lines(log.String()) {
+					if strings.Contains(line, want) && (!strings.Contains(line, place) || !strings.Contains(line, " stack=")) {
+						t.Errorf("no place or no stack in %s", line)
+					}
 				}
 			}
 			db.wantText(t, "bad as it fires: false, good: true", `SELECT string_agg(name || ': ' || (next_at > now()), ', ' ORDER BY name) FROM outbox.schedule`)

@@ -3,9 +3,13 @@
 -- order of a locale misses rows once another version of libc or ICU has another order.
 -- With psql: psql -v ON_ERROR_STOP=1 -1 -f 00034_collation.sql
 --
--- It holds an ACCESS EXCLUSIVE lock on each table while PostgreSQL rebuilds the table's indexes, and
--- rewrites no table. It fails where a view, a policy, or a trigger's or publication's WHEN or WHERE
--- of the app's names one of these columns: drop it before, and create it again.
+-- It holds ACCESS EXCLUSIVE locks on all tables with such text while PostgreSQL rebuilds their
+-- indexes, and rewrites no table. It takes all locks at the start. Other transactions may lock these
+-- tables in any order. So it gives up, with 55P03, before a transaction that waits for it could
+-- become the victim of a deadlock: try it again, as Migrate does.
+--
+-- It fails where a view, a policy, or a trigger's or publication's WHEN or WHERE of the app's names
+-- one of these columns: drop it before, and create it again.
 
 -- +goose StatementBegin
 DO $$
@@ -13,12 +17,29 @@ DECLARE
   again     text[]; -- what has to stand aside
   grants    text[];
   statement text;
+  lock_timeout text := current_setting('lock_timeout');
+  patience     integer; -- in milliseconds, for all locks but the first
+  locked       timestamptz;
 BEGIN
   IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'outbox.task'::regclass
                 AND attname = 'task_type' AND attcollation = 'pg_catalog."C"'::regcollation) THEN
     RETURN;
   END IF;
-  LOCK TABLE outbox.keyed_task, outbox.task IN ACCESS EXCLUSIVE MODE;
+  -- Others hold the first lock longest. A transaction that waits for it looks for deadlocks after
+  -- deadlock_timeout: the migration has all locks by then, or none.
+  LOCK TABLE outbox.task IN ACCESS EXCLUSIVE MODE;
+  locked := clock_timestamp();
+  SELECT min(CASE WHEN name = 'deadlock_timeout' THEN setting::integer * 2 / 3
+                  ELSE NULLIF(setting::integer, 0) END)
+    INTO patience FROM pg_settings WHERE name IN ('lock_timeout', 'deadlock_timeout');
+  FOREACH statement IN ARRAY ARRAY['keyed_task', 'inbox', 'unique_key', 'headless_key', 'dead_task',
+    'done_task', 'counter_log', 'counter', 'sample', 'slot', 'bucket', 'task_type', 'schedule',
+    'maintenance', 'audit', 'relay'] LOOP
+    PERFORM set_config('lock_timeout', GREATEST(1, patience
+      - extract(epoch FROM clock_timestamp() - locked) * 1000)::integer::text, true);
+    EXECUTE format('LOCK TABLE outbox.%I IN ACCESS EXCLUSIVE MODE', statement);
+  END LOOP;
+  PERFORM set_config('lock_timeout', lock_timeout, true);
 
   -- What names columns stands aside, and comes again as it is now. The rights of a view that is
   -- dropped are gone, those of a function that is replaced are not.
@@ -106,7 +127,6 @@ BEGIN
     EXECUTE statement;
   END LOOP;
 
-  -- The last, as relays write their heartbeats to it.
   ALTER TABLE outbox.relay
     ALTER COLUMN host TYPE text COLLATE "C", ALTER COLUMN task_types TYPE text[] COLLATE "C";
 END

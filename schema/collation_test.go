@@ -1,10 +1,12 @@
 package schema
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 )
@@ -68,5 +70,41 @@ func TestTheCollationsOfColumnsChangeNothingElse(t *testing.T) {
 		AND attname IN ('task_type', 'unique_key')`
 	if got := list(t, db, name, statistics); got != "task_type unique_key" {
 		t.Errorf("there are statistics of %q, want task_type unique_key", got)
+	}
+}
+
+// A transaction of the app may have locked any of the tables when the migration comes, and lock
+// another one then. The migration gives way.
+func TestTheMigrationOfCollationsMakesNobodyTheVictimOfADeadlock(t *testing.T) {
+	url := pgtest.Database(t)
+	at := slices.IndexFunc(migrations(), func(text string) bool { return strings.Contains(text, "DROP VIEW outbox.keyed_task") })
+	migrate(t, open(t, url), files(migrations()[:at]...))
+	db := open(t, url, "deadlock_timeout", "300ms")
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.Exec(`INSERT INTO outbox.inbox (source, event_id, keep_until) VALUES ('a', '1', now())`); err != nil {
+		t.Fatal(err)
+	}
+	migrated := make(chan error, 1)
+	go func() {
+		migrated <- Migrate(t.Context(), db, LockTimeout(10*time.Second), files(migrations()[:at+1]...))
+	}()
+	// A migration that waits for so long has looked for deadlocks, and found none.
+	const waits = `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'outbox.inbox'::regclass
+		AND waitstart < clock_timestamp() - interval '400 milliseconds'`
+	for range 100 {
+		if scan[int](t, db, waits) > 0 {
+			break
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	if _, err := tx.Exec(`INSERT INTO outbox.task (task_type) VALUES ('A')`); err != nil {
+		t.Errorf("the app, which had locked the inbox: %v", err)
+	}
+	if err := errors.Join(tx.Commit(), <-migrated); err != nil {
+		t.Error(err)
 	}
 }

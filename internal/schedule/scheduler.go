@@ -30,15 +30,16 @@ type Params struct {
 // goroutine.
 type Scheduler struct {
 	Params
-	registered map[string]bool // as far as is known
-	known      map[string]bool // names that this run has registered before
-	changed    map[string]bool // names that another process has changed, as was logged
+	registered map[string]bool  // as far as is known
+	known      map[string]bool  // names that this run has registered before
+	changed    map[string]bool  // names that another process has changed, as was logged
+	overdue    map[string]int64 // the firing by name for which it was registered again
 	rests      rests
 }
 
 // New returns the scheduler of one run of a relay.
 func New(p Params) *Scheduler {
-	return &Scheduler{Params: p, registered: map[string]bool{}, known: map[string]bool{}, changed: map[string]bool{}, rests: rests{}}
+	return &Scheduler{Params: p, registered: map[string]bool{}, known: map[string]bool{}, changed: map[string]bool{}, overdue: map[string]int64{}, rests: rests{}}
 }
 
 // Run fires until ctx ends. Its timer is set to the next firing.

@@ -55,7 +55,6 @@ type dispatcher struct {
 	typeFails   func(taskType string, f *failing)
 	headsFail   func(f *failing)
 	heads       failing // promotions of heads of ordering keys
-	unreadable  unreadable
 	mute        bool  // without a heartbeat it may not claim
 	failed      error // RunOnce ends with it
 

@@ -112,26 +112,24 @@ func (f *failing) kind() string {
 	return "as the log says"
 }
 
-// unreadable is when the latest tasks were set aside that cannot be read, by type.
+// unreadable is when the latest tasks of a lane were set aside that cannot be read. Its claims may
+// fail at once, and one at a time looks for such tasks.
 type unreadable struct {
 	mu sync.Mutex
-	at map[string]time.Time
+	at time.Time
 }
 
-// setAside sets aside the tasks that a claim of the type cannot have read, which began at the given
-// time and failed. It reports whether there were any: the others can be claimed then.
-func (u *unreadable) setAside(taskType string, began time.Time, find func() int) bool {
+// setAside sets aside the tasks that a claim cannot have read, which began at the given time and
+// failed. It reports whether there were any: the others can be claimed then.
+func (u *unreadable) setAside(began time.Time, find func() int) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.at[taskType].After(began) { // another claim had met them too
+	if u.at.After(began) { // another claim had met them too
 		return true
 	}
 	if find() == 0 {
 		return false
 	}
-	if u.at == nil {
-		u.at = map[string]time.Time{}
-	}
-	u.at[taskType] = time.Now()
+	u.at = time.Now()
 	return true
 }

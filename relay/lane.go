@@ -29,8 +29,9 @@ type lane struct {
 	turns      int         // claims in the lane's order that found tasks, since the last one by due time
 	oldest     plan.Oldest // where the next one by due time begins
 
-	failing   failing
-	promoting failing // of what is due: to make it ready
+	failing    failing
+	promoting  failing // of what is due: to make it ready
+	unreadable unreadable
 
 	slotAt   time.Time     // other relays had all slots of its type: try again then
 	slotWait time.Duration // how long that wait was

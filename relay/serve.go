@@ -140,7 +140,7 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
 		})
 		if !claimed {
 			d.rates.unused(c.h, limit)
-			aside = !start.hinted && d.setAside(c.h, began, err, limit, next.Places)
+			aside = !start.hinted && d.setAside(c, began, err, limit, next.Places)
 		}
 		d.rates.unused(c.h, len(left))
 	}
@@ -193,7 +193,7 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
 			}
 		})
 		if err != nil {
-			runs, aside = nil, !start.hinted && d.setAside(c.h, began, err, limit, next.Places)
+			runs, aside = nil, !start.hinted && d.setAside(c, began, err, limit, next.Places)
 		}
 		d.rates.unused(c.h, limit-len(runs))
 	}
@@ -242,8 +242,8 @@ func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
 
 // setAside sets aside the tasks that cannot be read, among those that a failed claim of up to limit
 // tasks met, and reports whether there were any.
-func (d *dispatcher) setAside(h *handler.Handler, began time.Time, err error, limit int, places func() []store.Place) bool {
-	return pgerr.Refusal(err) && !errors.Is(err, run.ErrNoSlot) && d.unreadable.setAside(h.Type, began, func() int { return d.r.SetAside(h, limit, places()) })
+func (d *dispatcher) setAside(c *lane, began time.Time, err error, limit int, places func() []store.Place) bool {
+	return pgerr.Refusal(err) && !errors.Is(err, run.ErrNoSlot) && c.unreadable.setAside(began, func() int { return d.r.SetAside(c.h, limit, places()) })
 }
 
 // ended hears of runs of leased tasks whose results are committed.

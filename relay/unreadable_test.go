@@ -11,7 +11,9 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -223,4 +225,67 @@ func TestMissingRightsSetNoTaskAside(t *testing.T) {
 	r.Log.Want(t, 0, "in vain")
 	db.Do(t, definition)
 	db.Emptied(t, 20*time.Second)
+}
+
+// While the tasks of one type are looked through, another type does not wait.
+func TestTypesWithTasksThatCannotBeReadDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.Do(t, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(48); RETURN NEW; END $$;
+		CREATE TRIGGER slow BEFORE UPDATE ON outbox.task FOR EACH ROW WHEN (NEW.state = 'scheduled' AND NEW.task_type = 'SLOW') EXECUTE FUNCTION slow()`)
+	const tries = 5 // as the slow one gives up after 10 s
+	db.damaged(t, "SLOW", "")
+	for range tries {
+		db.damaged(t, "OTHER", `state = 'scheduled', run_at = now() + interval '1 day'`)
+	}
+	held, err := db.BeginTx(t.Context(), nil)
+	if err == nil {
+		_, err = held.Exec(`SELECT pg_advisory_xact_lock(48)`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback() }()
+	reg := handlers.New()
+	for _, name := range []string{"SLOW", "OTHER"} {
+		relaytest.Register(reg, "leased", name, 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
+	}
+	run(t, db, reg, relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
+	waits := func() string {
+		return db.Text(t, `SELECT string_agg(pid || ' since ' || query_start, ', ') FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`)
+	}
+	for try := 1; ; try++ {
+		var before string
+		eventually(t, 20*time.Second, "the slow type's task is being put off", func() bool { before = waits(); return before != "" })
+		db.Do(t, `UPDATE outbox.task SET state = 'ready', run_at = now() WHERE task_id = (SELECT min(task_id) FROM outbox.task WHERE task_type = 'OTHER' AND last_error IS NULL)`)
+		db.becomes(t, 20*time.Second, try, "the other type's task is put off", `SELECT count(*) FROM outbox.task WHERE task_type = 'OTHER' AND last_error IS NOT NULL`)
+		if waits() == before {
+			break
+		}
+		if try == tries {
+			t.Fatalf("in each of %d tries the slow one had given up before", try)
+		}
+	}
+	if err := held.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	db.becomes(t, 20*time.Second, 0, "both have no task that is ready", `SELECT count(*) FROM outbox.task WHERE state = 'ready'`)
+	db.Do(t, `DELETE FROM outbox.task`)
+}
+
+// The error is the one of the statement that failed.
+func TestLookingForTasksThatCannotBeReadEndsWithItsTransaction(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.damaged(t, "IT", "")
+	db.damaged(t, "IT", "")
+	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not to be put off'; END $$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON outbox.task FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	s := store.Store{Schema: "outbox", Conns: pg.NewPool(db.DB)}
+	_, err := s.SetAside(t.Context(), "IT", store.Place{Priority: -1 << 15, TaskID: -1 << 62}, 10)
+	if err == nil || !strings.Contains(err.Error(), "not to be put off") || strings.Contains(err.Error(), "aborted") {
+		t.Errorf("got %v, want the trigger's error alone", err)
+	}
+	s.Conns.Close()
+	db.Do(t, `DELETE FROM outbox.task`)
 }

@@ -94,7 +94,10 @@ func (s *Store) setAside(ctx context.Context, tx *sql.Tx, ids []int64, unreadabl
 		return err
 	}
 	if n := len(ids); n > 1 {
-		return errors.Join(s.setAside(ctx, tx, ids[:n/2], unreadable), s.setAside(ctx, tx, ids[n/2:], unreadable))
+		if err := s.setAside(ctx, tx, ids[:n/2], unreadable); err != nil {
+			return err
+		}
+		return s.setAside(ctx, tx, ids[n/2:], unreadable)
 	}
 	unreadable[ids[0]] = failed
 	text := pgerr.Text(fmt.Errorf("relay: the task cannot be read and is put off by %v: %w", SetAsideFor, failed))

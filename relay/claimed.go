@@ -81,7 +81,7 @@ func (d *dispatcher) laneFailed(c *lane, limit int, err error, began time.Time) 
 // laneWorks notes that a claim of the lane and all that is recorded of it came through, or that
 // there is nothing to claim.
 func (d *dispatcher) laneWorks(c *lane) {
-	known := c.failing.times >= failingAfter
+	known := c.failing.fails()
 	c.failing.forget()
 	if known {
 		d.tellFailures(c)
@@ -106,7 +106,7 @@ func (d *dispatcher) promotionFailed(c *lane, err error, began time.Time) {
 
 // promotionWorks notes that what is due of a type was promoted, or that nothing was.
 func (d *dispatcher) promotionWorks(c *lane) {
-	known := c.promoting.times >= failingAfter
+	known := c.promoting.fails()
 	c.promoting.forget()
 	if known {
 		d.tellFailures(c)
@@ -138,9 +138,9 @@ func (d *dispatcher) headsPolled(refused error, began time.Time) {
 // tellFailures tells Health whether the type fails.
 func (d *dispatcher) tellFailures(c *lane) {
 	switch {
-	case c.failing.times >= failingAfter:
+	case c.failing.fails():
 		d.typeFails(c.h.Type, &c.failing)
-	case c.promoting.times >= failingAfter:
+	case c.promoting.fails():
 		d.typeFails(c.h.Type, &c.promoting)
 	default:
 		d.typeFails(c.h.Type, nil)

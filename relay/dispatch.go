@@ -55,8 +55,8 @@ type dispatcher struct {
 	typeFails   func(taskType string, f *failing)
 	headsFail   func(f *failing)
 	heads       failing // promotions of heads of ordering keys
-	mute        bool  // without a heartbeat it may not claim
-	failed      error // RunOnce ends with it
+	mute        bool    // without a heartbeat it may not claim
+	failed      error   // RunOnce ends with it
 
 	polling         bool
 	polledAt        time.Time

@@ -15,7 +15,10 @@ import (
 const (
 	restLeast     = 20 * time.Millisecond // it rests, each time twice as long,
 	restMost      = time.Second           // but no longer, and so long at once where PostgreSQL refuses it
-	failingAfter  = 3                     // failures in a row are logged and seen in Health
+	failingAfter  = 3                     // failures in a row are logged and seen in Health,
+	failingShare  = .25                   // and so is this share of its latest claims,
+	shareOf       = 16                    // which are so many or so
+	shareLasts    = time.Minute           // and Health forgets it as long after the latest failure
 	failureLogged = time.Minute           // at most once in
 	growBelow     = pg.StatementTimeout / 4
 	largestClaim  = 1 << 16
@@ -25,6 +28,7 @@ const (
 // recorded of its runs, or of promotions.
 type failing struct {
 	times     int       // in a row
+	share     float64   // of the latest claims, where more than failingAfter never failed in a row
 	since, at time.Time // of the first and the latest
 	until     time.Time // the lane rests
 	err       error     // the latest
@@ -37,10 +41,11 @@ func (f *failing) note(err error, began, now time.Time) {
 	if began.Before(f.at) {
 		return // one of several that failed together
 	}
-	if f.times == 0 {
+	if f.since.IsZero() {
 		f.since = now
 	}
 	f.times++
+	f.share += (1 - f.share) / shareOf
 	f.at, f.err = now, err
 	rest := restMost
 	if !pgerr.Refusal(err) {
@@ -49,12 +54,28 @@ func (f *failing) note(err error, began, now time.Time) {
 	f.until = now.Add(rest)
 }
 
-// forget notes a success.
-func (f *failing) forget() { *f = failing{logged: f.logged, most: f.most} }
+// forget notes a success. After many failures in a row it is over; a lane that fails now and again is
+// told from one that works by their share.
+func (f *failing) forget() {
+	next := failing{logged: f.logged, most: f.most}
+	if f.times < failingAfter {
+		next.share = f.share * (1 - 1./shareOf)
+	}
+	if next.often() {
+		next.since, next.at, next.err = f.since, f.at, f.err
+	}
+	*f = next
+}
+
+// often reports whether the share of failures is too large.
+func (f *failing) often() bool { return f.share >= failingShare }
+
+// fails reports whether the lane is to be named.
+func (f *failing) fails() bool { return f.times >= failingAfter || f.often() }
 
 // logs reports whether the failures are to be logged now.
 func (f *failing) logs(now time.Time) bool {
-	if f.times < failingAfter && !pgerr.Refusal(f.err) || now.Sub(f.logged) < failureLogged {
+	if !f.fails() && !pgerr.Refusal(f.err) || now.Sub(f.logged) < failureLogged {
 		return false
 	}
 	f.logged = now
@@ -96,7 +117,11 @@ func (f *failing) upTo(limit int) int {
 
 // text is for Health.
 func (f *failing) text() string {
-	return fmt.Sprintf("since %s, %d failures in a row, the last one %s", f.since.UTC().Format(time.RFC3339), f.times, f.kind())
+	how := "a quarter or more of the tries fail"
+	if f.times >= failingAfter {
+		how = fmt.Sprintf("%d failures in a row", f.times)
+	}
+	return fmt.Sprintf("since %s, %s, the last one %s", f.since.UTC().Format(time.RFC3339), how, f.kind())
 }
 
 // kind is the latest error without the words of the driver or the server.

@@ -120,6 +120,43 @@ func TestATypeWhoseClaimsFailIsNamedWhileOthersGoOn(t *testing.T) {
 	relaytest.Together(t, tests)
 }
 
+// A type that fails every second time never fails three times in a row, and is named all the same.
+func TestATypeThatFailsEverySecondTimeIsNamed(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(*testing.T){}
+	for _, kind := range []string{"tx", "leased"} {
+		tests[kind] = func(t *testing.T) {
+			db := newDatabase(t)
+			db.Do(t, `CREATE SEQUENCE claims`) // which no rollback sets back
+			db.Do(t, `CREATE FUNCTION every_second() RETURNS trigger LANGUAGE plpgsql AS $$
+				BEGIN
+				  IF EXISTS (SELECT FROM claimed WHERE state = 'ready') AND nextval('claims') % 2 = 0 THEN
+				    RAISE EXCEPTION 'now and again' USING ERRCODE = '57014';
+				  END IF;
+				  RETURN NULL;
+				END $$;
+				CREATE TRIGGER every_second_updated AFTER UPDATE ON outbox.task REFERENCING OLD TABLE AS claimed FOR EACH STATEMENT EXECUTE FUNCTION every_second();
+				CREATE TRIGGER every_second_deleted AFTER DELETE ON outbox.task REFERENCING OLD TABLE AS claimed FOR EACH STATEMENT EXECUTE FUNCTION every_second()`)
+			reg := handlers.New()
+			relaytest.Register(reg, kind, "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
+			db.Enqueue(t, "IT", 100)
+			r := run(t, db, reg, relay.Config{Workers: 1, PollInterval: 20 * time.Millisecond})
+			eventually(t, 30*time.Second, "Health names the type", func() bool { return errors.Is(r.Health(), relay.ErrTypeFails) })
+			if text := r.Health().Error(); !strings.Contains(text, "IT") || !strings.Contains(text, "57014") {
+				t.Errorf("Health: %s; want it to name the type and the SQLSTATE", text)
+			}
+			r.Log.Want(t, 1, "cannot be claimed")
+			db.Do(t, `DROP FUNCTION every_second CASCADE`)
+			eventually(t, 30*time.Second, "it is healthy again", func() bool {
+				db.Enqueue(t, "IT", 1)
+				db.doneOf(t, "IT")
+				return r.Health() == nil
+			})
+		}
+	}
+	relaytest.Together(t, tests)
+}
+
 // A goroutine that a handler leaves behind may end its transaction or its connection at any moment,
 // also while the relay commits.
 func TestAHandlerWhoseGoroutineEndsItsConnectionIsNoOutage(t *testing.T) {

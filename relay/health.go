@@ -25,8 +25,9 @@ var (
 	// no outage is known yet. The relay claims nothing.
 	ErrNoHeartbeat = upkeep.ErrNoHeartbeat
 	// ErrTypeFails: tasks of a type could not be claimed or recorded, three times in a row or more,
-	// and it has not worked since. The relay tries again by itself, and other types go on. The text
-	// names the type and the SQLSTATE.
+	// and it has not worked since. Or a quarter of its latest claims failed, the last one within a
+	// minute. The relay tries again by itself, and other types go on. The text names the type and
+	// the SQLSTATE.
 	ErrTypeFails = errors.New("relay: tasks of a type cannot be claimed or recorded")
 	// ErrCopy: the database is a copy of the one that its tasks were enqueued in, made by a dump, a
 	// template or logical replication; or one of another Config.Environment. The relay claims
@@ -42,13 +43,18 @@ var (
 
 // life is what Health looks at of one run.
 type life struct {
-	claiming context.Context  // of Run: it claims no more after its end
-	leaseEnd func() time.Time // unless a heartbeat comes through; zero if none has
-	outage   time.Time        // when it began; zero: there is none
-	failing  map[string]error // by type
-	copied   error            // the database is a copy
-	ordering error            // of the next tasks of ordering keys
-	hidden   error            // row level security hides rows
+	claiming context.Context        // of Run: it claims no more after its end
+	leaseEnd func() time.Time       // unless a heartbeat comes through; zero if none has
+	outage   time.Time              // when it began; zero: there is none
+	failing  map[string]typeFailure // by type
+	copied   error                  // the database is a copy
+	ordering error                  // of the next tasks of ordering keys
+	hidden   error                  // row level security hides rows
+}
+
+type typeFailure struct {
+	err   error
+	until time.Time // Health says so; zero: until it works
 }
 
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last
@@ -86,7 +92,9 @@ func (r *Relay) Health() error {
 	}
 	failing := []error{l.ordering}
 	for _, taskType := range slices.Sorted(maps.Keys(l.failing)) {
-		failing = append(failing, l.failing[taskType])
+		if f := l.failing[taskType]; f.until.IsZero() || time.Now().Before(f.until) {
+			failing = append(failing, f.err)
+		}
 	}
 	return errors.Join(failing...)
 }
@@ -94,7 +102,7 @@ func (r *Relay) Health() error {
 // live begins the life of a run; the returned function ends it.
 func (r *Relay) live(claiming context.Context) (end func()) {
 	r.mu.Lock()
-	r.life = &life{claiming: claiming, leaseEnd: r.heart.LeaseEnd, failing: map[string]error{}}
+	r.life = &life{claiming: claiming, leaseEnd: r.heart.LeaseEnd, failing: map[string]typeFailure{}}
 	r.mu.Unlock()
 	r.observers.tellChange(Started, r.born)
 	return func() {
@@ -137,7 +145,11 @@ func (r *Relay) typeFails(taskType string, f *failing) {
 		delete(r.life.failing, taskType)
 		return
 	}
-	r.life.failing[taskType] = fmt.Errorf("%w: %q %s", ErrTypeFails, taskType, f.text())
+	failure := typeFailure{err: fmt.Errorf("%w: %q %s", ErrTypeFails, taskType, f.text())}
+	if f.times < failingAfter {
+		failure.until = f.at.Add(shareLasts)
+	}
+	r.life.failing[taskType] = failure
 }
 
 // orderingFails hears of failures to make the next tasks of ordering keys ready; nil: it works again.

@@ -41,6 +41,7 @@ func (d *dispatcher) took(c *lane, t taken) {
 	d.lanes.took(c, t)
 	if t.tasks > 0 {
 		c.failing.grow(time.Since(t.began))
+		c.taskBytes = max(1+t.bytes/t.tasks, c.taskBytes/2)
 		c.slotWait = 0
 		d.found, d.hitUnknown, d.emptyPolls = true, false, 0
 	}

@@ -74,6 +74,23 @@ func TestAClaimOfManyThatTimesOutIsMadeSmaller(t *testing.T) {
 	relaytest.Together(t, tests)
 }
 
+// A relay with many workers does not ask for hundreds of large tasks at once: over a slow network none
+// of them would begin before all have arrived.
+func TestAClaimOfLargeLeasedTasksTakesFew(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.tooMany(t, "IT", 100, "57014")
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload)
+		SELECT 'IT', jsonb_build_object('n', n, 'large', repeat('x', 100 << 10)) FROM generate_series(1, 300) n`)
+	reg := handlers.New()
+	relaytest.Register(reg, "leased", "IT", 1, func(context.Context, outbox.Tx, []*outbox.Task[payload]) error { return nil })
+	run(t, db, reg, relay.Config{Workers: 400, PollInterval: 50 * time.Millisecond})
+	db.Emptied(t, 30*time.Second)
+	if n := db.Int(t, `SELECT count(*) FROM pg_sequences WHERE sequencename = 'too_many' AND last_value IS NOT NULL`); n > 0 {
+		t.Error("a claim took more than 100 tasks of 100 KiB")
+	}
+}
+
 // What another type does well says nothing about the one that fails: it is named, in the log once a
 // minute and in Health for as long as it fails.
 func TestATypeWhoseClaimsFailIsNamedWhileOthersGoOn(t *testing.T) {

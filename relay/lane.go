@@ -24,6 +24,7 @@ type lane struct {
 	finding    int        // those of them that have not said what they found
 	claiming   int        // other claims that have not
 	claimSize  int        // tasks that the last of these asked for
+	taskBytes  int        // of its leased tasks, about; 0: not known yet
 	served     time.Time  // of its last claim
 	watermarks plan.Watermarks
 	turns      int         // claims in the lane's order that found tasks, since the last one by due time
@@ -51,6 +52,14 @@ func (c *lane) batchClaims() int {
 		return backlogClaims
 	}
 	return batchClaims
+}
+
+// upTo is how many of so many leased tasks a claim may take.
+func (c *lane) upTo(limit int) int {
+	if c.taskBytes == 0 {
+		return min(limit, firstClaim)
+	}
+	return min(limit, max(claimBytes/c.taskBytes, 1))
 }
 
 func (c *lane) urgency() int { return c.urgent + c.h.Priority }
@@ -83,6 +92,7 @@ func (c *lane) putOff(start claimStart) {
 // taken is what a claim of up to limit tasks found.
 type taken struct {
 	tasks, limit int
+	bytes        int // of the payloads, of leased tasks
 	claimed      []plan.ClaimedRun
 	due          plan.Due // the last task that a claim by due time took
 	began        time.Time

@@ -38,6 +38,13 @@ const (
 	leaseLeast  = 50 // but as many as that
 )
 
+// A claim of leased tasks has so many bytes of payloads or so: all are there before the first one
+// begins, and a cancelled claim is read to its end.
+const (
+	claimBytes = 8 << 20
+	firstClaim = 64 // tasks, while a lane's sizes are not known
+)
+
 // leasePortion is how many leased tasks one claim takes at most.
 func leasePortion(workers int) int {
 	return max((workers+leaseParts-1)/leaseParts, min(workers, leaseLeast))

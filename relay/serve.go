@@ -16,7 +16,7 @@ import (
 func (d *dispatcher) claimAll(chosen []portion, now time.Time) bool {
 	for _, p := range chosen {
 		if p.h.Kind == handler.KindLeased {
-			d.claim(p.lane, p.failing.upTo(min(p.workers, leasePortion(d.config.Workers))), now)
+			d.claim(p.lane, p.failing.upTo(p.upTo(min(p.workers, leasePortion(d.config.Workers)))), now)
 			continue
 		}
 		n := min(p.workers, p.credit)
@@ -117,6 +117,9 @@ func tookRows(rows []*store.Row, limit int, began time.Time, start claimStart) t
 
 func tookLeases(runs []*run.LeasedRun, limit int, began time.Time, start claimStart) taken {
 	t := taken{tasks: len(runs), limit: limit, began: began, start: start}
+	for _, x := range runs {
+		t.bytes += x.Bytes()
+	}
 	if start.due != nil {
 		t.due = run.LastDueLease(runs)
 	} else {

@@ -15,7 +15,7 @@ var edgeMutants = []mutant{
 		{"outboxnats/errors.go", "return forward.TargetUnavailable(err, 0)\n	case accountLimit", "return forward.Permanent(err)\n	case accountLimit"},
 	}, run: chaosRun{"target", 15 * time.Second, 2 * time.Second, []string{"dead letters that should not be"}}},
 	{name: "waiting-beat", help: "a heartbeat's commit waits for a standby that is away", edits: []edit{
-		{"internal/upkeep/heartbeat.go", "* 1000000)::bigint, ` + pg.CommitAsync", "* 1000000)::bigint, ''`"},
+		{"internal/upkeep/heartbeat.go", "FROM outbox.identity), ''), ` + pg.CommitAsync", "FROM outbox.identity), ''), ''`"},
 	}, run: chaosRun{"standby", 30 * time.Second, 3 * time.Second, []string{"attempts that nothing", "calls that nothing"}}},
 	{name: "trusted-wake-up", help: "a type rests when a claim fails that only a wake-up asked for, whose numbers nobody checks", edits: []edit{
 		{"relay/named.go", "strconv.ParseInt(words[0], 10, 16)", "strconv.ParseInt(words[0], 10, 64)"},

@@ -67,7 +67,7 @@ var claimMutants = []mutant{
 		}},
 	{name: "panic-is-success", help: "a handler that panics has returned nil",
 		tests: testRun{"relay", "TestObserversHearWhatBecomesOfEachTaskOfEachKind$"}, edits: []edit{
-			{"internal/run/call.go", "			err = broke\n", "			err = nil\n"},
+			{"internal/run/call.go", "			err = panicked(broke)\n", "			err = nil\n"},
 		}},
 	{name: "writable-failure", help: "the transaction that records a failure is open to a goroutine of the handler's",
 		tests: testRun{"relay", "TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult$"}, edits: []edit{

@@ -120,6 +120,20 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 	return newServer(found{standby.URL(), standby.Version(), s.from, standby, standby.Close}, s.logf)
 }
 
+// Upgraded stops the server for good, and starts what pg_upgrade makes of it. It returns
+// [cluster.ErrNoUpgrade] without pg_upgrade. The caller must close it.
+func (s *Server) Upgraded(ctx context.Context) (*Server, error) {
+	c, err := s.local()
+	if err != nil {
+		return nil, err
+	}
+	upgraded, err := c.Upgraded(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return newServer(found{upgraded.URL(), upgraded.Version(), s.from, upgraded, upgraded.Close}, s.logf)
+}
+
 // Promote makes a standby a server of its own, and returns when it takes writes.
 func (s *Server) Promote(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

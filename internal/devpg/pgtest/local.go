@@ -29,6 +29,18 @@ func Standby(t testing.TB, of *devpg.Server) *devpg.Server {
 	return closed(t, s, err)
 }
 
+// Upgraded stops the server, which is one of Local's, and returns what pg_upgrade makes of it: of
+// the same version, with another system identifier. It is closed after the test, which is skipped
+// where the server's programs have no pg_upgrade.
+func Upgraded(t testing.TB, from *devpg.Server) *devpg.Server {
+	t.Helper()
+	s, err := from.Upgraded(t.Context())
+	if errors.Is(err, cluster.ErrNoUpgrade) {
+		needs.Missing(t, "pg_upgrade beside the server's programs", "postgresql")
+	}
+	return closed(t, s, err)
+}
+
 // closed closes the server after the test, unless it could not be opened.
 func closed(t testing.TB, s *devpg.Server, err error) *devpg.Server {
 	t.Helper()

@@ -90,8 +90,12 @@ func (c *check) try(ctx context.Context) (state schema.State, err error) {
 		if err := schema.CheckRowSecurity(ctx, tx, string(c.store.Schema)); err != nil {
 			return err
 		}
-		if err := origin.Note(ctx, tx, c.store.Schema, c.environment); err != nil {
+		may, err := origin.Note(ctx, tx, c.store.Schema, c.environment)
+		if err != nil {
 			return err
+		}
+		if !may && c.environment != "" {
+			c.log.Warn("outbox: the environment is not noted, as the role lacks INSERT and UPDATE on the table origin", "schema", c.store.Schema)
 		}
 		if err := origin.Check(ctx, tx, c.store.Schema, c.environment); err != nil {
 			return err

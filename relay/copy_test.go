@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"crypto/rand"
 	"errors"
 	"os/exec"
 	"path/filepath"
@@ -130,5 +131,31 @@ func TestARelayOfAnotherEnvironmentRunsNothing(t *testing.T) {
 		if _, err := relay.New(db.DB, all(), relay.Config{Environment: wrong}); err == nil {
 			t.Errorf("New takes the environment %q", wrong)
 		}
+	}
+}
+
+// Its rights are from before the table: GRANT … ON ALL TABLES names those that there are.
+func TestARoleThatMayNotNoteTheOriginRunsARelay(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	role := "outbox_test_" + strings.ToLower(rand.Text())
+	db.Do(t, `CREATE ROLE `+role+`; GRANT USAGE ON SCHEMA outbox TO `+role+`; GRANT ALL ON ALL TABLES IN SCHEMA outbox, public TO `+role+`;
+		GRANT ALL ON ALL SEQUENCES IN SCHEMA outbox TO `+role+`; REVOKE ALL ON outbox.origin FROM `+role)
+	t.Cleanup(func() { db.Do(t, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
+	as := open(t, db.URL+"&role="+role)
+	db.Enqueue(t, "TX", 1)
+	if log := relaytest.Once(t, as.DB, all(), relay.Config{Environment: "staging"}); !strings.Contains(log, "the environment is not noted") {
+		t.Errorf("the log does not say that it is not noted:\n%s", log)
+	}
+	if got := db.Text(t, `SELECT environment FROM outbox.origin`) + db.Text(t, `SELECT count(*) FROM outbox.task`); got != "0" {
+		t.Errorf("environment and tasks: %s", got)
+	}
+	db.Do(t, `UPDATE outbox.origin SET table_oid = 1, database_oid = 1`)
+	r, err := relay.New(as.DB, all(), relay.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.RunOnce(t.Context()); !errors.Is(err, relay.ErrCopy) {
+		t.Errorf("in a copy: %v", err)
 	}
 }

@@ -74,13 +74,12 @@ func (r *Relay) Health() error {
 	switch {
 	case l == nil:
 		return ErrNotRunning
+	case l.copied != nil && l.outage.IsZero():
+		return l.copied
 	case l.claiming.Err() != nil:
 		return fmt.Errorf("%w any more: it is stopping", ErrNotRunning)
 	case !l.outage.IsZero():
 		return fmt.Errorf("%w since %s (%v)", ErrOutage, l.outage.UTC().Format(time.RFC3339), time.Since(l.outage).Round(100*time.Millisecond))
-	}
-	if l.copied != nil {
-		return l.copied
 	}
 	switch end := l.leaseEnd(); {
 	case l.hidden != nil:

@@ -64,7 +64,6 @@ func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
 		Lost:       r.leases.Lose,
 		Ready:      r.Wake,
 		Identified: r.runner.Identity.Set,
-		Copied:     func(error) {},
 		Last:       func(ctx context.Context, on *pg.Dedicated) { _ = r.rates.giveBack(ctx, on, true) },
 	})
 }

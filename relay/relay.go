@@ -182,7 +182,10 @@ func (r *Relay) session(ctx context.Context, once bool) error {
 	defer r.runner.Conns.Close()
 	r.rates = newRates(&r.runner.Store, r.handlers)
 	r.heart = r.newHeartbeat(time.Now)
-	r.heart.Copied = stopClaiming
+	r.heart.Copied = func(err error) {
+		r.copied(err)
+		stopClaiming(err)
+	}
 	r.observers.ahead = r.heart.Ahead
 	r.listener = &pg.Listener{DSN: r.config.ListenDSNFunc, Channel: r.config.Schema, ID: r.runner.RelayID, PollInterval: r.config.PollInterval, Pool: r.runner.Conns,
 		Log: r.log, Answered: &r.answered, Wake: r.Wake, Named: r.wakeNamed, Withdrawn: func() { run.Poke(r.withdrawn) }}

@@ -60,7 +60,7 @@ $$;
 CREATE OR REPLACE FUNCTION outbox.origin_state(
   of_environment text,
   OUT database_id uuid, OUT database_name text, OUT environment text, OUT noted_at timestamptz,
-  OUT own boolean, OUT refused boolean) RETURNS SETOF record
+  OUT hidden boolean, OUT own boolean, OUT refused boolean) RETURNS SETOF record
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   this record;
@@ -89,6 +89,7 @@ BEGIN
     database_name := o.database_name;
     environment := o.environment;
     noted_at := o.noted_at;
+    hidden := o.system_id IS NULL;
     refused := NOT own OR rows > 1 OR COALESCE(o.environment <> NULLIF(of_environment, ''), false);
     RETURN NEXT;
   END LOOP;

@@ -17,18 +17,21 @@ var ErrCopy = errors.New("relay: this database is a copy")
 
 // Querier is a transaction, a connection or a pool.
 type Querier interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
 const noteSQL = `/* outbox: note which database this is */
-SELECT outbox.note_origin($1)`
+SELECT outbox.note_origin($1)::text FROM (
+  SELECT has_table_privilege('outbox.origin', 'INSERT') AND has_table_privilege('outbox.origin', 'UPDATE') AS may OFFSET 0) AS r WHERE may`
 
 // Note notes what the database is, unless it is a copy, and the environment, unless it is "" or one
-// is noted.
-func Note(ctx context.Context, q Querier, in pg.Schema, environment string) error {
-	_, err := q.ExecContext(ctx, in.SQL(noteSQL), environment)
-	return err
+// is noted. It reports whether the role may.
+func Note(ctx context.Context, q Querier, in pg.Schema, environment string) (may bool, err error) {
+	err = q.QueryRowContext(ctx, in.SQL(noteSQL), environment).Scan(new(string))
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // State is what was noted of the database that the tasks are of.
@@ -45,8 +48,8 @@ type State struct {
 // LivedAt is of the latest heartbeat, which a copy has of its original.
 const stateSQL = `/* outbox: look which database this is */
 SELECT s.database_id::text, s.database_name, COALESCE(s.environment, ''), s.own, s.refused,
-       GREATEST(s.noted_at, (SELECT max(alive_until) - interval '10 seconds' FROM outbox.relay)), o.system_id IS NULL
-  FROM outbox.origin_state($1) s JOIN outbox.origin o USING (database_id)
+       GREATEST(s.noted_at, (SELECT max(alive_until) - interval '10 seconds' FROM outbox.relay)), s.hidden
+  FROM outbox.origin_state($1) s
  ORDER BY s.own, s.refused DESC, s.noted_at LIMIT 1`
 
 // Look returns what is noted of another database, if there is any, else of this one. It is zero

@@ -181,6 +181,8 @@ $$;
 -- +goose StatementEnd
 
 REVOKE EXECUTE ON FUNCTION outbox.adopt FROM PUBLIC;
+-- Roles that were given rights by hand have none on new tables. The id is no secret.
+GRANT SELECT ON outbox.identity TO PUBLIC;
 
 SELECT outbox.note_origin(NULL);
 

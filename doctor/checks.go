@@ -9,6 +9,16 @@ var checks = []check{
 		{"indexes", "all indexes are there and valid"},
 		{"triggers", "all triggers are there and enabled"}}},
 	{look: checkRoles, needs: "USAGE on the schema", passed: []passed{{"roles", "the roles have the rights that this version gives them, or there are none"}}},
+	{look: checkRowSecurity, needs: "USAGE on the schema", passed: []passed{
+		{"row-security", "row level security hides rows from no role that may run a relay"}}},
+	{look: checkForeignKeys, passed: []passed{{"foreign-keys", "no table of the app refers to the outbox's tables"}}},
+	{look: checkOwnColumns, needs: "USAGE on the schema and SELECT on its table migration", passed: []passed{
+		{"own-columns", "the tables have no columns of the app's"}}},
+	{look: checkOwnTriggers, passed: []passed{{"own-triggers", "the tables have no triggers of the app's"}}},
+	{look: checkCounts, needs: "USAGE on the schema and SELECT, as viewers have it, on its tables task, dead_task, counter and counter_log", passed: []passed{
+		{"counts", "the counts are those of the rows"}}},
+	{look: checkSequences, needs: "USAGE on the schema and SELECT, as viewers have it, on its tables and sequences", passed: []passed{
+		{"sequences", "new ids are above those that were given"}}},
 	{look: checkOrigin, needs: "USAGE on the schema and EXECUTE on its function origin_state", passed: []passed{
 		{"copy", "this is the database that the tasks were enqueued in"},
 		{"environment", "a relay has named the environment, so that snapshots can be told apart"}}},

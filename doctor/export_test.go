@@ -22,6 +22,9 @@ func Expected(version int) map[[2]string]bool {
 	return out
 }
 
+// ExpectedColumns are those of each table of a version.
+var ExpectedColumns = expectedColumns
+
 // Names are those of all checks.
 func Names() (out []string) {
 	for _, c := range checks {

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/txoutbox/outbox/schema"
@@ -41,6 +42,10 @@ func checkVersion(ctx context.Context, v *visit) error {
 	version, oldest, missing, err := v.versions(ctx)
 	if err != nil {
 		return err
+	}
+	if err := schema.CheckRowSecurity(ctx, v.tx, v.schema); version == 0 && errors.Is(err, schema.ErrRowSecurity) {
+		fault(Critical, "row level security hides the versions from this role", "see row-security")
+		return nil
 	}
 	switch needed := schema.Version(); {
 	case 0 < version && version < baseline():

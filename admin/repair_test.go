@@ -203,6 +203,13 @@ func TestASwitchOverByLogicalReplicationIsRepaired(t *testing.T) {
 		t.Errorf("the defects are\n%s", f)
 	}
 	repaired(t, dst.DB)
+	if o, err := client(t, dst.DB).Origin(t.Context()); err != nil || !o.Copy {
+		t.Errorf("a replica is no copy: %+v, %v", o, err)
+	}
+	adopted, err := client(t, dst.DB).Adopt(t.Context(), admin.AdoptOptions{KeepID: true})
+	if err != nil || adopted.DatabaseID != src.Text(t, `SELECT database_id FROM outbox.identity`) {
+		t.Errorf("adopted with its id: %+v, %v", adopted, err)
+	}
 	if got := summary(t, dst.DB); got != want {
 		t.Errorf("the counts are\n%swant\n%s", got, want)
 	}

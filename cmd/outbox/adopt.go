@@ -79,9 +79,9 @@ func (a *app) askAdopt(ctx context.Context, o admin.AdoptOptions) (question stri
 	}
 	waiting := count(sum.Ready+sum.Scheduled+sum.Leased+sum.Waiting, "task")
 	letters := count(sum.Dead, "dead letter")
-	do := fmt.Sprintf("Take it over, and run %s that wait in it", waiting)
+	do := fmt.Sprintf("Take it over, with %s to run", waiting)
 	if o.Discard {
-		do = fmt.Sprintf("DELETE all %s and %s in it, and take it over", waiting, letters)
+		do = fmt.Sprintf("DELETE its %s and %s, and take it over", waiting, letters)
 	}
 	return strings.ToUpper(what[:1]) + what[1:] + ". " + do + "?", nil
 }

@@ -19,8 +19,8 @@ func TestACopyIsAdoptedOrEmptied(t *testing.T) {
 	db.Do(t, becomeCopy)
 	db.steps(t,
 		step{"adopt", exitUsage, `This database is a copy of "production", made after `},
-		step{"adopt", exitUsage, "Take it over, and run 1 task that wait in it? Say --yes"},
-		step{"adopt -discard", exitUsage, "DELETE all 1 task and 2 dead letters in it, and take it over? Say --yes"},
+		step{"adopt", exitUsage, "Take it over, with 1 task to run? Say --yes"},
+		step{"adopt -discard", exitUsage, "DELETE its 1 task and 2 dead letters, and take it over? Say --yes"},
 		step{"adopt -discard -keep-id -yes", exitUsage, "exclude each other"},
 		step{"adopt -discard -yes", exitOK, "1 task, 2 dead letters and 1 schedule discarded\n"},
 		step{"adopt -yes", exitFailed, "this database is no copy"},

@@ -160,8 +160,11 @@ BEGIN
   dead := 0;
   schedules := 0;
   IF discard THEN
-    DELETE FROM outbox.task;
-    GET DIAGNOSTICS tasks = ROW_COUNT;
+    WITH gone AS (DELETE FROM outbox.task RETURNING task_type),
+    counted AS (
+      INSERT INTO outbox.counter_log (tasks, task_type, kind)
+      SELECT count(*), task_type, 'canceled' FROM gone GROUP BY task_type)
+    SELECT count(*) INTO tasks FROM gone;
     DELETE FROM outbox.dead_task;
     GET DIAGNOSTICS dead = ROW_COUNT;
     DELETE FROM outbox.schedule WHERE NOT paused; -- relays register theirs anew, from now on

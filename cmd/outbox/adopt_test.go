@@ -15,6 +15,7 @@ func TestACopyIsAdoptedOrEmptied(t *testing.T) {
 	db.steps(t, step{"adopt -yes", exitFailed, "this database is no copy"})
 	db.ok(t, "enqueue", "MAIL", "{}")
 	db.bury(t, "MAIL", "no such mailbox", 1001, 2)
+	db.Do(t, `INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind) VALUES (0, 2, 'MAIL', 'ready')`) // they were enqueued once
 	db.schedule(t, "nightly")
 	db.Do(t, becomeCopy)
 	db.steps(t,
@@ -23,6 +24,8 @@ func TestACopyIsAdoptedOrEmptied(t *testing.T) {
 		step{"adopt -discard", exitUsage, "DELETE its 1 task and 2 dead letters, and take it over? Say --yes"},
 		step{"adopt -discard -keep-id -yes", exitUsage, "exclude each other"},
 		step{"adopt -discard -yes", exitOK, "1 task, 2 dead letters and 1 schedule discarded\n"},
+		step{"repair", exitOK, "nothing to repair\n"},
+		step{"stats -json", exitOK, `"finished": 0`},
 		step{"adopt -yes", exitFailed, "this database is no copy"},
 		step{"adopt -environment staging", exitUsage, "as it was noted, and no known copy. Take it over"},
 		step{"adopt -environment staging -yes", exitOK, "adopted: this is the database "},

@@ -24,7 +24,7 @@ const wantedSQL = `
 WITH known (of_table, of_column, id) AS (
   SELECT 'task', 'task_id', GREATEST($1::bigint,
     (SELECT max(task_id) FROM outbox.task), (SELECT max(task_id) FROM outbox.dead_task), (SELECT max(task_id) FROM outbox.done_task),
-    (SELECT max(task_id) FROM outbox.unique_key), (SELECT max(GREATEST(task_id, last_id)) FROM outbox.running), (SELECT max(task_id) FROM outbox.cancel),
+    (SELECT max(task_id) FROM (SELECT task_id FROM outbox.unique_key LIMIT 100000) AS k), (SELECT max(GREATEST(task_id, last_id)) FROM outbox.running), (SELECT max(task_id) FROM outbox.cancel),
     (SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 ELSE arrived END)::bigint
        FROM (SELECT kind, arrived FROM outbox.counter UNION ALL SELECT kind, arrived FROM outbox.counter_log) AS c))
    UNION ALL SELECT 'headless_key', 'headless_key_id', max(headless_key_id) FROM outbox.headless_key

@@ -165,7 +165,7 @@ func (l *Leases) Start(runs []*LeasedRun) {
 	var suspects []*LeasedRun
 	for _, x := range runs {
 		x.leases, x.r = l, l.r
-		if x.row.LostBy.Valid {
+		if x.row.LostBy != "" {
 			suspects = append(suspects, x)
 		}
 	}
@@ -174,7 +174,7 @@ func (l *Leases) Start(runs []*LeasedRun) {
 		return
 	}
 	go l.startSuspects(suspects)
-	start(slices.DeleteFunc(slices.Clone(runs), func(x *LeasedRun) bool { return x.row.LostBy.Valid }))
+	start(slices.DeleteFunc(slices.Clone(runs), func(x *LeasedRun) bool { return x.row.LostBy != "" }))
 }
 
 const BeginSuspectsSQL = `/* outbox: count the attempts of suspects */

@@ -64,7 +64,7 @@ func (s *Stepper) lease(ctx context.Context, h *handler.Handler, token string) (
 			return err
 		}
 		t = &runs[0].row
-		if !t.LostBy.Valid {
+		if t.LostBy == "" {
 			return nil
 		}
 		t.Attempt++

@@ -19,9 +19,9 @@ type transition struct {
 	verdict
 	row    *store.Row
 	token  string
-	keep   time.Duration  // done: in the history
-	lostBy sql.NullString // stays on the row: the relay that died while it ran this task
-	held   bool           // the lease was still the relay's: the transition was made
+	keep   time.Duration // done: in the history
+	lostBy string        // stays on the row: the relay that died while it ran this task
+	held   bool          // the lease was still the relay's: the transition was made
 }
 
 // A token is only on leased rows (check_task). The statements that have a task's id do not name the
@@ -146,5 +146,5 @@ func change(ctx context.Context, s *store.Store, tx *sql.Tx, t *transition) (sql
 	if c.Err != nil {
 		lastError = sql.NullString{String: pgerr.Text(c.Err), Valid: true}
 	}
-	return tx.ExecContext(ctx, s.SQL(ReturnLeaseSQL), t.row.ID, t.token, state, c.Attempt, lastError, t.lostBy, c.Wait.Microseconds(), t.row.KeyAfter(c), s.Noted(c))
+	return tx.ExecContext(ctx, s.SQL(ReturnLeaseSQL), t.row.ID, t.token, state, c.Attempt, lastError, sql.NullString{String: t.lostBy, Valid: t.lostBy != ""}, c.Wait.Microseconds(), t.row.KeyAfter(c), s.Noted(c))
 }

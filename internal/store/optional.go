@@ -5,10 +5,10 @@ package store
 // written with what is added to it.
 type optional struct {
 	uniqueKey       *string
-	uniqueUntilDone bool
 	TimeoutMS       *int64 // of one run, the task's own
 	iterations      int
 	orderingKey     *string
+	uniqueUntilDone bool
 	skipFailed      bool // a failed attempt takes the task out of its key's order
 	timeline        *string
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +14,8 @@ import (
 
 type Task = outbox.Task[json.RawMessage]
 
-// Row is a claimed task: all that is needed to write it back, as its row is deleted or may be.
+// Row is a claimed task: all that is needed to write it back, as its row is deleted or may be. It has
+// 288 bytes, a size that Go allocates without a rest.
 type Row struct {
 	ID                 int64
 	TaskType           string
@@ -28,14 +28,15 @@ type Row struct {
 	Payload            string
 	headers, lastError *string
 	optional
-	LostBy    sql.NullString // a Leased task: the relay that died while it ran it
-	Lost      int            // runs that died with their process, beyond attempt
-	Undecided []string       // tokens of runs whose relay may still live
+	LostBy    string   // a Leased task: the relay that died while it ran it; "" for none
+	Lost      int      // runs that died with their process, beyond attempt
+	Undecided []string // tokens of runs whose relay may still live
 	Isolation Isolation
 	Place     string // its ctid: of a Leased task after the claim, in a group before it
 	Discarded error  // what its handler discarded it for
 
-	askedAt, answered time.Time // PostgreSQL's clock, and when it was asked for by the process's
+	askedAt  time.Time // when PostgreSQL's clock was asked for, by the process's
+	answered int64     // its answer, in µs since 1970
 }
 
 // RowText is a task t as every claim returns it: its fields with U+001F between them, which no JSON
@@ -60,7 +61,7 @@ func (r *Row) FromLine(line string) error {
 	if err := split(line, "\t", f[:]); err != nil {
 		return err
 	}
-	r.Place, r.LostBy = f[1], sql.NullString{String: f[6], Valid: f[6] != ""}
+	r.Place, r.LostBy = f[1], f[6]
 	err := r.set(f[0], f[2], f[3], f[4], f[5], f[7], f[8])
 	if r.attemptedAt != nil { // this run's
 		r.NoteTime(*r.attemptedAt)
@@ -110,7 +111,7 @@ func TooMany(took, limit int) error {
 // Unclaimed is the attempt of a leased task as before its claim, which counts that of all but
 // suspects.
 func (r *Row) Unclaimed() int {
-	if r.LostBy.Valid {
+	if r.LostBy != "" {
 		return r.Attempt
 	}
 	return r.Attempt - 1
@@ -185,14 +186,14 @@ func (r *Row) FirstFailure() (at time.Time, failed bool) {
 }
 
 // NoteTime notes PostgreSQL's clock at this moment, in µs since 1970.
-func (r *Row) NoteTime(micros int64) { r.askedAt, r.answered = time.Now(), time.UnixMicro(micros) }
+func (r *Row) NoteTime(micros int64) { r.askedAt, r.answered = time.Now(), micros }
 
 // At is a time of the process's clock by PostgreSQL's clock, if that was noted.
 func (r *Row) At(t time.Time) time.Time {
 	if r.askedAt.IsZero() {
 		return t
 	}
-	return r.answered.Add(t.Sub(r.askedAt))
+	return time.UnixMicro(r.answered).Add(t.Sub(r.askedAt))
 }
 
 // lostInARow is how many of the last attempts were lost.

@@ -114,7 +114,11 @@ const clockSQL = `/* outboxtest: PostgreSQL's clock */
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
 func (d *drainer) start() error {
-	err := d.inTx("look which database this is", func(tx *sql.Tx) error { return origin.Check(d.ctx, tx, d.schema, "") })
+	err := d.inTx("look which database this is", func(tx *sql.Tx) error {
+		noted, err := origin.Check(d.ctx, tx, d.schema, "")
+		d.stepper.Identify(noted.DatabaseID)
+		return err
+	})
 	if err != nil {
 		return err
 	}

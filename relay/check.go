@@ -97,12 +97,11 @@ func (c *check) try(ctx context.Context) (state schema.State, err error) {
 		if !may && c.environment != "" {
 			c.log.Warn("outbox: the environment is not noted, as the role lacks INSERT and UPDATE on the table origin", "schema", c.store.Schema)
 		}
-		if err := origin.Check(ctx, tx, c.store.Schema, c.environment); err != nil {
+		noted, err := origin.Check(ctx, tx, c.store.Schema, c.environment)
+		if err != nil {
 			return err
 		}
-		if err := c.store.ReadIdentity(ctx, tx); err != nil {
-			return err
-		}
+		c.store.Identity.Set(noted.DatabaseID)
 		return c.store.StoreLimits(ctx, tx, c.limits, false)
 	})
 	return state, err

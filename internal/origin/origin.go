@@ -62,13 +62,13 @@ func Look(ctx context.Context, q Querier, in pg.Schema, environment string) (s S
 	return s, err
 }
 
-// Check returns an ErrCopy where relays of that environment are refused.
-func Check(ctx context.Context, q Querier, in pg.Schema, environment string) error {
+// Check is Look, with an ErrCopy where relays of that environment are refused.
+func Check(ctx context.Context, q Querier, in pg.Schema, environment string) (State, error) {
 	s, err := Look(ctx, q, in, environment)
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.Err(environment)
 	}
-	return s.Err(environment)
+	return s, err
 }
 
 const toDo = "outbox adopt takes it over, outbox adopt -discard empties it"

@@ -57,6 +57,9 @@ func NewStepper(in Database, registered []*handler.Handler, schema string, log *
 	return s
 }
 
+// Identify says which database the tasks are of.
+func (s *Stepper) Identify(databaseID string) { s.store.Identity.Set(databaseID) }
+
 const nextTypeSQL = `/* outbox: the type of the next task to step */
 SELECT t.task_type FROM outbox.task t JOIN unnest($1::text[], $2::bigint[]) AS h (task_type, base) ON h.task_type = t.task_type
  WHERE t.state = 'ready' AND NOT EXISTS (SELECT FROM outbox.task_type p WHERE p.task_type = t.task_type AND p.paused)
@@ -78,11 +81,6 @@ func (s *Stepper) Step(ctx context.Context) ([]Run, error) {
 	for {
 		var next string
 		err := s.in.InTx(ctx, func(tx *sql.Tx) error {
-			if s.store.Identity.DatabaseID() == "" {
-				if err := s.store.ReadIdentity(ctx, tx); err != nil {
-					return err
-				}
-			}
 			if _, err := tx.ExecContext(ctx, s.store.SQL(store.PromoteHeadsSQL), math.MaxInt32); err != nil { // of all keys
 				return err
 			}

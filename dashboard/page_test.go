@@ -91,6 +91,19 @@ func (a answer) has(t testing.TB, status int, wants ...string) {
 var allPages = []string{"", "?range=24h", "type?name=SEND_WELCOME", "type?name=SEND_WELCOME&state=scheduled", "type?name=NEVER", "task?id=900001", "dead", "dead?type=SEND_WELCOME&reason=attempts&error=user&older=1h",
 	"schedules", "relays", "audit"}
 
+// The consumer of an event knows the task by its key.
+func TestATaskIsFoundByItsKey(t *testing.T) {
+	t.Parallel()
+	db, s := filled(t)
+	key := db.Text(t, `SELECT concat(left(database_id::text, 14), '8', substr(database_id::text, 16, 3), '-8000-', lpad(to_hex(900001), 12, '0')) FROM outbox.identity`)
+	if a := s.get(t, "task?id="+key); a.status != 303 || a.header.Get("Location") != "./task?id=900001" {
+		t.Errorf("got %d to %q", a.status, a.header.Get("Location"))
+	}
+	s.get(t, "task?id=900001").has(t, 200, "Key "+key)
+	s.get(t, "task?id=11111111-1111-8111-8000-0000000dbba1").has(t, 404, "There is no such task")
+	s.get(t, "task?id=1-1").has(t, 400)
+}
+
 func TestPagesShowWhatIsThere(t *testing.T) {
 	t.Parallel()
 	db, s := filled(t)

@@ -71,7 +71,11 @@ func TestTheHistoryIsListedAndShown(t *testing.T) {
 	db.ok(t, "enqueue", "KEPT", `{}`)
 	db.ok(t, "enqueue", "KEPT", `{}`, "-header", "skip=yes")
 	eventually(t, "both are finished", func() bool { return db.Text(t, `SELECT count(*) FROM outbox.done_task`) == "2" })
+	key := db.Text(t, `SELECT concat(left(database_id::text, 14), '8', substr(database_id::text, 16, 3), '-8000-000000000001') FROM outbox.identity`)
 	db.steps(t,
+		step{"history show " + key, 0, key},
+		step{"tasks show 11111111-1111-8111-8000-000000000001", exitNotFound, "is nowhere"}, // another database's
+		step{"tasks show 1-1", exitUsage, `"1-1" is not the key of a task`},
 		step{"history list -type KEPT", 0, "  done\n"},
 		step{"history list -type KEPT", 0, "  discarded: not wanted\n"},
 		step{"history show 1", 0, "kept until"},

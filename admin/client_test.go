@@ -157,17 +157,21 @@ func TestEveryCallOnEachConnectionAndInAnotherSchema(t *testing.T) {
 			check("Audit", len(entries) == 7 && entries[0].Action == "remove_schedule" && entries[6].Target == "task 1002", err)
 			entries, err = c.TaskAudit(ctx, 1002)
 			check("TaskAudit", len(entries) == 1 && entries[0].Action == "redrive", err)
+			origin, err := c.Origin(ctx)
+			check("Origin", origin.DatabaseID != "" && !origin.Copy, err)
+			adopted, err := c.Adopt(ctx, admin.AdoptOptions{KeepID: true, Environment: on.name})
+			check("Adopt", adopted.DatabaseID == origin.DatabaseID, err)
 			if on.end != nil {
 				if dead, noted := number("dead_task"), number("audit"); dead != 3 || noted != 0 {
 					t.Errorf("%s: %d dead letters and %d entries before the commit, want 3 and 0", on.name, dead, noted)
 				}
 				check("commit", true, on.end())
 			}
-			if dead, noted, left := number("dead_task"), number("audit"), number("task"); dead != 1 || noted != 7 || left != 2 {
-				t.Errorf("%s: %d dead letters, %d entries, %d tasks, want 1, 7, 2", on.name, dead, noted, left)
+			if dead, noted, left := number("dead_task"), number("audit"), number("task"); dead != 1 || noted != 8 || left != 2 {
+				t.Errorf("%s: %d dead letters, %d entries, %d tasks, want 1, 8, 2", on.name, dead, noted, left)
 			}
 			check("ResumeType", true, client(t, db.DB, admin.Options{Schema: "select"}).ResumeType(ctx, "PAUSED"))
-			if number("audit") != 7 {
+			if number("audit") != 8 {
 				t.Errorf("%s: a client without an Actor wrote an entry", on.name)
 			}
 		}

@@ -49,8 +49,17 @@ func TestASchemaThatIsMissingOldOrNewerIsFound(t *testing.T) {
 	db.Do(t, script(t, "outbox"))
 	fine(t, diagnosis(t, db), "schema-version", "schema-objects", "indexes", "triggers")
 	db.Do(t, `INSERT INTO outbox.migration (version, oldest_version) VALUES ($1, $2)`, schema.Version()+1, schema.Version())
-	one(t, diagnosis(t, db), "schema-version", doctor.Info, "outbox",
+	found = diagnosis(t, db)
+	one(t, found, "schema-version", doctor.Info, "outbox",
 		fmt.Sprintf("at version %d, this program knows %[2]d: code that knows %[2]d or newer may run beside it", schema.Version()+1, schema.Version()))
+	// Newer migrations may have added these.
+	db.Do(t, `ALTER TABLE outbox.task ADD COLUMN later integer`)
+	db.Do(t, `CREATE TRIGGER later BEFORE DELETE ON outbox.relay FOR EACH STATEMENT EXECUTE FUNCTION suppress_redundant_updates_trigger()`)
+	found = diagnosis(t, db)
+	one(t, found, "own-columns", doctor.Info, "", "not checked: the schema is at version")
+	one(t, found, "own-triggers", doctor.Info, "", "not checked: the schema is at version")
+	number(t, found, "own-columns", 1)
+	number(t, found, "own-triggers", 1)
 	db.Do(t, `INSERT INTO outbox.migration (version) SELECT generate_series($1::int, 99)`, schema.Version()+2)
 	one(t, diagnosis(t, db), "schema-version", doctor.Warning, "outbox", "at version 99, which needs code that knows 99", "upgrade the module")
 }

@@ -163,6 +163,16 @@ func TestASchemaThatIsNotMigratedIsOldOrNewerIsSaid(t *testing.T) {
 	db.steps(t, step{"migrate status", 0, "99  of a newer command"})
 }
 
+func TestATableOfTheAppsIsNotTakenForTheOutboxs(t *testing.T) {
+	t.Parallel()
+	db := openDB(t, pgtest.Database(t))
+	db.Do(t, `CREATE TABLE task (id integer)`)
+	db.steps(t,
+		step{"migrate up -schema public", exitFailed, "have its names: table task: give the outbox a schema of its own by --schema, or rename them\n"},
+		step{"migrate up", exitOK, ""},
+	)
+}
+
 // as is the database as a member of a role sees it.
 func (db *testDB) as(t *testing.T, role string) *testDB {
 	t.Helper()

@@ -10,15 +10,15 @@ const (
 	mostLate = 10_000
 )
 
-// lateEvents are events, by the ids of their tasks, that had no answer while others had one. Such an
+// lateEvents are events, by their ids, that had no answer while others had one. Such an
 // event is at fault, and not the broker, though it be the only one of a call.
 type lateEvents struct {
 	mu    sync.Mutex
-	times map[int64]int
+	times map[string]int
 }
 
 // atFault reports whether each of these was late before.
-func (l *lateEvents) atFault(late map[int64]error) bool {
+func (l *lateEvents) atFault(late map[string]error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for id := range late {
@@ -30,11 +30,11 @@ func (l *lateEvents) atFault(late map[int64]error) bool {
 }
 
 // count notes that an event was late, and reports whether that is to count as an attempt.
-func (l *lateEvents) count(id int64) bool {
+func (l *lateEvents) count(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.times == nil || len(l.times) > mostLate {
-		l.times = map[int64]int{}
+		l.times = map[string]int{}
 	}
 	l.times[id] = (l.times[id] + 1) % lateTimes
 	return l.times[id] == 0

@@ -98,10 +98,10 @@ func reasonOf(snooze error) error {
 
 // settleBroker decides on the events without an answer, and on the broker's circuit.
 func (c *call) settleBroker(l *learned) {
-	late, after, target := map[int64]error{}, time.Duration(0), broker
+	late, after, target := map[string]error{}, time.Duration(0), broker
 	for i, d := range l.down {
 		if d.late {
-			late[c.tasks[d.at].ID] = d.err
+			late[c.events[d.at].ID] = d.err
 		}
 		after = max(after, d.after)
 		if to := c.events[d.at].To; i == 0 || to == target {
@@ -129,7 +129,7 @@ func (c *call) settleBroker(l *learned) {
 		if l.reached && !to.passed { // the broker is there, for others
 			to.blocked, to.after = d.err, max(to.after, d.after)
 		}
-		if d.late && (l.reached || guilty) && c.f.late.count(t.ID) {
+		if d.late && (l.reached || guilty) && c.f.late.count(c.events[d.at].ID) {
 			c.f.temporary.Add(1)
 			c.failed[t.ID] = d.err
 			continue

@@ -42,7 +42,7 @@ var allowedImports = map[string][]string{
 	"/internal/plan":    {},
 	"/internal/shape":   {},
 	"/internal/run": { // the only part that knows handlers and tasks
-		"", "/handlers", "/internal/guard", "/internal/handler", "/internal/pg", "/internal/pgerr", "/internal/plan", "/internal/store",
+		"", "/handlers", "/internal/guard", "/internal/handler", "/internal/key", "/internal/pg", "/internal/pgerr", "/internal/plan", "/internal/store",
 		"github.com/lib/pq", // arrays
 	},
 	"/dashboard": {"", "/admin", "/internal/pgerr"},

@@ -14,6 +14,7 @@ import (
 // admin.Client.Secrets.
 type DeadLetter struct {
 	TaskID      int64
+	Key         string // outbox.Task.Key
 	Type        string
 	Attempt     int // attempts begun
 	MaxAttempts int

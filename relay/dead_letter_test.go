@@ -60,14 +60,14 @@ func TestOnDeadIsCalledOnceForEachDeadLetter(t *testing.T) {
 		once(t, db, reg, relay.Config{OnDead: w.onDead}) // waits for the calls
 		var got, want []string
 		for _, d := range w.letters {
-			got = append(got, fmt.Sprintf("%d %s %d/%d %s %s", d.TaskID, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.Error))
+			got = append(got, fmt.Sprintf("%d %s %s %d/%d %s %s", d.TaskID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.Error))
 		}
 		letters, _, err := relaytest.Admin(t, db.DB).DeadLetters(t.Context(), admin.Filter{}, admin.Page{Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, d := range letters {
-			want = append(want, fmt.Sprintf("%d %s %d/%d %s %s", d.TaskID, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
+			want = append(want, fmt.Sprintf("%d %s %s %d/%d %s %s", d.TaskID, d.Key, d.Type, d.Attempt, d.MaxAttempts, d.Reason, d.LastError))
 		}
 		slices.Sort(got)
 		slices.Sort(want)

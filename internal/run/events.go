@@ -57,6 +57,7 @@ type TaskEnd struct {
 // DeadLetter is a task that became a dead letter.
 type DeadLetter struct {
 	TaskID      int64
+	Key         string
 	Type        string
 	Attempt     int
 	MaxAttempts int

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
+	"github.com/txoutbox/outbox/internal/key"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
@@ -85,7 +86,7 @@ func (r *Runner) failed(t *store.Row, c store.Change) {
 
 // died tells of a dead letter whose commit is confirmed.
 func (r *Runner) died(t *store.Row, c store.Change) {
-	d := DeadLetter{TaskID: t.ID, Type: t.TaskType, Attempt: c.Attempt, MaxAttempts: t.Max, Reason: c.Reason, Error: pgerr.Text(c.Err), Err: original(c.Err)}
+	d := DeadLetter{TaskID: t.ID, Key: key.Of(r.Identity.DatabaseID(), t.ID), Type: t.TaskType, Attempt: c.Attempt, MaxAttempts: t.Max, Reason: c.Reason, Error: pgerr.Text(c.Err), Err: original(c.Err)}
 	r.Log.Error("outbox: a task became a dead letter", "task_type", d.Type, "task_id", d.TaskID, "attempt", d.Attempt, "reason", c.Reason, pgerr.LogAttr(c.Err))
 	r.Events.Died(d)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/internal/devpg/pgbouncer"
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
@@ -82,6 +83,10 @@ func TestPgBouncerInStatementModeIsRefusedWithASentence(t *testing.T) {
 			"Migrate":    func(ctx context.Context) error { return schema.Migrate(ctx, db.DB) },
 			"GrantRoles": func(ctx context.Context) error { return schema.GrantRoles(ctx, db.DB) },
 			"Check":      func(ctx context.Context) error { return schema.Check(ctx, db.DB, "outbox") },
+			"doctor": func(ctx context.Context) error {
+				_, err := doctor.Check(ctx, db.DB)
+				return err
+			},
 		}
 		for call, f := range calls {
 			err := f(t.Context())

@@ -21,7 +21,6 @@ import (
 // A pool whose password is rotated goes on with the next one: by a function, or by a password file,
 // which lib/pq reads for each connection.
 func TestAPasswordMayChange(t *testing.T) {
-	t.Parallel()
 	server := pgtest.Local(t, nil)
 	admin := relaytest.Direct(t, server.URL(), "postgres")
 	u, err := url.Parse(server.URL())
@@ -41,13 +40,11 @@ func TestAPasswordMayChange(t *testing.T) {
 	admin.Do(t, `CREATE ROLE rotated LOGIN`)
 	rotate("first")
 	u.User = url.User("rotated")
-	query := u.Query()
-	query.Set("passfile", file)
-	u.RawQuery = query.Encode()
+	t.Setenv("PGPASSFILE", file)
 	pools := map[string]*sql.DB{
 		"a function": pgdb.OpenFunc(func(context.Context) (string, error) {
 			u := *u
-			u.RawQuery, u.User = "sslmode=disable", url.UserPassword("rotated", password.Load().(string))
+			u.User = url.UserPassword("rotated", password.Load().(string))
 			return u.String(), nil
 		}),
 		"a password file": openPool(t, u.String()),

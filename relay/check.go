@@ -90,16 +90,12 @@ func (c *check) try(ctx context.Context) (state schema.State, err error) {
 		if err := schema.CheckRowSecurity(ctx, tx, string(c.store.Schema)); err != nil {
 			return err
 		}
-		may, err := origin.Note(ctx, tx, c.store.Schema, c.environment)
+		noted, err := origin.Note(ctx, tx, c.store.Schema, c.environment)
 		if err != nil {
 			return err
 		}
-		if !may && c.environment != "" {
+		if noted.Environment != c.environment && c.environment != "" {
 			c.log.Warn("outbox: the environment is not noted, as the role lacks INSERT and UPDATE on the table origin", "schema", c.store.Schema)
-		}
-		noted, err := origin.Check(ctx, tx, c.store.Schema, c.environment)
-		if err != nil {
-			return err
 		}
 		c.store.Identity.Set(noted.DatabaseID)
 		return c.store.StoreLimits(ctx, tx, c.limits, false)

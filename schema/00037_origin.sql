@@ -97,14 +97,24 @@ END
 $$;
 -- +goose StatementEnd
 
--- Notes what this database is, unless a relay of that environment is refused. The id stays, but in
--- a database that was made of a template.
+-- Notes what this database is, unless a relay of that environment is refused or the role may not
+-- write it, and returns the state. The id stays, but in a database that was made of a template.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION outbox.note_origin(of_environment text) RETURNS void
+CREATE OR REPLACE FUNCTION outbox.note_origin(
+  of_environment text,
+  OUT database_id uuid, OUT database_name text, OUT environment text, OUT noted_at timestamptz,
+  OUT hidden boolean, OUT own boolean, OUT refused boolean) RETURNS SETOF record
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
 DECLARE
   this record;
 BEGIN
+  IF NOT (has_table_privilege('outbox.origin', 'SELECT')
+     AND has_table_privilege('outbox.origin', 'INSERT')
+     AND has_table_privilege('outbox.origin', 'UPDATE')) THEN
+    RETURN QUERY SELECT * FROM outbox.origin_state(of_environment);
+    RETURN;
+  END IF;
   SELECT * INTO this FROM outbox.this_database();
   IF NOT EXISTS (SELECT FROM outbox.origin) THEN -- new, or emptied
     LOCK TABLE outbox.origin IN SHARE ROW EXCLUSIVE MODE;
@@ -113,9 +123,6 @@ BEGIN
     SELECT this.name, this.system_id, this.database_oid, this.table_oid, this.server_version,
            NULLIF(of_environment, '')
      WHERE NOT EXISTS (SELECT FROM outbox.origin);
-  END IF;
-  IF EXISTS (SELECT FROM outbox.origin_state(of_environment) s WHERE s.refused) THEN
-    RETURN;
   END IF;
   UPDATE outbox.origin o
      SET database_id = CASE WHEN o.database_oid = this.database_oid THEN o.database_id
@@ -126,10 +133,12 @@ BEGIN
          server_version = this.server_version,
          environment = COALESCE(o.environment, NULLIF(of_environment, '')),
          noted_at = now()
-   WHERE o.database_name <> this.name OR o.database_oid <> this.database_oid
+   WHERE NOT EXISTS (SELECT FROM outbox.origin_state(of_environment) s WHERE s.refused)
+     AND (o.database_name <> this.name OR o.database_oid <> this.database_oid
       OR o.table_oid <> this.table_oid OR o.server_version <> this.server_version
       OR COALESCE(o.system_id <> this.system_id, o.system_id IS NULL AND this.system_id IS NOT NULL)
-      OR o.environment IS NULL AND of_environment <> '';
+      OR o.environment IS NULL AND of_environment <> '');
+  RETURN QUERY SELECT * FROM outbox.origin_state(of_environment);
 END
 $$;
 -- +goose StatementEnd

@@ -20,20 +20,6 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-const noteSQL = `/* outbox: note which database this is */
-SELECT outbox.note_origin($1)::text FROM (
-  SELECT has_table_privilege('outbox.origin', 'INSERT') AND has_table_privilege('outbox.origin', 'UPDATE') AS may OFFSET 0) AS r WHERE may`
-
-// Note notes what the database is, unless it is a copy, and the environment, unless it is "" or one
-// is noted. It reports whether the role may.
-func Note(ctx context.Context, q Querier, in pg.Schema, environment string) (may bool, err error) {
-	err = q.QueryRowContext(ctx, in.SQL(noteSQL), environment).Scan(new(string))
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // State is what was noted of the database that the tasks are of.
 type State struct {
 	DatabaseID  string
@@ -46,18 +32,38 @@ type State struct {
 }
 
 // LivedAt is of the latest heartbeat, which a copy has of its original.
-const stateSQL = `/* outbox: look which database this is */
-SELECT s.database_id::text, s.database_name, COALESCE(s.environment, ''), s.own, s.refused,
+const (
+	lookSQL = `/* outbox: look which database this is */
+` + columns + `outbox.origin_state($1)` + first
+	noteSQL = `/* outbox: note which database this is */
+` + columns + `outbox.note_origin($1)` + first
+
+	columns = `SELECT s.database_id::text, s.database_name, COALESCE(s.environment, ''), s.own, s.refused,
        GREATEST(s.noted_at, (SELECT max(alive_until) - interval '10 seconds' FROM outbox.relay)), s.hidden
-  FROM outbox.origin_state($1) s
- ORDER BY s.own, s.refused DESC, s.noted_at LIMIT 1`
+  FROM `
+	first = ` s ORDER BY s.own, s.refused DESC, s.noted_at LIMIT 1`
+)
 
 // Look returns what is noted of another database, if there is any, else of this one. It is zero
 // where nothing is.
-func Look(ctx context.Context, q Querier, in pg.Schema, environment string) (s State, err error) {
-	err = q.QueryRowContext(ctx, in.SQL(stateSQL), environment).Scan(&s.DatabaseID, &s.Name, &s.Environment, &s.Own, &s.Refused, &s.LivedAt, &s.Hidden)
+func Look(ctx context.Context, q Querier, in pg.Schema, environment string) (State, error) {
+	return read(ctx, q, in.SQL(lookSQL), environment)
+}
+
+func read(ctx context.Context, q Querier, query, environment string) (s State, err error) {
+	err = q.QueryRowContext(ctx, query, environment).Scan(&s.DatabaseID, &s.Name, &s.Environment, &s.Own, &s.Refused, &s.LivedAt, &s.Hidden)
 	if errors.Is(err, sql.ErrNoRows) {
 		return State{}, nil
+	}
+	return s, err
+}
+
+// Note is Check that notes before what the database is, unless it is a copy or the role may not
+// write the table, and the environment, unless it is "" or one is noted.
+func Note(ctx context.Context, q Querier, in pg.Schema, environment string) (State, error) {
+	s, err := read(ctx, q, in.SQL(noteSQL), environment)
+	if err == nil {
+		err = s.Err(environment)
 	}
 	return s, err
 }

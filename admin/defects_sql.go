@@ -174,7 +174,7 @@ DELETE FROM outbox.cancel c USING outbox.task t WHERE ` + earlierCancel
 const findTaskIDsSQL = `/* outbox: tasks with ids of other tasks */
 SELECT n.name, cardinality(n.ids), 0, 'the tasks ' || array_to_string(n.ids[1:5], ', ') || CASE WHEN cardinality(n.ids) > 5 THEN ' and others' ELSE '' END || n.text
   FROM (SELECT 'dead_task' AS name, ARRAY(SELECT task_id FROM outbox.task JOIN outbox.dead_task USING (task_id) ORDER BY task_id) AS ids,
-               ' have the ids of dead letters: they cannot become dead letters before those are redriven or purged' AS text
+               ' have the ids of dead letters: let them finish before these are redriven, or purge these' AS text
          UNION ALL
         SELECT 'done_task', ARRAY(SELECT task_id FROM outbox.task JOIN outbox.done_task USING (task_id) ORDER BY task_id),
                ' have the ids of finished tasks: a type that keeps its tasks cannot finish them before those are gone from the history') AS n

@@ -130,7 +130,7 @@ func TestTheChecksFindWhatIsWrong(t *testing.T) {
 		{checkShell, "sh", []string{"psql -1 -f schema/00019_relays.sql; outbox dead list"}, ""},
 		{checkShell, "console", []string{"$ psql\ngo run ./examples/none"}, ""},
 		{checkShell, "console", []string{"$ go run ./examples/none"}, "docs/a.md:2: there is no examples/none"},
-		{checkShell, "sh", []string{"\ngo run ./examples/signup -none"}, "docs/a.md:3: examples/signup has no none"},
+		{checkShell, "sh", []string{"\ngo run ./examples/signup -nosuch"}, "docs/a.md:3: examples/signup has no nosuch"},
 		{checkShell, "sh", []string{"go install github.com/txoutbox/outbox/cmd/none@latest"}, "docs/a.md:2: there is no cmd/none"},
 		{checkShell, "sh", []string{"psql -f schema/none.sql"}, "docs/a.md:2: there is no schema/none.sql"},
 		{checkShell, "sh", []string{"outbox nowhere"}, "docs/a.md:2: cmd/outbox has no nowhere"},

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -55,6 +57,8 @@ var (
 	logger *slog.Logger
 	mux    *http.ServeMux
 	server *http.Server
+	host   string
+	csrf   interface{ Token(*http.Request) string } // package gorilla/csrf
 	t      *testing.T
 )
 
@@ -63,10 +67,15 @@ var (
 	reg    *handlers.Registry
 	r      *relay.Relay
 	client *admin.Client
+
+	config    relay.Config
+	schedules relay.Schedules
+	newYork   *time.Location
 )
 
 // Where events go.
 var (
+	response           *http.Response
 	kafka, webhooks    forward.Publisher
 	watermillPublisher message.Publisher
 	event              struct{ Source, ID string }
@@ -135,6 +144,12 @@ func importFrom(ctx context.Context, tx *sql.Tx, c Cursor) (Cursor, error) { ret
 func signUp(ctx context.Context, tx *sql.Tx, email string) error { return nil }
 
 func routes(db *sqlx.DB) http.Handler { return nil }
+
+func iamToken(ctx context.Context) (string, error) { return "", nil }
+
+func report(taskType string, taskID int64, value any, stack []byte) {}
+
+func authorize(r *http.Request) (dashboard.Access, string) { return 0, "" }
 
 func userOf(r *http.Request) user { return user{} }
 

@@ -122,4 +122,12 @@ var leaseMutants = []mutant{
 		tests: testRun{"internal/upkeep", "TestTakeoverWaitsForUnbrokenHeartbeats$"}, edits: []edit{
 			{"internal/upkeep/streak.go", "s.last.Sub(s.first) >= takeoverAfter-Interval && now.Sub(s.first) >= takeoverAfter && ", ""},
 		}},
+	{name: "blind-beat", help: "a relay does not see that its database was replaced by a copy",
+		tests: testRun{"relay", "TestARelayWhoseDatabaseBecomesACopyStopsAndBeginsAgain$"}, edits: []edit{
+			{"internal/upkeep/heartbeat.go", "s WHERE s.refused)", "s WHERE s.refused AND false)"},
+		}},
+	{name: "copy-by-name", help: "a restored dump passes for the original where the oid of its database is the same",
+		tests: testRun{"schema", "TestTheOwnDatabaseIsKnownByWhatItKeeps$"}, edits: []edit{
+			{"outbox.origin_state", "OR o.table_oid = this.table_oid", "OR true"},
+		}},
 }

@@ -53,7 +53,7 @@ var mostPages = map[string]int{"inspect the runs of relays": 4100, "the end of a
 
 func cost(t *testing.T, db *database, calls map[string]call, generic ...bool) {
 	t.Helper()
-	small := []string{"relay", "running", "schedule", "task_type", "counter", "counter_log"}
+	small := []string{"relay", "running", "schedule", "task_type", "counter", "counter_log", "origin"}
 	for name, call := range calls {
 		r := &recorder{Querier: db.DB}
 		if err := call.do(client(t, db.DB).In(r)); err != nil && !errors.Is(err, errRecorded) || len(r.sent) == 0 {

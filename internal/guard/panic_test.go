@@ -62,7 +62,7 @@ func TestAPanicNamesTheFunctionAndLineOfTheApp(t *testing.T) {
 		"a generic function": {func() { _ = generic("a") }, func() int { return genericLine }, "panic: strings: "},
 		"a method value":     {(&method{}).call, func() int { return methodLine }, "panic: strings: "},
 		"a nil map": {func() {
-			var m map[string]int
+			m := map[string]map[string]int{}["none"]
 			at = line() + 1
 			m["a"]++
 		}, nil, "panic: assignment to entry in nil map (in "},

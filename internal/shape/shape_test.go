@@ -59,10 +59,13 @@ type order struct {
 	Raw    json.RawMessage
 	Bytes  []byte
 	Minus  int `json:"-"`
-	Dash   int `json:"-,"`
-	Odd    int `json:"a\"b"`
-	Tree   node
-	lower  int //nolint:unused // no field of the JSON
+	//lint:ignore SA5008 the field's name is "-"
+	Dash int `json:"-,"`
+	//lint:ignore SA5008 the name is not valid, so that of the field is used
+	Odd  int `json:"a\"b"`
+	Tree node
+	//lint:ignore U1000 no field of the JSON
+	lower int
 }
 
 func of[T any](t *testing.T) *Shape {

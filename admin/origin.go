@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/origin"
@@ -20,20 +19,20 @@ var (
 	ErrRelaysLive = errors.New("admin: relays run in this database: stop them first")
 )
 
-// Origin is the database that the tasks are of, as it was noted. In a copy it is another one.
+// Origin is the database that the tasks belong to, as it was noted. In a copy that is another one.
 type Origin struct {
 	DatabaseID  string // "": none is noted, before the first relay
 	Name        string // of the database
 	Environment string // relay.Config.Environment of the first relay that named one; "": none did
 	Hidden      bool   // the server does not show its system identifier
 	Copy        bool   // this database is a copy: relays run nothing here
-	Problem     string // of a copy: what it is of and what to do, in a sentence
+	Problem     string // of a copy: its original and the remedy, in a sentence
 	LivedAt     time.Time
 }
 
-// Origin returns which database the tasks are of, and whether this is a copy of it. A copy that only
-// Environment tells apart is none here: ask a relay's Health. LivedAt is the time of the latest
-// heartbeat, which in a copy was before the copy was made.
+// Origin returns the database that the tasks belong to, and whether this is a copy of it. It does not
+// recognise a copy that only the environment tells apart: relay.Relay.Health does. LivedAt is the
+// time of the latest heartbeat, which in a copy was before the copy was made.
 func (c *Client) Origin(ctx context.Context) (o Origin, err error) {
 	err = c.read(func(q outbox.Querier) (err error) {
 		o, err = c.origin(ctx, q)
@@ -56,8 +55,8 @@ func (c *Client) origin(ctx context.Context, q outbox.Querier) (Origin, error) {
 
 // AdoptOptions say how Adopt takes a database over.
 type AdoptOptions struct {
-	// Environment is noted: relays that name another one are refused then. "" leaves it to the first
-	// relay that names one; with KeepID it stays as it was.
+	// Environment is written into the database, which then refuses relays with another one. "" leaves
+	// that to the first relay with an environment; with KeepID the environment stays as it was.
 	Environment string
 	// KeepID says that this database goes on where the original ended, as after a switch-over by
 	// logical replication or a restore in another server: task keys and event ids stay the same. The
@@ -90,18 +89,15 @@ SELECT EXISTS (SELECT 1 FROM outbox.relay WHERE alive_until > clock_timestamp())
 // is the original's successor, and its relays begin within seconds. Tasks that the original's relays
 // were running are ready again; these runs count neither as attempts nor as crashes.
 //
-// A snapshot that nothing tells apart from its original is adopted with another Environment.
+// A snapshot looks like its original, so it is adopted with another Environment.
 //
 // Errors are ErrNotCopy; ErrRelaysLive, where this database is no copy and KeepID is not set.
 func (c *Client) Adopt(ctx context.Context, o AdoptOptions) (a Adopted, err error) {
 	if o.KeepID && o.Discard {
 		return a, invalid("Adopt: KeepID and Discard exclude each other")
 	}
-	if err := checkLength("AdoptOptions.Environment", o.Environment, 0, 128); err != nil {
-		return a, err
-	}
-	if strings.ContainsFunc(o.Environment, unicode.IsControl) {
-		return a, invalid("AdoptOptions.Environment: %q: use text that prints", o.Environment)
+	if !origin.ValidEnvironment(o.Environment) {
+		return a, invalid("AdoptOptions.Environment: %.200q: use at most %d bytes of printable text", o.Environment, origin.MaxEnvironment)
 	}
 	err = c.inTx(ctx, func(q outbox.Querier) error {
 		a, err = c.adopt(ctx, q, o)

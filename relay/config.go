@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/origin"
 )
 
 // Order is the order of claiming inside a lane (the ready tasks of one type), after priority. In each
@@ -31,11 +29,11 @@ type Config struct {
 	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
 	Schema string
 
-	// Environment names where the app runs, like production, from the app's own configuration. The
-	// first relay that names one has it noted in the database. A relay that names another one there
-	// runs nothing: see [ErrCopy]. So a snapshot of production's database, which nothing in it
-	// tells apart from a failover, stays quiet in staging. At most 128 bytes of text that prints.
-	// Default none: relays without one run in any.
+	// Environment is the environment of the app, such as "production", from its own configuration.
+	// The first relay with one writes it into the database. A relay with another one runs nothing
+	// there: see [ErrCopy]. So no task of production runs in staging from a snapshot of its
+	// database, which otherwise looks like production after a failover. At most 128 bytes of
+	// printable text. Default none: the relay runs in every environment.
 	Environment string
 
 	// Workers is how many tasks (for Batch handlers: batches) run at once in this relay. Each run
@@ -65,10 +63,10 @@ type Config struct {
 	// TRANSACTION for theirs; without it in all relays of the outbox none does.
 	ListenDSN string
 
-	// ListenDSNFunc returns what ListenDSN is, where that changes: a password that is rotated, a
-	// token that expires. It is called for each connection, at the start and after each loss, one
-	// call at a time. ctx ends after 10 s. While it fails, the relay polls, warns with its error,
-	// and asks again, at least each 2 s. Set one of the two.
+	// ListenDSNFunc replaces a ListenDSN that changes, as when its password is rotated or its token
+	// expires. It is called for each connection, at the start and after each loss, one call at a
+	// time. ctx ends after 10 s. While it fails, the relay polls, warns with its error, and calls it
+	// again, at least each 2 s. Set at most one of the two.
 	ListenDSNFunc func(ctx context.Context) (string, error)
 
 	// DrainTimeout is how long Run waits for running handlers once its context has ended. Then
@@ -101,14 +99,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-const (
-	maxWorkers     = 1000
-	maxEnvironment = 128
-)
-
-func printable(text string) bool {
-	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
-}
+const maxWorkers = 1000
 
 func (c Config) withDefaults(registered int) (Config, error) {
 	if c.Schema == "" {
@@ -131,8 +122,8 @@ func (c Config) withDefaults(registered int) (Config, error) {
 	if !outbox.ValidSchema(c.Schema) {
 		fail("Config.Schema: %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes", c.Schema)
 	}
-	if len(c.Environment) > maxEnvironment || !printable(c.Environment) {
-		fail("Config.Environment: %.200q: use at most %d bytes of text that prints", c.Environment, maxEnvironment)
+	if !origin.ValidEnvironment(c.Environment) {
+		fail("Config.Environment: %.200q: use at most %d bytes of printable text", c.Environment, origin.MaxEnvironment)
 	}
 	if c.Workers < 1 || c.Workers > maxWorkers {
 		fail("Config.Workers: %d: must be between 1 and %d, or 0 for 10", c.Workers, maxWorkers)

@@ -1,5 +1,5 @@
-// Package origin knows which database the tasks are of. In a copy of it they are not to run before
-// somebody has adopted the copy.
+// Package origin tells the database that the tasks belong to from its copies. In a copy no task may
+// run until an operator has adopted the copy.
 package origin
 
 import (
@@ -7,7 +7,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/txoutbox/outbox/internal/pg"
 )
@@ -15,12 +18,20 @@ import (
 // ErrCopy is relay.ErrCopy.
 var ErrCopy = errors.New("relay: this database is a copy")
 
+// MaxEnvironment is the longest name of an environment, in bytes.
+const MaxEnvironment = 128
+
+// ValidEnvironment reports whether a relay may have that environment. "" is none.
+func ValidEnvironment(name string) bool {
+	return len(name) <= MaxEnvironment && utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl)
+}
+
 // Querier is a transaction, a connection or a pool.
 type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// State is what was noted of the database that the tasks are of.
+// State is the note about the database that the tasks belong to.
 type State struct {
 	DatabaseID  string
 	Name        string // of the database
@@ -44,8 +55,8 @@ const (
 	first = ` s ORDER BY s.own, s.refused DESC, s.noted_at LIMIT 1`
 )
 
-// Look returns what is noted of another database, if there is any, else of this one. It is zero
-// where nothing is.
+// Look returns the note about another database, if there is one, else that about this one. It is zero
+// without a note.
 func Look(ctx context.Context, q Querier, in pg.Schema, environment string) (State, error) {
 	return read(ctx, q, in.SQL(lookSQL), environment)
 }
@@ -58,8 +69,8 @@ func read(ctx context.Context, q Querier, query, environment string) (s State, e
 	return s, err
 }
 
-// Note is Check that notes before what the database is, unless it is a copy or the role may not
-// write the table, and the environment, unless it is "" or one is noted.
+// Note first notes this database, unless it is a copy or the role may not write the table. It notes
+// the environment, unless it is "" or another one is noted. Then it is Check.
 func Note(ctx context.Context, q Querier, in pg.Schema, environment string) (State, error) {
 	s, err := read(ctx, q, in.SQL(noteSQL), environment)
 	if err == nil {
@@ -87,8 +98,8 @@ func (s State) Err(environment string) error {
 	case !s.Own:
 		return fmt.Errorf("%w of %q, made after %s: %s", ErrCopy, s.Name, s.LivedAt.UTC().Format(time.RFC3339), toDo)
 	case environment != "" && s.Environment != environment:
-		return fmt.Errorf("%w of one of the environment %q, or is that one, and Config.Environment is %q: "+
+		return fmt.Errorf("%w, or the wrong one: its environment is %q, and Config.Environment is %q: "+
 			"outbox adopt -environment %[3]s takes it over, with -discard it empties it", ErrCopy, s.Environment, environment)
 	}
-	return fmt.Errorf("%w: rows of another one were loaded into it: %s", ErrCopy, toDo)
+	return fmt.Errorf("%w: rows of another database were loaded into it: %s", ErrCopy, toDo)
 }

@@ -11,11 +11,11 @@ import (
 
 // Task is what a handler gets. P is the type that the payload was decoded into.
 type Task[P any] struct {
-	// ID is the task's for life: through retries, lost runs and the dead letters. Other databases
-	// have tasks of the same ID; see Key.
+	// ID stays the same through retries, lost runs and a redrive. Other databases have tasks with
+	// the same ID; see Key.
 	ID int64
-	// DatabaseID is that of the outbox: a UUID that Migrate made, and that `outbox adopt` replaces in
-	// a copy. It is a part of Key.
+	// DatabaseID is the id of the outbox: a UUID that Migrate makes, and `outbox adopt` replaces in a
+	// copy. It is a part of Key.
 	DatabaseID string
 
 	Type    string

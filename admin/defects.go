@@ -13,9 +13,9 @@ type DefectKind string
 
 // The kinds of defects, in the order in which Repair mends them.
 const (
-	// DefectSequences: new ids would be those of rows that are there, or of tasks that were.
+	// DefectSequences: a sequence would give an id again, that of a row or of an earlier task.
 	DefectSequences DefectKind = "sequence"
-	// DefectCounts: the counts of a type are not those of its rows.
+	// DefectCounts: the counts of a type differ from its rows.
 	DefectCounts DefectKind = "count"
 	// DefectUniqueKeys: a task does not hold its unique key, or a key is held by a task that has
 	// another one.
@@ -24,27 +24,27 @@ const (
 	DefectOrderingKeys DefectKind = "ordering_key"
 	// DefectLeases: a task is leased to a relay that has no row.
 	DefectLeases DefectKind = "lease"
-	// DefectLeftovers: a lost run, or a request to cancel, is of an earlier task with the same id.
+	// DefectLeftovers: a lost run, or a request to cancel, belongs to an earlier task with the same id.
 	DefectLeftovers DefectKind = "leftover"
 	// DefectTaskIDs: a task has the id of a dead letter or of a finished task. Repair leaves it alone.
 	DefectTaskIDs DefectKind = "task_id"
 )
 
-// Defect is something in the tables of an outbox that contradicts its tasks, as a restore of a part
-// or a switch-over by logical replication leaves it.
+// Defect is a contradiction between an outbox's tables and its tasks, as after a partial restore or a
+// switch-over by logical replication.
 type Defect struct {
 	Kind     DefectKind
 	Subject  string // a sequence; a task type, with a state for DefectCounts; a table for DefectTaskIDs
-	Is       int64  // the last id of a sequence, the count; else how many are wrong
+	Is       int64  // the last id of a sequence, the count; else the number of wrong rows
 	ShouldBe int64  // as Is
-	Conflict string // what a person has to decide, as Repair does not guess; "" if it mends it
+	Conflict string // the decision that Repair leaves to a person; "" if Repair repairs the defect
 }
 
-// RepairOptions narrow [Client.Defects] and [Client.Repair]. The zero value is all of it.
+// RepairOptions narrow [Client.Defects] and [Client.Repair]. The zero value means all defects.
 type RepairOptions struct {
 	Kinds []DefectKind // none: all
-	// Above is an id that new tasks must exceed, whatever the rows say: the last_value of the old
-	// server's sequence task_task_id_seq.
+	// Above is an id that new tasks must exceed, as the last_value of the old server's sequence
+	// task_task_id_seq. 0: the rows tell.
 	Above int64
 }
 
@@ -66,11 +66,11 @@ func (o RepairOptions) has(k DefectKind) bool {
 	return len(o.Kinds) == 0 || slices.Contains(o.Kinds, k)
 }
 
-// Defects looks for what [Client.Repair] mends, and for what it leaves to a person. It only reads,
-// and finds nothing in an outbox at work: each statement looks at one snapshot.
+// Defects returns the defects that [Client.Repair] repairs, and the conflicts that it leaves to a
+// person. It only reads. In an outbox at work it finds nothing: each statement sees one snapshot.
 //
 // It reads all tasks, dead letters and unique keys once or twice, in seconds for millions. It needs
-// the rights of a worker; for DefectSequences and DefectCounts those of a viewer do.
+// the rights of a worker. For DefectSequences and DefectCounts those of a viewer suffice.
 func (c *Client) Defects(ctx context.Context, o RepairOptions) (found []Defect, err error) {
 	if err := o.check(); err != nil {
 		return nil, err

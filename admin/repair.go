@@ -15,15 +15,16 @@ import (
 // mender mends all defects of a kind, in transactions of its own.
 type mender func(ctx context.Context, c *Client, o RepairOptions) error
 
-// Repair mends what [Client.Defects] finds, but for conflicts, and returns what it found: the
-// conflicts are left to be done. A second call finds these only.
+// Repair repairs the defects that [Client.Defects] returns, and returns them. It leaves conflicts
+// alone: a second call returns only these.
 //
 // Relays and enqueueing go on. Counts are added to the counter log, without a lock. Unique keys are
-// locked for one short transaction of up to 500. A key that another transaction has locked for
-// longer than 500 ms ends Repair with an error; what it did until then stays, and it may be called
-// again. A lease that has no relay is taken over, and only that task is locked.
+// locked for one short transaction of up to 500. If another transaction locks a key for longer than
+// 500 ms, Repair ends with an error. Its work until then stays, and it may be called again. A lease
+// that has no relay is taken over, and only that task is locked.
 //
-// It needs the rights of a worker; to set sequences, the role must own them. The audit log has an entry before it and one after it.
+// It needs the rights of a worker; to set sequences, the role must own them. The audit log has an
+// entry before it and one after it.
 func (c *Client) Repair(ctx context.Context, o RepairOptions) (found []Defect, err error) {
 	if _, err := c.pool("Repair"); err != nil {
 		return nil, err

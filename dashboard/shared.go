@@ -61,7 +61,7 @@ type snapshot struct {
 	at     time.Time // by PostgreSQL's clock
 	types  []admin.Type
 	relays []admin.Relay
-	copied string // this database is a copy: what of
+	copied string // admin.Origin.Problem
 }
 
 func (v *view) snapshot() (*snapshot, error) {

@@ -56,7 +56,7 @@ type view struct {
 	Dead    int64  // dead letters, for the navigation
 	Notice  string
 	Warning string
-	Copied  string    // this database is a copy: what of
+	Copied  string    // admin.Origin.Problem
 	Self    string    // this page, to be loaded again
 	Now     time.Time // by PostgreSQL's clock
 	Data    any

@@ -140,6 +140,6 @@ func checkOwnTriggers(ctx context.Context, v *visit) error {
 			sees = "it runs in the relays' own statements"
 		}
 		v.add("own-triggers", Info, name, fmt.Sprintf("the trigger %s on the table %s is not the outbox's: %s", name, table, sees),
-			"see that it is fast and raises no error, which fails the statement and with it the claim or the result")
+			"keep it fast, and let it raise no error: that fails the claim or the result")
 	})
 }

@@ -13,7 +13,7 @@ const mostCounted = 10_000
 var sizeSQL = fmt.Sprintf(`/* outbox: whether there are few tasks */
 SELECT (SELECT count(*) FROM (SELECT task_id FROM outbox.task ORDER BY task_id LIMIT %[1]d) AS t) + (SELECT count(*) FROM (SELECT task_id FROM outbox.dead_task ORDER BY task_id LIMIT %[1]d) AS d)`, mostCounted)
 
-const repair = "outbox repair prints all that a restore or a switch-over left wrong, and outbox repair -yes mends it (admin.Client.Repair)"
+const repair = "outbox repair prints all such defects, and outbox repair -yes repairs them (admin.Client.Repair)"
 
 // checkCounts counts only where there is little to count.
 func checkCounts(ctx context.Context, v *visit) error {

@@ -156,20 +156,20 @@ func GroupCommit(n int, within time.Duration) Option {
 	return func(r *registration) { r.GroupSize, r.GroupWithin = n, within }
 }
 
-// Strict makes an attempt fail where the payload has a field that P does not have, or lacks one that P
+// Strict fails the attempt if the payload has a field that P does not have, or lacks a field that P
 // marks as required:
 //
 //	type Welcome struct {
 //		Email string `json:"email" outbox:"required"`
 //	}
 //
-// Without Strict encoding/json ignores such a field and leaves such a one zero, as after a deploy
-// that renamed it; the relay warns once of each unknown field of a type. The error names the fields,
-// as address.zip, items[].sku or prices.*.cents. The attempt counts, and the task is retried like any
-// other, so that the next deploy can mend it. A field with the value null is there.
+// Without Strict encoding/json ignores an unknown field and leaves a missing one zero, as after a
+// deploy that renamed the field. The relay then warns once of each unknown field of a type.
 //
-// Types with methods UnmarshalJSON or UnmarshalText, and interfaces, take what they get. Names are
-// compared as in encoding/json, without case.
+// The error names the fields, as address.zip, items[].sku or prices.*.cents. The attempt counts, and
+// the task is retried, so the next deploy can repair the type. A field with the value null is
+// present. Strict does not look into interfaces and types with methods UnmarshalJSON or
+// UnmarshalText. It compares names as encoding/json does, without case.
 func Strict() Option { return func(r *registration) { r.strict = true } }
 
 // Use adds middleware around this handler, inside that of the registry.

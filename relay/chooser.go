@@ -157,6 +157,6 @@ func (g *appChooser) choose(v View, fallback Chooser) (out []int) {
 func (g *appChooser) tell(what string, attrs ...any) {
 	if !g.told {
 		g.told = true
-		g.log.Error("outbox: Config.Chooser gave an answer that cannot be followed; the relay does what it can", append([]any{"answer", what}, attrs...)...)
+		g.log.Error("outbox: invalid choice by Config.Chooser, corrected", append([]any{"answer", what}, attrs...)...)
 	}
 }

@@ -15,10 +15,10 @@ import (
 const (
 	restLeast     = 20 * time.Millisecond // it rests, each time twice as long,
 	restMost      = time.Second           // but no longer, and so long at once where PostgreSQL refuses it
-	failingAfter  = 3                     // failures in a row are logged and seen in Health,
-	failingShare  = .25                   // and so is this share of its latest claims,
-	shareOf       = 16                    // which are so many or so
-	shareLasts    = time.Minute           // and Health forgets it as long after the latest failure
+	failingAfter  = 3                     // so many failures in a row are logged, and reported by Health
+	failingShare  = .25                   // and so is this share of failed claims,
+	shareOf       = 16                    // among about so many of the latest
+	shareLasts    = time.Minute           // Health reports the share for so long after the latest failure
 	failureLogged = time.Minute           // at most once in
 	growBelow     = pg.StatementTimeout / 4
 	largestClaim  = 1 << 16
@@ -28,7 +28,7 @@ const (
 // recorded of its runs, or of promotions.
 type failing struct {
 	times     int       // in a row
-	share     float64   // of the latest claims, where more than failingAfter never failed in a row
+	share     float64   // of failures among the latest claims: a moving average
 	since, at time.Time // of the first and the latest
 	until     time.Time // the lane rests
 	err       error     // the latest
@@ -54,8 +54,8 @@ func (f *failing) note(err error, began, now time.Time) {
 	f.until = now.Add(rest)
 }
 
-// forget notes a success. After many failures in a row it is over; a lane that fails now and again is
-// told from one that works by their share.
+// forget notes a success, which ends failures in a row. The share of a lane that fails now and then
+// only decreases.
 func (f *failing) forget() {
 	next := failing{logged: f.logged, most: f.most}
 	if f.times < failingAfter {
@@ -70,7 +70,7 @@ func (f *failing) forget() {
 // often reports whether the share of failures is too large.
 func (f *failing) often() bool { return f.share >= failingShare }
 
-// fails reports whether the lane is to be named.
+// fails reports whether the log and Health name the lane.
 func (f *failing) fails() bool { return f.times >= failingAfter || f.often() }
 
 // logs reports whether the failures are to be logged now.
@@ -137,15 +137,15 @@ func (f *failing) kind() string {
 	return "as the log says"
 }
 
-// unreadable is when the latest tasks of a lane were set aside that cannot be read. Its claims may
-// fail at once, and one at a time looks for such tasks.
+// unreadable has the time when tasks of a lane that cannot be read were last set aside. Several claims
+// may fail together; one at a time looks for such tasks.
 type unreadable struct {
 	mu sync.Mutex
 	at time.Time
 }
 
-// setAside sets aside the tasks that a claim cannot have read, which began at the given time and
-// failed. It reports whether there were any: the others can be claimed then.
+// setAside sets aside the tasks that prevented a claim, which began at the given time. It reports
+// whether there were any: then the others can be claimed.
 func (u *unreadable) setAside(began time.Time, find func() int) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

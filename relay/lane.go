@@ -39,9 +39,8 @@ type lane struct {
 	tokenAt  time.Time     // its type's rate is used up until then
 }
 
-// Claims of batches of one lane that are under way at once. Where each begins where the last one
-// ended that has come back, more would meet at the same tasks, which all but one walk over. In a
-// backlog each has its own.
+// Claims of batches of one lane that run at once. Concurrent claims start at the same row and skip
+// each other's locks, so more than two cost time. In a backlog each claim has a start of its own.
 const (
 	batchClaims   = 2
 	backlogClaims = 4
@@ -54,7 +53,7 @@ func (c *lane) batchClaims() int {
 	return batchClaims
 }
 
-// upTo is how many of so many leased tasks a claim may take.
+// upTo is the number of leased tasks that a claim may take, limit at most.
 func (c *lane) upTo(limit int) int {
 	if c.taskBytes == 0 {
 		return min(limit, firstClaim)

@@ -31,7 +31,7 @@ type Schedules []Schedule
 // A next firing that lies further ahead than Timing gives was computed while PostgreSQL's clock was
 // ahead. It is set back, so what fired early by that clock may fire again.
 type Schedule struct {
-	// Name is the schedule's identity: at most 128 bytes of text that prints, once in a schema.
+	// Name is the schedule's identity: at most 128 bytes of printable text, once in a schema.
 	Name string
 
 	// Timing says when it fires.

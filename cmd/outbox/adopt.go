@@ -15,15 +15,15 @@ func (a *app) adoptCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "adopt", Short: "let relays run in this copy of a database; with --discard empty it first", Args: cobra.NoArgs,
 		Example: "  outbox adopt -discard\n  outbox adopt -environment staging -discard\n  outbox adopt -keep-id",
-		Long: `Relays run nothing in a copy of the database, as a restored dump, until it is adopted. It says what
-the copy is of and what waits in it, and asks. Then relays begin within seconds. Tasks have other keys
-than in the original.
+		Long: `Relays run nothing in a copy of the database, such as a restored dump, until it is adopted. The
+command names the original, counts the waiting tasks, and asks. Then relays begin within seconds.
+Tasks have other keys than in the original.
 
 With --discard it first deletes all tasks and dead letters and the next firings of schedules: so
 nothing of production is sent from staging. With --keep-id keys stay the same: this database goes on
 where the original ended, as after a switch-over; stop the original's relays before. A snapshot or a
-clone, which nothing tells apart from its original, is adopted with --environment, the name that
-relay.Config.Environment has here.`,
+clone looks like its original: adopt it with --environment, the relay.Config.Environment of its
+relays.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			question, err := a.askAdopt(c.Context(), o)
 			if err != nil {
@@ -53,12 +53,12 @@ relay.Config.Environment has here.`,
 	}
 	c.Flags().BoolVar(&o.Discard, "discard", false, "delete the tasks, dead letters and next firings of the original")
 	c.Flags().BoolVar(&o.KeepID, "keep-id", false, "this database goes on where the original ended, with the same task keys")
-	c.Flags().StringVar(&o.Environment, "environment", "", "note that it is of this environment, as relay.Config.Environment says it")
+	c.Flags().StringVar(&o.Environment, "environment", "", "write this environment into the database: the relay.Config.Environment of its relays")
 	yesFlag(c, &yes)
 	return c
 }
 
-// askAdopt connects, and returns the question: what the copy is of, and what waits in it.
+// askAdopt connects, and returns the question, with the original and the waiting tasks.
 func (a *app) askAdopt(ctx context.Context, o admin.AdoptOptions) (question string, err error) {
 	var of admin.Origin
 	var sum admin.Type
@@ -75,7 +75,7 @@ func (a *app) askAdopt(ctx context.Context, o admin.AdoptOptions) (question stri
 	}
 	what, _, _ := strings.Cut(of.Problem, ": outbox")
 	if !of.Copy {
-		what = fmt.Sprintf("this database is %q, as it was noted, and no known copy", of.Name)
+		what = fmt.Sprintf("this database is %q, and not known to be a copy", of.Name)
 	}
 	waiting := count(sum.Ready+sum.Scheduled+sum.Leased+sum.Waiting, "task")
 	letters := count(sum.Dead, "dead letter")

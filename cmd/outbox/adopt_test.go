@@ -27,7 +27,7 @@ func TestACopyIsAdoptedOrEmptied(t *testing.T) {
 		step{"repair", exitOK, "nothing to repair\n"},
 		step{"stats -json", exitOK, `"finished": 0`},
 		step{"adopt -yes", exitFailed, "this database is no copy"},
-		step{"adopt -environment staging", exitUsage, "as it was noted, and no known copy. Take it over"},
+		step{"adopt -environment staging", exitUsage, "and not known to be a copy. Take it over"},
 		step{"adopt -environment staging -yes", exitOK, "adopted: this is the database "},
 		step{"adopt -environment staging -yes", exitFailed, "this database is no copy"},
 	)

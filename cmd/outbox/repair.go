@@ -11,13 +11,13 @@ func (a *app) repairCommand() *cobra.Command {
 	var o admin.RepairOptions
 	var yes bool
 	c := &cobra.Command{
-		Use: "repair", Short: "look for what a restore or a switch-over left wrong; with --yes mend it", Args: cobra.NoArgs,
+		Use: "repair", Short: "find the defects that a restore or a switch-over left; with --yes repair them", Args: cobra.NoArgs,
 		Example: "  outbox repair\n  outbox repair -yes\n  outbox repair -above 184467 -yes",
 		Long: `Compares counts, sequences, unique keys, ordering keys, leases and leftovers with the tasks, after a
 restore of the data alone or of a part, and after a switch-over by logical replication. Without
 --yes it only reads and prints what it would change. Relays and enqueueing go on, and a second
 repair finds nothing. It prints conflicts and leaves them alone: the exit code is then 1. --timeout
-does not bound it. To mend sequences, the role must own the tables.`,
+does not bound it. To set sequences, the role must own the tables.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := a.connect(c.Context()); err != nil {
 				return err
@@ -42,9 +42,9 @@ does not bound it. To mend sequences, the role must own the tables.`,
 			lines := []string{"nothing to repair"}
 			switch n := len(found) - conflicts; {
 			case n > 0 && yes:
-				lines = append(t.lines(), fmt.Sprintf("%d mended", n))
+				lines = append(t.lines(), fmt.Sprintf("%d repaired", n))
 			case n > 0:
-				lines = append(t.lines(), "nothing was changed: outbox repair -yes mends it")
+				lines = append(t.lines(), "nothing was changed: outbox repair -yes repairs these")
 			case conflicts > 0:
 				lines = t.lines()
 			}
@@ -55,7 +55,7 @@ does not bound it. To mend sequences, the role must own the tables.`,
 			return err
 		},
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "mend it")
+	c.Flags().BoolVar(&yes, "yes", false, "repair the defects")
 	c.Flags().Int64Var(&o.Above, "above", 0, "an id that new tasks must exceed: last_value of the old server's task_task_id_seq")
 	return c
 }

@@ -10,7 +10,7 @@ func TestRepairPrintsWhatIsWrongAndMendsItWhenTold(t *testing.T) {
 		SELECT setval('outbox.task_task_id_seq', 1, false)`)
 	db.steps(t,
 		step{"repair", exitOK, "count       REPORT scheduled                  0          1  -\n"},
-		step{"repair", exitOK, "nothing was changed: outbox repair -yes mends it\n"},
+		step{"repair", exitOK, "nothing was changed: outbox repair -yes repairs these\n"},
 		step{"repair -yes", exitOK, "sequence    task_task_id_seq                  0    1000001  -\n"},
 		step{"repair", exitOK, "nothing to repair\n"},
 		step{"repair -above -1", exitUsage, "RepairOptions.Above: -1"},

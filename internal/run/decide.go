@@ -47,8 +47,8 @@ type ending struct {
 	noJitter   bool          // what the handler waits for is not spread
 }
 
-// throttleSpan is for how long from the first failure a wait that the other side asks for counts no
-// attempt, if the handler has no MaxElapsed: as long as the default backoff has a task retried.
+// throttleSpan is the time from the first failure within which a wait that the other side asks for
+// counts no attempt. The default backoff takes as long. A handler's MaxElapsed replaces it.
 const throttleSpan = 72 * time.Hour
 
 // newEnding is how a run of the handler ended. log hears of a Backoff that panics.

@@ -28,7 +28,8 @@ func (s *Shape) Check(payload []byte, missing bool) []Finding {
 	return c.found
 }
 
-// check is one Check, at a byte of the payload. Of what is not JSON it finds anything, but it ends.
+// check is one Check, at a byte of the payload. For text that is not JSON it may find anything, but it
+// ends.
 type check struct {
 	json    []byte
 	missing bool // missing fields are asked for

@@ -72,8 +72,8 @@ func (s *Shape) lines(to []Line, path string, above map[*Shape]string) []Line {
 	return to
 }
 
-// Breaks says what payloads of the old lines lose, or why they fail, if they are decoded by a type of
-// the new ones. A field that is new and not required breaks nothing.
+// Breaks returns the values that payloads of the old lines lose, and the failures, if a type of the new
+// lines decodes them. A field that is new and not required breaks nothing.
 func Breaks(before, after []Line) (faults []string) {
 	was, is := byPath(before), byPath(after)
 	told := map[string]bool{} // paths of which all that is below changed as well

@@ -14,8 +14,8 @@ import (
 
 type Task = outbox.Task[json.RawMessage]
 
-// Row is a claimed task: all that is needed to write it back, as its row is deleted or may be. It has
-// 288 bytes, a size that Go allocates without a rest.
+// Row is a claimed task, with all columns that writing it back needs. Its 288 bytes are a size class
+// of Go's allocator.
 type Row struct {
 	ID                 int64
 	TaskType           string

@@ -8,7 +8,7 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// DefectKind says what a [Defect] is about.
+// DefectKind is the kind of a [Defect].
 type DefectKind string
 
 // The kinds of defects, in the order in which Repair mends them.

@@ -44,9 +44,10 @@ SELECT name, last, id + 1000000, '' FROM behind ORDER BY name`
 const mendSequencesSQL = `/* outbox: set sequences beyond their rows */` + wantedSQL + `
 SELECT setval(oid::regclass, id + 1000000) FROM behind`
 
-// The counts by type and kind, and the rows. What was counted twice, as a restore with triggers
-// does, is taken off both numbers, where the trigger counted it as new. What was not counted came
-// uncounted too. So the finished ones are as before, and never fewer than none.
+// The counts by type and kind, and the rows. A task that was counted twice, as by a restore with
+// triggers, is subtracted from both numbers, if the trigger counted it as new. A task that was not
+// counted did not arrive by the counts either. So the number of finished tasks stays, and is at
+// least 0.
 const countsSQL = `
 WITH held AS (
   SELECT task_type, state AS kind, count(*) AS n, count(*) - count(attempted_at) AS fresh FROM outbox.task GROUP BY task_type, state
@@ -96,7 +97,7 @@ const wrongKey = `EXISTS (SELECT 1 FROM outbox.task t WHERE t.task_id = k.task_i
    AND (t.task_type <> k.task_type OR t.unique_key IS DISTINCT FROM k.key))`
 
 // Tasks whose key no task holds, by key. A task that was attempted may have lost its key to a newer
-// one, so of several the one without an attempt is the holder. Without such, nobody knows.
+// one, so of several tasks the one without an attempt is the holder. Else it is a conflict.
 const keylessSQL = `
 WITH keyless AS MATERIALIZED (
   SELECT task_type, unique_key, array_agg(task_id ORDER BY task_id) AS ids,
@@ -155,7 +156,7 @@ const findLeasesSQL = `/* outbox: leases of relays that have no row */
 SELECT task_type, count(*), 0, '' FROM outbox.task t
  WHERE state = 'leased' AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id) GROUP BY task_type ORDER BY task_type`
 
-// What is older than the task is of another one.
+// A run or a request that is older than its task belongs to an earlier task.
 const (
 	earlierRun    = `t.task_id = r.task_id AND r.task_ids IS NULL AND r.started_at < t.created_at`
 	earlierCancel = `t.task_id = c.task_id AND c.requested_at < t.created_at`

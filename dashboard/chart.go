@@ -66,8 +66,8 @@ type rate struct {
 	Known            bool
 }
 
-// rateOf is the rate since the latest sample that is old enough, up to now. It is not known without
-// such a sample since the oldest of the living relays began: what others did is over.
+// rateOf is the rate from the latest sample that is old enough, until now. It is not known without
+// such a sample since the oldest living relay began: earlier relays no longer count.
 func rateOf(history []admin.Sample, relays []admin.Relay) rate {
 	now := history[len(history)-1]
 	began := now.At

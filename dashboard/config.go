@@ -85,7 +85,7 @@ func (c *Config) check() error {
 	return errors.Join(errs...)
 }
 
-// checkOrigin refuses what no browser sends as an Origin, and so would match none.
+// checkOrigin refuses a text that no browser sends as an Origin, and so would match none.
 func checkOrigin(origin string) error {
 	u, err := url.Parse(origin)
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// What the app has attached to the outbox's tables.
+// Objects of the app that are attached to the outbox's tables.
 
 const foreignKeysSQL = `/* outbox: foreign keys of the app */
 SELECT k.conname, k.conrelid::regclass::text, c.relname, k.confdeltype::text
@@ -18,7 +18,7 @@ SELECT k.conname, k.conrelid::regclass::text, c.relname, k.confdeltype::text
  WHERE k.contype = 'f' AND n.nspname = $1 AND c.relname = ANY (string_to_array($2, ' '))
  ORDER BY 1, 2 LIMIT 1000`
 
-// onDelete says what each action of a foreign key does when its row is deleted.
+// onDelete is the effect of each action of a foreign key when its row is deleted.
 var onDelete = map[string]string{
 	"c": "deletes the app's row",
 	"n": "sets the app's reference to NULL",
@@ -71,8 +71,8 @@ func checkOwnColumns(ctx context.Context, v *visit) error {
 	})
 }
 
-// unknownOf says that a check does not know what is the outbox's, if the schema is newer than this
-// program.
+// unknownOf adds a finding that a check cannot tell the outbox's objects from the app's, if the schema
+// is newer than this program.
 func (v *visit) unknownOf(check string, version int) bool {
 	if version <= schema.Version() {
 		return false
@@ -116,7 +116,7 @@ SELECT c.relname, g.tgname
  WHERE n.nspname = $1 AND c.relkind = 'r' AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND c.relname = ANY (string_to_array($2, ' '))
  ORDER BY 1, 2 LIMIT 1000`
 
-// seen says what a trigger on a table sees.
+// seen has the changes that a trigger on a table sees.
 var seen = map[string]string{
 	"task": "it sees an INSERT for each task and again for each attempt of a Tx or Batch task that fails, an UPDATE for each lease and promotion, " +
 		"and a DELETE for each claim of a Tx or Batch task, each finished one and each that dies",

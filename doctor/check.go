@@ -28,8 +28,8 @@ type passed struct{ name, what string }
 
 const mostFindings = 20 // of one check
 
-// run looks. Only what no other check could do without is an error: a connection. lacking: the role
-// lacks a right, and what was found does not say so yet.
+// run runs a check. It returns an error only for a lost connection, which all checks need. lacking
+// reports that the role lacks a right, which the findings do not say yet.
 func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c check) (found []Finding, lacking bool, err error) {
 	bounded, cancel := context.WithTimeout(ctx, 3*s.timeout+10*time.Second) // the server's timeout comes first
 	defer cancel()
@@ -107,7 +107,7 @@ func (c check) unknown(err error, schema string) (out []Finding) {
 
 const insufficientPrivilege = "42501"
 
-// lacking is what is said of the checks for which the role lacks a right, whatever their number.
+// lacking is the one finding for all checks for which the role lacks a right.
 func lacking(all []check, schema string) []Finding {
 	var names, rights []string
 	viewer := false // it has what they need

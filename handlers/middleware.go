@@ -57,10 +57,10 @@ func wrap(f Func, m []Middleware) Func {
 
 // PanicError is the error of a handler, or other code of the app, that panicked or called
 // runtime.Goexit. errors.As finds it in relay.TaskEnd.Err, relay.DeadLetter.Err, and behind
-// [Recover] in the error of next. A panic is a failed attempt, also one with a control result.
+// [Recover] in the error of next. A panic is a failed attempt, even with a control result as value.
 //
 //	type PanicError struct {
-//		Value any    // what panic was called with; an error that says so for runtime.Goexit
+//		Value any    // the argument of panic; for runtime.Goexit an error that says so
 //		Stack []byte // as debug.Stack returns it
 //	}
 //
@@ -69,8 +69,9 @@ func wrap(f Func, m []Middleware) Func {
 // error.
 type PanicError = guard.PanicError
 
-// Recover turns a panic of what it wraps into a [PanicError], so that middleware outside it sees an
-// error. Without it a panic is caught by the relay all the same, as a failed attempt.
+// Recover turns a panic of the handler and of middleware inside it into a [PanicError], so that
+// middleware outside it sees an error. Without Recover the relay catches the panic, as a failed
+// attempt.
 func Recover() Middleware {
 	return func(next Func) Func {
 		return func(ctx context.Context, call *Call) (err error) {

@@ -162,10 +162,10 @@ func Batch[P any](r *Registry, t outbox.TaskType[P], size int, h func(ctx contex
 }
 
 // Leased registers a handler that runs outside any transaction, under a lease that its relay's
-// heartbeat keeps alive. It may run more than once: send [outbox.Task.Key] as idempotency key with what
-// leaves the database, and write to it through [outbox.Task.Complete]. ctx ends when the lease is
-// lost. Its goroutine may run other tasks' handlers after it: what it locks with
-// runtime.LockOSThread it unlocks.
+// heartbeat keeps alive. It may run more than once: send [outbox.Task.Key] as idempotency key with
+// calls that leave the database, and write to it through [outbox.Task.Complete]. ctx ends when the
+// lease is lost. Its goroutine may run other tasks' handlers after it, so it must undo each
+// runtime.LockOSThread.
 //
 // Registration panics as in [Tx].
 func Leased[P any](r *Registry, t outbox.TaskType[P], h func(ctx context.Context, task *outbox.Task[P]) error, opts ...Option) {

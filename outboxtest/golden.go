@@ -25,12 +25,12 @@ type TaskType interface {
 
 // Golden fails the test if payloads of stored tasks would lose a value, or not decode, with the Go
 // types as they are now: a field is gone, has another name or another type, or has become required.
-// What is stored looks as the files testdata/outbox/NAME.golden say, one for each task type, with a
-// line for each field. Commit them with the code.
+// The files testdata/outbox/NAME.golden, one for each task type, have a line for each field of the
+// stored payloads. Commit them with the code.
 //
-// Golden writes a file that is missing, and adds new fields that are not required: these break
-// nothing. A change that breaks tasks is made in two deploys. When no task of the old shape waits any
-// more, OUTBOX_UPDATE_GOLDEN=1 in the environment of go test writes the files anew.
+// Golden writes a missing file, and adds new fields that are not required: these break nothing. Make
+// a change that breaks tasks in two deploys. When no task of the old shape waits any more, run go
+// test with OUTBOX_UPDATE_GOLDEN=1, which writes the files anew.
 //
 // Types with methods UnmarshalJSON or UnmarshalText are compared by their names alone.
 func Golden(t testing.TB, types ...TaskType) {
@@ -51,7 +51,7 @@ func Golden(t testing.TB, types ...TaskType) {
 	}
 }
 
-// golden compares a type with its file, or writes the file. It returns what is broken.
+// golden compares a type with its file, or writes the file. It returns the changes that break tasks.
 func golden(t TaskType) (faults []string, err error) {
 	s, err := shape.Of(t.Payload())
 	if err != nil {

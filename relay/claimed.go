@@ -114,8 +114,8 @@ func (d *dispatcher) promotionWorks(c *lane) {
 	}
 }
 
-// headsPolled notes whether PostgreSQL refused to promote heads of ordering keys. What is ready is
-// claimed all the same.
+// headsPolled notes whether PostgreSQL refused to promote heads of ordering keys. Ready tasks are
+// claimed in both cases.
 func (d *dispatcher) headsPolled(refused error, began time.Time) {
 	known, now := d.heads.times >= failingAfter, time.Now()
 	switch {

@@ -22,8 +22,8 @@ type drain struct {
 	stopHandling context.CancelCauseFunc
 }
 
-// run says what runs when claiming ends, and which tasks still run when the timeout has passed. Then
-// it ends their handlers' contexts, and some time later gives up waiting for what the database does
+// run logs the number of running tasks when claiming ends, and their ids when the timeout has passed.
+// Then it ends their handlers' contexts. Some time later it abandons results that the database does
 // not take.
 func (d drain) run(claiming context.Context, drained <-chan struct{}) {
 	select {

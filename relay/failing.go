@@ -24,8 +24,7 @@ const (
 	largestClaim  = 1 << 16
 )
 
-// failing is what is known of failures since the last success: of a lane's claims, or of what is
-// recorded of its runs, or of promotions.
+// failing has the failures since the last success, of a lane's claims and results or of promotions.
 type failing struct {
 	times     int       // in a row
 	share     float64   // of failures among the latest claims: a moving average

@@ -18,30 +18,29 @@ var (
 	// ErrNotRunning: neither Run nor RunOnce is under way, or its context has ended and it claims
 	// no more.
 	ErrNotRunning = errors.New("relay: it is not running")
-	// ErrOutage: the relay cannot work with PostgreSQL, which is away, restarting, read-only or out
-	// of connections. It tries again by itself.
-	ErrOutage = errors.New("relay: PostgreSQL cannot be worked with")
+	// ErrOutage: PostgreSQL is unavailable: it is away, restarting, read-only or out of connections.
+	// The relay tries again by itself.
+	ErrOutage = errors.New("relay: PostgreSQL is unavailable")
 	// ErrNoHeartbeat: none came through, at the start or for as long as leases last (10 s), though
 	// no outage is known yet. The relay claims nothing.
 	ErrNoHeartbeat = upkeep.ErrNoHeartbeat
-	// ErrTypeFails: tasks of a type could not be claimed or recorded, three times in a row or more,
-	// and it has not worked since. Or a quarter of its latest claims failed, the last one within a
-	// minute. The relay tries again by itself, and other types go on. The text names the type and
-	// the SQLSTATE.
+	// ErrTypeFails: tasks of a type could not be claimed or recorded three times in a row, and no try
+	// has succeeded since. Or a quarter of the latest claims failed, the last one within a minute.
+	// The relay tries again by itself, and other types go on. The text names the type and the
+	// SQLSTATE.
 	ErrTypeFails = errors.New("relay: tasks of a type cannot be claimed or recorded")
 	// ErrCopy: the database is a copy of the one that its tasks were enqueued in, made by a dump, a
-	// template or logical replication; or one of another Config.Environment. The relay claims
-	// nothing and fires no schedule, so that nothing is sent twice; tasks can be enqueued. The text
-	// says which database it was, and what to do: outbox adopt, after which the relay begins within
-	// seconds. docs/guide/production.md, Staging and copies, has more.
+	// template or logical replication; or it belongs to another Config.Environment. The relay claims
+	// nothing and fires no schedule, so nothing is sent twice. Tasks can be enqueued. The text names
+	// the original and the remedy: outbox adopt, after which the relay begins within seconds.
+	// docs/guide/production.md, Staging and copies, has more.
 	ErrCopy = origin.ErrCopy
-	// ErrOrderingFails: the next tasks of ordering keys could not be made ready, three times in a row
-	// or more. The relay tries again by itself, and tasks that are ready go on. The text has the
-	// SQLSTATE.
+	// ErrOrderingFails: the next tasks of ordering keys could not be made ready three times in a row.
+	// The relay tries again by itself, and ready tasks go on. The text has the SQLSTATE.
 	ErrOrderingFails = errors.New("relay: the next tasks of ordering keys cannot be made ready")
 )
 
-// life is what Health looks at of one run.
+// life is the state of one run that Health reads.
 type life struct {
 	claiming context.Context        // of Run: it claims no more after its end
 	leaseEnd func() time.Time       // unless a heartbeat comes through; zero if none has
@@ -60,8 +59,8 @@ type typeFailure struct {
 // Health is nil while the relay runs and claims: its latest heartbeat came through within the last
 // 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an
 // ErrNotRunning, ErrOutage, ErrCopy, schema.ErrRowSecurity (within half a minute), ErrNoHeartbeat,
-// ErrTypeFails or ErrOrderingFails, with the time since when where that is known. It asks nobody and
-// does not block: an idle relay notices an outage with its next poll, within two seconds or so at the
+// ErrTypeFails or ErrOrderingFails, with the time of its beginning if that is known. It sends no
+// statement and does not block: an idle relay notices an outage with its next poll, within two seconds or so at the
 // default PollInterval, and a server that does not answer within 10 s. The text has neither a DSN, nor
 // a host, nor a payload, nor PostgreSQL's words, which are in the log.
 //

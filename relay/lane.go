@@ -12,7 +12,7 @@ import (
 // pollFresh is how old a poll may be when a lane is chosen.
 const pollFresh = 50 * time.Millisecond
 
-// lane is what the dispatcher knows of one task type.
+// lane is the dispatcher's state of one task type.
 type lane struct {
 	h          *handler.Handler
 	head       *plan.Head // as of the last poll
@@ -88,7 +88,7 @@ func (c *lane) putOff(start claimStart) {
 	}
 }
 
-// taken is what a claim of up to limit tasks found.
+// taken is the result of a claim of up to limit tasks.
 type taken struct {
 	tasks, limit int
 	bytes        int // of the payloads, of leased tasks
@@ -106,8 +106,8 @@ type claimStart struct {
 	started int       // of the lane's watermarks
 }
 
-// How long a relay waits before it tries again to get a slot that others have. What it frees itself
-// it takes at once.
+// Bounds of the wait before a relay tries again to get a slot of other relays. It takes its own free
+// slots at once.
 const (
 	slotWaitLeast = 10 * time.Millisecond
 	slotWaitMost  = 400 * time.Millisecond

@@ -117,6 +117,6 @@ func TestARelayWithoutARightGoesOn(t *testing.T) {
 	db.becomes(t, 30*time.Second, 1, "the schedule is registered", `SELECT count(*) FROM outbox.schedule`)
 	r.Stop()
 	r.Log.Want(t, 1, "PostgreSQL refuses a job of the relay's upkeep")
-	r.Log.Want(t, 1, "schedules cannot be worked with")
+	r.Log.Want(t, 1, "schedules cannot be fired")
 	db.Do(t, `ALTER TABLE outbox.elsewhere RENAME TO cancel`)
 }

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	outageBegins = "PostgreSQL cannot be worked with"
-	outageEnds   = "PostgreSQL can be worked with again"
+	outageBegins = "PostgreSQL is unavailable"
+	outageEnds   = "PostgreSQL is available again"
 )
 
 // everyKind registers handlers whose effects are counted; the Leased one does not use the database,

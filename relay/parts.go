@@ -26,7 +26,7 @@ func (r *Relay) newRunner(claiming, handling context.Context) *run.Runner {
 	return runner
 }
 
-// newCheck returns what looks at the database before a run.
+// newCheck returns the check of the database before a run.
 func (r *Relay) newCheck(once bool) *check {
 	return &check{db: r.db, store: &r.runner.Store, environment: r.config.Environment, limits: limitsOf(r.handlers), once: once, log: r.log,
 		outage: pg.NewOutage(r.log, r.outageChanged), copied: r.copied}

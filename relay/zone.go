@@ -2,11 +2,13 @@ package relay
 
 import "time"
 
-// InZone reads timing as times of day in a zone, and fires at each once, whatever the zone's clocks
-// do: InZone(berlin, half) with an expression half of robfig/cron without a zone. A time that comes
-// twice, as clocks go back, fires the first time. A time that is skipped fires as the skipped hour
-// ends. So an hourly timing has a gap of two hours as clocks go back; intervals belong in UTC.
-// timing gets and returns times of day as if they were UTC.
+// InZone takes timing as times of day in a zone, and fires at each of them once, also when the zone's
+// clocks change. timing is, for example, an expression of robfig/cron without a zone: it gets and
+// returns times of day as if they were UTC.
+//
+// When clocks go back, a time that comes twice fires the first time. When they go forward, a skipped
+// time fires as the skipped hour ends. So an hourly timing has a gap of two hours when clocks go
+// back: use UTC for intervals.
 func InZone(zone *time.Location, timing Timing) Timing { return zoneTiming{zone, timing} }
 
 type zoneTiming struct {

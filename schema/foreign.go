@@ -10,7 +10,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// What the migrations make. The statements are ours, so they need not be parsed in full.
+// These find the objects that the migrations make. The statements are ours, so they need not be parsed in
+// full.
 var (
 	makes    = regexp.MustCompile(`CREATE (?:OR REPLACE )?(?:UNIQUE )?(TABLE|VIEW|SEQUENCE|INDEX|FUNCTION) (?:IF NOT EXISTS )?(?:outbox\.)?(\w+)`)
 	comments = regexp.MustCompile(`--[^\n]*`)
@@ -63,7 +64,7 @@ func (s *settings) checkForeign(ctx context.Context, q Querier) error {
 
 const mostNamed = 5
 
-// foreignError says what is in the way of the schema.
+// foreignError names the objects that prevent the migration.
 func foreignError(name, objects string) error {
 	if all := strings.Split(objects, ", "); len(all) > mostNamed {
 		objects = fmt.Sprintf("%s and %d more", strings.Join(all[:mostNamed], ", "), len(all)-mostNamed)

@@ -8,7 +8,7 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// State is what [Inspect] finds.
+// State has the versions of a schema and its server.
 type State struct {
 	// Version is the newest migration that was applied, 0 for none.
 	Version int
@@ -21,8 +21,8 @@ type State struct {
 	UntestedServer bool
 }
 
-// Inspect is [Check] with what it found, to log that the schema or the server is newer than this
-// code. Beside an error the State has what was found until then.
+// Inspect is [Check] that also returns the State, for a log record that the schema or the server is
+// newer than this code. With an error the State is filled as far as it is known.
 func Inspect(ctx context.Context, q Querier, name string) (State, error) {
 	if err := checkName(name); err != nil {
 		return State{}, err
@@ -55,9 +55,10 @@ SELECT current_setting('server_version_num'), current_setting('server_version'),
          (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped
              AND (a.attname, a.atttypid) IN (('version', 'integer'::regtype), ('applied_at', 'timestamptz'::regtype))))`
 
-// read finds a schema's state, and whether it has a migration table. It refuses what readServer
-// refuses, and versions that code whose newest migration is newest cannot work with. The name must be
-// valid. The statements have no parameters, for poolers that change connections between them.
+// read returns a schema's state, and whether it has a migration table. It refuses servers as
+// readServer does, and versions that code whose newest migration is newest may not run beside. The
+// name must be valid. The statements have no parameters, for poolers that change connections between
+// them.
 func read(ctx context.Context, q Querier, name string, newest int) (state State, table bool, err error) {
 	state, table, err = readServer(ctx, q, name)
 	if err != nil || !table {

@@ -157,8 +157,8 @@ func (s *settings) apply(ctx context.Context, tx *sql.Tx) (finished bool, err er
 			return false, fmt.Errorf("create %s.migration: %w", s.name, needs("CREATE on the database, or on the schema where that exists", err))
 		}
 	}
-	// EXCLUSIVE lets everybody read, so whoever is up to date does not wait. Nothing is read before it:
-	// two that have read the table, and wait for the lock, would be in the way of its ALTER TABLE.
+	// EXCLUSIVE lets others read, so processes that are up to date do not wait. Nothing is read before
+	// it: two processes that have read the table, and wait for the lock, would block its ALTER TABLE.
 	lock := "LOCK TABLE " + quote(s.name) + ".migration IN EXCLUSIVE MODE"
 	if checkRoles(s.name) == nil {
 		lock += ";\n" + rename(becomeOwner, s.name)

@@ -36,11 +36,10 @@ func RolesSQL(name string) (string, error) {
 // and keep what else they had.
 //
 // Roles are the server's: those that exist stay as they are, and databases with a schema of the
-// same name share them. The schema must be at [Version]. Where it is newer, and this code may run
-// beside it, nothing is changed, as newer code knows what to grant. Call it again after each
-// [Migrate] that had something to do: it sets the groups' rights to what this version says. It waits
-// for a Migrate and for another GrantRoles, and any number of processes, in any databases, may call
-// it at once.
+// same name share them. The schema must be at [Version]. If it is newer, and this code may run beside
+// it, GrantRoles changes nothing: the newer code knows the rights. Call it again after each [Migrate]
+// that applied a migration: it sets the groups' rights to those of this version. It waits for a
+// Migrate and for another GrantRoles. Any number of processes, in any databases, may call it at once.
 //
 // What changes its owner waits for all transactions that use it, the first time; so best call it
 // with the first Migrate. The [LockTimeout] is 500 ms unless another is given: PostgreSQL then does
@@ -82,7 +81,7 @@ func (s *settings) grant(ctx context.Context, db *sql.DB, script string) error {
 	newer := false
 	check := func(tx *sql.Tx) error {
 		state, err := Inspect(ctx, tx, s.name)
-		newer = state.Version > Version() // its own code knows what to grant
+		newer = state.Version > Version() // its own code knows the rights
 		return err
 	}
 	if err := s.inTx(ctx, conn, true, check); err != nil || newer {

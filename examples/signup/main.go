@@ -5,8 +5,8 @@
 //	go run ./examples/signup -demo
 //
 // It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own; with -demo always
-// a new database. Its mail server is its own, and the page shows what arrives there. The dashboard is at /outbox/, for browsers on
-// this machine. A mail to full.example is refused, and becomes a dead letter: empty the mailboxes
+// a new database. Its mail server is its own, and the page shows the mails. The dashboard is at
+// /outbox/, for browsers on this machine. A mail to full.example is refused, and becomes a dead letter: empty the mailboxes
 // on the page, and redrive it in the dashboard, or by the command line, cmd/outbox.
 //
 // An app writes signup.go (it enqueues), tasks.go (the handlers), serve in main.go (the relay) and

@@ -81,8 +81,8 @@ func ResultOf(err error) Result {
 	return Result{Err: err}
 }
 
-// Find is errors.As, but for what a panic was called with: a panic is a failed attempt, also one
-// with a result of package handlers.
+// Find is errors.As without the values of panics: a panic is a failed attempt, even if its value is a
+// result of package handlers.
 func Find[T error](err error, target *T) bool {
 	for err != nil {
 		if found, ok := err.(T); ok {

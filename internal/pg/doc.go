@@ -5,7 +5,7 @@
 //	Dedicated  is the one connection of a loop
 //	Exclusive  is a connection that nobody else can use meanwhile
 //	Listener   turns notifications into polls
-//	Outage     paces the dispatcher while PostgreSQL cannot be worked with; Pace paces the other loops
+//	Outage     paces the dispatcher while PostgreSQL is unavailable; Pace paces the other loops
 //
 // An outage begins with the first failure that is more than the end of single connections, and ends
 // with the first success that began after it:

@@ -42,7 +42,7 @@ func (o *Outage) Fail(err error, began, now time.Time) {
 	if o.backoff == nil {
 		o.backoff = retry.WithCappedDuration(tryMost, retry.NewExponential(tryLeast))
 		o.since = now
-		o.log.Warn("outbox: PostgreSQL cannot be worked with; the relay waits and tries again", "error", pgerr.LogText(err))
+		o.log.Warn("outbox: PostgreSQL is unavailable; the relay waits and tries again", "error", pgerr.LogText(err))
 		o.changed(true, now)
 	}
 	if now.Before(o.until) {
@@ -67,7 +67,7 @@ func (o *Outage) Hasten(now time.Time) {
 // OK notes a success. What began before an outage does not end it.
 func (o *Outage) OK(began, now time.Time) {
 	if o.backoff != nil && began.After(o.since) {
-		o.log.Info("outbox: PostgreSQL can be worked with again", "after", now.Sub(o.since).Round(time.Millisecond))
+		o.log.Info("outbox: PostgreSQL is available again", "after", now.Sub(o.since).Round(time.Millisecond))
 		o.backoff, o.until, o.ended = nil, time.Time{}, now
 		o.changed(false, now)
 	}

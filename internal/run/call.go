@@ -170,7 +170,7 @@ func (f *failure) read(which string, call func()) {
 
 func (f *failure) Error() string { return f.text }
 
-// As gives what the relay looks for in a handler's error.
+// As gives the errors that the relay looks for in a handler's error.
 func (f *failure) As(target any) bool {
 	switch t := target.(type) {
 	case **handler.Result:

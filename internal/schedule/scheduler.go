@@ -65,7 +65,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 		case ctx.Err() != nil:
 		case pgerr.Refusal(err) && !logged:
 			logged = true // once; an outage is the dispatcher's to log
-			s.Log.Error("outbox: schedules cannot be worked with", "error", pgerr.LogText(err))
+			s.Log.Error("outbox: schedules cannot be fired", "error", pgerr.LogText(err))
 		default:
 			s.Log.Debug("outbox: schedules", "error", pgerr.LogText(err))
 		}

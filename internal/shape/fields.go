@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-// candidate is a field of a struct, or of one that it embeds, with what its json tag says.
+// candidate is a field of a struct, or of an embedded struct, with the options of its json tag.
 type candidate struct {
 	field   reflect.StructField
 	name    string
@@ -59,7 +59,7 @@ func fieldsOf(t reflect.Type) []candidate {
 	return out
 }
 
-// read returns what a field of a struct is: a candidate, a struct that is embedded, or neither.
+// read returns a field of a struct as a candidate or as an embedded struct, or neither.
 func read(f reflect.StructField) (*candidate, reflect.Type) {
 	of := f.Type
 	if of.Kind() == reflect.Pointer {

@@ -43,7 +43,7 @@ func Parse(text string) (lines []Line, err error) {
 // Lines are the payload, its fields, and their fields, sorted by path.
 func (s *Shape) Lines() []Line { return s.lines(nil, root, map[*Shape]string{}) }
 
-// lines appends a shape at a path, and what is in it. A shape within itself is written once.
+// lines appends a shape at a path, and the shapes in it. A shape within itself is written once.
 func (s *Shape) lines(to []Line, path string, above map[*Shape]string) []Line {
 	if s.kind != object && s.elem == nil {
 		return append(to, Line{Path: path, Kind: s.kind})
@@ -116,7 +116,7 @@ func byPath(lines []Line) map[string]Line {
 // fold is a path as encoding/json compares names: without case.
 func fold(path string) string { return strings.ToLower(path) }
 
-// parent is the path of what a path is in.
+// parent is the path of the object, array or map that a path is in.
 func parent(path string) string {
 	if p, ok := strings.CutSuffix(path, "[]"); ok {
 		if p == "" {

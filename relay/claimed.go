@@ -68,15 +68,21 @@ func (d *dispatcher) laneFailed(c *lane, limit int, err error, began time.Time) 
 			d.doubtedAt = now
 		}
 		d.tellFailures(c)
-		if f.logs(now) {
-			log := d.r.Log.Warn
-			if pgerr.Refusal(err) {
-				log = d.r.Log.Error
-			}
-			log("outbox: tasks of this type cannot be claimed or recorded", "task_type", c.h.Type, "failures", f.times,
-				"since", f.since.UTC().Format(time.RFC3339), "error", pgerr.LogText(err))
-		}
+		d.logFailures(c, f, now)
 	}
+}
+
+// logFailures logs failures of claims or of results, if they are to be logged now.
+func (d *dispatcher) logFailures(c *lane, f *failing, now time.Time) {
+	if !f.logs(now) {
+		return
+	}
+	log := d.r.Log.Warn
+	if pgerr.Refusal(f.err) {
+		log = d.r.Log.Error
+	}
+	log("outbox: tasks of this type cannot be claimed or recorded", "task_type", c.h.Type, "failures", f.times,
+		"since", f.since.UTC().Format(time.RFC3339), "error", pgerr.LogText(f.err))
 }
 
 // laneWorks notes that a claim of the lane and all that is recorded of it came through, or that
@@ -114,6 +120,32 @@ func (d *dispatcher) promotionWorks(c *lane) {
 	}
 }
 
+// resultStuck hears that PostgreSQL refuses the result of a leased task again and again, though others
+// of the type may be recorded.
+func (d *dispatcher) resultStuck(h *handler.Handler, err error, began time.Time, first bool) {
+	d.events <- func() {
+		c, now := d.lanes.of(h), time.Now()
+		if first {
+			c.stuck++
+		}
+		if d.outage.Covers(began) {
+			return
+		}
+		c.recording.times = max(c.recording.times, failingAfter-1)
+		c.recording.note(err, began, now)
+		d.tellFailures(c)
+		d.logFailures(c, &c.recording, now)
+	}
+}
+
+// unstuck notes that so many results are not tried any more.
+func (d *dispatcher) unstuck(c *lane, results int) {
+	if c.stuck -= results; results > 0 && c.stuck == 0 {
+		c.recording = failing{logged: c.recording.logged}
+		d.tellFailures(c)
+	}
+}
+
 // headsPolled notes whether PostgreSQL refused to promote heads of ordering keys. Ready tasks are
 // claimed in both cases.
 func (d *dispatcher) headsPolled(refused error, began time.Time) {
@@ -141,6 +173,8 @@ func (d *dispatcher) tellFailures(c *lane) {
 	switch {
 	case c.failing.fails():
 		d.typeFails(c.h.Type, &c.failing)
+	case c.recording.fails():
+		d.typeFails(c.h.Type, &c.recording)
 	case c.promoting.fails():
 		d.typeFails(c.h.Type, &c.promoting)
 	default:

@@ -32,6 +32,8 @@ type lane struct {
 
 	failing    failing
 	promoting  failing // of what is due: to make it ready
+	recording  failing // of results of leased tasks
+	stuck      int     // so many of these are tried again and again
 	unreadable unreadable
 
 	slotAt   time.Time     // other relays had all slots of its type: try again then

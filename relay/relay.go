@@ -206,7 +206,7 @@ func (r *Relay) session(ctx context.Context, once bool) error {
 	}
 	defer wake.Register(r.Wake)()
 	d := r.newDispatcher(claiming, once)
-	r.leases.Ended = d.ended
+	r.leases.Ended, r.leases.Stuck = d.ended, d.resultStuck
 	stopJournal := background(r.journal.Run)
 	stopLeases := background(r.leases.Run)
 	stopHeart := background(r.heart.Run)

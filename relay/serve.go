@@ -251,15 +251,18 @@ func (d *dispatcher) setAside(c *lane, began time.Time, err error, limit int, pl
 
 // ended hears of runs of leased tasks whose results are committed.
 func (d *dispatcher) ended(runs []*run.LeasedRun) {
-	ends := map[*handler.Handler]int{}
+	ends, stuck := map[*handler.Handler]int{}, map[*handler.Handler]int{}
 	for _, x := range runs {
-		ends[x.Handler()]++
+		if ends[x.Handler()]++; x.Stuck {
+			stuck[x.Handler()]++
+		}
 	}
 	ordered := slices.ContainsFunc(runs, (*run.LeasedRun).Ordered)
 	d.events <- func() {
 		d.ran(ordered)
 		for h, n := range ends {
 			d.released(d.lanes.of(h), n, true)
+			d.unstuck(d.lanes.of(h), stuck[h])
 		}
 	}
 }

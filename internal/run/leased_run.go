@@ -28,6 +28,7 @@ type LeasedRun struct {
 	putOff        time.Duration // a suspect: as others run
 	next          transition
 	mayWait       bool // the transition, for its row: it has a transaction of its own
+	Stuck         bool // the transition was, by itself: Leases.Stuck has heard of it
 
 	over     bool // under mu, as patience: the handler has returned, or was abandoned
 	patience *time.Timer

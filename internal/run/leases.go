@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -22,6 +23,9 @@ type unknownClaim struct {
 type Leases struct {
 	r     *Runner
 	Ended func([]*LeasedRun) // is told of runs whose results are committed, or were given up
+	// Stuck is told when PostgreSQL refuses a result again and again, one at a time: each time from the
+	// third in a row on. first: it is the first time of this run.
+	Stuck func(h *handler.Handler, err error, began time.Time, first bool)
 
 	mu      sync.Mutex
 	holders map[*lease]struct{}

@@ -30,6 +30,7 @@ const (
 	resultWait        = time.Millisecond // for more, while runs are about to begin: most are short, or end later than that
 	singleWrites      = 4                // transitions that are, after their group was refused
 	maxDefiniteErrors = 3                // how often a transition that PostgreSQL refuses is tried, each time by itself
+	stuckAfter        = 3                // tries of one transition by itself
 )
 
 func newResults() results {
@@ -135,6 +136,7 @@ func (l *Leases) writeGroup(group []*LeasedRun, slots chan struct{}) {
 	unknown := false // an earlier try may have committed
 	for try, refused := 1, 0; ; try++ {
 		retries.Try()
+		began := time.Now()
 		err := l.withWriteSlot(slots, func() error { return l.write(next, unknown) })
 		if err == nil {
 			retries.OK()
@@ -157,6 +159,9 @@ func (l *Leases) writeGroup(group []*LeasedRun, slots chan struct{}) {
 				l.giveUp(group)
 				return
 			}
+			if try >= stuckAfter {
+				l.stuck(group[0], err, began)
+			}
 		}
 		unknown = unknown || pgerr.Code(err) == "" || pgerr.Lost(err)
 		select {
@@ -168,6 +173,13 @@ func (l *Leases) writeGroup(group []*LeasedRun, slots chan struct{}) {
 			return
 		}
 	}
+}
+
+// stuck tells that the result of a run cannot be written, and is tried again.
+func (l *Leases) stuck(x *LeasedRun, err error, began time.Time) {
+	first := !x.Stuck
+	x.Stuck = true
+	l.Stuck(x.h, err, began, first)
 }
 
 // write makes the transitions in one transaction. One whose lease is gone changes nothing, and is

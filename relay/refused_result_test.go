@@ -1,0 +1,53 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// refuse has a statement on a table fail with a SQLSTATE: at once, or at the commit.
+func (db *database) refuse(t *testing.T, trigger, table, code string) {
+	t.Helper()
+	db.Do(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'another server is away' USING ERRCODE = '`+code+`'; END $$`)
+	db.Do(t, strings.NewReplacer("$trigger", trigger, "$table", table).Replace(`CREATE $trigger ON $table FOR EACH ROW EXECUTE FUNCTION refuse()`))
+}
+
+// The result of a Leased task is tried again and again. The log and Health say so, though other results
+// of the type are recorded.
+func TestATypeWithAResultThatIsRefusedIsNamed(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(*testing.T){}
+	for code, level := range map[string]string{"42501": "level=ERROR", "55P03": "level=WARN"} {
+		tests[code] = func(t *testing.T) {
+			db := newDatabase(t)
+			db.refuse(t, "TRIGGER refuse BEFORE INSERT", "outbox.dead_task", code)
+			r := run(t, db, leased(func(_ context.Context, task *outbox.Task[payload]) error {
+				if task.Payload.N == 0 {
+					return handlers.Dead(errAlways)
+				}
+				return nil
+			}), relay.Config{Workers: 4, PollInterval: 50 * time.Millisecond})
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload) VALUES ('LEASED', '{"N": 0}')`)
+			eventually(t, 30*time.Second, "Health names the type", func() bool { return errors.Is(r.Health(), relay.ErrTypeFails) })
+			db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'LEASED', '{"N": 1}' FROM generate_series(1, 20)`)
+			db.becomes(t, 20*time.Second, 1, "the others are done", `SELECT count(*) FROM outbox.task`)
+			if err := r.Health(); !errors.Is(err, relay.ErrTypeFails) || !strings.Contains(err.Error(), code) {
+				t.Errorf("Health: %v; want it to name the type and %s", err, code)
+			}
+			r.Log.Want(t, 1, level+` msg="outbox: tasks of this type cannot be claimed or recorded" task_type=LEASED`)
+			db.Do(t, `DROP FUNCTION refuse CASCADE`)
+			db.Emptied(t, 20*time.Second)
+			db.want(t, 1, "dead letters", `SELECT count(*) FROM outbox.dead_task WHERE attempt = 1`)
+			eventually(t, 20*time.Second, "it is healthy again", func() bool { return r.Health() == nil })
+		}
+	}
+	relaytest.Together(t, tests)
+}

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -74,7 +75,11 @@ func (a *attempt) broken(ctx context.Context, out callResult, err error) error {
 		return a.lostConnection(err)
 	}
 	a.abort()
-	if handlerErr == nil {
+	switch {
+	case handlerErr != nil:
+	case pgerr.Code(err) != "":
+		handlerErr = refusedBy(err)
+	default:
 		handlerErr = unusable(err)
 	}
 	return a.outOfBand(handlerErr, nil)
@@ -158,6 +163,7 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 	t := a.rows[0]
 	end := newEnding(a.r.Log, a.h, callResult{err: handlerErr, took: a.took})
 	v := end.failed(t, handler.ResultOf(handlerErr), t.Begun())
+	var refused error
 	for try := range 6 {
 		if try > 0 {
 			time.Sleep(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
@@ -167,6 +173,11 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 			a.tell([]verdict{v})
 			return cause
 		}
+		refused = err
+	}
+	if cause = cmp.Or(cause, refused); cause != nil {
+		a.r.Log.Warn("outbox: an attempt failed, which cannot be recorded; the task runs again", "task_type", t.TaskType, "task_id", t.ID,
+			"because", pgerr.LogText(cause), pgerr.LogAttr(handlerErr))
 	}
 	if v.outcome == Snoozed || v.outcome == Throttled {
 		a.r.Journal.ForgetRuns(a.runs) // no attempt

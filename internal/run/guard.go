@@ -181,7 +181,8 @@ func unusable(err error) error {
 var errRolledBack = errors.New("relay: the handler rolled the transaction of its claim back")
 
 // lost reports whether err means that the connection broke. pgx says so, too, of a live one that is
-// busy with rows which the handler left open, but not when it is to prepare a statement.
+// busy with rows which the handler left open, but not when it is to prepare a statement. A SQLSTATE
+// may be that of another server, in a trigger that writes there: then this connection works.
 func (g *guardedTx) lost(err error) bool {
 	if errors.Is(err, driver.ErrBadConn) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*pg.Bookkeeping)
@@ -191,7 +192,7 @@ func (g *guardedTx) lost(err error) bool {
 			_ = s.Close()
 		}
 	}
-	return pgerr.Lost(err)
+	return pgerr.Lost(err) && (pgerr.Code(err) == "" || g.exec("ROLLBACK TO SAVEPOINT "+savepoint) != nil)
 }
 
 // abort rolls back and closes the connection.

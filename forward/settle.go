@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/handler"
 )
@@ -51,6 +52,8 @@ func (c *call) settle(limit context.Context, errs []error) {
 		targetAfter, blocked := IsTargetUnavailable(err)
 		late := limit.Err() != nil && errors.Is(err, limit.Err())
 		switch {
+		case late && stopped(limit): // nobody's fault, and no result
+			c.putOff(c.tasks[i], err, leastPause)
 		case err == nil:
 			c.f.published.Add(1)
 			to.passed, l.reached = true, true
@@ -85,6 +88,12 @@ func (c *call) settle(limit context.Context, errs []error) {
 	for target, to := range l.targets {
 		c.settleTarget(target, to)
 	}
+}
+
+// stopped reports whether a call ended as one of its events was canceled, or as the relay stops.
+func stopped(limit context.Context) bool {
+	cause := context.Cause(limit)
+	return errors.Is(cause, outbox.ErrCanceled) || errors.Is(cause, outbox.ErrDraining)
 }
 
 // reasonOf is why a publisher snoozes an event.

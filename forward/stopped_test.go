@@ -1,0 +1,61 @@
+package forward_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+)
+
+// silent answers when its context has ended, and says when it was called.
+type silent struct{ called chan struct{} }
+
+func (s silent) Publish(ctx context.Context, events []*forward.Event) []error {
+	select {
+	case s.called <- struct{}{}:
+	default:
+	}
+	<-ctx.Done()
+	errs := make([]error, len(events))
+	for i := range errs {
+		errs[i] = forward.Unavailable(ctx.Err(), 0)
+	}
+	return errs
+}
+
+// A call that ends as an event of it is canceled, or as the relay stops, says nothing about the broker.
+func TestACallThatIsStoppedIsNoOutage(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(t *testing.T, db *relaytest.Database, r *relaytest.Running){
+		"canceled": func(t *testing.T, db *relaytest.Database, _ *relaytest.Running) {
+			db.Do(t, `SELECT outbox.cancel_task(min(task_id)) FROM outbox.running`)
+			relaytest.Eventually(t, time.Minute, "the event to be gone", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 1 })
+		},
+		"drained": func(_ *testing.T, _ *relaytest.Database, r *relaytest.Running) { r.Stop() },
+	} {
+		for targets, keys := range map[string]func(int) []outbox.Option{"one target": func(i int) []outbox.Option { return queueKeys(2 * i) }, "two targets": queueKeys} {
+			t.Run(name+", "+targets, func(t *testing.T) {
+				t.Parallel()
+				db, reg := relaytest.NewDatabase(t), handlers.New()
+				to := silent{make(chan struct{}, 1)}
+				f := forward.Register(reg, placed, to, toQueues, forward.Timeout(20*time.Second))
+				enqueue(t, db, 2, keys)
+				r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 1, DrainTimeout: time.Millisecond})
+				<-to.called
+				stop(t, db, r)
+				if err := f.Health(); err != nil {
+					t.Errorf("health: %v", err)
+				}
+				r.Log.Want(t, 0, "events are not published for now")
+				if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE attempt > 0`); n > 0 {
+					t.Errorf("%d events have used an attempt", n)
+				}
+			})
+		}
+	}
+}

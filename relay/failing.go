@@ -27,7 +27,7 @@ const (
 // failing has the failures since the last success, of a lane's claims and results or of promotions.
 type failing struct {
 	times     int       // in a row
-	share     float64   // of failures among the latest claims: a moving average
+	share     float64   // of failures among the latest claims: a moving average, with failingAfter in a row at most
 	since, at time.Time // of the first and the latest
 	until     time.Time // the lane rests
 	err       error     // the latest
@@ -43,8 +43,9 @@ func (f *failing) note(err error, began, now time.Time) {
 	if f.since.IsZero() {
 		f.since = now
 	}
-	f.times++
-	f.share += (1 - f.share) / shareOf
+	if f.times++; f.times <= failingAfter { // else an outage would be seen long after its end
+		f.share += (1 - f.share) / shareOf
+	}
 	f.at, f.err = now, err
 	rest := restMost
 	if !pgerr.Refusal(err) {
@@ -53,13 +54,9 @@ func (f *failing) note(err error, began, now time.Time) {
 	f.until = now.Add(rest)
 }
 
-// forget notes a success, which ends failures in a row. The share of a lane that fails now and then
-// only decreases.
+// forget notes a success, which ends failures in a row. It only decreases the share.
 func (f *failing) forget() {
-	next := failing{logged: f.logged, most: f.most}
-	if f.times < failingAfter {
-		next.share = f.share * (1 - 1./shareOf)
-	}
+	next := failing{logged: f.logged, most: f.most, share: f.share * (1 - 1./shareOf)}
 	if next.often() {
 		next.since, next.at, next.err = f.since, f.at, f.err
 	}

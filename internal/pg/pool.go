@@ -89,8 +89,11 @@ func living(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	for tries := db.Stats().Idle + 2; ; tries-- {
 		conn, err := db.Conn(ctx)
 		if err != nil {
-			if err = pgerr.WithoutDSN(err); pgerr.Of(err) == pgerr.Foreign { // the driver's, or the app's connector's
+			switch err = pgerr.WithoutDSN(err); {
+			case pgerr.Of(err) == pgerr.Foreign: // the driver's, or the app's connector's
 				err = &net.OpError{Op: "connect", Err: err}
+			case pgerr.Code(err) != "" && !pgerr.Lost(err):
+				err = pgerr.NoConnection(err)
 			}
 			return nil, err
 		}

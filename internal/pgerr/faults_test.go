@@ -58,6 +58,9 @@ func TestTheTableOfSQLSTATEsIsWhatTheCodeSays(t *testing.T) {
 		if len(errs) == 0 {
 			t.Errorf("the row %q has no SQLSTATE", row["SQLSTATE"])
 		}
+		if strings.Contains(row["SQLSTATE"], "any code that prevents") {
+			errs = append(errs, NoConnection(state("42501")), fmt.Errorf("with: %w", NoConnection(state("55000"))))
+		}
 		for _, err := range errs {
 			if got, want := Of(err), Fault(row["whose fault"]); got != want {
 				t.Errorf("%v is %q, and %q in the table", err, got, want)

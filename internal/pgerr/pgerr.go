@@ -61,10 +61,23 @@ var faults = map[string]Fault{
 	"57P05": Connection, // idle_session_timeout
 }
 
+// noConnection is an error of a connection that could not be made.
+type noConnection struct{ error }
+
+func (n noConnection) Unwrap() error { return n.error }
+
+// NoConnection marks an error as that of a connection that could not be made. Whatever its SQLSTATE is,
+// as 42501 where the right to connect was revoked, it is the server's fault.
+func NoConnection(err error) error { return noConnection{err} }
+
 // Of is whose fault err is.
 func Of(err error) Fault {
 	if err == nil {
 		return Foreign
+	}
+	var dial noConnection
+	if errors.As(err, &dial) {
+		return Server
 	}
 	if code := Code(err); code != "" {
 		for _, key := range []string{code, code[:min(2, len(code))]} {

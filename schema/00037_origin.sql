@@ -52,7 +52,7 @@ $$;
 
 -- What was noted, and whether that is this database. A relay of that environment is refused if any
 -- row says so. These are the own database:
---   the same server and database, whatever was restored in it;
+--   the same server and database, whatever was restored in it, but no copy beside its original;
 --   after pg_upgrade, which makes a new system identifier and keeps the other two;
 --   where the identifier is hidden, one in which these two are the same;
 --   one made by CREATE DATABASE with a TEMPLATE in which nothing that waits is older than itself.
@@ -67,15 +67,20 @@ DECLARE
   o    outbox.origin;
   rows bigint;
   born integer; -- transactions since this database was made
+  beside regnamespace; -- another schema here, which has the noted table
 BEGIN
   SELECT * INTO this FROM outbox.this_database();
   SELECT count(*) INTO rows FROM outbox.origin;
   FOR o IN SELECT * FROM outbox.origin LOOP
+    beside := NULL;
     IF o.database_oid = this.database_oid THEN
       own := COALESCE(o.system_id = this.system_id, false)
           OR o.table_oid = this.table_oid
          AND (o.system_id IS NULL OR this.system_id IS NULL
               OR o.server_version < this.server_version);
+      beside := relnamespace::regnamespace FROM pg_class
+                 WHERE oid = o.table_oid AND oid <> this.table_oid AND relname = 'origin';
+      own := own AND beside IS NULL;
     ELSE
       own := COALESCE(o.system_id = this.system_id, false) AND o.table_oid = this.table_oid;
       IF own THEN
@@ -86,7 +91,7 @@ BEGIN
       END IF;
     END IF;
     database_id := o.database_id;
-    database_name := o.database_name;
+    database_name := o.database_name || COALESCE(', schema ' || beside, '');
     environment := o.environment;
     noted_at := o.noted_at;
     hidden := o.system_id IS NULL;

@@ -73,6 +73,33 @@ func TestTheRowsOfASecondDatabaseAreRefused(t *testing.T) {
 	}
 }
 
+// As a dump does that is loaded under another name, such as a tenant's schema made of another one's.
+// Both would have tasks of the same keys.
+func TestASchemaThatWasCopiedBesideItsOriginalIsRefused(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	migrate(t, db)
+	migrate(t, db, Schema("second"))
+	run(t, db, `DELETE FROM second.origin`)
+	run(t, db, `INSERT INTO second.origin SELECT * FROM outbox.origin`)
+	const second = `FROM second.note_origin('') WHERE refused`
+	if got := scan[string](t, db, `SELECT COALESCE(max(database_name), '') `+second); got != scan[string](t, db, `SELECT current_database()`)+", schema outbox" {
+		t.Errorf("it is a copy of %q", got)
+	}
+	if scan[bool](t, db, refusedSQL, "") {
+		t.Error("the original is refused")
+	}
+	run(t, db, `SELECT second.adopt(true, false, '')`)
+	if scan[int](t, db, `SELECT count(*) `+second) > 0 {
+		t.Error("it is refused once it was adopted")
+	}
+	run(t, db, `DELETE FROM second.origin`)
+	run(t, db, `INSERT INTO second.origin SELECT * FROM outbox.origin`)
+	run(t, db, `DROP SCHEMA outbox CASCADE`)
+	if scan[int](t, db, `SELECT count(*) `+second) > 0 {
+		t.Error("it is refused where the original is gone")
+	}
+}
+
 func TestAnEnvironmentIsNotedOnceAndAnotherOneIsRefused(t *testing.T) {
 	db := open(t, pgtest.Database(t))
 	migrate(t, db)

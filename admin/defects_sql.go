@@ -19,14 +19,15 @@ var repairs = []repair{
 }
 
 // Which id each sequence must be beyond, and its last one. Rows of finished tasks are mostly gone.
-// So the ids of tasks also exceed their number, less those that were redriven, whose ids are old.
+// So the ids of tasks also exceed the number of those that ended, less those that were redriven,
+// whose ids are old. The others have rows, and a restore may have counted them twice.
 const wantedSQL = `
 WITH known (of_table, of_column, id) AS (
   SELECT 'task', 'task_id', GREATEST($1::bigint,
     (SELECT max(task_id) FROM outbox.task), (SELECT max(task_id) FROM outbox.dead_task), (SELECT max(task_id) FROM outbox.done_task),
     (SELECT max(task_id) FROM (SELECT task_id FROM outbox.unique_key LIMIT 100000) AS k), (SELECT max(GREATEST(task_id, last_id)) FROM outbox.running), (SELECT max(task_id) FROM outbox.cancel),
-    (SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 ELSE arrived END)::bigint
-       FROM (SELECT kind, arrived FROM outbox.counter UNION ALL SELECT kind, arrived FROM outbox.counter_log) AS c))
+    (SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 WHEN 'canceled' THEN arrived ELSE arrived - tasks END)::bigint
+       FROM (SELECT kind, arrived, tasks FROM outbox.counter UNION ALL SELECT kind, arrived, tasks FROM outbox.counter_log) AS c))
    UNION ALL SELECT 'headless_key', 'headless_key_id', max(headless_key_id) FROM outbox.headless_key
    UNION ALL SELECT 'cancel', 'cancel_id', max(cancel_id) FROM outbox.cancel
    UNION ALL SELECT 'audit', 'entry_id', max(entry_id) FROM outbox.audit),

@@ -174,6 +174,17 @@ func TestARepairGoesOnAboveAnID(t *testing.T) {
 	}
 }
 
+// As a restore with the sequences does whose rows the triggers counted again.
+func TestTasksThatWereCountedTwiceRaiseNoID(t *testing.T) {
+	t.Parallel()
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	db.Enqueue(t, "A", 3)
+	db.Do(t, `INSERT INTO outbox.counter_log (task_type, kind, tasks, arrived) VALUES ('A', 'ready', 3, 3)`)
+	if f := found(t, db.DB, admin.RepairOptions{}); f != "count A ready: 6 -> 3 \n" {
+		t.Errorf("the defects are %q", f)
+	}
+}
+
 // A repair beside an Enqueue that has a key locked gives up, and does no harm.
 func TestARepairWaitsForNoApp(t *testing.T) {
 	t.Parallel()

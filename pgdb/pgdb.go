@@ -119,11 +119,11 @@ func (c *connector) ask(ctx context.Context) (string, error) {
 		dsn, err := c.dsn(ctx)
 		answers <- answer{dsn, err}
 	}); err != nil {
-		return "", fmt.Errorf("no connection string: %w", err)
+		return "", fmt.Errorf("the DSN function: %w", err)
 	}
 	a := <-answers
 	if a.err != nil {
-		return "", fmt.Errorf("no connection string: %w", a.err)
+		return "", fmt.Errorf("the DSN function: %w", a.err)
 	}
 	return a.dsn, check(a.dsn)
 }

@@ -108,7 +108,7 @@ func TestAFunctionForTheDSNThatHangsHoldsUpNothing(t *testing.T) {
 	r.Leaves("TestAFunctionForTheDSNThatHangsHoldsUpNothing")
 	db.Enqueue(t, "TX", 1)
 	db.Emptied(t, 20*time.Second)
-	eventually(t, 40*time.Second, "the relay warns", func() bool { return r.Log.Count("has not returned") == 1 })
+	eventually(t, 40*time.Second, "the relay warns", func() bool { return r.Log.Count("did not return") == 1 })
 	if n := calls.Load(); n != 1 {
 		t.Errorf("%d calls, want 1", n)
 	}

@@ -13,7 +13,7 @@ import (
 // dsnTimeout is how long the app's function may take for a connection string.
 const dsnTimeout = 10 * time.Second
 
-var errDSN = errors.New("not a connection string of lib/pq (its text is not shown)")
+var errDSN = errors.New("not a DSN of lib/pq (its text is not shown)")
 
 type dsnAnswer struct {
 	dsn string
@@ -42,7 +42,7 @@ func (l *Listener) dsn(stop <-chan struct{}) (*string, error) {
 		case a := <-l.asked:
 			l.asked = nil
 			if a.err != nil {
-				return nil, fmt.Errorf("no connection string: %w", a.err)
+				return nil, fmt.Errorf("ListenDSNFunc: %w", a.err)
 			}
 			if _, err := pq.NewConnector(a.dsn); err != nil {
 				return nil, errDSN
@@ -51,7 +51,7 @@ func (l *Listener) dsn(stop <-chan struct{}) (*string, error) {
 		case <-l.away:
 			l.off(l.lost)
 		case <-late:
-			return nil, errors.New("no connection string: ListenDSNFunc did not return when its context ended")
+			return nil, errors.New("ListenDSNFunc did not return when its context ended")
 		case <-stop:
 			return nil, nil
 		}

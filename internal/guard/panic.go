@@ -77,29 +77,38 @@ func describe(value any) (text string) {
 
 // place is the function and line of the app that panicked or called runtime.Goexit: the innermost
 // frame outside the standard library and this module. Without one it is the innermost frame outside
-// package runtime.
-func place() (innermost string) {
+// package runtime. After a panic that a deferred function recovered, or that goes on, its place is
+// named as well: the deferred function may be the same for each panic of the app.
+func place() string {
 	var pcs [256]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
 	this, _ := frames.Next()
 	l := libraries{module: strings.TrimSuffix(packageOf(this.Function), "/internal/guard"), modules: modules}
-	panicked := false
+	var at []string // of each panic, the last one first
+	app := false    // the place of the panic at hand is known, and the app's
 	for more := true; more; {
 		var f runtime.Frame
 		f, more = frames.Next()
-		switch {
+		switch i := len(at) - 1; {
 		case f.Function == "runtime.gopanic" || f.Function == "runtime.Goexit":
-			panicked, l.goroot = true, strings.TrimSuffix(f.File, "runtime/panic.go")
-		case !panicked:
+			app, l.goroot = false, strings.TrimSuffix(f.File, "runtime/panic.go")
+			if i < 0 || at[i] != "" { // a Goexit goes on in the frames of a panic
+				at = append(at, "")
+			}
+		case i < 0:
 		case f.Function == l.module+"/internal/guard.Do":
-			return innermost
+			more = false
+		case app:
 		case !l.contain(f):
-			return lineOf(f)
-		case innermost == "" && packageOf(f.Function) != "runtime":
-			innermost = lineOf(f)
+			at[i], app = lineOf(f), true
+		case at[i] == "" && packageOf(f.Function) != "runtime":
+			at[i] = lineOf(f)
 		}
 	}
-	return innermost
+	if n := len(at); n > 1 && at[0] != "" && at[n-1] != "" {
+		return at[0] + ", after a panic in " + at[n-1]
+	}
+	return strings.Join(at[:min(len(at), 1)], "")
 }
 
 // lineOf names a frame's function, and its line without the directories of the machine that built it.

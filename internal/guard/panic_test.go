@@ -41,6 +41,19 @@ func (*method) call() { _ = strings.Repeat("a", minus) }
 
 var methodLine = line() - 2
 
+// reported is what apps defer to tell an error tracker of a panic.
+func reported() {
+	if p := recover(); p != nil {
+		panic(p)
+	}
+}
+
+var reportedLine = line() - 4
+
+func reportedAt() string {
+	return fmt.Sprintf("github.com/txoutbox/outbox/internal/guard_test.reported, guard/panic_test.go:%d", reportedLine)
+}
+
 func TestAPanicNamesTheFunctionAndLineOfTheApp(t *testing.T) {
 	var at int
 	for name, c := range map[string]struct {
@@ -67,11 +80,25 @@ func TestAPanicNamesTheFunctionAndLineOfTheApp(t *testing.T) {
 			m["a"]++
 		}, nil, "panic: assignment to entry in nil map (in "},
 		"again after a recover": {func() {
+			defer reported()
+			at = line() + 1
+			_ = strings.Repeat("a", minus)
+		}, nil, "panic: strings: negative Repeat count (in " + reportedAt() + ", after a panic in "},
+		"another one meanwhile": {func() {
+			defer reported()
 			defer func() {
-				p := recover()
-				at = line() + 1
-				panic(p)
+				var m map[string]int
+				m["a"]++
 			}()
+			at = line() + 1
+			panic("oops")
+		}, nil, "panic: assignment to entry in nil map (in " + reportedAt() + ", after a panic in "},
+		"after one that is over": {func() {
+			func() {
+				defer func() { _ = recover() }()
+				panic("over")
+			}()
+			at = line() + 1
 			panic("oops")
 		}, nil, "panic: oops (in "},
 	} {
@@ -81,6 +108,9 @@ func TestAPanicNamesTheFunctionAndLineOfTheApp(t *testing.T) {
 			want = c.line()
 		}
 		place := fmt.Sprintf(", guard/panic_test.go:%d)", want)
+		if _, after, again := strings.Cut(err.Error(), ", after"); again && strings.Contains(after, ", after") {
+			t.Errorf("%s: got %v, want no more than two places", name, err)
+		}
 		var p *guard.PanicError
 		if !errors.As(err, &p) || !strings.HasPrefix(err.Error(), c.text) || !strings.HasSuffix(err.Error(), place) {
 			t.Errorf("%s: got %v, want %s…%s", name, err, c.text, place)

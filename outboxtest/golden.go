@@ -57,7 +57,7 @@ func golden(t TaskType) (faults []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	file := filepath.Join("testdata", "outbox", url.PathEscape(t.Name())+".golden")
+	file := filepath.Join("testdata", "outbox", url.QueryEscape(t.Name())+".golden")
 	var text strings.Builder
 	fmt.Fprintf(&text, "# Payloads of %s, as outboxtest.Golden knows them: path, type, and whether it is required.\n", t.Name())
 	for _, l := range s.Lines() {
@@ -77,7 +77,7 @@ func golden(t TaskType) (faults []string, err error) {
 			return faults, nil
 		}
 	}
-	if string(before) == text.String() {
+	if strings.ReplaceAll(string(before), "\r\n", "\n") == text.String() {
 		return nil, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {

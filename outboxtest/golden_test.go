@@ -25,7 +25,7 @@ type welcomeV1 struct {
 func TestGoldenFailsWhereADeployBreaksStoredTasks(t *testing.T) {
 	t.Chdir(t.TempDir())
 	const name = "users/SEND WELCOME"
-	file := filepath.Join("testdata", "outbox", "users%2FSEND%20WELCOME.golden")
+	file := filepath.Join("testdata", "outbox", "users%2FSEND+WELCOME.golden")
 	read := func() string {
 		t.Helper()
 		b, err := os.ReadFile(file)
@@ -85,4 +85,24 @@ func TestGoldenFailsWhereADeployBreaksStoredTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Golden(t, broken) }), "line 1 is not a path")
+}
+
+// A checkout may have other ends of lines, and names of files without colons and the like.
+func TestGoldenWorksWithCheckoutsOfWindows(t *testing.T) {
+	t.Chdir(t.TempDir())
+	one := outbox.NewTaskType[welcomeV1]("email:welcome")
+	outboxtest.Golden(t, one)
+	file := filepath.Join("testdata", "outbox", "email%3Awelcome.golden")
+	written, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crlf := strings.ReplaceAll(string(written), "\n", "\r\n")
+	if err := os.WriteFile(file, []byte(crlf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	outboxtest.Golden(t, one)
+	if now, _ := os.ReadFile(file); string(now) != crlf {
+		t.Errorf("it wrote a file that had changed in nothing but ends of lines: %q", now)
+	}
 }

@@ -56,7 +56,21 @@ func TestBreaksNamesWhatStoredTasksLose(t *testing.T) {
 			Address struct{ Zipcode string }
 			Tags    []int
 		}](t), "Address.ZIP (string) is gone: its value in stored tasks is lost; Tags[] was string and is int64: stored tasks may not decode"},
-		"elements":        {breaks[[]person, []struct{ Email string }](t), "[].Address (object) is gone: its value in stored tasks is lost; [].Age (int32) is gone: its value in stored tasks is lost; [].Tags (array) is gone: its value in stored tasks is lost"},
+		"elements": {breaks[[]person, []struct{ Email string }](t), "[].Address (object) is gone: its value in stored tasks is lost; [].Age (int32) is gone: its value in stored tasks is lost; [].Tags (array) is gone: its value in stored tasks is lost"},
+		"other keys": {breaks[struct{ A, B map[string]int }, struct {
+			A map[int]int
+			B map[time.Time]int
+		}](t), "A was map and is map[int64]: stored tasks may not decode; B was map and is map[time.Time]: stored tasks may not decode"},
+		"wider keys": {breaks[struct{ A, B map[int32]int }, struct {
+			A map[int]int
+			B map[string]int
+		}](t), ""},
+		"an array": {breaks[struct{ A []int }, struct{ A [2]int }](t), "A was array and is array[2]: stored tasks may not decode"},
+		"one cut":  {breaks[[3]int, [2]int](t), ". was array[3] and is array[2]: stored tasks may not decode"},
+		"one extended": {breaks[struct{ A, B [2]int }, struct {
+			A [3]int
+			B []int
+		}](t), ""},
 		"a pointer":       {breaks[struct{ A int }, *struct{ A *int }](t), ""},
 		"wider":           {breaks[struct{ A, B, C, D any }, struct{ A, B, C, D any }](t) + breaks[int8, int64](t) + breaks[uint8, int16](t) + breaks[int32, float64](t) + breaks[int, json.Number](t), ""},
 		"narrower":        {breaks[int64, int32](t), ". was int64 and is int32: stored tasks may not decode"},

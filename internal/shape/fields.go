@@ -18,8 +18,9 @@ type candidate struct {
 }
 
 // fieldsOf are the fields that encoding/json decodes, by name. Of those with one name the least
-// deep one counts, then the one whose tag says the name; if there are several, none.
-func fieldsOf(t reflect.Type) []candidate {
+// deep one counts, then the one whose tag says the name; if there are several, none. lost are the
+// fields that a tag requires, though encoding/json never decodes them.
+func fieldsOf(t reflect.Type) (out []candidate, lost []reflect.StructField) {
 	found := map[string][]candidate{}
 	visited := map[reflect.Type]bool{}
 	for level := []reflect.Type{t}; len(level) > 0; {
@@ -27,7 +28,11 @@ func fieldsOf(t reflect.Type) []candidate {
 		var next []reflect.Type
 		for _, one := range level {
 			for i := range one.NumField() {
-				c, embedded := read(one.Field(i))
+				f := one.Field(i)
+				c, embedded := read(f)
+				if c == nil && f.Tag.Get(tag) != "" {
+					lost = append(lost, f)
+				}
 				if embedded != nil && !visited[embedded] {
 					next = append(next, embedded)
 				}
@@ -46,7 +51,6 @@ func fieldsOf(t reflect.Type) []candidate {
 		}
 		level = slices.DeleteFunc(next, func(t reflect.Type) bool { return visited[t] })
 	}
-	var out []candidate
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		all := found[name]
 		if tagged := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return !c.tagged }); len(tagged) > 0 {
@@ -56,7 +60,7 @@ func fieldsOf(t reflect.Type) []candidate {
 			out = append(out, all[0])
 		}
 	}
-	return out
+	return out, lost
 }
 
 // read returns a field of a struct as a candidate or as an embedded struct, or neither.

@@ -1,6 +1,7 @@
 package shape
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -53,7 +54,7 @@ func (s *Shape) lines(to []Line, path string, above map[*Shape]string) []Line {
 	}
 	above[s] = path
 	defer delete(above, s)
-	to = append(to, Line{Path: path, Kind: s.kind})
+	to = append(to, Line{Path: path, Kind: s.kind + s.bounds})
 	below := path + "."
 	if path == root {
 		below = ""
@@ -145,6 +146,17 @@ func fits(old, now string) bool {
 	if old == now {
 		return true
 	}
+	of, was := unbound(old)
+	is, bounds := unbound(now)
+	switch {
+	case of != is:
+	case bounds == "":
+		return true
+	case is == array:
+		return was != "" && number(was) <= number(bounds)
+	case is == dict:
+		return fits(cmp.Or(was, "string"), bounds)
+	}
 	from, fromBits := bits(old)
 	to, toBits := bits(now)
 	switch {
@@ -160,6 +172,24 @@ func fits(old, now string) bool {
 		return fromBits < toBits
 	}
 	return false
+}
+
+// unbound splits the kind of an array or a dict, as in array[2] and map[int64].
+func unbound(kind string) (of, bounds string) {
+	of, bounds, _ = strings.Cut(strings.TrimSuffix(kind, "]"), "[")
+	if of == array || of == dict {
+		return of, bounds
+	}
+	return kind, kind
+}
+
+// number is that of a line, or -1.
+func number(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return -1
+	}
+	return n
 }
 
 // bits splits the name of a number's type.

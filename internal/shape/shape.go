@@ -38,6 +38,7 @@ type Shape struct {
 	named    map[string]*field
 	required uint64 // the bits of the required ones
 	elem     *Shape // of an array or a dict
+	bounds   string // in its lines: the length of an array of Go, or the keys of a dict, if not any text
 }
 
 // field is a field of an object.
@@ -97,8 +98,14 @@ func (b *builder) of(t reflect.Type) *Shape {
 			return &Shape{kind: "base64"}
 		}
 		s := &Shape{kind: array}
-		if t.Kind() == reflect.Map {
+		switch t.Kind() {
+		case reflect.Array:
+			s.bounds = fmt.Sprintf("[%d]", t.Len())
+		case reflect.Map:
 			s.kind = dict
+			if key := b.of(t.Key()).kind; key != reflect.String.String() {
+				s.bounds = "[" + key + "]"
+			}
 		}
 		b.known[t] = s
 		s.elem = b.of(t.Elem())
@@ -113,7 +120,11 @@ func (b *builder) of(t reflect.Type) *Shape {
 
 // fill adds the fields of a struct, with those of the structs that it embeds.
 func (b *builder) fill(s *Shape, t reflect.Type) {
-	for _, c := range fieldsOf(t) {
+	fields, lost := fieldsOf(t)
+	for _, f := range lost {
+		b.fail("field %s of %v is required, and no field of the JSON", f.Name, t)
+	}
+	for _, c := range fields {
 		f := &field{name: c.name, fold: []byte(c.name), of: b.of(c.field.Type)}
 		if c.quoted && quotable(f.of.kind) {
 			f.of = &Shape{kind: f.of.kind + " in a string"}

@@ -191,6 +191,11 @@ func FuzzACheckEnds(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, payload string) { s.Check([]byte(payload), true) })
 }
 
+type tagged struct {
+	B int
+	a int `outbox:"required"` //nolint:unused // that is the fault
+}
+
 func TestTagsThatMakeNoSenseAreRefused(t *testing.T) {
 	for of, want := range map[reflect.Type]string{
 		reflect.TypeFor[struct {
@@ -199,6 +204,13 @@ func TestTagsThatMakeNoSenseAreRefused(t *testing.T) {
 		reflect.TypeFor[[]map[string]*struct {
 			A int `json:",omitempty" outbox:"required"`
 		}](): "is required and omitted if it is empty or zero",
+		reflect.TypeFor[struct {
+			A int `json:"-" outbox:"required"`
+		}](): "is required, and no field of the JSON",
+		reflect.TypeFor[struct {
+			order `outbox:"required"`
+		}](): "is required, and no field of the JSON",
+		reflect.TypeFor[struct{ tagged }](): "is required, and no field of the JSON",
 	} {
 		if _, err := Of(of); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
@@ -222,7 +234,7 @@ func TestLinesAreReadableAndReadBack(t *testing.T) {
 Any any
 At time.Time
 Bytes base64
-Grid array
+Grid array[2]
 Grid[] array
 Grid[][] object
 Grid[][].Count int64_in_a_string

@@ -49,6 +49,7 @@ type account struct {
 	Raw     json.Number
 	Limits  map[string]int
 	Colors  map[color]int
+	Quoted  int `json:",string"`
 	Ignored any `json:"-"`
 }
 
@@ -57,14 +58,16 @@ func TestErrorsOfDecodingDoNotRepeatThePayload(t *testing.T) {
 		`{"Owner": {"Number": "hunter2"}}`: `field "Owner.Number" does not fit int`,
 		`{"Owner": "hunter2"}`:             `field "Owner" does not fit struct`,
 		`"hunter2"`:                        `it does not fit handlers_test.account`,
-		`{"Since": "hunter2"}`:             "does not decode into a *handlers_test.account",
-		`{"Color": "hunter2"}`:             "does not decode",
-		`{"Gossip": "hunter2"}`:            "does not decode",
+		`{"Since": "hunter2"}`:             `field "Since" does not fit handlers_test.account`,
+		`{"Owner": {}, "since": 2}`:        `field "since" does not fit handlers_test.account`,
+		`{"Color": "hunter2"}`:             `field "Color" does not fit`,
+		`{"Gossip": "hunter2"}`:            `field "Gossip" does not fit`,
 		`{"Type": "hunter2"}`:              "does not decode",
-		`{"Raw": "hunter2"}`:               "does not decode",
+		`{"Raw": "hunter2"}`:               `field "Raw" does not fit`,
+		`{"Quoted": 2}`:                    `field "Quoted" does not fit`,
 		`{"Limits": {"hunter2": "a"}}`:     `field "Limits" does not fit int`,
 		`{"Limits": {"a": "hunter2"}}`:     `field "Limits" does not fit int`,
-		`{"Colors": {"hunter2": 1}}`:       "does not decode",
+		`{"Colors": {"hunter2": 1}}`:       `field "Colors" does not fit`,
 		`{"Owner": {"Number": 1hunter2}}`:  "does not decode",
 		`hunter2`:                          "does not decode",
 		``:                                 "does not decode",
@@ -85,11 +88,13 @@ func TestErrorsOfDecodingDoNotRepeatThePayload(t *testing.T) {
 		}
 	}
 	// The same where P itself decodes.
-	err := leased(t, `"hunter2"`, func(context.Context, *outbox.Task[gossip]) error { return nil })
-	if err == nil || strings.Contains(err.Error(), secret) {
-		t.Errorf("got %v, want an error without the payload", err)
+	for _, payload := range []string{`"hunter2"`, `{"hunter2": 1}`} {
+		err := leased(t, payload, func(context.Context, *outbox.Task[gossip]) error { return nil })
+		if err == nil || strings.Contains(err.Error(), secret) {
+			t.Errorf("got %v, want an error without the payload", err)
+		}
 	}
-	err = batch(t, nothingBatch, `{"To": "a"}`, `{"Count": "hunter2"}`)
+	err := batch(t, nothingBatch, `{"To": "a"}`, `{"Count": "hunter2"}`)
 	if err == nil || strings.Contains(fmt.Sprintf("%+v", err), secret) {
 		t.Errorf("got %v, want an error without the payload", err)
 	}

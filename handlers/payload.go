@@ -5,18 +5,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 )
 
 // unmarshal decodes a payload; numbers in an any become json.Number, so none loses digits. Its
 // errors name the place and the types, never the value.
 func unmarshal(payload json.RawMessage, into any, plain bool) error {
 	if plain {
-		return decoded(json.Unmarshal(payload, into), into)
+		return decoded(json.Unmarshal(payload, into), payload, into)
 	}
 	d := json.NewDecoder(bytes.NewReader(payload))
 	d.UseNumber()
-	return decoded(d.Decode(into), into)
+	return decoded(d.Decode(into), payload, into)
 }
 
 // unmarshaler does the same for many payloads, one after the other, with one decoder, which saves
@@ -43,22 +45,50 @@ func (u *unmarshaler) unmarshal(payload json.RawMessage, into any) error {
 	if rest > 0 && u.plain {
 		err = json.Unmarshal(payload, into)
 	}
-	return decoded(err, into)
+	return decoded(err, payload, into)
 }
 
 // decoded is the error of a payload that was to be decoded into a value.
-func decoded(err error, into any) error {
+func decoded(err error, payload json.RawMessage, into any) error {
 	if err == nil {
 		return nil
 	}
 	var t *json.UnmarshalTypeError
 	switch {
 	case !errors.As(err, &t):
+		of := reflect.TypeOf(into).Elem()
+		if name := misfit(payload, of); name != "" {
+			return fmt.Errorf("handlers: the payload does not decode: field %q does not fit %v", name, of)
+		}
 		return fmt.Errorf("handlers: the payload does not decode into a %T", into)
 	case t.Field == "":
 		return fmt.Errorf("handlers: the payload does not decode: it does not fit %v", t.Type)
 	}
 	return fmt.Errorf("handlers: the payload does not decode: field %q does not fit %v", t.Field, t.Type)
+}
+
+// misfit is the first field of a payload that does not decode alone, where an error does not name it.
+func misfit(payload json.RawMessage, of reflect.Type) string {
+	for of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	var fields map[string]json.RawMessage
+	itself := reflect.PointerTo(of).Implements(reflect.TypeFor[json.Unmarshaler]()) // its names may be data
+	if itself || of.Kind() != reflect.Struct || json.Unmarshal(payload, &fields) != nil {
+		return ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		one, err := json.Marshal(map[string]json.RawMessage{name: fields[name]})
+		if err != nil {
+			return ""
+		}
+		d := json.NewDecoder(bytes.NewReader(one))
+		d.UseNumber()
+		if d.Decode(reflect.New(of).Interface()) != nil {
+			return name
+		}
+	}
+	return ""
 }
 
 // plain reports whether no value of t can hold an interface, which decides how a number is decoded:

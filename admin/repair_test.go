@@ -99,7 +99,7 @@ func behaves(t *testing.T, db *database, above int64) {
 	}
 }
 
-// What a person has to decide is told and left alone; the rest is mended beside it.
+// Conflicts are returned and left to a person; the other defects are repaired.
 func TestConflictsAreTold(t *testing.T) {
 	t.Parallel()
 	db := relaytest.Open(t, relaytest.Migrated(t))
@@ -151,7 +151,7 @@ func TestWhatIsLeftOfEarlierTasksIsRemoved(t *testing.T) {
 	}
 }
 
-// The ids of tasks go on above what the old server says.
+// The ids of tasks go on above the last one of the old server.
 func TestARepairGoesOnAboveAnID(t *testing.T) {
 	t.Parallel()
 	db := relaytest.Open(t, relaytest.Migrated(t))

@@ -8,7 +8,7 @@ import (
 	"github.com/txoutbox/outbox/outboxtest"
 )
 
-// A test that was pointed at a restored dump would send what waits in it.
+// A test that is pointed at a restored dump does not send the tasks that wait in it.
 func TestDrainRunsNothingInACopy(t *testing.T) {
 	t.Parallel()
 	eachDriver(t, func(t *testing.T, db *sql.DB) {

@@ -13,7 +13,7 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// What the doctor says of foreign keys to tasks: a failed attempt of a Tx task deletes the row and
+// The doctor's finding about foreign keys is true: a failed attempt of a Tx task deletes the row and
 // puts it back.
 func TestAForeignKeyToATaskIsHurtByTheFirstFailedAttempt(t *testing.T) {
 	t.Parallel()

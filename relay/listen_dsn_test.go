@@ -60,8 +60,8 @@ func TestListenGoesOnWithARotatedPassword(t *testing.T) {
 	}
 }
 
-// Whatever the function does, the relay warns without what may be the connection string, and asks
-// again.
+// If the function fails in any way, the relay warns without any text that may be a connection string,
+// and asks again.
 func TestAFunctionForTheDSNThatFailsIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// inTheLog finds what an operator would look after in the server's log.
+// inTheLog finds the entries of the server's log that an operator would look into.
 var inTheLog = regexp.MustCompile(`(?m)^.*(?:WARNING|ERROR|FATAL|PANIC):.*(?:\n.*(?:DETAIL|HINT|CONTEXT|STATEMENT):.*|\n\t.*)*`)
 
 // Processes start, migrate, enqueue on whatever they have, run tasks and stop.

@@ -10,7 +10,7 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// Whoever has pressed Ctrl-C sees what a relay waits for, and later what it did not wait for.
+// After Ctrl-C the log has the number of tasks that a relay waits for, and later the tasks that it stopped.
 func TestARelayThatStopsSaysWhatItWaitsForAndInTheEndWhichTasks(t *testing.T) {
 	t.Parallel()
 	db, log := newDatabase(t), &records{}

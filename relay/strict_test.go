@@ -11,7 +11,7 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// letter is what a deploy made of {"email": …, "address": {"zip": …}}.
+// letter is the payload {"email": …, "address": {"zip": …}} after a deploy that renamed its fields.
 type letter struct {
 	Email   string `json:"email_address" outbox:"required"`
 	Address struct {

@@ -9,8 +9,7 @@ import (
 	"github.com/txoutbox/outbox/relay"
 )
 
-// What fires twice or never where the clocks change, of an expression of robfig/cron with the zone in it,
-// and of one in InZone.
+// When clocks change, an expression of robfig/cron with a zone fires twice or never. InZone fires once.
 func TestTimesOfDayWhereClocksChange(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

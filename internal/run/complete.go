@@ -148,6 +148,9 @@ func (c *completion) succeed() error {
 	case endedTransaction(pgerr.Code(err), err):
 		c.abort()
 		return c.ended()
+	case pgerr.Code(err) != "" && !c.lost(err): // of another server
+		c.giveBack()
+		return c.failure(refusedBy(err))
 	default:
 		c.abort()
 		return c.failure(unusable(err))

@@ -225,6 +225,9 @@ func (m *misbehavingRelay) judgeOne(t *testing.T, c misbehavingHandler) {
 	}
 	const became = `SELECT string_agg(DISTINCT COALESCE((SELECT reason || ' after ' || attempt FROM outbox.dead_task d WHERE d.task_id = s.task_id), 'done')
 		|| ' with ' || (SELECT count(*) FROM effect e WHERE e.task_id = s.task_id) || ' effects', ', ') FROM seen s WHERE s.task_type = $1 AND s.marked = $2`
+	if c.fate == committed { // the dead letters follow the handler's COMMIT
+		eventually(t, 30*time.Second, "dead letters are written", func() bool { return m.db.Text(t, became, name, true) == want })
+	}
 	m.db.want(t, want, "the task ended as", became, name, true)
 	if m.size > 1 {
 		m.db.want(t, mates, "the other tasks of its type ended as", became, name, false)

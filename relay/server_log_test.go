@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/doctor"
@@ -36,7 +37,8 @@ func TestNormalWorkLeavesNoErrorInTheServersLog(t *testing.T) {
 	for range 4 { // replicas of the first deploy
 		replica := direct(t, server.URL())
 		replicas.Go(func() {
-			if err := errors.Join(schema.Migrate(t.Context(), replica.DB), schema.GrantRoles(t.Context(), replica.DB)); err != nil {
+			patient := schema.LockTimeout(time.Minute) // a busy machine takes more than the default for a version
+			if err := errors.Join(schema.Migrate(t.Context(), replica.DB, patient), schema.GrantRoles(t.Context(), replica.DB, patient)); err != nil {
 				t.Error(err)
 			}
 		})

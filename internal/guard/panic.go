@@ -91,10 +91,10 @@ func place() string {
 		f, more = frames.Next()
 		switch i := len(at) - 1; {
 		case f.Function == "runtime.gopanic" || f.Function == "runtime.Goexit":
-			app, l.goroot = false, strings.TrimSuffix(f.File, "runtime/panic.go")
-			if i < 0 || at[i] != "" { // a Goexit goes on in the frames of a panic
+			if i < 0 || app { // else the standard library panics with the app's panic, as encoding/json does
 				at = append(at, "")
 			}
+			app, l.goroot = false, strings.TrimSuffix(f.File, "runtime/panic.go")
 		case i < 0:
 		case f.Function == l.module+"/internal/guard.Do":
 			more = false

@@ -26,6 +26,10 @@ type badJSON struct{}
 
 var badJSONLine int
 
+func (*badJSON) MarshalJSON() ([]byte, error) { panic("no JSON") }
+
+var marshalLine = line() - 2
+
 func (*badJSON) UnmarshalJSON([]byte) error {
 	badJSONLine = line() + 1
 	panic("no JSON")
@@ -72,6 +76,7 @@ func TestAPanicNamesTheFunctionAndLineOfTheApp(t *testing.T) {
 			})
 		}, nil, "panic: oops (in "},
 		"in UnmarshalJSON":   {func() { _ = json.Unmarshal([]byte(`{"A": 1}`), &struct{ A badJSON }{}) }, func() int { return badJSONLine }, "panic: no JSON (in "},
+		"in MarshalJSON":     {func() { _, _ = json.Marshal(&badJSON{}) }, func() int { return marshalLine }, "panic: no JSON (in github.com/"},
 		"a generic function": {func() { _ = generic("a") }, func() int { return genericLine }, "panic: strings: "},
 		"a method value":     {(&method{}).call, func() int { return methodLine }, "panic: strings: "},
 		"a nil map": {func() {

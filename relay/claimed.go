@@ -128,7 +128,12 @@ func (d *dispatcher) resultStuck(h *handler.Handler, err error, began time.Time,
 		if first {
 			c.stuck++
 		}
-		if d.outage.Covers(began) {
+		switch {
+		case d.outage.Covers(began):
+			return
+		case d.once:
+			d.failed = err
+			d.stopClaiming() // and drain, or it would wait for that result
 			return
 		}
 		c.recording.times = max(c.recording.times, failingAfter-1)

@@ -47,16 +47,17 @@ type dispatcher struct {
 	short  struct {
 		since, tried time.Time // since when it has too few, zero if it has enough; when the last slot tried again
 	}
-	claims      int // that have not said yet what they found
-	events      chan func()
-	outage      pg.Outage
-	doubtedAt   time.Time // a lane's error may be an outage, which nothing has denied that began since; zero if there is none
-	pollsFailed int       // in a row
-	typeFails   func(taskType string, f *failing)
-	headsFail   func(f *failing)
-	heads       failing // promotions of heads of ordering keys
-	mute        bool    // without a heartbeat it may not claim
-	failed      error   // RunOnce ends with it
+	claims       int // that have not said yet what they found
+	events       chan func()
+	outage       pg.Outage
+	doubtedAt    time.Time // a lane's error may be an outage, which nothing has denied that began since; zero if there is none
+	pollsFailed  int       // in a row
+	typeFails    func(taskType string, f *failing)
+	stopClaiming func()
+	headsFail    func(f *failing)
+	heads        failing // promotions of heads of ordering keys
+	mute         bool    // without a heartbeat it may not claim
+	failed       error   // RunOnce ends with it
 
 	polling         bool
 	polledAt        time.Time

@@ -9,6 +9,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 )
@@ -50,4 +51,23 @@ func TestATypeWithAResultThatIsRefusedIsNamed(t *testing.T) {
 		}
 	}
 	relaytest.Together(t, tests)
+}
+
+// RunOnce does not wait for ever for a result that is refused.
+func TestRunOnceReturnsWhyAResultIsRefused(t *testing.T) {
+	t.Parallel()
+	needs.CI(t) // it waits for the drain, of 10 s
+	db := newDatabase(t)
+	db.refuse(t, "TRIGGER refuse BEFORE INSERT", "outbox.dead_task", "42501")
+	db.Enqueue(t, "LEASED", 1)
+	r, err := relay.New(db.DB, leased(func(context.Context, *outbox.Task[payload]) error { return handlers.Dead(errAlways) }), relay.Config{DrainTimeout: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := r.RunOnce(ctx); err == nil || !strings.Contains(err.Error(), "42501") || ctx.Err() != nil {
+		t.Errorf("RunOnce: %v, with its context %v; want 42501 before the end of that", err, ctx.Err())
+	}
+	db.Do(t, `DELETE FROM outbox.task`)
 }

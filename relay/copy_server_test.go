@@ -62,7 +62,7 @@ func TestPgUpgradeStopsNoRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := db.Text(t, `SELECT database_id FROM outbox.identity`)
-	db.Do(t, `UPDATE outbox.origin SET server_version = server_version - 1`) // the upgrade is to the same version
+	db.Do(t, `UPDATE outbox.origin SET server_version = server_version - 1; UPDATE outbox.origin SET row_xid = xmin`) // the upgrade is to the same version
 	db.Close()
 	upgraded := pgtest.Upgraded(t, old)
 	if err := runOnce(t, upgraded, relay.Config{}); err != nil {

@@ -12,6 +12,7 @@ CREATE TABLE IF NOT EXISTS outbox.origin (
   server_version integer     NOT NULL,
   environment    text COLLATE "C",
   noted_at       timestamptz NOT NULL DEFAULT now(),
+  row_xid        xid,
   CONSTRAINT origin_environment_check
     CHECK (octet_length(environment) BETWEEN 1 AND 128 AND environment !~ '[[:cntrl:]]')
 );
@@ -22,6 +23,8 @@ COMMENT ON COLUMN outbox.origin.system_id      IS 'of pg_control_system(); NULL:
 COMMENT ON COLUMN outbox.origin.table_oid
   IS 'of this table: a dump does not keep it, pg_upgrade and physical copies do';
 COMMENT ON COLUMN outbox.origin.server_version IS 'the major version';
+COMMENT ON COLUMN outbox.origin.row_xid
+  IS 'xmin of this row: a dump does not keep that either; two new servers may give the same oids';
 COMMENT ON COLUMN outbox.origin.environment
   IS 'relay.Config.Environment of the first relay that named one';
 
@@ -53,8 +56,8 @@ $$;
 -- What was noted, and whether that is this database. A relay of that environment is refused if any
 -- row says so. These are the own database:
 --   the same server and database, whatever was restored in it, but no copy beside its original;
---   after pg_upgrade, which makes a new system identifier and keeps the other two;
---   where the identifier is hidden, one in which these two are the same;
+--   after pg_upgrade, which makes a new system identifier and keeps the oids and the row itself;
+--   where the identifier is hidden, one in which these are the same;
 --   one made by CREATE DATABASE with a TEMPLATE in which nothing that waits is older than itself.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION outbox.origin_state(
@@ -64,18 +67,18 @@ CREATE OR REPLACE FUNCTION outbox.origin_state(
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   this record;
-  o    outbox.origin;
+  o    record;
   rows bigint;
   born integer; -- transactions since this database was made
   beside regnamespace; -- another schema here, which has the noted table
 BEGIN
   SELECT * INTO this FROM outbox.this_database();
   SELECT count(*) INTO rows FROM outbox.origin;
-  FOR o IN SELECT * FROM outbox.origin LOOP
+  FOR o IN SELECT t.*, COALESCE(t.row_xid = t.xmin, false) AS kept FROM outbox.origin t LOOP
     beside := NULL;
     IF o.database_oid = this.database_oid THEN
       own := COALESCE(o.system_id = this.system_id, false)
-          OR o.table_oid = this.table_oid
+          OR o.table_oid = this.table_oid AND o.kept
          AND (o.system_id IS NULL OR this.system_id IS NULL
               OR o.server_version < this.server_version);
       beside := relnamespace::regnamespace FROM pg_class
@@ -128,6 +131,7 @@ BEGIN
     SELECT this.name, this.system_id, this.database_oid, this.table_oid, this.server_version,
            NULLIF(of_environment, '')
      WHERE NOT EXISTS (SELECT FROM outbox.origin);
+    UPDATE outbox.origin SET row_xid = xmin; -- also its own, as of the same transaction
   END IF;
   UPDATE outbox.origin o
      SET database_id = CASE WHEN o.database_oid = this.database_oid THEN o.database_id
@@ -140,9 +144,12 @@ BEGIN
          noted_at = now()
    WHERE NOT EXISTS (SELECT FROM outbox.origin_state(of_environment) s WHERE s.refused)
      AND (o.database_name <> this.name OR o.database_oid <> this.database_oid
-      OR o.table_oid <> this.table_oid OR o.server_version <> this.server_version
+      OR o.table_oid <> this.table_oid OR o.row_xid IS DISTINCT FROM o.xmin OR o.server_version <> this.server_version
       OR COALESCE(o.system_id <> this.system_id, o.system_id IS NULL AND this.system_id IS NOT NULL)
       OR o.environment IS NULL AND of_environment <> '');
+  IF FOUND THEN
+    UPDATE outbox.origin SET row_xid = xmin;
+  END IF;
   RETURN QUERY SELECT * FROM outbox.origin_state(of_environment);
 END
 $$;
@@ -169,6 +176,7 @@ BEGIN
   VALUES (COALESCE(CASE WHEN keep_id THEN noted.database_id END, gen_random_uuid()),
           this.name, this.system_id, this.database_oid, this.table_oid, this.server_version,
           COALESCE(NULLIF(of_environment, ''), CASE WHEN keep_id THEN noted.environment END));
+  UPDATE outbox.origin SET row_xid = xmin;
   leases := 0;
   tasks := 0;
   dead := 0;

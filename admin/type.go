@@ -87,11 +87,10 @@ SELECT pg_notify($3, '')::text`
 
 // PauseType keeps all relays, in all processes, from starting tasks of the type: once the
 // transaction has committed, and within the next poll of each relay, which a busy one takes every
-// 50 ms, and an idle one has nothing to start. What runs goes on; a batch that has failed and is
-// running one by one does, too. Tasks can be enqueued all the same. It holds until ResumeType,
-// whatever is restarted. To pause what is paused, or a type that nobody knows yet, is no error; a
-// bad name of a type is outbox.ErrInvalidType. It needs SELECT, INSERT and UPDATE on
-// outbox.task_type.
+// 50 ms, and an idle one has nothing to start. What runs goes on; a group ends after its present
+// task. Tasks can be enqueued all the same. It holds until ResumeType, whatever is restarted. To
+// pause what is paused, or a type that nobody knows yet, is no error; a bad name of a type is
+// outbox.ErrInvalidType. It needs SELECT, INSERT and UPDATE on outbox.task_type.
 func (c *Client) PauseType(ctx context.Context, taskType string) error {
 	return c.pauseType(ctx, "pause", taskType, true)
 }

@@ -220,3 +220,36 @@ func TestATaskThatCommitsAfterAPauseDoesNotStart(t *testing.T) {
 		t.Errorf("%d tasks of paused types were started", n)
 	}
 }
+
+// A group claims its tasks one after the other, and asks each time. A pause may come from elsewhere, or
+// from a handler of the group.
+func TestAGroupEndsWhereItsTypeIsPaused(t *testing.T) {
+	t.Parallel()
+	for name, pauses := range map[string]func(*database, *sql.Tx) error{
+		"elsewhere": func(db *database, _ *sql.Tx) error {
+			return relaytest.Admin(t, db.DB).PauseType(context.Background(), "TX")
+		},
+		"by its handler": func(db *database, tx *sql.Tx) error {
+			return relaytest.Admin(t, db.DB).In(tx).PauseType(context.Background(), "TX")
+		},
+	} {
+		db := newDatabase(t)
+		db.Enqueue(t, "TX", 5)
+		db.keyed(t, "TX", 0, outbox.Priority(-1)) // so that the relay knows how little a task takes
+		calls := 0
+		once(t, db, grouped(100, within, func(_ context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			if calls++; calls == 3 {
+				return pauses(db, tx)
+			}
+			return nil
+		}), relay.Config{Workers: 1})
+		if calls != 3 {
+			t.Errorf("%s: %d tasks were started, want 3 until the pause", name, calls)
+		}
+		db.want(t, 3, "the other tasks", `SELECT count(*) FROM outbox.task WHERE state = 'ready' AND attempt = 0 AND attempted_at IS NULL`)
+		db.wantRows(t, 0, `outbox.running`)
+		resume(t, db, "TX")
+		once(t, db, grouped(100, within, func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return nil }), relay.Config{Workers: 1})
+		db.wantRows(t, 0, `outbox.task`)
+	}
+}

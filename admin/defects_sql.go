@@ -117,7 +117,8 @@ SELECT task_type || ': tasks without their key', count(*), 0, '' FROM keyless WH
 SELECT k.task_type || ': keys of other tasks', count(*), 0, '' FROM outbox.unique_key k WHERE ` + wrongKey + ` GROUP BY k.task_type
  UNION ALL
 (SELECT task_type, cardinality(ids), 1, 'the tasks ' || array_to_string(ids[1:5], ', ') || ' have one unique key, and none holds it: cancel all but one'
-   FROM keyless WHERE holder IS NULL ORDER BY task_type, ids LIMIT 100)`
+   FROM keyless WHERE holder IS NULL ORDER BY task_type, ids LIMIT 100)
+ ORDER BY 1, 4`
 
 const keylessPageSQL = `/* outbox: a page of tasks without their unique key */` + keylessSQL + `
 SELECT task_type, unique_key, holder FROM keyless WHERE holder IS NOT NULL ORDER BY task_type, unique_key LIMIT $1`
@@ -157,10 +158,11 @@ const findLeasesSQL = `/* outbox: leases of relays that have no row */
 SELECT task_type, count(*), 0, '' FROM outbox.task t
  WHERE state = 'leased' AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = t.relay_id) GROUP BY task_type ORDER BY task_type`
 
-// A run or a request that is older than its task belongs to an earlier task.
+// A run or a request that is older than its task belongs to an earlier task. The time of a task that
+// is from the future, of a clock that was ahead, says nothing.
 const (
-	earlierRun    = `t.task_id = r.task_id AND r.task_ids IS NULL AND r.started_at < t.created_at`
-	earlierCancel = `t.task_id = c.task_id AND c.requested_at < t.created_at`
+	earlierRun    = `t.task_id = r.task_id AND r.task_ids IS NULL AND r.started_at < t.created_at AND t.created_at <= now()`
+	earlierCancel = `t.task_id = c.task_id AND c.requested_at < t.created_at AND t.created_at <= now()`
 )
 
 const findLeftoversSQL = `/* outbox: what is left of earlier tasks */

@@ -151,6 +151,18 @@ func TestWhatIsLeftOfEarlierTasksIsRemoved(t *testing.T) {
 	}
 }
 
+// The time of a task that was created while the server's clock was ahead says nothing.
+func TestAClockThatWasAheadMakesNoLeftovers(t *testing.T) {
+	t.Parallel()
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	db.Do(t, `INSERT INTO outbox.task (task_type, created_at) VALUES ('A', now() + interval '1 day');
+		INSERT INTO outbox.running (task_id, token, relay_id) VALUES (1, gen_random_uuid(), gen_random_uuid());
+		INSERT INTO outbox.cancel (task_id) VALUES (1)`)
+	if f := found(t, db.DB, admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectLeftovers}}); f != "" {
+		t.Errorf("the defects are\n%s", f)
+	}
+}
+
 // The ids of tasks go on above the last one of the old server.
 func TestARepairGoesOnAboveAnID(t *testing.T) {
 	t.Parallel()

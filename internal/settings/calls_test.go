@@ -267,6 +267,33 @@ func (c *calls) operate() {
 	}
 	_, err = client.Reindex(c.ctx)
 	check("Reindex", err)
+	c.origin(client)
+}
+
+// origin breaks what Repair mends, and has another environment adopt the database.
+func (c *calls) origin(client *admin.Client) {
+	c.db.Do(c.t, `INSERT INTO outbox.task (task_type, unique_key, attempted_at, state) VALUES ('NULL', 'NULL', now(), 'scheduled'), ('tx', $1, now(), 'scheduled')`, hostile)
+	c.db.Do(c.t, `INSERT INTO outbox.unique_key (task_type, key, task_id) SELECT 'NULL', $1, task_id FROM outbox.task WHERE unique_key = 'NULL'`, hostile)
+	c.db.Do(c.t, `INSERT INTO outbox.task (task_type, ordering_key, state) VALUES ('tx', $1, 'waiting')`, hostile)
+	c.db.Do(c.t, `DELETE FROM outbox.headless_key`)
+	c.db.Do(c.t, `INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (3, 'NULL', 'ready')`)
+	found, err := client.Repair(c.ctx, admin.RepairOptions{Above: 1000})
+	for _, d := range found {
+		c.say("defect", d.Kind, d.Subject, d.Is, d.ShouldBe, d.Conflict)
+	}
+	left, again := client.Defects(c.ctx, admin.RepairOptions{})
+	c.say("Repair", len(found), left, err, again)
+	c.dump("unique_key")
+	c.dump("headless_key")
+	task, err := client.Task(c.ctx, int64(c.db.Int(c.t, `SELECT task_id FROM outbox.task WHERE unique_key = 'NULL'`)))
+	byKey, err2 := client.TaskByKey(c.ctx, task.Key)
+	c.say("TaskByKey", byKey.TaskID == task.TaskID, err, err2)
+	was, err := client.Origin(c.ctx)
+	c.say("Origin", was.Environment, was.Copy, was.Hidden, was.Problem, err)
+	adopted, err := client.Adopt(c.ctx, admin.AdoptOptions{Environment: hostile, Discard: true})
+	c.say("Adopt", adopted.Leases, adopted.Tasks, adopted.DeadLetters, adopted.Schedules, adopted.DatabaseID == was.DatabaseID, err)
+	now, err := client.Origin(c.ctx)
+	c.say("Origin", now.Environment, now.Copy, now.Problem, err)
 }
 
 func (c *calls) testing() {

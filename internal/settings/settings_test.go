@@ -97,7 +97,7 @@ func outcomes(t *testing.T, driver string, settings []string) []string {
 const elsewhere = `CREATE SCHEMA elsewhere;
 	DO $$ DECLARE name text; BEGIN
 		FOREACH name IN ARRAY '{task,dead_task,done_task,unique_key,headless_key,counter,counter_log,running,relay,schedule,inbox,audit,
-			sample,slot,bucket,task_type,cancel,maintenance,migration,promote_lock,keyed_task,added,removed}'::text[] LOOP
+			sample,slot,bucket,task_type,origin,identity,unowned_schedule,cancel,maintenance,migration,promote_lock,keyed_task,added,removed}'::text[] LOOP
 			EXECUTE format('CREATE TABLE elsewhere.%I ()', name);
 		END LOOP;
 	END $$`

@@ -138,7 +138,7 @@ func TestAServerThatIsDownBesideARefusedAddressIsTriedAgain(t *testing.T) {
 
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
-	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	now := time.Date(2026, 11, 1, 12, 0, 0, 1000, time.UTC)
 	for text, want := range map[string]time.Duration{
 		"": 0, "x": 0, "-5": 0, "0": 0, "7": 7 * time.Second, "86400": time.Hour, "99999999999999": mostRetryAfter,
 		"Sun, 01 Nov 2026 12:00:30 GMT": 30 * time.Second, "Sun, 01 Nov 2026 11:00:00 GMT": 0, "Mon, 02 Nov 2026 12:00:00 GMT": time.Hour,

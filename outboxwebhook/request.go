@@ -83,7 +83,7 @@ func retryAfter(text string, now time.Time) time.Duration {
 		if err != nil {
 			return 0
 		}
-		d = at.Sub(now)
+		d = at.Sub(now.Truncate(time.Second)) // dates have no parts of seconds, so errors have none
 	}
 	return min(max(d, 0), mostRetryAfter)
 }

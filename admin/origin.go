@@ -81,8 +81,9 @@ const (
 SELECT leases, tasks, dead, schedules FROM outbox.adopt($1::boolean, $2::boolean, $3)`
 	adoptedIDSQL = `/* outbox: the id of this database */
 SELECT database_id::text FROM outbox.identity`
+	// A row that says so for longer than a beat gives was written while the server's clock was ahead.
 	livingSQL = `/* outbox: whether relays live */
-SELECT EXISTS (SELECT 1 FROM outbox.relay WHERE alive_until > clock_timestamp())`
+SELECT EXISTS (SELECT 1 FROM outbox.relay WHERE alive_until BETWEEN clock_timestamp() AND clock_timestamp() + interval '5 minutes')`
 )
 
 // Adopt makes a copy the tasks' own database: it gets an id of its own, unless KeepID says that it

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
@@ -47,6 +48,22 @@ func TestADatabaseInWhichRelaysLiveIsNotAdopted(t *testing.T) {
 			if _, err := c.Adopt(t.Context(), wrong); !errors.Is(err, outbox.ErrInvalidOption) {
 				t.Errorf("%+v: %v", wrong, err)
 			}
+		}
+	})
+}
+
+// A snapshot may have the heartbeat of a relay that died while its server's clock was a day ahead. No
+// relay runs in it that would correct the row.
+func TestABeatOfAClockThatWasAheadHoldsUpNoAdoption(t *testing.T) {
+	onEachDriver(t, func(t *testing.T, db *database) {
+		db.Do(t, `SELECT outbox.note_origin('production')`)
+		db.Do(t, `INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES (gen_random_uuid(), 'h', 1, now() + interval '1 day', '{A}')`)
+		c := client(t, db.DB)
+		if o, err := c.Origin(t.Context()); err != nil || time.Until(o.LivedAt) > time.Hour {
+			t.Errorf("the last heartbeat was at %v, %v", o.LivedAt, err)
+		}
+		if _, err := c.Adopt(t.Context(), admin.AdoptOptions{Environment: "staging"}); err != nil {
+			t.Errorf("Adopt: %v", err)
 		}
 	})
 }

@@ -42,7 +42,8 @@ type State struct {
 	LivedAt     time.Time
 }
 
-// LivedAt is of the latest heartbeat, which a copy has of its original.
+// LivedAt is of the latest heartbeat, which a copy has of its original. What lies ahead was written
+// while the server's clock was.
 const (
 	lookSQL = `/* outbox: look which database this is */
 ` + columns + `outbox.origin_state($1)` + first
@@ -50,7 +51,7 @@ const (
 ` + columns + `outbox.note_origin($1)` + first
 
 	columns = `SELECT s.database_id::text, s.database_name, COALESCE(s.environment, ''), s.own, s.refused,
-       GREATEST(s.noted_at, (SELECT max(alive_until) - interval '10 seconds' FROM outbox.relay)), s.hidden
+       GREATEST(s.noted_at, (SELECT max(alive_until) - interval '10 seconds' FROM outbox.relay WHERE alive_until < clock_timestamp() + interval '5 minutes')), s.hidden
   FROM `
 	first = ` s ORDER BY s.own, s.refused DESC, s.noted_at LIMIT 1`
 )

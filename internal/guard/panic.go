@@ -76,7 +76,8 @@ func describe(value any) (text string) {
 }
 
 // place is the function and line of the app that panicked or called runtime.Goexit: the innermost
-// frame outside the standard library and this module. Without one it is the innermost frame outside
+// frame outside the standard library and this module. If it is a dependency's, as of a Must function,
+// the line of the program that led there is named as well. Without one it is the innermost frame outside
 // package runtime. After a panic that a deferred function recovered, or that goes on, its place is
 // named as well: the deferred function may be the same for each panic of the app.
 func place() string {
@@ -86,6 +87,7 @@ func place() string {
 	l := libraries{module: strings.TrimSuffix(packageOf(this.Function), "/internal/guard"), modules: modules}
 	var at []string // of each panic, the last one first
 	app := false    // the place of the panic at hand is known, and the app's
+	below := false  // it is a dependency's, and what called that is not known
 	for more := true; more; {
 		var f runtime.Frame
 		f, more = frames.Next()
@@ -94,13 +96,17 @@ func place() string {
 			if i < 0 || app { // else the standard library panics with the app's panic, as encoding/json does
 				at = append(at, "")
 			}
-			app, l.goroot = false, strings.TrimSuffix(f.File, "runtime/panic.go")
+			app, below, l.goroot = false, false, strings.TrimSuffix(f.File, "runtime/panic.go")
 		case i < 0:
 		case f.Function == l.module+"/internal/guard.Do":
 			more = false
+		case app && !below:
 		case app:
+			if !l.contain(f) && !dependency(f) {
+				at[i], below = at[i]+", called in "+lineOf(f), false
+			}
 		case !l.contain(f):
-			at[i], app = lineOf(f), true
+			at[i], app, below = lineOf(f), true, dependency(f)
 		case at[i] == "" && packageOf(f.Function) != "runtime":
 			at[i] = lineOf(f)
 		}
@@ -154,6 +160,11 @@ func (l libraries) contain(f runtime.Frame) bool {
 		}
 	}
 	return true
+}
+
+// dependency reports whether a frame's file is of the module cache or vendored.
+func dependency(f runtime.Frame) bool {
+	return strings.Contains(f.File, "@v") || strings.Contains(f.File, "/vendor/")
 }
 
 func within(pkg, module string) bool {

@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox/internal/guard"
 )
 
@@ -76,6 +78,7 @@ func TestAPanicNamesTheFunctionAndLineOfTheApp(t *testing.T) {
 			})
 		}, nil, "panic: oops (in "},
 		"in UnmarshalJSON":   {func() { _ = json.Unmarshal([]byte(`{"A": 1}`), &struct{ A badJSON }{}) }, func() int { return badJSONLine }, "panic: no JSON (in "},
+		"in a dependency":    {func() { at = line(); retry.NewConstant(time.Duration(minus)) }, nil, "panic: t must be greater than 0 (in github.com/sethvargo/go-retry.NewConstant, "},
 		"in MarshalJSON":     {func() { _, _ = json.Marshal(&badJSON{}) }, func() int { return marshalLine }, "panic: no JSON (in github.com/"},
 		"a generic function": {func() { _ = generic("a") }, func() int { return genericLine }, "panic: strings: "},
 		"a method value":     {(&method{}).call, func() int { return methodLine }, "panic: strings: "},

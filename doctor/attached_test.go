@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/doctor"
 	"github.com/txoutbox/outbox/schema"
 )
@@ -18,6 +19,29 @@ func TestForeignKeysToTheOutboxAreFound(t *testing.T) {
 	found := diagnosis(t, db)
 	one(t, found, "foreign-keys", doctor.Critical, "mail_task", "of the table public.mail deletes the app's row", "also one whose attempt fails", `ALTER TABLE public.mail DROP CONSTRAINT "mail_task"`)
 	one(t, found, "foreign-keys", doctor.Critical, "mail_dead", "refuses that")
+}
+
+// What the trigger did not do meanwhile is a defect that the advice repairs.
+func TestADisabledTriggersWorkIsRepaired(t *testing.T) {
+	t.Parallel()
+	db := ill(t)
+	db.Do(t, `ALTER TABLE outbox.task DISABLE TRIGGER USER; INSERT INTO outbox.task (task_type, unique_key) VALUES ('A', 'k')`)
+	do := one(t, diagnosis(t, db), "triggers", doctor.Critical, "task_arrive", "outbox repair -yes (admin.Client.Repair)").Do
+	if strings.Contains(do, "migrations") {
+		t.Errorf("to do is %q: migrations repair no keys", do)
+	}
+	db.Do(t, `ALTER TABLE outbox.task ENABLE TRIGGER USER`)
+	c, err := admin.New(db.DB, admin.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Repair(t.Context(), admin.RepairOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	fine(t, diagnosis(t, db), "triggers", "counts")
+	if got := db.Text(t, `SELECT string_agg(key || task_id, ' ') FROM outbox.unique_key`); got != "k1" {
+		t.Errorf("the keys are %q", got)
+	}
 }
 
 func TestColumnsOfTheAppAreFound(t *testing.T) {

@@ -53,7 +53,7 @@ func checkObjects(ctx context.Context, v *visit) error {
 				"DROP INDEX CONCURRENTLY "+v.name(o.name))
 		case state == "disabled" && ours:
 			v.add("triggers", Critical, o.name, "the trigger "+o.name+" of the table "+on+" is disabled: "+onTriggers,
-				"ALTER TABLE "+v.name(on)+" ENABLE TRIGGER "+o.name+"; then, as counts are wrong now, "+v.applyAgain())
+				"ALTER TABLE "+v.name(on)+" ENABLE TRIGGER "+o.name+"; then, as counts and keys are wrong now, outbox repair -yes (admin.Client.Repair)")
 		}
 	})
 	if err == nil {

@@ -78,7 +78,7 @@ type Adopted struct {
 
 const (
 	adoptSQL = `/* outbox: adopt this database */
-SELECT leases, tasks, dead, schedules FROM outbox.adopt($1::boolean, $2::boolean, $3)`
+SELECT COALESCE(leases, 0), COALESCE(tasks, 0), COALESCE(dead, 0), COALESCE(schedules, 0), leases IS NULL FROM outbox.adopt($1::boolean, $2::boolean, $3)`
 	adoptedIDSQL = `/* outbox: the id of this database */
 SELECT database_id::text FROM outbox.identity`
 	// A row that says so for longer than a beat gives was written while the server's clock was ahead.
@@ -131,7 +131,11 @@ func (c *Client) adopt(ctx context.Context, q outbox.Querier, o AdoptOptions) (a
 			return a, ErrRelaysLive
 		}
 	}
-	err = q.QueryRowContext(ctx, c.schema.SQL(adoptSQL), o.KeepID, o.Discard, o.Environment).Scan(&a.Leases, &a.Tasks, &a.DeadLetters, &a.Schedules)
+	var meanwhile bool
+	err = q.QueryRowContext(ctx, c.schema.SQL(adoptSQL), o.KeepID, o.Discard, o.Environment).Scan(&a.Leases, &a.Tasks, &a.DeadLetters, &a.Schedules, &meanwhile)
+	if err == nil && meanwhile {
+		return a, fmt.Errorf("%w any more: someone has adopted it meanwhile", ErrNotCopy)
+	}
 	if err == nil {
 		err = q.QueryRowContext(ctx, c.schema.SQL(adoptedIDSQL)).Scan(&a.DatabaseID)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
 func TestADatabaseInWhichRelaysLiveIsNotAdopted(t *testing.T) {
@@ -66,4 +67,35 @@ func TestABeatOfAClockThatWasAheadHoldsUpNoAdoption(t *testing.T) {
 			t.Errorf("Adopt: %v", err)
 		}
 	})
+}
+
+// The second one would take leases from the relays that began after the first, and change the keys
+// of what they run.
+func TestOfTwoAdoptionsAtOnceOneSucceeds(t *testing.T) {
+	t.Parallel()
+	db := relaytest.Open(t, relaytest.Migrated(t))
+	db.Do(t, `UPDATE outbox.origin SET database_oid = 1, table_oid = 1`)
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.ExecContext(t.Context(), `SELECT outbox.adopt(false, false, '')`); err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan error, 1)
+	go func() {
+		_, err := client(t, db.DB).Adopt(t.Context(), admin.AdoptOptions{Discard: true})
+		second <- err
+	}()
+	const waits = `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'outbox.origin'::regclass
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
+	for len(second) == 0 && db.Int(t, waits) == 0 {
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; !errors.Is(err, admin.ErrNotCopy) {
+		t.Errorf("the second one: %v", err)
+	}
 }

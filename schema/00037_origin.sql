@@ -157,7 +157,7 @@ $$;
 
 -- Makes this database the tasks' own. What the relays of the original had begun is forgotten: their
 -- leases are ready again, without the attempt that they had begun. keep_id says that the original is
--- gone, and its relays with it.
+-- gone, and its relays with it. What is no copy is left alone: all are NULL.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION outbox.adopt(
   keep_id boolean, discard boolean, of_environment text,
@@ -170,6 +170,9 @@ BEGIN
   LOCK TABLE outbox.origin IN SHARE ROW EXCLUSIVE MODE;
   SELECT * INTO this FROM outbox.this_database();
   SELECT * INTO noted FROM outbox.origin_state(NULL) s ORDER BY s.own, s.noted_at LIMIT 1;
+  IF NOT noted.refused AND COALESCE(of_environment, '') IN ('', noted.environment) THEN
+    RETURN; -- another session has adopted it meanwhile
+  END IF;
   DELETE FROM outbox.origin;
   INSERT INTO outbox.origin
     (database_id, database_name, system_id, database_oid, table_oid, server_version, environment)

@@ -264,6 +264,8 @@ func TestForgedWakeUpsDoNotHoldUpAType(t *testing.T) {
 		done++
 		db.becomes(t, 30*time.Second, done, "the tasks that are done", `SELECT count(*) FROM effect`)
 	}
+	asked := db.Int(t, `SELECT last_value FROM outbox.wake`)
+	eventually(t, 30*time.Second, "the relay is idle", func() bool { return db.Int(t, `SELECT last_value FROM outbox.wake`) > asked })
 	const broken = "BEGIN RAISE division_by_zero;"
 	replace := func(old, new string) {
 		for _, name := range []string{"claim_task", "claim_tasks", "lease_tasks"} {

@@ -39,7 +39,7 @@ func Inspect(ctx context.Context, q Querier, name string) (State, error) {
 
 // inspectPool reads in a transaction, as a pooler may have none.
 func inspectPool(ctx context.Context, p pool, name string) (State, error) {
-	tx, err := p.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	tx, err := p.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
 	if err != nil {
 		return State{}, fmt.Errorf("schema: begin: %w", explainBegin(ctx, p, pgerr.WithoutDSN(err)))
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/schema"
 )
 
 // groups are settings that a database, a role or a connection string may carry, as many together as
@@ -133,5 +134,18 @@ func (c *calls) dump(table string) {
 	slices.Sort(lines)
 	for _, line := range lines {
 		c.say(table, line)
+	}
+}
+
+// A deferrable transaction that only reads would wait for the app's serializable ones, if it were
+// serializable.
+func TestCheckWaitsForNoTransactionOfTheApp(t *testing.T) {
+	t.Parallel()
+	address := relaytest.Migrated(t)
+	set := "&options=" + url.QueryEscape("-c default_transaction_isolation=serializable -c default_transaction_deferrable=on -c statement_timeout=5s")
+	db := relaytest.Open(t, address+set, "postgres")
+	db.Hold(t, `INSERT INTO outbox.task (task_type) VALUES ('A')`)
+	if err := schema.Check(context.Background(), db, "outbox"); err != nil {
+		t.Error(err)
 	}
 }

@@ -14,7 +14,7 @@ func TestCopiesAndWhatCannotTellThemAreFound(t *testing.T) {
 	found := diagnosis(t, db)
 	one(t, found, "copy", doctor.OK, "")
 	one(t, found, "environment", doctor.OK, "")
-	db.Do(t, `UPDATE outbox.origin SET system_id = NULL`)
+	db.Do(t, `UPDATE outbox.origin SET system_id = NULL; UPDATE outbox.origin SET row_xid = xmin`)
 	one(t, diagnosis(t, db), "copy", doctor.Info, "", "system identifier", "GRANT EXECUTE")
 	db.Do(t, `UPDATE outbox.origin SET table_oid = 1`)
 	one(t, diagnosis(t, db), "copy", doctor.Critical, "", "this database is a copy of ", "outbox adopt")

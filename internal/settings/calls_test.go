@@ -283,8 +283,8 @@ func (c *calls) origin(client *admin.Client) {
 	}
 	left, again := client.Defects(c.ctx, admin.RepairOptions{})
 	c.say("Repair", len(found), left, err, again)
-	c.dump("unique_key")
-	c.dump("headless_key")
+	c.say("keys", c.db.Text(c.t, `SELECT concat((SELECT string_agg(key, ';' ORDER BY key COLLATE "C") FROM outbox.unique_key JOIN outbox.task USING (task_id)),
+		';', (SELECT string_agg(ordering_key, ';') FROM outbox.headless_key))`))
 	task, err := client.Task(c.ctx, int64(c.db.Int(c.t, `SELECT task_id FROM outbox.task WHERE unique_key = 'NULL'`)))
 	byKey, err2 := client.TaskByKey(c.ctx, task.Key)
 	c.say("TaskByKey", byKey.TaskID == task.TaskID, err, err2)

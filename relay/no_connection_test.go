@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
@@ -24,7 +25,7 @@ type closing struct {
 
 func (c *closing) Connect(ctx context.Context) (driver.Conn, error) {
 	if code := c.code.Load(); code != nil {
-		return nil, &pq.Error{Severity: "FATAL", Code: pq.ErrorCode(*code), Message: "no connections now"}
+		return nil, &pq.Error{Severity: "FATAL", Code: pqerror.Code(*code), Message: "no connections now"}
 	}
 	return c.Connector.Connect(ctx)
 }

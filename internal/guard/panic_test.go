@@ -95,7 +95,7 @@ func TestAPanicNamesTheFunctionAndLineOfTheApp(t *testing.T) {
 		"another one meanwhile": {func() {
 			defer reported()
 			defer func() {
-				var m map[string]int
+				m := map[string]map[string]int{}["none"]
 				m["a"]++
 			}()
 			at = line() + 1

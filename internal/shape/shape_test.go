@@ -193,7 +193,8 @@ func FuzzACheckEnds(f *testing.F) {
 
 type tagged struct {
 	B int
-	a int `outbox:"required"` //nolint:unused // that is the fault
+	//lint:ignore U1000 that is the fault
+	a int `outbox:"required"`
 }
 
 func TestTagsThatMakeNoSenseAreRefused(t *testing.T) {

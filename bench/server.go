@@ -74,8 +74,15 @@ func (s *server) fresh(ctx context.Context, of side) (*database, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bench: a database of %s: %w", of.key, err)
 	}
-	return d, nil
+	return d, d.exec(ctx, adoptSQL)
 }
+
+// adoptSQL: relays run nothing in a copy of the template's tasks until it is adopted.
+const adoptSQL = `DO $$ BEGIN
+  IF to_regproc('outbox.adopt') IS NOT NULL THEN
+    PERFORM outbox.adopt(false, false, NULL);
+  END IF;
+END $$`
 
 // database is one database of the server.
 type database struct {

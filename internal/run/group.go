@@ -35,7 +35,7 @@ type group struct {
 
 	kept   string // statements that keep what a handler did, and put the session back
 	starts string // and those that begin the next task
-	limits []any  // its settings, of claim_member, and the type
+	limits []any  // its settings, of claim_member
 }
 
 // callAll calls the handler for one task after the other until all are done, the handler's GroupWithin
@@ -44,7 +44,7 @@ func (g *group) callAll(ctx context.Context) error {
 	a := g.attempt
 	g.tasks, g.calls = a.tasks(), make(chan func())
 	g.kept, g.starts = "RELEASE SAVEPOINT "+savepoint+"; "+a.session.Reset, a.untimed()+"SAVEPOINT "+savepoint
-	g.limits = []any{pg.Millis(idleFor(a.h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(a.h.Timeout), a.h.Type}
+	g.limits = []any{pg.Millis(idleFor(a.h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(a.h.Timeout)}
 	go g.work()
 	defer close(g.calls)
 	g.start = time.Now()
@@ -166,10 +166,8 @@ func (g *group) own() string {
 	return g.untimed() + claimSettings(g.h) + "; SET LOCAL statement_timeout = " + pg.Millis(pg.Bookkeeping)
 }
 
-// claimMemberSQL asks for pauses, as each claim does: a group may go on for seconds.
 const claimMemberSQL = `/* outbox: claim the next of a group */
-SELECT CASE WHEN EXISTS (SELECT FROM outbox.task_type WHERE task_type = $5 AND paused) THEN concat(pg_current_xact_id(), ' paused')
-            ELSE outbox.claim_member($1, $2, $3, $4) END`
+SELECT outbox.claim_member($1, $2, $3, $4)`
 
 // claimMember claims a task that the group has locked, unless a handler has changed or canceled it
 // or its type is paused.

@@ -216,7 +216,7 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 // claimed.
 func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	t.Parallel()
-	const dead, alive, most = 40_000, 100, 60
+	const dead, alive, most = 40_000, 100, 100 // pages: the dead rows fill hundreds, and a cold catalogue has some
 	db := newDatabase(t)
 	holdSnapshot(t, db)
 	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, $1::int)`, dead)

@@ -64,7 +64,7 @@ var (
 	sqlStart    = regexp.MustCompile(`(?s)(?:^\n*|;\s*)([A-Z]+)\s+([A-Za-z_]+)(\s*;|\s+AS\b)?`) // keywords are in capitals
 	sqlWords    = map[string]*regexp.Regexp{
 		"ORDER BY random() reads the whole lane":          regexp.MustCompile(`(?i)\border\s+by\s+random\s*\(`),
-		"advisory locks break behind a pooler":            regexp.MustCompile(`(?i)\bpg_(try_)?advisory_(un)?lock`), // those of a transaction do not
+		"advisory locks break behind a pooler":            regexp.MustCompile(`(?i)\bpg_(try_)?advisory`),
 		"WITH TIES locks more than its limit":             regexp.MustCompile(`(?i)\bwith\s+ties\b`),
 		"set_config for a session breaks behind a pooler": regexp.MustCompile(`(?i)\bset_config\s*\([^()]*,\s*false\s*\)`),
 	}
@@ -170,7 +170,7 @@ func TestTheLintOfSQLFindsTheFormsThatAreKnownToBreak(t *testing.T) {
 		"/* claim */\nDELETE FROM t USING (SELECT id FROM (SELECT 1) x LIMIT 1 FOR UPDATE SKIP LOCKED) s WHERE t.id = s.id",
 		`DELETE FROM t WHERE id IN (SELECT id FROM t LIMIT $1 FOR NO KEY UPDATE)`,
 		`WITH c AS (SELECT id FROM t LIMIT 1 FOR UPDATE SKIP LOCKED) DELETE FROM t USING c WHERE t.id = c.id`,
-		`SELECT pg_try_advisory_lock(1)`,
+		`SELECT pg_try_advisory_xact_lock(1)`,
 		`SET statement_timeout = 1`,
 		"SELECT 1; SET SESSION lock_timeout = 1",
 		`SELECT set_config('lock_timeout', $1, false)`,

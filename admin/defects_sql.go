@@ -80,9 +80,9 @@ SELECT task_type || ' ' || kind, counted, held, '' FROM every WHERE kind NOT IN 
 SELECT task_type || ' finished', finished::bigint, should::bigint, '' FROM finishes WHERE finished <> should
  ORDER BY 1`
 
-// Two at once would both add what is missing.
+// Two recounts at once would both add what is missing. The lock holds up no relay and no enqueue.
 const lockCountsSQL = `/* outbox: lock the recount */
-SELECT pg_advisory_xact_lock(hashtextextended('recount', 'outbox.counter'::regclass::oid::bigint))`
+LOCK TABLE outbox.counter IN SHARE UPDATE EXCLUSIVE MODE`
 
 const mendCountsSQL = `/* outbox: add what the counts lack */` + countsSQL + `
 INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)

@@ -95,7 +95,8 @@ func targets(p plan) []target {
 		value(caseIdle, "20 idle relays: statements/s of each", mStatements, sideIdle20, atMost, 2),
 		value(caseIdle, "idle relay: CPU in % of a core", mIdleCPU, sideIdle1, atMost, 0.5),
 	}
-	// The raw table has no index by due time, which costs an enqueue 84 bytes and keeps tasks from waiting for ever.
+	// The raw table has no index by due time, which costs an enqueue 84 bytes and keeps tasks from
+	// waiting for ever.
 	for _, k := range []struct {
 		side  string
 		bound float64

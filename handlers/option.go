@@ -91,8 +91,8 @@ func Backoff(factory func() retry.Backoff) Option {
 	return func(r *registration) { r.NewBackoff = factory }
 }
 
-// NoJitter keeps the waits of [Backoff] and [RetryAfter] as they are. Tasks that failed together, as in an outage of
-// what they call, are due together then.
+// NoJitter keeps the waits of [Backoff] and [RetryAfter] as they are. Tasks that failed together,
+// as in an outage of what they call, are due together then.
 func NoJitter() Option { return func(r *registration) { r.NoJitter = true } }
 
 // MaxElapsed bounds the retries of a task by time: where its next attempt would be due more than d

@@ -60,9 +60,9 @@ type typeFailure struct {
 // 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an
 // ErrNotRunning, ErrOutage, ErrCopy, schema.ErrRowSecurity (within half a minute), ErrNoHeartbeat,
 // ErrTypeFails or ErrOrderingFails, with the time of its beginning if that is known. It sends no
-// statement and does not block: an idle relay notices an outage with its next poll, within two seconds or so at the
-// default PollInterval, and a server that does not answer within 10 s. The text has neither a DSN, nor
-// a host, nor a payload, nor PostgreSQL's words, which are in the log.
+// statement and does not block: an idle relay notices an outage with its next poll, within two
+// seconds or so at the default PollInterval, and a server that does not answer within 10 s. The
+// text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's words, which are in the log.
 //
 // It is for readiness. A liveness probe that restarts the process should not use it: a relay
 // survives outages by itself, and what it runs would be lost with the process.

@@ -10,8 +10,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// These find the objects that the migrations make. The statements are ours, so they need not be parsed in
-// full.
+// These find the objects that the migrations make. The statements are ours, so they need not be
+// parsed in full.
 var (
 	makes    = regexp.MustCompile(`CREATE (?:OR REPLACE )?(?:UNIQUE )?(TABLE|VIEW|SEQUENCE|INDEX|FUNCTION) (?:IF NOT EXISTS )?(?:outbox\.)?(\w+)`)
 	comments = regexp.MustCompile(`--[^\n]*`)

@@ -126,11 +126,11 @@ CREATE TABLE IF NOT EXISTS outbox.migration (
 );
 `
 
-// createLock makes processes that create the table wait for each other. Else the server's log would
-// have an error of each that comes second.
-const createLock = `-- schema: create the table of versions, one process at a time
-SELECT pg_advisory_xact_lock(hashtextextended('outbox.migration', 0));
-`
+// createOnce creates the table unless another process does at the same time. It waits for the other
+// process's commit, and then meets a duplicate, without an error in the server's log.
+const createOnce = "-- schema: create the table of versions once\nDO $create$\nBEGIN\n" + createMigrationTable + `EXCEPTION WHEN duplicate_schema OR duplicate_table OR duplicate_object OR unique_violation THEN
+END
+$create$`
 
 // What a member of the owner makes would be its own, and out of the reach of functions that have
 // the owner's rights.
@@ -153,7 +153,7 @@ func (s *settings) apply(ctx context.Context, tx *sql.Tx) (finished bool, err er
 		return false, err
 	}
 	if !table {
-		if _, err := tx.ExecContext(ctx, rename(createLock+createMigrationTable, s.name)); err != nil {
+		if _, err := tx.ExecContext(ctx, rename(createOnce, s.name)); err != nil {
 			return false, fmt.Errorf("create %s.migration: %w", s.name, needs("CREATE on the database, or on the schema where that exists", err))
 		}
 	}

@@ -4,10 +4,11 @@
 //	go run ./examples/signup [-addr :8080]
 //	go run ./examples/signup -demo
 //
-// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own; with -demo always
-// a new database. Its mail server is its own, and the page shows the mails. The dashboard is at
-// /outbox/, for browsers on this machine. A mail to full.example is refused, and becomes a dead letter: empty the mailboxes
-// on the page, and redrive it in the dashboard, or by the command line, cmd/outbox.
+// It uses the database that OUTBOX_DATABASE_URL names, or a PostgreSQL of its own; with -demo
+// always a new database. Its mail server is its own, and the page shows the mails. The dashboard is
+// at /outbox/, for browsers on this machine. A mail to full.example is refused, and becomes a dead
+// letter: empty the mailboxes on the page, and redrive it in the dashboard, or by the command line,
+// cmd/outbox.
 //
 // An app writes signup.go (it enqueues), tasks.go (the handlers), serve in main.go (the relay) and
 // dashboard.go. What else is here is the page, a stand-in for a mail server (sink.go), and the

@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// Do calls f and then end: with nil if f returned, with a [PanicError] if it panicked or called runtime.Goexit.
-// Then the goroutine ends after end; Do returns in all other cases.
+// Do calls f and then end: with nil if f returned, with a [PanicError] if it panicked or called
+// runtime.Goexit. Then the goroutine ends after end; Do returns in all other cases.
 func Do(f func(), end func(error)) {
 	var err error
 	returned := false

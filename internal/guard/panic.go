@@ -76,10 +76,11 @@ func describe(value any) (text string) {
 }
 
 // place is the function and line of the app that panicked or called runtime.Goexit: the innermost
-// frame outside the standard library and this module. If it is a dependency's, as of a Must function,
-// the line of the program that led there is named as well. Without one it is the innermost frame outside
-// package runtime. After a panic that a deferred function recovered, or that goes on, its place is
-// named as well: the deferred function may be the same for each panic of the app.
+// frame outside the standard library and this module. If it is a dependency's, as of a Must
+// function, the line of the program that led there is named as well. Without one it is the
+// innermost frame outside package runtime. After a panic that a deferred function recovered, or
+// that goes on, its place is named as well: the deferred function may be the same for each panic of
+// the app.
 func place() string {
 	var pcs [256]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])

@@ -67,8 +67,8 @@ func (d *dispatcher) laneFailed(c *lane, limit int, err error, began time.Time) 
 		if fault := pgerr.Of(err); fault != pgerr.Refused && fault != pgerr.Others { // else PostgreSQL has answered
 			d.doubtedAt = now
 		}
-		d.tellFailures(c)
 		d.logFailures(c, f, now)
+		d.tellFailures(c)
 	}
 }
 
@@ -104,11 +104,11 @@ func (d *dispatcher) promotionFailed(c *lane, err error, began time.Time) {
 	}
 	now := time.Now()
 	c.promoting.note(err, began, now)
-	d.tellFailures(c)
 	if c.promoting.logs(now) {
 		d.r.Log.Error("outbox: scheduled tasks of this type cannot be promoted", "task_type", c.h.Type, "failures", c.promoting.times,
 			"since", c.promoting.since.UTC().Format(time.RFC3339), "error", pgerr.LogText(err))
 	}
+	d.tellFailures(c)
 }
 
 // promotionWorks notes that what is due of a type was promoted, or that nothing was.
@@ -138,8 +138,8 @@ func (d *dispatcher) resultStuck(h *handler.Handler, err error, began time.Time,
 		}
 		c.recording.times = max(c.recording.times, failingAfter-1)
 		c.recording.note(err, began, now)
-		d.tellFailures(c)
 		d.logFailures(c, &c.recording, now)
+		d.tellFailures(c)
 	}
 }
 
@@ -163,17 +163,18 @@ func (d *dispatcher) headsPolled(refused error, began time.Time) {
 	case d.once:
 		d.failed = refused
 	default:
-		if d.heads.note(refused, began, now); d.heads.times >= failingAfter {
-			d.headsFail(&d.heads)
-		}
+		d.heads.note(refused, began, now)
 		if d.heads.logs(now) {
 			d.r.Log.Error("outbox: tasks with ordering keys cannot be promoted", "failures", d.heads.times,
 				"since", d.heads.since.UTC().Format(time.RFC3339), "error", pgerr.LogText(refused))
 		}
+		if d.heads.times >= failingAfter {
+			d.headsFail(&d.heads)
+		}
 	}
 }
 
-// tellFailures tells Health whether the type fails.
+// tellFailures tells Health whether the type fails. The log names the failures before.
 func (d *dispatcher) tellFailures(c *lane) {
 	switch {
 	case c.failing.fails():

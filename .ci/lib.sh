@@ -3,7 +3,7 @@ set -euo pipefail
 started=$SECONDS
 logs=$(mktemp -d)
 shared=$(cd .. && pwd)/shared/ci # where this project's machines have a script for each server; elsewhere there is none
-modules=(outboxamqp outboxkafka outboxnats outboxotel outboxprom outboxwatermill outboxwebhook cmd/outbox dashboard/browsertest examples internal/chaos) # of go.work, besides the root
+modules=(publish/amqp publish/kafka publish/nats publish/watermill publish/webhook telemetry/otel telemetry/prom cmd/outbox dashboard/browsertest examples internal/chaos) # of go.work, besides the root
 packages=() # of these modules
 for m in "${modules[@]}"; do packages+=("./$m/..."); done
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -120,7 +120,7 @@ checks() {
   local unformatted; unformatted=$(gofmt -l .)
   [ -z "$unformatted" ] || { echo "not formatted: $unformatted"; exit 1; }
   go vet ./... "${packages[@]}"
-  go run $staticcheck ./... ./outboxamqp/... ./outboxkafka/... ./outboxnats/... ./outboxotel/... ./outboxprom/... ./outboxwatermill/... ./outboxwebhook/... ./cmd/outbox/...
+  go run $staticcheck ./... ./publish/{amqp,kafka,nats,watermill,webhook}/... ./telemetry/{otel,prom}/... ./cmd/outbox/...
   go mod tidy -diff
   (cd bench && go vet ./... && go mod tidy -diff)
   for m in "${modules[@]}"; do tidy "$m"; done

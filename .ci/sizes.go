@@ -24,8 +24,8 @@ var parts = []struct {
 	folders []string
 }{
 	{"harness", []string{"internal/chaos", "internal/child", "internal/devpg", "internal/relaytest", "internal/forwardtest", "internal/needs", "internal/invariants", "internal/crashes", "internal/cost", "internal/rights", "bench", ".ci"}},
-	{"operators", []string{"admin", "doctor", "dashboard", "cmd", "outboxprom", "outboxotel"}},
-	{"delivery", []string{"forward", "inbox", "outboxamqp", "outboxkafka", "outboxnats", "outboxwatermill", "outboxwebhook"}},
+	{"operators", []string{"admin", "doctor", "dashboard", "cmd", "telemetry"}},
+	{"delivery", []string{"forward", "inbox", "publish"}},
 	{"examples and outboxtest", []string{"examples", "outboxtest"}},
 	{"relay and its internals", []string{"relay", "internal"}},
 	{"root, handlers, schema", []string{"."}},

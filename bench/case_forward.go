@@ -14,8 +14,8 @@ import (
 	"github.com/txoutbox/outbox/bench/watermill"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/outboxkafka"
-	"github.com/txoutbox/outbox/outboxnats"
+	outboxkafka "github.com/txoutbox/outbox/publish/kafka"
+	outboxnats "github.com/txoutbox/outbox/publish/nats"
 	"github.com/txoutbox/outbox/relay"
 )
 

@@ -97,8 +97,8 @@ require (
 	github.com/tidwall/match v1.2.0 // indirect
 	github.com/tidwall/pretty v1.2.1 // indirect
 	github.com/tidwall/sjson v1.2.5 // indirect
-	github.com/txoutbox/outbox/outboxkafka v0.0.0-00010101000000-000000000000
-	github.com/txoutbox/outbox/outboxnats v0.0.0-00010101000000-000000000000
+	github.com/txoutbox/outbox/publish/kafka v0.0.0-00010101000000-000000000000
+	github.com/txoutbox/outbox/publish/nats v0.0.0-00010101000000-000000000000
 	github.com/xeipuuv/gojsonpointer v0.0.0-20190905194746-02993c407bfb // indirect
 	github.com/xeipuuv/gojsonreference v0.0.0-20180127040603-bd5ef7bd5415 // indirect
 	github.com/xeipuuv/gojsonschema v1.2.0 // indirect
@@ -109,6 +109,6 @@ require (
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 )
 
-replace github.com/txoutbox/outbox/outboxnats => ../outboxnats
+replace github.com/txoutbox/outbox/publish/nats => ../publish/nats
 
-replace github.com/txoutbox/outbox/outboxkafka => ../outboxkafka
+replace github.com/txoutbox/outbox/publish/kafka => ../publish/kafka

@@ -94,7 +94,7 @@ require (
 	github.com/sirupsen/logrus v1.10.2 // indirect
 	github.com/tmthrgd/go-hex v0.0.0-20190904060850-447a3041c3bc // indirect
 	github.com/twitchyliquid64/golang-asm v0.15.1 // indirect
-	github.com/txoutbox/outbox/outboxnats v0.1.0
+	github.com/txoutbox/outbox/publish/nats v0.1.0
 	github.com/ugorji/go/codec v1.3.1 // indirect
 	github.com/valyala/bytebufferpool v1.0.0 // indirect
 	github.com/valyala/fasttemplate v1.2.2 // indirect
@@ -117,4 +117,4 @@ require (
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 )
 
-replace github.com/txoutbox/outbox/outboxnats => ../outboxnats
+replace github.com/txoutbox/outbox/publish/nats => ../publish/nats

@@ -6,8 +6,8 @@
 //
 //	forward.Register(reg, OrderPlaced, publisher, forward.To("orders"))
 //
-// Publishers are modules of their own: outboxkafka, outboxnats, outboxamqp, outboxwebhook and
-// outboxwatermill.
+// Publishers are modules of their own: publish/kafka, publish/nats, publish/amqp, publish/webhook
+// and publish/watermill.
 //
 // An event follows CloudEvents 1.0 in binary mode: the task's payload is the body, the attributes
 // are headers. Its id is the task's key, a UUID that is the same in every attempt and no other event's,

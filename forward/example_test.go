@@ -18,7 +18,7 @@ type Order struct {
 
 var OrderPlaced = outbox.NewTaskType[Order]("order.placed")
 
-// printer is a Publisher that prints. Modules have real ones: outboxkafka, outboxnats and others.
+// printer is a Publisher that prints. The modules below publish are real ones.
 type printer struct{}
 
 func (printer) Publish(_ context.Context, events []*forward.Event) []error {

@@ -10,7 +10,7 @@ import (
 	"github.com/txoutbox/outbox/internal/run"
 )
 
-// Observer hears what a relay does, for metrics: see the modules outboxprom and outboxotel. A
+// Observer hears what a relay does, for metrics: see the modules telemetry/prom and telemetry/otel. A
 // function that is nil is not called, and without any observer nothing is measured.
 //
 // The goroutines that do the work wait for the functions, outside of locks and transactions but for

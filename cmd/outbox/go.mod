@@ -8,7 +8,7 @@ require (
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/txoutbox/outbox v0.1.0
-	github.com/txoutbox/outbox/outboxprom v0.1.0
+	github.com/txoutbox/outbox/telemetry/prom v0.1.0
 	golang.org/x/term v0.47.0
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/dashboard"
-	"github.com/txoutbox/outbox/outboxprom"
+	outboxprom "github.com/txoutbox/outbox/telemetry/prom"
 )
 
 type serveFlags struct {

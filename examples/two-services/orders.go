@@ -9,7 +9,7 @@ import (
 	"github.com/txoutbox/outbox/examples/internal/devdb"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/outboxnats"
+	outboxnats "github.com/txoutbox/outbox/publish/nats"
 	"github.com/txoutbox/outbox/relay"
 )
 

@@ -4,7 +4,7 @@ go 1.26.0
 
 replace github.com/txoutbox/outbox => ../..
 
-replace github.com/txoutbox/outbox/outboxnats => ../../outboxnats
+replace github.com/txoutbox/outbox/publish/nats => ../../publish/nats
 
 require (
 	github.com/jackc/pgx/v5 v5.12.0
@@ -13,7 +13,7 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/sethvargo/go-retry v0.5.0
 	github.com/txoutbox/outbox v0.1.0
-	github.com/txoutbox/outbox/outboxnats v0.1.0
+	github.com/txoutbox/outbox/publish/nats v0.1.0
 )
 
 require (

@@ -8,11 +8,11 @@ import "time"
 // whole, or for ones that do not pass.
 var edgeMutants = []mutant{
 	{name: "sign-in-twice", help: "the publisher closes for good after two refused logins", edits: []edit{
-		{"outboxnats/link.go", "nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),", "nats.MaxReconnects(-1),"},
-		{"outboxnats/publisher.go", "if p.dial == nil || !l.js.Conn().IsClosed() {", "if true {"},
+		{"publish/nats/link.go", "nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),", "nats.MaxReconnects(-1),"},
+		{"publish/nats/publisher.go", "if p.dial == nil || !l.js.Conn().IsClosed() {", "if true {"},
 	}, run: chaosRun{"password", 15 * time.Second, 3 * time.Second, []string{"lost tasks"}}},
 	{name: "full-for-good", help: "an event for a stream that is full is a dead letter", edits: []edit{
-		{"outboxnats/errors.go", "return forward.TargetUnavailable(err, 0)\n	case accountLimit", "return forward.Permanent(err)\n	case accountLimit"},
+		{"publish/nats/errors.go", "return forward.TargetUnavailable(err, 0)\n	case accountLimit", "return forward.Permanent(err)\n	case accountLimit"},
 	}, run: chaosRun{"target", 15 * time.Second, 2 * time.Second, []string{"dead letters that should not be"}}},
 	{name: "waiting-beat", help: "a heartbeat's commit waits for a standby that is away", edits: []edit{
 		{"internal/upkeep/heartbeat.go", "FROM outbox.identity), ''), ` + pg.CommitAsync", "FROM outbox.identity), ''), ''`"},

@@ -14,7 +14,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/outboxnats"
+	outboxnats "github.com/txoutbox/outbox/publish/nats"
 	"github.com/txoutbox/outbox/relay"
 )
 

@@ -1,0 +1,114 @@
+package outboxamqp_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	outboxamqp "github.com/txoutbox/outbox/publish/amqp"
+	"github.com/txoutbox/outbox/relay"
+)
+
+type order struct {
+	N int `json:"n"`
+}
+
+var placed = outbox.NewTaskType[order]("order.placed")
+
+func connect(t *testing.T, url string, c outboxamqp.Config) *outboxamqp.Publisher {
+	t.Helper()
+	p, err := outboxamqp.Connect(url, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// channel is one of a connection of the test's own.
+func channel(t *testing.T, r *rabbit) *amqp.Channel {
+	t.Helper()
+	c, err := amqp.Dial(r.url())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	ch, err := c.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+// queue declares a durable queue with the test's name.
+func queue(t *testing.T, ch *amqp.Channel, args amqp.Table) string {
+	t.Helper()
+	q, err := ch.QueueDeclare(strings.ToLower(t.Name()), true, false, false, false, args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ch.QueuePurge(q.Name, false); err != nil { // of what -count left
+		t.Fatal(err)
+	}
+	return q.Name
+}
+
+// content takes all messages from a queue.
+func content(t *testing.T, ch *amqp.Channel, queue string) (all []amqp.Delivery) {
+	t.Helper()
+	for {
+		d, ok, err := ch.Get(queue, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			return all
+		}
+		all = append(all, d)
+	}
+}
+
+// events are n events to a routing key, with the ids 0 and on and without ordering keys.
+func events(n int, to string) (all []*forward.Event) {
+	for i := range n {
+		all = append(all, &forward.Event{ID: fmt.Sprint(i), Source: "/shop", Type: "order.placed", Time: time.Now(), To: to, Data: fmt.Appendf(nil, `{"n": %d}`, i), Attempt: 1})
+	}
+	return all
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// enqueue enqueues orders first to last, with one of the given number of ordering keys each, or none.
+func enqueue(t *testing.T, db *relaytest.Database, first, last, keys int) {
+	t.Helper()
+	var tasks []outbox.NewTask
+	for n := first; n <= last; n++ {
+		var opts []outbox.Option
+		if keys > 0 {
+			opts = append(opts, outbox.OrderedBy(fmt.Sprint("k", n%keys)))
+		}
+		tasks = append(tasks, placed.New(order{n}, opts...))
+	}
+	relaytest.EnqueueAll(db.DB, tasks...)
+}
+
+// run starts a relay. Its first call of Publish starts the connection's goroutines, which outlive it.
+func run(t *testing.T, db *relaytest.Database, reg *handlers.Registry, workers int) {
+	t.Helper()
+	r := relaytest.Prepare(t, db.DB, reg, relay.Config{Workers: workers})
+	r.Leaves("outboxamqp.(*conn).watch")
+	r.Leaves("amqp091-go.(*Connection)")
+	r.Start()
+}

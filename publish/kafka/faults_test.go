@@ -1,0 +1,205 @@
+package outboxkafka_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/faultmap"
+	"github.com/txoutbox/outbox/internal/forwardtest"
+	outboxkafka "github.com/txoutbox/outbox/publish/kafka"
+)
+
+// impatient are options of a client that gives up at once.
+var impatient = outboxkafka.Config{Options: []kgo.Opt{kgo.RecordRetries(0), kgo.UnknownTopicRetries(0)}}
+
+// hidden are answers that the client does not show: after the first two it cannot know whether the
+// broker has the record, so it sends it again without end.
+var hidden = errors.Join(kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.DuplicateSequenceNumber, kerr.ConcurrentTransactions)
+
+// docs/faults.md says of each answer of a broker whose fault it is. The broker gives each.
+func TestTheMapOfKafka(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, nil)
+	answered := func(code *kerr.Error) error {
+		p, err := outboxkafka.Connect(b.url(), impatient) // anew, as some answers end a producer
+		forwardtest.Must(t, err)
+		defer p.Close()
+		fault := b.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: code, Count: -1})
+		defer fault.Remove()
+		return errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...)
+	}
+	byName := map[string]*kerr.Error{}
+	for code := int16(-1); code < 200; code++ {
+		var known *kerr.Error
+		if errors.As(kerr.ErrorForCode(code), &known) && known.Code == code {
+			byName[known.Message] = known
+		}
+	}
+	others := map[string]func(*kerr.Error) bool{
+		"any other answer that the protocol calls retriable": func(e *kerr.Error) bool { return e.Retriable },
+		"any other answer": func(*kerr.Error) bool { return true },
+	}
+	over, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+	defer cancel()
+	real := map[string]func() error{
+		"no answer in time": func() error { return connect(t, b.url()).Publish(over, []*forward.Event{event("1")})[0] },
+		"no topic": func() error {
+			e := event("1")
+			e.To = ""
+			return connect(t, b.url()).Publish(t.Context(), []*forward.Event{e})[0]
+		},
+		"kgo.ErrRecordRetries": func() error { return answered(kerr.OutOfOrderSequenceNumber) },
+		"kgo.ErrClientClosed": func() error {
+			client, err := kgo.NewClient(kgo.SeedBrokers(strings.TrimPrefix(b.url(), "kafka://")))
+			forwardtest.Must(t, err)
+			client.Close()
+			return outboxkafka.New(client).Publish(t.Context(), []*forward.Event{event("1")})[0]
+		},
+	}
+	elsewhere := map[string]bool{ // has a test of its own
+		"no broker answers": true,
+	}
+	for _, row := range faultmap.Table(t, "Kafka") {
+		for name := range strings.SplitSeq(row["error"], ", ") {
+			var got []error
+			switch {
+			case byName[name] != nil:
+				got = append(got, answered(byName[name]))
+				delete(byName, name)
+			case others[name] != nil:
+				for other, code := range byName {
+					if others[name](code) && !errors.Is(hidden, code) {
+						got = append(got, answered(code))
+						delete(byName, other)
+					}
+				}
+			case real[name] != nil:
+				got = append(got, real[name]())
+			case elsewhere[name]:
+			default:
+				t.Errorf("what is %q?", name)
+			}
+			for _, err := range got {
+				if kind := forwardtest.Fault(err); kind != row["whose fault"] {
+					t.Errorf("%s: %s, want %s: %v", name, kind, row["whose fault"], err)
+				}
+			}
+		}
+	}
+	for name := range byName {
+		if !errors.Is(hidden, byName[name]) {
+			t.Errorf("the map does not have %s", name)
+		}
+	}
+}
+
+// The client fails all that waits for a partition with the first record's context. An event of a call
+// that has ended is no reason for a later one's.
+func TestAnEventThatCameTooLateLeavesLaterOnesAlone(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, nil)
+	p, err := outboxkafka.Connect(b.url(), outboxkafka.Config{Options: []kgo.Opt{kgo.RecordRetries(math.MaxInt)}})
+	forwardtest.Must(t, err)
+	defer p.Close()
+	for range 4 { // it is so most times
+		fault := b.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicas, Count: -1})
+		ctx, cancel := context.WithCancel(t.Context())
+		late := make(chan []error)
+		go func() { late <- p.Publish(ctx, []*forward.Event{event("1")}) }()
+		forwardtest.Must(t, fault.Wait(t.Context(), 1))
+		cancel()
+		if errs := <-late; forwardtest.Fault(errs[0]) != "the broker's" {
+			t.Errorf("the late one: %v", errs)
+		}
+		next := make(chan []error)
+		go func() { next <- p.Publish(t.Context(), []*forward.Event{event("2")}) }()
+		fault.Remove()
+		if errs := <-next; errs != nil {
+			t.Errorf("the next one: %v", errs)
+		}
+	}
+}
+
+// A topic that was deleted and made again gets its events.
+func TestATopicThatIsMadeAgainGetsItsEvents(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, nil)
+	p := connect(t, b.url())
+	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
+	forwardtest.Must(t, errors.Join(b.DeleteTopic(topic), b.CreateTopic(topic, 4, nil)))
+	errs := p.Publish(t.Context(), []*forward.Event{event("2")})
+	if errs != nil && forwardtest.Fault(errs[0]) != "the target's" {
+		t.Error(errs)
+	}
+	if errs != nil {
+		errs = p.Publish(t.Context(), []*forward.Event{event("2")})
+	}
+	if errs != nil {
+		t.Error(errs)
+	}
+}
+
+// A producer ID that was refused for lack of a right is asked for again.
+func TestARightThatComesLate(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, nil)
+	p := connect(t, b.url())
+	fault := b.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.ClusterAuthorizationFailed, Count: -1})
+	for range 2 {
+		if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); forwardtest.Fault(errors.Join(errs...)) != "the target's" || !errors.Is(errs[0], kerr.ClusterAuthorizationFailed) {
+			t.Errorf("without the right: %v", errs)
+		}
+	}
+	fault.Remove()
+	if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); errs != nil {
+		t.Errorf("with the right: %v", errs)
+	}
+}
+
+// A login that is refused, as after a rotation of passwords, is an outage, and says why. The client
+// logs in again with what the function of the login says then.
+func TestARefusedLogin(t *testing.T) {
+	t.Parallel()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, topic), kfake.EnableSASL(), kfake.Superuser("PLAIN", "shop", "new"))
+	forwardtest.Must(t, err)
+	defer c.Close()
+	var password atomic.Value
+	password.Store("old")
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.SASLAuthenticate}, TopLevel: true, Err: kerr.SaslAuthenticationFailed, Count: -1,
+		When: func(kmsg.Request) bool { return password.Load() == "old" }}) // kfake itself closes the connection
+	login := plain.Plain(func(context.Context) (plain.Auth, error) {
+		return plain.Auth{User: "shop", Pass: password.Load().(string)}, nil
+	})
+	p, err := outboxkafka.Connect(c.ListenAddrs()[0], outboxkafka.Config{Options: []kgo.Opt{kgo.SASL(login)}})
+	forwardtest.Must(t, err)
+	defer p.Close()
+	for limit := 100 * time.Millisecond; ; limit *= 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		errs := p.Publish(ctx, []*forward.Event{event("1")})
+		if forwardtest.Fault(errors.Join(errs...)) != "the broker's" {
+			t.Fatal(errs)
+		}
+		if strings.Contains(errs[0].Error(), "SASL_AUTHENTICATION_FAILED") {
+			break
+		}
+		if limit > time.Minute {
+			t.Fatalf("it does not say why: %v", errs)
+		}
+	}
+	password.Store("new")
+	if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); errs != nil {
+		t.Errorf("with the new password: %v", errs)
+	}
+}

@@ -1,0 +1,198 @@
+package outboxnats_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/forwardtest"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	outboxnats "github.com/txoutbox/outbox/publish/nats"
+)
+
+// logins are a broker's, with a stream of all events.
+func (b *broker) logins(change func(*server.Options)) {
+	b.t.Helper()
+	options := b.options
+	change(&options)
+	forwardtest.Must(b.t, b.s.ReloadOptions(&options))
+	b.options = options
+}
+
+// The server's password changes before the app's: the publisher goes on once it has the new one,
+// however many logins were refused.
+func TestAPublisherSurvivesAPasswordRotation(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	b.stream(nil)
+	b.logins(func(o *server.Options) { o.Username, o.Password = "app", "old" })
+	var password atomic.Value
+	var logins atomic.Int64
+	password.Store("old")
+	p, err := outboxnats.Connect(b.url(), outboxnats.Config{Options: []nats.Option{nats.UserInfoHandler(func() (string, string) {
+		logins.Add(1)
+		return "app", password.Load().(string)
+	})}})
+	forwardtest.Must(t, err)
+	t.Cleanup(p.Close)
+	ready(t, p)
+	b.logins(func(o *server.Options) { o.Password = "new" })
+	before := logins.Load()
+	relaytest.Eventually(t, time.Minute, "five refused logins", func() bool { return logins.Load() >= before+5 })
+	wantUnavailable(t, p.Publish(t.Context(), []*forward.Event{event("1")}))
+	password.Store("new")
+	ready(t, p)
+	if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); errs != nil {
+		t.Error(errs)
+	}
+}
+
+// A publisher whose first login is refused goes on as well.
+func TestAPublisherSurvivesAWrongPasswordAtItsStart(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	b.stream(nil)
+	b.logins(func(o *server.Options) { o.Username, o.Password = "app", "new" })
+	p := connect(t, strings.Replace(b.url(), "//", "//app:old@", 1))
+	wantUnavailable(t, p.Publish(t.Context(), []*forward.Event{event("1")}))
+	b.logins(func(o *server.Options) { o.Password = "old" })
+	ready(t, p)
+}
+
+// A connection that is closed for good is replaced for as long as the publisher is open.
+func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	b.stream(nil)
+	var conn atomic.Pointer[nats.Conn]
+	var closed atomic.Int64
+	p, err := outboxnats.Connect(b.url(), outboxnats.Config{Options: []nats.Option{
+		nats.ConnectHandler(func(c *nats.Conn) { conn.Store(c) }), nats.ClosedHandler(func(*nats.Conn) { closed.Add(1) })}})
+	forwardtest.Must(t, err)
+	t.Cleanup(p.Close)
+	ready(t, p)
+	relaytest.Eventually(t, time.Minute, "the connection", func() bool { return conn.Load() != nil })
+	for i := range 2 {
+		conn.Swap(nil).Close()
+		relaytest.Eventually(t, time.Minute, "its end", func() bool { return closed.Load() == int64(i+1) })
+		ready(t, p)
+		if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); errs != nil {
+			t.Error(errs)
+		}
+		relaytest.Eventually(t, time.Minute, "the next connection", func() bool { return conn.Load() != nil })
+	}
+}
+
+// The server's limit of a line is lower than usual, so it closes the connection of a long subject. The
+// attempt of that event counts, and the others are published.
+func TestASubjectThatClosesTheConnectionIsTheMessages(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	b.options.MaxControlLine = 512
+	b.stop()
+	b.start()
+	b.stream(nil)
+	p := connect(t, b.url())
+	long := event("long")
+	long.To = "orders." + strings.Repeat("x", 1000)
+	published := map[string]bool{}
+	relaytest.Eventually(t, time.Minute, "the others", func() bool {
+		ready(t, p)
+		events := []*forward.Event{event("1"), event("2"), long}
+		errs := p.Publish(t.Context(), events)
+		for i, e := range events {
+			if len(errs) == 0 || errs[i] == nil {
+				published[e.ID] = true
+			}
+		}
+		if len(errs) == 3 && forwardtest.Fault(errs[2]) != "the event's" {
+			t.Errorf("the long subject: %v, want an error of the message", errs[2])
+		}
+		return published["1"] && published["2"]
+	})
+	if published["long"] {
+		t.Error("the long subject was published")
+	}
+}
+
+// One subject is at its limit: it is an unavailable target, and its neighbours are published.
+func TestTheLimitOfOneSubjectIsTheTargets(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	b.stream(func(c *jetstream.StreamConfig) {
+		c.MaxMsgsPerSubject, c.Discard, c.DiscardNewPerSubject = 1, jetstream.DiscardNew, true
+	})
+	p := connect(t, b.url())
+	ready(t, p)
+	other := event("3")
+	other.To = "orders.other"
+	errs := p.Publish(t.Context(), []*forward.Event{event("1"), event("2"), other})
+	if len(errs) != 3 || errs[0] != nil || errs[2] != nil {
+		t.Fatalf("got %v", errs)
+	}
+	wantTargetUnavailable(t, errs[1:2])
+}
+
+// A subject that the login may not publish to is an unavailable target at once, though the server
+// acknowledges nothing.
+func TestARefusedSubjectIsTheTargets(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	b.stream(nil)
+	permit := func(allow ...string) func(*server.Options) {
+		return func(o *server.Options) {
+			o.Users = []*server.User{{Username: "app", Password: "x", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: append(allow, "$JS.API.>")}}}}
+		}
+	}
+	b.logins(permit("orders.other"))
+	p := connect(t, strings.Replace(b.url(), "//", "//app:x@", 1))
+	ready(t, p)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	other := event("2")
+	other.To = "orders.other"
+	errs := p.Publish(ctx, []*forward.Event{event("1"), other})
+	if ctx.Err() != nil || len(errs) != 2 || errs[1] != nil || !errors.Is(errs[0], nats.ErrPermissionViolation) {
+		t.Fatalf("got %v", errs)
+	}
+	wantTargetUnavailable(t, errs[:1])
+	b.logins(permit("orders.>"))
+	ready(t, p)
+	relaytest.Eventually(t, time.Minute, "the right to be there", func() bool {
+		return p.Publish(ctx, []*forward.Event{event("1")}) == nil
+	})
+}
+
+// An event that a stream has already is counted. Another event with its message ID, of a copy
+// of the database, is an error and not lost in silence.
+func TestADuplicateIsLookedAt(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	b.stream(nil)
+	p := connect(t, b.url())
+	ready(t, p)
+	for range 2 {
+		if errs := p.Publish(t.Context(), []*forward.Event{event("7")}); errs != nil {
+			t.Fatal(errs)
+		}
+	}
+	if got := p.Duplicates(); got != 1 {
+		t.Errorf("%d duplicates, want 1", got)
+	}
+	another := event("7")
+	another.Time = another.Time.Add(time.Hour)
+	errs := p.Publish(t.Context(), []*forward.Event{another, event("8")})
+	if len(errs) != 2 || errs[0] == nil || errs[1] != nil || forward.IsPermanent(errs[0]) || !strings.Contains(errs[0].Error(), "another event") {
+		t.Errorf("got %v, want an error for the first one, to be tried again", errs)
+	}
+	if got := p.Duplicates(); got != 1 {
+		t.Errorf("%d duplicates, want 1", got)
+	}
+}

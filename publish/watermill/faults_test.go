@@ -1,0 +1,106 @@
+package outboxwatermill_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/faultmap"
+	"github.com/txoutbox/outbox/internal/forwardtest"
+	outboxwatermill "github.com/txoutbox/outbox/publish/watermill"
+)
+
+// docs/faults.md says of each result whose fault it is.
+func TestTheMapOfWatermill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad, end := errors.New("bad"), make(chan struct{})
+		ps := &pubsub{answer: func(topic string, _ []*message.Message) error {
+			switch topic {
+			case "hangs":
+				<-end
+			case "panics":
+				panic("oops")
+			case "fine":
+				return nil
+			}
+			return bad
+		}}
+		publish := func(classify func(error) error, topics ...string) error {
+			p := outboxwatermill.New(ps, outboxwatermill.Config{Classify: classify})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			return p.Publish(ctx, to(topics...))[0]
+		}
+		mark := func(as func(error, time.Duration) error) func(error) error {
+			return func(err error) error { return as(err, 0) }
+		}
+		closed := outboxwatermill.New(ps, outboxwatermill.Config{})
+		closed.Close()
+		real := map[string]func() error{
+			"an error that Config.Classify marks forward.Permanent":         func() error { return publish(forward.Permanent, "bad") },
+			"an error that Config.Classify marks forward.TargetUnavailable": func() error { return publish(mark(forward.TargetUnavailable), "bad") },
+			"an error that Config.Classify marks forward.Unavailable":       func() error { return publish(mark(forward.Unavailable), "bad") },
+			"any other error":    func() error { return publish(nil, "bad", "fine") },
+			"a panic":            func() error { return publish(nil, "panics") },
+			"no answer in time":  func() error { return publish(nil, "hangs") },
+			"a closed Publisher": func() error { return closed.Publish(t.Context(), to("fine"))[0] },
+			"four calls for the topic hang": func() error {
+				p := outboxwatermill.New(ps, outboxwatermill.Config{})
+				for range 4 {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					p.Publish(ctx, to("hangs"))
+				}
+				return p.Publish(t.Context(), to("hangs"))[0]
+			},
+		}
+		for _, row := range faultmap.Table(t, "Watermill") {
+			for name := range strings.SplitSeq(row["error"], ", ") {
+				if real[name] == nil {
+					t.Errorf("what is %q?", name)
+					continue
+				}
+				if err := real[name](); forwardtest.Fault(err) != row["whose fault"] {
+					t.Errorf("%s: %s, want %s: %v", name, forwardtest.Fault(err), row["whose fault"], err)
+				}
+				delete(real, name)
+			}
+		}
+		for name := range real {
+			t.Errorf("the map does not have %q", name)
+		}
+		close(end)
+	})
+}
+
+// A topic whose calls hang holds up no other topic, however long.
+func TestATopicThatHangsLeavesOthersAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		ps := &pubsub{answer: func(topic string, _ []*message.Message) error {
+			if topic == "hangs" {
+				<-end
+			}
+			return nil
+		}}
+		p := outboxwatermill.New(ps, outboxwatermill.Config{})
+		for range 100 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			if errs := p.Publish(ctx, to("hangs", "fine")); errs[0] == nil || errs[1] != nil {
+				t.Fatal(errs)
+			}
+			cancel()
+		}
+		close(end)
+		synctest.Wait()
+		if errs := p.Publish(t.Context(), to("hangs", "fine")); errs != nil {
+			t.Errorf("after the end: %v", errs)
+		}
+		p.Close()
+	})
+}

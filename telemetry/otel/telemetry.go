@@ -1,0 +1,111 @@
+package outboxotel
+
+import (
+	"cmp"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/txoutbox/outbox"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+)
+
+const scope = "github.com/txoutbox/outbox/telemetry/otel"
+
+// Config says where spans and metrics go. It is copied by New; the zero value of a field is its
+// default.
+type Config struct {
+	// TracerProvider and MeterProvider are the global ones of package otel by default.
+	TracerProvider trace.TracerProvider
+	MeterProvider  metric.MeterProvider
+
+	// Propagator writes the trace context into the headers of tasks, and reads it there. Default
+	// propagation.TraceContext, and not the global one: baggage would lie in the database, and
+	// there are at most 4 kB of headers. What a propagator writes beyond 2 kB is left out, but for
+	// traceparent.
+	Propagator propagation.TextMapPropagator
+
+	// Link gives the spans of each handler's call a trace of their own, with a link to that of the
+	// enqueuer. By default those of a Tx or Leased handler are children of the enqueuer's span, and
+	// linked as well; those of a Batch handler always only have links, one for each task that
+	// brought a context.
+	Link bool
+
+	// HideErrors keeps the text of handlers' errors out of spans; their type stays. By default it
+	// is recorded, up to 4 kB, as it is in the column last_error and the log. A payload is there
+	// only if the handler has put it into its error.
+	HideErrors bool
+
+	// DB, if set, is read at each collection of metrics for the gauges and counters of
+	// outbox.Stats, with one statement. Set it in one process of an app only, or in any number
+	// where the backend keeps them apart.
+	DB *sql.DB
+	// Schema is the PostgreSQL schema of the outbox. Default "outbox".
+	Schema string
+	// Timeout bounds that read. Default 5 s.
+	Timeout time.Duration
+}
+
+// Telemetry makes spans and metrics. Its methods are safe for concurrent use.
+type Telemetry struct {
+	config Config
+	tracer trace.Tracer
+	instruments
+}
+
+// New returns a Telemetry. The error is of a field out of range, or of the MeterProvider.
+func New(config Config) (*Telemetry, error) {
+	if config.TracerProvider == nil {
+		config.TracerProvider = otel.GetTracerProvider()
+	}
+	if config.MeterProvider == nil {
+		config.MeterProvider = otel.GetMeterProvider()
+	}
+	if config.Propagator == nil {
+		config.Propagator = propagation.TraceContext{}
+	}
+	config.Schema = cmp.Or(config.Schema, outbox.DefaultSchema)
+	config.Timeout = cmp.Or(config.Timeout, 5*time.Second)
+	var errs []error
+	if !outbox.ValidSchema(config.Schema) {
+		errs = append(errs, fmt.Errorf("outboxotel: Config.Schema: %q: use a lower-case name like outbox: letters, digits and _ only, at most 63 bytes", config.Schema))
+	}
+	if config.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("outboxotel: Config.Timeout: %v: must not be negative; 0 is 5s", config.Timeout))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	t := &Telemetry{config: config, tracer: config.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}
+	if err := t.makeInstruments(config.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL))); err != nil {
+		return nil, fmt.Errorf("outboxotel: %w", err)
+	}
+	return t, nil
+}
+
+// Close ends the reading of Config.DB. It does not close it.
+func (t *Telemetry) Close() error {
+	if t.registration == nil {
+		return nil
+	}
+	return t.registration.Unregister()
+}
+
+var system = semconv.MessagingSystemKey.String("outbox")
+
+// The names of operations are their types.
+var (
+	opSend    = []attribute.KeyValue{system, semconv.MessagingOperationName("send"), semconv.MessagingOperationTypeSend}
+	opReceive = []attribute.KeyValue{system, semconv.MessagingOperationName("receive"), semconv.MessagingOperationTypeReceive}
+	opProcess = []attribute.KeyValue{system, semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess}
+)
+
+func with(operation []attribute.KeyValue, more ...attribute.KeyValue) []attribute.KeyValue {
+	return append(operation[:len(operation):len(operation)], more...)
+}

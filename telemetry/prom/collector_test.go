@@ -1,0 +1,250 @@
+package outboxprom_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
+	"github.com/txoutbox/outbox/relay"
+	outboxprom "github.com/txoutbox/outbox/telemetry/prom"
+)
+
+func newCollector(t *testing.T, config outboxprom.Config) (*outboxprom.Collector, *prometheus.Registry) {
+	t.Helper()
+	c, err := outboxprom.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	return c, r
+}
+
+// values are those of counters and gauges, and the counts of histograms, by name and labels.
+func values(t testing.TB, r prometheus.Gatherer) map[string]float64 {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range slices.Backward(m.GetLabel()) { // the type first
+				name += " " + l.GetValue()
+			}
+			switch f.GetType() {
+			case dto.MetricType_COUNTER:
+				out[name] = m.GetCounter().GetValue()
+			case dto.MetricType_GAUGE:
+				out[name] = m.GetGauge().GetValue()
+			case dto.MetricType_HISTOGRAM:
+				out[name], out[name+" sum"] = float64(m.GetHistogram().GetSampleCount()), m.GetHistogram().GetSampleSum()
+			}
+		}
+	}
+	return out
+}
+
+// app is a registry whose Tx handler fails with the payload 3 and sends 4 to the dead letters.
+func app() *handlers.Registry {
+	reg := handlers.New()
+	handlers.Tx(reg, relaytest.TypeTx, func(_ context.Context, _ *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
+		switch task.Payload.N {
+		case 3:
+			return errors.New("boom")
+		case 4:
+			return handlers.Dead(errors.New("boom"))
+		}
+		return nil
+	}, handlers.MaxAttempts(2), relaytest.RetrySoon())
+	handlers.Batch(reg, relaytest.TypeBatch, 50, relaytest.BatchEffect)
+	handlers.Leased(reg, relaytest.TypeLeased, relaytest.LeasedEffect)
+	return reg
+}
+
+func TestTheMetricsSayWhatReallyRan(t *testing.T) {
+	db := relaytest.NewDatabase(t)
+	c, registry := newCollector(t, outboxprom.Config{DB: db.DB, MaxAge: time.Nanosecond})
+	db.Enqueue(t, "TX", 5)
+	db.Enqueue(t, "LEASED", 7)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload, run_at) SELECT 'BATCH', '{"n": 1}', now() - interval '1 hour' FROM generate_series(1, 20)`)
+	db.Do(t, `INSERT INTO outbox.task (task_type, run_at) VALUES ('OTHER', now() - interval '1 hour'), ('LATER', now() + interval '1 hour')`)
+	if err := relaytest.Admin(t, db.DB).PauseType(t.Context(), "LATER"); err != nil {
+		t.Fatal(err)
+	}
+	if got := values(t, registry); got["outbox_tasks TX ready"] != 5 || got["outbox_relays_alive"] != 0 || got["outbox_scrape_success"] != 1 {
+		t.Errorf("before: %v", got)
+	}
+	r := relaytest.Run(t, db.DB, app(), relay.Config{PollInterval: 20 * time.Millisecond, Observers: []relay.Observer{c.Observer()}})
+	relaytest.Eventually(t, 20*time.Second, "all but two are done", func() bool { return db.Int(t, `SELECT count(*) FROM outbox.task`) == 2 })
+	relaytest.Eventually(t, 10*time.Second, "the ends are told", func() bool { return values(t, registry)["outbox_runs_total LEASED done"] == 7 })
+	got := values(t, registry)
+	for name, want := range map[string]float64{
+		"outbox_claimed_tasks_total TX":             6,
+		"outbox_claimed_tasks_total BATCH":          20,
+		"outbox_claimed_tasks_total LEASED":         7,
+		"outbox_runs_total TX done":                 3,
+		"outbox_runs_total TX retry":                1,
+		"outbox_runs_total TX dead":                 2,
+		"outbox_runs_total TX snoozed":              0,
+		"outbox_runs_total BATCH done":              20,
+		"outbox_dead_letters_total TX attempts":     1,
+		"outbox_dead_letters_total TX handler":      1,
+		"outbox_dead_letters_total LEASED attempts": 0,
+		"outbox_handler_duration_seconds TX":        6,
+		"outbox_handler_duration_seconds LEASED":    7,
+		"outbox_wait_duration_seconds BATCH":        20,
+		"outbox_relay_running":                      1,
+		"outbox_relay_outage":                       0,
+		"outbox_relays_alive":                       1,
+		"outbox_tasks TX ready":                     0,
+		"outbox_tasks TX dead":                      2,
+		"outbox_tasks OTHER ready":                  1,
+		"outbox_tasks LATER scheduled":              1,
+		"outbox_finished_total TX":                  3,
+		"outbox_finished_total BATCH":               20,
+		"outbox_failed_total TX":                    3,
+		"outbox_type_relays TX":                     1,
+		"outbox_type_relays OTHER":                  0,
+		"outbox_type_paused LATER":                  1,
+		"outbox_type_paused TX":                     0,
+		"outbox_scrape_success":                     1,
+	} {
+		if v, there := got[name]; !there || v != want {
+			t.Errorf("%s is %v (there: %v), want %v", name, v, there, want)
+		}
+	}
+	if lag := got["outbox_oldest_ready_seconds OTHER"]; lag < 3600 || lag > 3700 {
+		t.Errorf("the lag of OTHER is %v s, want an hour", lag)
+	}
+	if waited := got["outbox_wait_duration_seconds BATCH sum"]; waited < 20*3600 || waited > 20*3700 {
+		t.Errorf("20 tasks waited %v s together, want an hour each", waited)
+	}
+	if _, there := got["outbox_runs_total OTHER done"]; there || got["outbox_claim_duration_seconds TX"] < 6 {
+		t.Error("a type without a handler has metrics of relays, or claims are missing")
+	}
+	if t.Failed() {
+		t.Log(got)
+	}
+	lint(t, registry)
+	r.Stop()
+	if got := values(t, registry); got["outbox_relay_running"] != 0 || got["outbox_relays_alive"] != 0 {
+		t.Errorf("after the relay: %v", got)
+	}
+}
+
+func TestScrapesAtTheSameTimeShareARead(t *testing.T) {
+	db := relaytest.NewDatabase(t)
+	db.Enqueue(t, "TX", 3)
+	_, registry := newCollector(t, outboxprom.Config{DB: db.DB, Timeout: 30 * time.Second, MaxAge: time.Minute})
+	unlock := db.Hold(t, `LOCK TABLE outbox.counter`)
+	var scrapes sync.WaitGroup
+	began := make(chan struct{}, 20)
+	for range 20 {
+		scrapes.Go(func() {
+			began <- struct{}{}
+			if got := values(t, registry); got["outbox_tasks TX ready"] != 3 {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+	for range 20 {
+		<-began
+	}
+	const waiting = `SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE NOT granted AND datname = current_database()`
+	relaytest.Eventually(t, 10*time.Second, "a read waits", func() bool { return db.Int(t, waiting) > 0 })
+	if n := db.Int(t, waiting); n != 1 {
+		t.Errorf("%d reads at the same time, want 1", n)
+	}
+	unlock()
+	scrapes.Wait()
+	db.Enqueue(t, "TX", 1)
+	if got := values(t, registry); got["outbox_tasks TX ready"] != 3 {
+		t.Errorf("%v tasks a moment later, want the 3 that were read", got["outbox_tasks TX ready"])
+	}
+}
+
+func TestADatabaseThatDoesNotAnswerIsAMetric(t *testing.T) {
+	db := relaytest.NewDatabase(t)
+	c, registry := newCollector(t, outboxprom.Config{DB: db.DB, Timeout: 200 * time.Millisecond, MaxAge: time.Millisecond})
+	relaytest.Once(t, db.DB, app(), relay.Config{Observers: []relay.Observer{c.Observer()}})
+	unlock := db.Hold(t, `LOCK TABLE outbox.counter`)
+	got := values(t, registry)
+	if _, there := got["outbox_relays_alive"]; there || got["outbox_scrape_success"] != 0 {
+		t.Errorf("got %v", got)
+	}
+	if _, there := got["outbox_runs_total TX done"]; !there {
+		t.Error("what relays tell is missing")
+	}
+	lint(t, registry)
+	unlock()
+	relaytest.Eventually(t, 10*time.Second, "it is read again", func() bool { return values(t, registry)["outbox_scrape_success"] == 1 })
+
+	nowhere := relaytest.Open(t, "postgres://127.0.0.1:1/nowhere?sslmode=disable")
+	c, registry = newCollector(t, outboxprom.Config{DB: nowhere.DB, MaxAge: time.Millisecond})
+	relaytest.Run(t, nowhere.DB, app(), relay.Config{Observers: []relay.Observer{c.Observer()}})
+	relaytest.Eventually(t, 10*time.Second, "an outage is told", func() bool {
+		got := values(t, registry)
+		return got["outbox_scrape_success"] == 0 && got["outbox_relay_outage"] == 1 && got["outbox_relay_running"] == 1
+	})
+}
+
+func TestTypesBeyondTheBoundAreSummedUp(t *testing.T) {
+	db := relaytest.NewDatabase(t)
+	c, registry := newCollector(t, outboxprom.Config{DB: db.DB, MaxTypes: 4, MaxAge: time.Nanosecond})
+	relaytest.Run(t, db.DB, app(), relay.Config{Observers: []relay.Observer{c.Observer()}})
+	db.Do(t, `INSERT INTO outbox.task (task_type) SELECT 'A' || n FROM generate_series(1, 50) n`)
+	db.Do(t, `INSERT INTO outbox.task (task_type) VALUES ('(other)')`) // by somebody who means no good
+	relaytest.Eventually(t, 10*time.Second, "the relay is there", func() bool { return values(t, registry)["outbox_type_relays TX"] == 1 })
+	got := values(t, registry)
+	if got["outbox_tasks (other) ready"] != 50 || got["outbox_tasks A1 ready"] != 1 {
+		t.Errorf("got %v", got)
+	}
+	types := 0
+	for name := range got {
+		if strings.HasPrefix(name, "outbox_tasks ") && strings.HasSuffix(name, " ready") {
+			types++
+		}
+	}
+	if types != 5 {
+		t.Errorf("%d types, want 4 and the sum", types)
+	}
+	for _, kind := range []string{"TX", "BATCH", "LEASED"} {
+		if _, there := got["outbox_tasks "+kind+" ready"]; !there {
+			t.Errorf("%s, which has a handler here, is not there", kind)
+		}
+	}
+	lint(t, registry)
+}
+
+func TestABadConfigIsRefused(t *testing.T) {
+	for text, c := range map[string]outboxprom.Config{
+		`Config.Schema: "A"`: {Schema: "A"}, "Config.Timeout: -1ns": {Timeout: -1}, "Config.MaxAge: -1ns": {MaxAge: -1}, "Config.MaxTypes: -1": {MaxTypes: -1},
+	} {
+		if _, err := outboxprom.New(c); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("got %v, want an error with %q", err, text)
+		}
+	}
+}
+
+func TestACollectorWithoutADatabaseTellsOfRelaysOnly(t *testing.T) {
+	_, registry := newCollector(t, outboxprom.Config{})
+	if got := values(t, registry); len(got) != 2 || fmt.Sprint(got) != "map[outbox_relay_outage:0 outbox_relay_running:0]" {
+		t.Errorf("got %v", got)
+	}
+}

@@ -51,7 +51,6 @@ func sendMail(_ context.Context, userID int64, _ string) error {
 
 func TestTheExampleOfTheREADMEWorks(t *testing.T) {
 	t.Parallel()
-	quoted(t, "README.md", "```go\n", "example_test.go")
 	db := testDB(t)
 	ctx, stop := context.WithCancel(t.Context())
 	relayed := make(chan error, 1)

@@ -3,7 +3,6 @@ package outbox_test
 import (
 	"context"
 	"database/sql"
-	"strings"
 	"testing"
 
 	"github.com/txoutbox/outbox"
@@ -42,18 +41,4 @@ func testDB(t *testing.T) *sql.DB {
 	d := newDatabase(t)
 	exec(t, d.db, `CREATE TABLE usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL)`)
 	return d.db
-}
-
-// quoted checks that the first such block of a page is in a file, line by line.
-func quoted(t *testing.T, page, begin, file string) {
-	t.Helper()
-	_, block, _ := strings.Cut(read(t, page), begin)
-	block, _, found := strings.Cut(block, "```")
-	if !found || !strings.Contains(read(t, file), block) {
-		t.Errorf("the block %s of %s is not in %s, line by line", begin, page, file)
-	}
-}
-
-func TestTheGuideToTestingHasThatTest(t *testing.T) {
-	quoted(t, "docs/guide/testing.md", "```go\nfunc TestSignUp", "example_testing_test.go")
 }

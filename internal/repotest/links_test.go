@@ -1,4 +1,4 @@
-package outbox_test
+package repotest
 
 import (
 	"os"
@@ -100,5 +100,20 @@ func TestTheReadmeQuotesTheReport(t *testing.T) {
 	}
 	if quoted < 3 {
 		t.Errorf("the README quotes %d lines of a table, in the section \"How fast it is\"", quoted)
+	}
+}
+
+// A program that the documentation shows first is a test of package outbox, line by line.
+func TestThePagesShowProgramsThatRun(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ page, begin, file string }{
+		{"README.md", "```go\n", "example_test.go"},
+		{"docs/guide/testing.md", "```go\nfunc TestSignUp", "example_testing_test.go"},
+	} {
+		_, block, _ := strings.Cut(read(t, c.page), c.begin)
+		block, _, found := strings.Cut(block, "```")
+		if !found || !strings.Contains(read(t, c.file), block) {
+			t.Errorf("the block %s of %s is not in %s", c.begin, c.page, c.file)
+		}
 	}
 }

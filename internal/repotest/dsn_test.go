@@ -1,4 +1,4 @@
-package outbox_test
+package repotest
 
 import (
 	"context"
@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/jmoiron/sqlx"
+	_ "github.com/lib/pq" // the driver "postgres"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"

@@ -1,4 +1,4 @@
-package outbox_test
+package repotest
 
 import (
 	"encoding/json"
@@ -90,16 +90,16 @@ func packages(t *testing.T) []*goPackage {
 	return own
 }
 
-// corePackages are those that allowedImports lists: the library itself.
+// corePackages are those that directions lists: the library itself.
 func corePackages(t *testing.T) (core []*goPackage) {
 	t.Helper()
 	for _, p := range packages(t) {
-		if _, ok := allowedImports[strings.TrimPrefix(p.ImportPath, module)]; ok {
+		if _, ok := directions[strings.TrimPrefix(p.ImportPath, module)]; ok {
 			core = append(core, p)
 		}
 	}
-	if len(core) != len(allowedImports) {
-		t.Fatalf("%d packages of the core were found, want %d", len(core), len(allowedImports))
+	if len(core) != len(directions) {
+		t.Fatalf("%d packages of the core were found, want %d", len(core), len(directions))
 	}
 	return core
 }

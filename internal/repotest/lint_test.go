@@ -1,4 +1,4 @@
-package outbox_test
+package repotest
 
 import (
 	"go/constant"

@@ -1,21 +1,11 @@
-package outbox_test
+package repotest
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
 )
-
-func read(t testing.TB, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
 
 var (
 	testName  = regexp.MustCompile(`^(Test|Example|Benchmark|Fuzz)([A-Z_]|$)`)

@@ -1,0 +1,116 @@
+package repotest
+
+import (
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// direction is the packages that a package may import, besides those of Go, and the reason.
+type direction struct {
+	why     string
+	imports []string
+}
+
+const (
+	pq       = "github.com/lib/pq" // arrays and literals
+	goRetry  = "github.com/sethvargo/go-retry"
+	sqlxPath = "github.com/jmoiron/sqlx"
+)
+
+// directions are of all packages that users import and of what these import. A package or an import
+// that is not listed is refused.
+var directions = map[string]direction{
+	"": {"an app that only enqueues compiles no code that runs tasks",
+		[]string{"/internal/copied", "/internal/counts", "/internal/key", "/internal/pgerr", "/internal/txcheck", "/internal/wake", pq, sqlxPath}},
+	"/handlers": {"an app declares its handlers without a relay or a database",
+		[]string{"", "/internal/guard", "/internal/handler", "/internal/shape", goRetry}},
+	"/relay": {"a relay starts all parts and knows no operator's tool",
+		[]string{"", "/handlers", "/schema", "/internal/guard", "/internal/handler", "/internal/origin", "/internal/pg", "/internal/pgerr",
+			"/internal/plan", "/internal/run", "/internal/schedule", "/internal/store", "/internal/upkeep", "/internal/wake", pq}},
+	"/schema": {"a migration tool compiles nothing else",
+		[]string{"/internal/pgerr", goRetry}},
+	"/outboxtest": {"tests of apps run tasks as a relay does, with sqlx too",
+		[]string{"", "/handlers", "/internal/origin", "/internal/pg", "/internal/run", "/internal/shape", "/internal/store", pq, sqlxPath}},
+
+	"/admin": {"operators read and change rows; a hand back is upkeep's takeover",
+		[]string{"", "/internal/key", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/upkeep", "/internal/wake", pq}},
+	"/doctor": {"checks read the schema, and use admin's types",
+		[]string{"", "/admin", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/vacuum", "/schema"}},
+	"/dashboard": {"pages read and act through admin alone",
+		[]string{"", "/admin", "/internal/pgerr"}},
+
+	"/forward": {"a publisher is a handler; it knows no relay",
+		[]string{"", "/handlers", "/internal/copied", "/internal/handler"}},
+	"/inbox": {"a consumer needs no handlers",
+		[]string{"", "/internal/txcheck"}},
+	"/pgdb": {"a pool knows no task",
+		[]string{"/internal/guard", "/internal/pgerr", pq}},
+
+	"/internal/run": {"the part that knows handlers and tasks",
+		[]string{"", "/handlers", "/internal/guard", "/internal/handler", "/internal/key", "/internal/pg", "/internal/pgerr", "/internal/plan",
+			"/internal/store", pq}},
+	"/internal/store": {"statements know no handler",
+		[]string{"", "/internal/pg", "/internal/pgerr", pq}},
+	"/internal/upkeep": {"upkeep changes rows by SQL and knows no handler",
+		[]string{"/internal/counts", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/vacuum", pq}},
+	"/internal/schedule": {"a schedule enqueues as an app does",
+		[]string{"", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/wake", pq}},
+	"/internal/origin":  {"the database's identity is read over pg", []string{"/internal/pg"}},
+	"/internal/pg":      {"connections know no task", []string{"/internal/guard", "/internal/pgerr", pq, goRetry}},
+	"/internal/handler": {"middleware and results know no SQL", []string{"", "/internal/guard", goRetry}},
+	"/internal/pgerr":   {"errors of drivers are read without the drivers", []string{"/internal/guard"}},
+	"/internal/plan":    {"decisions are pure", nil},
+	"/internal/copied":  {"a leaf", nil},
+	"/internal/counts":  {"a leaf", nil},
+	"/internal/guard":   {"a leaf", nil},
+	"/internal/key":     {"a leaf", nil},
+	"/internal/shape":   {"a leaf", nil},
+	"/internal/txcheck": {"a leaf", nil},
+	"/internal/vacuum":  {"a leaf", nil},
+	"/internal/wake":    {"a leaf", nil},
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	t.Parallel()
+	for _, p := range corePackages(t) {
+		d := directions[strings.TrimPrefix(p.ImportPath, module)]
+		for _, i := range p.Imports {
+			standard := !strings.Contains(strings.Split(i, "/")[0], ".")
+			if !standard && !slices.Contains(d.imports, strings.TrimPrefix(i, module)) {
+				t.Errorf("%s imports %s, but %s", p.ImportPath, i, d.why)
+			}
+		}
+		for _, i := range d.imports {
+			path := i
+			if i == "" || i[0] == '/' {
+				path = module + i
+			}
+			if !slices.Contains(p.Imports, path) {
+				t.Errorf("%s does not import %s, which its direction lists", p.ImportPath, path)
+			}
+			if _, known := directions[i]; path != i && !known {
+				t.Errorf("%s imports %s, which has no direction", p.ImportPath, path)
+			}
+		}
+	}
+}
+
+func TestSqlxIsImportedByItsAdapterOnly(t *testing.T) {
+	t.Parallel()
+	for _, p := range packages(t) {
+		if p.ImportPath != module {
+			continue
+		}
+		for _, file := range p.files {
+			name := filepath.Base(fset.Position(file.Package).Filename)
+			for _, i := range file.Imports {
+				if i.Path.Value == strconv.Quote(sqlxPath) && name != "sqlx_adapter.go" {
+					t.Errorf("%s imports sqlx", name)
+				}
+			}
+		}
+	}
+}

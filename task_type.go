@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"unicode"
+	"unicode/utf8"
 )
 
 // TaskType ties a task type's name to the Go type of its payload, for Enqueue and for the handlers.
@@ -91,4 +93,21 @@ func hidesItsFields(t reflect.Type) bool {
 		}
 	}
 	return hidden
+}
+
+func checkType(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: it is empty", ErrInvalidType)
+	case len(name) > maxTypeBytes:
+		return fmt.Errorf("%w: %.32q…: %d bytes, at most %d", ErrInvalidType, name, len(name), maxTypeBytes)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("%w: %q: it is not UTF-8", ErrInvalidType, name)
+	}
+	for _, c := range name {
+		if !unicode.IsPrint(c) {
+			return fmt.Errorf("%w: %q: %q does not print", ErrInvalidType, name, c)
+		}
+	}
+	return nil
 }

@@ -22,8 +22,8 @@ var loopMutants = []mutant{
 		{"internal/store/judge.go", "			r.Lost++\n", ""},
 	}, run: chaosRun{"poison", 30 * time.Second, time.Second, []string{"poison that"}}},
 	{name: "client-clock", help: "a delay is added to the client's clock, which is two seconds behind", edits: []edit{
-		{"optional.go", "clock_timestamp() + %s::bigint * interval '1 microsecond', now())", "timestamptz 'epoch' + %s::bigint * interval '1 microsecond', now())"},
-		{"optional.go", "s.after.Microseconds()", "time.Now().Add(s.after - 2*time.Second).UnixMicro()"},
+		{"options.go", "clock_timestamp() + %s::bigint * interval '1 microsecond', now())", "timestamptz 'epoch' + %s::bigint * interval '1 microsecond', now())"},
+		{"options.go", "s.after.Microseconds()", "time.Now().Add(s.after - 2*time.Second).UnixMicro()"},
 	}, run: chaosRun{"none", 15 * time.Second, time.Second, []string{"delayed tasks that ran early"}}},
 	{name: "skip-running", help: "a keyed task is skipped though the one that has its key runs already", edits: []edit{
 		{"outbox.take_key", "      PERFORM FROM outbox.task t WHERE t.task_id = holder AND t.unique_until_done;\n      IF FOUND THEN\n        RETURN false;\n      END IF;", "      RETURN false;"},

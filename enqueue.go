@@ -1,0 +1,299 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lib/pq"
+
+	"github.com/txoutbox/outbox/internal/copied"
+	"github.com/txoutbox/outbox/internal/txcheck"
+)
+
+// NewTask is one task of an EnqueueMany; [TaskType.New] makes it type-safe.
+type NewTask struct {
+	Type    string
+	Payload any
+	Options []Option
+}
+
+// Encode returns the payload as Enqueue sends it to the database. It fails as Enqueue would that is
+// given the task, with ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption.
+func (t NewTask) Encode() (json.RawMessage, error) {
+	r, err := newRow(t, &lines{})
+	if err != nil {
+		return nil, err
+	}
+	return json.RawMessage(r.payload), nil
+}
+
+// Enqueue inserts a task with one statement on tx and waits for no handler. Payload is encoded by
+// encoding/json, which replaces what is not UTF-8 in Go strings; a json.RawMessage is taken as it
+// is. Arrays and objects nest at most 1000 deep. Bad input is refused before any SQL is sent, with
+// ErrNoTransaction, ErrInvalidType, ErrInvalidPayload, ErrPayloadTooLarge or ErrInvalidOption; any
+// other error is tx's own, wrapped.
+//
+// A *sql.Conn must have a transaction: the caller has sent BEGIN on it. Enqueue asks for it by a
+// setting that ends with the transaction, outbox.in_transaction: two statements more than on a
+// *sql.Tx. Without a transaction the error is ErrNoTransaction, and nothing is inserted.
+func Enqueue(ctx context.Context, tx Querier, taskType string, payload any, opts ...Option) (Enqueued, error) {
+	ids, err := insert(ctx, tx, []NewTask{{Type: taskType, Payload: payload, Options: opts}})
+	if err != nil {
+		return Enqueued{}, err
+	}
+	return ids[0], nil
+}
+
+// EnqueueMany inserts all tasks with one statement, or none. The results are in the order of tasks;
+// their ids ascend, unless some have a unique key: those are inserted in the order of their keys,
+// so that calls which share keys cannot deadlock. Of several tasks with one key the later ones find
+// the first. All tasks must name the same schema, and are at most 256 MiB together, else the error
+// is ErrPayloadTooLarge. Errors are as of [Enqueue] and name the index of the task at fault. No
+// tasks is no statement.
+func EnqueueMany(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error) {
+	return insert(ctx, tx, tasks)
+}
+
+// PostgreSQL drops the connection at a message of 1 GiB. Writing an array doubles each quote and
+// backslash.
+const maxStatement = 256 << 20
+
+var errDropped = errors.New("a row was not inserted: is there a trigger on the task table that drops rows?")
+
+// insert checks all tasks and inserts them with one statement.
+func insert(ctx context.Context, tx Querier, tasks []NewTask) ([]Enqueued, error) {
+	if err := txcheck.Given(tx); err != nil {
+		return nil, err
+	}
+	var payloads lines
+	rows, err := newRows(tasks, &payloads)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	if err := txcheck.Begun(ctx, tx); err != nil {
+		return nil, err
+	}
+	var out []Enqueued
+	switch keyed := slices.ContainsFunc(rows, func(r row) bool { return r.options.unique != nil }); {
+	case !keyed && len(rows) == 1:
+		out, err = insertOne(ctx, tx, rows[0])
+	case !keyed:
+		out, err = insertMany(ctx, tx, rows, &payloads)
+	default:
+		out, err = insertKeyed(ctx, tx, rows, &payloads)
+	}
+	switch {
+	case err != nil && len(rows) == 1:
+		return nil, fmt.Errorf("outbox: enqueue %s: %w", rows[0].taskType, err)
+	case err != nil:
+		return nil, fmt.Errorf("outbox: enqueue %d tasks: %w", len(rows), err)
+	}
+	return out, nil
+}
+
+// row is a checked task, ready to be bound.
+type row struct {
+	options           *settings
+	taskType, payload string
+}
+
+// newRows checks the tasks of a call. An error names the index of its task if there are several.
+func newRows(tasks []NewTask, payloads *lines) ([]row, error) {
+	rows := make([]row, len(tasks))
+	total := 0
+	for i, t := range tasks {
+		r, err := newRow(t, payloads)
+		if err == nil && i > 0 && r.options.schema != rows[0].options.schema {
+			err = fmt.Errorf("%w: Schema: %q and %q in one call", ErrInvalidOption, rows[0].options.schema, r.options.schema)
+		}
+		if err == nil {
+			if total += r.size(); total > maxStatement {
+				err = fmt.Errorf("%w: %d tasks are %d bytes already, at most %d in one call", ErrPayloadTooLarge, i+1, total, maxStatement)
+			}
+		}
+		if err != nil && len(tasks) > 1 {
+			return nil, fmt.Errorf("task %d of %d: %w", i, len(tasks), err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		rows[i] = r
+	}
+	return rows, nil
+}
+
+// newRow checks a task, and adds its payload to the payloads of its call.
+func newRow(t NewTask, payloads *lines) (row, error) {
+	if err := checkType(t.Type); err != nil {
+		return row{}, err
+	}
+	s, err := newSettings(t.Options)
+	if err != nil {
+		return row{}, err
+	}
+	if s.skipFailed && !s.ordered {
+		return row{}, fmt.Errorf("%w: SkipFailed: only for a task that is OrderedBy a key", ErrInvalidOption)
+	}
+	if s.onConflict != Skip && s.unique == nil {
+		return row{}, fmt.Errorf("%w: OnConflict(%s): it needs Unique or UniquePayload beside it", ErrInvalidOption, conflicts[s.onConflict])
+	}
+	if c, ok := t.Payload.(copied.Task); ok {
+		return copyRow(t.Type, c, *s, payloads), nil
+	}
+	payload, err := payloads.add(t.Payload, s.maxPayload)
+	return row{options: s, taskType: t.Type, payload: payload}, err
+}
+
+// copyRow is the row of a copy, which has the limits of no option.
+func copyRow(taskType string, c copied.Task, s settings, payloads *lines) row {
+	s.priority, s.headers, s.orderingKey, s.ordered = c.Priority, c.Headers, c.OrderingKey, c.OrderingKey != ""
+	s.encodeHeaders()
+	return row{options: &s, taskType: taskType, payload: payloads.raw(string(c.Payload))}
+}
+
+func optionsOf(rows []row) []*settings {
+	all := make([]*settings, len(rows))
+	for i, r := range rows {
+		all[i] = r.options
+	}
+	return all
+}
+
+// size is the row's share of a statement, before quoting: its texts, and its numbers and times at
+// their longest.
+func (r row) size() int {
+	n := len(r.taskType) + len(r.payload) + len(r.options.headerJSON) + len(r.options.orderingKey) + 160
+	if u := r.options.unique; u != nil {
+		n += len(u.key) + 32
+	}
+	return n
+}
+
+const insertOneSQL = `/* outbox: enqueue */
+INSERT INTO "%s".task (task_type, payload%s)
+VALUES ($1, $2::jsonb%s)
+RETURNING task_id`
+
+// The function enqueue_task plans its INSERT once a session.
+const enqueueTaskSQL = `/* outbox: enqueue */
+SELECT "%s".enqueue_task($1, $2::jsonb)`
+
+func insertOne(ctx context.Context, tx Querier, task row) ([]Enqueued, error) {
+	args, optional := optionalOne([]any{task.taskType, task.payload}, task.options)
+	statement := fmt.Sprintf(enqueueTaskSQL, task.options.schema)
+	if optional.names != "" {
+		statement = fmt.Sprintf(insertOneSQL, task.options.schema, optional.names, optional.values)
+	}
+	var id sql.NullInt64
+	err := tx.QueryRowContext(ctx, statement, args...).Scan(&id)
+	if err == nil && !id.Valid || errors.Is(err, sql.ErrNoRows) {
+		err = errDropped
+	}
+	return []Enqueued{{TaskID: id.Int64}}, err
+}
+
+// unnest in the select list keeps the array's order, so the task_ids ascend with the tasks, and
+// sorting the task_ids gives the positions. One row for all of them is less work for both sides.
+const insertManySQL = `/* outbox: enqueue many */
+WITH added AS (
+  INSERT INTO "%s".task (task_type, payload%s)
+  SELECT task_type, payload::jsonb%s
+    FROM (SELECT %s) AS n
+  RETURNING task_id)
+SELECT array_agg(task_id)::text FROM added`
+
+func insertMany(ctx context.Context, tx Querier, tasks []row, payloads *lines) ([]Enqueued, error) {
+	args, columns := typesAndPayloads(tasks, payloads)
+	args, optional := optionalMany(args, optionsOf(tasks))
+	statement := fmt.Sprintf(insertManySQL, tasks[0].options.schema, optional.names, optional.values, columns+optional.arrays)
+	var ids sql.NullString
+	if err := tx.QueryRowContext(ctx, statement, args...).Scan(&ids); err != nil {
+		return nil, err
+	}
+	if !ids.Valid {
+		return nil, errDropped
+	}
+	out := make([]Enqueued, 0, len(tasks))
+	for id := range strings.SplitSeq(strings.Trim(ids.String, "{}"), ",") {
+		n, err := strconv.ParseInt(id, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Enqueued{TaskID: n})
+	}
+	if len(out) != len(tasks) {
+		return nil, errDropped
+	}
+	slices.SortFunc(out, func(a, b Enqueued) int { return cmp.Compare(a.TaskID, b.TaskID) })
+	return out, nil
+}
+
+// The keys are locked in one order, whatever the order of the tasks. Equal payloads are neighbours
+// as jsonb, so their keys need not be known. Of one key's tasks the first comes first.
+const insertKeyedSQL = `/* outbox: enqueue with unique keys */
+INSERT INTO "%s".keyed_task (position, task_type, payload, unique_key, unique_until_done, on_conflict%s)
+SELECT position, task_type, payload::jsonb, unique_key, unique_until_done::boolean, on_conflict%s
+  FROM (SELECT %s, generate_series(1, $3::integer) AS position, NULLIF(unnest($4::text[]), '') AS unique_key,
+               unnest($5::text[]) AS unique_until_done, unnest($6::text[]) AS on_conflict%s) AS n
+ ORDER BY unique_key IS NOT NULL, CASE WHEN unique_key IS NOT NULL THEN task_type END COLLATE "C", unique_key COLLATE "C",
+       CASE WHEN unique_key = '` + payloadKey + `' THEN payload::jsonb END, position
+RETURNING position, task_id, outcome`
+
+// insertKeyed inserts tasks of which some have a unique key.
+func insertKeyed(ctx context.Context, tx Querier, tasks []row, payloads *lines) ([]Enqueued, error) {
+	n := len(tasks)
+	keys, untilDone, onConflict := make([]string, n), make([]bool, n), make([]string, n) // no key is ""
+	for i, r := range tasks {
+		if u := r.options.unique; u != nil {
+			keys[i], untilDone[i] = u.key, u.untilDone
+			if u.ofPayload {
+				keys[i] = payloadKey
+			}
+		}
+		onConflict[i] = conflicts[r.options.onConflict]
+	}
+	args, columns := typesAndPayloads(tasks, payloads)
+	args, optional := optionalMany(append(args, n, pq.Array(keys), pq.Array(untilDone), pq.Array(onConflict)), optionsOf(tasks))
+	statement := fmt.Sprintf(insertKeyedSQL, tasks[0].options.schema, optional.names, optional.values, columns, optional.arrays)
+	rows, err := tx.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	out := make([]Enqueued, n)
+	for rows.Next() {
+		var position int
+		var id sql.NullInt64
+		var outcome sql.NullString
+		if err := rows.Scan(&position, &id, &outcome); err != nil {
+			return nil, err
+		}
+		if !id.Valid {
+			return nil, errDropped
+		}
+		out[position-1] = Enqueued{TaskID: id.Int64, Outcome: Outcome(slices.Index(outcomes, outcome.String))}
+	}
+	return out, rows.Err()
+}
+
+// typesAndPayloads are the columns that each of many tasks has: their arguments, and the
+// expressions that expand these.
+func typesAndPayloads(tasks []row, payloads *lines) (args []any, columns string) {
+	const expanded = `unnest(string_to_array($%d::text, E'\n')) AS %s`
+	types, columns := tasks[0].taskType, "$1::text AS task_type"
+	if slices.ContainsFunc(tasks, func(r row) bool { return r.taskType != types }) {
+		all := make([]string, len(tasks))
+		for i, r := range tasks {
+			all[i] = r.taskType
+		}
+		types, columns = strings.Join(all, "\n"), fmt.Sprintf(expanded, 1, "task_type") // a line feed does not print
+	}
+	return []any{types, strings.TrimSuffix(payloads.text.String(), "\n")}, columns + ", " + fmt.Sprintf(expanded, 2, "payload")
+}

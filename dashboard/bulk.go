@@ -89,7 +89,7 @@ func (v *view) showBulk(d bulkData) error {
 // countDead counts those that pass the filter: from the counters where these know it, else by
 // reading them for as long as a search may take. more: there may be more.
 func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
-	if f.Reason == "" && f.Error == "" && f.OlderThan == 0 {
+	if !f.searches() {
 		s, err := v.snapshot()
 		if err != nil {
 			return 0, false, err

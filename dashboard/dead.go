@@ -74,7 +74,7 @@ func (v *view) dead() error {
 		return err
 	}
 	for _, t := range s.types {
-		if t.Dead > 0 || t.Type == d.Filter.Type {
+		if t.Dead > 0 {
 			d.Types = append(d.Types, t.Type)
 		}
 	}
@@ -100,7 +100,7 @@ func (v *view) dead() error {
 	}
 	// A reason or a text is looked for by reading: once, when asked. And no other row comes under
 	// the pointer while it is on a button.
-	v.Live = d.Filter.Reason == "" && d.Filter.Error == "" && !v.MayOperate()
+	v.Live = !f.reads() && !v.MayOperate()
 	return v.show(http.StatusOK, "dead.html", "Dead letters", d)
 }
 

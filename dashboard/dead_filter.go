@@ -2,49 +2,72 @@ package dashboard
 
 import (
 	"net/url"
-	"strings"
-	"time"
+	"slices"
 
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
-// deadFilter is what a form says of dead letters.
+// deadFilter is a filter of dead letters, as forms and addresses have it.
 type deadFilter struct{ admin.Filter }
 
 func deadFilterOf(q url.Values) (f deadFilter, err error) {
-	f.Filter = admin.Filter{Type: q.Get("type"), Reason: q.Get("reason"), Error: strings.TrimSpace(q.Get("error"))}
-	if older := q.Get("older"); older != "" {
-		if f.OlderThan, err = time.ParseDuration(older); err != nil {
-			return f, badRequest("The age is to be like 24h.")
+	for _, of := range taskview.Filters {
+		if text := q.Get(of.Name); text != "" {
+			if err := of.Set(&f.Filter, text); err != nil {
+				return f, badRequest("The filter is not valid: " + err.Error() + ".")
+			}
 		}
 	}
-	if len(f.Error) > 1024 {
-		return f, badRequest("The text of the error is longer than 1 kB.")
-	}
 	return f, nil
+}
+
+// filterField is a field of the form, or of one that repeats the filter.
+type filterField struct {
+	taskview.Filter
+	Value string
+}
+
+// Fields are all fields of the form. types are offered, as is each field's present value.
+func (f deadFilter) Fields(types []string) (out []filterField) {
+	for _, of := range taskview.Filters {
+		field := filterField{of, of.Get(f.Filter)}
+		if of.Name == "type" {
+			for _, t := range types {
+				field.Choices = append(field.Choices, taskview.Choice{Value: t, Words: t})
+			}
+		}
+		known := slices.ContainsFunc(field.Choices, func(c taskview.Choice) bool { return c.Value == field.Value })
+		if of.Any != "" && field.Value != "" && !known {
+			field.Choices = append(slices.Clip(field.Choices), taskview.Choice{Value: field.Value, Words: field.Value})
+		}
+		out = append(out, field)
+	}
+	return out
 }
 
 // query has the filter as deadFilterOf reads it.
 func (f deadFilter) query() url.Values {
 	q := url.Values{}
-	for key, s := range map[string]string{"type": f.Type, "reason": f.Reason, "error": f.Error, "older": f.Older()} {
-		if s != "" {
-			q.Set(key, s)
+	for _, of := range taskview.Filters {
+		if text := of.Get(f.Filter); text != "" {
+			q.Set(of.Name, text)
 		}
 	}
 	return q
 }
 
-// Older is OlderThan in a query.
-func (f deadFilter) Older() string {
-	if f.OlderThan == 0 {
-		return ""
-	}
-	return f.OlderThan.String()
+// searches reports whether only the rows tell which pass.
+func (f deadFilter) searches() bool {
+	f.Type = ""
+	return f.Any()
 }
 
-// searches reports whether only the rows tell which pass.
-func (f deadFilter) searches() bool { return f.Reason != "" || f.Error != "" || f.OlderThan != 0 }
+// reads reports whether all rows that an index finds have to be read for it.
+func (f deadFilter) reads() bool {
+	f.OlderThan = 0
+	return f.searches()
+}
 
 func (f deadFilter) Any() bool { return f.String() != "all" }
 

@@ -5,17 +5,22 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 // taskData is what the page of a task shows.
 type taskData struct {
 	admin.Task
-	Timeline []event
+	Facts    []fact
+	Timeline []taskview.Event
 	Entries  []admin.Entry // of the audit log
 	KeyHeld  bool          // a redrive was skipped
 	Asked    bool          // for the payload
@@ -28,6 +33,39 @@ type taskData struct {
 func (d taskData) CanCancel() bool { return d.State != admin.Dead && d.State != admin.Finished }
 func (d taskData) CanRunNow() bool { return d.State == admin.Scheduled }
 func (d taskData) CanRevive() bool { return d.State == admin.Dead }
+
+// LastFailure is the event of the last error; zero where that is not known.
+func (d taskData) LastFailure() admin.Event {
+	for _, e := range slices.Backward(d.Task.Timeline) {
+		if e.Error != "" {
+			return e
+		}
+	}
+	return admin.Event{}
+}
+
+// fact is a fact of a task as its page shows it: a time or a text.
+type fact struct {
+	Name, Text string
+	Time       time.Time
+	Mono       bool
+}
+
+func factsOf(t admin.Task) (out []fact) {
+	for _, f := range taskview.Facts(t) {
+		shown := fact{Name: strings.ToUpper(f.Name[:1]) + f.Name[1:], Mono: f.Name == "key" || f.Name == "relay"}
+		switch value := f.Value.(type) {
+		case time.Time:
+			shown.Time = value
+		case time.Duration:
+			shown.Text = duration(value)
+		default:
+			shown.Text = fmt.Sprint(value)
+		}
+		out = append(out, shown)
+	}
+	return out
+}
 
 func taskID(s string) (int64, error) {
 	id, err := strconv.ParseInt(s, 10, 64)
@@ -68,7 +106,7 @@ func (v *view) task() error {
 		d.Payload, d.Cut = pretty(d.Secrets.Payload)
 		d.Headers, _ = pretty(d.Secrets.Headers)
 	}
-	d.Timeline = timeline(d.Task)
+	d.Facts, d.Timeline = factsOf(d.Task), taskview.Timeline(d.Task)
 	// With the payload it stays as it is: each look at one is asked for, and logged.
 	v.Live = !d.Asked && !d.KeyHeld
 	return v.show(http.StatusOK, "task.html", "Task "+strconv.FormatInt(id, 10), d)

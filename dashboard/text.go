@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"cmp"
 	"fmt"
 	"html/template"
 	"math"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 var functions = template.FuncMap{
@@ -30,12 +30,11 @@ var functions = template.FuncMap{
 		}
 		return many
 	},
-	"runs":    runsOf,
-	"reason":  reasonText,
-	"for":     func(now, since time.Time) string { return duration(max(now.Sub(since), 0).Truncate(time.Second)) },
-	"ages":    func() any { return ages },
-	"reasons": admin.Reasons,
-	"ranges":  func() any { return ranges },
+	"runs":     runsOf,
+	"reason":   taskview.Reason,
+	"attempts": taskview.Attempts,
+	"for":      func(now, since time.Time) string { return duration(max(now.Sub(since), 0).Truncate(time.Second)) },
+	"ranges":   func() any { return ranges },
 }
 
 // moment is a time, to be shown as seen from another.
@@ -138,8 +137,3 @@ var ranges = []struct {
 	Span time.Duration
 	Text string
 }{{"1h", time.Hour, "1 hour"}, {"6h", 6 * time.Hour, "6 hours"}, {"24h", 24 * time.Hour, "24 hours"}}
-
-// The ages of dead letters that the form offers.
-var ages = []time.Duration{time.Hour, 6 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour, 30 * 24 * time.Hour}
-
-func reasonText(r string) string { return cmp.Or(admin.Reasons()[r], visible(r)) }

@@ -47,8 +47,7 @@ relays.`,
 			} else if done.Leases > 0 {
 				lines = append(lines, count(done.Leases, "task")+" of the original's relays ready again")
 			}
-			return a.out.print(object{{"database_id", done.DatabaseID}, {"leases", done.Leases}, {"tasks", done.Tasks},
-				{"dead_letters", done.DeadLetters}, {"schedules", done.Schedules}}, lines...)
+			return a.out.print(done, lines...)
 		},
 	}
 	c.Flags().BoolVar(&o.Discard, "discard", false, "delete the tasks, dead letters and next firings of the original")

@@ -21,10 +21,7 @@ and one after it: that ends in ": done", with the count of hand_back or repair, 
 			}
 			t := newTable("AT", "ACTOR", "TOOL", "ACTION", ">COUNT", "TARGET")
 			for _, e := range found {
-				t.add(object{
-					{"entry_id", e.EntryID}, {"at", e.At}, {"actor", e.Actor}, {"tool", e.Tool},
-					{"action", e.Action}, {"target", e.Target}, {"count", e.Count},
-				}, e.At, e.Actor, e.Tool, e.Action, e.Count, cut(e.Target, 80))
+				t.add(e, e.At, e.Actor, e.Tool, e.Action, e.Count, cut(e.Target, 80))
 			}
 			return a.printPage("entries", t, next)
 		},

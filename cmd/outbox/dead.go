@@ -5,13 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 func (a *app) deadCommand() *cobra.Command {
@@ -32,14 +31,31 @@ type deadFilter struct {
 }
 
 func (d *deadFilter) add(a *app, c *cobra.Command) {
-	a.typeFlag(c, &d.filter.Type)
-	names := slices.Sorted(maps.Keys(admin.Reasons()))
-	choiceFlag(c, &d.filter.Reason, "reason", "", "that died for: "+strings.Join(names, ", "), names)
-	c.Flags().StringVar(&d.filter.Error, "error", "", "whose last error contains this text")
+	for _, f := range taskview.Filters {
+		c.Flags().Var(filterFlag{f, &d.filter}, f.Name, f.About)
+		var choices []string
+		for _, choice := range f.Choices {
+			choices = append(choices, choice.Value)
+		}
+		complete := cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
+		if f.Name == "type" {
+			complete = a.completeTypes()
+		}
+		_ = c.RegisterFlagCompletionFunc(f.Name, complete)
+	}
 	c.Flags().StringVar(&d.since, "since", "", "that died then or later: "+timeForms)
 	c.Flags().StringVar(&d.until, "until", "", "that died before")
-	c.Flags().DurationVar(&d.filter.OlderThan, "older", 0, "that died at least this long ago, like 720h")
 }
+
+// filterFlag is the flag of a filter.
+type filterFlag struct {
+	of     taskview.Filter
+	filter *admin.Filter
+}
+
+func (f filterFlag) String() string        { return f.of.Get(*f.filter) }
+func (f filterFlag) Set(text string) error { return f.of.Set(f.filter, text) }
+func (f filterFlag) Type() string          { return "string" }
 
 // read is what the flags mean.
 func (d *deadFilter) read() (f admin.Filter, err error) {
@@ -47,13 +63,8 @@ func (d *deadFilter) read() (f admin.Filter, err error) {
 	if f.DiedAfter, err = parseTime("--since", d.since); err != nil {
 		return f, err
 	}
-	if f.DiedBefore, err = parseTime("--until", d.until); err != nil {
-		return f, err
-	}
-	if f.OlderThan < 0 {
-		return f, usage("--older %v: must not be negative", f.OlderThan)
-	}
-	return f, nil
+	f.DiedBefore, err = parseTime("--until", d.until)
+	return f, err
 }
 
 func (a *app) deadListCommand() *cobra.Command {
@@ -76,7 +87,7 @@ func (a *app) deadListCommand() *cobra.Command {
 			t := newTable(">TASK", "TYPE", "REASON", ">ATTEMPTS", ">DIED", "ERROR")
 			for _, l := range found {
 				attempts := fmt.Sprintf("%d/%d", l.Attempt, l.MaxAttempts)
-				t.add(letterJSON(l), l.TaskID, l.Type, l.Reason, attempts, since(l.EndedAt), cutError(l.LastError))
+				t.add(listJSON(l, admin.Dead), l.TaskID, l.Type, l.Reason, attempts, since(l.EndedAt), cutError(l.LastError))
 			}
 			return a.printPage("letters", t, next)
 		},

@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write what the commands print into "+do
 var (
 	console = regexp.MustCompile("(?s)```console\n(.*?)```")
 	// What differs from run to run, and how it is shown where only it differs.
-	varying = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?|[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{8} |\d\d:\d\d:\d\d|\b(\d+\.\d+|\d+)s\b|"duration_seconds": [0-9.e-]+|\b\d+m\d\ds|\b\d+[hd]\d\d[mh]|-+`)
+	varying = regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+Z)?|[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{8} |\d\d:\d\d:\d\d|\b(\d+\.\d+|\d+)(s|ms|µs)\b|"duration_seconds": [0-9.e-]+|\b\d+m\d\ds|\b\d+[hd]\d\d[mh]|-+`)
 )
 
 // same is a text without what varies, and without how wide that is.

@@ -32,11 +32,8 @@ want of a right. --timeout does not bound it: each check has 5 s.`,
 			if err != nil {
 				return err
 			}
-			list, lines, fine := []object{}, []string(nil), 0
+			lines, fine := []string(nil), 0
 			for _, f := range found {
-				list = append(list, object{
-					{"check", f.Check}, {"severity", f.Severity}, {"subject", f.Subject}, {"what", f.What}, {"do", f.Do},
-				})
 				if f.Severity == doctor.OK && !all {
 					fine++
 				} else {
@@ -47,7 +44,7 @@ want of a right. --timeout does not bound it: each check has 5 s.`,
 				lines = append(lines, count(fine, "check")+" fine")
 			}
 			worst := doctor.Worst(found)
-			err = a.out.print(object{{"worst", worst}, {"findings", list}}, lines...)
+			err = a.out.print(object{{"worst", worst}, {"findings", found}}, lines...)
 			if err == nil && worst >= doctor.Warning {
 				return asExit{exitFindings, errPrinted}
 			}

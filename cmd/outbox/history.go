@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 func (a *app) historyCommand() *cobra.Command {
@@ -35,7 +36,7 @@ discarded task was discarded for.`,
 				if !k.AttemptedAt.IsZero() {
 					took = age(k.EndedAt.Sub(k.AttemptedAt))
 				}
-				t.add(finishedJSON(k), k.TaskID, k.Type, k.Attempt, since(k.EndedAt), took, cutError(outcome(k.LastError)))
+				t.add(listJSON(k, admin.Finished), k.TaskID, k.Type, k.Attempt, since(k.EndedAt), took, cutError(taskview.Outcome(k)))
 			}
 			return a.printPage("tasks", t, next)
 		},

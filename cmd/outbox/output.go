@@ -2,11 +2,9 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
-	"time"
 	"unicode/utf8"
 )
 
@@ -20,7 +18,7 @@ type output struct {
 func (o *output) print(v any, lines ...string) error {
 	var b bytes.Buffer
 	if o.json {
-		if err := encode(&b, v, "  "); err != nil {
+		if err := encode(&b, jsonValue(v), "  "); err != nil {
 			return err
 		}
 		_, err := o.w.Write(cleanJSON(b.Bytes()))
@@ -33,59 +31,16 @@ func (o *output) print(v any, lines ...string) error {
 	return err
 }
 
-func encode(b *bytes.Buffer, v any, indent string) error {
-	e := json.NewEncoder(b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", indent)
-	return e.Encode(v)
-}
-
-// object is an object in JSON, with its members in this order.
-type object []member
-
-type member struct {
-	name  string
-	value any
-}
-
-// MarshalJSON writes times as RFC 3339 in UTC, or null for the zero time, and durations in seconds.
-// Lists are never null.
-func (o object) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	for i, m := range o {
-		b.WriteByte("{,"[min(i, 1)])
-		fmt.Fprintf(&b, "%q:", m.name)
-		switch v := m.value.(type) {
-		case time.Time:
-			m.value = nil
-			if !v.IsZero() {
-				m.value = v.UTC().Format("2006-01-02T15:04:05.000000Z")
-			}
-		case time.Duration:
-			m.value = v.Seconds()
-		case []int64:
-			m.value = append([]int64{}, v...)
-		case []string:
-			m.value = append([]string{}, v...)
-		}
-		if err := encode(&b, m.value, ""); err != nil {
-			return nil, err
-		}
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
-
 // table is a list: its rows in JSON, and as aligned text.
 type table struct {
-	json  []object
+	json  []any
 	right []bool // columns of numbers
 	rows  [][]string
 }
 
 // newTable has the given columns; those whose names begin with > have numbers.
 func newTable(columns ...string) *table {
-	t := &table{json: []object{}, rows: [][]string{nil}}
+	t := &table{json: []any{}, rows: [][]string{nil}}
 	for _, c := range columns {
 		name, right := strings.CutPrefix(c, ">")
 		t.right = append(t.right, right)
@@ -94,15 +49,16 @@ func newTable(columns ...string) *table {
 	return t
 }
 
-// add adds a row. Each cell is made fit for a terminal; empty ones are printed as -.
-func (t *table) add(o object, cells ...any) {
+// add adds a row: a struct or an object for JSON, and its cells, which are made fit for a terminal.
+// An empty cell is printed as -.
+func (t *table) add(v any, cells ...any) {
 	row := make([]string, len(cells))
 	for i, c := range cells {
 		if row[i] = clean(text(c)); row[i] == "" {
 			row[i] = "-"
 		}
 	}
-	t.json = append(t.json, o)
+	t.json = append(t.json, v)
 	t.rows = append(t.rows, row)
 }
 

@@ -25,8 +25,7 @@ the tables.`,
 			}
 			t := newTable("TABLE", "INDEX", ">BEFORE", ">AFTER")
 			for _, i := range found {
-				t.add(object{{"table", i.Table}, {"index", i.Name}, {"before_bytes", i.Before}, {"after_bytes", i.After}},
-					i.Table, i.Name, size(i.Before), size(i.After))
+				t.add(i, i.Table, i.Name, size(i.Before), size(i.After))
 			}
 			return errors.Join(err, a.out.print(object{{"indexes", t.json}}, t.lines()...)) // what was done, also with an error
 		},

@@ -9,14 +9,6 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-func relayJSON(r admin.Relay) object {
-	return object{
-		{"relay_id", r.RelayID}, {"host", r.Host}, {"pid", r.PID}, {"started_at", r.StartedAt},
-		{"alive_until", r.AliveUntil}, {"alive", r.Alive}, {"last_seen", r.LastSeen}, {"missing", r.Missing}, {"types", r.Types},
-		{"workers", r.Workers}, {"connections", r.Connections}, {"runs", runsJSON(r.Runs)},
-	}
-}
-
 // relayState is alive, missing or dead.
 func relayState(r admin.Relay) string {
 	switch {
@@ -55,7 +47,7 @@ func (a *app) relaysCommand() *cobra.Command {
 			}
 			t := newTable("RELAY", "HOST", ">PID", "STATE", ">SEEN", ">UP", ">WORKERS", ">TASKS", "TYPES")
 			for _, r := range found {
-				t.add(relayJSON(r), r.RelayID, r.Host, r.PID, relayState(r), since(r.LastSeen), since(r.StartedAt), workersOf(r), tasksOf(r), strings.Join(r.Types, " "))
+				t.add(r, r.RelayID, r.Host, r.PID, relayState(r), since(r.LastSeen), since(r.StartedAt), workersOf(r), tasksOf(r), strings.Join(r.Types, " "))
 			}
 			return a.out.print(object{{"relays", t.json}}, t.lines()...)
 		},

@@ -36,8 +36,7 @@ does not bound it. To set sequences, the role must own the tables.`,
 				if d.Conflict != "" {
 					conflicts++
 				}
-				t.add(object{{"kind", d.Kind}, {"subject", d.Subject}, {"is", d.Is}, {"should_be", d.ShouldBe}, {"conflict", d.Conflict}},
-					string(d.Kind), d.Subject, d.Is, d.ShouldBe, d.Conflict)
+				t.add(d, d.Kind, d.Subject, d.Is, d.ShouldBe, d.Conflict)
 			}
 			lines := []string{"nothing to repair"}
 			switch n := len(found) - conflicts; {

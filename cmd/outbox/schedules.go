@@ -26,10 +26,7 @@ func (a *app) schedulesCommand() *cobra.Command {
 				if s.Paused {
 					state = "paused"
 				}
-				t.add(object{
-					{"name", s.Name}, {"type", s.Type}, {"spec", s.Spec}, {"next_at", s.NextAt}, {"last_at", s.LastAt},
-					{"created_at", s.CreatedAt}, {"paused", s.Paused}, {"catch_up", s.CatchUp},
-				}, s.Name, s.Type, s.Spec, s.NextAt, s.LastAt, state, s.CatchUp)
+				t.add(s, s.Name, s.Type, s.Spec, s.NextAt, s.LastAt, state, s.CatchUp)
 			}
 			return a.out.print(object{{"schedules", t.json}}, t.lines()...)
 		},

@@ -17,19 +17,19 @@ import (
 const (
 	typeShape = "dead:number failed:number finished:number leased:number next_run_at:time oldest_ready_seconds:number ready:number " +
 		"scheduled:number type:string waiting:number"
-	infoShape     = typeShape + " max_running:number paused:bool rate:number rate_per_seconds:number relays:number"
-	commonShape   = "task_id:number key:string type:string attempt:number priority:number created_at:time run_at:time"
-	deadShape     = commonShape + " attempted_at:time died_at:time error:string max_attempts:number reason:string"
+	infoShape   = typeShape + " max_running:number paused:bool rate:number rate_per_seconds:number relays:number"
+	commonShape = "attempt:number created_at:time iterations:number key:string leased_until:null max_attempts:number priority:number " +
+		"reason:string relay_id:string run_at:time state:string task_id:number timeout_seconds:number type:string"
+	taskShape     = commonShape + " attempted_at:null ended_at:null keep_until:null last_error:string"
+	deadShape     = commonShape + " attempted_at:time died_at:time error:string keep_until:null"
 	finishedShape = commonShape + " attempted_at:time error:string finished_at:time keep_until:time"
-	taskShape     = commonShape + " attempted_at:null ended_at:null iterations:number last_error:string leased_until:null max_attempts:number " +
-		"reason:string relay_id:string state:string timeout_seconds:number"
-	hiddenShape = " ordering_key:string unique_key:string"
-	relayShape  = "{alive:bool alive_until:time connections:number host:string last_seen:time missing:bool pid:number relay_id:string runs:[] started_at:time types:[string] workers:number}"
-	scheduled   = "{catch_up:string created_at:time last_at:null name:string next_at:time paused:bool spec:string type:string}"
+	hiddenShape   = " ordering_key:string unique_key:string"
+	relayShape    = "{alive:bool alive_until:time connections:number host:string last_seen:time missing:bool pid:number relay_id:string runs:[] started_at:time types:[string] workers:number}"
+	scheduled     = "{catch_up:string created_at:time last_at:null name:string next_at:time paused:bool spec:string type:string}"
 )
 
 // failedShape is of a timeline with events.
-const failedShape = " timeline:[{actor:string,at:time,attempt:number,duration_seconds:number,error:string,event:string,last_at:null,reason:string,relay_id:string,times:number}]"
+const failedShape = " runs:[] timeline:[{actor:string,at:time,attempt:number,duration_seconds:number,error:string,event:string,last_at:null,reason:string,relay_id:string,times:number}]"
 
 // of is the shape of an object with members in any order.
 func of(members string) string {

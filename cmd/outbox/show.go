@@ -4,11 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
 )
 
 // showCommand makes c one that shows a task: in any state, or in the one that its group is about.
@@ -37,15 +38,9 @@ func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 		if only != "" && t.State != only {
 			return notFound("task %d is %s, not %s: see outbox tasks show %d", t.TaskID, t.State, only, t.TaskID)
 		}
-		o, f := append(toJSON[only](t), member{"timeline", timelineJSON(t.Timeline)}), taskFields(t)
-		if only == "" {
-			o = append(o, member{"runs", runsJSON(t.Runs)})
-		}
+		o, f := taskJSON(t, only), taskFields(t)
 		if payload {
-			o = append(o, object{
-				{"payload", hidden.Payload}, {"headers", hidden.Headers},
-				{"unique_key", hidden.UniqueKey}, {"ordering_key", hidden.OrderingKey},
-			}...)
+			o = append(o, objectOf(hidden)...)
 			f.add("unique key", hidden.UniqueKey)
 			f.add("ordering key", hidden.OrderingKey)
 			f.add("headers", indented(hidden.Headers))
@@ -78,137 +73,45 @@ func indented(text json.RawMessage) string {
 	return string(text)
 }
 
-// toJSON is how each group of commands has a task in JSON.
-var toJSON = map[admin.State]func(admin.Task) object{"": taskJSON, admin.Dead: letterJSON, admin.Finished: finishedJSON}
-
-func taskJSON(t admin.Task) object {
-	return object{
-		{"task_id", t.TaskID}, {"key", t.Key}, {"type", t.Type}, {"state", t.State}, {"priority", t.Priority},
-		{"attempt", t.Attempt}, {"max_attempts", t.MaxAttempts},
-		{"created_at", t.CreatedAt}, {"run_at", t.RunAt}, {"attempted_at", t.AttemptedAt}, {"ended_at", t.EndedAt},
-		{"reason", t.Reason}, {"last_error", t.LastError}, {"timeout_seconds", t.Timeout}, {"iterations", t.Iterations},
-		{"leased_until", t.LeasedUntil}, {"relay_id", t.RelayID},
+// taskJSON is a task as the commands of its state have it; only show has its runs and timeline.
+func taskJSON(t admin.Task, group admin.State) object {
+	o := objectOf(t)
+	switch group {
+	case admin.Dead:
+		return o.rename("last_error", "error").rename("ended_at", "died_at")
+	case admin.Finished:
+		return o.rename("last_error", "error").rename("ended_at", "finished_at")
 	}
+	return o
 }
 
-func letterJSON(t admin.Task) object {
-	return object{
-		{"task_id", t.TaskID}, {"key", t.Key}, {"type", t.Type}, {"reason", t.Reason}, {"error", t.LastError},
-		{"attempt", t.Attempt}, {"max_attempts", t.MaxAttempts}, {"priority", t.Priority},
-		{"created_at", t.CreatedAt}, {"run_at", t.RunAt}, {"attempted_at", t.AttemptedAt}, {"died_at", t.EndedAt},
-	}
-}
-
-func finishedJSON(t admin.Task) object {
-	return object{
-		{"task_id", t.TaskID}, {"key", t.Key}, {"type", t.Type}, {"error", t.LastError}, {"attempt", t.Attempt}, {"priority", t.Priority},
-		{"created_at", t.CreatedAt}, {"run_at", t.RunAt}, {"attempted_at", t.AttemptedAt},
-		{"finished_at", t.EndedAt}, {"keep_until", t.KeepUntil},
-	}
-}
-
-func timelineJSON(events []admin.Event) []object {
-	out := []object{}
-	for _, e := range events {
-		out = append(out, object{
-			{"event", e.Kind}, {"attempt", e.Attempt}, {"at", e.At}, {"relay_id", e.RelayID}, {"duration_seconds", e.Duration},
-			{"error", e.Error}, {"reason", e.Reason}, {"actor", e.Actor}, {"times", e.Times}, {"last_at", e.LastAt},
-		})
-	}
-	return out
-}
-
-// eventLine is an event for people.
-func eventLine(e admin.Event) string {
-	line := when(e.At) + "  "
-	if e.Attempt > 0 {
-		line += fmt.Sprintf("attempt %d ", e.Attempt)
-	}
-	line += string(e.Kind)
-	if e.Times > 1 {
-		line += fmt.Sprintf(" %d times until %s", e.Times, when(e.LastAt))
-	}
-	if e.Duration > 0 {
-		line += fmt.Sprintf(" after %.3fs", e.Duration.Seconds())
-	}
-	if e.Actor != "" {
-		line += " by " + e.Actor
-	}
-	if e.Reason != "" {
-		line += ", dead letter (" + e.Reason + ")"
-	}
-	if e.Error != "" {
-		line += ": " + e.Error
-	}
-	return line
-}
-
-func runsJSON(runs []admin.Run) []object {
-	out := []object{}
-	for _, r := range runs {
-		out = append(out, object{
-			{"task_ids", r.TaskIDs}, {"type", r.Type}, {"relay_id", r.RelayID}, {"started_at", r.StartedAt}, {"lost", r.Lost},
-		})
-	}
-	return out
+// listJSON is taskJSON for a list.
+func listJSON(t admin.Task, group admin.State) object {
+	return taskJSON(t, group).without("runs", "timeline")
 }
 
 // taskFields are a task for people.
 func taskFields(t admin.Task) (f fields) {
 	f.add("task", t.TaskID)
-	f.add("key", t.Key)
-	f.add("type", t.Type)
 	f.add("state", t.State)
-	ended := "died"
-	switch t.State {
-	case admin.Dead:
-		f.add("reason", t.Reason+": "+admin.Reasons()[t.Reason])
-	case admin.Finished:
-		ended = "finished"
-		f.add("outcome", outcome(t.LastError))
-	}
-	f.add("priority", t.Priority)
-	attempts := fmt.Sprint(t.Attempt)
-	if t.MaxAttempts > 0 {
-		attempts += fmt.Sprintf(" of %d", t.MaxAttempts)
-	}
-	f.add("attempts", attempts)
-	if t.Iterations > 0 {
-		f.add("iterations", t.Iterations)
-	}
-	f.add("timeout", t.Timeout)
-	f.add("created", when(t.CreatedAt))
-	f.add("due", when(t.RunAt))
-	f.add("last attempt", when(t.AttemptedAt))
-	f.add(ended, when(t.EndedAt))
-	f.add("kept until", when(t.KeepUntil))
-	f.add("leased until", when(t.LeasedUntil))
-	f.add("relay", t.RelayID)
-	for _, r := range t.Runs {
-		run := "since " + since(r.StartedAt) + " in relay " + r.RelayID
-		if len(r.TaskIDs) > 1 {
-			run += ", in a batch of " + grouped(len(r.TaskIDs))
+	for _, fact := range taskview.Facts(t) {
+		value := fact.Value
+		if at, ok := value.(time.Time); ok {
+			value = when(at)
 		}
-		if r.Lost {
-			run += ", lost"
-		}
-		f.add("run", run)
+		f.add(fact.Name, value)
 	}
 	if t.State != admin.Finished {
 		f.add("error", t.LastError)
 	}
-	lines := make([]string, len(t.Timeline))
-	for i, e := range t.Timeline {
-		lines[i] = eventLine(e)
+	var lines []string
+	for _, e := range taskview.Timeline(t) {
+		line := when(e.At) + "  " + e.Text
+		if e.Error != "" {
+			line += ": " + e.Error
+		}
+		lines = append(lines, line)
 	}
 	f.add("timeline", strings.Join(lines, "\n"))
 	return f
-}
-
-// outcome is how a task finished: done, or why it was discarded.
-func outcome(discarded string) string {
-	if discarded == "" {
-		return "done"
-	}
-	return "discarded: " + strings.TrimPrefix(discarded, "discard: ")
 }

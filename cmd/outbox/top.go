@@ -65,14 +65,11 @@ rates. RUN counts tasks whose runs are noted; DONE/S and FAIL/S are since the lo
 }
 
 func topJSON(v *view) object {
-	types, relays := []object{}, []object{}
+	types := []object{}
 	for _, t := range v.types {
-		types = append(types, append(typeJSON(t.Type), member{"running", t.running}))
+		types = append(types, append(objectOf(t.Type), member{"running", t.running}))
 	}
-	for _, r := range v.relays {
-		relays = append(relays, relayJSON(r))
-	}
-	return object{{"at", v.at}, {"types", types}, {"relays", relays}}
+	return object{{"at", v.at}, {"types", types}, {"relays", v.relays}}
 }
 
 // view looks, and computes the rates since the look before.

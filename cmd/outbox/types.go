@@ -11,20 +11,6 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-func statsJSON(s outbox.TypeStats) object {
-	return object{
-		{"type", s.Type}, {"ready", s.Ready}, {"scheduled", s.Scheduled}, {"leased", s.Leased}, {"waiting", s.Waiting},
-		{"dead", s.Dead}, {"finished", s.Finished}, {"failed", s.Failed},
-		{"oldest_ready_seconds", s.OldestReady}, {"next_run_at", s.NextRunAt},
-	}
-}
-
-func typeJSON(t admin.Type) object {
-	return append(statsJSON(t.TypeStats), object{
-		{"paused", t.Paused}, {"max_running", t.MaxRunning}, {"rate", t.Rate}, {"rate_per_seconds", t.RatePer}, {"relays", t.Relays},
-	}...)
-}
-
 func (a *app) statsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "stats", Short: "count the tasks of each type", Args: cobra.NoArgs,
@@ -43,7 +29,7 @@ next has been due. What a Tx or Batch handler works on counts as ready.`,
 			}
 			t := newTable("TYPE", ">READY", ">SCHEDULED", ">LEASED", ">WAITING", ">DEAD", ">FINISHED", ">FAILED", ">OLDEST", "NEXT")
 			for _, s := range found {
-				t.add(statsJSON(s), s.Type, s.Ready, s.Scheduled, s.Leased, s.Waiting, s.Dead, s.Finished, s.Failed, s.OldestReady, s.NextRunAt)
+				t.add(s, s.Type, s.Ready, s.Scheduled, s.Leased, s.Waiting, s.Dead, s.Finished, s.Failed, s.OldestReady, s.NextRunAt)
 			}
 			return a.out.print(object{{"types", t.json}}, t.lines()...)
 		},
@@ -62,7 +48,7 @@ alive. RELAYS is how many of those there are: with 0 nobody runs its tasks.`,
 			}
 			t := newTable("TYPE", "STATE", ">RELAYS", ">READY", ">SCHEDULED", ">DEAD", ">OLDEST", "LIMITS")
 			for _, k := range found {
-				t.add(typeJSON(k), k.Type, stateOf(k), k.Relays, k.Ready, k.Scheduled, k.Dead, k.OldestReady, limits(k))
+				t.add(k, k.Type, stateOf(k), k.Relays, k.Ready, k.Scheduled, k.Dead, k.OldestReady, limits(k))
 			}
 			return a.out.print(object{{"types", t.json}}, t.lines()...)
 		},

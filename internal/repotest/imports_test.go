@@ -40,7 +40,8 @@ var directions = map[string]direction{
 	"/doctor": {"checks read the schema, and use admin's types",
 		[]string{"", "/admin", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/vacuum", "/schema"}},
 	"/dashboard": {"pages read and act through admin alone",
-		[]string{"", "/admin", "/internal/pgerr"}},
+		[]string{"", "/admin", "/internal/pgerr", "/internal/taskview"}},
+	"/internal/taskview": {"texts for operators send no SQL", []string{"/admin"}},
 
 	"/forward": {"a publisher is a handler; it knows no relay",
 		[]string{"", "/handlers", "/internal/copied", "/internal/handler"}},

@@ -1,0 +1,116 @@
+package taskview_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/internal/taskview"
+)
+
+var at = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+func TestEachEventHasASentenceAndATone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		event admin.Event
+		want  string
+		tone  taskview.Tone
+	}{
+		{admin.Event{Kind: admin.EventFailed, Attempt: 6, Duration: 1500 * time.Millisecond, Reason: admin.ReasonAttempts},
+			"attempt 6 failed after 1.5s, dead letter: all attempts were used", taskview.Bad},
+		{admin.Event{Kind: admin.EventThrottled, Attempt: 1, Times: 7, LastAt: at.Add(time.Minute)},
+			"attempt 1 throttled 7 times until 2026-05-01 12:01:00 UTC", taskview.Neutral},
+		{admin.Event{Kind: admin.EventThrottled, Attempt: 1, Times: 1}, "attempt 1 throttled", taskview.Neutral},
+		{admin.Event{Kind: admin.EventLost, Attempt: 2}, "attempt 2 lost: its process died", taskview.Bad},
+		{admin.Event{Kind: admin.EventExpired, Attempt: 2}, "attempt 2 lost: its lease ran out", taskview.Bad},
+		{admin.Event{Kind: admin.EventDead, Attempt: 3, Reason: "unheard of"}, "dead letter: unheard of", taskview.Bad},
+		{admin.Event{Kind: admin.EventRedriven, Actor: "ada"}, "redriven by ada", taskview.Neutral},
+		{admin.Event{Kind: admin.EventReplaced}, "replaced by an enqueue of its unique key", taskview.Neutral},
+		{admin.Event{Kind: admin.EventFinished, Attempt: 1}, "attempt 1 finished", taskview.Good},
+		{admin.Event{Kind: admin.EventDiscarded, Attempt: 1}, "attempt 1 discarded", taskview.Neutral},
+		{admin.Event{Kind: "by hand", Attempt: 1}, "attempt 1 by hand", taskview.Neutral},
+	} {
+		c.event.At, c.event.Error = at, "no route"
+		lines := taskview.Timeline(admin.Task{CreatedAt: at, Timeline: []admin.Event{c.event}})
+		if want := (taskview.Event{At: at, Text: c.want, Error: "no route", Tone: c.tone}); len(lines) != 2 || lines[1] != want {
+			t.Errorf("%+v: got %+v, want %+v", c.event, lines[1:], want)
+		}
+	}
+}
+
+func TestATimelineHasTheRunsAndIsInTheOrderOfTime(t *testing.T) {
+	t.Parallel()
+	lines := taskview.Timeline(admin.Task{
+		CreatedAt: at, Attempt: 2,
+		Timeline: []admin.Event{{Kind: admin.EventFailed, Attempt: 1, At: at.Add(2 * time.Second)}},
+		Runs: []admin.Run{
+			{RelayID: "r1", StartedAt: at.Add(time.Second), Lost: true, TaskIDs: []int64{1}},
+			{RelayID: "r2", StartedAt: at.Add(3 * time.Second), TaskIDs: []int64{1, 2}},
+		},
+	})
+	var got []string
+	for _, l := range lines {
+		got = append(got, l.Text)
+	}
+	const want = "enqueued|a run began that was lost, on relay r1|attempt 1 failed|attempt 2 running, on relay r2, in a batch of 2"
+	if strings.Join(got, "|") != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A field of admin.Task that no tool shows is left out on purpose, and named here.
+func TestFactsHaveEachFieldOfATask(t *testing.T) {
+	t.Parallel()
+	shownElsewhere := []string{"TaskID", "State", "LastError", "MaxAttempts", "Runs", "Timeline"}
+	full := admin.Task{
+		Key: "k", Type: "T", Reason: "handler", State: admin.Finished, LastError: "discard: old", Attempt: 2, MaxAttempts: 5, Iterations: 1,
+		Timeout: time.Second, CreatedAt: at, RunAt: at, AttemptedAt: at, EndedAt: at, KeepUntil: at, LeasedUntil: at, RelayID: "r", Priority: 3,
+	}
+	for i := range reflect.TypeFor[admin.Task]().NumField() {
+		f := reflect.TypeFor[admin.Task]().Field(i)
+		if strings.Contains(fmt.Sprint(shownElsewhere), f.Name) {
+			continue
+		}
+		if reflect.ValueOf(full).Field(i).IsZero() {
+			t.Errorf("the test does not set Task.%s", f.Name)
+		}
+		less := full
+		reflect.ValueOf(&less).Elem().Field(i).SetZero()
+		if reflect.DeepEqual(taskview.Facts(less), taskview.Facts(full)) {
+			t.Errorf("no fact shows Task.%s", f.Name)
+		}
+	}
+	if got := fmt.Sprint(taskview.Facts(admin.Task{Priority: 0})); got != "[{priority 0} {attempts 0}]" {
+		t.Errorf("a task without values has the facts %s", got)
+	}
+	if got := taskview.Outcome(full); got != "discarded: old" {
+		t.Errorf("the outcome is %q", got)
+	}
+}
+
+func TestFiltersReadAndWriteText(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, text, want, err string }{
+		{"type", "MAIL", "type MAIL", ""}, {"reason", "handler", "reason handler", ""}, {"error", " no route ", `error containing "no route"`, ""},
+		{"older", "1h30m0s", "older than 1h30m0s", ""}, {"older", "-1s", "", "no age like 24h"}, {"older", "1y", "", "no age like 24h"},
+		{"error", strings.Repeat("x", 1025), "", "longer than 1 kB"},
+	} {
+		var filter admin.Filter
+		for _, f := range taskview.Filters {
+			if f.Name != c.name {
+				continue
+			}
+			err := f.Set(&filter, c.text)
+			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s %q: the error is %v, want %q", c.name, c.text, err, c.err)
+			}
+			if c.err == "" && (filter.String() != c.want || f.Get(filter) != strings.TrimSpace(c.text)) {
+				t.Errorf("%s %q: the filter is %v and its text %q", c.name, c.text, filter, f.Get(filter))
+			}
+		}
+	}
+}

@@ -23,7 +23,7 @@ var parts = []struct {
 	name    string
 	folders []string
 }{
-	{"harness", []string{"internal/chaos", "internal/child", "internal/devpg", "internal/relaytest", "internal/forwardtest", "internal/needs", "internal/invariants", "internal/crashes", "internal/cost", "internal/rights", "bench", ".ci"}},
+	{"harness", []string{"internal/chaos", "internal/mutants", "internal/child", "internal/devpg", "internal/relaytest", "internal/forwardtest", "internal/needs", "internal/invariants", "internal/crashes", "internal/cost", "internal/rights", "bench", ".ci"}},
 	{"operators", []string{"admin", "doctor", "dashboard", "cmd", "telemetry"}},
 	{"delivery", []string{"forward", "inbox", "publish"}},
 	{"examples and outboxtest", []string{"examples", "outboxtest"}},

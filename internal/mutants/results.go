@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Verdicts, beside "killed by …" and those that a reader of the code writes: "equivalent: …".
+const (
+	survives   = "survives"
+	unreached  = "survives: no test reaches it"
+	equivalent = "equivalent: "
+)
+
+// results are the verdicts on mutants, in a file with two lines for each, sorted by the mutant.
+type results struct {
+	path string
+	of   map[string]string
+}
+
+func readResults(path string) (*results, error) {
+	r := &results{path, map[string]string{}}
+	text, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) {
+		return nil, err
+	}
+	id := ""
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\n")
+		switch verdict, indented := strings.CutPrefix(line, "\t"); {
+		case strings.HasPrefix(line, "#") || line == "":
+		case indented && id != "":
+			r.of[id], id = verdict, ""
+		case !indented && id == "" && strings.Count(line, " | ") == 2:
+			id = line
+		default:
+			return nil, fmt.Errorf("%s: line %q is out of place", path, line)
+		}
+	}
+	return r, nil
+}
+
+// set notes a verdict in the file. A reason that was given for a survivor stays.
+func (r *results) set(id, verdict string) error {
+	if strings.HasPrefix(verdict, survives) && strings.HasPrefix(r.of[id], equivalent) {
+		return nil
+	}
+	r.of[id] = verdict
+	return r.write()
+}
+
+func (r *results) write() error {
+	count := map[string]int{}
+	for _, verdict := range r.of {
+		first, _, _ := strings.Cut(verdict, " ")
+		count[strings.Trim(first, ":")]++
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Mutants and the tests that kill them, by go run ./internal/mutants: %d in all, %d killed, %d survive, %d equivalent.\n",
+		len(r.of), count["killed"], count["survives"], count["equivalent"])
+	for _, id := range slices.Sorted(maps.Keys(r.of)) {
+		fmt.Fprintf(&b, "%s\n\t%s\n", id, r.of[id])
+	}
+	return os.WriteFile(r.path, []byte(b.String()), 0o644)
+}
+
+// stale are the entries whose mutants are not there any more.
+func (r *results) stale(c *code) (out []string) {
+	for id := range r.of {
+		if c.seen[id] == 0 && !slices.ContainsFunc(c.mutants, func(m *mutant) bool { return m.id() == id }) {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}

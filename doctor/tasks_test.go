@@ -227,10 +227,10 @@ func TestSchedulesAndMaintenanceThatAreLateAreFound(t *testing.T) {
 	db.Do(t, `DELETE FROM outbox.maintenance`)
 
 	fine(t, found, "maintenance")
-	db.Do(t, `INSERT INTO outbox.maintenance (job, due_at) VALUES ('bloat', now() - interval '1 hour'), ('fold', now() - interval '1 hour'), ('purge dead letters', now() - interval '1 day')`)
+	db.Do(t, `INSERT INTO outbox.maintenance (job, due_at) VALUES ('sample', now() - interval '1 hour'), ('fold', now() - interval '1 hour'), ('purge dead letters', now() - interval '1 day')`)
 	db.Do(t, `DELETE FROM outbox.counter_log`)
 	found = diagnosis(t, db)
-	one(t, found, "maintenance", doctor.Warning, "bloat", "1h0m")
+	one(t, found, "maintenance", doctor.Warning, "sample", "1h0m")
 	number(t, found, "maintenance", 1)
 	finds(t, db, `INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (1, 'A', 'ready')`, "maintenance", doctor.Warning, "fold")
 	db.Do(t, `DELETE FROM outbox.relay`)

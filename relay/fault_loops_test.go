@@ -90,7 +90,6 @@ var faultyLoops = []faultyLoop{
 		state: `SELECT string_agg(key, ' ' ORDER BY key) FROM outbox.unique_key`},
 	{name: "fold", job: "fold", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.task (task_type) SELECT 'TX' FROM generate_series(1, 3); INSERT INTO outbox.task (task_type) VALUES ('OTHER'); DELETE FROM outbox.task WHERE task_type = 'OTHER'`,
 		state: `SELECT concat((SELECT count(*) FROM outbox.counter_log), (SELECT string_agg(format(' %s %s %s %s', task_type, kind, tasks, arrived), ',' ORDER BY task_type, kind) FROM outbox.counter))`},
-	{name: "check for bloat", job: "bloat", pass: upkeepJob("maintain"), state: `SELECT (count(*) = 1)::text FROM outbox.maintenance WHERE due_at > now()`},
 	{name: "purge the history", job: "purge history", pass: upkeepJob("maintain"), setup: `INSERT INTO outbox.done_task (task_id, run_at, created_at, finished_at, keep_until, priority, attempt, task_type, payload)
 		SELECT n, now(), now(), now(), now() + (n - 3) * interval '1 hour', 0, 1, 'TX', '{}' FROM generate_series(1, 5) n`,
 		state: `SELECT string_agg(task_id::text, ' ' ORDER BY task_id) FROM outbox.done_task`},

@@ -4,7 +4,7 @@
 //	Heartbeat  beats every 3 s; between two beats it does the jobs that are due, on the same connection
 //	Job        each relay does it: take over, reap, sweep keys, report unhandled types, those of the
 //	           relay's other parts, and maintain, which does the shared jobs
-//	SharedJob  one relay of all does it, when its row in outbox.maintenance is due: fold, bloat,
+//	SharedJob  one relay of all does it, when its row in outbox.maintenance is due: fold,
 //	           purge history, purge inbox, purge dead letters, sample
 //
 // All of it commits asynchronously, so no beat waits for the disk or a synchronous standby: each is

@@ -33,7 +33,6 @@ type SharedJob struct {
 func SharedJobs(deadRetention time.Duration) []SharedJob {
 	all := []SharedJob{
 		{"fold", fold},
-		{"bloat", Bloat{bloatDead, bloatBehind, bloatSnapshot}.Check},
 		{"purge history", purge(purgeDoneSQL)}, // also without a handler that keeps: rows may be from before
 		{"purge inbox", purge(purgeInboxSQL)},
 		{"sample", sample},

@@ -1,5 +1,5 @@
-// Package vacuum reads what keeps PostgreSQL's vacuum from removing the outbox's dead rows: for the
-// relays' check of bloat, and for package doctor. Its statements only read.
+// Package vacuum reads what keeps PostgreSQL's vacuum from removing the outbox's dead rows, for
+// package doctor. Its statements only read.
 package vacuum
 
 import (

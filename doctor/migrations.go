@@ -18,7 +18,8 @@ var (
 	comment = regexp.MustCompile(`--[^\n]*`)
 )
 
-// migrations are the texts of the files, without their comments.
+// migrations are the texts of the files, without their comments. The last one has the functions,
+// views and triggers.
 var migrations = sync.OnceValue(func() (texts []string) {
 	names, err := fs.Glob(schema.Files, "*.sql")
 	if err != nil {
@@ -34,13 +35,10 @@ var migrations = sync.OnceValue(func() (texts []string) {
 	return texts
 })
 
-// baseline is the version of the first of the files.
-func baseline() int { return schema.Version() - len(migrations()) + 1 }
-
 // expected are the objects of a version, with the statement of each.
 func expected(version int) map[object]string {
 	out := map[object]string{}
-	known := min(max(version-baseline()+1, 0), len(migrations()))
+	known := min(version, len(migrations()))
 	for _, text := range migrations()[:known] {
 		for _, m := range makes.FindAllStringSubmatch(text, -1) {
 			out[object{strings.ToLower(m[1]), m[2]}] = m[0]

@@ -4,19 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/txoutbox/outbox/schema"
 )
 
 const thereSQL = `/* outbox: whether there is an outbox */
-SELECT to_regclass('outbox.migration') IS NOT NULL, current_database(),
-       EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('outbox.migration') AND attname = 'version' AND atttypid = 'integer'::regtype)`
+SELECT to_regclass('outbox.migration') IS NOT NULL, current_database()`
 
-var versionsSQL = fmt.Sprintf(`/* outbox: versions that were applied */
-SELECT COALESCE(max(m.version), 0), COALESCE(max(COALESCE((to_jsonb(m) ->> 'oldest_version')::integer, m.version)), 0),
-       (SELECT COALESCE(string_agg(n::text, ', ' ORDER BY n), '') FROM generate_series(%d, (SELECT max(version) FROM outbox.migration)) AS n
+const versionsSQL = `/* outbox: versions that were applied */
+SELECT COALESCE(max(m.version), 0), COALESCE(max(COALESCE(m.oldest_version, m.version)), 0),
+       (SELECT COALESCE(string_agg(n::text, ', ' ORDER BY n), '') FROM generate_series(1, (SELECT max(version) FROM outbox.migration)) AS n
          WHERE NOT EXISTS (SELECT 1 FROM outbox.migration a WHERE a.version = n))
-  FROM outbox.migration m`, baseline())
+  FROM outbox.migration m`
 
 func checkVersion(ctx context.Context, v *visit) error {
 	fault := func(severity Severity, what, do string) { v.add("schema-version", severity, v.schema, what, do) }
@@ -24,9 +24,9 @@ func checkVersion(ctx context.Context, v *visit) error {
 	if v.schema != "outbox" {
 		migrate = fmt.Sprintf("run outbox migrate up for this schema, or schema.Migrate with schema.Schema(%q)", v.schema)
 	}
-	var there, ours bool
+	var there bool
 	var database string
-	if err := v.row(ctx, thereSQL, nil, &there, &database, &ours); err != nil {
+	if err := v.row(ctx, thereSQL, nil, &there, &database); err != nil {
 		return err
 	}
 	if !there {
@@ -34,9 +34,11 @@ func checkVersion(ctx context.Context, v *visit) error {
 			migrate+"; if it has another schema, name that one")
 		return nil
 	}
-	if !ours {
-		fault(Critical, fmt.Sprintf("the table migration in the schema %s of the database %s is not the outbox's", v.schema, database),
-			"give the outbox a schema of its own by schema.Schema (outbox --schema)")
+	state, wrong := schema.Inspect(ctx, v.tx, v.schema)
+	if errors.Is(wrong, schema.ErrNotMigrated) && state.Version == 0 {
+		_, what, _ := strings.Cut(wrong.Error(), "not migrated: ")
+		last := strings.LastIndex(what, ": ")
+		fault(Critical, what[:last], what[last+2:])
 		return nil
 	}
 	version, oldest, missing, err := v.versions(ctx)
@@ -48,12 +50,10 @@ func checkVersion(ctx context.Context, v *visit) error {
 		return nil
 	}
 	switch needed := schema.Version(); {
-	case 0 < version && version < baseline():
-		fault(Critical, fmt.Sprintf("the schema is at version %d, from before the first release, and cannot be migrated", version),
-			"drop the schema, with the tasks in it, and start anew")
-		return nil
 	case version < needed:
 		fault(Critical, fmt.Sprintf("the schema is at version %d, this program needs %d: relays of its version do not start", version, needed), migrate)
+	case version == needed && errors.Is(wrong, schema.ErrNotMigrated):
+		fault(Critical, fmt.Sprintf("the functions of the schema are not those of this program, which has version %d too: relays of this program do not start", needed), migrate)
 	case version > needed && oldest <= needed:
 		fault(Info, fmt.Sprintf("the schema is at version %d, this program knows %d: code that knows %d or newer may run beside it", version, needed, oldest),
 			"upgrade the module github.com/txoutbox/outbox, here and wherever relays are of this version, once the deploy is to stay")

@@ -127,7 +127,7 @@ func TestTheChecksFindWhatIsWrong(t *testing.T) {
 
 		{checkShell, "sh", []string{"go run ./examples/signup -demo   # a comment"}, ""},
 		{checkShell, "sh", []string{"(cd examples && go test ./...) | OUTBOX_DATABASE_URL=a psql -c 'none | none'"}, ""},
-		{checkShell, "sh", []string{"psql -1 -f schema/00019_relays.sql; outbox dead list"}, ""},
+		{checkShell, "sh", []string{"psql -1 -f schema/00001_tables.sql; outbox dead list"}, ""},
 		{checkShell, "console", []string{"$ psql\ngo run ./examples/none"}, ""},
 		{checkShell, "console", []string{"$ go run ./examples/none"}, "docs/a.md:2: there is no examples/none"},
 		{checkShell, "sh", []string{"\ngo run ./examples/signup -nosuch"}, "docs/a.md:3: examples/signup has no nosuch"},

@@ -2,9 +2,7 @@ package schema
 
 import (
 	"regexp"
-	"slices"
 	"strconv"
-	"strings"
 	"testing"
 )
 
@@ -13,16 +11,15 @@ var records = regexp.MustCompile(`INSERT INTO outbox\.migration \(version, oldes
 
 // Where a migration does not say it, no older code may run beside it. CONTRIBUTING.md has the rule.
 func TestEachMigrationSaysTheOldestCodeThatMayRunBesideIt(t *testing.T) {
-	adds := slices.IndexFunc(migrations(), func(text string) bool { return strings.Contains(text, "ADD COLUMN IF NOT EXISTS oldest_version") })
-	for i, text := range migrations()[adds:] {
-		version := baseline + adds + i
+	for i, text := range migrations() {
+		version := i + 1
 		m := records.FindStringSubmatch(text)
 		if m == nil {
 			t.Errorf("migration %d does not end with: INSERT INTO outbox.migration (version, oldest_version) VALUES (%d, …) ON CONFLICT DO NOTHING;"+
-				" CONTRIBUTING.md, A new migration, says which oldest_version it needs", version, version)
+				" CONTRIBUTING.md says which oldest_version it needs", version, version)
 			continue
 		}
-		if oldest, err := strconv.Atoi(m[2]); m[1] != strconv.Itoa(version) || err != nil || oldest > version || oldest < baseline {
+		if oldest, err := strconv.Atoi(m[2]); m[1] != strconv.Itoa(version) || err != nil || oldest > version || oldest < 1 {
 			t.Errorf("migration %d records itself as %s, and the oldest code that may run beside it as %s", version, m[1], m[2])
 		}
 	}

@@ -1,4 +1,5 @@
-// Package schema holds the outbox's database schema as numbered SQL files, and applies them.
+// Package schema holds the outbox's database schema as SQL files, and applies them: numbered
+// migrations, which make and change tables, and the functions, views and triggers as they are now.
 //
 // [Migrate] is made for the start of an app: call it from every process, as often as you like. Who
 // would rather use psql or a tool for migrations finds the same files in [Files], for goose as

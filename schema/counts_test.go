@@ -1,52 +1,12 @@
 package schema
 
 import (
-	"context"
 	"fmt"
-	"sync"
 	"testing"
 
 	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/invariants"
 )
-
-// I9: the file of the tasks, applied again, counts what was not counted, while others enqueue and
-// claim.
-func TestApplyingTheFileOfTheTasksAgainMendsTheCounts(t *testing.T) {
-	url := pgtest.Database(t)
-	db := open(t, url)
-	migrate(t, db)
-	run(t, db, `ALTER TABLE outbox.task DISABLE TRIGGER task_wake; ALTER TABLE outbox.dead_task DISABLE TRIGGER dead_task_added;
-		INSERT INTO outbox.task (task_type, run_at) SELECT 'A', now() + (n % 2) * interval '1 hour' FROM generate_series(1, 1000) n;
-		INSERT INTO outbox.dead_task (task_id, run_at, created_at, priority, attempt, max_attempts, reason, task_type, payload) VALUES (-1, now(), now(), 0, 1, 1, 'handler', 'B', '{}');
-		ALTER TABLE outbox.task ENABLE TRIGGER task_wake; ALTER TABLE outbox.dead_task ENABLE TRIGGER dead_task_added`)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var writers sync.WaitGroup
-	for range 4 {
-		other := open(t, url)
-		writers.Go(func() {
-			for ctx.Err() == nil {
-				if _, err := other.Exec(`WITH d AS (DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM outbox.task LIMIT 3 FOR UPDATE SKIP LOCKED))
-					INSERT INTO outbox.task (task_type) SELECT 'A' FROM generate_series(1, 4)`); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	for range 2 {
-		run(t, db, migrations()[3])
-	}
-	cancel()
-	writers.Wait()
-	if n := scan[int](t, db, invariants.Miscounted); n != 0 {
-		t.Errorf("%d counts are not those of the rows", n)
-	}
-	if n := scan[int](t, db, "SELECT sum(tasks) FROM (SELECT task_type, kind, tasks FROM outbox.counter UNION ALL SELECT task_type, kind, tasks FROM outbox.counter_log) c WHERE task_type = 'B' AND kind = 'dead'"); n != 1 {
-		t.Errorf("%d dead letters are counted, want 1", n)
-	}
-}
 
 func TestEnqueuersAndClaimsDoNotWaitForEachOthersCounts(t *testing.T) {
 	url := pgtest.Database(t)

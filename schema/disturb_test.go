@@ -62,7 +62,7 @@ func TestAnotherProcessIsFaster(t *testing.T) {
 // locks are what others can hold while the second version is to be applied.
 var locks = map[string]string{
 	"reading the version": "LOCK TABLE outbox.migration IN ACCESS EXCLUSIVE MODE",
-	"another migration":   "INSERT INTO outbox.migration (version) VALUES (21)",
+	"another migration":   "INSERT INTO outbox.migration (version) VALUES (3)",
 	"a table in use":      "SELECT * FROM outbox.relay",
 }
 
@@ -97,8 +97,8 @@ func TestMigrateWaitsForLocksInShortTriesUntilItsContextEnds(t *testing.T) {
 					if !errors.Is(err, reason) || pgerr.Code(err) != "55P03" {
 						t.Errorf("got %v, want the context's cause and the lock timeout", err)
 					}
-				} else if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != baseline+1 {
-					t.Errorf("got version %d, want %d", got, baseline+1)
+				} else if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != 2 {
+					t.Errorf("got version %d, want 2", got)
 				}
 				if got := db.Stats().InUse; got != 0 {
 					t.Errorf("%d connections are still in use", got)
@@ -124,8 +124,8 @@ func TestMigrateInterruptsAStatementWhenItsContextEnds(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v, want context.Canceled", err)
 	}
-	if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != baseline {
-		t.Errorf("got version %d, want %d", got, baseline)
+	if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != 1 {
+		t.Errorf("got version %d, want 1", got)
 	}
 }
 
@@ -173,13 +173,11 @@ func TestAnUnknownCommitIsLookedAfter(t *testing.T) {
 			defer p.Close()
 			u.Host = p.Address()
 			var caught atomic.Int32
-			for range 2 { // of the one version and the next, or twice of the one
-				p.Set(&proxy.Trap{Catches: proxy.Commit("INSERT INTO outbox.migration"), How: how, Then: func() { caught.Add(1) }})
-			}
+			p.Set(&proxy.Trap{Catches: proxy.Commit("UPDATE outbox.migration"), How: how, Then: func() { caught.Add(1) }})
 			db := open(t, u.String(), "sslmode", "disable")
-			migrate(t, db, files(first(), second("SELECT 1")))
-			if got := scan[int](t, db, "SELECT count(*) FROM outbox.migration"); got != 2 || caught.Load() != 2 {
-				t.Errorf("got %d versions after %d lost commits, want 2 after 2", got, caught.Load())
+			migrate(t, db, files(first(), second("SELECT 1")), state("", ""))
+			if got := scan[int](t, db, "SELECT count(*) FROM outbox.migration"); got != 2 || caught.Load() != 1 {
+				t.Errorf("got %d versions after %d lost commits, want 2 after 1", got, caught.Load())
 			}
 		})
 	}

@@ -9,46 +9,73 @@ import (
 	"sync"
 )
 
-// Files are the migrations, 00019_relays.sql and so on, with goose's annotations, for the schema
-// "outbox". The first six are the baseline; versions 1 to 18 were before the first release, and
-// cannot be migrated. Each is applied in one transaction, records itself in outbox.migration, and
-// does no harm when it is applied again right away. Going back to an older one after a newer one is
-// not safe.
-//
 //go:embed 0*.sql
-var Files embed.FS
+var numbered embed.FS
 
-const baseline = 19 // the number of the first file
+// Files are the migrations, 00001_tables.sql and so on, with goose's annotations, for the schema
+// "outbox". Each is applied in one transaction, records itself in outbox.migration, and does no harm
+// when it is applied again right away. The last one has the functions, views and triggers after its
+// own statements. Going back to an older one after a newer one is not safe.
+var Files fs.FS = migrationFiles{}
+
+// migrationFiles add the present functions, views and triggers to the last of the numbered files.
+type migrationFiles struct{}
+
+func (migrationFiles) Open(name string) (fs.File, error) {
+	f, err := numbered.Open(name)
+	if entries := fileNames(); err != nil || name != entries[len(entries)-1] {
+		return f, err
+	}
+	return &lastFile{File: f, text: strings.NewReader(migrations()[Version()-1] + current().annotated())}, nil
+}
+
+type lastFile struct {
+	fs.File
+	text *strings.Reader
+}
+
+func (f *lastFile) Read(b []byte) (int, error) { return f.text.Read(b) }
 
 // Version is the version of the newest migration in this package.
-func Version() int { return baseline + len(migrations()) - 1 }
+func Version() int { return len(migrations()) }
 
-// migrations are the texts of Files in order, the first for the baseline. The names are checked
-// here, since a gap or a duplicate would be applied wrongly; it panics, as only a mistake in this
-// package can cause it.
-var migrations = sync.OnceValue(func() []string {
-	entries, err := fs.ReadDir(Files, ".")
+// fileNames are those of the migrations, in order.
+func fileNames() []string {
+	names, err := fs.Glob(numbered, "*.sql") // sorted
 	if err != nil {
 		panic(err)
 	}
-	texts := make([]string, len(entries))
-	for i, e := range entries { // sorted by name
-		digits, _, _ := strings.Cut(e.Name(), "_")
-		if n, err := strconv.Atoi(digits); err != nil || len(digits) != 5 || n != baseline+i {
-			panic(fmt.Sprintf("schema: the file %s is not number %05d", e.Name(), baseline+i))
+	return names
+}
+
+// migrations are the texts of the numbered files in order. The names are checked here, since a gap
+// or a duplicate would be applied wrongly; it panics, as only a mistake in this package can cause it.
+var migrations = sync.OnceValue(func() []string {
+	names := fileNames()
+	texts := make([]string, len(names))
+	for i, name := range names {
+		digits, _, _ := strings.Cut(name, "_")
+		if n, err := strconv.Atoi(digits); err != nil || len(digits) != 5 || n != i+1 {
+			panic(fmt.Sprintf("schema: the file %s is not number %05d", name, i+1))
 		}
-		text, err := Files.ReadFile(e.Name())
-		if err != nil {
-			panic(err)
-		}
-		texts[i] = string(text)
+		texts[i] = read(numbered, name)
 	}
 	return texts
 })
 
-// SQL is all migrations as one script for a schema of the given name, to be applied in one
-// transaction: write it to a file and run psql -v ON_ERROR_STOP=1 -1 -f, or give the file to goose.
-// For the name "outbox" and one version at a time, see [Files].
+// read is the text of an embedded file.
+func read(files embed.FS, name string) string {
+	text, err := files.ReadFile(name)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// SQL is all migrations with the functions, views and triggers as one script for a schema of the
+// given name, to be applied in one transaction: write it to a file and run
+// psql -v ON_ERROR_STOP=1 -1 -f, or give the file to goose. It does no harm when it is applied again,
+// and makes what is missing. For the name "outbox" and one version at a time, see [Files].
 func SQL(name string) (string, error) {
 	if err := checkName(name); err != nil {
 		return "", err
@@ -57,7 +84,8 @@ func SQL(name string) (string, error) {
 	var all strings.Builder
 	all.WriteString(up) // goose wants it once
 	for _, text := range migrations() {
-		all.WriteString(strings.ReplaceAll(rename(text, name), up, ""))
+		all.WriteString(strings.ReplaceAll(text, up, ""))
 	}
-	return all.String(), nil
+	all.WriteString(current().annotated())
+	return rename(all.String(), name), nil
 }

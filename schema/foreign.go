@@ -50,7 +50,7 @@ SELECT coalesce(string_agg(o.what, ', ' ORDER BY o.what), '')
 // checkForeign refuses a schema without a migration table in which there are objects of the names
 // that the migrations use: an app's own table task would be taken for the outbox's.
 func (s *settings) checkForeign(ctx context.Context, q Querier) error {
-	relations, functions := made(s.files)
+	relations, functions := made(append(slices.Clone(s.files), s.present.functions, s.present.relations))
 	var names string
 	err := q.QueryRowContext(ctx, rename(fmt.Sprintf(foreignSQL, relations, functions), s.name)).Scan(&names)
 	if err != nil {

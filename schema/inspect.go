@@ -30,11 +30,17 @@ func Inspect(ctx context.Context, q Querier, name string) (State, error) {
 	if p, ok := q.(pool); ok {
 		return inspectPool(ctx, p, name)
 	}
-	state, _, err := read(ctx, q, name, Version())
-	if err == nil && state.Version < Version() {
-		err = fmt.Errorf("%w: the schema %q is at version %d, this code needs %d: run schema.Migrate", ErrNotMigrated, name, state.Version, Version())
+	found, err := inspect(ctx, q, name, Version())
+	switch {
+	case err != nil:
+	case found.Version < Version():
+		err = fmt.Errorf("%w: the schema %q is at version %d, this code needs %d: run schema.Migrate",
+			ErrNotMigrated, name, found.Version, Version())
+	case found.Version == Version() && found.present != current().hashes():
+		err = fmt.Errorf("%w: the schema %q is at version %d, but its functions are of other code: run schema.Migrate",
+			ErrNotMigrated, name, found.Version)
 	}
-	return state, err
+	return found.State, err
 }
 
 // inspectPool reads in a transaction, as a pooler may have none.
@@ -47,78 +53,89 @@ func inspectPool(ctx context.Context, p pool, name string) (State, error) {
 	return Inspect(ctx, tx, name)
 }
 
+// found is what is in a schema.
+type found struct {
+	State
+	table   bool // there is a table of versions
+	present applied
+}
+
 // A table that another process has just made is seen by to_regclass, and not yet by the snapshot.
 const serverSQL = `-- schema: server, encoding and migration table
-SELECT current_setting('server_version_num'), current_setting('server_version'), current_database(), current_setting('server_encoding'),
-       to_regclass('outbox.migration') IS NOT NULL,
-       NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = to_regclass('outbox.migration') AND 2 <>
-         (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped
-             AND (a.attname, a.atttypid) IN (('version', 'integer'::regtype), ('applied_at', 'timestamptz'::regtype))))`
+SELECT current_setting('server_version_num'), current_setting('server_version'), current_database(),
+       current_setting('server_encoding'), to_regclass('outbox.migration') IS NOT NULL,
+       COALESCE((SELECT string_agg(attname, ' ' ORDER BY attname) FROM pg_attribute
+                  WHERE attrelid = to_regclass('outbox.migration') AND NOT attisdropped
+                    AND (attname, atttypid) IN (('version', 'integer'::regtype), ('applied_at', 'timestamptz'::regtype),
+                                                ('functions', 'text'::regtype))), ''),
+       to_regclass('outbox.counter_log') IS NOT NULL`
 
-// read returns a schema's state, and whether it has a migration table. It refuses servers as
-// readServer does, and versions that code whose newest migration is newest may not run beside. The
-// name must be valid. The statements have no parameters, for poolers that change connections between
-// them.
-func read(ctx context.Context, q Querier, name string, newest int) (state State, table bool, err error) {
-	state, table, err = readServer(ctx, q, name)
-	if err != nil || !table {
-		return state, table, err
+// inspect reads what is in a schema. It refuses servers as readServer does, and versions that code
+// whose newest migration is newest may not run beside. The name must be valid. The statements have no
+// parameters, for poolers that change connections between them.
+func inspect(ctx context.Context, q Querier, name string, newest int) (f found, err error) {
+	f, err = readServer(ctx, q, name)
+	if err != nil || !f.table {
+		return f, err
 	}
-	state.Version, state.OldestVersion, err = readVersion(ctx, q, name, newest)
-	if err == nil && state.Version == 0 {
+	err = f.readVersion(ctx, q, name, newest)
+	if err == nil && f.Version == 0 {
 		err = hidden(ctx, q, name, "'migration'")
 	}
-	return state, true, err
+	return f, err
 }
 
 // readServer refuses a server that is too old, a database whose encoding is not UTF8, and a migration
-// table that is another's. It takes no lock on that table.
-func readServer(ctx context.Context, q Querier, name string) (state State, table bool, err error) {
+// table that is another's or from before the first release. It takes no lock on that table.
+func readServer(ctx context.Context, q Querier, name string) (f found, err error) {
 	var number int
-	var database, encoding string
-	var ours bool
-	err = q.QueryRowContext(ctx, rename(serverSQL, name)).Scan(&number, &state.Server, &database, &encoding, &table, &ours)
+	var database, encoding, columns string
+	var before bool
+	err = q.QueryRowContext(ctx, rename(serverSQL, name)).
+		Scan(&number, &f.Server, &database, &encoding, &f.table, &columns, &before)
 	if err != nil {
-		return state, false, fmt.Errorf("schema: look for %s.migration: %w", name, needs(reading, pgerr.WithoutDSN(err)))
+		return f, fmt.Errorf("schema: look for %s.migration: %w", name, needs(reading, pgerr.WithoutDSN(err)))
 	}
-	if err := checkServer(number, state.Server); err != nil {
-		return state, table, err
+	if err := checkServer(number, f.Server); err != nil {
+		return f, err
 	}
-	state.UntestedServer = number/10000 > newestServer
-	if encoding != "UTF8" {
-		return state, table, fmt.Errorf("%w: the database %q has the encoding %s, the outbox needs UTF8: "+
+	f.UntestedServer = number/10000 > newestServer
+	switch {
+	case encoding != "UTF8":
+		err = fmt.Errorf("%w: the database %q has the encoding %s, the outbox needs UTF8: "+
 			"create a database with TEMPLATE template0 ENCODING 'UTF8', and move the data there",
 			ErrUnsupportedEncoding, database, encoding)
+	case f.table && columns == "applied_at version" && before:
+		err = fmt.Errorf("%w: the schema %q is from before the first release, and cannot be migrated: "+
+			"drop the schema, with the tasks in it, and start anew", ErrNotMigrated, name)
+	case f.table && columns != "applied_at functions version":
+		err = foreignError(name, "table migration")
 	}
-	if !ours {
-		return state, table, foreignError(name, "table migration")
-	}
-	return state, table, nil
+	return f, err
 }
 
 const reading = "USAGE on the schema and SELECT on its table migration"
 
-// versionSQL works before the migration that added oldest_version, too. A migration that does not
-// say it is for code that knows it.
+// A migration that does not name the oldest code is for code that knows it.
 const versionSQL = `-- schema: version
-SELECT coalesce(max(version), 0), coalesce(max(coalesce((to_jsonb(m) ->> 'oldest_version')::integer, version)), 0) FROM outbox.migration m`
+SELECT coalesce(max(version), 0), coalesce(max(coalesce(oldest_version, version)), 0),
+       coalesce((SELECT functions FROM outbox.migration ORDER BY version DESC LIMIT 1), ''),
+       coalesce((SELECT relations FROM outbox.migration WHERE relations IS NOT NULL ORDER BY version DESC LIMIT 1), '')
+  FROM outbox.migration`
 
-// readVersion reads the newest applied version and the oldest code that may run beside it. It refuses
-// a schema that is older than the baseline, and one that this code may not run beside.
-func readVersion(ctx context.Context, q Querier, name string, newest int) (version, oldest int, err error) {
-	err = q.QueryRowContext(ctx, rename(versionSQL, name)).Scan(&version, &oldest)
+// readVersion reads the newest applied version, the oldest code that may run beside it, and the
+// hashes of its functions, views and triggers. It refuses a schema that this code may not run beside.
+func (f *found) readVersion(ctx context.Context, q Querier, name string, newest int) error {
+	err := q.QueryRowContext(ctx, rename(versionSQL, name)).
+		Scan(&f.Version, &f.OldestVersion, &f.present.functions, &f.present.relations)
 	if err != nil {
-		return 0, 0, fmt.Errorf("schema: read %s.migration: %w", name, needs(reading, err))
+		return fmt.Errorf("schema: read %s.migration: %w", name, needs(reading, err))
 	}
-	if 0 < version && version < baseline {
-		err = fmt.Errorf("%w: the schema %q is at version %d, from before the first release, and cannot be migrated: "+
-			"drop the schema, with the tasks in it, and start anew", ErrNotMigrated, name, version)
+	if f.Version > newest && f.OldestVersion > newest {
+		return fmt.Errorf("%w: the schema %q is at version %d, which needs code that knows version %d; this code knows %d: upgrade the module",
+			ErrNewer, name, f.Version, f.OldestVersion, newest)
 	}
-	if version > newest && oldest > newest {
-		err = fmt.Errorf("%w: the schema %q is at version %d, which needs code that knows version %d; this code knows %d: upgrade the module",
-			ErrNewer, name, version, oldest, newest)
-	}
-	return version, oldest, err
+	return nil
 }
 
 // The major versions of PostgreSQL that are tested. Newer ones are let pass.

@@ -109,7 +109,7 @@ func files(texts ...string) Option { return func(s *settings) { s.files = texts 
 func second(statements string) string {
 	return statements + `;
 ALTER TABLE outbox.relay ADD COLUMN second integer;
-INSERT INTO outbox.migration (version) VALUES (20);`
+INSERT INTO outbox.migration (version) VALUES (2);`
 }
 
 func first() string { return migrations()[0] }

@@ -5,14 +5,16 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
 // Migrate brings the schema to [Version], creating it if it is missing. When there is nothing to do
-// it only reads, so a role without the right to create passes. Otherwise each version is one
-// transaction, under a lock on the table of versions. Any number of processes may call it at once:
-// one does the work, the others find it done.
+// it only reads, so a role without the right to create passes. Otherwise one transaction applies the
+// missing migrations, and then the functions, views and triggers of this code if others are there,
+// under a lock on the table of versions. Any number of processes may call it at once: one does the
+// work, the others find it done.
 //
 // The role must be allowed to read the table of versions and, when there is something to do, own
 // the outbox's tables; creating the schema takes CREATE on the database. The role that created them
@@ -26,7 +28,7 @@ import (
 // It tries again, with jittered pauses, for a minute: where another transaction is in the way, when
 // it is disturbed by others who migrate, and when the server is starting, stopping, full or refuses
 // connections, or the connection breaks. After a commit of unknown outcome it looks whether the
-// version is there. All else is returned at once. A statement that runs is not cut short after the
+// work is done. All else is returned at once. A statement that runs is not cut short after the
 // minute, only when ctx ends.
 //
 // Errors: ErrUnsupportedServer, ErrUnsupportedEncoding, ErrStatementPooling, ErrRowSecurity, ErrNewer,
@@ -49,7 +51,12 @@ func Migrate(ctx context.Context, db *sql.DB, opts ...Option) error {
 	})
 }
 
-// step applies the next missing version, or reports that none is missing.
+// has reports whether nothing is missing in a schema: newer code has migrated it, or this code.
+func (s *settings) has(f found) bool {
+	return f.Version > s.newest() || f.Version == s.newest() && f.present == s.present.hashes()
+}
+
+// step applies what is missing, or reports that nothing is.
 func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -57,11 +64,11 @@ func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err err
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
 	err = s.inTx(ctx, conn, true, func(tx *sql.Tx) error {
-		state, table, err := read(ctx, tx, s.name, s.newest())
-		if finished = state.Version >= s.newest(); err != nil || finished {
+		f, err := inspect(ctx, tx, s.name, s.newest())
+		if finished = s.has(f); err != nil || finished {
 			return err
 		}
-		if !table {
+		if !f.table {
 			if err := s.checkForeign(ctx, tx); err != nil {
 				return err
 			}
@@ -71,11 +78,8 @@ func (s *settings) step(ctx context.Context, db *sql.DB) (finished bool, err err
 	if err != nil || finished {
 		return finished, err
 	}
-	err = s.inTx(ctx, conn, false, func(tx *sql.Tx) (err error) {
-		finished, err = s.apply(ctx, tx)
-		return err
-	})
-	return finished, err
+	err = s.inTx(ctx, conn, false, func(tx *sql.Tx) error { return s.apply(ctx, tx) })
+	return err == nil, err
 }
 
 // Servers before PostgreSQL 17 do not have the setting.
@@ -110,27 +114,23 @@ func (s *settings) inTx(ctx context.Context, conn *sql.Conn, readOnly bool, fn f
 	return nil
 }
 
-// The table of versions as the first migration has it, so that there is something to lock before
-// it.
-const createMigrationTable = `-- schema: create the table of versions
-DO $$
+// createOnce makes the table of versions as the first migration does, so that there is something to
+// lock before it, unless another process does at the same time. It waits for the other process's
+// commit, and then meets a duplicate, without an error in the server's log.
+func createOnce() string {
+	_, table, _ := strings.Cut(migrations()[0], "CREATE TABLE IF NOT EXISTS outbox.migration (")
+	table, _, _ = strings.Cut(table, "\n);\n")
+	return `-- schema: create the table of versions once
+DO $create$
 BEGIN
   IF to_regnamespace('outbox') IS NULL THEN
     CREATE SCHEMA outbox;
   END IF;
-END
-$$;
-CREATE TABLE IF NOT EXISTS outbox.migration (
-  version    integer     PRIMARY KEY CHECK (version > 0),
-  applied_at timestamptz NOT NULL DEFAULT now()
-);
-`
-
-// createOnce creates the table unless another process does at the same time. It waits for the other
-// process's commit, and then meets a duplicate, without an error in the server's log.
-const createOnce = "-- schema: create the table of versions once\nDO $create$\nBEGIN\n" + createMigrationTable + `EXCEPTION WHEN duplicate_schema OR duplicate_table OR duplicate_object OR unique_violation THEN
+  CREATE TABLE IF NOT EXISTS outbox.migration (` + table + `);
+EXCEPTION WHEN duplicate_schema OR duplicate_table OR duplicate_object OR unique_violation THEN
 END
 $create$`
+}
 
 // What a member of the owner makes would be its own, and out of the reach of functions that have
 // the owner's rights.
@@ -145,16 +145,16 @@ $$`
 
 const ownership = "to own the outbox's schema and tables"
 
-// apply writes the next missing version on tx, unless another process was faster, and reports
-// whether none is missing then.
-func (s *settings) apply(ctx context.Context, tx *sql.Tx) (finished bool, err error) {
-	_, table, err := readServer(ctx, tx, s.name)
+// apply writes all that is missing on tx, unless another process was faster.
+func (s *settings) apply(ctx context.Context, tx *sql.Tx) error {
+	f, err := readServer(ctx, tx, s.name)
 	if err != nil {
-		return false, err
+		return err
 	}
-	if !table {
-		if _, err := tx.ExecContext(ctx, rename(createOnce, s.name)); err != nil {
-			return false, fmt.Errorf("create %s.migration: %w", s.name, needs("CREATE on the database, or on the schema where that exists", err))
+	if !f.table {
+		if _, err := tx.ExecContext(ctx, rename(createOnce(), s.name)); err != nil {
+			return fmt.Errorf("create %s.migration: %w", s.name,
+				needs("CREATE on the database, or on the schema where that exists", err))
 		}
 	}
 	// EXCLUSIVE lets others read, so processes that are up to date do not wait. Nothing is read before
@@ -164,15 +164,18 @@ func (s *settings) apply(ctx context.Context, tx *sql.Tx) (finished bool, err er
 		lock += ";\n" + rename(becomeOwner, s.name)
 	}
 	if _, err := tx.ExecContext(ctx, lock); err != nil {
-		return false, fmt.Errorf("lock %s.migration: %w", s.name, needs(ownership, err))
+		return fmt.Errorf("lock %s.migration: %w", s.name, needs(ownership, err))
 	}
-	version, _, err := readVersion(ctx, tx, s.name, s.newest())
-	if err != nil || version >= s.newest() {
-		return true, err
+	if err := f.readVersion(ctx, tx, s.name, s.newest()); err != nil || s.has(f) {
+		return err
 	}
-	next := max(version+1, baseline)
-	if _, err := tx.ExecContext(ctx, rename(s.files[next-baseline], s.name)); err != nil {
-		return false, fmt.Errorf("apply version %d: %w", next, needs(ownership, err))
+	for version := f.Version + 1; version <= s.newest(); version++ {
+		if _, err := tx.ExecContext(ctx, rename(s.files[version-1], s.name)); err != nil {
+			return fmt.Errorf("apply version %d: %w", version, needs(ownership, err))
+		}
 	}
-	return next == s.newest(), nil
+	if _, err := tx.ExecContext(ctx, rename(s.present.script(f.present), s.name)); err != nil {
+		return fmt.Errorf("apply the functions of version %d: %w", s.newest(), needs(ownership, err))
+	}
+	return nil
 }

@@ -62,15 +62,15 @@ func TestManyProcessesMigrateAtOnce(t *testing.T) {
 	close(start)
 	all.Wait()
 	const got = "SELECT string_agg(version::text, ' ' ORDER BY version) || ' ' || outbox.which() FROM outbox.migration"
-	if got := scan[string](t, open(t, url), got); got != "19 20 newer" {
-		t.Errorf("got the versions and the function %s, want 19 20 newer", got)
+	if got := scan[string](t, open(t, url), got); got != "1 2 newer" {
+		t.Errorf("got the versions and the function %s, want 1 2 newer", got)
 	}
 }
 
 func TestMigrateWritesOnlyInTransactionsAndWithoutParameters(t *testing.T) {
 	db, w := watched(t, pgtest.Database(t))
 	migrate(t, db, files(first(), second("SELECT 1")))
-	if got := len(w.writes()); got != 5 { // the table, and twice the lock and the file
+	if got := len(w.writes()); got != 5 { // the table, the lock, two files, and the functions
 		t.Errorf("got %d writes, want 5: %q", got, w.writes())
 	}
 	if len(w.alone) > 0 || len(w.faults) > 0 {
@@ -122,25 +122,26 @@ func TestMigrateSaysWhichRightIsMissing(t *testing.T) {
 	denied("to own the outbox's schema and tables", files(first(), second("SELECT 1")))
 }
 
-func TestAFailedVersionLeavesThoseBefore(t *testing.T) {
+func TestAFailedVersionLeavesNothing(t *testing.T) {
 	db := open(t, pgtest.Database(t))
 	err := Migrate(t.Context(), db, files(first(), second("SELECT 1/0")))
-	if pgerr.Code(err) != "22012" || !strings.Contains(fmt.Sprint(err), "apply version 20") {
-		t.Fatalf("got %v, want a division by zero in version 20", err)
+	if pgerr.Code(err) != "22012" || !strings.Contains(fmt.Sprint(err), "apply version 2") {
+		t.Fatalf("got %v, want a division by zero in version 2", err)
 	}
-	if got := scan[int](t, db, "SELECT max(version) FROM outbox.migration"); got != baseline {
-		t.Fatalf("got version %d, want %d", got, baseline)
+	if scan[bool](t, db, "SELECT to_regnamespace('outbox') IS NOT NULL") {
+		t.Fatal("there is a schema")
 	}
 	migrate(t, db, files(first(), second("SELECT 1")))
 }
 
-// beforeBaseline is a schema of before the first release: its table of versions had the same form.
-func beforeBaseline(version int) string {
-	return createMigrationTable + fmt.Sprintf("INSERT INTO outbox.migration (version) SELECT generate_series(1, %d)", version)
-}
+// beforeRelease is a schema of before the first release.
+const beforeRelease = `CREATE SCHEMA outbox;
+CREATE TABLE outbox.migration (version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now(), oldest_version integer);
+CREATE TABLE outbox.counter_log (tasks bigint);
+INSERT INTO outbox.migration (version) SELECT generate_series(19, 40);`
 
 func TestWhatCannotBeMigratedIsRefusedBeforeAnyWrite(t *testing.T) {
-	const before = `the schema "outbox" is at version %d, from before the first release, and cannot be migrated: drop the schema, with the tasks in it, and start anew`
+	const before = `the schema "outbox" is from before the first release, and cannot be migrated: drop the schema, with the tasks in it, and start anew`
 	const encoding = " has the encoding %s, the outbox needs UTF8: create a database with"
 	for name, c := range map[string]struct {
 		url       func(testing.TB) string
@@ -151,10 +152,9 @@ func TestWhatCannotBeMigratedIsRefusedBeforeAnyWrite(t *testing.T) {
 		text      string
 		onlyWrite bool // Check may go on
 	}{
-		"a newer schema": {prepare: first() + fmt.Sprintf("INSERT INTO outbox.migration SELECT generate_series(20, %d); INSERT INTO outbox.migration VALUES (999)", Version()),
+		"a newer schema": {prepare: first() + "INSERT INTO outbox.migration VALUES (999)",
 			want: ErrNewer, text: fmt.Sprintf("version 999, which needs code that knows version 999; this code knows %d: upgrade the module", Version())},
-		"version 1":        {prepare: beforeBaseline(1), want: ErrNotMigrated, text: fmt.Sprintf(before, 1)},
-		"version 18":       {prepare: beforeBaseline(18), want: ErrNotMigrated, text: fmt.Sprintf(before, 18)},
+		"before release":   {prepare: beforeRelease, want: ErrNotMigrated, text: before},
 		"an old server":    {from: "current_setting('server_version_num')", to: "'130022'", want: ErrUnsupportedServer, text: "the outbox needs 14 or newer"},
 		"LATIN1":           {url: func(t testing.TB) string { return pgtest.Encoded(t, "LATIN1") }, want: ErrUnsupportedEncoding, text: fmt.Sprintf(encoding, "LATIN1")},
 		"SQL_ASCII":        {url: func(t testing.TB) string { return pgtest.Encoded(t, "SQL_ASCII") }, want: ErrUnsupportedEncoding, text: fmt.Sprintf(encoding, "SQL_ASCII")},
@@ -194,7 +194,7 @@ func TestWhatCannotBeMigratedIsRefusedBeforeAnyWrite(t *testing.T) {
 // As psql and goose apply it.
 func TestTheFirstFileRefusesWhatCannotBeMigrated(t *testing.T) {
 	old := open(t, pgtest.Database(t))
-	run(t, old, beforeBaseline(18))
+	run(t, old, beforeRelease)
 	if _, err := old.Exec(first()); pgerr.Code(err) != "0A000" || !strings.Contains(err.Error(), "before the first release") {
 		t.Errorf("got %v, want SQLSTATE 0A000", err)
 	}

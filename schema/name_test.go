@@ -2,6 +2,7 @@ package schema
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -15,7 +16,7 @@ func TestSQLForTheDefaultNameIsTheFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	const up = "-- +goose Up\n"
-	if want := up + strings.ReplaceAll(strings.Join(migrations(), ""), up, ""); got != want {
+	if want := up + strings.ReplaceAll(strings.Join(migrations(), ""), up, "") + current().annotated(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	for _, name := range badNames {
@@ -29,13 +30,13 @@ func TestSQLForTheDefaultNameIsTheFiles(t *testing.T) {
 // transaction. A character outside of ASCII cannot be stored, or not even be sent, where the
 // database's encoding lacks it.
 func TestFilesAreASCIIAndLeaveTransactionsToTheCaller(t *testing.T) {
-	for i, text := range append(migrations(), rolesScript) {
+	for i, text := range append(slices.Clone(migrations()), rolesScript, current().annotated()) {
 		for _, word := range []string{"BEGIN;", "COMMIT", "ROLLBACK", "CONCURRENTLY", "VACUUM", "\n\\"} {
 			if strings.Contains(code(text), word) {
 				t.Errorf("file %d: %s", i+1, word)
 			}
 		}
-		if text != rolesScript && !strings.HasPrefix(text, "-- +goose Up\n") || strings.Contains(text, "+goose Down") {
+		if i < Version() && !strings.HasPrefix(text, "-- +goose Up\n") || strings.Contains(text, "+goose Down") {
 			t.Errorf("file %d: want goose's Up, and no Down", i+1)
 		}
 		if at := strings.IndexFunc(text, func(r rune) bool { return r > '~' || r < ' ' && r != '\n' }); at >= 0 {

@@ -12,7 +12,8 @@ type Option func(*settings)
 type settings struct {
 	name        string
 	lockTimeout time.Duration
-	files       []string
+	files       []string // the migrations
+	present     present
 	patience    time.Duration // for all tries together
 	grace       time.Duration // for the last statement, when the context has ended
 }
@@ -28,7 +29,7 @@ func Schema(name string) Option { return func(s *settings) { s.name = name } }
 func LockTimeout(d time.Duration) Option { return func(s *settings) { s.lockTimeout = d } }
 
 func newSettings(opts []Option) (*settings, error) {
-	s := &settings{name: defaultSchema, files: migrations(), patience: time.Minute, grace: 10 * time.Second}
+	s := &settings{name: defaultSchema, files: migrations(), present: current(), patience: time.Minute, grace: 10 * time.Second}
 	for _, o := range opts {
 		if o == nil {
 			return nil, errors.New("schema: an Option is nil")
@@ -45,4 +46,4 @@ func newSettings(opts []Option) (*settings, error) {
 }
 
 // newest is the number of the last of the files.
-func (s *settings) newest() int { return baseline + len(s.files) - 1 }
+func (s *settings) newest() int { return len(s.files) }

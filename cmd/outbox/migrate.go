@@ -21,8 +21,8 @@ func (a *app) migrateCommand() *cobra.Command {
 	c.AddCommand(&cobra.Command{
 		Use: "up", Short: "create the schema, or bring it to this command's version", Args: cobra.NoArgs,
 		Example: "  outbox migrate up",
-		Long: `Applies the migrations that are not applied yet, each in a transaction of its own. Any number of
-processes may do it at once. After it, run outbox roles apply again if you use the roles. --timeout
+		Long: `Applies the migrations that are not applied yet, and then the functions, views and triggers of this
+command, in one transaction. Any number of processes may do it at once. After it, run outbox roles apply again if you use the roles. --timeout
 does not bound it.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.migrateUp(c.Context()) },
 	}, &cobra.Command{
@@ -30,9 +30,9 @@ does not bound it.`,
 		Example: "  outbox migrate status -json",
 		RunE:    func(c *cobra.Command, _ []string) error { return a.migrateStatus(c.Context()) },
 	}, &cobra.Command{
-		Use: "print", Short: "print all migrations as one script for psql", Args: cobra.NoArgs,
+		Use: "print", Short: "print the schema as one script for psql", Args: cobra.NoArgs,
 		Example: "  outbox migrate print | psql -v ON_ERROR_STOP=1 -1",
-		Long:    "Prints the SQL of all migrations for --schema, to be applied in one transaction. It needs no database.",
+		Long:    "Prints the SQL of the schema named by --schema, to be applied in one transaction. It needs no database.",
 		RunE:    func(c *cobra.Command, _ []string) error { return a.printScript(schema.SQL) },
 	})
 	return c
@@ -60,8 +60,6 @@ func (a *app) applied(ctx context.Context) (at map[int]time.Time, newest int, er
 			return check
 		case state.Version == 0: // the table may be missing
 			return nil
-		case state.Version < firstVersion():
-			return check
 		}
 		rows, err := q.QueryContext(ctx, `/* outbox: migrations that were applied */
 SELECT version, applied_at FROM "`+a.schema+`".migration ORDER BY version`)
@@ -87,18 +85,16 @@ var fileNames = sync.OnceValue(func() []string {
 	return names
 })
 
-func firstVersion() int { return schema.Version() - len(fileNames()) + 1 }
-
 func (a *app) migrateStatus(ctx context.Context) error {
 	at, newest, err := a.applied(ctx)
 	if err != nil {
 		return err
 	}
 	t := newTable(">VERSION", "NAME", "APPLIED")
-	for v := firstVersion(); v <= max(newest, schema.Version()); v++ {
+	for v := 1; v <= max(newest, schema.Version()); v++ {
 		name := "of a newer command"
-		if i := v - firstVersion(); i < len(fileNames()) {
-			_, name, _ = strings.Cut(strings.TrimSuffix(fileNames()[i], ".sql"), "_")
+		if v <= len(fileNames()) {
+			_, name, _ = strings.Cut(strings.TrimSuffix(fileNames()[v-1], ".sql"), "_")
 		}
 		applied := cmp.Or(text(at[v]), "pending")
 		t.add(object{{"version", v}, {"name", name}, {"applied_at", at[v]}}, v, name, applied)

@@ -58,8 +58,8 @@ func up(ctx context.Context, db *sql.DB, files fs.FS, dir, table string) (versio
 	return version, err
 }
 
-// upFiles are the .sql files with the names that golang-migrate knows: 00019_relays.sql is
-// 00019_relays.up.sql. There are no down files, as the outbox's schema has no way back.
+// upFiles are the .sql files with the names that golang-migrate knows: 00001_tables.sql is
+// 00001_tables.up.sql. There are no down files, as the outbox's schema has no way back.
 //
 // golang-migrate sends a file as one query, which PostgreSQL runs as one transaction: what fails
 // leaves nothing. (So do not set MultiStatementEnabled, which cuts files at semicolons, those in

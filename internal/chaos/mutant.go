@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
 
 // edit replaces a text that is in a file of the module once, or once in a function of the schema,
-// such as outbox.claim_task: then in the last migration that defines it.
+// such as outbox.claim_task: then in the file that defines it.
 type edit struct{ in, old, new string }
 
 // chaosRun is a run of this program that fails with one of the expected kinds of violation.
@@ -44,7 +43,7 @@ func (m mutant) mutated(root string) (texts map[string]string, err error) {
 		path, function := filepath.Join(root, e.in), ""
 		if strings.HasPrefix(e.in, "outbox.") {
 			function = "CREATE OR REPLACE FUNCTION " + e.in + "("
-			if path, err = lastMigration(root, function); err != nil {
+			if path, err = fileOf(root, function); err != nil {
 				return nil, err
 			}
 		}
@@ -58,7 +57,7 @@ func (m mutant) mutated(root string) (texts map[string]string, err error) {
 		text := texts[path]
 		from, to := 0, len(text)
 		if function != "" {
-			from = strings.LastIndex(text, function)
+			from = strings.Index(text, function)
 			body, _, _ := strings.Cut(text[from:], "\n$$;")
 			to = from + len(body)
 		}
@@ -70,13 +69,13 @@ func (m mutant) mutated(root string) (texts map[string]string, err error) {
 	return texts, nil
 }
 
-// lastMigration is the newest one that has the text.
-func lastMigration(root, text string) (path string, err error) {
-	all, err := filepath.Glob(filepath.Join(root, "schema", "0*.sql"))
+// fileOf is the file of the schema's functions that has the text.
+func fileOf(root, text string) (path string, err error) {
+	all, err := filepath.Glob(filepath.Join(root, "schema", "functions", "*.sql"))
 	if err != nil {
 		return "", err
 	}
-	for _, path := range slices.Backward(all) {
+	for _, path := range all {
 		sql, err := os.ReadFile(path)
 		if err != nil {
 			return "", err
@@ -85,7 +84,7 @@ func lastMigration(root, text string) (path string, err error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("no migration has %q", text)
+	return "", fmt.Errorf("no file of functions has %q", text)
 }
 
 // overlay writes the changed sources to dir, and returns the file that go build -overlay takes.

@@ -1,16 +1,9 @@
--- +goose Up
--- A run that was throttled is in the timeline, and several in a row are one entry.
--- With psql: psql -v ON_ERROR_STOP=1 -1 -f 00038_throttled.sql
+-- The timeline of a task: what became of its attempts.
 
-COMMENT ON COLUMN outbox.task.timeline
-  IS 'failed, throttled and lost runs, deaths, redrives and replacements, the oldest first, at most '
-     '20; NULL: none';
-
--- The timeline with more events, which happened now unless they say when. An entry that says
+-- Returns the timeline with more events, which happened now unless they say when. An entry that says
 -- throttled right after another one replaces it: at stays, times counts them, and last is the time
 -- of the newest. Of more than 20 the timeline keeps the newest, the last redrive, the last
 -- replacement and, as the one in which the trouble began, the first after these.
--- +goose StatementBegin
 CREATE OR REPLACE FUNCTION outbox.add_events(timeline jsonb, added jsonb) RETURNS jsonb
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
   WITH given AS (
@@ -39,6 +32,18 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
      LIMIT 20)
   SELECT jsonb_agg(kept.event ORDER BY kept.i) FROM kept
 $$;
--- +goose StatementEnd
 
-INSERT INTO outbox.migration (version) VALUES (38) ON CONFLICT DO NOTHING;
+-- Returns the runs of a task that were lost after the given number of attempts, as events; NULL if
+-- there are none. They are those in the journal of other relays, except the tokens whose relays may
+-- live.
+CREATE OR REPLACE FUNCTION outbox.lost_runs(of_task bigint, attempts integer, living uuid[],
+  of_relay uuid) RETURNS jsonb
+LANGUAGE sql STABLE STRICT SET enable_seqscan = off SET search_path = pg_catalog, pg_temp AS $$
+  SELECT jsonb_agg(jsonb_build_object('event', 'lost', 'attempt', attempts + l.n,
+                                      'at', l.started_at, 'relay', l.relay_id) ORDER BY l.n)
+    FROM (SELECT r.started_at, r.relay_id,
+                 row_number() OVER (ORDER BY r.started_at, r.token) AS n
+            FROM outbox.running r
+           WHERE r.task_id = of_task AND r.task_ids IS NULL AND NOT r.lost_connection
+             AND r.relay_id <> of_relay AND r.token <> ALL (living)) AS l
+$$;

@@ -1,40 +1,6 @@
--- +goose Up
--- Which database the tasks are of. Relays leave the tasks of a copy alone until it is adopted.
--- With psql: psql -v ON_ERROR_STOP=1 -1 -f 00037_origin.sql
+-- Which database the tasks are of.
 
--- One row. There are more if the rows of another database were loaded into this one.
-CREATE TABLE IF NOT EXISTS outbox.origin (
-  database_id    uuid PRIMARY KEY DEFAULT gen_random_uuid(),
-  database_name  text COLLATE "C" NOT NULL,
-  system_id      bigint,
-  database_oid   oid         NOT NULL,
-  table_oid      oid         NOT NULL,
-  server_version integer     NOT NULL,
-  environment    text COLLATE "C",
-  noted_at       timestamptz NOT NULL DEFAULT now(),
-  row_xid        xid,
-  CONSTRAINT origin_environment_check
-    CHECK (octet_length(environment) BETWEEN 1 AND 128 AND environment !~ '[[:cntrl:]]')
-);
-COMMENT ON TABLE outbox.origin IS 'the database that the tasks are of, as it was noted';
-COMMENT ON COLUMN outbox.origin.database_id
-  IS 'made by the migration, and anew by the command outbox adopt';
-COMMENT ON COLUMN outbox.origin.system_id      IS 'of pg_control_system(); NULL: hidden';
-COMMENT ON COLUMN outbox.origin.table_oid
-  IS 'of this table: a dump does not keep it, pg_upgrade and physical copies do';
-COMMENT ON COLUMN outbox.origin.server_version IS 'the major version';
-COMMENT ON COLUMN outbox.origin.row_xid
-  IS 'xmin of this row: a dump does not keep that either; two new servers may give the same oids';
-COMMENT ON COLUMN outbox.origin.environment
-  IS 'relay.Config.Environment of the first relay that named one';
-
--- One row, once a relay has run.
-CREATE OR REPLACE VIEW outbox.identity AS
-SELECT database_id FROM outbox.origin ORDER BY noted_at, database_id LIMIT 1;
-COMMENT ON VIEW outbox.identity IS 'the id of this database: task ids are unique together with it';
-
--- What this database is.
--- +goose StatementBegin
+-- Returns what this database is.
 CREATE OR REPLACE FUNCTION outbox.this_database(
   OUT name text, OUT system_id bigint, OUT database_oid oid, OUT table_oid oid,
   OUT server_version integer)
@@ -51,15 +17,13 @@ BEGIN
   END;
 END
 $$;
--- +goose StatementEnd
 
--- What was noted, and whether that is this database. A relay of that environment is refused if any
--- row says so. These are the own database:
+-- Returns what was noted, and whether that is this database. A relay of that environment is refused if
+-- any row says so. These are the own database:
 --   the same server and database, whatever was restored in it, but no copy beside its original;
 --   after pg_upgrade, which makes a new system identifier and keeps the oids and the row itself;
 --   where the identifier is hidden, one in which these are the same;
 --   one made by CREATE DATABASE with a TEMPLATE in which nothing that waits is older than itself.
--- +goose StatementBegin
 CREATE OR REPLACE FUNCTION outbox.origin_state(
   of_environment text,
   OUT database_id uuid, OUT database_name text, OUT environment text, OUT noted_at timestamptz,
@@ -103,11 +67,9 @@ BEGIN
   END LOOP;
 END
 $$;
--- +goose StatementEnd
 
 -- Notes what this database is, unless a relay of that environment is refused or the role may not
--- write it, and returns the state. The id stays, but in a database that was made of a template.
--- +goose StatementBegin
+-- write it, and returns the state. The id stays, except in a database that was made of a template.
 CREATE OR REPLACE FUNCTION outbox.note_origin(
   of_environment text,
   OUT database_id uuid, OUT database_name text, OUT environment text, OUT noted_at timestamptz,
@@ -153,12 +115,10 @@ BEGIN
   RETURN QUERY SELECT * FROM outbox.origin_state(of_environment);
 END
 $$;
--- +goose StatementEnd
 
 -- Makes this database the tasks' own. What the relays of the original had begun is forgotten: their
 -- leases are ready again, without the attempt that they had begun. keep_id says that the original is
--- gone, and its relays with it. What is no copy is left alone: all are NULL.
--- +goose StatementBegin
+-- gone, and its relays with it. A database that is no copy is left alone: all results are NULL.
 CREATE OR REPLACE FUNCTION outbox.adopt(
   keep_id boolean, discard boolean, of_environment text,
   OUT leases bigint, OUT tasks bigint, OUT dead bigint, OUT schedules bigint)
@@ -206,12 +166,6 @@ BEGIN
   END IF;
 END
 $$;
--- +goose StatementEnd
-
-REVOKE EXECUTE ON FUNCTION outbox.adopt FROM PUBLIC;
--- Roles that were given rights by hand have none on new tables. The id is no secret.
-GRANT SELECT ON outbox.identity TO PUBLIC;
+REVOKE EXECUTE ON FUNCTION outbox.adopt(boolean, boolean, text) FROM PUBLIC;
 
 SELECT outbox.note_origin(NULL);
-
-INSERT INTO outbox.migration (version) VALUES (37) ON CONFLICT DO NOTHING;

@@ -1,0 +1,42 @@
+-- The counts of dead letters, and of what TRUNCATE takes away.
+
+-- Counts new dead letters.
+CREATE OR REPLACE FUNCTION outbox.dead_task_added() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
+  SELECT count(*), count(*), task_type, 'dead' FROM added GROUP BY task_type;
+  RETURN NULL;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION outbox.dead_task_added() FROM PUBLIC;
+
+-- Counts dead letters that are gone.
+CREATE OR REPLACE FUNCTION outbox.dead_task_removed() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO outbox.counter_log (tasks, task_type, kind)
+  SELECT -count(*), task_type, 'dead' FROM removed GROUP BY task_type;
+  RETURN NULL;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION outbox.dead_task_removed() FROM PUBLIC;
+
+-- Counts after a TRUNCATE. Its rows count as never enqueued: they did not finish. It sees all counts,
+-- as TRUNCATE waits for all writers; above READ COMMITTED it is as inexact as TRUNCATE itself.
+CREATE OR REPLACE FUNCTION outbox.task_truncated() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO outbox.counter_log (tasks, arrived, task_type, kind)
+  SELECT -sum(tasks), CASE kind WHEN 'dead' THEN 0 ELSE -sum(tasks) END, task_type, kind
+    FROM (SELECT tasks, task_type, kind FROM outbox.counter
+          UNION ALL SELECT tasks, task_type, kind FROM outbox.counter_log) AS c
+   WHERE CASE TG_TABLE_NAME
+           WHEN 'task' THEN kind NOT IN ('dead', 'failed', 'canceled')
+           ELSE kind = 'dead'
+         END
+   GROUP BY task_type, kind HAVING sum(tasks) <> 0;
+  RETURN NULL;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION outbox.task_truncated() FROM PUBLIC;

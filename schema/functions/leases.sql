@@ -1,0 +1,165 @@
+-- Functions that relays call to lease tasks, and to finish leased ones. The settings are as in
+-- claims.sql.
+
+-- Leases up to most tasks of a type: if there are pivots, up to lead from each on, whose priority is at
+-- most theirs, and then from a place in the lane on; or by due time, as claim_tasks. As in claim_task, a
+-- pivot's scan is bounded first, by so many ids; for what is missing then it is not. It counts their
+-- attempts, but not that of a task that a process died of, which may have to wait for another one.
+-- leased_until is what the task's own timeout gives with timeout_us a millisecond and margin_us, or
+-- registered_us from now.
+--
+-- The locks come first, in a statement of their own: the next one sees what each row is like under its
+-- lock, and reaches it by its place. A place is that of one version of a row: another transaction may
+-- have moved the task, and another may be there by now.
+--
+-- tasks has a line for each task, in no order, with what columns have as text, separated by tabs, NULL
+-- as nothing: task_id, place, priority, attempt, run_at and (if it is not the same) created_at in
+-- microseconds since 1970, the relay that died while it ran the task, the payload, optional_columns. No
+-- column has a tab or the end of a line in its text: JSON writes them as \t and \n in strings.
+CREATE OR REPLACE FUNCTION outbox.lease_tasks(
+  of_type text, most integer, of_relay uuid, of_token uuid, registered_us bigint,
+    timeout_us bigint, margin_us bigint,
+  from_priority smallint, from_attempt smallint, from_id bigint,
+  pivots bigint[], pivot_priority smallint, pivot_attempt smallint, lead integer, id_span bigint,
+  due_from bigint DEFAULT NULL,
+  OUT tasks text, OUT xid text)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+  SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  places      tid[];
+  lost_ids    bigint[];
+  lost_relays uuid[];
+  lines       text;
+  n           integer;
+  pass        integer := CASE WHEN due_from IS NOT NULL THEN 4
+    WHEN cardinality(pivots) > 0 THEN 1 ELSE 3 END;
+BEGIN
+  LOOP
+    IF pass = 1 THEN
+      SELECT array_agg(f.place), array_agg(f.task_id) FILTER (WHERE f.relay_id IS NOT NULL),
+             array_agg(f.relay_id) FILTER (WHERE f.relay_id IS NOT NULL)
+        INTO places, lost_ids, lost_relays
+        FROM (SELECT l.place, l.task_id, l.relay_id FROM unnest(pivots) AS p (task_id)
+               CROSS JOIN LATERAL (
+                 SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
+                  WHERE t.state = 'ready' AND t.task_type = of_type
+                    AND t.priority = pivot_priority AND t.attempt = pivot_attempt
+                    AND t.task_id >= p.task_id AND t.task_id <= p.task_id + id_span
+                    AND NOT EXISTS (SELECT FROM outbox.task_type p
+                                     WHERE p.task_type = of_type AND p.paused)
+                  ORDER BY t.task_id LIMIT lead FOR UPDATE SKIP LOCKED) l
+               LIMIT most) f;
+    ELSIF pass = 2 THEN
+      SELECT array_agg(f.place), array_agg(f.task_id) FILTER (WHERE f.relay_id IS NOT NULL),
+             array_agg(f.relay_id) FILTER (WHERE f.relay_id IS NOT NULL)
+        INTO places, lost_ids, lost_relays
+        FROM (SELECT l.place, l.task_id, l.relay_id FROM unnest(pivots) AS p (task_id)
+               CROSS JOIN LATERAL (
+                 SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
+                  WHERE t.state = 'ready' AND t.task_type = of_type
+                    AND (t.priority, t.attempt, t.task_id)
+                     >= (pivot_priority, pivot_attempt, p.task_id)
+                    AND t.priority <= pivot_priority
+                    AND NOT EXISTS (SELECT FROM outbox.task_type p
+                                     WHERE p.task_type = of_type AND p.paused)
+                  ORDER BY t.priority, t.attempt, t.task_id LIMIT lead FOR UPDATE SKIP LOCKED) l
+               LIMIT most) f;
+    ELSIF pass = 3 THEN
+      SELECT array_agg(f.place), array_agg(f.task_id) FILTER (WHERE f.relay_id IS NOT NULL),
+             array_agg(f.relay_id) FILTER (WHERE f.relay_id IS NOT NULL)
+        INTO places, lost_ids, lost_relays
+        FROM (SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
+          WHERE t.state = 'ready' AND t.task_type = of_type
+                 AND (t.priority, t.attempt, t.task_id) >= (from_priority, from_attempt, from_id)
+                 AND NOT EXISTS (SELECT FROM outbox.task_type p
+                                  WHERE p.task_type = of_type AND p.paused)
+               ORDER BY t.priority, t.attempt, t.task_id LIMIT most FOR UPDATE SKIP LOCKED) f;
+    ELSE
+      SELECT array_agg(f.place), array_agg(f.task_id) FILTER (WHERE f.relay_id IS NOT NULL),
+             array_agg(f.relay_id) FILTER (WHERE f.relay_id IS NOT NULL)
+        INTO places, lost_ids, lost_relays
+        FROM (SELECT t.ctid AS place, t.task_id, t.relay_id FROM outbox.task t
+          WHERE t.state = 'ready' AND t.task_type = of_type
+                 AND (t.run_at, t.task_id)
+                  >= (timestamptz 'epoch' + due_from * interval '1 microsecond', from_id)
+                 AND NOT EXISTS (SELECT FROM outbox.task_type p
+                                  WHERE p.task_type = of_type AND p.paused)
+               ORDER BY t.run_at, t.task_id LIMIT most FOR UPDATE SKIP LOCKED) f;
+    END IF;
+    IF places IS NOT NULL THEN
+      WITH leased AS (
+        UPDATE outbox.task t
+           SET state = 'leased', attempt = CASE WHEN t.relay_id IS NULL
+             THEN LEAST(t.attempt + 1, 32767) ELSE t.attempt END,
+               attempted_at = clock_timestamp(), relay_id = of_relay, lease_token = of_token,
+               leased_until = clock_timestamp() + COALESCE(t.timeout_ms * timeout_us + margin_us,
+                 registered_us) * interval '1 microsecond'
+         WHERE t.ctid = ANY (places)
+        RETURNING concat_ws(E'\t', t.task_id, t.ctid, t.priority, t.attempt,
+          (date_part('epoch', t.run_at) * 1000000)::bigint,
+                    CASE WHEN t.created_at <> t.run_at
+                      THEN ((date_part('epoch', t.created_at) * 1000000)::bigint)::text ELSE '' END,
+                    CASE WHEN lost_ids IS NULL THEN ''
+                      ELSE COALESCE(lost_relays[array_position(lost_ids, t.task_id)]::text, '') END,
+                    t.payload, COALESCE(outbox.optional_columns(t), '')) AS line)
+      SELECT string_agg(line, E'\n'), count(*) INTO lines, n FROM leased;
+      tasks := concat_ws(E'\n', tasks, lines);
+      most := most - n;
+      xid := pg_current_xact_id()::text;
+    END IF;
+    EXIT WHEN most <= 0 OR pass >= 3;
+    pass := pass + 1;
+  END LOOP;
+END
+$$;
+
+-- Deletes leased tasks that are done, each under its token, and returns those that it had not to
+-- delete: their leases are lost. The ids ascend; the n-th has the place and the nth[n]-th token. A
+-- second statement is for those that were moved, as by task.Extend. A row that another transaction
+-- holds for longer must not hold up the others. The lock_timeout is longer than deadlock_timeout,
+-- after which PostgreSQL ends a deadlock in a better way.
+CREATE OR REPLACE FUNCTION outbox.finish_tasks(ids bigint[], places tid[], tokens uuid[],
+  nth integer[]) RETURNS SETOF bigint
+LANGUAGE plpgsql SET lock_timeout = '2s' SET enable_seqscan = off SET jit = off
+  SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  gone bigint[];
+  more bigint[];
+BEGIN
+  WITH d AS (
+    DELETE FROM outbox.task t
+     WHERE t.ctid = ANY (places) AND t.task_id = ids[width_bucket(t.task_id, ids)]
+       AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]
+    RETURNING t.task_id)
+  SELECT array_agg(d.task_id) INTO gone FROM d;
+  IF cardinality(gone) = cardinality(ids) THEN
+    RETURN;
+  END IF;
+  WITH d AS (
+    DELETE FROM outbox.task t
+     WHERE t.task_id = ANY (ids) AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]
+    RETURNING t.task_id)
+  SELECT array_agg(d.task_id) INTO more FROM d;
+  RETURN QUERY SELECT i FROM unnest(ids) AS i WHERE i <> ALL (COALESCE(gone, '{}'))
+    AND i <> ALL (COALESCE(more, '{}'));
+END
+$$;
+
+-- Deletes a leased task under its token, and returns the transaction's id and when the attempt began,
+-- in microseconds since 1970; NULL if the lease is lost. The settings are the transaction's, and made
+-- before the row is locked. They bound what the app does then, whose row must not stay locked for
+-- long.
+CREATE OR REPLACE FUNCTION outbox.complete_task(of_id bigint, of_token uuid) RETURNS text
+LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  taken   text;
+  setting text := set_config('idle_in_transaction_session_timeout', '60s', true)
+    || set_config('statement_timeout', '30s', true) || set_config('lock_timeout', '10s', true);
+BEGIN
+  DELETE FROM outbox.task t WHERE t.task_id = of_id AND t.lease_token = of_token
+  RETURNING concat(pg_current_xact_id(), ' ', (date_part('epoch', t.attempted_at) * 1000000)::bigint)
+       INTO taken;
+  RETURN taken;
+END
+$$;

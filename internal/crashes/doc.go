@@ -1,4 +1,3 @@
-// Package crashes holds the tests of relays in processes of their own, which are killed and frozen
-// while they work. It has nothing but tests; what they share with those of the package relay is in
-// relaytest.
+// Package crashes holds the tests of relays in processes of their own, which are killed while they
+// work. It has nothing but tests.
 package crashes

@@ -2,128 +2,137 @@ package crashes_test
 
 import (
 	"context"
-	"database/sql"
 	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/txoutbox/outbox"
-	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/child"
+	"github.com/txoutbox/outbox/internal/devpg/pgtest"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-const limitedTo = 3
+const (
+	limit     = 3   // calls of a LIMITED type, in all relays
+	perSecond = 100 // tasks of a RATED type
+)
 
-// limited registers handlers of each kind that may run three times in all relays. Each call is in the table inside while it
-// runs, committed on the side, and notes in the table crowd when it finds more than three there.
-func limited(side *sql.DB) *handlers.Registry {
-	work := func(taskType string, taskID int64) error {
-		_, err := side.Exec(`INSERT INTO inside (task_type, task_id, pid) VALUES ($1, $2, $3)`, taskType, taskID, os.Getpid())
-		if err != nil {
-			return err
-		}
-		if _, err = side.Exec(`INSERT INTO crowd SELECT task_type, count(*) FROM inside WHERE task_type = $1 AND pid NOT IN (SELECT pid FROM dead) GROUP BY 1 HAVING count(*) > $2`, taskType, limitedTo); err != nil {
-			return err
-		}
-		<-time.After(300 * time.Millisecond) // work
-		_, err = side.Exec(`DELETE FROM inside WHERE task_type = $1 AND task_id = $2 AND pid = $3`, taskType, taskID, os.Getpid())
+// limited is in the table inside while it runs, and notes in the table crowd if it finds more than
+// the limit there.
+func (w worker) limited(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+	task := tasks[0]
+	_, err := w.side.Exec(`INSERT INTO inside VALUES ($1, $2, $3)`, task.Type, task.ID, os.Getpid())
+	if err != nil {
 		return err
 	}
-	reg := handlers.New()
-	total, many := handlers.MaxRunningTotal(limitedTo), handlers.MaxAttempts(1000)
-	relaytest.Tx(reg, relaytest.TypeTx, func(_ context.Context, _ *sql.Tx, task *outbox.Task[relaytest.Payload]) error {
-		return work("TX", task.ID)
-	}, total, many)
-	handlers.Batch(reg, relaytest.TypeBatch, 5, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[relaytest.Payload]) error {
-		return work("BATCH", tasks[0].ID)
-	}, total, many)
-	handlers.Leased(reg, relaytest.TypeLeased, func(_ context.Context, task *outbox.Task[relaytest.Payload]) error { return work("LEASED", task.ID) }, total, many)
-	return reg
-}
-
-func newLimitedDatabase(t testing.TB) *relaytest.Database {
-	db := relaytest.NewDatabase(t)
-	db.Do(t, `CREATE TABLE inside (task_type text, task_id bigint, pid int); CREATE TABLE crowd (task_type text, n int); CREATE TABLE dead (pid int)`)
-	return db
-}
-
-// slotsAreTaken fails unless three calls of each type run in nearly all samples.
-func slotsAreTaken(t *testing.T, db *relaytest.Database, kinds []string, running string) {
-	sample := func() bool {
-		samples, full := 0, map[string]int{}
-		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); samples++ {
-			for _, kind := range kinds {
-				if db.Int(t, running, kind) == limitedTo {
-					full[kind]++
-				}
-			}
-			<-time.After(10 * time.Millisecond)
-		}
-		for _, kind := range kinds {
-			t.Logf("%s: %.1f %% of %d samples have all three", kind, 100*float64(full[kind])/float64(samples), samples)
-		}
-		return !slices.ContainsFunc(kinds, func(kind string) bool { return full[kind]*10 < samples*9 })
+	_, err = w.side.Exec(`INSERT INTO crowd SELECT task_type, count(*) FROM inside WHERE task_type = $1
+		AND pid NOT IN (SELECT pid FROM dead) GROUP BY 1 HAVING count(*) > $2`, task.Type, limit)
+	if err != nil {
+		return err
 	}
-	for round := 1; !sample(); round++ { // other load on the machine may spoil one
-		if round == 6 {
-			t.Errorf("in none of %d rounds all three were running in 90 %% of the samples", round)
-			break
-		}
-	}
+	pause(context.Background(), 300*time.Millisecond)
+	_, err = w.side.Exec(`DELETE FROM inside WHERE task_id = $1 AND pid = $2`, task.ID, os.Getpid())
+	return err
 }
 
 // Four processes have six workers each. Never more than three calls of a type run at once. Three run
-// again after a process was killed while it held slots, with OUTBOX_TEST_LONG=1 one for each type.
+// again after a process was killed while it held slots.
 func TestALimitOfATypeHoldsInAllProcessesAndSurvivesTheirDeath(t *testing.T) {
 	needs.CI(t)
 	t.Parallel()
-	kinds := []string{"TX", "BATCH", "LEASED"}
-	db := newLimitedDatabase(t)
-	processes := map[int]*process{}
-	for range 4 {
-		p := start(t, db, "limited", 6)
-		processes[p.Pid] = p
+	db := newDatabase(t, pgtest.Server(t))
+	types := []string{"LIMITED_TX", "LIMITED_BATCH", "LIMITED_LEASED"}
+	f := &fleet{db: db, workers: 6, once: true}
+	f.start(t, 4)
+	for _, name := range types {
+		enqueue(t, db, name, 2000, `{}`)
 	}
-	for _, kind := range kinds {
-		db.Enqueue(t, kind, 2000)
-	}
-	relaytest.Eventually(t, 30*time.Second, "all processes are there and all slots are taken", func() bool {
-		return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 4 && db.Int(t, `SELECT count(*) FROM inside`) == 3*limitedTo
-	})
-	const running = `SELECT count(*) FROM inside WHERE task_type = $1 AND pid NOT IN (SELECT pid FROM dead)`
-	if os.Getenv("OUTBOX_TEST_TIMING") != "" {
-		slotsAreTaken(t, db, kinds, running)
-	}
-	for _, kind := range relaytest.Part(kinds, 1) {
-		var p *process
-		relaytest.Eventually(t, 30*time.Second, "a process holds a slot of "+kind, func() bool {
-			p = processes[db.Int(t, `SELECT COALESCE(min(pid), 0) FROM inside WHERE task_type = $1 AND pid NOT IN (SELECT pid FROM dead)`, kind)]
-			return p != nil
-		})
-		db.Do(t, `INSERT INTO dead VALUES ($1)`, p.Pid)
-		p.Kill9()
-		if err := declareDead(db, p); err != nil {
-			t.Fatal(err)
-		}
-		delete(processes, p.Pid)
-		began := time.Now()
-		for _, of := range kinds {
-			relaytest.Eventually(t, 30*time.Second, "all slots of "+of+" are taken again", func() bool {
-				return db.Int(t, running, of) == limitedTo
+	const living = `SELECT count(*) FROM inside WHERE task_type = $1 AND pid NOT IN (SELECT pid FROM dead)`
+	full := func() {
+		t.Helper()
+		for _, name := range types {
+			relaytest.Eventually(t, 30*time.Second, "all slots of "+name+" are taken", func() bool {
+				return db.Int(t, living, name) == limit
 			})
-			t.Logf("%s: three again %v after the death of one process", of, time.Since(began).Round(time.Millisecond))
 		}
 	}
-	if n := db.Int(t, `SELECT count(*) FROM crowd`); n > 0 {
-		t.Errorf("%d times more than three ran at once: %s", n, db.Text(t, `SELECT json_agg(c) FROM crowd c`))
+	full()
+	for _, name := range relaytest.Part(types, 1) {
+		var victim *child.Process
+		relaytest.Eventually(t, 30*time.Second, "a process holds a slot of "+name, func() bool {
+			pid := db.Int(t, `SELECT coalesce(min(pid), 0) FROM inside WHERE task_type = $1
+				AND pid NOT IN (SELECT pid FROM dead)`, name)
+			alive := f.running()
+			i := slices.IndexFunc(alive, func(p *child.Process) bool { return p.Pid == pid })
+			if i >= 0 {
+				victim = alive[i]
+			}
+			return i >= 0
+		})
+		db.Do(t, `INSERT INTO dead VALUES ($1)`, victim.Pid)
+		kill9(victim)
+		full()
 	}
-	if n := db.Int(t, `SELECT count(DISTINCT task_type) FROM outbox.task WHERE state = 'ready'`); n != 3 {
+	if crowd := db.Text(t, `SELECT json_agg(c) FROM crowd c`); crowd != "" {
+		t.Errorf("more than three ran at once: %s", crowd)
+	}
+	if n := db.Int(t, `SELECT count(DISTINCT task_type) FROM outbox.task WHERE state = 'ready'`); n != len(types) {
 		t.Errorf("%d types have work left: the test shows nothing", n)
 	}
-	for _, p := range processes {
-		p.Kill9()
+	for _, p := range f.running() {
+		kill9(p)
 	}
 	db.Do(t, `TRUNCATE outbox.task`)
+}
+
+// rated notes the starts of its tasks.
+func (w worker) rated(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+	for _, task := range tasks {
+		if _, err := w.side.ExecContext(ctx, noteStart, task.ID, task.Type, task.Attempt, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestTheRateOfATypeHoldsInAllProcessesAndIsReached(t *testing.T) {
+	needs.Timing(t)
+	db := newDatabase(t, pgtest.Server(t))
+	types := []string{"RATED_TX", "RATED_BATCH", "RATED_LEASED"}
+	for _, name := range types {
+		enqueue(t, db, name, 6000, `{}`)
+	}
+	f := &fleet{db: db, workers: 10}
+	f.start(t, 3)
+	relaytest.Eventually(t, 30*time.Second, "all have begun", func() bool {
+		return db.Int(t, `SELECT count(*) FROM outbox.relay`) == 3 &&
+			db.Int(t, `SELECT count(DISTINCT task_type) FROM start`) == 3
+	})
+	reached := map[string]int{}
+	slow := func(name string) bool { return reached[name] < perSecond*9/10 }
+	for round := 0; round < 6 && slices.ContainsFunc(types, slow); round++ { // other load on the machine may spoil one
+		began := db.Text(t, `SELECT clock_timestamp()`)
+		pause(t.Context(), 3*time.Second)
+		for _, name := range types {
+			n := db.Int(t, `SELECT count(*) FROM start WHERE task_type = $1 AND at BETWEEN $2::timestamptz
+				AND $2::timestamptz + interval '3 s'`, name, began)
+			reached[name] = max(reached[name], n/3)
+		}
+	}
+	for _, name := range types {
+		if slow(name) {
+			t.Errorf("%s: %d tasks started in a second with work waiting, want %d at least", name, reached[name], perSecond*9/10)
+		}
+		// A handler begins a little after its task's token was taken.
+		most := db.Int(t, `SELECT max(n) FROM (SELECT count(*) OVER (ORDER BY at RANGE BETWEEN '1 s' PRECEDING
+			AND CURRENT ROW) AS n
+			FROM start WHERE task_type = $1) AS w`, name)
+		if most > perSecond*12/10+2+10 {
+			t.Errorf("%s: %d tasks started in one second, want %d at most, and ten that were late", name, most,
+				perSecond*12/10+2)
+		}
+	}
+	db.Do(t, `DELETE FROM outbox.task WHERE task_id IN (SELECT task_id FROM outbox.task FOR UPDATE SKIP LOCKED)`)
 }

@@ -151,3 +151,20 @@ func TestAClockThatWasAheadDoesNotStopASchedule(t *testing.T) {
 		t.Errorf("next at %s, and then at %s", next, got)
 	}
 }
+
+// A relay that fires a schedule has locked its row. Another relay passes over the schedule.
+func TestTwoRelaysFireAScheduleOnce(t *testing.T) {
+	t.Parallel()
+	db := relaytest.NewDatabase(t)
+	p := newProcess(t, db, 1)
+	p.pass(t)
+	db.Do(t, `UPDATE outbox.schedule SET next_at = now() - interval '1 minute'`)
+	release := db.Hold(t, `SELECT FROM outbox.schedule FOR UPDATE`)
+	for _, want := range []int{0, 1, 1} {
+		p.pass(t)
+		if got := db.Int(t, `SELECT count(*) FROM outbox.task`); got != want {
+			t.Errorf("%d tasks, want %d", got, want)
+		}
+		release()
+	}
+}

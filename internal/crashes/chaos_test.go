@@ -1,0 +1,25 @@
+//go:build unix
+
+package crashes_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Relays are killed for ten seconds, and nothing is lost, doubled or left behind. internal/chaos is
+// a module of its own, as it has a NATS server.
+func TestTenSecondsOfChaos(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "chaos")
+	if out, err := exec.Command("go", "build", "-o", program, "../chaos").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "-faults", "kill", "-for", "10s", "-tasks", "3000", "-producers", "1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	} else {
+		t.Logf("%s", out)
+	}
+}

@@ -9,7 +9,7 @@ import "time"
 var edgeMutants = []mutant{
 	{name: "sign-in-twice", help: "the publisher closes for good after two refused logins", edits: []edit{
 		{"publish/nats/link.go", "nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),", "nats.MaxReconnects(-1),"},
-		{"publish/nats/publisher.go", "if p.dial == nil || !l.js.Conn().IsClosed() {", "if true {"},
+		{"publish/nats/publisher.go", "if p.dial != nil && p.link.js.Conn().IsClosed() {", "if false {"},
 	}, run: chaosRun{"password", 15 * time.Second, 3 * time.Second, []string{"lost tasks"}}},
 	{name: "full-for-good", help: "an event for a stream that is full is a dead letter", edits: []edit{
 		{"publish/nats/errors.go", "return forward.TargetUnavailable(err, 0)\n	case accountLimit", "return forward.Permanent(err)\n	case accountLimit"},

@@ -45,6 +45,8 @@ var directions = map[string]direction{
 
 	"/forward": {"a publisher is a handler; it knows no relay",
 		[]string{"", "/handlers", "/internal/copied", "/internal/handler"}},
+	"/internal/publisher": {"parts of publishers know no broker",
+		[]string{"/forward"}},
 	"/inbox": {"a consumer needs no handlers",
 		[]string{"", "/internal/txcheck"}},
 	"/pgdb": {"a pool knows no task",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/publisher"
 )
 
 // window is how many events a channel has in flight at most. The channel has room for as many
@@ -16,19 +17,14 @@ var errUnsettled = errors.New("outboxamqp: not settled")
 // batch is the events of one call of Publish, and what became of each.
 type batch struct {
 	events  []*forward.Event
-	errs    []error // errUnsettled at first
-	next    int     // the first event that was in no group
-	failed  bool
+	errs    []error          // errUnsettled at first
+	next    int              // the first event that was in no group
 	held    map[string]error // keys whose last event is to be retried
 	refused map[string]error // routing keys that may not be written to
 }
 
 func newBatch(events []*forward.Event) *batch {
-	b := &batch{events: events, errs: make([]error, len(events)), held: map[string]error{}, refused: map[string]error{}}
-	for i := range b.errs {
-		b.errs[i] = errUnsettled
-	}
-	return b
+	return &batch{events: events, errs: publisher.All(events, errUnsettled), held: map[string]error{}, refused: map[string]error{}}
 }
 
 // group returns the next events that may be in flight together: one of each key. It is empty at the
@@ -55,11 +51,7 @@ func (b *batch) group() (group []int) {
 // for a retry of it.
 func (b *batch) settle(i int, err error) {
 	b.errs[i] = err
-	if err == nil {
-		return
-	}
-	b.failed = true
-	if key := b.events[i].Key; key != "" && !forward.IsPermanent(err) {
+	if key := b.events[i].Key; err != nil && key != "" && !forward.IsPermanent(err) {
 		b.held[key] = err
 	}
 }
@@ -71,8 +63,5 @@ func (b *batch) end(err error) []error {
 			b.settle(i, err)
 		}
 	}
-	if !b.failed {
-		return nil
-	}
-	return b.errs
+	return publisher.Result(b.errs)
 }

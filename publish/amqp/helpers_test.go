@@ -108,7 +108,7 @@ func enqueue(t *testing.T, db *relaytest.Database, first, last, keys int) {
 func run(t *testing.T, db *relaytest.Database, reg *handlers.Registry, workers int) {
 	t.Helper()
 	r := relaytest.Prepare(t, db.DB, reg, relay.Config{Workers: workers})
-	r.Leaves("outboxamqp.(*conn).watch")
+	r.Leaves("publish/amqp.(*conn).watch")
 	r.Leaves("amqp091-go.(*Connection)")
 	r.Start()
 }

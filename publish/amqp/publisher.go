@@ -4,20 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/publisher"
 )
 
-// The pause between attempts to connect doubles up to the most. That is less than the circuit of
-// package forward waits, so each of its trials connects.
-const (
-	leastPause = 100 * time.Millisecond
-	mostPause  = time.Second
-)
+// pause is between attempts to connect. It is less than the circuit of package forward waits, so
+// each of its trials connects.
+const pause = 500 * time.Millisecond
 
 var errClosed = errors.New("outboxamqp: the Publisher is closed")
 
@@ -27,18 +24,17 @@ type Publisher struct {
 	config  Config
 	lanes   chan *lane
 	probing chan struct{} // has room for one Ready that asks the broker
-	running sync.WaitGroup
 
+	calls   publisher.Calls
+	running sync.WaitGroup  // what outlives the calls
 	closing context.Context // ends when Close begins
 	close   context.CancelFunc
-	closed  sync.Once
 
 	mu     sync.Mutex
 	conn   *conn
 	dialed chan struct{} // closed at the end of the dial that runs; nil if none runs
 	err    error         // of the last dial or connection
 	again  time.Time     // no dial before
-	pause  time.Duration
 }
 
 var _ forward.Publisher = (*Publisher)(nil)
@@ -68,12 +64,11 @@ func Connect(url string, c Config) (*Publisher, error) {
 // closed. Of several events of one key each is sent after the confirm of the one before, or not at
 // all if that failed and is to be retried.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
-	b := newBatch(events)
-	select {
-	case <-p.closing.Done(): // also where a channel is free
-		return b.end(forward.Unavailable(errClosed, 0))
-	default:
+	if !p.calls.Begin() {
+		return publisher.All(events, forward.Unavailable(errClosed, 0))
 	}
+	defer p.calls.End()
+	b := newBatch(events)
 	var l *lane
 	select {
 	case l = <-p.lanes:
@@ -99,6 +94,10 @@ func (p *Publisher) ended(ctx context.Context, why string) error {
 // Ready returns nil if the broker can be used: it is connected, not blocked, and has the exchange.
 // It connects if need be. The error says why it cannot be used.
 func (p *Publisher) Ready(ctx context.Context) error {
+	if !p.calls.Begin() {
+		return errClosed
+	}
+	defer p.calls.End()
 	c, err := p.connection(ctx)
 	if err != nil {
 		return err
@@ -112,30 +111,16 @@ func (p *Publisher) Ready(ctx context.Context) error {
 		return p.ended(ctx, "an earlier Ready waits for an answer")
 	}
 	answer := make(chan error, 1)
-	if !p.start(func() {
+	p.running.Go(func() {
 		answer <- c.knows(p.config.Exchange)
 		<-p.probing
-	}) {
-		<-p.probing
-		return errClosed
-	}
+	})
 	select {
 	case err := <-answer:
 		return err
 	case <-ctx.Done():
 		return p.ended(ctx, "no answer")
 	}
-}
-
-// start runs f in a goroutine that Close waits for, unless Close has begun.
-func (p *Publisher) start(f func()) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closing.Err() != nil {
-		return false
-	}
-	p.running.Go(f)
-	return true
 }
 
 // connection returns the connection, after it has dialed if there is none. One dial serves all.
@@ -145,9 +130,6 @@ func (p *Publisher) connection(ctx context.Context) (*conn, error) {
 	case p.conn != nil && !p.conn.IsClosed():
 		defer p.mu.Unlock()
 		return p.conn, nil
-	case p.closing.Err() != nil:
-		defer p.mu.Unlock()
-		return nil, forward.Unavailable(errClosed, 0)
 	case p.dialed == nil && time.Now().Before(p.again):
 		defer p.mu.Unlock()
 		return nil, p.err
@@ -178,12 +160,10 @@ func (p *Publisher) dial() {
 	close(p.dialed)
 	p.dialed, p.conn = nil, c
 	if err != nil {
-		p.pause = min(max(2*p.pause, leastPause), mostPause)
-		p.again = time.Now().Add(p.pause/2 + rand.N(p.pause/2))
-		p.err = forward.Unavailable(err, 0)
+		p.again, p.err = time.Now().Add(pause), forward.Unavailable(err, 0)
 		return
 	}
-	p.pause, p.again = 0, time.Time{}
+	p.again = time.Time{}
 	p.err = forward.Unavailable(fmt.Errorf("outboxamqp: %s: the connection was lost", p.dialing.name), 0)
 	p.config.Logger.Info("outboxamqp: connected", "url", p.dialing.name)
 	if p.closing.Err() != nil { // Close did not see the connection
@@ -196,19 +176,13 @@ func (p *Publisher) dial() {
 // Close waits for the calls of Publish that run, and closes the connection. Later calls of Publish
 // are forward.Unavailable. It may be called several times.
 func (p *Publisher) Close() {
-	p.closed.Do(func() {
-		p.mu.Lock() // so that start sees it
-		p.close()
-		p.mu.Unlock()
-		for range p.config.Channels {
-			<-p.lanes
-		}
-		p.mu.Lock()
-		c := p.conn
-		p.mu.Unlock()
-		if c != nil {
-			c.end()
-		}
-		p.running.Wait()
-	})
+	p.close()
+	p.calls.Close()
+	p.mu.Lock()
+	c := p.conn
+	p.mu.Unlock()
+	if c != nil {
+		c.end()
+	}
+	p.running.Wait()
 }

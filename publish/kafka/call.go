@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/publisher"
 )
 
 // call is one call of Publish.
@@ -31,13 +32,12 @@ func (c *call) publish(ctx context.Context) []error {
 	for i, err := range c.errs {
 		// A broker refuses a batch as a whole for one of its records. The client fails all records of a
 		// partition with the first one's context, which may be that of a call that has ended.
-		if len(c.events) > 1 && isAny(err, ofOneRecord) || isContextError(err) && ctx.Err() == nil {
+		if len(c.events) > 1 && publisher.IsAny(err, ofOneRecord) || isContextError(err) && ctx.Err() == nil {
 			c.send(ctx, i, i+1)
 		}
 	}
-	out, failed := make([]error, len(c.events)), false
+	out := make([]error, len(c.events))
 	for i, err := range c.errs {
-		failed = failed || err != nil
 		switch {
 		case err == nil:
 		case answerOf(err) != nil:
@@ -46,10 +46,7 @@ func (c *call) publish(ctx context.Context) []error {
 			out[i] = c.unanswered(ctx, c.events[i], err)
 		}
 	}
-	if !failed {
-		return nil
-	}
-	return out
+	return publisher.Result(out)
 }
 
 // unanswered says what the lack of an answer means for the event.

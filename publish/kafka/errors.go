@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/publisher"
 )
 
 var (
@@ -31,14 +31,10 @@ var (
 	connectionErrors = []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, kgo.ErrClientClosed, kgo.ErrAborting}
 )
 
-func isAny(err error, of []error) bool {
-	return slices.ContainsFunc(of, func(target error) bool { return errors.Is(err, target) })
-}
-
 // answerOf is the broker's answer in an error of the client; nil if there is none.
 func answerOf(err error) *kerr.Error {
 	var answer *kerr.Error
-	if isAny(err, refusedLogins) || !errors.As(err, &answer) {
+	if publisher.IsAny(err, refusedLogins) || !errors.As(err, &answer) {
 		return nil
 	}
 	return answer
@@ -53,7 +49,7 @@ func isConnectionError(err error) bool {
 	var network net.Error
 	var certificate *tls.CertificateVerificationError
 	return !isContextError(err) && (errors.As(err, &network) || errors.As(err, &certificate) ||
-		kgo.IsRetryableBrokerErr(err) || isAny(err, connectionErrors) || isAny(err, refusedLogins))
+		kgo.IsRetryableBrokerErr(err) || publisher.IsAny(err, connectionErrors) || publisher.IsAny(err, refusedLogins))
 }
 
 // byAnswer says what a broker's answer means for the event. An answer that no list has is about the
@@ -61,11 +57,11 @@ func isConnectionError(err error) bool {
 func byAnswer(e *forward.Event, err error) error {
 	err = of(e, err)
 	switch {
-	case isAny(err, never):
+	case publisher.IsAny(err, never):
 		return forward.Permanent(err)
 	case errors.Is(err, kerr.CorruptMessage): // which a broker answers to a record without a key as well
 		return err
-	case kerr.IsRetriable(err), isAny(err, ofTopic):
+	case kerr.IsRetriable(err), publisher.IsAny(err, ofTopic):
 		return forward.TargetUnavailable(err, 0)
 	}
 	return err

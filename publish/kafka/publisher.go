@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/publisher"
 )
 
 // Config of Connect. The zero Config is the default.
@@ -26,10 +27,10 @@ var errClosed = errors.New("outboxkafka: the publisher is closed")
 type Publisher struct {
 	open func() (*kgo.Client, error) // nil: the client is the app's
 
-	mu       sync.RWMutex // held for writing by Close and renew
-	client   *kgo.Client
-	closed   bool
-	inFlight sync.WaitGroup
+	calls publisher.Calls
+
+	mu     sync.Mutex
+	client *kgo.Client
 }
 
 // recordRetries is how often the client sends a record again after an answer that the protocol calls
@@ -70,19 +71,11 @@ func New(client *kgo.Client) *Publisher { return &Publisher{client: client} }
 //
 // If ctx ends first, what the client has sent may still arrive: it is published again then.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
-	p.mu.RLock()
-	if p.closed {
-		p.mu.RUnlock()
-		errs := make([]error, len(events))
-		for i := range errs {
-			errs[i] = forward.Unavailable(errClosed, 0)
-		}
-		return errs
+	if !p.calls.Begin() {
+		return publisher.All(events, forward.Unavailable(errClosed, 0))
 	}
-	p.inFlight.Add(1)
-	c := &call{client: p.client, events: events, errs: make([]error, len(events))}
-	p.mu.RUnlock()
-	defer p.inFlight.Done()
+	defer p.calls.End()
+	c := &call{client: p.current(), events: events, errs: make([]error, len(events))}
 	errs := c.publish(ctx)
 	if topics := c.recreated(); len(topics) > 0 {
 		c.client.PurgeTopicsFromProducing(topics...)
@@ -91,6 +84,12 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 		p.renew(c.client)
 	}
 	return errs
+}
+
+func (p *Publisher) current() *kgo.Client {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.client
 }
 
 // renew replaces a client, unless another call has.
@@ -102,19 +101,17 @@ func (p *Publisher) renew(old *kgo.Client) {
 	}
 	if client, err := p.open(); err == nil { // the options were good before
 		p.client = client
-		p.inFlight.Go(old.Close)
+		p.calls.Go(old.Close)
 	}
 }
 
 // Ready returns nil if a broker answers.
 func (p *Publisher) Ready(ctx context.Context) error {
-	p.mu.RLock()
-	client, closed := p.client, p.closed
-	p.mu.RUnlock()
-	if closed {
+	if !p.calls.Begin() {
 		return errClosed
 	}
-	if err := client.Ping(ctx); err != nil {
+	defer p.calls.End()
+	if err := p.current().Ping(ctx); err != nil {
 		return fmt.Errorf("outboxkafka: no broker answers: %w", err)
 	}
 	return nil
@@ -123,10 +120,7 @@ func (p *Publisher) Ready(ctx context.Context) error {
 // Close waits for the calls of Publish that have begun, and closes the client, if Connect made it.
 // Later calls return forward.Unavailable.
 func (p *Publisher) Close() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.inFlight.Wait()
+	p.calls.Close()
 	if p.open != nil {
 		p.client.Close()
 	}

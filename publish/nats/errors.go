@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/publisher"
 )
 
 // connectionErrors are all that is forward.Unavailable, beside errors of the network and a JetStream
@@ -62,7 +62,7 @@ func (c *call) classify(ctx context.Context, e *forward.Event, err error) error 
 
 func isConnectionError(err error) bool {
 	var network net.Error
-	return errors.As(err, &network) || slices.ContainsFunc(connectionErrors, func(known error) bool { return errors.Is(err, known) })
+	return errors.As(err, &network) || publisher.IsAny(err, connectionErrors)
 }
 
 // byCode says what JetStream's answer about a message means.

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/txoutbox/outbox/forward"
+	"github.com/txoutbox/outbox/internal/publisher"
 )
 
 // Config of Connect. The zero Config is the default.
@@ -41,10 +42,10 @@ type Publisher struct {
 	duplicates atomic.Int64
 	told       sync.Once // of a duplicate
 
-	mu       sync.RWMutex // held for reading while a call begins
-	link     *link
-	closed   bool
-	inFlight sync.WaitGroup
+	calls publisher.Calls
+
+	mu   sync.Mutex
+	link *link
 }
 
 // Connect connects to a server or a cluster: the URL may be several, separated by commas. It does not
@@ -72,54 +73,27 @@ func New(js jetstream.JetStream) *Publisher {
 
 // current is the connection that a call uses: a new one if the last was closed for good.
 func (p *Publisher) current() (*link, error) {
-	p.mu.RLock()
-	l, closed := p.link, p.closed
-	p.mu.RUnlock()
-	if closed {
-		return nil, errClosed
-	}
-	if p.dial == nil || !l.js.Conn().IsClosed() {
-		return l, nil
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.closed:
-		return nil, errClosed
-	case p.link != l: // by another call
-		return p.link, nil
-	}
-	l, err := p.dial()
-	if err == nil {
+	if p.dial != nil && p.link.js.Conn().IsClosed() {
+		l, err := p.dial()
+		if err != nil {
+			return nil, err
+		}
 		p.link = l
 	}
-	return p.link, err
-}
-
-// begin is current for a call that Close waits for.
-func (p *Publisher) begin() (*link, error) {
-	l, err := p.current()
-	if err != nil {
-		return nil, err
-	}
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	if p.closed {
-		return nil, errClosed
-	}
-	p.inFlight.Add(1)
-	return l, nil
+	return p.link, p.link.connected()
 }
 
 // Publish is that of forward.Publisher. What becomes of each error is in docs/faults.md.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
-	l, err := p.begin()
-	if err != nil {
-		return all(events, forward.Unavailable(err, 0))
+	if !p.calls.Begin() {
+		return publisher.All(events, forward.Unavailable(errClosed, 0))
 	}
-	defer p.inFlight.Done()
-	if err := l.connected(); err != nil {
-		return all(events, forward.Unavailable(err, 0))
+	defer p.calls.End()
+	l, err := p.current()
+	if err != nil {
+		return publisher.All(events, forward.Unavailable(err, 0))
 	}
 	c := &call{p: p, l: l, began: time.Now(), errs: make([]error, len(events))}
 	c.send(ctx, events)
@@ -128,20 +102,7 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 			c.errs[i] = c.wait(ctx, e, c.acks[i])
 		}
 	}
-	for _, err := range c.errs {
-		if err != nil {
-			return c.errs
-		}
-	}
-	return nil
-}
-
-func all(events []*forward.Event, err error) []error {
-	errs := make([]error, len(events))
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
+	return publisher.Result(c.errs)
 }
 
 // Duplicates is how many events were acknowledged as known, since a stream has their message ID. An
@@ -150,11 +111,12 @@ func (p *Publisher) Duplicates() int64 { return p.duplicates.Load() }
 
 // Ready returns nil if there is a connection and JetStream answers.
 func (p *Publisher) Ready(ctx context.Context) error {
+	if !p.calls.Begin() {
+		return errClosed
+	}
+	defer p.calls.End()
 	l, err := p.current()
 	if err != nil {
-		return err
-	}
-	if err := l.connected(); err != nil {
 		return err
 	}
 	if _, err := l.js.AccountInfo(ctx); err != nil {
@@ -166,10 +128,7 @@ func (p *Publisher) Ready(ctx context.Context) error {
 // Close waits for the calls of Publish that have begun, and closes the connection, if it is the
 // Publisher's own. Later calls return forward.Unavailable.
 func (p *Publisher) Close() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.inFlight.Wait()
+	p.calls.Close()
 	if p.dial != nil {
 		p.link.js.Conn().Close()
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/publisher"
 )
 
 const (
@@ -25,12 +26,11 @@ var errClosed = errors.New("outboxwatermill: the Publisher is closed")
 type Publisher struct {
 	to     message.Publisher
 	config Config
-	calls  chan struct{}
+	calls  publisher.Calls
+	slots  chan struct{} // of running calls of Watermill's Publish
 
 	mu      sync.Mutex
-	closed  bool
 	hanging map[string]int // by topic: calls that outlived their Publish
-	running sync.WaitGroup
 }
 
 var _ forward.Publisher = (*Publisher)(nil)
@@ -42,7 +42,7 @@ func New(p message.Publisher, c Config) *Publisher {
 		panic("outboxwatermill: New: the message.Publisher is nil")
 	}
 	c.setDefaults()
-	return &Publisher{to: p, config: c, calls: make(chan struct{}, mostCalls), hanging: map[string]int{}}
+	return &Publisher{to: p, config: c, slots: make(chan struct{}, mostCalls), hanging: map[string]int{}}
 }
 
 // result is what became of the events of one topic.
@@ -60,13 +60,15 @@ type result struct {
 // its events may thus be published after their retry. 64 calls run at once, and 4 that go on for one
 // topic.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
+	if !p.calls.Begin() {
+		return publisher.All(events, forward.Unavailable(errClosed, 0))
+	}
+	defer p.calls.End()
 	errs := make([]error, len(events))
 	groups := p.config.groups(ctx, events)
 	results := make(chan result, len(groups)) // has room for all, so each goroutine ends in any case
 	for _, g := range groups {
-		if !p.start(func() { results <- result{g, p.call(ctx, g)} }) {
-			results <- result{g, forward.Unavailable(errClosed, 0)}
-		}
+		p.calls.Go(func() { results <- result{g, p.call(ctx, g)} })
 	}
 	for range groups {
 		r, ok := next(ctx, results)
@@ -76,18 +78,13 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 		r.of.settled = true
 		r.of.settle(errs, r.err)
 	}
-	failed := false
 	for _, g := range groups {
 		if !g.settled {
 			p.abandon(g)
 			g.settle(errs, ended(ctx, "no answer"))
 		}
-		failed = failed || errs[g.events[0]] != nil
 	}
-	if !failed {
-		return nil
-	}
-	return errs
+	return publisher.Result(errs)
 }
 
 // next is the next result, unless ctx ends before it is there.
@@ -108,11 +105,11 @@ func next(ctx context.Context, results <-chan result) (r result, ok bool) {
 // call publishes a topic's events when there is room for one more call.
 func (p *Publisher) call(ctx context.Context, g *group) error {
 	select {
-	case p.calls <- struct{}{}:
+	case p.slots <- struct{}{}:
 	case <-ctx.Done():
 		return ended(ctx, "too many calls of Publish hang")
 	}
-	defer func() { <-p.calls }()
+	defer func() { <-p.slots }()
 	p.mu.Lock()
 	hanging := p.hanging[g.topic]
 	g.called = hanging < mostHanging
@@ -171,13 +168,11 @@ func ended(ctx context.Context, why string) error {
 
 // Ready returns nil if the Publisher is open and Config.Ready, if there is one, returns nil.
 func (p *Publisher) Ready(ctx context.Context) error {
-	p.mu.Lock()
-	closed := p.closed
-	p.mu.Unlock()
-	switch {
-	case closed:
+	if !p.calls.Begin() {
 		return errClosed
-	case p.config.Ready == nil:
+	}
+	defer p.calls.End()
+	if p.config.Ready == nil {
 		return nil
 	}
 	if err := p.config.Ready(ctx); err != nil {
@@ -186,22 +181,6 @@ func (p *Publisher) Ready(ctx context.Context) error {
 	return nil
 }
 
-// start runs f in a goroutine that Close waits for, unless Close has begun.
-func (p *Publisher) start(f func()) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return false
-	}
-	p.running.Go(f)
-	return true
-}
-
 // Close waits for the calls of Watermill's Publish that run, for as long as they take. Later calls of
 // Publish are forward.Unavailable. It may be called several times.
-func (p *Publisher) Close() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.running.Wait()
-}
+func (p *Publisher) Close() { p.calls.Close() }

@@ -49,7 +49,7 @@ func TestTheMapOfWebhooks(t *testing.T) {
 	})
 	down := receiver(t, nil)
 	down.Close()
-	p := publisher(t, answer, nil)
+	p := newPublisher(t, answer, nil)
 	to := func(url string) func() error { return func() error { return one(t, p, event("1", url)) } }
 	real := map[string]func() error{
 		"410":                      to(answer.URL + "/410"),
@@ -61,17 +61,17 @@ func TestTheMapOfWebhooks(t *testing.T) {
 		"a connection that breaks": to(answer.URL + "/broken"),
 		"a name that is not known": to("https://unknown.invalid"),
 		"a name whose addresses are all refused": func() error {
-			p := publisher(t, answer, nil)
+			p := newPublisher(t, answer, nil)
 			resolver, _ := nameServer(t, "10.0.0.1")
 			p.client = p.config.client(resolver)
 			return one(t, p, event("1", "https://hook.example.org"))
 		},
 		"a certificate that is not valid": func() error {
-			p := publisher(t, nil, nil)
+			p := newPublisher(t, nil, nil)
 			return one(t, p, event("1", answer.URL+"/200"))
 		},
 		"an error of Config.Secrets": func() error {
-			p := publisher(t, answer, func(c *Config) {
+			p := newPublisher(t, answer, func(c *Config) {
 				c.Secrets = func(context.Context, string) ([]string, error) { return nil, errors.New("the vault is closed") }
 			})
 			return one(t, p, event("1", answer.URL+"/200"))
@@ -80,7 +80,7 @@ func TestTheMapOfWebhooks(t *testing.T) {
 			hang := make(chan struct{})
 			s := receiver(t, func(http.ResponseWriter, *http.Request) { <-hang })
 			t.Cleanup(func() { close(hang) })
-			return one(t, publisher(t, s, func(c *Config) { c.Timeout = time.Millisecond }), event("1", s.URL))
+			return one(t, newPublisher(t, s, func(c *Config) { c.Timeout = time.Millisecond }), event("1", s.URL))
 		},
 		"an endpoint that rests after Retry-After": func() error {
 			_ = one(t, p, event("1", answer.URL+"/429/after"))
@@ -90,14 +90,14 @@ func TestTheMapOfWebhooks(t *testing.T) {
 		"one that has not answered yet": func() error {
 			hang := make(chan struct{})
 			s := receiver(t, func(http.ResponseWriter, *http.Request) { <-hang })
-			p := publisher(t, s, func(c *Config) { c.Timeout = time.Minute })
+			p := newPublisher(t, s, func(c *Config) { c.Timeout = time.Minute })
 			t.Cleanup(func() { close(hang) }) // before Close
 			p.patience = time.Millisecond
 			_ = one(t, p, event("1", s.URL))
 			return one(t, p, event("2", s.URL))
 		},
 		"a closed Publisher": func() error {
-			p := publisher(t, answer, nil)
+			p := newPublisher(t, answer, nil)
 			p.Close()
 			return one(t, p, event("1", answer.URL+"/200"))
 		},

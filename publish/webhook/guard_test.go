@@ -38,7 +38,7 @@ func TestRefusedURLs(t *testing.T) {
 	t.Parallel()
 	s := receiver(t, func(http.ResponseWriter, *http.Request) { t.Error("a request was sent") })
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(s.URL, "https://"))
-	p := publisher(t, s, func(c *Config) { c.Allow = nil })
+	p := newPublisher(t, s, func(c *Config) { c.Allow = nil })
 	for _, url := range []string{
 		s.URL, "https://localhost:" + port, "https://127.1:" + port, "https://[::1]:" + port, "https://[::ffff:127.0.0.1]:" + port, "https://0.0.0.0:" + port,
 		"https://10.0.0.1", "https://169.254.169.254/latest/meta-data", "https://[fd00::1]/", "http://example.com", "ftp://example.com", "https://",
@@ -105,7 +105,7 @@ func TestANameThatResolvesToARefusedAddressLaterIsRefusedThen(t *testing.T) {
 		w.Header().Set("Connection", "close") // the next request dials again
 	})
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(s.URL, "https://"))
-	p := publisher(t, s, func(c *Config) { c.Allow = []netip.Prefix{loopback}; c.TLS.ServerName = "example.com" })
+	p := newPublisher(t, s, func(c *Config) { c.Allow = []netip.Prefix{loopback}; c.TLS.ServerName = "example.com" })
 	resolver, asked := nameServer(t, "127.0.0.1", "127.0.0.2", "10.0.0.1", "169.254.169.254")
 	p.client = p.config.client(resolver)
 	url := "https://hook.example.org:" + port
@@ -128,7 +128,7 @@ func TestAServerThatIsDownBesideARefusedAddressIsTriedAgain(t *testing.T) {
 	s := receiver(t, func(http.ResponseWriter, *http.Request) {})
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(s.URL, "https://"))
 	s.Close()
-	p := publisher(t, s, nil)
+	p := newPublisher(t, s, nil)
 	resolver, _ := nameServer(t, "127.0.0.2 127.0.0.1")
 	p.client = p.config.client(resolver)
 	if err := one(t, p, event("1", "https://hook.example.org:"+port)); err == nil || forward.IsPermanent(err) || !strings.Contains(err.Error(), "no other address answers") {

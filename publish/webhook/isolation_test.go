@@ -82,7 +82,7 @@ func deliver(t *testing.T, db *relaytest.Database, d *deliveries, each int) (too
 	s := receiver(t, d.ServeHTTP)
 	release := sync.OnceFunc(func() { close(d.released) })
 	t.Cleanup(release) // before the server is closed, which waits for its handlers
-	p := publisher(t, s, func(c *Config) { c.Timeout = 30 * time.Second })
+	p := newPublisher(t, s, func(c *Config) { c.Timeout = 30 * time.Second })
 	p.patience = defaultPatience
 	reg := handlers.New()
 	forward.Register(reg, placed, p, forward.Route(func(e *forward.Event) (string, error) {
@@ -108,7 +108,7 @@ func deliver(t *testing.T, db *relaytest.Database, d *deliveries, each int) (too
 	began := time.Now()
 	r := relaytest.Run(t, db.DB, reg, relay.Config{Workers: 4})
 	r.Leaves("net/http.(*persistConn)")
-	r.Leaves("outboxwebhook.(*Publisher)")
+	r.Leaves("publish/webhook.(*Publisher)")
 	relaytest.Eventually(t, time.Minute, "the healthy endpoints to have all", func() bool { return d.healthy() >= each*(endpoints-d.hanging) })
 	took = time.Since(began)
 	if d.hanging > 0 && d.open.Load() == 0 {
@@ -164,7 +164,7 @@ func TestTheLimitsOfAnEndpoint(t *testing.T) {
 			}
 		}
 	})
-	p := publisher(t, s, func(c *Config) { c.Concurrency = 2 })
+	p := newPublisher(t, s, func(c *Config) { c.Concurrency = 2 })
 	var events []*forward.Event
 	for i := range 100 {
 		events = append(events, event(fmt.Sprint(i), s.URL))
@@ -173,7 +173,7 @@ func TestTheLimitsOfAnEndpoint(t *testing.T) {
 	if m := most.Load(); m < 1 || m > 2 {
 		t.Errorf("%d requests at once, want 2 at most", m)
 	}
-	slow := publisher(t, s, func(c *Config) { c.Rate = rate.Limit(1) })
+	slow := newPublisher(t, s, func(c *Config) { c.Rate = rate.Limit(1) })
 	slow.patience = defaultPatience
 	for sent := 0; sent == 0; { // a busy machine may take longer than Publish waits
 		for _, err := range slow.Publish(t.Context(), events) {
@@ -196,7 +196,7 @@ func TestASlowEndpointWithARateIsServedAgain(t *testing.T) {
 	s := receiver(t, func(http.ResponseWriter, *http.Request) { <-answer })
 	release := sync.OnceFunc(func() { close(answer) })
 	t.Cleanup(release)
-	p := publisher(t, s, func(c *Config) { c.Rate, c.Timeout = 1000, time.Minute })
+	p := newPublisher(t, s, func(c *Config) { c.Rate, c.Timeout = 1000, time.Minute })
 	p.patience = time.Millisecond
 	publish := func() error { return p.Publish(t.Context(), []*forward.Event{event("1", s.URL)})[0] }
 	if err := publish(); handlers.ActionOf(err) != "snooze" {
@@ -216,7 +216,7 @@ func TestAPanicOfTheAppIsAnError(t *testing.T) {
 	t.Parallel()
 	s := receiver(t, func(http.ResponseWriter, *http.Request) {})
 	calls := atomic.Int64{}
-	p := publisher(t, s, func(c *Config) {
+	p := newPublisher(t, s, func(c *Config) {
 		c.Secrets = func(context.Context, string) ([]string, error) {
 			switch calls.Add(1) {
 			case 1:
@@ -248,7 +248,7 @@ func TestAnAttemptHasItsOwnAnswer(t *testing.T) {
 		<-answer
 		w.WriteHeader(int(status.Load()))
 	})
-	p := publisher(t, s, nil)
+	p := newPublisher(t, s, nil)
 	p.patience = time.Millisecond
 	late := event("1", s.URL)
 	relaytest.Eventually(t, time.Minute, "a request", func() bool {
@@ -258,7 +258,11 @@ func TestAnAttemptHasItsOwnAnswer(t *testing.T) {
 		return arrived.Load() > 0
 	})
 	close(answer)
-	p.inFlight.Wait()
+	relaytest.Eventually(t, time.Minute, "the answer", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.late[lateKey(late)].done
+	})
 	p.patience = 20 * time.Second
 	status.Store(200)
 	next := *late

@@ -27,8 +27,8 @@ func receiver(t testing.TB, handle http.HandlerFunc) *httptest.Server {
 	return s
 }
 
-// publisher may dial the server. change may be nil.
-func publisher(t testing.TB, s *httptest.Server, change func(*Config)) *Publisher {
+// newPublisher may dial the server. change may be nil.
+func newPublisher(t testing.TB, s *httptest.Server, change func(*Config)) *Publisher {
 	t.Helper()
 	c := Config{Allow: []netip.Prefix{loopback}, Secrets: func(context.Context, string) ([]string, error) { return []string{secretOne}, nil }}
 	if s != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/publisher"
 )
 
 // defaultPatience is how long Publish waits for a request; it goes on in the background then.
@@ -26,12 +27,12 @@ type Publisher struct {
 	client   *http.Client
 	patience time.Duration
 
+	calls publisher.Calls
+
 	mu        sync.Mutex
-	closed    bool
 	endpoints map[string]*endpoint
 	late      map[string]*answer // of events whose requests went on in the background
 	swept     time.Time          // when it was last forgotten what nobody asks for
-	inFlight  sync.WaitGroup
 }
 
 // answer is what came of a request in the background.
@@ -57,6 +58,10 @@ func New(c Config) (*Publisher, error) {
 // Publish is that of forward.Publisher. See the package for what an answer means. It waits about a
 // second for each request at most.
 func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []error {
+	if !p.calls.Begin() {
+		return publisher.All(events, forward.Unavailable(errClosed, 0))
+	}
+	defer p.calls.End()
 	errs := make([]error, len(events))
 	deadline := time.Now().Add(p.patience)
 	var group sync.WaitGroup
@@ -64,18 +69,11 @@ func (p *Publisher) Publish(ctx context.Context, events []*forward.Event) []erro
 		group.Go(func() { errs[i] = p.publish(ctx, e, deadline) })
 	}
 	group.Wait()
-	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
-		return errs
-	}
-	return nil
+	return publisher.Result(errs)
 }
 
 func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time.Time) error {
-	at, known, err := p.begin(e)
-	if err != nil {
-		return err
-	}
-	defer p.inFlight.Done()
+	at, known := p.find(e)
 	if known != nil {
 		if known.done {
 			return known.err
@@ -97,11 +95,11 @@ func (p *Publisher) publish(ctx context.Context, e *forward.Event, deadline time
 		return waits(e, leastPause, "has as many requests as Config.Concurrency and Config.Rate allow")
 	}
 	ended := make(chan error, 1)
-	p.inFlight.Go(func() { p.send(context.WithoutCancel(ctx), at, e, ended) })
+	p.calls.Go(func() { p.send(context.WithoutCancel(ctx), at, e, ended) })
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
-	case err = <-ended:
+	case err := <-ended:
 		return err
 	case <-timer.C:
 	case <-ctx.Done():
@@ -124,28 +122,24 @@ func lateKey(e *forward.Event) string {
 	return fmt.Sprint(webhookID(e), " ", e.Target, " ", e.Attempt, " ", e.To)
 }
 
-// begin finds the endpoint of an event, or what came of its request in the background.
-func (p *Publisher) begin(e *forward.Event) (at *endpoint, known *answer, err error) {
+// find returns the endpoint of an event, or the answer to its request in the background.
+func (p *Publisher) find(e *forward.Event) (at *endpoint, known *answer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return nil, nil, forward.Unavailable(errClosed, 0)
-	}
-	p.inFlight.Add(1)
 	id := lateKey(e)
 	if a := p.late[id]; a != nil {
 		if a.done {
 			delete(p.late, id)
 		}
 		copied := *a
-		return nil, &copied, nil
+		return nil, &copied
 	}
 	if at = p.endpoints[e.To]; at == nil {
 		p.forget(time.Now())
 		at = p.config.newEndpoint()
 		p.endpoints[e.To] = at
 	}
-	return at, nil, nil
+	return at, nil
 }
 
 // forget drops what nobody has asked for in a long time, once in a minute.
@@ -213,11 +207,10 @@ func (p *Publisher) Resume(url string) {
 
 // Ready returns nil until Close: there is no one server that would have to answer.
 func (p *Publisher) Ready(context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
+	if !p.calls.Begin() {
 		return errClosed
 	}
+	p.calls.End()
 	return nil
 }
 
@@ -225,9 +218,6 @@ func (p *Publisher) Ready(context.Context) error {
 // hangs, and closes the connections. Later
 // calls of Publish return forward.Unavailable.
 func (p *Publisher) Close() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.inFlight.Wait()
+	p.calls.Close()
 	p.client.CloseIdleConnections()
 }

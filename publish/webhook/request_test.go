@@ -24,7 +24,7 @@ func TestARequestIsSignedWithEachSecret(t *testing.T) {
 		got <- r
 		body <- text
 	})
-	p := publisher(t, s, func(c *Config) {
+	p := newPublisher(t, s, func(c *Config) {
 		c.Secrets = func(_ context.Context, url string) ([]string, error) {
 			if url != s.URL+"/hook" {
 				t.Errorf("the secrets of %s are asked for", url)
@@ -73,7 +73,7 @@ func TestAnswers(t *testing.T) {
 		w.WriteHeader(int(status.Load()))
 	})
 	gone := atomic.Int64{}
-	p := publisher(t, s, func(c *Config) { c.OnGone = func(string) { gone.Add(1) } })
+	p := newPublisher(t, s, func(c *Config) { c.OnGone = func(string) { gone.Add(1) } })
 	for i, c := range []struct {
 		status int
 		after  string
@@ -137,7 +137,7 @@ func TestAnEndpointWithoutSecretsGetsNothing(t *testing.T) {
 			return []string{"whsec_%%%"}, nil
 		},
 	} {
-		p := publisher(t, s, func(c *Config) { c.Secrets = func(context.Context, string) ([]string, error) { return secrets() } })
+		p := newPublisher(t, s, func(c *Config) { c.Secrets = func(context.Context, string) ([]string, error) { return secrets() } })
 		if err := one(t, p, event("1", s.URL)); err == nil || forward.IsPermanent(err) || strings.Contains(err.Error(), "%%%") {
 			t.Errorf("%s: %v", name, err)
 		}

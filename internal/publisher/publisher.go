@@ -1,0 +1,57 @@
+// Package publisher has the parts that the publishers of events share. It knows no broker.
+package publisher
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/txoutbox/outbox/forward"
+)
+
+// Calls are the running calls of a publisher. The zero value is open. It is safe for concurrent use.
+type Calls struct {
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup
+}
+
+// Begin begins a call, which ends with End. It returns false after Close.
+func (c *Calls) Begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.running.Add(1)
+	}
+	return !c.closed
+}
+
+// End ends a call.
+func (c *Calls) End() { c.running.Done() }
+
+// Go runs f in a goroutine that Close waits for. The caller is a running call.
+func (c *Calls) Go(f func()) { c.running.Go(f) }
+
+// Close refuses further calls, and waits for the running ones. It may be called several times.
+func (c *Calls) Close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.running.Wait()
+}
+
+// All is the same error for each event.
+func All(events []*forward.Event, err error) []error { return slices.Repeat([]error{err}, len(events)) }
+
+// Result is what Publish returns: nil if no event has an error.
+func Result(errs []error) []error {
+	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+		return errs
+	}
+	return nil
+}
+
+// IsAny reports whether err wraps one of the targets.
+func IsAny(err error, targets []error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+}

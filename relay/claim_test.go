@@ -16,7 +16,7 @@ import (
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	runs "github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -115,8 +115,8 @@ func leasedBy(t testing.TB, db *database, settings string, limit, lead int, pivo
 		t.Fatal(err)
 	}
 	var tasks, xid string
-	if err := tx.QueryRow(runs.LeaseSQL, "TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0, lead, 64, nil).Scan(&tasks, &xid); err != nil {
-		t.Fatalf("%s%s: %v", settings, runs.LeaseSQL, err)
+	if err := tx.QueryRow(store.LeaseSQL, "TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, 0, pq.Array(pivots), 0, 0, lead, 64, nil).Scan(&tasks, &xid); err != nil {
+		t.Fatalf("%s%s: %v", settings, store.LeaseSQL, err)
 	}
 	var n int
 	if err := tx.QueryRow(`SELECT count(*) FROM outbox.task WHERE state = 'leased'`).Scan(&n); err != nil {
@@ -186,7 +186,7 @@ func TestAClaimOfOneTaskFindsTheFirstThatIsFree(t *testing.T) {
 	take := func(tx *sql.Tx, from, most, near int) int {
 		t.Helper()
 		var taken sql.NullString
-		if err := tx.QueryRow(runs.TakeTaskSQL, "TX", 0, 0, from, most, near, "1000", "2000", "3000").Scan(&taken); err != nil {
+		if err := tx.QueryRow(store.TakeTaskSQL, "TX", 0, 0, from, most, near, "1000", "2000", "3000").Scan(&taken); err != nil {
 			t.Fatal(err)
 		}
 		id, _ := strconv.Atoi(strings.Split(taken.String, "\x1f")[0])

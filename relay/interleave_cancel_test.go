@@ -10,7 +10,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/invariants"
-	runs "github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // holder is a session that claims one task and ends the claim, with the relay's statements.
@@ -28,7 +28,7 @@ var holderEnds = []string{"finishes", "gives back", "fails"}
 func (h *holder) claims() step {
 	return step{name: "claims", do: func() (int, error) {
 		if h.leased {
-			tasks, err := h.query(`SELECT tasks FROM (`+runs.LeaseSQL+`) AS l`, "TX", 1, relayA, tokenA, nil, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64, nil)
+			tasks, err := h.query(`SELECT tasks FROM (`+store.LeaseSQL+`) AS l`, "TX", 1, relayA, tokenA, nil, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64, nil)
 			if h.held = len(tasks) == 1; h.held {
 				h.place = strings.Split(tasks[0], "\t")[1]
 			}
@@ -69,7 +69,7 @@ func (h *holder) ends(how string, uniqueKey, orderingKey sql.NullString) step {
 		switch how {
 		case "finishes":
 			var lost []string
-			lost, err = h.query(runs.FinishSQL, pq.Array([]int{h.task}), pq.Array([]string{h.place}), pq.Array([]string{tokenA}), pq.Array([]int{1}))
+			lost, err = h.query(store.FinishSQL, pq.Array([]int{h.task}), pq.Array([]string{h.place}), pq.Array([]string{tokenA}), pq.Array([]int{1}))
 			n = 1 - len(lost)
 		case "gives back":
 			n, err = h.exec(statements["return lease"], h.task, tokenA, "ready", 0, nil, nil, 0, orderingKey, nil)

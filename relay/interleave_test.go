@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-	runs "github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
@@ -46,7 +46,7 @@ func (l *lifecycle) check(step string, changed int, should bool) {
 
 func (l *lifecycle) lease(a *actor, who, relayID, token string, lease time.Duration) step {
 	return step{name: who + " leases", do: func() (int, error) {
-		tasks, err := a.query(`SELECT tasks FROM (`+runs.LeaseSQL+`) AS l`, "LEASED", 1, relayID, token,
+		tasks, err := a.query(`SELECT tasks FROM (`+store.LeaseSQL+`) AS l`, "LEASED", 1, relayID, token,
 			sql.NullInt64{Int64: lease.Microseconds(), Valid: lease > 0}, 1000, 0, 0, 0, 0, pq.Array([]int{}), 0, 0, 1, 64, nil)
 		if len(tasks) > 0 {
 			a.place = strings.Split(tasks[0], "\t")[1]
@@ -66,7 +66,7 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 	return step{name: who + " " + name, do: func() (int, error) {
 		switch name {
 		case "completes":
-			lost, err := a.query(runs.FinishSQL, pq.Array([]int{l.task}), pq.Array([]string{a.place}), pq.Array([]string{token}), pq.Array([]int{1}))
+			lost, err := a.query(store.FinishSQL, pq.Array([]int{l.task}), pq.Array([]string{a.place}), pq.Array([]string{token}), pq.Array([]int{1}))
 			return 1 - len(lost), err
 		case "fails":
 			return a.exec(statements["return lease"], l.task, token, "scheduled", 1, "error", nil, time.Hour.Microseconds(), nil, nil)

@@ -10,7 +10,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
-	runs "github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -34,7 +34,7 @@ func TestEndsOfLeasesFollowTheTaskAndNotItsPlace(t *testing.T) {
 	// goes on. Of the last two, one is where its claim had it, but has the token of another claim,
 	// as has the one whose place is not known.
 	ids, places := pq.Array([]int{first, first + 1, first + 3, first + 4}), `{"`+old+`","`+place(2)+`","`+place(3)+`","(0,0)"}`
-	db.want(t, fmt.Sprintf("%d %d", first+3, first+4), "lost, as their token is another", `SELECT string_agg(f::text, ' ') FROM (`+runs.FinishSQL+`) f (f)`,
+	db.want(t, fmt.Sprintf("%d %d", first+3, first+4), "lost, as their token is another", `SELECT string_agg(f::text, ' ') FROM (`+store.FinishSQL+`) f (f)`,
 		ids, places, pq.Array([]string{someUUID, strings.Replace(someUUID, "0", "1", 1)}), "{1,1,2,2}")
 	db.want(t, "2 3 4", "left", `SELECT string_agg((task_id - $1)::text, ' ' ORDER BY task_id) FROM outbox.task`, first)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/handlers"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	runs "github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -137,17 +137,17 @@ func TestNoClaimTakesATaskOfAPausedType(t *testing.T) {
 		query string
 		args  []any
 	}{
-		"one, near a place":       {runs.TakeTaskSQL, []any{"TX", 0, 0, id, 0, 64, "1000", "1000", "1000"}},
-		"one":                     {runs.TakeTaskSQL, []any{"TX", -1, 0, 0, 0, 0, "1000", "1000", "1000"}},
-		"several":                 {runs.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10, nil}},
-		"a group":                 {runs.ClaimGroupSQL, []any{"TX", -1, 0, 0, 0, 10, true, nil}},
-		"a group, by due time":    {runs.ClaimGroupSQL, []any{"TX", -1, 0, 0, 0, 10, true, 0}},
-		"several, by due time":    {runs.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10, 0}},
-		"one of a batch":          {runs.ClaimOneSQL, []any{"TX", id}},
-		"leased":                  {runs.LeaseSQL, lease()},
-		"leased, by due time":     {runs.LeaseSQL, byDue},
-		"leased, near a pivot":    {runs.LeaseSQL, lease(id)},
-		"leased, far after pivot": {runs.LeaseSQL, lease(id - 1000)},
+		"one, near a place":       {store.TakeTaskSQL, []any{"TX", 0, 0, id, 0, 64, "1000", "1000", "1000"}},
+		"one":                     {store.TakeTaskSQL, []any{"TX", -1, 0, 0, 0, 0, "1000", "1000", "1000"}},
+		"several":                 {store.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10, nil}},
+		"a group":                 {store.ClaimGroupSQL, []any{"TX", -1, 0, 0, 0, 10, true, nil}},
+		"a group, by due time":    {store.ClaimGroupSQL, []any{"TX", -1, 0, 0, 0, 10, true, 0}},
+		"several, by due time":    {store.ClaimSQL, []any{"TX", -1, 0, 0, 0, 10, 0}},
+		"one of a batch":          {store.ClaimOneSQL, []any{"TX", id}},
+		"leased":                  {store.LeaseSQL, lease()},
+		"leased, by due time":     {store.LeaseSQL, byDue},
+		"leased, near a pivot":    {store.LeaseSQL, lease(id)},
+		"leased, far after pivot": {store.LeaseSQL, lease(id - 1000)},
 	}
 	left := func(name string) int {
 		t.Helper()

@@ -13,7 +13,7 @@ import (
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	runs "github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/store"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -112,10 +112,10 @@ type statement struct {
 // leases are statements that are functions, whose plans cannot be seen.
 func leases(limit, taskID int) map[string]statement {
 	lease := func(pivots ...int) statement {
-		return statement{runs.LeaseSQL, []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, taskID, pq.Array(pivots), 0, 0, 3, 64, nil}}
+		return statement{store.LeaseSQL, []any{"TX", limit, someUUID, someUUID, 1000, 1000, 0, 0, 0, taskID, pq.Array(pivots), 0, 0, 3, 64, nil}}
 	}
 	finish := func(place string) statement {
-		return statement{runs.FinishSQL, []any{pq.Array([]int{taskID}), "{\"" + place + "\"}", pq.Array([]string{someUUID}), "{1}"}}
+		return statement{store.FinishSQL, []any{pq.Array([]int{taskID}), "{\"" + place + "\"}", pq.Array([]string{someUUID}), "{1}"}}
 	}
 	return map[string]statement{"lease": lease(), "lease from": lease(taskID, taskID-10), "finish": finish("(0,1)"), "finish what was moved": finish("(0,0)")}
 }
@@ -194,8 +194,8 @@ func TestTheCostOfAClaimDoesNotDependOnTheBacklog(t *testing.T) {
 		db.Do(t, `VACUUM ANALYZE outbox.task`)
 		middle := db.Int(t, `SELECT (min(task_id) + max(task_id)) / 2 FROM outbox.task`)
 		all := leases(1, middle)
-		all["claim by due time"] = statement{runs.ClaimSQL, []any{"TX", 0, 0, 0, 0, 1, 0}}
-		all["lease by due time"] = statement{runs.LeaseSQL, append(slices.Clone(all["lease"].args[:15]), 0)}
+		all["claim by due time"] = statement{store.ClaimSQL, []any{"TX", 0, 0, 0, 0, 1, 0}}
+		all["lease by due time"] = statement{store.LeaseSQL, append(slices.Clone(all["lease"].args[:15]), 0)}
 		all["stats"] = statement{statsSQL(t), nil}
 		for _, name := range []string{"claim", "claim one", "poll", "last"} {
 			all[name] = statement{statements[name], plannedWith(1, middle)[name].args}
@@ -232,7 +232,7 @@ func TestBesideAForgottenTransactionNothingReadsWhatWasClaimed(t *testing.T) {
 	}
 	// A claim by due time begins where the last one ended.
 	due := db.Int(t, `SELECT (extract(epoch FROM min(run_at)) * 1000000)::bigint FROM outbox.task`)
-	if p := explain(t, db, true, runs.ClaimSQL, "TX", 0, 0, first, 0, 10, due); p.Hit+p.Read > most {
+	if p := explain(t, db, true, store.ClaimSQL, "TX", 0, 0, first, 0, 10, due); p.Hit+p.Read > most {
 		t.Errorf("beside %d dead rows a claim by due time reads %d pages, want at most %d", dead, p.Hit+p.Read, most)
 	}
 }

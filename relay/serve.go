@@ -64,7 +64,7 @@ func (d *dispatcher) claimFrom(c *lane, head *plan.Head, slots int, now time.Tim
 	}
 	start.started = c.watermarks.Started
 	if c.h.Kind == handler.KindLeased {
-		next := run.LeaseNext{Limit: limit, Watermark: watermark, Due: start.due}
+		next := store.LeaseNext{Limit: limit, Watermark: watermark, Due: start.due}
 		if start.random {
 			next.Pivots, next.Lead = head.RandomStarts(slots)
 		}
@@ -73,7 +73,7 @@ func (d *dispatcher) claimFrom(c *lane, head *plan.Head, slots int, now time.Tim
 		return
 	}
 	c.claiming++
-	next := run.ClaimNext{Limit: limit, Watermark: watermark, Due: start.due}
+	next := store.ClaimNext{Limit: limit, Watermark: watermark, Due: start.due}
 	if start.random {
 		next.Pivot = head.RandomStart()
 	}
@@ -129,7 +129,7 @@ func tookLeases(runs []*run.LeasedRun, limit int, began time.Time, start claimSt
 }
 
 // runTx claims and runs.
-func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
+func (d *dispatcher) runTx(c *lane, next store.ClaimNext, start claimStart) {
 	claimed, ran, ordered, aside, began := false, false, false, false, time.Now()
 	var left []*store.Row
 	limit, wait, err := d.rates.take(d.ctx, c.h, next.Limit)
@@ -180,7 +180,7 @@ func (d *dispatcher) runTx(c *lane, next run.ClaimNext, start claimStart) {
 
 // runLeased claims leased tasks and starts their handlers. The next claim of the lane need not wait
 // for the commit of this one.
-func (d *dispatcher) runLeased(c *lane, next run.LeaseNext, start claimStart) {
+func (d *dispatcher) runLeased(c *lane, next store.LeaseNext, start claimStart) {
 	began, slots, reported, aside := time.Now(), next.Limit, false, false
 	var runs []*run.LeasedRun
 	allowed := 0

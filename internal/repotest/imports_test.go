@@ -56,7 +56,7 @@ var directions = map[string]direction{
 		[]string{"", "/handlers", "/internal/guard", "/internal/handler", "/internal/key", "/internal/pg", "/internal/pgerr", "/internal/plan",
 			"/internal/store", pq}},
 	"/internal/store": {"statements know no handler",
-		[]string{"", "/internal/pg", "/internal/pgerr", pq}},
+		[]string{"", "/internal/pg", "/internal/pgerr", "/internal/plan", pq}},
 	"/internal/upkeep": {"upkeep changes rows by SQL and knows no handler",
 		[]string{"/internal/counts", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/vacuum", pq}},
 	"/internal/schedule": {"a schedule enqueues as an app does",

@@ -2,12 +2,7 @@ package run
 
 import (
 	"context"
-	"database/sql"
-	"database/sql/driver"
-	"errors"
-	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/handler"
@@ -16,95 +11,27 @@ import (
 	"github.com/txoutbox/outbox/internal/store"
 )
 
-// claimPlan is a way to take tasks of h's type, with one statement or, while they found less than
-// they might, a few.
-type claimPlan interface {
-	// part is the i-th statement, after found tasks. more: another one may follow it.
-	part(h *handler.Handler, i, found int) (p claimPart, more bool)
-}
+// claimPlan is a way to take tasks of h's type.
+type claimPlan func(ctx context.Context, s *store.Store, conn pg.Exclusive, t store.ClaimTx) (store.Claimed, error)
 
-// claimPart is a statement that takes up to limit tasks, and returns a store.RowText of each.
-type claimPart struct {
-	query         string
-	args          []any
-	limit         int  // 0: there is nothing more to do
-	makesSettings bool // it makes the transaction's settings, which the claim sends before it else
-	ofGroup       bool // it only locks all tasks but the first, and returns the place of each before it
-}
-
-// One task, by a function that keeps its plan and makes the transaction's settings.
-const TakeTaskSQL = `/* outbox: claim a task */
-SELECT outbox.claim_task($1, $2, $3, $4, $5, $6, $7, $8, $9)`
-
-// Several, in the same way: from a place on, which is the start of the lane, a watermark, or a
-// pivot, where the bound keeps less urgent tasks out while urgent ones lie below it; or those that
-// have been due longest.
-const ClaimSQL = `/* outbox: claim */
-SELECT outbox.claim_tasks($1, $2, $3, $4, $5, $6, $7)`
-
-// Several for a group, in the same way: one after the other is claimed as its turn comes.
-const ClaimGroupSQL = `/* outbox: claim a group */
-SELECT outbox.claim_group($1, $2, $3, $4, $5, $6, $7, $8)`
-
-// The CTE is fenced by its row locks and by MATERIALIZED: as a bare sub-select in USING the planner
-// may run it once for each row, and take more than its LIMIT. By id: ready is said by what it is
-// not, as no index but the primary key fits then. After statistics from a drained queue the planner
-// would take the lane's and read all of it.
-const ClaimOneSQL = `/* outbox: claim one task */
-WITH c AS MATERIALIZED (
-  SELECT task_id FROM outbox.task WHERE task_id = $2 AND task_type = $1 AND state NOT IN ('scheduled', 'leased', 'waiting')
-     AND NOT EXISTS (SELECT FROM outbox.task_type WHERE task_type = $1 AND paused)
-     FOR UPDATE SKIP LOCKED)
-DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
-RETURNING ` + store.RowText
-
-// ClaimNext takes up to limit tasks from the watermark of the lane on, nil for its start; or from
-// the pivot on if there is one, and then from the watermark; or by due time from a place on.
-type ClaimNext struct {
-	Limit            int
-	Watermark, Pivot *plan.Position
-	Due              *plan.Due // nil: in the lane's order
-}
-
-// idSpan is among how many ids from a watermark or a pivot on a task is likely.
-const idSpan = 100
-
-func (c ClaimNext) part(h *handler.Handler, i, found int) (p claimPart, more bool) {
-	rest, most, span := c.Limit-found, math.MaxInt16, idSpan
-	from, more := c.Watermark, c.Pivot != nil && i == 0
-	if more {
-		from, most = c.Pivot, c.Pivot.Priority
+// ClaimPlan is the plan of a claim from the lane.
+func claimNext(n store.ClaimNext) claimPlan {
+	return func(ctx context.Context, s *store.Store, conn pg.Exclusive, t store.ClaimTx) (store.Claimed, error) {
+		return s.Claim(ctx, conn, t, n)
 	}
-	if from == nil {
-		from, span = &plan.LaneStart, 0
-	}
-	id, due := from.TaskID, sql.NullInt64{}
-	if c.Due != nil {
-		id, due = c.Due.TaskID, sql.NullInt64{Int64: c.Due.RunAt, Valid: true}
-		more = false
-	}
-	args := []any{h.Type, from.Priority, from.Attempt, id, most}
-	switch {
-	case c.Limit == 1 && c.Due == nil:
-		args = append(args, span, pg.Millis(idleFor(h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(h.Timeout))
-		return claimPart{query: TakeTaskSQL, args: args, limit: rest, makesSettings: true}, more
-	case h.GroupSize > 1 && c.Limit > 1:
-		return claimPart{query: ClaimGroupSQL, args: append(args, rest, found == 0, due), limit: rest, ofGroup: true}, more
-	}
-	return claimPart{query: ClaimSQL, args: append(args, rest, due), limit: rest}, more
 }
 
 // claimOne takes one task by its id, if it is ready and no other has it.
-type claimOne struct{ taskID int64 }
-
-func (c claimOne) part(h *handler.Handler, _, _ int) (p claimPart, more bool) {
-	return claimPart{query: ClaimOneSQL, args: []any{h.Type, c.taskID}, limit: 1}, false
+func claimOne(taskID int64) claimPlan {
+	return func(ctx context.Context, s *store.Store, conn pg.Exclusive, t store.ClaimTx) (store.Claimed, error) {
+		return s.ClaimOne(ctx, conn, t, taskID)
+	}
 }
 
-// claimSettings are those of the claim's transaction. They are made before it locks a row, so a
-// relay that freezes at any moment lets go.
-func claimSettings(h *handler.Handler) string {
-	return "SET LOCAL idle_in_transaction_session_timeout = " + pg.Millis(idleFor(h.Timeout)) + "; SET LOCAL lock_timeout = " + pg.Millis(pg.Bookkeeping)
+// claimTx is the transaction of a claim of h's tasks.
+func (u *unit) claimTx() store.ClaimTx {
+	return store.ClaimTx{TaskType: u.h.Type, MaxAttempts: u.h.MaxAttempts, Group: u.h.GroupSize > 1, Timeout: u.h.Timeout,
+		Idle: idleFor(u.h.Timeout), Untimed: u.untimed(), Savepoint: savepoint}
 }
 
 // idleFor is how long the transaction of a claim may stand idle.
@@ -139,7 +66,7 @@ func LastDueLease(runs []*LeasedRun) plan.Due { return LastDue(rowsIn(runs)) }
 // ClaimedLeases are ClaimedRuns of leased tasks.
 func ClaimedLeases(runs []*LeasedRun) (out []plan.ClaimedRun) {
 	for _, x := range runs {
-		out = appendRun(out, &x.row, x.row.Unclaimed())
+		out = appendRun(out, x.row, x.row.Unclaimed())
 	}
 	return out
 }
@@ -168,56 +95,21 @@ type unit struct {
 	uncounted int // tasks of a group that no trigger has counted as claimed
 }
 
-// take claims, and sets the savepoint if it finds tasks.
+// take claims, and sets the savepoint if it finds tasks. It asks for PostgreSQL's clock where
+// MaxElapsed, or the span of a throttled task, counts from an earlier failure.
 func (u *unit) take(c claimPlan) error {
 	return u.exclusively(func(ctx context.Context, conn pg.Exclusive) error {
-		untimed := u.untimed()
-		before, after, begun := "", "", 0
-		for i, more := 0, true; more; i++ {
-			var p claimPart
-			if p, more = c.part(u.h, i, len(u.rows)); p.limit == 0 {
-				break
-			}
-			switch {
-			case p.makesSettings:
-				after = untimed + "SAVEPOINT " + savepoint
-			case !more:
-				after = u.savepointStatements()
-			}
-			if i == 0 && !p.makesSettings {
-				before = untimed + claimSettings(u.h)
-			}
-			found := len(u.rows)
-			err := conn.Together(ctx, before, u.SQL(p.query), p.args, after, func(values []driver.Value) (err error) {
-				if values[0] == nil {
-					return nil
-				}
-				r, text := &store.Row{TaskType: u.h.Type, Max: u.h.MaxAttempts}, pg.Text(values[0])
-				if p.ofGroup {
-					r.Place, text, _ = strings.Cut(text, "\x1f")
-					begun = 1
-				}
-				u.rows = append(u.rows, r)
-				u.xid, err = r.FromText(text)
-				return err
-			})
-			if err = errors.Join(err, store.TooMany(len(u.rows)-found, p.limit)); err != nil {
-				return err
-			}
-			before = ""
+		claimed, err := c(ctx, u.Store, conn, u.claimTx())
+		u.rows, u.xid = claimed.Rows, claimed.XID
+		counts := func(r *store.Row) bool {
+			_, failed := r.FirstFailure()
+			return failed && (u.h.MaxElapsed > 0 || r.Throttled())
 		}
-		slices.SortFunc(u.rows[begun:], (*store.Row).Compare) // RETURNING does not keep the lane's order
-		if len(u.rows) > 0 && after == "" {
-			if _, err := conn.ExecContext(ctx, u.savepointStatements()); err != nil {
-				return err
-			}
+		if err != nil || !slices.ContainsFunc(u.rows, counts) {
+			return err
 		}
-		return u.noteTime(ctx, conn)
+		return u.NoteTime(ctx, conn, u.rows)
 	})
-}
-
-func (u *unit) savepointStatements() string {
-	return "SAVEPOINT " + savepoint + "; SET LOCAL statement_timeout = " + pg.Millis(u.h.Timeout)
 }
 
 // allow makes the transaction wait for a handler with another timeout than the registered one,

@@ -3,11 +3,8 @@ package run
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/guard"
@@ -38,30 +35,16 @@ func newRemoval(s *store.Store, h *handler.Handler, leased *store.Row, token str
 	return d
 }
 
-const CompleteSQL = `/* outbox: complete a leased task */
-SELECT outbox.complete_task($1, $2::uuid)`
-
 const endCompleteSQL = `/* outbox: end of a complete */
 SELECT outbox.end_run($1, 0)`
 
 // take deletes the task, if the lease is held.
 func (d *removal) take(ctx context.Context) error {
-	args := []any{d.row.ID, d.token}
-	err := d.exclusively(func(_ context.Context, c pg.Exclusive) error {
-		return c.Together(ctx, "", d.SQL(CompleteSQL), args, d.untimed()+"SAVEPOINT "+savepoint, func(values []driver.Value) error {
-			xid, began, found := strings.Cut(pg.Text(values[0]), " ")
-			if !found { // NULL
-				return nil
-			}
-			at, err := strconv.ParseInt(began, 10, 64)
-			d.xid, d.row.Began = xid, &at
-			return err
-		})
+	return d.exclusively(func(_ context.Context, c pg.Exclusive) error {
+		xid, began, err := d.Store.Complete(ctx, c, store.Lease{TaskID: d.row.ID, Token: d.token}, d.untimed()+"SAVEPOINT "+savepoint)
+		d.xid, d.row.Began = xid, &began
+		return err
 	})
-	if err == nil && d.xid == "" {
-		return outbox.ErrLeaseLost
-	}
-	return err
 }
 
 // keep keeps what fn did, and writes the next iteration if fn asked for one.

@@ -3,7 +3,6 @@ package run
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -11,12 +10,6 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
-
-// A row without an end stays so: its lease is the relay's.
-const ExtendSQL = `/* outbox: extend a lease */
-UPDATE outbox.task SET leased_until = CASE WHEN leased_until IS NOT NULL
-         THEN GREATEST(leased_until, clock_timestamp() + $3::bigint * interval '1 microsecond') END
- WHERE task_id = $1 AND lease_token = $2::uuid`
 
 // Extend implements outbox.Lease. The row goes first: the handler must not go on beyond it.
 func (l *lease) Extend(ctx context.Context, d time.Duration) error {
@@ -36,26 +29,19 @@ func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 	if l.noHeartbeat() {
 		until, cause = d, errRanOut
 	}
-	var held int64
-	err := l.r.Conns.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, l.r.SQL(ExtendSQL), l.row.ID, l.token, until.Microseconds())
-		if err == nil {
-			held, err = result.RowsAffected()
-		}
-		return err
-	})
+	err := l.r.Store.Extend(ctx, l.id(), until)
 	l.unextended.Store(ended() == nil && pgerr.Blameless(err))
 	switch {
+	case errors.Is(err, outbox.ErrLeaseLost):
+		if l.completed.Load() == nil {
+			l.ctx.cancel(outbox.ErrLeaseLost)
+		}
+		return fail(err)
 	case err != nil:
 		if cause := ended(); cause != nil { // in the middle: drivers say a bad connection, or less
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
 		return fail(err)
-	case held == 0:
-		if l.completed.Load() == nil {
-			l.ctx.cancel(outbox.ErrLeaseLost)
-		}
-		return fail(outbox.ErrLeaseLost)
 	}
 	l.ctx.extend(sent.Add(d), cause)
 	if err := context.Cause(&l.ctx); err != nil { // it ended meanwhile

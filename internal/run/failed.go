@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
@@ -190,9 +189,6 @@ func (a *attempt) outOfBand(handlerErr, cause error) error {
 	return errors.Join(cause, err)
 }
 
-const forgetCancelSQL = `/* outbox: forget a request to cancel */
-DELETE FROM outbox.cancel WHERE task_id = $1`
-
 // endCanceled undoes what the handler did and removes the canceled task. Of a batch the others go
 // back as they were.
 func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
@@ -201,13 +197,7 @@ func (a *attempt) endCanceled(ctx context.Context, out callResult) error {
 		if err := a.undo(ctx, c); err != nil || !last {
 			return err
 		}
-		if _, err := c.ExecContext(ctx, a.ForgetTasks(a.rows)); err != nil {
-			return err
-		}
-		if _, err := c.ExecContext(ctx, a.SQL(forgetCancelSQL), a.rows[0].ID); err != nil {
-			return err
-		}
-		if err := a.Count(ctx, c, "canceled", []string{a.h.Type}); err != nil {
+		if err := a.EndCanceled(ctx, c, a.rows[0]); err != nil {
 			return err
 		}
 		_, err := c.ExecContext(ctx, "SET TRANSACTION READ ONLY") // for a goroutine that the handler left behind
@@ -240,15 +230,12 @@ func (a *attempt) removeCanceled() {
 		if try > 0 {
 			time.Sleep(time.Duration(try*try) * 20 * time.Millisecond) // the backend is about to notice
 		}
-		var n int64
-		err := a.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-			result, err := tx.ExecContext(ctx, a.SQL(RemoveCanceledSQL), pq.Array(canceled))
-			if err == nil {
-				n, err = result.RowsAffected()
-			}
+		var n int
+		err := a.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) (err error) {
+			n, err = a.RemoveCanceled(ctx, tx, canceled)
 			return err
 		})
-		if err == nil && n >= int64(len(canceled)) {
+		if err == nil && n >= len(canceled) {
 			logCanceled(a.r.Log, a.h.Type, canceled)
 			return
 		}

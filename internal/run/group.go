@@ -3,9 +3,7 @@ package run
 import (
 	"cmp"
 	"context"
-	"database/sql/driver"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/pg"
@@ -33,9 +31,7 @@ type group struct {
 	begun    []*store.Row
 	verdicts []verdict // of begun
 
-	kept   string // statements that keep what a handler did, and put the session back
-	starts string // and those that begin the next task
-	limits []any  // its settings, of claim_member
+	kept string // statements that keep what a handler did, and put the session back
 }
 
 // callAll calls the handler for one task after the other until all are done, the handler's GroupWithin
@@ -43,8 +39,7 @@ type group struct {
 func (g *group) callAll(ctx context.Context) error {
 	a := g.attempt
 	g.tasks, g.calls = a.tasks(), make(chan func())
-	g.kept, g.starts = "RELEASE SAVEPOINT "+savepoint+"; "+a.session.Reset, a.untimed()+"SAVEPOINT "+savepoint
-	g.limits = []any{pg.Millis(idleFor(a.h.Timeout)), pg.Millis(pg.Bookkeeping), pg.Millis(a.h.Timeout)}
+	g.kept = "RELEASE SAVEPOINT " + savepoint + "; " + a.session.Reset
 	go g.work()
 	defer close(g.calls)
 	g.start = time.Now()
@@ -163,22 +158,13 @@ func (g *group) next(i int, v *verdict, keep bool) (next int, err error) {
 
 // own are the settings of the relay's own statements, which the session's reset has undone.
 func (g *group) own() string {
-	return g.untimed() + claimSettings(g.h) + "; SET LOCAL statement_timeout = " + pg.Millis(pg.Bookkeeping)
+	return g.untimed() + g.claimTx().Settings() + "; SET LOCAL statement_timeout = " + pg.Millis(pg.Bookkeeping)
 }
-
-const claimMemberSQL = `/* outbox: claim the next of a group */
-SELECT outbox.claim_member($1, $2, $3, $4)`
 
 // claimMember claims a task that the group has locked, unless a handler has changed or canceled it
 // or its type is paused.
 func (g *group) claimMember(ctx context.Context, c pg.Exclusive, before string, r *store.Row) (claimed bool, err error) {
-	xid, args := "", append([]any{r.Place}, g.limits...)
-	err = c.Together(ctx, before, g.SQL(claimMemberSQL), args, g.starts, func(values []driver.Value) error {
-		var found string
-		xid, found, _ = strings.Cut(pg.Text(values[0]), " ")
-		claimed = found == "t"
-		return nil
-	})
+	claimed, xid, err := g.ClaimMember(ctx, c, g.claimTx(), before, r)
 	switch {
 	case err == nil && xid != g.xid:
 		return false, errOtherTransaction

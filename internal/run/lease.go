@@ -17,7 +17,7 @@ import (
 type lease struct {
 	r         *Runner
 	h         *handler.Handler
-	row       store.Row // as claimed
+	row       *store.Row // as claimed
 	token     string
 	ctx       limited // of the handler
 	extending sync.Mutex
@@ -33,6 +33,8 @@ type lease struct {
 	prevented  atomic.Bool             // the latest Complete met the database's failure, not fn's
 	unextended atomic.Bool             // so did the latest Extend
 }
+
+func (l *lease) id() store.Lease { return store.Lease{TaskID: l.row.ID, Token: l.token} }
 
 // noHeartbeat reports whether no heartbeat keeps it: it ends with ctx.
 func (l *lease) noHeartbeat() bool { return l.h.Lease > 0 }
@@ -72,7 +74,7 @@ func (l *lease) Complete(ctx context.Context, fn func(*sql.Tx) error) error {
 	if left.Err() != nil {
 		return l.gaveUp()
 	}
-	c := &completion{removal: newRemoval(&l.r.Store, l.h, &l.row, l.token), r: l.r, l: l, ctx: ctx}
+	c := &completion{removal: newRemoval(&l.r.Store, l.h, l.row, l.token), r: l.r, l: l, ctx: ctx}
 	switch err := c.start(); {
 	case errors.Is(err, outbox.ErrLeaseLost):
 		return fmt.Errorf("%w: task %d", err, l.row.ID)

@@ -4,13 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/handler"
-	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/store"
 )
 
@@ -45,7 +42,7 @@ func (x *LeasedRun) Bytes() int { return len(x.row.Payload) }
 // begin runs the task.
 func (x *LeasedRun) begin() {
 	x.leases.starting.Add(-1)
-	r, h, t := x.r, x.h, &x.row
+	r, h, t := x.r, x.h, x.row
 	x.watch = newWatch(r.Events, h, []*store.Row{t}, x.claim.Ended)
 	if t.Attempt > t.Max {
 		x.end(verdict{outcome: Dead, change: store.Change{Attempt: t.Max, Reason: store.ReasonAttempts, Err: t.LostText(store.DeadAttempts)}})
@@ -106,7 +103,7 @@ func (x *LeasedRun) overdue() {
 
 // finish hands on what the outcome asks for.
 func (x *LeasedRun) finish(out callResult) {
-	r, h, t := x.r, x.h, &x.row
+	r, h, t := x.r, x.h, x.row
 	out.took = time.Since(x.calledAt)
 	x.watch.called(x.calledAt, out.took, []*store.Task{&x.task})
 	out.because(&x.ctx)
@@ -137,12 +134,9 @@ func (x *LeasedRun) finish(out callResult) {
 
 // end hands on the transition that ends the lease.
 func (x *LeasedRun) end(v verdict) {
-	x.next.verdict, x.next.row, x.next.token = v, &x.row, x.token
-	if v.done && v.outcome != Canceled {
-		x.next.keep = x.h.Keep
-	}
-	if v.back {
-		x.next.lostBy = x.row.LostBy
+	x.next = newTransition(x.h, x.row, x.token, v)
+	if v.back || v.outcome == PutOff {
+		x.next.end.LostBy = x.row.LostBy
 	}
 	x.leases.finish(x)
 }
@@ -178,20 +172,15 @@ func (l *Leases) Start(runs []*LeasedRun) {
 	start(slices.DeleteFunc(slices.Clone(runs), func(x *LeasedRun) bool { return x.row.LostBy != "" }))
 }
 
-const BeginSuspectsSQL = `/* outbox: count the attempts of suspects */
-UPDATE outbox.task SET attempt = LEAST(attempt + 1, 32767) WHERE task_id = ANY ($1::bigint[]) AND lease_token = $2::uuid
-RETURNING task_id::text`
-
 // startSuspects counts the attempts of tasks whose process died, and starts those that may run
 // beside the others of their kind.
 func (l *Leases) startSuspects(runs []*LeasedRun) {
 	var enter []*LeasedRun
 	var ids []int64
 	for _, x := range runs {
-		t := &x.row
+		t := x.row
 		if t.JudgeLeased() {
 			if x.leaveSuspects, x.putOff = l.r.enter(t); x.leaveSuspects == nil {
-				x.next.lostBy = t.LostBy
 				x.endBefore(verdict{outcome: PutOff, change: store.Change{Attempt: t.Attempt, Wait: x.putOff}})
 				continue
 			}
@@ -202,7 +191,7 @@ func (l *Leases) startSuspects(runs []*LeasedRun) {
 	counted := l.countSuspects(ids, runs[0].token)
 	begin := enter[:0]
 	for _, x := range enter {
-		if t := &x.row; x.leaveSuspects != nil && !counted[strconv.FormatInt(t.ID, 10)] {
+		if t := x.row; x.leaveSuspects != nil && !counted[t.ID] {
 			x.endBefore(verdict{back: true, change: store.Change{Attempt: t.Attempt}})
 			continue
 		}
@@ -214,21 +203,16 @@ func (l *Leases) startSuspects(runs []*LeasedRun) {
 
 // countSuspects counts attempts of a claim, and returns of which tasks: the others' leases are lost.
 // After an error it returns none, and they may be counted or not.
-func (l *Leases) countSuspects(ids []int64, token string) map[string]bool {
+func (l *Leases) countSuspects(ids []int64, token string) (counted map[int64]bool) {
 	if len(ids) == 0 {
 		return nil
 	}
-	var found []string
 	err := l.r.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) (err error) {
-		found, err = pg.Texts(tx.QueryContext(ctx, l.r.SQL(BeginSuspectsSQL), pq.Array(ids), token))
+		counted, err = l.r.BeginSuspects(ctx, tx, ids, token)
 		return err
 	})
 	if err != nil {
 		return nil
-	}
-	counted := make(map[string]bool, len(found))
-	for _, id := range found {
-		counted[id] = true
 	}
 	return counted
 }
@@ -236,7 +220,7 @@ func (l *Leases) countSuspects(ids []int64, token string) map[string]bool {
 // endBefore ends a run whose handler is not called.
 func (x *LeasedRun) endBefore(v verdict) {
 	x.leases.starting.Add(-1)
-	x.watch = newWatch(x.r.Events, x.h, []*store.Row{&x.row}, x.claim.Ended)
+	x.watch = newWatch(x.r.Events, x.h, []*store.Row{x.row}, x.claim.Ended)
 	x.end(v)
 }
 

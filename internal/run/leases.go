@@ -15,7 +15,7 @@ import (
 
 // unknownClaim is a claim whose commit may have failed or not.
 type unknownClaim struct {
-	back []*transition // of its tasks
+	back []*store.LeaseEnd // of its tasks
 	xid  string
 }
 
@@ -99,7 +99,7 @@ func (l *Leases) Lose() (lost int) {
 func (l *Leases) release(runs []*LeasedRun, xid string) {
 	c := unknownClaim{xid: xid}
 	for _, x := range runs {
-		c.back = append(c.back, &transition{row: &x.row, token: x.token, verdict: verdict{back: true, change: store.Change{Attempt: x.row.Unclaimed()}}, lostBy: x.row.LostBy})
+		c.back = append(c.back, &store.LeaseEnd{Row: x.row, Token: x.token, Back: true, Change: store.Change{Attempt: x.row.Unclaimed()}, LostBy: x.row.LostBy})
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,7 +136,12 @@ func (l *Leases) giveBack() {
 			continue // another server has taken over, which never had it
 		}
 		if err == nil && status == "committed" {
-			err = l.write(c.back, false)
+			err = l.r.EndLeases(c.back)
+			for _, e := range c.back {
+				if err == nil && !e.Held {
+					l.logLost(e.Row)
+				}
+			}
 		}
 		if err != nil || status == "in progress" {
 			l.mu.Lock()

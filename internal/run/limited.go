@@ -161,16 +161,3 @@ func timeoutOf(h *handler.Handler, rows ...*store.Row) (longest time.Duration) {
 func leaseFor(timeout time.Duration) time.Duration {
 	return timeout + grace(timeout) + 2*AbandonAfter + pg.Bookkeeping
 }
-
-// rowLease is how long a claim leases a row, in microseconds: as registered, or as for a timeout of
-// the task's own in milliseconds. Without heartbeats the lease is the timeout.
-func rowLease(h *handler.Handler) (registered any, perMS, margin int64) {
-	if h.Lease > 0 {
-		return h.Lease.Microseconds(), 1000, 0
-	}
-	if h.Timeout > 0 {
-		registered = leaseFor(h.Timeout).Microseconds()
-	}
-	margin = leaseFor(0).Microseconds()
-	return registered, (leaseFor(time.Second).Microseconds() - margin) / 1000, margin
-}

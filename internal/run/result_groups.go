@@ -1,15 +1,15 @@
 package run
 
 import (
-	"context"
-	"database/sql"
 	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
+	"github.com/txoutbox/outbox/internal/store"
 )
 
 // results are runs whose transitions wait to be written. While one group of them is being written
@@ -182,60 +182,55 @@ func (l *Leases) stuck(x *LeasedRun, err error, began time.Time) {
 	l.Stuck(x.h, err, began, first)
 }
 
+// transition is how a lease ends. When the lease was lost, its outcome is another one than the
+// verdict's.
+type transition struct {
+	verdict
+	end store.LeaseEnd
+}
+
+func newTransition(h *handler.Handler, r *store.Row, token string, v verdict) transition {
+	t := transition{verdict: v, end: store.LeaseEnd{Row: r, Token: token, Done: v.done, Canceled: v.outcome == Canceled, Back: v.back, Change: v.change}}
+	if v.done && v.outcome != Canceled {
+		t.end.Keep = h.Keep
+	}
+	return t
+}
+
 // write makes the transitions in one transaction. One whose lease is gone changes nothing, and is
 // logged; unknown: it may be gone by an earlier try, whose COMMIT got no answer.
 func (l *Leases) write(group []*transition, unknown bool) error {
-	done, other := split(group)
-	var err error
-	if len(other) == 0 && alike(done) {
-		err = l.writeDone(done)
-	} else {
-		err = l.writeAll(done, other)
+	ends := make([]*store.LeaseEnd, len(group))
+	for i, t := range group {
+		ends[i] = &t.end
 	}
-	if err != nil {
+	if err := l.r.EndLeases(ends); err != nil {
 		return err
 	}
 	for _, t := range group {
+		r := t.end.Row
 		switch {
-		case !t.held && unknown:
+		case !t.end.Held && unknown:
 			t.outcome = Infrastructure
-			l.r.Log.Info("outbox: result already recorded or lease lost (COMMIT outcome unknown)", "task_type", t.row.TaskType, "task_id", t.row.ID)
-		case !t.held:
+			l.r.Log.Info("outbox: result already recorded or lease lost (COMMIT outcome unknown)", "task_type", r.TaskType, "task_id", r.ID)
+		case !t.end.Held:
 			t.outcome = LeaseLost
-			l.r.Log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", t.row.TaskType, "task_id", t.row.ID)
+			l.logLost(r)
 		case t.outcome == Discarded:
-			l.r.Log.Info("outbox: tasks were discarded by their handler", "task_type", t.row.TaskType, "tasks", []int64{t.row.ID}, "error", pgerr.Text(t.change.Err))
+			l.r.Log.Info("outbox: tasks were discarded by their handler", "task_type", r.TaskType, "tasks", []int64{r.ID}, "error", pgerr.Text(t.change.Err))
 		case t.outcome == Canceled:
-			logCanceled(l.r.Log, t.row.TaskType, []int64{t.row.ID})
+			logCanceled(l.r.Log, r.TaskType, []int64{r.ID})
 		case t.done || t.back:
 		case t.change.Reason != "":
-			l.r.died(t.row, t.change)
+			l.r.died(r, t.change)
 		default:
-			l.r.failed(t.row, t.change)
+			l.r.failed(r, t.change)
 			l.r.due(t.change.Wait)
 		}
 	}
 	return nil
 }
 
-// writeDone deletes tasks that are done.
-func (l *Leases) writeDone(group []*transition) error {
-	query, args, said := finishing(group)
-	begin := pg.BeginSQL
-	if query != FinishSQL {
-		begin += "; " + resultSettings
-	}
-	err := l.r.Conns.InMessages(context.Background(), begin, l.r.SQL(query), args, true, said.add)
-	said.mark(group)
-	return err
-}
-
-// writeAll makes transitions of all kinds.
-func (l *Leases) writeAll(done, other []*transition) error {
-	return l.r.Conns.InTx(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, resultSettings); err != nil {
-			return err
-		}
-		return writeTransitions(ctx, &l.r.Store, tx, done, other)
-	})
+func (l *Leases) logLost(r *store.Row) {
+	l.r.Log.Warn("outbox: a lease was lost before its task ended; another run decides", "task_type", r.TaskType, "task_id", r.ID)
 }

@@ -12,7 +12,11 @@ import (
 // RunTx claims with the given claim and runs the handler of a Tx or Batch type. claimed is called
 // with what was claimed, unless the claim failed. left are those of a group's tasks that are as
 // before. The error is the database's, which is no attempt and a reason to slow down, or ErrNoSlot.
-func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, c claimPlan, claimed func([]*store.Row)) (left []*store.Row, err error) {
+func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, n store.ClaimNext, claimed func([]*store.Row)) (left []*store.Row, err error) {
+	return r.runTx(ctx, h, claimNext(n), claimed)
+}
+
+func (r *Runner) runTx(ctx context.Context, h *handler.Handler, c claimPlan, claimed func([]*store.Row)) (left []*store.Row, err error) {
 	a := &attempt{unit: unit{guardedTx: guardedTx{Store: &r.Store}, h: h}, r: r, claim: handler.Claim{Began: time.Now(), Log: r.Log}}
 	if err := r.runClaim(ctx, a, c, claimed); err != nil {
 		return a.left, err
@@ -21,7 +25,7 @@ func (r *Runner) RunTx(ctx context.Context, h *handler.Handler, c claimPlan, cla
 		if r.Stopping() {
 			break
 		}
-		_, err := r.RunTx(ctx, h, claimOne{id}, func([]*store.Row) {})
+		_, err := r.runTx(ctx, h, claimOne(id), func([]*store.Row) {})
 		if errors.Is(err, ErrNoSlot) {
 			break // another call has it; whoever claims the rest next finds the runs in the journal
 		}

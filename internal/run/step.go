@@ -97,7 +97,7 @@ func (s *Stepper) Step(ctx context.Context) ([]Run, error) {
 		if h := s.handlers[next]; h.Kind == handler.KindLeased {
 			runs, err = s.stepLeased(ctx, h)
 		} else {
-			runs, err = s.stepTx(ctx, h, ClaimNext{Limit: h.BatchSize})
+			runs, err = s.stepTx(ctx, h, claimNext(store.ClaimNext{Limit: h.BatchSize}))
 		}
 		if err != nil || len(runs) > 0 {
 			return runs, err

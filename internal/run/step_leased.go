@@ -3,16 +3,13 @@ package run
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
-	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/internal/handler"
-	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/pgerr"
 	"github.com/txoutbox/outbox/internal/store"
 )
@@ -55,36 +52,29 @@ func (s *Stepper) stepLeased(ctx context.Context, h *handler.Handler) ([]Run, er
 // lease claims the next task of the type, if there is one, and counts the attempt.
 func (s *Stepper) lease(ctx context.Context, h *handler.Handler, token string) (t *store.Row, err error) {
 	err = s.in.InTx(ctx, func(tx *sql.Tx) error {
-		var runs []*LeasedRun
-		err := pg.QueryTx(ctx, tx, s.store.SQL(LeaseSQL), LeaseNext{}.args(h, 1, s.store.RelayID, token), func(values []driver.Value) (err error) {
-			runs, err = leasedRows(pg.Text(values[0]), h, token, 1)
-			return err
-		})
-		if err != nil || len(runs) == 0 {
+		c, err := s.store.LeaseWithin(ctx, tx, leaseTerms(h, token), store.LeaseNext{Limit: 1})
+		if err != nil || len(c.Rows) == 0 {
 			return err
 		}
-		t = &runs[0].row
+		t = c.Rows[0]
 		if t.LostBy == "" {
 			return nil
 		}
 		t.Attempt++
-		return pg.One(tx.ExecContext(ctx, s.store.SQL(BeginSuspectsSQL), pq.Array([]int64{t.ID}), token))
+		_, err = s.store.BeginSuspects(ctx, tx, []int64{t.ID}, token)
+		return err
 	})
 	return t, err
 }
 
 // finish ends a lease. Nobody but the handler can have taken it away.
 func (s *Stepper) finish(ctx context.Context, h *handler.Handler, t *store.Row, token string, v verdict) ([]Run, error) {
-	end := &transition{verdict: v, row: t, token: token}
-	if v.done {
-		end.keep = h.Keep
-	}
-	done, other := split([]*transition{end})
+	end := newTransition(h, t, token, v)
 	err := s.in.InTx(ctx, func(tx *sql.Tx) error {
-		if err := writeTransitions(ctx, &s.store, tx, done, other); err != nil {
+		if err := s.store.EndLeasesWithin(ctx, tx, []*store.LeaseEnd{&end.end}); err != nil {
 			return err
 		}
-		if !end.held {
+		if !end.end.Held {
 			return &Misuse{Type: t.TaskType, TaskID: t.ID, Text: "the handler took its lease away, or the task is gone"}
 		}
 		return nil

@@ -37,7 +37,7 @@ func (s *Stepper) stepTx(ctx context.Context, h *handler.Handler, c claimPlan) (
 		return runs, err
 	}
 	for _, id := range solo {
-		more, err := s.stepTx(ctx, h, claimOne{id})
+		more, err := s.stepTx(ctx, h, claimOne(id))
 		runs = append(runs, more...)
 		if err != nil {
 			return runs, err

@@ -6,34 +6,8 @@ import (
 
 	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pgerr"
-	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/store"
 )
-
-// Places are where the claim looks for tasks in the lane.
-func (c ClaimNext) Places() []store.Place { return places(c.Due, c.Pivot, c.Watermark) }
-
-// Places are where the claim looks for tasks in the lane.
-func (n LeaseNext) Places() []store.Place {
-	at := []*plan.Position{n.Watermark}
-	for i := range n.Pivots {
-		at = append(at, &n.Pivots[i])
-	}
-	return places(n.Due, at...)
-}
-
-func places(due *plan.Due, at ...*plan.Position) []store.Place {
-	if due != nil {
-		return []store.Place{{TaskID: due.TaskID, RunAt: &due.RunAt}}
-	}
-	var out []store.Place
-	for _, p := range append(at, &plan.LaneStart) {
-		if p != nil {
-			out = append(out, store.Place{Priority: p.Priority, Attempt: p.Attempt, TaskID: p.TaskID})
-		}
-	}
-	return out
-}
 
 // leastRead is how many tasks at a place are read at least, as other claims have the first ones.
 const leastRead = 20

@@ -1,0 +1,212 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/plan"
+)
+
+// ClaimTx is the transaction of a claim of a Tx or Batch type. Its settings are made before the
+// claim locks a row, so the locks of a relay that freezes are released at any moment.
+type ClaimTx struct {
+	TaskType    string
+	MaxAttempts int           // of a task without a number of its own
+	Group       bool          // lock all tasks, and delete the first
+	Timeout     time.Duration // of the handler's statements
+	Idle        time.Duration // for how long the transaction may be idle
+	Untimed     string        // statements that lift transaction_timeout
+	Savepoint   string
+}
+
+// Settings are statements that bound the transaction, but not the handler's statements.
+func (t ClaimTx) Settings() string {
+	return "SET LOCAL idle_in_transaction_session_timeout = " + pg.Millis(t.Idle) + "; SET LOCAL lock_timeout = " + pg.Millis(pg.Bookkeeping)
+}
+
+// begin are statements that begin the handler's part of the transaction.
+func (t ClaimTx) begin() string {
+	return "SAVEPOINT " + t.Savepoint + "; SET LOCAL statement_timeout = " + pg.Millis(t.Timeout)
+}
+
+// ClaimNext takes up to Limit tasks from the watermark of the lane on, nil for its start; or from
+// the pivot on if there is one, and then from the watermark; or by due time from a place on.
+type ClaimNext struct {
+	Limit            int
+	Watermark, Pivot *plan.Position
+	Due              *plan.Due // nil: in the lane's order
+}
+
+// Places are where the claim looks for tasks in the lane.
+func (c ClaimNext) Places() []Place { return places(c.Due, c.Pivot, c.Watermark) }
+
+func places(due *plan.Due, at ...*plan.Position) []Place {
+	if due != nil {
+		return []Place{{TaskID: due.TaskID, RunAt: &due.RunAt}}
+	}
+	var out []Place
+	for _, p := range append(at, &plan.LaneStart) {
+		if p != nil {
+			out = append(out, Place{Priority: p.Priority, Attempt: p.Attempt, TaskID: p.TaskID})
+		}
+	}
+	return out
+}
+
+// Claimed is the tasks that a claim took, and its transaction.
+type Claimed struct {
+	Rows []*Row
+	XID  string
+}
+
+// One task, by a function that keeps its plan and makes the transaction's settings.
+const TakeTaskSQL = `/* outbox: claim a task */
+SELECT outbox.claim_task($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+
+// Several, in the same way: from a place on, which is the start of the lane, a watermark, or a
+// pivot, where the bound keeps less urgent tasks out while urgent ones lie below it; or those that
+// have been due longest.
+const ClaimSQL = `/* outbox: claim */
+SELECT outbox.claim_tasks($1, $2, $3, $4, $5, $6, $7)`
+
+// Several for a group, in the same way: each is claimed when its turn comes.
+const ClaimGroupSQL = `/* outbox: claim a group */
+SELECT outbox.claim_group($1, $2, $3, $4, $5, $6, $7, $8)`
+
+// idSpan is among how many ids from a watermark or a pivot on a task is likely.
+const idSpan = 100
+
+// Claim takes tasks, and begins the handler's part of the transaction if there are some.
+func (s *Store) Claim(ctx context.Context, conn pg.Exclusive, t ClaimTx, n ClaimNext) (c Claimed, err error) {
+	starts := []*plan.Position{n.Watermark}
+	if n.Pivot != nil && n.Due == nil {
+		starts = []*plan.Position{n.Pivot, n.Watermark}
+	}
+	begun := false // the handler's part
+	for i, from := range starts {
+		rest, last := n.Limit-len(c.Rows), i == len(starts)-1
+		if rest == 0 {
+			break
+		}
+		most, span := math.MaxInt16, idSpan
+		if !last {
+			most = from.Priority
+		}
+		if from == nil {
+			from, span = &plan.LaneStart, 0
+		}
+		args := []any{t.TaskType, from.Priority, from.Attempt, from.TaskID, most}
+		var due sql.NullInt64
+		if n.Due != nil {
+			args[3], due = n.Due.TaskID, sql.NullInt64{Int64: n.Due.RunAt, Valid: true}
+		}
+		m := claimMessage{limit: rest}
+		if begun = last; begun {
+			m.after = t.begin()
+		}
+		if i == 0 {
+			m.before = t.Untimed + t.Settings()
+		}
+		switch {
+		case n.Limit == 1 && n.Due == nil: // it makes the settings
+			m.query, m.args = TakeTaskSQL, append(args, span, pg.Millis(t.Idle), pg.Millis(pg.Bookkeeping), pg.Millis(t.Timeout))
+			m.before, m.after, begun = "", t.Untimed+"SAVEPOINT "+t.Savepoint, true
+		case t.Group && n.Limit > 1:
+			m.query, m.args, m.group = ClaimGroupSQL, append(args, rest, len(c.Rows) == 0, due), true
+		default:
+			m.query, m.args = ClaimSQL, append(args, rest, due)
+		}
+		if err := s.claim(ctx, conn, t, m, &c); err != nil {
+			return c, err
+		}
+	}
+	unsorted := c.Rows // RETURNING does not keep the lane's order
+	if t.Group && n.Limit > 1 && len(c.Rows) > 0 {
+		unsorted = c.Rows[1:] // the first is deleted
+	}
+	slices.SortFunc(unsorted, (*Row).Compare)
+	if len(c.Rows) > 0 && !begun {
+		_, err = conn.ExecContext(ctx, t.begin())
+	}
+	return c, err
+}
+
+// The CTE is fenced by its row locks and by MATERIALIZED: as a bare sub-select in USING the planner
+// may run it once for each row, and take more than its LIMIT. By id: ready is said by what it is
+// not, as no index but the primary key fits then. After statistics from a drained queue the planner
+// would take the lane's and read all of it.
+const ClaimOneSQL = `/* outbox: claim one task */
+WITH c AS MATERIALIZED (
+  SELECT task_id FROM outbox.task WHERE task_id = $2 AND task_type = $1 AND state NOT IN ('scheduled', 'leased', 'waiting')
+     AND NOT EXISTS (SELECT FROM outbox.task_type WHERE task_type = $1 AND paused)
+     FOR UPDATE SKIP LOCKED)
+DELETE FROM outbox.task t WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))
+RETURNING ` + RowText
+
+// ClaimOne takes one task by its id, if it is ready and its row is not locked.
+func (s *Store) ClaimOne(ctx context.Context, conn pg.Exclusive, t ClaimTx, taskID int64) (c Claimed, err error) {
+	m := claimMessage{before: t.Untimed + t.Settings(), query: ClaimOneSQL, args: []any{t.TaskType, taskID}, after: t.begin(), limit: 1}
+	err = s.claim(ctx, conn, t, m, &c)
+	return c, err
+}
+
+// claimMessage is a statement that takes up to limit tasks, and returns a RowText of each.
+type claimMessage struct {
+	before, query, after string
+	args                 []any
+	limit                int
+	group                bool // the place of each task is before its text
+}
+
+func (s *Store) claim(ctx context.Context, conn pg.Exclusive, t ClaimTx, m claimMessage, c *Claimed) error {
+	found := len(c.Rows)
+	err := conn.Together(ctx, m.before, s.SQL(m.query), m.args, m.after, func(values []driver.Value) (err error) {
+		if values[0] == nil {
+			return nil
+		}
+		r, text := &Row{TaskType: t.TaskType, Max: t.MaxAttempts}, pg.Text(values[0])
+		if m.group {
+			r.Place, text, _ = strings.Cut(text, "\x1f")
+		}
+		c.Rows = append(c.Rows, r)
+		c.XID, err = r.FromText(text)
+		return err
+	})
+	return errors.Join(err, TooMany(len(c.Rows)-found, m.limit))
+}
+
+const claimMemberSQL = `/* outbox: claim the next of a group */
+SELECT outbox.claim_member($1, $2, $3, $4)`
+
+// ClaimMember claims a task that a group has locked, unless a handler has changed or canceled it or
+// its type is paused. It returns the transaction's id.
+func (s *Store) ClaimMember(ctx context.Context, conn pg.Exclusive, t ClaimTx, before string, r *Row) (claimed bool, xid string, err error) {
+	args := []any{r.Place, pg.Millis(t.Idle), pg.Millis(pg.Bookkeeping), pg.Millis(t.Timeout)}
+	err = conn.Together(ctx, before, s.SQL(claimMemberSQL), args, t.Untimed+"SAVEPOINT "+t.Savepoint, func(values []driver.Value) error {
+		var found string
+		xid, found, _ = strings.Cut(pg.Text(values[0]), " ")
+		claimed = found == "t"
+		return nil
+	})
+	return claimed, xid, err
+}
+
+const clockSQL = `/* outbox: the time */
+SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint`
+
+// NoteTime notes PostgreSQL's clock in the rows.
+func (s *Store) NoteTime(ctx context.Context, conn pg.Exclusive, rows []*Row) error {
+	return conn.Together(ctx, "", clockSQL, nil, "", func(values []driver.Value) error {
+		for _, r := range rows {
+			r.NoteTime(pg.Integer(values[0]))
+		}
+		return nil
+	})
+}

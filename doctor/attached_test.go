@@ -102,5 +102,5 @@ func TestCountsAndSequencesThatAreWrongAreFound(t *testing.T) {
 	one(t, found, "sequences", doctor.Critical, "task_task_id_seq", "is at 1", "outbox repair")
 	db.Do(t, `SELECT setval('outbox.task_task_id_seq', 100)`)
 	db.Enqueue(t, "B", 10_000-3)
-	one(t, diagnosis(t, db), "counts", doctor.OK, "", "not looked at")
+	one(t, diagnosis(t, db), "counts", doctor.OK, "", "not checked")
 }

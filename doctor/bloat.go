@@ -5,14 +5,15 @@ import (
 	"fmt"
 )
 
-// The size that an index would have if it were built anew: entries with their keys as wide as the
-// statistics say, in pages that are nine tenths full. There are at most as many entries as the
-// table has rows, dead ones included, so an index of few of the rows may be larger than it need be
-// unnoticed. An index whose table was never vacuumed or analysed is not judged.
+// The needed size is that of a new index: entries with keys as wide as the statistics say, in pages
+// that are nine tenths full. The number of entries is at most that of the table's rows, dead ones
+// included, so the bloat of an index on few of the rows may be missed. An index whose table was never
+// vacuumed or analyzed is not judged.
 const indexSizesSQL = `/* outbox: sizes of indexes */
 SELECT i.relname, pg_relation_size(i.oid), x.entries,
        ceil(x.entries * (x.width + 20) / (current_setting('block_size')::float8 * 0.9))::bigint * current_setting('block_size')::bigint
-  FROM pg_index g JOIN pg_class i ON i.oid = g.indexrelid JOIN pg_class t ON t.oid = g.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace
+  FROM pg_index g JOIN pg_class i ON i.oid = g.indexrelid JOIN pg_class t ON t.oid = g.indrelid
+  JOIN pg_namespace n ON n.oid = t.relnamespace
   LEFT JOIN pg_stat_all_tables s ON s.relid = t.oid
   CROSS JOIN LATERAL (
     SELECT GREATEST(i.reltuples, COALESCE(s.n_live_tup + s.n_dead_tup, 0))::bigint AS entries,
@@ -27,12 +28,12 @@ const bloatFactor = 4
 func checkIndexBloat(ctx context.Context, v *visit) error {
 	var index string
 	var size, entries, needed int64
-	return v.each(ctx, indexSizesSQL, []any{v.schema, v.bloated}, []any{&index, &size, &entries, &needed}, func() {
+	return v.each(ctx, indexSizesSQL, []any{v.schema, v.settings.bloated}, []any{&index, &size, &entries, &needed}, func() {
 		if size > bloatFactor*needed {
-			v.add("index-bloat", Warning, index,
-				fmt.Sprintf("the index %s has %d MB for at most %s, which need about %d MB",
-					index, size>>20, plural(entries, "entry", "entries"), needed>>20),
-				"REINDEX INDEX CONCURRENTLY "+v.name(index)+", or admin.Client.Reindex (outbox reindex) for all indexes; relays go on meanwhile")
+			v.add("index-bloat", Warning, index, fmt.Sprintf("the index %s has %d MB for at most %s, which need about %d MB",
+				index, size>>20, plural(entries, "entry", "entries"), needed>>20),
+				"REINDEX INDEX CONCURRENTLY "+v.name(index)+", or admin.Client.Reindex (outbox reindex) for all indexes; "+
+					"relays go on meanwhile")
 		}
 	})
 }

@@ -13,33 +13,32 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// check looks for some faults with the same statements. A new one is written in a file of its noun
-// and added to checks. It adds to the findings of the visit that it is given, and refers to no
-// list.
+// check looks for some faults with the same statements, and adds its findings to a visit. A new
+// check is a file, and an entry of checks.
 type check struct {
 	look   func(ctx context.Context, v *visit) error
-	needs  string // what right a role may lack
+	needs  string // a right that a role may lack
 	passed []passed
-	bare   bool // its statement reads settings, so none is set before it; it reads catalogs only
+	bare   bool // it reads settings, so none is set before it; it reads catalogs only
 }
 
-// passed is what is said where a check finds nothing.
+// passed is the text of a check that found nothing.
 type passed struct{ name, what string }
 
 const mostFindings = 20 // of one check
 
-// run runs a check. It returns an error only for a lost connection, which all checks need. lacking
-// reports that the role lacks a right, which the findings do not say yet.
+// run runs a check. It returns an error only if the connection is lost, which all checks need. If the
+// role lacks a right, lacking is true and the findings do not say so.
 func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c check) (found []Finding, lacking bool, err error) {
-	bounded, cancel := context.WithTimeout(ctx, 3*s.timeout+10*time.Second) // the server's timeout comes first
+	bounded, cancel := context.WithTimeout(ctx, 3*s.timeout+10*time.Second) // the server's timeout is shorter
 	defer cancel()
 	tx, err := db.BeginTx(bounded, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
 		return c.unknown(err, s.schema), false, err
 	}
 	defer func() { _ = tx.Rollback() }() // it has written nothing
-	v := &visit{settings: s, tx: tx, admin: client.In(tx)}
-	// Without statistics the planner takes reading a whole table of tasks for cheap.
+	v := &visit{schema: s.schema, settings: s, tx: tx, admin: client.In(tx)}
+	// Without statistics the planner underestimates a sequential scan of the tasks.
 	if ms := s.timeout.Milliseconds(); !c.bare {
 		set := fmt.Sprintf("SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d", ms, max(ms/2, 1)) // to tell a lock from a busy server
 		_, err = tx.ExecContext(bounded, set+"; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
@@ -58,7 +57,7 @@ func (s settings) run(ctx context.Context, db *sql.DB, client *admin.Client, c c
 	return c.complete(v.found), false, nil
 }
 
-// complete says of each name that nothing was found, or shortens what is too much.
+// complete adds a finding for each name without one, and cuts long lists.
 func (c check) complete(found []Finding) (out []Finding) {
 	for _, p := range c.passed {
 		of := []Finding{}
@@ -81,8 +80,8 @@ func (c check) complete(found []Finding) (out []Finding) {
 	return out
 }
 
-// unknown is what is said where a look was refused. The server's texts are left out, as they may
-// repeat values.
+// unknown are the findings of a check that the server refused. They have no text of the server's, as
+// that may repeat values.
 func (c check) unknown(err error, schema string) (out []Finding) {
 	what, do := "not checked: "+pgerr.WithoutDSN(err).Error(), ""
 	switch code := pgerr.Code(err); code {
@@ -91,11 +90,11 @@ func (c check) unknown(err error, schema string) (out []Finding) {
 			what = "not checked: the server did not answer in time"
 		}
 	case "57014":
-		what, do = "not checked: it took longer than its timeout", "try again with a longer one, and look for what keeps the server busy"
+		what, do = "not checked: it took longer than its timeout", "try again with a longer one, and look why the server is busy"
 	case "55P03":
-		what, do = "not checked: somebody holds a lock on a table of the outbox", "see lock-wait and held-transaction"
+		what, do = "not checked: another session holds a lock on a table of the outbox", "see lock-wait and held-transaction"
 	case "42P01", "42703", "42883", "3F000":
-		what, do = "not checked: the schema does not have what it needs", "see schema-version"
+		what, do = "not checked: the schema lacks objects that it needs", "see schema-version"
 	default:
 		what = "not checked: the server refused it, with SQLSTATE " + code
 	}
@@ -110,7 +109,7 @@ const insufficientPrivilege = "42501"
 // lacking is the one finding for all checks for which the role lacks a right.
 func lacking(all []check, schema string) []Finding {
 	var names, rights []string
-	viewer := false // it has what they need
+	viewer := false // its rights suffice
 	for _, c := range all {
 		for _, p := range c.passed {
 			names = append(names, p.name)
@@ -130,5 +129,6 @@ func lacking(all []check, schema string) []Finding {
 	if viewer {
 		do = "make it a member of " + schema + "_viewer, a role of schema.GrantRoles (outbox roles apply), or " + do
 	}
-	return []Finding{{Check: "rights", Severity: Unknown, What: "not checked, as the role lacks a right: " + strings.Join(names, ", "), Do: do}}
+	what := "not checked, as the role lacks a right: " + strings.Join(names, ", ")
+	return []Finding{{Check: "rights", Severity: Unknown, What: what, Do: do}}
 }

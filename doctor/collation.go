@@ -23,7 +23,7 @@ SELECT i.indexrelid::regclass::text, c.oid::regcollation::text, c.collversion, p
 func checkCollations(ctx context.Context, v *visit) error {
 	add := func(subject, of, made, now, do string) {
 		v.add("collation-version", Warning, subject, fmt.Sprintf("%s has the order of version %s, and the server's library has that of %s: "+
-			"indexes on text in it may miss rows, and take a unique value twice", of, made, now), do)
+			"indexes on text in it may miss rows, and accept a unique value twice", of, made, now), do)
 	}
 	var database, index, collation, made, now string
 	err := v.each(ctx, indexCollationsSQL, []any{v.schema}, []any{&index, &collation, &made, &now}, func() {
@@ -39,7 +39,7 @@ func checkCollations(ctx context.Context, v *visit) error {
 	}
 	return v.each(ctx, collationsSQL, nil, []any{&database, &made, &now}, func() {
 		add("", "the collation of the database "+database, made, now,
-			"REINDEX DATABASE "+database+", where a duplicate is an error: delete one of the rows; then ALTER DATABASE "+database+" REFRESH COLLATION VERSION. "+
-				"The outbox's own indexes need neither, as from version 34 of its schema on they are in the collation C")
+			"REINDEX DATABASE "+database+", where a duplicate is an error: delete one of the rows; then ALTER DATABASE "+database+
+				" REFRESH COLLATION VERSION. The outbox's own indexes need neither: their collation is C")
 	})
 }

@@ -7,22 +7,23 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-// mostCounted is up to how many tasks and dead letters are counted.
+// mostCounted is the most tasks and dead letters that are counted.
 const mostCounted = 10_000
 
 var sizeSQL = fmt.Sprintf(`/* outbox: whether there are few tasks */
-SELECT (SELECT count(*) FROM (SELECT task_id FROM outbox.task ORDER BY task_id LIMIT %[1]d) AS t) + (SELECT count(*) FROM (SELECT task_id FROM outbox.dead_task ORDER BY task_id LIMIT %[1]d) AS d)`, mostCounted)
+SELECT (SELECT count(*) FROM (SELECT task_id FROM outbox.task ORDER BY task_id LIMIT %[1]d) AS t)
+     + (SELECT count(*) FROM (SELECT task_id FROM outbox.dead_task ORDER BY task_id LIMIT %[1]d) AS d)`, mostCounted)
 
 const repair = "outbox repair prints all such defects, and outbox repair -yes repairs them (admin.Client.Repair)"
 
-// checkCounts counts only where there is little to count.
+// checkCounts counts only if there is little to count.
 func checkCounts(ctx context.Context, v *visit) error {
 	var n int64
 	if err := v.row(ctx, sizeSQL, nil, &n); err != nil {
 		return err
 	}
 	if n >= mostCounted {
-		v.add("counts", OK, "", fmt.Sprintf("not looked at, as there are %d tasks or more: outbox repair counts them", mostCounted), "")
+		v.add("counts", OK, "", fmt.Sprintf("not checked, as there are %d tasks or more: outbox repair counts them", mostCounted), "")
 		return nil
 	}
 	found, err := v.admin.Defects(ctx, admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectCounts}})
@@ -35,11 +36,12 @@ func checkCounts(ctx context.Context, v *visit) error {
 func checkSequences(ctx context.Context, v *visit) error {
 	found, err := v.admin.Defects(ctx, admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectSequences}})
 	for _, d := range found {
-		what := fmt.Sprintf("the sequence %s is at %d, behind ids that were given: an INSERT fails with a duplicate key", d.Subject, d.Is)
+		effect := "an INSERT fails with a duplicate key"
 		if d.Subject == "task_task_id_seq" {
-			what = fmt.Sprintf("the sequence %s is at %d, behind ids that were given: new tasks have the ids of other tasks, or fail with a duplicate key", d.Subject, d.Is)
+			effect = "new tasks have the ids of other tasks, or fail with a duplicate key"
 		}
-		v.add("sequences", Critical, d.Subject, what, repair)
+		v.add("sequences", Critical, d.Subject,
+			fmt.Sprintf("the sequence %s is at %d, behind ids that were given: %s", d.Subject, d.Is, effect), repair)
 	}
 	return err
 }

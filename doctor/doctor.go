@@ -1,9 +1,9 @@
-// Package doctor looks for what is wrong with an outbox and its server, and says what to do: who
-// keeps vacuum from its work, which types no relay has a handler for, which pools are too small,
-// and so on. docs/tools/doctor.md lists what it looks at.
+// Package doctor finds faults of an outbox and its server, and names the remedy: sessions that hold
+// up vacuum, types without a handler in a relay, pools that are too small, and so on.
+// docs/tools/doctor.md lists the checks.
 //
-// It only reads, whatever it finds, and reads counts, catalogs and statistics: it costs the same
-// with ten tasks and with ten million.
+// It only reads: counts, catalogs and statistics. It costs the same with ten tasks and with ten
+// million.
 package doctor
 
 import (
@@ -17,20 +17,19 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// Check looks at everything and returns what it found, the worst first. A check that found nothing
-// wrong returns one finding with the severity OK; one that could not look, by its timeout, or as the
-// schema is too old for it, one with Unknown. Those that could not look for want of a right share
-// one finding, with the name rights, which lists them. So no check is missing from the result,
-// whatever became of the others.
+// Check runs all checks and returns their findings, the worst first. A check without a fault returns
+// one finding with the severity OK. A check that reaches its timeout, or that the schema is too old
+// for, returns one with Unknown. The checks for which the role lacks a right share one finding, named
+// rights, which lists them. So each check is in the result.
 //
-// It needs one connection of db at a time, on lib/pq or pgx's stdlib driver, directly or through
-// PgBouncer in transaction mode; each check is a read-only transaction of its own. It runs on a
-// standby, on a schema of any version, and where there is none (the finding is schema-version). As
-// a role it needs what an operator or a viewer of schema.GrantRoles has; with pg_monitor besides,
-// it sees other roles' sessions, standbys and slots in full.
+// It uses one connection of db at a time, on lib/pq or pgx's stdlib driver, directly or through
+// PgBouncer in transaction mode. Each check is a read-only transaction of its own. It works on a
+// standby, on a schema of any version, and without a schema (the finding is schema-version). The
+// rights of a viewer or an operator of schema.GrantRoles suffice; a member of pg_monitor also sees
+// other roles' sessions, standbys and slots in full.
 //
-// Errors: ErrInvalid; else that no connection was to be had, or that ctx has ended, with what was
-// found until then.
+// Errors are ErrInvalid; a failed connection; and ctx's. The last two come with the findings until
+// then.
 func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 	s, err := newSettings(opts)
 	if err != nil {
@@ -58,10 +57,11 @@ func Check(ctx context.Context, db *sql.DB, opts ...Option) ([]Finding, error) {
 	return sorted(append(found, lacking(denied, s.schema)...)), nil
 }
 
-// refused is the error of a connection that is not to be had.
+// refused is the error of a failed connection.
 func refused(err error) error {
 	if pgerr.Code(err) == "53300" {
-		return fmt.Errorf("doctor: connect: %w: max_connections, or the limit of the role or of the database, is reached; end sessions or make pools smaller (a superuser may still get in)", pgerr.WithoutDSN(err))
+		return fmt.Errorf("doctor: connect: %w: max_connections, or the limit of the role or of the database, is reached; "+
+			"end sessions or make pools smaller (a superuser may still get in)", pgerr.WithoutDSN(err))
 	}
 	return fmt.Errorf("doctor: connect: %w", pgerr.WithoutDSN(err))
 }

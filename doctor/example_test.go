@@ -35,7 +35,7 @@ func Example() {
 	}
 	// Output:
 	// critical: relays: no relay is alive, and 1 task is ready
-	//   start a process that calls Relay.Run, and look into its log why it ends
+	//   start a process that calls Relay.Run, and its log says why it ends
 	// warning: autovacuum: autovacuum is off for the table task: its dead rows pile up and make claims slow
 	//   ALTER TABLE outbox.task RESET (autovacuum_enabled)
 	// warning: unhandled-type: no living relay has a handler for the type SEND_MAIL: 1 task waits, which counts as no attempt

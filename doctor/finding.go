@@ -10,10 +10,10 @@ type Severity int
 
 // The severities.
 const (
-	OK       Severity = iota // looked at, and nothing is wrong
-	Info                     // to know; nothing needs to be done
-	Unknown                  // it could not be looked at, mostly for want of a right: What says which
-	Warning                  // it is wrong, or will be
+	OK       Severity = iota // no fault
+	Info                     // nothing needs to be done
+	Unknown                  // not checked, mostly for lack of a right: What says which
+	Warning                  // a fault, now or soon
 	Critical                 // tasks are not done, or the server is in danger
 )
 
@@ -30,15 +30,15 @@ func (s Severity) String() string {
 // MarshalText is String, for JSON.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Finding is what one check found about one subject. It has no payload, key, query's text or
-// connection string in it; it does have the names of task types, roles, sessions' application names
-// and hosts of relays, which are as whoever set them wrote them: escape them before you show them.
+// Finding is a check's result about one subject. It has no payload, key, query or connection string.
+// It may have names of task types, roles, applications and hosts, which are not escaped: escape them
+// before you show them.
 type Finding struct {
 	Check    string // which check: a stable name like held-transaction
 	Severity Severity
-	Subject  string // what it is about: a table, a task type, a session; "" for the server or the outbox as a whole
-	What     string // what was found, in a sentence
-	Do       string // what to do, with the statement or the setting where there is one; "" where nothing is
+	Subject  string // a table, a task type, a session, …; "" is the server or the outbox as a whole
+	What     string // the fault, in a sentence
+	Do       string // the remedy, with its statement or setting if there is one; "": none is needed
 }
 
 // Worst is the greatest severity of the findings, OK without any.
@@ -50,7 +50,7 @@ func Worst(findings []Finding) Severity {
 	return worst
 }
 
-// sorted keeps the order of the checks among findings that are as bad.
+// sorted puts the worst first, and keeps the order of the checks otherwise.
 func sorted(found []Finding) []Finding {
 	slices.SortStableFunc(found, func(a, b Finding) int { return int(b.Severity) - int(a.Severity) })
 	return found

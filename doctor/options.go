@@ -3,8 +3,6 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"regexp"
-	"strings"
 	"time"
 
 	"github.com/txoutbox/outbox"
@@ -19,25 +17,24 @@ type Option func(*settings)
 type settings struct {
 	schema                  string
 	held, starving, timeout time.Duration
-	bloated                 int64         // bytes of an index from which on it is looked at
-	dead                    int64         // rows of a table that no vacuum came for
-	waited                  time.Duration // for a lock: longer than a deadlock takes to be found
+	bloated                 int64         // the least bytes of an index that is checked
+	dead                    int64         // the least dead rows of a table that are reported
+	waited                  time.Duration // the least wait for a lock, above deadlock_timeout
 	now                     func() time.Time
 }
 
 // Schema names the PostgreSQL schema of the outbox if it is not "outbox".
 func Schema(name string) Option { return func(s *settings) { s.schema = name } }
 
-// HeldFor is from which age on a transaction, or whatever else keeps vacuum from removing dead
-// rows, is reported. 0 means 5 minutes. Where the outbox has 10,000 dead rows or more it is
-// reported from 1 minute on, or earlier if d is less.
+// HeldFor is the age from which on a transaction, slot or standby that keeps dead rows is reported.
+// 0 means 5 minutes. If a table of the outbox has 10,000 dead rows, the age is at most 1 minute.
 func HeldFor(d time.Duration) Option { return func(s *settings) { s.held = d } }
 
-// StarvingFor is from which age on the oldest ready task of a type is reported, though a relay that
-// is alive has a handler for it. 0 means 1 minute.
+// StarvingFor is the age from which on the oldest ready task of a type is reported although a
+// living relay has a handler for it. 0 means 1 minute.
 func StarvingFor(d time.Duration) Option { return func(s *settings) { s.starving = d } }
 
-// Timeout is how long one check may take in the server; then it is reported as Unknown, and the
+// Timeout bounds each check's statements. A check that takes longer is reported as Unknown, and the
 // others go on. 0 means 5 seconds; the most is 1 minute.
 func Timeout(d time.Duration) Option { return func(s *settings) { s.timeout = d } }
 
@@ -64,24 +61,3 @@ func newSettings(opts []Option) (settings, error) {
 	bound("Timeout", &s.timeout, time.Minute, 5*time.Second)
 	return s, errors.Join(errs...)
 }
-
-// sql puts the schema's name into a statement, which is written for the schema "outbox".
-func (s settings) sql(query string) string {
-	return strings.ReplaceAll(query, "outbox.", `"`+s.schema+`".`)
-}
-
-// name is that of something in the schema, for a statement that is shown.
-func (s settings) name(of string) string {
-	schema := s.schema
-	if schema != outbox.DefaultSchema {
-		schema = quote(schema)
-	}
-	if !plain.MatchString(of) {
-		of = quote(of)
-	}
-	return schema + "." + of
-}
-
-var plain = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
-
-func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

@@ -23,7 +23,7 @@ func checkOrigin(ctx context.Context, v *visit) error {
 			"GRANT EXECUTE ON FUNCTION pg_control_system() TO the owner, where the provider lets you; else see environment")
 	}
 	if s.Environment == "" {
-		v.add("environment", Info, "", "no relay names a Config.Environment, so a snapshot or clone of this database sends what waits in it",
+		v.add("environment", Info, "", "no relay names a Config.Environment, so a snapshot or clone of this database sends the tasks that wait in it",
 			"set relay.Config.Environment in production first, from the app's configuration")
 	}
 	return nil

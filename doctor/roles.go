@@ -9,7 +9,7 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// granted finds what the script of the roles grants; right the words of what.
+// The script of the roles is parsed: its GRANT statements, and the rights in each.
 var (
 	granted = regexp.MustCompile(`(?s)(?:^|\n)GRANT (.*?)\s+ON (FUNCTION|SEQUENCE|SCHEMA|TABLE)?\s*(.*?)\s+TO (.*?);`)
 	right   = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|EXECUTE)\b`)
@@ -32,7 +32,9 @@ func grants() (out []grant) {
 		for _, r := range right.FindAllString(columns.ReplaceAllString(m[1], ""), -1) {
 			for _, object := range strings.Split(m[3], ",") {
 				for _, group := range strings.Split(m[4], ",") {
-					out = append(out, grant{strings.TrimPrefix(strings.TrimSpace(group), "outbox_"), r, strings.TrimPrefix(strings.TrimSpace(object), "outbox.")})
+					out = append(out, grant{
+						strings.TrimPrefix(strings.TrimSpace(group), "outbox_"), r, strings.TrimPrefix(strings.TrimSpace(object), "outbox."),
+					})
 				}
 			}
 		}
@@ -43,18 +45,22 @@ func grants() (out []grant) {
 const ownedSQL = `/* outbox: whether there are roles */
 SELECT (SELECT relowner FROM pg_class WHERE oid = 'outbox.migration'::regclass) IS NOT DISTINCT FROM to_regrole($1)::oid`
 
-// Objects of the owner's that are not there are for schema-objects to report.
+// schema-objects reports missing objects.
 const lackingSQL = `/* outbox: rights that roles lack */
-WITH given AS (SELECT g.role, g.kind, g.object FROM unnest(string_to_array($2, ' '), string_to_array($3, ' '), string_to_array($4, ' ')) AS g (role, kind, object)),
+WITH given AS (
+  SELECT g.role, g.kind, g.object
+    FROM unnest(string_to_array($2, ' '), string_to_array($3, ' '), string_to_array($4, ' ')) AS g (role, kind, object)),
 ns AS (SELECT oid FROM pg_namespace WHERE nspname = $1)
 SELECT g.role, g.kind, g.object
   FROM given g, ns JOIN pg_class c ON c.relnamespace = ns.oid
  WHERE c.relname = g.object AND c.relkind IN ('r', 'v') AND g.kind <> 'EXECUTE' AND to_regrole(g.role) IS NOT NULL
-   AND NOT CASE g.kind WHEN 'DELETE' THEN has_table_privilege(to_regrole(g.role), c.oid, 'DELETE') ELSE has_any_column_privilege(to_regrole(g.role), c.oid, g.kind) END
+   AND NOT CASE g.kind WHEN 'DELETE' THEN has_table_privilege(to_regrole(g.role), c.oid, 'DELETE')
+                ELSE has_any_column_privilege(to_regrole(g.role), c.oid, g.kind) END
 UNION ALL
 SELECT g.role, g.kind, g.object
   FROM given g, ns JOIN pg_proc p ON p.pronamespace = ns.oid
- WHERE p.proname = g.object AND g.kind = 'EXECUTE' AND to_regrole(g.role) IS NOT NULL AND NOT has_function_privilege(to_regrole(g.role), p.oid, 'EXECUTE')
+ WHERE p.proname = g.object AND g.kind = 'EXECUTE' AND to_regrole(g.role) IS NOT NULL
+   AND NOT has_function_privilege(to_regrole(g.role), p.oid, 'EXECUTE')
 UNION ALL
 SELECT '', 'owner', c.relname FROM pg_class c, ns
  WHERE c.relnamespace = ns.oid AND c.relkind IN ('r', 'v', 'S') AND c.relowner <> to_regrole($5)::oid
@@ -78,8 +84,9 @@ func checkRoles(ctx context.Context, v *visit) error {
 	args := []any{v.schema, strings.Join(roles, " "), strings.Join(kinds, " "), strings.Join(objects, " "), quote(owner)}
 	err := v.each(ctx, lackingSQL, args, []any{&role, &kind, &object}, func() {
 		if kind == "owner" {
-			what := fmt.Sprintf("%s does not belong to %s, which owns the outbox: functions that work with the owner's rights cannot use it", object, owner)
-			v.add("roles", Warning, object, what, "schema.GrantRoles (outbox roles apply), as its owner or a superuser")
+			v.add("roles", Warning, object, fmt.Sprintf("%s does not belong to %s, which owns the outbox: "+
+				"functions that work with the owner's rights cannot use it", object, owner),
+				"schema.GrantRoles (outbox roles apply), as its owner or a superuser")
 			return
 		}
 		role = strings.Trim(role, `"`)
@@ -89,8 +96,9 @@ func checkRoles(ctx context.Context, v *visit) error {
 		return err
 	}
 	for role, rights := range lacking {
-		what := fmt.Sprintf("the role %s lacks rights that this version gives it: %s", role, strings.Join(rights, ", "))
-		v.add("roles", Warning, role, what, "schema.GrantRoles (outbox roles apply), which belongs after each schema.Migrate")
+		v.add("roles", Warning, role,
+			fmt.Sprintf("the role %s lacks rights that this version gives it: %s", role, strings.Join(rights, ", ")),
+			"schema.GrantRoles (outbox roles apply), which belongs after each schema.Migrate")
 	}
 	return nil
 }

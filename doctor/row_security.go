@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/txoutbox/outbox/schema"
 )
 
 const securedSQL = `/* outbox: tables with row level security */
-SELECT COALESCE(string_agg(c.relname, ', ' ORDER BY c.relname), '') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+SELECT COALESCE(string_agg(c.relname, ', ' ORDER BY c.relname), '')
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relrowsecurity AND c.relname = ANY (string_to_array($2, ' '))`
 
 // Roles that may delete tasks may run relays. As schema.CheckRowSecurity, for each of them.
@@ -27,7 +27,8 @@ SELECT r.rolname, string_agg(c.relname, ', ' ORDER BY c.relname)
         AND NOT EXISTS (
           SELECT 1 FROM pg_policy p
            WHERE p.polrelid = c.oid AND p.polpermissive AND p.polcmd::text IN ('*', k.command)
-             AND (0::oid = ANY (p.polroles) OR EXISTS (SELECT 1 FROM unnest(p.polroles) AS o (role) WHERE pg_has_role(r.oid, o.role, 'USAGE')))))
+             AND (0::oid = ANY (p.polroles)
+               OR EXISTS (SELECT 1 FROM unnest(p.polroles) AS o (role) WHERE pg_has_role(r.oid, o.role, 'USAGE')))))
  GROUP BY r.rolname ORDER BY r.rolname`
 
 func checkRowSecurity(ctx context.Context, v *visit) error {
@@ -45,24 +46,14 @@ func checkRowSecurity(ctx context.Context, v *visit) error {
 	var role, of string
 	err := v.each(ctx, hiddenSQL, []any{v.schema, tables}, []any{&role, &of}, func() {
 		first, _, _ := strings.Cut(of, ", ")
-		v.add("row-security", Critical, role, fmt.Sprintf("row level security hides rows of %s from the role %s: a relay with this role finds no task, and does not start", of, role),
-			fmt.Sprintf("for each of these tables ALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY, or CREATE POLICY outbox ON %[1]s TO %[2]s USING (true) WITH CHECK (true)", v.name(first), quote(role)))
+		v.add("row-security", Critical, role, fmt.Sprintf("row level security hides rows of %s from the role %s: "+
+			"a relay with this role finds no task, and does not start", of, role),
+			fmt.Sprintf("for each of these tables ALTER TABLE %[1]s DISABLE ROW LEVEL SECURITY, "+
+				"or CREATE POLICY outbox ON %[1]s TO %[2]s USING (true) WITH CHECK (true)", v.name(first), quote(role)))
 	})
 	if err == nil && len(v.found) == 0 {
 		v.add("row-security", Info, "", "row level security is on for "+secured+", and hides all rows from no role that may run a relay",
 			"leave it off, unless you need it: the roles of schema.GrantRoles guard the tables")
 	}
 	return err
-}
-
-// tables are the names of the outbox's own, with blanks between.
-func (s settings) tables() string {
-	var names []string
-	for o := range expected(schema.Version()) {
-		if o.kind == "table" {
-			names = append(names, o.name)
-		}
-	}
-	slices.Sort(names)
-	return strings.Join(names, " ")
 }

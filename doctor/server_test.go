@@ -124,11 +124,11 @@ func TestServersAreSupportedUntilPostgreSQLEndsThem(t *testing.T) {
 	}{
 		{13, "2026-11-28", doctor.Critical, "PostgreSQL 13.1 is too old"},
 		{14, "2026-11-12", doctor.OK, ""},
-		{14, "2026-11-28", doctor.Warning, "no fixes for it since 12 November 2026 -> move to a newer major version; the outbox goes on testing with 14 until November 2027"},
+		{14, "2026-11-28", doctor.Warning, "no fixes for it since 12 November 2026 -> move to a newer major version; the outbox is tested with 14 until November 2027"},
 		{15, "2026-11-28", doctor.OK, ""},
 		{15, "2027-11-28", doctor.Warning, "PostgreSQL 15 has ended"},
 		{18, "2026-11-28", doctor.OK, ""},
-		{19, "2026-11-28", doctor.Warning, "PostgreSQL 19.1 is newer than the versions that the outbox is tested with, 14 to 18"},
+		{19, "2026-11-28", doctor.Warning, "PostgreSQL 19.1 is newer than the tested versions, 14 to 18"},
 	} {
 		severity, what, do := doctor.ServerVersion(c.major, fmt.Sprintf("%d.1", c.major), day(c.on))
 		if severity != c.severity || !strings.Contains(what+" -> "+do, c.says) {

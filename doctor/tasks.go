@@ -9,8 +9,6 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-const forgotten = time.Hour // a pause
-
 // checkTasks looks at relays and types together, in one snapshot.
 func checkTasks(ctx context.Context, v *visit) error {
 	relays, err := v.relays(ctx)
@@ -26,21 +24,17 @@ func checkTasks(ctx context.Context, v *visit) error {
 		return err
 	}
 	now := time.UnixMicro(us)
-	alive := false
-	for _, w := range relays {
-		alive = alive || w.alive
-	}
 	var todo, ready int64
 	for _, t := range types {
 		todo += t.Ready + t.Scheduled + t.Leased + t.Waiting
 		ready += t.Ready
-		if !t.NextRunAt.IsZero() && now.Sub(t.NextRunAt) > v.starving {
+		if overdue(t, now) > v.settings.starving {
 			ready++ // it would be, if a relay promoted it
 		}
 		v.checkType(t, relays, now)
 	}
 	v.checkRelays(relays, todo, ready)
-	if !alive && todo > 0 {
+	if todo > 0 && !slices.ContainsFunc(relays, func(w worker) bool { return w.alive }) {
 		const what, do = "no relay is alive, so no task of any type is run", "see relays"
 		v.add("starving-type", Info, "", what, do)
 		if !slices.ContainsFunc(v.found, func(f Finding) bool { return f.Check == "unhandled-type" }) { // all are leased
@@ -50,15 +44,57 @@ func checkTasks(ctx context.Context, v *visit) error {
 	return v.checkPools(ctx, relays)
 }
 
-// checkType reports a type whose tasks nobody runs, or not in time.
+// overdue is the time since the next scheduled task of a type was due; negative before it.
+func overdue(t admin.Type, now time.Time) time.Duration {
+	if t.NextRunAt.IsZero() {
+		return 0
+	}
+	return now.Sub(t.NextRunAt)
+}
+
+// checkType reports a type whose tasks no relay runs, or not in time.
 func (v *visit) checkType(t admin.Type, relays []worker, now time.Time) {
-	waiting := t.Ready + t.Scheduled + t.Waiting
-	if waiting == 0 {
+	if t.Ready+t.Scheduled+t.Waiting == 0 {
 		return
 	}
 	if t.Paused {
 		v.checkPaused(t)
 	}
+	late := overdue(t, now)
+	switch {
+	case t.Relays == 0:
+		v.unhandled(t, relays, t.Ready > 0 || late > 0)
+	case t.Paused:
+	case t.Ready > 0 && t.OldestReady > v.settings.starving:
+		v.starves(t, relays)
+	case late > v.settings.starving:
+		v.add("starving-type", Warning, t.Type, fmt.Sprintf("a scheduled task of the type %s has been due for %s, and %s have a handler for it",
+			t.Type, said(late), plural(t.Relays, "living relay")),
+			"look into the relays' logs: they make tasks ready when they poll")
+	}
+}
+
+func (v *visit) unhandled(t admin.Type, relays []worker, due bool) {
+	severity := Info
+	if due {
+		severity = Warning
+	}
+	died, do := "", "register a handler for it in the relays, or start those that have it"
+	if len(relays) > 0 && relays[0].alive {
+		do += "; if the app enqueues the type no more, and its tasks may go: DELETE FROM " + v.name("task") + " WHERE task_type = …"
+	}
+	for _, w := range relays { // the last one first
+		if !w.alive && w.handles(t.Type) {
+			died = fmt.Sprintf("; of those that died the last one with a handler was %v, silent for %s; "+
+				"those that ended in order are not on record", w, w.silent)
+			break
+		}
+	}
+	v.add("unhandled-type", severity, t.Type, fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt%s",
+		t.Type, tasksWait(t), died), do)
+}
+
+func (v *visit) starves(t admin.Type, relays []worker) {
 	var workers, busy int64
 	known := true
 	for _, w := range relays {
@@ -66,39 +102,8 @@ func (v *visit) checkType(t admin.Type, relays []worker, now time.Time) {
 			workers, busy, known = workers+w.workers, busy+w.leased+w.runs, known && w.workers > 0
 		}
 	}
-	overdue := time.Duration(0)
-	if !t.NextRunAt.IsZero() {
-		overdue = now.Sub(t.NextRunAt)
-	}
-	switch {
-	case t.Relays == 0:
-		severity := Warning
-		if t.Ready == 0 && overdue <= 0 {
-			severity = Info
-		}
-		died, do := "", "register a handler for it in the relays, or start those that have it"
-		if len(relays) > 0 && relays[0].alive {
-			do += "; if nobody enqueues the type any more and its tasks may go: DELETE FROM " + v.name("task") + " WHERE task_type = …"
-		}
-		for _, w := range relays { // the last one first
-			if !w.alive && w.handles(t.Type) {
-				died = fmt.Sprintf("; of those that died the last one with a handler was %v, silent for %s; those that ended in order are not on record", w, w.silent)
-				break
-			}
-		}
-		v.add("unhandled-type", severity, t.Type, fmt.Sprintf("no living relay has a handler for the type %s: %s, which counts as no attempt%s", t.Type, tasksWait(waiting), died), do)
-	case t.Paused:
-	case t.Ready > 0 && t.OldestReady > v.starving:
-		v.starves(t, workers, busy, known)
-	case overdue > v.starving:
-		v.add("starving-type", Warning, t.Type,
-			fmt.Sprintf("a scheduled task of the type %s has been due for %s, and %s have a handler for it", t.Type, said(overdue), plural(t.Relays, "living relay")),
-			"look into the relays' logs: they make tasks ready when they poll")
-	}
-}
-
-func (v *visit) starves(t admin.Type, workers, busy int64, known bool) {
-	severity, why, do := Warning, "", "look into the relays' logs; a type that is chosen seldom has a low handlers.Priority, or a relay.Chooser of the app's keeps it back"
+	severity, why := Warning, ""
+	do := "look into the relays' logs; a low handlers.Priority, or a relay.Chooser of the app's, keeps a type back"
 	switch {
 	case t.MaxRunning > 0 || t.Rate > 0:
 		severity, why = Info, "; the type has a limit of runs or a rate (outbox types), which may be why"
@@ -113,17 +118,22 @@ func (v *visit) starves(t admin.Type, workers, busy int64, known bool) {
 		t.Type, said(t.OldestReady), isReady(t.Ready), plural(t.Relays, "living relay has", "living relays have"), why), do)
 }
 
-func tasksWait(n int64) string { return plural(n, "task waits", "tasks wait") }
+const forgottenPause = time.Hour
 
 func (v *visit) checkPaused(t admin.Type) {
-	waiting := t.Ready + t.Scheduled + t.Waiting
 	severity, since := Info, ""
 	if t.Ready > 0 {
 		since = ", the next one for " + said(t.OldestReady)
-		if t.OldestReady > forgotten {
+		if t.OldestReady > forgottenPause {
 			severity = Warning
 		}
 	}
-	v.add("paused-type", severity, t.Type, fmt.Sprintf("the type %s is paused, and %s%s", t.Type, tasksWait(waiting), since),
+	v.add("paused-type", severity, t.Type, fmt.Sprintf("the type %s is paused, and %s%s", t.Type, tasksWait(t), since),
 		"when it may go on: admin.Client.ResumeType, or outbox resume TYPE")
 }
+
+func tasksWait(t admin.Type) string {
+	return plural(t.Ready+t.Scheduled+t.Waiting, "task waits", "tasks wait")
+}
+
+func isReady(n int64) string { return plural(n, "task is ready", "tasks are ready") }

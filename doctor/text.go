@@ -2,10 +2,12 @@ package doctor
 
 import (
 	"fmt"
+	"regexp"
+	"strings"
 	"time"
 )
 
-// said is a duration, rounded to what a person wants to know.
+// said is a duration, rounded to a precision that people need.
 func said(d time.Duration) string {
 	if d < 10*time.Second {
 		return d.Round(10 * time.Millisecond).String()
@@ -13,7 +15,7 @@ func said(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// plural is a number with its noun: 1 task, 2 tasks. A noun whose plural has no -s comes with that.
+// plural is a number with its noun: 1 task, 2 tasks. A plural without -s is given too.
 func plural[N int | int64](n N, noun string, nouns ...string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -21,7 +23,15 @@ func plural[N int | int64](n N, noun string, nouns ...string) string {
 	return fmt.Sprintf("%d %s", n, append(nouns, noun+"s")[0])
 }
 
-// grade is how bad a number is that is to be small.
+// first is the beginning of a list.
+func first(names []string, n int) string {
+	if len(names) > n {
+		return strings.Join(names[:n], ", ") + fmt.Sprintf(" and %d more", len(names)-n)
+	}
+	return strings.Join(names, ", ")
+}
+
+// grade is the severity of a number that should be small.
 func grade(n, warning, critical int64) Severity {
 	switch {
 	case n >= critical:
@@ -31,3 +41,7 @@ func grade(n, warning, critical int64) Severity {
 	}
 	return OK
 }
+
+var plain = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+
+func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

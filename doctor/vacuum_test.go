@@ -149,7 +149,7 @@ func TestAutovacuumThatIsOffIsFound(t *testing.T) {
 	db := local(t, map[string]string{"autovacuum": "off", "autovacuum_naptime": "1d"})
 	found := diagnosis(t, db)
 	one(t, found, "autovacuum", doctor.Critical, "autovacuum", "on the command line")
-	one(t, found, "autovacuum", doctor.Warning, "autovacuum_naptime", "24h", "ALTER SYSTEM SET autovacuum_naptime = '1min'")
+	one(t, found, "autovacuum", doctor.Warning, "autovacuum_naptime", "24:00:00", "ALTER SYSTEM SET autovacuum_naptime = '1min'")
 
 	name := db.Text(t, `SELECT quote_ident(current_database())`)
 	db.Do(t, `ALTER DATABASE `+name+` SET track_counts = off`)
@@ -186,7 +186,7 @@ func TestDeadRowsThatNobodyRemovesAreFound(t *testing.T) {
 		return doctor.Worst(of(found, "dead-rows")) > doctor.OK
 	})
 	fine(t, diagnosis(t, db), "dead-rows")
-	f := one(t, found, "dead-rows", doctor.Warning, "task", "2000 dead rows", "never vacuumed", "VACUUM (ANALYZE) outbox.task")
+	f := one(t, found, "dead-rows", doctor.Warning, "task", "2000 dead and", "never vacuumed", "VACUUM (ANALYZE) outbox.task")
 	statement, _, _ := strings.Cut(f.Do, ";")
 	db.Do(t, statement)
 	eventually(t, 30*time.Second, "they are gone", func() bool { return doctor.Worst(of(diagnosis(t, db, few), "dead-rows")) == doctor.OK })
@@ -246,7 +246,7 @@ func TestWhoWaitsForALockIsFoundWithWhoHasIt(t *testing.T) {
 	one(t, found, "lock-wait", doctor.Critical, "maintenance", "1 session waits for RowExclusiveLock", "pid "+strconv.Itoa(pid))
 	one(t, found, "lock-wait", doctor.Critical, "pid "+strconv.Itoa(pid), "has locked the table maintenance by AccessExclusiveLock", "pg_terminate_backend")
 	// What cannot be read meanwhile is reported, and all else is looked at.
-	one(t, found, "maintenance", doctor.Unknown, "", "somebody holds a lock", "see lock-wait")
+	one(t, found, "maintenance", doctor.Unknown, "", "another session holds a lock", "see lock-wait")
 	fine(t, found, "relays", "schema-version", "dead-letters", "clock")
 	end()
 	<-done

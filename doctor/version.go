@@ -75,7 +75,7 @@ func (v *visit) versions(ctx context.Context) (newest, oldest int, missing strin
 
 // applyAgain mends what is missing of the schema's objects: the files do no harm when all of them
 // are applied again, in their order.
-func (s settings) applyAgain() string {
-	return "apply all migrations again, in their order and in one transaction: schema.SQL(\"" + s.schema +
+func (v *visit) applyAgain() string {
+	return "apply all migrations again, in their order and in one transaction: schema.SQL(\"" + v.schema +
 		"\") is the script, outbox migrate print prints it, and psql -v ON_ERROR_STOP=1 -1 -f applies it"
 }

@@ -5,21 +5,55 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
+	"github.com/txoutbox/outbox/schema"
 )
 
-// visit is one look, in its transaction.
+// visit is one check of one schema, in its transaction.
 type visit struct {
-	settings
-	tx    *sql.Tx
-	admin *admin.Client // in tx
-	found []Finding
+	schema   string
+	settings settings
+	tx       *sql.Tx
+	admin    *admin.Client // in tx
+	found    []Finding
 }
 
 func (v *visit) add(check string, severity Severity, subject, what, do string) {
 	v.found = append(v.found, Finding{check, severity, subject, what, do})
+}
+
+// sql puts the schema's name into a statement, which is written for the schema "outbox".
+func (v *visit) sql(query string) string {
+	return strings.ReplaceAll(query, "outbox.", `"`+v.schema+`".`)
+}
+
+// name is an object of the schema in a statement for people.
+func (v *visit) name(of string) string {
+	in := v.schema
+	if in != outbox.DefaultSchema {
+		in = quote(in)
+	}
+	if !plain.MatchString(of) {
+		of = quote(of)
+	}
+	return in + "." + of
+}
+
+// tables are the names of the outbox's tables, separated by blanks.
+func (v *visit) tables() string {
+	var names []string
+	for o := range expected(schema.Version()) {
+		if o.kind == "table" {
+			names = append(names, o.name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
 }
 
 // row scans the only row of a query's result.
@@ -56,5 +90,5 @@ func (s *span) Scan(src any) error {
 	return nil
 }
 
-// String rounds to what a person wants to know.
+// String rounds to a precision that people need.
 func (s span) String() string { return said(s.Duration) }

@@ -38,7 +38,7 @@ var directions = map[string]direction{
 	"/admin": {"operators read and change rows; a hand back is upkeep's takeover",
 		[]string{"", "/internal/key", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/upkeep", "/internal/wake", pq}},
 	"/doctor": {"checks read the schema, and use admin's types",
-		[]string{"", "/admin", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/vacuum", "/schema"}},
+		[]string{"", "/admin", "/internal/origin", "/internal/pg", "/internal/pgerr", "/schema"}},
 	"/dashboard": {"pages read and act through admin alone",
 		[]string{"", "/admin", "/internal/pgerr", "/internal/taskview"}},
 	"/internal/taskview": {"texts for operators send no SQL", []string{"/admin"}},

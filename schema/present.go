@@ -43,15 +43,18 @@ func (p present) hashes() applied {
 type applied struct{ functions, relations string }
 
 // presentSQL is one statement, so it is applied whole or not at all. The rows of the catalog that the
-// files have written have this transaction's id. Each such object gets a comment; an object with that
-// comment and another id is of an older state, and goes. Triggers go before their functions.
+// files have written have the same transaction id as the row of the migration, which is that of a
+// savepoint if there is one. Each such object gets a comment; an object with that comment and another
+// id is of an older state, and goes. Triggers go before their functions.
 const presentSQL = `-- schema: the present functions, views and triggers
 DO $outbox$
 DECLARE
   o    record;
   mark CONSTANT text := 'made by outbox';
-  mine CONSTANT xid  := pg_current_xact_id()::xid;
+  mine xid;
 BEGIN
+  UPDATE outbox.migration SET functions = '{functions hash}', relations = '{relations hash}'
+   WHERE version = (SELECT max(version) FROM outbox.migration) RETURNING xmin INTO mine;
   EXECUTE $functions$
 {functions}$functions$;
   EXECUTE $relations$
@@ -78,8 +81,6 @@ BEGIN
       EXECUTE format('DROP %s', o.name);
     END IF;
   END LOOP;
-  UPDATE outbox.migration SET functions = '{functions hash}', relations = '{relations hash}'
-   WHERE version = (SELECT max(version) FROM outbox.migration);
 END
 $outbox$;
 `

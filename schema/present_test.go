@@ -87,3 +87,18 @@ func TestOlderCodeLeavesTheFunctionsOfANewerVersion(t *testing.T) {
 		t.Errorf("the function is of the %s code", got)
 	}
 }
+
+// psql sets a savepoint before each statement where ON_ERROR_ROLLBACK is on.
+func TestTheScriptIsAppliedAgainUnderASavepoint(t *testing.T) {
+	db := open(t, pgtest.Database(t))
+	script, err := SQL("outbox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, db, script)
+	want := scan[string](t, db, objects)
+	run(t, db, "BEGIN; SAVEPOINT a; "+script+"; RELEASE a; COMMIT")
+	if got := scan[string](t, db, objects); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}

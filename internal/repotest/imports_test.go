@@ -58,7 +58,7 @@ var directions = map[string]direction{
 	"/internal/store": {"statements know no handler",
 		[]string{"", "/internal/pg", "/internal/pgerr", "/internal/plan", pq}},
 	"/internal/upkeep": {"upkeep changes rows by SQL and knows no handler",
-		[]string{"/internal/counts", "/internal/origin", "/internal/pg", "/internal/pgerr", "/internal/vacuum", pq}},
+		[]string{"/internal/counts", "/internal/origin", "/internal/pg", "/internal/pgerr", pq}},
 	"/internal/schedule": {"a schedule enqueues as an app does",
 		[]string{"", "/internal/guard", "/internal/pg", "/internal/pgerr", "/internal/wake", pq}},
 	"/internal/origin":  {"the database's identity is read over pg", []string{"/internal/pg"}},
@@ -72,7 +72,6 @@ var directions = map[string]direction{
 	"/internal/key":     {"a leaf", nil},
 	"/internal/shape":   {"a leaf", nil},
 	"/internal/txcheck": {"a leaf", nil},
-	"/internal/vacuum":  {"a leaf", nil},
 	"/internal/wake":    {"a leaf", nil},
 }
 

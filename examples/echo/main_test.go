@@ -11,5 +11,6 @@ import (
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func TestAnOrderIsServedAndTheDashboardIsForWhoHasSignedIn(t *testing.T) {
-	webtest.SignedIn(t, addr, run)
+	webtest.Serves(t, addr, run, webtest.Page{Path: "/outbox/", Status: 401},
+		webtest.Page{Path: "/outbox/", Password: "wrong", Status: 401}, webtest.Page{Path: "/outbox/dead", Status: 401})
 }

@@ -1,5 +1,5 @@
 // Gin is a web server on gin and database/sql with a relay in its process. Its dashboard is for
-// users who have signed in.
+// users who have signed in. Its handlers are in examples/internal/shop.
 //
 //	go run ./examples/gin [-addr :8080]
 //	curl -d email=ada@example.com localhost:8080/orders
@@ -11,9 +11,7 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"net/http"
 
@@ -21,16 +19,10 @@ import (
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/dashboard"
 	"github.com/txoutbox/outbox/examples/internal/devdb"
-	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/relay"
+	"github.com/txoutbox/outbox/examples/internal/shop"
 )
 
 var addr = flag.String("addr", ":8080", "serve at this `address`")
-
-var (
-	sendReceipt = outbox.NewTaskType[string]("SEND_RECEIPT")
-	countOrder  = outbox.NewTaskType[string]("COUNT_ORDER")
-)
 
 type userKey struct{} // of the user's name in a request's context
 
@@ -64,10 +56,10 @@ func routes(db *sql.DB) (http.Handler, error) {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO shop_order (email) VALUES ($1)`, email); err != nil {
 				return err
 			}
-			if _, err := countOrder.Enqueue(ctx, tx, email); err != nil {
+			if _, err := shop.CountOrder.Enqueue(ctx, tx, email); err != nil {
 				return err
 			}
-			_, err := sendReceipt.Enqueue(ctx, tx, email)
+			_, err := shop.SendReceipt.Enqueue(ctx, tx, email)
 			return err
 		})
 		if err != nil {
@@ -79,45 +71,8 @@ func routes(db *sql.DB) (http.Handler, error) {
 	return router, nil
 }
 
-func registry(out io.Writer) *handlers.Registry {
-	reg := handlers.New()
-	handlers.Tx(reg, countOrder, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[string]) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO customer AS c (email, orders) VALUES ($1, 1)
-			ON CONFLICT (email) DO UPDATE SET orders = c.orders + 1`, task.Payload)
-		return err
-	})
-	handlers.Leased(reg, sendReceipt, func(ctx context.Context, task *outbox.Task[string]) error {
-		_, err := fmt.Fprintf(out, "mail to %s\n", task.Payload)
-		return err
-	})
-	return reg
-}
-
-const tables = `CREATE TABLE IF NOT EXISTS shop_order (email text NOT NULL);
-	CREATE TABLE IF NOT EXISTS customer (email text PRIMARY KEY, orders int NOT NULL)`
-
 func run(ctx context.Context, url string, out io.Writer) error {
-	db, err := devdb.Open(ctx, url, tables)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	r, err := relay.New(db, registry(out), relay.Config{ListenDSN: url})
-	if err != nil {
-		return err
-	}
-	router, err := routes(db)
-	if err != nil {
-		return err
-	}
-	ctx, stop := context.WithCancelCause(ctx)
-	server := &http.Server{Addr: *addr, Handler: router}
-	go func() { stop(server.ListenAndServe()) }() // the relay ends with it
-	err = r.Run(ctx)
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
-		err = errors.Join(err, cause)
-	}
-	return errors.Join(err, server.Close())
+	return shop.Serve(ctx, url, *addr, out, routes)
 }
 
 func main() { devdb.Main(run) }

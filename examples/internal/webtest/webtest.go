@@ -16,9 +16,15 @@ import (
 	"github.com/txoutbox/outbox/internal/relaytest"
 )
 
-// SignedIn tests an app whose dashboard is for ada with the password secret, and which counts the
-// orders of a customer.
-func SignedIn(t *testing.T, addr *string, run func(ctx context.Context, url string, out io.Writer) error) {
+// Page is a page of the app that is asked for as ada with a password, or without one.
+type Page struct {
+	Path, Password string
+	Status         int
+}
+
+// Serves tests an app of package shop: its pages, and that an order's receipt is mailed. The
+// dashboard is for ada with the password secret, or for all.
+func Serves(t *testing.T, addr *string, run func(ctx context.Context, url string, out io.Writer) error, pages ...Page) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // for a port that is free
 	if err != nil {
 		t.Fatal(err)
@@ -30,23 +36,18 @@ func SignedIn(t *testing.T, addr *string, run func(ctx context.Context, url stri
 	done := make(chan error, 1)
 	db := pgtest.Database(t)
 	go func() { done <- run(ctx, db, write) }()
-	for _, c := range []struct {
-		path     string
-		password string
-		want     int
-	}{
-		{"/outbox/", "", 401}, {"/outbox/", "wrong", 401}, {"/outbox/dead", "", 401}, {"/outbox/", "secret", 200}, {"/outbox/dead", "secret", 200},
-		{"/outbox/task?id=1", "secret", 404}, {"/elsewhere", "", 404},
-	} {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+*addr+c.path, nil)
+	pages = append(pages, Page{"/outbox/", "secret", 200}, Page{"/outbox/dead", "secret", 200},
+		Page{"/outbox/task?id=1", "secret", 404}, Page{"/elsewhere", "", 404})
+	for _, p := range pages {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+*addr+p.Path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.password != "" {
-			req.SetBasicAuth("ada", c.password)
+		if p.Password != "" {
+			req.SetBasicAuth("ada", p.Password)
 		}
 		status := 0
-		relaytest.Eventually(t, time.Minute, c.path, func() bool {
+		relaytest.Eventually(t, time.Minute, p.Path, func() bool {
 			res, err := http.DefaultClient.Do(req)
 			if err != nil {
 				return false // it does not serve yet
@@ -55,8 +56,8 @@ func SignedIn(t *testing.T, addr *string, run func(ctx context.Context, url stri
 			status = res.StatusCode
 			return true
 		})
-		if status != c.want {
-			t.Errorf("%s with the password %q: %d, want %d", c.path, c.password, status, c.want)
+		if status != p.Status {
+			t.Errorf("%s with the password %q: %d, want %d", p.Path, p.Password, status, p.Status)
 		}
 	}
 	res, err := http.PostForm("http://"+*addr+"/orders", url.Values{"email": {"ada@example.com"}})
@@ -73,12 +74,16 @@ func SignedIn(t *testing.T, addr *string, run func(ctx context.Context, url stri
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	relaytest.Eventually(t, time.Minute, "the order is counted", func() bool {
-		var orders int
-		return pool.QueryRow(`SELECT orders FROM customer WHERE email = 'ada@example.com'`).Scan(&orders) == nil && orders == 1
+	relaytest.Eventually(t, time.Minute, "no task is left", func() bool {
+		var n int
+		return pool.QueryRow(`SELECT count(*) FROM outbox.task`).Scan(&n) == nil && n == 0
 	})
 	stop()
 	if err := <-done; err != nil {
 		t.Errorf("run: %v", err)
+	}
+	*addr = "127.0.0.1:-1"
+	if err := run(t.Context(), db, write); err == nil {
+		t.Error("it served at no address")
 	}
 }

@@ -5,11 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/origin"
+	"github.com/txoutbox/outbox/internal/run"
+	"github.com/txoutbox/outbox/internal/schedule"
+	"github.com/txoutbox/outbox/internal/store"
+	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
 // Order is the order of claiming inside a lane (the ready tasks of one type), after priority. In each
@@ -101,6 +107,51 @@ type Config struct {
 
 const maxWorkers = 1000
 
+// settings are a Config that New has checked, and what follows from it. Nothing changes them.
+type settings struct {
+	config    Config // with defaults
+	handlers  []*handler.Handler
+	types     []string      // of handlers, in their order
+	limits    []store.Limit // of types, that hold in all relays
+	schedules []schedule.Schedule
+	jobs      []upkeep.SharedJob
+}
+
+// leasedConns is how many connections a relay uses for Leased handlers while all goes well, but for
+// the calls of task.Complete and Extend: for claims, a poll and the results.
+const leasedConns = leaseClaims + 1 + run.ResultWriters
+
+// check returns the settings of a relay with these handlers, on a pool that is limited to maxConns
+// connections, or 0 for none. The error names each field that is out of range.
+func (c Config) check(registered []*handler.Handler, maxConns int) (settings, error) {
+	c, err := c.withDefaults(len(registered))
+	s := settings{config: c, handlers: registered, jobs: upkeep.SharedJobs(c.DeadRetention)}
+	var scheduleErr error
+	s.schedules, scheduleErr = c.Schedules.prepare()
+	if err = errors.Join(err, scheduleErr); err != nil {
+		return settings{}, err
+	}
+	need, needText := min(c.Workers, leasedConns), "those of Leased handlers share them"
+	for _, h := range registered {
+		s.types = append(s.types, h.Type)
+		if h.MaxRunningTotal > 0 || h.Rate > 0 {
+			s.limits = append(s.limits, store.Limit{TaskType: h.Type, MaxRunning: h.MaxRunningTotal, Rate: h.Rate, RatePer: h.RatePer})
+		}
+		if h.Kind != handler.KindLeased {
+			need, needText = c.Workers, "each may hold one"
+		}
+	}
+	own, ownText := 2, "two"
+	if len(s.schedules) > 0 {
+		own, ownText = 3, "three, with Schedules"
+	}
+	if maxConns > 0 && maxConns < need+own {
+		return settings{}, fmt.Errorf("relay: the pool is limited to %d connections (SetMaxOpenConns), "+
+			"but %d workers need %d: %s, and the relay %s", maxConns, c.Workers, need+own, needText, ownText)
+	}
+	return s, nil
+}
+
 func (c Config) withDefaults(registered int) (Config, error) {
 	if c.Schema == "" {
 		c.Schema = outbox.DefaultSchema
@@ -117,6 +168,7 @@ func (c Config) withDefaults(registered int) (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	c.Observers = slices.Clone(c.Observers)
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf("relay: "+format, args...)) }
 	if !outbox.ValidSchema(c.Schema) {

@@ -22,24 +22,22 @@ type Parts struct {
 
 // Parts returns those with the clock now, and with the one job of maintenance, if any.
 func (r *Relay) Parts(now func() time.Time, only string) Parts {
-	r.runner, r.born = r.newRunner(context.Background(), context.Background()), time.Now().Add(-time.Hour)
-	for _, j := range upkeep.SharedJobs(r.config.DeadRetention) {
+	for _, j := range upkeep.SharedJobs(r.settings.config.DeadRetention) {
 		if j.Name == only {
-			r.jobs = []upkeep.SharedJob{j}
+			r.settings.jobs = []upkeep.SharedJob{j}
 		}
 	}
-	r.rates, r.listener = newRates(&r.runner.Store, r.handlers), &pg.Listener{}
-	r.heart = r.newHeartbeat(now)
-	first := r.handlers[0]
-	return Parts{Heart: r.heart, Journal: r.journal, Conns: r.runner.Conns, Schedule: r.newScheduler().Once,
-		Poll: func(ctx context.Context) error { _, err := r.newPoller().poll(ctx, pollOptions{}); return err },
+	x := newRun(context.Background(), r.params(false, now))
+	first := r.settings.handlers[0]
+	return Parts{Heart: x.heart, Journal: x.journal, Conns: x.store.Conns, Schedule: x.scheduler.Once,
+		Poll: func(ctx context.Context) error { _, err := x.newPoller().poll(ctx, pollOptions{}); return err },
 		Take: func(ctx context.Context, n int) (int, error) {
-			got, _, err := r.rates.take(ctx, first, n)
+			got, _, err := x.rates.take(ctx, first, n)
 			return got, err
 		},
 		Unused: func(n int) {
-			r.rates.unused(first, n)
-			r.rates[first.Type].taken = time.Time{}
+			x.rates.unused(first, n)
+			x.rates[first.Type].taken = time.Time{}
 		},
 	}
 }

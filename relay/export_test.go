@@ -26,15 +26,14 @@ func SpanArgs(taskID int) []any {
 
 // WithMaintenance replaces the jobs of r's maintenance by one, which calls run with a transaction.
 func (r *Relay) WithMaintenance(name string, run func(ctx context.Context, tx *sql.Tx) (time.Duration, error)) {
-	r.jobs = []upkeep.SharedJob{{Name: name, Run: func(ctx context.Context, _ pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
+	r.settings.jobs = []upkeep.SharedJob{{Name: name, Run: func(ctx context.Context, _ pg.Schema, _ *slog.Logger, tx *sql.Tx) (time.Duration, error) {
 		return run(ctx, tx)
 	}}}
 }
 
 // HealthWithoutHeartbeat is the Health of a relay that runs, and a beat that comes through.
-func HealthWithoutHeartbeat() (health func() error, beat func()) {
-	r := &Relay{born: time.Now()}
+func HealthWithoutHeartbeat() (read func() error, beat func()) {
 	var end time.Time
-	r.life = &life{claiming: context.Background(), leaseEnd: func() time.Time { return end }}
-	return r.Health, func() { end = time.Now().Add(upkeep.LeaseDuration) }
+	h := &health{startedAt: time.Now(), ctx: context.Background(), leaseEnd: func() time.Time { return end }}
+	return h.err, func() { end = time.Now().Add(upkeep.LeaseDuration) }
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/txoutbox/outbox/internal/origin"
@@ -40,10 +41,14 @@ var (
 	ErrOrderingFails = errors.New("relay: the next tasks of ordering keys cannot be made ready")
 )
 
-// life is the state of one run that Health reads.
-type life struct {
-	claiming context.Context        // of Run: it claims no more after its end
-	leaseEnd func() time.Time       // unless a heartbeat comes through; zero if none has
+// health is the state of one run that Health reads. Its methods are safe for concurrent use.
+type health struct {
+	startedAt time.Time
+	ctx       context.Context             // of Run: the run claims no more after its end
+	leaseEnd  func() time.Time            // unless a heartbeat comes through; zero if none has
+	tell      func(e Event, at time.Time) // the observers
+
+	mu       sync.Mutex
 	outage   time.Time              // when it began; zero: there is none
 	failing  map[string]typeFailure // by type
 	copied   error                  // the database is a copy
@@ -56,117 +61,96 @@ type typeFailure struct {
 	until time.Time // Health says so; zero: until it works
 }
 
-// Health is nil while the relay runs and claims: its latest heartbeat came through within the last
-// 10 s, by its own clock, no outage is known, and no type fails again and again. Else it is an
-// ErrNotRunning, ErrOutage, ErrCopy, schema.ErrRowSecurity (within half a minute), ErrNoHeartbeat,
-// ErrTypeFails or ErrOrderingFails, with the time of its beginning if that is known. It sends no
-// statement and does not block: an idle relay notices an outage with its next poll, within two
-// seconds or so at the default PollInterval, and a server that does not answer within 10 s. The
-// text has neither a DSN, nor a host, nor a payload, nor PostgreSQL's words, which are in the log.
-//
-// It is for readiness. A liveness probe that restarts the process should not use it: a relay
-// survives outages by itself, and what it runs would be lost with the process.
-func (r *Relay) Health() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l := r.life
+// err is what Health returns.
+func (h *health) err() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	switch {
-	case l == nil:
-		return ErrNotRunning
-	case l.copied != nil && l.outage.IsZero():
-		return l.copied
-	case l.claiming.Err() != nil:
+	case h.copied != nil && h.outage.IsZero():
+		return h.copied
+	case h.ctx.Err() != nil:
 		return fmt.Errorf("%w any more: it is stopping", ErrNotRunning)
-	case !l.outage.IsZero():
-		return fmt.Errorf("%w since %s (%v)", ErrOutage, l.outage.UTC().Format(time.RFC3339), time.Since(l.outage).Round(100*time.Millisecond))
+	case !h.outage.IsZero():
+		return fmt.Errorf("%w since %s (%v)", ErrOutage, h.outage.UTC().Format(time.RFC3339), time.Since(h.outage).Round(100*time.Millisecond))
 	}
-	switch end := l.leaseEnd(); {
-	case l.hidden != nil:
-		return l.hidden
+	switch end := h.leaseEnd(); {
+	case h.hidden != nil:
+		return h.hidden
 	case end.IsZero():
-		return fmt.Errorf("%w yet, %v after the start", ErrNoHeartbeat, time.Since(r.born).Round(100*time.Millisecond))
+		return fmt.Errorf("%w yet, %v after the start", ErrNoHeartbeat, time.Since(h.startedAt).Round(100*time.Millisecond))
 	case !time.Now().Before(end):
 		return fmt.Errorf("%w for %v", ErrNoHeartbeat, (time.Since(end) + upkeep.LeaseDuration).Round(100*time.Millisecond))
 	}
-	failing := []error{l.ordering}
-	for _, taskType := range slices.Sorted(maps.Keys(l.failing)) {
-		if f := l.failing[taskType]; f.until.IsZero() || time.Now().Before(f.until) {
+	failing := []error{h.ordering}
+	for _, taskType := range slices.Sorted(maps.Keys(h.failing)) {
+		if f := h.failing[taskType]; f.until.IsZero() || time.Now().Before(f.until) {
 			failing = append(failing, f.err)
 		}
 	}
 	return errors.Join(failing...)
 }
 
-// live begins the life of a run; the returned function ends it.
-func (r *Relay) live(claiming context.Context) (end func()) {
-	r.mu.Lock()
-	r.life = &life{claiming: claiming, leaseEnd: r.heart.LeaseEnd, failing: map[string]typeFailure{}}
-	r.mu.Unlock()
-	r.observers.tellChange(Started, r.born)
-	return func() {
-		r.mu.Lock()
-		outage := !r.life.outage.IsZero()
-		r.life = nil
-		r.mu.Unlock()
-		now := time.Now()
-		if outage {
-			r.observers.tellChange(OutageEnded, now)
-		}
-		r.observers.tellChange(Stopped, now)
+func (h *health) begin() { h.tell(Started, h.startedAt) }
+
+func (h *health) end() {
+	h.mu.Lock()
+	outage := !h.outage.IsZero()
+	h.mu.Unlock()
+	now := time.Now()
+	if outage {
+		h.tell(OutageEnded, now)
 	}
+	h.tell(Stopped, now)
 }
 
-// outageChanged hears of the beginning and end of an outage.
-func (r *Relay) outageChanged(began bool, at time.Time) {
+// outageChanged notes the beginning or the end of an outage.
+func (h *health) outageChanged(began bool, at time.Time) {
 	event, since := OutageEnded, time.Time{}
 	if began {
 		event, since = OutageBegan, at
 	}
-	r.mu.Lock()
-	r.life.outage = since
-	r.mu.Unlock()
-	r.observers.tellChange(event, at)
+	h.mu.Lock()
+	h.outage = since
+	h.mu.Unlock()
+	h.tell(event, at)
 }
 
-// copied hears that the database is a copy; nil: it was adopted.
-func (r *Relay) copied(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.life.copied = err
+// setCopied notes that the database is a copy; nil: it was adopted.
+func (h *health) setCopied(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.copied = err
 }
 
-// typeFails hears of the failures of a type; nil: it works again.
-func (r *Relay) typeFails(taskType string, f *failing) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// typeFails notes failures of a type; nil: it works again.
+func (h *health) typeFails(taskType string, f *failing) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if f == nil {
-		delete(r.life.failing, taskType)
+		delete(h.failing, taskType)
 		return
 	}
 	failure := typeFailure{err: fmt.Errorf("%w: %q %s", ErrTypeFails, taskType, f.text())}
 	if f.times < failingAfter {
 		failure.until = f.at.Add(shareLasts)
 	}
-	r.life.failing[taskType] = failure
+	h.failing[taskType] = failure
 }
 
-// orderingFails hears of failures to make the next tasks of ordering keys ready; nil: it works again.
-func (r *Relay) orderingFails(f *failing) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.life.ordering = nil
+// orderingFails notes failures to make the next tasks of ordering keys ready; nil: it works again.
+func (h *health) orderingFails(f *failing) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ordering = nil
 	if f != nil {
-		r.life.ordering = fmt.Errorf("%w: %s", ErrOrderingFails, f.text())
+		h.ordering = fmt.Errorf("%w: %s", ErrOrderingFails, f.text())
 	}
 }
 
-// rowsHidden hears whether row level security hides rows, and returns what it heard before.
-func (r *Relay) rowsHidden(hidden error) (before error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.life == nil {
-		return nil
-	}
-	before, r.life.hidden = r.life.hidden, hidden
+// rowsHidden notes whether row level security hides rows, and returns the note before.
+func (h *health) rowsHidden(hidden error) (before error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before, h.hidden = h.hidden, hidden
 	return before
 }

@@ -205,7 +205,7 @@ func TestAPollMovesTheWatermarkBackToATaskBelowIt(t *testing.T) {
 
 func TestTheLatestNameOfAWakeUpCounts(t *testing.T) {
 	t.Parallel()
-	r := &Relay{named: make(chan string, 1)}
+	r := &relayRun{named: make(chan string, 1)}
 	for _, task := range []string{"0 1 TX", "0 2 LEASED", ""} {
 		r.wakeNamed(task)
 	}

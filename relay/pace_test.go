@@ -10,8 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/txoutbox/outbox/internal/pg"
 )
 
 // refusing is a server that is down; it notes when it is dialled.
@@ -34,12 +32,11 @@ func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
 				server := &refusing{}
 				db := sql.OpenDB(server)
 				defer db.Close()
-				r := &Relay{db: db, config: Config{Schema: "outbox", Workers: 2, PollInterval: time.Second}, log: slog.New(slog.DiscardHandler),
-					born: time.Now(), life: &life{}, listener: &pg.Listener{}, woken: make(chan struct{}, 1)}
 				ctx, cancel := context.WithCancel(t.Context())
-				r.runner = r.newRunner(ctx, ctx)
-				r.heart = r.newHeartbeat(time.Now)
-				d := r.newDispatcher(ctx, false)
+				x := newRun(ctx, runParams{db: db, log: slog.New(slog.DiscardHandler), woken: make(chan struct{}, 1), now: time.Now,
+					settings: settings{config: Config{Schema: "outbox", Workers: 2, PollInterval: time.Second}}})
+				defer x.close()
+				d := x.dispatcher
 				if leased {
 					d.alive = func(time.Time) error { return nil }
 				}
@@ -47,7 +44,7 @@ func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
 				go func() { d.run(); close(stopped) }()
 				for begun := time.Now(); time.Since(begun) < time.Minute; {
 					time.Sleep(min(wakeEach, time.Minute))
-					r.Wake()
+					x.wake()
 				}
 				cancel()
 				<-stopped
@@ -72,7 +69,7 @@ func TestADispatcherTriesAtAnEvenPaceDuringAnOutage(t *testing.T) {
 // A loop that has failed often does not wait for its own pause once another has come through.
 func TestAnAnswerToOneLoopEndsThePausesOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &Relay{woken: make(chan struct{}, 1)}
+		r := &relayRun{runParams: runParams{woken: make(chan struct{}, 1)}}
 		failing, other := r.newPace(), r.newPace()
 		for range 10 {
 			failing.Try()

@@ -3,9 +3,9 @@ package relay
 import (
 	"context"
 	"database/sql"
+	"os"
 	"time"
 
-	"github.com/txoutbox/outbox/internal/handler"
 	"github.com/txoutbox/outbox/internal/pg"
 	"github.com/txoutbox/outbox/internal/plan"
 	"github.com/txoutbox/outbox/internal/run"
@@ -16,112 +16,142 @@ import (
 
 // A run of a relay has these parts. Each gets what it needs; none knows the Relay.
 
-// newRunner returns what runs tasks, and makes the leases of that run.
-func (r *Relay) newRunner(claiming, handling context.Context) *run.Runner {
-	r.observers = &observers{all: r.config.Observers, dead: newDeadLetters(claiming, r.config.OnDead, r.log), log: r.log, types: r.types}
-	s := store.Store{Schema: pg.Schema(r.config.Schema), RelayID: store.NewUUID(), Conns: pg.NewPool(r.db), Identity: &store.Identity{}}
-	r.journal = store.NewJournal(&s, r.newPace(), r.config.Workers)
-	runner := run.NewRunner(s, run.Params{Log: r.log, Events: r.observers, Journal: r.journal, NewPace: r.newPace, Claiming: claiming, Handling: handling})
-	r.leases = run.NewLeases(runner)
-	return runner
+func (x *relayRun) newObservers() *observers {
+	config := x.settings.config
+	return &observers{all: config.Observers, dead: newDeadLetters(x.claiming, config.OnDead, x.log), log: x.log, types: x.settings.types,
+		ahead: func() time.Duration { return x.heart.Ahead() }}
+}
+
+func (x *relayRun) newHealth() *health {
+	return &health{startedAt: time.Now(), ctx: x.ctx, leaseEnd: func() time.Time { return x.heart.LeaseEnd() },
+		tell: x.observers.tellChange, failing: map[string]typeFailure{}}
+}
+
+func (x *relayRun) newStore() store.Store {
+	return store.Store{Schema: pg.Schema(x.settings.config.Schema), RelayID: store.NewUUID(), Conns: pg.NewPool(x.db), Identity: &store.Identity{}}
+}
+
+// newRunner returns the part that runs tasks.
+func (x *relayRun) newRunner() *run.Runner {
+	return run.NewRunner(x.store, run.Params{Log: x.log, Events: x.observers, Journal: x.journal, NewPace: x.newPace, Claiming: x.claiming, Handling: x.handling})
 }
 
 // newCheck returns the check of the database before a run.
-func (r *Relay) newCheck(once bool) *check {
-	return &check{db: r.db, store: &r.runner.Store, environment: r.config.Environment, limits: limitsOf(r.handlers), once: once, log: r.log,
-		outage: pg.NewOutage(r.log, r.outageChanged), copied: r.copied}
+func (x *relayRun) newCheck() *check {
+	return &check{db: x.db, store: &x.store, environment: x.settings.config.Environment, limits: x.settings.limits, once: x.once, log: x.log,
+		outage: x.newOutage(), copied: x.health.setCopied}
 }
 
-// newHeartbeat returns the heartbeat of a run, with the upkeep of the relay's parts.
-func (r *Relay) newHeartbeat(now func() time.Time) *upkeep.Heartbeat {
-	hearing, limits := run.NewHearing(r.runner, r.leases, upkeep.Interval), &r.runner.Store
+// newHeartbeat returns the heartbeat, with the upkeep of the run's parts.
+func (x *relayRun) newHeartbeat() *upkeep.Heartbeat {
+	config, hearing := x.settings.config, run.NewHearing(x.runner, x.leases, upkeep.Interval)
+	host, _ := os.Hostname()
 	return upkeep.New(upkeep.Params{
-		RelayID: r.runner.RelayID, Host: r.host, PID: r.pid, Types: r.types, Workers: r.config.Workers,
-		Schedules:   schedule.Definitions(r.schedules),
-		Environment: r.config.Environment,
-		Schema:      r.runner.Schema,
-		Pool:        r.runner.Conns,
-		Pace:        r.newPace(),
-		Log:         r.log,
-		Now:         now,
+		RelayID: x.store.RelayID, Host: host, PID: os.Getpid(), Types: x.settings.types, Workers: config.Workers,
+		Schedules:   schedule.Definitions(x.settings.schedules),
+		Environment: config.Environment,
+		Schema:      x.store.Schema,
+		Pool:        x.store.Conns,
+		Pace:        x.newPace(),
+		Log:         x.log,
+		Now:         x.now,
 		Jobs: []upkeep.Job{
-			{Name: upkeep.CheckRows, Run: rowCheck{schema: r.config.Schema, log: r.log, found: r.rowsHidden}.run},
+			{Name: upkeep.CheckRows, Run: rowCheck{schema: config.Schema, log: x.log, found: x.health.rowsHidden}.run},
 			{Name: "hear", Run: hearing.Hear},
 			{Name: "give tokens back", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
-				return upkeep.TakeoverInterval, r.rates.giveBack(ctx, on, false)
+				return upkeep.TakeoverInterval, x.rates.giveBack(ctx, on, false)
 			}},
-			{Name: "store limits", Run: func(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
-				of := limitsOf(r.handlers)
-				if len(of) == 0 {
-					return upkeep.ReapInterval, nil
-				}
-				return upkeep.ReapInterval, on.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-					return limits.StoreLimits(ctx, tx, of, true)
-				})
-			}},
+			{Name: "store limits", Run: x.storeLimits},
 		},
-		SharedJobs: r.jobs,
-		Lost:       r.leases.Lose,
-		Ready:      r.Wake,
-		Identified: r.runner.Identity.Set,
-		Last:       func(ctx context.Context, on *pg.Dedicated) { _ = r.rates.giveBack(ctx, on, true) },
+		SharedJobs: x.settings.jobs,
+		Lost:       x.leases.Lose,
+		Ready:      x.wake,
+		Identified: x.store.Identity.Set,
+		Copied: func(err error) {
+			x.health.setCopied(err)
+			x.stopClaiming(err)
+		},
+		Last: func(ctx context.Context, on *pg.Dedicated) { _ = x.rates.giveBack(ctx, on, true) },
 	})
 }
 
-func (r *Relay) newPoller() *poller {
+// storeLimits is the job that stores the limits of types that are missing: after a restore, say.
+func (x *relayRun) storeLimits(ctx context.Context, on *pg.Dedicated) (time.Duration, error) {
+	if len(x.settings.limits) == 0 {
+		return upkeep.ReapInterval, nil
+	}
+	return upkeep.ReapInterval, on.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		return x.store.StoreLimits(ctx, tx, x.settings.limits, true)
+	})
+}
+
+func (x *relayRun) newPoller() *poller {
 	return &poller{
-		Store:   &r.runner.Store,
-		types:   r.types,
-		random:  r.config.Order == Random,
-		running: r.runner.RunningIDs,
+		Store:   &x.store,
+		types:   x.settings.types,
+		random:  x.settings.config.Order == Random,
+		running: x.runner.RunningIDs,
 	}
 }
 
-func (r *Relay) newDispatcher(ctx context.Context, once bool) *dispatcher {
+func (x *relayRun) newListener() *pg.Listener {
+	config := x.settings.config
+	return &pg.Listener{DSN: config.ListenDSNFunc, Channel: config.Schema, ID: x.store.RelayID, PollInterval: config.PollInterval, Pool: x.store.Conns,
+		Log: x.log, Answered: &x.answered, Wake: x.wake, Named: x.wakeNamed, Withdrawn: func() { run.Poke(x.withdrawn) }}
+}
+
+func (x *relayRun) newDispatcher() *dispatcher {
+	config := x.settings.config
 	d := &dispatcher{
-		r:         r.runner,
-		leases:    r.leases,
-		config:    r.config,
-		rates:     r.rates,
-		alive:     r.heart.Alive,
-		notified:  r.listener.Works,
-		pollLanes: r.newPoller().poll,
-		answered:  &r.answered,
-		woken:     r.woken,
-		named:     r.named,
-		withdrawn: r.withdrawn,
-		ctx:       ctx,
-		once:      once,
-		free:      r.config.Workers,
-		events:    make(chan func(), 2*r.config.Workers+4),
-		outage:    pg.NewOutage(r.log, r.outageChanged),
-		typeFails: r.typeFails,
-		headsFail: r.orderingFails,
+		r:            x.runner,
+		leases:       x.leases,
+		config:       config,
+		rates:        x.rates,
+		alive:        x.heart.Alive,
+		notified:     x.listener.Works,
+		pollLanes:    x.newPoller().poll,
+		answered:     &x.answered,
+		woken:        x.woken,
+		named:        x.named,
+		withdrawn:    x.withdrawn,
+		ctx:          x.claiming,
+		stopClaiming: func() { x.stopClaiming(nil) },
+		once:         x.once,
+		free:         config.Workers,
+		events:       make(chan func(), 2*config.Workers+4),
+		outage:       x.newOutage(),
+		typeFails:    x.health.typeFails,
+		headsFail:    x.health.orderingFails,
 	}
-	d.lanes.workers = r.config.Workers
-	if r.config.Chooser != nil {
-		d.lanes.chooser = &appChooser{chooser: r.config.Chooser, log: r.log}
+	d.lanes.workers = config.Workers
+	if config.Chooser != nil {
+		d.lanes.chooser = &appChooser{chooser: config.Chooser, log: x.log}
 	}
-	for _, h := range r.handlers {
-		d.lanes.all = append(d.lanes.all, &lane{h: h, claimSize: max(h.BatchSize, h.GroupSize), watermarks: plan.Watermarks{Random: r.config.Order == Random}})
+	for _, h := range x.settings.handlers {
+		d.lanes.all = append(d.lanes.all, &lane{h: h, claimSize: max(h.BatchSize, h.GroupSize), watermarks: plan.Watermarks{Random: config.Order == Random}})
 	}
 	return d
 }
 
-// newScheduler returns the scheduler of a run.
-func (r *Relay) newScheduler() *schedule.Scheduler {
-	return schedule.New(schedule.Params{Schedules: r.schedules, Schema: r.runner.Schema, Pool: r.runner.Conns, Pace: r.newPace(), Log: r.log})
+func (x *relayRun) newScheduler() *schedule.Scheduler {
+	return schedule.New(schedule.Params{Schedules: x.settings.schedules, Schema: x.store.Schema, Pool: x.store.Conns, Pace: x.newPace(), Log: x.log})
 }
 
-// newPace paces a loop that is not the dispatcher.
-func (r *Relay) newPace() pg.Pace { return pg.NewPace(&r.answered, r.Wake) }
+// newOutage returns what paces the dispatcher, or the check before it.
+func (x *relayRun) newOutage() pg.Outage { return pg.NewOutage(x.log, x.health.outageChanged) }
 
-// limitsOf are the limits of types that hold in all relays.
-func limitsOf(all []*handler.Handler) (out []store.Limit) {
-	for _, h := range all {
-		if h.MaxRunningTotal > 0 || h.Rate > 0 {
-			out = append(out, store.Limit{TaskType: h.Type, MaxRunning: h.MaxRunningTotal, Rate: h.Rate, RatePer: h.RatePer})
-		}
+// newPace returns what paces another loop.
+func (x *relayRun) newPace() pg.Pace { return pg.NewPace(&x.answered, x.wake) }
+
+// wake makes the dispatcher poll.
+func (x *relayRun) wake() { run.Poke(x.woken) }
+
+// wakeNamed notes the task that a wake-up names. The latest counts, as the dispatcher takes wake-ups
+// together that come fast; polls find the others. Only the listener calls it, so there is room.
+func (x *relayRun) wakeNamed(task string) {
+	select {
+	case <-x.named:
+	default:
 	}
-	return out
+	x.named <- task
 }

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -10,16 +9,12 @@ import (
 	"time"
 
 	"github.com/lib/pq"
-	"github.com/txoutbox/outbox/internal/pg"
 )
 
 func TestAWantOfConnectionsIsLoggedOnceAndSoIsItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		r := &Relay{config: Config{Workers: 4}, log: slog.New(slog.NewTextHandler(&log, nil)), listener: &pg.Listener{}}
-		r.runner = r.newRunner(t.Context(), t.Context())
-		r.heart = r.newHeartbeat(time.Now)
-		d := r.newDispatcher(context.Background(), false)
+		d := newRun(t.Context(), runParams{settings: settings{config: Config{Workers: 4}}, log: slog.New(slog.NewTextHandler(&log, nil)), now: time.Now}).dispatcher
 		logged := func(when string, begins, ends int) {
 			t.Helper()
 			b, e := strings.Count(log.String(), "no connection left"), strings.Count(log.String(), "connections for all workers again")

@@ -21,7 +21,8 @@ func tiny() plan {
 	return plan{
 		rounds: 1, backlog: 2000, large: 20_000, huge: 20_000,
 		burn: 200 * time.Millisecond, short: 100 * time.Millisecond, insert: 200 * time.Millisecond, long: time.Second,
-		enqueue: 100 * time.Millisecond, many: 5000, held: 200 * time.Millisecond, heldWindow: 100 * time.Millisecond, dead: 100 * time.Millisecond,
+		enqueue: 100 * time.Millisecond, many: 5000, held: 200 * time.Millisecond,
+		heldWindow: 100 * time.Millisecond, dead: 100 * time.Millisecond,
 		pickups: 1, gap: time.Millisecond, pollers: 2, polls: 1, claims: 30, idle: 100 * time.Millisecond,
 		walTasks: 500, settle: 300 * time.Millisecond,
 	}

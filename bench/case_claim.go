@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/bench/measure"
-	"github.com/txoutbox/outbox/bench/timed"
 )
 
 const (
@@ -22,10 +21,9 @@ const (
 var claimCase = benchCase{
 	name: caseClaim, budget: 18, title: "the time of one claim at different backlogs",
 	sides: claimSides, turn: claimTurn,
-	says: `The relay's own claim statement, timed in the driver from sending it to its last row: claims of 10
-by one worker that does nothing, from a backlog that was just vacuumed. In order and in random
-order. It says whether a large backlog makes claims slower; it does not say how many claims fit
-into a second.`,
+	says: `A relay's claims, timed by its observer, the connection included: claims of 10 by one worker that
+does nothing, from a backlog that was just vacuumed. In order and in random order. It says whether a
+large backlog makes claims slower; it does not say how many claims fit into a second.`,
 	metrics: []string{mClaimP50, mClaimP99, mClaims},
 }
 
@@ -49,7 +47,7 @@ func claimSides(p plan) (all []side) {
 	for _, backlog := range p.backlogs() {
 		for _, random := range []bool{false, true} {
 			all = append(all, oursSide(claimSide(backlog, random), backlog,
-				relaySettings{Kind: kindBatch, Workers: 1, Batch: claimSize, Random: random, Driver: timed.Name}))
+				relaySettings{Kind: kindBatch, Workers: 1, Batch: claimSize, Random: random, Claims: &claims{}}))
 		}
 	}
 	return all
@@ -64,7 +62,6 @@ func claimTurn(ctx context.Context, b *bench, t turn) error {
 	if err := prewarm(ctx, d); err != nil {
 		return err
 	}
-	timed.Take()
 	p := measure.NewProgress(min(b.plan.claims*claimSize, t.tasks/2))
 	stop, err := t.start(ctx, d.url, p.Done)
 	if err != nil {
@@ -81,8 +78,8 @@ func claimTurn(ctx context.Context, b *bench, t turn) error {
 		return err
 	}
 	var ms []float64
-	for _, c := range timed.Take() {
-		ms = append(ms, float64(c.For.Microseconds())/1000)
+	for _, c := range t.claims.take() {
+		ms = append(ms, float64(c.Duration.Microseconds())/1000)
 	}
 	ms = ms[min(len(ms), 10):] // the first ones build caches
 	b.add(t, mClaimP50, measure.Quantile(ms, 0.5))
@@ -94,5 +91,6 @@ func claimTurn(ctx context.Context, b *bench, t turn) error {
 // prewarm reads the table and its indexes into the buffers, as a copy's are not there.
 func prewarm(ctx context.Context, d *database) error {
 	return d.exec(ctx, `CREATE EXTENSION IF NOT EXISTS pg_prewarm`,
-		`SELECT pg_prewarm('outbox.task'), pg_prewarm(i.indexrelid) FROM pg_index i WHERE i.indrelid = 'outbox.task'::regclass`)
+		`SELECT pg_prewarm('outbox.task'), pg_prewarm(i.indexrelid) FROM pg_index i
+			WHERE i.indrelid = 'outbox.task'::regclass`)
 }

@@ -30,8 +30,8 @@ var deadCase = benchCase{
 	},
 	says: `Tasks are enqueued one by one at an even rate and worked off by handlers that do nothing, while
 another transaction keeps its snapshot, so that vacuum removes nothing: how many rows are dead at
-the end, by PostgreSQL's statistics, for each task that is done. It does not say how long they
-stay: until that transaction ends and vacuum comes.`,
+the end, by PostgreSQL's statistics, for each task that is done. It does not say how long they stay:
+until that transaction ends and vacuum comes.`,
 	metrics: []string{mDeadEach, mDeadTasks, mDeadRate},
 }
 
@@ -86,7 +86,8 @@ func deadTurn(ctx context.Context, b *bench, t turn) error {
 	b.add(t, mDeadEach, all/float64(tasks))
 	b.add(t, mDeadTasks, inTasks/float64(tasks))
 	b.add(t, mDeadRate, rate)
-	b.say("  %-34s round %d: %9.2f dead rows/task, %.2f of them in the table of tasks", t.name, t.round+1, all/float64(tasks), inTasks/float64(tasks))
+	b.say("  %-34s round %d: %9.2f dead rows/task, %.2f of them in the table of tasks", t.name, t.round+1,
+		all/float64(tasks), inTasks/float64(tasks))
 	return nil
 }
 

@@ -31,13 +31,13 @@ const (
 
 var enqueueCase = benchCase{
 	name: caseEnqueue, budget: 50, title: "one task a transaction, from 8 connections, while a relay is busy", run: enqueueing,
-	says: `BEGIN, one task, COMMIT, from 8 connections of this process, while a relay in another process
-works off tasks of another type with four workers of a Leased handler, whose calls take 2 ms. The
-bare INSERT goes into a table with the same columns, checks and indexes, and no trigger, through
-the same driver, beside the same relay; the raw one is prepared, which saves a round trip and the
-planning, as pgx does by itself. River is on pgx, which prepares its statements, with a client beside it whose four
-workers take 2 ms as well. It does not say what Enqueue adds to a transaction that does more than
-that: less.`,
+	says: `BEGIN, one task, COMMIT, from 8 connections of this process, while a relay in another process works
+off tasks of another type with four workers of a Leased handler, whose calls take 2 ms. The bare
+INSERT goes into a table with the same columns, checks and indexes, and no trigger, through the same
+driver, beside the same relay; the raw one is prepared, which saves a round trip and the planning,
+as pgx does by itself. River is on pgx, which prepares its statements, with a client beside it whose
+four workers take 2 ms as well. It does not say what Enqueue adds to a transaction that does more
+than that: less.`,
 	metrics: []string{mSpeed, mRelayMeantime},
 }
 
@@ -87,7 +87,8 @@ func enqueueing(ctx context.Context, b *bench) error {
 }
 
 // beside calls do with a database of the side's on which a child works.
-func (b *bench) beside(ctx context.Context, s side, set ChildSettings, do func(d *database, busy *process) error) error {
+func (b *bench) beside(ctx context.Context, s side, set ChildSettings,
+	do func(d *database, busy *process) error) error {
 	d, err := b.server.fresh(ctx, s)
 	if err != nil {
 		return err

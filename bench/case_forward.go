@@ -36,11 +36,11 @@ const (
 var forwardCase = benchCase{
 	name: caseForward, budget: 30, title: "events from committed rows to the broker's acknowledgement",
 	sides: forwardSides, turn: forwardTurn,
-	says: `A backlog of events is published: ours by a relay with four workers and batches of 1,000,
-watermill by its Forwarder from its PostgreSQL queue, with batches of 1,000 and one subscriber, and
-the bare client from memory, with the same headers and up to 1,000 in flight. JetStream is one server with files, Kafka
-is franz-go's kfake in memory; both are in this process and share its cores. It does not say what a
-network to the broker costs: round trips, of which ours and the bare client have few.`,
+	says: `A backlog of events is published: ours by a relay with four workers and batches of 1,000, watermill
+by its Forwarder from its PostgreSQL queue, with batches of 1,000 and one subscriber, and the bare
+client from memory, with the same headers and up to 1,000 in flight. JetStream is one server with
+files, Kafka is franz-go's kfake in memory; both are in this process and share its cores. It does
+not say what a network to the broker costs: round trips, of which ours and the bare client have few.`,
 	metrics: []string{mForwarded, mCPU, mAllocs},
 }
 
@@ -55,7 +55,8 @@ func forwardSides(p plan) []side {
 		start                 func(context.Context) (string, func(), error)
 	}{
 		{sideForwardNATS, sideForwarderNATS, sideBareNATS, broker.NATS},
-		{sideForwardKafka, sideForwarderKafka, sideBareKafka, func(context.Context) (string, func(), error) { return broker.Kafka() }},
+		{sideForwardKafka, sideForwarderKafka,
+			sideBareKafka, func(context.Context) (string, func(), error) { return broker.Kafka() }},
 	} {
 		on := func(s side, run forwarding) side {
 			s.start = func(ctx context.Context, url string, done func(int)) (func() error, error) {
@@ -80,7 +81,8 @@ func forwardSides(p plan) []side {
 			}
 			return watermill.FillForwarder(ctx, d.DB, n, broker.Subject, payload)
 		}
-		all = append(all, on(oursSide(to.ours, n, relaySettings{}), forwardOurs), on(forwarder, watermill.Forward), bareForward(on, to.bare, n))
+		all = append(all, on(oursSide(to.ours, n, relaySettings{}), forwardOurs), on(forwarder, watermill.Forward),
+			bareForward(on, to.bare, n))
 	}
 	return all
 }
@@ -144,7 +146,8 @@ func forwardOurs(ctx context.Context, url, at string, done func(int)) (stop func
 	}
 	reg := handlers.New()
 	forward.Register(reg, benchTask, acknowledged{to, done}, forward.To(broker.Subject), forward.BatchSize(forwardBatch))
-	r, err := relay.New(db, reg, relay.Config{Workers: forwardWorkers, DrainTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	r, err := relay.New(db,
+		reg, relay.Config{Workers: forwardWorkers, DrainTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -175,6 +178,7 @@ func forwardTurn(ctx context.Context, b *bench, t turn) error {
 	b.add(t, mForwarded, rate)
 	b.add(t, mCPU, cpu)
 	b.add(t, mAllocs, mallocs)
-	b.say("  %-36s round %d: %9.0f events/s (%d of %d in %.2f s)", t.name, t.round+1, rate, w.done, t.tasks, w.elapsed.Seconds())
+	b.say("  %-36s round %d: %9.0f events/s (%d of %d in %.2f s)", t.name, t.round+1, rate, w.done, t.tasks,
+		w.elapsed.Seconds())
 	return nil
 }

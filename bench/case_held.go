@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/txoutbox/outbox/bench/measure"
-	"github.com/txoutbox/outbox/bench/timed"
+	"github.com/txoutbox/outbox/relay"
 )
 
 const (
@@ -22,16 +22,16 @@ const (
 
 var heldCase = benchCase{
 	name: caseHeld, budget: 26, title: "5,000 tasks/s while a REPEATABLE READ transaction is held open", run: heldTransaction,
-	says: `50 tasks are enqueued every 10 ms and worked off by a Batch handler that does nothing, in claims
-of 64 at most, while another transaction keeps vacuum from removing anything that dies: the rate
-and the time of a claim, by the driver's clock, in windows. Each finished task leaves dead entries
-at the head of the queue. It does not say how long that goes well: the dead rows stay until the
+	says: `50 tasks are enqueued every 10 ms and worked off by a Batch handler that does nothing, in claims of
+64 at most, while another transaction keeps vacuum from removing anything that dies: the rate and
+the time of a claim, by the relay's observer, in windows. Each finished task leaves dead entries at
+the head of the queue. It does not say how long that goes well: the dead rows stay until the
 transaction ends.`,
 	metrics: []string{mRate, mClaimP50, mClaimP99, mDead},
 }
 
 func heldTransaction(ctx context.Context, b *bench) error {
-	set := relaySettings{Kind: kindBatch, Workers: 4, Batch: heldClaim, Listen: true, Driver: timed.Name}
+	set := relaySettings{Kind: kindBatch, Workers: 4, Batch: heldClaim, Listen: true, Claims: &claims{}}
 	s := oursSide(sideHeldAll, 0, set)
 	d, err := b.server.fresh(ctx, s)
 	if err != nil {
@@ -61,12 +61,12 @@ func heldTransaction(ctx context.Context, b *bench) error {
 		return errors.Join(err, stop())
 	}
 	defer release()
-	timed.Take()
+	set.Claims.take()
 	offset, began := p.Elapsed(), time.Now()
 	select {
 	case err = <-produced:
 	case <-time.After(b.plan.held):
-		b.heldWindows(p.Windows(b.plan.heldWindow, offset, p.Elapsed()), timed.Take(), began)
+		b.heldWindows(p.Windows(b.plan.heldWindow, offset, p.Elapsed()), set.Claims.take(), began)
 		cancel()
 		err = <-produced
 	}
@@ -77,11 +77,11 @@ func heldTransaction(ctx context.Context, b *bench) error {
 }
 
 // heldWindows are the rates of each window, and the claims that ended in it.
-func (b *bench) heldWindows(rates []float64, claims []timed.Took, began time.Time) {
+func (b *bench) heldWindows(rates []float64, took []relay.Claim, began time.Time) {
 	byWindow := make([][]float64, len(rates))
-	for _, c := range claims {
-		if w := int(c.At.Sub(began) / b.plan.heldWindow); w >= 0 && w < len(rates) {
-			byWindow[w] = append(byWindow[w], float64(c.For.Microseconds())/1000)
+	for _, c := range took {
+		if w := int(c.Start.Add(c.Duration).Sub(began) / b.plan.heldWindow); w >= 0 && w < len(rates) {
+			byWindow[w] = append(byWindow[w], float64(c.Duration.Microseconds())/1000)
 		}
 	}
 	for w, rate := range rates {

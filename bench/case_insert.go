@@ -32,13 +32,12 @@ var insertCase = benchCase{
 	sides: insertingSides, turn: burn(func(p plan) time.Duration { return p.insert }),
 	says: `Work in the same database, exactly once: a Tx handler inserts one row, by a statement that its app
 prepared on the relay's pool, as pgx does by itself for River; a Leased handler inserts it in
-task.Complete. River's worker inserts it and
-completes its job in one transaction (JobCompleteTx), with River's fetch settings as in its own
-benchmark and a pool of ten connections more than workers. The Batch handler inserts the rows of
-its tasks with one statement. The raw limit is BEGIN, claim, INSERT, COMMIT by prepared
-statements; for groups it claims 32, and each INSERT is followed by RELEASE and SAVEPOINT in one
-message. It says what a transaction a task costs; it does not say what a larger transaction of
-an app costs.`,
+task.Complete. River's worker inserts it and completes its job in one transaction (JobCompleteTx),
+with River's fetch settings as in its own benchmark and a pool of ten connections more than workers.
+The Batch handler inserts the rows of its tasks with one statement. The raw limit is BEGIN, claim,
+INSERT, COMMIT by prepared statements; for groups it claims 32, and each INSERT is followed by
+RELEASE and SAVEPOINT in one message. It says what a transaction a task costs; it does not say what
+a larger transaction of an app costs.`,
 	metrics: []string{mRate, mCPU, mAllocs, mDead},
 }
 
@@ -55,7 +54,8 @@ func insertingSides(p plan) []side {
 		return oursSide(name, n, relaySettings{Kind: kindTx, Workers: workers, Insert: true})
 	}
 	group := func(name string, size, workers int) side {
-		return oursSide(name, n, relaySettings{Kind: kindTx, Workers: workers, Insert: true, Group: size, Within: groupWithin})
+		return oursSide(name, n,
+			relaySettings{Kind: kindTx, Workers: workers, Insert: true, Group: size, Within: groupWithin})
 	}
 	bare := func(name string, workers, batch int) side {
 		return rawSide(name, n, raw.Settings{Workers: workers, Batch: batch, Insert: true})

@@ -40,7 +40,8 @@ the one clock of the machine; a handler that starts before COMMIT has returned c
 ours with default settings and ListenDSN, but for polling only, which has none. Each sample waits
 for the one before. Raw is an INSERT with pg_notify, and one prepared claim for each notification.
 The legs of ours are until the relay begins its claim, until the task is claimed (Leased: and the
-lease is committed), and until the handler runs (Tx: once its run is in the journal). It does not say what a busy queue's tasks wait: that is the backlog before them.`,
+lease is committed), and until the handler runs (Tx: once its run is in the journal). It does not
+say what a busy queue's tasks wait: that is the backlog before them.`,
 	metrics: []string{mP50, mP95, mP99, mMost, mCount, mToClaim, mClaiming, mToHandler},
 }
 
@@ -83,7 +84,8 @@ func latency(ctx context.Context, b *bench) error {
 		set ChildSettings
 	}{
 		{oursSide(sideAcross, 0, relaySettings{}), ChildSettings{Relays: 1, Set: defaultRelay}},
-		{oursSide(sideAcrossLeased, 0, relaySettings{}), ChildSettings{Relays: 1, Set: relaySettings{Kind: kindLeased, Listen: true}}},
+		{oursSide(sideAcrossLeased, 0, relaySettings{}), ChildSettings{Relays: 1,
+			Set: relaySettings{Kind: kindLeased, Listen: true}}},
 		{rawSide(sideRawWake, 0, raw.Settings{}), ChildSettings{Raw: true}},
 		{riverSide(sideRiverDefaults, 0, river.Settings{}), ChildSettings{River: &river.Settings{Workers: 10}}},
 		{riverSide(sideRiverBench, 0, river.Settings{}), ChildSettings{River: &riverBench}},

@@ -20,9 +20,9 @@ var manyCase = benchCase{
 	sides: manySides, turn: manyTurn,
 	says: `Calls of 5,000 tasks, each in a transaction, one after the other on one connection, nothing else
 going on. All sides start from Go values, so encoding them as JSON is included. The bare statement
-goes through lib/pq into a table with the same columns, checks and indexes and no trigger, and
-does not return the ids, as EnqueueMany does. River is on pgx; InsertManyFast uses COPY and
-returns no ids either.`,
+goes through lib/pq into a table with the same columns, checks and indexes and no trigger, and does
+not return the ids, as EnqueueMany does. River is on pgx; InsertManyFast uses COPY and returns no
+ids either.`,
 	metrics: []string{mRate, mCPU, mAllocs},
 }
 

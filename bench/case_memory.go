@@ -14,8 +14,8 @@ const (
 var memoryCase = benchCase{
 	name: caseMemory, budget: 8, title: "memory of a relay's process with a large backlog waiting", run: memory,
 	says: `Resident memory of a process that has nothing but a relay, while it works off a backlog whose
-handlers do nothing: at the end and at most, as the kernel counts it. It does not say what
-handlers and large payloads need.`,
+handlers do nothing: at the end and at most, as the kernel counts it. It does not say what handlers
+and large payloads need.`,
 	metrics: []string{mResident, mPeak},
 }
 

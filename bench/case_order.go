@@ -14,8 +14,8 @@ const (
 var randomCase = benchCase{
 	name: caseRandom, budget: 26, title: "random order against the default order",
 	sides: randomOrderSides, turn: burn(func(p plan) time.Duration { return p.short }),
-	says: `The burn-down of 200,000 tasks that do nothing, in both orders of claiming. Random claims start at
-a random task of the most urgent priority.`,
+	says: `The burn-down of 200,000 tasks that do nothing, in both orders of claiming. Random claims start at a
+random task of the most urgent priority.`,
 	metrics: []string{mRate, mCPU, mDead},
 }
 

@@ -28,12 +28,13 @@ const (
 var walCase = benchCase{
 	name: caseWAL, budget: 22, title: "WAL from enqueue to done",
 	sides: walSides, turn: walTurn,
-	says: `How much write-ahead log a task costs, from its enqueue to the commit that ends it: what goes to
-the disk, to replicas and into the archive. Tasks are enqueued 1,000 a transaction; then they are
-worked off. Each turn begins with a checkpoint and a tenth of the tasks as a warm-up, so that few
-pages are touched for the first time since the checkpoint; the full-page images that remain are
-counted. Groups have the settings of the case "insert". Autovacuum is off meanwhile; what a VACUUM writes afterwards is told apart. It does not
-say what larger payloads cost: each byte of them is written once by all sides.`,
+	says: `How much write-ahead log a task costs, from its enqueue to the commit that ends it: what goes to the
+disk, to replicas and into the archive. Tasks are enqueued 1,000 a transaction; then they are worked
+off. Each turn begins with a checkpoint and a tenth of the tasks as a warm-up, so that few pages are
+touched for the first time since the checkpoint; the full-page images that remain are counted.
+Groups have the settings of the case "insert". Autovacuum is off meanwhile; what a VACUUM writes
+afterwards is told apart. It does not say what larger payloads cost: each byte of them is written
+once by all sides.`,
 	metrics: []string{mWAL, mWALEnqueue, mWALImages, mWALVacuum, mWALDead},
 }
 

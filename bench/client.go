@@ -135,7 +135,8 @@ func preparedClient(ctx context.Context, d *database) (client, error) {
 }
 
 // insertBare inserts task n into the bare table in a transaction.
-func insertBare(db *sql.DB, exec func(ctx context.Context, tx *sql.Tx, args ...any) error) func(context.Context, int) error {
+func insertBare(db *sql.DB, exec func(ctx context.Context, tx *sql.Tx, args ...any) error) func(context.Context,
+	int) error {
 	return func(ctx context.Context, n int) error {
 		return inTx(ctx, db, func(tx *sql.Tx) error {
 			payload, err := json.Marshal(load{N: n})

@@ -21,7 +21,8 @@ func sampled(rates map[string]float64) *measure.Samples {
 }
 
 func TestTargetsHoldFailOrAreExcusedByTheRawLimit(t *testing.T) {
-	ratio := target{Case: "c", What: "ours against theirs", Metric: mRate, Sides: []string{"ours"}, Than: []string{"theirs"}, Op: atLeast, Bound: 2, Raw: []string{"raw"}}
+	ratio := target{Case: "c", What: "ours against theirs", Metric: mRate, Sides: []string{"ours"},
+		Than: []string{"theirs"}, Op: atLeast, Bound: 2, Raw: []string{"raw"}}
 	for _, c := range []struct {
 		name   string
 		rates  map[string]float64
@@ -31,16 +32,23 @@ func TestTargetsHoldFailOrAreExcusedByTheRawLimit(t *testing.T) {
 	}{
 		{"above", map[string]float64{"ours": 200, "theirs": 100, "raw": 900}, nil, outcomePass, "2.00x"},
 		{"below", map[string]float64{"ours": 199, "theirs": 100, "raw": 900}, nil, outcomeFail, "1.99x"},
-		{"below, and so is the raw limit", map[string]float64{"ours": 150, "theirs": 100, "raw": 190}, nil, outcomeExcused, "the raw limit itself reaches 1.90x"},
-		{"below, and the raw limit was not measured", map[string]float64{"ours": 150, "theirs": 100}, nil, outcomeFail, "1.50x"},
-		{"below, and the target has no raw limit", map[string]float64{"ours": 150, "theirs": 100, "raw": 190}, func(t *target) { t.Raw = nil }, outcomeFail, "1.50x"},
+		{"below, and so is the raw limit", map[string]float64{"ours": 150, "theirs": 100, "raw": 190}, nil, outcomeExcused,
+			"the raw limit itself reaches 1.90x"},
+		{"below, and the raw limit was not measured", map[string]float64{"ours": 150, "theirs": 100}, nil, outcomeFail,
+			"1.50x"},
+		{"below, and the target has no raw limit", map[string]float64{"ours": 150, "theirs": 100, "raw": 190},
+			func(t *target) { t.Raw = nil }, outcomeFail, "1.50x"},
 		{"ours not measured", map[string]float64{"theirs": 100, "raw": 190}, nil, outcomeUnknown, "not measured"},
 		{"theirs not measured", map[string]float64{"ours": 100, "raw": 190}, nil, outcomeUnknown, "not measured"},
-		{"the best of two", map[string]float64{"ours": 100, "ours 2": 300, "theirs": 100}, func(t *target) { t.Sides = append(t.Sides, "ours 2") }, outcomePass, "3.00x"},
-		{"against the best of two", map[string]float64{"ours": 300, "theirs": 100, "theirs 2": 200}, func(t *target) { t.Than = append(t.Than, "theirs 2") }, outcomeFail, "1.50x"},
+		{"the best of two", map[string]float64{"ours": 100, "ours 2": 300, "theirs": 100},
+			func(t *target) { t.Sides = append(t.Sides, "ours 2") }, outcomePass, "3.00x"},
+		{"against the best of two", map[string]float64{"ours": 300, "theirs": 100, "theirs 2": 200},
+			func(t *target) { t.Than = append(t.Than, "theirs 2") }, outcomeFail, "1.50x"},
 		{"at most", map[string]float64{"ours": 150, "theirs": 100}, func(t *target) { t.Op = atMost }, outcomePass, "1.50x"},
-		{"above what it may be at most", map[string]float64{"ours": 250, "theirs": 100, "raw": 150}, func(t *target) { t.Op = atMost }, outcomeFail, "2.50x"},
-		{"a value, not a ratio", map[string]float64{"ours": 1.5}, func(t *target) { t.Than = nil }, outcomeFail, "1.50, >= 2"},
+		{"above what it may be at most", map[string]float64{"ours": 250, "theirs": 100, "raw": 150},
+			func(t *target) { t.Op = atMost }, outcomeFail, "2.50x"},
+		{"a value, not a ratio", map[string]float64{"ours": 1.5}, func(t *target) { t.Than = nil }, outcomeFail,
+			"1.50, >= 2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			target := ratio
@@ -80,7 +88,8 @@ func TestTargetsNameCasesAndHaveBounds(t *testing.T) {
 			if !slices.Contains(caseNames(), target.Case) || target.In != "" && !slices.Contains(caseNames(), target.In) {
 				t.Errorf("%s: there is no case %q or %q", target.What, target.Case, target.In)
 			}
-			if target.Bound <= 0 || target.Op != atLeast && target.Op != atMost || len(target.Sides) == 0 || target.Metric == "" {
+			if target.Bound <= 0 || target.Op != atLeast && target.Op != atMost || len(target.Sides) == 0 ||
+				target.Metric == "" {
 				t.Errorf("%s: it lacks a bound, a side or a metric", target.What)
 			}
 			if slices.Contains(seen, target.What) {

@@ -47,7 +47,7 @@ type relaySettings struct {
 	Listen  bool
 	Poll    time.Duration
 	Pause   time.Duration // in each call of the handler
-	Driver  string        // of database/sql; default postgres
+	Claims  *claims       `json:"-"` // has those of a relay in this process
 }
 
 const insertEffectSQL = `/* bench: effect */
@@ -58,13 +58,13 @@ INSERT INTO effect (task_id) SELECT unnest($1::bigint[])`
 
 // startRelay runs a relay in this process until stop. handle is told of each call of a handler and
 // its first task's payload.
-func startRelay(ctx context.Context, url string, set relaySettings, handle func(n int, first load), observers ...relay.Observer) (
+func startRelay(ctx context.Context, url string, set relaySettings, handle func(n int, first load),
+	observers ...relay.Observer) (
 	stop func() error, err error) {
-	driver := set.Driver
-	if driver == "" {
-		driver = "postgres"
+	if set.Claims != nil {
+		observers = append(observers, relay.Observer{Claimed: set.Claims.add})
 	}
-	db, err := sql.Open(driver, url)
+	db, err := sql.Open("postgres", url)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,8 @@ func planOf(quick bool, rounds int) plan {
 	p := plan{
 		rounds: rounds, backlog: 200_000, large: 1_000_000, huge: 1_000_000,
 		burn: 2 * time.Second, short: time.Second, insert: 2200 * time.Millisecond, long: 15 * time.Second,
-		enqueue: 1600 * time.Millisecond, many: 50_000, held: 20 * time.Second, heldWindow: 5 * time.Second, dead: 9 * time.Second,
+		enqueue: 1600 * time.Millisecond, many: 50_000, held: 20 * time.Second,
+		heldWindow: 5 * time.Second, dead: 9 * time.Second,
 		pickups: 90, gap: 100 * time.Millisecond, pollers: 16, polls: 7, claims: 300,
 		idle: 8 * time.Second, walTasks: 10_000, settle: 3 * time.Second,
 	}

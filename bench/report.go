@@ -119,7 +119,8 @@ func (r *report) besideRiver() string {
 	if rows == "" {
 		return ""
 	}
-	return "## Beside River\n\n| | | ours | River | | ours / River | better |\n|---|---|---|---|---|---|---|\n" + rows + "\n"
+	return "## Beside River\n\n| | | ours | River | | ours / River | better |\n|---|---|---|---|---|---|---|\n" + rows +
+		"\n"
 }
 
 // details is docs/benchmarks/details.md: all targets, and the table of each case.

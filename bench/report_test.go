@@ -14,8 +14,10 @@ func TestReportHasWhatWasMeasuredAndNothingElse(t *testing.T) {
 		s.Add(caseBurndown, sideRiverBench, mRate, round, 10_000)
 		s.Add(caseBurndown, sideTx, mRate, round, 5_000)
 	}
-	r := report{samples: &s, verdicts: judge(&s, targets(planOf(true, 3))), rounds: 3, quick: true, command: "go run . -quick",
-		env: environment{date: "2026-01-02", settings: [][2]string{{"fsync", "on"}}, modules: [][2]string{{"github.com/lib/pq", "v1"}}}}
+	r := report{samples: &s, verdicts: judge(&s, targets(planOf(true, 3))), rounds: 3, quick: true,
+		command: "go run . -quick",
+		env: environment{date: "2026-01-02", settings: [][2]string{{"fsync", "on"}},
+			modules: [][2]string{{"github.com/lib/pq", "v1"}}}}
 	got := r.summary() + r.details()
 	for _, want := range []string{
 		"`go run . -quick` on 2026-01-02", "A quick run", "fsync = on", "github.com/lib/pq v1",
@@ -34,7 +36,8 @@ func TestReportHasWhatWasMeasuredAndNothingElse(t *testing.T) {
 }
 
 func TestNumbersHaveThreeDigitsOrCommas(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 0.1234: "0.123", 9.876: "9.88", 45.67: "45.7", 999.4: "999", 1000: "1,000", 1234567: "1,234,567", -5: "-5.00"} {
+	for v, want := range map[float64]string{0: "0", 0.1234: "0.123", 9.876: "9.88", 45.67: "45.7", 999.4: "999",
+		1000: "1,000", 1234567: "1,234,567", -5: "-5.00"} {
 		if got := number(v); got != want {
 			t.Errorf("number(%v) = %s, want %s", v, got, want)
 		}

@@ -12,18 +12,21 @@ import (
 
 // side is one of those that take turns.
 type side struct {
-	name  string
-	key   string // of its template
-	tasks int    // in it
-	build func(context.Context, *database) error
-	open  func(context.Context, *database) (client, error)
-	start func(ctx context.Context, url string, done func(n int)) (stop func() error, err error)
-	left  func(ctx context.Context, db *sql.DB) (int, error)
+	name   string
+	key    string // of its template
+	tasks  int    // in it
+	build  func(context.Context, *database) error
+	open   func(context.Context, *database) (client, error)
+	start  func(ctx context.Context, url string, done func(n int)) (stop func() error, err error)
+	claims *claims // of ours, if they are timed
+	left   func(ctx context.Context, db *sql.DB) (int, error)
 }
 
 func oursSide(name string, tasks int, set relaySettings) side {
 	return side{
-		name: name, key: fmt.Sprint("ours ", tasks), tasks: tasks, build: buildOurs(taskType, tasks), open: oursClient, left: leftOurs,
+		name: name, key: fmt.Sprint("ours ", tasks), tasks: tasks, build: buildOurs(taskType,
+			tasks), open: oursClient, left: leftOurs,
+		claims: set.Claims,
 		start: func(ctx context.Context, url string, done func(int)) (func() error, error) {
 			return startRelay(ctx, url, set, func(n int, _ load) { done(n) })
 		},
@@ -33,7 +36,8 @@ func oursSide(name string, tasks int, set relaySettings) side {
 func rawSide(name string, tasks int, set raw.Settings) side {
 	set.TaskType = taskType
 	return side{
-		name: name, key: fmt.Sprint("raw ", tasks), tasks: tasks, open: rawClient, left: count(`SELECT count(*) FROM bare_task`),
+		name: name, key: fmt.Sprint("raw ",
+			tasks), tasks: tasks, open: rawClient, left: count(`SELECT count(*) FROM bare_task`),
 		build: func(ctx context.Context, d *database) error {
 			if err := raw.Setup(ctx, d.DB); err != nil {
 				return err

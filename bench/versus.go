@@ -30,7 +30,8 @@ func comparisons() []versus {
 	}
 	for _, metric := range []string{mP50, mP99} {
 		add(caseLatency, "pickup across processes, both at defaults", metric, sideAcross, sideRiverDefaults, true)
-		add(caseLatency, "pickup across processes, River at its benchmark's settings", metric, sideAcross, sideRiverBench, true)
+		add(caseLatency, "pickup across processes, River at its benchmark's settings", metric, sideAcross, sideRiverBench,
+			true)
 	}
 	add(caseEnqueue, "one task a transaction", mSpeed, sideEnqueue, sideRiverTx, false)
 	add(caseEnqueue, "one task a transaction, both on pgx", mSpeed, sideEnqueuePgx, sideRiverTx, false)

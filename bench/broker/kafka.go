@@ -18,7 +18,8 @@ func Kafka() (brokers string, stop func(), err error) {
 	return strings.Join(c.ListenAddrs(), ","), c.Close, nil
 }
 
-// ToKafka publishes n records from memory, with the headers that ours have, and tells done of each that is acknowledged.
+// ToKafka publishes n records from memory, with the headers that ours have, and tells done of each
+// that is acknowledged.
 func ToKafka(ctx context.Context, brokers string, n int, payload string, done func(n int)) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(brokers, ",")...), kgo.DefaultProduceTopic(Topic))
 	if err != nil {
@@ -31,7 +32,8 @@ func ToKafka(ctx context.Context, brokers string, n int, payload string, done fu
 		if ctx.Err() != nil {
 			break
 		}
-		r := &kgo.Record{Value: []byte(payload), Headers: []kgo.RecordHeader{{Key: "content-type", Value: []byte("application/json")}}}
+		r := &kgo.Record{Value: []byte(payload),
+			Headers: []kgo.RecordHeader{{Key: "content-type", Value: []byte("application/json")}}}
 		for _, h := range attributes(i) {
 			r.Headers = append(r.Headers, kgo.RecordHeader{Key: "ce_" + h[0], Value: []byte(h[1])})
 		}

@@ -26,7 +26,8 @@ func NATS(ctx context.Context) (url string, stop func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true})
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: dir, NoSigs: true,
+		NoLog: true})
 	if err != nil {
 		return "", nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -43,7 +44,8 @@ func NATS(ctx context.Context) (url string, stop func(), err error) {
 	conn, js, err := connect(s.ClientURL())
 	if err == nil {
 		defer conn.Close()
-		_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "BENCH", Subjects: []string{Subject}, Storage: jetstream.FileStorage})
+		_, err = js.CreateStream(ctx,
+			jetstream.StreamConfig{Name: "BENCH", Subjects: []string{Subject}, Storage: jetstream.FileStorage})
 	}
 	if err != nil {
 		stop()
@@ -65,10 +67,12 @@ const source = "/outbox"
 
 // attributes are those that an event of ours has.
 func attributes(i int) [][2]string {
-	return [][2]string{{"specversion", "1.0"}, {"id", strconv.Itoa(i)}, {"source", source}, {"type", "BENCH"}, {"time", time.Now().UTC().Format(time.RFC3339Nano)}}
+	return [][2]string{{"specversion", "1.0"}, {"id", strconv.Itoa(i)}, {"source", source}, {"type", "BENCH"},
+		{"time", time.Now().UTC().Format(time.RFC3339Nano)}}
 }
 
-// ToNATS publishes n messages from memory, with the headers that ours have, up to 1,000 at once, and tells done of each that is
+// ToNATS publishes n messages from memory, with the headers that ours have, up to 1,000 at once,
+// and tells done of each that is
 // acknowledged.
 func ToNATS(ctx context.Context, url string, n int, payload string, done func(n int)) error {
 	conn, js, err := connect(url)
@@ -96,7 +100,8 @@ func ToNATS(ctx context.Context, url string, n int, payload string, done func(n 
 		if ctx.Err() != nil {
 			break
 		}
-		m := &nats.Msg{Subject: Subject, Data: []byte(payload), Header: nats.Header{"Content-Type": {"application/json"}, "Nats-Msg-Id": {source + "/" + strconv.Itoa(i)}}}
+		m := &nats.Msg{Subject: Subject, Data: []byte(payload),
+			Header: nats.Header{"Content-Type": {"application/json"}, "Nats-Msg-Id": {source + "/" + strconv.Itoa(i)}}}
 		for _, h := range attributes(i) {
 			m.Header["ce-"+h[0]] = []string{h[1]}
 		}

@@ -21,7 +21,8 @@ func TestQuantileIsAValueThatWasMeasured(t *testing.T) {
 	for _, c := range []struct {
 		values  []float64
 		q, want float64
-	}{{nil, 0.5, 0}, {[]float64{7}, 0.99, 7}, {hundred, 0.5, 50}, {hundred, 0.99, 99}, {hundred, 1, 100}, {hundred, 0, 1}, {[]float64{1, 2, 3}, 0.5, 2}} {
+	}{{nil, 0.5, 0}, {[]float64{7}, 0.99, 7}, {hundred, 0.5, 50}, {hundred, 0.99, 99}, {hundred, 1, 100}, {hundred, 0,
+		1}, {[]float64{1, 2, 3}, 0.5, 2}} {
 		if got := Quantile(c.values, c.q); got != c.want {
 			t.Errorf("Quantile of %d values at %v = %v, want %v", len(c.values), c.q, got, c.want)
 		}

@@ -47,9 +47,11 @@ func (c counted) Publish(topic string, messages ...*message.Message) error {
 func Forward(ctx context.Context, url, broker string, done func(n int)) (stop func() error, err error) {
 	var to message.Publisher
 	if strings.HasPrefix(broker, "nats://") {
-		to, err = nats.NewPublisher(nats.PublisherConfig{URL: broker, Marshaler: &nats.NATSMarshaler{}}, watermill.NopLogger{})
+		to, err = nats.NewPublisher(nats.PublisherConfig{URL: broker, Marshaler: &nats.NATSMarshaler{}},
+			watermill.NopLogger{})
 	} else {
-		to, err = kafka.NewPublisher(kafka.PublisherConfig{Brokers: strings.Split(broker, ","), Marshaler: kafka.DefaultMarshaler{}}, watermill.NopLogger{})
+		to, err = kafka.NewPublisher(kafka.PublisherConfig{Brokers: strings.Split(broker, ","),
+			Marshaler: kafka.DefaultMarshaler{}}, watermill.NopLogger{})
 	}
 	if err != nil {
 		return nil, err
@@ -64,7 +66,8 @@ func Forward(ctx context.Context, url, broker string, done func(n int)) (stop fu
 	if err != nil {
 		return nil, err
 	}
-	f, err := forwarder.NewForwarder(sub, counted{to, done}, watermill.NopLogger{}, forwarder.Config{ForwarderTopic: topic})
+	f, err := forwarder.NewForwarder(sub, counted{to, done}, watermill.NopLogger{},
+		forwarder.Config{ForwarderTopic: topic})
 	if err != nil {
 		return nil, err
 	}

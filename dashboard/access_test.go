@@ -217,11 +217,11 @@ func TestProblemsShowNeitherSQLNorPayloadsNorTheConnectionString(t *testing.T) {
 	bodies := ""
 	for _, path := range []string{"dead", "task?id=900001", "schedules", "bulk?do=purge&error=x"} {
 		a := s.get(t, path)
-		a.has(t, 500, "The outbox is not there, or its schema is older")
+		a.has(t, 500, "There is no outbox, or its schema is older")
 		bodies += a.body
 	}
 	a := s.post(t, "pause", url.Values{"name": {"X"}})
-	a.has(t, 500, "PostgreSQL did not do this.")
+	a.has(t, 500, "PostgreSQL refused this.")
 	bodies += a.body
 	db.Close()
 	a = s.get(t, "audit")

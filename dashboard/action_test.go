@@ -56,12 +56,12 @@ func TestEachActionIsDoneNotedAndLeadsBack(t *testing.T) {
 		{"type?name=SEND_WELCOME", "pause", "name=SEND_WELCOME", "./type?n=1&name=SEND_WELCOME&ok=paused", "The type is paused.", `ada@example.com dashboard pause "SEND_WELCOME" 1`, `SELECT paused FROM outbox.task_type WHERE task_type = 'SEND_WELCOME'`},
 		{"type?name=SEND_WELCOME", "resume", "name=SEND_WELCOME", "./type?n=1&name=SEND_WELCOME&ok=resumed", "The type is resumed.", `ada@example.com dashboard resume "SEND_WELCOME" 1`, `SELECT NOT paused FROM outbox.task_type WHERE task_type = 'SEND_WELCOME'`},
 		{"task?id=" + later, "run-now", "id=" + later, "./task?id=" + later + "&n=1&ok=run-now", "The task is due now.", `ada@example.com dashboard run_now "task ` + later + `" 1`, `SELECT state = 'ready' FROM outbox.task WHERE task_id = ` + later},
-		{"", "run-now", "id=" + later, "./task?id=" + later + "&n=0&ok=run-now", "is not scheduled any more", `ada@example.com dashboard run_now "task ` + later + `" 1`, `SELECT count(*) = 1 FROM outbox.audit WHERE action = 'run_now'`},
+		{"", "run-now", "id=" + later, "./task?id=" + later + "&n=0&ok=run-now", "is no longer scheduled", `ada@example.com dashboard run_now "task ` + later + `" 1`, `SELECT count(*) = 1 FROM outbox.audit WHERE action = 'run_now'`},
 		{"cancel?id=" + ready, "cancel", "id=" + ready, "./type?n=1&name=SEND_WELCOME&ok=canceled", "The task is canceled.", `ada@example.com dashboard cancel "task ` + ready + `" 1`, `SELECT NOT EXISTS (SELECT 1 FROM outbox.task WHERE task_id = ` + ready + `)`},
 		{"cancel?id=" + scheduled, "cancel", "id=" + scheduled, "./type?n=1&name=SEND_WELCOME&ok=canceled", "The task is canceled.", `ada@example.com dashboard cancel "task ` + scheduled + `" 1`, `SELECT NOT EXISTS (SELECT 1 FROM outbox.task WHERE task_id = ` + scheduled + `)`},
 		{"cancel?id=" + leased, "cancel", "id=" + leased, "./task?id=" + leased + "&n=1&ok=requested", "Its relay has been asked", `ada@example.com dashboard cancel "task ` + leased + `" 1`, `SELECT EXISTS (SELECT 1 FROM outbox.cancel WHERE task_id = ` + leased + `)`},
 		{"task?id=900001", "redrive", "one=900001&back=task", "./task?id=900001&n=1&ok=redriven", "The dead letter is a task again.", `ada@example.com dashboard redrive "task 900001" 1`, `SELECT state = 'scheduled' FROM outbox.task WHERE task_id = 900001`},
-		{"", "redrive", "one=900001&back=task", "./task?id=900001&n=0&ok=redriven", "nothing was changed", `ada@example.com dashboard redrive "task 900001" 1`, `SELECT count(*) = 1 FROM outbox.audit WHERE target = 'task 900001'`},
+		{"", "redrive", "one=900001&back=task", "./task?id=900001&n=0&ok=redriven", "nothing changed", `ada@example.com dashboard redrive "task 900001" 1`, `SELECT count(*) = 1 FROM outbox.audit WHERE target = 'task 900001'`},
 		{"dead?type=SEND_WELCOME&error=unknown", "redrive", "one=900002&type=SEND_WELCOME&error=unknown", "./dead?error=unknown&n=1&ok=redriven&type=SEND_WELCOME", "The dead letter is a task again.", `ada@example.com dashboard redrive "task 900002" 1`, `SELECT state = 'scheduled' FROM outbox.task WHERE task_id = 900002`},
 		{"schedules", "pause-schedule", "name=daily report", "./schedules?n=1&name=daily+report&ok=schedule-paused", "The schedule is paused", `ada@example.com dashboard pause_schedule "daily report" 1`, `SELECT paused FROM outbox.schedule WHERE name = 'daily report'`},
 		{"schedules", "resume-schedule", "name=daily report", "./schedules?n=1&name=daily+report&ok=schedule-resumed", "The schedule is resumed.", `ada@example.com dashboard resume_schedule "daily report" 1`, `SELECT NOT paused FROM outbox.schedule WHERE name = 'daily report'`},
@@ -216,14 +216,14 @@ func TestBulkActionsShowTheCountAndDoWhatWasConfirmed(t *testing.T) {
 	db.Do(t, `CREATE TRIGGER boom BEFORE DELETE ON outbox.dead_task FOR EACH ROW WHEN (OLD.task_id = 2000100) EXECUTE FUNCTION outbox.boom()`)
 	dashboardtest.Bury(t, db.DB, "BROKEN", "attempts", "x", 2_000_000, 1500) // the oldest have the highest ids
 	part = s.bulk(t, s.get(t, "bulk?do=purge&type=BROKEN"), "HX-Request", "true")
-	if part.has(t, 200, "1,000 of 1,500 purged", "PostgreSQL did not do this.", "Go on"); strings.Contains(part.body, "load delay") {
+	if part.has(t, 200, "1,000 of 1,500 purged", "PostgreSQL refused this.", "Go on"); strings.Contains(part.body, "load delay") {
 		t.Error("the page goes on by itself after an error")
 	}
-	if failed := s.post(t, "bulk", bulkForm(part), "HX-Request", "true"); !strings.Contains(failed.text(), "PostgreSQL did not do this.") || strings.Contains(failed.text(), "boom") {
+	if failed := s.post(t, "bulk", bulkForm(part), "HX-Request", "true"); !strings.Contains(failed.text(), "PostgreSQL refused this.") || strings.Contains(failed.text(), "boom") {
 		t.Errorf("the error is not said: %s", failed.text())
 	}
 	plain := s.post(t, "bulk", bulkForm(s.get(t, "bulk?do=purge&type=BROKEN"))) // without script, 500 are left and the first of them fails
-	plain.has(t, 500, "PostgreSQL did not do this.")
+	plain.has(t, 500, "PostgreSQL refused this.")
 	if n := strings.Count(s.log.String(), "boom"); n != 3 || strings.Count(s.log.String(), "level=ERROR") != 3 {
 		t.Errorf("%d records of three failed requests, want one of each:\n%s", n, s.log)
 	}
@@ -281,7 +281,7 @@ func TestATaskThatEndedRightAfterItsRedriveIsNoError(t *testing.T) {
 	a := s.post(t, "redrive", url.Values{"one": {"900001"}, "back": {"task"}})
 	db.Do(t, `DELETE FROM outbox.task WHERE task_id = 900001`)
 	page := s.get(t, strings.TrimPrefix(a.header.Get("Location"), "./"))
-	page.has(t, 200, "The dead letter is a task again.", "It is not here any more")
+	page.has(t, 200, "The dead letter is a task again.", "It has gone")
 	if strings.Contains(page.body, "hx-trigger") {
 		t.Error("the page keeps itself up to date, but it cannot change")
 	}

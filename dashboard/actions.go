@@ -17,14 +17,15 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// act calls f with a client that notes its actions in the audit log, in a transaction, and writes a
-// line to the log. f returns how many tasks it was about. It goes on when the viewer leaves.
+// act runs an action in a transaction, with a client that writes its audit entries, and logs it. f
+// returns the number of its tasks. The end of the request does not end it.
 func (v *view) act(action, target string, f func(ctx context.Context, c *admin.Client) (int64, error)) (int64, error) {
-	v.limit = 2 * v.config.StatementTimeout
-	return v.acted(action, target, 4*v.config.StatementTimeout, func(ctx context.Context, c *admin.Client) (n int64, err error) {
-		err = outbox.InTx(ctx, v.db, func(tx *sql.Tx) error {
-			// At another level it fails when another transaction takes the same rows.
-			begin := fmt.Sprintf("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %[1]d", v.limit.Milliseconds())
+	v.limit = 2 * v.site.config.StatementTimeout
+	return v.acted(action, target, 4*v.site.config.StatementTimeout, func(ctx context.Context, c *admin.Client) (n int64, err error) {
+		err = outbox.InTx(ctx, v.site.db, func(tx *sql.Tx) error {
+			// At a stricter level it fails when another transaction changes the same rows.
+			begin := fmt.Sprintf("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "+
+				"SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %[1]d", v.limit.Milliseconds())
 			if _, err := tx.ExecContext(ctx, begin); err != nil {
 				return fmt.Errorf("dashboard: begin: %w", pgerr.WithoutDSN(err))
 			}
@@ -35,33 +36,34 @@ func (v *view) act(action, target string, f func(ctx context.Context, c *admin.C
 	})
 }
 
-// acted calls f with a client that acts in the viewer's name, on the pool, and logs the action.
-func (v *view) acted(action, target string, timeout time.Duration, f func(ctx context.Context, c *admin.Client) (int64, error)) (int64, error) {
+// acted calls f with a client on the pool whose actor is the viewer, and logs the action.
+func (v *view) acted(action, target string, timeout time.Duration,
+	f func(ctx context.Context, c *admin.Client) (int64, error)) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), timeout)
 	defer cancel()
-	client, err := admin.New(v.db, admin.Options{Schema: v.config.Schema, Actor: v.Actor, Tool: "dashboard"})
+	client, err := admin.New(v.site.db, admin.Options{Schema: v.site.config.Schema, Actor: v.Actor, Tool: "dashboard"})
 	if err != nil {
 		return 0, err
 	}
 	n, err := f(ctx, client)
-	v.snapshots.forget()
+	v.site.snapshots.forget()
 	if err != nil {
 		level := slog.LevelWarn
 		if status, _ := v.explain(err); status >= 500 {
 			level = slog.LevelError
 		}
-		v.log.Log(v.r.Context(), level, "outbox: dashboard: action failed", "actor", v.Actor, "action", action, "target", target, "error", pgerr.WithoutDSN(err))
+		v.site.log.Log(v.r.Context(), level, "outbox: dashboard: action failed",
+			"actor", v.Actor, "action", action, "target", target, "error", pgerr.WithoutDSN(err))
 		v.logged = true
 		return 0, err
 	}
 	if n > 0 {
-		v.log.Info("outbox: dashboard: action", "actor", v.Actor, "action", action, "target", target, "count", n)
+		v.site.log.Info("outbox: dashboard: action", "actor", v.Actor, "action", action, "target", target, "count", n)
 	}
 	return n, nil
 }
 
-// change is the action that does something to the type or the schedule of a name, and leads to the
-// page with a notice.
+// change is an action on the type or schedule of a name. It leads to a page with a notice.
 func change(action string, do func(*admin.Client, context.Context, string) error, page, notice string) func(*view) error {
 	return func(v *view) error {
 		name := v.r.PostForm.Get("name")
@@ -90,7 +92,7 @@ func (v *view) cancel() error {
 	if len(requested) > 0 {
 		return v.done(err, "task", ofTask(id), "requested", 1)
 	}
-	return v.done(err, "type", url.Values{"name": {t.Type}}, "canceled", int64(len(canceled))) // its page is no more
+	return v.done(err, "type", url.Values{"name": {t.Type}}, "canceled", int64(len(canceled))) // its own page has gone
 }
 
 func (v *view) runNow() error {
@@ -105,8 +107,8 @@ func (v *view) runNow() error {
 	return v.done(err, "task", ofTask(id), "run-now", n)
 }
 
-// redrive is of one dead letter, by the button of its row or of its page. If another task holds its
-// key, its page asks whether to redrive it without.
+// redrive redrives one dead letter, by the button of its row or its page. If another task holds its
+// unique key, its page asks whether to redrive it without the key.
 func (v *view) redrive() error {
 	id, err := taskID(v.r.PostForm.Get("one"))
 	if err != nil {
@@ -135,7 +137,7 @@ func (v *view) redrive() error {
 	return v.done(err, "dead", filter.query(), "redriven", n)
 }
 
-// handBack takes the leases of a dead relay, in transactions of their own.
+// handBack makes the leased tasks of a dead relay ready, in transactions of its own.
 func (v *view) handBack() error {
 	id := v.r.PostForm.Get("relay")
 	s, err := v.snapshot()
@@ -149,8 +151,10 @@ func (v *view) handBack() error {
 	if s.relays[i].Alive {
 		return problem{http.StatusConflict, "This relay is alive. Only the leases of a dead one can be handed back."}
 	}
-	v.limit = 6 * v.config.StatementTimeout
-	n, err := v.acted("hand_back", "relay "+id, v.limit, func(ctx context.Context, c *admin.Client) (int64, error) { return c.HandBack(ctx, id) })
+	v.limit = 6 * v.site.config.StatementTimeout
+	n, err := v.acted("hand_back", "relay "+id, v.limit, func(ctx context.Context, c *admin.Client) (int64, error) {
+		return c.HandBack(ctx, id)
+	})
 	return v.done(err, "relays", url.Values{}, "handed-back", n)
 }
 

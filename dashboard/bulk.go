@@ -12,24 +12,24 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// bulkData is what the page shows that asks before a bulk action, and how far it has come.
+// bulkData is the question before a bulk action, and its progress.
 type bulkData struct {
 	Do     string // redrive, purge
 	Filter deadFilter
-	Until  int64 // µs since 1970: letters that died later are not meant
+	Until  int64 // µs since 1970: letters that died later stay
 	Total  int64
 	More   bool // there may be more than Total
 	Begun  bool
 	Done   int64
-	After  string // where it goes on
-	Left   bool   // some that are meant are there yet
+	After  string // the place where the next request starts
+	Left   bool   // some are not done yet
 	Going  bool   // the page's script goes on by itself
 
-	Skipped int64 // were not redriven: another task holds their unique key
-	Keyless bool  // redrives those without their key
+	Skipped int64 // not redriven, as another task holds their unique key
+	Keyless bool  // redrive without the keys
 }
 
-// Share is how far it is, in percent; of no use where it is not known how many they are.
+// Share is the progress in percent. It has no meaning if More is true.
 func (d bulkData) Share() int64 {
 	if !d.Left {
 		return 100
@@ -42,7 +42,7 @@ func (d bulkData) WithoutKeys() bulkData {
 	return bulkData{Do: d.Do, Filter: d.Filter, Until: d.Until, Total: d.Skipped, Keyless: true}
 }
 
-// skippedText is how many were redriven, and how many were not.
+// skippedText says how many were redriven and skipped.
 func (d bulkData) skippedText() string {
 	why := "other tasks hold their unique keys"
 	if d.Skipped == 1 {
@@ -59,7 +59,7 @@ func bulkOf(q url.Values) (d bulkData, err error) {
 	for key, to := range map[string]*int64{"until": &d.Until, "total": &d.Total, "done": &d.Done, "skipped": &d.Skipped} {
 		if s := q.Get(key); s != "" {
 			if *to, err = strconv.ParseInt(s, 10, 64); err != nil {
-				return d, badRequest("The form has a number that cannot be.")
+				return d, badRequest("The form has an invalid number.")
 			}
 		}
 	}
@@ -67,13 +67,13 @@ func bulkOf(q url.Values) (d bulkData, err error) {
 	return d, err
 }
 
-// askBulk asks whether to do it, with the number of dead letters that are meant.
+// askBulk asks for confirmation, with the number of dead letters.
 func (v *view) askBulk() error {
 	d, err := bulkOf(v.r.URL.Query())
 	if err != nil {
 		return err
 	}
-	d = bulkData{Do: d.Do, Filter: d.Filter} // no address has it begun
+	d = bulkData{Do: d.Do, Filter: d.Filter} // a link cannot begin it
 	if d.Total, d.More, err = v.countDead(d.Filter); err != nil {
 		return err
 	}
@@ -86,8 +86,8 @@ func (v *view) showBulk(d bulkData) error {
 	return v.show(http.StatusOK, "bulk.html", map[string]string{"redrive": "Redrive", "purge": "Purge"}[d.Do]+" dead letters", d)
 }
 
-// countDead counts those that pass the filter: from the counters where these know it, else by
-// reading them for as long as a search may take. more: there may be more.
+// countDead counts the dead letters that pass the filter: by the counters if these suffice, else by
+// reading rows for as long as a search may take. If more is true, there may be more.
 func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 	if !f.searches() {
 		s, err := v.snapshot()
@@ -98,7 +98,7 @@ func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 	}
 	after := ""
 	err = v.read(func(ctx context.Context, c *admin.Client) error {
-		return search(v.patience, func() (enough bool, err error) {
+		return search(v.site.searchTime, func() (enough bool, err error) {
 			counted, next, err := c.CountDeadLetters(ctx, f.Filter, admin.Page{After: after, Look: looks})
 			n, after = n+counted, next
 			return next == "", err
@@ -110,19 +110,19 @@ func (v *view) countDead(f deadFilter) (n int64, more bool, err error) {
 	return n, after != "", err
 }
 
-// bulkFor is how long one request works. With script the page sends the next one by itself.
+// bulkFor bounds the work of one request. With script the page sends the next one by itself.
 const bulkFor = 2 * time.Second
 
-// bulk redrives or purges for a while, 1,000 dead letters in a transaction, each with its entry in
-// the audit log, and says what is left. A request ends with the transaction in which that while is
-// over, and who closes the page ends it. To send one again does no harm: what it took is gone.
+// bulk redrives or purges for bulkFor, in transactions of 1,000 dead letters that each have an audit
+// entry, and reports the rest. Closing the page ends it after the current transaction. A repeated
+// request does no harm.
 func (v *view) bulk() error {
 	d, err := bulkOf(v.r.PostForm)
 	if err != nil {
 		return err
 	}
 	if d.Until == 0 {
-		return badRequest("The form does not say until when.")
+		return badRequest("The form lacks the time of its question.")
 	}
 	filter := d.Filter.Filter.Until(time.UnixMicro(d.Until))
 	do := (*admin.Client).Redrive
@@ -144,7 +144,7 @@ func (v *view) bulk() error {
 			if d.Done+d.Skipped == 0 {
 				return err
 			}
-			_, v.Warning = v.explain(err) // and what was done is done
+			_, v.Warning = v.explain(err) // earlier transactions are committed
 			d.After = before
 			break
 		}

@@ -42,7 +42,7 @@ func history(samples []admin.Sample, t admin.Type, now time.Time) []admin.Sample
 	return append(slices.Clip(samples), admin.Sample{At: now, Ready: t.Ready, Dead: t.Dead, Finished: t.Finished, Failed: t.Failed})
 }
 
-// counts are the points of what a sample counts.
+// counts are the points of a count.
 func counts(history []admin.Sample, of func(admin.Sample) int64) (out []point) {
 	for _, s := range history {
 		out = append(out, point{s.At, float64(of(s))})
@@ -50,7 +50,7 @@ func counts(history []admin.Sample, of func(admin.Sample) int64) (out []point) {
 	return out
 }
 
-// perMinute are the points of what a total grew by in a minute.
+// perMinute are the points of the growth of a total in a minute.
 func perMinute(history []admin.Sample, of func(admin.Sample) int64) (out []point) {
 	for i, s := range history[1:] {
 		if d := s.At.Sub(history[i].At); d >= minGap && d < maxGap {
@@ -60,14 +60,14 @@ func perMinute(history []admin.Sample, of func(admin.Sample) int64) (out []point
 	return out
 }
 
-// rate is how many tasks finished and how many runs failed in a minute, lately.
+// rate has the finished tasks and failed runs of a minute, lately.
 type rate struct {
 	Finished, Failed float64
 	Known            bool
 }
 
-// rateOf is the rate from the latest sample that is old enough, until now. It is not known without
-// such a sample since the oldest living relay began: earlier relays no longer count.
+// rateOf is the rate since the latest sample that is old enough. It is unknown if that sample is from
+// before the oldest living relay.
 func rateOf(history []admin.Sample, relays []admin.Relay) rate {
 	now := history[len(history)-1]
 	began := now.At
@@ -90,9 +90,9 @@ func rateOf(history []admin.Sample, relays []admin.Relay) rate {
 }
 
 const (
-	minGap = 20 * time.Second // less is too short for a rate
-	maxAge = 3 * time.Minute  // a rate since then is none of now
-	maxGap = 10 * time.Minute // no relay was there to take samples: the line has a gap
+	minGap = 20 * time.Second // the least time of a rate
+	maxAge = 3 * time.Minute  // the greatest time of a present rate
+	maxGap = 10 * time.Minute // a longer time without samples is a gap in the line
 )
 
 // draw makes a chart of the points in the time from now - span to now.
@@ -131,7 +131,7 @@ func draw(c chart, points []point, now time.Time, span time.Duration) chart {
 
 func coordinate(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) }
 
-// thin takes the greatest of the points that would be drawn over each other.
+// thin keeps the greatest of the points at one place of the chart.
 func thin(points []point, now time.Time, span time.Duration) (out []point) {
 	slot := -1
 	for _, p := range points {
@@ -158,8 +158,7 @@ func deadOf(s admin.Sample) int64     { return s.Dead }
 func finishedOf(s admin.Sample) int64 { return s.Finished }
 func failedOf(s admin.Sample) int64   { return s.Failed }
 
-// charts are those of a type, or of all. Where the rate is not known, the numbers are those of all
-// time.
+// charts are those of a type, or of all types. If the rate is unknown, the numbers are totals.
 func charts(history []admin.Sample, r rate, span time.Duration, over string) []chart {
 	last := history[len(history)-1]
 	now, finished, failed := last.At, number(last.Finished), number(last.Failed)

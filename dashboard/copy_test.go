@@ -9,7 +9,7 @@ import (
 
 func TestPagesSayThatTheDatabaseIsACopy(t *testing.T) {
 	db, _ := filled(t)
-	const text = "Relays run nothing here, as this database is a copy of"
+	const text = "Relays run no task here, as this database is a copy of"
 	for _, copied := range []bool{false, true} {
 		if copied {
 			db.Do(t, `UPDATE outbox.origin SET database_oid = 1, table_oid = 1`)

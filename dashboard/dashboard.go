@@ -1,6 +1,6 @@
-// Package dashboard is an http.Handler that shows an outbox and lets operators work on it, for a
-// mux of the app's own: counts and charts by type, tasks wherever they are, dead letters,
-// schedules, relays, and who did what.
+// Package dashboard is an http.Handler for the app's mux that shows an outbox and lets operators
+// act on it: counts and charts by type, tasks in any state, dead letters, schedules, relays, and the
+// audit log.
 //
 //	d, err := dashboard.New(db, dashboard.Config{BasePath: "/outbox", Authorize: func(r *http.Request) (dashboard.Access, string) {
 //		user := userOf(r) // by your own session
@@ -11,9 +11,8 @@
 //	}})
 //	mux.Handle("/outbox/", d) // with chi r.Mount("/outbox", d)
 //
-// Pages are rendered by the server, show what is there at any size of the tables at the same cost,
-// and work without script; with it they keep themselves up to date. docs/tools/dashboard.md says
-// what it costs and what protects it.
+// The server renders the pages, at the same cost for tables of any size. They work without script;
+// with script they update themselves. docs/tools/dashboard.md has its costs and its protection.
 package dashboard
 
 import (
@@ -31,13 +30,14 @@ import (
 
 // Handler is the dashboard. It is safe for concurrent use, and starts no goroutine.
 type Handler struct {
-	site
+	site  *site
 	cross *http.CrossOriginProtection
 }
 
-// New makes a dashboard of the outbox in db, which it sends nothing yet. A role that is a member of
-// outbox_operator can do all of it but show payloads of tasks that are not dead (docs/security.md).
-// The pool needs one connection for each request under way. The error names all that is wrong in c.
+// New makes a dashboard of the outbox in db, without sending any SQL. A role that is a member of
+// outbox_operator may use all of it, except the payloads of tasks that are not dead
+// (docs/security.md). The pool needs one connection for each concurrent request. The error names all
+// faults of c.
 func New(db *sql.DB, c Config) (*Handler, error) {
 	err := c.check()
 	client, err2 := admin.New(db, admin.Options{Schema: c.Schema})
@@ -50,42 +50,44 @@ func New(db *sql.DB, c Config) (*Handler, error) {
 			return nil, fmt.Errorf("dashboard: Config.TrustedOrigins: %w", err)
 		}
 	}
-	h := &Handler{site{db: db, client: client, config: c, log: c.Logger, patience: 75 * time.Millisecond}, cross}
-	h.routes = map[string]route{
-		"":                {page: (*view).overview},
-		"type":            {page: (*view).taskType},
-		"task":            {page: (*view).task},
-		"payload":         {page: (*view).payload},
-		"dead":            {page: (*view).dead},
-		"schedules":       {page: (*view).schedules},
-		"relays":          {page: (*view).relays},
-		"audit":           {page: (*view).audit},
-		"bulk":            {page: (*view).askBulk, act: (*view).bulk, operate: true},
-		"pause":           {act: change("pause", (*admin.Client).PauseType, "type", "paused"), operate: true},
-		"resume":          {act: change("resume", (*admin.Client).ResumeType, "type", "resumed"), operate: true},
-		"pause-schedule":  {act: change("pause_schedule", (*admin.Client).PauseSchedule, "schedules", "schedule-paused"), operate: true},
-		"resume-schedule": {act: change("resume_schedule", (*admin.Client).ResumeSchedule, "schedules", "schedule-resumed"), operate: true},
-		"cancel":          {page: (*view).askCancel, act: (*view).cancel, operate: true},
-		"run-now":         {act: (*view).runNow, operate: true},
-		"redrive":         {act: (*view).redrive, operate: true},
-		"hand-back":       {act: (*view).handBack, operate: true},
-		"settings":        {act: (*view).settings},
-	}
-	return h, nil
+	s := &site{db: db, client: client, config: c, log: c.Logger, searchTime: 75 * time.Millisecond, routes: routes}
+	return &Handler{site: s, cross: cross}, nil
 }
 
-// What the pages may load: this dashboard's own files, and nothing else; no inline script or style,
-// no frame around them, no form that leads away.
+// routes are the pages and the actions.
+var routes = map[string]route{
+	"":                {page: (*view).overview},
+	"type":            {page: (*view).taskType},
+	"task":            {page: (*view).task},
+	"payload":         {page: (*view).payload},
+	"dead":            {page: (*view).dead},
+	"schedules":       {page: (*view).schedules},
+	"relays":          {page: (*view).relays},
+	"audit":           {page: (*view).audit},
+	"bulk":            {page: (*view).askBulk, act: (*view).bulk, operate: true},
+	"pause":           {act: change("pause", (*admin.Client).PauseType, "type", "paused"), operate: true},
+	"resume":          {act: change("resume", (*admin.Client).ResumeType, "type", "resumed"), operate: true},
+	"pause-schedule":  {act: change("pause_schedule", (*admin.Client).PauseSchedule, "schedules", "schedule-paused"), operate: true},
+	"resume-schedule": {act: change("resume_schedule", (*admin.Client).ResumeSchedule, "schedules", "schedule-resumed"), operate: true},
+	"cancel":          {page: (*view).askCancel, act: (*view).cancel, operate: true},
+	"run-now":         {act: (*view).runNow, operate: true},
+	"redrive":         {act: (*view).redrive, operate: true},
+	"hand-back":       {act: (*view).handBack, operate: true},
+	"settings":        {act: (*view).settings},
+}
+
+// Pages load only the dashboard's own files. They have no inline script or style, no frame around
+// them, and no form to another origin.
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-const noAuthorizer = `This dashboard shows nothing to anybody, because it has not been told who may see it.
+const noAuthorizer = `This dashboard denies all requests, because it has no dashboard.Config.Authorize.
 
-Set dashboard.Config.Authorize to a function that returns, for a request, what it may do
-(dashboard.View, dashboard.ViewPayloads, dashboard.Operate) and who makes it.
+Set dashboard.Config.Authorize to a function that returns the rights of a request
+(dashboard.View, dashboard.ViewPayloads, dashboard.Operate) and the name of its user.
 `
 
-const crossOrigin = `This request was made by a page of another origin, and is refused.
+const crossOrigin = `A page of another origin made this request. It is refused.
 
 If the page is this dashboard's own, a proxy before this server has changed the header Host. Let it
 keep Host, or name the page's origin, like https://admin.example.com, in
@@ -101,7 +103,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("Referrer-Policy", "same-origin")
 	head.Set("Cross-Origin-Opener-Policy", "same-origin")
 	head.Set("Cache-Control", "no-store")
-	if h.config.Authorize == nil {
+	if h.site.config.Authorize == nil {
 		http.Error(w, noAuthorizer, http.StatusForbidden)
 		return
 	}
@@ -109,13 +111,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, crossOrigin, http.StatusForbidden)
 		return
 	}
-	v := &view{site: &h.site, w: w, r: r, Theme: "auto", Updates: true}
+	v := &view{site: h.site, w: w, r: r, Theme: "auto", Updates: true}
 	if !v.authorize() {
-		head.Set("HX-Refresh", "true") // a page that keeps itself up to date is to show this
+		head.Set("HX-Refresh", "true") // an open page loads itself again and shows this
 		http.Error(w, "You may not see this dashboard.", http.StatusForbidden)
 		return
 	}
-	name, below := strings.CutPrefix(r.URL.Path, h.config.BasePath)
+	name, below := strings.CutPrefix(r.URL.Path, h.site.config.BasePath)
 	if below && name == "" { // relative links need the slash
 		head.Set("Location", "./"+path.Base(r.URL.Path)+"/")
 		w.WriteHeader(http.StatusMovedPermanently)
@@ -134,10 +136,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (v *view) serve(name string) {
-	ctx, cancel := context.WithTimeout(v.r.Context(), 3*v.config.StatementTimeout)
+	ctx, cancel := context.WithTimeout(v.r.Context(), 3*v.site.config.StatementTimeout)
 	defer cancel()
 	v.r = v.r.WithContext(ctx)
-	to, found := v.routes[name]
+	to, found := v.site.routes[name]
 	if !found {
 		v.fail(errNotFound)
 		return
@@ -168,7 +170,7 @@ func (v *view) do(to route) error {
 		v.w.Header().Set("Allow", allow)
 		return errMethod
 	}
-	if to.operate && v.config.ReadOnly {
+	if to.operate && v.site.config.ReadOnly {
 		return errReadOnly
 	}
 	if to.operate && !v.MayOperate() {

@@ -11,7 +11,7 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// deadData is what the page of dead letters shows.
+// deadData is the page of dead letters.
 type deadData struct {
 	Filter  deadFilter
 	Types   []string
@@ -19,9 +19,9 @@ type deadData struct {
 	Letters []admin.Task
 	After   string
 	Next    string
-	Looked  time.Time // zero: to the end of the page; else how far a search has come
+	Looked  time.Time // the place that a search has reached; zero: it filled the page
 	Groups  []deadGroup
-	Match   string // how many pass a filter by reason or error
+	Match   string // the number that pass a filter by reason or error
 }
 
 // deadGroup is a line of the table of errors.
@@ -42,7 +42,7 @@ func groupOf(g admin.DeadError, f deadFilter) deadGroup {
 	return deadGroup{g, f.Link("dead", "", "")}
 }
 
-// groups reads which errors there are, and how many dead letters match, as far as it is known soon.
+// groups reads the most frequent errors, and the number of matches up to a bound.
 func (d *deadData) groups(ctx context.Context, c *admin.Client) error {
 	found, err := c.DeadErrors(ctx, d.Filter.Filter)
 	if err != nil {
@@ -80,7 +80,7 @@ func (v *view) dead() error {
 	}
 	d.Total, d.Next = s.dead(f.Type), d.After
 	err = v.read(func(ctx context.Context, c *admin.Client) error {
-		return search(v.patience, func() (enough bool, err error) {
+		return search(v.site.searchTime, func() (enough bool, err error) {
 			found, next, err := c.DeadLetters(ctx, f.Filter, admin.Page{After: d.Next, Limit: pageSize - len(d.Letters), Look: looks})
 			if err != nil {
 				return false, err
@@ -92,25 +92,25 @@ func (v *view) dead() error {
 	if err == nil && d.After == "" && !v.htmx() {
 		err = v.read(d.groups)
 	}
-	if came := d.Next != d.After; err != nil && !(came && pgerr.Code(err) == tookTooLong) { // else it goes on from there
+	if found := d.Next != d.After; err != nil && !(found && pgerr.Code(err) == tookTooLong) { // else the page shows it
 		return err
 	}
 	if len(d.Letters) < pageSize {
 		d.Looked = diedAt(d.Next)
 	}
-	// A reason or a text is looked for by reading: once, when asked. And no other row comes under
-	// the pointer while it is on a button.
+	// A search by reason or text reads many rows, so it runs only when asked. And a list with buttons
+	// stays as it is, so that no other row moves under the pointer.
 	v.Live = !f.reads() && !v.MayOperate()
 	return v.show(http.StatusOK, "dead.html", "Dead letters", d)
 }
 
-// looks is how many dead letters a search reads at a time, as their errors may be long.
+// looks is the number of dead letters that a search reads at a time, as their errors may be long.
 const looks = 2000
 
 // search calls page until it is enough, or the time is over.
-func search(patience time.Duration, page func() (enough bool, err error)) error {
+func search(searchTime time.Duration, page func() (enough bool, err error)) error {
 	for start := time.Now(); ; {
-		if enough, err := page(); err != nil || enough || time.Since(start) > patience {
+		if enough, err := page(); err != nil || enough || time.Since(start) > searchTime {
 			return err
 		}
 	}

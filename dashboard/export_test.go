@@ -2,5 +2,5 @@ package dashboard
 
 import "time"
 
-// SetPatience is for how long a search looks.
-func (h *Handler) SetPatience(d time.Duration) { h.patience = d }
+// SetSearchTime bounds a search.
+func (h *Handler) SetSearchTime(d time.Duration) { h.site.searchTime = d }

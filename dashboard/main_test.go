@@ -59,7 +59,7 @@ func serve(t testing.TB, db *relaytest.Database, c dashboard.Config) *site {
 		t.Fatal(err)
 	}
 	s.handler = d
-	d.SetPatience(time.Hour) // a busy machine ends no search
+	d.SetSearchTime(time.Hour) // a busy machine ends no search
 	mux := http.NewServeMux()
 	mux.Handle("/outbox/", d)
 	s.Server = httptest.NewServer(mux)

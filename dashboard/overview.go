@@ -6,7 +6,7 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-// overviewData is what the first page shows.
+// overviewData is the first page.
 type overviewData struct {
 	Sum         admin.Type
 	Rate        rate
@@ -21,11 +21,10 @@ type typeRow struct {
 	admin.Type
 	Rate  rate
 	Spark chart
-	Stuck bool // there is work, and no relay that has a handler for it
+	Stuck bool // there are tasks, and no living relay has a handler for them
 }
 
-// sparklines and rates are shown for this many types at most: each is one more statement, at most
-// every 15 s.
+// sparklines is the most types with a sparkline and a rate: each is a statement, at most every 15 s.
 const sparklines = 60
 
 func (v *view) overview() error {

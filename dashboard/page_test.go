@@ -123,7 +123,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 		fmt.Sprint("task?id=", leased):          {"leased", "Cancel", "running, on relay 0197a1f2-7c11"},
 		"dead":                                  {"53 dead letters", "smtp: # #.#.# <nobody@exmaple.com>: recipient address rejected: user unknown SEND_WELCOME 37", "resize: decode upload/#/#/IMG_#.heic: image: unknown format RESIZE_IMAGE 11", "900101", "welcome: user 8123 has no address", "Redrive all…"},
 		"dead?reason=handler":                   {"3 of 53 dead letters", "900103", "Redrive all that match"},
-		"dead?error=no+such+text":               {"No dead letter is like that."},
+		"dead?error=no+such+text":               {"No dead letter matches."},
 		"schedules":                             {"daily report", "0 8 * * *", "sync crm paused"},
 		"relays":                                {"web-2.fra", "Hand back its tasks", "Workers 20", "Connections 22"},
 		"audit":                                 {"grace@example.com", "purge", "1,204"},
@@ -131,7 +131,7 @@ func TestPagesShowWhatIsThere(t *testing.T) {
 		t.Run(path, func(t *testing.T) { s.get(t, path).has(t, 200, wants...) })
 	}
 	db.Do(t, `INSERT INTO outbox.audit (actor, tool, action, target) VALUES ('grace@example.com', 'test', 'mark', 'task 900001')`)
-	s.get(t, "task?id=900001").has(t, 200, "Audit When Who What With", "grace@example.com mark test")
+	s.get(t, "task?id=900001").has(t, 200, "Audit When Actor Action Tool", "grace@example.com mark test")
 	if text := s.get(t, "").text(); !regexp.MustCompile(`Finished [0-9,]+ [0-9.,]+/min Failed runs [0-9,]+ [0-9.,]+/min`).MatchString(text) {
 		t.Errorf("the overview has no rates: %s", text)
 	}
@@ -281,7 +281,7 @@ func TestADashboardOfAnotherSchemaAndPath(t *testing.T) {
 	mux.Handle("/admin/queue/", http.StripPrefix("/admin/queue", d))
 	server := httptest.NewServer(mux)
 	defer server.Close()
-	for path, want := range map[string]string{"/admin/queue/": "SHIP", "/admin/queue/type?name=SHIP": "ready 7", "/admin/queue/relays": "nothing is run", "/admin/queue/dead": "no dead letters", "/admin/queue/schedules": "no schedules", "/admin/queue/audit": "Nothing was done"} {
+	for path, want := range map[string]string{"/admin/queue/": "SHIP", "/admin/queue/type?name=SHIP": "ready 7", "/admin/queue/relays": "no task runs", "/admin/queue/dead": "no dead letters", "/admin/queue/schedules": "no schedules", "/admin/queue/audit": "Nothing was done"} {
 		send(t, server, "GET", path, nil).has(t, 200, want)
 	}
 	a := send(t, server, "POST", "/admin/queue/pause", url.Values{"name": {"SHIP"}})

@@ -14,8 +14,8 @@ import (
 const beginReadSQL = `/* outbox: dashboard: bound the statements of a page */
 SELECT set_config('statement_timeout', $1, true), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
-// readFor runs f in a read-only transaction in which no statement takes longer than the config
-// allows, and returns PostgreSQL's time.
+// readFor runs f in a read-only transaction with the statement timeout of the config, and returns
+// PostgreSQL's time.
 func (s *site) readFor(ctx context.Context, f func(ctx context.Context, c *admin.Client) error) (now time.Time, err error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
 	if err != nil {
@@ -32,7 +32,7 @@ func (s *site) readFor(ctx context.Context, f func(ctx context.Context, c *admin
 
 // read runs f for the page, and notes PostgreSQL's time.
 func (v *view) read(f func(ctx context.Context, c *admin.Client) error) error {
-	now, err := v.readFor(v.r.Context(), f)
+	now, err := v.site.readFor(v.r.Context(), f)
 	if !now.IsZero() {
 		v.Now = now
 	}

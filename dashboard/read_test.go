@@ -34,7 +34,7 @@ func TestPagesAreReadOnlyAndBounded(t *testing.T) {
 		a.has(t, 200, "took longer than 1s", "Try again")
 	}
 	// A bulk action asks with what it knows by then.
-	s.get(t, "bulk?do=redrive&error=x").has(t, 200, "It is not known how many dead letters these are.", "takes too long")
+	s.get(t, "bulk?do=redrive&error=x").has(t, 200, "Their number is not known.", "takes too long")
 	unlock()
 	// An action may take twice as long, and says how long.
 	db.Do(t, `CREATE FUNCTION outbox.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN OLD; END $$`)

@@ -21,7 +21,7 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 	dashboardtest.Bury(t, db.DB, "MAIL", "attempts", strings.Repeat("boom ", 800), 1, 7_000) // 1 is the latest
 	db.Do(t, `UPDATE outbox.dead_task SET last_error = 'a rare one' WHERE task_id IN (1500, 6001, 6002)`)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything)})
-	s.handler.SetPatience(0)
+	s.handler.SetSearchTime(0)
 	next := regexp.MustCompile(`rel="next" href="\.([^"]+)"`)
 	older := func(a answer) string {
 		t.Helper()
@@ -43,13 +43,13 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 		}
 	}
 	first := s.get(t, "dead?error=rare")
-	first.has(t, 200, "It has looked at those that died since", "Look at older ones", "Redrive all that match")
+	first.has(t, 200, "It has searched those that died since", "Search older ones", "Redrive all that match")
 	shows(first, "1500")
 	second := s.get(t, older(first))
-	second.has(t, 200, "No dead letter is like that among those that died since", "Looking at older ones…", "First page")
+	second.has(t, 200, "No dead letter matches among those that died since", "Searching older ones…", "First page")
 	shows(second)
 	third := s.get(t, older(second), "HX-Request", "true") // as its script asks
-	if third.has(t, 200, "No dead letter is like that among those"); !strings.HasPrefix(third.body, `<div id="live">`) || !strings.Contains(third.body, `hx-trigger="load delay:50ms" hx-target="#live"`) {
+	if third.has(t, 200, "No dead letter matches among those"); !strings.HasPrefix(third.body, `<div id="live">`) || !strings.Contains(third.body, `hx-trigger="load delay:50ms" hx-target="#live"`) {
 		t.Errorf("the script gets %s", third.body)
 	}
 	fourth := s.get(t, older(third))
@@ -64,9 +64,9 @@ func TestASearchThatTakesLongGoesOn(t *testing.T) {
 
 	// The question before a bulk action says what it knows, and the action finds all.
 	ask := s.get(t, "bulk?do=redrive&error=rare")
-	ask.has(t, 200, "At least 1 dead letter", "those that die from now on", "To count all of them takes too long.", "Redrive all of them")
+	ask.has(t, 200, "At least 1 dead letter", "Tasks that die from now on stay", "Counting all of them takes too long.", "Redrive all of them")
 	s.bulk(t, ask).has(t, 200, "3 redriven", "Done.")
-	s.get(t, "bulk?do=purge&error=none+has+this").has(t, 200, "It is not known how many dead letters these are.")
+	s.get(t, "bulk?do=purge&error=none+has+this").has(t, 200, "Their number is not known.")
 }
 
 // What is known by then is shown, also when a later look is stopped by the timeout; where nothing
@@ -81,7 +81,7 @@ func TestASearchThatIsStoppedShowsWhatItHas(t *testing.T) {
 	dashboardtest.SlowDown(t, db.DB, "id > 3000", 60)
 	s := serve(t, db, dashboard.Config{Authorize: as(everything), StatementTimeout: time.Second})
 	page := s.get(t, "dead?error=rare")
-	page.has(t, 200, "a rare one", "It has looked at those that died since", "Look at older ones")
+	page.has(t, 200, "a rare one", "It has searched those that died since", "Search older ones")
 	s.get(t, "bulk?do=redrive&error=rare").has(t, 200, "At least 1 dead letter")
 
 	db.SetMaxOpenConns(1)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Cookies of what a viewer has chosen. Without a path they are for the directory of the dashboard.
+// The cookies of the viewer's settings. Without a path they are for the directory of the dashboard.
 const (
 	themeCookie   = "outbox_theme"
 	updatesCookie = "outbox_updates"
@@ -21,11 +21,13 @@ func (v *view) readSettings() {
 	}
 }
 
-// settings notes what a viewer chose in the header of a page, and leads back to it.
+// settings sets a cookie by a button in the header of a page, and leads back to the page.
 func (v *view) settings() error {
 	form := v.r.PostForm
 	set := func(name, value string) {
-		http.SetCookie(v.w, &http.Cookie{Name: name, Value: value, MaxAge: 365 * 24 * 3600, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: v.r.TLS != nil})
+		http.SetCookie(v.w, &http.Cookie{
+			Name: name, Value: value, MaxAge: 365 * 24 * 3600, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: v.r.TLS != nil,
+		})
 	}
 	switch theme, updates := form.Get("theme"), form.Get("updates"); {
 	case theme == "auto" || theme == "light" || theme == "dark":
@@ -37,7 +39,7 @@ func (v *view) settings() error {
 	}
 	name, query, _ := strings.Cut(strings.TrimPrefix(form.Get("back"), "./"), "?")
 	q, err := url.ParseQuery(query)
-	if v.routes[name].page == nil || err != nil || name == "payload" {
+	if v.site.routes[name].page == nil || err != nil || name == "payload" {
 		return v.redirect("./")
 	}
 	return v.redirect(address(name, q))

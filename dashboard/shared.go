@@ -10,7 +10,7 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-// cache keeps what all viewers share. While one reads it, the others wait for that.
+// cache has values that all viewers share. While one request reads a value, the others wait for it.
 type cache[T any] struct {
 	mu   sync.Mutex
 	kept map[string]entry[T]
@@ -22,7 +22,7 @@ type entry[T any] struct {
 	err   error
 }
 
-// get returns what is kept under the key, or reads it and keeps it for the age; an error, for a
+// get returns the value of a key, or reads it and keeps it for the age. It keeps an error for a
 // second.
 func (c *cache[T]) get(key string, age time.Duration, read func() (T, error)) (T, error) {
 	c.mu.Lock()
@@ -42,21 +42,21 @@ func (c *cache[T]) get(key string, age time.Duration, read func() (T, error)) (T
 	return e.value, e.err
 }
 
-// forget has the next get read anew.
+// forget drops all values.
 func (c *cache[T]) forget() {
 	c.mu.Lock()
 	clear(c.kept)
 	c.mu.Unlock()
 }
 
-// readShared is readFor for all who wait, so it does not end with one of them.
+// readShared is readFor for all requests that wait, so the end of one request does not end it.
 func (v *view) readShared(f func(ctx context.Context, c *admin.Client) error) (now time.Time, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), 2*v.config.StatementTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), 2*v.site.config.StatementTimeout)
 	defer cancel()
-	return v.readFor(ctx, f)
+	return v.site.readFor(ctx, f)
 }
 
-// snapshot is what is there now.
+// snapshot is the present state.
 type snapshot struct {
 	at     time.Time // by PostgreSQL's clock
 	types  []admin.Type
@@ -65,7 +65,7 @@ type snapshot struct {
 }
 
 func (v *view) snapshot() (*snapshot, error) {
-	s, err := v.snapshots.get("", time.Second, func() (*snapshot, error) {
+	s, err := v.site.snapshots.get("", time.Second, func() (*snapshot, error) {
 		s := &snapshot{}
 		var err error
 		s.at, err = v.readShared(func(ctx context.Context, c *admin.Client) (err error) {
@@ -75,7 +75,7 @@ func (v *view) snapshot() (*snapshot, error) {
 			if s.relays, err = c.Relays(ctx); err != nil {
 				return err
 			}
-			if o, err := c.Origin(ctx); err == nil { // the last statement: a role of before may lack the right
+			if o, err := c.Origin(ctx); err == nil { // the last statement: an older role may lack the right
 				s.copied = o.Problem
 			}
 			return nil
@@ -97,7 +97,7 @@ func (s *snapshot) typeNamed(name string) (admin.Type, bool) {
 	return admin.Type{}, false
 }
 
-// dead is how many dead letters there are of a type ("": of all).
+// dead is the number of dead letters of a type ("": of all).
 func (s *snapshot) dead(taskType string) int64 {
 	if taskType == "" {
 		return admin.Sum(s.types).Dead
@@ -110,7 +110,7 @@ const samplesAge = 15 * time.Second // a relay takes one a minute
 
 // readSamples returns the samples of the types ("": of all) over the last d, by type.
 func (v *view) readSamples(d time.Duration, types ...string) (map[string][]admin.Sample, error) {
-	return v.samples.get(d.String()+"\n"+strings.Join(types, "\n"), samplesAge, func() (map[string][]admin.Sample, error) {
+	return v.site.samples.get(d.String()+"\n"+strings.Join(types, "\n"), samplesAge, func() (map[string][]admin.Sample, error) {
 		out := map[string][]admin.Sample{}
 		_, err := v.readShared(func(ctx context.Context, c *admin.Client) (err error) {
 			for _, t := range types {

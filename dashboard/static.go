@@ -19,7 +19,7 @@ import (
 //go:embed static templates
 var files embed.FS
 
-// staticFile is a file whose name has a hash of what is in it, so it never changes.
+// staticFile is a file whose address has a hash of its content, so it never changes.
 type staticFile struct {
 	contentType string
 	content     []byte

@@ -16,7 +16,7 @@ import (
 	"github.com/txoutbox/outbox/internal/taskview"
 )
 
-// taskData is what the page of a task shows.
+// taskData is the page of a task.
 type taskData struct {
 	admin.Task
 	Facts    []fact
@@ -95,19 +95,19 @@ func (v *view) task() error {
 		d.Secrets, err = c.Secrets(ctx, id)
 		return err
 	})
-	if errors.Is(err, admin.ErrNotFound) && v.Notice != "" { // it was given to the relays just now, and they were fast
+	if errors.Is(err, admin.ErrNotFound) && v.Notice != "" { // an action has just made it ready, and it has finished
 		return v.show(http.StatusOK, "ended.html", "Task "+strconv.FormatInt(id, 10), nil)
 	}
 	if err != nil {
 		return err
 	}
 	if d.Asked {
-		v.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id, "type", d.Type)
+		v.site.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id, "type", d.Type)
 		d.Payload, d.Cut = pretty(d.Secrets.Payload)
 		d.Headers, _ = pretty(d.Secrets.Headers)
 	}
 	d.Facts, d.Timeline = factsOf(d.Task), taskview.Timeline(d.Task)
-	// With the payload it stays as it is: each look at one is asked for, and logged.
+	// With the payload it does not update itself: each look at a payload is asked for, and logged.
 	v.Live = !d.Asked && !d.KeyHeld
 	return v.show(http.StatusOK, "task.html", "Task "+strconv.FormatInt(id, 10), d)
 }
@@ -125,7 +125,7 @@ func (v *view) taskByKey(key string) error {
 	return v.redirect("./task?id=" + strconv.FormatInt(t.TaskID, 10))
 }
 
-// askCancel asks whether to cancel a task, and says what that does to it as it is now.
+// askCancel asks for confirmation, with the effect on the task in its present state.
 func (v *view) askCancel() error {
 	id, err := taskID(v.r.URL.Query().Get("id"))
 	if err != nil {
@@ -142,8 +142,8 @@ func (v *view) askCancel() error {
 	return v.show(http.StatusOK, "cancel.html", "Cancel "+taskName(id), d)
 }
 
-// A payload is shown up to this many bytes, and indented up to this depth, beyond which indenting
-// is most of the text.
+// A payload is shown up to this size, and indented up to this depth: deeper, most of the text would
+// be blanks.
 const (
 	shownPayload = 64 << 10
 	shownDepth   = 50
@@ -201,7 +201,7 @@ func (v *view) payload() error {
 	if err != nil {
 		return err
 	}
-	v.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id)
+	v.site.log.Info("outbox: dashboard: payload shown", "actor", v.Actor, "task", id)
 	v.w.Header().Set("Content-Type", "application/octet-stream")
 	v.w.Header().Set("Content-Disposition", `attachment; filename="task-`+strconv.FormatInt(id, 10)+`.json"`)
 	v.w.WriteHeader(http.StatusOK)

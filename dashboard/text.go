@@ -40,8 +40,8 @@ var functions = template.FuncMap{
 // moment is a time, to be shown as seen from another.
 type moment struct{ Time, Now time.Time }
 
-// visible writes what a terminal or a browser would not show, or would use to show something else:
-// control characters, those that turn the direction of writing, and those without a width.
+// visible escapes control characters, characters that change the direction of writing, and characters
+// without a width.
 func visible(s string) string {
 	quoted := strconv.QuoteToGraphic(s)
 	return strings.NewReplacer(`\"`, `"`, `\\`, `\`, `\n`, "\n", `\t`, "\t").Replace(quoted[1 : len(quoted)-1])

@@ -11,7 +11,7 @@ import (
 
 const pageSize = 50
 
-// typeData is what the page of a type shows.
+// typeData is the page of a type.
 type typeData struct {
 	admin.Type
 	Known       bool
@@ -31,7 +31,7 @@ type stateTab struct {
 	Counted bool
 }
 
-// query keeps what the page shows, with one value changed.
+// Link is an address of this page with one value changed.
 func (d typeData) Link(key, value string) string {
 	q := url.Values{"name": {d.Type.Type}, "state": {string(d.State)}}
 	if d.Range != ranges[0].Name {

@@ -18,18 +18,18 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-// site is what all requests share.
+// site is shared by all requests.
 type site struct {
-	db        *sql.DB
-	client    *admin.Client
-	config    Config
-	log       *slog.Logger
-	routes    map[string]route
-	snapshots cache[*snapshot]
-	samples   cache[map[string][]admin.Sample]
-	patience  time.Duration // how long a search looks before it answers with what it has
+	db         *sql.DB
+	client     *admin.Client
+	config     Config
+	log        *slog.Logger
+	routes     map[string]route
+	snapshots  cache[*snapshot]
+	samples    cache[map[string][]admin.Sample]
+	searchTime time.Duration // how long a search looks before it answers with what it has
 
-	nameless sync.Once // warns of rights that were given to no name
+	nameless sync.Once // warns of rights without a name
 }
 
 // route is a page, or an action, or both.
@@ -39,13 +39,13 @@ type route struct {
 	operate bool              // needs Operate
 }
 
-// view is one request, and what its page's templates see.
+// view is one request. Its exported fields are for the templates of its page.
 type view struct {
-	*site
+	site   *site
 	w      http.ResponseWriter
 	r      *http.Request
 	access Access
-	limit  time.Duration // of the statements that it waits for
+	limit  time.Duration // of its statements
 	logged bool          // the log has its error
 
 	Actor   string
@@ -63,29 +63,30 @@ type view struct {
 
 	CSRFInput template.HTML // the field of the app's token, for each form
 
-	Live  bool          // keeps itself up to date
+	Live  bool          // the page updates itself
 	Body  template.HTML // the part that does
 	Have  string        // its hash
-	Again bool          // it may go better if it is asked for again
+	Again bool          // another try may succeed
 }
 
 func (v *view) MayOperate() bool { return v.access.has(Operate) }
 func (v *view) MayPayload() bool { return v.access.has(ViewPayloads) }
-func (v *view) ReadOnly() bool   { return v.config.ReadOnly }
+func (v *view) ReadOnly() bool   { return v.site.config.ReadOnly }
 
 // authorize asks the app, and reports whether the request may see anything.
 func (v *view) authorize() bool {
-	v.access, v.Actor = v.config.Authorize(v.r)
+	v.access, v.Actor = v.site.config.Authorize(v.r)
 	if v.access &= ViewPayloads | Operate; !v.access.has(View) {
 		return false
 	}
 	if v.access != View && (v.Actor == "" || len(v.Actor) > 256 || !utf8.ValidString(v.Actor) || strings.ContainsRune(v.Actor, 0)) {
-		v.nameless.Do(func() {
-			v.log.Warn("outbox: dashboard: Authorize gives Operate or ViewPayloads without a name for the audit log and the log (1 to 256 bytes of UTF-8); they are denied")
+		v.site.nameless.Do(func() {
+			v.site.log.Warn("outbox: dashboard: Authorize gives Operate or ViewPayloads without a name " +
+				"for the audit log and the log (1 to 256 bytes of UTF-8); they are denied")
 		})
 		v.access = View
 	}
-	if v.config.ReadOnly {
+	if v.site.config.ReadOnly {
 		v.access &^= Operate &^ View
 	}
 	return true
@@ -101,10 +102,10 @@ func address(page string, q url.Values) string {
 	return "./" + page + "?" + q.Encode()
 }
 
-// htmx reports whether the page's script asks, for a part of the page.
+// htmx reports whether the page's script asks for a part of the page.
 func (v *view) htmx() bool { return v.r.Header.Get("HX-Request") == "true" }
 
-// show writes the page, or for its script the part that keeps itself up to date, if it has changed.
+// show writes the page or, for its script, the part that updates itself, if that has changed.
 func (v *view) show(status int, page, title string, data any) error {
 	v.Title, v.Data = title, data
 	if status == http.StatusOK && !v.htmx() {
@@ -145,14 +146,15 @@ func (v *view) show(status int, page, title string, data any) error {
 
 // csrfInput asks the app for its token.
 func (v *view) csrfInput() template.HTML {
-	if v.config.CSRFField == nil {
+	if v.site.config.CSRFField == nil {
 		return ""
 	}
-	name, value := v.config.CSRFField(v.r)
+	name, value := v.site.config.CSRFField(v.r)
 	if name == "" {
 		return ""
 	}
-	return template.HTML(`<input type="hidden" name="` + template.HTMLEscapeString(name) + `" value="` + template.HTMLEscapeString(value) + `">`)
+	return template.HTML(`<input type="hidden" name="` + template.HTMLEscapeString(name) +
+		`" value="` + template.HTMLEscapeString(value) + `">`)
 }
 
 // redirect answers an action.

@@ -39,7 +39,7 @@ func TestABulkActionGoesOnByItself(t *testing.T) {
 	// A busy server may have had no time to count all before.
 	b.await(`/3,500( of 3,500)? redriven/.test(document.body.innerText)`, "all to be redriven")
 	b.await(`document.activeElement.id === "back"`, "the focus on the link back")
-	click("#back", "No dead letter is like that.")
+	click("#back", "No dead letter matches.")
 	b.do(chromedp.SendKeys(chromedp.CSS("#find"), first+"\r"))
 	b.awaitText("Task " + first)
 }

@@ -55,7 +55,7 @@ func TestADeadLetterIsRedrivenByKeyboard(t *testing.T) {
 	b.awaitText("Done.")
 	b.await(`document.activeElement.id === "back"`, "the focus on the link back")
 	b.do(chromedp.KeyEvent("\r"))
-	b.awaitText("No dead letter is like that.")
+	b.awaitText("No dead letter matches.")
 	if n := db.Int(t, `SELECT count(*) FROM outbox.task WHERE task_id IN (900101, 900102, 900103)`); n != 3 {
 		t.Errorf("%d were redriven, want 3", n)
 	}

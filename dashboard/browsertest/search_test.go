@@ -23,5 +23,5 @@ func TestThePageSearchesOnByItself(t *testing.T) {
 	b.do(chromedp.Click(chromedp.CSS("#first"))) // and again
 	b.await(`document.querySelector("#task-7000") !== null`, "the oldest dead letter, again")
 	b.do(chromedp.SendKeys(chromedp.CSS("#f-error"), " none"), chromedp.Click(chromedp.CSS(".filter button")))
-	b.awaitText("No older dead letter is like that.")
+	b.awaitText("No older dead letter matches.")
 }

@@ -35,7 +35,8 @@ const harness = "harness" // user of the broker, and its password
 // start starts the server and makes the streams. The caller must call close, also after an error.
 func (b *broker) start(ctx context.Context, dir string) (err error) {
 	b.file = filepath.Join(dir, "broker-password")
-	b.options = server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: filepath.Join(dir, "broker"), NoSigs: true, NoLog: true}
+	b.options = server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: filepath.Join(dir, "broker"),
+		NoSigs: true, NoLog: true}
 	b.setUsers()
 	first := b.options
 	if b.server, err = server.NewServer(&first); err != nil {

@@ -77,7 +77,8 @@ func TestEachMutantAppliesToTheSources(t *testing.T) {
 			t.Errorf("%s: its name is another's, or there is not just one way to notice it", m.name)
 		}
 		names[m.name] = true
-		if test, _, _ := strings.Cut(m.tests.pattern, "$"); test != "" && !hasTest(t, filepath.Join(root, m.tests.dir), test) {
+		if test, _, _ := strings.Cut(m.tests.pattern, "$"); test != "" &&
+			!hasTest(t, filepath.Join(root, m.tests.dir), test) {
 			t.Errorf("%s: %s has no test %s", m.name, m.tests.dir, test)
 		}
 	}

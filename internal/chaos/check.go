@@ -30,16 +30,16 @@ func check(a *arena, o options) error {
 	if fakesClock(o) {
 		delete(queries, early)
 	}
-	if o.onlyOf(blameless) {
+	if o.worst() <= blameless {
 		maps.Copy(queries, ofBlameless)
 	}
-	if o.onlyOf(quiet) {
+	if o.worst() <= quiet {
 		maps.Copy(queries, ofQuiet)
 	}
-	if o.onlyOf(calm) {
+	if o.worst() <= calm {
 		maps.Copy(queries, ofCalm)
 	}
-	if o.onlyOf([]string{"forged"}) {
+	if o.only("forged") {
 		if err := noErrors(a); err != nil {
 			return err
 		}

@@ -44,14 +44,16 @@ var always = checks{
 		UNION ALL SELECT k FROM event UNION ALL SELECT payload ->> 'k' FROM outbox.dead_task) e
 		WHERE NOT EXISTS (SELECT FROM business b WHERE b.k = e.k)`,
 	"accounts: money that came or went": `SELECT sum(balance)::text FROM account HAVING sum(balance) <> 100000`,
-	early:                               `SELECT k || ' by ' || (due - at) FROM effect JOIN business USING (k) WHERE at < due`,
+	early: `SELECT k || ' by ' || (due - at) FROM effect JOIN business USING (k)
+		WHERE at < due`,
 	"ordered tasks that overtook another": `SELECT k || ': ' || seq || ' after ' || before FROM (
 		SELECT k, seq, lag(seq) OVER (PARTITION BY ordering_key ORDER BY effect_id) AS before FROM effect
 		 WHERE kind = 'ORDERED' AND k NOT IN (SELECT l.k FROM ledger l WHERE outcome = 'unknown')) o WHERE seq < before`,
 	"keyed changes that no run has seen": `SELECT id || ': version ' || version || ', seen ' || seen FROM entity
 		WHERE seen <> version`,
-	"leases that another process ended": `SELECT task_id || ' of ' || coalesce(holder, 'nobody') || ' by ' || by FROM stolen`,
-	"effects of misbehaving handlers":   `SELECT k FROM effect WHERE kind IN ('MISBEHAVES', 'POISON')`,
+	"leases that another process ended": `SELECT task_id || ' of ' || coalesce(holder, 'nobody') || ' by ' || by
+		FROM stolen`,
+	"effects of misbehaving handlers": `SELECT k FROM effect WHERE kind IN ('MISBEHAVES', 'POISON')`,
 	"dead letters that should not be": `SELECT payload ->> 'k' || ': ' || last_error FROM outbox.dead_task
 		WHERE task_type NOT IN ('MISBEHAVES', 'POISON', 'COMMITS')`,
 	"tasks both dead and done": `SELECT k FROM effect JOIN outbox.dead_task d ON d.payload ->> 'k' = k
@@ -74,25 +76,13 @@ var idleChecks = checks{
 		WHERE usename = 'app' GROUP BY application_name HAVING count(*) > 24`,
 }
 
-// blameless are the faults that cost no attempt: no process and no handler's time is lost.
-var blameless = []string{
-	"terminate", "crash", "commit", "cut", "delay", "notify", "connections", "xmin", "failover", "clock", "disk",
-	"lock", "unreadable", "forged", "standby", "target", "password", "ahead",
-}
-
-// quiet are the faults during which no run is cut off: none ends a process, a connection or a lease.
-var quiet = append([]string{"lock"}, calm...)
-
-// calm are those of them that hold up no task.Complete, after whose failure a task runs again.
-var calm = []string{"forged", "standby", "target", "password"}
-
 const attempts = `SELECT k || ': attempt ' || attempt || ', of which ' || fail || ' were to fail' FROM effect `
 
-// ofBlameless is for runs whose faults are all blameless. A Tx or Batch handler may see an attempt
-// more than was counted, while it is not decided whether an earlier run was one. Failures of a
-// handler's own do not count: a keyed task reads with a pool of its own, and a connection that is
-// lost in the function given to task.Complete may be the doing of its SQL. A handler's own statement may
-// wait too long for a lock of one whose commit has to wait.
+// ofBlameless is for runs whose faults are blameless at worst. A Tx or Batch handler may see an
+// attempt more than was counted, while it is not decided whether an earlier run was one.
+// Failures of a handler's own do not count: a keyed task reads with a pool of its own, and a
+// connection that is lost in the function given to task.Complete may be the doing of its SQL. A
+// handler's own statement may wait too long for a lock of one whose commit has to wait.
 var ofBlameless = checks{
 	"attempts that faults of the infrastructure cost": attempts + `WHERE attempt > 2 + fail AND kind <> 'KEYED'
 		UNION ALL SELECT f.k || ' ' || f.kind || ', attempt ' || f.attempt || ': ' || f.error FROM failure f
@@ -101,15 +91,15 @@ var ofBlameless = checks{
 		AND NOT (f.kind = 'LEASED' AND f.error ~ 'bad connection|EOF|closed|reset|terminat|shutdown')`,
 }
 
-// ofQuiet is for runs whose faults, if any, are all quiet. A claim of a leased task has counted its
-// attempt.
+// ofQuiet is for runs whose faults are quiet at worst: none ends a process, a connection or a
+// lease. A claim of a leased task has counted its attempt.
 var ofQuiet = checks{
 	"attempts that nothing can have cost": attempts + `WHERE attempt > 1 + fail AND kind = 'LEASED'`,
 	"calls that nothing can have repeated": `SELECT k || ': ' || calls || ' times' FROM call JOIN ledger USING (k)
 		WHERE calls > 1 AND kind = 'PLAIN'`,
 }
 
-// ofCalm is for runs whose faults, if any, are all calm.
+// ofCalm is for runs whose faults are calm.
 var ofCalm = checks{
 	"calls that nothing can have repeated": `SELECT k || ': ' || calls || ' times' FROM call WHERE calls > 1`,
 }

@@ -20,10 +20,9 @@
 //
 // A mutant (mutant.go, mutants*.go) is a bug that is compiled into the library by go build
 // -overlay, and what must notice it: a run of this program, or named tests, which pass without the
-// bug. Each edit of a mutant names a file, or a function of the schema, and a text that is there
-// once; a refactoring that moves the text fails TestEachMutantAppliesToTheSources. mutate.go prints
-// for each mutant what was wrong in the run, or the first test that failed. It exits with 1 if one
-// survives.
+// bug. Each edit of a mutant names a text that is once in the library, or once in a function of the
+// schema; a change of the text fails TestEachMutantAppliesToTheSources. mutate.go prints for each
+// mutant what was wrong in the run, or the first test that failed. It exits with 1 if one survives.
 //
 // It is a module of its own, as the library's go.mod requires no broker.
 //

@@ -9,10 +9,22 @@ import (
 	"strings"
 )
 
+// harm is what a fault may cost the app: what its harm does not allow is checked. A run has the
+// worst harm of its faults.
+type harm int
+
+const (
+	calm      harm = iota // a handler runs longer or waits
+	quiet                 // a task.Complete fails, after which its task runs again
+	blameless             // runs are cut off; no process and no handler's time is lost, so no attempt counts
+	blamed                // attempts count
+)
+
 // fault is one way to break something.
 type fault struct {
 	name   string
 	weight int // how often it is chosen
+	harm   harm
 	help   string
 	// do breaks it and returns what it did, or "" if there was nothing to break. Its choices come
 	// from r.
@@ -20,35 +32,36 @@ type fault struct {
 }
 
 var faults = []fault{
-	{"kill", 40, "SIGKILL of a relay, at any moment", killRelay},
-	{"point", 20, "SIGKILL of a relay at a point of its loop: a claim sent or answered, the journal, the handler, " +
-		"the end of a claim, COMMIT sent or answered, bookkeeping", killAtPoint},
-	{"terminate", 12, "pg_terminate_backend of some of the app's sessions", terminate},
-	{"backend", 2, "SIGKILL of a backend: the server restarts by itself", killBackend},
-	{"crash", 4, "immediate stop of the server, and start", crash},
-	{"commit", 30, "the request or the reply of a COMMIT is lost", cutCommit},
-	{"cut", 8, "a connection is cut, at once or some bytes later", cut},
-	{"silence", 2, "a connection falls silent", silence(false)},
-	{"delay", 3, "all answers come late", delay},
-	{"freeze", 1, "SIGSTOP of a relay, past its lease", freeze},
-	{"failover", 2, "the primary is killed and its synchronous standby promoted", failover},
-	{"connections", 1, "the database takes few connections", fewConnections},
-	{"xmin", 1, "a transaction keeps its snapshot", holdSnapshot},
-	{"notify", 3, "a LISTEN connection falls silent", silence(true)},
-	{"poison", 2, "tasks that end their process or connection", enqueuePoison},
-	{"misbehaving", 3, "tasks whose handlers misbehave", enqueueMisbehaving},
-	{"rolling", 1, "SIGTERM of one relay after the other, each starts again and migrates", rollingRestart},
-	{"drain", 4, "SIGTERM of a relay", drain},
-	{"lock", 3, "a table of the outbox is locked against all others, as by VACUUM FULL", lockTable},
-	{"unreadable", 1, "a task's payload cannot be read, as after damage on the disk (needs the extension pg_surgery)", damageTask},
-	{"forged", 2, "a role without rights sends wake-ups that no relay can follow", forgeWakeUps},
-	{"standby", 1, "commits wait for a synchronous standby that is away", standbyAway},
-	{"target", 5, "the broker refuses one target of events", refuseTarget},
-	{"password", 2, "the broker's password is rotated, and relays have the new one late", rotatePassword},
-	{"operator", 6, "tasks are cancelled, dead letters redriven, types paused", operate},
-	{"disk", 2, "the disk is full for a while (a small tmpfs of the run's own; needs root)", fillDisk},
-	{"clock", 4, "the server's clock steps (needs libfaketime)", stepClock},
-	{"ahead", 4, "the server's clock is a day ahead for some seconds (needs libfaketime)", clockAhead},
+	{"kill", 40, blamed, "SIGKILL of a relay, at any moment", killRelay},
+	{"point", 20, blamed, "SIGKILL of a relay at a point of its loop: a claim sent or answered, the journal, the " +
+		"handler, the end of a claim, COMMIT sent or answered, bookkeeping", killAtPoint},
+	{"terminate", 12, blameless, "pg_terminate_backend of some of the app's sessions", terminate},
+	{"backend", 2, blamed, "SIGKILL of a backend: the server restarts by itself", killBackend},
+	{"crash", 4, blameless, "immediate stop of the server, and start", crash},
+	{"commit", 30, blameless, "the request or the reply of a COMMIT is lost", cutCommit},
+	{"cut", 8, blameless, "a connection is cut, at once or some bytes later", cut},
+	{"silence", 2, blamed, "a connection falls silent", silence(false)},
+	{"delay", 3, blameless, "all answers come late", delay},
+	{"freeze", 1, blamed, "SIGSTOP of a relay, past its lease", freeze},
+	{"failover", 2, blameless, "the primary is killed and its synchronous standby promoted", failover},
+	{"connections", 1, blameless, "the database takes few connections", fewConnections},
+	{"xmin", 1, blameless, "a transaction keeps its snapshot", holdSnapshot},
+	{"notify", 3, blameless, "a LISTEN connection falls silent", silence(true)},
+	{"poison", 2, blamed, "tasks that end their process or connection", enqueuePoison},
+	{"misbehaving", 3, blamed, "tasks whose handlers misbehave", enqueueMisbehaving},
+	{"rolling", 1, blamed, "SIGTERM of one relay after the other, each starts again and migrates", rollingRestart},
+	{"drain", 4, blamed, "SIGTERM of a relay", drain},
+	{"lock", 3, quiet, "a table of the outbox is locked against all others, as by VACUUM FULL", lockTable},
+	{"unreadable", 1, blameless,
+		"a task's payload cannot be read, as after damage on the disk (needs the extension pg_surgery)", damageTask},
+	{"forged", 2, calm, "a role without rights sends wake-ups that no relay can follow", forgeWakeUps},
+	{"standby", 1, calm, "commits wait for a synchronous standby that is away", standbyAway},
+	{"target", 5, calm, "the broker refuses one target of events", refuseTarget},
+	{"password", 2, calm, "the broker's password is rotated, and relays have the new one late", rotatePassword},
+	{"operator", 6, blamed, "tasks are cancelled, dead letters redriven, types paused", operate},
+	{"disk", 2, blameless, "the disk is full for a while (a small tmpfs of the run's own; needs root)", fillDisk},
+	{"clock", 4, blameless, "the server's clock steps (needs libfaketime)", stepClock},
+	{"ahead", 4, blameless, "the server's clock is a day ahead for some seconds (needs libfaketime)", clockAhead},
 }
 
 // notInAll are the faults that need more than PostgreSQL's binaries.
@@ -68,6 +81,14 @@ func faultNamed(name string) *fault {
 		return nil
 	}
 	return &faults[i]
+}
+
+// worst is the worst harm of the chosen faults.
+func (o options) worst() (w harm) {
+	for _, name := range o.faults {
+		w = max(w, faultNamed(name).harm)
+	}
+	return w
 }
 
 // chosenFaults are the names in a list with commas, each once; all stands for several.

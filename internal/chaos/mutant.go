@@ -5,14 +5,16 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
 
-// edit replaces a text that is in a file of the module once, or once in a function of the schema,
-// such as outbox.claim_task: then in the file that defines it.
+// edit replaces a text that is once in the Go files of a folder or those below it, of the whole
+// library where in is "", or once in a function of the schema, such as outbox.claim_task.
 type edit struct{ in, old, new string }
 
 // chaosRun is a run of this program that fails with one of the expected kinds of violation.
@@ -40,51 +42,61 @@ type mutant struct {
 func (m mutant) mutated(root string) (texts map[string]string, err error) {
 	texts = map[string]string{}
 	for _, e := range m.edits {
-		path, function := filepath.Join(root, e.in), ""
+		in, ext, function := filepath.Join(root, e.in), ".go", ""
 		if strings.HasPrefix(e.in, "outbox.") {
-			function = "CREATE OR REPLACE FUNCTION " + e.in + "("
-			if path, err = fileOf(root, function); err != nil {
-				return nil, err
+			in, ext, function = filepath.Join(root, "schema"), ".sql", "CREATE OR REPLACE FUNCTION "+e.in+"("
+		}
+		files, err := sources(in, ext)
+		if err != nil {
+			return nil, err
+		}
+		found := 0
+		for _, path := range files {
+			text, changed := texts[path]
+			if !changed {
+				all, err := os.ReadFile(path)
+				if err != nil {
+					return nil, err
+				}
+				text = string(all)
+			}
+			from, to := 0, len(text)
+			if function != "" {
+				if from = strings.Index(text, function); from < 0 {
+					continue
+				}
+				body, _, _ := strings.Cut(text[from:], "\n$$;")
+				to = from + len(body)
+			}
+			if n := strings.Count(text[from:to], e.old); n > 0 {
+				found += n
+				texts[path] = text[:from] + strings.Replace(text[from:to], e.old, e.new, 1) + text[to:]
 			}
 		}
-		if _, read := texts[path]; !read {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return nil, err
-			}
-			texts[path] = string(text)
+		if found != 1 {
+			return nil, fmt.Errorf("%q: the text to change is there %d times, want once: %q", e.in, found, e.old)
 		}
-		text := texts[path]
-		from, to := 0, len(text)
-		if function != "" {
-			from = strings.Index(text, function)
-			body, _, _ := strings.Cut(text[from:], "\n$$;")
-			to = from + len(body)
-		}
-		if n := strings.Count(text[from:to], e.old); n != 1 {
-			return nil, fmt.Errorf("%s: the text to change is there %d times, want once: %q", e.in, n, e.old)
-		}
-		texts[path] = text[:from] + strings.Replace(text[from:to], e.old, e.new, 1) + text[to:]
 	}
 	return texts, nil
 }
 
-// fileOf is the file of the schema's functions that has the text.
-func fileOf(root, text string) (path string, err error) {
-	all, err := filepath.Glob(filepath.Join(root, "schema", "functions", "*.sql"))
-	if err != nil {
-		return "", err
-	}
-	for _, path := range all {
-		sql, err := os.ReadFile(path)
-		if err != nil {
-			return "", err
+// others are the folders with Go code that is not the library's.
+var others = []string{".git", "chaos", "mutants", "bench", "examples"}
+
+// sources are the library's files in a folder and those below it.
+func sources(dir, ext string) (files []string, err error) {
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && slices.Contains(others, d.Name()):
+			return fs.SkipDir
+		case strings.HasSuffix(path, ext) && !strings.HasSuffix(path, "_test.go"):
+			files = append(files, path)
 		}
-		if strings.Contains(string(sql), text) {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("no file of functions has %q", text)
+		return nil
+	})
+	return files, err
 }
 
 // overlay writes the changed sources to dir, and returns the file that go build -overlay takes.

@@ -8,26 +8,31 @@ import "time"
 // whole, or for ones that do not pass.
 var edgeMutants = []mutant{
 	{name: "sign-in-twice", help: "the publisher closes for good after two refused logins", edits: []edit{
-		{"publish/nats/link.go", "nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),", "nats.MaxReconnects(-1),"},
-		{"publish/nats/publisher.go", "if p.dial != nil && p.link.js.Conn().IsClosed() {", "if false {"},
+		{"", "nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),", "nats.MaxReconnects(-1),"},
+		{"", "if p.dial != nil && p.link.js.Conn().IsClosed() {", "if false {"},
 	}, run: chaosRun{"password", 15 * time.Second, 3 * time.Second, []string{"lost tasks"}}},
 	{name: "full-for-good", help: "an event for a stream that is full is a dead letter", edits: []edit{
-		{"publish/nats/errors.go", "return forward.TargetUnavailable(err, 0)\n	case accountLimit", "return forward.Permanent(err)\n	case accountLimit"},
+		{"", "return forward.TargetUnavailable(err, 0)\n	case accountLimit",
+			"return forward.Permanent(err)\n	case accountLimit"},
 	}, run: chaosRun{"target", 15 * time.Second, 2 * time.Second, []string{"dead letters that should not be"}}},
 	{name: "waiting-beat", help: "a heartbeat's commit waits for a standby that is away", edits: []edit{
-		{"internal/upkeep/heartbeat.go", "FROM outbox.identity), ''), ` + pg.CommitAsync", "FROM outbox.identity), ''), ''`"},
-	}, run: chaosRun{"standby", 30 * time.Second, 3 * time.Second, []string{"attempts that nothing", "calls that nothing"}}},
-	{name: "trusted-wake-up", help: "a type rests when a claim fails that only a wake-up asked for, whose numbers nobody checks", edits: []edit{
-		{"relay/named.go", "strconv.ParseInt(words[0], 10, 16)", "strconv.ParseInt(words[0], 10, 64)"},
-		{"relay/serve.go", "now, claimStart{hinted: true})", "now, claimStart{})"},
-	}, run: chaosRun{"forged", 15 * time.Second, 2 * time.Second, []string{"errors that relays"}}},
-	{name: "first-in-line", help: "a task that cannot be read stays where it is, before all others of its type", edits: []edit{
-		{"relay/failing.go", "	if find() == 0 {\n", "	if true {\n"},
-	}, run: chaosRun{"unreadable", 10 * time.Second, 2 * time.Second, []string{"unreadable tasks"}}},
+		{"", "FROM outbox.identity), ''), ` + pg.CommitAsync", "FROM outbox.identity), ''), ''`"},
+	}, run: chaosRun{"standby", 30 * time.Second, 3 * time.Second, []string{"attempts that nothing",
+		"calls that nothing"}}},
+	{name: "trusted-wake-up",
+		help: "a type rests when a claim fails that only a wake-up asked for, whose numbers nobody checks", edits: []edit{
+			{"", "strconv.ParseInt(words[0], 10, 16)", "strconv.ParseInt(words[0], 10, 64)"},
+			{"", "now, claimStart{hinted: true})", "now, claimStart{})"},
+		}, run: chaosRun{"forged", 15 * time.Second, 2 * time.Second, []string{"errors that relays"}}},
+	{name: "first-in-line", help: "a task that cannot be read stays where it is, before all others of its type",
+		edits: []edit{
+			{"", "	if find() == 0 {\n", "	if true {\n"},
+		}, run: chaosRun{"unreadable", 10 * time.Second, 2 * time.Second, []string{"unreadable tasks"}}},
 	{name: "believes-next", help: "a firing that a clock has put off by a day stays there", edits: []edit{
-		{"internal/schedule/register.go", "	if time.Duration(next-one.now)*time.Microsecond < farAhead {\n", "	if true {\n"},
+		{"", "	if time.Duration(next-one.now)*time.Microsecond < farAhead {\n", "	if true {\n"},
 	}, run: chaosRun{"ahead", 15 * time.Second, 5 * time.Second, []string{"schedules that stopped"}}},
-	{name: "blames-lock", help: "a lock on the journal that outlasts the end of a claim is the handler's failure", edits: []edit{
-		{"internal/run/guard.go", `return pgerr.Code(gone) == "3B001", err`, `return gone == nil && false, err`},
-	}, run: chaosRun{"lock", 40 * time.Second, 2 * time.Second, []string{"attempts that"}}},
+	{name: "blames-lock", help: "a lock on the journal that outlasts the end of a claim is the handler's failure",
+		edits: []edit{
+			{"", `return pgerr.Code(gone) == "3B001", err`, `return gone == nil && false, err`},
+		}, run: chaosRun{"lock", 40 * time.Second, 2 * time.Second, []string{"attempts that"}}},
 }

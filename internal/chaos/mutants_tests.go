@@ -16,32 +16,38 @@ var lockMutants = []mutant{
 		}},
 	{name: "waiting-batch-claim", help: "a claim of a batch waits for a locked row",
 		tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"}, edits: []edit{
-			{"outbox.claim_tasks", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
-			{"outbox.claim_group", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
+			{"outbox.claim_tasks", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED",
+				"BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
+			{"outbox.claim_group", "BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE SKIP LOCKED",
+				"BY t.priority, t.attempt, t.task_id LIMIT up_to FOR UPDATE"},
 		}},
 	{name: "waiting-lease", help: "a claim of leased tasks waits for a locked row",
 		tests: testRun{"relay", "TestClaimsPassOverWhatIsLocked$"}, edits: []edit{
 			{"outbox.lease_tasks", "BY t.task_id LIMIT lead FOR UPDATE SKIP LOCKED", "BY t.task_id LIMIT lead FOR UPDATE"},
 			{"outbox.lease_tasks", ", t.task_id LIMIT lead FOR UPDATE SKIP LOCKED", ", t.task_id LIMIT lead FOR UPDATE"},
-			{"outbox.lease_tasks", "t.attempt, t.task_id LIMIT most FOR UPDATE SKIP LOCKED", "t.attempt, t.task_id LIMIT most FOR UPDATE"},
+			{"outbox.lease_tasks", "t.attempt, t.task_id LIMIT most FOR UPDATE SKIP LOCKED",
+				"t.attempt, t.task_id LIMIT most FOR UPDATE"},
 		}},
 	{name: "waiting-takeover", help: "a takeover from dead relays waits for a locked row",
 		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
-			{"internal/upkeep/takeover.go", "ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE SKIP LOCKED", "ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE"},
+			{"", "ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE SKIP LOCKED",
+				"ANY ($1::uuid[]) LIMIT 1000 FOR UPDATE"},
 		}},
 	{name: "waiting-expiry", help: "the end of leases that ran out waits for a locked row",
 		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
-			{"internal/upkeep/takeover.go", "leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED", "leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE"},
+			{"", "leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED",
+				"leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE"},
 		}},
 	{name: "waiting-promotion", help: "the promotion of scheduled tasks waits for a locked row",
 		tests: testRun{"relay", "TestPromotingWaitsForNoRow$"}, edits: []edit{
-			{"relay/poll.go", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"},
+			{"relay", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE"},
 		}},
 	{name: "blind-slot", help: "a slot is taken without comparing it with what was seen before its lock",
 		tests: testRun{"relay", "TestASlotThatIsFilledWhileAClaimReachesItIsNotFree$"}, edits: []edit{
-			{"internal/store/limit.go", " AND f.lease_token IS NOT DISTINCT FROM s.lease_token\n", "\n"},
+			{"", " AND f.lease_token IS NOT DISTINCT FROM s.lease_token\n", "\n"},
 		}},
-	{name: "one-pass-over-a-key", help: "the task of a unique key is read once, and a retry that is written back is missed",
+	{name: "one-pass-over-a-key",
+		help:  "the task of a unique key is read once, and a retry that is written back is missed",
 		tests: testRun{".", "TestARetryThatIsWrittenBackDuringAnEnqueueHoldsItsKey$"}, edits: []edit{
 			{"outbox.lock_waiting", "FOR pass IN 1..2 LOOP", "FOR pass IN 1..1 LOOP"},
 		}},
@@ -51,23 +57,23 @@ var lockMutants = []mutant{
 var claimMutants = []mutant{
 	{name: "no-ageing", help: "no claim goes by due time",
 		tests: testRun{"relay", "TestNoTaskWaitsForEverBehindOthersOfItsType$"}, edits: []edit{
-			{"relay/serve.go", "	if c.turns >= fairness-1 {\n", "	if false {\n"},
+			{"", "	if c.turns >= fairness-1 {\n", "	if false {\n"},
 		}},
 	{name: "paused-claim", help: "a claim by name does not ask whether its type is paused",
 		tests: testRun{"relay", "TestNoClaimTakesATaskOfAPausedType$"}, edits: []edit{
-			{"internal/run/claim.go", "task_type = $1 AND paused)", "task_type = $1 AND paused AND false)"},
+			{"", "task_type = $1 AND paused)", "task_type = $1 AND paused AND false)"},
 		}},
 	{name: "no-release", help: "a claim ends without RELEASE of its savepoint, so its end goes on in no transaction",
 		tests: testRun{"relay", "TestAHandlerThatRollsItsClaimBackStaysInTheJournalUntilThatIsRecorded$"}, edits: []edit{
-			{"internal/run/guard.go", `statements+"; RELEASE SAVEPOINT "+savepoint+after`, "statements+after"},
+			{"", `statements+"; RELEASE SAVEPOINT "+savepoint+after`, "statements+after"},
 		}},
 	{name: "no-journal", help: "the journal of runs gets no rows",
 		tests: testRun{"relay", "TestABatchIsOneRowOfTheJournal$"}, edits: []edit{
-			{"internal/store/journal.go", "	j.in <- r\n", "	r.reply <- journalReply{}\n"},
+			{"", "	j.in <- r\n", "	r.reply <- journalReply{}\n"},
 		}},
 	{name: "panic-is-success", help: "a handler that panics has returned nil",
 		tests: testRun{"relay", "TestObserversHearWhatBecomesOfEachTaskOfEachKind$"}, edits: []edit{
-			{"internal/run/call.go", "			err = panicked(broke)\n", "			err = nil\n"},
+			{"", "			err = panicked(broke)\n", "			err = nil\n"},
 		}},
 	{name: "writable-failure", help: "the transaction that records a failure is open to a goroutine of the handler's",
 		tests: testRun{"relay", "TestAGoroutineThatOutlivesItsHandlerChangesNothingOfItsResult$"}, edits: []edit{
@@ -75,15 +81,16 @@ var claimMutants = []mutant{
 		}},
 	{name: "any-iteration", help: "a failure that is recorded late counts against a later iteration of its task",
 		tests: testRun{"relay", "TestALateFailureOfAnEarlierIterationLeavesTheNextOneAlone$"}, edits: []edit{
-			{"internal/store/aside.go", "attempt = $2 AND iterations = $3 AND", "attempt = $2 AND $3::integer IS NOT NULL AND"},
+			{"", "attempt = $2 AND iterations = $3 AND", "attempt = $2 AND $3::integer IS NOT NULL AND"},
 		}},
 	{name: "unknown-is-failure", help: "a COMMIT whose outcome is unknown is a failure of the handler's",
 		tests: testRun{"relay", "TestALostCommitIsNoAttempt$"}, edits: []edit{
-			{"internal/run/attempt.go", "	if !pgerr.CommitFailed(err) ||", "	if false &&"},
+			{"", "	if !pgerr.CommitFailed(err) ||", "	if false &&"},
 		}},
-	{name: "blames-handler", help: "a timeout of the relay's own statement after the handler's work is the handler's failure",
+	{name: "blames-handler",
+		help:  "a timeout of the relay's own statement after the handler's work is the handler's failure",
 		tests: testRun{"relay", "TestALockOnATableOfTheOutboxIsNoAttempt$"}, edits: []edit{
-			{"internal/run/guard.go", `return pgerr.Code(gone) == "3B001", err`, `return gone == nil && false, err`},
+			{"", `return pgerr.Code(gone) == "3B001", err`, `return gone == nil && false, err`},
 		}},
 	{name: "uncounted-delete", help: "the counters are not told of a task that is deleted",
 		tests: testRun{"relay", "TestEachTaskOfEachKindRunsOnce$"}, edits: []edit{
@@ -91,7 +98,7 @@ var claimMutants = []mutant{
 		}},
 	{name: "no-fallback", help: "a watermark does not fall back to a task that was committed late below it",
 		tests: testRun{"internal/plan", "TestATaskBelowAWatermarkMovesItBack$"}, edits: []edit{
-			{"internal/plan/watermark.go", "one != nil && (w.Random || h.Compare(one.at) < 0) {", "one != nil && w.Random {"},
+			{"", "one != nil && (w.Random || h.Compare(one.at) < 0) {", "one != nil && w.Random {"},
 		}},
 }
 
@@ -99,11 +106,15 @@ var claimMutants = []mutant{
 var leaseMutants = []mutant{
 	{name: "unmarked-takeover", help: "a takeover drops the dead relay's mark, so that the task is no suspect",
 		tests: testRun{"relay", "TestATakeoverWaitsForNoRow$"}, edits: []edit{
-			{"internal/upkeep/takeover.go", "SET state = 'ready', lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `\n WHERE t.task_id", "SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `\n WHERE t.task_id"},
+			{"",
+				"lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `\n WHERE t.task_id",
+				"relay_id = NULL, lease_token = NULL, leased_until = NULL, timeline = ` + lostTimeline + `\n WHERE t.task_id"},
 		}},
 	{name: "tokenless-finish", help: "leased tasks that are done are deleted without their tokens",
 		tests: testRun{"relay", "TestEndsOfLeasesFollowTheTaskAndNotItsPlace$"}, edits: []edit{
-			{"outbox.finish_tasks", "ids[width_bucket(t.task_id, ids)]\n       AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]", "ids[width_bucket(t.task_id, ids)]"},
+			{"outbox.finish_tasks",
+				"ids[width_bucket(t.task_id, ids)]\n       AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]",
+				"ids[width_bucket(t.task_id, ids)]"},
 			{"outbox.finish_tasks", "ANY (ids) AND t.lease_token = tokens[nth[width_bucket(t.task_id, ids)]]", "ANY (ids)"},
 		}},
 	{name: "tokenless-complete", help: "task.Complete deletes a leased task without its token",
@@ -112,19 +123,21 @@ var leaseMutants = []mutant{
 		}},
 	{name: "tokenless-extend", help: "a lease is extended without its token",
 		tests: testRun{"relay", "TestExtendAfterTheLossOfTheLease$"}, edits: []edit{
-			{"internal/run/extend.go", "AND lease_token = $2::uuid", "AND $2::uuid IS NOT NULL"},
+			{"", "interval '1 microsecond') END\n WHERE task_id = $1 AND lease_token = $2::uuid",
+				"interval '1 microsecond') END\n WHERE task_id = $1 AND $2::uuid IS NOT NULL"},
 		}},
 	{name: "no-heartbeat", help: "a relay beats once and then no more",
 		tests: testRun{"relay", "TestGuaranteesInTime$/^a_late_heartbeat"}, edits: []edit{
-			{"internal/upkeep/heartbeat.go", "nextBeat = now.Add(Interval)", "nextBeat = now.Add(1000 * Interval)"},
+			{"", "nextBeat = now.Add(Interval)", "nextBeat = now.Add(1000 * Interval)"},
 		}},
 	{name: "early-takeover", help: "leases are taken over before their relays had the time to renew them after an outage",
 		tests: testRun{"internal/upkeep", "TestTakeoverWaitsForUnbrokenHeartbeats$"}, edits: []edit{
-			{"internal/upkeep/streak.go", "s.last.Sub(s.first) >= takeoverAfter-Interval && now.Sub(s.first) >= takeoverAfter && ", ""},
+			{"",
+				"s.last.Sub(s.first) >= takeoverAfter-Interval && now.Sub(s.first) >= takeoverAfter && ", ""},
 		}},
 	{name: "blind-beat", help: "a relay does not see that its database was replaced by a copy",
 		tests: testRun{"relay", "TestARelayWhoseDatabaseBecomesACopyStopsAndBeginsAgain$"}, edits: []edit{
-			{"internal/upkeep/heartbeat.go", "s WHERE s.refused)", "s WHERE s.refused AND false)"},
+			{"", "s WHERE s.refused)", "s WHERE s.refused AND false)"},
 		}},
 	{name: "copy-by-name", help: "a restored dump passes for the original where the oids are the same",
 		tests: testRun{"schema", "TestTheOwnDatabaseIsKnownByWhatItKeeps$"}, edits: []edit{

@@ -64,15 +64,15 @@ func parse(args []string, out io.Writer) (options, error) {
 
 func (o options) has(fault string) bool { return slices.Contains(o.faults, fault) }
 
-// onlyOf reports whether each chosen fault is one of these.
-func (o options) onlyOf(these []string) bool {
-	return !slices.ContainsFunc(o.faults, func(f string) bool { return !slices.Contains(these, f) })
+// only reports whether no other fault is chosen.
+func (o options) only(fault string) bool {
+	return !slices.ContainsFunc(o.faults, func(f string) bool { return f != fault })
 }
 
 // onlyPoison reports whether nothing but poison ends a process, one at a time. Then the number of
 // its starts is known exactly.
 func (o options) onlyPoison() bool {
-	return len(o.faults) == 1 && o.faults[0] == "poison" && o.every >= 10*time.Second
+	return o.has("poison") && o.only("poison") && o.every >= 10*time.Second
 }
 
 // String is the flags that matter.

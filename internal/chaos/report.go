@@ -45,7 +45,8 @@ func (r *report) String() string {
 	}
 	for _, kind := range slices.Sorted(maps.Keys(r.wrong)) {
 		examples := r.wrong[kind]
-		fmt.Fprintf(&b, "%s%s: %d: %s\n", wrongPrefix, kind, len(examples), strings.Join(examples[:min(most, len(examples))], "; "))
+		fmt.Fprintf(&b, "%s%s: %d: %s\n", wrongPrefix, kind, len(examples),
+			strings.Join(examples[:min(most, len(examples))], "; "))
 	}
 	if r.passed() {
 		b.WriteString("passed: 0 lost, 0 unexpected, 0 duplicated, 0 ghosts, 0 over their limit, 0 in two places, " +

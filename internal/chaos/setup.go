@@ -60,7 +60,8 @@ func newArena(ctx context.Context, o options, dir string) (*arena, error) {
 		return a, err
 	}
 	for i := range relays {
-		s, err := newSeatOf(a, o, app.Config{Role: app.RoleRelay, Name: fmt.Sprint("relay-", i), Dawdle: dawdle(o), DawdleFor: dawdleFor(o)})
+		s, err := newSeatOf(a,
+			o, app.Config{Role: app.RoleRelay, Name: fmt.Sprint("relay-", i), Dawdle: dawdle(o), DawdleFor: dawdleFor(o)})
 		if err != nil {
 			return a, err
 		}
@@ -97,7 +98,7 @@ func dawdle(o options) int64 {
 
 // dawdleFor is for how long it dawdles.
 func dawdleFor(o options) time.Duration {
-	if o.onlyOf([]string{"standby"}) {
+	if o.only("standby") {
 		return 25 * time.Second // longer than a lease lives without a heartbeat, and a standby is away
 	}
 	return 8 * time.Second

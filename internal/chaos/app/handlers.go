@@ -157,7 +157,8 @@ func (w *worker) keyed(ctx context.Context, task *outbox.Task[Payload]) error {
 		if err := w.write(ctx, tx, task); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `UPDATE entity SET seen = greatest(seen, $2) WHERE id = $1`, task.Payload.Entity, version)
+		_, err := tx.ExecContext(ctx, `UPDATE entity SET seen = greatest(seen, $2) WHERE id = $1`, task.Payload.Entity,
+			version)
 		return err
 	})
 }

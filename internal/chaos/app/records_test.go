@@ -24,7 +24,8 @@ func TestALedgerTellsWhatBecameOfEachTask(t *testing.T) {
 		t.Fatal(err)
 	}
 	slices.SortFunc(all, func(a, b Told) int { return strings.Compare(a.K, b.K) })
-	want := []Told{{"a", "TX", Acked}, {"b", "BATCH", Acked}, {"c", "TX", RolledBack}, {"d", "TX", Unknown}, {"e", "TX", Acked}}
+	want := []Told{{"a", "TX", Acked}, {"b", "BATCH", Acked}, {"c", "TX", RolledBack}, {"d", "TX", Unknown},
+		{"e", "TX", Acked}}
 	if !reflect.DeepEqual(all, want) {
 		t.Errorf("got %v, want %v", all, want)
 	}

@@ -22,9 +22,10 @@ var errAsked = errors.New("chaos: this attempt was to fail")
 
 // The task types that producers enqueue.
 var (
-	typeTx         = outbox.NewTaskType[Payload]("TX")
-	typeBatch      = outbox.NewTaskType[Payload]("BATCH")
-	typeLeased     = outbox.NewTaskType[Payload]("LEASED")     // calls the outside world, then writes its effect by task.Complete
+	typeTx    = outbox.NewTaskType[Payload]("TX")
+	typeBatch = outbox.NewTaskType[Payload]("BATCH")
+	// calls the outside world, then writes its effect by task.Complete
+	typeLeased     = outbox.NewTaskType[Payload]("LEASED")
 	typePlain      = outbox.NewTaskType[Payload]("PLAIN")      // leased; calls the outside world only
 	typeKeyed      = outbox.NewTaskType[Payload]("KEYED")      // leased, with a unique key
 	typeOrdered    = outbox.NewTaskType[Payload]("ORDERED")    // Tx, with an ordering key
@@ -73,7 +74,8 @@ CREATE TABLE ledger (k text NOT NULL, kind text NOT NULL, outcome text NOT NULL)
 CREATE TABLE call (k text NOT NULL, calls int NOT NULL);
 CREATE TABLE damaged (task_id bigint NOT NULL);
 CREATE TABLE tick (tick_id bigint GENERATED ALWAYS AS IDENTITY);
-CREATE TABLE event (k text NOT NULL, target int NOT NULL, ordering_key text NOT NULL, seq int NOT NULL, place int NOT NULL);
+CREATE TABLE event (
+  k text NOT NULL, target int NOT NULL, ordering_key text NOT NULL, seq int NOT NULL, place int NOT NULL);
 CREATE TABLE stolen (task_id bigint NOT NULL, holder text, by text);
 CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -88,7 +90,8 @@ CREATE TRIGGER audit AFTER DELETE ON outbox.task
   FOR EACH ROW WHEN (OLD.state = 'leased') EXECUTE FUNCTION audit();
 CREATE TRIGGER audit_update AFTER UPDATE ON outbox.task
   FOR EACH ROW WHEN (OLD.state = 'leased' AND NEW.state <> 'leased' AND NEW.state <> 'ready') EXECUTE FUNCTION audit();
-CREATE TABLE failure (k text NOT NULL, kind text NOT NULL, attempt int NOT NULL, fail int NOT NULL, error text NOT NULL);
+CREATE TABLE failure (
+  k text NOT NULL, kind text NOT NULL, attempt int NOT NULL, fail int NOT NULL, error text NOT NULL);
 CREATE FUNCTION failed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO public.failure VALUES (NEW.payload ->> 'k', NEW.task_type, NEW.attempt,

@@ -26,9 +26,17 @@ type overlay struct {
 	built   map[string]string // binaries by package
 }
 
+// hook is a change by which the code asks for the text of a statement or of an embedded file.
+type hook struct{ files, from, to string }
+
+var hooks = []hook{
+	{"internal/pg/schema.go", `SQL\(query string\) string \{\n`, "${0}\tquery = mutantlive.Statement(query)\n"},
+	{"schema/*.go", `\b(files|Files)\.ReadFile\(`, "mutantlive.FS{FS: $1}.ReadFile("},
+}
+
 // newOverlay writes the sources. Mutants that do not compile are removed from the code.
 func newOverlay(c *code, cache string) (*overlay, error) {
-	o := &overlay{code: c, dir: filepath.Join(cache, "overlay"), cache: cache, replace: map[string]string{}, built: map[string]string{}}
+	o := &overlay{code: c, dir: filepath.Join(cache, strings.ReplaceAll(strings.Trim(c.root, "/"), "/", "-")), cache: cache, replace: map[string]string{}, built: map[string]string{}}
 	packages, err := list("./...")
 	if err != nil {
 		return nil, err
@@ -40,24 +48,39 @@ func newOverlay(c *code, cache string) (*overlay, error) {
 			}
 		}
 	}
-	for _, at := range []struct{ place, from, to string }{
-		{"internal/pg/schema.go", `(SQL\(query string\) string \{\n)`, "$1\tquery = mutantlive.Statement(query)\n"},
-		{"schema/files.go", `(?s)var Files embed\.FS(.*)`, "var embedded embed.FS\n\nvar Files = mutantlive.FS{embedded}\n$1"},
-	} {
-		path := filepath.Join(o.root, at.place)
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		changed := regexp.MustCompile(at.from).ReplaceAllString(string(text), at.to)
-		if changed == string(text) {
-			return nil, fmt.Errorf("%s has no %s", at.place, at.from)
-		}
-		if err := o.write(path, regexp.MustCompile(`(?m)^package \w+`).ReplaceAllString(changed, "${0}"+importLive)); err != nil {
+	for _, h := range hooks {
+		if err := o.writeHook(h); err != nil {
 			return nil, err
 		}
 	}
 	return o, o.compile()
+}
+
+// writeHook changes the files that have the text; one at least has it.
+func (o *overlay) writeHook(h hook) error {
+	paths, err := filepath.Glob(filepath.Join(o.root, h.files))
+	if err != nil {
+		return err
+	}
+	from, name, found := regexp.MustCompile(h.from), regexp.MustCompile(`(?m)^package \w+`), false
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if strings.HasSuffix(path, "_test.go") || !from.Match(text) {
+			continue
+		}
+		found = true
+		changed := from.ReplaceAllString(string(text), h.to)
+		if err := o.write(path, name.ReplaceAllString(changed, "${0}"+importLive)); err != nil {
+			return err
+		}
+	}
+	if !found {
+		return fmt.Errorf("no file of %s has %s", h.files, h.from)
+	}
+	return nil
 }
 
 // writeTests has the tests of a file say when they begin and go on.

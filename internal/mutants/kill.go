@@ -14,12 +14,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/txoutbox/outbox/internal/devpg"
 	"github.com/txoutbox/outbox/internal/mutants/live"
 )
 
 const (
-	killers = 3               // recorded at most
-	grace   = 3 * time.Second // after the first one, for others
+	killers     = 3               // recorded at most
+	grace       = 3 * time.Second // after the first one, for others
+	firstTests  = 12              // run at once; then five times as many
+	serverKills = 25              // mutants for one server, as tests that are killed leave their databases
 )
 
 // testRun is a run of the tests of a package.
@@ -29,7 +32,7 @@ type testRun struct {
 	config   live.Config
 	parallel int
 	timeout  time.Duration
-	env      []string
+	server   string // URL
 }
 
 // run runs tests and returns their output. It ends soon after failed has returned true for a line.
@@ -56,7 +59,7 @@ func (o *overlay) run(ctx context.Context, t testRun, failed func(line string) b
 	}
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Dir = filepath.Join(o.root, t.place)
-	cmd.Env = append(append(os.Environ(), live.Env+"="+name), t.env...)
+	cmd.Env = append(os.Environ(), live.Env+"="+name, "OUTBOX_TEST_POSTGRES=url", "OUTBOX_TEST_DATABASE_URL="+t.server)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -87,7 +90,7 @@ func (o *overlay) run(ctx context.Context, t testRun, failed func(line string) b
 func (o *overlay) kill(ctx context.Context, m *mutant, r *reach, most int) (by []string, ran int, err error) {
 	tests := r.reaching(m)
 	tests = tests[:min(len(tests), most)]
-	for size := 8; len(tests) > 0 && len(by) == 0; size *= 5 {
+	for size := firstTests; len(tests) > 0 && len(by) == 0; size *= 5 {
 		batch := tests[:min(size, len(tests))]
 		tests = tests[len(batch):]
 		var places []string
@@ -127,7 +130,7 @@ func (o *overlay) attack(ctx context.Context, m *mutant, place string, names []s
 	} else if m.name == "" {
 		c.Go = m.number
 	}
-	run := testRun{place: place, names: names, config: c, parallel: 4, timeout: time.Duration(5*expected*float64(time.Second)) + time.Minute}
+	run := testRun{place: place, names: names, config: c, parallel: 4, server: o.server, timeout: time.Duration(5*expected*float64(time.Second)) + time.Minute}
 	out, err := o.run(ctx, run, func(line string) bool {
 		return strings.HasPrefix(line, "--- FAIL: ") || strings.HasPrefix(line, "panic: ")
 	})
@@ -181,7 +184,22 @@ func unfinished(out string) (names []string) {
 
 // attackAll runs the mutants and adds the results to the file as they come.
 func (o *overlay) attackAll(ctx context.Context, chosen []*mutant, r *reach, res *results, most int) error {
+	var server *devpg.Server
+	stop := func() {
+		if server != nil {
+			server.Close()
+		}
+	}
+	defer func() { stop() }()
 	for i, m := range chosen {
+		if i%serverKills == 0 {
+			stop()
+			var err error
+			if server, err = newServer(ctx); err != nil {
+				return err
+			}
+			o.server = server.URL()
+		}
 		began := time.Now()
 		by, ran, err := o.kill(ctx, m, r, most)
 		if err != nil {

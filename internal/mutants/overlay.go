@@ -24,6 +24,7 @@ type overlay struct {
 	cache   string // of what tests reach
 	replace map[string]string
 	built   map[string]string // binaries by package
+	server  string            // URL of the tests' PostgreSQL
 }
 
 // hook is a change by which the code asks for the text of a statement or of an embedded file.

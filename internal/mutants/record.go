@@ -130,8 +130,7 @@ var (
 
 // record runs all tests of the packages, one at a time.
 func (o *overlay) record(ctx context.Context, r *reach, places []string) error {
-	server, err := devpg.Open(ctx, nil, devpg.WithLocal(), devpg.WithMemory(), devpg.WithSettings(map[string]string{
-		"fsync": "off", "log_line_prefix": "%n ", "log_min_error_statement": "panic", "log_error_verbosity": "terse"}))
+	server, err := newServer(ctx)
 	if err != nil {
 		return err
 	}
@@ -156,7 +155,7 @@ func (o *overlay) record(ctx context.Context, r *reach, places []string) error {
 		name := filepath.Join(o.dir, "record")
 		os.Remove(name)
 		run := testRun{place: place, config: live.Config{Record: name, Files: files}, parallel: 1, timeout: 30 * time.Minute,
-			env: []string{"OUTBOX_TEST_POSTGRES=url", "OUTBOX_TEST_DATABASE_URL=" + server.URL()}}
+			server: server.URL()}
 		out, err := o.run(ctx, run, nil)
 		if err != nil {
 			return err
@@ -184,6 +183,12 @@ func (o *overlay) record(ctx context.Context, r *reach, places []string) error {
 		}
 	}
 	return nil
+}
+
+// newServer is a server for the tests, whose log says which functions are called.
+func newServer(ctx context.Context) (*devpg.Server, error) {
+	return devpg.Open(ctx, nil, devpg.WithLocal(), devpg.WithMemory(), devpg.WithSettings(map[string]string{
+		"fsync": "off", "log_line_prefix": "%n ", "log_min_error_statement": "panic", "log_error_verbosity": "terse"}))
 }
 
 // logOf is the file of the server's log, which is beside its data.

@@ -20,7 +20,8 @@
 //	live/        switches one of them on, in the process of the tests; and records what tests reach
 //	record.go    which tests reach which code: a run of each package, one test at a time, kept in the
 //	             user's cache directory; functions of the schema say so in the server's log
-//	kill.go      runs the tests that reach a mutant, the fastest first, until one fails
+//	kill.go      runs the tests that reach a mutant until one fails: those first that kill others of its
+//	             function, then those of its package, then the fastest ones
 //	results.go   the file of results
 //
 // One binary of tests has all mutants, since linking takes longer than most tests. A mutant is

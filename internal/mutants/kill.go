@@ -87,8 +87,8 @@ func (o *overlay) run(ctx context.Context, t testRun, failed func(line string) b
 
 // kill returns the tests that fail with the mutant, the fastest ones first; none if it survives
 // as many tests as allowed.
-func (o *overlay) kill(ctx context.Context, m *mutant, r *reach, most int) (by []string, ran int, err error) {
-	tests := r.reaching(m)
+func (o *overlay) kill(ctx context.Context, m *mutant, r *reach, first []string, most int) (by []string, ran int, err error) {
+	tests := r.reaching(m, first)
 	tests = tests[:min(len(tests), most)]
 	for size := firstTests; len(tests) > 0 && len(by) == 0; size *= 5 {
 		batch := tests[:min(size, len(tests))]
@@ -201,11 +201,11 @@ func (o *overlay) attackAll(ctx context.Context, chosen []*mutant, r *reach, res
 			o.server = server.URL()
 		}
 		began := time.Now()
-		by, ran, err := o.kill(ctx, m, r, most)
+		by, ran, err := o.kill(ctx, m, r, res.killers(functionOf(m.id())), most)
 		if err != nil {
 			return err
 		}
-		verdict := "killed by " + strings.Join(by, ", ")
+		verdict := killedBy + strings.Join(by, ", ")
 		switch {
 		case ran == 0:
 			verdict = unreached

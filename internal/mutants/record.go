@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -39,9 +40,10 @@ func functionOf(id string) string {
 	return strings.Join(parts[:min(2, len(parts))], " | ")
 }
 
-// reaching are the tests that reach a mutant, the fastest first. Nothing says which ones reach a
+// reaching are the tests that reach a mutant: the given ones first, then those of its package, then
+// the fastest ones. Nothing says which ones reach a
 // view, or a function in SQL, so all tests of the schema may.
-func (r *reach) reaching(m *mutant) (out []test) {
+func (r *reach) reaching(m *mutant, first []string) (out []test) {
 	keys := []string{m.id(), functionOf(m.id())}
 	if m.name != "" {
 		keys = []string{m.name}
@@ -63,13 +65,19 @@ func (r *reach) reaching(m *mutant) (out []test) {
 			}
 		}
 	}
-	took := func(t test) float64 { return r.Took[t.Package][t.Name] }
 	out = slices.DeleteFunc(out, func(t test) bool { _, passed := r.Took[t.Package][t.Name]; return !passed })
-	slices.SortFunc(out, func(a, b test) int {
-		if ta, tb := took(a), took(b); ta != tb {
-			return int(1e6*ta) - int(1e6*tb)
+	rank := func(t test) int {
+		switch {
+		case slices.Contains(first, t.String()):
+			return 0
+		case t.Package == strings.TrimSuffix(m.file, "/"+filepath.Base(m.file)):
+			return 1
 		}
-		return strings.Compare(a.String(), b.String())
+		return 2
+	}
+	slices.SortFunc(out, func(a, b test) int {
+		took := r.Took[a.Package][a.Name] - r.Took[b.Package][b.Name]
+		return cmp.Or(rank(a)-rank(b), int(1000*took), strings.Compare(a.String(), b.String()))
 	})
 	return out
 }

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// Verdicts, beside "killed by …" and those that a reader of the code writes: "equivalent: …".
+// Verdicts. A reader of the code writes those that begin with equivalent.
 const (
+	killedBy   = "killed by "
 	survives   = "survives"
 	unreached  = "survives: no test reaches it"
 	equivalent = "equivalent: "
@@ -41,6 +42,16 @@ func readResults(path string) (*results, error) {
 		}
 	}
 	return r, nil
+}
+
+// killers are the tests that kill other mutants of a function.
+func (r *results) killers(function string) (out []string) {
+	for id, verdict := range r.of {
+		if names, killed := strings.CutPrefix(verdict, killedBy); killed && functionOf(id) == function {
+			out = append(out, strings.Split(names, ", ")...)
+		}
+	}
+	return out
 }
 
 // set notes a verdict in the file. A reason that was given for a survivor stays.

@@ -141,12 +141,13 @@ func TestTheLastDefinitionOfAFunctionCounts(t *testing.T) {
 	function := func(body string) string {
 		return "CREATE OR REPLACE FUNCTION outbox.f(a int) RETURNS int\nLANGUAGE plpgsql AS $$" + body + "$$;\n"
 	}
-	texts := map[string]string{"1": function("old"), "2": "CREATE VIEW outbox.v AS SELECT 1;\n" + function("new")}
+	const others = "CREATE FUNCTION outbox.g() RETURNS int LANGUAGE sql\nRETURN 1 + 1;\nCREATE VIEW outbox.v AS SELECT 1;\n"
+	texts := map[string]string{"1": function("old"), "2": others + function("new")}
 	var got []string
 	for _, b := range bodies([]string{"1", "2"}, texts) {
 		got = append(got, b.name+" "+b.file+" "+texts[b.file][b.from:b.to])
 	}
-	if want := []string{"v 2  AS SELECT 1", "f 2 new"}; !slices.Equal(got, want) {
+	if want := []string{"g 2  1 + 1", "v 2  SELECT 1", "f 2 new"}; !slices.Equal(got, want) {
 		t.Errorf("the bodies are %q, want %q", got, want)
 	}
 }

@@ -262,21 +262,36 @@ type sqlBody struct {
 	from, to int
 }
 
-var sqlBodies = regexp.MustCompile(`(?s)CREATE (?:OR REPLACE )?(?:FUNCTION|PROCEDURE) outbox\.(\w+)\s*\(.*?\$\$(.*?)\$\$|` +
-	`CREATE (?:OR REPLACE )?VIEW outbox\.(\w+)(.*?);\n`)
+var (
+	sqlObject = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?(FUNCTION|PROCEDURE|VIEW) outbox\.(\w+)`)
+	sqlCreate = regexp.MustCompile(`(?m)^CREATE `)
+	sqlQuoted = regexp.MustCompile(`(?s)\$\$(.*)\$\$`)
+	sqlReturn = regexp.MustCompile(`(?s)\bRETURN\b(.*?);\n`)
+	sqlSelect = regexp.MustCompile(`(?s)\bAS\b(.*?);\n`)
+)
 
 // bodies are those of a schema's files, in the order of their application: the last definition of
 // each counts.
 func bodies(files []string, texts map[string]string) (out []sqlBody) {
 	for _, file := range files {
 		text := texts[file]
-		for _, at := range sqlBodies.FindAllStringSubmatchIndex(text, -1) {
-			var b sqlBody
-			if at[2] >= 0 {
-				b = sqlBody{text[at[2]:at[3]], file, at[4], at[5]}
-			} else {
-				b = sqlBody{text[at[6]:at[7]], file, at[8], at[9]}
+		for _, at := range sqlObject.FindAllStringSubmatchIndex(text, -1) {
+			rest := text[at[1]:]
+			if next := sqlCreate.FindStringIndex(rest); next != nil {
+				rest = rest[:next[0]]
 			}
+			within := sqlQuoted.FindStringSubmatchIndex(rest)
+			switch {
+			case within != nil:
+			case text[at[2]:at[3]] == "VIEW":
+				within = sqlSelect.FindStringSubmatchIndex(rest)
+			default:
+				within = sqlReturn.FindStringSubmatchIndex(rest)
+			}
+			if within == nil {
+				continue
+			}
+			b := sqlBody{text[at[4]:at[5]], file, at[1] + within[2], at[1] + within[3]}
 			out = slices.DeleteFunc(out, func(o sqlBody) bool { return o.name == b.name })
 			out = append(out, b)
 		}

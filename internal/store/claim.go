@@ -174,6 +174,9 @@ func (s *Store) claim(ctx context.Context, conn pg.Exclusive, t ClaimTx, m claim
 		r, text := &Row{TaskType: t.TaskType, Max: t.MaxAttempts}, pg.Text(values[0])
 		if m.group {
 			r.Place, text, _ = strings.Cut(text, "\x1f")
+			if slices.ContainsFunc(c.Rows[:found], func(o *Row) bool { return o.Place == r.Place }) {
+				return nil // locked by the statement before, near the pivot
+			}
 		}
 		c.Rows = append(c.Rows, r)
 		c.XID, err = r.FromText(text)

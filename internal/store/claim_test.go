@@ -1,0 +1,160 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/txoutbox/outbox/internal/pg"
+	"github.com/txoutbox/outbox/internal/plan"
+)
+
+// claimKinds claim tasks of the type T in a transaction, in each way that a handler's kind does.
+var claimKinds = map[string]func(context.Context, *Store, *sql.Tx, ClaimNext) (Claimed, error){
+	"Tx or Batch": func(ctx context.Context, s *Store, tx *sql.Tx, n ClaimNext) (Claimed, error) {
+		return s.Claim(ctx, pg.Within(tx), claimTx(false), n)
+	},
+	"group": func(ctx context.Context, s *Store, tx *sql.Tx, n ClaimNext) (Claimed, error) {
+		return s.Claim(ctx, pg.Within(tx), claimTx(true), n)
+	},
+	"Leased": func(ctx context.Context, s *Store, tx *sql.Tx, n ClaimNext) (Claimed, error) {
+		l := LeaseNext{Limit: n.Limit, Watermark: n.Watermark, Due: n.Due}
+		if n.Pivot != nil {
+			l.Pivots, l.Lead = []plan.Position{*n.Pivot}, n.Limit
+		}
+		return s.LeaseWithin(ctx, tx, LeaseTerms{TaskType: "T", Length: time.Minute, Token: aToken}, l)
+	},
+}
+
+const aToken = "00000000-0000-4000-8000-000000000001"
+
+func claimTx(group bool) ClaimTx {
+	return ClaimTx{TaskType: "T", Group: group, Timeout: time.Minute, Idle: time.Minute, Savepoint: "handler"}
+}
+
+// claimedIDs are the tasks that a claim takes. The claim is rolled back.
+func claimedIDs(t *testing.T, s *Store, db *sql.DB, before string, claim func(context.Context, *sql.Tx) (Claimed, error)) []int64 {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.Exec(before); err != nil {
+		t.Fatalf("%s: %v", before, err)
+	}
+	c, err := claim(t.Context(), tx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return IDs(c.Rows)
+}
+
+func insertTasks(t *testing.T, db *sql.DB, values string) {
+	t.Helper()
+	if _, err := db.Exec(`INSERT INTO outbox.task (task_type, priority, attempt, run_at) VALUES ` + values); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAClaimTakesOnlyReadyTasksOfItsTypeThatNobodyHolds(t *testing.T) {
+	t.Parallel()
+	s, db := newStore(t)
+	insertTasks(t, db, `('T', 0, 0, now())`)
+	held, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback() }()
+	first := &plan.Position{TaskID: 1}
+	far := &plan.Position{TaskID: -1000} // the probe of a range of ids finds nothing
+	starts := map[string]ClaimNext{
+		"the start": {}, "a watermark": {Watermark: first}, "a far watermark": {Watermark: far},
+		"a pivot": {Pivot: first}, "a far pivot": {Pivot: far}, "due time": {Due: &plan.DueStart},
+	}
+	check := func(reason, change string, want []int64) {
+		t.Helper()
+		for kind, claim := range claimKinds {
+			for start, n := range starts {
+				for n.Limit = 1; n.Limit <= 2; n.Limit++ {
+					got := claimedIDs(t, s, db, change, func(ctx context.Context, tx *sql.Tx) (Claimed, error) { return claim(ctx, s, tx, n) })
+					if !slices.Equal(got, want) {
+						t.Errorf("%s, a claim of %d, %s, from %s: took %v, want %v", reason, n.Limit, kind, start, got, want)
+					}
+				}
+			}
+		}
+		got := claimedIDs(t, s, db, change, func(ctx context.Context, tx *sql.Tx) (Claimed, error) {
+			return s.ClaimOne(ctx, pg.Within(tx), claimTx(false), 1)
+		})
+		if !slices.Equal(got, want) {
+			t.Errorf("%s, a claim by id: took %v, want %v", reason, got, want)
+		}
+	}
+	for reason, change := range map[string]string{
+		"another type": `task_type = 'OTHER'`,
+		"scheduled":    `state = 'scheduled'`,
+		"leased":       `state = 'leased', relay_id = '` + aToken + `', lease_token = '` + aToken + `'`,
+		"waiting":      `state = 'waiting', ordering_key = 'k'`,
+	} {
+		check(reason, `UPDATE outbox.task SET `+change, nil)
+	}
+	check("paused", `INSERT INTO outbox.task_type (task_type, paused) VALUES ('T', true)`, nil)
+	check("another type is paused", `INSERT INTO outbox.task_type (task_type, paused) VALUES ('OTHER', true), ('T', false)`, []int64{1})
+	if _, err := held.Exec(`SELECT FROM outbox.task FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	check("locked", `SET LOCAL lock_timeout = '5s'`, nil)
+}
+
+func TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder(t *testing.T) {
+	t.Parallel()
+	s, db := newStore(t)
+	insertTasks(t, db, `('T', 1, 0, '2020-01-01'), ('T', 0, 1, '2020-01-02'), ('T', 0, 0, '2020-01-03'), ('T', 0, 0, '2020-01-04'),
+		('OTHER', 0, 0, '2020-01-01')`)
+	at := func(priority, attempt int, id int64) *plan.Position {
+		return &plan.Position{Priority: priority, Attempt: attempt, TaskID: id}
+	}
+	due := func(day int, id int64) *plan.Due {
+		return &plan.Due{RunAt: time.Date(2020, 1, day, 0, 0, 0, 0, time.UTC).UnixMicro(), TaskID: id}
+	}
+	for _, c := range []struct {
+		from ClaimNext
+		want []int64 // of these the first Limit are claimed
+	}{
+		{ClaimNext{}, []int64{3, 4, 2, 1}},
+		{ClaimNext{Watermark: at(0, 0, 3)}, []int64{3, 4, 2, 1}},
+		{ClaimNext{Watermark: at(0, 0, 4)}, []int64{4, 2, 1}},
+		{ClaimNext{Watermark: at(0, 0, 5)}, []int64{2, 1}},
+		{ClaimNext{Watermark: at(0, 1, 2)}, []int64{2, 1}},
+		{ClaimNext{Watermark: at(0, 1, 3)}, []int64{1}},
+		{ClaimNext{Watermark: at(1, 0, 2)}, nil},
+		{ClaimNext{Due: due(1, 1)}, []int64{1, 2, 3, 4}},
+		{ClaimNext{Due: due(1, 2)}, []int64{2, 3, 4}},
+		{ClaimNext{Due: due(3, 0)}, []int64{3, 4}},
+		{ClaimNext{Pivot: at(0, 0, 4)}, []int64{4, 2, 3, 1}}, // up to the pivot's priority, then from the start
+		{ClaimNext{Pivot: at(0, 1, 2)}, []int64{2, 3, 4, 1}},
+		{ClaimNext{Pivot: at(0, 0, 4), Watermark: at(0, 1, 0)}, []int64{4, 2, 1}},
+		{ClaimNext{Pivot: at(0, 1, 3), Watermark: at(0, 0, 4)}, []int64{4, 2, 1}},
+	} {
+		for kind, claim := range claimKinds {
+			for n := 1; n <= 5; n++ {
+				from := c.from
+				from.Limit = n
+				want := slices.Clone(c.want[:min(n, len(c.want))])
+				slices.Sort(want)
+				got := claimedIDs(t, s, db, `SELECT 1`, func(ctx context.Context, tx *sql.Tx) (Claimed, error) { return claim(ctx, s, tx, from) })
+				slices.Sort(got)
+				if kind == "group" && c.from.Pivot != nil && n > 2 { // it may take fewer, but none twice
+					got, want = slices.Compact(slices.Clone(got)), got
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("%s, a claim of %d from %s: took %v, want %v", kind, n, fmt.Sprintf("%+v %+v %+v", c.from.Pivot, c.from.Watermark, c.from.Due), got, want)
+				}
+			}
+		}
+	}
+}

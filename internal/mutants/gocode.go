@@ -194,7 +194,7 @@ func (f *goFile) simple(s ast.Stmt) bool {
 		c, ok := s.X.(*ast.CallExpr)
 		return ok && !slices.Contains(unchanged, called(c))
 	case *ast.DeferStmt:
-		return !slices.Contains(unchanged, called(s.Call))
+		return !slices.Contains(unchanged, called(s.Call)) && called(s.Call) != "Stop" // of a timer
 	case *ast.AssignStmt:
 		return s.Tok != token.DEFINE && f.raw(s.Lhs[0]) != "_"
 	case *ast.IncDecStmt, *ast.SendStmt, *ast.GoStmt:
@@ -215,12 +215,14 @@ func called(c *ast.CallExpr) string {
 
 // depends reports whether the order of two statements may matter.
 func (f *goFile) depends(a, b ast.Stmt) bool {
-	names := func(s ast.Stmt, all bool) map[types.Object]bool {
+	names := func(s ast.Stmt) map[types.Object]bool {
 		out := map[types.Object]bool{}
 		ast.Inspect(s, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.CallExpr:
-				out[nil] = true
+				if fn := f.info.Types[n.Fun]; !fn.IsBuiltin() && !fn.IsType() {
+					out[nil] = true
+				}
 			case *ast.Ident:
 				if v, ok := f.info.Uses[n].(*types.Var); ok {
 					out[v] = true
@@ -243,7 +245,7 @@ func (f *goFile) depends(a, b ast.Stmt) bool {
 		}
 		return out
 	}
-	inA, inB := names(a, true), names(b, true)
+	inA, inB := names(a), names(b)
 	if inA[nil] || inB[nil] {
 		return true
 	}

@@ -10,65 +10,90 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sethvargo/go-retry"
 	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/admin"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/relaytest"
 	"github.com/txoutbox/outbox/relay"
 	"github.com/txoutbox/outbox/schema"
 )
 
 type number struct{ N int }
 
-// calls are those of the library. Who may do what in docs/security.md is this table.
+// call is the try of a right by a role: in a transaction, which tx and client are of and which is
+// rolled back, or on the pool.
+type call struct {
+	ctx    context.Context
+	g      *granted
+	db     *sql.DB
+	tx     *sql.Tx // nil on the pool
+	client *admin.Client
+	in     outbox.Option
+}
+
+func (r right) try(ctx context.Context, g *granted, db *sql.DB) error {
+	client, err := admin.New(db, admin.Options{Schema: g.schema, Actor: "ada", Tool: "test"})
+	if err != nil {
+		return err
+	}
+	c := call{ctx: ctx, g: g, db: db, client: client, in: outbox.Schema(g.schema)}
+	if r.commits {
+		return r.do(c)
+	}
+	if c.tx, err = db.BeginTx(ctx, nil); err != nil {
+		return err
+	}
+	defer func() { _ = c.tx.Rollback() }()
+	c.client = client.In(c.tx)
+	return r.do(c)
+}
+
+// last is the error that a call has returned behind its other results.
+func last(results ...any) error {
+	err, _ := results[len(results)-1].(error)
+	return err
+}
+
+const (
+	everyone  = "owner enqueuer worker viewer operator"
+	enqueuers = "owner enqueuer worker"
+	// Operators write what redrive writes, too: by an INSERT into the table of tasks.
+	writers   = "owner enqueuer worker operator"
+	viewers   = "owner worker viewer operator"
+	operators = "owner worker operator"
+	workers   = "owner worker"
+)
+
+// calls are those of the library. The right to each in docs/security.md is this table.
 func calls() []right {
-	inTx := func(name, may string, do func(ctx context.Context, tx *sql.Tx, name string) error) right {
-		return right{name, may, false, func(ctx context.Context, g *granted, db *sql.DB) error {
-			return rolledBack(ctx, db, func(tx *sql.Tx) error { return do(ctx, tx, g.schema) })
+	enqueue := func(name, may string, opts ...outbox.Option) right {
+		return right{name, may, false, func(c call) error {
+			return last(outbox.Enqueue(c.ctx, c.tx, "A", number{1}, append(slices.Clone(opts), c.in)...))
 		}}
 	}
-	// What is written by an INSERT into the table of tasks an operator may write as well, as redrive does.
-	const enqueuers, writers = "owner enqueuer worker", "owner enqueuer worker operator"
-	enqueue := func(name, may string, opts ...outbox.Option) right {
-		return inTx(name, may, func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := outbox.Enqueue(ctx, tx, "A", number{1}, append(slices.Clone(opts), outbox.Schema(in))...)
-			return err
-		})
-	}
 	many := func(name, may string, opts ...outbox.Option) right {
-		return inTx(name, may, func(ctx context.Context, tx *sql.Tx, in string) error {
+		return right{name, may, false, func(c call) error {
 			tasks := make([]outbox.NewTask, 5)
 			for i := range tasks {
-				tasks[i] = outbox.NewTask{Type: "A", Payload: number{i}, Options: []outbox.Option{outbox.Schema(in)}}
+				tasks[i] = outbox.NewTask{Type: "A", Payload: number{i}, Options: []outbox.Option{c.in}}
 			}
 			tasks[4].Options = append(tasks[4].Options, opts...)
-			_, err := outbox.EnqueueMany(ctx, tx, tasks)
-			return err
-		})
+			return last(outbox.EnqueueMany(c.ctx, c.tx, tasks))
+		}}
 	}
 	all := []outbox.Option{outbox.After(time.Hour), outbox.Priority(1), outbox.MaxAttempts(2), outbox.Timeout(time.Second),
 		outbox.Headers(map[string]string{"k": "v"}), outbox.OrderedBy("o"), outbox.SkipFailed()}
 	keyed := append(slices.Clone(all), outbox.Unique("new"))
-	letters := admin.Filter{Type: "A"}
-	onDB := func(name, may string, do func(ctx context.Context, db *sql.DB, in string) error) right {
-		return right{name, may, true, func(ctx context.Context, g *granted, db *sql.DB) error { return do(ctx, db, g.schema) }}
-	}
-	const everyone = "owner enqueuer worker viewer operator"
-	client := func(db *sql.DB, in string) *admin.Client {
-		c, err := admin.New(db, admin.Options{Schema: in, Actor: "ada", Tool: "test"})
-		if err != nil {
-			panic(err)
-		}
-		return c
-	}
-	adminIn := func(name, may string, do func(ctx context.Context, c *admin.Client) error) right {
-		return right{name, may, false, func(ctx context.Context, g *granted, db *sql.DB) error {
-			return rolledBack(ctx, db, func(tx *sql.Tx) error { return do(ctx, client(db, g.schema).In(tx)) })
-		}}
-	}
-	adminOn := func(name, may string, do func(ctx context.Context, c *admin.Client) error) right {
-		return right{name, may, true, func(ctx context.Context, g *granted, db *sql.DB) error { return do(ctx, client(db, g.schema)) }}
-	}
+	reschedule := []outbox.Option{outbox.Unique("taken", outbox.UntilDone()), outbox.OnConflict(outbox.Reschedule),
+		outbox.After(time.Hour)}
+	adopt := admin.AdoptOptions{KeepID: true, Environment: "staging"}
+	letters, searched := admin.Filter{Type: "A"}, admin.Filter{Error: "o", Type: "A"}
+	one, two := admin.Filter{IDs: []int64{1004}}, admin.Filter{IDs: []int64{1005}}
+	counts := admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectSequences, admin.DefectCounts}}
+	rest := admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectCounts, admin.DefectUniqueKeys,
+		admin.DefectOrderingKeys,
+		admin.DefectLeases, admin.DefectLeftovers}}
+	page := admin.Page{Limit: 1, Look: 1}
 	return []right{
 		enqueue("Enqueue", enqueuers),
 		enqueue("Enqueue with all options", writers, all...),
@@ -76,177 +101,144 @@ func calls() []right {
 		enqueue("Enqueue with a unique key and all options", enqueuers, keyed...),
 		enqueue("Enqueue with a taken key", enqueuers, outbox.Unique("taken"), outbox.OnConflict(outbox.Skip)),
 		enqueue("Enqueue with Replace", enqueuers, outbox.Unique("taken"), outbox.OnConflict(outbox.Replace)),
-		enqueue("Enqueue with Reschedule", enqueuers, outbox.Unique("taken", outbox.UntilDone()), outbox.OnConflict(outbox.Reschedule), outbox.After(time.Hour)),
+		enqueue("Enqueue with Reschedule", enqueuers, reschedule...),
 		enqueue("Enqueue with UniquePayload", enqueuers, outbox.UniquePayload()),
 		enqueue("Enqueue with UniquePayload UntilDone", enqueuers, outbox.UniquePayload(outbox.UntilDone())),
-		many("EnqueueMany", writers), many("EnqueueMany with all options", writers, all...), many("EnqueueMany with keys", enqueuers, keyed...),
-		inTx("Cancel", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			for id, want := range map[int64]outbox.CancelResult{1001: outbox.Canceled, 1003: outbox.CancelRequested, 9999: outbox.NotFound} {
-				if got, err := outbox.Cancel(ctx, tx, id, outbox.Schema(in)); err != nil || got != want {
-					return errors.Join(err, errors.New("cancel: "+got.String()))
-				}
-			}
-			return nil
-		}),
-		inTx("RunNow", "owner worker operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			for id, want := range map[int64]bool{1007: true, 1001: false, 1003: false, 9999: false} {
-				if got, err := outbox.RunNow(ctx, tx, id, outbox.Schema(in)); err != nil || got != want {
-					return errors.Join(err, fmt.Errorf("task %d: RunNow: %v", id, got))
-				}
-			}
-			return nil
-		}),
-		inTx("Stats", "owner worker viewer operator", func(ctx context.Context, tx *sql.Tx, in string) error {
-			_, err := outbox.Stats(ctx, tx, outbox.Schema(in))
-			return err
-		}),
-		adminIn("PauseType and ResumeType", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
-			return errors.Join(c.PauseType(ctx, "A"), c.ResumeType(ctx, "A"))
-		}),
-		adminIn("Client.Cancel and Client.RunNow", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
-			_, _, err1 := c.Cancel(ctx, 1001, 1003, 9999)
-			_, err2 := c.RunNow(ctx, 1007, 9999)
-			return errors.Join(err1, err2)
-		}),
-		adminIn("Task and Tasks", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
-			for id, state := range map[int64]admin.State{1001: admin.Ready, 1003: admin.Leased, 1004: admin.Dead, 1006: admin.Finished, 1007: admin.Scheduled} {
-				if got, err := c.Task(ctx, id); err != nil || got.State != state {
-					return errors.Join(err, fmt.Errorf("task %d is %s", id, got.State))
-				}
-			}
-			for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Leased, admin.Waiting, admin.Dead, admin.Finished} {
-				_, next, err := c.Tasks(ctx, "A", state, admin.Page{Limit: 1})
-				if err == nil && next != "" {
-					_, _, err = c.Tasks(ctx, "A", state, admin.Page{After: next, Limit: 1})
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		}),
-		adminIn("Relays, Types, Schedules and Samples", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
-			_, err1 := c.Relays(ctx)
-			_, err2 := c.Types(ctx)
-			_, err3 := c.Schedules(ctx)
-			_, err4 := c.Samples(ctx, "", time.Hour)
-			return errors.Join(err1, err2, err3, err4)
-		}),
-		adminIn("Origin", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.Origin(ctx)
-			return err
-		}),
-		adminIn("Adopt", "owner operator", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.Adopt(ctx, admin.AdoptOptions{KeepID: true, Environment: "staging"})
-			return err
-		}),
-		adminIn("Secrets of a dead letter", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.Secrets(ctx, 1004)
-			return err
-		}),
-		adminIn("Secrets of a task that waits", "owner worker", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.Secrets(ctx, 1001)
-			return err
-		}),
-		adminIn("Secrets of a finished task", "owner worker", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.Secrets(ctx, 1006)
-			return err
-		}),
-		adminIn("WriteAudit", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.WriteAudit(ctx, admin.Entry{Action: "try"})
-			return err
-		}),
-		adminIn("TaskAudit", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.TaskAudit(ctx, 1)
-			return err
-		}),
-		adminIn("Audit", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
-			_, _, err := c.Audit(ctx, admin.Page{})
-			return err
-		}),
-		adminIn("DeadLetters and CountDeadLetters", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
-			_, next, err1 := c.DeadLetters(ctx, letters, admin.Page{Limit: 1})
-			searched := admin.Filter{Error: "x", Reason: admin.ReasonHandler}
-			_, _, err2 := c.DeadLetters(ctx, searched, admin.Page{After: next, Look: 1})
-			_, _, err3 := c.CountDeadLetters(ctx, letters, admin.Page{})
-			_, _, err4 := c.CountDeadLetters(ctx, searched, admin.Page{After: next, Look: 1})
-			return errors.Join(err1, err2, err3, err4)
-		}),
-		adminIn("Redrive", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
-			_, _, err1 := c.Redrive(ctx, admin.Filter{IDs: []int64{1004}}, admin.Page{})
-			_, _, err2 := c.Redrive(ctx, admin.Filter{Error: "o", Type: "A"}, admin.Page{Limit: 1, Look: 1})
-			_, _, err3 := c.RedriveWithoutKey(ctx, admin.Filter{IDs: []int64{1005}}, admin.Page{})
-			return errors.Join(err1, err2, err3)
-		}),
-		adminIn("Purge", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
-			_, _, err := c.Purge(ctx, admin.Filter{Error: "o", Type: "A"}, admin.Page{Limit: 1, Look: 1})
-			return err
-		}),
-		adminOn("EveryPage of Redrive", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
-			n, _, err := c.EveryPage(ctx, c.Redrive, letters, 0)
-			if err == nil && n != 2 {
-				return errors.New("EveryPage did not move both")
-			}
-			return err
-		}),
-		adminOn("EveryPage of Purge", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
-			_, _, err := c.EveryPage(ctx, c.Purge, letters, 0)
-			return err
-		}),
-		adminOn("HandBack", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
-			n, err := c.HandBack(ctx, "00000000-0000-0000-0000-000000000001")
-			if err == nil && n != 1 {
-				return errors.New("HandBack found no task")
-			}
-			return err
-		}),
-		adminOn("PauseSchedule and ResumeSchedule", "owner worker operator", func(ctx context.Context, c *admin.Client) error {
-			return errors.Join(c.PauseSchedule(ctx, "nightly"), c.ResumeSchedule(ctx, "nightly"))
-		}),
-		adminOn("RemoveSchedule", "owner worker operator", func(ctx context.Context, c *admin.Client) error { return c.RemoveSchedule(ctx, "nightly") }),
-		{"RunOnce", "owner worker", true, func(ctx context.Context, g *granted, db *sql.DB) error {
-			if _, err := g.admin.ExecContext(ctx, g.sql(`TRUNCATE outbox.task, outbox.dead_task`)); err != nil {
+		many("EnqueueMany", writers),
+		many("EnqueueMany with all options", writers, all...),
+		many("EnqueueMany with keys", enqueuers, keyed...),
+		{"Cancel", operators, false, cancels},
+		{"RunNow", operators, false, runsNow},
+		{"Stats", viewers, false, func(c call) error { return last(outbox.Stats(c.ctx, c.tx, c.in)) }},
+		{"PauseType and ResumeType", operators, false, func(c call) error {
+			return errors.Join(c.client.PauseType(c.ctx, "A"), c.client.ResumeType(c.ctx, "A"))
+		}},
+		{"Client.Cancel", operators, false, func(c call) error { return last(c.client.Cancel(c.ctx, 1001, 1003, 9999)) }},
+		{"Client.RunNow", operators, false, func(c call) error { return last(c.client.RunNow(c.ctx, 1007, 9999)) }},
+		{"Task and Tasks", viewers, false, readsTasks},
+		{"Relays", viewers, false, func(c call) error { return last(c.client.Relays(c.ctx)) }},
+		{"Types", viewers, false, func(c call) error { return last(c.client.Types(c.ctx)) }},
+		{"Schedules", viewers, false, func(c call) error { return last(c.client.Schedules(c.ctx)) }},
+		{"Samples", viewers, false, func(c call) error { return last(c.client.Samples(c.ctx, "", time.Hour)) }},
+		{"Origin", viewers, false, func(c call) error { return last(c.client.Origin(c.ctx)) }},
+		{"Adopt", "owner operator", false, func(c call) error { return last(c.client.Adopt(c.ctx, adopt)) }},
+		{"Secrets of a dead letter", operators, false, func(c call) error { return last(c.client.Secrets(c.ctx, 1004)) }},
+		{"Secrets of a task that waits", workers, false, func(c call) error { return last(c.client.Secrets(c.ctx, 1001)) }},
+		{"Secrets of a finished task", workers, false, func(c call) error { return last(c.client.Secrets(c.ctx, 1006)) }},
+		{"WriteAudit", operators, false, func(c call) error {
+			return last(c.client.WriteAudit(c.ctx, admin.Entry{Action: "try"}))
+		}},
+		{"TaskAudit", viewers, false, func(c call) error { return last(c.client.TaskAudit(c.ctx, 1)) }},
+		{"Audit", viewers, false, func(c call) error { return last(c.client.Audit(c.ctx, admin.Page{})) }},
+		{"DeadLetters", viewers, false, func(c call) error {
+			_, next, err := c.client.DeadLetters(c.ctx, letters, admin.Page{Limit: 1})
+			return errors.Join(err, last(c.client.DeadLetters(c.ctx, searched, admin.Page{After: next, Look: 1})))
+		}},
+		{"CountDeadLetters", viewers, false, func(c call) error {
+			return errors.Join(last(c.client.CountDeadLetters(c.ctx, letters, admin.Page{})),
+				last(c.client.CountDeadLetters(c.ctx, searched, page)))
+		}},
+		{"Redrive", operators, false, func(c call) error {
+			return errors.Join(last(c.client.Redrive(c.ctx, one, admin.Page{})), last(c.client.Redrive(c.ctx, searched, page)),
+				last(c.client.RedriveWithoutKey(c.ctx, two, admin.Page{})))
+		}},
+		{"Purge", operators, false, func(c call) error { return last(c.client.Purge(c.ctx, searched, page)) }},
+		{"EveryPage of Redrive", operators, true, func(c call) error {
+			n, _, err := c.client.EveryPage(c.ctx, c.client.Redrive, letters, 0)
+			return errors.Join(err, want(n, 2, err))
+		}},
+		{"EveryPage of Purge", operators, true, func(c call) error {
+			return last(c.client.EveryPage(c.ctx, c.client.Purge, letters, 0))
+		}},
+		{"HandBack", operators, true, func(c call) error {
+			n, err := c.client.HandBack(c.ctx, "00000000-0000-0000-0000-000000000001")
+			return errors.Join(err, want(n, 1, err))
+		}},
+		{"PauseSchedule and ResumeSchedule", operators, true, func(c call) error {
+			return errors.Join(c.client.PauseSchedule(c.ctx, "nightly"), c.client.ResumeSchedule(c.ctx, "nightly"))
+		}},
+		{"RemoveSchedule", operators, true, func(c call) error { return c.client.RemoveSchedule(c.ctx, "nightly") }},
+		{"RunOnce", workers, true, func(c call) error {
+			if _, err := c.g.admin.ExecContext(c.ctx, c.g.sql(`TRUNCATE outbox.task, outbox.dead_task`)); err != nil {
 				return err
 			}
-			return runOnce(ctx, db, g.schema)
+			return runOnce(c.ctx, c.db, c.g.schema)
 		}},
-		adminOn("Defects", "owner worker", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.Defects(ctx, admin.RepairOptions{})
-			return err
-		}),
-		adminOn("Defects of sequences and counts", "owner worker viewer operator", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.Defects(ctx, admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectSequences, admin.DefectCounts}})
-			return err
-		}),
-		{"Repair of sequences", "owner", true, func(ctx context.Context, g *granted, db *sql.DB) error {
-			if _, err := g.admin.ExecContext(ctx, g.sql(`SELECT setval('outbox.task_task_id_seq', 1)`)); err != nil {
+		{"Defects", workers, true, func(c call) error { return last(c.client.Defects(c.ctx, admin.RepairOptions{})) }},
+		{"Defects of sequences and counts",
+			viewers, true, func(c call) error { return last(c.client.Defects(c.ctx, counts)) }},
+		{"Repair of sequences", "owner", true, func(c call) error {
+			if _, err := c.g.admin.ExecContext(c.ctx, c.g.sql(`SELECT setval('outbox.task_task_id_seq', 1)`)); err != nil {
 				return err
 			}
-			_, err := client(db, g.schema).Repair(ctx, admin.RepairOptions{})
-			return err
+			return last(c.client.Repair(c.ctx, admin.RepairOptions{}))
 		}},
-		adminOn("Repair of the rest", "owner worker", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.Repair(ctx, admin.RepairOptions{Kinds: []admin.DefectKind{admin.DefectCounts, admin.DefectUniqueKeys, admin.DefectOrderingKeys, admin.DefectLeases, admin.DefectLeftovers}})
-			return err
-		}),
-		adminOn("Reindex", "owner", func(ctx context.Context, c *admin.Client) error {
-			_, err := c.Reindex(ctx)
-			return err
-		}),
-		onDB("Check", everyone, func(ctx context.Context, db *sql.DB, in string) error { return schema.Check(ctx, db, in) }),
-		onDB("Migrate with nothing to do", everyone, func(ctx context.Context, db *sql.DB, in string) error {
-			return schema.Migrate(ctx, db, schema.Schema(in))
-		}),
-		onDB("GrantRoles", "owner", func(ctx context.Context, db *sql.DB, in string) error {
-			return schema.GrantRoles(ctx, db, schema.Schema(in))
-		}),
+		{"Repair of the rest", workers, true, func(c call) error { return last(c.client.Repair(c.ctx, rest)) }},
+		{"Reindex", "owner", true, func(c call) error { return last(c.client.Reindex(c.ctx)) }},
+		{"Check", everyone, true, func(c call) error { return schema.Check(c.ctx, c.db, c.g.schema) }},
+		{"Migrate with nothing to do", everyone, true, func(c call) error {
+			return schema.Migrate(c.ctx, c.db, schema.Schema(c.g.schema))
+		}},
+		{"GrantRoles", "owner", true, func(c call) error {
+			return schema.GrantRoles(c.ctx, c.db, schema.Schema(c.g.schema))
+		}},
 	}
+}
+
+// want is an error unless the call that has succeeded has changed so many rows.
+func want[N int | int64](got, want N, err error) error {
+	if err == nil && got != want {
+		return fmt.Errorf("it changed %d, want %d", got, want)
+	}
+	return nil
+}
+
+func cancels(c call) error {
+	for id, want := range map[int64]outbox.CancelResult{1001: outbox.Canceled, 1003: outbox.CancelRequested,
+		9999: outbox.NotFound} {
+		if got, err := outbox.Cancel(c.ctx, c.tx, id, c.in); err != nil || got != want {
+			return errors.Join(err, fmt.Errorf("task %d: Cancel: %s", id, got))
+		}
+	}
+	return nil
+}
+
+func runsNow(c call) error {
+	for id, want := range map[int64]bool{1007: true, 1001: false, 1003: false, 9999: false} {
+		if got, err := outbox.RunNow(c.ctx, c.tx, id, c.in); err != nil || got != want {
+			return errors.Join(err, fmt.Errorf("task %d: RunNow: %v", id, got))
+		}
+	}
+	return nil
+}
+
+func readsTasks(c call) error {
+	for id, state := range map[int64]admin.State{1001: admin.Ready, 1003: admin.Leased, 1004: admin.Dead,
+		1006: admin.Finished, 1007: admin.Scheduled} {
+		if got, err := c.client.Task(c.ctx, id); err != nil || got.State != state {
+			return errors.Join(err, fmt.Errorf("task %d is %s", id, got.State))
+		}
+	}
+	for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Leased, admin.Waiting, admin.Dead,
+		admin.Finished} {
+		_, next, err := c.client.Tasks(c.ctx, "A", state, admin.Page{Limit: 1})
+		if err == nil && next != "" {
+			_, _, err = c.client.Tasks(c.ctx, "A", state, admin.Page{After: next, Limit: 1})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // runOnce enqueues tasks of each kind, which succeed, fail, come again and die, and runs them.
 func runOnce(ctx context.Context, db *sql.DB, in string) error {
-	r, err := relay.New(db, registry(in), relay.Config{Schema: in, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), DeadRetention: time.Hour,
-		Schedules: relay.Schedules{{Name: "often", Timing: relay.Every(time.Minute), Task: outbox.NewTask{Type: "TX", Payload: number{1}}}}})
+	r, err := relay.New(db,
+		registry(in), relay.Config{Schema: in, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			DeadRetention: time.Hour,
+			Schedules: relay.Schedules{{Name: "often", Timing: relay.Every(time.Minute),
+				Task: outbox.NewTask{Type: "TX", Payload: number{1}}}}})
 	if err != nil {
 		return err
 	}
@@ -255,7 +247,8 @@ func runOnce(ctx context.Context, db *sql.DB, in string) error {
 	}
 	err = outbox.InTx(ctx, db, func(tx *sql.Tx) error {
 		for i, taskType := range []string{"TX", "BATCH", "LEASED", "RUNS_AGAIN", "FAILS", "DIES", "LIMITED", "DIES"} {
-			for _, opts := range [][]outbox.Option{nil, {outbox.OrderedBy("o")}, {outbox.Unique("u")}, {outbox.Headers(map[string]string{"a": "b"})}} {
+			for _, opts := range [][]outbox.Option{nil, {outbox.OrderedBy("o")}, {outbox.Unique("u")},
+				{outbox.Headers(map[string]string{"a": "b"})}} {
 				if _, err := outbox.Enqueue(ctx, tx, taskType, number{i}, append(opts, outbox.Schema(in))...); err != nil {
 					return err
 				}
@@ -271,31 +264,36 @@ func runOnce(ctx context.Context, db *sql.DB, in string) error {
 
 func registry(in string) *handlers.Registry {
 	reg := handlers.New()
-	one, two := handlers.MaxAttempts(1), handlers.MaxRunningTotal(2)
-	handlers.Tx(reg, outbox.NewTaskType[number]("TX"), func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[number]) error {
-		_, err := outbox.Enqueue(ctx, tx, "BATCH", number{1}, outbox.Schema(in), outbox.UniquePayload())
-		return err
-	}, handlers.Keep(time.Hour))
-	handlers.Batch(reg, outbox.NewTaskType[number]("BATCH"), 3, func(context.Context, outbox.Tx, []*outbox.Task[number]) error { return nil }, handlers.Keep(time.Hour))
+	errNotNow := errors.New("not now")
+	register := func(kind, name string, do func(ctx context.Context, tx outbox.Tx, task *outbox.Task[number]) error,
+		opts ...handlers.Option) {
+		relaytest.Register(reg, kind, name, 3, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[number]) error {
+			return do(ctx, tx, tasks[0])
+		}, opts...)
+	}
+	nothing := func(context.Context, outbox.Tx, *outbox.Task[number]) error { return nil }
+	fails := func(context.Context, outbox.Tx, *outbox.Task[number]) error { return errNotNow }
+	keep, one := handlers.Keep(time.Hour), handlers.MaxAttempts(1)
+	register("tx", "TX", func(ctx context.Context, tx outbox.Tx, _ *outbox.Task[number]) error {
+		return last(outbox.Enqueue(ctx, tx, "BATCH", number{1}, outbox.Schema(in), outbox.UniquePayload()))
+	}, keep)
+	register("batch", "BATCH", nothing, keep)
 	handlers.Leased(reg, outbox.NewTaskType[number]("LEASED"), func(ctx context.Context, task *outbox.Task[number]) error {
-		if err := task.Extend(ctx, time.Minute); err != nil {
-			return err
-		}
-		return task.Complete(ctx, func(*sql.Tx) error { return nil })
-	}, handlers.Keep(time.Hour))
-	handlers.Leased(reg, outbox.NewTaskType[number]("RUNS_AGAIN"), func(_ context.Context, task *outbox.Task[number]) error {
+		return errors.Join(task.Extend(ctx, time.Minute), task.Complete(ctx, func(*sql.Tx) error { return nil }))
+	}, keep)
+	register("leased", "RUNS_AGAIN", func(_ context.Context, _ outbox.Tx, task *outbox.Task[number]) error {
 		if task.Iterations < 2 {
 			return handlers.RunAgain(0)
 		}
 		return nil
 	})
-	handlers.Tx(reg, outbox.NewTaskType[number]("FAILS"), func(_ context.Context, _ *sql.Tx, task *outbox.Task[number]) error {
+	register("tx", "FAILS", func(_ context.Context, _ outbox.Tx, task *outbox.Task[number]) error {
 		if task.Attempt > 1 {
-			return handlers.RetryAfter(time.Hour, errors.New("not now"))
+			return handlers.RetryAfter(time.Hour, errNotNow)
 		}
-		return errors.New("not now")
-	}, handlers.Backoff(func() retry.Backoff { return retry.NewConstant(time.Millisecond) }))
-	handlers.Tx(reg, outbox.NewTaskType[number]("DIES"), func(context.Context, *sql.Tx, *outbox.Task[number]) error { return errors.New("no") }, one)
-	handlers.Leased(reg, outbox.NewTaskType[number]("LIMITED"), func(context.Context, *outbox.Task[number]) error { return errors.New("no") }, one, two, handlers.Rate(1000, time.Second))
+		return errNotNow
+	}, relaytest.RetrySoon())
+	register("tx", "DIES", fails, one)
+	register("leased", "LIMITED", fails, one, handlers.MaxRunningTotal(2), handlers.Rate(1000, time.Second))
 	return reg
 }

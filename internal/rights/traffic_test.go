@@ -40,7 +40,8 @@ func TestGrantRolesEndsNoTransactionOfTheApp(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
-			opts := [][]outbox.Option{nil, {outbox.OrderedBy("o")}, {outbox.Unique(fmt.Sprint(i))}, {outbox.After(time.Hour)}}[i%4]
+			opts := [][]outbox.Option{nil, {outbox.OrderedBy("o")}, {outbox.Unique(fmt.Sprint(i))},
+				{outbox.After(time.Hour)}}[i%4]
 			for ctx.Err() == nil {
 				if err := enqueue(opts...); err != nil {
 					t.Error(err)

@@ -193,13 +193,20 @@ func TestAdoptMakesTheDatabaseItsOwn(t *testing.T) {
 		INSERT INTO outbox.running (task_id, token, relay_id) SELECT task_id, gen_random_uuid(), gen_random_uuid() FROM outbox.task;
 		INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types) VALUES (gen_random_uuid(), 'h', 1, now(), '{A}');
 		INSERT INTO outbox.schedule (name, task_type, payload, timing, definition, paused)
-		VALUES ('nightly', 'A', '{}', '', '', false), ('paused', 'A', '{}', '', '', true)`
+		VALUES ('nightly', 'A', '{}', '', '', false), ('paused', 'A', '{}', '', '', true);
+		INSERT INTO outbox.cancel (task_id) VALUES (1);
+		INSERT INTO outbox.dead_task (task_id, task_type, payload, priority, attempt, max_attempts, reason, run_at, created_at, died_at)
+		SELECT n, 'A', '{}', 0, 1, 1, 'attempts', now(), now(), now() FROM generate_series(100, 102) n`
 	for what, c := range map[string]struct{ call, want string }{
-		"adopt": {`outbox.adopt(false, false, '')`, "another id, environment none, ready 2, most attempts 1, running 0, relays 0, schedules 2"},
+		"adopt": {`outbox.adopt(false, false, '')`,
+			"another id, environment none, ready 2, most attempts 1, running 0, relays 0, schedules 2, " +
+				"dead 3, cancels 1; (1,0,0,0)"},
 		"keep the id": {`outbox.adopt(true, false, '')`,
-			"the same id, environment production, ready 2, most attempts 1, running 0, relays 0, schedules 2"},
+			"the same id, environment production, ready 2, most attempts 1, running 0, relays 0, schedules 2, " +
+				"dead 3, cancels 1; (1,0,0,0)"},
 		"discard": {`outbox.adopt(false, true, 'staging')`,
-			"another id, environment staging, ready 0, most attempts 0, running 0, relays 0, schedules 1"},
+			"another id, environment staging, ready 0, most attempts 0, running 0, relays 0, schedules 1, " +
+				"dead 0, cancels 0; (0,2,3,1)"},
 	} {
 		db := open(t, pgtest.Prepared(t, prepareMigrated))
 		run(t, db, `SELECT outbox.note_origin('')`)
@@ -208,12 +215,13 @@ func TestAdoptMakesTheDatabaseItsOwn(t *testing.T) {
 		if !scan[bool](t, db, refusedSQL, "") {
 			t.Fatal("it is no copy")
 		}
-		run(t, db, `SELECT `+c.call)
+		returned := scan[string](t, db, `SELECT `+c.call+`::text`)
 		got := scan[string](t, db, `SELECT concat(CASE WHEN i.database_id = $1 THEN 'the same' ELSE 'another' END, ' id, environment ',
 			COALESCE(o.environment, 'none'), ', ready ', (SELECT count(*) FROM outbox.task WHERE state = 'ready'),
 			', most attempts ', (SELECT COALESCE(max(attempt), 0) FROM outbox.task), ', running ', (SELECT count(*) FROM outbox.running),
-			', relays ', (SELECT count(*) FROM outbox.relay), ', schedules ', (SELECT count(*) FROM outbox.schedule))
-			FROM outbox.identity i, outbox.origin o`, before)
+			', relays ', (SELECT count(*) FROM outbox.relay), ', schedules ', (SELECT count(*) FROM outbox.schedule),
+			', dead ', (SELECT count(*) FROM outbox.dead_task), ', cancels ', (SELECT count(*) FROM outbox.cancel))
+			FROM outbox.identity i, outbox.origin o`, before) + "; " + returned
 		if got != c.want {
 			t.Errorf("%s: %s, want %s", what, got, c.want)
 		}

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -36,7 +35,8 @@ func claimTx(group bool) ClaimTx {
 }
 
 // claimedIDs are the tasks that a claim takes. The claim is rolled back.
-func claimedIDs(t *testing.T, s *Store, db *sql.DB, before string, claim func(context.Context, *sql.Tx) (Claimed, error)) []int64 {
+func claimedIDs(t *testing.T, db *sql.DB, before string,
+	claim func(context.Context, *sql.Tx) (Claimed, error)) []int64 {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -80,14 +80,16 @@ func TestAClaimTakesOnlyReadyTasksOfItsTypeThatNobodyHolds(t *testing.T) {
 		for kind, claim := range claimKinds {
 			for start, n := range starts {
 				for n.Limit = 1; n.Limit <= 2; n.Limit++ {
-					got := claimedIDs(t, s, db, change, func(ctx context.Context, tx *sql.Tx) (Claimed, error) { return claim(ctx, s, tx, n) })
+					got := claimedIDs(t, db, change, func(ctx context.Context, tx *sql.Tx) (Claimed, error) {
+						return claim(ctx, s, tx, n)
+					})
 					if !slices.Equal(got, want) {
 						t.Errorf("%s, a claim of %d, %s, from %s: took %v, want %v", reason, n.Limit, kind, start, got, want)
 					}
 				}
 			}
 		}
-		got := claimedIDs(t, s, db, change, func(ctx context.Context, tx *sql.Tx) (Claimed, error) {
+		got := claimedIDs(t, db, change, func(ctx context.Context, tx *sql.Tx) (Claimed, error) {
 			return s.ClaimOne(ctx, pg.Within(tx), claimTx(false), 1)
 		})
 		if !slices.Equal(got, want) {
@@ -103,7 +105,8 @@ func TestAClaimTakesOnlyReadyTasksOfItsTypeThatNobodyHolds(t *testing.T) {
 		check(reason, `UPDATE outbox.task SET `+change, nil)
 	}
 	check("paused", `INSERT INTO outbox.task_type (task_type, paused) VALUES ('T', true)`, nil)
-	check("another type is paused", `INSERT INTO outbox.task_type (task_type, paused) VALUES ('OTHER', true), ('T', false)`, []int64{1})
+	const otherPaused = `INSERT INTO outbox.task_type (task_type, paused) VALUES ('OTHER', true), ('T', false)`
+	check("another type is paused", otherPaused, []int64{1})
 	if _, err := held.Exec(`SELECT FROM outbox.task FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +116,8 @@ func TestAClaimTakesOnlyReadyTasksOfItsTypeThatNobodyHolds(t *testing.T) {
 func TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder(t *testing.T) {
 	t.Parallel()
 	s, db := newStore(t)
-	insertTasks(t, db, `('T', 1, 0, '2020-01-01'), ('T', 0, 1, '2020-01-02'), ('T', 0, 0, '2020-01-03'), ('T', 0, 0, '2020-01-04'),
-		('OTHER', 0, 0, '2020-01-01')`)
+	insertTasks(t, db, `('T', 1, 0, '2020-01-01'), ('T', 0, 1, '2020-01-02'), ('T', 0, 0, '2020-01-03'),
+		('T', 0, 0, '2020-01-04'), ('OTHER', 0, 0, '2020-01-01')`)
 	at := func(priority, attempt int, id int64) *plan.Position {
 		return &plan.Position{Priority: priority, Attempt: attempt, TaskID: id}
 	}
@@ -146,13 +149,16 @@ func TestAClaimBeginsAtItsPlaceAndGoesOnInItsOrder(t *testing.T) {
 				from.Limit = n
 				want := slices.Clone(c.want[:min(n, len(c.want))])
 				slices.Sort(want)
-				got := claimedIDs(t, s, db, `SELECT 1`, func(ctx context.Context, tx *sql.Tx) (Claimed, error) { return claim(ctx, s, tx, from) })
+				got := claimedIDs(t, db, `SELECT 1`, func(ctx context.Context, tx *sql.Tx) (Claimed, error) {
+					return claim(ctx, s, tx, from)
+				})
 				slices.Sort(got)
 				if kind == "group" && c.from.Pivot != nil && n > 2 { // it may take fewer, but none twice
 					got, want = slices.Compact(slices.Clone(got)), got
 				}
 				if !slices.Equal(got, want) {
-					t.Errorf("%s, a claim of %d from %s: took %v, want %v", kind, n, fmt.Sprintf("%+v %+v %+v", c.from.Pivot, c.from.Watermark, c.from.Due), got, want)
+					t.Errorf("%s, a claim of %d from pivot %+v, watermark %+v, due %+v: took %v, want %v",
+						kind, n, c.from.Pivot, c.from.Watermark, c.from.Due, got, want)
 				}
 			}
 		}

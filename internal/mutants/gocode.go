@@ -97,7 +97,9 @@ func (f *goFile) condition(e ast.Expr) {
 	}
 }
 
-var bounds = map[token.Token]token.Token{token.LSS: token.LEQ, token.LEQ: token.LSS, token.GTR: token.GEQ, token.GEQ: token.GTR}
+var bounds = map[token.Token]token.Token{
+	token.LSS: token.LEQ, token.LEQ: token.LSS, token.GTR: token.GEQ, token.GEQ: token.GTR,
+}
 
 // binary changes bounds, and drops operands of && and ||, and + 1.
 func (f *goFile) binary(b *ast.BinaryExpr) {
@@ -185,7 +187,8 @@ func (f *goFile) statements(list []ast.Stmt) {
 }
 
 // unchanged are calls whose loss only shows in a log or ends in a deadlock.
-var unchanged = []string{"Lock", "Unlock", "RLock", "RUnlock", "Done", "panic", "Debug", "Info", "Warn", "Error", "Log", "LogAttrs", "Helper"}
+var unchanged = []string{"Lock", "Unlock", "RLock", "RUnlock", "Done", "panic",
+	"Debug", "Info", "Warn", "Error", "Log", "LogAttrs"}
 
 // simple reports whether a statement can be dropped.
 func (f *goFile) simple(s ast.Stmt) bool {

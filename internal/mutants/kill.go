@@ -87,7 +87,8 @@ func (o *overlay) run(ctx context.Context, t testRun, failed func(line string) b
 
 // kill returns the tests that fail with the mutant, the fastest ones first; none if it survives
 // as many tests as allowed.
-func (o *overlay) kill(ctx context.Context, m *mutant, r *reach, first []string, most int) (by []string, ran int, err error) {
+func (o *overlay) kill(ctx context.Context, m *mutant, r *reach, first []string, most int) (
+	by []string, ran int, err error) {
 	tests := r.reaching(m, first)
 	tests = tests[:min(len(tests), most)]
 	for size := firstTests; len(tests) > 0 && len(by) == 0; size *= 5 {
@@ -123,14 +124,16 @@ func (o *overlay) kill(ctx context.Context, m *mutant, r *reach, first []string,
 }
 
 // attack runs tests of one package with the mutant, and returns those that fail.
-func (o *overlay) attack(ctx context.Context, m *mutant, place string, names []string, expected float64, r *reach) (by []string, err error) {
+func (o *overlay) attack(ctx context.Context, m *mutant, place string, names []string, expected float64, r *reach) (
+	by []string, err error) {
 	c := live.Config{Statement: m.statement}
 	if m.sql != "" {
 		c.Files = map[string]string{m.sqlFile: m.sql}
 	} else if m.name == "" {
 		c.Go = m.number
 	}
-	run := testRun{place: place, names: names, config: c, parallel: 4, server: o.server, timeout: time.Duration(5*expected*float64(time.Second)) + time.Minute}
+	run := testRun{place: place, names: names, config: c, parallel: 4, server: o.server,
+		timeout: time.Duration(3*expected*float64(time.Second)) + time.Minute}
 	out, err := o.run(ctx, run, func(line string) bool {
 		return strings.HasPrefix(line, "--- FAIL: ") || strings.HasPrefix(line, "panic: ")
 	})
@@ -174,8 +177,11 @@ func current(out string) string {
 // unfinished are some tests that began and did not end.
 func unfinished(out string) (names []string) {
 	for line := range strings.Lines(out) {
-		if f := strings.Fields(line); len(f) == 3 && f[1] == "RUN" && !strings.Contains(f[2], "/") &&
-			!strings.Contains(out, "\n--- PASS: "+f[2]+" (") && !strings.Contains(out, "\n--- SKIP: "+f[2]+" (") && len(names) < killers {
+		f := strings.Fields(line)
+		if len(f) != 3 || f[1] != "RUN" || strings.Contains(f[2], "/") || len(names) == killers {
+			continue
+		}
+		if !strings.Contains(out, "\n--- PASS: "+f[2]+" (") && !strings.Contains(out, "\n--- SKIP: "+f[2]+" (") {
 			names = append(names, f[2])
 		}
 	}

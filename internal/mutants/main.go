@@ -14,8 +14,9 @@ import (
 )
 
 // mutated are the packages whose code has mutants, besides the functions of the schema.
-const mutated = "internal/call internal/decide internal/leaserun internal/plan internal/run internal/schedule internal/store " +
-	"internal/txrun internal/upkeep relay"
+const mutated = "internal/call internal/decide internal/leaserun internal/plan internal/run internal/schedule " +
+	"internal/store " +
+	"internal/txrun internal/upkeep relay internal/apptx internal/report"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -32,7 +33,7 @@ func run(ctx context.Context) error {
 	packages := flag.String("packages", mutated, "patterns of the packages to change")
 	only := flag.String("only", "", "mutants with this text in their line, also if the file has them")
 	survivors := flag.Bool("survivors", false, "those that survive, by all tests that reach them")
-	check := flag.Bool("check", false, "print the entries whose mutants do not exist any more, and run nothing; exit with 1 if there are any")
+	check := flag.Bool("check", false, "print the entries whose mutants are gone, and exit with 1 if there are any")
 	prune := flag.Bool("prune", false, "remove these entries")
 	show := flag.Bool("list", false, "print all mutants and run nothing")
 	record := flag.String("record", "", "run all tests of these packages, or of all, to see which mutants they reach")

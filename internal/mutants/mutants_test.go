@@ -20,8 +20,11 @@ func parse(t *testing.T, text string) *goFile {
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, text)
 	}
-	p := &source{fset: fset, info: &types.Info{Uses: map[*ast.Ident]types.Object{}, Types: map[ast.Expr]types.TypeAndValue{}}}
-	if p.types, err = (&types.Config{Importer: importer.Default(), FakeImportC: true}).Check("a", fset, []*ast.File{file}, p.info); err != nil {
+	p := &source{fset: fset, info: &types.Info{
+		Uses: map[*ast.Ident]types.Object{}, Types: map[ast.Expr]types.TypeAndValue{},
+	}}
+	p.types, err = (&types.Config{Importer: importer.Default()}).Check("a", fset, []*ast.File{file}, p.info)
+	if err != nil {
 		t.Fatalf("%v in\n%s", err, text)
 	}
 	f := &goFile{source: p, code: &code{seen: map[string]int{}}, path: "a.go", text: []byte(text)}
@@ -60,7 +63,8 @@ func TestGoCodeHasMutantsOfEachKind(t *testing.T) {
 	}
 	for _, want := range []string{
 		"negate: a < b && on()", "drop operand: [a < b && ] on()", "drop operand: a < b [ && on()]", "bound: a < b => <=",
-		"drop: n = a", "drop: a = n + 1", "swap: n = a <> a = n + 1", "bound: n [+ 1]", "drop: return min(a, b)", "bound: min(a, b) => max",
+		"drop: n = a", "drop: a = n + 1", "swap: n = a <> a = n + 1", "bound: n [+ 1]", "drop: return min(a, b)",
+		"bound: min(a, b) => max",
 		"negate: i == a", "drop: n++", "swap: n++ <> g()", "drop: g()", "drop: defer g()",
 	} {
 		if i := slices.Index(got, want); i < 0 {
@@ -79,8 +83,8 @@ func TestAFileWithAllItsMutantsCompiles(t *testing.T) {
 	t.Parallel()
 	f := parse(t, goText)
 	changed, lines := apply(f.text, f.edits)
-	text := strings.ReplaceAll(changed, "mutantlive.On(", "mutantOn(") + "\nfunc mutantOn(int, string) bool { return false }\n"
-	parse(t, text)
+	text := strings.ReplaceAll(changed, "mutantlive.On(", "mutantOn(")
+	parse(t, text+"\nfunc mutantOn(int, string) bool { return false }\n")
 	if n := strings.Count(changed, "mutantlive.On("); n < len(f.mutants) {
 		t.Errorf("%d mutants are asked for, want at least %d", n, len(f.mutants))
 	}
@@ -141,7 +145,8 @@ func TestTheLastDefinitionOfAFunctionCounts(t *testing.T) {
 	function := func(body string) string {
 		return "CREATE OR REPLACE FUNCTION outbox.f(a int) RETURNS int\nLANGUAGE plpgsql AS $$" + body + "$$;\n"
 	}
-	const others = "CREATE FUNCTION outbox.g() RETURNS int LANGUAGE sql\nRETURN 1 + 1;\nCREATE VIEW outbox.v AS SELECT 1;\n"
+	const others = "CREATE FUNCTION outbox.g() RETURNS int LANGUAGE sql\nRETURN 1 + 1;\n" +
+		"CREATE VIEW outbox.v AS SELECT 1;\n"
 	texts := map[string]string{"1": function("old"), "2": others + function("new")}
 	var got []string
 	for _, b := range bodies([]string{"1", "2"}, texts) {

@@ -37,7 +37,8 @@ var hooks = []hook{
 
 // newOverlay writes the sources. Mutants that do not compile are removed from the code.
 func newOverlay(c *code, cache string) (*overlay, error) {
-	o := &overlay{code: c, dir: filepath.Join(cache, strings.ReplaceAll(strings.Trim(c.root, "/"), "/", "-")), cache: cache, replace: map[string]string{}, built: map[string]string{}}
+	dir := filepath.Join(cache, strings.ReplaceAll(strings.Trim(c.root, "/"), "/", "-"))
+	o := &overlay{code: c, dir: dir, cache: cache, replace: map[string]string{}, built: map[string]string{}}
 	packages, err := list("./...")
 	if err != nil {
 		return nil, err
@@ -102,8 +103,8 @@ func (o *overlay) writeTests(path string) error {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
-			in := n.Type.Params.List
-			if n.Body != nil && n.Recv == nil && strings.HasPrefix(n.Name.Name, "Test") && len(in) == 1 && len(in[0].Names) == 1 && in[0].Names[0].Name == "t" {
+			in, isTest := n.Type.Params.List, strings.HasPrefix(n.Name.Name, "Test") && n.Recv == nil
+			if isTest && len(in) == 1 && len(in[0].Names) == 1 && in[0].Names[0].Name == "t" {
 				enter(n.Body.Lbrace+1, "t")
 			}
 		case *ast.ExprStmt:

@@ -155,7 +155,7 @@ func (o *overlay) record(ctx context.Context, r *reach, places []string) error {
 		}
 		if at := strings.Index(text[b.from:b.to], "\nBEGIN\n"); at >= 0 {
 			at += b.from + len("\nBEGIN")
-			files[b.file] = text[:at] + " RAISE LOG '" + reachedFunction + strings.ReplaceAll(b.name, "'", "''") + "';" + text[at:]
+			files[b.file] = text[:at] + " RAISE LOG '" + reachedFunction + b.name + "';" + text[at:]
 		}
 	}
 	for _, place := range places {
@@ -179,7 +179,8 @@ func (o *overlay) record(ctx context.Context, r *reach, places []string) error {
 		if err := r.read(place, name, log, o); err != nil {
 			return err
 		}
-		fmt.Printf("recorded %s: %d tests, %d failed, in %v\n", place, len(r.Took[place]), len(failed), time.Since(began).Round(time.Second))
+		took := time.Since(began).Round(time.Second)
+		fmt.Printf("recorded %s: %d tests, %d failed, in %v\n", place, len(r.Took[place]), len(failed), took)
 		for _, f := range failed {
 			fmt.Println("  ", f)
 		}

@@ -70,7 +70,8 @@ func (r *results) write() error {
 		count[strings.Trim(first, ":")]++
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Mutants and the tests that kill them, by go run ./internal/mutants: %d in all, %d killed, %d survive, %d equivalent.\n",
+	b.WriteString("# Mutants and the tests that kill them, by go run ./internal/mutants.\n")
+	fmt.Fprintf(&b, "# %d in all, %d killed, %d survive, %d equivalent.\n",
 		len(r.of), count["killed"], count["survives"], count["equivalent"])
 	for _, id := range slices.Sorted(maps.Keys(r.of)) {
 		fmt.Fprintf(&b, "%s\n\t%s\n", id, r.of[id])

@@ -23,7 +23,7 @@ const module = "github.com/txoutbox/outbox"
 
 // source is a package of the module.
 type source struct {
-	ImportPath, Dir, Export, ForTest         string
+	ImportPath, Dir, Export                  string
 	GoFiles, TestGoFiles, XTestGoFiles, Deps []string
 	EmbedFiles                               []string
 
@@ -73,7 +73,8 @@ func (c *code) newMutant(file, function, kind, text string) *mutant {
 
 // list is go list of packages.
 func list(args ...string) (out []*source, err error) {
-	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,Export,ForTest,GoFiles,TestGoFiles,XTestGoFiles,Deps,EmbedFiles"}, args...)...)
+	const fields = "-json=ImportPath,Dir,Export,GoFiles,TestGoFiles,XTestGoFiles,Deps,EmbedFiles"
+	cmd := exec.Command("go", append([]string{"list", fields}, args...)...)
 	cmd.Stderr = os.Stderr
 	text, err := cmd.Output()
 	if err != nil {
@@ -136,8 +137,13 @@ func (c *code) loadPackage(p *source, exports map[string]string) error {
 		texts[path] = text
 		p.files = append(p.files, file)
 	}
-	imports := importer.ForCompiler(p.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
-	p.info = &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}, Types: map[ast.Expr]types.TypeAndValue{}}
+	imports := importer.ForCompiler(p.fset, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(exports[path])
+	})
+	p.info = &types.Info{
+		Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
+		Types: map[ast.Expr]types.TypeAndValue{},
+	}
 	var err error
 	if p.types, err = (&types.Config{Importer: imports}).Check(p.ImportPath, p.fset, p.files, p.info); err != nil {
 		return err

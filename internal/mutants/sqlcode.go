@@ -13,8 +13,8 @@ type sqlToken struct {
 	depth    int // of parentheses; those themselves have the depth outside
 }
 
-var sqlTokens = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"[^"]*"|\$\d+|[A-Za-z_][A-Za-z_0-9$.]*|\d+(?:\.\d+)?|` +
-	`:=|=>|<>|<=|>=|!=|->>?|[-+*/<>=~!@#%^&|?:]+|\S`)
+var sqlTokens = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"[^"]*"|\$\d+|` +
+	`[A-Za-z_][A-Za-z_0-9$.]*|\d+(?:\.\d+)?|:=|=>|<>|<=|>=|!=|->>?|[-+*/<>=~!@#%^&|?:]+|\S`)
 
 func tokenize(text string) (out []sqlToken) {
 	depth := 0
@@ -76,8 +76,8 @@ func (s *sqlText) raw(from, to int) string {
 	return s.text[s.tokens[from].from:s.tokens[to-1].to]
 }
 
-var clauseEnds = []string{"AND", "OR", "ORDER", "GROUP", "LIMIT", "OFFSET", "FOR", "RETURNING", "UNION", "HAVING", "THEN", "LOOP", "WHERE",
-	"ON", "LEFT", "CROSS", "JOIN", "INTO", "ELSE", "END", "WHEN", "SELECT", ";", ","}
+var clauseEnds = []string{"AND", "OR", "ORDER", "GROUP", "LIMIT", "OFFSET", "FOR", "RETURNING", "UNION", "HAVING",
+	"THEN", "LOOP", "WHERE", "ON", "LEFT", "CROSS", "JOIN", "INTO", "ELSE", "END", "WHEN", "SELECT", ";", ","}
 
 // end is the token that ends the clause after the token: the first at its depth among words.
 func (s *sqlText) end(after int, words ...string) int {
@@ -181,12 +181,15 @@ func (s *sqlText) order(i int) {
 		if s.is(first-1, "DESC") {
 			direction = " ASC"
 		}
-		s.add("order", s.raw(i, first)+" =>"+direction, first-1, first, strings.TrimSuffix(s.raw(first-1, first), "DESC")+direction)
+		last := strings.TrimSuffix(s.raw(first-1, first), "DESC")
+		s.add("order", s.raw(i, first)+" =>"+direction, first-1, first, last+direction)
 		return
 	}
 	second := s.end(first, clauseEnds...)
 	s.add("order", s.raw(i, second)+" swapped", i+2, second, s.raw(first+1, second)+", "+s.raw(i+2, first))
 }
+
+var sqlInteger, sqlOperand = regexp.MustCompile(`^\d+$`), regexp.MustCompile(`[\w)\]]$`)
 
 // operator changes bounds and negates tests for NULL and existence.
 func (s *sqlText) operator(i int) {
@@ -195,8 +198,8 @@ func (s *sqlText) operator(i int) {
 	switch {
 	case to != "":
 		s.add("bound", around+" => "+to, i, i+1, to)
-	case s.is(i, "+", "-") && i+1 < len(s.tokens) && regexp.MustCompile(`^\d+$`).MatchString(s.tokens[i+1].text) &&
-		regexp.MustCompile(`[\w)\]]$`).MatchString(s.tokens[max(i-1, 0)].text) && !s.is(i-1, "SELECT", "RETURN", "THEN", "ELSE"):
+	case s.is(i, "+", "-") && i > 0 && i+1 < len(s.tokens) && sqlInteger.MatchString(s.tokens[i+1].text) &&
+		sqlOperand.MatchString(s.tokens[i-1].text) && !s.is(i-1, "SELECT", "RETURN", "THEN", "ELSE"):
 		s.add("bound", s.raw(i-1, i)+" ["+s.raw(i, i+2)+"]", i, i+2, "")
 	case s.is(i, "NOT") && s.is(i-1, "IS") && s.is(i+1, "NULL"):
 		s.add("negate", around, i, i+1, "")
@@ -222,6 +225,8 @@ func (s *sqlText) condition(i int) {
 	s.add("negate", s.raw(i, end), i+1, end, "NOT ("+s.raw(i+1, end)+")")
 }
 
+var sqlSimple = []string{"INSERT", "UPDATE", "DELETE", "PERFORM", "RAISE", "RETURN", "EXECUTE", "EXIT", "CONTINUE"}
+
 // statements drops the simple ones of PL/pgSQL, and swaps neighbours.
 func (s *sqlText) statements() {
 	begin := slices.IndexFunc(s.tokens, func(t sqlToken) bool { return t.text == "BEGIN" })
@@ -235,13 +240,12 @@ func (s *sqlText) statements() {
 			continue
 		}
 		end := s.end(i-1, ";")
-		simple := s.is(i, "INSERT", "UPDATE", "DELETE", "PERFORM", "RAISE", "RETURN", "EXECUTE", "EXIT", "CONTINUE") || s.is(i+1, ":=")
-		if !simple || end >= len(s.tokens) {
+		if !s.is(i, sqlSimple...) && !s.is(i+1, ":=") || end >= len(s.tokens) {
 			before = nil
 			continue
 		}
 		if leaves := s.is(i, "RETURN", "EXIT", "CONTINUE", "RAISE"); !leaves {
-			if before != nil {
+			if before != nil && s.depends(before.from, before.to, i, end) {
 				a, b := s.raw(before.from, before.to), s.raw(i, end)
 				s.add("swap", a+" <> "+b, before.from, end, b+"; "+a)
 			}
@@ -253,6 +257,18 @@ func (s *sqlText) statements() {
 			s.add("drop", s.raw(i, end), i, end, "NULL")
 		}
 	}
+}
+
+// depends reports whether the order of two statements may matter: one of them is no assignment, or has
+// the other one's variable.
+func (s *sqlText) depends(from, to, from2, to2 int) bool {
+	if !s.is(from+1, ":=") || !s.is(from2+1, ":=") {
+		return true
+	}
+	has := func(from, to int, name string) bool {
+		return slices.ContainsFunc(s.tokens[from:to], func(t sqlToken) bool { return t.text == name })
+	}
+	return has(from, to, s.tokens[from2].text) || has(from2, to2, s.tokens[from].text)
 }
 
 // sqlBody is a function or a view of the schema.

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/term"
 )
 
-// who is the actor of the audit.
-func (a *app) who() string {
+// actorName is the actor of the audit log.
+func (a *app) actorName() string {
 	if a.actor != "" {
 		return a.actor
 	}

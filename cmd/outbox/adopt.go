@@ -19,11 +19,10 @@ func (a *app) adoptCommand() *cobra.Command {
 command names the original, counts the waiting tasks, and asks. Then relays begin within seconds.
 Tasks have other keys than in the original.
 
-With --discard it first deletes all tasks and dead letters and the next firings of schedules: so
-nothing of production is sent from staging. With --keep-id keys stay the same: this database goes on
-where the original ended, as after a switch-over; stop the original's relays before. A snapshot or a
-clone looks like its original: adopt it with --environment, the relay.Config.Environment of its
-relays.`,
+With --discard it first deletes all tasks and dead letters and the next firings of schedules, so
+staging sends nothing of production's. With --keep-id keys stay the same: this database succeeds the
+original, as after a switch-over; stop the original's relays before. A snapshot or a clone looks
+like its original: adopt it with --environment, the relay.Config.Environment of its relays.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			question, err := a.askAdopt(c.Context(), o)
 			if err != nil {
@@ -51,7 +50,7 @@ relays.`,
 		},
 	}
 	c.Flags().BoolVar(&o.Discard, "discard", false, "delete the tasks, dead letters and next firings of the original")
-	c.Flags().BoolVar(&o.KeepID, "keep-id", false, "this database goes on where the original ended, with the same task keys")
+	c.Flags().BoolVar(&o.KeepID, "keep-id", false, "this database succeeds the original, with the same task keys")
 	c.Flags().StringVar(&o.Environment, "environment", "", "write this environment into the database: the relay.Config.Environment of its relays")
 	yesFlag(c, &yes)
 	return c
@@ -72,9 +71,9 @@ func (a *app) askAdopt(ctx context.Context, o admin.AdoptOptions) (question stri
 	if err != nil {
 		return "", err
 	}
-	what, _, _ := strings.Cut(of.Problem, ": outbox")
+	state, _, _ := strings.Cut(of.Problem, ": outbox")
 	if !of.Copy {
-		what = fmt.Sprintf("this database is %q, and not known to be a copy", of.Name)
+		state = fmt.Sprintf("this database is %q, and not known to be a copy", of.Name)
 	}
 	waiting := count(sum.Ready+sum.Scheduled+sum.Leased+sum.Waiting, "task")
 	letters := count(sum.Dead, "dead letter")
@@ -82,5 +81,5 @@ func (a *app) askAdopt(ctx context.Context, o admin.AdoptOptions) (question stri
 	if o.Discard {
 		do = fmt.Sprintf("DELETE its %s and %s, and take it over", waiting, letters)
 	}
-	return strings.ToUpper(what[:1]) + what[1:] + ". " + do + "?", nil
+	return strings.ToUpper(state[:1]) + state[1:] + ". " + do + "?", nil
 }

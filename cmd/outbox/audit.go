@@ -8,12 +8,12 @@ import (
 func (a *app) auditCommand() *cobra.Command {
 	var p pageFlags
 	c := &cobra.Command{
-		Use: "audit", Short: "list who did what by hand, the latest first", Args: cobra.NoArgs,
+		Use: "audit", Short: "list actions by hand with their actors, the latest first", Args: cobra.NoArgs,
 		Example: "  outbox audit -limit 10",
-		Long: `Lists what was done by this command and by the dashboard. What is done in several transactions
-has an entry for each, and so has what names more tasks than fit into one. What cannot be written
-down in its own transaction (hand_back, reindex, repair, grant_roles) has one before it, whose count is 0,
-and one after it: that ends in ": done", with the count of hand_back or repair, or in ": failed".`,
+		Long: `Lists the actions of this command and of the dashboard. An action in several transactions has an
+entry for each; so has an action on more tasks than one entry can name. hand_back, reindex, repair
+and grant_roles have an entry before them, with the count 0, and one after them: that ends in
+": done", with the count of hand_back or repair, or in ": failed".`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			found, next, err := listed(c, a, p, (*admin.Client).Audit)
 			if err != nil {

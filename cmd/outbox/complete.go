@@ -8,7 +8,7 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-// offer completes the first argument, or a flag, by the names of what a method of the client reads.
+// offer completes the first argument, or a flag, by the names in a list of the client.
 func offer[T any](a *app, read func(*admin.Client, context.Context) ([]T, error), name func(T) string) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -21,7 +21,7 @@ func offer[T any](a *app, read func(*admin.Client, context.Context) ([]T, error)
 			return nil, cobra.ShellCompDirectiveError
 		}
 		for _, one := range found {
-			if clean(name(one)) == name(one) { // others are no text for a shell
+			if clean(name(one)) == name(one) { // a shell cannot take control characters
 				names = append(names, name(one))
 			}
 		}

@@ -16,19 +16,7 @@ import (
 	"github.com/txoutbox/outbox/schema"
 )
 
-// database is the pool, once a command has asked for it.
-type database struct {
-	db     *sql.DB
-	client *admin.Client
-}
-
-func (d *database) close() {
-	if d.db != nil {
-		_ = d.db.Close()
-	}
-}
-
-// connect opens the pool and looks whether the schema is what this command knows.
+// connect opens the pool and checks the version of the schema.
 func (a *app) connect(ctx context.Context) error {
 	if err := a.open(); err != nil {
 		return err
@@ -41,7 +29,7 @@ func (a *app) connect(ctx context.Context) error {
 	})
 }
 
-// open opens the pool. Nothing is sent yet.
+// open opens the pool, without sending anything.
 func (a *app) open() error {
 	if a.db != nil {
 		return nil
@@ -51,7 +39,7 @@ func (a *app) open() error {
 	}
 	dsn := cmp.Or(a.url, os.Getenv("OUTBOX_DATABASE_URL"))
 	if misread(dsn) {
-		return usage("the password in the database's URL has a /, ? or # in it: write that as %%2F, %%3F or %%23")
+		return usage("the password in the database's URL has a /, ? or #: write it as %%2F, %%3F or %%23")
 	}
 	if os.Getenv("PGAPPNAME") == "" { // which an application_name in dsn overrides
 		_ = os.Setenv("PGAPPNAME", "outbox")
@@ -62,16 +50,15 @@ func (a *app) open() error {
 	}
 	db.SetMaxOpenConns(3)
 	a.db = db
-	a.client, err = admin.New(db, admin.Options{Schema: a.schema, Actor: a.who(), Tool: "outbox"})
+	a.client, err = admin.New(db, admin.Options{Schema: a.schema, Actor: a.actorName(), Tool: "outbox"})
 	if err != nil {
 		return usage("--actor: %w", err)
 	}
 	return nil
 }
 
-// misread reports whether a driver would read a URL in another way than it was meant, as its
-// password is not escaped: it would take parts of that for a host or a database, and name them in
-// errors.
+// misread reports whether the password in a URL is not escaped: a driver would take parts of the
+// password for a host or a database, and name them in errors.
 func misread(dsn string) bool {
 	_, rest, found := strings.Cut(dsn, "://")
 	if !found {
@@ -104,7 +91,7 @@ func (a *app) bounded(ctx context.Context, f func(ctx context.Context) error) er
 	return err
 }
 
-// look calls f on a transaction that can only read, for a command that has connected.
+// look calls f in a read-only transaction, for a command that has connected.
 func (a *app) look(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) error {
 	return a.bounded(ctx, func(ctx context.Context) error {
 		tx, err := a.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted, ReadOnly: true})
@@ -116,7 +103,7 @@ func (a *app) look(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) 
 	})
 }
 
-// read connects and calls f with a client that can only read.
+// read connects and calls f with a client in a read-only transaction.
 func (a *app) read(ctx context.Context, f func(ctx context.Context, c *admin.Client) error) error {
 	if err := a.connect(ctx); err != nil {
 		return err
@@ -124,7 +111,7 @@ func (a *app) read(ctx context.Context, f func(ctx context.Context, c *admin.Cli
 	return a.look(ctx, func(ctx context.Context, tx *sql.Tx) error { return f(ctx, a.client.In(tx)) })
 }
 
-// get connects and returns what a method of the client reads.
+// get connects and returns the result of a read of the client.
 func get[T any](ctx context.Context, a *app, read func(*admin.Client, context.Context) (T, error)) (found T, err error) {
 	err = a.read(ctx, func(ctx context.Context, c *admin.Client) error {
 		found, err = read(c, ctx)
@@ -133,7 +120,7 @@ func get[T any](ctx context.Context, a *app, read func(*admin.Client, context.Co
 	return found, err
 }
 
-// act connects and calls f with a client whose methods each have a transaction of their own.
+// act connects and calls f with a client on the pool: each call is a transaction of its own.
 func (a *app) act(ctx context.Context, f func(ctx context.Context, c *admin.Client) error) error {
 	if err := a.connect(ctx); err != nil {
 		return err
@@ -141,15 +128,14 @@ func (a *app) act(ctx context.Context, f func(ctx context.Context, c *admin.Clie
 	return a.bounded(ctx, func(ctx context.Context) error { return f(ctx, a.client) })
 }
 
-// change connects and calls f in a transaction, with a client that acts in it.
+// change connects and calls f in a transaction, with a client in it.
 func (a *app) change(ctx context.Context, f func(ctx context.Context, tx *sql.Tx, c *admin.Client) error) error {
 	return a.act(ctx, func(ctx context.Context, c *admin.Client) error {
 		return outbox.InTx(ctx, a.db, func(tx *sql.Tx) error { return f(ctx, tx, c.In(tx)) })
 	})
 }
 
-// explain is an error in one line that says what to do, without the connection string; "" for
-// nothing to say.
+// explain is an error in one line with its remedy, without the connection string; "": print nothing.
 func (a *app) explain(ctx context.Context, err error) string {
 	text := strings.ReplaceAll(strings.TrimPrefix(pgerr.WithoutDSN(err).Error(), "outbox: "), "\n", "; ")
 	migrate := "outbox migrate up"
@@ -158,10 +144,10 @@ func (a *app) explain(ctx context.Context, err error) string {
 	}
 	switch code := pgerr.Code(err); {
 	case errors.Is(err, errTimeout):
-		return "no answer within " + a.timeout.String() + ": try a longer --timeout; outbox doctor says what holds the server up"
+		return "no answer within " + a.timeout.String() + ": try a longer --timeout; outbox doctor finds locks and long transactions"
 	case errors.Is(err, outbox.ErrCommitUnknown):
-		return text + ": look before you do it again"
-	case ctx.Err() != nil && exitCode(err) == exitFailed: // whatever a driver makes of it
+		return text + ": look before you repeat it"
+	case ctx.Err() != nil && exitCode(err) == exitFailed: // drivers return errors of several kinds
 		return "interrupted"
 	case errors.Is(err, schema.ErrNotMigrated):
 		if strings.Contains(text, "is at version 0,") {
@@ -177,14 +163,16 @@ func (a *app) explain(ctx context.Context, err error) string {
 	case code == "25006":
 		return text + ": is this a standby? Connect to the primary"
 	case code == "42501":
-		roles := "outbox_viewer to look, outbox_operator to act, outbox_worker to enqueue, outbox_owner to migrate, reindex and repair"
-		return text + ": use a member of a role that may: " + strings.ReplaceAll(roles, "outbox_", a.schema+"_") + " (docs/security.md)"
+		roles := "outbox_viewer to look, outbox_operator to act, outbox_worker to enqueue, " +
+			"outbox_owner to migrate, reindex and repair"
+		return text + ": use a member of a role with the right: " + strings.ReplaceAll(roles, "outbox_", a.schema+"_") + " (docs/security.md)"
 	case strings.HasPrefix(code, "28"):
-		return text + ": check user and password in --database-url, OUTBOX_DATABASE_URL, PGUSER and PGPASSWORD, ~/.pgpass or the server's pg_hba.conf"
+		return text + ": check user and password in --database-url, OUTBOX_DATABASE_URL, PGUSER and PGPASSWORD, " +
+			"~/.pgpass or the server's pg_hba.conf"
 	case code == "3D000":
 		return text + ": check the database's name in --database-url, OUTBOX_DATABASE_URL or PGDATABASE"
 	case code == "" && strings.Contains(text, "SSL is not enabled on the server"):
-		return "the server has no TLS: where the network is trusted add sslmode=disable to the connection string, or set PGSSLMODE=disable"
+		return "the server has no TLS: in a trusted network add sslmode=disable to the connection string, or set PGSSLMODE=disable"
 	case code == "" && (strings.Contains(text, "dial ") || strings.Contains(text, "repeats the connection string")):
 		return text + ": check --database-url, OUTBOX_DATABASE_URL or the PG… environment"
 	}

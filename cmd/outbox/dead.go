@@ -24,7 +24,7 @@ func (a *app) deadCommand() *cobra.Command {
 	return c
 }
 
-// deadFilter are the flags that say which dead letters are meant.
+// deadFilter are the flags that select dead letters.
 type deadFilter struct {
 	filter       admin.Filter
 	since, until string
@@ -57,7 +57,7 @@ func (f filterFlag) String() string        { return f.of.Get(*f.filter) }
 func (f filterFlag) Set(text string) error { return f.of.Set(f.filter, text) }
 func (f filterFlag) Type() string          { return "string" }
 
-// read is what the flags mean.
+// read returns the filter of the flags.
 func (d *deadFilter) read() (f admin.Filter, err error) {
 	f = d.filter
 	if f.DiedAfter, err = parseTime("--since", d.since); err != nil {
@@ -104,9 +104,9 @@ func (a *app) deadRedriveCommand() *cobra.Command {
 		Use: "redrive [ID...]", Short: "make dead letters tasks again", ValidArgsFunction: cobra.NoFileCompletions,
 		Args:    cobra.MaximumNArgs(mostRows),
 		Example: "  outbox dead redrive 815 816\n  outbox dead redrive -type SEND_MAIL -error 'no such mailbox' -rate 100",
-		Long: `Makes dead letters tasks again: those with the ids, or all that a filter lets through and that died
-before the command began, the oldest first. They start at attempt 1 and are due at once. One whose
-unique key another task holds by now is skipped, and the exit code is 1.
+		Long: `Makes dead letters tasks again, the oldest first: those with the ids, or all that pass a filter and
+died before the command began. They start at attempt 1 and are due at once. If another task holds
+the unique key of a dead letter, that is skipped, and the exit code is 1.
 ` + bulkHelp,
 		RunE: func(c *cobra.Command, args []string) error {
 			if withoutKey {
@@ -132,7 +132,7 @@ unique key another task holds by now is skipped, and the exit code is 1.
 		},
 	}
 	b.add(a, c)
-	c.Flags().BoolVar(&withoutKey, "without-key", false, "also those whose unique key another task holds: they run without it")
+	c.Flags().BoolVar(&withoutKey, "without-key", false, "redrive also if another task holds the unique key: the task runs without its key")
 	return c
 }
 
@@ -157,8 +157,7 @@ func (a *app) deadPurgeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "purge", Short: "delete dead letters by a filter", Args: cobra.NoArgs,
 		Example: "  outbox dead purge -older 720h\n  outbox dead purge -type SEND_MAIL -yes",
-		Long: `Deletes the dead letters that a filter lets through and that died before the command began, the
-oldest first.
+		Long: `Deletes the dead letters that pass a filter and died before the command began, the oldest first.
 ` + bulkHelp,
 		RunE: func(c *cobra.Command, _ []string) error { return a.bulk(c.Context(), b) },
 	}
@@ -167,10 +166,10 @@ oldest first.
 }
 
 const bulkHelp = `
-A filter's count is shown first, and confirmed. With --error or --reason all that the other flags let
-through are read for it, and --type or --since help where they are millions. Each transaction takes
-up to 1,000. --timeout bounds the count and each transaction. Ctrl-C ends it between two, or rolls
-the last one back, and the count that is printed is exact.`
+The command prints the filter's count, and asks. With --error or --reason it reads all dead letters
+that pass the other flags: if there are millions, use --type or --since. Each transaction takes up to
+1,000. --timeout bounds the count and each transaction. Ctrl-C ends the command between two
+transactions, or rolls the last one back, so the printed count is exact.`
 
 // bulk is a redrive or a purge by filter.
 type bulk struct {
@@ -186,11 +185,11 @@ type bulk struct {
 func (b *bulk) add(a *app, c *cobra.Command) {
 	b.deadFilter.add(a, c)
 	c.Flags().BoolVar(&b.all, "all", false, "all dead letters")
-	c.Flags().IntVar(&b.perSecond, "rate", 0, "so many a second at most; 0 is no limit")
+	c.Flags().IntVar(&b.perSecond, "rate", 0, "the most in a second; 0 is no limit")
 	yesFlag(c, &b.yes)
 }
 
-// bulk counts, asks and works. What was done is printed also when it ends early.
+// bulk counts, asks and acts. It prints the result also if it ends early.
 func (a *app) bulk(ctx context.Context, b *bulk) error {
 	f, err := b.read()
 	if err != nil {
@@ -246,7 +245,7 @@ func (a *app) bulk(ctx context.Context, b *bulk) error {
 	return orSkipped(err, skipped)
 }
 
-// everyPage repeats b.take until nothing is left, and says how far it is every other second.
+// everyPage repeats b.take until nothing is left, and prints its progress every other second.
 func (a *app) everyPage(ctx context.Context, b *bulk, f admin.Filter, matched int64) (taken int64, skipped []int64, err error) {
 	said := time.Now()
 	taken, _, err = a.client.EveryPage(ctx, func(ctx context.Context, f admin.Filter, at admin.Page) (t admin.Taken, next string, err error) {

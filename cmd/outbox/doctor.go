@@ -14,13 +14,13 @@ func (a *app) doctorCommand() *cobra.Command {
 	var all bool
 	var held, starving time.Duration
 	c := &cobra.Command{
-		Use: "doctor", Short: "look for what is wrong, and say what to do", Args: cobra.NoArgs,
+		Use: "doctor", Short: "find faults of the outbox and its server, with their remedies", Args: cobra.NoArgs,
 		Example: "  outbox doctor\n  outbox doctor -json | jq '.findings[] | select(.severity == \"critical\")'",
-		Long: `Looks at the schema, vacuum and who keeps it from its work, notifications, limits and pools, types
-without a relay, types that starve, and indexes, and says what to do. It only reads. Without --all
-the checks that found nothing wrong are only counted; JSON has them all. The exit code is 4 if the
-worst finding is a warning or critical, and else 1 if a check could not look (unknown), mostly for
-want of a right. --timeout does not bound it: each check has 5 s.`,
+		Long: `Checks the schema, vacuum and the sessions that hold it up, notifications, limits and pools, types
+without a relay, types that starve, and indexes, and prints remedies. It only reads. Without --all it
+only counts the checks without a fault; JSON has them all. The exit code is 4 if the worst finding is
+a warning or critical, and else 1 if a check was not possible (unknown), mostly for lack of a right.
+--timeout does not bound it: each check has 5 s.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := a.open(); err != nil {
 				return err
@@ -54,13 +54,13 @@ want of a right. --timeout does not bound it: each check has 5 s.`,
 			return err
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "print also what is fine")
-	c.Flags().DurationVar(&held, "held", 0, "from which age on a transaction that holds vacuum up is reported (default 5m)")
-	c.Flags().DurationVar(&starving, "starving", 0, "from which age on the oldest ready task of a type is reported (default 1m)")
+	c.Flags().BoolVar(&all, "all", false, "print also the checks without a fault")
+	c.Flags().DurationVar(&held, "held", 0, "the least age of reported transactions that hold up vacuum (default 5m)")
+	c.Flags().DurationVar(&starving, "starving", 0, "the least reported age of the oldest ready task of a type (default 1m)")
 	return c
 }
 
-// errPrinted sets the exit code; what was found is printed already.
+// errPrinted sets the exit code; the findings are printed already.
 var errPrinted = errors.New("")
 
 func findingLines(f doctor.Finding) []string {

@@ -14,7 +14,7 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-// maxInput bounds what is read from stdin: the most that outbox.MaxPayload allows.
+// maxInput bounds the payload from stdin: the most that outbox.MaxPayload allows.
 const maxInput = 16 << 20
 
 type enqueueFlags struct {
@@ -29,9 +29,9 @@ func (a *app) enqueueCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "enqueue TYPE JSON", Short: "enqueue a task", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeTypes(),
 		Example: "  outbox enqueue SEND_MAIL '{\"user_id\": 7}' -after 10m -unique user-7\n  generate | outbox enqueue REPORT -",
-		Long: `Enqueues a task with the JSON as its payload; - reads that from stdin. A type that no relay has a
-handler for is kept until one has. It takes the rights of a worker: an enqueuer cannot add to the
-audit, and an operator enqueues by plain INSERT only.`,
+		Long: `Enqueues a task with the JSON as its payload; - reads it from stdin. The task waits until a relay has
+a handler for its type. It needs the rights of a worker: an enqueuer cannot write the audit log, and
+an operator enqueues by plain INSERT only.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			task, err := a.newTask(c, args[0], args[1], f)
 			if err != nil {
@@ -57,14 +57,14 @@ audit, and an operator enqueues by plain INSERT only.`,
 	c.Flags().IntVar(&f.priority, "priority", 0, "lower runs first")
 	c.Flags().StringVar(&f.at, "at", "", "due at this time: "+timeForms)
 	c.Flags().DurationVar(&f.after, "after", 0, "due after this time, like 90s or 2h")
-	c.Flags().IntVar(&f.attempts, "attempts", 0, "the most attempts; 0: as its handler was registered")
-	c.Flags().StringVar(&f.unique, "unique", "", "key: no second task with it waits; one that waits is left as it is")
-	c.Flags().StringVar(&f.ordered, "ordered", "", "key: tasks of it run one after the other")
+	c.Flags().IntVar(&f.attempts, "attempts", 0, "the most attempts; 0: those of its handler")
+	c.Flags().StringVar(&f.unique, "unique", "", "key: no second task with it is enqueued; a task that waits stays as it is")
+	c.Flags().StringVar(&f.ordered, "ordered", "", "key: its tasks run one after the other")
 	c.Flags().StringArrayVar(&f.headers, "header", nil, "NAME=VALUE, beside the payload; may be repeated")
 	return c
 }
 
-// newTask is the task that the arguments ask for, if all of it is valid.
+// newTask is the task of the arguments, if they are valid.
 func (a *app) newTask(c *cobra.Command, taskType, text string, f enqueueFlags) (task outbox.NewTask, err error) {
 	payload := []byte(text)
 	if text == "-" {

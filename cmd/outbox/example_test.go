@@ -75,7 +75,7 @@ func Example() {
 	// $ outbox dead redrive 1
 	// 1 dead letter redriven
 	// $ outbox tasks show 1
-	// outbox: task 1 is nowhere: it is finished, was canceled, or never was
+	// outbox: task 1 is not there: it has finished, was canceled, or never was
 	// $ outbox audit -json | grep -c entry_id
 	// 3
 }

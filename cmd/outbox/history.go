@@ -23,8 +23,8 @@ func (a *app) historyListCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "list finished tasks, those enqueued last first", Args: cobra.NoArgs,
 		Example: "  outbox history list -type SEND_MAIL -limit 10",
-		Long: `Lists the finished tasks of the types whose handlers keep them. OUTCOME is done, or what a
-discarded task was discarded for.`,
+		Long: `Lists the finished tasks of the types whose handlers keep them. OUTCOME is done, or the reason why
+the handler discarded the task.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			found, next, err := a.listTasks(c, p, taskType, admin.Finished)
 			if err != nil {

@@ -53,7 +53,7 @@ func TestHostileTextDoesNotReachTheTerminalRaw(t *testing.T) {
 		t.Errorf("JSON has %q, want %q", found.Error, hostile)
 	}
 	s := db.terminal(t, "top")
-	s.shows(t, "q ends")
+	s.shows(t, "q quits")
 	s.types(t, "q")
 	s.end(t)
 	text := s.text()

@@ -1,4 +1,4 @@
-// Command outbox looks at an outbox and works on it: from a terminal, or from scripts with -json.
+// Command outbox shows an outbox and acts on it: in a terminal, or in scripts with -json.
 //
 //	go install github.com/txoutbox/outbox/cmd/outbox@latest
 //	outbox help
@@ -8,6 +8,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -20,31 +21,31 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/txoutbox/outbox"
+	"github.com/txoutbox/outbox/admin"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the second ctrl-C ends it at once
+	context.AfterFunc(ctx, stop) // a second ctrl-C kills the process
 	a := &app{in: os.Stdin, err: os.Stderr, out: output{w: os.Stdout}}
 	os.Exit(a.run(ctx, os.Args[1:]))
 }
 
-// app is one run of the command: its streams and what the flags of all commands say.
+// app is one run of the command.
 type app struct {
 	in  io.Reader
 	err io.Writer
 	out output
 
-	flags
-	database
-	begun bool // the arguments were understood
-}
-
-type flags struct {
+	// Flags of all commands.
 	url     string
 	schema  string
 	actor   string
 	timeout time.Duration
+
+	parsed bool          // the arguments are valid
+	db     *sql.DB       // nil before open
+	client *admin.Client // of db
 }
 
 // run is main without the process: it returns the exit code.
@@ -53,11 +54,13 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root.SetArgs(doubleDashes(root, args))
 	root.SetContext(ctx)
 	err := root.ExecuteContext(ctx)
-	a.close()
+	if a.db != nil {
+		_ = a.db.Close()
+	}
 	if err == nil {
 		return exitOK
 	}
-	if !a.begun {
+	if !a.parsed {
 		err = usage("%w; see outbox help", err)
 	}
 	if text := a.explain(ctx, err); text != "" {
@@ -66,23 +69,26 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return exitCode(err)
 }
 
-const help = `outbox looks at an outbox on PostgreSQL and works on it.
+const help = `outbox shows an outbox on PostgreSQL and acts on it.
 
-The database is that of --database-url, else of OUTBOX_DATABASE_URL, else of libpq's environment: PGHOST, PGPORT, PGDATABASE, PGUSER,
-PGPASSWORD, PGSSLMODE and the like, PGSERVICE with ~/.pg_service.conf or PGSERVICEFILE, and ~/.pgpass or PGPASSFILE. A service can also be
-named by --database-url service=NAME; the system's own service file is not read. Without sslmode the connection needs TLS.
+The connection string is that of --database-url, else of OUTBOX_DATABASE_URL, else of libpq's
+environment: PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD, PGSSLMODE and the like, PGSERVICE with
+~/.pg_service.conf or PGSERVICEFILE, and ~/.pgpass or PGPASSFILE. --database-url service=NAME names
+a service too; the system's service file is not read. Without sslmode the connection needs TLS.
 
-Flags may have one dash or two. With -json a command prints one JSON object: times are RFC 3339 in UTC or null, durations are seconds.
-Payloads, headers and keys are only shown with -payload. What control characters there are in names and errors is printed escaped.
+Flags have one dash or two. With -json a command prints one JSON object: times are RFC 3339 in UTC
+or null, durations are seconds. Payloads, headers and keys are printed with -payload only. Control
+characters in names and errors are escaped.
 
-Each command that changes something writes who did it into the table outbox.audit; see outbox audit.
+Each change is recorded with its actor in the table outbox.audit; see outbox audit.
 
-Exit codes: 0 done; 1 failed, interrupted or declined; 2 the arguments are wrong, or -yes is missing; 3 there is no such thing, or nothing
-matched; 4 doctor found warnings or worse (1: nothing as bad, but a check could not look).`
+Exit codes: 0 done; 1 failed, interrupted or declined; 2 the arguments are wrong, or -yes is
+missing; 3 nothing was found or matched; 4 doctor found warnings or worse (1: nothing worse than
+info, but a check was not possible).`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
-		Use: "outbox", Short: "look at an outbox and work on it", Long: help,
+		Use: "outbox", Short: "show an outbox and act on it", Long: help,
 		Example: "  export OUTBOX_DATABASE_URL='postgres://ops@db.example.com/shop?sslmode=verify-full'\n" +
 			"  outbox stats\n  outbox dead list -type SEND_MAIL -json",
 		SilenceErrors: true, SilenceUsage: true,
@@ -90,7 +96,7 @@ func (a *app) root() *cobra.Command {
 			if a.timeout < 0 {
 				return usage("--timeout %v: use a duration like 30s, or 0 for no limit", a.timeout)
 			}
-			a.begun = true
+			a.parsed = true
 			return nil
 		},
 	}
@@ -100,14 +106,14 @@ func (a *app) root() *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringVar(&a.url, "database-url", "", "connection string: a postgres:// URL or key=value pairs, as lib/pq takes them")
 	f.StringVar(&a.schema, "schema", outbox.DefaultSchema, "PostgreSQL schema of the outbox")
-	f.StringVar(&a.actor, "actor", "", "who acts, for the audit (default: user@host of this machine)")
-	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "how long one transaction may take; 0 is no limit")
+	f.StringVar(&a.actor, "actor", "", "the actor for the audit log (default: user@host of this machine)")
+	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "the limit of one transaction; 0 is none")
 	f.BoolVar(&a.out.json, "json", false, "print JSON")
 	_ = root.RegisterFlagCompletionFunc("schema", cobra.NoFileCompletions)
 	root.AddCommand(a.statsCommand(), a.enqueueCommand(), a.deadCommand(), a.historyCommand(), a.pauseCommand(),
 		a.resumeCommand(), a.schedulesCommand(), a.tasksCommand(), a.typesCommand(), a.relaysCommand(), a.topCommand(),
-		a.auditCommand(), a.doctorCommand(), a.adoptCommand(), a.reindexCommand(), a.repairCommand(), a.serveCommand(), a.migrateCommand(), a.rolesCommand(),
-		a.versionCommand())
+		a.auditCommand(), a.doctorCommand(), a.adoptCommand(), a.reindexCommand(), a.repairCommand(), a.serveCommand(),
+		a.migrateCommand(), a.rolesCommand(), a.versionCommand())
 	root.SetHelpCommand(helpCommand(root))
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
@@ -133,7 +139,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// group makes a command that only has others: without one of them it is used wrongly.
+// group makes a command that only has subcommands: it is an error without one of them.
 func group(c *cobra.Command) *cobra.Command {
 	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -146,17 +152,16 @@ func group(c *cobra.Command) *cobra.Command {
 				names = append(names, sub.Name())
 			}
 		}
-		what := "a command is missing"
+		fault := "a command is missing"
 		if len(args) > 0 {
-			what = fmt.Sprintf("there is no command %q", args[0])
+			fault = fmt.Sprintf("there is no command %q", args[0])
 		}
-		return usage("%s: %s: use %s", c.CommandPath(), what, strings.Join(names, ", "))
+		return usage("%s: %s: use %s", c.CommandPath(), fault, strings.Join(names, ", "))
 	}
 	return c
 }
 
-// doubleDashes makes --name of -name where that is one of the command's flags, as the flags of Go's
-// own tools have one dash.
+// doubleDashes makes --name of -name if that is a flag, as the flags of Go's tools have one dash.
 func doubleDashes(root *cobra.Command, args []string) []string {
 	known := map[string]bool{"help": true}
 	var walk func(c *cobra.Command)
@@ -182,7 +187,7 @@ func doubleDashes(root *cobra.Command, args []string) []string {
 	return out
 }
 
-// asExit is for commands that end with another code than errors have.
+// asExit is an error with an exit code of its own.
 type asExit struct {
 	code int
 	err  error

@@ -26,7 +26,7 @@ command, in one transaction. Any number of processes may do it at once. After it
 does not bound it.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.migrateUp(c.Context()) },
 	}, &cobra.Command{
-		Use: "status", Short: "list the migrations that are applied, and those that are pending", Args: cobra.NoArgs,
+		Use: "status", Short: "list applied and pending migrations", Args: cobra.NoArgs,
 		Example: "  outbox migrate status -json",
 		RunE:    func(c *cobra.Command, _ []string) error { return a.migrateStatus(c.Context()) },
 	}, &cobra.Command{
@@ -142,8 +142,8 @@ func (a *app) rolesCommand() *cobra.Command {
 	apply := &cobra.Command{
 		Use: "apply", Short: "create the roles and give each its rights", Args: cobra.NoArgs, Example: "  outbox roles apply -yes",
 		Long: `Creates the roles <schema>_owner, _enqueuer, _worker, _viewer and _operator, which cannot log in, and
-gives each what it needs. The schema and its tables become the owner's, and PUBLIC may not execute
-its functions any more. Do it again after each migration. --timeout does not bound it.`,
+gives each its rights. The owner gets the schema and its tables, and PUBLIC loses the right to execute
+its functions. Repeat it after each migration. --timeout does not bound it.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			question := "Make " + a.schema + "_owner the owner of the schema " + a.schema + ", and take the rights on its functions from PUBLIC?"
 			if err := a.confirm(c.Context(), yes, question); err != nil {

@@ -74,12 +74,12 @@ func TestTheHistoryIsListedAndShown(t *testing.T) {
 	key := db.Text(t, `SELECT concat(left(database_id::text, 14), '8', substr(database_id::text, 16, 3), '-8000-000000000001') FROM outbox.identity`)
 	db.steps(t,
 		step{"history show " + key, 0, key},
-		step{"tasks show 11111111-1111-8111-8000-000000000001", exitNotFound, "is nowhere"}, // another database's
+		step{"tasks show 11111111-1111-8111-8000-000000000001", exitNotFound, "is not there"}, // another database's
 		step{"tasks show 1-1", exitUsage, `"1-1" is not the key of a task`},
 		step{"history list -type KEPT", 0, "  done\n"},
 		step{"history list -type KEPT", 0, "  discarded: not wanted\n"},
 		step{"history show 1", 0, "kept until"},
-		step{"history show 3", exitNotFound, "task 3 is nowhere"},
+		step{"history show 3", exitNotFound, "task 3 is not there"},
 		step{"dead show 1", exitNotFound, "task 1 is finished, not dead: see outbox tasks show 1"},
 	)
 }

@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// output prints what a command found: for people, or as JSON.
+// output prints a result: for people, or as JSON.
 type output struct {
 	w    io.Writer
 	json bool
 }
 
-// print writes v as JSON, or the lines for people, made fit for a terminal.
+// print writes v as JSON, or the lines for people, escaped for a terminal.
 func (o *output) print(v any, lines ...string) error {
 	var b bytes.Buffer
 	if o.json {
@@ -49,8 +49,7 @@ func newTable(columns ...string) *table {
 	return t
 }
 
-// add adds a row: a struct or an object for JSON, and its cells, which are made fit for a terminal.
-// An empty cell is printed as -.
+// add adds a row: a struct or an object for JSON, and its cells. An empty cell is printed as -.
 func (t *table) add(v any, cells ...any) {
 	row := make([]string, len(cells))
 	for i, c := range cells {

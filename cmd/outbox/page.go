@@ -15,8 +15,8 @@ type pageFlags struct {
 }
 
 func (p *pageFlags) add(c *cobra.Command) {
-	c.Flags().IntVar(&p.limit, "limit", 50, "so many at most, up to 1000")
-	c.Flags().StringVar(&p.after, "after", "", "the next page: what the last one ended with")
+	c.Flags().IntVar(&p.limit, "limit", 50, "the most rows, up to 1000")
+	c.Flags().StringVar(&p.after, "after", "", "the next page: the place that the last page printed")
 	_ = c.RegisterFlagCompletionFunc("after", cobra.NoFileCompletions)
 }
 
@@ -33,7 +33,7 @@ func listed[T any](c *cobra.Command, a *app, p pageFlags,
 	return found, next, err
 }
 
-// printPage prints a page of a list under a name. How the next page is had is said on stderr.
+// printPage prints a page of a list under a name, and the flag of the next page on stderr.
 func (a *app) printPage(name string, t *table, next string) error {
 	if next == "" {
 		return a.out.print(object{{name, t.json}, {"next", nil}}, t.lines()...)

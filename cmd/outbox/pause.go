@@ -13,14 +13,14 @@ import (
 func (a *app) pauseCommand() *cobra.Command {
 	return a.switchCommand(true, &cobra.Command{
 		Use: "pause TYPE", Short: "start no tasks of a type, in all relays", Example: "  outbox pause SEND_MAIL",
-		Long: "Keeps all relays from starting tasks of the type, until it is resumed. What runs goes on, and tasks can be enqueued.",
+		Long: "Stops all relays from starting tasks of the type, until it is resumed. Running tasks go on, and tasks can be enqueued.",
 	})
 }
 
 func (a *app) resumeCommand() *cobra.Command {
 	return a.switchCommand(false, &cobra.Command{
 		Use: "resume TYPE", Short: "start tasks of a paused type again", Example: "  outbox resume SEND_MAIL",
-		Long: "Ends a pause. A type that no task, relay or pause has is refused; one that is not paused stays as it is.",
+		Long: "Ends a pause. A type without a task, relay or pause is an error; a type that is not paused is none.",
 	})
 }
 
@@ -49,7 +49,8 @@ func (a *app) switchCommand(paused bool, c *cobra.Command) *cobra.Command {
 			return err
 		}
 		if !known {
-			fmt.Fprintf(a.err, "no task of type %s was ever enqueued, and no relay has a handler for it; the pause is kept for it all the same\n", clean(name))
+			fmt.Fprintf(a.err, "no task of type %s was ever enqueued, and no relay has a handler for it; the pause is kept anyway\n",
+				clean(name))
 		}
 		return a.out.print(object{{"type", name}, {"paused", paused}}, "type "+name+": "+done)
 	}

@@ -9,16 +9,15 @@ import (
 
 func (a *app) reindexCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "reindex", Short: "build all indexes anew, beside the work", Args: cobra.NoArgs, Example: "  outbox reindex",
-		Long: `Builds the outbox's indexes anew with REINDEX INDEX CONCURRENTLY, one after the other: relays and
-enqueueing go on. Each waits for all transactions that are older than its build, so --timeout does
-not bound it; ctrl-C ends it, and what it leaves behind the next reindex drops. The role must own
-the tables.`,
+		Use: "reindex", Short: "rebuild all indexes while relays work", Args: cobra.NoArgs, Example: "  outbox reindex",
+		Long: `Rebuilds the outbox's indexes with REINDEX INDEX CONCURRENTLY, one after the other: relays and
+enqueueing go on. Each build waits for all older transactions, so --timeout does not bound it. Ctrl-C
+ends it; the next reindex drops the leftovers. The role must own the tables.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := a.connect(c.Context()); err != nil {
 				return err
 			}
-			fmt.Fprintln(a.err, "building indexes anew: each waits for the transactions that are open")
+			fmt.Fprintln(a.err, "rebuilding the indexes: each waits for the open transactions")
 			found, err := a.client.Reindex(c.Context())
 			if err != nil && len(found) == 0 {
 				return err
@@ -27,7 +26,7 @@ the tables.`,
 			for _, i := range found {
 				t.add(i, i.Table, i.Name, size(i.Before), size(i.After))
 			}
-			return errors.Join(err, a.out.print(object{{"indexes", t.json}}, t.lines()...)) // what was done, also with an error
+			return errors.Join(err, a.out.print(object{{"indexes", t.json}}, t.lines()...)) // also with an error
 		},
 	}
 }

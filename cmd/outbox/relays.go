@@ -20,7 +20,7 @@ func relayState(r admin.Relay) string {
 	return "dead"
 }
 
-// tasksOf is how many tasks a relay runs, of those that admin.Relay has.
+// tasksOf is the number of tasks in a relay's runs.
 func tasksOf(r admin.Relay) (n int) {
 	for _, run := range r.Runs {
 		n += len(run.TaskIDs)
@@ -28,7 +28,7 @@ func tasksOf(r admin.Relay) (n int) {
 	return n
 }
 
-// workersOf is how many workers a relay has; "" if it is not known.
+// workersOf is the number of a relay's workers; "" if it is unknown.
 func workersOf(r admin.Relay) string {
 	if r.Workers == 0 {
 		return ""
@@ -38,7 +38,7 @@ func workersOf(r admin.Relay) string {
 
 func (a *app) relaysCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "relays", Short: "list relays with what they run; hand back what a dead one has", Args: cobra.NoArgs,
+		Use: "relays", Short: "list relays and their runs; hand back the tasks of a dead relay", Args: cobra.NoArgs,
 		Example: "  outbox relays",
 		RunE: func(c *cobra.Command, _ []string) error {
 			found, err := get(c.Context(), a, (*admin.Client).Relays)
@@ -62,9 +62,9 @@ func (a *app) handBackCommand() *cobra.Command {
 		Use: "hand-back ID", Short: "make the leased tasks of a dead relay ready at once", Args: cobra.ExactArgs(1),
 		Example:           "  outbox relays hand-back 0b0e5fd5-2f4c-4d1b-9d3a-6f1f0a7c8e21",
 		ValidArgsFunction: offer(a, (*admin.Client).Relays, func(r admin.Relay) string { return r.RelayID }),
-		Long: `Makes the tasks that a relay holds leases on ready at once: your word that its node is dead, ahead
-of the 10 s after which others take them over. A relay that lives after all loses these leases, and
-its handlers are told.`,
+		Long: `Makes the leased tasks of a relay ready at once. Use it if its node is surely dead: other relays take
+the tasks over after 10 s anyway. A relay that lives after all loses these leases, and the contexts
+of its handlers end.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			id := args[0]
 			found, err := get(c.Context(), a, (*admin.Client).Relays)

@@ -11,13 +11,13 @@ func (a *app) repairCommand() *cobra.Command {
 	var o admin.RepairOptions
 	var yes bool
 	c := &cobra.Command{
-		Use: "repair", Short: "find the defects that a restore or a switch-over left; with --yes repair them", Args: cobra.NoArgs,
+		Use: "repair", Short: "find defects after a restore or a switch-over; with --yes repair them", Args: cobra.NoArgs,
 		Example: "  outbox repair\n  outbox repair -yes\n  outbox repair -above 184467 -yes",
 		Long: `Compares counts, sequences, unique keys, ordering keys, leases and leftovers with the tasks, after a
 restore of the data alone or of a part, and after a switch-over by logical replication. Without
---yes it only reads and prints what it would change. Relays and enqueueing go on, and a second
-repair finds nothing. It prints conflicts and leaves them alone: the exit code is then 1. --timeout
-does not bound it. To set sequences, the role must own the tables.`,
+--yes it only reads and prints the defects. Relays and enqueueing go on, and a second repair finds
+nothing. It prints conflicts and leaves them alone: the exit code is then 1. --timeout does not bound
+it. To set sequences, the role must own the tables.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := a.connect(c.Context()); err != nil {
 				return err

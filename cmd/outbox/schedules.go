@@ -33,22 +33,21 @@ func (a *app) schedulesCommand() *cobra.Command {
 	}
 	var yes bool
 	remove := a.scheduleCommand((*admin.Client).RemoveSchedule, "removed", member{"removed", true}, &yes, &cobra.Command{
-		Use: "remove NAME", Short: "remove a schedule that no relay has any more", Example: "  outbox schedules remove nightly-report",
-		Long: `Removes a schedule. Tasks that it has enqueued stay. A relay that has it in its configuration adds
-it again when it starts.`,
+		Use: "remove NAME", Short: "remove a schedule that no relay has", Example: "  outbox schedules remove nightly-report",
+		Long: `Removes a schedule. The tasks that it has enqueued stay. A relay that has it in its configuration
+adds it again when it starts.`,
 	})
 	yesFlag(remove, &yes)
 	c.AddCommand(remove, a.scheduleCommand((*admin.Client).PauseSchedule, "paused", member{"paused", true}, nil, &cobra.Command{
-		Use: "pause NAME", Short: "pass a schedule's firings over, until it is resumed", Example: "  outbox schedules pause nightly-report",
+		Use: "pause NAME", Short: "skip a schedule's firings, until it is resumed", Example: "  outbox schedules pause nightly-report",
 	}), a.scheduleCommand((*admin.Client).ResumeSchedule, "resumed", member{"paused", false}, nil, &cobra.Command{
 		Use: "resume NAME", Short: "let a schedule fire again", Example: "  outbox schedules resume nightly-report",
-		Long: "Lets a schedule fire again. What was passed over is not made up for.",
+		Long: "Lets a schedule fire again. Skipped firings are not made up for.",
 	}))
 	return c
 }
 
-// scheduleCommand makes c one that does something to a schedule, after a question if yes is not
-// nil.
+// scheduleCommand makes c an action on a schedule, after a question if yes is not nil.
 func (a *app) scheduleCommand(do func(*admin.Client, context.Context, string) error, done string, result member, yes *bool,
 	c *cobra.Command) *cobra.Command {
 	c.Args = cobra.ExactArgs(1)

@@ -31,10 +31,10 @@ func (a *app) serveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "serve", Short: "serve the dashboard and metrics", Args: cobra.NoArgs,
 		Example: "  outbox serve\n  read -rs OUTBOX_SERVE_PASSWORD && export OUTBOX_SERVE_PASSWORD\n  outbox serve -read-only",
-		Long: `Serves the dashboard at /, and metrics of the database for Prometheus at /metrics. Both ask for a
-password: that of OUTBOX_SERVE_PASSWORD, else, on a terminal, one that is made and printed. Any name
-goes with it, and is the actor of the audit. It speaks HTTP: beyond this machine put a proxy with
-TLS before it; where that changes the header Host, name the address that browsers show with
+		Long: `Serves the dashboard at /, and metrics of the database for Prometheus at /metrics. Both need a
+password: OUTBOX_SERVE_PASSWORD or, on a terminal, a random password that it prints. The user name
+may be any: it is the actor of the audit log. The server speaks HTTP: beyond this machine put a proxy
+with TLS before it. If the proxy changes the header Host, give the origin that browsers show by
 --trusted-origin. Payloads are shown with --payload only. Ctrl-C ends it.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), f) },
 	}
@@ -56,7 +56,7 @@ func (a *app) serve(ctx context.Context, f serveFlags) error {
 	password := os.Getenv("OUTBOX_SERVE_PASSWORD")
 	made := password == ""
 	if made {
-		if _, ok := isTerminal(a.err); !ok { // what is printed elsewhere is kept in logs
+		if _, ok := isTerminal(a.err); !ok { // other outputs may be kept in logs
 			return usage("OUTBOX_SERVE_PASSWORD is not set, and there is no terminal to print a password on")
 		}
 		password = rand.Text()
@@ -110,13 +110,14 @@ func (a *app) handler(f serveFlags, password string) (http.Handler, error) {
 		Authorize: func(r *http.Request) (dashboard.Access, string) {
 			name, _, _ := r.BasicAuth()
 			if name == "" {
-				name = a.who()
+				name = a.actorName()
 			}
 			return access, name
 		},
 	})
 	if err != nil {
-		return nil, usage("--trusted-origin: write what browsers show: https (or http), the host, and the port if it is not the default; in lower case, without a path")
+		return nil, usage("--trusted-origin: write the origin that browsers show: https (or http), the host, " +
+			"and the port if it is not the default; in lower case, without a path")
 	}
 	collector, err := outboxprom.New(outboxprom.Config{DB: a.db, Schema: a.schema})
 	if err != nil {

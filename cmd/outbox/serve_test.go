@@ -136,7 +136,7 @@ func TestServeRefusesWhatItCannotServe(t *testing.T) {
 		}
 	}
 	r := finish(t, command(t, environment(db.URL, "OUTBOX_SERVE_PASSWORD=from the environment"), "serve", "-trusted-origin", "outbox.example.com"))
-	if r.code != exitUsage || !strings.Contains(r.err, "outbox: --trusted-origin: write what browsers show: https (or http), the host") {
+	if r.code != exitUsage || !strings.Contains(r.err, "outbox: --trusted-origin: write the origin that browsers show: https (or http), the host") {
 		t.Errorf("an origin without a scheme: got %+v", r)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/txoutbox/outbox/internal/taskview"
 )
 
-// showCommand makes c one that shows a task: in any state, or in the one that its group is about.
+// showCommand makes c a command that shows a task in any state, or in that of its group.
 func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 	var payload bool
 	c.Use, c.Args, c.ValidArgsFunction = "show ID|KEY", cobra.ExactArgs(1), cobra.NoFileCompletions
@@ -30,7 +30,7 @@ func (a *app) showCommand(only admin.State, c *cobra.Command) *cobra.Command {
 			return err
 		})
 		if errors.Is(err, admin.ErrNotFound) {
-			return notFound("task %s is nowhere: it is finished, was canceled, or never was", args[0])
+			return notFound("task %s is not there: it has finished, was canceled, or never was", args[0])
 		}
 		if err != nil {
 			return err
@@ -62,7 +62,7 @@ func finder(text string) (func(context.Context, *admin.Client) (admin.Task, erro
 }
 
 func payloadFlag(c *cobra.Command, shown *bool) {
-	c.Flags().BoolVar(shown, "payload", false, "show payload, headers and keys as well")
+	c.Flags().BoolVar(shown, "payload", false, "show payload, headers and keys too")
 }
 
 // indented is a JSON text for people.

@@ -12,7 +12,7 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-// mostRows is how many tasks one transaction changes at most.
+// mostRows is the most tasks that one transaction changes.
 const mostRows = 1000
 
 var states = []string{"ready", "scheduled", "leased", "waiting", "dead", "finished"}
@@ -23,8 +23,8 @@ func (a *app) tasksCommand() *cobra.Command {
 		Example: "  outbox tasks list -type SEND_MAIL -state scheduled",
 	})
 	c.AddCommand(a.tasksListCommand(), a.showCommand("", &cobra.Command{
-		Short: "show a task wherever it is", Example: "  outbox tasks show 815",
-		Long: "Shows a task: one that is to do or runs, a dead letter, or a finished one of a type that keeps them.",
+		Short: "show a task in any state", Example: "  outbox tasks show 815",
+		Long: "Shows a task: it waits or runs, or is a dead letter, or is finished and of a type that keeps its tasks.",
 	}), a.tasksCancelCommand(), a.tasksRunNowCommand())
 	return c
 }
@@ -68,10 +68,10 @@ func (a *app) listTasks(c *cobra.Command, p pageFlags, taskType string, state ad
 func (a *app) tasksCancelCommand() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
-		Use: "cancel ID...", Short: "take tasks back, waiting or running", Args: cobra.RangeArgs(1, mostRows),
+		Use: "cancel ID...", Short: "cancel waiting and running tasks", Args: cobra.RangeArgs(1, mostRows),
 		Example: "  outbox tasks cancel 815", ValidArgsFunction: cobra.NoFileCompletions,
-		Long: `Cancels tasks in one transaction. One that waits is deleted. One that runs is asked to end, and is
-gone unless its handler succeeds all the same. Dead letters are not canceled but purged.`,
+		Long: `Cancels tasks in one transaction. A task that waits is deleted. A task that runs is asked to end, and
+is deleted unless its handler succeeds. Dead letters cannot be canceled: purge them.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			ids, err := taskIDs(args)
 			if err != nil {
@@ -83,7 +83,7 @@ gone unless its handler succeeds all the same. Dead letters are not canceled but
 			return a.onTasks(c, args, "neither waiting nor running",
 				func(ctx context.Context, c *admin.Client, ids []int64) ([]int64, object, []string, error) {
 					canceled, requested, err := c.Cancel(ctx, ids...)
-					lines := append(each(canceled, "task %d: canceled"), each(requested, "task %d: it runs, and was asked to end")...)
+					lines := append(each(canceled, "task %d: canceled"), each(requested, "task %d: running, asked to end")...)
 					return slices.Concat(canceled, requested), object{{"canceled", canceled}, {"requested", requested}}, lines, err
 				})
 		},
@@ -96,7 +96,7 @@ func (a *app) tasksRunNowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "run-now ID...", Short: "make scheduled tasks due at once", Args: cobra.RangeArgs(1, mostRows),
 		Example: "  outbox tasks run-now 815", ValidArgsFunction: cobra.NoFileCompletions,
-		Long: "Makes tasks due that are scheduled: delayed, or between two attempts.",
+		Long: "Makes scheduled tasks due: delayed tasks, and those between two attempts.",
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.onTasks(c, args, "not scheduled",
 				func(ctx context.Context, c *admin.Client, ids []int64) ([]int64, object, []string, error) {

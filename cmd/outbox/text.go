@@ -10,15 +10,14 @@ import (
 	"unicode/utf8"
 )
 
-// clean escapes what a terminal could take for more than text: control characters, and what changes
-// the direction or the look of other text. Names, errors and payloads are whoever enqueued's to
-// write. The result is one line.
+// clean escapes control characters, and characters that change the direction or the look of other
+// text: any enqueuer can write names, errors and payloads. The result is one line.
 func clean(s string) string {
 	quoted := strconv.Quote(s)
 	return strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1 : len(quoted)-1])
 }
 
-// cleanJSON escapes the same in a JSON text, which means the same afterwards.
+// cleanJSON escapes the same in a JSON text, without changing its values.
 func cleanJSON(text []byte) (out []byte) {
 	for _, r := range string(text) {
 		if r == '\n' || unicode.IsPrint(r) {
@@ -40,8 +39,8 @@ func cut(s string, n int) string {
 	return string([]rune(s)[:max(n-1, 0)]) + "…"
 }
 
-// cutError is the first line of an error, of 80 runes at most: of a longer one its beginning and
-// its end, where the cause is.
+// cutError is the first line of an error, of 80 runes at most: the beginning and the end, which has
+// the cause.
 func cutError(s string) string {
 	first, _, _ := strings.Cut(s, "\n")
 	line := []rune(first)

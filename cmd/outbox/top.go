@@ -13,18 +13,18 @@ import (
 	"github.com/txoutbox/outbox/admin"
 )
 
-// view is one look at the outbox, for top.
+// view is the state of the outbox at one time, for top.
 type view struct {
 	at     time.Time
 	types  []topType
 	relays []admin.Relay
 }
 
-// topType is a type with what changed since the look before.
+// topType is a type with its changes since the view before.
 type topType struct {
 	admin.Type
 	running  int     // tasks in runs that are not lost
-	done     float64 // finished and failed a second; negative: not known yet
+	done     float64 // finished and failed a second; negative: unknown
 	failures float64
 }
 
@@ -36,9 +36,9 @@ func (a *app) topCommand() *cobra.Command {
 	var order string
 	c := &cobra.Command{
 		Use: "top", Short: "watch types and relays at work", Args: cobra.NoArgs, Example: "  outbox top -every 5s -sort oldest",
-		Long: `Shows the types with their rates, and the relays with what they run, anew each second. Keys: s
-another order, q the end. Where stdout is no terminal, or with --json, it prints one look without
-rates. RUN counts tasks whose runs are noted; DONE/S and FAIL/S are since the look before.`,
+		Long: `Shows the types with their rates, and the relays with their runs, each second. Keys: s changes the
+order, q quits. If stdout is no terminal, and with --json, it prints once, without rates. RUN counts
+the tasks in the journal of runs; DONE/S and FAIL/S are since the update before.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if every < 100*time.Millisecond {
 				return usage("--every %v: at least 100ms", every)
@@ -59,7 +59,7 @@ rates. RUN counts tasks whose runs are noted; DONE/S and FAIL/S are since the lo
 			return a.out.print(topJSON(first), first.lines(order, 120, 1<<30)...)
 		},
 	}
-	c.Flags().DurationVar(&every, "every", time.Second, "time between two looks")
+	c.Flags().DurationVar(&every, "every", time.Second, "the time between two updates")
 	choiceFlag(c, &order, "sort", "ready", "order of the types: "+strings.Join(topOrders, ", "), topOrders)
 	return c
 }
@@ -72,7 +72,7 @@ func topJSON(v *view) object {
 	return object{{"at", v.at}, {"types", types}, {"relays", v.relays}}
 }
 
-// view looks, and computes the rates since the look before.
+// view reads the state, and computes the rates since the view before.
 func (a *app) view(ctx context.Context, before *view) (*view, error) {
 	v := &view{}
 	var types []admin.Type
@@ -179,8 +179,7 @@ func (v *view) relayTable() *table {
 	return t
 }
 
-// runsText says what a relay runs: each type with the number of its tasks and the age of the oldest
-// run.
+// runsText has the types of a relay's runs, each with the number of tasks and the age of the oldest run.
 func runsText(r admin.Relay) string {
 	var out []string
 	for _, of := range r.ByType() {
@@ -189,7 +188,7 @@ func runsText(r admin.Relay) string {
 	return strings.Join(out, ", ")
 }
 
-// rate is a number a second; "" if it is not known yet.
+// rate is a number a second; "" if it is unknown.
 func rate(perSecond float64) string {
 	switch {
 	case perSecond < 0:

@@ -33,7 +33,7 @@ const (
 	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 )
 
-// open takes the terminal and returns what gives it back.
+// open takes the terminal, and returns a function that restores it.
 func (s *screen) open() (restore func(), err error) {
 	leave := func() { _, _ = io.WriteString(s.out, leaveScreen) }
 	if s.in == nil {
@@ -48,7 +48,7 @@ func (s *screen) open() (restore func(), err error) {
 	return func() { leave(); _ = term.Restore(int(s.in.Fd()), state) }, err
 }
 
-// keys are what is typed, until the process ends.
+// keys are the typed bytes, until the process ends.
 func (s *screen) keys() <-chan byte {
 	keys := make(chan byte)
 	if s.in != nil {
@@ -65,7 +65,7 @@ func (s *screen) keys() <-chan byte {
 	return keys
 }
 
-// draw replaces what is shown.
+// draw replaces the shown lines.
 func (s *screen) draw(lines []string) error {
 	var b strings.Builder
 	b.WriteString("\x1b[H")
@@ -88,8 +88,8 @@ func (s *screen) size() (width, height int) {
 	return width, height
 }
 
-// watch shows one look after the other, until q, ctrl-C or the end of ctx. An error of a later look
-// is shown, and it goes on.
+// watch shows one view after the other, until q, ctrl-C or the end of ctx. It shows errors, and goes
+// on.
 func (a *app) watch(ctx context.Context, s *screen, v *view, every time.Duration, order string) error {
 	restore, err := s.open()
 	if err != nil {
@@ -113,7 +113,7 @@ func (a *app) watch(ctx context.Context, s *screen, v *view, every time.Duration
 	for {
 		width, height := s.size()
 		lines := v.lines(order, width, height-2)
-		status := "q ends, s sorts (by " + order + ")"
+		status := "q quits, s sorts (by " + order + ")"
 		if problem != "" {
 			status = problem
 		}

@@ -34,7 +34,7 @@ func TestTopShowsTypesAndRelaysAndGivesTheTerminalBack(t *testing.T) {
 	})
 	s := db.terminal(t, "top", "-every", "100ms")
 	s.shows(t, "\x1b[?1049h")
-	s.shows(t, "q ends, s sorts (by ready)")
+	s.shows(t, "q quits, s sorts (by ready)")
 	db.ok(t, "enqueue", slow.Name(), "{}")
 	s.shows(t, "1 A_VERY_LONG_NA… ")
 	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT 'MAIL', '{}' FROM generate_series(1, 200)`)
@@ -66,7 +66,7 @@ func TestTopEndsWithSIGTERM(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
 	s := db.terminal(t, "top")
-	s.shows(t, "q ends")
+	s.shows(t, "q quits")
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -79,13 +79,13 @@ func TestTopGoesOnWhenTheDatabaseDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	db := newDB(t)
 	s := db.terminal(t, "top", "-every", "100ms", "-timeout", "3s")
-	s.shows(t, "q ends")
+	s.shows(t, "q quits")
 	unlock := db.Hold(t, `LOCK TABLE outbox.counter`)
 	s.shows(t, "no answer within 3s")
 	unlock()
 	eventually(t, "it goes on", func() bool {
 		text := s.text()
-		return strings.LastIndex(text, "q ends") > strings.LastIndex(text, "no answer")
+		return strings.LastIndex(text, "q quits") > strings.LastIndex(text, "no answer")
 	})
 	s.types(t, "\x03")
 	if code := s.end(t); code != 0 || !strings.HasSuffix(s.text(), leaveScreen) {

@@ -17,7 +17,7 @@ func (a *app) statsCommand() *cobra.Command {
 		Example: "  outbox stats -json | jq '.types[] | select(.dead > 0)'",
 		Long: `Counts the tasks of each type by their state, exactly, and at the same cost with ten tasks and with
 ten million. FINISHED and FAILED are since the counters began; OLDEST is how long the task that is
-next has been due. What a Tx or Batch handler works on counts as ready.`,
+next has been due. Tasks in Tx or Batch handlers count as ready.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var found []outbox.TypeStats
 			err := a.act(c.Context(), func(ctx context.Context, _ *admin.Client) (err error) {
@@ -39,8 +39,8 @@ next has been due. What a Tx or Batch handler works on counts as ready.`,
 func (a *app) typesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "types", Short: "list task types with their limits and relays", Args: cobra.NoArgs, Example: "  outbox types",
-		Long: `Lists the task types that were ever enqueued, have a setting, or a handler in a relay that is
-alive. RELAYS is how many of those there are: with 0 nobody runs its tasks.`,
+		Long: `Lists the task types that were ever enqueued, or have a setting or a handler in a living relay.
+RELAYS is the number of living relays with a handler: with 0 no relay runs its tasks.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			found, err := get(c.Context(), a, (*admin.Client).Types)
 			if err != nil {

@@ -11,7 +11,7 @@ import (
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "print the version of this command and of the schema that it knows", Args: cobra.NoArgs,
+		Use: "version", Short: "print the versions of this command and of its schema", Args: cobra.NoArgs,
 		Example: "  outbox version -json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			version := "unknown"

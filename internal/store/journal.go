@@ -15,11 +15,8 @@ import (
 	"github.com/txoutbox/outbox/internal/pgerr"
 )
 
-// One statement for all single tasks whose claims wait, another one if any of them has a history,
-// and one for each batch. See the functions for what they do.
-const beginRunsSQL = `/* outbox: journal runs */
-SELECT outbox.begin_runs($1, $2, $3, $4, $5)`
-
+// One statement for all single tasks whose claims wait, and one for each batch. Single tasks each
+// have a row, so that a claim finds it by its key; a batch has one row.
 const recordRunsSQL = `/* outbox: journal runs */
 SELECT * FROM outbox.record_runs($1::bigint[], $2, $3, $4::uuid[], $5::boolean[], $6::uuid)`
 
@@ -191,45 +188,27 @@ func (j *Journal) write(ctx context.Context, batch []*Runs) {
 			single = append(single, r)
 		}
 	}
-	if len(single) == 0 {
-		return
+	if len(single) > 0 {
+		j.writeSingle(ctx, single)
 	}
-	found, err := j.begin(ctx, single)
-	if len(single) > 1 && pgerr.Refusal(err) { // it may be one of them
-		for _, r := range single {
-			found, err := j.begin(ctx, []*Runs{r})
-			r.reply <- journalReply{found, err}
-		}
-		return
-	}
+}
+
+// writeSingle journals claims that have a row for each task: together, or one by one if PostgreSQL
+// refuses that, as one of them may be the reason.
+func (j *Journal) writeSingle(ctx context.Context, single []*Runs) {
+	taskIDs, tokens, suspects := pairs(single)
+	found, err := j.ask(ctx, recordRunsSQL, pq.Array(taskIDs), slices.Min(taskIDs), slices.Max(taskIDs), pq.Array(tokens), pq.Array(suspects), j.RelayID)
 	for _, r := range single {
+		if len(single) > 1 && pgerr.Refusal(err) {
+			j.writeSingle(ctx, []*Runs{r})
+			continue
+		}
 		var own map[int64][]Earlier
 		if e := found[r.IDs[0]]; e != nil {
 			own = map[int64][]Earlier{r.IDs[0]: e}
 		}
 		r.reply <- journalReply{own, err}
 	}
-}
-
-// begin journals runs of single tasks, and returns what earlier runs left of them.
-func (j *Journal) begin(ctx context.Context, single []*Runs) (found map[int64][]Earlier, err error) {
-	taskIDs, tokens, suspects := pairs(single)
-	first, last := slices.Min(taskIDs), slices.Max(taskIDs)
-	if !slices.Contains(suspects, true) {
-		begun := false
-		err = j.held.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			return j.Conns.Raw(conn, func(c pg.Exclusive) error {
-				return c.Together(ctx, "", j.SQL(beginRunsSQL), []any{pq.Array(taskIDs), pq.Array(tokens), first, last, j.RelayID}, "", func(v []driver.Value) error {
-					begun = pg.Boolean(v[0])
-					return nil
-				})
-			})
-		})
-		if begun || err != nil {
-			return nil, err
-		}
-	}
-	return j.ask(ctx, recordRunsSQL, pq.Array(taskIDs), first, last, pq.Array(tokens), pq.Array(suspects), j.RelayID)
 }
 
 // ask journals, and returns what earlier runs left of the tasks.

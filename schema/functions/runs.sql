@@ -26,38 +26,28 @@ BEGIN
 END
 $$;
 
--- Journals runs that are about to begin, if no task has a history, and reports whether it did: else
--- record_runs tells. Batches whose claims are open have none of these tasks. The commit is
--- asynchronous: the journal must survive the death of a relay, not of the server, which ends the
--- claims as well.
-CREATE OR REPLACE FUNCTION outbox.begin_runs(ids bigint[], tokens uuid[], first bigint,
-  last bigint, of_relay uuid) RETURNS boolean
-LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
-  SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  setting text := set_config('synchronous_commit', 'off', true);
-BEGIN
-  INSERT INTO outbox.running (task_id, token, relay_id)
-  SELECT unnest(ids), unnest(tokens), of_relay
-   WHERE NOT EXISTS (SELECT 1 FROM outbox.running r WHERE r.task_id = ANY (ids)
-     AND r.task_ids IS NULL)
-     AND NOT EXISTS (SELECT 1 FROM outbox.running r
-                      WHERE r.task_ids IS NOT NULL AND r.last_id >= first AND r.first_id <= last
-                        AND outbox.claim_ended(r.xid));
-  RETURN FOUND;
-END
-$$;
-
 -- Journals runs that are about to begin, of claimed tasks under their tokens, and returns the rows that
 -- earlier runs of each left. A task with such rows is journalled only as a suspect that is about to
 -- run: its process may be running another suspect now, whose death should cost this one nothing.
+-- The commit is asynchronous: the journal must survive the death of a relay, not of the server, which
+-- ends the claims as well.
 CREATE OR REPLACE FUNCTION outbox.record_runs(ids bigint[], first bigint, last bigint,
   tokens uuid[], suspects boolean[], of_relay uuid)
 RETURNS TABLE (task_id bigint, token text, not_died boolean, alive_us bigint)
 LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
   SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  setting text := set_config('synchronous_commit', 'off', true);
 BEGIN
-  PERFORM set_config('synchronous_commit', 'off', true);
+  INSERT INTO outbox.running (task_id, token, relay_id) SELECT unnest(ids), unnest(tokens), of_relay
+   WHERE NOT EXISTS (SELECT 1 FROM outbox.running r WHERE r.task_id = ANY (ids)
+     AND r.task_ids IS NULL)
+     AND NOT EXISTS (SELECT 1 FROM outbox.running r
+                      WHERE r.task_ids IS NOT NULL AND r.last_id >= first AND r.first_id <= last
+                        AND outbox.claim_ended(r.xid));
+  IF FOUND THEN
+    RETURN;
+  END IF;
   IF EXISTS (SELECT 1 FROM outbox.running r
               WHERE r.task_ids IS NOT NULL AND r.last_id >= first AND r.first_id <= last
                 AND outbox.claim_ended(r.xid)) THEN
@@ -68,16 +58,11 @@ BEGIN
          COALESCE((extract(epoch FROM l.alive_until - clock_timestamp()) * 1000000)::bigint, 0)
     FROM outbox.running r LEFT JOIN outbox.relay l ON l.relay_id = r.relay_id
    WHERE r.task_id = ANY (ids) AND r.task_ids IS NULL;
-  IF FOUND THEN
-    INSERT INTO outbox.running (task_id, token, relay_id)
-    SELECT n.task_id, n.token, of_relay
-      FROM unnest(ids, tokens, suspects) AS n (task_id, token, suspect)
-     WHERE n.suspect OR NOT EXISTS (SELECT 1 FROM outbox.running r WHERE r.task_id = n.task_id
-       AND r.task_ids IS NULL);
-  ELSE
-    INSERT INTO outbox.running (task_id, token, relay_id) SELECT n.task_id, n.token, of_relay
-      FROM unnest(ids, tokens) AS n (task_id, token);
-  END IF;
+  INSERT INTO outbox.running (task_id, token, relay_id)
+  SELECT n.task_id, n.token, of_relay
+    FROM unnest(ids, tokens, suspects) AS n (task_id, token, suspect)
+   WHERE n.suspect OR NOT EXISTS (SELECT 1 FROM outbox.running r WHERE r.task_id = n.task_id
+     AND r.task_ids IS NULL);
 END
 $$;
 

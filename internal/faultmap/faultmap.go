@@ -48,6 +48,38 @@ func Table(t testing.TB, heading string) (rows []map[string]string) {
 	return rows
 }
 
+// Check makes each error that a table of docs/faults.md names, and compares its fault with the
+// table's. made makes the errors by name. other, which may be nil, makes those of further names, and
+// returns none for a name that it does not know.
+func Check(t *testing.T, heading string, fault func(error) string, made map[string]func() error, other func(name string) []error) {
+	t.Helper()
+	tabled := map[string]bool{}
+	for _, row := range Table(t, heading) {
+		for name := range strings.SplitSeq(row["error"], ", ") {
+			var errs []error
+			switch tabled[name] = true; {
+			case made[name] != nil:
+				errs = []error{made[name]()}
+			case other != nil:
+				errs = other(name)
+			}
+			if len(errs) == 0 {
+				t.Errorf("no test makes the error %q", name)
+			}
+			for _, err := range errs {
+				if got := fault(err); got != row["whose fault"] {
+					t.Errorf("%s: %s, want %s: %v", name, got, row["whose fault"], err)
+				}
+			}
+		}
+	}
+	for name := range made {
+		if !tabled[name] {
+			t.Errorf("docs/faults.md does not name the error %q", name)
+		}
+	}
+}
+
 // root is the folder of the repository.
 func root(t testing.TB) string {
 	t.Helper()

@@ -155,8 +155,9 @@ func AtMost(t testing.TB, db *relaytest.Database, left int) {
 
 // Received is an event on the consumer's side.
 type Received struct {
-	Key, ID string
-	Data    []byte
+	Key, ID, ContentType string
+	Headers              map[string]string
+	Data                 []byte
 }
 
 // Check checks that each of n events of so many keys has arrived, and that the first arrivals of

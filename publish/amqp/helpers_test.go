@@ -8,21 +8,11 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	"github.com/txoutbox/outbox"
 	"github.com/txoutbox/outbox/forward"
-	"github.com/txoutbox/outbox/handlers"
-	"github.com/txoutbox/outbox/internal/relaytest"
 	outboxamqp "github.com/txoutbox/outbox/publish/amqp"
-	"github.com/txoutbox/outbox/relay"
 )
 
-type order struct {
-	N int `json:"n"`
-}
-
-var placed = outbox.NewTaskType[order]("order.placed")
-
-func connect(t *testing.T, url string, c outboxamqp.Config) *outboxamqp.Publisher {
+func connect(t testing.TB, url string, c outboxamqp.Config) *outboxamqp.Publisher {
 	t.Helper()
 	p, err := outboxamqp.Connect(url, c)
 	if err != nil {
@@ -33,7 +23,7 @@ func connect(t *testing.T, url string, c outboxamqp.Config) *outboxamqp.Publishe
 }
 
 // channel is one of a connection of the test's own.
-func channel(t *testing.T, r *rabbit) *amqp.Channel {
+func channel(t testing.TB, r *rabbit) *amqp.Channel {
 	t.Helper()
 	c, err := amqp.Dial(r.url())
 	if err != nil {
@@ -48,7 +38,7 @@ func channel(t *testing.T, r *rabbit) *amqp.Channel {
 }
 
 // queue declares a durable queue with the test's name.
-func queue(t *testing.T, ch *amqp.Channel, args amqp.Table) string {
+func queue(t testing.TB, ch *amqp.Channel, args amqp.Table) string {
 	t.Helper()
 	q, err := ch.QueueDeclare(strings.ToLower(t.Name()), true, false, false, false, args)
 	if err != nil {
@@ -61,7 +51,7 @@ func queue(t *testing.T, ch *amqp.Channel, args amqp.Table) string {
 }
 
 // content takes all messages from a queue.
-func content(t *testing.T, ch *amqp.Channel, queue string) (all []amqp.Delivery) {
+func content(t testing.TB, ch *amqp.Channel, queue string) (all []amqp.Delivery) {
 	t.Helper()
 	for {
 		d, ok, err := ch.Get(queue, true)
@@ -83,32 +73,12 @@ func events(n int, to string) (all []*forward.Event) {
 	return all
 }
 
-func within(t *testing.T, d time.Duration) context.Context {
+func within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// enqueue enqueues orders first to last, with one of the given number of ordering keys each, or none.
-func enqueue(t *testing.T, db *relaytest.Database, first, last, keys int) {
-	t.Helper()
-	var tasks []outbox.NewTask
-	for n := first; n <= last; n++ {
-		var opts []outbox.Option
-		if keys > 0 {
-			opts = append(opts, outbox.OrderedBy(fmt.Sprint("k", n%keys)))
-		}
-		tasks = append(tasks, placed.New(order{n}, opts...))
-	}
-	relaytest.EnqueueAll(db.DB, tasks...)
-}
-
-// run starts a relay. Its first call of Publish starts the connection's goroutines, which outlive it.
-func run(t *testing.T, db *relaytest.Database, reg *handlers.Registry, workers int) {
-	t.Helper()
-	r := relaytest.Prepare(t, db.DB, reg, relay.Config{Workers: workers})
-	r.Leaves("publish/amqp.(*conn).watch")
-	r.Leaves("amqp091-go.(*Connection)")
-	r.Start()
-}
+// leaves are functions of the goroutines that the first call of Publish starts.
+var leaves = []string{"publish/amqp.(*conn).watch", "amqp091-go.(*Connection)"}

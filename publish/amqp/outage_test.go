@@ -2,9 +2,6 @@ package outboxamqp_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -13,8 +10,10 @@ import (
 
 	"github.com/txoutbox/outbox/forward"
 	"github.com/txoutbox/outbox/handlers"
+	"github.com/txoutbox/outbox/internal/forwardtest"
 	"github.com/txoutbox/outbox/internal/relaytest"
 	outboxamqp "github.com/txoutbox/outbox/publish/amqp"
+	"github.com/txoutbox/outbox/relay"
 )
 
 // The broker is down when the app starts, and is killed twice while events are in flight. Each event
@@ -36,11 +35,15 @@ func TestEventsOutliveTheBrokersRestarts(t *testing.T) {
 	if err := p.Ready(within(t, time.Minute)); err == nil {
 		t.Error("Ready without a broker")
 	}
-	f := forward.Register(reg, placed, p, forward.To(q), forward.BatchSize(3), forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
-	run(t, db, reg, 3)
+	f := forward.Register(reg, forwardtest.Placed, p, forward.To(q), forward.BatchSize(3), forward.Handler(handlers.MaxAttempts(1), handlers.Keep(time.Hour)))
+	relayed := relaytest.Prepare(t, db.DB, reg, relay.Config{Workers: 3})
+	for _, function := range leaves {
+		relayed.Leaves(function)
+	}
+	relayed.Start()
 	const parts, part, keys = 4, 125, 10
 	for n := range parts {
-		enqueue(t, db, n*part, (n+1)*part-1, keys)
+		forwardtest.Enqueue(t, db, n*part, part, keys)
 		switch n {
 		case 0: // is down
 		case parts - 1:
@@ -64,23 +67,12 @@ func TestEventsOutliveTheBrokersRestarts(t *testing.T) {
 	if s := f.Stats(); s.Published != parts*part || s.Permanent+s.Temporary > 0 {
 		t.Errorf("%+v", s)
 	}
-	seen, last := map[int]bool{}, map[int]int{}
+	var got []forwardtest.Received
 	for _, d := range content(t, channel(t, r), q) {
-		var n int
-		if _, err := fmt.Sscanf(string(d.Body), `{"n": %d}`, &n); err != nil {
-			t.Fatal(err)
-		}
-		if seen[n] { // again, as its confirm was lost
-			continue
-		}
-		if seen[n] = true; n >= keys && last[n%keys] != n-keys {
-			t.Errorf("%d comes after %d of its key", n, last[n%keys])
-		}
-		last[n%keys] = n
+		key, _ := d.Headers["cloudEvents_partitionkey"].(string)
+		got = append(got, forwardtest.Received{ID: d.MessageId, Key: key, Data: d.Body})
 	}
-	if len(seen) != parts*part {
-		t.Errorf("%d events arrived, want %d", len(seen), parts*part)
-	}
+	forwardtest.Check(t, got, parts*part, keys, false) // some arrive again, as their confirms were lost
 	if log.Count("connection lost") != 2 || strings.Contains(log.String(), "guest:guest") {
 		t.Errorf("the log is\n%s", log.String())
 	}
@@ -119,14 +111,14 @@ func TestABlockedConnectionIsUnavailable(t *testing.T) {
 	}
 }
 
-// A broker that reads nothing does not hold up Publish for longer than its context. Heartbeats would
-// end the connection in the end, so there are none.
-func TestPublishEndsWithItsContext(t *testing.T) {
+// Writes that block hold up Publish for no longer than its context, though the library has none.
+// Heartbeats would end the connection in the end, so there are none.
+func TestWritesThatBlockEndWithTheContext(t *testing.T) {
 	t.Parallel()
 	r := broker(t)
 	q := queue(t, channel(t, r), nil)
-	s := newStaller(t, r.address())
-	p := connect(t, strings.Replace(r.url(), r.address(), s.address(), 1)+"?heartbeat=0", outboxamqp.Config{})
+	proxy := forwardtest.NewProxy(t, r.address())
+	p := connect(t, strings.Replace(r.url(), r.address(), proxy.Address, 1)+"?heartbeat=0", outboxamqp.Config{})
 	if errs := p.Publish(within(t, time.Minute), events(1, q)); errs != nil {
 		t.Fatal(errs)
 	}
@@ -134,63 +126,15 @@ func TestPublishEndsWithItsContext(t *testing.T) {
 	for _, e := range large {
 		e.Data = bytes.Repeat([]byte("x"), mostBytes)
 	}
-	for name, all := range map[string][]*forward.Event{"confirms do not come": events(1, q), "writes block": large} {
-		s.stall()
-		answer := make(chan []error, 1)
-		go func() { answer <- p.Publish(within(t, 200*time.Millisecond), all) }()
-		var errs []error
-		select {
-		case errs = <-answer:
-		case <-time.After(time.Minute):
-			s.resume()
-			t.Fatalf("%s: Publish does not end", name)
-		}
-		if len(errs) != len(all) {
-			t.Fatalf("%s: %d errors", name, len(errs))
-		}
-		for i, err := range errs {
-			if _, away := forward.IsUnavailable(err); !away || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s: event %d: %v", name, i, err)
-			}
-		}
-		s.resume()
-		relaytest.Eventually(t, time.Minute, "it works again", func() bool { return p.Publish(within(t, time.Minute), events(1, q)) == nil })
-	}
-}
-
-func TestCloseWaitsForWhatIsInFlight(t *testing.T) {
-	t.Parallel()
-	r := broker(t)
-	q := queue(t, channel(t, r), nil)
-	s := newStaller(t, r.address())
-	p := connect(t, strings.Replace(r.url(), r.address(), s.address(), 1), outboxamqp.Config{Channels: 1})
-	if errs := p.Publish(within(t, time.Minute), events(1, q)); errs != nil {
-		t.Fatal(errs)
-	}
-	s.stall()
-	published, closed := make(chan []error, 1), make(chan struct{})
-	go func() { published <- p.Publish(within(t, time.Minute), events(1, q)) }()
-	<-s.held // its message is on the way
-	go func() {
-		p.Close()
-		close(closed)
-	}()
-	relaytest.Eventually(t, time.Minute, "later calls are refused", func() bool {
-		errs := p.Publish(within(t, 10*time.Millisecond), events(1, q))
-		return errs != nil && strings.Contains(errs[0].Error(), "is closed")
-	})
+	proxy.Hold()
+	answer := make(chan []error, 1)
+	go func() { answer <- p.Publish(within(t, 200*time.Millisecond), large) }()
 	select {
-	case <-closed:
-		t.Error("Close did not wait")
-	default:
+	case errs := <-answer:
+		forwardtest.Unavailable(t, errs, len(large))
+	case <-time.After(time.Minute):
+		t.Error("Publish does not end")
 	}
-	s.resume()
-	if errs := <-published; errs != nil {
-		t.Error(errs)
-	}
-	<-closed
-	p.Close()
-	if err := p.Ready(within(t, time.Minute)); err == nil {
-		t.Error("Ready after Close")
-	}
+	proxy.Release()
+	relaytest.Eventually(t, time.Minute, "it works again", func() bool { return p.Publish(within(t, time.Minute), events(1, q)) == nil })
 }

@@ -30,85 +30,68 @@ var hidden = errors.Join(kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend
 // docs/faults.md says of each answer of a broker whose fault it is. The broker gives each.
 func TestTheMapOfKafka(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, nil)
+	b := newBroker(t)
 	answered := func(code *kerr.Error) error {
 		p, err := outboxkafka.Connect(b.url(), impatient) // anew, as some answers end a producer
 		forwardtest.Must(t, err)
 		defer p.Close()
-		fault := b.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: code, Count: -1})
-		defer fault.Remove()
+		defer b.answers(code)()
 		return errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...)
 	}
-	byName := map[string]*kerr.Error{}
+	byName := map[string]*kerr.Error{} // those that no row has named
 	for code := int16(-1); code < 200; code++ {
 		var known *kerr.Error
-		if errors.As(kerr.ErrorForCode(code), &known) && known.Code == code {
+		if errors.As(kerr.ErrorForCode(code), &known) && known.Code == code && !errors.Is(hidden, known) {
 			byName[known.Message] = known
 		}
 	}
-	others := map[string]func(*kerr.Error) bool{
-		"any other answer that the protocol calls retriable": func(e *kerr.Error) bool { return e.Retriable },
-		"any other answer": func(*kerr.Error) bool { return true },
+	rest := func(is func(*kerr.Error) bool) (errs []error) {
+		for name, code := range byName {
+			if is(code) {
+				errs = append(errs, answered(code))
+				delete(byName, name)
+			}
+		}
+		return errs
 	}
+	away := newBroker(t)
+	gone := connect(t, away.url())
+	away.stop()
 	over, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 	defer cancel()
-	real := map[string]func() error{
+	faultmap.Check(t, "Kafka", forwardtest.Fault, map[string]func() error{
 		"no answer in time": func() error { return connect(t, b.url()).Publish(over, []*forward.Event{event("1")})[0] },
+		"no broker answers": func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			return gone.Publish(ctx, []*forward.Event{event("1")})[0]
+		},
 		"no topic": func() error {
-			e := event("1")
-			e.To = ""
-			return connect(t, b.url()).Publish(t.Context(), []*forward.Event{e})[0]
+			return connect(t, b.url()).Publish(t.Context(), []*forward.Event{forwardtest.Event("1", "")})[0]
 		},
 		"kgo.ErrRecordRetries": func() error { return answered(kerr.OutOfOrderSequenceNumber) },
 		"kgo.ErrClientClosed": func() error {
-			client, err := kgo.NewClient(kgo.SeedBrokers(strings.TrimPrefix(b.url(), "kafka://")))
+			client, err := kgo.NewClient(kgo.SeedBrokers(b.ListenAddrs()...))
 			forwardtest.Must(t, err)
 			client.Close()
 			return outboxkafka.New(client).Publish(t.Context(), []*forward.Event{event("1")})[0]
 		},
-	}
-	elsewhere := map[string]bool{ // has a test of its own
-		"no broker answers": true,
-	}
-	for _, row := range faultmap.Table(t, "Kafka") {
-		for name := range strings.SplitSeq(row["error"], ", ") {
-			var got []error
-			switch {
-			case byName[name] != nil:
-				got = append(got, answered(byName[name]))
-				delete(byName, name)
-			case others[name] != nil:
-				for other, code := range byName {
-					if others[name](code) && !errors.Is(hidden, code) {
-						got = append(got, answered(code))
-						delete(byName, other)
-					}
-				}
-			case real[name] != nil:
-				got = append(got, real[name]())
-			case elsewhere[name]:
-			default:
-				t.Errorf("what is %q?", name)
-			}
-			for _, err := range got {
-				if kind := forwardtest.Fault(err); kind != row["whose fault"] {
-					t.Errorf("%s: %s, want %s: %v", name, kind, row["whose fault"], err)
-				}
-			}
+	}, func(name string) []error {
+		switch name {
+		case "any other answer that the protocol calls retriable":
+			return rest(func(e *kerr.Error) bool { return e.Retriable })
+		case "any other answer":
+			return rest(func(*kerr.Error) bool { return true })
 		}
-	}
-	for name := range byName {
-		if !errors.Is(hidden, byName[name]) {
-			t.Errorf("the map does not have %s", name)
-		}
-	}
+		return rest(func(e *kerr.Error) bool { return e.Message == name })
+	})
 }
 
 // The client fails all that waits for a partition with the first record's context. An event of a call
 // that has ended is no reason for a later one's.
 func TestAnEventThatCameTooLateLeavesLaterOnesAlone(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, nil)
+	b := newBroker(t)
 	p, err := outboxkafka.Connect(b.url(), outboxkafka.Config{Options: []kgo.Opt{kgo.RecordRetries(math.MaxInt)}})
 	forwardtest.Must(t, err)
 	defer p.Close()
@@ -134,7 +117,7 @@ func TestAnEventThatCameTooLateLeavesLaterOnesAlone(t *testing.T) {
 // A topic that was deleted and made again gets its events.
 func TestATopicThatIsMadeAgainGetsItsEvents(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, nil)
+	b := newBroker(t)
 	p := connect(t, b.url())
 	forwardtest.Must(t, errors.Join(p.Publish(t.Context(), []*forward.Event{event("1")})...))
 	forwardtest.Must(t, errors.Join(b.DeleteTopic(topic), b.CreateTopic(topic, 4, nil)))
@@ -153,7 +136,7 @@ func TestATopicThatIsMadeAgainGetsItsEvents(t *testing.T) {
 // A producer ID that was refused for lack of a right is asked for again.
 func TestARightThatComesLate(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t, nil)
+	b := newBroker(t)
 	p := connect(t, b.url())
 	fault := b.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.ClusterAuthorizationFailed, Count: -1})
 	for range 2 {

@@ -2,12 +2,15 @@ package outboxkafka_test
 
 import (
 	"context"
+	"encoding/hex"
+	"errors"
+	"math/rand/v2"
 	"net"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -24,20 +27,21 @@ func TestMain(m *testing.M) {
 
 const topic = "orders"
 
+func event(id string) *forward.Event { return forwardtest.Event(id, topic) }
+
 // broker speaks Kafka's protocol in this process, and keeps its port and its data.
 type broker struct {
-	t       *testing.T
-	port    int
-	dir     string
-	configs map[string]string
+	t    testing.TB
+	port int
+	dir  string
 	*kfake.Cluster
 }
 
-func newBroker(t *testing.T, configs map[string]string) *broker {
+func newBroker(t testing.TB) *broker {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	forwardtest.Must(t, err)
-	b := &broker{t: t, port: l.Addr().(*net.TCPAddr).Port, dir: t.TempDir(), configs: configs}
+	b := &broker{t: t, port: l.Addr().(*net.TCPAddr).Port, dir: t.TempDir()}
 	forwardtest.Must(t, l.Close())
 	b.start()
 	t.Cleanup(b.stop)
@@ -47,7 +51,8 @@ func newBroker(t *testing.T, configs map[string]string) *broker {
 func (b *broker) start() {
 	b.t.Helper()
 	var err error
-	b.Cluster, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(b.port), kfake.DataDir(b.dir), kfake.SeedTopics(4, topic), kfake.BrokerConfigs(b.configs))
+	b.Cluster, err = kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(b.port), kfake.DataDir(b.dir), kfake.SeedTopics(4, topic),
+		kfake.BrokerConfigs(map[string]string{"message.max.bytes": "10000"}))
 	forwardtest.Must(b.t, err)
 }
 
@@ -60,31 +65,10 @@ func (b *broker) stop() {
 
 func (b *broker) url() string { return "kafka://" + strings.Join(b.ListenAddrs(), ",") }
 
-// variable names a real broker for the test of arrival.
-const variable = "OUTBOX_TEST_KAFKA"
-
-// realTopic is the address of a real broker and a new topic on it; "" if none is named.
-func realTopic(t *testing.T) (address, name string) {
-	address = os.Getenv(variable)
-	if address == "" {
-		return "", ""
-	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(address, ",")...))
-	forwardtest.Must(t, err)
-	defer client.Close()
-	name = "outbox-test-" + time.Now().UTC().Format("20060102-150405.000000")
-	create, t1 := kmsg.NewPtrCreateTopicsRequest(), kmsg.NewCreateTopicsRequestTopic()
-	t1.Topic, t1.NumPartitions, t1.ReplicationFactor = name, 4, 1
-	create.Topics = append(create.Topics, t1)
-	_, err = create.RequestWith(t.Context(), client)
-	forwardtest.Must(t, err)
-	return address, name
-}
-
-// records are those of a topic: at least n, and what has come within a second more.
-func records(t *testing.T, address, topic string, n int) (all []*kgo.Record) {
+// received are the records of the topic: at least n, and those of a second more.
+func (b *broker) received(t testing.TB, n int) (all []forwardtest.Received) {
 	t.Helper()
-	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(strings.TrimPrefix(address, "kafka://"), ",")...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	client, err := kgo.NewClient(kgo.SeedBrokers(b.ListenAddrs()...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	forwardtest.Must(t, err)
 	defer client.Close()
 	for {
@@ -96,36 +80,97 @@ func records(t *testing.T, address, topic string, n int) (all []*kgo.Record) {
 		fetches := client.PollFetches(ctx)
 		cancel()
 		if fetches.Empty() {
-			if len(all) < n {
-				t.Errorf("%d of %d records arrived", len(all), n)
-			}
 			return all
 		}
-		all = append(all, fetches.Records()...)
-	}
-}
-
-func received(t *testing.T, b *broker, n int) (all []forwardtest.Received) {
-	t.Helper()
-	for _, r := range records(t, b.url(), topic, n) {
-		all = append(all, forwardtest.Received{Key: string(r.Key), ID: header(r, "ce_id"), Data: r.Value})
-	}
-	return all
-}
-
-func header(r *kgo.Record, name string) string {
-	for _, h := range r.Headers {
-		if h.Key == name {
-			return string(h.Value)
+		for _, r := range fetches.Records() {
+			got := forwardtest.Received{Key: string(r.Key), Data: r.Value, Headers: map[string]string{}}
+			for _, h := range r.Headers {
+				got.Headers[h.Key] = string(h.Value)
+			}
+			got.ID, got.ContentType = got.Headers["ce_id"], got.Headers["content-type"]
+			if time.Since(r.Timestamp) > time.Hour { // by which Kafka deletes it
+				t.Errorf("record %s has the time %v", got.ID, r.Timestamp)
+			}
+			all = append(all, got)
 		}
 	}
-	return ""
 }
 
-func connect(t *testing.T, url string) *outboxkafka.Publisher {
+func connect(t testing.TB, url string) *outboxkafka.Publisher {
 	t.Helper()
 	p, err := outboxkafka.Connect(url, outboxkafka.Config{})
 	forwardtest.Must(t, err)
 	t.Cleanup(p.Close)
 	return p
+}
+
+// answers has the broker answer all that is produced with an error, until mend.
+func (b *broker) answers(err *kerr.Error) (mend func()) {
+	return b.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: err, Count: -1}).Remove
+}
+
+// pad makes an event of n bytes of random text, as batches are compressed.
+func pad(n int) func(*forward.Event) {
+	text := make([]byte, n/2)
+	for i := range text {
+		text[i] = byte(rand.IntN(256))
+	}
+	return func(e *forward.Event) { e.Data = []byte(`"` + hex.EncodeToString(text) + `"`) }
+}
+
+func TestAsAllPublishers(t *testing.T) {
+	t.Parallel()
+	suite := forwardtest.Suite{
+		New: func(t testing.TB) *forwardtest.Broker {
+			b := newBroker(t)
+			url, held, going := b.url(), make(chan struct{}, 1), make(chan struct{})
+			return &forwardtest.Broker{
+				URL: url, To: topic, Stop: b.stop, Start: b.start, Of: b,
+				Connect:  func(t testing.TB) forwardtest.Publisher { return connect(t, url) },
+				Received: b.received,
+				Hold: func() <-chan struct{} {
+					b.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+						b.KeepControl()
+						select {
+						case held <- struct{}{}:
+						default:
+						}
+						b.SleepControl(func() { <-going })
+						return nil, nil, false
+					})
+					return held
+				},
+				Release: func() { close(going) },
+				LoseReplies: func() (restore func()) {
+					first := true
+					b.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+						if !first {
+							return nil, nil, false
+						}
+						first = false
+						b.KeepControl()
+						return nil, errors.New("the connection breaks"), true
+					})
+					return func() {}
+				},
+			}
+		},
+		Prefix: "ce_",
+		Kills:  true,
+		Refused: map[string]func(*forward.Event){
+			"too large for the client": pad(2_000_000),
+			"too large for the broker": pad(20_000),
+		},
+		Unready: map[string]func(*forward.Event){"no such topic": func(e *forward.Event) { e.To = "nowhere" }},
+		Mended: map[string]forwardtest.Mended{
+			"a topic": {Break: func(t testing.TB, of any) func() {
+				b := of.(*broker)
+				forwardtest.Must(t, b.DeleteTopic(topic))
+				return func() { forwardtest.Must(t, b.CreateTopic(topic, 4, nil)) }
+			}},
+			"a right":     {Break: func(_ testing.TB, of any) func() { return of.(*broker).answers(kerr.TopicAuthorizationFailed) }},
+			"a full disk": {Break: func(_ testing.TB, of any) func() { return of.(*broker).answers(kerr.KafkaStorageError) }},
+		},
+	}
+	suite.Run(t)
 }

@@ -22,11 +22,11 @@ import (
 func TestASlowConsumerHasEachEffectOnce(t *testing.T) {
 	t.Parallel()
 	const events = 20
-	b, db := newBroker(t), relaytest.NewDatabase(t)
+	b, db := newBroker(t, nil), relaytest.NewDatabase(t)
 	db.Do(t, `CREATE TABLE bill (id text)`)
 	s := b.stream(nil)
 	p := connect(t, b.url())
-	ready(t, p)
+	forwardtest.Ready(t, p)
 	var all []*forward.Event
 	for i := range events {
 		all = append(all, event(strconv.Itoa(i)))
@@ -94,7 +94,7 @@ func TestASlowConsumerHasEachEffectOnce(t *testing.T) {
 // Two targets of a Fanout may share a stream: none drops the other's event for a repetition.
 func TestTargetsShareAStream(t *testing.T) {
 	t.Parallel()
-	b, db, reg := newBroker(t), relaytest.NewDatabase(t), handlers.New()
+	b, db, reg := newBroker(t, nil), relaytest.NewDatabase(t), handlers.New()
 	b.stream(nil)
 	p := connect(t, b.url())
 	forward.Fanout(reg, forwardtest.Placed, map[string]forward.Target{
@@ -102,7 +102,7 @@ func TestTargetsShareAStream(t *testing.T) {
 		"shipping": {To: p, Opts: []forward.Option{forward.To("orders.shipping")}},
 	})
 	forwardtest.Enqueue(t, db, 0, 3, 3)
-	leaves(relaytest.Run(t, db.DB, reg, relay.Config{}))
+	leave(relaytest.Run(t, db.DB, reg, relay.Config{}))
 	forwardtest.NothingLeft(t, db)
 	got := map[string]int{}
 	for _, m := range b.messages() {
@@ -117,13 +117,13 @@ func TestTargetsShareAStream(t *testing.T) {
 // keeps both events, and a consumer handles both.
 func TestServicesWithDefaultsShareAStream(t *testing.T) {
 	t.Parallel()
-	b, billing := newBroker(t), relaytest.NewDatabase(t)
+	b, billing := newBroker(t, nil), relaytest.NewDatabase(t)
 	b.stream(nil)
 	for range 2 {
 		db, reg := relaytest.NewDatabase(t), handlers.New()
 		f := forward.Register(reg, forwardtest.Placed, connect(t, b.url()), forward.To("orders.placed"))
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, created_at) VALUES ('order.placed', '{"n": 0}', '2026-01-01')`)
-		leaves(relaytest.Run(t, db.DB, reg, relay.Config{}))
+		leave(relaytest.Run(t, db.DB, reg, relay.Config{}))
 		relaytest.Eventually(t, time.Minute, "the event to be published", func() bool { return f.Stats().Published > 0 })
 	}
 	got := b.messages()

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/txoutbox/outbox/forward"
@@ -23,14 +24,11 @@ import (
 // docs/faults.md has each error of the client, and what it means.
 func TestTheMapOfNATS(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t)
+	b := newBroker(t, nil)
 	b.stream(nil)
 	p := connect(t, b.url())
-	ready(t, p)
-	without := newBroker(t)
-	without.stop()
-	without.options.JetStream = false
-	without.start()
+	forwardtest.Ready(t, p)
+	without := newBroker(t, func(o *server.Options) { o.JetStream = false })
 	off := connect(t, without.url())
 	refused := func(status int, code jetstream.ErrorCode, text string) error {
 		return fmt.Errorf("nats: %w", &jetstream.APIError{Code: status, ErrorCode: code, Description: text})
@@ -76,27 +74,15 @@ func TestTheMapOfNATS(t *testing.T) {
 			return off.Publish(t.Context(), []*forward.Event{event("1")})[0]
 		},
 	}
-	known := []error{context.Canceled, context.DeadlineExceeded} // no answer in time
-	for _, row := range faultmap.Table(t, "NATS") {
-		for name := range strings.SplitSeq(row["error"], ", ") {
-			var err error
-			if make := real[name]; make != nil {
-				err = make()
-			} else if cause := given[name]; cause != nil {
-				known = append(known, cause)
-				err = outboxnats.Classify(t.Context(), p, &forward.Event{ID: "1", To: "nowhere"}, cause)
-			} else {
-				t.Errorf("no such error: %s", name)
-				continue
-			}
-			if got := forwardtest.Fault(err); got != row["whose fault"] {
-				t.Errorf("%s: %s (%v), want that it is %s", name, got, err, row["whose fault"])
-			}
-			if counts := forwardtest.Fault(err) != "the broker's"; counts != (row["attempt counts"] == "yes") {
-				t.Errorf("%s: the attempt counts: %v", name, counts)
-			}
+	made, known := map[string]func() error{}, []error{context.Canceled, context.DeadlineExceeded} // no answer in time
+	maps.Copy(made, real)
+	for name, cause := range given {
+		known = append(known, cause)
+		made[name] = func() error {
+			return outboxnats.Classify(t.Context(), p, &forward.Event{ID: "1", To: "nowhere"}, cause)
 		}
 	}
+	faultmap.Check(t, "NATS", forwardtest.Fault, made, nil)
 	for _, err := range outboxnats.ConnectionErrors {
 		if !slices.Contains(known, err) {
 			t.Errorf("docs/faults.md lacks %v", err)

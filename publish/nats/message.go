@@ -8,13 +8,9 @@ import (
 	"github.com/txoutbox/outbox/forward"
 )
 
-const (
-	// maxSubject leaves room for the reply's subject and the sizes in a line of 4,096 bytes, the
-	// server's default: it closes the connection of a longer one.
-	maxSubject = 3840
-	// maxHeaders is the limit of JetStream.
-	maxHeaders = 64<<10 - 1
-)
+// maxSubject leaves room for the reply's subject and the sizes in a line of 4,096 bytes, the
+// server's default: it closes the connection of a longer one.
+const maxSubject = 3840
 
 // messageID is the Nats-Msg-Id of an event. A stream may have the event of several targets.
 func messageID(e *forward.Event) string {
@@ -38,7 +34,6 @@ func message(e *forward.Event) (*nats.Msg, error) {
 	m := nats.NewMsg(e.To)
 	m.Data = e.Data
 	m.Header.Set("Content-Type", forward.ContentType)
-	size := len(nats.MsgIdHdr) + len(messageID(e))
 	for _, h := range e.CloudEvents("ce-") {
 		if strings.HasPrefix(strings.ToLower(h.Name), "nats-") { // those steer JetStream
 			continue
@@ -50,10 +45,6 @@ func message(e *forward.Event) (*nats.Msg, error) {
 			return refuse("the value of the header %s has a line break", h.Name)
 		}
 		m.Header[h.Name] = []string{h.Value}
-		size += len(h.Name) + len(h.Value) + len(": \r\n")
-	}
-	if size > maxHeaders {
-		return refuse("the headers have %d bytes, at most %d", size, maxHeaders)
 	}
 	if strings.ContainsAny(messageID(e), "\r\n") {
 		return refuse("the message ID has a line break")

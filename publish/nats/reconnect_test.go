@@ -30,7 +30,7 @@ func (b *broker) logins(change func(*server.Options)) {
 // however many logins were refused.
 func TestAPublisherSurvivesAPasswordRotation(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t)
+	b := newBroker(t, nil)
 	b.stream(nil)
 	b.logins(func(o *server.Options) { o.Username, o.Password = "app", "old" })
 	var password atomic.Value
@@ -42,13 +42,13 @@ func TestAPublisherSurvivesAPasswordRotation(t *testing.T) {
 	})}})
 	forwardtest.Must(t, err)
 	t.Cleanup(p.Close)
-	ready(t, p)
+	forwardtest.Ready(t, p)
 	b.logins(func(o *server.Options) { o.Password = "new" })
 	before := logins.Load()
 	relaytest.Eventually(t, time.Minute, "five refused logins", func() bool { return logins.Load() >= before+5 })
-	wantUnavailable(t, p.Publish(t.Context(), []*forward.Event{event("1")}))
+	forwardtest.Unavailable(t, p.Publish(t.Context(), []*forward.Event{event("1")}), 1)
 	password.Store("new")
-	ready(t, p)
+	forwardtest.Ready(t, p)
 	if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); errs != nil {
 		t.Error(errs)
 	}
@@ -57,19 +57,19 @@ func TestAPublisherSurvivesAPasswordRotation(t *testing.T) {
 // A publisher whose first login is refused goes on as well.
 func TestAPublisherSurvivesAWrongPasswordAtItsStart(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t)
+	b := newBroker(t, nil)
 	b.stream(nil)
 	b.logins(func(o *server.Options) { o.Username, o.Password = "app", "new" })
 	p := connect(t, strings.Replace(b.url(), "//", "//app:old@", 1))
-	wantUnavailable(t, p.Publish(t.Context(), []*forward.Event{event("1")}))
+	forwardtest.Unavailable(t, p.Publish(t.Context(), []*forward.Event{event("1")}), 1)
 	b.logins(func(o *server.Options) { o.Password = "old" })
-	ready(t, p)
+	forwardtest.Ready(t, p)
 }
 
 // A connection that is closed for good is replaced for as long as the publisher is open.
 func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t)
+	b := newBroker(t, nil)
 	b.stream(nil)
 	var conn atomic.Pointer[nats.Conn]
 	var closed atomic.Int64
@@ -77,12 +77,12 @@ func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
 		nats.ConnectHandler(func(c *nats.Conn) { conn.Store(c) }), nats.ClosedHandler(func(*nats.Conn) { closed.Add(1) })}})
 	forwardtest.Must(t, err)
 	t.Cleanup(p.Close)
-	ready(t, p)
+	forwardtest.Ready(t, p)
 	relaytest.Eventually(t, time.Minute, "the connection", func() bool { return conn.Load() != nil })
 	for i := range 2 {
 		conn.Swap(nil).Close()
 		relaytest.Eventually(t, time.Minute, "its end", func() bool { return closed.Load() == int64(i+1) })
-		ready(t, p)
+		forwardtest.Ready(t, p)
 		if errs := p.Publish(t.Context(), []*forward.Event{event("1")}); errs != nil {
 			t.Error(errs)
 		}
@@ -94,17 +94,14 @@ func TestAConnectionThatIsClosedForGoodIsReplaced(t *testing.T) {
 // attempt of that event counts, and the others are published.
 func TestASubjectThatClosesTheConnectionIsTheMessages(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t)
-	b.options.MaxControlLine = 512
-	b.stop()
-	b.start()
+	b := newBroker(t, func(o *server.Options) { o.MaxControlLine = 512 })
 	b.stream(nil)
 	p := connect(t, b.url())
 	long := event("long")
 	long.To = "orders." + strings.Repeat("x", 1000)
 	published := map[string]bool{}
 	relaytest.Eventually(t, time.Minute, "the others", func() bool {
-		ready(t, p)
+		forwardtest.Ready(t, p)
 		events := []*forward.Event{event("1"), event("2"), long}
 		errs := p.Publish(t.Context(), events)
 		for i, e := range events {
@@ -125,26 +122,28 @@ func TestASubjectThatClosesTheConnectionIsTheMessages(t *testing.T) {
 // One subject is at its limit: it is an unavailable target, and its neighbours are published.
 func TestTheLimitOfOneSubjectIsTheTargets(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t)
+	b := newBroker(t, nil)
 	b.stream(func(c *jetstream.StreamConfig) {
 		c.MaxMsgsPerSubject, c.Discard, c.DiscardNewPerSubject = 1, jetstream.DiscardNew, true
 	})
 	p := connect(t, b.url())
-	ready(t, p)
+	forwardtest.Ready(t, p)
 	other := event("3")
 	other.To = "orders.other"
 	errs := p.Publish(t.Context(), []*forward.Event{event("1"), event("2"), other})
 	if len(errs) != 3 || errs[0] != nil || errs[2] != nil {
 		t.Fatalf("got %v", errs)
 	}
-	wantTargetUnavailable(t, errs[1:2])
+	if forwardtest.Fault(errs[1]) != "the target's" {
+		t.Error(errs)
+	}
 }
 
 // A subject that the login may not publish to is an unavailable target at once, though the server
 // acknowledges nothing.
 func TestARefusedSubjectIsTheTargets(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t)
+	b := newBroker(t, nil)
 	b.stream(nil)
 	permit := func(allow ...string) func(*server.Options) {
 		return func(o *server.Options) {
@@ -153,7 +152,7 @@ func TestARefusedSubjectIsTheTargets(t *testing.T) {
 	}
 	b.logins(permit("orders.other"))
 	p := connect(t, strings.Replace(b.url(), "//", "//app:x@", 1))
-	ready(t, p)
+	forwardtest.Ready(t, p)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	other := event("2")
@@ -162,9 +161,11 @@ func TestARefusedSubjectIsTheTargets(t *testing.T) {
 	if ctx.Err() != nil || len(errs) != 2 || errs[1] != nil || !errors.Is(errs[0], nats.ErrPermissionViolation) {
 		t.Fatalf("got %v", errs)
 	}
-	wantTargetUnavailable(t, errs[:1])
+	if forwardtest.Fault(errs[0]) != "the target's" {
+		t.Error(errs)
+	}
 	b.logins(permit("orders.>"))
-	ready(t, p)
+	forwardtest.Ready(t, p)
 	relaytest.Eventually(t, time.Minute, "the right to be there", func() bool {
 		return p.Publish(ctx, []*forward.Event{event("1")}) == nil
 	})
@@ -174,17 +175,17 @@ func TestARefusedSubjectIsTheTargets(t *testing.T) {
 // of the database, is an error and not lost in silence.
 func TestADuplicateIsLookedAt(t *testing.T) {
 	t.Parallel()
-	b := newBroker(t)
+	b := newBroker(t, nil)
 	b.stream(nil)
 	p := connect(t, b.url())
-	ready(t, p)
+	forwardtest.Ready(t, p)
 	for range 2 {
 		if errs := p.Publish(t.Context(), []*forward.Event{event("7")}); errs != nil {
 			t.Fatal(errs)
 		}
 	}
-	if got := p.Duplicates(); got != 1 {
-		t.Errorf("%d duplicates, want 1", got)
+	if got := p.Duplicates(); got != 1 || len(b.messages()) != 1 {
+		t.Errorf("%d duplicates and %d messages, want 1 of each", got, len(b.messages()))
 	}
 	another := event("7")
 	another.Time = another.Time.Add(time.Hour)
@@ -194,5 +195,15 @@ func TestADuplicateIsLookedAt(t *testing.T) {
 	}
 	if got := p.Duplicates(); got != 1 {
 		t.Errorf("%d duplicates, want 1", got)
+	}
+}
+
+func TestABadURLIsRefused(t *testing.T) {
+	t.Parallel()
+	if p, err := outboxnats.Connect("nats://user:secret@%zz", outboxnats.Config{}); err == nil {
+		p.Close()
+		t.Error("it connects")
+	} else if strings.Contains(err.Error(), "secret") {
+		t.Errorf("the error has the password: %v", err)
 	}
 }

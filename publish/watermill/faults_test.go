@@ -3,7 +3,6 @@ package outboxwatermill_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,7 +40,7 @@ func TestTheMapOfWatermill(t *testing.T) {
 		}
 		closed := outboxwatermill.New(ps, outboxwatermill.Config{})
 		closed.Close()
-		real := map[string]func() error{
+		faultmap.Check(t, "Watermill", forwardtest.Fault, map[string]func() error{
 			"an error that Config.Classify marks forward.Permanent":         func() error { return publish(forward.Permanent, "bad") },
 			"an error that Config.Classify marks forward.TargetUnavailable": func() error { return publish(mark(forward.TargetUnavailable), "bad") },
 			"an error that Config.Classify marks forward.Unavailable":       func() error { return publish(mark(forward.Unavailable), "bad") },
@@ -58,22 +57,7 @@ func TestTheMapOfWatermill(t *testing.T) {
 				}
 				return p.Publish(t.Context(), to("hangs"))[0]
 			},
-		}
-		for _, row := range faultmap.Table(t, "Watermill") {
-			for name := range strings.SplitSeq(row["error"], ", ") {
-				if real[name] == nil {
-					t.Errorf("what is %q?", name)
-					continue
-				}
-				if err := real[name](); forwardtest.Fault(err) != row["whose fault"] {
-					t.Errorf("%s: %s, want %s: %v", name, forwardtest.Fault(err), row["whose fault"], err)
-				}
-				delete(real, name)
-			}
-		}
-		for name := range real {
-			t.Errorf("the map does not have %q", name)
-		}
+		}, nil)
 		close(end)
 	})
 }

@@ -14,8 +14,8 @@ import (
 
 // Entry is one action in the audit log. Its texts must be valid UTF-8 without NUL.
 //
-// Nothing deletes entries. With the roles of docs/security.md workers and operators add some,
-// viewers read them, and nobody but the owner changes them.
+// Nothing deletes entries. With the roles of docs/security.md workers and operators add entries,
+// viewers read them, and only the owner can change them.
 type Entry struct {
 	EntryID int64     // set by WriteAudit and Audit; ascending, with gaps
 	At      time.Time // when its transaction began, by PostgreSQL's clock; set by WriteAudit and Audit
@@ -23,10 +23,10 @@ type Entry struct {
 	Tool    string    // "": that of the Client's Options; 1 to 64 bytes
 	Action  string    // like redrive, purge, cancel, run_now, pause, resume: 1 to 64 bytes
 	Target  string    // a task type, a task id, a filter in words; at most 1 kB; never a payload
-	Count   int64     // how many tasks it was about; not negative
+	Count   int64     // the number of tasks; not negative
 }
 
-// maxTarget is how many bytes the target of an entry has at most.
+// maxTarget is the most bytes of an entry's target.
 const maxTarget = 1024
 
 func (e Entry) check() error {
@@ -40,9 +40,9 @@ func (e Entry) check() error {
 const writeAuditSQL = `/* outbox: write an audit entry */
 INSERT INTO outbox.audit (actor, tool, action, target, count) VALUES ($1, $2, $3, $4, $5) RETURNING entry_id, at`
 
-// WriteAudit adds an entry for an action of the app's own, and returns it with its id and time. The
-// entry belongs to the transaction of the action, so the Client must be one that In returned: on a
-// pool the error is outbox.ErrNoTransaction.
+// WriteAudit adds an entry for an action of the app, and returns it with its id and time. The entry
+// belongs to the transaction of the action, so call it on a Client that In returned: on a pool the
+// error is outbox.ErrNoTransaction.
 func (c *Client) WriteAudit(ctx context.Context, e Entry) (Entry, error) {
 	if db, ok := c.q.(*sql.DB); ok {
 		return Entry{}, fmt.Errorf("admin: write an audit entry: %w: a %T is not one", outbox.ErrNoTransaction, db)
@@ -91,8 +91,8 @@ SELECT entry_id, at, actor, tool, action, target, count FROM outbox.audit
  WHERE target COLLATE "C" = $1 OR target COLLATE "C" > $1 || ' ' AND target COLLATE "C" < $1 || '!' ORDER BY entry_id DESC LIMIT 20`
 
 // TaskAudit returns the latest 20 entries of the audit log about this task alone, the latest first.
-// Their targets are "task 17", or begin with that and a space. Entries about several tasks and those
-// of filters are not among them.
+// Their targets are "task 17", or begin with "task 17 ". Entries about several tasks and about
+// filters are left out.
 func (c *Client) TaskAudit(ctx context.Context, taskID int64) ([]Entry, error) {
 	return list(ctx, c, "list audit entries of a task", taskAuditSQL, []any{fmt.Sprint("task ", taskID)}, scanEntry)
 }
@@ -101,8 +101,8 @@ func scanEntry(row scanner, e *Entry) error {
 	return row.Scan(&e.EntryID, &e.At, &e.Actor, &e.Tool, &e.Action, &e.Target, &e.Count)
 }
 
-// act runs an action and writes its entries into the audit log, in one transaction. An entry about
-// no task is left out: nothing was changed.
+// act runs an action and writes its audit entries, in one transaction. An entry with the count 0 is
+// not written: nothing changed.
 func (c *Client) act(ctx context.Context, action func(q outbox.Querier) ([]Entry, error)) error {
 	return c.inTx(ctx, func(q outbox.Querier) error {
 		entries, err := action(q)
@@ -122,9 +122,9 @@ func (c *Client) act(ctx context.Context, action func(q outbox.Querier) ([]Entry
 	})
 }
 
-// Noted calls f, an action that works in transactions of its own. Before it the audit log gets an
-// entry with the count 0, and after it one with what came of it: the action with ": done" and f's
-// count, or with ": failed". Without an Actor it only calls f.
+// Noted calls f, an action in transactions of its own. The audit log gets an entry with the count 0
+// before it, and an entry with the result after it: the action with ": done" and f's count, or with
+// ": failed". Without an Actor it only calls f.
 func (c *Client) Noted(ctx context.Context, e Entry, f func() (int64, error)) error {
 	note := func(ctx context.Context) error {
 		if c.options.Actor == "" {
@@ -143,12 +143,12 @@ func (c *Client) Noted(ctx context.Context, e Entry, f func() (int64, error)) er
 	if e.Action, e.Count = action+": done", n; err != nil {
 		e.Action = action + ": failed"
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // also when the end of ctx ended f
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // ctx may have ended f
 	defer cancel()
 	return errors.Join(err, note(ctx))
 }
 
-// entriesOf are the entries of an action on tasks, which name all of them.
+// entriesOf are the entries of an action that name all its tasks.
 func entriesOf(action string, ids []int64) (out []Entry) {
 	for some := range slices.Chunk(slices.Sorted(slices.Values(ids)), maxTarget/21) { // an id has 19 digits at most
 		names := strings.Trim(strings.ReplaceAll(fmt.Sprint(some), " ", ", "), "[]")
@@ -161,7 +161,7 @@ func entriesOf(action string, ids []int64) (out []Entry) {
 	return out
 }
 
-// cutTarget is the beginning of a target that is too long, with … at its end.
+// cutTarget shortens a target that is too long, with … at its end.
 func cutTarget(s string) string {
 	if len(s) > maxTarget {
 		s = strings.ToValidUTF8(s[:maxTarget-len("…")], "") + "…"

@@ -6,8 +6,9 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Cancel cancels tasks, in one transaction, and returns those that waited and are gone, and those
-// that run and are asked to end. The others are nowhere, or dead letters. See [outbox.Cancel].
+// Cancel cancels tasks, in one transaction. It returns the waiting tasks that it deleted, and the
+// running tasks that it asked to end. The others do not exist, or are dead letters. See
+// [outbox.Cancel].
 func (c *Client) Cancel(ctx context.Context, taskIDs ...int64) (canceled, requested []int64, err error) {
 	err = c.act(ctx, func(q outbox.Querier) ([]Entry, error) {
 		for _, id := range taskIDs {
@@ -29,7 +30,7 @@ func (c *Client) Cancel(ctx context.Context, taskIDs ...int64) (canceled, reques
 	return canceled, requested, nil
 }
 
-// RunNow makes scheduled tasks due at once, in one transaction, and returns which ones were
+// RunNow makes scheduled tasks due at once, in one transaction, and returns those that were
 // scheduled. See [outbox.RunNow].
 func (c *Client) RunNow(ctx context.Context, taskIDs ...int64) (due []int64, err error) {
 	err = c.act(ctx, func(q outbox.Querier) ([]Entry, error) {

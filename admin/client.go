@@ -18,33 +18,32 @@ import (
 // not kept, purged, canceled, uncommitted, or never existed.
 var ErrNotFound = errors.New("admin: not found")
 
-// Options are what all calls of a Client share.
+// Options are the settings of a Client.
 type Options struct {
 	// Schema is the PostgreSQL schema of the outbox; "" is "outbox".
 	Schema string
 
-	// Actor is who acts, as the tool knows them: at most 256 bytes. Each action adds an
-	// audit entry if it is set.
+	// Actor is the name of the user in the audit log: at most 256 bytes. If it is "", actions write
+	// no entries.
 	Actor string
-	// Tool is the program that acts, like backoffice: 1 to 64 bytes. It is needed with an Actor.
+	// Tool is the name of the program, like backoffice: 1 to 64 bytes. An Actor needs it.
 	Tool string
 }
 
-// Client reads and changes one outbox. It is safe for concurrent use, as far as its pool or
-// transaction is.
+// Client reads and changes one outbox. It is safe for concurrent use if its pool or transaction is.
 //
-// A call returns outbox.ErrInvalidOption, before it sends any SQL, for an argument that is out of
-// range; the error names it. Others are ErrNotFound, outbox.ErrNoTransaction, and
-// the database's, wrapped. An action on a pool commits
-// in a transaction of its own, whose outcome can be outbox.ErrCommitUnknown.
+// If an argument is out of range, a call returns outbox.ErrInvalidOption, which names it, before it
+// sends any SQL. Other errors are ErrNotFound, outbox.ErrNoTransaction, and the database's, wrapped.
+// An action on a pool is a transaction of its own, whose commit can fail with
+// outbox.ErrCommitUnknown.
 type Client struct {
 	q       outbox.Querier
 	schema  pg.Schema
 	options Options
 }
 
-// New returns a client of the outbox in db, without sending any SQL. The error names all that is
-// wrong with the arguments. Of a *sqlx.DB pass the field DB.
+// New returns a client of the outbox in db, without sending any SQL. The error names all invalid
+// arguments. Of a *sqlx.DB pass the field DB.
 func New(db *sql.DB, o Options) (*Client, error) {
 	if o.Schema == "" {
 		o.Schema = outbox.DefaultSchema
@@ -78,12 +77,12 @@ func (c *Client) In(tx outbox.Querier) *Client {
 	return &in
 }
 
-// pool is the *sql.DB, for what works in transactions of its own.
-func (c *Client) pool(what string) (*sql.DB, error) {
+// pool is the *sql.DB, for a call that uses transactions of its own.
+func (c *Client) pool(call string) (*sql.DB, error) {
 	if db, ok := c.q.(*sql.DB); ok {
 		return db, nil
 	}
-	return nil, fmt.Errorf("admin: %s: %w of its own: call it on the Client that New returned", what, outbox.ErrNoTransaction)
+	return nil, fmt.Errorf("admin: %s: %w of its own: call it on the Client that New returned", call, outbox.ErrNoTransaction)
 }
 
 // inTx runs f on the client's transaction. On a *sql.DB it begins one, as database/sql could retry
@@ -91,8 +90,7 @@ func (c *Client) pool(what string) (*sql.DB, error) {
 func (c *Client) inTx(ctx context.Context, f func(q outbox.Querier) error) error {
 	if db, ok := c.q.(*sql.DB); ok {
 		return outbox.InTx(ctx, db, func(tx *sql.Tx) error {
-			// Otherwise it fails where the default is stricter and another transaction takes the
-			// same rows.
+			// At a stricter level it fails when another transaction changes the same rows.
 			if _, err := tx.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"); err != nil {
 				return err
 			}

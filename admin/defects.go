@@ -67,7 +67,8 @@ func (o RepairOptions) has(k DefectKind) bool {
 }
 
 // Defects returns the defects that [Client.Repair] repairs, and the conflicts that it leaves to a
-// person. It only reads. In an outbox at work it finds nothing: each statement sees one snapshot.
+// person. It only reads. It finds nothing in a sound outbox, also beside relays: each statement sees
+// one snapshot.
 //
 // It reads all tasks, dead letters and unique keys once or twice, in seconds for millions. It needs
 // the rights of a worker. For DefectSequences and DefectCounts those of a viewer suffice.

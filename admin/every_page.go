@@ -12,20 +12,21 @@ import (
 
 const nowSQL = `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 
-// lookOfPage is how many dead letters one page looks at.
+// lookOfPage is the number of dead letters that one page reads.
 const lookOfPage = 10_000
 
 // EveryPage redrives or purges all dead letters that pass the filter and died before the call, the
-// oldest first: take is [Client.Redrive], [Client.RedriveWithoutKey] or [Client.Purge] of this
-// client, or a function that calls one. See [Client.CountDeadLetters] to see first how many they
-// are. perSecond bounds how many it takes in a second; 0 is no limit. Each page is a transaction of
-// its own, of at most 1,000 dead letters, with its own entry in the audit log.
+// oldest first. take is [Client.Redrive], [Client.RedriveWithoutKey] or [Client.Purge] of this
+// client, or a function that calls one of them. [Client.CountDeadLetters] counts them before.
+// perSecond bounds the rate; 0 is no limit. Each page is a transaction of at most 1,000 dead
+// letters, with its own audit entry.
 //
-// It returns how many it took and skipped, also with an error, which ends it: ctx's when that ended;
-// outbox.ErrCommitUnknown, after which the numbers may be those of one page less; the server's. It
-// may be called again. Dead letters that another transaction is moving or deleting, and those whose
-// death commits only during the call, may be left out.
-func (c *Client) EveryPage(ctx context.Context, take func(context.Context, Filter, Page) (t Taken, next string, err error), f Filter, perSecond int) (taken, skipped int64, err error) {
+// It returns the numbers of taken and skipped dead letters, also with an error, which ends it: ctx's;
+// outbox.ErrCommitUnknown, after which the numbers may lack one page; or the server's. It may be
+// called again. It may leave out dead letters that another transaction moves or deletes, and those
+// whose death commits during the call.
+func (c *Client) EveryPage(ctx context.Context, take func(context.Context, Filter, Page) (t Taken, next string, err error),
+	f Filter, perSecond int) (taken, skipped int64, err error) {
 	defer func() {
 		if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) { // PostgreSQL says that it canceled a statement
 			err = fmt.Errorf("%w: %w", ended, err)
@@ -44,7 +45,7 @@ func (c *Client) EveryPage(ctx context.Context, take func(context.Context, Filte
 	if perSecond > 0 {
 		p.Limit = min(max(perSecond/10, 1), maxRows)
 	}
-	// What is redriven may die again while this goes on, and must not be redriven for ever.
+	// A redriven task may die again meanwhile, and must not be redriven for ever.
 	var now int64
 	err = c.inTx(ctx, func(q outbox.Querier) error { return q.QueryRowContext(ctx, nowSQL).Scan(&now) })
 	if err != nil {
@@ -61,8 +62,9 @@ func (c *Client) EveryPage(ctx context.Context, take func(context.Context, Filte
 		if perSecond == 0 {
 			continue
 		}
+		due := start.Add(time.Duration(float64(taken) / float64(perSecond) * float64(time.Second)))
 		select {
-		case <-time.After(time.Until(start.Add(time.Duration(float64(taken) / float64(perSecond) * float64(time.Second))))):
+		case <-time.After(time.Until(due)):
 		case <-ctx.Done():
 			return taken, skipped, ctx.Err()
 		}

@@ -12,10 +12,10 @@ import (
 	"github.com/lib/pq"
 )
 
-// Filter says which dead letters are meant: those that pass all fields that are set. For lists and
-// counts the zero Filter means all; Redrive and Purge want All for that.
+// Filter selects the dead letters that pass all set fields. For lists and counts the zero Filter
+// selects all; Redrive and Purge need All for that.
 type Filter struct {
-	// All means all dead letters, where no other field is set.
+	// All selects all dead letters if no other field is set.
 	All bool
 	// IDs are tasks, 1,000 at most; nil is no condition, and an empty slice means none.
 	IDs []int64
@@ -28,13 +28,12 @@ type Filter struct {
 	// DiedAfter and DiedBefore bound the time of death; DiedAfter is within the bounds, DiedBefore
 	// is not.
 	DiedAfter, DiedBefore time.Time
-	// OlderThan is how long ago they died at least, by PostgreSQL's clock: its now(), which is when
-	// the transaction began.
+	// OlderThan is the least time since their death, by PostgreSQL's now(): the start of the
+	// transaction.
 	OlderThan time.Duration
 }
 
-// Until is the filter for what passes it at a time, and not for what dies or becomes old enough
-// later.
+// Until is the filter as of a time: tasks that die or become old enough later do not pass it.
 func (f Filter) Until(t time.Time) Filter {
 	t = t.Add(-f.OlderThan)
 	if f.OlderThan = 0; f.DiedBefore.IsZero() || f.DiedBefore.After(t) {
@@ -43,13 +42,13 @@ func (f Filter) Until(t time.Time) Filter {
 	return f
 }
 
-// searches reports whether rows have to be read for what no index tells.
+// searches reports whether the filter has fields without an index.
 func (f Filter) searches() bool { return f.Error != "" || f.Reason != "" }
 
-// checkChosen refuses a filter that means all without saying so.
-func (f Filter) checkChosen(what string) error {
+// checkChosen refuses the zero Filter, unless All is set.
+func (f Filter) checkChosen(action string) error {
 	if !f.All && f.String() == "all" {
-		return invalid("the zero Filter would %s all dead letters: to mean that, set Filter.All", what)
+		return invalid("the zero Filter would %s all dead letters: set Filter.All if this is intended", action)
 	}
 	return nil
 }
@@ -129,8 +128,8 @@ func (f Filter) bind(b *binder) {
 	}
 }
 
-// binder builds the conditions and arguments of one statement. A condition that is not set is not
-// written, so that the planner sees which index fits.
+// binder builds the conditions and arguments of one statement. It leaves out conditions that are not
+// set, so that the planner finds the index.
 type binder struct {
 	conditions []string
 	args       []any
@@ -142,7 +141,7 @@ func (b *binder) arg(v any) string {
 	return "$" + strconv.Itoa(len(b.args))
 }
 
-// micros binds a time, as µs since 1970, in a way that all drivers share.
+// micros binds a time as µs since 1970, which all drivers send alike.
 func (b *binder) micros(n int64) string {
 	return "timestamptz 'epoch' + " + b.arg(n) + "::bigint * interval '1 microsecond'"
 }

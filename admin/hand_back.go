@@ -14,20 +14,19 @@ import (
 
 var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// HandBack makes all tasks that the relay of that id holds leases on ready at once, and returns how
-// many: an operator's word that a node is dead, ahead of the 10 s after which other relays take its
-// tasks over. relayID is as in [Relay].
+// HandBack makes all leased tasks of a relay ready at once, and returns their number. It is for a
+// node that is surely dead: other relays take its tasks over after 10 s anyway. relayID is as in
+// [Relay].
 //
-// It is as a takeover: the runs stay counted as attempts, and a task that was lost before runs
-// isolated, as it may be what killed the node. A relay that lives after all loses these leases: it
-// can neither complete nor fail those tasks, and within a heartbeat (3 s) their handlers' contexts
-// end with the cause outbox.ErrLeaseLost. A task whose [outbox.Task.Complete] is under way is left to it. Tasks
-// of Tx and Batch handlers need nothing of the kind: they are back when the server ends the dead
-// node's connections.
+// It works like a takeover: the runs count as attempts. A task that was lost before runs isolated,
+// as it may have killed the node. A relay that lives after all loses these leases: it can neither
+// complete nor fail the tasks, and within a heartbeat (3 s) their handlers' contexts end with the
+// cause outbox.ErrLeaseLost. Tasks in [outbox.Task.Complete] are left alone. Tasks of Tx and Batch
+// handlers return when the server ends the dead node's connections.
 //
-// It works in transactions of 1,000 tasks each: after an error those before it are handed back, and
-// the number says how many. The audit log has an entry before them, and one after them: hand_back:
-// done, or hand_back: failed.
+// It works in transactions of 1,000 tasks each: after an error the number is that of the committed
+// ones. The audit log has an entry before them, and an entry after them: hand_back: done, or
+// hand_back: failed.
 func (c *Client) HandBack(ctx context.Context, relayID string) (tasks int64, err error) {
 	if _, err := c.pool("HandBack"); err != nil {
 		return 0, err

@@ -55,19 +55,19 @@ func (c *Client) origin(ctx context.Context, q outbox.Querier) (Origin, error) {
 
 // AdoptOptions say how Adopt takes a database over.
 type AdoptOptions struct {
-	// Environment is written into the database, which then refuses relays with another one. "" leaves
-	// that to the first relay with an environment; with KeepID the environment stays as it was.
+	// Environment is written into the database, which then refuses relays of another environment. ""
+	// leaves it to the first relay with an environment; with KeepID the environment stays as it was.
 	Environment string
-	// KeepID says that this database goes on where the original ended, as after a switch-over by
-	// logical replication or a restore in another server: task keys and event ids stay the same. The
-	// original and its relays must be gone.
+	// KeepID makes this database the successor of the original, as after a switch-over by logical
+	// replication or a restore in another server: task keys and event ids stay the same. Stop the
+	// original and its relays before.
 	KeepID bool
-	// Discard deletes what came from the original: all tasks and dead letters, and the schedules that
-	// are not paused, which relays register anew, from now on. The history stays.
+	// Discard deletes the original's tasks and dead letters, and the schedules that are not paused:
+	// relays register them again, from now on. The history stays.
 	Discard bool
 }
 
-// Adopted is what Adopt did.
+// Adopted is the result of Adopt.
 type Adopted struct {
 	DatabaseID  string
 	Leases      int64 // tasks that the original's relays ran, ready again
@@ -78,10 +78,11 @@ type Adopted struct {
 
 const (
 	adoptSQL = `/* outbox: adopt this database */
-SELECT COALESCE(leases, 0), COALESCE(tasks, 0), COALESCE(dead, 0), COALESCE(schedules, 0), leases IS NULL FROM outbox.adopt($1::boolean, $2::boolean, $3)`
+SELECT COALESCE(leases, 0), COALESCE(tasks, 0), COALESCE(dead, 0), COALESCE(schedules, 0), leases IS NULL
+  FROM outbox.adopt($1::boolean, $2::boolean, $3)`
 	adoptedIDSQL = `/* outbox: the id of this database */
 SELECT database_id::text FROM outbox.identity`
-	// A row that says so for longer than a beat gives was written while the server's clock was ahead.
+	// A row with a later time was written while the server's clock was ahead.
 	livingSQL = `/* outbox: whether relays live */
 SELECT EXISTS (SELECT 1 FROM outbox.relay WHERE alive_until BETWEEN clock_timestamp() AND clock_timestamp() + interval '5 minutes')`
 )
@@ -98,7 +99,8 @@ func (c *Client) Adopt(ctx context.Context, o AdoptOptions) (a Adopted, err erro
 		return a, invalid("Adopt: KeepID and Discard exclude each other")
 	}
 	if !origin.ValidEnvironment(o.Environment) {
-		return a, invalid("AdoptOptions.Environment: %.200q: use at most %d bytes of printable text", o.Environment, origin.MaxEnvironment)
+		return a, invalid("AdoptOptions.Environment: %.200q: use at most %d bytes of printable text",
+			o.Environment, origin.MaxEnvironment)
 	}
 	err = c.inTx(ctx, func(q outbox.Querier) error {
 		a, err = c.adopt(ctx, q, o)
@@ -132,9 +134,10 @@ func (c *Client) adopt(ctx context.Context, q outbox.Querier, o AdoptOptions) (a
 		}
 	}
 	var meanwhile bool
-	err = q.QueryRowContext(ctx, c.schema.SQL(adoptSQL), o.KeepID, o.Discard, o.Environment).Scan(&a.Leases, &a.Tasks, &a.DeadLetters, &a.Schedules, &meanwhile)
+	err = q.QueryRowContext(ctx, c.schema.SQL(adoptSQL), o.KeepID, o.Discard, o.Environment).
+		Scan(&a.Leases, &a.Tasks, &a.DeadLetters, &a.Schedules, &meanwhile)
 	if err == nil && meanwhile {
-		return a, fmt.Errorf("%w any more: someone has adopted it meanwhile", ErrNotCopy)
+		return a, fmt.Errorf("%w any more: it was adopted meanwhile", ErrNotCopy)
 	}
 	if err == nil {
 		err = q.QueryRowContext(ctx, c.schema.SQL(adoptedIDSQL)).Scan(&a.DatabaseID)

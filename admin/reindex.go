@@ -20,22 +20,22 @@ type Index struct {
 
 const listIndexesSQL = `/* outbox: indexes */
 SELECT t.relname, i.relname, x.indisvalid, pg_relation_size(i.oid)
-  FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace
+  FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid
+  JOIN pg_namespace n ON n.oid = t.relnamespace
  WHERE n.nspname = $1 AND t.relkind = 'r' ORDER BY t.relname, i.relname`
 
 const indexSizeSQL = `/* outbox: size of an index */
 SELECT COALESCE(pg_relation_size(to_regclass($1)), 0)`
 
-// Reindex builds all indexes of the outbox anew, one after the other, with REINDEX INDEX
-// CONCURRENTLY: relays and enqueueing go on. Indexes that a day of bloat has grown stay large after
-// vacuum has emptied them; this makes them small. Relays never do it by themselves.
+// Reindex rebuilds all indexes of the outbox, one after the other, with REINDEX INDEX CONCURRENTLY:
+// relays and enqueueing go on. A bloated index stays large after vacuum has emptied it; Reindex makes
+// it small. Relays never do it by themselves.
 //
-// Each index waits for all transactions that are older than its build, so a forgotten one holds it
-// up until ctx ends. The role must own the tables. It returns what it has done also with an error,
-// which names the index; what a broken build leaves behind (an invalid index whose name ends in
-// _ccnew or _ccold and a number) is dropped by the next Reindex. One at a time: a second one at
-// once may fail with a deadlock, and does no harm. The audit log has an entry before it and one
-// after it.
+// Each build waits for all older transactions, so a forgotten one holds it up until ctx ends. The
+// role must own the tables. It returns the finished indexes also with an error, which names the
+// index. The next Reindex drops the leftovers of a broken build: invalid indexes whose names end in
+// _ccnew or _ccold and a number. A second Reindex at the same time may fail with a deadlock, and does
+// no harm. The audit log has an entry before it and an entry after it.
 func (c *Client) Reindex(ctx context.Context) (done []Index, err error) {
 	db, err := c.pool("Reindex")
 	if err != nil {
@@ -65,7 +65,7 @@ func (c *Client) reindex(ctx context.Context, conn *sql.Conn) (done []Index, err
 	for _, i := range indexes {
 		name := pq.QuoteIdentifier(string(c.schema)) + "." + pq.QuoteIdentifier(i.Name)
 		if !i.valid && !leftover.MatchString(i.Name) {
-			continue // somebody is building it
+			continue // another session builds it
 		}
 		if !i.valid {
 			if _, err := conn.ExecContext(ctx, "DROP INDEX CONCURRENTLY IF EXISTS "+name); err != nil {

@@ -48,7 +48,7 @@ SELECT t.relay_id::text, to_json(ARRAY[t.task_id])::text, t.task_type, COALESCE(
     SELECT l.relay_id, l.task_id, l.task_type, l.attempted_at, l.run_at, l.leased_until FROM outbox.task l WHERE l.state = 'leased' AND l.relay_id = a.relay_id
      ORDER BY l.leased_until LIMIT $1) t`
 
-// Relays returns the relays, those alive first, with what they run; 1,000 at most.
+// Relays returns the relays with their runs, the living ones first; 1,000 at most.
 func (c *Client) Relays(ctx context.Context) (relays []Relay, err error) {
 	var runs []Run
 	err = c.read(func(q outbox.Querier) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/txoutbox/outbox/internal/wake"
 )
 
-// mender mends all defects of a kind, in transactions of its own.
+// mender repairs all defects of a kind, in transactions of its own.
 type mender func(ctx context.Context, c *Client, o RepairOptions) error
 
 // Repair repairs the defects that [Client.Defects] returns, and returns them. It leaves conflicts
@@ -102,7 +102,7 @@ func (c *Client) one(ctx context.Context, statement string) error {
 	})
 }
 
-// mendLeases is as a takeover.
+// mendLeases works like a takeover.
 func mendLeases(ctx context.Context, c *Client, _ RepairOptions) error {
 	return c.pages(ctx, upkeep.StrandedSQL, nil, upkeep.TakeStrandedSQL)
 }
@@ -114,7 +114,7 @@ const (
 	keyLockSQL = `SET LOCAL lock_timeout = '500ms'`
 )
 
-// mendKeys first deletes keys that name other tasks, so that these do not hold up their own.
+// mendKeys first deletes the keys of other tasks, which would block the right ones.
 func mendKeys(ctx context.Context, c *Client, _ RepairOptions) error {
 	if err := c.pages(ctx, lockWrongKeysSQL, []any{maxRows}, deleteWrongKeysSQL); err != nil {
 		return err
@@ -158,8 +158,8 @@ func mendKeys(ctx context.Context, c *Client, _ RepairOptions) error {
 	}
 }
 
-// pages locks rows by one statement and changes them by the next, which sees them as they are then,
-// in transactions of up to 1,000 rows each.
+// pages locks rows by one statement and changes them by the next, which sees their present state, in
+// transactions of up to 1,000 rows each.
 func (c *Client) pages(ctx context.Context, lock string, args []any, change string) error {
 	for n := maxRows; n == maxRows; {
 		err := c.inTx(ctx, func(q outbox.Querier) (err error) {
@@ -173,7 +173,7 @@ func (c *Client) pages(ctx context.Context, lock string, args []any, change stri
 	return nil
 }
 
-// lockAndChange returns how many rows were locked, by an id that the change has as its argument.
+// lockAndChange returns the number of locked rows. Their ids are the argument of the change.
 func (c *Client) lockAndChange(ctx context.Context, q outbox.Querier, lock string, args []any, change string) (int, error) {
 	locked, err := rows(ctx, q, c.schema.SQL(lock), args, func(row scanner, id *string) error { return row.Scan(id) })
 	if err != nil || len(locked) == 0 {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Sample is what one relay of all noted of a type, once a minute, kept for a day. While no relay
-// runs there is none. Of more than 1,000 types those are noted that have most tasks; the sum is of
-// all.
+// Sample has the counts of a type at one minute of the last day. One of the relays takes it; without a
+// relay there is none. Of more than 1,000 types only those with most tasks have samples; the sum is
+// of all.
 type Sample struct {
 	At          time.Time
 	Type        string

@@ -43,13 +43,13 @@ DELETE FROM outbox.schedule WHERE name = $1`
 UPDATE outbox.schedule SET paused = $2 WHERE name = $1`
 )
 
-// PauseSchedule makes a schedule pass its firings over, for all relays, until ResumeSchedule;
-// restarts do not end it. The error is ErrNotFound if there is no schedule of that name.
+// PauseSchedule makes a schedule skip its firings, for all relays, until ResumeSchedule; restarts do
+// not end it. The error is ErrNotFound if there is no schedule of that name.
 func (c *Client) PauseSchedule(ctx context.Context, name string) error {
 	return c.changeSchedule(ctx, "pause_schedule", pauseScheduleSQL, name, true)
 }
 
-// ResumeSchedule ends a pause. The firings that relays passed over meanwhile are not made up for.
+// ResumeSchedule ends a pause. Skipped firings are not made up for.
 // Errors are as of [Client.PauseSchedule].
 func (c *Client) ResumeSchedule(ctx context.Context, name string) error {
 	return c.changeSchedule(ctx, "resume_schedule", pauseScheduleSQL, name, false)

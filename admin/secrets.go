@@ -9,7 +9,7 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Secrets are what only those may see who may see payloads.
+// Secrets are the payload of a task and the other texts that need the right to see payloads.
 type Secrets struct {
 	Payload     json.RawMessage
 	Headers     json.RawMessage // nil: none
@@ -17,8 +17,8 @@ type Secrets struct {
 	OrderingKey string          // "": none, or finished
 }
 
-// Rights are by table, and an operator has them for the payloads of dead letters only. So first it
-// is found where the task is.
+// Rights are by table, and an operator may read the payloads of dead letters only. So a statement
+// first finds the table of the task.
 const placeSQL = `/* outbox: where a task is */
 SELECT place FROM (
   SELECT 1 AS place FROM outbox.task t WHERE t.task_id = $1

@@ -10,8 +10,7 @@ import (
 	"github.com/txoutbox/outbox"
 )
 
-// Type is a task type: one that was ever enqueued, has a setting, or has a handler in a relay that
-// is alive.
+// Type is a task type that was ever enqueued, or has a setting, or a handler in a living relay.
 type Type struct {
 	outbox.TypeStats
 	Paused     bool
@@ -37,10 +36,12 @@ func Sum(types []Type) (sum Type) {
 }
 
 const typesSQL = `/* outbox: inspect types */
-SELECT s.task_type, bool_or(s.paused), COALESCE(max(s.max_running), 0), COALESCE(max(s.rate), 0), COALESCE(max(s.rate_per), 0)::bigint, sum(s.relays)::bigint
+SELECT s.task_type, bool_or(s.paused), COALESCE(max(s.max_running), 0), COALESCE(max(s.rate), 0),
+       COALESCE(max(s.rate_per), 0)::bigint, sum(s.relays)::bigint
   FROM (SELECT task_type, paused, max_running, rate, rate_per, 0 AS relays FROM outbox.task_type
         UNION ALL
-        SELECT t.task_type, false, NULL, NULL, NULL, count(DISTINCT l.relay_id) FROM outbox.relay l, unnest(l.task_types) AS t (task_type)
+        SELECT t.task_type, false, NULL, NULL, NULL, count(DISTINCT l.relay_id)
+          FROM outbox.relay l, unnest(l.task_types) AS t (task_type)
          WHERE l.alive_until > clock_timestamp() GROUP BY t.task_type) s
  GROUP BY s.task_type`
 
@@ -77,27 +78,25 @@ func scanType(row scanner, t *Type) error {
 	return err
 }
 
-// The channel of LISTEN is the schema's name: relays that sleep poll at once when this is
-// committed.
+// The channel of LISTEN is the schema's name: idle relays poll at once after the commit.
 const pauseTypeSQL = `/* outbox: pause or resume a type */
 WITH changed AS (
   INSERT INTO outbox.task_type AS t (task_type, paused) VALUES ($1, $2)
   ON CONFLICT (task_type) DO UPDATE SET paused = EXCLUDED.paused WHERE t.paused <> EXCLUDED.paused)
 SELECT pg_notify($3, '')::text`
 
-// PauseType keeps all relays, in all processes, from starting tasks of the type: once the
-// transaction has committed, and within the next poll of each relay, which a busy one takes every
-// 50 ms, and an idle one has nothing to start. What runs goes on; a group ends after its present
-// task. Tasks can be enqueued all the same. It holds until ResumeType, whatever is restarted. To
-// pause what is paused, or a type that nobody knows yet, is no error; a bad name of a type is
-// outbox.ErrInvalidType. It needs SELECT, INSERT and UPDATE on outbox.task_type.
+// PauseType stops all relays, in all processes, from starting tasks of the type, until ResumeType;
+// restarts do not end it. It takes effect after the commit, at each relay's next poll: busy relays
+// poll every 50 ms, and idle relays start no task. Running tasks go on; a group ends after its present
+// task. Tasks can still be enqueued. A second pause, or a pause of an unknown type, is no error; a bad
+// name of a type is outbox.ErrInvalidType. It needs SELECT, INSERT and UPDATE on outbox.task_type.
 func (c *Client) PauseType(ctx context.Context, taskType string) error {
 	return c.pauseType(ctx, "pause", taskType, true)
 }
 
-// ResumeType ends a pause once the transaction has committed, and wakes the relays, which start
-// with what became due meanwhile; those that cannot LISTEN see it at their next poll. Everything
-// else is as for [Client.PauseType].
+// ResumeType ends a pause after the commit, and wakes the relays, which start the tasks that became
+// due meanwhile. Relays that cannot LISTEN see it at their next poll. All else is as for
+// [Client.PauseType].
 func (c *Client) ResumeType(ctx context.Context, taskType string) error {
 	return c.pauseType(ctx, "resume", taskType, false)
 }

@@ -12,8 +12,8 @@ const (
 	mostPause  = time.Minute
 	// mostAfter bounds the pause that a publisher asks for.
 	mostAfter = time.Hour
-	// gap is between the times at which events that were put off come back, and mostGaps bounds their
-	// sum. So a backlog for one target does not keep the relay from the events of others.
+	// gap is between the times at which postponed events come back, and mostGaps bounds their sum. So
+	// a backlog for one target does not keep the relay from the events of others.
 	gap      = time.Millisecond
 	mostGaps = 5 * time.Minute
 )
@@ -21,23 +21,23 @@ const (
 // broker is the name of the circuit of the whole broker. No target has it.
 const broker = ""
 
-// circuit is an open one: it keeps events from a broker, or from one target, that takes none. When
-// its pause is over, one call is its trial, which closes it or opens it for longer.
+// circuit is open: it keeps events from a broker, or from one target, that takes none. After its
+// pause one call is the trial, which closes the circuit or opens it for longer.
 type circuit struct {
 	since time.Time     // when it opened
 	until time.Time     // no trial begins before
 	pause time.Duration // of the last failure
-	trial time.Time     // the end of the trial that is under way; zero: there is none
-	back  time.Time     // when the last event comes back that was put off
+	trial time.Time     // the end of the running trial; zero without one
+	back  time.Time     // when the last postponed event comes back
 	err   error         // of the last failure
 
 	logged bool          // when it opened
 	closed chan struct{} // closed when the circuit is
 }
 
-// try begins a trial that takes so long at most. Else wait is when to come back.
+// try begins a trial within the limit, or returns the time to wait.
 func (c *circuit) try(now time.Time, limit time.Duration) (wait time.Duration, ok bool) {
-	if !c.trial.IsZero() && !now.Before(c.trial) { // its publisher does not return
+	if !c.trial.IsZero() && !now.Before(c.trial) { // Publish does not return
 		c.fail(c.trial, 0)
 	}
 	next := c.until
@@ -57,7 +57,7 @@ func (c *circuit) try(now time.Time, limit time.Duration) (wait time.Duration, o
 	return 0, true
 }
 
-// fail opens the circuit for the given time if there is one, and else for twice the last one.
+// fail opens the circuit for the given time, or if that is 0 for twice the last pause.
 func (c *circuit) fail(now time.Time, after time.Duration) {
 	c.pause = min(max(2*c.pause, leastPause), mostPause)
 	if after == 0 {
@@ -66,7 +66,7 @@ func (c *circuit) fail(now time.Time, after time.Duration) {
 	c.until, c.trial = now.Add(min(after, mostAfter)), time.Time{}
 }
 
-// shown is a target as logs and Health name it: of a URL, which may be secret, the host alone.
+// shown is the name of a target in logs and Health. Of a URL, which may be secret, it is the host.
 func shown(target string) string {
 	if target == broker {
 		return "the broker"

@@ -54,11 +54,11 @@ func testTheCircuit(t *testing.T, target string) {
 	if _, refused := s.enter("another"); refused != nil {
 		t.Error("another target is held up")
 	}
-	s.left(pass{target: target}) // of a call that is no trial
+	s.endTrial(pass{target: target}) // of a call that is no trial
 	enter(false)
 	time.Sleep(s.limit + 2*time.Minute)
 	p := enter(true)
-	s.left(p) // a trial that ended without a result
+	s.endTrial(p) // a trial that ended without a result
 	enter(true)
 	s.succeeded(log, target)
 	enter(true)
@@ -94,7 +94,7 @@ func TestATrialThatHangsIsOverWithItsLimit(t *testing.T) {
 		if _, refused := s.enter("queue"); refused != nil {
 			t.Errorf("no second trial: %+v", refused)
 		}
-		s.left(hangs) // at last
+		s.endTrial(hangs) // at last
 		if _, refused := s.enter("queue"); refused == nil {
 			t.Error("two trials at a time")
 		}
@@ -107,8 +107,8 @@ func TestASuccessWakesThoseThatWait(t *testing.T) {
 		s, log, _ := testCircuits(t)
 		s.failed(log, broker, errAway, time.Minute)
 		began := time.Now()
-		if _, refused := s.enterBroker(t.Context()); refused == nil || time.Since(began) != patience {
-			t.Errorf("refused %v after %v, want after %v", refused, time.Since(began), patience)
+		if _, refused := s.enterBroker(t.Context()); refused == nil || time.Since(began) != brokerWait {
+			t.Errorf("refused %v after %v, want after %v", refused, time.Since(began), brokerWait)
 		}
 		through := make(chan bool)
 		go func() {

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// patience is how long a call waits for the broker's circuit, so that an outage does not make the
-	// relay put off its backlog at full speed.
-	patience = 2 * time.Second
-	// mostOpen bounds the circuits of targets. Events of further targets are sent, and each failure
-	// counts as an attempt.
+	// brokerWait is the time for which a call waits for the broker's circuit. So in an outage the relay
+	// does not postpone its backlog at full speed.
+	brokerWait = 2 * time.Second
+	// mostOpen is the greatest number of open circuits of targets. Events of further targets are sent,
+	// and each failure counts as an attempt.
 	mostOpen = 1000
-	// mostLogged is how many circuits are open at once that the log names.
+	// mostLogged is the number of circuits, open at once, that the log names.
 	mostLogged = 20
-	// forgetAfter is when a circuit is dropped that no event has tried.
+	// forgetAfter is the time without a trial after which a circuit is dropped.
 	forgetAfter = 10 * time.Minute
-	// trialGrace is how long a trial may take beyond the time limit of Publish.
+	// trialGrace is the time of a trial beyond the time limit of Publish.
 	trialGrace = 2 * time.Second
 )
 
@@ -39,7 +39,7 @@ type pass struct {
 	trial  time.Time // the end of the trial; zero: the circuit is closed
 }
 
-// refusal is why events of a target are not sent now, and when to come back.
+// refusal is the reason why events of a target wait, and the time.
 type refusal struct {
 	wait   time.Duration
 	err    error
@@ -60,9 +60,9 @@ func (s *circuits) enter(target string) (pass, *refusal) {
 	return pass{target, c.trial}, nil
 }
 
-// enterBroker is enter for the whole broker. It waits a little for its circuit.
+// enterBroker is enter for the whole broker. It waits for the circuit for brokerWait.
 func (s *circuits) enterBroker(ctx context.Context) (pass, *refusal) {
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(brokerWait)
 	defer deadline.Stop()
 	for {
 		p, refused := s.enter(broker)
@@ -95,7 +95,8 @@ func (s *circuits) succeeded(log *slog.Logger, target string) {
 	}
 	close(c.closed)
 	if c.logged {
-		log.Info("outbox: events are published again", "task_type", s.taskType, "target", shown(target), "after", time.Since(c.since).Round(time.Millisecond))
+		log.Info("outbox: events are published again", "task_type", s.taskType, "target", shown(target),
+			"after", time.Since(c.since).Round(time.Millisecond))
 	}
 }
 
@@ -104,7 +105,8 @@ func (s *circuits) succeeded(log *slog.Logger, target string) {
 func (s *circuits) failed(log *slog.Logger, target string, err error, after time.Duration) time.Duration {
 	wait, opened := s.fail(target, err, after)
 	if opened != nil && opened.logged {
-		log.Warn("outbox: events are not published for now", "task_type", s.taskType, "target", shown(target), "pause", wait, "error", err)
+		log.Warn("outbox: events are not published for now", "task_type", s.taskType, "target", shown(target),
+			"pause", wait, "error", err)
 	}
 	return wait
 }
@@ -134,8 +136,8 @@ func (s *circuits) fail(target string, err error, after time.Duration) (wait tim
 	return c.until.Sub(now), opened
 }
 
-// left ends a trial without a result: the next call may try.
-func (s *circuits) left(p pass) {
+// endTrial ends a trial without a result: the next call may try.
+func (s *circuits) endTrial(p pass) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.open[p.target]; c != nil && !p.trial.IsZero() && c.trial.Equal(p.trial) {
@@ -143,14 +145,14 @@ func (s *circuits) left(p pass) {
 	}
 }
 
-// forget drops circuits that no event has tried for long.
+// forget drops the circuits without a trial for forgetAfter.
 func (s *circuits) forget(now time.Time) {
 	maps.DeleteFunc(s.open, func(_ string, c *circuit) bool {
 		return now.Sub(c.until) > forgetAfter && now.Sub(c.trial) > forgetAfter
 	})
 }
 
-// openCircuit is what Health and Stats say of one.
+// openCircuit is a circuit as Health and Stats read it.
 type openCircuit struct {
 	target string
 	circuit

@@ -61,7 +61,8 @@ func (e *Event) CloudEvents(prefix string) []Header {
 		all = append(all, Header{prefix + "partitionkey", e.Key})
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
-		if lower := strings.ToLower(name); lower != "content-type" && !strings.HasPrefix(lower, strings.ToLower(prefix)) {
+		lower := strings.ToLower(name)
+		if lower != "content-type" && !strings.HasPrefix(lower, strings.ToLower(prefix)) {
 			all = append(all, Header{name, e.Headers[name]})
 		}
 	}

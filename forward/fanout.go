@@ -61,7 +61,8 @@ func (c *config) copy(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[js
 		if control == nil {
 			control = map[string]string{}
 		}
-		control[copied.EventID], control[copied.EventTime] = strconv.FormatInt(t.ID, 10), t.CreatedAt.UTC().Format(time.RFC3339Nano)
+		control[copied.EventID] = strconv.FormatInt(t.ID, 10)
+		control[copied.EventTime] = t.CreatedAt.UTC().Format(time.RFC3339Nano)
 		payload := copied.Task{Payload: t.Payload, Headers: control, Priority: t.Priority, OrderingKey: t.OrderingKey}
 		for _, taskType := range types {
 			copies = append(copies, outbox.NewTask{Type: taskType, Payload: payload, Options: c.task})

@@ -154,27 +154,6 @@ func TestAPermanentErrorIsADeadLetterAtOnce(t *testing.T) {
 	}
 }
 
-func TestAnyOtherErrorCountsAsAnAttempt(t *testing.T) {
-	t.Parallel()
-	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
-	to.answers(func(e *forward.Event) error {
-		if e.Attempt < 3 {
-			return fmt.Errorf("attempt %d", e.Attempt)
-		}
-		return nil
-	})
-	f := forward.Register(reg, placed, to, forward.Handler(handlers.Backoff(relaytest.Constant(time.Millisecond)), handlers.Keep(time.Hour)))
-	enqueue(t, db, 2, nil)
-	relaytest.Run(t, db.DB, reg, relay.Config{})
-	nothingLeft(t, db)
-	if got := db.Text(t, `SELECT string_agg(attempt::text, ' ') FROM outbox.done_task`); got != "3 3" {
-		t.Errorf("attempts %s, want 3 3", got)
-	}
-	if s := f.Stats(); s.Published != 2 || s.Temporary != 4 {
-		t.Errorf("%+v", s)
-	}
-}
-
 // While the broker is away nothing is counted, however often it is tried; then everything arrives.
 func TestAnUnavailableBrokerCountsNoAttempt(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ type Stats struct {
 	Published   int64 // acknowledged
 	Permanent   int64 // refused for good: dead letters
 	Temporary   int64 // failed: retried, as attempts
-	Unavailable int64 // put off without an attempt, as the broker or the target takes nothing or asks to wait
+	Unavailable int64 // postponed without an attempt, as the broker or the target takes nothing or asks to wait
 	// Open is for how long no event is sent yet to the broker, or to one of its targets: the longest
 	// time of all. It is 0 while all is well. [Forwarder.Health] says where events wait, and why.
 	Open time.Duration
@@ -48,8 +48,10 @@ func register(reg *handlers.Registry, taskType string, c *config, to Publisher) 
 	if to == nil {
 		panic(fmt.Sprintf("forward: the Publisher of %s is nil", taskType))
 	}
-	f := &Forwarder{config: c, taskType: taskType, to: to, circuits: circuits{taskType: taskType, limit: c.timeout + trialGrace}}
-	handlers.Batch(reg, outbox.NewTaskType[json.RawMessage](taskType), c.batch, f.handle, append(c.handler, handlers.Use(withLogger))...)
+	limit := c.timeout + trialGrace
+	f := &Forwarder{config: c, taskType: taskType, to: to, circuits: circuits{taskType: taskType, limit: limit}}
+	of, opts := outbox.NewTaskType[json.RawMessage](taskType), append(c.handler, handlers.Use(withLogger))
+	handlers.Batch(reg, of, c.batch, f.handle, opts...)
 	return f
 }
 
@@ -81,18 +83,19 @@ func loggerOf(ctx context.Context) *slog.Logger {
 	return slog.Default()
 }
 
-// handle publishes the events of a batch. What is not acknowledged has an error in the BatchError.
+// handle publishes the events of a batch. The BatchError has an error for each event that the
+// broker did not acknowledge.
 func (f *Forwarder) handle(ctx context.Context, _ outbox.Tx, tasks []*outbox.Task[json.RawMessage]) error {
 	c := &call{f: f, log: loggerOf(ctx), failed: handlers.BatchError{}, passes: map[string]pass{}}
 	broker, refused := f.circuits.enterBroker(ctx)
 	if refused != nil {
 		for _, t := range tasks {
-			c.putOff(t, refused.err, refused.wait)
+			c.postpone(t, refused.err, refused.wait)
 		}
 		return c.failed
 	}
 	c.passes[broker.target] = broker
-	defer c.leave() // what has no result by then: after a panic, or without an event
+	defer c.endTrials() // after a panic, or if no event was sent
 	c.choose(tasks)
 	if len(c.events) > 0 {
 		limit, cancel := context.WithTimeout(ctx, f.timeout)

@@ -3,15 +3,15 @@ package forward
 import "sync"
 
 const (
-	// lateTimes is how often an event may have no answer while others of its call have one, until that
-	// counts as an attempt: the broker may have been lost in the middle of a call.
+	// lateTimes is the number of calls without an answer for an event, while others had one, that count
+	// as one attempt: the broker may have been lost in the middle of a call.
 	lateTimes = 3
-	// mostLate bounds what is remembered: other relays publish some of these events.
+	// mostLate is the number of events that are remembered: other relays publish some of them.
 	mostLate = 10_000
 )
 
-// lateEvents are events, by their ids, that had no answer while others had one. Such an
-// event is at fault, and not the broker, though it be the only one of a call.
+// lateEvents are events, by their ids, that had no answer while others had one. Such an event is at
+// fault, even if it is the only event of a call.
 type lateEvents struct {
 	mu    sync.Mutex
 	times map[string]int
@@ -29,7 +29,7 @@ func (l *lateEvents) atFault(late map[string]error) bool {
 	return len(late) > 0
 }
 
-// count notes that an event was late, and reports whether that is to count as an attempt.
+// count notes that an event was late, and reports whether this counts as an attempt.
 func (l *lateEvents) count(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

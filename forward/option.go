@@ -70,7 +70,7 @@ func To(template string) Option {
 	}
 	for _, p := range placeholder.FindAllString(template, -1) {
 		if p != "{type}" && p != "{key}" && p != "{subject}" {
-			panic(fmt.Sprintf("forward: To(%q): there is no placeholder %s, but {type}, {key} and {subject}", template, p))
+			panic(fmt.Sprintf("forward: To(%q): unknown placeholder %s: use {type}, {key} or {subject}", template, p))
 		}
 	}
 	return Route(func(e *Event) (string, error) {

@@ -125,28 +125,6 @@ func TestATargetThatAsksToWaitUsesNoAttempt(t *testing.T) {
 	}
 }
 
-// An answer about one message, also one that nobody knows, is that message's.
-func TestAnUnknownErrorIsTheMessages(t *testing.T) {
-	t.Parallel()
-	db, to, reg := relaytest.NewDatabase(t), &broker{}, handlers.New()
-	to.answers(func(e *forward.Event) error {
-		if string(e.Data) == `{"n": 0}` {
-			return errors.New("never heard of")
-		}
-		return nil
-	})
-	f := forward.Register(reg, placed, to, forward.Handler(handlers.MaxAttempts(3), relaytest.RetrySoon()))
-	enqueue(t, db, 20, nil)
-	relaytest.Run(t, db.DB, reg, relay.Config{})
-	nothingLeft(t, db)
-	if got := db.Text(t, `SELECT string_agg(concat_ws(' ', attempt, last_error), '|') FROM outbox.dead_task`); got != "3 never heard of" {
-		t.Errorf("dead letters: %s", got)
-	}
-	if s := f.Stats(); s.Published != 19 || s.Temporary != 3 || s.Unavailable != 0 {
-		t.Errorf("%+v", s)
-	}
-}
-
 // An event that was put off for three days counts attempts.
 func TestPuttingOffHasABound(t *testing.T) {
 	t.Parallel()

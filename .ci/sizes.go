@@ -23,7 +23,8 @@ var parts = []struct {
 	name    string
 	folders []string
 }{
-	{"harness", []string{"internal/chaos", "internal/mutants", "internal/child", "internal/devpg", "internal/relaytest", "internal/forwardtest", "internal/needs", "internal/invariants", "internal/crashes", "internal/cost", "internal/rights", "bench", ".ci"}},
+	{"harness", []string{"internal/chaos", "internal/mutants", "internal/child", "internal/devpg", "internal/relaytest",
+		"internal/forwardtest", "internal/needs", "internal/invariants", "internal/crashes", "internal/cost", "internal/rights", "bench", ".ci"}},
 	{"operators", []string{"admin", "doctor", "dashboard", "cmd", "telemetry"}},
 	{"delivery", []string{"forward", "inbox", "publish"}},
 	{"examples and outboxtest", []string{"examples", "outboxtest"}},
@@ -109,7 +110,9 @@ func kind(path string) string {
 
 // exported counts the exported names of a package, with its methods.
 func exported(folder string) (names int) {
-	parsed, err := parser.ParseDir(token.NewFileSet(), folder, func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+	parsed, err := parser.ParseDir(token.NewFileSet(), folder, func(f fs.FileInfo) bool {
+		return !strings.HasSuffix(f.Name(), "_test.go")
+	}, 0)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -58,7 +58,8 @@ func compile(t *testing.T, blocks []block) (problems []string) {
 			}
 			at := fset.Position(e.Pos)
 			inStatements := isStatements(file) && e.Soft // such as a variable that is shown and not used
-			if at.Filename == blocks[i].page && fset.File(e.Pos) == fset.File(file.Package) && !inStatements && !strings.HasPrefix(e.Msg, "\t") {
+			if at.Filename == blocks[i].page && fset.File(e.Pos) == fset.File(file.Package) && !inStatements &&
+				!strings.HasPrefix(e.Msg, "\t") {
 				problems = append(problems, fmt.Sprintf("%s:%d: %s", at.Filename, at.Line, e.Msg))
 			}
 		}}

@@ -158,8 +158,10 @@ func asJSON(t *testing.T, v any) string {
 }
 
 func alike[P any](t *testing.T) {
-	payloads := []string{`{"To": "a", "Count": 1}`, `{"To": "b"}`, `{"Count": "x"}`, `{"To": "c"}`, `12`, `13`, `"text"`, ` {"To": "d"} `, `{"To": "e"} {"To": "f"}`,
-		`{"To": "g"}`, `{"To": `, `{"To": "h"}`, ``, `null`, `[1, 2.50]`, `1 2`, `true`, "{\"To\": \"" + strings.Repeat("long ", 1000) + "\"}", `{"To": "i"}`}
+	payloads := []string{`{"To": "a", "Count": 1}`, `{"To": "b"}`, `{"Count": "x"}`, `{"To": "c"}`, `12`, `13`, `"text"`,
+		` {"To": "d"} `, `{"To": "e"} {"To": "f"}`,
+		`{"To": "g"}`, `{"To": `, `{"To": "h"}`, ``, `null`, `[1, 2.50]`, `1 2`, `true`, "{\"To\": \"" +
+			strings.Repeat("long ", 1000) + "\"}", `{"To": "i"}`}
 	for range 200 {
 		rand.Shuffle(len(payloads), func(i, j int) { payloads[i], payloads[j] = payloads[j], payloads[i] })
 		want := map[int64]string{}
@@ -176,12 +178,13 @@ func alike[P any](t *testing.T) {
 		}
 		got := map[int64]string{}
 		r := handlers.New()
-		handlers.Batch(r, outbox.NewTaskType[P]("SEND_MAIL"), len(payloads), func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[P]) error {
-			for _, task := range tasks {
-				got[task.ID] = asJSON(t, task.Payload)
-			}
-			return nil
-		})
+		handlers.Batch(r, outbox.NewTaskType[P]("SEND_MAIL"), len(payloads),
+			func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[P]) error {
+				for _, task := range tasks {
+					got[task.ID] = asJSON(t, task.Payload)
+				}
+				return nil
+			})
 		var bad handlers.BatchError
 		if err := only(t, r).Run(t.Context(), new(sql.Tx), handler.Claim{}, tasks); err != nil && !errors.As(err, &bad) {
 			t.Fatal(err)
@@ -200,8 +203,10 @@ func alike[P any](t *testing.T) {
 // A field of the task that the copy forgot would be zero in each handler.
 func TestAHandlerGetsEveryFieldOfItsTask(t *testing.T) {
 	t.Parallel()
-	raw := outbox.Task[json.RawMessage]{ID: 1, DatabaseID: "d", Type: "TYPE", Payload: json.RawMessage(`"payload"`), Headers: map[string]string{"k": "v"},
-		Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o", RunAt: time.Unix(1, 0), CreatedAt: time.Unix(2, 0), Iterations: 6, LastError: "no luck",
+	raw := outbox.Task[json.RawMessage]{ID: 1, DatabaseID: "d", Type: "TYPE", Payload: json.RawMessage(`"payload"`),
+		Headers: map[string]string{"k": "v"},
+		Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o", RunAt: time.Unix(1, 0), CreatedAt: time.Unix(2,
+			0), Iterations: 6, LastError: "no luck",
 		Errors: []outbox.AttemptError{{Attempt: 2, Error: "no luck"}}, Lease: noLease{}}
 	want := outbox.Task[string]{ID: 1, DatabaseID: "d", Type: "TYPE", Payload: "payload", Headers: raw.Headers,
 		Attempt: 3, MaxAttempts: 5, Priority: -1, OrderingKey: "o", RunAt: raw.RunAt, CreatedAt: raw.CreatedAt, Iterations: 6, LastError: "no luck",
@@ -218,16 +223,18 @@ func TestAHandlerGetsEveryFieldOfItsTask(t *testing.T) {
 		}
 	}
 	reg := handlers.New()
-	handlers.Tx(reg, outbox.NewTaskType[string]("TX"), func(_ context.Context, got *sql.Tx, task *outbox.Task[string]) error {
-		if check(task); got != tx {
-			t.Error("it is another transaction")
-		}
-		return nil
-	})
-	handlers.Batch(reg, outbox.NewTaskType[string]("BATCH"), 5, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[string]) error {
-		check(tasks[0])
-		return nil
-	})
+	handlers.Tx(reg, outbox.NewTaskType[string]("TX"),
+		func(_ context.Context, got *sql.Tx, task *outbox.Task[string]) error {
+			if check(task); got != tx {
+				t.Error("it is another transaction")
+			}
+			return nil
+		})
+	handlers.Batch(reg, outbox.NewTaskType[string]("BATCH"), 5,
+		func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[string]) error {
+			check(tasks[0])
+			return nil
+		})
 	handlers.Leased(reg, outbox.NewTaskType[string]("LEASED"), func(_ context.Context, task *outbox.Task[string]) error {
 		check(task)
 		return nil

@@ -32,8 +32,10 @@ func ExampleStrict() {
 		fmt.Println("to", task.Payload.To())
 		return nil
 	})
-	enqueueAll(db, SendGreeting.New(Greeting{Email: "stored@example.com"}), SendGreeting.New(Greeting{EmailAddress: "new@example.com"}))
-	_, err := db.Exec(`INSERT INTO outbox.task (task_type, payload) VALUES ('SEND_GREETING', '{"mail": "wrong@example.com"}')`)
+	enqueueAll(db, SendGreeting.New(Greeting{Email: "stored@example.com"}),
+		SendGreeting.New(Greeting{EmailAddress: "new@example.com"}))
+	_, err := db.Exec(`INSERT INTO outbox.task (task_type, payload)
+		VALUES ('SEND_GREETING', '{"mail": "wrong@example.com"}')`)
 	must(err)
 	runDue(ctx, db, reg)
 	printRow(db, `SELECT last_error FROM outbox.dead_task`)

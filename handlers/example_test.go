@@ -48,7 +48,8 @@ func ExampleTx() {
 	defer drop()
 	reg := handlers.New()
 	handlers.Tx(reg, GrantCredit, func(ctx context.Context, tx *sql.Tx, task *outbox.Task[Credit]) error {
-		_, err := tx.ExecContext(ctx, `UPDATE usr SET credit = credit + $2 WHERE usr_id = $1`, task.Payload.UserID, task.Payload.Amount)
+		_, err := tx.ExecContext(ctx, `UPDATE usr SET credit = credit + $2 WHERE usr_id = $1`, task.Payload.UserID,
+			task.Payload.Amount)
 		if err == nil && task.Payload.Amount == 20 {
 			err = errors.New("not today")
 		}
@@ -80,7 +81,8 @@ func ExampleBatch() {
 			}
 			users, amounts = append(users, t.Payload.UserID), append(amounts, t.Payload.Amount)
 		}
-		_, err := tx.ExecContext(ctx, `UPDATE usr SET credit = credit + n.amount FROM unnest($1::int[], $2::int[]) AS n (id, amount) WHERE usr_id = n.id`,
+		_, err := tx.ExecContext(ctx, `UPDATE usr SET credit = credit + n.amount
+			FROM unnest($1::int[], $2::int[]) AS n (id, amount) WHERE usr_id = n.id`,
 			pq.Array(users), pq.Array(amounts))
 		if err != nil {
 			return err
@@ -117,7 +119,8 @@ func ExampleBatch_rollback() {
 	reg := handlers.New()
 	handlers.Batch(reg, GrantCredit, 100, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[Credit]) error {
 		for _, t := range tasks {
-			_, err := tx.ExecContext(ctx, `UPDATE usr SET credit = credit + $2 WHERE usr_id = $1`, t.Payload.UserID, t.Payload.Amount)
+			_, err := tx.ExecContext(ctx, `UPDATE usr SET credit = credit + $2 WHERE usr_id = $1`, t.Payload.UserID,
+				t.Payload.Amount)
 			if err != nil {
 				fmt.Println(len(tasks), "tasks: rolled back")
 				return err // it breaks the table's CHECK
@@ -160,7 +163,8 @@ func ExampleActionOf() {
 		}
 		return nil
 	}, handlers.NoJitter())
-	enqueueAll(db, result.New("done"), result.New("snooze"), result.New("throttled"), result.New("discard"), result.New("dead"))
+	enqueueAll(db, result.New("done"), result.New("snooze"), result.New("throttled"), result.New("discard"),
+		result.New("dead"))
 	runDue(ctx, db, reg)
 	printRow(db, `SELECT string_agg(format('%s: %s in %s min, %s attempts begun', payload #>> '{}', state,
 			round(extract(epoch FROM run_at - now()) / 60), attempt), E'\n' ORDER BY task_id) FROM outbox.task`)

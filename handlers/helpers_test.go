@@ -45,7 +45,8 @@ func only(t *testing.T, r *handlers.Registry) *handler.Handler {
 }
 
 // leased calls a Leased handler, with options, on one task of that payload.
-func leased[P any](t *testing.T, payload string, h func(context.Context, *outbox.Task[P]) error, opts ...handlers.Option) error {
+func leased[P any](t *testing.T, payload string, h func(context.Context, *outbox.Task[P]) error,
+	opts ...handlers.Option) error {
 	t.Helper()
 	r := handlers.New()
 	handlers.Leased(r, outbox.NewTaskType[P]("SEND_MAIL"), h, opts...)

@@ -38,7 +38,8 @@ func TestMiddlewareOfTheRegistryIsOutsideThatOfTheHandlerAndTheFirstIsOutermost(
 	r.Use(note("2"), note("3")) // also for those before
 	for range 2 {               // the same each time
 		order = nil
-		if err := only(t, r).Run(t.Context(), nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
+		if err := only(t, r).Run(t.Context(), nil, handler.Claim{},
+			[]*outbox.Task[json.RawMessage]{raw(1, `{}`)}); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := strings.Join(order, " "), "1 2 3 4 5 6 handler /6 /5 /4 /3 /2 /1"; got != want {
@@ -50,7 +51,8 @@ func TestMiddlewareOfTheRegistryIsOutsideThatOfTheHandlerAndTheFirstIsOutermost(
 func TestMiddlewareSeesTheCallAndCanReplaceItsResult(t *testing.T) {
 	busy := func(next handlers.Func) handlers.Func {
 		return func(ctx context.Context, call *handlers.Call) error {
-			if call.Type != "SEND_MAIL" || call.Kind != "leased" || len(call.Tasks) != 1 || string(call.Tasks[0].Payload) != `{}` {
+			if call.Type != "SEND_MAIL" || call.Kind != "leased" || len(call.Tasks) != 1 ||
+				string(call.Tasks[0].Payload) != `{}` {
 				t.Errorf("got %+v", call)
 			}
 			return handlers.Snooze(time.Minute)
@@ -91,7 +93,8 @@ func TestRecoverNamesWhatPanickedAndWhere(t *testing.T) {
 	} {
 		f := runtime.FuncForPC(reflect.ValueOf(c.f).Pointer())
 		_, line := f.FileLine(f.Entry())
-		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { c.f(); return nil }, handlers.Use(handlers.Recover()))
+		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { c.f(); return nil },
+			handlers.Use(handlers.Recover()))
 		wantText(t, fmt.Sprint(err), c.want, fmt.Sprintf("(in %s, handlers/middleware_test.go:%d)", f.Name(), line))
 		var p *handlers.PanicError
 		if !errors.As(err, &p) || len(p.Stack) == 0 {
@@ -102,7 +105,8 @@ func TestRecoverNamesWhatPanickedAndWhere(t *testing.T) {
 
 func TestRecoverLeavesResultsAlone(t *testing.T) {
 	for _, want := range []error{nil, errBusy, handlers.Snooze(1)} {
-		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { return want }, handlers.Use(handlers.Recover()))
+		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { return want },
+			handlers.Use(handlers.Recover()))
 		if err != want { // the same, not wrapped
 			t.Errorf("got %v, want %v", err, want)
 		}
@@ -114,7 +118,8 @@ func TestRecoverLeavesResultsAlone(t *testing.T) {
 	done := make(chan string, 2)
 	go func() {
 		defer func() { done <- "ended" }()
-		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { runtime.Goexit(); return nil }, handlers.Use(handlers.Recover()))
+		err := leased(t, `{}`, func(context.Context, *outbox.Task[mail]) error { runtime.Goexit(); return nil },
+			handlers.Use(handlers.Recover()))
 		done <- fmt.Sprint("returned ", err)
 	}()
 	if got := <-done; got != "ended" {
@@ -133,14 +138,16 @@ func TestLogSaysWhatTheRelayDoesNotAndNoPayload(t *testing.T) {
 		{"failed", errBusy, ""},
 		{"retried", handlers.RetryAfter(time.Minute, errBusy), ""},
 		{"dead", handlers.Dead(errBusy), ""},
-		{"snoozed", fmt.Errorf("wrapped: %w", handlers.Snooze(time.Minute)), `level=INFO msg="outbox: task snoozed" task_type=SEND_MAIL`},
+		{"snoozed", fmt.Errorf("wrapped: %w", handlers.Snooze(time.Minute)),
+			`level=INFO msg="outbox: task snoozed" task_type=SEND_MAIL`},
 		{"discarded", handlers.Discard(errBusy), ""},
 		{"again", handlers.RunAgain(time.Minute), `level=INFO msg="outbox: task runs again" task_type=SEND_MAIL`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var out bytes.Buffer
 			log := handlers.Log(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
-			err := leased(t, `{"To": "hunter2"}`, func(context.Context, *outbox.Task[mail]) error { return c.result }, handlers.Use(log))
+			err := leased(t, `{"To": "hunter2"}`, func(context.Context, *outbox.Task[mail]) error { return c.result },
+				handlers.Use(log))
 			if err != c.result { // the same, not wrapped
 				t.Errorf("got %v, want %v", err, c.result)
 			}
@@ -155,7 +162,8 @@ func TestLogSaysWhatTheRelayDoesNotAndNoPayload(t *testing.T) {
 			if c.result != nil {
 				wantText(t, got, "error=", c.result.Error())
 			}
-			if strings.Count(got, "\n") != 1 || strings.Contains(got, secret) || (c.result == nil) == strings.Contains(got, "error=") {
+			if strings.Count(got, "\n") != 1 || strings.Contains(got, secret) ||
+				(c.result == nil) == strings.Contains(got, "error=") {
 				t.Errorf("got %s", got)
 			}
 		})
@@ -174,7 +182,8 @@ func TestLogWithoutALoggerTakesTheRelaysOrTheDefault(t *testing.T) {
 	slog.SetDefault(logger(&byDefault)) // after Log was called
 	defer slog.SetDefault(previous)
 	for _, claim := range []handler.Claim{{}, {Log: logger(&ofRelay)}} {
-		if err := only(t, r).Run(t.Context(), nil, claim, []*outbox.Task[json.RawMessage]{raw(1, `{"To": "hunter2"}`), raw(2, `{"To": "hunter2"}`)}); err != nil {
+		if err := only(t, r).Run(t.Context(),
+			nil, claim, []*outbox.Task[json.RawMessage]{raw(1, `{"To": "hunter2"}`), raw(2, `{"To": "hunter2"}`)}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -201,12 +210,14 @@ func TestDeadlineEndsTheContextWithItsCause(t *testing.T) {
 			return context.Cause(ctx)
 		}, handlers.Use(handlers.Deadline(d)))
 		err := only(t, r).Run(ctx, nil, handler.Claim{}, []*outbox.Task[json.RawMessage]{raw(1, `{}`)})
-		if !errors.Is(err, want) || want != errBusy && (inner.Err() != want || !strings.Contains(err.Error(), "handlers: deadline of 1ms")) {
+		if !errors.Is(err, want) || want != errBusy && (inner.Err() != want ||
+			!strings.Contains(err.Error(), "handlers: deadline of 1ms")) {
 			t.Errorf("got %v, want %v", err, want)
 		}
 	}
 	var inner context.Context
-	if err := leased(t, `{}`, func(ctx context.Context, _ *outbox.Task[mail]) error { inner = ctx; return nil }, handlers.Use(handlers.Deadline(time.Hour))); err != nil || inner.Err() == nil {
+	if err := leased(t, `{}`, func(ctx context.Context, _ *outbox.Task[mail]) error { inner = ctx; return nil },
+		handlers.Use(handlers.Deadline(time.Hour))); err != nil || inner.Err() == nil {
 		t.Errorf("got %v; the timer lives on after the call: %v", err, inner.Err() == nil)
 	}
 	wantText(t, panics(t, func() { handlers.Deadline(0) }), "handlers: Deadline(", "must be positive")

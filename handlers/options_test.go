@@ -40,7 +40,8 @@ func TestDefaults(t *testing.T) {
 			case handler.KindLeased:
 				timeout = 5 * time.Minute
 			}
-			if h.Type != "SEND_MAIL" || h.Kind != kind || h.Timeout != timeout || h.BatchSize != size || h.MaxAttempts != 20 || h.MaxElapsed != 0 || h.NoJitter || h.Priority != 0 ||
+			if h.Type != "SEND_MAIL" || h.Kind != kind || h.Timeout != timeout || h.BatchSize != size || h.MaxAttempts != 20 ||
+				h.MaxElapsed != 0 || h.NoJitter || h.Priority != 0 ||
 				h.MaxRunning != 0 || h.MaxRunningTotal != 0 || h.Rate != 0 || h.RatePer != 0 {
 				t.Errorf("%s, %s: got %+v, want timeout %v, batch size %d, 20 attempts, priority 0", name, kind, h, timeout, size)
 			}
@@ -49,16 +50,19 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestOptionsAreTaken(t *testing.T) {
-	for kind, h := range registered(t, handlers.Timeout(time.Second), handlers.MaxAttempts(32767), handlers.Priority(-32768),
+	for kind, h := range registered(t, handlers.Timeout(time.Second), handlers.MaxAttempts(32767),
+		handlers.Priority(-32768),
 		handlers.MaxRunning(2000), handlers.MaxRunningTotal(1000), handlers.Rate(100_000, time.Second)) {
-		if h.Timeout != time.Second || h.MaxAttempts != 32767 || h.Priority != -32768 || h.MaxRunning != 2000 || h.MaxRunningTotal != 1000 || h.Rate != 100_000 || h.RatePer != time.Second {
+		if h.Timeout != time.Second || h.MaxAttempts != 32767 || h.Priority != -32768 || h.MaxRunning != 2000 ||
+			h.MaxRunningTotal != 1000 || h.Rate != 100_000 || h.RatePer != time.Second {
 			t.Errorf("%s: got %+v", kind, h)
 		}
 	}
 	for _, c := range []struct {
 		opt            handlers.Option
 		timeout, lease time.Duration
-	}{{handlers.Timeout(-1), 0, 0}, {handlers.NoHeartbeat(time.Minute), 0, time.Minute}, {handlers.Timeout(48 * time.Hour), 48 * time.Hour, 0}} {
+	}{{handlers.Timeout(-1), 0, 0}, {handlers.NoHeartbeat(time.Minute), 0, time.Minute}, {handlers.Timeout(48 * time.Hour),
+		48 * time.Hour, 0}} {
 		r := handlers.New()
 		handlers.Leased(r, sendMail, nothingLeased, c.opt)
 		if got := only(t, r); got.Timeout != c.timeout || got.Lease != c.lease {
@@ -85,7 +89,8 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		{"MaxRunning(-1): must be at least 1, or 0 for any number", handlers.MaxRunning(-1)},
 		{"MaxRunningTotal(-1): must be between 1 and 1000, or 0", handlers.MaxRunningTotal(-1)},
 		{"MaxRunningTotal(1001): must be", handlers.MaxRunningTotal(1001)},
-		{"Rate(0, 1s): must be between 1 and 1000000 tasks in 1ms to 744h0m0s, at most 100,000 a second, or 0 in 0", handlers.Rate(0, time.Second)},
+		{"Rate(0, 1s): must be between 1 and 1000000 tasks in 1ms to 744h0m0s, at most 100,000 a second, or 0 in 0",
+			handlers.Rate(0, time.Second)},
 		{"Rate(1, 0s): must be", handlers.Rate(1, 0)},
 		{"Rate(-1, 1s): must be", handlers.Rate(-1, time.Second)},
 		{"Rate(1000001, 1h0m0s): must be", handlers.Rate(1_000_001, time.Hour)},
@@ -93,7 +98,8 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 		{"Rate(1, 745h0m0s): must be", handlers.Rate(1, 745*time.Hour)},
 		{"Backoff: the factory is nil", handlers.Backoff(nil)},
 		{"Backoff: the factory returns nil", handlers.Backoff(backoff)},
-		{"GroupCommit(-1, 0s): must be between 1 and 1000 tasks, or 0 for one, and within at most 1s, or 0 for 20ms", handlers.GroupCommit(-1, 0)},
+		{"GroupCommit(-1, 0s): must be between 1 and 1000 tasks, or 0 for one, and within at most 1s, or 0 for 20ms",
+			handlers.GroupCommit(-1, 0)},
 		{"GroupCommit(1001, 0s): must be", handlers.GroupCommit(1001, 0)},
 		{"GroupCommit(32, 1.001s): must be", handlers.GroupCommit(32, 1001*time.Millisecond)},
 		{"GroupCommit(32, -1ns): must be", handlers.GroupCommit(32, -1)},
@@ -107,11 +113,15 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 			handlers.Batch(r, sendMail, 1, nothingBatch, handlers.Timeout(time.Minute))
 		},
 		"size 0: must be between 1 and 10000": func(r *handlers.Registry) { handlers.Batch(r, sendMail, 0, nothingBatch) },
-		"size 10001: must be between":         func(r *handlers.Registry) { handlers.Batch(r, sendMail, 10_001, nothingBatch) },
+		"size 10001: must be between": func(r *handlers.Registry) {
+			handlers.Batch(r, sendMail, 10_001, nothingBatch)
+		},
 		"GroupCommit: a batch handler has none: it is for Tx": func(r *handlers.Registry) {
 			handlers.Batch(r, sendMail, 1, nothingBatch, handlers.GroupCommit(2, 0))
 		},
-		"NoHeartbeat: a tx handler has no": func(r *handlers.Registry) { handlers.Tx(r, sendMail, nothing, handlers.NoHeartbeat(time.Minute)) },
+		"NoHeartbeat: a tx handler has no": func(r *handlers.Registry) {
+			handlers.Tx(r, sendMail, nothing, handlers.NoHeartbeat(time.Minute))
+		},
 		"NoHeartbeat(0s): must be between 100ms and 576h0m0s": func(r *handlers.Registry) {
 			handlers.Leased(r, sendMail, nothingLeased, handlers.NoHeartbeat(0))
 		},
@@ -126,7 +136,8 @@ func TestEachOptionOutOfRangeIsNamed(t *testing.T) {
 	}
 	// All at once.
 	wantText(t, panics(t, func() {
-		handlers.Batch(handlers.New(), sendMail, 0, nothingBatch, handlers.MaxAttempts(-1), handlers.Priority(1e6), handlers.Timeout(time.Hour))
+		handlers.Batch(handlers.New(), sendMail, 0, nothingBatch, handlers.MaxAttempts(-1), handlers.Priority(1e6),
+			handlers.Timeout(time.Hour))
 	}), "size 0", "MaxAttempts(-1)", "Priority(1000000)", "Timeout(1h0m0s)")
 }
 

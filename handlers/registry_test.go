@@ -34,7 +34,8 @@ func TestADuplicateRegistrationNamesBothPlaces(t *testing.T) {
 			second = line(1)
 			handlers.Leased(r, again, func(context.Context, *outbox.Task[map[string]any]) error { return nil })
 		})
-		if want := fmt.Sprintf("handlers: task type %s is registered twice: at %s and at %s", name, first, second); got != want {
+		if want := fmt.Sprintf("handlers: task type %s is registered twice: at %s and at %s", name, first,
+			second); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}

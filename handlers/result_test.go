@@ -40,7 +40,9 @@ func TestResultsAreFoundThroughWrapping(t *testing.T) {
 			if action := handlers.ActionOf(err); action != c.action || got.Wait != c.wait {
 				t.Errorf("%s, %v: got %s after %v, want %s after %v", name, c.err, action, got.Wait, c.action, c.wait)
 			}
-			if got.Err.Error() != err.Error() || errors.Is(got.Err, errBusy) != errors.Is(c.err, errBusy) || got.Reason != (c.action == "snooze" && errors.Is(c.err, errBusy)) { // with the context that wrapping added
+			// with the context that wrapping added
+			if got.Err.Error() != err.Error() || errors.Is(got.Err, errBusy) != errors.Is(c.err, errBusy) ||
+				got.Reason != (c.action == "snooze" && errors.Is(c.err, errBusy)) {
 				t.Errorf("%s: got %v, want %v", name, got.Err, err)
 			}
 		}
@@ -65,13 +67,15 @@ func TestANilErrorIsNoResult(t *testing.T) {
 
 func TestWaitsAreCutToWhatATimestampCanHold(t *testing.T) {
 	const least, most = 100 * time.Millisecond, 100 * 365 * 24 * time.Hour
-	for d, want := range map[time.Duration]time.Duration{-time.Hour: least, 0: least, 1: least, time.Hour: time.Hour, math.MaxInt64: most, math.MinInt64: least} {
+	for d, want := range map[time.Duration]time.Duration{-time.Hour: least, 0: least, 1: least, time.Hour: time.Hour,
+		math.MaxInt64: most, math.MinInt64: least} {
 		for _, err := range []error{handlers.Snooze(d), handlers.SnoozeWith(d, errBusy)} {
 			if got := handler.ResultOf(err).Wait; got != want {
 				t.Errorf("Snooze(%v): got %v, want %v", d, got, want)
 			}
 		}
-		if got := handler.ResultOf(handlers.RetryAfter(d, errBusy)); d > 0 && (got.Wait != want || got.Action != handler.ActionRetryAfter) {
+		if got := handler.ResultOf(handlers.RetryAfter(d, errBusy)); d > 0 && (got.Wait != want ||
+			got.Action != handler.ActionRetryAfter) {
 			t.Errorf("RetryAfter(%v): got action %d, wait %v, want %v", d, got.Action, got.Wait, want)
 		}
 		if err := handlers.RetryAfter(d, errBusy); d <= 0 && err != errBusy {
@@ -113,12 +117,15 @@ func TestTheResultOfABatch(t *testing.T) {
 		{"all good, nil", []string{good, good}, nil, nil, nil},
 		{"all good, an error", []string{good, good}, all, nil, all},
 		{"all good, some fail", []string{good, good}, handlers.BatchError{2: errBusy}, map[int64]error{2: errBusy}, nil},
-		{"wrapped", []string{good, good}, fmt.Errorf("send: %w", handlers.BatchError{2: errBusy}), map[int64]error{2: errBusy}, nil},
-		{"nil entries are done", []string{good, good}, handlers.BatchError{1: nil, 2: errBusy}, map[int64]error{2: errBusy}, nil},
+		{"wrapped", []string{good, good}, fmt.Errorf("send: %w", handlers.BatchError{2: errBusy}),
+			map[int64]error{2: errBusy}, nil},
+		{"nil entries are done", []string{good, good}, handlers.BatchError{1: nil, 2: errBusy}, map[int64]error{2: errBusy},
+			nil},
 		{"only nil entries", []string{good, good}, handlers.BatchError{1: nil}, nil, nil},
 		{"no entries", []string{good, good}, handlers.BatchError{}, nil, nil},
 		{"one bad, nil", []string{good, bad, good}, nil, map[int64]error{2: undecodable}, nil},
-		{"one bad, another fails", []string{good, bad, good}, handlers.BatchError{3: errBusy}, map[int64]error{2: undecodable, 3: errBusy}, nil},
+		{"one bad, another fails", []string{good, bad, good}, handlers.BatchError{3: errBusy},
+			map[int64]error{2: undecodable, 3: errBusy}, nil},
 		{"one bad, an error", []string{good, bad, good}, all, nil, all},
 		{"one bad, nil entry for it", []string{good, bad}, handlers.BatchError{2: nil}, map[int64]error{2: undecodable}, nil},
 		{"all bad", []string{bad, bad}, nil, map[int64]error{1: undecodable, 2: undecodable}, nil},
@@ -158,14 +165,16 @@ func TestTheResultOfABatch(t *testing.T) {
 
 // Discard for all would finish tasks that the handler has never seen.
 func TestAControlResultDoesNotHoldForTasksThatDoNotDecode(t *testing.T) {
-	for _, result := range []error{handlers.Discard(errBusy), handlers.Dead(errBusy), handlers.Snooze(time.Hour), handlers.RetryAfter(time.Hour, errBusy)} {
+	for _, result := range []error{handlers.Discard(errBusy), handlers.Dead(errBusy), handlers.Snooze(time.Hour),
+		handlers.RetryAfter(time.Hour, errBusy)} {
 		h := func(context.Context, outbox.Tx, []*outbox.Task[mail]) error { return fmt.Errorf("publish: %w", result) }
 		want := handler.ResultOf(result)
 		if got := handler.ResultOf(batch(t, h, `{}`, `{}`)); got.Action != want.Action || got.Wait != want.Wait {
 			t.Errorf("%v: got action %d, want %d", result, got.Action, want.Action)
 		}
 		err := batch(t, h, `{}`, `{"To": 1}`)
-		if got := handler.ResultOf(err); got.Action != handler.ActionRetry || got.Wait != 0 || errors.As(err, new(handlers.BatchError)) {
+		if got := handler.ResultOf(err); got.Action != handler.ActionRetry || got.Wait != 0 ||
+			errors.As(err, new(handlers.BatchError)) {
 			t.Errorf("%v: got %v, want a plain failure of the batch", result, err)
 		}
 		wantText(t, fmt.Sprint(err), "1 of the batch's tasks do not decode", result.Error())

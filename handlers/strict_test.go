@@ -25,7 +25,8 @@ type welcome struct {
 
 // run calls a handler of each kind on payloads, and returns the error of each payload: a field of
 // the payloads decides alone.
-func runEach(t *testing.T, log *slog.Logger, kind string, defaults, opts []handlers.Option, payloads ...string) (called int, errs []error) {
+func runEach(t *testing.T, log *slog.Logger, kind string, defaults, opts []handlers.Option,
+	payloads ...string) (called int, errs []error) {
 	t.Helper()
 	r := handlers.New(defaults...)
 	relaytest.Register(r, kind, "WELCOME", 100, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[welcome]) error {
@@ -63,14 +64,17 @@ var renamed = []string{
 }
 
 func TestStrictFailsAttemptsWhoseFieldsDoNotFit(t *testing.T) {
-	wants := []string{"", `the payload does not decode: unknown field "email", required field "email_address" is missing`, `unknown field "Address.zipcode", required field "Address.zip" is missing`, "", `required field "email_address" is missing`}
+	wants := []string{"", `the payload does not decode: unknown field "email", required field "email_address" is missing`,
+		`unknown field "Address.zipcode", required field "Address.zip" is missing`, "", `required field "email_address" is missing`}
 	for _, kind := range []string{"tx", "batch", "leased"} {
-		for name, opts := range map[string][2][]handlers.Option{"by type": {nil, {handlers.Strict()}}, "by default": {{handlers.Strict()}, nil}} {
+		for name, opts := range map[string][2][]handlers.Option{"by type": {nil, {handlers.Strict()}},
+			"by default": {{handlers.Strict()}, nil}} {
 			log := &relaytest.Records{}
 			called, errs := runEach(t, slog.New(slog.NewTextHandler(log, nil)), kind, opts[0], opts[1], renamed...)
 			for i, err := range errs {
 				got := fmt.Sprint(err)
-				if (wants[i] == "") != (err == nil) || !strings.Contains(got, wants[i]) && err != nil || strings.Contains(got, secret) {
+				if (wants[i] == "") != (err == nil) || !strings.Contains(got, wants[i]) && err != nil ||
+					strings.Contains(got, secret) {
 					t.Errorf("%s, %s, %s: got %v, want %q", kind, name, renamed[i], err, wants[i])
 				}
 			}
@@ -106,11 +110,15 @@ func TestDefaultsOfARegistryComeBeforeTheOptions(t *testing.T) {
 		t.Errorf("got max attempts %d and priority %d, want 3 and 7", h.MaxAttempts, h.Priority)
 	}
 	wantText(t, panics(t, func() { handlers.Tx(handlers.New(nil), sendMail, nothing) }), "SEND_MAIL: an Option is nil")
-	wantText(t, panics(t, func() { handlers.Leased(handlers.New(handlers.GroupCommit(2, 0)), sendMail, nothingLeased) }), "GroupCommit: a leased handler has none")
+	wantText(t, panics(t, func() {
+		handlers.Leased(handlers.New(handlers.GroupCommit(2, 0)), sendMail, nothingLeased)
+	}), "GroupCommit: a leased handler has none")
 	type typo struct {
 		A int `outbox:"requried"`
 	}
 	wantText(t, panics(t, func() {
-		handlers.Leased(handlers.New(), outbox.NewTaskType[typo]("TYPO"), func(context.Context, *outbox.Task[typo]) error { return nil })
+		handlers.Leased(handlers.New(), outbox.NewTaskType[typo]("TYPO"), func(context.Context, *outbox.Task[typo]) error {
+			return nil
+		})
 	}), "handlers: TYPO: field A of handlers_test.typo has the tag outbox:\"requried\"")
 }

@@ -15,7 +15,9 @@ func TestDrainRunsNothingInACopy(t *testing.T) {
 		tx := begin(t, db)
 		enqueue(t, tx, "TX", 1)
 		exec(t, tx, `UPDATE outbox.origin SET system_id = system_id + 1, table_oid = 1`)
-		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, tx, handlers.New()) }), "this database is a copy", "outbox adopt")
+		wantFatal(t, failing(t, func(t testing.TB) {
+			outboxtest.Drain(t, tx, handlers.New())
+		}), "this database is a copy", "outbox adopt")
 		wantText(t, tx, "1", `SELECT count(*) FROM outbox.task`)
 	})
 }

@@ -19,7 +19,8 @@ import (
 )
 
 // onTx registers a Tx handler.
-func onTx(reg *handlers.Registry, name string, f func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error, opts ...handlers.Option) {
+func onTx(reg *handlers.Registry,
+	name string, f func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error, opts ...handlers.Option) {
 	handlers.Tx(reg, outbox.NewTaskType[payload](name), f, opts...)
 }
 
@@ -35,14 +36,19 @@ func TestTasksRunByPriorityAttemptAndIDOfAllTypes(t *testing.T) {
 		onTx(reg, "A", note)
 		onTx(reg, "B", note)
 		onTx(reg, "LESS", note, handlers.Priority(10))
-		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error { return note(ctx, nil, task) })
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"),
+			func(ctx context.Context, task *outbox.Task[payload]) error {
+				return note(ctx, nil, task)
+			})
 		exec(t, in, `INSERT INTO outbox.task (task_type, payload, priority, attempt) VALUES
-			('LESS', '{"N": 7}', -4, 0), ('B', '{"N": 6}', 5, 1), ('A', '{"N": 3}', 0, 0), ('B', '{"N": 4}', 0, 0), ('LEASED', '{"N": 2}', -1, 0), ('A', '{"N": 5}', 5, 0), ('LESS', '{"N": 1}', -20, 0)`)
+			('LESS', '{"N": 7}', -4, 0), ('B', '{"N": 6}', 5, 1), ('A', '{"N": 3}', 0, 0), ('B', '{"N": 4}', 0, 0), ('LEASED',
+			'{"N": 2}', -1, 0), ('A', '{"N": 5}', 5, 0), ('LESS', '{"N": 1}', -20, 0)`)
 		if r := outboxtest.Drain(t, in, handlers.New()); len(r.Runs) != 0 || r.Unhandled["A"] != 2 {
 			t.Errorf("without handlers: %v", r)
 		}
 		result := outboxtest.Drain(t, in, reg)
-		if got := fmt.Sprint(order); got != "[1 2 3 4 5 6 7]" || len(result.Runs) != 7 || result.Count(outboxtest.Done) != 7 || len(result.Of("A")) != 2 {
+		if got := fmt.Sprint(order); got != "[1 2 3 4 5 6 7]" || len(result.Runs) != 7 ||
+			result.Count(outboxtest.Done) != 7 || len(result.Of("A")) != 2 {
 			t.Errorf("the order was %v: %v", got, result)
 		}
 		if err := result.Err(); err != nil {
@@ -67,15 +73,18 @@ func TestRetriesGoOnUntilDeadAndAttemptsUntilThatMany(t *testing.T) {
 			exec(t, tx, `INSERT INTO effect VALUES ($1)`, "third after "+task.LastError)
 			return nil
 		}, hour)
-		handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 3, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
-			for _, task := range tasks {
-				if task.Payload.N == 2 && task.Attempt < 2 {
-					return errBoom
+		handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 3,
+			func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+				for _, task := range tasks {
+					if task.Payload.N == 2 && task.Attempt < 2 {
+						return errBoom
+					}
 				}
-			}
-			return nil
+				return nil
+			})
+		onTx(reg, "SNOOZES", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+			return handlers.Snooze(time.Hour)
 		})
-		onTx(reg, "SNOOZES", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return handlers.Snooze(time.Hour) })
 		enqueue(t, in, "NEVER", 1)
 		enqueue(t, in, "THIRD", 1)
 		enqueue(t, in, "BATCH", 1, 2, 3)
@@ -90,7 +99,8 @@ func TestRetriesGoOnUntilDeadAndAttemptsUntilThatMany(t *testing.T) {
 			t.Errorf("Err is %v", err)
 		}
 		wantText(t, in, "third after attempt 2: boom", `SELECT string_agg(note, ' ') FROM effect`)
-		wantText(t, in, "NEVER 4 attempts", `SELECT string_agg(task_type || ' ' || attempt || ' ' || reason, ' ') FROM outbox.dead_task`)
+		wantText(t, in, "NEVER 4 attempts", `SELECT string_agg(task_type || ' ' || attempt || ' ' || reason, ' ')
+			FROM outbox.dead_task`)
 	})
 }
 
@@ -102,10 +112,18 @@ func TestWhatFailsOrSnoozesDoesNotRunAgainHoweverSoonItIsDue(t *testing.T) {
 	t.Parallel()
 	eachPlace(t, func(t *testing.T, db *sql.DB, in outbox.Querier) {
 		reg := handlers.New()
-		onTx(reg, "A_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.Backoff(relaytest.Constant(time.Microsecond)))
-		onTx(reg, "A_SNOOZES", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return handlers.Snooze(time.Microsecond) })
-		onTx(reg, "B_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.Backoff(atOnce))
-		onTx(reg, "C_WAITS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return handlers.RetryAfter(1, errBoom) })
+		onTx(reg, "A_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+			return errBoom
+		}, handlers.Backoff(relaytest.Constant(time.Microsecond)))
+		onTx(reg, "A_SNOOZES", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+			return handlers.Snooze(time.Microsecond)
+		})
+		onTx(reg, "B_FAILS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+			return errBoom
+		}, handlers.Backoff(atOnce))
+		onTx(reg, "C_WAITS", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+			return handlers.RetryAfter(1, errBoom)
+		})
 		onTx(reg, "WAITS", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
 			_, err := tx.ExecContext(ctx, `SELECT pg_sleep(0.01)`) // both are due by then
 			return err
@@ -113,9 +131,11 @@ func TestWhatFailsOrSnoozesDoesNotRunAgainHoweverSoonItIsDue(t *testing.T) {
 		for _, name := range []string{"A_FAILS", "A_SNOOZES", "B_FAILS", "C_WAITS", "WAITS"} {
 			enqueue(t, in, name, 1)
 		}
-		wantRuns(t, "A_FAILS 1 failed, A_SNOOZES 1 snoozed, B_FAILS 1 failed, C_WAITS 1 throttled, WAITS 1 done", outboxtest.Drain(t, in, reg))
+		wantRuns(t, "A_FAILS 1 failed, A_SNOOZES 1 snoozed, B_FAILS 1 failed, C_WAITS 1 throttled, WAITS 1 done",
+			outboxtest.Drain(t, in, reg))
 		exec(t, in, `UPDATE outbox.task SET run_at = created_at`)
-		wantRuns(t, "A_SNOOZES 1 snoozed, C_WAITS 1 throttled, A_FAILS 2 failed, B_FAILS 2 failed", outboxtest.Drain(t, in, reg))
+		wantRuns(t, "A_SNOOZES 1 snoozed, C_WAITS 1 throttled, A_FAILS 2 failed, B_FAILS 2 failed",
+			outboxtest.Drain(t, in, reg))
 	})
 }
 
@@ -149,7 +169,8 @@ func TestADrainsClockGoesThroughDelaysSnoozesAndBackoffs(t *testing.T) {
 			"At": {func() []outboxtest.DrainOption {
 				return []outboxtest.DrainOption{outboxtest.Through(time.Millisecond), outboxtest.At(start.Add(70 * time.Minute))}
 			}, "HOURLY at 0s, FAILS at 0s, ONCE at 30m0s, HOURLY at 1h0m0s", "FAILS 80 1, ONCE 90 0, HOURLY 120 0, ONCE 200 0"},
-			"no clock": {func() []outboxtest.DrainOption { return nil }, "HOURLY at 0s, FAILS at 0s", "ONCE 30 0, HOURLY 60 0, FAILS 80 1, ONCE 90 0, ONCE 200 0"},
+			"no clock": {func() []outboxtest.DrainOption { return nil }, "HOURLY at 0s, FAILS at 0s",
+				"ONCE 30 0, HOURLY 60 0, FAILS 80 1, ONCE 90 0, ONCE 200 0"},
 		} {
 			if err := in.QueryRowContext(t.Context(), `SELECT clock_timestamp()`).Scan(&start); err != nil {
 				t.Fatal(err)
@@ -158,12 +179,14 @@ func TestADrainsClockGoesThroughDelaysSnoozesAndBackoffs(t *testing.T) {
 			exec(t, in, `DELETE FROM outbox.task`)
 			enqueue(t, in, "HOURLY", 1)
 			enqueue(t, in, "FAILS", 2)
-			exec(t, in, `INSERT INTO outbox.task (task_type, run_at) SELECT 'ONCE', clock_timestamp() + n * interval '1 minute' FROM unnest('{30,90,200}'::int[]) n`)
+			exec(t, in, `INSERT INTO outbox.task (task_type, run_at) SELECT 'ONCE', clock_timestamp() + n * interval '1 minute'
+				FROM unnest('{30,90,200}'::int[]) n`)
 			outboxtest.Drain(t, in, reg, c.options()...)
 			if got := strings.Join(log, ", "); got != c.ran {
 				t.Errorf("%s: %s\nwant %s", name, got, c.ran)
 			}
-			wantText(t, in, c.left, `SELECT string_agg(concat_ws(' ', task_type, round(extract(epoch FROM run_at - $1::timestamptz) / 60), attempt), ', ' ORDER BY run_at) FROM outbox.task`, start)
+			wantText(t, in, c.left, `SELECT string_agg(concat_ws(' ', task_type, round(extract(epoch
+				FROM run_at - $1::timestamptz) / 60), attempt), ', ' ORDER BY run_at) FROM outbox.task`, start)
 		}
 	})
 }
@@ -218,10 +241,11 @@ func TestTasksHaveTheirKeys(t *testing.T) {
 		seen[task.ID] = task.Key()
 		return nil
 	})
-	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 10, func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
-		seen[tasks[0].ID] = tasks[0].Key()
-		return nil
-	})
+	handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH"), 10,
+		func(_ context.Context, _ outbox.Tx, tasks []*outbox.Task[payload]) error {
+			seen[tasks[0].ID] = tasks[0].Key()
+			return nil
+		})
 	handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(_ context.Context, task *outbox.Task[payload]) error {
 		seen[task.ID] = task.Key()
 		return nil
@@ -236,7 +260,8 @@ func TestTasksHaveTheirKeys(t *testing.T) {
 		want[task.ID] = task.Key()
 	}
 	outboxtest.Drain(t, tx, reg)
-	if !maps.Equal(seen, want) || slices.ContainsFunc(slices.Collect(maps.Values(want)), func(key string) bool { return key[:8] == "00000000" }) {
+	if !maps.Equal(seen, want) || slices.ContainsFunc(slices.Collect(maps.Values(want)),
+		func(key string) bool { return key[:8] == "00000000" }) {
 		t.Errorf("the handlers saw %v, want %v", seen, want)
 	}
 }

@@ -62,8 +62,9 @@ func TestWhatIsEnqueuedIsFoundByPayloadAndOptions(t *testing.T) {
 			"not run at":   {nil, []outboxtest.Want{outboxtest.RunAt(at.Add(time.Microsecond))}, nil},
 			"after":        {nil, []outboxtest.Want{outboxtest.After(time.Hour)}, []int64{three}},
 			"not after":    {nil, []outboxtest.Want{outboxtest.After(50 * time.Minute)}, nil},
-			"all of it":    {even, []outboxtest.Want{outboxtest.Priority(0), outboxtest.RunAt(at), outboxtest.Schema("outbox")}, []int64{two}},
-			"not all":      {even, []outboxtest.Want{outboxtest.Priority(3), outboxtest.RunAt(at)}, nil},
+			"all of it": {even, []outboxtest.Want{outboxtest.Priority(0), outboxtest.RunAt(at), outboxtest.Schema("outbox")},
+				[]int64{two}},
+			"not all": {even, []outboxtest.Want{outboxtest.Priority(3), outboxtest.RunAt(at)}, nil},
 		} {
 			if got := ids(outboxtest.Enqueued(t, tx, send, c.match, c.want...)); !slices.Equal(got, c.found) {
 				t.Errorf("%s: Enqueued gives %v, want %v", name, got, c.found)
@@ -76,10 +77,13 @@ func TestWhatIsEnqueuedIsFoundByPayloadAndOptions(t *testing.T) {
 				fails bool
 				f     func(t testing.TB)
 			}{
-				"RequireEnqueued":    {n == 0, func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, send, c.match, c.want...) }},
-				"RequireEnqueuedN":   {false, func(t testing.TB) { outboxtest.RequireEnqueuedN(t, tx, n, send, c.match, c.want...) }},
-				"… with one more":    {true, func(t testing.TB) { outboxtest.RequireEnqueuedN(t, tx, n+1, send, c.match, c.want...) }},
-				"RequireNotEnqueued": {n > 0, func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, c.match, c.want...) }},
+				"RequireEnqueued": {n == 0, func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, send, c.match, c.want...) }},
+				"RequireEnqueuedN": {false,
+					func(t testing.TB) { outboxtest.RequireEnqueuedN(t, tx, n, send, c.match, c.want...) }},
+				"… with one more": {true,
+					func(t testing.TB) { outboxtest.RequireEnqueuedN(t, tx, n+1, send, c.match, c.want...) }},
+				"RequireNotEnqueued": {n > 0,
+					func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, c.match, c.want...) }},
 			} {
 				if failing(t, tt.f).failed != tt.fails {
 					t.Errorf("%s: %s failed: %t", name, what, !tt.fails)
@@ -88,7 +92,8 @@ func TestWhatIsEnqueuedIsFoundByPayloadAndOptions(t *testing.T) {
 		}
 
 		task := outboxtest.RequireEnqueued(t, tx, send, nil, outboxtest.Priority(3))[0]
-		if task.Type != "SEND" || task.Payload.N != 1 || task.Priority != 3 || task.MaxAttempts != 4 || task.Attempt != 0 || task.Headers["trace"] != "abc" || task.CreatedAt.IsZero() {
+		if task.Type != "SEND" || task.Payload.N != 1 || task.Priority != 3 || task.MaxAttempts != 4 || task.Attempt != 0 ||
+			task.Headers["trace"] != "abc" || task.CreatedAt.IsZero() {
 			t.Errorf("the task is %+v", task)
 		}
 		if n := outboxtest.Count(t, db, send, nil); n != 0 {
@@ -108,20 +113,29 @@ func TestAFailureListsWhatIsEnqueuedAndWhyItIsNotAsWanted(t *testing.T) {
 		}
 		enqueue(t, tx, "OTHER", 1, 2)
 		enqueue(t, tx, "ANOTHER", 1)
-		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, send, nil) }), "enqueued is: ANOTHER × 1, OTHER × 2")
-		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireEnqueued(t, db, send, nil) }), "no other task", "a transaction has not committed")
+		wantFatal(t, failing(t, func(t testing.TB) {
+			outboxtest.RequireEnqueued(t, tx, send, nil)
+		}), "enqueued is: ANOTHER × 1, OTHER × 2")
+		wantFatal(t, failing(t, func(t testing.TB) {
+			outboxtest.RequireEnqueued(t, db, send, nil)
+		}), "no other task", "a transaction has not committed")
 
 		enqueue(t, tx, "SEND", 1, 3)
-		exec(t, tx, `UPDATE outbox.task SET last_error = 'no luck', attempt = 2 WHERE task_type = 'SEND' AND payload->>'N' = '3'`)
+		exec(t, tx, `UPDATE outbox.task SET last_error = 'no luck', attempt = 2 WHERE task_type = 'SEND'
+			AND payload->>'N' = '3'`)
 		wantFatal(t, failing(t, func(t testing.TB) {
-			outboxtest.RequireEnqueued(t, tx, send, even, outboxtest.Priority(5), outboxtest.MaxAttempts(2), outboxtest.Header("a", "b"),
+			outboxtest.RequireEnqueued(t, tx, send, even, outboxtest.Priority(5), outboxtest.MaxAttempts(2),
+				outboxtest.Header("a", "b"),
 				outboxtest.RunAt(time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)), outboxtest.After(time.Hour))
 		}), "no task SEND is enqueued as wanted", "all of this type, 2:", `ready, run_at 20`, `priority 0, attempt 0: {"N": 1}`, `attempt 2: {"N": 3}`, "last error: no luck",
 			"match says no; priority 0, want 5; max_attempts 0, want 2; no header \"a\", want \"b\"; run_at", "want 2031-02-03 04:05:06Z", "run_at 0s after created_at, want 1h0m0s")
-		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireEnqueuedN(t, tx, 1, send, nil) }), "2 tasks SEND are enqueued, want 1", `{"N": 3}`)
-		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, nil) }), "2 tasks SEND are enqueued, want 0", `{"N": 3}`)
+		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireEnqueuedN(t, tx, 1, send, nil) }),
+			"2 tasks SEND are enqueued, want 1", `{"N": 3}`)
+		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.RequireNotEnqueued(t, tx, send, nil) }),
+			"2 tasks SEND are enqueued, want 0", `{"N": 3}`)
 
-		exec(t, tx, `INSERT INTO outbox.task (task_type, payload) SELECT 'SEND', jsonb_build_object('N', 5, 'long', repeat('x', 600)) FROM generate_series(1, 30)`)
+		exec(t, tx, `INSERT INTO outbox.task (task_type, payload) SELECT 'SEND', jsonb_build_object('N', 5, 'long',
+			repeat('x', 600)) FROM generate_series(1, 30)`)
 		many := failing(t, func(t testing.TB) { outboxtest.RequireEnqueued(t, tx, send, even) })
 		wantFatal(t, many, "all of this type, 32:", "… and 12 more", "xxx…")
 		if len(many.fatal) > 20*700 {
@@ -148,10 +162,13 @@ func TestTheSchemaMayHaveAnotherName(t *testing.T) {
 			t.Errorf("%s: the payload is %d, want 4", name, got)
 		}
 		reg := handlers.New()
-		onTx(reg, "TX", func(context.Context, *sql.Tx, *outbox.Task[payload]) error { return errBoom }, handlers.MaxAttempts(2))
-		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error {
-			return task.Complete(ctx, func(*sql.Tx) error { return nil })
-		})
+		onTx(reg, "TX", func(context.Context, *sql.Tx, *outbox.Task[payload]) error {
+			return errBoom
+		}, handlers.MaxAttempts(2))
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"),
+			func(ctx context.Context, task *outbox.Task[payload]) error {
+				return task.Complete(ctx, func(*sql.Tx) error { return nil })
+			})
 		exec(t, in, `INSERT INTO tasks.task (task_type, run_at) VALUES ('TX', now()), ('LEASED', now() + interval '1 hour')`)
 		r := outboxtest.Drain(t, in, reg, outboxtest.Schema("tasks"), outboxtest.Retries(), outboxtest.Through(2*time.Hour))
 		wantRuns(t, "TX 1 failed, TX 2 dead, LEASED 1 done", r)

@@ -17,7 +17,8 @@ import (
 
 // The app that the examples test.
 
-const createUsr = `CREATE TABLE usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL, credit int NOT NULL DEFAULT 0)`
+const createUsr = `CREATE TABLE usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL,
+	credit int NOT NULL DEFAULT 0)`
 
 type Welcome struct{ UserID int64 }
 

@@ -28,14 +28,22 @@ func features(reg *handlers.Registry, effect writeEffect) {
 			}
 			return f(task)
 		}
-		handlers.Tx(reg, outbox.NewTaskType[payload]("TX_"+name), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error { return does(ctx, tx, task) }, opts...)
-		handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH_"+name), 1, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			return does(ctx, tx, tasks[0])
-		}, opts...)
-		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_"+name), func(_ context.Context, task *outbox.Task[payload]) error { return f(task) }, opts...)
-		handlers.Leased(reg, outbox.NewTaskType[payload]("COMPLETE_"+name), func(ctx context.Context, task *outbox.Task[payload]) error {
-			return task.Complete(ctx, func(tx *sql.Tx) error { return does(ctx, tx, task) })
-		}, opts...)
+		handlers.Tx(reg, outbox.NewTaskType[payload]("TX_"+name),
+			func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+				return does(ctx, tx, task)
+			}, opts...)
+		handlers.Batch(reg, outbox.NewTaskType[payload]("BATCH_"+name), 1,
+			func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				return does(ctx, tx, tasks[0])
+			}, opts...)
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED_"+name),
+			func(_ context.Context, task *outbox.Task[payload]) error {
+				return f(task)
+			}, opts...)
+		handlers.Leased(reg, outbox.NewTaskType[payload]("COMPLETE_"+name),
+			func(ctx context.Context, task *outbox.Task[payload]) error {
+				return task.Complete(ctx, func(tx *sql.Tx) error { return does(ctx, tx, task) })
+			}, opts...)
 	}
 	keep := handlers.Keep(30 * time.Minute)
 	all("AGAIN", func(task *outbox.Task[payload]) error {
@@ -63,35 +71,41 @@ func features(reg *handlers.Registry, effect writeEffect) {
 		}
 		return nil
 	})
-	handlers.Leased(reg, outbox.NewTaskType[payload]("EXTENDS"), func(ctx context.Context, task *outbox.Task[payload]) error {
-		if err := task.Extend(ctx, time.Minute); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
+	handlers.Leased(reg, outbox.NewTaskType[payload]("EXTENDS"),
+		func(ctx context.Context, task *outbox.Task[payload]) error {
+			if err := task.Extend(ctx, time.Minute); err != nil {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(600 * time.Millisecond):
+				return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task) })
+			}
+		}, handlers.Timeout(500*time.Millisecond))
+	handlers.Leased(reg, outbox.NewTaskType[payload]("OVERRUNS"),
+		func(ctx context.Context, task *outbox.Task[payload]) error {
+			<-ctx.Done()
 			return context.Cause(ctx)
-		case <-time.After(600 * time.Millisecond):
-			return task.Complete(ctx, func(tx *sql.Tx) error { return effect(ctx, tx, task) })
-		}
-	}, handlers.Timeout(500*time.Millisecond))
-	handlers.Leased(reg, outbox.NewTaskType[payload]("OVERRUNS"), func(ctx context.Context, task *outbox.Task[payload]) error {
-		<-ctx.Done()
-		return context.Cause(ctx)
-	}, handlers.Timeout(40*time.Millisecond), hour)
-	handlers.Tx(reg, outbox.NewTaskType[payload]("TX_OVERRUNS"), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-		_, err := tx.ExecContext(ctx, `SELECT pg_sleep(10)`)
-		return err
-	}, handlers.Timeout(40*time.Millisecond), hour)
+		}, handlers.Timeout(40*time.Millisecond), hour)
+	handlers.Tx(reg, outbox.NewTaskType[payload]("TX_OVERRUNS"),
+		func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
+			_, err := tx.ExecContext(ctx, `SELECT pg_sleep(10)`)
+			return err
+		}, handlers.Timeout(40*time.Millisecond), hour)
 }
 
 func enqueueFeatures(t testing.TB, q outbox.Querier) {
 	t.Helper()
-	exec(t, q, `INSERT INTO outbox.task (task_type, payload, timeout_ms) VALUES ('OVERRUNS', '{"N": 2}', 60), ('TX_OVERRUNS', '{"N": 2}', 60)`)
+	exec(t, q, `INSERT INTO outbox.task (task_type, payload, timeout_ms)
+		VALUES ('OVERRUNS', '{"N": 2}', 60), ('TX_OVERRUNS', '{"N": 2}', 60)`)
 	for _, kind := range []string{"TX", "BATCH", "LEASED", "COMPLETE"} {
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload, ordering_key, skip_failed)
-			SELECT $1 || '_ORDERED', jsonb_build_object('N', n), key, key = 2 FROM unnest('{1,2,3}'::int[]) n, generate_series(1, 2) key
+			SELECT $1 || '_ORDERED', jsonb_build_object('N', n), key, key = 2
+			FROM unnest('{1,2,3}'::int[]) n, generate_series(1, 2) key
 			 UNION ALL SELECT $1 || '_ORDERED', jsonb_build_object('N', n), 3, false FROM unnest('{4,5,6}'::int[]) n`, kind)
-		exec(t, q, `INSERT INTO outbox.task (task_type, payload, unique_key, unique_until_done) SELECT $1 || '_' || name, '{"N": 7}', $1 || i / 2, i < 2
+		exec(t, q, `INSERT INTO outbox.task (task_type, payload, unique_key, unique_until_done) SELECT $1 || '_' || name,
+			'{"N": 7}', $1 || i / 2, i < 2
 			FROM unnest('{KEPT,AGAIN,KEPT_IF_DONE}'::text[]) name, generate_series(0, 3) i`, kind)
 	}
 }
@@ -123,15 +137,19 @@ func TestADrainRunsWholeKeysAndIterations(t *testing.T) {
 		reg := handlers.New()
 		features(reg, func(context.Context, outbox.Tx, *outbox.Task[payload]) error { return nil })
 		// More keys than a relay promotes the heads of at once, and none of the first may run yet.
-		exec(t, in, `INSERT INTO outbox.task (task_type, payload, ordering_key, run_at) SELECT 'LATER', '{}', n, now() + interval '2 days' FROM generate_series(1, 1500) n`)
-		exec(t, in, `INSERT INTO outbox.task (task_type, payload, ordering_key, priority) SELECT 'TX_KEPT', jsonb_build_object('N', n), 'k', -n FROM generate_series(1, 3) n`)
+		exec(t, in, `INSERT INTO outbox.task (task_type, payload, ordering_key, run_at) SELECT 'LATER', '{}', n,
+			now() + interval '2 days' FROM generate_series(1, 1500) n`)
+		exec(t, in, `INSERT INTO outbox.task (task_type, payload, ordering_key, priority) SELECT 'TX_KEPT',
+			jsonb_build_object('N', n), 'k', -n FROM generate_series(1, 3) n`)
 		r := outboxtest.Drain(t, in, reg)
-		if len(r.Runs) != 3 || !slices.IsSortedFunc(r.Runs, func(a, b outboxtest.Run) int { return cmp.Compare(a.TaskID, b.TaskID) }) {
+		if len(r.Runs) != 3 || !slices.IsSortedFunc(r.Runs,
+			func(a, b outboxtest.Run) int { return cmp.Compare(a.TaskID, b.TaskID) }) {
 			t.Errorf("out of order: %v", r)
 		}
 		enqueue(t, in, "TX_AGAIN", 1)
 		wantRuns(t, "TX_AGAIN 1 again, TX_AGAIN 1 again, TX_AGAIN 1 again", outboxtest.Drain(t, in, reg))
-		wantText(t, in, `3 {"N": 11} 0`, `SELECT concat_ws(' ', iterations, payload, attempt) FROM outbox.task WHERE task_type = 'TX_AGAIN'`)
+		wantText(t, in, `3 {"N": 11} 0`, `SELECT concat_ws(' ', iterations, payload, attempt) FROM outbox.task
+			WHERE task_type = 'TX_AGAIN'`)
 		wantRuns(t, "TX_AGAIN 1 again, TX_AGAIN 1 again", outboxtest.Drain(t, in, reg, outboxtest.Through(150*time.Minute)))
 	})
 }

@@ -80,7 +80,9 @@ func TestGoldenFailsWhereADeployBreaksStoredTasks(t *testing.T) {
 	type typo struct {
 		A int `outbox:"requierd"`
 	}
-	wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Golden(t, outbox.NewTaskType[typo]("TYPO")) }), `has the tag outbox:"requierd"`)
+	wantFatal(t, failing(t, func(t testing.TB) {
+		outboxtest.Golden(t, outbox.NewTaskType[typo]("TYPO"))
+	}), `has the tag outbox:"requierd"`)
 	if err := os.WriteFile(file, []byte("<<<<<<< HEAD\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

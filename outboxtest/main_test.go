@@ -75,7 +75,8 @@ func eachPlace(t *testing.T, test func(t *testing.T, db *sql.DB, in outbox.Queri
 
 func empty(t testing.TB, db *sql.DB) {
 	t.Helper()
-	exec(t, db, `TRUNCATE outbox.task, outbox.dead_task, outbox.done_task, outbox.headless_key, outbox.unique_key, outbox.counter,
+	exec(t, db, `TRUNCATE outbox.task, outbox.dead_task, outbox.done_task, outbox.headless_key, outbox.unique_key,
+		outbox.counter,
 		outbox.counter_log, outbox.running, outbox.relay, effect, child RESTART IDENTITY`)
 }
 

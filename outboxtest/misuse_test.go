@@ -69,8 +69,9 @@ func TestAHandlerThatEndsOrSpoilsItsTransactionFailsTheTest(t *testing.T) {
 		handler func(ctx context.Context, tx *sql.Tx) error
 		want    string
 	}{
-		"commits":               {func(_ context.Context, tx *sql.Tx) error { return tx.Commit() }, "the handler ended"},
-		"rolls back and fails":  {func(_ context.Context, tx *sql.Tx) error { return errors.Join(tx.Rollback(), errBoom) }, "the handler ended"},
+		"commits": {func(_ context.Context, tx *sql.Tx) error { return tx.Commit() }, "the handler ended"},
+		"rolls back and fails": {func(_ context.Context, tx *sql.Tx) error { return errors.Join(tx.Rollback(), errBoom) },
+			"the handler ended"},
 		"commits in SQL":        {sends("COMMIT", nil), "the handler ended"},
 		"commits and begins":    {sends("COMMIT; BEGIN", nil), "the handler"},
 		"commits SQL and fails": {sends("COMMIT", errBoom), "the handler ended"},
@@ -87,10 +88,13 @@ func TestAHandlerThatEndsOrSpoilsItsTransactionFailsTheTest(t *testing.T) {
 						empty(t, db)
 						in := open(t, db)
 						reg := handlers.New()
-						onTx(reg, "TX", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error { return c.handler(ctx, tx) })
-						handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error {
-							return task.Complete(ctx, func(tx *sql.Tx) error { return c.handler(ctx, tx) })
+						onTx(reg, "TX", func(ctx context.Context, tx *sql.Tx, _ *outbox.Task[payload]) error {
+							return c.handler(ctx, tx)
 						})
+						handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"),
+							func(ctx context.Context, task *outbox.Task[payload]) error {
+								return task.Complete(ctx, func(tx *sql.Tx) error { return c.handler(ctx, tx) })
+							})
 						enqueue(t, in, kind, 1)
 						wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg) }), "outboxtest: "+kind+" #1: ", c.want)
 					})
@@ -114,10 +118,14 @@ func TestAHandlerThatLosesItsConnectionFailsTheTest(t *testing.T) {
 			return err
 		})
 		enqueue(t, db, "CUT", 1)
-		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, db, reg) }), "outboxtest: CUT #", "a context of its own")
+		wantFatal(t, failing(t, func(t testing.TB) {
+			outboxtest.Drain(t, db, reg)
+		}), "outboxtest: CUT #", "a context of its own")
 		tx := begin(t, db)
 		enqueue(t, tx, "CUT", 1)
-		wantFatal(t, failing(t, func(t testing.TB) { outboxtest.Drain(t, tx, reg) }), "outboxtest: CUT #", "a context of its own", "the test's transaction cannot be used any more")
+		wantFatal(t, failing(t, func(t testing.TB) {
+			outboxtest.Drain(t, tx, reg)
+		}), "outboxtest: CUT #", "a context of its own", "the test's transaction cannot be used any more")
 	}
 }
 
@@ -146,9 +154,12 @@ func TestAHandlerThatFailsTheTestEndsTheDrain(t *testing.T) {
 func TestTheTransactionKeepsItsSettingsAndItsDeferredConstraints(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		tx := begin(t, db)
-		settings := `SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout'), current_setting('role'), current_setting('search_path'))`
-		exec(t, tx, `CREATE ROLE tester_`+db2name(t, db)+`; GRANT ALL ON ALL TABLES IN SCHEMA outbox, public TO tester_`+db2name(t, db)+`; GRANT USAGE ON SCHEMA outbox TO tester_`+db2name(t, db))
-		exec(t, tx, `SET LOCAL statement_timeout = '77s'; SET LOCAL role = tester_`+db2name(t, db)+`; SET LOCAL search_path = public, pg_temp`)
+		settings := `SELECT concat_ws(' ', current_setting('statement_timeout'), current_setting('lock_timeout'),
+			current_setting('idle_in_transaction_session_timeout'), current_setting('role'), current_setting('search_path'))`
+		exec(t, tx, `CREATE ROLE tester_`+db2name(t,
+			db)+`; GRANT ALL ON ALL TABLES IN SCHEMA outbox, public TO tester_`+db2name(t, db)+`; GRANT USAGE ON SCHEMA outbox TO tester_`+db2name(t, db))
+		exec(t, tx, `SET LOCAL statement_timeout = '77s'; SET LOCAL role = tester_`+db2name(t,
+			db)+`; SET LOCAL search_path = public, pg_temp`)
 		before := text(t, tx, settings)
 		exec(t, tx, `INSERT INTO child VALUES (5); INSERT INTO parent VALUES (5)`) // checked at the commit that never comes
 
@@ -164,13 +175,15 @@ func TestTheTransactionKeepsItsSettingsAndItsDeferredConstraints(t *testing.T) {
 			exec(t, tx, `INSERT INTO parent VALUES (6)`)
 			return nil
 		}, handlers.Timeout(20*time.Second))
-		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"), func(ctx context.Context, task *outbox.Task[payload]) error {
-			return task.Complete(ctx, func(tx *sql.Tx) error {
-				exec(t, tx, `SET LOCAL search_path = pg_catalog`)
-				return nil
+		handlers.Leased(reg, outbox.NewTaskType[payload]("LEASED"),
+			func(ctx context.Context, task *outbox.Task[payload]) error {
+				return task.Complete(ctx, func(tx *sql.Tx) error {
+					exec(t, tx, `SET LOCAL search_path = pg_catalog`)
+					return nil
+				})
 			})
-		})
-		exec(t, tx, `INSERT INTO outbox.task (task_type, payload) VALUES ('TX', '{"N": 1}'), ('TX', '{"N": 2}'), ('LEASED', '{}')`)
+		exec(t, tx, `INSERT INTO outbox.task (task_type, payload)
+			VALUES ('TX', '{"N": 1}'), ('TX', '{"N": 2}'), ('LEASED', '{}')`)
 		wantRuns(t, "TX 1 done, TX 1 done, LEASED 1 done", outboxtest.Drain(t, tx, reg))
 		if !strings.HasPrefix(inside, "20s 10s ") {
 			t.Errorf("in the handler the settings are %s, want a relay's limits", inside)
@@ -198,38 +211,43 @@ func TestALeaseInTheTestsTransaction(t *testing.T) {
 				return nil
 			}
 		}
-		handlers.Leased(reg, outbox.NewTaskType[payload]("SECOND"), func(ctx context.Context, task *outbox.Task[payload]) error {
-			err := task.Complete(ctx, func(tx *sql.Tx) error {
-				_ = write(task, "first")(tx)
-				_, err := tx.ExecContext(ctx, `SELECT 1/0`)
-				return errors.Join(err, errBoom)
+		handlers.Leased(reg, outbox.NewTaskType[payload]("SECOND"),
+			func(ctx context.Context, task *outbox.Task[payload]) error {
+				err := task.Complete(ctx, func(tx *sql.Tx) error {
+					_ = write(task, "first")(tx)
+					_, err := tx.ExecContext(ctx, `SELECT 1/0`)
+					return errors.Join(err, errBoom)
+				})
+				if !errors.Is(err, errBoom) {
+					t.Errorf("Complete gave %v", err)
+				}
+				return task.Complete(ctx, write(task, "second"))
 			})
-			if !errors.Is(err, errBoom) {
-				t.Errorf("Complete gave %v", err)
-			}
-			return task.Complete(ctx, write(task, "second"))
-		})
-		handlers.Leased(reg, outbox.NewTaskType[payload]("PANICS"), func(ctx context.Context, task *outbox.Task[payload]) error {
-			return task.Complete(ctx, func(tx *sql.Tx) error {
-				_ = write(task, "panics")(tx)
-				panic("no")
+		handlers.Leased(reg, outbox.NewTaskType[payload]("PANICS"),
+			func(ctx context.Context, task *outbox.Task[payload]) error {
+				return task.Complete(ctx, func(tx *sql.Tx) error {
+					_ = write(task, "panics")(tx)
+					panic("no")
+				})
 			})
-		})
-		handlers.Leased(reg, outbox.NewTaskType[payload]("STOLEN"), func(ctx context.Context, task *outbox.Task[payload]) error {
-			exec(t, in, `UPDATE outbox.task SET lease_token = gen_random_uuid() WHERE task_id = $1`, task.ID)
-			err := task.Complete(ctx, func(*sql.Tx) error { return nil })
-			if !errors.Is(err, outbox.ErrLeaseLost) {
-				t.Errorf("Complete gave %v, want ErrLeaseLost", err)
-			}
-			exec(t, in, `UPDATE outbox.task SET lease_token = NULL, relay_id = NULL, leased_until = NULL, state = 'ready' WHERE task_id = $1`, task.ID)
-			return err
-		})
+		handlers.Leased(reg, outbox.NewTaskType[payload]("STOLEN"),
+			func(ctx context.Context, task *outbox.Task[payload]) error {
+				exec(t, in, `UPDATE outbox.task SET lease_token = gen_random_uuid() WHERE task_id = $1`, task.ID)
+				err := task.Complete(ctx, func(*sql.Tx) error { return nil })
+				if !errors.Is(err, outbox.ErrLeaseLost) {
+					t.Errorf("Complete gave %v, want ErrLeaseLost", err)
+				}
+				exec(t, in, `UPDATE outbox.task SET lease_token = NULL, relay_id = NULL, leased_until = NULL, state = 'ready'
+				WHERE task_id = $1`, task.ID)
+				return err
+			})
 		enqueue(t, in, "SECOND", 1)
 		enqueue(t, in, "PANICS", 1)
 		wantRuns(t, "SECOND 1 done, PANICS 1 failed", outboxtest.Drain(t, in, reg))
 		wantText(t, in, "second", `SELECT string_agg(note, ' ') FROM effect`)
 		enqueue(t, in, "STOLEN", 1)
-		if r := failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg) }); !r.failed || !strings.Contains(r.fatal, "the handler took its lease away") {
+		if r := failing(t, func(t testing.TB) { outboxtest.Drain(t, in, reg) }); !r.failed ||
+			!strings.Contains(r.fatal, "the handler took its lease away") {
 			t.Errorf("it did not fail for the stolen lease: %q", r.fatal)
 		}
 	})

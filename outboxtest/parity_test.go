@@ -35,27 +35,30 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		}
 	})
 	effect := func(ctx context.Context, tx outbox.Tx, task *outbox.Task[payload]) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES ($1)`, fmt.Sprintf("%s %d, attempt %d of %d", task.Type, task.Payload.N, task.Attempt, task.MaxAttempts))
+		_, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES ($1)`,
+			fmt.Sprintf("%s %d, attempt %d of %d", task.Type, task.Payload.N, task.Attempt, task.MaxAttempts))
 		return err
 	}
 	hour := handlers.Backoff(relaytest.Constant(time.Hour))
 	onTx := func(name string, f func(ctx context.Context, tx *sql.Tx) error, opts ...handlers.Option) {
-		handlers.Tx(reg, outbox.NewTaskType[payload](name), func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
-			if err := effect(ctx, tx, task); err != nil {
-				return err
-			}
-			return f(ctx, tx)
-		}, append([]handlers.Option{hour}, opts...)...)
-	}
-	batch := func(name string, f func(tasks []*outbox.Task[payload]) error, opts ...handlers.Option) {
-		handlers.Batch(reg, outbox.NewTaskType[payload](name), 10, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
-			for _, task := range tasks {
+		handlers.Tx(reg, outbox.NewTaskType[payload](name),
+			func(ctx context.Context, tx *sql.Tx, task *outbox.Task[payload]) error {
 				if err := effect(ctx, tx, task); err != nil {
 					return err
 				}
-			}
-			return f(tasks)
-		}, append([]handlers.Option{hour}, opts...)...)
+				return f(ctx, tx)
+			}, append([]handlers.Option{hour}, opts...)...)
+	}
+	batch := func(name string, f func(tasks []*outbox.Task[payload]) error, opts ...handlers.Option) {
+		handlers.Batch(reg, outbox.NewTaskType[payload](name), 10,
+			func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[payload]) error {
+				for _, task := range tasks {
+					if err := effect(ctx, tx, task); err != nil {
+						return err
+					}
+				}
+				return f(tasks)
+			}, append([]handlers.Option{hour}, opts...)...)
 	}
 	leased := func(name string, f func(ctx context.Context, task *outbox.Task[payload]) error, opts ...handlers.Option) {
 		handlers.Leased(reg, outbox.NewTaskType[payload](name), f, append([]handlers.Option{hour}, opts...)...)
@@ -84,8 +87,10 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 	asIs, hidden := func(err error) error { return err }, func(error) error { return nil }
 	// What a handler of any kind may return.
 	for name, err := range map[string]error{
-		"OK": nil, "FAILS": errBoom, "SNOOZES": handlers.Snooze(time.Hour), "RETRY_AFTER": fmt.Errorf("wrapped: %w", handlers.RetryAfter(time.Hour, errBoom)),
-		"DISCARDS": handlers.Discard(errBoom), "DEAD": handlers.Dead(errBoom), "EXHAUSTED": nil, "REFUSED": nil, // by middleware
+		"OK": nil, "FAILS": errBoom, "SNOOZES": handlers.Snooze(time.Hour), "RETRY_AFTER": fmt.Errorf("wrapped: %w",
+			handlers.RetryAfter(time.Hour, errBoom)),
+		// by middleware
+		"DISCARDS": handlers.Discard(errBoom), "DEAD": handlers.Dead(errBoom), "EXHAUSTED": nil, "REFUSED": nil,
 	} {
 		onTx(name, func(context.Context, *sql.Tx) error { return err })
 		batch("BATCH_"+name, func([]*outbox.Task[payload]) error { return err })
@@ -94,7 +99,8 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 	}
 	// What it may do to its transaction.
 	for name, f := range map[string]func(context.Context, *sql.Tx) error{
-		"SQL_ERROR": sends(`SELECT 1/0`, asIs), "HIDDEN": sends(`SELECT 1/0`, hidden), "DEFERRED": sends(`INSERT INTO child VALUES (1)`, asIs),
+		"SQL_ERROR": sends(`SELECT 1/0`, asIs), "HIDDEN": sends(`SELECT 1/0`,
+			hidden), "DEFERRED": sends(`INSERT INTO child VALUES (1)`, asIs),
 	} {
 		onTx(name, f)
 		completes("COMPLETE_"+name, f, nil)
@@ -108,7 +114,8 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		return retry.BackoffFunc(func() (time.Duration, bool) { return 0, true })
 	}))
 	onTx("CHAIN", func(ctx context.Context, tx *sql.Tx) error {
-		_, err := outbox.NewTaskType[payload]("OK").Enqueue(ctx, tx, payload{100}, outbox.Headers(map[string]string{"k": "v"}))
+		_, err := outbox.NewTaskType[payload]("OK").Enqueue(ctx, tx, payload{100},
+			outbox.Headers(map[string]string{"k": "v"}))
 		return err
 	})
 	batch("BATCH_SPLIT", func(tasks []*outbox.Task[payload]) error {
@@ -144,34 +151,46 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		}
 		enqueue(t, q, "UNKNOWN", 1, 2)
 		exec(t, q, `UPDATE outbox.task SET attempt = 20 WHERE task_type LIKE '%EXHAUSTED'`)
-		exec(t, q, `INSERT INTO outbox.task (task_type, payload, max_attempts, headers) VALUES ('OK', '{"N": 7}', 3, '{"a": "b"}'), ('OK', '{"N": "no number"}', 3, NULL), ('BATCH_OK', '{"N": "no number"}', NULL, NULL)`)
+		exec(t, q, `INSERT INTO outbox.task (task_type, payload, max_attempts, headers)
+			VALUES ('OK', '{"N": 7}', 3, '{"a": "b"}'), ('OK', '{"N": "no number"}', 3, NULL), ('BATCH_OK', '{"N": "no number"}',
+			NULL, NULL)`)
 		exec(t, q, `INSERT INTO outbox.task (task_type, payload, attempt) VALUES ('BATCH_OK', '{"N": 5}', 20)`)
-		exec(t, q, `INSERT INTO outbox.task (task_type, payload, run_at) VALUES ('OK', '{"N": 8}', now() + interval '1 hour'), ('OK', '{"N": 9}', now() - interval '1 hour')`)
+		exec(t, q, `INSERT INTO outbox.task (task_type, payload, run_at)
+			VALUES ('OK', '{"N": 8}', now() + interval '1 hour'), ('OK', '{"N": 9}', now() - interval '1 hour')`)
 		enqueueFeatures(t, q)
 	}
 }
 
 // events are those of a timeline, but for when and where they were.
-const events = `jsonb_build_object('events', (SELECT jsonb_agg(e - '{at,us,relay}'::text[]) FROM jsonb_array_elements(timeline) e))`
+const events = `jsonb_build_object('events', (SELECT jsonb_agg(e - '{at,us,relay}'::text[])
+	FROM jsonb_array_elements(timeline) e))`
 
 // tables are the rows that a user can see, but for times and ids.
 func tables(t testing.TB, q outbox.Querier) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for name, query := range map[string]string{
-		"task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,timeline}'::text[] || ` + events + ` || jsonb_build_object('attempted', attempted_at IS NOT NULL,
+		"task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,timeline}'::text[] || ` + events +
+			` || jsonb_build_object('attempted', attempted_at IS NOT NULL,
 			'half_hours', round(extract(epoch FROM run_at - now()) / 1800)) AS line FROM outbox.task t`,
-		"dead_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,died_at,timeline}'::text[] || ` + events + ` AS line FROM outbox.dead_task t`,
-		"running":   `SELECT to_jsonb(t) AS line FROM outbox.running t`,
-		"effect":    `SELECT to_jsonb(t) AS line FROM effect t`,
-		"done_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,finished_at,keep_until,timeline}'::text[] || ` + events + ` ||
-			jsonb_build_object('attempted', attempted_at IS NOT NULL, 'minutes', round(extract(epoch FROM keep_until - finished_at) / 60)) AS line FROM outbox.done_task t`,
+		"dead_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,died_at,timeline}'::text[] || ` +
+			events + ` AS line FROM outbox.dead_task t`,
+		"running": `SELECT to_jsonb(t) AS line FROM outbox.running t`,
+		"effect":  `SELECT to_jsonb(t) AS line FROM effect t`,
+		"done_task": `SELECT to_jsonb(t) - '{task_id,run_at,created_at,attempted_at,finished_at,keep_until,timeline}'::text[]
+			|| ` + events + ` ||
+			jsonb_build_object('attempted', attempted_at IS NOT NULL, 'minutes', round(extract(epoch
+			FROM keep_until - finished_at) / 60)) AS line FROM outbox.done_task t`,
 		"headless_key": `SELECT to_jsonb(t) AS line FROM outbox.headless_key t`,
-		"unique_key":   `SELECT to_jsonb(k) - 'task_id' AS line FROM outbox.unique_key k JOIN outbox.task t USING (task_id)`, // relays sweep others
-		"counts": `SELECT concat_ws(' ', task_type, sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'failed' THEN 0 ELSE arrived - tasks END), sum(tasks) FILTER (WHERE kind = 'failed')) AS line
-			FROM (SELECT task_type, kind, tasks, arrived FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived FROM outbox.counter_log) AS c GROUP BY task_type`,
+		// relays sweep others
+		"unique_key": `SELECT to_jsonb(k) - 'task_id' AS line FROM outbox.unique_key k JOIN outbox.task t USING (task_id)`,
+		"counts": `SELECT concat_ws(' ', task_type, sum(CASE kind WHEN 'dead' THEN -arrived
+			WHEN 'failed' THEN 0 ELSE arrived - tasks END), sum(tasks) FILTER (WHERE kind = 'failed')) AS line
+			FROM (SELECT task_type, kind, tasks, arrived FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived
+			FROM outbox.counter_log) AS c GROUP BY task_type`,
 	} {
-		out[name] = text(t, q, `SELECT COALESCE(string_agg(line::text, E'\n' ORDER BY line::text), '') FROM (`+query+`) AS lines`)
+		out[name] = text(t, q,
+			`SELECT COALESCE(string_agg(line::text, E'\n' ORDER BY line::text), '') FROM (`+query+`) AS lines`)
 	}
 	return out
 }
@@ -192,7 +211,8 @@ func TestADrainLeavesTheSameRowsAsARelay(t *testing.T) {
 				t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
 			}
 		}
-		if n := result.Unhandled["UNKNOWN"]; n != 2 || len(result.Unhandled) != 1 || !strings.HasSuffix(result.String(), "\nno handler: UNKNOWN × 2") {
+		if n := result.Unhandled["UNKNOWN"]; n != 2 || len(result.Unhandled) != 1 ||
+			!strings.HasSuffix(result.String(), "\nno handler: UNKNOWN × 2") {
 			t.Errorf("unhandled: %v, want two UNKNOWN", result.Unhandled)
 		}
 		wantText(t, in, fmt.Sprint(result.Count(outboxtest.Dead)), `SELECT count(*) FROM outbox.dead_task`)
@@ -211,7 +231,8 @@ func ranByARelay(t *testing.T, db *sql.DB) map[string]string {
 		t.Fatal(err)
 	}
 	rows := tables(t, db)
-	if len(rows["task"]) < 1000 || len(rows["dead_task"]) < 1000 || len(rows["effect"]) < 200 || len(rows["done_task"]) < 1000 || rows["headless_key"] != "" {
+	if len(rows["task"]) < 1000 || len(rows["dead_task"]) < 1000 || len(rows["effect"]) < 200 ||
+		len(rows["done_task"]) < 1000 || rows["headless_key"] != "" {
 		t.Fatalf("the scenario has no outcomes: %v", rows)
 	}
 	return rows

@@ -79,7 +79,8 @@ func registry(db *bun.DB, out io.Writer) *handlers.Registry {
 }
 
 const tables = `
-CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL, cents bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL,
+cents bigint NOT NULL);
 CREATE TABLE IF NOT EXISTS shop_turnover (order_id bigint NOT NULL, cents bigint NOT NULL);`
 
 func run(ctx context.Context, url string, out io.Writer) error {

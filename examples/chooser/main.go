@@ -68,7 +68,8 @@ func run(ctx context.Context, url string, out io.Writer) error {
 	if err := r.RunOnce(ctx); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%d mails; at most %d of %d workers made reports at once\n", mails.Load(), most.Load(), workers)
+	_, err = fmt.Fprintf(out, "%d mails; at most %d of %d workers made reports at once\n", mails.Load(), most.Load(),
+		workers)
 	return err
 }
 

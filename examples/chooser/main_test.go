@@ -27,7 +27,8 @@ func TestReportsHaveTheNight(t *testing.T) {
 			t.Fatal(err)
 		}
 		var mails, reports int
-		if _, err := fmt.Sscanf(out.String(), "%d mails; at most %d of 10", &mails, &reports); err != nil || mails != 10 || reports < 1 || reports > most {
+		if _, err := fmt.Sscanf(out.String(), "%d mails; at most %d of 10", &mails, &reports); err != nil || mails != 10 ||
+			reports < 1 || reports > most {
 			t.Errorf("at %d o'clock it printed %q, %v; want at most %d", hour, out.String(), err, most)
 		}
 	}

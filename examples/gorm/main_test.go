@@ -56,7 +56,8 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 				t.Errorf("Transaction: %v", err)
 			}
 			tasks(0)
-			if err := db.Create(&order{Email: "ada@example.com"}).Error; err != nil { // the transaction is gorm's own; the hook enqueues
+			// the transaction is gorm's own; the hook enqueues
+			if err := db.Create(&order{Email: "ada@example.com"}).Error; err != nil {
 				t.Fatal(err)
 			}
 			tasks(1)
@@ -79,7 +80,8 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 				t.Fatal(err)
 			}
 			var kept []int64
-			if err := db.Model(&turnover{}).Order("order_id").Pluck("order_id", &kept).Error; err != nil || !slices.Equal(kept, []int64{1, 4}) {
+			if err := db.Model(&turnover{}).Order("order_id").Pluck("order_id", &kept).Error; err != nil ||
+				!slices.Equal(kept, []int64{1, 4}) {
 				t.Errorf("the turnover of orders %v was kept, %v; want 1 and 4", kept, err)
 			}
 		})

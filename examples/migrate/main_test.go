@@ -42,12 +42,14 @@ func TestGolangMigrateAppliesTheOutboxsMigrationsAndTheApps(t *testing.T) {
 
 	// Newer code, by this example too, has migrated the schema, and this code restarts.
 	newer := schema.Version() + 1
-	_, err = db.Exec(fmt.Sprintf(`INSERT INTO outbox.migration (version, oldest_version) VALUES (%d, %d); UPDATE migrate_outbox_version SET version = %[1]d`, newer, newer-1))
+	_, err = db.Exec(fmt.Sprintf(`INSERT INTO outbox.migration (version, oldest_version)
+		VALUES (%d, %d); UPDATE migrate_outbox_version SET version = %[1]d`, newer, newer-1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), url, &out); err != nil || out.String() != fmt.Sprintf("outbox: version %d\napp: version 1\n", newer) {
+	if err := run(t.Context(), url, &out); err != nil ||
+		out.String() != fmt.Sprintf("outbox: version %d\napp: version 1\n", newer) {
 		t.Errorf("beside a newer schema it printed %q, %v", &out, err)
 	}
 	if _, err := db.Exec(`UPDATE outbox.migration SET oldest_version = version`); err != nil {

@@ -42,7 +42,8 @@ func routes(db *sql.DB) http.Handler {
 	mux.HandleFunc("POST /orders", func(w http.ResponseWriter, req *http.Request) {
 		r := receipt{Email: req.FormValue("email")}
 		err := outbox.InTx(req.Context(), db, func(tx *sql.Tx) error {
-			if err := tx.QueryRowContext(req.Context(), `INSERT INTO shop_order (email) VALUES ($1) RETURNING order_id`, r.Email).Scan(&r.OrderID); err != nil {
+			if err := tx.QueryRowContext(req.Context(), `INSERT INTO shop_order (email) VALUES ($1) RETURNING order_id`,
+				r.Email).Scan(&r.OrderID); err != nil {
 				return err
 			}
 			_, err := sendReceipt.Enqueue(req.Context(), tx, r)
@@ -72,7 +73,8 @@ func registry(out io.Writer) *handlers.Registry {
 	return reg
 }
 
-const tables = `CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL CHECK (email <> ''))`
+const tables = `CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	email text NOT NULL CHECK (email <> ''))`
 
 // run serves until ctx ends, and then stops from the outside in: no new requests, no new tasks, the
 // pools.

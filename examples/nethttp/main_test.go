@@ -62,7 +62,8 @@ func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
 			return
 		}
 		defer res.Body.Close()
-		if body, err := io.ReadAll(res.Body); err != nil || res.StatusCode != status || !strings.Contains(string(body), text) {
+		if body, err := io.ReadAll(res.Body); err != nil || res.StatusCode != status ||
+			!strings.Contains(string(body), text) {
 			t.Errorf("an order is answered with %s %q, %v; want %d %q", res.Status, body, err, status, text)
 		}
 	}
@@ -73,8 +74,10 @@ func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
 	order("", http.StatusInternalServerError, "could not be placed")
 
 	// The connection ends within the commit: nobody is told what became of it.
-	exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;
-		CREATE CONSTRAINT TRIGGER die AFTER INSERT ON shop_order DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION die()`)
+	exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM
+		pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER die AFTER INSERT ON shop_order DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+		EXECUTE FUNCTION die()`)
 	order("ada@example.com", http.StatusServiceUnavailable, "look whether it is there before you try again")
 	exec(`DROP TRIGGER die ON shop_order`)
 
@@ -122,7 +125,8 @@ func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
 		t.Errorf("run: %v", err)
 	}
 	var orders, tasks int
-	if err := db.QueryRow(`SELECT (SELECT count(*) FROM shop_order), (SELECT count(*) FROM outbox.task)`).Scan(&orders, &tasks); err != nil {
+	if err := db.QueryRow(`SELECT (SELECT count(*) FROM shop_order), (SELECT count(*) FROM outbox.task)`).Scan(&orders,
+		&tasks); err != nil {
 		t.Fatal(err)
 	}
 	if orders != 2 || tasks+len(sent) != 1 { // the next relay sends it, unless this one did

@@ -30,7 +30,8 @@ var sendReceipt = outbox.NewTaskType[receipt]("SEND_RECEIPT")
 // Encode checks what Enqueue would check. The options are columns: docs/guide/enqueueing.md.
 func placeOrder(ctx context.Context, pool *pgxpool.Pool, email string) (id int64, err error) {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, `INSERT INTO shop_order (email) VALUES ($1) RETURNING order_id`, email).Scan(&id); err != nil {
+		if err := tx.QueryRow(ctx, `INSERT INTO shop_order (email) VALUES ($1) RETURNING order_id`,
+			email).Scan(&id); err != nil {
 			return err
 		}
 		payload, err := sendReceipt.New(receipt{id}).Encode()
@@ -53,7 +54,8 @@ func registry(out io.Writer) *handlers.Registry {
 }
 
 func run(ctx context.Context, url string, out io.Writer) error {
-	db, err := sql.Open("pgx", url) // the relay's: with the app's pool it may be out of connections when its heartbeat needs one
+	// the relay's: with the app's pool it may be out of connections when its heartbeat needs one
+	db, err := sql.Open("pgx", url)
 	if err != nil {
 		return err
 	}
@@ -67,7 +69,9 @@ func run(ctx context.Context, url string, out io.Writer) error {
 		return err
 	}
 	defer pool.Close()
-	if _, err := pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL)`); err != nil {
+	if _, err := pool.Exec(ctx,
+		`CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+			email text NOT NULL)`); err != nil {
 		return err
 	}
 	id, err := placeOrder(ctx, pool, "ada@example.com")

@@ -34,7 +34,8 @@ type program struct {
 func startProgram(t *testing.T, args ...string) *program {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "signup")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", binary, ".").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", binary,
+		".").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	// not t.TempDir: as root the server runs as another user, who must be able to enter
@@ -93,7 +94,9 @@ func TestBinaryServesAtOnceAndLeavesNothing(t *testing.T) {
 	relaytest.Eventually(t, time.Minute, "it serves", func() bool { return said(`(dashboard at .*)\n`) != "" })
 	// of a server of its own it prints the connection string, and of another one not
 	given := strings.HasPrefix(p.Env[len(p.Env)-1], devdb.Variable)
-	relaytest.Eventually(t, time.Minute, "the connection string", func() bool { return given || said(`OUTBOX_DATABASE_URL='([^']+)'`) != "" })
+	relaytest.Eventually(t, time.Minute, "the connection string", func() bool {
+		return given || said(`OUTBOX_DATABASE_URL='([^']+)'`) != ""
+	})
 	if dsn := said(`OUTBOX_DATABASE_URL='([^']+)'`); given && dsn != "" {
 		t.Error("it prints a connection string that it was given")
 	} else if !given {
@@ -138,13 +141,16 @@ func TestTheDemoHasADatabaseOfItsOwnWhateverTheEnvironmentNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.Path = "/" + dsn
-	for name, value := range map[string]string{devdb.Variable: u.String(), "DATABASE_URL": u.String(), "OUTBOX_SCHEMA": "nowhere",
-		"PGHOST": "nowhere.invalid", "PGHOSTADDR": "192.0.2.1", "PGPORT": "1", "PGDATABASE": dsn, "PGUSER": "nobody", "PGSERVICE": "none", "PGOPTIONS": "-c search_path=nowhere"} {
+	for name, value := range map[string]string{devdb.Variable: u.String(), "DATABASE_URL": u.String(),
+		"OUTBOX_SCHEMA": "nowhere",
+		"PGHOST":        "nowhere.invalid", "PGHOSTADDR": "192.0.2.1", "PGPORT": "1", "PGDATABASE": dsn, "PGUSER": "nobody", "PGSERVICE": "none", "PGOPTIONS": "-c search_path=nowhere"} {
 		t.Setenv(name, value)
 	}
 	demos := []*program{startProgram(t, "-demo"), startProgram(t, "-demo")} // at once
 	for _, p := range demos {
-		relaytest.Eventually(t, time.Minute, "the first kill", func() bool { return strings.Contains(p.out.String(), "kill 1 of") })
+		relaytest.Eventually(t, time.Minute, "the first kill", func() bool {
+			return strings.Contains(p.out.String(), "kill 1 of")
+		})
 		if want := "the demo has a database of its own, which is dropped at its end; OUTBOX_DATABASE_URL is not used"; !strings.Contains(p.out.String(), want) {
 			t.Errorf("it does not say: %s", want)
 		}
@@ -158,7 +164,9 @@ func TestTheDemoHasADatabaseOfItsOwnWhateverTheEnvironmentNames(t *testing.T) {
 func TestKilledDemoLeavesNothing(t *testing.T) {
 	needs.Long(t)
 	p := startProgram(t, "-demo")
-	relaytest.Eventually(t, time.Minute, "the first kill", func() bool { return strings.Contains(p.out.String(), "kill 1 of") })
+	relaytest.Eventually(t, time.Minute, "the first kill", func() bool {
+		return strings.Contains(p.out.String(), "kill 1 of")
+	})
 	if err := p.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,8 @@ func (d demo) run(ctx context.Context, url string, out io.Writer) (err error) {
 	}
 	defer db.Close()
 	var found bool
-	const anything = `SELECT EXISTS (SELECT FROM usr) OR EXISTS (SELECT FROM outbox.task) OR EXISTS (SELECT FROM outbox.dead_task)`
+	const anything = `SELECT EXISTS (SELECT FROM usr) OR EXISTS (SELECT FROM outbox.task)
+		OR EXISTS (SELECT FROM outbox.dead_task)`
 	if err := db.QueryRowContext(ctx, anything).Scan(&found); err != nil {
 		return err
 	}
@@ -41,7 +42,8 @@ func (d demo) run(ctx context.Context, url string, out io.Writer) (err error) {
 		return err
 	}
 	defer inbox.close()
-	fmt.Fprintf(out, "%d users sign up, %d relay processes work, %d times one of them is killed\n", d.signUps, d.relays, d.kills)
+	fmt.Fprintf(out, "%d users sign up, %d relay processes work, %d times one of them is killed\n", d.signUps, d.relays,
+		d.kills)
 	ran, err := d.disturb(ctx, db, url, inbox, out)
 	if err != nil {
 		return err
@@ -138,8 +140,10 @@ func untilIdle(ctx context.Context, db *sql.DB) error {
 // count prints what came of it, and returns an error for all that is not as promised.
 func (d demo) count(ctx context.Context, db *sql.DB, inbox *sink, ran int, out io.Writer) (err error) {
 	var users, credits, credited, left, dead int
-	if err := db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM usr), (SELECT count(*) FROM ledger), (SELECT count(DISTINCT usr_id) FROM ledger),
-		(SELECT count(*) FROM outbox.task), (SELECT count(*) FROM outbox.dead_task)`).Scan(&users, &credits, &credited, &left, &dead); err != nil {
+	if err := db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM usr), (SELECT count(*)
+		FROM ledger), (SELECT count(DISTINCT usr_id) FROM ledger),
+		(SELECT count(*) FROM outbox.task), (SELECT count(*)
+		FROM outbox.dead_task)`).Scan(&users, &credits, &credited, &left, &dead); err != nil {
 		return err
 	}
 	mails, mailed := 0, map[string]bool{}
@@ -155,7 +159,8 @@ func (d demo) count(ctx context.Context, db *sql.DB, inbox *sink, ran int, out i
 		good bool
 	}{
 		{"users", users, "signed up", users == d.signUps},
-		{"credits", credits, fmt.Sprintf("to %d users; %d repeated", credited, credits-credited), credits == d.signUps && credited == d.signUps},
+		{"credits", credits, fmt.Sprintf("to %d users; %d repeated", credited, credits-credited), credits == d.signUps &&
+			credited == d.signUps},
 		{"mails", mails, fmt.Sprintf("to %d users; %d repeated", len(mailed), mails-len(mailed)), len(mailed) == d.signUps},
 		{"tasks left", left, "", left == 0},
 		{"dead letters", dead, "", dead == 0},
@@ -163,7 +168,8 @@ func (d demo) count(ctx context.Context, db *sql.DB, inbox *sink, ran int, out i
 	} {
 		fmt.Fprintf(out, "%-14s %5d  %s\n", row.name, row.n, row.note)
 		if !row.good {
-			err = errors.Join(err, fmt.Errorf("%s: %d %s, which is wrong after %d sign-ups", row.name, row.n, row.note, d.signUps))
+			err = errors.Join(err,
+				fmt.Errorf("%s: %d %s, which is wrong after %d sign-ups", row.name, row.n, row.note, d.signUps))
 		}
 	}
 	return err

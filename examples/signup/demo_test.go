@@ -40,11 +40,13 @@ func TestDemoNamesWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := db.Exec(`INSERT INTO ledger SELECT usr_id, 1 FROM usr, generate_series(1, 2);
-		INSERT INTO outbox.dead_task (task_id, task_type, payload, priority, attempt, max_attempts, run_at, created_at, reason) VALUES (99, 'A', '{}', 0, 1, 1, now(), now(), 'handler')`); err != nil {
+		INSERT INTO outbox.dead_task (task_id, task_type, payload, priority, attempt, max_attempts, run_at, created_at,
+		reason) VALUES (99, 'A', '{}', 0, 1, 1, now(), now(), 'handler')`); err != nil {
 		t.Fatal(err)
 	}
 	err = demo{signUps: 2, kills: 3}.count(t.Context(), db, inbox, 0, &out)
-	for _, want := range []string{"users: 1", "credits: 2 to 1 users; 1 repeated", "mails: 0", "tasks left: 2", "dead letters: 1", "tasks killed: 0"} {
+	for _, want := range []string{"users: 1", "credits: 2 to 1 users; 1 repeated", "mails: 0", "tasks left: 2",
+		"dead letters: 1", "tasks killed: 0"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}

@@ -31,7 +31,8 @@ func newMailer(server string) (*mailer, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := mail.NewClient(host, mail.WithPort(port), mail.WithTLSPolicy(mail.TLSOpportunistic), mail.WithTimeout(15*time.Second))
+	client, err := mail.NewClient(host, mail.WithPort(port), mail.WithTLSPolicy(mail.TLSOpportunistic),
+		mail.WithTimeout(15*time.Second))
 	return &mailer{client}, err
 }
 

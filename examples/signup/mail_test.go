@@ -48,11 +48,15 @@ func TestTheWelcomeMailIsRetriedUnlessItCanNeverArrive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		server := smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) { return &refuser{code: tt.code}, nil }))
+		server := smtp.NewServer(smtp.BackendFunc(func(*smtp.Conn) (smtp.Session, error) {
+			return &refuser{code: tt.code},
+				nil
+		}))
 		done := make(chan error, 1)
 		go func() { done <- server.Serve(listener) }()
 		err = welcomeBy(listener.Addr().String(), 1)
-		if err == nil || handlers.ActionOf(err) != tt.action || !strings.Contains(err.Error(), tt.text) || strings.Contains(err.Error(), "@") {
+		if err == nil || handlers.ActionOf(err) != tt.action || !strings.Contains(err.Error(), tt.text) ||
+			strings.Contains(err.Error(), "@") {
 			t.Errorf("answer %d: %v, want %s with %q and no address", tt.code, err, tt.action, tt.text)
 		}
 		server.Close()

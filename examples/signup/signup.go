@@ -30,7 +30,8 @@ func signUp(ctx context.Context, db *sql.DB, email string) error {
 	}
 	return outbox.InTx(ctx, db, func(tx *sql.Tx) error {
 		var w welcome
-		err := tx.QueryRowContext(ctx, `INSERT INTO usr (email) VALUES ($1) ON CONFLICT DO NOTHING RETURNING usr_id`, email).Scan(&w.UsrID)
+		err := tx.QueryRowContext(ctx, `INSERT INTO usr (email) VALUES ($1) ON CONFLICT DO NOTHING RETURNING usr_id`,
+			email).Scan(&w.UsrID)
 		if errors.Is(err, sql.ErrNoRows) {
 			return errEmailTaken
 		}

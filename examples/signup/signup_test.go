@@ -12,7 +12,8 @@ import (
 
 func TestASignUpGrantsACreditAndSendsAMail(t *testing.T) {
 	a := start(t)
-	if status, page := send(t, a.url+"/signup", "email=a@example.com"); status != 200 || !strings.Contains(page, "<li>a@example.com") {
+	if status, page := send(t, a.url+"/signup", "email=a@example.com"); status != 200 ||
+		!strings.Contains(page, "<li>a@example.com") {
 		t.Errorf("the sign-up: %d\n%s", status, page)
 	}
 	awaitText(t, a.url, "<strong>Welcome!</strong> to a@example.com<p>A credit of 5.00 is yours.")
@@ -36,17 +37,21 @@ func TestASignUpGrantsACreditAndSendsAMail(t *testing.T) {
 			t.Errorf("%s from %s: %d, want %d and %q\n%s", tt.form, tt.site, status, tt.status, tt.shows, body)
 		}
 	}
-	relaytest.Eventually(t, time.Minute, "no task is left", func() bool { return number(t, a.db, `SELECT count(*) FROM outbox.task`) == 0 })
-	if users, credits := number(t, a.db, `SELECT count(*) FROM usr`), number(t, a.db, `SELECT count(*) FROM ledger`); users != 1 || credits != 1 {
+	relaytest.Eventually(t, time.Minute, "no task is left", func() bool {
+		return number(t, a.db, `SELECT count(*) FROM outbox.task`) == 0
+	})
+	if users, credits := number(t, a.db, `SELECT count(*) FROM usr`), number(t, a.db,
+		`SELECT count(*) FROM ledger`); users != 1 || credits != 1 {
 		t.Errorf("%d users and %d credits, want one of each", users, credits)
 	}
-	for _, taskType := range []string{grantWelcomeCredit.Name(), sendEmailWelcome.Name()} { // the dashboard shows that it worked
+	// the dashboard shows that it worked
+	for _, taskType := range []string{grantWelcomeCredit.Name(), sendEmailWelcome.Name()} {
 		_, page := send(t, a.url+"/outbox/type?name="+taskType, "")
 		m := regexp.MustCompile(`href="\./(task\?id=\d+)"`).FindStringSubmatch(page)
 		if m == nil {
 			t.Fatalf("the page of %s shows no finished task:\n%s", taskType, page)
 		}
-		awaitText(t, a.url+"/outbox/"+m[1], "finished in attempt 1")
+		awaitText(t, a.url+"/outbox/"+m[1], "attempt 1 finished")
 	}
 }
 
@@ -54,7 +59,8 @@ func TestASignUpGrantsACreditAndSendsAMail(t *testing.T) {
 func TestASignUpThatFailsLeavesNothing(t *testing.T) {
 	db := openDatabase(t, pgtest.Database(t))
 	if _, err := db.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
-		CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON usr INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`); err != nil {
+		CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON usr INITIALLY DEFERRED FOR EACH ROW
+		EXECUTE FUNCTION refuse()`); err != nil {
 		t.Fatal(err)
 	}
 	if err := signUp(t.Context(), db, "a@example.com"); err == nil || !strings.Contains(err.Error(), "refused") {

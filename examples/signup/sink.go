@@ -101,7 +101,8 @@ func (s *session) Data(r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	s.sink.add(received{To: s.to, Subject: letter.Header.Get("Subject"), Text: string(text), key: letter.Header.Get(idempotencyHeader), copies: 1})
+	s.sink.add(received{To: s.to, Subject: letter.Header.Get("Subject"), Text: string(text),
+		key: letter.Header.Get(idempotencyHeader), copies: 1})
 	return nil
 }
 

@@ -36,7 +36,8 @@ var (
 // that writes the order.
 func placeOrder(ctx context.Context, db *sqlx.DB, o order) (int64, error) {
 	err := outbox.SqlxInTx(ctx, db, func(tx *sqlx.Tx) error {
-		query, args, err := tx.BindNamed(`INSERT INTO shop_order (email, cents) VALUES (:email, :cents) RETURNING order_id`, o)
+		query, args, err := tx.BindNamed(`INSERT INTO shop_order (email, cents) VALUES (:email, :cents) RETURNING order_id`,
+			o)
 		if err != nil {
 			return err
 		}
@@ -58,22 +59,26 @@ func registry(db *sqlx.DB, out io.Writer) *handlers.Registry {
 	reg := handlers.New()
 	handlers.Leased(reg, sendReceipt, func(ctx context.Context, task *outbox.Task[receipt]) error {
 		var o order
-		if err := db.GetContext(ctx, &o, `SELECT order_id, email, cents FROM shop_order WHERE order_id = $1`, task.Payload.OrderID); err != nil {
+		if err := db.GetContext(ctx, &o, `SELECT order_id, email, cents FROM shop_order WHERE order_id = $1`,
+			task.Payload.OrderID); err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "mail to %s: your order %d over %d cents\n", o.Email, o.ID, o.Cents) // send task.Key() along, as idempotency key
+		// send task.Key() along, as idempotency key
+		fmt.Fprintf(out, "mail to %s: your order %d over %d cents\n", o.Email, o.ID, o.Cents)
 		return nil
 	})
-	handlers.Tx(reg, addTurnover, outbox.SqlxHandler(db, func(ctx context.Context, tx *sqlx.Tx, task *outbox.Task[receipt]) error {
-		_, err := tx.NamedExecContext(ctx, `INSERT INTO shop_turnover (order_id, cents)
+	handlers.Tx(reg, addTurnover,
+		outbox.SqlxHandler(db, func(ctx context.Context, tx *sqlx.Tx, task *outbox.Task[receipt]) error {
+			_, err := tx.NamedExecContext(ctx, `INSERT INTO shop_turnover (order_id, cents)
 			SELECT order_id, cents FROM shop_order WHERE order_id = :orderid`, task.Payload)
-		return err
-	}))
+			return err
+		}))
 	return reg
 }
 
 const tables = `
-CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL, cents bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS shop_order (order_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL,
+cents bigint NOT NULL);
 CREATE TABLE IF NOT EXISTS shop_turnover (order_id bigint NOT NULL, cents bigint NOT NULL);`
 
 func run(ctx context.Context, url string, out io.Writer) error {

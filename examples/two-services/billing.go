@@ -34,7 +34,8 @@ func bill(ctx context.Context, db *sql.DB, source, id string, o Order) error {
 		if err != nil || !first {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO invoice (order_id, customer, cents) VALUES ($1, $2, $3)`, o.ID, o.Customer, o.Cents)
+		_, err = tx.ExecContext(ctx, `INSERT INTO invoice (order_id, customer, cents) VALUES ($1, $2, $3)`, o.ID, o.Customer,
+			o.Cents)
 		return err
 	})
 }
@@ -46,7 +47,8 @@ func runBilling(ctx context.Context, p places) error {
 		return err
 	}
 	defer db.Close()
-	conn, err := nats.Connect(p.broker, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
+	conn, err := nats.Connect(p.broker, nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.ReconnectWait(100*time.Millisecond))
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,8 @@ func runBroker(ctx context.Context, p places) error {
 	if err != nil {
 		return err
 	}
-	s, err := server.NewServer(&server.Options{Host: u.Hostname(), Port: port, JetStream: true, StoreDir: p.store, NoSigs: true, NoLog: true})
+	s, err := server.NewServer(&server.Options{Host: u.Hostname(), Port: port, JetStream: true, StoreDir: p.store,
+		NoSigs: true, NoLog: true})
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,8 @@ func (d demo) run(ctx context.Context, at places, out io.Writer) error {
 	}
 	defer billing.Close()
 	if before, err := counted(ctx, orders, billing); err != nil || before != (counts{}) {
-		return errors.Join(err, fmt.Errorf("the demo counts all orders and invoices, so it needs databases without any: %+v", before))
+		return errors.Join(err,
+			fmt.Errorf("the demo counts all orders and invoices, so it needs databases without any: %+v", before))
 	}
 	fmt.Fprintf(out, "%d orders are placed, %d times a service or the broker is killed\n", d.orders, d.kills)
 	all, err := startAll(at)
@@ -48,7 +49,8 @@ func (d demo) run(ctx context.Context, at places, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\norders   %5d\ninvoices %5d\nlost     %5d\ndoubled  %5d\nkills    %5d\n\nin %.0f s\n", c.orders, c.invoices, c.lost(), c.doubled(), d.kills, time.Since(began).Seconds())
+	fmt.Fprintf(out, "\norders   %5d\ninvoices %5d\nlost     %5d\ndoubled  %5d\nkills    %5d\n\nin %.0f s\n", c.orders,
+		c.invoices, c.lost(), c.doubled(), d.kills, time.Since(began).Seconds())
 	if c.orders != d.orders || c.lost() != 0 || c.doubled() != 0 {
 		return errors.New("the numbers are not as promised")
 	}
@@ -98,7 +100,8 @@ func counted(ctx context.Context, orders, billing *sql.DB) (c counts, err error)
 // settled waits until each order has an invoice and nothing is left to publish, or for three
 // minutes. Then a while more, in which a second invoice would come.
 func (d demo) settled(ctx context.Context, orders, billing *sql.DB) (c counts, err error) {
-	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline) && ctx.Err() == nil; wait(ctx, 200*time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline) &&
+		ctx.Err() == nil; wait(ctx, 200*time.Millisecond) {
 		var left int
 		if err := orders.QueryRowContext(ctx, `SELECT count(*) FROM outbox.task`).Scan(&left); err != nil {
 			return c, err

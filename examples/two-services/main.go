@@ -31,7 +31,8 @@ import (
 
 const ordersVariable, billingVariable = "ORDERS_DATABASE_URL", "BILLING_DATABASE_URL"
 
-var hasDemo = flag.Bool("demo", false, "place 5,000 orders while services and broker are killed, print what came of it, and exit")
+var hasDemo = flag.Bool("demo",
+	false, "place 5,000 orders while services and broker are killed, print what came of it, and exit")
 
 func main() {
 	devdb.Start(func(ctx context.Context) error {
@@ -39,12 +40,15 @@ func main() {
 			return err
 		}
 		if *hasDemo {
-			fmt.Printf("the demo has two databases of its own, which are dropped at its end%s\n", devdb.Ignored(ordersVariable, billingVariable))
+			fmt.Printf("the demo has two databases of its own, which are dropped at its end%s\n",
+				devdb.Ignored(ordersVariable, billingVariable))
 			return withPlaces(ctx, "", "", func(p places) error {
 				return demo{orders: 5000, kills: 20, lasting: 30 * time.Second}.run(ctx, p, os.Stdout)
 			})
 		}
-		return withPlaces(ctx, os.Getenv(ordersVariable), os.Getenv(billingVariable), func(p places) error { return shop(ctx, p, os.Stdout) })
+		return withPlaces(ctx, os.Getenv(ordersVariable), os.Getenv(billingVariable), func(p places) error {
+			return shop(ctx, p, os.Stdout)
+		})
 	})
 }
 
@@ -98,7 +102,8 @@ func shop(ctx context.Context, p places, out io.Writer) error {
 		}
 		wait(ctx, time.Second)
 		var invoices int
-		if err := billing.QueryRowContext(context.WithoutCancel(ctx), `SELECT count(*) FROM invoice`).Scan(&invoices); err != nil {
+		if err := billing.QueryRowContext(context.WithoutCancel(ctx),
+			`SELECT count(*) FROM invoice`).Scan(&invoices); err != nil {
 			return err
 		}
 		fmt.Fprintf(out, "order %d is placed; %d invoices\n", id, invoices)

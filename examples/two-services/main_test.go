@@ -38,7 +38,8 @@ func TestTheDemoLosesAndDoublesNothing(t *testing.T) {
 	if err := (demo{orders: 300, kills: 6, lasting: 6 * time.Second}).run(t.Context(), placesOf(t), &out); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	for _, line := range []string{"orders     300\n", "invoices   300\n", "lost         0\n", "doubled      0\n", "kills        6\n"} {
+	for _, line := range []string{"orders     300\n", "invoices   300\n", "lost         0\n", "doubled      0\n",
+		"kills        6\n"} {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("the demo does not print %q:\n%s", line, out.String())
 		}

@@ -14,7 +14,8 @@ import (
 // stops when its standard input ends: the parent closed it, or has died.
 const roleVariable = "TWO_SERVICES_ROLE"
 
-var roles = map[string]func(context.Context, places) error{"broker": runBroker, "orders": runOrders, "billing": runBilling}
+var roles = map[string]func(context.Context, places) error{"broker": runBroker, "orders": runOrders,
+	"billing": runBilling}
 
 var errNoRole = errors.New("this process is not a part")
 
@@ -48,7 +49,8 @@ func (p *part) start(at places) (err error) {
 		return err
 	}
 	p.cmd = exec.Command(self)
-	p.cmd.Env = append(os.Environ(), roleVariable+"="+strings.Join([]string{p.role, at.orders, at.billing, at.broker, at.store}, "\n"))
+	p.cmd.Env = append(os.Environ(),
+		roleVariable+"="+strings.Join([]string{p.role, at.orders, at.billing, at.broker, at.store}, "\n"))
 	p.cmd.Stderr = os.Stderr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return err

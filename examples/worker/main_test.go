@@ -80,7 +80,8 @@ func TestAWorkerTellsItsHealthAndEndsWithItsContext(t *testing.T) {
 	if got := next(); got != "thumbnail of image 2" { // another process's task
 		t.Errorf("it printed %q", got)
 	}
-	const disconnect = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`
+	const disconnect = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
+		AND pid <> pg_backend_pid()`
 	exec(`ALTER DATABASE ` + name + ` SET default_transaction_read_only = on`) // as a standby is
 	exec(disconnect)
 	awaitStatus(http.StatusServiceUnavailable)

@@ -78,7 +78,8 @@ func (s *server) knows(t *testing.T) {
 				if _, err := tx.ExecContext(t.Context(), `DO $$ BEGIN PERFORM 1 FROM effect LIMIT 1; END $$`); err != nil {
 					return err
 				}
-				_, err := tx.ExecContext(t.Context(), `INSERT INTO effect (task_id) SELECT n FROM generate_series(1, $1::int) n`, 100)
+				_, err := tx.ExecContext(t.Context(), `INSERT INTO effect (task_id) SELECT n FROM generate_series(1, $1::int) n`,
+					100)
 				return err
 			})
 		}

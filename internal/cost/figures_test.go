@@ -53,11 +53,13 @@ func (s *server) cost(t *testing.T, db *subject, tasks int, work func()) figures
 }
 
 const statementsSQL = `
-SELECT coalesce(sum(calls) FILTER (WHERE toplevel AND NOT poll), 0), coalesce(sum(calls) FILTER (WHERE NOT toplevel), 0),
+SELECT coalesce(sum(calls) FILTER (WHERE toplevel
+AND NOT poll), 0), coalesce(sum(calls) FILTER (WHERE NOT toplevel), 0),
        coalesce(sum(rows) FILTER (WHERE toplevel AND NOT poll), 0),
        coalesce(sum(shared_blks_hit + shared_blks_read) FILTER (WHERE toplevel AND NOT poll), 0),
        coalesce(sum(wal_bytes) FILTER (WHERE poll), 0)
-  FROM (SELECT s.*, s.query ~ '/\* outbox: (poll|find )|outbox\.poll\(' AS poll -- PostgreSQL 18 drops a comment before a statement
+  FROM (SELECT s.*, s.query ~ '/\* outbox: (poll|find )|outbox\.poll\(' AS poll -- PostgreSQL 18 drops a comment before
+  a statement
           FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = $1) s`
 
 // totals are what has been used up to now.
@@ -66,7 +68,8 @@ func (s *server) totals(t *testing.T, db *subject) (f figures) {
 	for _, i := range []int{statements, inner, rows, buffers, allocs, allocated} {
 		f[i] = math.NaN()
 	}
-	if err := s.admin.QueryRowContext(t.Context(), `SELECT pg_current_wal_insert_lsn() - '0/0'`).Scan(&f[wal]); err != nil {
+	if err := s.admin.QueryRowContext(t.Context(),
+		`SELECT pg_current_wal_insert_lsn() - '0/0'`).Scan(&f[wal]); err != nil {
 		t.Fatal(err)
 	}
 	if s.statements {

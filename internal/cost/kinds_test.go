@@ -118,7 +118,8 @@ func enqueueMany(t *testing.T, db *subject, n int) func() {
 func drained(workers int, register func(*handlers.Registry)) func(*testing.T, *subject, int) func() {
 	return func(t *testing.T, db *subject, n int) func() {
 		for _, statement := range []string{
-			fmt.Sprintf(`INSERT INTO outbox.task (task_type, payload) SELECT '%s', jsonb_build_object('n', n) FROM generate_series(1, %d) n`, taskType.Name(), n),
+			fmt.Sprintf(`INSERT INTO outbox.task (task_type, payload) SELECT '%s', jsonb_build_object('n', n)
+				FROM generate_series(1, %d) n`, taskType.Name(), n),
 			`VACUUM ANALYZE`,
 		} {
 			if _, err := db.ExecContext(t.Context(), statement); err != nil {
@@ -133,7 +134,8 @@ func drained(workers int, register func(*handlers.Registry)) func(*testing.T, *s
 		}
 		t.Cleanup(func() {
 			var left int
-			if err := db.QueryRowContext(context.Background(), `SELECT count(*) FROM outbox.task`).Scan(&left); err != nil || left != 0 {
+			if err := db.QueryRowContext(context.Background(), `SELECT count(*) FROM outbox.task`).Scan(&left); err != nil ||
+				left != 0 {
 				t.Errorf("%d tasks are left, %v", left, err)
 			}
 		})

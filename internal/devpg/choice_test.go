@@ -28,7 +28,8 @@ func open(t *testing.T) (s *devpg.Server, logged []string, err error) {
 // wantChoice checks the one line that Open logged.
 func wantChoice(t *testing.T, s *devpg.Server, logged []string, kind string) {
 	t.Helper()
-	if len(logged) != 1 || !strings.HasPrefix(logged[0], "devpg: "+kind+": PostgreSQL ") || strings.Contains(logged[0], "\n") {
+	if len(logged) != 1 || !strings.HasPrefix(logged[0], "devpg: "+kind+": PostgreSQL ") ||
+		strings.Contains(logged[0], "\n") {
 		t.Errorf("logged %q, want one line with the choice", logged)
 	}
 	u, err := url.Parse(s.URL())
@@ -152,7 +153,9 @@ func TestChoiceFromTheEnvironment(t *testing.T) {
 func binaries(t *testing.T) string {
 	t.Helper()
 	var line string
-	s, err := devpg.Open(t.Context(), func(_ string, args ...any) { line = fmt.Sprint(args...) }, devpg.WithLocal(), devpg.WithMemory())
+	s, err := devpg.Open(t.Context(), func(_ string, args ...any) {
+		line = fmt.Sprint(args...)
+	}, devpg.WithLocal(), devpg.WithMemory())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,8 @@ func TestContainerEndsWithItsProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	containers := func() string {
-		out, err := exec.Command("docker", "ps", "-aq", "--filter", "label=outbox-devpg", "--filter", "publish="+u.Port()).Output()
+		out, err := exec.Command("docker", "ps", "-aq", "--filter", "label=outbox-devpg", "--filter",
+			"publish="+u.Port()).Output()
 		if err != nil {
 			t.Fatal(err)
 		}

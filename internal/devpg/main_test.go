@@ -39,7 +39,8 @@ func clearChoice(t *testing.T) {
 func openLocal(t *testing.T, options ...devpg.Option) *devpg.Server {
 	t.Helper()
 	fast := devpg.WithSettings(map[string]string{"fsync": "off"})
-	s, err := devpg.Open(t.Context(), t.Logf, append([]devpg.Option{devpg.WithLocal(), devpg.WithMemory(), fast}, options...)...)
+	s, err := devpg.Open(t.Context(),
+		t.Logf, append([]devpg.Option{devpg.WithLocal(), devpg.WithMemory(), fast}, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

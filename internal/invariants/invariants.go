@@ -1,17 +1,22 @@
-// Package invariants has queries that count what must not be in the tables of an outbox, whatever happened: each returns one number, zero unless
+// Package invariants has queries that count what must not be in the tables of an outbox, whatever
+// happened: each returns one number, zero unless
 // something is wrong. They are for tests. docs/design.md has the numbers.
 package invariants
 
 // Always are those that hold at any moment.
 var Always = map[string]string{
 	"I1: a task is in task and in dead_task": `SELECT count(*) FROM outbox.task JOIN outbox.dead_task USING (task_id)`,
-	"I5: a dead task has attempts left":      `SELECT count(*) FROM outbox.dead_task WHERE reason = 'attempts' AND attempt <> max_attempts`,
-	"a run without a task is in the journal, and its relay has signed off": `SELECT count(*) FROM outbox.running r WHERE NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.task_id = ANY (COALESCE(r.task_ids, ARRAY[r.task_id])))
+	"I5: a dead task has attempts left": `SELECT count(*) FROM outbox.dead_task WHERE reason = 'attempts'
+		AND attempt <> max_attempts`,
+	"a run without a task is in the journal, and its relay has signed off": `SELECT count(*) FROM outbox.running r
+		WHERE NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.task_id = ANY (COALESCE(r.task_ids, ARRAY[r.task_id])))
 			AND NOT EXISTS (SELECT 1 FROM outbox.relay l WHERE l.relay_id = r.relay_id)`,
 	"I9: the counts are not those of the rows": Miscounted,
 	"I9: more tasks are counted as left than were enqueued": `SELECT count(*) FROM (
-			SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -tasks WHEN 'failed' THEN 0 ELSE arrived - tasks END) AS finished
-			  FROM (SELECT task_type, kind, tasks, arrived FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived FROM outbox.counter_log) c
+			SELECT sum(CASE kind WHEN 'dead' THEN -arrived WHEN 'canceled' THEN -tasks
+			WHEN 'failed' THEN 0 ELSE arrived - tasks END) AS finished
+			  FROM (SELECT task_type, kind, tasks, arrived FROM outbox.counter UNION ALL SELECT task_type, kind, tasks, arrived
+			  FROM outbox.counter_log) c
 			 GROUP BY task_type) f WHERE finished < 0`,
 }
 

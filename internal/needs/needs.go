@@ -14,7 +14,8 @@ import (
 const envRequire = "OUTBOX_TEST_REQUIRE"
 
 // Browsers are the names of chromium and of browsers that are driven in the same way.
-var Browsers = []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless-shell",
+var Browsers = []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome",
+	"headless-shell",
 	"/Applications/Google Chrome.app/Contents/MacOS/Google Chrome", "/Applications/Chromium.app/Contents/MacOS/Chromium"}
 
 // Program returns the path of the first program of these names that is installed, on PATH or in

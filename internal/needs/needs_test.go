@@ -38,7 +38,8 @@ func TestAMissingProgramSkipsAndFailsWhereAllAreRequired(t *testing.T) {
 		{"all", "failed", "failed, went on", "OUTBOX_TEST_REQUIRE=all: needs no-such-program: apt-get install a-package"},
 	} {
 		t.Setenv("OUTBOX_TEST_REQUIRE", c.require)
-		for want, call := range map[string]func(testing.TB, string, ...string) string{c.ended: needs.Program, c.goesOn: needs.Optional} {
+		for want, call := range map[string]func(testing.TB, string, ...string) string{c.ended: needs.Program,
+			c.goesOn: needs.Optional} {
 			r := &recorder{TB: t}
 			done := make(chan struct{})
 			go func() {

@@ -79,7 +79,8 @@ func TestACommitIsCutWhereTheTrapSays(t *testing.T) {
 				}
 				var caught atomic.Bool
 				p.Set(&proxy.Trap{Catches: proxy.Commit("INSERT INTO t"), How: how, Then: func() { caught.Store(true) }})
-				p.Set(&proxy.Trap{Catches: proxy.Commit("INSERT INTO another"), How: how, Then: func() { t.Error("the wrong trap") }})
+				p.Set(&proxy.Trap{Catches: proxy.Commit("INSERT INTO another"), How: how,
+					Then: func() { t.Error("the wrong trap") }})
 				if err := insert(t.Context(), proxied); err == nil || !caught.Load() {
 					t.Errorf("got %v, caught %v", err, caught.Load())
 				}
@@ -103,9 +104,11 @@ func TestASilentConnectionEndsOnNeitherSide(t *testing.T) {
 		t.Errorf("got %v, want the end of the context: the insert has no answer", err)
 	}
 	// pgx's cancel request has a connection of its own, for a moment.
-	relaytest.Eventually(t, 20*time.Second, "the client has gone, and the silent connection is there on both sides", func() bool {
-		return p.Conns() == 1 && count(t, direct, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`) == 1
-	})
+	relaytest.Eventually(t, 20*time.Second, "the client has gone, and the silent connection is there on both sides",
+		func() bool {
+			return p.Conns() == 1 && count(t, direct, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND state = 'idle in transaction'`) == 1
+		})
 	p.CutSilent()
 	if err := insert(t.Context(), proxied); err != nil {
 		t.Error(err)

@@ -133,7 +133,8 @@ func prepare(url string) error {
 	if err := schema.Migrate(context.Background(), db); err != nil {
 		return err
 	}
-	_, err = db.Exec(`CREATE TABLE effect (task_id bigint NOT NULL, attempt int, at timestamptz NOT NULL DEFAULT clock_timestamp())`)
+	_, err = db.Exec(`CREATE TABLE effect (task_id bigint NOT NULL, attempt int,
+		at timestamptz NOT NULL DEFAULT clock_timestamp())`)
 	return err
 }
 
@@ -182,7 +183,8 @@ func (db *Database) Hold(t testing.TB, statements string, args ...any) (release 
 // Enqueue inserts n tasks with the payloads {"n": 1} and on.
 func (db *Database) Enqueue(t testing.TB, taskType string, n int) {
 	t.Helper()
-	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT $1, jsonb_build_object('n', n) FROM generate_series(1, $2::int) n`, taskType, n)
+	db.Do(t, `INSERT INTO outbox.task (task_type, payload) SELECT $1, jsonb_build_object('n', n)
+		FROM generate_series(1, $2::int) n`, taskType, n)
 }
 
 // Emptied waits until no task is left.

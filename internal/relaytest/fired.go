@@ -26,5 +26,6 @@ func FiredAt() *handlers.Registry {
 // CreateFired makes the table that FiredAt needs.
 func (db *Database) CreateFired(t testing.TB) {
 	t.Helper()
-	db.Do(t, `CREATE TABLE fired (task_id bigint NOT NULL, run_at timestamptz NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`)
+	db.Do(t, `CREATE TABLE fired (task_id bigint NOT NULL, run_at timestamptz NOT NULL,
+		at timestamptz NOT NULL DEFAULT clock_timestamp())`)
 }

@@ -63,6 +63,8 @@ func (g *goroutines) stacks(t testing.TB) []string {
 	}
 	label := regexp.MustCompile(fmt.Sprintf(`(?m)^# labels: .*"%s":"%s"`, labelled, g.label))
 	return slices.DeleteFunc(strings.Split(profile.String(), "\n\n"), func(stack string) bool {
-		return !label.MatchString(stack) || slices.ContainsFunc(g.left, func(f string) bool { return strings.Contains(stack, f) })
+		return !label.MatchString(stack) || slices.ContainsFunc(g.left, func(f string) bool {
+			return strings.Contains(stack, f)
+		})
 	})
 }

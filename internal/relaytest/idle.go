@@ -24,7 +24,8 @@ func (db *Database) Idle(t testing.TB) {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-deadline:
-			t.Errorf("I11: %v after the end of the test %d connections are in use, and sessions are busy: %s", endWithin, inUse, sessions)
+			t.Errorf("I11: %v after the end of the test %d connections are in use, and sessions are busy: %s", endWithin, inUse,
+				sessions)
 			return
 		}
 	}

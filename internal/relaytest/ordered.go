@@ -22,7 +22,8 @@ const NoteRun = `INSERT INTO run (task_id, key, attempt) VALUES ($1, $2, $3)`
 // CreateRuns makes the table that Ordered needs.
 func (db *Database) CreateRuns(t testing.TB) {
 	t.Helper()
-	db.Do(t, `CREATE TABLE run (run_id bigint GENERATED ALWAYS AS IDENTITY, task_id bigint, key text, attempt int, began timestamptz DEFAULT clock_timestamp())`)
+	db.Do(t, `CREATE TABLE run (run_id bigint GENERATED ALWAYS AS IDENTITY, task_id bigint, key text, attempt int,
+		began timestamptz DEFAULT clock_timestamp())`)
 }
 
 // Ordered registers a handler of each kind that notes each run. The options come after four
@@ -38,21 +39,22 @@ func Ordered(opts ...handlers.Option) *handlers.Registry {
 		return err
 	}
 	for i, kind := range []string{"tx", "batch", "complete"} {
-		Register(reg, kind, OrderedTypes[i], 20, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[OrderedPayload]) error {
-			failed := handlers.BatchError{}
-			for _, task := range tasks {
-				if err := one(ctx, tx, task); err != nil {
-					failed[task.ID] = err
+		Register(reg, kind, OrderedTypes[i],
+			20, func(ctx context.Context, tx outbox.Tx, tasks []*outbox.Task[OrderedPayload]) error {
+				failed := handlers.BatchError{}
+				for _, task := range tasks {
+					if err := one(ctx, tx, task); err != nil {
+						failed[task.ID] = err
+					}
 				}
-			}
-			switch {
-			case len(failed) == 0:
-				return nil
-			case kind != "batch":
-				return failed[tasks[0].ID]
-			}
-			return failed
-		}, opts...)
+				switch {
+				case len(failed) == 0:
+					return nil
+				case kind != "batch":
+					return failed[tasks[0].ID]
+				}
+				return failed
+			}, opts...)
 	}
 	return reg
 }
@@ -60,10 +62,12 @@ func Ordered(opts ...handlers.Option) *handlers.Registry {
 // InOrder checks that n tasks ran once each, those of each key in the order of their ids.
 func (db *Database) InOrder(t testing.TB, n int) {
 	t.Helper()
-	if got := db.Int(t, `SELECT count(DISTINCT task_id) FROM run`); got != n || db.Int(t, `SELECT count(*) FROM run`) != got {
+	if got := db.Int(t, `SELECT count(DISTINCT task_id) FROM run`); got != n ||
+		db.Int(t, `SELECT count(*) FROM run`) != got {
 		t.Errorf("%d tasks ran in %d runs, want %d once each", got, db.Int(t, `SELECT count(*) FROM run`), n)
 	}
-	if got := db.Int(t, `SELECT count(*) FROM (SELECT task_id, lag(task_id) OVER (PARTITION BY key ORDER BY run_id) AS before FROM run) r WHERE before > task_id`); got != 0 {
+	if got := db.Int(t, `SELECT count(*) FROM (SELECT task_id, lag(task_id) OVER (PARTITION BY key
+		ORDER BY run_id) AS before FROM run) r WHERE before > task_id`); got != 0 {
 		t.Errorf("%d runs came after one of a later task of their key", got)
 	}
 }

@@ -15,7 +15,8 @@ import (
 var Grouped = os.Getenv("OUTBOX_TEST_GROUP") != ""
 
 // Tx is handlers.Tx.
-func Tx[P any](r *handlers.Registry, t outbox.TaskType[P], h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...handlers.Option) {
+func Tx[P any](r *handlers.Registry, t outbox.TaskType[P],
+	h func(ctx context.Context, tx *sql.Tx, task *outbox.Task[P]) error, opts ...handlers.Option) {
 	if Grouped {
 		n, err := strconv.Atoi(os.Getenv("OUTBOX_TEST_GROUP"))
 		if err != nil {

@@ -89,7 +89,8 @@ func (c *calls) enqueue() {
 				})
 			}
 		}
-		for _, tasks := range [][]outbox.NewTask{many, many[:9], {many[0], many[9], many[14]}} { // with keys, without, one of three
+		// with keys, without, one of three
+		for _, tasks := range [][]outbox.NewTask{many, many[:9], {many[0], many[9], many[14]}} {
 			c.in("EnqueueMany", func(tx *sql.Tx) (any, error) {
 				all, err := outbox.EnqueueMany(c.ctx, tx, tasks)
 				var outcomes []outbox.Outcome
@@ -135,8 +136,12 @@ func registry() *handlers.Registry {
 		_, err := outbox.Enqueue(ctx, tx, "batch", t.Payload, outbox.UniquePayload())
 		return err
 	}, handlers.Keep(time.Hour))
-	handlers.Tx(reg, of("group"), func(context.Context, *sql.Tx, *task) error { return nil }, handlers.GroupCommit(10, time.Second), handlers.Keep(time.Hour))
-	handlers.Batch(reg, of("batch"), 3, func(context.Context, outbox.Tx, []*task) error { return nil }, handlers.Keep(time.Hour))
+	handlers.Tx(reg, of("group"), func(context.Context, *sql.Tx, *task) error {
+		return nil
+	}, handlers.GroupCommit(10, time.Second), handlers.Keep(time.Hour))
+	handlers.Batch(reg, of("batch"), 3, func(context.Context, outbox.Tx, []*task) error {
+		return nil
+	}, handlers.Keep(time.Hour))
 	handlers.Leased(reg, of("leased"), func(context.Context, *task) error { return nil }, handlers.Keep(time.Hour))
 	handlers.Leased(reg, of("complete"), func(ctx context.Context, t *task) error {
 		if err := t.Extend(ctx, time.Minute); err != nil {
@@ -147,8 +152,12 @@ func registry() *handlers.Registry {
 			return err
 		})
 	}, handlers.Keep(time.Hour))
-	handlers.Leased(reg, of("discards"), func(_ context.Context, t *task) error { return handlers.Discard(errors.New(t.Payload.Text)) }, handlers.Keep(time.Hour))
-	handlers.Tx(reg, of("discards in tx"), func(_ context.Context, _ *sql.Tx, t *task) error { return handlers.Discard(errors.New(t.Payload.Text)) }, handlers.Keep(time.Hour))
+	handlers.Leased(reg, of("discards"), func(_ context.Context, t *task) error {
+		return handlers.Discard(errors.New(t.Payload.Text))
+	}, handlers.Keep(time.Hour))
+	handlers.Tx(reg, of("discards in tx"), func(_ context.Context, _ *sql.Tx, t *task) error {
+		return handlers.Discard(errors.New(t.Payload.Text))
+	}, handlers.Keep(time.Hour))
 	handlers.Leased(reg, of("again"), func(_ context.Context, t *task) error {
 		if t.Iterations < 2 {
 			return handlers.RunAgainWith(t, 0, payload{hostile, float64(t.Iterations)})
@@ -157,10 +166,14 @@ func registry() *handlers.Registry {
 	}, handlers.Keep(time.Hour))
 	for kind, add := range map[string]func(taskType string, h func(t *task) error){
 		"tx": func(taskType string, h func(t *task) error) {
-			handlers.Tx(reg, of(taskType), func(_ context.Context, _ *sql.Tx, t *task) error { return h(t) }, handlers.MaxAttempts(2), relaytest.RetrySoon(), handlers.Keep(time.Hour))
+			handlers.Tx(reg, of(taskType), func(_ context.Context, _ *sql.Tx, t *task) error {
+				return h(t)
+			}, handlers.MaxAttempts(2), relaytest.RetrySoon(), handlers.Keep(time.Hour))
 		},
 		"leased": func(taskType string, h func(t *task) error) {
-			handlers.Leased(reg, of(taskType), func(_ context.Context, t *task) error { return h(t) }, handlers.MaxAttempts(2), relaytest.RetrySoon(), handlers.Keep(time.Hour),
+			handlers.Leased(reg, of(taskType), func(_ context.Context, t *task) error {
+				return h(t)
+			}, handlers.MaxAttempts(2), relaytest.RetrySoon(), handlers.Keep(time.Hour),
 				handlers.MaxRunningTotal(3), handlers.Rate(1000, time.Second))
 		},
 	} {
@@ -182,16 +195,20 @@ func registry() *handlers.Registry {
 }
 
 func (c *calls) run() {
-	schedule := relay.Schedules{{Name: hostile, Timing: relay.Every(time.Hour), Task: outbox.NewTask{Type: "scheduled", Payload: payload{hostile, 1}}}}
-	config := relay.Config{ListenDSN: c.address, Schedules: schedule, PollInterval: 50 * time.Millisecond, DeadRetention: time.Hour, Workers: 4}
+	schedule := relay.Schedules{{Name: hostile, Timing: relay.Every(time.Hour),
+		Task: outbox.NewTask{Type: "scheduled", Payload: payload{hostile, 1}}}}
+	config := relay.Config{ListenDSN: c.address, Schedules: schedule, PollInterval: 50 * time.Millisecond,
+		DeadRetention: time.Hour, Workers: 4}
 	r := relaytest.Run(c.t, c.db.DB, registry(), config)
 	for _, taskType := range []string{"tx", "group", "batch", "leased", "complete", "discards", "discards in tx", "again",
 		"tx fails once", "leased fails once", "tx waits once", "leased waits once", "tx dies", "leased dies"} {
 		c.in(taskType, func(tx *sql.Tx) (any, error) {
 			all, err := outbox.EnqueueMany(c.ctx, tx, []outbox.NewTask{
 				{Type: taskType, Payload: payload{"plain", 1}},
-				{Type: taskType, Payload: payload{hostile, 2}, Options: []outbox.Option{outbox.Headers(map[string]string{"NULL": hostile}), outbox.OrderedBy(hostile)}},
-				{Type: taskType, Payload: payload{"", 3}, Options: []outbox.Option{outbox.Unique(hostile), outbox.OrderedBy(hostile)}},
+				{Type: taskType, Payload: payload{hostile,
+					2}, Options: []outbox.Option{outbox.Headers(map[string]string{"NULL": hostile}), outbox.OrderedBy(hostile)}},
+				{Type: taskType, Payload: payload{"", 3}, Options: []outbox.Option{outbox.Unique(hostile),
+					outbox.OrderedBy(hostile)}},
 			})
 			return len(all), err
 		})
@@ -229,7 +246,8 @@ func (c *calls) operate() {
 	c.say("Redrive", len(taken.IDs), err)
 	taken, _, err = client.Purge(c.ctx, admin.Filter{Type: "leased dies"}, admin.Page{})
 	c.say("Purge", len(taken.IDs), err)
-	for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Leased, admin.Waiting, admin.Dead, admin.Finished} {
+	for _, state := range []admin.State{admin.Ready, admin.Scheduled, admin.Leased, admin.Waiting, admin.Dead,
+		admin.Finished} {
 		tasks, next, err := client.Tasks(c.ctx, "tx dies", state, admin.Page{Limit: 1})
 		c.say("Tasks", state, len(tasks), err)
 		if next != "" {
@@ -272,8 +290,10 @@ func (c *calls) operate() {
 
 // origin breaks what Repair mends, and has another environment adopt the database.
 func (c *calls) origin(client *admin.Client) {
-	c.db.Do(c.t, `INSERT INTO outbox.task (task_type, unique_key, attempted_at, state) VALUES ('NULL', 'NULL', now(), 'scheduled'), ('tx', $1, now(), 'scheduled')`, hostile)
-	c.db.Do(c.t, `INSERT INTO outbox.unique_key (task_type, key, task_id) SELECT 'NULL', $1, task_id FROM outbox.task WHERE unique_key = 'NULL'`, hostile)
+	c.db.Do(c.t, `INSERT INTO outbox.task (task_type, unique_key, attempted_at, state)
+		VALUES ('NULL', 'NULL', now(), 'scheduled'), ('tx', $1, now(), 'scheduled')`, hostile)
+	c.db.Do(c.t, `INSERT INTO outbox.unique_key (task_type, key, task_id) SELECT 'NULL', $1, task_id FROM outbox.task
+		WHERE unique_key = 'NULL'`, hostile)
 	c.db.Do(c.t, `INSERT INTO outbox.task (task_type, ordering_key, state) VALUES ('tx', $1, 'waiting')`, hostile)
 	c.db.Do(c.t, `DELETE FROM outbox.headless_key`)
 	c.db.Do(c.t, `INSERT INTO outbox.counter_log (tasks, task_type, kind) VALUES (3, 'NULL', 'ready')`)
@@ -283,7 +303,8 @@ func (c *calls) origin(client *admin.Client) {
 	}
 	left, again := client.Defects(c.ctx, admin.RepairOptions{})
 	c.say("Repair", len(found), left, err, again)
-	c.say("keys", c.db.Text(c.t, `SELECT concat((SELECT string_agg(key, ';' ORDER BY key COLLATE "C") FROM outbox.unique_key JOIN outbox.task USING (task_id)),
+	c.say("keys", c.db.Text(c.t, `SELECT concat((SELECT string_agg(key, ';' ORDER BY key COLLATE "C")
+		FROM outbox.unique_key JOIN outbox.task USING (task_id)),
 		';', (SELECT string_agg(ordering_key, ';') FROM outbox.headless_key))`))
 	task, err := client.Task(c.ctx, int64(c.db.Int(c.t, `SELECT task_id FROM outbox.task WHERE unique_key = 'NULL'`)))
 	byKey, err2 := client.TaskByKey(c.ctx, task.Key)
@@ -291,7 +312,8 @@ func (c *calls) origin(client *admin.Client) {
 	was, err := client.Origin(c.ctx)
 	c.say("Origin", was.Environment, was.Copy, was.Hidden, was.Problem, err)
 	adopted, err := client.Adopt(c.ctx, admin.AdoptOptions{Environment: hostile, Discard: true})
-	c.say("Adopt", adopted.Leases, adopted.Tasks, adopted.DeadLetters, adopted.Schedules, adopted.DatabaseID == was.DatabaseID, err)
+	c.say("Adopt", adopted.Leases, adopted.Tasks, adopted.DeadLetters, adopted.Schedules,
+		adopted.DatabaseID == was.DatabaseID, err)
 	now, err := client.Origin(c.ctx)
 	c.say("Origin", now.Environment, now.Copy, now.Problem, err)
 }
@@ -304,6 +326,8 @@ func (c *calls) testing() {
 	defer tx.Rollback()
 	_, err = outbox.Enqueue(c.ctx, tx, "tx", payload{hostile, 1}, outbox.Headers(map[string]string{"h": hostile}))
 	c.say("Enqueue", err)
-	outboxtest.RequireEnqueued(c.t, tx, outbox.NewTaskType[payload]("tx"), func(p payload) bool { return p.Text == hostile }, outboxtest.Header("h", hostile))
+	outboxtest.RequireEnqueued(c.t, tx, outbox.NewTaskType[payload]("tx"), func(p payload) bool {
+		return p.Text == hostile
+	}, outboxtest.Header("h", hostile))
 	c.say("Drain", len(outboxtest.Drain(c.t, tx, registry(), outboxtest.Retries()).Runs))
 }

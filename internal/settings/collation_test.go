@@ -23,7 +23,9 @@ func TestAnotherOrderOfTheDatabasesCollationChangesNothing(t *testing.T) {
 	reg := handlers.New()
 	for i := range n {
 		taskType := fmt.Sprintf("T%d", i)
-		relaytest.Tx(reg, outbox.NewTaskType[int](taskType), func(context.Context, *sql.Tx, *outbox.Task[int]) error { return nil })
+		relaytest.Tx(reg, outbox.NewTaskType[int](taskType), func(context.Context, *sql.Tx, *outbox.Task[int]) error {
+			return nil
+		})
 		tasks = append(tasks,
 			outbox.NewTask{Type: taskType, Payload: i},
 			outbox.NewTask{Type: "T0", Payload: i, Options: []outbox.Option{outbox.Unique(fmt.Sprintf("k%d", i))}},
@@ -58,7 +60,8 @@ func TestAnotherOrderOfTheDatabasesCollationChangesNothing(t *testing.T) {
 	if created, events := enqueue(db); created != 3*n || events != 3*n {
 		t.Fatalf("%d tasks were created, and %d events are new, want %d", created, events, 3*n)
 	}
-	locale := db.Text(t, `SELECT attname FROM pg_attribute WHERE attrelid = 'pg_database'::regclass AND attname IN ('daticulocale', 'datlocale')`)
+	locale := db.Text(t, `SELECT attname FROM pg_attribute WHERE attrelid = 'pg_database'::regclass
+		AND attname IN ('daticulocale', 'datlocale')`)
 	db.Do(t, `UPDATE pg_database SET `+locale+` = 'en-u-kn-true' WHERE datname = current_database()`)
 	after := relaytest.Open(t, db.URL)
 	if after.Text(t, `SELECT 'k10' > 'k9'`) != "true" {

@@ -81,7 +81,8 @@ func outcomes(t *testing.T, driver string, settings []string) []string {
 	admin.Do(t, elsewhere)
 	for _, s := range settings {
 		name, _, _ := strings.Cut(s, " ")
-		if admin.Int(t, `SELECT count(*) FROM pg_settings WHERE lower(name) = lower($1)`, name) == 1 { // not all versions have all
+		// not all versions have all
+		if admin.Int(t, `SELECT count(*) FROM pg_settings WHERE lower(name) = lower($1)`, name) == 1 {
 			admin.Do(t, `ALTER DATABASE `+strings.TrimPrefix(u.Path, "/")+` SET `+s)
 		}
 	}
@@ -125,10 +126,12 @@ func (c *calls) say(what string, values ...any) {
 // dump is what a table has, without times, tokens and what else is never the same.
 func (c *calls) dump(table string) {
 	c.t.Helper()
-	plain := relaytest.Direct(c.t, c.address+"&options="+url.QueryEscape(`-c search_path= -c array_nulls=on -c DateStyle=ISO -c TimeZone=UTC`), "postgres")
+	plain := relaytest.Direct(c.t,
+		c.address+"&options="+url.QueryEscape(`-c search_path= -c array_nulls=on -c DateStyle=ISO -c TimeZone=UTC`), "postgres")
 	defer plain.Close()
 	text := plain.Text(c.t, `SELECT COALESCE(string_agg(line, chr(10) ORDER BY line), '') FROM (
-		SELECT (SELECT string_agg(e.key || '=' || CASE WHEN e.key ~ '(_at|_until|^at|^timeline|task_id|token|relay_id|next_at|last_at)$' THEN '' ELSE e.value END, ' ' ORDER BY e.key)
+		SELECT (SELECT string_agg(e.key || '=' || CASE WHEN e.key ~
+		'(_at|_until|^at|^timeline|task_id|token|relay_id|next_at|last_at)$' THEN '' ELSE e.value END, ' ' ORDER BY e.key)
 		          FROM jsonb_each_text(to_jsonb(t)) AS e WHERE e.value IS NOT NULL) AS line FROM outbox.`+table+` t) AS l`)
 	lines := strings.Split(text, "\n")
 	slices.Sort(lines)

@@ -46,7 +46,8 @@ func TestACancelRequestEndsItsConnectionBeforeThePooler(t *testing.T) {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := conn.ExecContext(ctx, "SELECT pg_sleep(30)"); err == nil || !strings.Contains(err.Error(), "due to user request") {
+	if _, err := conn.ExecContext(ctx, "SELECT pg_sleep(30)"); err == nil ||
+		!strings.Contains(err.Error(), "due to user request") {
 		t.Errorf("got %v, want the end of the statement by the cancel request", err)
 	}
 	if err := other.PingContext(t.Context()); err != nil {

@@ -68,7 +68,8 @@ func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := strings.TrimPrefix(u.Path, "/")
-		if got := query(t, pgtest.Server(t).URL(), "SELECT count(*) FROM pg_database WHERE datname = '"+name+"'"); got != "0" {
+		if got := query(t, pgtest.Server(t).URL(),
+			"SELECT count(*) FROM pg_database WHERE datname = '"+name+"'"); got != "0" {
 			t.Errorf("database %s outlived its test", name)
 		}
 	}

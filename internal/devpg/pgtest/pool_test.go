@@ -26,7 +26,8 @@ func TestParametersReachTheDriverThatTheyAreFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if u, err := url.Parse(got); err != nil || u.Query().Get("binary_parameters") != c.want || u.Host != "127.0.0.1:1" || u.Path != "/d" {
+		if u, err := url.Parse(got); err != nil || u.Query().Get("binary_parameters") != c.want || u.Host != "127.0.0.1:1" ||
+			u.Path != "/d" {
 			t.Errorf("%+v: got %s, %v", c, got, err)
 		}
 	}

@@ -11,11 +11,6 @@ import (
 	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
-// PollStatements are those of a poll.
-var PollStatements = map[string]string{
-	"poll": pollSQL, "last": lastSQL, "promote scheduled": promoteScheduledSQL, "stranded leases": strandedLeasesSQL,
-}
-
 // SpanArgs are arguments of a poll: of the first type only what follows a task of the ordinary
 // priority, and the other priorities.
 func SpanArgs(taskID int) []any {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/lib/pq"
 	"github.com/txoutbox/outbox/internal/store"
-	"github.com/txoutbox/outbox/internal/upkeep"
 )
 
 // lifecycle is what the two relays of a schedule do, and a naive model of what must come of it.
@@ -85,7 +84,7 @@ func (l *lifecycle) end(a *actor, who, token, name string) step {
 
 func (l *lifecycle) beat() step {
 	return step{name: "A beats", do: func() (int, error) {
-		return l.a.exec(upkeep.BeatSQL, relayA, "host", 1, (5 * time.Minute).Microseconds(), pq.Array([]string{"LEASED"}), 1, 0, "{}", "")
+		return l.a.exec(sent["heartbeat"], relayA, "host", 1, (5 * time.Minute).Microseconds(), pq.Array([]string{"LEASED"}), 1, 0, "{}", "")
 	}, done: func(int) { l.beaten = true }}
 }
 

@@ -1,23 +1,34 @@
 package relay_test
 
-import (
-	"maps"
+import "github.com/txoutbox/outbox/internal/relaytest"
 
-	"github.com/txoutbox/outbox/internal/store"
-	"github.com/txoutbox/outbox/internal/upkeep"
-	"github.com/txoutbox/outbox/relay"
-)
+// sent are the statements of a relay, by the names in their comments.
+var sent = relaytest.Statements("internal/store", "internal/upkeep", "relay")
 
-// statements are those of a relay on the table of tasks, for the tests of their plans. A lease, a
+// statements are those on the table of tasks, for the tests of their plans. A lease, a
 // claim of one task, Complete and the end of leases are functions, whose plans are theirs.
-var statements = map[string]string{
-	"claim": store.ClaimSQL, "claim one": store.ClaimOneSQL, "return lease": store.ReturnLeaseSQL,
-	"dead lease": store.DeadLeaseSQL, "begin suspects": store.BeginSuspectsSQL, "extend": store.ExtendSQL, "hear": store.HearSQL, "remove canceled": store.RemoveCanceledSQL,
-	"take over due": upkeep.TakeOverDueSQL, "take over": upkeep.TakeOverSQL, "expire": upkeep.ExpireSQL, "stranded": upkeep.StrandedSQL, "take stranded": upkeep.TakeStrandedSQL,
-	"dead relays": upkeep.DeadRelaysSQL, "unhandled": upkeep.UnhandledSQL, "reap runs": upkeep.ReapRunsSQL, "reap relays": upkeep.ReapRelaysSQL, "sign off": upkeep.SignOffSQL,
-	"key page": upkeep.KeyPageSQL, "lock keys": upkeep.LockKeysSQL, "delete keys": upkeep.DeleteKeysSQL,
-	"lock slots": store.LockSlotsSQL, "fill slots": store.FillSlotsSQL, "lock back": store.LockBackSQL, "lease again": store.LeaseAgainSQL,
-	"complete and keep": store.CompleteAndKeepSQL, "lock heads": store.LockHeadsSQL, "promote heads": store.PromoteHeadsSQL,
-}
-
-func init() { maps.Copy(statements, relay.PollStatements) }
+var statements = func() map[string]string {
+	out := map[string]string{}
+	for name, comment := range map[string]string{
+		"claim": "claim", "claim one": "claim one task", "poll": "poll", "last": "poll the ends of lanes",
+		"promote scheduled": "promote scheduled tasks", "stranded leases": "find leases of dead relays",
+		"return lease": "end a lease", "dead lease": "end a lease in the dead letters", "lease again": "run a leased task again",
+		"begin suspects": "count the attempts of suspects", "extend": "extend a lease",
+		"hear": "hear what became of running tasks", "remove canceled": "remove canceled tasks",
+		"complete and keep": "complete leased tasks and keep them", "lock back": "lock a task whose claim is gone",
+		"lock heads": "lock the promotion of heads", "promote heads": "promote waiting tasks to heads",
+		"lock slots": "lock slots of a type", "fill slots": "fill slots with leases",
+		"take over due": "whether leases are to be taken over", "take over": "take leases over from dead relays",
+		"dead relays": "lock dead relays", "expire": "end leases that ran out",
+		"stranded": "lock leases of relays that have no row", "take stranded": "take over leases of relays that have no row",
+		"unhandled": "types that no living relay has a handler for", "sign off": "sign off",
+		"reap runs": "reap runs of tasks that are gone", "reap relays": "reap relays that died long ago",
+		"key page": "read a page of unique keys", "lock keys": "lock unique keys of tasks that are gone",
+		"delete keys": "delete unique keys of tasks that are gone",
+	} {
+		if out[name] = sent[comment]; out[name] == "" {
+			panic("there is no statement to " + comment)
+		}
+	}
+	return out
+}()

@@ -16,7 +16,6 @@ import (
 	"github.com/txoutbox/outbox/internal/invariants"
 	"github.com/txoutbox/outbox/internal/needs"
 	"github.com/txoutbox/outbox/internal/relaytest"
-	"github.com/txoutbox/outbox/internal/upkeep"
 	"github.com/txoutbox/outbox/relay"
 )
 
@@ -136,7 +135,7 @@ func TestCountsAreExactBesideWritersAndFolds(t *testing.T) {
 		return errors.Join(err, tx.Rollback())
 	})
 	for range 2 {
-		loop(exec(upkeep.FoldSQL, 50))
+		loop(exec(sent["fold the log of counts"], 50))
 	}
 	folded := func() bool { return db.Int(t, `SELECT count(*) FROM outbox.counter`) > 0 }
 	for round := 0; round < 30 || round < 10_000 && !folded(); round++ {
@@ -205,7 +204,7 @@ func TestStatsCostTheSameAtAnyNumberOfTasks(t *testing.T) {
 	for _, size := range sizes {
 		db.Do(t, `TRUNCATE outbox.task`)
 		db.Do(t, `INSERT INTO outbox.task (task_type, payload, run_at) SELECT 'TYPE' || n % 10, '{"user_id": 12345}', now() + (n / 10 % 2) * interval '1 hour' FROM generate_series(1, $1::int) n`, size)
-		db.Int(t, upkeep.FoldSQL, 1_000_000)
+		db.Int(t, sent["fold the log of counts"], 1_000_000)
 		for _, table := range []string{"task", "counter_log", "counter"} {
 			db.Do(t, `VACUUM ANALYZE outbox.`+table)
 		}

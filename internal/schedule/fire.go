@@ -14,16 +14,16 @@ import (
 	"github.com/txoutbox/outbox/internal/wake"
 )
 
-// DueSQL locks the schedule that has been due for longest.
-const DueSQL = `/* outbox: lock a schedule that is due */
+// dueSQL locks the schedule that has been due for longest.
+const dueSQL = `/* outbox: lock a schedule that is due */
 SELECT s.name, (extract(epoch FROM s.next_at) * 1000000)::bigint, (extract(epoch FROM now()) * 1000000)::bigint, s.paused,
        set_config('idle_in_transaction_session_timeout', $3, true), set_config('lock_timeout', $3, true)
   FROM outbox.schedule s JOIN unnest($1::text[], $2::text[]) AS k (name, definition) ON s.name = k.name AND s.definition = k.definition
  WHERE s.next_at <= now()
  ORDER BY s.next_at LIMIT 1 FOR UPDATE OF s SKIP LOCKED`
 
-// FiredSQL sets the next firing.
-const FiredSQL = `/* outbox: set the next firing */
+// firedSQL sets the next firing.
+const firedSQL = `/* outbox: set the next firing */
 UPDATE outbox.schedule SET next_at = timestamptz 'epoch' + $2::bigint * interval '1 microsecond',
        last_at = COALESCE(timestamptz 'epoch' + $3::bigint * interval '1 microsecond', last_at)
  WHERE name = $1`
@@ -40,7 +40,7 @@ func (s *Scheduler) fireOne(ctx context.Context, fired map[string]bool) (name st
 	err = s.Pool.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var due, now int64
 		var paused bool
-		err := tx.QueryRowContext(ctx, s.Schema.SQL(DueSQL), pq.Array(names), pq.Array(definitions), pg.Millis(pg.Bookkeeping)).
+		err := tx.QueryRowContext(ctx, s.Schema.SQL(dueSQL), pq.Array(names), pq.Array(definitions), pg.Millis(pg.Bookkeeping)).
 			Scan(&name, &due, &now, &paused, new(string), new(string))
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
@@ -59,7 +59,7 @@ func (s *Scheduler) fireOne(ctx context.Context, fired map[string]bool) (name st
 		if len(f.at) > 0 {
 			last = f.at[len(f.at)-1]
 		}
-		return pg.One(tx.ExecContext(ctx, s.Schema.SQL(FiredSQL), name, micros(f.next), micros(last)))
+		return pg.One(tx.ExecContext(ctx, s.Schema.SQL(firedSQL), name, micros(f.next), micros(last)))
 	})
 	if err != nil {
 		return name, err

@@ -71,7 +71,7 @@ func (s *Store) StoreLimits(ctx context.Context, tx Execer, of []Limit, missing 
 // A slot is free unless the lease that it names still lasts. The lock may come after another claim
 // has filled the slot, with a lease that this statement does not see; so a slot that has changed
 // since it was seen is no good.
-const LockSlotsSQL = `/* outbox: lock slots of a type */
+const lockSlotsSQL = `/* outbox: lock slots of a type */
 WITH free AS MATERIALIZED (
   SELECT slot, lease_token FROM outbox.slot s
    WHERE task_type = $1 AND slot <= (SELECT max_running FROM outbox.task_type WHERE task_type = $1)
@@ -87,7 +87,7 @@ SELECT slot, set_config('idle_in_transaction_session_timeout', $3, true), set_co
 func (s *Store) LockSlots(ctx context.Context, taskType string, tx *sql.Tx, limit int) (slots []int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pg.StatementTimeout)
 	defer cancel()
-	rows, err := tx.QueryContext(ctx, s.SQL(LockSlotsSQL), taskType, limit, pg.Millis(pg.Bookkeeping), pg.Millis(pg.Bookkeeping))
+	rows, err := tx.QueryContext(ctx, s.SQL(lockSlotsSQL), taskType, limit, pg.Millis(pg.Bookkeeping), pg.Millis(pg.Bookkeeping))
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (s *Store) LockSlots(ctx context.Context, taskType string, tx *sql.Tx, limi
 	return slots, errors.Join(rows.Err(), rows.Close())
 }
 
-const FillSlotsSQL = `/* outbox: fill slots with leases */
+const fillSlotsSQL = `/* outbox: fill slots with leases */
 UPDATE outbox.slot s SET task_id = f.task_id, lease_token = $4::uuid
   FROM unnest($2::integer[], $3::bigint[]) AS f (slot, task_id)
  WHERE s.task_type = $1 AND s.slot = f.slot`
@@ -113,6 +113,6 @@ func (s *Store) FillSlots(ctx context.Context, taskType string, tx *sql.Tx, slot
 	if len(slots) == 0 || len(rows) == 0 {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, s.SQL(FillSlotsSQL), taskType, pq.Array(slots[:len(rows)]), pq.Array(IDs(rows)), token)
+	_, err := tx.ExecContext(ctx, s.SQL(fillSlotsSQL), taskType, pq.Array(slots[:len(rows)]), pq.Array(IDs(rows)), token)
 	return err
 }

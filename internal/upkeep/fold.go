@@ -18,7 +18,7 @@ const (
 
 // What two of these at once delete is different rows, as one of them waits for the other's and
 // finds them gone. The order of the inserts keeps them from a deadlock.
-const FoldSQL = `/* outbox: fold the log of counts */
+const foldSQL = `/* outbox: fold the log of counts */
 WITH moved AS (
   DELETE FROM outbox.counter_log WHERE ctid = ANY (ARRAY(SELECT ctid FROM outbox.counter_log LIMIT $1))
   RETURNING task_type, kind, tasks, arrived),
@@ -33,7 +33,7 @@ func fold(ctx context.Context, in pg.Schema, _ *slog.Logger, tx *sql.Tx) (next t
 	next = foldIdle
 	for began := time.Now(); time.Since(began) < foldBudget; next = foldBusy {
 		var n int
-		if err := tx.QueryRowContext(ctx, in.SQL(FoldSQL), foldRows).Scan(&n); err != nil {
+		if err := tx.QueryRowContext(ctx, in.SQL(foldSQL), foldRows).Scan(&n); err != nil {
 			return 0, err
 		}
 		if n < foldRows {

@@ -83,9 +83,9 @@ func (h *Heartbeat) LeaseEnd() time.Time {
 // Ahead is PostgreSQL's clock less this process's, as the last beat saw it.
 func (h *Heartbeat) Ahead() time.Duration { return time.Duration(h.ahead.Load()) }
 
-// BeatSQL renews the relay's row, and returns PostgreSQL's clock and the id of the
+// beatSQL renews the relay's row, and returns PostgreSQL's clock and the id of the
 // database. In a copy it returns no row.
-const BeatSQL = `/* outbox: heartbeat */
+const beatSQL = `/* outbox: heartbeat */
 INSERT INTO outbox.relay (relay_id, host, pid, alive_until, task_types, workers, connections, schedules)
 SELECT $1::uuid, $2::text, $3::integer, clock_timestamp() + $4::bigint * interval '1 microsecond', $5::text[], $6::integer, NULLIF($7::integer, 0), $8::jsonb
  WHERE NOT EXISTS (SELECT FROM outbox.origin_state($9) s WHERE s.refused)
@@ -166,7 +166,7 @@ func (h *Heartbeat) Beat(ctx context.Context) error {
 		var now int64
 		var databaseID string
 		sent := time.Now()
-		err := conn.QueryRowContext(ctx, h.Schema.SQL(BeatSQL), args...).Scan(&now, &databaseID, new(string))
+		err := conn.QueryRowContext(ctx, h.Schema.SQL(beatSQL), args...).Scan(&now, &databaseID, new(string))
 		if errors.Is(err, sql.ErrNoRows) {
 			copied = true
 			return nil

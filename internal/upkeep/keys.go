@@ -16,7 +16,7 @@ const (
 	keyPages = 10 // of one sweep
 )
 
-const KeyPageSQL = `/* outbox: read a page of unique keys */
+const keyPageSQL = `/* outbox: read a page of unique keys */
 WITH page AS MATERIALIZED (
   SELECT task_type, key, task_id FROM outbox.unique_key
    WHERE (task_type, key) > ($1, $2) ORDER BY task_type, key LIMIT $3)
@@ -25,7 +25,7 @@ SELECT count(*), count(*) FILTER (WHERE (SELECT t.task_id FROM outbox.task t WHE
        (SELECT p.key FROM page p ORDER BY p.task_type DESC, p.key DESC LIMIT 1)
   FROM page`
 
-const LockKeysSQL = `/* outbox: lock unique keys of tasks that are gone */
+const lockKeysSQL = `/* outbox: lock unique keys of tasks that are gone */
 SELECT k.ctid::text FROM outbox.unique_key k
  WHERE (task_type, key) > ($1, $2) AND (task_type, key) <= ($3, $4)
    AND (SELECT t.task_id FROM outbox.task t WHERE t.task_id = k.task_id) IS NULL
@@ -76,11 +76,11 @@ func (s *keySweep) page(ctx context.Context, on *pg.Dedicated) (read, gone int, 
 	from := s.after
 	var lastType, lastKey sql.NullString
 	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		return conn.QueryRowContext(ctx, s.schema.SQL(KeyPageSQL), from.taskType, from.key, keyPage).Scan(&read, &gone, &lastType, &lastKey)
+		return conn.QueryRowContext(ctx, s.schema.SQL(keyPageSQL), from.taskType, from.key, keyPage).Scan(&read, &gone, &lastType, &lastKey)
 	})
 	if err == nil && gone > 0 {
 		err = on.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			locked, err := pg.Texts(tx.QueryContext(ctx, s.schema.SQL(LockKeysSQL), from.taskType, from.key, lastType.String, lastKey.String, keyPage))
+			locked, err := pg.Texts(tx.QueryContext(ctx, s.schema.SQL(lockKeysSQL), from.taskType, from.key, lastType.String, lastKey.String, keyPage))
 			if err != nil {
 				return err
 			}

@@ -14,7 +14,7 @@ import (
 const dead = `alive_until NOT BETWEEN clock_timestamp() AND clock_timestamp() + interval '5 minutes'`
 
 // $1: also leases of relays that have no row.
-const TakeOverDueSQL = `/* outbox: whether leases are to be taken over */
+const takeOverDueSQL = `/* outbox: whether leases are to be taken over */
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
        EXISTS (SELECT 1 FROM outbox.relay l WHERE ` + dead + ` AND (taken_over_at IS NULL
        OR EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id)))
@@ -31,7 +31,7 @@ type takeover struct {
 
 // Of each relay whether its death is new, how many leases it holds, and how many of these tasks
 // lost their run before this one, too.
-const DeadRelaysSQL = `/* outbox: lock dead relays */
+const deadRelaysSQL = `/* outbox: lock dead relays */
 SELECT relay_id::text, host, pid, taken_over_at IS NULL,
        (SELECT count(*) FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id) AS leases,
        (SELECT count(*) FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id
@@ -41,7 +41,7 @@ SELECT relay_id::text, host, pid, taken_over_at IS NULL,
     OR EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id))
  ORDER BY relay_id LIMIT 10 FOR UPDATE SKIP LOCKED`
 
-const TakenOverSQL = `/* outbox: note that relays are dead */
+const takenOverSQL = `/* outbox: note that relays are dead */
 UPDATE outbox.relay SET taken_over_at = clock_timestamp(), alive_until = LEAST(alive_until, clock_timestamp()) WHERE relay_id = ANY ($1::uuid[])`
 
 // A claim of a suspect that has not counted its attempt yet is no run.
@@ -56,7 +56,7 @@ UPDATE outbox.task t SET state = 'ready', lease_token = NULL, leased_until = NUL
  WHERE t.task_id = ANY (ARRAY(SELECT task_id FROM c))`
 
 // The relay's id goes: the relay may live, so the task is no suspect.
-const ExpireSQL = `/* outbox: end leases that ran out */
+const expireSQL = `/* outbox: end leases that ran out */
 WITH c AS MATERIALIZED (
   SELECT task_id FROM outbox.task WHERE state = 'leased' AND leased_until < clock_timestamp() LIMIT 1000 FOR UPDATE SKIP LOCKED)
 UPDATE outbox.task t SET state = 'ready', relay_id = NULL, lease_token = NULL, leased_until = NULL,
@@ -84,7 +84,7 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 	var clock int64
 	var due bool
 	err = on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		return conn.QueryRowContext(ctx, t.Schema.SQL(TakeOverDueSQL), strandedToo).Scan(&clock, &due)
+		return conn.QueryRowContext(ctx, t.Schema.SQL(takeOverDueSQL), strandedToo).Scan(&clock, &due)
 	})
 	if err != nil {
 		return 0, err
@@ -118,13 +118,13 @@ func (t *takeover) run(ctx context.Context, on *pg.Dedicated) (next time.Duratio
 			for i, r := range dead {
 				ids[i] = r.id
 			}
-			for _, query := range []string{TakenOverSQL, TakeOverSQL} {
+			for _, query := range []string{takenOverSQL, TakeOverSQL} {
 				if _, err := tx.ExecContext(ctx, t.Schema.SQL(query), pq.Array(ids)); err != nil {
 					return err
 				}
 			}
 		}
-		if err := change(ExpireSQL); err != nil || !strandedToo {
+		if err := change(expireSQL); err != nil || !strandedToo {
 			return err
 		}
 		stranded, err := pg.Texts(tx.QueryContext(ctx, t.Schema.SQL(StrandedSQL)))
@@ -165,7 +165,7 @@ type deadRelay struct {
 }
 
 func (t *takeover) deadRelays(ctx context.Context, tx *sql.Tx) (dead []deadRelay, err error) {
-	rows, err := tx.QueryContext(ctx, t.Schema.SQL(DeadRelaysSQL), t.RelayID)
+	rows, err := tx.QueryContext(ctx, t.Schema.SQL(deadRelaysSQL), t.RelayID)
 	if err != nil {
 		return nil, err
 	}

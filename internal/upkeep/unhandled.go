@@ -10,7 +10,7 @@ import (
 )
 
 // One hop of the index for each type, however many tasks it has.
-const UnhandledSQL = `/* outbox: types that no living relay has a handler for */
+const unhandledSQL = `/* outbox: types that no living relay has a handler for */
 WITH RECURSIVE ready AS (
   (SELECT task_type FROM outbox.task WHERE state = 'ready' ORDER BY task_type LIMIT 1)
   UNION ALL
@@ -42,7 +42,7 @@ const unhandledInterval = time.Minute
 // relay. The tasks are left alone.
 func (p *Params) reportUnhandled(ctx context.Context, on *pg.Dedicated) (next time.Duration, err error) {
 	return unhandledInterval, on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-		rows, err := conn.QueryContext(ctx, p.Schema.SQL(UnhandledSQL), pq.Array(p.Types))
+		rows, err := conn.QueryContext(ctx, p.Schema.SQL(unhandledSQL), pq.Array(p.Types))
 		if err != nil {
 			return err
 		}

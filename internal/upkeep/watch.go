@@ -32,9 +32,9 @@ func (h *Heartbeat) watch(stop <-chan struct{}) {
 	}
 }
 
-// SignOffSQL: a relay that leaves nothing behind leaves no row; else its row says when others may
+// signOffSQL: a relay that leaves nothing behind leaves no row; else its row says when others may
 // take over.
-const SignOffSQL = `/* outbox: sign off */
+const signOffSQL = `/* outbox: sign off */
 DELETE FROM outbox.relay l WHERE relay_id = $1::uuid
    AND NOT EXISTS (SELECT 1 FROM outbox.task t WHERE t.state = 'leased' AND t.relay_id = l.relay_id)
    AND NOT EXISTS (SELECT 1 FROM outbox.running r WHERE r.relay_id = l.relay_id)
@@ -49,7 +49,7 @@ func (h *Heartbeat) SignOff() {
 	defer cancel()
 	for range 2 { // the end of the loop may have broken the connection behind a statement that succeeded
 		err := h.on.Do(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			_, err := conn.ExecContext(ctx, h.Schema.SQL(SignOffSQL), h.RelayID)
+			_, err := conn.ExecContext(ctx, h.Schema.SQL(signOffSQL), h.RelayID)
 			return err
 		})
 		if err == nil {

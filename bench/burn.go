@@ -25,8 +25,8 @@ const (
 
 const windowLength = 5 * time.Second
 
-// burn makes a turn of a burn-down. It ends when nothing is left, or after its limit: then what is
-// done counts.
+// burn makes a turn of a burn-down. It ends when nothing is left, or after its limit: then the
+// tasks that are done count.
 func burn(limit func(plan) time.Duration) func(context.Context, *bench, turn) error {
 	return func(ctx context.Context, b *bench, t turn) error {
 		d, err := b.server.fresh(ctx, t.side)
@@ -123,7 +123,7 @@ func follow(ctx context.Context, p *measure.Progress, s side, d *database, limit
 const leftoversSQL = `/* bench: leftovers */
 SELECT COALESCE(sum(n_dead_tup), 0), pg_database_size(current_database()) / 1e6 FROM pg_stat_user_tables`
 
-// leftovers are what a turn leaves in the tables, after autovacuum did what it got to.
+// leftovers are the dead tuples and the size that a turn leaves, beside autovacuum.
 func (b *bench) leftovers(ctx context.Context, t turn, d *database) error {
 	var dead, size float64
 	err := d.QueryRowContext(ctx, leftoversSQL).Scan(&dead, &size)

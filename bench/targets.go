@@ -156,7 +156,7 @@ func targets(p plan) []target {
 		ratio(caseForward, "events to JetStream: against the bare client", mForwarded, one(sideForwardNATS),
 			one(sideBareNATS), atLeast, 0.5))
 
-	// What must not grow.
+	// Costs that must not grow.
 	for _, random := range []bool{false, true} {
 		large, small := claimSide(p.huge, random), claimSide(smallQueue, random)
 		all = append(all, ratio(caseClaim, "claim at "+large+": p50 against 10,000", mClaimP50, one(large), one(small),

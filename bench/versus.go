@@ -1,6 +1,6 @@
 package main
 
-// versus is one comparison with River that the report shows, whoever is better.
+// versus is one comparison with River that the report shows, also where River is better.
 type versus struct {
 	Case, What, Metric string
 	Ours, River        string

@@ -68,8 +68,8 @@ func compile(t *testing.T, blocks []block) (problems []string) {
 	return problems
 }
 
-// parseGo returns nil for a block that is no Go. What is not a whole file becomes one of package
-// context.
+// parseGo returns nil for a block that is no Go. A block that is no whole file becomes a file of
+// package context.
 func parseGo(fset *token.FileSet, b block, imports string) *ast.File {
 	if strings.HasPrefix(strings.TrimSpace(b.text), "import ") {
 		imports = ""

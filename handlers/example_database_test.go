@@ -2,7 +2,7 @@ package handlers_test
 
 import "github.com/txoutbox/outbox/internal/relaytest"
 
-// What the examples share.
+// Helpers of the examples.
 var (
 	exampleDatabase = relaytest.ExampleDatabase
 	enqueueAll      = relaytest.EnqueueAll

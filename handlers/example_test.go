@@ -40,7 +40,7 @@ func printRow(db *sql.DB, query string) {
 	fmt.Println(text.String)
 }
 
-// What the handler writes and the removal of its task commit together. When it fails its writes are
+// The handler's writes and the removal of its task commit together. When it fails its writes are
 // rolled back, and the record of that is kept.
 func ExampleTx() {
 	ctx := context.Background()
@@ -142,7 +142,7 @@ func ExampleBatch_rollback() {
 	// dead: task 2
 }
 
-// What a handler's result says of its task.
+// The result of a handler decides over its task.
 func ExampleActionOf() {
 	ctx := context.Background()
 	db, drop := exampleDatabase()

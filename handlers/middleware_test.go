@@ -67,7 +67,7 @@ func TestMiddlewareSeesTheCallAndCanReplaceItsResult(t *testing.T) {
 	}
 }
 
-// The compiler must not know what these are.
+// The compiler must not know these values.
 var (
 	zero    int
 	list    []int
@@ -127,7 +127,7 @@ func TestRecoverLeavesResultsAlone(t *testing.T) {
 	}
 }
 
-// What the relay logs, Log does not.
+// Log does not repeat the relay's records.
 func TestLogSaysWhatTheRelayDoesNotAndNoPayload(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -150,7 +150,7 @@ func TestAHandlerThatFailsTheTestEndsTheDrain(t *testing.T) {
 	})
 }
 
-// What the test set for its transaction is as before, and no limit of a claim stays.
+// The settings of the test's transaction are as before, and no limit of a claim stays.
 func TestTheTransactionKeepsItsSettingsAndItsDeferredConstraints(t *testing.T) {
 	eachDriver(t, func(t *testing.T, db *sql.DB) {
 		tx := begin(t, db)

@@ -85,7 +85,7 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		}
 	}
 	asIs, hidden := func(err error) error { return err }, func(error) error { return nil }
-	// What a handler of any kind may return.
+	// Results of a handler of any kind.
 	for name, err := range map[string]error{
 		"OK": nil, "FAILS": errBoom, "SNOOZES": handlers.Snooze(time.Hour), "RETRY_AFTER": fmt.Errorf("wrapped: %w",
 			handlers.RetryAfter(time.Hour, errBoom)),
@@ -97,7 +97,7 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 		leased("LEASED_"+name, func(context.Context, *outbox.Task[payload]) error { return err })
 		completes("COMPLETE_"+name, func(context.Context, *sql.Tx) error { return err }, errBoom)
 	}
-	// What it may do to its transaction.
+	// Statements in its transaction.
 	for name, f := range map[string]func(context.Context, *sql.Tx) error{
 		"SQL_ERROR": sends(`SELECT 1/0`, asIs), "HIDDEN": sends(`SELECT 1/0`,
 			hidden), "DEFERRED": sends(`INSERT INTO child VALUES (1)`, asIs),
@@ -161,11 +161,11 @@ func scenario() (*handlers.Registry, func(t testing.TB, q outbox.Querier)) {
 	}
 }
 
-// events are those of a timeline, but for when and where they were.
+// events are those of a timeline, without times and places.
 const events = `jsonb_build_object('events', (SELECT jsonb_agg(e - '{at,us,relay}'::text[])
 	FROM jsonb_array_elements(timeline) e))`
 
-// tables are the rows that a user can see, but for times and ids.
+// tables are the rows that a user can see, without times and ids.
 func tables(t testing.TB, q outbox.Querier) map[string]string {
 	t.Helper()
 	out := map[string]string{}

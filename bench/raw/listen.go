@@ -15,7 +15,7 @@ INSERT INTO bare_task (task_type, payload) VALUES ($1, $2::jsonb)`
 const wakeSQL = `/* raw: wake */
 SELECT pg_notify('bare', '')`
 
-// Notify enqueues one task in tx and wakes who listens.
+// Notify enqueues one task in tx and wakes the listeners.
 func Notify(ctx context.Context, tx *sql.Tx, taskType, payload string) error {
 	if _, err := tx.ExecContext(ctx, notifySQL, taskType, payload); err != nil {
 		return err

@@ -28,8 +28,8 @@ var addr = flag.String("addr", ":8080", "serve at this `address`")
 
 type userKey struct{} // of the user's name in a request's context
 
-// signedIn stands for the middleware of an app's sessions. What it keeps in echo's context, it keeps
-// in the request's as well, where the dashboard finds it.
+// signedIn stands for the middleware of an app's sessions. It keeps the user in the request's
+// context, where the dashboard finds it.
 var signedIn = middleware.BasicAuth(func(user, password string, c echo.Context) (bool, error) {
 	if user != "ada" || password != "secret" {
 		return false, nil

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-func TestAnOrderIsServedAndTheDashboardIsForWhoHasSignedIn(t *testing.T) {
+func TestAnOrderIsServedAndTheDashboardAsksForTheSession(t *testing.T) {
 	webtest.Serves(t, addr, run, webtest.Page{Path: "/outbox/", Status: 401},
 		webtest.Page{Path: "/outbox/", Password: "wrong", Status: 401}, webtest.Page{Path: "/outbox/dead", Status: 401})
 }

@@ -36,7 +36,7 @@ func sqlTx(tx *gorm.DB) (*sql.Tx, error) {
 }
 
 // onTx is db on a transaction that was begun elsewhere: that of a Tx handler, or of task.Complete.
-// What it does is part of it.
+// Its writes are part of the transaction.
 func onTx(ctx context.Context, db *gorm.DB, tx *sql.Tx) *gorm.DB {
 	s := db.Session(&gorm.Session{NewDB: true, Context: ctx, SkipDefaultTransaction: true})
 	s.Statement.ConnPool = tx // as gorm's own Begin does

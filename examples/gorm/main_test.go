@@ -65,7 +65,7 @@ func TestTheOrderAndItsTasksCommitTogether(t *testing.T) {
 				t.Error("a pool was taken for a transaction")
 			}
 
-			// What gorm does on a handler's transaction is part of it.
+			// gorm's writes on a handler's transaction are part of it.
 			tx, err := pool.BeginTx(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)

@@ -73,7 +73,7 @@ func TestOrdersAreServedAndTheShutdownLosesNone(t *testing.T) {
 	}
 	order("", http.StatusInternalServerError, "could not be placed")
 
-	// The connection ends within the commit: nobody is told what became of it.
+	// The connection ends within the commit: the app does not learn its outcome.
 	exec(`CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM
 		pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;
 		CREATE CONSTRAINT TRIGGER die AFTER INSERT ON shop_order DEFERRABLE INITIALLY DEFERRED FOR EACH ROW

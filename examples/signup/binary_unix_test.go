@@ -38,7 +38,7 @@ func startProgram(t *testing.T, args ...string) *program {
 		".").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	// not t.TempDir: as root the server runs as another user, who must be able to enter
+	// not t.TempDir: as root the server runs as another user, which must be able to enter it
 	temp, err := os.MkdirTemp("", "signup-test-")
 	if err != nil {
 		t.Fatal(err)
@@ -69,8 +69,8 @@ func startProgram(t *testing.T, args ...string) *program {
 }
 
 // awaitNothingLeft allows a moment: the watchdog of the database server sees the end only after it.
-// What may be left are the process group, processes whose command line or working directory names
-// the program's directory (a server has a group of its own), and files.
+// It looks for the process group, processes whose command line or working directory names the
+// program's directory (a server has a group of its own), and files.
 func (p *program) awaitNothingLeft(t *testing.T) {
 	t.Helper()
 	relaytest.Eventually(t, time.Minute, "nothing is left", func() bool {
@@ -124,8 +124,8 @@ func TestBinaryServesAtOnceAndLeavesNothing(t *testing.T) {
 	p.awaitNothingLeft(t)
 }
 
-// What the environment names may be at work, as the example itself is: its relay would take tasks of
-// the demo, which counts them.
+// The database that the environment names may be in use by the example itself: its relay would take
+// tasks of the demo, which counts them.
 func TestTheDemoHasADatabaseOfItsOwnWhateverTheEnvironmentNames(t *testing.T) {
 	needs.CI(t)
 	given := openDatabase(t, pgtest.Database(t))

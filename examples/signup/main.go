@@ -11,7 +11,7 @@
 // cmd/outbox.
 //
 // An app writes signup.go (it enqueues), tasks.go (the handlers), serve in main.go (the relay) and
-// dashboard.go. What else is here is the page, a stand-in for a mail server (sink.go), and the
+// dashboard.go. The other files have the page, a stand-in for a mail server (sink.go), and the
 // demo, which kills relays while users sign up, and counts what came of it.
 package main
 

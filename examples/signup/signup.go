@@ -16,7 +16,7 @@ const tables = `
 CREATE TABLE IF NOT EXISTS usr (usr_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS ledger (usr_id bigint NOT NULL REFERENCES usr, cents int NOT NULL);`
 
-// What can be wrong with a sign-up. The texts are for the person who signs up.
+// Errors of a sign-up. The texts are for the person who signs up.
 var (
 	errEmail      = errors.New("this is not an e-mail address")
 	errEmailTaken = errors.New("this e-mail address is signed up already")

@@ -40,7 +40,7 @@ func bill(ctx context.Context, db *sql.DB, source, id string, o Order) error {
 	})
 }
 
-// runBilling consumes events until ctx ends. What it does not acknowledge comes again.
+// runBilling consumes events until ctx ends. An event that is not acknowledged comes again.
 func runBilling(ctx context.Context, p places) error {
 	db, err := openBilling(ctx, p.billing)
 	if err != nil {

@@ -66,8 +66,7 @@ func (p *part) kill() {
 
 type parts []*part
 
-// startAll starts the broker and the two services. What was started is to be stopped, also after an
-// error.
+// startAll starts the broker and the two services. The caller stops them, also after an error.
 func startAll(at places) (all parts, err error) {
 	for _, role := range []string{"broker", "orders", "billing"} {
 		p := &part{role: role}

@@ -1,4 +1,4 @@
-// Chaos breaks the outbox on purpose and counts what was lost.
+// Chaos breaks the outbox on purpose and counts lost tasks.
 //
 //	go run ./internal/chaos                        a minute of everything
 //	go run ./internal/chaos -faults kill,crash -for 5m -seed 7

@@ -7,7 +7,7 @@ import "slices"
 // testMutants are noticed by tests of the default suite.
 var testMutants = slices.Concat(lockMutants, claimMutants, leaseMutants)
 
-// lockMutants wait for a row that another transaction has locked, or do not see what it did.
+// lockMutants wait for a row that another transaction has locked, or miss its change.
 var lockMutants = []mutant{
 	{name: "waiting-claim", help: "a claim of one task waits for a locked row",
 		tests: testRun{"relay", "TestAClaimOfOneTaskFindsTheFirstThatIsFree$"}, edits: []edit{
@@ -53,7 +53,7 @@ var lockMutants = []mutant{
 		}},
 }
 
-// claimMutants break the claims of Tx and Batch handlers, and what is counted of them.
+// claimMutants break the claims of Tx and Batch handlers, and their counters.
 var claimMutants = []mutant{
 	{name: "no-ageing", help: "no claim goes by due time",
 		tests: testRun{"relay", "TestNoTaskWaitsForEverBehindOthersOfItsType$"}, edits: []edit{

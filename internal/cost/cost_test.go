@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m))
 }
 
-// I8, and what all else costs.
+// I8, and the costs of all other calls.
 func TestCosts(t *testing.T) {
 	needs.Timing(t) // heartbeats come by the clock, so a busy machine has more of them to each task
 	s := newServer(t)

@@ -28,9 +28,9 @@ type kind struct {
 	spare   float64 // how much more calls, trips and statements may be than what was measured
 }
 
-// With one worker nothing depends on who comes first, and one statement more for each task or batch
-// is seen. How many tasks the groups of many workers have depends on the machine: by a fifth or so
-// on one that is ten times slower.
+// With one worker nothing depends on the order of workers, and one statement more for each task or
+// batch is seen. How many tasks the groups of many workers have depends on the machine: by a fifth
+// or so on one that is ten times slower.
 const (
 	exact   = 1.05
 	grouped = 2

@@ -137,7 +137,7 @@ func testSuspects(t *testing.T, db *relaytest.Database) {
 		if got := db.Int(t, `SELECT count(*) FROM start WHERE attempt = 2`); got != 1 {
 			t.Errorf("%s: %d second attempts of the poison, want 1", taskType, got)
 		}
-		// What a claim of a backend that has not noticed yet holds is still in the table. A suspect that
+		// The tasks of a claim whose backend has not noticed yet are still in the table. A suspect that
 		// has run for 3 s, as on a machine that stands still, has others beside it.
 		if got := db.Text(t, `SELECT json_agg(c) FROM (
 			SELECT task_id, t.attempt + (SELECT count(*) FROM outbox.running r WHERE r.task_id = t.task_id

@@ -73,7 +73,7 @@ func asked(t testing.TB, name string) {
 	}
 }
 
-// Missing ends the test, which needs what is not there: it is skipped, or fails with
+// Missing ends a test that needs a program that is missing: it is skipped, or fails with
 // OUTBOX_TEST_REQUIRE=all.
 func Missing(t testing.TB, what, pkg string) {
 	t.Helper()
@@ -83,8 +83,7 @@ func Missing(t testing.TB, what, pkg string) {
 	t.Skipf("needs %s: apt-get install %s", what, pkg)
 }
 
-// Without says that the test goes on without what is not there; with OUTBOX_TEST_REQUIRE=all it
-// fails.
+// Without says that the test goes on without the program; with OUTBOX_TEST_REQUIRE=all it fails.
 func Without(t testing.TB, what, pkg string) {
 	t.Helper()
 	if required() {

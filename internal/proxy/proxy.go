@@ -152,9 +152,8 @@ func (p *Proxy) Cut(n int) bool {
 	return p.some(func(c *conn) bool { return !c.silent() }, func(c *conn) { c.cutAfter(n) })
 }
 
-// Silence silences one of the connections, if there is one: both sides may say what they like,
-// neither hears of the other any more, not even that it is gone. listening asks for one that has
-// sent LISTEN.
+// Silence silences a connection, if there is one: neither side receives anything of the other any
+// more, not even its end. listening asks for one that has sent LISTEN.
 func (p *Proxy) Silence(listening bool) bool {
 	return p.some(func(c *conn) bool { return !c.silent() && c.listens() == listening }, (*conn).silence)
 }

@@ -36,7 +36,7 @@ func (g *goroutines) in(ctx context.Context, f func(ctx context.Context)) {
 // theirs has ended, and a goroutine of database/sql or of a driver is about to notice.
 const endWithin = 30 * time.Second
 
-// ended checks I11: none is left. What the test leaves behind does not count.
+// ended checks I11: none is left. Goroutines that the test leaves behind do not count.
 func (g *goroutines) ended(t testing.TB) {
 	t.Helper()
 	deadline := time.After(endWithin)

@@ -143,8 +143,7 @@ func Once(t testing.TB, db *sql.DB, reg *handlers.Registry, config relay.Config)
 
 // Eventually polls until ok, and fails the test when it has not become so in time: within three
 // minutes, or within the time that is given where that is longer or OUTBOX_TEST_TIMING=1. It polls
-// less often the longer it takes: what it asks costs the machine more than most of what it waits
-// for.
+// less often the longer it takes, as each poll is a query.
 func Eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
 	t.Helper()
 	if !Timing {

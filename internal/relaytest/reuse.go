@@ -118,7 +118,7 @@ func (d *reusable) reset() error {
 	return made.restore(ctx, conns[0])
 }
 
-// resetSession is DISCARD ALL, but for plans and for the prepared statements of drivers.
+// resetSession is DISCARD ALL, except that it keeps plans and the prepared statements of drivers.
 func resetSession(ctx context.Context, c *sql.Conn) error {
 	for _, statement := range []string{`RESET SESSION AUTHORIZATION`, `RESET ROLE`, `RESET ALL`,
 		`UNLISTEN *`, `CLOSE ALL`, `SELECT pg_advisory_unlock_all()`, `DISCARD TEMP`, `DISCARD SEQUENCES`} {

@@ -73,8 +73,8 @@ func statements() (out []right) {
 		{`INSERT INTO outbox.migration (version) VALUES (999)`, "owner"},
 		{`TRUNCATE outbox.task`, "owner"},
 
-		// Who did what is added to, and changed by nobody but the owner. Who and when cannot be made up
-		// but in the tool's own words.
+		// The audit log is added to, and changed by its owner only. Actor and time cannot be made up but
+		// in the tool's own words.
 		{`INSERT INTO outbox.audit (actor, tool, action) VALUES ('a', 't', 'a') RETURNING entry_id, at`, operators},
 		{`INSERT INTO outbox.audit (actor, tool, action, at) VALUES ('a', 't', 'a', now())`, "owner"},
 		{`INSERT INTO outbox.audit (entry_id, actor, tool, action) OVERRIDING SYSTEM VALUE VALUES (1, 'a', 't', 'a')

@@ -123,7 +123,7 @@ func (c *calls) say(what string, values ...any) {
 	c.lines = append(c.lines, what+": "+fmt.Sprint(values...))
 }
 
-// dump is what a table has, without times, tokens and what else is never the same.
+// dump is what a table has, without times, tokens and other values that always differ.
 func (c *calls) dump(table string) {
 	c.t.Helper()
 	plain := relaytest.Direct(c.t,

@@ -78,7 +78,8 @@ func (t template) save(data, password string) error {
 		os.Rename(unfinished, string(t))) // fails where another process was faster
 }
 
-// remove deletes a template that no server starts from. Renamed first, it fails those who copy it.
+// remove deletes a template that no server starts from. It is renamed first, so that a copy of it
+// fails.
 func (t template) remove() {
 	broken := string(t) + "-broken"
 	_ = os.Rename(string(t), broken)

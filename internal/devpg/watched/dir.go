@@ -86,7 +86,7 @@ func (d *Dir) WriteFile(name, content string) (path string, err error) {
 	return path, d.Own(path)
 }
 
-// Remove deletes the directory. Its program must have ended; what a crashed server left behind may
+// Remove deletes the directory. Its program must have ended. The children of a crashed server may
 // still be writing for a moment, which the watchdog outlasts.
 func (d *Dir) Remove() error {
 	d.guard.Close()

@@ -145,9 +145,9 @@ func (db *testDB) json(t testing.TB, v any, args ...string) {
 	}
 }
 
-// shape is what a JSON text is made of: {"a":number,"b":[string]}. Of a list the first element
-// counts.
-func shape(t testing.TB, text string) string {
+// shape has the names and types of a JSON text, like {a:number b:[string]}, of a list those of its
+// first element. With names it leaves out others.
+func shape(t testing.TB, text string, names map[string]bool) string {
 	t.Helper()
 	var v any
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
@@ -175,7 +175,9 @@ func shape(t testing.TB, text string) string {
 		case map[string]any:
 			parts := []string{}
 			for name, value := range v {
-				parts = append(parts, name+":"+of(value))
+				if names == nil || names[name] {
+					parts = append(parts, name+":"+of(value))
+				}
 			}
 			slices.Sort(parts)
 			return "{" + strings.Join(parts, " ") + "}"
